@@ -1,0 +1,88 @@
+#include "host/base/error.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <numeric>
+#include <system_error>
+
+namespace cbk {
+
+std::string_view name_of(Errc code) {
+  constexpr std::array<std::string_view, 13> names = {"usage",   "key",    "value",    "shape", "dtype",
+                                                      "format",  "unsupported", "refused", "exists", "io",
+                                                      "no_space", "interrupted", "internal"};
+  return names.at(static_cast<size_t>(code));
+}
+
+void fail_errno(std::string_view action, std::string_view path) { fail_errno(action, path, errno); }
+
+void fail_errno(std::string_view action, std::string_view path, int error_number) {
+  Errc code = Errc::io;
+  if (error_number == ENOSPC || error_number == EDQUOT) code = Errc::no_space;
+  if (error_number == EEXIST) code = Errc::exists;
+  fail(code, "cannot {} '{}': {}", action, path, std::generic_category().message(error_number));
+}
+
+std::string quoted(std::string_view text, size_t limit) {
+  std::string out = "'";
+  for (char c : text.substr(0, limit)) {
+    auto byte = static_cast<unsigned char>(c);
+    if (byte < 0x20 || byte == 0x7f) {
+      out += fmt::format("\\x{:02x}", byte);
+    } else {
+      out += c;
+    }
+  }
+  // A cut must not leave half a UTF-8 character behind.
+  if (text.size() > limit) {
+    while (!out.empty() && (static_cast<unsigned char>(out.back()) & 0x80) != 0) out.pop_back();
+    out += "…";
+  }
+  return out + "'";
+}
+
+std::string listed(const std::vector<std::string>& names, size_t limit) {
+  std::string out;
+  for (size_t i = 0; i < std::min(limit, names.size()); ++i) {
+    if (i > 0) out += ", ";
+    out += names[i];
+  }
+  if (names.size() > limit) out += fmt::format(" and {} more", names.size() - limit);
+  return out;
+}
+
+namespace {
+
+size_t edit_distance(std::string_view a, std::string_view b) {
+  std::vector<size_t> row(b.size() + 1);
+  std::iota(row.begin(), row.end(), size_t{0});
+  for (size_t i = 1; i <= a.size(); ++i) {
+    size_t diagonal = row[0];
+    row[0] = i;
+    for (size_t j = 1; j <= b.size(); ++j) {
+      size_t above = row[j];
+      row[j] = std::min({above + 1, row[j - 1] + 1, diagonal + (a[i - 1] == b[j - 1] ? 0 : 1)});
+      diagonal = above;
+    }
+  }
+  return row[b.size()];
+}
+
+}  // namespace
+
+std::vector<std::string> nearest(std::string_view name, const std::vector<std::string>& candidates, size_t limit) {
+  std::vector<std::pair<size_t, std::string>> ranked;
+  name = name.substr(0, 200);
+  for (const std::string& candidate : candidates) {
+    size_t distance = edit_distance(name, std::string_view(candidate).substr(0, 200));
+    if (distance <= std::max<size_t>(2, name.size() / 2)) ranked.emplace_back(distance, candidate);
+  }
+  std::stable_sort(ranked.begin(), ranked.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
+  std::vector<std::string> out;
+  for (size_t i = 0; i < std::min(limit, ranked.size()); ++i) out.push_back(ranked[i].second);
+  return out;
+}
+
+}  // namespace cbk

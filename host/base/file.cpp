@@ -1,0 +1,236 @@
+#include "host/base/file.hpp"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <random>
+#include <utility>
+
+namespace cbk {
+namespace {
+
+/// A sibling name of `target` that nobody uses: "model.mdl.1f3a9c04.tmp".
+fs::path sibling(const fs::path& target) {
+  std::random_device source;
+  return target.parent_path() / fmt::format("{}.{:08x}.tmp", target.filename().string(), source());
+}
+
+fs::path folder_of(const fs::path& path) {
+  fs::path parent = path.parent_path();
+  return parent.empty() ? fs::path(".") : parent;
+}
+
+void refuse_existing(const fs::path& target, bool overwrite) {
+  std::error_code ignored;
+  if (!overwrite && fs::exists(fs::symlink_status(target, ignored))) {
+    fail(Errc::exists, "'{}' exists already; remove it, choose another name or say --overwrite", target.string());
+  }
+}
+
+}  // namespace
+
+FileDescriptor& FileDescriptor::operator=(FileDescriptor&& other) noexcept {
+  if (this != &other) {
+    if (fd_ >= 0) ::close(fd_);
+    fd_ = other.release();
+  }
+  return *this;
+}
+
+FileDescriptor::~FileDescriptor() {
+  if (fd_ >= 0) ::close(fd_);
+}
+
+int FileDescriptor::release() { return std::exchange(fd_, -1); }
+
+std::shared_ptr<const MappedFile> MappedFile::open(const fs::path& path) {
+  std::shared_ptr<MappedFile> file(new MappedFile);
+  file->path_ = path;
+  // O_NONBLOCK: opening a FIFO must not hang.
+  file->fd_ = FileDescriptor(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  if (file->fd_.get() < 0) fail_errno("open", path.string());
+  struct stat info {};
+  if (::fstat(file->fd_.get(), &info) != 0) fail_errno("look at", path.string());
+  if (S_ISDIR(info.st_mode)) fail_errno("read", path.string(), EISDIR);
+  if (!S_ISREG(info.st_mode)) fail(Errc::io, "cannot read '{}': not a regular file", path.string());
+  file->size_ = static_cast<uint64_t>(info.st_size);
+  file->device_ = info.st_dev;
+  file->inode_ = info.st_ino;
+  if (file->size_ > 0) {
+    void* data = ::mmap(nullptr, file->size_, PROT_READ, MAP_SHARED, file->fd_.get(), 0);
+    if (data == MAP_FAILED) fail_errno("map", path.string());
+    file->data_ = static_cast<const std::byte*>(data);
+  }
+  return file;
+}
+
+MappedFile::~MappedFile() {
+  if (data_ != nullptr) ::munmap(const_cast<std::byte*>(data_), size_);
+}
+
+ByteView MappedFile::slice(uint64_t offset, uint64_t length, std::string_view what) const {
+  if (offset > size_ || length > size_ - offset) {
+    fail(Errc::format, "{} should lie at bytes {} to {}, but the file has {} bytes; is it cut short?", what, offset,
+         offset + length, size_);
+  }
+  return bytes().subspan(offset, length);
+}
+
+void MappedFile::drop(uint64_t offset, uint64_t length) const noexcept {
+  const uint64_t page = 4096;
+  uint64_t begin = align_up(offset, page);
+  uint64_t end = std::min(offset + length, size_) / page * page;
+  if (begin < end) ::madvise(const_cast<std::byte*>(data_) + begin, end - begin, MADV_DONTNEED);
+}
+
+bool MappedFile::is_same_file(const fs::path& other) const {
+  struct stat info {};
+  return ::stat(other.c_str(), &info) == 0 && info.st_dev == device_ && info.st_ino == inode_;
+}
+
+std::string read_file(const fs::path& path, uint64_t limit) {
+  auto file = MappedFile::open(path);
+  if (file->size() > limit) {
+    fail(Errc::format, "'{}' has {}; at most {} are expected here", path.string(), format_size(file->size()),
+         format_size(limit));
+  }
+  return std::string(as_text(file->bytes()));
+}
+
+void write_file(const fs::path& path, std::string_view content, bool overwrite) {
+  StagedFile file(path, overwrite);
+  file.write(0, as_bytes(content));
+  file.commit();
+}
+
+StagedFile::StagedFile(fs::path target, bool overwrite) : target_(std::move(target)), overwrite_(overwrite) {
+  refuse_existing(target_, overwrite);
+  if (fs::is_directory(target_)) fail_errno("write", target_.string(), EISDIR);
+  // A file without a name vanishes even with kill -9. Where the file system cannot do that: a temporary sibling.
+  const fs::path folder = folder_of(target_);
+  fd_ = FileDescriptor(::open(folder.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0666));
+  if (fd_.get() < 0) {
+    if (errno != EOPNOTSUPP && errno != EISDIR && errno != EINVAL) fail_errno("write into", folder.string());
+    temporary_ = sibling(target_);
+    fd_ = FileDescriptor(::open(temporary_.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
+    if (fd_.get() < 0) fail_errno("create", temporary_.string());
+  }
+}
+
+StagedFile::~StagedFile() {
+  if (fd_.get() >= 0 && !temporary_.empty()) ::unlink(temporary_.c_str());
+}
+
+fs::path StagedFile::working_path() const {
+  return temporary_.empty() ? fs::path(fmt::format("/proc/self/fd/{}", fd_.get())) : temporary_;
+}
+
+void StagedFile::reserve(uint64_t size) {
+  if (size == 0) return;
+  int error = ::posix_fallocate(fd_.get(), 0, static_cast<off_t>(size));
+  if (error != 0) fail_errno(fmt::format("reserve {} for", format_size(size)), target_.string(), error);
+}
+
+void StagedFile::write(uint64_t offset, ByteView bytes) {
+  while (!bytes.empty()) {
+    ssize_t done = ::pwrite(fd_.get(), bytes.data(), bytes.size(), static_cast<off_t>(offset));
+    if (done < 0 && errno == EINTR) continue;
+    if (done < 0) fail_errno("write", target_.string());
+    offset += static_cast<uint64_t>(done);
+    bytes = bytes.subspan(static_cast<size_t>(done));
+  }
+}
+
+void StagedFile::write(uint64_t offset, std::span<const ByteView> views) {
+  constexpr size_t batch = 512;
+  std::array<iovec, batch> parts{};
+  while (!views.empty()) {
+    const size_t count = std::min(batch, views.size());
+    uint64_t total = 0;
+    for (size_t i = 0; i < count; ++i) {
+      parts[i] = {const_cast<std::byte*>(views[i].data()), views[i].size()};
+      total += views[i].size();
+    }
+    ssize_t done = ::pwritev(fd_.get(), parts.data(), static_cast<int>(count), static_cast<off_t>(offset));
+    if (done < 0 && errno == EINTR) continue;
+    if (done < 0) fail_errno("write", target_.string());
+    if (static_cast<uint64_t>(done) != total) {
+      // A short write: finish this batch view by view.
+      uint64_t position = 0;
+      for (size_t i = 0; i < count; ++i) {
+        const uint64_t end = position + views[i].size();
+        if (end > static_cast<uint64_t>(done)) {
+          const uint64_t skip = static_cast<uint64_t>(done) > position ? static_cast<uint64_t>(done) - position : 0;
+          write(offset + position + skip, views[i].subspan(skip));
+        }
+        position = end;
+      }
+    }
+    offset += total;
+    views = views.subspan(count);
+  }
+}
+
+void StagedFile::sync() {
+  if (::fsync(fd_.get()) != 0) fail_errno("sync", target_.string());
+}
+
+void StagedFile::commit() {
+  if (temporary_.empty()) {
+    const std::string self = fmt::format("/proc/self/fd/{}", fd_.get());
+    if (!overwrite_) {
+      if (::linkat(AT_FDCWD, self.c_str(), AT_FDCWD, target_.c_str(), AT_SYMLINK_FOLLOW) != 0) {
+        fail_errno("create", target_.string());
+      }
+      fd_ = FileDescriptor();
+      return;
+    }
+    fs::path temporary = sibling(target_);
+    if (::linkat(AT_FDCWD, self.c_str(), AT_FDCWD, temporary.c_str(), AT_SYMLINK_FOLLOW) != 0) {
+      fail_errno("create", temporary.string());
+    }
+    temporary_ = temporary;
+  }
+  if (!overwrite_) refuse_existing(target_, false);
+  if (::rename(temporary_.c_str(), target_.c_str()) != 0) fail_errno("create", target_.string());
+  temporary_.clear();
+  fd_ = FileDescriptor();
+}
+
+StagedDirectory::StagedDirectory(fs::path target, bool overwrite)
+    : target_(std::move(target)), temporary_(sibling(target_)), overwrite_(overwrite) {
+  refuse_existing(target_, overwrite);
+  if (::mkdir(temporary_.c_str(), 0777) != 0) fail_errno("create", temporary_.string());
+}
+
+StagedDirectory::StagedDirectory(StagedDirectory&& other) noexcept
+    : target_(std::move(other.target_)), temporary_(std::exchange(other.temporary_, {})), overwrite_(other.overwrite_) {}
+
+StagedDirectory::~StagedDirectory() {
+  std::error_code ignored;
+  if (!temporary_.empty()) fs::remove_all(temporary_, ignored);
+}
+
+void StagedDirectory::commit() {
+  fs::path old;
+  if (overwrite_ && fs::exists(target_)) {
+    old = sibling(target_);
+    if (::rename(target_.c_str(), old.c_str()) != 0) fail_errno("replace", target_.string());
+  }
+  if (::rename(temporary_.c_str(), target_.c_str()) != 0) {
+    const int reason = errno;
+    if (!old.empty()) ::rename(old.c_str(), target_.c_str());
+    fail_errno("create", target_.string(), reason);
+  }
+  temporary_.clear();
+  std::error_code ignored;
+  if (!old.empty()) fs::remove_all(old, ignored);
+}
+
+}  // namespace cbk

@@ -1,0 +1,117 @@
+// The one door to the operating system's files: mapped inputs, staged outputs.
+// MappedFile is immutable and thread-safe. StagedFile and StagedDirectory belong to one owner; StagedFile::write
+// may be called from several threads for ranges that do not overlap.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <string>
+
+#include "host/base/bytes.hpp"
+
+namespace cbk {
+
+namespace fs = std::filesystem;
+
+/// Closes on destruction.
+class FileDescriptor {
+ public:
+  FileDescriptor() = default;
+  explicit FileDescriptor(int fd) : fd_(fd) {}
+  FileDescriptor(FileDescriptor&& other) noexcept : fd_(other.release()) {}
+  FileDescriptor& operator=(FileDescriptor&& other) noexcept;
+  FileDescriptor(const FileDescriptor&) = delete;
+  FileDescriptor& operator=(const FileDescriptor&) = delete;
+  ~FileDescriptor();
+  [[nodiscard]] int get() const { return fd_; }
+  int release();
+
+ private:
+  int fd_ = -1;
+};
+
+/// A whole file mapped read-only. Opened once per path and kept alive by the storages that point into it.
+class MappedFile {
+ public:
+  /// Errors: `io` with path and reason; a directory or a special file is refused.
+  static std::shared_ptr<const MappedFile> open(const fs::path& path);
+  MappedFile(const MappedFile&) = delete;
+  MappedFile& operator=(const MappedFile&) = delete;
+  ~MappedFile();
+
+  [[nodiscard]] const fs::path& path() const { return path_; }
+  [[nodiscard]] uint64_t size() const { return size_; }
+  [[nodiscard]] ByteView bytes() const { return {data_, size_}; }
+  [[nodiscard]] int fd() const { return fd_.get(); }
+  /// Bytes [offset, offset + length), or a `format` error that names `what`.
+  [[nodiscard]] ByteView slice(uint64_t offset, uint64_t length, std::string_view what) const;
+  /// A hint that these pages will not be read again soon: they leave our address space, not the page cache.
+  void drop(uint64_t offset, uint64_t length) const noexcept;
+  /// Same device and inode.
+  [[nodiscard]] bool is_same_file(const fs::path& other) const;
+
+ private:
+  MappedFile() = default;
+  fs::path path_;
+  FileDescriptor fd_;
+  const std::byte* data_ = nullptr;
+  uint64_t size_ = 0;
+  uint64_t device_ = 0;
+  uint64_t inode_ = 0;
+};
+
+/// Whole content of a small file. Errors: `io`; larger than `limit` is a `format` error.
+std::string read_file(const fs::path& path, uint64_t limit = 1ULL << 30);
+
+/// Writes `content` so that `path` has the old content or the new one, never a part. Refuses an existing path unless `overwrite`.
+void write_file(const fs::path& path, std::string_view content, bool overwrite);
+
+/// A file under construction. It has no name, or a temporary one beside its target, until `commit`;
+/// when it is destroyed before that, nothing is left.
+class StagedFile {
+ public:
+  /// Refuses (`exists`) a target that is there unless `overwrite`; errors: `io`.
+  StagedFile(fs::path target, bool overwrite);
+  StagedFile(StagedFile&&) noexcept = default;
+  StagedFile& operator=(StagedFile&&) = delete;
+  ~StagedFile();
+
+  [[nodiscard]] const fs::path& target() const { return target_; }
+  [[nodiscard]] int fd() const { return fd_.get(); }
+  /// A path by which a library can open the file under construction.
+  [[nodiscard]] fs::path working_path() const;
+  /// Sets the length and allocates the blocks: a full disk is found here (`no_space`).
+  void reserve(uint64_t size);
+  void write(uint64_t offset, ByteView bytes);
+  /// Writes the views one after the other from `offset` on.
+  void write(uint64_t offset, std::span<const ByteView> views);
+  void sync();
+  /// Gives the file its name, atomically.
+  void commit();
+
+ private:
+  fs::path target_;
+  fs::path temporary_;  // empty: the file has no name yet
+  FileDescriptor fd_;
+  bool overwrite_ = false;
+};
+
+/// A directory under construction: files are made in a temporary sibling, which `commit` renames to the target.
+class StagedDirectory {
+ public:
+  StagedDirectory(fs::path target, bool overwrite);
+  StagedDirectory(StagedDirectory&& other) noexcept;
+  StagedDirectory& operator=(StagedDirectory&&) = delete;
+  ~StagedDirectory();
+  [[nodiscard]] const fs::path& target() const { return target_; }
+  [[nodiscard]] const fs::path& path() const { return temporary_; }
+  void commit();
+
+ private:
+  fs::path target_;
+  fs::path temporary_;
+  bool overwrite_ = false;
+};
+
+}  // namespace cbk

@@ -1,0 +1,52 @@
+// Where tensor bytes live. A storage is immutable, thread-safe, and shared: two tensors over one storage are tied or
+// views of each other, and stay so when a format can say it.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "host/base/bytes.hpp"
+#include "host/base/file.hpp"
+
+namespace cbk {
+
+class Storage {
+ public:
+  Storage() = default;
+  Storage(const Storage&) = delete;
+  Storage& operator=(const Storage&) = delete;
+  virtual ~Storage() = default;
+
+  [[nodiscard]] virtual uint64_t size() const = 0;  // bytes
+  /// All bytes, when they can be addressed (a mapping, memory); empty when they must be read (compressed chunks).
+  [[nodiscard]] virtual ByteView view() const { return {}; }
+  /// Copies bytes [offset, offset + out.size()).
+  virtual void read(uint64_t offset, std::span<std::byte> out) const = 0;
+  /// A hint that this range will not be read again soon.
+  virtual void drop(uint64_t /*offset*/, uint64_t /*length*/) const noexcept {}
+
+  /// The file the bytes come from ("" for memory) and where they start in it: for messages, and the order of reading.
+  struct Place {
+    std::string file;
+    uint64_t offset = 0;
+  };
+  [[nodiscard]] virtual Place place() const { return {}; }
+  /// CRC-32 (zip's polynomial) of all bytes, where the source file already tells it.
+  [[nodiscard]] virtual std::optional<uint32_t> crc32() const { return std::nullopt; }
+};
+
+using StoragePtr = std::shared_ptr<const Storage>;
+
+/// A range of a mapped file.
+StoragePtr map_storage(std::shared_ptr<const MappedFile> file, uint64_t offset, uint64_t size,
+                       std::optional<uint32_t> crc32 = std::nullopt);
+
+/// Bytes in memory: small tensors that a script or a pickle made.
+StoragePtr memory_storage(Bytes bytes);
+
+/// Big-endian elements of `itemsize` bytes, swapped as they are read.
+StoragePtr swapped_storage(StoragePtr storage, uint32_t itemsize);
+
+}  // namespace cbk

@@ -1,0 +1,33 @@
+// JSON text to Value and back, with order, integers of any size and the spelling of numbers kept.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "host/value/value.hpp"
+
+namespace cbk {
+
+struct JsonReadOptions {
+  bool python = false;          // also NaN, Infinity, -Infinity, as Python's json module writes them
+  bool keep_spelling = false;   // numbers remember how they were written (configs)
+  bool reject_duplicates = false;
+};
+
+/// Errors: `format` with line and column. Nesting deeper than 500 is refused.
+Value parse_json(std::string_view text, const JsonReadOptions& options = {});
+
+struct JsonWriteOptions {
+  int indent = -1;          // -1: one line
+  bool ascii = false;       // escape everything beyond ASCII
+  bool python = false;      // NaN, Infinity; otherwise such a number is a `value` error
+  bool spaced = true;       // ", " and ": " as Python's json.dumps; false: "," and ":"
+};
+
+/// None, bools, numbers, text, lists, tuples and dicts with text keys; anything else is a `value` error.
+std::string to_json(const Value& value, const JsonWriteOptions& options = {});
+
+/// A JSON string literal with its quotes.
+std::string json_quote(std::string_view text, bool ascii = false);
+
+}  // namespace cbk

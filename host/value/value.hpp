@@ -1,0 +1,184 @@
+// The tree every format speaks: what Python objects a checkpoint or a config holds, with order, identity and spelling.
+//
+// A Value is a cheap handle. Containers are shared by reference, as in Python: copying a Value copies the handle, and
+// two handles on one node are "the same object" (tied tensors, a list that stands in two places). Not thread-safe for
+// writing; reading from several threads is fine.
+#pragma once
+
+#include <complex>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "host/tensor/tensor.hpp"
+
+namespace cbk {
+
+class Value;
+class Dict;
+
+/// Whole numbers of any size. `digits` is set when the number does not fit (then it is decimal and `value` is 0), or
+/// when a config spelled it in its own way (0x1F, 1_000).
+struct Integer {
+  int64_t value = 0;
+  std::shared_ptr<const std::string> digits;
+  bool fits = true;
+};
+
+/// `spelling`: as the user wrote it in a config, if known.
+struct Real {
+  double value = 0;
+  std::shared_ptr<const std::string> spelling;
+};
+
+struct ByteString {
+  std::string data;
+  bool is_mutable = false;  // Python's bytearray
+};
+
+struct Sequence {
+  enum class Kind { list, tuple, set, frozenset, deque, torch_size };
+  Kind kind = Kind::list;
+  std::vector<Value> items;
+  std::optional<int64_t> maxlen;  // deque
+  std::string type;               // the class of a namedtuple, else ""
+};
+
+/// A tensor as a leaf of the tree. One shared node = one Python object.
+struct TensorLeaf {
+  enum class Role { tensor, parameter, ndarray, np_scalar };
+  Tensor tensor;
+  Role role = Role::tensor;
+  bool requires_grad = false;
+};
+
+/// Everything else, described and never executed.
+///   type                       repr                   state
+///   "torch.dtype"              "torch.bfloat16"
+///   "torch.device"             "cpu", "cuda:0"
+///   "builtins.range"           "range(3, 9)"
+///   "torch.sparse_coo"                                dict: shape (torch_size), indices, values, is_coalesced (bool or none)
+///   "torch.quantized"                                 dict: dtype ("qint8"), int_repr, qscheme ("torch.per_tensor_affine"),
+///                                                     scale, zero_point or scales, zero_points (lists), axis; requires_grad
+///   "cerebras.graph_tensor"                           dict: jit_graph, dtype, shape (torch_size), args (list)
+///   "argparse.Namespace", …                           dict of attributes
+/// `pickle`: the serialized bytes of an object that we do not understand, kept so that it can be saved again.
+struct Object;
+
+class Value {
+ public:
+  enum class Kind { none, boolean, integer, real, complex, string, bytes, sequence, dict, tensor, object };
+
+  Value() = default;  // none
+  Value(bool value) : data_(value) {}
+  Value(int64_t value) : data_(Integer{value, nullptr, true}) {}
+  Value(int value) : Value(static_cast<int64_t>(value)) {}
+  Value(Integer value) : data_(std::move(value)) {}
+  Value(double value) : data_(Real{value, nullptr}) {}
+  Value(Real value) : data_(std::move(value)) {}
+  Value(std::complex<double> value) : data_(value) {}
+  Value(std::string value) : data_(std::move(value)) {}
+  Value(std::string_view value) : data_(std::string(value)) {}
+  Value(const char* value) : data_(std::string(value)) {}
+  Value(std::shared_ptr<ByteString> value) : data_(std::move(value)) {}
+  Value(std::shared_ptr<Sequence> value) : data_(std::move(value)) {}
+  Value(std::shared_ptr<Dict> value) : data_(std::move(value)) {}
+  Value(std::shared_ptr<const TensorLeaf> value) : data_(std::move(value)) {}
+  Value(std::shared_ptr<Object> value) : data_(std::move(value)) {}
+  Value(Tensor tensor) : data_(std::make_shared<const TensorLeaf>(TensorLeaf{std::move(tensor)})) {}
+
+  static Value list(std::vector<Value> items = {});
+  static Value tuple(std::vector<Value> items = {});
+  static Value dict();
+  static Value bytes(std::string data);
+  /// Decimal digits with an optional sign; takes the int64 form when it fits.
+  static Value integer(std::string_view decimal);
+
+  [[nodiscard]] Kind kind() const { return static_cast<Kind>(data_.index()); }
+  [[nodiscard]] bool is(Kind kind) const { return this->kind() == kind; }
+  [[nodiscard]] bool is_none() const { return is(Kind::none); }
+  /// "dict", "torch.Size", "int", …: for messages.
+  [[nodiscard]] std::string kind_name() const;
+
+  // Typed access; the wrong kind is a `value` error that names both.
+  [[nodiscard]] bool as_bool() const;
+  [[nodiscard]] int64_t as_int() const;  // must fit
+  [[nodiscard]] const Integer& as_integer() const;
+  [[nodiscard]] double as_double() const;  // an integer too
+  [[nodiscard]] const Real& as_real() const;
+  [[nodiscard]] std::complex<double> as_complex() const;
+  [[nodiscard]] const std::string& as_string() const;
+  [[nodiscard]] const ByteString& as_bytes() const;
+  [[nodiscard]] Sequence& as_sequence() const;
+  [[nodiscard]] Dict& as_dict() const;
+  [[nodiscard]] const TensorLeaf& as_leaf() const;
+  [[nodiscard]] const Tensor& as_tensor() const;
+  [[nodiscard]] Object& as_object() const;
+
+  /// A dict with text keys may be asked directly: the value, or nullptr.
+  [[nodiscard]] const Value* find(std::string_view key) const;
+
+  /// The shared node behind containers, tensors, bytes and objects, for identity; nullptr for scalars.
+  [[nodiscard]] const void* identity() const;
+  /// Same scalar, or the same node.
+  [[nodiscard]] bool same(const Value& other) const;
+  /// Equal by content (tensors: the same data); 1 and 1.0 differ.
+  [[nodiscard]] bool equals(const Value& other) const;
+
+ private:
+  std::variant<std::monostate, bool, Integer, Real, std::complex<double>, std::string, std::shared_ptr<ByteString>,
+               std::shared_ptr<Sequence>, std::shared_ptr<Dict>, std::shared_ptr<const TensorLeaf>, std::shared_ptr<Object>>
+      data_;
+};
+
+struct Object {
+  std::string type;
+  std::string repr;
+  Value state;
+  std::string pickle;
+};
+
+/// An ordered map. Keys are text in practice; ints, floats, bools, None and tuples of them also occur.
+class Dict {
+ public:
+  enum class Kind { dict, ordered, counter, defaultdict };
+  using Entry = std::pair<Value, Value>;
+
+  Dict() = default;
+  explicit Dict(Kind kind) : kind(kind) {}
+  Kind kind = Kind::dict;
+  Value attributes;  // what BUILD gave an OrderedDict (a Module's _metadata), or none
+
+  [[nodiscard]] const std::vector<Entry>& entries() const { return entries_; }
+  [[nodiscard]] size_t size() const { return entries_.size(); }
+  [[nodiscard]] bool empty() const { return entries_.empty(); }
+  [[nodiscard]] const Value* find(const Value& key) const;
+  [[nodiscard]] const Value* find(std::string_view key) const;
+  /// The value, or a `key` error that names the key and the nearest ones.
+  [[nodiscard]] const Value& at(std::string_view key) const;
+  /// Replaces in place, or appends.
+  void set(Value key, Value value);
+  bool erase(const Value& key);  // linear
+  void reserve(size_t count);
+
+ private:
+  std::vector<Entry> entries_;
+  std::unordered_map<std::string, size_t> index_;  // key_id → position
+};
+
+/// The text of a dict key in a dotted path, as Python's str(): "weight", "0", "None", "True".
+std::string key_text(const Value& key);
+
+/// Child of a container by one part of a dotted path ("weight", or "0" in a list); nullptr when there is none.
+const Value* child(const Value& container, std::string_view part);
+
+/// Value at a path such as "model.layers.0.weight". Keys that contain dots are found too (longest key first).
+const Value* find_path(const Value& root, std::string_view path);
+
+}  // namespace cbk
