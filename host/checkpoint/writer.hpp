@@ -53,6 +53,8 @@ struct WriteOptions {
   std::optional<uint64_t> shard_size;  // set: a sharded folder with its index.json (torch and safetensors)
   std::string shard_stem;              // "pytorch_model" or "model" by default
   Value metadata;                      // safetensors __metadata__ (text to text)
+  /// Small files (name, content) that appear together with the checkpoint, inside the folder of a sharded one.
+  std::vector<std::pair<std::string, std::string>> companions;
 };
 
 /// The writer for `target`. Errors: an unknown format or suffix (`usage`), and whatever the format cannot hold.

@@ -1,0 +1,242 @@
+---@meta cbk
+-- The native surface of cbk, as annotations: editors complete from it and `:help` prints it. Nothing here runs.
+--
+-- Rules that hold everywhere:
+-- * A position in a Lua table or list counts from 1; a dim or a slice bound of a tensor counts from 0 (negative: from the end).
+-- * Indexing a Dict or a List is always data (`cfg.keys` is the field "keys"); what one does with them are functions of `cbk`.
+-- * Errors are raised: tables { code = "shape", message = "…" } with a __tostring. An unknown option names the known ones.
+local cbk = {}
+
+---What a JSON or YAML null, or Python's None, loads as. `cbk.null == cbk.null`; it is true in a condition, so compare.
+cbk.null = nil
+
+---@alias Scalar boolean|number|string|ffi.cdata*|Value|null
+
+---@class Value  A scalar that Lua has no type for, or one that remembers its kind and spelling (`cbk.raw`).
+---@field kind "none"|"bool"|"int"|"float"|"complex"|"str"|"bytes"|"bytearray"|"object"
+---@field type string   objects: the class, such as "torch.dtype"
+---@field repr string   objects: such as "torch.bfloat16"
+---@field state any     objects: their attributes as a Dict
+---@field value any     the plain Lua value where there is one (complex: {re, im}; bytes: a Lua string)
+
+---@class Dict  An ordered map: `d.key`, `d["a.b"]`, `d[0]` (an int key), `d.key = v`, `d.key = nil`; `#d` entries.
+---@class List  `l[1]`, `#l`, `l[#l + 1] = v`; also tuples, sets and deques (`cbk.kind`).
+
+---@class Tensor  A lazy tensor: an expression over bytes on disk. Nothing is read before `tolist`, `item`, `stats`, `ptr`, or a commit.
+---@field dtype string          "float32", "bfloat16", …
+---@field role string           "tensor" | "parameter" | "ndarray" | "np_scalar"
+---@field requires_grad boolean
+local Tensor = {}
+
+---@return integer[]
+function Tensor:shape() end
+---@return integer
+function Tensor:numel() end
+---@return integer
+function Tensor:dim() end
+---Bytes of all elements.
+---@return integer
+function Tensor:nbytes() end
+---@param shape integer[]  one extent may be -1
+---@return Tensor
+function Tensor:reshape(shape) end
+---@param dims integer[]  a permutation of the dims, from 0
+---@return Tensor
+function Tensor:permute(dims) end
+---@return Tensor
+function Tensor:transpose(dim_a, dim_b) end
+---Half open, clamped, as in Python; `step` may not be 0 (negative steps are refused: use `flip`).
+---@return Tensor
+function Tensor:slice(dim, start, stop, step) end
+---One index along `dim`, which disappears.
+---@return Tensor
+function Tensor:select(dim, index) end
+---Repeats dims of extent 1 without copying.
+---@return Tensor
+function Tensor:expand(shape) end
+---@return Tensor
+function Tensor:flip(dim) end
+---Rows in the given order.
+---@param indices integer[]  from 0
+---@return Tensor
+function Tensor:index_select(dim, indices) end
+---Parts of `size` (the last may be smaller), or of the sizes in a list.
+---@param size integer|integer[]
+---@return Tensor[]
+function Tensor:split(size, dim) end
+---@param dtype string
+---@return Tensor
+function Tensor:to(dtype) end
+---x · factor + term, computed in float32 (float64 for float64), rounded once. `t * 2`, `t + 1`, `t / 2`, `-t` say the same.
+---@return Tensor
+function Tensor:affine(factor, term) end
+---@return Tensor
+function Tensor:replace_nan(value) end
+---@param other Tensor  same shape and dtype; also `a + b`, and `a * b` element by element
+---@return Tensor
+function Tensor:add(other) end
+---@return Tensor
+function Tensor:matmul(other) end
+---The elements as nested lists (a number for 0 dims). int64 beyond 2^53 come as int64 cdata. Refuses more than 2^24 elements.
+---@return any
+function Tensor:tolist() end
+---The one element.
+function Tensor:item() end
+---min, max, mean, std, nan, inf, zeros (counts): one pass in blocks.
+---@return table
+function Tensor:stats() end
+---Lower-case hex of the little-endian C-order bytes; refuses more than 16 MiB.
+---@return string
+function Tensor:hex() end
+---SHA-256 of those bytes, read in blocks.
+---@return string
+function Tensor:sha256() end
+---A typed FFI pointer to the elements in C order, valid while the second result is referenced.
+---@return ffi.cdata* pointer, any anchor
+function Tensor:ptr() end
+---Where the bytes are: { id (who shares with whom), offset, stride, numel (elements), file, position }, or nil for a computed tensor.
+---@return table|nil
+function Tensor:storage() end
+---The same bytes seen the same way: tied.
+---@return boolean
+function Tensor:same(other) end
+
+---@class Checkpoint
+---@field root any           the tree; nearly always a Dict
+---@field format string      "torch-zip" "torch-legacy" "torch-sharded" "safetensors" "safetensors-sharded" "cerebras-h5" "flat-h5"
+---@field version string
+---@field path string
+---@field files string[]
+---@field metadata any       format-level metadata, a Dict or null
+---@field warnings string[]
+local Checkpoint = {}
+-- `ckpt["model.lm_head.weight"]` finds any value by its dotted path, or nil.
+
+---Iterates over the tensors in the order of the tree: dotted key, Tensor.
+---@param pattern? string  a glob over the whole key: * ? [a-z] {a,b}
+---@return fun(): string, Tensor
+function Checkpoint:tensors(pattern) end
+---All leaves (tensors and other values): dotted key, value.
+function Checkpoint:leaves(pattern) end
+function Checkpoint:close() end
+
+---@param path string  a checkpoint, an *.index.json or a folder; the format is found from the content
+---@param options? { allow_records: boolean }
+---@return Checkpoint
+function cbk.open(path, options) end
+
+---@class Output   `out["model.x"] = tensor` sets by dotted path only if `out` was made without `root`; `out.root` is the tree.
+---@field root Dict
+local Output = {}
+---What a commit would do: { bytes_read, bytes_written, peak_memory, tensors, lossy = {keys}, warnings = {…} }; prints well.
+function Output:plan(options) end
+---Streams everything and makes the target visible, whole or not at all.
+---@param options? { threads: integer, memory: integer|string, sync: boolean, progress: boolean|fun(p: table) }
+function Output:commit(options) end
+
+---@param path string
+---@param options? { root: any, overwrite: boolean, format: string, h5_version: string, framework_version: string, shard_size: integer|string, shard_stem: string, metadata: table, companions: table<string,string> }
+---`companions`: further small files (name → content) that appear together with the checkpoint, inside the folder of a sharded one.
+---@return Output
+function cbk.create(path, options) end
+
+-- --- trees
+---@param from? table|Dict  entries to copy; a Lua table's keys are sorted
+---@return Dict
+function cbk.dict(from) end
+---@return List
+function cbk.list(from) end
+---Iterates a Dict (key, value), a List or a plain table, in order.
+function cbk.items(container) end
+---@return any[]
+function cbk.keys(dict) end
+---A shallow copy; `cbk.deep_copy` copies containers all the way down (tensors are shared).
+function cbk.copy(container) end
+function cbk.deep_copy(container) end
+---The kind of a value, or of `container[key]` without converting it: "dict" "ordereddict" "list" "tuple" "set" "tensor" "int" "float" "bool" "str" "none" "bytes" "object" …
+function cbk.kind(value, key) end
+---`container[key]` with its exact kind and spelling (1.0 stays a float, 1e-5 stays 1e-5) for assigning it elsewhere.
+---@return Value|nil
+function cbk.raw(container, key) end
+---@return Value
+function cbk.float(number) end
+---@return Value
+function cbk.bytes(text) end
+---@return Value
+function cbk.tuple(from) end
+---Value at a dotted path below a tree, or nil.
+function cbk.find(tree, path) end
+---Plain Lua tables all the way down (order is lost).
+function cbk.totable(tree) end
+---Equal by content.
+function cbk.equal(a, b) end
+
+-- --- tensors
+---@param list any   nested lists, or a flat list with `shape`
+---@param options? { dtype: string, shape: integer[] }   float32 by default
+---@return Tensor
+function cbk.tensor(list, options) end
+---@return Tensor
+function cbk.full(shape, value, options) end
+---Normal random numbers, the same for the same seed.
+---@param options { mean: number, std: number, seed: integer, dtype: string }
+---@return Tensor
+function cbk.randn(shape, options) end
+---Ones on and below the diagonal of the last two dims.
+---@return Tensor
+function cbk.tril(shape, options) end
+---@return Tensor
+function cbk.cat(tensors, dim) end
+---@return Tensor
+function cbk.stack(tensors, dim) end
+
+-- --- configs: cbk.config
+cbk.config = {}
+---YAML or JSON by suffix (else by content). Order, ints, floats and their spelling are kept.
+---@return Dict
+function cbk.config.load(path) end
+---@param options? { overwrite: boolean, format: "yaml"|"json", indent: integer, sort: boolean }
+function cbk.config.save(tree, path, options) end
+---@param format "yaml"|"json"
+function cbk.config.parse(text, format) end
+---@return string
+function cbk.config.dump(tree, format, options) end
+
+-- --- files: cbk.fs
+cbk.fs = {}
+function cbk.fs.exists(path) end
+function cbk.fs.is_dir(path) end
+function cbk.fs.mkdir(path) end          -- with parents; an existing folder is fine
+function cbk.fs.list(path) end           -- sorted names
+function cbk.fs.read(path) end           -- a small file as text
+function cbk.fs.write(path, text, options) end  -- { overwrite }
+function cbk.fs.size(path) end
+function cbk.fs.join(...) end
+function cbk.fs.basename(path) end
+function cbk.fs.dirname(path) end
+function cbk.fs.absolute(path) end
+
+-- --- formats at their own level: cbk.h5, cbk.pickle, cbk.safetensors (see bindings/bind_h5.cpp, …)
+cbk.h5 = {}
+---{ attributes = {name → value}, datasets = { {name, shape, dtype, chunks, filters, attributes, offset}, … } }
+function cbk.h5.inspect(path) end
+cbk.pickle = {}
+---The zip records: { {name, size, offset, compressed, crc}, … }
+function cbk.pickle.records(path) end
+---The opcodes of a torch file's pickle: { {offset, name, argument}, … }
+function cbk.pickle.opcodes(path) end
+cbk.safetensors = {}
+---{ metadata = {…}, tensors = { {name, dtype, shape, begin, stop}, … } in the order of the file }
+function cbk.safetensors.inspect(path) end
+
+-- --- the rest
+---Bytes from "10GB" / "512MiB".
+function cbk.parse_size(text) end
+function cbk.format_size(bytes) end
+---Prints a warning line on stderr ("warning: …").
+function cbk.warn(message) end
+---{ code, message } raised; `level` as in error().
+function cbk.fail(code, message) end
+cbk.version = ""
+
+return cbk
