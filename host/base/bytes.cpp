@@ -19,14 +19,26 @@ uint64_t parse_size(std::string_view text) {
   };
   constexpr uint64_t ki = 1024;
   constexpr uint64_t k = 1000;
-  constexpr std::array<Unit, 14> units = {{{"", 1}, {"b", 1},
-      {"kb", k}, {"mb", k * k}, {"gb", k * k * k}, {"tb", k * k * k * k},
-      {"kib", ki}, {"mib", ki * ki}, {"gib", ki * ki * ki}, {"tib", ki * ki * ki * ki},
-      {"k", ki}, {"m", ki * ki}, {"g", ki * ki * ki}, {"t", ki * ki * ki * ki}}};
+  constexpr std::array<Unit, 14> units = {{{"", 1},
+                                           {"b", 1},
+                                           {"kb", k},
+                                           {"mb", k * k},
+                                           {"gb", k * k * k},
+                                           {"tb", k * k * k * k},
+                                           {"kib", ki},
+                                           {"mib", ki * ki},
+                                           {"gib", ki * ki * ki},
+                                           {"tib", ki * ki * ki * ki},
+                                           {"k", ki},
+                                           {"m", ki * ki},
+                                           {"g", ki * ki * ki},
+                                           {"t", ki * ki * ki * ki}}};
   for (const Unit& candidate : units) {
-    if (error == std::errc{} && candidate.name == unit) return checked_mul(number, candidate.factor, "the size");
+    if (error == std::errc{} && candidate.name == unit)
+      return checked_mul(number, candidate.factor, "the size");
   }
-  fail(Errc::usage, "{} is not a size; write a whole number and a unit, such as 10GB or 512MiB", quoted(text));
+  fail(Errc::usage, "{} is not a size; write a whole number and a unit, such as 10GB or 512MiB",
+       quote(text));
 }
 
 std::string format_size(uint64_t bytes) {

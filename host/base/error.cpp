@@ -10,13 +10,15 @@
 namespace cbk {
 
 std::string_view name_of(Errc code) {
-  constexpr std::array<std::string_view, 13> names = {"usage",   "key",    "value",    "shape", "dtype",
-                                                      "format",  "unsupported", "refused", "exists", "io",
+  constexpr std::array<std::string_view, 13> names = {"usage",    "key",         "value",   "shape",  "dtype",
+                                                      "format",   "unsupported", "refused", "exists", "io",
                                                       "no_space", "interrupted", "internal"};
   return names.at(static_cast<size_t>(code));
 }
 
-void fail_errno(std::string_view action, std::string_view path) { fail_errno(action, path, errno); }
+void fail_errno(std::string_view action, std::string_view path) {
+  fail_errno(action, path, errno);
+}
 
 void fail_errno(std::string_view action, std::string_view path, int error_number) {
   Errc code = Errc::io;
@@ -25,7 +27,7 @@ void fail_errno(std::string_view action, std::string_view path, int error_number
   fail(code, "cannot {} '{}': {}", action, path, std::generic_category().message(error_number));
 }
 
-std::string quoted(std::string_view text, size_t limit) {
+std::string quote(std::string_view text, size_t limit) {
   std::string out = "'";
   for (char c : text.substr(0, limit)) {
     auto byte = static_cast<unsigned char>(c);
@@ -72,14 +74,16 @@ size_t edit_distance(std::string_view a, std::string_view b) {
 
 }  // namespace
 
-std::vector<std::string> nearest(std::string_view name, const std::vector<std::string>& candidates, size_t limit) {
+std::vector<std::string> nearest(std::string_view name, const std::vector<std::string>& candidates,
+                                 size_t limit) {
   std::vector<std::pair<size_t, std::string>> ranked;
   name = name.substr(0, 200);
   for (const std::string& candidate : candidates) {
     size_t distance = edit_distance(name, std::string_view(candidate).substr(0, 200));
     if (distance <= std::max<size_t>(2, name.size() / 2)) ranked.emplace_back(distance, candidate);
   }
-  std::stable_sort(ranked.begin(), ranked.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
+  std::stable_sort(ranked.begin(), ranked.end(),
+                   [](const auto& a, const auto& b) { return a.first < b.first; });
   std::vector<std::string> out;
   for (size_t i = 0; i < std::min(limit, ranked.size()); ++i) out.push_back(ranked[i].second);
   return out;

@@ -60,7 +60,7 @@ decltype(auto) within(std::string_view context, Body&& body) {
 }
 
 /// Untrusted text for a message: control characters escaped, at most `limit` bytes.
-std::string quoted(std::string_view text, size_t limit = 120);
+std::string quote(std::string_view text, size_t limit = 120);
 
 /// "a, b, c and 17 more".
 std::string listed(const std::vector<std::string>& names, size_t limit = 20);

@@ -29,7 +29,8 @@ fs::path folder_of(const fs::path& path) {
 void refuse_existing(const fs::path& target, bool overwrite) {
   std::error_code ignored;
   if (!overwrite && fs::exists(fs::symlink_status(target, ignored))) {
-    fail(Errc::exists, "'{}' exists already; remove it, choose another name or say --overwrite", target.string());
+    fail(Errc::exists, "'{}' exists already; remove it, choose another name or say --overwrite",
+         target.string());
   }
 }
 
@@ -47,7 +48,9 @@ FileDescriptor::~FileDescriptor() {
   if (fd_ >= 0) ::close(fd_);
 }
 
-int FileDescriptor::release() { return std::exchange(fd_, -1); }
+int FileDescriptor::release() {
+  return std::exchange(fd_, -1);
+}
 
 std::shared_ptr<const MappedFile> MappedFile::open(const fs::path& path) {
   std::shared_ptr<MappedFile> file(new MappedFile);
@@ -76,8 +79,8 @@ MappedFile::~MappedFile() {
 
 ByteView MappedFile::slice(uint64_t offset, uint64_t length, std::string_view what) const {
   if (offset > size_ || length > size_ - offset) {
-    fail(Errc::format, "{} should lie at bytes {} to {}, but the file has {} bytes; is it cut short?", what, offset,
-         offset + length, size_);
+    fail(Errc::format, "{} should lie at bytes {} to {}, but the file has {} bytes; is it cut short?", what,
+         offset, offset + length, size_);
   }
   return bytes().subspan(offset, length);
 }
@@ -112,7 +115,8 @@ void write_file(const fs::path& path, std::string_view content, bool overwrite) 
 StagedFile::StagedFile(fs::path target, bool overwrite) : target_(std::move(target)), overwrite_(overwrite) {
   refuse_existing(target_, overwrite);
   if (fs::is_directory(target_)) fail_errno("write", target_.string(), EISDIR);
-  // A file without a name vanishes even with kill -9. Where the file system cannot do that: a temporary sibling.
+  // A file without a name vanishes even with kill -9. Where the file system cannot do that: a temporary
+  // sibling.
   const fs::path folder = folder_of(target_);
   fd_ = FileDescriptor(::open(folder.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0666));
   if (fd_.get() < 0) {
@@ -166,7 +170,8 @@ void StagedFile::write(uint64_t offset, std::span<const ByteView> views) {
       for (size_t i = 0; i < count; ++i) {
         const uint64_t end = position + views[i].size();
         if (end > static_cast<uint64_t>(done)) {
-          const uint64_t skip = static_cast<uint64_t>(done) > position ? static_cast<uint64_t>(done) - position : 0;
+          const uint64_t skip =
+              static_cast<uint64_t>(done) > position ? static_cast<uint64_t>(done) - position : 0;
           write(offset + position + skip, views[i].subspan(skip));
         }
         position = end;
@@ -210,7 +215,9 @@ StagedDirectory::StagedDirectory(fs::path target, bool overwrite)
 }
 
 StagedDirectory::StagedDirectory(StagedDirectory&& other) noexcept
-    : target_(std::move(other.target_)), temporary_(std::exchange(other.temporary_, {})), overwrite_(other.overwrite_) {}
+    : target_(std::move(other.target_)),
+      temporary_(std::exchange(other.temporary_, {})),
+      overwrite_(other.overwrite_) {}
 
 StagedDirectory::~StagedDirectory() {
   std::error_code ignored;

@@ -1,6 +1,6 @@
 // The one door to the operating system's files: mapped inputs, staged outputs.
-// MappedFile is immutable and thread-safe. StagedFile and StagedDirectory belong to one owner; StagedFile::write
-// may be called from several threads for ranges that do not overlap.
+// MappedFile is immutable and thread-safe. StagedFile and StagedDirectory belong to one owner;
+// StagedFile::write may be called from several threads for ranges that do not overlap.
 #pragma once
 
 #include <cstdint>
@@ -64,7 +64,8 @@ class MappedFile {
 /// Whole content of a small file. Errors: `io`; larger than `limit` is a `format` error.
 std::string read_file(const fs::path& path, uint64_t limit = 1ULL << 30);
 
-/// Writes `content` so that `path` has the old content or the new one, never a part. Refuses an existing path unless `overwrite`.
+/// Writes `content` so that `path` has the old content or the new one, never a part. Refuses an existing path
+/// unless `overwrite`.
 void write_file(const fs::path& path, std::string_view content, bool overwrite);
 
 /// A file under construction. It has no name, or a temporary one beside its target, until `commit`;
@@ -97,7 +98,8 @@ class StagedFile {
   bool overwrite_ = false;
 };
 
-/// A directory under construction: files are made in a temporary sibling, which `commit` renames to the target.
+/// A directory under construction: files are made in a temporary sibling, which `commit` renames to the
+/// target.
 class StagedDirectory {
  public:
   StagedDirectory(fs::path target, bool overwrite);

@@ -9,9 +9,15 @@ namespace {
 std::atomic<bool> pending{false};
 }
 
-void request_interrupt() noexcept { pending.store(true, std::memory_order_relaxed); }
-void clear_interrupt() noexcept { pending.store(false, std::memory_order_relaxed); }
-bool interrupt_requested() noexcept { return pending.load(std::memory_order_relaxed); }
+void request_interrupt() noexcept {
+  pending.store(true, std::memory_order_relaxed);
+}
+void clear_interrupt() noexcept {
+  pending.store(false, std::memory_order_relaxed);
+}
+bool interrupt_requested() noexcept {
+  return pending.load(std::memory_order_relaxed);
+}
 
 void check_interrupt() {
   if (interrupt_requested()) fail(Errc::interrupted, "interrupted");

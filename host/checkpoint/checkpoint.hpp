@@ -14,19 +14,23 @@ namespace fs = std::filesystem;
 
 struct Checkpoint {
   fs::path path;
-  std::string format;   // "torch-zip", "torch-legacy", "torch-sharded", "safetensors", "safetensors-sharded", "cerebras-h5", "flat-h5"
+  std::string format;   // "torch-zip", "torch-legacy", "torch-sharded", "safetensors", "safetensors-sharded",
+                        // "cerebras-h5", "flat-h5"
   std::string version;  // the H5 format ("0.5"), the zip's version record, …; may be empty
   Value root;           // a dict nearly always; a torch file may hold any value
-  Value metadata;       // format-level metadata as a dict (safetensors __metadata__, H5 root attributes, index metadata), or none
+  Value metadata;  // format-level metadata as a dict (safetensors __metadata__, H5 root attributes, index
+                   // metadata), or none
   std::vector<fs::path> files;        // every file the tensors come from
   std::vector<std::string> warnings;  // what the user should know: missing keys, skipped CRCs
 };
 
 struct OpenOptions {
-  bool allow_records = false;  // read classes such as argparse.Namespace and unknown numpy forms as plain records instead of refusing
+  bool allow_records = false;  // read classes such as argparse.Namespace and unknown numpy forms as plain
+                               // records instead of refusing
 };
 
-/// `path`: a checkpoint file, an *.index.json, or a folder that holds one checkpoint. Errors name the path and what the file looks like.
+/// `path`: a checkpoint file, an *.index.json, or a folder that holds one checkpoint. Errors name the path
+/// and what the file looks like.
 Checkpoint open_checkpoint(const fs::path& path, const OpenOptions& options = {});
 
 }  // namespace cbk

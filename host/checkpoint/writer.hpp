@@ -1,8 +1,9 @@
 // What a format must say to be written by the streaming executor (host/plan).
 //
-// The constructor of a writer checks the whole tree and decides every item, so that all that can be wrong is found
-// before the first byte is written. `lay_out` then makes the staged files, writes headers and fixes where each item goes; the executor
-// fills the items in any order and from any thread; `finish` writes what depends on them (checksums, success marks).
+// The constructor of a writer checks the whole tree and decides every item, so that all that can be wrong is
+// found before the first byte is written. `lay_out` then makes the staged files, writes headers and fixes
+// where each item goes; the executor fills the items in any order and from any thread; `finish` writes what
+// depends on them (checksums, success marks).
 #pragma once
 
 #include <cstdint>
@@ -18,7 +19,7 @@ namespace cbk {
 
 /// One run of bytes to be produced: the elements of `tensor` in C order.
 struct Item {
-  std::string key;     // for progress and messages
+  std::string key;  // for progress and messages
   Tensor tensor;
   bool crc32 = false;  // the writer wants the checksum in `finish`
 };
@@ -47,17 +48,21 @@ class Writer {
 
 struct WriteOptions {
   bool overwrite = false;
-  std::string format;                  // "torch", "safetensors", "h5"; empty: from the name (.pt .pth .bin / .safetensors / .mdl .h5 .hdf5)
+  std::string format;  // "torch", "safetensors", "h5"; empty: from the name (.pt .pth .bin / .safetensors /
+                       // .mdl .h5 .hdf5)
   std::string h5_version;              // "0.4" or "0.5"; empty: 0.5
-  std::string framework_version;       // H5: the release named in the file ("2.10.0"); empty: none for 0.4, "2.10.0" for 0.5
+  std::string framework_version;       // H5: the release named in the file ("2.10.0"); empty: none for 0.4,
+                                       // "2.10.0" for 0.5
   std::optional<uint64_t> shard_size;  // set: a sharded folder with its index.json (torch and safetensors)
   std::string shard_stem;              // "pytorch_model" or "model" by default
   Value metadata;                      // safetensors __metadata__ (text to text)
-  /// Small files (name, content) that appear together with the checkpoint, inside the folder of a sharded one.
+  /// Small files (name, content) that appear together with the checkpoint, inside the folder of a sharded
+  /// one.
   std::vector<std::pair<std::string, std::string>> companions;
 };
 
-/// The writer for `target`. Errors: an unknown format or suffix (`usage`), and whatever the format cannot hold.
+/// The writer for `target`. Errors: an unknown format or suffix (`usage`), and whatever the format cannot
+/// hold.
 std::unique_ptr<Writer> make_writer(const Value& root, const fs::path& target, const WriteOptions& options);
 
 }  // namespace cbk

@@ -12,12 +12,12 @@
 namespace cbk {
 
 struct ExecuteOptions {
-  int threads = 0;              // 0: as many as the machine has, at most 4
+  int threads = 0;                // 0: as many as the machine has, at most 4
   uint64_t memory = 96ULL << 20;  // bound of the anonymous memory for blocks in flight
-  bool sync = false;            // fsync before the target gets its name
+  bool sync = false;              // fsync before the target gets its name
   /// Called from the calling thread a few times a second, and once at the end.
   struct Progress {
-    uint64_t done = 0;   // bytes written
+    uint64_t done = 0;  // bytes written
     uint64_t total = 0;
     double seconds = 0;
     std::string_view key;
@@ -28,15 +28,15 @@ struct ExecuteOptions {
 struct Forecast {
   uint64_t bytes_read = 0;
   uint64_t bytes_written = 0;
-  uint64_t peak_memory = 0;   // anonymous, for blocks in flight
+  uint64_t peak_memory = 0;  // anonymous, for blocks in flight
   size_t tensors = 0;
   std::vector<std::string> lossy;  // keys whose dtype cannot hold every value of the source
 };
 
 Forecast forecast(const Writer& writer, const ExecuteOptions& options);
 
-/// Streams every item, finishes and commits. An error or an interrupt (Errc::interrupted) leaves no target and no debris.
-/// Output bytes do not depend on the number of threads.
+/// Streams every item, finishes and commits. An error or an interrupt (Errc::interrupted) leaves no target
+/// and no debris. Output bytes do not depend on the number of threads.
 void execute(Writer& writer, const ExecuteOptions& options);
 
 }  // namespace cbk

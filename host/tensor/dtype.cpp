@@ -41,7 +41,9 @@ constexpr std::array<Traits, dtype_count> table = {{
     {"complex128", 16, 'c', 11, 52},
 }};
 
-const Traits& traits(DType dtype) { return table.at(static_cast<size_t>(dtype)); }
+const Traits& traits(DType dtype) {
+  return table.at(static_cast<size_t>(dtype));
+}
 
 struct Alias {
   std::string_view name;
@@ -68,11 +70,21 @@ constexpr std::array<Alias, 16> aliases = {{
 
 }  // namespace
 
-uint32_t size_of(DType dtype) { return traits(dtype).size; }
-std::string_view name_of(DType dtype) { return traits(dtype).name; }
-bool is_floating(DType dtype) { return traits(dtype).kind == 'f'; }
-bool is_complex(DType dtype) { return traits(dtype).kind == 'c'; }
-bool is_integer(DType dtype) { return traits(dtype).kind == 'i' || traits(dtype).kind == 'u'; }
+uint32_t size_of(DType dtype) {
+  return traits(dtype).size;
+}
+std::string_view name_of(DType dtype) {
+  return traits(dtype).name;
+}
+bool is_floating(DType dtype) {
+  return traits(dtype).kind == 'f';
+}
+bool is_complex(DType dtype) {
+  return traits(dtype).kind == 'c';
+}
+bool is_integer(DType dtype) {
+  return traits(dtype).kind == 'i' || traits(dtype).kind == 'u';
+}
 
 std::optional<DType> find_dtype(std::string_view name) {
   if (name.starts_with("torch.")) name.remove_prefix(6);
@@ -89,7 +101,7 @@ DType parse_dtype(std::string_view name) {
   if (auto dtype = find_dtype(name)) return *dtype;
   std::vector<std::string> names;
   for (const Traits& entry : table) names.emplace_back(entry.name);
-  fail(Errc::dtype, "{} is not a dtype; known are {}", quoted(name), listed(names, names.size()));
+  fail(Errc::dtype, "{} is not a dtype; known are {}", quote(name), listed(names, names.size()));
 }
 
 bool loses(DType from, DType to) {

@@ -37,7 +37,8 @@ uint32_t size_of(DType dtype);
 /// PyTorch's name without "torch.": "float32", "bfloat16", "bool", "float8_e4m3fn", …
 std::string_view name_of(DType dtype);
 
-/// The inverse of name_of; also takes a "torch." prefix and the common aliases float, half, double, int, long, short, f32, bf16, …
+/// The inverse of name_of; also takes a "torch." prefix and the common aliases float, half, double, int,
+/// long, short, f32, bf16, …
 std::optional<DType> find_dtype(std::string_view name);
 
 /// As find_dtype, but an unknown name is a `dtype` error that lists the known ones.

@@ -1,5 +1,5 @@
-// Where tensor bytes live. A storage is immutable, thread-safe, and shared: two tensors over one storage are tied or
-// views of each other, and stay so when a format can say it.
+// Where tensor bytes live. A storage is immutable, thread-safe, and shared: two tensors over one storage are
+// tied or views of each other, and stay so when a format can say it.
 #pragma once
 
 #include <cstdint>
@@ -20,14 +20,16 @@ class Storage {
   virtual ~Storage() = default;
 
   [[nodiscard]] virtual uint64_t size() const = 0;  // bytes
-  /// All bytes, when they can be addressed (a mapping, memory); empty when they must be read (compressed chunks).
+  /// All bytes, when they can be addressed (a mapping, memory); empty when they must be read (compressed
+  /// chunks).
   [[nodiscard]] virtual ByteView view() const { return {}; }
   /// Copies bytes [offset, offset + out.size()).
   virtual void read(uint64_t offset, std::span<std::byte> out) const = 0;
   /// A hint that this range will not be read again soon.
   virtual void drop(uint64_t /*offset*/, uint64_t /*length*/) const noexcept {}
 
-  /// The file the bytes come from ("" for memory) and where they start in it: for messages, and the order of reading.
+  /// The file the bytes come from ("" for memory) and where they start in it: for messages, and the order of
+  /// reading.
   struct Place {
     std::string file;
     uint64_t offset = 0;

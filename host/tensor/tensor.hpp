@@ -1,8 +1,8 @@
 // A lazy tensor: dtype, shape and an expression that can produce any range of its elements.
 //
-// Every expression enumerates its elements in C order, so a reshape is free, and a plan can ask any expression for any
-// block [begin, end) of elements: nothing is ever materialised whole. Tensors are immutable values (a pointer and a
-// shape), cheap to copy and safe to use from several threads.
+// Every expression enumerates its elements in C order, so a reshape is free, and a plan can ask any
+// expression for any block [begin, end) of elements: nothing is ever materialised whole. Tensors are
+// immutable values (a pointer and a shape), cheap to copy and safe to use from several threads.
 #pragma once
 
 #include <cstdint>
@@ -46,7 +46,8 @@ class Tensor {
   static Tensor full(DType dtype, Shape shape, double value);
   /// As `full`, with the element's exact bytes (int64 beyond 2^53, complex).
   static Tensor full_bytes(DType dtype, Shape shape, ByteView element);
-  /// Normal(mean, std) numbers from a counter-based generator: the same for any block order. float32 or float64.
+  /// Normal(mean, std) numbers from a counter-based generator: the same for any block order. float32 or
+  /// float64.
   static Tensor normal(DType dtype, Shape shape, double mean, double std, uint64_t seed);
   /// Ones on and below the main diagonal of the last two dimensions, else zero.
   static Tensor lower_triangle(DType dtype, Shape shape);
@@ -62,7 +63,8 @@ class Tensor {
   [[nodiscard]] Tensor reshape(Shape shape) const;  // one extent may be -1
   [[nodiscard]] Tensor permute(const std::vector<int64_t>& dims) const;
   [[nodiscard]] Tensor transpose(int64_t a, int64_t b) const;
-  [[nodiscard]] Tensor slice(int64_t dim, int64_t start, int64_t stop, int64_t step = 1) const;  // clamped, as in Python
+  [[nodiscard]] Tensor slice(int64_t dim, int64_t start, int64_t stop,
+                             int64_t step = 1) const;  // clamped, as in Python
   [[nodiscard]] Tensor expand(const Shape& shape) const;
   [[nodiscard]] Tensor flip(int64_t dim) const;
   /// Rows `indices` along `dim`, in that order.
@@ -80,7 +82,8 @@ class Tensor {
   static Tensor stack(const std::vector<Tensor>& parts, int64_t dim);
 
   // --- looking into it
-  /// The strided view, if this is one storage seen through strides (no arithmetic); formats keep sharing by it.
+  /// The strided view, if this is one storage seen through strides (no arithmetic); formats keep sharing by
+  /// it.
   [[nodiscard]] const View* view() const;
   /// The one repeated element, if this was made by `full`.
   [[nodiscard]] std::optional<Bytes> fill() const;

@@ -9,8 +9,8 @@
 namespace cbk {
 
 struct JsonReadOptions {
-  bool python = false;          // also NaN, Infinity, -Infinity, as Python's json module writes them
-  bool keep_spelling = false;   // numbers remember how they were written (configs)
+  bool python = false;         // also NaN, Infinity, -Infinity, as Python's json module writes them
+  bool keep_spelling = false;  // numbers remember how they were written (configs)
   bool reject_duplicates = false;
 };
 
@@ -18,10 +18,10 @@ struct JsonReadOptions {
 Value parse_json(std::string_view text, const JsonReadOptions& options = {});
 
 struct JsonWriteOptions {
-  int indent = -1;          // -1: one line
-  bool ascii = false;       // escape everything beyond ASCII
-  bool python = false;      // NaN, Infinity; otherwise such a number is a `value` error
-  bool spaced = true;       // ", " and ": " as Python's json.dumps; false: "," and ":"
+  int indent = -1;      // -1: one line
+  bool ascii = false;   // escape everything beyond ASCII
+  bool python = false;  // NaN, Infinity; otherwise such a number is a `value` error
+  bool spaced = true;   // ", " and ": " as Python's json.dumps; false: "," and ":"
 };
 
 /// None, bools, numbers, text, lists, tuples and dicts with text keys; anything else is a `value` error.

@@ -1,8 +1,9 @@
-// The tree every format speaks: what Python objects a checkpoint or a config holds, with order, identity and spelling.
+// The tree every format speaks: what Python objects a checkpoint or a config holds, with order, identity and
+// spelling.
 //
-// A Value is a cheap handle. Containers are shared by reference, as in Python: copying a Value copies the handle, and
-// two handles on one node are "the same object" (tied tensors, a list that stands in two places). Not thread-safe for
-// writing; reading from several threads is fine.
+// A Value is a cheap handle. Containers are shared by reference, as in Python: copying a Value copies the
+// handle, and two handles on one node are "the same object" (tied tensors, a list that stands in two places).
+// Not thread-safe for writing; reading from several threads is fine.
 #pragma once
 
 #include <complex>
@@ -23,8 +24,8 @@ namespace cbk {
 class Value;
 class Dict;
 
-/// Whole numbers of any size. `digits` is set when the number does not fit (then it is decimal and `value` is 0), or
-/// when a config spelled it in its own way (0x1F, 1_000).
+/// Whole numbers of any size. `digits` is set when the number does not fit (then it is decimal and `value` is
+/// 0), or when a config spelled it in its own way (0x1F, 1_000).
 struct Integer {
   int64_t value = 0;
   std::shared_ptr<const std::string> digits;
@@ -63,11 +64,13 @@ struct TensorLeaf {
 ///   "torch.dtype"              "torch.bfloat16"
 ///   "torch.device"             "cpu", "cuda:0"
 ///   "builtins.range"           "range(3, 9)"
-///   "torch.sparse_coo"                                dict: shape (torch_size), indices, values, is_coalesced (bool or none)
-///   "torch.quantized"                                 dict: dtype ("qint8"), int_repr, qscheme ("torch.per_tensor_affine"),
-///                                                     scale, zero_point or scales, zero_points (lists), axis; requires_grad
-///   "cerebras.graph_tensor"                           dict: jit_graph, dtype, shape (torch_size), args (list)
-///   "argparse.Namespace", …                           dict of attributes
+///   "torch.sparse_coo"                                dict: shape (torch_size), indices, values,
+///   is_coalesced (bool or none) "torch.quantized"                                 dict: dtype ("qint8"),
+///   int_repr, qscheme ("torch.per_tensor_affine"),
+///                                                     scale, zero_point or scales, zero_points (lists),
+///                                                     axis; requires_grad
+///   "cerebras.graph_tensor"                           dict: jit_graph, dtype, shape (torch_size), args
+///   (list) "argparse.Namespace", …                           dict of attributes
 /// `pickle`: the serialized bytes of an object that we do not understand, kept so that it can be saved again.
 struct Object;
 
@@ -132,8 +135,9 @@ class Value {
   [[nodiscard]] bool equals(const Value& other) const;
 
  private:
-  std::variant<std::monostate, bool, Integer, Real, std::complex<double>, std::string, std::shared_ptr<ByteString>,
-               std::shared_ptr<Sequence>, std::shared_ptr<Dict>, std::shared_ptr<const TensorLeaf>, std::shared_ptr<Object>>
+  std::variant<std::monostate, bool, Integer, Real, std::complex<double>, std::string,
+               std::shared_ptr<ByteString>, std::shared_ptr<Sequence>, std::shared_ptr<Dict>,
+               std::shared_ptr<const TensorLeaf>, std::shared_ptr<Object>>
       data_;
 };
 
@@ -175,7 +179,8 @@ class Dict {
 /// The text of a dict key in a dotted path, as Python's str(): "weight", "0", "None", "True".
 std::string key_text(const Value& key);
 
-/// Child of a container by one part of a dotted path ("weight", or "0" in a list); nullptr when there is none.
+/// Child of a container by one part of a dotted path ("weight", or "0" in a list); nullptr when there is
+/// none.
 const Value* child(const Value& container, std::string_view part);
 
 /// Value at a path such as "model.layers.0.weight". Keys that contain dots are found too (longest key first).

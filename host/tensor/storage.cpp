@@ -1,0 +1,90 @@
+#include "host/tensor/storage.hpp"
+
+#include <algorithm>
+#include <utility>
+
+namespace cbk {
+namespace {
+
+class MappedStorage final : public Storage {
+ public:
+  MappedStorage(std::shared_ptr<const MappedFile> file, uint64_t offset, uint64_t size,
+                std::optional<uint32_t> crc)
+      : file_(std::move(file)),
+        offset_(offset),
+        bytes_(file_->slice(offset, size, "a tensor's data")),
+        crc_(crc) {}
+
+  [[nodiscard]] uint64_t size() const override { return bytes_.size(); }
+  [[nodiscard]] ByteView view() const override { return bytes_; }
+  void read(uint64_t offset, std::span<std::byte> out) const override {
+    const ByteView part = bytes_.subspan(offset, out.size());
+    std::copy(part.begin(), part.end(), out.begin());
+  }
+  void drop(uint64_t offset, uint64_t length) const noexcept override {
+    file_->drop(offset_ + offset, length);
+  }
+  [[nodiscard]] Place place() const override { return {file_->path().string(), offset_}; }
+  [[nodiscard]] std::optional<uint32_t> crc32() const override { return crc_; }
+
+ private:
+  std::shared_ptr<const MappedFile> file_;
+  uint64_t offset_;
+  ByteView bytes_;
+  std::optional<uint32_t> crc_;
+};
+
+class MemoryStorage final : public Storage {
+ public:
+  explicit MemoryStorage(Bytes bytes) : bytes_(std::move(bytes)) {}
+  [[nodiscard]] uint64_t size() const override { return bytes_.size(); }
+  [[nodiscard]] ByteView view() const override { return bytes_; }
+  void read(uint64_t offset, std::span<std::byte> out) const override {
+    const ByteView part = view().subspan(offset, out.size());
+    std::copy(part.begin(), part.end(), out.begin());
+  }
+
+ private:
+  Bytes bytes_;
+};
+
+class SwappedStorage final : public Storage {
+ public:
+  SwappedStorage(StoragePtr storage, uint32_t itemsize) : storage_(std::move(storage)), itemsize_(itemsize) {}
+  [[nodiscard]] uint64_t size() const override { return storage_->size(); }
+  void read(uint64_t offset, std::span<std::byte> out) const override {
+    // Whole elements around the range are swapped, then the range is cut out.
+    const uint64_t begin = offset / itemsize_ * itemsize_;
+    const uint64_t end = std::min(align_up(offset + out.size(), itemsize_), size());
+    Bytes elements(end - begin);
+    storage_->read(begin, elements);
+    for (size_t i = 0; i + itemsize_ <= elements.size(); i += itemsize_) {
+      std::reverse(elements.begin() + static_cast<ptrdiff_t>(i),
+                   elements.begin() + static_cast<ptrdiff_t>(i + itemsize_));
+    }
+    std::copy_n(elements.begin() + static_cast<ptrdiff_t>(offset - begin), out.size(), out.begin());
+  }
+  void drop(uint64_t offset, uint64_t length) const noexcept override { storage_->drop(offset, length); }
+  [[nodiscard]] Place place() const override { return storage_->place(); }
+
+ private:
+  StoragePtr storage_;
+  uint32_t itemsize_;
+};
+
+}  // namespace
+
+StoragePtr map_storage(std::shared_ptr<const MappedFile> file, uint64_t offset, uint64_t size,
+                       std::optional<uint32_t> crc32) {
+  return std::make_shared<MappedStorage>(std::move(file), offset, size, crc32);
+}
+
+StoragePtr memory_storage(Bytes bytes) {
+  return std::make_shared<MemoryStorage>(std::move(bytes));
+}
+
+StoragePtr swapped_storage(StoragePtr storage, uint32_t itemsize) {
+  return std::make_shared<SwappedStorage>(std::move(storage), itemsize);
+}
+
+}  // namespace cbk
