@@ -155,7 +155,7 @@ class Dict {
   using Entry = std::pair<Value, Value>;
 
   Dict() = default;
-  explicit Dict(Kind kind) : kind(kind) {}
+  explicit Dict(Kind k) : kind(k) {}
   Kind kind = Kind::dict;
   Value attributes;  // what BUILD gave an OrderedDict (a Module's _metadata), or none
 
