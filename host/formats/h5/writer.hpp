@@ -1,0 +1,14 @@
+// Writes H5 checkpoints: 0.5 by default, 0.4, and flat files of variables.
+#pragma once
+
+#include <memory>
+
+#include "host/checkpoint/writer.hpp"
+
+namespace cbk::h5 {
+
+/// `options.h5_version`: "0.5" (or empty), "0.4", or "flat" (a dict of tensors without structure). Whatever the format
+/// cannot hold is an error here, naming the key.
+std::unique_ptr<Writer> make_writer(const Value& root, const fs::path& target, const WriteOptions& options);
+
+}  // namespace cbk::h5
