@@ -1,0 +1,17 @@
+// A Value tree as a torch zip archive, streamed.
+//
+// One storage of the source stays one storage: views keep their strides and go on sharing, tied leaves stay one tensor.
+// Parts of a storage that nothing refers to are left out when they are more than half of it.
+#pragma once
+
+#include <memory>
+
+#include "host/checkpoint/writer.hpp"
+
+namespace cbk::torch {
+
+/// Errors: `value` for what a pickle cannot hold, `exists` for a target that is there unless `overwrite`.
+/// The archive's top folder is named after the target's stem.
+std::unique_ptr<Writer> make_writer(const Value& root, const fs::path& target, bool overwrite);
+
+}  // namespace cbk::torch
