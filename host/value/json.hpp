@@ -24,7 +24,9 @@ struct JsonWriteOptions {
   bool spaced = true;   // ", " and ": " as Python's json.dumps; false: "," and ":"
 };
 
-/// None, bools, numbers, text, lists, tuples and dicts with text keys; anything else is a `value` error.
+/// None, bools, numbers, text, lists, tuples and dicts; keys that are numbers, bools or None become text, as
+/// in Python. Anything else is a `value` error. A number keeps the spelling it was read with where JSON
+/// allows it.
 std::string to_json(const Value& value, const JsonWriteOptions& options = {});
 
 /// A JSON string literal with its quotes.

@@ -1,0 +1,454 @@
+#include "host/value/json.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <iterator>
+#include <limits>
+#include <map>
+#include <nlohmann/json.hpp>
+
+#include "host/value/number.hpp"
+
+namespace cbk {
+namespace {
+
+constexpr size_t max_depth = 500;
+constexpr size_t max_output = 1ULL << 30;  // containers that are shared many times over expand
+
+// --- reading
+
+/// Walks the text and leaves the furthest position where an error can find it.
+struct Cursor {
+  using iterator_category = std::input_iterator_tag;
+  using value_type = char;
+  using difference_type = std::ptrdiff_t;
+  using pointer = const char*;
+  using reference = const char&;
+
+  const char* at = nullptr;
+  const char** furthest = nullptr;
+
+  reference operator*() const { return *at; }
+  Cursor& operator++() {
+    *furthest = ++at;
+    return *this;
+  }
+  bool operator==(const Cursor& other) const { return at == other.at; }
+  bool operator!=(const Cursor& other) const { return at != other.at; }
+};
+
+/// "line 3, column 14" of a byte of `text`; a column is a character.
+std::string place_of(std::string_view text, size_t offset) {
+  const std::string_view before = text.substr(0, offset);
+  const size_t line = static_cast<size_t>(std::count(before.begin(), before.end(), '\n')) + 1;
+  const size_t line_start = before.rfind('\n') + 1;  // npos + 1 is 0
+  const auto is_character = [](char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; };
+  const auto column =
+      std::count_if(before.begin() + static_cast<ptrdiff_t>(line_start), before.end(), is_character);
+  return fmt::format("line {}, column {}", line, column + 1);
+}
+
+/// What the parser cannot read as a number: NaN and Infinity, and whole numbers beyond what a double can
+/// hold.
+std::optional<Value> special_number(std::string_view token, bool python) {
+  if (python) {
+    if (token == "NaN") return Value(std::numeric_limits<double>::quiet_NaN());
+    if (token == "Infinity") return Value(std::numeric_limits<double>::infinity());
+    if (token == "-Infinity") return Value(-std::numeric_limits<double>::infinity());
+  }
+  constexpr size_t always_finite = 300;
+  if (token.size() < always_finite) return std::nullopt;
+  const std::string_view digits = token.substr(token.front() == '-' ? 1 : 0);
+  const bool is_whole =
+      std::all_of(digits.begin(), digits.end(), [](char c) { return c >= '0' && c <= '9'; });
+  return is_whole && digits.front() != '0' ? std::optional(Value::integer(token)) : std::nullopt;
+}
+
+/// The text with each special number replaced by an empty string literal and blanks (offsets stay right), and
+/// the values of these literals by their ordinal among all string literals.
+struct Prepared {
+  std::string_view text;
+  std::string rewritten;
+  std::map<size_t, Value> specials;
+};
+
+Prepared prepare(std::string_view text, bool python) {
+  Prepared out;
+  out.text = text;
+  const auto in_token = [](char c) {
+    return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '-' ||
+           c == '+' || c == '.';
+  };
+  size_t strings = 0;
+  for (size_t i = 0; i < text.size();) {
+    if (text[i] == '"') {
+      ++strings;
+      for (++i; i < text.size() && text[i] != '"'; ++i) {
+        if (text[i] == '\\') ++i;
+      }
+      ++i;
+    } else if (in_token(text[i])) {
+      size_t end = i;
+      while (end < text.size() && in_token(text[end])) ++end;
+      if (auto special = special_number(text.substr(i, end - i), python)) {
+        if (out.rewritten.empty()) out.rewritten = text;
+        out.rewritten.replace(i, end - i, "\"\"" + std::string(end - i - 2, ' '));
+        out.specials.emplace(strings++, std::move(*special));
+      }
+      i = end;
+    } else {
+      ++i;
+    }
+  }
+  if (!out.rewritten.empty()) out.text = out.rewritten;
+  return out;
+}
+
+/// Builds the tree from the parser's events.
+class Builder {
+ public:
+  using number_integer_t = nlohmann::json::number_integer_t;
+  using number_unsigned_t = nlohmann::json::number_unsigned_t;
+  using number_float_t = nlohmann::json::number_float_t;
+  using string_t = nlohmann::json::string_t;
+  using binary_t = nlohmann::json::binary_t;
+
+  Builder(const Prepared& prepared, const JsonReadOptions& options, const char* const* position)
+      : prepared_(prepared), options_(options), position_(position) {}
+
+  bool null() { return add(Value()); }
+  bool boolean(bool value) { return add(value); }
+  bool number_integer(number_integer_t value) { return add(Value(static_cast<int64_t>(value))); }
+  bool number_unsigned(number_unsigned_t value) {
+    if (value <= static_cast<uint64_t>(std::numeric_limits<int64_t>::max()))
+      return add(static_cast<int64_t>(value));
+    return add(Value::integer(std::to_string(value)));
+  }
+  bool number_float(number_float_t value, const string_t& spelling) {
+    if (spelling.find_first_of(".eE") == std::string::npos) return add(Value::integer(spelling));
+    if (!options_.keep_spelling) return add(Value(value));
+    return add(Real{value, std::make_shared<const std::string>(spelling)});
+  }
+  bool string(string_t& value) {
+    const auto special = prepared_.specials.find(strings_++);
+    return add(special == prepared_.specials.end() ? Value(std::move(value)) : special->second);
+  }
+  bool binary(binary_t& /*value*/) { return false; }  // JSON text has none
+  bool start_object(size_t /*count*/) { return open(Value::dict()); }
+  bool start_array(size_t /*count*/) { return open(Value::list()); }
+  bool end_object() { return close(); }
+  bool end_array() { return close(); }
+  bool key(string_t& name) {
+    if (prepared_.specials.contains(strings_++)) fail_here("a number cannot be a key; write it in quotes");
+    Frame& frame = stack_.back();
+    if (options_.reject_duplicates && frame.container.as_dict().find(std::string_view(name)) != nullptr) {
+      fail_here("the key " + quote(name) + " stands twice in one object");
+    }
+    frame.key = std::move(name);
+    return true;
+  }
+  bool parse_error(size_t /*position*/, const std::string& token, const nlohmann::json::exception& error) {
+    std::string_view reason = error.what();
+    if (error.id == 406) fail_here("the number " + quote(token, 60) + " is too large for a float");
+    // "[…] parse error at line 1, column 2: syntax error while parsing value - invalid literal; last read:
+    // 'x'; expected y"
+    const size_t start = reason.find("syntax error ");
+    if (start != std::string_view::npos) reason.remove_prefix(start);
+    const size_t read = reason.find("; last read: ");
+    const size_t expected = reason.rfind("; expected ");
+    std::string message(reason.substr(0, std::min<size_t>(read, 300)));
+    if (read != std::string_view::npos) {
+      message += " at " + quote(token, 40);
+      if (expected != std::string_view::npos && expected > read) message += reason.substr(expected, 80);
+    }
+    fail_here(message);
+  }
+
+  Value take() { return std::move(root_); }
+
+ private:
+  struct Frame {
+    Value container;
+    std::string key;  // the one that waits for its value
+  };
+
+  [[noreturn]] void fail_here(const std::string& message) const {
+    const auto offset = static_cast<size_t>(*position_ - prepared_.text.data());
+    fail(Errc::format, "{}: {}", place_of(prepared_.text, offset > 0 ? offset - 1 : 0), message);
+  }
+
+  bool add(Value value) {
+    if (stack_.empty()) {
+      root_ = std::move(value);
+      return true;
+    }
+    Frame& frame = stack_.back();
+    if (frame.container.is(Value::Kind::dict)) {
+      frame.container.as_dict().set(Value(std::move(frame.key)), std::move(value));
+    } else {
+      frame.container.as_sequence().items.push_back(std::move(value));
+    }
+    return true;
+  }
+
+  bool open(Value container) {
+    if (stack_.size() >= max_depth) fail_here(fmt::format("nested deeper than {} levels", max_depth));
+    add(container);
+    stack_.push_back({std::move(container), {}});
+    return true;
+  }
+
+  bool close() {
+    stack_.pop_back();
+    return true;
+  }
+
+  const Prepared& prepared_;
+  const JsonReadOptions& options_;
+  const char* const* position_;
+  size_t strings_ = 0;
+  std::vector<Frame> stack_;
+  Value root_;
+};
+
+// --- writing
+
+/// Decodes one character of UTF-8 at `i` and steps over it. Surrogates pass (Python's "surrogatepass", as
+/// pickles hold them); anything else that is not UTF-8 is a `value` error.
+uint32_t next_character(std::string_view text, size_t& i) {
+  const auto byte = [&](size_t k) { return static_cast<unsigned char>(text[k]); };
+  const unsigned lead = byte(i);
+  const size_t length = lead < 0x80             ? 1
+                        : (lead & 0xE0) == 0xC0 ? 2
+                        : (lead & 0xF0) == 0xE0 ? 3
+                        : (lead & 0xF8) == 0xF0 ? 4
+                                                : 0;
+  constexpr std::array<uint32_t, 5> smallest = {0, 0, 0x80, 0x800, 0x10000};
+  uint32_t character = length == 1 ? lead : lead & (0x7FU >> length);
+  bool ok = length > 0 && i + length <= text.size();
+  for (size_t k = 1; ok && k < length; ++k) {
+    ok = (byte(i + k) & 0xC0) == 0x80;
+    character = character << 6 | (byte(i + k) & 0x3FU);
+  }
+  if (!ok || character < smallest.at(length) || character > 0x10FFFF) {
+    fail(Errc::value, "text that is not UTF-8 cannot be written as JSON (byte 0x{:02x} at {})", lead, i);
+  }
+  i += length;
+  return character;
+}
+
+void append_quoted(std::string& out, std::string_view text, bool ascii) {
+  const auto escape = [&](uint32_t unit) { fmt::format_to(std::back_inserter(out), "\\u{:04x}", unit); };
+  out += '"';
+  for (size_t i = 0; i < text.size();) {
+    const size_t start = i;
+    const uint32_t c = next_character(text, i);
+    switch (c) {
+      case '"':
+        out += "\\\"";
+        continue;
+      case '\\':
+        out += "\\\\";
+        continue;
+      case '\n':
+        out += "\\n";
+        continue;
+      case '\r':
+        out += "\\r";
+        continue;
+      case '\t':
+        out += "\\t";
+        continue;
+      case '\f':
+        out += "\\f";
+        continue;
+      case '\b':
+        out += "\\b";
+        continue;
+      default:
+        break;
+    }
+    const bool is_surrogate = c >= 0xD800 && c <= 0xDFFF;
+    if (c >= 0x20 && !is_surrogate && (c < 0x7F || !ascii)) {
+      out += text.substr(start, i - start);
+    } else if (c > 0xFFFF) {
+      escape(0xD800 + ((c - 0x10000) >> 10));
+      escape(0xDC00 + ((c - 0x10000) & 0x3FF));
+    } else {
+      escape(c);
+    }
+  }
+  out += '"';
+}
+
+/// Whether a spelling from a config (perhaps a YAML one) is a JSON number with a fraction or an exponent.
+bool is_json_float(std::string_view text) {
+  size_t i = text.starts_with('-') ? 1 : 0;
+  const auto digits = [&] {
+    const size_t start = i;
+    while (i < text.size() && text[i] >= '0' && text[i] <= '9') ++i;
+    return i - start;
+  };
+  const bool leading_zero = i < text.size() && text[i] == '0';
+  const size_t whole = digits();
+  if (whole == 0 || (leading_zero && whole > 1)) return false;
+  bool is_float = false;
+  if (i < text.size() && text[i] == '.') {
+    ++i;
+    if (digits() == 0) return false;
+    is_float = true;
+  }
+  if (i < text.size() && (text[i] == 'e' || text[i] == 'E')) {
+    ++i;
+    if (i < text.size() && (text[i] == '+' || text[i] == '-')) ++i;
+    if (digits() == 0) return false;
+    is_float = true;
+  }
+  return is_float && i == text.size();
+}
+
+class JsonWriter {
+ public:
+  JsonWriter(std::string& out, const JsonWriteOptions& options) : out_(out), options_(options) {}
+
+  void write(const Value& value) {
+    switch (value.kind()) {
+      case Value::Kind::none:
+        out_ += "null";
+        return;
+      case Value::Kind::boolean:
+        out_ += value.as_bool() ? "true" : "false";
+        return;
+      case Value::Kind::integer:
+        write_integer(value.as_integer());
+        return;
+      case Value::Kind::real:
+        write_real(value.as_real());
+        return;
+      case Value::Kind::string:
+        append_quoted(out_, value.as_string(), options_.ascii);
+        return;
+      case Value::Kind::sequence:
+        write_sequence(value);
+        return;
+      case Value::Kind::dict:
+        write_dict(value.as_dict());
+        return;
+      default:
+        fail(Errc::value, "{} cannot be written as JSON", value.kind_name());
+    }
+  }
+
+ private:
+  void write_integer(const Integer& integer) {
+    if (integer.fits) {
+      fmt::format_to(std::back_inserter(out_), "{}", integer.value);
+    } else {
+      out_ += *integer.digits;
+    }
+  }
+
+  void write_real(const Real& real) {
+    if (std::isfinite(real.value)) {
+      out_ += real.spelling && is_json_float(*real.spelling) ? *real.spelling : float_repr(real.value);
+      return;
+    }
+    if (!options_.python) fail(Errc::value, "JSON has no spelling for {}", float_repr(real.value));
+    out_ += std::isnan(real.value) ? "NaN" : real.value < 0 ? "-Infinity" : "Infinity";
+  }
+
+  void write_sequence(const Value& value) {
+    const Sequence& sequence = value.as_sequence();
+    using Kind = Sequence::Kind;
+    if (sequence.kind != Kind::list && sequence.kind != Kind::tuple && sequence.kind != Kind::torch_size) {
+      fail(Errc::value, "a {} cannot be written as JSON", value.kind_name());
+    }
+    open('[');
+    for (const Value& item : sequence.items) {
+      next(&item == &sequence.items.front());
+      write(item);
+    }
+    close(']', sequence.items.empty());
+  }
+
+  void write_dict(const Dict& dict) {
+    open('{');
+    bool first = true;
+    for (const auto& [key, value] : dict.entries()) {
+      next(first);
+      first = false;
+      write_key(key);
+      out_ += options_.spaced ? ": " : ":";
+      write(value);
+    }
+    close('}', dict.empty());
+  }
+
+  /// As Python: None, bools and numbers become text.
+  void write_key(const Value& key) {
+    if (key.is(Value::Kind::string)) {
+      append_quoted(out_, key.as_string(), options_.ascii);
+      return;
+    }
+    if (key.is(Value::Kind::sequence) || key.is(Value::Kind::bytes) || key.is(Value::Kind::tensor)) {
+      fail(Errc::value, "a {} cannot be a key in JSON", key.kind_name());
+    }
+    out_ += '"';
+    write(key);
+    out_ += '"';
+  }
+
+  void open(char bracket) {
+    if (depth_ >= max_depth)
+      fail(Errc::value, "nested deeper than {} levels, or a value that holds itself", max_depth);
+    if (out_.size() > max_output) fail(Errc::value, "more than {} of JSON", format_size(max_output));
+    ++depth_;
+    out_ += bracket;
+  }
+
+  void next(bool first) {
+    if (!first) out_ += options_.indent >= 0 || !options_.spaced ? "," : ", ";
+    line();
+  }
+
+  void close(char bracket, bool empty) {
+    --depth_;
+    if (!empty) line();
+    out_ += bracket;
+  }
+
+  void line() {
+    if (options_.indent < 0) return;
+    out_ += '\n';
+    out_.append(depth_ * static_cast<size_t>(options_.indent), ' ');
+  }
+
+  std::string& out_;
+  const JsonWriteOptions& options_;
+  size_t depth_ = 0;
+};
+
+}  // namespace
+
+Value parse_json(std::string_view text, const JsonReadOptions& options) {
+  const Prepared prepared = prepare(text, options.python);
+  const char* position = prepared.text.data();
+  Builder builder(prepared, options, &position);
+  const char* end = prepared.text.data() + prepared.text.size();
+  nlohmann::json::sax_parse(Cursor{prepared.text.data(), &position}, Cursor{end, &position}, &builder);
+  return builder.take();
+}
+
+std::string to_json(const Value& value, const JsonWriteOptions& options) {
+  std::string out;
+  JsonWriter(out, options).write(value);
+  return out;
+}
+
+std::string json_quote(std::string_view text, bool ascii) {
+  std::string out;
+  append_quoted(out, text, ascii);
+  return out;
+}
+
+}  // namespace cbk
