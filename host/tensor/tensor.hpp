@@ -49,6 +49,8 @@ class Tensor {
   /// Normal(mean, std) numbers from a counter-based generator: the same for any block order. float32 or
   /// float64.
   static Tensor normal(DType dtype, Shape shape, double mean, double std, uint64_t seed);
+  /// `expression` seen with a shape of the same number of elements.
+  static Tensor from_expression(std::shared_ptr<const Expression> expression, Shape shape);
   /// Ones on and below the main diagonal of the last two dimensions, else zero.
   static Tensor lower_triangle(DType dtype, Shape shape);
 
@@ -87,7 +89,6 @@ class Tensor {
   [[nodiscard]] const View* view() const;
   /// The one repeated element, if this was made by `full`.
   [[nodiscard]] std::optional<Bytes> fill() const;
-  [[nodiscard]] bool is_contiguous_view() const;
   [[nodiscard]] const std::shared_ptr<const Expression>& expression() const { return expression_; }
   /// Casts that lose information and storages that would be read, below this tensor.
   struct Cost {
@@ -106,12 +107,11 @@ class Tensor {
 
  private:
   Tensor(DType dtype, Shape shape, std::shared_ptr<const Expression> expression);
-  friend class TensorBuilder;
-
   DType dtype_ = DType::float32;
   Shape shape_;
   int64_t numel_ = 0;
   std::shared_ptr<const Expression> expression_;
+  bool is_source_ = false;  // made by from_view, unchanged since
 };
 
 }  // namespace cbk

@@ -1,0 +1,383 @@
+#include "host/tensor/expression.hpp"
+
+#include <algorithm>
+#include <cstring>
+
+#include "host/tensor/kernels/cast.hpp"
+#include "host/tensor/kernels/elementwise.hpp"
+#include "host/tensor/kernels/matmul.hpp"
+#include "host/tensor/kernels/scratch.hpp"
+#include "host/tensor/kernels/strided_copy.hpp"
+
+namespace cbk {
+namespace {
+
+/// Elements computed at a time by cheap kernels: small enough for the second-level cache.
+constexpr int64_t kernel_chunk = 64 * 1024;
+
+/// A vectored write of runs shorter than this costs more than copying them together.
+constexpr int64_t smallest_view = 4096;
+
+int64_t count_in(std::span<const std::byte> out, uint32_t itemsize) {
+  return static_cast<int64_t>(out.size() / itemsize);
+}
+
+/// Loops without extent 1 and with neighbours merged that follow each other in memory.
+std::vector<Loop> merged_loops(const Shape& dims, const Shape& strides) {
+  std::vector<Loop> loops;
+  for (size_t i = 0; i < dims.size(); ++i) {
+    if (dims[i] == 1) continue;
+    if (!loops.empty() && loops.back().stride == dims[i] * strides[i]) {
+      loops.back() = {loops.back().extent * dims[i], strides[i]};
+    } else {
+      loops.push_back({dims[i], strides[i]});
+    }
+  }
+  return loops;
+}
+
+/// Blocks of a transposed matrix are best cut at whole rows, some at a time, so that source cache lines are
+/// used once.
+int64_t row_granularity(std::span<const Loop> loops, uint32_t itemsize) {
+  if (loops.size() < 2 || loops.back().stride == 1) return 1;
+  int64_t inner = 1;
+  for (size_t i = loops.size(); i-- > 1;) {
+    inner *= loops[i].extent;
+    if (loops[i - 1].stride == 1) return inner * std::max<int64_t>(1, 64 / static_cast<int64_t>(itemsize));
+  }
+  return 1;
+}
+
+/// The elements [begin, begin + count) of `input`: those that exist already, or computed into `scratch`.
+const std::byte* elements_of(const Expression& input, int64_t begin, int64_t count, Scratch& scratch) {
+  std::vector<ByteView> views;
+  if (input.views(begin, begin + count, views) && views.size() == 1) return views[0].data();
+  input.read(begin, scratch.bytes().first(static_cast<size_t>(count) * input.itemsize()));
+  return scratch.data();
+}
+
+/// Runs `body(begin, count, position)` over the range in chunks; inputs that like whole rows get them all at
+/// once.
+template <typename Body>
+void for_each_chunk(int64_t begin, int64_t count, int64_t granularity, Body&& body) {
+  const int64_t chunk = granularity > 1 ? count : kernel_chunk;
+  for (int64_t done = 0; done < count; done += chunk) body(begin + done, std::min(chunk, count - done), done);
+}
+
+}  // namespace
+
+// --- views
+
+ViewExpression::ViewExpression(View view)
+    : Expression(view.dtype, numel_of(view.shape)),
+      view_(std::move(view)),
+      loops_(merged_loops(view_.shape, view_.strides)) {}
+
+bool ViewExpression::is_dense() const {
+  return loops_.empty() || (loops_.size() == 1 && loops_[0].stride == 1);
+}
+
+void ViewExpression::read(int64_t begin, std::span<std::byte> out) const {
+  const uint32_t item = itemsize();
+  if (is_dense()) {
+    view_.storage->read(static_cast<uint64_t>(view_.offset + begin) * item, out);
+    return;
+  }
+  const ByteView bytes = view_.storage->view();
+  std::byte* target = out.data();
+  for_each_box(view_.offset, loops_, begin, begin + count_in(out, item),
+               [&](int64_t offset, std::span<const Loop> loops, int64_t count) {
+                 if (!bytes.empty()) {
+                   copy_box(bytes.data(), offset, loops, item, target);
+                 } else {
+                   const RunReader read_run = [&](int64_t first, std::span<std::byte> run) {
+                     view_.storage->read(static_cast<uint64_t>(first) * item, run);
+                   };
+                   copy_box(read_run, offset, loops, item, target);
+                 }
+                 target += static_cast<size_t>(count) * item;
+               });
+}
+
+bool ViewExpression::views(int64_t begin, int64_t end, std::vector<ByteView>& out) const {
+  const ByteView bytes = view_.storage->view();
+  const uint32_t item = itemsize();
+  if (bytes.empty()) return false;
+  if (is_dense()) {
+    out.push_back(bytes.subspan(static_cast<size_t>(view_.offset + begin) * item,
+                                static_cast<size_t>(end - begin) * item));
+    return true;
+  }
+  const Loop& inner = loops_.back();
+  if (inner.stride != 1 || inner.extent * item < smallest_view) return false;
+  for_each_box(view_.offset, loops_, begin, end,
+               [&](int64_t offset, std::span<const Loop> loops, int64_t /*count*/) {
+                 append_runs(bytes, offset, loops, out);
+               });
+  return true;
+}
+
+void ViewExpression::append_runs(ByteView bytes, int64_t offset, std::span<const Loop> loops,
+                                 std::vector<ByteView>& out) const {
+  if (loops.size() <= 1) {
+    const int64_t count = loops.empty() ? 1 : loops[0].extent;
+    out.push_back(
+        bytes.subspan(static_cast<size_t>(offset) * itemsize(), static_cast<size_t>(count) * itemsize()));
+    return;
+  }
+  for (int64_t i = 0; i < loops[0].extent; ++i)
+    append_runs(bytes, offset + i * loops[0].stride, loops.subspan(1), out);
+}
+
+int64_t ViewExpression::granularity() const {
+  return row_granularity(loops_, itemsize());
+}
+
+void ViewExpression::drop(int64_t begin, int64_t end) const noexcept {
+  // Only a dense range is known not to be needed again by a neighbouring block.
+  if (is_dense()) {
+    view_.storage->drop(static_cast<uint64_t>(view_.offset + begin) * itemsize(),
+                        static_cast<uint64_t>(end - begin) * itemsize());
+  } else if (end == numel()) {
+    view_.storage->drop(static_cast<uint64_t>(view_.offset) * itemsize(), nbytes());
+  }
+}
+
+StridedExpression::StridedExpression(ExpressionPtr input, int64_t offset, const Shape& dims,
+                                     const Shape& strides)
+    : Expression(input->dtype(), numel_of(dims)),
+      input_(std::move(input)),
+      offset_(offset),
+      loops_(merged_loops(dims, strides)) {}
+
+void StridedExpression::read(int64_t begin, std::span<std::byte> out) const {
+  const RunReader read_run = [&](int64_t first, std::span<std::byte> run) { input_->read(first, run); };
+  std::byte* target = out.data();
+  for_each_box(offset_, loops_, begin, begin + count_in(out, itemsize()),
+               [&](int64_t offset, std::span<const Loop> loops, int64_t count) {
+                 copy_box(read_run, offset, loops, itemsize(), target);
+                 target += static_cast<size_t>(count) * itemsize();
+               });
+}
+
+int64_t StridedExpression::granularity() const {
+  return row_granularity(loops_, itemsize());
+}
+
+// --- composition
+
+ConcatExpression::ConcatExpression(std::vector<Tensor> parts, size_t dim)
+    : Expression(parts.at(0).dtype(),
+                 [&] {
+                   int64_t total = 0;
+                   for (const Tensor& part : parts) total += part.numel();
+                   return total;
+                 }()),
+      parts_(std::move(parts)),
+      dim_(dim) {
+  for (const Tensor& part : parts_) {
+    int64_t width = 1;
+    for (size_t i = dim; i < part.shape().size(); ++i) width *= part.shape()[i];
+    widths_.push_back(width);
+    row_ += width;
+  }
+}
+
+template <typename Piece>
+void ConcatExpression::each_piece(int64_t begin, int64_t end, Piece&& piece) const {
+  int64_t position = begin;
+  while (position < end) {
+    const int64_t row = position / row_;
+    int64_t column = position % row_;
+    for (size_t part = 0; part < parts_.size() && position < end; ++part) {
+      if (column >= widths_[part]) {
+        column -= widths_[part];
+        continue;
+      }
+      const int64_t count = std::min(widths_[part] - column, end - position);
+      piece(part, row * widths_[part] + column, count, position - begin);
+      position += count;
+      column = 0;
+    }
+  }
+}
+
+void ConcatExpression::read(int64_t begin, std::span<std::byte> out) const {
+  const uint32_t item = itemsize();
+  const int64_t count = count_in(out, item);
+  const bool whole_rows = begin % row_ == 0 && count % row_ == 0 && count > row_;
+  if (!whole_rows) {
+    each_piece(begin, begin + count, [&](size_t part, int64_t first, int64_t length, int64_t position) {
+      parts_[part].expression()->read(
+          first, out.subspan(static_cast<size_t>(position) * item, static_cast<size_t>(length) * item));
+    });
+    return;
+  }
+  // Several rows at once: each part computes its rows in one go (a transposed part would hate single rows).
+  const int64_t first_row = begin / row_;
+  const int64_t rows = count / row_;
+  int64_t column = 0;
+  for (size_t part = 0; part < parts_.size(); ++part) {
+    const int64_t width = widths_[part];
+    Scratch scratch(static_cast<size_t>(rows * width) * item);
+    const std::byte* source =
+        elements_of(*parts_[part].expression(), first_row * width, rows * width, scratch);
+    for (int64_t row = 0; row < rows; ++row) {
+      std::memcpy(out.data() + static_cast<size_t>(row * row_ + column) * item,
+                  source + static_cast<size_t>(row * width) * item, static_cast<size_t>(width) * item);
+    }
+    column += width;
+  }
+}
+
+bool ConcatExpression::views(int64_t begin, int64_t end, std::vector<ByteView>& out) const {
+  std::vector<ByteView> found;
+  bool all = true;
+  each_piece(begin, end, [&](size_t part, int64_t first, int64_t length, int64_t /*position*/) {
+    const bool small = length * itemsize() < smallest_view && end - begin > length;
+    all = all && !small && parts_[part].expression()->views(first, first + length, found);
+  });
+  if (all) out.insert(out.end(), found.begin(), found.end());
+  return all;
+}
+
+int64_t ConcatExpression::granularity() const {
+  int64_t rows = 1;
+  for (size_t i = 0; i < parts_.size(); ++i) {
+    const int64_t part = parts_[i].expression()->granularity();
+    if (part > 1 && widths_[i] > 0) rows = std::max(rows, (part + widths_[i] - 1) / widths_[i]);
+  }
+  return rows > 1 || dim_ > 0 ? rows * row_ : 1;
+}
+
+void ConcatExpression::drop(int64_t begin, int64_t end) const noexcept {
+  each_piece(begin, end, [&](size_t part, int64_t first, int64_t length, int64_t /*position*/) {
+    if (length * itemsize() >= smallest_view) parts_[part].expression()->drop(first, first + length);
+  });
+}
+
+void ConcatExpression::each_input(const std::function<void(const Expression&)>& visit) const {
+  for (const Tensor& part : parts_) visit(*part.expression());
+}
+
+GatherExpression::GatherExpression(ExpressionPtr input, int64_t outer, int64_t extent, int64_t inner,
+                                   std::vector<int64_t> indices)
+    : Expression(input->dtype(), outer * inner * static_cast<int64_t>(indices.size())),
+      input_(std::move(input)),
+      extent_(extent),
+      inner_(inner),
+      indices_(std::move(indices)) {}
+
+void GatherExpression::read(int64_t begin, std::span<std::byte> out) const {
+  const auto rows = static_cast<int64_t>(indices_.size());
+  int64_t position = begin;
+  while (!out.empty()) {
+    const int64_t row = position / inner_;
+    const int64_t column = position % inner_;
+    const int64_t source =
+        (row / rows * extent_ + indices_[static_cast<size_t>(row % rows)]) * inner_ + column;
+    const int64_t count = std::min(inner_ - column, count_in(out, itemsize()));
+    input_->read(source, out.first(static_cast<size_t>(count) * itemsize()));
+    out = out.subspan(static_cast<size_t>(count) * itemsize());
+    position += count;
+  }
+}
+
+// --- arithmetic
+
+void CastExpression::read(int64_t begin, std::span<std::byte> out) const {
+  const int64_t total = count_in(out, itemsize());
+  const int64_t most = granularity() > 1 ? total : std::min(total, kernel_chunk);
+  Scratch scratch(static_cast<size_t>(most) * input_->itemsize());
+  for_each_chunk(begin, total, granularity(), [&](int64_t first, int64_t count, int64_t position) {
+    const std::byte* source = elements_of(*input_, first, count, scratch);
+    cast_elements(input_->dtype(), source, dtype(), out.data() + static_cast<size_t>(position) * itemsize(),
+                  count);
+  });
+}
+
+void ElementExpression::read(int64_t begin, std::span<std::byte> out) const {
+  for_each_chunk(
+      begin, count_in(out, itemsize()), granularity(), [&](int64_t first, int64_t count, int64_t position) {
+        const auto part =
+            out.subspan(static_cast<size_t>(position) * itemsize(), static_cast<size_t>(count) * itemsize());
+        input_->read(first, part);
+        apply_elementwise(op_, dtype(), part.data(), count);
+      });
+}
+
+void BinaryExpression::read(int64_t begin, std::span<std::byte> out) const {
+  const int64_t total = count_in(out, itemsize());
+  const int64_t most = granularity() > 1 ? total : std::min(total, kernel_chunk);
+  Scratch scratch(static_cast<size_t>(most) * itemsize());
+  for_each_chunk(begin, total, granularity(), [&](int64_t first, int64_t count, int64_t position) {
+    const auto part =
+        out.subspan(static_cast<size_t>(position) * itemsize(), static_cast<size_t>(count) * itemsize());
+    left_->read(first, part);
+    apply_binary(kind_, dtype(), part.data(), elements_of(*right_, first, count, scratch), count);
+  });
+}
+
+int64_t BinaryExpression::granularity() const {
+  return std::max(left_->granularity(), right_->granularity());
+}
+
+void BinaryExpression::drop(int64_t begin, int64_t end) const noexcept {
+  left_->drop(begin, end);
+  right_->drop(begin, end);
+}
+
+MatmulExpression::MatmulExpression(ExpressionPtr left, ExpressionPtr right, int64_t rows, int64_t depth,
+                                   int64_t columns)
+    : Expression(left->dtype(), rows * columns),
+      left_(std::move(left)),
+      right_(std::move(right)),
+      depth_(depth),
+      columns_(columns) {}
+
+void MatmulExpression::read(int64_t begin, std::span<std::byte> out) const {
+  const uint32_t item = itemsize();
+  const int64_t end = begin + count_in(out, item);
+  const int64_t first_row = begin / columns_;
+  const int64_t rows = (end + columns_ - 1) / columns_ - first_row;
+  // Sums live in `compute` precision; the depth is walked in slabs so that the right side never needs to be
+  // whole.
+  const DType compute = dtype() == DType::float64 ? DType::float64 : DType::float32;
+  Scratch sums(static_cast<size_t>(rows * columns_) * size_of(compute));
+  std::memset(sums.data(), 0, sums.size());
+  Tensor left =
+      Tensor::from_expression(left_, {numel_of({left_->numel() / std::max<int64_t>(depth_, 1)}), depth_});
+  const int64_t slab =
+      std::clamp<int64_t>((1 << 20) / std::max<int64_t>(columns_, 1), 1, std::max<int64_t>(depth_, 1));
+  for (int64_t k = 0; k < depth_; k += slab) {
+    const int64_t depth = std::min(slab, depth_ - k);
+    const Tensor a = left.slice(0, first_row, first_row + rows).slice(1, k, k + depth).cast(compute);
+    const Tensor b = Tensor::from_expression(right_, {depth_, columns_}).slice(0, k, k + depth).cast(compute);
+    Scratch a_bytes(a.nbytes());
+    Scratch b_bytes(b.nbytes());
+    a.read(0, a_bytes.bytes());
+    b.read(0, b_bytes.bytes());
+    accumulate_matmul(compute, a_bytes.data(), b_bytes.data(), sums.data(), rows, depth, columns_);
+  }
+  cast_elements(compute, sums.data() + static_cast<size_t>(begin - first_row * columns_) * size_of(compute),
+                dtype(), out.data(), end - begin);
+}
+
+// --- sources that no file holds
+
+void FillExpression::read(int64_t /*begin*/, std::span<std::byte> out) const {
+  for (size_t i = 0; i < out.size(); i += element_.size())
+    std::memcpy(out.data() + i, element_.data(), element_.size());
+}
+
+void GeneratedExpression::read(int64_t begin, std::span<std::byte> out) const {
+  const int64_t count = count_in(out, itemsize());
+  std::vector<double> numbers(static_cast<size_t>(std::min(count, kernel_chunk)));
+  for_each_chunk(begin, count, 1, [&](int64_t first, int64_t length, int64_t position) {
+    for (int64_t i = 0; i < length; ++i) numbers[static_cast<size_t>(i)] = generator_(first + i);
+    cast_elements(DType::float64, reinterpret_cast<const std::byte*>(numbers.data()), dtype(),
+                  out.data() + static_cast<size_t>(position) * itemsize(), length);
+  });
+}
+
+}  // namespace cbk

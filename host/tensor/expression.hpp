@@ -1,0 +1,220 @@
+// The nodes behind lazy tensors. An expression enumerates `numel` elements of one dtype in C order and can
+// produce any range of them. Immutable; `read` is called from several threads at once.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "host/tensor/kernels/elementwise.hpp"
+#include "host/tensor/kernels/strided_copy.hpp"
+#include "host/tensor/tensor.hpp"
+
+namespace cbk {
+
+class Expression {
+ public:
+  explicit Expression(DType dtype, int64_t numel) : dtype_(dtype), numel_(numel) {}
+  Expression(const Expression&) = delete;
+  Expression& operator=(const Expression&) = delete;
+  virtual ~Expression() = default;
+
+  [[nodiscard]] DType dtype() const { return dtype_; }
+  [[nodiscard]] int64_t numel() const { return numel_; }
+  [[nodiscard]] uint32_t itemsize() const { return size_of(dtype_); }
+  [[nodiscard]] uint64_t nbytes() const { return static_cast<uint64_t>(numel_) * itemsize(); }
+
+  /// Elements [begin, begin + out.size() / itemsize) into `out`.
+  virtual void read(int64_t begin, std::span<std::byte> out) const = 0;
+
+  /// The range as bytes that exist already (a mapping, memory), in order; false when they must be computed or
+  /// copied. Appends only when it returns true, and only views of a size worth a vectored write.
+  virtual bool views(int64_t /*begin*/, int64_t /*end*/, std::vector<ByteView>& /*out*/) const {
+    return false;
+  }
+
+  /// Ranges that start and end at multiples of this many elements are the cheapest (rows of a transposed
+  /// matrix).
+  [[nodiscard]] virtual int64_t granularity() const { return 1; }
+
+  /// Hint: the range has been used and will not be read again.
+  virtual void drop(int64_t /*begin*/, int64_t /*end*/) const noexcept {}
+
+  /// Calls `visit` for each expression directly below.
+  virtual void each_input(const std::function<void(const Expression&)>& /*visit*/) const {}
+
+ private:
+  DType dtype_;
+  int64_t numel_;
+};
+
+using ExpressionPtr = std::shared_ptr<const Expression>;
+
+/// One storage seen through strides.
+class ViewExpression final : public Expression {
+ public:
+  explicit ViewExpression(View view);
+  [[nodiscard]] const View& view() const { return view_; }
+  void read(int64_t begin, std::span<std::byte> out) const override;
+  bool views(int64_t begin, int64_t end, std::vector<ByteView>& out) const override;
+  [[nodiscard]] int64_t granularity() const override;
+  void drop(int64_t begin, int64_t end) const noexcept override;
+
+ private:
+  [[nodiscard]] bool is_dense() const;  // one contiguous run
+  void append_runs(ByteView bytes, int64_t offset, std::span<const Loop> loops,
+                   std::vector<ByteView>& out) const;
+
+  View view_;
+  std::vector<Loop> loops_;
+};
+
+/// Strides over the elements of another expression, for what cannot be pushed down to a storage.
+class StridedExpression final : public Expression {
+ public:
+  StridedExpression(ExpressionPtr input, int64_t offset, const Shape& dims, const Shape& strides);
+  void read(int64_t begin, std::span<std::byte> out) const override;
+  [[nodiscard]] int64_t granularity() const override;
+  void each_input(const std::function<void(const Expression&)>& visit) const override { visit(*input_); }
+
+ private:
+  ExpressionPtr input_;
+  int64_t offset_;
+  std::vector<Loop> loops_;
+};
+
+/// Parts side by side along `dim`: for each row of the dims before it, part 0's piece, then part 1's, …
+class ConcatExpression final : public Expression {
+ public:
+  ConcatExpression(std::vector<Tensor> parts, size_t dim);
+  [[nodiscard]] const std::vector<Tensor>& parts() const { return parts_; }
+  [[nodiscard]] size_t dim() const { return dim_; }
+  void read(int64_t begin, std::span<std::byte> out) const override;
+  bool views(int64_t begin, int64_t end, std::vector<ByteView>& out) const override;
+  [[nodiscard]] int64_t granularity() const override;
+  void drop(int64_t begin, int64_t end) const noexcept override;
+  void each_input(const std::function<void(const Expression&)>& visit) const override;
+
+ private:
+  /// Calls `piece(part, begin_in_part, count, position)` for the pieces of [begin, end), in order.
+  template <typename Piece>
+  void each_piece(int64_t begin, int64_t end, Piece&& piece) const;
+
+  std::vector<Tensor> parts_;
+  size_t dim_;
+  std::vector<int64_t> widths_;  // elements per row and part
+  int64_t row_ = 0;
+};
+
+/// Rows of `input` (blocks of `inner` elements, `extent` of them per outer row) in the order `indices`.
+class GatherExpression final : public Expression {
+ public:
+  GatherExpression(ExpressionPtr input, int64_t outer, int64_t extent, int64_t inner,
+                   std::vector<int64_t> indices);
+  void read(int64_t begin, std::span<std::byte> out) const override;
+  void each_input(const std::function<void(const Expression&)>& visit) const override { visit(*input_); }
+
+ private:
+  ExpressionPtr input_;
+  int64_t extent_;
+  int64_t inner_;
+  std::vector<int64_t> indices_;
+};
+
+class CastExpression final : public Expression {
+ public:
+  CastExpression(ExpressionPtr input, DType dtype)
+      : Expression(dtype, input->numel()), input_(std::move(input)) {}
+  void read(int64_t begin, std::span<std::byte> out) const override;
+  [[nodiscard]] int64_t granularity() const override { return input_->granularity(); }
+  void drop(int64_t begin, int64_t end) const noexcept override { input_->drop(begin, end); }
+  void each_input(const std::function<void(const Expression&)>& visit) const override { visit(*input_); }
+  [[nodiscard]] const ExpressionPtr& input() const { return input_; }
+
+ private:
+  ExpressionPtr input_;
+};
+
+class ElementExpression final : public Expression {
+ public:
+  ElementExpression(ExpressionPtr input, ElementOp op)
+      : Expression(input->dtype(), input->numel()), input_(std::move(input)), op_(op) {}
+  void read(int64_t begin, std::span<std::byte> out) const override;
+  [[nodiscard]] int64_t granularity() const override { return input_->granularity(); }
+  void drop(int64_t begin, int64_t end) const noexcept override { input_->drop(begin, end); }
+  void each_input(const std::function<void(const Expression&)>& visit) const override { visit(*input_); }
+  [[nodiscard]] const ExpressionPtr& input() const { return input_; }
+  [[nodiscard]] const ElementOp& op() const { return op_; }
+
+ private:
+  ExpressionPtr input_;
+  ElementOp op_;
+};
+
+/// Two tensors of the same dtype and numel, element by element.
+class BinaryExpression final : public Expression {
+ public:
+  BinaryExpression(ExpressionPtr left, ExpressionPtr right, BinaryOp kind)
+      : Expression(left->dtype(), left->numel()),
+        left_(std::move(left)),
+        right_(std::move(right)),
+        kind_(kind) {}
+  void read(int64_t begin, std::span<std::byte> out) const override;
+  [[nodiscard]] int64_t granularity() const override;
+  void drop(int64_t begin, int64_t end) const noexcept override;
+  void each_input(const std::function<void(const Expression&)>& visit) const override {
+    visit(*left_);
+    visit(*right_);
+  }
+
+ private:
+  ExpressionPtr left_;
+  ExpressionPtr right_;
+  BinaryOp kind_;
+};
+
+/// (rows, depth) × (depth, columns).
+class MatmulExpression final : public Expression {
+ public:
+  MatmulExpression(ExpressionPtr left, ExpressionPtr right, int64_t rows, int64_t depth, int64_t columns);
+  void read(int64_t begin, std::span<std::byte> out) const override;
+  [[nodiscard]] int64_t granularity() const override { return columns_; }
+  void each_input(const std::function<void(const Expression&)>& visit) const override {
+    visit(*left_);
+    visit(*right_);
+  }
+
+ private:
+  ExpressionPtr left_;
+  ExpressionPtr right_;
+  int64_t depth_;
+  int64_t columns_;
+};
+
+/// One element, repeated.
+class FillExpression final : public Expression {
+ public:
+  FillExpression(DType dtype, int64_t numel, Bytes element)
+      : Expression(dtype, numel), element_(std::move(element)) {}
+  [[nodiscard]] const Bytes& element() const { return element_; }
+  void read(int64_t begin, std::span<std::byte> out) const override;
+
+ private:
+  Bytes element_;
+};
+
+/// Elements that follow from their position: random numbers, triangles.
+class GeneratedExpression final : public Expression {
+ public:
+  /// The double at position i.
+  using Generator = std::function<double(int64_t)>;
+  GeneratedExpression(DType dtype, int64_t numel, Generator generator)
+      : Expression(dtype, numel), generator_(std::move(generator)) {}
+  void read(int64_t begin, std::span<std::byte> out) const override;
+
+ private:
+  Generator generator_;
+};
+
+}  // namespace cbk

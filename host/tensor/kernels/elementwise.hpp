@@ -1,0 +1,30 @@
+// Arithmetic on dense elements, in place. Narrow floats are computed in float32 and rounded once, as PyTorch
+// does.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "host/tensor/dtype.hpp"
+
+namespace cbk {
+
+/// What happens to each element alone.
+struct ElementOp {
+  enum class Kind { affine, replace_nan };
+  Kind kind = Kind::affine;
+  double a = 1;  // affine: the factor; replace_nan: the new value
+  double b = 0;  // affine: the term
+};
+
+enum class BinaryOp { add, multiply };
+
+/// A `dtype` error for what cannot be computed with (bool, complex).
+void check_arithmetic(DType dtype);
+
+void apply_elementwise(const ElementOp& op, DType dtype, std::byte* elements, int64_t count);
+
+/// elements[i] = elements[i] ∘ other[i].
+void apply_binary(BinaryOp op, DType dtype, std::byte* elements, const std::byte* other, int64_t count);
+
+}  // namespace cbk

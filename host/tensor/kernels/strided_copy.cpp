@@ -1,0 +1,215 @@
+#include "host/tensor/kernels/strided_copy.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <vector>
+
+#include "host/base/error.hpp"
+#include "host/tensor/kernels/scratch.hpp"
+
+namespace cbk {
+namespace {
+
+struct Pair {  // a 16-byte element (complex128)
+  uint64_t low;
+  uint64_t high;
+};
+
+/// Storages start at any byte, so elements are moved with memcpy, never through a T*.
+template <typename T>
+void copy_run(const std::byte* source, int64_t stride, int64_t count, std::byte* out) {
+  if (stride == 1) {
+    std::memcpy(out, source, static_cast<size_t>(count) * sizeof(T));
+    return;
+  }
+  const auto step = stride * static_cast<int64_t>(sizeof(T));
+  for (int64_t i = 0; i < count; ++i)
+    std::memcpy(out + i * static_cast<int64_t>(sizeof(T)), source + i * step, sizeof(T));
+}
+
+/// out[i][j] = source[i + j·stride] for an n × m block: whole cache lines are read and written, whatever the
+/// strides.
+template <typename T>
+void transpose_tiles(const std::byte* source, int64_t stride, int64_t n, int64_t m, std::byte* out) {
+  constexpr int64_t size = sizeof(T);
+  constexpr int64_t tile = std::max<int64_t>(4, 64 / size);
+  std::array<std::array<T, tile>, tile> rows;
+  std::array<std::array<T, tile>, tile> columns;
+  for (int64_t i = 0; i < n; i += tile) {
+    const int64_t height = std::min(tile, n - i);
+    for (int64_t j = 0; j < m; j += tile) {
+      const int64_t width = std::min(tile, m - j);
+      const auto row_bytes = static_cast<size_t>(height * size);
+      for (int64_t b = 0; b < width; ++b) {
+        std::memcpy(rows[static_cast<size_t>(b)].data(), source + (i + (j + b) * stride) * size, row_bytes);
+      }
+      for (size_t a = 0; a < tile; ++a) {
+        for (size_t b = 0; b < tile; ++b) columns[a][b] = rows[b][a];
+      }
+      const auto column_bytes = static_cast<size_t>(width * size);
+      for (int64_t a = 0; a < height; ++a) {
+        std::memcpy(out + ((i + a) * m + j) * size, columns[static_cast<size_t>(a)].data(), column_bytes);
+      }
+    }
+  }
+}
+
+int64_t count_of(std::span<const Loop> loops) {
+  int64_t count = 1;
+  for (const Loop& loop : loops) count *= loop.extent;
+  return count;
+}
+
+template <typename T>
+void copy_typed(const std::byte* source, std::span<const Loop> loops, std::byte* out) {
+  constexpr int64_t size = sizeof(T);
+  if (loops.empty()) {
+    std::memcpy(out, source, sizeof(T));
+  } else if (loops.size() == 1) {
+    copy_run<T>(source, loops[0].stride, loops[0].extent, out);
+  } else if (loops.size() == 2 && loops[0].stride == 1 && loops[1].stride > 1) {
+    transpose_tiles<T>(source, loops[1].stride, loops[0].extent, loops[1].extent, out);
+  } else {
+    const int64_t inner = count_of(loops.subspan(1));
+    for (int64_t i = 0; i < loops[0].extent; ++i) {
+      copy_typed<T>(source + i * loops[0].stride * size, loops.subspan(1), out + i * inner * size);
+    }
+  }
+}
+
+/// The unit-stride loop is neither the last nor the second to last: better gathered in source order, then
+/// permuted in memory.
+bool wants_source_order(std::span<const Loop> loops) {
+  for (size_t i = 0; i + 2 < loops.size(); ++i) {
+    if (loops[i].stride == 1 && loops[i].extent > 1 && loops.back().stride != 1) return true;
+  }
+  return false;
+}
+
+/// The same box twice: `ordered` walks the source with falling strides, `dense` walks that walk's dense
+/// result in the original order.
+struct Reordered {
+  std::vector<Loop> ordered;
+  std::vector<Loop> dense;
+};
+
+Reordered reorder(std::span<const Loop> loops) {
+  std::vector<size_t> order(loops.size());
+  for (size_t i = 0; i < order.size(); ++i) order[i] = i;
+  std::stable_sort(order.begin(), order.end(),
+                   [&](size_t a, size_t b) { return loops[a].stride > loops[b].stride; });
+  Reordered result;
+  result.dense.assign(loops.begin(), loops.end());
+  int64_t stride = 1;
+  for (size_t i = order.size(); i-- > 0;) {
+    result.dense[order[i]].stride = stride;
+    stride *= loops[order[i]].extent;
+  }
+  for (size_t position : order) result.ordered.push_back(loops[position]);
+  return result;
+}
+
+template <typename Visit>
+void dispatch(uint32_t itemsize, Visit&& visit) {
+  switch (itemsize) {
+    case 1:
+      return visit(uint8_t{});
+    case 2:
+      return visit(uint16_t{});
+    case 4:
+      return visit(uint32_t{});
+    case 8:
+      return visit(uint64_t{});
+    case 16:
+      return visit(Pair{});
+    default:
+      fail(Errc::internal, "strided copy of {}-byte elements", itemsize);
+  }
+}
+
+/// One run of a loop: a small stride is read through and thinned out, a large one element by element.
+void read_run(const RunReader& read, int64_t begin, const Loop& loop, uint32_t itemsize, std::byte* out) {
+  if (loop.stride == 1 || loop.extent == 1) {
+    read(begin, {out, static_cast<size_t>(loop.extent) * itemsize});
+  } else if (loop.stride > 1 && loop.stride <= 16) {
+    Scratch wide(static_cast<size_t>((loop.extent - 1) * loop.stride + 1) * itemsize);
+    read(begin, wide.bytes());
+    const std::array<Loop, 1> loops = {loop};
+    copy_box(wide.data(), 0, loops, itemsize, out);
+  } else {
+    for (int64_t i = 0; i < loop.extent; ++i) {
+      read(begin + i * loop.stride, {out + static_cast<size_t>(i) * itemsize, itemsize});
+    }
+  }
+}
+
+void read_runs(const RunReader& read, int64_t begin, std::span<const Loop> loops, uint32_t itemsize,
+               std::byte* out) {
+  if (loops.size() <= 1) {
+    read_run(read, begin, loops.empty() ? Loop{1, 1} : loops[0], itemsize, out);
+    return;
+  }
+  const auto inner = static_cast<size_t>(count_of(loops.subspan(1))) * itemsize;
+  for (int64_t i = 0; i < loops[0].extent; ++i) {
+    read_runs(read, begin + i * loops[0].stride, loops.subspan(1), itemsize,
+              out + static_cast<size_t>(i) * inner);
+  }
+}
+
+}  // namespace
+
+void copy_box(const std::byte* source, int64_t offset, std::span<const Loop> loops, uint32_t itemsize,
+              std::byte* out) {
+  dispatch(itemsize, [&](auto sample) {
+    using T = decltype(sample);
+    const std::byte* first = source + offset * static_cast<int64_t>(sizeof(T));
+    if (!wants_source_order(loops)) {
+      copy_typed<T>(first, loops, out);
+      return;
+    }
+    const Reordered box = reorder(loops);
+    Scratch scratch(static_cast<size_t>(count_of(loops)) * itemsize);
+    copy_typed<T>(first, box.ordered, scratch.data());
+    copy_typed<T>(scratch.data(), box.dense, out);
+  });
+}
+
+void copy_box(const RunReader& read, int64_t offset, std::span<const Loop> loops, uint32_t itemsize,
+              std::byte* out) {
+  const int64_t count = count_of(loops);
+  if (count == 0) return;
+  const Reordered box = reorder(loops);
+  Scratch scratch(static_cast<size_t>(count) * itemsize);
+  read_runs(read, offset, box.ordered, itemsize, scratch.data());
+  copy_box(scratch.data(), 0, box.dense, itemsize, out);
+}
+
+void for_each_box(int64_t offset, std::span<const Loop> loops, int64_t begin, int64_t end,
+                  const BoxVisitor& visit) {
+  if (begin >= end) return;
+  if (loops.empty()) {
+    visit(offset, loops, 1);
+    return;
+  }
+  const std::span<const Loop> rest = loops.subspan(1);
+  const int64_t inner = count_of(rest);
+  int64_t first = begin / inner;
+  if (begin % inner != 0) {
+    const int64_t stop = std::min(end, (first + 1) * inner);
+    for_each_box(offset + first * loops[0].stride, rest, begin - first * inner, stop - first * inner, visit);
+    begin = stop;
+    ++first;
+  }
+  const int64_t last = end / inner;
+  if (begin < end && last > first) {
+    std::vector<Loop> box(loops.begin(), loops.end());
+    box[0].extent = last - first;
+    visit(offset + first * loops[0].stride, box, (last - first) * inner);
+    begin = last * inner;
+  }
+  if (begin < end)
+    for_each_box(offset + last * loops[0].stride, rest, begin - last * inner, end - last * inner, visit);
+}
+
+}  // namespace cbk
