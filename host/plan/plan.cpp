@@ -1,0 +1,268 @@
+#include "host/plan/plan.hpp"
+
+#include <libdeflate.h>
+#include <zlib.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <exception>
+#include <map>
+#include <mutex>
+#include <thread>
+
+#include "host/base/interrupt.hpp"
+#include "host/tensor/expression.hpp"
+#include "host/tensor/kernels/scratch.hpp"
+
+namespace cbk {
+namespace {
+
+constexpr uint64_t largest_block = 8ULL << 20;
+constexpr uint64_t smallest_block = 256ULL << 10;
+
+int thread_count(const ExecuteOptions& options) {
+  if (options.threads > 0) return std::min(options.threads, 64);
+  return static_cast<int>(std::clamp(std::thread::hardware_concurrency(), 1U, 4U));
+}
+
+/// A block in flight needs its result, an operand of up to twice the width, and a copy in source order.
+constexpr uint64_t buffers_per_block = 4;
+
+uint64_t block_size(const ExecuteOptions& options) {
+  const auto share = options.memory / (static_cast<uint64_t>(thread_count(options)) * buffers_per_block);
+  return std::clamp(share, smallest_block, largest_block);
+}
+
+/// Elements per block: as many as fit, cut where the expression likes it.
+int64_t block_elements(const Tensor& tensor, uint64_t bytes) {
+  const auto fit = std::max<int64_t>(1, static_cast<int64_t>(bytes / size_of(tensor.dtype())));
+  const int64_t grain = tensor.expression()->granularity();
+  if (grain <= fit) return fit / grain * grain;
+  return grain <= 2 * fit ? grain : fit;
+}
+
+/// Where an item's first bytes come from; what has no file comes first.
+Storage::Place place_of(const Expression& expression) {
+  if (const auto* source = dynamic_cast<const ViewExpression*>(&expression)) {
+    Storage::Place place = source->view().storage->place();
+    place.offset += static_cast<uint64_t>(source->view().offset) * source->itemsize();
+    return place;
+  }
+  Storage::Place first;
+  expression.each_input([&](const Expression& input) {
+    if (first.file.empty()) first = place_of(input);
+  });
+  return first;
+}
+
+/// Items in the order of their sources, files in the order in which they first appear.
+std::vector<size_t> reading_order(const std::vector<Item>& items) {
+  struct Position {
+    size_t file;
+    uint64_t offset;
+    size_t item;
+  };
+  std::map<std::string, size_t> files;
+  files.emplace("", 0);
+  std::vector<Position> positions;
+  for (size_t i = 0; i < items.size(); ++i) {
+    const Storage::Place place = place_of(*items[i].tensor.expression());
+    positions.push_back({files.emplace(place.file, files.size()).first->second, place.offset, i});
+  }
+  std::stable_sort(positions.begin(), positions.end(), [](const Position& a, const Position& b) {
+    return std::pair(a.file, a.offset) < std::pair(b.file, b.offset);
+  });
+  std::vector<size_t> order;
+  for (const Position& position : positions) order.push_back(position.item);
+  return order;
+}
+
+/// The streaming of one plan: workers take blocks from a shared cursor, compute them and write them in place.
+class Execution {
+ public:
+  Execution(Writer& writer, const ExecuteOptions& options)
+      : writer_(writer),
+        options_(options),
+        items_(writer.items()),
+        order_(reading_order(items_)),
+        block_bytes_(block_size(options)),
+        crcs_(items_.size()) {
+    for (const Item& item : items_) total_ += item.tensor.nbytes();
+  }
+
+  void run() {
+    const auto start = std::chrono::steady_clock::now();
+    slots_ = writer_.lay_out();
+    if (slots_.size() != items_.size())
+      fail(Errc::internal, "{} slots for {} items", slots_.size(), items_.size());
+    {
+      std::vector<std::jthread> workers;
+      running_ = thread_count(options_);
+      for (int i = 0; i < thread_count(options_); ++i) workers.emplace_back([this] { work(); });
+      report_until_done(start);
+    }
+    if (failure_) std::rethrow_exception(failure_);
+    check_interrupt();
+    writer_.finish(checksums());
+    check_interrupt();
+    writer_.commit(options_.sync);
+    report(start);
+  }
+
+ private:
+  struct Block {
+    size_t item = 0;
+    int64_t begin = 0;
+    int64_t end = 0;
+  };
+  struct BlockSum {
+    int64_t begin = 0;
+    uint64_t bytes = 0;
+    uint32_t crc = 0;
+  };
+
+  bool next(Block& block) {
+    const std::lock_guard lock(mutex_);
+    if (failure_ || interrupt_requested()) return false;
+    while (position_ < order_.size()) {
+      const size_t item = order_[position_];
+      const Tensor& tensor = items_[item].tensor;
+      if (cursor_ < tensor.numel()) {
+        if (cursor_ == 0) step_ = block_elements(tensor, block_bytes_);
+        block = {item, cursor_, std::min(tensor.numel(), cursor_ + step_)};
+        cursor_ = block.end;
+        current_ = item;
+        return true;
+      }
+      ++position_;
+      cursor_ = 0;
+    }
+    return false;
+  }
+
+  void work() {
+    try {
+      Block block;
+      while (next(block)) process(block);
+    } catch (...) {
+      const std::lock_guard lock(mutex_);
+      if (!failure_) failure_ = std::current_exception();
+    }
+    release_scratch();
+    const std::lock_guard lock(mutex_);
+    --running_;
+    finished_.notify_one();
+  }
+
+  void process(const Block& block) {
+    const Item& item = items_[block.item];
+    const Expression& expression = *item.tensor.expression();
+    const uint32_t itemsize = expression.itemsize();
+    const uint64_t bytes = static_cast<uint64_t>(block.end - block.begin) * itemsize;
+    const Slot& slot = slots_[block.item];
+    const uint64_t offset = slot.offset + static_cast<uint64_t>(block.begin) * itemsize;
+    std::vector<ByteView> views;
+    if (expression.views(block.begin, block.end, views)) {
+      if (item.crc32) note_crc(block, views, bytes);
+      slot.file->write(offset, views);
+    } else {
+      Scratch result(bytes);
+      within(item.key, [&] { expression.read(block.begin, result.bytes()); });
+      views.assign(1, result.bytes());
+      if (item.crc32) note_crc(block, views, bytes);
+      slot.file->write(offset, views);
+    }
+    expression.drop(block.begin, block.end);
+    done_.fetch_add(bytes, std::memory_order_relaxed);
+  }
+
+  void note_crc(const Block& block, std::span<const ByteView> views, uint64_t bytes) {
+    uint32_t crc = 0;
+    for (const ByteView& view : views) crc = libdeflate_crc32(crc, view.data(), view.size());
+    const std::lock_guard lock(mutex_);
+    crcs_[block.item].push_back({block.begin, bytes, crc});
+  }
+
+  /// Block checksums joined in the order of the blocks, whoever computed them first.
+  std::vector<uint32_t> checksums() {
+    std::vector<uint32_t> sums(items_.size(), 0);
+    for (size_t i = 0; i < sums.size(); ++i) {
+      std::sort(crcs_[i].begin(), crcs_[i].end(),
+                [](const auto& a, const auto& b) { return a.begin < b.begin; });
+      for (const BlockSum& sum : crcs_[i]) {
+        sums[i] = static_cast<uint32_t>(crc32_combine64(sums[i], sum.crc, static_cast<z_off64_t>(sum.bytes)));
+      }
+    }
+    return sums;
+  }
+
+  void report_until_done(std::chrono::steady_clock::time_point start) {
+    std::unique_lock lock(mutex_);
+    while (running_ > 0) {
+      finished_.wait_for(lock, std::chrono::milliseconds(100));
+      if (running_ == 0 || !options_.progress || failure_) continue;
+      lock.unlock();
+      try {
+        report(start);
+      } catch (...) {
+        lock.lock();
+        failure_ = std::current_exception();
+        continue;
+      }
+      lock.lock();
+    }
+  }
+
+  void report(std::chrono::steady_clock::time_point start) {
+    if (!options_.progress) return;
+    const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start;
+    std::string_view key = items_.empty() ? std::string_view() : std::string_view(items_[current_].key);
+    options_.progress({done_.load(std::memory_order_relaxed), total_, elapsed.count(), key});
+  }
+
+  Writer& writer_;
+  const ExecuteOptions& options_;
+  const std::vector<Item>& items_;
+  const std::vector<size_t> order_;
+  const uint64_t block_bytes_;
+  std::vector<Slot> slots_;
+  uint64_t total_ = 0;
+  std::atomic<uint64_t> done_{0};
+  std::atomic<size_t> current_{0};
+
+  std::mutex mutex_;  // everything below
+  std::condition_variable finished_;
+  int running_ = 0;
+  size_t position_ = 0;  // in order_
+  int64_t cursor_ = 0;   // next element of that item
+  int64_t step_ = 1;
+  std::vector<std::vector<BlockSum>> crcs_;
+  std::exception_ptr failure_;
+};
+
+}  // namespace
+
+Forecast forecast(const Writer& writer, const ExecuteOptions& options) {
+  Forecast result;
+  result.bytes_written = writer.overhead();
+  uint64_t largest = 0;
+  for (const Item& item : writer.items()) {
+    const Tensor::Cost cost = item.tensor.cost();
+    result.bytes_read += cost.bytes_read;
+    result.bytes_written += item.tensor.nbytes();
+    largest = std::max(largest, item.tensor.nbytes());
+    if (cost.lossy) result.lossy.push_back(item.key);
+  }
+  result.tensors = writer.items().size();
+  result.peak_memory = std::min(largest, block_size(options)) * buffers_per_block *
+                       static_cast<uint64_t>(thread_count(options));
+  return result;
+}
+
+void execute(Writer& writer, const ExecuteOptions& options) {
+  Execution(writer, options).run();
+}
+
+}  // namespace cbk
