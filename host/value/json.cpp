@@ -7,6 +7,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
+#include "host/base/utf8.hpp"
 #include "host/value/number.hpp"
 
 namespace cbk {
@@ -178,6 +179,7 @@ class Builder {
   }
 
   bool add(Value value) {
+    if (++values_ > options_.max_values) fail_here(fmt::format("more than {} values", options_.max_values));
     if (stack_.empty()) {
       root_ = std::move(value);
       return true;
@@ -207,42 +209,21 @@ class Builder {
   const JsonReadOptions& options_;
   const char* const* position_;
   size_t strings_ = 0;
+  uint64_t values_ = 0;
   std::vector<Frame> stack_;
   Value root_;
 };
 
 // --- writing
 
-/// Decodes one character of UTF-8 at `i` and steps over it. Surrogates pass (Python's "surrogatepass", as
-/// pickles hold them); anything else that is not UTF-8 is a `value` error.
-uint32_t next_character(std::string_view text, size_t& i) {
-  const auto byte = [&](size_t k) { return static_cast<unsigned char>(text[k]); };
-  const unsigned lead = byte(i);
-  const size_t length = lead < 0x80             ? 1
-                        : (lead & 0xE0) == 0xC0 ? 2
-                        : (lead & 0xF0) == 0xE0 ? 3
-                        : (lead & 0xF8) == 0xF0 ? 4
-                                                : 0;
-  constexpr std::array<uint32_t, 5> smallest = {0, 0, 0x80, 0x800, 0x10000};
-  uint32_t character = length == 1 ? lead : lead & (0x7FU >> length);
-  bool ok = length > 0 && i + length <= text.size();
-  for (size_t k = 1; ok && k < length; ++k) {
-    ok = (byte(i + k) & 0xC0) == 0x80;
-    character = character << 6 | (byte(i + k) & 0x3FU);
-  }
-  if (!ok || character < smallest.at(length) || character > 0x10FFFF) {
-    fail(Errc::value, "text that is not UTF-8 cannot be written as JSON (byte 0x{:02x} at {})", lead, i);
-  }
-  i += length;
-  return character;
-}
-
 void append_quoted(std::string& out, std::string_view text, bool ascii) {
   const auto escape = [&](uint32_t unit) { fmt::format_to(std::back_inserter(out), "\\u{:04x}", unit); };
   out += '"';
   for (size_t i = 0; i < text.size();) {
     const size_t start = i;
-    const uint32_t c = next_character(text, i);
+    const auto decoded = decode_utf8(text, i);
+    if (!decoded) fail(Errc::value, "text that is not UTF-8 cannot be written as JSON: {}", quote(text, 40));
+    const uint32_t c = *decoded;
     switch (c) {
       case '"':
         out += "\\\"";
@@ -268,8 +249,7 @@ void append_quoted(std::string& out, std::string_view text, bool ascii) {
       default:
         break;
     }
-    const bool is_surrogate = c >= 0xD800 && c <= 0xDFFF;
-    if (c >= 0x20 && !is_surrogate && (c < 0x7F || !ascii)) {
+    if (c >= 0x20 && !is_surrogate(c) && (c < 0x7F || !ascii)) {
       out += text.substr(start, i - start);
     } else if (c > 0xFFFF) {
       escape(0xD800 + ((c - 0x10000) >> 10));

@@ -12,6 +12,7 @@ struct JsonReadOptions {
   bool python = false;         // also NaN, Infinity, -Infinity, as Python's json module writes them
   bool keep_spelling = false;  // numbers remember how they were written (configs)
   bool reject_duplicates = false;
+  uint64_t max_values = UINT64_MAX;  // more are refused: a bound of memory
 };
 
 /// Errors: `format` with line and column. Nesting deeper than 500 is refused.

@@ -36,6 +36,7 @@ struct Integer {
 struct Real {
   double value = 0;
   std::shared_ptr<const std::string> spelling;
+  bool from_yaml = false;  // a YAML file spelled it, so YAML may have it back even where PyYAML reads text (1e-5)
 };
 
 struct ByteString {

@@ -1,0 +1,38 @@
+// UTF-8, one character at a time.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string_view>
+
+namespace cbk {
+
+/// Decodes the character at `i` and steps over it; nothing (and no step) when the bytes are not UTF-8.
+/// Surrogates pass, as Python's "surrogatepass" lets them into pickles.
+inline std::optional<uint32_t> decode_utf8(std::string_view text, size_t& i) {
+  const auto byte = [&](size_t k) -> uint32_t { return static_cast<unsigned char>(text[k]); };
+  const uint32_t lead = byte(i);
+  if (lead < 0x80) {
+    ++i;
+    return lead;
+  }
+  const size_t length = (lead & 0xE0) == 0xC0 ? 2 : (lead & 0xF0) == 0xE0 ? 3 : (lead & 0xF8) == 0xF0 ? 4 : 0;
+  if (length == 0 || text.size() - i < length) return std::nullopt;
+  uint32_t character = lead & (0x7FU >> length);
+  for (size_t k = 1; k < length; ++k) {
+    if ((byte(i + k) & 0xC0) != 0x80) return std::nullopt;
+    character = character << 6 | (byte(i + k) & 0x3FU);
+  }
+  constexpr std::array<uint32_t, 5> smallest = {0, 0, 0x80, 0x800, 0x10000};
+  if (character < smallest.at(length) || character > 0x10FFFF) return std::nullopt;
+  i += length;
+  return character;
+}
+
+inline bool is_surrogate(uint32_t character) {
+  return character >= 0xD800 && character <= 0xDFFF;
+}
+
+}  // namespace cbk

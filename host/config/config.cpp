@@ -1,0 +1,123 @@
+#include "host/config/config.hpp"
+
+#include <algorithm>
+
+#include "host/base/file.hpp"
+#include "host/config/yaml.hpp"
+#include "host/value/json.hpp"
+
+namespace cbk {
+namespace {
+
+constexpr uint64_t max_size = 16ULL << 20;
+constexpr uint64_t max_values = 1000000;
+constexpr int max_depth = 500;
+
+Value parse_json_config(std::string_view text) {
+  JsonReadOptions options;
+  options.python = true;
+  options.keep_spelling = true;
+  options.reject_duplicates = true;
+  options.max_values = max_values;
+  return parse_json(text, options);
+}
+
+/// Neither YAML nor JSON by its name: a text that begins like JSON is tried as JSON first (YAML reads most of
+/// it too, but with other rules for numbers).
+Value parse_unnamed(std::string_view text) {
+  const size_t start = text.find_first_not_of(" \t\r\n");
+  if (start != std::string_view::npos && (text[start] == '{' || text[start] == '[')) {
+    try {
+      return parse_json_config(text);
+    } catch (const Error&) {  // NOLINT: YAML has its say below
+    }
+  }
+  return yaml::read(text);
+}
+
+bool is_date(const Value& value) {
+  return value.is(Value::Kind::object) && value.as_object().type.starts_with("datetime.");
+}
+
+/// Python's sorted() over keys of one kind; keys of several kinds stay in their order.
+void sort_entries(std::vector<Dict::Entry>& entries) {
+  const auto all = [&](auto&& is_kind) {
+    return std::all_of(entries.begin(), entries.end(),
+                       [&](const Dict::Entry& entry) { return is_kind(entry.first); });
+  };
+  const auto by = [&](auto&& less) {
+    std::stable_sort(entries.begin(), entries.end(),
+                     [&](const Dict::Entry& a, const Dict::Entry& b) { return less(a.first, b.first); });
+  };
+  if (all([](const Value& key) { return key.is(Value::Kind::string); })) {
+    by([](const Value& a, const Value& b) { return a.as_string() < b.as_string(); });
+  } else if (all([](const Value& key) {
+               return key.is(Value::Kind::integer) || key.is(Value::Kind::real);
+             })) {
+    by([](const Value& a, const Value& b) { return a.as_double() < b.as_double(); });
+  }
+}
+
+/// A copy with sorted keys, and for JSON with dates as text.
+Value arranged(const Value& value, bool sort, bool dates_as_text, int depth = 0) {
+  if (depth > max_depth)
+    fail(Errc::value, "nested deeper than {} levels, or a value that holds itself", max_depth);
+  if (dates_as_text && is_date(value)) return value.as_object().repr;
+  if (value.is(Value::Kind::sequence)) {
+    auto out = std::make_shared<Sequence>(value.as_sequence());
+    for (Value& item : out->items) item = arranged(item, sort, dates_as_text, depth + 1);
+    return out;
+  }
+  if (!value.is(Value::Kind::dict)) return value;
+  std::vector<Dict::Entry> entries = value.as_dict().entries();
+  if (sort) sort_entries(entries);
+  auto out = std::make_shared<Dict>(value.as_dict().kind);
+  out->reserve(entries.size());
+  for (auto& [key, item] : entries) out->set(std::move(key), arranged(item, sort, dates_as_text, depth + 1));
+  return out;
+}
+
+}  // namespace
+
+std::optional<ConfigFormat> config_format_of(const fs::path& path) {
+  const fs::path suffix = path.extension();
+  if (suffix == ".yaml" || suffix == ".yml") return ConfigFormat::yaml;
+  if (suffix == ".json") return ConfigFormat::json;
+  return std::nullopt;
+}
+
+ConfigFormat parse_config_format(std::string_view name) {
+  if (name == "yaml") return ConfigFormat::yaml;
+  if (name == "json") return ConfigFormat::json;
+  fail(Errc::usage, "{} is not a format of configs; known are yaml and json", quote(name));
+}
+
+Value load_config(const fs::path& path) {
+  return within(fmt::format("cannot read the config '{}'", path.string()), [&] {
+    const std::string text = read_file(path, max_size);
+    const auto format = config_format_of(path);
+    return format ? parse_config(text, *format) : parse_unnamed(text);
+  });
+}
+
+Value parse_config(std::string_view text, ConfigFormat format) {
+  if (text.size() > max_size) {
+    fail(Errc::format, "a config of {}; at most {} are read", format_size(text.size()),
+         format_size(max_size));
+  }
+  return format == ConfigFormat::json ? parse_json_config(text) : yaml::read(text);
+}
+
+std::string dump_config(const Value& value, ConfigFormat format, const ConfigWriteOptions& options) {
+  if (options.indent < 2 || options.indent > 9)
+    fail(Errc::usage, "an indent of {}; from 2 to 9 are possible", options.indent);
+  const bool is_json = format == ConfigFormat::json;
+  const Value tree = options.sort_keys || is_json ? arranged(value, options.sort_keys, is_json) : value;
+  if (!is_json) return yaml::write(tree, options.indent);
+  JsonWriteOptions json;
+  json.indent = options.indent;
+  json.python = true;
+  return to_json(tree, json) + "\n";
+}
+
+}  // namespace cbk

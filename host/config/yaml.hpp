@@ -1,0 +1,18 @@
+// One YAML document to Value and back; host/config/config.hpp is the door for everybody else.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "host/value/value.hpp"
+
+namespace cbk::yaml {
+
+/// Anchors, aliases and merge keys are resolved into copies of their own. Errors: `format` with line and
+/// column; `refused` for tags beyond YAML's own.
+Value read(std::string_view text);
+
+/// Block style, laid out as PyYAML does.
+std::string write(const Value& value, int indent);
+
+}  // namespace cbk::yaml

@@ -1,0 +1,331 @@
+#include <yaml-cpp/eventhandler.h>
+#include <yaml-cpp/exceptions.h>
+#include <yaml-cpp/parser.h>
+
+#include <istream>
+#include <streambuf>
+#include <unordered_map>
+
+#include "host/base/utf8.hpp"
+#include "host/config/yaml.hpp"
+#include "host/config/yaml_scalar.hpp"
+
+namespace cbk::yaml {
+namespace {
+
+constexpr size_t max_depth = 400;
+constexpr size_t max_values = 1000000;  // with what aliases repeat
+
+[[noreturn]] void fail_at(const YAML::Mark& mark, Errc code, const std::string& message) {
+  fail(code, "line {}, column {}: {}", mark.line + 1, mark.column + 1, message);
+}
+
+/// The characters that YAML allows in a file. The parser takes some of the others for its own marks.
+bool is_printable(uint32_t c) {
+  return c == '\t' || c == '\n' || c == '\r' || (c >= 0x20 && c <= 0x7E) || c == 0x85 ||
+         (c >= 0xA0 && c <= 0xD7FF) || (c >= 0xE000 && c <= 0xFFFD && c != 0xFEFF) || c >= 0x10000;
+}
+
+void check_characters(std::string_view text) {
+  size_t line = 1;
+  for (size_t i = 0; i < text.size();) {
+    const auto character = decode_utf8(text, i);
+    if (!character) fail(Errc::format, "line {}: not UTF-8 text", line);
+    if (!is_printable(*character))
+      fail(Errc::format, "line {}: the character U+{:04X} is not allowed", line, *character);
+    if (*character == '\n') ++line;
+  }
+}
+
+std::string from_base_64(std::string_view text, const YAML::Mark& mark) {
+  std::string out;
+  uint32_t bits = 0;
+  int count = 0;
+  constexpr std::string_view alphabet = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+  for (char c : text) {
+    if (c == ' ' || c == '\n' || c == '\t' || c == '\r' || c == '=') continue;
+    const size_t value = alphabet.find(c);
+    if (value == std::string_view::npos) fail_at(mark, Errc::format, "!!binary is not base64");
+    bits = bits << 6 | static_cast<uint32_t>(value);
+    count += 6;
+    if (count >= 8) {
+      count -= 8;
+      out += static_cast<char>(bits >> count & 0xFF);
+    }
+  }
+  return out;
+}
+
+/// Reads from memory without a copy.
+class MemoryBuffer : public std::streambuf {
+ public:
+  explicit MemoryBuffer(std::string_view text) {
+    char* begin = const_cast<char*>(text.data());  // streambuf's interface; it only reads
+    setg(begin, begin, begin + text.size());
+  }
+};
+
+/// Builds the tree from the parser's events.
+class Builder : public YAML::EventHandler {
+ public:
+  void OnDocumentStart(const YAML::Mark& mark) override {
+    if (++documents_ > 1) fail_at(mark, Errc::format, "a second document; a config is one document");
+  }
+  void OnDocumentEnd() override {}
+
+  void OnNull(const YAML::Mark& mark, YAML::anchor_t anchor) override { add(mark, Value(), anchor); }
+
+  void OnAlias(const YAML::Mark& mark, YAML::anchor_t anchor) override {
+    const auto found = anchors_.find(anchor);
+    if (found == anchors_.end()) fail_at(mark, Errc::format, "the alias stands inside of what it refers to");
+    add(mark, copy(found->second, mark, stack_.size()), 0);
+  }
+
+  void OnScalar(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor,
+                const std::string& text) override {
+    is_merge_key_ = tag == "?" && text == "<<";
+    within_mark(mark, [&] { add(mark, scalar(mark, tag, text), anchor); });
+  }
+
+  void OnSequenceStart(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor,
+                       YAML::EmitterStyle::value /*style*/) override {
+    const std::string_view name = standard_tag(tag, mark);
+    Shape shape = Shape::list;
+    if (name == "omap" || name == "pairs") {
+      shape = name == "omap" ? Shape::omap : Shape::pairs;
+    } else if (!name.empty() && name != "seq") {
+      fail_at(mark, Errc::format, fmt::format("a list cannot be tagged !!{}", name));
+    }
+    open(mark, shape, Value::list(), anchor);
+  }
+  void OnSequenceEnd() override { close(); }
+
+  void OnMapStart(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor,
+                  YAML::EmitterStyle::value /*style*/) override {
+    const std::string_view name = standard_tag(tag, mark);
+    if (!name.empty() && name != "map" && name != "set") {
+      fail_at(mark, Errc::format, fmt::format("a map cannot be tagged !!{}", name));
+    }
+    open(mark, name == "set" ? Shape::set : Shape::map, Value::dict(), anchor);
+  }
+  void OnMapEnd() override { close(); }
+
+  Value take() { return std::move(root_); }
+
+ private:
+  enum class Shape { list, omap, pairs, map, set };
+  struct Frame {
+    YAML::Mark mark;
+    Shape shape = Shape::list;
+    Value container;
+    YAML::anchor_t anchor = 0;
+    bool has_key = false;
+    bool merges = false;  // the key is <<
+    Value key;
+    std::vector<Value> merged;  // dicts, in the order in which they are taken over
+  };
+
+  template <typename Body>
+  static void within_mark(const YAML::Mark& mark, Body&& body) {
+    try {
+      body();
+    } catch (const Error& error) {
+      if (std::string_view(error.what()).starts_with("line ")) throw;
+      fail_at(mark, error.code(), error.what());
+    }
+  }
+
+  /// "int" of "tag:yaml.org,2002:int"; empty for none.
+  static std::string_view standard_tag(std::string_view tag, const YAML::Mark& mark) {
+    if (tag.empty() || tag == "?" || tag == "!") return {};
+    constexpr std::string_view prefix = "tag:yaml.org,2002:";
+    constexpr std::array<std::string_view, 12> known = {
+        "null", "bool", "int", "float", "str", "seq", "map", "binary", "timestamp", "set", "omap", "pairs"};
+    const std::string_view name = tag.starts_with(prefix) ? tag.substr(prefix.size()) : "";
+    for (std::string_view candidate : known) {
+      if (candidate == name) return candidate;
+    }
+    fail_at(mark, Errc::refused,
+            fmt::format("the tag {} would make an object; only YAML's own tags are read", quote(tag, 80)));
+  }
+
+  static Value scalar(const YAML::Mark& mark, std::string_view tag, const std::string& text) {
+    if (tag == "?") return resolve(text);
+    const std::string_view name = standard_tag(tag, mark);
+    if (name.empty() || name == "str") return text;
+    if (name == "null") return {};
+    if (name == "bool") return convert(text, ScalarKind::boolean);
+    if (name == "int") return convert(text, ScalarKind::integer);
+    if (name == "float") return convert(text, ScalarKind::real);
+    if (name == "binary") return Value::bytes(from_base_64(text, mark));
+    const ScalarKind kind = classify(text);
+    if (name == "timestamp" && (kind == ScalarKind::date || kind == ScalarKind::time)) return resolve(text);
+    fail_at(mark, Errc::format, fmt::format("{} cannot be tagged !!{}", quote(text, 60), name));
+  }
+
+  void count(const YAML::Mark& mark) {
+    if (++values_ > max_values)
+      fail_at(mark, Errc::format, fmt::format("more than {} values, with what aliases repeat", max_values));
+  }
+
+  static void check_depth(const YAML::Mark& mark, size_t depth) {
+    if (depth >= max_depth)
+      fail_at(mark, Errc::format, fmt::format("nested deeper than {} levels", max_depth));
+  }
+
+  /// What an alias stands for, as values of its own.
+  Value copy(const Value& value, const YAML::Mark& mark, size_t depth) {
+    count(mark);
+    check_depth(mark, depth);
+    if (value.is(Value::Kind::sequence)) {
+      auto out = std::make_shared<Sequence>();
+      out->kind = value.as_sequence().kind;
+      for (const Value& item : value.as_sequence().items) out->items.push_back(copy(item, mark, depth + 1));
+      return out;
+    }
+    if (value.is(Value::Kind::dict)) {
+      auto out = std::make_shared<Dict>(value.as_dict().kind);
+      for (const auto& [key, item] : value.as_dict().entries()) out->set(key, copy(item, mark, depth + 1));
+      return out;
+    }
+    return value;
+  }
+
+  void open(const YAML::Mark& mark, Shape shape, Value container, YAML::anchor_t anchor) {
+    check_depth(mark, stack_.size());
+    Frame frame;
+    frame.mark = mark;
+    frame.shape = shape;
+    frame.container = std::move(container);
+    frame.anchor = anchor;
+    stack_.push_back(std::move(frame));
+    is_merge_key_ = false;
+  }
+
+  void close() {
+    Frame frame = std::move(stack_.back());
+    stack_.pop_back();
+    add(frame.mark, finished(frame), frame.anchor);
+  }
+
+  Value finished(Frame& frame) {
+    switch (frame.shape) {
+      case Shape::list:
+        return frame.container;
+      case Shape::map:
+        return frame.merged.empty() ? frame.container : merge(frame);
+      case Shape::set: {
+        auto set = std::make_shared<Sequence>();
+        set->kind = Sequence::Kind::set;
+        for (const auto& entry : frame.container.as_dict().entries()) set->items.push_back(entry.first);
+        return set;
+      }
+      case Shape::omap:
+      case Shape::pairs:
+        return pairs(frame);
+    }
+    return {};
+  }
+
+  /// As PyYAML: what is merged in comes first, and the map's own keys win.
+  Value merge(const Frame& frame) {
+    const Value out = Value::dict();
+    for (const Value& source : frame.merged) {
+      for (const auto& [key, value] : source.as_dict().entries())
+        out.as_dict().set(key, copy(value, frame.mark, stack_.size() + 1));
+    }
+    for (const auto& [key, value] : frame.container.as_dict().entries()) out.as_dict().set(key, value);
+    return out;
+  }
+
+  /// A list of maps with one entry each: an ordered map, or pairs.
+  static Value pairs(const Frame& frame) {
+    auto dict = std::make_shared<Dict>(Dict::Kind::ordered);
+    std::vector<Value> list;
+    for (const Value& item : frame.container.as_sequence().items) {
+      if (!item.is(Value::Kind::dict) || item.as_dict().size() != 1) {
+        fail_at(frame.mark, Errc::format, "expected a list of maps with one key each");
+      }
+      const auto& [key, value] = item.as_dict().entries().front();
+      dict->set(key, value);
+      list.push_back(Value::tuple({key, value}));
+    }
+    return frame.shape == Shape::omap ? Value(std::move(dict)) : Value::list(std::move(list));
+  }
+
+  void add(const YAML::Mark& mark, Value value, YAML::anchor_t anchor) {
+    count(mark);
+    const bool is_merge_key = std::exchange(is_merge_key_, false);
+    if (anchor != 0) anchors_[anchor] = value;
+    if (stack_.empty()) {
+      root_ = std::move(value);
+      return;
+    }
+    Frame& frame = stack_.back();
+    if (frame.container.is(Value::Kind::sequence)) {
+      frame.container.as_sequence().items.push_back(std::move(value));
+    } else if (!frame.has_key) {
+      set_key(mark, frame, std::move(value), is_merge_key && frame.shape == Shape::map);
+    } else if (frame.merges) {
+      add_merge(mark, frame, value);
+    } else {
+      frame.container.as_dict().set(std::move(frame.key), std::move(value));
+    }
+    if (frame.container.is(Value::Kind::dict)) frame.has_key = !frame.has_key;
+  }
+
+  static void set_key(const YAML::Mark& mark, Frame& frame, Value key, bool is_merge_key) {
+    if (key.is(Value::Kind::sequence) || key.is(Value::Kind::dict)) {
+      fail_at(mark, Errc::format, fmt::format("a {} cannot be a key", key.kind_name()));
+    }
+    if (key.is(Value::Kind::object)) key = key.as_object().repr;  // a date
+    frame.merges = is_merge_key;
+    if (!is_merge_key && frame.container.as_dict().find(key) != nullptr) {
+      fail_at(mark, Errc::format, fmt::format("the key {} stands twice in one map", quote(key_text(key))));
+    }
+    frame.key = std::move(key);
+  }
+
+  void add_merge(const YAML::Mark& mark, Frame& frame, const Value& value) {
+    if (value.is(Value::Kind::dict)) {
+      frame.merged.push_back(value);
+      return;
+    }
+    const bool is_list = value.is(Value::Kind::sequence);
+    const size_t size = is_list ? value.as_sequence().items.size() : 0;
+    for (size_t i = size; i-- > 0;) {  // of several, the first wins: it is taken over last
+      const Value& item = value.as_sequence().items[i];
+      if (!item.is(Value::Kind::dict)) fail_at(mark, Errc::format, "<< takes a map or a list of maps");
+      frame.merged.push_back(item);
+    }
+    if (!is_list) fail_at(mark, Errc::format, "<< takes a map or a list of maps");
+  }
+
+  int documents_ = 0;
+  size_t values_ = 0;
+  bool is_merge_key_ = false;  // of the scalar that is being added
+  std::vector<Frame> stack_;
+  std::unordered_map<YAML::anchor_t, Value> anchors_;
+  Value root_;
+};
+
+}  // namespace
+
+Value read(std::string_view text) {
+  if (text.starts_with("\xEF\xBB\xBF")) text.remove_prefix(3);
+  check_characters(text);
+  MemoryBuffer buffer(text);
+  std::istream stream(&buffer);
+  Builder builder;
+  try {
+    YAML::Parser parser(stream);
+    while (parser.HandleNextDocument(builder)) {
+    }
+  } catch (const YAML::Exception& error) {
+    if (error.mark.is_null()) fail(Errc::format, "{}", error.msg);
+    fail_at(error.mark, Errc::format, error.msg);
+  }
+  return builder.take();
+}
+
+}  // namespace cbk::yaml

@@ -1,0 +1,327 @@
+#include "host/config/config.hpp"
+
+#include <unistd.h>
+#include <catch2/catch.hpp>
+#include <cmath>
+#include <limits>
+
+#include "host/base/file.hpp"
+#include "host/config/yaml_scalar.hpp"
+#include "host/value/json.hpp"
+
+using namespace cbk;
+
+namespace {
+
+Value yaml_value(std::string_view text) {
+  return parse_config(text, ConfigFormat::yaml);
+}
+
+std::string yaml_text(const Value& value, bool sort = false) {
+  ConfigWriteOptions options;
+  options.sort_keys = sort;
+  return dump_config(value, ConfigFormat::yaml, options);
+}
+
+/// One line of JSON: order, kinds and values at a glance.
+std::string as_json(std::string_view text) {
+  JsonWriteOptions options;
+  options.python = true;
+  return to_json(yaml_value(text), options);
+}
+
+Error error_of(std::string_view text, ConfigFormat format = ConfigFormat::yaml) {
+  try {
+    parse_config(text, format);
+  } catch (const Error& error) {
+    return error;
+  }
+  return {Errc::internal, "no error"};
+}
+
+}  // namespace
+
+TEST_CASE("config: plain scalars mean what PyYAML takes them for, and 1e-5 is a float") {
+  const std::vector<std::pair<std::string, std::string>> table = {
+      // whole numbers
+      {"12", "int 12"},
+      {"+12", "int 12"},
+      {"-0", "int 0"},
+      {"0x1F", "int 31"},
+      {"-0x1f", "int -31"},
+      {"017", "int 15"},
+      {"0b101", "int 5"},
+      {"1_000", "int 1000"},
+      {"1:30", "int 90"},
+      {"0_", "int 0"},
+      {"123456789012345678901234567890", "int 123456789012345678901234567890"},
+      {"0xFFFFFFFFFFFFFFFFFF", "int 4722366482869645213695"},
+      {"-9223372036854775808", "int -9223372036854775808"},
+      {"08", "str"},
+      {"0o17", "str"},
+      {"0x", "str"},
+      {"0b_", "str"},
+      {"1__", "int 1"},
+      {"_1", "str"},
+      {"12a", "str"},
+      {"1:60", "str"},
+      {"0:30", "str"},
+      {"1:5", "int 65"},
+      // floats
+      {"1.", "float 1.0"},
+      {".5", "float 0.5"},
+      {"-.5", "str"},
+      {"1.5e+3", "float 1500.0"},
+      {"1e-5", "float 1e-05"},
+      {"1E5", "float 100000.0"},
+      {"1.5e3", "float 1500.0"},
+      {"6.02e23", "float 6.02e+23"},
+      {"1e", "str"},
+      {"e5", "str"},
+      {"1e5x", "str"},
+      {"1_0.5_0", "float 10.5"},
+      {"1:30.5", "float 90.5"},
+      {".inf", "float inf"},
+      {"-.INF", "float -inf"},
+      {"+.inf", "float inf"},
+      {"1e999", "float inf"},
+      {"1e-999", "float 0.0"},
+      {".", "str"},
+      {"..", "str"},
+      {"1.2.3", "str"},
+      {"-", "str"},
+      {"+", "str"},
+      // words
+      {"true", "bool True"},
+      {"Yes", "bool True"},
+      {"off", "bool False"},
+      {"NO", "bool False"},
+      {"y", "str"},
+      {"tRue", "str"},
+      {"null", "None"},
+      {"~", "None"},
+      {"", "None"},
+      {"Null", "None"},
+      {"nULL", "str"},
+      {"none", "str"},
+      {"=", "str"},
+      // dates
+      {"2024-01-31", "datetime.date"},
+      {"2024-1-31", "str"},
+      {"2024-1-31 1:02:03", "datetime.datetime"},
+      {"2024-01-31T01:02:03.5+01:00", "datetime.datetime"},
+      {"2024-01-31T01:02", "str"},
+      {"20240131", "int 20240131"}};
+  for (const auto& [text, wanted] : table) {
+    const Value value = yaml::resolve(text);
+    std::string found = value.kind_name();
+    if (value.is(Value::Kind::integer) || value.is(Value::Kind::real)) found += " " + key_text(value);
+    if (value.is(Value::Kind::boolean)) found += value.as_bool() ? " True" : " False";
+    CAPTURE(text);
+    if (wanted == "float 1e-05" || wanted == "float 6.02e+23" || wanted == "float inf" ||
+        wanted == "float -inf") {
+      CHECK(value.as_double() == std::strtod(wanted.c_str() + 6, nullptr));
+    } else {
+      CHECK(found == wanted);
+    }
+    // Whatever it was: as text it is quoted, so that it stays text.
+    const Value copy = yaml_value(yaml_text(Value(text)));
+    REQUIRE(copy.is(Value::Kind::string));
+    CHECK(copy.as_string() == text);
+  }
+  CHECK(std::isnan(yaml::resolve(".nan").as_double()));
+}
+
+TEST_CASE("config: YAML comes back as it was, comments and styles aside") {
+  const std::string text = R"(model:
+    lr: 1e-5
+    eps: 1.0e-05
+    hex: 0x1F
+    octal: 017
+    big: 123456789012345678901234567890
+    grouped: 1_000
+    when: 2024-01-31
+    name: '0123'
+    switch: 'yes'
+    nothing: null
+    words: it's plain, with [brackets] and {braces}
+    colon: 'a: b'
+    hash: 'a #b'
+    path: a:b#c
+    unicode: größe 𝄞
+    empty: ''
+    text: |
+        first
+          second
+
+        # third
+    chomped: |-
+        a
+        b
+    tail: "a\n\n"
+    control: "\x01\t\\\""
+list:
+- 1
+-   x: 1
+    w:
+    - 2
+    z:
+        q: .inf
+-   - 3
+    -   - -.inf
+- []
+- {}
+7: int key
+true: bool key
+null: null key
+2.5: float key
+'1': text key
+bytes: !!binary "YWJjAA=="
+)";
+  const Value value = yaml_value(text);
+  CHECK(yaml_text(value) == text);
+  CHECK(value.as_dict().at("model").find("text")->as_string() == "first\n  second\n\n# third\n");
+}
+
+TEST_CASE("config: floats without a YAML spelling are written so that PyYAML reads floats") {
+  const auto written = [](const Value& value) { return yaml_text(value); };
+  CHECK(written(1e-5) == "1.0e-05\n");
+  CHECK(written(1e16) == "1.0e+16\n");
+  CHECK(written(1.5e-7) == "1.5e-07\n");
+  CHECK(written(1.0) == "1.0\n");
+  CHECK(written(std::numeric_limits<double>::quiet_NaN()) == ".nan\n");
+  CHECK(written(parse_config("1e-5", ConfigFormat::json)) == "1.0e-05\n");
+  CHECK(written(parse_config("0.00001", ConfigFormat::json)) == "0.00001\n");
+  CHECK(written(parse_config("1E+2", ConfigFormat::json)) == "100.0\n");
+  CHECK(dump_config(parse_config("1e-5", ConfigFormat::json), ConfigFormat::json) == "1e-5\n");
+  CHECK(dump_config(yaml_value("1_0.5"), ConfigFormat::json) == "10.5\n");
+  CHECK(dump_config(yaml_value("{a: 0x1F, b: 1e-5, c: .inf, d: 2024-01-01}"), ConfigFormat::json) ==
+        "{\n    \"a\": 31,\n    \"b\": 1e-5,\n    \"c\": Infinity,\n    \"d\": \"2024-01-01\"\n}\n");
+}
+
+TEST_CASE("config: keys may be sorted, as Python sorts") {
+  CHECK(yaml_text(yaml_value("{b: {z: 1, a: 2}, B: 3, a: 4}"), true) ==
+        "B: 3\na: 4\nb:\n    a: 2\n    z: 1\n");
+  CHECK(yaml_text(yaml_value("{10: a, 9: b}"), true) == "9: b\n10: a\n");
+  CHECK(yaml_text(yaml_value("{b: a, 9: b}"), true) == "b: a\n9: b\n");
+}
+
+TEST_CASE("config: anchors, aliases and merge keys are resolved into values of their own") {
+  CHECK(as_json("a: &x {p: 1, q: [2]}\nb: *x\nc: {<<: *x, q: 3, r: 4}\n") ==
+        R"({"a": {"p": 1, "q": [2]}, "b": {"p": 1, "q": [2]}, "c": {"p": 1, "q": 3, "r": 4}})");
+  // Of several the first wins; what is merged in stands first.
+  CHECK(as_json("a: &x {k: 1, m: 1}\nb: &y {k: 2, n: 2}\nc: {z: 0, <<: [*x, *y]}\n") ==
+        R"({"a": {"k": 1, "m": 1}, "b": {"k": 2, "n": 2}, "c": {"k": 1, "n": 2, "m": 1, "z": 0}})");
+  CHECK(as_json("'<<': 1\nb: <<\n") == R"({"<<": 1, "b": "<<"})");
+  CHECK(as_json("- &a 1e-5\n- *a\n- &b\n- *b\n") == "[1e-5, 1e-5, null, null]");
+  const Value value = yaml_value("a: &x {p: 1}\nb: *x\n");
+  value.as_dict().at("a").as_dict().set("p", 2);
+  CHECK(value.as_dict().at("b").find("p")->as_int() == 1);
+}
+
+TEST_CASE("config: YAML's own tags are read, others are refused") {
+  CHECK(as_json("[!!str 12, !!int '0x10', !!float 1, !!bool 'no', !!null x, !!str, ! 7]") ==
+        R"(["12", 16, 1.0, false, null, "", "7"])");
+  CHECK(as_json("!!omap [b: 1, a: 2]") == R"({"b": 1, "a": 2})");
+  CHECK(as_json("!!pairs [b: 1, b: 2]") == R"([["b", 1], ["b", 2]])");
+  CHECK(yaml_text(yaml_value("a: !!set {x, 1}")) == "a: !!set\n    ? x\n    ? 1\n");
+  CHECK(yaml_value("!!binary aGk=").as_bytes().data == "hi");
+  for (const char* text : {"!!python/object/apply:os.system ['x']", "!lua x", "!<tag:example.org,2000:x> {}",
+                           "a: !!python/tuple [1]"}) {
+    CHECK(error_of(text).code() == Errc::refused);
+  }
+  CHECK(error_of("!!int x").code() == Errc::format);
+  CHECK(error_of("!!map [1]").code() == Errc::format);
+}
+
+TEST_CASE("config: what is wrong is said with its place") {
+  const std::vector<std::pair<std::string, std::string>> table = {
+      {"a: 1\nb: 2\na: 3\n", "line 3, column 1"},
+      {"a: [1\nb: 2", "line "},
+      {"--- a\n--- b\n", "second document"},
+      {"? [a]\n: 1\n", "cannot be a key"},
+      {"*x\n", "line 1"},
+      {"a: &a [*a]\n", "inside of what it refers to"},
+      {"a: &a\n  <<: *a\n", "inside of what it refers to"},
+      {"<<: 1\n", "<< takes"},
+      {"%YAML 9.9\n---\n", "line"},
+      {"a: \x01", "U+0001"},
+      {"a: \xff", "not UTF-8"},
+      {"a: \"\\ud800\"", "line 1"},
+      {"{1: a, 1.0: b}", "twice"},
+      {"a: b: c", "line 1"},
+      {"'a", "line"},
+      {"a: 0x" + std::string(6000, 'f'), "too long"}};
+  for (const auto& [text, wanted] : table) {
+    CAPTURE(text);
+    CHECK_THAT(error_of(text).what(), Catch::Contains(wanted));
+    CHECK(error_of(text).code() == Errc::format);
+  }
+  CHECK(error_of("{\"a\": 1, \"a\": 2}", ConfigFormat::json).code() == Errc::format);
+}
+
+TEST_CASE("config: bombs are refused soon") {
+  std::string laughs = "a0: &a0 [x,x,x,x,x,x,x,x,x,x]\n";
+  std::string merges = "b0: &b0 {x: 1}\n";
+  for (int i = 1; i < 30; ++i) {
+    laughs += fmt::format("a{0}: &a{0} [*a{1},*a{1},*a{1},*a{1},*a{1}]\n", i, i - 1);
+    merges += fmt::format("b{0}: &b{0} {{<<: [*b{1}, *b{1}], k{0}: *b{1}}}\n", i, i - 1);
+  }
+  CHECK_THAT(error_of(laughs).what(), Catch::Contains("more than"));
+  CHECK_THAT(error_of(merges).what(), Catch::Contains("more than"));
+  std::string deep = "a0: &a0 " + std::string(300, '[') + std::string(300, ']') + "\n";
+  deep += "a1: " + std::string(200, '[') + "*a0" + std::string(200, ']');
+  CHECK_THAT(error_of(deep).what(), Catch::Contains("deep"));
+  for (const std::string& text : {std::string(100000, '['), std::string("- ") + std::string(3000, '{')}) {
+    CHECK(error_of(text).code() == Errc::format);
+  }
+  CHECK(error_of("a: " + std::string(17 << 20, 'x')).code() == Errc::format);
+}
+
+TEST_CASE("config: what a config cannot hold is named") {
+  const Value inner = Value::dict();
+  inner.as_dict().set("betas", Value::list({std::complex<double>(1, 2)}));
+  const Value tree = Value::dict();
+  tree.as_dict().set("optimizer", inner);
+  CHECK_THROWS_WITH(yaml_text(tree), Catch::Contains("'optimizer.betas.0'") && Catch::Contains("complex"));
+  const Value loop = Value::list();
+  loop.as_sequence().items.push_back(loop);
+  CHECK_THROWS_AS(yaml_text(loop), Error);
+  CHECK_THROWS_AS(yaml_text(loop, true), Error);
+  loop.as_sequence().items.clear();
+}
+
+TEST_CASE("config: long keys and every character survive") {
+  std::string all;
+  for (const char* part : {"\x01", "\x7f", "\xc2\x80", "\xc2\x85", "\xc2\xa0", "\xe2\x80\xa8", "\xef\xbb\xbf",
+                           "\xf0\x9d\x84\x9e", "\\", "\"", "\n", "\t", "\r", "'"}) {
+    all += part;
+  }
+  const Value tree = Value::dict();
+  tree.as_dict().set(std::string(2000, 'k'),
+                     Value::list({all, " lead", "trail ", "a\n b\n", "\n", "a\n\n\nb", " x\ny", "a \nb",
+                                  "- a", "---", "...", "# c", "a:", "!t", "%d"}));
+  tree.as_dict().set(all, Value::dict());
+  tree.as_dict().set("nested", Value::dict());
+  tree.as_dict().at("nested").as_dict().set("two\nlines", "b\nc");
+  CHECK(yaml_value(yaml_text(tree)).equals(tree));
+  CHECK(parse_config(dump_config(tree, ConfigFormat::json), ConfigFormat::json).equals(tree));
+}
+
+TEST_CASE("config: files are known by suffix, else by content") {
+  const fs::path folder = fs::temp_directory_path() / fmt::format("cbk_config_{}", ::getpid());
+  fs::create_directory(folder);
+  const auto load = [&](const char* name, std::string_view text) {
+    write_file(folder / name, text, true);
+    return load_config(folder / name);
+  };
+  CHECK(load("a.json", "{\"a\": 1}").find("a")->as_int() == 1);
+  CHECK(load("a.yml", "{a: 1}").find("a")->as_int() == 1);
+  CHECK(load("params", "{\"a\": 1e5}").find("a")->as_real().from_yaml == false);
+  CHECK(load("params", "{a: 1}").find("a")->as_int() == 1);
+  CHECK(load("empty.yaml", "# nothing\n").is_none());
+  CHECK_THROWS_WITH(load("b.json", "{a: 1}"),
+                    Catch::Contains("b.json") && Catch::Contains("line 1, column 2"));
+  CHECK_THROWS_WITH(load_config(folder / "gone.yaml"), Catch::Contains("gone.yaml"));
+  fs::remove_all(folder);
+}
