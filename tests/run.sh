@@ -1,0 +1,57 @@
+#!/bin/sh
+# Runs every test suite with the given cbk and adds up their counts. Each suite prints "N passed, M failed[, K skipped]" last.
+set -u
+cbk=$(realpath "$1")
+top=$(dirname "$0")
+passed=0 failed=0 skipped=0
+
+count() { # NAME OUTPUT_FILE EXIT_STATUS
+  line=$(grep -E '^([a-z]+: )?[0-9]+ passed, [0-9]+ failed' "$2" | tail -n 1)
+  if [ -z "$line" ]; then
+    echo "$1: no closing line (exit status $3)"
+    failed=$((failed + 1))
+    return
+  fi
+  p=$(printf '%s' "$line" | grep -oE '[0-9]+ passed' | cut -d' ' -f1)
+  f=$(printf '%s' "$line" | grep -oE '[0-9]+ failed' | cut -d' ' -f1)
+  k=$(printf '%s' "$line" | grep -oE '[0-9]+ skipped' | cut -d' ' -f1)
+  passed=$((passed + p)) failed=$((failed + f)) skipped=$((skipped + ${k:-0}))
+  if [ "$3" != 0 ] && [ "$f" = 0 ]; then
+    echo "$1: exit status $3 although no test failed"
+    failed=$((failed + 1))
+  fi
+}
+
+suite() { # NAME COMMAND...
+  name=$1
+  shift
+  out=$(mktemp)
+  "$@" >"$out" 2>&1
+  status=$?
+  printf '%-14s' "$name"
+  grep -E '^([a-z]+: )?[0-9]+ passed, [0-9]+ failed' "$out" | tail -n 1 | grep . || echo "(no closing line)"
+  if [ "$status" != 0 ]; then grep -vE '^(ok|PASS)' "$out" | tail -n 60; fi
+  grep -iE '^ *skipped' "$out"
+  count "$name" "$out" "$status"
+  rm -f "$out"
+}
+
+host_tests() {
+  report=$(mktemp)
+  "$(dirname "$cbk")/tests/cbk_host_tests" -r junit -o "$report"
+  status=$?
+  cases=$(grep -c '<testcase ' "$report")
+  bad=$(grep -cE '<(failure|error) ' "$report")
+  if [ "$bad" != 0 ]; then grep -A6 -E '<(failure|error) ' "$report" | head -n 60; fi
+  rm -f "$report"
+  echo "$((cases - bad)) passed, $bad failed"
+  return $status
+}
+
+suite host host_tests
+suite lua "$cbk" run "$top/lua/run.lua"
+for script in "$top"/interop/*_interop.py; do
+  suite "$(basename "$script" .py)" /usr/bin/python3 "$script" --cbk "$cbk"
+done
+echo "$passed passed, $failed failed, $skipped skipped"
+[ "$failed" = 0 ] && [ "$passed" -gt 0 ]
