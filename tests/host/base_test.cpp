@@ -1,0 +1,151 @@
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <catch2/catch.hpp>
+
+#include "host/base/bytes.hpp"
+#include "host/base/file.hpp"
+
+using namespace cbk;
+
+namespace {
+
+class Folder {
+ public:
+  Folder() : path_(fs::temp_directory_path() / fmt::format("cbk-base-{}", getpid())) {
+    fs::create_directories(path_);
+  }
+  ~Folder() { fs::remove_all(path_); }
+  [[nodiscard]] fs::path path(const std::string& name = "") const {
+    return name.empty() ? path_ : path_ / name;
+  }
+  [[nodiscard]] std::vector<std::string> names() const {
+    std::vector<std::string> names;
+    for (const auto& entry : fs::directory_iterator(path_)) names.push_back(entry.path().filename());
+    std::sort(names.begin(), names.end());
+    return names;
+  }
+
+ private:
+  fs::path path_;
+};
+
+}  // namespace
+
+TEST_CASE("sizes as people write them", "[base]") {
+  const auto [text, bytes] = GENERATE(table<std::string, uint64_t>({{"0", 0},
+                                                                    {"4096", 4096},
+                                                                    {"10GB", 10'000'000'000},
+                                                                    {"512MiB", 512ULL << 20},
+                                                                    {"512 mib", 512ULL << 20},
+                                                                    {"256M", 256ULL << 20},
+                                                                    {"1TB", 1'000'000'000'000}}));
+  CHECK(parse_size(text) == bytes);
+}
+
+TEST_CASE("sizes that are none", "[base]") {
+  const auto* text =
+      GENERATE("", "GB", "1.5GB", "-1", "10XB", "99999999999999999999", "18446744073709551615TB");
+  CHECK_THROWS_AS(parse_size(text), Error);
+}
+
+TEST_CASE("names that were meant", "[base]") {
+  const std::vector<std::string> models = {"gpt2", "gpt2-headless", "llama", "bert"};
+  CHECK(nearest("lama", models).at(0) == "llama");
+  CHECK(nearest("gtp2", models).at(0) == "gpt2");
+  CHECK(nearest("zzzzzz", models).empty());
+}
+
+TEST_CASE("untrusted text in messages cannot break the line", "[base]") {
+  CHECK(quote("a\nb\x1b[1m") == "'a\\x0ab\\x1b[1m'");
+  CHECK(quote(std::string(500, 'x')).size() < 140);
+}
+
+TEST_CASE("a staged file appears whole or not at all", "[base]") {
+  Folder folder;
+  SECTION("committed") {
+    StagedFile file(folder.path("out"), false);
+    file.write(0, as_bytes("hello"));
+    CHECK_FALSE(fs::exists(folder.path("out")));
+    file.commit();
+    CHECK(read_file(folder.path("out")) == "hello");
+  }
+  SECTION("given up") {
+    { StagedFile(folder.path("out"), false).write(0, as_bytes("hello")); }
+  }
+  SECTION("replaced") {
+    write_file(folder.path("out"), "old", false);
+    CHECK_THROWS_WITH(write_file(folder.path("out"), "new", false), Catch::Contains("exists already"));
+    write_file(folder.path("out"), "new", true);
+    CHECK(read_file(folder.path("out")) == "new");
+  }
+  SECTION("taken by somebody else meanwhile") {
+    StagedFile file(folder.path("out"), false);
+    write_file(folder.path("out"), "theirs", false);
+    CHECK_THROWS_AS(file.commit(), Error);
+    CHECK(read_file(folder.path("out")) == "theirs");
+  }
+  SECTION("many small views are written in order") {
+    std::string text;
+    std::vector<ByteView> views;
+    for (int i = 0; i < 3000; ++i) text += fmt::format("{:04}", i);
+    for (size_t i = 0; i < text.size(); i += 4)
+      views.push_back(as_bytes(std::string_view(text).substr(i, 4)));
+    StagedFile file(folder.path("out"), false);
+    file.write(7, views);
+    file.commit();
+    CHECK(read_file(folder.path("out")).substr(7) == text);
+  }
+  for (const std::string& name : folder.names()) CHECK(name == "out");
+}
+
+TEST_CASE("a staged folder appears whole or not at all", "[base]") {
+  Folder folder;
+  SECTION("committed") {
+    StagedDirectory staged(folder.path("out/"), false);
+    write_file(staged.path() / "a", "1", false);
+    staged.commit();
+    CHECK(read_file(folder.path("out") / "a") == "1");
+  }
+  SECTION("given up") {
+    StagedDirectory staged(folder.path("out"), false);
+    write_file(staged.path() / "a", "1", false);
+  }
+  SECTION("replaced, the old content gone") {
+    fs::create_directory(folder.path("out"));
+    write_file(folder.path("out") / "old", "1", false);
+    CHECK_THROWS_WITH(StagedDirectory(folder.path("out"), false), Catch::Contains("exists already"));
+    StagedDirectory staged(folder.path("out"), true);
+    write_file(staged.path() / "new", "2", false);
+    staged.commit();
+    CHECK_FALSE(fs::exists(folder.path("out") / "old"));
+    CHECK(fs::exists(folder.path("out") / "new"));
+  }
+  for (const std::string& name : folder.names()) CHECK(name == "out");
+}
+
+TEST_CASE("what cannot be read says so", "[base]") {
+  Folder folder;
+  CHECK_THROWS_WITH(MappedFile::open(folder.path("none")),
+                    Catch::Contains("none") && Catch::Contains("No such file"));
+  CHECK_THROWS_WITH(MappedFile::open(folder.path()), Catch::Contains("directory"));
+  REQUIRE(mkfifo(folder.path("pipe").c_str(), 0600) == 0);
+  CHECK_THROWS_WITH(MappedFile::open(folder.path("pipe")), Catch::Contains("regular file"));
+  write_file(folder.path("short"), "12345", false);
+  const auto file = MappedFile::open(folder.path("short"));
+  CHECK(as_text(file->slice(1, 3, "x")) == "234");
+  CHECK_THROWS_WITH(file->slice(3, 3, "the header"),
+                    Catch::Contains("the header") && Catch::Contains("5 bytes"));
+  CHECK_THROWS_AS(file->slice(UINT64_MAX, 2, "x"), Error);
+}
+
+TEST_CASE("a full disk is found when the space is reserved", "[base]") {
+  Folder folder;
+  StagedFile file(folder.path("out"), false);
+  try {
+    file.reserve(1ULL << 55);
+    FAIL("32 PiB were reserved");
+  } catch (const Error& error) {
+    CHECK((error.code() == Errc::no_space || error.code() == Errc::io));
+  }
+}

@@ -1,0 +1,73 @@
+#include <catch2/catch.hpp>
+
+#include "host/value/value.hpp"
+
+using namespace cbk;
+
+TEST_CASE("a dict keeps the order of its keys", "[value]") {
+  Dict dict;
+  for (const char* key : {"z", "a", "m"}) dict.set(key, static_cast<int64_t>(dict.size()));
+  dict.set("z", 9);
+  REQUIRE(dict.size() == 3);
+  CHECK(dict.entries()[0].first.as_string() == "z");
+  CHECK(dict.at("z").as_int() == 9);
+  CHECK(dict.erase("a"));
+  CHECK_FALSE(dict.erase("a"));
+  CHECK(dict.at("m").as_int() == 2);
+  CHECK_THROWS_WITH(dict.at("mm"), Catch::Contains("'mm'") && Catch::Contains("near it: m"));
+}
+
+TEST_CASE("keys are equal where Python says so", "[value]") {
+  Dict dict;
+  dict.set(1, "int");
+  dict.set("1", "text");
+  dict.set(Value(), "none");
+  dict.set(Value::tuple({"a", "bc"}), "tuple");
+  dict.set(Value::tuple({"ab", "c"}), "another tuple");
+  CHECK(dict.size() == 5);
+  CHECK(dict.find(Value(1.0))->as_string() == "int");
+  CHECK(dict.find(Value(true))->as_string() == "int");
+  CHECK(dict.find(Value(1.5)) == nullptr);
+  CHECK(dict.find(Value::integer("123456789012345678901234567890")) == nullptr);
+}
+
+TEST_CASE("integers of any size", "[value]") {
+  CHECK(Value::integer("9223372036854775807").as_int() == INT64_MAX);
+  CHECK_FALSE(Value::integer("9223372036854775808").as_integer().fits);
+  CHECK_THROWS_WITH(Value::integer("9223372036854775808").as_int(), Catch::Contains("64 bits"));
+  CHECK_THROWS_AS(Value::integer("12x"), Error);
+  CHECK(Value::integer("99999999999999999999").equals(Value::integer("+99999999999999999999")));
+}
+
+TEST_CASE("the wrong kind names both kinds", "[value]") {
+  CHECK_THROWS_WITH(Value("text").as_int(), "expected an int, found str");
+  CHECK_THROWS_WITH(Value(1).as_dict(), "expected a dict, found int");
+}
+
+TEST_CASE("identity and equality", "[value]") {
+  const Value list = Value::list({1, 2});
+  CHECK(list.same(list));
+  CHECK_FALSE(list.same(Value::list({1, 2})));
+  CHECK(list.equals(Value::list({1, 2})));
+  CHECK_FALSE(list.equals(Value::tuple({1, 2})));
+  CHECK_FALSE(Value(1).equals(Value(1.0)));
+  CHECK_FALSE(Value(0.0).equals(Value(-0.0)));
+}
+
+TEST_CASE("paths find values below keys that contain dots", "[value]") {
+  Value root = Value::dict();
+  Value model = Value::dict();
+  model.as_dict().set("layers.0.weight", 7);
+  model.as_dict().set(3, "three");
+  root.as_dict().set("model", model);
+  root.as_dict().set("list", Value::list({1, Value::list({2, 3})}));
+  root.as_dict().set("a", 1);
+  root.as_dict().set("a.b", 2);
+  CHECK(find_path(root, "model.layers.0.weight")->as_int() == 7);
+  CHECK(find_path(root, "model.3")->as_string() == "three");
+  CHECK(find_path(root, "list.1.0")->as_int() == 2);
+  CHECK(find_path(root, "a.b")->as_int() == 2);
+  CHECK(find_path(root, "list.2") == nullptr);
+  CHECK(find_path(root, "model.layers") == nullptr);
+  CHECK(find_path(root, "") == &root);
+}
