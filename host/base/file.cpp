@@ -9,7 +9,10 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <chrono>
+#include <mutex>
 #include <random>
+#include <set>
 #include <utility>
 
 namespace cbk {
@@ -26,9 +29,25 @@ fs::path folder_of(const fs::path& path) {
   return parent.empty() ? fs::path(".") : parent;
 }
 
-/// "out/" names the same folder as "out".
-fs::path without_slash(fs::path path) {
-  return path.has_filename() ? path : path.parent_path();
+/// Names that must not outlive the program: temporary files and folders beside their targets.
+struct StagedNames {
+  std::timed_mutex mutex;
+  std::set<fs::path> names;
+
+  void add(const fs::path& name) {
+    const std::lock_guard lock(mutex);
+    names.insert(name);
+  }
+  void forget(const fs::path& name) {
+    const std::lock_guard lock(mutex);
+    names.erase(name);
+  }
+};
+
+/// Never destroyed: the program may end while other threads still write.
+StagedNames& staged_names() {
+  static auto* names = new StagedNames;
+  return *names;
 }
 
 void refuse_existing(const fs::path& target, bool overwrite) {
@@ -127,13 +146,16 @@ StagedFile::StagedFile(fs::path target, bool overwrite) : target_(std::move(targ
   if (fd_.get() < 0) {
     if (errno != EOPNOTSUPP && errno != EISDIR && errno != EINVAL) fail_errno("write into", folder.string());
     temporary_ = sibling(target_);
+    staged_names().add(temporary_);
     fd_ = FileDescriptor(::open(temporary_.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
     if (fd_.get() < 0) fail_errno("create", temporary_.string());
   }
 }
 
 StagedFile::~StagedFile() {
-  if (fd_.get() >= 0 && !temporary_.empty()) ::unlink(temporary_.c_str());
+  if (temporary_.empty()) return;
+  if (fd_.get() >= 0) ::unlink(temporary_.c_str());
+  staged_names().forget(temporary_);
 }
 
 fs::path StagedFile::working_path() const {
@@ -202,6 +224,7 @@ void StagedFile::commit() {
       return;
     }
     fs::path temporary = sibling(target_);
+    staged_names().add(temporary);
     if (::linkat(AT_FDCWD, self.c_str(), AT_FDCWD, temporary.c_str(), AT_SYMLINK_FOLLOW) != 0) {
       fail_errno("create", temporary.string());
     }
@@ -209,13 +232,15 @@ void StagedFile::commit() {
   }
   if (!overwrite_) refuse_existing(target_, false);
   if (::rename(temporary_.c_str(), target_.c_str()) != 0) fail_errno("create", target_.string());
+  staged_names().forget(temporary_);
   temporary_.clear();
   fd_ = FileDescriptor();
 }
 
 StagedDirectory::StagedDirectory(fs::path target, bool overwrite)
-    : target_(without_slash(std::move(target))), temporary_(sibling(target_)), overwrite_(overwrite) {
+    : target_(std::move(target)), temporary_(sibling(target_)), overwrite_(overwrite) {
   refuse_existing(target_, overwrite);
+  staged_names().add(temporary_);
   if (::mkdir(temporary_.c_str(), 0777) != 0) fail_errno("create", temporary_.string());
 }
 
@@ -226,7 +251,9 @@ StagedDirectory::StagedDirectory(StagedDirectory&& other) noexcept
 
 StagedDirectory::~StagedDirectory() {
   std::error_code ignored;
-  if (!temporary_.empty()) fs::remove_all(temporary_, ignored);
+  if (temporary_.empty()) return;
+  fs::remove_all(temporary_, ignored);
+  staged_names().forget(temporary_);
 }
 
 void StagedDirectory::commit() {
@@ -240,9 +267,19 @@ void StagedDirectory::commit() {
     if (!old.empty()) ::rename(old.c_str(), target_.c_str());
     fail_errno("create", target_.string(), reason);
   }
+  staged_names().forget(temporary_);
   temporary_.clear();
   std::error_code ignored;
   if (!old.empty()) fs::remove_all(old, ignored);
+}
+
+void remove_staged_files() noexcept {
+  StagedNames& staged = staged_names();
+  // A thread that stands still in the middle of a change must not keep the program from ending.
+  const std::unique_lock lock(staged.mutex, std::chrono::milliseconds(200));
+  if (!lock.owns_lock()) return;
+  std::error_code ignored;
+  for (const fs::path& name : staged.names) fs::remove_all(name, ignored);
 }
 
 }  // namespace cbk

@@ -125,6 +125,13 @@ class Value {
   [[nodiscard]] const Tensor& as_tensor() const;
   [[nodiscard]] Object& as_object() const;
 
+  /// The shared node itself (T: Sequence, Dict, const TensorLeaf, ByteString, Object); nullptr for another kind.
+  template <typename T>
+  [[nodiscard]] std::shared_ptr<T> node() const {
+    const auto* node = std::get_if<std::shared_ptr<T>>(&data_);
+    return node == nullptr ? nullptr : *node;
+  }
+
   /// A dict with text keys may be asked directly: the value, or nullptr.
   [[nodiscard]] const Value* find(std::string_view key) const;
 
