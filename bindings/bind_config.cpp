@@ -1,0 +1,77 @@
+// cbk.config: YAML and JSON to Dicts and back.
+#include "bindings/modules.hpp"
+#include "host/base/file.hpp"
+#include "host/config/config.hpp"
+#include "host/value/json.hpp"
+
+namespace cbk::lua {
+namespace {
+
+int load(lua_State* L) {
+  push(L, load_config(check_path(L, 1)));
+  return 1;
+}
+
+int parse(lua_State* L) {
+  push(L, parse_config(check_string(L, 1), parse_config_format(check_string(L, 2))));
+  return 1;
+}
+
+ConfigWriteOptions write_options(const Options& options) {
+  ConfigWriteOptions out;
+  out.indent = static_cast<int>(options.integer("indent", 2, 9).value_or(out.indent));
+  out.sort_keys = options.flag("sort");
+  return out;
+}
+
+int dump(lua_State* L) {
+  const Options options(L, 3, {"indent", "sort"});
+  push(L, std::string_view(
+              dump_config(to_value(L, 1), parse_config_format(check_string(L, 2)), write_options(options))));
+  return 1;
+}
+
+int save(lua_State* L) {
+  const Options options(L, 3, {"overwrite", "format", "indent", "sort"});
+  const fs::path path = check_path(L, 2);
+  const std::string format = options.text("format");
+  const auto by_name = config_format_of(path);
+  if (format.empty() && !by_name) {
+    fail(Errc::usage, "cannot tell the format of '{}' from its name; say format = \"yaml\" or \"json\"",
+         path.string());
+  }
+  const std::string text = within(path.string(), [&] {
+    return dump_config(to_value(L, 1), format.empty() ? *by_name : parse_config_format(format),
+                       write_options(options));
+  });
+  write_file(path, text, options.flag("overwrite"));
+  return 0;
+}
+
+/// `cbk.json(value, { indent = })`: JSON for machines; `python` writes NaN and Infinity.
+int json(lua_State* L) {
+  const Options options(L, 2, {"indent", "python", "ascii"});
+  JsonWriteOptions out;
+  out.indent = static_cast<int>(options.integer("indent", 0, 9).value_or(-1));
+  out.python = options.flag("python");
+  out.ascii = options.flag("ascii");
+  push(L, std::string_view(to_json(to_value(L, 1), out)));
+  return 1;
+}
+
+}  // namespace
+
+void bind_config(lua_State* L) {
+  static const luaL_Reg functions[] = {{"load", guarded<load>},
+                                       {"parse", guarded<parse>},
+                                       {"dump", guarded<dump>},
+                                       {"save", guarded<save>},
+                                       {nullptr, nullptr}};
+  lua_newtable(L);
+  set_functions(L, functions);
+  lua_setfield(L, -2, "config");
+  static const luaL_Reg module_functions[] = {{"json", guarded<json>}, {nullptr, nullptr}};
+  set_functions(L, module_functions);
+}
+
+}  // namespace cbk::lua

@@ -1,0 +1,114 @@
+// Dict: an ordered map. Indexing is always data; what one does with it are functions of the module
+// (bind_tree.cpp).
+#include "bindings/containers.hpp"
+#include "bindings/kind.hpp"
+#include "bindings/modules.hpp"
+
+namespace cbk::lua {
+namespace {
+
+int dict_index(lua_State* L) {
+  const auto dict = check<Dict>(L, 1);
+  const Value* value =
+      lua_type(L, 2) == LUA_TSTRING ? dict->find(check_string(L, 2)) : dict->find(key_at(L, 2));
+  if (value == nullptr) {
+    lua_pushnil(L);
+  } else {
+    push(L, *value);
+  }
+  return 1;
+}
+
+int dict_newindex(lua_State* L) {
+  const auto dict = check<Dict>(L, 1);
+  Value key = key_at(L, 2);
+  if (lua_isnil(L, 3)) {
+    dict->erase(key);
+  } else {
+    Value value = within(quote(key_text(key)), [&] { return to_value(L, 3); });
+    dict->set(std::move(key), std::move(value));
+  }
+  return 0;
+}
+
+int dict_len(lua_State* L) {
+  lua_pushnumber(L, static_cast<double>(check<Dict>(L, 1)->size()));
+  return 1;
+}
+
+int dict_tostring(lua_State* L) {
+  const size_t size = check<Dict>(L, 1)->size();
+  push(L, std::string_view(fmt::format("Dict ({} {})", size, size == 1 ? "entry" : "entries")));
+  return 1;
+}
+
+Dict::Kind dict_kind(std::string_view name) {
+  if (name == "dict") return Dict::Kind::dict;
+  if (name == "ordereddict") return Dict::Kind::ordered;
+  fail(Errc::usage, "unknown kind of dict {}; known: dict, ordereddict", quote(name));
+}
+
+/// { {key, value}, … }: the way to write an ordered Dict in Lua.
+void fill_from_pairs(lua_State* L, int index, Dict& dict) {
+  const auto count = static_cast<int>(lua_objlen(L, index));
+  for (int i = 1; i <= count; ++i) {
+    lua_rawgeti(L, index, i);
+    if (!lua_istable(L, -1) || lua_objlen(L, -1) != 2) {
+      fail_argument(L, index, fmt::format("a list of {{key, value}} pairs expected; item {} is not one", i));
+    }
+    lua_rawgeti(L, -1, 1);
+    Value key = key_at(L, lua_gettop(L));
+    lua_rawgeti(L, -2, 2);
+    Value value = within(quote(key_text(key)), [&] { return to_value(L, -1); });
+    dict.set(std::move(key), std::move(value));
+    lua_pop(L, 3);
+  }
+}
+
+int make_dict(lua_State* L) {
+  const auto source = test<Dict>(L, 1);
+  auto dict = std::make_shared<Dict>(source ? source->kind : Dict::Kind::dict);
+  if (!lua_isnoneornil(L, 2)) dict->kind = dict_kind(check_string(L, 2));
+  if (source) {
+    dict->attributes = source->attributes;
+    for (const auto& [key, value] : source->entries()) dict->set(key, value);
+  } else if (lua_istable(L, 1) && lua_objlen(L, 1) > 0) {
+    fill_from_pairs(L, 1, *dict);
+  } else if (lua_istable(L, 1)) {
+    lua_pushnil(L);
+    const bool empty = lua_next(L, 1) == 0;
+    lua_settop(L, 1);
+    if (!empty) {
+      const Value value = to_value(L, 1);
+      for (const auto& [key, item] : value.as_dict().entries()) dict->set(key, item);
+    }
+  } else if (!lua_isnoneornil(L, 1)) {
+    fail_type(L, 1, "table or Dict");
+  }
+  push(L, std::move(dict));
+  return 1;
+}
+
+}  // namespace
+
+Value key_at(lua_State* L, int index) {
+  if (lua_isnoneornil(L, index)) fail(Errc::usage, "nil cannot be a key (Python's None is cbk.null)");
+  Value key = to_value(L, index);
+  if (key.is(Value::Kind::dict) || key.is(Value::Kind::tensor) || key.is(Value::Kind::object) ||
+      (key.is(Value::Kind::sequence) && key.as_sequence().kind != Sequence::Kind::tuple)) {
+    fail(Errc::usage, "a {} cannot be a key", kind_of(key));
+  }
+  return key;
+}
+
+void bind_dict(lua_State* L) {
+  static const luaL_Reg metamethods[] = {{"__newindex", guarded<dict_newindex>},
+                                         {"__len", guarded<dict_len>},
+                                         {"__tostring", guarded<dict_tostring>},
+                                         {nullptr, nullptr}};
+  register_type<Dict>(L, {.metamethods = metamethods, .index = guarded<dict_index>});
+  static const luaL_Reg functions[] = {{"dict", guarded<make_dict>}, {nullptr, nullptr}};
+  set_functions(L, functions);
+}
+
+}  // namespace cbk::lua

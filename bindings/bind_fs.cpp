@@ -1,0 +1,136 @@
+// cbk.fs: files and folders, for scripts that arrange inputs and outputs.
+#include <algorithm>
+#include <cerrno>
+#include <cstdlib>
+
+#include "bindings/modules.hpp"
+#include "host/base/file.hpp"
+
+namespace cbk::lua {
+namespace {
+
+[[noreturn]] void fail_with(std::string_view action, const fs::path& path, const std::error_code& error) {
+  fail_errno(action, path.string(), error.value());
+}
+
+int push_path(lua_State* L, const fs::path& path) {
+  push(L, std::string_view(path.native()));
+  return 1;
+}
+
+int exists(lua_State* L) {
+  std::error_code ignored;
+  lua_pushboolean(L, fs::exists(check_path(L, 1), ignored));
+  return 1;
+}
+
+int is_dir(lua_State* L) {
+  std::error_code ignored;
+  lua_pushboolean(L, fs::is_directory(check_path(L, 1), ignored));
+  return 1;
+}
+
+int make_dir(lua_State* L) {
+  const fs::path path = check_path(L, 1);
+  std::error_code error;
+  fs::create_directories(path, error);
+  if (error) fail_with("create the folder", path, error);
+  return 0;
+}
+
+int list(lua_State* L) {
+  const fs::path path = check_path(L, 1);
+  std::error_code error;
+  std::vector<std::string> names;
+  for (auto it = fs::directory_iterator(path, error); !error && it != fs::directory_iterator();
+       it.increment(error)) {
+    names.push_back(it->path().filename().string());
+  }
+  if (error) fail_with("list", path, error);
+  std::sort(names.begin(), names.end());
+  push_strings(L, names);
+  return 1;
+}
+
+int read(lua_State* L) {
+  push(L, std::string_view(read_file(check_path(L, 1))));
+  return 1;
+}
+
+int write(lua_State* L) {
+  const Options options(L, 3, {"overwrite"});
+  write_file(check_path(L, 1), check_string(L, 2), options.flag("overwrite"));
+  return 0;
+}
+
+int size(lua_State* L) {
+  const fs::path path = check_path(L, 1);
+  std::error_code error;
+  const uintmax_t bytes = fs::file_size(path, error);
+  if (error) fail_with("look at", path, error);
+  push_unsigned(L, bytes);
+  return 1;
+}
+
+int remove(lua_State* L) {
+  const fs::path path = check_path(L, 1);
+  const Options options(L, 2, {"recursive"});
+  std::error_code error;
+  if (options.flag("recursive")) {
+    fs::remove_all(path, error);
+  } else {
+    fs::remove(path, error);
+  }
+  if (error) fail_with("remove", path, error);
+  return 0;
+}
+
+/// A new empty folder below $TMPDIR.
+int temp_dir(lua_State* L) {
+  std::error_code error;
+  fs::path pattern = fs::temp_directory_path(error);
+  if (error) fail_with("find the folder for temporary files", "", error);
+  std::string name = (pattern / "cbk-XXXXXX").string();
+  if (::mkdtemp(name.data()) == nullptr) fail_errno("create a folder like", name);
+  return push_path(L, name);
+}
+
+int join(lua_State* L) {
+  fs::path path = check_path(L, 1);
+  for (int i = 2; i <= lua_gettop(L); ++i) path /= check_path(L, i);
+  return push_path(L, path);
+}
+
+int basename(lua_State* L) {
+  return push_path(L, check_path(L, 1).filename());
+}
+
+int dirname(lua_State* L) {
+  const fs::path parent = check_path(L, 1).parent_path();
+  return push_path(L, parent.empty() ? fs::path(".") : parent);
+}
+
+int absolute(lua_State* L) {
+  std::error_code error;
+  const fs::path path = check_path(L, 1);
+  const fs::path full = fs::absolute(path, error);
+  if (error) fail_with("find", path, error);
+  return push_path(L, full.lexically_normal());
+}
+
+}  // namespace
+
+void bind_fs(lua_State* L) {
+  static const luaL_Reg functions[] = {{"exists", guarded<exists>},     {"is_dir", guarded<is_dir>},
+                                       {"mkdir", guarded<make_dir>},    {"list", guarded<list>},
+                                       {"read", guarded<read>},         {"write", guarded<write>},
+                                       {"size", guarded<size>},         {"remove", guarded<remove>},
+                                       {"temp_dir", guarded<temp_dir>}, {"join", guarded<join>},
+                                       {"basename", guarded<basename>}, {"dirname", guarded<dirname>},
+                                       {"absolute", guarded<absolute>}, {nullptr, nullptr}};
+  lua_newtable(L);
+  set_functions(L, functions);
+  lua_setfield(L, -2, "fs");
+}
+
+}  // namespace cbk::lua

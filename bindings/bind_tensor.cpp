@@ -1,0 +1,499 @@
+// Tensor: a lazy tensor expression. Every method that makes one returns at once; only tolist, item, stats,
+// hex, sha256 and ptr read.
+#include <algorithm>
+
+#include "bindings/elements.hpp"
+#include "bindings/kind.hpp"
+#include "bindings/modules.hpp"
+#include "host/tensor/summary.hpp"
+
+namespace cbk::lua {
+
+/// Keeps the bytes behind `t:ptr()`.
+struct Anchor {
+  Tensor tensor;
+  Bytes copy;
+};
+template <>
+struct TypeName<Anchor> {
+  static constexpr const char* value = "Anchor";
+};
+
+namespace {
+
+using LeafPtr = std::shared_ptr<const TensorLeaf>;
+
+const Tensor& self(lua_State* L) {
+  return check<const TensorLeaf>(L, 1)->tensor;
+}
+
+/// A new tensor made from the one at position 1: an ndarray stays an ndarray, a parameter becomes a tensor.
+int result(lua_State* L, Tensor tensor) {
+  const auto source = test<const TensorLeaf>(L, 1);
+  TensorLeaf leaf{std::move(tensor)};
+  const bool is_numpy =
+      source && (source->role == TensorLeaf::Role::ndarray || source->role == TensorLeaf::Role::np_scalar);
+  if (is_numpy) leaf.role = TensorLeaf::Role::ndarray;
+  push(L, LeafPtr(std::make_shared<const TensorLeaf>(std::move(leaf))));
+  return 1;
+}
+
+int push_extents(lua_State* L, const Shape& shape) {
+  lua_createtable(L, static_cast<int>(shape.size()), 0);
+  for (size_t i = 0; i < shape.size(); ++i) {
+    push_integer(L, shape[i]);
+    lua_rawseti(L, -2, static_cast<int>(i + 1));
+  }
+  return 1;
+}
+
+// --- facts
+
+int shape(lua_State* L) {
+  return push_extents(L, self(L).shape());
+}
+
+int numel(lua_State* L) {
+  push_integer(L, self(L).numel());
+  return 1;
+}
+
+int dim(lua_State* L) {
+  push_integer(L, self(L).dim());
+  return 1;
+}
+
+int nbytes(lua_State* L) {
+  push_unsigned(L, self(L).nbytes());
+  return 1;
+}
+
+int storage(lua_State* L) {
+  const View* view = self(L).view();
+  if (view == nullptr) return 0;
+  const uint32_t itemsize = size_of(view->dtype);
+  const Storage::Place place = view->storage->place();
+  lua_createtable(L, 0, 6);
+  // The address tells who shares with whom; user-space addresses are exact as numbers.
+  set_integer(L, "id", reinterpret_cast<uintptr_t>(view->storage.get()));
+  set_integer(L, "offset", static_cast<uint64_t>(view->offset));
+  set_integer(L, "numel", view->storage->size() / itemsize);
+  push_extents(L, view->strides);
+  lua_setfield(L, -2, "stride");
+  if (!place.file.empty()) {
+    set_field(L, "file", place.file);
+    set_integer(L, "position", place.offset + static_cast<uint64_t>(view->offset) * itemsize);
+  }
+  return 1;
+}
+
+int same(lua_State* L) {
+  lua_pushboolean(L, self(L).same_data(check<const TensorLeaf>(L, 2)->tensor));
+  return 1;
+}
+
+int tensor_index(lua_State* L) {
+  const auto leaf = check<const TensorLeaf>(L, 1);
+  const std::string_view key = check_string(L, 2);
+  if (key == "dtype") {
+    push(L, name_of(leaf->tensor.dtype()));
+  } else if (key == "role") {
+    push(L, role_name(leaf->role));
+  } else if (key == "requires_grad") {
+    lua_pushboolean(L, leaf->requires_grad);
+  } else {
+    lua_pushnil(L);
+  }
+  return 1;
+}
+
+int tensor_tostring(lua_State* L) {
+  const auto leaf = check<const TensorLeaf>(L, 1);
+  const bool is_tensor = leaf->role == TensorLeaf::Role::tensor;
+  push(L, std::string_view(fmt::format("Tensor {} {}{}", name_of(leaf->tensor.dtype()),
+                                       to_string(leaf->tensor.shape()),
+                                       is_tensor ? "" : fmt::format(" ({})", role_name(leaf->role)))));
+  return 1;
+}
+
+// --- views and arithmetic
+
+int reshape(lua_State* L) {
+  return result(L, self(L).reshape(check_integers(L, 2)));
+}
+
+int permute(lua_State* L) {
+  return result(L, self(L).permute(check_integers(L, 2)));
+}
+
+int transpose(lua_State* L) {
+  return result(L, self(L).transpose(check_integer(L, 2), check_integer(L, 3)));
+}
+
+int slice(lua_State* L) {
+  const int64_t start = opt_integer(L, 3, 0);
+  const int64_t stop = opt_integer(L, 4, INT64_MAX);
+  return result(L, self(L).slice(check_integer(L, 2), start, stop, opt_integer(L, 5, 1)));
+}
+
+int64_t dim_at(lua_State* L, int index, const Tensor& tensor) {
+  const int64_t value = check_integer(L, index);
+  if (value < -tensor.dim() || value >= tensor.dim()) {
+    fail(Errc::shape, "dim {} of a tensor with the shape {}", value, to_string(tensor.shape()));
+  }
+  return value < 0 ? value + tensor.dim() : value;
+}
+
+int select(lua_State* L) {
+  const Tensor& tensor = self(L);
+  const int64_t along = dim_at(L, 2, tensor);
+  const int64_t extent = tensor.shape()[static_cast<size_t>(along)];
+  int64_t index = check_integer(L, 3);
+  if (index < -extent || index >= extent) {
+    fail(Errc::shape, "index {} in dim {} of a tensor with the shape {}", index, along,
+         to_string(tensor.shape()));
+  }
+  if (index < 0) index += extent;
+  Shape rest = tensor.shape();
+  rest.erase(rest.begin() + along);
+  return result(L, tensor.slice(along, index, index + 1).reshape(rest));
+}
+
+int expand(lua_State* L) {
+  return result(L, self(L).expand(check_integers(L, 2)));
+}
+
+int flip(lua_State* L) {
+  return result(L, self(L).flip(check_integer(L, 2)));
+}
+
+int index_select(lua_State* L) {
+  return result(L, self(L).index_select(check_integer(L, 2), check_integers(L, 3)));
+}
+
+int split(lua_State* L) {
+  const Tensor& tensor = self(L);
+  const int64_t along = lua_isnoneornil(L, 3) ? 0 : dim_at(L, 3, tensor);
+  if (tensor.dim() == 0) fail(Errc::shape, "a tensor without dims cannot be split");
+  const int64_t extent = tensor.shape()[static_cast<size_t>(along)];
+  std::vector<int64_t> sizes;
+  if (const auto size = to_integer(L, 2)) {
+    if (*size <= 0) fail_argument(L, 2, "the size of a part must be positive");
+    for (int64_t at = 0; at < extent; at += *size) sizes.push_back(std::min(*size, extent - at));
+  } else {
+    sizes = check_integers(L, 2);
+  }
+  int64_t total = 0;
+  for (const int64_t size : sizes) {
+    if (size < 0 || size > extent - total) total = extent;  // too much: told below
+    total += size < 0 ? 1 : size;
+  }
+  if (total != extent) {
+    fail(Errc::shape, "parts {} do not fill dim {} of the shape {}", to_string(sizes), along,
+         to_string(tensor.shape()));
+  }
+  lua_createtable(L, static_cast<int>(sizes.size()), 0);
+  int64_t at = 0;
+  int position = 0;
+  for (const int64_t size : sizes) {
+    result(L, tensor.slice(along, at, at + size));
+    lua_rawseti(L, -2, ++position);
+    at += size;
+  }
+  return 1;
+}
+
+int to(lua_State* L) {
+  return result(L, self(L).cast(check_dtype(L, 2)));
+}
+
+int affine(lua_State* L) {
+  const double term = lua_isnoneornil(L, 3) ? 0 : check_number(L, 3);
+  return result(L, self(L).affine(check_number(L, 2), term));
+}
+
+int replace_nan(lua_State* L) {
+  return result(L, self(L).replace_nan(check_number(L, 2)));
+}
+
+int add(lua_State* L) {
+  return result(L, self(L).add(check<const TensorLeaf>(L, 2)->tensor));
+}
+
+int matmul(lua_State* L) {
+  return result(L, self(L).matmul(check<const TensorLeaf>(L, 2)->tensor));
+}
+
+/// `t:as{ role =, requires_grad = }`: the same data in another role, as a new leaf.
+int as(lua_State* L) {
+  const auto source = check<const TensorLeaf>(L, 1);
+  const Options options(L, 2, {"role", "requires_grad"});
+  TensorLeaf leaf = *source;
+  const std::string role = options.text("role", role_name(leaf.role));
+  using Role = TensorLeaf::Role;
+  const Role roles[] = {Role::tensor, Role::parameter, Role::ndarray, Role::np_scalar};
+  const auto* found =
+      std::find_if(std::begin(roles), std::end(roles), [&](Role r) { return role_name(r) == role; });
+  if (found == std::end(roles)) {
+    fail(Errc::usage, "unknown role {}; known: tensor, parameter, ndarray, np_scalar", quote(role));
+  }
+  leaf.role = *found;
+  const bool can_require = leaf.role == Role::tensor || leaf.role == Role::parameter;
+  leaf.requires_grad = options.flag("requires_grad", can_require && leaf.requires_grad);
+  push(L, LeafPtr(std::make_shared<const TensorLeaf>(std::move(leaf))));
+  return 1;
+}
+
+// --- operators
+
+int operator_add(lua_State* L) {
+  const auto a = test<const TensorLeaf>(L, 1);
+  const auto b = test<const TensorLeaf>(L, 2);
+  if (a && b) return result(L, a->tensor.add(b->tensor));
+  return result(L, a ? a->tensor.affine(1, check_number(L, 2)) : b->tensor.affine(1, check_number(L, 1)));
+}
+
+int operator_sub(lua_State* L) {
+  const auto a = test<const TensorLeaf>(L, 1);
+  const auto b = test<const TensorLeaf>(L, 2);
+  if (a && b) return result(L, a->tensor.add(b->tensor.affine(-1, 0)));
+  return result(L, a ? a->tensor.affine(1, -check_number(L, 2)) : b->tensor.affine(-1, check_number(L, 1)));
+}
+
+int operator_mul(lua_State* L) {
+  const auto a = test<const TensorLeaf>(L, 1);
+  const auto b = test<const TensorLeaf>(L, 2);
+  if (a && b) return result(L, a->tensor.multiply(b->tensor));
+  return result(L, a ? a->tensor.affine(check_number(L, 2), 0) : b->tensor.affine(check_number(L, 1), 0));
+}
+
+int operator_div(lua_State* L) {
+  const auto a = test<const TensorLeaf>(L, 1);
+  if (!a || is<const TensorLeaf>(L, 2)) fail(Errc::usage, "a tensor can be divided by a number only");
+  return result(L, a->tensor.affine(1 / check_number(L, 2), 0));
+}
+
+int operator_neg(lua_State* L) {
+  return result(L, self(L).affine(-1, 0));
+}
+
+// --- reading
+
+int tolist(lua_State* L) {
+  push_elements(L, self(L));
+  return 1;
+}
+
+int item(lua_State* L) {
+  const Tensor& tensor = self(L);
+  if (tensor.numel() != 1) fail(Errc::shape, "item() of a tensor with {} elements", tensor.numel());
+  push_elements(L, tensor.reshape({}));
+  return 1;
+}
+
+int stats(lua_State* L) {
+  const Statistics statistics = cbk::statistics(self(L));
+  lua_createtable(L, 0, 8);
+  set_number(L, "min", statistics.min);
+  set_number(L, "max", statistics.max);
+  set_number(L, "mean", statistics.mean);
+  set_number(L, "std", statistics.std);
+  set_integer(L, "nan", static_cast<uint64_t>(statistics.nan));
+  set_integer(L, "inf", static_cast<uint64_t>(statistics.inf));
+  set_integer(L, "zeros", static_cast<uint64_t>(statistics.zeros));
+  set_integer(L, "numel", static_cast<uint64_t>(statistics.numel));
+  return 1;
+}
+
+int hex(lua_State* L) {
+  constexpr uint64_t limit = 16ULL << 20;
+  push(L, std::string_view(to_hex(self(L).to_bytes(limit))));
+  return 1;
+}
+
+int sha256(lua_State* L) {
+  push(L, std::string_view(cbk::sha256(self(L))));
+  return 1;
+}
+
+const char* pointer_type(DType dtype) {
+  switch (dtype) {
+    case DType::boolean:
+      return "const bool *";
+    case DType::int8:
+      return "const int8_t *";
+    case DType::int16:
+      return "const int16_t *";
+    case DType::int32:
+      return "const int32_t *";
+    case DType::int64:
+      return "const int64_t *";
+    case DType::uint32:
+      return "const uint32_t *";
+    case DType::uint64:
+      return "const uint64_t *";
+    case DType::float32:
+      return "const float *";
+    case DType::float64:
+      return "const double *";
+    case DType::complex64:
+      return "const complex float *";
+    case DType::complex128:
+      return "const complex double *";
+    default:
+      return size_of(dtype) == 2 ? "const uint16_t *" : "const uint8_t *";  // narrow floats as their bits
+  }
+}
+
+int ptr(lua_State* L) {
+  auto anchor = std::make_shared<Anchor>();
+  anchor->tensor = self(L);
+  const View* view = anchor->tensor.view();
+  const ByteView mapped = view != nullptr && view->strides == contiguous_strides(view->shape)
+                              ? view->storage->view()
+                              : ByteView();
+  const std::byte* address = nullptr;
+  if (!mapped.empty()) {
+    address = mapped.data() + static_cast<uint64_t>(view->offset) * size_of(view->dtype);
+  } else {
+    anchor->copy = anchor->tensor.to_bytes();
+    address = anchor->copy.data();
+  }
+  push_pointer(L, pointer_type(anchor->tensor.dtype()), address);
+  push(L, std::move(anchor));
+  return 2;
+}
+
+// --- functions of the module
+
+int make_tensor(lua_State* L) {
+  const Options options(L, 2, {"dtype", "shape"});
+  std::optional<Shape> shape;
+  if (options.has("shape")) {
+    options.push("shape");
+    shape = check_integers(L, lua_gettop(L));
+  }
+  push(L, tensor_from(L, 1, options.dtype("dtype", DType::float32), shape));
+  return 1;
+}
+
+int make_full(lua_State* L) {
+  const Options options(L, 3, {"dtype"});
+  const DType dtype = options.dtype("dtype", DType::float32);
+  push(L, Tensor::full_bytes(dtype, check_integers(L, 1), element_bytes(L, 2, dtype)));
+  return 1;
+}
+
+int make_randn(lua_State* L) {
+  const Options options(L, 2, {"mean", "std", "seed", "dtype"});
+  const DType dtype = options.dtype("dtype", DType::float32);
+  const auto seed = static_cast<uint64_t>(options.integer("seed", 0, INT64_MAX).value_or(0));
+  const DType made = dtype == DType::float64 ? dtype : DType::float32;
+  const Tensor tensor =
+      Tensor::normal(made, check_integers(L, 1), options.number("mean", 0), options.number("std", 1), seed);
+  push(L, tensor.cast(dtype));
+  return 1;
+}
+
+int make_tril(lua_State* L) {
+  const Options options(L, 2, {"dtype"});
+  push(L, Tensor::lower_triangle(options.dtype("dtype", DType::float32), check_integers(L, 1)));
+  return 1;
+}
+
+std::vector<Tensor> tensors_at(lua_State* L, int index) {
+  std::vector<Tensor> out;
+  if (const auto list = test<Sequence>(L, index)) {
+    for (const Value& item : list->items) out.push_back(item.as_tensor());
+    return out;
+  }
+  if (!lua_istable(L, index)) fail_type(L, index, "list of tensors");
+  const auto count = static_cast<int>(lua_objlen(L, index));
+  for (int i = 1; i <= count; ++i) {
+    lua_rawgeti(L, index, i);
+    const auto leaf = test<const TensorLeaf>(L, -1);
+    if (!leaf)
+      fail_argument(L, index, fmt::format("tensors expected, got {} at position {}", type_name(L, -1), i));
+    out.push_back(leaf->tensor);
+    lua_pop(L, 1);
+  }
+  return out;
+}
+
+int cat(lua_State* L) {
+  push(L, Tensor::concat(tensors_at(L, 1), opt_integer(L, 2, 0)));
+  return 1;
+}
+
+int stack(lua_State* L) {
+  push(L, Tensor::stack(tensors_at(L, 1), opt_integer(L, 2, 0)));
+  return 1;
+}
+
+/// `cbk.dtype("half")`: its facts, or an error that lists the known names.
+int dtype_facts(lua_State* L) {
+  const DType dtype = check_dtype(L, 1);
+  lua_createtable(L, 0, 4);
+  set_field(L, "name", name_of(dtype));
+  set_integer(L, "size", size_of(dtype));
+  set_boolean(L, "floating", is_floating(dtype));
+  set_boolean(L, "integer", is_integer(dtype));
+  return 1;
+}
+
+}  // namespace
+
+void push(lua_State* L, const Tensor& tensor) {
+  push(L, LeafPtr(std::make_shared<const TensorLeaf>(TensorLeaf{tensor})));
+}
+
+void bind_tensor(lua_State* L) {
+  static const luaL_Reg methods[] = {{"shape", guarded<shape>},
+                                     {"numel", guarded<numel>},
+                                     {"dim", guarded<dim>},
+                                     {"nbytes", guarded<nbytes>},
+                                     {"storage", guarded<storage>},
+                                     {"same", guarded<same>},
+                                     {"reshape", guarded<reshape>},
+                                     {"permute", guarded<permute>},
+                                     {"transpose", guarded<transpose>},
+                                     {"slice", guarded<slice>},
+                                     {"select", guarded<select>},
+                                     {"expand", guarded<expand>},
+                                     {"flip", guarded<flip>},
+                                     {"index_select", guarded<index_select>},
+                                     {"split", guarded<split>},
+                                     {"to", guarded<to>},
+                                     {"affine", guarded<affine>},
+                                     {"replace_nan", guarded<replace_nan>},
+                                     {"add", guarded<add>},
+                                     {"matmul", guarded<matmul>},
+                                     {"as", guarded<as>},
+                                     {"tolist", guarded<tolist>},
+                                     {"item", guarded<item>},
+                                     {"stats", guarded<stats>},
+                                     {"hex", guarded<hex>},
+                                     {"sha256", guarded<sha256>},
+                                     {"ptr", guarded<ptr>},
+                                     {nullptr, nullptr}};
+  static const luaL_Reg metamethods[] = {{"__tostring", guarded<tensor_tostring>},
+                                         {"__add", guarded<operator_add>},
+                                         {"__sub", guarded<operator_sub>},
+                                         {"__mul", guarded<operator_mul>},
+                                         {"__div", guarded<operator_div>},
+                                         {"__unm", guarded<operator_neg>},
+                                         {nullptr, nullptr}};
+  register_type<const TensorLeaf>(L, {methods, metamethods, guarded<tensor_index>});
+  register_type<Anchor>(L, {});
+  static const luaL_Reg functions[] = {{"tensor", guarded<make_tensor>},
+                                       {"full", guarded<make_full>},
+                                       {"randn", guarded<make_randn>},
+                                       {"tril", guarded<make_tril>},
+                                       {"cat", guarded<cat>},
+                                       {"stack", guarded<stack>},
+                                       {"dtype", guarded<dtype_facts>},
+                                       {nullptr, nullptr}};
+  set_functions(L, functions);
+}
+
+}  // namespace cbk::lua

@@ -1,0 +1,41 @@
+// cbk.terminal: what kind of thing stdin, stdout and stderr are.
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include "bindings/modules.hpp"
+
+namespace cbk::lua {
+namespace {
+
+int descriptor(lua_State* L) {
+  const std::string_view name = lua_isnoneornil(L, 1) ? "stdout" : check_string(L, 1);
+  if (name == "stdin") return STDIN_FILENO;
+  if (name == "stdout") return STDOUT_FILENO;
+  if (name == "stderr") return STDERR_FILENO;
+  fail_argument(L, 1, "stdin, stdout or stderr expected");
+}
+
+int is_tty(lua_State* L) {
+  lua_pushboolean(L, ::isatty(descriptor(L)));
+  return 1;
+}
+
+/// Columns, or nil where there is no terminal.
+int width(lua_State* L) {
+  winsize size{};
+  if (::ioctl(descriptor(L), TIOCGWINSZ, &size) != 0 || size.ws_col == 0) return 0;
+  lua_pushinteger(L, size.ws_col);
+  return 1;
+}
+
+}  // namespace
+
+void bind_terminal(lua_State* L) {
+  static const luaL_Reg functions[] = {
+      {"is_tty", guarded<is_tty>}, {"width", guarded<width>}, {nullptr, nullptr}};
+  lua_newtable(L);
+  set_functions(L, functions);
+  lua_setfield(L, -2, "terminal");
+}
+
+}  // namespace cbk::lua

@@ -1,0 +1,92 @@
+// Small functions over text: byte sizes, globs, the nearest names, and errors.
+#include <cstdio>
+
+#include "bindings/modules.hpp"
+#include "host/base/bytes.hpp"
+#include "host/base/glob.hpp"
+
+namespace cbk::lua {
+
+template <>
+struct TypeName<const Glob> {
+  static constexpr const char* value = "Glob";
+};
+
+namespace {
+
+int parse_size_text(lua_State* L) {
+  push_unsigned(L, lua_type(L, 1) == LUA_TNUMBER ? static_cast<uint64_t>(check_integer(L, 1, 0))
+                                                 : parse_size(check_string(L, 1)));
+  return 1;
+}
+
+int format_size_text(lua_State* L) {
+  push(L, std::string_view(format_size(static_cast<uint64_t>(check_integer(L, 1, 0)))));
+  return 1;
+}
+
+int match_glob(lua_State* L) {
+  lua_pushboolean(L, check<const Glob>(L, lua_upvalueindex(1))->matches(check_string(L, 1)));
+  return 1;
+}
+
+/// `cbk.glob(pattern, text)` tells whether it matches; `cbk.glob(pattern)` gives the function that does.
+int glob(lua_State* L) {
+  const auto pattern = std::make_shared<const Glob>(check_string(L, 1));
+  if (lua_isnoneornil(L, 2)) {
+    push(L, pattern);
+    lua_pushcclosure(L, guarded<match_glob>, 1);
+  } else {
+    lua_pushboolean(L, pattern->matches(check_string(L, 2)));
+  }
+  return 1;
+}
+
+int nearest_names(lua_State* L) {
+  if (!lua_istable(L, 2)) fail_type(L, 2, "list of names");
+  std::vector<std::string> names;
+  const auto count = static_cast<int>(lua_objlen(L, 2));
+  for (int i = 1; i <= count; ++i) {
+    lua_rawgeti(L, 2, i);
+    names.emplace_back(check_string(L, -1));
+    lua_pop(L, 1);
+  }
+  push_strings(L, nearest(check_string(L, 1), names, static_cast<size_t>(opt_integer(L, 3, 3, 0, 1000))));
+  return 1;
+}
+
+/// `cbk.quote(text, limit)`: untrusted text for a message.
+int quote_text(lua_State* L) {
+  push(L,
+       std::string_view(quote(check_string(L, 1), static_cast<size_t>(opt_integer(L, 2, 120, 1, 1 << 20)))));
+  return 1;
+}
+
+int warn(lua_State* L) {
+  const std::string text = "warning: " + std::string(check_string(L, 1)) + "\n";
+  std::fflush(stdout);
+  std::fwrite(text.data(), 1, text.size(), stderr);
+  return 0;
+}
+
+int raise(lua_State* L) {
+  push_failure(L, {std::string(check_string(L, 1)), std::string(check_string(L, 2))});
+  return lua_error(L);
+}
+
+}  // namespace
+
+void bind_text(lua_State* L) {
+  register_type<const Glob>(L, {});
+  static const luaL_Reg functions[] = {{"parse_size", guarded<parse_size_text>},
+                                       {"format_size", guarded<format_size_text>},
+                                       {"glob", guarded<glob>},
+                                       {"nearest", guarded<nearest_names>},
+                                       {"quote", guarded<quote_text>},
+                                       {"warn", guarded<warn>},
+                                       {"fail", guarded<raise>},
+                                       {nullptr, nullptr}};
+  set_functions(L, functions);
+}
+
+}  // namespace cbk::lua

@@ -1,0 +1,252 @@
+// Functions over Dicts, Lists and whole trees: items, keys, copies, kinds, dotted paths.
+#include <algorithm>
+
+#include "bindings/containers.hpp"
+#include "bindings/kind.hpp"
+#include "bindings/leaves.hpp"
+#include "bindings/modules.hpp"
+#include "host/base/glob.hpp"
+
+namespace cbk::lua {
+
+/// What an iterator walks over: a copy of the handles, so that a loop may change the container.
+struct Items {
+  std::vector<std::pair<Value, Value>> entries;
+};
+template <>
+struct TypeName<Items> {
+  static constexpr const char* value = "Items";
+};
+
+namespace {
+
+int next_item(lua_State* L) {
+  const auto items = check<Items>(L, lua_upvalueindex(1));
+  const auto position = static_cast<size_t>(lua_tonumber(L, lua_upvalueindex(2)));
+  if (position >= items->entries.size()) return 0;
+  lua_pushnumber(L, static_cast<double>(position + 1));
+  lua_replace(L, lua_upvalueindex(2));
+  push(L, items->entries[position].first);
+  push(L, items->entries[position].second);
+  return 2;
+}
+
+void push_iterator(lua_State* L, std::shared_ptr<Items> items) {
+  push(L, std::move(items));
+  lua_pushnumber(L, 0);
+  lua_pushcclosure(L, guarded<next_item>, 2);
+}
+
+/// Pushes the keys of the Lua table at `index` as a list: positions first, then the rest in order.
+void push_sorted_keys(lua_State* L, int index) {
+  std::vector<double> numbers;
+  std::vector<std::string> texts;
+  lua_pushnil(L);
+  while (lua_next(L, index) != 0) {
+    lua_pop(L, 1);
+    if (lua_type(L, -1) == LUA_TNUMBER) {
+      numbers.push_back(lua_tonumber(L, -1));
+    } else if (lua_type(L, -1) == LUA_TSTRING) {
+      texts.emplace_back(check_string(L, -1));
+    } else {
+      fail(Errc::usage, "cannot order a table with a {} as a key", type_name(L, -1));
+    }
+  }
+  std::sort(numbers.begin(), numbers.end());
+  std::sort(texts.begin(), texts.end());
+  lua_createtable(L, static_cast<int>(numbers.size() + texts.size()), 0);
+  int position = 0;
+  for (double number : numbers) {
+    lua_pushnumber(L, number);
+    lua_rawseti(L, -2, ++position);
+  }
+  for (const std::string& text : texts) {
+    push(L, std::string_view(text));
+    lua_rawseti(L, -2, ++position);
+  }
+}
+
+/// Upvalues: the table, its ordered keys, the position.
+int next_in_table(lua_State* L) {
+  const int position = static_cast<int>(lua_tonumber(L, lua_upvalueindex(3))) + 1;
+  lua_rawgeti(L, lua_upvalueindex(2), position);
+  if (lua_isnil(L, -1)) return 1;
+  lua_pushnumber(L, position);
+  lua_replace(L, lua_upvalueindex(3));
+  lua_pushvalue(L, -1);
+  lua_gettable(L, lua_upvalueindex(1));
+  return 2;
+}
+
+int items_of(lua_State* L) {
+  if (lua_istable(L, 1)) {
+    lua_settop(L, 1);
+    push_sorted_keys(L, 1);
+    lua_pushnumber(L, 0);
+    lua_pushcclosure(L, guarded<next_in_table>, 3);
+    return 1;
+  }
+  auto items = std::make_shared<Items>();
+  if (const auto dict = test<Dict>(L, 1)) {
+    items->entries = dict->entries();
+  } else if (const auto list = test<Sequence>(L, 1)) {
+    int64_t position = 0;
+    for (const Value& value : list->items) items->entries.emplace_back(Value(++position), value);
+  } else {
+    fail_type(L, 1, "Dict, List or table");
+  }
+  push_iterator(L, std::move(items));
+  return 1;
+}
+
+int keys_of(lua_State* L) {
+  if (lua_istable(L, 1)) {
+    push_sorted_keys(L, 1);
+    return 1;
+  }
+  const auto dict = check<Dict>(L, 1);
+  lua_createtable(L, static_cast<int>(dict->size()), 0);
+  int position = 0;
+  for (const auto& [key, value] : dict->entries()) {
+    push(L, key);
+    lua_rawseti(L, -2, ++position);
+  }
+  return 1;
+}
+
+int copy_of(lua_State* L) {
+  if (const auto dict = test<Dict>(L, 1)) {
+    push(L, std::make_shared<Dict>(*dict));
+  } else if (const auto list = test<Sequence>(L, 1)) {
+    push(L, std::make_shared<Sequence>(*list));
+  } else {
+    push(L, to_value(L, 1));
+  }
+  return 1;
+}
+
+int deep_copy_of(lua_State* L) {
+  push(L, deep_copy(to_value(L, 1)));
+  return 1;
+}
+
+/// The value at container[key] (arguments 1 and 2), or nullptr.
+const Value* element(lua_State* L) {
+  if (const auto dict = test<Dict>(L, 1)) return dict->find(key_at(L, 2));
+  const auto list = check<Sequence>(L, 1);
+  const int64_t position = check_integer(L, 2);
+  const bool inside = position >= 1 && position <= static_cast<int64_t>(list->items.size());
+  return inside ? &list->items[static_cast<size_t>(position - 1)] : nullptr;
+}
+
+int kind_at(lua_State* L) {
+  if (!lua_isnoneornil(L, 2)) {
+    const Value* value = element(L);
+    if (value == nullptr) return 0;
+    push(L, kind_of(*value));
+  } else if (lua_isnoneornil(L, 1)) {
+    lua_pushnil(L);
+  } else if (lua_istable(L, 1)) {
+    push(L, std::string_view("table"));
+  } else if (lua_isfunction(L, 1) || lua_isthread(L, 1)) {
+    push(L, std::string_view(luaL_typename(L, 1)));
+  } else if (lua_isuserdata(L, 1) && !is<Dict>(L, 1) && !is<Sequence>(L, 1) && !is<const TensorLeaf>(L, 1) &&
+             !is<const Value>(L, 1)) {
+    push(L, std::string_view(type_name(L, 1)));
+  } else if (lua_type(L, 1) > LUA_TTHREAD && !is_int64(L, 1) && !is_uint64(L, 1)) {
+    push(L, std::string_view("cdata"));
+  } else {
+    push(L, kind_of(to_value(L, 1)));
+  }
+  return 1;
+}
+
+int raw_at(lua_State* L) {
+  const Value* value = element(L);
+  if (value == nullptr) return 0;
+  push_raw(L, *value);
+  return 1;
+}
+
+int find_at(lua_State* L) {
+  const Value tree = to_value(L, 1);
+  const Value* value = find_path(tree, check_string(L, 2));
+  if (value == nullptr) return 0;
+  push(L, *value);
+  return 1;
+}
+
+void push_as_table(lua_State* L, const Value& value, int depth) {
+  luaL_checkstack(L, 8, "a tree nested too deeply");
+  if (depth > 500) fail(Errc::value, "a tree nested deeper than 500 levels cannot become a table");
+  if (value.is(Value::Kind::dict)) {
+    lua_createtable(L, 0, static_cast<int>(value.as_dict().size()));
+    for (const auto& [key, item] : value.as_dict().entries()) {
+      if (key.is(Value::Kind::string) || key.is(Value::Kind::boolean)) {
+        push(L, key);
+      } else if (key.is(Value::Kind::integer) && key.as_integer().fits) {
+        lua_pushnumber(L, static_cast<double>(key.as_int()));
+      } else {
+        push(L, std::string_view(key_text(key)));  // cdata and userdata do not work as table keys
+      }
+      push_as_table(L, item, depth + 1);
+      lua_rawset(L, -3);
+    }
+  } else if (value.is(Value::Kind::sequence)) {
+    lua_createtable(L, static_cast<int>(value.as_sequence().items.size()), 0);
+    int position = 0;
+    for (const Value& item : value.as_sequence().items) {
+      push_as_table(L, item, depth + 1);
+      lua_rawseti(L, -2, ++position);
+    }
+  } else {
+    push(L, value);
+  }
+}
+
+int totable(lua_State* L) {
+  push_as_table(L, to_value(L, 1), 0);
+  return 1;
+}
+
+int equal(lua_State* L) {
+  lua_pushboolean(L, to_value(L, 1).equals(to_value(L, 2)));
+  return 1;
+}
+
+int leaves_of(lua_State* L) {
+  const auto pattern = lua_isnoneornil(L, 2) ? std::string_view("*") : check_string(L, 2);
+  push_leaves(L, to_value(L, 1), pattern, false);
+  return 1;
+}
+
+int tensors_of(lua_State* L) {
+  const auto pattern = lua_isnoneornil(L, 2) ? std::string_view("*") : check_string(L, 2);
+  push_leaves(L, to_value(L, 1), pattern, true);
+  return 1;
+}
+
+}  // namespace
+
+void push_leaves(lua_State* L, const Value& root, std::string_view pattern, bool only_tensors) {
+  const Glob glob(pattern);
+  auto items = std::make_shared<Items>();
+  for (Leaf& leaf : leaves(root)) {
+    if (only_tensors && !leaf.value.is(Value::Kind::tensor)) continue;
+    if (!glob.matches(leaf.path)) continue;
+    items->entries.emplace_back(Value(std::move(leaf.path)), std::move(leaf.value));
+  }
+  push_iterator(L, std::move(items));
+}
+
+void bind_tree(lua_State* L) {
+  register_type<Items>(L, {});
+  static const luaL_Reg functions[] = {
+      {"items", guarded<items_of>},         {"keys", guarded<keys_of>},       {"copy", guarded<copy_of>},
+      {"deep_copy", guarded<deep_copy_of>}, {"kind", guarded<kind_at>},       {"raw", guarded<raw_at>},
+      {"find", guarded<find_at>},           {"totable", guarded<totable>},    {"equal", guarded<equal>},
+      {"leaves", guarded<leaves_of>},       {"tensors", guarded<tensors_of>}, {nullptr, nullptr}};
+  set_functions(L, functions);
+}
+
+}  // namespace cbk::lua

@@ -1,0 +1,14 @@
+// Helpers shared by Dict, List and the functions over trees.
+#pragma once
+
+#include "bindings/runtime.hpp"
+
+namespace cbk::lua {
+
+/// A Lua value as a key of a Dict: text, numbers, booleans, null, bytes or tuples.
+Value key_at(lua_State* L, int index);
+
+/// The items of a List, of a Lua table with positions 1 to n, or none.
+std::vector<Value> items_at(lua_State* L, int index);
+
+}  // namespace cbk::lua

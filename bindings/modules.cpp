@@ -1,0 +1,14 @@
+#include "bindings/modules.hpp"
+
+namespace cbk::lua {
+
+int open_native(lua_State* L) {
+  lua_newtable(L);
+  for (auto* bind : {bind_value, bind_dict, bind_list, bind_tree, bind_tensor, bind_text, bind_fs,
+                     bind_config, bind_terminal}) {
+    bind(L);
+  }
+  return 1;
+}
+
+}  // namespace cbk::lua

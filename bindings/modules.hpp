@@ -1,0 +1,25 @@
+// What each bind_<type>.cpp gives to the native module, and the module itself.
+#pragma once
+
+#include "bindings/runtime.hpp"
+
+namespace cbk::lua {
+
+// Each registers its types and sets its functions in the module table at the top of the stack.
+void bind_value(lua_State* L);
+void bind_dict(lua_State* L);
+void bind_list(lua_State* L);
+void bind_tree(lua_State* L);
+void bind_tensor(lua_State* L);
+void bind_text(lua_State* L);
+void bind_fs(lua_State* L);
+void bind_config(lua_State* L);
+void bind_checkpoint(lua_State* L);
+void bind_output(lua_State* L);
+void bind_formats(lua_State* L);
+void bind_terminal(lua_State* L);
+
+/// `require "cbk.native"`.
+int open_native(lua_State* L);
+
+}  // namespace cbk::lua
