@@ -1,0 +1,109 @@
+#include "host/app/locations.hpp"
+
+#include <algorithm>
+#include <cstdlib>
+#include <set>
+
+#include "host/base/error.hpp"
+
+namespace cbk::app {
+namespace {
+
+std::string normal(std::string_view name) {
+  std::string out(name);
+  std::replace(out.begin(), out.end(), '_', '-');
+  return out;
+}
+
+std::vector<fs::path> command_folders(const fs::path& scripts) {
+  std::vector<fs::path> folders;
+  const char* value = std::getenv("CBK_PATH");
+  std::string_view rest = value == nullptr ? "" : value;
+  while (!rest.empty()) {
+    const size_t end = std::min(rest.find(':'), rest.size());
+    if (end > 0) folders.emplace_back(rest.substr(0, end));
+    rest.remove_prefix(std::min(end + 1, rest.size()));
+  }
+  folders.push_back(scripts);
+  return folders;
+}
+
+bool is_library(const fs::path& folder) {
+  std::error_code ignored;
+  return fs::exists(folder / "lib" / "cbk" / "init.lua", ignored);
+}
+
+}  // namespace
+
+fs::path scripts_folder() {
+  if (const char* chosen = std::getenv("CBK_SCRIPTS"); chosen != nullptr && *chosen != '\0') {
+    if (!is_library(chosen))
+      fail(Errc::usage, "CBK_SCRIPTS is '{}', but there is no lib/cbk/init.lua in it", chosen);
+    return fs::absolute(chosen);
+  }
+  std::error_code ignored;
+  const fs::path folder = fs::read_symlink("/proc/self/exe", ignored).parent_path();
+  // Installed: bin/cbk beside share/cbk. Built: the program lies in build/<preset> of the source tree.
+  for (const fs::path& candidate :
+       {folder.parent_path() / "share" / "cbk" / "scripts", folder.parent_path().parent_path() / "scripts",
+        fs::path(CBK_SOURCE_DIR) / "scripts"}) {
+    if (is_library(candidate)) return candidate;
+  }
+  fail(
+      Errc::io,
+      "cannot find the script library (share/cbk/scripts beside the program); set CBK_SCRIPTS to its folder");
+}
+
+std::string module_path(const fs::path& scripts, const fs::path& own, std::string_view system_path) {
+  const std::string library = (scripts / "lib").string();
+  const std::string root = scripts.parent_path().string();
+  std::string path = fmt::format("{0}/?.lua;{0}/?/init.lua", library);
+  if (!own.empty()) path += fmt::format(";{0}/?.lua;{0}/?/init.lua", own.string());
+  path += fmt::format(";{}/?.lua", root);  // require "converters.NAME"
+  // The system's own modules (argparse), but nothing from the folder that somebody happens to stand in.
+  while (!system_path.empty()) {
+    const size_t end = std::min(system_path.find(';'), system_path.size());
+    const std::string_view entry = system_path.substr(0, end);
+    if (entry.starts_with('/')) path.append(";").append(entry);
+    system_path.remove_prefix(std::min(end + 1, system_path.size()));
+  }
+  return path;
+}
+
+std::vector<std::string> command_names(const fs::path& scripts) {
+  std::set<std::string> names;
+  for (const fs::path& folder : command_folders(scripts)) {
+    std::error_code error;
+    for (auto it = fs::directory_iterator(folder, error); !error && it != fs::directory_iterator();
+         it.increment(error)) {
+      if (it->path().extension() == ".lua") names.insert(normal(it->path().stem().string()));
+    }
+  }
+  return {names.begin(), names.end()};
+}
+
+fs::path find_command(const fs::path& scripts, std::string_view name) {
+  if (name.find('/') == std::string_view::npos) {
+    for (const fs::path& folder : command_folders(scripts)) {
+      std::string dashes = normal(name);
+      std::string underscores = dashes;
+      std::replace(underscores.begin(), underscores.end(), '-', '_');
+      for (const std::string& spelling : {dashes, underscores, std::string(name)}) {
+        std::error_code ignored;
+        fs::path path = folder / (spelling + ".lua");
+        if (fs::is_regular_file(path, ignored)) return path;
+      }
+    }
+  }
+  auto names = command_names(scripts);
+  names.emplace_back("run");
+  const auto close = nearest(name, names);
+  std::error_code ignored;
+  const bool is_file = fs::exists(fs::path(name), ignored);
+  fail(Errc::usage, "there is no command {}; {}", quote(name),
+       is_file          ? fmt::format("to run a script: cbk run {}", name)
+       : !close.empty() ? fmt::format("did you mean {}?", listed(close))
+                        : std::string("'cbk --help' lists them"));
+}
+
+}  // namespace cbk::app

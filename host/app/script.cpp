@@ -1,0 +1,196 @@
+#include "host/app/script.hpp"
+
+#include <cstdio>
+#include <cstring>
+#include <iostream>
+#include <iterator>
+
+#include "bindings/modules.hpp"
+#include "host/app/locations.hpp"
+#include "host/app/report.hpp"
+#include "host/app/signals.hpp"
+#include "host/base/file.hpp"
+#include "host/base/interrupt.hpp"
+
+namespace cbk::app {
+namespace {
+
+/// Keeps the traceback beside the error value: { value, traceback }.
+int with_traceback(lua_State* L) {
+  lua_createtable(L, 2, 0);
+  lua_pushvalue(L, 1);
+  lua_rawseti(L, -2, 1);
+  luaL_traceback(L, L, nullptr, 1);
+  lua_rawseti(L, -2, 2);
+  return 1;
+}
+
+/// Assigning or reading a global that nobody declared is a misspelt local; here it is told.
+constexpr const char* lock_globals = R"(
+setmetatable(_G, {
+  __newindex = function(_, name)
+    error(("the global '%s' is assigned, but not declared; is a 'local' missing?"):format(tostring(name)), 2)
+  end,
+  __index = function(_, name)
+    error(("there is no global '%s'"):format(tostring(name)), 2)
+  end,
+})
+)";
+
+std::string text_at(lua_State* L, int index) {
+  size_t length = 0;
+  const char* text = lua_tolstring(L, index, &length);
+  return text == nullptr ? "" : std::string(text, length);
+}
+
+std::string field_at(lua_State* L, int index, const char* name) {
+  lua_getfield(L, index, name);
+  std::string text = lua_isstring(L, -1) ? text_at(L, -1) : "";
+  lua_pop(L, 1);
+  return text;
+}
+
+}  // namespace
+
+Interpreter::Interpreter(fs::path scripts) : L_(luaL_newstate()), scripts_(std::move(scripts)) {
+  if (L_ == nullptr) fail(Errc::internal, "not enough memory for Lua");
+  luaL_openlibs(L_);
+  lua_getglobal(L_, "package");
+  system_path_ = field_at(L_, -1, "path");
+  lua_getfield(L_, -1, "preload");
+  lua_pushcfunction(L_, lua::guarded<lua::open_native>);
+  lua_setfield(L_, -2, "cbk.native");
+  lua_pop(L_, 2);
+  set_module_path("");
+  install_signal_handlers(L_);
+}
+
+Interpreter::~Interpreter() {
+  lua_close(L_);
+}
+
+void Interpreter::set_module_path(const fs::path& own) {
+  lua_getglobal(L_, "package");
+  lua::set_field(L_, "path", module_path(scripts_, own, system_path_));
+  lua_pop(L_, 1);
+}
+
+void Interpreter::set_arguments(const std::string& name, const std::vector<std::string>& arguments) {
+  lua_createtable(L_, static_cast<int>(arguments.size()), 1);
+  lua::push(L_, std::string_view(name));
+  lua_rawseti(L_, -2, 0);
+  int position = 0;
+  for (const std::string& argument : arguments) {
+    lua::push(L_, std::string_view(argument));
+    lua_rawseti(L_, -2, ++position);
+  }
+  lua_setglobal(L_, "arg");
+  luaL_checkstack(L_, static_cast<int>(arguments.size()) + 8, "too many arguments");
+}
+
+int Interpreter::load_text(const std::string& text, const std::string& chunk_name) {
+  // A #! line is for the shell; the line feed stays, so that line numbers are right.
+  const size_t begin = text.starts_with("#!") ? std::min(text.find('\n'), text.size()) : 0;
+  return luaL_loadbufferx(L_, text.data() + begin, text.size() - begin, chunk_name.c_str(), "t");
+}
+
+int Interpreter::run_file(const fs::path& script, const std::vector<std::string>& arguments) {
+  show_place_ = true;
+  const std::string text = read_file(script, 64ULL << 20);
+  set_module_path(fs::absolute(script).parent_path());
+  set_arguments(script.string(), arguments);
+  if (load_text(text, "@" + script.string()) != 0) return fail_now();
+  for (const std::string& argument : arguments) lua::push(L_, std::string_view(argument));
+  return call(static_cast<int>(arguments.size()), false);
+}
+
+int Interpreter::run_stdin(const std::vector<std::string>& arguments) {
+  show_place_ = true;
+  const std::string text{std::istreambuf_iterator<char>(std::cin), {}};
+  check_interrupt();
+  set_arguments("-", arguments);
+  if (load_text(text, "=stdin") != 0) return fail_now();
+  for (const std::string& argument : arguments) lua::push(L_, std::string_view(argument));
+  return call(static_cast<int>(arguments.size()), false);
+}
+
+int Interpreter::run_command(const std::string& name, const fs::path& script,
+                             const std::vector<std::string>& arguments) {
+  const std::string text = read_file(script, 64ULL << 20);
+  if (script.parent_path() != scripts_) set_module_path(fs::absolute(script).parent_path());
+  set_arguments(name, arguments);
+  if (luaL_loadstring(L_, lock_globals) != 0 || lua_pcall(L_, 0, 0, 0) != 0) return fail_now();
+  if (load_text(text, "@" + script.string()) != 0) return fail_now();
+  for (const std::string& argument : arguments) lua::push(L_, std::string_view(argument));
+  return call(static_cast<int>(arguments.size()), false);
+}
+
+int Interpreter::evaluate(const std::string& code, const std::vector<std::string>& arguments) {
+  set_arguments("-e", arguments);
+  lua_getglobal(L_, "require");
+  lua_pushliteral(L_, "cbk");
+  if (lua_pcall(L_, 1, 1, 0) != 0) return fail_now();
+  lua_setglobal(L_, "cbk");
+  if (load_text("return " + code, "=(command line)") != 0) {
+    lua_pop(L_, 1);
+    if (load_text(code, "=(command line)") != 0) return fail_now();
+  }
+  return call(0, true);
+}
+
+int Interpreter::call(int arguments, bool print_results) {
+  const int function = lua_gettop(L_) - arguments;
+  lua_pushcfunction(L_, with_traceback);
+  lua_insert(L_, function);
+  const int status = lua_pcall(L_, arguments, LUA_MULTRET, function);
+  lua_remove(L_, function);
+  return finish(status, print_results);
+}
+
+int Interpreter::finish(int status, bool print_results) {
+  lua_sethook(L_, nullptr, 0, 0);
+  if (status != 0) return fail_now();
+  const int results = lua_gettop(L_);
+  int code = exit_ok;
+  if (print_results && results > 0) {
+    lua_getglobal(L_, "require");
+    lua_pushliteral(L_, "cbk.inspect");
+    if (lua_pcall(L_, 1, 1, 0) != 0) return fail_now();
+    lua_getfield(L_, -1, "print");
+    lua_insert(L_, 1);
+    lua_pop(L_, 1);
+    if (lua_pcall(L_, results, 0, 0) != 0) return fail_now();
+  } else if (!print_results && results > 0 && lua_type(L_, 1) == LUA_TNUMBER) {
+    code = static_cast<int>(lua_tointeger(L_, 1)) & 0xff;  // `return 1` of a script is its exit code
+  }
+  lua_settop(L_, 0);
+  if (std::fflush(stdout) != 0) fail_errno("write to", "standard output");
+  return code;
+}
+
+/// Reports the error at the top: a plain value, or { value, traceback }.
+int Interpreter::fail_now() {
+  std::string traceback;
+  if (lua_istable(L_, -1) && lua_objlen(L_, -1) == 2) {
+    lua_rawgeti(L_, -1, 2);
+    traceback = text_at(L_, -1);
+    lua_pop(L_, 1);
+    lua_rawgeti(L_, -1, 1);
+  }
+  int code = exit_failure;
+  lua::Failure failure = lua::failure_at(L_, -1);
+  if (lua_istable(L_, -1)) {
+    const std::string place = field_at(L_, -1, "where");
+    if (show_place_ && !place.empty()) failure.message += " (" + place + ")";
+    lua_getfield(L_, -1, "exit_code");
+    if (lua_isnumber(L_, -1)) code = static_cast<int>(lua_tointeger(L_, -1));
+    lua_pop(L_, 1);
+  }
+  if (failure.code == "interrupted") code = exit_interrupted;
+  report_error(failure.message);
+  if (traceback_ && !traceback.empty()) std::fprintf(stderr, "%s\n", traceback.c_str());
+  lua_settop(L_, 0);
+  return code;
+}
+
+}  // namespace cbk::app

@@ -1,0 +1,113 @@
+#include "host/app/signals.hpp"
+
+#include <semaphore.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <csignal>
+#include <cstdint>
+#include <fstream>
+#include <string>
+#include <thread>
+
+#include "bindings/runtime.hpp"
+#include "host/app/report.hpp"
+#include "host/base/file.hpp"
+#include "host/base/interrupt.hpp"
+
+namespace cbk::app {
+namespace {
+
+lua_State* interruptible = nullptr;
+pid_t owner = 0;
+std::atomic<int> fatal_signal{0};
+std::atomic<uintptr_t> fault_address{0};
+sem_t fatal;
+
+void stop_lua(lua_State* L, lua_Debug* /*info*/) {
+  // The hook stays: a script that catches the error is stopped again.
+  lua::push_failure(L, {"interrupted", "interrupted"});
+  lua_error(L);
+}
+
+/// The file mapped at `address`, from the kernel's own list.
+std::string mapped_file(uintptr_t address) {
+  std::ifstream maps("/proc/self/maps");
+  for (std::string line; std::getline(maps, line);) {
+    unsigned long long begin = 0;
+    unsigned long long end = 0;
+    int path = 0;
+    if (std::sscanf(line.c_str(), "%llx-%llx %*s %*s %*s %*s %n", &begin, &end, &path) < 2) continue;
+    if (address >= begin && address < end && path > 0) return line.substr(static_cast<size_t>(path));
+  }
+  return "";
+}
+
+/// What a signal handler may not do (locks, memory, removing folders) is done by a thread that waits for it.
+[[noreturn]] void end_program() {
+  while (sem_wait(&fatal) != 0 && errno == EINTR) {
+  }
+  remove_staged_files();
+  const int signal = fatal_signal.load();
+  if (signal == SIGBUS) {
+    const std::string line = error_line("cannot read " + mapped_file(fault_address.load()) +
+                                        ": the file became shorter while it was read (or its disk failed)") +
+                             "\n";
+    [[maybe_unused]] const ssize_t ignored = ::write(STDERR_FILENO, line.data(), line.size());
+  }
+  _exit(signal == SIGINT ? exit_interrupted : signal == SIGBUS ? exit_failure : 128 + signal);
+}
+
+void request_end(int signal) {
+  if (::getpid() != owner) _exit(128 + signal);  // a forked helper: nobody waits for the semaphore there
+  int expected = 0;
+  if (fatal_signal.compare_exchange_strong(expected, signal)) sem_post(&fatal);
+  for (;;) ::pause();  // this thread must not go on
+}
+
+void on_interrupt(int signal) {
+  if (interrupt_requested() || ::getpid() != owner) request_end(signal);
+  request_interrupt();
+  lua_sethook(interruptible, stop_lua, LUA_MASKCALL | LUA_MASKRET | LUA_MASKCOUNT, 1);
+}
+
+void on_bus_error(int signal, siginfo_t* info, void* /*context*/) {
+  fault_address.store(reinterpret_cast<uintptr_t>(info->si_addr));
+  request_end(signal);
+}
+
+void set_handler(int signal, void (*handler)(int)) {
+  struct sigaction action {};
+  action.sa_handler = handler;  // no SA_RESTART: Ctrl-C also ends waiting for input
+  sigaction(signal, &action, nullptr);
+}
+
+}  // namespace
+
+void install_signal_handlers(lua_State* L) {
+  interruptible = L;
+  owner = ::getpid();
+  sem_init(&fatal, 0, 0);
+  sigset_t all;
+  sigset_t old;
+  sigfillset(&all);
+  pthread_sigmask(SIG_BLOCK, &all, &old);
+  std::thread(end_program).detach();
+  pthread_sigmask(SIG_SETMASK, &old, nullptr);
+  set_handler(SIGINT, on_interrupt);
+  set_handler(SIGTERM, request_end);
+  set_handler(SIGHUP, request_end);
+  set_handler(SIGPIPE, request_end);
+  struct sigaction bus {};
+  bus.sa_sigaction = on_bus_error;
+  bus.sa_flags = SA_SIGINFO;
+  sigaction(SIGBUS, &bus, nullptr);
+}
+
+void reset_interrupt(lua_State* L) {
+  lua_sethook(L, nullptr, 0, 0);
+  clear_interrupt();
+}
+
+}  // namespace cbk::app

@@ -1,0 +1,5 @@
+local inspect = {}
+function inspect.print(...)
+  print(...)
+end
+return inspect
