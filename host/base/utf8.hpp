@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <string_view>
 
 namespace cbk {
@@ -29,6 +30,26 @@ inline std::optional<uint32_t> decode_utf8(std::string_view text, size_t& i) {
   if (character < smallest.at(length) || character > 0x10FFFF) return std::nullopt;
   i += length;
   return character;
+}
+
+/// `character` must be one of Unicode (at most 0x10FFFF).
+inline void append_utf8(std::string& out, uint32_t character) {
+  const auto tail = [&](int shift) { out += static_cast<char>(0x80 | (character >> shift & 0x3F)); };
+  if (character < 0x80) {
+    out += static_cast<char>(character);
+  } else if (character < 0x800) {
+    out += static_cast<char>(0xC0 | character >> 6);
+    tail(0);
+  } else if (character < 0x10000) {
+    out += static_cast<char>(0xE0 | character >> 12);
+    tail(6);
+    tail(0);
+  } else {
+    out += static_cast<char>(0xF0 | character >> 18);
+    tail(12);
+    tail(6);
+    tail(0);
+  }
 }
 
 inline bool is_surrogate(uint32_t character) {

@@ -8,6 +8,7 @@
 
 #include "host/base/utf8.hpp"
 #include "host/config/yaml.hpp"
+#include "host/config/yaml_quoted.hpp"
 #include "host/config/yaml_scalar.hpp"
 
 namespace cbk::yaml {
@@ -68,6 +69,8 @@ class MemoryBuffer : public std::streambuf {
 /// Builds the tree from the parser's events.
 class Builder : public YAML::EventHandler {
  public:
+  explicit Builder(std::string_view source) : source_(source) {}
+
   void OnDocumentStart(const YAML::Mark& mark) override {
     if (++documents_ > 1) fail_at(mark, Errc::format, "a second document; a config is one document");
   }
@@ -84,7 +87,12 @@ class Builder : public YAML::EventHandler {
   void OnScalar(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor,
                 const std::string& text) override {
     is_merge_key_ = tag == "?" && text == "<<";
-    within_mark(mark, [&] { add(mark, scalar(mark, tag, text), anchor); });
+    within_mark(mark, [&] {
+      const bool may_be_quoted = tag != "?";
+      const auto quoted =
+          may_be_quoted ? decode_quoted(source_, static_cast<size_t>(mark.pos)) : std::nullopt;
+      add(mark, scalar(mark, tag, quoted ? *quoted : text), anchor);
+    });
   }
 
   void OnSequenceStart(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor,
@@ -301,6 +309,7 @@ class Builder : public YAML::EventHandler {
     if (!is_list) fail_at(mark, Errc::format, "<< takes a map or a list of maps");
   }
 
+  std::string_view source_;
   int documents_ = 0;
   size_t values_ = 0;
   bool is_merge_key_ = false;  // of the scalar that is being added
@@ -316,7 +325,7 @@ Value read(std::string_view text) {
   check_characters(text);
   MemoryBuffer buffer(text);
   std::istream stream(&buffer);
-  Builder builder;
+  Builder builder(text);
   try {
     YAML::Parser parser(stream);
     while (parser.HandleNextDocument(builder)) {

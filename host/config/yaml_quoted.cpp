@@ -1,0 +1,149 @@
+#include "host/config/yaml_quoted.hpp"
+
+#include <algorithm>
+#include <charconv>
+
+#include "host/base/error.hpp"
+#include "host/base/utf8.hpp"
+
+namespace cbk::yaml {
+namespace {
+
+bool is_blank(char c) {
+  return c == ' ' || c == '\t';
+}
+bool is_break(char c) {
+  return c == '\n' || c == '\r';
+}
+
+class Decoder {
+ public:
+  Decoder(std::string_view source, size_t offset) : source_(source), at_(offset) {}
+
+  std::optional<std::string> run() {
+    skip_properties();
+    if (at_ >= source_.size() || (peek() != '"' && peek() != '\'')) return std::nullopt;
+    const char quote = source_[at_++];
+    while (!closes(quote)) {
+      if (is_blank(peek()) || is_break(peek())) {
+        fold();
+      } else if (quote == '"' && peek() == '\\') {
+        ++at_;
+        escape();
+      } else {
+        out_ += source_[at_++];
+      }
+    }
+    return std::move(out_);
+  }
+
+ private:
+  [[nodiscard]] char peek() const {
+    if (at_ >= source_.size()) fail(Errc::format, "a quote is never closed");
+    return source_[at_];
+  }
+
+  /// Tags and anchors, with the blanks, line ends and comments around them.
+  void skip_properties() {
+    while (at_ < source_.size()) {
+      const char c = source_[at_];
+      if (is_blank(c) || is_break(c)) {
+        ++at_;
+      } else if (c == '#') {
+        while (at_ < source_.size() && !is_break(source_[at_])) ++at_;
+      } else if (c == '&' || c == '!') {
+        while (at_ < source_.size() && !is_blank(source_[at_]) && !is_break(source_[at_])) ++at_;
+      } else {
+        return;
+      }
+    }
+  }
+
+  /// Steps over the closing quote; two single quotes are one of the text.
+  bool closes(char quote) {
+    while (peek() == quote) {
+      ++at_;
+      const bool doubled = quote == '\'' && at_ < source_.size() && source_[at_] == quote;
+      if (!doubled) return true;
+      out_ += quote;
+      ++at_;
+    }
+    return false;
+  }
+
+  void step_over_break() {
+    if (source_[at_] == '\r' && at_ + 1 < source_.size() && source_[at_ + 1] == '\n') ++at_;
+    ++at_;
+  }
+
+  /// Blank lines, and the blanks in front of the next text; each blank line is a line end.
+  size_t blank_lines() {
+    size_t count = 0;
+    while (true) {
+      while (is_blank(peek())) ++at_;
+      if (!is_break(peek())) return count;
+      step_over_break();
+      ++count;
+    }
+  }
+
+  /// Blanks stay unless a line ends behind them; one line end is a space.
+  void fold() {
+    const size_t start = at_;
+    while (is_blank(peek())) ++at_;
+    if (!is_break(peek())) {
+      out_ += source_.substr(start, at_ - start);
+      return;
+    }
+    step_over_break();
+    const size_t lines = blank_lines();
+    out_ += lines == 0 ? " " : std::string(lines, '\n');
+  }
+
+  void escape() {
+    const char c = peek();
+    if (is_break(c)) {
+      step_over_break();
+      out_ += std::string(blank_lines(), '\n');
+      return;
+    }
+    ++at_;
+    constexpr std::string_view letters = "0abt\tnvfre \"\\/";
+    constexpr std::string_view meanings("\0\a\b\t\t\n\v\f\r\x1b \"\\/", 14);
+    const size_t letter = letters.find(c);
+    if (letter != std::string_view::npos) {
+      out_ += meanings[letter];
+    } else if (c == 'N' || c == '_') {
+      append_utf8(out_, c == 'N' ? 0x85 : 0xA0);
+    } else if (c == 'L' || c == 'P') {
+      append_utf8(out_, c == 'L' ? 0x2028 : 0x2029);
+    } else {
+      hexadecimal(c == 'x' ? 2 : c == 'u' ? 4 : c == 'U' ? 8 : 0);
+    }
+  }
+
+  void hexadecimal(size_t digits) {
+    const std::string_view text = source_.substr(at_, digits);
+    uint32_t character = 0;
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), character, 16);
+    const bool ok =
+        digits > 0 && error == std::errc{} && end == text.data() + digits && text.size() == digits;
+    if (!ok || character > 0x10FFFF || is_surrogate(character)) {
+      fail(Errc::format, "\\{} is not an escape of YAML", source_.substr(at_ - 1, digits + 1));
+    }
+    append_utf8(out_, character);
+    at_ += digits;
+  }
+
+  std::string_view source_;
+  size_t at_;
+  std::string out_;
+};
+
+}  // namespace
+
+std::optional<std::string> decode_quoted(std::string_view source, size_t offset) {
+  return Decoder(source, offset).run();
+}
+
+}  // namespace cbk::yaml

@@ -1,0 +1,16 @@
+// Quoted YAML scalars, decoded from their source: yaml-cpp drops a line end in front of the closing quote,
+// takes an open quote at the end of the file for a closed one, and turns \N and \_ into bytes that are not
+// UTF-8.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+
+namespace cbk::yaml {
+
+/// The text of the quoted scalar whose node (tag and anchor first, if any) starts at `offset` of `source`;
+/// nothing when the scalar there is not a quoted one. A missing closing quote is a `format` error.
+std::optional<std::string> decode_quoted(std::string_view source, size_t offset);
+
+}  // namespace cbk::yaml
