@@ -37,8 +37,7 @@ uint64_t parse_size(std::string_view text) {
     if (error == std::errc{} && candidate.name == unit)
       return checked_mul(number, candidate.factor, "the size");
   }
-  fail(Errc::usage, "{} is not a size; write a whole number and a unit, such as 10GB or 512MiB",
-       quote(text));
+  fail(Errc::usage, "{} is not a size; write a whole number and a unit, such as 10GB or 512MiB", quote(text));
 }
 
 std::string format_size(uint64_t bytes) {

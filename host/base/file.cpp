@@ -50,6 +50,11 @@ StagedNames& staged_names() {
   return *names;
 }
 
+/// "out/" names the same folder as "out".
+fs::path without_slash(fs::path path) {
+  return path.has_filename() ? path : path.parent_path();
+}
+
 void refuse_existing(const fs::path& target, bool overwrite) {
   std::error_code ignored;
   if (!overwrite && fs::exists(fs::symlink_status(target, ignored))) {
@@ -238,7 +243,7 @@ void StagedFile::commit() {
 }
 
 StagedDirectory::StagedDirectory(fs::path target, bool overwrite)
-    : target_(std::move(target)), temporary_(sibling(target_)), overwrite_(overwrite) {
+    : target_(without_slash(std::move(target))), temporary_(sibling(target_)), overwrite_(overwrite) {
   refuse_existing(target_, overwrite);
   staged_names().add(temporary_);
   if (::mkdir(temporary_.c_str(), 0777) != 0) fail_errno("create", temporary_.string());

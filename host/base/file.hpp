@@ -116,7 +116,8 @@ class StagedDirectory {
   bool overwrite_ = false;
 };
 
-/// For a program that has to end at once (a second Ctrl-C): removes what is under construction and has a name.
+/// For a program that has to end at once (a second Ctrl-C): removes what is under construction and has a
+/// name.
 void remove_staged_files() noexcept;
 
 }  // namespace cbk

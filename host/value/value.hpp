@@ -36,7 +36,8 @@ struct Integer {
 struct Real {
   double value = 0;
   std::shared_ptr<const std::string> spelling;
-  bool from_yaml = false;  // a YAML file spelled it, so YAML may have it back even where PyYAML reads text (1e-5)
+  bool from_yaml =
+      false;  // a YAML file spelled it, so YAML may have it back even where PyYAML reads text (1e-5)
 };
 
 struct ByteString {
@@ -125,7 +126,8 @@ class Value {
   [[nodiscard]] const Tensor& as_tensor() const;
   [[nodiscard]] Object& as_object() const;
 
-  /// The shared node itself (T: Sequence, Dict, const TensorLeaf, ByteString, Object); nullptr for another kind.
+  /// The shared node itself (T: Sequence, Dict, const TensorLeaf, ByteString, Object); nullptr for another
+  /// kind.
   template <typename T>
   [[nodiscard]] std::shared_ptr<T> node() const {
     const auto* node = std::get_if<std::shared_ptr<T>>(&data_);

@@ -1,0 +1,228 @@
+// Output: a checkpoint to be written. Lua fills its tree; plan tells what a commit would do; commit streams
+// it.
+#include "bindings/containers.hpp"
+#include "bindings/modules.hpp"
+#include "host/plan/plan.hpp"
+
+namespace cbk::lua {
+
+struct Output {
+  fs::path target;
+  WriteOptions options;
+  Value root;
+};
+template <>
+struct TypeName<Output> {
+  static constexpr const char* value = "Output";
+};
+
+namespace {
+
+std::shared_ptr<Output> self(lua_State* L) {
+  return check<Output>(L, 1);
+}
+
+void read_companions(lua_State* L, const Options& options, WriteOptions& out) {
+  if (!options.has("companions")) return;
+  options.push("companions");
+  const Value companions = to_value(L, -1);
+  lua_pop(L, 1);
+  for (const auto& [name, content] : companions.as_dict().entries()) {
+    out.companions.emplace_back(name.as_string(), content.as_string());
+  }
+}
+
+int create(lua_State* L) {
+  const Options options(L, 2,
+                        {"root", "overwrite", "format", "h5_version", "framework_version", "shard_size",
+                         "shard_stem", "metadata", "companions"});
+  auto output = std::make_shared<Output>();
+  output->target = check_path(L, 1);
+  output->options.overwrite = options.flag("overwrite");
+  output->options.format = options.text("format");
+  output->options.h5_version = options.text("h5_version");
+  output->options.framework_version = options.text("framework_version");
+  output->options.shard_size = options.size("shard_size");
+  output->options.shard_stem = options.text("shard_stem");
+  if (options.has("metadata")) {
+    options.push("metadata");
+    output->options.metadata = to_value(L, -1);
+  }
+  read_companions(L, options, output->options);
+  output->root = Value::dict();
+  if (options.has("root")) {
+    options.push("root");
+    output->root = to_value(L, -1);
+  }
+  std::error_code ignored;
+  if (!output->options.overwrite && fs::exists(fs::symlink_status(output->target, ignored))) {
+    fail(Errc::exists, "'{}' exists already; remove it, choose another name or say overwrite (--overwrite)",
+         output->target.string());
+  }
+  push(L, std::move(output));
+  return 1;
+}
+
+int output_index(lua_State* L) {
+  const auto output = self(L);
+  const std::string_view key = lua_type(L, 2) == LUA_TSTRING ? check_string(L, 2) : std::string_view();
+  if (key == "root") {
+    push(L, output->root);
+  } else if (key == "path") {
+    push(L, std::string_view(output->target.native()));
+  } else {
+    const Value* value = output->root.as_dict().find(key_at(L, 2));
+    if (value == nullptr) return 0;
+    push(L, *value);
+  }
+  return 1;
+}
+
+int output_newindex(lua_State* L) {
+  const auto output = self(L);
+  Value key = key_at(L, 2);
+  if (key.is(Value::Kind::string) && key.as_string() == "root") {
+    output->root = to_value(L, 3);
+    return 0;
+  }
+  Dict& dict = output->root.as_dict();
+  if (lua_isnil(L, 3)) {
+    dict.erase(key);
+  } else {
+    Value value = within(quote(key_text(key)), [&] { return to_value(L, 3); });
+    dict.set(std::move(key), std::move(value));
+  }
+  return 0;
+}
+
+ExecuteOptions execute_options(const Options& options) {
+  ExecuteOptions out;
+  out.threads = static_cast<int>(options.integer("threads", 0, 1024).value_or(0));
+  out.memory = options.size("memory").value_or(out.memory);
+  out.sync = options.flag("sync");
+  return out;
+}
+
+int plan(lua_State* L) {
+  const auto output = self(L);
+  const Options options(L, 2, {"threads", "memory", "sync"});
+  const auto writer = make_writer(output->root, output->target, output->options);
+  const Forecast forecast = cbk::forecast(*writer, execute_options(options));
+  lua_createtable(L, 0, 6);
+  set_integer(L, "bytes_read", forecast.bytes_read);
+  set_integer(L, "bytes_written", forecast.bytes_written);
+  set_integer(L, "peak_memory", forecast.peak_memory);
+  set_integer(L, "tensors", forecast.tensors);
+  push_strings(L, forecast.lossy);
+  lua_setfield(L, -2, "lossy");
+  push_strings(L, writer->warnings());
+  lua_setfield(L, -2, "warnings");
+  luaL_getmetatable(L, "cbk.Plan");
+  lua_setmetatable(L, -2);
+  return 1;
+}
+
+int plan_tostring(lua_State* L) {
+  const auto field = [&](const char* name) {
+    lua_getfield(L, 1, name);
+    const auto value = static_cast<uint64_t>(to_integer(L, -1).value_or(0));
+    lua_pop(L, 1);
+    return value;
+  };
+  const auto names = [&](const char* name) {
+    std::vector<std::string> out;
+    lua_getfield(L, 1, name);
+    const int list = lua_gettop(L);
+    for (size_t i = 1; lua_istable(L, list) && i <= lua_objlen(L, list); ++i) {
+      lua_rawgeti(L, list, static_cast<int>(i));
+      out.emplace_back(check_string(L, -1));
+      lua_pop(L, 1);
+    }
+    lua_pop(L, 1);
+    return out;
+  };
+  std::string text =
+      fmt::format("reads {}, writes {} ({} tensors), memory for blocks {}", format_size(field("bytes_read")),
+                  format_size(field("bytes_written")), field("tensors"), format_size(field("peak_memory")));
+  const auto lossy = names("lossy");
+  if (!lossy.empty()) text += fmt::format("\nloses precision: {}", listed(lossy, 5));
+  for (const std::string& warning : names("warnings")) text += "\nwarning: " + warning;
+  push(L, std::string_view(text));
+  return 1;
+}
+
+/// Calls the progress function on the stack at `index`; its error stops the commit.
+void report(lua_State* L, int index, const ExecuteOptions::Progress& progress) {
+  lua_pushvalue(L, index);
+  lua_createtable(L, 0, 4);
+  set_integer(L, "done", progress.done);
+  set_integer(L, "total", progress.total);
+  set_number(L, "seconds", progress.seconds);
+  set_field(L, "key", progress.key);
+  if (lua_pcall(L, 1, 0, 0) == 0) return;
+  const Failure failure = failure_at(L, -1);
+  lua_pop(L, 1);
+  fail(failure.code == "interrupted" ? Errc::interrupted : Errc::usage, "{}", failure.message);
+}
+
+/// Replaces `true` by the standard display on stderr.
+void push_progress(lua_State* L, const Options& options) {
+  options.push("progress");
+  if (!lua_isboolean(L, -1)) return;
+  const bool wanted = lua_toboolean(L, -1) != 0;
+  lua_pop(L, 1);
+  if (!wanted) {
+    lua_pushnil(L);
+    return;
+  }
+  lua_getglobal(L, "require");
+  lua_pushliteral(L, "cbk.progress");
+  lua_call(L, 1, 1);
+  lua_getfield(L, -1, "display");
+  lua_remove(L, -2);
+  lua_call(L, 0, 1);
+}
+
+int commit(lua_State* L) {
+  const auto output = self(L);
+  const Options options(L, 2, {"threads", "memory", "sync", "progress"});
+  ExecuteOptions execute = execute_options(options);
+  push_progress(L, options);
+  const int callback = lua_gettop(L);
+  if (!lua_isnil(L, callback)) {
+    if (!lua_isfunction(L, callback))
+      fail(Errc::usage, "option 'progress' should be true, false or a function");
+    execute.progress = [L, callback](const ExecuteOptions::Progress& progress) {
+      report(L, callback, progress);
+    };
+  }
+  const auto writer = make_writer(output->root, output->target, output->options);
+  cbk::execute(*writer, execute);
+  return 0;
+}
+
+int output_tostring(lua_State* L) {
+  const auto output = self(L);
+  push(L, std::string_view(fmt::format("Output {}", quote(output->target.string()))));
+  return 1;
+}
+
+}  // namespace
+
+void bind_output(lua_State* L) {
+  static const luaL_Reg methods[] = {{"plan", guarded<plan>},
+                                     {"commit", guarded<commit>},
+                                     {"close", guarded<close_box<Output>>},
+                                     {nullptr, nullptr}};
+  static const luaL_Reg metamethods[] = {
+      {"__newindex", guarded<output_newindex>}, {"__tostring", guarded<output_tostring>}, {nullptr, nullptr}};
+  register_type<Output>(L, {methods, metamethods, guarded<output_index>});
+  luaL_newmetatable(L, "cbk.Plan");
+  lua_pushcfunction(L, guarded<plan_tostring>);
+  lua_setfield(L, -2, "__tostring");
+  lua_pop(L, 1);
+  static const luaL_Reg functions[] = {{"create", guarded<create>}, {nullptr, nullptr}};
+  set_functions(L, functions);
+}
+
+}  // namespace cbk::lua
