@@ -1,0 +1,206 @@
+-- The things that happen to tensors on their way, each written once as an invertible pair.
+
+local cbk = require "cbk"
+
+local actions = {}
+
+local function pair(name, forward, backward, options)
+  local action = { name = name, forward = forward, backward = backward or forward }
+  for key, value in pairs(options or {}) do action[key] = value end
+  return action
+end
+---`actions.pair(name, forward, backward)`: for a converter's own needs.
+actions.pair = pair
+
+---Conv1D against Linear: a matrix is turned, a vector stays.
+actions.transpose = pair("transpose", function(t) return t:dim() == 2 and t:transpose(0, 1) or t end)
+
+---One tensor on the left, equal parts of its rows on the right.
+function actions.split(count)
+  return pair("split", function(t)
+    local rows = t:shape()[1]
+    if rows % count ~= 0 then cbk.fail("shape", ("%d rows do not split into %d parts"):format(rows, count)) end
+    return t:split(rows / count, 0)
+  end, function(parts) return cbk.cat(parts, 0) end)
+end
+
+---Several actions in a row, left to right.
+function actions.chain(...)
+  local list, names = { ... }, {}
+  for i, action in ipairs(list) do names[i] = action.name end
+  return pair(table.concat(names, ", "), function(value, at)
+    for _, action in ipairs(list) do value = action.forward(value, at) end
+    return value
+  end, function(value, at)
+    for i = #list, 1, -1 do value = list[i].backward(value, at) end
+    return value
+  end)
+end
+
+-- --- query, key, value
+
+actions.qkv = {}
+
+---`keys "self_attn.proj_%s_dense_layer.weight"`: the three keys of q, k and v.
+function actions.qkv.keys(pattern)
+  return { pattern:format "q", pattern:format "k", pattern:format "v" }
+end
+
+---Left: one Conv1D of (inputs, 3 · outputs); right: three Linears.
+actions.qkv.conv1d = (function()
+  local three = actions.split(3)
+  return pair("qkv", function(t, at)
+    local shape = t:shape()
+    if #shape == 2 and 3 * shape[1] ~= shape[2] then
+      cbk.fail("shape", ("%d columns are not three times the %d rows"):format(shape[2], shape[1]))
+    end
+    return three.forward(actions.transpose.forward(t), at)
+  end, function(parts, at)
+    return actions.transpose.backward(three.backward(parts, at))
+  end)
+end)()
+
+---Left: one Linear with q, k and v below each other.
+actions.qkv.stacked = actions.split(3)
+
+-- --- rotary embeddings
+
+actions.rotary = {}
+
+local function number(config, field)
+  local value = config[field]
+  if type(value) ~= "number" then cbk.fail("config", ("the config does not say '%s'"):format(field)) end
+  return value
+end
+
+---Puts the first `dim` rows of each head from two halves (a…, b…) into pairs (a0, b0, a1, b1, …), or back.
+local function interleave(t, heads, dim, to_pairs)
+  local shape = t:shape()
+  if heads < 1 or shape[1] % heads ~= 0 then
+    cbk.fail("shape", ("%d rows do not split into %d heads"):format(shape[1], heads))
+  end
+  local size = shape[1] / heads
+  if dim % 2 ~= 0 or dim > size then
+    cbk.fail("shape", ("rotary_dim %d does not fit a head of %d rows"):format(dim, size))
+  end
+  local view = t:reshape { heads, size, t:numel() / shape[1] }
+  local turning = dim == size and view or view:slice(1, 0, dim)
+  local halves = to_pairs and { heads, 2, dim / 2, -1 } or { heads, dim / 2, 2, -1 }
+  local turned = turning:reshape(halves):permute { 0, 2, 1, 3 }:reshape { heads, dim, -1 }
+  if dim ~= size then turned = cbk.cat({ turned, view:slice(1, dim, size) }, 1) end
+  return turned:reshape(shape)
+end
+actions.rotary.interleave = interleave
+
+local function rotary(name, heads)
+  return pair(name,
+    function(t, at) return interleave(t, heads(at.right), number(at.right, "rotary_dim"), true) end,
+    function(t, at) return interleave(t, heads(at.right), number(at.right, "rotary_dim"), false) end)
+end
+
+---Query rows, one block per head.
+actions.rotary.queries = rotary("rotary q", function(config) return number(config, "num_heads") end)
+
+---Key rows, one block per key head.
+actions.rotary.keys = rotary("rotary k", function(config)
+  local module = config.attention_module
+  if module == nil or module == cbk.null or module == "aiayn_attention" then return number(config, "num_heads") end
+  if module ~= "multiquery_attention" then cbk.fail("config", ("attention_module=%s is not supported"):format(tostring(module))) end
+  local extra = config.extra_attention_params
+  if extra == nil or extra == cbk.null then cbk.fail("config", "extra_attention_params.num_kv_groups is missing") end
+  return number(extra, "num_kv_groups")
+end)
+
+---A vector along the head, such as the weight of a norm over each head.
+actions.rotary.vector = rotary("rotary vector", function() return 1 end)
+
+---Frequencies that old files carry as a buffer: base^(-2i/rotary_dim).
+function actions.rotary.frequencies(base)
+  return function(at)
+    local dim, out = number(at.right, "rotary_dim"), {}
+    for i = 0, dim / 2 - 1 do out[i + 1] = base ^ (-2 * i / dim) end
+    return cbk.tensor(out, { dtype = "float32" })
+  end
+end
+
+-- --- ties
+
+actions.tie = {}
+
+local function null_like(value) return value == cbk.null end
+
+---Two names of one tensor, either of which an old file may lack or hold as null.
+---@param partner string
+---@param holds? fun(at: At): boolean
+function actions.tie.to(partner, holds)
+  local function join(value, at)
+    if holds and not holds(at) then return value end
+    local name = (at.key:match "^model%." or "") .. partner
+    local other = at:source(name)
+    if other == nil then
+      at:emit(name, value)
+    elseif null_like(value) then
+      return other
+    end
+    return value
+  end
+  return pair("tie", join, join, { takes_null = true })
+end
+
+---As `to`, where the config shares input and output embeddings (the default).
+function actions.tie.if_shared(partner)
+  return actions.tie.to(partner, function(at) return at.right.share_embedding_weights ~= false end)
+end
+
+---Right to left, a null is read from under another name.
+function actions.tie.or_from(partner)
+  return pair("copy", function(value) return value end, function(value, at)
+    if null_like(value) then return at:source(partner) or value end
+    return value
+  end, { takes_null = true })
+end
+
+-- --- tensors that one side has and the other computes (for also_left, also_right and fill)
+
+actions.buffer = {}
+
+---Ones on and below the diagonal, (1, 1, n, n) of uint8.
+function actions.buffer.causal_mask(field)
+  return function(at)
+    local n = number(at.right, field)
+    return cbk.tril({ 1, 1, n, n }, { dtype = "uint8" })
+  end
+end
+
+---A float32 scalar.
+function actions.buffer.scalar(value)
+  return function() return cbk.full({}, value, { dtype = "float32" }) end
+end
+
+---Zeros in the shape that `shape(at)` says.
+function actions.buffer.zeros(shape, condition)
+  return function(at)
+    if condition and not condition(at) then return nil end
+    return cbk.full(shape(at), 0, { dtype = "float32" })
+  end
+end
+
+actions.head = {}
+
+---The language-model head that a headless checkpoint lacks: the embedding where they are tied, else random.
+---@param embedding string  the embedding's key on the left
+function actions.head.weight(embedding)
+  return function(at)
+    if at.left.tie_word_embeddings == true then return at:source(embedding) end
+    cbk.warn(("'lm_head.weight' is not in the checkpoint: normal random values (0, 0.02) of seed %d are written"):format(at.seed))
+    return cbk.randn({ number(at.right, "vocab_size"), number(at.right, "hidden_size") },
+      { mean = 0, std = 0.02, seed = at.seed, dtype = "float32" })
+  end
+end
+
+---Its bias, where the config wants one.
+actions.head.bias = actions.buffer.zeros(
+  function(at) return { number(at.right, "vocab_size") } end,
+  function(at) return at.right.use_bias_in_output == true end)
+
+return actions

@@ -1,0 +1,246 @@
+-- Which models there are, between which formats each converts, and by which steps one gets from a format to another.
+
+local cbk = require "cbk"
+local releases = require "converters.engine.releases"
+local rules = require "converters.engine.rules"
+local fields = require "converters.engine.fields"
+
+local catalogue = {}
+
+---@class Converter   One table between two formats.
+---@field [1] string        left formats: "hf", "cs-1.8, cs-1.9"
+---@field [2] string        right formats: "cs-2.1 .. cs-2.9"
+---@field keys Rule[]
+---@field config table[]
+---@field before? table<Side, table>   defaults of a config that is read
+---@field after? table<Side, table>    defaults of a config that is written
+---@field prepare? table<Side, fun(config: Dict): Dict?>             before the rules
+---@field finish? table<Side, fun(to: Dict, from: Dict): Dict?>      after the defaults
+---@field fill? table<Side, table[]>   keys made where the checkpoint has none
+---@field mup? "gpt"|"t5"              CS -> HF folds muP
+---@field mup_config_only? boolean     … but for configs only
+---@field prefix? boolean              CS keys may start with `model.` (default: yes, when the other side is hf)
+---@field earlier? string              registered by releases up to this one only
+---@field only_model? boolean          nothing but `model` survives
+---@field note? string
+
+---@class Model
+---@field model string
+---@field name? string                 the Model Zoo's name, written as model.name from 2.4 on
+---@field aliases? table<string, string>   alias to its Model Zoo name
+---@field note? string                 the classes, for `cbk list`
+---@field [integer] Converter
+
+-- --- formats
+
+---"cs-1.8, cs-2.0 .. cs-2.2" as a list.
+function catalogue.formats(text)
+  local out = {}
+  for item in text:gmatch "[^,]+" do
+    item = item:match "^%s*(.-)%s*$"
+    local from, to, suffix = item:match "^cs%-(%d+%.%d+).-%s*%.%.%s*cs%-(%d+%.%d+)(.*)$"
+    if from then
+      for i = releases.place[from], releases.place[to] do out[#out + 1] = "cs-" .. releases.known[i] .. suffix end
+    else
+      out[#out + 1] = item
+    end
+  end
+  return out
+end
+
+local function has(text, format)
+  for _, one in ipairs(catalogue.formats(text)) do
+    if one == format then return true end
+  end
+  return false
+end
+
+---The release of a CS format ("2.4" of "cs-2.4-dpo"), or nil.
+function catalogue.release(format) return format:match "^cs%-(%d+%.%d+)" end
+
+---Formats that stand for others: cs-current, and releases newer than the newest one that changed anything.
+function catalogue.resolve(format)
+  if format == "cs-current" then return "cs-" .. releases.newest end
+  local major, minor = format:match "^cs%-(%d+)%.(%d+)$"
+  local new_major, new_minor = releases.newest:match "(%d+)%.(%d+)"
+  if major == new_major and tonumber(minor) > tonumber(new_minor) then return "cs-" .. releases.newest end
+  return format
+end
+
+-- --- models
+
+local families = {}     -- in the order in which they were added: Model
+local by_name = {}      -- model name or alias: { model, zoo name, is alias }
+
+---Adds a family file's models.
+---@param models Model[]
+---@param where string
+function catalogue.add(models, where)
+  if type(models) ~= "table" or type(models[1]) ~= "table" then
+    cbk.fail("converter", ("%s does not return a list of models (see converters/README.md)"):format(where))
+  end
+  for _, model in ipairs(models) do
+    if type(model.model) ~= "string" then cbk.fail("converter", ("%s: a model has no field 'model' (its name)"):format(where)) end
+    families[#families + 1] = model
+    by_name[model.model] = { model, model.name or model.model }
+    for alias, zoo_name in pairs(model.aliases or {}) do by_name[alias] = { model, zoo_name, true } end
+  end
+end
+
+---Loads every family file of a folder.
+function catalogue.load_folder(folder)
+  for _, name in ipairs(cbk.fs.list(folder)) do
+    local module = name:match "^([%w_-]+)%.lua$"
+    if module then catalogue.add(require("converters." .. module), name) end
+  end
+end
+
+---Loads a user's own file.
+function catalogue.load_file(path)
+  local chunk, why = loadfile(path)
+  if not chunk then cbk.fail("converter", ("cannot read the converter '%s': %s"):format(path, why)) end
+  catalogue.add(chunk(), path)
+end
+
+---@return Model|nil, string|nil zoo_name
+function catalogue.find(name)
+  local entry = by_name[name]
+  if not entry then return nil end
+  return entry[1], entry[2]
+end
+
+---All model names, aliases included, sorted.
+function catalogue.names()
+  local out = {}
+  for name in pairs(by_name) do out[#out + 1] = name end
+  table.sort(out)
+  return out
+end
+
+-- --- steps
+
+---The generic steps: keys stay, the config file changes (releases.upgrade).
+local copy = {
+  keys = rules.keys { { "*" } },
+  config = fields.config { { "*" } },
+  generic = true,
+}
+
+local function oldest(model)
+  local found
+  for _, step in ipairs(model) do
+    for _, text in ipairs { step[1], step[2] } do
+      for _, format in ipairs(step.earlier and {} or catalogue.formats(text)) do
+        local place = releases.place[catalogue.release(format) or ""]
+        if place and not (found and found <= place) then found = place end
+      end
+    end
+  end
+  return found
+end
+
+---@class Step
+---@field converter Converter
+---@field side Side      the side of the converter that is read
+---@field src string
+---@field tgt string
+
+local function direct(model, src, tgt)
+  for _, converter in ipairs(model) do
+    if has(converter[1], src) and has(converter[2], tgt) then
+      return { converter = converter, side = "left", src = src, tgt = tgt }
+    elseif has(converter[2], src) and has(converter[1], tgt) then
+      return { converter = converter, side = "right", src = src, tgt = tgt }
+    end
+  end
+end
+
+---A step between releases that stand side by side and that the model's own tables do not name.
+local function neighbours(model, src, tgt)
+  local a, b = releases.place[src:match "^cs%-([%d.]+)$" or ""], releases.place[tgt:match "^cs%-([%d.]+)$" or ""]
+  if not a or not b or math.abs(a - b) ~= 1 then return nil end
+  local first = oldest(model)
+  if not first or math.min(a, b) < math.max(first, releases.place["1.8"]) then return nil end
+  return { converter = copy, side = a < b and "left" or "right", src = src, tgt = tgt }
+end
+
+---The steps from one format to another, or nil. A table between the two wins; else releases are passed one after the other.
+---@param model Model
+---@return Step[]|nil
+function catalogue.path(model, src, tgt)
+  local step = direct(model, src, tgt) or neighbours(model, src, tgt)
+  if step then return { step } end
+  local from, to = releases.place[src:match "^cs%-([%d.]+)$" or ""], releases.place[tgt:match "^cs%-([%d.]+)$" or ""]
+  if not from or not to or from == to then return nil end
+  local toward, path, at = from < to and 1 or -1, {}, from
+  while at ~= to do
+    local found
+    for next_place = at + toward, to, toward do
+      local a, b = "cs-" .. releases.known[at], "cs-" .. releases.known[next_place]
+      found = direct(model, a, b) or neighbours(model, a, b)
+      if found then
+        at = next_place
+        break
+      end
+    end
+    if not found then return nil end
+    path[#path + 1] = found
+  end
+  return path
+end
+
+-- --- what is supported, for people
+
+local function shorten(text) return (text:gsub("%s*%.%.%s*", " … ")) end
+
+---Rows of `cbk list`: { model, src, tgt, note }, one per table and direction.
+---@param only? string   one model
+function catalogue.rows(only)
+  local out = {}
+  local function add(name, model)
+    for _, converter in ipairs(model) do
+      local note = converter.note or model.note or ""
+      out[#out + 1] = { model = name, src = shorten(converter[1]), tgt = shorten(converter[2]), note = note }
+      out[#out + 1] = { model = name, src = shorten(converter[2]), tgt = shorten(converter[1]), note = note }
+    end
+    local first = oldest(model)
+    if first and first < #releases.known then
+      local range = ("cs-%s … cs-%s"):format(releases.known[math.max(first, releases.place["1.8"])], releases.newest)
+      out[#out + 1] = { model = name, src = range, tgt = range, note = "release by release, in one pass" }
+    end
+  end
+  for _, name in ipairs(catalogue.names()) do
+    if not only or name == only then add(name, (catalogue.find(name))) end
+  end
+  return out
+end
+
+local function distance(a, b)
+  local row = {}
+  for j = 0, #b do row[j] = j end
+  for i = 1, #a do
+    local before = row[0]
+    row[0] = i
+    for j = 1, #b do
+      local cost = math.min(row[j] + 1, row[j - 1] + 1, before + (a:sub(i, i) == b:sub(j, j) and 0 or 1))
+      before, row[j] = row[j], cost
+    end
+  end
+  return row[#b]
+end
+
+---The names nearest to a mistyped one, best first.
+function catalogue.nearest(name, names)
+  local scored = {}
+  for _, one in ipairs(names) do
+    local d = distance(name:lower(), one:lower())
+    if one:lower():find(name:lower(), 1, true) then d = math.min(d, 1) end
+    if d <= math.max(2, math.floor(#name / 3)) then scored[#scored + 1] = { d, one } end
+  end
+  table.sort(scored, function(a, b) return a[1] ~= b[1] and a[1] < b[1] or a[1] == b[1] and a[2] < b[2] end)
+  local out = {}
+  for i = 1, math.min(3, #scored) do out[i] = scored[i][2] end
+  return out
+end
+
+return catalogue

@@ -1,0 +1,256 @@
+-- One conversion: the config file and the checkpoint along the steps between two formats. Nothing is written here.
+
+local cbk = require "cbk"
+local rules = require "converters.engine.rules"
+local keys = require "converters.engine.keys"
+local fields = require "converters.engine.fields"
+local mup = require "converters.engine.mup"
+local releases = require "converters.engine.releases"
+local trainer = require "converters.engine.trainer"
+local catalogue = require "converters.engine.catalogue"
+
+local convert = {}
+
+local function is_hf(format) return format == "hf" end
+
+-- --- configs
+
+local function note_dropped(dropped)
+  if #dropped > 0 then cbk.warn("config fields without a counterpart are left out: " .. keys.named(dropped)) end
+end
+
+---The precision field, which stands beside the model in one layout and in it in the other.
+local function precision_to_cs(to, from, release)
+  if from.use_bfloat16 ~= nil and (release == "2.1" or release == "2.2" or release == "2.3") then
+    to.fp16_type = from.use_bfloat16 == true and "bfloat16" or "float16"
+  end
+end
+
+local function precision_to_hf(to, config)
+  local kind = config.fp16_type
+  if kind == nil then return end
+  if kind ~= "bfloat16" and kind ~= "cbfloat16" and kind ~= "float16" then
+    fields.refuse("fp16_type", kind, fields.any_of("bfloat16", "cbfloat16", "float16"))
+  end
+  to.use_bfloat16 = kind ~= "float16"
+end
+
+---Names the model for releases that look it up by name.
+local function set_name(model, release, zoo_name)
+  if release and releases.since(release, "2.4") and model.name == nil then model.name = zoo_name end
+end
+
+local function both_configs(side, from, to)
+  return { [side] = from, [rules.other[side]] = to }
+end
+
+local function config_from_hf(job, step, config)
+  local to, from, dropped = fields.convert(step.converter, step.side, config)
+  note_dropped(dropped)
+  local release = catalogue.release(step.tgt)
+  precision_to_cs(to, config, release)
+  set_name(to, release, job.zoo_name)
+  return cbk.dict { model = to }, both_configs(step.side, from, to)
+end
+
+local function config_to_hf(job, step, config)
+  local model = trainer.model(config)
+  local folded, scale = mup.fold(model, step.converter.mup, job.model.model)
+  local to, from, dropped = fields.convert(step.converter, step.side, folded)
+  note_dropped(dropped)
+  precision_to_hf(to, config)
+  local configs = both_configs(step.side, from, to)
+  configs.scale = scale
+  return to, configs
+end
+
+local function config_between_releases(job, step, config)
+  config = cbk.deep_copy(config)
+  local to, from, dropped = fields.convert(step.converter, step.side, trainer.model(config))
+  note_dropped(dropped)
+  local src, tgt = catalogue.release(step.src), catalogue.release(step.tgt)
+  trainer.set_model(config, to)
+  config = releases.upgrade(config, src, tgt)
+  if src == "2.3" and tgt == "2.4" then set_name(trainer.model(config), tgt, job.zoo_name) end
+  return config, both_configs(step.side, from, to)
+end
+
+---@class Job
+---@field model Model
+---@field zoo_name string
+---@field path Step[]
+---@field drop_unmatched? boolean
+---@field seed? integer
+---@field trace? function
+---@field configs table[]   of each step, once the config is converted
+
+---@param job Job
+---@param config Dict   the whole file
+---@return Dict         the whole new file
+function convert.config(job, config)
+  job.configs, job.files = {}, { config }
+  for i, step in ipairs(job.path) do
+    local one = is_hf(step.src) and config_from_hf or is_hf(step.tgt) and config_to_hf or config_between_releases
+    if step.converter.generic then
+      cbk.warn(("%s -> %s: no tensor changes, only metadata and config do"):format(step.src, step.tgt))
+    end
+    config, job.configs[i] = one(job, step, config)
+    job.files[i + 1] = config
+  end
+  return config
+end
+
+-- --- checkpoints
+
+local function report_unmatched(job, unmatched)
+  if #unmatched == 0 then return end
+  local message = ("%d key%s not matched: %s"):format(#unmatched, #unmatched == 1 and " was" or "s were", keys.named(unmatched))
+  if not job.drop_unmatched then
+    cbk.fail("unmatched", message .. "; to convert without them, add --drop-unmatched-keys")
+  end
+  cbk.warn(message .. "; dropped, as --drop-unmatched-keys says")
+end
+
+---A sideband-sparse checkpoint holds NaN where a weight is zero.
+local function is_sideband(config)
+  return cbk.kind(config, "sparsity") == "dict" and config.sparsity.type == "sideband"
+end
+
+local function view_for(job, i, step)
+  local scale = job.configs[i].scale
+  local sideband = is_hf(step.tgt) and is_sideband(job.files[i])
+  if not scale and not sideband then return nil end
+  return function(key, value)
+    if value == cbk.null then return value end
+    if sideband and (value.dtype:find "float") then value = value:replace_nan(0) end
+    return scale and scale(key, value) or value
+  end
+end
+
+local function convert_model(job, i, source)
+  local step = job.path[i]
+  local converter, configs = step.converter, job.configs[i]
+  local across = is_hf(step.src) or is_hf(step.tgt)
+  if configs.scale and converter.mup_config_only then
+    cbk.fail("config", ("the config uses muP, which cannot be folded into a %s checkpoint"):format(job.model.model))
+  end
+  local out, unmatched = keys.convert(converter.keys, step.side, source, {
+    left = configs.left, right = configs.right, seed = job.seed, trace = job.trace, fill = converter.fill,
+    prefix = across and converter.prefix ~= false and not is_hf(step.src) and "model." or nil,
+    no_nulls = is_hf(step.tgt), view = view_for(job, i, step),
+  })
+  report_unmatched(job, unmatched)
+  return out
+end
+
+local function model_of(root)
+  local model = root.model
+  if model == nil or not (cbk.kind(root, "model") or ""):find "dict" then
+    local shown = {}
+    for key in cbk.items(root) do shown[#shown + 1] = tostring(key) end
+    cbk.fail("checkpoint", "the checkpoint has no dict 'model' at its top, as CS checkpoints have; it holds " .. keys.named(shown))
+  end
+  return model
+end
+
+---Sparsity state moves from the optimizer to masks beside the weights.
+local function move_sparsity_state(root)
+  local optimizer = root.optimizer
+  if optimizer == nil or not (cbk.kind(root, "optimizer") or ""):find "dict" or optimizer.sparsity == nil then return end
+  local sparsity = optimizer.sparsity
+  optimizer = cbk.copy(optimizer)
+  optimizer.sparsity = nil
+  root.optimizer = optimizer
+  for weight, state in cbk.items(sparsity.state or cbk.dict()) do
+    if state.mask ~= nil then root.model[weight .. "_mask"] = state.mask end
+  end
+  local levels = cbk.dict()
+  for _, group in cbk.items(sparsity.param_groups or cbk.list()) do
+    if group.sparsity ~= nil and group.sparsity ~= cbk.null and group.sparsity.step ~= nil then
+      for _, name in cbk.items(group.param_names or cbk.list()) do
+        if levels[name] == nil then levels[name] = cbk.dict() end
+        levels[name].index = cbk.raw(group.sparsity, "step")
+      end
+    end
+  end
+  local out = cbk.dict()
+  if sparsity.step ~= nil then out.step = cbk.raw(sparsity, "step") end
+  out.sparsity = levels
+  root.sparsity = out
+end
+
+---Before 2.0 the schedule's own count of steps could lag behind.
+local function fix_last_epoch(root)
+  local scheduler = root.lr_scheduler
+  if root.global_step == nil or scheduler == nil or not (cbk.kind(root, "lr_scheduler") or ""):find "dict" then return end
+  if scheduler.last_epoch == nil then return end
+  scheduler = cbk.copy(scheduler)
+  scheduler.last_epoch = cbk.raw(root, "global_step")
+  root.lr_scheduler = scheduler
+end
+
+---Remembers the release and the config that the checkpoint is now for.
+local function add_metadata(root, release, params)
+  local list = cbk.list()
+  if (cbk.kind(root, "__metadata__") or "") == "list" then
+    for _, entry in cbk.items(root.__metadata__) do list[#list + 1] = entry end
+  end
+  local entry = cbk.dict()
+  entry.version, entry.model_name, entry.params = release .. ".0", "", cbk.deep_copy(params)
+  list[#list + 1] = entry
+  root.__metadata__ = list
+end
+
+local function between_releases(job, i, root)
+  local step = job.path[i]
+  local src, tgt = catalogue.release(step.src), catalogue.release(step.tgt)
+  local out = cbk.dict()
+  if step.converter.only_model then
+    cbk.warn(("%s -> %s keeps the model only: optimizer state and all other entries are left out"):format(step.src, step.tgt))
+    out.model = convert_model(job, i, model_of(root))
+    return out
+  end
+  for name in cbk.items(root) do
+    if name == "model" then
+      out.model = convert_model(job, i, model_of(root))
+    elseif name ~= "__metadata__" then
+      out[name] = cbk.raw(root, name)
+    end
+  end
+  if out.model == nil then model_of(root) end
+  move_sparsity_state(out)
+  if not releases.since(src, "2.0") then fix_last_epoch(out) end
+  if root.__metadata__ ~= nil then out.__metadata__ = root.__metadata__ end
+  add_metadata(out, tgt, job.files[i + 1])
+  return out
+end
+
+---@param job Job      its config is converted already
+---@param root Dict    the tree of the checkpoint
+---@return Dict        the tree to write
+function convert.checkpoint(job, root)
+  for i, step in ipairs(job.path) do
+    if is_hf(step.src) then
+      root = cbk.dict { model = convert_model(job, i, root) }
+    elseif is_hf(step.tgt) then
+      root = convert_model(job, i, model_of(root))
+    else
+      root = between_releases(job, i, root)
+    end
+  end
+  return root
+end
+
+---The CS format of a checkpoint, from what it says about itself (`cs-auto`).
+function convert.format_of(root)
+  local list = root.__metadata__
+  if list == nil or (cbk.kind(root, "__metadata__") or "") ~= "list" or #list == 0 then
+    cbk.fail("format", "cs-auto needs a checkpoint that says its release (__metadata__), and this one does not; give --src-fmt cs-X.Y")
+  end
+  local version = list[#list].version
+  local release = type(version) == "string" and version:match "^(%d+%.%d+)"
+  if not release then cbk.fail("format", ("cs-auto: the checkpoint's version is '%s'; give --src-fmt cs-X.Y"):format(tostring(version))) end
+  return "cs-" .. release
+end
+
+return convert

@@ -1,0 +1,209 @@
+-- Config rules: pairs of fields, values that must hold, defaults. One table for both directions.
+
+local cbk = require "cbk"
+local rules = require "converters.engine.rules"
+
+local fields = {}
+
+---@class FieldAt   Where a field's action stands.
+---@field field string  the field that is read
+---@field from Dict     the whole model section that is read, with defaults
+---@field to Dict       the model section that is being written
+local FieldAt = {}
+FieldAt.__index = FieldAt
+
+---Sets another field of the target.
+function FieldAt:set(name, value) self.to[name] = value end
+
+---@class FieldAction   An invertible pair on values; nil means that nothing is written.
+---@field forward fun(value: any, at: FieldAt): any
+---@field backward fun(value: any, at: FieldAt): any
+
+---How a config value is shown in a message.
+local function shown(value)
+  if value == nil or value == cbk.null then return "null" end
+  if type(value) == "table" and value.any_of then
+    local out = {}
+    for i, one in ipairs(value.any_of) do out[i] = shown(one) end
+    return table.concat(out, " or ")
+  end
+  local kind = type(value)
+  if kind == "string" or kind == "number" or kind == "boolean" then return tostring(value) end
+  local ok, text = pcall(cbk.config.dump, value, "json", { indent = 0 })
+  return ok and text:gsub("%s+$", "") or tostring(value)
+end
+fields.shown = shown
+
+---@param supported any  what the other side can express
+function fields.refuse(field, value, supported)
+  cbk.fail("config", ("cannot convert the config with %s=%s: only %s is supported"):format(field, shown(value), shown(supported)))
+end
+
+function FieldAt:refuse(value, supported) fields.refuse(self.field, value, supported) end
+
+local function plain(value)
+  if value == true then return 1 end
+  if value == false then return 0 end
+  return value
+end
+
+---Equality as the target programs see it: true is 1, false is 0.
+local function same(a, b)
+  if type(b) == "table" and b.any_of then
+    for _, one in ipairs(b.any_of) do
+      if same(a, one) then return true end
+    end
+    return false
+  end
+  a, b = plain(a), plain(b)
+  return a == b or (type(a) == type(b) and type(a) ~= "number" and cbk.equal(a, b))
+end
+
+-- --- writing tables
+
+local function per_side(make)
+  return { left = function(t) return make("left", t) end, right = function(t) return make("right", t) end }
+end
+
+---`must.right { norm_type = "rmsnorm" }`: the field exists on the right only and has one value that the left can express.
+fields.must = per_side(function(side, values)
+  local out = { is_fields = true }
+  for name, value in pairs(values) do
+    out[#out + 1] = { [side] = name, kind = "must", value = value, side = side, name = name }
+  end
+  return out
+end)
+
+---`drop.right { "a", "b" }`: fields of the right that carry nothing for the left.
+fields.drop = per_side(function(side, names)
+  local out = { is_fields = true }
+  for i, name in ipairs(names) do out[i] = { [side] = name, kind = "drop" } end
+  return out
+end)
+
+---One of several values, in `must`.
+function fields.any_of(...) return { any_of = { ... } } end
+
+---A table of config rules: `{ left, right, action }`; one name alone stands for both sides; "*" copies what no rule names.
+function fields.config(entries)
+  local out = { is_fields = true }
+  for _, entry in ipairs(entries) do
+    if entry.is_fields then
+      for _, rule in ipairs(entry) do out[#out + 1] = rule end
+    elseif entry.kind then
+      out[#out + 1] = entry
+    else
+      local left, right = entry[1], entry[2]
+      if right == nil then right = left end
+      out[#out + 1] = { left = left or nil, right = right or nil, action = entry[3], kind = "pair" }
+    end
+  end
+  return out
+end
+
+---The rules that name none of the given fields: how an older release is told from its successor.
+function fields.without(base, names)
+  local gone, out = {}, { is_fields = true }
+  for _, name in ipairs(names) do gone[name] = true end
+  for _, rule in ipairs(base) do
+    if not (gone[rule.left or ""] or gone[rule.right or ""]) then out[#out + 1] = rule end
+  end
+  return out
+end
+
+---A set of defaults with some more and without others.
+function fields.with(base, more, names)
+  local out = {}
+  for name, value in pairs(base) do out[name] = value end
+  for name, value in pairs(more) do out[name] = value end
+  for _, name in ipairs(names or {}) do out[name] = nil end
+  return out
+end
+
+-- --- running
+
+local function compile(set, side)
+  local by_name, rest = {}, nil
+  for _, rule in ipairs(set) do
+    local name = rule[side]
+    if rule.kind == "must" and rule.side ~= side then name = rule.name end
+    if name == "*" then
+      rest = rest or rule
+    elseif name and not by_name[name] and not rest then
+      by_name[name] = rule
+    end
+  end
+  return by_name, rest
+end
+
+local function convert_field(rule, side, at)
+  local name = at.field
+  if rule.kind == "drop" then return end
+  if rule.kind == "must" then
+    if rule.side ~= side then
+      cbk.fail("config", ("the config field '%s' (=%s) should not appear in the config of this side"):format(name, shown(at.from[name])))
+    end
+    if not same(at.from[name], rule.value) then at:refuse(at.from[name], rule.value) end
+    return
+  end
+  local target = rule[rules.other[side]]
+  if target == "*" then target = name end
+  if not rule.action then
+    at.to[target] = cbk.raw(at.from, name)
+    return
+  end
+  local value = rule.action[side == "left" and "forward" or "backward"](at.from[name], at)
+  if value ~= nil and target then at.to[target] = value end
+end
+
+local function is_table(value) return type(value) == "table" and getmetatable(value) == nil end
+
+local function tree(value)
+  if not is_table(value) then return value end
+  return value[1] ~= nil and cbk.list(value) or cbk.dict(value)
+end
+
+---Adds the missing fields; dicts are filled one level deep.
+function fields.fill(config, defaults)
+  local names = {}
+  for name in pairs(defaults or {}) do names[#names + 1] = name end
+  table.sort(names)
+  for _, name in ipairs(names) do
+    local value = defaults[name]
+    if config[name] == nil then
+      config[name] = tree(value)
+    elseif is_table(value) and cbk.kind(config, name) == "dict" then
+      config[name] = fields.fill(cbk.copy(config[name]), value)
+    end
+  end
+  return config
+end
+
+---Converts one model section.
+---@param step Converter
+---@param side Side      the side that `from` is
+---@param from Dict
+---@return Dict to, Dict from   `from` is complete with its defaults
+---@return string[] dropped     fields that no rule names
+function fields.convert(step, side, from)
+  local other = rules.other[side]
+  from = fields.fill(cbk.copy(from), step.before and step.before[side])
+  if step.prepare and step.prepare[side] then from = step.prepare[side](from) or from end
+  local by_name, rest = compile(step.config, side)
+  local at = setmetatable({ from = from, to = cbk.dict() }, FieldAt)
+  local dropped = {}
+  for _, name in ipairs(cbk.keys(from)) do
+    local rule = by_name[name] or rest
+    if rule then
+      at.field = name
+      convert_field(rule, side, at)
+    else
+      dropped[#dropped + 1] = tostring(name)
+    end
+  end
+  fields.fill(at.to, step.after and step.after[other])
+  if step.finish and step.finish[other] then at.to = step.finish[other](at.to, from) or at.to end
+  return at.to, from, dropped
+end
+
+return fields

@@ -1,0 +1,204 @@
+-- Runs key rules over the tensors of one model, in one direction. Everything stays lazy: what is written are expressions.
+
+local cbk = require "cbk"
+local rules = require "converters.engine.rules"
+
+local keys = {}
+
+---@class At   Where an action stands: what it may ask and do.
+---@field side Side                 the side that is read
+---@field key string                the key that is read, without the optional prefix
+---@field left Dict                 the two model configs, complete with defaults
+---@field right Dict
+---@field seed integer
+local At = {}
+At.__index = At
+
+---The value of another key of the checkpoint that is read, or nil.
+function At:source(key)
+  return self.run.read(self.prefix .. key)
+end
+
+---Writes one more key.
+function At:emit(key, value)
+  self.run.out[key] = value
+end
+
+function At:fail(message, ...)
+  cbk.fail("convert", message:format(...))
+end
+
+---@class Action   An invertible pair. A side given as a list of keys is a list of tensors here.
+---@field name string
+---@field forward fun(value: any, at: At): any    left to right; nil: nothing is written
+---@field backward fun(value: any, at: At): any
+---@field takes_null? boolean
+
+local function named(list)
+  local shown = {}
+  for i = 1, math.min(#list, 20) do shown[i] = tostring(list[i]) end
+  local rest = #list - #shown
+  return table.concat(shown, ", ") .. (rest > 0 and (", … and %d more"):format(rest) or "")
+end
+keys.named = named
+
+---The keys of one side of a rule: as given, or one per value of a letter.
+local function members(pieces, each, caught, at)
+  if not each then
+    local out = {}
+    for i, piece in ipairs(pieces) do out[i] = rules.render(piece, caught) end
+    return out
+  end
+  local out = {}
+  for i = 0, each.count(at) - 1 do out[i + 1] = rules.render(pieces[1], caught, { [each.letter] = tostring(i) }) end
+  return out
+end
+
+local function describe(value)
+  if type(value) == "userdata" or type(value) == "cdata" then
+    local ok, shape = pcall(function() return value.dtype .. " [" .. table.concat(value:shape(), ", ") .. "]" end)
+    if ok then return shape end
+  end
+  return tostring(value)
+end
+
+---Calls an action; what it raises is told together with the key and the shape.
+local function act(action, direction, value, at)
+  local ok, result = pcall(action[direction], value, at)
+  if ok then return result end
+  local shown = type(value) == "table" and not getmetatable(value) and value[1] or value
+  at:fail("cannot convert key '%s' (%s) with '%s': %s", at.key, describe(shown), action.name,
+    type(result) == "table" and result.message or tostring(result))
+end
+
+local Run = {}
+Run.__index = Run
+
+---Remembers a target; a second source for it is an error.
+function Run:write(target, value)
+  local earlier = self.writer[target]
+  if earlier and earlier ~= self.at.full_key then
+    self.collisions[#self.collisions + 1] = ("'%s' and '%s' both become '%s'"):format(earlier, self.at.full_key, target)
+  end
+  self.writer[target] = self.at.full_key
+  self.out[target] = value
+  if self.trace then
+    self.trace(self.at.full_key, target, self.ending, value)
+  end
+end
+
+---Collects the parts of a tensor that the read side keeps under several keys; nil when it was done or a part is missing.
+function Run:gather(ending, caught, each)
+  local at = self.at
+  local names = members(ending.from, each, caught, at)
+  if self.gathered[names[1]] then return nil end
+  self.gathered[names[1]] = true
+  local parts = {}
+  for i, name in ipairs(names) do
+    parts[i] = at:source(name)
+    if parts[i] == nil then self.missing[#self.missing + 1] = ("%s (its partner is %s)"):format(name, at.key) end
+  end
+  return #parts == #names and parts or nil
+end
+
+---@param hit { ending: table, caught: string[] }
+function Run:apply(hit, value)
+  local ending, caught, at = hit.ending, hit.caught, self.at
+  self.ending = ending
+  if ending.kind == "ignore" then
+    if self.trace then self.trace(at.full_key, nil, ending, value) end
+    return
+  end
+  if ending.kind == "refuse" then at:fail("cannot convert key '%s': %s", at.key, ending.why or "it has no counterpart") end
+
+  local many_in, many_out = #ending.from > 1 or ending.from_each, #ending.to > 1 or ending.to_each
+  if many_in then
+    value = self:gather(ending, caught, ending.from_each)
+    if not value then return end
+  end
+  local action = ending.rule.action
+  local is_null = value == cbk.null
+  if action and (not is_null or action.takes_null) then
+    value = act(action, self.direction, value, at)
+    if value == nil then return end
+  end
+  if value == cbk.null and self.no_nulls then
+    at:fail("key '%s' is null in the checkpoint, and the target format has no such value", at.key)
+  end
+  if many_out then
+    for i, target in ipairs(members(ending.to, ending.to_each, caught, at)) do
+      self:write(target, is_null and value or value[i])
+    end
+  else
+    self:write(rules.render(ending.to[1], caught), value)
+  end
+  for _, extra in ipairs(ending.also) do
+    local made = extra[2](at, value)
+    if made ~= nil then self.out[rules.render(extra[1], caught)] = made end
+  end
+end
+
+local function first_that_holds(hits, at)
+  for _, hit in ipairs(hits) do
+    local when = hit.ending.rule.when
+    if not when or when(at) then return hit end
+  end
+end
+
+---Converts all keys of `source`.
+---@param set Rule[]
+---@param side Side     the side that `source` is
+---@param source Dict   key to tensor (or null)
+---@param options { left: Dict, right: Dict, prefix?: string, fill?: table<Side, table[]>, no_nulls?: boolean, seed?: integer, view?: (fun(key: string, value: any): any), trace?: function }
+---`prefix` is accepted before the keys that are read and never written; `view` looks at each value before any rule does;
+---`fill` makes keys that the target needs and nothing wrote.
+---@return Dict out, string[] unmatched
+function keys.convert(set, side, source, options)
+  local tree = rules.compile(set, side)
+  local view = options.view
+  local run = setmetatable({
+    direction = side == "left" and "forward" or "backward",
+    out = cbk.dict(), writer = {}, gathered = {}, missing = {}, collisions = {},
+    no_nulls = options.no_nulls, trace = options.trace,
+    read = function(key)
+      local value = source[key]
+      if value == nil or not view then return value end
+      return view(key, value)
+    end,
+  }, Run)
+  local at = setmetatable({ run = run, side = side, left = options.left, right = options.right, seed = options.seed or 0 }, At)
+  run.at = at
+
+  local unmatched, prefix = {}, options.prefix
+  for key, value in cbk.items(source) do
+    at.key, at.full_key, at.prefix = key, key, ""
+    local hit = first_that_holds(rules.match(tree, key), at)
+    if not hit and prefix and key:sub(1, #prefix) == prefix then
+      at.key, at.prefix = key:sub(#prefix + 1), prefix
+      hit = first_that_holds(rules.match(tree, at.key), at)
+    end
+    if hit then
+      run:apply(hit, view and view(key, value) or value)
+    else
+      unmatched[#unmatched + 1] = key
+    end
+  end
+  for _, extra in ipairs(options.fill and options.fill[rules.other[side]] or {}) do
+    at.key, at.full_key, at.prefix = extra[1], extra[1], ""
+    if run.out[extra[1]] == nil then
+      local made = extra[2](at)
+      if made ~= nil then run.out[extra[1]] = made end
+    end
+  end
+  if #run.missing > 0 then
+    cbk.fail("convert", ("%d key%s expected in the checkpoint but not there: %s"):format(#run.missing,
+      #run.missing == 1 and " is" or "s are", named(run.missing)))
+  end
+  if #run.collisions > 0 then
+    cbk.fail("convert", ("%d target key%s two sources: %s"):format(#run.collisions,
+      #run.collisions == 1 and " has" or "s have", named(run.collisions)))
+  end
+  return run.out, unmatched
+end
+
+return keys

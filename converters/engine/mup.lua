@@ -1,0 +1,154 @@
+-- Models trained in the maximal-update parametrization: its multipliers are folded into the weights when a format without
+-- them is written (CS -> HF), and told in the words of release 2.3 when a 2.2 config is upgraded.
+
+local cbk = require "cbk"
+
+local mup = {}
+
+local function present(value) return value ~= nil and value ~= cbk.null end
+local function truthy(value) return present(value) and value ~= false and value ~= 0 end
+local function number(value, default) return present(value) and value or default end
+
+local old_fields = { "output_logits_scale", "embeddings_scale", "scale_qk_dot_by_d" }
+
+---Which style a CS model config is written in: "2.3" (mup_base_*), "2.2", or nil when it is not muP at all.
+function mup.style(model)
+  for name, value in cbk.items(model) do
+    if type(name) == "string" and name:find "^mup_base_" and present(value) then return "2.3" end
+  end
+  local has = 0
+  for _, name in ipairs(old_fields) do has = has + (truthy(model[name]) and 1 or 0) end
+  if has == 3 then return "2.2" end
+  if truthy(model.scale_qk_dot_by_d) or truthy(model.output_logits_scale) then
+    cbk.fail("config", "incomplete muP config: either all or none of scale_qk_dot_by_d, embeddings_scale and output_logits_scale may be set")
+  end
+  return nil
+end
+
+-- --- which tensor is scaled by what; keys are CS keys without `model.`
+
+local function embeddings(model, key)
+  local scale = model.embeddings_scale
+  if not present(scale) then return nil end
+  if truthy(model.embedding_layer_norm) then return key:find "^embedding_ln_f%." and scale or nil end
+  if key == "embedding_layer.word_embeddings.weight" or key == "embedding_layer.position_embeddings.weight"
+    or key == "embedding_layer.position_embeddings.embed.weight" then
+    return scale
+  end
+end
+
+local function head_size(model) return math.floor(model.hidden_size / model.num_heads) end
+
+local heads = { ["lm_head.weight"] = true, ["mlm_head.weight"] = true, ["cls_head.weight"] = true }
+
+local scale = {}
+
+scale["2.2"] = function(model, key)
+  if key:find ".%.proj_k_dense_layer" then return truthy(model.scale_qk_dot_by_d) and head_size(model) ^ -0.5 or nil end
+  if key == "lm_head.weight" then return model.output_logits_scale end
+  return embeddings(model, key)
+end
+
+scale["2.3"] = function(model, key)
+  if key:find ".%.proj_k_dense_layer" then
+    local by_d = model.scale_qk_dot_by_d == nil or truthy(model.scale_qk_dot_by_d)
+    return number(model.attention_logits_alpha, 1) * (by_d and head_size(model) ^ -0.5 or 1)
+  end
+  if heads[key] then
+    if not present(model.mup_base_hidden_size) then return nil end
+    local width = model.hidden_size / model.mup_base_hidden_size
+    local by_d = model.scale_output_logits_by_d == nil or truthy(model.scale_output_logits_by_d)
+    return number(model.output_logits_alpha, 1) / (by_d and width or width ^ 0.5)
+  end
+  return embeddings(model, key)
+end
+
+---T5 scales queries, values and outputs too.
+scale.t5 = function(model, key)
+  local width = present(model.mup_base_d_model) and model.d_model / model.mup_base_d_model or 1
+  local own_kv = present(model.mup_base_d_kv)
+  local part = own_kv and 1 or width ^ -0.5
+  if key:find ".%.proj_q_dense_layer" then return part / model.d_kv ^ 0.5 end
+  for _, stack in ipairs { "encoder", "decoder" } do
+    if key:find(stack .. ".*proj_k_dense_layer") then
+      local by_d = model["scale_" .. stack .. "_qk_dot_by_d"]
+      by_d = by_d == nil or truthy(by_d)
+      return number(model[stack .. "_attention_logits_alpha"], 1) * part * (by_d and model.d_kv ^ -0.5 or 1)
+    end
+  end
+  if key:find ".%.proj_v_dense_layer" then return part end
+  if key:find ".%.proj_output_dense_layer" then return own_kv and 1 or width ^ 0.5 end
+  if key == "lm_head.weight" then
+    return number(model.output_logits_alpha, 1) / (truthy(model.scale_output_logits_by_d) and width or width ^ 0.5)
+  end
+  if key:find "embeddings%.word_embeddings%.weight$" then return number(model.embeddings_alpha, 1) * model.d_model ^ 0.5 end
+end
+
+-- --- folding
+
+local gone = {
+  "mup_base_hidden_size", "mup_base_filter_size", "attention_logits_alpha", "output_logits_alpha", "scale_output_logits_by_d",
+  "embeddings_scale", "scale_qk_dot_by_d", "output_logits_scale",
+}
+local gone_t5 = {
+  "mup_base_d_model", "mup_base_d_ff", "mup_base_d_kv", "encoder_attention_logits_alpha", "decoder_attention_logits_alpha",
+  "output_logits_alpha", "scale_output_logits_by_d", "embeddings_alpha", "scale_encoder_qk_dot_by_d", "scale_decoder_qk_dot_by_d",
+}
+
+---@param family? "gpt"|"t5"   how the family folds; nil: it does not
+---@param name string          the model's name, for messages
+---@return Dict folded         the model section without muP
+---@return (fun(key: string, tensor: any): any)|nil view  scales a tensor of the checkpoint on reading
+function mup.fold(model, family, name)
+  local style = mup.style(model)
+  if style and not family then
+    cbk.fail("config", ("the config uses muP (mup_base_*, scale_qk_dot_by_d, …), which cannot be converted for %s"):format(name))
+  end
+  if not family then return model, nil end
+  local folded = cbk.copy(model)
+  for _, field in ipairs(family == "t5" and gone_t5 or gone) do folded[field] = nil end
+  if not style then return folded, nil end
+  folded.share_embedding_weights = false
+  local rule = family == "t5" and scale.t5 or scale[style]
+  return folded, function(key, tensor)
+    if tensor == cbk.null then return tensor end
+    local factor = rule(model, (key:gsub("^model%.", "")))
+    return factor and factor ~= 1 and tensor:affine(factor, 0) or tensor
+  end
+end
+
+-- --- 2.2 -> 2.3
+
+local function widen(model, field, factor)
+  local old = model[field]
+  if not present(old) or not present(old.std) then return end
+  local new = cbk.copy(old)
+  new.std = cbk.float(old.std * factor)
+  if old.name == "truncated_normal" then
+    for _, bound in ipairs { "a", "b" } do
+      if present(old[bound]) then new[bound] = cbk.float(old[bound] * factor) end
+    end
+  end
+  model[field] = new
+end
+
+---Tells the 2.2 muP fields in 2.3's words, in place; needs the learning rate's adjustment, which goes away.
+function mup.upgrade(model, optimizer)
+  if mup.style(model) ~= "2.2" then return end
+  local adjust = optimizer and optimizer.adjust_learning_rate
+  local kernel = present(adjust) and adjust.decoder_kernel
+  if not truthy(kernel) then
+    cbk.fail("config", "a muP config of release 2.2 needs optimizer.adjust_learning_rate.decoder_kernel")
+  end
+  adjust.decoder_kernel = nil
+  if #adjust == 0 then optimizer.adjust_learning_rate = nil end
+  local width = 1 / kernel
+  model.mup_base_hidden_size = cbk.float(model.hidden_size / width)
+  model.mup_base_filter_size = cbk.float(model.filter_size / width)
+  model.output_logits_alpha = cbk.float(model.output_logits_scale * width)
+  model.output_logits_scale = nil
+  widen(model, "initializer", width ^ 0.5)
+  widen(model, "output_layer_initializer", width ^ 0.5 * (2 * model.num_hidden_layers) ^ 0.5)
+end
+
+return mup

@@ -1,0 +1,237 @@
+-- What a release changed in the YAML file around the model: run options, optimizer and schedule names, sparsity.
+
+local cbk = require "cbk"
+local mup = require "converters.engine.mup"
+local trainer = require "converters.engine.trainer"
+
+local releases = {}
+
+---Every CS release that formats are named after, oldest first.
+releases.known = { "1.6", "1.7", "1.8", "1.9", "2.0", "2.1", "2.2", "2.3", "2.4", "2.5", "2.6", "2.7", "2.8", "2.9" }
+releases.newest = releases.known[#releases.known]
+
+releases.place = {}
+for i, release in ipairs(releases.known) do releases.place[release] = i end
+
+---True where `a` is at least as new as `b`.
+function releases.since(a, b) return (releases.place[a] or 0) >= releases.place[b] end
+
+local function present(value) return value ~= nil and value ~= cbk.null end
+local function is_dict(tree, name) return tree[name] ~= nil and (cbk.kind(tree, name) or ""):find "dict" ~= nil end
+local function is_list(tree, name) return tree[name] ~= nil and cbk.kind(tree, name) == "list" end
+
+---Moves a field, unless the new one is there.
+local function rename(tree, old, new)
+  if tree[old] == nil then return end
+  if tree[new] == nil then tree[new] = cbk.raw(tree, old) end
+  tree[old] = nil
+end
+
+-- --- from 1.9 and 2.0
+
+local old_run_options = {
+  "experimental_api", "multireplica", "num_replicas", "save_losses", "service_dir", "use_appliance_data", "num_act_servers",
+  "num_wgt_servers",
+}
+
+local function clean_runconfig(config)
+  config.csconfig = nil
+  if not is_dict(config, "runconfig") then return end
+  local run = config.runconfig
+  for _, name in ipairs(old_run_options) do run[name] = nil end
+  if run.is_pretrained_checkpoint == true then run.load_checkpoint_states = cbk.list { "model", "dataloader" } end
+  run.is_pretrained_checkpoint = nil
+  rename(run, "keep_checkpoint_max", "max_checkpoints")
+end
+
+-- --- from 2.0 to 2.1: names of optimizer and schedule parameters
+
+---Which parameters a class takes (lower-case class name, schedules with `lr`).
+local takes = {
+  adadelta = "lr rho eps weight_decay maximize", adafactor = "lr eps clip_threshold decay_rate beta1 weight_decay scale_parameter relative_step warmup_init",
+  adagrad = "lr lr_decay weight_decay initial_accumulator_value eps maximize", adamax = "lr betas eps weight_decay maximize",
+  adambase = "lr betas eps weight_decay l2_regularization_rate correct_bias amsgrad",
+  adamw = "lr betas eps weight_decay correct_bias amsgrad", adam = "lr betas eps weight_decay amsgrad",
+  asgd = "lr lambd alpha t0 weight_decay maximize", lamb = "lr betas eps weight_decay adam", lion = "lr betas weight_decay",
+  nadam = "lr betas eps weight_decay momentum_decay", radam = "lr betas eps weight_decay",
+  rmsprop = "lr alpha eps weight_decay momentum centered", rprop = "lr etas step_sizes",
+  sgd = "lr momentum dampening weight_decay nesterov maximize",
+  constantlr = "learning_rate total_iters", polynomiallr = "initial_learning_rate end_learning_rate total_iters power cycle",
+  linearlr = "initial_learning_rate end_learning_rate total_iters cycle",
+  exponentiallr = "initial_learning_rate total_iters decay_rate staircase",
+  inverseexponentialtimedecaylr = "initial_learning_rate step_exponent total_iters decay_rate staircase",
+  inversesquarerootdecaylr = "initial_learning_rate scale warmup_steps",
+  cosinedecaylr = "initial_learning_rate end_learning_rate total_iters", sequentiallr = "schedulers milestones last_epoch",
+  piecewiseconstantlr = "learning_rates milestones", multisteplr = "initial_learning_rate gamma milestones",
+  steplr = "initial_learning_rate step_size gamma", cosineannealinglr = "initial_learning_rate T_max eta_min",
+  lambdalr = "initial_learning_rate", cosineannealingwarmrestarts = "initial_learning_rate T_0 T_mult eta_min",
+  multiplicativelr = "initial_learning_rate coefficient", chainedscheduler = "schedulers",
+  cycliclr = "base_lr max_lr step_size_up step_size_down mode gamma scale_mode",
+  onecyclelr = "initial_learning_rate max_lr total_steps pct_start final_div_factor three_phase anneal_strategy",
+  scaleperparamlr = "scheduler",
+}
+
+local function accepts(class, name)
+  class = tostring(class):lower()
+  local list = takes[class] or takes[class .. "lr"]
+  return list ~= nil and (" " .. list .. " "):find(" " .. name .. " ", 1, true) ~= nil
+end
+
+local optimizer_aliases = {
+  { { "weight_decay_rate" }, "weight_decay" }, { { "beta1", "beta2" }, "betas" }, { { "eps1", "eps2" }, "eps" },
+  { { "eta1", "eta2" }, "etas" }, { { "step_size_min", "step_size_max" }, "step_sizes" },
+}
+
+local schedule_aliases = {
+  { "steps", "total_iters" }, { "decay_steps", "total_iters" },
+  { "learning_rate", "initial_learning_rate" }, { "base_lr", "initial_learning_rate" },
+  { "learning_rate", "base_lr" }, { "initial_learning_rate", "base_lr" },
+  { "values", "learning_rates" }, { "boundaries", "milestones" },
+  { "t_max", "T_max" }, { "t_0", "T_0" }, { "t_mult", "T_mult" },
+}
+
+local function rename_schedule(schedule)
+  for _, alias in ipairs(schedule_aliases) do
+    local old, new = alias[1], alias[2]
+    if schedule[old] ~= nil and schedule[new] == nil and accepts(schedule.scheduler, new) then rename(schedule, old, new) end
+  end
+end
+
+local function rename_optimizer(optimizer)
+  for _, alias in ipairs(optimizer_aliases) do
+    local old, new = alias[1], alias[2]
+    local complete = true
+    for _, name in ipairs(old) do complete = complete and optimizer[name] ~= nil end
+    if complete and optimizer[new] == nil and accepts(optimizer.optimizer_type, new) then
+      if #old == 1 then
+        optimizer[new] = cbk.raw(optimizer, old[1])
+      else
+        local both = cbk.list()
+        for i, name in ipairs(old) do both[i] = cbk.raw(optimizer, name) end
+        optimizer[new] = both
+      end
+      for _, name in ipairs(old) do optimizer[name] = nil end
+    end
+  end
+  if is_dict(optimizer, "learning_rate") then
+    rename_schedule(optimizer.learning_rate)
+  elseif is_list(optimizer, "learning_rate") then
+    for _, schedule in cbk.items(optimizer.learning_rate) do
+      if type(schedule) ~= "number" then rename_schedule(schedule) end
+    end
+  end
+end
+
+local function aliases_of_2_1(config)
+  if is_dict(config, "optimizer") then rename_optimizer(config.optimizer) end
+  local model = trainer.model(config)
+  if is_dict(config, "runconfig") and model.precision_opt_level ~= nil then
+    if config.runconfig.precision_opt_level == nil then
+      config.runconfig.precision_opt_level = cbk.raw(model, "precision_opt_level")
+    end
+    model.precision_opt_level = nil
+  end
+  if model.use_bfloat16 ~= nil then
+    model.fp16_type = model.use_bfloat16 == true and "bfloat16" or "float16"
+    model.use_bfloat16 = nil
+  end
+end
+
+-- --- from 2.1: gradient accumulation and sparsity
+
+local function micro_batch_size(config)
+  if not is_dict(config, "runconfig") then return end
+  local run, accumulate = config.runconfig, config.runconfig.use_cs_grad_accum
+  run.autogen_policy = nil
+  if accumulate == nil then return end
+  if type(accumulate) ~= "boolean" then
+    cbk.fail("config", ("runconfig.use_cs_grad_accum=%s: it must be true or false"):format(tostring(accumulate)))
+  end
+  run.use_cs_grad_accum = nil
+  for _, section in ipairs { "train_input", "eval_input" } do
+    if not is_dict(config, section) then config[section] = cbk.dict() end
+    local input = config[section]
+    if not accumulate then
+      input.micro_batch_size = cbk.null
+    elseif input.micro_batch_size == nil then
+      input.micro_batch_size = "auto"
+    end
+  end
+end
+
+local function glob(pattern) return (pattern:gsub("%.%*", "*")) end
+
+local function groups_of(sparsity)
+  local patterns = sparsity.param_name_patterns
+  if not present(patterns) then return sparsity end
+  local base = cbk.copy(sparsity)
+  base.param_name_patterns = nil
+  if type(patterns) == "string" then
+    base.param_filter = glob(patterns)
+    return base
+  elseif is_list(sparsity, "param_name_patterns") then
+    local filters = cbk.list()
+    for _, pattern in cbk.items(patterns) do filters[#filters + 1] = glob(pattern) end
+    base.param_filter = filters
+    return base
+  end
+  local groups = cbk.list()
+  for pattern, options in cbk.items(patterns) do
+    local group = cbk.deep_copy(base)
+    group.param_filter = glob(pattern)
+    if present(options) then
+      for name in cbk.items(options) do group[name] = cbk.raw(options, name) end
+    end
+    groups[#groups + 1] = group
+  end
+  return groups
+end
+
+local function sparsity_of_2_2(config)
+  if not is_dict(config, "sparsity") then return end
+  local sparsity = config.sparsity
+  if sparsity.type == "sideband" then return end
+  rename(sparsity, "type", "algorithm")
+  if sparsity.algorithm == "static" then sparsity.algorithm = nil end
+  rename(sparsity, "schedule", "update")
+  if present(sparsity.sparsity_schedule) then
+    local steps, levels = cbk.list(), cbk.list()
+    for i, pair in cbk.items(sparsity.sparsity_schedule) do
+      steps[i], levels[i] = cbk.raw(pair, 1), cbk.raw(pair, 2)
+    end
+    sparsity.sparsity_schedule = nil
+    sparsity.schedule = levels
+    sparsity.update = cbk.dict { steps = steps }
+  end
+  if present(sparsity.sparsity) and type(sparsity.sparsity) ~= "number" then rename(sparsity, "sparsity", "schedule") end
+  if sparsity.update == 1 then
+    sparsity.update = nil
+  elseif type(sparsity.update) == "number" then
+    sparsity.update = cbk.dict { freq = sparsity.update }
+  end
+  if #sparsity == 1 and type(sparsity.sparsity) == "number" then
+    config.sparsity = cbk.raw(sparsity, "sparsity")
+  else
+    config.sparsity = groups_of(sparsity)
+  end
+end
+
+-- --- all of it
+
+---Changes what release `from` wrote into what `to` reads, in place; `config` is the whole file, its model section already new.
+function releases.upgrade(config, from, to)
+  config.cerebras = nil
+  if from == "1.9" or from == "2.0" then clean_runconfig(config) end
+  if from == "2.0" and to == "2.1" then aliases_of_2_1(config) end
+  if from == "2.1" then
+    micro_batch_size(config)
+    sparsity_of_2_2(config)
+  end
+  if from == "2.2" and to == "2.3" and not trainer.is(config) then
+    mup.upgrade(config.model, config.optimizer)
+    return trainer.from_legacy(config)
+  end
+  return config
+end
+
+return releases

@@ -1,0 +1,136 @@
+-- The things that happen to config values on their way, each written once as an invertible pair.
+
+local cbk = require "cbk"
+local fields = require "converters.engine.fields"
+
+local values = {}
+
+local function absent(value) return value == nil or value == cbk.null end
+values.absent = absent
+
+local function keys_of(map)
+  local out = {}
+  for key in pairs(map) do out[#out + 1] = key end
+  table.sort(out, function(a, b) return tostring(a) > tostring(b) end)
+  return fields.any_of(unpack(out))
+end
+
+---One value for another, both ways: `choice { [true] = "scaled_dot_product", [false] = "dot_product" }`.
+function values.choice(forward)
+  local backward = {}
+  for left, right in pairs(forward) do backward[right] = left end
+  local function by(map)
+    return function(value, at)
+      local out = map[value]
+      if out == nil then at:refuse(value, keys_of(map)) end
+      return out
+    end
+  end
+  return { forward = by(forward), backward = by(backward) }
+end
+
+---Activations of a gated feed-forward part: silu <-> swiglu.
+values.glu = values.choice { silu = "swiglu", relu = "reglu", gelu = "geglu" }
+
+---Key heads, and how many queries share one.
+values.grouped_queries = {
+  forward = function(groups, at)
+    local heads = at.from.num_attention_heads
+    if absent(groups) or groups == heads then
+      if not absent(groups) then at:set("attention_module", "aiayn_attention") end
+      return nil
+    end
+    if type(groups) ~= "number" or groups < 1 or heads % groups ~= 0 then
+      at:refuse(groups, ("a divisor of num_attention_heads (%s)"):format(tostring(heads)))
+    end
+    at:set("attention_module", "multiquery_attention")
+    return cbk.dict { num_kv_groups = groups }
+  end,
+  backward = function(extra, at)
+    local module = at.from.attention_module
+    local groups = not absent(extra) and extra.num_kv_groups or nil
+    if absent(module) or module == "aiayn_attention" then
+      if groups ~= nil then
+        cbk.fail("config", "extra_attention_params.num_kv_groups asks for multi-query attention, but attention_module is aiayn_attention")
+      end
+      return at.from.num_heads
+    elseif module ~= "multiquery_attention" then
+      fields.refuse("attention_module", module, fields.any_of("aiayn_attention", "multiquery_attention"))
+    elseif groups == nil then
+      cbk.fail("config", "attention_module=multiquery_attention needs extra_attention_params.num_kv_groups")
+    else
+      return groups
+    end
+  end,
+}
+
+-- --- longer contexts: rope_scaling <-> pos_scaling_*
+
+local scaling_types = { linear = true, yarn = true, llama3 = true, longrope = true }
+
+local function extra_arguments(kind, scaling, type_field)
+  if kind == "yarn" then
+    local n = scaling.original_max_position_embeddings
+    if absent(n) then cbk.fail("config", "rope_scaling of type yarn needs original_max_position_embeddings") end
+    local extra = cbk.dict()
+    extra.original_max_position_embeddings = cbk.raw(scaling, "original_max_position_embeddings")
+    return extra
+  elseif kind == "linear" then
+    return nil
+  end
+  local extra = cbk.copy(scaling)
+  extra[type_field], extra.factor = nil, nil
+  return extra
+end
+
+---The CS fields are pos_scaling_factor, pos_scaling_type and pos_scaling_extra_args.
+values.rope_scaling = {
+  forward = function(scaling, at)
+    if absent(scaling) then return cbk.float(1) end
+    local type_field = absent(scaling.type) and "rope_type" or "type"
+    local kind = scaling[type_field]
+    if absent(kind) then cbk.fail("config", "rope_scaling has neither 'type' nor 'rope_type'") end
+    kind = tostring(kind):lower()
+    if not scaling_types[kind] then
+      fields.refuse("rope_scaling.type", kind, fields.any_of("linear", "yarn", "llama3", "longrope"))
+    end
+    if absent(scaling.factor) then cbk.fail("config", "rope_scaling has no 'factor'") end
+    at:set("pos_scaling_type", kind)
+    local extra = extra_arguments(kind, scaling, type_field)
+    if extra then at:set("pos_scaling_extra_args", extra) end
+    return cbk.raw(scaling, "factor")
+  end,
+  backward = function(factor, at)
+    if factor == 1 then return cbk.null end
+    local kind = at.from.pos_scaling_type
+    if absent(kind) then cbk.fail("config", "pos_scaling_factor is not 1, but pos_scaling_type is missing") end
+    local out = cbk.dict()
+    out[kind == "llama3" and "rope_type" or "type"] = kind
+    out.factor = cbk.raw(at.from, "pos_scaling_factor")
+    if not absent(at.from.pos_scaling_extra_args) then
+      for name in cbk.items(at.from.pos_scaling_extra_args) do out[name] = cbk.raw(at.from.pos_scaling_extra_args, name) end
+    end
+    return out
+  end,
+}
+
+-- --- the size of a head
+
+---Left to right: rotary_dim is the head size (finish.right).
+function values.set_rotary_dim(to, from)
+  to.rotary_dim = math.floor(from.hidden_size / from.num_attention_heads)
+end
+
+---Right to left: rotary_dim must be the head size, which Hugging Face has no field for (prepare.right).
+function values.check_rotary_dim(from)
+  if absent(from.rotary_dim) then cbk.fail("config", "rotary_dim must be specified in the config") end
+  if absent(from.hidden_size) or absent(from.num_heads) then
+    cbk.fail("config", "rotary_dim cannot be checked: hidden_size or num_heads is missing")
+  end
+  local size = math.floor(from.hidden_size / from.num_heads)
+  if from.rotary_dim ~= size then
+    fields.refuse("rotary_dim", from.rotary_dim, ("hidden_size // num_heads (%d)"):format(size))
+  end
+end
+
+return values

@@ -1,0 +1,152 @@
+-- GPT-2: Hugging Face's Conv1D layout against the Model Zoo's GPT2LMHeadModel.
+
+local cbk = require "cbk"
+local rules = require "converters.engine.rules"
+local fields = require "converters.engine.fields"
+local actions = require "converters.engine.actions"
+local values = require "converters.engine.values"
+local decoder = require "converters.shared.decoder"
+
+local only, refuse = rules.only, rules.refuse
+local must, drop = fields.must, fields.drop
+local qkv, transpose, buffer, head = actions.qkv, actions.transpose, actions.buffer, actions.head
+local null, absent, at = cbk.null, values.absent, decoder.at
+
+-- --- keys
+
+local layer = rules.keys {
+  -- Hugging Face                    Model Zoo                                           where bytes change
+  { "attn.c_proj.{weight,bias}",    "self_attn.proj_output_dense_layer.{weight,bias}",   transpose },
+  { "attn.c_attn.weight",           qkv.keys "self_attn.proj_%s_dense_layer.weight",     qkv.conv1d },
+  { "attn.c_attn.bias",             qkv.keys "self_attn.proj_%s_dense_layer.bias",       qkv.conv1d,
+    also_left = {
+      { "attn.bias",                buffer.causal_mask "max_position_embeddings" },
+      { "attn.masked_bias",         buffer.scalar(-1e4) },
+    } },
+  { "ln_1.{weight,bias}",           "norm1.{weight,bias}" },
+  { "ln_2.{weight,bias}",           "norm3.{weight,bias}" },
+  { "mlp.c_fc.{weight,bias}",       "ffn.ffn.0.linear_layer.{weight,bias}",              transpose },
+  { "mlp.c_proj.{weight,bias}",     "ffn.ffn.1.linear_layer.{weight,bias}",              transpose },
+  refuse.left("attn.q_attn.{weight,bias}", "cross-attention has no counterpart"),
+}
+
+-- an embedding that is null in the checkpoint is the tied head
+local embedding = actions.tie.or_from "lm_head.weight"
+
+---@param position string   where the position embeddings stand in this release
+local function body(position)
+  return rules.keys {
+    { "wpe.{weight,bias}",          "embedding_layer." .. position .. ".{weight,bias}" },
+    { "wte.{weight,bias}",          "embedding_layer.word_embeddings.{weight,bias}",     embedding },
+    { "wpe.{weight,bias}",          "embedding_layer.position_embeddings.{weight,bias}" },
+    { "h.N",                        "transformer_decoder.layers.N",                      layer },
+    { "ln_f.{weight,bias}",         "transformer_decoder.norm.{weight,bias}",            also_right = "ln_f.{weight,bias}" },
+  }
+end
+
+local function with_head(decoder_keys)
+  return rules.keys {
+    { "lm_head.{weight,bias}" },
+    { "transformer", "", decoder_keys },
+  }
+end
+
+local function without_head(decoder_keys)
+  return rules.keys { decoder_keys, only.right("lm_head.{weight,bias}", "a headless model has no head") }
+end
+
+local now, then_ = body "position_embeddings.embed", body "position_embeddings"
+
+local invented_head = {
+  right = { { "lm_head.weight", head.weight "wte.weight" }, { "lm_head.bias", head.bias } },
+}
+
+-- releases up to 2.0 filled in the head that a tied Hugging Face file leaves out
+local tied_head = {
+  right = { { "lm_head.weight", function(here) return here:source "transformer.wte.weight" end } },
+}
+
+-- --- config
+
+local config = fields.config {
+  must.right { norm_type = "layernorm" },
+  must.left { model_type = "gpt2" },
+  { "vocab_size" },
+  must.right { position_embedding_type = "learned", use_position_embedding = true },
+  { "embd_pdrop",          "embedding_dropout_rate" },
+  { "tie_word_embeddings", "share_embedding_weights" },
+  must.right { embedding_layer_norm = false },
+  { "n_embd",              "hidden_size" },
+  { "n_head",              "num_heads" },
+  { "n_layer",             "num_hidden_layers" },
+  { "n_positions",         "max_position_embeddings" },
+  { "scale_attn_weights",  "attention_type", values.choice { [true] = "scaled_dot_product", [false] = "dot_product" } },
+  must.right { use_projection_bias_in_attention = true, use_ffn_bias_in_attention = true, use_ffn_bias = true },
+  { "n_inner",             "filter_size" },
+  { "activation_function", "nonlinearity" },
+  { "attn_pdrop",          "attention_dropout_rate" },
+  { "resid_pdrop",         "dropout_rate" },
+  { "rotary_dim" },
+  { "layer_norm_epsilon" },
+  must.right { use_bias_in_output = false },
+  { "initializer_range" },
+  must.right { fixed_sparse_attention = null, norm_first = true, use_ff_layer1_dropout = false },
+  must.left { scale_attn_by_inverse_layer_idx = false, reorder_and_upcast_attn = false },
+}
+
+local function inner_size(from)
+  if absent(from.n_inner) and not absent(from.n_embd) then from.n_inner = 4 * from.n_embd end
+end
+
+local function dropouts(from)
+  for _, name in ipairs { "embedding_dropout_rate", "attention_dropout_rate" } do
+    if from[name] == nil then
+      if from.dropout_rate == nil then
+        cbk.fail("config", ("the config has neither '%s' nor 'dropout_rate'"):format(name))
+      end
+      from[name] = cbk.raw(from, "dropout_rate")
+    end
+  end
+end
+
+local hf = {
+  keys = with_head(now),
+  config = config,
+  before = { left = { tie_word_embeddings = true }, right = { share_embedding_weights = true } },
+  after = { left = { model_type = "gpt2" }, right = { use_bias_in_output = false } },
+  prepare = { left = inner_size, right = dropouts },
+  mup = "gpt",
+}
+
+-- up to 2.0 position embeddings are no module of their own, and up to 1.9 norms have no type
+local hf_2_0 = at(nil, nil, hf, { keys = with_head(then_), fill = tied_head, earlier = "2.0.3" })
+local hf_1_9 = at(nil, nil, hf_2_0, { config = fields.without(config, { "norm_type" }) })
+
+local function headless(converter, keys) return { keys = without_head(keys), fill = invented_head, config = converter.config } end
+
+return {
+  {
+    model = "gpt2", name = "gpt2", note = "GPT2LMHeadModel <-> GPT2LMHeadModel (configured as GPT-2)",
+    at("cs-1.8, cs-1.9", "cs-2.0", decoder.to_2_0),
+    at("cs-2.0", "cs-2.1", decoder.to_2_1),
+    at("cs-2.2", "cs-2.3 .. cs-2.9", {
+      keys = rules.keys { { "*" } },
+      config = fields.config {
+        drop.left { "use_position_embedding", "alibi_implementation", "weight_initialization_seed" },
+        drop.right { "use_position_embedding", "alibi_implementation", "weight_initialization_seed" },
+        { "*" },
+      },
+    }),
+    at("hf", "cs-2.1 .. cs-2.9", hf),
+    at("hf", "cs-2.0", hf_2_0),
+    at("hf", "cs-1.8, cs-1.9", hf_1_9),
+    at("hf", "cs-1.7", hf_1_9, { prefix = false, fill = false }),
+  },
+  {
+    model = "gpt2-headless", name = "gpt2", note = "GPT2Model <-> GPT2LMHeadModel (configured as GPT-2)",
+    at("hf", "cs-2.1 .. cs-2.9", hf, headless(hf, now)),
+    at("hf", "cs-2.0", hf_2_0, headless(hf_2_0, then_)),
+    at("hf", "cs-1.8, cs-1.9", hf_1_9, headless(hf_1_9, then_)),
+    at("hf", "cs-1.7", at(nil, nil, hf_1_9, { prefix = false }), headless(hf_1_9, then_)),
+  },
+}

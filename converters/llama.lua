@@ -1,0 +1,161 @@
+-- LLaMA: half-split rotary rows and separate projections against the Model Zoo's GPT2LMHeadModel with rotary pairs.
+
+local cbk = require "cbk"
+local rules = require "converters.engine.rules"
+local fields = require "converters.engine.fields"
+local actions = require "converters.engine.actions"
+local values = require "converters.engine.values"
+local decoder = require "converters.shared.decoder"
+
+local only = rules.only
+local must, drop = fields.must, fields.drop
+local rotary, head = actions.rotary, actions.head
+local null, float, at = cbk.null, cbk.float, decoder.at
+
+-- --- keys
+
+---@param output table   the rule of the output projection
+local function layer(output)
+  return rules.keys {
+    -- Hugging Face                              Model Zoo                                          where bytes change
+    { "self_attn.q_proj.{weight,bias}",          "self_attn.proj_q_dense_layer.{weight,bias}",      rotary.queries },
+    { "self_attn.k_proj.{weight,bias}",          "self_attn.proj_k_dense_layer.{weight,bias}",      rotary.keys },
+    { "self_attn.v_proj.{weight,bias}",          "self_attn.proj_v_dense_layer.{weight,bias}" },
+    output,
+    { "self_attn.k_norm.{weight,bias}",          "self_attn.k_norm.{weight,bias}",                  rotary.vector },
+    { "self_attn.q_norm.{weight,bias}",          "self_attn.q_norm.{weight,bias}",                  rotary.vector },
+    only.left("self_attn.rotary_emb.inv_freq", "recomputed from the config"),
+    { "input_layernorm.{weight,bias}",           "norm1.{weight,bias}" },
+    { "post_attention_layernorm.{weight,bias}",  "norm3.{weight,bias}" },
+    { "mlp.up_proj.{weight,bias}",               "ffn.ffn.0.linear_layer.{weight,bias}" },
+    { "mlp.gate_proj.{weight,bias}",             "ffn.ffn.0.linear_layer_for_glu.{weight,bias}" },
+    { "mlp.down_proj.{weight,bias}",             "ffn.ffn.1.linear_layer.{weight,bias}" },
+  }
+end
+
+local function body(layer_keys)
+  return rules.keys {
+    { "embed_tokens.{weight,bias}", "embedding_layer.word_embeddings.{weight,bias}", actions.tie.or_from "lm_head.weight" },
+    { "norm.{weight,bias}",         "transformer_decoder.norm.{weight,bias}",        also_right = "ln_f.{weight,bias}" },
+    { "layers.N",                   "transformer_decoder.layers.N",                  layer_keys },
+  }
+end
+
+local function with_head(keys) return rules.keys { { "lm_head.{weight,bias}" }, { "model", "", keys } } end
+
+local function without_head(keys)
+  return rules.keys { keys, only.right("lm_head.{weight,bias}", "a headless model has no head") }
+end
+
+local now = body(layer { "self_attn.o_proj.{weight,bias}", "self_attn.proj_output_dense_layer.{weight,bias}" })
+
+-- releases up to 2.2 wrote the rotary frequencies into the Hugging Face file
+local then_ = body(layer(rules.keys {
+  { "self_attn.o_proj.weight", "self_attn.proj_output_dense_layer.weight",
+    also_left = { { "self_attn.rotary_emb.inv_freq", rotary.frequencies(10000) } } },
+  { "self_attn.o_proj.bias", "self_attn.proj_output_dense_layer.bias" },
+}))
+
+local invented_head = {
+  right = { { "lm_head.weight", head.weight "embed_tokens.weight" }, { "lm_head.bias", head.bias } },
+}
+
+-- --- config
+
+local config = fields.config {
+  { "rope_scaling",        "pos_scaling_factor",     values.rope_scaling },
+  drop.right { "pos_scaling_extra_args", "pos_scaling_type" },
+  must.right { norm_type = "rmsnorm" },
+  { "num_key_value_heads", "extra_attention_params", values.grouped_queries },
+  drop.right { "attention_module" },
+  must.left { model_type = "llama" },
+  { "vocab_size" },
+  must.right { position_embedding_type = "rotary", use_position_embedding = true, embedding_dropout_rate = 0 },
+  { "tie_word_embeddings", "share_embedding_weights" },
+  must.right { embedding_layer_norm = false },
+  { "hidden_size" },
+  { "num_attention_heads", "num_heads" },
+  { "num_hidden_layers" },
+  { "max_position_embeddings" },
+  must.right { attention_type = "scaled_dot_product" },
+  must.right { use_projection_bias_in_attention = false, use_ffn_bias_in_attention = false, use_ffn_bias = false },
+  { "intermediate_size",   "filter_size" },
+  { "hidden_act",          "nonlinearity",           values.glu },
+  must.right { attention_dropout_rate = 0, dropout_rate = 0 },
+  drop.right { "rotary_dim" },
+  { "rope_theta" },
+  { "rms_norm_eps",        "layer_norm_epsilon" },
+  must.right { use_bias_in_output = false },
+  { "initializer_range" },
+  must.right { fixed_sparse_attention = null, norm_first = true, use_ff_layer1_dropout = false, use_rms_norm = true },
+}
+
+local before = {
+  left = {
+    hidden_act = "silu", hidden_size = 4096, initializer_range = 0.02, intermediate_size = 11008, max_position_embeddings = 2048,
+    num_attention_heads = 32, num_hidden_layers = 32, rms_norm_eps = 1e-06, rope_scaling = null, tie_word_embeddings = false,
+    vocab_size = 32000,
+  },
+  right = {
+    layer_norm_epsilon = 1e-05, max_position_embeddings = 1024, nonlinearity = "gelu", norm_first = true, norm_type = "layernorm",
+    pos_scaling_factor = float(1), position_embedding_type = "learned", share_embedding_weights = true, use_bias_in_output = false,
+    use_ffn_bias = true, use_ffn_bias_in_attention = true, use_projection_bias_in_attention = true,
+  },
+}
+
+local after = {
+  left = { model_type = "llama" },
+  right = {
+    attention_dropout_rate = float(0), attention_type = "scaled_dot_product", dropout_rate = float(0),
+    embedding_dropout_rate = float(0), embedding_layer_norm = false, norm_first = true, norm_type = "rmsnorm",
+    position_embedding_type = "rotary", use_bias_in_output = false, use_ff_layer1_dropout = false, use_ffn_bias = false,
+    use_ffn_bias_in_attention = false, use_projection_bias_in_attention = false,
+  },
+}
+
+local hf = {
+  keys = with_head(now), config = config, before = before, after = after, mup = "gpt",
+  prepare = { right = values.check_rotary_dim },
+  finish = { right = values.set_rotary_dim },
+}
+
+-- --- earlier releases, as what they lack
+
+local rope_fields = { "rope_scaling", "pos_scaling_factor", "pos_scaling_type", "pos_scaling_extra_args", "rope_theta" }
+
+local hf_2_0 = at(nil, nil, hf, {
+  keys = with_head(then_), earlier = "2.0.3",
+  config = fields.without(config, rope_fields),
+  before = {
+    left = fields.with(before.left, {}, rope_fields),
+    right = fields.with(before.right, {}, rope_fields),
+  },
+  after = { left = after.left, right = fields.with(after.right, { use_position_embedding = true }) },
+})
+
+local hf_1_9 = at(nil, nil, hf_2_0, {
+  config = fields.without(hf_2_0.config, { "norm_type", "num_key_value_heads" }),
+  before = { left = hf_2_0.before.left, right = fields.with(hf_2_0.before.right, { use_rms_norm = false }, { "norm_type" }) },
+  after = { left = after.left, right = fields.with(hf_2_0.after.right, { use_rms_norm = true }, { "norm_type" }) },
+})
+
+local function headless(keys) return { keys = without_head(keys), fill = invented_head, mup_config_only = true } end
+
+return {
+  {
+    model = "llama", name = "llama", note = "LlamaForCausalLM <-> GPT2LMHeadModel (configured as LLaMA)",
+    aliases = { llamaV2 = "llama", ["code-llama"] = "llama", wizardlm = "llama" },
+    at("cs-1.9", "cs-2.0", decoder.to_2_0),
+    at("cs-2.0", "cs-2.1", decoder.to_2_1),
+    at("hf", "cs-2.1 .. cs-2.9", hf),
+    at("hf", "cs-2.0", hf_2_0),
+    at("hf", "cs-1.9", hf_1_9),
+  },
+  {
+    model = "llama-headless", name = "llama", note = "LlamaModel <-> GPT2LMHeadModel (configured as LLaMA)",
+    aliases = { ["llamaV2-headless"] = "llama", ["code-llama-headless"] = "llama", ["wizardlm-headless"] = "llama" },
+    at("hf", "cs-2.1 .. cs-2.9", hf, headless(now)),
+    at("hf", "cs-2.0", hf_2_0, headless(then_)),
+    at("hf", "cs-1.9", hf_1_9, headless(then_)),
+  },
+}

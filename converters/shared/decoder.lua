@@ -1,0 +1,55 @@
+-- What all decoder models of the Model Zoo (gpt2, llama, bloom, btlm, jais, starcoder) have in common: the steps between
+-- its own releases.
+
+local rules = require "converters.engine.rules"
+local fields = require "converters.engine.fields"
+local actions = require "converters.engine.actions"
+local values = require "converters.engine.values"
+
+local decoder = {}
+
+local tie = actions.tie
+
+---1.8, 1.9 -> 2.0: tied tensors get both their names; norms are named by type.
+decoder.to_2_0 = {
+  keys = rules.keys {
+    { "[model.]lm_head.weight", nil, tie.if_shared "embedding_layer.word_embeddings.weight" },
+    { "[model.]embedding_layer.word_embeddings.weight", nil, tie.if_shared "lm_head.weight" },
+    { "[model.]transformer_decoder.norm.weight", nil, tie.to "ln_f.weight" },
+    { "[model.]transformer_decoder.norm.bias", nil, tie.to "ln_f.bias" },
+    { "[model.]ln_f.weight", nil, tie.to "transformer_decoder.norm.weight" },
+    { "[model.]ln_f.bias", nil, tie.to "transformer_decoder.norm.bias" },
+    { "*" },
+  },
+  config = fields.config {
+    { "use_rms_norm", "norm_type", values.choice { [true] = "rmsnorm", [false] = "layernorm" } },
+    { "*" },
+  },
+  before = { left = { use_rms_norm = false }, right = { norm_type = "layernorm" } },
+}
+
+---2.0 -> 2.1: position embeddings become a module of their own.
+decoder.to_2_1 = {
+  keys = rules.keys {
+    { "[model.]embedding_layer.position_embeddings.weight", "[model.]embedding_layer.position_embeddings.embed.weight" },
+    { "[model.]embedding_layer.position_embeddings",        "[model.]embedding_layer.position_embeddings.fpe" },
+    { "[model.]relative_pe_helper.relative_attention_bias.{weight,bias}",
+      "[model.]embedding_layer.position_embed_helper.relative_attention_bias.{weight,bias}" },
+    { "[model.]relative_pe_helper.slopes",                  "[model.]embedding_layer.position_embed_helper.slopes" },
+    { "*" },
+  },
+  config = fields.config { { "*" } },
+}
+
+---The same table between other formats: `at("cs-2.0", "cs-2.1", decoder.to_2_1)`.
+---@param converter Converter
+---@param change? table   fields that differ
+function decoder.at(left, right, converter, change)
+  local out = {}
+  for key, value in pairs(converter) do out[key] = value end
+  for key, value in pairs(change or {}) do out[key] = value end
+  out[1], out[2] = left, right
+  return out
+end
+
+return decoder
