@@ -137,6 +137,7 @@ return {
         { "*" },
       },
     }),
+    at("cs-2.4", "cs-2.4-backbone", require "converters.shared.backbone"),
     at("hf", "cs-2.1 .. cs-2.9", hf),
     at("hf", "cs-2.0", hf_2_0),
     at("hf", "cs-1.8, cs-1.9", hf_1_9),

@@ -67,6 +67,22 @@ function catalogue.resolve(format)
   return format
 end
 
+catalogue.since = releases.since
+
+---Every format that a model's tables name: a list, and a set.
+function catalogue.formats_of(model)
+  local out = {}
+  for _, converter in ipairs(model) do
+    for _, text in ipairs { converter[1], converter[2] } do
+      for _, format in ipairs(catalogue.formats(text)) do
+        if not out[format] then out[#out + 1] = format end
+        out[format] = true
+      end
+    end
+  end
+  return out
+end
+
 -- --- models
 
 local families = {}     -- in the order in which they were added: Model

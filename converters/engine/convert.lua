@@ -8,6 +8,7 @@ local mup = require "converters.engine.mup"
 local releases = require "converters.engine.releases"
 local trainer = require "converters.engine.trainer"
 local catalogue = require "converters.engine.catalogue"
+local data_state = require "converters.engine.data_state"
 
 local convert = {}
 
@@ -220,6 +221,7 @@ local function between_releases(job, i, root)
   if out.model == nil then model_of(root) end
   move_sparsity_state(out)
   if not releases.since(src, "2.0") then fix_last_epoch(out) end
+  data_state.add(job.files[i], out)
   if root.__metadata__ ~= nil then out.__metadata__ = root.__metadata__ end
   add_metadata(out, tgt, job.files[i + 1])
   return out

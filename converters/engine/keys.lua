@@ -24,7 +24,7 @@ function At:emit(key, value)
   self.run.out[key] = value
 end
 
-function At:fail(message, ...)
+function At.fail(_, message, ...)
   cbk.fail("convert", message:format(...))
 end
 
@@ -145,11 +145,21 @@ local function first_that_holds(hits, at)
   end
 end
 
+---@class KeyOptions
+---@field left Dict
+---@field right Dict
+---@field prefix? string
+---@field fill? table<Side, table[]>
+---@field no_nulls? boolean
+---@field seed? integer
+---@field view? fun(key: string, value: any): any
+---@field trace? fun(source: string, target?: string, ending: table, value: any)
+
 ---Converts all keys of `source`.
 ---@param set Rule[]
 ---@param side Side     the side that `source` is
 ---@param source Dict   key to tensor (or null)
----@param options { left: Dict, right: Dict, prefix?: string, fill?: table<Side, table[]>, no_nulls?: boolean, seed?: integer, view?: (fun(key: string, value: any): any), trace?: function }
+---@param options KeyOptions
 ---`prefix` is accepted before the keys that are read and never written; `view` looks at each value before any rule does;
 ---`fill` makes keys that the target needs and nothing wrote.
 ---@return Dict out, string[] unmatched

@@ -20,7 +20,7 @@ function mup.style(model)
   for _, name in ipairs(old_fields) do has = has + (truthy(model[name]) and 1 or 0) end
   if has == 3 then return "2.2" end
   if truthy(model.scale_qk_dot_by_d) or truthy(model.output_logits_scale) then
-    cbk.fail("config", "incomplete muP config: either all or none of scale_qk_dot_by_d, embeddings_scale and output_logits_scale may be set")
+    cbk.fail("config", "incomplete muP config: all or none of scale_qk_dot_by_d, embeddings_scale and output_logits_scale must be set")
   end
   return nil
 end

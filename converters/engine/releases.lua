@@ -48,7 +48,8 @@ end
 
 ---Which parameters a class takes (lower-case class name, schedules with `lr`).
 local takes = {
-  adadelta = "lr rho eps weight_decay maximize", adafactor = "lr eps clip_threshold decay_rate beta1 weight_decay scale_parameter relative_step warmup_init",
+  adadelta = "lr rho eps weight_decay maximize",
+  adafactor = "lr eps clip_threshold decay_rate beta1 weight_decay scale_parameter relative_step warmup_init",
   adagrad = "lr lr_decay weight_decay initial_accumulator_value eps maximize", adamax = "lr betas eps weight_decay maximize",
   adambase = "lr betas eps weight_decay l2_regularization_rate correct_bias amsgrad",
   adamw = "lr betas eps weight_decay correct_bias amsgrad", adam = "lr betas eps weight_decay amsgrad",

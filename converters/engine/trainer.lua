@@ -7,6 +7,7 @@ local trainer = {}
 local function present(value) return value ~= nil and value ~= cbk.null end
 local function kind(tree, name) return tree[name] ~= nil and cbk.kind(tree, name) or "" end
 local function is_dict(tree, name) return kind(tree, name):find "dict" ~= nil end
+local function is_list(tree, name) return kind(tree, name) == "list" end
 
 function trainer.is(config) return config.trainer ~= nil end
 
@@ -14,10 +15,7 @@ function trainer.is(config) return config.trainer ~= nil end
 local function place(config)
   if config.trainer == nil then return config end
   if kind(config, "trainer") == "list" then
-    if #config.trainer ~= 1 then
-      cbk.fail("config", "converting a config with multiple trainer configs is not supported; give one of them")
-    end
-    return place(config.trainer[1])
+    cbk.fail("config", "converting a config with multiple trainer configs is not supported: give one of them")
   end
   return is_dict(config.trainer, "init") and config.trainer.init
     or cbk.fail("config", "the config has a 'trainer' section without 'init'")
@@ -96,7 +94,8 @@ local function schedule(entry)
   local name = tostring(entry.scheduler)
   local class = schedule_class[name:lower()]
   if not class then
-    cbk.fail("config", ("optimizer.learning_rate: the scheduler '%s' is not known; known are %s"):format(name, table.concat(schedule_classes, ", ")))
+    cbk.fail("config", ("optimizer.learning_rate: the scheduler '%s' is not known; known are %s"):format(name,
+      table.concat(schedule_classes, ", ")))
   end
   local options = cbk.copy(entry)
   options.scheduler, options.main_scheduler = nil, nil
@@ -163,7 +162,9 @@ local function callbacks(move)
   add_switch("LogInputSummaries", move("runconfig", { "log_input_summaries" }).log_input_summaries)
   add_switch("CheckLoss", move("runconfig", { "check_loss_values" }).check_loss_values)
   add_switch("ComputeNorm", move.log_summaries)
-  add_filled("LoadCheckpointStates", move("runconfig", { "load_checkpoint_states" }))
+  if not is_list(move.runconfig, "load_checkpoint_states") then -- a list has no place in the trainer layout of 2.3
+    add_filled("LoadCheckpointStates", move("runconfig", { "load_checkpoint_states" }))
+  end
   add_filled("KeepNCheckpoints", move("runconfig", { { "n", "max_checkpoints" } }))
   add_switch("LogSparsity", move.add_summaries)
   add_filled("WeightCompression", move("model", { { "compressions", "compression" } }))

@@ -1,0 +1,93 @@
+-- Finds the converters, which stand beside the scripts, and what the commands over them share.
+
+local cbk = require "cbk"
+
+local root = debug.getinfo(1, "S").source:match "^@(.*)scripts/lib/cbk/[^/]*$" or ""
+package.path = package.path .. (";%s?.lua"):format(root)
+
+local catalogue = require "converters.engine.catalogue"
+
+local converters = { catalogue = catalogue, convert = require "converters.engine.convert" }
+
+---Loads every family, and a user's own file before them.
+---@param own? string
+function converters.load(own)
+  if own then catalogue.load_file(own) end
+  catalogue.load_folder(root .. "converters")
+end
+
+local function cannot(model, src, tgt, lines)
+  io.stderr:write(("Cannot convert %s from %s to %s\n"):format(model, src, tgt))
+  for _, line in ipairs(lines) do io.stderr:write(line, "\n") end
+  io.stderr:write "Conversion failed.\n"
+  os.exit(1)
+end
+
+---The table of `cbk list` as lines.
+function converters.table_of(rows, hide_notes)
+  local head = { model = "model", src = "src-fmt", tgt = "tgt-fmt", note = "notes" }
+  local columns = hide_notes and { "model", "src", "tgt" } or { "model", "src", "tgt", "note" }
+  local width, lines = {}, {}
+  local function each(f) f(head); for _, row in ipairs(rows) do f(row) end end
+  local function length(text) return #text:gsub("[\128-\191]", "") end
+  each(function(row)
+    for _, column in ipairs(columns) do width[column] = math.max(width[column] or 0, length(row[column])) end
+  end)
+  each(function(row)
+    local cells = {}
+    for i, column in ipairs(columns) do cells[i] = row[column] .. (" "):rep(width[column] - length(row[column])) end
+    lines[#lines + 1] = (table.concat(cells, "  "):gsub("%s+$", ""))
+  end)
+  return lines
+end
+
+---The job of one conversion; ends the program with what is supported when there is none.
+---@return Job
+function converters.job(model_name, src, tgt)
+  local model, zoo_name = catalogue.find(model_name)
+  if not model then
+    local near = catalogue.nearest(model_name, catalogue.names())
+    cannot(model_name, src, tgt, {
+      ("There is no model '%s'."):format(model_name) .. (#near > 0 and (" Did you mean %s?"):format(table.concat(near, " or ")) or ""),
+      "The following models are supported: " .. table.concat(catalogue.names(), ", "),
+    })
+  end
+  local from, to = catalogue.resolve(src), catalogue.resolve(tgt)
+  for asked, used in pairs { [src] = from, [tgt] = to } do
+    if asked ~= used and asked ~= "cs-current" then cbk.warn(("%s is the same as %s for all models"):format(asked, used)) end
+  end
+  local path = catalogue.path(model, from, to)
+  if not path then
+    local lines = { "The following converters are supported:" }
+    for _, line in ipairs(converters.table_of(catalogue.rows(model_name))) do lines[#lines + 1] = line end
+    local near = {}
+    for asked, used in pairs { [src] = from, [tgt] = to } do
+      local formats = catalogue.formats_of(model)
+      if not formats[used] then
+        for _, name in ipairs(catalogue.nearest(asked, formats)) do near[#near + 1] = name end
+      end
+    end
+    if #near > 0 then lines[#lines + 1] = "Nearest formats: " .. table.concat(near, ", ") end
+    cannot(model_name, src, tgt, lines)
+  end
+  return { model = model, zoo_name = zoo_name, path = path, src = from, tgt = to }
+end
+
+-- --- file names
+
+---A file's name without its folder and without all trailing extensions that are letters only.
+function converters.stem(path)
+  local name = cbk.fs.basename(path)
+  if cbk.fs.is_dir(path) then return name end
+  if not name:find "%.%a+$" then return "" end
+  while name:find "%.%a+$" do name = name:gsub("%.%a+$", "") end
+  return name
+end
+
+function converters.refuse_existing(path, overwrite)
+  if not overwrite and cbk.fs.exists(path) then
+    cbk.fail("exists", ("'%s' exists already; remove it or add --overwrite"):format(path))
+  end
+end
+
+return converters
