@@ -1,0 +1,110 @@
+#include "host/formats/safetensors/writer.hpp"
+
+#include <algorithm>
+
+#include "host/base/utf8.hpp"
+#include "host/formats/safetensors/header.hpp"
+#include "host/value/state_dict.hpp"
+
+namespace cbk::safetensors {
+namespace {
+
+void check_metadata(const Value& metadata) {
+  if (metadata.is_none()) return;
+  for (const auto& [key, value] : metadata.as_dict().entries()) {
+    if (!key.is(Value::Kind::string) || !value.is(Value::Kind::string)) {
+      fail(Errc::value, "the metadata of safetensors is text: {} is a {}", quote(key_text(key)),
+           value.kind_name());
+    }
+  }
+}
+
+/// Names must be text that JSON can hold, and not the one with a meaning of its own.
+void check_name(const std::string& name) {
+  if (name == "__metadata__") fail(Errc::value, "a tensor of safetensors cannot be named '__metadata__'");
+  for (size_t i = 0; i < name.size();) {
+    const auto character = decode_utf8(name, i);
+    if (!character || is_surrogate(*character)) fail(Errc::value, "the name {} is not UTF-8", quote(name));
+  }
+}
+
+std::vector<NamedTensor> checked_tensors(const Value& root) {
+  std::vector<NamedTensor> tensors = flat_tensors(root, "safetensors");
+  std::vector<std::string> unknown;
+  for (const NamedTensor& tensor : tensors) {
+    check_name(tensor.name);
+    const DType dtype = tensor.leaf.as_tensor().dtype();
+    if (find(dtype) == nullptr) unknown.push_back(fmt::format("{} ({})", quote(tensor.name), name_of(dtype)));
+  }
+  if (!unknown.empty()) fail(Errc::dtype, "safetensors has no such dtype: {}", listed(unknown));
+  return tensors;
+}
+
+class FileWriter : public Writer {
+ public:
+  FileWriter(const Value& root, fs::path target, bool overwrite, const Value& metadata)
+      : target_(std::move(target)), overwrite_(overwrite) {
+    check_metadata(metadata);
+    std::vector<NamedTensor> tensors = checked_tensors(root);
+    if (const size_t ties = count_ties(tensors); ties > 0) {
+      warnings_.push_back(fmt::format("{} tied {} written as {}: safetensors has no ties", ties,
+                                      ties == 1 ? "tensor is" : "tensors are",
+                                      ties == 1 ? "a copy" : "copies"));
+    }
+    // The reference writer: wide types first, so that everything is aligned; then by name.
+    std::stable_sort(tensors.begin(), tensors.end(), [](const NamedTensor& a, const NamedTensor& b) {
+      const size_t rank_a = find(a.leaf.as_tensor().dtype())->rank;
+      const size_t rank_b = find(b.leaf.as_tensor().dtype())->rank;
+      return rank_a != rank_b ? rank_a > rank_b : a.name < b.name;
+    });
+    std::vector<Entry> entries;
+    for (const NamedTensor& tensor : tensors) {
+      const Tensor& data = tensor.leaf.as_tensor();
+      const uint64_t end = checked_add(data_size_, data.nbytes(), "the file");
+      entries.push_back({tensor.name, find(data.dtype()), data.shape(), data_size_, end});
+      items_.push_back({tensor.name, data, false});
+      offsets_.push_back(data_size_);
+      data_size_ = end;
+    }
+    header_ = write_header(entries, metadata);
+  }
+
+  [[nodiscard]] const std::vector<Item>& items() const override { return items_; }
+  [[nodiscard]] uint64_t overhead() const override { return header_.size(); }
+  [[nodiscard]] const std::vector<std::string>& warnings() const override { return warnings_; }
+
+  std::vector<Slot> lay_out() override {
+    file_ = std::make_unique<StagedFile>(target_, overwrite_);
+    file_->reserve(header_.size() + data_size_);
+    file_->write(0, as_bytes(header_));
+    std::vector<Slot> slots;
+    for (uint64_t offset : offsets_) slots.push_back({file_.get(), header_.size() + offset});
+    return slots;
+  }
+
+  void finish(const std::vector<uint32_t>& /*crcs*/) override {}
+
+  void commit(bool sync) override {
+    if (sync) file_->sync();
+    file_->commit();
+  }
+
+ private:
+  fs::path target_;
+  bool overwrite_;
+  std::string header_;
+  std::vector<Item> items_;
+  std::vector<uint64_t> offsets_;  // of the items, in the data
+  uint64_t data_size_ = 0;
+  std::vector<std::string> warnings_;
+  std::unique_ptr<StagedFile> file_;
+};
+
+}  // namespace
+
+std::unique_ptr<Writer> make_writer(const Value& root, const fs::path& target, bool overwrite,
+                                    const Value& metadata) {
+  return std::make_unique<FileWriter>(root, target, overwrite, metadata);
+}
+
+}  // namespace cbk::safetensors

@@ -1,0 +1,15 @@
+// A dict of tensors as a safetensors file, laid out as the reference writer does.
+#pragma once
+
+#include <memory>
+
+#include "host/checkpoint/writer.hpp"
+
+namespace cbk::safetensors {
+
+/// `metadata`: a dict of texts, or none. Errors: `value` for whatever is not a tensor or text, `dtype` for
+/// tensors that the format has no name for, `exists` for a target that is there unless `overwrite`.
+std::unique_ptr<Writer> make_writer(const Value& root, const fs::path& target, bool overwrite,
+                                    const Value& metadata);
+
+}  // namespace cbk::safetensors

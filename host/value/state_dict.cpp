@@ -1,0 +1,81 @@
+#include "host/value/state_dict.hpp"
+
+#include <map>
+#include <tuple>
+#include <unordered_set>
+
+namespace cbk {
+namespace {
+
+constexpr size_t max_depth = 500;
+
+class Flattener {
+ public:
+  explicit Flattener(std::string_view format) : format_(format) {}
+
+  std::vector<NamedTensor> run(const Value& root) {
+    if (!root.is(Value::Kind::dict)) {
+      fail(Errc::value, "{} holds a dict of tensors; this is a {}", format_, root.kind_name());
+    }
+    walk(root.as_dict(), "", 0);
+    if (!others_.empty()) {
+      fail(Errc::value, "{} holds tensors only; {} {} not: {}", format_, others_.size(),
+           others_.size() == 1 ? "key is" : "keys are", listed(others_));
+    }
+    if (!twice_.empty())
+      fail(Errc::value, "two tensors would get one name in {}: {}", format_, listed(twice_));
+    return std::move(tensors_);
+  }
+
+ private:
+  void walk(const Dict& dict, const std::string& prefix, size_t depth) {
+    if (depth > max_depth)
+      fail(Errc::value, "{}: dicts nested deeper than {} levels", quote(prefix), max_depth);
+    for (const auto& [key, value] : dict.entries()) {
+      const std::string name = prefix.empty() && depth == 0 ? key_text(key) : prefix + "." + key_text(key);
+      if (!key.is(Value::Kind::string)) {
+        others_.push_back(fmt::format("{} (a key of kind {})", quote(name), key.kind_name()));
+      } else if (value.is(Value::Kind::dict)) {
+        if (value.as_dict().empty()) others_.push_back(quote(name) + " (an empty dict)");
+        walk(value.as_dict(), name, depth + 1);
+      } else if (!value.is(Value::Kind::tensor) || value.as_leaf().role == TensorLeaf::Role::np_scalar) {
+        others_.push_back(fmt::format("{} ({})", quote(name), value.kind_name()));
+      } else {
+        if (!names_.insert(name).second) twice_.push_back(quote(name));
+        tensors_.push_back({name, value});
+      }
+    }
+  }
+
+  std::string_view format_;
+  std::vector<NamedTensor> tensors_;
+  std::unordered_set<std::string> names_;
+  std::vector<std::string> others_;
+  std::vector<std::string> twice_;
+};
+
+}  // namespace
+
+std::vector<NamedTensor> flat_tensors(const Value& root, std::string_view format) {
+  return Flattener(format).run(root);
+}
+
+size_t count_ties(const std::vector<NamedTensor>& tensors) {
+  // By storage, place and strides; computed tensors by their expression.
+  using Identity = std::tuple<const void*, DType, int64_t, Shape, Shape>;
+  std::map<Identity, size_t> seen;
+  size_t ties = 0;
+  for (const NamedTensor& tensor : tensors) {
+    const Tensor& data = tensor.leaf.as_tensor();
+    if (data.numel() == 0) continue;
+    const View* view = data.view();
+    const Identity identity =
+        view != nullptr
+            ? Identity{view->storage.get(), view->dtype, view->offset, data.shape(), view->strides}
+            : Identity{data.expression().get(), data.dtype(), 0, data.shape(), {}};
+    if (!seen.emplace(identity, seen.size()).second) ++ties;
+  }
+  return ties;
+}
+
+}  // namespace cbk

@@ -1,0 +1,25 @@
+// A state dict: tensors by name. Some formats hold nothing else.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "host/value/value.hpp"
+
+namespace cbk {
+
+struct NamedTensor {
+  std::string name;
+  Value leaf;  // Kind::tensor
+};
+
+/// The tensors of a dict, in its order; the names of nested dicts are joined with ".". `format` is for
+/// messages. Errors: `value`, naming what is not a tensor (the first 20 keys) and names that stand for two
+/// tensors.
+std::vector<NamedTensor> flat_tensors(const Value& root, std::string_view format);
+
+/// How many of `tensors` show the same data as one before them: a format without ties writes them as copies.
+size_t count_ties(const std::vector<NamedTensor>& tensors);
+
+}  // namespace cbk
