@@ -55,6 +55,8 @@ fs::path without_slash(fs::path path) {
   return path.has_filename() ? path : path.parent_path();
 }
 
+}  // namespace
+
 void refuse_existing(const fs::path& target, bool overwrite) {
   std::error_code ignored;
   if (!overwrite && fs::exists(fs::symlink_status(target, ignored))) {
@@ -62,8 +64,6 @@ void refuse_existing(const fs::path& target, bool overwrite) {
          target.string());
   }
 }
-
-}  // namespace
 
 FileDescriptor& FileDescriptor::operator=(FileDescriptor&& other) noexcept {
   if (this != &other) {

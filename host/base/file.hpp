@@ -68,6 +68,9 @@ std::string read_file(const fs::path& path, uint64_t limit = 1ULL << 30);
 /// unless `overwrite`.
 void write_file(const fs::path& path, std::string_view content, bool overwrite);
 
+/// An `exists` error when something is at `target`, unless `overwrite`.
+void refuse_existing(const fs::path& target, bool overwrite);
+
 /// A file under construction. It has no name, or a temporary one beside its target, until `commit`;
 /// when it is destroyed before that, nothing is left.
 class StagedFile {

@@ -155,7 +155,7 @@ Tensor Tensor::from_view(View view) {
   if (numel_of(view.shape) > 0) {
     check_inside(view);
   } else {
-    view.offset = 0;
+    view.offset = std::max<int64_t>(view.offset, 0);  // nothing is read there, but formats write it again
   }
   Shape shape = view.shape;
   Tensor result = from_expression(std::make_shared<ViewExpression>(std::move(view)), std::move(shape));
