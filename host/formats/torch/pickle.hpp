@@ -16,11 +16,23 @@ namespace cbk::torch {
 struct UnpickleOptions {
   /// Resolves a persistent id (a tuple value) to a value; unset: persistent ids are refused.
   std::function<Value(const Value& id)> persistent_load;
+  /// Gives the elements of an untyped storage their dtype (a file of other byte order swaps them here);
+  /// unset: as they are.
+  std::function<StoragePtr(const StoragePtr& storage, DType dtype)> retype;
+  /// Told what could not be kept (attributes of a tensor).
+  std::function<void(std::string warning)> warn;
   bool dill = false;           // also dill's spellings of builtin types and objects (H5 files)
   bool allow_records = false;  // unknown classes with a plain state become Objects instead of being refused
-  uint64_t max_bytes = 1ULL << 30;  // bound of memory the values may take
+  uint64_t max_bytes = 4ULL << 30;  // bound of memory the values may take
 };
 
+/// What `persistent_load` returns for a storage: an Object "torch.storage" whose repr is the storage class
+/// ("FloatStorage") and whose state is a one-dimensional tensor over all its elements.
+///
+/// A global that stands as a value is an Object "class" with its dotted name as repr
+/// ("collections.OrderedDict"). With `dill` and `allow_records`, a pickle that needs more than the allow-list
+/// is one Object with its bytes in `pickle`, and with the class in `type` where that is plain to see.
+///
 /// The value of the one pickle at the start of `bytes`; `consumed` gets its length.
 /// Refused globals are collected and named together, all of them, in one `refused` error.
 Value unpickle(std::string_view bytes, const UnpickleOptions& options, size_t* consumed = nullptr);

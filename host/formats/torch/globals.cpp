@@ -1,0 +1,145 @@
+#include "host/formats/torch/globals.hpp"
+
+#include <array>
+#include <unordered_map>
+
+#include "host/formats/torch/storage_class.hpp"
+
+namespace cbk::torch {
+namespace {
+
+using Table = std::unordered_map<std::string_view, Meaning>;
+
+const Table& general() {
+  static const Table table = {
+      {"builtins.list", Meaning::list},
+      {"builtins.dict", Meaning::dict},
+      {"builtins.tuple", Meaning::tuple},
+      {"builtins.set", Meaning::set},
+      {"builtins.frozenset", Meaning::frozenset},
+      {"builtins.bytes", Meaning::bytes},
+      {"builtins.bytearray", Meaning::bytearray},
+      {"builtins.int", Meaning::integer},
+      {"builtins.float", Meaning::real},
+      {"builtins.bool", Meaning::boolean},
+      {"builtins.complex", Meaning::complex},
+      {"builtins.range", Meaning::range},
+      {"builtins.str", Meaning::class_only},
+      {"builtins.object", Meaning::class_only},
+      {"builtins.NoneType", Meaning::class_only},
+      {"collections.OrderedDict", Meaning::ordered_dict},
+      {"collections.Counter", Meaning::counter},
+      {"collections.defaultdict", Meaning::defaultdict},
+      {"collections.deque", Meaning::deque},
+      {"_codecs.encode", Meaning::encode},
+      {"copyreg._reconstructor", Meaning::reconstructor},
+      {"torch.Size", Meaning::size},
+      {"torch.device", Meaning::device},
+      {"torch.Tensor", Meaning::class_only},
+      {"torch._tensor.Tensor", Meaning::class_only},
+      {"torch.nn.parameter.Parameter", Meaning::rebuild_parameter},
+      {"torch.serialization._get_layout", Meaning::get_layout},
+      {"torch._utils._rebuild_tensor", Meaning::rebuild_tensor},
+      {"torch._utils._rebuild_tensor_v2", Meaning::rebuild_tensor},
+      {"torch._utils._rebuild_tensor_v3", Meaning::rebuild_tensor_v3},
+      {"torch._utils._rebuild_parameter", Meaning::rebuild_parameter},
+      {"torch._utils._rebuild_parameter_with_state", Meaning::rebuild_parameter},
+      {"torch._utils._rebuild_sparse_tensor", Meaning::rebuild_sparse},
+      {"torch._utils._rebuild_sparse_csr_tensor", Meaning::rebuild_sparse},
+      {"torch._utils._rebuild_qtensor", Meaning::rebuild_quantized},
+      {"torch._utils._rebuild_device_tensor_from_numpy", Meaning::rebuild_from_numpy},
+      {"torch._utils._rebuild_device_tensor_from_cpu_tensor", Meaning::rebuild_from_cpu},
+      {"torch._utils._rebuild_meta_tensor_no_storage", Meaning::rebuild_meta},
+      {"torch._tensor._rebuild_from_type_v2", Meaning::rebuild_from_type},
+      {"torch.strided", Meaning::layout},
+      {"torch.sparse_coo", Meaning::layout},
+      {"torch.sparse_csr", Meaning::layout},
+      {"torch.sparse_csc", Meaning::layout},
+      {"torch.sparse_bsr", Meaning::layout},
+      {"torch.sparse_bsc", Meaning::layout},
+      {"torch.per_tensor_affine", Meaning::qscheme},
+      {"torch.per_tensor_symmetric", Meaning::qscheme},
+      {"torch.per_channel_affine", Meaning::qscheme},
+      {"torch.per_channel_symmetric", Meaning::qscheme},
+      {"torch.per_channel_affine_float_qparams", Meaning::qscheme},
+      {"torch.storage.TypedStorage", Meaning::class_only},
+      {"torch.storage._TypedStorage", Meaning::class_only},
+      {"numpy.core.multiarray._reconstruct", Meaning::numpy_reconstruct},
+      {"numpy.core.multiarray.scalar", Meaning::numpy_scalar},
+      {"numpy.core.numeric._frombuffer", Meaning::numpy_frombuffer},
+      {"numpy.dtype", Meaning::numpy_dtype},
+      {"numpy.ndarray", Meaning::class_only},
+      {"dill._dill._load_type", Meaning::dill_load_type},
+  };
+  return table;
+}
+
+/// What only the pickles inside Cerebras H5 files name.
+const Table& dill_only() {
+  static const Table table = {
+      {"dill._dill._eval_repr", Meaning::dill_eval_repr},
+      {"torch.utils._pytree.TreeSpec", Meaning::record},
+      {"torch.utils._pytree.LeafSpec", Meaning::record},
+      {"collections.namedtuple", Meaning::class_only},
+  };
+  return table;
+}
+
+bool is_torch_dtype(std::string_view name) {
+  constexpr std::array<std::string_view, 6> without_storage = {"qint8",    "quint8",   "qint32",
+                                                               "quint4x2", "quint2x4", "complex32"};
+  for (std::string_view known : without_storage) {
+    if (name == known) return true;
+  }
+  const auto dtype = find_dtype(name);
+  return dtype && name_of(*dtype) == name;
+}
+
+}  // namespace
+
+std::string canonical_global(std::string_view module, std::string_view name) {
+  if (module == "__builtin__") return "builtins." + std::string(name == "xrange" ? "range" : name);
+  if (module == "copy_reg") return "copyreg." + std::string(name);
+  if (module.starts_with("numpy._core")) {
+    return "numpy.core" + std::string(module.substr(sizeof "numpy._core" - 1)) + "." + std::string(name);
+  }
+  return std::string(module) + "." + std::string(name);
+}
+
+std::optional<Meaning> find_global(std::string_view global, bool dill) {
+  if (auto found = general().find(global); found != general().end()) return found->second;
+  if (find_storage_class(global) != nullptr) return Meaning::storage_class;
+  if (global.starts_with("torch.") && is_torch_dtype(global.substr(6))) return Meaning::dtype;
+  if (!dill) return std::nullopt;
+  if (auto found = dill_only().find(global); found != dill_only().end()) return found->second;
+  if (global.starts_with("cerebras") && global.ends_with(".TensorScalarDict")) return Meaning::class_only;
+  return std::nullopt;
+}
+
+bool is_forbidden_module(std::string_view global) {
+  constexpr std::array<std::string_view, 30> modules = {"sys",       "os",         "posix",
+                                                        "nt",        "subprocess", "builtins",
+                                                        "importlib", "operator",   "functools",
+                                                        "io",        "shutil",     "pickle",
+                                                        "_pickle",   "dill",       "types",
+                                                        "runpy",     "copyreg",    "code",
+                                                        "platform",  "socket",     "webbrowser",
+                                                        "pathlib",   "ctypes",     "marshal",
+                                                        "pty",       "torch.load", "torch.serialization",
+                                                        "torch.hub", "torch.jit",  "torch.package"};
+  for (std::string_view module : modules) {
+    if (global.starts_with(module) && (global.size() == module.size() || global[module.size()] == '.'))
+      return true;
+  }
+  return false;
+}
+
+std::optional<std::string> builtin_type(std::string_view dill_name) {
+  static const std::unordered_map<std::string_view, std::string_view> old_names = {
+      {"DictType", "dict"}, {"ListType", "list"}, {"TupleType", "tuple"}};
+  if (auto found = old_names.find(dill_name); found != old_names.end()) dill_name = found->second;
+  const std::string global = "builtins." + std::string(dill_name);
+  return find_global(global, false) ? std::optional(global) : std::nullopt;
+}
+
+}  // namespace cbk::torch

@@ -1,0 +1,121 @@
+#include "host/formats/torch/numpy.hpp"
+
+#include <algorithm>
+#include <array>
+
+#include "host/formats/torch/tensors.hpp"
+
+namespace cbk::torch {
+namespace {
+
+struct Code {
+  DType dtype;
+  std::string_view code;
+};
+constexpr std::array codes = {
+    Code{DType::boolean, "b1"},   Code{DType::uint8, "u1"},       Code{DType::int8, "i1"},
+    Code{DType::uint16, "u2"},    Code{DType::int16, "i2"},       Code{DType::uint32, "u4"},
+    Code{DType::int32, "i4"},     Code{DType::uint64, "u8"},      Code{DType::int64, "i8"},
+    Code{DType::float16, "f2"},   Code{DType::float32, "f4"},     Code{DType::float64, "f8"},
+    Code{DType::complex64, "c8"}, Code{DType::complex128, "c16"},
+};
+
+std::string_view raw_bytes(const Value& value) {
+  return value.is(Value::Kind::string) ? std::string_view(value.as_string())
+                                       : std::string_view(value.as_bytes().data);
+}
+
+/// Elements of the array's dtype in this machine's byte order.
+Bytes native_elements(std::string_view raw, std::string_view code, DType dtype) {
+  const ByteView view = as_bytes(raw);
+  Bytes bytes(view.begin(), view.end());
+  if (!code.starts_with('>')) return bytes;
+  const uint32_t part = is_complex(dtype) ? size_of(dtype) / 2 : size_of(dtype);
+  for (size_t at = 0; at + part <= bytes.size(); at += part) {
+    std::reverse(bytes.begin() + static_cast<ptrdiff_t>(at),
+                 bytes.begin() + static_cast<ptrdiff_t>(at + part));
+  }
+  return bytes;
+}
+
+Tensor array(CallContext& context, std::string_view code, const Shape& shape, bool column_major,
+             std::string_view raw) {
+  const DType dtype = dtype_of_numpy(code);
+  const auto numel = static_cast<uint64_t>(numel_of(shape));
+  if (checked_mul(numel, size_of(dtype), "an array") != raw.size()) {
+    fail(Errc::format, "a numpy array {} of {} with {} bytes", to_string(shape), name_of(dtype), raw.size());
+  }
+  context.arena.charge(raw.size());
+  Shape strides = contiguous_strides(shape);
+  if (column_major) {
+    strides = contiguous_strides(Shape(shape.rbegin(), shape.rend()));
+    std::reverse(strides.begin(), strides.end());
+  }
+  return Tensor::from_view({memory_storage(native_elements(raw, code, dtype)), dtype, 0, shape, strides});
+}
+
+const std::string& code_of(const Value& dtype) {
+  return expect_object(dtype, "numpy.dtype").repr;
+}
+
+}  // namespace
+
+DType dtype_of_numpy(std::string_view code) {
+  const bool has_order =
+      !code.empty() && std::string_view("<>|=").find(code.front()) != std::string_view::npos;
+  const auto* found = std::ranges::find(codes, has_order ? code.substr(1) : code, &Code::code);
+  if (found == codes.end()) fail(Errc::unsupported, "numpy arrays of the dtype {}", quote(code));
+  return found->dtype;
+}
+
+std::string numpy_code(DType dtype) {
+  const auto* found = std::ranges::find(codes, dtype, &Code::dtype);
+  if (found == codes.end()) fail(Errc::dtype, "numpy has no dtype {}", name_of(dtype));
+  return std::string(found->code);
+}
+
+Value numpy_dtype(CallContext& context, const Arguments& arguments) {
+  const Value& code = arguments.at(0);
+  return context.arena.object("numpy.dtype", std::string(raw_bytes(code)));
+}
+
+void build_numpy_dtype(Object& dtype, const Value& state) {
+  const std::string_view order = raw_bytes(Arguments(state).at(1));
+  if (order.size() != 1) fail(Errc::format, "{} is no byte order of a numpy dtype", quote(order));
+  if (!dtype.repr.starts_with(order)) dtype.repr = fmt::format("{}{}", order, dtype.repr);
+}
+
+Value numpy_scalar(CallContext& context, const Arguments& arguments) {
+  const Tensor scalar = array(context, code_of(arguments.at(0)), {}, false, raw_bytes(arguments.at(1)));
+  if (scalar.dtype() == DType::float64) return load_le<double>(scalar.to_bytes().data());
+  return std::make_shared<const TensorLeaf>(TensorLeaf{scalar, TensorLeaf::Role::np_scalar, false});
+}
+
+Value numpy_reconstruct(CallContext& context, const Arguments& arguments) {
+  if (expect_object(arguments.at(0), "class").repr != "numpy.ndarray") {
+    fail(Errc::refused, "{}", arguments.at(0).as_object().repr);
+  }
+  const Tensor empty = Tensor::from_bytes(DType::float32, {0}, {});
+  auto leaf = std::make_shared<TensorLeaf>(TensorLeaf{empty, TensorLeaf::Role::ndarray, false});
+  context.unfinished_arrays[leaf.get()] = leaf;
+  return Value(std::shared_ptr<const TensorLeaf>(leaf));
+}
+
+void build_numpy_array(CallContext& context, TensorLeaf& leaf, const Value& state) {
+  const Arguments arguments(state);
+  const size_t at = arguments.size() == 4 ? 0 : 1;  // a version number comes first since numpy 1
+  leaf.tensor = array(context, code_of(arguments.at(at + 1)), shape_of(arguments.at(at)),
+                      arguments.at(at + 2).is(Value::Kind::boolean) ? arguments.at(at + 2).as_bool()
+                                                                    : arguments.at(at + 2).as_int() != 0,
+                      raw_bytes(arguments.at(at + 3)));
+}
+
+Value numpy_frombuffer(CallContext& context, const Arguments& arguments) {
+  const Value& order = arguments.at(3);
+  const bool column_major = order.is(Value::Kind::string) && order.as_string() == "F";
+  const Tensor tensor = array(context, code_of(arguments.at(1)), shape_of(arguments.at(2)), column_major,
+                              raw_bytes(arguments.at(0)));
+  return std::make_shared<const TensorLeaf>(TensorLeaf{tensor, TensorLeaf::Role::ndarray, false});
+}
+
+}  // namespace cbk::torch

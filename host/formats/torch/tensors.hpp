@@ -1,0 +1,21 @@
+// The functions by which torch rebuilds tensors from storages.
+#pragma once
+
+#include "host/formats/torch/calls.hpp"
+
+namespace cbk::torch {
+
+Value rebuild_tensor(CallContext& context, const Arguments& arguments);
+Value rebuild_tensor_v3(CallContext& context, const Arguments& arguments);
+Value rebuild_parameter(CallContext& context, const Arguments& arguments);
+Value rebuild_sparse(CallContext& context, const Arguments& arguments);
+Value rebuild_quantized(CallContext& context, const Arguments& arguments);
+/// From a numpy array or a tensor, with a dtype of its own.
+Value rebuild_converted(CallContext& context, const Arguments& arguments);
+/// _rebuild_from_type_v2: a tensor that may carry attributes.
+Value rebuild_from_type(CallContext& context, const Arguments& arguments);
+
+/// (3, 4) as a Shape; `format` for anything but a tuple of whole numbers that are not negative.
+Shape shape_of(const Value& value);
+
+}  // namespace cbk::torch
