@@ -7,12 +7,12 @@
 
 namespace cbk::torch {
 
-/// Whether the first bytes are those of a torch file: a zip archive, a legacy stream, or one of the layouts that `read`
-/// refuses by name (tar, PYTORCH1).
+/// Whether the first bytes are those of a torch file: a zip archive, a legacy stream, or one of the layouts
+/// that `read` refuses by name (tar, PYTORCH1).
 bool looks_like_torch(ByteView head);
 
-/// Errors: `format` for a damaged file, `refused` for a pickle that names forbidden globals, `unsupported` for
-/// TorchScript, tar and preview files. They do not name the path: the caller does.
+/// Errors: `format` for a damaged file, `refused` for a pickle that names forbidden globals, `unsupported`
+/// for TorchScript, tar and preview files. They do not name the path: the caller does.
 Checkpoint read(std::shared_ptr<const MappedFile> file, const OpenOptions& options);
 
 }  // namespace cbk::torch

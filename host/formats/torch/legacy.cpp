@@ -1,0 +1,171 @@
+#include "host/formats/torch/legacy.hpp"
+
+#include <map>
+
+#include "host/formats/torch/calls.hpp"
+#include "host/formats/torch/pickle.hpp"
+#include "host/formats/torch/storage_class.hpp"
+
+namespace cbk::torch {
+namespace {
+
+/// Stands for a storage whose place in the file is not known yet: the list of places comes after the pickle.
+class PendingStorage final : public Storage {
+ public:
+  explicit PendingStorage(uint64_t size) : size_(size) {}
+  [[nodiscard]] uint64_t size() const override { return size_; }
+  void read(uint64_t /*offset*/, std::span<std::byte> out) const override {
+    std::fill(out.begin(), out.end(), std::byte{0});
+  }
+
+ private:
+  uint64_t size_;
+};
+
+struct Root {
+  const StorageClass* type = nullptr;
+  uint64_t bytes = 0;
+  StoragePtr storage;
+};
+
+class LegacyReader {
+ public:
+  LegacyReader(std::shared_ptr<const MappedFile> file, const OpenOptions& options)
+      : file_(std::move(file)), options_(options), rest_(as_text(file_->bytes())) {}
+
+  Checkpoint run() {
+    Checkpoint checkpoint;
+    read_header();
+    const std::string_view object = rest_;
+    next([this](const Value& id) { return persistent(id); });  // learns which storages there are
+    place_storages(next({}));
+    rest_ = object;
+    warnings_.clear();
+    checkpoint.root = next([this](const Value& id) { return persistent(id); });
+    checkpoint.path = file_->path();
+    checkpoint.format = "torch-legacy";
+    checkpoint.files = {file_->path()};
+    checkpoint.warnings = std::move(warnings_);
+    return checkpoint;
+  }
+
+ private:
+  /// The next pickle of the stream.
+  Value next(std::function<Value(const Value&)> persistent_load) {
+    UnpickleOptions unpickle_options;
+    unpickle_options.persistent_load = std::move(persistent_load);
+    unpickle_options.allow_records = options_.allow_records;
+    unpickle_options.retype = [this](const StoragePtr& storage, DType dtype) {
+      return in_order(storage, dtype);
+    };
+    unpickle_options.warn = [this](std::string text) { warnings_.push_back(std::move(text)); };
+    size_t consumed = 0;
+    Value value = unpickle(rest_, unpickle_options, &consumed);
+    rest_.remove_prefix(consumed);
+    return value;
+  }
+
+  void read_header() {
+    rest_.remove_prefix(legacy_magic.size());
+    const Value version = next({});
+    if (!version.is(Value::Kind::integer) || version.as_int() != 1001) {
+      fail(Errc::unsupported, "a legacy torch file of an unknown protocol version");
+    }
+    const Value system = next({});
+    const Value* little = system.find("little_endian");
+    is_big_endian_ = little != nullptr && little->is(Value::Kind::boolean) && !little->as_bool();
+  }
+
+  /// ('storage', class, key, location, numel[, view]), where view is None or (key, offset, numel).
+  Value persistent(const Value& id) {
+    const Arguments parts(id);
+    const std::string& kind = parts.at(0).as_string();
+    if (kind == "module") fail(Errc::refused, "{}", expect_object(parts.at(1), "class").repr);
+    if (kind != "storage") fail(Errc::format, "a persistent id of the kind {}", quote(kind));
+    const std::string& global = expect_object(parts.at(1), "class").repr;
+    const StorageClass* type = find_storage_class(global);
+    if (type == nullptr) fail(Errc::format, "{} is no storage class", quote(global));
+    const int64_t count = parts.at(4).as_int();
+    if (count < 0) fail(Errc::format, "a storage of {} elements", count);
+    const StoragePtr storage = root(parts.at(2).as_string(), *type, static_cast<uint64_t>(count));
+    int64_t first = 0;
+    int64_t length = count;
+    if (const Value* view = parts.find(5); view != nullptr && !view->is_none()) {
+      const Arguments part(*view);
+      first = part.at(1).as_int();
+      length = part.at(2).as_int();
+      if (first < 0 || length < 0 || first > count || length > count - first) {
+        fail(Errc::format, "a part of a storage that lies outside of it");
+      }
+    }
+    const Tensor elements = Tensor::from_view({storage, type->dtype, first, {length}, {1}});
+    return std::make_shared<Object>(Object{"torch.storage", std::string(type->name), elements, {}});
+  }
+
+  StoragePtr root(const std::string& key, const StorageClass& type, uint64_t count) {
+    const uint64_t bytes = checked_mul(count, size_of(type.dtype), "a storage");
+    auto [found, is_new] = roots_.try_emplace(key, Root{&type, bytes, nullptr});
+    Root& root = found->second;
+    if (is_new) root.storage = std::make_shared<PendingStorage>(bytes);
+    if (root.type != &type || root.bytes != bytes)
+      fail(Errc::format, "the storage {} is described in two ways", quote(key));
+    return root.storage;
+  }
+
+  void place_storages(const Value& keys) {
+    const uint64_t file_size = file_->size();
+    uint64_t offset = file_size - rest_.size();
+    size_t placed = 0;
+    for (const Value& key : keys.as_sequence().items) {
+      auto found = roots_.find(key.as_string());
+      if (found == roots_.end())
+        fail(Errc::format, "the storage {} is listed, but nothing refers to it", quote(key.as_string()));
+      Root& root = found->second;
+      auto count = load_le<uint64_t>(file_->slice(offset, 8, "a storage's length").data());
+      if (is_big_endian_) count = __builtin_bswap64(count);
+      offset += 8;
+      const uint64_t bytes = checked_mul(count, size_of(root.type->dtype), "a storage");
+      if (bytes != root.bytes) {
+        fail(Errc::format, "the storage {} has {} elements, but its tensors expect {}",
+             quote(key.as_string()), count, root.bytes / size_of(root.type->dtype));
+      }
+      if (bytes > file_size - offset) {
+        fail(Errc::format, "the file is cut off: the storage {} needs {} and {} are left",
+             quote(key.as_string()), format_size(bytes), format_size(file_size - offset));
+      }
+      const StoragePtr raw = map_storage(file_, offset, bytes);
+      root.storage = root.type->is_untyped ? raw : in_order(raw, root.type->dtype);
+      offset += bytes;
+      ++placed;
+    }
+    if (placed != roots_.size()) {
+      fail(Errc::format, "{} of {} storages are not in the file",
+           roots_.size() - std::min(placed, roots_.size()), roots_.size());
+    }
+  }
+
+  /// The storage with its elements in this machine's byte order; one object per storage and element size.
+  StoragePtr in_order(const StoragePtr& storage, DType dtype) {
+    const uint32_t part = is_complex(dtype) ? size_of(dtype) / 2 : size_of(dtype);
+    if (!is_big_endian_ || part == 1) return storage;
+    StoragePtr& swapped = swapped_[{storage, part}];
+    if (!swapped) swapped = swapped_storage(storage, part);
+    return swapped;
+  }
+
+  std::shared_ptr<const MappedFile> file_;
+  const OpenOptions& options_;
+  std::string_view rest_;
+  bool is_big_endian_ = false;
+  std::map<std::string, Root> roots_;
+  std::map<std::pair<StoragePtr, uint32_t>, StoragePtr> swapped_;
+  std::vector<std::string> warnings_;
+};
+
+}  // namespace
+
+Checkpoint read_legacy(std::shared_ptr<const MappedFile> file, const OpenOptions& options) {
+  return LegacyReader(std::move(file), options).run();
+}
+
+}  // namespace cbk::torch

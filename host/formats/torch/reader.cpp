@@ -1,0 +1,193 @@
+#include "host/formats/torch/reader.hpp"
+
+#include <charconv>
+#include <map>
+
+#include "host/formats/torch/calls.hpp"
+#include "host/formats/torch/legacy.hpp"
+#include "host/formats/torch/pickle.hpp"
+#include "host/formats/torch/storage_class.hpp"
+#include "host/formats/torch/zip.hpp"
+
+namespace cbk::torch {
+namespace {
+
+constexpr std::string_view zip_magic = "PK\x03\x04";
+constexpr std::string_view empty_zip_magic = "PK\x05\x06";
+constexpr std::string_view preview_magic = "PYTORCH1";
+constexpr std::string_view tar_magic = "ustar";
+constexpr size_t tar_offset = 257;
+
+constexpr uint64_t pickle_limit = 2ULL << 30;
+constexpr uint64_t small_record = 4096;
+/// Archives up to this size are checked whole when they are opened; larger ones by `cbk check`.
+constexpr uint64_t eager_check_limit = 16ULL << 20;
+constexpr int newest_version = 10;
+
+bool is_tar(ByteView head) {
+  return head.size() >= tar_offset + tar_magic.size() &&
+         as_text(head).substr(tar_offset).starts_with(tar_magic);
+}
+
+class ZipReader {
+ public:
+  ZipReader(std::shared_ptr<const MappedFile> file, const OpenOptions& options)
+      : file_(std::move(file)), options_(options), archive_(file_) {}
+
+  Checkpoint run() {
+    find_top();
+    refuse_script();
+    Checkpoint checkpoint;
+    checkpoint.path = file_->path();
+    checkpoint.format = "torch-zip";
+    checkpoint.version = read_version();
+    read_byte_order();
+    check_records();
+    const std::string pickle = archive_.read(*archive_.find(top_ + "data.pkl"), pickle_limit);
+    checkpoint.root = within("data.pkl", [&] { return unpickle(pickle, unpickle_options()); });
+    checkpoint.files = {file_->path()};
+    checkpoint.warnings = std::move(warnings_);
+    return checkpoint;
+  }
+
+ private:
+  void find_top() {
+    if (archive_.entries().empty()) fail(Errc::format, "the zip archive is empty");
+    const std::string& first = archive_.entries().front().name;
+    top_ = first.substr(0, first.find('/') + 1);
+    if (archive_.find(top_ + "data.pkl") == nullptr) {
+      fail(Errc::format, "a zip archive, but not a torch checkpoint: it has no {}", quote(top_ + "data.pkl"));
+    }
+  }
+
+  void refuse_script() const {
+    for (const ZipEntry& entry : archive_.entries()) {
+      const std::string_view inside =
+          std::string_view(entry.name).substr(std::min(top_.size(), entry.name.size()));
+      if (inside == "constants.pkl" || inside.starts_with("code/")) {
+        fail(Errc::unsupported,
+             "a TorchScript program, not a checkpoint; in Python, "
+             "torch.save(torch.jit.load(file).state_dict(), …) makes one of it");
+      }
+    }
+  }
+
+  std::string read_version() {
+    const ZipEntry* entry = archive_.find(top_ + "version");
+    if (entry == nullptr) entry = archive_.find(top_ + ".data/version");
+    if (entry == nullptr) return "";
+    std::string text = archive_.read(*entry, small_record);
+    while (text.ends_with('\n') || text.ends_with('\r')) text.pop_back();
+    int version = 0;
+    auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), version);
+    if (error != std::errc{} || end != text.data() + text.size() || version < 1) {
+      fail(Errc::format, "the record version holds {}", quote(text, 40));
+    }
+    if (version > newest_version) {
+      fail(Errc::unsupported, "the file has the version {}, newer than the known ones (1 to {})", version,
+           newest_version);
+    }
+    return text;
+  }
+
+  void read_byte_order() {
+    const ZipEntry* entry = archive_.find(top_ + "byteorder");
+    if (entry == nullptr) return;
+    const std::string order = archive_.read(*entry, small_record);
+    if (order != "little" && order != "big")
+      fail(Errc::format, "the record byteorder holds {}", quote(order, 40));
+    is_big_endian_ = order == "big";
+  }
+
+  void check_records() {
+    if (!archive_.has_checksums()) {
+      warnings_.emplace_back("the archive has no checksums: damage to its tensors would not be noticed");
+    } else if (file_->size() <= eager_check_limit) {
+      uint64_t unpacked = 0;
+      for (const ZipEntry& entry : archive_.entries()) {
+        unpacked = checked_add(unpacked, entry.size, "the archive");
+        if (unpacked <= 4 * eager_check_limit) archive_.verify(entry);
+      }
+    }
+  }
+
+  UnpickleOptions unpickle_options() {
+    UnpickleOptions options;
+    options.persistent_load = [this](const Value& id) { return persistent(id); };
+    options.retype = [this](const StoragePtr& storage, DType dtype) { return in_order(storage, dtype); };
+    options.warn = [this](std::string text) { warnings_.push_back(std::move(text)); };
+    options.allow_records = options_.allow_records;
+    return options;
+  }
+
+  /// ('storage', class, key, location, numel)
+  Value persistent(const Value& id) {
+    const Arguments parts(id);
+    if (parts.at(0).as_string() != "storage") {
+      fail(Errc::format, "a persistent id of the kind {}", quote(parts.at(0).as_string()));
+    }
+    const std::string& global = expect_object(parts.at(1), "class").repr;
+    const StorageClass* type = find_storage_class(global);
+    if (type == nullptr) fail(Errc::format, "{} is no storage class", quote(global));
+    const StoragePtr raw = record(parts.at(2).as_string());
+    const int64_t count = parts.at(4).as_int();
+    if (count < 0 ||
+        checked_mul(static_cast<uint64_t>(count), size_of(type->dtype), "a storage") != raw->size()) {
+      fail(Errc::format, "the storage {} should have {} elements of {}, but its record has {} bytes",
+           quote(parts.at(2).as_string()), count, name_of(type->dtype), raw->size());
+    }
+    const StoragePtr storage = type->is_untyped ? raw : in_order(raw, type->dtype);
+    const Tensor elements = Tensor::from_view({storage, type->dtype, 0, {count}, {1}});
+    return std::make_shared<Object>(Object{"torch.storage", std::string(type->name), elements, {}});
+  }
+
+  StoragePtr record(const std::string& key) {
+    StoragePtr& storage = records_[key];
+    if (storage) return storage;
+    const ZipEntry* entry = archive_.find(top_ + "data/" + key);
+    if (entry == nullptr) fail(Errc::format, "the storage {} is not in the archive", quote(key));
+    storage = archive_.storage(*entry);
+    return storage;
+  }
+
+  /// The storage with its elements in this machine's byte order; one object per storage and element size.
+  StoragePtr in_order(const StoragePtr& storage, DType dtype) {
+    const uint32_t part = is_complex(dtype) ? size_of(dtype) / 2 : size_of(dtype);
+    if (!is_big_endian_ || part == 1) return storage;
+    StoragePtr& swapped = swapped_[{storage, part}];
+    if (!swapped) swapped = swapped_storage(storage, part);
+    return swapped;
+  }
+
+  std::shared_ptr<const MappedFile> file_;
+  const OpenOptions& options_;
+  ZipArchive archive_;
+  std::string top_;  // the folder all members lie in, with its slash
+  bool is_big_endian_ = false;
+  std::map<std::string, StoragePtr> records_;
+  std::map<std::pair<StoragePtr, uint32_t>, StoragePtr> swapped_;
+  std::vector<std::string> warnings_;
+};
+
+}  // namespace
+
+bool looks_like_torch(ByteView head) {
+  const std::string_view text = as_text(head);
+  return text.starts_with(zip_magic) || text.starts_with(empty_zip_magic) || text.starts_with(legacy_magic) ||
+         text.starts_with(preview_magic) || is_tar(head);
+}
+
+Checkpoint read(std::shared_ptr<const MappedFile> file, const OpenOptions& options) {
+  const std::string_view text = as_text(file->bytes());
+  if (text.starts_with(legacy_magic)) return read_legacy(std::move(file), options);
+  if (text.starts_with(preview_magic)) {
+    fail(Errc::unsupported, "a file of a preview of torch 1.0 (PYTORCH1); load and save it again with torch");
+  }
+  if (is_tar(file->bytes().first(std::min<size_t>(file->bytes().size(), 512)))) {
+    fail(Errc::unsupported,
+         "a tar archive, as torch wrote them before 0.1.10; load and save it again with torch");
+  }
+  return ZipReader(std::move(file), options).run();
+}
+
+}  // namespace cbk::torch

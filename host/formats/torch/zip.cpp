@@ -1,0 +1,230 @@
+#include "host/formats/torch/zip.hpp"
+
+#include <libdeflate.h>
+
+#include <algorithm>
+#include <mutex>
+
+#include "host/formats/torch/zip_layout.hpp"
+
+namespace cbk::torch {
+namespace {
+
+using Decompressor = std::unique_ptr<libdeflate_decompressor, decltype(&libdeflate_free_decompressor)>;
+
+/// Deflate cannot pack better than this; a larger claim is a lie that would only take memory.
+constexpr uint64_t best_ratio = 1032;
+
+uint32_t crc_of(ByteView bytes) {
+  return libdeflate_crc32(0, bytes.data(), bytes.size());
+}
+
+Bytes inflate(ByteView packed, const ZipEntry& entry) {
+  Bytes bytes(entry.size);
+  const Decompressor decompressor(libdeflate_alloc_decompressor(), &libdeflate_free_decompressor);
+  size_t made = 0;
+  const auto result = libdeflate_deflate_decompress(decompressor.get(), packed.data(), packed.size(),
+                                                    bytes.data(), bytes.size(), &made);
+  if (result != LIBDEFLATE_SUCCESS || made != entry.size) {
+    fail(Errc::format, "the compressed archive member {} is damaged", quote(entry.name));
+  }
+  return bytes;
+}
+
+/// A deflated member, unpacked while somebody reads it.
+class InflatedStorage final : public Storage {
+ public:
+  InflatedStorage(std::shared_ptr<const MappedFile> file, ByteView packed, ZipEntry entry,
+                  std::optional<uint32_t> crc)
+      : file_(std::move(file)), packed_(packed), entry_(std::move(entry)), crc_(crc) {}
+
+  [[nodiscard]] uint64_t size() const override { return entry_.size; }
+  void read(uint64_t offset, std::span<std::byte> out) const override {
+    const std::shared_ptr<const Bytes> bytes = unpacked();
+    std::copy_n(bytes->begin() + static_cast<ptrdiff_t>(offset), out.size(), out.begin());
+  }
+  void drop(uint64_t offset, uint64_t length) const noexcept override {
+    if (offset + length < entry_.size) return;
+    const std::lock_guard lock(mutex_);
+    unpacked_.reset();
+  }
+  [[nodiscard]] Place place() const override { return {file_->path().string(), entry_.header_offset}; }
+  [[nodiscard]] std::optional<uint32_t> crc32() const override { return crc_; }
+
+ private:
+  std::shared_ptr<const Bytes> unpacked() const {
+    const std::lock_guard lock(mutex_);
+    if (!unpacked_) unpacked_ = std::make_shared<const Bytes>(inflate(packed_, entry_));
+    return unpacked_;
+  }
+
+  std::shared_ptr<const MappedFile> file_;
+  ByteView packed_;
+  ZipEntry entry_;
+  std::optional<uint32_t> crc_;
+  mutable std::mutex mutex_;
+  mutable std::shared_ptr<const Bytes> unpacked_;
+};
+
+/// Little-endian fields at fixed places of a record whose length was checked.
+class Fields {
+ public:
+  explicit Fields(ByteView bytes) : bytes_(bytes) {}
+  [[nodiscard]] uint16_t u16(size_t at) const { return load_le<uint16_t>(bytes_.data() + at); }
+  [[nodiscard]] uint32_t u32(size_t at) const { return load_le<uint32_t>(bytes_.data() + at); }
+  [[nodiscard]] uint64_t u64(size_t at) const { return load_le<uint64_t>(bytes_.data() + at); }
+
+ private:
+  ByteView bytes_;
+};
+
+/// Replaces those of the three values that point to the zip64 extra field, which holds only these, in this
+/// order.
+void apply_zip64(ByteView extra, ZipEntry& entry) {
+  uint64_t* const values[] = {&entry.size, &entry.compressed_size, &entry.header_offset};
+  const bool is_needed = std::any_of(std::begin(values), std::end(values),
+                                     [](const uint64_t* v) { return *v == zip::in_zip64; });
+  while (is_needed && extra.size() >= 4) {
+    const Fields fields(extra);
+    const size_t length = std::min<size_t>(fields.u16(2), extra.size() - 4);
+    if (fields.u16(0) != zip::zip64_extra) {
+      extra = extra.subspan(4 + length);
+      continue;
+    }
+    size_t at = 4;
+    for (uint64_t* value : values) {
+      if (*value != zip::in_zip64 || at + 8 > 4 + length) continue;
+      *value = fields.u64(at);
+      at += 8;
+    }
+    return;
+  }
+}
+
+}  // namespace
+
+ZipArchive::ZipArchive(std::shared_ptr<const MappedFile> file) : file_(std::move(file)) {
+  read_directory(find_directory());
+  has_checksums_ = !checksums_are_left_out();
+}
+
+ZipArchive::Directory ZipArchive::find_directory() const {
+  const uint64_t total = file_->size();
+  const uint64_t window = std::min<uint64_t>(total, zip::end_size + 0xffff);
+  for (uint64_t back = zip::end_size; back <= window; ++back) {
+    const uint64_t at = total - back;
+    const Fields end(file_->slice(at, zip::end_size, "the zip archive's end"));
+    if (end.u32(0) != zip::end_signature || end.u16(20) > back - zip::end_size) continue;
+    Directory directory{end.u32(16), end.u32(12), end.u16(10)};
+    if (at < zip::locator64_size) return directory;
+    const Fields locator(file_->slice(at - zip::locator64_size, zip::locator64_size, "the zip64 locator"));
+    if (locator.u32(0) != zip::locator64_signature) return directory;
+    const Fields end64(file_->slice(locator.u64(8), zip::end64_size, "the zip64 end record"));
+    if (end64.u32(0) != zip::end64_signature)
+      fail(Errc::format, "the zip64 end record is not where it should be");
+    return {end64.u64(48), end64.u64(40), end64.u64(32)};
+  }
+  fail(Errc::format, "the zip archive has no end record: the file is cut off or damaged");
+}
+
+void ZipArchive::read_directory(const Directory& directory) {
+  ByteView rest = file_->slice(directory.offset, directory.size, "the zip directory");
+  if (directory.count > directory.size / zip::central_size) {
+    fail(Errc::format, "the zip directory announces {} members in {} bytes", directory.count, directory.size);
+  }
+  entries_.reserve(directory.count);
+  for (uint64_t i = 0; i < directory.count; ++i) {
+    const Fields fields(rest);
+    if (rest.size() < zip::central_size || fields.u32(0) != zip::central_signature) {
+      fail(Errc::format, "the zip directory is damaged at member {}", i);
+    }
+    const size_t name_size = fields.u16(28);
+    const size_t extra_size = fields.u16(30);
+    const size_t length = zip::central_size + name_size + extra_size + fields.u16(32);
+    if (length > rest.size()) fail(Errc::format, "the zip directory is damaged at member {}", i);
+    ZipEntry entry{std::string(as_text(rest.subspan(zip::central_size, name_size))),
+                   fields.u32(42),
+                   fields.u32(20),
+                   fields.u32(24),
+                   fields.u32(16),
+                   fields.u16(10)};
+    apply_zip64(rest.subspan(zip::central_size + name_size, extra_size), entry);
+    if ((fields.u16(8) & 1) != 0)
+      fail(Errc::unsupported, "the archive member {} is encrypted", quote(entry.name));
+    if (!by_name_.emplace(entry.name, entries_.size()).second) {
+      fail(Errc::format, "the archive has two members called {}", quote(entry.name));
+    }
+    entries_.push_back(std::move(entry));
+    rest = rest.subspan(length);
+  }
+}
+
+const ZipEntry* ZipArchive::find(const std::string& name) const {
+  auto found = by_name_.find(name);
+  return found == by_name_.end() ? nullptr : &entries_[found->second];
+}
+
+uint64_t ZipArchive::data_offset(const ZipEntry& entry) const {
+  const Fields local(file_->slice(entry.header_offset, zip::local_size, "a zip member's header"));
+  if (local.u32(0) != zip::local_signature) {
+    fail(Errc::format, "the archive member {} has no header at offset {}", quote(entry.name),
+         entry.header_offset);
+  }
+  return entry.header_offset + zip::local_size + local.u16(26) + local.u16(28);
+}
+
+ByteView ZipArchive::packed(const ZipEntry& entry) const {
+  if (entry.method != zip::stored && entry.method != zip::deflated) {
+    fail(Errc::unsupported, "the archive member {} is compressed with method {}", quote(entry.name),
+         entry.method);
+  }
+  const bool is_lie = entry.method == zip::stored ? entry.size != entry.compressed_size
+                                                  : entry.size / best_ratio > entry.compressed_size;
+  if (is_lie) {
+    fail(Errc::format, "the archive member {} cannot hold {} in {}", quote(entry.name),
+         format_size(entry.size), format_size(entry.compressed_size));
+  }
+  return file_->slice(data_offset(entry), entry.compressed_size,
+                      fmt::format("the archive member {}", quote(entry.name)));
+}
+
+std::string ZipArchive::read(const ZipEntry& entry, uint64_t limit) const {
+  if (entry.size > limit) {
+    fail(Errc::format, "the archive member {} has {}", quote(entry.name), format_size(entry.size));
+  }
+  const ByteView bytes = packed(entry);
+  Bytes unpacked;
+  if (entry.method == zip::deflated) unpacked = inflate(bytes, entry);
+  const ByteView content = entry.method == zip::deflated ? ByteView(unpacked) : bytes;
+  if (has_checksums_ && crc_of(content) != entry.crc32) {
+    fail(Errc::format, "the archive member {} is damaged: its CRC-32 does not match", quote(entry.name));
+  }
+  return std::string(as_text(content));
+}
+
+StoragePtr ZipArchive::storage(const ZipEntry& entry) const {
+  const ByteView bytes = packed(entry);
+  const std::optional<uint32_t> crc = has_checksums_ ? std::optional(entry.crc32) : std::nullopt;
+  if (entry.method == zip::deflated) return std::make_shared<InflatedStorage>(file_, bytes, entry, crc);
+  return map_storage(file_, static_cast<uint64_t>(bytes.data() - file_->bytes().data()), entry.size, crc);
+}
+
+void ZipArchive::verify(const ZipEntry& entry) const {
+  const ByteView bytes = packed(entry);
+  const uint32_t crc = entry.method == zip::deflated ? crc_of(inflate(bytes, entry)) : crc_of(bytes);
+  if (crc != entry.crc32) {
+    fail(Errc::format, "the archive member {} is damaged: its CRC-32 does not match", quote(entry.name));
+  }
+}
+
+bool ZipArchive::checksums_are_left_out() const {
+  const auto all_zero = std::ranges::all_of(entries_, [](const ZipEntry& entry) { return entry.crc32 == 0; });
+  if (!all_zero) return false;
+  // Only data can tell a checksum that is 0 from one that was not computed: look at the first small member.
+  const auto first = std::ranges::find_if(entries_, [](const ZipEntry& entry) { return entry.size > 0; });
+  if (first == entries_.end() || first->size > (16ULL << 20)) return first != entries_.end();
+  const ByteView bytes = packed(*first);
+  return (first->method == zip::deflated ? crc_of(inflate(bytes, *first)) : crc_of(bytes)) != 0;
+}
+
+}  // namespace cbk::torch

@@ -1,0 +1,61 @@
+// Reading zip archives by their central directory: stored and deflated members, zip64, checksums.
+// A ZipArchive is immutable and thread-safe; storages keep the mapped file alive.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "host/tensor/storage.hpp"
+
+namespace cbk::torch {
+
+struct ZipEntry {
+  std::string name;
+  uint64_t header_offset = 0;
+  uint64_t compressed_size = 0;
+  uint64_t size = 0;
+  uint32_t crc32 = 0;
+  uint16_t method = 0;  // 0 stored, 8 deflated
+};
+
+class ZipArchive {
+ public:
+  /// Errors: `format` for a damaged directory or two members of one name, `unsupported` for encryption and
+  /// other methods.
+  explicit ZipArchive(std::shared_ptr<const MappedFile> file);
+
+  [[nodiscard]] const std::vector<ZipEntry>& entries() const { return entries_; }
+  [[nodiscard]] const ZipEntry* find(const std::string& name) const;
+  /// False when the writer was told to leave checksums out: all of them are 0, and the data's are not.
+  [[nodiscard]] bool has_checksums() const { return has_checksums_; }
+
+  /// The whole member, checked against its CRC-32. Larger than `limit` is a `format` error.
+  [[nodiscard]] std::string read(const ZipEntry& entry, uint64_t limit) const;
+  /// The member as a lazy storage that knows its CRC-32; nothing is read now. A deflated member is unpacked
+  /// at the first read and let go when its end was dropped.
+  [[nodiscard]] StoragePtr storage(const ZipEntry& entry) const;
+  /// Compares the member's bytes with its CRC-32 (`format` error).
+  void verify(const ZipEntry& entry) const;
+
+ private:
+  struct Directory {
+    uint64_t offset = 0;
+    uint64_t size = 0;
+    uint64_t count = 0;
+  };
+  [[nodiscard]] Directory find_directory() const;
+  void read_directory(const Directory& directory);
+  [[nodiscard]] ByteView packed(const ZipEntry& entry) const;
+  [[nodiscard]] uint64_t data_offset(const ZipEntry& entry) const;
+  [[nodiscard]] bool checksums_are_left_out() const;
+
+  std::shared_ptr<const MappedFile> file_;
+  std::vector<ZipEntry> entries_;
+  std::unordered_map<std::string, size_t> by_name_;
+  bool has_checksums_ = true;
+};
+
+}  // namespace cbk::torch
