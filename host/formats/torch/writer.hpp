@@ -1,7 +1,7 @@
 // A Value tree as a torch zip archive, streamed.
 //
-// One storage of the source stays one storage: views keep their strides and go on sharing, tied leaves stay one tensor.
-// Parts of a storage that nothing refers to are left out when they are more than half of it.
+// One storage of the source stays one storage: views keep their strides and go on sharing, tied leaves stay
+// one tensor. Parts of a storage that nothing refers to are left out when they are more than half of it.
 #pragma once
 
 #include <memory>

@@ -1,0 +1,140 @@
+#include "host/formats/torch/zip_writer.hpp"
+
+#include <algorithm>
+
+#include "host/base/bytes.hpp"
+#include "host/formats/torch/zip_layout.hpp"
+
+namespace cbk::torch {
+namespace {
+
+constexpr uint16_t utf8_names = 0x0800;
+constexpr uint16_t plain_version = 20;
+constexpr uint16_t zip64_version = 45;
+constexpr uint64_t extra_head = 4;                 // id and length of an extra field
+constexpr uint64_t local_zip64 = extra_head + 16;  // both sizes
+
+bool is_large(uint64_t value) {
+  return value >= zip::in_zip64;
+}
+
+uint32_t narrow(uint64_t value) {
+  return is_large(value) ? zip::in_zip64 : static_cast<uint32_t>(value);
+}
+
+/// Method, time and date, checksum and sizes: the same in both headers.
+void append_common(std::string& out, uint32_t crc32, uint64_t size) {
+  append_le(out, utf8_names);
+  append_le(out, zip::stored);
+  append_le(out, uint32_t{0});  // no time and date: equal content, equal bytes
+  append_le(out, crc32);
+  append_le(out, narrow(size));
+  append_le(out, narrow(size));
+}
+
+std::string central_zip64(uint64_t size, uint64_t header_offset) {
+  std::string values;
+  if (is_large(size)) {
+    append_le(values, size);
+    append_le(values, size);
+  }
+  if (is_large(header_offset)) append_le(values, header_offset);
+  if (values.empty()) return values;
+  std::string extra;
+  append_le(extra, zip::zip64_extra);
+  append_le(extra, static_cast<uint16_t>(values.size()));
+  return extra + values;
+}
+
+}  // namespace
+
+uint64_t ZipLayout::add(std::string name, uint64_t size) {
+  if (name.size() > 0xffff - 4 * alignment)
+    fail(Errc::value, "the name {} is too long for a zip archive", quote(name));
+  Member member{std::move(name), size, end_, 0};
+  const uint64_t least =
+      end_ + zip::local_size + member.name.size() + (is_large(size) ? local_zip64 : 0) + extra_head;
+  member.data_offset = align_up(least, alignment);
+  end_ = member.data_offset + size;
+  members_.push_back(std::move(member));
+  return members_.back().data_offset;
+}
+
+uint64_t ZipLayout::total_size() const {
+  uint64_t size = end_ + zip::end64_size + zip::locator64_size + zip::end_size;
+  for (const Member& member : members_) {
+    size += zip::central_size + member.name.size() + central_zip64(member.size, member.header_offset).size();
+  }
+  return size;
+}
+
+std::string ZipLayout::header(size_t i, uint32_t crc32) const {
+  const Member& member = members_[i];
+  const bool large = is_large(member.size);
+  const uint64_t extra = member.data_offset - member.header_offset - zip::local_size - member.name.size();
+  const uint64_t padding = extra - extra_head - (large ? local_zip64 : 0);
+  std::string out;
+  append_le(out, zip::local_signature);
+  append_le(out, large ? zip64_version : plain_version);
+  append_common(out, crc32, member.size);
+  append_le(out, static_cast<uint16_t>(member.name.size()));
+  append_le(out, static_cast<uint16_t>(extra));
+  out += member.name;
+  if (large) {
+    append_le(out, zip::zip64_extra);
+    append_le(out, static_cast<uint16_t>(local_zip64 - extra_head));
+    append_le(out, member.size);
+    append_le(out, member.size);
+  }
+  append_le(out, zip::padding_extra);
+  append_le(out, static_cast<uint16_t>(padding));
+  out.append(padding, 'Z');
+  return out;
+}
+
+std::string ZipLayout::directory(const std::vector<uint32_t>& crcs) const {
+  std::string out;
+  for (size_t i = 0; i < members_.size(); ++i) {
+    const Member& member = members_[i];
+    const std::string extra = central_zip64(member.size, member.header_offset);
+    const uint16_t version = extra.empty() ? plain_version : zip64_version;
+    append_le(out, zip::central_signature);
+    append_le(out, version);
+    append_le(out, version);
+    append_common(out, crcs[i], member.size);
+    append_le(out, static_cast<uint16_t>(member.name.size()));
+    append_le(out, static_cast<uint16_t>(extra.size()));
+    append_le(out, uint16_t{0});  // comment
+    append_le(out, uint16_t{0});  // disk
+    append_le(out, uint16_t{0});  // internal attributes
+    append_le(out, uint32_t{0});  // external attributes
+    append_le(out, narrow(member.header_offset));
+    out += member.name + extra;
+  }
+  const uint64_t size = out.size();
+  const uint64_t end64 = end_ + size;
+  append_le(out, zip::end64_signature);
+  append_le(out, zip::end64_size - 12);  // what follows this field
+  append_le(out, zip64_version);
+  append_le(out, zip64_version);
+  append_le(out, uint64_t{0});  // disks
+  append_le(out, uint64_t{members_.size()});
+  append_le(out, uint64_t{members_.size()});
+  append_le(out, size);
+  append_le(out, end_);
+  append_le(out, zip::locator64_signature);
+  append_le(out, uint32_t{0});
+  append_le(out, end64);
+  append_le(out, uint32_t{1});
+  append_le(out, zip::end_signature);
+  append_le(out, uint32_t{0});
+  const auto count = static_cast<uint16_t>(std::min<size_t>(members_.size(), 0xffff));
+  append_le(out, count);
+  append_le(out, count);
+  append_le(out, narrow(size));
+  append_le(out, narrow(end_));
+  append_le(out, uint16_t{0});
+  return out;
+}
+
+}  // namespace cbk::torch

@@ -1,0 +1,40 @@
+// The places of a zip archive's members before any of them is written. Sizes are known, so there are no data
+// descriptors; only the checksums come later. Every member's data is aligned, as torch's own writer does it.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace cbk::torch {
+
+class ZipLayout {
+ public:
+  static constexpr uint64_t alignment = 64;
+
+  /// The offset of the member's data.
+  uint64_t add(std::string name, uint64_t size);
+  [[nodiscard]] size_t count() const { return members_.size(); }
+  /// Bytes of the whole archive.
+  [[nodiscard]] uint64_t total_size() const;
+
+  /// The header of member i with its padding, to be written at header_offset(i): it ends where the data
+  /// begins.
+  [[nodiscard]] std::string header(size_t i, uint32_t crc32) const;
+  [[nodiscard]] uint64_t header_offset(size_t i) const { return members_[i].header_offset; }
+  /// What follows the last member, to be written at directory_offset(); one checksum per member.
+  [[nodiscard]] std::string directory(const std::vector<uint32_t>& crcs) const;
+  [[nodiscard]] uint64_t directory_offset() const { return end_; }
+
+ private:
+  struct Member {
+    std::string name;
+    uint64_t size = 0;
+    uint64_t header_offset = 0;
+    uint64_t data_offset = 0;
+  };
+  std::vector<Member> members_;
+  uint64_t end_ = 0;
+};
+
+}  // namespace cbk::torch
