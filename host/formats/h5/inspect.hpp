@@ -1,4 +1,5 @@
-// An HDF5 file at its own level, for looking at: what is stored, how and where, without any checkpoint's meaning.
+// An HDF5 file at its own level, for looking at: what is stored, how and where, without any checkpoint's
+// meaning.
 #pragma once
 
 #include "host/base/file.hpp"
@@ -6,8 +7,9 @@
 
 namespace cbk::h5 {
 
-/// A dict: attributes (dict), datasets (list of dicts: name, shape (list, or none for a null dataspace), dtype, chunks (list or
-/// none), filters (list of ids), attributes (dict), offset (int, or none where there is no one place), stored (bytes)).
+/// A dict: attributes (dict), datasets (list of dicts: name, shape (list, or none for a null dataspace),
+/// dtype, chunks (list or none), filters (list of ids), attributes (dict), offset (int, or none where there
+/// is no one place), stored (bytes)).
 Value inspect(const fs::path& path);
 
 }  // namespace cbk::h5

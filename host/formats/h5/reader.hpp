@@ -11,8 +11,8 @@ namespace cbk::h5 {
 /// Whether an HDF5 signature stands at one of the places where HDF5 looks for it.
 bool is_hdf5(ByteView bytes);
 
-/// Errors: `format` for damage and for files that are no checkpoint, `unsupported` for newer formats and foreign filters,
-/// `refused` for pickles that would have to run code.
+/// Errors: `format` for damage and for files that are no checkpoint, `unsupported` for newer formats and
+/// foreign filters, `refused` for pickles that would have to run code.
 Checkpoint read(std::shared_ptr<const MappedFile> file, const OpenOptions& options);
 
 }  // namespace cbk::h5

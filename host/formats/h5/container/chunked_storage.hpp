@@ -1,0 +1,46 @@
+// A chunked dataset as a storage: chunks are found and decoded when they are read.
+#pragma once
+
+#include <mutex>
+#include <vector>
+
+#include "host/formats/h5/container/chunk_index.hpp"
+
+namespace cbk::h5 {
+
+/// Thread-safe. Chunks that were never written (and contiguous datasets that were never allocated) give the
+/// fill value. Decoded chunks of all storages share one small cache.
+class ChunkedStorage final : public Storage {
+ public:
+  ChunkedStorage(std::shared_ptr<const Image> image, Dataset dataset);
+  ~ChunkedStorage() override;
+
+  [[nodiscard]] uint64_t size() const override { return size_; }
+  void read(uint64_t offset, std::span<std::byte> out) const override;
+  [[nodiscard]] Place place() const override;
+
+ private:
+  struct Box;
+  [[nodiscard]] const std::vector<StoredChunk>& index() const;
+  [[nodiscard]] std::shared_ptr<const Bytes> chunk(uint64_t number) const;
+  void read_range(size_t dim, std::vector<uint64_t>& at, uint64_t begin, std::span<std::byte> out) const;
+  void read_box(const Box& box, std::span<std::byte> out) const;
+  void copy_chunk(const Box& box, const std::vector<uint64_t>& cell, uint64_t number,
+                  std::span<std::byte> out) const;
+  void put_fill(uint64_t phase, std::span<std::byte> out) const;
+
+  std::shared_ptr<const Image> image_;
+  Dataset dataset_;
+  uint64_t id_ = 0;
+  uint64_t size_ = 0;
+  uint64_t chunk_bytes_ = 0;
+  // The last dimension is counted in bytes, so that a range may begin anywhere.
+  std::vector<uint64_t> extents_;
+  std::vector<uint64_t> chunk_;
+  std::vector<uint64_t> grid_;
+  std::vector<uint64_t> strides_;
+  mutable std::once_flag indexed_;
+  mutable std::vector<StoredChunk> index_;
+};
+
+}  // namespace cbk::h5

@@ -1,0 +1,109 @@
+#include "host/formats/h5/datasets.hpp"
+
+#include "host/formats/h5/element.hpp"
+
+namespace cbk::h5 {
+namespace {
+
+constexpr int max_external_links = 8;
+
+}  // namespace
+
+Located Datasets::follow(const std::shared_ptr<File>& start, const Link& first) {
+  std::shared_ptr<File> file = start;
+  const Link* link = &first;
+  for (int hops = 0; hops < max_external_links; ++hops) {
+    if (link->kind == Link::Kind::hard) return {file, file->objects().read(link->address)};
+    if (link->kind == Link::Kind::external) file = files_.open(link->file);
+    const std::string target = link->target;
+    link = file->find(target);
+    if (link == nullptr) fail(Errc::format, "the link leads to {}, which is not there", quote(target));
+  }
+  fail(Errc::format, "links go in a circle");
+}
+
+Located Datasets::find(const std::shared_ptr<File>& file, std::string_view path) {
+  return within("dataset " + quote(path), [&] {
+    const Link* link = file->find(path);
+    if (link == nullptr) fail(Errc::format, "it is not in the file; is the checkpoint complete?");
+    Located located = follow(file, *link);
+    if (!located.object.is_dataset()) fail(Errc::format, "it is not a dataset");
+    return located;
+  });
+}
+
+Tensor Datasets::tensor(const Located& located, std::optional<DType> wanted) {
+  const Dataset dataset = read_dataset(located.file->objects(), located.object);
+  if (dataset.space.is_null) fail(Errc::format, "the dataset has no data");
+  const auto stored = dataset.type.dtype();
+  if (!stored) fail(Errc::unsupported, "elements of type {} have no dtype", dataset.type.describe());
+  DType dtype = *stored;
+  if (wanted == DType::bfloat16 && dtype != DType::bfloat16) {
+    if (dtype != DType::int16 && dtype != DType::uint16) {
+      fail(Errc::format, "bfloat16 is stored in 16-bit integers, not in {}", name_of(dtype));
+    }
+    dtype = DType::bfloat16;
+  }
+  View view;
+  view.storage = open_storage(located.file->objects().shared_image(), dataset,
+                              [&](const std::string& name) { return files_.map(name); });
+  view.dtype = dtype;
+  view.shape = dataset.space.shape();
+  view.strides = contiguous_strides(view.shape);
+  const Tensor tensor = Tensor::from_view(std::move(view));
+  return wanted && *wanted != dtype ? tensor.cast(*wanted) : tensor;
+}
+
+Value Datasets::leaf(const Located& located, const As& as) {
+  const Key key{located.file.get(), located.object.address, as.dtype ? static_cast<int>(*as.dtype) : -1,
+                as.role};
+  if (auto known = leaves_.find(key); known != leaves_.end()) return known->second;
+  Value leaf(std::make_shared<const TensorLeaf>(TensorLeaf{tensor(located, as.dtype), as.role}));
+  leaves_.emplace(key, leaf);
+  return leaf;
+}
+
+Value Datasets::scalar(const Located& located) {
+  const Tensor value = tensor(located, std::nullopt);
+  if (value.numel() != 1)
+    fail(Errc::format, "a number is expected, but the dataset has the shape {}", to_string(value.shape()));
+  return element_value(value.dtype(), value.to_bytes());
+}
+
+Value Datasets::file_tensor(const std::string& path, DType dtype, const Shape& shape) {
+  const auto file = files_.map(path);
+  const uint64_t size = checked_mul(static_cast<uint64_t>(numel_of(shape)), size_of(dtype), "a tensor");
+  const ByteView inside = file->slice(0, size, "the tensor in " + quote(path));
+  return Tensor::from_view({map_storage(file, 0, inside.size()), dtype, 0, shape, contiguous_strides(shape)});
+}
+
+Value make_graph_tensor(const std::string& graph, DType dtype, const Shape& shape, const Value& args) {
+  auto extents = std::make_shared<Sequence>();
+  extents->kind = Sequence::Kind::torch_size;
+  for (const int64_t extent : shape) extents->items.emplace_back(extent);
+  Value state = Value::dict();
+  state.as_dict().set("jit_graph", graph);
+  state.as_dict().set("dtype", name_of(dtype));
+  state.as_dict().set("shape", extents);
+  state.as_dict().set("args", args);
+  auto object = std::make_shared<cbk::Object>();
+  object->type = "cerebras.graph_tensor";
+  object->state = std::move(state);
+  return object;
+}
+
+Shape to_shape(const Value& list) {
+  Shape shape;
+  if (list.is(Value::Kind::integer)) return {list.as_int()};
+  if (!list.is(Value::Kind::sequence)) fail(Errc::format, "a shape that is a {}", list.kind_name());
+  for (const Value& extent : list.as_sequence().items) {
+    if (!extent.is(Value::Kind::integer) || !extent.as_integer().fits || extent.as_int() < 0)
+      fail(Errc::format, "a shape with an impossible extent");
+    shape.push_back(extent.as_int());
+  }
+  if (shape.size() > 64) fail(Errc::format, "a shape of {} dimensions", shape.size());
+  numel_of(shape);
+  return shape;
+}
+
+}  // namespace cbk::h5

@@ -1,0 +1,52 @@
+// Datasets as tensors, the same leaf for the same stored object.
+#pragma once
+
+#include <map>
+#include <string>
+#include <tuple>
+
+#include "host/formats/h5/external.hpp"
+
+namespace cbk::h5 {
+
+/// An object in one of the files of a checkpoint.
+struct Located {
+  std::shared_ptr<File> file;
+  ObjectHeader object;
+};
+
+class Datasets {
+ public:
+  explicit Datasets(ExternalFiles& files) : files_(files) {}
+
+  [[nodiscard]] ExternalFiles& files() { return files_; }
+  /// The object behind a link, also one in another file.
+  Located follow(const std::shared_ptr<File>& file, const Link& link);
+  /// The dataset at a path; an error names it when it is absent or no dataset.
+  Located find(const std::shared_ptr<File>& file, std::string_view path);
+
+  struct As {
+    std::optional<DType> dtype;  // what the elements shall be; bfloat16 reads 16-bit integers as raw bits
+    TensorLeaf::Role role = TensorLeaf::Role::tensor;
+  };
+  /// The leaf of a stored dataset. Asked again for the same, it is the same node: a tie.
+  Value leaf(const Located& located, const As& as);
+  /// The one element of a dataset.
+  Value scalar(const Located& located);
+  /// Raw little-endian elements in a file of its own.
+  Value file_tensor(const std::string& path, DType dtype, const Shape& shape);
+
+ private:
+  using Key = std::tuple<const File*, uint64_t, int, TensorLeaf::Role>;
+  Tensor tensor(const Located& located, std::optional<DType> wanted);
+  ExternalFiles& files_;
+  std::map<Key, Value> leaves_;
+};
+
+/// An expression of a JIT graph over its arguments, kept but not computed.
+Value make_graph_tensor(const std::string& graph, DType dtype, const Shape& shape, const Value& args);
+
+/// A shape from a list of numbers as attributes and JSON give it. Errors: `format`.
+Shape to_shape(const Value& list);
+
+}  // namespace cbk::h5

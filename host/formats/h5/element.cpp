@@ -1,0 +1,67 @@
+#include "host/formats/h5/element.hpp"
+
+#include <charconv>
+
+#include "host/tensor/kernels/cast.hpp"
+
+namespace cbk::h5 {
+namespace {
+
+Value unsigned_value(uint64_t value) {
+  if (value <= INT64_MAX) return static_cast<int64_t>(value);
+  return Value::integer(std::to_string(value));
+}
+
+template <typename To>
+To converted(DType from, ByteView element, DType to) {
+  To value{};
+  cast_elements(from, element.data(), to, reinterpret_cast<std::byte*>(&value), 1);
+  return value;
+}
+
+}  // namespace
+
+Value element_value(DType dtype, ByteView element) {
+  if (dtype == DType::boolean) return element[0] != std::byte{0};
+  if (dtype == DType::uint64) return unsigned_value(load_le<uint64_t>(element.data()));
+  if (is_integer(dtype)) return converted<int64_t>(dtype, element, DType::int64);
+  if (dtype == DType::complex64) {
+    return std::complex<double>(load_le<float>(element.data()), load_le<float>(element.data() + 4));
+  }
+  if (dtype == DType::complex128) {
+    return std::complex<double>(load_le<double>(element.data()), load_le<double>(element.data() + 8));
+  }
+  return converted<double>(dtype, element, DType::float64);
+}
+
+Tensor full_tensor(DType dtype, const Shape& shape, const Value& fill) {
+  switch (fill.kind()) {
+    case Value::Kind::none:
+      return Tensor::full(dtype, shape, 0);
+    case Value::Kind::boolean:
+      return Tensor::full(dtype, shape, fill.as_bool() ? 1 : 0);
+    case Value::Kind::real:
+      return Tensor::full(dtype, shape, fill.as_double());
+    case Value::Kind::integer: {
+      // Whole numbers beyond 2^53 must not go through a double.
+      const Integer& whole = fill.as_integer();
+      if (!is_integer(dtype) || (!whole.fits && dtype != DType::uint64))
+        return Tensor::full(dtype, shape, fill.as_double());
+      std::byte element[8] = {};
+      if (whole.fits) {
+        cast_elements(DType::int64, reinterpret_cast<const std::byte*>(&whole.value), dtype, element, 1);
+      } else {
+        const char* end = whole.digits->data() + whole.digits->size();
+        uint64_t value = 0;
+        if (std::from_chars(whole.digits->data(), end, value).ptr != end)
+          fail(Errc::value, "fill value {} does not fit", quote(*whole.digits));
+        store_le(element, value);
+      }
+      return Tensor::full_bytes(dtype, shape, ByteView(element, size_of(dtype)));
+    }
+    default:
+      fail(Errc::value, "a fill value that is a {}", fill.kind_name());
+  }
+}
+
+}  // namespace cbk::h5

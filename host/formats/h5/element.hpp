@@ -1,0 +1,15 @@
+// Single elements of a dtype as values, and values as elements.
+#pragma once
+
+#include "host/value/value.hpp"
+
+namespace cbk::h5 {
+
+/// One element as a bool, int, float or complex number.
+Value element_value(DType dtype, ByteView element);
+
+/// A constant tensor; `fill`: a number, a bool, or none for "not initialised", which gives zeros. Errors:
+/// `value`, `dtype`.
+Tensor full_tensor(DType dtype, const Shape& shape, const Value& fill);
+
+}  // namespace cbk::h5

@@ -1,0 +1,106 @@
+#include "host/formats/h5/reader.hpp"
+
+#include <cmath>
+
+#include "host/formats/h5/reader_v04.hpp"
+#include "host/formats/h5/reader_v05.hpp"
+#include "host/formats/h5/text.hpp"
+#include "host/value/json.hpp"
+
+namespace cbk::h5 {
+namespace {
+
+double version_of(const Attributes& root) {
+  const auto value = root.value("__version__");
+  if (!value) return 0.1;
+  if (!value->is(Value::Kind::real) && !value->is(Value::Kind::integer)) {
+    fail(Errc::format, "__version__ is a {}, not a number", value->kind_name());
+  }
+  const double version = value->as_double();
+  if (!(version > 0.05)) fail(Errc::format, "__version__ is {}", version);
+  if (version > 0.55) {
+    fail(Errc::unsupported,
+         "the checkpoint has format version {:g}, newer than 0.5; a newer release is needed", version);
+  }
+  return version;
+}
+
+/// What a list of checkpoints says instead of a tree.
+[[noreturn]] void fail_list_of_checkpoints(const Attributes& root) {
+  const auto info = root.value("ckpt_info");
+  std::string latest;
+  if (info && (info->is(Value::Kind::string) || info->is(Value::Kind::bytes))) {
+    const Value parsed = parse_json(info->is(Value::Kind::string) ? info->as_string() : info->as_bytes().data,
+                                    {.python = true});
+    const Value* paths = parsed.find("ckpt_paths");
+    if (paths != nullptr && paths->is(Value::Kind::sequence)) {
+      for (const Value& path : paths->as_sequence().items) {
+        if (path.is(Value::Kind::string)) latest = path.as_string();
+      }
+    }
+  }
+  fail(Errc::unsupported, "this file is a list of checkpoints, not a checkpoint{}",
+       latest.empty() ? std::string("; it is empty") : "; the latest it names is " + quote(latest));
+}
+
+Value read_flat(Datasets& datasets) {
+  const std::shared_ptr<File>& file = datasets.files().main();
+  Value tree = Value::dict();
+  for (const Link& link : file->links()) {
+    const std::string name = percent_decode(link.name);
+    within(quote(name), [&] {
+      const Located located = datasets.follow(file, link);
+      if (!located.object.is_dataset())
+        fail(Errc::format, "it is not a dataset; the file is no checkpoint and no flat file of variables");
+      const bool is_bfloat = file->attributes(located.object).is_set("is_bfloat16");
+      const Value leaf = datasets.leaf(located, {is_bfloat ? std::optional(DType::bfloat16) : std::nullopt});
+      if (tree.find(name) != nullptr) fail(Errc::format, "two datasets have this name");
+      tree.as_dict().set(name, leaf);
+    });
+  }
+  return tree;
+}
+
+/// Root attributes that say something about the whole checkpoint.
+Value read_metadata(const Attributes& root) {
+  Value metadata = Value::dict();
+  for (const Attribute& attribute : root.list()) {
+    if (attribute.name == "__spec__" || attribute.name.ends_with(".__metadata__")) continue;
+    metadata.as_dict().set(
+        attribute.name, within("attribute " + quote(attribute.name), [&] { return root.value(attribute); }));
+  }
+  return metadata;
+}
+
+}  // namespace
+
+bool is_hdf5(ByteView bytes) {
+  return find_signature(bytes) != undefined_address;
+}
+
+Checkpoint read(std::shared_ptr<const MappedFile> file, const OpenOptions& /*options*/) {
+  Checkpoint checkpoint;
+  checkpoint.path = file->path();
+  ExternalFiles files(std::move(file));
+  Datasets datasets(files);
+  const Attributes root = files.main()->attributes(files.main()->root());
+  checkpoint.metadata = read_metadata(root);
+  if (root.find("__spec__") != nullptr) {
+    const double version = version_of(root);
+    checkpoint.format = "cerebras-h5";
+    checkpoint.version = fmt::format("{:.1f}", version);
+    checkpoint.root =
+        version > 0.45 ? read_v05(datasets, root) : read_v04(datasets, version, checkpoint.warnings);
+  } else if (root.find("ckpt_info") != nullptr) {
+    fail_list_of_checkpoints(root);
+  } else if (root.find("__version__") != nullptr) {
+    fail(Errc::format, "the checkpoint has no __spec__: its tree is lost");
+  } else {
+    checkpoint.format = "flat-h5";
+    checkpoint.root = read_flat(datasets);
+  }
+  checkpoint.files = files.paths();
+  return checkpoint;
+}
+
+}  // namespace cbk::h5

@@ -1,0 +1,195 @@
+#include "host/formats/h5/reader_v04.hpp"
+
+#include "host/formats/h5/element.hpp"
+#include "host/formats/h5/text.hpp"
+#include "host/formats/h5/tree_spec.hpp"
+#include "host/formats/torch/pickle.hpp"
+
+namespace cbk::h5 {
+namespace {
+
+constexpr int max_links = 20;
+
+enum class Meaning { tensor, ndarray, scalar, text, none, object, full, file, link, graph };
+
+struct Tag {
+  std::string_view name;
+  Meaning meaning;
+};
+constexpr Tag tags[] = {
+    {"TorchTensorH5Type", Meaning::tensor},
+    {"StoredTensorH5Type", Meaning::tensor},
+    {"NumpyArrayH5Type", Meaning::ndarray},
+    {"ScalarH5Type", Meaning::scalar},
+    {"StringH5Type", Meaning::text},
+    {"NoneH5Type", Meaning::none},
+    {"ObjectH5Type", Meaning::object},
+    {"DeferredFullTensor", Meaning::full},
+    {"FullTensorH5Type", Meaning::full},
+    {"DeferredFileTensor", Meaning::file},
+    {"StoredApplianceTensorH5Type", Meaning::file},
+    {"DeferredH5Tensor", Meaning::link},
+    {"DeferredGraphTensor", Meaning::graph},
+};
+
+Value unpickle_hex(std::string_view hex) {
+  torch::UnpickleOptions options;
+  options.dill = true;
+  options.allow_records = true;
+  return torch::unpickle(from_hex(hex), options);
+}
+
+class Reader {
+ public:
+  Reader(Datasets& datasets, double version) : datasets_(datasets), version_(version) {}
+
+  Value read(const Located& located, int depth = 0) {
+    if (depth > max_links) fail(Errc::format, "links go in a circle");
+    const Attributes attributes = located.file->attributes(located.object);
+    if (const auto type = attributes.text("__H5_TYPE__"))
+      return read_tagged(located, attributes, *type, depth);
+    // The markers of 0.1 and 0.2, in this order.
+    if (attributes.find("filepath") != nullptr) return read_file_tensor(attributes);
+    if (attributes.is_set("is_constructible")) return read_full(located, attributes);
+    if (attributes.is_set("is_none")) return {};
+    if (attributes.is_set("is_string")) return required_text(attributes, "string_val");
+    if (attributes.is_set("is_scalar")) return datasets_.scalar(located);
+    return read_data(located, attributes, TensorLeaf::Role::tensor);
+  }
+
+ private:
+  Value read_tagged(const Located& located, const Attributes& attributes, std::string_view type, int depth) {
+    switch (meaning_of(type)) {
+      case Meaning::tensor:
+        return read_data(located, attributes, TensorLeaf::Role::tensor);
+      case Meaning::ndarray: {
+        // Up to 0.3 torch tensors carried this name.
+        const bool is_array = version_ > 0.35 && !attributes.is_set("is_bfloat16");
+        return read_data(located, attributes,
+                         is_array ? TensorLeaf::Role::ndarray : TensorLeaf::Role::tensor);
+      }
+      case Meaning::scalar:
+        return datasets_.scalar(located);
+      case Meaning::text:
+        return required_text(attributes, "string_value");
+      case Meaning::none:
+        return {};
+      case Meaning::object:
+        return unpickle_hex(required_text(attributes, "object_value"));
+      case Meaning::full:
+        return read_full(located, attributes);
+      case Meaning::file:
+        return read_file_tensor(attributes);
+      case Meaning::link:
+        return read_link(located, attributes, depth);
+      case Meaning::graph:
+        return read_graph(located, attributes, depth);
+    }
+    return {};
+  }
+
+  static Meaning meaning_of(std::string_view type) {
+    std::vector<std::string> known;
+    for (const Tag& tag : tags) {
+      if (tag.name == type) return tag.meaning;
+      known.emplace_back(tag.name);
+    }
+    fail(Errc::unsupported, "unknown __H5_TYPE__ {} (known: {})", quote(type), listed(known));
+  }
+
+  static std::string required_text(const Attributes& attributes, std::string_view name) {
+    const auto text = attributes.text(name);
+    if (!text) fail(Errc::format, "attribute '{}' is missing", name);
+    return std::string(*text);
+  }
+
+  static Value required(const Attributes& attributes, std::string_view name) {
+    const auto value = attributes.value(name);
+    if (!value) fail(Errc::format, "attribute '{}' is missing", name);
+    return *value;
+  }
+
+  Value read_data(const Located& located, const Attributes& attributes, TensorLeaf::Role role) {
+    const bool is_bfloat = attributes.is_set("is_bfloat16");
+    return datasets_.leaf(located, {is_bfloat ? std::optional(DType::bfloat16) : std::nullopt, role});
+  }
+
+  /// The dtype of a dataset that holds no data.
+  static DType empty_dtype(const Located& located, const Attributes& attributes) {
+    const Message* message = located.object.find(MessageType::datatype);
+    if (message == nullptr) damaged("a dataset without a type");
+    const Datatype type = located.file->objects().datatype(*message);
+    const auto dtype = type.dtype();
+    if (!dtype) fail(Errc::unsupported, "elements of type {} have no dtype", type.describe());
+    if (!attributes.is_set("is_bfloat16")) return *dtype;
+    if (size_of(*dtype) != 2)
+      fail(Errc::format, "bfloat16 is stored in 16-bit integers, not in {}", name_of(*dtype));
+    return DType::bfloat16;
+  }
+
+  static Value read_full(const Located& located, const Attributes& attributes) {
+    return full_tensor(empty_dtype(located, attributes), to_shape(required(attributes, "shape")),
+                       required(attributes, "fill_value"));
+  }
+
+  Value read_file_tensor(const Attributes& attributes) {
+    const Value dtype = unpickle_hex(required_text(attributes, "dtype"));
+    if (!dtype.is(Value::Kind::object) || dtype.as_object().type != "torch.dtype") {
+      fail(Errc::format, "attribute 'dtype' is a {}", dtype.kind_name());
+    }
+    return datasets_.file_tensor(required_text(attributes, "filepath"), parse_dtype(dtype.as_object().repr),
+                                 to_shape(required(attributes, "shape")));
+  }
+
+  Value read_link(const Located& located, const Attributes& attributes, int depth) {
+    const std::string key = required_text(attributes, "key");
+    std::shared_ptr<File> file = located.file;
+    if (!attributes.is_set("link_to_self"))
+      file = datasets_.files().open(required_text(attributes, "filepath"));
+    return read(datasets_.find(file, key), depth + 1);
+  }
+
+  Value read_graph(const Located& located, const Attributes& attributes, int depth) {
+    const Value names = required(attributes, "args");
+    if (!names.is(Value::Kind::sequence)) fail(Errc::format, "attribute 'args' is a {}", names.kind_name());
+    Value args = Value::list();
+    for (const Value& name : names.as_sequence().items) {
+      args.as_sequence().items.push_back(read(datasets_.find(located.file, name.as_string()), depth + 1));
+    }
+    return make_graph_tensor(required_text(attributes, "jit_graph"), empty_dtype(located, attributes),
+                             to_shape(required(attributes, "shape")), args);
+  }
+
+  Datasets& datasets_;
+  double version_;
+};
+
+}  // namespace
+
+Value read_v04(Datasets& datasets, double version, std::vector<std::string>& warnings) {
+  const std::shared_ptr<File>& file = datasets.files().main();
+  const TreeSpec spec = within("__spec__", [&] {
+    const auto text = file->attributes(file->root()).text("__spec__");
+    return parse_pickle_spec(text.value_or(""));
+  });
+  const std::vector<std::string> keys = leaf_keys(spec);
+  std::unordered_map<std::string, const Link*> links;
+  for (const Link& link : file->links()) links.emplace(percent_decode(link.name), &link);
+
+  Reader reader(datasets, version);
+  std::vector<Value> leaves;
+  leaves.reserve(keys.size());
+  for (const std::string& key : keys) {
+    const auto link = links.find(key);
+    if (link == links.end()) {
+      warnings.push_back(quote(key) + " is in the tree but not in the file: it reads as None");
+      leaves.emplace_back();
+      continue;
+    }
+    leaves.push_back(within(quote(key), [&] { return reader.read(datasets.follow(file, *link->second)); }));
+  }
+  size_t next = 0;
+  return build_tree(spec, [&] { return leaves[next++]; });
+}
+
+}  // namespace cbk::h5

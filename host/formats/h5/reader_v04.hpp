@@ -1,0 +1,12 @@
+// The leaves of the formats 0.1 to 0.4: what a dataset and its attributes mean.
+#pragma once
+
+#include "host/checkpoint/checkpoint.hpp"
+#include "host/formats/h5/datasets.hpp"
+
+namespace cbk::h5 {
+
+/// The tree; keys that are in the spec but not in the file become None with a warning.
+Value read_v04(Datasets& datasets, double version, std::vector<std::string>& warnings);
+
+}  // namespace cbk::h5

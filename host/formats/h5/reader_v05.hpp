@@ -1,0 +1,11 @@
+// The leaves of format 0.5: JSON metadata in root attributes, data in datasets.
+#pragma once
+
+#include "host/checkpoint/checkpoint.hpp"
+#include "host/formats/h5/datasets.hpp"
+
+namespace cbk::h5 {
+
+Value read_v05(Datasets& datasets, const Attributes& root);
+
+}  // namespace cbk::h5
