@@ -184,6 +184,7 @@ void StagedFile::write(uint64_t offset, ByteView bytes) {
 }
 
 void StagedFile::write(uint64_t offset, std::span<const ByteView> views) {
+  const std::lock_guard turn(*turn_);
   constexpr size_t batch = 512;
   std::array<iovec, batch> parts{};
   while (!views.empty()) {

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <mutex>
 #include <string>
 
 #include "host/base/bytes.hpp"
@@ -99,6 +100,9 @@ class StagedFile {
   fs::path temporary_;  // empty: the file has no name yet
   FileDescriptor fd_;
   bool overwrite_ = false;
+  /// Writers of one inode take turns in the kernel anyway, but spinning: waiting here leaves the processor to
+  /// the kernels.
+  std::unique_ptr<std::mutex> turn_ = std::make_unique<std::mutex>();
 };
 
 /// A directory under construction: files are made in a temporary sibling, which `commit` renames to the

@@ -16,6 +16,8 @@ struct Pair {  // a 16-byte element (complex128)
   uint64_t high;
 };
 
+constexpr int64_t line_bytes = 64;
+
 /// Storages start at any byte, so elements are moved with memcpy, never through a T*.
 template <typename T>
 void copy_run(const std::byte* source, int64_t stride, int64_t count, std::byte* out) {
@@ -28,31 +30,46 @@ void copy_run(const std::byte* source, int64_t stride, int64_t count, std::byte*
     std::memcpy(out + i * static_cast<int64_t>(sizeof(T)), source + i * step, sizeof(T));
 }
 
-/// out[i][j] = source[i + j·stride] for an n × m block: whole cache lines are read and written, whatever the
-/// strides.
+/// One whole tile: rows of a cache line each, `stride` and `pitch` bytes apart.
+template <typename T>
+void transpose_tile(const std::byte* source, int64_t stride, std::byte* out, int64_t pitch) {
+  constexpr size_t tile = line_bytes / sizeof(T);
+  std::array<std::array<T, tile>, tile> rows;
+  std::array<std::array<T, tile>, tile> columns;
+  for (size_t b = 0; b < tile; ++b) {
+    std::memcpy(rows[b].data(), source + static_cast<int64_t>(b) * stride, line_bytes);
+  }
+  for (size_t a = 0; a < tile; ++a) {
+    for (size_t b = 0; b < tile; ++b) columns[a][b] = rows[b][a];
+  }
+  for (size_t a = 0; a < tile; ++a) {
+    std::memcpy(out + static_cast<int64_t>(a) * pitch, columns[a].data(), line_bytes);
+  }
+}
+
+/// out[i][j] = source[i + j·stride] for an n × m block. Whole cache lines are read and written, whatever the
+/// strides; a strip of several lines per source row is done before the next row, because each row may lie in
+/// a page of its own.
 template <typename T>
 void transpose_tiles(const std::byte* source, int64_t stride, int64_t n, int64_t m, std::byte* out) {
   constexpr int64_t size = sizeof(T);
-  constexpr int64_t tile = std::max<int64_t>(4, 64 / size);
-  std::array<std::array<T, tile>, tile> rows;
-  std::array<std::array<T, tile>, tile> columns;
-  for (int64_t i = 0; i < n; i += tile) {
-    const int64_t height = std::min(tile, n - i);
-    for (int64_t j = 0; j < m; j += tile) {
-      const int64_t width = std::min(tile, m - j);
-      const auto row_bytes = static_cast<size_t>(height * size);
-      for (int64_t b = 0; b < width; ++b) {
-        std::memcpy(rows[static_cast<size_t>(b)].data(), source + (i + (j + b) * stride) * size, row_bytes);
-      }
-      for (size_t a = 0; a < tile; ++a) {
-        for (size_t b = 0; b < tile; ++b) columns[a][b] = rows[b][a];
-      }
-      const auto column_bytes = static_cast<size_t>(width * size);
-      for (int64_t a = 0; a < height; ++a) {
-        std::memcpy(out + ((i + a) * m + j) * size, columns[static_cast<size_t>(a)].data(), column_bytes);
+  constexpr int64_t tile = line_bytes / size;
+  constexpr int64_t strip = 16 * tile;
+  const int64_t full_n = n / tile * tile;
+  const int64_t full_m = m / tile * tile;
+  for (int64_t first = 0; first < full_n; first += strip) {
+    const int64_t last = std::min(first + strip, full_n);
+    for (int64_t j = 0; j < full_m; j += tile) {
+      for (int64_t i = first; i < last; i += tile) {
+        transpose_tile<T>(source + (i + j * stride) * size, stride * size, out + (i * m + j) * size,
+                          m * size);
       }
     }
   }
+  for (int64_t i = 0; i < full_n; ++i) {
+    copy_run<T>(source + (i + full_m * stride) * size, stride, m - full_m, out + (i * m + full_m) * size);
+  }
+  for (int64_t i = full_n; i < n; ++i) copy_run<T>(source + i * size, stride, m, out + i * m * size);
 }
 
 int64_t count_of(std::span<const Loop> loops) {
