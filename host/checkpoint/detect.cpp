@@ -1,0 +1,106 @@
+#include "host/checkpoint/detect.hpp"
+
+#include <algorithm>
+#include <array>
+
+#include "host/base/utf8.hpp"
+#include "host/checkpoint/sharded.hpp"
+#include "host/formats/h5/reader.hpp"
+#include "host/formats/safetensors/reader.hpp"
+#include "host/formats/torch/reader.hpp"
+
+namespace cbk {
+namespace {
+
+constexpr size_t head_size = 4096;
+
+std::string_view head_of(const MappedFile& file) {
+  return as_text(file.bytes()).substr(0, head_size);
+}
+
+bool is_text(std::string_view head) {
+  // A character may be cut at the end of the head.
+  for (size_t i = 0; i < head.size();) {
+    const auto character = decode_utf8(head, i);
+    if (!character) return i + 4 > head.size() && head.size() == head_size;
+    if (*character < 0x20 && *character != '\n' && *character != '\r' && *character != '\t') return false;
+  }
+  return true;
+}
+
+std::string lower_start(std::string_view head) {
+  const size_t start = std::min(head.find_first_not_of(" \t\r\n"), head.size());
+  std::string out(head.substr(start, 64));
+  std::transform(out.begin(), out.end(), out.begin(),
+                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  return out;
+}
+
+/// The last 8 bytes of a table of TensorFlow's .index files.
+bool is_tensorflow_index(const MappedFile& file) {
+  constexpr uint64_t magic = 0xdb4775248b80fb57ULL;
+  return file.size() >= 48 && load_le<uint64_t>(file.bytes().data() + file.size() - 8) == magic;
+}
+
+struct Foreign {
+  std::string_view magic;
+  std::string_view what;
+};
+constexpr std::array<Foreign, 7> foreign_formats = {{
+    {"GGUF", "a GGUF file, which is not supported"},
+    {"\x1f\x8b", "compressed with gzip; unpack it first"},
+    {"\x28\xb5\x2f\xfd", "compressed with zstd; unpack it first"},
+    {"\xfd"
+     "7zXZ",
+     "compressed with xz; unpack it first"},
+    {"\x93NUMPY", "a NumPy array, not a checkpoint"},
+    {"\x7f"
+     "ELF",
+     "a program, not a checkpoint"},
+    {"\x89PNG", "a picture, not a checkpoint"},
+}};
+
+[[noreturn]] void fail_as_text(std::string_view head) {
+  const std::string start = lower_start(head);
+  if (start.starts_with("version https://git-lfs")) {
+    fail(Errc::format, "it is a Git LFS pointer, not the file itself; fetch it with 'git lfs pull'");
+  }
+  if (start.starts_with("<!doctype") || start.starts_with("<html") || start.starts_with("<?xml")) {
+    fail(Errc::format, "it is a web page (HTML or XML), perhaps the error page of a failed download");
+  }
+  if (start.starts_with("{") || start.starts_with("[")) {
+    fail(Errc::format, "it is JSON without a 'weight_map': a config, not a checkpoint");
+  }
+  fail(Errc::format, "it is text, perhaps a config, not a checkpoint");
+}
+
+}  // namespace
+
+Container detect(const MappedFile& file) {
+  const std::string_view head = head_of(file);
+  if (torch::looks_like_torch(as_bytes(head))) return Container::torch;
+  if (safetensors::looks_like_safetensors(as_bytes(head))) return Container::safetensors;
+  if (h5::is_hdf5(file.bytes())) return Container::h5;
+  if (is_text(head) && is_shard_index(as_text(file.bytes()))) return Container::shard_index;
+  return Container::other;
+}
+
+void fail_as_foreign(const MappedFile& file) {
+  const std::string_view head = head_of(file);
+  if (head.empty()) fail(Errc::format, "the file is empty");
+  for (const Foreign& format : foreign_formats) {
+    if (head.starts_with(format.magic)) fail(Errc::format, "it is {}", format.what);
+  }
+  if (is_tensorflow_index(file)) {
+    fail(Errc::unsupported, "it is the index of a TensorFlow checkpoint, which is not supported");
+  }
+  if (head.starts_with("\x80") && head.size() > 1 && head[1] >= 2 && head[1] <= 5) {
+    fail(Errc::format, "it is a bare pickle, not a torch checkpoint");
+  }
+  if (is_text(head)) fail_as_text(head);
+  fail(Errc::format,
+       "it is none of the formats that are known: a torch zip or legacy file, safetensors, HDF5, or the "
+       "index of shards");
+}
+
+}  // namespace cbk

@@ -1,0 +1,117 @@
+#include <array>
+
+#include "host/checkpoint/sharded.hpp"
+#include "host/checkpoint/writer.hpp"
+#include "host/formats/h5/writer.hpp"
+#include "host/formats/safetensors/writer.hpp"
+#include "host/formats/torch/writer.hpp"
+
+namespace cbk {
+namespace {
+
+struct Suffix {
+  std::string_view suffix;
+  std::string_view format;
+};
+constexpr std::array<Suffix, 9> suffixes = {{{".pt", "torch"},
+                                             {".pth", "torch"},
+                                             {".bin", "torch"},
+                                             {".ckpt", "torch"},
+                                             {".safetensors", "safetensors"},
+                                             {".mdl", "h5"},
+                                             {".h5", "h5"},
+                                             {".hdf5", "h5"},
+                                             {".hdf", "h5"}}};
+
+std::string format_of(const fs::path& target, const WriteOptions& options) {
+  constexpr std::array<std::string_view, 3> formats = {"torch", "safetensors", "h5"};
+  if (!options.format.empty()) {
+    for (std::string_view format : formats) {
+      if (format == options.format) return options.format;
+    }
+    fail(Errc::usage, "{} is not a format that can be written; known are torch, safetensors and h5",
+         quote(options.format));
+  }
+  for (const Suffix& known : suffixes) {
+    if (target.extension() == known.suffix) return std::string(known.format);
+  }
+  if (options.shard_size) return options.shard_stem == "model" ? "safetensors" : "torch";
+  fail(Errc::usage,
+       "the name '{}' does not tell the format; it should end in .pt, .pth, .bin or .ckpt (torch), "
+       ".safetensors, or .mdl, .h5, "
+       ".hdf5 or .hdf (h5), or the format be named",
+       target.string());
+}
+
+void check_target(const fs::path& target, bool overwrite) {
+  std::error_code ignored;
+  if (target.empty()) fail(Errc::usage, "the target has no name");
+  if (!overwrite && fs::exists(fs::symlink_status(target, ignored)))
+    fail_errno("write", target.string(), EEXIST);
+  const fs::path folder = target.parent_path();
+  if (!folder.empty() && !fs::is_directory(folder, ignored))
+    fail_errno("write into", folder.string(), ENOENT);
+}
+
+/// A single file with small files beside it: they get their names right after it.
+class WriterWithCompanions : public Writer {
+ public:
+  WriterWithCompanions(std::unique_ptr<Writer> writer, const fs::path& folder, const WriteOptions& options)
+      : writer_(std::move(writer)), overwrite_(options.overwrite) {
+    for (const auto& [name, content] : options.companions) {
+      companions_.emplace_back(folder / name, content);
+      check_target(companions_.back().first, overwrite_);
+    }
+  }
+
+  [[nodiscard]] const std::vector<Item>& items() const override { return writer_->items(); }
+  [[nodiscard]] const std::vector<std::string>& warnings() const override { return writer_->warnings(); }
+  [[nodiscard]] uint64_t overhead() const override {
+    uint64_t total = writer_->overhead();
+    for (const auto& companion : companions_) total += companion.second.size();
+    return total;
+  }
+
+  std::vector<Slot> lay_out() override {
+    for (const auto& [path, content] : companions_) {
+      files_.emplace_back(path, overwrite_).write(0, as_bytes(content));
+    }
+    return writer_->lay_out();
+  }
+
+  void finish(const std::vector<uint32_t>& crcs) override { writer_->finish(crcs); }
+
+  void commit(bool sync) override {
+    writer_->commit(sync);
+    for (StagedFile& file : files_) {
+      if (sync) file.sync();
+      file.commit();
+    }
+  }
+
+ private:
+  std::unique_ptr<Writer> writer_;
+  bool overwrite_;
+  std::vector<std::pair<fs::path, std::string>> companions_;
+  std::vector<StagedFile> files_;
+};
+
+std::unique_ptr<Writer> make_single_writer(const Value& root, const fs::path& target,
+                                           const std::string& format, const WriteOptions& options) {
+  if (format == "torch") return torch::make_writer(root, target, options.overwrite);
+  if (format == "h5") return h5::make_writer(root, target, options);
+  return safetensors::make_writer(root, target, options.overwrite, options.metadata);
+}
+
+}  // namespace
+
+std::unique_ptr<Writer> make_writer(const Value& root, const fs::path& target, const WriteOptions& options) {
+  const std::string format = format_of(target, options);
+  check_target(target, options.overwrite);
+  if (options.shard_size) return make_sharded_writer(root, target, format, options);
+  auto writer = make_single_writer(root, target, format, options);
+  if (options.companions.empty()) return writer;
+  return std::make_unique<WriterWithCompanions>(std::move(writer), target.parent_path(), options);
+}
+
+}  // namespace cbk

@@ -1,0 +1,115 @@
+#include <algorithm>
+#include <array>
+
+#include "host/checkpoint/checkpoint.hpp"
+#include "host/checkpoint/detect.hpp"
+#include "host/checkpoint/sharded.hpp"
+#include "host/formats/h5/reader.hpp"
+#include "host/formats/safetensors/reader.hpp"
+#include "host/formats/torch/reader.hpp"
+
+namespace cbk {
+namespace {
+
+/// Any checkpoint but a sharded one.
+Checkpoint open_single(std::shared_ptr<const MappedFile> file, Container container,
+                       const OpenOptions& options) {
+  switch (container) {
+    case Container::torch:
+      return torch::read(std::move(file), options);
+    case Container::safetensors:
+      return safetensors::read(std::move(file), options);
+    case Container::h5:
+      return h5::read(std::move(file), options);
+    case Container::shard_index:
+    case Container::other:
+      break;
+  }
+  fail_as_foreign(*file);
+}
+
+Checkpoint open_file(const fs::path& path, const OpenOptions& options) {
+  auto file = MappedFile::open(path);
+  const Container container = detect(*file);
+  Checkpoint checkpoint;
+  if (container == Container::shard_index ||
+      (container == Container::other && path.string().ends_with(".index.json"))) {
+    checkpoint = read_sharded(path, [&](const fs::path& shard) {
+      return within(fmt::format("shard '{}'", shard.filename().string()), [&] {
+        auto shard_file = MappedFile::open(shard);
+        const Container shard_container = detect(*shard_file);
+        return open_single(std::move(shard_file), shard_container, options);
+      });
+    });
+  } else {
+    checkpoint = open_single(file, container, options);
+  }
+  checkpoint.path = path;
+  if (checkpoint.files.empty()) checkpoint.files = {path};
+  return checkpoint;
+}
+
+// --- folders
+
+bool is_model_file(const fs::path& name) {
+  constexpr std::array<std::string_view, 8> suffixes = {".safetensors", ".bin", ".pt",   ".pth",
+                                                        ".ckpt",        ".mdl", ".hdf5", ".h5"};
+  return std::find(suffixes.begin(), suffixes.end(), name.extension().string()) != suffixes.end();
+}
+
+/// "model-00001-of-00003.safetensors": a part, which needs its index.
+bool is_shard_name(const std::string& name) {
+  const size_t of = name.rfind("-of-");
+  const auto are_digits = [&](size_t start, size_t count) {
+    return start + count <= name.size() && std::all_of(name.begin() + static_cast<ptrdiff_t>(start),
+                                                       name.begin() + static_cast<ptrdiff_t>(start + count),
+                                                       [](unsigned char c) { return std::isdigit(c) != 0; });
+  };
+  return of != std::string::npos && of >= 6 && are_digits(of - 5, 5) && are_digits(of + 4, 5);
+}
+
+/// The one checkpoint of a folder: an index; else the file with the usual name; else the only model file.
+fs::path checkpoint_in(const fs::path& folder) {
+  std::vector<std::string> indexes;
+  std::vector<std::string> usual;
+  std::vector<std::string> files;
+  bool has_shards = false;
+  for (const fs::directory_entry& entry : fs::directory_iterator(folder)) {
+    const std::string name = entry.path().filename().string();
+    if (entry.is_directory()) continue;
+    if (name.ends_with(".index.json")) {
+      indexes.push_back(name);
+    } else if (is_model_file(name) && is_shard_name(name)) {
+      has_shards = true;
+    } else if (is_model_file(name)) {
+      files.push_back(name);
+      if (name == "model.safetensors" || name == "pytorch_model.bin") usual.push_back(name);
+    }
+  }
+  std::sort(indexes.begin(), indexes.end());
+  std::sort(files.begin(), files.end());
+  std::sort(usual.begin(), usual.end());
+  const bool has_whole = !usual.empty();
+  if (indexes.size() == 1 && !has_whole) return folder / indexes.front();
+  if (indexes.empty() && usual.size() == 1) return folder / usual.front();
+  if (indexes.empty() && files.size() == 1) return folder / files.front();
+  std::vector<std::string> all = indexes;
+  all.insert(all.end(), files.begin(), files.end());
+  if (all.empty() && has_shards)
+    fail(Errc::format, "the folder has shards, but not their index (*.index.json)");
+  if (all.empty()) fail(Errc::format, "the folder holds no checkpoint");
+  fail(Errc::usage, "the folder holds several checkpoints; open one of {}", listed(all));
+}
+
+}  // namespace
+
+Checkpoint open_checkpoint(const fs::path& path, const OpenOptions& options) {
+  return within(fmt::format("cannot open '{}'", path.string()), [&] {
+    std::error_code ignored;
+    if (!fs::is_directory(path, ignored)) return open_file(path, options);
+    const fs::path inner = checkpoint_in(path);
+    return within(inner.filename().string(), [&] { return open_file(inner, options); });
+  });
+}
+
+}  // namespace cbk

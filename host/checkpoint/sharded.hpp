@@ -1,0 +1,28 @@
+// Checkpoints in several files with an index (model.safetensors.index.json, pytorch_model.bin.index.json),
+// both ways.
+#pragma once
+
+#include <functional>
+#include <memory>
+
+#include "host/checkpoint/checkpoint.hpp"
+#include "host/checkpoint/writer.hpp"
+
+namespace cbk {
+
+/// Whether a text is the index of a sharded checkpoint: a JSON object with a "weight_map".
+bool is_shard_index(std::string_view text);
+
+/// Opens a single file by its content.
+using OpenFile = std::function<Checkpoint(const fs::path& path)>;
+
+/// The keys stand file by file in the order of the file names, within a file in the order of the index. Only
+/// the shards' headers are read. Errors: `format` for a bad index, missing shards (all of them named), or
+/// keys that their shard lacks.
+Checkpoint read_sharded(const fs::path& index, const OpenFile& open_file);
+
+/// A folder of shards with their index, of at most `options.shard_size` bytes each; "torch" or "safetensors".
+std::unique_ptr<Writer> make_sharded_writer(const Value& root, const fs::path& target,
+                                            const std::string& format, const WriteOptions& options);
+
+}  // namespace cbk

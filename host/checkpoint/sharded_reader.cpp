@@ -1,0 +1,111 @@
+#include <algorithm>
+#include <map>
+
+#include "host/checkpoint/sharded.hpp"
+#include "host/value/json.hpp"
+
+namespace cbk {
+namespace {
+
+constexpr uint64_t max_index = 256ULL << 20;
+
+struct Index {
+  Value metadata;
+  std::map<std::string, std::vector<std::string>> keys;  // by file, in the order of the index
+};
+
+/// A shard lies in the folder of the index: names that lead elsewhere are not followed.
+void check_file_name(const std::string& name) {
+  const fs::path path(name);
+  const bool leaves =
+      std::any_of(path.begin(), path.end(), [](const fs::path& part) { return part == ".."; });
+  if (name.empty() || path.is_absolute() || leaves || !path.has_filename() || path.filename() == ".") {
+    fail(Errc::refused, "the index names {} as a shard; a shard is a file beside its index", quote(name));
+  }
+}
+
+Index read_index(const fs::path& path) {
+  JsonReadOptions options;
+  options.reject_duplicates = true;
+  options.python = true;
+  const Value root = parse_json(read_file(path, max_index), options);
+  const Value* map = root.find("weight_map");
+  if (map == nullptr || !map->is(Value::Kind::dict))
+    fail(Errc::format, "there is no 'weight_map' with keys and files in it");
+  Index index;
+  for (const auto& [key, file] : map->as_dict().entries()) {
+    if (!file.is(Value::Kind::string)) {
+      fail(Errc::format, "'weight_map' gives a {} for {}, where the name of a file belongs", file.kind_name(),
+           quote(key.as_string()));
+    }
+    check_file_name(file.as_string());
+    index.keys[file.as_string()].push_back(key.as_string());
+  }
+  if (const Value* metadata = root.find("metadata")) index.metadata = *metadata;
+  return index;
+}
+
+void check_shards_exist(const fs::path& folder, const Index& index) {
+  std::vector<std::string> missing;
+  for (const auto& [file, keys] : index.keys) {
+    std::error_code ignored;
+    if (!fs::exists(folder / file, ignored)) missing.push_back(quote(file));
+  }
+  if (!missing.empty()) {
+    fail(Errc::io, "{} of {} shards {} missing: {}", missing.size(), index.keys.size(),
+         missing.size() == 1 ? "is" : "are", listed(missing));
+  }
+}
+
+/// Takes over the keys that the index promises; whatever else is in the shard is not part of the checkpoint.
+void take_keys(Dict& root, const Checkpoint& shard, const std::string& file,
+               const std::vector<std::string>& keys) {
+  if (!shard.root.is(Value::Kind::dict)) {
+    fail(Errc::format, "the shard {} holds a {}, not a dict", quote(file), shard.root.kind_name());
+  }
+  std::vector<std::string> absent;
+  for (const std::string& key : keys) {
+    const Value* value = shard.root.find(key);
+    if (value == nullptr) {
+      absent.push_back(quote(key));
+    } else {
+      root.set(key, *value);
+    }
+  }
+  if (!absent.empty()) {
+    fail(Errc::format, "the shard {} lacks {} that the index promises: {}", quote(file),
+         absent.size() == 1 ? "a key" : fmt::format("{} keys", absent.size()), listed(absent));
+  }
+}
+
+}  // namespace
+
+bool is_shard_index(std::string_view text) {
+  const size_t start = text.find_first_not_of(" \t\r\n");
+  if (start == std::string_view::npos || text[start] != '{') return false;
+  return text.find("\"weight_map\"") != std::string_view::npos;
+}
+
+Checkpoint read_sharded(const fs::path& path, const OpenFile& open_file) {
+  const Index index = read_index(path);
+  const fs::path folder = path.parent_path();
+  check_shards_exist(folder, index);
+  Checkpoint out;
+  out.path = path;
+  out.metadata = index.metadata;
+  auto root = std::make_shared<Dict>();
+  std::string format =
+      path.filename().string().find(".safetensors") != std::string::npos ? "safetensors" : "torch";
+  for (const auto& [file, keys] : index.keys) {
+    const Checkpoint shard = open_file(folder / file);
+    take_keys(*root, shard, file, keys);
+    for (const std::string& warning : shard.warnings) out.warnings.push_back(file + ": " + warning);
+    out.files.push_back(folder / file);
+    format = shard.format == "safetensors" ? "safetensors" : "torch";
+  }
+  out.format = format + "-sharded";
+  out.root = std::move(root);
+  return out;
+}
+
+}  // namespace cbk

@@ -1,0 +1,180 @@
+#include <algorithm>
+
+#include "host/checkpoint/sharded.hpp"
+#include "host/formats/safetensors/writer.hpp"
+#include "host/formats/torch/writer.hpp"
+#include "host/value/json.hpp"
+#include "host/value/state_dict.hpp"
+
+namespace cbk {
+namespace {
+
+/// What a tensor counts towards the limit: bools are counted as bits, as the reference does.
+uint64_t counted_size(const Tensor& tensor) {
+  if (tensor.dtype() == DType::boolean) return (static_cast<uint64_t>(tensor.numel()) + 7) / 8;
+  return tensor.nbytes();
+}
+
+struct Shard {
+  std::string file;
+  Value root = Value::dict();
+};
+
+class ShardedWriter : public Writer {
+ public:
+  ShardedWriter(const Value& root, fs::path target, std::string format, const WriteOptions& options)
+      : target_(std::move(target)),
+        format_(std::move(format)),
+        overwrite_(options.overwrite),
+        metadata_(options.metadata),
+        companions_(options.companions) {
+    const bool is_torch = format_ == "torch";
+    suffix_ = is_torch ? ".bin" : ".safetensors";
+    stem_ = !options.shard_stem.empty() ? options.shard_stem : is_torch ? "pytorch_model" : "model";
+    if (!is_torch) mark_as_torch();
+    std::vector<NamedTensor> tensors = flat_tensors(root, "a sharded checkpoint");
+    split(tensors, options.shard_size.value());
+    check_companions();
+    writers_ = make_writers(target_);
+    for (const auto& writer : writers_) {
+      items_.insert(items_.end(), writer->items().begin(), writer->items().end());
+      overhead_ += writer->overhead();
+    }
+    if (!is_torch) warn_of_ties(count_ties(tensors));
+  }
+
+  [[nodiscard]] const std::vector<Item>& items() const override { return items_; }
+  [[nodiscard]] uint64_t overhead() const override { return overhead_; }
+  [[nodiscard]] const std::vector<std::string>& warnings() const override { return warnings_; }
+
+  std::vector<Slot> lay_out() override {
+    folder_ = std::make_unique<StagedDirectory>(target_, overwrite_);
+    writers_ = make_writers(folder_->path());
+    std::vector<Slot> slots;
+    for (const auto& writer : writers_) {
+      const std::vector<Slot> part = writer->lay_out();
+      slots.insert(slots.end(), part.begin(), part.end());
+    }
+    return slots;
+  }
+
+  void finish(const std::vector<uint32_t>& crcs) override {
+    auto position = crcs.begin();
+    for (const auto& writer : writers_) {
+      const auto end = position + static_cast<ptrdiff_t>(writer->items().size());
+      writer->finish({position, end});
+      position = end;
+    }
+  }
+
+  void commit(bool sync) override {
+    for (const auto& writer : writers_) writer->commit(sync);
+    write_file(folder_->path() / index_name(), index_, false);
+    for (const auto& [name, content] : companions_) write_file(folder_->path() / name, content, false);
+    folder_->commit();
+  }
+
+ private:
+  [[nodiscard]] std::string index_name() const { return stem_ + suffix_ + ".index.json"; }
+
+  /// Readers of such folders look for this mark.
+  void mark_as_torch() {
+    const Value marked = Value::dict();
+    marked.as_dict().set("format", "pt");
+    if (!metadata_.is_none()) {
+      for (const auto& [key, value] : metadata_.as_dict().entries()) marked.as_dict().set(key, value);
+    }
+    metadata_ = marked;
+  }
+
+  /// A shard ends where the next tensor would pass the limit, even if nothing is in it yet: so does the
+  /// reference.
+  void split(const std::vector<NamedTensor>& tensors, uint64_t limit) {
+    shards_.emplace_back();
+    std::vector<size_t> shard_of;
+    uint64_t current = 0;
+    uint64_t total = 0;
+    for (const NamedTensor& tensor : tensors) {
+      const uint64_t size = counted_size(tensor.leaf.as_tensor());
+      if (current + size > limit) {
+        shards_.emplace_back();
+        current = 0;
+      }
+      current += size;
+      total += size;
+      shards_.back().root.as_dict().set(tensor.name, tensor.leaf);
+      shard_of.push_back(shards_.size() - 1);
+    }
+    for (size_t i = 0; i < shards_.size(); ++i) {
+      shards_[i].file = fmt::format("{}-{:05}-of-{:05}{}", stem_, i + 1, shards_.size(), suffix_);
+    }
+    const Value map = Value::dict();
+    for (size_t i = 0; i < tensors.size(); ++i) map.as_dict().set(tensors[i].name, shards_[shard_of[i]].file);
+    const Value metadata = Value::dict();
+    metadata.as_dict().set("total_size", static_cast<int64_t>(total));
+    const Value index = Value::dict();
+    index.as_dict().set("metadata", metadata);
+    index.as_dict().set("weight_map", map);
+    JsonWriteOptions json;
+    json.indent = 4;
+    index_ = to_json(index, json) + "\n";
+    overhead_ += index_.size();
+  }
+
+  void check_companions() {
+    for (const auto& [name, content] : companions_) {
+      const bool is_taken = name == index_name() ||
+                            std::any_of(shards_.begin(), shards_.end(),
+                                        [&, &file = name](const Shard& shard) { return shard.file == file; });
+      if (name.empty() || name.find('/') != std::string::npos || name == "." || name == ".." || is_taken) {
+        fail(Errc::value, "{} cannot be the name of a file in the folder '{}'", quote(name),
+             target_.string());
+      }
+      overhead_ += content.size();
+    }
+  }
+
+  [[nodiscard]] std::vector<std::unique_ptr<Writer>> make_writers(const fs::path& folder) const {
+    std::vector<std::unique_ptr<Writer>> writers;
+    for (const Shard& shard : shards_) {
+      writers.push_back(format_ == "torch"
+                            ? torch::make_writer(shard.root, folder / shard.file, true)
+                            : safetensors::make_writer(shard.root, folder / shard.file, true, metadata_));
+    }
+    return writers;
+  }
+
+  void warn_of_ties(size_t ties) {
+    if (ties > 0)
+      warnings_.push_back(
+          fmt::format("{} tied tensors are written as copies: safetensors has no ties", ties));
+  }
+
+  fs::path target_;
+  std::string format_;
+  bool overwrite_;
+  Value metadata_;
+  std::vector<std::pair<std::string, std::string>> companions_;
+  std::string stem_;
+  std::string suffix_;
+  std::vector<Shard> shards_;
+  std::string index_;
+  uint64_t overhead_ = 0;
+  std::vector<Item> items_;
+  std::vector<std::string> warnings_;
+  std::unique_ptr<StagedDirectory> folder_;
+  std::vector<std::unique_ptr<Writer>>
+      writers_;  // before `lay_out` for the final folder, then for the staged one
+};
+
+}  // namespace
+
+std::unique_ptr<Writer> make_sharded_writer(const Value& root, const fs::path& target,
+                                            const std::string& format, const WriteOptions& options) {
+  if (format != "torch" && format != "safetensors") {
+    fail(Errc::usage, "shards are written as torch or safetensors, not as {}", quote(format));
+  }
+  return std::make_unique<ShardedWriter>(root, target, format, options);
+}
+
+}  // namespace cbk
