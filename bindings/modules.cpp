@@ -8,6 +8,7 @@ int open_native(lua_State* L) {
                      bind_config, bind_terminal}) {
     bind(L);
   }
+  set_field(L, "version", std::string_view(CBK_VERSION));
   return 1;
 }
 
