@@ -17,7 +17,11 @@ local function is_hf(format) return format == "hf" end
 -- --- configs
 
 local function note_dropped(dropped)
-  if #dropped > 0 then cbk.warn("config fields without a counterpart are left out: " .. keys.named(dropped)) end
+  local named = {}
+  for _, name in ipairs(dropped) do
+    if name ~= "name" then named[#named + 1] = name end -- model.name only says which class reads the config
+  end
+  if #named > 0 then cbk.warn("config fields without a counterpart are left out: " .. keys.named(named)) end
 end
 
 ---The precision field, which stands beside the model in one layout and in it in the other.
