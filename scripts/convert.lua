@@ -75,16 +75,19 @@ local root = converters.convert.checkpoint(job, checkpoint.root)
 
 local options = { root = root, overwrite = args.overwrite }
 if to_hf then
-  options.format = args.export_safetensors and "safetensors-sharded" or "torch-sharded"
+  options.format = args.export_safetensors and "safetensors" or "torch"
   options.shard_size = args.hf_shard_size
   options.shard_stem = args.export_safetensors and "model" or "pytorch_model"
   if args.export_safetensors then options.metadata = { format = "pt" } end
   options.companions = { ["config.json"] = cbk.config.dump(config, "json", { indent = 4 }) }
 else
   local release = converters.catalogue.release(job.tgt)
-  options.format = "cerebras-h5"
+  options.format = "h5"
   options.h5_version = args.h5_version or (converters.catalogue.since(release, "2.5") and "0.5" or "0.4")
   options.framework_version = release .. ".0"
+  if cbk.fs.dirname(config_target) == cbk.fs.dirname(target) then
+    options.companions = { [cbk.fs.basename(config_target)] = cbk.config.dump(config, "yaml", { indent = 4, sort = true }) }
+  end
 end
 
 -- --- the output
@@ -98,6 +101,6 @@ if args.dry_run then
   return
 end
 output:commit { threads = args.threads, memory = args.memory, progress = not args.no_progress_bar }
-if not to_hf then cbk.config.save(config, config_target, { overwrite = args.overwrite, indent = 4, sort = true }) end
+if not options.companions then cbk.config.save(config, config_target, { overwrite = args.overwrite, indent = 4, sort = true }) end
 print("Checkpoint saved to " .. target)
 print("Config saved to " .. config_target)
