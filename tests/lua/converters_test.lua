@@ -7,11 +7,12 @@ local rules = require "converters.engine.rules"
 local fields = require "converters.engine.fields"
 local keys = require "converters.engine.keys"
 local mup = require "converters.engine.mup"
+local harness = require "harness"
+
+local describe, it = harness.describe, harness.it
 
 local here = debug.getinfo(1, "S").source:match "^@(.*)tests/lua/" or ""
 converters.load()
-
-local tests = {}
 
 local function same(a, b, what)
   if cbk.equal(a, b) then return end
@@ -39,93 +40,10 @@ local function counted(shape, from)
   return cbk.tensor(list, { shape = shape, dtype = "float32" })
 end
 
--- --- patterns
-
-function tests.first_match_wins_and_captures_are_carried()
-  local set = rules.keys {
-    { "a.0.w", "first" },
-    { "a.N.{w,b}", "second.N.{w,b}" },
-    { "a.*", "third.*" },
-    { "[model.]x", "[model.]y" },
-  }
-  local tree = rules.compile(set, "left")
-  local function target(key)
-    local hit = rules.match(tree, key)[1]
-    return hit and rules.render(hit.ending.to[1], hit.caught)
-  end
-  assert(target "a.0.w" == "first")
-  assert(target "a.12.w" == "second.12.w")
-  assert(target "a.12.b" == "second.12.b")
-  assert(target "a.12.c.d" == "third.12.c.d")
-  assert(target "model.x" == "model.y" and target "x" == "y")
-  assert(target "b" == nil and target "a" == nil and target "a.0.w.z" == "third.0.w.z")
-end
-
-function tests.a_rule_table_runs_backwards()
-  local set = rules.keys { { "h.N", "layers.N", rules.keys { { "ln.{weight,bias}", "norm.{weight,bias}" } } } }
-  local hit = rules.match(rules.compile(set, "right"), "layers.3.norm.bias")[1]
-  assert(rules.render(hit.ending.to[1], hit.caught) == "h.3.ln.bias")
-end
-
-local function run(set, side, source, options)
-  return keys.convert(rules.keys(set), side, cbk.dict(source), options or {})
-end
-
-function tests.two_sources_for_one_target_are_an_error()
-  local t = counted({ 2 }, 0)
-  fails("both become 'c'", run, { { "a", "c" }, { "b", "c" } }, "left", { a = t, b = t })
-end
-
-function tests.missing_parts_are_named()
-  local split = require("converters.engine.actions").split(2)
-  fails("k (its partner is q)", run, { { "qk", { "q", "k" }, split } }, "right", { q = counted({ 2 }, 0) })
-end
-
-function tests.twenty_thousand_keys_are_quick()
-  local set = rules.compile(catalogue.find("llama")[3].keys, "left")
-  local started = os.clock()
-  for i = 1, 20000 do rules.match(set, ("model.layers.%d.self_attn.q_proj.weight"):format(i % 80)) end
-  assert(os.clock() - started < 0.5)
-end
-
--- --- configs
-
 local gpt2_config = cbk.dict {
   model_type = "gpt2", n_embd = 4, n_head = 2, n_layer = 1, n_positions = 3, vocab_size = 5, activation_function = "gelu_new",
   attn_pdrop = 0.5, embd_pdrop = 0.5, resid_pdrop = 0.5, layer_norm_epsilon = 1e-5, initializer_range = 0.02,
 }
-
-function tests.numbers_keep_their_spelling()
-  local hf = cbk.config.parse('{"model_type": "gpt2", "n_embd": 4, "layer_norm_epsilon": 1e-05, "attn_pdrop": 0.0}', "json")
-  local out = convert.config(job("gpt2", "hf", "cs-2.4"), hf)
-  local text = cbk.config.dump(out, "json")
-  assert(text:find("1e-05", 1, true) and text:find('"attention_dropout_rate": 0.0', 1, true), text)
-  assert(out.model.filter_size == 16 and out.model.name == "gpt2")
-end
-
-function tests.what_a_config_cannot_say_is_named()
-  local config = cbk.dict { model = cbk.dict { norm_type = "rmsnorm", dropout_rate = 0.1 } }
-  fails("norm_type=rmsnorm: only layernorm", convert.config, job("gpt2", "cs-2.3", "hf"), config)
-  fails("should not appear", convert.config, job("gpt2", "hf", "cs-2.3"), cbk.dict { norm_first = true })
-  local llama = cbk.dict { num_key_value_heads = 3, num_attention_heads = 4 }
-  fails("num_key_value_heads=3", convert.config, job("llama", "hf", "cs-2.3"), llama)
-end
-
-function tests.both_layouts_are_read()
-  local model = { dropout_rate = 0.1, hidden_size = 4 }
-  local legacy = convert.config(job("gpt2", "cs-2.4", "hf"), cbk.dict { model = cbk.dict(model) })
-  local init = cbk.dict { model = cbk.dict(model) }
-  local trainer = convert.config(job("gpt2", "cs-2.4", "hf"), cbk.dict { trainer = cbk.dict { init = init } })
-  same(legacy, trainer)
-end
-
-function tests.incomplete_mup_is_refused()
-  fails("scale_qk_dot_by_d", mup.style, cbk.dict { output_logits_scale = 0.5 })
-  assert(mup.style(cbk.dict { mup_base_hidden_size = 4 }) == "2.3")
-  assert(mup.style(cbk.dict { embeddings_scale = 4 }) == nil)
-end
-
--- --- checkpoints, there and back
 
 local function gpt2_checkpoint()
   local out, at = cbk.dict(), 0
@@ -158,134 +76,215 @@ local function equal_tensors(want, got)
   end
 end
 
-function tests.gpt2_there_and_back()
-  local there = job("gpt2", "hf", "cs-2.3")
-  local config = convert.config(there, gpt2_config)
-  local hf = gpt2_checkpoint()
-  local cs = convert.checkpoint(there, hf)
-  assert(cs.model["ln_f.weight"] ~= nil and cs.model["transformer_decoder.layers.0.self_attn.proj_q_dense_layer.bias"] ~= nil)
-  local q = cs.model["transformer_decoder.layers.0.self_attn.proj_q_dense_layer.weight"]:tolist()
-  assert(q[1][2] == hf["transformer.h.0.attn.c_attn.weight"]:tolist()[2][1])
-  local back = job("gpt2", "cs-2.3", "hf")
-  convert.config(back, config)
-  local again = convert.checkpoint(back, cs)
-  equal_tensors(hf, again)
-  same(again["transformer.h.0.attn.bias"]:shape(), { 1, 1, 3, 3 })
-  assert(again["transformer.h.0.attn.masked_bias"]:item() == -10000)
+local function run(set, side, source, options)
+  return keys.convert(rules.keys(set), side, cbk.dict(source), options or {})
 end
 
-function tests.rotary_rows_are_interleaved_with_grouped_keys()
-  local config = cbk.dict {
-    hidden_size = 16, num_attention_heads = 4, num_key_value_heads = 2, num_hidden_layers = 1, model_type = "llama",
-  }
-  local prefix = "model.layers.0.self_attn."
-  local hf = cbk.dict { [prefix .. "q_proj.weight"] = counted({ 16, 16 }, 0), [prefix .. "k_proj.weight"] = counted({ 8, 16 }, 0) }
-  local there = job("llama", "hf", "cs-2.5")
-  local cs_config = convert.config(there, config)
-  assert(cs_config.model.attention_module == "multiquery_attention" and cs_config.model.rotary_dim == 4)
-  local cs = convert.checkpoint(there, hf)
-  local k = cs.model["transformer_decoder.layers.0.self_attn.proj_k_dense_layer.weight"]:tolist()
-  local rows = {}
-  for i, row in ipairs(k) do rows[i] = (row[1] - 1) / 16 end
-  same(rows, { 0, 2, 1, 3, 4, 6, 5, 7 })
-  local back = job("llama", "cs-2.5", "hf")
-  convert.config(back, cs_config)
-  equal_tensors(hf, convert.checkpoint(back, cs))
-end
+describe("Converters: patterns", function()
+  it("first match wins and captures are carried", function()
+    local set = rules.keys {
+      { "a.0.w", "first" },
+      { "a.N.{w,b}", "second.N.{w,b}" },
+      { "a.*", "third.*" },
+      { "[model.]x", "[model.]y" },
+    }
+    local tree = rules.compile(set, "left")
+    local function target(key)
+      local hit = rules.match(tree, key)[1]
+      return hit and rules.render(hit.ending.to[1], hit.caught)
+    end
+    assert(target "a.0.w" == "first")
+    assert(target "a.12.w" == "second.12.w")
+    assert(target "a.12.b" == "second.12.b")
+    assert(target "a.12.c.d" == "third.12.c.d")
+    assert(target "model.x" == "model.y" and target "x" == "y")
+    assert(target "b" == nil and target "a" == nil and target "a.0.w.z" == "third.0.w.z")
+  end)
 
-function tests.unmatched_keys_are_named_or_dropped()
-  local hf = gpt2_checkpoint()
-  hf["transformer.h.0.stranger"] = counted({ 1 }, 0)
-  local strict = job("gpt2", "hf", "cs-2.3")
-  convert.config(strict, gpt2_config)
-  fails("transformer.h.0.stranger", convert.checkpoint, strict, hf)
-  local lenient = job("gpt2", "hf", "cs-2.3", { drop_unmatched = true })
-  convert.config(lenient, gpt2_config)
-  assert(convert.checkpoint(lenient, hf).model["transformer_decoder.norm.weight"] ~= nil)
-end
+  it("a rule table runs backwards", function()
+    local set = rules.keys { { "h.N", "layers.N", rules.keys { { "ln.{weight,bias}", "norm.{weight,bias}" } } } }
+    local hit = rules.match(rules.compile(set, "right"), "layers.3.norm.bias")[1]
+    assert(rules.render(hit.ending.to[1], hit.caught) == "h.3.ln.bias")
+  end)
 
-function tests.mup_is_folded_on_the_way_to_hugging_face()
-  local model = cbk.dict {
-    hidden_size = 4, num_heads = 1, num_hidden_layers = 1, dropout_rate = 0.1, max_position_embeddings = 3, mup_base_hidden_size = 2,
-    embeddings_scale = 10,
-  }
-  local one = job("gpt2", "cs-2.3", "hf")
-  local config = convert.config(one, cbk.dict { model = model })
-  assert(config.tie_word_embeddings == false)
-  local weights = cbk.dict {
-    ["embedding_layer.word_embeddings.weight"] = counted({ 1, 2 }, 0), ["model.lm_head.weight"] = counted({ 1, 2 }, 1),
-  }
-  local out = convert.checkpoint(one, cbk.dict { model = weights })
-  same(out["transformer.wte.weight"]:tolist(), { { 10, 20 } })
-  same(out["lm_head.weight"]:tolist(), { { 1, 1.5 } })
-end
+  it("two sources for one target are an error", function()
+    local t = counted({ 2 }, 0)
+    fails("both become 'c'", run, { { "a", "c" }, { "b", "c" } }, "left", { a = t, b = t })
+  end)
 
--- --- releases
+  it("missing parts are named", function()
+    local split = require("converters.engine.actions").split(2)
+    fails("k (its partner is q)", run, { { "qk", { "q", "k" }, split } }, "right", { q = counted({ 2 }, 0) })
+  end)
 
-function tests.chains_equal_their_steps()
-  local model = cbk.dict { hidden_size = 4, num_heads = 1, num_hidden_layers = 1, use_rms_norm = false }
-  local config = cbk.dict { model = model, runconfig = cbk.dict { keep_checkpoint_max = 3, seed = 1 } }
-  local weights = cbk.dict {
-    ["model.embedding_layer.word_embeddings.weight"] = counted({ 2, 4 }, 0), ["model.lm_head.weight"] = cbk.null,
-    ["model.embedding_layer.position_embeddings.weight"] = counted({ 2, 4 }, 9),
-  }
-  local root = cbk.dict { model = weights, global_step = 7 }
-  local chain = job("gpt2", "cs-1.8", "cs-2.5")
-  local chain_config = convert.config(chain, config)
-  local chain_root = convert.checkpoint(chain, root)
-  local step_config, step_root = config, root
-  for _, step in ipairs(chain.path) do
-    local one = job("gpt2", step.src, step.tgt)
-    step_config = convert.config(one, step_config)
-    step_root = convert.checkpoint(one, step_root)
-  end
-  same(chain_config, step_config)
-  equal_tensors(step_root.model, chain_root.model)
-  same(chain_root.__metadata__, step_root.__metadata__)
-  assert(#chain_root.__metadata__ == #chain.path and chain_root.global_step == 7)
-  assert(chain_root.model["model.embedding_layer.position_embeddings.embed.weight"] ~= nil)
-  same(chain_root.model["model.lm_head.weight"]:tolist(), weights["model.embedding_layer.word_embeddings.weight"]:tolist())
-end
+  it("twenty thousand keys are quick", function()
+    local set = rules.compile(catalogue.find("llama")[3].keys, "left")
+    local started = os.clock()
+    for i = 1, 20000 do rules.match(set, ("model.layers.%d.self_attn.q_proj.weight"):format(i % 80)) end
+    assert(os.clock() - started < 0.5)
+  end)
+end)
 
-function tests.formats_and_names()
-  same(catalogue.formats "cs-1.8, cs-2.0 .. cs-2.2", { "cs-1.8", "cs-2.0", "cs-2.1", "cs-2.2" })
-  assert(catalogue.resolve "cs-2.10" == "cs-2.9" and catalogue.resolve "cs-current" == "cs-2.9")
-  local gpt2 = catalogue.find "gpt2"
-  assert(catalogue.path(gpt2, "hf", "cs-1.6") == nil and #catalogue.path(gpt2, "cs-2.2", "cs-2.9") == 1)
-  assert(select(2, catalogue.find "code-llama-headless") == "llama")
-  same(catalogue.nearest("lama", catalogue.names())[1], "llama")
-end
+describe("Converters: configs", function()
+  it("numbers keep their spelling", function()
+    local hf = cbk.config.parse('{"model_type": "gpt2", "n_embd": 4, "layer_norm_epsilon": 1e-05, "attn_pdrop": 0.0}', "json")
+    local out = convert.config(job("gpt2", "hf", "cs-2.4"), hf)
+    local text = cbk.config.dump(out, "json")
+    assert(text:find("1e-05", 1, true) and text:find('"attention_dropout_rate": 0.0', 1, true), text)
+    assert(out.model.filter_size == 16 and out.model.name == "gpt2")
+  end)
 
-function tests.a_checkpoint_tells_its_release()
-  local root = cbk.dict { __metadata__ = cbk.list { cbk.dict { version = "2.0.1" }, cbk.dict { version = "2.4.0" } } }
-  assert(convert.format_of(root) == "cs-2.4")
-  fails("cs-auto", convert.format_of, cbk.dict())
-end
+  it("what a config cannot say is named", function()
+    local config = cbk.dict { model = cbk.dict { norm_type = "rmsnorm", dropout_rate = 0.1 } }
+    fails("norm_type=rmsnorm: only layernorm", convert.config, job("gpt2", "cs-2.3", "hf"), config)
+    fails("should not appear", convert.config, job("gpt2", "hf", "cs-2.3"), cbk.dict { norm_first = true })
+    local llama = cbk.dict { num_key_value_heads = 3, num_attention_heads = 4 }
+    fails("num_key_value_heads=3", convert.config, job("llama", "hf", "cs-2.3"), llama)
+  end)
 
--- --- the README
+  it("both layouts are read", function()
+    local model = { dropout_rate = 0.1, hidden_size = 4 }
+    local legacy = convert.config(job("gpt2", "cs-2.4", "hf"), cbk.dict { model = cbk.dict(model) })
+    local init = cbk.dict { model = cbk.dict(model) }
+    local trainer = convert.config(job("gpt2", "cs-2.4", "hf"), cbk.dict { trainer = cbk.dict { init = init } })
+    same(legacy, trainer)
+  end)
 
-function tests.the_example_of_the_readme_works()
-  local code = cbk.fs.read(here .. "converters/README.md"):match "```lua\n(.-)```"
-  local models = assert(loadstring(code, "README.md"))()
-  local model = models[1]
-  local one = { model = model, zoo_name = model.model, path = catalogue.path(model, "hf", "cs-2.4"), seed = 0 }
-  local config = convert.config(one, cbk.dict { width = 2, depth = 1 })
-  same(config, cbk.dict { model = cbk.dict { hidden_size = 2, num_hidden_layers = 1, norm_type = "layernorm", name = "tiny" } })
-  local hf = cbk.dict {
-    ["embed.weight"] = counted({ 3, 2 }, 0), ["blocks.0.attn.qkv.weight"] = counted({ 6, 2 }, 0),
-    ["blocks.0.attn.out.weight"] = counted({ 2, 2 }, 0), ["blocks.0.norm.weight"] = counted({ 2 }, 0),
-  }
-  local cs = convert.checkpoint(one, hf)
-  same(cs.model["transformer_decoder.layers.0.self_attn.proj_v_dense_layer.weight"]:tolist(), { { 9, 10 }, { 11, 12 } })
-  local back = { model = model, zoo_name = model.model, path = catalogue.path(model, "cs-2.4", "hf"), seed = 0 }
-  convert.config(back, config)
-  equal_tensors(hf, convert.checkpoint(back, cs))
-end
+  it("incomplete mup is refused", function()
+    fails("scale_qk_dot_by_d", mup.style, cbk.dict { output_logits_scale = 0.5 })
+    assert(mup.style(cbk.dict { mup_base_hidden_size = 4 }) == "2.3")
+    assert(mup.style(cbk.dict { embeddings_scale = 4 }) == nil)
+  end)
+end)
 
-function tests.defaults_do_not_reach_the_input()
-  local from = cbk.dict { a = 1 }
-  fields.convert({ config = fields.config { { "*" } }, before = { left = { b = 2 } } }, "left", from)
-  assert(from.b == nil)
-end
+describe("Converters: checkpoints, there and back", function()
+  it("gpt2 there and back", function()
+    local there = job("gpt2", "hf", "cs-2.3")
+    local config = convert.config(there, gpt2_config)
+    local hf = gpt2_checkpoint()
+    local cs = convert.checkpoint(there, hf)
+    assert(cs.model["ln_f.weight"] ~= nil and cs.model["transformer_decoder.layers.0.self_attn.proj_q_dense_layer.bias"] ~= nil)
+    local q = cs.model["transformer_decoder.layers.0.self_attn.proj_q_dense_layer.weight"]:tolist()
+    assert(q[1][2] == hf["transformer.h.0.attn.c_attn.weight"]:tolist()[2][1])
+    local back = job("gpt2", "cs-2.3", "hf")
+    convert.config(back, config)
+    local again = convert.checkpoint(back, cs)
+    equal_tensors(hf, again)
+    same(again["transformer.h.0.attn.bias"]:shape(), { 1, 1, 3, 3 })
+    assert(again["transformer.h.0.attn.masked_bias"]:item() == -10000)
+  end)
 
-return tests
+  it("rotary rows are interleaved with grouped keys", function()
+    local config = cbk.dict {
+      hidden_size = 16, num_attention_heads = 4, num_key_value_heads = 2, num_hidden_layers = 1, model_type = "llama",
+    }
+    local prefix = "model.layers.0.self_attn."
+    local hf = cbk.dict { [prefix .. "q_proj.weight"] = counted({ 16, 16 }, 0), [prefix .. "k_proj.weight"] = counted({ 8, 16 }, 0) }
+    local there = job("llama", "hf", "cs-2.5")
+    local cs_config = convert.config(there, config)
+    assert(cs_config.model.attention_module == "multiquery_attention" and cs_config.model.rotary_dim == 4)
+    local cs = convert.checkpoint(there, hf)
+    local k = cs.model["transformer_decoder.layers.0.self_attn.proj_k_dense_layer.weight"]:tolist()
+    local rows = {}
+    for i, row in ipairs(k) do rows[i] = (row[1] - 1) / 16 end
+    same(rows, { 0, 2, 1, 3, 4, 6, 5, 7 })
+    local back = job("llama", "cs-2.5", "hf")
+    convert.config(back, cs_config)
+    equal_tensors(hf, convert.checkpoint(back, cs))
+  end)
+
+  it("unmatched keys are named or dropped", function()
+    local hf = gpt2_checkpoint()
+    hf["transformer.h.0.stranger"] = counted({ 1 }, 0)
+    local strict = job("gpt2", "hf", "cs-2.3")
+    convert.config(strict, gpt2_config)
+    fails("transformer.h.0.stranger", convert.checkpoint, strict, hf)
+    local lenient = job("gpt2", "hf", "cs-2.3", { drop_unmatched = true })
+    convert.config(lenient, gpt2_config)
+    assert(convert.checkpoint(lenient, hf).model["transformer_decoder.norm.weight"] ~= nil)
+  end)
+
+  it("mup is folded on the way to hugging face", function()
+    local model = cbk.dict {
+      hidden_size = 4, num_heads = 1, num_hidden_layers = 1, dropout_rate = 0.1, max_position_embeddings = 3, mup_base_hidden_size = 2,
+      embeddings_scale = 10,
+    }
+    local one = job("gpt2", "cs-2.3", "hf")
+    local config = convert.config(one, cbk.dict { model = model })
+    assert(config.tie_word_embeddings == false)
+    local weights = cbk.dict {
+      ["embedding_layer.word_embeddings.weight"] = counted({ 1, 2 }, 0), ["model.lm_head.weight"] = counted({ 1, 2 }, 1),
+    }
+    local out = convert.checkpoint(one, cbk.dict { model = weights })
+    same(out["transformer.wte.weight"]:tolist(), { { 10, 20 } })
+    same(out["lm_head.weight"]:tolist(), { { 1, 1.5 } })
+  end)
+end)
+
+describe("Converters: releases", function()
+  it("chains equal their steps", function()
+    local model = cbk.dict { hidden_size = 4, num_heads = 1, num_hidden_layers = 1, use_rms_norm = false }
+    local config = cbk.dict { model = model, runconfig = cbk.dict { keep_checkpoint_max = 3, seed = 1 } }
+    local weights = cbk.dict {
+      ["model.embedding_layer.word_embeddings.weight"] = counted({ 2, 4 }, 0), ["model.lm_head.weight"] = cbk.null,
+      ["model.embedding_layer.position_embeddings.weight"] = counted({ 2, 4 }, 9),
+    }
+    local root = cbk.dict { model = weights, global_step = 7 }
+    local chain = job("gpt2", "cs-1.8", "cs-2.5")
+    local chain_config = convert.config(chain, config)
+    local chain_root = convert.checkpoint(chain, root)
+    local step_config, step_root = config, root
+    for _, step in ipairs(chain.path) do
+      local one = job("gpt2", step.src, step.tgt)
+      step_config = convert.config(one, step_config)
+      step_root = convert.checkpoint(one, step_root)
+    end
+    same(chain_config, step_config)
+    equal_tensors(step_root.model, chain_root.model)
+    same(chain_root.__metadata__, step_root.__metadata__)
+    assert(#chain_root.__metadata__ == #chain.path and chain_root.global_step == 7)
+    assert(chain_root.model["model.embedding_layer.position_embeddings.embed.weight"] ~= nil)
+    same(chain_root.model["model.lm_head.weight"]:tolist(), weights["model.embedding_layer.word_embeddings.weight"]:tolist())
+  end)
+
+  it("formats and names", function()
+    same(catalogue.formats "cs-1.8, cs-2.0 .. cs-2.2", { "cs-1.8", "cs-2.0", "cs-2.1", "cs-2.2" })
+    assert(catalogue.resolve "cs-2.10" == "cs-2.9" and catalogue.resolve "cs-current" == "cs-2.9")
+    local gpt2 = catalogue.find "gpt2"
+    assert(catalogue.path(gpt2, "hf", "cs-1.6") == nil and #catalogue.path(gpt2, "cs-2.2", "cs-2.9") == 1)
+    assert(select(2, catalogue.find "code-llama-headless") == "llama")
+    same(catalogue.nearest("lama", catalogue.names())[1], "llama")
+  end)
+
+  it("a checkpoint tells its release", function()
+    local root = cbk.dict { __metadata__ = cbk.list { cbk.dict { version = "2.0.1" }, cbk.dict { version = "2.4.0" } } }
+    assert(convert.format_of(root) == "cs-2.4")
+    fails("cs-auto", convert.format_of, cbk.dict())
+  end)
+end)
+
+describe("Converters: the README", function()
+  it("the example of the readme works", function()
+    local code = cbk.fs.read(here .. "converters/README.md"):match "```lua\n(.-)```"
+    local models = assert(loadstring(code, "README.md"))()
+    local model = models[1]
+    local one = { model = model, zoo_name = model.model, path = catalogue.path(model, "hf", "cs-2.4"), seed = 0 }
+    local config = convert.config(one, cbk.dict { width = 2, depth = 1 })
+    same(config, cbk.dict { model = cbk.dict { hidden_size = 2, num_hidden_layers = 1, norm_type = "layernorm", name = "tiny" } })
+    local hf = cbk.dict {
+      ["embed.weight"] = counted({ 3, 2 }, 0), ["blocks.0.attn.qkv.weight"] = counted({ 6, 2 }, 0),
+      ["blocks.0.attn.out.weight"] = counted({ 2, 2 }, 0), ["blocks.0.norm.weight"] = counted({ 2 }, 0),
+    }
+    local cs = convert.checkpoint(one, hf)
+    same(cs.model["transformer_decoder.layers.0.self_attn.proj_v_dense_layer.weight"]:tolist(), { { 9, 10 }, { 11, 12 } })
+    local back = { model = model, zoo_name = model.model, path = catalogue.path(model, "cs-2.4", "hf"), seed = 0 }
+    convert.config(back, config)
+    equal_tensors(hf, convert.checkpoint(back, cs))
+  end)
+
+  it("defaults do not reach the input", function()
+    local from = cbk.dict { a = 1 }
+    fields.convert({ config = fields.config { { "*" } }, before = { left = { b = 2 } } }, "left", from)
+    assert(from.b == nil)
+  end)
+end)
