@@ -117,6 +117,32 @@ describe("Converters: patterns", function()
     fails("k (its partner is q)", run, { { "qk", { "q", "k" }, split } }, "right", { q = counted({ 2 }, 0) })
   end)
 
+  it("one tensor may be made of a key per expert", function()
+    local stack = {
+      name = "experts",
+      forward = function(parts) return cbk.stack(parts, 1) end,
+      backward = function(t)
+        local parts = {}
+        for i = 1, t:shape()[2] do parts[i] = t:select(1, i - 1) end
+        return parts
+      end,
+    }
+    local count = function(at) return at.right.experts end
+    local set = { { rules.each("h.N.experts.E.w", "E", count), "layers.N.expert_weights", stack } }
+    local options = { right = { experts = 2 }, left = {} }
+    local source = { ["h.3.experts.0.w"] = counted({ 2, 2 }, 0), ["h.3.experts.1.w"] = counted({ 2, 2 }, 9) }
+    local there = run(set, "left", source, options)
+    same(there["layers.3.expert_weights"]:shape(), { 2, 2, 2 })
+    equal_tensors(cbk.dict(source), (run(set, "right", there, options)))
+  end)
+
+  it("a rule may depend on the config", function()
+    local set = { { "ln_attn", "norm1", when = function(at) return at.left.new == true end }, { "input_layernorm", "norm1" } }
+    local source = { norm1 = counted({ 2 }, 0) }
+    assert(run(set, "right", source, { left = { new = true } }).ln_attn ~= nil)
+    assert(run(set, "right", source, { left = {} }).input_layernorm ~= nil)
+  end)
+
   it("twenty thousand keys are quick", function()
     local set = rules.compile(catalogue.find("llama")[3].keys, "left")
     local started = os.clock()
