@@ -24,7 +24,9 @@ function At:emit(key, value)
   self.run.out[key] = value
 end
 
-local function fail(message, ...) cbk.fail("convert", message:format(...)) end
+function At.fail(_, message, ...)
+  cbk.fail("convert", message:format(...))
+end
 
 ---@class Action   An invertible pair. A side given as a list of keys is a list of tensors here.
 ---@field name string
@@ -65,7 +67,7 @@ local function act(action, direction, value, at)
   local ok, result = pcall(action[direction], value, at)
   if ok then return result end
   local shown = type(value) == "table" and not getmetatable(value) and value[1] or value
-  fail("cannot convert key '%s' (%s) with '%s': %s", at.key, describe(shown), action.name,
+  at:fail("cannot convert key '%s' (%s) with '%s': %s", at.key, describe(shown), action.name,
     type(result) == "table" and result.message or tostring(result))
 end
 
@@ -80,7 +82,9 @@ function Run:write(target, value)
   end
   self.writer[target] = self.at.full_key
   self.out[target] = value
-  if self.trace then self.trace(self.at.full_key, target, self.ending, value) end
+  if self.trace then
+    self.trace(self.at.full_key, target, self.ending, value)
+  end
 end
 
 ---Collects the parts of a tensor that the read side keeps under several keys; nil when it was done or a part is missing.
@@ -105,7 +109,7 @@ function Run:apply(hit, value)
     if self.trace then self.trace(at.full_key, nil, ending, value) end
     return
   end
-  if ending.kind == "refuse" then fail("cannot convert key '%s': %s", at.key, ending.why or "it has no counterpart") end
+  if ending.kind == "refuse" then at:fail("cannot convert key '%s': %s", at.key, ending.why or "it has no counterpart") end
 
   local many_in, many_out = #ending.from > 1 or ending.from_each, #ending.to > 1 or ending.to_each
   if many_in then
@@ -119,7 +123,7 @@ function Run:apply(hit, value)
     if value == nil then return end
   end
   if value == cbk.null and self.no_nulls then
-    fail("key '%s' is null in the checkpoint, and the target format has no such value", at.key)
+    at:fail("key '%s' is null in the checkpoint, and the target format has no such value", at.key)
   end
   if many_out then
     for i, target in ipairs(members(ending.to, ending.to_each, caught, at)) do
@@ -130,11 +134,7 @@ function Run:apply(hit, value)
   end
   for _, extra in ipairs(ending.also) do
     local made = extra[2](at, value)
-    if made ~= nil then
-      local target = rules.render(extra[1], caught)
-      self.out[target] = made
-      if self.trace then self.trace(at.full_key, target, ending, made) end
-    end
+    if made ~= nil then self.out[rules.render(extra[1], caught)] = made end
   end
 end
 

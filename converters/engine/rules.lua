@@ -190,12 +190,8 @@ end
 rules.render = render
 
 local function templates(patterns, places)
-  local out, free = {}, places
-  if patterns.each then -- its letter is counted, whatever the key that was met says
-    free = {}
-    for name, place in pairs(places) do free[name] = name ~= patterns.each.letter and place or nil end
-  end
-  for i, pattern in ipairs(patterns) do out[i] = template(pattern, free) end
+  local out = {}
+  for i, pattern in ipairs(patterns or {}) do out[i] = template(pattern, places) end
   return out
 end
 

@@ -5,6 +5,7 @@
 #include "host/formats/h5/element.hpp"
 #include "host/formats/h5/metadata.hpp"
 #include "host/formats/h5/tree_spec.hpp"
+#include "host/formats/safetensors/reader.hpp"
 #include "host/formats/torch/pickle.hpp"
 #include "host/value/json.hpp"
 
@@ -25,6 +26,7 @@ enum class Serializer {
   full,
   object,
   external_object,
+  external_safetensor,
   external_file,
 };
 
@@ -43,6 +45,7 @@ constexpr Tag tags[] = {
     {"ObjectSerializer", Serializer::object},
     {"DeferredNumpyArray", Serializer::external_object},
     {"DeferredObject", Serializer::external_object},
+    {"DeferredSafeTensor", Serializer::external_safetensor},
     {"DeferredFileTensor", Serializer::external_file},
 };
 
@@ -197,6 +200,8 @@ class Reader {
         return {read_pickle(file, key), {}, false};
       case Serializer::external_object:
         return {read_external(metadata, depth), {}, false};
+      case Serializer::external_safetensor:
+        return {read_safetensor(metadata), {}, false};
       case Serializer::external_file:
         return {datasets_.file_tensor(member(metadata, "filepath").as_string(),
                                       dtype_member(metadata, "dtype"), to_shape(member(metadata, "shape"))),
@@ -266,9 +271,20 @@ class Reader {
     });
   }
 
+  Value read_safetensor(const Value& metadata) {
+    const std::string& path = member(metadata, "path").as_string();
+    const std::string& key = member(metadata, "key").as_string();
+    return within(quote(key) + " in " + quote(path), [&] {
+      Value& root = safetensors_[path];
+      if (root.is_none()) root = safetensors::read(datasets_.files().map(path), {}).root;
+      return root.as_dict().at(key);
+    });
+  }
+
   Datasets& datasets_;
   std::shared_ptr<File> file_;
   const Attributes& root_;
+  std::map<std::string, Value> safetensors_;
 };
 
 /// The leaf that a chain of links ends in.

@@ -1,0 +1,56 @@
+// HDF5's encodings of types, shapes and messages, as h5py has them written.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "host/formats/h5/container/object.hpp"
+#include "host/tensor/tensor.hpp"
+
+namespace cbk::h5 {
+
+/// The message body of a dtype. bfloat16 is kept in int16. Errors: `dtype` for the 8-bit floats.
+std::string encode_datatype(DType dtype);
+std::string encode_opaque(uint32_t size);
+/// A variable-length UTF-8 string.
+std::string_view text_datatype();
+
+std::string encode_dataspace(const Shape& shape);
+std::string_view scalar_dataspace();
+std::string_view null_dataspace();
+
+/// A fill value of zeros, written only when asked for.
+std::string_view default_fill_value();
+std::string encode_contiguous(uint64_t address, uint64_t size);
+std::string encode_symbol_table(uint64_t tree, uint64_t heap);
+std::string encode_compact(std::string_view data);
+
+/// An attribute as HDF5 stores it, version 1 of the message.
+std::string encode_attribute(std::string_view name, std::string_view type, std::string_view space,
+                             std::string_view data);
+
+/// Collects the messages of one object.
+class HeaderBuilder {
+ public:
+  void add(MessageType type, std::string_view body);
+  void add_attribute(std::string_view name, std::string_view type, std::string_view space,
+                     std::string_view data);
+  /// Whether an attribute of so many bytes fits a message.
+  static bool fits(uint64_t data_size) { return data_size <= 64000; }
+  /// Version 2 from the start; otherwise only when there are more messages than version 1 can count.
+  void use_version_2() { is_version_2_ = true; }
+  /// The whole header.
+  [[nodiscard]] std::string finish() const;
+
+ private:
+  struct Part {
+    MessageType type;
+    uint32_t begin = 0;
+    uint32_t size = 0;
+  };
+  std::string bodies_;  // each padded to 8 bytes
+  std::vector<Part> parts_;
+  bool is_version_2_ = false;
+};
+
+}  // namespace cbk::h5

@@ -1,0 +1,97 @@
+#include "host/formats/h5/file_writer.hpp"
+
+namespace cbk::h5 {
+namespace {
+
+constexpr uint64_t large = 65536;
+constexpr size_t max_rank = 32;
+
+std::string_view datatype_of(DType dtype) {
+  static const auto table = [] {
+    std::vector<std::string> types(dtype_count);
+    for (int i = 0; i < dtype_count; ++i) {
+      const auto each = static_cast<DType>(i);
+      if (!is_floating(each) || size_of(each) > 1) types[static_cast<size_t>(i)] = encode_datatype(each);
+    }
+    return types;
+  }();
+  return table[static_cast<size_t>(dtype)];
+}
+
+}  // namespace
+
+FileWriter::Plan FileWriter::plan_dataset(const std::string& key, std::string name, const Tensor& tensor) {
+  if (datatype_of(tensor.dtype()).empty()) {
+    fail(Errc::dtype, "{} is {}, which HDF5 has no type for; convert it first", quote(key),
+         name_of(tensor.dtype()));
+  }
+  if (tensor.shape().size() > max_rank)
+    fail(Errc::shape, "{} has {} dimensions, HDF5 allows {}", quote(key), tensor.dim(), max_rank);
+  Plan plan{std::move(name), tensor.dtype(), tensor.shape(), std::nullopt};
+  overhead_ += 400 + 2 * plan.name.size();
+  if (tensor.nbytes() == 0) return plan;
+  plan.item = items_.size();
+  // Large tensors begin on a page, small ones stand close together.
+  const uint64_t offset = align_up(data_end_, tensor.nbytes() >= large ? 4096 : 8);
+  items_.push_back({key, tensor, false});
+  offsets_.push_back(offset);
+  data_end_ = checked_add(offset, tensor.nbytes(), "the file");
+  return plan;
+}
+
+HeaderBuilder FileWriter::start_dataset(const Plan& plan) const {
+  HeaderBuilder header;
+  header.add(MessageType::dataspace, plan.shape.empty() ? scalar_dataspace() : encode_dataspace(plan.shape));
+  header.add(MessageType::datatype, datatype_of(plan.dtype));
+  header.add(MessageType::fill_value, default_fill_value());
+  header.add(MessageType::layout,
+             plan.item ? encode_contiguous(offsets_[*plan.item], items_[*plan.item].tensor.nbytes())
+                       : encode_contiguous(undefined_address, 0));
+  return header;
+}
+
+HeaderBuilder FileWriter::start_empty_dataset(DType dtype) {
+  HeaderBuilder header;
+  header.add(MessageType::dataspace, null_dataspace());
+  header.add(MessageType::datatype, datatype_of(dtype));
+  header.add(MessageType::fill_value, default_fill_value());
+  header.add(MessageType::layout, encode_contiguous(undefined_address, 0));
+  return header;
+}
+
+void FileWriter::add_number(HeaderBuilder& header, std::string_view name, double value) {
+  std::string data;
+  append_le(data, value);
+  header.add_attribute(name, datatype_of(DType::float64), scalar_dataspace(), data);
+}
+
+std::vector<Slot> FileWriter::lay_out() {
+  const uint64_t start = align_up(data_end_, 8);
+  Builder builder(start);
+  HeaderBuilder root;
+  const Builder::GroupTables tables = builder.add_group_tables(build(builder, root));
+  root.add(MessageType::symbol_table, encode_symbol_table(tables.tree, tables.heap));
+  const uint64_t root_address = builder.add(root.finish());
+  const std::string image = builder.finish();
+  const uint64_t end = start + image.size();
+  superblock_ = Builder::superblock(root_address, tables, end);
+
+  file_ = std::make_unique<StagedFile>(target_, overwrite_);
+  file_->reserve(end);
+  file_->write(start, as_bytes(image));
+  std::vector<Slot> slots;
+  slots.reserve(items_.size());
+  for (const uint64_t offset : offsets_) slots.push_back({file_.get(), offset});
+  return slots;
+}
+
+void FileWriter::finish(const std::vector<uint32_t>& /*crcs*/) {
+  file_->write(0, as_bytes(superblock_));
+}
+
+void FileWriter::commit(bool sync) {
+  if (sync) file_->sync();
+  file_->commit();
+}
+
+}  // namespace cbk::h5

@@ -1,0 +1,55 @@
+// What the writers of all H5 formats share: data first, then the structures, both placed before any byte is
+// written.
+#pragma once
+
+#include <memory>
+#include <optional>
+
+#include "host/checkpoint/writer.hpp"
+#include "host/formats/h5/container/builder.hpp"
+
+namespace cbk::h5 {
+
+class FileWriter : public Writer {
+ public:
+  [[nodiscard]] const std::vector<Item>& items() const override { return items_; }
+  [[nodiscard]] uint64_t overhead() const override { return overhead_; }
+  [[nodiscard]] const std::vector<std::string>& warnings() const override { return warnings_; }
+  std::vector<Slot> lay_out() override;
+  void finish(const std::vector<uint32_t>& crcs) override;
+  void commit(bool sync) override;
+
+ protected:
+  FileWriter(fs::path target, bool overwrite) : target_(std::move(target)), overwrite_(overwrite) {}
+
+  /// A dataset to be: its elements are an item, unless there are none.
+  struct Plan {
+    std::string name;
+    DType dtype = DType::float32;
+    Shape shape;
+    std::optional<size_t> item;
+  };
+  /// Errors: a shape or dtype that HDF5 cannot hold.
+  Plan plan_dataset(const std::string& key, std::string name, const Tensor& tensor);
+
+  /// Adds all objects and the root's attributes; the links of the root group are the result.
+  virtual Builder::Links build(Builder& builder, HeaderBuilder& root) = 0;
+  /// The header of a dataset without its attributes.
+  [[nodiscard]] HeaderBuilder start_dataset(const Plan& plan) const;
+  static HeaderBuilder start_empty_dataset(DType dtype);
+  static void add_number(HeaderBuilder& header, std::string_view name, double value);
+
+  std::vector<std::string> warnings_;
+  uint64_t overhead_ = 4096;
+
+ private:
+  fs::path target_;
+  bool overwrite_;
+  std::vector<Item> items_;
+  std::vector<uint64_t> offsets_;
+  uint64_t data_end_ = superblock_size;
+  std::string superblock_;  // written by `finish`: without it the file is no HDF5
+  std::unique_ptr<StagedFile> file_;
+};
+
+}  // namespace cbk::h5

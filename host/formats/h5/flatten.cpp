@@ -1,0 +1,104 @@
+#include "host/formats/h5/flatten.hpp"
+
+#include <unordered_set>
+
+namespace cbk::h5 {
+namespace {
+
+using Kind = TreeSpec::Kind;
+
+constexpr int max_depth = 200;
+
+class Flattener {
+ public:
+  explicit Flattener(bool sets_are_containers) : sets_are_containers_(sets_are_containers) {}
+
+  FlatTree run(const Value& root) {
+    tree_.spec = visit(root, "", 0);
+    if (tree_.spec.kind == Kind::leaf) {
+      fail(Errc::value, "an H5 checkpoint is a tree of named values; this is only a {}", root.kind_name());
+    }
+    std::unordered_set<std::string_view> seen;
+    for (const FlatLeaf& leaf : tree_.leaves) {
+      if (!seen.insert(leaf.key).second)
+        fail(Errc::key, "two values have the dotted key {}, which H5 cannot tell apart", quote(leaf.key));
+    }
+    return std::move(tree_);
+  }
+
+ private:
+  TreeSpec visit(const Value& value, const std::string& path, int depth) {
+    if (depth > max_depth) fail(Errc::value, "{} is nested too deeply for H5", quote(path));
+    TreeSpec spec;
+    if (value.is(Value::Kind::dict)) {
+      const Dict& dict = value.as_dict();
+      if (dict.kind != Dict::Kind::counter) {
+        visit_dict(dict, path, depth, spec);
+        return spec;
+      }
+    } else if (value.is(Value::Kind::sequence)) {
+      const Sequence& sequence = value.as_sequence();
+      spec.kind = kind_of(sequence, path);
+      if (spec.kind != Kind::leaf) {
+        spec.maxlen = sequence.maxlen;
+        for (size_t i = 0; i < sequence.items.size(); ++i) {
+          spec.children.push_back(visit(sequence.items[i], join(path, std::to_string(i), depth), depth + 1));
+        }
+        return spec;
+      }
+    }
+    tree_.leaves.push_back({path, value});
+    return spec;
+  }
+
+  void visit_dict(const Dict& dict, const std::string& path, int depth, TreeSpec& spec) {
+    spec.kind = dict.kind == Dict::Kind::ordered ? Kind::ordered : Kind::dict;
+    if (dict.kind == Dict::Kind::defaultdict) {
+      tree_.warnings.push_back(
+          fmt::format("{} is a defaultdict, which H5 cannot load back: written as a dict", quote(path)));
+    }
+    for (const auto& [key, value] : dict.entries()) {
+      using enum Value::Kind;
+      if (!key.is(string) && !key.is(integer) && !key.is(boolean) && !key.is(real) && !key.is(none)) {
+        fail(Errc::value, "{} has a key that is a {}; H5 keeps text, numbers, bools and None as keys",
+             quote(path), key.kind_name());
+      }
+      spec.keys.push_back(key);
+      spec.children.push_back(visit(value, join(path, key_text(key), depth), depth + 1));
+    }
+  }
+
+  [[nodiscard]] Kind kind_of(const Sequence& sequence, const std::string& path) const {
+    using enum Sequence::Kind;
+    switch (sequence.kind) {
+      case list:
+        return Kind::list;
+      case tuple:
+        if (!sequence.type.empty())
+          fail(Errc::unsupported, "{} is a named tuple ({}), which H5 has no form for", quote(path),
+               quote(sequence.type));
+        return Kind::tuple;
+      case set:
+        return sets_are_containers_ ? Kind::set : Kind::leaf;
+      case deque:
+        return sets_are_containers_ ? Kind::deque : Kind::leaf;
+      default:
+        return Kind::leaf;
+    }
+  }
+
+  static std::string join(const std::string& path, const std::string& part, int depth) {
+    return depth == 0 ? part : path + "." + part;
+  }
+
+  bool sets_are_containers_;
+  FlatTree tree_;
+};
+
+}  // namespace
+
+FlatTree flatten(const Value& root, bool sets_are_containers) {
+  return Flattener(sets_are_containers).run(root);
+}
+
+}  // namespace cbk::h5

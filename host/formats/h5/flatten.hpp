@@ -1,0 +1,26 @@
+// A tree as its structure and its leaves with dotted keys, as the H5 formats see it.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "host/formats/h5/tree_spec.hpp"
+
+namespace cbk::h5 {
+
+struct FlatLeaf {
+  std::string key;
+  Value value;
+};
+
+struct FlatTree {
+  TreeSpec spec;
+  std::vector<FlatLeaf> leaves;
+  std::vector<std::string> warnings;
+};
+
+/// `sets_are_containers`: also deques; otherwise both are leaves. Errors: a root that is a leaf, keys that
+/// JSON cannot hold, two leaves with one dotted key, named tuples.
+FlatTree flatten(const Value& root, bool sets_are_containers);
+
+}  // namespace cbk::h5

@@ -1,0 +1,221 @@
+#include "host/formats/h5/writer_v04.hpp"
+
+#include <unordered_map>
+
+#include "host/formats/h5/file_writer.hpp"
+#include "host/formats/h5/flatten.hpp"
+#include "host/formats/h5/text.hpp"
+#include "host/formats/torch/pickler.hpp"
+
+namespace cbk::h5 {
+namespace {
+
+constexpr std::string_view type_attribute = "__H5_TYPE__";
+
+/// Datasets named by percent-encoded keys, all in the root group.
+class DatasetWriter : public FileWriter {
+ protected:
+  using FileWriter::FileWriter;
+
+  enum class Stored { tensor, ndarray, scalar, text, none, object };
+  struct Leaf {
+    std::string name;
+    Stored stored = Stored::none;
+    Plan plan;  // tensor, ndarray
+    Value scalar;
+    std::string text;    // text; object: hex of its pickle
+    size_t same_as = 0;  // this leaf or an earlier one: one dataset with two names
+  };
+
+  static std::string name_of_key(const std::string& key) {
+    if (key.empty() || key == "." || key == "..")
+      fail(Errc::key, "{} cannot be the name of a dataset", quote(key));
+    return percent_encode(key);
+  }
+
+  void add_array(const std::string& key, const TensorLeaf& source) {
+    Leaf leaf;
+    leaf.name = name_of_key(key);
+    leaf.same_as = leaves_.size();
+    const bool is_array =
+        source.role == TensorLeaf::Role::ndarray || source.role == TensorLeaf::Role::np_scalar;
+    leaf.stored = is_array ? Stored::ndarray : Stored::tensor;
+    const auto [first, is_new] = first_.emplace(&source, leaves_.size());
+    // A hard link is read as an ordinary tensor by every loader, and the data is stored once.
+    if (is_new)
+      leaf.plan = plan_dataset(key, leaf.name, source.tensor);
+    else
+      leaf.same_as = first->second;
+    leaves_.push_back(std::move(leaf));
+  }
+
+  Builder::Links build(Builder& builder, HeaderBuilder& /*root*/) override {
+    Builder::Links links;
+    std::vector<uint64_t> addresses;
+    addresses.reserve(leaves_.size());
+    for (size_t i = 0; i < leaves_.size(); ++i) {
+      const Leaf& leaf = leaves_[i];
+      addresses.push_back(leaf.same_as < i ? addresses[leaf.same_as] : add_leaf(builder, leaf));
+      links.emplace(leaf.name, addresses.back());
+    }
+    return links;
+  }
+
+  std::vector<Leaf> leaves_;
+
+ private:
+  uint64_t add_leaf(Builder& builder, const Leaf& leaf) const {
+    switch (leaf.stored) {
+      case Stored::tensor:
+        return add_data(builder, leaf, "TorchTensorH5Type");
+      case Stored::ndarray:
+        return add_data(builder, leaf, "NumpyArrayH5Type");
+      case Stored::scalar:
+        return add_scalar(builder, leaf.scalar);
+      case Stored::text:
+        return add_empty(builder, "StringH5Type", "string_value", leaf.text);
+      case Stored::none:
+        return add_empty(builder, "NoneH5Type", "", "");
+      case Stored::object:
+        return add_empty(builder, "ObjectH5Type", "object_value", leaf.text);
+    }
+    return 0;
+  }
+
+  uint64_t add_data(Builder& builder, const Leaf& leaf, std::string_view type) const {
+    HeaderBuilder header = start_dataset(leaf.plan);
+    builder.add_bool(header, "is_bfloat16", leaf.plan.dtype == DType::bfloat16);
+    builder.add_text(header, type_attribute, type);
+    return builder.add(header.finish());
+  }
+
+  static uint64_t add_scalar(Builder& builder, const Value& value) {
+    std::string data;
+    DType dtype = DType::float64;
+    if (value.is(Value::Kind::boolean)) {
+      dtype = DType::boolean;
+      data = value.as_bool() ? '\1' : '\0';
+    } else if (value.is(Value::Kind::integer)) {
+      dtype = DType::int64;
+      append_le(data, value.as_int());
+    } else {
+      append_le(data, value.as_double());
+    }
+    HeaderBuilder header;
+    header.add(MessageType::dataspace, scalar_dataspace());
+    header.add(MessageType::datatype, encode_datatype(dtype));
+    header.add(MessageType::fill_value, default_fill_value());
+    header.add(MessageType::layout, encode_compact(data));
+    builder.add_text(header, type_attribute, "ScalarH5Type");
+    return builder.add(header.finish());
+  }
+
+  static uint64_t add_empty(Builder& builder, std::string_view type, std::string_view name,
+                            std::string_view text) {
+    HeaderBuilder header = start_empty_dataset(DType::float32);
+    builder.add_text(header, type_attribute, type);
+    if (!name.empty()) builder.add_text(header, name, text);
+    return builder.add(header.finish());
+  }
+
+  std::unordered_map<const TensorLeaf*, size_t> first_;
+};
+
+class WriterV04 final : public DatasetWriter {
+ public:
+  WriterV04(const Value& root, const fs::path& target, const WriteOptions& options)
+      : DatasetWriter(target, options.overwrite), release_(options.framework_version) {
+    const FlatTree tree = flatten(root, false);
+    warnings_ = tree.warnings;
+    spec_ = to_pickle_spec(tree.spec);
+    overhead_ += spec_.size();
+    leaves_.reserve(tree.leaves.size());
+    for (const FlatLeaf& leaf : tree.leaves) {
+      if (leaf.value.is(Value::Kind::tensor))
+        add_array(leaf.key, leaf.value.as_leaf());
+      else
+        add_other(leaf);
+    }
+  }
+
+ private:
+  void add_other(const FlatLeaf& source) {
+    const Value& value = source.value;
+    Leaf leaf;
+    leaf.name = name_of_key(source.key);
+    leaf.same_as = leaves_.size();
+    if (value.is(Value::Kind::boolean) || value.is(Value::Kind::real) || value.is(Value::Kind::integer)) {
+      if (value.is(Value::Kind::integer) && !value.as_integer().fits) {
+        fail(Errc::value, "{} is {}, beyond the 64 bits of H5 0.4 (0.5 has larger ones)", quote(source.key),
+             quote(*value.as_integer().digits, 40));
+      }
+      leaf.stored = Stored::scalar;
+      leaf.scalar = value;
+    } else if (value.is(Value::Kind::string) && value.as_string().find('\0') == std::string::npos) {
+      leaf.stored = Stored::text;
+      leaf.text = value.as_string();
+    } else if (!value.is_none()) {
+      leaf.stored = Stored::object;
+      leaf.text = to_hex(pickle(source));
+    }
+    overhead_ += 500 + leaf.text.size() + 2 * leaf.name.size();
+    leaves_.push_back(std::move(leaf));
+  }
+
+  static std::string pickle(const FlatLeaf& source) {
+    if (source.value.is(Value::Kind::object)) {
+      const std::string& type = source.value.as_object().type;
+      if (type.starts_with("torch.sparse") || type == "torch.quantized" || type == "cerebras.graph_tensor") {
+        fail(Errc::unsupported, "{} is a {}, which H5 0.4 has no form for; make it a dense tensor first",
+             quote(source.key), type);
+      }
+    }
+    return within(quote(source.key), [&] { return torch::dill_pickle(source.value); });
+  }
+
+  Builder::Links build(Builder& builder, HeaderBuilder& root) override {
+    builder.add_text(root, "__spec__", spec_);
+    add_number(root, "__version__", 0.4);
+    if (!release_.empty()) builder.add_text(root, "__cstorch_version__", release_);
+    return DatasetWriter::build(builder, root);
+  }
+
+  std::string release_;
+  std::string spec_;
+};
+
+class FlatWriter final : public DatasetWriter {
+ public:
+  FlatWriter(const Value& root, const fs::path& target, const WriteOptions& options)
+      : DatasetWriter(target, options.overwrite) {
+    if (!root.is(Value::Kind::dict))
+      fail(Errc::value, "a flat H5 file holds named tensors; this is a {}", root.kind_name());
+    for (const auto& [key, value] : root.as_dict().entries()) {
+      if (!key.is(Value::Kind::string) || !value.is(Value::Kind::tensor)) {
+        fail(Errc::value, "a flat H5 file holds named tensors; {} is a {}", quote(key_text(key)),
+             value.kind_name());
+      }
+      TensorLeaf array = value.as_leaf();
+      array.role = TensorLeaf::Role::ndarray;
+      arrays_.push_back(std::make_shared<const TensorLeaf>(std::move(array)));
+      add_array(key.as_string(), *arrays_.back());
+    }
+  }
+
+ private:
+  std::vector<std::shared_ptr<const TensorLeaf>> arrays_;
+};
+
+}  // namespace
+
+std::unique_ptr<Writer> make_writer_v04(const Value& root, const fs::path& target,
+                                        const WriteOptions& options) {
+  return std::make_unique<WriterV04>(root, target, options);
+}
+
+std::unique_ptr<Writer> make_flat_writer(const Value& root, const fs::path& target,
+                                         const WriteOptions& options) {
+  return std::make_unique<FlatWriter>(root, target, options);
+}
+
+}  // namespace cbk::h5

@@ -1,0 +1,13 @@
+// Writes format 0.5.
+#pragma once
+
+#include <memory>
+
+#include "host/checkpoint/writer.hpp"
+
+namespace cbk::h5 {
+
+std::unique_ptr<Writer> make_writer_v05(const Value& root, const fs::path& target,
+                                        const WriteOptions& options);
+
+}  // namespace cbk::h5
