@@ -103,11 +103,8 @@ ExecuteOptions execute_options(const Options& options) {
   return out;
 }
 
-int plan(lua_State* L) {
-  const auto output = self(L);
-  const Options options(L, 2, {"threads", "memory", "sync"});
-  const auto writer = make_writer(output->root, output->target, output->options);
-  const Forecast forecast = cbk::forecast(*writer, execute_options(options));
+/// Pushes what a commit does, as a table that prints well.
+int push_plan(lua_State* L, const Writer& writer, const Forecast& forecast) {
   lua_createtable(L, 0, 6);
   set_integer(L, "bytes_read", forecast.bytes_read);
   set_integer(L, "bytes_written", forecast.bytes_written);
@@ -115,11 +112,18 @@ int plan(lua_State* L) {
   set_integer(L, "tensors", forecast.tensors);
   push_strings(L, forecast.lossy);
   lua_setfield(L, -2, "lossy");
-  push_strings(L, writer->warnings());
+  push_strings(L, writer.warnings());
   lua_setfield(L, -2, "warnings");
   luaL_getmetatable(L, "cbk.Plan");
   lua_setmetatable(L, -2);
   return 1;
+}
+
+int plan(lua_State* L) {
+  const auto output = self(L);
+  const Options options(L, 2, {"threads", "memory", "sync"});
+  const auto writer = make_writer(output->root, output->target, output->options);
+  return push_plan(L, *writer, forecast(*writer, execute_options(options)));
 }
 
 int plan_tostring(lua_State* L) {
@@ -197,8 +201,9 @@ int commit(lua_State* L) {
     };
   }
   const auto writer = make_writer(output->root, output->target, output->options);
+  const Forecast planned = forecast(*writer, execute);
   cbk::execute(*writer, execute);
-  return 0;
+  return push_plan(L, *writer, planned);
 }
 
 int output_tostring(lua_State* L) {

@@ -11,7 +11,7 @@ parser:option("--src-fmt", "its format: hf or cs-X.Y"):count(1)
 parser:option("--tgt-fmt", "the format wanted: hf, cs-X.Y or cs-current"):count(1)
 parser:option("-o --output-dir", "where to write (default: beside the input)")
 parser:option("--converter", "a converter file of your own")
-parser:flag("--overwrite", "replace an existing file")
+cli.options(parser, "overwrite")
 parser:flag("--debug", "accepted for old command lines; see --traceback")
 local args = parser:parse()
 

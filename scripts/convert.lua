@@ -14,15 +14,11 @@ parser:option("-o --output-dir", "where to write (default: beside the inputs)")
 parser:option("--hf-shard-size", "largest size of a Hugging Face shard", "10GB")
 parser:flag("--export-safetensors", "write Hugging Face shards as safetensors")
 parser:flag("--drop-unmatched-keys", "leave out keys that no rule matches, instead of failing")
-parser:flag("--no-progress-bar", "no progress on stderr")
 parser:flag("--debug", "print what becomes of each key")
-parser:option("--seed", "of values that a checkpoint lacks and that are invented", "0"):convert(tonumber)
-parser:flag("--overwrite", "replace existing outputs")
-parser:flag("--dry-run", "print the plan of each key and of the whole; write nothing")
-parser:option("--threads", "worker threads"):convert(tonumber)
-parser:option("--memory", "the memory to stay under, such as 100MB")
+parser:option("--seed", "of values that a checkpoint lacks and that are invented", "0"):convert(cli.whole_number)
 parser:option("--h5-version", "version of a Cerebras H5 output (default: what the target release reads)")
 parser:option("--converter", "a converter file of your own")
+cli.output_options(parser)
 local args = parser:parse()
 
 -- --- what to do
@@ -36,7 +32,7 @@ end
 converters.load(args.converter)
 local checkpoint
 if args.src_fmt == "cs-auto" then
-  checkpoint = cbk.open(args.checkpoint_file)
+  checkpoint = cli.open(args.checkpoint_file, args)
   args.src_fmt = converters.convert.format_of(checkpoint.root)
 end
 local job = converters.job(args.model, args.src_fmt, args.tgt_fmt)
@@ -45,9 +41,9 @@ job.seed, job.drop_unmatched = args.seed, args.drop_unmatched_keys
 local to_hf = job.tgt == "hf"
 local function beside(path) return args.output_dir or cbk.fs.dirname(path) end
 local target = cbk.fs.join(beside(args.checkpoint_file),
-  ("%s_to_%s%s"):format(converters.stem(args.checkpoint_file), job.tgt, to_hf and "" or ".mdl"))
+  ("%s_to_%s%s"):format(converters.stem(args.checkpoint_file, job), job.tgt, to_hf and "" or ".mdl"))
 local config_target = to_hf and cbk.fs.join(target, "config.json")
-  or cbk.fs.join(beside(args.config), ("%s_to_%s.yaml"):format(converters.stem(args.config), job.tgt))
+  or cbk.fs.join(beside(args.config), ("%s_to_%s.yaml"):format(converters.stem(args.config, job), job.tgt))
 if not args.dry_run then
   converters.refuse_existing(target, args.overwrite)
   converters.refuse_existing(config_target, args.overwrite)
@@ -70,34 +66,35 @@ end
 if args.debug or args.dry_run then job.trace = say end
 
 local config = converters.convert.config(job, cbk.config.load(args.config))
-checkpoint = checkpoint or cbk.open(args.checkpoint_file)
+checkpoint = checkpoint or cli.open(args.checkpoint_file, args)
 local root = converters.convert.checkpoint(job, checkpoint.root)
 
 local options = { root = root, overwrite = args.overwrite }
 if to_hf then
-  options.format = args.export_safetensors and "safetensors-sharded" or "torch-sharded"
+  options.format = args.export_safetensors and "safetensors" or "torch"
   options.shard_size = args.hf_shard_size
   options.shard_stem = args.export_safetensors and "model" or "pytorch_model"
   if args.export_safetensors then options.metadata = { format = "pt" } end
   options.companions = { ["config.json"] = cbk.config.dump(config, "json", { indent = 4 }) }
 else
   local release = converters.catalogue.release(job.tgt)
-  options.format = "cerebras-h5"
+  options.format = "h5"
   options.h5_version = args.h5_version or (converters.catalogue.since(release, "2.5") and "0.5" or "0.4")
   options.framework_version = release .. ".0"
+  if cbk.fs.dirname(config_target) == cbk.fs.dirname(target) then
+    options.companions = { [cbk.fs.basename(config_target)] = cbk.config.dump(config, "yaml", { indent = 4, sort = true }) }
+  end
 end
 
 -- --- the output
 
 if args.output_dir and not args.dry_run then cbk.fs.mkdir(args.output_dir) end
 local output = cbk.create(target, options)
-if args.dry_run then
-  print(output:plan { threads = args.threads, memory = args.memory })
+if not cli.commit(output, args) then
   print("Checkpoint would be saved to " .. target)
   print("Config would be saved to " .. config_target)
   return
 end
-output:commit { threads = args.threads, memory = args.memory, progress = not args.no_progress_bar }
-if not to_hf then cbk.config.save(config, config_target, { overwrite = args.overwrite, indent = 4, sort = true }) end
+if not options.companions then cbk.config.save(config, config_target, { overwrite = args.overwrite, indent = 4, sort = true }) end
 print("Checkpoint saved to " .. target)
 print("Config saved to " .. config_target)

@@ -7,7 +7,7 @@ local converters = require "cbk.converters"
 local parser = cli.parser("list", "Lists the models and the formats between which they convert.")
 parser:argument("model", "one model (default: all)"):args "?"
 parser:flag("--hide-notes", "leave out the last column")
-parser:flag("--json", "print JSON")
+cli.options(parser, "json")
 parser:option("--converter", "a converter file of your own")
 local args = parser:parse()
 
@@ -27,7 +27,7 @@ if args.json then
     if args.hide_notes then row.note = nil end
     list[i] = cbk.dict(row)
   end
-  print(cbk.config.dump(list, "json", { indent = 2 }))
+  cli.print_json(list)
 else
   for _, line in ipairs(converters.table_of(rows, args.hide_notes)) do print(line) end
 end

@@ -24,19 +24,6 @@ function actions.split(count)
   end, function(parts) return cbk.cat(parts, 0) end)
 end
 
----Several actions in a row, left to right.
-function actions.chain(...)
-  local list, names = { ... }, {}
-  for i, action in ipairs(list) do names[i] = action.name end
-  return pair(table.concat(names, ", "), function(value, at)
-    for _, action in ipairs(list) do value = action.forward(value, at) end
-    return value
-  end, function(value, at)
-    for i = #list, 1, -1 do value = list[i].backward(value, at) end
-    return value
-  end)
-end
-
 -- --- query, key, value
 
 actions.qkv = {}

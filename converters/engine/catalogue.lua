@@ -85,10 +85,9 @@ end
 
 -- --- models
 
-local families = {}     -- in the order in which they were added: Model
-local by_name = {}      -- model name or alias: { model, zoo name, is alias }
+local by_name = {} -- model name or alias: { Model, name in the Model Zoo }
 
----Adds a family file's models.
+---Adds a family file's models; a name that is there already stays what it is.
 ---@param models Model[]
 ---@param where string
 function catalogue.add(models, where)
@@ -97,9 +96,8 @@ function catalogue.add(models, where)
   end
   for _, model in ipairs(models) do
     if type(model.model) ~= "string" then cbk.fail("converter", ("%s: a model has no field 'model' (its name)"):format(where)) end
-    families[#families + 1] = model
-    by_name[model.model] = { model, model.name or model.model }
-    for alias, zoo_name in pairs(model.aliases or {}) do by_name[alias] = { model, zoo_name, true } end
+    by_name[model.model] = by_name[model.model] or { model, model.name or model.model }
+    for alias, zoo_name in pairs(model.aliases or {}) do by_name[alias] = by_name[alias] or { model, zoo_name } end
   end
 end
 
@@ -251,7 +249,7 @@ function catalogue.nearest(name, names)
   for _, one in ipairs(names) do
     local d = distance(name:lower(), one:lower())
     if one:lower():find(name:lower(), 1, true) then d = math.min(d, 1) end
-    if d <= math.max(2, math.floor(#name / 3)) then scored[#scored + 1] = { d, one } end
+    if d <= math.max(2, math.floor(#name / 3)) then scored[#scored + 1] = { d + #one / 1000, one } end
   end
   table.sort(scored, function(a, b) return a[1] ~= b[1] and a[1] < b[1] or a[1] == b[1] and a[2] < b[2] end)
   local out = {}

@@ -17,7 +17,11 @@ local function is_hf(format) return format == "hf" end
 -- --- configs
 
 local function note_dropped(dropped)
-  if #dropped > 0 then cbk.warn("config fields without a counterpart are left out: " .. keys.named(dropped)) end
+  local named = {}
+  for _, name in ipairs(dropped) do
+    if name ~= "name" then named[#named + 1] = name end -- model.name only says which class reads the config
+  end
+  if #named > 0 then cbk.warn("config fields without a counterpart are left out: " .. keys.named(named)) end
 end
 
 ---The precision field, which stands beside the model in one layout and in it in the other.
@@ -90,14 +94,14 @@ end
 ---@return Dict         the whole new file
 function convert.config(job, config)
   job.configs, job.files = {}, { config }
+  local copies = {}
   for i, step in ipairs(job.path) do
     local one = is_hf(step.src) and config_from_hf or is_hf(step.tgt) and config_to_hf or config_between_releases
-    if step.converter.generic then
-      cbk.warn(("%s -> %s: no tensor changes, only metadata and config do"):format(step.src, step.tgt))
-    end
+    if step.converter.generic then copies[#copies + 1] = step.src .. " -> " .. step.tgt end
     config, job.configs[i] = one(job, step, config)
     job.files[i + 1] = config
   end
+  if #copies > 0 then cbk.warn("no tensor changes, only metadata and config do: " .. table.concat(copies, ", ")) end
   return config
 end
 

@@ -24,9 +24,7 @@ function At:emit(key, value)
   self.run.out[key] = value
 end
 
-function At.fail(_, message, ...)
-  cbk.fail("convert", message:format(...))
-end
+local function fail(message, ...) cbk.fail("convert", message:format(...)) end
 
 ---@class Action   An invertible pair. A side given as a list of keys is a list of tensors here.
 ---@field name string
@@ -67,7 +65,7 @@ local function act(action, direction, value, at)
   local ok, result = pcall(action[direction], value, at)
   if ok then return result end
   local shown = type(value) == "table" and not getmetatable(value) and value[1] or value
-  at:fail("cannot convert key '%s' (%s) with '%s': %s", at.key, describe(shown), action.name,
+  fail("cannot convert key '%s' (%s) with '%s': %s", at.key, describe(shown), action.name,
     type(result) == "table" and result.message or tostring(result))
 end
 
@@ -82,9 +80,7 @@ function Run:write(target, value)
   end
   self.writer[target] = self.at.full_key
   self.out[target] = value
-  if self.trace then
-    self.trace(self.at.full_key, target, self.ending, value)
-  end
+  if self.trace then self.trace(self.at.full_key, target, self.ending, value) end
 end
 
 ---Collects the parts of a tensor that the read side keeps under several keys; nil when it was done or a part is missing.
@@ -109,7 +105,7 @@ function Run:apply(hit, value)
     if self.trace then self.trace(at.full_key, nil, ending, value) end
     return
   end
-  if ending.kind == "refuse" then at:fail("cannot convert key '%s': %s", at.key, ending.why or "it has no counterpart") end
+  if ending.kind == "refuse" then fail("cannot convert key '%s': %s", at.key, ending.why or "it has no counterpart") end
 
   local many_in, many_out = #ending.from > 1 or ending.from_each, #ending.to > 1 or ending.to_each
   if many_in then
@@ -123,7 +119,7 @@ function Run:apply(hit, value)
     if value == nil then return end
   end
   if value == cbk.null and self.no_nulls then
-    at:fail("key '%s' is null in the checkpoint, and the target format has no such value", at.key)
+    fail("key '%s' is null in the checkpoint, and the target format has no such value", at.key)
   end
   if many_out then
     for i, target in ipairs(members(ending.to, ending.to_each, caught, at)) do
@@ -134,7 +130,11 @@ function Run:apply(hit, value)
   end
   for _, extra in ipairs(ending.also) do
     local made = extra[2](at, value)
-    if made ~= nil then self.out[rules.render(extra[1], caught)] = made end
+    if made ~= nil then
+      local target = rules.render(extra[1], caught)
+      self.out[target] = made
+      if self.trace then self.trace(at.full_key, target, ending, made) end
+    end
   end
 end
 

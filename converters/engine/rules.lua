@@ -190,8 +190,12 @@ end
 rules.render = render
 
 local function templates(patterns, places)
-  local out = {}
-  for i, pattern in ipairs(patterns or {}) do out[i] = template(pattern, places) end
+  local out, free = {}, places
+  if patterns.each then -- its letter is counted, whatever the key that was met says
+    free = {}
+    for name, place in pairs(places) do free[name] = name ~= patterns.each.letter and place or nil end
+  end
+  for i, pattern in ipairs(patterns) do out[i] = template(pattern, free) end
   return out
 end
 

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <unistd.h>
+
 #include <cstdio>
 
 namespace cbk::app {
@@ -33,7 +35,8 @@ std::string error_line(std::string_view message) {
 
 void report_error(std::string_view message) {
   std::fflush(stdout);
-  const std::string line = error_line(message) + "\n";
+  std::string line = error_line(message) + "\n";
+  if (::isatty(STDERR_FILENO) != 0) line.insert(0, "\r\x1b[K");  // a progress line may stand there
   std::fwrite(line.data(), 1, line.size(), stderr);
 }
 

@@ -1,8 +1,18 @@
--- Command lines of the bundled scripts: argparse with the exit codes of cbk (usage errors end with 2).
+-- Command lines of cbk's commands: lua-argparse with one style of help, one set of common options, and the exit codes of cbk
+-- (0 done, 1 findings or failure, 2 wrong usage). Results go to stdout; progress and messages to stderr.
 
 local argparse = require "argparse"
+local cbk = require "cbk"
 
 local cli = {}
+
+---Raises a usage error: one line, a hint, exit code 2.
+---@param name string     the command
+---@param message string
+function cli.usage_error(name, message)
+  local text = ("%s: %s; 'cbk %s --help' tells how to call it"):format(name, message, name)
+  error(setmetatable({ code = "usage", message = text, exit_code = 2 }, { __tostring = function() return text end }), 0)
+end
 
 ---A parser for `cbk NAME`. Give it arguments and options as argparse has them, then call `parser:parse()`.
 ---@param name string
@@ -10,22 +20,95 @@ local cli = {}
 ---@param epilog? string
 function cli.parser(name, description, epilog)
   local parser = argparse("cbk " .. name, description, epilog)
+  parser:help_max_width(100):usage_max_width(100)
   parser:add_help "-h --help"
-  function parser:error(message)
-    io.stderr:write(("%s\n\ncbk %s: %s\n"):format(self:get_usage(), name, message))
-    os.exit(2)
+  rawset(parser, "error", function(_, message) cli.usage_error(name, message) end)
+  return parser
+end
+
+local function whole_number(text)
+  local number = tonumber(text)
+  if not number or number % 1 ~= 0 or number < 0 then return nil, ("'%s' is not a whole number"):format(text) end
+  return number
+end
+
+local function size(text)
+  local ok, value = pcall(cbk.parse_size, text)
+  if not ok then return nil, tostring(value) end
+  return value
+end
+
+-- What several commands share, so that it has one name and one meaning everywhere.
+local common = {
+  threads = function(p)
+    p:option("--threads", "worker threads (default: as many as the machine has, at most 4)"):argname("N"):convert(whole_number)
+  end,
+  memory = function(p)
+    p:option("--memory", "memory for blocks in flight, such as 256MiB"):argname("SIZE"):convert(size)
+  end,
+  overwrite = function(p) p:flag("--overwrite", "replace an existing output") end,
+  ["dry-run"] = function(p) p:flag("--dry-run", "say what would be read and written, and write nothing") end,
+  ["no-progress-bar"] = function(p) p:flag("--no-progress-bar", "no progress on stderr") end,
+  quiet = function(p) p:flag("-q --quiet", "neither progress nor warnings") end,
+  json = function(p) p:flag("--json", "the result as JSON") end,
+  sync = function(p) p:flag("--sync", "wait until the output is on the disk") end,
+}
+
+---Adds common options by name.
+---@param parser table
+---@param ... "threads"|"memory"|"overwrite"|"dry-run"|"no-progress-bar"|"quiet"|"json"|"sync"
+function cli.options(parser, ...)
+  for _, name in ipairs { ... } do
+    local add = common[name] or cbk.fail("usage", ("cli.options: there is no common option '%s'"):format(name))
+    add(parser)
   end
   return parser
 end
 
----For `:convert(cli.choice { "a", "b" })`: refuses other words.
-function cli.choice(words)
-  return function(text)
-    for _, word in ipairs(words) do
-      if word == text then return text end
-    end
-    return nil, ("'%s' is not one of %s"):format(text, table.concat(words, ", "))
-  end
+---Adds the options of every command that writes a checkpoint (see `cli.commit`).
+function cli.output_options(parser)
+  return cli.options(parser, "overwrite", "dry-run", "threads", "memory", "sync", "no-progress-bar", "quiet")
 end
+
+---For `:convert(cli.size)`: bytes from "10GB" or "512MiB".
+cli.size = size
+---For `:convert(cli.whole_number)`.
+cli.whole_number = whole_number
+
+---Warnings on stderr, unless --quiet.
+---@param warnings string[]
+---@param args table
+function cli.warn(warnings, args)
+  if args.quiet then return end
+  for _, warning in ipairs(warnings) do cbk.warn(warning) end
+end
+
+---Opens a checkpoint and passes on what its reader warns of.
+---@param path string
+---@param args table
+---@param options? table
+function cli.open(path, args, options)
+  local checkpoint = cbk.open(path, options)
+  cli.warn(checkpoint.warnings, args)
+  return checkpoint
+end
+
+---Commits as the common options say; with --dry-run only prints the plan.
+---@param output Output
+---@param args table
+---@return boolean written
+function cli.commit(output, args)
+  local bounds = { threads = args.threads, memory = args.memory, sync = args.sync }
+  if args.dry_run then
+    print(output:plan(bounds))
+    return false
+  end
+  bounds.progress = not (args.quiet or args.no_progress_bar)
+  cli.warn(output:commit(bounds).warnings, args)
+  return true
+end
+
+---Prints a value as JSON.
+function cli.print_json(value) print(cbk.json(value, { indent = 2 })) end
 
 return cli

@@ -75,10 +75,13 @@ end
 
 -- --- file names
 
----A file's name without its folder and without all trailing extensions that are letters only.
-function converters.stem(path)
+---A file's name without its folder and without all trailing extensions that are letters only. Conversions that only releases
+---up to 2.0 had keep their names too: those releases took off the last extension.
+---@param job Job
+function converters.stem(path, job)
   local name = cbk.fs.basename(path)
   if cbk.fs.is_dir(path) then return name end
+  if job.path[1].converter.earlier == "2.0.3" then return (name:gsub("(.)%.[^.]*$", "%1")) end
   if not name:find "%.%a+$" then return "" end
   while name:find "%.%a+$" do name = name:gsub("%.%a+$", "") end
   return name

@@ -4,7 +4,11 @@
 -- Rules that hold everywhere:
 -- * A position in a Lua table or list counts from 1; a dim or a slice bound of a tensor counts from 0 (negative: from the end).
 -- * Indexing a Dict or a List is always data (`cfg.keys` is the field "keys"); what one does with them are functions of `cbk`.
--- * Errors are raised: tables { code = "shape", message = "…" } with a __tostring. An unknown option names the known ones.
+-- * Errors are raised: tables { code = "shape", message = "…", where = "script.lua:12" } with a __tostring. An unknown option names
+--   the known ones. Codes: usage key value shape dtype format unsupported refused exists io no_space interrupted internal memory.
+-- * Where a tree takes a Lua table, positions 1 to n make a list, names make a dict in sorted order; an empty table is refused
+--   (`cbk.list()` and `cbk.dict()` say which). Numbers without a fraction become ints, others floats.
+-- * The same list, dict or tensor is the same Lua value each time, so `==` is identity and it works as a table key.
 local cbk = {}
 
 ---What a JSON or YAML null, or Python's None, loads as. `cbk.null == cbk.null`; it is true in a condition, so compare.
@@ -20,7 +24,7 @@ cbk.null = nil
 ---@field value any     the plain Lua value where there is one (complex: {re, im}; bytes: a Lua string)
 
 ---@class Dict  An ordered map: `d.key`, `d["a.b"]`, `d[0]` (an int key), `d.key = v`, `d.key = nil`; `#d` entries.
----@class List  `l[1]`, `#l`, `l[#l + 1] = v`; also tuples, sets and deques (`cbk.kind`).
+---@class List  `l[1]`, `#l`, `l[#l + 1] = v`, `l[#l] = nil`; also tuples, sets and deques (`cbk.kind`). Tuples do not change.
 
 ---@class Tensor  A lazy tensor: an expression over bytes on disk. Nothing is read before `tolist`, `item`, `stats`, `ptr`, or a commit.
 ---@field dtype string          "float32", "bfloat16", …
@@ -82,7 +86,7 @@ function Tensor:matmul(other) end
 function Tensor:tolist() end
 ---The one element.
 function Tensor:item() end
----min, max, mean, std, nan, inf, zeros (counts): one pass in blocks.
+---{ min, max, mean, std (n - 1), nan, inf, zeros (counts), numel }: one pass in blocks. Mean and std are those of the finite elements.
 ---@return table
 function Tensor:stats() end
 ---Lower-case hex of the little-endian C-order bytes; refuses more than 16 MiB.
@@ -100,6 +104,10 @@ function Tensor:storage() end
 ---The same bytes seen the same way: tied.
 ---@return boolean
 function Tensor:same(other) end
+---The same data as a parameter, an ndarray, …: a new leaf.
+---@param options { role: string, requires_grad: boolean }
+---@return Tensor
+function Tensor:as(options) end
 
 ---@class Checkpoint
 ---@field root any           the tree; nearly always a Dict
@@ -125,12 +133,14 @@ function Checkpoint:close() end
 ---@return Checkpoint
 function cbk.open(path, options) end
 
----@class Output   `out["model.x"] = tensor` sets by dotted path only if `out` was made without `root`; `out.root` is the tree.
+---@class Output   `out["model.x"] = tensor` sets one key of the tree's root (dots are a part of it); `out.root` is the tree.
 ---@field root Dict
+---@field path string
 local Output = {}
 ---What a commit would do: { bytes_read, bytes_written, peak_memory, tensors, lossy = {keys}, warnings = {…} }; prints well.
 function Output:plan(options) end
 ---Streams everything and makes the target visible, whole or not at all.
+---`progress`: true for the standard display on stderr, or a function of { done, total, seconds, key }. Returns the plan.
 ---@param options? { threads: integer, memory: integer|string, sync: boolean, progress: boolean|fun(p: table) }
 function Output:commit(options) end
 
@@ -141,13 +151,19 @@ function Output:commit(options) end
 function cbk.create(path, options) end
 
 -- --- trees
----@param from? table|Dict  entries to copy; a Lua table's keys are sorted
+---@param from? table|Dict  entries to copy; a list of {key, value} pairs keeps its order, the keys of any other table are sorted
+---@param kind? "dict"|"ordereddict"
 ---@return Dict
-function cbk.dict(from) end
+function cbk.dict(from, kind) end
 ---@return List
 function cbk.list(from) end
----Iterates a Dict (key, value), a List or a plain table, in order.
+---Iterates a Dict (key, value), a List or a plain table, in order. The loop may change the container.
 function cbk.items(container) end
+---@param position integer
+function cbk.insert(list, position, value) end
+---The item, taken out (the last one by default).
+---@param position? integer
+function cbk.remove(list, position) end
 ---@return any[]
 function cbk.keys(dict) end
 ---A shallow copy; `cbk.deep_copy` copies containers all the way down (tensors are shared).
@@ -160,19 +176,33 @@ function cbk.kind(value, key) end
 function cbk.raw(container, key) end
 ---@return Value
 function cbk.float(number) end
+---An int of any size, from a number, an int64 or decimal text.
+---@return Value
+function cbk.int(number) end
+---@return Value
+function cbk.complex(re, im) end
+---The number as a Lua number, or an error where that would round (int64 beyond 2^53).
+---@return number
+function cbk.exact(number) end
 ---@return Value
 function cbk.bytes(text) end
----@return Value
+---@return List
 function cbk.tuple(from) end
+---@return List
+function cbk.set(from) end
 ---Value at a dotted path below a tree, or nil.
 function cbk.find(tree, path) end
 ---Plain Lua tables all the way down (order is lost).
 function cbk.totable(tree) end
----Equal by content.
+---Equal by content (tensors: the same bytes seen the same way).
 function cbk.equal(a, b) end
+---Iterates over the leaves of any tree, as Checkpoint:leaves does: dotted key, value.
+function cbk.leaves(tree, pattern) end
+---@return fun(): string, Tensor
+function cbk.tensors(tree, pattern) end
 
 -- --- tensors
----@param list any   nested lists, or a flat list with `shape`
+---@param list any   nested lists, or a flat list with `shape` (complex elements: {re, im} in a flat list)
 ---@param options? { dtype: string, shape: integer[] }   float32 by default
 ---@return Tensor
 function cbk.tensor(list, options) end
@@ -189,6 +219,9 @@ function cbk.tril(shape, options) end
 function cbk.cat(tensors, dim) end
 ---@return Tensor
 function cbk.stack(tensors, dim) end
+---{ name, size (bytes), floating, integer } of a dtype by any of its names.
+---@param name string
+function cbk.dtype(name) end
 
 -- --- configs: cbk.config
 cbk.config = {}
@@ -201,6 +234,10 @@ function cbk.config.save(tree, path, options) end
 function cbk.config.parse(text, format) end
 ---@return string
 function cbk.config.dump(tree, format, options) end
+---JSON in one line, or indented; `python`: NaN and Infinity as Python writes them; `ascii`: escapes beyond ASCII.
+---@param options? { indent: integer, python: boolean, ascii: boolean }
+---@return string
+function cbk.json(value, options) end
 
 -- --- files: cbk.fs
 cbk.fs = {}
@@ -215,6 +252,8 @@ function cbk.fs.join(...) end
 function cbk.fs.basename(path) end
 function cbk.fs.dirname(path) end
 function cbk.fs.absolute(path) end
+function cbk.fs.remove(path, options) end -- { recursive }; what is not there is fine
+function cbk.fs.temp_dir() end            -- a new empty folder
 
 -- --- formats at their own level: cbk.h5, cbk.pickle, cbk.safetensors (see bindings/bind_h5.cpp, …)
 cbk.h5 = {}
@@ -229,14 +268,36 @@ cbk.safetensors = {}
 ---{ metadata = {…}, tensors = { {name, dtype, shape, begin, stop}, … } in the order of the file }
 function cbk.safetensors.inspect(path) end
 
+-- --- the terminal: cbk.terminal
+cbk.terminal = {}
+---@param stream? "stdin"|"stdout"|"stderr"
+function cbk.terminal.is_tty(stream) end
+---Columns, or nil where there is no terminal.
+function cbk.terminal.width(stream) end
+
+-- --- Lua parts, loaded when first used
+-- cbk.inspect (print, text), cbk.cli (command lines), cbk.progress, cbk.natural (sort), cbk.fold (like keys on one line)
+
 -- --- the rest
+---`cbk.glob(pattern, text)` tells whether the whole text matches; `cbk.glob(pattern)` gives the function that does.
+---Patterns: * (dots too) ? [a-z] [!a-z] {a,b}; a backslash takes the next character literally.
+---@param pattern string
+---@param text? string
+function cbk.glob(pattern, text) end
+---Those of `names` that look most like `name`, nearest first.
+---@param limit? integer  3 by default
+---@return string[]
+function cbk.nearest(name, names, limit) end
+---Untrusted text for a message: in quotes, control characters escaped, cut at `limit` bytes (120).
+function cbk.quote(text, limit) end
 ---Bytes from "10GB" / "512MiB".
 function cbk.parse_size(text) end
 function cbk.format_size(bytes) end
 ---Prints a warning line on stderr ("warning: …").
 function cbk.warn(message) end
----{ code, message } raised; `level` as in error().
+---Raises { code, message }.
 function cbk.fail(code, message) end
+---The version of the program, "0.1.0".
 cbk.version = ""
 
 return cbk

@@ -1,0 +1,98 @@
+-- Folding long lists of keys: what differs in nothing but its layer number becomes one line, "layers.{0..31}.weight".
+
+local fold = {}
+
+--- "a.0.b.12" → "a.{}.b.{}", { 0, 12 }. Only whole dot-separated parts count as numbers.
+local function template_of(path)
+  local numbers = {}
+  local template = ("." .. path .. "."):gsub("%.(%d+)%f[.]", function(digits)
+    if #digits > 9 or (#digits > 1 and digits:sub(1, 1) == "0") then return nil end
+    numbers[#numbers + 1] = tonumber(digits)
+    return ".{}"
+  end)
+  return template:sub(2, -2), numbers
+end
+
+--- Sorted distinct numbers at `position` of all members.
+local function distinct(members, position)
+  local seen, list = {}, {}
+  for _, member in ipairs(members) do
+    local number = member.numbers[position]
+    if not seen[number] then
+      seen[number] = true
+      list[#list + 1] = number
+    end
+  end
+  table.sort(list)
+  return list
+end
+
+--- { 0, 1, 2, 5 } → "{0..2,5}"
+local function range_text(numbers)
+  if #numbers == 1 then return tostring(numbers[1]) end
+  local parts, first = {}, 1
+  for i = 1, #numbers do
+    if numbers[i + 1] ~= numbers[i] + 1 then
+      local a, b = numbers[first], numbers[i]
+      parts[#parts + 1] = a == b and tostring(a) or b == a + 1 and a .. "," .. b or a .. ".." .. b
+      first = i + 1
+    end
+  end
+  return "{" .. table.concat(parts, ",") .. "}"
+end
+
+--- One name for all members, or nil when their numbers are not the full product of what occurs at each position.
+local function common_name(template, members)
+  local position, count = 0, 1
+  local name = template:gsub("{}", function()
+    position = position + 1
+    local numbers = distinct(members, position)
+    count = count * #numbers
+    return range_text(numbers)
+  end)
+  return count == #members and name or nil
+end
+
+--- Splits a group that has no common name by its first number that varies.
+local function emit(template, members, position, out)
+  local name = common_name(template, members)
+  if name then
+    out[#out + 1] = { name = name, members = members, first = members[1].order }
+    return
+  end
+  while #distinct(members, position) == 1 do position = position + 1 end
+  local parts, order = {}, {}
+  for _, member in ipairs(members) do
+    local number = member.numbers[position]
+    if not parts[number] then
+      parts[number] = {}
+      order[#order + 1] = number
+    end
+    table.insert(parts[number], member)
+  end
+  for _, number in ipairs(order) do emit(template, parts[number], position + 1, out) end
+end
+
+---Groups entries that are alike. Entries keep their order; a group stands where its first member stood.
+---@param entries { path: string, signature: string }[]  only equal signatures are folded together
+---@return { name: string, members: { entry: table, numbers: integer[] }[] }[]
+function fold.groups(entries)
+  local groups, order = {}, {}
+  for i, entry in ipairs(entries) do
+    local template, numbers = template_of(entry.path)
+    local id = template .. "\0" .. (entry.signature or "")
+    local group = groups[id]
+    if not group then
+      group = { template = template, members = {} }
+      groups[id] = group
+      order[#order + 1] = group
+    end
+    table.insert(group.members, { entry = entry, numbers = numbers, order = i })
+  end
+  local out = {}
+  for _, group in ipairs(order) do emit(group.template, group.members, 1, out) end
+  table.sort(out, function(a, b) return a.first < b.first end)
+  return out
+end
+
+return fold

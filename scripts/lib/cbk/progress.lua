@@ -1,0 +1,67 @@
+-- The progress of a commit on stderr: a line that is drawn again on a terminal, otherwise a plain line every few seconds.
+
+local cbk = require "cbk"
+
+local progress = {}
+
+local PLAIN_SECONDS = 5 -- between lines where there is no terminal
+local DRAW_SECONDS = 0.1
+
+---"1:05", "2:03:04"
+---@param seconds number
+function progress.format_time(seconds)
+  seconds = math.ceil(seconds)
+  local minutes = math.floor(seconds / 60)
+  if minutes < 60 then return ("%d:%02d"):format(minutes, seconds % 60) end
+  return ("%d:%02d:%02d"):format(math.floor(minutes / 60), minutes % 60, seconds % 60)
+end
+
+--- The last characters of a long key tell more than the first ones.
+local function shortened(key, width)
+  if #key <= width then return key end
+  if width < 8 then return "" end
+  local tail = key:sub(-(width - 1)):gsub("^[\128-\191]+", "") -- no half characters
+  return "…" .. tail
+end
+
+---One line about a state of progress, at most `width` columns.
+---@param p { done: integer, total: integer, seconds: number, key: string }
+---@param width integer
+function progress.line(p, width)
+  local percent = p.total > 0 and math.floor(100 * p.done / p.total) or 100
+  local rate = p.seconds > 0 and math.floor(p.done / p.seconds) or 0
+  local text = ("%3d%%  %s of %s"):format(percent, cbk.format_size(p.done), cbk.format_size(p.total))
+  if rate > 0 then
+    text = ("%s  %s/s  %s left"):format(text, cbk.format_size(rate), progress.format_time((p.total - p.done) / rate))
+  end
+  local key = shortened(p.key, width - #text - 2)
+  return key == "" and text or text .. "  " .. key
+end
+
+local function draw_on_terminal()
+  local last = -1
+  return function(p)
+    local finished = p.done >= p.total
+    if not finished and p.seconds - last < DRAW_SECONDS then return end
+    last = p.seconds
+    io.stderr:write("\r\27[K")
+    if not finished then io.stderr:write(progress.line(p, (cbk.terminal.width "stderr" or 80) - 1)) end
+    io.stderr:flush()
+  end
+end
+
+local function print_lines()
+  local last = 0
+  return function(p)
+    if p.seconds - last < PLAIN_SECONDS then return end
+    last = p.seconds
+    io.stderr:write(progress.line(p, 120), "\n")
+  end
+end
+
+---A function for `commit{ progress = … }`.
+function progress.display()
+  return cbk.terminal.is_tty "stderr" and draw_on_terminal() or print_lines()
+end
+
+return progress

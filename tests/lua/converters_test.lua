@@ -1,0 +1,316 @@
+-- The converter engine on small models that are made here: both directions, errors, chains, and the README's example.
+
+local cbk = require "cbk"
+local converters = require "cbk.converters"
+local catalogue, convert = converters.catalogue, converters.convert
+local rules = require "converters.engine.rules"
+local fields = require "converters.engine.fields"
+local keys = require "converters.engine.keys"
+local mup = require "converters.engine.mup"
+local harness = require "harness"
+
+local describe, it = harness.describe, harness.it
+
+local here = debug.getinfo(1, "S").source:match "^@(.*)tests/lua/" or ""
+converters.load()
+
+local function same(a, b, what)
+  if cbk.equal(a, b) then return end
+  error(("%s: %s is not %s"):format(what or "value", cbk.config.dump(a, "json"), cbk.config.dump(b, "json")), 2)
+end
+
+local function fails(part, f, ...)
+  local ok, why = pcall(f, ...)
+  if ok then error("should have failed with '" .. part .. "'", 2) end
+  local text = tostring(type(why) == "table" and why.message or why)
+  if not text:find(part, 1, true) then error(("'%s' does not say '%s'"):format(text, part), 2) end
+end
+
+local function job(model, src, tgt, options)
+  local found, zoo_name = catalogue.find(model)
+  local out = { model = found, zoo_name = zoo_name, path = catalogue.path(found, catalogue.resolve(src), catalogue.resolve(tgt)), seed = 1 }
+  for key, value in pairs(options or {}) do out[key] = value end
+  return out
+end
+
+local function counted(shape, from)
+  local n, list = 1, {}
+  for _, extent in ipairs(shape) do n = n * extent end
+  for i = 1, n do list[i] = from + i end
+  return cbk.tensor(list, { shape = shape, dtype = "float32" })
+end
+
+local gpt2_config = cbk.dict {
+  model_type = "gpt2", n_embd = 4, n_head = 2, n_layer = 1, n_positions = 3, vocab_size = 5, activation_function = "gelu_new",
+  attn_pdrop = 0.5, embd_pdrop = 0.5, resid_pdrop = 0.5, layer_norm_epsilon = 1e-5, initializer_range = 0.02,
+}
+
+local function gpt2_checkpoint()
+  local out, at = cbk.dict(), 0
+  local function add(key, ...)
+    out[key] = counted({ ... }, at)
+    at = at + 1000
+  end
+  add("transformer.wte.weight", 5, 4)
+  add("transformer.wpe.weight", 3, 4)
+  local layer = "transformer.h.0."
+  for _, name in ipairs { "ln_1", "ln_2" } do
+    add(layer .. name .. ".weight", 4)
+    add(layer .. name .. ".bias", 4)
+  end
+  local shapes = { ["attn.c_attn"] = { 4, 12 }, ["attn.c_proj"] = { 4, 4 }, ["mlp.c_fc"] = { 4, 16 }, ["mlp.c_proj"] = { 16, 4 } }
+  for name, shape in pairs(shapes) do
+    add(layer .. name .. ".weight", unpack(shape))
+    add(layer .. name .. ".bias", shape[2])
+  end
+  add("transformer.ln_f.weight", 4)
+  add("transformer.ln_f.bias", 4)
+  add("lm_head.weight", 5, 4)
+  return out
+end
+
+local function equal_tensors(want, got)
+  for key, tensor in cbk.items(want) do
+    assert(got[key] ~= nil, key .. " is missing")
+    same(got[key]:tolist(), tensor:tolist(), key)
+  end
+end
+
+local function run(set, side, source, options)
+  return keys.convert(rules.keys(set), side, cbk.dict(source), options or {})
+end
+
+describe("Converters: patterns", function()
+  it("first match wins and captures are carried", function()
+    local set = rules.keys {
+      { "a.0.w", "first" },
+      { "a.N.{w,b}", "second.N.{w,b}" },
+      { "a.*", "third.*" },
+      { "[model.]x", "[model.]y" },
+    }
+    local tree = rules.compile(set, "left")
+    local function target(key)
+      local hit = rules.match(tree, key)[1]
+      return hit and rules.render(hit.ending.to[1], hit.caught)
+    end
+    assert(target "a.0.w" == "first")
+    assert(target "a.12.w" == "second.12.w")
+    assert(target "a.12.b" == "second.12.b")
+    assert(target "a.12.c.d" == "third.12.c.d")
+    assert(target "model.x" == "model.y" and target "x" == "y")
+    assert(target "b" == nil and target "a" == nil and target "a.0.w.z" == "third.0.w.z")
+  end)
+
+  it("a rule table runs backwards", function()
+    local set = rules.keys { { "h.N", "layers.N", rules.keys { { "ln.{weight,bias}", "norm.{weight,bias}" } } } }
+    local hit = rules.match(rules.compile(set, "right"), "layers.3.norm.bias")[1]
+    assert(rules.render(hit.ending.to[1], hit.caught) == "h.3.ln.bias")
+  end)
+
+  it("two sources for one target are an error", function()
+    local t = counted({ 2 }, 0)
+    fails("both become 'c'", run, { { "a", "c" }, { "b", "c" } }, "left", { a = t, b = t })
+  end)
+
+  it("missing parts are named", function()
+    local split = require("converters.engine.actions").split(2)
+    fails("k (its partner is q)", run, { { "qk", { "q", "k" }, split } }, "right", { q = counted({ 2 }, 0) })
+  end)
+
+  it("one tensor may be made of a key per expert", function()
+    local stack = {
+      name = "experts",
+      forward = function(parts) return cbk.stack(parts, 1) end,
+      backward = function(t)
+        local parts = {}
+        for i = 1, t:shape()[2] do parts[i] = t:select(1, i - 1) end
+        return parts
+      end,
+    }
+    local count = function(at) return at.right.experts end
+    local set = { { rules.each("h.N.experts.E.w", "E", count), "layers.N.expert_weights", stack } }
+    local options = { right = { experts = 2 }, left = {} }
+    local source = { ["h.3.experts.0.w"] = counted({ 2, 2 }, 0), ["h.3.experts.1.w"] = counted({ 2, 2 }, 9) }
+    local there = run(set, "left", source, options)
+    same(there["layers.3.expert_weights"]:shape(), { 2, 2, 2 })
+    equal_tensors(cbk.dict(source), (run(set, "right", there, options)))
+  end)
+
+  it("a rule may depend on the config", function()
+    local set = { { "ln_attn", "norm1", when = function(at) return at.left.new == true end }, { "input_layernorm", "norm1" } }
+    local source = { norm1 = counted({ 2 }, 0) }
+    assert(run(set, "right", source, { left = { new = true } }).ln_attn ~= nil)
+    assert(run(set, "right", source, { left = {} }).input_layernorm ~= nil)
+  end)
+
+  it("twenty thousand keys are quick", function()
+    local set = rules.compile(catalogue.find("llama")[3].keys, "left")
+    local started = os.clock()
+    for i = 1, 20000 do rules.match(set, ("model.layers.%d.self_attn.q_proj.weight"):format(i % 80)) end
+    assert(os.clock() - started < 0.5)
+  end)
+end)
+
+describe("Converters: configs", function()
+  it("numbers keep their spelling", function()
+    local hf = cbk.config.parse('{"model_type": "gpt2", "n_embd": 4, "layer_norm_epsilon": 1e-05, "attn_pdrop": 0.0}', "json")
+    local out = convert.config(job("gpt2", "hf", "cs-2.4"), hf)
+    local text = cbk.config.dump(out, "json")
+    assert(text:find("1e-05", 1, true) and text:find('"attention_dropout_rate": 0.0', 1, true), text)
+    assert(out.model.filter_size == 16 and out.model.name == "gpt2")
+  end)
+
+  it("what a config cannot say is named", function()
+    local config = cbk.dict { model = cbk.dict { norm_type = "rmsnorm", dropout_rate = 0.1 } }
+    fails("norm_type=rmsnorm: only layernorm", convert.config, job("gpt2", "cs-2.3", "hf"), config)
+    fails("should not appear", convert.config, job("gpt2", "hf", "cs-2.3"), cbk.dict { norm_first = true })
+    local llama = cbk.dict { num_key_value_heads = 3, num_attention_heads = 4 }
+    fails("num_key_value_heads=3", convert.config, job("llama", "hf", "cs-2.3"), llama)
+  end)
+
+  it("both layouts are read", function()
+    local model = { dropout_rate = 0.1, hidden_size = 4 }
+    local legacy = convert.config(job("gpt2", "cs-2.4", "hf"), cbk.dict { model = cbk.dict(model) })
+    local init = cbk.dict { model = cbk.dict(model) }
+    local trainer = convert.config(job("gpt2", "cs-2.4", "hf"), cbk.dict { trainer = cbk.dict { init = init } })
+    same(legacy, trainer)
+  end)
+
+  it("incomplete mup is refused", function()
+    fails("scale_qk_dot_by_d", mup.style, cbk.dict { output_logits_scale = 0.5 })
+    assert(mup.style(cbk.dict { mup_base_hidden_size = 4 }) == "2.3")
+    assert(mup.style(cbk.dict { embeddings_scale = 4 }) == nil)
+  end)
+end)
+
+describe("Converters: checkpoints, there and back", function()
+  it("gpt2 there and back", function()
+    local there = job("gpt2", "hf", "cs-2.3")
+    local config = convert.config(there, gpt2_config)
+    local hf = gpt2_checkpoint()
+    local cs = convert.checkpoint(there, hf)
+    assert(cs.model["ln_f.weight"] ~= nil and cs.model["transformer_decoder.layers.0.self_attn.proj_q_dense_layer.bias"] ~= nil)
+    local q = cs.model["transformer_decoder.layers.0.self_attn.proj_q_dense_layer.weight"]:tolist()
+    assert(q[1][2] == hf["transformer.h.0.attn.c_attn.weight"]:tolist()[2][1])
+    local back = job("gpt2", "cs-2.3", "hf")
+    convert.config(back, config)
+    local again = convert.checkpoint(back, cs)
+    equal_tensors(hf, again)
+    same(again["transformer.h.0.attn.bias"]:shape(), { 1, 1, 3, 3 })
+    assert(again["transformer.h.0.attn.masked_bias"]:item() == -10000)
+  end)
+
+  it("rotary rows are interleaved with grouped keys", function()
+    local config = cbk.dict {
+      hidden_size = 16, num_attention_heads = 4, num_key_value_heads = 2, num_hidden_layers = 1, model_type = "llama",
+    }
+    local prefix = "model.layers.0.self_attn."
+    local hf = cbk.dict { [prefix .. "q_proj.weight"] = counted({ 16, 16 }, 0), [prefix .. "k_proj.weight"] = counted({ 8, 16 }, 0) }
+    local there = job("llama", "hf", "cs-2.5")
+    local cs_config = convert.config(there, config)
+    assert(cs_config.model.attention_module == "multiquery_attention" and cs_config.model.rotary_dim == 4)
+    local cs = convert.checkpoint(there, hf)
+    local k = cs.model["transformer_decoder.layers.0.self_attn.proj_k_dense_layer.weight"]:tolist()
+    local rows = {}
+    for i, row in ipairs(k) do rows[i] = (row[1] - 1) / 16 end
+    same(rows, { 0, 2, 1, 3, 4, 6, 5, 7 })
+    local back = job("llama", "cs-2.5", "hf")
+    convert.config(back, cs_config)
+    equal_tensors(hf, convert.checkpoint(back, cs))
+  end)
+
+  it("unmatched keys are named or dropped", function()
+    local hf = gpt2_checkpoint()
+    hf["transformer.h.0.stranger"] = counted({ 1 }, 0)
+    local strict = job("gpt2", "hf", "cs-2.3")
+    convert.config(strict, gpt2_config)
+    fails("transformer.h.0.stranger", convert.checkpoint, strict, hf)
+    local lenient = job("gpt2", "hf", "cs-2.3", { drop_unmatched = true })
+    convert.config(lenient, gpt2_config)
+    assert(convert.checkpoint(lenient, hf).model["transformer_decoder.norm.weight"] ~= nil)
+  end)
+
+  it("mup is folded on the way to hugging face", function()
+    local model = cbk.dict {
+      hidden_size = 4, num_heads = 1, num_hidden_layers = 1, dropout_rate = 0.1, max_position_embeddings = 3, mup_base_hidden_size = 2,
+      embeddings_scale = 10,
+    }
+    local one = job("gpt2", "cs-2.3", "hf")
+    local config = convert.config(one, cbk.dict { model = model })
+    assert(config.tie_word_embeddings == false)
+    local weights = cbk.dict {
+      ["embedding_layer.word_embeddings.weight"] = counted({ 1, 2 }, 0), ["model.lm_head.weight"] = counted({ 1, 2 }, 1),
+    }
+    local out = convert.checkpoint(one, cbk.dict { model = weights })
+    same(out["transformer.wte.weight"]:tolist(), { { 10, 20 } })
+    same(out["lm_head.weight"]:tolist(), { { 1, 1.5 } })
+  end)
+end)
+
+describe("Converters: releases", function()
+  it("chains equal their steps", function()
+    local model = cbk.dict { hidden_size = 4, num_heads = 1, num_hidden_layers = 1, use_rms_norm = false }
+    local config = cbk.dict { model = model, runconfig = cbk.dict { keep_checkpoint_max = 3, seed = 1 } }
+    local weights = cbk.dict {
+      ["model.embedding_layer.word_embeddings.weight"] = counted({ 2, 4 }, 0), ["model.lm_head.weight"] = cbk.null,
+      ["model.embedding_layer.position_embeddings.weight"] = counted({ 2, 4 }, 9),
+    }
+    local root = cbk.dict { model = weights, global_step = 7 }
+    local chain = job("gpt2", "cs-1.8", "cs-2.5")
+    local chain_config = convert.config(chain, config)
+    local chain_root = convert.checkpoint(chain, root)
+    local step_config, step_root = config, root
+    for _, step in ipairs(chain.path) do
+      local one = job("gpt2", step.src, step.tgt)
+      step_config = convert.config(one, step_config)
+      step_root = convert.checkpoint(one, step_root)
+    end
+    same(chain_config, step_config)
+    equal_tensors(step_root.model, chain_root.model)
+    same(chain_root.__metadata__, step_root.__metadata__)
+    assert(#chain_root.__metadata__ == #chain.path and chain_root.global_step == 7)
+    assert(chain_root.model["model.embedding_layer.position_embeddings.embed.weight"] ~= nil)
+    same(chain_root.model["model.lm_head.weight"]:tolist(), weights["model.embedding_layer.word_embeddings.weight"]:tolist())
+  end)
+
+  it("formats and names", function()
+    same(catalogue.formats "cs-1.8, cs-2.0 .. cs-2.2", { "cs-1.8", "cs-2.0", "cs-2.1", "cs-2.2" })
+    assert(catalogue.resolve "cs-2.10" == "cs-2.9" and catalogue.resolve "cs-current" == "cs-2.9")
+    local gpt2 = catalogue.find "gpt2"
+    assert(catalogue.path(gpt2, "hf", "cs-1.6") == nil and #catalogue.path(gpt2, "cs-2.2", "cs-2.9") == 1)
+    assert(select(2, catalogue.find "code-llama-headless") == "llama")
+    same(catalogue.nearest("lama", catalogue.names())[1], "llama")
+  end)
+
+  it("a checkpoint tells its release", function()
+    local root = cbk.dict { __metadata__ = cbk.list { cbk.dict { version = "2.0.1" }, cbk.dict { version = "2.4.0" } } }
+    assert(convert.format_of(root) == "cs-2.4")
+    fails("cs-auto", convert.format_of, cbk.dict())
+  end)
+end)
+
+describe("Converters: the README", function()
+  it("the example of the readme works", function()
+    local code = cbk.fs.read(here .. "converters/README.md"):match "```lua\n(.-)```"
+    local models = assert(loadstring(code, "README.md"))()
+    local model = models[1]
+    local one = { model = model, zoo_name = model.model, path = catalogue.path(model, "hf", "cs-2.4"), seed = 0 }
+    local config = convert.config(one, cbk.dict { width = 2, depth = 1 })
+    same(config, cbk.dict { model = cbk.dict { hidden_size = 2, num_hidden_layers = 1, norm_type = "layernorm", name = "tiny" } })
+    local hf = cbk.dict {
+      ["embed.weight"] = counted({ 3, 2 }, 0), ["blocks.0.attn.qkv.weight"] = counted({ 6, 2 }, 0),
+      ["blocks.0.attn.out.weight"] = counted({ 2, 2 }, 0), ["blocks.0.norm.weight"] = counted({ 2 }, 0),
+    }
+    local cs = convert.checkpoint(one, hf)
+    same(cs.model["transformer_decoder.layers.0.self_attn.proj_v_dense_layer.weight"]:tolist(), { { 9, 10 }, { 11, 12 } })
+    local back = { model = model, zoo_name = model.model, path = catalogue.path(model, "cs-2.4", "hf"), seed = 0 }
+    convert.config(back, config)
+    equal_tensors(hf, convert.checkpoint(back, cs))
+  end)
+
+  it("defaults do not reach the input", function()
+    local from = cbk.dict { a = 1 }
+    fields.convert({ config = fields.config { { "*" } }, before = { left = { b = 2 } } }, "left", from)
+    assert(from.b == nil)
+  end)
+end)

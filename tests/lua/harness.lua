@@ -1,0 +1,141 @@
+-- A small test harness: describe / it, equality with the first difference, raises, temporary folders.
+-- Every test runs twice, compiled and interpreted (jit.off), each with a full garbage collection behind it, which is
+-- where mistakes of ownership in the bindings show.
+
+local cbk = require "cbk"
+
+local harness = {}
+
+local suites, current = {}, nil
+local temporary = {}
+
+---@param name string
+---@param body fun()
+function harness.describe(name, body)
+  current = { name = name, tests = {} }
+  suites[#suites + 1] = current
+  body()
+end
+
+---@param name string
+---@param body fun()
+function harness.it(name, body)
+  table.insert(current.tests, { name = name, body = body })
+end
+
+-- --- comparisons
+
+local function is_container(value)
+  if type(value) == "table" then return getmetatable(value) == nil end
+  local kind = type(value) == "userdata" and cbk.kind(value)
+  return kind and (kind:find "dict" or kind == "list" or kind == "tuple" or kind == "set") and true or false
+end
+
+local function shown(value)
+  return type(value) == "string" and ("%q"):format(value) or tostring(value)
+end
+
+--- Where and how two values differ first; nil when they are equal. A Dict equals a table with the same content.
+local function difference(actual, expected, place)
+  if is_container(actual) and is_container(expected) then
+    local seen = {}
+    for key, value in cbk.items(expected) do
+      seen[key] = true
+      local inner = difference(actual[key], value, place .. "[" .. shown(key) .. "]")
+      if inner then return inner end
+    end
+    for key, value in cbk.items(actual) do
+      if not seen[key] then return ("%s[%s] is %s, expected nothing"):format(place, shown(key), shown(value)) end
+    end
+    return nil
+  end
+  local both_nan = actual ~= actual and expected ~= expected
+  if actual == expected or both_nan then return nil end
+  if type(actual) == "userdata" and type(expected) == "userdata" and cbk.equal(actual, expected) then return nil end
+  return ("%s is %s, expected %s"):format(place, shown(actual), shown(expected))
+end
+
+---Fails with the first difference.
+function harness.equal(actual, expected, what)
+  local text = difference(actual, expected, what or "value")
+  if text then error(text, 2) end
+end
+
+---Numbers that differ by at most `tolerance`.
+function harness.near(actual, expected, tolerance)
+  local distance = math.abs(actual - expected)
+  if distance ~= distance or distance > tolerance then
+    error(("%s is not within %s of %s"):format(actual, tolerance, expected), 2)
+  end
+end
+
+function harness.is_true(value, what)
+  if not value then error((what or "value") .. " is " .. shown(value), 2) end
+end
+
+---Runs `body`, which must raise an error whose message contains `text` (plain), and whose code is `code` when that is given.
+---@param text string
+---@param body fun()
+---@param code? string
+function harness.raises(text, body, code)
+  local ok, problem = pcall(body)
+  if ok then error(("no error; expected one with %q"):format(text), 2) end
+  local message = tostring(problem)
+  if not message:find(text, 1, true) then error(("the error is %q, expected one with %q"):format(message, text), 2) end
+  if code and (type(problem) ~= "table" or problem.code ~= code) then
+    error(("the code of the error %q is %s, expected %s"):format(message, type(problem) == "table" and problem.code or "none", code), 2)
+  end
+end
+
+---A new folder, removed after the test.
+function harness.temp_dir()
+  local path = cbk.fs.temp_dir()
+  temporary[#temporary + 1] = path
+  return path
+end
+
+-- --- running
+
+local function run_once(test)
+  local ok, problem = xpcall(test.body, function(problem)
+    local place = type(problem) == "table" and problem.where and (" (" .. problem.where .. ")") or ""
+    return tostring(problem) .. place
+  end)
+  for _, path in ipairs(temporary) do cbk.fs.remove(path, { recursive = true }) end
+  temporary = {}
+  collectgarbage()
+  collectgarbage()
+  return ok, problem
+end
+
+---Runs what was described; names contain `filter` (plain) if given. Prints failures and the counts; the number of failures.
+---@param filter? string
+---@return integer failed
+function harness.run(filter)
+  local passed, failed = 0, 0
+  for _, suite in ipairs(suites) do
+    for _, test in ipairs(suite.tests) do
+      local name = suite.name .. ": " .. test.name
+      if not filter or name:find(filter, 1, true) then
+        jit.on()
+        local ok, problem = run_once(test)
+        if ok then
+          jit.off()
+          ok, problem = run_once(test)
+          jit.on()
+          if not ok then problem = problem .. " (with the JIT off)" end
+        end
+        if ok then
+          passed = passed + 1
+        else
+          failed = failed + 1
+          print(("FAILED %s\n  %s"):format(name, problem))
+        end
+      end
+    end
+  end
+  print(("%d passed, %d failed"):format(passed, failed))
+  return failed
+end
+
+return harness

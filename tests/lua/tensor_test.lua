@@ -1,0 +1,174 @@
+local cbk = require "cbk"
+local ffi = require "ffi"
+local t = require "harness"
+local describe, it = t.describe, t.it
+
+local function counting(...)
+  local shape, list, numel = { ... }, {}, 1
+  for _, extent in ipairs(shape) do numel = numel * extent end
+  for i = 1, numel do list[i] = i - 1 end
+  return cbk.tensor(list, { shape = shape })
+end
+
+describe("Tensor", function()
+  it("tells its facts", function()
+    local x = cbk.tensor({ { 1, 2, 3 }, { 4, 5, 6 } }, { dtype = "half" })
+    t.equal({ x.dtype, x:dim(), x:numel(), x:nbytes(), x.role, x.requires_grad }, { "float16", 2, 6, 12, "tensor", false })
+    t.equal(x:shape(), { 2, 3 })
+    t.equal(tostring(x), "Tensor float16 [2, 3]")
+    t.equal(x.no_such_field, nil)
+  end)
+
+  it("makes views", function()
+    local x = counting(2, 3, 4)
+    t.equal(x:reshape({ 6, -1 }):shape(), { 6, 4 })
+    t.equal(x:permute({ 2, 0, 1 }):tolist()[4], { { 3, 7, 11 }, { 15, 19, 23 } })
+    t.equal(x:transpose(0, -1):shape(), { 4, 3, 2 })
+    t.equal(x:slice(1, -2):select(0, 1):tolist(), { { 16, 17, 18, 19 }, { 20, 21, 22, 23 } })
+    t.equal(x:slice(2, 0, 100, 3):select(1, 0):tolist(), { { 0, 3 }, { 12, 15 } })
+    t.equal(x:select(0, 0):index_select(0, { 2, 0 }):flip(1):tolist(), { { 11, 10, 9, 8 }, { 3, 2, 1, 0 } })
+    t.equal(counting(1, 2):expand({ 3, 2 }):tolist(), { { 0, 1 }, { 0, 1 }, { 0, 1 } })
+    t.equal(cbk.cat({ counting(1, 2), counting(2, 2) }, 0):tolist(), { { 0, 1 }, { 0, 1 }, { 2, 3 } })
+    t.equal(cbk.stack({ counting(2), counting(2) }, 1):tolist(), { { 0, 0 }, { 1, 1 } })
+  end)
+
+  it("splits by size or sizes", function()
+    local shapes = {}
+    for i, part in ipairs(counting(5, 2):split(2)) do shapes[i] = part:shape() end
+    t.equal(shapes, { { 2, 2 }, { 2, 2 }, { 1, 2 } })
+    t.equal(counting(2, 3):split({ 1, 2 }, 1)[2]:tolist(), { { 1, 2 }, { 4, 5 } })
+    t.raises("do not fill", function() counting(5):split({ 2, 2 }) end, "shape")
+    t.raises("do not fill", function() counting(5):split({ 7, -2 }) end, "shape")
+  end)
+
+  it("computes", function()
+    local x = counting(2, 2)
+    t.equal((x * 2 + 1):tolist(), { { 1, 3 }, { 5, 7 } })
+    t.equal((1 - x / 2):tolist(), { { 1, 0.5 }, { 0, -0.5 } })
+    t.equal((x + x - x * x):tolist(), { { 0, 1 }, { 0, -3 } })
+    t.equal((-x):tolist(), { { 0, -1 }, { -2, -3 } })
+    t.equal(x:matmul(x):tolist(), { { 2, 3 }, { 6, 11 } })
+    t.equal(cbk.tril({ 2, 3 }):tolist(), { { 1, 0, 0 }, { 1, 1, 0 } })
+    t.equal(cbk.tensor({ 0 / 0, 1 }):replace_nan(7):tolist(), { 7, 1 })
+    t.raises("divided by a number", function() return 1 / x end)
+  end)
+
+  it("goes through every dtype", function()
+    for _, dtype in ipairs { "uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64", "int64", "float16", "bfloat16", "float32",
+      "float64", "float8_e5m2", "float8_e4m3fn" } do
+      local x = cbk.tensor({ 0, 1, 2, 3 }, { dtype = dtype })
+      t.equal(x:tolist(), { 0, 1, 2, 3 }, dtype)
+      t.equal(x:to("float64"):to(dtype):hex(), x:hex(), dtype)
+      t.equal(cbk.dtype(dtype).size * 4, x:nbytes())
+    end
+    t.equal(cbk.tensor({ true, false }, { dtype = "bool" }):tolist(), { true, false })
+    t.equal(cbk.tensor({ { 1, -2 }, 3 }, { dtype = "complex64", shape = { 2 } }):tolist(), { { 1, -2 }, { 3, 0 } })
+  end)
+
+  it("keeps 64-bit integers", function()
+    local x = cbk.tensor({ 9007199254740993LL, -1 }, { dtype = "int64" })
+    t.is_true(x:tolist()[1] == 9007199254740993LL)
+    t.equal(x:hex(), "0100000000002000ffffffffffffffff")
+    t.is_true(cbk.tensor({ 18446744073709551615ULL }, { dtype = "uint64" }):item() == 18446744073709551615ULL)
+    t.equal(cbk.full({ 2 }, 9007199254740993LL, { dtype = "int64" }):hex(), ("0100000000002000"):rep(2))
+  end)
+
+  it("refuses elements that do not fit", function()
+    t.raises("does not fit uint8", function() cbk.tensor({ 256 }, { dtype = "uint8" }) end, "value")
+    t.raises("does not fit uint64", function() cbk.tensor({ -1 }, { dtype = "uint64" }) end, "value")
+    t.raises("1.5 cannot be an element", function() cbk.tensor({ 1.5 }, { dtype = "int32" }) end, "value")
+    t.raises("not equally deep", function() cbk.tensor { { 1 }, 2 } end, "shape")
+    t.raises("differ in length", function() cbk.tensor { { 1, 2 }, { 3 } } end, "shape")
+    t.raises("elements given for the shape", function() cbk.tensor({ 1, 2 }, { shape = { 3 } }) end, "shape")
+    t.raises("a number expected", function() cbk.tensor { "x" } end, "value")
+  end)
+
+  it("has shapes without elements and without dims", function()
+    t.equal(cbk.tensor({}, { shape = { 0, 3 } }):tolist(), {})
+    t.equal(cbk.tensor({ {}, {} }):shape(), { 2, 0 })
+    t.equal(cbk.tensor(5):shape(), {})
+    t.equal(cbk.tensor(5):item(), 5)
+    t.raises("item() of a tensor with 2", function() counting(2):item() end, "shape")
+  end)
+
+  it("summarises", function()
+    local stats = cbk.tensor({ 1, 2, 3, 0, 0 / 0, math.huge }):stats()
+    t.equal({ stats.min, stats.max, stats.mean, stats.nan, stats.inf, stats.zeros, stats.numel }, { 0, math.huge, 1.5, 1, 1, 1, 6 })
+    t.near(stats.std, math.sqrt(5 / 3), 1e-12)
+    t.equal(cbk.tensor({ 97, 98, 99 }, { dtype = "uint8" }):sha256(), "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad")
+    -- Long enough for several blocks.
+    local long = cbk.full({ 3, 1000, 1000 }, 0.25):stats()
+    t.equal({ long.mean, long.std, long.numel }, { 0.25, 0, 3000000 })
+  end)
+
+  it("gives pointers that stay valid", function()
+    local pointer, anchor = counting(4):ptr()
+    collectgarbage()
+    t.equal({ pointer[0], pointer[3] }, { 0, 3 })
+    t.is_true(ffi.istype("const float *", pointer) and anchor ~= nil)
+    local bits, bits_anchor = cbk.full({ 2 }, 1, { dtype = "bfloat16" }):ptr()
+    t.equal({ bits[1], bits_anchor ~= nil }, { 0x3f80, true })
+  end)
+
+  it("tells who shares bytes", function()
+    local x = counting(4, 2)
+    local storage = x:storage()
+    t.equal({ storage.offset, storage.numel, storage.file }, { 0, 8 })
+    t.equal(storage.stride, { 2, 1 })
+    t.equal(x:as({ role = "parameter" }):storage().id, storage.id)
+    t.is_true(x:same(x:as { role = "parameter" }))
+    t.is_true(not x:same(counting(4, 2)))
+    t.equal((x * 2):storage(), nil)
+  end)
+
+  it("takes other roles", function()
+    local p = counting(2):as { role = "parameter", requires_grad = true }
+    t.equal({ p.role, p.requires_grad, cbk.kind(p) }, { "parameter", true, "parameter" })
+    t.equal((p * 2).role, "tensor")
+    t.equal(counting(2):as({ role = "ndarray" }):flip(0).role, "ndarray")
+    t.raises("unknown role", function() p:as { role = "weight" } end, "usage")
+  end)
+
+  it("makes random numbers that depend on the seed only", function()
+    local a = cbk.randn({ 1000 }, { seed = 1, mean = 2, std = 0.5 })
+    t.equal(a:sha256(), cbk.randn({ 1000 }, { seed = 1, mean = 2, std = 0.5 }):sha256())
+    t.is_true(a:sha256() ~= cbk.randn({ 1000 }, { seed = 2, mean = 2, std = 0.5 }):sha256())
+    t.near(a:stats().mean, 2, 0.1)
+    t.near(a:stats().std, 0.5, 0.05)
+  end)
+
+  it("says what does not fit", function()
+    t.raises("shape", function() counting(2, 3):reshape { 4 } end, "shape")
+    t.raises("cannot add [2, 3] and [3, 2]", function() counting(2, 3):add(counting(3, 2)) end, "shape")
+    t.raises("is not a dtype", function() counting(2):to "float31" end, "dtype")
+    t.raises("index 2 in dim 0", function() counting(2):select(0, 2) end, "shape")
+    t.raises("integers expected", function() counting(2):reshape { "x" } end)
+    t.raises("a whole number expected", function() counting(2):slice(0, 0.5) end)
+  end)
+end)
+
+describe("inspect", function()
+  local inspect = require "cbk.inspect"
+
+  it("prints edges of large tensors", function()
+    local text = inspect.text(counting(100, 100))
+    t.is_true(text:find("Tensor float32 [100, 100], 39.1 KiB", 1, true))
+    t.is_true(text:find("[   0,    1,    2, …,   97,   98,   99]", 1, true), text)
+    t.is_true(#text < 1000)
+  end)
+
+  it("folds layers", function()
+    local tree = cbk.dict()
+    for layer = 0, 11 do tree[("h.%d.w"):format(layer)] = cbk.full({ 2 }, layer) end
+    t.is_true(inspect.text(tree):find("h.{0..11}.w: Tensor float32 [2]  × 12", 1, true))
+  end)
+
+  it("prints configs nested", function()
+    local config = cbk.config.parse("a: {b: [1, 2]}\nc: null\n", "yaml")
+    t.equal(inspect.text(config), "Dict (2 entries)\n  a: Dict (1 entry)\n    b: [1, 2]\n  c: null")
+    t.equal(inspect.text({ 1, "x", cbk.null }), '[1, "x", null]')
+    local loop = {}
+    loop.again = loop
+    t.equal(inspect.text(loop), "table\n  again: (itself)")
+  end)
+end)
