@@ -23,6 +23,8 @@ local args = parser:parse()
 
 -- --- what to do
 
+if args.quiet then cbk.warn = function() end end
+
 local sizes = { B = true, KB = true, KiB = true, MB = true, MiB = true, GB = true, GiB = true }
 local unit = args.hf_shard_size:match "^%d+(%a+)$"
 if not sizes[unit or ""] then
@@ -69,7 +71,7 @@ local config = converters.convert.config(job, cbk.config.load(args.config))
 checkpoint = checkpoint or cli.open(args.checkpoint_file, args)
 local root = converters.convert.checkpoint(job, checkpoint.root)
 
-local options = { root = root, overwrite = args.overwrite }
+local options = { root = root, overwrite = args.overwrite or args.dry_run }
 if to_hf then
   options.format = args.export_safetensors and "safetensors" or "torch"
   options.shard_size = args.hf_shard_size
@@ -88,8 +90,13 @@ end
 
 -- --- the output
 
-if args.output_dir and not args.dry_run then cbk.fs.mkdir(args.output_dir) end
-local output = cbk.create(target, options)
+local folder, place = cbk.fs.dirname(target), target
+if args.dry_run and not cbk.fs.is_dir(folder) then
+  place = cbk.fs.basename(target) -- a forecast needs no folder of its own
+else
+  cbk.fs.mkdir(folder)
+end
+local output = cbk.create(place, options)
 if not cli.commit(output, args) then
   print("Checkpoint would be saved to " .. target)
   print("Config would be saved to " .. config_target)

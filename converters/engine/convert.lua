@@ -134,6 +134,9 @@ end
 
 local function convert_model(job, i, source)
   local step = job.path[i]
+  if not (cbk.kind(source) or ""):find "dict" then
+    cbk.fail("checkpoint", ("the checkpoint is no dict of tensors but a %s"):format(tostring(cbk.kind(source))))
+  end
   local converter, configs = step.converter, job.configs[i]
   local across = is_hf(step.src) or is_hf(step.tgt)
   if configs.scale and converter.mup_config_only then

@@ -89,12 +89,15 @@ function Run:gather(ending, caught, each)
   local names = members(ending.from, each, caught, at)
   if self.gathered[names[1]] then return nil end
   self.gathered[names[1]] = true
-  local parts = {}
+  local parts, complete = {}, true
   for i, name in ipairs(names) do
     parts[i] = at:source(name)
-    if parts[i] == nil then self.missing[#self.missing + 1] = ("%s (its partner is %s)"):format(name, at.key) end
+    if parts[i] == nil then
+      complete = false
+      self.missing[#self.missing + 1] = ("%s (its partner is %s)"):format(name, at.key)
+    end
   end
-  return #parts == #names and parts or nil
+  return complete and parts or nil
 end
 
 ---@param hit { ending: table, caught: string[] }
@@ -138,21 +141,62 @@ function Run:apply(hit, value)
   end
 end
 
-local function first_that_holds(hits, at)
-  for _, hit in ipairs(hits) do
+---Stands at a key, which is `prefix` and what the rules see.
+function Run:stand(full_key, prefix)
+  local at = self.at
+  at.key, at.full_key, at.prefix = full_key:sub(#prefix + 1), full_key, prefix
+end
+
+---The first rule that fits the key and whose condition holds.
+function Run:find()
+  for _, hit in ipairs(rules.match(self.tree, self.at.key)) do
     local when = hit.ending.rule.when
-    if not when or when(at) then return hit end
+    if not when or when(self.at) then return hit end
   end
 end
 
+---Converts one key; false when no rule fits it.
+function Run:convert(key, value)
+  if type(key) ~= "string" then return false end
+  self:stand(key, "")
+  local hit = self:find()
+  if not hit and self.prefix and key:sub(1, #self.prefix) == self.prefix then
+    self:stand(key, self.prefix)
+    hit = self:find()
+  end
+  if not hit then return false end
+  self:apply(hit, self.view and self.view(key, value) or value)
+  return true
+end
+
+---Makes what the target needs and nothing wrote.
+function Run:fill(makers)
+  for _, maker in ipairs(makers or {}) do
+    local key, make = maker[1], maker[2]
+    self:stand(key, "")
+    if self.out[key] == nil then
+      local made = make(self.at)
+      if made ~= nil then self.out[key] = made end
+    end
+  end
+end
+
+function Run:check()
+  local function raise(list, one, many)
+    if #list > 0 then cbk.fail("convert", ("%d %s: %s"):format(#list, #list == 1 and one or many, named(list))) end
+  end
+  raise(self.missing, "key is expected in the checkpoint but not there", "keys are expected in the checkpoint but not there")
+  raise(self.collisions, "target key has two sources", "target keys have two sources")
+end
+
 ---@class KeyOptions
----@field left Dict
+---@field left Dict                     the two model configs, complete with defaults
 ---@field right Dict
----@field prefix? string
----@field fill? table<Side, table[]>
----@field no_nulls? boolean
+---@field prefix? string                accepted before the keys that are read, never written
+---@field fill? table<Side, table[]>    { key, function(at) }: what the target needs and nothing wrote
+---@field no_nulls? boolean             the target cannot hold null
 ---@field seed? integer
----@field view? fun(key: string, value: any): any
+---@field view? fun(key: string, value: any): any   looks at each value before any rule does
 ---@field trace? fun(source: string, target?: string, ending: table, value: any)
 
 ---Converts all keys of `source`.
@@ -160,54 +204,26 @@ end
 ---@param side Side     the side that `source` is
 ---@param source Dict   key to tensor (or null)
 ---@param options KeyOptions
----`prefix` is accepted before the keys that are read and never written; `view` looks at each value before any rule does;
----`fill` makes keys that the target needs and nothing wrote.
 ---@return Dict out, string[] unmatched
 function keys.convert(set, side, source, options)
-  local tree = rules.compile(set, side)
   local view = options.view
   local run = setmetatable({
-    direction = side == "left" and "forward" or "backward",
+    tree = rules.compile(set, side), direction = side == "left" and "forward" or "backward",
     out = cbk.dict(), writer = {}, gathered = {}, missing = {}, collisions = {},
-    no_nulls = options.no_nulls, trace = options.trace,
-    read = function(key)
-      local value = source[key]
-      if value == nil or not view then return value end
-      return view(key, value)
-    end,
+    prefix = options.prefix, no_nulls = options.no_nulls, view = view, trace = options.trace,
   }, Run)
-  local at = setmetatable({ run = run, side = side, left = options.left, right = options.right, seed = options.seed or 0 }, At)
-  run.at = at
-
-  local unmatched, prefix = {}, options.prefix
+  function run.read(key)
+    local value = source[key]
+    if value == nil or not view then return value end
+    return view(key, value)
+  end
+  run.at = setmetatable({ run = run, side = side, left = options.left, right = options.right, seed = options.seed or 0 }, At)
+  local unmatched = {}
   for key, value in cbk.items(source) do
-    at.key, at.full_key, at.prefix = key, key, ""
-    local hit = first_that_holds(rules.match(tree, key), at)
-    if not hit and prefix and key:sub(1, #prefix) == prefix then
-      at.key, at.prefix = key:sub(#prefix + 1), prefix
-      hit = first_that_holds(rules.match(tree, at.key), at)
-    end
-    if hit then
-      run:apply(hit, view and view(key, value) or value)
-    else
-      unmatched[#unmatched + 1] = key
-    end
+    if not run:convert(key, value) then unmatched[#unmatched + 1] = tostring(key) end
   end
-  for _, extra in ipairs(options.fill and options.fill[rules.other[side]] or {}) do
-    at.key, at.full_key, at.prefix = extra[1], extra[1], ""
-    if run.out[extra[1]] == nil then
-      local made = extra[2](at)
-      if made ~= nil then run.out[extra[1]] = made end
-    end
-  end
-  if #run.missing > 0 then
-    cbk.fail("convert", ("%d key%s expected in the checkpoint but not there: %s"):format(#run.missing,
-      #run.missing == 1 and " is" or "s are", named(run.missing)))
-  end
-  if #run.collisions > 0 then
-    cbk.fail("convert", ("%d target key%s two sources: %s"):format(#run.collisions,
-      #run.collisions == 1 and " has" or "s have", named(run.collisions)))
-  end
+  run:fill(options.fill and options.fill[rules.other[side]])
+  run:check()
   return run.out, unmatched
 end
 

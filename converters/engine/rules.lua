@@ -225,15 +225,12 @@ function rules.compile(set, side)
     order = order + 1
     local places = captures(pattern)
     local from, to = rule[side] or {}, rule[other] or {}
+    local extras = {}
+    for i, extra in ipairs(rule.also[other]) do extras[i] = { template(extra[1], places), extra[2] } end
     insert(tree, pattern, {
       order = order, rule = rule, pattern = pattern, kind = kind or rule.kind or "write", why = rule.why,
       from = templates(from, places), to = templates(to, places),
-      from_each = from.each, to_each = to.each,
-      also = (function()
-        local out = {}
-        for i, extra in ipairs(rule.also[other]) do out[i] = { template(extra[1], places), extra[2] } end
-        return out
-      end)(),
+      from_each = from.each, to_each = to.each, also = extras,
     })
   end
   for _, rule in ipairs(expanded) do
