@@ -46,8 +46,7 @@ std::string format_of(const fs::path& target, const WriteOptions& options) {
 void check_target(const fs::path& target, bool overwrite) {
   std::error_code ignored;
   if (target.empty()) fail(Errc::usage, "the target has no name");
-  if (!overwrite && fs::exists(fs::symlink_status(target, ignored)))
-    fail_errno("write", target.string(), EEXIST);
+  refuse_existing(target, overwrite);
   const fs::path folder = target.parent_path();
   if (!folder.empty() && !fs::is_directory(folder, ignored))
     fail_errno("write into", folder.string(), ENOENT);
@@ -105,7 +104,8 @@ std::unique_ptr<Writer> make_single_writer(const Value& root, const fs::path& ta
 
 }  // namespace
 
-std::unique_ptr<Writer> make_writer(const Value& root, const fs::path& target, const WriteOptions& options) {
+std::unique_ptr<Writer> make_writer(const Value& root, const fs::path& named, const WriteOptions& options) {
+  const fs::path target = named.has_filename() ? named : named.parent_path();  // "out/" is "out"
   const std::string format = format_of(target, options);
   check_target(target, options.overwrite);
   if (options.shard_size) return make_sharded_writer(root, target, format, options);

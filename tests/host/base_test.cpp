@@ -5,32 +5,9 @@
 
 #include "host/base/bytes.hpp"
 #include "host/base/file.hpp"
+#include "tests/host/folder.hpp"
 
 using namespace cbk;
-
-namespace {
-
-class Folder {
- public:
-  Folder() : path_(fs::temp_directory_path() / fmt::format("cbk-base-{}", getpid())) {
-    fs::create_directories(path_);
-  }
-  ~Folder() { fs::remove_all(path_); }
-  [[nodiscard]] fs::path path(const std::string& name = "") const {
-    return name.empty() ? path_ : path_ / name;
-  }
-  [[nodiscard]] std::vector<std::string> names() const {
-    std::vector<std::string> names;
-    for (const auto& entry : fs::directory_iterator(path_)) names.push_back(entry.path().filename());
-    std::sort(names.begin(), names.end());
-    return names;
-  }
-
- private:
-  fs::path path_;
-};
-
-}  // namespace
 
 TEST_CASE("sizes as people write them", "[base]") {
   const auto [text, bytes] = GENERATE(table<std::string, uint64_t>({{"0", 0},

@@ -1,6 +1,5 @@
 #include "host/config/config.hpp"
 
-#include <unistd.h>
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <limits>
@@ -8,6 +7,7 @@
 #include "host/base/file.hpp"
 #include "host/config/yaml_scalar.hpp"
 #include "host/value/json.hpp"
+#include "tests/host/folder.hpp"
 
 using namespace cbk;
 
@@ -309,11 +309,9 @@ TEST_CASE("config: long keys and every character survive") {
 }
 
 TEST_CASE("config: files are known by suffix, else by content") {
-  const fs::path folder = fs::temp_directory_path() / fmt::format("cbk_config_{}", ::getpid());
-  fs::create_directory(folder);
+  const Folder folder;
   const auto load = [&](const char* name, std::string_view text) {
-    write_file(folder / name, text, true);
-    return load_config(folder / name);
+    return load_config(folder.write(name, text));
   };
   CHECK(load("a.json", "{\"a\": 1}").find("a")->as_int() == 1);
   CHECK(load("a.yml", "{a: 1}").find("a")->as_int() == 1);
@@ -322,6 +320,5 @@ TEST_CASE("config: files are known by suffix, else by content") {
   CHECK(load("empty.yaml", "# nothing\n").is_none());
   CHECK_THROWS_WITH(load("b.json", "{a: 1}"),
                     Catch::Contains("b.json") && Catch::Contains("line 1, column 2"));
-  CHECK_THROWS_WITH(load_config(folder / "gone.yaml"), Catch::Contains("gone.yaml"));
-  fs::remove_all(folder);
+  CHECK_THROWS_WITH(load_config(folder.path("gone.yaml")), Catch::Contains("gone.yaml"));
 }
