@@ -1,33 +1,22 @@
 #include "host/formats/torch/pickler.hpp"
 
 #include <algorithm>
-#include <array>
-#include <unordered_map>
 
 #include "host/formats/torch/globals.hpp"
-#include "host/formats/torch/long_integer.hpp"
-#include "host/formats/torch/numpy.hpp"
-#include "host/formats/torch/opcodes.hpp"
+#include "host/formats/torch/pickle_stream.hpp"
 #include "host/formats/torch/storage_class.hpp"
+#include "host/formats/torch/tensors.hpp"
 
 namespace cbk::torch {
 namespace {
 
 constexpr size_t depth_limit = 1000;
-constexpr size_t batch = 1000;                  // items per APPENDS, SETITEMS, as Python does it
-constexpr uint64_t array_limit = 256ULL << 20;  // numpy arrays lie inside the pickle
-constexpr size_t memo_text_limit = 256;         // longer text is rarely repeated
+constexpr size_t batch = 1000;  // items per APPENDS, SETITEMS, as Python does it
 
-/// Python's spelling of a dotted global: everything up to the last dot is the module.
-std::pair<std::string, std::string> split_global(std::string_view global) {
-  const size_t dot = global.rfind('.');
-  if (dot == std::string_view::npos) fail(Errc::value, "{} is no dotted name of a class", quote(global));
-  return {std::string(global.substr(0, dot)), std::string(global.substr(dot + 1))};
-}
-
-class Pickler {
+class Pickler : private PickleStream {
  public:
-  explicit Pickler(const PicklerOptions& options) : options_(options) {}
+  explicit Pickler(const PicklerOptions& options)
+      : PickleStream(options.protocol, options.dill), options_(options) {}
 
   std::string run(const Value& value) {
     try {
@@ -36,43 +25,10 @@ class Pickler {
       throw Error(error.code(),
                   path_.empty() ? error.what() : fmt::format("at {}: {}", quote(path_), error.what()));
     }
-    op(Op::stop);
-    std::string pickle{static_cast<char>(Op::proto), static_cast<char>(options_.protocol)};
-    if (options_.protocol >= 4) {
-      pickle.push_back(static_cast<char>(Op::frame));
-      append_le<uint64_t>(pickle, out_.size());
-    }
-    return pickle + out_;
+    return finish();
   }
 
  private:
-  // --- opcodes
-  void op(Op code) { out_.push_back(static_cast<char>(code)); }
-  void mark() { op(Op::mark); }
-  void memoize(uint64_t& slot);
-  void fetch(uint64_t slot);
-  bool fetch_known(const void* identity);
-  void remember(const void* identity) { memoize(nodes_[identity]); }
-
-  // --- plain values
-  void integer(const Integer& value);
-  void integer(int64_t value) { integer(Integer{value, nullptr, true}); }
-  void real(double value);
-  void text(const std::string& value);
-  void bytes(std::string_view value);
-  void boolean(bool value) { op(value ? Op::newtrue : Op::newfalse); }
-  void byte_string(const ByteString& value);
-  void tuple_of_numbers(const std::vector<int64_t>& numbers);
-
-  // --- globals and calls
-  void global(std::string_view dotted);
-  void type(std::string_view dotted);
-  void tuple_end(size_t count);
-  void call(size_t argument_count) {
-    tuple_end(argument_count);
-    op(Op::reduce);
-  }
-
   // --- containers
   void save(const Value& value);
   /// A value made here stays alive: the memo knows nodes by their addresses.
@@ -82,6 +38,7 @@ class Pickler {
   }
   void save_at(const Value& value, std::string_view part);
   void sequence(const Value& value);
+  void instance_of_class(const Value& value);
   void appended(const std::vector<Value>& items, Op single, Op several);
   void plain_tuple(const Value& value);
   void dict(const Value& value);
@@ -97,8 +54,6 @@ class Pickler {
     op(Op::empty_tuple);
     op(Op::reduce);
   }
-  void numpy(const TensorLeaf& leaf);
-  void numpy_dtype(DType dtype);
   [[nodiscard]] StoredTensor place(const Tensor& tensor, std::string_view storage_class) const;
 
   // --- objects
@@ -107,177 +62,15 @@ class Pickler {
   void device(const Object& object);
   void sparse(const Object& object);
   void quantized(const Object& object);
-  void number_list(const Value& list, bool as_real);
+  void number_tensor(const Value& list, DType dtype);
   void stored_storage(const Object& object);
   void record(const Value& value);
 
   const PicklerOptions& options_;
-  std::string out_;
-  uint64_t memo_count_ = 0;
-  std::unordered_map<const void*, uint64_t> nodes_;
-  std::unordered_map<std::string, uint64_t> texts_;
-  std::unordered_map<std::string, uint64_t> globals_;
   std::vector<Value> kept_;
   std::string path_;  // dotted, of the value being written
   size_t depth_ = 0;
 };
-
-void Pickler::memoize(uint64_t& slot) {
-  slot = memo_count_++;
-  if (options_.protocol >= 4) return op(Op::memoize);
-  op(slot < 256 ? Op::binput : Op::long_binput);
-  if (slot < 256) {
-    out_.push_back(static_cast<char>(slot));
-  } else {
-    append_le(out_, static_cast<uint32_t>(slot));
-  }
-}
-
-void Pickler::fetch(uint64_t slot) {
-  op(slot < 256 ? Op::binget : Op::long_binget);
-  if (slot < 256) {
-    out_.push_back(static_cast<char>(slot));
-  } else {
-    append_le(out_, static_cast<uint32_t>(slot));
-  }
-}
-
-bool Pickler::fetch_known(const void* identity) {
-  auto found = nodes_.find(identity);
-  if (found == nodes_.end()) return false;
-  fetch(found->second);
-  return true;
-}
-
-void Pickler::integer(const Integer& value) {
-  if (value.fits && value.value >= 0 && value.value < 0x100) {
-    op(Op::binint1);
-    return append_le(out_, static_cast<uint8_t>(value.value));
-  }
-  if (value.fits && value.value >= 0 && value.value < 0x10000) {
-    op(Op::binint2);
-    return append_le(out_, static_cast<uint16_t>(value.value));
-  }
-  if (value.fits && value.value == static_cast<int32_t>(value.value)) {
-    op(Op::binint);
-    return append_le(out_, static_cast<int32_t>(value.value));
-  }
-  const std::string number = encode_long(value);
-  if (number.size() < 256) {
-    op(Op::long1);
-    append_le(out_, static_cast<uint8_t>(number.size()));
-  } else {
-    op(Op::long4);
-    append_le(out_, static_cast<uint32_t>(number.size()));
-  }
-  out_ += number;
-}
-
-void Pickler::real(double value) {
-  op(Op::binfloat);
-  append_le(out_, __builtin_bswap64(std::bit_cast<uint64_t>(value)));
-}
-
-void Pickler::text(const std::string& value) {
-  if (auto known = texts_.find(value); known != texts_.end()) return fetch(known->second);
-  if (options_.protocol >= 4 && value.size() < 256) {
-    op(Op::short_binunicode);
-    append_le(out_, static_cast<uint8_t>(value.size()));
-  } else if (value.size() < (1ULL << 32)) {
-    op(Op::binunicode);
-    append_le(out_, static_cast<uint32_t>(value.size()));
-  } else {
-    fail(Errc::value, "a text of {}", format_size(value.size()));
-  }
-  out_ += value;
-  if (value.size() <= memo_text_limit) memoize(texts_[value]);
-}
-
-void Pickler::bytes(std::string_view value) {
-  if (options_.protocol >= 4) {
-    if (value.size() >= (1ULL << 32)) fail(Errc::value, "bytes of {}", format_size(value.size()));
-    op(value.size() < 256 ? Op::short_binbytes : Op::binbytes);
-    if (value.size() < 256) {
-      append_le(out_, static_cast<uint8_t>(value.size()));
-    } else {
-      append_le(out_, static_cast<uint32_t>(value.size()));
-    }
-    out_ += value;
-    return;
-  }
-  if (value.empty()) {
-    type("builtins.bytes");
-    op(Op::empty_tuple);
-    return op(Op::reduce);
-  }
-  // Protocol 2 has no bytes: text of the same code points, encoded as Latin-1.
-  std::string latin;
-  latin.reserve(value.size() * 2);
-  for (char c : value) {
-    const auto byte = static_cast<uint8_t>(c);
-    if (byte < 0x80) {
-      latin.push_back(c);
-    } else {
-      latin.push_back(static_cast<char>(0xc0 | byte >> 6));
-      latin.push_back(static_cast<char>(0x80 | (byte & 0x3f)));
-    }
-  }
-  global("_codecs.encode");
-  text(latin);
-  text("latin1");
-  call(2);
-}
-
-void Pickler::byte_string(const ByteString& value) {
-  if (!value.is_mutable) return bytes(value.data);
-  type("builtins.bytearray");
-  if (value.data.empty()) {
-    op(Op::empty_tuple);
-    return op(Op::reduce);
-  }
-  bytes(value.data);
-  call(1);
-}
-
-void Pickler::global(std::string_view dotted) {
-  const std::string name(dotted);
-  if (auto known = globals_.find(name); known != globals_.end()) return fetch(known->second);
-  auto [module, attribute] = split_global(dotted);
-  if (options_.protocol >= 4) {
-    text(module);
-    text(attribute);
-    op(Op::stack_global);
-  } else {
-    if (module == "builtins") {  // protocol 2 speaks of Python 2's modules
-      module = "__builtin__";
-      if (attribute == "range") attribute = "xrange";
-    } else if (module == "copyreg") {
-      module = "copy_reg";
-    }
-    if ((module + attribute).find('\n') != std::string::npos)
-      fail(Errc::value, "{} is no name", quote(dotted));
-    op(Op::global);
-    out_ += module + "\n" + attribute + "\n";
-  }
-  memoize(globals_[name]);
-}
-
-/// A class: those of Python itself have a spelling of their own in dill.
-void Pickler::type(std::string_view dotted) {
-  constexpr std::string_view builtins = "builtins.";
-  if (!options_.dill || !dotted.starts_with(builtins)) return global(dotted);
-  const std::string name(dotted);
-  if (auto known = globals_.find(name); known != globals_.end()) return fetch(known->second);
-  global("dill._dill._load_type");
-  text(name.substr(builtins.size()));
-  call(1);
-  memoize(globals_[name]);
-}
-
-void Pickler::tuple_end(size_t count) {
-  constexpr std::array small = {Op::empty_tuple, Op::tuple1, Op::tuple2, Op::tuple3};
-  op(small.at(count));
-}
 
 void Pickler::save_at(const Value& value, std::string_view part) {
   const size_t length = path_.size();
@@ -346,9 +139,7 @@ void Pickler::plain_tuple(const Value& value) {
   const auto& items = value.as_sequence().items;
   if (items.size() > 3) mark();
   for (size_t i = 0; i < items.size(); ++i) save_at(items[i], std::to_string(i));
-  // A tuple that holds itself through a list is known by now: drop the parts and take that one.
-  if (auto known = nodes_.find(value.identity()); known != nodes_.end())
-    fail(Errc::value, "a tuple contains itself");
+  if (knows(value.identity())) fail(Errc::value, "a tuple contains itself");
   if (items.size() > 3) {
     op(Op::tuple);
   } else {
@@ -367,14 +158,14 @@ void Pickler::sequence(const Value& value) {
       remember(value.identity());
       return appended(sequence.items, Op::append, Op::appends);
     case Kind::set:
-      if (options_.protocol >= 4) {
+      if (protocol() >= 4) {
         op(Op::empty_set);
         remember(value.identity());
         return appended(sequence.items, Op::additems, Op::additems);
       }
       break;
     case Kind::frozenset:
-      if (options_.protocol >= 4) {
+      if (protocol() >= 4) {
         mark();
         for (size_t i = 0; i < sequence.items.size(); ++i) save_at(sequence.items[i], std::to_string(i));
         op(Op::frozenset);
@@ -384,7 +175,13 @@ void Pickler::sequence(const Value& value) {
     default:
       break;
   }
-  // The rest is a class called with a list or a tuple of the items.
+  instance_of_class(value);
+}
+
+/// Sequences that are a class called with a list or a tuple of the items.
+void Pickler::instance_of_class(const Value& value) {
+  const Sequence& sequence = value.as_sequence();
+  using Kind = Sequence::Kind;
   if (sequence.kind == Kind::tuple) {
     global(sequence.type);
     save_made(Value::tuple(sequence.items));
@@ -466,16 +263,6 @@ void Pickler::storage(const StoredTensor& stored) {
   op(Op::binpersid);
 }
 
-void Pickler::tuple_of_numbers(const std::vector<int64_t>& numbers) {
-  if (numbers.size() > 3) mark();
-  for (int64_t number : numbers) integer(number);
-  if (numbers.size() > 3) {
-    op(Op::tuple);
-  } else {
-    tuple_end(numbers.size());
-  }
-}
-
 /// Storage, offset, size and strides: how the arguments of every rebuild function begin.
 void Pickler::strided(const Tensor& tensor, const StoredTensor& stored) {
   storage(stored);
@@ -513,51 +300,6 @@ void Pickler::leaf(const Value& value) {
   remember(value.identity());
 }
 
-void Pickler::numpy_dtype(DType dtype) {
-  const std::string code = numpy_code(dtype);
-  const std::string memo = "numpy.dtype " + code;
-  if (auto known = globals_.find(memo); known != globals_.end()) return fetch(known->second);
-  global("numpy.dtype");
-  text(code);
-  boolean(false);
-  boolean(true);
-  call(3);
-  memoize(globals_[memo]);
-  mark();
-  integer(3);
-  text(size_of(dtype) == 1 ? "|" : "<");
-  for (int i = 0; i < 3; ++i) op(Op::none);
-  integer(-1);
-  integer(-1);
-  integer(0);
-  op(Op::tuple);
-  op(Op::build);
-}
-
-void Pickler::numpy(const TensorLeaf& leaf) {
-  const Tensor& tensor = leaf.tensor;
-  const Bytes elements = tensor.to_bytes(array_limit);
-  if (leaf.role == TensorLeaf::Role::np_scalar) {
-    global("numpy.core.multiarray.scalar");
-    numpy_dtype(tensor.dtype());
-    bytes(as_text(elements));
-    return call(2);
-  }
-  global("numpy.core.multiarray._reconstruct");
-  global("numpy.ndarray");
-  tuple_of_numbers({0});
-  bytes("b");
-  call(3);
-  mark();
-  integer(1);
-  tuple_of_numbers(tensor.shape());
-  numpy_dtype(tensor.dtype());
-  boolean(false);
-  bytes(as_text(elements));
-  op(Op::tuple);
-  op(Op::build);
-}
-
 // ---------------------------------------------------------------- objects
 
 void Pickler::object(const Value& value) {
@@ -585,7 +327,7 @@ void Pickler::object(const Value& value) {
 }
 
 void Pickler::range(const Object& object) {
-  if (options_.dill) {
+  if (is_dill()) {
     global("dill._dill._eval_repr");
     text(object.repr);
     return call(1);
@@ -644,19 +386,18 @@ void Pickler::sparse(const Object& object) {
   call(2);
 }
 
-void Pickler::number_list(const Value& list, bool as_real) {
-  Bytes elements;
-  for (const Value& item : list.as_sequence().items) {
-    elements.resize(elements.size() + 8);
-    std::byte* at = elements.data() + elements.size() - 8;
-    if (as_real) {
-      store_le(at, item.as_double());
-    } else {
-      store_le(at, item.as_int());
-    }
+/// A list of numbers as the small tensor that torch makes of it.
+void Pickler::number_tensor(const Value& list, DType dtype) {
+  const auto& items = list.as_sequence().items;
+  Bytes elements(items.size() * size_of(dtype));
+  std::byte* at = elements.data();
+  for (const Value& item : items) {
+    if (dtype == DType::int64) store_le(at, item.as_int());
+    if (dtype == DType::float64) store_le(at, item.as_double());
+    if (dtype == DType::float32) store_le(at, static_cast<float>(item.as_double()));
+    at += size_of(dtype);
   }
-  const auto count = static_cast<int64_t>(elements.size() / 8);
-  save_made(Tensor::from_bytes(as_real ? DType::float64 : DType::int64, {count}, std::move(elements)));
+  save_made(Tensor::from_bytes(dtype, {static_cast<int64_t>(items.size())}, std::move(elements)));
 }
 
 void Pickler::quantized(const Object& object) {
@@ -675,9 +416,10 @@ void Pickler::quantized(const Object& object) {
     tuple_end(3);
   } else {
     mark();
-    global(scheme);
-    number_list(state.at("scales"), true);
-    number_list(state.at("zero_points"), scheme == "torch.per_channel_affine_float_qparams");
+    const bool real_points = scheme == float_scheme;
+    global(real_points ? "torch.per_channel_affine" : scheme);
+    number_tensor(state.at("scales"), real_points ? DType::float32 : DType::float64);
+    number_tensor(state.at("zero_points"), real_points ? DType::float32 : DType::int64);
     integer(state.at("axis").as_integer());
     op(Op::tuple);
   }

@@ -194,12 +194,14 @@ Value rebuild_quantized(CallContext& context, const Arguments& arguments) {
   };
   put("dtype", type.quantized);
   put("int_repr", leaf(elements_of(arguments), false));
-  put("qscheme", scheme);
   if (scheme.starts_with("torch.per_tensor")) {
+    put("qscheme", scheme);
     put("scale", quantizer.at(1).as_double());
     put("zero_point", quantizer.at(2).as_int());
   } else {
-    const bool real_points = scheme == "torch.per_channel_affine_float_qparams";
+    // torch gives both schemes one name in pickles; the zero points tell which it is.
+    const bool real_points = is_floating(quantizer.at(2).as_tensor().dtype());
+    put("qscheme", real_points ? std::string(float_scheme) : scheme);
     put("scales", numbers(context, quantizer.at(1), DType::float64));
     put("zero_points", numbers(context, quantizer.at(2), real_points ? DType::float64 : DType::int64));
     put("axis", quantizer.at(3).as_int());

@@ -5,6 +5,9 @@
 
 namespace cbk::torch {
 
+/// The scheme of quantized tensors whose zero points are not whole.
+inline constexpr std::string_view float_scheme = "torch.per_channel_affine_float_qparams";
+
 Value rebuild_tensor(CallContext& context, const Arguments& arguments);
 Value rebuild_tensor_v3(CallContext& context, const Arguments& arguments);
 Value rebuild_parameter(CallContext& context, const Arguments& arguments);

@@ -1,0 +1,73 @@
+// The opcodes of one pickle being written: plain values, globals, calls and the memo. No recursion, no
+// containers.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "host/formats/torch/opcodes.hpp"
+#include "host/value/value.hpp"
+
+namespace cbk::torch {
+
+class PickleStream {
+ public:
+  /// `dill`: builtin classes as dill spells them.
+  PickleStream(int protocol, bool dill) : protocol_(protocol), dill_(dill) {}
+
+  /// The pickle with its head and STOP.
+  std::string finish();
+  [[nodiscard]] int protocol() const { return protocol_; }
+  [[nodiscard]] bool is_dill() const { return dill_; }
+
+  void op(Op code) { out_.push_back(static_cast<char>(code)); }
+  void mark() { op(Op::mark); }
+  /// The tuple of the last `count` values, up to three.
+  void tuple_end(size_t count);
+  /// Calls the global below the last `argument_count` values, up to three.
+  void call(size_t argument_count) {
+    tuple_end(argument_count);
+    op(Op::reduce);
+  }
+
+  // --- values
+  void integer(const Integer& value);
+  void integer(int64_t value) { integer(Integer{value, nullptr, true}); }
+  void real(double value);
+  void boolean(bool value) { op(value ? Op::newtrue : Op::newfalse); }
+  void text(const std::string& value);
+  void bytes(std::string_view value);
+  void byte_string(const ByteString& value);
+  void tuple_of_numbers(const std::vector<int64_t>& numbers);
+  /// An array or a scalar of numpy, with its elements.
+  void numpy(const TensorLeaf& leaf);
+
+  // --- globals, by their dotted names
+  void global(std::string_view dotted);
+  /// A class: those of Python itself have a spelling of their own in dill.
+  void type(std::string_view dotted);
+
+  // --- the memo of nodes
+  /// The last value is the one of this node.
+  void remember(const void* node) { memoize(nodes_[node]); }
+  [[nodiscard]] bool knows(const void* node) const { return nodes_.contains(node); }
+  /// The node's value again, if it was remembered.
+  bool fetch_known(const void* node);
+
+ private:
+  void memoize(uint64_t& slot);
+  void fetch(uint64_t slot);
+  void numpy_dtype(DType dtype);
+
+  int protocol_;
+  bool dill_;
+  std::string out_;
+  uint64_t memo_count_ = 0;
+  std::unordered_map<const void*, uint64_t> nodes_;
+  std::unordered_map<std::string, uint64_t> texts_;
+  std::unordered_map<std::string, uint64_t> globals_;
+};
+
+}  // namespace cbk::torch
