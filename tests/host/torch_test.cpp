@@ -1,0 +1,645 @@
+#include <libdeflate.h>
+#include <unistd.h>
+#include <catch2/catch.hpp>
+
+#include <cstring>
+#include <numeric>
+
+#include "host/formats/torch/long_integer.hpp"
+#include "host/formats/torch/pickle.hpp"
+#include "host/formats/torch/pickler.hpp"
+#include "host/formats/torch/reader.hpp"
+#include "host/formats/torch/writer.hpp"
+#include "host/formats/torch/zip.hpp"
+#include "host/formats/torch/zip_writer.hpp"
+#include "host/plan/plan.hpp"
+
+using namespace cbk;
+using namespace std::string_literals;
+using Catch::Contains;
+
+namespace {
+
+class Folder {
+ public:
+  Folder() : path_(fs::temp_directory_path() / fmt::format("cbk-torch-{}", getpid())) {
+    fs::create_directories(path_);
+  }
+  ~Folder() { fs::remove_all(path_); }
+  [[nodiscard]] fs::path path(const std::string& name) const { return path_ / name; }
+  [[nodiscard]] size_t count() const {
+    return static_cast<size_t>(std::distance(fs::directory_iterator(path_), fs::directory_iterator()));
+  }
+
+ private:
+  fs::path path_;
+};
+
+// --- pickles by hand
+std::string text(std::string_view value) {
+  std::string out = "X";
+  append_le(out, static_cast<uint32_t>(value.size()));
+  return out + std::string(value);
+}
+std::string global(std::string_view module, std::string_view name) {
+  return fmt::format("c{}\n{}\n", module, name);
+}
+std::string floats(std::string_view key, int numel) {
+  return "(" + text("storage") + global("torch", "FloatStorage") + text(key) + text("cpu") + "K" +
+         static_cast<char>(numel) + "tQ";
+}
+std::string repeat(std::string_view part, size_t count) {
+  std::string out;
+  for (size_t i = 0; i < count; ++i) out += part;
+  return out;
+}
+
+std::string message_of(const std::function<void()>& body, Errc code) {
+  try {
+    body();
+  } catch (const Error& error) {
+    INFO(error.what());
+    REQUIRE(name_of(error.code()) == name_of(code));
+    return error.what();
+  }
+  FAIL("no error");
+  return "";
+}
+
+Value plain(const std::string& pickle) {
+  return torch::unpickle("\x80\x02"s + pickle + ".", {});
+}
+
+Value number_tensor(int64_t count, float first = 0) {
+  Bytes bytes(static_cast<size_t>(count) * 4);
+  for (int64_t i = 0; i < count; ++i) store_le(bytes.data() + i * 4, first + static_cast<float>(i));
+  return Tensor::from_bytes(DType::float32, {count}, std::move(bytes));
+}
+
+StoragePtr storage_of(const Value& value) {
+  return value.as_tensor().view()->storage;
+}
+
+Value view_of(const Value& base, int64_t offset, Shape shape, Shape strides) {
+  return Tensor::from_view({storage_of(base), DType::float32, offset, std::move(shape), std::move(strides)});
+}
+
+Value dict_of(std::initializer_list<std::pair<const char*, Value>> entries) {
+  Value dict = Value::dict();
+  for (const auto& [key, value] : entries) dict.as_dict().set(key, value);
+  return dict;
+}
+
+void write(const Value& root, const fs::path& path) {
+  const auto writer = torch::make_writer(root, path, false);
+  execute(*writer, {});
+}
+
+Checkpoint read(const fs::path& path, bool allow_records = false) {
+  OpenOptions options;
+  options.allow_records = allow_records;
+  return torch::read(MappedFile::open(path), options);
+}
+
+Value written_and_read(const Folder& folder, const Value& root) {
+  const fs::path path = folder.path("round.pt");
+  fs::remove(path);
+  write(root, path);
+  return read(path).root;
+}
+
+/// An archive of stored or deflated members, as any zip program makes it.
+void write_zip(const fs::path& path, const std::vector<std::pair<std::string, std::string>>& members,
+               bool deflate = false) {
+  std::string out;
+  std::string directory;
+  for (const auto& [name, content] : members) {
+    std::string data = content;
+    if (deflate) {
+      libdeflate_compressor* compressor = libdeflate_alloc_compressor(6);
+      data.resize(libdeflate_deflate_compress_bound(compressor, content.size()));
+      data.resize(
+          libdeflate_deflate_compress(compressor, content.data(), content.size(), data.data(), data.size()));
+      libdeflate_free_compressor(compressor);
+    }
+    std::string common;
+    append_le(common, uint16_t{20});
+    append_le(common, uint16_t{0});
+    append_le(common, static_cast<uint16_t>(deflate ? 8 : 0));
+    append_le(common, uint32_t{0});
+    append_le(common, libdeflate_crc32(0, content.data(), content.size()));
+    append_le(common, static_cast<uint32_t>(data.size()));
+    append_le(common, static_cast<uint32_t>(content.size()));
+    append_le(common, static_cast<uint16_t>(name.size()));
+    append_le(common, uint16_t{0});
+    directory += "PK\x01\x02"s + "\x14\x00"s + common + std::string(10, '\0');
+    append_le(directory, static_cast<uint32_t>(out.size()));
+    directory += name;
+    out += "PK\x03\x04"s + common + name + data;
+  }
+  std::string end = "PK\x05\x06"s + std::string(4, '\0');
+  append_le(end, static_cast<uint16_t>(members.size()));
+  append_le(end, static_cast<uint16_t>(members.size()));
+  append_le(end, static_cast<uint32_t>(directory.size()));
+  append_le(end, static_cast<uint32_t>(out.size()));
+  write_file(path, out + directory + end + "\0\0"s, true);
+}
+
+std::string tensor_pickle(const std::string& storage, int offset, int size, int stride) {
+  const auto number = [](int value) { return "K"s + static_cast<char>(value); };
+  return global("torch._utils", "_rebuild_tensor_v2") + "(" + storage + number(offset) + number(size) +
+         "\x85" + number(stride) + "\x85\x89" + global("collections", "OrderedDict") + ")RtR";
+}
+
+}  // namespace
+
+TEST_CASE("whole numbers of any size survive their two's complement", "[torch]") {
+  for (const char* digits :
+       {"0", "1", "-1", "127", "128", "-128", "-129", "255", "256", "9223372036854775807",
+        "-9223372036854775808", "9223372036854775808", "-9223372036854775809",
+        "1267650600228229401496703205376", "-1267650600228229401496703205376"}) {
+    const Value value = Value::integer(digits);
+    const std::string bytes = torch::encode_long(value.as_integer());
+    INFO(digits);
+    CHECK(torch::decode_long(bytes).equals(value));
+    if (bytes.size() > 1) {  // the shortest form
+      const int high = static_cast<signed char>(bytes.back());
+      const bool below = static_cast<signed char>(bytes[bytes.size() - 2]) < 0;
+      CHECK_FALSE(((high == 0 && !below) || (high == -1 && below)));
+    }
+  }
+  CHECK(torch::encode_long(Integer{255, nullptr, true}) == "\xff\x00"s);
+  CHECK_THROWS_AS(torch::decode_long(std::string(9000, '\x11')), Error);
+}
+
+TEST_CASE("pickles give Python's plain values", "[torch]") {
+  CHECK(plain("N").is_none());
+  CHECK(plain("\x88").as_bool());
+  CHECK(plain("M\x00\x01"s).as_int() == 256);
+  CHECK(plain("J\xff\xff\xff\xff").as_int() == -1);
+  CHECK(plain("G\xbf\xf8"s + std::string(6, '\0')).as_double() == -1.5);
+  CHECK(plain(text("h\xc3\xa4")).as_string() == "hä");
+  CHECK(plain(global("_codecs", "encode") + text("\0\xc3\xbf"s) + text("latin1") + "\x86R").as_bytes().data ==
+        "\0\xff"s);
+  CHECK(plain(global("__builtin__", "set") + "]K\x07"
+                                             "a\x85R")
+            .as_sequence()
+            .kind == Sequence::Kind::set);
+  CHECK(plain(global("torch", "device") + text("cuda") + "K\x01\x86R").as_object().repr == "cuda:1");
+  CHECK(plain(global("torch", "bfloat16")).as_object().type == "torch.dtype");
+  CHECK(plain(global("collections", "OrderedDict")).as_object().repr == "collections.OrderedDict");
+
+  const Value shared = plain("(]q\x00K\x01"s + "ah\x00l"s);
+  CHECK(shared.as_sequence().items[0].same(shared.as_sequence().items[1]));
+
+  const Value ordered = plain(global("collections", "OrderedDict") + ")R(" + text("b") + "K\x01" + text("a") +
+                              "K\x02u}" + text("_metadata") + "Nsb");
+  CHECK(ordered.as_dict().kind == Dict::Kind::ordered);
+  CHECK(ordered.as_dict().entries()[0].first.as_string() == "b");
+  CHECK(ordered.as_dict().attributes.find("_metadata") != nullptr);
+
+  size_t consumed = 0;
+  torch::unpickle("\x80\x02K\x01.tail", {}, &consumed);
+  CHECK(consumed == 5);
+}
+
+TEST_CASE("what is not data is refused by name, all of it at once, before anything else is judged",
+          "[torch]") {
+  const std::string touch = text("touch x") + "\x85R";
+  for (const auto& [module, name] :
+       std::vector<std::pair<std::string, std::string>>{{"posix", "system"},
+                                                        {"__builtin__", "eval"},
+                                                        {"builtins", "getattr"},
+                                                        {"subprocess", "Popen"},
+                                                        {"torch.serialization", "load"},
+                                                        {"dill._dill", "_create_code"},
+                                                        {"torch.hub", "load"},
+                                                        {"sys", "exit"}}) {
+    const std::string message =
+        message_of([&] { plain("}" + text("w") + global(module, name) + touch + "s"); }, Errc::refused);
+    CHECK_THAT(message, Contains(name));
+  }
+  const std::string both = message_of(
+      [&] { plain("(" + global("os", "system") + touch + global("nt", "remove") + touch + "l\x94zzz"); },
+      Errc::refused);
+  CHECK_THAT(both, Contains("os.system") && Contains("nt.remove"));
+
+  // Everything a pickle can do with a global: call, instantiate, set the state of, use as a key or a
+  // persistent id.
+  for (const std::string& use :
+       {global("os", "system") + touch, "(" + text("x") + "ios\nsystem\n",
+        "(" + global("os", "system") + text("x") + "o", global("os", "system") + ")\x81",
+        "\x8c\x02os\x8c\x06system\x93"s + touch, global("os", "system") + touch + "Q",
+        "}" + global("os", "system") + touch + "K\x01s",
+        global("collections", "OrderedDict") + ")R" + global("os", "system") + "b"}) {
+    INFO(quote(use));
+    CHECK_THAT(message_of([&] { plain(use); }, Errc::refused), Contains("os.system"));
+  }
+  CHECK_THAT(message_of([&] { plain(global("argparse", "Namespace") + ")\x81}" + text("a") + "K\x01sb"); },
+                        Errc::refused),
+             Contains("argparse.Namespace"));
+  const std::string many = message_of(
+      [&] {
+        std::string body = "(";
+        for (int i = 0; i < 500; ++i) body += global("evil", fmt::format("name_{}", i));
+        plain(body + "l");
+      },
+      Errc::refused);
+  CHECK(many.size() < 600);
+}
+
+TEST_CASE("hostile pickles end in an error, in bounded time and memory", "[torch]") {
+  std::string laughs = "]q" + "\0"s + "(" + repeat("K\x01", 10) + "e";
+  for (char i = 1; i < 60; ++i)
+    laughs += "0]q"s + i + "(" + repeat("h"s + static_cast<char>(i - 1), 10) + "e";
+  const std::vector<std::pair<const char*, std::string>> cases = {
+      {"deep lists", repeat("]", 300000) + repeat("a", 299999)},
+      {"deep tuples", "K\x01" + repeat("\x85", 300000)},
+      {"deep, and dropped", "K\x01" + repeat("\x85", 300000) + "0"},
+      {"only marks", repeat("(", 300000)},
+      {"a list in itself", "]q" + "\0h\0a"s},
+      {"a dict in itself", "}q\0"s + text("a") + "h\0s"s},
+      {"a key in itself", "]q\0h\0\x85}h\0\x85K\1s"s},
+      {"a thousand million laughs", laughs},
+      {"a huge text",
+       "X\xff\xff\xff\xff"
+       "abc"},
+      {"a huge frame", "\x95\xff\xff\xff\xff\xff\xff\xff\x7fN"},
+      {"a far memo index", "K\x01r\xff\xff\xff\xff"},
+      {"an unknown memo index", "j\xff\xff\xff\x7f"},
+      {"an unhashable key", "}]K\x01s"},
+      {"no STOP", ""},
+      {"an unknown opcode", "\xff"},
+      {"text that is not UTF-8", "X\x02\x00\x00\x00\xc3\x28"s},
+      {"a call of a constant", global("torch", "float32") + ")R"},
+      {"items for a tuple",
+       ")K\x01"
+       "a"},
+      {"a state for a list", "]}b"},
+      {"the stack below a mark", "K\x01(\x85"},
+      {"a persistent id where none belongs", floats("0", 4)},
+  };
+  for (const auto& [name, body] : cases) {
+    INFO(name);
+    const std::string stop = name == "no STOP"s ? "" : ".";
+    CHECK_THROWS_AS(torch::unpickle("\x80\x04"s + body + stop, {}), Error);
+  }
+  // Copies of one text through the memo count as memory.
+  CHECK_THROWS_AS(plain(text(std::string(1 << 20, 'x')) + "q\0("s + repeat("h\0"s, 200000) + "l"), Error);
+}
+
+TEST_CASE("dill's pickles of objects and tree specs are read as data", "[torch]") {
+  torch::UnpickleOptions options;
+  options.dill = true;
+  const auto load = [&](const std::string& body) {
+    return torch::unpickle("\x80\x04"s + body + ".", options);
+  };
+  const auto short_text = [](std::string_view s) {
+    return "\x8c"s + static_cast<char>(s.size()) + std::string(s);
+  };
+  const auto found = [&](std::string_view module, std::string_view name) {
+    return short_text(module) + short_text(name) + "\x93";
+  };
+  const std::string load_type = found("dill._dill", "_load_type");
+  CHECK(load(load_type + short_text("bytearray") +
+             "\x85R"
+             "C\x03xyz\x85R")
+            .as_bytes()
+            .is_mutable);
+  CHECK(load(load_type + short_text("DictType") + "\x85R").as_object().repr == "builtins.dict");
+  CHECK(load(found("dill._dill", "_eval_repr") + short_text("range(3, 9)") + "\x85R").as_object().repr ==
+        "range(3, 9)");
+  CHECK(load("(K\x01K\x0a\x91").as_sequence().kind == Sequence::Kind::frozenset);
+  for (const char* evil :
+       {"__import__('os')", "range(3)", "range(3, 9", "range(3, 9, 1, 1)", "range(3, os)", "range(3,9)"}) {
+    CHECK_THAT(message_of([&] { load(found("dill._dill", "_eval_repr") + short_text(evil) + "\x85R"); },
+                          Errc::refused),
+               Contains("_eval_repr"));
+  }
+  CHECK_THROWS_AS(load(load_type + short_text("CodeType") + "\x85R"), Error);
+
+  const std::string number = found("numpy.core.multiarray", "scalar") + found("numpy", "dtype") +
+                             short_text("f4") + "\x89\x88\x87R(K\x03" + short_text("<") +
+                             "NNNJ\xff\xff\xff\xffJ\xff\xff\xff\xffK\0tb"s;
+  const Value scalar = load(number + "C\x04\x00\x00\xc0\x3f\x86R"s);
+  CHECK(scalar.as_leaf().role == TensorLeaf::Role::np_scalar);
+  CHECK(load_le<float>(scalar.as_tensor().to_bytes().data()) == 1.5F);
+
+  const std::string leaf_spec = found("torch.utils._pytree", "LeafSpec") + ")\x81}(" + short_text("type") +
+                                "N" + short_text("children_specs") + "]ub";
+  const Value spec = load(found("torch.utils._pytree", "TreeSpec") + ")\x81}(" + short_text("type") +
+                          load_type + short_text("dict") + "\x85R" + short_text("context") + "]" +
+                          short_text("a") + "a" + short_text("children_specs") + "]" + leaf_spec + "aub");
+  CHECK(spec.as_object().type == "torch.utils._pytree.TreeSpec");
+  CHECK(spec.as_object().state.find("type")->as_object().repr == "builtins.dict");
+  CHECK(spec.as_object().state.find("children_specs")->as_sequence().items[0].as_object().type ==
+        "torch.utils._pytree.LeafSpec");
+  CHECK(torch::unpickle(torch::dill_pickle(spec), options).equals(spec));
+
+  // What goes beyond the list stays the bytes it was, when that is asked for.
+  options.allow_records = true;
+  const std::string opaque = found("posix", "system") + short_text("true") + "\x85R";
+  const Value object = load(opaque);
+  CHECK(object.as_object().type == "posix.system");
+  CHECK(object.as_object().pickle == "\x80\x04"s + opaque + ".");
+  CHECK(torch::dill_pickle(object) == object.as_object().pickle);
+  const Value record = load(found("my.config", "Thing") + ")\x81}" + short_text("x") + "K\x05sb");
+  CHECK(record.as_object().state.find("x")->as_int() == 5);
+  CHECK_FALSE(record.as_object().pickle.empty());
+}
+
+TEST_CASE("values of every kind survive both spellings of a pickle", "[torch]") {
+  const Value list = Value::list({1, 2.5, "x"});
+  const Value root = dict_of(
+      {{"none", {}},
+       {"flags", Value::list({true, false})},
+       {"ints", Value::list({0, 255, 65536, -1, Value::integer("-170141183460469231731687303715884105728")})},
+       {"complex", std::complex<double>(1, -2)},
+       {"bytes", Value::bytes("\0\xff\x80"s)},
+       {"empty", Value::bytes("")},
+       {"tuple", Value::tuple({1, Value::tuple({}), Value::tuple({1, 2, 3, 4})})},
+       {"shared", Value::list({list, list})},
+       {"range", std::make_shared<Object>(Object{"builtins.range", "range(3, 9, 2)", {}, {}})},
+       {"dtype", std::make_shared<Object>(Object{"torch.dtype", "torch.float16", {}, {}})},
+       {"device", std::make_shared<Object>(Object{"torch.device", "cuda:2", {}, {}})}});
+  for (auto kind :
+       {Sequence::Kind::set, Sequence::Kind::frozenset, Sequence::Kind::deque, Sequence::Kind::torch_size}) {
+    root.as_dict().set(fmt::format("sequence {}", static_cast<int>(kind)),
+                       std::make_shared<Sequence>(Sequence{kind, {1, 2}, {}, {}}));
+  }
+  auto ordered = std::make_shared<Dict>(Dict::Kind::ordered);
+  ordered->set("z", 1);
+  ordered->set(7, "int key");
+  ordered->set(Value::tuple({1, "a"}), "tuple key");
+  ordered->attributes = dict_of({{"_metadata", 3}});
+  root.as_dict().set("ordered", ordered);
+  for (int i = 0; i < 2500; ++i) root.as_dict().set(fmt::format("key {}", i), i);
+  auto array = std::make_shared<TensorLeaf>(
+      TensorLeaf{number_tensor(6).as_tensor(), TensorLeaf::Role::ndarray, false});
+  for (const torch::PicklerOptions& options :
+       {torch::PicklerOptions{2, false, {}}, torch::PicklerOptions{4, true, {}}}) {
+    torch::UnpickleOptions reading;
+    reading.dill = options.dill;
+    const Value back = torch::unpickle(torch::pickle(root, options), reading);
+    CHECK(back.equals(root));
+    const auto& shared = back.find("shared")->as_sequence().items;
+    CHECK(shared[0].same(shared[1]));
+    CHECK(back.find("ordered")->as_dict().attributes.find("_metadata") != nullptr);
+    const Value numbers =
+        torch::unpickle(torch::pickle(Value(std::shared_ptr<const TensorLeaf>(array)), options), reading);
+    CHECK(numbers.as_leaf().role == TensorLeaf::Role::ndarray);
+    CHECK(numbers.as_tensor().to_bytes() == array->tensor.to_bytes());
+  }
+  CHECK_THAT(message_of(
+                 [&] {
+                   torch::dill_pickle(dict_of({{"a", Value::list({number_tensor(1)})}}));
+                 },
+                 Errc::value),
+             Contains("a.0"));
+  const Value graph = std::make_shared<Object>(Object{"cerebras.graph_tensor", "", Value::dict(), {}});
+  CHECK_THAT(message_of(
+                 [&] {
+                   torch::pickle(dict_of({{"g", graph}}), {});
+                 },
+                 Errc::value),
+             Contains("'g'") && Contains("graph"));
+}
+
+TEST_CASE("a torch file keeps ties, shared storages and strides", "[torch]") {
+  const Folder folder;
+  const Value base = number_tensor(24);
+  const auto parameter = std::make_shared<const TensorLeaf>(
+      TensorLeaf{number_tensor(4).as_tensor(), TensorLeaf::Role::parameter, true});
+  const Value root =
+      dict_of({{"base", base},
+               {"grid", view_of(base, 0, {4, 6}, {6, 1})},
+               {"turned", view_of(base, 0, {6, 4}, {1, 6})},
+               {"column", view_of(base, 2, {4}, {6})},
+               {"wide", view_of(base, 3, {2, 5}, {1, 0})},
+               {"scalar", view_of(base, 7, {}, {})},
+               {"nothing", view_of(base, 5, {0}, {1})},
+               {"again", base},
+               {"parameter", Value(parameter)},
+               {"half", Tensor::full(DType::bfloat16, {3}, 0.5)},
+               {"computed", view_of(base, 0, {4, 6}, {6, 1}).as_tensor().transpose(0, 1)},
+               {"small", Tensor::from_bytes(DType::uint16, {2}, Bytes(4, std::byte{7}))},
+               {"tiny", Tensor::from_bytes(DType::float8_e4m3fn, {3}, Bytes(3, std::byte{9}))}});
+  const Value back = written_and_read(folder, root);
+  REQUIRE(back.as_dict().size() == root.as_dict().size());
+  for (const auto& [key, value] : root.as_dict().entries()) {
+    INFO(key.as_string());
+    const Tensor& was = value.as_tensor();
+    const Tensor& is = back.find(key.as_string())->as_tensor();
+    CHECK(is.dtype() == was.dtype());
+    CHECK(is.shape() == was.shape());
+    CHECK(is.to_bytes() == was.to_bytes());
+    if (was.view() != nullptr && storage_of(value) == storage_of(base)) {
+      CHECK(storage_of(*back.find(key.as_string())) == storage_of(*back.find("base")));
+      CHECK(is.view()->strides == was.view()->strides);
+      CHECK(is.view()->offset == was.view()->offset);
+    }
+  }
+  CHECK(back.find("base")->same(*back.find("again")));
+  CHECK(back.find("parameter")->as_leaf().role == TensorLeaf::Role::parameter);
+  CHECK(back.find("parameter")->as_leaf().requires_grad);
+  CHECK(storage_of(*back.find("computed")) != storage_of(*back.find("base")));
+  CHECK(folder.count() == 1);
+}
+
+TEST_CASE("only what is referred to is written, when that is less than half", "[torch]") {
+  const Folder folder;
+  const Value big = number_tensor(10000);
+  const Value root = dict_of({{"head", view_of(big, 0, {10}, {1})},
+                              {"middle", view_of(big, 5000, {10, 10}, {10, 1})},
+                              {"inside", view_of(big, 5010, {5}, {1})},
+                              {"column", view_of(big, 8000, {10}, {100})}});
+  const Value back = written_and_read(folder, root);
+  CHECK(fs::file_size(folder.path("round.pt")) < 4000);
+  for (const auto& [key, value] : root.as_dict().entries()) {
+    const Value& now = *back.find(key.as_string());
+    CHECK(now.as_tensor().to_bytes() == value.as_tensor().to_bytes());
+    CHECK(storage_of(now) == storage_of(*back.find("head")));
+  }
+  CHECK(storage_of(*back.find("head"))->size() == 4 * (10 + 100 + 10));
+}
+
+TEST_CASE("checksums that the source tells are not computed again", "[torch]") {
+  const Folder folder;
+  write(dict_of({{"a", number_tensor(100)}, {"b", number_tensor(50)}}), folder.path("a.pt"));
+  const Value root = read(folder.path("a.pt")).root;
+  root.as_dict().set("c", root.find("a")->as_tensor().cast(DType::float64));
+  const auto writer = torch::make_writer(root, folder.path("b.pt"), false);
+  REQUIRE(writer->items().size() == 3);
+  for (const Item& item : writer->items()) CHECK(item.crc32 == (item.key == "c"));
+  uint64_t total = writer->overhead();
+  for (const Item& item : writer->items()) total += item.tensor.nbytes();
+  execute(*writer, {});
+  CHECK(fs::file_size(folder.path("b.pt")) == total);
+  const torch::ZipArchive archive(MappedFile::open(folder.path("b.pt")));
+  for (const torch::ZipEntry& entry : archive.entries()) archive.verify(entry);
+  CHECK_THROWS_AS(torch::make_writer(root, folder.path("b.pt"), false), Error);
+
+  write(root, folder.path("b2.pt"));
+  fs::create_directories(folder.path("x"));
+  write(root, folder.path("x/b2.pt"));
+  CHECK(read_file(folder.path("b2.pt")) == read_file(folder.path("x/b2.pt")));
+}
+
+TEST_CASE("sparse and quantized tensors survive", "[torch]") {
+  const Folder folder;
+  const auto size = std::make_shared<Sequence>(Sequence{Sequence::Kind::torch_size, {2, 3}, {}, {}});
+  const Tensor indices = Tensor::from_bytes(DType::int64, {2, 1}, Bytes(16));
+  const Value sparse = std::make_shared<Object>(Object{
+      "torch.sparse_coo",
+      "",
+      dict_of({{"shape", size}, {"indices", indices}, {"values", number_tensor(1)}, {"is_coalesced", {}}}),
+      {}});
+  const Tensor whole = Tensor::from_bytes(DType::int8, {2, 2}, Bytes(4, std::byte{3}));
+  const Value quantized = std::make_shared<Object>(Object{"torch.quantized",
+                                                          "",
+                                                          dict_of({{"dtype", "qint8"},
+                                                                   {"int_repr", whole},
+                                                                   {"qscheme", "torch.per_channel_affine"},
+                                                                   {"scales", Value::list({0.5, 0.25})},
+                                                                   {"zero_points", Value::list({0, 5})},
+                                                                   {"axis", 0},
+                                                                   {"requires_grad", false}}),
+                                                          {}});
+  const Value back = written_and_read(folder, dict_of({{"s", sparse}, {"q", quantized}}));
+  const Dict& s = back.find("s")->as_object().state.as_dict();
+  CHECK(s.at("shape").equals(size));
+  CHECK(s.at("values").as_tensor().to_bytes() == number_tensor(1).as_tensor().to_bytes());
+  const Dict& q = back.find("q")->as_object().state.as_dict();
+  CHECK(q.at("scales").equals(Value::list({0.5, 0.25})));
+  CHECK(q.at("zero_points").equals(Value::list({0, 5})));
+  CHECK(q.at("int_repr").as_tensor().to_bytes() == whole.to_bytes());
+}
+
+TEST_CASE("archives of other programs are read: deflated, big-endian, without torch's padding", "[torch]") {
+  const Folder folder;
+  const fs::path path = folder.path("other.pt");
+  const std::string pickle = "\x80\x02}" + text("w") + tensor_pickle(floats("0", 4), 0, 4, 1) + "s.";
+  const std::string data = "\x00\x00\x80\x3f\x00\x00\x00\x40\x00\x00\x40\x40\x00\x00\x80\x40"s;
+  std::string swapped;
+  for (size_t i = 0; i < data.size(); ++i) swapped.push_back(data[i / 4 * 4 + 3 - i % 4]);
+  for (bool deflate : {false, true}) {
+    write_zip(path, {{"m/data.pkl", pickle}, {"m/data/0", data}, {"m/version", "3\n"}}, deflate);
+    CHECK(as_text(read(path).root.find("w")->as_tensor().to_bytes()) == data);
+    write_zip(path,
+              {{"m/data.pkl", pickle}, {"m/byteorder", "big"}, {"m/data/0", swapped}, {"m/version", "3\n"}},
+              deflate);
+    CHECK(as_text(read(path).root.find("w")->as_tensor().to_bytes()) == data);
+  }
+}
+
+TEST_CASE("damaged and foreign files are refused with the reason", "[torch]") {
+  const Folder folder;
+  const fs::path path = folder.path("bad.pt");
+  const auto pickle = [](const std::string& tensor) { return "\x80\x02}" + text("w") + tensor + "s."; };
+  const std::string good = pickle(tensor_pickle(floats("0", 4), 0, 4, 1));
+  const std::string data(16, 'x');
+  struct Case {
+    std::vector<std::pair<std::string, std::string>> members;
+    const char* reason;
+  };
+  const std::vector<Case> cases = {
+      {{{"m/data.pkl", good}, {"m/version", "3\n"}}, "not in the archive"},
+      {{{"m/data.pkl", good}, {"m/data/0", data + "x"}, {"m/version", "3\n"}}, "17 bytes"},
+      {{{"m/data.pkl", good}, {"m/data/0", data}, {"m/version", "11\n"}}, "newer"},
+      {{{"m/data.pkl", good}, {"m/data/0", data}, {"m/byteorder", "mid"}}, "byteorder"},
+      {{{"m/data.pkl", good}, {"m/data/0", data}, {"m/data/0", data}}, "two members"},
+      {{{"m/data.pkl", good}, {"m/data/0", data}, {"m/constants.pkl", ""}}, "TorchScript"},
+      {{{"m/data.pkl", good}, {"m/data/0", data}, {"m/code/x.py", ""}}, "TorchScript"},
+      {{{"m/weights.npy", "x"}}, "data.pkl"},
+      {{{"m/data.pkl", pickle(tensor_pickle(floats("0", 4), 1, 4, 1))}, {"m/data/0", data}},
+       "beyond its storage"},
+      {{{"m/data.pkl", pickle(tensor_pickle(floats("0", 4), 0, 3, 2))}, {"m/data/0", data}},
+       "beyond its storage"},
+      {{{"m/data.pkl", pickle(tensor_pickle(floats("../0", 4), 0, 3, 1))}, {"m/data/0", data}},
+       "not in the archive"},
+  };
+  for (const Case& bad : cases) {
+    write_zip(path, bad.members);
+    try {
+      read(path);
+      FAIL(bad.reason);
+    } catch (const Error& error) {
+      CHECK_THAT(error.what(), Contains(bad.reason));
+    }
+  }
+  write_zip(path, {{"m/data.pkl", good}, {"m/data/0", data}, {"m/version", "3\n"}});
+  const std::string whole = read_file(path);
+  for (size_t length = 0; length < whole.size(); length += 7) {
+    write_file(path, whole.substr(0, length), true);
+    CHECK_THROWS_AS(read(path), Error);
+  }
+  std::string flipped = whole;
+  flipped[whole.find(data) + 5] ^= 1;
+  write_file(path, flipped, true);
+  CHECK_THAT(message_of([&] { read(path); }, Errc::format), Contains("CRC-32"));
+  write_file(path, "PYTORCH1" + std::string(600, '\0'), true);
+  CHECK_THAT(message_of([&] { read(path); }, Errc::unsupported), Contains("preview"));
+  write_file(path, std::string(257, '\0') + "ustar" + std::string(600, '\0'), true);
+  CHECK_THAT(message_of([&] { read(path); }, Errc::unsupported), Contains("tar"));
+}
+
+TEST_CASE("legacy streams: shared storages, parts of storages, byte order", "[torch]") {
+  const Folder folder;
+  const fs::path path = folder.path("old.pt");
+  const std::string magic = "\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19\x2e\x80\x02M\xe9\x03."s;
+  const auto system = [](bool little) {
+    return "\x80\x02}" + text("little_endian") + (little ? "\x88s." : "\x89s.");
+  };
+  const std::string part = "(" + text("storage") + global("torch", "FloatStorage") + text("7") + text("cpu") +
+                           "K\x04(" + text("8") + "K\x01K\x02ttQ";
+  const std::string whole =
+      "(" + text("storage") + global("torch", "FloatStorage") + text("7") + text("cpu") + "K\x04NtQ";
+  const std::string object = "\x80\x02}(" + text("a") + tensor_pickle(whole, 0, 4, 1) + text("b") +
+                             tensor_pickle(part, 1, 1, 1) + "u.";
+  const std::string keys = "\x80\x02]" + text("7") + "a.";
+  const std::string numbers = "\x00\x00\x80\x3f\x00\x00\x00\x40\x00\x00\x40\x40\x00\x00\x80\x40"s;
+  std::string swapped;
+  for (size_t i = 0; i < numbers.size(); ++i) swapped.push_back(numbers[i / 4 * 4 + 3 - i % 4]);
+  const std::string stream = magic + system(true) + object + keys + "\4\0\0\0\0\0\0\0"s + numbers;
+  for (const std::string& content :
+       {stream, stream + "trailing", magic + system(false) + object + keys + "\0\0\0\0\0\0\0\4"s + swapped}) {
+    write_file(path, content, true);
+    const Value root = read(path).root;
+    CHECK(as_text(root.find("a")->as_tensor().to_bytes()) == numbers);
+    CHECK(as_text(root.find("b")->as_tensor().to_bytes()) == numbers.substr(8, 4));
+    CHECK(storage_of(*root.find("a")) == storage_of(*root.find("b")));
+  }
+  for (size_t length = 15; length < stream.size(); length += 11) {
+    write_file(path, stream.substr(0, length), true);
+    CHECK_THROWS_AS(read(path), Error);
+  }
+}
+
+TEST_CASE("a zip layout beyond 4 GiB says so in zip64 fields", "[torch]") {
+  torch::ZipLayout layout;
+  const uint64_t large = 5ULL << 30;
+  layout.add("m/data.pkl", 10);
+  CHECK(layout.add("m/data/0", large) % torch::ZipLayout::alignment == 0);
+  const uint64_t after = layout.add("m/version", 2);
+  CHECK(after > large);
+  CHECK(after % torch::ZipLayout::alignment == 0);
+  const std::string header = layout.header(1, 0x12345678);
+  CHECK(layout.header_offset(1) + header.size() == align_up(layout.header_offset(1) + header.size(), 64));
+  CHECK(load_le<uint32_t>(header.data() + 18) == 0xffffffff);
+  CHECK(load_le<uint64_t>(header.data() + 30 + 8 + 4) == large);
+
+  const Folder folder;
+  StagedFile file(folder.path("big.zip"), false);
+  const std::vector<uint32_t> crcs = {1, 2, 3};
+  const std::string directory = layout.directory(crcs);
+  CHECK(layout.directory_offset() + directory.size() == layout.total_size());
+  for (size_t i = 0; i < 3; ++i) file.write(layout.header_offset(i), as_bytes(layout.header(i, crcs[i])));
+  file.write(layout.directory_offset(), as_bytes(directory));  // a sparse file: no blocks for the 5 GiB
+  file.commit();
+  const torch::ZipArchive archive(MappedFile::open(folder.path("big.zip")));
+  REQUIRE(archive.entries().size() == 3);
+  CHECK(archive.entries()[1].size == large);
+  CHECK(archive.entries()[2].header_offset > large);
+  CHECK(archive.storage(archive.entries()[1])->size() == large);
+  CHECK(archive.storage(archive.entries()[1])->crc32() == 2U);
+}
