@@ -30,23 +30,20 @@ local layer = rules.keys {
   refuse.left("attn.q_attn.{weight,bias}", "cross-attention has no counterpart"),
 }
 
--- an embedding that is null in the checkpoint is the tied head
-local embedding = actions.tie.or_from "lm_head.weight"
-
 ---@param position string   where the position embeddings stand in this release
 local function body(position)
   return rules.keys {
     { "wpe.{weight,bias}",          "embedding_layer." .. position .. ".{weight,bias}" },
-    { "wte.{weight,bias}",          "embedding_layer.word_embeddings.{weight,bias}",     embedding },
+    decoder.embedding "wte",
     { "wpe.{weight,bias}",          "embedding_layer.position_embeddings.{weight,bias}" },
     { "h.N",                        "transformer_decoder.layers.N",                      layer },
-    { "ln_f.{weight,bias}",         "transformer_decoder.norm.{weight,bias}",            also_right = "ln_f.{weight,bias}" },
+    decoder.final_norm "ln_f",
   }
 end
 
 local function with_head(decoder_keys)
   return rules.keys {
-    { "lm_head.{weight,bias}" },
+    decoder.head,
     { "transformer", "", decoder_keys },
   }
 end

@@ -35,13 +35,13 @@ end
 
 local function body(layer_keys)
   return rules.keys {
-    { "embed_tokens.{weight,bias}", "embedding_layer.word_embeddings.{weight,bias}", actions.tie.or_from "lm_head.weight" },
-    { "norm.{weight,bias}",         "transformer_decoder.norm.{weight,bias}",        also_right = "ln_f.{weight,bias}" },
-    { "layers.N",                   "transformer_decoder.layers.N",                  layer_keys },
+    decoder.embedding "embed_tokens",
+    decoder.final_norm "norm",
+    { "layers.N", "transformer_decoder.layers.N", layer_keys },
   }
 end
 
-local function with_head(keys) return rules.keys { { "lm_head.{weight,bias}" }, { "model", "", keys } } end
+local function with_head(keys) return rules.keys { decoder.head, { "model", "", keys } } end
 
 local function without_head(keys)
   return rules.keys { keys, only.right("lm_head.{weight,bias}", "a headless model has no head") }

@@ -1,5 +1,5 @@
--- What all decoder models of the Model Zoo (gpt2, llama, bloom, btlm, jais, starcoder) have in common: the steps between
--- its own releases.
+-- What all decoder models of the Model Zoo (gpt2, llama, bloom, btlm, jais, starcoder) have in common: tensors with two
+-- names, and the steps between its own releases.
 
 local rules = require "converters.engine.rules"
 local fields = require "converters.engine.fields"
@@ -9,6 +9,34 @@ local values = require "converters.engine.values"
 local decoder = {}
 
 local tie = actions.tie
+
+-- --- tensors with two names; old checkpoints hold one of the two as null
+
+---The head, which may be the embedding.
+decoder.head = rules.keys {
+  { "lm_head.weight", nil, tie.or_from "embedding_layer.word_embeddings.weight" },
+  { "lm_head.bias" },
+}
+
+---The embedding, which may be the head.
+---@param left string
+function decoder.embedding(left)
+  return rules.keys {
+    { left .. ".weight", "embedding_layer.word_embeddings.weight", tie.or_from "lm_head.weight" },
+    { left .. ".bias",   "embedding_layer.word_embeddings.bias" },
+  }
+end
+
+---The last norm, which the Model Zoo writes twice.
+---@param left string
+function decoder.final_norm(left)
+  return rules.keys {
+    { left .. ".weight", "transformer_decoder.norm.weight", tie.or_from "ln_f.weight", also_right = "ln_f.weight" },
+    { left .. ".bias",   "transformer_decoder.norm.bias",   tie.or_from "ln_f.bias",   also_right = "ln_f.bias" },
+  }
+end
+
+-- --- steps between releases
 
 ---1.8, 1.9 -> 2.0: tied tensors get both their names; norms are named by type.
 decoder.to_2_0 = {

@@ -219,6 +219,20 @@ describe("Converters: checkpoints, there and back", function()
     equal_tensors(hf, convert.checkpoint(back, cs))
   end)
 
+  it("a null is read from the tensor's other name", function()
+    local back = job("gpt2", "cs-1.8", "hf")
+    convert.config(back, cbk.dict { model = cbk.dict { dropout_rate = 0.1, max_position_embeddings = 3 } })
+    local weights = cbk.dict {
+      ["embedding_layer.word_embeddings.weight"] = counted({ 2, 2 }, 0), ["lm_head.weight"] = cbk.null,
+      ["transformer_decoder.norm.weight"] = cbk.null, ["ln_f.weight"] = counted({ 2 }, 5),
+    }
+    local out = convert.checkpoint(back, cbk.dict { model = weights })
+    same(out["lm_head.weight"]:tolist(), { { 1, 2 }, { 3, 4 } })
+    same(out["transformer.ln_f.weight"]:tolist(), { 6, 7 })
+    weights["embedding_layer.word_embeddings.weight"] = cbk.null
+    fails("is null", convert.checkpoint, back, cbk.dict { model = weights })
+  end)
+
   it("unmatched keys are named or dropped", function()
     local hf = gpt2_checkpoint()
     hf["transformer.h.0.stranger"] = counted({ 1 }, 0)
