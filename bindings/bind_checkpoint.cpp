@@ -48,6 +48,12 @@ int checkpoint_index(lua_State* L) {
   return 1;
 }
 
+/// The root with its exact kind, also when it is a number.
+int raw_root(lua_State* L) {
+  push_raw(L, self(L)->root);
+  return 1;
+}
+
 template <bool only_tensors>
 int iterate(lua_State* L) {
   push_leaves(L, self(L)->root, lua_isnoneornil(L, 2) ? "*" : check_string(L, 2), only_tensors);
@@ -67,6 +73,7 @@ int checkpoint_tostring(lua_State* L) {
 void bind_checkpoint(lua_State* L) {
   static const luaL_Reg methods[] = {{"tensors", guarded<iterate<true>>},
                                      {"leaves", guarded<iterate<false>>},
+                                     {"raw_root", guarded<raw_root>},
                                      {"close", guarded<close_box<const Checkpoint>>},
                                      {nullptr, nullptr}};
   static const luaL_Reg metamethods[] = {{"__tostring", guarded<checkpoint_tostring>}, {nullptr, nullptr}};

@@ -5,6 +5,7 @@
 #include "bindings/elements.hpp"
 #include "bindings/kind.hpp"
 #include "bindings/modules.hpp"
+#include "host/tensor/compare.hpp"
 #include "host/tensor/summary.hpp"
 
 namespace cbk::lua {
@@ -84,6 +85,22 @@ int storage(lua_State* L) {
     set_field(L, "file", place.file);
     set_integer(L, "position", place.offset + static_cast<uint64_t>(view->offset) * itemsize);
   }
+  return 1;
+}
+
+/// The id alone, for those who ask it of every tensor.
+int storage_id(lua_State* L) {
+  const View* view = self(L).view();
+  if (view == nullptr) return 0;
+  lua_pushnumber(L, static_cast<double>(reinterpret_cast<uintptr_t>(view->storage.get())));
+  return 1;
+}
+
+/// The element that a constant tensor repeats, or nil for any other tensor.
+int fill(lua_State* L) {
+  const auto element = self(L).fill();
+  if (!element) return 0;
+  push_elements(L, Tensor::from_bytes(self(L).dtype(), {}, *element));
   return 1;
 }
 
@@ -305,6 +322,21 @@ int stats(lua_State* L) {
   return 1;
 }
 
+/// `a:compare(b, { rtol =, atol = })`: how two tensors of one shape differ.
+int compare_with(lua_State* L) {
+  const Options options(L, 3, {"rtol", "atol"});
+  const Tolerance tolerance{options.number("rtol", 0), options.number("atol", 0)};
+  const Difference difference = cbk::compare(self(L), check<const TensorLeaf>(L, 2)->tensor, tolerance);
+  lua_createtable(L, 0, 6);
+  set_integer(L, "numel", static_cast<uint64_t>(difference.numel));
+  set_integer(L, "different", static_cast<uint64_t>(difference.different));
+  if (difference.different > 0) set_integer(L, "first", static_cast<uint64_t>(difference.first));
+  set_number(L, "max_abs", difference.max_absolute);
+  set_number(L, "max_rel", difference.max_relative);
+  set_boolean(L, "same_bits", difference.same_bits);
+  return 1;
+}
+
 int hex(lua_State* L) {
   constexpr uint64_t limit = 16ULL << 20;
   push(L, std::string_view(to_hex(self(L).to_bytes(limit))));
@@ -453,6 +485,8 @@ void bind_tensor(lua_State* L) {
                                      {"dim", guarded<dim>},
                                      {"nbytes", guarded<nbytes>},
                                      {"storage", guarded<storage>},
+                                     {"storage_id", guarded<storage_id>},
+                                     {"fill", guarded<fill>},
                                      {"same", guarded<same>},
                                      {"reshape", guarded<reshape>},
                                      {"permute", guarded<permute>},
@@ -472,6 +506,7 @@ void bind_tensor(lua_State* L) {
                                      {"tolist", guarded<tolist>},
                                      {"item", guarded<item>},
                                      {"stats", guarded<stats>},
+                                     {"compare", guarded<compare_with>},
                                      {"hex", guarded<hex>},
                                      {"sha256", guarded<sha256>},
                                      {"ptr", guarded<ptr>},

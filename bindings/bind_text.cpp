@@ -4,6 +4,7 @@
 #include "bindings/modules.hpp"
 #include "host/base/bytes.hpp"
 #include "host/base/glob.hpp"
+#include "host/tensor/summary.hpp"
 
 namespace cbk::lua {
 
@@ -55,6 +56,12 @@ int nearest_names(lua_State* L) {
   return 1;
 }
 
+/// `cbk.hex(text)`: two lower-case digits per byte.
+int hex(lua_State* L) {
+  push(L, std::string_view(to_hex(as_bytes(check_string(L, 1)))));
+  return 1;
+}
+
 /// `cbk.quote(text, limit)`: untrusted text for a message.
 int quote_text(lua_State* L) {
   push(L,
@@ -82,6 +89,7 @@ void bind_text(lua_State* L) {
                                        {"format_size", guarded<format_size_text>},
                                        {"glob", guarded<glob>},
                                        {"nearest", guarded<nearest_names>},
+                                       {"hex", guarded<hex>},
                                        {"quote", guarded<quote_text>},
                                        {"warn", guarded<warn>},
                                        {"fail", guarded<raise>},

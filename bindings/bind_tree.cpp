@@ -20,21 +20,29 @@ struct TypeName<Items> {
 
 namespace {
 
+template <bool raw>
 int next_item(lua_State* L) {
   const auto items = check<Items>(L, lua_upvalueindex(1));
   const auto position = static_cast<size_t>(lua_tonumber(L, lua_upvalueindex(2)));
   if (position >= items->entries.size()) return 0;
   lua_pushnumber(L, static_cast<double>(position + 1));
   lua_replace(L, lua_upvalueindex(2));
-  push(L, items->entries[position].first);
-  push(L, items->entries[position].second);
+  const auto& [key, value] = items->entries[position];
+  if constexpr (raw) {
+    push_raw(L, key);
+    push_raw(L, value);
+  } else {
+    push(L, key);
+    push(L, value);
+  }
   return 2;
 }
 
+template <bool raw = false>
 void push_iterator(lua_State* L, std::shared_ptr<Items> items) {
   push(L, std::move(items));
   lua_pushnumber(L, 0);
-  lua_pushcclosure(L, guarded<next_item>, 2);
+  lua_pushcclosure(L, guarded<next_item<raw>>, 2);
 }
 
 /// Pushes the keys of the Lua table at `index` as a list: positions first, then the rest in order.
@@ -96,6 +104,25 @@ int items_of(lua_State* L) {
     fail_type(L, 1, "Dict, List or table");
   }
   push_iterator(L, std::move(items));
+  return 1;
+}
+
+/// `cbk.raw_items(container)`: as items, with exact kinds (1.0 is no int); for a Dict or a List.
+int raw_items_of(lua_State* L) {
+  auto items = std::make_shared<Items>();
+  if (const auto dict = test<Dict>(L, 1)) {
+    items->entries = dict->entries();
+  } else {
+    int64_t position = 0;
+    for (const Value& value : check<Sequence>(L, 1)->items) items->entries.emplace_back(Value(++position), value);
+  }
+  push_iterator<true>(L, std::move(items));
+  return 1;
+}
+
+/// `cbk.key_text(key)`: how a key reads in a dotted path.
+int text_of_key(lua_State* L) {
+  push(L, std::string_view(key_text(key_at(L, 1))));
   return 1;
 }
 
@@ -242,7 +269,9 @@ void push_leaves(lua_State* L, const Value& root, std::string_view pattern, bool
 void bind_tree(lua_State* L) {
   register_type<Items>(L, {});
   static const luaL_Reg functions[] = {
-      {"items", guarded<items_of>},         {"keys", guarded<keys_of>},       {"copy", guarded<copy_of>},
+      {"items", guarded<items_of>},         {"raw_items", guarded<raw_items_of>},
+                                       {"key_text", guarded<text_of_key>},
+                                       {"keys", guarded<keys_of>},       {"copy", guarded<copy_of>},
       {"deep_copy", guarded<deep_copy_of>}, {"kind", guarded<kind_at>},       {"raw", guarded<raw_at>},
       {"find", guarded<find_at>},           {"totable", guarded<totable>},    {"equal", guarded<equal>},
       {"leaves", guarded<leaves_of>},       {"tensors", guarded<tensors_of>}, {nullptr, nullptr}};

@@ -6,6 +6,7 @@
 #include <iterator>
 
 #include "bindings/modules.hpp"
+#include "host/app/editor_module.hpp"
 #include "host/app/locations.hpp"
 #include "host/app/report.hpp"
 #include "host/app/signals.hpp"
@@ -60,6 +61,8 @@ Interpreter::Interpreter(fs::path scripts) : L_(luaL_newstate()), scripts_(std::
   lua_getfield(L_, -1, "preload");
   lua_pushcfunction(L_, lua::guarded<lua::open_native>);
   lua_setfield(L_, -2, "cbk.native");
+  lua_pushcfunction(L_, lua::guarded<open_editor_module>);
+  lua_setfield(L_, -2, "cbk.editor");
   lua_pop(L_, 2);
   set_module_path("");
   install_signal_handlers(L_);

@@ -1,0 +1,217 @@
+#include "host/app/line_editor.hpp"
+
+#include <histedit.h>
+#include <langinfo.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <clocale>
+#include <csignal>
+#include <cstdio>
+#include <cstring>
+#include <cwchar>
+
+#include "host/app/history.hpp"
+#include "host/base/interrupt.hpp"
+
+namespace cbk::app {
+namespace {
+
+volatile std::sig_atomic_t terminal_changed = 0;  // another size, or back from Ctrl-Z
+
+void on_terminal_change(int /*signal*/) {
+  terminal_changed = 1;
+}
+
+void use_utf8() {
+  std::setlocale(LC_CTYPE, "");
+  if (std::strcmp(::nl_langinfo(CODESET), "UTF-8") != 0) std::setlocale(LC_CTYPE, "C.UTF-8");
+}
+
+std::string common_prefix(const std::vector<std::string>& texts) {
+  std::string prefix = texts.front();
+  for (const std::string& text : texts) {
+    const auto end = std::mismatch(prefix.begin(), prefix.end(), text.begin(), text.end()).first;
+    prefix.erase(end, prefix.end());
+  }
+  while (!prefix.empty() && (static_cast<unsigned char>(prefix.back()) & 0xc0) == 0x80) prefix.pop_back();
+  return prefix;
+}
+
+size_t terminal_width() {
+  winsize size{};
+  return ::ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : 80;
+}
+
+/// Names in columns, what they all begin with (up to a separator) left out.
+void print_columns(const std::vector<std::string>& names) {
+  constexpr size_t most = 200;
+  const size_t shared = [&] {
+    const size_t at = common_prefix(names).find_last_of("./:\"");
+    return at == std::string::npos ? 0 : at + 1;
+  }();
+  size_t widest = 0;
+  for (const std::string& name : names) widest = std::max(widest, name.size() - shared + 2);
+  const size_t shown = std::min(names.size(), most);
+  const size_t columns = std::max<size_t>(1, terminal_width() / widest);
+  const size_t rows = (shown + columns - 1) / columns;
+  std::fputc('\n', stdout);
+  for (size_t row = 0; row < rows; ++row) {
+    for (size_t i = row; i < shown; i += rows) {
+      const bool is_last = i + rows >= shown;
+      std::fprintf(stdout, "%-*s", is_last ? 0 : static_cast<int>(widest), names[i].c_str() + shared);
+    }
+    std::fputc('\n', stdout);
+  }
+  if (names.size() > most) std::fprintf(stdout, "... and %zu more\n", names.size() - most);
+  std::fflush(stdout);
+}
+
+}  // namespace
+
+struct LineEditor::State {
+  State(fs::path file, Completer complete) : completer(std::move(complete)), history(std::move(file)) {}
+
+  Completer completer;
+  History history;
+  EditLine* editor = nullptr;
+  ::History* shown = nullptr;  // libedit's copy of the history
+  std::string prompt;
+  bool interrupted = false;
+
+  static State& of(EditLine* editor) {
+    void* state = nullptr;
+    el_get(editor, EL_CLIENTDATA, &state);
+    return *static_cast<State*>(state);
+  }
+
+  static char* prompt_of(EditLine* editor) { return of(editor).prompt.data(); }
+
+  void refill() {
+    HistEvent event;
+    ::history(shown, &event, H_CLEAR);
+    for (const std::string& entry : history.entries()) ::history(shown, &event, H_ENTER, entry.c_str());
+  }
+
+  /// One character; libedit's own reader goes on after Ctrl-C.
+  static int read_character(EditLine* editor, wchar_t* out) {
+    State& state = of(editor);
+    std::mbstate_t decoder{};
+    for (;;) {
+      char byte = 0;
+      const ssize_t count = ::read(STDIN_FILENO, &byte, 1);
+      if (count == 0) return 0;
+      if (count < 0) {
+        if (interrupt_requested()) {
+          state.interrupted = true;
+          return -1;
+        }
+        if (errno != EINTR) return -1;
+        if (terminal_changed != 0) {
+          terminal_changed = 0;
+          el_set(editor, EL_PREP_TERM, 1);
+          el_resize(editor);
+          el_set(editor, EL_REFRESH);
+        }
+        continue;
+      }
+      wchar_t character = 0;
+      const size_t used = std::mbrtowc(&character, &byte, 1, &decoder);
+      if (used == static_cast<size_t>(-2)) continue;  // the rest of the character follows
+      if (used == static_cast<size_t>(-1)) {
+        decoder = {};
+        continue;  // not UTF-8: dropped
+      }
+      *out = character;
+      return 1;
+    }
+  }
+
+  static unsigned char complete(EditLine* editor, int /*key*/) {
+    State& state = of(editor);
+    const LineInfo* info = el_line(editor);
+    const std::string_view line(info->buffer, static_cast<size_t>(info->lastchar - info->buffer));
+    const auto cursor = static_cast<size_t>(info->cursor - info->buffer);
+    const Completion found = state.completer(line, cursor);
+    if (found.candidates.empty()) return CC_REFRESH_BEEP;
+    const std::string typed(line.substr(found.begin, cursor - found.begin));
+    const std::string longest = common_prefix(found.candidates);
+    if (longest.size() > typed.size() && longest.starts_with(typed)) {
+      return el_insertstr(editor, longest.c_str() + typed.size()) == 0 ? CC_REFRESH : CC_REFRESH_BEEP;
+    }
+    if (found.candidates.size() < 2) return CC_NORM;
+    print_columns(found.candidates);
+    return CC_REDISPLAY;
+  }
+};
+
+LineEditor::LineEditor(fs::path history, Completer completer)
+    : state_(std::make_unique<State>(std::move(history), std::move(completer))) {
+  use_utf8();
+  State& state = *state_;
+  state.editor = el_init("cbk", stdin, stdout, stderr);
+  state.shown = history_init();
+  HistEvent event;
+  ::history(state.shown, &event, H_SETSIZE, 10000);
+  el_set(state.editor, EL_CLIENTDATA, &state);
+  el_set(state.editor, EL_EDITOR, "emacs");
+  el_set(state.editor, EL_SIGNAL, 0);
+  el_set(state.editor, EL_PROMPT, State::prompt_of);
+  el_set(state.editor, EL_HIST, ::history, state.shown);
+  el_set(state.editor, EL_GETCFN, State::read_character);
+  el_set(state.editor, EL_ADDFN, "cbk-complete", "completes names", State::complete);
+  constexpr std::array<std::array<const char*, 2>, 13> keys = {{
+      {"^I", "cbk-complete"},
+      {"^R", "em-inc-search-prev"},
+      {"\\e[A", "ed-search-prev-history"},
+      {"\\e[B", "ed-search-next-history"},
+      {"\\eOA", "ed-search-prev-history"},
+      {"\\eOB", "ed-search-next-history"},
+      {"\\e[H", "ed-move-to-beg"},
+      {"\\e[F", "ed-move-to-end"},
+      {"\\e[1~", "ed-move-to-beg"},
+      {"\\e[4~", "ed-move-to-end"},
+      {"\\e[3~", "ed-delete-next-char"},
+      {"\\e[1;5C", "em-next-word"},
+      {"\\e[1;5D", "ed-prev-word"},
+  }};
+  for (const auto& [key, command] : keys) el_set(state.editor, EL_BIND, key, command, nullptr);
+  el_source(state.editor, nullptr);  // the user's ~/.editrc
+  state.refill();
+
+  struct sigaction action {};
+  action.sa_handler = on_terminal_change;
+  sigaction(SIGWINCH, &action, nullptr);
+  sigaction(SIGCONT, &action, nullptr);
+}
+
+LineEditor::~LineEditor() {
+  history_end(state_->shown);
+  el_end(state_->editor);
+}
+
+LineEditor::Outcome LineEditor::read(const std::string& prompt, std::string& line) {
+  State& state = *state_;
+  state.prompt = prompt;
+  state.interrupted = false;
+  int length = 0;
+  const char* text = el_gets(state.editor, &length);
+  if (state.interrupted) {
+    el_reset(state.editor);
+    std::fputs("^C\n", stdout);
+    return Outcome::interrupted;
+  }
+  if (text == nullptr || length <= 0) return Outcome::end;
+  line.assign(text, static_cast<size_t>(length));
+  if (line.ends_with('\n')) line.pop_back();
+  return Outcome::line;
+}
+
+void LineEditor::remember(const std::string& entry) {
+  if (state_->history.add(entry)) state_->refill();
+}
+
+}  // namespace cbk::app

@@ -1,0 +1,131 @@
+-- cbk copy: a checkpoint into any other format, with filters, new names and another dtype on the way.
+
+local cbk = require "cbk"
+local cli = require "cbk.cli"
+local rename = require "cbk.rename"
+
+local parser = cli.parser("copy", "Copy a checkpoint: any format to any format, streamed.", [[
+The target's format follows from its name: .pt .pth .bin (PyTorch), .safetensors, .mdl .h5 .hdf5 (Cerebras H5);
+--format says it for other names. With --shard-size the target is a folder of shards with their index.json.
+
+GLOB matches whole keys: '*' stands for any text (dots too), '?' for one character, [a-z], {a,b}; a plain name also
+means everything below it. Without --include everything is copied; --exclude takes away from that.
+
+--rename 'OLD=NEW' changes keys; several are applied in order, to what the ones before made:
+  plain text     every OLD in a key becomes NEW          --rename 'gamma=weight'
+  with * or ?    OLD is the whole key; each * (or ?) in NEW
+                 is what that one matched                --rename 'model.*=*'
+  with ^ $ or %  a Lua pattern, as in string.gsub        --rename '^h%.(%d+)=layers.%1'
+
+Tied tensors stay tied where the target can hold that. What a target cannot hold is refused before anything is written.
+
+examples:
+  cbk copy pytorch_model.bin model.safetensors --to-dtype bfloat16
+  cbk copy model.mdl weights.pt --include model --rename 'model.*=*'
+  cbk copy model.safetensors folder --format safetensors --shard-size 5GB]])
+parser:argument("source", "a checkpoint, an index.json or a folder with one"):argname "SRC"
+parser:argument("target", "what to write"):argname "DST"
+parser:option("--format", "torch, safetensors or h5 (default: from DST)"):argname "FORMAT"
+parser:option("--h5-version", "0.4 or 0.5 (default: 0.5)"):argname "VERSION"
+parser:option("--to-dtype", "the dtype of all floating tensors: bfloat16, float16, float32, …"):argname "DTYPE"
+parser:option("--include", "copy only these keys"):argname("GLOB"):count "*"
+parser:option("--exclude", "leave these keys out"):argname("GLOB"):count "*"
+parser:option("--rename", "change keys"):argname("OLD=NEW"):count "*"
+parser:option("--shard-size", "write shards of at most this size, such as 10GB"):argname("SIZE"):convert(cli.size)
+cli.output_options(parser)
+local args = parser:parse()
+
+local TENSORS = { tensor = true, parameter = true, ndarray = true, np_scalar = true }
+
+-- --- which keys, and their names
+
+--- A function that tells whether a key matches one of the globs, and counts for each of them.
+local function any_of(globs)
+  local tests = {}
+  for i, glob in ipairs(globs) do
+    tests[i] = { glob = glob, matches = cbk.glob(glob), below = cbk.glob(glob .. ".*"), hits = 0 }
+  end
+  return function(key)
+    local found = false
+    for _, test in ipairs(tests) do
+      if test.matches(key) or test.below(key) then
+        test.hits = test.hits + 1
+        found = true
+      end
+    end
+    return found
+  end, tests
+end
+
+local included, include_tests = any_of(args.include)
+local excluded, exclude_tests = any_of(args.exclude)
+local renames = {}
+for i, text in ipairs(args.rename) do
+  local rule, problem = rename.parse(text)
+  if not rule then cli.usage_error("copy", "--rename: " .. problem) end
+  renames[i] = rule
+end
+
+local function new_key(key)
+  if #args.include > 0 and not included(key) then return nil end
+  if excluded(key) then return nil end
+  for _, rule in ipairs(renames) do key = rule.apply(key) end
+  return key
+end
+
+--- An option that did nothing is nearly always a mistake.
+local function warn_of_idle_options()
+  local idle = {}
+  for _, tests in ipairs { include_tests, exclude_tests } do
+    for _, test in ipairs(tests) do
+      if test.hits == 0 then idle[#idle + 1] = ("no key matches %s"):format(cbk.quote(test.glob)) end
+    end
+  end
+  for _, rule in ipairs(renames) do
+    if rule.hits == 0 then idle[#idle + 1] = ("--rename %s changes no key"):format(cbk.quote(rule.text)) end
+  end
+  cli.warn(idle, args)
+end
+
+-- --- another dtype
+
+--- What a tensor sees of which storage, as a text.
+local function view_id(tensor)
+  local storage = tensor:storage()
+  if not storage then return nil end
+  return ("%.0f %.0f %s %s %s"):format(storage.id, storage.offset, tensor.dtype, table.concat(tensor:shape(), ","),
+    table.concat(storage.stride, ","))
+end
+
+--- Tensors over one storage are cast once if they see it the same way, so that they can share the result.
+local function caster(dtype)
+  local name = cbk.dtype(dtype).name
+  local casts = {}
+  return function(_, value)
+    if not TENSORS[cbk.kind(value)] then return value end
+    if not cbk.dtype(value.dtype).floating or value.dtype == name then return value end
+    local id = view_id(value) or value
+    casts[id] = casts[id] or value:to(name)
+    return casts[id]:as { role = value.role, requires_grad = value.requires_grad }
+  end
+end
+
+local checkpoint = cli.open(args.source, args)
+local root = checkpoint:raw_root()
+local rules = {}
+if #args.include + #args.exclude + #renames > 0 then rules.path = new_key end
+if args.to_dtype then rules.leaf = caster(args.to_dtype) end
+if next(rules) then root = cbk.rewrite(root, rules) end
+if rules.path then
+  warn_of_idle_options()
+  if cbk.leaves(root)() == "" then cbk.fail("key", ("no key of '%s' is left to copy"):format(args.source)) end
+end
+
+local output = cbk.create(args.target, {
+  root = root,
+  overwrite = args.overwrite,
+  format = args.format,
+  h5_version = args.h5_version,
+  shard_size = args.shard_size,
+})
+cli.commit(output, args)

@@ -1,0 +1,17 @@
+-- cbk dump: the whole logical content of a checkpoint as JSON, for programs (schema cbk-expected/1).
+
+local cli = require "cbk.cli"
+local expected = require "cbk.expected"
+
+local parser = cli.parser("dump", "Print the whole content of a checkpoint as JSON (schema cbk-expected/1).", [[
+Tensors of more than 4096 bytes are given by the SHA-256 of their bytes. The output is streamed: it may be large,
+the memory it takes is not.
+
+example:
+  cbk dump model.mdl | jq '.root.items[0]']])
+parser:argument("file", "a checkpoint, an index.json or a folder with one"):argname "FILE"
+local args = parser:parse()
+
+local checkpoint = cli.open(args.file, args)
+io.stdout:setvbuf("full", 65536)
+expected.write(checkpoint, function(text) io.stdout:write(text) end)

@@ -1,0 +1,225 @@
+-- Completion for the REPL: Lua names, fields and methods by raw access, file names and tensor keys inside strings, `:`
+-- commands. It looks only at what is in memory: no metamethod of a user's table is called, no tensor is read.
+
+local cbk = require "cbk"
+local help = require "cbk.help"
+
+local complete = {}
+
+local MAX_CANDIDATES = 2000
+
+--- The Lua-visible name of a native type, or nil.
+local function native_type(value)
+  if type(value) ~= "userdata" then return nil end
+  local meta = debug.getmetatable(value)
+  return type(meta) == "table" and rawget(meta, "__name") or nil
+end
+
+local TREES = { Dict = true, List = true, Checkpoint = true, Output = true }
+
+--- `value[name]` without calling anything that belongs to a user.
+local function raw_field(value, name)
+  if type(value) == "table" then return rawget(value, name) end
+  if TREES[native_type(value)] then
+    local ok, field = pcall(function() return value[name] end)
+    return ok and field or nil
+  end
+  return nil
+end
+
+--- The value of "a.b.c" in the environment of the session, or nil.
+local function resolve(chain, env)
+  local value
+  for part in chain:gmatch "[^.]+" do
+    if value == nil then
+      value = rawget(env, part)
+      if value == nil then value = rawget(_G, part) end
+    else
+      value = raw_field(value, part)
+    end
+    if value == nil then return nil end
+  end
+  return value
+end
+
+local function is_name(text) return type(text) == "string" and text:find "^[%a_][%w_]*$" ~= nil end
+
+--- Names below a value that may follow "." or ":", with "(" behind functions.
+local function members(value, separator)
+  local out = {}
+  local function add(name, is_function)
+    if is_name(name) and (separator == "." or is_function) then out[#out + 1] = is_function and name .. "(" or name end
+  end
+  if type(value) == "table" then
+    for key, item in next, value do add(key, type(item) == "function") end
+    if value == cbk then
+      for _, name in ipairs(help.names()) do
+        local module = name:match "^cbk%.([%w_]+)%."
+        if module and rawget(cbk, module) == nil then add(module, false) end
+      end
+    end
+    return out
+  end
+  if type(value) == "string" then
+    for key in next, string do add(key, true) end
+    return separator == ":" and out or {}
+  end
+  local class = native_type(value)
+  if not class then return out end
+  local methods = rawget(debug.getmetatable(value), "methods")
+  if separator == ":" and type(methods) == "table" then
+    for key in next, methods do add(key, true) end
+  end
+  if separator == "." then
+    for _, field in ipairs((help.members(class))) do add(field, false) end
+    if class == "Dict" then
+      for _, key in ipairs(cbk.keys(value)) do add(key, false) end
+    end
+  end
+  return out
+end
+
+--- Sorted candidates that begin with `prefix`, each once.
+local function matching(names, prefix)
+  local seen, out = {}, {}
+  for _, name in ipairs(names) do
+    if name:sub(1, #prefix) == prefix and not seen[name] then
+      seen[name] = true
+      out[#out + 1] = name
+    end
+  end
+  table.sort(out)
+  return out
+end
+
+local function lua_names(text, env)
+  local chain, separator, prefix = text:match "([%a_][%w_.]*)([.:])([%w_]*)$"
+  if chain then
+    -- What stands before the chain may make it part of a longer expression: f().x
+    if text:sub(1, #text - #chain - #separator - #prefix):find "[%]%)\"'%.:]$" then return #text, {} end
+    local value = resolve(chain, env)
+    if value == nil then return #text, {} end
+    return #text - #prefix, matching(members(value, separator), prefix)
+  end
+  prefix = text:match "[%a_][%w_]*$" or ""
+  if prefix == "" or text:sub(1, #text - #prefix):find "[%]%)%d]%s*[.:]$" then return #text, {} end
+  local names = {}
+  for _, scope in ipairs { env, _G } do
+    for key, value in next, scope do
+      if is_name(key) then names[#names + 1] = type(value) == "function" and key .. "(" or key end
+    end
+  end
+  return #text - #prefix, matching(names, prefix)
+end
+
+-- --- inside strings
+
+--- The text of the string that is open at the end, and what stands before its quote; nil outside of strings.
+local function open_string(text)
+  local quote, start
+  local at = 1
+  while at <= #text do
+    local c = text:sub(at, at)
+    if quote then
+      if c == "\\" then at = at + 1 elseif c == quote then quote = nil end
+    elseif c == '"' or c == "'" then
+      quote, start = c, at
+    elseif c == "-" and text:sub(at, at + 1) == "--" then
+      return nil
+    end
+    at = at + 1
+  end
+  if quote then return text:sub(start + 1), text:sub(1, start - 1), quote end
+end
+
+--- File names that go on from `typed`; folders end with "/".
+local function files(typed)
+  local folder, name = typed:match "^(.*/)([^/]*)$"
+  if not folder then folder, name = "", typed end
+  local place = folder == "" and "." or folder:gsub("^~/", (os.getenv "HOME" or "~") .. "/")
+  local ok, names = pcall(cbk.fs.list, place)
+  local out = {}
+  for _, entry in ipairs(ok and names or {}) do
+    local hidden = entry:sub(1, 1) == "." and name:sub(1, 1) ~= "."
+    if entry:sub(1, #name) == name and not hidden then
+      out[#out + 1] = folder .. entry .. (cbk.fs.is_dir(cbk.fs.join(place, entry)) and "/" or "")
+    end
+  end
+  return out
+end
+
+--- Keys below a tree that go on from `typed`, up to the next dot, as a shell shows folders; `ending` behind whole keys.
+local function keys(tree, typed, ending)
+  local root = native_type(tree) == "Checkpoint" and tree.root or tree
+  local seen, out = {}, {}
+  for path in cbk.leaves(root) do
+    if path:sub(1, #typed) == typed then
+      local dot = path:find(".", #typed + 1, true)
+      local candidate = dot and path:sub(1, dot) or path .. ending
+      if not seen[candidate] and #out < MAX_CANDIDATES then
+        seen[candidate] = true
+        out[#out + 1] = candidate
+      end
+    end
+  end
+  -- A level with a single name is no choice: go on to the next one.
+  if #out == 1 and out[1]:sub(-1) == "." and #out[1] > #typed then
+    local deeper = keys(root, out[1], ending)
+    if #deeper == 1 then return deeper end
+  end
+  return out
+end
+
+local function inside_string(typed, before, quote, env)
+  local chain = before:match "([%a_][%w_.]*)%s*%[%s*$"
+  local method = chain == nil
+  chain = chain or before:match "([%a_][%w_.]*):[%a_]+%s*%(%s*$" or before:match "cbk%.%a+%s*%(%s*([%a_][%w_.]*)%s*,%s*$"
+  local tree = chain and resolve(chain, env)
+  if tree and TREES[native_type(tree)] then
+    return keys(tree, typed, method and quote or quote .. "]")
+  end
+  return files(typed)
+end
+
+-- --- commands
+
+local function after_command(command, rest, env, commands)
+  if command.argument == "file" then return files(rest) end
+  if command.argument == "key" then
+    local tree = rawget(env, "ckpt")
+    return tree and keys(tree, rest, "") or {}
+  end
+  if command.argument == "name" then
+    local names = help.names()
+    for name in pairs(commands) do names[#names + 1] = ":" .. name end
+    local exact = matching(names, rest)
+    return #exact > 0 and exact or matching(names, "cbk." .. rest)
+  end
+  return nil
+end
+
+---What may stand at the cursor: the byte before which the replaced part begins, and the candidates.
+---@param line string
+---@param cursor integer  bytes before the cursor
+---@param env table       the globals of the session
+---@param commands table<string, { argument: string|nil }>
+---@return integer begin, string[] candidates
+function complete.at(line, cursor, env, commands)
+  local text = line:sub(1, cursor)
+  local prefix = text:match "^%s*:(%a*)$"
+  if prefix then
+    local names = {}
+    for name in pairs(commands) do names[#names + 1] = name end
+    return #text - #prefix, matching(names, prefix)
+  end
+  local name, rest = text:match "^%s*:(%a+)%s+(.*)$"
+  if not name then rest = text:match "^%s*%?%s*(.*)$" end
+  local command = commands[name or rest and "help"]
+  local found = command and after_command(command, rest, env, commands)
+  if found then return #text - #rest, found end
+  local typed, before, quote = open_string(text)
+  if typed then return #text - #typed, inside_string(typed, before, quote, env) end
+  return lua_names(text, env)
+end
+
+return complete

@@ -1,0 +1,255 @@
+-- A checkpoint's whole logical content as JSON (schema cbk-expected/1), written piece by piece.
+
+local cbk = require "cbk"
+
+local expected = {}
+
+local SMALL = 4096            -- bytes up to which a tensor is given as hex
+local LEAST_LIMIT = 1000000   -- see `new_writer`
+local TENSORS = { tensor = true, parameter = true, ndarray = true, np_scalar = true }
+local SEQUENCES = { list = true, tuple = true, deque = true, set = true, frozenset = true }
+local DICTS = { dict = "dict", ordereddict = "ordereddict", defaultdict = "dict", counter = "dict" }
+
+-- --- scalars
+
+local function is_big(number) return math.abs(number) >= 2 ^ 53 end
+
+local function int_json(value)
+  local text = tostring(value):gsub("U?LL$", "")
+  local number = tonumber(text)
+  if is_big(number) then return '"' .. text .. '"' end
+  return ("%.0f"):format(number)
+end
+
+local function float_json(number)
+  if number ~= number then return '"nan"' end
+  if number == math.huge then return '"inf"' elseif number == -math.huge then return '"-inf"' end
+  local text = ("%.17g"):format(number)
+  return text:find "[.e]" and text or text .. ".0"
+end
+
+local function number_json(value)
+  if type(value) == "table" then return ("[%s, %s]"):format(float_json(value[1]), float_json(value[2])) end
+  if type(value) == "boolean" then return tostring(value) end
+  if type(value) == "number" and (value % 1 ~= 0 or value ~= value or math.abs(value) == math.huge) then return float_json(value) end
+  return int_json(value)
+end
+
+--- C99 hex, also of what "%a" does not say: nan and inf.
+local function float_hex(number)
+  if number ~= number then return "nan" end
+  if math.abs(number) == math.huge then return number > 0 and "inf" or "-inf" end
+  return ("%a"):format(number)
+end
+
+local key_json
+
+local function key_value(kind, key)
+  if kind == "none" then return "null" end
+  if kind == "tuple" then
+    local parts = {}
+    for _, part in cbk.raw_items(key) do parts[#parts + 1] = key_json(part) end
+    return "[" .. table.concat(parts, ",") .. "]"
+  end
+  if kind == "int" then return int_json(key) end
+  if kind == "float" then return float_json(key.value) end
+  if kind == "bool" then return tostring(key.value) end
+  return cbk.json(kind == "str" and key.value or tostring(key))
+end
+
+function key_json(key)
+  local kind = cbk.kind(key)
+  return ('{"k":"%s","v":%s}'):format(kind, key_value(kind, key))
+end
+
+local SCALARS = {
+  none = function() return "" end,
+  bool = function(value) return ',"value":' .. tostring(value.value) end,
+  int = function(value) return ',"value":' .. int_json(value) end,
+  float = function(value) return (',"value":%s,"hex":"%s"'):format(float_json(value.value), float_hex(value.value)) end,
+  complex = function(value) return ',"value":' .. number_json(value.value) end,
+  str = function(value) return ',"value":' .. cbk.json(value.value) end,
+  bytes = function(value) return (',"hex":"%s"'):format(cbk.hex(value.value)) end,
+}
+SCALARS.bytearray = SCALARS.bytes
+
+-- --- the writer
+
+---@class ExpectedWriter
+local Writer = {}
+Writer.__index = Writer
+
+--- Every value takes a byte of the file at least, except for shared containers: a few of them can say a tree without
+--- end. So there is a limit, which no file without such sharing reaches.
+local function new_writer(checkpoint, write)
+  local bytes = 0
+  for _, file in ipairs(checkpoint.files) do bytes = bytes + cbk.fs.size(file) end
+  return setmetatable({ write = write, limit = math.max(LEAST_LIMIT, bytes), count = 0, above = {}, depth = 0, first = {}, storages = {},
+    storage_count = 0, is_torch = checkpoint.format:find "^torch" ~= nil }, Writer)
+end
+
+--- dtype, shape and bytes, as members.
+local function array_members(tensor)
+  local bytes = tensor:nbytes() <= SMALL and ('"hex":"%s"'):format(tensor:hex()) or ('"sha256":"%s"'):format(tensor:sha256())
+  return ('"dtype":"%s","shape":[%s],%s'):format(tensor.dtype, table.concat(tensor:shape(), ","), bytes)
+end
+
+--- Who shares with whom, as torch sees it.
+function Writer:torch_members(tensor)
+  local storage = tensor:storage()
+  if not storage then return "" end
+  local number = self.storages[storage.id]
+  if not number then
+    number, self.storage_count = self.storage_count, self.storage_count + 1
+    self.storages[storage.id] = number
+  end
+  return (',"requires_grad":%s,"storage":%d,"storage_offset":%d,"stride":[%s],"storage_numel":%d'):format(
+    tostring(tensor.requires_grad), number, storage.offset, table.concat(storage.stride, ","), storage.numel)
+end
+
+function Writer:tensor(path, tensor)
+  if tensor.role == "np_scalar" then
+    return self.write(('{"kind":"np_scalar","dtype":"%s","value":%s}'):format(tensor.dtype, number_json(tensor:item())))
+  end
+  local fill = tensor:fill()
+  if fill ~= nil and not self.is_torch then
+    return self.write(('{"kind":"full","dtype":"%s","shape":[%s],"fill_value":%s}'):format(tensor.dtype,
+      table.concat(tensor:shape(), ","), number_json(fill)))
+  end
+  local tied = self.first[tensor]
+  self.first[tensor] = tied or path
+  self.write(('{"kind":"%s",%s%s%s}'):format(tensor.role, array_members(tensor),
+    tied and ',"tied_to":' .. cbk.json(tied) or "",
+    self.is_torch and tensor.role ~= "ndarray" and self:torch_members(tensor) or ""))
+end
+
+--- Enters a container: neither itself again, nor too deep.
+function Writer:inside(container, path, body)
+  if self.above[container] then cbk.fail("value", ("%s holds itself"):format(cbk.quote(path))) end
+  if self.depth >= 500 then cbk.fail("value", ("%s is nested deeper than 500 levels"):format(cbk.quote(path))) end
+  self.above[container], self.depth = true, self.depth + 1
+  body()
+  self.above[container], self.depth = nil, self.depth - 1
+end
+
+local function below(path, part) return path == "" and part or path .. "." .. part end
+
+function Writer:dict(kind, path, dict)
+  self.write(('{"kind":"%s","items":['):format(kind))
+  self:inside(dict, path, function()
+    local separator = ""
+    for key, value in cbk.raw_items(dict) do
+      self.write(("%s[%s,"):format(separator, key_json(key)))
+      self:node(below(path, cbk.key_text(key)), value)
+      self.write "]"
+      separator = ","
+    end
+  end)
+  self.write "]}"
+end
+
+function Writer:sequence(kind, path, list)
+  self.write(('{"kind":"%s","items":['):format(kind))
+  self:inside(list, path, function()
+    for position, value in cbk.raw_items(list) do
+      local index = tonumber(tostring(position)) - 1
+      if index > 0 then self.write "," end
+      self:node(below(path, tostring(index)), value)
+    end
+  end)
+  self.write "]}"
+end
+
+local function size_members(size)
+  local extents = {}
+  for _, extent in cbk.items(size) do extents[#extents + 1] = int_json(extent) end
+  return "[" .. table.concat(extents, ",") .. "]"
+end
+
+local function numbers_json(list)
+  local parts = {}
+  for _, value in cbk.items(list) do parts[#parts + 1] = number_json(value) end
+  return "[" .. table.concat(parts, ",") .. "]"
+end
+
+local OBJECTS = {}
+
+OBJECTS["torch.dtype"] = function(self, _, object)
+  self.write(('{"kind":"torch.dtype","value":%s}'):format(cbk.json(object.repr)))
+end
+
+OBJECTS["torch.device"] = function(self, _, object)
+  self.write(('{"kind":"torch.device","value":%s}'):format(cbk.json(object.repr)))
+end
+
+OBJECTS["torch.sparse_coo"] = function(self, _, object)
+  local state = object.state
+  self.write(('{"kind":"sparse_coo","dtype":"%s","shape":%s,"indices":{%s},"values_tensor":{%s}}'):format(state.values.dtype,
+    size_members(state.shape), array_members(state.indices), array_members(state.values)))
+end
+
+OBJECTS["torch.quantized"] = function(self, _, object)
+  local state = object.state
+  local int_repr = state.int_repr
+  local members = { ('"dtype":%s,"shape":[%s],"qscheme":%s,"int_repr":{%s}'):format(cbk.json(state.dtype),
+    table.concat(int_repr:shape(), ","), cbk.json(state.qscheme), array_members(int_repr)) }
+  for _, name in ipairs { "scale", "zero_point", "scales", "zero_points", "axis" } do
+    local value = state[name]
+    if value ~= nil then
+      members[#members + 1] = ('"%s":%s'):format(name, type(value) == "userdata" and numbers_json(value) or number_json(value))
+    end
+  end
+  self.write(('{"kind":"quantized",%s}'):format(table.concat(members, ",")))
+end
+
+OBJECTS["cerebras.graph_tensor"] = function(self, path, object)
+  local state = object.state
+  self.write(('{"kind":"graph_tensor","jit_graph":%s,"dtype":%s,"shape":%s,"args":['):format(cbk.json(state.jit_graph),
+    cbk.json(state.dtype), size_members(state.shape)))
+  self:inside(state.args, path, function()
+    for position, value in cbk.raw_items(state.args) do
+      local index = tonumber(tostring(position)) - 1
+      if index > 0 then self.write "," end
+      self:node(below(path, "args." .. index), value)
+    end
+  end)
+  self.write "]}"
+end
+
+function Writer:object(path, object)
+  local known = OBJECTS[object.type]
+  if known then return known(self, path, object) end
+  self.write(('{"kind":"object","class":%s'):format(cbk.json(object.type)))
+  if cbk.kind(object.state) ~= "none" then
+    self.write ',"state":'
+    self:node(path, object.state)
+  else
+    self.write((',"repr":%s'):format(cbk.json(object.repr)))
+  end
+  self.write "}"
+end
+
+function Writer:node(path, value)
+  self.count = self.count + 1
+  if self.count > self.limit then
+    cbk.fail("value", ("the tree has more than %d values: containers that are shared over and over"):format(self.limit))
+  end
+  local kind = cbk.kind(value)
+  if TENSORS[kind] then return self:tensor(path, value) end
+  if DICTS[kind] then return self:dict(DICTS[kind], path, value) end
+  if SEQUENCES[kind] then return self:sequence(kind, path, value) end
+  if kind == "torch_size" then return self.write(('{"kind":"torch.Size","items":%s}'):format(size_members(value))) end
+  if kind == "object" then return self:object(path, value) end
+  self.write(('{"kind":"%s"%s}'):format(kind, SCALARS[kind](value)))
+end
+
+---Writes the checkpoint as one JSON object.
+---@param checkpoint Checkpoint
+---@param write fun(text: string)  called with one piece after the other
+function expected.write(checkpoint, write)
+  write(('{"schema":"cbk-expected/1","format":%s,"version":%s,"root":'):format(cbk.json(checkpoint.format), cbk.json(checkpoint.version)))
+  new_writer(checkpoint, write):node("", checkpoint:raw_root())
+  write "}\n"
+end
+
+return expected

@@ -1,0 +1,236 @@
+-- Help out of the annotations (LuaCATS): the native surface in meta.lua, and the modules beside it.
+
+local cbk = require "cbk"
+
+local help = {}
+
+---@class HelpEntry
+---@field name string      "cbk.open", "Tensor:stats", "Tensor"
+---@field kind "function"|"class"|"value"
+---@field signature string
+---@field text string[]    the description, line by line
+---@field params table[]   { name, type, text }
+---@field returns table[]  { type, text }
+---@field fields table[]   { name, type, text }
+
+-- --- reading annotations
+
+--- "string|nil  words" → "string|nil", "words". A type may hold spaces inside its brackets, after ":" and after ",".
+local function split_type(text)
+  local depth, at = 0, 1
+  while at <= #text do
+    local c = text:sub(at, at)
+    if c:find "[%(%{%[<]" then depth = depth + 1 end
+    if c:find "[%)%}%]>]" then depth = depth - 1 end
+    if c == " " and depth <= 0 and not text:sub(1, at - 1):find "[:,|]$" then break end
+    at = at + 1
+  end
+  local rest = text:sub(at + 1):gsub("^%s+", ""):gsub("^[#@]%s*", "")
+  return text:sub(1, at - 1), rest
+end
+
+local function new_block() return { text = {}, params = {}, returns = {}, fields = {} } end
+
+local function add_annotation(block, tag, rest)
+  if tag == "param" then
+    local name, more = rest:match "^(%S+)%s*(.*)$"
+    local kind, text = split_type(more or "")
+    table.insert(block.params, { name = name, type = kind, text = text })
+  elseif tag == "return" then
+    local kind, text = split_type(rest)
+    table.insert(block.returns, { type = kind, text = text })
+  elseif tag == "field" then
+    local name, more = rest:match "^(%S+)%s*(.*)$"
+    local kind, text = split_type(more or "")
+    table.insert(block.fields, { name = name, type = kind, text = text })
+  elseif tag == "class" then
+    local name, text = rest:match "^([%w_.]+)%s*:?%s*(.*)$"
+    block.class = name
+    if text ~= "" then table.insert(block.text, 1, text) end
+  elseif tag == "alias" or tag == "meta" then
+    block.ignored = true
+  end
+end
+
+local function class_entry(block)
+  return { name = block.class, kind = "class", signature = block.class, text = block.text, params = {}, returns = {},
+    fields = block.fields }
+end
+
+local function function_entry(block, name, arguments)
+  local optional = {}
+  for _, param in ipairs(block.params) do
+    if param.name:sub(-1) == "?" then optional[param.name:sub(1, -2)] = true end
+  end
+  local shown = arguments:gsub("[%w_]+", function(argument) return optional[argument] and argument .. "?" or argument end)
+  local types = {}
+  for _, result in ipairs(block.returns) do types[#types + 1] = result.type end
+  local signature = ("%s(%s)"):format(name, shown)
+  if #types > 0 then signature = signature .. " → " .. table.concat(types, ", ") end
+  return { name = name, kind = "function", signature = signature, text = block.text, params = block.params,
+    returns = block.returns, fields = {} }
+end
+
+--- Adds the entries of one file. `rename` maps the local name of its module to the public one.
+local function read_file(path, rename, add)
+  local block = new_block()
+  for line in (cbk.fs.read(path) .. "\n"):gmatch "(.-)\r?\n" do
+    local comment = line:match "^%-%-%-%s?(.*)$"
+    local owner, separator, method, arguments, tail = line:match "^function ([%w_.]+)([.:])([%w_]+)%((.-)%)(.*)$"
+    local value = line:match "^([%w_]+%.[%w_.]+) = "
+    if comment then
+      local tag, rest = comment:match "^@(%w+)%s*(.*)$"
+      if tag then add_annotation(block, tag, rest) else table.insert(block.text, comment) end
+    else
+      if block.class then add(class_entry(block)) end
+      if owner then
+        local remark = tail:match "%-%-%s*(.+)$"
+        if remark and #block.text == 0 then block.text = { remark } end
+        local public = rename[owner] or rename[owner:match "^[%w_]+"] and owner:gsub("^[%w_]+", rename) or owner
+        local documented = #block.text + #block.params + #block.returns > 0 or rename.all
+        if documented then add(function_entry(block, public .. separator .. method, arguments)) end
+      elseif value and #block.text > 0 and not block.class then
+        add { name = value, kind = "value", signature = value, text = block.text, params = {}, returns = {}, fields = {} }
+      end
+      block = new_block()
+    end
+  end
+end
+
+local index, order
+
+--- All entries by name, read once.
+local function entries()
+  if index then return index, order end
+  index, order = {}, {}
+  local function add(entry)
+    if index[entry.name] then return end
+    index[entry.name] = entry
+    order[#order + 1] = entry
+  end
+  local meta = assert(package.searchpath("cbk.meta", package.path))
+  read_file(meta, { all = true }, add)
+  local folder = cbk.fs.dirname(meta)
+  for _, name in ipairs(cbk.fs.list(folder)) do
+    local module = name:match "^([%w_]+)%.lua$"
+    if module and module ~= "meta" and module ~= "init" then
+      read_file(cbk.fs.join(folder, name), { [module] = "cbk." .. module }, add)
+    end
+  end
+  return index, order
+end
+
+-- --- showing
+
+local function described(list, out, name_of)
+  local widest = 0
+  for _, item in ipairs(list) do widest = math.max(widest, #name_of(item)) end
+  for _, item in ipairs(list) do
+    local text = item.text ~= "" and "  " .. item.text or ""
+    out[#out + 1] = ("  %-" .. widest .. "s  %s%s"):format(name_of(item), item.type, text)
+  end
+end
+
+--- The first sentence, for lists.
+local function summary(entry)
+  local text = table.concat(entry.text, " ")
+  return text:match "^(.-[.;:])%s" or text
+end
+
+local function names_with(prefix)
+  local _, all = entries()
+  local out = {}
+  for _, entry in ipairs(all) do
+    if entry.name:sub(1, #prefix) == prefix and entry.name ~= prefix then out[#out + 1] = entry end
+  end
+  return out
+end
+
+--- One line per entry.
+local function listing(list, out)
+  for _, entry in ipairs(list) do
+    out[#out + 1] = "  " .. entry.signature
+    local text = summary(entry)
+    if text ~= "" then out[#out + 1] = "      " .. text end
+  end
+end
+
+local function entry_text(entry)
+  local out = { entry.signature }
+  for _, line in ipairs(entry.text) do out[#out + 1] = "  " .. line end
+  if #entry.params > 0 then
+    out[#out + 1] = ""
+    described(entry.params, out, function(item) return item.name end)
+  end
+  local remarks = {}
+  for _, result in ipairs(entry.returns) do
+    if result.text ~= "" then remarks[#remarks + 1] = { name = "returns", type = result.type, text = result.text } end
+  end
+  described(remarks, out, function(item) return item.name end)
+  if #entry.fields > 0 then
+    out[#out + 1] = ""
+    described(entry.fields, out, function(item) return "." .. item.name end)
+  end
+  if entry.kind == "class" then
+    local methods = names_with(entry.name .. ":")
+    if #methods > 0 then out[#out + 1] = "" end
+    listing(methods, out)
+  end
+  return table.concat(out, "\n")
+end
+
+---All public names that help knows, in the order of the annotations.
+---@return string[]
+function help.names()
+  local _, all = entries()
+  local out = {}
+  for _, entry in ipairs(all) do out[#out + 1] = entry.name end
+  return out
+end
+
+---Names of the fields and methods of a class, for completion.
+---@param class string
+---@return string[] fields, string[] methods
+function help.members(class)
+  local fields, methods = {}, {}
+  local entry = entries()[class]
+  for _, field in ipairs(entry and entry.fields or {}) do fields[#fields + 1] = field.name end
+  for _, method in ipairs(names_with(class .. ":")) do methods[#methods + 1] = method.name:match ":(.*)$" end
+  return fields, methods
+end
+
+--- Entries whose last part is `name` ("stats" finds Tensor:stats).
+local function by_last_part(name)
+  local _, all = entries()
+  local out = {}
+  for _, entry in ipairs(all) do
+    if entry.name:match "([%w_]+)$" == name then out[#out + 1] = entry end
+  end
+  return out
+end
+
+---Help about a name, or nil and the names that are near to it.
+---@param name string  "cbk.open", "Tensor", "Tensor:stats", "stats", "cbk.fs"
+---@return string|nil text, string[] nearest
+function help.text(name)
+  local found = entries()[name] or entries()["cbk." .. name]
+  if found and found.kind ~= "value" then return entry_text(found), {} end
+  local below = names_with((found and found.name or name) .. ".")
+  if #below == 0 then below = names_with("cbk." .. name .. ".") end
+  if #below > 0 then
+    local out = found and { entry_text(found) } or { name }
+    listing(below, out)
+    return table.concat(out, "\n"), {}
+  end
+  if found then return entry_text(found), {} end
+  local same = by_last_part(name)
+  if #same == 1 then return entry_text(same[1]), {} end
+  if #same > 1 then
+    local out = {}
+    listing(same, out)
+    return table.concat(out, "\n"), {}
+  end
+  return nil, cbk.nearest(name, help.names(), 5)
+end
+
+return help

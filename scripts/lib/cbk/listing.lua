@@ -1,0 +1,293 @@
+-- The table of contents of a checkpoint: what `cbk ls` and the REPL's `:ls` print.
+
+local cbk = require "cbk"
+local fold = require "cbk.fold"
+local natural = require "cbk.natural"
+
+local listing = {}
+
+local TENSORS = { tensor = true, parameter = true, ndarray = true, np_scalar = true }
+
+---@class ListingRow
+---@field path string
+---@field type string        the dtype of a tensor, the kind of any other value
+---@field role string|nil    what kind of tensor it is
+---@field shape integer[]|nil
+---@field numel integer|nil
+---@field bytes integer      0 for other values
+---@field value any
+---@field tied_to string|nil the first key with the same bytes seen the same way
+---@field shares string|nil  the first key that shares its storage, if it sees other bytes
+
+-- --- collecting
+
+--- Finds tensors that are one, or lie in one storage.
+local function tie_finder()
+  local by_object, by_storage = {}, {}
+  return function(row, tensor)
+    row.tied_to = by_object[tensor]
+    by_object[tensor] = by_object[tensor] or row.path
+    local id = tensor:storage_id()
+    if row.tied_to or not id or row.bytes == 0 then return end
+    local first = by_storage[id]
+    if not first then
+      by_storage[id] = { row = row, tensor = tensor }
+    elseif first.tensor:same(tensor) then
+      row.tied_to = first.row.path
+    else
+      row.shares = first.row.path
+    end
+  end
+end
+
+---One row per leaf, in the order of the tree.
+---@param tree any
+---@param pattern? string  a glob over whole keys; a plain name also means everything below it
+---@return ListingRow[]
+function listing.rows(tree, pattern)
+  local find_ties, rows = tie_finder(), {}
+  local matches = pattern and cbk.glob(pattern)
+  local below = pattern and cbk.glob(pattern .. ".*")
+  for path, value in cbk.leaves(tree) do
+    local wanted = not pattern or matches(path) or below(path)
+    local kind = type(value) == "userdata" and cbk.kind(value) or type(value)
+    local row = { path = path, value = value, bytes = 0 }
+    if TENSORS[kind] then
+      row.type, row.role, row.shape, row.numel, row.bytes = value.dtype, kind, value:shape(), value:numel(), value:nbytes()
+      find_ties(row, value)
+    else
+      row.type = kind
+    end
+    if wanted then rows[#rows + 1] = row end
+  end
+  return rows
+end
+
+-- --- words and numbers
+
+---12345678 → "12,345,678"
+---@param number integer
+function listing.grouped(number)
+  local text = ("%d"):format(number)
+  return (text:reverse():gsub("(%d%d%d)", "%1,"):reverse():gsub("^(-?),", "%1"))
+end
+local grouped = listing.grouped
+
+---"1 tensor", "20,000 tensors"
+function listing.counted(number, noun)
+  return ("%s %s%s"):format(grouped(number), noun, number == 1 and "" or "s")
+end
+local counted = listing.counted
+
+---@param shape integer[]
+function listing.shape_text(shape) return "[" .. table.concat(shape, ", ") .. "]" end
+
+---A value that is no tensor, on a short line.
+---@param value any
+function listing.value_text(value)
+  local inspect = require "cbk.inspect"
+  return (inspect.text(value, { text = 60, lines = 1 }):gsub("\n.*", " …"))
+end
+
+-- --- totals
+
+---@class ListingTotals
+---@field tensors integer
+---@field numel integer
+---@field bytes integer
+---@field values integer
+---@field tied integer        tensors whose bytes belong to another one already
+---@field stored integer      bytes without those of tied tensors
+---@field dtypes { dtype: string, tensors: integer, numel: integer, bytes: integer }[]
+
+---@param rows ListingRow[]
+---@return ListingTotals
+function listing.totals(rows)
+  local totals = { tensors = 0, numel = 0, bytes = 0, values = 0, tied = 0, stored = 0, dtypes = {} }
+  local by_dtype = {}
+  for _, row in ipairs(rows) do
+    if row.shape then
+      local dtype = by_dtype[row.type]
+      if not dtype then
+        dtype = { dtype = row.type, tensors = 0, numel = 0, bytes = 0 }
+        by_dtype[row.type] = dtype
+        table.insert(totals.dtypes, dtype)
+      end
+      for _, sum in ipairs { totals, dtype } do
+        sum.tensors, sum.numel, sum.bytes = sum.tensors + 1, sum.numel + row.numel, sum.bytes + row.bytes
+      end
+      if row.tied_to then totals.tied = totals.tied + 1 else totals.stored = totals.stored + row.bytes end
+    else
+      totals.values = totals.values + 1
+    end
+  end
+  return totals
+end
+
+---"291 tensors, 6,738,415,616 elements, 12.6 GiB (bfloat16)"
+---@param totals ListingTotals
+function listing.totals_text(totals)
+  local parts = {}
+  for _, dtype in ipairs(totals.dtypes) do
+    local size = #totals.dtypes > 1 and " " .. cbk.format_size(dtype.bytes) or ""
+    parts[#parts + 1] = dtype.dtype .. size
+  end
+  local text = ("%s, %s, %s"):format(counted(totals.tensors, "tensor"), counted(totals.numel, "element"),
+    cbk.format_size(totals.bytes))
+  if #parts > 0 then text = ("%s (%s)"):format(text, table.concat(parts, ", ")) end
+  if totals.tied > 0 then
+    text = ("%s, %s tied: %s of bytes"):format(text, grouped(totals.tied), cbk.format_size(totals.stored))
+  end
+  if totals.values > 0 then text = ("%s, %s"):format(text, counted(totals.values, "other value")) end
+  return text
+end
+
+-- --- the tree
+
+--- "a.layers.{0..31}.w" → { "a", "layers", "{0..31}", "w" }: dots inside braces do not count.
+local function parts_of(name)
+  local parts, at, depth, start = {}, 1, 0, 1
+  while at <= #name do
+    local c = name:byte(at)
+    if c == 123 then depth = depth + 1 elseif c == 125 then depth = depth - 1 end
+    if c == 46 and depth == 0 then
+      parts[#parts + 1] = name:sub(start, at - 1)
+      start = at + 1
+    end
+    at = at + 1
+  end
+  parts[#parts + 1] = name:sub(start)
+  return parts
+end
+
+local function new_node(name) return { name = name, children = {}, order = {}, tensors = 0, bytes = 0 } end
+
+local function insert(root, name, group)
+  local node, tensors, bytes = root, 0, 0
+  for _, row in ipairs(group) do
+    if row.shape then tensors, bytes = tensors + 1, bytes + row.bytes end
+  end
+  for _, part in ipairs(parts_of(name)) do
+    local child = node.children[part]
+    if not child then
+      child = new_node(part)
+      node.children[part] = child
+      table.insert(node.order, child)
+    end
+    node = child
+    node.tensors, node.bytes = node.tensors + tensors, node.bytes + bytes
+  end
+  node.groups = node.groups or {}
+  table.insert(node.groups, group)
+end
+
+--- Numbers in their order, names as they came.
+local function sorted_children(node)
+  for _, child in ipairs(node.order) do
+    if not child.name:find "^[%d{]" then return node.order end
+  end
+  return natural.sort(node.order, function(child) return child.name end)
+end
+
+local function note_of(group)
+  local row = group[1]
+  if row.shape then
+    if row.tied_to then return "= " .. row.tied_to end
+    if row.shares then return "shares bytes with " .. row.shares end
+    return row.role == "tensor" and "" or row.role
+  end
+  local text = listing.value_text(row.value)
+  for _, other in ipairs(group) do
+    if listing.value_text(other.value) ~= text then return "…" end
+  end
+  return text
+end
+
+--- A line of columns for one group of like leaves.
+local function leaf_line(label, group)
+  local row, bytes = group[1], 0
+  for _, member in ipairs(group) do bytes = bytes + member.bytes end
+  return { label, #group > 1 and grouped(#group) .. " ×" or "", row.type, row.shape and listing.shape_text(row.shape) or "",
+    row.shape and cbk.format_size(bytes) or "", note_of(group) }
+end
+
+local function tree_lines(node, label, indent, out)
+  -- A container with one entry shares the line with it.
+  while not node.groups and #node.order == 1 do
+    node = node.order[1]
+    label = label == "" and node.name or label .. "." .. node.name
+  end
+  local is_root = label == ""
+  local shown = ("  "):rep(indent) .. label
+  for _, group in ipairs(node.groups or {}) do out[#out + 1] = leaf_line(shown, group) end
+  if #node.order == 0 then return end
+  if not is_root and not node.groups then
+    out[#out + 1] = { shown, "", counted(node.tensors, "tensor"), "", cbk.format_size(node.bytes), "" }
+    if node.tensors == 0 then out[#out][3], out[#out][5] = "", "" end
+  end
+  for _, child in ipairs(sorted_children(node)) do
+    tree_lines(child, child.name, is_root and indent or indent + 1, out)
+  end
+end
+
+local function display_width(text)
+  local _, continuation = text:gsub("[\128-\191]", "")
+  return #text - continuation
+end
+
+local ALIGN_RIGHT = { false, true, false, false, true, false }
+
+--- Columns as lines, two spaces apart; sizes and counts end at one column.
+local function aligned(lines)
+  local widths = { 0, 0, 0, 0, 0, 0 }
+  for _, line in ipairs(lines) do
+    for i = 1, 6 do widths[i] = math.max(widths[i], display_width(line[i])) end
+  end
+  local out = {}
+  for _, line in ipairs(lines) do
+    local cells = {}
+    for i = 1, 6 do
+      local padding = (" "):rep(widths[i] - display_width(line[i]))
+      if widths[i] > 0 then cells[#cells + 1] = ALIGN_RIGHT[i] and padding .. line[i] or line[i] .. padding end
+    end
+    out[#out + 1] = (table.concat(cells, "  "):gsub(" +$", ""))
+  end
+  return out
+end
+
+local function signature_of(row)
+  if not row.shape then return row.type end
+  return ("%s %s %s %s"):format(row.type, row.role, table.concat(row.shape, ","), row.tied_to and "=" or row.shares or "")
+end
+
+---The rows as a tree, repeated layers folded into "layers.{0..31}".
+---@param rows ListingRow[]
+---@param options? { unfolded: boolean }
+---@return string[] lines
+function listing.tree(rows, options)
+  local root = new_node ""
+  if options and options.unfolded then
+    for _, row in ipairs(rows) do insert(root, row.path, { row }) end
+  else
+    for _, row in ipairs(rows) do row.signature = signature_of(row) end
+    for _, group in ipairs(fold.groups(rows)) do
+      local members = {}
+      for i, member in ipairs(group.members) do members[i] = member.entry end
+      insert(root, group.name, members)
+    end
+  end
+  local lines = {}
+  tree_lines(root, "", 0, lines)
+  return aligned(lines)
+end
+
+---One line per leaf with its whole key.
+---@param rows ListingRow[]
+---@return string[] lines
+function listing.flat(rows)
+  local lines = {}
+  for i, row in ipairs(rows) do lines[i] = leaf_line(row.path, { row }) end
+  return aligned(lines)
+end
+
+return listing

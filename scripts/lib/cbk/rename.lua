@@ -1,0 +1,74 @@
+-- New names for keys: "OLD=NEW" as `cbk copy --rename` has it.
+
+local rename = {}
+
+---@class RenameRule
+---@field text string   as it was written
+---@field hits integer  keys it has changed
+---@field apply fun(key: string): string
+
+local function escaped(text) return (text:gsub("%p", "%%%0")) end
+
+--- Plain text: every occurrence.
+local function plain_rule(old, new)
+  local pattern, replacement = escaped(old), new:gsub("%%", "%%%%")
+  return function(key) return (key:gsub(pattern, replacement)) end
+end
+
+--- A glob over the whole key; the n-th wildcard of the replacement is what the n-th of the pattern matched.
+local function glob_rule(old, new)
+  local wildcards = 0
+  local pattern = old:gsub("[^*?]+", escaped):gsub("[*?]", function(c)
+    wildcards = wildcards + 1
+    return c == "*" and "(.*)" or "(.)"
+  end)
+  if wildcards > 30 then return nil, ("'%s' has more than 30 wildcards"):format(old) end
+  local used = 0
+  local parts = {}
+  for literal, wildcard in new:gmatch "([^*?]*)([*?]?)" do
+    if literal ~= "" then parts[#parts + 1] = literal end
+    if wildcard ~= "" then
+      used = used + 1
+      parts[#parts + 1] = used
+    end
+  end
+  if used > wildcards then return nil, ("'%s' has more wildcards than '%s'"):format(new, old) end
+  return function(key)
+    local captures = { key:match("^" .. pattern .. "$") }
+    if #captures == 0 then return key end
+    local out = {}
+    for i, part in ipairs(parts) do out[i] = type(part) == "number" and captures[part] or part end
+    return table.concat(out)
+  end
+end
+
+local function pattern_rule(old, new)
+  local ok, problem = pcall(string.gsub, "", old, new)
+  if not ok then return nil, ("'%s=%s' is no Lua pattern: %s"):format(old, new, problem) end
+  return function(key) return (key:gsub(old, new)) end
+end
+
+---The rule that "OLD=NEW" says, or nil and what is wrong with it.
+---@param text string
+---@return RenameRule|nil rule, string|nil problem
+function rename.parse(text)
+  local old, new = text:match "^(.-)=(.*)$"
+  if not old or old == "" then return nil, ("'%s' should be OLD=NEW"):format(text) end
+  local make = plain_rule
+  if old:find "^%^" or old:find "%$$" or old:find "%%" then
+    make = pattern_rule
+  elseif old:find "[*?]" then
+    make = glob_rule
+  end
+  local change, problem = make(old, new)
+  if not change then return nil, problem end
+  local rule = { text = text, hits = 0 }
+  function rule.apply(key)
+    local changed = change(key)
+    if changed ~= key then rule.hits = rule.hits + 1 end
+    return changed
+  end
+  return rule
+end
+
+return rename

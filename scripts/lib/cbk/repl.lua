@@ -1,0 +1,443 @@
+-- The prompt: statements and expressions typed one after the other, and commands that begin with ':'.
+--
+-- The session has globals of its own over Lua's (`_G`, `print` and `require` stay untouched). What is typed runs
+-- interpreted, so that Ctrl-C can stop it; files that it calls are compiled as always.
+
+local cbk = require "cbk"
+local complete = require "cbk.complete"
+local editor = require "cbk.editor"
+local help = require "cbk.help"
+local inspect = require "cbk.inspect"
+local listing = require "cbk.listing"
+
+local repl = {}
+
+---@class Session
+---@field env table           the globals
+---@field checkpoints Checkpoint[]
+---@field log string[]        what was typed and worked, for :save
+---@field interactive boolean
+---@field traceback string|nil of the last error
+local Session = {}
+Session.__index = Session
+
+local function new_session(interactive)
+  local env = { cbk = cbk }
+  env._G = env
+  setmetatable(env, { __index = function(_, name) return rawget(_G, name) end })
+  return setmetatable({ env = env, checkpoints = {}, log = {}, interactive = interactive }, Session)
+end
+
+local function has_colour()
+  local disabled = os.getenv "NO_COLOR"
+  return cbk.terminal.is_tty "stdout" and (disabled == nil or disabled == "") and os.getenv "TERM" ~= "dumb"
+end
+
+local function message_of(err)
+  local text = tostring(err)
+  return (text:gsub('^%[string "%(input%)"%]:%d+: ', ""):gsub("^%(input%):1: ", ""))
+end
+
+function Session:report(err)
+  local text = message_of(err)
+  io.stdout:flush()
+  if text == "interrupted" then
+    io.stderr:write("interrupted\n")
+  elseif self.interactive and has_colour() then
+    io.stderr:write("\27[31m", text, "\27[0m\n")
+  else
+    io.stderr:write(text, "\n")
+  end
+end
+
+-- --- Lua
+
+--- `local x = 1` would be gone with the line, so a leading `local` makes a global of the session.
+local function keep_locals(text)
+  local names, rest = text:match "^%s*local%s+([%a_][%w_]*[%w_%s,]*)(=.*)$"
+  if names and not names:find "%f[%w_]function%f[^%w_]" then return names .. rest end
+  local func = text:match "^%s*local%s+(function%s+[%a_].*)$"
+  if func then return func end
+  names = text:match "^%s*local%s+([%a_][%w_%s,]*)$"
+  return names and names .. " = nil" or text
+end
+
+local function is_incomplete(message) return message ~= nil and message:find "near '<eof>'" ~= nil end
+
+--- A function for the text; or nil, the error, and whether more lines may complete it.
+function Session:compile(text)
+  local expression = text:gsub("^%s*=", "")
+  local chunk, expression_error = load("return " .. expression, "=(input)", "t", self.env)
+  if not chunk then
+    local statement_error
+    chunk, statement_error = load(keep_locals(text), "=(input)", "t", self.env)
+    if not chunk then
+      return nil, statement_error, is_incomplete(statement_error) or is_incomplete(expression_error)
+    end
+  end
+  jit.off(chunk, true)
+  return chunk
+end
+
+local function print_values(values)
+  for i = 1, values.n do inspect.print(values[i]) end
+end
+
+--- Runs a chunk; its values become _, _1, _2, … and are printed unless `muted`. True when nothing failed.
+function Session:run(chunk, muted)
+  local function pack(ok, ...) return ok, { n = select("#", ...), ... } end
+  local ok, values = pack(editor.call(chunk))
+  if not ok then
+    local failure = values[1]
+    self.traceback = failure[2]
+    self:report(failure[1])
+    return false
+  end
+  if values.n == 0 then return true end
+  self.env._ = values[1]
+  for i = 1, values.n do self.env["_" .. i] = values[i] end
+  if muted then return true end
+  local printed, failure = editor.call(print_values, values)
+  if not printed then self:report(failure[1]) end
+  io.stdout:flush()
+  return printed
+end
+
+--- The text as a statement of a script.
+local function as_statement(text)
+  local expression = text:gsub("^%s*=", ""):gsub(";%s*$", "")
+  if load(text) then return text end
+  return ("cbk.inspect.print(%s)"):format(expression)
+end
+
+function Session:evaluate(text)
+  local chunk, err = self:compile(text)
+  if not chunk then
+    self:report(err)
+    return false
+  end
+  local ok = self:run(chunk, text:find ";%s*$" ~= nil)
+  if ok then self.log[#self.log + 1] = as_statement(text) end
+  return ok
+end
+
+-- --- checkpoints
+
+---Opens a checkpoint as `ckpt` and `ckpt<n>`.
+function Session:open(path)
+  local checkpoint = cbk.open(path)
+  for _, warning in ipairs(checkpoint.warnings) do cbk.warn(warning) end
+  table.insert(self.checkpoints, checkpoint)
+  local name = "ckpt" .. #self.checkpoints
+  self.env[name] = checkpoint
+  return checkpoint, name
+end
+
+--- One line about a checkpoint that has just been opened.
+local function opened_text(names, checkpoint)
+  local version = checkpoint.version ~= "" and " " .. checkpoint.version or ""
+  return ("%s = %s: %s%s, %s"):format(names, checkpoint.path, checkpoint.format, version,
+    listing.totals_text(listing.totals(listing.rows(checkpoint.root))))
+end
+
+-- --- commands
+
+local ffi = require "ffi"
+ffi.cdef "typedef struct { long seconds; long nanoseconds; } cbk_timespec; int clock_gettime(int, cbk_timespec*);"
+
+local function now()
+  local time = ffi.new "cbk_timespec"
+  ffi.C.clock_gettime(1, time) -- monotonic
+  return tonumber(time.seconds) + tonumber(time.nanoseconds) / 1e9
+end
+
+---@class ReplCommand
+---@field usage string
+---@field text string
+---@field argument "file"|"key"|"name"|"lua"|nil  what completion offers
+---@field run fun(session: Session, rest: string): boolean|nil
+
+---@type table<string, ReplCommand>
+local commands = {}
+local ORDER = { "help", "ls", "open", "time", "mem", "save", "traceback", "quit" }
+
+local function require_checkpoint(session)
+  return rawget(session.env, "ckpt") or cbk.fail("usage", "no checkpoint is open; say :open FILE")
+end
+
+commands.help = {
+  usage = ":help [NAME]",
+  text = "what there is, or what NAME is; ?NAME is the same",
+  argument = "name",
+  run = function(session, rest)
+    if rest == "" then
+      print(session:overview())
+      return
+    end
+    local command = commands[rest:match "^:(%a+)$"]
+    if command then
+      print(("%s\n  %s"):format(command.usage, command.text))
+      return
+    end
+    local text, near = help.text(rest)
+    if not text then text = session:help_of_value(rest) end
+    if not text then
+      local hint = #near > 0 and "; did you mean " .. table.concat(near, ", ") .. "?" or ""
+      cbk.fail("key", ("there is no help on %s%s"):format(cbk.quote(rest), hint))
+    end
+    print(text)
+  end,
+}
+
+commands.ls = {
+  usage = ":ls [GLOB]",
+  text = "what is in ckpt; GLOB as in 'cbk ls'",
+  argument = "key",
+  run = function(session, rest)
+    local checkpoint = require_checkpoint(session)
+    local rows = listing.rows(checkpoint.root, rest ~= "" and rest or nil)
+    for _, line in ipairs(listing.tree(rows)) do print(line) end
+    print(listing.totals_text(listing.totals(rows)))
+  end,
+}
+
+commands.open = {
+  usage = ":open FILE",
+  text = "open a checkpoint as ckpt (and ckpt1, ckpt2, …)",
+  argument = "file",
+  run = function(session, rest)
+    if rest == "" then cbk.fail("usage", ":open FILE: which one?") end
+    local path = rest:gsub("^~/", (os.getenv "HOME" or "~") .. "/")
+    local checkpoint, name = session:open(path)
+    session.env.ckpt = checkpoint
+    print(opened_text("ckpt, " .. name, checkpoint))
+    session.log[#session.log + 1] = ("ckpt = cbk.open(%q)\n%s = ckpt"):format(path, name)
+  end,
+}
+
+commands.time = {
+  usage = ":time EXPRESSION",
+  text = "evaluate, and say how long it took",
+  argument = "lua",
+  run = function(session, rest)
+    local start = now()
+    session:evaluate(rest)
+    print(("%.3f s"):format(now() - start))
+  end,
+}
+
+--- A line of /proc/self/status in bytes.
+local function process_memory(field)
+  for line in io.lines "/proc/self/status" do
+    local kilobytes = line:match("^" .. field .. ":%s*(%d+) kB")
+    if kilobytes then return tonumber(kilobytes) * 1024 end
+  end
+  return 0
+end
+
+commands.mem = {
+  usage = ":mem",
+  text = "memory in use",
+  run = function(session)
+    collectgarbage()
+    print(("Lua %s, process %s, mapped files %s"):format(cbk.format_size(math.floor(collectgarbage "count" * 1024)),
+      cbk.format_size(process_memory "RssAnon"), cbk.format_size(process_memory "RssFile")))
+    for i, checkpoint in ipairs(session.checkpoints) do print(("ckpt%d  %s"):format(i, checkpoint.path)) end
+  end,
+}
+
+commands.save = {
+  usage = ":save FILE",
+  text = "write what was typed (and worked) as a script",
+  argument = "file",
+  run = function(session, rest)
+    if rest == "" then cbk.fail("usage", ":save FILE: which one?") end
+    local text = 'local cbk = require "cbk"\n\n' .. table.concat(session.log, "\n") .. "\n"
+    cbk.fs.write(rest, text)
+    print(("%s: %s written"):format(rest, listing.counted(#session.log, "statement")))
+  end,
+}
+
+commands.traceback = {
+  usage = ":traceback",
+  text = "where the last error came from",
+  run = function(session) print(session.traceback or "there was no error") end,
+}
+
+commands.quit = {
+  usage = ":quit",
+  text = "leave; so does Ctrl-D",
+  run = function(session) session.finished = true end,
+}
+
+function Session:overview()
+  local out = { "Type Lua: an expression is evaluated and printed, unless a ';' ends it. _ is the last value (_1, _2, … all of them).",
+    "Tab completes names, files and the keys of tensors (ckpt[\"…); Ctrl-C stops what runs; Ctrl-R searches the history.", "" }
+  local widest = 0
+  for _, name in ipairs(ORDER) do widest = math.max(widest, #commands[name].usage) end
+  for _, name in ipairs(ORDER) do
+    out[#out + 1] = ("  %-" .. widest .. "s  %s"):format(commands[name].usage, commands[name].text)
+  end
+  local names, line = {}, " "
+  for _, name in ipairs(help.names()) do
+    if name:find "^cbk%.[%w_]+$" or name:find "^%u%w+$" then names[#names + 1] = name end
+  end
+  out[#out + 1] = ""
+  out[#out + 1] = "There is help on"
+  for _, name in ipairs(names) do
+    if #line + #name + 1 > 96 then
+      out[#out + 1] = line
+      line = " "
+    end
+    line = line .. " " .. name
+  end
+  out[#out + 1] = line
+  if #self.checkpoints == 0 then
+    out[#out + 1] = ""
+    out[#out + 1] = "To begin: :open FILE, then :ls"
+  end
+  return table.concat(out, "\n")
+end
+
+--- Help on what a variable holds: its type.
+function Session:help_of_value(name)
+  local value = rawget(self.env, name)
+  local class = type(value) == "userdata" and rawget(debug.getmetatable(value), "__name")
+  return class and help.text(class) or nil
+end
+
+--- Runs ":name rest" or "?name". True when nothing failed.
+function Session:command(text)
+  local name, rest = text:match "^%s*:(%a+)%s*(.-)%s*$"
+  if not name then name, rest = "help", text:match "^%s*%?%s*(.-)%s*$" end
+  if text:find "^%s*:%s*$" or text:find "^%s*:[^%a]" then name, rest = "", "" end
+  local command = commands[name]
+  if not command then
+    local near = cbk.nearest(name, ORDER, 1)
+    self:report(("there is no command :%s%s; :help lists them"):format(name, near[1] and ", did you mean :" .. near[1] .. "?" or ""))
+    return false
+  end
+  local ok, failure = editor.call(command.run, self, rest)
+  if not ok then
+    self.traceback = failure[2]
+    self:report(failure[1])
+  end
+  io.stdout:flush()
+  return ok
+end
+
+local function is_command(text) return text:find "^%s*[:?]" ~= nil end
+
+-- --- reading
+
+local function history_file()
+  local state, home = os.getenv "XDG_STATE_HOME", os.getenv "HOME"
+  if not state or state:sub(1, 1) ~= "/" then
+    if not home or home == "" then return "" end
+    state = home .. "/.local/state"
+  end
+  return state .. "/cbk/history"
+end
+
+--- Several lines as one entry of the history, where that means the same.
+local function one_line(lines)
+  local text = table.concat(lines, " ")
+  if #lines == 1 or not (text:find("--", 1, true) or text:find("[[", 1, true) or text:find("[=", 1, true)) then return { text } end
+  return lines
+end
+
+local function remember(input, lines)
+  for _, entry in ipairs(one_line(lines)) do
+    if entry:find "%S" then input:remember(entry) end
+  end
+end
+
+--- Reads until the text is complete. nil: the end.
+function Session:read(input)
+  local lines = {}
+  while true do
+    local line, why = input:read(#lines == 0 and "cbk> " or "...> ")
+    if not line then
+      if why == "end" and #lines == 0 then return nil end
+      if why == "end" then print() end
+      return "" -- Ctrl-C, or Ctrl-D in the middle: the text is given up
+    end
+    lines[#lines + 1] = line
+    local text = table.concat(lines, "\n")
+    if #lines == 1 and is_command(text) then
+      remember(input, lines)
+      return text
+    end
+    local chunk, _, incomplete = self:compile(text)
+    if chunk or not incomplete then
+      remember(input, lines)
+      return text
+    end
+  end
+end
+
+function Session:handle(text)
+  if not text:find "%S" then return true end
+  if is_command(text) then return self:command(text) end
+  return self:evaluate(text)
+end
+
+function Session:interact()
+  local input = editor.open {
+    history = history_file(),
+    complete = function(line, cursor) return complete.at(line, cursor, self.env, commands) end,
+  }
+  while not self.finished do
+    -- A Ctrl-C between two steps must not end the session.
+    local ok, text = editor.call(self.read, self, input)
+    if ok and text == nil then
+      print()
+      break
+    end
+    if ok then self:handle(text) end
+  end
+  input:close()
+end
+
+--- Statements from a pipe: the first error ends the run.
+function Session:batch(lines)
+  local pending = {}
+  for line in lines do
+    pending[#pending + 1] = line
+    local text = table.concat(pending, "\n")
+    local is_whole = #pending == 1 and is_command(text)
+    if not is_whole then
+      local chunk, _, incomplete = self:compile(text)
+      is_whole = chunk ~= nil or not incomplete
+    end
+    if is_whole then
+      pending = {}
+      if not self:handle(text) then return 1 end
+      if self.finished then return 0 end
+    end
+  end
+  if #pending > 0 and not self:handle(table.concat(pending, "\n")) then return 1 end
+  return 0
+end
+
+---Runs a session over the given checkpoints until its end.
+---@param paths string[]
+---@return integer exit_code
+function repl.run(paths)
+  local interactive = cbk.terminal.is_tty "stdin" and cbk.terminal.is_tty "stdout"
+  local session = new_session(interactive)
+  local opened = {}
+  for i, path in ipairs(paths) do
+    local checkpoint, name = session:open(path)
+    if i == 1 then session.env.ckpt = checkpoint end
+    opened[i] = opened_text(i > 1 and name or #paths > 1 and "ckpt, ckpt1" or "ckpt", checkpoint)
+    session.log[i] = ("%s = cbk.open(%q)"):format(i == 1 and "ckpt" or name, path)
+  end
+  if not interactive then return session:batch(io.lines()) end
+  print(("cbk %s with %s. :help tells what there is, Ctrl-D leaves."):format(cbk.version, jit.version))
+  for _, line in ipairs(opened) do print(line) end
+  session:interact()
+  return 0
+end
+
+return repl

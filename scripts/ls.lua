@@ -1,0 +1,70 @@
+-- cbk ls: what is in a checkpoint.
+
+local cbk = require "cbk"
+local cli = require "cbk.cli"
+local listing = require "cbk.listing"
+
+local parser = cli.parser("ls", "List what is in a checkpoint. Nothing but headers is read.", [[
+Layers that differ in nothing but their number are folded: layers.{0..31}. A key behind '=' tells that the
+tensor is tied to that one. GLOB matches whole keys: '*' stands for any text (dots too), '?' for one character,
+[a-z], {a,b}; a plain name also means everything below it.
+
+examples:
+  cbk ls model.safetensors
+  cbk ls model.mdl 'model.layers.0'
+  cbk ls --flat pytorch_model.bin '*.bias']])
+parser:argument("file", "a checkpoint, an index.json or a folder with one"):argname "FILE"
+parser:argument("glob", "only keys that match"):argname "GLOB":args "?"
+parser:flag("--flat", "one line per value with its whole key")
+parser:flag("--all", "the tree without folding")
+cli.options(parser, "json")
+local args = parser:parse()
+
+local checkpoint = cli.open(args.file, args)
+local rows = listing.rows(checkpoint.root, args.glob)
+if args.glob and #rows == 0 then
+  cbk.fail("key", ("no key of '%s' matches %s"):format(args.file, cbk.quote(args.glob)))
+end
+
+local function format_text()
+  local version = checkpoint.version ~= "" and " " .. checkpoint.version or ""
+  local files = #checkpoint.files > 1 and (" in %d files"):format(#checkpoint.files) or ""
+  return checkpoint.format .. version .. files
+end
+
+local function json_row(row)
+  local out = cbk.dict { { "key", row.path }, { "kind", row.role or row.type } }
+  if not row.shape then
+    local scalar = type(row.value) ~= "userdata"
+    if scalar then out.value = row.value else out.text = listing.value_text(row.value) end
+    return out
+  end
+  out.dtype, out.shape, out.bytes = row.type, cbk.list(row.shape), row.bytes
+  local storage = row.value:storage()
+  if storage and storage.file then
+    out.file, out.offset = storage.file, storage.position
+  end
+  out.tied_to, out.shares_storage_with = row.tied_to, row.shares
+  return out
+end
+
+local function print_json()
+  local list = cbk.list()
+  for i, row in ipairs(rows) do list[i] = json_row(row) end
+  local totals = listing.totals(rows)
+  totals.dtypes = cbk.list(totals.dtypes)
+  cli.print_json(cbk.dict {
+    { "path", checkpoint.path }, { "format", checkpoint.format }, { "version", checkpoint.version },
+    { "files", cbk.list(checkpoint.files) }, { "totals", totals }, { "entries", list },
+  })
+end
+
+if args.json then
+  print_json()
+  return
+end
+local out = { checkpoint.path .. "  " .. format_text() }
+local lines = args.flat and listing.flat(rows) or listing.tree(rows, { unfolded = args.all })
+for _, line in ipairs(lines) do out[#out + 1] = line end
+out[#out + 1] = listing.totals_text(listing.totals(rows))
+io.write(table.concat(out, "\n"), "\n")

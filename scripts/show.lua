@@ -1,0 +1,143 @@
+-- cbk show: tensors and other values of a checkpoint, one by one.
+
+local cbk = require "cbk"
+local cli = require "cbk.cli"
+local inspect = require "cbk.inspect"
+local listing = require "cbk.listing"
+
+local parser = cli.parser("show", "Show values of a checkpoint, one by one.", [[
+For a tensor: what it is, where its bytes lie, what shares them, statistics, and elements from its edges. The statistics read the whole tensor, in blocks; everything else reads a few elements.
+
+examples:
+  cbk show model.safetensors lm_head.weight
+  cbk show model.mdl 'model.*.bias' --no-stats
+  cbk show training.mdl optimizer.param_groups]])
+parser:argument("file", "a checkpoint, an index.json or a folder with one"):argname "FILE"
+parser:argument("key", "a key, or a glob over whole keys"):argname "KEY":args "+"
+parser:flag("--no-stats", "do not read whole tensors")
+cli.options(parser, "json")
+local args = parser:parse()
+
+local TENSORS = { tensor = true, parameter = true, ndarray = true, np_scalar = true }
+
+local checkpoint = cli.open(args.file, args)
+local root = checkpoint.root
+
+local function is_tensor(value) return type(value) == "userdata" and TENSORS[cbk.kind(value)] ~= nil end
+
+--- Keys of the tree that stand for `key`; an unknown one is an error with the nearest keys.
+local function expand(key)
+  if cbk.find(root, key) ~= nil then return { key } end
+  local found, all = {}, {}
+  local matches = cbk.glob(key)
+  for path in cbk.leaves(root) do
+    all[#all + 1] = path
+    if matches(path) then found[#found + 1] = path end
+  end
+  if #found > 0 then return found end
+  local near = cbk.nearest(key, all, 3)
+  local hint = #near > 0 and "; did you mean " .. table.concat(near, " or ") .. "?" or ""
+  cbk.fail("key", ("there is no %s in '%s'%s"):format(cbk.quote(key), args.file, hint))
+end
+
+--- Other tensors over the same storage.
+local function sharing(key, tensor)
+  local same, other = {}, {}
+  local id = tensor:storage_id()
+  if not id then return same, other end
+  for path, candidate in cbk.tensors(root) do
+    if path ~= key and candidate:storage_id() == id then
+      table.insert(candidate:same(tensor) and same or other, path)
+    end
+  end
+  return same, other
+end
+
+local function some(list)
+  local shown = { unpack(list, 1, 5) }
+  local more = #list > 5 and (" and %d more"):format(#list - 5) or ""
+  return table.concat(shown, ", ") .. more
+end
+
+local function can_have_stats(tensor)
+  return not args.no_stats and tensor:numel() > 0 and not tensor.dtype:find "^complex"
+end
+
+local function number_text(x) return (("%.6g"):format(x)) end
+
+local function stats_text(tensor)
+  local stats = tensor:stats()
+  local parts = {}
+  for _, name in ipairs { "min", "max", "mean", "std" } do parts[#parts + 1] = name .. " " .. number_text(stats[name]) end
+  for _, name in ipairs { "nan", "inf", "zeros" } do
+    if stats[name] > 0 then
+      parts[#parts + 1] = ("%s %s (%.1f %%)"):format(name, listing.grouped(stats[name]), 100 * stats[name] / stats.numel)
+    end
+  end
+  return table.concat(parts, ", ")
+end
+
+local function show_tensor(key, tensor)
+  print(key)
+  local what = tensor.role == "tensor" and "" or " " .. tensor.role
+  if tensor.requires_grad then what = what .. ", requires grad" end
+  print(("  %s %s%s"):format(tensor.dtype, listing.shape_text(tensor:shape()), what))
+  print(("  %s elements, %s bytes (%s)"):format(listing.grouped(tensor:numel()), listing.grouped(tensor:nbytes()),
+    cbk.format_size(tensor:nbytes())))
+  local storage = tensor:storage()
+  if storage and storage.file then print(("  in %s at byte %s"):format(storage.file, listing.grouped(storage.position))) end
+  local same, other = sharing(key, tensor)
+  if #same > 0 then print("  tied to " .. some(same)) end
+  if #other > 0 then print("  shares its storage with " .. some(other)) end
+  if can_have_stats(tensor) then print("  " .. stats_text(tensor)) end
+  local grid = inspect.text(tensor):match "\n(.*)$"
+  if grid then print(grid) end
+end
+
+local function show(key)
+  local value = cbk.find(root, key)
+  if is_tensor(value) then return show_tensor(key, value) end
+  print(("%s  %s"):format(key, cbk.kind(value)))
+  print("  " .. inspect.text(value, { text = 4000, lines = 200 }):gsub("\n", "\n  "))
+end
+
+local function json_of(key)
+  local value = cbk.find(root, key)
+  if not is_tensor(value) then
+    local out = cbk.dict { { "key", key }, { "kind", cbk.kind(value) } }
+    local plain, text = pcall(cbk.json, value)
+    if plain and text then out.value = value else out.text = inspect.text(value) end
+    return out
+  end
+  local out = cbk.dict { { "key", key }, { "kind", value.role }, { "dtype", value.dtype }, { "shape", cbk.list(value:shape()) },
+    { "numel", value:numel() }, { "bytes", value:nbytes() }, { "requires_grad", value.requires_grad } }
+  local storage = value:storage()
+  if storage and storage.file then
+    out.file, out.offset = storage.file, storage.position
+  end
+  local same, other = sharing(key, value)
+  out.tied_to, out.shares_storage_with = cbk.list(same), cbk.list(other)
+  if can_have_stats(value) then
+    out.stats = cbk.dict()
+    for name, number in cbk.items(value:stats()) do
+      local finite = number == number and math.abs(number) < math.huge
+      out.stats[name] = finite and number or tostring(number)
+    end
+  end
+  return out
+end
+
+local keys = {}
+for _, key in ipairs(args.key) do
+  for _, found in ipairs(expand(key)) do keys[#keys + 1] = found end
+end
+if args.json then
+  local list = cbk.list()
+  for i, key in ipairs(keys) do list[i] = json_of(key) end
+  cli.print_json(list)
+  return
+end
+for i, key in ipairs(keys) do
+  if i > 1 then print() end
+  show(key)
+end
