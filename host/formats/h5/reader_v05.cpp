@@ -96,6 +96,9 @@ class Reader {
     if (text->starts_with(head) && text->ends_with(metadata_tail)) {
       const std::string_view object =
           text->substr(head.size(), text->size() - head.size() - metadata_tail.size());
+      if (const auto tensor = match_tensor_metadata(object)) {
+        return {read_tensor(file_, key, tensor->dtype, tensor->shape), {}, false};
+      }
       return read_object(file_, key, parse_json(object, python_json), 0);
     }
     return read_nested(key, parse_json(*text, python_json));
@@ -179,8 +182,10 @@ class Reader {
   Leaf read_object(const std::shared_ptr<File>& file, const std::string& key, const Value& metadata,
                    int depth) {
     switch (serializer_of(metadata)) {
-      case Serializer::tensor:
-        return {read_tensor(file, key, metadata), {}, false};
+      case Serializer::tensor: {
+        const DType dtype = parse_dtype(first_of(metadata, "dtypes").as_string());
+        return {read_tensor(file, key, dtype, to_shape(first_of(metadata, "shapes"))), {}, false};
+      }
       case Serializer::ndarray:
         return {read_array(file, key, metadata), {}, false};
       case Serializer::scalar:
@@ -221,10 +226,10 @@ class Reader {
     fail(Errc::unsupported, "unknown __TYPE__ {} (known: {})", quote(type), listed(known));
   }
 
-  Value read_tensor(const std::shared_ptr<File>& file, const std::string& key, const Value& metadata) {
-    const DType dtype = parse_dtype(first_of(metadata, "dtypes").as_string());
+  Value read_tensor(const std::shared_ptr<File>& file, const std::string& key, DType dtype,
+                    const Shape& shape) {
     Value leaf = datasets_.leaf(datasets_.find(file, key), {dtype, TensorLeaf::Role::tensor});
-    check_shape(leaf.as_tensor(), to_shape(first_of(metadata, "shapes")));
+    check_shape(leaf.as_tensor(), shape);
     return leaf;
   }
 

@@ -149,7 +149,9 @@ class WriterV05 final : public FileWriter {
              "{} is a {} tensor, which H5 0.5 has no form for; convert it first (0.4 has more dtypes)",
              quote(leaf.key), name_of(tensor.dtype()));
       }
-      leaf.text = tensor_metadata(leaf.key, tensor.dtype(), tensor.shape());
+      leaf.text = metadata_head(leaf.key);
+      leaf.text += tensor_metadata({tensor.dtype(), *release_code(tensor.dtype()), tensor.shape()});
+      leaf.text += metadata_tail;
     }
     leaves_.push_back(std::move(leaf));
   }
@@ -259,23 +261,6 @@ class WriterV05 final : public FileWriter {
                             {"__BYTES__", encode_attribute("__BYTES__", type, space, leaf.pickle)},
                             {"compressed", encode_attribute("compressed", encode_datatype(DType::boolean),
                                                             scalar_dataspace(), "\0"sv)}});
-  }
-
-  /// What leaf_metadata would make, without building the tree: there are many of them.
-  static std::string tensor_metadata(const std::string& key, DType dtype, const Shape& shape) {
-    std::string extents;
-    for (const int64_t extent : shape) {
-      extents += extents.empty() ? "\n" : ",\n";
-      extents += "                " + std::to_string(extent);
-    }
-    if (!extents.empty()) extents += "\n            ";
-    return fmt::format(
-        "{}{{\n        \"__TORCH__\": true,\n        \"shapes\": [\n            [{}]\n        ],\n"
-        "        \"dtypes\": [\n            \"torch.{}\"\n        ],\n        \"rtfx_dtypes\": [\n           "
-        " {}\n        ],\n"
-        "        \"__TYPE__\": \"TorchTensorSerializer\",\n        \"__NUMPY__\": true,\n        "
-        "\"compressed\": false\n    }}{}",
-        metadata_head(key), extents, name_of(dtype), *release_code(dtype), metadata_tail);
   }
 
   std::string release_;

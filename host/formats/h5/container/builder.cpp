@@ -10,6 +10,7 @@ using namespace std::string_view_literals;
 
 constexpr uint64_t collection_head = 16;
 constexpr uint64_t object_head = 16;
+constexpr uint64_t least_collection = 4096;
 constexpr uint64_t usual_collection = 65536;
 constexpr uint16_t max_objects = 60000;
 
@@ -46,7 +47,9 @@ void Builder::close_collection() {
 
 void Builder::open_collection(uint64_t least) {
   close_collection();
-  capacity_ = std::max(usual_collection, collection_head + least);
+  // Small files get small collections.
+  const uint64_t usual = std::clamp(align_up(image_.size(), least_collection), least_collection, usual_collection);
+  capacity_ = std::max(usual, collection_head + least);
   collection_ = image_.size();
   used_ = collection_head;
   objects_ = 0;
