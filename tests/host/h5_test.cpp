@@ -1,0 +1,375 @@
+#include <hdf5.h>
+#include <lz4.h>
+
+#include <catch2/catch.hpp>
+#include <cstring>
+#include <numeric>
+
+#include "host/formats/h5/container/filters.hpp"
+#include "host/formats/h5/inspect.hpp"
+#include "host/formats/h5/reader.hpp"
+#include "host/formats/h5/text.hpp"
+#include "host/formats/h5/writer.hpp"
+#include "host/plan/plan.hpp"
+#include "tests/host/folder.hpp"
+
+using namespace cbk;
+
+namespace {
+
+Tensor counting(DType dtype, Shape shape) {
+  Bytes bytes(static_cast<size_t>(numel_of(shape)) * size_of(dtype));
+  for (size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<std::byte>(i * 37 % 251);
+  return Tensor::from_bytes(dtype, std::move(shape), std::move(bytes));
+}
+
+Value read_h5(const fs::path& path) {
+  return h5::read(MappedFile::open(path), {}).root;
+}
+
+void write_h5(const Value& root, const fs::path& path, const std::string& version) {
+  WriteOptions options;
+  options.h5_version = version;
+  auto writer = h5::make_writer(root, path, options);
+  execute(*writer, {});
+}
+
+/// Every kind of container and leaf that all versions keep.
+Value sample_tree() {
+  Value root = Value::dict();
+  Value model = std::make_shared<Dict>(Dict::Kind::ordered);
+  const Value tied = counting(DType::float32, {3, 5});
+  model.as_dict().set("weight", tied);
+  model.as_dict().set("tied", tied);
+  model.as_dict().set("bf16 %/ü", counting(DType::bfloat16, {70000}));
+  model.as_dict().set("empty", counting(DType::int64, {0, 4}));
+  model.as_dict().set("scalar", counting(DType::float64, {}));
+  model.as_dict().set("mask", Tensor::from_bytes(DType::boolean, {2}, {std::byte{1}, std::byte{0}}));
+  root.as_dict().set("model", model);
+  root.as_dict().set(Value(7), Value::tuple({Value(1), Value(2.5), Value(true), Value(), Value("te\"xt\n")}));
+  root.as_dict().set("nothing", Value::list({Value::dict(), Value::list()}));
+  root.as_dict().set("array", Value(std::make_shared<const TensorLeaf>(
+                                  TensorLeaf{counting(DType::uint16, {4}), TensorLeaf::Role::ndarray})));
+  root.as_dict().set("bytes", Value::bytes(std::string("a\0b", 3)));
+  return root;
+}
+
+/// Equal by content, tensors element by element.
+bool same_content(const Value& a, const Value& b) {
+  if (a.kind() != b.kind()) return false;
+  switch (a.kind()) {
+    case Value::Kind::tensor:
+      return a.as_tensor().dtype() == b.as_tensor().dtype() &&
+             a.as_tensor().shape() == b.as_tensor().shape() && a.as_leaf().role == b.as_leaf().role &&
+             a.as_tensor().to_bytes() == b.as_tensor().to_bytes();
+    case Value::Kind::sequence:
+      return a.as_sequence().kind == b.as_sequence().kind &&
+             std::equal(a.as_sequence().items.begin(), a.as_sequence().items.end(),
+                        b.as_sequence().items.begin(), b.as_sequence().items.end(), same_content);
+    case Value::Kind::dict: {
+      const auto& left = a.as_dict().entries();
+      const auto& right = b.as_dict().entries();
+      return a.as_dict().kind == b.as_dict().kind &&
+             std::equal(left.begin(), left.end(), right.begin(), right.end(),
+                        [](const auto& x, const auto& y) {
+                          return x.first.equals(y.first) && same_content(x.second, y.second);
+                        });
+    }
+    default:
+      return a.equals(b);
+  }
+}
+
+/// A handle of libhdf5, closed by the function it came with.
+class Handle {
+ public:
+  Handle(hid_t id, herr_t (*close)(hid_t)) : id_(id), close_(close) { REQUIRE(id >= 0); }
+  Handle(const Handle&) = delete;
+  Handle& operator=(const Handle&) = delete;
+  ~Handle() { close_(id_); }
+  operator hid_t() const { return id_; }
+
+ private:
+  hid_t id_;
+  herr_t (*close_)(hid_t);
+};
+
+/// A file made by libhdf5: what the reader must understand, and what the writer is measured against.
+class Hdf5 {
+ public:
+  Hdf5(const fs::path& path, bool is_newest)
+      : access_(H5Pcreate(H5P_FILE_ACCESS), H5Pclose), file_(create(path, is_newest), H5Fclose) {}
+
+  hid_t id() const { return file_; }
+
+  template <typename T>
+  void add(const std::string& name, hid_t stored, hid_t memory, const std::vector<hsize_t>& extents,
+           const std::vector<T>& values, const std::vector<hsize_t>& chunk = {}, int deflate = -1) {
+    const Handle space(H5Screate_simple(static_cast<int>(extents.size()), extents.data(), nullptr), H5Sclose);
+    const Handle creation(H5Pcreate(H5P_DATASET_CREATE), H5Pclose);
+    if (!chunk.empty()) H5Pset_chunk(creation, static_cast<int>(chunk.size()), chunk.data());
+    if (deflate >= 0) {
+      H5Pset_shuffle(creation);
+      H5Pset_deflate(creation, static_cast<unsigned>(deflate));
+    }
+    const Handle data(H5Dcreate2(file_, name.c_str(), stored, space, H5P_DEFAULT, creation, H5P_DEFAULT),
+                      H5Dclose);
+    REQUIRE(H5Dwrite(data, memory, H5S_ALL, H5S_ALL, H5P_DEFAULT, values.data()) >= 0);
+  }
+
+ private:
+  hid_t create(const fs::path& path, bool is_newest) {
+    if (is_newest) H5Pset_libver_bounds(access_, H5F_LIBVER_LATEST, H5F_LIBVER_LATEST);
+    return H5Fcreate(path.c_str(), H5F_ACC_TRUNC, H5P_DEFAULT, access_);
+  }
+  Handle access_;
+  Handle file_;
+};
+
+template <typename T>
+std::vector<T> values_of(const Value& root, std::string_view name) {
+  const Value* leaf = root.find(name);
+  REQUIRE(leaf != nullptr);
+  const Bytes bytes = leaf->as_tensor().to_bytes();
+  std::vector<T> values(bytes.size() / sizeof(T));
+  std::memcpy(values.data(), bytes.data(), bytes.size());
+  return values;
+}
+
+std::string error_of(const std::function<void()>& action) {
+  try {
+    action();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "";
+}
+
+}  // namespace
+
+TEST_CASE("H5: a tree survives 0.5 and 0.4") {
+  const Folder folder;
+  const std::string version = GENERATE("0.5", "0.4");
+  const Value tree = sample_tree();
+  const fs::path path = folder.path((version + ".mdl"));
+  write_h5(tree, path, version);
+  const Checkpoint read = h5::read(MappedFile::open(path), {});
+  CHECK(read.version == version);
+  CHECK(same_content(read.root, tree));
+  const Value& model = *read.root.find("model");
+  CHECK(model.find("weight")->same(*model.find("tied")));
+}
+
+TEST_CASE("H5: what libhdf5 sees of a written file") {
+  const Folder folder;
+  const fs::path path = folder.path("many.mdl");
+  Value root = Value::dict();
+  for (int i = 0; i < 700; ++i)
+    root.as_dict().set("layer." + std::to_string(i), counting(DType::float32, {i % 3, 4}));
+  root.as_dict().set("in/a/group", counting(DType::int64, {2}));
+  root.as_dict().set("large", Value::bytes(std::string(300000, 'x')));
+  write_h5(root, path, "0.5");
+  CHECK(same_content(read_h5(path), root));
+  const Handle file(H5Fopen(path.c_str(), H5F_ACC_RDWR, H5P_DEFAULT), H5Fclose);
+  H5G_info_t group;
+  REQUIRE(H5Gget_info(file, &group) >= 0);
+  CHECK(group.nlinks == 702);
+  for (const int i : {0, 1, 350, 699}) {
+    const Handle data(H5Dopen2(file, ("layer." + std::to_string(i)).c_str(), H5P_DEFAULT), H5Dclose);
+    const Bytes expected = counting(DType::float32, {i % 3, 4}).to_bytes();
+    Bytes got(expected.size());
+    REQUIRE(H5Dread(data, H5T_IEEE_F32LE, H5S_ALL, H5S_ALL, H5P_DEFAULT, got.data()) >= 0);
+    CHECK(got == expected);
+    CHECK(H5Aexists(data, "__TYPE__") > 0);
+  }
+  CHECK(H5Lexists(file, "in/a/group", H5P_DEFAULT) > 0);
+  const Handle large(H5Dopen2(file, "large", H5P_DEFAULT), H5Dclose);
+  const Handle attribute(H5Aopen(large, "__BYTES__", H5P_DEFAULT), H5Aclose);
+  CHECK(H5Aget_storage_size(attribute) > 300000);
+  // It may be edited in place.
+  CHECK(H5Ldelete(file, "layer.3", H5P_DEFAULT) >= 0);
+  CHECK(H5Adelete(file, "layer.3.__metadata__") >= 0);
+}
+
+TEST_CASE("H5: files of libhdf5, old and new") {
+  const Folder folder;
+  const bool is_newest = GENERATE(false, true);
+  const fs::path path = folder.path((is_newest ? "new.h5" : "old.h5"));
+  std::vector<float> floats(37 * 23);
+  std::iota(floats.begin(), floats.end(), -100.0F);
+  std::vector<int32_t> ints(1000);
+  std::iota(ints.begin(), ints.end(), -500);
+  {
+    Hdf5 file(path, is_newest);
+    file.add("plain", H5T_IEEE_F32LE, H5T_NATIVE_FLOAT, {37, 23}, floats);
+    file.add("chunked", H5T_IEEE_F32LE, H5T_NATIVE_FLOAT, {37, 23}, floats, {8, 5});
+    file.add("deflated", H5T_IEEE_F32LE, H5T_NATIVE_FLOAT, {37, 23}, floats, {10, 23}, 6);
+    file.add("one chunk", H5T_IEEE_F32LE, H5T_NATIVE_FLOAT, {37, 23}, floats, {37, 23}, 1);
+    file.add("big endian", H5T_STD_I32BE, H5T_NATIVE_INT32, {1000}, ints);
+    file.add("many chunks", H5T_STD_I32LE, H5T_NATIVE_INT32, {1000}, ints, {3});
+    for (int i = 0; i < 30; ++i)
+      file.add("n" + std::to_string(i), H5T_STD_I32LE, H5T_NATIVE_INT32, {1000}, ints);
+    const Handle data(H5Dopen2(file.id(), "plain", H5P_DEFAULT), H5Dclose);
+    const Handle scalar(H5Screate(H5S_SCALAR), H5Sclose);
+    for (int i = 0; i < 40; ++i) {
+      const Handle attribute(H5Acreate2(data, ("a" + std::to_string(i)).c_str(), H5T_STD_I32LE, scalar,
+                                        H5P_DEFAULT, H5P_DEFAULT),
+                             H5Aclose);
+      H5Awrite(attribute, H5T_NATIVE_INT, &i);
+    }
+  }
+  const Value root = read_h5(path);
+  CHECK(values_of<float>(root, "plain") == floats);
+  CHECK(values_of<float>(root, "chunked") == floats);
+  CHECK(values_of<float>(root, "deflated") == floats);
+  CHECK(values_of<float>(root, "one chunk") == floats);
+  CHECK(values_of<int32_t>(root, "big endian") == ints);
+  CHECK(values_of<int32_t>(root, "many chunks") == ints);
+  CHECK(values_of<int32_t>(root, "n29") == ints);
+  // Any range of a chunked tensor, whatever its place in the chunks.
+  const Tensor& chunked = root.find("chunked")->as_tensor();
+  for (const int64_t begin : {0, 1, 22, 23, 24, 185, 500}) {
+    std::vector<float> part(300);
+    chunked.read(begin, std::as_writable_bytes(std::span(part)));
+    CHECK(std::equal(part.begin(), part.end(), floats.begin() + begin));
+  }
+  const Value look = h5::inspect(path);
+  for (const Value& dataset : look.find("datasets")->as_sequence().items) {
+    if (dataset.find("name")->as_string() != "plain") continue;
+    CHECK(dataset.find("attributes")->as_dict().size() == 40);
+    CHECK(dataset.find("attributes")->find("a17")->as_int() == 17);
+  }
+}
+
+TEST_CASE("H5: chunks that were never written, and what no file can hold") {
+  const Folder folder;
+  const fs::path path = folder.path("sparse.h5");
+  const auto make = [&](const std::vector<hsize_t>& extents, const std::vector<hsize_t>& chunk) {
+    const Handle file(H5Fcreate(path.c_str(), H5F_ACC_TRUNC, H5P_DEFAULT, H5P_DEFAULT), H5Fclose);
+    const Handle space(H5Screate_simple(2, extents.data(), nullptr), H5Sclose);
+    const Handle creation(H5Pcreate(H5P_DATASET_CREATE), H5Pclose);
+    H5Pset_chunk(creation, 2, chunk.data());
+    const float fill = 1.5F;
+    H5Pset_fill_value(creation, H5T_NATIVE_FLOAT, &fill);
+    const Handle data(H5Dcreate2(file, "w", H5T_IEEE_F32LE, space, H5P_DEFAULT, creation, H5P_DEFAULT),
+                      H5Dclose);
+  };
+  make({20, 30}, {7, 8});
+  CHECK(values_of<float>(read_h5(path), "w") == std::vector<float>(600, 1.5F));
+  make({1U << 20, 1U << 20}, {1024, 1024});
+  CHECK(error_of([&] { read_h5(path); }).find("'w'") != std::string::npos);
+}
+
+TEST_CASE("H5: chunk filters and their limits") {
+  using namespace h5;
+  const std::string text = "abcabcabcabcabcabcabcabcabcabcabcabc repeated repeated repeated";
+  std::string packed(static_cast<size_t>(LZ4_compressBound(static_cast<int>(text.size()))), '\0');
+  packed.resize(static_cast<size_t>(LZ4_compress_default(
+      text.data(), packed.data(), static_cast<int>(text.size()), static_cast<int>(packed.size()))));
+  const auto be = [](uint64_t value, int bytes) {
+    std::string out;
+    for (int i = bytes - 1; i >= 0; --i) out += static_cast<char>(value >> (8 * i));
+    return out;
+  };
+  const auto chunk = [&](uint64_t total, uint64_t block, const std::string& data) {
+    return be(total, 8) + be(block, 4) + be(data.size(), 4) + data;
+  };
+  const std::vector<Filter> lz4{{Filter::lz4, true, {0}}};
+  const auto decode = [&](const std::string& stored, uint32_t mask = 0) {
+    return std::string(as_text(decode_chunk(lz4, mask, as_bytes(stored), text.size())));
+  };
+  CHECK(decode(chunk(text.size(), text.size(), packed)) == text);
+  CHECK(decode(chunk(text.size(), 1 << 30, packed)) == text);
+  CHECK(decode(chunk(text.size(), text.size(), text)) == text);  // a block that did not shrink
+  CHECK(decode(text, 1) == text);                                // the filter was left out
+  const std::string half = text.substr(0, 32);
+  CHECK(decode(be(text.size(), 8) + be(32, 4) + be(32, 4) + half + be(text.size() - 32, 4) +
+               text.substr(32)) == text);
+
+  const std::vector<std::string> bad = {"",
+                                        "short",
+                                        chunk(1ULL << 60, 1 << 30, packed),
+                                        chunk(text.size(), 0, packed),
+                                        chunk(text.size(), text.size(), packed.substr(0, 5)),
+                                        be(text.size(), 8) + be(text.size(), 4) + be(0xFFFFFFFF, 4),
+                                        chunk(text.size() - 1, text.size(), packed),
+                                        text};
+  for (const std::string& each : bad) CHECK_THROWS_AS(decode(each), Error);
+  // LZF: five literals, then a reference 5 back.
+  const std::vector<Filter> lzf{{Filter::lzf, true, {}}};
+  const std::string stored = std::string("\x04") + "hello" + "\x60\x04";
+  CHECK(as_text(decode_chunk(lzf, 0, as_bytes(stored), 10)) == "hellohello");
+  CHECK_THROWS_AS(decode_chunk(lzf, 0, as_bytes("\x60\x04"), 10), Error);
+  CHECK_THROWS_WITH(check_filters({{305, false, {}}}), Catch::Contains("305"));
+}
+
+TEST_CASE("H5: what a format cannot hold is refused with the key") {
+  const Folder folder;
+  const auto refusal = [&](const Value& root, const std::string& version) {
+    return error_of([&] { write_h5(root, folder.path("x.mdl"), version); });
+  };
+  const auto with = [](const std::string& key, const Value& value) {
+    Value root = Value::dict();
+    root.as_dict().set(key, value);
+    return root;
+  };
+  CHECK_THAT(refusal(counting(DType::float32, {2}), "0.5"), Catch::Contains("tensor"));
+  Value twice = with("a.b", 1);
+  twice.as_dict().set("a", with("b", 2));
+  for (const std::string version : {"0.5", "0.4"})
+    CHECK_THAT(refusal(twice, version), Catch::Contains("'a.b'"));
+  CHECK_THAT(refusal(with("w", counting(DType::int8, {2})), "0.5"),
+             Catch::Contains("'w'") && Catch::Contains("int8"));
+  CHECK_THAT(refusal(with("w", counting(DType::float8_e4m3fn, {2})), "0.4"), Catch::Contains("float8"));
+  CHECK(refusal(with("w", counting(DType::int8, {2})), "0.4").empty());
+  CHECK_THAT(refusal(with("n", Value::integer("123456789012345678901234567890")), "0.4"),
+             Catch::Contains("'n'"));
+  Value beside = with("a", counting(DType::float32, {2}));
+  beside.as_dict().set("a/b", counting(DType::float32, {2}));
+  CHECK_THAT(refusal(beside, "0.5"), Catch::Contains("group"));
+  CHECK_THAT(refusal(with("a/../b", counting(DType::float32, {2})), "0.5"), Catch::Contains("a/../b"));
+  CHECK_THAT(refusal(with("x", 1), "flat"), Catch::Contains("'x'"));
+  CHECK_THAT(refusal(with("x", 1), "0.7"), Catch::Contains("0.7"));
+}
+
+TEST_CASE("H5: damage gives an error or a value, never more") {
+  const Folder folder;
+  const fs::path path = folder.path("good.mdl");
+  const std::string version = GENERATE("0.5", "0.4");
+  write_h5(sample_tree(), path, version);
+  const std::string good = read_file(path);
+  const auto touch = [](const Value& root) {
+    for (const auto& [key, value] : root.as_dict().entries()) {
+      if (value.is(Value::Kind::tensor)) (void)value.as_tensor().to_bytes(1 << 20);
+    }
+  };
+  const fs::path bad = folder.path("bad.mdl");
+  uint32_t random = 12345;
+  const size_t structures = good.size() > 20000 ? good.size() - 20000 : 0;
+  for (int i = 0; i < 300; ++i) {
+    std::string bytes = good;
+    for (int edits = 0; edits < 3; ++edits) {
+      random = random * 1664525 + 1013904223;
+      bytes[edits == 2 ? random % 96 : structures + random % (good.size() - structures)] =
+          static_cast<char>(random >> 24);
+    }
+    if (i % 7 == 0) bytes.resize(random % bytes.size());
+    write_file(bad, bytes, true);
+    error_of([&] { touch(read_h5(bad)); });
+  }
+  CHECK_THAT(error_of([&] {
+               write_file(bad, good.substr(0, good.size() - 10), true);
+               read_h5(bad);
+             }),
+             Catch::Contains("cut short"));
+}
+
+TEST_CASE("H5: hex and percent encoding") {
+  CHECK(h5::from_hex(h5::to_hex(std::string("\0\xff z", 4))) == std::string("\0\xff z", 4));
+  CHECK_THROWS_AS(h5::from_hex("abc"), Error);
+  CHECK_THROWS_AS(h5::from_hex("zz"), Error);
+  CHECK(h5::percent_encode("a/b ü.~-_") == "a%2Fb%20%C3%BC.~-_");
+  CHECK(h5::percent_decode("a%2Fb%20%C3%BC.~-_") == "a/b ü.~-_");
+  CHECK(h5::percent_decode("100%") == "100%");
+  CHECK(h5::percent_decode("%zz%4") == "%zz%4");
+}
