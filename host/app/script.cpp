@@ -189,6 +189,8 @@ int Interpreter::fail_now() {
     if (lua_isnumber(L_, -1)) code = static_cast<int>(lua_tointeger(L_, -1));
     lua_pop(L_, 1);
   }
+  // The hook may have stopped an error handler: whatever that made of it, Ctrl-C was the cause.
+  if (interrupt_requested()) failure = {"interrupted", "interrupted"};
   if (failure.code == "interrupted") code = exit_interrupted;
   report_error(failure.message);
   if (traceback_ && !traceback.empty()) std::fprintf(stderr, "%s\n", traceback.c_str());
