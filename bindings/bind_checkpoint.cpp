@@ -61,6 +61,7 @@ int iterate(lua_State* L) {
 }
 
 int checkpoint_tostring(lua_State* L) {
+  if (is_closed<const Checkpoint>(L, 1)) return describe_box<const Checkpoint>(L);
   const auto checkpoint = self(L);
   const std::string version = checkpoint->version.empty() ? "" : " " + checkpoint->version;
   push(L, std::string_view(fmt::format("Checkpoint {} ({}{})", quote(checkpoint->path.string()),

@@ -207,6 +207,7 @@ int commit(lua_State* L) {
 }
 
 int output_tostring(lua_State* L) {
+  if (is_closed<Output>(L, 1)) return describe_box<Output>(L);
   const auto output = self(L);
   push(L, std::string_view(fmt::format("Output {}", quote(output->target.string()))));
   return 1;

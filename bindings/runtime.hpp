@@ -138,6 +138,12 @@ int describe_box(lua_State* L) {
   return 1;
 }
 
+template <typename T>
+bool is_closed(lua_State* L, int index) {
+  auto* box = static_cast<Box<T>*>(detail::find_userdata(L, index, TypeName<T>::value));
+  return box != nullptr && !box->object;
+}
+
 /// Gives T its metatable: __gc, __eq, __tostring, __name and __index for all types alike, and what `spec`
 /// adds.
 template <typename T>

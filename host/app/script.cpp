@@ -8,6 +8,7 @@
 #include "bindings/modules.hpp"
 #include "host/app/editor_module.hpp"
 #include "host/app/locations.hpp"
+#include "host/app/program_module.hpp"
 #include "host/app/report.hpp"
 #include "host/app/signals.hpp"
 #include "host/base/file.hpp"
@@ -63,6 +64,8 @@ Interpreter::Interpreter(fs::path scripts) : L_(luaL_newstate()), scripts_(std::
   lua_setfield(L_, -2, "cbk.native");
   lua_pushcfunction(L_, lua::guarded<open_editor_module>);
   lua_setfield(L_, -2, "cbk.editor");
+  lua_pushcfunction(L_, lua::guarded<open_program>);
+  lua_setfield(L_, -2, "cbk.program");
   lua_pop(L_, 2);
   set_module_path("");
   install_signal_handlers(L_);
@@ -151,7 +154,7 @@ int Interpreter::call(int arguments, bool print_results) {
 }
 
 int Interpreter::finish(int status, bool print_results) {
-  lua_sethook(L_, nullptr, 0, 0);
+  reset_interrupt(L_);
   if (status != 0) return fail_now();
   const int results = lua_gettop(L_);
   int code = exit_ok;

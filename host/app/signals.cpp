@@ -23,12 +23,18 @@ lua_State* interruptible = nullptr;
 pid_t owner = 0;
 std::atomic<int> fatal_signal{0};
 std::atomic<uintptr_t> fault_address{0};
-sem_t fatal;
+std::atomic<bool> noticed{false};  // the program reacts to the first Ctrl-C
+sem_t wake;
 
 void stop_lua(lua_State* L, lua_Debug* /*info*/) {
-  // The hook stays: a script that catches the error is stopped again.
+  noticed = true;
+  // Only bytecode counts, so no C function (a message handler, a finalizer) is stopped. The hook stays: a script that catches the error is stopped again.
   lua::push_failure(L, {"interrupted", "interrupted"});
   lua_error(L);
+}
+
+void say(const std::string& line) {
+  [[maybe_unused]] const ssize_t ignored = ::write(STDERR_FILENO, line.data(), line.size());
 }
 
 /// The file mapped at `address`, from the kernel's own list.
@@ -44,32 +50,47 @@ std::string mapped_file(uintptr_t address) {
   return "";
 }
 
-/// What a signal handler may not do (locks, memory, removing folders) is done by a thread that waits for it.
-[[noreturn]] void end_program() {
-  while (sem_wait(&fatal) != 0 && errno == EINTR) {
-  }
+[[noreturn]] void end_program(int signal) {
   remove_staged_files();
-  const int signal = fatal_signal.load();
   if (signal == SIGBUS) {
-    const std::string line = error_line("cannot read " + mapped_file(fault_address.load()) +
-                                        ": the file became shorter while it was read (or its disk failed)") +
-                             "\n";
-    [[maybe_unused]] const ssize_t ignored = ::write(STDERR_FILENO, line.data(), line.size());
+    const std::string file = mapped_file(fault_address.load());
+    say(error_line("cannot read " + file + ": it became shorter while it was read (or its disk failed)") + "\n");
   }
   _exit(signal == SIGINT ? exit_interrupted : signal == SIGBUS ? exit_failure : 128 + signal);
+}
+
+/// What a signal handler may not do (locks, memory, removing folders) is done by this thread, which waits for it.
+[[noreturn]] void watch_signals() {
+  for (;;) {
+    while (sem_wait(&wake) != 0 && errno == EINTR) {
+    }
+    if (const int signal = fatal_signal.load(); signal != 0) end_program(signal);
+    // The first Ctrl-C. Hooks do not reach compiled Lua loops.
+    timespec until{};
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_sec += 1;
+    while (sem_timedwait(&wake, &until) != 0) {
+      if (errno == EINTR) continue;
+      if (!noticed) say("cbk: still busy; Ctrl-C again ends it at once\n");
+      break;
+    }
+    if (const int signal = fatal_signal.load(); signal != 0) end_program(signal);
+  }
 }
 
 void request_end(int signal) {
   if (::getpid() != owner) _exit(128 + signal);  // a forked helper: nobody waits for the semaphore there
   int expected = 0;
-  if (fatal_signal.compare_exchange_strong(expected, signal)) sem_post(&fatal);
+  if (fatal_signal.compare_exchange_strong(expected, signal)) sem_post(&wake);
   for (;;) ::pause();  // this thread must not go on
 }
 
 void on_interrupt(int signal) {
   if (interrupt_requested() || ::getpid() != owner) request_end(signal);
   request_interrupt();
-  lua_sethook(interruptible, stop_lua, LUA_MASKCALL | LUA_MASKRET | LUA_MASKCOUNT, 1);
+  noticed = false;
+  sem_post(&wake);
+  lua_sethook(interruptible, stop_lua, LUA_MASKCOUNT, 1);
 }
 
 void on_bus_error(int signal, siginfo_t* info, void* /*context*/) {
@@ -88,12 +109,12 @@ void set_handler(int signal, void (*handler)(int)) {
 void install_signal_handlers(lua_State* L) {
   interruptible = L;
   owner = ::getpid();
-  sem_init(&fatal, 0, 0);
+  sem_init(&wake, 0, 0);
   sigset_t all;
   sigset_t old;
   sigfillset(&all);
   pthread_sigmask(SIG_BLOCK, &all, &old);
-  std::thread(end_program).detach();
+  std::thread(watch_signals).detach();
   pthread_sigmask(SIG_SETMASK, &old, nullptr);
   set_handler(SIGINT, on_interrupt);
   set_handler(SIGTERM, request_end);
@@ -106,6 +127,7 @@ void install_signal_handlers(lua_State* L) {
 }
 
 void reset_interrupt(lua_State* L) {
+  noticed = true;
   lua_sethook(L, nullptr, 0, 0);
   clear_interrupt();
 }
