@@ -39,19 +39,11 @@ int result(lua_State* L, Tensor tensor) {
   return 1;
 }
 
-int push_extents(lua_State* L, const Shape& shape) {
-  lua_createtable(L, static_cast<int>(shape.size()), 0);
-  for (size_t i = 0; i < shape.size(); ++i) {
-    push_integer(L, shape[i]);
-    lua_rawseti(L, -2, static_cast<int>(i + 1));
-  }
-  return 1;
-}
-
 // --- facts
 
 int shape(lua_State* L) {
-  return push_extents(L, self(L).shape());
+  push_integers(L, self(L).shape());
+  return 1;
 }
 
 int numel(lua_State* L) {
@@ -79,7 +71,7 @@ int storage(lua_State* L) {
   set_integer(L, "id", reinterpret_cast<uintptr_t>(view->storage.get()));
   set_integer(L, "offset", static_cast<uint64_t>(view->offset));
   set_integer(L, "numel", view->storage->size() / itemsize);
-  push_extents(L, view->strides);
+  push_integers(L, view->strides);
   lua_setfield(L, -2, "stride");
   if (!place.file.empty()) {
     set_field(L, "file", place.file);

@@ -400,6 +400,14 @@ void push_unsigned(lua_State* L, uint64_t value) {
   }
 }
 
+void push_integers(lua_State* L, const std::vector<int64_t>& integers) {
+  lua_createtable(L, static_cast<int>(integers.size()), 0);
+  for (size_t i = 0; i < integers.size(); ++i) {
+    push_integer(L, integers[i]);
+    lua_rawseti(L, -2, static_cast<int>(i + 1));
+  }
+}
+
 void push_strings(lua_State* L, const std::vector<std::string>& texts) {
   lua_createtable(L, static_cast<int>(texts.size()), 0);
   for (size_t i = 0; i < texts.size(); ++i) {

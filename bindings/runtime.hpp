@@ -213,6 +213,7 @@ void push(lua_State* L, std::string_view text);
 /// A number where that is exact, else an int64 cdata.
 void push_integer(lua_State* L, int64_t value);
 void push_unsigned(lua_State* L, uint64_t value);
+void push_integers(lua_State* L, const std::vector<int64_t>& integers);
 void push_strings(lua_State* L, const std::vector<std::string>& texts);
 /// A typed FFI pointer such as "const float*".
 void push_pointer(lua_State* L, const char* ctype, const void* address);

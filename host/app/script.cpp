@@ -8,7 +8,6 @@
 #include "bindings/modules.hpp"
 #include "host/app/editor_module.hpp"
 #include "host/app/locations.hpp"
-#include "host/app/program_module.hpp"
 #include "host/app/report.hpp"
 #include "host/app/signals.hpp"
 #include "host/base/file.hpp"
@@ -64,8 +63,6 @@ Interpreter::Interpreter(fs::path scripts) : L_(luaL_newstate()), scripts_(std::
   lua_setfield(L_, -2, "cbk.native");
   lua_pushcfunction(L_, lua::guarded<open_editor_module>);
   lua_setfield(L_, -2, "cbk.editor");
-  lua_pushcfunction(L_, lua::guarded<open_program>);
-  lua_setfield(L_, -2, "cbk.program");
   lua_pop(L_, 2);
   set_module_path("");
   install_signal_handlers(L_);
@@ -85,6 +82,9 @@ void Interpreter::set_arguments(const std::string& name, const std::vector<std::
   lua_createtable(L_, static_cast<int>(arguments.size()), 1);
   lua::push(L_, std::string_view(name));
   lua_rawseti(L_, -2, 0);
+  std::error_code ignored;
+  lua::push(L_, std::string_view(fs::read_symlink("/proc/self/exe", ignored).native()));
+  lua_rawseti(L_, -2, -1);  // as in Lua: the program itself
   int position = 0;
   for (const std::string& argument : arguments) {
     lua::push(L_, std::string_view(argument));
@@ -195,7 +195,7 @@ int Interpreter::fail_now() {
   // The hook may have stopped an error handler: whatever that made of it, Ctrl-C was the cause.
   if (interrupt_requested()) failure = {"interrupted", "interrupted"};
   if (failure.code == "interrupted") code = exit_interrupted;
-  report_error(failure.message);
+  report_error(failure.code == "interrupted" ? "interrupted" : failure.message);
   if (traceback_ && !traceback.empty()) std::fprintf(stderr, "%s\n", traceback.c_str());
   lua_settop(L_, 0);
   return code;

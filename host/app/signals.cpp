@@ -28,7 +28,8 @@ sem_t wake;
 
 void stop_lua(lua_State* L, lua_Debug* /*info*/) {
   noticed = true;
-  // Only bytecode counts, so no C function (a message handler, a finalizer) is stopped. The hook stays: a script that catches the error is stopped again.
+  // Only bytecode counts, so no C function (a message handler, a finalizer) is stopped. The hook stays: a
+  // script that catches the error is stopped again.
   lua::push_failure(L, {"interrupted", "interrupted"});
   lua_error(L);
 }
@@ -54,12 +55,14 @@ std::string mapped_file(uintptr_t address) {
   remove_staged_files();
   if (signal == SIGBUS) {
     const std::string file = mapped_file(fault_address.load());
-    say(error_line("cannot read " + file + ": it became shorter while it was read (or its disk failed)") + "\n");
+    say(error_line("cannot read " + file + ": it became shorter while it was read (or its disk failed)") +
+        "\n");
   }
   _exit(signal == SIGINT ? exit_interrupted : signal == SIGBUS ? exit_failure : 128 + signal);
 }
 
-/// What a signal handler may not do (locks, memory, removing folders) is done by this thread, which waits for it.
+/// What a signal handler may not do (locks, memory, removing folders) is done by this thread, which waits for
+/// it.
 [[noreturn]] void watch_signals() {
   for (;;) {
     while (sem_wait(&wake) != 0 && errno == EINTR) {

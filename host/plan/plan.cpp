@@ -106,9 +106,9 @@ class Execution {
     if (failure_) std::rethrow_exception(failure_);
     check_interrupt();
     writer_.finish(checksums());
+    report(start);  // before the commit: a progress function that fails leaves no target
     check_interrupt();
     writer_.commit(options_.sync);
-    report(start);
   }
 
  private:

@@ -1,0 +1,108 @@
+// Formats at their own level, for looking at files without opening them as checkpoints: cbk.pickle,
+// cbk.safetensors.
+#include "bindings/modules.hpp"
+#include "host/formats/safetensors/header.hpp"
+#include "host/formats/torch/pickle.hpp"
+#include "host/formats/torch/zip.hpp"
+
+namespace cbk::lua {
+namespace {
+
+/// cbk.pickle.records(path): the members of a zip archive in the order of its directory.
+int pickle_records(lua_State* L) {
+  const fs::path path = check_path(L, 1);
+  const auto entries =
+      within(path.string(), [&] { return torch::ZipArchive(MappedFile::open(path)).entries(); });
+  lua_createtable(L, static_cast<int>(entries.size()), 0);
+  int position = 0;
+  for (const torch::ZipEntry& entry : entries) {
+    lua_createtable(L, 0, 5);
+    set_field(L, "name", entry.name);
+    set_integer(L, "size", entry.size);
+    set_integer(L, "offset", entry.header_offset);
+    set_integer(L, "crc", entry.crc32);
+    set_boolean(L, "compressed", entry.method != 0);
+    lua_rawseti(L, -2, ++position);
+  }
+  return 1;
+}
+
+/// The pickle of a zip archive, or the pickles that a legacy file or a plain one begins with.
+std::vector<torch::Opcode> opcodes_of(const std::shared_ptr<const MappedFile>& file) {
+  const std::string_view text = as_text(file->bytes());
+  if (text.starts_with("PK")) {
+    const torch::ZipArchive archive(file);
+    for (const torch::ZipEntry& entry : archive.entries()) {
+      if (entry.name.ends_with("data.pkl")) return torch::disassemble(archive.read(entry, 1ULL << 30));
+    }
+    fail(Errc::format, "the archive has no data.pkl");
+  }
+  constexpr int legacy_pickles = 5;  // magic, version, system, the object, the keys of the storages
+  std::vector<torch::Opcode> out;
+  uint64_t begin = 0;
+  for (int i = 0; i < legacy_pickles && begin < text.size() && (i == 0 || text[begin] == '\x80'); ++i) {
+    auto opcodes = torch::disassemble(text.substr(begin));
+    for (torch::Opcode& opcode : opcodes) opcode.offset += begin;
+    if (opcodes.empty()) break;
+    begin = opcodes.back().offset + 1;  // behind STOP
+    std::move(opcodes.begin(), opcodes.end(), std::back_inserter(out));
+  }
+  return out;
+}
+
+int pickle_opcodes(lua_State* L) {
+  const fs::path path = check_path(L, 1);
+  const auto opcodes = within(path.string(), [&] { return opcodes_of(MappedFile::open(path)); });
+  lua_createtable(L, static_cast<int>(opcodes.size()), 0);
+  int position = 0;
+  for (const torch::Opcode& opcode : opcodes) {
+    lua_createtable(L, 0, 3);
+    set_integer(L, "offset", opcode.offset);
+    set_field(L, "name", opcode.name);
+    set_field(L, "argument", opcode.argument);
+    lua_rawseti(L, -2, ++position);
+  }
+  return 1;
+}
+
+int safetensors_inspect(lua_State* L) {
+  const fs::path path = check_path(L, 1);
+  const auto header =
+      within(path.string(), [&] { return safetensors::read_header(*MappedFile::open(path)); });
+  lua_createtable(L, 0, 3);
+  set_integer(L, "data_start", header.data_start);
+  push(L, header.metadata);
+  lua_setfield(L, -2, "metadata");
+  lua_createtable(L, static_cast<int>(header.entries.size()), 0);
+  int position = 0;
+  for (const safetensors::Entry& entry : header.entries) {
+    lua_createtable(L, 0, 5);
+    set_field(L, "name", entry.name);
+    set_field(L, "dtype", entry.dtype->name);
+    push_integers(L, entry.shape);
+    lua_setfield(L, -2, "shape");
+    set_integer(L, "begin", entry.begin);
+    set_integer(L, "stop", entry.end);
+    lua_rawseti(L, -2, ++position);
+  }
+  lua_setfield(L, -2, "tensors");
+  return 1;
+}
+
+void bind_namespace(lua_State* L, const char* name, const luaL_Reg* functions) {
+  lua_newtable(L);
+  set_functions(L, functions);
+  lua_setfield(L, -2, name);
+}
+
+}  // namespace
+
+void bind_formats(lua_State* L) {
+  static const luaL_Reg pickle[] = {
+      {"records", guarded<pickle_records>}, {"opcodes", guarded<pickle_opcodes>}, {nullptr, nullptr}};
+  bind_namespace(L, "pickle", pickle);
+  static const luaL_Reg safetensors[] = {{"inspect", guarded<safetensors_inspect>}, {nullptr, nullptr}};
+  bind_namespace(L, "safetensors", safetensors);
+}
+
+}  // namespace cbk::lua

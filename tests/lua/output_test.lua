@@ -1,0 +1,140 @@
+local cbk = require "cbk"
+local t = require "harness"
+local describe, it = t.describe, t.it
+
+local function sample()
+  return cbk.dict { { "model", cbk.dict { { "w", cbk.randn({ 300, 200 }, { seed = 1 }) }, { "b", cbk.tensor { 1, 2, 3 } } } },
+    { "step", 7 } }
+end
+
+describe("Output", function()
+  it("writes what its plan says", function()
+    local path = cbk.fs.join(t.temp_dir(), "x.safetensors")
+    local out = cbk.create(path)
+    out["a.b"] = cbk.tensor({ 1, 2 })
+    out["a.c"] = out["a.b"]:to("bfloat16")
+    out.gone = out["a.b"]
+    out.gone = nil
+    t.equal({ out.gone, out["a.b"].dtype, out.path }, { nil, "float32", path })
+    local plan = out:plan()
+    t.equal({ plan.tensors, plan.lossy }, { 2, { "a.c" } })
+    t.is_true(tostring(plan):find("loses precision: a.c", 1, true))
+    t.is_true(not cbk.fs.exists(path), "a plan writes nothing")
+    t.equal(out:commit().tensors, 2)
+    local back = cbk.open(path)
+    t.equal(back.format, "safetensors")
+    t.equal({ back["a.b"]:tolist(), back["a.c"].dtype }, { { 1, 2 }, "bfloat16" })
+  end)
+
+  it("goes round through every format", function()
+    local folder = t.temp_dir()
+    local root = sample()
+    for _, name in ipairs { "x.pt", "x.mdl", "x.h5" } do
+      local path = cbk.fs.join(folder, name)
+      cbk.create(path, { root = root }):commit { threads = 2, memory = "1MiB" }
+      local back = cbk.open(path)
+      t.equal({ back.root.step, back["model.b"]:tolist() }, { 7, { 1, 2, 3 } }, name)
+      t.equal(back["model.w"]:sha256(), root.model.w:sha256(), name)
+    end
+    t.equal(cbk.fs.list(folder), { "x.h5", "x.mdl", "x.pt" })
+  end)
+
+  it("streams a source that is closed and collected", function()
+    local folder = t.temp_dir()
+    cbk.create(folder .. "/a.pt", { root = sample() }):commit()
+    local source = cbk.open(folder .. "/a.pt")
+    local out = cbk.create(folder .. "/b.safetensors")
+    for key, tensor in source:tensors() do out[key] = tensor * 2 end
+    source:close()
+    source = nil -- luacheck: ignore
+    collectgarbage()
+    collectgarbage()
+    out:commit()
+    t.equal(cbk.open(folder .. "/b.safetensors")["model.b"]:tolist(), { 2, 4, 6 })
+  end)
+
+  it("makes shards with their companions", function()
+    local folder = t.temp_dir() .. "/out"
+    local root = cbk.dict()
+    for i = 1, 4 do root["w" .. i] = cbk.full({ 1000 }, i) end
+    cbk.create(folder, { root = root, format = "safetensors", shard_size = 8000, companions = { ["config.json"] = "{}" } }):commit()
+    t.equal(cbk.fs.list(folder), { "config.json", "model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors",
+      "model.safetensors.index.json" })
+    t.equal(cbk.open(folder)["w4"]:slice(0, 0, 2):tolist(), { 4, 4 })
+  end)
+
+  it("reports progress up to the end", function()
+    local seen
+    local out = cbk.create(t.temp_dir() .. "/x.pt", { root = sample() })
+    out:commit { progress = function(p) seen = p end }
+    t.is_true(seen.total >= 300 * 200 * 4)
+    t.equal(seen.done, seen.total)
+    t.equal(type(seen.key), "string")
+  end)
+
+  it("leaves nothing behind when it fails", function()
+    local folder = t.temp_dir()
+    local out = cbk.create(folder .. "/x.pt", { root = sample() })
+    t.raises("stopped by the caller", function()
+      out:commit { progress = function() error("stopped by the caller") end }
+    end)
+    t.raises("step", function() cbk.create(folder .. "/x.safetensors", { root = sample() }):commit() end)
+    t.equal(cbk.fs.list(folder), {})
+  end)
+
+  it("refuses a target that exists, unknown options and unknown formats", function()
+    local path = t.temp_dir() .. "/x.pt"
+    cbk.create(path, { root = sample() }):commit()
+    t.raises("exists already", function() cbk.create(path) end, "exists")
+    cbk.create(path, { root = cbk.dict { a = 1 }, overwrite = true }):commit()
+    t.equal(cbk.open(path).root.a, 1)
+    t.raises("did you mean 'overwrite'", function() cbk.create(path, { overwite = true }) end, "usage")
+    t.raises("x.foo", function() cbk.create(path .. "x.foo", { root = sample() }):plan() end, "usage")
+    t.raises("option 'threads'", function() cbk.create(path .. "2.pt"):plan { threads = -1 } end, "usage")
+    t.raises("is not a size", function() cbk.create(path .. "2.pt"):plan { memory = "much" } end, "usage")
+  end)
+
+  it("keeps ties where a format can say them", function()
+    local path = t.temp_dir() .. "/x.pt"
+    local w = cbk.randn({ 4, 4 }, { seed = 1 })
+    cbk.create(path, { root = cbk.dict { a = w, b = w } }):commit()
+    local back = cbk.open(path)
+    t.is_true(back.root.a == back.root.b)
+  end)
+end)
+
+describe("Checkpoint", function()
+  it("tells its facts and finds values by path", function()
+    local path = t.temp_dir() .. "/x.pt"
+    cbk.create(path, { root = sample() }):commit()
+    local checkpoint = cbk.open(path)
+    t.equal({ checkpoint.format, checkpoint.path, checkpoint.files, checkpoint.warnings }, { "torch-zip", path, { path }, {} })
+    t.equal({ checkpoint["model.w"]:shape(), checkpoint["model.x"], checkpoint["step"] }, { { 300, 200 }, nil, 7 })
+    local keys = {}
+    for key in checkpoint:tensors "*.[ab]" do keys[#keys + 1] = key end
+    t.equal(keys, { "model.b" })
+    checkpoint:close()
+    t.equal(tostring(checkpoint), "Checkpoint (closed)")
+    t.raises("was closed", function() return checkpoint.root end, "usage")
+  end)
+
+  it("says what a file is not", function()
+    local path = t.temp_dir() .. "/x.pt"
+    cbk.fs.write(path, "nothing of the kind")
+    t.raises("x.pt", function() cbk.open(path) end, "format")
+    t.raises("no/such/file", function() cbk.open "no/such/file" end, "io")
+  end)
+
+  it("is seen at the level of its format", function()
+    local folder = t.temp_dir()
+    cbk.create(folder .. "/x.safetensors", { root = cbk.dict { a = cbk.tensor { 1, 2 } }, metadata = { format = "pt" } }):commit()
+    local header = cbk.safetensors.inspect(folder .. "/x.safetensors")
+    t.equal({ header.metadata.format, header.tensors[1].name, header.tensors[1].shape, header.tensors[1].stop }, { "pt", "a", { 2 }, 8 })
+    cbk.create(folder .. "/x.pt", { root = sample() }):commit()
+    local opcodes = cbk.pickle.opcodes(folder .. "/x.pt")
+    t.equal({ opcodes[1].name, opcodes[#opcodes].name }, { "PROTO", "STOP" })
+    local names = {}
+    for i, record in ipairs(cbk.pickle.records(folder .. "/x.pt")) do names[i] = record.name end
+    t.equal(names[1], "x/data.pkl")
+  end)
+end)
