@@ -38,6 +38,14 @@ int next_item(lua_State* L) {
   return 2;
 }
 
+/// A path is a plain text also where its value keeps its kind.
+int next_raw_leaf(lua_State* L) {
+  if (next_item<true>(L) == 0) return 0;
+  push(L, std::string_view(check<const Value>(L, -2)->as_string()));
+  lua_replace(L, -3);
+  return 2;
+}
+
 template <bool raw = false>
 void push_iterator(lua_State* L, std::shared_ptr<Items> items) {
   push(L, std::move(items));
@@ -255,7 +263,9 @@ int tensors_of(lua_State* L) {
 
 }  // namespace
 
-void push_leaves(lua_State* L, const Value& root, std::string_view pattern, bool only_tensors) {
+namespace {
+
+std::shared_ptr<Items> matching_leaves(const Value& root, std::string_view pattern, bool only_tensors) {
   const Glob glob(pattern);
   auto items = std::make_shared<Items>();
   for (Leaf& leaf : leaves(root)) {
@@ -263,7 +273,22 @@ void push_leaves(lua_State* L, const Value& root, std::string_view pattern, bool
     if (!glob.matches(leaf.path)) continue;
     items->entries.emplace_back(Value(std::move(leaf.path)), std::move(leaf.value));
   }
-  push_iterator(L, std::move(items));
+  return items;
+}
+
+/// `cbk.raw_leaves(tree)`: paths, and values as `cbk.raw` gives them.
+int raw_leaves_of(lua_State* L) {
+  const auto items = matching_leaves(to_value(L, 1), "*", false);
+  push(L, items);
+  lua_pushnumber(L, 0);
+  lua_pushcclosure(L, guarded<next_raw_leaf>, 2);
+  return 1;
+}
+
+}  // namespace
+
+void push_leaves(lua_State* L, const Value& root, std::string_view pattern, bool only_tensors) {
+  push_iterator(L, matching_leaves(root, pattern, only_tensors));
 }
 
 void bind_tree(lua_State* L) {
@@ -274,7 +299,8 @@ void bind_tree(lua_State* L) {
                                        {"keys", guarded<keys_of>},       {"copy", guarded<copy_of>},
       {"deep_copy", guarded<deep_copy_of>}, {"kind", guarded<kind_at>},       {"raw", guarded<raw_at>},
       {"find", guarded<find_at>},           {"totable", guarded<totable>},    {"equal", guarded<equal>},
-      {"leaves", guarded<leaves_of>},       {"tensors", guarded<tensors_of>}, {nullptr, nullptr}};
+      {"leaves", guarded<leaves_of>},
+                                       {"raw_leaves", guarded<raw_leaves_of>},       {"tensors", guarded<tensors_of>}, {nullptr, nullptr}};
   set_functions(L, functions);
 }
 

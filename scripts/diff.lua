@@ -69,8 +69,12 @@ local function compare_tensors(a, b, args)
   return compare_elements(a, b, args)
 end
 
+local NUMBERS = { int = true, float = true }
+
 local function same_number(a, b, args)
-  if type(a) ~= "number" or type(b) ~= "number" then return false end
+  if not (NUMBERS[cbk.kind(a)] and NUMBERS[cbk.kind(b)]) then return false end
+  a, b = tonumber(a.value), tonumber(b.value)
+  if not a or not b then return false end
   if a == b or (a ~= a and b ~= b) then return true end
   return math.abs(a - b) <= args.atol + args.rtol * math.abs(b)
 end
@@ -78,7 +82,7 @@ end
 local function compare_values(a, b, args)
   local kind_a, kind_b = cbk.kind(a), cbk.kind(b)
   if TENSORS[kind_a] and TENSORS[kind_b] then return compare_tensors(a, b, args) end
-  local numbers = type(a) == "number" and type(b) == "number"
+  local numbers = NUMBERS[kind_a] and NUMBERS[kind_b]
   if kind_a ~= kind_b and not (numbers and args.ignore_dtype) then
     return { what = "kind", a = kind_a, b = kind_b, text = ("%s, %s"):format(kind_a, kind_b) }
   end
@@ -92,7 +96,7 @@ end
 --- Leaves by key, and the keys in order. A key that occurs twice ({"a.b": 1, "a": {"b": 2}}) is told by its number.
 local function leaves_of(checkpoint)
   local by_key, order = {}, {}
-  for path, value in cbk.leaves(checkpoint.root) do
+  for path, value in cbk.raw_leaves(checkpoint:raw_root()) do
     local key, times = path, 1
     while by_key[key] ~= nil do
       times = times + 1

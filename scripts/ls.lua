@@ -21,7 +21,7 @@ cli.options(parser, "json")
 local args = parser:parse()
 
 local checkpoint = cli.open(args.file, args)
-local rows = listing.rows(checkpoint.root, args.glob)
+local rows = listing.rows(checkpoint:raw_root(), args.glob)
 if args.glob and #rows == 0 then
   cbk.fail("key", ("no key of '%s' matches %s"):format(args.file, cbk.quote(args.glob)))
 end
@@ -32,11 +32,12 @@ local function format_text()
   return checkpoint.format .. version .. files
 end
 
+local SCALARS = { none = true, bool = true, int = true, float = true, str = true }
+
 local function json_row(row)
   local out = cbk.dict { { "key", row.path }, { "kind", row.role or row.type } }
   if not row.shape then
-    local scalar = type(row.value) ~= "userdata"
-    if scalar then out.value = row.value else out.text = listing.value_text(row.value) end
+    if SCALARS[row.type] then out.value = row.value else out.text = listing.value_text(row.value) end
     return out
   end
   out.dtype, out.shape, out.bytes = row.type, cbk.list(row.shape), row.bytes

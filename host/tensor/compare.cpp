@@ -14,6 +14,7 @@ namespace cbk {
 namespace {
 
 constexpr int64_t block_bytes = 1 << 20;
+__extension__ using Wide = __int128;  // any difference of two 64-bit integers
 constexpr double infinity = std::numeric_limits<double>::infinity();
 
 /// The numbers of a block, in the form in which they are compared: one double each, two for complex.
@@ -58,7 +59,7 @@ class Comparer {
   static bool is_whole(DType dtype) { return is_integer(dtype) || dtype == DType::boolean; }
 
   /// int64 and uint64 beyond 2^53 are not doubles, so whole numbers are subtracted as what they are.
-  static __int128 whole(DType dtype, const std::byte* at) {
+  static Wide whole(DType dtype, const std::byte* at) {
     switch (dtype) {
       case DType::boolean:
       case DType::uint8:
@@ -82,8 +83,8 @@ class Comparer {
 
   void add_whole(int64_t begin, int64_t count, ByteView a, ByteView b) {
     for (int64_t i = 0; i < count; ++i) {
-      const __int128 x = whole(a_, a.data() + static_cast<size_t>(i) * size_of(a_));
-      const __int128 y = whole(b_, b.data() + static_cast<size_t>(i) * size_of(b_));
+      const Wide x = whole(a_, a.data() + static_cast<size_t>(i) * size_of(a_));
+      const Wide y = whole(b_, b.data() + static_cast<size_t>(i) * size_of(b_));
       if (x != y)
         note(begin + i, std::abs(static_cast<double>(x - y)), std::abs(static_cast<double>(x)),
              std::abs(static_cast<double>(y)));

@@ -10,12 +10,12 @@ local TENSORS = { tensor = true, parameter = true, ndarray = true, np_scalar = t
 
 ---@class ListingRow
 ---@field path string
----@field type string        the dtype of a tensor, the kind of any other value
+---@field type string        the dtype of a tensor, the kind of any other value (`cbk.kind`)
 ---@field role string|nil    what kind of tensor it is
 ---@field shape integer[]|nil
 ---@field numel integer|nil
 ---@field bytes integer      0 for other values
----@field value any
+---@field value any         as `cbk.raw` gives it
 ---@field tied_to string|nil the first key with the same bytes seen the same way
 ---@field shares string|nil  the first key that shares its storage, if it sees other bytes
 
@@ -48,9 +48,9 @@ function listing.rows(tree, pattern)
   local find_ties, rows = tie_finder(), {}
   local matches = pattern and cbk.glob(pattern)
   local below = pattern and cbk.glob(pattern .. ".*")
-  for path, value in cbk.leaves(tree) do
+  for path, value in cbk.raw_leaves(tree) do
     local wanted = not pattern or matches(path) or below(path)
-    local kind = type(value) == "userdata" and cbk.kind(value) or type(value)
+    local kind = cbk.kind(value)
     local row = { path = path, value = value, bytes = 0 }
     if TENSORS[kind] then
       row.type, row.role, row.shape, row.numel, row.bytes = value.dtype, kind, value:shape(), value:numel(), value:nbytes()
@@ -82,11 +82,29 @@ local counted = listing.counted
 ---@param shape integer[]
 function listing.shape_text(shape) return "[" .. table.concat(shape, ", ") .. "]" end
 
+local PLAIN = { bool = true, int = true, float = true, str = true }
+
 ---A value that is no tensor, on a short line.
----@param value any
+---@param value any  as `cbk.raw` gives it, or a plain Lua value
 function listing.value_text(value)
   local inspect = require "cbk.inspect"
-  return (inspect.text(value, { text = 60, lines = 1 }):gsub("\n.*", " …"))
+  local is_raw = type(value) == "userdata" and PLAIN[cbk.kind(value)]
+  if is_raw and cbk.kind(value) ~= "str" then return tostring(value) end
+  return (inspect.text(is_raw and value.value or value, { text = 60, lines = 1 }):gsub("\n.*", " …"))
+end
+
+--- What all shapes have in common: "[4..40, 64]".
+local function shape_range(group)
+  local low, high = { unpack(group[1].shape) }, { unpack(group[1].shape) }
+  for _, row in ipairs(group) do
+    for dim, extent in ipairs(row.shape) do
+      low[dim], high[dim] = math.min(low[dim], extent), math.max(high[dim], extent)
+    end
+  end
+  for dim, extent in ipairs(low) do
+    if extent ~= high[dim] then low[dim] = ("%d..%d"):format(extent, high[dim]) end
+  end
+  return listing.shape_text(low)
 end
 
 -- --- totals
@@ -189,6 +207,8 @@ local function sorted_children(node)
   return natural.sort(node.order, function(child) return child.name end)
 end
 
+local VALUES_WIDTH = 40
+
 local function note_of(group)
   local row = group[1]
   if row.shape then
@@ -196,18 +216,27 @@ local function note_of(group)
     if row.shares then return "shares bytes with " .. row.shares end
     return row.role == "tensor" and "" or row.role
   end
-  local text = listing.value_text(row.value)
+  local texts, seen, width = {}, {}, 0
   for _, other in ipairs(group) do
-    if listing.value_text(other.value) ~= text then return "…" end
+    local text = listing.value_text(other.value)
+    if not seen[text] then
+      seen[text] = true
+      texts[#texts + 1] = text
+      width = width + #text + 2
+      if width > VALUES_WIDTH and #texts > 1 then
+        texts[#texts] = "…"
+        break
+      end
+    end
   end
-  return text
+  return table.concat(texts, ", ")
 end
 
 --- A line of columns for one group of like leaves.
 local function leaf_line(label, group)
   local row, bytes = group[1], 0
   for _, member in ipairs(group) do bytes = bytes + member.bytes end
-  return { label, #group > 1 and grouped(#group) .. " ×" or "", row.type, row.shape and listing.shape_text(row.shape) or "",
+  return { label, #group > 1 and grouped(#group) .. " ×" or "", row.type, row.shape and shape_range(group) or "",
     row.shape and cbk.format_size(bytes) or "", note_of(group) }
 end
 
@@ -257,7 +286,37 @@ end
 
 local function signature_of(row)
   if not row.shape then return row.type end
-  return ("%s %s %s %s"):format(row.type, row.role, table.concat(row.shape, ","), row.tied_to and "=" or row.shares or "")
+  return row.type .. " " .. row.role .. " " .. #row.shape .. (row.tied_to and " =" or row.shares or "")
+end
+
+local FEW_SHAPES = 3
+
+--- Makes the rows of a group that has several shapes, but few, fall apart by shape. True when it did.
+local function separate_shapes(group)
+  local seen, count = {}, 0
+  for _, member in ipairs(group.members) do
+    local shape = member.entry.shape
+    local text = shape and table.concat(shape, ",") or ""
+    if not seen[text] then
+      seen[text] = true
+      count = count + 1
+      if count > FEW_SHAPES then return false end
+    end
+  end
+  if count == 1 then return false end
+  for _, member in ipairs(group.members) do
+    local row = member.entry
+    row.signature = row.signature .. " " .. table.concat(row.shape, ",")
+  end
+  return true
+end
+
+--- Rows that differ in nothing but numbers in their keys. Where shapes vary wildly they are told as a range.
+local function folded(rows)
+  for _, row in ipairs(rows) do row.signature = signature_of(row) end
+  local groups, again = fold.groups(rows), false
+  for _, group in ipairs(groups) do again = separate_shapes(group) or again end
+  return again and fold.groups(rows) or groups
 end
 
 ---The rows as a tree, repeated layers folded into "layers.{0..31}".
@@ -269,8 +328,7 @@ function listing.tree(rows, options)
   if options and options.unfolded then
     for _, row in ipairs(rows) do insert(root, row.path, { row }) end
   else
-    for _, row in ipairs(rows) do row.signature = signature_of(row) end
-    for _, group in ipairs(fold.groups(rows)) do
+    for _, group in ipairs(folded(rows)) do
       local members = {}
       for i, member in ipairs(group.members) do members[i] = member.entry end
       insert(root, group.name, members)
