@@ -9,6 +9,7 @@ namespace {
 
 constexpr uint64_t max_header = 100'000'000;
 constexpr uint64_t length_size = 8;
+constexpr uint64_t max_values = 3'000'000;  // about 400,000 tensors; a header may not fill the memory
 
 std::string_view header_text(const MappedFile& file) {
   const ByteView length_bytes = file.slice(0, length_size, "the length of the header");
@@ -116,17 +117,19 @@ Header read_header(const MappedFile& file) {
   const std::string_view text = header_text(file);
   JsonReadOptions options;
   options.reject_duplicates = true;
+  options.max_values = max_values;
   const Value root = within("the header", [&] { return parse_json(text, options); });
   Header header;
   header.data_start = length_size + text.size();
   header.entries.reserve(root.as_dict().size());
-  for (const auto& [key, value] : root.as_dict().entries()) {
-    const std::string& name = key.as_string();
+  for (const Dict::Entry& member : root.as_dict().entries()) {
+    const std::string& name = member.first.as_string();
     if (name == "__metadata__") {
-      header.metadata = read_metadata(value);
-      continue;
+      header.metadata = read_metadata(member.second);
+    } else {
+      header.entries.push_back(
+          within("tensor " + quote(name), [&] { return read_entry(name, member.second); }));
     }
-    header.entries.push_back(within("tensor " + quote(name), [&] { return read_entry(name, value); }));
   }
   check_spans(header.entries, file.size() - header.data_start);
   return header;
