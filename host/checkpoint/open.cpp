@@ -28,8 +28,8 @@ Checkpoint open_single(std::shared_ptr<const MappedFile> file, Container contain
   fail_as_foreign(*file);
 }
 
-Checkpoint open_file(const fs::path& path, const OpenOptions& options) {
-  auto file = MappedFile::open(path);
+Checkpoint open_mapped(const std::shared_ptr<const MappedFile>& file, const OpenOptions& options) {
+  const fs::path& path = file->path();
   const Container container = detect(*file);
   Checkpoint checkpoint;
   if (container == Container::shard_index ||
@@ -104,12 +104,18 @@ fs::path checkpoint_in(const fs::path& folder) {
 }  // namespace
 
 Checkpoint open_checkpoint(const fs::path& path, const OpenOptions& options) {
-  return within(fmt::format("cannot open '{}'", path.string()), [&] {
-    std::error_code ignored;
-    if (!fs::is_directory(path, ignored)) return open_file(path, options);
-    const fs::path inner = checkpoint_in(path);
-    return within(inner.filename().string(), [&] { return open_file(inner, options); });
-  });
+  const std::string context = fmt::format("cannot open '{}'", path.string());
+  std::error_code ignored;
+  if (fs::is_directory(path, ignored)) {
+    const fs::path inner = within(context, [&] { return checkpoint_in(path); });
+    return open_checkpoint(inner, options);
+  }
+  if (!fs::exists(path, ignored) && fs::exists(path.string() + ".index", ignored)) {
+    fail(Errc::unsupported, "{}: it is the prefix of a TensorFlow checkpoint, which is not supported",
+         context);
+  }
+  const auto file = MappedFile::open(path);
+  return within(context, [&] { return open_mapped(file, options); });
 }
 
 }  // namespace cbk
