@@ -348,6 +348,35 @@ TEST_CASE("dill's pickles of objects and tree specs are read as data", "[torch]"
   CHECK_FALSE(record.as_object().pickle.empty());
 }
 
+TEST_CASE("with records allowed, instances of unknown classes are data, calls of unknown functions are not",
+          "[torch]") {
+  torch::UnpickleOptions options;
+  options.allow_records = true;
+  const auto load = [&](const std::string& body) {
+    return torch::unpickle("\x80\x02" + body + ".", options);
+  };
+  const Value space = load(global("argparse", "Namespace") + ")\x81}" + text("lr") + "K\x03sb");
+  CHECK(space.as_object().type == "argparse.Namespace");
+  CHECK(space.as_object().state.find("lr")->as_int() == 3);
+  const Value named = load(global("my.types", "Pair") + "K\x01K\x02\x86\x81");
+  CHECK(named.as_sequence().type == "my.types.Pair");
+  for (const Value& value : {space, named}) {
+    CHECK(torch::unpickle(torch::pickle(value, {}), options).equals(value));
+    CHECK_THROWS_AS(torch::unpickle(torch::pickle(value, {}), {}), Error);
+  }
+  const std::string array = global("numpy.core.multiarray", "_reconstruct") + global("numpy", "ndarray") +
+                            "K\0\x85"s + text("b") + "\x87Rq\1(K\1K\1\x85"s + global("numpy", "dtype") +
+                            text("U1") + "\x89\x88\x87R\x89" + text("x\0\0\0"s) + "tb";
+  const Value words = load("(" + array + "h\1l"s);
+  CHECK(words.as_sequence().items[0].as_object().type == "numpy.ndarray");
+  CHECK(words.as_sequence().items[1].same(words.as_sequence().items[0]));
+  CHECK_THAT(message_of([&] { plain(array); }, Errc::unsupported), Contains("U1"));
+  for (const std::string& call : {global("my.code", "run") + ")R", global("os", "system") + ")\x81",
+                                  global("builtins", "eval") + ")\x81"}) {
+    CHECK_THROWS_AS(load(call), Error);
+  }
+}
+
 TEST_CASE("values of every kind survive both spellings of a pickle", "[torch]") {
   const Value list = Value::list({1, 2.5, "x"});
   const Value root = dict_of(

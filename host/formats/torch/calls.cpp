@@ -272,7 +272,7 @@ Value call(CallContext& context, Meaning meaning, const std::string& global, con
   fail(Errc::format, "{} cannot be called", global);
 }
 
-void build(CallContext& context, const Value& target, const Value& state) {
+Value build(CallContext& context, const Value& target, const Value& state) {
   switch (target.kind()) {
     case Value::Kind::dict: {
       Dict& dict = target.as_dict();
@@ -280,26 +280,28 @@ void build(CallContext& context, const Value& target, const Value& state) {
       if (!state.is(Value::Kind::dict))
         fail(Errc::format, "an OrderedDict is given a {} as its state", state.kind_name());
       dict.attributes = state;
-      return;
+      return target;
     }
     case Value::Kind::tensor: {
       auto found = context.unfinished_arrays.find(target.identity());
       if (found == context.unfinished_arrays.end()) {
         fail(Errc::unsupported, "tensors as Python 2 saved them; save the file again with a newer torch");
       }
-      build_numpy_array(context, *found->second, state);
-      return;
+      return build_numpy_array(context, found->second, state);
     }
     case Value::Kind::object: {
       Object& object = target.as_object();
-      if (object.type == "numpy.dtype") return build_numpy_dtype(object, state);
+      if (object.type == "numpy.dtype") {
+        build_numpy_dtype(object, state);
+        return target;
+      }
       const auto meaning = find_global(object.type, context.options.dill);
       const bool is_record =
           meaning ? *meaning == Meaning::record
                   : object.type.find('.') != std::string::npos && !is_forbidden_module(object.type);
       if (!is_record || !object.state.is_none()) break;
       object.state = state;
-      return;
+      return target;
     }
     default:
       break;

@@ -37,7 +37,8 @@ struct CallContext {
 Value call(CallContext& context, Meaning meaning, const std::string& global, const Value& arguments);
 
 /// Sets the state of an object: an OrderedDict's attributes, a numpy dtype or array, a record's state.
-void build(CallContext& context, const Value& target, const Value& state);
+/// The object afterwards: `target` itself, or what takes its place (an array whose elements are no numbers).
+Value build(CallContext& context, const Value& target, const Value& state);
 
 /// `value` as an Object of that type, or a `format` error that says what was expected.
 const Object& expect_object(const Value& value, std::string_view type);

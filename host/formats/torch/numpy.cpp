@@ -20,6 +20,17 @@ constexpr std::array codes = {
     Code{DType::complex64, "c8"}, Code{DType::complex128, "c16"},
 };
 
+const Code* find_code(std::string_view code) {
+  const bool has_order =
+      !code.empty() && std::string_view("<>|=").find(code.front()) != std::string_view::npos;
+  const auto* found = std::ranges::find(codes, has_order ? code.substr(1) : code, &Code::code);
+  return found == codes.end() ? nullptr : found;
+}
+
+bool is_numeric(std::string_view code) {
+  return find_code(code) != nullptr;
+}
+
 std::string_view raw_bytes(const Value& value) {
   return value.is(Value::Kind::string) ? std::string_view(value.as_string())
                                        : std::string_view(value.as_bytes().data);
@@ -58,13 +69,21 @@ const std::string& code_of(const Value& dtype) {
   return expect_object(dtype, "numpy.dtype").repr;
 }
 
+/// What is not made of numbers (text, objects, records): refused, or a record of the dtype's code and the
+/// state.
+Value record_of(CallContext& context, const char* type, const std::string& code, const Value& state) {
+  if (!context.options.allow_records || context.options.dill) (void)dtype_of_numpy(code);
+  return context.arena.object(type, code, state);
+}
+
 }  // namespace
 
 DType dtype_of_numpy(std::string_view code) {
-  const bool has_order =
-      !code.empty() && std::string_view("<>|=").find(code.front()) != std::string_view::npos;
-  const auto* found = std::ranges::find(codes, has_order ? code.substr(1) : code, &Code::code);
-  if (found == codes.end()) fail(Errc::unsupported, "numpy arrays of the dtype {}", quote(code));
+  const Code* found = find_code(code);
+  if (found == nullptr) {
+    fail(Errc::unsupported, "numpy values of the dtype {}; with allow_records they are read as records",
+         quote(code));
+  }
   return found->dtype;
 }
 
@@ -86,7 +105,9 @@ void build_numpy_dtype(Object& dtype, const Value& state) {
 }
 
 Value numpy_scalar(CallContext& context, const Arguments& arguments) {
-  const Tensor scalar = array(context, code_of(arguments.at(0)), {}, false, raw_bytes(arguments.at(1)));
+  const std::string& code = code_of(arguments.at(0));
+  if (!is_numeric(code)) return record_of(context, "numpy.generic", code, arguments.at(1));
+  const Tensor scalar = array(context, code, {}, false, raw_bytes(arguments.at(1)));
   if (scalar.dtype() == DType::float64) return load_le<double>(scalar.to_bytes().data());
   return std::make_shared<const TensorLeaf>(TensorLeaf{scalar, TensorLeaf::Role::np_scalar, false});
 }
@@ -101,20 +122,25 @@ Value numpy_reconstruct(CallContext& context, const Arguments& arguments) {
   return Value(std::shared_ptr<const TensorLeaf>(leaf));
 }
 
-void build_numpy_array(CallContext& context, TensorLeaf& leaf, const Value& state) {
+Value build_numpy_array(CallContext& context, const std::shared_ptr<TensorLeaf>& leaf, const Value& state) {
   const Arguments arguments(state);
   const size_t at = arguments.size() == 4 ? 0 : 1;  // a version number comes first since numpy 1
-  leaf.tensor = array(context, code_of(arguments.at(at + 1)), shape_of(arguments.at(at)),
-                      arguments.at(at + 2).is(Value::Kind::boolean) ? arguments.at(at + 2).as_bool()
-                                                                    : arguments.at(at + 2).as_int() != 0,
-                      raw_bytes(arguments.at(at + 3)));
+  const std::string& code = code_of(arguments.at(at + 1));
+  if (!is_numeric(code)) return record_of(context, "numpy.ndarray", code, state);
+  const Value& order = arguments.at(at + 2);
+  const bool column_major = order.is(Value::Kind::boolean) ? order.as_bool() : order.as_int() != 0;
+  leaf->tensor =
+      array(context, code, shape_of(arguments.at(at)), column_major, raw_bytes(arguments.at(at + 3)));
+  return Value(std::shared_ptr<const TensorLeaf>(leaf));
 }
 
 Value numpy_frombuffer(CallContext& context, const Arguments& arguments) {
   const Value& order = arguments.at(3);
   const bool column_major = order.is(Value::Kind::string) && order.as_string() == "F";
-  const Tensor tensor = array(context, code_of(arguments.at(1)), shape_of(arguments.at(2)), column_major,
-                              raw_bytes(arguments.at(0)));
+  const std::string& code = code_of(arguments.at(1));
+  if (!is_numeric(code)) return record_of(context, "numpy.ndarray", code, arguments.at(0));
+  const Tensor tensor =
+      array(context, code, shape_of(arguments.at(2)), column_major, raw_bytes(arguments.at(0)));
   return std::make_shared<const TensorLeaf>(TensorLeaf{tensor, TensorLeaf::Role::ndarray, false});
 }
 

@@ -13,9 +13,9 @@ void build_numpy_dtype(Object& dtype, const Value& state);
 /// numpy.float64 becomes a float, every other scalar a leaf with the role np_scalar.
 Value numpy_scalar(CallContext& context, const Arguments& arguments);
 
-/// An array without content, to be filled by `build_numpy_array`.
+/// An array without content, to be filled by `build_numpy_array`, which gives the filled one.
 Value numpy_reconstruct(CallContext& context, const Arguments& arguments);
-void build_numpy_array(CallContext& context, TensorLeaf& leaf, const Value& state);
+Value build_numpy_array(CallContext& context, const std::shared_ptr<TensorLeaf>& leaf, const Value& state);
 
 /// Protocol 5's form: buffer, dtype, shape, order.
 Value numpy_frombuffer(CallContext& context, const Arguments& arguments);

@@ -152,6 +152,7 @@ class Machine {
   std::vector<size_t> marks_;  // stack heights
   std::vector<Value> memo_;
   std::vector<bool> memo_set_;
+  std::unordered_map<const void*, size_t> array_slots_;  // where BUILD must replace an array
   std::unordered_map<std::string, Value> globals_;
   std::vector<std::string> refused_;
   std::set<std::string> seen_;
@@ -393,6 +394,7 @@ void Machine::put(uint64_t index) {
   if (top().is(Value::Kind::string)) arena_.charge(top().as_string().size());
   memo_[index] = top();
   memo_set_[index] = true;
+  if (context_.unfinished_arrays.contains(top().identity())) array_slots_[top().identity()] = index;
 }
 
 void Machine::get(uint64_t index) {
@@ -496,8 +498,12 @@ void Machine::create(const Value& type, const Value& arguments) {
   push(attempt(global, [&] {
     const auto meaning = find_global(global, options_.dill);
     if (meaning) return call(context_, *meaning, global, arguments);
-    if (!Arguments(arguments).size()) return arena_.object(global);
-    fail(Errc::refused, "{}", global);
+    if (Arguments(arguments).size() == 0) return arena_.object(global);
+    if (options_.dill) fail(Errc::refused, "{}", global);
+    // A class that is made of its arguments alone, as a namedtuple is.
+    const Value instance = arena_.sequence(Sequence::Kind::tuple, arguments.as_sequence().items);
+    instance.as_sequence().type = global;
+    return instance;
   }));
 }
 
@@ -505,10 +511,11 @@ void Machine::set_state() {
   const Value state = pop();
   const Value target = top();
   if (is_refused(target)) return;
-  attempt(target.kind_name(), [&] {
-    build(context_, target, state);
-    return Value();
-  });
+  const Value built = attempt(target.kind_name(), [&] { return build(context_, target, state); });
+  if (built.same(target)) return;
+  stack_.back() = built;
+  if (auto slot = array_slots_.find(target.identity()); slot != array_slots_.end())
+    memo_[slot->second] = built;
 }
 
 void Machine::load_persistent(const Value& id) {
@@ -522,9 +529,12 @@ void Machine::refuse() const {
   std::vector<std::string> shown;
   for (const std::string& name : refused_) shown.push_back(quote(name, 60));
   size_t fits = 0;  // a message stays a line
-  for (size_t length = 0; fits < shown.size() && (length += shown[fits].size() + 2) < 360;) ++fits;
-  fail(Errc::refused, "the pickle asks for {}, which {} not data; nothing was executed",
-       listed(shown, std::max<size_t>(fits, 1)), shown.size() == 1 ? "is" : "are");
+  for (size_t length = 0; fits < shown.size() && (length += shown[fits].size() + 2) < 300;) ++fits;
+  const bool may_be_records = !options_.allow_records && std::ranges::none_of(refused_, is_forbidden_module);
+  fail(Errc::refused, "the pickle asks for {}, which {} not plain data; nothing was executed{}",
+       listed(shown, std::max<size_t>(fits, 1)), shown.size() == 1 ? "is" : "are",
+       may_be_records ? "; cbk.open(path, { allow_records = true }) reads instances of classes as records"
+                      : "");
 }
 
 /// The whole pickle as one object with its bytes; what made the outermost value tells its class.
