@@ -1,6 +1,7 @@
 // Formats at their own level, for looking at files without opening them as checkpoints: cbk.pickle,
 // cbk.safetensors.
 #include "bindings/modules.hpp"
+#include "host/formats/h5/inspect.hpp"
 #include "host/formats/safetensors/header.hpp"
 #include "host/formats/torch/pickle.hpp"
 #include "host/formats/torch/zip.hpp"
@@ -89,6 +90,11 @@ int safetensors_inspect(lua_State* L) {
   return 1;
 }
 
+int h5_inspect(lua_State* L) {
+  push(L, h5::inspect(check_path(L, 1)));
+  return 1;
+}
+
 void bind_namespace(lua_State* L, const char* name, const luaL_Reg* functions) {
   lua_newtable(L);
   set_functions(L, functions);
@@ -103,6 +109,8 @@ void bind_formats(lua_State* L) {
   bind_namespace(L, "pickle", pickle);
   static const luaL_Reg safetensors[] = {{"inspect", guarded<safetensors_inspect>}, {nullptr, nullptr}};
   bind_namespace(L, "safetensors", safetensors);
+  static const luaL_Reg h5[] = {{"inspect", guarded<h5_inspect>}, {nullptr, nullptr}};
+  bind_namespace(L, "h5", h5);
 }
 
 }  // namespace cbk::lua

@@ -122,7 +122,8 @@ int raw_items_of(lua_State* L) {
     items->entries = dict->entries();
   } else {
     int64_t position = 0;
-    for (const Value& value : check<Sequence>(L, 1)->items) items->entries.emplace_back(Value(++position), value);
+    for (const Value& value : check<Sequence>(L, 1)->items)
+      items->entries.emplace_back(Value(++position), value);
   }
   push_iterator<true>(L, std::move(items));
   return 1;
@@ -268,11 +269,10 @@ namespace {
 std::shared_ptr<Items> matching_leaves(const Value& root, std::string_view pattern, bool only_tensors) {
   const Glob glob(pattern);
   auto items = std::make_shared<Items>();
-  for (Leaf& leaf : leaves(root)) {
-    if (only_tensors && !leaf.value.is(Value::Kind::tensor)) continue;
-    if (!glob.matches(leaf.path)) continue;
-    items->entries.emplace_back(Value(std::move(leaf.path)), std::move(leaf.value));
-  }
+  each_leaf(root, [&](const std::string& path, const Value& leaf) {
+    if (only_tensors && !leaf.is(Value::Kind::tensor)) return;
+    if (glob.matches(path)) items->entries.emplace_back(Value(path), leaf);
+  });
   return items;
 }
 
@@ -293,14 +293,21 @@ void push_leaves(lua_State* L, const Value& root, std::string_view pattern, bool
 
 void bind_tree(lua_State* L) {
   register_type<Items>(L, {});
-  static const luaL_Reg functions[] = {
-      {"items", guarded<items_of>},         {"raw_items", guarded<raw_items_of>},
+  static const luaL_Reg functions[] = {{"items", guarded<items_of>},
+                                       {"raw_items", guarded<raw_items_of>},
                                        {"key_text", guarded<text_of_key>},
-                                       {"keys", guarded<keys_of>},       {"copy", guarded<copy_of>},
-      {"deep_copy", guarded<deep_copy_of>}, {"kind", guarded<kind_at>},       {"raw", guarded<raw_at>},
-      {"find", guarded<find_at>},           {"totable", guarded<totable>},    {"equal", guarded<equal>},
-      {"leaves", guarded<leaves_of>},
-                                       {"raw_leaves", guarded<raw_leaves_of>},       {"tensors", guarded<tensors_of>}, {nullptr, nullptr}};
+                                       {"keys", guarded<keys_of>},
+                                       {"copy", guarded<copy_of>},
+                                       {"deep_copy", guarded<deep_copy_of>},
+                                       {"kind", guarded<kind_at>},
+                                       {"raw", guarded<raw_at>},
+                                       {"find", guarded<find_at>},
+                                       {"totable", guarded<totable>},
+                                       {"equal", guarded<equal>},
+                                       {"leaves", guarded<leaves_of>},
+                                       {"raw_leaves", guarded<raw_leaves_of>},
+                                       {"tensors", guarded<tensors_of>},
+                                       {nullptr, nullptr}};
   set_functions(L, functions);
 }
 

@@ -139,7 +139,11 @@ void fail_argument(lua_State* L, int index, std::string_view what) {
   lua_Debug info{};
   std::string name = "?";
   if (lua_getstack(L, 0, &info) != 0 && lua_getinfo(L, "n", &info) != 0) {
-    if (info.name != nullptr) name = info.name;
+    if (info.name != nullptr) {
+      name = info.name;
+    } else if (lua_type(L, lua_upvalueindex(1)) == LUA_TSTRING) {
+      name = lua_tostring(L, lua_upvalueindex(1));
+    }
     if (info.namewhat != nullptr && std::strcmp(info.namewhat, "method") == 0) {
       --index;
       if (index == 0)
@@ -168,7 +172,8 @@ std::string type_name(lua_State* L, int index) {
 
 void set_functions(lua_State* L, const luaL_Reg* functions) {
   for (; functions != nullptr && functions->name != nullptr; ++functions) {
-    lua_pushcfunction(L, functions->func);
+    lua_pushstring(L, functions->name);  // for messages: a tail call leaves no name on the stack
+    lua_pushcclosure(L, functions->func, 1);
     lua_setfield(L, -2, functions->name);
   }
 }

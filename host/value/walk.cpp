@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <unordered_map>
+#include <vector>
 
 namespace cbk {
 namespace {
@@ -11,12 +12,8 @@ constexpr size_t max_leaves = 10'000'000;
 
 class Walker {
  public:
-  std::vector<Leaf> run(const Value& root) {
-    visit(root);
-    return std::move(leaves_);
-  }
+  explicit Walker(const LeafVisitor& visitor) : visitor_(visitor) {}
 
- private:
   void visit(const Value& value) {
     if (value.is(Value::Kind::dict) && !value.as_dict().empty()) {
       enter(value);
@@ -28,11 +25,12 @@ class Walker {
       for (const Value& item : value.as_sequence().items) descend(std::to_string(position++), item);
       above_.pop_back();
     } else {
-      if (leaves_.size() >= max_leaves) fail(Errc::value, "the tree has more than {} leaves", max_leaves);
-      leaves_.push_back({path_, value});
+      if (++count_ > max_leaves) fail(Errc::value, "the tree has more than {} leaves", max_leaves);
+      visitor_(path_, value);
     }
   }
 
+ private:
   void descend(const std::string& part, const Value& item) {
     const size_t length = path_.size();
     if (length > 0) path_ += '.';
@@ -53,7 +51,8 @@ class Walker {
 
   std::string path_;
   std::vector<const void*> above_;
-  std::vector<Leaf> leaves_;
+  const LeafVisitor& visitor_;
+  size_t count_ = 0;
 };
 
 class Copier {
@@ -91,8 +90,8 @@ class Copier {
 
 }  // namespace
 
-std::vector<Leaf> leaves(const Value& root) {
-  return Walker().run(root);
+void each_leaf(const Value& root, const LeafVisitor& visit) {
+  Walker(visit).visit(root);
 }
 
 Value deep_copy(const Value& value) {

@@ -132,8 +132,10 @@ local function short(value, options)
   return tostring(value)
 end
 
+--- A tree that holds itself has no list of leaves; it is shown nested.
 local function has_tensors(value)
-  return cbk.tensors(value)() ~= nil
+  local ok, tensors = pcall(cbk.tensors, value)
+  return ok and tensors() ~= nil
 end
 
 --- A tree with tensors: one line per group of like leaves.

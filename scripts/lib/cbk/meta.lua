@@ -95,7 +95,8 @@ function Tensor:hex() end
 ---SHA-256 of those bytes, read in blocks.
 ---@return string
 function Tensor:sha256() end
----A typed FFI pointer to the elements in C order, valid while the second result is referenced.
+---A typed FFI pointer to the elements in C order, valid while the second result is referenced. float16 and bfloat16 come as
+---the bits in uint16_t, 8-bit floats as uint8_t.
 ---@return ffi.cdata* pointer, any anchor
 function Tensor:ptr() end
 ---Where the bytes are: { id (who shares with whom), offset, stride, numel (elements), file, position }, or nil for a computed tensor.
@@ -104,6 +105,12 @@ function Tensor:storage() end
 ---The same bytes seen the same way: tied.
 ---@return boolean
 function Tensor:same(other) end
+---How two tensors of one shape differ, in one pass: { numel, different, first, max_abs, max_rel, same_bits }.
+---@param other Tensor
+---@param options? { rtol: number, atol: number }
+function Tensor:compare(other, options) end
+---The one element that is repeated everywhere, if the file says so (an H5 `full`); else nil.
+function Tensor:fill() end
 ---The same data as a parameter, an ndarray, …: a new leaf.
 ---@param options { role: string, requires_grad: boolean }
 ---@return Tensor
@@ -126,6 +133,9 @@ local Checkpoint = {}
 function Checkpoint:tensors(pattern) end
 ---All leaves (tensors and other values): dotted key, value.
 function Checkpoint:leaves(pattern) end
+---The root with its exact kind, as `cbk.raw` gives values.
+function Checkpoint:raw_root() end
+---Lets the files go; tensors that were handed out stay valid.
 function Checkpoint:close() end
 
 ---@param path string  a checkpoint, an *.index.json or a folder; the format is found from the content
@@ -143,6 +153,8 @@ function Output:plan(options) end
 ---`progress`: true for the standard display on stderr, or a function of { done, total, seconds, key }. Returns the plan.
 ---@param options? { threads: integer, memory: integer|string, sync: boolean, progress: boolean|fun(p: table) }
 function Output:commit(options) end
+---Forgets what was to be written.
+function Output:close() end
 
 ---@param path string
 ---@param options? { root: any, overwrite: boolean, format: string, h5_version: string, framework_version: string, shard_size: integer|string, shard_stem: string, metadata: table, companions: table<string,string> }
@@ -196,6 +208,17 @@ function cbk.find(tree, path) end
 function cbk.totable(tree) end
 ---Equal by content (tensors: the same bytes seen the same way).
 function cbk.equal(a, b) end
+---As `items` and `leaves`, with values as `cbk.raw` gives them (and the keys of `raw_items` too).
+function cbk.raw_items(container) end
+function cbk.raw_leaves(tree) end
+---The text of a key in a dotted path, as Python's str(): "weight", "0", "None".
+---@return string
+function cbk.key_text(key) end
+---The tree made again. `path(path, value)` gives the new dotted path of a leaf, or nil to leave it out; `leaf(path, value)` the
+---new leaf, once per shared one. Kinds and order stay; two leaves with one path are an error.
+---@param options { path: fun(path: string, value: any): string?, leaf: fun(path: string, value: any): any }
+---@return Dict
+function cbk.rewrite(tree, options) end
 ---Iterates over the leaves of any tree, as Checkpoint:leaves does: dotted key, value.
 function cbk.leaves(tree, pattern) end
 ---@return fun(): string, Tensor
@@ -288,6 +311,9 @@ function cbk.glob(pattern, text) end
 ---@param limit? integer  3 by default
 ---@return string[]
 function cbk.nearest(name, names, limit) end
+---Two lower-case digits per byte.
+---@return string
+function cbk.hex(text) end
 ---Untrusted text for a message: in quotes, control characters escaped, cut at `limit` bytes (120).
 function cbk.quote(text, limit) end
 ---Bytes from "10GB" / "512MiB".
