@@ -102,6 +102,9 @@ function Tensor:ptr() end
 ---Where the bytes are: { id (who shares with whom), offset, stride, numel (elements), file, position }, or nil for a computed tensor.
 ---@return table|nil
 function Tensor:storage() end
+---`storage().id` alone: equal for tensors that share their storage.
+---@return integer|nil
+function Tensor:storage_id() end
 ---The same bytes seen the same way: tied.
 ---@return boolean
 function Tensor:same(other) end
