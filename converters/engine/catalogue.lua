@@ -58,13 +58,10 @@ end
 ---The release of a CS format ("2.4" of "cs-2.4-dpo"), or nil.
 function catalogue.release(format) return format:match "^cs%-(%d+%.%d+)" end
 
----Formats that stand for others: cs-current, and releases newer than the newest one that changed anything.
+---Formats that stand for the newest one: cs-current, and later releases that changed no layout.
 function catalogue.resolve(format)
-  if format == "cs-current" then return "cs-" .. releases.newest end
-  local major, minor = format:match "^cs%-(%d+)%.(%d+)$"
-  local new_major, new_minor = releases.newest:match "(%d+)%.(%d+)"
-  if major == new_major and tonumber(minor) > tonumber(new_minor) then return "cs-" .. releases.newest end
-  return format
+  local stands_for_newest = format == "cs-current" or releases.unchanged[catalogue.release(format)]
+  return stands_for_newest and "cs-" .. releases.newest or format
 end
 
 catalogue.since = releases.since
