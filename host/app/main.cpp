@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <cstdlib>
 #include <string>
 #include <vector>
 
@@ -71,6 +72,12 @@ Arguments rest(const Arguments& arguments, size_t from) {
   return {arguments.begin() + static_cast<ptrdiff_t>(std::min(from, arguments.size())), arguments.end()};
 }
 
+/// Ends the program without taking the tree of a large checkpoint apart node by node: a fifth of the time of `cbk ls`.
+[[noreturn]] void leave(int code) {
+  std::fflush(nullptr);
+  std::_Exit(code);
+}
+
 /// Options of ours end at the script or command; what follows is theirs.
 int run(Arguments arguments) {
   bool traceback = false;
@@ -113,10 +120,10 @@ int run(Arguments arguments) {
   const fs::path command = is_command ? find_command(scripts, first) : fs::path();
   Interpreter interpreter(scripts);
   if (traceback) interpreter.show_tracebacks();
-  if (is_command) return interpreter.run_command(first, command, arguments);
-  if (first == "-e") return interpreter.evaluate(arguments[0], rest(arguments, 1));
-  if (arguments[0] == "-") return interpreter.run_stdin(rest(arguments, 1));
-  return interpreter.run_file(arguments[0], rest(arguments, 1));
+  if (is_command) leave(interpreter.run_command(first, command, arguments));
+  if (first == "-e") leave(interpreter.evaluate(arguments[0], rest(arguments, 1)));
+  if (arguments[0] == "-") leave(interpreter.run_stdin(rest(arguments, 1)));
+  leave(interpreter.run_file(arguments[0], rest(arguments, 1)));
 }
 
 int guarded_run(Arguments arguments) {
