@@ -6,6 +6,7 @@
 
 #include "host/base/interrupt.hpp"
 #include "host/plan/plan.hpp"
+#include "tests/host/folder.hpp"
 
 using namespace cbk;
 
@@ -39,21 +40,6 @@ class RawWriter final : public Writer {
   std::vector<Item> items_;
   std::vector<std::string> warnings_;
   std::unique_ptr<StagedFile> file_;
-};
-
-class Folder {
- public:
-  Folder() : path_(fs::temp_directory_path() / fmt::format("cbk-plan-{}", getpid())) {
-    fs::create_directories(path_);
-  }
-  ~Folder() { fs::remove_all(path_); }
-  [[nodiscard]] fs::path path(const std::string& name) const { return path_ / name; }
-  [[nodiscard]] size_t count() const {
-    return static_cast<size_t>(std::distance(fs::directory_iterator(path_), fs::directory_iterator()));
-  }
-
- private:
-  fs::path path_;
 };
 
 std::vector<Item> sample_items() {
@@ -99,7 +85,7 @@ TEST_CASE("the same bytes for any number of threads and any memory", "[plan]") {
     const Bytes bytes = items[i].tensor.to_bytes();
     CHECK(writer.crcs_[i] == (items[i].crc32 ? libdeflate_crc32(0, bytes.data(), bytes.size()) : 0));
   }
-  CHECK(folder.count() == 1);
+  CHECK(folder.names().size() == 1);
 }
 
 TEST_CASE("the forecast counts what will be read and written", "[plan]") {
@@ -110,7 +96,7 @@ TEST_CASE("the forecast counts what will be read and written", "[plan]") {
   CHECK(forecast.bytes_written == 5'000'000ULL * 4 + 2'500'000 + 400'012);
   CHECK(forecast.lossy == std::vector<std::string>{"half"});
   CHECK(forecast.peak_memory <= 96ULL << 20);
-  CHECK(folder.count() == 0);
+  CHECK(folder.names().size() == 0);
 }
 
 TEST_CASE("a failure names the key and leaves nothing behind", "[plan]") {
