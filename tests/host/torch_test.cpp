@@ -13,27 +13,13 @@
 #include "host/formats/torch/zip.hpp"
 #include "host/formats/torch/zip_writer.hpp"
 #include "host/plan/plan.hpp"
+#include "tests/host/folder.hpp"
 
 using namespace cbk;
 using namespace std::string_literals;
 using Catch::Contains;
 
 namespace {
-
-class Folder {
- public:
-  Folder() : path_(fs::temp_directory_path() / fmt::format("cbk-torch-{}", getpid())) {
-    fs::create_directories(path_);
-  }
-  ~Folder() { fs::remove_all(path_); }
-  [[nodiscard]] fs::path path(const std::string& name) const { return path_ / name; }
-  [[nodiscard]] size_t count() const {
-    return static_cast<size_t>(std::distance(fs::directory_iterator(path_), fs::directory_iterator()));
-  }
-
- private:
-  fs::path path_;
-};
 
 // --- pickles by hand
 std::string text(std::string_view value) {
@@ -472,7 +458,7 @@ TEST_CASE("a torch file keeps ties, shared storages and strides", "[torch]") {
   CHECK(back.find("parameter")->as_leaf().role == TensorLeaf::Role::parameter);
   CHECK(back.find("parameter")->as_leaf().requires_grad);
   CHECK(storage_of(*back.find("computed")) != storage_of(*back.find("base")));
-  CHECK(folder.count() == 1);
+  CHECK(folder.names().size() == 1);
 }
 
 TEST_CASE("only what is referred to is written, when that is less than half", "[torch]") {
