@@ -67,7 +67,7 @@ void FileWriter::add_number(HeaderBuilder& header, std::string_view name, double
 
 std::vector<Slot> FileWriter::lay_out() {
   const uint64_t start = align_up(data_end_, 8);
-  Builder builder(start);
+  Builder builder(start, overhead_);
   HeaderBuilder root;
   const Builder::GroupTables tables = builder.add_group_tables(build(builder, root));
   root.add(MessageType::symbol_table, encode_symbol_table(tables.tree, tables.heap));

@@ -76,7 +76,7 @@ class WriterV05 final : public FileWriter {
   enum class Stored { nothing, tensor, ndarray, pickle };
   struct Leaf {
     std::string key;
-    std::string text;  // its metadata
+    std::string text;  // its metadata, but for tensors
     Stored stored = Stored::nothing;
     Plan plan;
     std::string pickle;
@@ -149,9 +149,8 @@ class WriterV05 final : public FileWriter {
              "{} is a {} tensor, which H5 0.5 has no form for; convert it first (0.4 has more dtypes)",
              quote(leaf.key), name_of(tensor.dtype()));
       }
-      leaf.text = metadata_head(leaf.key);
-      leaf.text += tensor_metadata({tensor.dtype(), *release_code(tensor.dtype()), tensor.shape()});
-      leaf.text += metadata_tail;
+      overhead_ +=
+          850 + 4 * leaf.key.size();  // its metadata, which is made when it is written: there are many
     }
     leaves_.push_back(std::move(leaf));
   }
@@ -202,13 +201,21 @@ class WriterV05 final : public FileWriter {
     builder.add_text(root, "__cstorch_version__", release_);
     Folder folders = folders_;
     for (const Leaf& leaf : leaves_) {
-      builder.add_text(root, leaf.key + std::string(metadata_suffix), leaf.text);
+      builder.add_text(root, leaf.key + std::string(metadata_suffix),
+                       leaf.stored == Stored::tensor ? tensor_text(leaf) : leaf.text);
       if (leaf.stored == Stored::nothing) continue;
       dataset_of(folders, leaf.key) =
           leaf.stored == Stored::pickle ? add_bytes(builder, leaf) : add_data(builder, leaf);
     }
     builder.add_bool(root, "__SUCCESS__", true);
     return folders.all(builder);
+  }
+
+  static std::string tensor_text(const Leaf& leaf) {
+    std::string text = metadata_head(leaf.key);
+    text += tensor_metadata({leaf.plan.dtype, *release_code(leaf.plan.dtype), leaf.plan.shape});
+    text += metadata_tail;
+    return text;
   }
 
   static uint64_t& dataset_of(Folder& root, std::string_view path) {

@@ -19,8 +19,8 @@ inline constexpr uint64_t superblock_size = 96;
 
 class Builder {
  public:
-  /// `start`: where the structures begin, a multiple of 8.
-  explicit Builder(uint64_t start) : start_(start) {}
+  /// `start`: where the structures begin, a multiple of 8. `expected`: about how many bytes they will take.
+  Builder(uint64_t start, uint64_t expected) : start_(start) { image_.reserve(expected); }
 
   /// Appends a structure; its address.
   uint64_t add(std::string_view bytes);
