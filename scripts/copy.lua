@@ -5,11 +5,13 @@ local cli = require "cbk.cli"
 local rename = require "cbk.rename"
 
 local parser = cli.parser("copy", "Copy a checkpoint: any format to any format, streamed.", [[
-The target's format follows from its name: .pt .pth .bin (PyTorch), .safetensors, .mdl .h5 .hdf5 (Cerebras H5);
---format says it for other names. With --shard-size the target is a folder of shards with their index.json.
+The target's format follows from its name: .pt .pth .bin (PyTorch), .safetensors, .mdl .h5 .hdf5
+(Cerebras H5); --format says it for other names. With --shard-size the target is a folder of
+shards with their index.json.
 
-GLOB matches whole keys: '*' stands for any text (dots too), '?' for one character, [a-z], {a,b}; a plain name also
-means everything below it. Without --include everything is copied; --exclude takes away from that.
+GLOB matches whole keys: '*' stands for any text (dots too), '?' for one character, [a-z], {a,b};
+a plain name also means everything below it. Without --include everything is copied; --exclude
+takes away from that.
 
 --rename 'OLD=NEW' changes keys; several are applied in order, to what the ones before made:
   plain text     every OLD in a key becomes NEW          --rename 'gamma=weight'
@@ -17,7 +19,8 @@ means everything below it. Without --include everything is copied; --exclude tak
                  is what that one matched                --rename 'model.*=*'
   with ^ $ or %  a Lua pattern, as in string.gsub        --rename '^h%.(%d+)=layers.%1'
 
-Tied tensors stay tied where the target can hold that. What a target cannot hold is refused before anything is written.
+Tied tensors stay tied where the target can hold that. What a target cannot hold is refused
+before anything is written.
 
 examples:
   cbk copy pytorch_model.bin model.safetensors --to-dtype bfloat16

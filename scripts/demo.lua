@@ -5,8 +5,8 @@ local cli = require "cbk.cli"
 local program = require "cbk.program"
 
 local parser = cli.parser("demo", "Make a small GPT-2, convert it Hugging Face -> Cerebras -> Hugging Face, and compare.", [[
-Each command is printed before its output, as one would type it. The exit code is 0 only if what comes back equals
-what went in.]])
+Each command is printed before its output, as one would type it. The exit code is 0 only if
+what comes back equals what went in.]])
 parser:option("--dir", "keep the files in this new folder (default: a temporary one, removed at the end)"):argname "DIR"
 local args = parser:parse()
 

@@ -5,9 +5,10 @@ local cli = require "cbk.cli"
 local listing = require "cbk.listing"
 
 local parser = cli.parser("diff", "Compare two checkpoints of any formats: keys, shapes, dtypes, values.", [[
-Values are compared by their dotted keys; the order of keys and the kinds of containers (dict or OrderedDict, tensor
-or parameter) do not count, for not every format has them. Elements agree when |a - b| <= ATOL + RTOL * |b|, or when
-both are NaN. Tensors are read in blocks, so that any size takes little memory.
+Values are compared by their dotted keys. The order of keys and the kinds of containers (dict or
+OrderedDict, tensor or parameter) do not count, for not every format has them. Elements agree
+when |a - b| <= T + R * |b|, or when both are NaN. Tensors are read in blocks, so that any size
+takes little memory.
 
 exit code: 0 the same, 1 different, 2 something went wrong
 
@@ -23,7 +24,7 @@ local function tolerance(text)
 end
 parser:option("--rtol", "relative tolerance"):argname("R"):convert(tolerance):default "0"
 parser:option("--atol", "absolute tolerance"):argname("T"):convert(tolerance):default "0"
-parser:flag("--keys-only", "compare keys, kinds and shapes and dtypes, and read no values")
+parser:flag("--keys-only", "compare keys, kinds, shapes and dtypes, and read no values")
 parser:flag("--ignore-dtype", "compare the values of tensors of different dtypes")
 parser:flag("--all", "list every difference, not the first 20 of each kind")
 cli.options(parser, "json")

@@ -4,8 +4,8 @@ local cli = require "cbk.cli"
 local expected = require "cbk.expected"
 
 local parser = cli.parser("dump", "Print the whole content of a checkpoint as JSON (schema cbk-expected/1).", [[
-Tensors of more than 4096 bytes are given by the SHA-256 of their bytes. The output is streamed: it may be large,
-the memory it takes is not.
+Tensors of more than 4096 bytes are given by the SHA-256 of their bytes. The output is
+streamed: it may be large, the memory it takes is not.
 
 example:
   cbk dump model.mdl | jq '.root.items[0]']])

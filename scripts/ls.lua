@@ -5,9 +5,11 @@ local cli = require "cbk.cli"
 local listing = require "cbk.listing"
 
 local parser = cli.parser("ls", "List what is in a checkpoint. Nothing but headers is read.", [[
-Layers that differ in nothing but their number are folded: layers.{0..31}. A key behind '=' tells that the
-tensor is tied to that one. GLOB matches whole keys: '*' stands for any text (dots too), '?' for one character,
-[a-z], {a,b}; a plain name also means everything below it.
+Layers that differ in nothing but their number are folded: layers.{0..31}. A key behind '='
+tells that the tensor is tied to that one.
+
+GLOB matches whole keys: '*' stands for any text (dots too), '?' for one character, [a-z],
+{a,b}; a plain name also means everything below it.
 
 examples:
   cbk ls model.safetensors

@@ -3,8 +3,10 @@
 local cli = require "cbk.cli"
 
 local parser = cli.parser("repl", "Explore checkpoints in Lua, at a prompt with completion, history and help.", [[
-The checkpoints are opened as ckpt (and ckpt1, ckpt2, …). Without a terminal, statements are read from standard
-input: echo 'ckpt["lm_head.weight"]' | cbk repl model.bin
+The checkpoints are opened as ckpt (and ckpt1, ckpt2, …). Without a terminal, statements are
+read from standard input:
+
+  echo 'ckpt["lm_head.weight"]' | cbk repl model.bin
 
 At the prompt: Tab completes, also the keys of tensors; ':help' tells the rest.]])
 parser:argument("checkpoint", "checkpoints to open"):argname "CHECKPOINT":args "*"

@@ -6,7 +6,8 @@ local inspect = require "cbk.inspect"
 local listing = require "cbk.listing"
 
 local parser = cli.parser("show", "Show values of a checkpoint, one by one.", [[
-For a tensor: what it is, where its bytes lie, what shares them, statistics, and elements from its edges. The statistics read the whole tensor, in blocks; everything else reads a few elements.
+For a tensor: what it is, where its bytes lie, what shares them, statistics, and elements from
+its edges. The statistics read the whole tensor, in blocks; the rest reads a few elements.
 
 examples:
   cbk show model.safetensors lm_head.weight

@@ -197,6 +197,8 @@ LineEditor::Outcome LineEditor::read(const std::string& prompt, std::string& lin
   State& state = *state_;
   state.prompt = prompt;
   state.interrupted = false;
+  el_set(state.editor, EL_PREP_TERM,
+         1);  // before the prompt: who types as soon as it is seen is not echoed twice
   int length = 0;
   const char* text = el_gets(state.editor, &length);
   if (state.interrupted) {

@@ -42,7 +42,7 @@ function Session:report(err)
   local text = message_of(err)
   io.stdout:flush()
   if text == "interrupted" then
-    io.stderr:write("interrupted\n")
+    io.stderr:write(self.interactive and "\ninterrupted\n" or "interrupted\n")
   elseif self.interactive and has_colour() then
     io.stderr:write("\27[31m", text, "\27[0m\n")
   else

@@ -1,0 +1,315 @@
+#!/usr/bin/python3
+"""Drives `cbk repl` through a pseudo-terminal, as a user would: editing, completion, history, help, Ctrl-C, Ctrl-D;
+and through pipes, where nothing but results may be printed.
+
+Usage: repl_interop.py --cbk PATH
+"""
+import argparse
+import fcntl
+import json
+import os
+import pty
+import re
+import select
+import signal
+import stat
+import struct
+import subprocess
+import sys
+import tempfile
+import termios
+import time
+
+import torch
+
+PROMPT = "cbk> "
+MORE = "...> "
+CTRL_C, CTRL_D, TAB, UP, CTRL_R = "\x03", "\x04", "\t", "\x1b[A", "\x12"
+
+
+def plain(text):
+    """Without escape sequences and what a backspace or a carriage return takes back."""
+    text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]|\x1b[=>]|\x1b\([B0]", "", text)
+    return text.replace("\r\n", "\n").replace("\x07", "")
+
+
+class Session:
+    def __init__(self, cbk, arguments, state, environment=None):
+        self.seen = ""
+        self.pid, self.fd = pty.fork()
+        if self.pid == 0:
+            env = dict(os.environ, XDG_STATE_HOME=state, TERM="xterm", **(environment or {}))
+            fcntl.ioctl(0, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 120, 0, 0))
+            os.execve(cbk, [cbk, *arguments], env)
+
+    def wait_for(self, text, seconds=20):
+        """Reads until `text` appears; what came before it and it."""
+        end = time.monotonic() + seconds
+        while True:
+            at = self.seen.find(text)
+            if at >= 0:
+                found, self.seen = self.seen[: at + len(text)], self.seen[at + len(text):]
+                return found
+            left = end - time.monotonic()
+            if left <= 0 or not select.select([self.fd], [], [], left)[0]:
+                raise AssertionError(f"no {text!r} in {self.seen[-400:]!r}")
+            try:
+                data = os.read(self.fd, 65536)
+            except OSError:
+                data = b""
+            if not data:
+                raise AssertionError(f"the session ended without {text!r}: {self.seen[-400:]!r}")
+            self.seen = plain(self.seen + data.decode("utf-8", "replace"))
+
+    def settle(self):
+        """Forgets what is printed until nothing more comes."""
+        while select.select([self.fd], [], [], 0.5)[0]:
+            os.read(self.fd, 65536)
+        self.seen = ""
+
+    def send(self, text):
+        os.write(self.fd, text.encode())
+
+    def line(self, text, prompt=PROMPT):
+        """Types a line; what is printed before the next prompt, without the line itself."""
+        self.send(text + "\n")
+        self.wait_for("\n")
+        return self.wait_for(prompt)[: -len(prompt)].strip()
+
+    def end(self, seconds=20):
+        """The exit status."""
+        limit = time.monotonic() + seconds
+        while time.monotonic() < limit:
+            if select.select([self.fd], [], [], 0.05)[0]:
+                try:
+                    self.seen += os.read(self.fd, 65536).decode("utf-8", "replace")
+                except OSError:
+                    pass
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            if pid:
+                os.close(self.fd)
+                return os.waitstatus_to_exitcode(status)
+        os.kill(self.pid, signal.SIGKILL)
+        os.waitpid(self.pid, 0)
+        raise AssertionError("the session does not end")
+
+
+def equal(actual, expected):
+    assert actual == expected, f"{actual!r}, expected {expected!r}"
+
+
+def has(text, part):
+    assert part in text, f"no {part!r} in {text!r}"
+
+
+class Tests:
+    def __init__(self, cbk, folder):
+        self.cbk, self.folder = cbk, folder
+        self.model = os.path.join(folder, "model.pt")
+        weight = torch.arange(6, dtype=torch.float32).reshape(2, 3)
+        torch.save({"layers.0.attention.weight": weight, "layers.0.attention.bias": torch.ones(3),
+                    "layers.1.attention.weight": weight + 1, "head": torch.zeros(2)}, self.model)
+        self.state = os.path.join(folder, "state")
+
+    def open(self, *arguments, **environment):
+        session = Session(self.cbk, ["repl", *arguments], self.state, environment)
+        session.wait_for(PROMPT)
+        return session
+
+    def pipe(self, text, *arguments):
+        return subprocess.run([self.cbk, "repl", *arguments], input=text, capture_output=True, text=True, timeout=30,
+                              env=dict(os.environ, XDG_STATE_HOME=self.state))
+
+    # --- at a terminal
+    def test_expressions_and_statements(self):
+        s = self.open()
+        equal(s.line("1 + 1"), "2")
+        equal(s.line("=_ * 21"), "42")
+        equal(s.line("x = 7"), "")
+        equal(s.line("x;"), "")
+        equal(s.line("_"), "7")
+        equal(s.line("'a', 'b'"), "a\nb")
+        equal(s.line("_2"), "b")
+        equal(s.line("local y = 3"), "")
+        equal(s.line("y"), "3")
+        equal(s.line("nil"), "nil")
+        s.send(CTRL_D)
+        equal(s.end(), 0)
+
+    def test_multi_line_input(self):
+        s = self.open()
+        s.line("for i = 1, 2 do", MORE)
+        s.line("print(i * 11)", MORE)
+        equal(s.line("end"), "11\n22")
+        s.line("t = {", MORE)
+        s.send(CTRL_C)
+        s.wait_for(PROMPT)
+        equal(s.line("t"), "nil")
+        s.send(CTRL_D)
+        equal(s.end(), 0)
+
+    def test_errors_leave_the_session_alive(self):
+        s = self.open()
+        equal(s.line("error('boom')"), "boom")
+        has(s.line("x = = 1"), "unexpected symbol")
+        has(s.line("cbk.open('/no/such/file')"), "No such file")
+        has(s.line(":traceback"), "stack traceback")
+        has(s.line(":nosuch"), "no command :nosuch")
+        equal(s.line("setmetatable({}, {__tostring = function() error('bad') end})"), "bad")
+        equal(s.line("type(_)"), "table")
+        s.send(CTRL_D)
+        equal(s.end(), 0)
+
+    def test_completion_of_tensor_keys(self):
+        s = self.open(self.model)
+        s.send('ckpt["l' + TAB + TAB)  # to "layers.", then the choice of what follows
+        s.wait_for("0.")
+        s.wait_for("1.")
+        s.settle()
+        equal(s.line("1" + TAB + ":shape()"), "[2, 3]")
+        equal(s.line('ckpt["he' + TAB), "Tensor float32 [2], 8 B, model.pt at " + str(self.offset_of_head()) + "\n  [0, 0]")
+        s.send(CTRL_D)
+        equal(s.end(), 0)
+
+    def offset_of_head(self):
+        r = subprocess.run([self.cbk, "ls", "--json", self.model, "head"], capture_output=True, text=True, check=True)
+        return json.loads(r.stdout)["entries"][0]["offset"]
+
+    def test_completion_of_names_files_and_commands(self):
+        s = self.open(self.model)
+        equal(s.line("cbk.op" + TAB + "'" + self.folder + "/mod" + TAB + "').format"), "torch-zip")
+        equal(s.line("ckpt:te" + TAB + "'head')()"), "head\n" + s.line("ckpt.head"))
+        s.send(":q" + TAB + "\n")
+        equal(s.end(), 0)
+
+    def test_completion_calls_no_metamethod(self):
+        s = self.open()
+        s.line("trap = setmetatable({inner = 1}, {__index = function() hit = true end, __pairs = function() hit = true end})")
+        equal(s.line("trap.in" + TAB), "1")
+        s.send("trap.other.x" + TAB + CTRL_C)
+        s.wait_for(PROMPT)
+        equal(s.line("hit"), "nil")
+        s.send(CTRL_D)
+        equal(s.end(), 0)
+
+    def test_checkpoint_commands(self):
+        s = self.open(self.model, self.model)
+        listing = s.line(":ls layers")
+        has(listing, "{0,1}.attention.weight")
+        has(listing, "3 tensors")
+        equal(s.line("ckpt1 == ckpt and ckpt2 ~= nil"), "true")
+        has(s.line(":open " + self.model), "ckpt3")
+        has(s.line(":mem"), "Lua")
+        has(s.line(":time 1 + 1"), " s")
+        saved = os.path.join(self.folder, "session.lua")
+        s.line(":save " + saved)
+        has(open(saved).read(), "cbk.open")
+        s.send(":quit\n")
+        equal(s.end(), 0)
+        equal(subprocess.run([self.cbk, "run", saved], capture_output=True, timeout=30).returncode, 0)
+
+    def test_help(self):
+        s = self.open()
+        has(s.line(":help"), ":open FILE")
+        has(s.line(":help cbk.open"), "cbk.open(path, options?)")
+        has(s.line("?Tensor:stats"), "min, max, mean")
+        has(s.line("?stats"), "min, max, mean")
+        has(s.line("?cbk.opne"), "cbk.open")
+        s.send(CTRL_D)
+        equal(s.end(), 0)
+
+    def test_interrupt_stops_a_loop(self):
+        s = self.open()
+        for loop in ("while true do end", "while true do pcall(function() while true do end end) end"):
+            s.send(loop + "\n")
+            s.wait_for("\n")
+            time.sleep(0.5)
+            s.send(CTRL_C)
+            has(s.wait_for(PROMPT, 5), "interrupted")
+        equal(s.line("6 * 7"), "42")
+        s.send("half a line" + CTRL_C)
+        s.wait_for(PROMPT)
+        equal(s.line("1"), "1")
+        s.send(CTRL_D)
+        equal(s.end(), 0)
+
+    def test_history_is_kept_for_the_owner_only(self):
+        s = self.open()
+        s.line("remembered = 1")
+        s.line("other = 2")
+        s.line("remembered = 1")
+        s.send(CTRL_D)
+        equal(s.end(), 0)
+        path = os.path.join(self.state, "cbk", "history")
+        equal(stat.S_IMODE(os.stat(path).st_mode), 0o600)
+        s = self.open()
+        s.send(UP)
+        s.wait_for("remembered = 1")
+        s.send("1\n")
+        s.wait_for("\n" + PROMPT)
+        equal(s.line("remembered"), "11")
+        s.send(CTRL_R + "other")
+        s.wait_for("other = 2")
+        s.send("\n")
+        s.wait_for("\n" + PROMPT)
+        s.send(CTRL_D)
+        equal(s.end(), 0)
+        lines = open(path).read().splitlines()
+        s = self.open()
+        s.send(CTRL_D)
+        s.end()
+        lines = open(path).read().splitlines()
+        equal(len(lines), len(set(lines)))
+
+    def test_no_colour(self):
+        red = "\x1b[31m"
+        for environment, coloured in (({"NO_COLOR": "1"}, False), ({"NO_COLOR": ""}, True)):
+            s = self.open(**environment)
+            os.write(s.fd, b"error('boom')\n\x04")
+            equal(s.end(), 0)
+            has(s.seen, "boom")
+            equal(red in s.seen, coloured)
+
+    def test_start_without_a_command(self):
+        session = Session(self.cbk, [], self.state)
+        session.wait_for(PROMPT)
+        session.send(CTRL_D)
+        equal(session.end(), 0)
+
+    # --- through a pipe
+    def test_pipe_prints_results_only(self):
+        r = self.pipe('1 + 1\nx = 2\nfor i = 1, 2 do\n  print(i)\nend\nckpt["head"]:shape()\n', self.model)
+        equal((r.stdout, r.stderr, r.returncode), ("2\n1\n2\n[2]\n", "", 0))
+
+    def test_pipe_stops_at_the_first_error(self):
+        r = self.pipe("print(1)\nerror('boom')\nprint(2)\n")
+        equal((r.stdout, r.stderr, r.returncode), ("1\n", "boom\n", 1))
+        r = self.pipe("for i = 1, 2 do\n")
+        equal(r.returncode, 1)
+
+    def test_missing_checkpoint(self):
+        r = self.pipe("", "/no/such/file.pt")
+        equal(r.returncode, 1)
+        equal(len(r.stderr.splitlines()), 1)
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--cbk", required=True)
+    parser.add_argument("--only", help="tests whose name contains this")
+    options = parser.parse_args()
+    passed = failed = 0
+    for name in sorted(n for n in dir(Tests) if n.startswith("test_") and (options.only or "") in n):
+        with tempfile.TemporaryDirectory() as folder:
+            try:
+                getattr(Tests(os.path.abspath(options.cbk), folder), name)()
+                passed += 1
+            except (AssertionError, OSError, subprocess.SubprocessError) as problem:
+                failed += 1
+                print(f"FAIL {name}: {problem}")
+    print(f"{passed} passed, {failed} failed")
+    return failed != 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
