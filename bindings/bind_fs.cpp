@@ -118,16 +118,21 @@ int absolute(lua_State* L) {
   return push_path(L, full.lexically_normal());
 }
 
+/// The running program, for scripts that call cbk again.
+int program(lua_State* L) {
+  push(L, std::string_view(fs::read_symlink("/proc/self/exe").native()));
+  return 1;
+}
+
 }  // namespace
 
 void bind_fs(lua_State* L) {
-  static const luaL_Reg functions[] = {{"exists", guarded<exists>},     {"is_dir", guarded<is_dir>},
-                                       {"mkdir", guarded<make_dir>},    {"list", guarded<list>},
-                                       {"read", guarded<read>},         {"write", guarded<write>},
-                                       {"size", guarded<size>},         {"remove", guarded<remove>},
-                                       {"temp_dir", guarded<temp_dir>}, {"join", guarded<join>},
-                                       {"basename", guarded<basename>}, {"dirname", guarded<dirname>},
-                                       {"absolute", guarded<absolute>}, {nullptr, nullptr}};
+  static const luaL_Reg functions[] = {
+      {"exists", guarded<exists>},     {"is_dir", guarded<is_dir>},     {"mkdir", guarded<make_dir>},
+      {"list", guarded<list>},         {"read", guarded<read>},         {"write", guarded<write>},
+      {"size", guarded<size>},         {"remove", guarded<remove>},     {"program", guarded<program>},
+      {"temp_dir", guarded<temp_dir>}, {"join", guarded<join>},         {"basename", guarded<basename>},
+      {"dirname", guarded<dirname>},   {"absolute", guarded<absolute>}, {nullptr, nullptr}};
   lua_newtable(L);
   set_functions(L, functions);
   lua_setfield(L, -2, "fs");

@@ -2,7 +2,6 @@
 
 local cbk = require "cbk"
 local cli = require "cbk.cli"
-local program = require "cbk.program"
 
 local parser = cli.parser("demo", "Make a small GPT-2, convert it Hugging Face -> Cerebras -> Hugging Face, and compare.", [[
 Each command is printed before its output, as one would type it. The exit code is 0 only if
@@ -11,11 +10,11 @@ parser:option("--dir", "keep the files in this new folder (default: a temporary 
 local args = parser:parse()
 
 local CONFIG = {
-  { "architectures", cbk.list { "GPT2LMHeadModel" } }, { "model_type", "gpt2" }, { "activation_function", "gelu_new" },
+  { "model_type", "gpt2" }, { "activation_function", "gelu_new" },
   { "vocab_size", 4096 }, { "n_positions", 256 }, { "n_embd", 128 }, { "n_layer", 4 }, { "n_head", 4 }, { "n_inner", cbk.null },
   { "embd_pdrop", 0.1 }, { "attn_pdrop", 0.1 }, { "resid_pdrop", 0.1 }, { "layer_norm_epsilon", 1e-5 },
   { "initializer_range", 0.02 }, { "scale_attn_weights", true }, { "scale_attn_by_inverse_layer_idx", false },
-  { "reorder_and_upcast_attn", false }, { "tie_word_embeddings", true }, { "torch_dtype", "float32" },
+  { "reorder_and_upcast_attn", false }, { "tie_word_embeddings", true },
 }
 
 -- --- the model
@@ -29,7 +28,8 @@ local function make_model(config)
     root[key] = cbk.randn(shape, { std = config.initializer_range, seed = seed })
   end
   local function norm(key)
-    root[key .. ".weight"], root[key .. ".bias"] = cbk.full({ width }, 1), cbk.full({ width }, 0)
+    root[key .. ".weight"] = cbk.full({ width }, 1)
+    root[key .. ".bias"] = cbk.full({ width }, 0)
   end
   local function linear(key, inputs, outputs) -- Conv1D: inputs first
     normal(key .. ".weight", { inputs, outputs })
@@ -67,7 +67,7 @@ local function run(folder, ...)
   local line = table.concat(words, " ")
   print("\n$ cbk " .. line)
   io.stdout:flush()
-  return os.execute(("cd %s && %s %s"):format(quoted(folder), quoted(program.executable()), line)) == 0
+  return os.execute(("cd %s && %s %s"):format(quoted(folder), quoted(cbk.fs.program()), line)) == 0
 end
 
 local function must(worked)

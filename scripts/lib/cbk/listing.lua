@@ -154,7 +154,7 @@ function listing.totals_text(totals)
     cbk.format_size(totals.bytes))
   if #parts > 0 then text = ("%s (%s)"):format(text, table.concat(parts, ", ")) end
   if totals.tied > 0 then
-    text = ("%s, %s tied: %s of bytes"):format(text, grouped(totals.tied), cbk.format_size(totals.stored))
+    text = ("%s, %s tied (%s without them)"):format(text, grouped(totals.tied), cbk.format_size(totals.stored))
   end
   if totals.values > 0 then text = ("%s, %s"):format(text, counted(totals.values, "other value")) end
   return text

@@ -280,6 +280,7 @@ function cbk.fs.dirname(path) end
 function cbk.fs.absolute(path) end
 function cbk.fs.remove(path, options) end -- { recursive }; what is not there is fine
 function cbk.fs.temp_dir() end            -- a new empty folder
+function cbk.fs.program() end             -- the running program, for scripts that call cbk again
 
 -- --- formats at their own level: cbk.h5, cbk.pickle, cbk.safetensors (see bindings/bind_h5.cpp, …)
 cbk.h5 = {}
