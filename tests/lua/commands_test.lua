@@ -1,0 +1,296 @@
+-- The commands one looks with, run as a user runs them: output, messages and exit codes.
+
+local cbk = require "cbk"
+local harness = require "harness"
+local describe, it, equal, is_true = harness.describe, harness.it, harness.equal, harness.is_true
+
+local function quoted(word) return "'" .. word:gsub("'", "'\\''") .. "'" end
+
+--- Runs `cbk …` in a folder: exit code, stdout, stderr.
+local function run(folder, ...)
+  local words = { quoted(cbk.fs.program()) }
+  for _, word in ipairs { ... } do words[#words + 1] = quoted(word) end
+  local out, err = folder .. "/.out", folder .. "/.err"
+  local status = os.execute(("cd %s && %s >%s 2>%s </dev/null"):format(quoted(folder), table.concat(words, " "), out, err))
+  local stdout, stderr = cbk.fs.read(out), cbk.fs.read(err)
+  cbk.fs.remove(out)
+  cbk.fs.remove(err)
+  return status / 256, stdout, stderr
+end
+
+local function has(text, part)
+  if not text:find(part, 1, true) then error(("no %q in %q"):format(part, text), 2) end
+end
+
+local function lacks(text, part)
+  if text:find(part, 1, true) then error(("%q in %q"):format(part, text), 2) end
+end
+
+--- One line on stderr, with `part` in it.
+local function failed(code, expected_code, stderr, part)
+  equal(code, expected_code, "exit code")
+  equal(select(2, stderr:gsub("\n", "\n")), 1, "lines on stderr")
+  has(stderr, part)
+end
+
+local weight = { { 1, 2, 3 }, { 4, 5, 6 } }
+
+--- model.pt: four layers, a tied head, a nested optimizer.
+local function make_model(folder, name, change)
+  local embedding = cbk.tensor(weight)
+  local model = cbk.dict { { "embedding.weight", embedding } }
+  for layer = 0, 3 do
+    model[("layers.%d.norm.gamma"):format(layer)] = cbk.tensor { layer, layer + 1 }
+    model[("layers.%d.attention.weight"):format(layer)] = cbk.randn({ 8, 4 }, { seed = layer })
+  end
+  model["head.weight"] = embedding
+  local root = cbk.dict { { "model", model }, { "optimizer", cbk.dict { { "lr", 0.5 }, { "betas", cbk.tuple { 0.9, 0.999 } } } },
+    { "step", 7 } }
+  if change then change(root) end
+  cbk.create(folder .. "/" .. name, { root = root }):commit()
+end
+
+local function weights_only(root) root.optimizer, root.step = nil, nil end
+
+describe("cbk ls", function()
+  it("folds layers, tells ties and totals", function()
+    local dir = harness.temp_dir()
+    make_model(dir, "model.pt")
+    local code, out, err = run(dir, "ls", "model.pt")
+    equal(code, 0)
+    equal(err, "")
+    has(out, "layers.{0..3}")
+    has(out, "4 ×  float32")
+    has(out, "= model.embedding.weight")
+    has(out, "10 tensors")
+    has(out, "1 tied")
+    has(out, "4 other values")
+    lacks(out, "layers.2")
+  end)
+
+  it("filters by globs and by plain names, flat and unfolded", function()
+    local dir = harness.temp_dir()
+    make_model(dir, "model.pt")
+    local _, out = run(dir, "ls", "model.pt", "model.layers.1", "--flat")
+    has(out, "model.layers.1.norm.gamma ")
+    lacks(out, "layers.0")
+    _, out = run(dir, "ls", "model.pt", "*.gamma", "--all")
+    has(out, "layers")
+    has(out, "4 tensors, 8 elements")
+    local code, err
+    code, _, err = run(dir, "ls", "model.pt", "nothing*")
+    failed(code, 1, err, "no key of 'model.pt' matches 'nothing*'")
+  end)
+
+  it("speaks JSON", function()
+    local dir = harness.temp_dir()
+    make_model(dir, "model.pt")
+    local _, out = run(dir, "ls", "model.pt", "--json")
+    local listing = cbk.config.parse(out, "json")
+    equal(listing.format, "torch-zip")
+    equal(listing.totals.tensors, 10)
+    local head = listing.entries[10]
+    equal(head.key, "model.head.weight")
+    equal(head.shape, { 2, 3 })
+    equal(head.tied_to, "model.embedding.weight")
+  end)
+end)
+
+describe("cbk show", function()
+  it("tells the header, the place, ties, statistics and elements", function()
+    local dir = harness.temp_dir()
+    make_model(dir, "model.pt")
+    local code, out = run(dir, "show", "model.pt", "model.head.weight", "optimizer.lr")
+    equal(code, 0)
+    has(out, "float32 [2, 3]")
+    has(out, "in model.pt at byte")
+    has(out, "tied to model.embedding.weight")
+    has(out, "min 1, max 6, mean 3.5")
+    has(out, "[4, 5, 6]")
+    has(out, "0.5")
+    out = select(2, run(dir, "show", "model.pt", "model.head.weight", "--no-stats"))
+    lacks(out, "mean")
+  end)
+
+  it("takes globs, and names the nearest keys of a wrong one", function()
+    local dir = harness.temp_dir()
+    make_model(dir, "model.pt")
+    local _, out = run(dir, "show", "model.pt", "*.gamma")
+    has(out, "model.layers.3.norm.gamma")
+    local code, err, json
+    code, _, err = run(dir, "show", "model.pt", "model.hed.weight")
+    failed(code, 1, err, "model.head.weight")
+    _, json = run(dir, "show", "model.pt", "model.head.weight", "--json")
+    equal(cbk.config.parse(json, "json")[1].stats.max, 6)
+  end)
+end)
+
+describe("cbk diff", function()
+  it("is 0 for the same content in other formats", function()
+    local dir = harness.temp_dir()
+    make_model(dir, "a.pt", weights_only)
+    equal(run(dir, "copy", "a.pt", "b.safetensors"), 0)
+    local code, out = run(dir, "diff", "a.pt", "b.safetensors")
+    equal(code, 0)
+    has(out, "the same: 10 values")
+  end)
+
+  it("is 1 and tells keys, shapes, dtypes and values that differ", function()
+    local dir = harness.temp_dir()
+    make_model(dir, "a.pt")
+    make_model(dir, "b.pt", function(root)
+      local model = root.model
+      model["head.weight"] = cbk.tensor { { 1, 2, 3 }, { 4, 5, 6.5 } }
+      model["layers.0.norm.gamma"] = cbk.tensor({ 0, 1 }, { dtype = "float64" })
+      model["layers.1.norm.gamma"] = cbk.tensor { 1 }
+      model["layers.2.norm.gamma"] = nil
+      model.extra = cbk.tensor { 1 }
+      root.step = 8
+    end)
+    local code, out = run(dir, "diff", "a.pt", "b.pt")
+    equal(code, 1)
+    has(out, "only in a.pt (1):\n  model.layers.2.norm.gamma\n")
+    has(out, "only in b.pt (1):\n  model.extra\n")
+    has(out, "model.head.weight: 1 of 6 elements differ")
+    has(out, "max abs 0.5")
+    has(out, "first at [1, 2]")
+    has(out, "model.layers.0.norm.gamma: dtype float32, float64")
+    has(out, "model.layers.1.norm.gamma: shape [2], [1]")
+    has(out, "step: 7, 8")
+    local json
+    code, json = run(dir, "diff", "a.pt", "b.pt", "--json")
+    equal(code, 1)
+    local result = cbk.config.parse(json, "json")
+    equal(result.equal, false)
+    equal(result.only_b, { "model.extra" })
+  end)
+
+  it("obeys tolerances, --ignore-dtype and --keys-only", function()
+    local dir = harness.temp_dir()
+    make_model(dir, "a.pt", weights_only)
+    equal(run(dir, "copy", "a.pt", "half.pt", "--to-dtype", "bfloat16"), 0)
+    equal(run(dir, "diff", "a.pt", "half.pt"), 1)
+    equal(run(dir, "diff", "a.pt", "half.pt", "--ignore-dtype"), 1)
+    equal(run(dir, "diff", "a.pt", "half.pt", "--ignore-dtype", "--rtol", "0.01"), 0)
+    equal(run(dir, "diff", "a.pt", "half.pt", "--ignore-dtype", "--atol", "0.05"), 0)
+    equal(run(dir, "diff", "a.pt", "half.pt", "--ignore-dtype", "--keys-only"), 0)
+  end)
+
+  it("is 2 when something is wrong", function()
+    local dir = harness.temp_dir()
+    make_model(dir, "a.pt")
+    local code, _, err = run(dir, "diff", "a.pt", "missing.pt")
+    failed(code, 2, err, "missing.pt")
+    equal(run(dir, "diff", "a.pt"), 2)
+    equal(run(dir, "diff", "a.pt", "a.pt", "--rtol", "-1"), 2)
+  end)
+end)
+
+describe("cbk copy", function()
+  it("filters, renames and casts", function()
+    local dir = harness.temp_dir()
+    make_model(dir, "a.pt")
+    local code, _, err = run(dir, "copy", "a.pt", "b.safetensors", "--include", "model", "--exclude", "*.attention.*", "--rename",
+      "model.*=*", "--rename", "gamma=weight", "--rename", "^layers%.(%d+)=h.%1", "--to-dtype", "float16")
+    equal(code, 0)
+    equal(err, "warning: 1 tied tensor is written as a copy: safetensors has no ties\n")
+    local copy = cbk.open(dir .. "/b.safetensors")
+    local keys = {}
+    for key, tensor in copy:tensors() do
+      keys[#keys + 1] = key
+      equal(tensor.dtype, "float16")
+    end
+    table.sort(keys)
+    equal(keys, { "embedding.weight", "h.0.norm.weight", "h.1.norm.weight", "h.2.norm.weight", "h.3.norm.weight", "head.weight" })
+    equal(copy["head.weight"]:tolist(), weight)
+  end)
+
+  it("keeps trees, ties and other values, also where it casts", function()
+    local dir = harness.temp_dir()
+    make_model(dir, "a.pt")
+    equal(run(dir, "copy", "a.pt", "b.pt", "--to-dtype", "float64", "--exclude", "optimizer.betas"), 0)
+    local copy = cbk.open(dir .. "/b.pt")
+    is_true(copy["model.embedding.weight"]:same(copy["model.head.weight"]), "tied")
+    equal(copy.root.model["head.weight"].dtype, "float64")
+    equal(copy.root.step, 7)
+    equal(copy.root.optimizer.lr, 0.5)
+    equal(copy.root.optimizer.betas, nil)
+  end)
+
+  it("writes shards, and only a plan with --dry-run", function()
+    local dir = harness.temp_dir()
+    make_model(dir, "a.pt", weights_only)
+    local code, out = run(dir, "copy", "a.pt", "b.safetensors", "--dry-run")
+    equal(code, 0)
+    has(out, "writes")
+    is_true(not cbk.fs.exists(dir .. "/b.safetensors"))
+    equal(run(dir, "copy", "a.pt", "shards", "--format", "safetensors", "--shard-size", "200B"), 0)
+    is_true(cbk.fs.exists(dir .. "/shards/model.safetensors.index.json"))
+    equal(run(dir, "diff", "a.pt", "shards"), 0)
+  end)
+
+  it("refuses what cannot be, and leaves nothing behind", function()
+    local dir = harness.temp_dir()
+    make_model(dir, "a.pt")
+    local code, _, err = run(dir, "copy", "a.pt", "b.safetensors")
+    failed(code, 1, err, "safetensors")
+    code, _, err = run(dir, "copy", "a.pt", "a.pt")
+    failed(code, 1, err, "--overwrite")
+    code, _, err = run(dir, "copy", "a.pt", "b.xyz")
+    equal(code ~= 0, true)
+    has(err, "b.xyz")
+    code, _, err = run(dir, "copy", "a.pt", "b.pt", "--rename", "model.layers.?.norm.gamma=same")
+    failed(code, 1, err, "two values would be named 'same'")
+    code, _, err = run(dir, "copy", "a.pt", "b.pt", "--to-dtype", "float23")
+    equal(code ~= 0, true)
+    has(err, "float23")
+    code, _, err = run(dir, "copy", "a.pt", "b.pt", "--rename", "nonsense")
+    failed(code, 2, err, "OLD=NEW")
+    code, _, err = run(dir, "copy", "a.pt", "b.pt", "--include", "nothing")
+    equal(code, 1)
+    has(err, "no key of 'a.pt' is left to copy")
+    equal(cbk.fs.list(dir), { "a.pt" })
+  end)
+
+  it("warns of options that do nothing", function()
+    local dir = harness.temp_dir()
+    make_model(dir, "a.pt")
+    local code, _, err = run(dir, "copy", "a.pt", "b.pt", "--exclude", "nothing", "--rename", "foo=bar")
+    equal(code, 0)
+    has(err, "no key matches 'nothing'")
+    has(err, "--rename 'foo=bar' changes no key")
+  end)
+end)
+
+describe("every command", function()
+  local commands = { ls = {}, show = { "key" }, dump = {}, copy = { "out.pt" }, repl = {} }
+
+  it("says in one line what is wrong with its file", function()
+    local dir = harness.temp_dir()
+    cbk.fs.write(dir .. "/empty.pt", "")
+    cbk.fs.write(dir .. "/text.pt", "just a text\n")
+    cbk.fs.mkdir(dir .. "/folder")
+    for command, rest in pairs(commands) do
+      for _, file in ipairs { "missing.pt", "empty.pt", "text.pt", "folder" } do
+        local code, _, err = run(dir, command, file, unpack(rest))
+        failed(code, 1, err, file)
+      end
+    end
+  end)
+
+  it("has help, and tells wrong options with exit code 2", function()
+    local dir = harness.temp_dir()
+    for _, command in ipairs { "ls", "show", "dump", "diff", "copy", "repl", "demo" } do
+      local code, out, err = run(dir, command, "--help")
+      equal(code, 0)
+      equal(err, "")
+      has(out, "Usage: cbk " .. command)
+      for line in out:gmatch "[^\n]+" do
+        local _, continuation = line:gsub("[\128-\191]", "")
+        is_true(#line - continuation <= 100, ("'cbk %s --help' fits 100 columns"):format(command))
+      end
+      code, _, err = run(dir, command, "--nosuch")
+      failed(code, 2, err, "--nosuch")
+    end
+  end)
+end)
