@@ -88,6 +88,17 @@ int storage_id(lua_State* L) {
   return 1;
 }
 
+/// `dtype, role, shape, numel, nbytes, storage_id`: in one call, for those who ask for them of every tensor.
+int facts(lua_State* L) {
+  const auto leaf = check<const TensorLeaf>(L, 1);
+  push(L, name_of(leaf->tensor.dtype()));
+  push(L, role_name(leaf->role));
+  push_integers(L, leaf->tensor.shape());
+  push_integer(L, leaf->tensor.numel());
+  push_unsigned(L, leaf->tensor.nbytes());
+  return 5 + storage_id(L);
+}
+
 /// The element that a constant tensor repeats, or nil for any other tensor.
 int fill(lua_State* L) {
   const auto element = self(L).fill();
@@ -478,6 +489,7 @@ void bind_tensor(lua_State* L) {
                                      {"nbytes", guarded<nbytes>},
                                      {"storage", guarded<storage>},
                                      {"storage_id", guarded<storage_id>},
+                                     {"facts", guarded<facts>},
                                      {"fill", guarded<fill>},
                                      {"same", guarded<same>},
                                      {"reshape", guarded<reshape>},

@@ -26,6 +26,12 @@ local root = checkpoint.root
 
 local function is_tensor(value) return type(value) == "userdata" and TENSORS[cbk.kind(value)] ~= nil end
 
+local function is_tree(value)
+  if type(value) ~= "userdata" then return false end
+  local kind = cbk.kind(value)
+  return kind:find "dict" ~= nil or kind == "list" or kind == "tuple"
+end
+
 --- Keys of the tree that stand for `key`; an unknown one is an error with the nearest keys.
 local function expand(key)
   if cbk.find(root, key) ~= nil then return { key } end
@@ -99,6 +105,10 @@ local function show(key)
   local value = cbk.find(root, key)
   if is_tensor(value) then return show_tensor(key, value) end
   print(("%s  %s"):format(key, cbk.kind(value)))
+  if is_tree(value) and cbk.tensors(value)() then
+    for _, line in ipairs(listing.tree(listing.rows(value))) do print("  " .. line) end
+    return
+  end
   print("  " .. inspect.text(value, { text = 4000, lines = 200 }):gsub("\n", "\n  "))
 end
 

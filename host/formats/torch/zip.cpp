@@ -184,8 +184,11 @@ ByteView ZipArchive::packed(const ZipEntry& entry) const {
     fail(Errc::format, "the archive member {} cannot hold {} in {}", quote(entry.name),
          format_size(entry.size), format_size(entry.compressed_size));
   }
-  return file_->slice(data_offset(entry), entry.compressed_size,
-                      fmt::format("the archive member {}", quote(entry.name)));
+  const uint64_t offset = data_offset(entry);
+  const bool inside = offset <= file_->size() && entry.compressed_size <= file_->size() - offset;
+  // The words of a message are made only where it is needed: an archive may have 20,000 members.
+  return file_->slice(offset, entry.compressed_size,
+                      inside ? std::string() : fmt::format("the archive member {}", quote(entry.name)));
 }
 
 std::string ZipArchive::read(const ZipEntry& entry, uint64_t limit) const {

@@ -6,7 +6,7 @@ local natural = require "cbk.natural"
 
 local listing = {}
 
-local TENSORS = { tensor = true, parameter = true, ndarray = true, np_scalar = true }
+local TENSOR = getmetatable(cbk.full({}, 0))
 
 ---@class ListingRow
 ---@field path string
@@ -24,10 +24,9 @@ local TENSORS = { tensor = true, parameter = true, ndarray = true, np_scalar = t
 --- Finds tensors that are one, or lie in one storage.
 local function tie_finder()
   local by_object, by_storage = {}, {}
-  return function(row, tensor)
+  return function(row, tensor, id)
     row.tied_to = by_object[tensor]
     by_object[tensor] = by_object[tensor] or row.path
-    local id = tensor:storage_id()
     if row.tied_to or not id or row.bytes == 0 then return end
     local first = by_storage[id]
     if not first then
@@ -49,16 +48,15 @@ function listing.rows(tree, pattern)
   local matches = pattern and cbk.glob(pattern)
   local below = pattern and cbk.glob(pattern .. ".*")
   for path, value in cbk.raw_leaves(tree) do
-    local wanted = not pattern or matches(path) or below(path)
-    local kind = cbk.kind(value)
-    local row = { path = path, value = value, bytes = 0 }
-    if TENSORS[kind] then
-      row.type, row.role, row.shape, row.numel, row.bytes = value.dtype, kind, value:shape(), value:numel(), value:nbytes()
-      find_ties(row, value)
+    local row
+    if getmetatable(value) == TENSOR then
+      local dtype, role, shape, numel, bytes, id = value:facts()
+      row = { path = path, value = value, type = dtype, role = role, shape = shape, numel = numel, bytes = bytes }
+      find_ties(row, value, id)
     else
-      row.type = kind
+      row = { path = path, value = value, type = cbk.kind(value), bytes = 0 }
     end
-    if wanted then rows[#rows + 1] = row end
+    if not pattern or matches(path) or below(path) then rows[#rows + 1] = row end
   end
   return rows
 end

@@ -105,6 +105,9 @@ function Tensor:storage() end
 ---`storage().id` alone: equal for tensors that share their storage.
 ---@return integer|nil
 function Tensor:storage_id() end
+---What a list of tensors asks of each of them, in one call.
+---@return string dtype, string role, integer[] shape, integer numel, integer nbytes, number|nil storage_id
+function Tensor:facts() end
 ---The same bytes seen the same way: tied.
 ---@return boolean
 function Tensor:same(other) end
