@@ -54,20 +54,24 @@ fs::path scripts_folder() {
       "cannot find the script library (share/cbk/scripts beside the program); set CBK_SCRIPTS to its folder");
 }
 
+std::string absolute_entries(std::string_view path) {
+  std::string out;
+  while (!path.empty()) {
+    const size_t end = std::min(path.find(';'), path.size());
+    const std::string_view entry = path.substr(0, end);
+    if (entry.starts_with('/')) out.append(out.empty() ? "" : ";").append(entry);
+    path.remove_prefix(std::min(end + 1, path.size()));
+  }
+  return out;
+}
+
 std::string module_path(const fs::path& scripts, const fs::path& own, std::string_view system_path) {
   const std::string library = (scripts / "lib").string();
   const std::string root = scripts.parent_path().string();
   std::string path = fmt::format("{0}/?.lua;{0}/?/init.lua", library);
   if (!own.empty()) path += fmt::format(";{0}/?.lua;{0}/?/init.lua", own.string());
   path += fmt::format(";{}/?.lua", root);  // require "converters.NAME"
-  // The system's own modules (argparse), but nothing from the folder that somebody happens to stand in.
-  while (!system_path.empty()) {
-    const size_t end = std::min(system_path.find(';'), system_path.size());
-    const std::string_view entry = system_path.substr(0, end);
-    if (entry.starts_with('/')) path.append(";").append(entry);
-    system_path.remove_prefix(std::min(end + 1, system_path.size()));
-  }
-  return path;
+  return path + ";" + absolute_entries(system_path);
 }
 
 std::vector<std::string> command_names(const fs::path& scripts) {

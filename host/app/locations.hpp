@@ -14,6 +14,9 @@ namespace fs = std::filesystem;
 /// source tree.
 fs::path scripts_folder();
 
+/// The entries of a Lua search path that do not depend on where somebody happens to stand.
+std::string absolute_entries(std::string_view path);
+
 /// `package.path` for a program whose own folder is `own` ("" for none): the library, `own`, then the
 /// system's modules.
 std::string module_path(const fs::path& scripts, const fs::path& own, std::string_view system_path);

@@ -58,6 +58,7 @@ Interpreter::Interpreter(fs::path scripts) : L_(luaL_newstate()), scripts_(std::
   luaL_openlibs(L_);
   lua_getglobal(L_, "package");
   system_path_ = field_at(L_, -1, "path");
+  lua::set_field(L_, "cpath", absolute_entries(field_at(L_, -1, "cpath")));
   lua_getfield(L_, -1, "preload");
   lua_pushcfunction(L_, lua::guarded<lua::open_native>);
   lua_setfield(L_, -2, "cbk.native");

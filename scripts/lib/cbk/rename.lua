@@ -1,5 +1,7 @@
 -- New names for keys: "OLD=NEW" as `cbk copy --rename` has it.
 
+local cbk = require "cbk"
+
 local rename = {}
 
 ---@class RenameRule
@@ -42,10 +44,13 @@ local function glob_rule(old, new)
   end
 end
 
+--- Lua finds out what is wrong with a pattern only where it comes to that part of it.
 local function pattern_rule(old, new)
-  local ok, problem = pcall(string.gsub, "", old, new)
-  if not ok then return nil, ("'%s=%s' is no Lua pattern: %s"):format(old, new, problem) end
-  return function(key) return (key:gsub(old, new)) end
+  return function(key)
+    local ok, changed = pcall(string.gsub, key, old, new)
+    if not ok then cbk.fail("usage", ("'%s=%s' is no Lua pattern: %s"):format(old, new, changed)) end
+    return changed
+  end
 end
 
 ---The rule that "OLD=NEW" says, or nil and what is wrong with it.

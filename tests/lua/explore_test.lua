@@ -1,0 +1,115 @@
+-- Help out of the annotations, completion, and listings: what the REPL is made of.
+
+local cbk = require "cbk"
+local harness = require "harness"
+local complete = require "cbk.complete"
+local help = require "cbk.help"
+local listing = require "cbk.listing"
+local describe, it, equal, is_true = harness.describe, harness.it, harness.equal, harness.is_true
+
+local commands = { ls = { argument = "key" }, open = { argument = "file" }, help = { argument = "name" }, time = { argument = "lua" } }
+
+local function candidates(line, env)
+  local begin, found = complete.at(line, #line, env or { cbk = cbk }, commands)
+  return found, line:sub(begin + 1)
+end
+
+local function has(list, name)
+  for _, item in ipairs(list) do
+    if item == name then return end
+  end
+  error(("%q is not among %q"):format(name, table.concat(list, " ")), 2)
+end
+
+describe("completion", function()
+  local tree = cbk.dict { { "model", cbk.dict { { "layers.0.w", cbk.tensor { 1 } }, { "layers.1.w", cbk.tensor { 1 } } } }, { "head", 1 } }
+
+  it("knows globals, fields and methods", function()
+    has(candidates "cbk.op", "open(")
+    has(candidates "x = pri", "print(")
+    has(candidates("t:sta", { t = cbk.tensor { 1 } }), "stats(")
+    has(candidates("t.dt", { t = cbk.tensor { 1 } }), "dtype")
+    has(candidates("d.mo", { d = tree }), "model")
+    has(candidates "cbk.fs.ba", "basename(")
+    equal(candidates "nothing.x", {})
+    equal(candidates "f().x", {})
+  end)
+
+  it("offers keys level by level", function()
+    local env = { ckpt = tree }
+    local found, typed = candidates('ckpt["', env)
+    equal(typed, "")
+    equal(found, { "model.", 'head"]' })
+    equal(candidates('ckpt["model.', env), { "model.layers." })
+    equal(candidates('ckpt["model.layers.', env), { "model.layers.0.", "model.layers.1." })
+    equal(candidates('ckpt["model.layers.0', env), { 'model.layers.0.w"]' })
+    equal(candidates("cbk.find(ckpt, 'hea", env), { "head'" })
+    equal(candidates(":ls mod", env), { "model.layers." })
+  end)
+
+  it("offers files and commands", function()
+    local dir = harness.temp_dir()
+    cbk.fs.write(dir .. "/one.pt", "")
+    cbk.fs.mkdir(dir .. "/two")
+    equal(candidates("cbk.open('" .. dir .. "/o"), { dir .. "/one.pt" })
+    equal(candidates(":open " .. dir .. "/t"), { dir .. "/two/" })
+    equal(candidates ":o", { "open" })
+    has(candidates "?cbk.op", "cbk.open")
+  end)
+
+  it("calls nothing that belongs to the user", function()
+    local hit = false
+    local trap = setmetatable({ inner = 1 }, { __index = function() hit = true end })
+    equal(candidates("trap.in", { trap = trap }), { "inner" })
+    equal(candidates("trap.x.y", { trap = trap }), {})
+    equal(hit, false)
+  end)
+end)
+
+describe("help", function()
+  it("reads the annotations", function()
+    local text = help.text "cbk.open"
+    is_true(text:find("cbk.open(path, options?) → Checkpoint", 1, true), text)
+    is_true(help.text("Tensor"):find("Tensor:stats", 1, true))
+    is_true(help.text("fs"):find("cbk.fs.mkdir", 1, true))
+    equal(help.text "stats", help.text "Tensor:stats")
+    local none, near = help.text "cbk.opne"
+    equal(none, nil)
+    has(near, "cbk.open")
+  end)
+
+  it("knows every function of the module", function()
+    for name, value in pairs(cbk) do
+      if type(value) == "function" then is_true(help.text("cbk." .. name), "help on cbk." .. name) end
+    end
+  end)
+end)
+
+describe("listing", function()
+  local function lines(root, pattern) return table.concat(listing.tree(listing.rows(root, pattern)), "\n") end
+
+  it("tells few shapes apart, and many as a range", function()
+    local root = cbk.dict()
+    for i = 0, 9 do
+      root[("a.%d.w"):format(i)] = cbk.full({ i < 5 and 2 or 3 }, 0)
+      root[("b.%d.w"):format(i)] = cbk.full({ i + 1, 2 }, 0)
+    end
+    local text = lines(root)
+    is_true(text:find("{0..4}.w", 1, true) and text:find("{5..9}.w", 1, true), text)
+    is_true(text:find("[1..10, 2]", 1, true), text)
+  end)
+
+  it("tells ties, also of two tensors over the same bytes", function()
+    local base = cbk.tensor { { 1, 2 }, { 3, 4 } }
+    local rows = listing.rows(cbk.dict { { "base", base }, { "same", base }, { "again", base:reshape { 2, 2 } } })
+    equal(rows[2].tied_to, "base")
+    equal(rows[3].tied_to, "base")
+    equal(listing.totals(rows).stored, 16)
+  end)
+
+  it("counts in words", function()
+    equal(listing.grouped(1234567), "1,234,567")
+    equal(listing.grouped(-123), "-123")
+    equal(listing.counted(1, "tensor"), "1 tensor")
+  end)
+end)
