@@ -2,6 +2,8 @@ local cbk = require "cbk"
 local t = require "harness"
 local describe, it = t.describe, t.it
 
+t.busy_collector(true)
+
 describe("Dict", function()
   it("keeps the order of its entries", function()
     local dict = cbk.dict { { "b", 1 }, { "a", 2 }, { "c", 3 } }
@@ -151,7 +153,10 @@ describe("trees", function()
     root.self = root
     t.raises("holds itself", function() cbk.leaves(root) end, "value")
     t.raises("nested deeper", function() cbk.totable(root) end, "value")
-    t.is_true(cbk.deep_copy(root).self ~= root)
+    local copy = cbk.deep_copy(root)
+    t.is_true(copy.self == copy and copy ~= root)
+    t.raises("cannot be compared", function() return cbk.equal(copy, root) end, "value")
+    copy.self, root.self = nil, nil -- counted references do not free a circle
   end)
 
   it("are copied deep or shallow", function()
