@@ -211,6 +211,9 @@ TEST_CASE("H5: files of libhdf5, old and new") {
       file.add("n" + std::to_string(i), H5T_STD_I32LE, H5T_NATIVE_INT32, {1000}, ints);
     const Handle data(H5Dopen2(file.id(), "plain", H5P_DEFAULT), H5Dclose);
     const Handle scalar(H5Screate(H5S_SCALAR), H5Sclose);
+    // A type without a value here must not be in the way.
+    const Handle odd(H5Acreate2(file.id(), "odd", H5T_NATIVE_LDOUBLE, scalar, H5P_DEFAULT, H5P_DEFAULT),
+                     H5Aclose);
     for (int i = 0; i < 40; ++i) {
       const Handle attribute(H5Acreate2(data, ("a" + std::to_string(i)).c_str(), H5T_STD_I32LE, scalar,
                                         H5P_DEFAULT, H5P_DEFAULT),

@@ -36,11 +36,9 @@ class Inspector {
     Value values = Value::dict();
     const Attributes attributes = file_.attributes(object);
     for (const Attribute& attribute : attributes.list()) {
-      const bool is_readable = attribute.type.dtype() || attribute.type.kind == Datatype::Class::string ||
-                               attribute.type.kind == Datatype::Class::opaque ||
-                               (attribute.type.kind == Datatype::Class::vlen && attribute.type.is_text);
-      values.as_dict().set(attribute.name, is_readable ? attributes.value(attribute)
-                                                       : Value("<" + attribute.type.describe() + ">"));
+      values.as_dict().set(attribute.name, Attributes::is_readable(attribute)
+                                               ? attributes.value(attribute)
+                                               : Value("<" + attribute.type.describe() + ">"));
     }
     return values;
   }

@@ -66,6 +66,7 @@ Value read_metadata(const Attributes& root) {
   Value metadata = Value::dict();
   for (const Attribute& attribute : root.list()) {
     if (attribute.name == "__spec__" || attribute.name.ends_with(".__metadata__")) continue;
+    if (!Attributes::is_readable(attribute)) continue;
     metadata.as_dict().set(
         attribute.name, within("attribute " + quote(attribute.name), [&] { return root.value(attribute); }));
   }

@@ -64,6 +64,13 @@ Value Attributes::element(const Datatype& type, ByteView bytes) const {
   return element_value(*dtype, bytes);
 }
 
+bool Attributes::is_readable(const Attribute& attribute) {
+  using Class = Datatype::Class;
+  const Datatype& type = attribute.type;
+  return type.dtype() || type.kind == Class::string || type.kind == Class::opaque ||
+         (type.kind == Class::vlen && type.is_text);
+}
+
 Value Attributes::value(const Attribute& attribute) const {
   if (attribute.space.is_null) return {};
   const Datatype& type = attribute.type;

@@ -24,6 +24,8 @@ class Attributes {
   [[nodiscard]] std::optional<Value> value(std::string_view name) const;
   /// True only for a scalar that is true (or not 0).
   [[nodiscard]] bool is_set(std::string_view name) const;
+  /// Whether `value` knows the type.
+  [[nodiscard]] static bool is_readable(const Attribute& attribute);
   [[nodiscard]] Value value(const Attribute& attribute) const;
 
  private:
