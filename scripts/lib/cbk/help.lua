@@ -134,7 +134,7 @@ end
 --- The first sentence, for lists.
 local function summary(entry)
   local text = table.concat(entry.text, " ")
-  return text:match "^(.-[.;:])%s" or text
+  return (text:match "^(.-)[.;]%s" or text:gsub("[.;]$", "")) .. "."
 end
 
 local function names_with(prefix)
