@@ -192,18 +192,17 @@ TEST_CASE("pickles give Python's plain values", "[torch]") {
 TEST_CASE("what is not data is refused by name, all of it at once, before anything else is judged",
           "[torch]") {
   const std::string touch = text("touch x") + "\x85R";
-  for (const auto& [module, name] :
-       std::vector<std::pair<std::string, std::string>>{{"posix", "system"},
-                                                        {"__builtin__", "eval"},
-                                                        {"builtins", "getattr"},
-                                                        {"subprocess", "Popen"},
-                                                        {"torch.serialization", "load"},
-                                                        {"dill._dill", "_create_code"},
-                                                        {"torch.hub", "load"},
-                                                        {"sys", "exit"}}) {
-    const std::string message =
-        message_of([&] { plain("}" + text("w") + global(module, name) + touch + "s"); }, Errc::refused);
-    CHECK_THAT(message, Contains(name));
+  for (const auto& refused : std::vector<std::pair<std::string, std::string>>{{"posix", "system"},
+                                                                              {"__builtin__", "eval"},
+                                                                              {"builtins", "getattr"},
+                                                                              {"subprocess", "Popen"},
+                                                                              {"torch.serialization", "load"},
+                                                                              {"dill._dill", "_create_code"},
+                                                                              {"torch.hub", "load"},
+                                                                              {"sys", "exit"}}) {
+    const std::string message = message_of(
+        [&] { plain("}" + text("w") + global(refused.first, refused.second) + touch + "s"); }, Errc::refused);
+    CHECK_THAT(message, Contains(refused.second));
   }
   const std::string both = message_of(
       [&] { plain("(" + global("os", "system") + touch + global("nt", "remove") + touch + "l\x94zzz"); },
