@@ -20,7 +20,9 @@ struct TypeName<Items> {
 
 namespace {
 
-template <bool raw>
+enum class Raw { none, values, all };  // what keeps its exact kind
+
+template <Raw raw>
 int next_item(lua_State* L) {
   const auto items = check<Items>(L, lua_upvalueindex(1));
   const auto position = static_cast<size_t>(lua_tonumber(L, lua_upvalueindex(2)));
@@ -28,25 +30,20 @@ int next_item(lua_State* L) {
   lua_pushnumber(L, static_cast<double>(position + 1));
   lua_replace(L, lua_upvalueindex(2));
   const auto& [key, value] = items->entries[position];
-  if constexpr (raw) {
+  if constexpr (raw == Raw::all) {
     push_raw(L, key);
-    push_raw(L, value);
   } else {
     push(L, key);
+  }
+  if constexpr (raw == Raw::none) {
     push(L, value);
+  } else {
+    push_raw(L, value);
   }
   return 2;
 }
 
-/// A path is a plain text also where its value keeps its kind.
-int next_raw_leaf(lua_State* L) {
-  if (next_item<true>(L) == 0) return 0;
-  push(L, std::string_view(check<const Value>(L, -2)->as_string()));
-  lua_replace(L, -3);
-  return 2;
-}
-
-template <bool raw = false>
+template <Raw raw = Raw::none>
 void push_iterator(lua_State* L, std::shared_ptr<Items> items) {
   push(L, std::move(items));
   lua_pushnumber(L, 0);
@@ -125,7 +122,7 @@ int raw_items_of(lua_State* L) {
     for (const Value& value : check<Sequence>(L, 1)->items)
       items->entries.emplace_back(Value(++position), value);
   }
-  push_iterator<true>(L, std::move(items));
+  push_iterator<Raw::all>(L, std::move(items));
   return 1;
 }
 
@@ -278,10 +275,7 @@ std::shared_ptr<Items> matching_leaves(const Value& root, std::string_view patte
 
 /// `cbk.raw_leaves(tree)`: paths, and values as `cbk.raw` gives them.
 int raw_leaves_of(lua_State* L) {
-  const auto items = matching_leaves(to_value(L, 1), "*", false);
-  push(L, items);
-  lua_pushnumber(L, 0);
-  lua_pushcclosure(L, guarded<next_raw_leaf>, 2);
+  push_iterator<Raw::values>(L, matching_leaves(to_value(L, 1), "*", false));
   return 1;
 }
 
