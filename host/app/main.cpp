@@ -72,7 +72,8 @@ Arguments rest(const Arguments& arguments, size_t from) {
   return {arguments.begin() + static_cast<ptrdiff_t>(std::min(from, arguments.size())), arguments.end()};
 }
 
-/// Ends the program without taking the tree of a large checkpoint apart node by node: a fifth of the time of `cbk ls`.
+/// Ends the program without taking the tree of a large checkpoint apart node by node: a fifth of the time of
+/// `cbk ls`.
 [[noreturn]] void leave(int code) {
   std::fflush(nullptr);
   std::_Exit(code);

@@ -2,6 +2,7 @@
 // produce any range of them. Immutable; `read` is called from several threads at once.
 #pragma once
 
+#include <algorithm>
 #include <functional>
 #include <memory>
 #include <span>
@@ -44,9 +45,21 @@ class Expression {
   /// Calls `visit` for each expression directly below.
   virtual void each_input(const std::function<void(const Expression&)>& /*visit*/) const {}
 
+  /// Expressions on the longest way down. A Tensor asks when it is made, so those below know theirs and
+  /// nothing recurses.
+  [[nodiscard]] int depth() const {
+    if (depth_ == 0) {
+      int below = 0;
+      each_input([&](const Expression& input) { below = std::max(below, input.depth()); });
+      depth_ = below + 1;
+    }
+    return depth_;
+  }
+
  private:
   DType dtype_;
   int64_t numel_;
+  mutable int depth_ = 0;  // fixed before the expression is shared
 };
 
 using ExpressionPtr = std::shared_ptr<const Expression>;

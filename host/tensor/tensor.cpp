@@ -144,6 +144,12 @@ Tensor Tensor::from_expression(std::shared_ptr<const Expression> expression, Sha
   if (numel_of(shape) != expression->numel()) {
     fail(Errc::shape, "{} elements do not fill the shape {}", expression->numel(), to_string(shape));
   }
+  constexpr int max_depth = 5000;  // reading recurses
+  if (expression->depth() > max_depth) {
+    fail(Errc::value,
+         "more than {} operations on one another; write what you have to a file and go on from there",
+         max_depth);
+  }
   const DType dtype = expression->dtype();
   return {dtype, std::move(shape), std::move(expression)};
 }

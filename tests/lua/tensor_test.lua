@@ -55,6 +55,15 @@ describe("Tensor", function()
     t.raises("divided by a number", function() return 1 / x end)
   end)
 
+  it("stops before an expression becomes too deep to read", function()
+    local x = cbk.tensor { 0 }
+    for _ = 1, 4990 do x = x + 1 end
+    t.equal(x:item(), 4990)
+    t.raises("operations on one another", function()
+      for _ = 1, 100 do x = x + 1 end
+    end, "value")
+  end)
+
   it("goes through every dtype", function()
     for _, dtype in ipairs { "uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64", "int64", "float16", "bfloat16", "float32",
       "float64", "float8_e5m2", "float8_e4m3fn" } do
