@@ -15,15 +15,15 @@ local null, float, at = cbk.null, cbk.float, decoder.at
 -- --- keys
 
 ---@param output table   the rule of the output projection
-local function layer(output)
+---@param norms? table    rules of the norms of queries and keys
+local function layer(output, norms)
   return rules.keys {
     -- Hugging Face                              Model Zoo                                          where bytes change
     { "self_attn.q_proj.{weight,bias}",          "self_attn.proj_q_dense_layer.{weight,bias}",      rotary.queries },
     { "self_attn.k_proj.{weight,bias}",          "self_attn.proj_k_dense_layer.{weight,bias}",      rotary.keys },
     { "self_attn.v_proj.{weight,bias}",          "self_attn.proj_v_dense_layer.{weight,bias}" },
     output,
-    { "self_attn.k_norm.{weight,bias}",          "self_attn.k_norm.{weight,bias}",                  rotary.vector },
-    { "self_attn.q_norm.{weight,bias}",          "self_attn.q_norm.{weight,bias}",                  rotary.vector },
+    norms or rules.keys {},
     only.left("self_attn.rotary_emb.inv_freq", "recomputed from the config"),
     { "input_layernorm.{weight,bias}",           "norm1.{weight,bias}" },
     { "post_attention_layernorm.{weight,bias}",  "norm3.{weight,bias}" },
@@ -47,7 +47,10 @@ local function without_head(keys)
   return rules.keys { keys, only.right("lm_head.{weight,bias}", "a headless model has no head") }
 end
 
-local now = body(layer { "self_attn.o_proj.{weight,bias}", "self_attn.proj_output_dense_layer.{weight,bias}" })
+local now = body(layer({ "self_attn.o_proj.{weight,bias}", "self_attn.proj_output_dense_layer.{weight,bias}" }, rules.keys {
+  { "self_attn.k_norm.{weight,bias}", "self_attn.k_norm.{weight,bias}", rotary.vector },
+  { "self_attn.q_norm.{weight,bias}", "self_attn.q_norm.{weight,bias}", rotary.vector },
+}))
 
 -- releases up to 2.2 wrote the rotary frequencies into the Hugging Face file
 local then_ = body(layer(rules.keys {
@@ -125,7 +128,14 @@ local rope_fields = { "rope_scaling", "pos_scaling_factor", "pos_scaling_type", 
 
 local hf_2_0 = at(nil, nil, hf, {
   keys = with_head(then_), earlier = "2.0.3",
-  config = fields.without(config, rope_fields),
+  config = fields.config {
+    fields.without(config, { "num_key_value_heads", unpack(rope_fields) }),
+    { "num_key_value_heads", "extra_attention_params", values.grouped_queries_2_0 },
+  },
+  prepare = { right = function(from)
+    values.check_groups(from)
+    values.check_rotary_dim(from)
+  end },
   before = {
     left = fields.with(before.left, {}, rope_fields),
     right = fields.with(before.right, {}, rope_fields),
@@ -134,7 +144,7 @@ local hf_2_0 = at(nil, nil, hf, {
 })
 
 local hf_1_9 = at(nil, nil, hf_2_0, {
-  config = fields.without(hf_2_0.config, { "norm_type", "num_key_value_heads" }),
+  config = fields.without(hf_2_0.config, { "norm_type", "num_key_value_heads" }), prepare = hf.prepare,
   before = { left = hf_2_0.before.left, right = fields.with(hf_2_0.before.right, { use_rms_norm = false }, { "norm_type" }) },
   after = { left = after.left, right = fields.with(hf_2_0.after.right, { use_rms_norm = true }, { "norm_type" }) },
 })

@@ -91,13 +91,18 @@ end
 -- --- the output
 
 local folder, place = cbk.fs.dirname(target), target
-if args.dry_run and not cbk.fs.is_dir(folder) then
+local is_new_folder = not cbk.fs.is_dir(folder)
+if args.dry_run and is_new_folder then
   place = cbk.fs.basename(target) -- a forecast needs no folder of its own
 else
   cbk.fs.mkdir(folder)
 end
-local output = cbk.create(place, options)
-if not cli.commit(output, args) then
+local fine, committed = pcall(function() return cli.commit(cbk.create(place, options), args) end)
+if not fine then
+  if is_new_folder and not args.dry_run then pcall(cbk.fs.remove, folder) end -- only an empty one goes
+  error(committed, 0)
+end
+if not committed then
   print("Checkpoint would be saved to " .. target)
   print("Config would be saved to " .. config_target)
   return

@@ -35,11 +35,16 @@ local catalogue = {}
 
 ---"cs-1.8, cs-2.0 .. cs-2.2" as a list.
 function catalogue.formats(text)
+  if type(text) ~= "string" then
+    cbk.fail("converter", "a converter begins with its two formats: { \"hf\", \"cs-2.1 .. cs-2.9\", keys = …, config = … }")
+  end
   local out = {}
   for item in text:gmatch "[^,]+" do
     item = item:match "^%s*(.-)%s*$"
     local from, to, suffix = item:match "^cs%-(%d+%.%d+).-%s*%.%.%s*cs%-(%d+%.%d+)(.*)$"
-    if from then
+    if from and not (releases.place[from] and releases.place[to]) then
+      cbk.fail("converter", ("'%s' names a release that is not known; known are %s"):format(item, table.concat(releases.known, ", ")))
+    elseif from then
       for i = releases.place[from], releases.place[to] do out[#out + 1] = "cs-" .. releases.known[i] .. suffix end
     else
       out[#out + 1] = item
@@ -110,7 +115,8 @@ end
 function catalogue.load_file(path)
   local chunk, why = loadfile(path)
   if not chunk then cbk.fail("converter", ("cannot read the converter '%s': %s"):format(path, why)) end
-  catalogue.add(chunk(), path)
+  local fine, problem = pcall(function() catalogue.add(chunk(), path) end)
+  if not fine then cbk.fail("converter", ("in the converter '%s': %s"):format(path, tostring(problem))) end
 end
 
 ---@return Model|nil, string|nil zoo_name

@@ -32,13 +32,24 @@ function trainer.set_model(config, model) place(config).model = model end
 
 -- --- legacy to trainer
 
+---Nothing worth a place in the new file: null, or a dict or list of nothing. Numbers, bools and text always are.
+local function is_empty(tree, name)
+  local what = cbk.kind(tree, name)
+  if what == "none" then return true end
+  if what ~= "list" and not what:find "dict" then return false end
+  for key in cbk.items(tree[name]) do
+    if not is_empty(tree[name], key) then return false end
+  end
+  return true
+end
+
 ---Takes fields out of a section: what was moved is not left behind.
 local function mover(config)
   local move = {}
   for _, name in ipairs { "runconfig", "optimizer", "model", "train_input", "eval_input", "wandb" } do
     move[name] = is_dict(config, name) and cbk.copy(config[name]) or cbk.dict()
   end
-  ---`move("runconfig", { "a", "b", new = "old" })`: a dict of what is there; null counts as absent.
+  ---`move("runconfig", { "a", { "new", "old" } })`: a dict of what is there; null and empty containers count as absent.
   return setmetatable(move, {
     __call = function(self, section, names)
       local from, out = self[section], cbk.dict()
@@ -46,13 +57,22 @@ local function mover(config)
         local new, old = entry, entry
         if type(entry) == "table" then new, old = entry[1], entry[2] end
         if from[old] ~= nil then
-          if present(from[old]) then out[new] = cbk.raw(from, old) end
+          if not is_empty(from, old) then out[new] = cbk.raw(from, old) end
           from[old] = nil
         end
       end
       return out
     end,
   })
+end
+
+---A copy of a section without its empty fields, and without `name`.
+local function without_empty(section, name)
+  local out = cbk.copy(section)
+  for key in cbk.items(section) do
+    if key == name or is_empty(section, key) then out[key] = nil end
+  end
+  return out
 end
 
 ---Sets a section, unless it is empty.
@@ -172,9 +192,7 @@ local function callbacks(move)
   local experimental = move.runconfig.experimental
   if present(experimental) and present(experimental.listeners) then
     for _, listener in cbk.items(experimental.listeners) do
-      local options = cbk.copy(listener)
-      options.listener_type = nil
-      add(tostring(listener.listener_type), options)
+      add(tostring(listener.listener_type), without_empty(listener, "listener_type"))
     end
   end
   add_filled("OpProfiler", move("runconfig", { "op_profiler_config" }).op_profiler_config or cbk.dict())
@@ -187,7 +205,8 @@ local function loggers(move)
   local out = cbk.list()
   local board = move("runconfig", { "summary_dir", "legacy_event_dirs" })
   if #board > 0 then out[#out + 1] = cbk.dict { TensorBoardLogger = board } end
-  if #move.wandb > 0 then out[#out + 1] = cbk.dict { WandbLogger = move.wandb } end
+  local wandb = without_empty(move.wandb)
+  if #wandb > 0 then out[#out + 1] = cbk.dict { WandbLogger = wandb } end
   return out
 end
 
@@ -259,7 +278,8 @@ function trainer.from_legacy(config)
 
   local out = cbk.dict { init = init }
   local path = checkpoint_path.checkpoint_path
-  local has = { train = config.train_input ~= nil, eval = config.eval_input ~= nil }
+  local function filled(section) return present(section) and #section > 0 end
+  local has = { train = filled(config.train_input), eval = filled(config.eval_input) }
   local function run(name, entries)
     local section = cbk.dict()
     for _, entry in ipairs(entries) do

@@ -64,11 +64,27 @@ values.grouped_queries = {
   end,
 }
 
+---As release 2.0 had it: the way back knows key heads only for multiquery_attention.
+values.grouped_queries_2_0 = {
+  forward = values.grouped_queries.forward,
+  backward = function(extra, at)
+    local is_grouped = at.from.attention_module == "multiquery_attention"
+    return is_grouped and values.grouped_queries.backward(extra, at) or nil
+  end,
+}
+
+---Right to left: a grouped attention says in how many groups (prepare.right).
+function values.check_groups(from)
+  if from.attention_module == "multiquery_attention" and absent(from.extra_attention_params) then
+    cbk.fail("config", "attention_module=multiquery_attention needs extra_attention_params.num_kv_groups")
+  end
+end
+
 -- --- longer contexts: rope_scaling <-> pos_scaling_*
 
 local scaling_types = { linear = true, yarn = true, llama3 = true, longrope = true }
 
-local function extra_arguments(kind, scaling, type_field)
+local function extra_arguments(kind, scaling)
   if kind == "yarn" then
     local n = scaling.original_max_position_embeddings
     if absent(n) then cbk.fail("config", "rope_scaling of type yarn needs original_max_position_embeddings") end
@@ -79,7 +95,8 @@ local function extra_arguments(kind, scaling, type_field)
     return nil
   end
   local extra = cbk.copy(scaling)
-  extra[type_field], extra.factor = nil, nil
+  local named = kind == "llama3" and not absent(scaling.rope_type) and "rope_type" or "type"
+  extra[named], extra.factor = nil, nil
   return extra
 end
 
@@ -96,7 +113,7 @@ values.rope_scaling = {
     end
     if absent(scaling.factor) then cbk.fail("config", "rope_scaling has no 'factor'") end
     at:set("pos_scaling_type", kind)
-    local extra = extra_arguments(kind, scaling, type_field)
+    local extra = extra_arguments(kind, scaling)
     if extra then at:set("pos_scaling_extra_args", extra) end
     return cbk.raw(scaling, "factor")
   end,

@@ -123,6 +123,7 @@ void install_signal_handlers(lua_State* L) {
   set_handler(SIGTERM, request_end);
   set_handler(SIGHUP, request_end);
   set_handler(SIGPIPE, request_end);
+  set_handler(SIGXFSZ, SIG_IGN);  // the write fails with a message instead
   struct sigaction bus {};
   bus.sa_sigaction = on_bus_error;
   bus.sa_flags = SA_SIGINFO;

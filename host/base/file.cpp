@@ -141,9 +141,41 @@ void write_file(const fs::path& path, std::string_view content, bool overwrite) 
   file.commit();
 }
 
+namespace {
+
+/// What a write to `target` changes: the file behind a symbolic link, and never a device or a pipe.
+fs::path replaceable_file(fs::path target) {
+  std::error_code ignored;
+  const fs::file_status status = fs::status(target, ignored);
+  if (fs::is_directory(status)) fail_errno("write", target.string(), EISDIR);
+  if (fs::exists(status) && !fs::is_regular_file(status)) {
+    fail(Errc::exists, "cannot replace '{}': not a regular file", target.string());
+  }
+  return fs::is_symlink(fs::symlink_status(target, ignored)) && fs::exists(status) ? fs::canonical(target)
+                                                                                   : target;
+}
+
+/// A folder is replaced as a whole, so it must hold nothing but a sharded checkpoint: plain files with its
+/// suffixes.
+void refuse_foreign_files(const fs::path& folder) {
+  if (!fs::exists(folder)) return;
+  if (!fs::is_directory(folder)) fail(Errc::exists, "cannot replace '{}': not a folder", folder.string());
+  std::vector<std::string> foreign;
+  for (const fs::directory_entry& entry : fs::directory_iterator(folder)) {
+    const std::string suffix = entry.path().extension().string();
+    const bool ours = suffix == ".bin" || suffix == ".safetensors" || suffix == ".json";
+    if (!ours || !entry.is_regular_file()) foreign.push_back(entry.path().filename().string());
+  }
+  if (foreign.empty()) return;
+  fail(Errc::exists, "cannot replace the folder '{}': it holds more than a sharded checkpoint: {}",
+       folder.string(), listed(foreign, 5));
+}
+
+}  // namespace
+
 StagedFile::StagedFile(fs::path target, bool overwrite) : target_(std::move(target)), overwrite_(overwrite) {
   refuse_existing(target_, overwrite);
-  if (fs::is_directory(target_)) fail_errno("write", target_.string(), EISDIR);
+  target_ = replaceable_file(std::move(target_));
   // A file without a name vanishes even with kill -9. Where the file system cannot do that: a temporary
   // sibling.
   const fs::path folder = folder_of(target_);
@@ -246,6 +278,7 @@ void StagedFile::commit() {
 StagedDirectory::StagedDirectory(fs::path target, bool overwrite)
     : target_(without_slash(std::move(target))), temporary_(sibling(target_)), overwrite_(overwrite) {
   refuse_existing(target_, overwrite);
+  refuse_foreign_files(target_);
   staged_names().add(temporary_);
   if (::mkdir(temporary_.c_str(), 0777) != 0) fail_errno("create", temporary_.string());
 }

@@ -76,7 +76,8 @@ void refuse_existing(const fs::path& target, bool overwrite);
 /// when it is destroyed before that, nothing is left.
 class StagedFile {
  public:
-  /// Refuses (`exists`) a target that is there unless `overwrite`; errors: `io`.
+  /// Refuses (`exists`) a target that is there unless `overwrite`, and always what is no regular file; a
+  /// symbolic link is followed. Errors: `io`.
   StagedFile(fs::path target, bool overwrite);
   StagedFile(StagedFile&&) noexcept = default;
   StagedFile& operator=(StagedFile&&) = delete;
@@ -109,6 +110,7 @@ class StagedFile {
 /// target.
 class StagedDirectory {
  public:
+  /// With `overwrite`, a folder is replaced only if it holds nothing but shards and their JSON files.
   StagedDirectory(fs::path target, bool overwrite);
   StagedDirectory(StagedDirectory&& other) noexcept;
   StagedDirectory& operator=(StagedDirectory&&) = delete;

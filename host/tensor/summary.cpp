@@ -60,6 +60,23 @@ void add_block(const std::vector<double>& elements, Statistics& out, Moments& mo
   moments.merge(block);
 }
 
+/// A file may declare a constant of any size: it is described by its one element.
+Statistics statistics_of_constant(const Tensor& tensor) {
+  double value = 0;
+  cast_elements(tensor.dtype(), tensor.fill()->data(), DType::float64, reinterpret_cast<std::byte*>(&value),
+                1);
+  const int64_t count = tensor.numel();
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+  Statistics out{.min = value, .max = value, .numel = count};
+  out.nan = std::isnan(value) ? count : 0;
+  out.inf = std::isinf(value) ? count : 0;
+  out.zeros = value == 0 ? count : 0;
+  out.mean = std::isfinite(value) && count > 0 ? value : nan;
+  out.std = std::isfinite(value) && count > 1 ? 0 : nan;
+  if (count == 0) out.min = out.max = nan;
+  return out;
+}
+
 }  // namespace
 
 void for_each_block(const Tensor& tensor, const std::function<void(ByteView block)>& visit) {
@@ -81,6 +98,7 @@ Statistics statistics(const Tensor& tensor) {
   Statistics out{.min = infinity, .max = -infinity, .numel = tensor.numel()};
   Moments moments;
   std::vector<double> elements;
+  if (tensor.fill()) return statistics_of_constant(tensor);
   for_each_block(tensor, [&](ByteView block) {
     const auto count = static_cast<int64_t>(block.size() / size_of(tensor.dtype()));
     elements.resize(static_cast<size_t>(count));

@@ -411,6 +411,10 @@ class JsonWriter {
 }  // namespace
 
 Value parse_json(std::string_view text, const JsonReadOptions& options) {
+  // The parser takes a NUL for the end of its input; JSON has none anywhere.
+  if (const size_t nul = text.find('\0'); nul != std::string_view::npos) {
+    fail(Errc::format, "a NUL byte at offset {} of a JSON text", nul);
+  }
   const Prepared prepared = prepare(text, options.python);
   const char* position = prepared.text.data();
   Builder builder(prepared, options, &position);

@@ -90,15 +90,35 @@ TEST_CASE("a staged folder appears whole or not at all", "[base]") {
   }
   SECTION("replaced, the old content gone") {
     fs::create_directory(folder.path("out"));
-    write_file(folder.path("out") / "old", "1", false);
+    write_file(folder.path("out") / "old.bin", "1", false);
     CHECK_THROWS_WITH(StagedDirectory(folder.path("out"), false), Catch::Contains("exists already"));
     StagedDirectory staged(folder.path("out"), true);
-    write_file(staged.path() / "new", "2", false);
+    write_file(staged.path() / "new.bin", "2", false);
     staged.commit();
-    CHECK_FALSE(fs::exists(folder.path("out") / "old"));
-    CHECK(fs::exists(folder.path("out") / "new"));
+    CHECK_FALSE(fs::exists(folder.path("out") / "old.bin"));
+    CHECK(fs::exists(folder.path("out") / "new.bin"));
   }
   for (const std::string& name : folder.names()) CHECK(name == "out");
+}
+
+TEST_CASE("overwriting replaces what we write, and nothing else", "[base]") {
+  Folder folder;
+  SECTION("a folder with somebody's files") {
+    fs::create_directories(folder.path("home") / "docs");
+    CHECK_THROWS_WITH(StagedDirectory(folder.path("home"), true), Catch::Contains("docs"));
+    CHECK(folder.names() == std::vector<std::string>{"home"});
+  }
+  SECTION("a pipe") {
+    REQUIRE(mkfifo(folder.path("pipe").c_str(), 0600) == 0);
+    CHECK_THROWS_WITH(write_file(folder.path("pipe"), "x", true), Catch::Contains("not a regular file"));
+  }
+  SECTION("the file behind a link, not the link") {
+    write_file(folder.path("real"), "old", false);
+    fs::create_symlink("real", folder.path("link"));
+    write_file(folder.path("link"), "new", true);
+    CHECK(read_file(folder.path("real")) == "new");
+    CHECK(fs::is_symlink(folder.path("link")));
+  }
 }
 
 TEST_CASE("what cannot be read says so", "[base]") {

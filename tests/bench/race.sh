@@ -1,0 +1,37 @@
+#!/bin/sh
+# Races cbk against cp and against plain torch + h5py, job by job, in turn.
+#   sh tests/bench/race.sh TOOLS INPUTS CBK [ROUNDS]
+# TOOLS holds race.py (runs commands in turn, prints medians and ratios to the first) and torch_convert.py (the peer).
+# INPUTS holds m/ (a LLaMA-like folder of 4 GB in one pickle), m.h5 (the same as flat H5) and small/ (20,000 tensors).
+set -eu
+tools=$1 in=$2 cbk=$3 rounds=${4:-5}
+here=$(cd "$(dirname "$0")" && pwd)
+out=$in/out
+bin=$in/m/pytorch_model.bin
+peer="/usr/bin/python3 $tools/torch_convert.py"
+
+race() { # TITLE WARM_FILE NAME=COMMAND...
+  title=$1 warm=$2
+  shift 2
+  printf '\n## %s\n' "$title"
+  /usr/bin/python3 "$tools/race.py" -n "$rounds" --warmup 0 --before "rm -rf $out; mkdir $out; sync" --warm "$warm" "$@"
+}
+
+race "pickle to H5" "$bin" "cp=cp $bin $out/x" "cbk=$cbk copy $bin $out/x.mdl" "torch=$peer bin2h5 $bin $out/x.h5"
+race "pickle to safetensors" "$bin" "cp=cp $bin $out/x" "cbk=$cbk copy $bin $out/x.safetensors" "torch=$peer bin2st $bin $out/x.st"
+race "pickle to pickle" "$bin" "cp=cp $bin $out/x" "cbk=$cbk copy $bin $out/x.bin" "torch=$peer bin2bin $bin $out/x.bin"
+race "H5 to H5, renamed" "$in/m.h5" "cp=cp $in/m.h5 $out/x" "cbk=$cbk copy $in/m.h5 $out/x.mdl --rename model.=decoder." \
+  "torch=$peer h52h5 $in/m.h5 $out/x.h5"
+race "H5 to pickle" "$in/m.h5" "cp=cp $in/m.h5 $out/x" "cbk=$cbk copy $in/m.h5 $out/x.bin" "torch=$peer h52bin $in/m.h5 $out/x.bin"
+race "cast to bfloat16" "$bin" "cp=cp $bin $out/x" "cbk=$cbk copy $bin $out/x.safetensors --to-dtype bfloat16" \
+  "torch=$peer bin2st $bin $out/x.st --cast bfloat16"
+race "LLaMA to Cerebras (rotary interleave)" "$bin" "cp=cp $bin $out/x" \
+  "cbk=$cbk convert --model llama --src-fmt hf --tgt-fmt cs-2.5 --config $in/m/config.json $bin --output-dir $out" \
+  "torch=$peer bin2h5 $bin $out/x.h5 --interleave 32 4"
+race "every matrix transposed" "$bin" "cp=cp $bin $out/x" "cbk=$cbk run $here/turn.lua $bin $out/x.safetensors" \
+  "torch=$peer bin2st $bin $out/x.st --transpose .*"
+race "20,000 small tensors to H5" "$in/small/pytorch_model.bin" "cp=cp $in/small/pytorch_model.bin $out/x" \
+  "cbk=$cbk copy $in/small/pytorch_model.bin $out/x.mdl" "torch=$peer bin2h5 $in/small/pytorch_model.bin $out/x.h5"
+race "listing 20,000 tensors" "$in/small/pytorch_model.bin" "cp=cp $in/small/pytorch_model.bin $out/x" \
+  "cbk=$cbk ls $in/small/pytorch_model.bin" "torch=$peer list $in/small/pytorch_model.bin -"
+race "start-up" "$in/m/config.json" "true=true" "cbk=$cbk -e 1"
