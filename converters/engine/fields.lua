@@ -28,7 +28,8 @@ local function shown(value)
     return table.concat(out, " or ")
   end
   local kind = type(value)
-  if kind == "string" or kind == "number" or kind == "boolean" then return tostring(value) end
+  if kind == "string" then return "'" .. value .. "'" end
+  if kind == "number" or kind == "boolean" then return tostring(value) end
   local ok, text = pcall(cbk.config.dump, value, "json", { indent = 0 })
   return ok and text:gsub("%s+$", "") or tostring(value)
 end
@@ -36,7 +37,8 @@ fields.shown = shown
 
 ---@param supported any  what the other side can express
 function fields.refuse(field, value, supported)
-  cbk.fail("config", ("cannot convert the config with %s=%s: only %s is supported"):format(field, shown(value), shown(supported)))
+  local what = type(supported) == "string" and supported or shown(supported)
+  cbk.fail("config", ("cannot convert the config with %s=%s: only %s is supported"):format(field, shown(value), what))
 end
 
 function FieldAt:refuse(value, supported) fields.refuse(self.field, value, supported) end

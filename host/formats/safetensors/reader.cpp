@@ -7,11 +7,17 @@
 namespace cbk::safetensors {
 namespace {
 
-Tensor read_tensor(const std::shared_ptr<const MappedFile>& file, const Header& header, const Entry& entry) {
-  if (!entry.dtype->dtype) {
-    fail(Errc::unsupported, "its elements are {} ({} bits): types smaller than a byte cannot be read",
-         entry.dtype->name, entry.dtype->bits);
-  }
+/// Elements smaller than a byte can be listed, but not computed with or copied.
+Value described(const Entry& entry) {
+  auto object = std::make_shared<Object>();
+  object->type = fmt::format("safetensors.{}", entry.dtype->name);
+  object->repr =
+      fmt::format("{} {} ({} bits each)", entry.dtype->name, to_string(entry.shape), entry.dtype->bits);
+  return object;
+}
+
+Value read_entry(const std::shared_ptr<const MappedFile>& file, const Header& header, const Entry& entry) {
+  if (!entry.dtype->dtype) return described(entry);
   View view;
   view.storage = map_storage(file, header.data_start + entry.begin, entry.end - entry.begin);
   view.dtype = *entry.dtype->dtype;
@@ -34,7 +40,7 @@ Checkpoint read(std::shared_ptr<const MappedFile> file, const OpenOptions& /*opt
   root->reserve(header.entries.size());
   for (const Entry& entry : header.entries) {
     root->set(entry.name,
-              within("tensor " + quote(entry.name), [&] { return Value(read_tensor(file, header, entry)); }));
+              within("tensor " + quote(entry.name), [&] { return read_entry(file, header, entry); }));
   }
   Checkpoint checkpoint;
   checkpoint.path = file->path();

@@ -10,8 +10,8 @@ namespace cbk::safetensors {
 /// Whether a file may be safetensors, by its first bytes: a length that is not text, then "{".
 bool looks_like_safetensors(ByteView head);
 
-/// Errors: `format`, and `unsupported` for dtypes smaller than a byte. They do not name the path: the caller
-/// does.
+/// Elements smaller than a byte become an Object that names their type and shape. Errors: `format`; they do
+/// not name the path: the caller does.
 Checkpoint read(std::shared_ptr<const MappedFile> file, const OpenOptions& options);
 
 /// { metadata, tensors = [{name, dtype, shape, begin, stop}] } in the order of the header; the places count
