@@ -162,7 +162,7 @@ describe("Converters: configs", function()
 
   it("what a config cannot say is named", function()
     local config = cbk.dict { model = cbk.dict { norm_type = "rmsnorm", dropout_rate = 0.1 } }
-    fails("norm_type=rmsnorm: only layernorm", convert.config, job("gpt2", "cs-2.3", "hf"), config)
+    fails("norm_type='rmsnorm': only layernorm", convert.config, job("gpt2", "cs-2.3", "hf"), config)
     fails("should not appear", convert.config, job("gpt2", "hf", "cs-2.3"), cbk.dict { norm_first = true })
     local llama = cbk.dict { num_key_value_heads = 3, num_attention_heads = 4 }
     fails("num_key_value_heads=3", convert.config, job("llama", "hf", "cs-2.3"), llama)
