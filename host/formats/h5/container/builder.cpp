@@ -48,7 +48,8 @@ void Builder::close_collection() {
 void Builder::open_collection(uint64_t least) {
   close_collection();
   // Small files get small collections.
-  const uint64_t usual = std::clamp(align_up(image_.size(), least_collection), least_collection, usual_collection);
+  const uint64_t usual =
+      std::clamp(align_up(image_.size(), least_collection), least_collection, usual_collection);
   capacity_ = std::max(usual, collection_head + least);
   collection_ = image_.size();
   used_ = collection_head;
