@@ -28,6 +28,7 @@ class ShardedWriter : public Writer {
         overwrite_(options.overwrite),
         metadata_(options.metadata),
         companions_(options.companions) {
+    if (options.shard_size.value() == 0) fail(Errc::usage, "a shard size of 0; the default is 10GB");
     const bool is_torch = format_ == "torch";
     suffix_ = is_torch ? ".bin" : ".safetensors";
     stem_ = !options.shard_stem.empty() ? options.shard_stem : is_torch ? "pytorch_model" : "model";

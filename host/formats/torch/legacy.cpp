@@ -2,6 +2,7 @@
 
 #include <map>
 
+#include "host/formats/torch/byte_order.hpp"
 #include "host/formats/torch/calls.hpp"
 #include "host/formats/torch/pickle.hpp"
 #include "host/formats/torch/storage_class.hpp"
@@ -56,7 +57,7 @@ class LegacyReader {
     unpickle_options.persistent_load = std::move(persistent_load);
     unpickle_options.allow_records = options_.allow_records;
     unpickle_options.retype = [this](const StoragePtr& storage, DType dtype) {
-      return in_order(storage, dtype);
+      return byte_order_.in_order(storage, dtype);
     };
     unpickle_options.warn = [this](std::string text) { warnings_.push_back(std::move(text)); };
     size_t consumed = 0;
@@ -73,7 +74,7 @@ class LegacyReader {
     }
     const Value system = next({});
     const Value* little = system.find("little_endian");
-    is_big_endian_ = little != nullptr && little->is(Value::Kind::boolean) && !little->as_bool();
+    byte_order_.set_big_endian(little != nullptr && little->is(Value::Kind::boolean) && !little->as_bool());
   }
 
   /// ('storage', class, key, location, numel[, view]), where view is None or (key, offset, numel).
@@ -122,7 +123,7 @@ class LegacyReader {
         fail(Errc::format, "the storage {} is listed, but nothing refers to it", quote(key.as_string()));
       Root& root = found->second;
       auto count = load_le<uint64_t>(file_->slice(offset, 8, "a storage's length").data());
-      if (is_big_endian_) count = __builtin_bswap64(count);
+      if (byte_order_.is_big_endian()) count = __builtin_bswap64(count);
       offset += 8;
       const uint64_t bytes = checked_mul(count, size_of(root.type->dtype), "a storage");
       if (bytes != root.bytes) {
@@ -134,7 +135,7 @@ class LegacyReader {
              quote(key.as_string()), format_size(bytes), format_size(file_size - offset));
       }
       const StoragePtr raw = map_storage(file_, offset, bytes);
-      root.storage = root.type->is_untyped ? raw : in_order(raw, root.type->dtype);
+      root.storage = root.type->is_untyped ? raw : byte_order_.in_order(raw, root.type->dtype);
       offset += bytes;
       ++placed;
     }
@@ -144,21 +145,11 @@ class LegacyReader {
     }
   }
 
-  /// The storage with its elements in this machine's byte order; one object per storage and element size.
-  StoragePtr in_order(const StoragePtr& storage, DType dtype) {
-    const uint32_t part = is_complex(dtype) ? size_of(dtype) / 2 : size_of(dtype);
-    if (!is_big_endian_ || part == 1) return storage;
-    StoragePtr& swapped = swapped_[{storage, part}];
-    if (!swapped) swapped = swapped_storage(storage, part);
-    return swapped;
-  }
-
   std::shared_ptr<const MappedFile> file_;
   const OpenOptions& options_;
   std::string_view rest_;
-  bool is_big_endian_ = false;
+  ByteOrder byte_order_;
   std::map<std::string, Root> roots_;
-  std::map<std::pair<StoragePtr, uint32_t>, StoragePtr> swapped_;
   std::vector<std::string> warnings_;
 };
 

@@ -3,6 +3,7 @@
 #include <charconv>
 #include <map>
 
+#include "host/formats/torch/byte_order.hpp"
 #include "host/formats/torch/calls.hpp"
 #include "host/formats/torch/legacy.hpp"
 #include "host/formats/torch/pickle.hpp"
@@ -96,7 +97,7 @@ class ZipReader {
     const std::string order = archive_.read(*entry, small_record);
     if (order != "little" && order != "big")
       fail(Errc::format, "the record byteorder holds {}", quote(order, 40));
-    is_big_endian_ = order == "big";
+    byte_order_.set_big_endian(order == "big");
   }
 
   void check_records() {
@@ -114,7 +115,9 @@ class ZipReader {
   UnpickleOptions unpickle_options() {
     UnpickleOptions options;
     options.persistent_load = [this](const Value& id) { return persistent(id); };
-    options.retype = [this](const StoragePtr& storage, DType dtype) { return in_order(storage, dtype); };
+    options.retype = [this](const StoragePtr& storage, DType dtype) {
+      return byte_order_.in_order(storage, dtype);
+    };
     options.warn = [this](std::string text) { warnings_.push_back(std::move(text)); };
     options.allow_records = options_.allow_records;
     return options;
@@ -136,7 +139,7 @@ class ZipReader {
       fail(Errc::format, "the storage {} should have {} elements of {}, but its record has {} bytes",
            quote(parts.at(2).as_string()), count, name_of(type->dtype), raw->size());
     }
-    const StoragePtr storage = type->is_untyped ? raw : in_order(raw, type->dtype);
+    const StoragePtr storage = type->is_untyped ? raw : byte_order_.in_order(raw, type->dtype);
     const Tensor elements = Tensor::from_view({storage, type->dtype, 0, {count}, {1}});
     return std::make_shared<Object>(Object{"torch.storage", std::string(type->name), elements, {}});
   }
@@ -150,22 +153,12 @@ class ZipReader {
     return storage;
   }
 
-  /// The storage with its elements in this machine's byte order; one object per storage and element size.
-  StoragePtr in_order(const StoragePtr& storage, DType dtype) {
-    const uint32_t part = is_complex(dtype) ? size_of(dtype) / 2 : size_of(dtype);
-    if (!is_big_endian_ || part == 1) return storage;
-    StoragePtr& swapped = swapped_[{storage, part}];
-    if (!swapped) swapped = swapped_storage(storage, part);
-    return swapped;
-  }
-
   std::shared_ptr<const MappedFile> file_;
   const OpenOptions& options_;
   ZipArchive archive_;
   std::string top_;  // the folder all members lie in, with its slash
-  bool is_big_endian_ = false;
+  ByteOrder byte_order_;
   std::map<std::string, StoragePtr> records_;
-  std::map<std::pair<StoragePtr, uint32_t>, StoragePtr> swapped_;
   std::vector<std::string> warnings_;
 };
 
