@@ -1,0 +1,92 @@
+-- What is wrong in checkpoints of releases before 2.0 and how it is put right: tied weights of which one name was not stored, and
+-- step counts of schedules that had stopped. Rules over names and numbers; who calls them reads and writes the file.
+
+local cbk = require "cbk"
+local python_int = require "cbk.python_int"
+
+local spec = {}
+
+---Ends of names that mean one weight. The first pair with an end that fits decides.
+spec.aliases = {
+  { "embedding_layer.word_embeddings.weight", "lm_head.weight" },
+  { "ln_f.weight", "transformer_decoder.norm.weight" },
+  { "ln_f.bias", "transformer_decoder.norm.bias" },
+}
+
+local function ends_with(text, ending) return text:sub(-#ending) == ending end
+
+---The other name of a weight, or nil when it is known by one name only.
+---@param key string
+---@return string|nil
+function spec.alias_of(key)
+  for _, pair in ipairs(spec.aliases) do
+    for i = 1, 2 do
+      if ends_with(key, pair[i]) then return key:sub(1, #key - #pair[i]) .. pair[3 - i] end
+    end
+  end
+end
+
+---Which keys of the spec are not stored, and under which name their data is. Keys that are supplied count as stored for those after them.
+---@param keys string[]                  leaf keys of the spec, in its order
+---@param has fun(key: string): boolean  whether the file stores that very name
+---@return { key: string, source: string }[]
+function spec.missing_aliases(keys, has)
+  local out, supplied = {}, {}
+  for _, key in ipairs(keys) do
+    if not has(key) and not supplied[key] then
+      local source = spec.alias_of(key)
+      if not source then
+        cbk.fail("key", ("alias not found for missing key '%s': nothing is stored under it, and it is no tied weight"):format(key))
+      elseif not has(source) and not supplied[source] then
+        cbk.fail("key", ("could not find key '%s' in the checkpoint; it should hold the data of '%s', which is not stored")
+          :format(source, key))
+      end
+      out[#out + 1] = { key = key, source = source }
+      supplied[key] = true
+    end
+  end
+  return out
+end
+
+-- --- step counts of schedules
+
+local function has_text(name, text) return name:find(text, 1, true) ~= nil end
+
+---The names whose values are the milestones between schedules, in their order.
+---@param names string[]   all stored names
+---@return string[]
+function spec.milestone_names(names)
+  local out, place = {}, {}
+  for _, name in ipairs(names) do
+    if has_text(name, "lr_scheduler") and has_text(name, "milestones") then
+      local tail = name:match "[^.]*$"
+      place[name] = python_int(tail) or cbk.fail("key", ("milestone '%s': '%s' at its end is not a whole number"):format(name, tail))
+      out[#out + 1] = name
+    end
+  end
+  table.sort(out, function(a, b) return place[a] ~= place[b] and place[a] < place[b] or place[a] == place[b] and a < b end)
+  return out
+end
+
+---What each `last_epoch` should be: the global step, or for a schedule after a milestone the steps since then.
+---@param names string[]          all stored names
+---@param global_step number
+---@param milestones number[]     the values of `milestone_names`, in that order
+---@return { name: string, value: number }[]   in the order of `names`
+function spec.last_epochs(names, global_step, milestones)
+  local out = {}
+  for _, name in ipairs(names) do
+    if has_text(name, "lr_scheduler") and has_text(name, "last_epoch") then
+      local schedule = tonumber(#milestones > 0 and name:match "(%d+)%.last_epoch" or 0, 10)
+      if schedule > #milestones then
+        cbk.fail("value", ("'%s': there is no milestone for schedule %d, as the checkpoint has %d of them")
+          :format(name, schedule, #milestones))
+      end
+      local value = schedule == 0 and global_step or math.max(global_step - milestones[schedule], 0)
+      out[#out + 1] = { name = name, value = value }
+    end
+  end
+  return out
+end
+
+return spec
