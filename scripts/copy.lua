@@ -29,7 +29,7 @@ examples:
 parser:argument("source", "a checkpoint, an index.json or a folder with one"):argname "SRC"
 parser:argument("target", "what to write"):argname "DST"
 parser:option("--format", "torch, safetensors or h5 (default: from DST)"):argname "FORMAT"
-parser:option("--h5-version", "0.4 or 0.5 (default: 0.5)"):argname "VERSION"
+parser:option("--h5-version", "0.4, 0.5 or flat (default: 0.5)"):argname "VERSION"
 parser:option("--to-dtype", "the dtype of all floating tensors: bfloat16, float16, float32, …"):argname "DTYPE"
 parser:option("--include", "copy only these keys"):argname("GLOB"):count "*"
 parser:option("--exclude", "leave these keys out"):argname("GLOB"):count "*"

@@ -4,8 +4,11 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
+#include <iterator>
 #include <numeric>
 #include <system_error>
+
+#include "host/base/utf8.hpp"
 
 namespace cbk {
 
@@ -29,20 +32,22 @@ void fail_errno(std::string_view action, std::string_view path, int error_number
 
 std::string quote(std::string_view text, size_t limit) {
   std::string out = "'";
-  for (char c : text.substr(0, limit)) {
-    auto byte = static_cast<unsigned char>(c);
-    if (byte < 0x20 || byte == 0x7f) {
-      out += fmt::format("\\x{:02x}", byte);
+  size_t i = 0;
+  while (i < std::min(text.size(), limit)) {
+    const size_t start = i;
+    const auto character = decode_utf8(text, i);
+    // Controls, and what no terminal could show, by their bytes.
+    const bool is_shown = character && *character >= 0x20 && (*character < 0x7F || *character > 0x9F) &&
+                          !is_surrogate(*character);
+    if (!character) ++i;
+    if (is_shown) {
+      out += text.substr(start, i - start);
     } else {
-      out += c;
+      for (const char c : text.substr(start, i - start))
+        fmt::format_to(std::back_inserter(out), "\\x{:02x}", static_cast<unsigned char>(c));
     }
   }
-  // A cut must not leave half a UTF-8 character behind.
-  if (text.size() > limit) {
-    while (!out.empty() && (static_cast<unsigned char>(out.back()) & 0x80) != 0) out.pop_back();
-    out += "…";
-  }
-  return out + "'";
+  return out + (i < text.size() ? "…'" : "'");
 }
 
 std::string listed(const std::vector<std::string>& names, size_t limit) {

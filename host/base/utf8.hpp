@@ -56,4 +56,26 @@ inline bool is_surrogate(uint32_t character) {
   return character >= 0xD800 && character <= 0xDFFF;
 }
 
+/// UTF-8 as everybody else reads it: no surrogates.
+inline bool is_strict_utf8(std::string_view text) {
+  for (size_t i = 0; i < text.size();) {
+    const auto character = decode_utf8(text, i);
+    if (!character || is_surrogate(*character)) return false;
+  }
+  return true;
+}
+
+/// A high surrogate and a low one behind it, as two characters: UTF-16 (and JSON's escapes) would make them
+/// one.
+inline bool has_split_pair(std::string_view text) {
+  bool after_high = false;
+  for (size_t i = 0; i < text.size();) {
+    const auto character = decode_utf8(text, i);
+    if (!character) return false;
+    if (after_high && *character >= 0xDC00 && *character <= 0xDFFF) return true;
+    after_high = *character >= 0xD800 && *character <= 0xDBFF;
+  }
+  return false;
+}
+
 }  // namespace cbk

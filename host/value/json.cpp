@@ -1,6 +1,7 @@
 #include "host/value/json.hpp"
 
 #include <algorithm>
+#include <charconv>
 #include <cmath>
 #include <iterator>
 #include <limits>
@@ -65,13 +66,58 @@ std::optional<Value> special_number(std::string_view token, bool python) {
   return is_whole && digits.front() != '0' ? std::optional(Value::integer(token)) : std::nullopt;
 }
 
-/// The text with each special number replaced by an empty string literal and blanks (offsets stay right), and
-/// the values of these literals by their ordinal among all string literals.
+/// The text in the words of the parser (offsets stay right): each special number is an empty string literal
+/// and blanks, each escape of a lone surrogate is \u0000. What they were is kept by the ordinal of the
+/// literal among all of them.
 struct Prepared {
   std::string_view text;
   std::string rewritten;
   std::map<size_t, Value> specials;
+  std::map<size_t, std::vector<uint32_t>> units;  // what each \u0000 of a literal with lone surrogates was
+
+  std::string& copy() {
+    if (rewritten.empty()) rewritten = text;
+    return rewritten;
+  }
 };
+
+/// The code unit of the escape "\uXXXX" at `at`.
+std::optional<uint32_t> escaped_unit(std::string_view text, size_t at) {
+  uint32_t unit = 0;
+  if (text.size() - at < 6 || !text.substr(at).starts_with("\\u")) return std::nullopt;
+  const char* end = text.data() + at + 6;
+  const auto [stop, error] = std::from_chars(text.data() + at + 2, end, unit, 16);
+  return error == std::errc{} && stop == end ? std::optional(unit) : std::nullopt;
+}
+
+/// Steps over the literal whose quote is at `at` and takes note of its lone surrogates.
+size_t prepare_literal(Prepared& out, size_t at, size_t ordinal) {
+  const std::string_view text = out.text;
+  std::vector<uint32_t> units;
+  bool has_lone = false;
+  size_t i = at + 1;
+  while (i < text.size() && text[i] != '"') {
+    if (text[i] != '\\') {
+      ++i;
+      continue;
+    }
+    const auto unit = escaped_unit(text, i);
+    const bool is_lone = unit && is_surrogate(*unit);
+    if (is_lone && *unit < 0xDC00) {
+      const auto next = i + 6 <= text.size() ? escaped_unit(text, i + 6) : std::nullopt;
+      if (next && *next >= 0xDC00 && *next <= 0xDFFF) {
+        i += 12;
+        continue;
+      }
+    }
+    if (is_lone) out.copy().replace(i + 2, 4, "0000");
+    if (is_lone || unit == 0U) units.push_back(*unit);
+    has_lone |= is_lone;
+    i += unit ? 6 : 2;
+  }
+  if (has_lone) out.units.emplace(ordinal, std::move(units));
+  return i + 1;
+}
 
 Prepared prepare(std::string_view text, bool python) {
   Prepared out;
@@ -82,7 +128,9 @@ Prepared prepare(std::string_view text, bool python) {
   };
   size_t strings = 0;
   for (size_t i = 0; i < text.size();) {
-    if (text[i] == '"') {
+    if (text[i] == '"' && python) {
+      i = prepare_literal(out, i, strings++);
+    } else if (text[i] == '"') {
       ++strings;
       for (++i; i < text.size() && text[i] != '"'; ++i) {
         if (text[i] == '\\') ++i;
@@ -92,8 +140,7 @@ Prepared prepare(std::string_view text, bool python) {
       size_t end = i;
       while (end < text.size() && in_token(text[end])) ++end;
       if (auto special = special_number(text.substr(i, end - i), python)) {
-        if (out.rewritten.empty()) out.rewritten = text;
-        out.rewritten.replace(i, end - i, "\"\"" + std::string(end - i - 2, ' '));
+        out.copy().replace(i, end - i, "\"\"" + std::string(end - i - 2, ' '));
         out.specials.emplace(strings++, std::move(*special));
       }
       i = end;
@@ -131,7 +178,8 @@ class Builder {
     return add(Real{value, std::make_shared<const std::string>(spelling)});
   }
   bool string(string_t& value) {
-    const auto special = prepared_.specials.find(strings_++);
+    const auto special = prepared_.specials.find(strings_);
+    restore(value);
     return add(special == prepared_.specials.end() ? Value(std::move(value)) : special->second);
   }
   bool binary(binary_t& /*value*/) { return false; }  // JSON text has none
@@ -140,7 +188,8 @@ class Builder {
   bool end_object() { return close(); }
   bool end_array() { return close(); }
   bool key(string_t& name) {
-    if (prepared_.specials.contains(strings_++)) fail_here("a number cannot be a key; write it in quotes");
+    if (prepared_.specials.contains(strings_)) fail_here("a number cannot be a key; write it in quotes");
+    restore(name);
     Frame& frame = stack_.back();
     if (options_.reject_duplicates && frame.container.as_dict().find(std::string_view(name)) != nullptr) {
       fail_here("the key " + quote(name) + " stands twice in one object");
@@ -176,6 +225,21 @@ class Builder {
   [[noreturn]] void fail_here(const std::string& message) const {
     const auto offset = static_cast<size_t>(*position_ - prepared_.text.data());
     fail(Errc::format, "{}: {}", place_of(prepared_.text, offset > 0 ? offset - 1 : 0), message);
+  }
+
+  /// Puts the lone surrogates of this literal back, and goes on to the next one.
+  void restore(std::string& text) {
+    const auto units = prepared_.units.find(strings_++);
+    if (units == prepared_.units.end()) return;
+    std::string out;
+    size_t next = 0;
+    for (const char c : text) {
+      if (c == '\0')
+        append_utf8(out, units->second.at(next++));
+      else
+        out += c;
+    }
+    text = std::move(out);
   }
 
   bool add(Value value) {
@@ -216,7 +280,7 @@ class Builder {
 
 // --- writing
 
-void append_quoted(std::string& out, std::string_view text, bool ascii) {
+void append_quoted(std::string& out, std::string_view text, bool ascii, bool python = true) {
   const auto escape = [&](uint32_t unit) { fmt::format_to(std::back_inserter(out), "\\u{:04x}", unit); };
   out += '"';
   for (size_t i = 0; i < text.size();) {
@@ -224,6 +288,13 @@ void append_quoted(std::string& out, std::string_view text, bool ascii) {
     const auto decoded = decode_utf8(text, i);
     if (!decoded) fail(Errc::value, "text that is not UTF-8 cannot be written as JSON: {}", quote(text, 40));
     const uint32_t c = *decoded;
+    if (is_surrogate(c)) {
+      if (!python) fail(Errc::value, "JSON cannot hold the lone surrogate U+{:04X}", c);
+      if (c < 0xDC00 && has_split_pair(text.substr(start, 6)))
+        fail(Errc::value, "JSON cannot hold a pair of surrogates as two characters: {}", quote(text, 40));
+      escape(c);
+      continue;
+    }
     switch (c) {
       case '"':
         out += "\\\"";
@@ -249,7 +320,7 @@ void append_quoted(std::string& out, std::string_view text, bool ascii) {
       default:
         break;
     }
-    if (c >= 0x20 && !is_surrogate(c) && (c < 0x7F || !ascii)) {
+    if (c >= 0x20 && (c < 0x7F || !ascii)) {
       out += text.substr(start, i - start);
     } else if (c > 0xFFFF) {
       escape(0xD800 + ((c - 0x10000) >> 10));
@@ -306,7 +377,7 @@ class JsonWriter {
         write_real(value.as_real());
         return;
       case Value::Kind::string:
-        append_quoted(out_, value.as_string(), options_.ascii);
+        append_quoted(out_, value.as_string(), options_.ascii, options_.python);
         return;
       case Value::Kind::sequence:
         write_sequence(value);
@@ -367,7 +438,7 @@ class JsonWriter {
   /// As Python: None, bools and numbers become text.
   void write_key(const Value& key) {
     if (key.is(Value::Kind::string)) {
-      append_quoted(out_, key.as_string(), options_.ascii);
+      append_quoted(out_, key.as_string(), options_.ascii, options_.python);
       return;
     }
     if (key.is(Value::Kind::sequence) || key.is(Value::Kind::bytes) || key.is(Value::Kind::tensor)) {

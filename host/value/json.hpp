@@ -9,7 +9,7 @@
 namespace cbk {
 
 struct JsonReadOptions {
-  bool python = false;         // also NaN, Infinity, -Infinity, as Python's json module writes them
+  bool python = false;         // also NaN, Infinity, -Infinity and escapes of lone surrogates, as Python
   bool keep_spelling = false;  // numbers remember how they were written (configs)
   bool reject_duplicates = false;
   uint64_t max_values = UINT64_MAX;  // more are refused: a bound of memory
@@ -21,7 +21,7 @@ Value parse_json(std::string_view text, const JsonReadOptions& options = {});
 struct JsonWriteOptions {
   int indent = -1;      // -1: one line
   bool ascii = false;   // escape everything beyond ASCII
-  bool python = false;  // NaN, Infinity; otherwise such a number is a `value` error
+  bool python = false;  // NaN, Infinity, lone surrogates as escapes; otherwise these are `value` errors
   bool spaced = true;   // ", " and ": " as Python's json.dumps; false: "," and ":"
 };
 
@@ -30,7 +30,7 @@ struct JsonWriteOptions {
 /// allows it.
 std::string to_json(const Value& value, const JsonWriteOptions& options = {});
 
-/// A JSON string literal with its quotes.
+/// A JSON string literal with its quotes; lone surrogates become escapes.
 std::string json_quote(std::string_view text, bool ascii = false);
 
 }  // namespace cbk

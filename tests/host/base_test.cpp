@@ -35,6 +35,9 @@ TEST_CASE("names that were meant", "[base]") {
 
 TEST_CASE("untrusted text in messages cannot break the line", "[base]") {
   CHECK(quote("a\nb\x1b[1m") == "'a\\x0ab\\x1b[1m'");
+  CHECK(quote("ü€𝄞") == "'ü€𝄞'");
+  CHECK(quote("a\xff\xed\xa0\x80\xc2\x9b") == R"('a\xff\xed\xa0\x80\xc2\x9b')");
+  CHECK(quote("xü€", 2) == "'xü…'");
   CHECK(quote(std::string(500, 'x')).size() < 140);
 }
 

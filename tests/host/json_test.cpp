@@ -92,6 +92,45 @@ TEST_CASE("json: indent, separators and ascii as json.dumps") {
   CHECK_THROWS_AS(json_quote("\xe2\x82"), Error);
 }
 
+TEST_CASE("json: escapes of lone surrogates are read and written as Python does, and only then") {
+  const std::vector<std::pair<std::string, std::string>> table = {
+      {R"("\ud800")", "\xed\xa0\x80"},
+      {R"("a\uDFFFb")",
+       "a\xed\xbf\xbf"
+       "b"},
+      {R"("\ud800\ud800\udc00\udc00")", "\xed\xa0\x80\xf0\x90\x80\x80\xed\xb0\x80"},
+      {R"("\u0000\udc00\u0000\ud834\udd1e\ud834x\\\"")",
+       std::string("\0\xed\xb0\x80\0", 5) + "𝄞\xed\xa0\xb4x\\\""},
+      {R"("\\ud800\ud83d")", "\\ud800\xed\xa0\xbd"}};
+  JsonWriteOptions write;
+  write.python = write.ascii = true;
+  for (const auto& [json, text] : table) {
+    CHECK(parse_json(json, python()).as_string() == text);
+    CHECK(parse_json(to_json(Value(text), write), python()).as_string() == text);
+    CHECK(!message_of(json).empty());
+    CHECK_THROWS_AS(to_json(Value(text)), Error);
+  }
+  // Between others, as a key, and beside what is replaced too.
+  const Value tree =
+      parse_json(R"({"\ud800": "x", "y": NaN, "z": ["\udc00", "", Infinity, "\u0000"]})", python());
+  CHECK(tree.as_dict().at("\xed\xa0\x80").as_string() == "x");
+  CHECK(std::isnan(tree.as_dict().at("y").as_double()));
+  const auto& items = tree.as_dict().at("z").as_sequence().items;
+  CHECK(items[0].as_string() == "\xed\xb0\x80");
+  CHECK(items[1].as_string().empty());
+  CHECK(std::isinf(items[2].as_double()));
+  CHECK(items[3].as_string() == std::string(1, '\0'));
+  JsonReadOptions strict = python();
+  strict.reject_duplicates = true;
+  CHECK(!message_of(R"({"\ud800": 1, "\uD800": 2})", strict).empty());
+  CHECK(message_of(R"({"\ud800": 1, "\ud801": 2, "\u0000": 3})", strict).empty());
+  for (const char* text :
+       {"\"\\ud80\"", "\"\\ud800", "\"\\ud800\\u\"", "\"\\ud800\\udc0\"", "\"\\ud8zz\"", "\"\xed\xa0\x80\""})
+    CHECK(!message_of(text, python()).empty());
+  // Two characters that the escapes would join.
+  CHECK_THROWS_WITH(to_json(Value("\xed\xa0\x80\xed\xb0\x80"), write), Catch::Contains("surrogates"));
+}
+
 TEST_CASE("json: numbers keep their kind, and their spelling when asked") {
   JsonReadOptions keep;
   keep.keep_spelling = true;

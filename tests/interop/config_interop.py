@@ -187,6 +187,12 @@ def main():
         cases.add(f"exponent {text}", f"a: {text}\n", "yaml", "json", expect({"a": float(text.replace("_", ""))}, json.loads))
         cases.add(f"exponent {text} kept", f"a: {text}\n", "yaml", "yaml", lambda out, t=text: None if out == f"a: {t}\n" else "spelling lost")
         cases.add(f"exponent {text} quoted", f"a: '{text}'\n", "yaml", "json", expect({"a": text}, json.loads))
+    # Lone surrogates: Python's json keeps them as escapes; YAML (as libyaml reads it) has no such characters.
+    for value in ["\ud800", "a\udfffb", "\udc00\ud800", "\x00\ud83d\x00", "\U0001d11e\ud834"]:
+        text = json.dumps({"a": value, value: [value]})
+        cases.add(f"surrogates {ascii(value)}", text, "json", "json", expect(json.loads(text), json.loads))
+        cases.add(f"surrogates {ascii(value)} to YAML", text, "json", "yaml", lambda out: None if out.startswith("ERROR") and "surrogate" in out else "was not refused")
+    cases.add("a surrogate in YAML", 'a: "\\uD800"\n', "yaml", "json", refused)
     for text in ["1e-5", "1E5", "1e5", "1.0E+2", "0.00001", "1.5e300", "-1e-7", "1e-05", "1.0"]:
         cases.add(f"json number {text}", f'{{"a": {text}}}', "json", "yaml", expect({"a": float(text)}, yaml.safe_load))
         cases.add(f"json number {text} kept", f'{{"a": {text}}}', "json", "json", lambda out, t=text: None if f'"a": {t}\n' in out else "spelling lost")

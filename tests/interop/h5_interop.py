@@ -322,6 +322,69 @@ def writing(run):
     run.check("3000 datasets", check_many)
 
 
+def surrogates(run):
+    """Lone surrogates, which Python's text may hold, survive every format that can hold them; the others refuse them."""
+    texts = {"high": "\ud800", "inside": "a\udfffb", "zero": "\x00\udc00\x00", "split": "\ud800" + "\udc00", "pair": "\U00010000 \ud83d",
+             "empty": {"\udcff": {}}, "list": ["\udc80", "é"]}
+    leaves = {**{k: v for k, v in texts.items() if isinstance(v, str)}, "list.0": "\udc80", "list.1": "é"}
+    source = run.path("surrogates.pt")
+    torch.save({**texts, "w": torch.ones(2)}, source)
+
+    def back(path):
+        copy = run.path("surrogates-back.pt")
+        run.call("copy", path, copy, "--overwrite")
+        found = torch.load(copy)
+        assert found.pop("w").tolist() == [1, 1] and found == texts, ascii(found)
+
+    def copied(version):
+        path = run.path(f"surrogates-{version}.mdl")
+        run.call("copy", source, path, "--h5-version", version)
+        back(path)
+        with h5py.File(path, "r") as f:
+            for key, text in leaves.items():
+                if version == "0.4":
+                    found = f[key].attrs.get("string_value")
+                    found = pickle.loads(bytes.fromhex(f[key].attrs["object_value"])) if found is None else found
+                else:
+                    meta = json.loads(f.attrs[key + ".__metadata__"])[key + ".__metadata__"]
+                    found = meta.get("string_value")
+                    found = pickle.loads(b"".join(bytes(x) for x in f[key].attrs["__BYTES__"])) if found is None else found
+                assert found == text, f"{key}: {ascii(found)}"
+    for version in ("0.4", "0.5"):
+        run.check(f"surrogates to {version} and back", lambda: copied(version))
+
+    def from_python():
+        """What the original writes: json.dumps of such a text."""
+        path = run.path("surrogates-python.mdl")
+        with h5py.File(path, "w") as f:
+            f.attrs["__spec__"], f.attrs["__version__"], f.attrs["__cstorch_version__"] = spec05(["t", "\u00fc"]), 0.5, "2.10.0"
+            for key, text in (("t", "x\udabc"), ("\u00fc", "\udc00\ud800")):
+                m = {"string_value": text, "__TYPE__": "StringSerializer", "__NONE__": True}
+                f.attrs[key + ".__metadata__"] = json.dumps({"__spec__": json.loads(spec05([key])), "__objects__": [key], key + ".__metadata__": m}, indent=4)
+            f.attrs["__SUCCESS__"] = True
+        run.call("copy", path, run.path("surrogates-python.pt"))
+        assert torch.load(run.path("surrogates-python.pt")) == {"t": "x\udabc", "\u00fc": "\udc00\ud800"}
+    run.check("surrogates written by Python", from_python)
+
+    def refused(what, tree, target, *options):
+        path, target = run.path("refused.pt"), run.path(target)
+        torch.save(tree, path)
+        r = subprocess.run([run.cbk, "copy", path, target, *options], capture_output=True, text=True, timeout=120)
+        assert r.returncode == 1 and r.stderr.count("\n") == 1 and what in r.stderr and not os.path.exists(target), r.stderr[-300:]
+    for version in ("0.4", "0.5", "flat"):
+        run.check(f"a key with a surrogate is refused by {version}", lambda: refused("not Unicode", {"a\ud800": torch.ones(2)}, "refused.mdl", "--h5-version", version))
+    run.check("a name with a surrogate is refused by safetensors", lambda: refused("not Unicode", {"a\ud800": torch.ones(2)}, "refused.safetensors"))
+
+    def metadata():
+        script, target = run.path("metadata.lua"), run.path("metadata.safetensors")
+        with open(script, "w") as f:
+            f.write("local cbk = require 'cbk'\nlocal t = cbk.open(arg[1])\n"
+                    "cbk.create(arg[2], { root = { w = t.root.w }, metadata = { note = t.root.high } }):commit()")
+        r = subprocess.run([run.cbk, "run", script, source, target], capture_output=True, text=True, timeout=120)
+        assert r.returncode == 1 and "note" in r.stderr and not os.path.exists(target), r.stderr
+    run.check("metadata with a surrogate is refused by safetensors", metadata)
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--cbk", required=True)
@@ -330,6 +393,7 @@ def main():
         run = Run(os.path.abspath(args.cbk), folder)
         reading(run)
         writing(run)
+        surrogates(run)
     print(f"{run.passed} passed, {run.failed} failed")
     return 1 if run.failed or not run.passed else 0
 

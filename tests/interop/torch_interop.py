@@ -106,6 +106,9 @@ def shown(value, node, path="root"):
         need(node["dtype"] == str(value.dtype)[6:] and node["shape"] == list(value.shape), path, "is shown as", node["dtype"], node["shape"])
         data = raw(value)
         need(node.get("hex", "") == data.hex() if "hex" in node else node["sha256"] == hashlib.sha256(data).hexdigest(), path, "is shown with other bytes")
+    elif isinstance(value, np.ndarray):
+        need(kind == "ndarray" and node["dtype"] == value.dtype.name and node["shape"] == list(value.shape), path, "is shown as", node)
+        need(node.get("hex", "") == value.astype(value.dtype.newbyteorder("<")).tobytes().hex(), path, "is shown with other elements")
     elif isinstance(value, dict):
         need(kind in ("dict", "ordereddict") and len(node["items"]) == len(value), path, "is shown as", kind)
         for (k, v), (key, inner) in zip(value.items(), node["items"]):
@@ -200,10 +203,19 @@ def numpy_values(r):
             "i": np.int64(-3), "b": np.bool_(True), "big": np.arange(5, dtype=">i4"), "zero": np.zeros((0, 3)), "c": np.complex64(1 + 2j)}
 
 
+def fortran_arrays(r):
+    """numpy keeps the column-major order in the pickle; the elements must be those of the same positions."""
+    cube = np.arange(24.0).reshape(2, 3, 4)
+    column = np.asfortranarray(np.arange(12, dtype=np.int32).reshape(3, 4))
+    return {"cube": np.asfortranarray(cube), "swapped": np.asfortranarray(cube.astype(">f4")), "permuted": cube.transpose(1, 2, 0), "turned": cube.T,
+            "sliced": column[:, ::2], "reversed": column[::-1], "bools": np.asfortranarray(cube > 7), "complex": np.asfortranarray(cube * 1j), "row": np.asfortranarray(cube[:1, :, 0]),
+            "empty": np.zeros((3, 0, 2), order="F"), "tensor": Evil(torch._utils._rebuild_device_tensor_from_numpy, np.asfortranarray(cube[0]), torch.float64, "cpu", False)}
+
+
 def samples(r):
     for dtype in DTYPES:
         yield str(dtype)[6:], {str(s): sample(r, dtype, s) for s in [(), (1,), (0,), (3, 0, 2), (2, 3), (7, 1, 5), (17, 33)]}
-    for make in (views, sparse_use, python_values, training, tied, quantized, sparse, numpy_values):
+    for make in (views, sparse_use, python_values, training, tied, quantized, sparse, numpy_values, fortran_arrays):
         yield make.__name__, make(r)
     yield "channels last", {"w": torch.randn(2, 3, 4, 5).to(memory_format=torch.channels_last)}
     yield "bare tensor", torch.arange(6)
@@ -345,7 +357,7 @@ class Runner:
 def round_trips(run, r, path):
     for name, value in samples(r):
         forms = [("zip", {}), ("legacy", {"_use_new_zipfile_serialization": False})]
-        forms += [(f"protocol {p}", {"pickle_protocol": p}) for p in (3, 4, 5)] if name in ("python_values", "tied", "numpy_values", "training", "views") else []
+        forms += [(f"protocol {p}", {"pickle_protocol": p}) for p in (3, 4, 5)] if name in ("python_values", "tied", "numpy_values", "fortran_arrays", "training", "views") else []
         for form, options in forms:
             if form == "legacy" and name == "quantized":
                 value = {k: v for k, v in value.items() if k != "float points"}

@@ -2,6 +2,7 @@
 
 #include <unordered_map>
 
+#include "host/base/utf8.hpp"
 #include "host/formats/h5/file_writer.hpp"
 #include "host/formats/h5/flatten.hpp"
 #include "host/formats/h5/text.hpp"
@@ -30,6 +31,7 @@ class DatasetWriter : public FileWriter {
   static std::string name_of_key(const std::string& key) {
     if (key.empty() || key == "." || key == "..")
       fail(Errc::key, "{} cannot be the name of a dataset", quote(key));
+    if (!is_strict_utf8(key)) fail(Errc::key, "the key {} is not Unicode text", quote(key));
     return percent_encode(key);
   }
 
@@ -151,7 +153,8 @@ class WriterV04 final : public DatasetWriter {
       }
       leaf.stored = Stored::scalar;
       leaf.scalar = value;
-    } else if (value.is(Value::Kind::string) && value.as_string().find('\0') == std::string::npos) {
+    } else if (value.is(Value::Kind::string) && value.as_string().find('\0') == std::string::npos &&
+               is_strict_utf8(value.as_string())) {
       leaf.stored = Stored::text;
       leaf.text = value.as_string();
     } else if (!value.is_none()) {

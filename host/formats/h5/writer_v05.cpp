@@ -2,6 +2,7 @@
 
 #include <unordered_map>
 
+#include "host/base/utf8.hpp"
 #include "host/formats/h5/file_writer.hpp"
 #include "host/formats/h5/flatten.hpp"
 #include "host/formats/h5/metadata.hpp"
@@ -67,6 +68,7 @@ class WriterV05 final : public FileWriter {
     for (const FlatLeaf& leaf : tree.leaves) {
       if (leaf.key.size() > max_key || leaf.key.find('\0') != std::string::npos)
         fail(Errc::key, "{} is no key for H5", quote(leaf.key));
+      if (!is_strict_utf8(leaf.key)) fail(Errc::key, "the key {} is not Unicode text", quote(leaf.key));
       add_leaf(leaf);
       overhead_ += leaves_.back().text.size() + leaf.key.size() + 700;
     }
@@ -106,6 +108,10 @@ class WriterV05 final : public FileWriter {
         add_metadata(leaf, "ScalarSerializer", {{"scalar_value", value}});
         return;
       case Value::Kind::string:
+        if (has_split_pair(value.as_string())) {  // its escapes would be read as one character
+          add_pickle(leaf, value);
+          return;
+        }
         add_metadata(leaf, "StringSerializer", {{"string_value", value}});
         return;
       default:

@@ -16,16 +16,15 @@ void check_metadata(const Value& metadata) {
       fail(Errc::value, "the metadata of safetensors is text: {} is a {}", quote(key_text(key)),
            value.kind_name());
     }
+    if (!is_strict_utf8(key.as_string()) || !is_strict_utf8(value.as_string()))
+      fail(Errc::value, "the metadata of safetensors is Unicode text: {} is not", quote(key_text(key)));
   }
 }
 
 /// Names must be text that JSON can hold, and not the one with a meaning of its own.
 void check_name(const std::string& name) {
   if (name == "__metadata__") fail(Errc::value, "a tensor of safetensors cannot be named '__metadata__'");
-  for (size_t i = 0; i < name.size();) {
-    const auto character = decode_utf8(name, i);
-    if (!character || is_surrogate(*character)) fail(Errc::value, "the name {} is not UTF-8", quote(name));
-  }
+  if (!is_strict_utf8(name)) fail(Errc::value, "the name {} is not Unicode text", quote(name));
 }
 
 std::vector<NamedTensor> checked_tensors(const Value& root) {
