@@ -3,17 +3,17 @@
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
-#include <sys/uio.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
 #include <chrono>
 #include <mutex>
 #include <random>
 #include <set>
 #include <utility>
+
+#include "host/base/scratch.hpp"
 
 namespace cbk {
 namespace {
@@ -114,6 +114,45 @@ ByteView MappedFile::slice(uint64_t offset, uint64_t length, std::string_view wh
   return bytes().subspan(offset, length);
 }
 
+namespace {
+
+/// Below this, the page faults of a mapping cost less than a system call.
+constexpr uint64_t smallest_pread = 16ULL << 10;
+
+void pread_all(int fd, uint64_t offset, std::span<std::byte> out, const fs::path& path) {
+  while (!out.empty()) {
+    const ssize_t done = ::pread(fd, out.data(), out.size(), static_cast<off_t>(offset));
+    if (done < 0 && errno == EINTR) continue;
+    if (done < 0) fail_errno("read", path.string());
+    if (done == 0)
+      fail(Errc::io, "'{}' ends at byte {}: it became shorter while it was read", path.string(), offset);
+    offset += static_cast<uint64_t>(done);
+    out = out.subspan(static_cast<size_t>(done));
+  }
+}
+
+}  // namespace
+
+void MappedFile::read(uint64_t offset, std::span<std::byte> out) const {
+  const ByteView source = slice(offset, out.size(), "a range");
+  if (out.size() < smallest_pread) {
+    std::copy(source.begin(), source.end(), out.begin());
+    return;
+  }
+  const auto address = reinterpret_cast<uintptr_t>(out.data());
+  if ((address - offset) % io_alignment == 0) {
+    pread_all(fd_.get(), offset, out, path_);
+    return;
+  }
+  Scratch aligned(io_piece + io_alignment);
+  for (uint64_t done = 0; done < out.size(); done += io_piece) {
+    const std::span<std::byte> part = out.subspan(done, std::min<uint64_t>(io_piece, out.size() - done));
+    const std::span<std::byte> piece = aligned.bytes().subspan((offset + done) % io_alignment, part.size());
+    pread_all(fd_.get(), offset + done, piece, path_);
+    std::memcpy(part.data(), piece.data(), piece.size());
+  }
+}
+
 void MappedFile::drop(uint64_t offset, uint64_t length) const noexcept {
   const uint64_t page = 4096;
   uint64_t begin = align_up(offset, page);
@@ -206,44 +245,13 @@ void StagedFile::reserve(uint64_t size) {
 }
 
 void StagedFile::write(uint64_t offset, ByteView bytes) {
+  const std::lock_guard turn(*turn_);
   while (!bytes.empty()) {
     ssize_t done = ::pwrite(fd_.get(), bytes.data(), bytes.size(), static_cast<off_t>(offset));
     if (done < 0 && errno == EINTR) continue;
     if (done < 0) fail_errno("write", target_.string());
     offset += static_cast<uint64_t>(done);
     bytes = bytes.subspan(static_cast<size_t>(done));
-  }
-}
-
-void StagedFile::write(uint64_t offset, std::span<const ByteView> views) {
-  const std::lock_guard turn(*turn_);
-  constexpr size_t batch = 512;
-  std::array<iovec, batch> parts{};
-  while (!views.empty()) {
-    const size_t count = std::min(batch, views.size());
-    uint64_t total = 0;
-    for (size_t i = 0; i < count; ++i) {
-      parts[i] = {const_cast<std::byte*>(views[i].data()), views[i].size()};
-      total += views[i].size();
-    }
-    ssize_t done = ::pwritev(fd_.get(), parts.data(), static_cast<int>(count), static_cast<off_t>(offset));
-    if (done < 0 && errno == EINTR) continue;
-    if (done < 0) fail_errno("write", target_.string());
-    if (static_cast<uint64_t>(done) != total) {
-      // A short write: finish this batch view by view.
-      uint64_t position = 0;
-      for (size_t i = 0; i < count; ++i) {
-        const uint64_t end = position + views[i].size();
-        if (end > static_cast<uint64_t>(done)) {
-          const uint64_t skip =
-              static_cast<uint64_t>(done) > position ? static_cast<uint64_t>(done) - position : 0;
-          write(offset + position + skip, views[i].subspan(skip));
-        }
-        position = end;
-      }
-    }
-    offset += total;
-    views = views.subspan(count);
   }
 }
 

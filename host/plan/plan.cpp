@@ -8,13 +8,14 @@
 #include <chrono>
 #include <condition_variable>
 #include <exception>
+#include <limits>
 #include <map>
 #include <mutex>
 #include <thread>
 
 #include "host/base/interrupt.hpp"
+#include "host/base/scratch.hpp"
 #include "host/tensor/expression.hpp"
-#include "host/tensor/kernels/scratch.hpp"
 
 namespace cbk {
 namespace {
@@ -41,6 +42,19 @@ int64_t block_elements(const Tensor& tensor, uint64_t bytes) {
   const int64_t grain = tensor.expression()->granularity();
   if (grain <= fit) return fit / grain * grain;
   return grain <= 2 * fit ? grain : fit;
+}
+
+/// Elements per write at file offset `offset`: up to the next multiple of a piece, or the whole block where
+/// the expression wants many rows at once.
+int64_t piece_elements(const Expression& expression, uint64_t offset) {
+  if (expression.granularity() > 1) return std::numeric_limits<int32_t>::max();
+  const uint64_t bytes = io_piece - offset % io_piece;
+  return std::max<int64_t>(1, static_cast<int64_t>(bytes / expression.itemsize()));
+}
+
+/// How far into a buffer the bytes for file offset `offset` start, so that both are aligned alike.
+uint64_t shift_for(uint64_t offset, uint32_t itemsize) {
+  return offset % itemsize == 0 ? offset % io_alignment : 0;
 }
 
 /// Where an item's first bytes come from; what has no file comes first.
@@ -159,30 +173,25 @@ class Execution {
   void process(const Block& block) {
     const Item& item = items_[block.item];
     const Expression& expression = *item.tensor.expression();
-    const uint32_t itemsize = expression.itemsize();
-    const uint64_t bytes = static_cast<uint64_t>(block.end - block.begin) * itemsize;
     const Slot& slot = slots_[block.item];
-    const uint64_t offset = slot.offset + static_cast<uint64_t>(block.begin) * itemsize;
-    std::vector<ByteView> views;
-    if (expression.views(block.begin, block.end, views)) {
-      if (item.crc32) note_crc(block, views, bytes);
-      slot.file->write(offset, views);
-    } else {
-      Scratch result(bytes);
-      within(item.key, [&] { expression.read(block.begin, result.bytes()); });
-      views.assign(1, result.bytes());
-      if (item.crc32) note_crc(block, views, bytes);
-      slot.file->write(offset, views);
+    const uint32_t itemsize = expression.itemsize();
+    BlockSum sum{block.begin, static_cast<uint64_t>(block.end - block.begin) * itemsize, 0};
+    for (int64_t begin = block.begin; begin < block.end;) {
+      const uint64_t offset = slot.offset + static_cast<uint64_t>(begin) * itemsize;
+      const int64_t end = std::min(block.end, begin + piece_elements(expression, offset));
+      const uint64_t bytes = static_cast<uint64_t>(end - begin) * itemsize;
+      Scratch buffer(bytes + io_alignment);
+      const std::span<std::byte> piece = buffer.bytes().subspan(shift_for(offset, itemsize), bytes);
+      within(item.key, [&] { expression.read(begin, piece); });
+      if (item.crc32) sum.crc = libdeflate_crc32(sum.crc, piece.data(), piece.size());
+      slot.file->write(offset, piece);
+      done_.fetch_add(bytes, std::memory_order_relaxed);
+      begin = end;
     }
     expression.drop(block.begin, block.end);
-    done_.fetch_add(bytes, std::memory_order_relaxed);
-  }
-
-  void note_crc(const Block& block, std::span<const ByteView> views, uint64_t bytes) {
-    uint32_t crc = 0;
-    for (const ByteView& view : views) crc = libdeflate_crc32(crc, view.data(), view.size());
+    if (!item.crc32) return;
     const std::lock_guard lock(mutex_);
-    crcs_[block.item].push_back({block.begin, bytes, crc});
+    crcs_[block.item].push_back(sum);
   }
 
   /// Block checksums joined in the order of the blocks, whoever computed them first.
@@ -247,17 +256,18 @@ class Execution {
 Forecast forecast(const Writer& writer, const ExecuteOptions& options) {
   Forecast result;
   result.bytes_written = writer.overhead();
-  uint64_t largest = 0;
+  uint64_t largest = 0;  // of the buffers a thread works in
   for (const Item& item : writer.items()) {
     const Tensor::Cost cost = item.tensor.cost();
     result.bytes_read += cost.bytes_read;
     result.bytes_written += item.tensor.nbytes();
-    largest = std::max(largest, item.tensor.nbytes());
+    const bool whole_blocks = item.tensor.expression()->granularity() > 1;
+    largest =
+        std::max(largest, std::min(item.tensor.nbytes(), whole_blocks ? block_size(options) : io_piece));
     if (cost.lossy) result.lossy.push_back(item.key);
   }
   result.tensors = writer.items().size();
-  result.peak_memory = std::min(largest, block_size(options)) * buffers_per_block *
-                       static_cast<uint64_t>(thread_count(options));
+  result.peak_memory = largest * buffers_per_block * static_cast<uint64_t>(thread_count(options));
   return result;
 }
 

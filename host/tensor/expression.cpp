@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <cstring>
 
+#include "host/base/scratch.hpp"
 #include "host/tensor/kernels/cast.hpp"
 #include "host/tensor/kernels/elementwise.hpp"
 #include "host/tensor/kernels/matmul.hpp"
-#include "host/tensor/kernels/scratch.hpp"
 #include "host/tensor/kernels/strided_copy.hpp"
 
 namespace cbk {
@@ -15,8 +15,8 @@ namespace {
 /// Elements computed at a time by cheap kernels: small enough for the second-level cache.
 constexpr int64_t kernel_chunk = 64 * 1024;
 
-/// A vectored write of runs shorter than this costs more than copying them together.
-constexpr int64_t smallest_view = 4096;
+/// Runs from here on are read one by one, each straight to its place.
+constexpr int64_t long_run = 16 * 1024;
 
 int64_t count_in(std::span<const std::byte> out, uint32_t itemsize) {
   return static_cast<int64_t>(out.size() / itemsize);
@@ -48,14 +48,6 @@ int64_t row_granularity(std::span<const Loop> loops, uint32_t itemsize) {
   return 1;
 }
 
-/// The elements [begin, begin + count) of `input`: those that exist already, or computed into `scratch`.
-const std::byte* elements_of(const Expression& input, int64_t begin, int64_t count, Scratch& scratch) {
-  std::vector<ByteView> views;
-  if (input.views(begin, begin + count, views) && views.size() == 1) return views[0].data();
-  input.read(begin, scratch.bytes().first(static_cast<size_t>(count) * input.itemsize()));
-  return scratch.data();
-}
-
 /// Runs `body(begin, count, position)` over the range in chunks; inputs that like whole rows get them all at
 /// once.
 template <typename Body>
@@ -84,49 +76,22 @@ void ViewExpression::read(int64_t begin, std::span<std::byte> out) const {
     return;
   }
   const ByteView bytes = view_.storage->view();
+  const bool long_runs = loops_.back().stride == 1 && loops_.back().extent * item >= long_run;
+  const RunReader read_run = [&](int64_t first, std::span<std::byte> run) {
+    view_.storage->read(static_cast<uint64_t>(first) * item, run);
+  };
   std::byte* target = out.data();
   for_each_box(view_.offset, loops_, begin, begin + count_in(out, item),
                [&](int64_t offset, std::span<const Loop> loops, int64_t count) {
-                 if (!bytes.empty()) {
+                 if (long_runs) {
+                   read_runs(read_run, offset, loops, item, target);
+                 } else if (!bytes.empty()) {
                    copy_box(bytes.data(), offset, loops, item, target);
                  } else {
-                   const RunReader read_run = [&](int64_t first, std::span<std::byte> run) {
-                     view_.storage->read(static_cast<uint64_t>(first) * item, run);
-                   };
                    copy_box(read_run, offset, loops, item, target);
                  }
                  target += static_cast<size_t>(count) * item;
                });
-}
-
-bool ViewExpression::views(int64_t begin, int64_t end, std::vector<ByteView>& out) const {
-  const ByteView bytes = view_.storage->view();
-  const uint32_t item = itemsize();
-  if (bytes.empty()) return false;
-  if (is_dense()) {
-    out.push_back(bytes.subspan(static_cast<size_t>(view_.offset + begin) * item,
-                                static_cast<size_t>(end - begin) * item));
-    return true;
-  }
-  const Loop& inner = loops_.back();
-  if (inner.stride != 1 || inner.extent * item < smallest_view) return false;
-  for_each_box(view_.offset, loops_, begin, end,
-               [&](int64_t offset, std::span<const Loop> loops, int64_t /*count*/) {
-                 append_runs(bytes, offset, loops, out);
-               });
-  return true;
-}
-
-void ViewExpression::append_runs(ByteView bytes, int64_t offset, std::span<const Loop> loops,
-                                 std::vector<ByteView>& out) const {
-  if (loops.size() <= 1) {
-    const int64_t count = loops.empty() ? 1 : loops[0].extent;
-    out.push_back(
-        bytes.subspan(static_cast<size_t>(offset) * itemsize(), static_cast<size_t>(count) * itemsize()));
-    return;
-  }
-  for (int64_t i = 0; i < loops[0].extent; ++i)
-    append_runs(bytes, offset + i * loops[0].stride, loops.subspan(1), out);
 }
 
 int64_t ViewExpression::granularity() const {
@@ -220,25 +185,14 @@ void ConcatExpression::read(int64_t begin, std::span<std::byte> out) const {
   for (size_t part = 0; part < parts_.size(); ++part) {
     const int64_t width = widths_[part];
     Scratch scratch(static_cast<size_t>(rows * width) * item);
-    const std::byte* source =
-        elements_of(*parts_[part].expression(), first_row * width, rows * width, scratch);
+    parts_[part].expression()->read(first_row * width, scratch.bytes());
     for (int64_t row = 0; row < rows; ++row) {
       std::memcpy(out.data() + static_cast<size_t>(row * row_ + column) * item,
-                  source + static_cast<size_t>(row * width) * item, static_cast<size_t>(width) * item);
+                  scratch.data() + static_cast<size_t>(row * width) * item,
+                  static_cast<size_t>(width) * item);
     }
     column += width;
   }
-}
-
-bool ConcatExpression::views(int64_t begin, int64_t end, std::vector<ByteView>& out) const {
-  std::vector<ByteView> found;
-  bool all = true;
-  each_piece(begin, end, [&](size_t part, int64_t first, int64_t length, int64_t /*position*/) {
-    const bool small = length * itemsize() < smallest_view && end - begin > length;
-    all = all && !small && parts_[part].expression()->views(first, first + length, found);
-  });
-  if (all) out.insert(out.end(), found.begin(), found.end());
-  return all;
 }
 
 int64_t ConcatExpression::granularity() const {
@@ -252,7 +206,7 @@ int64_t ConcatExpression::granularity() const {
 
 void ConcatExpression::drop(int64_t begin, int64_t end) const noexcept {
   each_piece(begin, end, [&](size_t part, int64_t first, int64_t length, int64_t /*position*/) {
-    if (length * itemsize() >= smallest_view) parts_[part].expression()->drop(first, first + length);
+    if (length * itemsize() >= long_run) parts_[part].expression()->drop(first, first + length);
   });
 }
 
@@ -290,9 +244,9 @@ void CastExpression::read(int64_t begin, std::span<std::byte> out) const {
   const int64_t most = granularity() > 1 ? total : std::min(total, kernel_chunk);
   Scratch scratch(static_cast<size_t>(most) * input_->itemsize());
   for_each_chunk(begin, total, granularity(), [&](int64_t first, int64_t count, int64_t position) {
-    const std::byte* source = elements_of(*input_, first, count, scratch);
-    cast_elements(input_->dtype(), source, dtype(), out.data() + static_cast<size_t>(position) * itemsize(),
-                  count);
+    input_->read(first, scratch.bytes().first(static_cast<size_t>(count) * input_->itemsize()));
+    cast_elements(input_->dtype(), scratch.data(), dtype(),
+                  out.data() + static_cast<size_t>(position) * itemsize(), count);
   });
 }
 
@@ -314,7 +268,8 @@ void BinaryExpression::read(int64_t begin, std::span<std::byte> out) const {
     const auto part =
         out.subspan(static_cast<size_t>(position) * itemsize(), static_cast<size_t>(count) * itemsize());
     left_->read(first, part);
-    apply_binary(kind_, dtype(), part.data(), elements_of(*right_, first, count, scratch), count);
+    right_->read(first, scratch.bytes().first(part.size()));
+    apply_binary(kind_, dtype(), part.data(), scratch.data(), count);
   });
 }
 

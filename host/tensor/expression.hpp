@@ -29,12 +29,6 @@ class Expression {
   /// Elements [begin, begin + out.size() / itemsize) into `out`.
   virtual void read(int64_t begin, std::span<std::byte> out) const = 0;
 
-  /// The range as bytes that exist already (a mapping, memory), in order; false when they must be computed or
-  /// copied. Appends only when it returns true, and only views of a size worth a vectored write.
-  virtual bool views(int64_t /*begin*/, int64_t /*end*/, std::vector<ByteView>& /*out*/) const {
-    return false;
-  }
-
   /// Ranges that start and end at multiples of this many elements are the cheapest (rows of a transposed
   /// matrix).
   [[nodiscard]] virtual int64_t granularity() const { return 1; }
@@ -70,15 +64,11 @@ class ViewExpression final : public Expression {
   explicit ViewExpression(View view);
   [[nodiscard]] const View& view() const { return view_; }
   void read(int64_t begin, std::span<std::byte> out) const override;
-  bool views(int64_t begin, int64_t end, std::vector<ByteView>& out) const override;
   [[nodiscard]] int64_t granularity() const override;
   void drop(int64_t begin, int64_t end) const noexcept override;
 
  private:
   [[nodiscard]] bool is_dense() const;  // one contiguous run
-  void append_runs(ByteView bytes, int64_t offset, std::span<const Loop> loops,
-                   std::vector<ByteView>& out) const;
-
   View view_;
   std::vector<Loop> loops_;
 };
@@ -104,7 +94,6 @@ class ConcatExpression final : public Expression {
   [[nodiscard]] const std::vector<Tensor>& parts() const { return parts_; }
   [[nodiscard]] size_t dim() const { return dim_; }
   void read(int64_t begin, std::span<std::byte> out) const override;
-  bool views(int64_t begin, int64_t end, std::vector<ByteView>& out) const override;
   [[nodiscard]] int64_t granularity() const override;
   void drop(int64_t begin, int64_t end) const noexcept override;
   void each_input(const std::function<void(const Expression&)>& visit) const override;

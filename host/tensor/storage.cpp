@@ -17,10 +17,7 @@ class MappedStorage final : public Storage {
 
   [[nodiscard]] uint64_t size() const override { return bytes_.size(); }
   [[nodiscard]] ByteView view() const override { return bytes_; }
-  void read(uint64_t offset, std::span<std::byte> out) const override {
-    const ByteView part = bytes_.subspan(offset, out.size());
-    std::copy(part.begin(), part.end(), out.begin());
-  }
+  void read(uint64_t offset, std::span<std::byte> out) const override { file_->read(offset_ + offset, out); }
   void drop(uint64_t offset, uint64_t length) const noexcept override {
     file_->drop(offset_ + offset, length);
   }

@@ -65,18 +65,28 @@ TEST_CASE("a staged file appears whole or not at all", "[base]") {
     CHECK_THROWS_AS(file.commit(), Error);
     CHECK(read_file(folder.path("out")) == "theirs");
   }
-  SECTION("many small views are written in order") {
-    std::string text;
-    std::vector<ByteView> views;
-    for (int i = 0; i < 3000; ++i) text += fmt::format("{:04}", i);
-    for (size_t i = 0; i < text.size(); i += 4)
-      views.push_back(as_bytes(std::string_view(text).substr(i, 4)));
-    StagedFile file(folder.path("out"), false);
-    file.write(7, views);
-    file.commit();
-    CHECK(read_file(folder.path("out")).substr(7) == text);
-  }
   for (const std::string& name : folder.names()) CHECK(name == "out");
+}
+
+TEST_CASE("a mapped file reads the same bytes at every alignment and length", "[base]") {
+  Folder folder;
+  std::string content(3 * io_piece + 123, '\0');
+  for (size_t i = 0; i < content.size(); ++i) content[i] = static_cast<char>((i * 2654435761U) >> 13);
+  write_file(folder.path("in"), content, false);
+  const auto file = MappedFile::open(folder.path("in"));
+  Bytes buffer(content.size() + 64);
+  for (const uint64_t offset : {0U, 1U, 63U, 64U, 4099U}) {
+    for (const uint64_t length : {uint64_t{0}, uint64_t{1}, uint64_t{20000}, io_piece, 2 * io_piece + 17}) {
+      for (const size_t shift : {0U, 1U, 63U}) {
+        const std::span<std::byte> out = std::span(buffer).subspan(shift, length);
+        file->read(offset, out);
+        REQUIRE(as_text(out) == std::string_view(content).substr(offset, length));
+      }
+    }
+  }
+  CHECK_THROWS_AS(file->read(content.size() - 10, std::span(buffer).first(11)), Error);
+  fs::resize_file(folder.path("in"), 100000);
+  CHECK_THROWS_WITH(file->read(90000, std::span(buffer).first(20000)), Catch::Contains("became shorter"));
 }
 
 TEST_CASE("a staged folder appears whole or not at all", "[base]") {

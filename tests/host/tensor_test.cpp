@@ -240,17 +240,3 @@ TEST_CASE("generated elements do not depend on the block", "[tensor]") {
   CHECK(numbers_of<uint8_t>(Tensor::lower_triangle(DType::uint8, {1, 1, 3, 3})) ==
         std::vector<uint8_t>{1, 0, 0, 1, 1, 0, 1, 1, 1});
 }
-
-TEST_CASE("zero-copy views of mapped bytes are offered where they pay", "[tensor]") {
-  const Tensor base = counting({8, 4096});
-  std::vector<ByteView> views;
-  CHECK(base.expression()->views(10, 5000, views));
-  CHECK(views.size() == 1);
-  views.clear();
-  const Tensor rows = base.reshape({2, 4, 4096}).permute({1, 0, 2});
-  CHECK(rows.expression()->views(0, rows.numel(), views));
-  CHECK(views.size() == 8);
-  views.clear();
-  CHECK_FALSE(base.transpose(0, 1).expression()->views(0, 100, views));
-  CHECK(views.empty());
-}

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "host/base/error.hpp"
-#include "host/tensor/kernels/scratch.hpp"
+#include "host/base/scratch.hpp"
 
 namespace cbk {
 namespace {
@@ -161,6 +161,8 @@ void read_run(const RunReader& read, int64_t begin, const Loop& loop, uint32_t i
   }
 }
 
+}  // namespace
+
 void read_runs(const RunReader& read, int64_t begin, std::span<const Loop> loops, uint32_t itemsize,
                std::byte* out) {
   if (loops.size() <= 1) {
@@ -173,8 +175,6 @@ void read_runs(const RunReader& read, int64_t begin, std::span<const Loop> loops
               out + static_cast<size_t>(i) * inner);
   }
 }
-
-}  // namespace
 
 void copy_box(const std::byte* source, int64_t offset, std::span<const Loop> loops, uint32_t itemsize,
               std::byte* out) {

@@ -25,6 +25,10 @@ using RunReader = std::function<void(int64_t begin, std::span<std::byte> out)>;
 void copy_box(const RunReader& read, int64_t offset, std::span<const Loop> loops, uint32_t itemsize,
               std::byte* out);
 
+/// As above, run by run in the order of the result: for long runs.
+void read_runs(const RunReader& read, int64_t offset, std::span<const Loop> loops, uint32_t itemsize,
+               std::byte* out);
+
 /// Splits elements [begin, end) of the whole nest of loops into boxes, in order: `visit(offset, loops,
 /// count)`.
 using BoxVisitor = std::function<void(int64_t offset, std::span<const Loop> loops, int64_t count)>;

@@ -1,4 +1,4 @@
-#include "host/tensor/kernels/scratch.hpp"
+#include "host/base/scratch.hpp"
 
 #include <cstdlib>
 #include <memory>
