@@ -71,42 +71,27 @@ local config = converters.convert.config(job, cbk.config.load(args.config))
 checkpoint = checkpoint or cli.open(args.checkpoint_file, args)
 local root = converters.convert.checkpoint(job, checkpoint.root)
 
-local options = { root = root, overwrite = args.overwrite or args.dry_run }
+local options, written = { root = root }, { path = config_target, tree = config }
 if to_hf then
   options.format = args.export_safetensors and "safetensors" or "torch"
   options.shard_size = args.hf_shard_size
   options.shard_stem = args.export_safetensors and "model" or "pytorch_model"
   if args.export_safetensors then options.metadata = { format = "pt" } end
-  options.companions = { ["config.json"] = cbk.config.dump(config, "json", { indent = 4 }) }
+  written.format, written.style = "json", { indent = 4 }
 else
   local release = converters.catalogue.release(job.tgt)
   options.format = "h5"
-  options.h5_version = args.h5_version or (converters.catalogue.since(release, "2.5") and "0.5" or "0.4")
+  options.h5_version = args.h5_version or converters.h5_version(release)
   options.framework_version = release .. ".0"
-  if cbk.fs.dirname(config_target) == cbk.fs.dirname(target) then
-    options.companions = { [cbk.fs.basename(config_target)] = cbk.config.dump(config, "yaml", { indent = 4, sort = true }) }
-  end
+  written.format, written.style = "yaml", { indent = 4, sort = true }
 end
 
 -- --- the output
 
-local folder, place = cbk.fs.dirname(target), target
-local is_new_folder = not cbk.fs.is_dir(folder)
-if args.dry_run and is_new_folder then
-  place = cbk.fs.basename(target) -- a forecast needs no folder of its own
-else
-  cbk.fs.mkdir(folder)
-end
-local fine, committed = pcall(function() return cli.commit(cbk.create(place, options), args) end)
-if not fine then
-  if is_new_folder and not args.dry_run then pcall(cbk.fs.remove, folder) end -- only an empty one goes
-  error(committed, 0)
-end
-if not committed then
+if not converters.write(target, options, written, args) then
   print("Checkpoint would be saved to " .. target)
   print("Config would be saved to " .. config_target)
   return
 end
-if not options.companions then cbk.config.save(config, config_target, { overwrite = args.overwrite, indent = 4, sort = true }) end
 print("Checkpoint saved to " .. target)
 print("Config saved to " .. config_target)

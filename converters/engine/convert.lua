@@ -151,7 +151,8 @@ local function convert_model(job, i, source)
   return out
 end
 
-local function model_of(root)
+---The dict `model` of a CS checkpoint.
+function convert.model_of(root)
   local model = root.model
   if model == nil or not (cbk.kind(root, "model") or ""):find "dict" then
     local shown = {}
@@ -215,17 +216,17 @@ local function between_releases(job, i, root)
   local out = cbk.dict()
   if step.converter.only_model then
     cbk.warn(("%s -> %s keeps the model only: optimizer state and all other entries are left out"):format(step.src, step.tgt))
-    out.model = convert_model(job, i, model_of(root))
+    out.model = convert_model(job, i, convert.model_of(root))
     return out
   end
   for name in cbk.items(root) do
     if name == "model" then
-      out.model = convert_model(job, i, model_of(root))
+      out.model = convert_model(job, i, convert.model_of(root))
     elseif name ~= "__metadata__" then
       out[name] = cbk.raw(root, name)
     end
   end
-  if out.model == nil then model_of(root) end
+  if out.model == nil then convert.model_of(root) end
   move_sparsity_state(out)
   if not releases.since(src, "2.0") then fix_last_epoch(out) end
   data_state.add(job.files[i], out)
@@ -242,7 +243,7 @@ function convert.checkpoint(job, root)
     if is_hf(step.src) then
       root = cbk.dict { model = convert_model(job, i, root) }
     elseif is_hf(step.tgt) then
-      root = convert_model(job, i, model_of(root))
+      root = convert_model(job, i, convert.model_of(root))
     else
       root = between_releases(job, i, root)
     end

@@ -26,6 +26,21 @@ function cli.parser(name, description, epilog)
   return parser
 end
 
+---Lets old command lines name options with one dash and several letters, which argparse takes for several options.
+---@param parser table
+---@param names table<string, string>   "-d_base" to "--base_layer_width"
+function cli.single_dash(parser, names)
+  local parse = parser.parse
+  rawset(parser, "parse", function(self, args)
+    local out = {}
+    for i, word in ipairs(args or arg) do
+      local name, value = word:match "^(%-[^-=][^=]*)(.*)$"
+      out[i] = names[name] and names[name] .. value or word
+    end
+    return parse(self, out)
+  end)
+end
+
 local function whole_number(text)
   local number = tonumber(text)
   if not number or number % 1 ~= 0 or number < 0 then return nil, ("'%s' is not a whole number"):format(text) end

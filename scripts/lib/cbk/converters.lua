@@ -1,6 +1,7 @@
 -- Finds the converters, which stand beside the scripts, and what the commands over them share.
 
 local cbk = require "cbk"
+local cli = require "cbk.cli"
 
 local root = debug.getinfo(1, "S").source:match "^@(.*)scripts/lib/cbk/[^/]*$" or ""
 package.path = package.path .. (";%s?.lua"):format(root)
@@ -91,6 +92,48 @@ function converters.refuse_existing(path, overwrite)
   if not overwrite and cbk.fs.exists(path) then
     cbk.fail("exists", ("'%s' exists already; remove it or add --overwrite"):format(path))
   end
+end
+
+---The newest version of H5 checkpoints that a release reads.
+function converters.h5_version(release) return catalogue.since(release, "2.5") and "0.5" or "0.4" end
+
+---Whether a checkpoint at `target` brings the file along: beside it, or in its folder of shards.
+local function is_companion(path, target, is_folder)
+  local folder = cbk.fs.dirname(path)
+  return folder == (is_folder and target or cbk.fs.dirname(target))
+end
+
+---@class ConfigFile
+---@field path string
+---@field tree Dict
+---@field format "yaml"|"json"
+---@field style table   options of cbk.config.dump
+
+---Writes a checkpoint with its config, as one where they stand together; with --dry-run only prints the plan.
+---@param target string
+---@param options table      of cbk.create
+---@param config ConfigFile
+---@param args table         of cli.output_options
+---@return boolean written
+function converters.write(target, options, config, args)
+  local together = is_companion(config.path, target, options.shard_size ~= nil)
+  local text = cbk.config.dump(config.tree, config.format, config.style)
+  if together then options.companions = { [cbk.fs.basename(config.path)] = text } end
+  options.overwrite = args.overwrite or args.dry_run
+  local folder, place = cbk.fs.dirname(target), target
+  local is_new_folder = not cbk.fs.is_dir(folder)
+  if args.dry_run and is_new_folder then
+    place = cbk.fs.basename(target) -- a forecast needs no folder of its own
+  else
+    cbk.fs.mkdir(folder)
+  end
+  local fine, committed = pcall(function() return cli.commit(cbk.create(place, options), args) end)
+  if not fine then
+    if is_new_folder and not args.dry_run then pcall(cbk.fs.remove, folder) end -- only an empty one goes
+    error(committed, 0)
+  end
+  if committed and not together then cbk.fs.write(config.path, text, { overwrite = args.overwrite }) end
+  return committed
 end
 
 return converters

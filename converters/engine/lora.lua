@@ -1,0 +1,214 @@
+-- Low-rank adaptation: folding the A and B matrices of a checkpoint into the weights that they adapt.
+
+local cbk = require "cbk"
+local keys = require "converters.engine.keys"
+local modules = require "converters.engine.modules"
+
+local lora = {}
+
+local function refuse(message, ...) cbk.fail("config", message:format(...)) end
+
+local function present(value) return value ~= nil and value ~= cbk.null end
+
+local function is_finite(number) return type(number) == "number" and number == number and math.abs(number) < math.huge end
+
+-- --- settings
+
+local fields = { r = true, alpha = true, dropout = true, fan_in_fan_out = true, merge_weights = true, target_modules = true }
+
+local function targets_of(params, name)
+  if not present(params.target_modules) then return nil end
+  local list = {}
+  if cbk.kind(params, "target_modules") ~= "list" then refuse("%s.target_modules must be a list of class names", name) end
+  for i, class in cbk.items(params.target_modules) do
+    if type(class) ~= "string" then refuse("%s.target_modules: '%s' is not a class name", name, tostring(class)) end
+    list[i] = class
+  end
+  return list
+end
+
+---@class LoraGroup
+---@field rank number              0: modules of this group are not adapted
+---@field scale number             alpha / rank
+---@field fan_in_fan_out boolean   weights are stored (in, out)
+---@field targets string[]|nil     classes that must all be around a module; nil: all modules
+---@field name string              of the setting, for messages
+
+---@return LoraGroup
+local function group_of(params, name)
+  if not (type(params) == "userdata" and (cbk.kind(params) or ""):find "dict") then refuse("%s must be a dict of LoRA settings", name) end
+  for field in cbk.items(params) do
+    if not fields[field] then refuse("%s.%s is not a LoRA setting; they are r, alpha, dropout, fan_in_fan_out, merge_weights and "
+      .. "target_modules", name, tostring(field)) end
+  end
+  local rank, alpha, fan = params.r, params.alpha, params.fan_in_fan_out
+  if not present(rank) then refuse("%s.r, the rank, is missing", name) end
+  if not is_finite(rank) or rank % 1 ~= 0 or rank < 0 then refuse("%s.r=%s: the rank must be a whole number", name, tostring(rank)) end
+  if alpha == nil then alpha = 1 end
+  if not is_finite(alpha) then refuse("%s.alpha=%s: it must be a finite number", name, tostring(alpha)) end
+  if fan ~= nil and type(fan) ~= "boolean" then refuse("%s.fan_in_fan_out=%s: it must be true or false", name, tostring(fan)) end
+  return { rank = rank, scale = alpha / rank, fan_in_fan_out = fan == true, targets = targets_of(params, name), name = name }
+end
+
+---The LoRA settings of a legacy config.
+---@param config Dict   the whole file
+---@return LoraGroup[]
+function lora.groups(config)
+  if not (cbk.kind(config, "model") or ""):find "dict" then
+    refuse("the config has no section 'model' with lora_params in it%s", config.trainer ~= nil
+      and "; files with a 'trainer' section, of release 2.3 and later, are not read here" or "")
+  end
+  local params = config.model.lora_params
+  if not present(params) then refuse "model.lora_params is missing: it says rank and alpha" end
+  if cbk.kind(config.model, "lora_params") ~= "list" then return { group_of(params, "model.lora_params") } end
+  local out = {}
+  for i, one in cbk.items(params) do out[i] = group_of(one, ("model.lora_params[%d]"):format(i - 1)) end
+  if #out == 0 then refuse "model.lora_params is an empty list" end
+  return out
+end
+
+-- --- which settings are whose
+
+local function all_in(targets, classes)
+  local has = {}
+  for _, class in ipairs(classes) do has[class] = true end
+  for _, class in ipairs(targets) do
+    if not has[class] then return false end
+  end
+  return true
+end
+
+---Whether the classes that are known here can say that a group does not mean a module.
+local function is_decidable(group, complete)
+  for _, class in ipairs(group.targets) do
+    if not modules.known[class] then return false end
+  end
+  return complete
+end
+
+---The first group whose classes are all around the module.
+local function group_for(path, groups, model, config)
+  local classes, complete = modules.classes(path, model, config)
+  for _, group in ipairs(groups) do
+    if not group.targets or all_in(group.targets, classes) then return group end
+    if not is_decidable(group, complete) then
+      if #groups == 1 then return group end
+      refuse("%s.target_modules: cannot tell whether they mean %s (%s%s)", group.name, path, table.concat(classes, " > "),
+        complete and "" or " > …")
+    end
+  end
+  refuse("no target_modules of model.lora_params mean %s (%s), which has LoRA weights", path, table.concat(classes, " > "))
+end
+
+local function is_embedding(path, model, config)
+  local classes, complete = modules.classes(path, model, config)
+  if complete then return classes[#classes] == "Embedding" end
+  return path:find "embed[^.]*$" ~= nil
+end
+
+-- --- folding
+
+local function is_matrix(value)
+  local kind = cbk.kind(value)
+  return (kind == "tensor" or kind == "parameter" or kind == "ndarray") and value:dim() == 2
+end
+
+local function shown(value) return "[" .. table.concat(value:shape(), ", ") .. "]" end
+
+---What is wrong with a module's three matrices, or nil. `rows` and `columns` are those of the product B·A.
+local function problem_of(weight, a, b, rank, flipped)
+  for name, value in pairs { weight = weight, lora_A = a, lora_B = b } do
+    if not is_matrix(value) then return name .. " is no matrix" end
+  end
+  local rows, columns = b:shape()[1], a:shape()[2]
+  if flipped then rows, columns = columns, rows end
+  local shape = weight:shape()
+  if a:shape()[1] ~= rank or b:shape()[2] ~= rank then
+    return ("lora_A %s and lora_B %s do not have the rank %d"):format(shown(a), shown(b), rank)
+  elseif shape[1] ~= rows or shape[2] ~= columns then
+    return ("lora_A %s and lora_B %s do not fit the weight %s"):format(shown(a), shown(b), shown(weight))
+  end
+end
+
+---weight + B·A · scale, computed in float32 (float64 for a float64 weight) and rounded once.
+local function fold(weight, a, b, scale, flipped)
+  local dtype = weight.dtype == "float64" and "float64" or "float32"
+  a, b = a:to(dtype), b:to(dtype)
+  local update = flipped and a:transpose(0, 1):matmul(b:transpose(0, 1)) or b:matmul(a)
+  local folded = weight:to(dtype):add(update:affine(scale, 0)):to(weight.dtype)
+  return folded:as { role = weight.role, requires_grad = weight.requires_grad }
+end
+
+---The modules that have both LoRA matrices; half of a pair is an error.
+local function adapted(model)
+  local out, halves = {}, {}
+  for key in cbk.items(model) do
+    local path = tostring(key):match "^(.*)%.lora_[AB]$"
+    if path and not out[path] then
+      for _, other in ipairs { "weight", "lora_A", "lora_B" } do
+        if not present(model[path .. "." .. other]) then halves[#halves + 1] = ("%s.%s"):format(path, other) end
+      end
+      out[path] = true
+    elseif not path and tostring(key):find("lora_", 1, true) then
+      cbk.fail("unmatched", ("'%s': a LoRA tensor that is neither lora_A nor lora_B"):format(key))
+    end
+  end
+  if #halves > 0 then cbk.fail("checkpoint", "the checkpoint lacks " .. keys.named(halves) .. ", without which LoRA cannot be folded") end
+  if next(out) == nil then cbk.fail("checkpoint", "the checkpoint has no LoRA weights (keys that end in .lora_A and .lora_B)") end
+  return out
+end
+
+---The new model: folded weights, no LoRA keys.
+---@param model Dict           key → tensor
+---@param config Dict          the whole file
+---@param model_name string    as the Model Zoo names it
+---@return Dict
+function lora.fold(model, config, model_name)
+  local groups, is_adapted, out = lora.groups(config), adapted(model), cbk.dict()
+  for key in cbk.items(model) do
+    local path = tostring(key):match "^(.*)%.weight$"
+    if path and is_adapted[path] then
+      local weight, a, b = model[key], model[path .. ".lora_A"], model[path .. ".lora_B"]
+      local group = group_for(path, groups, model_name, config.model)
+      local flipped = is_embedding(path, model_name, config.model) or group.fan_in_fan_out
+      local problem = problem_of(weight, a, b, group.rank, flipped)
+      if problem then cbk.fail("shape", ("%s: %s (%s)"):format(path, problem, group.name)) end
+      out[key] = fold(weight, a, b, group.scale, flipped)
+    elseif not tostring(key):find "%.lora_[AB]$" then
+      out[key] = cbk.raw(model, key)
+    end
+  end
+  return out
+end
+
+---Input embeddings that a model may tie to its head.
+local ties = {
+  { "embedding_layer.word_embeddings", "lm_head.weight" }, { "decoder_embeddings.word_embeddings", "lm_head.weight" },
+  { "bert_encoder.embedding_layer.word_embeddings", "bert_mlm_head.classifier.ffn.0.linear_layer.weight" },
+}
+
+---The new config: without LoRA, and without a tie that folding broke.
+---@param config Dict   the whole file
+---@param model Dict    the model that was folded
+---@return Dict
+function lora.config(config, model)
+  config = cbk.deep_copy(config)
+  config.model.lora_params = nil
+  local share = config.model.share_embedding_weights
+  if not present(share) or share == false or share == 0 then return config end
+  for _, tie in ipairs(ties) do
+    for _, prefix in ipairs { "model.", "" } do
+      local head = prefix .. tie[2]
+      if present(model[prefix .. tie[1] .. ".lora_A"]) then
+        if not present(model[head]) then
+          cbk.fail("checkpoint", ("the folded embeddings differ from %s, which the checkpoint lacks"):format(head))
+        end
+        cbk.warn "the input embeddings have LoRA weights: folded, they are tied to the head no more (share_embedding_weights: false)"
+        config.model.share_embedding_weights = false
+      end
+    end
+  end
+  return config
+end
+
+return lora

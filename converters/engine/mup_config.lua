@@ -1,0 +1,108 @@
+-- A GPT-2/3 config in the standard parametrization, told anew as a muP config (of release 2.2) with the hyperparameters that were
+-- tuned on a small base model.
+
+local cbk = require "cbk"
+
+local mup_config = {}
+
+---Those of the Cerebras-GPT paper.
+mup_config.defaults = { base_layer_width = 256, base_lr = 6e-3, base_init_std = 0.08, m_embed = 10 }
+
+local function refuse(message, ...) cbk.fail("config", message:format(...)) end
+
+local function present(value) return value ~= nil and value ~= cbk.null end
+
+local function is_dict(tree, name) return tree[name] ~= nil and (cbk.kind(tree, name) or ""):find "dict" ~= nil end
+
+local function positive(model, name)
+  local number = model[name]
+  if type(number) ~= "number" or not (number > 0 and number < math.huge) then
+    refuse("model.%s=%s: it must be a positive number", name, tostring(number))
+  end
+  return number
+end
+
+local function model_of(config)
+  for _, name in ipairs { "hidden_size", "num_hidden_layers" } do
+    if not is_dict(config, "model") or config.model[name] == nil then
+      refuse("a GPT-2/3 config is expected, and this one has no model.%s%s", name, config.trainer ~= nil
+        and " (files with a 'trainer' section, of release 2.3 and later, are not read here)" or "")
+    end
+  end
+  return config.model
+end
+
+local function truncated_normal(std)
+  return cbk.dict {
+    { "mean", cbk.float(0) }, { "name", "truncated_normal" }, { "std", cbk.float(std) }, { "a", cbk.float(-2 * std) },
+    { "b", cbk.float(2 * std) },
+  }
+end
+
+-- --- the learning rate
+
+local schedules = { Linear = true, CosineDecay = true }
+
+local function is_zero(value) return value == 0 or value == false end
+
+local function retune(schedule, base_lr)
+  local name, initial, last = schedule.scheduler, schedule.initial_learning_rate, schedule.end_learning_rate
+  if not present(name) or name == "" then return end
+  if not schedules[name] then
+    refuse("optimizer.learning_rate: the scheduler %s is not supported; Linear and CosineDecay are", tostring(name))
+  end
+  if is_zero(initial) then -- the warm-up, up to the base
+    schedule.end_learning_rate = cbk.float(base_lr)
+    return
+  end
+  if not present(last) then refuse("optimizer.learning_rate: `end_learning_rate` needs to be provided for %s", name) end
+  schedule.initial_learning_rate = cbk.float(base_lr)
+  if is_zero(last) then return end
+  if type(last) ~= "number" or type(initial) ~= "number" then
+    refuse("optimizer.learning_rate: %s from `initial_learning_rate` %s to `end_learning_rate` %s: both must be numbers", name,
+      tostring(initial), tostring(last))
+  end
+  schedule.end_learning_rate = cbk.float(base_lr * (last / initial))
+end
+
+local function set_learning_rate(optimizer, base_lr)
+  local rate = optimizer.learning_rate
+  local kind = rate ~= nil and cbk.kind(optimizer, "learning_rate")
+  local is_empty = not present(rate) or is_zero(rate) or rate == "" or type(rate) == "userdata" and #rate == 0
+  if is_empty then
+    optimizer.learning_rate = cbk.float(base_lr)
+    return
+  elseif kind ~= "list" then
+    refuse("optimizer.learning_rate: %s is not supported; a list of a Linear warm-up and a Linear or CosineDecay decay is expected",
+      type(rate) == "userdata" and cbk.json(rate) or tostring(rate))
+  end
+  for i, schedule in cbk.items(rate) do
+    if not (type(schedule) == "userdata" and (cbk.kind(schedule) or ""):find "dict") then
+      refuse("optimizer.learning_rate[%d] is no scheduler with settings", i - 1)
+    end
+    retune(schedule, base_lr)
+  end
+end
+
+-- --- all of it
+
+---@param config Dict   a legacy config; it is not changed
+---@param base { base_layer_width: number, base_lr: number, base_init_std: number, m_embed: number }
+---@return Dict
+function mup_config.generate(config, base)
+  config = cbk.deep_copy(config)
+  local model = model_of(config)
+  local width, layers = positive(model, "hidden_size") / base.base_layer_width, positive(model, "num_hidden_layers")
+  if not is_dict(config, "optimizer") then refuse "the config has no section 'optimizer'" end
+  model.embedding_initializer = truncated_normal(base.base_init_std)
+  model.initializer = truncated_normal(base.base_init_std / math.sqrt(width))
+  model.output_layer_initializer = truncated_normal(base.base_init_std / math.sqrt(2 * width * layers))
+  model.output_logits_scale = cbk.float(1 / width)
+  model.embeddings_scale = cbk.float(base.m_embed)
+  model.scale_qk_dot_by_d = true
+  set_learning_rate(config.optimizer, base.base_lr)
+  config.optimizer.adjust_learning_rate = cbk.dict { decoder_kernel = cbk.float(1 / width) }
+  return config
+end
+
+return mup_config

@@ -1,0 +1,51 @@
+-- cbk convert-config-to-mup: a muP config out of a GPT-2/3 config and the hyperparameters of a small base model.
+
+local cbk = require "cbk"
+local cli = require "cbk.cli"
+local converters = require "cbk.converters"
+local mup_config = require "converters.engine.mup_config"
+
+local parser = cli.parser("convert-config-to-mup", [[
+Makes a muP config for a GPT-2/3 model: initializers, output and embedding scales and learning rates
+follow from the width of the model and from what was tuned on a base model. Everything else stays as
+it is in the input.]])
+
+local function number(text)
+  local value = text:find "^[%s+%-%d.eE]+$" and tonumber(text)
+  if not value then return nil, ("'%s' is not a number"):format(text) end
+  return value
+end
+
+local function width(text)
+  local value = tonumber(text:match "^%s*%+?(%d+)%s*$")
+  if not value or value == 0 then return nil, ("'%s' is not a width"):format(text) end
+  return value
+end
+
+local defaults = mup_config.defaults
+parser:option("-i --input_yaml", "the config, with model.hidden_size and model.num_hidden_layers"):argname("FILE"):count(1)
+parser:option("--base_layer_width", "-d_base: hidden size of the base model (default: 256)"):argname("N"):convert(width)
+parser:option("--base_lr", "-lr_base: its learning rate (default: 6e-3)"):argname("RATE"):convert(number)
+parser:option("--base_init_std", "-std_base: the std of its initializers (default: 0.08)"):argname("STD"):convert(number)
+parser:option("--m_embed", "-m_base: its embedding multiplier (default: 10)"):argname("SCALE"):convert(number)
+parser:option("-o --output_yaml", "the output (default: INPUT_muP.yaml)"):argname "FILE"
+cli.options(parser, "overwrite", "quiet")
+cli.single_dash(parser, {
+  ["-d_base"] = "--base_layer_width", ["-lr_base"] = "--base_lr", ["-std_base"] = "--base_init_std", ["-m_base"] = "--m_embed",
+})
+local args = parser:parse()
+if args.quiet then cbk.warn = function() end end
+
+local target = args.output_yaml or (args.input_yaml:match "^(.*[^/.])%.[^./]*$" or args.input_yaml) .. "_muP.yaml"
+converters.refuse_existing(target, args.overwrite)
+
+local base, assumed = {}, {}
+for _, name in ipairs { "base_layer_width", "base_lr", "base_init_std", "m_embed" } do
+  base[name] = args[name] or defaults[name]
+  if not args[name] then assumed[#assumed + 1] = ("%s %s"):format(name, defaults[name]) end
+end
+if #assumed > 0 then cbk.warn("not given, so those of Cerebras-GPT are used: " .. table.concat(assumed, ", ")) end
+
+local config = mup_config.generate(cbk.config.load(args.input_yaml), base)
+cbk.config.save(config, target, { overwrite = args.overwrite, format = "yaml", indent = 2 })
+print("muP config saved to " .. target)

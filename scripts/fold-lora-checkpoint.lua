@@ -1,0 +1,65 @@
+-- cbk fold-lora-checkpoint: the LoRA matrices of a checkpoint folded into the weights, and a config without LoRA.
+
+local cbk = require "cbk"
+local cli = require "cbk.cli"
+local converters = require "cbk.converters"
+local lora = require "converters.engine.lora"
+local modules = require "converters.engine.modules"
+
+local parser = cli.parser("fold-lora-checkpoint", [[
+Folds the LoRA matrices of a Cerebras checkpoint into the weights that they adapt, streamed. Writes
+<name>_folded beside each of its two inputs: a checkpoint with the model alone, and the config
+without lora_params.]])
+parser:option("--model", "the model, such as gpt2 or llama"):count(1)
+parser:option("-p --params", "its YAML config, with model.lora_params"):argname("FILE"):count(1)
+parser:option("--checkpoint_path", "the checkpoint"):argname("FILE"):count(1)
+parser:option("--h5-version", "0.4 or 0.5 (default: the checkpoint's own, else 0.5)"):argname "VERSION"
+cli.output_options(parser)
+local args = parser:parse()
+if args.quiet then cbk.warn = function() end end
+
+---The Model Zoo's name of the model; some models have further names for conversions.
+local function zoo_model(name)
+  if modules.models[name] then return name end
+  converters.load()
+  local model, zoo_name = converters.catalogue.find(name)
+  if not model then
+    local names = converters.catalogue.names()
+    for known in pairs(modules.models) do names[#names + 1] = known end
+    local near = converters.catalogue.nearest(name, names)
+    cli.usage_error("fold-lora-checkpoint", ("there is no model '%s'"):format(name)
+      .. (#near > 0 and ("; did you mean %s?"):format(table.concat(near, " or ")) or ""))
+  end
+  return zoo_name
+end
+
+local function folded(path)
+  local stem, extension = path:match "^(.*[^/.])(%.[^./]*)$"
+  return (stem or path) .. "_folded" .. (extension or "")
+end
+
+local model_name = zoo_model(args.model)
+local target, config_target = folded(args.checkpoint_path), folded(args.params)
+if not args.dry_run then
+  converters.refuse_existing(target, args.overwrite)
+  converters.refuse_existing(config_target, args.overwrite)
+end
+
+local config = cbk.config.load(args.params)
+lora.groups(config) -- a wrong setting is told before the checkpoint is opened
+local checkpoint = cli.open(args.checkpoint_path, args)
+local model = converters.convert.model_of(checkpoint.root)
+local root = cbk.dict()
+root.model = lora.fold(model, config, model_name)
+
+local own_version = checkpoint.format == "cerebras-h5" and tonumber(checkpoint.version)
+local written = converters.write(target, {
+  root = root, format = "h5", h5_version = args.h5_version or own_version and own_version < 0.45 and "0.4" or "0.5",
+}, {
+  path = config_target, tree = lora.config(config, model), style = { indent = 2 },
+  format = config_target:find "%.json$" and "json" or "yaml",
+}, args)
+if written then
+  print("Saved folded config to: " .. config_target)
+  print("Saved folded checkpoint to: " .. target)
+end

@@ -1,0 +1,175 @@
+-- Folding LoRA into weights, and muP configs made from standard ones.
+
+local cbk = require "cbk"
+require "cbk.converters" -- finds the converters' modules
+local lora = require "converters.engine.lora"
+local modules = require "converters.engine.modules"
+local mup_config = require "converters.engine.mup_config"
+local harness = require "harness"
+
+local describe, it, equal, raises = harness.describe, harness.it, harness.equal, harness.raises
+
+local function matrix(rows, dtype) return cbk.tensor(rows, { dtype = dtype or "float32" }) end
+
+local function config(params, more)
+  local model = cbk.dict(more or {})
+  model.lora_params = params
+  return cbk.dict { model = model }
+end
+
+local linear = "model.transformer_decoder.layers.0.ffn.ffn.1.linear_layer"
+local embedding = "model.embedding_layer.word_embeddings"
+
+---A linear layer (out 2, in 3) and an embedding (num 3, dim 2), rank 1, with B·A = { { 1, 2, 3 }, { 10, 20, 30 } } each.
+local function checkpoint(dtype)
+  local out = cbk.dict()
+  out[linear .. ".weight"] = matrix({ { 1, 1, 1 }, { 1, 1, 1 } }, dtype)
+  out[embedding .. ".weight"] = matrix({ { 1, 1 }, { 1, 1 }, { 1, 1 } }, dtype)
+  for _, name in ipairs { linear, embedding } do
+    out[name .. ".lora_A"], out[name .. ".lora_B"] = matrix({ { 1, 2, 3 } }, dtype), matrix({ { 1 }, { 10 } }, dtype)
+  end
+  return out
+end
+
+describe("LoRA folding", function()
+  it("adds the scaled product to weights, transposed for embeddings", function()
+    for _, dtype in ipairs { "float32", "float64", "bfloat16", "float16" } do
+      local folded = lora.fold(checkpoint(dtype), config(cbk.dict { r = 1, alpha = 2 }), "gpt2")
+      equal(cbk.keys(folded), { linear .. ".weight", embedding .. ".weight" })
+      equal(folded[linear .. ".weight"]:tolist(), { { 3, 5, 7 }, { 21, 41, 61 } }, dtype)
+      equal(folded[embedding .. ".weight"]:tolist(), { { 3, 21 }, { 5, 41 }, { 7, 61 } }, dtype)
+      equal(folded[linear .. ".weight"].dtype, dtype)
+    end
+  end)
+
+  it("accumulates in float32 and rounds once", function()
+    local model = checkpoint "bfloat16"
+    model[linear .. ".lora_A"] = matrix({ { 1, 1, 1 }, { 2 ^ -9, 0, 0 } }, "bfloat16")
+    model[linear .. ".lora_B"] = matrix({ { 1, 1 }, { 1, 1 } }, "bfloat16")
+    model[embedding .. ".lora_A"], model[embedding .. ".lora_B"] = nil, nil
+    model[linear .. ".weight"] = matrix({ { -1, 0, 0 }, { -1, 0, 0 } }, "bfloat16")
+    local folded = lora.fold(model, config(cbk.dict { r = 2, alpha = 2 }), "gpt2")
+    equal(folded[linear .. ".weight"]:tolist()[1], { 2 ^ -9, 1, 1 }) -- 1 + 2^-9 is no bfloat16
+  end)
+
+  it("transposes for fan_in_fan_out", function()
+    local model = checkpoint()
+    model[linear .. ".weight"] = matrix { { 1, 1 }, { 1, 1 }, { 1, 1 } }
+    local folded = lora.fold(model, config(cbk.dict { r = 1, fan_in_fan_out = true }), "gpt2")
+    equal(folded[linear .. ".weight"]:tolist(), { { 2, 11 }, { 3, 21 }, { 4, 31 } })
+    equal(folded[embedding .. ".weight"]:tolist(), { { 2, 11 }, { 3, 21 }, { 4, 31 } })
+  end)
+
+  it("takes the first group whose classes are all around a module", function()
+    local function group(alpha, ...) return cbk.dict { r = 1, alpha = alpha, target_modules = cbk.list { ... } } end
+    local groups = cbk.list { group(5, "TransformerDecoderLayer", "Embedding"), group(3, "Embedding"), group(7, "TransformerDecoderLayer") }
+    local folded = lora.fold(checkpoint(), config(groups), "gpt2")
+    equal(folded[linear .. ".weight"]:tolist()[1], { 8, 15, 22 })
+    equal(folded[embedding .. ".weight"]:tolist()[1], { 4, 31 })
+    raises("no target_modules of model.lora_params mean model.embedding_layer", function()
+      lora.fold(checkpoint(), config(cbk.list { group(7, "TransformerDecoderLayer") }), "gpt2")
+    end)
+    raises("cannot tell", function() lora.fold(checkpoint(), config(cbk.list { group(1, "MyLayer"), group(2, "Linear") }), "gpt2") end)
+    equal(#lora.fold(checkpoint(), config(group(1, "MyLayer")), "gpt2"), 2)
+  end)
+
+  it("knows the classes of modules", function()
+    local function classes(path, model, more)
+      local list, complete = modules.classes(path, model, cbk.dict(more or {}))
+      return table.concat(list, " ") .. (complete and "" or " …")
+    end
+    equal(classes("model.transformer_decoder.layers.11.self_attn.proj_q_dense_layer", "llama"),
+      "LlamaModel GPT2LMHeadModel TransformerDecoder ModuleList TransformerDecoderLayer MultiheadAttention Linear")
+    equal(classes("transformer_decoder.layers.0.ffn.ffn.0.linear_layer", "gptj"),
+      "GptjModel GPTJModel TransformerDecoder ModuleList GPTJDecoderLayer FeedForwardNetwork ModuleList SingleFeedForwardLayer Linear")
+    equal(classes("model.embedding_layer.position_embeddings.embed", "gpt2"),
+      "Gpt2Model GPT2LMHeadModel EmbeddingLayer LearnedPositionEmbeddingLayer Embedding")
+    equal(classes("model.embedding_layer.position_embeddings", "gpt2"), "Gpt2Model GPT2LMHeadModel EmbeddingLayer Embedding")
+    equal(classes("model.transformer_decoder.layers.0.self_attn.proj_k_dense_layer", "starcoder",
+      { attention_module = "multiquery_attention" }):match "MultiQuery%S* Linear", "MultiQueryAttention Linear")
+    equal(classes("model.transformer_decoder.layers.0.ffn.gate", "mixtral", { num_experts = 8 }):match "%S* Linear",
+      "SparseMoEBlock Linear")
+    equal(classes("model.transformer_decoder.what.x", "gpt2"), "Gpt2Model GPT2LMHeadModel TransformerDecoder …")
+    equal(classes("model.lm_head", "unheard-of"), " …")
+  end)
+
+  it("refuses settings that it cannot use", function()
+    for text, params in pairs {
+      ["r, the rank, is missing"] = { alpha = 2 }, ["r=nan"] = { r = 0 / 0 }, ["r=1.5"] = { r = 1.5 },
+      ["alpha=nan"] = { r = 1, alpha = 0 / 0 }, ["alpha=inf"] = { r = 1, alpha = math.huge },
+      ["alpha=x"] = { r = 1, alpha = "x" }, ["rank is"] = { r = 1, rank = 2 },
+      ["fan_in_fan_out=1"] = { r = 1, fan_in_fan_out = 1 }, ["list of class names"] = { r = 1, target_modules = "Linear" },
+      ["do not have the rank 4"] = { r = 4 }, ["do not have the rank 0"] = { r = 0 },
+    } do
+      raises(text, function() lora.fold(checkpoint(), config(cbk.dict(params)), "gpt2") end)
+    end
+    raises("model.lora_params is missing", function() lora.groups(cbk.dict { model = cbk.dict { r = 1 } }) end)
+    raises("model.lora_params is missing", function() lora.groups(config(cbk.null)) end)
+    raises("'trainer' section", function() lora.groups(cbk.dict { trainer = cbk.dict() }) end)
+  end)
+
+  it("refuses checkpoints that lack a half", function()
+    local settings = config(cbk.dict { r = 1 })
+    for _, half in ipairs { ".lora_A", ".lora_B", ".weight" } do
+      local model = checkpoint()
+      model[linear .. half] = nil
+      raises(linear .. half, function() lora.fold(model, settings, "gpt2") end)
+    end
+    raises("has no LoRA weights", function() lora.fold(cbk.dict { x = matrix { { 1 } } }, settings, "gpt2") end)
+    local model = checkpoint()
+    model[linear .. ".lora_B"] = matrix { { 1 } }
+    raises("do not fit the weight [2, 3]", function() lora.fold(model, settings, "gpt2") end)
+  end)
+
+  it("rewrites the config", function()
+    local model, tied = checkpoint(), config(cbk.dict { r = 1 }, { share_embedding_weights = true, hidden_size = 2 })
+    raises("model.lm_head.weight", function() lora.config(tied, model) end)
+    model["model.lm_head.weight"] = matrix { { 1 } }
+    equal(lora.config(tied, model), { model = { share_embedding_weights = false, hidden_size = 2 } })
+    model[embedding .. ".lora_A"] = nil
+    equal(lora.config(tied, model).model.share_embedding_weights, true)
+  end)
+end)
+
+describe("muP configs", function()
+  local base = { base_layer_width = 256, base_lr = 6e-3, base_init_std = 0.08, m_embed = 10 }
+  local function standard(rate)
+    local optimizer = cbk.dict()
+    if rate ~= nil then optimizer.learning_rate = rate end
+    return cbk.dict { model = cbk.dict { hidden_size = 1024, num_hidden_layers = 2 }, optimizer = optimizer }
+  end
+  local function schedule(name, first, last)
+    return cbk.dict { scheduler = name, initial_learning_rate = first, end_learning_rate = last }
+  end
+
+  it("follow from the width", function()
+    local out = mup_config.generate(standard(cbk.list { schedule("Linear", 0, 1e-3), schedule("CosineDecay", 1e-3, 1e-4),
+      schedule("Linear", 1e-4, 0), cbk.dict { total_iters = 3 } }), base)
+    equal(out.model.initializer, { mean = 0, name = "truncated_normal", std = 0.04, a = -0.08, b = 0.08 })
+    equal({ out.model.embedding_initializer.std, out.model.output_layer_initializer.std }, { 0.08, 0.02 })
+    equal({ out.model.output_logits_scale, out.model.embeddings_scale, out.model.scale_qk_dot_by_d }, { 0.25, 10, true })
+    equal(out.optimizer.adjust_learning_rate, { decoder_kernel = 0.25 })
+    local rates = out.optimizer.learning_rate
+    equal({ rates[1].end_learning_rate, rates[2].initial_learning_rate, rates[3].initial_learning_rate }, { 6e-3, 6e-3, 6e-3 })
+    harness.near(rates[2].end_learning_rate, 6e-4, 1e-12)
+    equal({ rates[3].end_learning_rate, #rates[4] }, { 0, 1 })
+    for _, none in ipairs { cbk.null, 0, cbk.list() } do
+      equal(mup_config.generate(standard(none), base).optimizer.learning_rate, 6e-3)
+    end
+  end)
+
+  it("need a legacy config with schedules that are known", function()
+    for text, rate in pairs {
+      ["0.1 is not supported"] = 0.1, ["scheduler Constant"] = cbk.list { cbk.dict { scheduler = "Constant" } },
+      ["`end_learning_rate` needs"] = cbk.list { schedule("Linear", 1, cbk.null) },
+      ["must be numbers"] = cbk.list { schedule("Linear", nil, 1) },
+    } do
+      raises(text, function() mup_config.generate(standard(rate), base) end)
+    end
+    raises("model.hidden_size", function() mup_config.generate(cbk.dict { trainer = cbk.dict() }, base) end)
+    raises("model.num_hidden_layers", function() mup_config.generate(cbk.dict { model = cbk.dict { hidden_size = 1 } }, base) end)
+    raises("'optimizer'", function()
+      mup_config.generate(cbk.dict { model = cbk.dict { hidden_size = 1, num_hidden_layers = 1 } }, base)
+    end)
+  end)
+end)
