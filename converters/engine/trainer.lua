@@ -32,71 +32,187 @@ function trainer.set_model(config, model) place(config).model = model end
 
 -- --- legacy to trainer
 
----Nothing worth a place in the new file: null, or a dict or list of nothing. Numbers, bools and text always are.
-local function is_empty(tree, name)
+-- Where the fields of a legacy file go: "new <- section.field", or "section.field" where the name stays. Such a field is a scalar;
+-- with ".*" behind it a dict or a list, with "?" either. Null and empty containers count as absent, and what is absent makes no section.
+local layout = {
+  head = { "runconfig.model_dir", "runconfig.seed" },
+  backend = {
+    "backend_type <- runconfig.target_device", "runconfig.compile_dir", "runconfig.compile_only", "runconfig.validate_only",
+    {
+      name = "cluster_config",
+      "runconfig.num_csx", "max_wgt_servers <- runconfig.num_wgt_servers", "max_act_per_csx <- runconfig.num_act_servers",
+      "runconfig.mgmt_address", "runconfig.mgmt_namespace", "runconfig.credentials_path", "runconfig.mount_dirs.*",
+      "runconfig.python_paths.*", "runconfig.num_workers_per_csx", "runconfig.cbcore_image", "runconfig.job_labels.*",
+      "runconfig.job_priority", "runconfig.job_time_sec", "runconfig.disable_version_check",
+    },
+    "runconfig.enable_distributed", "runconfig.main_process_id", "runconfig.dist_backend", "runconfig.init_method",
+    "runconfig.sync_batchnorm",
+  },
+  precision = {
+    "enabled <- model.mixed_precision", "model.fp16_type", "runconfig.precision_opt_level", "optimizer.loss_scaling_factor",
+    "optimizer.initial_loss_scale", "optimizer.steps_per_increase", "optimizer.min_loss_scale", "optimizer.max_loss_scale",
+    "optimizer.max_gradient_norm", "optimizer.max_gradient_value", "log_loss_scale <- optimizer.log_summaries",
+  },
+  loop = {
+    "runconfig.num_steps", "runconfig.max_steps", "runconfig.num_epochs", "runconfig.steps_per_epoch", "runconfig.eval_frequency",
+    "runconfig.eval_steps", "optimizer.grad_accum_steps",
+  },
+  checkpoint = {
+    "steps <- runconfig.checkpoint_steps", "runconfig.disable_strict_checkpoint_loading", "runconfig.autoload_last_checkpoint",
+    "runconfig.save_initial_checkpoint",
+  },
+  logging = {
+    "runconfig.log_steps", "log_level <- runconfig.logging", "runconfig.wsc_log_level.*", "runconfig.enable_act_frequency",
+  },
+  -- Callbacks are made of fields, or of one value: a dict of options, or a switch.
+  callbacks = {
+    {
+      name = "GlobalFlags",
+      "csx.performance.transfer_processes <- runconfig.transfer_processes", "csx.debug.ini <- runconfig.ini.*",
+      "csx.debug.debug_args <- runconfig.debug_args.*",
+      "csx.debug.retrace_every_iteration <- runconfig.retrace_every_iteration",
+      "csx.debug.lazy_initialization <- runconfig.lazy_initialization",
+      "csx.debug.log_initialization <- runconfig.log_initialization", "csx.debug.drop_data <- runconfig.drop_data",
+      "csx.debug.fabric_type_blacklist <- runconfig.fabric_type_blacklist.*",
+      "csx.debug.compile_crd_memory_gi <- runconfig.compile_crd_memory_gi",
+      "csx.debug.execute_crd_memory_gi <- runconfig.execute_crd_memory_gi", "csx.debug.wrk_memory_gi <- runconfig.wrk_memory_gi",
+      "csx.debug.act_memory_gi <- runconfig.act_memory_gi", "csx.debug.cmd_memory_gi <- runconfig.cmd_memory_gi",
+      "csx.debug.wgt_memory_gi <- runconfig.wgt_memory_gi", "csx.debug.chf_memory_gi <- runconfig.chf_memory_gi",
+    },
+    { name = "ScopedTrainFlags", "csx.performance.micro_batch_size <- train_input.micro_batch_size?" },
+    { name = "ScopedValidateFlags", "csx.performance.micro_batch_size <- eval_input.micro_batch_size?" },
+    { name = "DebugArgsPath", "runconfig.debug_args_path" },
+    { name = "Lora", "model.lora_params.*" },
+    { name = "LogInputSummaries", value = "runconfig.log_input_summaries" },
+    { name = "CheckLoss", value = "runconfig.check_loss_values" },
+    { name = "ComputeNorm", value = "optimizer.log_summaries" },
+    { name = "LoadCheckpointStates", "runconfig.load_checkpoint_states" },
+    { name = "KeepNCheckpoints", "n <- runconfig.max_checkpoints" },
+    { name = "LogSparsity" }, -- its switch stands somewhere in the sparsity section
+    { name = "WeightCompression", "compressions <- model.compression.*" },
+    { name = "SelectiveGrad", "selective_grads <- model.selective_grad.*" },
+    { each = "runconfig.experimental.listeners.*", name_from = "listener_type" },
+    { name = "OpProfiler", value = "runconfig.op_profiler_config.*" },
+    { name = "DumpActivations", value = "runconfig.dump_activations" },
+    { name = "HFCacheDir", "cache_dir <- runconfig.hf_cache_dir" },
+  },
+  loggers = {
+    { name = "TensorBoardLogger", "runconfig.summary_dir", "runconfig.legacy_event_dirs" },
+    {
+      name = "WandbLogger",
+      "wandb.project", "wandb.group", "wandb.run_id", "wandb.run_name", "wandb.job_type", "wandb.tags", "wandb.resume", "wandb.entity",
+    },
+  },
+  fit = { "ckpt_path <- runconfig.checkpoint_path" },
+  validate_all = { "ckpt_paths <- runconfig.checkpoint_path" },
+}
+
+---The value without what is null or empty; nil if nothing is left.
+local function filled(tree, name)
   local what = cbk.kind(tree, name)
-  if what == "none" then return true end
-  if what ~= "list" and not what:find "dict" then return false end
+  if what == "none" then return nil end
+  if what == "bool" then return tree[name] end
+  local is_items = what == "list"
+  if not is_items and not what:find "dict" then return cbk.raw(tree, name) end
+  local out = is_items and cbk.list() or cbk.dict()
   for key in cbk.items(tree[name]) do
-    if not is_empty(tree[name], key) then return false end
+    local value = filled(tree[name], key)
+    if value ~= nil then out[is_items and #out + 1 or key] = value end
   end
-  return true
+  return #out > 0 and out or nil
 end
 
----Takes fields out of a section: what was moved is not left behind.
-local function mover(config)
-  local move = {}
-  for _, name in ipairs { "runconfig", "optimizer", "model", "train_input", "eval_input", "wandb" } do
-    move[name] = is_dict(config, name) and cbk.copy(config[name]) or cbk.dict()
+---Takes fields of the legacy file by their sources, and knows which were asked for.
+local function taker(config)
+  local asked = {}
+  ---@param source string   "section.field", "section.field.*" or "section.field?"
+  local function take(source)
+    local section, path, form = source:match "^([%w_]+)%.([%w_.]-)([.*?]*)$"
+    local tree, field = config, section
+    for part in path:gmatch "[^.]+" do
+      if not is_dict(tree, field) then return nil end
+      tree, field = tree[field], part
+    end
+    if tree[field] == nil then return nil end
+    local is_items = is_list(tree, field) or is_dict(tree, field)
+    local value = filled(tree, field)
+    if value ~= nil and form ~= "?" and is_items ~= (form == ".*") then return nil end
+    asked[section .. "." .. path:match "^[^.]+"] = true
+    return value
   end
-  ---`move("runconfig", { "a", { "new", "old" } })`: a dict of what is there; null and empty containers count as absent.
-  return setmetatable(move, {
-    __call = function(self, section, names)
-      local from, out = self[section], cbk.dict()
-      for _, entry in ipairs(names) do
-        local new, old = entry, entry
-        if type(entry) == "table" then new, old = entry[1], entry[2] end
-        if from[old] ~= nil then
-          if not is_empty(from, old) then out[new] = cbk.raw(from, old) end
-          from[old] = nil
-        end
-      end
-      return out
-    end,
-  })
+  return take, asked
 end
 
----A copy of a section without its empty fields, and without `name`.
-local function without_empty(section, name)
-  local out = cbk.copy(section)
-  for key in cbk.items(section) do
-    if key == name or is_empty(section, key) then out[key] = nil end
-  end
-  return out
-end
-
----Sets a section, unless it is empty.
-local function put(tree, name, section)
-  if section ~= nil and #section > 0 then tree[name] = section end
-end
-
-local function merge(...)
+---A dict of the fields that are there, in the order of the layout.
+local function fill(take, fields)
   local out = cbk.dict()
-  for _, part in ipairs { ... } do
-    for name in cbk.items(part) do out[name] = cbk.raw(part, name) end
+  for _, field in ipairs(fields) do
+    local name, value
+    if type(field) == "table" then
+      name, value = field.name, fill(take, field)
+      if #value == 0 then value = nil end
+    else
+      local renamed, source = field:match "^(%S+) <%- (%S+)$"
+      source = source or field
+      name, value = renamed or source:match "%.([%w_]+)", take(source)
+    end
+    if value ~= nil then out[name] = value end
   end
   return out
 end
 
-local function backend(move)
-  local cluster = move("runconfig", {
-    "num_csx", { "max_wgt_servers", "num_wgt_servers" }, { "max_act_per_csx", "num_act_servers" }, "mgmt_address", "mgmt_namespace",
-    "credentials_path", "mount_dirs", "python_paths", "num_workers_per_csx", "cbcore_image", "job_labels", "job_priority",
-    "job_time_sec", "disable_version_check",
-  })
-  local out = move("runconfig", { { "backend_type", "target_device" }, "compile_dir", "compile_only", "validate_only" })
-  put(out, "cluster_config", cluster)
-  return merge(out, move("runconfig", { "enable_distributed", "main_process_id", "dist_backend", "init_method", "sync_batchnorm" }))
+---A list of `{Name: options}`. A switch makes the callback (true) or names it as absent (false).
+local function fill_list(take, entries, switches)
+  local out = cbk.list()
+  local function add(name, options) out[#out + 1] = cbk.dict { [name] = options } end
+  for _, entry in ipairs(entries) do
+    if entry.each then
+      for _, options in cbk.items(take(entry.each) or cbk.list()) do
+        local name = cbk.kind(options):find "dict" and options[entry.name_from]
+        if not present(name or nil) then
+          cbk.fail("config", ("each entry of %s needs a '%s'"):format(entry.each:gsub("%.%*$", ""), entry.name_from))
+        end
+        options[entry.name_from] = nil
+        add(tostring(name), options)
+      end
+    elseif entry[1] then
+      local options = fill(take, entry)
+      if #options > 0 then add(entry.name, options) end
+    else
+      local value = switches[entry.name]
+      if entry.value then value = take(entry.value) end
+      if value == true then
+        add(entry.name, cbk.dict())
+      elseif value == false then
+        add(entry.name, cbk.null)
+      elseif value ~= nil then
+        add(entry.name, value)
+      end
+    end
+  end
+  return out
+end
+
+---The fields of a section (not of runconfig) that the layout puts elsewhere: they are not left behind.
+local function moved_fields(section)
+  local out = {}
+  local function look(node)
+    if type(node) == "string" then
+      local field = node:match("%f[%w_]" .. section .. "%.([%w_]+)")
+      if field then out[#out + 1] = field end
+    else
+      for _, inner in pairs(node) do look(inner) end
+    end
+  end
+  look(layout)
+  return out
+end
+
+local function without_moved(tree, section)
+  if tree ~= nil then
+    for _, field in ipairs(moved_fields(section)) do tree[field] = nil end
+  end
+  return tree
 end
 
 local schedule_classes = {
@@ -122,177 +238,137 @@ local function schedule(entry)
   return cbk.dict { [class] = options }
 end
 
+---Several schedules in one: one after the other, or all at once (`main_scheduler: chained`).
+local function schedule_list(entries)
+  local list, main = cbk.list(), nil
+  for _, entry in cbk.items(entries) do
+    local wanted = present(entry.main_scheduler) and tostring(entry.main_scheduler) or main
+    if main and wanted ~= main then
+      cbk.fail("config", ("optimizer.learning_rate: main_scheduler is '%s' and '%s'; one is possible"):format(main, wanted))
+    end
+    main = wanted
+    list[#list + 1] = schedule(entry)
+  end
+  local is_chained = main and (main:lower() == "chained" or main:lower() == "chainedlr")
+  if #list == 1 and not is_chained then return list[1] end
+  return cbk.dict { [is_chained and "ChainedScheduler" or "SequentialLR"] = cbk.dict { schedulers = list } }
+end
+
+---The list of the one scheduler; what it is made of leaves the optimizer, except a plain number.
 local function schedulers(optimizer)
   local rate = optimizer.learning_rate
-  if not present(rate) then return nil end
+  if rate == nil then return nil end
   local out
-  if type(rate) == "number" then
-    local constant = cbk.dict()
-    constant.learning_rate = cbk.raw(optimizer, "learning_rate")
-    out = cbk.dict { ConstantLR = constant }
-  elseif is_dict(optimizer, "learning_rate") then
+  if is_dict(optimizer, "learning_rate") then
     out = schedule(rate)
+  elseif is_list(optimizer, "learning_rate") then
+    out = schedule_list(rate)
   else
-    local list, chained = cbk.list(), false
-    for _, entry in cbk.items(rate) do
-      chained = chained or entry.main_scheduler == "chained"
-      list[#list + 1] = schedule(entry)
+    local number = cbk.raw(optimizer, "learning_rate") -- as it is written
+    if kind(optimizer, "learning_rate") ~= "float" then
+      number = tonumber(rate) or cbk.fail("config", ("optimizer.learning_rate is %s, not a number"):format(tostring(rate)))
+      number = cbk.float(number)
     end
-    out = #list == 1 and list[1]
-      or cbk.dict { [chained and "ChainedScheduler" or "SequentialLR"] = cbk.dict { schedulers = list } }
+    out = cbk.dict { ConstantLR = cbk.dict { learning_rate = number } }
   end
-  if type(rate) ~= "number" then optimizer.learning_rate = nil end
-  if present(optimizer.adjust_learning_rate) then
-    local options = cbk.copy(optimizer.adjust_learning_rate)
-    options.scheduler = out
-    out = cbk.dict { ScalePerParamLR = options }
-    optimizer.adjust_learning_rate = nil
-  end
+  if is_dict(optimizer, "learning_rate") or is_list(optimizer, "learning_rate") then optimizer.learning_rate = nil end
+  if optimizer.adjust_learning_rate ~= nil then out = cbk.dict { ScalePerParamLR = cbk.dict { scheduler = out } } end
   return cbk.list { out }
 end
 
----Callbacks of the form `{Name: {option: value}}`, each made only where there is something to say.
-local function callbacks(move)
-  local out = cbk.list()
-  local function add(name, options) out[#out + 1] = cbk.dict { [name] = options } end
-  local function add_filled(name, options) if #options > 0 then add(name, options) end end
-  ---A switch: true makes the callback, false names it as absent.
-  local function add_switch(name, value)
-    if value == true then
-      add(name, cbk.dict())
-    elseif value == false then
-      add(name, cbk.null)
-    elseif present(value) then
-      add(name, value)
-    end
-  end
-  local flags = { { "csx.performance.transfer_processes", "transfer_processes" } }
-  for _, name in ipairs {
-    "ini", "debug_args", "retrace_every_iteration", "lazy_initialization", "log_initialization", "drop_data", "fabric_type_blacklist",
-    "compile_crd_memory_gi", "execute_crd_memory_gi", "wrk_memory_gi", "act_memory_gi", "cmd_memory_gi", "wgt_memory_gi", "chf_memory_gi",
-  } do
-    flags[#flags + 1] = { "csx.debug." .. name, name }
-  end
-  add_filled("GlobalFlags", move("runconfig", flags))
-  local batch = { { "csx.performance.micro_batch_size", "micro_batch_size" } }
-  add_filled("ScopedTrainFlags", move("train_input", batch))
-  add_filled("ScopedValidateFlags", move("eval_input", batch))
-  add_filled("DebugArgsPath", move("runconfig", { "debug_args_path" }))
-  add_filled("Lora", move("model", { "lora_params" }))
-  add_switch("LogInputSummaries", move("runconfig", { "log_input_summaries" }).log_input_summaries)
-  add_switch("CheckLoss", move("runconfig", { "check_loss_values" }).check_loss_values)
-  add_switch("ComputeNorm", move.log_summaries)
-  if not is_list(move.runconfig, "load_checkpoint_states") then -- a list has no place in the trainer layout of 2.3
-    add_filled("LoadCheckpointStates", move("runconfig", { "load_checkpoint_states" }))
-  end
-  add_filled("KeepNCheckpoints", move("runconfig", { { "n", "max_checkpoints" } }))
-  add_switch("LogSparsity", move.add_summaries)
-  add_filled("WeightCompression", move("model", { { "compressions", "compression" } }))
-  add_filled("SelectiveGrad", move("model", { { "selective_grads", "selective_grad" } }))
-  local experimental = move.runconfig.experimental
-  if present(experimental) and present(experimental.listeners) then
-    for _, listener in cbk.items(experimental.listeners) do
-      add(tostring(listener.listener_type), without_empty(listener, "listener_type"))
-    end
-  end
-  add_filled("OpProfiler", move("runconfig", { "op_profiler_config" }).op_profiler_config or cbk.dict())
-  add_switch("DumpActivations", move("runconfig", { "dump_activations" }).dump_activations)
-  add_filled("HFCacheDir", move("runconfig", { { "cache_dir", "hf_cache_dir" } }))
-  return out
-end
-
-local function loggers(move)
-  local out = cbk.list()
-  local board = move("runconfig", { "summary_dir", "legacy_event_dirs" })
-  if #board > 0 then out[#out + 1] = cbk.dict { TensorBoardLogger = board } end
-  local wandb = without_empty(move.wandb)
-  if #wandb > 0 then out[#out + 1] = cbk.dict { WandbLogger = wandb } end
-  return out
-end
-
----The sparsity section (a level, a group or a list of groups), and whether summaries were asked for.
+---The sparsity section (a level, a group or a list of groups) without `add_summaries`, and what these said.
 local function sparsity(config)
-  local section = config.sparsity
-  if not present(section) then return nil, nil end
-  if type(section) == "number" then
-    local out = cbk.dict()
-    out.sparsity = cbk.raw(config, "sparsity")
-    return out, nil
+  if not present(config.sparsity) then return nil, nil end
+  if not is_dict(config, "sparsity") and not is_list(config, "sparsity") then
+    return cbk.dict { sparsity = cbk.raw(config, "sparsity") }, nil
   end
-  section = cbk.deep_copy(section)
+  local section = cbk.deep_copy(config.sparsity)
   local summaries
-  local groups = is_dict(config, "sparsity") and { section } or section
-  for _, group in cbk.items(groups) do
-    if group.add_summaries ~= nil then
-      summaries = summaries or group.add_summaries
-      group.add_summaries = nil
+  if is_dict(config, "sparsity") then summaries = section.add_summaries end
+  local function look(tree)
+    if not cbk.kind(tree):find "dict" and cbk.kind(tree) ~= "list" then return end
+    if cbk.kind(tree) ~= "list" and tree.add_summaries ~= nil then
+      local said = tree.add_summaries
+      if present(said) and said ~= false and said ~= 0 and said ~= "" then summaries = true end
+      tree.add_summaries = nil
+    end
+    for key in cbk.items(tree) do
+      if is_dict(tree, key) or is_list(tree, key) then look(tree[key]) end
     end
   end
+  look(section)
+  if summaries == cbk.null then summaries = nil end
   return section, summaries
+end
+
+---What the layout has no place for, by its name in the legacy file.
+local function warn_of_the_rest(config, asked)
+  local unknown = {}
+  for _, section in ipairs { "runconfig", "wandb" } do
+    if is_dict(config, section) then
+      for name in cbk.items(config[section]) do
+        local field = section .. "." .. tostring(name)
+        if not asked[field] and field ~= "runconfig.mode" and filled(config[section], name) ~= nil then unknown[#unknown + 1] = field end
+      end
+    end
+  end
+  if #unknown > 0 then cbk.warn("fields without a place in the trainer layout are dropped: " .. table.concat(unknown, ", ")) end
+end
+
+---`fit`, `validate` and `validate_all`: the first two need their data.
+local function runs(take, config)
+  local function input(section)
+    if not is_dict(config, section) or #config[section] == 0 then return nil end
+    return without_moved(cbk.copy(config[section]), section)
+  end
+  local train, eval = input "train_input", input "eval_input"
+  local out, path = cbk.dict(), fill(take, layout.fit).ckpt_path
+  local function add(name, entries)
+    local section = cbk.dict()
+    for _, entry in ipairs(entries) do
+      if entry[2] ~= nil then section[entry[1]] = cbk.deep_copy(entry[2]) end
+    end
+    if #section > 0 then out[name] = section end
+  end
+  if train then add("fit", { { "train_dataloader", train }, { "val_dataloader", eval }, { "ckpt_path", path } }) end
+  if eval then add("validate", { { "val_dataloader", eval }, { "ckpt_path", path } }) end
+  add("validate_all", { { "val_dataloaders", eval }, { "ckpt_paths", path } })
+  return out
 end
 
 ---The file of a 2.3 trainer from a legacy file.
 ---@param config Dict
 ---@return Dict
 function trainer.from_legacy(config)
-  local move = mover(config)
-  local checkpoint_path = move("runconfig", { "checkpoint_path" })
-  local optimizer = move.optimizer
-  move.log_summaries = optimizer.log_summaries
-  local sparsity_section
-  sparsity_section, move.add_summaries = sparsity(config)
-  local init = move("runconfig", { "model_dir", "seed" })
-  put(init, "backend", backend(move))
-  local lists = { callbacks = callbacks(move), loggers = loggers(move) }
-  local precision = merge(
-    move("model", { { "enabled", "mixed_precision" }, "fp16_type" }), move("runconfig", { "precision_opt_level" }),
-    move("optimizer", {
-      "loss_scaling_factor", "initial_loss_scale", "steps_per_increase", "min_loss_scale", "max_loss_scale", "max_gradient_norm",
-      "max_gradient_value", { "log_loss_scale", "log_summaries" },
-    }))
-  local accumulation = move("optimizer", { "grad_accum_steps" })
-  init.model = move.model
-  if config.optimizer ~= nil then
-    local schedule_list = schedulers(optimizer)
+  local take, asked = taker(config)
+  local init = fill(take, layout.head)
+  local function put(name, section)
+    if section ~= nil and #section > 0 then init[name] = section end
+  end
+  put("backend", fill(take, layout.backend))
+  init.model = without_moved(cbk.copy(trainer.model(config)), "model")
+  local optimizer = config.optimizer ~= nil and filled(config, "optimizer") or nil
+  if optimizer then
     local class = optimizer.optimizer_type
     if not present(class) then cbk.fail("config", "the optimizer section has no 'optimizer_type'") end
+    without_moved(optimizer, "optimizer")
+    local list = schedulers(optimizer)
     optimizer.optimizer_type = nil
     init.optimizer = cbk.dict { [class] = optimizer }
-    put(init, "schedulers", schedule_list)
+    put("schedulers", list)
   end
-  put(init, "precision", precision)
-  put(init, "sparsity", sparsity_section)
-  put(init, "loop", merge(
-    move("runconfig", { "num_steps", "max_steps", "num_epochs", "steps_per_epoch", "eval_frequency", "eval_steps" }), accumulation))
-  put(init, "checkpoint", move("runconfig", {
-    { "steps", "checkpoint_steps" }, "disable_strict_checkpoint_loading", "autoload_last_checkpoint", "save_initial_checkpoint",
-  }))
-  put(init, "logging", move("runconfig", { "log_steps", { "log_level", "logging" }, "wsc_log_level", "enable_act_frequency" }))
-  put(init, "callbacks", lists.callbacks)
-  put(init, "loggers", lists.loggers)
-  local unknown = {}
-  for name in cbk.items(move.runconfig) do
-    if name ~= "mode" and name ~= "experimental" then unknown[#unknown + 1] = tostring(name) end
-  end
-  if #unknown > 0 then cbk.warn("runconfig fields without a place in the trainer layout are dropped: " .. table.concat(unknown, ", ")) end
+  local sparsity_section, summaries = sparsity(config)
+  put("precision", fill(take, layout.precision))
+  put("sparsity", sparsity_section)
+  put("loop", fill(take, layout.loop))
+  put("checkpoint", fill(take, layout.checkpoint))
+  put("logging", fill(take, layout.logging))
+  put("callbacks", fill_list(take, layout.callbacks, { LogSparsity = summaries }))
+  put("loggers", fill_list(take, layout.loggers, {}))
 
   local out = cbk.dict { init = init }
-  local path = checkpoint_path.checkpoint_path
-  local function filled(section) return present(section) and #section > 0 end
-  local has = { train = filled(config.train_input), eval = filled(config.eval_input) }
-  local function run(name, entries)
-    local section = cbk.dict()
-    for _, entry in ipairs(entries) do
-      if entry[2] ~= nil then section[entry[1]] = cbk.deep_copy(entry[2]) end
-    end
-    out[name] = section
-  end
-  local train, eval = has.train and move.train_input or nil, has.eval and move.eval_input or nil
-  if has.train then run("fit", { { "train_dataloader", train }, { "val_dataloader", eval }, { "ckpt_path", path } }) end
-  if has.eval then
-    run("validate", { { "val_dataloader", eval }, { "ckpt_path", path } })
-    run("validate_all", { { "val_dataloaders", eval }, { "ckpt_paths", path } })
-  end
+  for name, section in cbk.items(runs(take, config)) do out[name] = section end
+  warn_of_the_rest(config, asked)
   return cbk.dict { trainer = out }
 end
 
