@@ -87,19 +87,31 @@ end
 ---@field drop_unmatched? boolean
 ---@field seed? integer
 ---@field trace? function
----@field configs table[]   of each step, once the config is converted
+---@field configs table[]   what each step made of the model section, once the config is converted
+---@field files Dict[]      the config file before each step, and after the last
+
+---Converts the config by one step of the job's path.
+---@param job Job
+---@param i integer     the step
+---@param config Dict   the whole file
+---@return Dict         the whole new file
+function convert.config_step(job, i, config)
+  local step = job.path[i]
+  local one = is_hf(step.src) and config_from_hf or is_hf(step.tgt) and config_to_hf or config_between_releases
+  job.files[i] = config
+  job.files[i + 1], job.configs[i] = one(job, step, config)
+  return job.files[i + 1]
+end
 
 ---@param job Job
 ---@param config Dict   the whole file
 ---@return Dict         the whole new file
 function convert.config(job, config)
-  job.configs, job.files = {}, { config }
+  job.configs, job.files = {}, {}
   local copies = {}
   for i, step in ipairs(job.path) do
-    local one = is_hf(step.src) and config_from_hf or is_hf(step.tgt) and config_to_hf or config_between_releases
     if step.converter.generic then copies[#copies + 1] = step.src .. " -> " .. step.tgt end
-    config, job.configs[i] = one(job, step, config)
-    job.files[i + 1] = config
+    config = convert.config_step(job, i, config)
   end
   if #copies > 0 then cbk.warn("no tensor changes, only metadata and config do: " .. table.concat(copies, ", ")) end
   return config
@@ -235,19 +247,23 @@ local function between_releases(job, i, root)
   return out
 end
 
+---Converts the checkpoint by one step of the job's path, whose config is converted already.
+---@param job Job
+---@param i integer    the step
+---@param root Dict    the tree of the checkpoint
+---@return Dict
+function convert.checkpoint_step(job, i, root)
+  local step = job.path[i]
+  if is_hf(step.src) then return cbk.dict { model = convert_model(job, i, root) } end
+  if is_hf(step.tgt) then return convert_model(job, i, convert.model_of(root)) end
+  return between_releases(job, i, root)
+end
+
 ---@param job Job      its config is converted already
 ---@param root Dict    the tree of the checkpoint
 ---@return Dict        the tree to write
 function convert.checkpoint(job, root)
-  for i, step in ipairs(job.path) do
-    if is_hf(step.src) then
-      root = cbk.dict { model = convert_model(job, i, root) }
-    elseif is_hf(step.tgt) then
-      root = convert_model(job, i, convert.model_of(root))
-    else
-      root = between_releases(job, i, root)
-    end
-  end
+  for i in ipairs(job.path) do root = convert.checkpoint_step(job, i, root) end
   return root
 end
 

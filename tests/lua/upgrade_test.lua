@@ -1,6 +1,9 @@
 -- Upgrading old checkpoints: the rules of the spec fix, LoRA folding, muP configs, and `cbk upgrade` from end to end.
 
+local cbk = require "cbk"
+local config_changes = require "cbk.config_changes"
 local python_int = require "cbk.python_int"
+local release = require "cbk.release"
 local spec = require "cbk.checkpoint_spec"
 local harness = require "harness"
 
@@ -55,5 +58,66 @@ describe("the spec fix", function()
     equal(spec.last_epochs({ "lr_scheduler.4.last_epoch" }, 5, {}), { { name = "lr_scheduler.4.last_epoch", value = 5 } })
     raises("no milestone for schedule 3", function() spec.last_epochs({ "lr_scheduler.3.last_epoch" }, 5, { 1, 2 }) end)
     raises("'x' at its end is not a whole number", function() spec.milestone_names { "lr_scheduler.milestones.x" } end)
+  end)
+end)
+
+describe("telling a release", function()
+  local old = cbk.dict { model = cbk.dict() }
+  local new = cbk.dict { trainer = cbk.dict { init = cbk.dict { model = cbk.dict { name = "gpt2" } } } }
+
+  ---The releases that a checkpoint may be of.
+  local function candidates(version, root, config, cstorch, has_scalar_dicts)
+    local metadata = cbk.dict()
+    metadata.__cstorch_version__ = cstorch
+    local format = version and "cerebras-h5" or "torch-zip"
+    local checkpoint = { format = format, version = version, metadata = metadata, root = root or cbk.dict() }
+    return table.concat(release.candidates(release.evidence(checkpoint, config or cbk.dict(), has_scalar_dicts or false)), " ")
+  end
+
+  it("goes by what the file says of itself", function()
+    equal(candidates "0.1", "1.6 1.7")
+    equal(candidates("0.2", nil, old), "1.8")
+    equal(candidates "0.3", "1.9")
+    equal(candidates "0.4", "2.0")
+    equal(candidates("0.4", nil, old, "2.1.1"), "2.1")
+    equal(candidates("0.5", nil, new), "2.5 2.6 2.7 2.8 2.9")
+    equal(candidates("0.5", nil, new, "2.10.0"), "2.9")
+    local said = cbk.dict { __metadata__ = cbk.list { cbk.dict { version = "2.0.0" }, cbk.dict { version = "2.2.0" } } }
+    equal(candidates("0.4", said, old, "2.4.0"), "2.2")
+    equal(candidates(nil, said, old), "2.2")
+  end)
+
+  it("narrows by what it looks like", function()
+    equal(candidates(nil, nil, old), "1.6 1.7 1.8 1.9 2.0 2.1 2.2")
+    equal(candidates(nil, nil, old, nil, true), "1.6 1.7 1.8 1.9")
+    equal(candidates(nil, nil, cbk.dict { trainer = cbk.dict { init = cbk.dict { model = cbk.dict { hidden_size = 1 } } } }), "2.3")
+    local model = cbk.dict()
+    model["model.embedding_layer.position_embeddings.weight"] = 1
+    equal(candidates(nil, cbk.dict { model = model }, cbk.dict { model = cbk.dict { norm_type = "layernorm" } }), "2.0")
+    model["model.embedding_layer.position_embeddings.embed.weight"] = 1
+    model["model.embedding_layer.position_embeddings.weight"] = nil
+    equal(candidates(nil, cbk.dict { model = model }, cbk.dict { runconfig = cbk.dict { autogen_policy = 1 } }), "2.1")
+  end)
+
+  it("lets hints give way, and sees a contradiction", function()
+    equal(candidates("0.4", nil, old, "2.4.0"), "2.4") -- a config of the layout before 2.3 is usable there
+    equal(candidates("0.2", nil, new), "")
+    equal(release.range { from = "1.6", to = "1.9" }, "up to 1.9")
+    equal(release.range { from = "2.3", to = "2.9" }, "2.3 and later")
+  end)
+end)
+
+describe("changes of a config", function()
+  it("tell moves, names, values, and what is new or gone", function()
+    local function config(text) return cbk.config.parse(text, "yaml") end
+    equal(config_changes.lines(config "a: {x: 1, y: {z: 2}}\nb: {old: 5}\nc: 1\nd: gone\ne: {some_steps: 7}",
+      config "t: {a: {x: 1, y: {z: 2}}, e: {steps: 7}}\nb: {new: 5}\nc: 2\nf: [true]"), {
+      "a -> t.a: x, y.z", "e.some_steps -> t.e.steps", "b.old -> b.new", "c: 1 -> 2", "new: f.0 = true", 'gone: d = "gone"',
+    })
+    equal(config_changes.lines(config "a: 1.0", config "a: 1.0"), {})
+    local many = cbk.dict()
+    for i = 1, 9 do many["k" .. i] = i end
+    equal(config_changes.lines(cbk.dict { a = many }, cbk.dict { b = cbk.dict { a = many } }),
+      { "a -> b.a: k1, k2, k3, k4, k5, k6, … (9 fields)" })
   end)
 end)

@@ -1,0 +1,198 @@
+-- An old checkpoint and its config carried over several releases in one go: the tree that is to be written, and what was done.
+
+local cbk = require "cbk"
+local converters = require "cbk.converters"
+local config_changes = require "cbk.config_changes"
+local release = require "cbk.release"
+local spec_tree = require "cbk.spec_tree"
+local releases = require "converters.engine.releases"
+
+local upgrade = {}
+local convert, catalogue = converters.convert, converters.catalogue
+
+---@class OldFile   A checkpoint that was opened.
+---@field checkpoint Checkpoint
+---@field stored string[]|nil        names of its datasets, for H5 of releases before 2.0
+---@field has_scalar_dicts boolean
+
+local scalar_dict = ("TensorScalarDict"):gsub(".", function(c) return ("%02x"):format(c:byte()) end)
+
+---@param path string
+---@return OldFile
+function upgrade.open(path)
+  local checkpoint = cbk.open(path)
+  if not (cbk.kind(checkpoint.root) or ""):find "dict" then
+    cbk.fail("checkpoint", ("'%s' holds no dict of parts (model, optimizer, …)"):format(path))
+  end
+  local old = { checkpoint = checkpoint, has_scalar_dicts = false }
+  if checkpoint.format ~= "cerebras-h5" or (tonumber(checkpoint.version) or 1) > 0.35 then return old end
+  local inspected = cbk.h5.inspect(checkpoint.path)
+  old.stored = {}
+  for i, dataset in cbk.items(inspected.datasets) do old.stored[i] = dataset.name end
+  local text = inspected.attributes.__spec__
+  old.has_scalar_dicts = type(text) == "string" and text:lower():find(scalar_dict, 1, true) ~= nil
+  return old
+end
+
+-- --- from which release
+
+---Runs `body` with the warnings of the engine caught.
+local function quietly(body)
+  local warn, warnings = cbk.warn, {}
+  cbk.warn = function(text) warnings[#warnings + 1] = text end
+  local ok, result = pcall(body)
+  cbk.warn = warn
+  if not ok then error(result, 0) end
+  return result, warnings
+end
+
+---True where it makes no difference which of these releases the files are of.
+local function are_alike(model_name, list, target, config)
+  local last
+  for i, from in ipairs(list) do
+    local job = converters.job(model_name, "cs-" .. from, target)
+    local step = list[i + 1] and catalogue.path(job.model, "cs-" .. from, "cs-" .. list[i + 1])
+    if list[i + 1] and not (step and step[1].converter.generic) then return false end
+    local ok, text = pcall(quietly, function() return cbk.json(convert.config(job, config)) end)
+    if not ok or last and last ~= text then return false end
+    last = text
+  end
+  return true
+end
+
+local function listed(list) return table.concat(list, #list == 2 and " or " or ", ") end
+
+---The release that the files are of, with what tells it.
+---@param old OldFile
+---@param config Dict
+---@param model_name string
+---@param target string   "cs-2.5"
+---@return string release
+---@return Evidence[]
+function upgrade.detect(old, config, model_name, target)
+  local evidence = release.evidence(old.checkpoint, config, old.has_scalar_dicts)
+  local model = catalogue.find(model_name)
+  local possible = release.candidates(evidence)
+  local function refuse(message)
+    local lines = { message }
+    for _, one in ipairs(evidence) do lines[#lines + 1] = ("  %s: %s"):format(one.what, release.range(one)) end
+    lines[#lines + 1] = "Say it with --from cs-X.Y."
+    cbk.fail("format", table.concat(lines, "\n"))
+  end
+  if #possible == 0 then refuse "the checkpoint and the config are not of one release:" end
+  local known = {}
+  for _, one in ipairs(possible) do
+    if "cs-" .. one == target or not model or catalogue.path(model, "cs-" .. one, target) then known[#known + 1] = one end
+  end
+  if #known == 0 then
+    refuse(("the files are of release %s, and %s cannot be converted from there to %s:"):format(listed(possible), model_name, target))
+  elseif #known > 1 and not are_alike(model_name, known, target, config) then
+    refuse(("the files may be of release %s:"):format(listed(known)))
+  end
+  return known[1], evidence
+end
+
+-- --- what is done
+
+local function fix_lines(fix)
+  local out = {}
+  if fix.has_scalar_dicts then out[1] = "TensorScalarDict becomes dict" end
+  for _, tie in ipairs(fix.restored) do out[#out + 1] = ("restored: %s, tied to %s"):format(tie.key, tie.source) end
+  if not fix.epochs then out[#out + 1] = "last_epoch: cannot be fixed without a global_step" end
+  for _, epoch in ipairs(fix.epochs or {}) do
+    out[#out + 1] = ("%s: %s -> %s"):format(epoch.name, tostring(epoch.before), tostring(epoch.value))
+  end
+  return out
+end
+
+---Lines on the keys that get another name or another value; layer numbers are one line.
+local function key_lines(traced)
+  local count, order = {}, {}
+  local function template(key) return key and (key:gsub("%f[^.%z]%d+%f[.%z]", "N")) end
+  for _, one in ipairs(traced) do
+    local source, target = template(one.source), template(one.target)
+    local line = not target and ("gone: %s"):format(source) or source ~= target and ("%s -> %s"):format(source, target) or source
+    if one.action then line = ("%s (%s)"):format(line, one.action) end
+    if not count[line] then order[#order + 1] = line end
+    count[line] = (count[line] or 0) + 1
+  end
+  local out = {}
+  for i, line in ipairs(order) do out[i] = line .. (count[line] > 1 and ("  %d ×"):format(count[line]) or "") end
+  return out
+end
+
+local function loader_line(state)
+  if state.all_worker_states ~= nil then
+    local samples = {}
+    for i, worker in cbk.items(state.all_worker_states) do samples[i] = tostring(worker.samples_streamed) end
+    return ("dataloader: %d workers, samples streamed %s"):format(#samples, table.concat(samples, ", "))
+  end
+  return ("dataloader: %s samples streamed"):format(tostring(state.samples_streamed))
+end
+
+---@class UpgradePart
+---@field title string
+---@field lines string[]
+---@field warnings? string[]
+
+---@param job Job
+---@param i integer
+---@param config Dict
+---@param root Dict
+---@return Dict config, Dict root, UpgradePart
+local function step(job, i, config, root)
+  local one, traced = job.path[i], {}
+  job.trace = function(source, target, ending)
+    local action = ending.rule.action
+    if source ~= target or action then traced[#traced + 1] = { source = source, target = target, action = action and action.name } end
+  end
+  local results, warnings = quietly(function()
+    local new_config = convert.config_step(job, i, config)
+    return { new_config, convert.checkpoint_step(job, i, root) }
+  end)
+  local lines = key_lines(traced)
+  if #lines == 0 then lines[1] = "no tensor changes" end
+  if root.dataloader == nil and results[2].dataloader ~= nil then lines[#lines + 1] = loader_line(results[2].dataloader) end
+  for _, line in ipairs(config_changes.lines(config, results[1])) do lines[#lines + 1] = "config: " .. line end
+  return results[1], results[2], { title = ("%s -> %s"):format(one.src, one.tgt), lines = lines, warnings = warnings }
+end
+
+---@class Upgrade
+---@field root Dict            the tree to write
+---@field config Dict
+---@field parts UpgradePart[]  what is done, in order
+
+---Does all steps on lazy tensors; nothing is read or written.
+---@param old OldFile
+---@param config Dict
+---@param job Job
+---@return Upgrade
+function upgrade.run(old, config, job)
+  local root, parts = old.checkpoint.root, {}
+  if old.stored and not releases.since(catalogue.release(job.src), "2.0") then
+    local fix = spec_tree.fix(old.checkpoint, old.stored, old.has_scalar_dicts)
+    root = fix.root
+    parts[1] = { title = "spec", lines = fix_lines(fix) }
+    if #parts[1].lines == 0 then parts[1].lines[1] = "nothing to fix" end
+  end
+  job.configs, job.files = {}, {}
+  for i in ipairs(job.path) do config, root, parts[#parts + 1] = step(job, i, config, root) end
+  return { root = root, config = config, parts = parts }
+end
+
+---@param done Upgrade
+---@return string
+function upgrade.text(done)
+  local out = {}
+  for _, part in ipairs(done.parts) do
+    local title = part.title
+    for _, line in ipairs(part.lines) do
+      out[#out + 1] = ("  %-18s %s"):format(title, line)
+      title = ""
+    end
+    for _, warning in ipairs(part.warnings or {}) do out[#out + 1] = ("  %-18s warning: %s"):format("", warning) end
+  end
+  return table.concat(out, "\n")
+end
+
+return upgrade

@@ -1,0 +1,104 @@
+-- cbk upgrade: a checkpoint and its config from an old release of the Cerebras Model Zoo to a newer one, all steps in one pass.
+
+local cbk = require "cbk"
+local cli = require "cbk.cli"
+local converters = require "cbk.converters"
+local release = require "cbk.release"
+local upgrade = require "cbk.upgrade"
+
+local parser = cli.parser("upgrade", [[
+Carries a checkpoint and its config to a newer release: finds out which release they are of, fixes
+what releases before 2.0 left wrong in the file, takes over the state of the data loaders, and goes
+release by release. The plan is shown and asked for once; then everything is written in one streaming
+pass, without files in between.]], [[
+The release follows from __metadata__ or __cstorch_version__ in the file, else from its H5 version
+(0.1: 1.6 and 1.7, 0.2: 1.8, 0.3: 1.9, 0.4: 2.0, 0.5: 2.5 and later), narrowed by what stands in the
+tree and in the config. The states of 1.8 and 1.9 data loaders are read from the folder that the
+config names in cerebras.save_iter_state_path.
+
+example:
+  cbk upgrade --model gpt2 --config params.yaml checkpoint_1000.mdl --to cs-2.5]])
+parser:argument("checkpoint_file", "the checkpoint"):argname "CHECKPOINT"
+parser:option("--model", "the model, as `cbk list` names it"):count(1)
+parser:option("--config", "its YAML config"):argname("FILE"):count(1)
+parser:option("--to", "the format wanted: cs-X.Y or cs-current"):argname("FORMAT"):count(1)
+parser:option("--from", "the format it has (default: found out)"):argname "FORMAT"
+parser:option("-o --output-dir", "where to write (default: beside the inputs)"):argname "DIR"
+parser:option("--h5-version", "version of the output (default: what the release reads)"):argname "VERSION"
+parser:flag("--drop-unmatched-keys", "leave out keys that no rule matches, instead of failing")
+parser:flag("-y --yes", "do not ask")
+cli.output_options(parser)
+local args = parser:parse()
+if args.quiet then cbk.warn = function() end end
+
+local function resolved(option, format)
+  local found = format and converters.catalogue.resolve(format)
+  if format and not converters.catalogue.release(found) then
+    cli.usage_error("upgrade", ("--%s %s: cs-X.Y is expected"):format(option, format))
+  end
+  return found
+end
+
+-- --- from where to where
+
+converters.load()
+local from, to = resolved("from", args.from), resolved("to", args.to)
+local config = cbk.config.load(args.config)
+local old = upgrade.open(args.checkpoint_file)
+local evidence = {}
+if not from then
+  local found
+  found, evidence = upgrade.detect(old, config, args.model, to)
+  from = "cs-" .. found
+end
+local since = converters.catalogue.since
+if since(converters.catalogue.release(from), converters.catalogue.release(to)) then
+  cbk.fail("usage", ("'%s' is of release %s already: there is nothing to upgrade to %s"):format(args.checkpoint_file,
+    converters.catalogue.release(from), to))
+end
+local job = converters.job(args.model, from, to)
+job.drop_unmatched = args.drop_unmatched_keys
+
+local function target_of(path, suffix)
+  local name = ("%s_to_%s%s"):format(converters.stem(path, job), job.tgt, suffix)
+  return cbk.fs.join(args.output_dir or cbk.fs.dirname(path), name)
+end
+local target, config_target = target_of(args.checkpoint_file, ".mdl"), target_of(args.config, ".yaml")
+if not args.dry_run then
+  converters.refuse_existing(target, args.overwrite)
+  converters.refuse_existing(config_target, args.overwrite)
+end
+
+-- --- the plan, and the question
+
+local done = upgrade.run(old, config, job)
+local tgt_release = converters.catalogue.release(job.tgt)
+local h5_version = args.h5_version or converters.h5_version(tgt_release)
+
+print(("%s is of release %s"):format(args.checkpoint_file, converters.catalogue.release(job.src)))
+for _, one in ipairs(evidence) do print(("  %s: %s"):format(one.what, release.range(one))) end
+print(("Upgrade of %s from %s to %s, in one pass:"):format(args.model, job.src, job.tgt))
+print(upgrade.text(done))
+print(("Writes %s (H5 %s) and %s"):format(target, h5_version, config_target))
+
+if not (args.yes or args.dry_run) then
+  if not cbk.terminal.is_tty "stdin" then
+    cbk.fail("usage", "nothing was written: there is no terminal to ask on; --yes does it without asking")
+  end
+  io.stdout:write "Go ahead? [y/N]: "
+  io.stdout:flush()
+  if not (io.read "*l" or ""):find "^%s*[yY]" then
+    print "Aborted: nothing was written."
+    os.exit(1)
+  end
+end
+
+-- --- the output
+
+local written = converters.write(target, {
+  root = done.root, format = "h5", h5_version = h5_version, framework_version = tgt_release .. ".0",
+}, { path = config_target, tree = done.config, format = "yaml", style = { indent = 4, sort = true } }, args)
+if written then
+  print("Checkpoint saved to " .. target)
+  print("Config saved to " .. config_target)
+end

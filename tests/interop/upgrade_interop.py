@@ -1,0 +1,350 @@
+#!/usr/bin/python3
+"""`cbk upgrade` from a checkpoint of release 1.8, written here as that release wrote it (a pickled tree with TensorScalarDict nodes,
+tied weights stored once, data loader states beside it), to 2.5: h5py finds every value where it belongs.
+
+Usage: upgrade_interop.py --cbk PATH
+"""
+import argparse
+import io
+import json
+import os
+import pickle
+import pty
+import subprocess
+import sys
+import tempfile
+import types
+
+import h5py
+import numpy as np
+import yaml
+from torch.utils import _pytree
+
+
+# ------------------------------------------------------------------ writing as old releases did
+class TensorScalarDict(dict):
+    pass
+
+
+TensorScalarDict.__module__ = "cerebras_pytorch.utils.tensor_scalar_dict"
+
+
+def load_type(name):
+    raise NotImplementedError
+
+
+load_type.__module__, load_type.__qualname__, load_type.__name__ = "dill._dill", "_load_type", "_load_type"
+for class_or_function in (TensorScalarDict, load_type):
+    parts = class_or_function.__module__.split(".")
+    for i in range(1, len(parts) + 1):
+        sys.modules.setdefault(".".join(parts[:i]), types.ModuleType(".".join(parts[:i])))
+    setattr(sys.modules[class_or_function.__module__], class_or_function.__name__, class_or_function)
+
+
+class DillLike(pickle.Pickler):
+    def reducer_override(self, value):
+        if value in (dict, list, tuple) if isinstance(value, type) else False:
+            return load_type, (value.__name__,)
+        return NotImplemented
+
+
+class Bf16:
+    """The bits of a bfloat16 tensor."""
+
+    def __init__(self, bits):
+        self.bits = np.asarray(bits, np.int16)
+
+
+def flatten(tree, prefix=""):
+    """(dotted key, leaf) pairs and the spec."""
+    if isinstance(tree, dict):
+        items, kind, context = list(tree.items()), type(tree), list(tree)
+    elif isinstance(tree, (list, tuple)):
+        items, kind, context = list(enumerate(tree)), type(tree), None
+    else:
+        return [(prefix, tree)], _pytree.LeafSpec()
+    leaves, specs = [], []
+    for key, value in items:
+        inner, spec = flatten(value, f"{prefix}.{key}" if prefix else str(key))
+        leaves += inner
+        specs.append(spec)
+    return leaves, _pytree.TreeSpec(kind, context, specs)
+
+
+def save_old(path, tree, version, omit=()):
+    leaves, spec = flatten(tree)
+    stream = io.BytesIO()
+    DillLike(stream, 4).dump(spec)
+    with h5py.File(path, "w") as f:
+        f.attrs["__spec__"] = stream.getvalue().hex()
+        if version > 0.1:
+            f.attrs["__version__"] = version
+        for key, leaf in leaves:
+            if key in omit:
+                continue
+            if leaf is None:
+                f[key] = h5py.Empty("f4")
+                f[key].attrs["is_none"] = True
+            elif isinstance(leaf, str):
+                f[key] = h5py.Empty("f4")
+                f[key].attrs["is_string"], f[key].attrs["string_val"] = True, leaf
+            elif isinstance(leaf, Bf16):
+                f[key] = leaf.bits
+                f[key].attrs["is_bfloat16"] = True
+            else:
+                f[key] = leaf
+                if not isinstance(leaf, np.ndarray):
+                    f[key].attrs["is_scalar"] = True
+
+
+# ------------------------------------------------------------------ reading format 0.5
+def read_new(path):
+    """Key → leaf; a link is the very object that it names. Also the kind of tree: the keys with their order."""
+    with h5py.File(path, "r") as f:
+        assert f.attrs["__version__"] == 0.5 and f.attrs["__SUCCESS__"]
+        found, links = {}, {}
+        for name, text in f.attrs.items():
+            if not name.endswith(".__metadata__"):
+                continue
+            key, leaf = name[: -len(".__metadata__")], json.loads(text)
+            meta = leaf[f"{key}.__metadata__"]
+            kind = meta["__TYPE__"]
+            if kind == "TorchTensorSerializer":
+                found[key] = Bf16(f[key][()]) if meta["dtypes"] == ["torch.bfloat16"] else np.asarray(f[key][()])
+            elif kind == "LinkedObject":
+                links[key] = meta["key"]
+            else:
+                found[key] = {"ScalarSerializer": "scalar_value", "StringSerializer": "string_value", "NoneSerializer": None}[kind]
+                found[key] = meta[found[key]] if found[key] else None
+        for key, source in links.items():
+            found[key] = found[source]
+        return found, links, str(f.attrs["__cstorch_version__"]), json.loads(f.attrs["__spec__"])
+
+
+def same(a, b):
+    if isinstance(a, Bf16) or isinstance(b, Bf16):
+        return isinstance(a, Bf16) and isinstance(b, Bf16) and same(a.bits, b.bits)
+    if isinstance(a, np.ndarray) or isinstance(b, np.ndarray):
+        return (isinstance(a, np.ndarray) and isinstance(b, np.ndarray) and a.dtype == b.dtype and a.shape == b.shape
+                and a.tobytes() == b.tobytes())
+    return type(a) is type(b) and a == b
+
+
+# ------------------------------------------------------------------ the run of 1.8
+HIDDEN, VOCAB, POSITIONS, LAYERS, STEP = 8, 11, 6, 2, 150
+TIED = {"model.model.lm_head.weight": "model.model.embedding_layer.word_embeddings.weight",
+        "model.model.ln_f.weight": "model.model.transformer_decoder.norm.weight",
+        "model.model.transformer_decoder.norm.bias": "model.model.ln_f.bias"}
+
+
+def make_tree():
+    random = np.random.default_rng(3)
+
+    def tensor(*shape):
+        return random.standard_normal(shape).astype(np.float32)
+
+    model = {"model.embedding_layer.word_embeddings.weight": tensor(VOCAB, HIDDEN),
+             "model.embedding_layer.position_embeddings.weight": tensor(POSITIONS, HIDDEN)}
+    for i in range(LAYERS):
+        layer = f"model.transformer_decoder.layers.{i}."
+        for name in ("q", "k", "v", "output"):
+            model[f"{layer}self_attn.proj_{name}_dense_layer.weight"] = tensor(HIDDEN, HIDDEN)
+        model[layer + "ffn.ffn.0.linear_layer.weight"] = Bf16(random.integers(-30000, 30000, (2 * HIDDEN, HIDDEN)))
+        model[layer + "norm1.weight"] = tensor(HIDDEN)
+    for key in ("transformer_decoder.norm.weight", "transformer_decoder.norm.bias", "lm_head.weight", "ln_f.weight", "ln_f.bias"):
+        model["model." + key] = tensor(VOCAB, HIDDEN) if "head" in key else tensor(HIDDEN)
+    state = {i: TensorScalarDict(exp_avg=tensor(3, 2), exp_avg_sq=tensor(3, 2), step=np.array(STEP, np.int64)) for i in range(2)}
+    group = {"lr": np.array(0.01, np.float32), "eps": 1e-6, "betas": (0.9, 0.95), "name": "all", "closure": None, "params": [0, 1]}
+    return {
+        "model": model,
+        "optimizer": {"state": state, "param_groups": [group]},
+        "lr_scheduler": {
+            "_milestones": [100, 130],
+            "_schedulers": [{"last_epoch": np.array(7, np.int64), "base": 0.1}, {"last_epoch": 7},
+                            {"last_epoch": np.array(0.0, np.float32), "base": 0.3}],
+            "last_epoch": np.array(7, np.int64),
+        },
+        "global_step": np.array(STEP, np.int64),
+    }
+
+
+def make_config(states=None, processor="GptHDF5DataProcessor"):
+    config = {
+        "model": {"hidden_size": HIDDEN, "num_hidden_layers": LAYERS, "num_heads": 2, "vocab_size": VOCAB, "use_rms_norm": False,
+                  "max_position_embeddings": POSITIONS, "share_embedding_weights": True, "filter_size": 16, "dropout_rate": 0.0,
+                  "use_position_embedding": True, "mixed_precision": True, "precision_opt_level": 1, "use_bfloat16": True},
+        "optimizer": {"optimizer_type": "AdamW", "beta1": 0.9, "beta2": 0.95, "weight_decay_rate": 1e-2,
+                      "learning_rate": {"scheduler": "Linear", "initial_learning_rate": 1e-3, "end_learning_rate": 0.0, "steps": 90}},
+        "runconfig": {"max_steps": 1000, "checkpoint_steps": 100, "keep_checkpoint_max": 2, "num_wgt_servers": 4, "seed": 1},
+        "train_input": {"data_processor": processor, "data_dir": "x", "batch_size": 4},
+    }
+    if states:
+        config["cerebras"] = {"save_iter_state_path": states}
+    return config
+
+
+class Tests:
+    def __init__(self, cbk, folder):
+        self.cbk, self.folder = cbk, folder
+        self.tree = make_tree()
+        self.checkpoint = os.path.join(folder, "checkpoint_150.mdl")
+        self.config = os.path.join(folder, "params.yaml")
+        self.out = os.path.join(folder, "out")
+        self.write(0.2)
+        states = os.path.join(folder, "states")
+        os.mkdir(states)
+        files = {"data_iter_checkpoint_state_file_global": f"{STEP}\n", "data_iter_state_file_worker_0_step_100.txt": "1\n",
+                 f"data_iter_state_file_worker_1_step_{STEP}.txt": " 1_604 \nmore\n",
+                 f"data_iter_state_file_worker_0_step_{STEP}.txt": "1600"}
+        for name, text in files.items():
+            with open(os.path.join(states, name), "w") as f:
+                f.write(text)
+        self.write_config(make_config(states))
+        self.states = states
+
+    def write(self, version, omit=tuple(TIED)):
+        save_old(self.checkpoint, self.tree, version, omit)
+
+    def write_config(self, config):
+        with open(self.config, "w") as f:
+            yaml.safe_dump(config, f, sort_keys=False)
+
+    def upgrade(self, *more, to="cs-2.5", code=0, **options):
+        r = subprocess.run([self.cbk, "upgrade", "--model", "gpt2", "--config", self.config, self.checkpoint, "--to", to,
+                            "--output-dir", self.out, *more], capture_output=True, text=True, timeout=120,
+                           **{"stdin": subprocess.DEVNULL, **options})
+        assert r.returncode == code, f"exit code {r.returncode}: {r.stdout} {r.stderr}"
+        return r
+
+    def expected(self):
+        """What the leaves of the checkpoint must be after the fix and all steps."""
+        leaves = dict(flatten(self.tree)[0])
+        for key, source in TIED.items():
+            leaves[key] = leaves[source]
+        leaves["lr_scheduler.last_epoch"] = np.array(STEP, np.int64)
+        leaves["lr_scheduler._schedulers.0.last_epoch"] = np.array(STEP, np.int64)
+        leaves["lr_scheduler._schedulers.1.last_epoch"] = STEP - 100
+        leaves["lr_scheduler._schedulers.2.last_epoch"] = np.array(STEP - 130, np.float32)
+        place = "model.model.embedding_layer.position_embeddings"
+        leaves[place + ".embed.weight"] = leaves.pop(place + ".weight")
+        return leaves
+
+    def result(self):
+        files = sorted(os.listdir(self.out))
+        assert files == ["checkpoint_150_to_cs-2.5.mdl", "params_to_cs-2.5.yaml"], files
+        with open(os.path.join(self.out, files[1])) as f:
+            return (*read_new(os.path.join(self.out, files[0])), yaml.safe_load(f))
+
+    def test_every_value_arrives(self):
+        self.upgrade("--yes")
+        found, links, version, _, config = self.result()
+        metadata = {k: found.pop(k) for k in list(found) if k.startswith("__metadata__.")}
+        loader = {k: found.pop(k) for k in list(found) if k.startswith("dataloader.")}
+        expected = self.expected()
+        assert list(found) and set(found) == set(expected), sorted(set(found) ^ set(expected))
+        for key, value in expected.items():
+            assert same(found[key], value), f"{key}: {found[key]!r}, expected {value!r}"
+        for key, source in TIED.items():
+            assert found[key] is found[source] and (key in links or source in links), f"{key} is tied no more"
+        assert loader == {"dataloader.all_worker_states.0.samples_streamed": 1600, "dataloader.all_worker_states.0.shard_index": 0,
+                          "dataloader.all_worker_states.1.samples_streamed": 1604, "dataloader.all_worker_states.1.shard_index": 1}, loader
+        assert version == "2.5.0"
+        releases = [v for k, v in metadata.items() if k.count(".") == 2 and k.endswith(".version")]
+        assert sorted(releases) == ["1.9.0", "2.0.0", "2.1.0", "2.2.0", "2.3.0", "2.4.0", "2.5.0"], releases
+        init = config["trainer"]["init"]
+        assert init["model"] == {"name": "gpt2", "hidden_size": HIDDEN, "num_hidden_layers": LAYERS, "num_heads": 2,
+                                 "vocab_size": VOCAB, "max_position_embeddings": POSITIONS, "share_embedding_weights": True,
+                                 "filter_size": 16, "dropout_rate": 0.0, "norm_type": "layernorm"}, init["model"]
+        assert init["precision"] == {"enabled": True, "fp16_type": "bfloat16", "precision_opt_level": 1}, init["precision"]
+        assert init["optimizer"] == {"AdamW": {"betas": [0.9, 0.95], "weight_decay": 0.01}}, init["optimizer"]
+        assert init["schedulers"] == [{"LinearLR": {"initial_learning_rate": 1e-3, "end_learning_rate": 0.0, "total_iters": 90}}]
+        assert init["callbacks"] == [{"KeepNCheckpoints": {"n": 2}}] and "cerebras" not in config
+
+    def test_map_data_loaders(self):
+        self.write_config(make_config(self.states, "GptHDF5MapDataProcessor"))
+        self.upgrade("--yes")
+        found = self.result()[0]
+        assert {k: v for k, v in found.items() if k.startswith("dataloader")} == {"dataloader.samples_streamed": 3204, "dataloader.seed": 0}
+
+    def test_plan(self):
+        text = self.upgrade("--dry-run").stdout
+        for part in ("of release 1.8", "H5 format 0.2: 1.8", "TensorScalarDict becomes dict",
+                     "restored: model.model.lm_head.weight, tied to model.model.embedding_layer.word_embeddings.weight",
+                     "lr_scheduler._schedulers.1.last_epoch: 7 -> 50", "cs-1.8 -> cs-1.9",
+                     "dataloader: 2 workers, samples streamed 1600, 1604",
+                     "config: gone: model.use_rms_norm = false", "config: runconfig.checkpoint_steps -> trainer.init.checkpoint.steps",
+                     "config: optimizer.weight_decay_rate -> optimizer.weight_decay",
+                     "embedding_layer.position_embeddings.weight -> model.embedding_layer.position_embeddings.embed.weight",
+                     "config: model -> trainer.init.model: hidden_size", "cs-2.4 -> cs-2.5"):
+            assert part in text, f"{part!r} is not in the plan:\n{text}"
+        assert not os.path.exists(self.out)
+
+    def test_it_asks_first(self):
+        assert "--yes" in self.upgrade(code=2).stderr and not os.path.exists(self.out)
+        for answer, code in (("n", 1), ("", 1), ("y", 0)):
+            ours, theirs = pty.openpty()
+            os.write(ours, (answer + "\n").encode())
+            r = self.upgrade(code=code, stdin=theirs)
+            os.close(ours)
+            os.close(theirs)
+            assert r.stdout.count("Go ahead?") == 1 and os.path.exists(self.out) == (code == 0), r.stdout
+        self.upgrade("--yes", code=1)
+        self.upgrade("--yes", "--overwrite")
+
+    def test_formats_before_and_after(self):
+        expected = self.expected()
+        self.write(0.3)  # markers of 0.2 are understood in 0.3 too
+        self.upgrade("--yes")
+        found = self.result()[0]
+        assert all(same(found[k], v) for k, v in expected.items())
+        self.upgrade("--yes", "--overwrite", "--from", "cs-1.8", to="cs-2.3")
+        new = os.path.join(self.out, "checkpoint_150_to_cs-2.3.mdl")
+        with h5py.File(new, "r") as f:
+            assert f.attrs["__version__"] == 0.4 and f.attrs["__cstorch_version__"] == "2.3.0"
+        self.checkpoint, self.config = new, os.path.join(self.out, "params_to_cs-2.3.yaml")
+        assert "__metadata__ says 2.3.0: 2.3" in self.upgrade("--yes").stdout
+        found = read_new(os.path.join(self.out, "checkpoint_150_to_cs-2.3_to_cs-2.5.mdl"))[0]
+        assert all(same(found[k], v) for k, v in expected.items())
+
+    def test_refusals(self):
+        def refused(*parts, more=(), code=1, **options):
+            text = self.upgrade("--yes", *more, code=code, **options).stderr
+            assert all(part in text for part in parts), text
+            assert "traceback" not in text and not os.path.exists(self.out), text
+
+        self.write(0.1)
+        refused("1.6 or 1.7", "cs-2.5", "--from")
+        self.write(0.2, omit=["model.model.transformer_decoder.layers.0.norm1.weight"])
+        refused("alias not found", "layers.0.norm1.weight")
+        self.write(0.2, omit=["model.model.lm_head.weight", TIED["model.model.lm_head.weight"]])
+        refused("could not find key", "lm_head.weight")
+        self.write(0.2)
+        refused("already", more=("--from", "cs-2.5"), code=2)
+        refused("cs-X.Y", more=("--from", "hf"), code=2)
+        os.remove(os.path.join(self.states, "data_iter_checkpoint_state_file_global"))
+        refused("data_iter_checkpoint_state_file_global")
+        config = make_config()
+        self.write_config({"trainer": {"init": {"model": config["model"]}}})
+        refused("not of one release", "H5 format 0.2: 1.8", "trainer section: 2.3 and later")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--cbk", required=True)
+    cbk = os.path.abspath(parser.parse_args().cbk)
+    failed = 0
+    names = [name for name in dir(Tests) if name.startswith("test_")]
+    for name in names:
+        with tempfile.TemporaryDirectory() as folder:
+            try:
+                getattr(Tests(cbk, folder), name)()
+                print(f"ok   {name}")
+            except Exception as e:  # noqa: BLE001 a failed test is a result
+                failed += 1
+                print(f"FAIL {name}: {type(e).__name__}: {e}")
+    print(f"{len(names) - failed} passed, {failed} failed")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
