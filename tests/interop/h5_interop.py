@@ -322,6 +322,79 @@ def writing(run):
     run.check("3000 datasets", check_many)
 
 
+def writing_flat(run):
+    """Named arrays without a tree: percent-encoded datasets, nothing at the root."""
+    torch.manual_seed(2)
+    names = {"plain": "float32", "a/b c%é.w": "bfloat16", "layer.0": "int64", "deep/x": "float16", "byte": "int8", "z": "complex64", "yes": "bool"}
+    tree = {n: (torch.randn(3, 4, dtype=torch.complex64) if d == "complex64" else (torch.randn(3, 4) * 9).to(getattr(torch, d))) for n, d in names.items()}
+    tree.update(scalar=torch.tensor(2.5), empty=torch.zeros(0, 3), turned=torch.arange(12.0).reshape(3, 4).t(), array=np.arange(5, dtype=np.uint8))
+    tree["tied"] = tree["plain"]
+    source, target = run.path("flat.pt"), run.path("flat-out.h5")
+    torch.save(tree, source)
+
+    def check():
+        run.call("copy", source, target, "--h5-version", "flat")
+        with h5py.File(target, "r") as f:
+            assert not f.attrs and sorted(f) == sorted(urllib.parse.quote(k, safe="") for k in tree), sorted(f)
+            for key, value in tree.items():
+                d = f[urllib.parse.quote(key, safe="")]
+                is_bfloat = isinstance(value, torch.Tensor) and value.dtype == torch.bfloat16
+                want = value if isinstance(value, np.ndarray) else expected_array(value.contiguous())
+                assert d.shape == want.shape and d.dtype == want.dtype and d[()].tobytes() == want.tobytes(), key
+                assert d.attrs["__H5_TYPE__"] == "NumpyArrayH5Type" and bool(d.attrs["is_bfloat16"]) == is_bfloat, key
+            assert f["tied"] == f["plain"], "tied weights are one dataset"
+        found = run.read(target)
+        assert sorted(found) == sorted(tree) and found["a/b c%é.w"][:2] == ("bfloat16", [3, 4]), found
+        back = run.path("flat-back.pt")
+        run.call("copy", target, back)
+        loaded = torch.load(back)
+        for key, value in tree.items():
+            assert torch.equal(torch.as_tensor(loaded[key]), torch.as_tensor(value)), key
+    run.check("flat file read by h5py and by cbk", check)
+    if shutil.which("h5dump"):
+        run.check("flat file read by h5dump", lambda: h5dump(target))
+
+    def refused(value, word):
+        path, never = run.path("refused.pt"), run.path("never.h5")
+        torch.save(value, path)
+        r = subprocess.run([run.cbk, "copy", path, never, "--h5-version", "flat"], capture_output=True, text=True, timeout=120)
+        assert r.returncode == 1 and r.stderr.count("\n") == 1 and word in r.stderr and not os.path.exists(never), r.stderr[-300:]
+    for value, word in (({"model": {"w": torch.ones(2)}}, "model"), ({"step": 3}, "step"), ([torch.ones(2)], "list"), ({"": torch.ones(2)}, "name")):
+        run.check(f"flat: {word} is refused", lambda: refused(value, word))
+
+
+def writing_many(run):
+    """More root attributes and datasets than 16 bits count."""
+    count = 70000
+    script = run.path("many.lua")
+    with open(script, "w") as f:
+        f.write("local cbk = require 'cbk'\nlocal out = cbk.create(arg[1], { h5_version = arg[2] })\nout.steps = cbk.dict()\n"
+                f"for i = 0, {count - 1} do if i % 2 == 0 then out['w' .. i] = cbk.full({{ 2 }}, i, {{ dtype = 'int32' }}) else out.steps['s' .. i] = i end end\n"
+                "out:commit()\n")
+
+    def check(version):
+        path = run.path(f"many-{version}.mdl")
+        run.call("run", script, path, version)
+        with h5py.File(path, "r") as f:
+            if version == "0.5":
+                assert len(f.attrs) == count + 4 and len(f) == count // 2, (len(f.attrs), len(f))
+            else:
+                assert len(f) == count, len(f)
+            for i in range(0, count, 9973):
+                if i % 2 == 0:
+                    assert f[f"w{i}"][()].tolist() == [i, i], i
+                elif version == "0.5":
+                    assert json.loads(f.attrs[f"steps.s{i}.__metadata__"])[f"steps.s{i}.__metadata__"]["scalar_value"] == i, i
+                else:
+                    assert f[f"steps.s{i}"][()] == i, i
+        found = run.call("-e", f"(function() local root, sum, n = cbk.open('{path}').root, 0, 0; for k, v in cbk.items(root) do "
+                               "if k == 'steps' then for _, s in cbk.items(v) do sum, n = sum + s, n + 1 end else sum, n = sum + v:stats().max, n + 1 end end; "
+                               "return n .. ' ' .. sum end)()").split()
+        assert found == [str(count), str(sum(range(count)))], found
+    for version in ("0.5", "0.4"):
+        run.check(f"{count} values in {version}", lambda: check(version))
+
+
 def surrogates(run):
     """Lone surrogates, which Python's text may hold, survive every format that can hold them; the others refuse them."""
     texts = {"high": "\ud800", "inside": "a\udfffb", "zero": "\x00\udc00\x00", "split": "\ud800" + "\udc00", "pair": "\U00010000 \ud83d",
@@ -393,6 +466,8 @@ def main():
         run = Run(os.path.abspath(args.cbk), folder)
         reading(run)
         writing(run)
+        writing_flat(run)
+        writing_many(run)
         surrogates(run)
     print(f"{run.passed} passed, {run.failed} failed")
     return 1 if run.failed or not run.passed else 0

@@ -233,6 +233,21 @@ class Tests:
         s.send(CTRL_D)
         equal(s.end(), 0)
 
+    def test_interrupt_stops_long_work_on_tensors(self):
+        """Work inside the host, which no hook of Lua reaches: a tensor of 360 GB that is never in memory."""
+        s = self.open(self.model)
+        s.line("endless = cbk.full({300000, 300000}, 1, { dtype = 'float32' }):affine(2, 1)")
+        for work in ("endless:stats()", "endless:sha256()", "endless:compare(endless:transpose(0, 1):affine(1, 1))",
+                     "for i = 1, 1e9 do endless:slice(0, 0, 100):stats() end"):
+            s.send(work + "\n")
+            s.wait_for("\n")
+            time.sleep(0.4)
+            s.send(CTRL_C)
+            has(s.wait_for(PROMPT, 5), "interrupted")
+            equal(s.line("ckpt.head:stats().max"), "0")
+        s.send(CTRL_D)
+        equal(s.end(), 0)
+
     def test_history_is_kept_for_the_owner_only(self):
         s = self.open()
         s.line("remembered = 1")

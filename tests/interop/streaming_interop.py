@@ -1,6 +1,7 @@
 #!/usr/bin/python3
 """What streaming promises, counted on whole processes: anonymous memory that does not grow with the checkpoint, the same
-bytes for any number of threads, exact round trips, and a target that is whole or absent when the process is killed.
+bytes for any number of threads, exact round trips, forecasts that hold, and a target that is whole or absent when the process is
+killed or its source is cut.
 
 Usage: streaming_interop.py --cbk PATH
 """
@@ -203,6 +204,135 @@ def kills(cbk, top):
           process.returncode == 0 and os.listdir(out) == ["x.mdl"], f"{process.returncode}, {os.listdir(out)}, {error}")
 
 
+FORECAST = """
+local cbk = require "cbk"
+local source, target, job, threads, memory, mode = unpack(arg)
+local jobs = {
+  copy = function(t) return t end,
+  cast = function(t) return t:to "bfloat16" end,
+  turn = function(t) return t:transpose(0, 1) end,
+  scale = function(t) return t:affine(2, 1) end,
+  multiply = function(t) return cbk.tensor({ 0, 1, 2, 3 }, { shape = { 2, 2 }, dtype = "float32" }):matmul(t:slice(0, 0, 2)) end,
+}
+local out = cbk.create(target)
+for key, t in cbk.open(source):tensors() do out[key] = jobs[job](t) end
+local options = { threads = tonumber(threads), memory = memory }
+local plan = mode == "run" and out:commit(options) or out:plan(options)
+print(("%d %d"):format(plan.peak_memory, plan.bytes_written))
+"""
+
+
+def forecasts(cbk, top):
+    """What a plan says it needs covers what the run then takes on top of making the plan, and is kept to --memory."""
+    source, script = os.path.join(top, "forecast.pt"), os.path.join(top, "forecast.lua")
+    torch.save({"small": torch.randn(3, 5), "wide": torch.randn(1500, 9000), "square": torch.randn(3000, 3000)}, source)
+    with open(script, "w", encoding="utf-8") as f:
+        f.write(FORECAST)
+    for job in ("copy", "cast", "turn", "scale", "multiply"):
+        for suffix in (".mdl", ".pt", ".safetensors"):
+            threads, memory, limit = {".mdl": ("1", "8MiB", 8 << 20), ".pt": ("2", "64MiB", 64 << 20), ".safetensors": ("7", "16MiB", 16 << 20)}[suffix]
+            name, target = f"forecast: {job} to {suffix}, {threads} threads, {memory}", os.path.join(top, "forecast-out" + suffix)
+            argv = [cbk, "run", script, source, target, job, threads, memory]
+            said = subprocess.run([*argv, "plan"], capture_output=True, text=True, check=False)
+            planned = [int(x) for x in said.stdout.split()]
+            check(name, said.returncode == 0 and len(planned) == 2 and not os.path.exists(target), said.stderr[-300:])
+            base = anonymous_peak([*argv, "plan"])[2]
+            status, error, peak = anonymous_peak([*argv, "run"])
+            check(name, status == 0, error[-300:])
+            slack = 3e6  # stacks of the threads, and what the allocator keeps
+            check(name, peak - base <= planned[0] + slack, f"{(peak - base) / 1e6:.1f} MB were taken, {planned[0] / 1e6:.1f} MB forecast")
+            # A worker needs some blocks of at least 256 KiB, whatever the limit.
+            check(name, planned[0] <= max(limit, int(threads) * (1 << 20)), f"{planned[0] / 1e6:.1f} MB forecast for a limit of {memory}")
+            size = os.path.getsize(target)
+            check(name, size * 0.98 - 65536 <= planned[1] <= size * 1.02 + 65536, f"{planned[1]} bytes forecast, {size} written")
+            os.remove(target)
+    os.remove(source)
+
+
+WAITING = """
+local cbk = require "cbk"
+local root = cbk.open(arg[1]).root
+local function wait()
+  io.write "ready\\n"
+  io.flush()
+  io.read()
+end
+local job = arg[3]
+if job == "stats" then
+  wait()
+  print(root.w:stats().mean)
+elseif job == "bytes" then
+  wait()
+  print(root.w:sha256())
+else
+  local out = cbk.create(arg[2], { shard_size = job == "shards" and "1MB" or nil })
+  for name, value in cbk.items(root) do out[name] = value:to "float64" end
+  if job ~= "progress" and job ~= "shards" then wait() end
+  out:commit { progress = (job == "progress" or job == "shards") and function() wait() end or nil }
+end
+"""
+
+
+class Waiting:
+    """A cbk that has opened its source, and waits in the middle of its work for `go`."""
+
+    def __init__(self, cbk, top, source, target, job):
+        script = os.path.join(top, "waiting.lua")
+        with open(script, "w", encoding="utf-8") as f:
+            f.write(WAITING)
+        self.process = subprocess.Popen([cbk, "run", script, source, target, job], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                                        stderr=subprocess.PIPE, text=True)
+        self.ready = self.process.stdout.readline() == "ready\n"
+
+    def go(self):
+        """What it says on stderr, until it ends."""
+        try:
+            return self.process.communicate("\n", timeout=60)[1]
+        finally:
+            self.process.kill()
+
+
+def shortened_sources(cbk, top):
+    """A mapped file that is cut while it is read: one line, exit status 1, no target."""
+    folder = os.path.join(top, "shortened")
+    os.makedirs(folder)
+    for source_name in ("cut.pt", "cut.safetensors", "cut.mdl"):
+        for job in ("stats", "bytes", "copy"):
+            whole, source = os.path.join(folder, "whole.pt"), os.path.join(folder, source_name)
+            torch.save({"w": torch.randn(2000, 1000)}, whole)
+            if source != whole:
+                subprocess.run([cbk, "copy", whole, source, "--overwrite"], check=True, capture_output=True)
+            target = os.path.join(folder, "target.safetensors")
+            waiting = Waiting(cbk, top, source, target, job)
+            os.truncate(source, 4096)
+            error = waiting.go()
+            status = waiting.process.returncode
+            good = waiting.ready and status == 1 and error.count("\n") == 1 and source_name in error and not os.path.exists(target)
+            check(f"{source_name} cut during {job}", good and sorted(os.listdir(folder)) == sorted({source_name, "whole.pt"}),
+                  f"exit status {status}, {os.listdir(folder)}, {error[-300:]}")
+            os.remove(source)
+    shutil.rmtree(folder)
+
+
+def ends(cbk, top):
+    """SIGTERM and SIGHUP in the middle of a commit: no target and no debris, be it a file, an old file or a folder of shards."""
+    folder = os.path.join(top, "ends")
+    source = os.path.join(top, "ends.pt")
+    torch.save({f"w{i}": torch.randn(300, 1000) for i in range(6)}, source)
+    for sent in (signal.SIGTERM, signal.SIGHUP):
+        for name, job in (("x.mdl", "progress"), ("x.pt", "progress"), ("x.safetensors", "progress"), ("x", "shards")):
+            os.makedirs(folder)
+            waiting = Waiting(cbk, top, source, os.path.join(folder, name), job)
+            waiting.process.send_signal(sent)
+            try:
+                status = waiting.process.wait(60)
+            finally:
+                waiting.process.kill()
+            left = os.listdir(folder)
+            check(f"{sent.name} while writing {name}", waiting.ready and status == 128 + sent and not left, f"exit status {status}, left {left}")
+            shutil.rmtree(folder)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--cbk", required=True)
@@ -211,6 +341,9 @@ def main():
     try:
         exactness(cbk, top)
         kills(cbk, top)
+        ends(cbk, top)
+        shortened_sources(cbk, top)
+        forecasts(cbk, top)
         memory(cbk, top)
     finally:
         shutil.rmtree(top, ignore_errors=True)

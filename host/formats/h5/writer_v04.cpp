@@ -198,15 +198,17 @@ class FlatWriter final : public DatasetWriter {
         fail(Errc::value, "a flat H5 file holds named tensors; {} is a {}", quote(key_text(key)),
              value.kind_name());
       }
-      TensorLeaf array = value.as_leaf();
-      array.role = TensorLeaf::Role::ndarray;
-      arrays_.push_back(std::make_shared<const TensorLeaf>(std::move(array)));
-      add_array(key.as_string(), *arrays_.back());
+      std::shared_ptr<TensorLeaf>& array = arrays_[&value.as_leaf()];
+      if (!array) {
+        array = std::make_shared<TensorLeaf>(value.as_leaf());
+        array->role = TensorLeaf::Role::ndarray;
+      }
+      add_array(key.as_string(), *array);
     }
   }
 
  private:
-  std::vector<std::shared_ptr<const TensorLeaf>> arrays_;
+  std::unordered_map<const TensorLeaf*, std::shared_ptr<TensorLeaf>> arrays_;  // of the tensors: ties stay
 };
 
 }  // namespace

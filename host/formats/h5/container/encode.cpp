@@ -202,8 +202,15 @@ constexpr size_t max_old_messages = 65000;
 
 }  // namespace
 
-std::string HeaderBuilder::finish() const {
+std::string HeaderBuilder::finish() {
   const bool is_old = !is_version_2_ && parts_.size() <= max_old_messages;
+  if (!is_old && !is_version_2_) {
+    // Without this message libhdf5 finds attributes by name, but counts none in such a header.
+    std::string no_dense_storage("\0\0"sv);
+    append_le(no_dense_storage, undefined_address);
+    append_le(no_dense_storage, undefined_address);
+    add(MessageType::attribute_info, no_dense_storage);
+  }
   const uint64_t size = parts_.size() * (is_old ? old_message_head : new_message_head) + bodies_.size();
   if (size > UINT32_MAX) fail(Errc::value, "{} of attributes are too many for HDF5", format_size(size));
   std::string out;

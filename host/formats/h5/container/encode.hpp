@@ -37,10 +37,11 @@ class HeaderBuilder {
                      std::string_view data);
   /// Whether an attribute of so many bytes fits a message.
   static bool fits(uint64_t data_size) { return data_size <= 64000; }
-  /// Version 2 from the start; otherwise only when there are more messages than version 1 can count.
+  /// Version 2, for an object with an attribute_info message of its own; otherwise only when there are more
+  /// messages than version 1 can count.
   void use_version_2() { is_version_2_ = true; }
-  /// The whole header.
-  [[nodiscard]] std::string finish() const;
+  /// The whole header; call once, at the end.
+  [[nodiscard]] std::string finish();
 
  private:
   struct Part {
