@@ -9,8 +9,8 @@ local upgrade = require "cbk.upgrade"
 local parser = cli.parser("upgrade", [[
 Carries a checkpoint and its config to a newer release: finds out which release they are of, fixes
 what releases before 2.0 left wrong in the file, takes over the state of the data loaders, and goes
-release by release. The plan is shown and asked for once; then everything is written in one streaming
-pass, without files in between.]], [[
+release by release. The plan is shown and asked for once; then everything is written in one pass,
+without files in between.]], [[
 The release follows from __metadata__ or __cstorch_version__ in the file, else from its H5 version
 (0.1: 1.6 and 1.7, 0.2: 1.8, 0.3: 1.9, 0.4: 2.0, 0.5: 2.5 and later), narrowed by what stands in the
 tree and in the config. The states of 1.8 and 1.9 data loaders are read from the folder that the
@@ -23,6 +23,7 @@ parser:option("--model", "the model, as `cbk list` names it"):count(1)
 parser:option("--config", "its YAML config"):argname("FILE"):count(1)
 parser:option("--to", "the format wanted: cs-X.Y or cs-current"):argname("FORMAT"):count(1)
 parser:option("--from", "the format it has (default: found out)"):argname "FORMAT"
+parser:option("-w --worker_data_iter_files_dir", "the states of 1.8 or 1.9 data loaders (default: as the config says)"):argname "DIR"
 parser:option("-o --output-dir", "where to write (default: beside the inputs)"):argname "DIR"
 parser:option("--h5-version", "version of the output (default: what the release reads)"):argname "VERSION"
 parser:flag("--drop-unmatched-keys", "leave out keys that no rule matches, instead of failing")
@@ -55,6 +56,14 @@ local since = converters.catalogue.since
 if since(converters.catalogue.release(from), converters.catalogue.release(to)) then
   cbk.fail("usage", ("'%s' is of release %s already: there is nothing to upgrade to %s"):format(args.checkpoint_file,
     converters.catalogue.release(from), to))
+end
+if args.worker_data_iter_files_dir then
+  if since(converters.catalogue.release(from), "2.0") then
+    cli.usage_error("upgrade", ("--worker_data_iter_files_dir: release %s keeps the states in the checkpoint")
+      :format(converters.catalogue.release(from)))
+  end
+  if (cbk.kind(config, "cerebras") or "") ~= "dict" then config.cerebras = cbk.dict() end
+  config.cerebras.save_iter_state_path = args.worker_data_iter_files_dir
 end
 local job = converters.job(args.model, from, to)
 job.drop_unmatched = args.drop_unmatched_keys

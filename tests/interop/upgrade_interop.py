@@ -261,8 +261,8 @@ class Tests:
         assert init["callbacks"] == [{"KeepNCheckpoints": {"n": 2}}] and "cerebras" not in config
 
     def test_map_data_loaders(self):
-        self.write_config(make_config(self.states, "GptHDF5MapDataProcessor"))
-        self.upgrade("--yes")
+        self.write_config(make_config(None, "GptHDF5MapDataProcessor"))
+        self.upgrade("--yes", "-w", self.states)
         found = self.result()[0]
         assert {k: v for k, v in found.items() if k.startswith("dataloader")} == {"dataloader.samples_streamed": 3204, "dataloader.seed": 0}
 
@@ -321,6 +321,7 @@ class Tests:
         self.write(0.2)
         refused("already", more=("--from", "cs-2.5"), code=2)
         refused("cs-X.Y", more=("--from", "hf"), code=2)
+        refused("states in the checkpoint", more=("--from", "cs-2.0", "-w", self.states), code=2)
         os.remove(os.path.join(self.states, "data_iter_checkpoint_state_file_global"))
         refused("data_iter_checkpoint_state_file_global")
         config = make_config()

@@ -3,20 +3,7 @@
 local cbk = require "cbk"
 local harness = require "harness"
 local describe, it, equal, is_true = harness.describe, harness.it, harness.equal, harness.is_true
-
-local function quoted(word) return "'" .. word:gsub("'", "'\\''") .. "'" end
-
---- Runs `cbk …` in a folder: exit code, stdout, stderr.
-local function run(folder, ...)
-  local words = { quoted(cbk.fs.program()) }
-  for _, word in ipairs { ... } do words[#words + 1] = quoted(word) end
-  local out, err = folder .. "/.out", folder .. "/.err"
-  local status = os.execute(("cd %s && %s >%s 2>%s </dev/null"):format(quoted(folder), table.concat(words, " "), out, err))
-  local stdout, stderr = cbk.fs.read(out), cbk.fs.read(err)
-  cbk.fs.remove(out)
-  cbk.fs.remove(err)
-  return status / 256, stdout, stderr
-end
+local run = harness.cbk
 
 local function has(text, part)
   if not text:find(part, 1, true) then error(("no %q in %q"):format(part, text), 2) end

@@ -98,6 +98,20 @@ function harness.temp_dir()
   return path
 end
 
+local function quoted(word) return "'" .. word:gsub("'", "'\\''") .. "'" end
+
+---Runs `cbk …` in a folder: exit code, stdout, stderr.
+function harness.cbk(folder, ...)
+  local words = { quoted(cbk.fs.program()) }
+  for _, word in ipairs { ... } do words[#words + 1] = quoted(word) end
+  local out, err = folder .. "/.out", folder .. "/.err"
+  local status = os.execute(("cd %s && %s >%s 2>%s </dev/null"):format(quoted(folder), table.concat(words, " "), out, err))
+  local stdout, stderr = cbk.fs.read(out), cbk.fs.read(err)
+  cbk.fs.remove(out)
+  cbk.fs.remove(err)
+  return status / 256, stdout, stderr
+end
+
 -- --- running
 
 local function run_once(test)

@@ -131,6 +131,62 @@ describe("LoRA folding", function()
   end)
 end)
 
+describe("cbk fold-lora-checkpoint", function()
+  local function files(folder, params)
+    local out = cbk.create(folder .. "/c.1.mdl", { root = cbk.dict { model = checkpoint(), global_step = 3 } })
+    out:commit()
+    cbk.config.save(config(params, { hidden_size = 2 }), folder .. "/p.yaml")
+  end
+  local command = { "fold-lora-checkpoint", "--model", "gpt2", "-p", "p.yaml", "--checkpoint_path", "c.1.mdl" }
+
+  it("writes checkpoint and config beside the inputs, and replaces nothing", function()
+    local folder = harness.temp_dir()
+    files(folder, cbk.dict { r = 1 })
+    local code, out, err = harness.cbk(folder, unpack(command))
+    equal({ code, out }, { 0, "Saved folded config to: p_folded.yaml\nSaved folded checkpoint to: c.1_folded.mdl\n" }, err)
+    local root = cbk.open(folder .. "/c.1_folded.mdl").root
+    equal(cbk.keys(root), { "model" })
+    equal(root.model[linear .. ".weight"]:tolist(), { { 2, 3, 4 }, { 11, 21, 31 } })
+    equal(cbk.config.load(folder .. "/p_folded.yaml"), { model = { hidden_size = 2 } })
+    code, out, err = harness.cbk(folder, unpack(command))
+    equal({ code, out }, { 1, "" })
+    harness.is_true(err:find "exists already")
+  end)
+
+  it("leaves nothing behind when it refuses", function()
+    local folder = harness.temp_dir()
+    files(folder, cbk.dict { r = 0 / 0 })
+    local code, _, err = harness.cbk(folder, unpack(command))
+    harness.is_true(code == 1 and err:find("model.lora_params.r=nan", 1, true), err)
+    equal(cbk.fs.list(folder), { "c.1.mdl", "p.yaml" })
+    command[3] = "gpt22"
+    code, _, err = harness.cbk(folder, unpack(command))
+    command[3] = "gpt2"
+    harness.is_true(code == 2 and err:find("did you mean gpt2", 1, true), err)
+  end)
+end)
+
+describe("cbk convert-config-to-mup", function()
+  it("takes the options of old, and keeps what it does not change", function()
+    local folder = harness.temp_dir()
+    cbk.fs.write(folder .. "/a.b.yaml", "z: 1e-5\nmodel: {num_hidden_layers: 2, hidden_size: 512}\noptimizer: {}\n")
+    local code, out, err = harness.cbk(folder, "convert-config-to-mup", "-i", "a.b.yaml", "-d_base=128", "-lr_base", "6.e-3", "-std_base",
+      "0.1", "-m_base", "9")
+    equal({ code, out, err }, { 0, "muP config saved to a.b_muP.yaml\n", "" })
+    local text = cbk.fs.read(folder .. "/a.b_muP.yaml")
+    local start = "z: 1e-5\nmodel:\n  num_hidden_layers: 2\n  hidden_size: 512\n  embedding_initializer:\n    mean: 0.0\n"
+    equal(text:sub(1, #start), start)
+    local made = cbk.config.load(folder .. "/a.b_muP.yaml")
+    equal({ made.model.initializer.std, made.model.embeddings_scale, made.optimizer.learning_rate }, { 0.05, 9, 6e-3 })
+    for _, wrong in ipairs { { "-d_base", "1.5" }, { "-lr_base", "0x1" }, { "-q_base", "1" } } do
+      equal((harness.cbk(folder, "convert-config-to-mup", "-i", "a.b.yaml", "-o", "x.yaml", unpack(wrong))), 2, wrong[1])
+    end
+    code, out, err = harness.cbk(folder, "convert-config-to-mup", "-i", "a.b.yaml", "-o", "c.yaml")
+    equal(out, "muP config saved to c.yaml\n")
+    harness.is_true(code == 0 and err:find "base_layer_width 256", err)
+  end)
+end)
+
 describe("muP configs", function()
   local base = { base_layer_width = 256, base_lr = 6e-3, base_init_std = 0.08, m_embed = 10 }
   local function standard(rate)

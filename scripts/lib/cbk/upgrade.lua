@@ -74,20 +74,20 @@ function upgrade.detect(old, config, model_name, target)
   local model = catalogue.find(model_name)
   local possible = release.candidates(evidence)
   local function refuse(message)
-    local lines = { message }
-    for _, one in ipairs(evidence) do lines[#lines + 1] = ("  %s: %s"):format(one.what, release.range(one)) end
-    lines[#lines + 1] = "Say it with --from cs-X.Y."
-    cbk.fail("format", table.concat(lines, "\n"))
+    local reasons = {}
+    for i, one in ipairs(evidence) do reasons[i] = ("%s: %s"):format(one.what, release.range(one)) end
+    cbk.fail("format", ("%s (%s); say it with --from cs-X.Y"):format(message, table.concat(reasons, "; ")))
   end
-  if #possible == 0 then refuse "the checkpoint and the config are not of one release:" end
+  if #possible == 0 then refuse "the checkpoint and the config are not of one release" end
+  if releases.since(possible[1], catalogue.release(target)) then return possible[1], evidence end
   local known = {}
   for _, one in ipairs(possible) do
     if "cs-" .. one == target or not model or catalogue.path(model, "cs-" .. one, target) then known[#known + 1] = one end
   end
   if #known == 0 then
-    refuse(("the files are of release %s, and %s cannot be converted from there to %s:"):format(listed(possible), model_name, target))
+    refuse(("the files are of release %s, and %s cannot be converted from there to %s"):format(listed(possible), model_name, target))
   elseif #known > 1 and not are_alike(model_name, known, target, config) then
-    refuse(("the files may be of release %s:"):format(listed(known)))
+    refuse(("the files may be of release %s"):format(listed(known)))
   end
   return known[1], evidence
 end
