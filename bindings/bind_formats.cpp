@@ -1,8 +1,9 @@
 // Formats at their own level, for looking at files without opening them as checkpoints: cbk.pickle,
-// cbk.safetensors.
+// cbk.safetensors, cbk.tensorflow.
 #include "bindings/modules.hpp"
 #include "host/formats/h5/inspect.hpp"
 #include "host/formats/safetensors/header.hpp"
+#include "host/formats/tensorflow/foreign.hpp"
 #include "host/formats/torch/pickle.hpp"
 #include "host/formats/torch/zip.hpp"
 
@@ -95,6 +96,25 @@ int h5_inspect(lua_State* L) {
   return 1;
 }
 
+/// cbk.tensorflow.texts(object): the texts of a tensor of texts, in C order.
+int tensorflow_texts(lua_State* L) {
+  const Value value = to_value(L, 1);
+  if (!tensorflow::is_foreign(value)) fail(Errc::usage, "a {} is no tensor of texts", value.kind_name());
+  const tensorflow::ForeignTensor tensor = tensorflow::to_foreign(value);
+  if (tensor.dtype->kind != tensorflow::DTypeInfo::Kind::string) {
+    fail(Errc::usage, "a tensor of {} holds no texts", tensor.dtype->name);
+  }
+  const Bytes bytes = tensor.elements.to_bytes();
+  const auto texts = tensorflow::decode_texts(bytes, numel_of(tensor.shape));
+  lua_createtable(L, static_cast<int>(texts.size()), 0);
+  int position = 0;
+  for (const std::string_view text : texts) {
+    push(L, text);
+    lua_rawseti(L, -2, ++position);
+  }
+  return 1;
+}
+
 void bind_namespace(lua_State* L, const char* name, const luaL_Reg* functions) {
   lua_newtable(L);
   set_functions(L, functions);
@@ -111,6 +131,8 @@ void bind_formats(lua_State* L) {
   bind_namespace(L, "safetensors", safetensors);
   static const luaL_Reg h5[] = {{"inspect", guarded<h5_inspect>}, {nullptr, nullptr}};
   bind_namespace(L, "h5", h5);
+  static const luaL_Reg tensorflow[] = {{"texts", guarded<tensorflow_texts>}, {nullptr, nullptr}};
+  bind_namespace(L, "tensorflow", tensorflow);
 }
 
 }  // namespace cbk::lua

@@ -3,11 +3,12 @@
 local cbk = require "cbk"
 local cli = require "cbk.cli"
 local rename = require "cbk.rename"
+local selection = require "cbk.selection"
 
 local parser = cli.parser("copy", "Copy a checkpoint: any format to any format, streamed.", [[
 The target's format follows from its name: .pt .pth .bin (PyTorch), .safetensors, .mdl .h5 .hdf5
-(Cerebras H5); --format says it for other names. With --shard-size the target is a folder of
-shards with their index.json.
+(Cerebras H5), .index (TensorFlow); --format says it for other names. With --shard-size the target
+is a folder of shards with their index.json, or a TensorFlow checkpoint with several data files.
 
 GLOB matches whole keys: '*' stands for any text (dots too), '?' for one character, [a-z], {a,b};
 a plain name also means everything below it. Without --include everything is copied; --exclude
@@ -26,9 +27,9 @@ examples:
   cbk copy pytorch_model.bin model.safetensors --to-dtype bfloat16
   cbk copy model.mdl weights.pt --include model --rename 'model.*=*'
   cbk copy model.safetensors folder --format safetensors --shard-size 5GB]])
-parser:argument("source", "a checkpoint, an index.json or a folder with one"):argname "SRC"
+parser:argument("source", "a checkpoint, an index.json, a TensorFlow prefix or a folder with one"):argname "SRC"
 parser:argument("target", "what to write"):argname "DST"
-parser:option("--format", "torch, safetensors or h5 (default: from DST)"):argname "FORMAT"
+parser:option("--format", "torch, safetensors, h5 or tensorflow, whose DST is a prefix (default: from DST)"):argname "FORMAT"
 parser:option("--h5-version", "0.4, 0.5 or flat (default: 0.5)"):argname "VERSION"
 parser:option("--to-dtype", "the dtype of all floating tensors: bfloat16, float16, float32, …"):argname "DTYPE"
 parser:option("--include", "copy only these keys"):argname("GLOB"):count "*"
@@ -42,26 +43,7 @@ local TENSORS = { tensor = true, parameter = true, ndarray = true, np_scalar = t
 
 -- --- which keys, and their names
 
---- A function that tells whether a key matches one of the globs, and counts for each of them.
-local function any_of(globs)
-  local tests = {}
-  for i, glob in ipairs(globs) do
-    tests[i] = { glob = glob, matches = cbk.glob(glob), below = cbk.glob(glob .. ".*"), hits = 0 }
-  end
-  return function(key)
-    local found = false
-    for _, test in ipairs(tests) do
-      if test.matches(key) or test.below(key) then
-        test.hits = test.hits + 1
-        found = true
-      end
-    end
-    return found
-  end, tests
-end
-
-local included, include_tests = any_of(args.include)
-local excluded, exclude_tests = any_of(args.exclude)
+local chosen = selection.new(args.include, args.exclude)
 local renames = {}
 for i, text in ipairs(args.rename) do
   local rule, problem = rename.parse(text)
@@ -70,20 +52,14 @@ for i, text in ipairs(args.rename) do
 end
 
 local function new_key(key)
-  if #args.include > 0 and not included(key) then return nil end
-  if excluded(key) then return nil end
+  if not chosen:has(key) then return nil end
   for _, rule in ipairs(renames) do key = rule.apply(key) end
   return key
 end
 
 --- An option that did nothing is nearly always a mistake.
 local function warn_of_idle_options()
-  local idle = {}
-  for _, tests in ipairs { include_tests, exclude_tests } do
-    for _, test in ipairs(tests) do
-      if test.hits == 0 then idle[#idle + 1] = ("no key matches %s"):format(cbk.quote(test.glob)) end
-    end
-  end
+  local idle = chosen:idle()
   for _, rule in ipairs(renames) do
     if rule.hits == 0 then idle[#idle + 1] = ("--rename %s changes no key"):format(cbk.quote(rule.text)) end
   end

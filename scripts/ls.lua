@@ -15,7 +15,7 @@ examples:
   cbk ls model.safetensors
   cbk ls model.mdl 'model.layers.0'
   cbk ls --flat pytorch_model.bin '*.bias']])
-parser:argument("file", "a checkpoint, an index.json or a folder with one"):argname "FILE"
+parser:argument("file", "a checkpoint, an index.json, a TensorFlow prefix or a folder with one"):argname "FILE"
 parser:argument("glob", "only keys that match"):argname "GLOB":args "?"
 parser:flag("--flat", "one line per value with its whole key")
 parser:flag("--all", "the tree without folding")

@@ -202,7 +202,7 @@ void refuse_foreign_files(const fs::path& folder) {
   std::vector<std::string> foreign;
   for (const fs::directory_entry& entry : fs::directory_iterator(folder)) {
     const std::string suffix = entry.path().extension().string();
-    const bool ours = suffix == ".bin" || suffix == ".safetensors" || suffix == ".json";
+    const bool ours = suffix == ".bin" || suffix == ".safetensors" || suffix == ".h5" || suffix == ".json";
     if (!ours || !entry.is_regular_file()) foreign.push_back(entry.path().filename().string());
   }
   if (foreign.empty()) return;

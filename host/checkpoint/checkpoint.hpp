@@ -15,7 +15,7 @@ namespace fs = std::filesystem;
 struct Checkpoint {
   fs::path path;
   std::string format;   // "torch-zip", "torch-legacy", "torch-sharded", "safetensors", "safetensors-sharded",
-                        // "cerebras-h5", "flat-h5"
+                        // "cerebras-h5", "flat-h5", "flat-h5-sharded", "tensorflow"
   std::string version;  // the H5 format ("0.5"), the zip's version record, …; may be empty
   Value root;           // a dict nearly always; a torch file may hold any value
   Value metadata;  // format-level metadata as a dict (safetensors __metadata__, H5 root attributes, index
@@ -29,7 +29,8 @@ struct OpenOptions {
                                // records instead of refusing
 };
 
-/// `path`: a checkpoint file, an *.index.json, or a folder that holds one checkpoint. Errors name the path
+/// `path`: a checkpoint file, an *.index.json, the prefix or the .index of a TensorFlow checkpoint, or a
+/// folder that holds one checkpoint (in one with TensorFlow's state file, the latest). Errors name the path
 /// and what the file looks like.
 Checkpoint open_checkpoint(const fs::path& path, const OpenOptions& options = {});
 

@@ -7,6 +7,7 @@
 #include "host/checkpoint/sharded.hpp"
 #include "host/formats/h5/reader.hpp"
 #include "host/formats/safetensors/reader.hpp"
+#include "host/formats/tensorflow/reader.hpp"
 #include "host/formats/torch/reader.hpp"
 
 namespace cbk {
@@ -34,12 +35,6 @@ std::string lower_start(std::string_view head) {
   std::transform(out.begin(), out.end(), out.begin(),
                  [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
   return out;
-}
-
-/// The last 8 bytes of a table of TensorFlow's .index files.
-bool is_tensorflow_index(const MappedFile& file) {
-  constexpr uint64_t magic = 0xdb4775248b80fb57ULL;
-  return file.size() >= 48 && load_le<uint64_t>(file.bytes().data() + file.size() - 8) == magic;
 }
 
 struct Foreign {
@@ -81,6 +76,7 @@ Container detect(const MappedFile& file) {
   if (torch::looks_like_torch(as_bytes(head))) return Container::torch;
   if (safetensors::looks_like_safetensors(as_bytes(head))) return Container::safetensors;
   if (h5::is_hdf5(file.bytes())) return Container::h5;
+  if (tensorflow::looks_like_index(file.bytes())) return Container::tensorflow;
   if (is_text(head) && is_shard_index(as_text(file.bytes()))) return Container::shard_index;
   return Container::other;
 }
@@ -91,16 +87,13 @@ void fail_as_foreign(const MappedFile& file) {
   for (const Foreign& format : foreign_formats) {
     if (head.starts_with(format.magic)) fail(Errc::format, "it is {}", format.what);
   }
-  if (is_tensorflow_index(file)) {
-    fail(Errc::unsupported, "it is the index of a TensorFlow checkpoint, which is not supported");
-  }
   if (head.starts_with("\x80") && head.size() > 1 && head[1] >= 2 && head[1] <= 5) {
     fail(Errc::format, "it is a bare pickle, not a torch checkpoint");
   }
   if (is_text(head)) fail_as_text(head);
   fail(Errc::format,
-       "it is none of the formats that are known: a torch zip or legacy file, safetensors, HDF5, or the "
-       "index of shards");
+       "it is none of the formats that are known: a torch zip or legacy file, safetensors, HDF5, the "
+       "index of shards, or the index of a TensorFlow checkpoint");
 }
 
 }  // namespace cbk

@@ -4,6 +4,8 @@
 #include "host/checkpoint/writer.hpp"
 #include "host/formats/h5/writer.hpp"
 #include "host/formats/safetensors/writer.hpp"
+#include "host/formats/tensorflow/foreign.hpp"
+#include "host/formats/tensorflow/writer.hpp"
 #include "host/formats/torch/writer.hpp"
 
 namespace cbk {
@@ -13,23 +15,26 @@ struct Suffix {
   std::string_view suffix;
   std::string_view format;
 };
-constexpr std::array<Suffix, 9> suffixes = {{{".pt", "torch"},
-                                             {".pth", "torch"},
-                                             {".bin", "torch"},
-                                             {".ckpt", "torch"},
-                                             {".safetensors", "safetensors"},
-                                             {".mdl", "h5"},
-                                             {".h5", "h5"},
-                                             {".hdf5", "h5"},
-                                             {".hdf", "h5"}}};
+constexpr std::array<Suffix, 10> suffixes = {{{".pt", "torch"},
+                                              {".pth", "torch"},
+                                              {".bin", "torch"},
+                                              {".ckpt", "torch"},
+                                              {".safetensors", "safetensors"},
+                                              {".mdl", "h5"},
+                                              {".h5", "h5"},
+                                              {".hdf5", "h5"},
+                                              {".hdf", "h5"},
+                                              {".index", "tensorflow"}}};
 
 std::string format_of(const fs::path& target, const WriteOptions& options) {
-  constexpr std::array<std::string_view, 3> formats = {"torch", "safetensors", "h5"};
+  constexpr std::array<std::string_view, 4> formats = {"torch", "safetensors", "h5", "tensorflow"};
+  if (options.format == "tf") return "tensorflow";
   if (!options.format.empty()) {
     for (std::string_view format : formats) {
       if (format == options.format) return options.format;
     }
-    fail(Errc::usage, "{} is not a format that can be written; known are torch, safetensors and h5",
+    fail(Errc::usage,
+         "{} is not a format that can be written; known are torch, safetensors, h5 and tensorflow",
          quote(options.format));
   }
   for (const Suffix& known : suffixes) {
@@ -39,7 +44,7 @@ std::string format_of(const fs::path& target, const WriteOptions& options) {
   fail(Errc::usage,
        "the name '{}' does not tell the format; it should end in .pt, .pth, .bin or .ckpt (torch), "
        ".safetensors, or .mdl, .h5, "
-       ".hdf5 or .hdf (h5), or the format be named",
+       ".hdf5 or .hdf (h5), .index (tensorflow), or the format be named",
        target.string());
 }
 
@@ -52,19 +57,24 @@ void check_target(const fs::path& target, bool overwrite) {
     fail_errno("write into", folder.string(), ENOENT);
 }
 
-/// A single file with small files beside it: they get their names right after it.
-class WriterWithCompanions : public Writer {
+using Companions = std::vector<std::pair<std::string, std::string>>;
+
+/// A writer with warnings of ours, and with small files beside its target: they get their names right after
+/// it.
+class AccompaniedWriter : public Writer {
  public:
-  WriterWithCompanions(std::unique_ptr<Writer> writer, const fs::path& folder, const WriteOptions& options)
-      : writer_(std::move(writer)), overwrite_(options.overwrite) {
-    for (const auto& [name, content] : options.companions) {
+  AccompaniedWriter(std::unique_ptr<Writer> writer, std::vector<std::string> warnings, const fs::path& folder,
+                    const Companions& companions, bool overwrite)
+      : writer_(std::move(writer)), warnings_(std::move(warnings)), overwrite_(overwrite) {
+    warnings_.insert(warnings_.end(), writer_->warnings().begin(), writer_->warnings().end());
+    for (const auto& [name, content] : companions) {
       companions_.emplace_back(folder / name, content);
       check_target(companions_.back().first, overwrite_);
     }
   }
 
   [[nodiscard]] const std::vector<Item>& items() const override { return writer_->items(); }
-  [[nodiscard]] const std::vector<std::string>& warnings() const override { return writer_->warnings(); }
+  [[nodiscard]] const std::vector<std::string>& warnings() const override { return warnings_; }
   [[nodiscard]] uint64_t overhead() const override {
     uint64_t total = writer_->overhead();
     for (const auto& companion : companions_) total += companion.second.size();
@@ -90,10 +100,21 @@ class WriterWithCompanions : public Writer {
 
  private:
   std::unique_ptr<Writer> writer_;
+  std::vector<std::string> warnings_;
   bool overwrite_;
   std::vector<std::pair<fs::path, std::string>> companions_;
   std::vector<StagedFile> files_;
 };
+
+/// Texts of TensorFlow, which nothing else can hold.
+std::vector<std::string> warnings_of(const std::vector<std::string>& texts) {
+  std::vector<std::string> warnings;
+  for (const std::string& name : texts) {
+    warnings.push_back(
+        fmt::format("{} is left out: only TensorFlow checkpoints hold tensors of texts", quote(name, 1000)));
+  }
+  return warnings;
+}
 
 std::unique_ptr<Writer> make_single_writer(const Value& root, const fs::path& target,
                                            const std::string& format, const WriteOptions& options) {
@@ -107,11 +128,22 @@ std::unique_ptr<Writer> make_single_writer(const Value& root, const fs::path& ta
 std::unique_ptr<Writer> make_writer(const Value& root, const fs::path& named, const WriteOptions& options) {
   const fs::path target = named.has_filename() ? named : named.parent_path();  // "out/" is "out"
   const std::string format = format_of(target, options);
-  check_target(target, options.overwrite);
-  if (options.shard_size) return make_sharded_writer(root, target, format, options);
-  auto writer = make_single_writer(root, target, format, options);
-  if (options.companions.empty()) return writer;
-  return std::make_unique<WriterWithCompanions>(std::move(writer), target.parent_path(), options);
+  const bool is_bundle = format == "tensorflow";
+  const bool is_folder = options.shard_size && !is_bundle;
+  if (is_bundle) {
+    check_target(named, true);  // its writer knows the files
+  } else {
+    check_target(target, options.overwrite);
+  }
+  std::vector<std::string> texts;
+  const Value tree = is_bundle ? root : tensorflow::without_texts(root, texts);
+  auto writer = is_bundle   ? tensorflow::make_writer(tree, named, options)
+                : is_folder ? make_sharded_writer(tree, target, format, options)
+                            : make_single_writer(tree, target, format, options);
+  const Companions companions = is_folder ? Companions() : options.companions;
+  if (companions.empty() && texts.empty()) return writer;
+  return std::make_unique<AccompaniedWriter>(std::move(writer), warnings_of(texts), target.parent_path(),
+                                             companions, options.overwrite);
 }
 
 }  // namespace cbk

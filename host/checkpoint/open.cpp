@@ -6,6 +6,8 @@
 #include "host/checkpoint/sharded.hpp"
 #include "host/formats/h5/reader.hpp"
 #include "host/formats/safetensors/reader.hpp"
+#include "host/formats/tensorflow/reader.hpp"
+#include "host/formats/tensorflow/state_file.hpp"
 #include "host/formats/torch/reader.hpp"
 
 namespace cbk {
@@ -21,6 +23,8 @@ Checkpoint open_single(std::shared_ptr<const MappedFile> file, Container contain
       return safetensors::read(std::move(file), options);
     case Container::h5:
       return h5::read(std::move(file), options);
+    case Container::tensorflow:
+      return tensorflow::read(file);
     case Container::shard_index:
     case Container::other:
       break;
@@ -68,8 +72,18 @@ bool is_shard_name(const std::string& name) {
   return of != std::string::npos && of >= 6 && are_digits(of - 5, 5) && are_digits(of + 4, 5);
 }
 
-/// The one checkpoint of a folder: an index; else the file with the usual name; else the only model file.
+/// "model.ckpt-1.data-00000-of-00001": a part of a TensorFlow checkpoint, whose prefix is the answer.
+std::string prefix_of_data_file(const std::string& path) {
+  const size_t data = path.rfind(".data-");
+  return data != std::string::npos && path.size() == data + 20 && is_shard_name(path.substr(data))
+             ? path.substr(0, data)
+             : "";
+}
+
+/// The one checkpoint of a folder: the latest one of TensorFlow; an index; else the file with the usual name;
+/// else the only model file.
 fs::path checkpoint_in(const fs::path& folder) {
+  if (const auto latest = tensorflow::latest_in(folder)) return latest->string() + ".index";
   std::vector<std::string> indexes;
   std::vector<std::string> usual;
   std::vector<std::string> files;
@@ -77,7 +91,7 @@ fs::path checkpoint_in(const fs::path& folder) {
   for (const fs::directory_entry& entry : fs::directory_iterator(folder)) {
     const std::string name = entry.path().filename().string();
     if (entry.is_directory()) continue;
-    if (name.ends_with(".index.json")) {
+    if (name.ends_with(".index.json") || name.ends_with(".index")) {
       indexes.push_back(name);
     } else if (is_model_file(name) && is_shard_name(name)) {
       has_shards = true;
@@ -111,8 +125,10 @@ Checkpoint open_checkpoint(const fs::path& path, const OpenOptions& options) {
     return open_checkpoint(inner, options);
   }
   if (!fs::exists(path, ignored) && fs::exists(path.string() + ".index", ignored)) {
-    fail(Errc::unsupported, "{}: it is the prefix of a TensorFlow checkpoint, which is not supported",
-         context);
+    return open_checkpoint(path.string() + ".index", options);
+  }
+  if (const std::string prefix = prefix_of_data_file(path.string()); !prefix.empty()) {
+    fail(Errc::usage, "{}: it is a data file of a TensorFlow checkpoint; open '{}'", context, prefix);
   }
   const auto file = MappedFile::open(path);
   return within(context, [&] { return open_mapped(file, options); });

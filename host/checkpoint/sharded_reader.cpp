@@ -101,7 +101,8 @@ Checkpoint read_sharded(const fs::path& path, const OpenFile& open_file) {
     take_keys(*root, shard, file, keys);
     for (const std::string& warning : shard.warnings) out.warnings.push_back(file + ": " + warning);
     out.files.push_back(folder / file);
-    format = shard.format == "safetensors" ? "safetensors" : "torch";
+    const bool has_name = shard.format == "safetensors" || shard.format == "flat-h5";
+    format = has_name ? shard.format : "torch";
   }
   out.format = format + "-sharded";
   out.root = std::move(root);

@@ -1,6 +1,7 @@
 #include <algorithm>
 
 #include "host/checkpoint/sharded.hpp"
+#include "host/formats/h5/writer.hpp"
 #include "host/formats/safetensors/writer.hpp"
 #include "host/formats/torch/writer.hpp"
 #include "host/value/json.hpp"
@@ -30,9 +31,9 @@ class ShardedWriter : public Writer {
         companions_(options.companions) {
     if (options.shard_size.value() == 0) fail(Errc::usage, "a shard size of 0; the default is 10GB");
     const bool is_torch = format_ == "torch";
-    suffix_ = is_torch ? ".bin" : ".safetensors";
+    suffix_ = is_torch ? ".bin" : format_ == "h5" ? ".h5" : ".safetensors";
     stem_ = !options.shard_stem.empty() ? options.shard_stem : is_torch ? "pytorch_model" : "model";
-    if (!is_torch) mark_as_torch();
+    if (format_ == "safetensors") mark_as_torch();
     std::vector<NamedTensor> tensors = flat_tensors(root, "a sharded checkpoint");
     split(tensors, options.shard_size.value());
     check_companions();
@@ -137,18 +138,22 @@ class ShardedWriter : public Writer {
 
   [[nodiscard]] std::vector<std::unique_ptr<Writer>> make_writers(const fs::path& folder) const {
     std::vector<std::unique_ptr<Writer>> writers;
+    WriteOptions flat;
+    flat.overwrite = true;
+    flat.h5_version = "flat";
     for (const Shard& shard : shards_) {
-      writers.push_back(format_ == "torch"
-                            ? torch::make_writer(shard.root, folder / shard.file, true)
-                            : safetensors::make_writer(shard.root, folder / shard.file, true, metadata_));
+      const fs::path file = folder / shard.file;
+      writers.push_back(format_ == "torch" ? torch::make_writer(shard.root, file, true)
+                        : format_ == "h5"  ? h5::make_writer(shard.root, file, flat)
+                                           : safetensors::make_writer(shard.root, file, true, metadata_));
     }
     return writers;
   }
 
   void warn_of_ties(size_t ties) {
     if (ties > 0)
-      warnings_.push_back(
-          fmt::format("{} tied tensors are written as copies: safetensors has no ties", ties));
+      warnings_.push_back(fmt::format("{} tied tensors are written as copies: {} has no ties", ties,
+                                      format_ == "h5" ? "flat H5" : format_));
   }
 
   fs::path target_;
@@ -172,8 +177,9 @@ class ShardedWriter : public Writer {
 
 std::unique_ptr<Writer> make_sharded_writer(const Value& root, const fs::path& target,
                                             const std::string& format, const WriteOptions& options) {
-  if (format != "torch" && format != "safetensors") {
-    fail(Errc::usage, "shards are written as torch or safetensors, not as {}", quote(format));
+  const bool is_flat = format == "h5" && options.h5_version == "flat";
+  if (format != "torch" && format != "safetensors" && !is_flat) {
+    fail(Errc::usage, "shards are written as torch, safetensors or flat H5, not as {}", quote(format));
   }
   return std::make_unique<ShardedWriter>(root, target, format, options);
 }

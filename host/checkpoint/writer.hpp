@@ -17,11 +17,14 @@
 
 namespace cbk {
 
+/// What a writer may want to know of an item in `finish`: crc32 is zip's polynomial, crc32c Castagnoli's.
+enum class Checksum : uint8_t { none, crc32, crc32c };
+
 /// One run of bytes to be produced: the elements of `tensor` in C order.
 struct Item {
   std::string key;  // for progress and messages
   Tensor tensor;
-  bool crc32 = false;  // the writer wants the checksum in `finish`
+  Checksum checksum = Checksum::none;
 };
 
 /// Where an item goes.
@@ -40,7 +43,7 @@ class Writer {
   [[nodiscard]] virtual const std::vector<std::string>& warnings() const = 0;
   /// Called once. One slot per item, in the same order.
   virtual std::vector<Slot> lay_out() = 0;
-  /// `crcs[i]` is the CRC-32 of item i where it was asked for. Afterwards `commit` may be called.
+  /// `crcs[i]` is the checksum of item i where it was asked for. Afterwards `commit` may be called.
   virtual void finish(const std::vector<uint32_t>& crcs) = 0;
   /// Makes the target visible, atomically. `sync`: wait until it is on the disk.
   virtual void commit(bool sync) = 0;
@@ -48,12 +51,13 @@ class Writer {
 
 struct WriteOptions {
   bool overwrite = false;
-  std::string format;  // "torch", "safetensors", "h5"; empty: from the name (.pt .pth .bin / .safetensors /
-                       // .mdl .h5 .hdf5)
+  std::string format;  // "torch", "safetensors", "h5", "tensorflow"; empty: from the name (.pt .pth .bin /
+                       // .safetensors / .mdl .h5 .hdf5 / .index)
   std::string h5_version;              // "0.4" or "0.5"; empty: 0.5
   std::string framework_version;       // H5: the release named in the file ("2.10.0"); empty: none for 0.4,
                                        // "2.10.0" for 0.5
-  std::optional<uint64_t> shard_size;  // set: a sharded folder with its index.json (torch and safetensors)
+  std::optional<uint64_t> shard_size;  // set: a sharded folder with its index.json (torch, safetensors, flat
+                                       // H5), or several data files (tensorflow)
   std::string shard_stem;              // "pytorch_model" or "model" by default
   Value metadata;                      // safetensors __metadata__ (text to text)
   /// Small files (name, content) that appear together with the checkpoint, inside the folder of a sharded

@@ -13,6 +13,7 @@
 #include <mutex>
 #include <thread>
 
+#include "host/base/crc32c.hpp"
 #include "host/base/interrupt.hpp"
 #include "host/base/scratch.hpp"
 #include "host/tensor/expression.hpp"
@@ -93,6 +94,16 @@ std::vector<size_t> reading_order(const std::vector<Item>& items) {
   return order;
 }
 
+uint32_t extended(Checksum kind, uint32_t sum, ByteView bytes) {
+  return kind == Checksum::crc32c ? crc32c(bytes, sum) : libdeflate_crc32(sum, bytes.data(), bytes.size());
+}
+
+/// The checksum of two runs of bytes, one after the other.
+uint32_t combined(Checksum kind, uint32_t first, uint32_t second, uint64_t second_size) {
+  if (kind == Checksum::crc32c) return crc32c_combine(first, second, second_size);
+  return static_cast<uint32_t>(crc32_combine64(first, second, static_cast<z_off64_t>(second_size)));
+}
+
 /// The streaming of one plan: workers take blocks from a shared cursor, compute them and write them in place.
 class Execution {
  public:
@@ -119,6 +130,7 @@ class Execution {
     }
     if (failure_) std::rethrow_exception(failure_);
     check_interrupt();
+    verify();
     writer_.finish(checksums());
     report(start);  // before the commit: a progress function that fails leaves no target
     check_interrupt();
@@ -183,13 +195,13 @@ class Execution {
       Scratch buffer(bytes + io_alignment);
       const std::span<std::byte> piece = buffer.bytes().subspan(shift_for(offset, itemsize), bytes);
       within(item.key, [&] { expression.read(begin, piece); });
-      if (item.crc32) sum.crc = libdeflate_crc32(sum.crc, piece.data(), piece.size());
+      if (item.checksum != Checksum::none) sum.crc = extended(item.checksum, sum.crc, piece);
       slot.file->write(offset, piece);
       done_.fetch_add(bytes, std::memory_order_relaxed);
       begin = end;
     }
     expression.drop(block.begin, block.end);
-    if (!item.crc32) return;
+    if (item.checksum == Checksum::none) return;
     const std::lock_guard lock(mutex_);
     crcs_[block.item].push_back(sum);
   }
@@ -201,10 +213,16 @@ class Execution {
       std::sort(crcs_[i].begin(), crcs_[i].end(),
                 [](const auto& a, const auto& b) { return a.begin < b.begin; });
       for (const BlockSum& sum : crcs_[i]) {
-        sums[i] = static_cast<uint32_t>(crc32_combine64(sums[i], sum.crc, static_cast<z_off64_t>(sum.bytes)));
+        sums[i] = combined(items_[i].checksum, sums[i], sum.crc, sum.bytes);
       }
     }
     return sums;
+  }
+
+  /// Asks the sources for what only all of their bytes can tell.
+  void verify() const {
+    std::unordered_set<const Expression*> seen;
+    for (const Item& item : items_) verify_sources(*item.tensor.expression(), seen);
   }
 
   void report_until_done(std::chrono::steady_clock::time_point start) {

@@ -335,4 +335,10 @@ void GeneratedExpression::read(int64_t begin, std::span<std::byte> out) const {
   });
 }
 
+void verify_sources(const Expression& expression, std::unordered_set<const Expression*>& seen) {
+  if (!seen.insert(&expression).second) return;
+  if (const auto* source = dynamic_cast<const ViewExpression*>(&expression)) source->view().storage->verify();
+  expression.each_input([&](const Expression& input) { verify_sources(input, seen); });
+}
+
 }  // namespace cbk

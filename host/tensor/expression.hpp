@@ -6,6 +6,7 @@
 #include <functional>
 #include <memory>
 #include <span>
+#include <unordered_set>
 #include <vector>
 
 #include "host/tensor/kernels/elementwise.hpp"
@@ -218,5 +219,8 @@ class GeneratedExpression final : public Expression {
  private:
   Generator generator_;
 };
+
+/// Verifies the storages below `expression` (Storage::verify); those below an expression in `seen` have been.
+void verify_sources(const Expression& expression, std::unordered_set<const Expression*>& seen);
 
 }  // namespace cbk

@@ -61,6 +61,7 @@ class SwappedStorage final : public Storage {
     }
     std::copy_n(elements.begin() + static_cast<ptrdiff_t>(offset - begin), out.size(), out.begin());
   }
+  void verify() const override { storage_->verify(); }
   void drop(uint64_t offset, uint64_t length) const noexcept override { storage_->drop(offset, length); }
   [[nodiscard]] Place place() const override { return storage_->place(); }
 

@@ -25,6 +25,9 @@ class Storage {
   [[nodiscard]] virtual ByteView view() const { return {}; }
   /// Copies bytes [offset, offset + out.size()).
   virtual void read(uint64_t offset, std::span<std::byte> out) const = 0;
+  /// Whoever has read what he wanted asks whether it was right: a format with a checksum over all bytes reads
+  /// the rest of them now. Errors: `format`.
+  virtual void verify() const {}
   /// A hint that this range will not be read again soon.
   virtual void drop(uint64_t /*offset*/, uint64_t /*length*/) const noexcept {}
 

@@ -551,7 +551,10 @@ void Tensor::read(int64_t begin, std::span<std::byte> out) const {
   const auto count = static_cast<int64_t>(out.size() / size_of(dtype_));
   if (begin < 0 || count > numel_ - begin)
     fail(Errc::internal, "elements {} to {} of {}", begin, begin + count, numel_);
-  if (count > 0) expression_->read(begin, out);
+  if (count == 0) return;
+  expression_->read(begin, out);
+  std::unordered_set<const Expression*> seen;
+  verify_sources(*expression_, seen);
 }
 
 Bytes Tensor::to_bytes(uint64_t limit) const {

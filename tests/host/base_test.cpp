@@ -4,6 +4,7 @@
 #include <catch2/catch.hpp>
 
 #include "host/base/bytes.hpp"
+#include "host/base/crc32c.hpp"
 #include "host/base/file.hpp"
 #include "tests/host/folder.hpp"
 
@@ -158,4 +159,27 @@ TEST_CASE("a full disk is found when the space is reserved", "[base]") {
   } catch (const Error& error) {
     CHECK((error.code() == Errc::no_space || error.code() == Errc::io));
   }
+}
+
+TEST_CASE("CRC-32C: known values, joining, masking, and the byte that is wrong", "[base]") {
+  CHECK(crc32c(as_bytes("123456789")) == 0xE3069283);
+  CHECK(crc32c({}) == 0);
+  CHECK(masked_crc32c(0) == 0xa282ead8);
+  std::string text;
+  for (int i = 0; i < 5000; ++i) text += static_cast<char>(i * i + i / 7);
+  const uint32_t whole = crc32c(as_bytes(text));
+  CHECK(unmasked_crc32c(masked_crc32c(whole)) == whole);
+  const size_t cut = GENERATE(0, 1, 2, 255, 4096, 4999, 5000);
+  const ByteView first = as_bytes(text).first(cut);
+  const ByteView second = as_bytes(text).subspan(cut);
+  CHECK(crc32c(second, crc32c(first)) == whole);
+  CHECK(crc32c_combine(crc32c(first), crc32c(second), second.size()) == whole);
+  CHECK_FALSE(find_wrong_byte(as_bytes(text), whole));
+  if (cut == text.size()) return;
+  const char right =
+      std::exchange(text[cut], static_cast<char>(text[cut] ^ static_cast<char>(1 + cut % 200)));
+  const auto wrong = find_wrong_byte(as_bytes(text), whole);
+  REQUIRE(wrong);
+  CHECK(wrong->position == cut);
+  CHECK(wrong->right == static_cast<std::byte>(right));
 }

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <numeric>
 
+#include "host/base/crc32c.hpp"
 #include "host/base/interrupt.hpp"
 #include "host/plan/plan.hpp"
 #include "tests/host/folder.hpp"
@@ -46,12 +47,13 @@ std::vector<Item> sample_items() {
   Bytes bytes(5'000'000);
   for (size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<std::byte>(i * 7 + i / 311);
   const Tensor matrix = Tensor::from_bytes(DType::float32, {1250, 1000}, bytes);
-  return {{"plain", matrix, true},
-          {"turned", matrix.transpose(0, 1), true},
-          {"half", matrix.cast(DType::bfloat16), false},
-          {"empty", matrix.slice(0, 0, 0), true},
-          {"joined", Tensor::concat({matrix.transpose(0, 1), matrix.transpose(0, 1)}, 1).affine(2, 0), true},
-          {"noise", Tensor::normal(DType::float32, {100003}, 0, 1, 1), true}};
+  return {{"plain", matrix, Checksum::crc32},
+          {"turned", matrix.transpose(0, 1), Checksum::crc32c},
+          {"half", matrix.cast(DType::bfloat16)},
+          {"empty", matrix.slice(0, 0, 0), Checksum::crc32},
+          {"joined", Tensor::concat({matrix.transpose(0, 1), matrix.transpose(0, 1)}, 1).affine(2, 0),
+           Checksum::crc32},
+          {"noise", Tensor::normal(DType::float32, {100003}, 0, 1, 1), Checksum::crc32c}};
 }
 
 /// Fails when block `bad` is read.
@@ -83,7 +85,8 @@ TEST_CASE("the same bytes for any number of threads and any memory", "[plan]") {
   CHECK(std::memcmp(found.data(), expected.data(), found.size()) == 0);
   for (size_t i = 0; i < items.size(); ++i) {
     const Bytes bytes = items[i].tensor.to_bytes();
-    CHECK(writer.crcs_[i] == (items[i].crc32 ? libdeflate_crc32(0, bytes.data(), bytes.size()) : 0));
+    const uint32_t sums[] = {0, libdeflate_crc32(0, bytes.data(), bytes.size()), crc32c(bytes)};
+    CHECK(writer.crcs_[i] == sums[static_cast<size_t>(items[i].checksum)]);
   }
   CHECK(folder.names().size() == 1);
 }
@@ -103,7 +106,7 @@ TEST_CASE("a failure names the key and leaves nothing behind", "[plan]") {
   Folder folder;
   const Tensor bad =
       Tensor::from_view({std::make_shared<FailingStorage>(), DType::uint8, 0, {64 << 20}, {1}});
-  RawWriter writer(folder.path("out"), {{"layers.3.weight", bad, false}});
+  RawWriter writer(folder.path("out"), {{"layers.3.weight", bad}});
   CHECK_THROWS_WITH(execute(writer, {}), "layers.3.weight: chunk 7 is damaged");
   CHECK_FALSE(fs::exists(folder.path("out")));
 }

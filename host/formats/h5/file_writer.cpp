@@ -33,7 +33,7 @@ FileWriter::Plan FileWriter::plan_dataset(const std::string& key, std::string na
   plan.item = items_.size();
   // Large tensors begin on a page, small ones stand close together.
   const uint64_t offset = align_up(data_end_, tensor.nbytes() >= large ? 4096 : 8);
-  items_.push_back({key, tensor, false});
+  items_.push_back({key, tensor});
   offsets_.push_back(offset);
   data_end_ = checked_add(offset, tensor.nbytes(), "the file");
   return plan;
@@ -69,12 +69,12 @@ std::vector<Slot> FileWriter::lay_out() {
   const uint64_t start = align_up(data_end_, 8);
   Builder builder(start, overhead_);
   HeaderBuilder root;
-  const GroupTables tables = builder.add_group_tables(build(builder, root));
+  const Builder::GroupTables tables = builder.add_group_tables(build(builder, root));
   root.add(MessageType::symbol_table, encode_symbol_table(tables.tree, tables.heap));
   const uint64_t root_address = builder.add(root.finish());
   const std::string image = builder.finish();
   const uint64_t end = start + image.size();
-  superblock_ = encode_superblock(root_address, tables, end);
+  superblock_ = Builder::superblock(root_address, tables, end);
 
   file_ = std::make_unique<StagedFile>(target_, overwrite_);
   file_->reserve(end);

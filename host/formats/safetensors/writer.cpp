@@ -61,7 +61,7 @@ class FileWriter : public Writer {
       const Tensor& data = tensor.leaf.as_tensor();
       const uint64_t end = checked_add(data_size_, data.nbytes(), "the file");
       entries.push_back({tensor.name, find(data.dtype()), data.shape(), data_size_, end});
-      items_.push_back({tensor.name, data, false});
+      items_.push_back({tensor.name, data});
       offsets_.push_back(data_size_);
       data_size_ = end;
     }

@@ -48,7 +48,7 @@ class ZipFileWriter final : public Writer {
     for (const Member& member : members_) {
       uint32_t sum = member.crc32;
       for (size_t item : member.items) {
-        if (items_[item].crc32)
+        if (items_[item].checksum == Checksum::crc32)
           sum = static_cast<uint32_t>(
               crc32_combine(sum, crcs.at(item), static_cast<z_off_t>(items_[item].tensor.nbytes())));
       }
@@ -95,7 +95,7 @@ class ZipFileWriter final : public Writer {
     for (const StoragePlan::Segment& segment : storage.segments) {
       if (segment.tensor.numel() == 0) continue;
       member.items.push_back(items_.size());
-      items_.push_back({segment.key, segment.tensor, !storage.crc32});
+      items_.push_back({segment.key, segment.tensor, storage.crc32 ? Checksum::none : Checksum::crc32});
       offsets_.push_back(offset);
       offset += segment.tensor.nbytes();
       item_bytes_ += segment.tensor.nbytes();

@@ -202,6 +202,22 @@ OBJECTS["torch.quantized"] = function(self, _, object)
   self.write(('{"kind":"quantized",%s}'):format(table.concat(members, ",")))
 end
 
+OBJECTS["tensorflow.tensor"] = function(self, _, object)
+  local state = object.state
+  local shape = size_members(state.shape)
+  if state.dtype ~= "string" then
+    return self.write(('{"kind":"tensor",%s}'):format((array_members(state.elements):gsub('^"dtype":"[^"]*"',
+      '"dtype":' .. cbk.json(state.dtype)))))
+  end
+  local separator = ""
+  self.write(('{"kind":"tensor","dtype":"string","shape":%s,"encoding":"hex","values":['):format(shape))
+  for _, text in ipairs(cbk.tensorflow.texts(object)) do
+    self.write(('%s"%s"'):format(separator, cbk.hex(text)))
+    separator = ","
+  end
+  self.write "]}"
+end
+
 OBJECTS["cerebras.graph_tensor"] = function(self, path, object)
   local state = object.state
   self.write(('{"kind":"graph_tensor","jit_graph":%s,"dtype":%s,"shape":%s,"args":['):format(cbk.json(state.jit_graph),

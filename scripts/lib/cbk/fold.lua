@@ -2,23 +2,33 @@
 
 local fold = {}
 
-local byte, sub = string.byte, string.sub
-local DOT, ZERO, NINE = byte ".", byte "0", byte "9"
+local byte, sub, find = string.byte, string.sub, string.find
+local DOT, SLASH, UNDERSCORE, ZERO, NINE = byte ".", byte "/", byte "_", byte "0", byte "9"
 
---- "a.0.b.12" → "a.{}.b.{}", { 0, 12 }. Only whole dot-separated parts count as numbers. Byte by byte, because the JIT
---- compiles that, and 20,000 keys are no rarity.
+--- Stands for a number in a template, with its width between if it begins with zeros.
+local OPEN, CLOSE = "\1", "\2"
+local PLACE = OPEN .. "(%d*)" .. CLOSE
+
+--- "a.0.b.12" → "a.{}.b.{}", { 0, 12 }; "a.007" → "a.{3}", { 7 }. Only whole dot-separated parts count as numbers; in
+--- TensorFlow's names, "a/b_0/c", also the ends of parts. Byte by byte, because the JIT compiles that, and 20,000 keys
+--- are no rarity.
 local function template_of(path)
   local numbers, template, copied = {}, "", 1
+  local separator = find(path, "/", 1, true) and SLASH or DOT
+  local prefix_end = separator == SLASH and UNDERSCORE or DOT
   local start, number, is_number = 1, 0, true
   for at = 1, #path + 1 do
-    local c = byte(path, at) or DOT
-    if c == DOT then
+    local c = byte(path, at) or separator
+    if c == separator then
       local length = at - start
-      if is_number and length > 0 and length < 10 and (length == 1 or byte(path, start) ~= ZERO) then
+      if is_number and length > 0 and length < 10 then
+        local width = length > 1 and byte(path, start) == ZERO and length or ""
         numbers[#numbers + 1] = number
-        template = template .. sub(path, copied, start - 1) .. "{}"
+        template = template .. sub(path, copied, start - 1) .. OPEN .. width .. CLOSE
         copied = at
       end
+      start, number, is_number = at + 1, 0, true
+    elseif c == prefix_end then
       start, number, is_number = at + 1, 0, true
     elseif c >= ZERO and c <= NINE then
       number = number * 10 + (c - ZERO)
@@ -43,14 +53,16 @@ local function distinct(members, position)
   return list
 end
 
---- { 0, 1, 2, 5 } → "{0..2,5}"
-local function range_text(numbers)
-  if #numbers == 1 then return tostring(numbers[1]) end
+--- { 0, 1, 2, 5 } → "{0..2,5}"; the numbers have at least `width` digits.
+local function range_text(numbers, width)
+  local pattern = "%0" .. width .. "d"
+  if #numbers == 1 then return pattern:format(numbers[1]) end
   local parts, first = {}, 1
   for i = 1, #numbers do
     if numbers[i + 1] ~= numbers[i] + 1 then
-      local a, b = numbers[first], numbers[i]
-      parts[#parts + 1] = a == b and tostring(a) or b == a + 1 and a .. "," .. b or a .. ".." .. b
+      local a, b = pattern:format(numbers[first]), pattern:format(numbers[i])
+      local count = numbers[i] - numbers[first] + 1
+      parts[#parts + 1] = count == 1 and a or count == 2 and a .. "," .. b or a .. ".." .. b
       first = i + 1
     end
   end
@@ -60,11 +72,11 @@ end
 --- One name for all members, or nil when their numbers are not the full product of what occurs at each position.
 local function common_name(template, members)
   local position, count = 0, 1
-  local name = template:gsub("{}", function()
+  local name = template:gsub(PLACE, function(width)
     position = position + 1
     local numbers = distinct(members, position)
     count = count * #numbers
-    return range_text(numbers)
+    return range_text(numbers, width == "" and "1" or width)
   end)
   return count == #members and name or nil
 end

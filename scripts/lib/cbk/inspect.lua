@@ -206,6 +206,17 @@ local function tree_text(value, options)
   return table.concat(out, "\n")
 end
 
+--- A tensor of a type that only TensorFlow has. Its texts are read only where there is room for them.
+local function foreign_text(object, options)
+  local state = object.state
+  if options.lines <= 1 then return tostring(object) end
+  if state.dtype ~= "string" then return tostring(object) .. tensor_text(state.elements, options):gsub("^[^\n]*", "") end
+  local out, texts = { tostring(object) }, cbk.tensorflow.texts(object)
+  for i = 1, math.min(#texts, options.lines) do out[#out + 1] = "  " .. quoted(texts[i], options.text) end
+  if #texts > options.lines then out[#out + 1] = ("  … %d more"):format(#texts - options.lines) end
+  return table.concat(out, "\n")
+end
+
 ---A value as text for people.
 ---@param value any
 ---@param options? { lines: integer, depth: integer, text: integer, edge: integer }
@@ -222,6 +233,7 @@ function inspect.text(value, options)
   if TENSORS[kind] then return tensor_text(value, options) end
   if CONTAINERS[kind] then return tree_text(value, options) end
   if kind == "Checkpoint" then return tostring(value) .. "\n" .. tree_text(value.root, options) end
+  if kind == "object" and value.type == "tensorflow.tensor" then return foreign_text(value, options) end
   if kind == "object" and is_tree(value.state) then return tostring(value) .. "\n" .. tree_text(value.state, options) end
   return tostring(value)
 end

@@ -46,7 +46,7 @@ end
 function listing.rows(tree, pattern)
   local find_ties, rows = tie_finder(), {}
   local matches = pattern and cbk.glob(pattern)
-  local below = pattern and cbk.glob(pattern .. ".*")
+  local below = pattern and cbk.glob(pattern .. "[./]*")
   for path, value in cbk.raw_leaves(tree) do
     local row
     if getmetatable(value) == TENSOR then
@@ -160,8 +160,16 @@ end
 
 -- --- the tree
 
---- "a.layers.{0..31}.w" → { "a", "layers", "{0..31}", "w" }: dots inside braces do not count.
+--- "a.layers.{0..31}.w" → { "a", "layers", "{0..31}", "w" }: dots inside braces do not count. TensorFlow's "a/b/w" →
+--- { "a/", "b/", "w" }: a variable and what stands below it have their own lines.
 local function parts_of(name)
+  if name:find("/", 1, true) then
+    local parts = {}
+    for part in name:gmatch "[^/]*/?" do
+      if part ~= "" then parts[#parts + 1] = part end
+    end
+    return parts
+  end
   local parts, at, depth, start = {}, 1, 0, 1
   while at <= #name do
     local c = name:byte(at)
@@ -242,7 +250,8 @@ local function tree_lines(node, label, indent, out)
   -- A container with one entry shares the line with it.
   while not node.groups and #node.order == 1 do
     node = node.order[1]
-    label = label == "" and node.name or label .. "." .. node.name
+    local joint = (label == "" or label:sub(-1) == "/") and "" or "."
+    label = label .. joint .. node.name
   end
   local is_root = label == ""
   local shown = ("  "):rep(indent) .. label

@@ -1,0 +1,48 @@
+// Tensors whose element type only TensorFlow has, texts above all: as objects in the tree.
+//
+//   type  "tensorflow.tensor"
+//   repr  "string [2, 3]"
+//   state a dict: dtype ("string", "qint8", …), shape (torch_size), elements (a tensor: whole numbers of a
+//   quantized
+//         type; of texts the bytes as they are stored: all lengths as varints, their checksum, all texts)
+#pragma once
+
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "host/formats/tensorflow/dtypes.hpp"
+#include "host/value/value.hpp"
+
+namespace cbk::tensorflow {
+
+struct ForeignTensor {
+  const DTypeInfo* dtype = nullptr;
+  Shape shape;
+  Tensor elements;
+};
+
+Value to_value(const ForeignTensor& tensor);
+bool is_foreign(const Value& value);
+/// Errors: `value` for an object that is not what `to_value` makes.
+ForeignTensor to_foreign(const Value& value);
+
+/// The texts of a tensor of texts in C order; they are views of `bytes`, which are its elements. Errors:
+/// `format`.
+std::vector<std::string_view> decode_texts(ByteView bytes, int64_t count);
+
+/// The stored form of texts, and its masked checksum for the index.
+struct EncodedTexts {
+  std::string bytes;
+  uint32_t crc = 0;
+};
+EncodedTexts encode_texts(std::span<const std::string_view> texts);
+
+/// Compares stored texts with their checksums. Errors: `format`.
+void verify_texts(ByteView bytes, int64_t count, uint32_t crc, bool big_endian);
+
+/// `root` without tensors of texts, for formats that have none; `left_out` gets their names.
+Value without_texts(const Value& root, std::vector<std::string>& left_out);
+
+}  // namespace cbk::tensorflow

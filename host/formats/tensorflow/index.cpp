@@ -1,0 +1,179 @@
+#include "host/formats/tensorflow/index.hpp"
+
+#include <algorithm>
+#include <limits>
+
+#include "host/base/utf8.hpp"
+#include "host/formats/tensorflow/proto.hpp"
+#include "host/formats/tensorflow/table.hpp"
+
+namespace cbk::tensorflow {
+namespace {
+
+constexpr int producer = 1;  // the version of the format
+constexpr int most_dims = 254;
+constexpr size_t most_entries = 1'000'000;
+
+std::string name_of_key(std::string_view key) {
+  if (key.empty()) return "the header";
+  if (!is_slice_key(key)) return quote(key);
+  const auto name = name_in_slice_key(key);
+  return name ? "a slice of " + quote(*name) : "a slice";
+}
+
+template <typename Message>
+Message parse(std::string_view bytes) {
+  Message message;
+  const bool fits = bytes.size() <= static_cast<size_t>(std::numeric_limits<int>::max());
+  if (!fits || !message.ParseFromArray(bytes.data(), static_cast<int>(bytes.size()))) {
+    fail(Errc::format, "it is no entry of a TensorFlow checkpoint");
+  }
+  return message;
+}
+
+/// Without the variables.
+Index read_header(std::string_view value) {
+  const auto header = parse<proto::Header>(value);
+  const auto& bad = header.version().bad_consumers();
+  if (header.version().min_consumer() > producer ||
+      std::find(bad.begin(), bad.end(), producer) != bad.end()) {
+    fail(Errc::unsupported, "it needs a newer reader (version {})", header.version().min_consumer());
+  }
+  if (header.num_shards() < 1) fail(Errc::format, "{} data files", header.num_shards());
+  if (header.endianness() != 0 && header.endianness() != 1) {
+    fail(Errc::format, "an unknown byte order ({})", header.endianness());
+  }
+  Index index;
+  index.shards = static_cast<uint32_t>(header.num_shards());
+  index.big_endian = header.endianness() == 1;
+  return index;
+}
+
+Shape read_shape(const proto::Shape& shape) {
+  if (shape.unknown_rank()) fail(Errc::format, "its shape is not known");
+  if (shape.dim_size() > most_dims) fail(Errc::format, "{} dimensions", shape.dim_size());
+  Shape out;
+  uint64_t count = 1;
+  for (const auto& dim : shape.dim()) {
+    if (dim.size() < 0) fail(Errc::format, "an extent of {}", dim.size());
+    count = checked_mul(count, std::max<uint64_t>(1, static_cast<uint64_t>(dim.size())),
+                        "the number of elements");
+    out.push_back(dim.size());
+  }
+  checked_mul(count, 16, "the number of bytes");
+  return out;
+}
+
+std::vector<Extent> read_extents(const proto::Slice& slice, const Shape& shape) {
+  if (static_cast<size_t>(slice.extent_size()) != shape.size()) {
+    fail(Errc::format, "a slice of {} dimensions of a variable of {}", slice.extent_size(), shape.size());
+  }
+  std::vector<Extent> extents;
+  for (const auto& extent : slice.extent()) {
+    const int64_t whole = shape[extents.size()];
+    if (!extent.has_length() || extent.length() < 0) {
+      extents.push_back({});
+      continue;
+    }
+    if (extent.start() < 0 || extent.start() > whole || extent.length() > whole - extent.start()) {
+      fail(Errc::format, "a slice from {} of length {} in a dimension of {}", extent.start(), extent.length(),
+           whole);
+    }
+    extents.push_back({extent.start(), extent.length()});
+  }
+  return extents;
+}
+
+void read_place(const proto::Entry& message, uint32_t shards, Entry& entry) {
+  if (message.shard_id() < 0 || static_cast<uint32_t>(message.shard_id()) >= shards) {
+    fail(Errc::format, "its bytes should be in data file {}, but the index says that there are {}",
+         message.shard_id(), shards);
+  }
+  if (message.offset() < 0 || message.size() < 0) {
+    fail(Errc::format, "{} bytes at byte {}", message.size(), message.offset());
+  }
+  entry.shard = static_cast<uint32_t>(message.shard_id());
+  entry.offset = static_cast<uint64_t>(message.offset());
+  entry.size = static_cast<uint64_t>(message.size());
+  entry.crc = message.crc32c();
+  const auto count = static_cast<uint64_t>(numel_of(entry.shape));
+  if (entry.dtype->kind == DTypeInfo::Kind::plain || entry.dtype->kind == DTypeInfo::Kind::quantized) {
+    if (const uint64_t wanted = count * size_of(entry.dtype->dtype); wanted != entry.size) {
+      fail(Errc::format, "{} {} takes {} bytes, not {}", entry.dtype->name, to_string(entry.shape), wanted,
+           entry.size);
+    }
+  } else if (entry.dtype->kind == DTypeInfo::Kind::string && count > entry.size) {
+    fail(Errc::format, "{} texts in {} bytes", count, entry.size);
+  }
+}
+
+Entry read_entry(std::string_view value, uint32_t shards) {
+  const auto message = parse<proto::Entry>(value);
+  Entry entry;
+  entry.dtype = find(message.dtype());
+  if (entry.dtype == nullptr) fail(Errc::format, "unknown dtype {}", message.dtype());
+  entry.shape = read_shape(message.shape());
+  for (const auto& slice : message.slices()) entry.slices.push_back(read_extents(slice, entry.shape));
+  if (entry.slices.empty()) read_place(message, shards, entry);
+  return entry;
+}
+
+void check_name(std::string_view name) {
+  for (size_t i = 0; i < name.size();) {
+    const auto character = decode_utf8(name, i);
+    if (!character || is_surrogate(*character)) fail(Errc::format, "the name {} is not UTF-8", quote(name));
+  }
+}
+
+}  // namespace
+
+Index read_index(const MappedFile& file) {
+  std::optional<Index> index;
+  size_t count = 0;
+  read_table(file.bytes(), name_of_key, [&](std::string_view key, std::string_view value) {
+    if (!index) {
+      if (!key.empty()) fail(Errc::format, "the index has no header");
+      index = within("the header of the index", [&] { return read_header(value); });
+      return;
+    }
+    if (++count > most_entries) fail(Errc::format, "the index has more than {} entries", most_entries);
+    Entry entry = within(is_slice_key(key) ? name_of_key(key) : "variable " + quote(key),
+                         [&] { return read_entry(value, index->shards); });
+    if (is_slice_key(key)) {
+      if (!entry.slices.empty()) fail(Errc::format, "{} consists of slices itself", name_of_key(key));
+      index->slices.emplace(key, std::move(entry));
+    } else {
+      check_name(key);
+      entry.name = key;
+      index->variables.push_back(std::move(entry));
+    }
+  });
+  if (!index) fail(Errc::format, "the index has no header");
+  return std::move(*index);
+}
+
+std::string write_index(uint32_t shards, const std::vector<Entry>& variables) {
+  std::vector<std::pair<std::string, std::string>> entries;
+  proto::Header header;
+  header.set_num_shards(static_cast<int32_t>(shards));
+  header.mutable_version()->set_producer(producer);
+  entries.emplace_back("", header.SerializeAsString());
+  for (const Entry& variable : variables) {
+    proto::Entry message;
+    message.set_dtype(variable.dtype->number);
+    proto::Shape& shape = *message.mutable_shape();
+    for (const int64_t extent : variable.shape) shape.add_dim()->set_size(extent);
+    message.set_shard_id(static_cast<int32_t>(variable.shard));
+    message.set_offset(static_cast<int64_t>(variable.offset));
+    message.set_size(static_cast<int64_t>(variable.size));
+    message.set_crc32c(variable.crc);
+    entries.emplace_back(variable.name, message.SerializeAsString());
+  }
+  return write_table(entries);
+}
+
+fs::path data_file(const fs::path& prefix, uint32_t shard, uint32_t shards) {
+  return fmt::format("{}.data-{:05}-of-{:05}", prefix.string(), shard, shards);
+}
+
+}  // namespace cbk::tensorflow

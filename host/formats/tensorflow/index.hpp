@@ -1,0 +1,45 @@
+// The index of a bundle: which variables there are, and where their bytes lie.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "host/base/file.hpp"
+#include "host/formats/tensorflow/dtypes.hpp"
+#include "host/formats/tensorflow/slice_key.hpp"
+#include "host/tensor/tensor.hpp"
+
+namespace cbk::tensorflow {
+
+struct Entry {
+  std::string name;
+  const DTypeInfo* dtype = nullptr;  // of the table of dtypes
+  Shape shape;
+  uint32_t shard = 0;  // the data file
+  uint64_t offset = 0;
+  uint64_t size = 0;
+  uint32_t crc = 0;  // masked
+  /// Not empty: the bytes are those of the entries with these places.
+  std::vector<std::vector<Extent>> slices;
+};
+
+struct Index {
+  uint32_t shards = 1;
+  bool big_endian = false;
+  std::vector<Entry> variables;         // by name
+  std::map<std::string, Entry> slices;  // by their keys
+};
+
+/// Reads and checks all entries; the size of each fits its type and shape. Errors: `format`, naming the
+/// variable.
+Index read_index(const MappedFile& file);
+
+/// The content of the file `<prefix>.index` of little-endian data. `variables`: by name, without slices.
+std::string write_index(uint32_t shards, const std::vector<Entry>& variables);
+
+/// "<prefix>.data-00002-of-00008"
+fs::path data_file(const fs::path& prefix, uint32_t shard, uint32_t shards);
+
+}  // namespace cbk::tensorflow

@@ -1,0 +1,31 @@
+// The text file `checkpoint` of a folder: which of its bundles is the latest one.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "host/base/file.hpp"
+
+namespace cbk::tensorflow {
+
+inline constexpr std::string_view state_file_name = "checkpoint";
+
+struct State {
+  std::string latest;            // a prefix, as the file says it
+  std::vector<std::string> all;  // oldest first
+};
+
+/// Errors: `format` for a file that is something else, and one that names no checkpoint.
+State read_state(const fs::path& file);
+
+/// The prefix of the latest checkpoint of `folder`, or nullopt if the folder has no state file. A folder that
+/// was moved is found again: where an absolute path leads nowhere, the name in the folder counts. Errors: as
+/// `read_state`, and a checkpoint that is not there.
+std::optional<fs::path> latest_in(const fs::path& folder);
+
+/// The content of the state file of `prefix`'s folder after `prefix` was saved: its checkpoints so far, and
+/// this one as the latest. Errors: as `read_state`.
+std::string next_state(const fs::path& prefix);
+
+}  // namespace cbk::tensorflow

@@ -1,0 +1,265 @@
+#include "host/formats/tensorflow/table.hpp"
+
+#include <leveldb/env.h>
+#include <leveldb/options.h>
+#include <leveldb/table_builder.h>
+#include <snappy.h>
+
+#include <algorithm>
+
+#include "host/base/crc32c.hpp"
+
+namespace cbk::tensorflow {
+namespace {
+
+constexpr uint64_t magic = 0xdb4775248b80fb57ULL;
+constexpr uint64_t footer_size = 48;
+constexpr uint64_t trailer_size = 5;  // compression and checksum behind each block
+constexpr uint64_t largest_block = 64ULL << 20;
+constexpr uint64_t largest_expansion = 32;  // Snappy says at most 64 bytes with 3
+constexpr uint64_t largest_keys = 256ULL << 20;
+constexpr size_t block_size = 256 << 10;  // TensorFlow's
+constexpr size_t named_entries = 3;
+
+/// Numbers and texts from the front of some bytes.
+class Cursor {
+ public:
+  Cursor(std::string_view bytes, std::string_view what) : bytes_(bytes), what_(what) {}
+  [[nodiscard]] bool empty() const { return bytes_.empty(); }
+  [[nodiscard]] std::string_view rest() const { return bytes_; }
+
+  uint64_t varint() {
+    uint64_t value = 0;
+    for (int shift = 0; shift < 64; shift += 7) {
+      if (bytes_.empty()) fail(Errc::format, "{} ends in the middle of a number", what_);
+      const auto byte = static_cast<uint8_t>(bytes_.front());
+      bytes_.remove_prefix(1);
+      value |= static_cast<uint64_t>(byte & 127) << shift;
+      if (byte < 128) return value;
+    }
+    fail(Errc::format, "{} has a number of more than 64 bits", what_);
+  }
+
+  std::string_view text(uint64_t size) {
+    if (size > bytes_.size()) fail(Errc::format, "{} ends in the middle of an entry", what_);
+    const std::string_view out = bytes_.substr(0, size);
+    bytes_.remove_prefix(size);
+    return out;
+  }
+
+ private:
+  std::string_view bytes_;
+  std::string_view what_;
+};
+
+struct BlockHandle {
+  uint64_t offset = 0;
+  uint64_t size = 0;
+};
+
+BlockHandle read_handle(Cursor& cursor) {
+  const uint64_t offset = cursor.varint();
+  return {offset, cursor.varint()};
+}
+
+/// The entries of a block without its array of restarts, which serves for searching only.
+std::string_view entries_of(std::string_view block) {
+  if (block.size() < 4) fail(Errc::format, "a block of {} bytes", block.size());
+  const uint64_t restarts = load_le<uint32_t>(block.data() + block.size() - 4);
+  if (restarts > block.size() / 4 - 1)
+    fail(Errc::format, "a block of {} bytes with {} restarts", block.size(), restarts);
+  return block.substr(0, block.size() - 4 - 4 * restarts);
+}
+
+/// Calls `visit(key, value)` for each entry; `key` is kept from one to the next, which share prefixes.
+template <typename Visit>
+void each_entry(std::string_view block, Visit&& visit) {
+  Cursor cursor(entries_of(block), "a block");
+  std::string key;
+  while (!cursor.empty()) {
+    const uint64_t shared = cursor.varint();
+    const uint64_t fresh = cursor.varint();
+    const uint64_t value_size = cursor.varint();
+    if (shared > key.size()) fail(Errc::format, "a key shares more than the one before it has");
+    key.resize(shared);
+    key += cursor.text(fresh);
+    visit(std::string_view(key), cursor.text(value_size));
+  }
+}
+
+std::string unpacked(std::string_view packed) {
+  size_t size = 0;
+  if (!snappy::GetUncompressedLength(packed.data(), packed.size(), &size))
+    fail(Errc::format, "a block is no Snappy");
+  if (size > largest_block || size > packed.size() * largest_expansion) {
+    fail(Errc::format, "a block of {} that should unpack to {}", format_size(packed.size()),
+         format_size(size));
+  }
+  std::string out(size, '\0');
+  if (!snappy::RawUncompress(packed.data(), packed.size(), out.data()))
+    fail(Errc::format, "a block is no Snappy");
+  return out;
+}
+
+/// What a damaged block holds, for the message: the entry with the wrong byte if there is one, else the first
+/// ones.
+class Damage {
+ public:
+  Damage(std::string_view stored, uint32_t crc, const KeyNamer& name_of_key)
+      : bytes_(stored), name_of_key_(name_of_key) {
+    if (const auto wrong = find_wrong_byte(as_bytes(stored), crc)) {
+      position_ = wrong->position;
+      bytes_[wrong->position] = static_cast<char>(wrong->right);
+    }
+  }
+
+  [[nodiscard]] std::string describe() {
+    try {
+      look();
+    } catch (const Error&) {
+      names_.emplace_back("…");  // the rest cannot be read
+    }
+    if (!culprit_.empty())
+      return fmt::format(": byte {} of the block is wrong, in the entry of {}", *position_, culprit_);
+    return names_.empty() ? "" : ", which has the entries of " + listed(names_, named_entries);
+  }
+
+ private:
+  void look() {
+    const bool is_packed = bytes_.back() != '\0';
+    bytes_.pop_back();
+    const std::string block = is_packed ? unpacked(bytes_) : bytes_;
+    each_entry(block, [&](std::string_view key, std::string_view value) {
+      const auto end = static_cast<size_t>(value.data() + value.size() - block.data());
+      const std::string name = name_of_key_(key);
+      if (!is_packed && culprit_.empty() && position_ && *position_ < end) culprit_ = name;
+      names_.push_back(name);
+    });
+  }
+
+  std::string bytes_;
+  const KeyNamer& name_of_key_;
+  std::optional<size_t> position_;
+  std::vector<std::string> names_;
+  std::string culprit_;
+};
+
+class TableFile {
+ public:
+  TableFile(std::string_view file, const KeyNamer& name_of_key) : file_(file), name_of_key_(name_of_key) {}
+
+  void read(const TableVisitor& visit) {
+    if (!is_table(as_bytes(file_)))
+      fail(Errc::format, "it is no index of a TensorFlow checkpoint: the table's end is missing");
+    const std::string_view footer = file_.substr(file_.size() - footer_size, footer_size - 8);
+    Cursor cursor(footer, "the end of the index");
+    const BlockHandle meta = read_handle(cursor);
+    const BlockHandle index = read_handle(cursor);
+    if (cursor.rest().find_first_not_of('\0') != std::string_view::npos) {
+      fail(Errc::format, "the end of the index is damaged: its padding is not zero");
+    }
+    first_special_ = std::min(meta.offset, index.offset);
+    std::string scratch;
+    block(meta, "the list of filters", scratch);
+    std::string index_scratch;
+    each_entry(block(index, "the list of blocks", index_scratch),
+               [&](std::string_view, std::string_view value) {
+                 Cursor handle(value, "the place of a block");
+                 read_block(read_handle(handle), visit);
+               });
+  }
+
+ private:
+  void read_block(const BlockHandle& handle, const TableVisitor& visit) {
+    // Blocks that overlap could make a short file a long one.
+    if (handle.offset < end_) fail(Errc::format, "the index is damaged: two of its blocks overlap");
+    std::string scratch;
+    const std::string_view entries = block(handle, "a block", scratch);
+    end_ = handle.offset + handle.size;
+    each_entry(entries, [&](std::string_view key, std::string_view value) {
+      if (has_key_ && key <= last_key_) {
+        fail(Errc::format, "the entry of {} stands {}", name_of_key_(key),
+             key == last_key_ ? "twice in the index" : "out of order in the index");
+      }
+      keys_size_ += key.size();
+      if (keys_size_ > largest_keys)
+        fail(Errc::format, "the names of the index take more than {}", format_size(largest_keys));
+      has_key_ = true;
+      last_key_ = key;
+      visit(key, value);
+    });
+  }
+
+  /// The verified content of a block, in the file or unpacked into `scratch`.
+  std::string_view block(const BlockHandle& handle, std::string_view what, std::string& scratch) const {
+    const uint64_t end = file_.size() - footer_size;
+    if (handle.offset > end || handle.size > end - handle.offset ||
+        end - handle.offset - handle.size < trailer_size) {
+      fail(Errc::format, "the index is damaged: {} should have {} bytes at byte {} of {}", what, handle.size,
+           handle.offset, file_.size());
+    }
+    const std::string_view stored = file_.substr(handle.offset, handle.size + 1);
+    const auto masked = load_le<uint32_t>(stored.data() + stored.size());
+    if (masked_crc32c(crc32c(as_bytes(stored))) != masked) {
+      fail(Errc::format, "the index is damaged: the checksum of {} does not match{}", what,
+           handle.offset < first_special_ ? Damage(stored, unmasked_crc32c(masked), name_of_key_).describe()
+                                          : "");
+    }
+    const std::string_view content = stored.substr(0, handle.size);
+    switch (stored.back()) {
+      case '\0':
+        return content;
+      case '\1':
+        scratch = unpacked(content);
+        return scratch;
+      default:
+        fail(Errc::unsupported, "{} of the index is compressed in the unknown way {}", what,
+             static_cast<uint8_t>(stored.back()));
+    }
+  }
+
+  std::string_view file_;
+  const KeyNamer& name_of_key_;
+  uint64_t first_special_ = 0;  // where the blocks end that have entries
+  uint64_t end_ = 0;            // of the blocks read
+  bool has_key_ = false;
+  std::string last_key_;
+  uint64_t keys_size_ = 0;
+};
+
+/// What TableBuilder writes to.
+class TextFile final : public leveldb::WritableFile {
+ public:
+  leveldb::Status Append(const leveldb::Slice& data) override {
+    text.append(data.data(), data.size());
+    return {};
+  }
+  leveldb::Status Close() override { return {}; }
+  leveldb::Status Flush() override { return {}; }
+  leveldb::Status Sync() override { return {}; }
+  std::string text;
+};
+
+}  // namespace
+
+bool is_table(ByteView file) {
+  return file.size() >= footer_size && load_le<uint64_t>(file.data() + file.size() - 8) == magic;
+}
+
+void read_table(ByteView file, const KeyNamer& name_of_key, const TableVisitor& visit) {
+  TableFile(as_text(file), name_of_key).read(visit);
+}
+
+std::string write_table(const std::vector<std::pair<std::string, std::string>>& entries) {
+  leveldb::Options options;
+  options.compression = leveldb::kNoCompression;
+  options.block_size = block_size;
+  TextFile file;
+  leveldb::TableBuilder builder(options, &file);
+  for (const auto& [key, value] : entries) builder.Add(key, value);
+  if (const leveldb::Status status = builder.Finish(); !status.ok())
+    fail(Errc::internal, "{}", status.ToString());
+  return std::move(file.text);
+}
+
+}  // namespace cbk::tensorflow

@@ -1,0 +1,33 @@
+// Sorted tables of keys and values in LevelDB's format, as the index of a bundle is one.
+//
+// They are written with libleveldb. They are read without it, for it believes what a file says of the sizes
+// of its blocks: it reserves any of them, and sizes near 2^64 make it read outside its memory.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "host/base/bytes.hpp"
+
+namespace cbk::tensorflow {
+
+/// Whether the last bytes of a file are those of a table.
+bool is_table(ByteView file);
+
+/// Called for each entry in the order of the keys; the texts live as long as the call.
+using TableVisitor = std::function<void(std::string_view key, std::string_view value)>;
+
+/// The text by which a message names the entry with this key.
+using KeyNamer = std::function<std::string(std::string_view key)>;
+
+/// Every checksum is verified and every size is checked before it is used. Errors: `format`; those about a
+/// damaged block name the entry with the wrong byte, or the entries of the block.
+void read_table(ByteView file, const KeyNamer& name_of_key, const TableVisitor& visit);
+
+/// A whole table, uncompressed, as TensorFlow writes it. The keys must ascend.
+std::string write_table(const std::vector<std::pair<std::string, std::string>>& entries);
+
+}  // namespace cbk::tensorflow

@@ -1,0 +1,238 @@
+#include "host/formats/tensorflow/writer.hpp"
+
+#include <algorithm>
+#include <limits>
+
+#include "host/base/crc32c.hpp"
+#include "host/base/utf8.hpp"
+#include "host/formats/tensorflow/foreign.hpp"
+#include "host/formats/tensorflow/index.hpp"
+#include "host/formats/tensorflow/state_file.hpp"
+#include "host/value/state_dict.hpp"
+
+namespace cbk::tensorflow {
+namespace {
+
+constexpr std::string_view index_suffix = ".index";
+
+fs::path prefix_of(const fs::path& target) {
+  const std::string text = target.string();
+  const bool is_index = text.ends_with(index_suffix);
+  fs::path prefix = is_index ? fs::path(text.substr(0, text.size() - index_suffix.size())) : target;
+  std::error_code ignored;
+  if (!prefix.has_filename() || (!is_index && fs::is_directory(prefix, ignored))) {
+    fail(Errc::usage, "'{}' is a folder; a TensorFlow checkpoint is written under a prefix, such as '{}'",
+         target.string(), (target / "model.ckpt").string());
+  }
+  return prefix;
+}
+
+fs::path index_file(const fs::path& prefix) {
+  return prefix.string() + std::string(index_suffix);
+}
+
+/// A variable to be, and its bytes.
+struct Variable {
+  Entry entry;
+  Tensor bytes;
+  bool has_checksum = false;  // else it is that of the bytes, known when they are written
+};
+
+Variable numbers_variable(std::string name, const DTypeInfo* dtype, const Tensor& tensor) {
+  Entry entry;
+  entry.name = std::move(name);
+  entry.dtype = dtype;
+  entry.shape = tensor.shape();
+  entry.size = tensor.nbytes();
+  return {std::move(entry), tensor};
+}
+
+Variable foreign_variable(const std::string& name, const Value& value) {
+  const ForeignTensor foreign = to_foreign(value);
+  if (foreign.dtype->kind != DTypeInfo::Kind::string)
+    return numbers_variable(name, foreign.dtype, foreign.elements);
+  // The checksum of texts is not that of their bytes, so they are looked at here.
+  const Bytes stored = foreign.elements.to_bytes();
+  const EncodedTexts texts = encode_texts(decode_texts(stored, numel_of(foreign.shape)));
+  const ByteView bytes = as_bytes(texts.bytes);
+  Variable variable = numbers_variable(
+      name, foreign.dtype,
+      Tensor::from_bytes(DType::uint8, {static_cast<int64_t>(bytes.size())}, {bytes.begin(), bytes.end()}));
+  variable.entry.shape = foreign.shape;
+  variable.entry.crc = texts.crc;
+  variable.has_checksum = true;
+  return variable;
+}
+
+/// An empty name is that of the header, one that begins with a byte 0 that of a slice.
+void check_name(const std::string& name) {
+  if (name.empty() || is_slice_key(name))
+    fail(Errc::value, "a TensorFlow variable cannot be named {}", quote(name));
+  for (size_t i = 0; i < name.size();) {
+    const auto character = decode_utf8(name, i);
+    if (!character || is_surrogate(*character)) fail(Errc::value, "the name {} is not UTF-8", quote(name));
+  }
+}
+
+class BundleWriter final : public Writer {
+ public:
+  BundleWriter(const Value& root, fs::path prefix, const WriteOptions& options)
+      : prefix_(std::move(prefix)), overwrite_(options.overwrite) {
+    if (options.shard_size == 0) fail(Errc::usage, "a shard size of 0; the default is one data file");
+    collect(root);
+    split(options.shard_size.value_or(std::numeric_limits<uint64_t>::max()));
+    refuse_existing(index_file(prefix_), overwrite_);
+    for (uint32_t shard = 0; shard < shards(); ++shard)
+      refuse_existing(data_file(prefix_, shard, shards()), overwrite_);
+    state_ = next_state(prefix_);
+    for (const Variable& variable : variables_) {
+      items_.push_back(
+          {variable.entry.name, variable.bytes, variable.has_checksum ? Checksum::none : Checksum::crc32c});
+    }
+  }
+
+  [[nodiscard]] const std::vector<Item>& items() const override { return items_; }
+  [[nodiscard]] const std::vector<std::string>& warnings() const override { return warnings_; }
+  [[nodiscard]] uint64_t overhead() const override {
+    uint64_t total = state_.size();
+    for (const Variable& variable : variables_) total += variable.entry.name.size() + 40;
+    return total;
+  }
+
+  std::vector<Slot> lay_out() override {
+    for (uint32_t shard = 0; shard < shards(); ++shard) {
+      data_.emplace_back(data_file(prefix_, shard, shards()), overwrite_);
+      data_.back().reserve(shard_sizes_[shard]);
+    }
+    std::vector<Slot> slots;
+    for (const Variable& variable : variables_)
+      slots.push_back({&data_[variable.entry.shard], variable.entry.offset});
+    return slots;
+  }
+
+  void finish(const std::vector<uint32_t>& crcs) override {
+    std::vector<Entry> entries;
+    for (size_t i = 0; i < variables_.size(); ++i) {
+      entries.push_back(variables_[i].entry);
+      if (!variables_[i].has_checksum) entries.back().crc = masked_crc32c(crcs[i]);
+    }
+    std::sort(entries.begin(), entries.end(), [](const Entry& a, const Entry& b) { return a.name < b.name; });
+    index_ = std::make_unique<StagedFile>(index_file(prefix_), overwrite_);
+    index_->write(0, as_bytes(write_index(shards(), entries)));
+    state_file_ = std::make_unique<StagedFile>(prefix_.parent_path() / state_file_name, true);
+    state_file_->write(0, as_bytes(state_));
+  }
+
+  void commit(bool sync) override {
+    std::error_code ignored;
+    // Without its index the old checkpoint is not there any more: never an old index over new data.
+    if (overwrite_) fs::remove(index_file(prefix_), ignored);
+    for (StagedFile& file : data_) commit(file, sync);
+    commit(*index_, sync);
+    commit(*state_file_, sync);
+    if (overwrite_) remove_other_data_files();
+  }
+
+ private:
+  [[nodiscard]] uint32_t shards() const { return static_cast<uint32_t>(shard_sizes_.size()); }
+
+  static void commit(StagedFile& file, bool sync) {
+    if (sync) file.sync();
+    file.commit();
+  }
+
+  void collect(const Value& root) {
+    if (!root.is(Value::Kind::dict))
+      fail(Errc::value, "a TensorFlow checkpoint holds a dict of tensors; this is a {}", root.kind_name());
+    const Value rest = Value::dict();
+    for (const auto& [key, value] : root.as_dict().entries()) {
+      if (key.is(Value::Kind::string) && is_foreign(value)) {
+        variables_.push_back(within(quote(key.as_string()), [&, &name = key, &what = value] {
+          return foreign_variable(name.as_string(), what);
+        }));
+      } else {
+        rest.as_dict().set(key, value);
+      }
+    }
+    const std::vector<NamedTensor> tensors = flat_tensors(rest, "a TensorFlow checkpoint");
+    std::vector<std::string> unknown;
+    for (const NamedTensor& tensor : tensors) {
+      const Tensor& data = tensor.leaf.as_tensor();
+      const DTypeInfo* dtype = find(data.dtype());
+      if (dtype == nullptr)
+        unknown.push_back(fmt::format("{} ({})", quote(tensor.name), name_of(data.dtype())));
+      variables_.push_back(numbers_variable(tensor.name, dtype, data));
+    }
+    if (!unknown.empty()) fail(Errc::dtype, "TensorFlow has no such dtype: {}", listed(unknown));
+    check_names();
+    if (const size_t ties = count_ties(tensors); ties > 0) {
+      warnings_.push_back(fmt::format("{} tied {} written as {}: TensorFlow checkpoints have no ties", ties,
+                                      ties == 1 ? "tensor is" : "tensors are",
+                                      ties == 1 ? "a copy" : "copies"));
+    }
+  }
+
+  void check_names() const {
+    std::vector<std::string> names;
+    for (const Variable& variable : variables_) {
+      check_name(variable.entry.name);
+      names.push_back(variable.entry.name);
+    }
+    std::sort(names.begin(), names.end());
+    if (const auto twice = std::adjacent_find(names.begin(), names.end()); twice != names.end()) {
+      fail(Errc::value, "two tensors would get the name {}", quote(*twice));
+    }
+  }
+
+  /// Places the variables in the order of the tree, one behind the other, as TensorFlow does.
+  void split(uint64_t limit) {
+    shard_sizes_ = {0};
+    for (Variable& variable : variables_) {
+      const uint64_t used = shard_sizes_.back();
+      if (used > 0 && variable.entry.size > limit - std::min(used, limit)) shard_sizes_.push_back(0);
+      variable.entry.shard = shards() - 1;
+      variable.entry.offset = shard_sizes_.back();
+      shard_sizes_.back() = checked_add(shard_sizes_.back(), variable.entry.size, "the data file");
+    }
+  }
+
+  /// Those of the checkpoint that was replaced, if it had another number of them.
+  void remove_other_data_files() const {
+    const std::string start = prefix_.filename().string() + ".data-";
+    const std::string end = fmt::format("-of-{:05}", shards());
+    const fs::path folder = prefix_.parent_path().empty() ? fs::path(".") : prefix_.parent_path();
+    const auto is_digits = [](std::string_view text) {
+      return text.size() >= 5 && text.find_first_not_of("0123456789") == std::string_view::npos;
+    };
+    std::error_code ignored;
+    std::vector<fs::path> old;
+    for (const fs::directory_entry& entry : fs::directory_iterator(folder, ignored)) {
+      const std::string name = entry.path().filename().string();
+      if (!name.starts_with(start) || name.ends_with(end)) continue;
+      const std::string numbers = name.substr(start.size());
+      const size_t of = numbers.find("-of-");
+      if (of != std::string::npos && is_digits(numbers.substr(0, of)) && is_digits(numbers.substr(of + 4)))
+        old.push_back(entry.path());
+    }
+    for (const fs::path& path : old) fs::remove(path, ignored);
+  }
+
+  fs::path prefix_;
+  bool overwrite_;
+  std::vector<Variable> variables_;  // in the order of the data
+  std::vector<uint64_t> shard_sizes_;
+  std::string state_;
+  std::vector<Item> items_;
+  std::vector<std::string> warnings_;
+  std::vector<StagedFile> data_;
+  std::unique_ptr<StagedFile> index_;
+  std::unique_ptr<StagedFile> state_file_;
+};
+
+}  // namespace
+
+std::unique_ptr<Writer> make_writer(const Value& root, const fs::path& target, const WriteOptions& options) {
+  return std::make_unique<BundleWriter>(root, prefix_of(target), options);
+}
+
+}  // namespace cbk::tensorflow

@@ -1,0 +1,28 @@
+-- cbk h5-to-tensorflow: an H5 file as a TensorFlow checkpoint.
+
+local cbk = require "cbk"
+local cli = require "cbk.cli"
+local tensorflow = require "cbk.tensorflow"
+
+local parser = cli.parser("h5-to-tensorflow", "Convert an H5 file to a TensorFlow checkpoint, streamed.", [[
+Each dataset becomes a variable. Writes <saver_path>.data-00000-of-00001 (several such files with
+--shard-size), then <saver_path>.index, and then the state file 'checkpoint' of the folder, which
+names the new checkpoint as its latest one.
+
+GLOB matches whole names: '*' stands for any text, '?' for one character, [a-z], {a,b}; a plain
+name also means everything below it.
+
+examples:
+  cbk h5-to-tensorflow model.h5 run/model.ckpt-1000
+  cbk h5-to-tensorflow shards run/model.ckpt-1000 --shard-size 10GB]])
+parser:argument("h5_path", "an H5 file, or a folder that tensorflow-to-h5 --shard-size has written")
+parser:argument("saver_path", "the prefix to write under")
+parser:option("--shard-size", "write data files of at most this size, such as 10GB"):argname("SIZE"):convert(cli.size)
+tensorflow.options(parser)
+local args = parser:parse()
+
+local checkpoint = cli.open(args.h5_path, args)
+if not checkpoint.format:find "h5" then
+  cbk.fail("value", ("'%s' is no H5 file (%s); 'cbk copy' takes any checkpoint"):format(args.h5_path, checkpoint.format))
+end
+tensorflow.write(checkpoint, args.saver_path, { format = "tensorflow", shard_size = args.shard_size }, args)
