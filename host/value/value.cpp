@@ -1,5 +1,7 @@
 #include "host/value/value.hpp"
 
+#include <algorithm>
+#include <bit>
 #include <charconv>
 #include <cmath>
 
@@ -212,6 +214,15 @@ const void* Value::identity() const {
       data_);
 }
 
+bool Value::is_unshared() const {
+  return std::visit(
+      [](const auto& data) {
+        if constexpr (requires { data.use_count(); }) return data.use_count() == 1;
+        return false;
+      },
+      data_);
+}
+
 bool Value::same(const Value& other) const {
   if (kind() != other.kind()) return false;
   return identity() != nullptr ? identity() == other.identity() : equals(other);
@@ -301,14 +312,76 @@ bool Value::equals(const Value& other) const {
   return Comparison().equal(*this, other);
 }
 
+namespace {
+
+constexpr size_t smallest_indexed = 9;  // entries; fewer are compared one by one
+
+size_t hash_of(std::string_view text) {
+  return std::hash<std::string_view>()(text);
+}
+
+size_t hash_of(const Value& key) {
+  return key.is(Value::Kind::string) ? hash_of(std::string_view(key.as_string()))
+                                     : hash_of(std::string_view(key_id(key)));
+}
+
+bool same_key(const Value& a, const Value& b) {
+  const bool is_text = a.is(Value::Kind::string);
+  if (is_text != b.is(Value::Kind::string)) return false;
+  return is_text ? a.as_string() == b.as_string() : key_id(a) == key_id(b);
+}
+
+bool is_text_key(const Value& key, std::string_view text) {
+  return key.is(Value::Kind::string) && key.as_string() == text;
+}
+
+}  // namespace
+
+template <typename Matches>
+size_t Dict::position_of(size_t hash, Matches&& matches) const {
+  if (slots_.empty()) {
+    for (size_t i = 0; i < entries_.size(); ++i) {
+      if (matches(entries_[i].first)) return i;
+    }
+    return size();
+  }
+  const size_t mask = slots_.size() - 1;
+  for (size_t slot = hash & mask; slots_[slot] != 0; slot = (slot + 1) & mask) {
+    const size_t position = slots_[slot] - 1;
+    if (matches(entries_[position].first)) return position;
+  }
+  return size();
+}
+
+size_t Dict::position_of(const Value& key) const {
+  const size_t hash = slots_.empty() ? 0 : hash_of(key);
+  return position_of(hash, [&](const Value& other) { return same_key(key, other); });
+}
+
+void Dict::index(size_t position) {
+  const size_t mask = slots_.size() - 1;
+  size_t slot = hash_of(entries_[position].first) & mask;
+  while (slots_[slot] != 0) slot = (slot + 1) & mask;
+  slots_[slot] = static_cast<uint32_t>(position + 1);
+}
+
+void Dict::rebuild_index(size_t capacity) {
+  if (capacity >= ~uint32_t{0}) fail(Errc::value, "a dict of {} entries", capacity);
+  slots_.clear();
+  if (capacity < smallest_indexed) return;
+  slots_.assign(std::bit_ceil(2 * capacity), 0);
+  for (size_t i = 0; i < entries_.size(); ++i) index(i);
+}
+
 const Value* Dict::find(const Value& key) const {
-  auto found = index_.find(key_id(key));
-  return found == index_.end() ? nullptr : &entries_[found->second].second;
+  const size_t position = position_of(key);
+  return position == size() ? nullptr : &entries_[position].second;
 }
 
 const Value* Dict::find(std::string_view key) const {
-  auto found = index_.find("s" + std::string(key));
-  return found == index_.end() ? nullptr : &entries_[found->second].second;
+  const size_t hash = slots_.empty() ? 0 : hash_of(key);
+  const size_t position = position_of(hash, [&](const Value& other) { return is_text_key(other, key); });
+  return position == size() ? nullptr : &entries_[position].second;
 }
 
 const Value& Dict::at(std::string_view key) const {
@@ -322,29 +395,30 @@ const Value& Dict::at(std::string_view key) const {
 }
 
 void Dict::set(Value key, Value value) {
-  auto [position, is_new] = index_.try_emplace(key_id(key), entries_.size());
-  if (is_new) {
-    entries_.emplace_back(std::move(key), std::move(value));
-  } else {
-    entries_[position->second].second = std::move(value);
+  const size_t position = position_of(key);
+  if (position < size()) {
+    entries_[position].second = std::move(value);
+    return;
+  }
+  entries_.emplace_back(std::move(key), std::move(value));
+  if (entries_.size() >= smallest_indexed && 2 * entries_.size() > slots_.size()) {
+    rebuild_index(2 * entries_.size());
+  } else if (!slots_.empty()) {
+    index(position);
   }
 }
 
 bool Dict::erase(const Value& key) {
-  auto found = index_.find(key_id(key));
-  if (found == index_.end()) return false;
-  const size_t position = found->second;
-  index_.erase(found);
+  const size_t position = position_of(key);
+  if (position == size()) return false;
   entries_.erase(entries_.begin() + static_cast<ptrdiff_t>(position));
-  for (auto& entry : index_) {
-    if (entry.second > position) --entry.second;
-  }
+  rebuild_index(size());
   return true;
 }
 
 void Dict::reserve(size_t count) {
   entries_.reserve(count);
-  index_.reserve(count);
+  rebuild_index(std::max(count, size()));
 }
 
 std::string key_text(const Value& key) {

@@ -12,7 +12,6 @@
 #include <optional>
 #include <string>
 #include <string_view>
-#include <unordered_map>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -139,6 +138,8 @@ class Value {
 
   /// The shared node behind containers, tensors, bytes and objects, for identity; nullptr for scalars.
   [[nodiscard]] const void* identity() const;
+  /// No other handle on this node exists. False for scalars.
+  [[nodiscard]] bool is_unshared() const;
   /// Same scalar, or the same node.
   [[nodiscard]] bool same(const Value& other) const;
   /// Equal by content (tensors: the same data); 1 and 1.0 differ.
@@ -182,8 +183,16 @@ class Dict {
   void reserve(size_t count);
 
  private:
+  /// Where `matches(entry)` holds among the entries of this hash; `size()` when there is none.
+  template <typename Matches>
+  [[nodiscard]] size_t position_of(size_t hash, Matches&& matches) const;
+  [[nodiscard]] size_t position_of(const Value& key) const;
+  void index(size_t position);
+  void rebuild_index(size_t capacity);
+
   std::vector<Entry> entries_;
-  std::unordered_map<std::string, size_t> index_;  // key_id → position
+  std::vector<uint32_t>
+      slots_;  // open addressing: position + 1 of an entry, 0 is free; empty for a small dict
 };
 
 /// The text of a dict key in a dotted path, as Python's str(): "weight", "0", "None", "True".

@@ -159,8 +159,19 @@ void Arena::charge(uint64_t bytes) {
 template <typename Node>
 Value Arena::keep(std::shared_ptr<Node> node, uint64_t bytes) {
   charge(bytes);
+  if (nodes_.size() >= sweep_at_) sweep();
   nodes_.emplace_back(std::move(node));
   return nodes_.back();
+}
+
+/// Lets go of containers that nobody else holds. Parents are younger than most of their children, so walking
+/// backwards frees whole trees in one pass; the children still stand in `nodes_`, so nothing recurses.
+void Arena::sweep() {
+  for (size_t i = nodes_.size(); i-- > 0;) {
+    if (nodes_[i].is_unshared()) nodes_[i] = Value();
+  }
+  std::erase_if(nodes_, [](const Value& node) { return node.is_none(); });
+  sweep_at_ = std::max<size_t>(4096, 2 * nodes_.size());
 }
 
 Value Arena::sequence(Sequence::Kind kind, std::vector<Value> items) {

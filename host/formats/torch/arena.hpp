@@ -35,10 +35,12 @@ class Arena {
  private:
   template <typename Node>
   Value keep(std::shared_ptr<Node> node, uint64_t bytes);
+  void sweep();
   static void clear(const Value& node);
 
   uint64_t left_;
-  std::vector<Value> nodes_;
+  std::vector<Value> nodes_;  // every container that may still be in use
+  size_t sweep_at_ = 4096;
 };
 
 }  // namespace cbk::torch

@@ -19,6 +19,38 @@ uint64_t budget_for(size_t pickle_bytes, uint64_t max_bytes) {
   return std::min<uint64_t>(max_bytes, (64ULL << 20) + 64 * static_cast<uint64_t>(pickle_bytes));
 }
 
+uint64_t memo_index(std::string_view text) {
+  uint64_t index = 0;
+  auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), index);
+  if (error != std::errc{} || end != text.data() + text.size())
+    fail(Errc::format, "{} is no memo index", quote(text));
+  return index;
+}
+
+/// The memo entries that the pickle ever fetches: a pickler numbers nearly everything and fetches little, and
+/// what is not fetched can be freed early.
+std::vector<bool> fetched_entries(std::string_view bytes) {
+  std::vector<bool> fetched;
+  try {
+    InstructionReader reader(bytes);
+    for (Instruction instruction = reader.next(); instruction.op != Op::stop; instruction = reader.next()) {
+      uint64_t index = 0;
+      if (instruction.op == Op::get) {
+        index = memo_index(instruction.text);
+      } else if (instruction.op == Op::binget || instruction.op == Op::long_binget) {
+        index = static_cast<uint64_t>(instruction.number);
+      } else {
+        continue;
+      }
+      // An index never exceeds the number of opcodes.
+      if (index >= fetched.size() && index <= bytes.size()) fetched.resize(index + 1);
+      if (index < fetched.size()) fetched[index] = true;
+    }
+  } catch (const Error&) {  // NOLINT(bugprone-empty-catch): found again, and told, when the pickle is run
+  }
+  return fetched;
+}
+
 /// UTF-8 where surrogates may stand alone, as Python writes them.
 bool is_text(std::string_view bytes) {
   for (size_t i = 0; i < bytes.size();) {
@@ -48,7 +80,8 @@ class Machine {
         options_(options),
         reader_(bytes),
         arena_(budget_for(bytes.size(), options.max_bytes)),
-        context_{arena_, options, {}} {}
+        context_{arena_, options, {}},
+        fetched_(fetched_entries(bytes)) {}
 
   Value run(size_t* consumed) {
     try {
@@ -112,7 +145,6 @@ class Machine {
   // --- memo
   void put(uint64_t index);
   void get(uint64_t index);
-  static uint64_t index_of(std::string_view text);
 
   // --- values
   void push_text(std::string_view text);
@@ -150,6 +182,8 @@ class Machine {
   CallContext context_;
   std::vector<Value> stack_;
   std::vector<size_t> marks_;  // stack heights
+  const std::vector<bool> fetched_;
+  uint64_t memo_size_ = 0;  // 1 + the largest index put
   std::vector<Value> memo_;
   std::vector<bool> memo_set_;
   std::unordered_map<const void*, size_t> array_slots_;  // where BUILD must replace an array
@@ -355,17 +389,17 @@ bool Machine::step_container(const Instruction& instruction) {
 bool Machine::step_memo(const Instruction& instruction) {
   switch (instruction.op) {
     case Op::put:
-      put(index_of(instruction.text));
+      put(memo_index(instruction.text));
       return true;
     case Op::binput:
     case Op::long_binput:
       put(static_cast<uint64_t>(instruction.number));
       return true;
     case Op::memoize:
-      put(memo_.size());
+      put(memo_size_);
       return true;
     case Op::get:
-      get(index_of(instruction.text));
+      get(memo_index(instruction.text));
       return true;
     case Op::binget:
     case Op::long_binget:
@@ -376,25 +410,20 @@ bool Machine::step_memo(const Instruction& instruction) {
   }
 }
 
-uint64_t Machine::index_of(std::string_view text) {
-  uint64_t index = 0;
-  auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), index);
-  if (error != std::errc{} || end != text.data() + text.size())
-    fail(Errc::format, "{} is no memo index", quote(text));
-  return index;
-}
-
 void Machine::put(uint64_t index) {
   // A pickler numbers its memo from 0, so an index never exceeds the number of opcodes.
   if (index > bytes_.size()) fail(Errc::format, "the memo index {} is too large", index);
+  memo_size_ = std::max(memo_size_, index + 1);
+  const Value& value = top();
+  if (index >= fetched_.size() || !fetched_[index]) return;
   if (index >= memo_.size()) {
     memo_.resize(index + 1);
     memo_set_.resize(index + 1);
   }
-  if (top().is(Value::Kind::string)) arena_.charge(top().as_string().size());
-  memo_[index] = top();
+  if (value.is(Value::Kind::string)) arena_.charge(value.as_string().size());
+  memo_[index] = value;
   memo_set_[index] = true;
-  if (context_.unfinished_arrays.contains(top().identity())) array_slots_[top().identity()] = index;
+  if (context_.unfinished_arrays.contains(value.identity())) array_slots_[value.identity()] = index;
 }
 
 void Machine::get(uint64_t index) {

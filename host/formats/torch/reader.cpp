@@ -1,7 +1,7 @@
 #include "host/formats/torch/reader.hpp"
 
 #include <charconv>
-#include <map>
+#include <unordered_map>
 
 #include "host/formats/torch/byte_order.hpp"
 #include "host/formats/torch/calls.hpp"
@@ -54,7 +54,7 @@ class ZipReader {
  private:
   void find_top() {
     if (archive_.entries().empty()) fail(Errc::format, "the zip archive is empty");
-    const std::string& first = archive_.entries().front().name;
+    const std::string_view first = archive_.entries().front().name;
     top_ = first.substr(0, first.find('/') + 1);
     if (archive_.find(top_ + "data.pkl") == nullptr) {
       fail(Errc::format, "a zip archive, but not a torch checkpoint: it has no {}", quote(top_ + "data.pkl"));
@@ -63,8 +63,7 @@ class ZipReader {
 
   void refuse_script() const {
     for (const ZipEntry& entry : archive_.entries()) {
-      const std::string_view inside =
-          std::string_view(entry.name).substr(std::min(top_.size(), entry.name.size()));
+      const std::string_view inside = entry.name.substr(std::min(top_.size(), entry.name.size()));
       if (inside == "constants.pkl" || inside.starts_with("code/")) {
         fail(Errc::unsupported,
              "a TorchScript program, not a checkpoint; in Python, "
@@ -158,7 +157,7 @@ class ZipReader {
   ZipArchive archive_;
   std::string top_;  // the folder all members lie in, with its slash
   ByteOrder byte_order_;
-  std::map<std::string, StoragePtr> records_;
+  std::unordered_map<std::string, StoragePtr> records_;
   std::vector<std::string> warnings_;
 };
 

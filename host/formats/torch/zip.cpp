@@ -133,6 +133,7 @@ void ZipArchive::read_directory(const Directory& directory) {
     fail(Errc::format, "the zip directory announces {} members in {} bytes", directory.count, directory.size);
   }
   entries_.reserve(directory.count);
+  by_name_.reserve(directory.count);
   for (uint64_t i = 0; i < directory.count; ++i) {
     const Fields fields(rest);
     if (rest.size() < zip::central_size || fields.u32(0) != zip::central_signature) {
@@ -142,7 +143,7 @@ void ZipArchive::read_directory(const Directory& directory) {
     const size_t extra_size = fields.u16(30);
     const size_t length = zip::central_size + name_size + extra_size + fields.u16(32);
     if (length > rest.size()) fail(Errc::format, "the zip directory is damaged at member {}", i);
-    ZipEntry entry{std::string(as_text(rest.subspan(zip::central_size, name_size))),
+    ZipEntry entry{as_text(rest.subspan(zip::central_size, name_size)),
                    fields.u32(42),
                    fields.u32(20),
                    fields.u32(24),
@@ -154,12 +155,12 @@ void ZipArchive::read_directory(const Directory& directory) {
     if (!by_name_.emplace(entry.name, entries_.size()).second) {
       fail(Errc::format, "the archive has two members called {}", quote(entry.name));
     }
-    entries_.push_back(std::move(entry));
+    entries_.push_back(entry);
     rest = rest.subspan(length);
   }
 }
 
-const ZipEntry* ZipArchive::find(const std::string& name) const {
+const ZipEntry* ZipArchive::find(std::string_view name) const {
   auto found = by_name_.find(name);
   return found == by_name_.end() ? nullptr : &entries_[found->second];
 }

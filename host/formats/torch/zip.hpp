@@ -13,7 +13,7 @@
 namespace cbk::torch {
 
 struct ZipEntry {
-  std::string name;
+  std::string_view name;  // in the mapped directory
   uint64_t header_offset = 0;
   uint64_t compressed_size = 0;
   uint64_t size = 0;
@@ -28,7 +28,7 @@ class ZipArchive {
   explicit ZipArchive(std::shared_ptr<const MappedFile> file);
 
   [[nodiscard]] const std::vector<ZipEntry>& entries() const { return entries_; }
-  [[nodiscard]] const ZipEntry* find(const std::string& name) const;
+  [[nodiscard]] const ZipEntry* find(std::string_view name) const;
   /// False when the writer was told to leave checksums out: all of them are 0, and the data's are not.
   [[nodiscard]] bool has_checksums() const { return has_checksums_; }
 
@@ -54,7 +54,7 @@ class ZipArchive {
 
   std::shared_ptr<const MappedFile> file_;
   std::vector<ZipEntry> entries_;
-  std::unordered_map<std::string, size_t> by_name_;
+  std::unordered_map<std::string_view, size_t> by_name_;
   bool has_checksums_ = true;
 };
 
