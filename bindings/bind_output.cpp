@@ -55,7 +55,8 @@ int create(lua_State* L) {
     output->root = to_value(L, -1);
   }
   std::error_code ignored;
-  if (!output->options.overwrite && fs::exists(fs::symlink_status(output->target, ignored))) {
+  const bool is_prefix = output->options.format == "tensorflow" || output->options.format == "tf";
+  if (!output->options.overwrite && !is_prefix && fs::exists(fs::symlink_status(output->target, ignored))) {
     fail(Errc::exists, "'{}' exists already; remove it, choose another name or say overwrite (--overwrite)",
          output->target.string());
   }

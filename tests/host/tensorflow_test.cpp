@@ -237,6 +237,8 @@ TEST_CASE("tensorflow: other formats leave texts out, and say so", "[tensorflow]
   CHECK_THAT(writer->warnings().front(), Catch::Contains("'graph' is left out"));
   execute(*writer, {});
   CHECK(open_checkpoint(folder.path("x")).root.as_dict().size() == 1);
+  root.as_dict().set("q", tf::to_value({tf::find("qint8"), {2}, counting(DType::int8, {2})}));
+  CHECK_THROWS_WITH(make_writer(root, folder.path("y"), options), Catch::Contains("'q' (qint8)"));
 }
 
 TEST_CASE("tensorflow: what cannot be a bundle is refused before anything is written", "[tensorflow]") {

@@ -55,6 +55,27 @@ describe("cbk ls", function()
     lacks(out, "layers.2")
   end)
 
+  it("folds TensorFlow's names, and numbers with leading zeros", function()
+    local dir = harness.temp_dir()
+    local root = cbk.dict { { "global_step", cbk.full({}, 5, { dtype = "int64" }) } }
+    for layer = 0, 11 do
+      local kernel = ("bert/encoder/layer_%d/kernel"):format(layer)
+      root[kernel], root[kernel .. "/Adam_1"] = cbk.randn({ 4, 2 }), cbk.randn({ 4, 2 })
+      root[("block_%03d/scale"):format(layer)] = cbk.randn({ 4 })
+    end
+    cbk.create(dir .. "/model.ckpt-5", { root = root, format = "tensorflow" }):commit()
+    for _, name in ipairs { "model.ckpt-5", "model.ckpt-5.index", "." } do
+      local code, out = run(dir, "ls", name)
+      equal(code, 0)
+      has(out, "tensorflow V2 in 2 files")
+      has(out, "bert/encoder/layer_{0..11}/")
+      has(out, "kernel/Adam_1              12 ×  float32")
+      has(out, "block_{000..011}/scale")
+    end
+    local _, out = run(dir, "ls", "model.ckpt-5", "bert/encoder/layer_1", "--flat")
+    has(out, "2 tensors, 16 elements")
+  end)
+
   it("filters by globs and by plain names, flat and unfolded", function()
     local dir = harness.temp_dir()
     make_model(dir, "model.pt")

@@ -142,20 +142,25 @@ void verify_texts(ByteView bytes, int64_t count, uint32_t stored, bool big_endia
 
 Value without_texts(const Value& root, std::vector<std::string>& left_out) {
   if (!root.is(Value::Kind::dict)) return root;
-  const auto is_text = [](const Dict::Entry& entry) {
-    return is_foreign(entry.second) && to_foreign(entry.second).dtype->kind == DTypeInfo::Kind::string;
-  };
   const Dict& source = root.as_dict();
-  if (std::none_of(source.entries().begin(), source.entries().end(), is_text)) return root;
+  const auto is_foreign_entry = [](const Dict::Entry& entry) { return is_foreign(entry.second); };
+  if (std::none_of(source.entries().begin(), source.entries().end(), is_foreign_entry)) return root;
   auto out = std::make_shared<Dict>(source.kind);
   out->attributes = source.attributes;
   out->reserve(source.size());
-  for (const Dict::Entry& entry : source.entries()) {
-    if (is_text(entry)) {
-      left_out.push_back(key_text(entry.first));
+  std::vector<std::string> quantized;
+  for (const auto& [key, value] : source.entries()) {
+    if (!is_foreign(value)) {
+      out->set(key, value);
+    } else if (const DTypeInfo& dtype = *to_foreign(value).dtype; dtype.kind == DTypeInfo::Kind::string) {
+      left_out.push_back(key_text(key));
     } else {
-      out->set(entry.first, entry.second);
+      quantized.push_back(fmt::format("{} ({})", quote(key_text(key)), dtype.name));
     }
+  }
+  if (!quantized.empty()) {
+    fail(Errc::dtype, "only TensorFlow checkpoints hold quantized tensors; leave them out (--exclude): {}",
+         listed(quantized));
   }
   return out;
 }

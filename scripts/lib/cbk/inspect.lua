@@ -212,7 +212,11 @@ local function foreign_text(object, options)
   if options.lines <= 1 then return tostring(object) end
   if state.dtype ~= "string" then return tostring(object) .. tensor_text(state.elements, options):gsub("^[^\n]*", "") end
   local out, texts = { tostring(object) }, cbk.tensorflow.texts(object)
-  for i = 1, math.min(#texts, options.lines) do out[#out + 1] = "  " .. quoted(texts[i], options.text) end
+  for i = 1, math.min(#texts, options.lines) do
+    local is_text = pcall(cbk.json, texts[i])
+    out[#out + 1] = "  " .. (is_text and quoted(texts[i], options.text) or cbk.format_size(#texts[i]) .. ", not UTF-8: "
+      .. cbk.hex(texts[i]:sub(1, 32)) .. (#texts[i] > 32 and "…" or ""))
+  end
   if #texts > options.lines then out[#out + 1] = ("  … %d more"):format(#texts - options.lines) end
   return table.concat(out, "\n")
 end
