@@ -13,11 +13,11 @@ namespace {
 /// cbk.pickle.records(path): the members of a zip archive in the order of its directory.
 int pickle_records(lua_State* L) {
   const fs::path path = check_path(L, 1);
-  const auto entries =
-      within(path.string(), [&] { return torch::ZipArchive(MappedFile::open(path)).entries(); });
-  lua_createtable(L, static_cast<int>(entries.size()), 0);
+  const auto file = MappedFile::open(path);  // the names are views into it
+  const torch::ZipArchive archive = within(path.string(), [&] { return torch::ZipArchive(file); });
+  lua_createtable(L, static_cast<int>(archive.entries().size()), 0);
   int position = 0;
-  for (const torch::ZipEntry& entry : entries) {
+  for (const torch::ZipEntry& entry : archive.entries()) {
     lua_createtable(L, 0, 5);
     set_field(L, "name", entry.name);
     set_integer(L, "size", entry.size);
