@@ -1,8 +1,8 @@
 #include "host/formats/h5/reader_v04.hpp"
 
 #include "host/formats/h5/element.hpp"
+#include "host/formats/h5/spec_v04.hpp"
 #include "host/formats/h5/text.hpp"
-#include "host/formats/h5/tree_spec.hpp"
 #include "host/formats/torch/pickle.hpp"
 
 namespace cbk::h5 {
@@ -170,7 +170,7 @@ Value read_v04(Datasets& datasets, double version, std::vector<std::string>& war
   const std::shared_ptr<File>& file = datasets.files().main();
   const TreeSpec spec = within("__spec__", [&] {
     const auto text = file->attributes(file->root()).text("__spec__");
-    return parse_pickle_spec(text.value_or(""));
+    return parse_spec_v04(text.value_or(""));
   });
   const std::vector<std::string> keys = leaf_keys(spec);
   std::unordered_map<std::string, const Link*> links;

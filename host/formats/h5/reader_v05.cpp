@@ -4,7 +4,7 @@
 
 #include "host/formats/h5/element.hpp"
 #include "host/formats/h5/metadata.hpp"
-#include "host/formats/h5/tree_spec.hpp"
+#include "host/formats/h5/spec_v05.hpp"
 #include "host/formats/safetensors/reader.hpp"
 #include "host/formats/torch/pickle.hpp"
 #include "host/value/json.hpp"
@@ -107,7 +107,7 @@ class Reader {
  private:
   /// The general case: a tree of objects and the metadata of their wrappers.
   Leaf read_nested(const std::string& key, const Value& metadata) {
-    const TreeSpec spec = parse_json_spec(member(metadata, "__spec__"));
+    const TreeSpec spec = parse_spec_v05(member(metadata, "__spec__"));
     std::unordered_set<std::string> objects;
     for (const Value& name : list_of(member(metadata, "__objects__"), "__objects__"))
       objects.insert(name.as_string());
@@ -315,7 +315,7 @@ Value read_v05(Datasets& datasets, const Attributes& root) {
          "the checkpoint was only partially written (no __SUCCESS__); write it again or take an earlier one");
   }
   const TreeSpec spec =
-      within("__spec__", [&] { return parse_json_spec(parse_json(*root.text("__spec__"), python_json)); });
+      within("__spec__", [&] { return parse_spec_v05(parse_json(*root.text("__spec__"), python_json)); });
   const std::vector<std::string> keys = leaf_keys(spec);
   Reader reader(datasets, file, root);
   std::vector<Leaf> leaves;

@@ -1,4 +1,5 @@
-// The structure of a checkpoint apart from its leaves: JSON in format 0.5, a pickled TreeSpec before.
+// The structure of a checkpoint apart from its leaves. spec_v04 reads and writes it as a pickle, spec_v05 as
+// JSON.
 #pragma once
 
 #include <functional>
@@ -17,24 +18,29 @@ struct TreeSpec {
   std::optional<int64_t> maxlen;  // deque
   std::string type;               // named: the class
   std::vector<TreeSpec> children;
+
+  [[nodiscard]] bool is_map() const { return kind == Kind::dict || kind == Kind::ordered; }
 };
-
-/// `pair`: [SHAPE, TREE], TREE being JSON text again.
-TreeSpec parse_json_spec(const Value& pair);
-
-/// Hex text of a pickle; its globals are looked at, never imported.
-TreeSpec parse_pickle_spec(std::string_view hex);
-
-/// The [SHAPE, TREE] text of format 0.5, indented.
-std::string to_json_spec(const TreeSpec& spec);
-
-/// The hex text of format 0.4.
-std::string to_pickle_spec(const TreeSpec& spec);
 
 /// The dotted keys of all leaves in order. A key that two leaves share is an error.
 std::vector<std::string> leaf_keys(const TreeSpec& spec);
 
 /// The tree with the leaves that `next` gives, in order.
 Value build_tree(const TreeSpec& spec, const std::function<Value()>& next);
+
+// --- the parts that both forms of a spec are made of; errors are `format` or `unsupported`
+
+/// "builtins.dict", …; and what a name stands for.
+std::string_view container_name(TreeSpec::Kind kind);
+TreeSpec::Kind container_kind(std::string_view name);
+
+/// A member of a node, and the items of a list that `what` names.
+const Value& spec_member(const Value& node, std::string_view name);
+const std::vector<Value>& spec_items(const Value& list, std::string_view what);
+
+/// Keys that a dict of a checkpoint may have.
+void set_keys(TreeSpec& spec, const std::vector<Value>& keys);
+/// As many children as keys.
+void check_children(const TreeSpec& spec);
 
 }  // namespace cbk::h5

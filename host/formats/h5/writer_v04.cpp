@@ -5,6 +5,7 @@
 #include "host/base/utf8.hpp"
 #include "host/formats/h5/file_writer.hpp"
 #include "host/formats/h5/flatten.hpp"
+#include "host/formats/h5/spec_v04.hpp"
 #include "host/formats/h5/text.hpp"
 #include "host/formats/torch/pickler.hpp"
 
@@ -129,7 +130,7 @@ class WriterV04 final : public DatasetWriter {
       : DatasetWriter(target, options.overwrite), release_(options.framework_version) {
     const FlatTree tree = flatten(root, false);
     warnings_ = tree.warnings;
-    spec_ = to_pickle_spec(tree.spec);
+    spec_ = to_spec_v04(tree.spec);
     overhead_ += spec_.size();
     leaves_.reserve(tree.leaves.size());
     for (const FlatLeaf& leaf : tree.leaves) {

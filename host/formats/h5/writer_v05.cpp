@@ -6,6 +6,7 @@
 #include "host/formats/h5/file_writer.hpp"
 #include "host/formats/h5/flatten.hpp"
 #include "host/formats/h5/metadata.hpp"
+#include "host/formats/h5/spec_v05.hpp"
 #include "host/formats/torch/pickler.hpp"
 
 namespace cbk::h5 {
@@ -62,7 +63,7 @@ class WriterV05 final : public FileWriter {
         release_(options.framework_version.empty() ? default_release : options.framework_version) {
     FlatTree tree = flatten(root, true);
     warnings_ = std::move(tree.warnings);
-    spec_ = to_json_spec(tree.spec);
+    spec_ = to_spec_v05(tree.spec);
     overhead_ += spec_.size();
     leaves_.reserve(tree.leaves.size());
     for (const FlatLeaf& leaf : tree.leaves) {

@@ -1,0 +1,109 @@
+#include "host/formats/h5/spec_v04.hpp"
+
+#include <map>
+
+#include "host/formats/h5/text.hpp"
+#include "host/formats/torch/pickle.hpp"
+#include "host/formats/torch/pickler.hpp"
+
+namespace cbk::h5 {
+namespace {
+
+using Kind = TreeSpec::Kind;
+
+constexpr std::string_view tree_spec_class = "torch.utils._pytree.TreeSpec";
+constexpr std::string_view leaf_spec_class = "torch.utils._pytree.LeafSpec";
+
+/// "builtins.dict" of a type, however the pickle spells it.
+std::string type_name(const Value& type) {
+  if (!type.is(Value::Kind::object) || type.as_object().type != "class") {
+    fail(Errc::format, "the type of a node of __spec__ is a {}", type.kind_name());
+  }
+  return type.as_object().repr;
+}
+
+TreeSpec read_node(const Value& node, int depth) {
+  if (depth > 500) fail(Errc::format, "__spec__ is nested too deeply");
+  const std::string type = node.is(Value::Kind::object) ? node.as_object().type : node.kind_name();
+  if (type != tree_spec_class && type != leaf_spec_class)
+    fail(Errc::format, "__spec__ holds a {} instead of a TreeSpec", quote(type));
+  TreeSpec spec;
+  const Value& state = node.as_object().state;
+  if (type == leaf_spec_class || spec_member(state, "type").is_none()) return spec;
+  spec.kind = container_kind(type_name(spec_member(state, "type")));
+  switch (spec.kind) {
+    case Kind::dict:
+    case Kind::ordered:
+      set_keys(spec, spec_items(spec_member(state, "context"), "a key list"));
+      break;
+    case Kind::named:
+      spec.type = type_name(spec_member(state, "context"));
+      break;
+    case Kind::list:
+    case Kind::tuple:
+      break;
+    default:
+      fail(Errc::format, "__spec__ holds a {}, which this version cannot have", container_name(spec.kind));
+  }
+  for (const Value& child : spec_items(spec_member(state, "children_specs"), "children_specs")) {
+    spec.children.push_back(read_node(child, depth + 1));
+  }
+  check_children(spec);
+  return spec;
+}
+
+Value make_object(std::string_view type, std::string_view repr, Value state = {}) {
+  auto object = std::make_shared<Object>();
+  object->type = type;
+  object->repr = repr;
+  object->state = std::move(state);
+  return object;
+}
+
+/// Turns a spec into the pickled classes' objects; a class is one object however often it occurs.
+class PickleNodes {
+ public:
+  Value make(const TreeSpec& spec) {
+    int64_t leaves = 0;
+    return make(spec, leaves);
+  }
+
+ private:
+  Value make(const TreeSpec& spec, int64_t& leaves) {
+    const bool is_leaf = spec.kind == Kind::leaf;
+    const bool is_map = spec.is_map();
+    int64_t below = is_leaf ? 1 : 0;
+    Value children = Value::list();
+    for (const TreeSpec& child : spec.children) children.as_sequence().items.push_back(make(child, below));
+    Value state = Value::dict();
+    Dict& members = state.as_dict();
+    members.set("type", is_leaf ? Value() : type_of(spec.kind));
+    members.set("context", is_map ? Value::list(spec.keys) : Value());
+    members.set("children_specs", children);
+    members.set("num_leaves", below);
+    leaves += below;
+    return make_object(is_leaf ? leaf_spec_class : tree_spec_class, "", state);
+  }
+
+  const Value& type_of(Kind kind) {
+    Value& type = types_[kind];
+    if (type.is_none()) type = make_object("class", container_name(kind));
+    return type;
+  }
+
+  std::map<Kind, Value> types_;
+};
+
+}  // namespace
+
+TreeSpec parse_spec_v04(std::string_view hex) {
+  torch::UnpickleOptions options;
+  options.dill = true;
+  return read_node(torch::unpickle(from_hex(hex), options), 0);
+}
+
+std::string to_spec_v04(const TreeSpec& spec) {
+  return to_hex(torch::dill_pickle(PickleNodes().make(spec)));
+}
+
+}  // namespace cbk::h5
