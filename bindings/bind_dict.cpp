@@ -89,15 +89,25 @@ int make_dict(lua_State* L) {
   return 1;
 }
 
+/// As in Python, a key cannot change later: scalars, and tuples of such. `parts` bounds the work on tuples.
+void check_key(const Value& key, size_t& parts) {
+  constexpr size_t key_limit = 256;
+  if (++parts > key_limit) fail(Errc::usage, "a tuple of more than {} parts cannot be a key", key_limit);
+  if (key.is(Value::Kind::dict) || key.is(Value::Kind::tensor) || key.is(Value::Kind::object) ||
+      (key.is(Value::Kind::sequence) && key.as_sequence().kind != Sequence::Kind::tuple)) {
+    fail(Errc::usage, "a {} cannot be a key{}", kind_of(key), parts > 1 ? ", nor be inside one" : "");
+  }
+  if (!key.is(Value::Kind::sequence)) return;
+  for (const Value& item : key.as_sequence().items) check_key(item, parts);
+}
+
 }  // namespace
 
 Value key_at(lua_State* L, int index) {
   if (lua_isnoneornil(L, index)) fail(Errc::usage, "nil cannot be a key (Python's None is cbk.null)");
   Value key = to_value(L, index);
-  if (key.is(Value::Kind::dict) || key.is(Value::Kind::tensor) || key.is(Value::Kind::object) ||
-      (key.is(Value::Kind::sequence) && key.as_sequence().kind != Sequence::Kind::tuple)) {
-    fail(Errc::usage, "a {} cannot be a key", kind_of(key));
-  }
+  size_t parts = 0;
+  check_key(key, parts);
   return key;
 }
 

@@ -21,8 +21,7 @@ using OpenFile = std::function<Checkpoint(const fs::path& path)>;
 /// keys that their shard lacks.
 Checkpoint read_sharded(const fs::path& index, const OpenFile& open_file);
 
-/// A folder of shards with their index, of at most `options.shard_size` bytes each; "torch", "safetensors",
-/// or "h5" (flat files).
+/// A folder of shards with their index, of at most `options.shard_size` bytes each; "torch" or "safetensors".
 std::unique_ptr<Writer> make_sharded_writer(const Value& root, const fs::path& target,
                                             const std::string& format, const WriteOptions& options);
 

@@ -37,7 +37,7 @@ class ShardedWriter : public Writer {
     std::vector<NamedTensor> tensors = flat_tensors(root, "a sharded checkpoint");
     split(tensors, options.shard_size.value());
     check_companions();
-    writers_ = make_writers(target_);
+    make_writers();
     for (const auto& writer : writers_) {
       items_.insert(items_.end(), writer->items().begin(), writer->items().end());
       overhead_ += writer->overhead();
@@ -51,9 +51,9 @@ class ShardedWriter : public Writer {
 
   std::vector<Slot> lay_out() override {
     folder_ = std::make_unique<StagedDirectory>(target_, overwrite_);
-    writers_ = make_writers(folder_->path());
     std::vector<Slot> slots;
     for (const auto& writer : writers_) {
+      writer->stage_in(folder_->path());
       const std::vector<Slot> part = writer->lay_out();
       slots.insert(slots.end(), part.begin(), part.end());
     }
@@ -136,18 +136,12 @@ class ShardedWriter : public Writer {
     }
   }
 
-  [[nodiscard]] std::vector<std::unique_ptr<Writer>> make_writers(const fs::path& folder) const {
-    std::vector<std::unique_ptr<Writer>> writers;
-    WriteOptions flat;
-    flat.overwrite = true;
-    flat.h5_version = "flat";
+  void make_writers() {
     for (const Shard& shard : shards_) {
-      const fs::path file = folder / shard.file;
-      writers.push_back(format_ == "torch" ? torch::make_writer(shard.root, file, true)
-                        : format_ == "h5"  ? h5::make_writer(shard.root, file, flat)
-                                           : safetensors::make_writer(shard.root, file, true, metadata_));
+      writers_.push_back(format_ == "torch"
+                             ? torch::make_writer(shard.root, target_ / shard.file, true)
+                             : safetensors::make_writer(shard.root, target_ / shard.file, true, metadata_));
     }
-    return writers;
   }
 
   void warn_of_ties(size_t ties) {
@@ -169,8 +163,7 @@ class ShardedWriter : public Writer {
   std::vector<Item> items_;
   std::vector<std::string> warnings_;
   std::unique_ptr<StagedDirectory> folder_;
-  std::vector<std::unique_ptr<Writer>>
-      writers_;  // before `lay_out` for the final folder, then for the staged one
+  std::vector<std::unique_ptr<ShardWriter>> writers_;  // of the shards
 };
 
 }  // namespace

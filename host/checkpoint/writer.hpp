@@ -49,6 +49,13 @@ class Writer {
   virtual void commit(bool sync) = 0;
 };
 
+/// A writer whose file may be one of many in a folder that is made later.
+class ShardWriter : public Writer {
+ public:
+  /// The file is staged in `folder` under the target's name. Before `lay_out`.
+  virtual void stage_in(const fs::path& folder) = 0;
+};
+
 struct WriteOptions {
   bool overwrite = false;
   std::string format;  // "torch", "safetensors", "h5", "tensorflow"; empty: from the name (.pt .pth .bin /

@@ -32,6 +32,18 @@ describe("Dict", function()
     t.raises("nil cannot be a key", function() dict[nil] = 1 end)
   end)
 
+  it("takes tuples of scalars as keys", function()
+    local dict = cbk.dict()
+    dict[cbk.tuple { 1, cbk.tuple { "a", true } }] = "tuple"
+    t.equal(dict[cbk.tuple { 1, cbk.tuple { "a", true } }], "tuple")
+    t.raises("nor be inside one", function() dict[cbk.tuple { cbk.list() }] = 1 end, "usage")
+    local deep, wide = cbk.tuple { 1 }, cbk.tuple { 1 }
+    for _ = 1, 300 do deep = cbk.tuple { deep } end
+    for _ = 1, 40 do wide = cbk.tuple { wide, wide } end
+    t.raises("256 parts", function() dict[deep] = 1 end, "usage")
+    t.raises("256 parts", function() dict[wide] = 1 end, "usage")
+  end)
+
   it("may be changed while it is walked", function()
     local dict = cbk.dict { a = 1, b = 2, c = 3 }
     for key in cbk.items(dict) do dict[key] = nil end

@@ -39,7 +39,7 @@ std::vector<NamedTensor> checked_tensors(const Value& root) {
   return tensors;
 }
 
-class FileWriter : public Writer {
+class FileWriter : public ShardWriter {
  public:
   FileWriter(const Value& root, fs::path target, bool overwrite, const Value& metadata)
       : target_(std::move(target)), overwrite_(overwrite) {
@@ -72,6 +72,8 @@ class FileWriter : public Writer {
   [[nodiscard]] uint64_t overhead() const override { return header_.size(); }
   [[nodiscard]] const std::vector<std::string>& warnings() const override { return warnings_; }
 
+  void stage_in(const fs::path& folder) override { target_ = folder / target_.filename(); }
+
   std::vector<Slot> lay_out() override {
     file_ = std::make_unique<StagedFile>(target_, overwrite_);
     file_->reserve(header_.size() + data_size_);
@@ -101,8 +103,8 @@ class FileWriter : public Writer {
 
 }  // namespace
 
-std::unique_ptr<Writer> make_writer(const Value& root, const fs::path& target, bool overwrite,
-                                    const Value& metadata) {
+std::unique_ptr<ShardWriter> make_writer(const Value& root, const fs::path& target, bool overwrite,
+                                         const Value& metadata) {
   return std::make_unique<FileWriter>(root, target, overwrite, metadata);
 }
 

@@ -14,7 +14,7 @@ uint32_t crc_of(std::string_view bytes) {
   return libdeflate_crc32(0, bytes.data(), bytes.size());
 }
 
-class ZipFileWriter final : public Writer {
+class ZipFileWriter final : public ShardWriter {
  public:
   ZipFileWriter(const Value& root, const fs::path& target, bool overwrite)
       : target_(target), overwrite_(overwrite) {
@@ -34,6 +34,8 @@ class ZipFileWriter final : public Writer {
   [[nodiscard]] const std::vector<Item>& items() const override { return items_; }
   [[nodiscard]] uint64_t overhead() const override { return layout_.total_size() - item_bytes_; }
   [[nodiscard]] const std::vector<std::string>& warnings() const override { return warnings_; }
+
+  void stage_in(const fs::path& folder) override { target_ = folder / target_.filename(); }
 
   std::vector<Slot> lay_out() override {
     file_.emplace(target_, overwrite_);
@@ -118,7 +120,7 @@ class ZipFileWriter final : public Writer {
 
 }  // namespace
 
-std::unique_ptr<Writer> make_writer(const Value& root, const fs::path& target, bool overwrite) {
+std::unique_ptr<ShardWriter> make_writer(const Value& root, const fs::path& target, bool overwrite) {
   return std::make_unique<ZipFileWriter>(root, target, overwrite);
 }
 

@@ -12,6 +12,6 @@ namespace cbk::torch {
 
 /// Errors: `value` for what a pickle cannot hold, `exists` for a target that is there unless `overwrite`.
 /// The archive's top folder is named after the target's stem.
-std::unique_ptr<Writer> make_writer(const Value& root, const fs::path& target, bool overwrite);
+std::unique_ptr<ShardWriter> make_writer(const Value& root, const fs::path& target, bool overwrite);
 
 }  // namespace cbk::torch
