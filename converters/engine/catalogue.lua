@@ -22,7 +22,14 @@ local catalogue = {}
 ---@field prefix? boolean              CS keys may start with `model.` (default: yes, when the other side is hf)
 ---@field earlier? string              registered by releases up to this one only
 ---@field only_model? boolean          nothing but `model` survives
+---@field choose? fun(config: Dict, side: Side): string   the name of the variant that a config belongs to
+---@field variants? table<string, Converter>              … tables without formats, of which one is run
+---@field components? Component[]      several models side by side: `keys` are theirs, `config` has what is about the whole
 ---@field note? string
+
+---@class Component: Converter   One model of a composite.
+---@field left string    its folder, and its section of the config, among the Hugging Face files
+---@field right string   its section of the Model Zoo's model config; its keys stand in the one checkpoint with all others'
 
 ---@class Model
 ---@field model string

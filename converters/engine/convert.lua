@@ -49,6 +49,24 @@ local function both_configs(side, from, to)
   return { [side] = from, [rules.other[side]] = to }
 end
 
+---The table that a step runs: where a family has several layouts, the config says which.
+local function chosen(step, config)
+  local converter = step.converter
+  if not converter.choose then return step end
+  local name = converter.choose(is_hf(step.src) and config or trainer.model(config), step.side)
+  local variant = converter.variants[name]
+  if not variant then cbk.fail("converter", ("%s -> %s: there is no variant '%s'"):format(step.src, step.tgt, tostring(name))) end
+  return { converter = variant, side = step.side, src = step.src, tgt = step.tgt }
+end
+
+---Folds muP into a model section; the parts of a composite have no muP.
+local function fold_mup(model, converter, name)
+  for _, part in ipairs(converter.components or {}) do
+    if (cbk.kind(model, part.right) or ""):find "dict" then mup.fold(model[part.right], nil, name .. ": " .. part.right) end
+  end
+  return mup.fold(model, converter.mup, name)
+end
+
 local function config_from_hf(job, step, config)
   local to, from, dropped = fields.convert(step.converter, step.side, config)
   note_dropped(dropped)
@@ -59,8 +77,7 @@ local function config_from_hf(job, step, config)
 end
 
 local function config_to_hf(job, step, config)
-  local model = trainer.model(config)
-  local folded, scale = mup.fold(model, step.converter.mup, job.model.model)
+  local folded, scale = fold_mup(trainer.model(config), step.converter, job.model.model)
   local to, from, dropped = fields.convert(step.converter, step.side, folded)
   note_dropped(dropped)
   precision_to_hf(to, config)
@@ -87,7 +104,7 @@ end
 ---@field drop_unmatched? boolean
 ---@field seed? integer
 ---@field trace? function
----@field configs table[]   what each step made of the model section, once the config is converted
+---@field configs table[]   what each step made of the model section, by which converter, once the config is converted
 ---@field files Dict[]      the config file before each step, and after the last
 
 ---Converts the config by one step of the job's path.
@@ -96,10 +113,11 @@ end
 ---@param config Dict   the whole file
 ---@return Dict         the whole new file
 function convert.config_step(job, i, config)
-  local step = job.path[i]
+  local step = chosen(job.path[i], config)
   local one = is_hf(step.src) and config_from_hf or is_hf(step.tgt) and config_to_hf or config_between_releases
   job.files[i] = config
   job.files[i + 1], job.configs[i] = one(job, step, config)
+  job.configs[i].converter = step.converter
   return job.files[i + 1]
 end
 
@@ -144,21 +162,60 @@ local function view_for(job, i, step)
   end
 end
 
-local function convert_model(job, i, source)
+local function convert_tensors(job, i, converter, configs, source)
   local step = job.path[i]
   if not (cbk.kind(source) or ""):find "dict" then
     cbk.fail("checkpoint", ("the checkpoint is no dict of tensors but a %s"):format(tostring(cbk.kind(source))))
   end
-  local converter, configs = step.converter, job.configs[i]
   local across = is_hf(step.src) or is_hf(step.tgt)
-  if configs.scale and converter.mup_config_only then
-    cbk.fail("config", ("the config uses muP, which cannot be folded into a %s checkpoint"):format(job.model.model))
-  end
-  local out, unmatched = keys.convert(converter.keys, step.side, source, {
+  return keys.convert(converter.keys, step.side, source, {
     left = configs.left, right = configs.right, seed = job.seed, trace = job.trace, fill = converter.fill,
     prefix = across and converter.prefix ~= false and not is_hf(step.src) and "model." or nil,
     no_nulls = is_hf(step.tgt), view = view_for(job, i, step),
   })
+end
+
+local function add_all(out, more)
+  for key, value in cbk.items(more) do
+    if out[key] ~= nil then cbk.fail("convert", ("two parts write '%s'"):format(key)) end
+    out[key] = value
+  end
+end
+
+---The parts of a composite: on the left each is a checkpoint of its own, on the right they share one.
+local function convert_components(job, i, source)
+  local configs, to_right = job.configs[i], job.path[i].side == "left"
+  local parts = configs.converter.components
+  local out, missed, unmatched = cbk.dict(), {}, {}
+  for _, part in ipairs(parts) do
+    local own = to_right and source[part.left] or source
+    local made, strangers = convert_tensors(job, i, part,
+      { left = configs.left[part.left], right = configs.right[part.right] }, own)
+    if to_right then add_all(out, made) else out[part.left] = made end
+    for _, key in ipairs(strangers) do
+      missed[key] = (missed[key] or 0) + 1
+      if to_right then
+        unmatched[#unmatched + 1] = part.left .. "/" .. key
+      elseif missed[key] == #parts then -- no part knows it
+        unmatched[#unmatched + 1] = key
+      end
+    end
+  end
+  return out, unmatched
+end
+
+local function convert_model(job, i, source)
+  local configs = job.configs[i]
+  local converter = configs.converter
+  if configs.scale and converter.mup_config_only then
+    cbk.fail("config", ("the config uses muP, which cannot be folded into a %s checkpoint"):format(job.model.model))
+  end
+  local out, unmatched
+  if converter.components then
+    out, unmatched = convert_components(job, i, source)
+  else
+    out, unmatched = convert_tensors(job, i, converter, configs, source)
+  end
   report_unmatched(job, unmatched)
   return out
 end
@@ -226,7 +283,7 @@ local function between_releases(job, i, root)
   local step = job.path[i]
   local src, tgt = catalogue.release(step.src), catalogue.release(step.tgt)
   local out = cbk.dict()
-  if step.converter.only_model then
+  if job.configs[i].converter.only_model then
     cbk.warn(("%s -> %s keeps the model only: optimizer state and all other entries are left out"):format(step.src, step.tgt))
     out.model = convert_model(job, i, convert.model_of(root))
     return out

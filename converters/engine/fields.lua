@@ -181,6 +181,28 @@ function fields.fill(config, defaults)
   return config
 end
 
+---The part of a composite that stands under `name` on the side that is read.
+local function component(step, side, name)
+  for _, part in ipairs(step.components or {}) do
+    if part[side] == name then return part end
+  end
+end
+
+local function convert_component(part, side, at, dropped)
+  local name, other = at.field, rules.other[side]
+  local to, complete, gone = fields.convert(part, side, at.from[name])
+  at.from[name], at.to[part[other]] = complete, to
+  for _, one in ipairs(gone) do dropped[#dropped + 1] = name .. "." .. one end
+end
+
+local function check_components(step, side, from)
+  for _, part in ipairs(step.components or {}) do
+    if not (cbk.kind(from, part[side]) or ""):find "dict" then
+      cbk.fail("config", ("the config has no section '%s'"):format(part[side]))
+    end
+  end
+end
+
 ---Converts one model section.
 ---@param step Converter
 ---@param side Side      the side that `from` is
@@ -191,13 +213,16 @@ function fields.convert(step, side, from)
   local other = rules.other[side]
   from = fields.fill(cbk.copy(from), step.before and step.before[side])
   if step.prepare and step.prepare[side] then from = step.prepare[side](from) or from end
+  check_components(step, side, from)
   local by_name, rest = compile(step.config, side)
   local at = setmetatable({ from = from, to = cbk.dict() }, FieldAt)
   local dropped = {}
   for _, name in ipairs(cbk.keys(from)) do
-    local rule = by_name[name] or rest
-    if rule then
-      at.field = name
+    local rule, part = by_name[name] or rest, component(step, side, name)
+    at.field = name
+    if part then
+      convert_component(part, side, at, dropped)
+    elseif rule then
       convert_field(rule, side, at)
     else
       dropped[#dropped + 1] = tostring(name)

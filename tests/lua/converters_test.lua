@@ -303,6 +303,59 @@ describe("Converters: releases", function()
   end)
 end)
 
+describe("Converters: several tables for one pair of formats", function()
+  ---A converter's two jobs, there and back.
+  local function with(converter)
+    local model = { model = "made", converter }
+    local function one(src, tgt) return { model = model, path = catalogue.path(model, src, tgt), seed = 0 } end
+    return one("hf", "cs-2.4"), one("cs-2.4", "hf")
+  end
+
+  it("the config chooses the table", function()
+    local function variant(name) return { keys = rules.keys { { name, "w" } }, config = fields.config { { "kind", name } } } end
+    local there, back = with {
+      "hf", "cs-2.4", variants = { old = variant "a", new = variant "b" },
+      choose = function(config, side) return side == "left" and config.kind or config.a and "old" or config.b and "new" end,
+    }
+    for name, key in pairs { old = "a", new = "b" } do
+      local config = convert.config(there, cbk.dict { kind = name })
+      local cs = convert.checkpoint(there, cbk.dict { [key] = counted({ 2 }, 0) })
+      assert(config.model[key] == name and cs.model.w ~= nil)
+      convert.config(back, config)
+      assert(convert.checkpoint(back, cs)[key] ~= nil)
+    end
+    fails("no variant 'other'", convert.config, there, cbk.dict { kind = "other" })
+  end)
+
+  it("a composite has its parts in folders on one side", function()
+    local function part(name)
+      return {
+        left = name .. "_model", right = name,
+        keys = rules.keys { { "w", name .. ".weight" } }, config = fields.config { { "size", "hidden_size" } },
+      }
+    end
+    local there, back = with {
+      "hf", "cs-2.4", components = { part "eye", part "tongue" }, config = fields.config { { "layer", "layer_index" } },
+    }
+    local hf_config = cbk.dict { eye_model = cbk.dict { size = 3 }, tongue_model = cbk.dict { size = 4 }, layer = 7 }
+    local config = convert.config(there, hf_config)
+    assert(config.model.eye.hidden_size == 3 and config.model.tongue.hidden_size == 4 and config.model.layer_index == 7)
+    local hf = cbk.dict { eye_model = cbk.dict { w = counted({ 3 }, 0) }, tongue_model = cbk.dict { w = counted({ 4 }, 5) } }
+    local cs = convert.checkpoint(there, hf)
+    equal_tensors(cbk.dict { ["eye.weight"] = counted({ 3 }, 0), ["tongue.weight"] = counted({ 4 }, 5) }, cs.model)
+    same(convert.config(back, config), hf_config)
+    local again = convert.checkpoint(back, cs)
+    equal_tensors(hf.eye_model, again.eye_model)
+    equal_tensors(hf.tongue_model, again.tongue_model)
+    cs.model.stranger = counted({ 1 }, 0)
+    fails("1 key was not matched: stranger", convert.checkpoint, back, cs)
+    hf.eye_model.stranger = counted({ 1 }, 0)
+    fails("eye_model/stranger", convert.checkpoint, there, hf)
+    config.model.eye = nil
+    fails("no section 'eye'", convert.config, back, config)
+  end)
+end)
+
 describe("Converters: the README", function()
   it("the example of the readme works", function()
     local code = cbk.fs.read(here .. "converters/README.md"):match "```lua\n(.-)```"
