@@ -12,6 +12,7 @@ void bind_list(lua_State* L);
 void bind_tree(lua_State* L);
 void bind_rewrite(lua_State* L);
 void bind_tensor(lua_State* L);
+void bind_tensor_functions(lua_State* L);
 void bind_text(lua_State* L);
 void bind_fs(lua_State* L);
 void bind_config(lua_State* L);

@@ -1,0 +1,97 @@
+// The functions of the module that make tensors: from numbers, from nothing, and of several.
+#include "bindings/elements.hpp"
+#include "bindings/modules.hpp"
+
+namespace cbk::lua {
+namespace {
+
+int make_tensor(lua_State* L) {
+  const Options options(L, 2, {"dtype", "shape"});
+  std::optional<Shape> shape;
+  if (options.has("shape")) {
+    options.push("shape");
+    shape = check_integers(L, lua_gettop(L));
+  }
+  push(L, tensor_from(L, 1, options.dtype("dtype", DType::float32), shape));
+  return 1;
+}
+
+int make_full(lua_State* L) {
+  const Options options(L, 3, {"dtype"});
+  const DType dtype = options.dtype("dtype", DType::float32);
+  push(L, Tensor::full_bytes(dtype, check_integers(L, 1), element_bytes(L, 2, dtype)));
+  return 1;
+}
+
+int make_randn(lua_State* L) {
+  const Options options(L, 2, {"mean", "std", "seed", "dtype"});
+  const DType dtype = options.dtype("dtype", DType::float32);
+  const auto seed = static_cast<uint64_t>(options.integer("seed", 0, INT64_MAX).value_or(0));
+  const DType made = dtype == DType::float64 ? dtype : DType::float32;
+  const Tensor tensor =
+      Tensor::normal(made, check_integers(L, 1), options.number("mean", 0), options.number("std", 1), seed);
+  push(L, tensor.cast(dtype));
+  return 1;
+}
+
+int make_tril(lua_State* L) {
+  const Options options(L, 2, {"dtype"});
+  push(L, Tensor::lower_triangle(options.dtype("dtype", DType::float32), check_integers(L, 1)));
+  return 1;
+}
+
+std::vector<Tensor> tensors_at(lua_State* L, int index) {
+  std::vector<Tensor> out;
+  if (const auto list = test<Sequence>(L, index)) {
+    for (const Value& item : list->items) out.push_back(item.as_tensor());
+    return out;
+  }
+  if (!lua_istable(L, index)) fail_type(L, index, "list of tensors");
+  const auto count = static_cast<int>(lua_objlen(L, index));
+  for (int i = 1; i <= count; ++i) {
+    lua_rawgeti(L, index, i);
+    const auto leaf = test<const TensorLeaf>(L, -1);
+    if (!leaf)
+      fail_argument(L, index, fmt::format("tensors expected, got {} at position {}", type_name(L, -1), i));
+    out.push_back(leaf->tensor);
+    lua_pop(L, 1);
+  }
+  return out;
+}
+
+int cat(lua_State* L) {
+  push(L, Tensor::concat(tensors_at(L, 1), opt_integer(L, 2, 0)));
+  return 1;
+}
+
+int stack(lua_State* L) {
+  push(L, Tensor::stack(tensors_at(L, 1), opt_integer(L, 2, 0)));
+  return 1;
+}
+
+/// `cbk.dtype("half")`: its facts, or an error that lists the known names.
+int dtype_facts(lua_State* L) {
+  const DType dtype = check_dtype(L, 1);
+  lua_createtable(L, 0, 4);
+  set_field(L, "name", name_of(dtype));
+  set_integer(L, "size", size_of(dtype));
+  set_boolean(L, "floating", is_floating(dtype));
+  set_boolean(L, "integer", is_integer(dtype));
+  return 1;
+}
+
+}  // namespace
+
+void bind_tensor_functions(lua_State* L) {
+  static const luaL_Reg functions[] = {{"tensor", guarded<make_tensor>},
+                                       {"full", guarded<make_full>},
+                                       {"randn", guarded<make_randn>},
+                                       {"tril", guarded<make_tril>},
+                                       {"cat", guarded<cat>},
+                                       {"stack", guarded<stack>},
+                                       {"dtype", guarded<dtype_facts>},
+                                       {nullptr, nullptr}};
+  set_functions(L, functions);
+}
+
+}  // namespace cbk::lua
