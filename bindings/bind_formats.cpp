@@ -29,6 +29,19 @@ int pickle_records(lua_State* L) {
   return 1;
 }
 
+/// `cbk.pickle.verify(path)`: reads every record and compares checksums; the number of records.
+int pickle_verify(lua_State* L) {
+  const fs::path path = check_path(L, 1);
+  const size_t count = within(path.string(), [&] {
+    const torch::ZipArchive archive(MappedFile::open(path));
+    if (!archive.has_checksums()) fail(Errc::unsupported, "its writer left the checksums out");
+    for (const torch::ZipEntry& entry : archive.entries()) archive.verify(entry);
+    return archive.entries().size();
+  });
+  push_unsigned(L, count);
+  return 1;
+}
+
 /// The pickle of a zip archive, or the pickles that a legacy file or a plain one begins with.
 std::vector<torch::Opcode> opcodes_of(const std::shared_ptr<const MappedFile>& file) {
   const std::string_view text = as_text(file->bytes());
@@ -124,8 +137,10 @@ void bind_namespace(lua_State* L, const char* name, const luaL_Reg* functions) {
 }  // namespace
 
 void bind_formats(lua_State* L) {
-  static const luaL_Reg pickle[] = {
-      {"records", guarded<pickle_records>}, {"opcodes", guarded<pickle_opcodes>}, {nullptr, nullptr}};
+  static const luaL_Reg pickle[] = {{"records", guarded<pickle_records>},
+                                    {"opcodes", guarded<pickle_opcodes>},
+                                    {"verify", guarded<pickle_verify>},
+                                    {nullptr, nullptr}};
   bind_namespace(L, "pickle", pickle);
   static const luaL_Reg safetensors[] = {{"inspect", guarded<safetensors_inspect>}, {nullptr, nullptr}};
   bind_namespace(L, "safetensors", safetensors);

@@ -138,5 +138,20 @@ describe("Checkpoint", function()
     local names = {}
     for i, record in ipairs(cbk.pickle.records(folder .. "/x.pt")) do names[i] = record.name end
     t.equal(names[1], "x/data.pkl")
+    t.equal(cbk.pickle.verify(folder .. "/x.pt"), #names)
+  end)
+
+  it("is checked against the checksums of its archive on demand", function()
+    local path = t.temp_dir() .. "/large.pt" -- beyond what is checked at opening
+    cbk.create(path, { root = cbk.dict { a = cbk.randn { 100 }, b = cbk.randn { 4500000 } } }):commit()
+    t.equal(cbk.pickle.verify(path), 5)
+    local file = assert(io.open(path, "r+b"))
+    file:seek("set", 10000000)
+    local byte = file:read(1):byte()
+    file:seek("set", 10000000)
+    file:write(string.char((byte + 1) % 256))
+    file:close()
+    t.raises("'large/data/1' is damaged", function() cbk.pickle.verify(path) end, "format")
+    t.raises("large.pt", function() cbk.pickle.verify(path) end)
   end)
 end)

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <mutex>
 
+#include "host/base/interrupt.hpp"
 #include "host/formats/torch/zip_layout.hpp"
 
 namespace cbk::torch {
@@ -16,7 +17,14 @@ using Decompressor = std::unique_ptr<libdeflate_decompressor, decltype(&libdefla
 constexpr uint64_t best_ratio = 1032;
 
 uint32_t crc_of(ByteView bytes) {
-  return libdeflate_crc32(0, bytes.data(), bytes.size());
+  constexpr size_t piece = 8ULL << 20;
+  uint32_t crc = 0;
+  for (size_t at = 0; at < bytes.size(); at += piece) {
+    if (at > 0) check_interrupt();
+    const ByteView part = bytes.subspan(at, std::min(piece, bytes.size() - at));
+    crc = libdeflate_crc32(crc, part.data(), part.size());
+  }
+  return crc;
 }
 
 Bytes inflate(ByteView packed, const ZipEntry& entry) {

@@ -294,6 +294,9 @@ cbk.pickle = {}
 function cbk.pickle.records(path) end
 ---The opcodes of a torch file's pickle: { {offset, name, argument}, … }
 function cbk.pickle.opcodes(path) end
+---Compares every zip record with its checksum, which reads the whole file; an error names the damaged one. The number of records.
+---@return integer
+function cbk.pickle.verify(path) end
 cbk.safetensors = {}
 ---{ metadata = {…}, tensors = { {name, dtype, shape, begin, stop}, … } in the order of the file }
 function cbk.safetensors.inspect(path) end
