@@ -4,6 +4,8 @@ local cbk = require "cbk"
 local cli = require "cbk.cli"
 local converters = require "cbk.converters"
 
+local default_shard_size = "10GB"
+
 local parser = cli.parser("convert", "Converts a checkpoint together with its config, streamed: memory stays small whatever the size.")
 parser:argument("checkpoint_file", "a checkpoint, an index.json of shards, or a folder of shards"):argname "CHECKPOINT"
 parser:option("--model", "the model, as `cbk list` names it"):count(1)
@@ -11,7 +13,7 @@ parser:option("--src-fmt", "its format: hf, cs-X.Y, or cs-auto (from the checkpo
 parser:option("--tgt-fmt", "the format wanted: hf, cs-X.Y or cs-current"):count(1)
 parser:option("--config", "its config: config.json or params.yaml"):count(1)
 parser:option("-o --output-dir", "where to write (default: beside the inputs)")
-parser:option("--hf-shard-size", "largest size of a Hugging Face shard", "10GB")
+parser:option("--hf-shard-size", "largest size of a Hugging Face shard", default_shard_size)
 parser:flag("--export-safetensors", "write Hugging Face shards as safetensors")
 parser:flag("--drop-unmatched-keys", "leave out keys that no rule matches, instead of failing")
 parser:flag("--debug", "print what becomes of each key")
@@ -75,6 +77,10 @@ local options, written = { root = root }, { path = config_target, tree = config 
 if to_hf then
   options.format = args.export_safetensors and "safetensors" or "torch"
   options.shard_size = args.hf_shard_size
+  if job.path[#job.path].converter.one_file then
+    if args.hf_shard_size ~= default_shard_size then cbk.warn(("--hf-shard-size: from %s one file is written"):format(job.src)) end
+    options.shard_size = "1000000GB"
+  end
   options.shard_stem = args.export_safetensors and "model" or "pytorch_model"
   if args.export_safetensors then options.metadata = { format = "pt" } end
   written.format, written.style = "json", { indent = 4 }

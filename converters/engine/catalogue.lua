@@ -17,10 +17,11 @@ local catalogue = {}
 ---@field prepare? table<Side, fun(config: Dict): Dict?>             before the rules
 ---@field finish? table<Side, fun(to: Dict, from: Dict): Dict?>      after the defaults
 ---@field fill? table<Side, table[]>   keys made where the checkpoint has none
----@field mup? "gpt"|"t5"              CS -> HF folds muP
+---@field mup? "gpt"|"t5"|false        CS -> HF folds muP (default: refuses it; false: its fields are like any other)
 ---@field mup_config_only? boolean     … but for configs only
----@field prefix? boolean              CS keys may start with `model.` (default: yes, when the other side is hf)
+---@field prefix? boolean|Side         keys that are read may start with `model.`, or of one side (default: CS keys, to hf)
 ---@field earlier? string              registered by releases up to this one only
+---@field one_file? boolean            hf: all tensors in one shard, whatever --hf-shard-size says
 ---@field only_model? boolean          nothing but `model` survives
 ---@field choose? fun(config: Dict, side: Side): string   the name of the variant that a config belongs to
 ---@field variants? table<string, Converter>              … tables without formats, of which one is run
@@ -229,7 +230,7 @@ function catalogue.rows(only)
     end
     local first = oldest(model)
     if first and first < #releases.known then
-      local range = ("cs-%s … cs-%s"):format(releases.known[math.max(first, releases.place["1.8"])], releases.newest)
+      local range = ("cs-%s … cs-%s"):format(releases.known[first], releases.newest)
       out[#out + 1] = { model = name, src = range, tgt = range, note = "release by release, in one pass" }
     end
   end

@@ -162,16 +162,21 @@ local function view_for(job, i, step)
   end
 end
 
+---What keys that are read may start with.
+local function accepted_prefix(converter, step)
+  local accepted = converter.prefix
+  if accepted == nil then accepted = is_hf(step.tgt) end
+  return (accepted == true or accepted == step.side) and "model." or nil
+end
+
 local function convert_tensors(job, i, converter, configs, source)
   local step = job.path[i]
   if not (cbk.kind(source) or ""):find "dict" then
     cbk.fail("checkpoint", ("the checkpoint is no dict of tensors but a %s"):format(tostring(cbk.kind(source))))
   end
-  local across = is_hf(step.src) or is_hf(step.tgt)
   return keys.convert(converter.keys, step.side, source, {
     left = configs.left, right = configs.right, seed = job.seed, trace = job.trace, fill = converter.fill,
-    prefix = across and converter.prefix ~= false and not is_hf(step.src) and "model." or nil,
-    no_nulls = is_hf(step.tgt), view = view_for(job, i, step),
+    prefix = accepted_prefix(converter, step), no_nulls = is_hf(step.tgt), view = view_for(job, i, step),
   })
 end
 

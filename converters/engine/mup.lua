@@ -95,11 +95,12 @@ local gone_t5 = {
   "output_logits_alpha", "scale_output_logits_by_d", "embeddings_alpha", "scale_encoder_qk_dot_by_d", "scale_decoder_qk_dot_by_d",
 }
 
----@param family? "gpt"|"t5"   how the family folds; nil: it does not
+---@param family? "gpt"|"t5"|false   how the family folds; nil: it does not; false: it does not know muP
 ---@param name string          the model's name, for messages
 ---@return Dict folded         the model section without muP
 ---@return (fun(key: string, tensor: any): any)|nil view  scales a tensor of the checkpoint on reading
 function mup.fold(model, family, name)
+  if family == false then return model, nil end
   local style = mup.style(model)
   if style and not family then
     cbk.fail("config", ("the config uses muP (mup_base_*, scale_qk_dot_by_d, …), which cannot be converted for %s"):format(name))
@@ -139,6 +140,11 @@ function mup.upgrade(model, optimizer)
   local kernel = present(adjust) and adjust.decoder_kernel
   if not truthy(kernel) then
     cbk.fail("config", "a muP config of release 2.2 needs optimizer.adjust_learning_rate.decoder_kernel")
+  end
+  for _, field in ipairs { "hidden_size", "filter_size", "num_hidden_layers" } do
+    if type(model[field]) ~= "number" then
+      cbk.fail("config", ("a muP config of release 2.2 needs '%s': only decoder models had muP then"):format(field))
+    end
   end
   adjust.decoder_kernel = nil
   if #adjust == 0 then optimizer.adjust_learning_rate = nil end
