@@ -2,7 +2,7 @@
 // it.
 #include "bindings/containers.hpp"
 #include "bindings/modules.hpp"
-#include "host/plan/plan.hpp"
+#include "bindings/progress.hpp"
 
 namespace cbk::lua {
 
@@ -156,51 +156,11 @@ int plan_tostring(lua_State* L) {
   return 1;
 }
 
-/// Calls the progress function on the stack at `index`; its error stops the commit.
-void report(lua_State* L, int index, const ExecuteOptions::Progress& progress) {
-  lua_pushvalue(L, index);
-  lua_createtable(L, 0, 4);
-  set_integer(L, "done", progress.done);
-  set_integer(L, "total", progress.total);
-  set_number(L, "seconds", progress.seconds);
-  set_field(L, "key", progress.key);
-  if (lua_pcall(L, 1, 0, 0) == 0) return;
-  const Failure failure = failure_at(L, -1);
-  lua_pop(L, 1);
-  fail(failure.code == "interrupted" ? Errc::interrupted : Errc::usage, "{}", failure.message);
-}
-
-/// Replaces `true` by the standard display on stderr.
-void push_progress(lua_State* L, const Options& options) {
-  options.push("progress");
-  if (!lua_isboolean(L, -1)) return;
-  const bool wanted = lua_toboolean(L, -1) != 0;
-  lua_pop(L, 1);
-  if (!wanted) {
-    lua_pushnil(L);
-    return;
-  }
-  lua_getglobal(L, "require");
-  lua_pushliteral(L, "cbk.progress");
-  lua_call(L, 1, 1);
-  lua_getfield(L, -1, "display");
-  lua_remove(L, -2);
-  lua_call(L, 0, 1);
-}
-
 int commit(lua_State* L) {
   const auto output = self(L);
   const Options options(L, 2, {"threads", "memory", "sync", "progress"});
   ExecuteOptions execute = execute_options(options);
-  push_progress(L, options);
-  const int callback = lua_gettop(L);
-  if (!lua_isnil(L, callback)) {
-    if (!lua_isfunction(L, callback))
-      fail(Errc::usage, "option 'progress' should be true, false or a function");
-    execute.progress = [L, callback](const ExecuteOptions::Progress& progress) {
-      report(L, callback, progress);
-    };
-  }
+  execute.progress = push_progress(L, options);
   const auto writer = make_writer(output->root, output->target, output->options);
   const Forecast planned = forecast(*writer, execute);
   cbk::execute(*writer, execute);

@@ -19,6 +19,7 @@ void bind_config(lua_State* L);
 void bind_checkpoint(lua_State* L);
 void bind_output(lua_State* L);
 void bind_formats(lua_State* L);
+void bind_h5_edit(lua_State* L);  // after bind_formats: cbk.h5 is there
 void bind_terminal(lua_State* L);
 
 /// `require "cbk.native"`.

@@ -9,15 +9,27 @@ local parser = cli.parser("show", "Show values of a checkpoint, one by one.", [[
 For a tensor: what it is, where its bytes lie, what shares them, statistics, and elements from
 its edges. The statistics read the whole tensor, in blocks; the rest reads a few elements.
 
+--dataloader tells where a run that loads the checkpoint goes on in its data: how many samples
+each worker skips, and whose state it takes. FILE may also be the folder in which releases 1.8
+and 1.9 kept such states.
+
 examples:
   cbk show model.safetensors lm_head.weight
   cbk show model.mdl 'model.*.bias' --no-stats
-  cbk show training.mdl optimizer.param_groups]])
+  cbk show training.mdl optimizer.param_groups
+  cbk show --dataloader training.mdl --workers 8 --batch-size 32]])
 parser:argument("file", "a checkpoint, an index.json, a TensorFlow prefix or a folder with one"):argname "FILE"
-parser:argument("key", "a key, or a glob over whole keys"):argname "KEY":args "+"
+parser:argument("key", "a key, or a glob over whole keys"):argname "KEY":args "*"
 parser:flag("--no-stats", "do not read whole tensors")
+parser:flag("--dataloader", "where the data loader of a run resumes")
+parser:option("--workers", "--dataloader: tasks of that run (default: as many as there are states)"):argname("N"):convert(cli.whole_number)
+parser:option("--batch-size", "--dataloader: samples of one batch, to count batches too"):argname("N"):convert(cli.whole_number)
+parser:option("--seed", "--dataloader: what that run shuffles with; leave it out if it does not"):argname("N"):convert(cli.whole_number)
 cli.options(parser, "json")
 local args = parser:parse()
+
+if args.dataloader then return require("cbk.dataloader_report")(args) end
+if #args.key == 0 then cli.usage_error("show", "a key is needed; '*' means all") end
 
 local TENSORS = { tensor = true, parameter = true, ndarray = true, np_scalar = true }
 

@@ -1,8 +1,9 @@
-// HDF5 files: the structures, the checkpoint above them and the chunk decoders. Whatever opens must be
-// readable in any block; the rest must be an Error.
+// HDF5 files: the structures, the checkpoint above them, the chunk decoders, and edits. Whatever opens must
+// be readable in any block; the rest must be an Error.
 #include <unistd.h>
 
 #include "host/formats/h5/container/filters.hpp"
+#include "host/formats/h5/edit.hpp"
 #include "host/formats/h5/inspect.hpp"
 #include "host/formats/h5/reader.hpp"
 
@@ -31,6 +32,23 @@ void attempt(Action action) {
   }
 }
 
+/// Another name and another value wherever that is possible; the result must be an HDF5 file again.
+void edit(const cbk::fs::path& path) {
+  using namespace cbk;
+  h5::FileEdit edit(path);
+  edit.set_attribute("__spec__", "text");
+  int number = 0;
+  for (const std::string& name : edit.names()) {
+    attempt([&] { edit.link(fmt::format("name {}", ++number), name); });
+    attempt([&] { edit.set_value(name, 7); });
+  }
+  const fs::path out = path.string() + ".edited";
+  attempt([&] {
+    edit.save_as(out, true, false);
+    if (h5::FileEdit(out).names() != edit.names()) std::abort();
+  });
+}
+
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
@@ -49,5 +67,6 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   write_file(path, as_text(bytes), true);
   attempt([&] { touch(h5::read(MappedFile::open(path), {}).root); });
   attempt([&] { h5::inspect(path); });
+  attempt([&] { edit(path); });
   return 0;
 }

@@ -22,7 +22,10 @@ describe("surface", function()
     local folder = t.temp_dir()
     local out = cbk.create(folder .. "/x.pt", { root = cbk.dict { a = 1 } })
     out:commit()
-    return { Tensor = cbk.tensor { 1 }, Checkpoint = cbk.open(folder .. "/x.pt"), Output = out }
+    cbk.create(folder .. "/x.h5", { root = cbk.dict { a = 1 } }):commit()
+    return {
+      Tensor = cbk.tensor { 1 }, Checkpoint = cbk.open(folder .. "/x.pt"), Output = out, H5Edit = cbk.h5.edit(folder .. "/x.h5"),
+    }
   end
 
   it("has everything that is declared", function()

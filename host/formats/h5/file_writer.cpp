@@ -69,12 +69,12 @@ std::vector<Slot> FileWriter::lay_out() {
   const uint64_t start = align_up(data_end_, 8);
   Builder builder(start, overhead_);
   HeaderBuilder root;
-  const Builder::GroupTables tables = builder.add_group_tables(build(builder, root));
+  const GroupTables tables = builder.add_group_tables(build(builder, root));
   root.add(MessageType::symbol_table, encode_symbol_table(tables.tree, tables.heap));
   const uint64_t root_address = builder.add(root.finish());
   const std::string image = builder.finish();
   const uint64_t end = start + image.size();
-  superblock_ = Builder::superblock(root_address, tables, end);
+  superblock_ = encode_superblock(root_address, tables, end);
 
   file_ = std::make_unique<StagedFile>(target_, overwrite_);
   file_->reserve(end);

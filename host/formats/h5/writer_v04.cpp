@@ -27,6 +27,7 @@ class DatasetWriter : public FileWriter {
     Value scalar;
     std::string text;    // text; object: hex of its pickle
     size_t same_as = 0;  // this leaf or an earlier one: one dataset with two names
+    uint32_t names = 1;  // of its dataset
   };
 
   static std::string name_of_key(const std::string& key) {
@@ -45,10 +46,12 @@ class DatasetWriter : public FileWriter {
     leaf.stored = is_array ? Stored::ndarray : Stored::tensor;
     const auto [first, is_new] = first_.emplace(&source, leaves_.size());
     // A hard link is read as an ordinary tensor by every loader, and the data is stored once.
-    if (is_new)
+    if (is_new) {
       leaf.plan = plan_dataset(key, leaf.name, source.tensor);
-    else
+    } else {
       leaf.same_as = first->second;
+      ++leaves_[leaf.same_as].names;
+    }
     leaves_.push_back(std::move(leaf));
   }
 
@@ -87,6 +90,7 @@ class DatasetWriter : public FileWriter {
 
   uint64_t add_data(Builder& builder, const Leaf& leaf, std::string_view type) const {
     HeaderBuilder header = start_dataset(leaf.plan);
+    header.set_references(leaf.names);
     builder.add_bool(header, "is_bfloat16", leaf.plan.dtype == DType::bfloat16);
     builder.add_text(header, type_attribute, type);
     return builder.add(header.finish());

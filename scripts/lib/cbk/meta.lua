@@ -285,10 +285,49 @@ function cbk.fs.remove(path, options) end -- { recursive }; what is not there is
 function cbk.fs.temp_dir() end            -- a new empty folder
 function cbk.fs.program() end             -- the running program, for scripts that call cbk again
 
--- --- formats at their own level: cbk.h5, cbk.pickle, cbk.safetensors, cbk.tensorflow (bindings/bind_formats.cpp)
+-- --- formats at their own level: cbk.h5, cbk.pickle, cbk.safetensors, cbk.tensorflow (bindings/bind_formats.cpp, bindings/bind_h5_edit.cpp)
 cbk.h5 = {}
 ---{ attributes = {name → value}, datasets = { {name, shape, dtype, chunks, filters, attributes, offset}, … } }
 function cbk.h5.inspect(path) end
+
+---@class H5Edit   Changes to an H5 file that do not write its tensors again. Names are those of datasets at its top, as stored.
+local H5Edit = {}
+---@return string[]  in the order of their bytes
+function H5Edit:names() end
+---@param name string
+---@return boolean
+function H5Edit:has(name) end
+---An attribute of the root, or nil.
+function H5Edit:attribute(name) end
+---The one element of a dataset.
+function H5Edit:scalar(name) end
+---Whether a commit would write anything.
+---@return boolean
+function H5Edit:is_changed() end
+---Sets a text attribute of the root.
+function H5Edit:set_attribute(name, text) end
+---Makes `name` a hard link to the dataset `source`: the same data under both names.
+function H5Edit:link(name, source) end
+---Every element of a small dataset becomes `value`, in the dataset's dtype.
+---@param value number|boolean
+function H5Edit:set_value(name, value) end
+---Writes a copy with the changes at the speed of `cp`; it appears whole or not at all.
+---@param options? { overwrite: boolean, sync: boolean, progress: boolean|fun(p: table) }
+function H5Edit:save_as(path, options) end
+---Changes the file itself, and closes the edit. Killed at any moment, the file is the old one or the new one.
+---@param options? { sync: boolean }   sync: wait until the new one is on the disk
+function H5Edit:commit(options) end
+---Forgets the changes.
+function H5Edit:close() end
+
+---@param path string
+---@return H5Edit
+function cbk.h5.edit(path) end
+---The tree in the `__spec__` of formats 0.1 to 0.4: the dotted keys of its leaves, and its text as this version writes it, with
+---every TensorScalarDict a dict.
+---@param text string
+---@return { keys: string[], text: string }
+function cbk.h5.parse_spec(text) end
 cbk.pickle = {}
 ---The zip records: { {name, size, offset, compressed, crc}, … }
 function cbk.pickle.records(path) end
@@ -314,7 +353,8 @@ function cbk.terminal.is_tty(stream) end
 function cbk.terminal.width(stream) end
 
 -- --- Lua parts, loaded when first used
--- cbk.inspect (print, text), cbk.cli (command lines), cbk.progress, cbk.natural (sort), cbk.fold (like keys on one line)
+-- cbk.inspect (print, text), cbk.cli (command lines), cbk.progress, cbk.natural (sort), cbk.fold (like keys on one line),
+-- cbk.dataloader_state (how far data loaders had come, and where a run resumes), cbk.checkpoint_spec (rules of fix-checkpoint-spec)
 
 -- --- the rest
 ---`cbk.glob(pattern, text)` tells whether the whole text matches; `cbk.glob(pattern)` gives the function that does.

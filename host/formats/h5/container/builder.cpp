@@ -14,9 +14,6 @@ constexpr uint64_t least_collection = 4096;
 constexpr uint64_t usual_collection = 65536;
 constexpr uint16_t max_objects = 60000;
 
-// Half the capacity of the nodes of a group, as the superblock says.
-constexpr size_t leaf_rank = 4;
-constexpr size_t tree_rank = 16;
 constexpr size_t entry_size = 40;
 
 void put(std::string& image, uint64_t at, std::string_view bytes) {
@@ -94,16 +91,28 @@ void Builder::add_bool(HeaderBuilder& header, std::string_view name, bool value)
   header.add_attribute(name, type, scalar_dataspace(), value ? "\1"sv : "\0"sv);
 }
 
-Builder::GroupTables Builder::add_group_tables(const Links& links) {
+GroupTables Builder::add_group_tables(const Links& links, const SoftLinks& soft) {
   // Names first; offset 0 is the empty name that lies before all others.
   std::string names(8, '\0');
-  std::vector<std::pair<uint64_t, uint64_t>> entries;  // name, object
-  entries.reserve(links.size());
-  for (const auto& [name, object] : links) {
-    entries.emplace_back(names.size(), object);
+  const auto add_name = [&names](const std::string& name) {
+    const uint64_t at = names.size();
     names += name;
     names.resize(align_up(names.size() + 1, 8), '\0');
+    return at;
+  };
+  std::vector<Entry> entries;
+  entries.reserve(links.size() + soft.size());
+  auto next = soft.begin();
+  const auto add_soft = [&] {
+    const uint64_t name = add_name(next->first);
+    entries.push_back({name, undefined_address, add_name(next->second)});
+    ++next;
+  };
+  for (const auto& [name, object] : links) {
+    while (next != soft.end() && next->first < name) add_soft();
+    entries.push_back({add_name(name), object, 0});
   }
+  while (next != soft.end()) add_soft();
   std::string heap = "HEAP\0\0\0\0"s;
   append_le<uint64_t>(heap, names.size());
   append_le<uint64_t>(heap, 1);  // no free space
@@ -115,20 +124,22 @@ Builder::GroupTables Builder::add_group_tables(const Links& links) {
     uint64_t address = 0;
     uint64_t last_name = 0;
   };
+  const size_t leaf_capacity = size_t{2} * ranks_.leaf;
+  const size_t tree_capacity = size_t{2} * ranks_.tree;
   std::vector<Node> below;
-  for (size_t begin = 0; begin < entries.size(); begin += 2 * leaf_rank) {
-    const size_t end = std::min(entries.size(), begin + 2 * leaf_rank);
-    below.push_back({add_leaf_node(entries, begin, end), entries[end - 1].first});
+  for (size_t begin = 0; begin < entries.size(); begin += leaf_capacity) {
+    const size_t end = std::min(entries.size(), begin + leaf_capacity);
+    below.push_back({add_leaf_node(entries, begin, end), entries[end - 1].name});
   }
   for (uint8_t level = 0;; ++level) {
-    constexpr size_t node_size = 24 + 2 * tree_rank * 8 + (2 * tree_rank + 1) * 8;
-    const size_t count = std::max<size_t>(1, (below.size() + 2 * tree_rank - 1) / (2 * tree_rank));
+    const size_t node_size = 24 + tree_capacity * 8 + (tree_capacity + 1) * 8;
+    const size_t count = std::max<size_t>(1, (below.size() + tree_capacity - 1) / tree_capacity);
     const uint64_t first = start_ + image_.size();
     std::vector<Node> nodes;
     uint64_t left_name = 0;
     for (size_t n = 0; n < count; ++n) {
-      const size_t begin = n * 2 * tree_rank;
-      const size_t end = std::min(below.size(), begin + 2 * tree_rank);
+      const size_t begin = n * tree_capacity;
+      const size_t end = std::min(below.size(), begin + tree_capacity);
       std::string node = "TREE"s;
       append_le<uint8_t>(node, 0);
       append_le(node, level);
@@ -151,16 +162,19 @@ Builder::GroupTables Builder::add_group_tables(const Links& links) {
   return tables;
 }
 
-uint64_t Builder::add_leaf_node(const std::vector<std::pair<uint64_t, uint64_t>>& links, size_t begin,
-                                size_t end) {
+uint64_t Builder::add_leaf_node(const std::vector<Entry>& entries, size_t begin, size_t end) {
   std::string node = "SNOD\1\0"s;
   append_le(node, static_cast<uint16_t>(end - begin));
   for (size_t i = begin; i < end; ++i) {
-    append_le(node, links[i].first);
-    append_le(node, links[i].second);
-    node.append(24, '\0');  // nothing cached
+    const Entry& entry = entries[i];
+    append_le(node, entry.name);
+    append_le(node, entry.object);
+    append_le<uint32_t>(node, entry.path == 0 ? 0 : 2);  // nothing is cached, or: a soft link
+    append_le<uint32_t>(node, 0);
+    append_le<uint32_t>(node, static_cast<uint32_t>(entry.path));
+    node.append(12, '\0');
   }
-  node.resize(8 + 2 * leaf_rank * entry_size, '\0');
+  node.resize(8 + 2 * ranks_.leaf * entry_size, '\0');
   return add(node);
 }
 
@@ -259,25 +273,6 @@ uint64_t Builder::add_with_dense_attributes(
 std::string Builder::finish() {
   close_collection();
   return std::move(image_);
-}
-
-std::string Builder::superblock(uint64_t root, const GroupTables& tables, uint64_t end_of_file) {
-  std::string out = "\x89HDF\r\n\x1a\n"s;
-  out.append("\0\0\0\0\0\x8\x8\0", 8);
-  append_le<uint16_t>(out, leaf_rank);
-  append_le<uint16_t>(out, tree_rank);
-  append_le<uint32_t>(out, 0);
-  append_le<uint64_t>(out, 0);
-  append_le(out, undefined_address);
-  append_le(out, end_of_file);
-  append_le(out, undefined_address);
-  append_le<uint64_t>(out, 0);  // the root's entry: no name
-  append_le(out, root);
-  append_le<uint32_t>(out, 1);  // its tables follow
-  append_le<uint32_t>(out, 0);
-  append_le(out, tables.tree);
-  append_le(out, tables.heap);
-  return out;
 }
 
 }  // namespace cbk::h5

@@ -1,5 +1,4 @@
-// Writes the structures of an HDF5 file: superblock 0, old-style groups, object headers, global heap
-// collections.
+// Writes the structures of an HDF5 file: old-style groups, object headers, global heap collections.
 //
 // libhdf5 is not used for it: 20,000 attributes on one object take it most of a minute. Raw data comes first
 // in the file and is laid out by the caller; all structures follow it in one run, so that their places are
@@ -15,12 +14,12 @@
 
 namespace cbk::h5 {
 
-inline constexpr uint64_t superblock_size = 96;
-
 class Builder {
  public:
   /// `start`: where the structures begin, a multiple of 8. `expected`: about how many bytes they will take.
-  Builder(uint64_t start, uint64_t expected) : start_(start) { image_.reserve(expected); }
+  Builder(uint64_t start, uint64_t expected, GroupRanks ranks = {}) : start_(start), ranks_(ranks) {
+    image_.reserve(expected);
+  }
 
   /// Appends a structure; its address.
   uint64_t add(std::string_view bytes);
@@ -36,28 +35,29 @@ class Builder {
   uint64_t add_with_dense_attributes(HeaderBuilder header,
                                      const std::vector<std::pair<std::string, std::string>>& attributes);
 
-  /// The tables of an old-style group: addresses of its B-tree and its heap.
-  struct GroupTables {
-    uint64_t tree = 0;
-    uint64_t heap = 0;
-  };
-  using Links = std::map<std::string, uint64_t>;  // name → object
-  GroupTables add_group_tables(const Links& links);
+  using Links = std::map<std::string, uint64_t>;         // name → object
+  using SoftLinks = std::map<std::string, std::string>;  // name → path
+  GroupTables add_group_tables(const Links& links, const SoftLinks& soft = {});
   /// A group that is an object of its own.
   uint64_t add_group(const Links& links);
 
   /// Everything that was added; call once, at the end.
   std::string finish();
-  /// The superblock that goes to the start of the file.
-  static std::string superblock(uint64_t root, const GroupTables& tables, uint64_t end_of_file);
   [[nodiscard]] uint64_t end() const { return start_ + image_.size(); }
 
  private:
-  uint64_t add_leaf_node(const std::vector<std::pair<uint64_t, uint64_t>>& links, size_t begin, size_t end);
+  /// One name of a group.
+  struct Entry {
+    uint64_t name = 0;  // offset in the heap
+    uint64_t object = undefined_address;
+    uint64_t path = 0;  // soft links: offset in the heap
+  };
+  uint64_t add_leaf_node(const std::vector<Entry>& entries, size_t begin, size_t end);
   void open_collection(uint64_t least);
   void close_collection();
 
   uint64_t start_;
+  GroupRanks ranks_;
   std::string image_;
   // The collection of texts that is being filled: reserved in the image, written piece by piece.
   uint64_t collection_ = 0;  // offset in the image

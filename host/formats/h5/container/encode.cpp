@@ -1,5 +1,7 @@
 #include "host/formats/h5/container/encode.hpp"
 
+#include <algorithm>
+
 namespace cbk::h5 {
 namespace {
 
@@ -177,11 +179,66 @@ std::string encode_attribute(std::string_view name, std::string_view type, std::
   return out;
 }
 
-void HeaderBuilder::add(MessageType type, std::string_view body) {
+namespace {
+
+/// The head of a link message: with a type unless it is a hard link, the length of the name in 4 bytes.
+std::string start_link(uint8_t kind, std::string_view name) {
+  std::string out;
+  append_le<uint8_t>(out, 1);
+  append_le<uint8_t>(out, kind == 0 ? 2 : 10);
+  if (kind != 0) append_le(out, kind);
+  append_le(out, static_cast<uint32_t>(name.size()));
+  out += name;
+  return out;
+}
+
+void append_sized(std::string& out, std::string_view bytes) {
+  if (bytes.size() > UINT16_MAX) fail(Errc::value, "the link to {} is too long for HDF5", quote(bytes));
+  append_le(out, static_cast<uint16_t>(bytes.size()));
+  out += bytes;
+}
+
+}  // namespace
+
+std::string encode_hard_link(std::string_view name, uint64_t object) {
+  std::string out = start_link(0, name);
+  append_le(out, object);
+  return out;
+}
+
+std::string encode_soft_link(std::string_view name, std::string_view path) {
+  std::string out = start_link(1, name);
+  append_sized(out, path);
+  return out;
+}
+
+std::string encode_external_link(std::string_view name, std::string_view file, std::string_view path) {
+  std::string out = start_link(64, name);
+  std::string value("\0"sv);
+  value += file;
+  value += '\0';
+  value += path;
+  value += '\0';
+  append_sized(out, value);
+  return out;
+}
+
+namespace {
+
+constexpr size_t old_message_head = 8;
+constexpr size_t new_message_head = 4;
+constexpr size_t max_old_messages = 65000;
+constexpr size_t max_message = 65528;
+
+}  // namespace
+
+void HeaderBuilder::add(MessageType type, std::string_view body, uint8_t flags) {
   const auto begin = static_cast<uint32_t>(bodies_.size());
   bodies_ += body;
   pad8(bodies_);
-  parts_.push_back({type, begin, static_cast<uint32_t>(bodies_.size()) - begin});
+  const auto size = static_cast<uint32_t>(bodies_.size()) - begin;
+  if (size > max_message) fail(Errc::value, "{} are too much for one HDF5 message", format_size(size));
+  parts_.push_back({type, begin, size, flags});
 }
 
 void HeaderBuilder::add_attribute(std::string_view name, std::string_view type, std::string_view space,
@@ -190,35 +247,38 @@ void HeaderBuilder::add_attribute(std::string_view name, std::string_view type, 
   append_attribute(bodies_, name, type, space, data);
   pad8(bodies_);
   const auto size = static_cast<uint32_t>(bodies_.size()) - begin;
-  if (size > 65528) fail(Errc::value, "the key {} is too long for HDF5", quote(name));
+  if (size > max_message) fail(Errc::value, "the key {} is too long for HDF5", quote(name));
   parts_.push_back({MessageType::attribute, begin, size});
 }
 
-namespace {
-
-constexpr size_t old_message_head = 8;
-constexpr size_t new_message_head = 4;
-constexpr size_t max_old_messages = 65000;
-
-}  // namespace
-
 std::string HeaderBuilder::finish() {
   const bool is_old = !is_version_2_ && parts_.size() <= max_old_messages;
-  if (!is_old && !is_version_2_) {
+  const bool tells_attributes = std::any_of(parts_.begin(), parts_.end(), [](const Part& part) {
+    return part.type == MessageType::attribute_info;
+  });
+  if (!is_old && !tells_attributes) {
     // Without this message libhdf5 finds attributes by name, but counts none in such a header.
     std::string no_dense_storage("\0\0"sv);
     append_le(no_dense_storage, undefined_address);
     append_le(no_dense_storage, undefined_address);
     add(MessageType::attribute_info, no_dense_storage);
   }
-  const uint64_t size = parts_.size() * (is_old ? old_message_head : new_message_head) + bodies_.size();
+  std::string count;  // version 1 has a field for it
+  if (!is_old && references_ != 1) {
+    append_le(count, static_cast<uint8_t>(MessageType::references));
+    append_le<uint16_t>(count, 5);
+    append_le<uint16_t>(count, 0);  // flags, version
+    append_le(count, references_);
+  }
+  const uint64_t size =
+      parts_.size() * (is_old ? old_message_head : new_message_head) + bodies_.size() + count.size();
   if (size > UINT32_MAX) fail(Errc::value, "{} of attributes are too many for HDF5", format_size(size));
   std::string out;
   out.reserve(size + 20);
   if (is_old) {
     append_le<uint16_t>(out, 1);
     append_le(out, static_cast<uint16_t>(parts_.size()));
-    append_le<uint32_t>(out, 1);  // references
+    append_le(out, references_);
     append_le(out, static_cast<uint32_t>(size));
     append_le<uint32_t>(out, 0);
   } else {
@@ -229,15 +289,18 @@ std::string HeaderBuilder::finish() {
     if (is_old) {
       append_le(out, static_cast<uint16_t>(part.type));
       append_le(out, static_cast<uint16_t>(part.size));
-      append_le<uint32_t>(out, 0);
+      append_le<uint32_t>(out, part.flags);
     } else {
       append_le(out, static_cast<uint8_t>(part.type));
       append_le(out, static_cast<uint16_t>(part.size));
-      append_le<uint8_t>(out, 0);
+      append_le(out, part.flags);
     }
     out.append(bodies_, part.begin, part.size);
   }
-  if (!is_old) append_le(out, lookup3(as_bytes(out)));
+  if (!is_old) {
+    out += count;
+    append_le(out, lookup3(as_bytes(out)));
+  }
   return out;
 }
 

@@ -29,17 +29,24 @@ std::string encode_compact(std::string_view data);
 std::string encode_attribute(std::string_view name, std::string_view type, std::string_view space,
                              std::string_view data);
 
+/// The message body of an external link.
+std::string encode_external_link(std::string_view name, std::string_view file, std::string_view path);
+std::string encode_hard_link(std::string_view name, uint64_t object);
+std::string encode_soft_link(std::string_view name, std::string_view path);
+
 /// Collects the messages of one object.
 class HeaderBuilder {
  public:
-  void add(MessageType type, std::string_view body);
+  /// `flags`: as HDF5 stores them with the message. Errors: `value` for a body that no message holds.
+  void add(MessageType type, std::string_view body, uint8_t flags = 0);
   void add_attribute(std::string_view name, std::string_view type, std::string_view space,
                      std::string_view data);
   /// Whether an attribute of so many bytes fits a message.
   static bool fits(uint64_t data_size) { return data_size <= 64000; }
-  /// Version 2, for an object with an attribute_info message of its own; otherwise only when there are more
-  /// messages than version 1 can count.
+  /// Version 2 from the start; otherwise only when there are more messages than version 1 can count.
   void use_version_2() { is_version_2_ = true; }
+  /// How many hard links lead to the object: 1 unless said otherwise.
+  void set_references(uint32_t count) { references_ = count; }
   /// The whole header; call once, at the end.
   [[nodiscard]] std::string finish();
 
@@ -48,9 +55,11 @@ class HeaderBuilder {
     MessageType type;
     uint32_t begin = 0;
     uint32_t size = 0;
+    uint8_t flags = 0;
   };
   std::string bodies_;  // each padded to 8 bytes
   std::vector<Part> parts_;
+  uint32_t references_ = 1;
   bool is_version_2_ = false;
 };
 

@@ -25,7 +25,7 @@ void read_messages(Cursor in, bool old_style, bool tracks_order, std::vector<Mes
       const uint64_t address = link.address();
       more.push_back({address, link.length()});
     } else if (type != 0) {
-      messages.push_back({static_cast<MessageType>(type), (flags & 2) != 0, body});
+      messages.push_back({static_cast<MessageType>(type), (flags & 2) != 0, body, flags});
     }
   }
 }
@@ -54,13 +54,15 @@ ObjectHeader Objects::read(uint64_t address) const {
   if (old_style) {
     Cursor in(start, image_->sizes(), "an object header");
     if (in.u8() != 1) damaged("no object header at byte {}", address);
-    in.skip(1 + 2 + 4);
+    in.skip(1 + 2);
+    object.references = in.u32();
     const uint32_t size = in.u32();
     read_messages(image_->cursor(address + 16, size, "an object header"), true, false, object.messages, more);
   } else {
     Cursor in(start, image_->sizes(), "an object header");
     in.skip(4);
     if (in.u8() != 2) damaged("an object header of an unknown version");
+    object.version = 2;
     const uint8_t flags = in.u8();
     tracks_order = (flags & 4) != 0;
     if ((flags & 0x20) != 0) in.skip(16);
@@ -81,6 +83,11 @@ ObjectHeader Objects::read(uint64_t address) const {
       read_messages(image_->checked(block.address, block.length, "OCHK", "a header continuation"), false,
                     tracks_order, object.messages, more);
     }
+  }
+  if (const Message* count = object.find(MessageType::references)) {
+    Cursor in(count->body, image_->sizes(), "a reference count");
+    in.skip(1);
+    object.references = in.u32();
   }
   return object;
 }
@@ -117,6 +124,7 @@ Attribute Objects::attribute(ByteView body) const {
     return bytes;
   };
   Attribute result;
+  result.body = body;
   const std::string_view name = as_text(field(name_size));
   result.name = name.substr(0, name.find('\0'));
   result.type = datatype({MessageType::datatype, (flags & 1) != 0, field(type_size)});

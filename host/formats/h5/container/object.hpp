@@ -17,17 +17,23 @@ enum class MessageType : uint16_t {
   link = 0x06,
   external_files = 0x07,
   layout = 0x08,
+  group_info = 0x0A,
   filters = 0x0B,
   attribute = 0x0C,
   continuation = 0x10,
   symbol_table = 0x11,
+  tree_ranks = 0x13,
   attribute_info = 0x15,
+  references = 0x16,
+  file_space = 0x17,
+  cache_image = 0x18,
 };
 
 struct Message {
   MessageType type;
   bool shared = false;  // the content lies in another object
   ByteView body;
+  uint8_t flags = 0;
 };
 
 struct Attribute {
@@ -35,11 +41,14 @@ struct Attribute {
   Datatype type;
   Dataspace space;
   ByteView data;
+  ByteView body;  // all of it, as it is stored
 };
 
 /// A parsed object header; the views point into the mapped file.
 struct ObjectHeader {
   uint64_t address = 0;
+  uint8_t version = 1;
+  uint32_t references = 1;  // hard links to this object, if the file counts right
   std::vector<Message> messages;
 
   [[nodiscard]] const Message* find(MessageType type) const;

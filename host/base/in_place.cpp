@@ -1,0 +1,78 @@
+#include "host/base/in_place.hpp"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <cerrno>
+
+namespace cbk {
+
+InPlaceFile::InPlaceFile(fs::path path) : path_(std::move(path)) {
+  fd_ = FileDescriptor(::open(path_.c_str(), O_RDWR | O_CLOEXEC | O_NONBLOCK));
+  if (fd_.get() < 0) fail_errno("change", path_.string());
+  // File systems without locks are taken as they are, as HDF5 does.
+  if (::flock(fd_.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
+    fail(Errc::io, "cannot change '{}': another program has it open; close it there first", path_.string());
+  }
+}
+
+uint64_t InPlaceFile::size() const {
+  struct stat info {};
+  if (::fstat(fd_.get(), &info) != 0) fail_errno("look at", path_.string());
+  return static_cast<uint64_t>(info.st_size);
+}
+
+bool InPlaceFile::is(const MappedFile& file) const {
+  struct stat mine {};
+  struct stat other {};
+  return ::fstat(fd_.get(), &mine) == 0 && ::fstat(file.fd(), &other) == 0 && mine.st_dev == other.st_dev &&
+         mine.st_ino == other.st_ino;
+}
+
+void InPlaceFile::write(uint64_t offset, ByteView bytes) {
+  while (!bytes.empty()) {
+    const ssize_t done = ::pwrite(fd_.get(), bytes.data(), bytes.size(), static_cast<off_t>(offset));
+    if (done < 0 && errno == EINTR) continue;
+    if (done < 0) fail_errno("write", path_.string());
+    offset += static_cast<uint64_t>(done);
+    bytes = bytes.subspan(static_cast<size_t>(done));
+  }
+}
+
+void InPlaceFile::resize(uint64_t size) {
+  if (::ftruncate(fd_.get(), static_cast<off_t>(size)) != 0) fail_errno("resize", path_.string());
+}
+
+bool InPlaceFile::is_mostly_on_disk() const {
+  // cachestat (Linux 6.5): how many pages wait to be written. Where it is unknown, sync.
+  constexpr long cachestat = 451;
+  constexpr uint64_t page = 4096;
+  constexpr uint64_t little = (64ULL << 20) / page;
+  struct Range {
+    uint64_t offset = 0;
+    uint64_t length = 0;  // up to the end
+  } range;
+  struct Pages {
+    uint64_t cached = 0;
+    uint64_t dirty = 0;
+    uint64_t writeback = 0;
+    uint64_t evicted = 0;
+    uint64_t recently_evicted = 0;
+  } pages;
+  return ::syscall(cachestat, fd_.get(), &range, &pages, 0U) != 0 || pages.dirty + pages.writeback <= little;
+}
+
+void InPlaceFile::settle(uint64_t offset) {
+  if (is_mostly_on_disk()) return sync();
+  ::sync_file_range(fd_.get(), static_cast<off_t>(offset), 0,
+                    SYNC_FILE_RANGE_WAIT_BEFORE | SYNC_FILE_RANGE_WRITE | SYNC_FILE_RANGE_WAIT_AFTER);
+}
+
+void InPlaceFile::sync() {
+  if (::fsync(fd_.get()) != 0) fail_errno("sync", path_.string());
+}
+
+}  // namespace cbk

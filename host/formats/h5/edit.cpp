@@ -1,0 +1,350 @@
+#include "host/formats/h5/edit.hpp"
+
+#include <algorithm>
+
+#include "host/base/copy.hpp"
+#include "host/base/in_place.hpp"
+#include "host/formats/h5/element.hpp"
+
+namespace cbk::h5 {
+namespace {
+
+using namespace std::string_literals;
+using namespace std::string_view_literals;
+
+constexpr uint64_t largest_value = 16ULL << 20;
+constexpr uint16_t largest_rank = 4096;
+constexpr size_t max_attribute = 65528;
+
+/// What a superblock of version 2 or 3 says in an object of its own. Errors: `unsupported` for files whose
+/// free space or pages would no longer be right.
+void read_extension(const Objects& objects, GroupRanks& ranks) {
+  const uint64_t address = objects.image().superblock().extension;
+  if (address == undefined_address) return;
+  for (const Message& message : objects.read(address).messages) {
+    Cursor in(message.body, objects.image().sizes(), "the superblock's extension");
+    const uint8_t version = in.u8();
+    if (message.type == MessageType::tree_ranks) {
+      in.u16();
+      ranks.tree = in.u16();
+      ranks.leaf = in.u16();
+    } else if (message.type == MessageType::file_space) {
+      const uint8_t strategy = in.u8();
+      const bool is_kept = version == 0 ? strategy == 1 : strategy == 1 || in.u8() != 0;
+      if (is_kept)
+        fail(Errc::unsupported, "the file keeps track of its free space; run h5repack on it first");
+    } else if (message.type == MessageType::cache_image) {
+      fail(Errc::unsupported, "the file holds an image of HDF5's cache; run h5repack on it first");
+    }
+  }
+}
+
+/// Adds the messages that `keep` takes; attributes are another matter.
+template <typename Keep>
+void copy_messages(HeaderBuilder& header, const ObjectHeader& object, Keep keep) {
+  if (object.version == 2) header.use_version_2();
+  for (const Message& message : object.messages) {
+    using enum MessageType;
+    if (message.type == attribute || message.type == attribute_info || message.type == references) continue;
+    if (keep(message.type)) header.add(message.type, as_text(message.body), message.flags);
+  }
+}
+
+using AttributeList = std::vector<std::pair<std::string, std::string>>;  // name, as it is stored
+
+/// Ends an object. One attribute that no message can hold sends all of them to dense storage.
+uint64_t add_object(Builder& builder, HeaderBuilder header, const AttributeList& attributes) {
+  const bool is_dense = std::any_of(attributes.begin(), attributes.end(),
+                                    [](const auto& each) { return each.second.size() > max_attribute; });
+  if (is_dense) return builder.add_with_dense_attributes(std::move(header), attributes);
+  for (const auto& [name, body] : attributes) header.add(MessageType::attribute, body);
+  return builder.add(header.finish());
+}
+
+AttributeList stored_attributes(const Objects& objects, const ObjectHeader& object) {
+  AttributeList list;
+  for (const Attribute& each : objects.attributes(object)) list.emplace_back(each.name, as_text(each.body));
+  return list;
+}
+
+}  // namespace
+
+FileEdit::FileEdit(const fs::path& path)
+    : mapped_(MappedFile::open(path)), files_(mapped_), datasets_(files_), file_(*files_.main()) {
+  const Superblock& superblock = file_.objects().image().superblock();
+  if (superblock.sizes.address != 8 || superblock.sizes.length != 8) {
+    fail(Errc::unsupported, "addresses of {} and lengths of {} bytes; run h5repack on the file first",
+         superblock.sizes.address, superblock.sizes.length);
+  }
+  if (superblock.is_open_for_writing) {
+    fail(Errc::unsupported,
+         "the file is open for writing, or was not closed; h5clear -s helps with the latter");
+  }
+  if (superblock.end == undefined_address || superblock.end < superblock.start + superblock.size ||
+      superblock.end < superblock.base) {
+    damaged("its end lies before its beginning");
+  }
+  if (file_.root().references > 1) fail(Errc::unsupported, "its root group has further names");
+  ranks_ = superblock.ranks;
+  read_extension(file_.objects(), ranks_);
+  for (const uint16_t rank : {ranks_.leaf, ranks_.tree}) {
+    if (rank == 0 || rank > largest_rank) damaged("group nodes of {} entries", 2 * rank);
+  }
+  superblock_ = as_text(mapped_->bytes().subspan(superblock.start, superblock.size));
+  for (const Link& link : file_.links()) {
+    if (link.kind == Link::Kind::other)
+      fail(Errc::unsupported, "{} is a link of a user's own kind", quote(link.name));
+    if (link.name.empty() || link.name.find('\0') != std::string::npos)
+      damaged("a link without a proper name");
+    links_.emplace(link.name, Target{link, std::nullopt});
+  }
+  old_counts_ = count_links();
+}
+
+std::vector<std::string> FileEdit::names() const {
+  std::vector<std::string> names;
+  names.reserve(links_.size());
+  for (const auto& [name, target] : links_) names.push_back(name);
+  return names;
+}
+
+std::optional<Value> FileEdit::attribute(const std::string& name) const {
+  if (const auto text = texts_.find(name); text != texts_.end()) return Value(text->second);
+  return file_.attributes(file_.root()).value(name);
+}
+
+void FileEdit::set_attribute(const std::string& name, const std::string& text) {
+  const auto old = attribute(name);
+  if (old && old->is(Value::Kind::string) && old->as_string() == text) return;
+  texts_[name] = text;
+  is_changed_ = true;
+}
+
+FileEdit::Target& FileEdit::target(const std::string& name) {
+  const auto found = links_.find(name);
+  if (found == links_.end()) fail(Errc::key, "there is no {} in the file", quote(name));
+  return found->second;
+}
+
+Located FileEdit::locate(const std::string& name) {
+  const Located located = datasets_.follow(files_.main(), target(name).link);
+  if (located.file != files_.main()) fail(Errc::unsupported, "{} lies in another file", quote(name));
+  if (!located.object.is_dataset()) fail(Errc::unsupported, "{} is not a dataset", quote(name));
+  return located;
+}
+
+Value FileEdit::scalar(const std::string& name) {
+  return within(quote(name), [&] {
+    const Target& found = target(name);
+    if (!found.value) return datasets_.scalar(datasets_.follow(files_.main(), found.link));
+    const NewValue& value = values_[*found.value];
+    if (numel_of(value.shape) != 1) fail(Errc::format, "it has the shape {}", to_string(value.shape));
+    return element_value(value.dtype, value.data);
+  });
+}
+
+void FileEdit::link(const std::string& name, const std::string& source) {
+  if (name.empty() || name == "." || name.find_first_of("/\0"sv) != std::string::npos)
+    fail(Errc::key, "{} is no name for a dataset", quote(name));
+  if (has(name)) fail(Errc::exists, "there is a {} already", quote(name));
+  Target made{{name, Link::Kind::hard, undefined_address, "", ""}, target(source).value};
+  made.link.address = locate(source).object.address;
+  links_.emplace(name, std::move(made));
+  is_changed_ = true;
+}
+
+void FileEdit::set_value(const std::string& name, const Value& value) {
+  within(quote(name), [&] {
+    const Located located = locate(name);
+    const Dataset dataset = read_dataset(file_.objects(), located.object);
+    if (dataset.space.is_null) return;
+    const auto dtype = dataset.type.dtype();
+    if (!dtype) fail(Errc::dtype, "elements of type {} take no number", dataset.type.describe());
+    const uint64_t size = checked_mul(dataset.space.count(), dataset.type.size, "a dataset");
+    if (size > largest_value) {
+      fail(Errc::unsupported, "it has {}; only values up to {} are changed", format_size(size),
+           format_size(largest_value));
+    }
+    NewValue made{located.object, *dtype, dataset.type.is_swapped() ? dataset.type.component_size() : 0,
+                  dataset.space.shape(), full_tensor(*dtype, dataset.space.shape(), value).to_bytes()};
+    Target& changed = target(name);
+    const bool is_same = changed.value ? values_[*changed.value].data == made.data
+                                       : datasets_.leaf(located, {}).as_tensor().to_bytes() == made.data;
+    if (is_same) return;
+    changed.value = values_.size();
+    values_.push_back(std::move(made));
+    is_changed_ = true;
+  });
+}
+
+std::map<uint64_t, uint32_t> FileEdit::count_links() const {
+  std::map<uint64_t, uint32_t> counts;
+  for (const auto& [name, target] : links_) {
+    if (target.kind() == Link::Kind::hard && !target.value) ++counts[target.link.address];
+  }
+  return counts;
+}
+
+FileEdit::Addresses FileEdit::add_values(Builder& builder) {
+  std::map<size_t, uint32_t> names;
+  for (const auto& [name, target] : links_) {
+    if (target.value) ++names[*target.value];
+  }
+  Addresses added;
+  for (const auto& [index, count] : names) {
+    const NewValue& value = values_[index];
+    std::string data(as_text(value.data));
+    for (size_t at = 0; value.swapped != 0 && at < data.size(); at += value.swapped) {
+      std::reverse(data.begin() + static_cast<ptrdiff_t>(at),
+                   data.begin() + static_cast<ptrdiff_t>(at + value.swapped));
+    }
+    HeaderBuilder header;
+    header.set_references(count);
+    copy_messages(header, value.object, [](MessageType type) {
+      using enum MessageType;
+      return type != dataspace && type != layout && type != filters && type != external_files;
+    });
+    header.add(MessageType::dataspace,
+               value.shape.empty() ? scalar_dataspace() : encode_dataspace(value.shape));
+    header.add(MessageType::layout, encode_contiguous(builder.add(data), data.size()));
+    added[index] = add_object(builder, std::move(header), stored_attributes(file_.objects(), value.object));
+  }
+  return added;
+}
+
+FileEdit::Addresses FileEdit::add_recounted(Builder& builder) {
+  Addresses moved;
+  for (const auto& [address, count] : count_links()) {
+    const auto found = old_counts_.find(address);
+    const uint32_t old = found == old_counts_.end() ? 0 : found->second;
+    if (count == old) continue;
+    const ObjectHeader object = file_.objects().read(address);
+    if (object.references > old) {
+      // Names in groups below the root would stay with the old header. A count that is too high harms nobody.
+      if (count < old) continue;
+      fail(Errc::unsupported, "a dataset that gets another name has some in groups below the root already");
+    }
+    HeaderBuilder header;
+    header.set_references(count);
+    copy_messages(header, object, [](MessageType) { return true; });
+    moved[address] = add_object(builder, std::move(header), stored_attributes(file_.objects(), object));
+  }
+  return moved;
+}
+
+uint64_t FileEdit::add_root(Builder& builder, std::optional<GroupTables>& tables) {
+  const Addresses values = add_values(builder);
+  const Addresses moved = add_recounted(builder);
+  const auto address_of = [&](const Target& target) {
+    if (target.value) return values.at(*target.value);
+    const auto found = moved.find(target.link.address);
+    return found == moved.end() ? target.link.address : found->second;
+  };
+  HeaderBuilder header;
+  copy_messages(header, file_.root(), [](MessageType type) {
+    using enum MessageType;
+    return type != symbol_table && type != link_info && type != group_info && type != link;
+  });
+  const bool has_external = std::any_of(links_.begin(), links_.end(), [](const auto& each) {
+    return each.second.kind() == Link::Kind::external;
+  });
+  if (has_external) {
+    // Old-style groups cannot hold these. Links in messages are found by looking through them all.
+    header.use_version_2();
+    header.add(MessageType::link_info, "\0\0"s + std::string(16, '\xff'));
+    header.add(MessageType::group_info, "\0\0"sv);
+    for (const auto& [name, target] : links_) {
+      const Link& link = target.link;
+      header.add(MessageType::link,
+                 target.kind() == Link::Kind::external ? encode_external_link(name, link.file, link.target)
+                 : target.kind() == Link::Kind::soft   ? encode_soft_link(name, link.target)
+                                                       : encode_hard_link(name, address_of(target)));
+    }
+  } else {
+    Builder::Links hard;
+    Builder::SoftLinks soft;
+    for (const auto& [name, target] : links_) {
+      if (target.kind() == Link::Kind::soft) {
+        soft.emplace(name, target.link.target);
+      } else {
+        hard.emplace(name, address_of(target));
+      }
+    }
+    tables = builder.add_group_tables(hard, soft);
+    header.add(MessageType::symbol_table, encode_symbol_table(tables->tree, tables->heap));
+  }
+
+  AttributeList attributes = stored_attributes(file_.objects(), file_.root());
+  for (const auto& [name, text] : texts_) {
+    std::string body = encode_attribute(name, text_datatype(), scalar_dataspace(), builder.text(text));
+    const auto old = std::find_if(attributes.begin(), attributes.end(),
+                                  [&name = name](const auto& each) { return each.first == name; });
+    if (old == attributes.end()) {
+      attributes.emplace_back(name, std::move(body));
+    } else {
+      old->second = std::move(body);
+    }
+  }
+  return add_object(builder, std::move(header), attributes);
+}
+
+FileEdit::Change FileEdit::build() {
+  const Superblock& superblock = file_.objects().image().superblock();
+  const uint64_t start = align_up(superblock.end - superblock.base, 8);
+  Builder builder(start, 4096 + 200 * links_.size(), ranks_);
+  std::optional<GroupTables> tables;
+  const uint64_t root = add_root(builder, tables);
+  Change change;
+  change.offset = superblock.end;
+  change.tail.assign(superblock.base + start - superblock.end, '\0');
+  change.tail += builder.finish();
+  change.superblock = replace_root(mapped_->bytes(), superblock, root, tables ? &*tables : nullptr,
+                                   change.offset + change.tail.size());
+  return change;
+}
+
+void FileEdit::save_as(const fs::path& target, bool overwrite, bool sync,
+                       const std::function<void(uint64_t, uint64_t)>& progress) {
+  if (mapped_->is_same_file(target))
+    fail(Errc::exists, "the copy would replace the file itself; change it in place, or choose another name");
+  Change change;
+  change.offset = mapped_->size();
+  if (is_changed_) change = build();
+  const uint64_t total = change.offset + change.tail.size();
+  StagedFile copy(target, overwrite);
+  copy.reserve(total);
+  copy_file(*mapped_, change.offset, copy, [&](uint64_t done) {
+    if (progress) progress(done, total);
+  });
+  if (is_changed_) {
+    copy.write(change.offset, as_bytes(change.tail));
+    copy.write(file_.objects().image().superblock().start, as_bytes(change.superblock));
+  }
+  if (sync) copy.sync();
+  if (progress) progress(total, total);
+  copy.commit();
+}
+
+void FileEdit::commit(bool sync) {
+  if (!is_changed_) return;
+  const Change change = build();
+  const uint64_t start = file_.objects().image().superblock().start;
+  const uint64_t end = change.offset + change.tail.size();
+  InPlaceFile file(path());
+  if (!file.is(*mapped_) || as_text(mapped_->bytes().subspan(start, superblock_.size())) != superblock_)
+    fail(Errc::io, "'{}' was changed by another program meanwhile", path().string());
+  try {
+    // What an edit that was killed left behind does not count.
+    if (file.size() > end) file.resize(end);
+    file.write(change.offset, as_bytes(change.tail));
+    file.settle(change.offset);
+  } catch (const Error&) {
+    file.resize(change.offset);
+    throw;
+  }
+  // So few bytes within one page are written as a whole or not at all.
+  file.write(start, as_bytes(change.superblock));
+  if (sync) file.sync();
+}
+
+}  // namespace cbk::h5

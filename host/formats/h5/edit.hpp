@@ -1,0 +1,94 @@
+// Changes to an H5 file that leave its bytes where they are: other attributes of the root, further names for
+// datasets, other values of small ones. What changes is written anew behind the end of the file; then the
+// superblock, one small write, turns from the old root group to the new one. The layout is in FORMAT.md.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "host/formats/h5/container/builder.hpp"
+#include "host/formats/h5/datasets.hpp"
+
+namespace cbk::h5 {
+
+/// Collects changes, and makes them in a copy or in place. Names are those of the root group, as they are
+/// stored. Not thread-safe; belongs to one owner.
+class FileEdit {
+ public:
+  /// Errors: `io`, `format`; `unsupported` for files that HDF5 keeps in a way that an addition would break.
+  explicit FileEdit(const fs::path& path);
+
+  [[nodiscard]] const fs::path& path() const { return mapped_->path(); }
+
+  // What the file says with the changes so far.
+  [[nodiscard]] std::vector<std::string> names() const;
+  [[nodiscard]] bool has(const std::string& name) const { return links_.contains(name); }
+  /// An attribute of the root. Nothing: no such attribute.
+  [[nodiscard]] std::optional<Value> attribute(const std::string& name) const;
+  /// The one element of a dataset.
+  [[nodiscard]] Value scalar(const std::string& name);
+  [[nodiscard]] bool is_changed() const { return is_changed_; }
+
+  /// Sets a text attribute of the root.
+  void set_attribute(const std::string& name, const std::string& text);
+  /// Makes `name` a hard link to the dataset of `source`. Errors: `key`, `exists`.
+  void link(const std::string& name, const std::string& source);
+  /// Every element of a small dataset becomes `value`; other names of the dataset keep the old one. A dataset
+  /// without elements stays as it is. Errors: `key`, `dtype`, `value`, `unsupported`.
+  void set_value(const std::string& name, const Value& value);
+
+  /// A copy with the changes: it appears whole or not at all. `progress` gets bytes done and bytes in all.
+  void save_as(const fs::path& target, bool overwrite, bool sync,
+               const std::function<void(uint64_t, uint64_t)>& progress = {});
+  /// Changes the file itself: whenever the program is killed, the file is the old one or the new one.
+  void commit(bool sync);
+
+ private:
+  /// A dataset that is written anew.
+  struct NewValue {
+    ObjectHeader object;
+    DType dtype = DType::float32;
+    uint32_t swapped = 0;  // bytes that stand the other way round in the file; 0: none
+    Shape shape;
+    Bytes data;  // little-endian
+  };
+  /// What a name of the root leads to.
+  struct Target {
+    Link link;
+    std::optional<size_t> value;  // of values_: then a hard link to that
+    [[nodiscard]] Link::Kind kind() const { return value ? Link::Kind::hard : link.kind; }
+  };
+  /// The bytes behind the old end, and the superblock that makes them count.
+  struct Change {
+    uint64_t offset = 0;
+    std::string tail;
+    std::string superblock;
+  };
+  using Addresses = std::map<uint64_t, uint64_t>;
+
+  Target& target(const std::string& name);
+  /// The dataset of a name. Errors: `unsupported` when it is in another file.
+  [[nodiscard]] Located locate(const std::string& name);
+  [[nodiscard]] std::map<uint64_t, uint32_t> count_links() const;
+  [[nodiscard]] Change build();
+  [[nodiscard]] Addresses add_values(Builder& builder);
+  [[nodiscard]] Addresses add_recounted(Builder& builder);
+  [[nodiscard]] uint64_t add_root(Builder& builder, std::optional<GroupTables>& tables);
+
+  std::shared_ptr<const MappedFile> mapped_;
+  ExternalFiles files_;
+  Datasets datasets_;
+  File& file_;
+  std::string superblock_;  // as it was read
+  GroupRanks ranks_;
+  std::map<std::string, Target> links_;
+  std::map<uint64_t, uint32_t> old_counts_;   // names of each object before the changes
+  std::map<std::string, std::string> texts_;  // attributes that are set
+  std::vector<NewValue> values_;
+  bool is_changed_ = false;
+};
+
+}  // namespace cbk::h5

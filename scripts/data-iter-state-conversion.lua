@@ -1,0 +1,53 @@
+-- cbk data-iter-state-conversion: the data loader state of a 1.8 or 1.9 run, from files beside its checkpoint into it.
+
+local cbk = require "cbk"
+local cli = require "cbk.cli"
+local dataloader_state = require "cbk.dataloader_state"
+
+local parser = cli.parser("data-iter-state-conversion",
+  "Move the data loader state of a 1.8 or 1.9 run into its checkpoint, where release 2.0 looks for it.", [[
+Releases 1.8 and 1.9 wrote how far each worker had come into files of their own, in the folder
+cerebras.save_iter_state_path. Those of the last checkpoint's step are added up (map) or listed
+(iterable) under the key 'dataloader' of a new checkpoint; all else is copied, streamed.
+
+`cbk convert` does this by itself from 1.9 to 2.0 when the config names that folder, and
+`cbk show --dataloader` tells where a run will resume.
+
+example:
+  cbk data-iter-state-conversion -c checkpoint_1000.mdl -w iter_state -o with_state.mdl -d iterable]])
+parser:option("-c --old_checkpoint --old-checkpoint", "the checkpoint"):argname("FILE"):count(1)
+parser:option("-w --worker_data_iter_files_dir --worker-data-iter-files-dir", "the folder of the state files")
+  :argname("DIR"):count(1)
+parser:option("-o --output_file --output-file", "the new checkpoint"):argname("FILE"):count(1)
+parser:option("-d --dataloader_type --dataloader-type", "map or iterable", "map"):choices { "map", "iterable" }
+parser:option("-s --shuffle_seed --shuffle-seed", "what a map loader shuffles with", "0"):argname("SEED")
+  :convert(function(text)
+    local seed = cbk.python_int(text)
+    if not seed then return nil, ("'%s' is not a whole number"):format(text) end
+    return seed
+  end)
+parser:option("--h5-version", "0.4, which every release from 2.0 on reads, or 0.5", "0.4")
+cli.output_options(parser)
+local args = parser:parse()
+
+if cbk.fs.is_dir(args.old_checkpoint) or not cbk.fs.exists(args.old_checkpoint) then
+  cbk.fail("io", ("the checkpoint '%s' is not a file"):format(args.old_checkpoint))
+end
+local files = dataloader_state.read_files(args.worker_data_iter_files_dir)
+local state = dataloader_state.from_files(files, args.dataloader_type, args.shuffle_seed)
+if #files.workers == 0 then
+  cli.warn({ ("no worker's file in '%s' is of step %d, that of the last checkpoint: the state says that nothing was streamed")
+    :format(args.worker_data_iter_files_dir, files.step) }, args)
+end
+
+local checkpoint = cli.open(args.old_checkpoint, args)
+if not (cbk.kind(checkpoint.root) or ""):find "dict" then
+  cbk.fail("format", ("'%s' is no dict but a %s: it cannot take a 'dataloader'"):format(args.old_checkpoint, cbk.kind(checkpoint.root)))
+end
+local root = checkpoint:raw_root()
+root.dataloader = dataloader_state.to_dict(state)
+
+local output = cbk.create(args.output_file, {
+  root = root, format = "h5", h5_version = args.h5_version, overwrite = args.overwrite,
+})
+if cli.commit(output, args) then print("Checkpoint saved to " .. args.output_file) end

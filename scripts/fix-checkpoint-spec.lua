@@ -1,0 +1,109 @@
+-- cbk fix-checkpoint-spec: makes an H5 checkpoint of a release before 2.0 one that later releases load.
+
+local cbk = require "cbk"
+local cli = require "cbk.cli"
+local spec = require "cbk.checkpoint_spec"
+
+local parser = cli.parser("fix-checkpoint-spec", "Fix an H5 checkpoint of a release before 2.0 so that later releases load it.", [[
+Three things are put right: containers of a class that is gone become dicts, tied weights of which
+only one name was stored get the other one too (as a hard link: no byte is stored twice), and
+each last_epoch becomes the steps that its schedule has taken.
+
+The tensors are not read: the file is copied as a file and what changes is written behind its end.
+With --fix_inplace nothing is copied either, which takes milliseconds; whenever that is killed,
+the file is the old one or the new one.
+
+examples:
+  cbk fix-checkpoint-spec checkpoint_1000.mdl
+  cbk fix-checkpoint-spec checkpoint_1000.mdl --fixed_checkpoint_path fixed.mdl
+  cbk fix-checkpoint-spec checkpoint_1000.mdl --fix_inplace]])
+parser:argument("checkpoint_path", "the checkpoint"):argname "CHECKPOINT"
+parser:option("--fixed_checkpoint_path --fixed-checkpoint-path",
+  "where the fixed one goes; what is there is replaced (default: beside it, with _fixed in its name)"):argname "PATH"
+parser:flag("--fix_inplace --fix-inplace", "change the checkpoint itself, after asking")
+parser:flag("-y --yes", "do not ask")
+cli.options(parser, "sync", "no-progress-bar", "quiet")
+local args = parser:parse()
+
+local function say(...) io.stdout:write(...) io.stdout:flush() end
+
+if args.fix_inplace and not args.yes then
+  say "Are you sure you want to fix the checkpoint inplace? [y/N]: "
+  local answer = (io.read "*l" or ""):gsub("\r$", "")
+  if answer ~= "y" and answer ~= "Y" then
+    say "Aborting...\n"
+    return
+  end
+end
+
+--- "dir/a.b.mdl" -> "dir/a.b_fixed.mdl"
+local function fixed_name(path)
+  local name = cbk.fs.basename(path)
+  local stem, suffix = name:match "^(.+)(%.[^.]+)$"
+  return path:sub(1, #path - #name) .. (stem or name) .. "_fixed" .. (suffix or "")
+end
+
+local path = args.checkpoint_path
+local target = args.fixed_checkpoint_path or fixed_name(path)
+local edit = cbk.h5.edit(path)
+
+--- Runs a rule; its errors name the file.
+local function in_this_file(rule, ...)
+  local ok, result = pcall(rule, ...)
+  if not ok then cbk.fail(result.code or "internal", ("'%s': %s"):format(path, result.message or result)) end
+  return result
+end
+
+local function number_of(name)
+  local value = edit:scalar(name)
+  if type(value) == "boolean" then return value and 1 or 0 end
+  return tonumber(value) or cbk.fail("format", ("'%s': %s is not a number"):format(path, cbk.quote(name)))
+end
+
+-- --- the tree
+
+local function read_spec()
+  local text, version = edit:attribute "__spec__", edit:attribute "__version__"
+  if text == nil then
+    cbk.fail("key", ("'%s' has no __spec__: it is no checkpoint, or one whose tree is lost"):format(path))
+  elseif type(version) == "number" and version > 0.45 then
+    cbk.fail("unsupported", ("'%s' has format %.1f, of release 2.5 or later: there is nothing to fix"):format(path, version))
+  elseif type(text) ~= "string" then
+    cbk.fail("format", ("'%s': __spec__ is not a text"):format(path))
+  end
+  return in_this_file(cbk.h5.parse_spec, text)
+end
+
+say "Fixing spec...\n"
+local tree = read_spec()
+edit:set_attribute("__spec__", tree.text)
+
+-- --- tied weights
+
+if not args.fix_inplace then say "Copying keys...\n" end
+say "Fixing duplicate weights...\n"
+for _, missing in ipairs(in_this_file(spec.missing_aliases, tree.keys, function(name) return edit:has(name) end)) do
+  edit:link(missing.key, missing.source)
+end
+
+-- --- step counts
+
+say "Fixing last_epochs...\n"
+if edit:has "global_step" then
+  local names = edit:names()
+  local milestones = in_this_file(spec.milestone_names, names)
+  for i, name in ipairs(milestones) do milestones[i] = number_of(name) end
+  for _, one in ipairs(in_this_file(spec.last_epochs, names, number_of "global_step", milestones)) do
+    edit:set_value(one.name, one.value)
+  end
+else
+  say "Cannot fix last epoch(s) without a global_step key. Skipping...\n"
+end
+
+if args.fix_inplace then
+  edit:commit { sync = args.sync }
+  target = path
+else
+  edit:save_as(target, { overwrite = true, sync = args.sync, progress = not (args.quiet or args.no_progress_bar) })
+end
+say("Fixed checkpoint saved to: ", target, "\n")

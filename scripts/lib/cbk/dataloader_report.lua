@@ -1,0 +1,77 @@
+-- `cbk show --dataloader`: where a run resumes in its data, for people or as JSON.
+
+local cbk = require "cbk"
+local cli = require "cbk.cli"
+local dataloader_state = require "cbk.dataloader_state"
+local listing = require "cbk.listing"
+
+--- "915 samples"
+local function samples(count) return ("%s sample%s"):format(listing.grouped(count), count == 1 and "" or "s") end
+
+local FORMS = {
+  files = function(state) return ("files of release 1.8 or 1.9, step %d, %d workers"):format(state.step, #state.workers) end,
+  iterable = function(state) return ("iterable, states of %d workers"):format(#state.workers) end,
+  map = function(state)
+    if state.version == 1 then return "map style, version 1" .. (state.dataset ~= nil and ", with the dataset's own state" or "") end
+    return ("map style, seed %d"):format(state.seed)
+  end,
+}
+
+--- Batches behind and samples of the one that was begun.
+local function batches(count, size)
+  local rest = count % size
+  return ("%s batches of %d%s"):format(listing.grouped(math.floor(count / size)), size, rest > 0 and " and " .. samples(rest) or "")
+end
+
+local function print_map(restart, run)
+  local behind = run.batch_size and (" (%s)"):format(batches(restart.samples_streamed, run.batch_size)) or ""
+  print(("  all workers together go on behind %s%s"):format(samples(restart.samples_streamed), behind))
+end
+
+local function print_tasks(restart, run)
+  for _, task in ipairs(restart.tasks) do
+    local batch = task.batch_index and (", at batch %s"):format(listing.grouped(task.batch_index))
+      or run.batch_size and (" (%s)"):format(batches(task.samples_streamed, run.batch_size)) or ""
+    local shard = task.shard_index ~= task.task and (" as worker %d did"):format(task.shard_index) or ""
+    print(("  task %d goes on%s behind %s%s"):format(task.task, shard, samples(task.samples_streamed), batch))
+  end
+  if #restart.tasks == 0 then print "  no worker had streamed anything: every task begins at sample 0" end
+end
+
+local function print_restart(state, restart, run)
+  if state.kind == "files" then print(("as %s loader:"):format(restart.kind == "map" and "a map-style" or "an iterable")) end
+  local show = restart.kind == "map" and print_map or print_tasks
+  show(restart, run)
+end
+
+local function read(path)
+  if cbk.fs.is_dir(path) and dataloader_state.is_files(path) then return dataloader_state.read_files(path) end
+  local state = dataloader_state.of(cbk.open(path))
+  return state or cbk.fail("key", "it has no 'dataloader': a run that loads it begins at sample 0")
+end
+
+local function print_json(restarts)
+  local by_kind = cbk.dict()
+  for _, restart in ipairs(restarts) do
+    restart.warnings, restart.tasks = cbk.list(restart.warnings), restart.tasks and cbk.list(restart.tasks)
+    by_kind[restart.kind] = restart
+  end
+  cli.print_json(#restarts == 1 and restarts[1] or by_kind)
+end
+
+---@param args table   the parsed command line
+return function(args)
+  if #args.key > 0 then cli.usage_error("show", "--dataloader takes no key") end
+  if args.batch_size == 0 or args.workers == 0 then cli.usage_error("show", "--workers and --batch-size must be at least 1") end
+  local ok, state = pcall(read, args.file)
+  if not ok then cbk.fail(state.code or "internal", ("'%s': %s"):format(args.file, state.message or state)) end
+  local kinds = state.kind == "files" and { "map", "iterable" } or { state.kind }
+  local restarts = {}
+  for i, kind in ipairs(kinds) do
+    restarts[i] = dataloader_state.restart(state, { workers = args.workers, batch_size = args.batch_size, seed = args.seed, kind = kind })
+    cli.warn(restarts[i].warnings, args)
+  end
+  if args.json then return print_json(restarts) end
+  print(("%s: %s"):format(args.file, FORMS[state.kind](state)))
+  for _, restart in ipairs(restarts) do print_restart(state, restart, args) end
+end

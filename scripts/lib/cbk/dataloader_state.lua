@@ -1,0 +1,306 @@
+-- How far data loaders had come: the entry `dataloader` of a checkpoint, and the files that releases 1.8 and 1.9 kept beside
+-- theirs, as typed tables; and where a run that loads them continues.
+
+local cbk = require "cbk"
+local python_int = require "cbk.python_int"
+
+local state = {}
+
+---@class MapState                What a map-style loader keeps: one count for all workers.
+---@field kind "map"
+---@field version 0|1             0: releases from 2.0 on; 1: later ones
+---@field samples_streamed integer
+---@field seed? integer           version 0: what the samples were shuffled with
+---@field dataset? any            version 1: the dataset's own state, as it stands there
+
+---@class ShardState
+---@field samples_streamed integer
+---@field shard_index integer
+
+---@class IterableState           What an iterable loader keeps: a count for each worker.
+---@field kind "iterable"
+---@field workers ShardState[]    in the order of the file
+
+---@class FilesState              What releases 1.8 and 1.9 wrote into `cerebras.save_iter_state_path`.
+---@field kind "files"
+---@field step integer            the global step of the last checkpoint
+---@field workers { worker: integer, samples_streamed: integer }[]   those of that step, in the order of the workers
+
+---@alias DataLoaderState MapState|IterableState|FilesState
+
+-- --- the entry of a checkpoint
+
+local function bad(format, ...) cbk.fail("format", "data loader state: " .. format:format(...)) end
+
+local function is_dict(value) return type(value) == "table" or (cbk.kind(value) or ""):find "dict" ~= nil end
+
+local function is_list(value)
+  return type(value) == "table" or (cbk.kind(value) or "") == "list" or (cbk.kind(value) or "") == "tuple"
+end
+
+--- The whole number at `key`; a tensor with one element is one as well.
+local function count_at(dict, key)
+  local value = dict[key]
+  if type(value) == "userdata" and (cbk.kind(value) or "") == "tensor" and value:numel() == 1 then value = value:item() end
+  if type(value) == "cdata" then value = tonumber(value) end
+  if type(value) ~= "number" or value % 1 ~= 0 then bad("'%s' is not a whole number", key) end
+  return value
+end
+
+--- Exactly the keys in `required`, and those in `optional` perhaps.
+local function check_keys(what, dict, required, optional)
+  local known, found = {}, {}
+  for _, key in ipairs(required) do
+    known[key] = true
+    if dict[key] == nil then bad("%s has no '%s'", what, key) end
+  end
+  for _, key in ipairs(optional or {}) do known[key] = true end
+  for key in cbk.items(dict) do
+    if not known[key] then found[#found + 1] = cbk.quote(tostring(key)) end
+  end
+  if #found > 0 then bad("%s has a key %s that it should not have", what, table.concat(found, ", ")) end
+end
+
+local function read_map(value)
+  local version = value.__version__ ~= nil and count_at(value, "__version__") or 0
+  if version == 0 then
+    check_keys("a map state", value, { "samples_streamed", "seed" }, { "__version__" })
+    return { kind = "map", version = 0, samples_streamed = count_at(value, "samples_streamed"), seed = count_at(value, "seed") }
+  elseif version == 1 then
+    check_keys("a map state of version 1", value, { "samples_streamed", "__version__" }, { "dataset" })
+    return { kind = "map", version = 1, samples_streamed = count_at(value, "samples_streamed"), dataset = value.dataset }
+  end
+  bad("its version is %d; 0 and 1 are known", version)
+end
+
+local function read_iterable(value)
+  check_keys("an iterable state", value, { "all_worker_states" })
+  if not is_list(value.all_worker_states) then bad "'all_worker_states' is not a list" end
+  local workers = {}
+  for i, worker in cbk.items(value.all_worker_states) do
+    local what = ("worker state %d"):format(i)
+    if not is_dict(worker) then bad("%s is not a dict", what) end
+    check_keys(what, worker, { "samples_streamed", "shard_index" })
+    workers[i] = { samples_streamed = count_at(worker, "samples_streamed"), shard_index = count_at(worker, "shard_index") }
+  end
+  return { kind = "iterable", workers = workers }
+end
+
+---What the entry `dataloader` of a checkpoint says, whichever release wrote it. What no release writes is an error.
+---@param value any   a Dict, or a Lua table
+---@return MapState|IterableState
+function state.read(value)
+  if value == nil or value == cbk.null or not is_dict(value) then bad "it is not a dict" end
+  if value.all_worker_states ~= nil then return read_iterable(value) end
+  if value.samples_streamed ~= nil then return read_map(value) end
+  bad "neither 'all_worker_states' nor 'samples_streamed' is in it"
+end
+
+---The state in a checkpoint, or nil when it has none.
+---@param checkpoint Checkpoint
+---@return MapState|IterableState|nil
+function state.of(checkpoint)
+  local root = checkpoint.root
+  if not is_dict(root) or root.dataloader == nil or root.dataloader == cbk.null then return nil end
+  return state.read(root.dataloader)
+end
+
+---The entry `dataloader` that says a state.
+---@param from MapState|IterableState
+---@return Dict
+function state.to_dict(from)
+  if from.kind == "iterable" then
+    local list = cbk.list()
+    for i, worker in ipairs(from.workers) do
+      list[i] = cbk.dict { { "samples_streamed", worker.samples_streamed }, { "shard_index", worker.shard_index } }
+    end
+    return cbk.dict { { "all_worker_states", list } }
+  elseif from.version == 1 then
+    local dict = cbk.dict { { "samples_streamed", from.samples_streamed }, { "__version__", 1 } }
+    dict.dataset = from.dataset
+    return dict
+  end
+  return cbk.dict { { "samples_streamed", from.samples_streamed }, { "seed", from.seed } }
+end
+
+-- --- states of single workers
+
+---The state of a whole loader from those of its workers, as a save makes it. Those of a map loader are
+---{ samples_streamed, previous_samples_streamed } in the order of the workers; those of an iterable one { samples_streamed,
+---shard_index }, where the samples of earlier runs count already.
+---@param kind "map"|"iterable"
+---@param workers table[]
+---@param seed? integer   map only, 0 by default
+---@return MapState|IterableState
+function state.aggregate(kind, workers, seed)
+  if kind == "map" then
+    if #workers == 0 then bad "there is no worker" end
+    local total = 0
+    for i, worker in ipairs(workers) do
+      check_keys(("worker %d"):format(i), worker, { "samples_streamed", "previous_samples_streamed" })
+      total = total + count_at(worker, "samples_streamed")
+    end
+    total = total + count_at(workers[1], "previous_samples_streamed")
+    return { kind = "map", version = 0, samples_streamed = total, seed = seed or 0 }
+  end
+  local sorted = read_iterable { all_worker_states = workers }
+  local place = {}
+  for i, worker in ipairs(sorted.workers) do place[worker] = i end
+  table.sort(sorted.workers, function(a, b)
+    if a.shard_index ~= b.shard_index then return a.shard_index < b.shard_index end
+    return place[a] < place[b]
+  end)
+  return sorted
+end
+
+-- --- the files of 1.8 and 1.9
+
+local GLOBAL = "data_iter_checkpoint_state_file_global"
+
+---Whether a folder holds such files.
+---@param folder string
+function state.is_files(folder) return cbk.fs.exists(cbk.fs.join(folder, GLOBAL)) end
+
+local function first_number(path)
+  local line = cbk.fs.read(path):match "^[^\r\n]*"
+  return python_int(line) or cbk.fail("value", ("'%s': its first line is %s, not a whole number"):format(path, cbk.quote(line)))
+end
+
+--- Worker and step from a name such as data_iter_state_file_worker_2_step_100.txt: the third part from the end, and the last.
+local function parse_name(folder, name)
+  local fields = {}
+  for field in (name .. "_"):gmatch "([^_]*)_" do fields[#fields + 1] = field end
+  local worker = #fields >= 3 and python_int(fields[#fields - 2])
+  local step = worker and python_int(fields[#fields]:match "^[^.]*")
+  if not step then
+    cbk.fail("value", ("'%s' is not a worker's state file (…_WORKER_step_STEP.txt); no other .txt may lie there")
+      :format(cbk.fs.join(folder, name)))
+  end
+  return worker, step
+end
+
+---@param folder string
+---@return integer   the global step of the last checkpoint
+local function global_step(folder)
+  if not cbk.fs.is_dir(folder) then cbk.fail("io", ("'%s' is not a folder"):format(folder)) end
+  local path = cbk.fs.join(folder, GLOBAL)
+  if not cbk.fs.exists(path) then cbk.fail("io", ("'%s' is not there: the step of the last checkpoint is unknown"):format(path)) end
+  return first_number(path)
+end
+
+---Reads the folder that releases 1.8 and 1.9 kept (`cerebras.save_iter_state_path`). Files of other steps are not opened.
+---@param folder string
+---@return FilesState
+function state.read_files(folder)
+  local out = { kind = "files", step = global_step(folder), workers = {} }
+  local place = {}
+  for i, name in ipairs(cbk.fs.list(folder)) do
+    if name:find "%.txt$" then
+      local worker, step = parse_name(folder, name)
+      if step == out.step then
+        local one = { worker = worker, samples_streamed = first_number(cbk.fs.join(folder, name)) }
+        place[one] = i
+        out.workers[#out.workers + 1] = one
+      end
+    end
+  end
+  table.sort(out.workers, function(a, b)
+    if a.worker ~= b.worker then return a.worker < b.worker end
+    return place[a] < place[b]
+  end)
+  return out
+end
+
+local function total_of(workers)
+  local total = 0
+  for _, worker in ipairs(workers) do total = total + worker.samples_streamed end
+  return total
+end
+
+---The state that a checkpoint of release 2.0 holds, from the files of the run before.
+---@param files FilesState
+---@param kind "map"|"iterable"
+---@param seed? integer   map only, 0 by default
+---@return MapState|IterableState
+function state.from_files(files, kind, seed)
+  if kind == "map" then return { kind = "map", version = 0, samples_streamed = total_of(files.workers), seed = seed or 0 } end
+  local workers = {}
+  for i, one in ipairs(files.workers) do workers[i] = { samples_streamed = one.samples_streamed, shard_index = one.worker } end
+  return { kind = "iterable", workers = workers }
+end
+
+-- --- where a run continues
+
+---@class Run                    What a run that loads a state is like; what is unknown is left out.
+---@field workers? integer       tasks that stream
+---@field batch_size? integer    samples of one batch
+---@field seed? integer          of the shuffling or mixing; leave it out when the run does neither
+---@field kind? "map"|"iterable" for files, which do not tell; iterable by default
+
+---@class RestartTask
+---@field task integer           from 0
+---@field shard_index integer    whose state it takes
+---@field samples_streamed integer
+---@field batch_index? integer   with a batch size: the first batch to come, counted from 0
+
+---@class Restart
+---@field kind "map"|"iterable"
+---@field samples_streamed integer  of all
+---@field tasks? RestartTask[]      iterable
+---@field from_start boolean        the state is of no use to this run
+---@field warnings string[]
+
+local function restart_map(samples) return { kind = "map", samples_streamed = samples, from_start = false, warnings = {} } end
+
+local function restart_iterable(workers, run)
+  local out = { kind = "iterable", samples_streamed = total_of(workers), tasks = {}, from_start = false, warnings = {} }
+  local count = run.workers or #workers
+  if count ~= #workers then
+    out.from_start, out.samples_streamed = true, 0
+    out.warnings[1] = ("the state is of %d workers and the run has %d: all of them start from sample 0"):format(#workers, count)
+    for task = 0, count - 1 do
+      out.tasks[task + 1] = { task = task, shard_index = task, samples_streamed = 0 }
+    end
+    return out
+  end
+  local offset = 0 -- the worker that comes next is the first of those with the fewest samples
+  for i, worker in ipairs(workers) do
+    if worker.samples_streamed < workers[offset + 1].samples_streamed then offset = i - 1 end
+  end
+  for task = 0, count - 1 do
+    local worker = workers[(task + offset) % count + 1]
+    out.tasks[task + 1] = { task = task, shard_index = worker.shard_index, samples_streamed = worker.samples_streamed }
+  end
+  return out
+end
+
+--- In 1.8 and 1.9 each worker goes on with its own file, at a whole batch.
+local function restart_files(files, run)
+  if run.kind == "map" then return restart_map(total_of(files.workers)) end
+  local out = { kind = "iterable", samples_streamed = total_of(files.workers), tasks = {}, from_start = false, warnings = {} }
+  for i, one in ipairs(files.workers) do
+    out.tasks[i] = { task = one.worker, shard_index = one.worker, samples_streamed = one.samples_streamed,
+      batch_index = run.batch_size and math.ceil(one.samples_streamed / run.batch_size) }
+  end
+  if run.workers and run.workers ~= #files.workers then
+    out.warnings[1] = ("there are files of %d workers, and the run has %d"):format(#files.workers, run.workers)
+  end
+  return out
+end
+
+---Where a run that loads the state continues. A state that the run must not load is an error.
+---@param from DataLoaderState
+---@param run? Run
+---@return Restart
+function state.restart(from, run)
+  run = run or {}
+  if from.kind == "files" then return restart_files(from, run) end
+  if from.kind == "iterable" then return restart_iterable(from.workers, run) end
+  if run.seed and from.seed and run.seed ~= from.seed then
+    cbk.fail("value", ("the samples were shuffled with seed %d, the run has seed %d: it would see others than those left")
+      :format(from.seed, run.seed))
+  end
+  return restart_map(from.samples_streamed)
+end
+
+return state
