@@ -1,0 +1,362 @@
+-- T5: encoder and decoder with relative positions, tensors named the same way on both sides but for their places.
+
+local cbk = require "cbk"
+local rules = require "converters.engine.rules"
+local fields = require "converters.engine.fields"
+local actions = require "converters.engine.actions"
+local values = require "converters.engine.values"
+local at = require("converters.shared.decoder").at
+
+local only = rules.only
+local must, drop = fields.must, fields.drop
+
+-- --- embeddings: up to three keys hold one tensor, and files of old releases hold it once, as null elsewhere
+
+local HEAD = "lm_head.weight"
+local DECODER, ENCODER = "decoder_embeddings.word_embeddings.weight", "encoder_embeddings.word_embeddings.weight"
+
+---The keys that the config ties to each other.
+local function tied(here)
+  local out = { DECODER }
+  if here.right.share_embedding_weights ~= false then table.insert(out, 1, HEAD) end
+  if here.right.share_encoder_decoder_embedding ~= false then out[#out + 1] = ENCODER end
+  return out
+end
+
+---The first value that any of the keys has.
+local function first(here, keys)
+  local prefix = here.key:match "^model%." or ""
+  for _, key in ipairs(keys) do
+    local value = here:source(prefix .. key)
+    if value ~= nil and value ~= cbk.null then return value, key end
+  end
+end
+
+---A null is read from a key that it is tied to.
+local function read_tied(value, here)
+  if value ~= cbk.null then return value end
+  local keys, own = tied(here), here.key:gsub("^model%.", "")
+  for _, key in ipairs(keys) do
+    if key == own then return first(here, keys) or value end
+  end
+  return value
+end
+local embedding = actions.pair("tied embedding", function(value) return value end, read_tied, { takes_null = true })
+
+local function warn_of_differences(here, keys, kept, kept_key)
+  for _, key in ipairs(keys) do
+    local other = first(here, { key })
+    if other and not other:same(kept) and (not cbk.equal(other:shape(), kept:shape()) or other:compare(kept).different > 0) then
+      cbk.warn(("'%s' and '%s' differ, though the config ties them; that of '%s' is kept"):format(kept_key, key, kept_key))
+    end
+  end
+end
+
+---Where all three are one, the first one that is there is written under every name; else only what is null is filled in.
+local function tie(value, here)
+  local keys = tied(here)
+  if #keys < 3 then return read_tied(value, here) end
+  local kept, kept_key = first(here, keys)
+  if not kept then return value end
+  local prefix = here.key:match "^model%." or ""
+  if here.key == prefix .. DECODER then -- the one key that is always there
+    warn_of_differences(here, keys, kept, kept_key)
+    for _, key in ipairs(keys) do
+      if here:source(prefix .. key) == nil then here:emit(prefix .. key, kept) end
+    end
+  end
+  return kept
+end
+local all_embeddings = actions.pair("tie embeddings", tie, tie, { takes_null = true })
+
+local function has_decoder_embedding(here)
+  if here:source("model." .. DECODER) == nil then
+    cbk.fail("checkpoint", ("unable to find '%s' in the checkpoint"):format(DECODER))
+  end
+end
+
+---Only the embeddings of encoder and decoder are read; `shared.weight` is known to be a copy where they are there.
+local function lost(stack)
+  return { stack .. "_embeddings.word_embeddings.weight", function(here)
+    if here:source "shared.weight" ~= nil then
+      cbk.warn(("the %s's embedding is not written: 'shared.weight' is left out, and '%s.embed_tokens.weight' is not there")
+        :format(stack, stack))
+    end
+  end }
+end
+local lost_embeddings = { lost "encoder", lost "decoder" }
+
+-- --- keys of one layer
+
+---Both directions read a rule's left side as it stands; its right side only where `holds`.
+local function right_when(holds)
+  return function(here) return here.side == "left" or holds(here) end
+end
+
+local function is_gated(here)
+  local kind = here.left.feed_forward_proj
+  return type(kind) == "string" and kind:find "^gated%-" ~= nil
+end
+
+---A decoder's layer has cross-attention between attention and feed-forward.
+local function has_cross_attention(here)
+  local layer = here.key:match "^decoder%.layers%.%d+%."
+  return layer ~= nil and here:source(layer .. "multihead_attn.proj_q_dense_layer.weight") ~= nil
+end
+
+---@param stands fun(at: At): boolean   whether the feed-forward part is this sub-layer
+local function feed_forward(place, stands)
+  local function when(holds) return right_when(function(here) return stands(here) and (not holds or holds(here)) end) end
+  local function plain(here) return not is_gated(here) end
+  return rules.keys {
+    { place .. ".wi.{weight,bias}",   "ffn.ffn.0.linear_layer.{weight,bias}",         when = when(plain) },
+    { place .. ".wi_0.{weight,bias}", "ffn.ffn.0.linear_layer_for_glu.{weight,bias}", when = when() },
+    { place .. ".wi_1.{weight,bias}", "ffn.ffn.0.linear_layer.{weight,bias}",         when = when(is_gated) },
+    { place .. ".wo.{weight,bias}",   "ffn.ffn.1.linear_layer.{weight,bias}",         when = when() },
+  }
+end
+
+local function attention(left, right)
+  return rules.keys {
+    { left .. ".q.{weight,bias}", right .. ".proj_q_dense_layer.{weight,bias}" },
+    { left .. ".k.{weight,bias}", right .. ".proj_k_dense_layer.{weight,bias}" },
+    { left .. ".v.{weight,bias}", right .. ".proj_v_dense_layer.{weight,bias}" },
+    { left .. ".o.{weight,bias}", right .. ".proj_output_dense_layer.{weight,bias}" },
+  }
+end
+
+local layer = rules.keys {
+  -- Hugging Face                     Model Zoo
+  attention("layer.0.SelfAttention", "self_attn"),
+  { "layer.0.layer_norm.{weight,bias}", "norm1.{weight,bias}" },
+  { "layer.1.layer_norm.{weight,bias}", "norm2.{weight,bias}" },
+  { "layer.2.layer_norm.{weight,bias}", "norm3.{weight,bias}" },
+  feed_forward("layer.1.DenseReluDense", function(here) return not has_cross_attention(here) end),
+  feed_forward("layer.2.DenseReluDense", has_cross_attention),
+}
+
+-- --- keys of the model
+
+local block_bias = "{encoder,decoder}.block.%s.layer.0.SelfAttention.relative_attention_bias.{weight,bias}"
+local old_bias = "relative_position_{encoder,decoder}.relative_attention_bias.{weight,bias}"
+local new_bias = "{encoder,decoder}_embeddings.position_embed_helper.relative_attention_bias.{weight,bias}"
+
+---Relative positions are learned once; Hugging Face keeps them in the first block.
+local function first_bias(right, action) return { block_bias:format "0", right, action } end
+local other_biases = only.left(block_bias:format "N", "all blocks use the positions of the first")
+local cross_bias = only.left("decoder.block.N.layer.1.EncDecAttention.relative_attention_bias.{weight,bias}", "not used by T5")
+
+local stacks = rules.keys {
+  { "{encoder,decoder}_token_embedding.weight",                 "{encoder,decoder}_embeddings.word_embeddings.weight", embedding },
+  { "{encoder,decoder}.absolute_position_embedding[.weight]",   "{encoder,decoder}_embeddings.position_embeddings[.weight]" },
+  { "decoder.block.N",  "decoder.layers.N", attention("layer.1.EncDecAttention", "multihead_attn") },
+  { "{encoder,decoder}.block.N",                                "{encoder,decoder}.layers.N", layer },
+  { "{encoder,decoder}.final_layer_norm.{weight,bias}",         "{encoder,decoder}.norm.{weight,bias}" },
+  { HEAD, nil, embedding },
+  { "lm_head.bias" },
+}
+
+local function hf_keys(...)
+  return rules.keys {
+    { "{encoder,decoder}.embed_tokens.weight", "{encoder,decoder}_embeddings.word_embeddings.weight", embedding,
+      also_left = "shared.weight" },
+    rules.keys { ... },
+    other_biases,
+    stacks,
+  }
+end
+
+-- 1.6 had the first block's positions in every block: as many as the encoder has, in the decoder too
+local bias_of_all_blocks = actions.pair("in every block", function(value) return value end, function(value, here)
+  local stack, kind = here.key:match "^relative_position_(%a+)%.relative_attention_bias%.(%a+)$"
+  local count = here.left.encoder_num_hidden_layers
+  if type(count) ~= "number" then cbk.fail("config", "the config does not say 'encoder_num_hidden_layers'") end
+  for block = 1, count - 1 do
+    here:emit(("%s.block.%d.layer.0.SelfAttention.relative_attention_bias.%s"):format(stack, block, kind), value)
+  end
+  return value
+end)
+
+local keys_1_6 = rules.keys {
+  only.left("{encoder,decoder}.embed_tokens.weight", "a copy of the token embedding"),
+  first_bias(old_bias, bias_of_all_blocks),
+  other_biases,
+  stacks,
+}
+
+-- --- config
+
+local gated = { gelu = "geglu", silu = "swiglu", relu = "reglu" }
+local ungated = { geglu = "gated-gelu", swiglu = "gated-silu", reglu = "gated-relu" }
+
+local function named_gated(name) return type(name) == "string" and name:find "^gated%-" ~= nil end
+
+---One activation on the left, one for each stack on the right.
+---@param says_gated fun(name: any, from: Dict): boolean
+local function activation(says_gated)
+  return {
+    forward = function(name, here)
+      local out = name
+      if says_gated(name, here.from) then
+        out = gated[(tostring(name):gsub("^gated%-", ""))]
+        if not out then here:refuse(name, fields.any_of("gated-gelu", "gated-silu", "gated-relu")) end
+      end
+      here:set("decoder_nonlinearity", out)
+      return out
+    end,
+    backward = function(name) return ungated[name] or name end,
+  }
+end
+
+---A field of the right that may only repeat another one.
+local function same_as(other)
+  return { backward = function(value, here)
+    if not values.absent(value) and value ~= here.from[other] then
+      here:refuse(value, ("the value of %s (%s)"):format(other, fields.shown(here.from[other])))
+    end
+  end }
+end
+
+---@param says_gated fun(name: any, from: Dict): boolean
+local function config_for(says_gated)
+  return fields.config {
+    must.right { norm_type = "rmsnorm", use_pre_encoder_decoder_layer_norm = true },
+    must.left { model_type = "t5" },
+    { "vocab_size",          "src_vocab_size" },
+    { false,                 "tgt_vocab_size",             same_as "src_vocab_size" },
+    { "d_model" },
+    { "d_kv" },
+    { "d_ff" },
+    { "num_layers",          "encoder_num_hidden_layers" },
+    { "num_decoder_layers",  "decoder_num_hidden_layers" },
+    { "num_heads" },
+    must.right { use_projection_bias_in_attention = false },
+    { "relative_attention_num_buckets" },
+    { "tie_word_embeddings", "share_embedding_weights" },
+    must.left { is_encoder_decoder = true, relative_attention_max_distance = 128 },
+    { "dropout_rate" },
+    { false,                 "relu_dropout_rate",          same_as "dropout_rate" },
+    { "layer_norm_epsilon" },
+    { "feed_forward_proj",   "encoder_nonlinearity",       activation(says_gated) },
+    { false,                 "decoder_nonlinearity",       same_as "encoder_nonlinearity" },
+    drop.left { "dense_act_fn", "is_gated_act" }, -- what feed_forward_proj says already
+    must.right { position_embedding_type = "relative", share_encoder_decoder_embedding = true },
+    drop.right { "src_max_position_embeddings", "tgt_max_position_embeddings" },
+    must.right { use_dropout_outside_residual_path = true, use_pre_encoder_decoder_dropout = false },
+    must.right { use_ffn_bias = false, use_transformer_initialization = false },
+  }
+end
+
+local before = {
+  left = {
+    d_ff = 2048, d_kv = 64, d_model = 512, dropout_rate = 0.1, feed_forward_proj = "relu", layer_norm_epsilon = 1e-06, num_heads = 8,
+    num_layers = 6, relative_attention_num_buckets = 32, tie_word_embeddings = true, vocab_size = 32128,
+  },
+  right = { layer_norm_epsilon = 1e-05, relative_attention_num_buckets = 32, share_embedding_weights = true },
+}
+
+local positions = { src_max_position_embeddings = 512, tgt_max_position_embeddings = 512 }
+
+local hf = {
+  keys = hf_keys(cross_bias, first_bias(new_bias), first_bias(old_bias)),
+  config = config_for(named_gated),
+  before = before,
+  after = { left = { model_type = "t5" }, right = fields.with(positions, { norm_type = "rmsnorm" }) },
+  fill = { right = lost_embeddings },
+}
+
+-- --- earlier releases
+
+---Up to 2.0 a checkpoint had to have relative positions.
+local has_positions = { "encoder.block.0.layer.0.SelfAttention.relative_attention_bias.weight", function()
+  cbk.fail("checkpoint", "the checkpoint has no key 'relative_position_encoder.relative_attention_bias.weight' (keys of cs-1.7 do not "
+    .. "begin with 'model.'), and Hugging Face's T5 supports position_embedding_type=relative only")
+end }
+
+local hf_2_0 = at(nil, nil, hf, {
+  keys = hf_keys(cross_bias, first_bias(old_bias)), earlier = "2.0.3", mup = false,
+  config = config_for(function(name, from) return named_gated(name) or from.is_gated_act == true end),
+  fill = { left = { has_positions }, right = lost_embeddings },
+})
+
+local hf_1_8 = at(nil, nil, hf_2_0, {
+  config = fields.config { must.right { use_t5_layer_norm = true }, fields.without(hf_2_0.config, { "norm_type" }) },
+  after = { left = hf.after.left, right = positions },
+})
+
+local hf_1_9 = at(nil, nil, hf_1_8, {
+  keys = hf_keys(first_bias(old_bias)), earlier = "1.9.1", one_file = true, after = { right = positions },
+  before = { left = { tie_word_embeddings = true }, right = { share_embedding_weights = true } },
+  config = fields.config {
+    fields.without(hf_1_8.config, { "model_type", "feed_forward_proj" }),
+    drop.left { "model_type" },
+    { "feed_forward_proj", "encoder_nonlinearity", activation(function(_, from) return from.is_gated_act == true end) },
+  },
+})
+
+local hf_1_7 = at(nil, nil, hf_1_8, {
+  prefix = false,
+  config = fields.config { must.right { use_pre_encoder_decoder_layer_norm = false }, hf_1_8.config },
+})
+
+-- --- steps between releases
+
+local negated_norm = fields.config {
+  { "use_pre_encoder_decoder_layer_norm", nil, values.choice { [true] = false, [false] = true } },
+  { "*" },
+}
+
+local to_1_7 = { keys = keys_1_6, config = fields.config { { "*" } }, only_model = true }
+local from_1_6 = { keys = keys_1_6, config = negated_norm, only_model = true, prefix = "right" }
+
+local to_1_8 = {
+  keys = rules.keys {
+    { "*", "model.*", when = function(here) return here.side == "right" end },
+    { "model.*", "model.model.*" },
+    { "*" },
+  },
+  config = negated_norm,
+}
+
+local to_2_0 = {
+  keys = rules.keys {
+    { "[model.]" .. HEAD, nil, all_embeddings },
+    { "[model.]" .. DECODER, nil, all_embeddings },
+    { "[model.]" .. ENCODER, nil, all_embeddings },
+    { "*" },
+  },
+  config = fields.config {
+    { "use_t5_layer_norm", "norm_type", values.choice { [true] = "rmsnorm", [false] = "layernorm" } },
+    { "*" },
+  },
+  fill = { left = { { DECODER, has_decoder_embedding } }, right = { { DECODER, has_decoder_embedding } } },
+}
+
+local to_2_1 = {
+  keys = rules.keys {
+    { "[model.]{encoder,decoder}_embeddings.position_embeddings.weight",
+      "[model.]{encoder,decoder}_embeddings.position_embeddings.embed.weight" },
+    { "[model.]{encoder,decoder}_embeddings.position_embeddings", "[model.]{encoder,decoder}_embeddings.position_embeddings.fpe" },
+    { "[model.]" .. old_bias, "[model.]" .. new_bias },
+    { "*" },
+  },
+  config = fields.config { { "*" } },
+}
+
+return {
+  {
+    model = "t5", name = "t5", note = "T5ForConditionalGeneration <-> T5ForConditionalGeneration",
+    aliases = { ul2 = "t5", ["flan-ul2"] = "t5", transformer = "transformer" },
+    at("cs-1.6", "cs-1.7", to_1_7),
+    at("cs-1.6", "cs-1.8, cs-1.9", from_1_6),
+    at("cs-1.7", "cs-1.8, cs-1.9", to_1_8),
+    at("cs-1.8, cs-1.9", "cs-2.0", to_2_0),
+    at("cs-2.0", "cs-2.1", to_2_1),
+    at("hf", "cs-2.1, cs-2.2", hf),
+    at("hf", "cs-2.3 .. cs-2.9", hf, { mup = "t5" }),
+    at("hf", "cs-2.0", hf_2_0),
+    at("hf", "cs-1.9", hf_1_9),
+    at("hf", "cs-1.8", hf_1_8),
+    at("hf", "cs-1.7", hf_1_7),
+  },
+}
