@@ -164,6 +164,21 @@ function actions.buffer.scalar(value)
   return function() return cbk.full({}, value, { dtype = "float32" }) end
 end
 
+---0, 1, … for each row of the tensor that it stands beside, as the left config counts them: (1, n) of int64.
+function actions.buffer.positions(field)
+  return function(at, rows)
+    if rows == cbk.null then return nil end
+    local there = rows:shape()[1]
+    local n = at.left[field] == nil and there or number(at.left, field)
+    if n < 0 or n > there then
+      cbk.fail("config", ("%s is %d, but '%s' has %d rows"):format(field, n, at.key, there))
+    end
+    local out = {}
+    for i = 1, n do out[i] = i - 1 end
+    return cbk.tensor(out, { dtype = "int64", shape = { 1, n } })
+  end
+end
+
 ---Zeros in the shape that `shape(at)` says.
 function actions.buffer.zeros(shape, condition)
   return function(at)

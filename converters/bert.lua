@@ -1,0 +1,80 @@
+-- BERT with its two heads of pre-training: masked words and the next sentence.
+
+local cbk = require "cbk"
+local rules = require "converters.engine.rules"
+local fields = require "converters.engine.fields"
+local actions = require "converters.engine.actions"
+local bert = require "converters.shared.bert"
+
+local tie, at = actions.tie, require("converters.shared.decoder").at
+
+local words, classifier = "bert_encoder.embedding_layer.word_embeddings.weight", "bert_mlm_head.classifier.ffn.0.linear_layer.weight"
+
+-- --- keys
+
+local function pretraining(position)
+  return rules.keys {
+    -- Hugging Face                                      Model Zoo
+    { "bert",                                            "bert_encoder",                               bert.encoder(position) },
+    { "cls.predictions.transform.dense.{weight,bias}",   "bert_mlm_head.mlm_transform.ffn.ffn.0.linear_layer.{weight,bias}" },
+    bert.norm("cls.predictions.transform.LayerNorm",     "bert_mlm_head.mlm_transform.ln"),
+    { "cls.predictions.decoder.weight",                  classifier },
+    { "cls.predictions.decoder.bias",                    "bert_mlm_head.classifier.ffn.0.linear_layer.bias",
+      also_left = "cls.predictions.bias" },
+    { "cls.seq_relationship.{weight,bias}",              "bert_cls_head.classifier.ffn.0.linear_layer.{weight,bias}" },
+  }
+end
+
+---Old checkpoints hold one of the two names of a tied tensor as null, which Hugging Face does not know.
+local function untied(position)
+  return rules.keys {
+    { "bert.embeddings.word_embeddings.weight", words,      tie.or_from(classifier) },
+    { "cls.predictions.decoder.weight",         classifier, tie.or_from(words) },
+    pretraining(position),
+  }
+end
+
+---Hugging Face leaves a tied classifier out; the Model Zoo ties it again, but the bias has only this name there.
+local function name_lost_bias(here)
+  if here:source "cls.predictions.bias" == nil then return end
+  cbk.warn "'cls.predictions.bias' is left out: the checkpoint has no 'cls.predictions.decoder.bias', which the target is made of"
+end
+
+local since_2_1, up_to_2_0, up_to_1_7 = bert.hugging_face {
+  keys = untied,
+  after = { right = { freeze_ffn_bias_in_glu = false } },
+  fill = { right = { { "bert_mlm_head.classifier.ffn.0.linear_layer.bias", name_lost_bias } } },
+}
+
+-- --- steps between releases
+
+local from_1_6 = pretraining "position_embeddings"
+
+---1.8, 1.9 -> 2.0: tied tensors get both their names.
+local to_2_0 = {
+  keys = rules.keys {
+    { "[model.]" .. words,      nil, tie.if_shared(classifier) },
+    { "[model.]" .. classifier, nil, tie.if_shared(words) },
+    { "*" },
+  },
+  config = fields.config { { "*" } },
+}
+
+local notes = {
+  first = { note = "BertPretrainModel class" },
+  pretraining = { note = "BertForPreTraining class" },
+  all = bert.all_classes,
+}
+
+return { {
+  model = "bert", name = "bert", note = "BertForPreTraining",
+  at("cs-1.6", "cs-1.7", bert.to_1_7(from_1_6), notes.first),
+  at("cs-1.6", "cs-1.8, cs-1.9, cs-2.0", bert.from_1_6(from_1_6), notes.first),
+  at("cs-1.7", "cs-1.8, cs-1.9, cs-2.0", bert.to_1_8, notes.all),
+  at("cs-1.8, cs-1.9", "cs-2.0", to_2_0, notes.pretraining),
+  at("cs-2.0", "cs-2.1", bert.to_2_1, notes.all),
+  at("hf", "cs-2.3 .. cs-2.9", since_2_1, { mup = "gpt" }),
+  at("hf", "cs-2.1, cs-2.2", since_2_1),
+  at("hf", "cs-1.8, cs-1.9, cs-2.0", up_to_2_0),
+  at("hf", "cs-1.7", up_to_1_7),
+} }

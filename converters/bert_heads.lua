@@ -1,0 +1,104 @@
+-- BERT with a head of fine-tuning: classes of sequences, of tokens, spans that answer a question, sentences of a summary.
+
+local cbk = require "cbk"
+local rules = require "converters.engine.rules"
+local fields = require "converters.engine.fields"
+local values = require "converters.engine.values"
+local bert = require "converters.shared.bert"
+
+local absent, at = values.absent, require("converters.shared.decoder").at
+
+-- --- keys
+
+---@param head string   what Hugging Face calls the classifier
+local function with_head(head)
+  return function(position)
+    return rules.keys {
+      { "bert",                     "bert", bert.encoder(position) },
+      { head .. ".{weight,bias}",   "classifier.{weight,bias}" },
+    }
+  end
+end
+
+-- --- config; what a Hugging Face config leaves out is as its model assumes
+
+local function labels(from)
+  if from.num_labels ~= nil then return end
+  from.num_labels = absent(from.id2label) and 2 or #cbk.keys(from.id2label)
+end
+
+local function dropout(from)
+  if absent(from.classifier_dropout) then from.classifier_dropout = cbk.raw(from, "hidden_dropout_prob") end
+end
+
+local function problem(from)
+  if not absent(from.problem_type) then return end
+  if from.num_labels ~= 1 then
+    cbk.fail("config", "the config does not say its problem_type: give single_label_classification or multi_label_classification")
+  end
+  from.problem_type = "regression"
+end
+
+local function all(...)
+  local steps = { ... }
+  return function(from)
+    for _, step in ipairs(steps) do step(from) end
+  end
+end
+
+-- --- the models
+
+local from_1_6 = with_head "classifier" "position_embeddings"
+
+local notes = {
+  heads = { note = "BertForSequenceClassification, BertForTokenClassification, BertForQuestionAnswering, and BertForSummarization classes" },
+  all = bert.all_classes,
+}
+
+---The steps that all heads have in common, and those between Hugging Face and a head that it has too.
+---@param names table          model, name, note, aliases
+---@param head? BertModel
+local function family(names, head)
+  local out = {
+    at("cs-1.6", "cs-1.7", bert.to_1_7(from_1_6), notes.heads),
+    at("cs-1.6", "cs-1.8, cs-1.9, cs-2.0", bert.from_1_6(from_1_6), notes.heads),
+    at("cs-1.7", "cs-1.8, cs-1.9, cs-2.0", bert.to_1_8, notes.all),
+    at("cs-2.0", "cs-2.1", bert.to_2_1, notes.all),
+  }
+  for key, value in pairs(names) do out[key] = value end
+  if head then
+    local since_2_1, up_to_2_0, up_to_1_7 = bert.hugging_face(head)
+    out[5] = at("hf", "cs-2.1 .. cs-2.9", since_2_1)
+    out[6] = at("hf", "cs-1.8, cs-1.9, cs-2.0", up_to_2_0)
+    out[7] = at("hf", "cs-1.7", up_to_1_7)
+  end
+  return out
+end
+
+return {
+  family({ model = "bert-sequence-classifier", name = "bert/classifier", note = "BertForSequenceClassification" }, {
+    keys = with_head "classifier",
+    config = fields.config {
+      { "classifier_dropout", "task_dropout" },
+      { "num_labels" },
+      { "problem_type" },
+    },
+    prepare = all(labels, dropout, problem),
+  }),
+  family({ model = "bert-token-classifier", name = "bert/token_classifier", note = "BertForTokenClassification" }, {
+    keys = with_head "classifier",
+    config = fields.config {
+      { "classifier_dropout", "encoder_output_dropout_rate" },
+      { "num_labels",         "num_classes" },
+    },
+    prepare = all(labels, dropout),
+    after = { right = { loss_weight = cbk.float(1), include_padding_in_loss = false } },
+  }),
+  family({ model = "bert-qa", name = "bert-qa", note = "BertForQuestionAnswering", aliases = { ["bert-q&a"] = "bert-qa" } }, {
+    keys = with_head "qa_outputs",
+    config = fields.must.left { num_labels = 2 },
+    prepare = labels,
+    after = { left = { num_labels = 2 } },
+  }),
+  family { model = "bert-summarization", name = "bert/extractive_summarization", note = "BertForSummarization" },
+}

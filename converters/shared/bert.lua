@@ -1,0 +1,207 @@
+-- What every BERT has in common: the encoder, its config, and what each release changed. The heads are in bert.lua and
+-- bert_heads.lua.
+
+local cbk = require "cbk"
+local rules = require "converters.engine.rules"
+local fields = require "converters.engine.fields"
+local actions = require "converters.engine.actions"
+local values = require "converters.engine.values"
+
+local must, drop = fields.must, fields.drop
+local at = require("converters.shared.decoder").at
+
+local bert = {}
+
+-- --- keys
+
+---A norm, which old Hugging Face files call gamma and beta.
+function bert.norm(left, right)
+  return rules.keys {
+    { left .. ".{weight,bias}", right .. ".{weight,bias}" },
+    { left .. ".{gamma,beta}",  right .. ".{weight,bias}" },
+  }
+end
+local norm = bert.norm
+
+local layer = rules.keys {
+  -- Hugging Face                              Model Zoo
+  { "attention.self.query.{weight,bias}",      "self_attn.proj_q_dense_layer.{weight,bias}" },
+  { "attention.self.key.{weight,bias}",        "self_attn.proj_k_dense_layer.{weight,bias}" },
+  { "attention.self.value.{weight,bias}",      "self_attn.proj_v_dense_layer.{weight,bias}" },
+  { "attention.output.dense.{weight,bias}",    "self_attn.proj_output_dense_layer.{weight,bias}" },
+  norm("attention.output.LayerNorm",           "norm1"),
+  { "intermediate.dense.{weight,bias}",        "ffn.ffn.0.linear_layer.{weight,bias}" },
+  { "output.dense.{weight,bias}",              "ffn.ffn.1.linear_layer.{weight,bias}" },
+  norm("output.LayerNorm",                     "norm2"),
+}
+
+local position_ids = { "embeddings.position_ids", actions.buffer.positions "max_position_embeddings" }
+
+---@param position string   where the position embeddings stand in this release
+function bert.encoder(position)
+  return rules.keys {
+    { "embeddings.position_embeddings.weight", "embedding_layer." .. position .. ".weight",   also_left = { position_ids } },
+    { "embeddings.word_embeddings.weight",     "embedding_layer.word_embeddings.weight" },
+    { "embeddings.position_embeddings.weight", "embedding_layer.position_embeddings.weight",  also_left = { position_ids } },
+    { "embedding_layer.position_embeddings" },
+    { "embeddings.token_type_embeddings.weight", "embedding_layer.segment_embeddings.weight" },
+    norm("embeddings.LayerNorm",               "embed_ln_f"),
+    { "encoder.layer.N",                       "transformer_encoder.layers.N",                layer },
+    { "pooler.dense.{weight,bias}",            "pooler.pooler.ffn.0.linear_layer.{weight,bias}" },
+  }
+end
+
+-- --- config
+
+---The Model Zoo has a field for the masked-language head's activation, Hugging Face uses the encoder's.
+local function as_encoder(field)
+  return function(value, where)
+    local encoder = where.from[field]
+    if value ~= cbk.null and value ~= encoder then where:refuse(value, encoder) end
+  end
+end
+
+local config = fields.config {
+  must.left { model_type = "bert" },
+  { "vocab_size" },
+  { "position_embedding_type", nil, values.choice { absolute = "learned" } },
+  { "max_position_embeddings" },
+  { "tie_word_embeddings",          "share_embedding_weights" },
+  { "hidden_size" },
+  { "num_attention_heads",          "num_heads" },
+  { "num_hidden_layers" },
+  { "intermediate_size",            "filter_size" },
+  { "hidden_act",                   "encoder_nonlinearity" },
+  { "mlm_nonlinearity", nil, { forward = as_encoder "hidden_act", backward = as_encoder "encoder_nonlinearity" } },
+  must.right { pooler_nonlinearity = "tanh" },
+  { "hidden_dropout_prob",          "dropout_rate" },
+  { "attention_probs_dropout_prob", "attention_dropout_rate" },
+  must.right { disable_nsp = false },
+  must.left { type_vocab_size = 2, is_decoder = false, add_cross_attention = false },
+  { "layer_norm_eps",               "layer_norm_epsilon" },
+  must.right { attention_type = "scaled_dot_product", use_projection_bias_in_attention = true },
+  must.right { use_ffn_bias_in_attention = true, use_ffn_bias = true },
+  must.right { use_ffn_bias_in_mlm = true, use_output_bias_in_mlm = true },
+  { "initializer_range" },
+  drop.right { "enable_vts", "freeze_ffn_bias_in_glu" }, -- of no effect on what a BERT computes
+}
+
+local before = {
+  left = {
+    attention_probs_dropout_prob = 0.1, hidden_act = "gelu", hidden_dropout_prob = 0.1, hidden_size = 768, intermediate_size = 3072,
+    layer_norm_eps = 1e-12, max_position_embeddings = 512, num_attention_heads = 12, num_hidden_layers = 12,
+    tie_word_embeddings = true, vocab_size = 30522,
+  },
+  right = { encoder_nonlinearity = "gelu", share_embedding_weights = true },
+}
+
+---Since 1.8 the pooler has its own activation, which is the encoder's where the config does not say.
+local function check_pooler(from)
+  if from.pooler_nonlinearity == nil and from.encoder_nonlinearity ~= "tanh" then
+    fields.refuse("encoder_nonlinearity", from.encoder_nonlinearity, "tanh, as without pooler_nonlinearity the pooler uses it too,")
+  end
+end
+
+local function name_activations(to)
+  to.pooler_nonlinearity = "tanh"
+  if to.mlm_nonlinearity == nil then to.mlm_nonlinearity = cbk.raw(to, "encoder_nonlinearity") end
+end
+
+---Release 1.7 always has gelu in the masked-language head.
+local function fix_activation(to)
+  if to.encoder_nonlinearity == "gelu" then return end
+  cbk.warn(("the masked-language head of release 1.7 always uses gelu, not hidden_act=%s; since 1.8 it can"):format(
+    fields.shown(to.encoder_nonlinearity)))
+  to.mlm_nonlinearity = "gelu"
+end
+
+-- --- Hugging Face against each release
+
+---@class BertModel
+---@field keys fun(position: string): Rule[]
+---@field config? table                 fields of the head
+---@field prepare? fun(from: Dict)      over a Hugging Face config
+---@field after? table<Side, table>     defaults of a config that is written
+---@field fill? table<Side, table[]>
+
+---@param model BertModel
+---@return Converter since_2_1, Converter up_to_2_0, Converter up_to_1_7
+function bert.hugging_face(model)
+  local after = model.after or {}
+  local since_2_1 = {
+    keys = model.keys "position_embeddings.embed",
+    config = model.config and fields.config { model.config, config } or config,
+    before = before,
+    after = { left = fields.with({ model_type = "bert" }, after.left or {}), right = after.right },
+    prepare = { left = model.prepare, right = check_pooler },
+    finish = { right = name_activations },
+    fill = model.fill,
+  }
+  local up_to_2_0 = at(nil, nil, since_2_1, {
+    keys = model.keys "position_embeddings", earlier = "2.0.3",
+    after = {
+      left = since_2_1.after.left,
+      right = fields.with(after.right or {}, { enable_vts = false }, { "freeze_ffn_bias_in_glu" }),
+    },
+  })
+  local up_to_1_7 = at(nil, nil, up_to_2_0, {
+    prefix = false, prepare = { left = model.prepare }, finish = { right = fix_activation },
+  })
+  return since_2_1, up_to_2_0, up_to_1_7
+end
+
+-- --- steps between releases
+
+bert.all_classes = {
+  note = "BertForPreTraining, BertForSequenceClassification, BertForQuestionAnswering, and BertForSummarization classes",
+}
+
+local copy = rules.keys { { "*" } }
+local same = fields.config { { "*" } }
+
+---1.8 gave pooler and masked-language head activations of their own.
+local activations = {
+  prepare = { right = function(from)
+    local encoder = from.encoder_nonlinearity == nil and "gelu" or from.encoder_nonlinearity
+    if from.pooler_nonlinearity ~= nil and from.pooler_nonlinearity ~= encoder then
+      local supported = ("encoder_nonlinearity (%s), before release 1.8,"):format(fields.shown(encoder))
+      fields.refuse("pooler_nonlinearity", from.pooler_nonlinearity, supported)
+    end
+    local field = from.mlm_nonlinearity ~= nil and "mlm_nonlinearity" or "encoder_nonlinearity"
+    if (from[field] or encoder) ~= "gelu" then
+      fields.refuse(field, from[field], "'gelu' in the masked-language head, before release 1.8,")
+    end
+  end },
+  finish = { right = function(to)
+    to.pooler_nonlinearity = to.encoder_nonlinearity == nil and "gelu" or cbk.raw(to, "encoder_nonlinearity")
+    to.mlm_nonlinearity = "gelu"
+  end },
+}
+
+---1.6 -> 1.7: the encoder of Hugging Face's names becomes the Model Zoo's own.
+---@param keys Rule[]
+function bert.to_1_7(keys)
+  return { keys = keys, config = same, only_model = true }
+end
+
+---1.6 -> 1.8 and later, whose keys may begin with `model.`.
+---@param keys Rule[]
+function bert.from_1_6(keys)
+  return at(nil, nil, activations, { keys = rules.keys { keys, { "", "model", keys } }, config = same, only_model = true })
+end
+
+bert.to_1_8 = at(nil, nil, activations, { keys = copy, config = same })
+
+---2.0 -> 2.1: position embeddings become a module of their own.
+bert.to_2_1 = {
+  keys = rules.keys {
+    { "[model.]{bert_encoder,bert}.embedding_layer.position_embeddings.weight",
+      "[model.]{bert_encoder,bert}.embedding_layer.position_embeddings.embed.weight" },
+    { "[model.]{bert_encoder,bert}.embedding_layer.position_embeddings",
+      "[model.]{bert_encoder,bert}.embedding_layer.position_embeddings.fpe" },
+    { "*" },
+  },
+  config = same,
+}
+
+return bert
