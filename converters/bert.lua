@@ -63,16 +63,15 @@ local to_2_0 = {
 local notes = {
   first = { note = "BertPretrainModel class" },
   pretraining = { note = "BertForPreTraining class" },
-  all = bert.all_classes,
 }
 
 return { {
   model = "bert", name = "bert", note = "BertForPreTraining",
   at("cs-1.6", "cs-1.7", bert.to_1_7(from_1_6), notes.first),
   at("cs-1.6", "cs-1.8, cs-1.9, cs-2.0", bert.from_1_6(from_1_6), notes.first),
-  at("cs-1.7", "cs-1.8, cs-1.9, cs-2.0", bert.to_1_8, notes.all),
+  at("cs-1.7", "cs-1.8, cs-1.9, cs-2.0", bert.to_1_8, bert.all_classes),
   at("cs-1.8, cs-1.9", "cs-2.0", to_2_0, notes.pretraining),
-  at("cs-2.0", "cs-2.1", bert.to_2_1, notes.all),
+  at("cs-2.0", "cs-2.1", bert.to_2_1, bert.all_classes),
   at("hf", "cs-2.3 .. cs-2.9", since_2_1, { mup = "gpt" }),
   at("hf", "cs-2.1, cs-2.2", since_2_1),
   at("hf", "cs-1.8, cs-1.9, cs-2.0", up_to_2_0),

@@ -50,20 +50,17 @@ end
 
 local from_1_6 = with_head "classifier" "position_embeddings"
 
-local notes = {
-  heads = { note = "BertForSequenceClassification, BertForTokenClassification, BertForQuestionAnswering, and BertForSummarization classes" },
-  all = bert.all_classes,
-}
+
 
 ---The steps that all heads have in common, and those between Hugging Face and a head that it has too.
 ---@param names table          model, name, note, aliases
 ---@param head? BertModel
 local function family(names, head)
   local out = {
-    at("cs-1.6", "cs-1.7", bert.to_1_7(from_1_6), notes.heads),
-    at("cs-1.6", "cs-1.8, cs-1.9, cs-2.0", bert.from_1_6(from_1_6), notes.heads),
-    at("cs-1.7", "cs-1.8, cs-1.9, cs-2.0", bert.to_1_8, notes.all),
-    at("cs-2.0", "cs-2.1", bert.to_2_1, notes.all),
+    at("cs-1.6", "cs-1.7", bert.to_1_7(from_1_6), bert.fine_tuned_classes),
+    at("cs-1.6", "cs-1.8, cs-1.9, cs-2.0", bert.from_1_6(from_1_6), bert.fine_tuned_classes),
+    at("cs-1.7", "cs-1.8, cs-1.9, cs-2.0", bert.to_1_8, bert.all_classes),
+    at("cs-2.0", "cs-2.1", bert.to_2_1, bert.all_classes),
   }
   for key, value in pairs(names) do out[key] = value end
   if head then

@@ -229,6 +229,9 @@ function catalogue.rows(only)
       out[#out + 1] = { model = name, src = shorten(converter[2]), tgt = shorten(converter[1]), note = note }
     end
     local first = oldest(model)
+    while first and first < #releases.known and not catalogue.path(model, "cs-" .. releases.known[first], "cs-" .. releases.newest) do
+      first = first + 1
+    end
     if first and first < #releases.known then
       local range = ("cs-%s … cs-%s"):format(releases.known[first], releases.newest)
       out[#out + 1] = { model = name, src = range, tgt = range, note = "release by release, in one pass" }

@@ -152,6 +152,9 @@ end
 
 -- --- steps between releases
 
+bert.fine_tuned_classes = {
+  note = "BertForSequenceClassification, BertForTokenClassification, BertForQuestionAnswering, and BertForSummarization classes",
+}
 bert.all_classes = {
   note = "BertForPreTraining, BertForSequenceClassification, BertForQuestionAnswering, and BertForSummarization classes",
 }
@@ -187,7 +190,7 @@ end
 ---1.6 -> 1.8 and later, whose keys may begin with `model.`.
 ---@param keys Rule[]
 function bert.from_1_6(keys)
-  return at(nil, nil, activations, { keys = rules.keys { keys, { "", "model", keys } }, config = same, only_model = true })
+  return at(nil, nil, activations, { keys = keys, config = same, only_model = true, prefix = "right" })
 end
 
 bert.to_1_8 = at(nil, nil, activations, { keys = copy, config = same })

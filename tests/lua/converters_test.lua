@@ -8,37 +8,14 @@ local fields = require "converters.engine.fields"
 local keys = require "converters.engine.keys"
 local mup = require "converters.engine.mup"
 local harness = require "harness"
+local conversion = require "conversion"
 
 local describe, it = harness.describe, harness.it
 
 local here = debug.getinfo(1, "S").source:match "^@(.*)tests/lua/" or ""
-converters.load()
 
-local function same(a, b, what)
-  if cbk.equal(a, b) then return end
-  error(("%s: %s is not %s"):format(what or "value", cbk.config.dump(a, "json"), cbk.config.dump(b, "json")), 2)
-end
-
-local function fails(part, f, ...)
-  local ok, why = pcall(f, ...)
-  if ok then error("should have failed with '" .. part .. "'", 2) end
-  local text = tostring(type(why) == "table" and why.message or why)
-  if not text:find(part, 1, true) then error(("'%s' does not say '%s'"):format(text, part), 2) end
-end
-
-local function job(model, src, tgt, options)
-  local found, zoo_name = catalogue.find(model)
-  local out = { model = found, zoo_name = zoo_name, path = catalogue.path(found, catalogue.resolve(src), catalogue.resolve(tgt)), seed = 1 }
-  for key, value in pairs(options or {}) do out[key] = value end
-  return out
-end
-
-local function counted(shape, from)
-  local n, list = 1, {}
-  for _, extent in ipairs(shape) do n = n * extent end
-  for i = 1, n do list[i] = from + i end
-  return cbk.tensor(list, { shape = shape, dtype = "float32" })
-end
+local same, fails, job = conversion.same, conversion.fails, conversion.job
+local counted, equal_tensors = conversion.counted, conversion.equal_tensors
 
 local gpt2_config = cbk.dict {
   model_type = "gpt2", n_embd = 4, n_head = 2, n_layer = 1, n_positions = 3, vocab_size = 5, activation_function = "gelu_new",
@@ -67,13 +44,6 @@ local function gpt2_checkpoint()
   add("transformer.ln_f.bias", 4)
   add("lm_head.weight", 5, 4)
   return out
-end
-
-local function equal_tensors(want, got)
-  for key, tensor in cbk.items(want) do
-    assert(got[key] ~= nil, key .. " is missing")
-    same(got[key]:tolist(), tensor:tolist(), key)
-  end
 end
 
 local function run(set, side, source, options)

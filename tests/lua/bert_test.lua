@@ -1,0 +1,240 @@
+-- BERT and its heads: there and back, each release, what cannot be said on the other side.
+
+local cbk = require "cbk"
+local converters = require "cbk.converters"
+local harness = require "harness"
+local conversion = require "conversion"
+
+local catalogue, convert = converters.catalogue, converters.convert
+local describe, it = harness.describe, harness.it
+local same, fails, job, counted = conversion.same, conversion.fails, conversion.job, conversion.counted
+
+-- --- a tiny model: 2 heads, 1 layer
+
+local function hf_config(more)
+  local out = cbk.dict {
+    model_type = "bert", hidden_size = 4, num_attention_heads = 2, num_hidden_layers = 1, intermediate_size = 6, vocab_size = 5,
+    max_position_embeddings = 3, type_vocab_size = 2, hidden_act = "gelu", position_embedding_type = "absolute",
+    hidden_dropout_prob = 0.1, attention_probs_dropout_prob = 0.2, layer_norm_eps = 1e-12, initializer_range = 0.02,
+  }
+  for name, value in pairs(more or {}) do out[name] = value end
+  return out
+end
+
+local function hf_checkpoint(head)
+  local out, at = cbk.dict(), 0
+  local function add(key, ...)
+    out[key] = counted({ ... }, at)
+    at = at + 100
+  end
+  local function both(key, rows, columns)
+    if columns then add(key .. ".weight", rows, columns) else add(key .. ".weight", rows) end
+    add(key .. ".bias", rows)
+  end
+  add("bert.embeddings.word_embeddings.weight", 5, 4)
+  add("bert.embeddings.position_embeddings.weight", 3, 4)
+  add("bert.embeddings.token_type_embeddings.weight", 2, 4)
+  both("bert.embeddings.LayerNorm", 4)
+  local layer = "bert.encoder.layer.0."
+  for _, name in ipairs { "attention.self.query", "attention.self.key", "attention.self.value", "attention.output.dense" } do
+    both(layer .. name, 4, 4)
+  end
+  both(layer .. "attention.output.LayerNorm", 4)
+  both(layer .. "intermediate.dense", 6, 4)
+  both(layer .. "output.dense", 4, 6)
+  both(layer .. "output.LayerNorm", 4)
+  both("bert.pooler.dense", 4, 4)
+  for name, shape in pairs(head) do both(name, shape[1], shape[2]) end
+  return out
+end
+
+local pretraining = {
+  ["cls.predictions.transform.dense"] = { 4, 4 }, ["cls.predictions.transform.LayerNorm"] = { 4 },
+  ["cls.predictions.decoder"] = { 5, 4 }, ["cls.seq_relationship"] = { 2, 4 },
+}
+
+local models = {
+  bert = { head = pretraining, config = {} },
+  ["bert-sequence-classifier"] = {
+    head = { classifier = { 3, 4 } }, config = { num_labels = 3, problem_type = "single_label_classification" },
+  },
+  ["bert-token-classifier"] = { head = { classifier = { 3, 4 } }, config = { num_labels = 3 } },
+  ["bert-qa"] = { head = { qa_outputs = { 2, 4 } }, config = { num_labels = 2 } },
+}
+
+describe("BERT: Hugging Face", function()
+  for name, model in pairs(models) do
+    for _, format in ipairs { "cs-1.7", "cs-2.0", "cs-2.2", "cs-2.9" } do
+      it(name .. " there and back by " .. format, function()
+        local config, hf = hf_config(model.config), hf_checkpoint(model.head)
+        local cs_config, cs, back_config, back
+        conversion.warnings(function()
+          cs_config, cs = conversion.run(name, "hf", format, config, hf)
+          back_config, back = conversion.run(name, format, "hf", cs_config, cs)
+        end)
+        conversion.equal_tensors(hf, back)
+        same(back["bert.embeddings.position_ids"]:tolist(), { { 0, 1, 2 } })
+        for field in pairs(model.config) do same(back_config[field], config[field], field) end
+        same(back_config.hidden_act, "gelu")
+        local position = format >= "cs-2.1" and "position_embeddings.embed.weight" or "position_embeddings.weight"
+        local encoder = name == "bert" and "bert_encoder" or "bert"
+        assert(cs.model[encoder .. ".embedding_layer." .. position] ~= nil)
+        assert(cs_config.model.pooler_nonlinearity == (format ~= "cs-1.7" and "tanh" or nil))
+        assert((cs_config.model.enable_vts == false) == (format < "cs-2.1"))
+      end)
+    end
+  end
+
+  it("gamma and beta are old names of a norm, never two of them", function()
+    local hf = hf_checkpoint(pretraining)
+    local norm = "bert.embeddings.LayerNorm."
+    hf[norm .. "gamma"], hf[norm .. "beta"] = hf[norm .. "weight"], hf[norm .. "bias"]
+    fails("both become 'bert_encoder.embed_ln_f", conversion.run, "bert", "hf", "cs-2.4", hf_config(), hf)
+    hf[norm .. "weight"], hf[norm .. "bias"] = nil, nil
+    local _, cs = conversion.run("bert", "hf", "cs-2.4", hf_config(), hf)
+    same(cs.model["bert_encoder.embed_ln_f.bias"]:tolist(), hf[norm .. "beta"]:tolist())
+  end)
+
+  it("the decoder's bias has two names there; without the decoder its loss is named", function()
+    local config, cs = conversion.run("bert", "hf", "cs-2.4", hf_config(), hf_checkpoint(pretraining))
+    local _, hf = conversion.run("bert", "cs-2.4", "hf", config, cs)
+    same(hf["cls.predictions.bias"]:tolist(), hf["cls.predictions.decoder.bias"]:tolist())
+    hf["cls.predictions.decoder.weight"], hf["cls.predictions.decoder.bias"] = nil, nil
+    local warnings = conversion.warnings(conversion.run, "bert", "hf", "cs-2.4", hf_config(), hf)
+    assert(table.concat(warnings, "\n"):find("'cls.predictions.bias' is left out", 1, true))
+  end)
+
+  it("a null is read from the tied tensor's other name", function()
+    local config, cs = conversion.run("bert", "hf", "cs-1.9", hf_config(), hf_checkpoint(pretraining))
+    local words = cs.model["bert_encoder.embedding_layer.word_embeddings.weight"]:tolist()
+    cs.model["bert_mlm_head.classifier.ffn.0.linear_layer.weight"] = cbk.null
+    local _, hf = conversion.run("bert", "cs-1.9", "hf", config, cs)
+    same(hf["cls.predictions.decoder.weight"]:tolist(), words)
+    local _, next_one = conversion.run("bert", "cs-1.9", "cs-2.0", config, cs)
+    same(next_one.model["bert_mlm_head.classifier.ffn.0.linear_layer.weight"]:tolist(), words)
+  end)
+
+  it("mup scales keys and nothing else", function()
+    local config, cs = conversion.run("bert", "hf", "cs-2.4", hf_config(), hf_checkpoint(pretraining))
+    config.model.mup_base_hidden_size, config.model.embeddings_scale, config.model.scale_qk_dot_by_d = 2, 10, false
+    config.model.attention_logits_alpha = 3
+    local out, hf = conversion.run("bert", "cs-2.4", "hf", config, cs)
+    assert(out.tie_word_embeddings == false)
+    local want = hf_checkpoint(pretraining)
+    local key = "bert.encoder.layer.0.attention.self.key.bias"
+    for i, value in ipairs(want[key]:tolist()) do assert(hf[key]:tolist()[i] == 3 * value) end
+    for name, tensor in cbk.items(want) do
+      if not name:find("self.key", 1, true) then same(hf[name]:tolist(), tensor:tolist(), name) end
+    end
+    fails("muP", convert.config, job("bert", "cs-2.2", "hf"), config)
+    fails("muP", convert.config, job("bert-qa", "cs-2.4", "hf"), config)
+  end)
+
+  it("keys may begin with model. since 1.8", function()
+    local config, cs = conversion.run("bert-qa", "hf", "cs-1.9", hf_config(), hf_checkpoint(models["bert-qa"].head))
+    local prefixed = cbk.dict()
+    for key, tensor in cbk.items(cs.model) do prefixed["model." .. key] = tensor end
+    local root = cbk.dict { model = prefixed }
+    local _, hf = conversion.run("bert-qa", "cs-1.9", "hf", config, root)
+    conversion.equal_tensors(hf_checkpoint(models["bert-qa"].head), hf)
+    config.model.pooler_nonlinearity = "gelu"
+    local old
+    conversion.warnings(function() _, old = conversion.run("bert-qa", "cs-1.9", "cs-1.6", config, root) end)
+    assert(old.model["bert.encoder.layer.0.output.LayerNorm.weight"] ~= nil)
+    config.model.pooler_nonlinearity = nil
+    fails("model.bert.", conversion.run, "bert-qa", "cs-1.7", "hf", config, root)
+  end)
+end)
+
+describe("BERT: what the other side cannot say", function()
+  local function to_hf(model, fields)
+    local config = { position_embedding_type = "learned", pooler_nonlinearity = "tanh", encoder_nonlinearity = "gelu" }
+    for name, value in pairs(fields) do config[name] = value or nil end
+    return convert.config, job(model, "cs-2.4", "hf"), cbk.dict { model = cbk.dict(config) }
+  end
+
+  it("towards Hugging Face", function()
+    fails("pooler_nonlinearity='relu': only tanh", to_hf("bert", { pooler_nonlinearity = "relu" }))
+    fails("pooler_nonlinearity", to_hf("bert", { pooler_nonlinearity = false }))
+    fails("mlm_nonlinearity='relu': only gelu", to_hf("bert", { mlm_nonlinearity = "relu" }))
+    fails("position_embedding_type='fixed'", to_hf("bert-qa", { position_embedding_type = "fixed" }))
+    fails("disable_nsp=true: only false", to_hf("bert", { disable_nsp = true }))
+    fails("num_labels", to_hf("bert-qa", { num_labels = 2 }))
+  end)
+
+  it("towards the Model Zoo", function()
+    local function to_cs(model, fields) return convert.config, job(model, "hf", "cs-2.4"), hf_config(fields) end
+    fails("type_vocab_size=4: only 2", to_cs("bert", { type_vocab_size = 4 }))
+    fails("is_decoder=true", to_cs("bert-token-classifier", { is_decoder = true }))
+    fails("num_labels=3: only 2", to_cs("bert-qa", { id2label = cbk.dict { ["0"] = "a", ["1"] = "b", ["2"] = "c" } }))
+    fails("problem_type", to_cs("bert-sequence-classifier", {}))
+    local warnings = conversion.warnings(convert.config, job("bert", "hf", "cs-1.7"), hf_config { hidden_act = "relu" })
+    assert(table.concat(warnings, "\n"):find("hidden_act='relu'", 1, true))
+  end)
+
+  it("what a head's config leaves out is as its model assumes", function()
+    local one = convert.config(job("bert-sequence-classifier", "hf", "cs-2.4"), hf_config { num_labels = 1 }).model
+    same({ one.problem_type, one.task_dropout, one.name }, { "regression", 0.1, "bert/classifier" })
+    local tokens = convert.config(job("bert-token-classifier", "hf", "cs-2.3"), hf_config {}).model
+    same({ tokens.num_classes, tokens.encoder_output_dropout_rate, tokens.loss_weight }, { 2, 0.1, 1 })
+    assert(tokens.name == nil)
+  end)
+
+  it("positions are counted as far as there are any", function()
+    local config, cs = conversion.run("bert", "hf", "cs-2.4", hf_config(), hf_checkpoint(pretraining))
+    config.model.max_position_embeddings = 1e12
+    fails("has 3 rows", conversion.run, "bert", "cs-2.4", "hf", config, cs)
+  end)
+end)
+
+describe("BERT: releases", function()
+  it("1.8 gave pooler and masked-language head activations of their own", function()
+    local config = cbk.dict { model = cbk.dict { encoder_nonlinearity = "relu" } }
+    local new = convert.config(job("bert-summarization", "cs-1.7", "cs-1.9"), config)
+    same({ new.model.pooler_nonlinearity, new.model.mlm_nonlinearity }, { "relu", "gelu" })
+    same(convert.config(job("bert-summarization", "cs-1.9", "cs-1.7"), new), new)
+    new.model.pooler_nonlinearity = "tanh"
+    fails("pooler_nonlinearity='tanh'", convert.config, job("bert", "cs-1.8", "cs-1.7"), new)
+    new.model.pooler_nonlinearity, new.model.mlm_nonlinearity = "relu", nil
+    fails("encoder_nonlinearity='relu'", convert.config, job("bert", "cs-2.0", "cs-1.6"), new)
+  end)
+
+  it("1.6 keeps the model only", function()
+    local config, cs = conversion.run("bert", "hf", "cs-1.8", hf_config(), hf_checkpoint(pretraining))
+    config.model.pooler_nonlinearity, cs.global_step = "gelu", 7
+    local old
+    local warnings = conversion.warnings(function()
+      config, old = conversion.run("bert", "cs-1.8", "cs-1.6", config, cs)
+    end)
+    assert(table.concat(warnings, "\n"):find("the model only", 1, true) and old.global_step == nil and old.__metadata__ == nil)
+    conversion.equal_tensors(hf_checkpoint(pretraining), old.model)
+  end)
+
+  it("every chain equals its steps", function()
+    local formats = catalogue.formats "cs-1.6 .. cs-2.9"
+    local names = { "bert", "bert-qa", "bert-token-classifier", "bert-sequence-classifier", "bert-summarization" }
+    conversion.warnings(function()
+      for _, name in ipairs(names) do
+        local zoo = name == "bert-summarization" and "bert-token-classifier" or name
+        local made = {}
+        local function source(format)
+          if not made[format] then
+            local from = format == "cs-1.6" and "cs-1.7" or format
+            local config, cs = conversion.run(zoo, "hf", from, hf_config(models[zoo].config), hf_checkpoint(models[zoo].head))
+            if from ~= "cs-1.7" then config.model.pooler_nonlinearity = "gelu" end -- else no way leads back to 1.7
+            if format == "cs-1.6" then config, cs = conversion.run(zoo, "cs-1.7", "cs-1.6", config, cs) end
+            made[format] = { config, cs }
+          end
+          return made[format][1], made[format][2]
+        end
+        assert(conversion.chains_equal_steps(name, formats, source) > 20, name)
+      end
+    end)
+  end)
+
+  it("the list names every release that there is a way from", function()
+    local rows = catalogue.rows "bert"
+    same(rows[#rows].src, "cs-1.6 … cs-2.9")
+    same(rows[#rows].note, "release by release, in one pass")
+  end)
+end)
