@@ -105,10 +105,9 @@ function mup.fold(model, family, name)
   if style and not family then
     cbk.fail("config", ("the config uses muP (mup_base_*, scale_qk_dot_by_d, …), which cannot be converted for %s"):format(name))
   end
-  if not family then return model, nil end
+  if not style then return model, nil end -- a multiplier by itself is a field without a counterpart, and is named as such
   local folded = cbk.copy(model)
   for _, field in ipairs(family == "t5" and gone_t5 or gone) do folded[field] = nil end
-  if not style then return folded, nil end
   folded.share_embedding_weights = false
   local rule = family == "t5" and scale.t5 or scale[style]
   return folded, function(key, tensor)

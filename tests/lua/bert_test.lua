@@ -126,6 +126,10 @@ describe("BERT: Hugging Face", function()
     for name, tensor in cbk.items(want) do
       if not name:find("self.key", 1, true) then same(hf[name]:tolist(), tensor:tolist(), name) end
     end
+    config.model.mup_base_hidden_size, config.model.scale_qk_dot_by_d = nil, nil
+    local alone = conversion.warnings(convert.config, job("bert", "cs-2.4", "hf"), config)
+    assert(table.concat(alone):find("embeddings_scale", 1, true))
+    config.model.mup_base_hidden_size = 2
     fails("muP", convert.config, job("bert", "cs-2.2", "hf"), config)
     fails("muP", convert.config, job("bert-qa", "cs-2.4", "hf"), config)
   end)
