@@ -1,7 +1,6 @@
 #include "host/formats/tensorflow/index.hpp"
 
 #include <algorithm>
-#include <limits>
 
 #include "host/base/utf8.hpp"
 #include "host/formats/tensorflow/proto.hpp"
@@ -12,7 +11,10 @@ namespace {
 
 constexpr int producer = 1;  // the version of the format
 constexpr int most_dims = 254;
-constexpr size_t most_entries = 1'000'000;
+// A short file can unpack to a long one, and a byte of it be a structure of many.
+constexpr size_t most_entries = 400'000;
+constexpr size_t most_extents = 4'000'000;  // of all shapes and slices
+constexpr size_t largest_message = 2 << 20;
 
 std::string name_of_key(std::string_view key) {
   if (key.empty()) return "the header";
@@ -24,8 +26,8 @@ std::string name_of_key(std::string_view key) {
 template <typename Message>
 Message parse(std::string_view bytes) {
   Message message;
-  const bool fits = bytes.size() <= static_cast<size_t>(std::numeric_limits<int>::max());
-  if (!fits || !message.ParseFromArray(bytes.data(), static_cast<int>(bytes.size()))) {
+  if (bytes.size() > largest_message) fail(Errc::format, "an entry of {}", format_size(bytes.size()));
+  if (!message.ParseFromArray(bytes.data(), static_cast<int>(bytes.size()))) {
     fail(Errc::format, "it is no entry of a TensorFlow checkpoint");
   }
   return message;
@@ -107,8 +109,13 @@ void read_place(const proto::Entry& message, uint32_t shards, Entry& entry) {
   }
 }
 
-Entry read_entry(std::string_view value, uint32_t shards) {
-  const auto message = parse<proto::Entry>(value);
+size_t extents_in(const proto::Entry& message) {
+  auto count = static_cast<size_t>(message.shape().dim_size());
+  for (const auto& slice : message.slices()) count += 1 + static_cast<size_t>(slice.extent_size());
+  return count;
+}
+
+Entry read_entry(const proto::Entry& message, uint32_t shards) {
   Entry entry;
   entry.dtype = find(message.dtype());
   if (entry.dtype == nullptr) fail(Errc::format, "unknown dtype {}", message.dtype());
@@ -129,16 +136,22 @@ void check_name(std::string_view name) {
 
 Index read_index(const MappedFile& file) {
   std::optional<Index> index;
-  size_t count = 0;
+  size_t entries = 0;
+  size_t extents = 0;
   read_table(file.bytes(), name_of_key, [&](std::string_view key, std::string_view value) {
     if (!index) {
       if (!key.empty()) fail(Errc::format, "the index has no header");
       index = within("the header of the index", [&] { return read_header(value); });
       return;
     }
-    if (++count > most_entries) fail(Errc::format, "the index has more than {} entries", most_entries);
-    Entry entry = within(is_slice_key(key) ? name_of_key(key) : "variable " + quote(key),
-                         [&] { return read_entry(value, index->shards); });
+    Entry entry = within(is_slice_key(key) ? name_of_key(key) : "variable " + quote(key), [&] {
+      const auto message = parse<proto::Entry>(value);
+      extents += extents_in(message);
+      if (++entries > most_entries || extents > most_extents) {
+        fail(Errc::format, "the index has more than {} entries, or {} extents", most_entries, most_extents);
+      }
+      return read_entry(message, index->shards);
+    });
     if (is_slice_key(key)) {
       if (!entry.slices.empty()) fail(Errc::format, "{} consists of slices itself", name_of_key(key));
       index->slices.emplace(key, std::move(entry));

@@ -10,7 +10,7 @@
 namespace cbk::tensorflow {
 namespace {
 
-constexpr uint64_t largest_state = 16ULL << 20;
+constexpr uint64_t largest_state = 4ULL << 20;
 
 /// Keeps the parser from printing.
 class FirstError final : public google::protobuf::io::ErrorCollector {

@@ -127,8 +127,14 @@ class BundleWriter final : public Writer {
     std::error_code ignored;
     // Without its index the old checkpoint is not there any more: never an old index over new data.
     if (overwrite_) fs::remove(index_file(prefix_), ignored);
-    for (StagedFile& file : data_) commit(file, sync);
-    commit(*index_, sync);
+    size_t committed = 0;
+    try {
+      for (; committed < data_.size(); ++committed) commit(data_[committed], sync);
+      commit(*index_, sync);
+    } catch (...) {
+      for (size_t i = 0; i < committed; ++i) fs::remove(data_[i].target(), ignored);
+      throw;
+    }
     commit(*state_file_, sync);
     if (overwrite_) remove_other_data_files();
   }
