@@ -110,6 +110,49 @@ function actions.rotary.frequencies(base)
   end
 end
 
+---Left: one Linear of groups of heads, in each its queries, then one key, then one value head; right: three Linears with rotary
+---pairs. One group holds all queries in front; as many groups as heads take q, k and v in turn.
+---@param groups fun(config: Dict): number   how many groups the right config says
+function actions.qkv.grouped(groups)
+  ---@return number heads, number groups, number rows   of queries in a group, in heads
+  local function layout(at)
+    local heads, count = number(at.right, "num_heads"), groups(at.right)
+    if count < 1 or heads % count ~= 0 then cbk.fail("config", ("%d heads do not split into %d groups"):format(heads, count)) end
+    return heads, count, heads / count
+  end
+
+  local function forward(t, at)
+    local heads, count, queries = layout(at)
+    local shape, per_group = t:shape(), queries + 2
+    if shape[1] % (count * per_group) ~= 0 then
+      cbk.fail("shape", ("%d rows do not split into %d groups of %d heads"):format(shape[1], count, per_group))
+    end
+    local size, width = shape[1] / (count * per_group), t:numel() / shape[1]
+    local view = t:reshape { count, per_group, size, width }
+    local function rows(from, to)
+      return view:slice(1, from, to):reshape(#shape == 1 and { -1 } or { count * (to - from) * size, width })
+    end
+    local dim = number(at.right, "rotary_dim")
+    return {
+      interleave(rows(0, queries), heads, dim, true), interleave(rows(queries, queries + 1), count, dim, true),
+      rows(queries + 1, per_group),
+    }
+  end
+
+  local function backward(parts, at)
+    local heads, count, queries = layout(at)
+    local shape, dim = parts[1]:shape(), number(at.right, "rotary_dim")
+    local size, width = shape[1] / heads, parts[1]:numel() / shape[1]
+    local q, k = interleave(parts[1], heads, dim, false), interleave(parts[2], count, dim, false)
+    local packed = cbk.cat({
+      q:reshape { count, queries, size, width }, k:reshape { count, 1, size, width }, parts[3]:reshape { count, 1, size, width },
+    }, 1)
+    return packed:reshape(#shape == 1 and { -1 } or { count * (queries + 2) * size, width })
+  end
+
+  return pair("grouped qkv", forward, backward)
+end
+
 -- --- ties
 
 actions.tie = {}

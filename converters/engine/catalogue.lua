@@ -23,6 +23,7 @@ local catalogue = {}
 ---@field earlier? string              registered by releases up to this one only
 ---@field one_file? boolean            hf: all tensors in one shard, whatever --hf-shard-size says
 ---@field only_model? boolean          nothing but `model` survives
+---@field named_from? string           the first release whose configs get `model.name` from this table (default: 2.4)
 ---@field choose? fun(config: Dict, side: Side): string   the name of the variant that a config belongs to
 ---@field variants? table<string, Converter>              … tables without formats, of which one is run
 ---@field components? Component[]      several models side by side: `keys` are theirs, `config` has what is about the whole

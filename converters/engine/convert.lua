@@ -41,8 +41,8 @@ local function precision_to_hf(to, config)
 end
 
 ---Names the model for releases that look it up by name.
-local function set_name(model, release, zoo_name)
-  if release and releases.since(release, "2.4") and model.name == nil then model.name = zoo_name end
+local function set_name(model, release, zoo_name, from)
+  if release and releases.since(release, from or "2.4") and model.name == nil then model.name = zoo_name end
 end
 
 local function both_configs(side, from, to)
@@ -72,7 +72,7 @@ local function config_from_hf(job, step, config)
   note_dropped(dropped)
   local release = catalogue.release(step.tgt)
   precision_to_cs(to, config, release)
-  set_name(to, release, job.zoo_name)
+  set_name(to, release, job.zoo_name, step.converter.named_from)
   return cbk.dict { model = to }, both_configs(step.side, from, to)
 end
 

@@ -208,9 +208,9 @@ end
 ---@param side Side      the side that `from` is
 ---@param from Dict
 ---@return Dict to, Dict from   `from` is complete with its defaults
----@return string[] dropped     fields that no rule names
+---@return string[] dropped     fields of the file that no rule names
 function fields.convert(step, side, from)
-  local other = rules.other[side]
+  local other, given = rules.other[side], from
   from = fields.fill(cbk.copy(from), step.before and step.before[side])
   if step.prepare and step.prepare[side] then from = step.prepare[side](from) or from end
   check_components(step, side, from)
@@ -224,7 +224,7 @@ function fields.convert(step, side, from)
       convert_component(part, side, at, dropped)
     elseif rule then
       convert_field(rule, side, at)
-    else
+    elseif given[name] ~= nil then
       dropped[#dropped + 1] = tostring(name)
     end
   end

@@ -134,8 +134,13 @@ values.rope_scaling = {
 -- --- the size of a head
 
 ---Left to right: rotary_dim is the head size (finish.right).
-function values.set_rotary_dim(to, from)
-  to.rotary_dim = math.floor(from.hidden_size / from.num_attention_heads)
+---@param heads? string   what the left calls the number of heads
+function values.set_rotary_dim(to, from, heads)
+  heads = heads or "num_attention_heads"
+  if absent(from.hidden_size) or absent(from[heads]) then
+    cbk.fail("config", ("rotary_dim cannot be computed: hidden_size or %s is missing"):format(heads))
+  end
+  to.rotary_dim = math.floor(from.hidden_size / from[heads])
 end
 
 ---Right to left: rotary_dim must be the head size, which Hugging Face has no field for (prepare.right).
@@ -146,7 +151,7 @@ function values.check_rotary_dim(from)
   end
   local size = math.floor(from.hidden_size / from.num_heads)
   if from.rotary_dim ~= size then
-    fields.refuse("rotary_dim", from.rotary_dim, ("hidden_size // num_heads (%d)"):format(size))
+    fields.refuse("rotary_dim", from.rotary_dim, ("the head_dim, hidden_size // num_heads (%d),"):format(size))
   end
 end
 

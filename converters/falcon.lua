@@ -1,0 +1,332 @@
+-- Falcon: fused, grouped queries, keys and values in three generations of Hugging Face code (7B, 40B, and `falcon` of 180B)
+-- against the Model Zoo's GPTJModel: parallel attention with one norm or two, rotary pairs over whole heads.
+
+local cbk = require "cbk"
+local rules = require "converters.engine.rules"
+local fields = require "converters.engine.fields"
+local actions = require "converters.engine.actions"
+local values = require "converters.engine.values"
+local decoder = require "converters.shared.decoder"
+
+local only = rules.only
+local must, drop = fields.must, fields.drop
+local qkv, head = actions.qkv, actions.head
+local null, float, at, absent = cbk.null, cbk.float, decoder.at, values.absent
+
+-- --- keys
+
+local function groups(config)
+  local extra = config.extra_attention_params
+  if absent(extra) or absent(extra.num_kv_groups) then cbk.fail("config", "extra_attention_params.num_kv_groups is missing") end
+  return extra.num_kv_groups
+end
+
+local function body(norms)
+  return rules.keys {
+    decoder.embedding "word_embeddings",
+    { "h.N", "transformer_decoder.layers.N", rules.keys {
+      -- Hugging Face                                    Model Zoo                                            where bytes change
+      norms,
+      { "self_attention.query_key_value.weight",         qkv.keys "self_attn.proj_%s_dense_layer.weight",     qkv.grouped(groups) },
+      { "self_attention.query_key_value.bias",           qkv.keys "self_attn.proj_%s_dense_layer.bias",       qkv.grouped(groups) },
+      { "self_attention.dense.{weight,bias}",            "self_attn.proj_output_dense_layer.{weight,bias}" },
+      { "mlp.dense_h_to_4h.{weight,bias}",               "ffn.ffn.0.linear_layer.{weight,bias}" },
+      { "mlp.dense_4h_to_h.{weight,bias}",               "ffn.ffn.1.linear_layer.{weight,bias}" },
+    } },
+    decoder.final_norm "ln_f",
+  }
+end
+
+---Right to left, the Hugging Face config that is being written says what the first norm is called.
+local function has_two_norms(here)
+  return here.side == "left" or here.left.parallel_attn == true and here.left.num_ln_in_parallel_attn == 2
+end
+
+local one_norm = rules.keys { { "input_layernorm.{weight,bias}", "norm1.{weight,bias}" } }
+local two_norms = rules.keys { { "ln_attn.{weight,bias}", "norm1.{weight,bias}" }, { "ln_mlp.{weight,bias}", "norm3.{weight,bias}" } }
+local any_norms = rules.keys {
+  { "ln_attn.{weight,bias}", "norm1.{weight,bias}", when = has_two_norms },
+  one_norm,
+  two_norms,
+  { "post_attention_layernorm.{weight,bias}", "norm3.{weight,bias}" },
+}
+
+local seven, forty = body(one_norm), body(two_norms)
+local modern = rules.keys {
+  body(any_norms),
+  only.right("embedding_layer.position_embed_helper.slopes", "Falcon is rotary"),
+  only.right("relative_pe_helper.slopes", "Falcon is rotary"),
+}
+
+local function with_head(keys) return rules.keys { decoder.head, { "transformer", "", keys } } end
+
+local function without_head(keys)
+  return rules.keys { keys, only.right("lm_head.{weight,bias}", "a headless model has no head") }
+end
+
+-- --- config: what all generations share
+
+---Position embeddings; ALiBi is refused on the way to the Model Zoo only.
+local positions = {
+  forward = function(alibi)
+    if alibi == true then
+      cbk.fail("config", "cannot convert the config with alibi=true: the Model Zoo's Falcon has no position_embedding_type=alibi")
+    end
+    return "rotary"
+  end,
+  backward = function(kind)
+    if kind ~= "rotary" and kind ~= "alibi" then
+      cbk.warn(("position_embedding_type=%s is left out: Falcon's Hugging Face code has rotary positions"):format(fields.shown(kind)))
+    end
+    return kind == "alibi"
+  end,
+}
+
+---The hidden size, of which the inner size is four times.
+local four_times = {
+  forward = function(size, here)
+    here:set("filter_size", 4 * size)
+    return size
+  end,
+  backward = function(size, here)
+    local inner = here.from.filter_size
+    if inner ~= 4 * size then fields.refuse("filter_size", inner, ("4 * hidden_size (%d)"):format(4 * size)) end
+    return size
+  end,
+}
+
+local shared = fields.config {
+  { "vocab_size" },
+  { "alibi",               "position_embedding_type", positions },
+  { "tie_word_embeddings", "share_embedding_weights" },
+  { "hidden_size",         "hidden_size",             four_times },
+  drop.right { "filter_size", "rotary_dim", "embedding_dropout_rate" },
+  { "max_position_embeddings" },
+  must.right { nonlinearity = "gelu" },
+  { "attention_dropout",   "attention_dropout_rate" },
+  { "hidden_dropout",      "residual_dropout_rate" },
+  { "layer_norm_epsilon" },
+  must.right { use_bias_in_output = false },
+  { "initializer_range" },
+}
+
+---Right to left: what Falcon does not have.
+local function check(from)
+  if from.embedding_dropout_rate ~= 0 then fields.refuse("embedding_dropout_rate", from.embedding_dropout_rate, 0) end
+  values.check_rotary_dim(from)
+end
+
+-- --- config: 7B and 40B, whose code came with the checkpoint
+
+local biases = { "use_projection_bias_in_attention", "use_ffn_bias_in_attention", "use_ffn_bias" }
+
+local rw_config = fields.config {
+  shared,
+  { "n_head",  "num_heads" },
+  { "n_layer", "num_hidden_layers" },
+  must.right { use_projection_bias_in_attention = false, use_ffn_bias_in_attention = false, use_ffn_bias = false },
+  must.left { bias = false },
+}
+
+local code = "modelling_RW.RW"
+local rw_left = {
+  alibi = false, architectures = { "RWForCausalLM" }, bias = false, bos_token_id = 11, eos_token_id = 11, parallel_attn = true,
+  torch_dtype = "bfloat16", use_cache = true,
+  auto_map = {
+    AutoConfig = "configuration_RW.RWConfig", AutoModel = code .. "Model", AutoModelForCausalLM = code .. "ForCausalLM",
+    AutoModelForQuestionAnswering = code .. "ForQuestionAnswering",
+    AutoModelForSequenceClassification = code .. "ForSequenceClassification",
+    AutoModelForTokenClassification = code .. "ForTokenClassification",
+  },
+}
+local rw_right = {
+  attention_module = "multiquery_attention", attention_type = "scaled_dot_product", embedding_dropout_rate = float(0),
+  extra_attention_params = { num_kv_groups = 1 }, loss_scaling = "num_tokens", max_position_embeddings = 2048,
+  nonlinearity = "gelu", position_embedding_type = "rotary", share_embedding_weights = true,
+}
+
+---One generation; what it completes a config with, it also writes.
+local function generation(keys, config, left, right)
+  local defaults = { left = fields.with(rw_left, left), right = fields.with(rw_right, right) }
+  return {
+    keys = keys, config = fields.config { rw_config, config }, before = defaults, after = defaults,
+    prepare = { right = check }, named_from = "2.5",
+    finish = { right = function(to, from) values.set_rotary_dim(to, from, "n_head") end },
+  }
+end
+
+local rw_7b = generation(with_head(seven), fields.config {
+  must.left { model_type = "RefinedWebModel", multi_query = true },
+  drop.right { "extra_attention_params" },
+  { "parallel_attn", "use_untied_layer_norm", {
+    forward = function(parallel)
+      if parallel ~= true then cbk.warn "parallel_attn=false is left out: the Model Zoo's Falcon has parallel attention" end
+      return false
+    end,
+    backward = function() return true end,
+  } },
+}, { model_type = "RefinedWebModel", multi_query = true }, { use_untied_layer_norm = false })
+
+local rw_40b = generation(with_head(forty), fields.config {
+  must.left { model_type = "RefinedWeb" },
+  { "n_head_kv",     "extra_attention_params", {
+    forward = function(count) return cbk.dict { num_kv_groups = count } end,
+    backward = function(_, here) return groups(here.from) end,
+  } },
+  { "parallel_attn", "use_untied_layer_norm",  values.choice { [true] = true } },
+}, { model_type = "RefinedWeb", tie_word_embeddings = true }, { use_untied_layer_norm = true })
+
+-- --- config: 180B, `falcon` of the transformers library
+
+local rope_types = { linear = true, yarn = true, longrope = true }
+
+local rope_scaling = {
+  forward = function(scaling, here)
+    if not absent(scaling) and not rope_types[tostring(scaling.type):lower()] then
+      fields.refuse("rope_scaling.type", scaling.type, fields.any_of("linear", "yarn", "longrope"))
+    end
+    return values.rope_scaling.forward(scaling, here)
+  end,
+  backward = values.rope_scaling.backward,
+}
+
+---Key heads. Only the new architecture has a free number of them.
+local key_heads = {
+  forward = function(count, here)
+    local from = here.from
+    local all = from.num_attention_heads
+    if from.new_decoder_architecture ~= true then count = from.multi_query == true and 1 or all end
+    return cbk.dict { num_kv_groups = absent(count) and all or count }
+  end,
+  backward = function(_, here) return groups(here.from) end,
+}
+
+local modern_config = fields.config {
+  { "rope_scaling",        "pos_scaling_factor",      rope_scaling },
+  drop.right { "pos_scaling_extra_args", "pos_scaling_type" },
+  must.left { model_type = "falcon", activation = "gelu" },
+  shared,
+  drop.left { "ffn_hidden_size" },
+  { "rope_theta" },
+  { "num_attention_heads", "num_heads" },
+  { "num_kv_heads",        "extra_attention_params",  key_heads },
+  { "num_hidden_layers" },
+  { "bias", false, { forward = function(bias, here) for _, name in ipairs(biases) do here:set(name, bias) end end } },
+  { "use_projection_bias_in_attention" }, { "use_ffn_bias_in_attention" }, { "use_ffn_bias" },
+  drop.left { "new_decoder_architecture", "multi_query", "parallel_attn", "num_ln_in_parallel_attn" },
+  drop.right { "use_untied_layer_norm" },
+  must.right { attention_module = "multiquery_attention", attention_type = "scaled_dot_product" },
+}
+
+local function prepare_left(from)
+  if from.new_decoder_architecture ~= true and from.parallel_attn ~= true then
+    cbk.fail("config", "cannot convert the config with new_decoder_architecture=false and parallel_attn=false: one must be true")
+  end
+  if from.new_decoder_architecture == true and absent(from.num_ln_in_parallel_attn) then from.num_ln_in_parallel_attn = 2 end
+  local inner = from.ffn_hidden_size
+  if not absent(inner) and inner ~= 4 * from.hidden_size then
+    fields.refuse("ffn_hidden_size", inner, ("4 * hidden_size (%d)"):format(4 * from.hidden_size))
+  end
+end
+
+local function finish_right(to, from)
+  to.use_untied_layer_norm = from.new_decoder_architecture == true and from.num_ln_in_parallel_attn == 2 or from.parallel_attn ~= true
+  values.set_rotary_dim(to, from)
+end
+
+local function prepare_right(from)
+  check(from)
+  local said
+  for _, name in ipairs(biases) do
+    local value = from[name]
+    if value ~= nil and said ~= nil and value ~= said then
+      cbk.fail("config", "cannot convert the config: these must be the same: " .. table.concat(biases, ", "))
+    end
+    if said == nil then said = value end
+  end
+end
+
+---The architecture, from norms and key heads.
+local function finish_left(to, from)
+  local two = from.use_untied_layer_norm == true
+  local count, all = groups(from), from.num_heads
+  if not two and count ~= 1 and count ~= all then
+    cbk.fail("config", ("cannot convert the config with use_untied_layer_norm=false and extra_attention_params.num_kv_groups=%d: "
+      .. "with one norm only 1 or num_heads (%d) groups are supported"):format(count, all))
+  end
+  to.parallel_attn, to.new_decoder_architecture, to.multi_query = true, two, count == 1
+  to.num_ln_in_parallel_attn = two and 2 or null
+  if from.use_ffn_bias == true then to.bias = true end
+end
+
+local falcon = {
+  keys = with_head(modern), config = modern_config,
+  before = {
+    left = {
+      alibi = false, attention_dropout = float(0), bias = false, bos_token_id = 11, eos_token_id = 11, hidden_dropout = float(0),
+      hidden_size = 4544, initializer_range = 0.02, layer_norm_epsilon = 1e-05, max_position_embeddings = 2048, multi_query = true,
+      new_decoder_architecture = false, num_attention_heads = 71, num_hidden_layers = 32, num_kv_heads = null,
+      num_ln_in_parallel_attn = 2, parallel_attn = true, rope_scaling = null, rope_theta = float(10000), use_cache = true,
+      vocab_size = 65024,
+    },
+    right = {
+      attention_module = "aiayn_attention", attention_type = "scaled_dot_product", embedding_dropout_rate = 0.1,
+      extra_attention_params = { num_kv_groups = 1 }, max_position_embeddings = 1024, nonlinearity = "gelu",
+      pos_scaling_factor = float(1), pos_scaling_type = "linear", position_embedding_type = "rotary", rope_theta = float(10000),
+      share_embedding_weights = true, use_untied_layer_norm = false,
+    },
+  },
+  after = {
+    left = { model_type = "falcon" },
+    right = {
+      attention_module = "multiquery_attention", attention_type = "scaled_dot_product", embedding_dropout_rate = float(0),
+      extra_attention_params = { num_kv_groups = 1 }, loss_scaling = "num_tokens", max_position_embeddings = 2048,
+      nonlinearity = "gelu", share_embedding_weights = true, use_bias_in_output = false, use_ffn_bias = false,
+      use_ffn_bias_in_attention = false, use_projection_bias_in_attention = false, use_untied_layer_norm = true,
+    },
+  },
+  prepare = { left = prepare_left, right = prepare_right },
+  finish = { left = finish_left, right = finish_right },
+}
+
+-- --- which of them
+
+local function rw_style(config, side)
+  if side == "right" then return groups(config) == 1 and "7B" or "40B" end
+  return config.n_head_kv == nil and "7B" or "40B"
+end
+
+---The way back always writes today's code.
+local function style(config, side)
+  if side == "right" or config.model_type == "falcon" then return "180B" end
+  return rw_style(config, side)
+end
+
+local invented_head = {
+  right = { { "lm_head.weight", head.weight "word_embeddings.weight" }, { "lm_head.bias", head.bias } },
+}
+
+---Hugging Face's default, which headless configs may leave out, decides what the head is made of.
+local function headless(converter, keys)
+  local left = fields.with(converter.before.left, { tie_word_embeddings = true })
+  return at(nil, nil, converter, {
+    keys = without_head(keys), fill = invented_head, before = { left = left, right = converter.before.right },
+  })
+end
+
+local with = { ["7B"] = rw_7b, ["40B"] = rw_40b, ["180B"] = falcon }
+local without = { ["7B"] = headless(rw_7b, seven), ["40B"] = headless(rw_40b, forty), ["180B"] = headless(falcon, modern) }
+
+return {
+  {
+    model = "falcon", name = "falcon", note = "FalconForCausalLM / RWForCausalLM <-> GPTJModel (configured as Falcon)",
+    at("cs-2.0", "cs-2.1", decoder.to_2_1),
+    { "hf", "cs-2.1 .. cs-2.9", variants = with, choose = style },
+    { "hf", "cs-1.9, cs-2.0", variants = with, choose = rw_style, earlier = "2.0.3" },
+  },
+  {
+    model = "falcon-headless", name = "falcon", note = "FalconModel / RWModel <-> GPTJModel (configured as Falcon)",
+    { "hf", "cs-2.1 .. cs-2.9", variants = without, choose = style },
+    { "hf", "cs-1.9, cs-2.0", variants = without, choose = rw_style, earlier = "2.0.3" },
+  },
+}

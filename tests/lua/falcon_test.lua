@@ -1,0 +1,134 @@
+-- Falcon: each of its fused layouts there and back, where the rows go, and what is refused.
+
+local cbk = require "cbk"
+local converters = require "cbk.converters"
+local catalogue, convert = converters.catalogue, converters.convert
+local harness = require "harness"
+
+local describe, it, equal, raises = harness.describe, harness.it, harness.equal, harness.raises
+
+converters.load()
+
+local function job(model, src, tgt)
+  local found, zoo_name = catalogue.find(model)
+  return { model = found, zoo_name = zoo_name, path = catalogue.path(found, src, tgt), seed = 1 }
+end
+
+local function counted(...)
+  local shape, n, list = { ... }, 1, {}
+  for _, extent in ipairs(shape) do n = n * extent end
+  for i = 1, n do list[i] = i end
+  return cbk.tensor(list, { shape = shape, dtype = "float32" })
+end
+
+-- four heads of four rows; what the generations call things
+local old = { hidden_size = 16, n_head = 4, n_layer = 1, vocab_size = 3, max_position_embeddings = 8 }
+local new = { hidden_size = 16, num_attention_heads = 4, num_hidden_layers = 1, vocab_size = 3, max_position_embeddings = 8 }
+
+local function config(base, more)
+  local out = cbk.dict()
+  for key, value in cbk.items(base) do out[key] = value end
+  for key, value in pairs(more) do out[key] = value end
+  return out
+end
+
+local layouts = {
+  ["7B"] = { release = "cs-2.0", rows = 24, norms = { "input_layernorm" },
+    config = config(old, { model_type = "RefinedWebModel", tie_word_embeddings = true }) },
+  ["40B"] = { release = "cs-1.9", rows = 32, norms = { "ln_attn", "ln_mlp" },
+    config = config(old, { model_type = "RefinedWeb", n_head_kv = 2, tie_word_embeddings = false }) },
+  ["180B"] = { release = "cs-2.9", rows = 32, norms = { "ln_attn", "ln_mlp" },
+    config = config(new, { model_type = "falcon", new_decoder_architecture = true, num_kv_heads = 2, multi_query = false }) },
+  ["one key head"] = { release = "cs-2.3", rows = 24, norms = { "input_layernorm" }, config = config(new, { model_type = "falcon" }) },
+  ["a key per query, biases"] = { release = "cs-2.4", rows = 48, norms = { "input_layernorm" }, bias = true,
+    config = config(new, { model_type = "falcon", multi_query = false, bias = true }) },
+}
+
+local function checkpoint(layout, prefix)
+  local out = cbk.dict()
+  local function add(name, ...)
+    out[prefix .. name .. ".weight"] = counted(...)
+    if layout.bias then out[prefix .. name .. ".bias"] = counted((...)) end
+  end
+  out[prefix .. "word_embeddings.weight"] = counted(3, 16)
+  add("h.0.self_attention.query_key_value", layout.rows, 16)
+  add("h.0.self_attention.dense", 16, 16)
+  add("h.0.mlp.dense_h_to_4h", 64, 16)
+  add("h.0.mlp.dense_4h_to_h", 16, 64)
+  for _, norm in ipairs(layout.norms) do out[prefix .. "h.0." .. norm .. ".weight"] = counted(16) end
+  out[prefix .. "ln_f.weight"] = counted(16)
+  return out
+end
+
+local function there_and_back(model, layout, hf)
+  local there, back = job(model, "hf", layout.release), job(model, layout.release, "hf")
+  local cs_config = convert.config(there, layout.config)
+  local cs = convert.checkpoint(there, hf)
+  return cs_config.model, cs.model, convert.config(back, cs_config), convert.checkpoint(back, cs)
+end
+
+---The numbers of the rows of a matrix of 16 columns whose elements are counted.
+local function rows(tensor)
+  local out = {}
+  for i, row in ipairs(tensor:tolist()) do out[i] = (row[1] - 1) / 16 end
+  return out
+end
+
+local function proj(name) return ("transformer_decoder.layers.0.self_attn.proj_%s_dense_layer.weight"):format(name) end
+
+describe("Falcon", function()
+  for name, layout in pairs(layouts) do
+    it("comes back as it was: " .. name, function()
+      local hf = checkpoint(layout, "transformer.")
+      hf["lm_head.weight"] = counted(3, 16)
+      local cs_config, cs, config_again, again = there_and_back("falcon", layout, hf)
+      equal(#again, #hf)
+      for key, tensor in cbk.items(hf) do equal(again[key]:tolist(), tensor:tolist()) end
+      assert(cs["ln_f.weight"] ~= nil and cs_config.rotary_dim == 4 and cs_config.filter_size == 64)
+      for field, value in cbk.items(layout.config) do equal(config_again[field], value) end
+    end)
+  end
+
+  it("rows are taken from their groups, queries and keys as rotary pairs", function()
+    local _, cs = there_and_back("falcon", layouts["180B"], checkpoint(layouts["180B"], "transformer."))
+    equal(rows(cs[proj "q"]), { 0, 2, 1, 3, 4, 6, 5, 7, 16, 18, 17, 19, 20, 22, 21, 23 })
+    equal(rows(cs[proj "k"]), { 8, 10, 9, 11, 24, 26, 25, 27 })
+    equal(rows(cs[proj "v"]), { 12, 13, 14, 15, 28, 29, 30, 31 })
+  end)
+
+  it("a headless model gets a head and loses it", function()
+    local layout = layouts["7B"]
+    local hf = checkpoint(layout, "")
+    local _, cs, _, again = there_and_back("falcon-headless", layout, hf)
+    equal(cs["lm_head.weight"]:tolist(), hf["word_embeddings.weight"]:tolist())
+    assert(again["lm_head.weight"] == nil and #again == #hf)
+  end)
+
+  it("what a side cannot say is refused", function()
+    local to_cs, to_hf = job("falcon", "hf", "cs-2.4"), job("falcon", "cs-2.4", "hf")
+    local function refused(part, one, from, more)
+      local made = config(from, more)
+      raises(part, function() convert.config(one, one.path[1].src == "hf" and made or cbk.dict { model = made }) end)
+    end
+    refused("alibi", to_cs, layouts["180B"].config, { alibi = true })
+    refused("multi_query", to_cs, layouts["7B"].config, { multi_query = false })
+    refused("parallel_attn", to_cs, layouts["40B"].config, { parallel_attn = false })
+    refused("rope_scaling.type='dynamic'", to_cs, layouts["180B"].config, { rope_scaling = cbk.dict { type = "dynamic", factor = 2 } })
+    refused("ffn_hidden_size=8", to_cs, layouts["180B"].config, { ffn_hidden_size = 8 })
+    refused("model_type='falcon'", job("falcon", "hf", "cs-2.0"), layouts["one key head"].config, {})
+    local cs = convert.config(to_cs, layouts["180B"].config).model
+    refused("use_ffn_bias", to_hf, cs, { use_ffn_bias = true })
+    refused("filter_size=8", to_hf, cs, { filter_size = 8 })
+    refused("embedding_dropout_rate", to_hf, cs, { embedding_dropout_rate = 0.1 })
+    refused("rotary_dim=2", to_hf, cs, { rotary_dim = 2 })
+    refused("use_untied_layer_norm=false", to_hf, cs, { use_untied_layer_norm = false })
+  end)
+
+  it("a projection without its partners is named", function()
+    local to_hf = job("falcon", "cs-2.9", "hf")
+    convert.config(to_hf, convert.config(job("falcon", "hf", "cs-2.9"), layouts["180B"].config))
+    raises("proj_v_dense_layer", function()
+      convert.checkpoint(to_hf, cbk.dict { model = cbk.dict { [proj "q"] = counted(16, 16), [proj "k"] = counted(8, 16) } })
+    end)
+  end)
+end)
