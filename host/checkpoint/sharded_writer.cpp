@@ -137,10 +137,14 @@ class ShardedWriter : public Writer {
   }
 
   void make_writers() {
+    WriteOptions flat;
+    flat.overwrite = true;
+    flat.h5_version = "flat";
     for (const Shard& shard : shards_) {
-      writers_.push_back(format_ == "torch"
-                             ? torch::make_writer(shard.root, target_ / shard.file, true)
-                             : safetensors::make_writer(shard.root, target_ / shard.file, true, metadata_));
+      const fs::path file = target_ / shard.file;
+      writers_.push_back(format_ == "torch" ? torch::make_writer(shard.root, file, true)
+                         : format_ == "h5"  ? h5::make_writer(shard.root, file, flat)
+                                            : safetensors::make_writer(shard.root, file, true, metadata_));
     }
   }
 

@@ -10,11 +10,12 @@
 
 namespace cbk::h5 {
 
-class FileWriter : public Writer {
+class FileWriter : public ShardWriter {
  public:
   [[nodiscard]] const std::vector<Item>& items() const override { return items_; }
   [[nodiscard]] uint64_t overhead() const override { return overhead_; }
   [[nodiscard]] const std::vector<std::string>& warnings() const override { return warnings_; }
+  void stage_in(const fs::path& folder) override { target_ = folder / target_.filename(); }
   std::vector<Slot> lay_out() override;
   void finish(const std::vector<uint32_t>& crcs) override;
   void commit(bool sync) override;

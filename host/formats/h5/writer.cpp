@@ -5,7 +5,8 @@
 
 namespace cbk::h5 {
 
-std::unique_ptr<Writer> make_writer(const Value& root, const fs::path& target, const WriteOptions& options) {
+std::unique_ptr<ShardWriter> make_writer(const Value& root, const fs::path& target,
+                                         const WriteOptions& options) {
   if (options.h5_version.empty() || options.h5_version == "0.5")
     return make_writer_v05(root, target, options);
   if (options.h5_version == "0.4") return make_writer_v04(root, target, options);

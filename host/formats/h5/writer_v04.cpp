@@ -218,13 +218,13 @@ class FlatWriter final : public DatasetWriter {
 
 }  // namespace
 
-std::unique_ptr<Writer> make_writer_v04(const Value& root, const fs::path& target,
-                                        const WriteOptions& options) {
+std::unique_ptr<ShardWriter> make_writer_v04(const Value& root, const fs::path& target,
+                                             const WriteOptions& options) {
   return std::make_unique<WriterV04>(root, target, options);
 }
 
-std::unique_ptr<Writer> make_flat_writer(const Value& root, const fs::path& target,
-                                         const WriteOptions& options) {
+std::unique_ptr<ShardWriter> make_flat_writer(const Value& root, const fs::path& target,
+                                              const WriteOptions& options) {
   return std::make_unique<FlatWriter>(root, target, options);
 }
 

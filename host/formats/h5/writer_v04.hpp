@@ -7,9 +7,9 @@
 
 namespace cbk::h5 {
 
-std::unique_ptr<Writer> make_writer_v04(const Value& root, const fs::path& target,
-                                        const WriteOptions& options);
-std::unique_ptr<Writer> make_flat_writer(const Value& root, const fs::path& target,
-                                         const WriteOptions& options);
+std::unique_ptr<ShardWriter> make_writer_v04(const Value& root, const fs::path& target,
+                                             const WriteOptions& options);
+std::unique_ptr<ShardWriter> make_flat_writer(const Value& root, const fs::path& target,
+                                              const WriteOptions& options);
 
 }  // namespace cbk::h5

@@ -288,8 +288,8 @@ class WriterV05 final : public FileWriter {
 
 }  // namespace
 
-std::unique_ptr<Writer> make_writer_v05(const Value& root, const fs::path& target,
-                                        const WriteOptions& options) {
+std::unique_ptr<ShardWriter> make_writer_v05(const Value& root, const fs::path& target,
+                                             const WriteOptions& options) {
   return std::make_unique<WriterV05>(root, target, options);
 }
 

@@ -7,7 +7,7 @@
 
 namespace cbk::h5 {
 
-std::unique_ptr<Writer> make_writer_v05(const Value& root, const fs::path& target,
-                                        const WriteOptions& options);
+std::unique_ptr<ShardWriter> make_writer_v05(const Value& root, const fs::path& target,
+                                             const WriteOptions& options);
 
 }  // namespace cbk::h5

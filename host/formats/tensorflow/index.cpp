@@ -126,10 +126,7 @@ Entry read_entry(const proto::Entry& message, uint32_t shards) {
 }
 
 void check_name(std::string_view name) {
-  for (size_t i = 0; i < name.size();) {
-    const auto character = decode_utf8(name, i);
-    if (!character || is_surrogate(*character)) fail(Errc::format, "the name {} is not UTF-8", quote(name));
-  }
+  if (!is_strict_utf8(name)) fail(Errc::format, "the name {} is not UTF-8", quote(name));
 }
 
 }  // namespace

@@ -68,10 +68,7 @@ Variable foreign_variable(const std::string& name, const Value& value) {
 void check_name(const std::string& name) {
   if (name.empty() || is_slice_key(name))
     fail(Errc::value, "a TensorFlow variable cannot be named {}", quote(name));
-  for (size_t i = 0; i < name.size();) {
-    const auto character = decode_utf8(name, i);
-    if (!character || is_surrogate(*character)) fail(Errc::value, "the name {} is not UTF-8", quote(name));
-  }
+  if (!is_strict_utf8(name)) fail(Errc::value, "the name {} is not UTF-8", quote(name));
 }
 
 class BundleWriter final : public Writer {
