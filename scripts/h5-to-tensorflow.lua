@@ -17,7 +17,7 @@ examples:
   cbk h5-to-tensorflow shards run/model.ckpt-1000 --shard-size 10GB]])
 parser:argument("h5_path", "an H5 file, or a folder that tensorflow-to-h5 --shard-size has written")
 parser:argument("saver_path", "the prefix to write under")
-parser:option("--shard-size", "write data files of at most this size, such as 10GB"):argname("SIZE"):convert(cli.size)
+parser:option("--shard-size", "write data files of at most this size, such as 10GB"):argname("SIZE"):convert(cli.size "--shard-size")
 tensorflow.options(parser)
 local args = parser:parse()
 

@@ -18,7 +18,7 @@ examples:
   cbk tensorflow-to-h5 run/model.ckpt-1000 shards --shard-size 10GB]])
 parser:argument("saver_path", "the prefix, its .index file, or a folder, whose 'checkpoint' file decides")
 parser:argument("h5_path", "what to write")
-parser:option("--shard-size", "write files of at most this size, such as 10GB"):argname("SIZE"):convert(cli.size)
+parser:option("--shard-size", "write files of at most this size, such as 10GB"):argname("SIZE"):convert(cli.size "--shard-size")
 tensorflow.options(parser)
 local args = parser:parse()
 

@@ -20,6 +20,39 @@ local function failed(code, expected_code, stderr, part)
   has(stderr, part)
 end
 
+describe("command lines", function()
+  it("refuse numbers and names that cannot be meant", function()
+    local dir = harness.temp_dir()
+    cbk.create(dir .. "/a.pt", { root = cbk.dict { w = cbk.tensor { 1 } } }):commit()
+    local cases = {
+      { "--threads '0'", "b.pt", "--threads", "0" }, { "--threads '-1'", "b.pt", "--threads", "-1" },
+      { "--shard-size '-5'", "b.pt", "--shard-size", "-5" }, { "DST '-'", "-" },
+    }
+    for _, case in ipairs(cases) do
+      local code, _, stderr = run(dir, "copy", "a.pt", unpack(case, 2))
+      failed(code, 2, stderr, case[1])
+    end
+    equal(cbk.fs.list(dir), { "a.pt" })
+  end)
+
+  it("list keys of one text, long keys and control characters", function()
+    local dir = harness.temp_dir()
+    local one, two = cbk.full({ 6 }, 1), cbk.full({ 2 }, 0)
+    local root = cbk.dict { { 1, one }, { "1", two }, { 2, two }, { ("x"):rep(300), two }, { "a\27[31m.1\1\2", two } }
+    cbk.create(dir .. "/a.pt", { root = root }):commit()
+    for _, option in ipairs { "--all", "--flat", "--json" } do
+      local code, stdout = run(dir, "ls", "a.pt", option)
+      equal(code, 0)
+      lacks(stdout, "\27")
+    end
+    local code, stdout, stderr = run(dir, "ls", "a.pt")
+    equal({ code, stderr }, { 0, "" })
+    has(stdout, "a\\x1b[31m.1\\x01\\x02")
+    for line in stdout:gmatch "[^\n]+" do is_true(#line < 100 or line:find "^xxx", line) end
+    equal(select(2, stdout:gsub("\n1 ", "")), 2)
+  end)
+end)
+
 local weight = { { 1, 2, 3 }, { 4, 5, 6 } }
 
 --- model.pt: four layers, a tied head, a nested optimizer.

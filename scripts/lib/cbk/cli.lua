@@ -14,6 +14,19 @@ function cli.usage_error(name, message)
   error(setmetatable({ code = "usage", message = text, exit_code = 2 }, { __tostring = function() return text end }), 0)
 end
 
+--- "--threads -1" as "--threads=-1", so that the option is told what is wrong with it.
+local function join_negative_numbers(words)
+  local out = {}
+  for _, word in ipairs(words) do
+    if word:find "^%-%d" and (out[#out] or ""):find "^%-%-%a[%w-]*$" then
+      out[#out] = out[#out] .. "=" .. word
+    else
+      out[#out + 1] = word
+    end
+  end
+  return out
+end
+
 ---A parser for `cbk NAME`. Give it arguments and options as argparse has them, then call `parser:parse()`.
 ---@param name string
 ---@param description string
@@ -23,6 +36,8 @@ function cli.parser(name, description, epilog)
   parser:help_max_width(100):usage_max_width(100)
   parser:add_help "-h --help"
   rawset(parser, "error", function(_, message) cli.usage_error(name, message) end)
+  local parse = parser.parse
+  rawset(parser, "parse", function(self, args) return parse(self, join_negative_numbers(args or arg)) end)
   return parser
 end
 
@@ -47,19 +62,32 @@ local function whole_number(text)
   return number
 end
 
-local function size(text)
-  local ok, value = pcall(cbk.parse_size, text)
-  if not ok then return nil, tostring(value) end
-  return value
+local function at_least_one(name)
+  return function(text)
+    local number = whole_number(text)
+    if not number or number < 1 then return nil, ("%s '%s': a whole number of at least 1 is expected"):format(name, text) end
+    return number
+  end
+end
+
+---A conversion for the option `name`: bytes from "10GB" or "512MiB", at least one.
+---@param name string
+local function size(name)
+  return function(text)
+    local ok, value = pcall(cbk.parse_size, text)
+    if ok and value >= 1 then return value end
+    return nil, ("%s '%s': a size such as 512MiB or 10GB is expected"):format(name, text)
+  end
 end
 
 -- What several commands share, so that it has one name and one meaning everywhere.
 local common = {
   threads = function(p)
-    p:option("--threads", "worker threads (default: as many as the machine has, at most 4)"):argname("N"):convert(whole_number)
+    p:option("--threads", "worker threads (default: as many as the machine has, at most 4)"):argname("N")
+      :convert(at_least_one "--threads")
   end,
   memory = function(p)
-    p:option("--memory", "memory for blocks in flight, such as 256MiB"):argname("SIZE"):convert(size)
+    p:option("--memory", "memory for blocks in flight, such as 256MiB"):argname("SIZE"):convert(size "--memory")
   end,
   overwrite = function(p) p:flag("--overwrite", "replace an existing output") end,
   ["dry-run"] = function(p) p:flag("--dry-run", "say what would be read and written, and write nothing") end,
@@ -85,7 +113,7 @@ function cli.output_options(parser)
   return cli.options(parser, "overwrite", "dry-run", "threads", "memory", "sync", "no-progress-bar", "quiet")
 end
 
----For `:convert(cli.size)`: bytes from "10GB" or "512MiB".
+---For `:convert(cli.size "--shard-size")`.
 cli.size = size
 ---For `:convert(cli.whole_number)`.
 cli.whole_number = whole_number

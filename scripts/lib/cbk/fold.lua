@@ -1,5 +1,7 @@
 -- Folding long lists of keys: what differs in nothing but its layer number becomes one line, "layers.{0..31}.weight".
 
+local cbk = require "cbk"
+
 local fold = {}
 
 local byte, sub, find = string.byte, string.sub, string.find
@@ -8,6 +10,13 @@ local DOT, SLASH, UNDERSCORE, ZERO, NINE = byte ".", byte "/", byte "_", byte "0
 --- Stands for a number in a template, with its width between if it begins with zeros.
 local OPEN, CLOSE = "\1", "\2"
 local PLACE = OPEN .. "(%d*)" .. CLOSE
+
+---A key as it is shown: control characters, which a terminal would obey, are escaped.
+---@param path string
+function fold.shown(path)
+  if not find(path, "[%c\127-\255]") then return path end
+  return cbk.quote(path, 4 * #path):sub(2, -2)
+end
 
 --- "a.0.b.12" → "a.{}.b.{}", { 0, 12 }; "a.007" → "a.{3}", { 7 }. Only whole dot-separated parts count as numbers; in
 --- TensorFlow's names, "a/b_0/c", also the ends of parts. Byte by byte, because the JIT compiles that, and 20,000 keys
@@ -101,14 +110,19 @@ local function emit(template, members, position, out)
   for _, number in ipairs(order) do emit(template, parts[number], position + 1, out) end
 end
 
----Groups entries that are alike. Entries keep their order; a group stands where its first member stood.
+---Groups entries that are alike. Entries keep their order; a group stands where its first member stood. Entries whose keys
+---have one text (1 and "1", or objects) never share a group. Names are as `fold.shown` gives them.
 ---@param entries { path: string, signature: string }[]  only equal signatures are folded together
 ---@return { name: string, members: { entry: table, numbers: integer[] }[] }[]
 function fold.groups(entries)
-  local groups, order = {}, {}
+  local groups, order, times = {}, {}, {}
   for i, entry in ipairs(entries) do
-    local template, numbers = template_of(entry.path)
+    local path = fold.shown(entry.path)
+    local template, numbers = template_of(path)
     local id = template .. "\0" .. (entry.signature or "")
+    local earlier = times[path]
+    times[path] = (earlier or 0) + 1
+    if earlier then id = id .. "\0" .. earlier end
     local group = groups[id]
     if not group then
       group = { template = template, members = {} }

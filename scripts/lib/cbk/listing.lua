@@ -218,8 +218,8 @@ local VALUES_WIDTH = 40
 local function note_of(group)
   local row = group[1]
   if row.shape then
-    if row.tied_to then return "= " .. row.tied_to end
-    if row.shares then return "shares bytes with " .. row.shares end
+    if row.tied_to then return "= " .. fold.shown(row.tied_to) end
+    if row.shares then return "shares bytes with " .. fold.shown(row.shares) end
     return row.role == "tensor" and "" or row.role
   end
   local texts, seen, width = {}, {}, 0
@@ -272,19 +272,23 @@ local function display_width(text)
 end
 
 local ALIGN_RIGHT = { false, true, false, false, true, false }
+local WIDEST = 100
 
---- Columns as lines, two spaces apart; sizes and counts end at one column.
+--- Columns as lines, two spaces apart; sizes and counts end at one column. A cell wider than WIDEST moves nothing but its own line.
 local function aligned(lines)
   local widths = { 0, 0, 0, 0, 0, 0 }
   for _, line in ipairs(lines) do
-    for i = 1, 6 do widths[i] = math.max(widths[i], display_width(line[i])) end
+    for i = 1, 6 do
+      local width = display_width(line[i])
+      if width <= WIDEST then widths[i] = math.max(widths[i], width) end
+    end
   end
   local out = {}
   for _, line in ipairs(lines) do
     local cells = {}
     for i = 1, 6 do
       local padding = (" "):rep(widths[i] - display_width(line[i]))
-      if widths[i] > 0 then cells[#cells + 1] = ALIGN_RIGHT[i] and padding .. line[i] or line[i] .. padding end
+      if widths[i] > 0 or line[i] ~= "" then cells[#cells + 1] = ALIGN_RIGHT[i] and padding .. line[i] or line[i] .. padding end
     end
     out[#out + 1] = (table.concat(cells, "  "):gsub(" +$", ""))
   end
@@ -333,7 +337,7 @@ end
 function listing.tree(rows, options)
   local root = new_node ""
   if options and options.unfolded then
-    for _, row in ipairs(rows) do insert(root, row.path, { row }) end
+    for _, row in ipairs(rows) do insert(root, fold.shown(row.path), { row }) end
   else
     for _, group in ipairs(folded(rows)) do
       local members = {}
@@ -351,7 +355,7 @@ end
 ---@return string[] lines
 function listing.flat(rows)
   local lines = {}
-  for i, row in ipairs(rows) do lines[i] = leaf_line(row.path, { row }) end
+  for i, row in ipairs(rows) do lines[i] = leaf_line(fold.shown(row.path), { row }) end
   return aligned(lines)
 end
 
