@@ -112,8 +112,64 @@ int same(lua_State* L) {
   return 1;
 }
 
+/// The extent of the first dim.
+int64_t rows_of(const Tensor& tensor) {
+  if (tensor.dim() == 0) fail(Errc::shape, "a tensor without dims has no rows; its element is t:item()");
+  return tensor.shape().front();
+}
+
+/// The row at a position that exists, from 1: a tensor, or the element of a tensor with one dim.
+int push_row(lua_State* L, int64_t position) {
+  const Tensor& tensor = self(L);
+  const Shape rest(tensor.shape().begin() + 1, tensor.shape().end());
+  Tensor row = tensor.slice(0, position - 1, position).reshape(rest);
+  if (!rest.empty()) return result(L, std::move(row));
+  push_elements(L, row);
+  return 1;
+}
+
+int row_at(lua_State* L, int64_t position) {
+  const int64_t count = rows_of(self(L));
+  if (position < 1 || position > count) {
+    fail(Errc::shape, "there is no row {} in a tensor of the shape {}; rows count from 1", position,
+         to_string(self(L).shape()));
+  }
+  return push_row(L, position);
+}
+
+int tensor_len(lua_State* L) {
+  push_integer(L, rows_of(self(L)));
+  return 1;
+}
+
+/// Takes the tensor and the position before: the next position and its row, or nothing.
+int next_row(lua_State* L) {
+  const int64_t position = check_integer(L, 2);
+  const int64_t count = rows_of(self(L));
+  if (position < 0 || position >= count) return 0;
+  push_integer(L, position + 1);
+  return 1 + push_row(L, position + 1);
+}
+
+/// `for i, row in t:rows() do`
+int rows(lua_State* L) {
+  rows_of(self(L));
+  lua_pushcfunction(L, guarded<next_row>);
+  lua_pushvalue(L, 1);
+  lua_pushnumber(L, 0);
+  return 3;
+}
+
+int refuse_assignment(lua_State*) {
+  fail(Errc::usage, "a tensor cannot be changed; methods and operators make a new one");
+}
+
 int tensor_index(lua_State* L) {
   const auto leaf = check<const TensorLeaf>(L, 1);
+  if (const auto position = to_integer(L, 2)) return row_at(L, *position);
+  if (lua_type(L, 2) != LUA_TSTRING) {
+    fail(Errc::usage, "a Tensor is indexed by whole numbers from 1 or by names, not by a {}", type_name(L, 2));
+  }
   const std::string_view key = check_string(L, 2);
   if (key == "dtype") {
     push(L, name_of(leaf->tensor.dtype()));
@@ -409,6 +465,7 @@ void bind_tensor(lua_State* L) {
   static const luaL_Reg methods[] = {{"shape", guarded<shape>},
                                      {"numel", guarded<numel>},
                                      {"dim", guarded<dim>},
+                                     {"rows", guarded<rows>},
                                      {"nbytes", guarded<nbytes>},
                                      {"storage", guarded<storage>},
                                      {"storage_id", guarded<storage_id>},
@@ -439,6 +496,8 @@ void bind_tensor(lua_State* L) {
                                      {"ptr", guarded<ptr>},
                                      {nullptr, nullptr}};
   static const luaL_Reg metamethods[] = {{"__tostring", guarded<tensor_tostring>},
+                                         {"__len", guarded<tensor_len>},
+                                         {"__newindex", guarded<refuse_assignment>},
                                          {"__add", guarded<operator_add>},
                                          {"__sub", guarded<operator_sub>},
                                          {"__mul", guarded<operator_mul>},

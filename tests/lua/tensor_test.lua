@@ -34,6 +34,28 @@ describe("Tensor", function()
     t.equal(cbk.stack({ counting(2), counting(2) }, 1):tolist(), { { 0, 0 }, { 1, 1 } })
   end)
 
+  it("has rows, counted from 1", function()
+    local x = counting(3, 2)
+    t.equal({ #x, #x[1], x[1][1], x[3][2] }, { 3, 2, 0, 5 })
+    t.equal(x[2]:tolist(), { 2, 3 })
+    local seen = {}
+    for i, row in x:rows() do seen[i] = row:tolist() end
+    t.equal(seen, x:tolist())
+    local sum = 0
+    for _, element in counting(4):rows() do sum = sum + element end
+    t.equal(sum, 6)
+    for _ in counting(0, 2):rows() do error("no row is expected") end
+    t.equal(cbk.tensor({ 1, 2 }, { dtype = "int64" })[2], 2)
+    for _, position in ipairs { 0, -1, 4 } do
+      t.raises("there is no row", function() return x[position] end, "shape")
+    end
+    t.raises("whole numbers", function() return x[1.5] end, "usage")
+    t.raises("whole numbers", function() return x[true] end, "usage")
+    t.raises("without dims", function() return cbk.full({}, 1)[1] end, "shape")
+    t.raises("without dims", function() return #cbk.full({}, 1) end, "shape")
+    t.raises("cannot be changed", function() x[1] = 0 end, "usage")
+  end)
+
   it("splits by size or sizes", function()
     local shapes = {}
     for i, part in ipairs(counting(5, 2):split(2)) do shapes[i] = part:shape() end

@@ -27,6 +27,7 @@ cbk.null = nil
 ---@class List  `l[1]`, `#l`, `l[#l + 1] = v`, `l[#l] = nil`; also tuples, sets and deques (`cbk.kind`). Tuples do not change.
 
 ---@class Tensor  A lazy tensor: an expression over bytes on disk. Nothing is read before `tolist`, `item`, `stats`, `ptr`, or a commit.
+---`t[1]` is its first row, a tensor; of a tensor with one dim it is the element, which is read. `#t` rows; other positions are errors.
 ---@field dtype string          "float32", "bfloat16", …
 ---@field role string           "tensor" | "parameter" | "ndarray" | "np_scalar"
 ---@field requires_grad boolean
@@ -38,6 +39,9 @@ function Tensor:shape() end
 function Tensor:numel() end
 ---@return integer
 function Tensor:dim() end
+---Iterates over the rows, as `t[i]` gives them: `for i, row in t:rows() do`. To read many elements, `tolist` is faster.
+---@return fun(): integer, Tensor|number
+function Tensor:rows() end
 ---Bytes of all elements.
 ---@return integer
 function Tensor:nbytes() end
