@@ -14,7 +14,7 @@ local null, absent, at = cbk.null, values.absent, decoder.at
 
 -- --- keys
 
-local layer = rules.keys {
+local layer = rules.required(rules.keys {
   -- Hugging Face                    Model Zoo                                           where bytes change
   { "attn.c_proj.{weight,bias}",    "self_attn.proj_output_dense_layer.{weight,bias}",   transpose },
   { "attn.c_attn.weight",           qkv.keys "self_attn.proj_%s_dense_layer.weight",     qkv.conv1d },
@@ -28,7 +28,7 @@ local layer = rules.keys {
   { "mlp.c_fc.{weight,bias}",       "ffn.ffn.0.linear_layer.{weight,bias}",              transpose },
   { "mlp.c_proj.{weight,bias}",     "ffn.ffn.1.linear_layer.{weight,bias}",              transpose },
   refuse.left("attn.q_attn.{weight,bias}", "cross-attention has no counterpart"),
-}
+})
 
 ---@param position string   where the position embeddings stand in this release
 local function body(position)

@@ -17,19 +17,22 @@ local null, float, at = cbk.null, cbk.float, decoder.at
 ---@param output table   the rule of the output projection
 ---@param norms? table    rules of the norms of queries and keys
 local function layer(output, norms)
-  return rules.keys {
+  local weights = rules.required(rules.keys {
     -- Hugging Face                              Model Zoo                                          where bytes change
     { "self_attn.q_proj.{weight,bias}",          "self_attn.proj_q_dense_layer.{weight,bias}",      rotary.queries },
     { "self_attn.k_proj.{weight,bias}",          "self_attn.proj_k_dense_layer.{weight,bias}",      rotary.keys },
     { "self_attn.v_proj.{weight,bias}",          "self_attn.proj_v_dense_layer.{weight,bias}" },
     output,
-    norms or rules.keys {},
-    only.left("self_attn.rotary_emb.inv_freq", "recomputed from the config"),
     { "input_layernorm.{weight,bias}",           "norm1.{weight,bias}" },
     { "post_attention_layernorm.{weight,bias}",  "norm3.{weight,bias}" },
     { "mlp.up_proj.{weight,bias}",               "ffn.ffn.0.linear_layer.{weight,bias}" },
     { "mlp.gate_proj.{weight,bias}",             "ffn.ffn.0.linear_layer_for_glu.{weight,bias}" },
     { "mlp.down_proj.{weight,bias}",             "ffn.ffn.1.linear_layer.{weight,bias}" },
+  })
+  return rules.keys {
+    weights,
+    norms or rules.keys {},
+    only.left("self_attn.rotary_emb.inv_freq", "recomputed from the config"),
   }
 end
 

@@ -4,6 +4,7 @@ local cbk = require "cbk"
 local rules = require "converters.engine.rules"
 local keys = require "converters.engine.keys"
 local fields = require "converters.engine.fields"
+local sizes = require "converters.engine.sizes"
 local mup = require "converters.engine.mup"
 local releases = require "converters.engine.releases"
 local trainer = require "converters.engine.trainer"
@@ -77,6 +78,7 @@ local function config_from_hf(job, step, config)
 end
 
 local function config_to_hf(job, step, config)
+  fields.check_sizes(trainer.model(config))
   local folded, scale = fold_mup(trainer.model(config), step.converter, job.model.model)
   local to, from, dropped = fields.convert(step.converter, step.side, folded)
   note_dropped(dropped)
@@ -125,6 +127,10 @@ end
 ---@param config Dict   the whole file
 ---@return Dict         the whole new file
 function convert.config(job, config)
+  if not (cbk.kind(config) or ""):find "dict" then
+    cbk.fail("config", ("the config is no map of fields but a %s"):format(tostring(cbk.kind(config))))
+  end
+  if #config == 0 then cbk.fail("config", "the config is empty: it names no field of the model") end
   job.configs, job.files = {}, {}
   local copies = {}
   for i, step in ipairs(job.path) do
@@ -169,14 +175,26 @@ local function accepted_prefix(converter, step)
   return (accepted == true or accepted == step.side) and "model." or nil
 end
 
+---Tells what the layers of the config should have and the checkpoint lacks.
+local function check_layers(converter, side, source, layers, prefix)
+  if not sizes.is(layers, "num_hidden_layers") then return end
+  local first, count = keys.lacking(converter.keys, side, source, layers, prefix)
+  if count == 0 then return end
+  cbk.fail("convert", ("the checkpoint is incomplete: of the %d layers that the config has, %d %s missing: %s%s"):format(layers,
+    count, count == 1 and "weight is" or "weights are", table.concat(first, ", "),
+    count > #first and (", … and %d more"):format(count - #first) or ""))
+end
+
 local function convert_tensors(job, i, converter, configs, source)
   local step = job.path[i]
   if not (cbk.kind(source) or ""):find "dict" then
     cbk.fail("checkpoint", ("the checkpoint is no dict of tensors but a %s"):format(tostring(cbk.kind(source))))
   end
+  local prefix = accepted_prefix(converter, step)
+  check_layers(converter, step.side, source, configs.right.num_hidden_layers, prefix)
   return keys.convert(converter.keys, step.side, source, {
     left = configs.left, right = configs.right, seed = job.seed, trace = job.trace, fill = converter.fill,
-    prefix = accepted_prefix(converter, step), no_nulls = is_hf(step.tgt), view = view_for(job, i, step),
+    prefix = prefix, no_nulls = is_hf(step.tgt), view = view_for(job, i, step),
   })
 end
 

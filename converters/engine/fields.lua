@@ -2,6 +2,7 @@
 
 local cbk = require "cbk"
 local rules = require "converters.engine.rules"
+local sizes = require "converters.engine.sizes"
 
 local fields = {}
 
@@ -30,8 +31,8 @@ local function shown(value)
   local kind = type(value)
   if kind == "string" then return "'" .. value .. "'" end
   if kind == "number" or kind == "boolean" then return tostring(value) end
-  local ok, text = pcall(cbk.config.dump, value, "json", { indent = 0 })
-  return ok and text:gsub("%s+$", "") or tostring(value)
+  local ok, text = pcall(cbk.json, value)
+  return ok and text or tostring(value)
 end
 fields.shown = shown
 
@@ -39,6 +40,27 @@ fields.shown = shown
 function fields.refuse(field, value, supported)
   local what = type(supported) == "string" and supported or shown(supported)
   cbk.fail("config", ("cannot convert the config with %s=%s: only %s is supported"):format(field, shown(value), what))
+end
+
+---Refuses a size that is none.
+---@param config Dict
+function fields.check_sizes(config)
+  for name in cbk.items(config) do
+    if sizes.has(name) and not sizes.is(config[name], name) then fields.refuse(name, config[name], sizes.supported(name)) end
+  end
+end
+
+---Without a size, which nothing else gave the other side, no model is described.
+local function check_missing(config, to, by_name, side)
+  local missing = {}
+  for name, rule in pairs(by_name) do
+    local target = rule.kind == "pair" and rule[rules.other[side]]
+    if target and sizes.has(name) and config[name] == nil and to[target] == nil then
+      missing[#missing + 1] = "'" .. name .. "'"
+    end
+  end
+  table.sort(missing)
+  if #missing > 0 then cbk.fail("config", "the config has no " .. table.concat(missing, ", ")) end
 end
 
 function FieldAt:refuse(value, supported) fields.refuse(self.field, value, supported) end
@@ -211,10 +233,11 @@ end
 ---@return string[] dropped     fields of the file that no rule names
 function fields.convert(step, side, from)
   local other, given = rules.other[side], from
+  local by_name, rest = compile(step.config, side)
   from = fields.fill(cbk.copy(from), step.before and step.before[side])
+  if not rest then fields.check_sizes(from) end -- a table that copies every field computes with none
   if step.prepare and step.prepare[side] then from = step.prepare[side](from) or from end
   check_components(step, side, from)
-  local by_name, rest = compile(step.config, side)
   local at = setmetatable({ from = from, to = cbk.dict() }, FieldAt)
   local dropped = {}
   for _, name in ipairs(cbk.keys(from)) do
@@ -229,6 +252,7 @@ function fields.convert(step, side, from)
     end
   end
   fields.fill(at.to, step.after and step.after[other])
+  if not rest then check_missing(from, at.to, by_name, side) end
   if step.finish and step.finish[other] then at.to = step.finish[other](at.to, from) or at.to end
   return at.to, from, dropped
 end

@@ -189,6 +189,28 @@ function Run:check()
   raise(self.collisions, "target key has two sources", "target keys have two sources")
 end
 
+---Weights that the layers of the config should have and the checkpoint lacks: the first of them, and how many there are.
+---@param set Rule[]
+---@param side Side
+---@param source Dict
+---@param layers integer
+---@param prefix? string   accepted before keys
+---@return string[] first, integer count
+function keys.lacking(set, side, source, layers, prefix)
+  local first, count = {}, 0
+  local patterns = rules.required_patterns(set, side)
+  for layer = 0, layers - 1 do
+    for _, pattern in ipairs(patterns) do
+      local key = pattern:gsub("%.N%.", "." .. layer .. ".", 1)
+      if source[key] == nil and not (prefix and source[prefix .. key] ~= nil) then
+        count = count + 1
+        if count <= 20 then first[count] = key end
+      end
+    end
+  end
+  return first, count
+end
+
 ---@class KeyOptions
 ---@field left Dict                     the two model configs, complete with defaults
 ---@field right Dict

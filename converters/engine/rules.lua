@@ -11,6 +11,7 @@ local rules = {}
 ---@field action? Action
 ---@field when? fun(at: At): boolean      the rule counts only where this holds
 ---@field also table<Side, { [1]: string, [2]: fun(at: At, value: any): any }[]>  further keys written on that side
+---@field required? boolean   a checkpoint without its weights is incomplete
 ---@field kind? "ignore"|"refuse"
 ---@field why? string
 
@@ -34,7 +35,7 @@ end
 
 ---A copy of `rule` with every pattern of each side passed through the side's function.
 local function map(rule, change)
-  local out = { action = rule.action, when = rule.when, kind = rule.kind, why = rule.why, also = {} }
+  local out = { action = rule.action, when = rule.when, kind = rule.kind, why = rule.why, required = rule.required, also = {} }
   for side in pairs(rules.other) do
     if rule[side] then
       out[side] = {}
@@ -72,6 +73,29 @@ function rules.keys(entries)
         when = entry.when,
         also = { left = also(entry.also_left), right = also(entry.also_right) },
       }
+    end
+  end
+  return out
+end
+
+---The same rules; each layer of a checkpoint must have the weights they name.
+---@param set Rule[]
+---@return Rule[]
+function rules.required(set)
+  for _, rule in ipairs(set) do rule.required = rule.kind == nil end
+  return set
+end
+
+---The weights of one layer that a checkpoint must have: patterns with one `N`.
+---@param set Rule[]
+---@param side Side
+---@return string[]
+function rules.required_patterns(set, side)
+  local out = {}
+  for _, rule in ipairs(set) do
+    for _, pattern in ipairs(rule.required and rule[side] or {}) do
+      pattern = pattern:gsub("{weight,bias}$", "weight")
+      if pattern:find "%.N%..*%.weight$" then out[#out + 1] = pattern end
     end
   end
   return out

@@ -17,7 +17,7 @@ local function place(config)
   if kind(config, "trainer") == "list" then
     cbk.fail("config", "converting a config with multiple trainer configs is not supported: give one of them")
   end
-  return is_dict(config.trainer, "init") and config.trainer.init
+  return is_dict(config, "trainer") and is_dict(config.trainer, "init") and config.trainer.init
     or cbk.fail("config", "the config has a 'trainer' section without 'init'")
 end
 

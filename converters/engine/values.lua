@@ -2,11 +2,22 @@
 
 local cbk = require "cbk"
 local fields = require "converters.engine.fields"
+local sizes = require "converters.engine.sizes"
 
 local values = {}
 
 local function absent(value) return value == nil or value == cbk.null end
 values.absent = absent
+
+local function is_dict(value) return type(value) == "userdata" and (cbk.kind(value) or ""):find "dict" ~= nil end
+
+---A size that a rule computes with, or an error that names the field.
+local function size_of(from, name)
+  local value = from[name]
+  if absent(value) then cbk.fail("config", ("the config has no '%s'"):format(name)) end
+  if not sizes.is(value, name) then fields.refuse(name, value, sizes.supported(name)) end
+  return value
+end
 
 local function keys_of(map)
   local out = {}
@@ -35,19 +46,20 @@ values.glu = values.choice { silu = "swiglu", relu = "reglu", gelu = "geglu" }
 ---Key heads, and how many queries share one.
 values.grouped_queries = {
   forward = function(groups, at)
-    local heads = at.from.num_attention_heads
+    local heads = size_of(at.from, "num_attention_heads")
     if absent(groups) or groups == heads then
       if not absent(groups) then at:set("attention_module", "aiayn_attention") end
       return nil
     end
-    if type(groups) ~= "number" or groups < 1 or heads % groups ~= 0 then
-      at:refuse(groups, ("a divisor of num_attention_heads (%s)"):format(tostring(heads)))
+    if not sizes.is(groups) or heads % groups ~= 0 then
+      at:refuse(groups, ("a divisor of num_attention_heads (%d)"):format(heads))
     end
     at:set("attention_module", "multiquery_attention")
     return cbk.dict { num_kv_groups = groups }
   end,
   backward = function(extra, at)
     local module = at.from.attention_module
+    if not absent(extra) and not is_dict(extra) then at:refuse(extra, "a map with num_kv_groups") end
     local groups = not absent(extra) and extra.num_kv_groups or nil
     if absent(module) or module == "aiayn_attention" then
       if groups ~= nil then
@@ -58,6 +70,8 @@ values.grouped_queries = {
       fields.refuse("attention_module", module, fields.any_of("aiayn_attention", "multiquery_attention"))
     elseif groups == nil then
       cbk.fail("config", "attention_module=multiquery_attention needs extra_attention_params.num_kv_groups")
+    elseif not sizes.is(groups) then
+      fields.refuse("extra_attention_params.num_kv_groups", groups, sizes.supported())
     else
       return groups
     end
@@ -104,6 +118,7 @@ end
 values.rope_scaling = {
   forward = function(scaling, at)
     if absent(scaling) then return cbk.float(1) end
+    if not is_dict(scaling) then at:refuse(scaling, "null or a map") end
     local type_field = absent(scaling.type) and "rope_type" or "type"
     local kind = scaling[type_field]
     if absent(kind) then cbk.fail("config", "rope_scaling has neither 'type' nor 'rope_type'") end
@@ -125,6 +140,9 @@ values.rope_scaling = {
     out[kind == "llama3" and "rope_type" or "type"] = kind
     out.factor = cbk.raw(at.from, "pos_scaling_factor")
     if not absent(at.from.pos_scaling_extra_args) then
+      if not is_dict(at.from.pos_scaling_extra_args) then
+        fields.refuse("pos_scaling_extra_args", at.from.pos_scaling_extra_args, "a map")
+      end
       for name in cbk.items(at.from.pos_scaling_extra_args) do out[name] = cbk.raw(at.from.pos_scaling_extra_args, name) end
     end
     return out
@@ -136,20 +154,13 @@ values.rope_scaling = {
 ---Left to right: rotary_dim is the head size (finish.right).
 ---@param heads? string   what the left calls the number of heads
 function values.set_rotary_dim(to, from, heads)
-  heads = heads or "num_attention_heads"
-  if absent(from.hidden_size) or absent(from[heads]) then
-    cbk.fail("config", ("rotary_dim cannot be computed: hidden_size or %s is missing"):format(heads))
-  end
-  to.rotary_dim = math.floor(from.hidden_size / from[heads])
+  to.rotary_dim = math.floor(size_of(from, "hidden_size") / size_of(from, heads or "num_attention_heads"))
 end
 
 ---Right to left: rotary_dim must be the head size, which Hugging Face has no field for (prepare.right).
 function values.check_rotary_dim(from)
   if absent(from.rotary_dim) then cbk.fail("config", "rotary_dim must be specified in the config") end
-  if absent(from.hidden_size) or absent(from.num_heads) then
-    cbk.fail("config", "rotary_dim cannot be checked: hidden_size or num_heads is missing")
-  end
-  local size = math.floor(from.hidden_size / from.num_heads)
+  local size = math.floor(size_of(from, "hidden_size") / size_of(from, "num_heads"))
   if from.rotary_dim ~= size then
     fields.refuse("rotary_dim", from.rotary_dim, ("the head_dim, hidden_size // num_heads (%d),"):format(size))
   end

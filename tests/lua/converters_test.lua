@@ -17,6 +17,15 @@ local here = debug.getinfo(1, "S").source:match "^@(.*)tests/lua/" or ""
 local same, fails, job = conversion.same, conversion.fails, conversion.job
 local counted, equal_tensors = conversion.counted, conversion.equal_tensors
 
+---Gives layer 0 the weights that a checkpoint must have.
+local function with_layer(one, weights, extent)
+  for _, pattern in ipairs(rules.required_patterns(one.path[1].converter.keys, one.path[1].side)) do
+    local key = pattern:gsub("%.N%.", ".0.", 1)
+    if weights[key] == nil then weights[key] = counted({ extent, extent }, 0) end
+  end
+  return weights
+end
+
 local gpt2_config = cbk.dict {
   model_type = "gpt2", n_embd = 4, n_head = 2, n_layer = 1, n_positions = 3, vocab_size = 5, activation_function = "gelu_new",
   attn_pdrop = 0.5, embd_pdrop = 0.5, resid_pdrop = 0.5, layer_norm_epsilon = 1e-5, initializer_range = 0.02,
@@ -123,7 +132,8 @@ end)
 
 describe("Converters: configs", function()
   it("numbers keep their spelling", function()
-    local hf = cbk.config.parse('{"model_type": "gpt2", "n_embd": 4, "layer_norm_epsilon": 1e-05, "attn_pdrop": 0.0}', "json")
+    local hf = cbk.config.parse([[{"model_type": "gpt2", "n_embd": 4, "n_head": 1, "n_layer": 1, "vocab_size": 5,
+      "layer_norm_epsilon": 1e-05, "attn_pdrop": 0.0}]], "json")
     local out = convert.config(job("gpt2", "hf", "cs-2.4"), hf)
     local text = cbk.config.dump(out, "json")
     assert(text:find("1e-05", 1, true) and text:find('"attention_dropout_rate": 0.0', 1, true), text)
@@ -138,8 +148,29 @@ describe("Converters: configs", function()
     fails("num_key_value_heads=3", convert.config, job("llama", "hf", "cs-2.3"), llama)
   end)
 
+  it("sizes are whole numbers", function()
+    local values = { null = cbk.null, ["true"] = true, ["[]"] = cbk.list(), ["99999999999999999999"] = cbk.int "99999999999999999999",
+      ["'8'"] = "8", ["0"] = 0, ["-8"] = -8, ["2.5"] = 2.5 }
+    for shown, value in pairs(values) do
+      local config = cbk.dict { hidden_size = 64, num_attention_heads = value }
+      fails(("num_attention_heads=%s: only a whole number of at least 1"):format(shown), convert.config,
+        job("llama", "hf", "cs-2.4"), config)
+    end
+    fails("num_hidden_layers=1000000000: only a whole number from 1 to", convert.config, job("llama", "hf", "cs-2.4"),
+      cbk.dict { num_hidden_layers = 1e9 })
+    fails("rope_scaling=3: only null or a map", convert.config, job("llama", "hf", "cs-2.4"), cbk.dict { rope_scaling = 3 })
+  end)
+
+  it("a config that is none is refused, and what is missing is named", function()
+    fails("no map of fields but a list", convert.config, job("llama", "hf", "cs-2.4"), cbk.list())
+    fails("the config is empty", convert.config, job("llama", "hf", "cs-2.4"), cbk.dict())
+    fails("no 'n_embd', 'n_head', 'n_layer'", convert.config, job("gpt2", "hf", "cs-2.4"), cbk.dict { vocab_size = 5 })
+    fails("no 'model' section", convert.config, job("llama", "cs-2.4", "hf"), cbk.dict { model = cbk.list() })
+    fails("without 'init'", convert.config, job("llama", "cs-2.4", "hf"), cbk.dict { trainer = 4 })
+  end)
+
   it("both layouts are read", function()
-    local model = { dropout_rate = 0.1, hidden_size = 4 }
+    local model = { dropout_rate = 0.1, hidden_size = 4, num_heads = 1, num_hidden_layers = 1, vocab_size = 5 }
     local legacy = convert.config(job("gpt2", "cs-2.4", "hf"), cbk.dict { model = cbk.dict(model) })
     local init = cbk.dict { model = cbk.dict(model) }
     local trainer = convert.config(job("gpt2", "cs-2.4", "hf"), cbk.dict { trainer = cbk.dict { init = init } })
@@ -177,6 +208,7 @@ describe("Converters: checkpoints, there and back", function()
     local prefix = "model.layers.0.self_attn."
     local hf = cbk.dict { [prefix .. "q_proj.weight"] = counted({ 16, 16 }, 0), [prefix .. "k_proj.weight"] = counted({ 8, 16 }, 0) }
     local there = job("llama", "hf", "cs-2.5")
+    with_layer(there, hf, 16)
     local cs_config = convert.config(there, config)
     assert(cs_config.model.attention_module == "multiquery_attention" and cs_config.model.rotary_dim == 4)
     local cs = convert.checkpoint(there, hf)
@@ -191,11 +223,14 @@ describe("Converters: checkpoints, there and back", function()
 
   it("a null is read from the tensor's other name", function()
     local back = job("gpt2", "cs-1.8", "hf")
-    convert.config(back, cbk.dict { model = cbk.dict { dropout_rate = 0.1, max_position_embeddings = 3 } })
+    convert.config(back, cbk.dict { model = cbk.dict {
+      dropout_rate = 0.1, max_position_embeddings = 3, hidden_size = 2, num_heads = 1, num_hidden_layers = 1, vocab_size = 2,
+    } })
     local weights = cbk.dict {
       ["embedding_layer.word_embeddings.weight"] = counted({ 2, 2 }, 0), ["lm_head.weight"] = cbk.null,
       ["transformer_decoder.norm.weight"] = cbk.null, ["ln_f.weight"] = counted({ 2 }, 5),
     }
+    with_layer(back, weights, 2)
     local out = convert.checkpoint(back, cbk.dict { model = weights })
     same(out["lm_head.weight"]:tolist(), { { 1, 2 }, { 3, 4 } })
     same(out["transformer.ln_f.weight"]:tolist(), { 6, 7 })
@@ -214,10 +249,23 @@ describe("Converters: checkpoints, there and back", function()
     assert(convert.checkpoint(lenient, hf).model["transformer_decoder.norm.weight"] ~= nil)
   end)
 
+  it("an incomplete checkpoint is refused", function()
+    local one = job("gpt2", "hf", "cs-2.3")
+    local config = cbk.copy(gpt2_config)
+    config.n_layer = 3
+    convert.config(one, config)
+    local first = "h.1.attn.c_proj.weight"
+    fails("of the 3 layers that the config has, 12 weights are missing: transformer." .. first, convert.checkpoint, one, gpt2_checkpoint())
+    local hf = gpt2_checkpoint()
+    hf["transformer.h.0.mlp.c_fc.weight"] = nil
+    convert.config(one, gpt2_config)
+    fails("1 weight is missing: transformer.h.0.mlp.c_fc.weight", convert.checkpoint, one, hf)
+  end)
+
   it("mup is folded on the way to hugging face", function()
     local model = cbk.dict {
       hidden_size = 4, num_heads = 1, num_hidden_layers = 1, dropout_rate = 0.1, max_position_embeddings = 3, mup_base_hidden_size = 2,
-      embeddings_scale = 10,
+      embeddings_scale = 10, vocab_size = 1,
     }
     local one = job("gpt2", "cs-2.3", "hf")
     local config = convert.config(one, cbk.dict { model = model })
@@ -225,7 +273,7 @@ describe("Converters: checkpoints, there and back", function()
     local weights = cbk.dict {
       ["embedding_layer.word_embeddings.weight"] = counted({ 1, 2 }, 0), ["model.lm_head.weight"] = counted({ 1, 2 }, 1),
     }
-    local out = convert.checkpoint(one, cbk.dict { model = weights })
+    local out = convert.checkpoint(one, cbk.dict { model = with_layer(one, weights, 2) })
     same(out["transformer.wte.weight"]:tolist(), { { 10, 20 } })
     same(out["lm_head.weight"]:tolist(), { { 1, 1.5 } })
   end)

@@ -1,0 +1,28 @@
+-- Fields that count something: what computes with them, or loops over them, may rely on whole numbers within bounds.
+
+local sizes = {}
+
+---The fields, each with its largest value.
+local largest = {}
+for name in ("hidden_size n_embd d_model num_heads num_attention_heads n_head vocab_size"):gmatch "%S+" do largest[name] = 2 ^ 53 end
+for name in ("num_hidden_layers n_layer num_layers"):gmatch "%S+" do largest[name] = 1e5 end
+
+---@param name string
+---@return boolean
+function sizes.has(name) return largest[name] ~= nil end
+
+---@param name? string  the field
+---@return string
+function sizes.supported(name)
+  local most = largest[name] or 2 ^ 53
+  return most < 2 ^ 53 and ("a whole number from 1 to %d"):format(most) or "a whole number of at least 1"
+end
+
+---@param value any
+---@param name? string  the field
+---@return boolean
+function sizes.is(value, name)
+  return type(value) == "number" and value % 1 == 0 and value >= 1 and value <= (largest[name] or 2 ^ 53)
+end
+
+return sizes
