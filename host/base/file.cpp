@@ -194,20 +194,25 @@ fs::path replaceable_file(fs::path target) {
                                                                                    : target;
 }
 
-/// A folder is replaced as a whole, so it must hold nothing but a sharded checkpoint: plain files with its
-/// suffixes.
-void refuse_foreign_files(const fs::path& folder) {
+/// The files of a replaced folder are carried over one by one, which folders and devices cannot be.
+void refuse_foreign_folders(const fs::path& folder) {
   if (!fs::exists(folder)) return;
   if (!fs::is_directory(folder)) fail(Errc::exists, "cannot replace '{}': not a folder", folder.string());
   std::vector<std::string> foreign;
   for (const fs::directory_entry& entry : fs::directory_iterator(folder)) {
-    const std::string suffix = entry.path().extension().string();
-    const bool ours = suffix == ".bin" || suffix == ".safetensors" || suffix == ".h5" || suffix == ".json";
-    if (!ours || !entry.is_regular_file()) foreign.push_back(entry.path().filename().string());
+    if (!entry.is_symlink() && !entry.is_regular_file()) foreign.push_back(entry.path().filename().string());
   }
   if (foreign.empty()) return;
-  fail(Errc::exists, "cannot replace the folder '{}': it holds more than a sharded checkpoint: {}",
-       folder.string(), listed(foreign, 5));
+  fail(Errc::exists, "cannot replace the folder '{}': it holds more than files: {}", folder.string(),
+       listed(foreign, 5));
+}
+
+/// The same file under a second name, or a copy where the file system has no hard links.
+void carry_over(const fs::path& from, const fs::path& to) {
+  if (::linkat(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), 0) == 0) return;
+  std::error_code error;
+  fs::copy(from, to, fs::copy_options::copy_symlinks, error);
+  if (error) fail_errno("keep", from.string(), error.value());
 }
 
 }  // namespace
@@ -283,10 +288,15 @@ void StagedFile::commit() {
   fd_ = FileDescriptor();
 }
 
-StagedDirectory::StagedDirectory(fs::path target, bool overwrite)
-    : target_(without_slash(std::move(target))), temporary_(sibling(target_)), overwrite_(overwrite) {
+StagedDirectory::StagedDirectory(fs::path target, bool overwrite, IsReplaced is_replaced)
+    : target_(without_slash(std::move(target))), overwrite_(overwrite), is_replaced_(std::move(is_replaced)) {
   refuse_existing(target_, overwrite);
-  refuse_foreign_files(target_);
+  std::error_code ignored;
+  if (fs::is_symlink(fs::symlink_status(target_, ignored)) && fs::is_directory(target_, ignored)) {
+    target_ = fs::canonical(target_);
+  }
+  refuse_foreign_folders(target_);
+  temporary_ = sibling(target_);
   staged_names().add(temporary_);
   if (::mkdir(temporary_.c_str(), 0777) != 0) fail_errno("create", temporary_.string());
 }
@@ -294,7 +304,8 @@ StagedDirectory::StagedDirectory(fs::path target, bool overwrite)
 StagedDirectory::StagedDirectory(StagedDirectory&& other) noexcept
     : target_(std::move(other.target_)),
       temporary_(std::exchange(other.temporary_, {})),
-      overwrite_(other.overwrite_) {}
+      overwrite_(other.overwrite_),
+      is_replaced_(std::move(other.is_replaced_)) {}
 
 StagedDirectory::~StagedDirectory() {
   std::error_code ignored;
@@ -304,20 +315,24 @@ StagedDirectory::~StagedDirectory() {
 }
 
 void StagedDirectory::commit() {
-  fs::path old;
-  if (overwrite_ && fs::exists(target_)) {
-    old = sibling(target_);
-    if (::rename(target_.c_str(), old.c_str()) != 0) fail_errno("replace", target_.string());
+  const bool replaces = overwrite_ && fs::exists(target_);
+  if (replaces) {
+    for (const fs::directory_entry& entry : fs::directory_iterator(target_)) {
+      const fs::path name = entry.path().filename();
+      if (!fs::exists(temporary_ / name) && !is_replaced_(name.string())) {
+        carry_over(entry.path(), temporary_ / name);
+      }
+    }
   }
-  if (::rename(temporary_.c_str(), target_.c_str()) != 0) {
-    const int reason = errno;
-    if (!old.empty()) ::rename(old.c_str(), target_.c_str());
-    fail_errno("create", target_.string(), reason);
+  // Exchanged in one step; what has the temporary name afterwards is the old folder.
+  const unsigned flags = replaces ? RENAME_EXCHANGE : RENAME_NOREPLACE;
+  if (::renameat2(AT_FDCWD, temporary_.c_str(), AT_FDCWD, target_.c_str(), flags) != 0) {
+    fail_errno(replaces ? "replace" : "create", target_.string());
   }
+  std::error_code ignored;
+  if (replaces) fs::remove_all(temporary_, ignored);
   staged_names().forget(temporary_);
   temporary_.clear();
-  std::error_code ignored;
-  if (!old.empty()) fs::remove_all(old, ignored);
 }
 
 void remove_staged_files() noexcept {

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -117,8 +118,11 @@ class StagedFile {
 /// target.
 class StagedDirectory {
  public:
-  /// With `overwrite`, a folder is replaced only if it holds nothing but shards and their JSON files.
-  StagedDirectory(fs::path target, bool overwrite);
+  /// Tells by its name that a file of the old folder belongs to what is replaced.
+  using IsReplaced = std::function<bool(std::string_view name)>;
+  /// With `overwrite`, the other files of an old folder stay: only what `is_replaced` names, or the new
+  /// folder has too, goes. A folder with folders in it is refused. A symbolic link to a folder is followed.
+  StagedDirectory(fs::path target, bool overwrite, IsReplaced is_replaced);
   StagedDirectory(StagedDirectory&& other) noexcept;
   StagedDirectory& operator=(StagedDirectory&&) = delete;
   ~StagedDirectory();
@@ -130,6 +134,7 @@ class StagedDirectory {
   fs::path target_;
   fs::path temporary_;
   bool overwrite_ = false;
+  IsReplaced is_replaced_;
 };
 
 /// For a program that has to end at once (a second Ctrl-C): removes what is under construction and has a

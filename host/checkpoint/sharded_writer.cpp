@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <regex>
 
 #include "host/checkpoint/sharded.hpp"
 #include "host/formats/h5/writer.hpp"
@@ -14,6 +15,12 @@ namespace {
 uint64_t counted_size(const Tensor& tensor) {
   if (tensor.dtype() == DType::boolean) return (static_cast<uint64_t>(tensor.numel()) + 7) / 8;
   return tensor.nbytes();
+}
+
+/// "model-00001-of-00003.safetensors", "pytorch_model.bin.index.json".
+bool is_shard_file(std::string_view name) {
+  static const std::regex shard(R"(.*-\d{5}-of-\d{5}\.(bin|safetensors|h5)|.*\.index\.json)");
+  return std::regex_match(name.begin(), name.end(), shard);
 }
 
 struct Shard {
@@ -50,7 +57,7 @@ class ShardedWriter : public Writer {
   [[nodiscard]] const std::vector<std::string>& warnings() const override { return warnings_; }
 
   std::vector<Slot> lay_out() override {
-    folder_ = std::make_unique<StagedDirectory>(target_, overwrite_);
+    folder_ = std::make_unique<StagedDirectory>(target_, overwrite_, is_shard_file);
     std::vector<Slot> slots;
     for (const auto& writer : writers_) {
       writer->stage_in(folder_->path());

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "host/base/interrupt.hpp"
 #include "host/base/scratch.hpp"
 #include "host/tensor/kernels/cast.hpp"
 #include "host/tensor/kernels/elementwise.hpp"
@@ -70,6 +71,7 @@ bool ViewExpression::is_dense() const {
 }
 
 void ViewExpression::read(int64_t begin, std::span<std::byte> out) const {
+  check_interrupt();
   const uint32_t item = itemsize();
   if (is_dense()) {
     view_.storage->read(static_cast<uint64_t>(view_.offset + begin) * item, out);
@@ -321,11 +323,13 @@ void MatmulExpression::read(int64_t begin, std::span<std::byte> out) const {
 // --- sources that no file holds
 
 void FillExpression::read(int64_t /*begin*/, std::span<std::byte> out) const {
+  check_interrupt();
   for (size_t i = 0; i < out.size(); i += element_.size())
     std::memcpy(out.data() + i, element_.data(), element_.size());
 }
 
 void GeneratedExpression::read(int64_t begin, std::span<std::byte> out) const {
+  check_interrupt();
   const int64_t count = count_in(out, itemsize());
   std::vector<double> numbers(static_cast<size_t>(std::min(count, kernel_chunk)));
   for_each_chunk(begin, count, 1, [&](int64_t first, int64_t length, int64_t position) {

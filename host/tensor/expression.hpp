@@ -40,6 +40,17 @@ class Expression {
   /// Calls `visit` for each expression directly below.
   virtual void each_input(const std::function<void(const Expression&)>& /*visit*/) const {}
 
+  /// Views that are read to compute everything once, shared ones as often as they are used (saturating).
+  [[nodiscard]] uint64_t reads() const {
+    if (reads_ == 0) {
+      each_input([&](const Expression& input) {
+        if (__builtin_add_overflow(reads_, input.reads(), &reads_)) reads_ = ~uint64_t{0};
+      });
+      reads_ = std::max<uint64_t>(reads_, 1);
+    }
+    return reads_;
+  }
+
   /// Expressions on the longest way down. A Tensor asks when it is made, so those below know theirs and
   /// nothing recurses.
   [[nodiscard]] int depth() const {
@@ -54,7 +65,8 @@ class Expression {
  private:
   DType dtype_;
   int64_t numel_;
-  mutable int depth_ = 0;  // fixed before the expression is shared
+  mutable int depth_ = 0;  // fixed before the expression is shared, as is reads_
+  mutable uint64_t reads_ = 0;
 };
 
 using ExpressionPtr = std::shared_ptr<const Expression>;

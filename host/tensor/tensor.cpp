@@ -85,6 +85,12 @@ Tensor Tensor::from_expression(std::shared_ptr<const Expression> expression, Sha
          "more than {} operations on one another; write what you have to a file and go on from there",
          max_depth);
   }
+  constexpr uint64_t max_reads = 1'000'000;
+  if (expression->reads() > max_reads) {
+    fail(Errc::value,
+         "an expression that reads its sources more than {} times; write parts of it to a file first",
+         max_reads);
+  }
   const DType dtype = expression->dtype();
   return {dtype, std::move(shape), std::move(expression)};
 }

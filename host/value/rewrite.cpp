@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "host/base/hash.hpp"
 #include "host/value/walk.hpp"
 
 namespace cbk {
@@ -120,7 +121,7 @@ class Node {
 
   Value prototype_;
   std::vector<Child> children_;
-  std::unordered_map<std::string, size_t> index_;
+  std::unordered_map<std::string, size_t, KeyedHash> index_;
 };
 
 class Rewriter {

@@ -1,5 +1,7 @@
 #include "host/value/state_dict.hpp"
 
+#include "host/base/hash.hpp"
+
 #include <map>
 #include <tuple>
 #include <unordered_set>
@@ -49,7 +51,7 @@ class Flattener {
 
   std::string_view format_;
   std::vector<NamedTensor> tensors_;
-  std::unordered_set<std::string> names_;
+  std::unordered_set<std::string, KeyedHash> names_;
   std::vector<std::string> others_;
   std::vector<std::string> twice_;
 };

@@ -5,6 +5,8 @@
 #include <charconv>
 #include <cmath>
 
+#include "host/base/hash.hpp"
+
 namespace cbk {
 namespace {
 
@@ -44,6 +46,19 @@ constexpr std::string_view dict_name(Dict::Kind kind) {
   fail(Errc::value, "expected {}, found {}", wanted, value.kind_name());
 }
 
+std::string key_id(const Value& key);
+
+/// A tuple's parts have an order, a frozenset's have none.
+std::string sequence_id(const Sequence& sequence) {
+  const bool is_set = sequence.kind == Sequence::Kind::frozenset;
+  std::vector<std::string> parts;
+  for (const Value& item : sequence.items) parts.push_back(key_id(item));
+  if (is_set) std::ranges::sort(parts);
+  std::string id = is_set ? "{" : "(";
+  for (const std::string& part : parts) id += std::to_string(part.size()) + ":" + part;
+  return id;
+}
+
 /// A text that two keys share exactly when Python calls them equal (1, 1.0 and True are one key there).
 std::string key_id(const Value& key) {
   switch (key.kind()) {
@@ -65,14 +80,16 @@ std::string key_id(const Value& key) {
       return "s" + key.as_string();
     case Value::Kind::bytes:
       return "b" + key.as_bytes().data;
-    case Value::Kind::sequence: {
-      std::string id = "(";
-      for (const Value& item : key.as_sequence().items) {
-        const std::string part = key_id(item);
-        id += std::to_string(part.size()) + ":" + part;
-      }
-      return id;
+    case Value::Kind::complex: {
+      const std::complex<double> number = key.as_complex();
+      if (number.imag() == 0) return key_id(Value(number.real()));
+      return fmt::format("c{} {}", number.real(), number.imag());
     }
+    case Value::Kind::sequence:
+      return sequence_id(key.as_sequence());
+    case Value::Kind::object:
+      if (key.as_object().state.is_none()) return "o" + key.as_object().type + ' ' + key.as_object().repr;
+      return fmt::format("@{}", key.identity());
     default:
       return fmt::format("@{}", key.identity());
   }
@@ -317,7 +334,7 @@ namespace {
 constexpr size_t smallest_indexed = 9;  // entries; fewer are compared one by one
 
 size_t hash_of(std::string_view text) {
-  return std::hash<std::string_view>()(text);
+  return KeyedHash()(text);
 }
 
 size_t hash_of(const Value& key) {
@@ -442,6 +459,12 @@ std::string key_text(const Value& key) {
       for (size_t i = 0; i < items.size(); ++i) text += (i > 0 ? ", " : "") + key_text(items[i]);
       return text + (items.size() == 1 ? ",)" : ")");
     }
+    case Value::Kind::bytes:
+      return "b" + quote(key.as_bytes().data);
+    case Value::Kind::complex:
+      return fmt::format("({}{:+}j)", key.as_complex().real(), key.as_complex().imag());
+    case Value::Kind::object:
+      return key.as_object().repr.empty() ? key.kind_name() : key.as_object().repr;
     default:
       return key.kind_name();
   }

@@ -90,23 +90,30 @@ TEST_CASE("a mapped file reads the same bytes at every alignment and length", "[
   CHECK_THROWS_WITH(file->read(90000, std::span(buffer).first(20000)), Catch::Contains("became shorter"));
 }
 
+namespace {
+bool is_shard(std::string_view name) {
+  return name.ends_with(".bin");
+}
+}  // namespace
+
 TEST_CASE("a staged folder appears whole or not at all", "[base]") {
   Folder folder;
   SECTION("committed") {
-    StagedDirectory staged(folder.path("out/"), false);
+    StagedDirectory staged(folder.path("out/"), false, is_shard);
     write_file(staged.path() / "a", "1", false);
     staged.commit();
     CHECK(read_file(folder.path("out") / "a") == "1");
   }
   SECTION("given up") {
-    StagedDirectory staged(folder.path("out"), false);
+    StagedDirectory staged(folder.path("out"), false, is_shard);
     write_file(staged.path() / "a", "1", false);
   }
   SECTION("replaced, the old content gone") {
     fs::create_directory(folder.path("out"));
     write_file(folder.path("out") / "old.bin", "1", false);
-    CHECK_THROWS_WITH(StagedDirectory(folder.path("out"), false), Catch::Contains("exists already"));
-    StagedDirectory staged(folder.path("out"), true);
+    CHECK_THROWS_WITH(StagedDirectory(folder.path("out"), false, is_shard),
+                      Catch::Contains("exists already"));
+    StagedDirectory staged(folder.path("out"), true, is_shard);
     write_file(staged.path() / "new.bin", "2", false);
     staged.commit();
     CHECK_FALSE(fs::exists(folder.path("out") / "old.bin"));
@@ -119,8 +126,22 @@ TEST_CASE("overwriting replaces what we write, and nothing else", "[base]") {
   Folder folder;
   SECTION("a folder with somebody's files") {
     fs::create_directories(folder.path("home") / "docs");
-    CHECK_THROWS_WITH(StagedDirectory(folder.path("home"), true), Catch::Contains("docs"));
+    CHECK_THROWS_WITH(StagedDirectory(folder.path("home"), true, is_shard), Catch::Contains("docs"));
     CHECK(folder.names() == std::vector<std::string>{"home"});
+  }
+  SECTION("a folder with files of others, behind a link") {
+    fs::create_directories(folder.path("home"));
+    fs::create_directory_symlink("home", folder.path("link"));
+    write_file(folder.path("home") / "tokenizer.json", "theirs", false);
+    write_file(folder.path("home") / "config.json", "old", false);
+    write_file(folder.path("home") / "old.bin", "1", false);
+    StagedDirectory staged(folder.path("link"), true, is_shard);
+    write_file(staged.path() / "config.json", "new", false);
+    staged.commit();
+    CHECK(read_file(folder.path("home") / "tokenizer.json") == "theirs");
+    CHECK(read_file(folder.path("home") / "config.json") == "new");
+    CHECK_FALSE(fs::exists(folder.path("home") / "old.bin"));
+    CHECK(folder.names() == std::vector<std::string>{"home", "link"});
   }
   SECTION("a pipe") {
     REQUIRE(mkfifo(folder.path("pipe").c_str(), 0600) == 0);

@@ -71,3 +71,42 @@ TEST_CASE("paths find values below keys that contain dots", "[value]") {
   CHECK(find_path(root, "model.layers") == nullptr);
   CHECK(find_path(root, "") == &root);
 }
+
+TEST_CASE("keys are one key exactly when Python calls them equal", "[value]") {
+  const auto frozen = [](std::vector<Value> items) {
+    return Value(std::make_shared<Sequence>(Sequence{Sequence::Kind::frozenset, std::move(items), {}, {}}));
+  };
+  const auto object = [](std::string repr) {
+    return Value(std::make_shared<Object>(Object{"torch.dtype", std::move(repr), {}, {}}));
+  };
+  const std::vector<Value> keys = {1,
+                                   "1",
+                                   Value::bytes("1"),
+                                   std::complex<double>(0, 1),
+                                   std::complex<double>(0, 2),
+                                   Value::tuple({1}),
+                                   Value::tuple({1, 2}),
+                                   Value::tuple({2, 1}),
+                                   frozen({1, 2}),
+                                   object("torch.int8"),
+                                   object("torch.int16"),
+                                   Value()};
+  Dict dict;
+  for (size_t i = 0; i < keys.size(); ++i) dict.set(keys[i], static_cast<int64_t>(i));
+  REQUIRE(dict.size() == keys.size());
+  const std::vector<std::pair<Value, int64_t>> equal = {{true, 0},
+                                                        {1.0, 0},
+                                                        {std::complex<double>(1, 0), 0},
+                                                        {std::complex<double>(0, 2), 4},
+                                                        {frozen({2, 1}), 8},
+                                                        {object("torch.int8"), 9}};
+  for (const auto& [key, position] : equal) {
+    REQUIRE(dict.find(key) != nullptr);
+    CHECK(dict.find(key)->as_int() == position);
+  }
+  for (int i = 0; i < 100; ++i) dict.set(fmt::format("key {}", i), i);  // beyond what is compared one by one
+  for (size_t i = 0; i < keys.size(); ++i) CHECK(dict.find(keys[i])->as_int() == static_cast<int64_t>(i));
+  CHECK(dict.erase(keys[3]));
+  CHECK(dict.find(keys[3]) == nullptr);
+  CHECK(dict.find(std::string_view("key 99"))->as_int() == 99);
+}

@@ -121,6 +121,12 @@ def memory(cbk, top):
             ("every matrix transposed", [cbk, "run", turn, source, out + "turned.safetensors"]),
             ("statistics", [cbk, "show", source, "lm_head.weight"]),
             ("difference", [cbk, "diff", source, h5])]
+    many = os.path.join(top, "many.bin")
+    torch.save({f"model.layers.{i // 500}.experts.{i % 500}.up_proj.weight": torch.full((4 + i % 36, 64), float(i))
+                for i in range(20000)}, many)
+    jobs += [("20,000 tensors to H5", [cbk, "copy", many, out + ".mdl"]),
+             ("20,000 tensors to safetensors", [cbk, "copy", many, out + ".safetensors"]),
+             ("20,000 tensors listed", [cbk, "ls", many])]
     for name, argv in jobs:
         status, error, peak = anonymous_peak(argv)
         check(f"memory: {name}", status == 0, f"exit status {status}: {error[-300:]}")
@@ -130,6 +136,7 @@ def memory(cbk, top):
                 path = os.path.join(top, entry)
                 shutil.rmtree(path) if os.path.isdir(path) else os.remove(path)
     os.remove(h5)
+    os.remove(many)
     shutil.rmtree(big)
 
 

@@ -1,5 +1,7 @@
 #include "host/formats/h5/flatten.hpp"
 
+#include "host/base/hash.hpp"
+
 #include <unordered_set>
 
 namespace cbk::h5 {
@@ -18,7 +20,7 @@ class Flattener {
     if (tree_.spec.kind == Kind::leaf) {
       fail(Errc::value, "an H5 checkpoint is a tree of named values; this is only a {}", root.kind_name());
     }
-    std::unordered_set<std::string_view> seen;
+    std::unordered_set<std::string_view, KeyedHash> seen;
     for (const FlatLeaf& leaf : tree_.leaves) {
       if (!seen.insert(leaf.key).second)
         fail(Errc::key, "two values have the dotted key {}, which H5 cannot tell apart", quote(leaf.key));

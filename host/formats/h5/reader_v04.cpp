@@ -1,5 +1,6 @@
 #include "host/formats/h5/reader_v04.hpp"
 
+#include "host/base/hash.hpp"
 #include "host/formats/h5/element.hpp"
 #include "host/formats/h5/spec_v04.hpp"
 #include "host/formats/h5/text.hpp"
@@ -173,7 +174,7 @@ Value read_v04(Datasets& datasets, double version, std::vector<std::string>& war
     return parse_spec_v04(text.value_or(""));
   });
   const std::vector<std::string> keys = leaf_keys(spec);
-  std::unordered_map<std::string, const Link*> links;
+  std::unordered_map<std::string, const Link*, KeyedHash> links;
   for (const Link& link : file->links()) links.emplace(percent_decode(link.name), &link);
 
   Reader reader(datasets, version);

@@ -2,6 +2,7 @@
 
 #include <unordered_set>
 
+#include "host/base/hash.hpp"
 #include "host/formats/h5/element.hpp"
 #include "host/formats/h5/metadata.hpp"
 #include "host/formats/h5/spec_v05.hpp"
@@ -108,7 +109,7 @@ class Reader {
   /// The general case: a tree of objects and the metadata of their wrappers.
   Leaf read_nested(const std::string& key, const Value& metadata) {
     const TreeSpec spec = parse_spec_v05(member(metadata, "__spec__"));
-    std::unordered_set<std::string> objects;
+    std::unordered_set<std::string, KeyedHash> objects;
     for (const Value& name : list_of(member(metadata, "__objects__"), "__objects__"))
       objects.insert(name.as_string());
     std::vector<Value> leaves;
@@ -294,7 +295,7 @@ class Reader {
 
 /// The leaf that a chain of links ends in.
 size_t follow_links(const std::vector<Leaf>& leaves,
-                    const std::unordered_map<std::string_view, size_t>& positions, size_t start) {
+                    const std::unordered_map<std::string_view, size_t, KeyedHash>& positions, size_t start) {
   size_t at = start;
   for (size_t hops = 0; leaves[at].is_link; ++hops) {
     const auto next = positions.find(leaves[at].link);
@@ -320,7 +321,7 @@ Value read_v05(Datasets& datasets, const Attributes& root) {
   Reader reader(datasets, file, root);
   std::vector<Leaf> leaves;
   leaves.reserve(keys.size());
-  std::unordered_map<std::string_view, size_t> positions;
+  std::unordered_map<std::string_view, size_t, KeyedHash> positions;
   positions.reserve(keys.size());
   for (const std::string& key : keys) {
     positions.emplace(key, leaves.size());

@@ -1,5 +1,7 @@
 #include "host/formats/h5/tree_spec.hpp"
 
+#include "host/base/hash.hpp"
+
 #include <unordered_set>
 
 namespace cbk::h5 {
@@ -38,7 +40,7 @@ void collect_keys(const TreeSpec& spec, const std::string& path, bool is_root,
 std::vector<std::string> leaf_keys(const TreeSpec& spec) {
   std::vector<std::string> keys;
   collect_keys(spec, "", true, keys);
-  std::unordered_set<std::string_view> seen;
+  std::unordered_set<std::string_view, KeyedHash> seen;
   for (const std::string& key : keys) {
     if (!seen.insert(key).second) fail(Errc::format, "two leaves have the key {}", quote(key));
   }

@@ -4,6 +4,7 @@
 #include <charconv>
 #include <set>
 
+#include "host/base/hash.hpp"
 #include "host/formats/torch/calls.hpp"
 #include "host/formats/torch/long_integer.hpp"
 #include "host/formats/torch/opcodes.hpp"
@@ -27,28 +28,49 @@ uint64_t memo_index(std::string_view text) {
   return index;
 }
 
-/// The memo entries that the pickle ever fetches: a pickler numbers nearly everything and fetches little, and
-/// what is not fetched can be freed early.
-std::vector<bool> fetched_entries(std::string_view bytes) {
+/// Picklers number their memo one by one; an index may exceed the number of entries by this much.
+constexpr uint64_t memo_slack = 1024;
+
+/// What a pickle does with its memo.
+struct MemoUse {
+  uint64_t limit = memo_slack;  // of an index
+  /// The entries that are ever fetched: a pickler numbers nearly everything and fetches little, and what is
+  /// not fetched can be freed early.
   std::vector<bool> fetched;
+};
+
+MemoUse memo_use(std::string_view bytes) {
+  MemoUse use;
+  std::vector<uint64_t> indices;
   try {
     InstructionReader reader(bytes);
     for (Instruction instruction = reader.next(); instruction.op != Op::stop; instruction = reader.next()) {
-      uint64_t index = 0;
-      if (instruction.op == Op::get) {
-        index = memo_index(instruction.text);
-      } else if (instruction.op == Op::binget || instruction.op == Op::long_binget) {
-        index = static_cast<uint64_t>(instruction.number);
-      } else {
-        continue;
+      switch (instruction.op) {
+        case Op::put:
+        case Op::binput:
+        case Op::long_binput:
+        case Op::memoize:
+          ++use.limit;
+          break;
+        case Op::get:
+          indices.push_back(memo_index(instruction.text));
+          break;
+        case Op::binget:
+        case Op::long_binget:
+          indices.push_back(static_cast<uint64_t>(instruction.number));
+          break;
+        default:
+          break;
       }
-      // An index never exceeds the number of opcodes.
-      if (index >= fetched.size() && index <= bytes.size()) fetched.resize(index + 1);
-      if (index < fetched.size()) fetched[index] = true;
     }
   } catch (const Error&) {  // NOLINT(bugprone-empty-catch): found again, and told, when the pickle is run
   }
-  return fetched;
+  for (const uint64_t index : indices) {
+    if (index >= use.limit) continue;
+    if (index >= use.fetched.size()) use.fetched.resize(index + 1);
+    use.fetched[index] = true;
+  }
+  return use;
 }
 
 /// UTF-8 where surrogates may stand alone, as Python writes them.
@@ -81,7 +103,7 @@ class Machine {
         reader_(bytes),
         arena_(budget_for(bytes.size(), options.max_bytes)),
         context_{arena_, options, {}},
-        fetched_(fetched_entries(bytes)) {}
+        memo_use_(memo_use(bytes)) {}
 
   Value run(size_t* consumed) {
     try {
@@ -182,12 +204,12 @@ class Machine {
   CallContext context_;
   std::vector<Value> stack_;
   std::vector<size_t> marks_;  // stack heights
-  const std::vector<bool> fetched_;
+  const MemoUse memo_use_;
   uint64_t memo_size_ = 0;  // 1 + the largest index put
   std::vector<Value> memo_;
   std::vector<bool> memo_set_;
   std::unordered_map<const void*, size_t> array_slots_;  // where BUILD must replace an array
-  std::unordered_map<std::string, Value> globals_;
+  std::unordered_map<std::string, Value, KeyedHash> globals_;
   std::vector<std::string> refused_;
   std::set<std::string> seen_;
   uint64_t at_ = 0;
@@ -411,12 +433,12 @@ bool Machine::step_memo(const Instruction& instruction) {
 }
 
 void Machine::put(uint64_t index) {
-  // A pickler numbers its memo from 0, so an index never exceeds the number of opcodes.
-  if (index > bytes_.size()) fail(Errc::format, "the memo index {} is too large", index);
+  if (index >= memo_use_.limit) fail(Errc::format, "the memo index {} is too large", index);
   memo_size_ = std::max(memo_size_, index + 1);
   const Value& value = top();
-  if (index >= fetched_.size() || !fetched_[index]) return;
+  if (index >= memo_use_.fetched.size() || !memo_use_.fetched[index]) return;
   if (index >= memo_.size()) {
+    arena_.charge((index + 1 - memo_.size()) * sizeof(Value));
     memo_.resize(index + 1);
     memo_set_.resize(index + 1);
   }

@@ -3,6 +3,7 @@
 #include <charconv>
 #include <unordered_map>
 
+#include "host/base/hash.hpp"
 #include "host/formats/torch/byte_order.hpp"
 #include "host/formats/torch/calls.hpp"
 #include "host/formats/torch/legacy.hpp"
@@ -157,7 +158,7 @@ class ZipReader {
   ZipArchive archive_;
   std::string top_;  // the folder all members lie in, with its slash
   ByteOrder byte_order_;
-  std::unordered_map<std::string, StoragePtr> records_;
+  std::unordered_map<std::string, StoragePtr, KeyedHash> records_;
   std::vector<std::string> warnings_;
 };
 

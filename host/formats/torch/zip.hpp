@@ -8,6 +8,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "host/base/hash.hpp"
 #include "host/tensor/storage.hpp"
 
 namespace cbk::torch {
@@ -54,7 +55,7 @@ class ZipArchive {
 
   std::shared_ptr<const MappedFile> file_;
   std::vector<ZipEntry> entries_;
-  std::unordered_map<std::string_view, size_t> by_name_;
+  std::unordered_map<std::string_view, size_t, KeyedHash> by_name_;
   bool has_checksums_ = true;
 };
 

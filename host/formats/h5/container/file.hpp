@@ -4,6 +4,7 @@
 #include <optional>
 #include <unordered_map>
 
+#include "host/base/hash.hpp"
 #include "host/formats/h5/container/dataset.hpp"
 #include "host/formats/h5/container/group.hpp"
 #include "host/value/value.hpp"
@@ -33,7 +34,7 @@ class Attributes {
   [[nodiscard]] std::string_view string_at(const Datatype& type, ByteView bytes) const;
   Objects* objects_;
   std::vector<Attribute> list_;
-  std::unordered_map<std::string_view, size_t> names_;  // only of long lists
+  std::unordered_map<std::string_view, size_t, KeyedHash> names_;  // only of long lists
 };
 
 /// Not thread-safe; the storages it gives out are.
@@ -58,7 +59,7 @@ class File {
  private:
   struct Group {
     std::vector<Link> links;
-    std::unordered_map<std::string_view, size_t> names;
+    std::unordered_map<std::string_view, size_t, KeyedHash> names;
   };
   const Group& group(const ObjectHeader& object);
   Objects objects_;
