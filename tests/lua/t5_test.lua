@@ -1,0 +1,237 @@
+-- T5 and its aliases on small models that are made here: there and back, release steps, embeddings of one tensor, muP, errors.
+
+local cbk = require "cbk"
+local conversion = require "conversion"
+local harness = require "harness"
+
+local describe, it = harness.describe, harness.it
+local same, fails, run, counted = conversion.same, conversion.fails, conversion.run, conversion.counted
+
+local HEAD = "lm_head.weight"
+local DECODER, ENCODER = "decoder_embeddings.word_embeddings.weight", "encoder_embeddings.word_embeddings.weight"
+
+local function hf_config(options)
+  local config = cbk.dict {
+    model_type = "t5", d_model = 4, d_kv = 2, d_ff = 6, num_heads = 2, num_layers = 1, num_decoder_layers = 2, vocab_size = 5,
+    feed_forward_proj = "relu", relative_attention_num_buckets = 3, is_encoder_decoder = true, tie_word_embeddings = true,
+    dropout_rate = 0.5, layer_norm_epsilon = 1e-6,
+  }
+  for name, value in pairs(options or {}) do config[name] = value end
+  return config
+end
+
+local function hf_checkpoint(gated)
+  local out, made = cbk.dict(), 0
+  local function add(key, ...)
+    out[key] = counted({ ... }, made)
+    made = made + 1000
+  end
+  local function attention(place)
+    for _, name in ipairs { "q", "k", "v", "o" } do add(place .. name .. ".weight", 4, 4) end
+  end
+  add("shared.weight", 5, 4)
+  for stack, depth in pairs { encoder = 1, decoder = 2 } do
+    out[stack .. ".embed_tokens.weight"] = out["shared.weight"]
+    add(stack .. ".block.0.layer.0.SelfAttention.relative_attention_bias.weight", 3, 2)
+    for i = 0, depth - 1 do
+      local block = ("%s.block.%d.layer."):format(stack, i)
+      attention(block .. "0.SelfAttention.")
+      add(block .. "0.layer_norm.weight", 4)
+      add(block .. "1.layer_norm.weight", 4)
+      if stack == "decoder" then
+        attention(block .. "1.EncDecAttention.")
+        add(block .. "2.layer_norm.weight", 4)
+      end
+      local dense = block .. (stack == "decoder" and "2" or "1") .. ".DenseReluDense."
+      for _, name in ipairs(gated and { "wi_0", "wi_1" } or { "wi" }) do add(dense .. name .. ".weight", 6, 4) end
+      add(dense .. "wo.weight", 4, 6)
+    end
+    add(stack .. ".final_layer_norm.weight", 4)
+  end
+  add(HEAD, 5, 4)
+  return out
+end
+
+local function there_and_back(model, release, options)
+  local gated = options and options.feed_forward_proj ~= nil
+  local hf = hf_checkpoint(gated)
+  local config, cs = run(model, "hf", release, hf_config(options), hf)
+  local again_config, again = run(model, release, "hf", config, cs)
+  same(#again, #hf, release)
+  conversion.equal_tensors(hf, again)
+  for name, value in pairs(options or {}) do same(again_config[name], value, name) end
+  return config.model, cs.model
+end
+
+---A config and a checkpoint of a CS release.
+local function of_release(release)
+  local from = release == "cs-1.6" and "cs-1.7" or release
+  local config, root = run("t5", "hf", from, hf_config(), hf_checkpoint())
+  config.model.use_pre_encoder_decoder_layer_norm = from ~= "cs-1.7"
+  if release ~= from then config, root = run("t5", from, release, config, root) end
+  return config, root
+end
+
+---What `f` returns, and the warnings that it gave.
+local function told_by(f, ...)
+  local told, warn = {}, cbk.warn
+  cbk.warn = function(message) told[#told + 1] = message end
+  local fine, result = pcall(f, ...)
+  cbk.warn = warn
+  if not fine then error(result, 0) end
+  return result, told
+end
+
+describe("Converters: T5", function()
+  it("there and back, under every name", function()
+    for name, zoo_name in pairs { t5 = "t5", ul2 = "t5", ["flan-ul2"] = "t5", transformer = "transformer" } do
+      local config, weights = there_and_back(name, "cs-2.4")
+      same(config.name, zoo_name)
+      assert(weights["encoder_embeddings.position_embed_helper.relative_attention_bias.weight"] ~= nil)
+      assert(config.decoder_nonlinearity == "relu" and config.src_max_position_embeddings == 512)
+    end
+  end)
+
+  it("gated feed-forward parts keep gate and value apart", function()
+    local config, weights = there_and_back("t5", "cs-2.9", { feed_forward_proj = "gated-silu", tie_word_embeddings = false })
+    assert(config.encoder_nonlinearity == "swiglu" and config.decoder_nonlinearity == "swiglu")
+    local ffn = "decoder.layers.1.ffn.ffn.0."
+    same(weights[ffn .. "linear_layer_for_glu.weight"]:tolist(),
+      hf_checkpoint(true)["decoder.block.1.layer.2.DenseReluDense.wi_0.weight"]:tolist())
+  end)
+
+  it("early releases, as far as they go", function()
+    for _, release in ipairs { "cs-1.7", "cs-1.8", "cs-1.9", "cs-2.0", "cs-2.1" } do there_and_back("t5", release) end
+    local config = run("t5", "hf", "cs-1.9", hf_config { feed_forward_proj = "gelu", is_gated_act = true }, hf_checkpoint(true))
+    same(config.model.encoder_nonlinearity, "geglu")
+  end)
+
+  it("1.6 has the positions in every block, and nothing but the model", function()
+    local config, root = of_release "cs-1.8"
+    config.model.encoder_num_hidden_layers, root.global_step = 2, 7
+    local old_config, old = run("t5", "cs-1.8", "cs-1.6", config, root)
+    same(old_config.model.use_pre_encoder_decoder_layer_norm, false)
+    same(old.model["decoder.block.1.layer.0.SelfAttention.relative_attention_bias.weight"]:tolist(),
+      root.model["relative_position_decoder.relative_attention_bias.weight"]:tolist())
+    assert(old.global_step == nil and old.__metadata__ == nil)
+    local prefixed = cbk.dict()
+    for key, tensor in cbk.items(root.model) do prefixed["model." .. key] = tensor end
+    local _, from_prefixed = run("t5", "cs-1.8", "cs-1.6", config, cbk.dict { model = prefixed })
+    conversion.equal_tensors(old.model, from_prefixed.model)
+    local _, again = run("t5", "cs-1.6", "cs-1.8", old_config, old)
+    conversion.equal_tensors(root.model, again.model)
+  end)
+
+  it("1.8 may begin keys with model., 1.7 may not", function()
+    local config, root = of_release "cs-1.8"
+    local prefixed = cbk.dict()
+    for key, tensor in cbk.items(root.model) do prefixed["model." .. key] = tensor end
+    local old_config, old = run("t5", "cs-1.8", "cs-1.7", config, cbk.dict { model = prefixed })
+    conversion.equal_tensors(root.model, old.model)
+    fails("position_embedding_type", run, "t5", "cs-1.7", "hf", old_config, cbk.dict { model = prefixed })
+  end)
+
+  it("every chain equals its steps", function()
+    local formats = {}
+    for _, release in ipairs(require("converters.engine.releases").known) do formats[#formats + 1] = "cs-" .. release end
+    assert(told_by(conversion.chains_equal_steps, "t5", formats, of_release) > 100)
+  end)
+end)
+
+describe("Converters: T5's embeddings, one tensor under three names", function()
+  local function upgrade(weights, options)
+    local model = cbk.dict { use_t5_layer_norm = true }
+    for name, value in pairs(options or {}) do model[name] = value end
+    local config, root = run("t5", "cs-1.9", "cs-2.0", cbk.dict { model = model }, cbk.dict { model = cbk.dict(weights) })
+    same(config.model.norm_type, "rmsnorm")
+    return root.model
+  end
+  local a, b = counted({ 2 }, 0), counted({ 2 }, 5)
+
+  it("all take the first one that is there", function()
+    for _, prefix in ipairs { "", "model." } do
+      local out = upgrade { [prefix .. HEAD] = cbk.null, [prefix .. DECODER] = a, [prefix .. ENCODER] = cbk.null }
+      for _, key in ipairs { HEAD, DECODER, ENCODER } do same(out[prefix .. key]:tolist(), { 1, 2 }, key) end
+    end
+    same(upgrade({ [DECODER] = a })[HEAD]:tolist(), { 1, 2 })
+  end)
+
+  it("a difference is told", function()
+    local out, told = told_by(upgrade, { [HEAD] = b, [DECODER] = a, [ENCODER] = b })
+    same(out[DECODER]:tolist(), { 6, 7 })
+    assert(#told == 1 and told[1]:find(DECODER, 1, true), table.concat(told, "\n"))
+  end)
+
+  it("what the config does not tie stays apart", function()
+    local weights = { [HEAD] = cbk.null, [DECODER] = a, [ENCODER] = b }
+    local apart = upgrade(weights, { share_embedding_weights = false, share_encoder_decoder_embedding = false })
+    assert(apart[HEAD] == cbk.null and apart[DECODER] == a and apart[ENCODER] == b)
+    local head = upgrade(weights, { share_encoder_decoder_embedding = false })
+    assert(head[HEAD] == a and head[ENCODER] == b)
+  end)
+
+  it("a null is read from another name on the way to hugging face", function()
+    local config, root = of_release "cs-1.8"
+    local embedding = root.model[DECODER]
+    root.model[HEAD], root.model[ENCODER] = cbk.null, cbk.null
+    local _, hf = run("t5", "cs-1.8", "hf", config, root)
+    for _, key in ipairs { HEAD, "shared.weight", "encoder.embed_tokens.weight" } do same(hf[key]:tolist(), embedding:tolist(), key) end
+    config.model.share_embedding_weights = false
+    fails("'lm_head.weight' is null", run, "t5", "cs-1.8", "hf", config, root)
+  end)
+
+  it("the decoder's is always there", function()
+    fails("unable to find '" .. DECODER, upgrade, { [HEAD] = a, [ENCODER] = a })
+  end)
+end)
+
+describe("Converters: T5's muP and errors", function()
+  it("mup is folded by T5's own rule", function()
+    local mup = { mup_base_d_model = 1, embeddings_alpha = 3, output_logits_alpha = 5, encoder_attention_logits_alpha = 7 }
+    local config, root = run("t5", "hf", "cs-2.5", hf_config(), hf_checkpoint())
+    for name, value in pairs(mup) do config.model[name] = value end
+    local hf = hf_checkpoint()
+    local folded_config, folded = run("t5", "cs-2.5", "hf", config, root)
+    same(folded_config.tie_word_embeddings, false)
+    local q, k = "encoder.block.0.layer.0.SelfAttention.q.weight", "encoder.block.0.layer.0.SelfAttention.k.weight"
+    local v, o = "decoder.block.1.layer.1.EncDecAttention.v.weight", "decoder.block.1.layer.1.EncDecAttention.o.weight"
+    local root_of_kv = 2 ^ 0.5
+    local wanted = { -- a width of 4 times the base
+      [q] = 0.5 / root_of_kv, [k] = 7 * 0.5 / root_of_kv, [v] = 0.5, [o] = 2, [HEAD] = 5 / 2, ["shared.weight"] = 3 * 2,
+      ["decoder.embed_tokens.weight"] = 3 * 2, ["encoder.final_layer_norm.weight"] = 1,
+    }
+    for key, factor in pairs(wanted) do
+      assert(folded[key]:compare(hf[key] * factor, { rtol = 1e-6, atol = 0 }).max_rel < 1e-6, key)
+    end
+  end)
+
+  it("what one side cannot say is named", function()
+    local function convert(release, change, ...)
+      local config, root = of_release(release)
+      for name, value in pairs(change) do config.model[name] = value end
+      fails(..., run, "t5", release, "hf", config, root)
+    end
+    convert("cs-2.5", { tgt_vocab_size = 6 }, "tgt_vocab_size=6: only the value of src_vocab_size (5)")
+    convert("cs-2.5", { relu_dropout_rate = 0.25 }, "relu_dropout_rate=0.25")
+    convert("cs-2.5", { decoder_nonlinearity = "gelu" }, "decoder_nonlinearity='gelu'")
+    convert("cs-2.5", { position_embedding_type = "learned_absolute" }, "position_embedding_type='learned_absolute'")
+    convert("cs-2.2", { mup_base_d_model = 2 }, "muP")
+    convert("cs-1.8", { use_t5_layer_norm = false }, "use_t5_layer_norm=false")
+    convert("cs-1.7", { use_pre_encoder_decoder_layer_norm = true }, "use_pre_encoder_decoder_layer_norm=true")
+    fails("feed_forward_proj='gated-tanh'", run, "t5", "hf", "cs-2.3", hf_config { feed_forward_proj = "gated-tanh" }, hf_checkpoint())
+  end)
+
+  it("keys without a place are named", function()
+    local hf = hf_checkpoint()
+    hf["decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight"] = counted({ 3, 2 }, 0)
+    fails("EncDecAttention.relative_attention_bias", run, "t5", "hf", "cs-1.9", hf_config(), hf)
+    assert(run("t5", "hf", "cs-2.3", hf_config(), hf) ~= nil)
+  end)
+
+  it("embeddings under the shared name alone are told to be lost", function()
+    local hf = hf_checkpoint()
+    hf["encoder.embed_tokens.weight"], hf["decoder.embed_tokens.weight"] = nil, nil
+    local _, told = told_by(run, "t5", "hf", "cs-2.3", hf_config(), hf)
+    assert(#told == 2 and table.concat(told, "\n"):find("decoder's embedding is not written", 1, true), table.concat(told, "\n"))
+  end)
+end)
