@@ -6,7 +6,7 @@ local fields = require "converters.engine.fields"
 local actions = require "converters.engine.actions"
 local bert = require "converters.shared.bert"
 
-local tie, at = actions.tie, require("converters.shared.decoder").at
+local tie, between = actions.tie, rules.between
 
 local words, classifier = "bert_encoder.embedding_layer.word_embeddings.weight", "bert_mlm_head.classifier.ffn.0.linear_layer.weight"
 
@@ -67,13 +67,13 @@ local notes = {
 
 return { {
   model = "bert", name = "bert", note = "BertForPreTraining",
-  at("cs-1.6", "cs-1.7", bert.to_1_7(from_1_6), notes.first),
-  at("cs-1.6", "cs-1.8, cs-1.9, cs-2.0", bert.from_1_6(from_1_6), notes.first),
-  at("cs-1.7", "cs-1.8, cs-1.9, cs-2.0", bert.to_1_8, bert.all_classes),
-  at("cs-1.8, cs-1.9", "cs-2.0", to_2_0, notes.pretraining),
-  at("cs-2.0", "cs-2.1", bert.to_2_1, bert.all_classes),
-  at("hf", "cs-2.3 .. cs-2.9", since_2_1, { mup = "gpt" }),
-  at("hf", "cs-2.1, cs-2.2", since_2_1),
-  at("hf", "cs-1.8, cs-1.9, cs-2.0", up_to_2_0),
-  at("hf", "cs-1.7", up_to_1_7),
+  between("cs-1.6", "cs-1.7", bert.to_1_7(from_1_6), notes.first),
+  between("cs-1.6", "cs-1.8, cs-1.9, cs-2.0", bert.from_1_6(from_1_6), notes.first),
+  between("cs-1.7", "cs-1.8, cs-1.9, cs-2.0", bert.to_1_8, bert.all_classes),
+  between("cs-1.8, cs-1.9", "cs-2.0", to_2_0, notes.pretraining),
+  between("cs-2.0", "cs-2.1", bert.to_2_1, bert.all_classes),
+  between("hf", "cs-2.3 .. cs-2.9", since_2_1, { mup = "gpt" }),
+  between("hf", "cs-2.1, cs-2.2", since_2_1),
+  between("hf", "cs-1.8, cs-1.9, cs-2.0", up_to_2_0),
+  between("hf", "cs-1.7", up_to_1_7),
 } }

@@ -6,7 +6,7 @@ local fields = require "converters.engine.fields"
 local values = require "converters.engine.values"
 local bert = require "converters.shared.bert"
 
-local absent, at = values.absent, require("converters.shared.decoder").at
+local absent, between = values.absent, rules.between
 
 -- --- keys
 
@@ -57,17 +57,17 @@ local from_1_6 = with_head "classifier" "position_embeddings"
 ---@param head? BertModel
 local function family(names, head)
   local out = {
-    at("cs-1.6", "cs-1.7", bert.to_1_7(from_1_6), bert.fine_tuned_classes),
-    at("cs-1.6", "cs-1.8, cs-1.9, cs-2.0", bert.from_1_6(from_1_6), bert.fine_tuned_classes),
-    at("cs-1.7", "cs-1.8, cs-1.9, cs-2.0", bert.to_1_8, bert.all_classes),
-    at("cs-2.0", "cs-2.1", bert.to_2_1, bert.all_classes),
+    between("cs-1.6", "cs-1.7", bert.to_1_7(from_1_6), bert.fine_tuned_classes),
+    between("cs-1.6", "cs-1.8, cs-1.9, cs-2.0", bert.from_1_6(from_1_6), bert.fine_tuned_classes),
+    between("cs-1.7", "cs-1.8, cs-1.9, cs-2.0", bert.to_1_8, bert.all_classes),
+    between("cs-2.0", "cs-2.1", bert.to_2_1, bert.all_classes),
   }
   for key, value in pairs(names) do out[key] = value end
   if head then
     local since_2_1, up_to_2_0, up_to_1_7 = bert.hugging_face(head)
-    out[5] = at("hf", "cs-2.1 .. cs-2.9", since_2_1)
-    out[6] = at("hf", "cs-1.8, cs-1.9, cs-2.0", up_to_2_0)
-    out[7] = at("hf", "cs-1.7", up_to_1_7)
+    out[5] = between("hf", "cs-2.1 .. cs-2.9", since_2_1)
+    out[6] = between("hf", "cs-1.8, cs-1.9, cs-2.0", up_to_2_0)
+    out[7] = between("hf", "cs-1.7", up_to_1_7)
   end
   return out
 end

@@ -10,8 +10,9 @@ local decoder = require "converters.shared.decoder"
 
 local only = rules.only
 local must, drop = fields.must, fields.drop
-local qkv, head = actions.qkv, actions.head
-local null, float, at, absent = cbk.null, cbk.float, decoder.at, values.absent
+local qkv = actions.qkv
+local null, float, absent = cbk.null, cbk.float, values.absent
+local between, variant = rules.between, rules.variant
 
 -- --- keys
 
@@ -59,10 +60,6 @@ local modern = rules.keys {
 }
 
 local function with_head(keys) return rules.keys { decoder.head, { "transformer", "", keys } } end
-
-local function without_head(keys)
-  return rules.keys { keys, only.right("lm_head.{weight,bias}", "a headless model has no head") }
-end
 
 -- --- config: what all generations share
 
@@ -302,15 +299,13 @@ local function style(config, side)
   return rw_style(config, side)
 end
 
-local invented_head = {
-  right = { { "lm_head.weight", head.weight "word_embeddings.weight" }, { "lm_head.bias", head.bias } },
-}
+local invented_head = decoder.invented_head "word_embeddings.weight"
 
 ---Hugging Face's default, which headless configs may leave out, decides what the head is made of.
 local function headless(converter, keys)
   local left = fields.with(converter.before.left, { tie_word_embeddings = true })
-  return at(nil, nil, converter, {
-    keys = without_head(keys), fill = invented_head, before = { left = left, right = converter.before.right },
+  return variant(converter, {
+    keys = decoder.without_head(keys), fill = invented_head, before = { left = left, right = converter.before.right },
   })
 end
 
@@ -320,7 +315,7 @@ local without = { ["7B"] = headless(rw_7b, seven), ["40B"] = headless(rw_40b, fo
 return {
   {
     model = "falcon", name = "falcon", note = "FalconForCausalLM / RWForCausalLM <-> GPTJModel (configured as Falcon)",
-    at("cs-2.0", "cs-2.1", decoder.to_2_1),
+    between("cs-2.0", "cs-2.1", decoder.to_2_1),
     { "hf", "cs-2.1 .. cs-2.9", variants = with, choose = style },
     { "hf", "cs-1.9, cs-2.0", variants = with, choose = rw_style, earlier = "2.0.3" },
   },

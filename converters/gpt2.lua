@@ -7,10 +7,11 @@ local actions = require "converters.engine.actions"
 local values = require "converters.engine.values"
 local decoder = require "converters.shared.decoder"
 
-local only, refuse = rules.only, rules.refuse
+local refuse = rules.refuse
 local must, drop = fields.must, fields.drop
-local qkv, transpose, buffer, head = actions.qkv, actions.transpose, actions.buffer, actions.head
-local null, absent, at = cbk.null, values.absent, decoder.at
+local qkv, transpose, buffer = actions.qkv, actions.transpose, actions.buffer
+local null, absent = cbk.null, values.absent
+local between, variant = rules.between, rules.variant
 
 -- --- keys
 
@@ -48,15 +49,9 @@ local function with_head(decoder_keys)
   }
 end
 
-local function without_head(decoder_keys)
-  return rules.keys { decoder_keys, only.right("lm_head.{weight,bias}", "a headless model has no head") }
-end
-
 local now, then_ = body "position_embeddings.embed", body "position_embeddings"
 
-local invented_head = {
-  right = { { "lm_head.weight", head.weight "wte.weight" }, { "lm_head.bias", head.bias } },
-}
+local invented_head = decoder.invented_head "wte.weight"
 
 -- releases up to 2.0 filled in the head that a tied Hugging Face file leaves out
 local tied_head = {
@@ -116,17 +111,17 @@ local hf = {
 }
 
 -- up to 2.0 position embeddings are no module of their own, and up to 1.9 norms have no type
-local hf_2_0 = at(nil, nil, hf, { keys = with_head(then_), fill = tied_head, earlier = "2.0.3" })
-local hf_1_9 = at(nil, nil, hf_2_0, { config = fields.without(config, { "norm_type" }) })
+local hf_2_0 = variant(hf, { keys = with_head(then_), fill = tied_head, earlier = "2.0.3" })
+local hf_1_9 = variant(hf_2_0, { config = fields.without(config, { "norm_type" }) })
 
-local function headless(converter, keys) return { keys = without_head(keys), fill = invented_head, config = converter.config } end
+local function headless(converter, keys) return { keys = decoder.without_head(keys), fill = invented_head, config = converter.config } end
 
 return {
   {
     model = "gpt2", name = "gpt2", note = "GPT2LMHeadModel <-> GPT2LMHeadModel (configured as GPT-2)",
-    at("cs-1.8, cs-1.9", "cs-2.0", decoder.to_2_0),
-    at("cs-2.0", "cs-2.1", decoder.to_2_1),
-    at("cs-2.2", "cs-2.3 .. cs-2.9", {
+    between("cs-1.8, cs-1.9", "cs-2.0", decoder.to_2_0),
+    between("cs-2.0", "cs-2.1", decoder.to_2_1),
+    between("cs-2.2", "cs-2.3 .. cs-2.9", {
       keys = rules.keys { { "*" } },
       config = fields.config {
         drop.left { "use_position_embedding", "alibi_implementation", "weight_initialization_seed" },
@@ -134,17 +129,17 @@ return {
         { "*" },
       },
     }),
-    at("cs-2.4", "cs-2.4-backbone", require "converters.shared.backbone"),
-    at("hf", "cs-2.1 .. cs-2.9", hf),
-    at("hf", "cs-2.0", hf_2_0),
-    at("hf", "cs-1.8, cs-1.9", hf_1_9),
-    at("hf", "cs-1.7", hf_1_9, { prefix = false, fill = false }),
+    between("cs-2.4", "cs-2.4-backbone", require "converters.shared.backbone"),
+    between("hf", "cs-2.1 .. cs-2.9", hf),
+    between("hf", "cs-2.0", hf_2_0),
+    between("hf", "cs-1.8, cs-1.9", hf_1_9),
+    between("hf", "cs-1.7", hf_1_9, { prefix = false, fill = false }),
   },
   {
     model = "gpt2-headless", name = "gpt2", note = "GPT2Model <-> GPT2LMHeadModel (configured as GPT-2)",
-    at("hf", "cs-2.1 .. cs-2.9", hf, headless(hf, now)),
-    at("hf", "cs-2.0", hf_2_0, headless(hf_2_0, then_)),
-    at("hf", "cs-1.8, cs-1.9", hf_1_9, headless(hf_1_9, then_)),
-    at("hf", "cs-1.7", at(nil, nil, hf_1_9, { prefix = false }), headless(hf_1_9, then_)),
+    between("hf", "cs-2.1 .. cs-2.9", hf, headless(hf, now)),
+    between("hf", "cs-2.0", hf_2_0, headless(hf_2_0, then_)),
+    between("hf", "cs-1.8, cs-1.9", hf_1_9, headless(hf_1_9, then_)),
+    between("hf", "cs-1.7", variant(hf_1_9, { prefix = false }), headless(hf_1_9, then_)),
   },
 }

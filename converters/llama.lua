@@ -9,8 +9,9 @@ local decoder = require "converters.shared.decoder"
 
 local only = rules.only
 local must, drop = fields.must, fields.drop
-local rotary, head = actions.rotary, actions.head
-local null, float, at = cbk.null, cbk.float, decoder.at
+local rotary = actions.rotary
+local null, float = cbk.null, cbk.float
+local between, variant = rules.between, rules.variant
 
 -- --- keys
 
@@ -46,10 +47,6 @@ end
 
 local function with_head(keys) return rules.keys { decoder.head, { "model", "", keys } } end
 
-local function without_head(keys)
-  return rules.keys { keys, only.right("lm_head.{weight,bias}", "a headless model has no head") }
-end
-
 local now = body(layer({ "self_attn.o_proj.{weight,bias}", "self_attn.proj_output_dense_layer.{weight,bias}" }, rules.keys {
   { "self_attn.k_norm.{weight,bias}", "self_attn.k_norm.{weight,bias}", rotary.vector },
   { "self_attn.q_norm.{weight,bias}", "self_attn.q_norm.{weight,bias}", rotary.vector },
@@ -62,9 +59,7 @@ local then_ = body(layer(rules.keys {
   { "self_attn.o_proj.bias", "self_attn.proj_output_dense_layer.bias" },
 }))
 
-local invented_head = {
-  right = { { "lm_head.weight", head.weight "embed_tokens.weight" }, { "lm_head.bias", head.bias } },
-}
+local invented_head = decoder.invented_head "embed_tokens.weight"
 
 -- --- config
 
@@ -129,7 +124,7 @@ local hf = {
 
 local rope_fields = { "rope_scaling", "pos_scaling_factor", "pos_scaling_type", "pos_scaling_extra_args", "rope_theta" }
 
-local hf_2_0 = at(nil, nil, hf, {
+local hf_2_0 = variant(hf, {
   keys = with_head(then_), earlier = "2.0.3",
   config = fields.config {
     fields.without(config, { "num_key_value_heads", unpack(rope_fields) }),
@@ -146,29 +141,29 @@ local hf_2_0 = at(nil, nil, hf, {
   after = { left = after.left, right = fields.with(after.right, { use_position_embedding = true }) },
 })
 
-local hf_1_9 = at(nil, nil, hf_2_0, {
+local hf_1_9 = variant(hf_2_0, {
   config = fields.without(hf_2_0.config, { "norm_type", "num_key_value_heads" }), prepare = hf.prepare,
   before = { left = hf_2_0.before.left, right = fields.with(hf_2_0.before.right, { use_rms_norm = false }, { "norm_type" }) },
   after = { left = after.left, right = fields.with(hf_2_0.after.right, { use_rms_norm = true }, { "norm_type" }) },
 })
 
-local function headless(keys) return { keys = without_head(keys), fill = invented_head, mup_config_only = true } end
+local function headless(keys) return { keys = decoder.without_head(keys), fill = invented_head, mup_config_only = true } end
 
 return {
   {
     model = "llama", name = "llama", note = "LlamaForCausalLM <-> GPT2LMHeadModel (configured as LLaMA)",
     aliases = { llamaV2 = "llama", ["code-llama"] = "llama", wizardlm = "llama" },
-    at("cs-1.9", "cs-2.0", decoder.to_2_0),
-    at("cs-2.0", "cs-2.1", decoder.to_2_1),
-    at("hf", "cs-2.1 .. cs-2.9", hf),
-    at("hf", "cs-2.0", hf_2_0),
-    at("hf", "cs-1.9", hf_1_9),
+    between("cs-1.9", "cs-2.0", decoder.to_2_0),
+    between("cs-2.0", "cs-2.1", decoder.to_2_1),
+    between("hf", "cs-2.1 .. cs-2.9", hf),
+    between("hf", "cs-2.0", hf_2_0),
+    between("hf", "cs-1.9", hf_1_9),
   },
   {
     model = "llama-headless", name = "llama", note = "LlamaModel <-> GPT2LMHeadModel (configured as LLaMA)",
     aliases = { ["llamaV2-headless"] = "llama", ["code-llama-headless"] = "llama", ["wizardlm-headless"] = "llama" },
-    at("hf", "cs-2.1 .. cs-2.9", hf, headless(now)),
-    at("hf", "cs-2.0", hf_2_0, headless(then_)),
-    at("hf", "cs-1.9", hf_1_9, headless(then_)),
+    between("hf", "cs-2.1 .. cs-2.9", hf, headless(now)),
+    between("hf", "cs-2.0", hf_2_0, headless(then_)),
+    between("hf", "cs-1.9", hf_1_9, headless(then_)),
   },
 }

@@ -5,7 +5,7 @@ local rules = require "converters.engine.rules"
 local fields = require "converters.engine.fields"
 local actions = require "converters.engine.actions"
 local values = require "converters.engine.values"
-local at = require("converters.shared.decoder").at
+local between, variant = rules.between, rules.variant
 
 local only = rules.only
 local must, drop = fields.must, fields.drop
@@ -273,18 +273,18 @@ local has_positions = { "encoder.block.0.layer.0.SelfAttention.relative_attentio
     .. "begin with 'model.'), and Hugging Face's T5 supports position_embedding_type=relative only")
 end }
 
-local hf_2_0 = at(nil, nil, hf, {
+local hf_2_0 = variant(hf, {
   keys = hf_keys(cross_bias, first_bias(old_bias)), earlier = "2.0.3", mup = false,
   config = config_for(function(name, from) return named_gated(name) or from.is_gated_act == true end),
   fill = { left = { has_positions }, right = lost_embeddings },
 })
 
-local hf_1_8 = at(nil, nil, hf_2_0, {
+local hf_1_8 = variant(hf_2_0, {
   config = fields.config { must.right { use_t5_layer_norm = true }, fields.without(hf_2_0.config, { "norm_type" }) },
   after = { left = hf.after.left, right = positions },
 })
 
-local hf_1_9 = at(nil, nil, hf_1_8, {
+local hf_1_9 = variant(hf_1_8, {
   keys = hf_keys(first_bias(old_bias)), earlier = "1.9.1", one_file = true, after = { right = positions },
   before = { left = { tie_word_embeddings = true }, right = { share_embedding_weights = true } },
   config = fields.config {
@@ -294,7 +294,7 @@ local hf_1_9 = at(nil, nil, hf_1_8, {
   },
 })
 
-local hf_1_7 = at(nil, nil, hf_1_8, {
+local hf_1_7 = variant(hf_1_8, {
   prefix = false,
   config = fields.config { must.right { use_pre_encoder_decoder_layer_norm = false }, hf_1_8.config },
 })
@@ -347,16 +347,16 @@ return {
   {
     model = "t5", name = "t5", note = "T5ForConditionalGeneration <-> T5ForConditionalGeneration",
     aliases = { ul2 = "t5", ["flan-ul2"] = "t5", transformer = "transformer" },
-    at("cs-1.6", "cs-1.7", to_1_7),
-    at("cs-1.6", "cs-1.8, cs-1.9", from_1_6),
-    at("cs-1.7", "cs-1.8, cs-1.9", to_1_8),
-    at("cs-1.8, cs-1.9", "cs-2.0", to_2_0),
-    at("cs-2.0", "cs-2.1", to_2_1),
-    at("hf", "cs-2.1, cs-2.2", hf),
-    at("hf", "cs-2.3 .. cs-2.9", hf, { mup = "t5" }),
-    at("hf", "cs-2.0", hf_2_0),
-    at("hf", "cs-1.9", hf_1_9),
-    at("hf", "cs-1.8", hf_1_8),
-    at("hf", "cs-1.7", hf_1_7),
+    between("cs-1.6", "cs-1.7", to_1_7),
+    between("cs-1.6", "cs-1.8, cs-1.9", from_1_6),
+    between("cs-1.7", "cs-1.8, cs-1.9", to_1_8),
+    between("cs-1.8, cs-1.9", "cs-2.0", to_2_0),
+    between("cs-2.0", "cs-2.1", to_2_1),
+    between("hf", "cs-2.1, cs-2.2", hf),
+    between("hf", "cs-2.3 .. cs-2.9", hf, { mup = "t5" }),
+    between("hf", "cs-2.0", hf_2_0),
+    between("hf", "cs-1.9", hf_1_9),
+    between("hf", "cs-1.8", hf_1_8),
+    between("hf", "cs-1.7", hf_1_7),
   },
 }

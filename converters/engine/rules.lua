@@ -122,6 +122,29 @@ function rules.each(pattern, letter, count)
   return { pattern, each = { letter = letter, count = count } }
 end
 
+---The same converter with fields that differ: a release that changed a little.
+---@param converter Converter
+---@param change? table
+---@return Converter
+function rules.variant(converter, change)
+  local out = {}
+  for key, value in pairs(converter) do out[key] = value end
+  for key, value in pairs(change or {}) do out[key] = value end
+  return out
+end
+
+---A converter between two (further) formats: `between("cs-2.0", "cs-2.1", decoder.to_2_1)`.
+---@param left string
+---@param right string
+---@param converter Converter
+---@param change? table   fields that differ
+---@return Converter
+function rules.between(left, right, converter, change)
+  local out = rules.variant(converter, change)
+  out[1], out[2] = left, right
+  return out
+end
+
 -- --- compiling
 
 local function first_group(pattern)

@@ -8,7 +8,7 @@ local actions = require "converters.engine.actions"
 local values = require "converters.engine.values"
 
 local must, drop = fields.must, fields.drop
-local at = require("converters.shared.decoder").at
+local variant = rules.variant
 
 local bert = {}
 
@@ -137,14 +137,14 @@ function bert.hugging_face(model)
     finish = { right = name_activations },
     fill = model.fill,
   }
-  local up_to_2_0 = at(nil, nil, since_2_1, {
+  local up_to_2_0 = variant(since_2_1, {
     keys = model.keys "position_embeddings", earlier = "2.0.3",
     after = {
       left = since_2_1.after.left,
       right = fields.with(after.right or {}, { enable_vts = false }, { "freeze_ffn_bias_in_glu" }),
     },
   })
-  local up_to_1_7 = at(nil, nil, up_to_2_0, {
+  local up_to_1_7 = variant(up_to_2_0, {
     prefix = false, prepare = { left = model.prepare }, finish = { right = fix_activation },
   })
   return since_2_1, up_to_2_0, up_to_1_7
@@ -190,10 +190,10 @@ end
 ---1.6 -> 1.8 and later, whose keys may begin with `model.`.
 ---@param keys Rule[]
 function bert.from_1_6(keys)
-  return at(nil, nil, activations, { keys = keys, config = same, only_model = true, prefix = "right" })
+  return variant(activations, { keys = keys, config = same, only_model = true, prefix = "right" })
 end
 
-bert.to_1_8 = at(nil, nil, activations, { keys = copy, config = same })
+bert.to_1_8 = variant(activations, { keys = copy, config = same })
 
 ---2.0 -> 2.1: position embeddings become a module of their own.
 bert.to_2_1 = {

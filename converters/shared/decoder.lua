@@ -36,6 +36,18 @@ function decoder.final_norm(left)
   }
 end
 
+---The keys of a model without a head; the Model Zoo's has one all the same.
+---@param keys Rule[]
+function decoder.without_head(keys)
+  return rules.keys { keys, rules.only.right("lm_head.{weight,bias}", "a headless model has no head") }
+end
+
+---The head that the Model Zoo's model has and a headless checkpoint lacks (Converter.fill).
+---@param embedding string   the embedding's key on the left
+function decoder.invented_head(embedding)
+  return { right = { { "lm_head.weight", actions.head.weight(embedding) }, { "lm_head.bias", actions.head.bias } } }
+end
+
 -- --- steps between releases
 
 ---1.8, 1.9 -> 2.0: tied tensors get both their names; norms are named by type.
@@ -68,16 +80,5 @@ decoder.to_2_1 = {
   },
   config = fields.config { { "*" } },
 }
-
----The same table between other formats: `at("cs-2.0", "cs-2.1", decoder.to_2_1)`.
----@param converter Converter
----@param change? table   fields that differ
-function decoder.at(left, right, converter, change)
-  local out = {}
-  for key, value in pairs(converter) do out[key] = value end
-  for key, value in pairs(change or {}) do out[key] = value end
-  out[1], out[2] = left, right
-  return out
-end
 
 return decoder
