@@ -3,7 +3,7 @@
 local cbk = require "cbk"
 local cli = require "cbk.cli"
 local converters = require "cbk.converters"
-local mup_config = require "converters.engine.mup_config"
+local mup_config = require "converters.modelzoo.mup_config"
 
 local parser = cli.parser("convert-config-to-mup", [[
 Makes a muP config for a GPT-2/3 model: initializers, output and embedding scales and learning rates

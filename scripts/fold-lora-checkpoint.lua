@@ -3,8 +3,8 @@
 local cbk = require "cbk"
 local cli = require "cbk.cli"
 local converters = require "cbk.converters"
-local lora = require "converters.engine.lora"
-local modules = require "converters.engine.modules"
+local lora = require "converters.modelzoo.lora"
+local modules = require "converters.modelzoo.modules"
 
 local parser = cli.parser("fold-lora-checkpoint", [[
 Folds the LoRA matrices of a Cerebras checkpoint into the weights that they adapt, streamed. Writes

@@ -1,7 +1,7 @@
 -- Which models there are, between which formats each converts, and by which steps one gets from a format to another.
 
 local cbk = require "cbk"
-local releases = require "converters.engine.releases"
+local releases = require "converters.modelzoo.releases"
 local rules = require "converters.engine.rules"
 local fields = require "converters.engine.fields"
 
@@ -244,31 +244,19 @@ function catalogue.rows(only)
   return out
 end
 
-local function distance(a, b)
-  local row = {}
-  for j = 0, #b do row[j] = j end
-  for i = 1, #a do
-    local before = row[0]
-    row[0] = i
-    for j = 1, #b do
-      local cost = math.min(row[j] + 1, row[j - 1] + 1, before + (a:sub(i, i) == b:sub(j, j) and 0 or 1))
-      before, row[j] = row[j], cost
-    end
-  end
-  return row[#b]
-end
-
----The names nearest to a mistyped one, best first.
+---The names nearest to a mistyped one, best first: those that contain it, then those that are spelt much like it.
+---@param name string
+---@param names string[]
+---@return string[]
 function catalogue.nearest(name, names)
-  local scored = {}
-  for _, one in ipairs(names) do
-    local d = distance(name:lower(), one:lower())
-    if one:lower():find(name:lower(), 1, true) then d = math.min(d, 1) end
-    if d <= math.max(2, math.floor(#name / 3)) then scored[#scored + 1] = { d + #one / 1000, one } end
+  local out, seen = {}, {}
+  local function add(one)
+    if not seen[one] and #out < 3 then out[#out + 1], seen[one] = one, true end
   end
-  table.sort(scored, function(a, b) return a[1] ~= b[1] and a[1] < b[1] or a[1] == b[1] and a[2] < b[2] end)
-  local out = {}
-  for i = 1, math.min(3, #scored) do out[i] = scored[i][2] end
+  for _, one in ipairs(names) do
+    if one:lower():find(name:lower(), 1, true) then add(one) end
+  end
+  for _, one in ipairs(cbk.nearest(name, names)) do add(one) end
   return out
 end
 

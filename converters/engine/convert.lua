@@ -2,14 +2,15 @@
 
 local cbk = require "cbk"
 local rules = require "converters.engine.rules"
+local kinds = require "converters.engine.kinds"
 local keys = require "converters.engine.keys"
 local fields = require "converters.engine.fields"
 local sizes = require "converters.engine.sizes"
-local mup = require "converters.engine.mup"
-local releases = require "converters.engine.releases"
-local trainer = require "converters.engine.trainer"
+local mup = require "converters.modelzoo.mup"
+local releases = require "converters.modelzoo.releases"
+local trainer = require "converters.modelzoo.trainer"
 local catalogue = require "converters.engine.catalogue"
-local data_state = require "converters.engine.data_state"
+local checkpoint = require "converters.modelzoo.checkpoint"
 
 local convert = {}
 
@@ -63,7 +64,7 @@ end
 ---Folds muP into a model section; the parts of a composite have no muP.
 local function fold_mup(model, converter, name)
   for _, part in ipairs(converter.components or {}) do
-    if (cbk.kind(model, part.right) or ""):find "dict" then mup.fold(model[part.right], nil, name .. ": " .. part.right) end
+    if kinds.is_dict(model, part.right) then mup.fold(model[part.right], nil, name .. ": " .. part.right) end
   end
   return mup.fold(model, converter.mup, name)
 end
@@ -127,7 +128,7 @@ end
 ---@param config Dict   the whole file
 ---@return Dict         the whole new file
 function convert.config(job, config)
-  if not (cbk.kind(config) or ""):find "dict" then
+  if not kinds.is_dict(config) then
     cbk.fail("config", ("the config is no map of fields but a %s"):format(tostring(cbk.kind(config))))
   end
   if #config == 0 then cbk.fail("config", "the config is empty: it names no field of the model") end
@@ -154,7 +155,7 @@ end
 
 ---A sideband-sparse checkpoint holds NaN where a weight is zero.
 local function is_sideband(config)
-  return cbk.kind(config, "sparsity") == "dict" and config.sparsity.type == "sideband"
+  return kinds.is_dict(config, "sparsity") and config.sparsity.type == "sideband"
 end
 
 local function view_for(job, i, step)
@@ -187,7 +188,7 @@ end
 
 local function convert_tensors(job, i, converter, configs, source)
   local step = job.path[i]
-  if not (cbk.kind(source) or ""):find "dict" then
+  if not kinds.is_dict(source) then
     cbk.fail("checkpoint", ("the checkpoint is no dict of tensors but a %s"):format(tostring(cbk.kind(source))))
   end
   local prefix = accepted_prefix(converter, step)
@@ -245,86 +246,23 @@ end
 
 ---The dict `model` of a CS checkpoint.
 function convert.model_of(root)
-  local model = root.model
-  if model == nil or not (cbk.kind(root, "model") or ""):find "dict" then
+  if not kinds.is_dict(root, "model") then
     local shown = {}
     for key in cbk.items(root) do shown[#shown + 1] = tostring(key) end
     cbk.fail("checkpoint", "the checkpoint has no dict 'model' at its top, as CS checkpoints have; it holds " .. keys.named(shown))
   end
-  return model
-end
-
----Sparsity state moves from the optimizer to masks beside the weights.
-local function move_sparsity_state(root)
-  local optimizer = root.optimizer
-  if optimizer == nil or not (cbk.kind(root, "optimizer") or ""):find "dict" or optimizer.sparsity == nil then return end
-  local sparsity = optimizer.sparsity
-  optimizer = cbk.copy(optimizer)
-  optimizer.sparsity = nil
-  root.optimizer = optimizer
-  for weight, state in cbk.items(sparsity.state or cbk.dict()) do
-    if state.mask ~= nil then root.model[weight .. "_mask"] = state.mask end
-  end
-  local levels = cbk.dict()
-  for _, group in cbk.items(sparsity.param_groups or cbk.list()) do
-    if group.sparsity ~= nil and group.sparsity ~= cbk.null and group.sparsity.step ~= nil then
-      for _, name in cbk.items(group.param_names or cbk.list()) do
-        if levels[name] == nil then levels[name] = cbk.dict() end
-        levels[name].index = cbk.raw(group.sparsity, "step")
-      end
-    end
-  end
-  local out = cbk.dict()
-  if sparsity.step ~= nil then out.step = cbk.raw(sparsity, "step") end
-  out.sparsity = levels
-  root.sparsity = out
-end
-
----Before 2.0 the schedule's own count of steps could lag behind.
-local function fix_last_epoch(root)
-  local scheduler = root.lr_scheduler
-  if root.global_step == nil or scheduler == nil or not (cbk.kind(root, "lr_scheduler") or ""):find "dict" then return end
-  if scheduler.last_epoch == nil then return end
-  scheduler = cbk.copy(scheduler)
-  scheduler.last_epoch = cbk.raw(root, "global_step")
-  root.lr_scheduler = scheduler
-end
-
----Remembers the release and the config that the checkpoint is now for.
-local function add_metadata(root, release, params)
-  local list = cbk.list()
-  if (cbk.kind(root, "__metadata__") or "") == "list" then
-    for _, entry in cbk.items(root.__metadata__) do list[#list + 1] = entry end
-  end
-  local entry = cbk.dict()
-  entry.version, entry.model_name, entry.params = release .. ".0", "", cbk.deep_copy(params)
-  list[#list + 1] = entry
-  root.__metadata__ = list
+  return root.model
 end
 
 local function between_releases(job, i, root)
   local step = job.path[i]
-  local src, tgt = catalogue.release(step.src), catalogue.release(step.tgt)
-  local out = cbk.dict()
+  local model = convert_model(job, i, convert.model_of(root))
   if job.configs[i].converter.only_model then
     cbk.warn(("%s -> %s keeps the model only: optimizer state and all other entries are left out"):format(step.src, step.tgt))
-    out.model = convert_model(job, i, convert.model_of(root))
-    return out
+    return cbk.dict { model = model }
   end
-  for name in cbk.items(root) do
-    if name == "model" then
-      out.model = convert_model(job, i, convert.model_of(root))
-    elseif name ~= "__metadata__" then
-      out[name] = cbk.raw(root, name)
-    end
-  end
-  if out.model == nil then convert.model_of(root) end
-  move_sparsity_state(out)
-  if not releases.since(src, "2.0") then fix_last_epoch(out) end
-  data_state.add(job.files[i], out)
-  if root.__metadata__ ~= nil then out.__metadata__ = root.__metadata__ end
-  add_metadata(out, tgt, job.files[i + 1])
-  return out
+  return checkpoint.upgrade(root, model, catalogue.release(step.src), catalogue.release(step.tgt),
+    { old = job.files[i], new = job.files[i + 1] })
 end
 
 ---Converts the checkpoint by one step of the job's path, whose config is converted already.
@@ -349,13 +287,8 @@ end
 
 ---The CS format of a checkpoint, from what it says about itself (`cs-auto`).
 function convert.format_of(root)
-  local list = root.__metadata__
-  if list == nil or (cbk.kind(root, "__metadata__") or "") ~= "list" or #list == 0 then
-    cbk.fail("format", "cs-auto needs a checkpoint that says its release (__metadata__), and this one does not; give --src-fmt cs-X.Y")
-  end
-  local version = list[#list].version
-  local release = type(version) == "string" and version:match "^(%d+%.%d+)"
-  if not release then cbk.fail("format", ("cs-auto: the checkpoint's version is '%s'; give --src-fmt cs-X.Y"):format(tostring(version))) end
+  local release, why = checkpoint.release(root)
+  if not release then cbk.fail("format", ("cs-auto: %s; give --src-fmt cs-X.Y"):format(why)) end
   return "cs-" .. release
 end
 

@@ -1,6 +1,7 @@
 -- Config rules: pairs of fields, values that must hold, defaults. One table for both directions.
 
 local cbk = require "cbk"
+local kinds = require "converters.engine.kinds"
 local rules = require "converters.engine.rules"
 local sizes = require "converters.engine.sizes"
 
@@ -196,7 +197,7 @@ function fields.fill(config, defaults)
     local value = defaults[name]
     if config[name] == nil then
       config[name] = tree(value)
-    elseif is_table(value) and cbk.kind(config, name) == "dict" then
+    elseif is_table(value) and kinds.is_dict(config, name) then
       config[name] = fields.fill(cbk.copy(config[name]), value)
     end
   end
@@ -219,7 +220,7 @@ end
 
 local function check_components(step, side, from)
   for _, part in ipairs(step.components or {}) do
-    if not (cbk.kind(from, part[side]) or ""):find "dict" then
+    if not kinds.is_dict(from, part[side]) then
       cbk.fail("config", ("the config has no section '%s'"):format(part[side]))
     end
   end

@@ -2,6 +2,7 @@
 
 local cbk = require "cbk"
 local rules = require "converters.engine.rules"
+local patterns = require "converters.engine.patterns"
 
 local keys = {}
 
@@ -44,11 +45,11 @@ keys.named = named
 local function members(pieces, each, caught, at)
   if not each then
     local out = {}
-    for i, piece in ipairs(pieces) do out[i] = rules.render(piece, caught) end
+    for i, piece in ipairs(pieces) do out[i] = patterns.render(piece, caught) end
     return out
   end
   local out = {}
-  for i = 0, each.count(at) - 1 do out[i + 1] = rules.render(pieces[1], caught, { [each.letter] = tostring(i) }) end
+  for i = 0, each.count(at) - 1 do out[i + 1] = patterns.render(pieces[1], caught, { [each.letter] = tostring(i) }) end
   return out
 end
 
@@ -129,12 +130,12 @@ function Run:apply(hit, value)
       self:write(target, is_null and value or value[i])
     end
   else
-    self:write(rules.render(ending.to[1], caught), value)
+    self:write(patterns.render(ending.to[1], caught), value)
   end
   for _, extra in ipairs(ending.also) do
     local made = extra[2](at, value)
     if made ~= nil then
-      local target = rules.render(extra[1], caught)
+      local target = patterns.render(extra[1], caught)
       self.out[target] = made
       if self.trace then self.trace(at.full_key, target, ending, made) end
     end
@@ -149,7 +150,7 @@ end
 
 ---The first rule that fits the key and whose condition holds.
 function Run:find()
-  for _, hit in ipairs(rules.match(self.tree, self.at.key)) do
+  for _, hit in ipairs(patterns.match(self.tree, self.at.key)) do
     local when = hit.ending.rule.when
     if not when or when(self.at) then return hit end
   end
@@ -198,9 +199,9 @@ end
 ---@return string[] first, integer count
 function keys.lacking(set, side, source, layers, prefix)
   local first, count = {}, 0
-  local patterns = rules.required_patterns(set, side)
+  local required = rules.required_patterns(set, side)
   for layer = 0, layers - 1 do
-    for _, pattern in ipairs(patterns) do
+    for _, pattern in ipairs(required) do
       local key = pattern:gsub("%.N%.", "." .. layer .. ".", 1)
       if source[key] == nil and not (prefix and source[prefix .. key] ~= nil) then
         count = count + 1
@@ -230,7 +231,7 @@ end
 function keys.convert(set, side, source, options)
   local view = options.view
   local run = setmetatable({
-    tree = rules.compile(set, side), direction = side == "left" and "forward" or "backward",
+    tree = patterns.compile(set, side), direction = side == "left" and "forward" or "backward",
     out = cbk.dict(), writer = {}, gathered = {}, missing = {}, collisions = {},
     prefix = options.prefix, no_nulls = options.no_nulls, view = view, trace = options.trace,
   }, Run)

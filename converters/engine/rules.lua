@@ -1,7 +1,5 @@
--- What a converter's tables may say, and how they become a tree that is walked once per key.
---
--- A pattern is a dotted key: `N` (any single capital letter) stands for digits, `{weight,bias}` for either, `[model.]` for
--- an optional piece, `*` for one or more parts. What a pattern matched on one side is carried over to the other.
+-- What a converter's tables of keys may say (patterns.lua: what a pattern is).
+
 local rules = {}
 
 ---@alias Side "left"|"right"
@@ -34,7 +32,10 @@ local function also(entry)
 end
 
 ---A copy of `rule` with every pattern of each side passed through the side's function.
-local function map(rule, change)
+---@param rule Rule
+---@param change table<Side, fun(pattern: string): string>
+---@return Rule
+function rules.map(rule, change)
   local out = { action = rule.action, when = rule.when, kind = rule.kind, why = rule.why, required = rule.required, also = {} }
   for side in pairs(rules.other) do
     if rule[side] then
@@ -64,7 +65,7 @@ function rules.keys(entries)
       out[#out + 1] = entry
     elseif type(entry[3]) == "table" and entry[3].is_rules then
       local change = { left = below(entry[1]), right = below(entry[2]) }
-      for _, rule in ipairs(entry[3]) do out[#out + 1] = map(rule, change) end
+      for _, rule in ipairs(entry[3]) do out[#out + 1] = rules.map(rule, change) end
     else
       out[#out + 1] = {
         left = list(entry[1]),
@@ -143,190 +144,6 @@ function rules.between(left, right, converter, change)
   local out = rules.variant(converter, change)
   out[1], out[2] = left, right
   return out
-end
-
--- --- compiling
-
-local function first_group(pattern)
-  local at, open, body, stop = pattern:match "()([{%[])([^}%]]*)[}%]]()"
-  if not at then return nil end
-  local choices = {}
-  if open == "[" then
-    choices = { body, "" }
-  else
-    for choice in (body .. ","):gmatch "([^,]*)," do choices[#choices + 1] = choice end
-  end
-  return at, stop, choices
-end
-
----Replaces `{a,b}` and `[x.]`: one rule for each choice, the same choice on both sides.
-local function expand(rule, out)
-  local probe = (rule.left or rule.right)[1]
-  local _, _, choices = first_group(probe)
-  if not choices then
-    out[#out + 1] = rule
-    return
-  end
-  for i = 1, #choices do
-    local function choose(pattern)
-      local at, stop, own = first_group(pattern)
-      if not at then return pattern end
-      if #own ~= #choices then error(("the choices in '%s' and '%s' do not correspond"):format(probe, pattern), 0) end
-      return pattern:sub(1, at - 1) .. own[i] .. pattern:sub(stop)
-    end
-    expand(map(rule, { left = choose, right = choose }), out)
-  end
-end
-
-local function split(text)
-  local parts, from = {}, 1
-  while true do
-    local dot = text:find(".", from, true)
-    parts[#parts + 1] = text:sub(from, dot and dot - 1)
-    if not dot then return parts end
-    from = dot + 1
-  end
-end
-
-local function is_letter(part) return #part == 1 and part:find "%u" ~= nil end
-
----The places of a pattern's captures: letter or "*" to position.
-local function captures(pattern)
-  local places, count = {}, 0
-  for _, part in ipairs(split(pattern)) do
-    if part == "*" or is_letter(part) then
-      count = count + 1
-      places[part] = count
-    end
-  end
-  return places
-end
-
----A pattern ready to be filled in with captures: strings and capture positions in turn.
-local function template(pattern, places)
-  local out, text = {}, ""
-  for i, part in ipairs(split(pattern)) do
-    if i > 1 then text = text .. "." end
-    if part == "*" or is_letter(part) then
-      if text ~= "" then out[#out + 1] = text end
-      out[#out + 1] = places[part] or { part }
-      text = ""
-    else
-      text = text .. part
-    end
-  end
-  if text ~= "" then out[#out + 1] = text end
-  return out
-end
-
----@param letters? table<string, string>  values of letters that the other side does not have
-local function render(pieces, caught, letters)
-  if #pieces == 1 and type(pieces[1]) == "string" then return pieces[1] end
-  local out = {}
-  for i, piece in ipairs(pieces) do
-    if type(piece) == "number" then
-      out[i] = caught[piece]
-    elseif type(piece) == "table" then
-      out[i] = letters and letters[piece[1]] or error(("nothing stands for '%s' in a target key"):format(piece[1]), 0)
-    else
-      out[i] = piece
-    end
-  end
-  return table.concat(out)
-end
-rules.render = render
-
-local function templates(patterns, places)
-  local out, free = {}, places
-  if patterns.each then -- its letter is counted, whatever the key that was met says
-    free = {}
-    for name, place in pairs(places) do free[name] = name ~= patterns.each.letter and place or nil end
-  end
-  for i, pattern in ipairs(patterns) do out[i] = template(pattern, free) end
-  return out
-end
-
-local function insert(tree, pattern, ending)
-  local node = tree
-  for _, part in ipairs(split(pattern)) do
-    local edges = part == "*" and "star" or is_letter(part) and "digits" or nil
-    if edges then
-      node[edges] = node[edges] or { literal = {}, ends = {} }
-      node = node[edges]
-    else
-      node.literal[part] = node.literal[part] or { literal = {}, ends = {} }
-      node = node.literal[part]
-    end
-  end
-  node.ends[#node.ends + 1] = ending
-end
-
----The tree for reading `side`. Its endings say where a key goes; `order` is the rule's place in the table.
----@param set Rule[]
----@param side Side
-function rules.compile(set, side)
-  local tree, other = { literal = {}, ends = {} }, rules.other[side]
-  local expanded, order = {}, 0
-  for _, rule in ipairs(set) do expand(rule, expanded) end
-  local function add(rule, pattern, kind)
-    order = order + 1
-    local places = captures(pattern)
-    local from, to = rule[side] or {}, rule[other] or {}
-    local extras = {}
-    for i, extra in ipairs(rule.also[other]) do extras[i] = { template(extra[1], places), extra[2] } end
-    insert(tree, pattern, {
-      order = order, rule = rule, pattern = pattern, kind = kind or rule.kind or "write", why = rule.why,
-      from = templates(from, places), to = templates(to, places),
-      from_each = from.each, to_each = to.each, also = extras,
-    })
-  end
-  for _, rule in ipairs(expanded) do
-    for _, pattern in ipairs(rule[side] or {}) do add(rule, pattern) end
-  end
-  -- keys that the other direction writes in addition carry nothing new
-  for _, rule in ipairs(expanded) do
-    for _, extra in ipairs(rule.also[side]) do add({ why = "a copy", also = { left = {}, right = {} } }, extra[1], "ignore") end
-  end
-  return tree
-end
-
-local function walk(node, parts, i, caught, hits)
-  if i > #parts then
-    for _, ending in ipairs(node.ends) do
-      local copy = {}
-      for k = 1, #caught do copy[k] = caught[k] end
-      hits[#hits + 1] = { ending = ending, caught = copy }
-    end
-    return
-  end
-  local part = parts[i]
-  local child = node.literal[part]
-  if child then walk(child, parts, i + 1, caught, hits) end
-  child = node.digits
-  if child and part:find "^%d+$" then
-    caught[#caught + 1] = part
-    walk(child, parts, i + 1, caught, hits)
-    caught[#caught] = nil
-  end
-  child = node.star
-  if child then
-    for stop = i, #parts do
-      caught[#caught + 1] = table.concat(parts, ".", i, stop)
-      walk(child, parts, stop + 1, caught, hits)
-      caught[#caught] = nil
-    end
-  end
-end
-
----Every ending that fits `key`, in the order of the table.
----@return { ending: table, caught: string[] }[]
-function rules.match(tree, key)
-  local hits = {}
-  walk(tree, split(key), 1, {}, hits)
-  if #hits > 1 then
-    table.sort(hits, function(a, b) return a.ending.order < b.ending.order end)
-  end
-  return hits
 end
 
 return rules

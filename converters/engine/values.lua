@@ -2,14 +2,13 @@
 
 local cbk = require "cbk"
 local fields = require "converters.engine.fields"
+local kinds = require "converters.engine.kinds"
 local sizes = require "converters.engine.sizes"
 
 local values = {}
 
-local function absent(value) return value == nil or value == cbk.null end
+local absent, is_dict = kinds.absent, kinds.is_dict
 values.absent = absent
-
-local function is_dict(value) return type(value) == "userdata" and (cbk.kind(value) or ""):find "dict" ~= nil end
 
 ---A size that a rule computes with, or an error that names the field.
 local function size_of(from, name)

@@ -3,6 +3,7 @@
 local cbk = require "cbk"
 local rules = require "converters.engine.rules"
 local fields = require "converters.engine.fields"
+local kinds = require "converters.engine.kinds"
 
 local embedding = [[vocab_size max_position_embeddings embd_pdrop position_embedding_type constant_pos_embedding
   position_embedding_offset share_embedding_weights embedding_layer_norm num_relative_attention_buckets rotary_dim rope_theta
@@ -59,7 +60,7 @@ local function flatten(nested)
   for _, rule in ipairs(config) do
     local place, leaf = rule.right:match "^(.-)%.?([^.]+)$"
     local parent = place == "" and nested or cbk.find(nested, place)
-    if parent ~= nil and (cbk.kind(parent) or ""):find "dict" and parent[leaf] ~= nil then out[rule.right] = cbk.raw(parent, leaf) end
+    if kinds.is_dict(parent) and parent[leaf] ~= nil then out[rule.right] = cbk.raw(parent, leaf) end
   end
   return out
 end
@@ -81,7 +82,7 @@ end
 ---One layer for all from a list of layers: the last one, which has the window.
 local function unify(nested)
   local stack = nested.transformer_decoder
-  if stack == nil or cbk.kind(stack, "layers") ~= "list" then return flatten(nested) end
+  if stack == nil or not kinds.is_list(stack, "layers") then return flatten(nested) end
   nested = cbk.deep_copy(nested)
   local layers = nested.transformer_decoder.layers
   nested.transformer_decoder.layers = layers[#layers]

@@ -4,9 +4,10 @@ local cbk = require "cbk"
 local converters = require "cbk.converters"
 local catalogue, convert = converters.catalogue, converters.convert
 local rules = require "converters.engine.rules"
+local patterns = require "converters.engine.patterns"
 local fields = require "converters.engine.fields"
 local keys = require "converters.engine.keys"
-local mup = require "converters.engine.mup"
+local mup = require "converters.modelzoo.mup"
 local harness = require "harness"
 local conversion = require "conversion"
 
@@ -67,10 +68,10 @@ describe("Converters: patterns", function()
       { "a.*", "third.*" },
       { "[model.]x", "[model.]y" },
     }
-    local tree = rules.compile(set, "left")
+    local tree = patterns.compile(set, "left")
     local function target(key)
-      local hit = rules.match(tree, key)[1]
-      return hit and rules.render(hit.ending.to[1], hit.caught)
+      local hit = patterns.match(tree, key)[1]
+      return hit and patterns.render(hit.ending.to[1], hit.caught)
     end
     assert(target "a.0.w" == "first")
     assert(target "a.12.w" == "second.12.w")
@@ -82,8 +83,8 @@ describe("Converters: patterns", function()
 
   it("a rule table runs backwards", function()
     local set = rules.keys { { "h.N", "layers.N", rules.keys { { "ln.{weight,bias}", "norm.{weight,bias}" } } } }
-    local hit = rules.match(rules.compile(set, "right"), "layers.3.norm.bias")[1]
-    assert(rules.render(hit.ending.to[1], hit.caught) == "h.3.ln.bias")
+    local hit = patterns.match(patterns.compile(set, "right"), "layers.3.norm.bias")[1]
+    assert(patterns.render(hit.ending.to[1], hit.caught) == "h.3.ln.bias")
   end)
 
   it("two sources for one target are an error", function()
@@ -123,9 +124,9 @@ describe("Converters: patterns", function()
   end)
 
   it("twenty thousand keys are quick", function()
-    local set = rules.compile(catalogue.find("llama")[3].keys, "left")
+    local set = patterns.compile(catalogue.find("llama")[3].keys, "left")
     local started = os.clock()
-    for i = 1, 20000 do rules.match(set, ("model.layers.%d.self_attn.q_proj.weight"):format(i % 80)) end
+    for i = 1, 20000 do patterns.match(set, ("model.layers.%d.self_attn.q_proj.weight"):format(i % 80)) end
     assert(os.clock() - started < 0.5)
   end)
 end)

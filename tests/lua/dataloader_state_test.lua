@@ -3,7 +3,7 @@
 local cbk = require "cbk"
 local dataloader_state = require "cbk.dataloader_state"
 require "cbk.converters" -- finds the engine
-local data_state = require "converters.engine.data_state"
+local zoo_checkpoint = require "converters.modelzoo.checkpoint"
 local harness = require "harness"
 
 local describe, it, equal, raises = harness.describe, harness.it, harness.equal, harness.raises
@@ -103,14 +103,14 @@ describe("the data loader files of 1.8 and 1.9", function()
       return cbk.dict { cerebras = { save_iter_state_path = make_files(four) }, train_input = { data_processor = processor } }
     end
     local root = cbk.dict()
-    data_state.add(config "GptHDF5MapDataProcessor", root)
+    zoo_checkpoint.add_data_state(config "GptHDF5MapDataProcessor", root)
     equal(root.dataloader, { samples_streamed = 915, seed = 0 })
     root = cbk.dict()
-    data_state.add(config "GptHDF5DataProcessor", root)
+    zoo_checkpoint.add_data_state(config "GptHDF5DataProcessor", root)
     equal(#root.dataloader.all_worker_states, 4)
-    raises("train_input.data_processor=Other", function() data_state.add(config "Other", cbk.dict()) end)
+    raises("train_input.data_processor=Other", function() zoo_checkpoint.add_data_state(config "Other", cbk.dict()) end)
     root = cbk.dict()
-    data_state.add(cbk.dict { model = { a = 1 } }, root)
+    zoo_checkpoint.add_data_state(cbk.dict { model = { a = 1 } }, root)
     equal(root.dataloader, nil)
   end)
 end)

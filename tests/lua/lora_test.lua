@@ -2,9 +2,9 @@
 
 local cbk = require "cbk"
 require "cbk.converters" -- finds the converters' modules
-local lora = require "converters.engine.lora"
-local modules = require "converters.engine.modules"
-local mup_config = require "converters.engine.mup_config"
+local lora = require "converters.modelzoo.lora"
+local modules = require "converters.modelzoo.modules"
+local mup_config = require "converters.modelzoo.mup_config"
 local harness = require "harness"
 
 local describe, it, equal, raises = harness.describe, harness.it, harness.equal, harness.raises

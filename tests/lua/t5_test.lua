@@ -133,7 +133,7 @@ describe("Converters: T5", function()
 
   it("every chain equals its steps", function()
     local formats = {}
-    for _, release in ipairs(require("converters.engine.releases").known) do formats[#formats + 1] = "cs-" .. release end
+    for _, release in ipairs(require("converters.modelzoo.releases").known) do formats[#formats + 1] = "cs-" .. release end
     assert(told_by(conversion.chains_equal_steps, "t5", formats, of_release) > 100)
   end)
 end)

@@ -2,8 +2,8 @@
 
 local cbk = require "cbk"
 require("cbk.converters").load()
-local trainer = require "converters.engine.trainer"
-local data_state = require "converters.engine.data_state"
+local trainer = require "converters.modelzoo.trainer"
+local zoo_checkpoint = require "converters.modelzoo.checkpoint"
 local harness = require "harness"
 
 local describe, it = harness.describe, harness.it
@@ -278,10 +278,10 @@ describe("Converters: data loader states", function()
   it("are read for both processors", function()
     local folder = folder_of(files)
     local root = cbk.dict()
-    data_state.add(config_of("GptHDF5MapDataProcessor", folder), root)
+    zoo_checkpoint.add_data_state(config_of("GptHDF5MapDataProcessor", folder), root)
     same(root, cbk.dict { dataloader = cbk.dict { samples_streamed = 12, seed = 0 } })
     root = cbk.dict()
-    data_state.add(config_of("GptHDF5DataProcessor", folder), root)
+    zoo_checkpoint.add_data_state(config_of("GptHDF5DataProcessor", folder), root)
     same(root.dataloader.all_worker_states, cbk.list {
       cbk.dict { samples_streamed = 5, shard_index = 2 }, cbk.dict { samples_streamed = 7, shard_index = 10 },
     })
@@ -289,11 +289,11 @@ describe("Converters: data loader states", function()
 
   it("are left alone where there is nothing to read", function()
     local root = cbk.dict()
-    data_state.add(cbk.dict(), root)
-    data_state.add(cbk.dict { cerebras = cbk.dict { save_iter_state_path = cbk.null } }, root)
+    zoo_checkpoint.add_data_state(cbk.dict(), root)
+    zoo_checkpoint.add_data_state(cbk.dict { cerebras = cbk.dict { save_iter_state_path = cbk.null } }, root)
     assert(#root == 0)
     root.dataloader = 1
-    data_state.add(config_of("GptHDF5DataProcessor", "/no/such/folder"), root)
+    zoo_checkpoint.add_data_state(config_of("GptHDF5DataProcessor", "/no/such/folder"), root)
     same(root.dataloader, 1)
   end)
 
@@ -303,7 +303,7 @@ describe("Converters: data loader states", function()
       for name, content in pairs(files) do all[name] = content end
       for name, content in pairs(more or {}) do all[name] = content end
       if less then all[less] = nil end
-      refuses(text, data_state.add, config_of(processor, folder_of(all)), cbk.dict())
+      refuses(text, zoo_checkpoint.add_data_state, config_of(processor, folder_of(all)), cbk.dict())
     end
     refused("data_processor=Other", "Other")
     refused("state_file_global", "GptHDF5DataProcessor", nil, "data_iter_checkpoint_state_file_global")

@@ -3,7 +3,7 @@
 
 local cbk = require "cbk"
 require "cbk.converters" -- finds the converters' modules
-local releases = require "converters.engine.releases"
+local releases = require "converters.modelzoo.releases"
 
 local release = {}
 

@@ -5,7 +5,7 @@ local converters = require "cbk.converters"
 local config_changes = require "cbk.config_changes"
 local release = require "cbk.release"
 local spec_tree = require "cbk.spec_tree"
-local releases = require "converters.engine.releases"
+local releases = require "converters.modelzoo.releases"
 
 local upgrade = {}
 local convert, catalogue = converters.convert, converters.catalogue

@@ -1,8 +1,11 @@
 -- What a release changed in the YAML file around the model: run options, optimizer and schedule names, sparsity.
 
 local cbk = require "cbk"
-local mup = require "converters.engine.mup"
-local trainer = require "converters.engine.trainer"
+local kinds = require "converters.engine.kinds"
+local mup = require "converters.modelzoo.mup"
+local trainer = require "converters.modelzoo.trainer"
+
+local present, is_dict, is_list = kinds.present, kinds.is_dict, kinds.is_list
 
 local releases = {}
 
@@ -17,10 +20,6 @@ for i, release in ipairs(releases.known) do releases.place[release] = i end
 
 ---True where `a` is at least as new as `b`.
 function releases.since(a, b) return (releases.place[a] or 0) >= releases.place[b] end
-
-local function present(value) return value ~= nil and value ~= cbk.null end
-local function is_dict(tree, name) return tree[name] ~= nil and (cbk.kind(tree, name) or ""):find "dict" ~= nil end
-local function is_list(tree, name) return tree[name] ~= nil and cbk.kind(tree, name) == "list" end
 
 ---Moves a field, unless the new one is there.
 local function rename(tree, old, new)

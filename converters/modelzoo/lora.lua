@@ -1,14 +1,15 @@
 -- Low-rank adaptation: folding the A and B matrices of a checkpoint into the weights that they adapt.
 
 local cbk = require "cbk"
+local kinds = require "converters.engine.kinds"
 local keys = require "converters.engine.keys"
-local modules = require "converters.engine.modules"
+local modules = require "converters.modelzoo.modules"
+
+local present, is_dict, is_list = kinds.present, kinds.is_dict, kinds.is_list
 
 local lora = {}
 
 local function refuse(message, ...) cbk.fail("config", message:format(...)) end
-
-local function present(value) return value ~= nil and value ~= cbk.null end
 
 local function is_finite(number) return type(number) == "number" and number == number and math.abs(number) < math.huge end
 
@@ -19,7 +20,7 @@ local fields = { r = true, alpha = true, dropout = true, fan_in_fan_out = true, 
 local function targets_of(params, name)
   if not present(params.target_modules) then return nil end
   local list = {}
-  if cbk.kind(params, "target_modules") ~= "list" then refuse("%s.target_modules must be a list of class names", name) end
+  if not is_list(params, "target_modules") then refuse("%s.target_modules must be a list of class names", name) end
   for i, class in cbk.items(params.target_modules) do
     if type(class) ~= "string" then refuse("%s.target_modules: '%s' is not a class name", name, tostring(class)) end
     list[i] = class
@@ -36,7 +37,7 @@ end
 
 ---@return LoraGroup
 local function group_of(params, name)
-  if not (type(params) == "userdata" and (cbk.kind(params) or ""):find "dict") then refuse("%s must be a dict of LoRA settings", name) end
+  if not is_dict(params) then refuse("%s must be a dict of LoRA settings", name) end
   for field in cbk.items(params) do
     if not fields[field] then refuse("%s.%s is not a LoRA setting; they are r, alpha, dropout, fan_in_fan_out, merge_weights and "
       .. "target_modules", name, tostring(field)) end
@@ -54,13 +55,13 @@ end
 ---@param config Dict   the whole file
 ---@return LoraGroup[]
 function lora.groups(config)
-  if not (cbk.kind(config, "model") or ""):find "dict" then
+  if not is_dict(config, "model") then
     refuse("the config has no section 'model' with lora_params in it%s", config.trainer ~= nil
       and "; files with a 'trainer' section, of release 2.3 and later, are not read here" or "")
   end
   local params = config.model.lora_params
   if not present(params) then refuse "model.lora_params is missing: it says rank and alpha" end
-  if cbk.kind(config.model, "lora_params") ~= "list" then return { group_of(params, "model.lora_params") } end
+  if not is_list(config.model, "lora_params") then return { group_of(params, "model.lora_params") } end
   local out = {}
   for i, one in cbk.items(params) do out[i] = group_of(one, ("model.lora_params[%d]"):format(i - 1)) end
   if #out == 0 then refuse "model.lora_params is an empty list" end

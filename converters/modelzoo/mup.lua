@@ -2,10 +2,12 @@
 -- them is written (CS -> HF), and told in the words of release 2.3 when a 2.2 config is upgraded.
 
 local cbk = require "cbk"
+local kinds = require "converters.engine.kinds"
+
+local present = kinds.present
 
 local mup = {}
 
-local function present(value) return value ~= nil and value ~= cbk.null end
 local function truthy(value) return present(value) and value ~= false and value ~= 0 end
 local function number(value, default) return present(value) and value or default end
 

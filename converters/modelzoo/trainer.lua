@@ -1,20 +1,18 @@
 -- The two layouts of a Model Zoo YAML file: legacy (model, optimizer, runconfig, …) up to 2.2, and `trainer:` from 2.3 on.
 
 local cbk = require "cbk"
+local kinds = require "converters.engine.kinds"
+
+local present, is_dict, is_list = kinds.present, kinds.is_dict, kinds.is_list
 
 local trainer = {}
-
-local function present(value) return value ~= nil and value ~= cbk.null end
-local function kind(tree, name) return tree[name] ~= nil and cbk.kind(tree, name) or "" end
-local function is_dict(tree, name) return kind(tree, name):find "dict" ~= nil end
-local function is_list(tree, name) return kind(tree, name) == "list" end
 
 function trainer.is(config) return config.trainer ~= nil end
 
 ---Where the model section stands: its parent and name.
 local function place(config)
   if config.trainer == nil then return config end
-  if kind(config, "trainer") == "list" then
+  if is_list(config, "trainer") then
     cbk.fail("config", "converting a config with multiple trainer configs is not supported: give one of them")
   end
   return is_dict(config, "trainer") and is_dict(config.trainer, "init") and config.trainer.init
@@ -168,7 +166,7 @@ local function fill_list(take, entries, switches)
   for _, entry in ipairs(entries) do
     if entry.each then
       for _, options in cbk.items(take(entry.each) or cbk.list()) do
-        local name = cbk.kind(options):find "dict" and options[entry.name_from]
+        local name = is_dict(options) and options[entry.name_from]
         if not present(name or nil) then
           cbk.fail("config", ("each entry of %s needs a '%s'"):format(entry.each:gsub("%.%*$", ""), entry.name_from))
         end
@@ -265,7 +263,7 @@ local function schedulers(optimizer)
     out = schedule_list(rate)
   else
     local number = cbk.raw(optimizer, "learning_rate") -- as it is written
-    if kind(optimizer, "learning_rate") ~= "float" then
+    if cbk.kind(optimizer, "learning_rate") ~= "float" then
       number = tonumber(rate) or cbk.fail("config", ("optimizer.learning_rate is %s, not a number"):format(tostring(rate)))
       number = cbk.float(number)
     end
@@ -286,8 +284,7 @@ local function sparsity(config)
   local summaries
   if is_dict(config, "sparsity") then summaries = section.add_summaries end
   local function look(tree)
-    if not cbk.kind(tree):find "dict" and cbk.kind(tree) ~= "list" then return end
-    if cbk.kind(tree) ~= "list" and tree.add_summaries ~= nil then
+    if is_dict(tree) and tree.add_summaries ~= nil then
       local said = tree.add_summaries
       if present(said) and said ~= false and said ~= 0 and said ~= "" then summaries = true end
       tree.add_summaries = nil

@@ -2,6 +2,9 @@
 -- tuned on a small base model.
 
 local cbk = require "cbk"
+local kinds = require "converters.engine.kinds"
+
+local present, is_dict = kinds.present, kinds.is_dict
 
 local mup_config = {}
 
@@ -9,10 +12,6 @@ local mup_config = {}
 mup_config.defaults = { base_layer_width = 256, base_lr = 6e-3, base_init_std = 0.08, m_embed = 10 }
 
 local function refuse(message, ...) cbk.fail("config", message:format(...)) end
-
-local function present(value) return value ~= nil and value ~= cbk.null end
-
-local function is_dict(tree, name) return tree[name] ~= nil and (cbk.kind(tree, name) or ""):find "dict" ~= nil end
 
 local function positive(model, name)
   local number = model[name]
@@ -77,7 +76,7 @@ local function set_learning_rate(optimizer, base_lr)
       type(rate) == "userdata" and cbk.json(rate) or tostring(rate))
   end
   for i, schedule in cbk.items(rate) do
-    if not (type(schedule) == "userdata" and (cbk.kind(schedule) or ""):find "dict") then
+    if not is_dict(schedule) then
       refuse("optimizer.learning_rate[%d] is no scheduler with settings", i - 1)
     end
     retune(schedule, base_lr)

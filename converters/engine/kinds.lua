@@ -1,0 +1,30 @@
+-- What a value of a config or a checkpoint is.
+
+local cbk = require "cbk"
+
+local kinds = {}
+
+---@param value any
+function kinds.absent(value) return value == nil or value == cbk.null end
+
+---@param value any
+function kinds.present(value) return value ~= nil and value ~= cbk.null end
+
+local function kind_of(value, key)
+  if key == nil then return type(value) == "userdata" and cbk.kind(value) or "" end
+  return value[key] ~= nil and cbk.kind(value, key) or ""
+end
+
+---Whether a value, or `value[key]`, is a dict.
+---@param value any
+---@param key? any
+---@return boolean
+function kinds.is_dict(value, key) return kind_of(value, key):find "dict" ~= nil end
+
+---Whether a value, or `value[key]`, is a list.
+---@param value any
+---@param key? any
+---@return boolean
+function kinds.is_list(value, key) return kind_of(value, key) == "list" end
+
+return kinds

@@ -1,0 +1,118 @@
+-- What stands beside the model in a checkpoint of the Model Zoo, from one release to the next: sparsity masks, schedules, the
+-- states of data loaders, and the list of releases that the file has seen.
+
+local cbk = require "cbk"
+local kinds = require "converters.engine.kinds"
+local releases = require "converters.modelzoo.releases"
+
+local is_dict, is_list, present = kinds.is_dict, kinds.is_list, kinds.present
+
+local checkpoint = {}
+
+---Sparsity state moves from the optimizer to masks beside the weights.
+local function move_sparsity_state(root)
+  if not is_dict(root, "optimizer") or root.optimizer.sparsity == nil then return end
+  local optimizer = cbk.copy(root.optimizer)
+  local sparsity = optimizer.sparsity
+  optimizer.sparsity = nil
+  root.optimizer = optimizer
+  for weight, state in cbk.items(sparsity.state or cbk.dict()) do
+    if state.mask ~= nil then root.model[weight .. "_mask"] = state.mask end
+  end
+  local levels = cbk.dict()
+  for _, group in cbk.items(sparsity.param_groups or cbk.list()) do
+    if present(group.sparsity) and group.sparsity.step ~= nil then
+      for _, name in cbk.items(group.param_names or cbk.list()) do
+        if levels[name] == nil then levels[name] = cbk.dict() end
+        levels[name].index = cbk.raw(group.sparsity, "step")
+      end
+    end
+  end
+  local out = cbk.dict()
+  if sparsity.step ~= nil then out.step = cbk.raw(sparsity, "step") end
+  out.sparsity = levels
+  root.sparsity = out
+end
+
+---Before 2.0 the schedule's own count of steps could lag behind.
+local function fix_last_epoch(root)
+  if root.global_step == nil or not is_dict(root, "lr_scheduler") or root.lr_scheduler.last_epoch == nil then return end
+  local scheduler = cbk.copy(root.lr_scheduler)
+  scheduler.last_epoch = cbk.raw(root, "global_step")
+  root.lr_scheduler = scheduler
+end
+
+local loader_kinds = { GptHDF5DataProcessor = "iterable", GptHDF5MapDataProcessor = "map" }
+
+---Adds `dataloader` where the config of a 1.8 or 1.9 run names a folder of files that say how far its data loaders had come.
+---@param config Dict   the whole old config
+---@param root Dict     the new checkpoint, changed in place
+function checkpoint.add_data_state(config, root)
+  local folder = is_dict(config, "cerebras") and config.cerebras.save_iter_state_path
+  if type(folder) ~= "string" then return end
+  if root.dataloader ~= nil then
+    cbk.warn("the checkpoint has a 'dataloader' already: cerebras.save_iter_state_path is not looked at")
+    return
+  end
+  local processor = present(config.train_input) and config.train_input.data_processor or nil
+  local kind = loader_kinds[processor]
+  if not kind then
+    cbk.fail("data", ("data loader states of train_input.data_processor=%s cannot be converted; those of GptHDF5DataProcessor and "
+      .. "GptHDF5MapDataProcessor can"):format(tostring(processor)))
+  end
+  local dataloader_state = require "cbk.dataloader_state"
+  root.dataloader = dataloader_state.to_dict(dataloader_state.from_files(dataloader_state.read_files(folder), kind))
+end
+
+---Remembers the release and the config that the checkpoint is now for.
+local function add_metadata(root, release, params)
+  local list = cbk.list()
+  if is_list(root, "__metadata__") then
+    for _, entry in cbk.items(root.__metadata__) do list[#list + 1] = entry end
+  end
+  local entry = cbk.dict()
+  entry.version, entry.model_name, entry.params = release .. ".0", "", cbk.deep_copy(params)
+  list[#list + 1] = entry
+  root.__metadata__ = list
+end
+
+---All of it: the new checkpoint of an old one whose model is converted.
+---@param old Dict
+---@param model Dict        the new model
+---@param from string       the release of the old one
+---@param to string
+---@param configs { old: Dict, new: Dict }   the whole config files
+---@return Dict
+function checkpoint.upgrade(old, model, from, to, configs)
+  local out = cbk.dict()
+  for name in cbk.items(old) do
+    if name == "model" then
+      out.model = model
+    elseif name ~= "__metadata__" then
+      out[name] = cbk.raw(old, name)
+    end
+  end
+  move_sparsity_state(out)
+  if not releases.since(from, "2.0") then fix_last_epoch(out) end
+  checkpoint.add_data_state(configs.old, out)
+  if old.__metadata__ ~= nil then out.__metadata__ = old.__metadata__ end
+  add_metadata(out, to, configs.new)
+  return out
+end
+
+---The release that a checkpoint says it is of, or nil and why not.
+---@param root any
+---@return string|nil release, string|nil why
+function checkpoint.release(root)
+  if not is_dict(root) or not is_list(root, "__metadata__") or #root.__metadata__ == 0 then
+    return nil, "needs a checkpoint that says its release (__metadata__), and this one does not"
+  end
+  local list = root.__metadata__
+  local last = list[#list]
+  local version = is_dict(last) and last.version or nil
+  local release = type(version) == "string" and version:match "^(%d+%.%d+)"
+  if not release then return nil, ("the checkpoint's version is '%s'"):format(tostring(version)) end
+  return release
+end
+
+return checkpoint
