@@ -1,6 +1,5 @@
 -- BERT with its two heads of pre-training: masked words and the next sentence.
 
-local cbk = require "cbk"
 local rules = require "converters.engine.rules"
 local fields = require "converters.engine.fields"
 local actions = require "converters.engine.actions"
@@ -34,16 +33,9 @@ local function untied(position)
   }
 end
 
----Hugging Face leaves a tied classifier out; the Model Zoo ties it again, but the bias has only this name there.
-local function name_lost_bias(here)
-  if here:source "cls.predictions.bias" == nil then return end
-  cbk.warn "'cls.predictions.bias' is left out: the checkpoint has no 'cls.predictions.decoder.bias', which the target is made of"
-end
-
 local since_2_1, up_to_2_0, up_to_1_7 = bert.hugging_face {
   keys = untied,
   after = { right = { freeze_ffn_bias_in_glu = false } },
-  fill = { right = { { "bert_mlm_head.classifier.ffn.0.linear_layer.bias", name_lost_bias } } },
 }
 
 -- --- steps between releases

@@ -8,8 +8,7 @@ local actions = require "converters.engine.actions"
 local values = require "converters.engine.values"
 local decoder = require "converters.shared.decoder"
 
-local only = rules.only
-local must, drop = fields.must, fields.drop
+local must, told = fields.must, fields.told
 local qkv = actions.qkv
 local null, float, absent = cbk.null, cbk.float, values.absent
 local between, variant = rules.between, rules.variant
@@ -55,8 +54,8 @@ local any_norms = rules.keys {
 local seven, forty = body(one_norm), body(two_norms)
 local modern = rules.keys {
   body(any_norms),
-  only.right("embedding_layer.position_embed_helper.slopes", "Falcon is rotary"),
-  only.right("relative_pe_helper.slopes", "Falcon is rotary"),
+  rules.drop.right("embedding_layer.position_embed_helper.slopes", "Falcon is rotary"),
+  rules.drop.right("relative_pe_helper.slopes", "Falcon is rotary"),
 }
 
 local function with_head(keys) return rules.keys { decoder.head, { "transformer", "", keys } } end
@@ -97,7 +96,7 @@ local shared = fields.config {
   { "alibi",               "position_embedding_type", positions },
   { "tie_word_embeddings", "share_embedding_weights" },
   { "hidden_size",         "hidden_size",             four_times },
-  drop.right { "filter_size", "rotary_dim", "embedding_dropout_rate" },
+  told.right { "filter_size", "rotary_dim", "embedding_dropout_rate" },
   { "max_position_embeddings" },
   must.right { nonlinearity = "gelu" },
   { "attention_dropout",   "attention_dropout_rate" },
@@ -154,7 +153,7 @@ end
 
 local rw_7b = generation(with_head(seven), fields.config {
   must.left { model_type = "RefinedWebModel", multi_query = true },
-  drop.right { "extra_attention_params" },
+  told.right { "extra_attention_params" },
   { "parallel_attn", "use_untied_layer_norm", {
     forward = function(parallel)
       if parallel ~= true then cbk.warn "parallel_attn=false is left out: the Model Zoo's Falcon has parallel attention" end
@@ -200,18 +199,18 @@ local key_heads = {
 
 local modern_config = fields.config {
   { "rope_scaling",        "pos_scaling_factor",      rope_scaling },
-  drop.right { "pos_scaling_extra_args", "pos_scaling_type" },
+  told.right { "pos_scaling_extra_args", "pos_scaling_type" },
   must.left { model_type = "falcon", activation = "gelu" },
   shared,
-  drop.left { "ffn_hidden_size" },
+  told.left { "ffn_hidden_size" },
   { "rope_theta" },
   { "num_attention_heads", "num_heads" },
   { "num_kv_heads",        "extra_attention_params",  key_heads },
   { "num_hidden_layers" },
   { "bias", false, { forward = function(bias, here) for _, name in ipairs(biases) do here:set(name, bias) end end } },
   { "use_projection_bias_in_attention" }, { "use_ffn_bias_in_attention" }, { "use_ffn_bias" },
-  drop.left { "new_decoder_architecture", "multi_query", "parallel_attn", "num_ln_in_parallel_attn" },
-  drop.right { "use_untied_layer_norm" },
+  told.left { "new_decoder_architecture", "multi_query", "parallel_attn", "num_ln_in_parallel_attn" },
+  told.right { "use_untied_layer_norm" },
   must.right { attention_module = "multiquery_attention", attention_type = "scaled_dot_product" },
 }
 

@@ -124,8 +124,8 @@ return {
     between("cs-2.2", "cs-2.3 .. cs-2.9", {
       keys = rules.keys { { "*" } },
       config = fields.config {
-        drop.left { "use_position_embedding", "alibi_implementation", "weight_initialization_seed" },
-        drop.right { "use_position_embedding", "alibi_implementation", "weight_initialization_seed" },
+        drop.left { use_position_embedding = true, "alibi_implementation", "weight_initialization_seed" },
+        drop.right { use_position_embedding = true, "alibi_implementation", "weight_initialization_seed" },
         { "*" },
       },
     }),

@@ -8,7 +8,7 @@ local values = require "converters.engine.values"
 local decoder = require "converters.shared.decoder"
 
 local only = rules.only
-local must, drop = fields.must, fields.drop
+local must, told = fields.must, fields.told
 local rotary = actions.rotary
 local null, float = cbk.null, cbk.float
 local between, variant = rules.between, rules.variant
@@ -65,10 +65,10 @@ local invented_head = decoder.invented_head "embed_tokens.weight"
 
 local config = fields.config {
   { "rope_scaling",        "pos_scaling_factor",     values.rope_scaling },
-  drop.right { "pos_scaling_extra_args", "pos_scaling_type" },
+  told.right { "pos_scaling_extra_args", "pos_scaling_type" },
   must.right { norm_type = "rmsnorm" },
   { "num_key_value_heads", "extra_attention_params", values.grouped_queries },
-  drop.right { "attention_module" },
+  told.right { "attention_module" },
   must.left { model_type = "llama" },
   { "vocab_size" },
   must.right { position_embedding_type = "rotary", use_position_embedding = true, embedding_dropout_rate = 0 },
@@ -83,7 +83,7 @@ local config = fields.config {
   { "intermediate_size",   "filter_size" },
   { "hidden_act",          "nonlinearity",           values.glu },
   must.right { attention_dropout_rate = 0, dropout_rate = 0 },
-  drop.right { "rotary_dim" },
+  told.right { "rotary_dim" },
   { "rope_theta" },
   { "rms_norm_eps",        "layer_norm_epsilon" },
   must.right { use_bias_in_output = false },

@@ -8,7 +8,7 @@ local values = require "converters.engine.values"
 local between, variant = rules.between, rules.variant
 
 local only = rules.only
-local must, drop = fields.must, fields.drop
+local must, told, drop = fields.must, fields.told, fields.drop
 
 -- --- embeddings: up to three keys hold one tensor, and files of old releases hold it once, as null elsewhere
 
@@ -75,17 +75,6 @@ local function has_decoder_embedding(here)
   end
 end
 
----Only the embeddings of encoder and decoder are read; `shared.weight` is known to be a copy where they are there.
-local function lost(stack)
-  return { stack .. "_embeddings.word_embeddings.weight", function(here)
-    if here:source "shared.weight" ~= nil then
-      cbk.warn(("the %s's embedding is not written: 'shared.weight' is left out, and '%s.embed_tokens.weight' is not there")
-        :format(stack, stack))
-    end
-  end }
-end
-local lost_embeddings = { lost "encoder", lost "decoder" }
-
 -- --- keys of one layer
 
 ---Both directions read a rule's left side as it stands; its right side only where `holds`.
@@ -143,8 +132,8 @@ local new_bias = "{encoder,decoder}_embeddings.position_embed_helper.relative_at
 
 ---Relative positions are learned once; Hugging Face keeps them in the first block.
 local function first_bias(right, action) return { block_bias:format "0", right, action } end
-local other_biases = only.left(block_bias:format "N", "all blocks use the positions of the first")
-local cross_bias = only.left("decoder.block.N.layer.1.EncDecAttention.relative_attention_bias.{weight,bias}", "not used by T5")
+local other_biases = only.left(block_bias:format "N", "all blocks use the positions of the first", block_bias:format "0")
+local cross_bias = rules.drop.left("decoder.block.N.layer.1.EncDecAttention.relative_attention_bias.{weight,bias}", "not used by T5")
 
 local stacks = rules.keys {
   { "{encoder,decoder}_token_embedding.weight",                 "{encoder,decoder}_embeddings.word_embeddings.weight", embedding },
@@ -178,7 +167,7 @@ local bias_of_all_blocks = actions.pair("in every block", function(value) return
 end)
 
 local keys_1_6 = rules.keys {
-  only.left("{encoder,decoder}.embed_tokens.weight", "a copy of the token embedding"),
+  only.left("{encoder,decoder}.embed_tokens.weight", "a copy of the token embedding", "{encoder,decoder}_token_embedding.weight"),
   first_bias(old_bias, bias_of_all_blocks),
   other_biases,
   stacks,
@@ -217,6 +206,9 @@ local function same_as(other)
   end }
 end
 
+---Relative positions have no end, but the Model Zoo names one.
+local positions = { src_max_position_embeddings = 512, tgt_max_position_embeddings = 512 }
+
 ---@param says_gated fun(name: any, from: Dict): boolean
 local function config_for(says_gated)
   return fields.config {
@@ -239,9 +231,9 @@ local function config_for(says_gated)
     { "layer_norm_epsilon" },
     { "feed_forward_proj",   "encoder_nonlinearity",       activation(says_gated) },
     { false,                 "decoder_nonlinearity",       same_as "encoder_nonlinearity" },
-    drop.left { "dense_act_fn", "is_gated_act" }, -- what feed_forward_proj says already
+    told.left { "dense_act_fn", "is_gated_act" }, -- what feed_forward_proj says already
     must.right { position_embedding_type = "relative", share_encoder_decoder_embedding = true },
-    drop.right { "src_max_position_embeddings", "tgt_max_position_embeddings" },
+    drop.right(positions),
     must.right { use_dropout_outside_residual_path = true, use_pre_encoder_decoder_dropout = false },
     must.right { use_ffn_bias = false, use_transformer_initialization = false },
   }
@@ -255,14 +247,11 @@ local before = {
   right = { layer_norm_epsilon = 1e-05, relative_attention_num_buckets = 32, share_embedding_weights = true },
 }
 
-local positions = { src_max_position_embeddings = 512, tgt_max_position_embeddings = 512 }
-
 local hf = {
   keys = hf_keys(cross_bias, first_bias(new_bias), first_bias(old_bias)),
   config = config_for(named_gated),
   before = before,
   after = { left = { model_type = "t5" }, right = fields.with(positions, { norm_type = "rmsnorm" }) },
-  fill = { right = lost_embeddings },
 }
 
 -- --- earlier releases
@@ -276,7 +265,7 @@ end }
 local hf_2_0 = variant(hf, {
   keys = hf_keys(cross_bias, first_bias(old_bias)), earlier = "2.0.3", mup = false,
   config = config_for(function(name, from) return named_gated(name) or from.is_gated_act == true end),
-  fill = { left = { has_positions }, right = lost_embeddings },
+  fill = { left = { has_positions } },
 })
 
 local hf_1_8 = variant(hf_2_0, {
@@ -289,7 +278,7 @@ local hf_1_9 = variant(hf_1_8, {
   before = { left = { tie_word_embeddings = true }, right = { share_embedding_weights = true } },
   config = fields.config {
     fields.without(hf_1_8.config, { "model_type", "feed_forward_proj" }),
-    drop.left { "model_type" },
+    drop.left { model_type = "t5" },
     { "feed_forward_proj", "encoder_nonlinearity", activation(function(_, from) return from.is_gated_act == true end) },
   },
 })

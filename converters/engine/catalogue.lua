@@ -250,14 +250,14 @@ end
 ---@return string[]
 function catalogue.nearest(name, names)
   local out, seen = {}, {}
-  local function add(one)
-    if not seen[one] and #out < 3 then out[#out + 1], seen[one] = one, true end
-  end
   for _, one in ipairs(names) do
-    if one:lower():find(name:lower(), 1, true) then add(one) end
+    if one:lower():find(name:lower(), 1, true) then out[#out + 1], seen[one] = one, true end
   end
-  for _, one in ipairs(cbk.nearest(name, names)) do add(one) end
-  return out
+  table.sort(out, function(a, b) return #a < #b end)
+  for _, one in ipairs(cbk.nearest(name, names)) do
+    if not seen[one] then out[#out + 1] = one end
+  end
+  return { unpack(out, 1, 3) }
 end
 
 return catalogue

@@ -106,7 +106,7 @@ end
 ---@field path Step[]
 ---@field drop_unmatched? boolean
 ---@field seed? integer
----@field trace? function
+---@field trace? fun(record: KeyRecord, step: integer)
 ---@field configs table[]   what each step made of the model section, by which converter, once the config is converted
 ---@field files Dict[]      the config file before each step, and after the last
 
@@ -165,7 +165,8 @@ local function view_for(job, i, step)
   return function(key, value)
     if value == cbk.null then return value end
     if sideband and (value.dtype:find "float") then value = value:replace_nan(0) end
-    return scale and scale(key, value) or value
+    if scale then return scale(key, value) end
+    return value, sideband and "NaN to 0" or nil
   end
 end
 
@@ -192,9 +193,10 @@ local function convert_tensors(job, i, converter, configs, source)
     cbk.fail("checkpoint", ("the checkpoint is no dict of tensors but a %s"):format(tostring(cbk.kind(source))))
   end
   local prefix = accepted_prefix(converter, step)
+  local trace = job.trace and function(record) job.trace(record, i) end
   check_layers(converter, step.side, source, configs.right.num_hidden_layers, prefix)
   return keys.convert(converter.keys, step.side, source, {
-    left = configs.left, right = configs.right, seed = job.seed, trace = job.trace, fill = converter.fill,
+    left = configs.left, right = configs.right, seed = job.seed, trace = trace, fill = converter.fill,
     prefix = prefix, no_nulls = is_hf(step.tgt), view = view_for(job, i, step),
   })
 end

@@ -99,10 +99,21 @@ fields.must = per_side(function(side, values)
   return out
 end)
 
----`drop.right { "a", "b" }`: fields of the right that carry nothing for the left.
+---`told.right { "a", "b" }`: fields of the right that other rules or functions of the table read.
+fields.told = per_side(function(side, names)
+  local out = { is_fields = true }
+  for i, name in ipairs(names) do out[i] = { [side] = name, kind = "told" } end
+  return out
+end)
+
+---`drop.right { "a", b = false }`: fields of the right that have no place on the left. A warning names them, unless they are null
+---or have the value that goes without saying.
 fields.drop = per_side(function(side, names)
   local out = { is_fields = true }
-  for i, name in ipairs(names) do out[i] = { [side] = name, kind = "drop" } end
+  for name, value in pairs(names) do
+    local rule = type(name) == "number" and { [side] = value, kind = "drop" } or { [side] = name, kind = "drop", value = value }
+    out[#out + 1] = rule
+  end
   return out
 end)
 
@@ -161,9 +172,11 @@ local function compile(set, side)
   return by_name, rest
 end
 
+---@return boolean|nil is_lost   the field says something that the other side has no place for
 local function convert_field(rule, side, at)
   local name = at.field
-  if rule.kind == "drop" then return end
+  if rule.kind == "told" then return end
+  if rule.kind == "drop" then return kinds.present(at.from[name]) and (rule.value == nil or not same(at.from[name], rule.value)) end
   if rule.kind == "must" then
     if rule.side ~= side then
       cbk.fail("config", ("the config field '%s' (=%s) should not appear in the config of this side"):format(name, shown(at.from[name])))
@@ -231,7 +244,7 @@ end
 ---@param side Side      the side that `from` is
 ---@param from Dict
 ---@return Dict to, Dict from   `from` is complete with its defaults
----@return string[] dropped     fields of the file that no rule names
+---@return string[] dropped     fields of the file that have no place on the other side
 function fields.convert(step, side, from)
   local other, given = rules.other[side], from
   local by_name, rest = compile(step.config, side)
@@ -246,9 +259,7 @@ function fields.convert(step, side, from)
     at.field = name
     if part then
       convert_component(part, side, at, dropped)
-    elseif rule then
-      convert_field(rule, side, at)
-    elseif given[name] ~= nil then
+    elseif (not rule or convert_field(rule, side, at)) and given[name] ~= nil then
       dropped[#dropped + 1] = tostring(name)
     end
   end

@@ -1,6 +1,7 @@
 -- Runs key rules over the tensors of one model, in one direction. Everything stays lazy: what is written are expressions.
 
 local cbk = require "cbk"
+local fold = require "cbk.fold"
 local rules = require "converters.engine.rules"
 local patterns = require "converters.engine.patterns"
 
@@ -23,6 +24,7 @@ end
 ---Writes one more key.
 function At:emit(key, value)
   self.run.out[key] = value
+  self.run:tell("beside", key, value)
 end
 
 local function fail(message, ...) cbk.fail("convert", message:format(...)) end
@@ -70,8 +72,32 @@ local function act(action, direction, value, at)
     type(result) == "table" and result.message or tostring(result))
 end
 
+---@class KeyRecord   What became of a key, for those who watch (options.trace).
+---@field what "write"|"beside"|"fill"|"part"|"pass"|"nothing"|"unmatched"   `part`: joined with others into the target; `pass`: passed
+---over, by a rule of one side; `nothing`: the action gave nothing
+---@field source string       the key as it stands in the checkpoint
+---@field key string          … as the rules see it
+---@field target? string
+---@field ending? Ending      the rule that fitted
+---@field caught? string[]
+---@field rejected Ending[]   earlier rules that fit but for their `when`
+---@field given any           what was read: a tensor, null, or a list of tensors
+---@field note? string        what was done to it before the rules saw it
+---@field value any           what is written
+---@field tree table          all patterns of this side
+
 local Run = {}
 Run.__index = Run
+
+---@param what string
+function Run:tell(what, target, value)
+  if not self.trace then return end
+  local at, hit = self.at, self.hit
+  self.trace {
+    what = what, source = at.full_key, key = at.key, target = target, ending = hit and hit.ending, caught = hit and hit.caught,
+    rejected = self.rejected, given = self.given, note = self.note, value = value, tree = self.tree,
+  }
+end
 
 ---Remembers a target; a second source for it is an error.
 function Run:write(target, value)
@@ -81,14 +107,17 @@ function Run:write(target, value)
   end
   self.writer[target] = self.at.full_key
   self.out[target] = value
-  if self.trace then self.trace(self.at.full_key, target, self.ending, value) end
+  self:tell("write", target, value)
 end
 
 ---Collects the parts of a tensor that the read side keeps under several keys; nil when it was done or a part is missing.
-function Run:gather(ending, caught, each)
-  local at = self.at
-  local names = members(ending.from, each, caught, at)
-  if self.gathered[names[1]] then return nil end
+function Run:gather(hit)
+  local at, ending = self.at, hit.ending
+  local names = members(ending.from, ending.from_each, hit.caught, at)
+  if self.gathered[names[1]] then
+    self:tell("part", patterns.render(ending.to[1], hit.caught))
+    return nil
+  end
   self.gathered[names[1]] = true
   local parts, complete = {}, true
   for i, name in ipairs(names) do
@@ -101,26 +130,46 @@ function Run:gather(ending, caught, each)
   return complete and parts or nil
 end
 
----@param hit { ending: table, caught: string[] }
+---Remembers that the key is lost.
+function Run:leave_out(why)
+  local group = self.left_out[why]
+  if not group then
+    group = { why = why }
+    self.left_out[why], self.left_out[#self.left_out + 1] = group, group
+  end
+  group[#group + 1] = { path = self.at.full_key }
+end
+
+---A key that the other side has no place for: an error, or named, or known anyway.
+---@param hits Hit[]   its rule, and all others that fit
+function Run:pass_over(hits)
+  local at, ending = self.at, self.hit.ending
+  if ending.kind == "refuse" then fail("cannot convert key '%s': %s", at.key, ending.why) end
+  if ending.kind == "drop" then self:leave_out(ending.why) end
+  for _, hit in ipairs(hits) do
+    local original = hit.ending.copy_of and patterns.render(hit.ending.copy_of, hit.caught)
+    if original and at:source(original) == nil then
+      self:leave_out(("it is known only as a copy of '%s', which is not there"):format(original))
+    end
+  end
+  self:tell "pass"
+end
+
+---Writes what becomes of a key.
+---@param hit Hit
 function Run:apply(hit, value)
   local ending, caught, at = hit.ending, hit.caught, self.at
-  self.ending = ending
-  if ending.kind == "ignore" then
-    if self.trace then self.trace(at.full_key, nil, ending, value) end
-    return
-  end
-  if ending.kind == "refuse" then fail("cannot convert key '%s': %s", at.key, ending.why or "it has no counterpart") end
-
   local many_in, many_out = #ending.from > 1 or ending.from_each, #ending.to > 1 or ending.to_each
   if many_in then
-    value = self:gather(ending, caught, ending.from_each)
+    value = self:gather(hit)
     if not value then return end
+    self.given = value
   end
   local action = ending.rule.action
   local is_null = value == cbk.null
   if action and (not is_null or action.takes_null) then
     value = act(action, self.direction, value, at)
-    if value == nil then return end
+    if value == nil then return self:tell "nothing" end
   end
   if value == cbk.null and self.no_nulls then
     fail("key '%s' is null in the checkpoint, and the target format has no such value", at.key)
@@ -134,11 +183,7 @@ function Run:apply(hit, value)
   end
   for _, extra in ipairs(ending.also) do
     local made = extra[2](at, value)
-    if made ~= nil then
-      local target = patterns.render(extra[1], caught)
-      self.out[target] = made
-      if self.trace then self.trace(at.full_key, target, ending, made) end
-    end
+    if made ~= nil then at:emit(patterns.render(extra[1], caught), made) end
   end
 end
 
@@ -149,36 +194,60 @@ function Run:stand(full_key, prefix)
 end
 
 ---The first rule that fits the key and whose condition holds.
+---@return Hit|nil found, Hit[] hits   all that fit
 function Run:find()
-  for _, hit in ipairs(patterns.match(self.tree, self.at.key)) do
+  self.rejected = {}
+  local hits = patterns.match(self.tree, self.at.key)
+  for _, hit in ipairs(hits) do
     local when = hit.ending.rule.when
-    if not when or when(self.at) then return hit end
+    if not when or when(self.at) then return hit, hits end
+    self.rejected[#self.rejected + 1] = hit.ending
   end
+  return nil, hits
 end
 
 ---Converts one key; false when no rule fits it.
 function Run:convert(key, value)
   if type(key) ~= "string" then return false end
   self:stand(key, "")
-  local hit = self:find()
-  if not hit and self.prefix and key:sub(1, #self.prefix) == self.prefix then
+  local hits
+  self.hit, hits = self:find()
+  if not self.hit and self.prefix and key:sub(1, #self.prefix) == self.prefix then
     self:stand(key, self.prefix)
-    hit = self:find()
+    self.hit, hits = self:find()
   end
-  if not hit then return false end
-  self:apply(hit, self.view and self.view(key, value) or value)
+  self.given, self.note = value, nil
+  if not self.hit then
+    self:tell "unmatched"
+    return false
+  end
+  if self.view then value, self.note = self.view(key, value) end
+  if self.hit.ending.kind == "write" then self:apply(self.hit, value) else self:pass_over(hits) end
   return true
 end
 
 ---Makes what the target needs and nothing wrote.
 function Run:fill(makers)
+  self.hit, self.given, self.note = nil, nil, nil
   for _, maker in ipairs(makers or {}) do
     local key, make = maker[1], maker[2]
     self:stand(key, "")
     if self.out[key] == nil then
       local made = make(self.at)
-      if made ~= nil then self.out[key] = made end
+      if made ~= nil then
+        self.out[key] = made
+        self:tell("fill", key, made)
+      end
     end
+  end
+end
+
+---Names the keys that had no place.
+function Run:warn_of_left_out()
+  for _, group in ipairs(self.left_out) do
+    local names = {}
+    for i, one in ipairs(fold.groups(group)) do names[i] = one.name end
+    cbk.warn(("%d %s left out: %s (%s)"):format(#group, #group == 1 and "key is" or "keys are", named(names), group.why))
   end
 end
 
@@ -219,8 +288,8 @@ end
 ---@field fill? table<Side, table[]>    { key, function(at) }: what the target needs and nothing wrote
 ---@field no_nulls? boolean             the target cannot hold null
 ---@field seed? integer
----@field view? fun(key: string, value: any): any   looks at each value before any rule does
----@field trace? fun(source: string, target?: string, ending: table, value: any)
+---@field view? fun(key: string, value: any): any, string?   what the rules see of a value, and what was done to it
+---@field trace? fun(record: KeyRecord)
 
 ---Converts all keys of `source`.
 ---@param set Rule[]
@@ -229,16 +298,16 @@ end
 ---@param options KeyOptions
 ---@return Dict out, string[] unmatched
 function keys.convert(set, side, source, options)
-  local view = options.view
+  local view, tree = options.view, patterns.compile(set, side)
   local run = setmetatable({
-    tree = patterns.compile(set, side), direction = side == "left" and "forward" or "backward",
-    out = cbk.dict(), writer = {}, gathered = {}, missing = {}, collisions = {},
+    tree = tree, direction = side == "left" and "forward" or "backward",
+    out = cbk.dict(), writer = {}, gathered = {}, missing = {}, collisions = {}, left_out = {}, rejected = {},
     prefix = options.prefix, no_nulls = options.no_nulls, view = view, trace = options.trace,
   }, Run)
   function run.read(key)
     local value = source[key]
     if value == nil or not view then return value end
-    return view(key, value)
+    return (view(key, value))
   end
   run.at = setmetatable({ run = run, side = side, left = options.left, right = options.right, seed = options.seed or 0 }, At)
   local unmatched = {}
@@ -247,6 +316,7 @@ function keys.convert(set, side, source, options)
   end
   run:fill(options.fill and options.fill[rules.other[side]])
   run:check()
+  run:warn_of_left_out()
   return run.out, unmatched
 end
 

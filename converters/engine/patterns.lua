@@ -34,10 +34,24 @@ local function expand(rule, out)
       if #own ~= #choices then error(("the choices in '%s' and '%s' do not correspond"):format(probe, pattern), 0) end
       return pattern:sub(1, at - 1) .. own[i] .. pattern:sub(stop)
     end
-    expand(rules.map(rule, { left = choose, right = choose }), out)
+    local one = rules.map(rule, { left = choose, right = choose })
+    one.base = rule.base or rule
+    expand(one, out)
   end
 end
 
+---A rule without choices: one for each of them. What was written stands in their field `base`.
+---@param rule Rule
+---@return Rule[]
+function patterns.expand(rule)
+  local out = {}
+  expand(rule, out)
+  return out
+end
+
+---The parts of a dotted key or pattern.
+---@param text string
+---@return string[]
 local function split(text)
   local parts, from = {}, 1
   while true do
@@ -47,6 +61,8 @@ local function split(text)
     from = dot + 1
   end
 end
+
+patterns.split = split
 
 local function is_letter(part) return #part == 1 and part:find "%u" ~= nil end
 
@@ -105,6 +121,23 @@ local function templates(list, places)
   return out
 end
 
+---@class Hit
+---@field ending Ending
+---@field caught string[]   what its letters and stars stand for
+
+---@class Ending   Where a key goes that a pattern fits.
+---@field order integer    its place among all
+---@field pattern string   without choices
+---@field rule Rule        without choices
+---@field kind "write"|"only"|"drop"|"refuse"
+---@field why? string
+---@field from table[]     templates of the keys that are read
+---@field to table[]       templates of the keys that are written
+---@field from_each? table
+---@field to_each? table
+---@field also table[]     templates of further keys, each with its function
+---@field copy_of? table   template of the key that says the same
+
 local function insert(tree, pattern, ending)
   local node = tree
   for _, part in ipairs(split(pattern)) do
@@ -120,33 +153,42 @@ local function insert(tree, pattern, ending)
   node.ends[#node.ends + 1] = ending
 end
 
----The tree for reading `side`. Its endings say where a key goes; `order` is the rule's place in the table.
+---A key that the other direction writes beside another one says nothing new.
+local function beside(rule, side, pattern)
+  local own = rule[side]
+  return {
+    kind = "only", why = "made again on the way back", copy_of = not own.each and own[1] or nil, base = rule.base or rule,
+    also = { left = {}, right = {} }, [side] = { pattern },
+  }
+end
+
+---The tree for reading `side`, and its endings in the order of the table.
 ---@param set Rule[]
 ---@param side Side
+---@return table tree, Ending[] endings
 function patterns.compile(set, side)
-  local tree, other = { literal = {}, ends = {} }, rules.other[side]
-  local expanded, order = {}, 0
+  local tree, other, endings, expanded = { literal = {}, ends = {} }, rules.other[side], {}, {}
   for _, rule in ipairs(set) do expand(rule, expanded) end
-  local function add(rule, pattern, kind)
-    order = order + 1
+  local function add(rule, pattern)
     local places = captures(pattern)
-    local from, to = rule[side] or {}, rule[other] or {}
+    local from, to = rule[side], rule[other] or {}
     local extras = {}
     for i, extra in ipairs(rule.also[other]) do extras[i] = { template(extra[1], places), extra[2] } end
-    insert(tree, pattern, {
-      order = order, rule = rule, pattern = pattern, kind = kind or rule.kind or "write", why = rule.why,
+    local ending = {
+      order = #endings + 1, rule = rule, pattern = pattern, kind = rule.kind or "write", why = rule.why,
       from = templates(from, places), to = templates(to, places),
-      from_each = from.each, to_each = to.each, also = extras,
-    })
+      from_each = from.each, to_each = to.each, also = extras, copy_of = rule.copy_of and template(rule.copy_of, places),
+    }
+    endings[#endings + 1] = ending
+    insert(tree, pattern, ending)
   end
   for _, rule in ipairs(expanded) do
     for _, pattern in ipairs(rule[side] or {}) do add(rule, pattern) end
   end
-  -- keys that the other direction writes in addition carry nothing new
   for _, rule in ipairs(expanded) do
-    for _, extra in ipairs(rule.also[side]) do add({ why = "a copy", also = { left = {}, right = {} } }, extra[1], "ignore") end
+    for _, extra in ipairs(rule.also[side]) do add(beside(rule, side, extra[1]), extra[1]) end
   end
-  return tree
+  return tree, endings
 end
 
 local function walk(node, parts, i, caught, hits)
@@ -178,7 +220,7 @@ local function walk(node, parts, i, caught, hits)
 end
 
 ---Every ending that fits `key`, in the order of the table.
----@return { ending: table, caught: string[] }[]
+---@return Hit[]
 function patterns.match(tree, key)
   local hits = {}
   walk(tree, split(key), 1, {}, hits)

@@ -1,5 +1,7 @@
 -- What a converter's tables of keys may say (patterns.lua: what a pattern is).
 
+local cbk = require "cbk"
+
 local rules = {}
 
 ---@alias Side "left"|"right"
@@ -10,8 +12,16 @@ local rules = {}
 ---@field when? fun(at: At): boolean      the rule counts only where this holds
 ---@field also table<Side, { [1]: string, [2]: fun(at: At, value: any): any }[]>  further keys written on that side
 ---@field required? boolean   a checkpoint without its weights is incomplete
----@field kind? "ignore"|"refuse"
----@field why? string
+---@field kind? "only"|"drop"|"refuse"   of a rule for one side: what becomes of such a key
+---@field why? string        of such a rule; of any other: why it is needed in one direction alone
+---@field copy_of? string    only: the pattern of the key that says the same
+---@field origin Origin
+
+---@class Origin   Where a rule was written.
+---@field source string    the file
+---@field line integer     of the table that it is in
+---@field place integer    its place in that table
+---@field names string[]   its patterns as they stand there
 
 rules.other = { left = "right", right = "left" }
 
@@ -20,6 +30,37 @@ rules.other = { left = "right", right = "left" }
 local function list(value)
   if value == nil or value == false then return nil end
   return type(value) == "table" and value or { value }
+end
+
+---Where the caller's caller is in a converter's file.
+local function position()
+  local at = debug.getinfo(3, "Sl")
+  return at.source:gsub("^@", ""), at.currentline
+end
+
+local options = { when = "function", also_left = true, also_right = true, why = "string" }
+
+---A rule that says what no rule can say is a mistake in writing.
+local function check(entry, place, source, line)
+  local function fail(message, ...)
+    cbk.fail("converter", ("%s:%d: entry %d of this table of keys: %s"):format(source, line, place, message:format(...)))
+  end
+  if type(entry) ~= "table" then fail("a rule is { left, right, action }, not %s", tostring(entry)) end
+  if entry.is_rules or entry.kind then return end
+  for name, value in pairs(entry) do
+    local wanted = type(name) == "number" or options[name]
+    if not wanted then fail("a rule has no option '%s'; there are also_left, also_right, when and why", tostring(name)) end
+    if type(wanted) == "string" and type(value) ~= wanted then fail("'%s' must be a %s", name, wanted) end
+  end
+  for i = 1, 2 do
+    if entry[i] ~= nil and type(entry[i]) ~= "string" and type(entry[i]) ~= "table" then fail("side %d is no pattern", i) end
+  end
+  if not entry[1] then fail "the left side is missing; for keys of one side, there is rules.only" end
+  local action = entry[3]
+  local is_action = type(action) == "table" and type(action.forward) == "function" and type(action.backward) == "function"
+  if action ~= nil and not is_action and not (type(action) == "table" and action.is_rules) then
+    fail("the third place holds an action (a pair of functions, forward and backward) or a table of rules, not %s", tostring(action))
+  end
 end
 
 local function also(entry)
@@ -36,12 +77,14 @@ end
 ---@param change table<Side, fun(pattern: string): string>
 ---@return Rule
 function rules.map(rule, change)
-  local out = { action = rule.action, when = rule.when, kind = rule.kind, why = rule.why, required = rule.required, also = {} }
+  local out = {}
+  for name, value in pairs(rule) do out[name] = value end
+  out.also = {}
   for side in pairs(rules.other) do
     if rule[side] then
-      out[side] = {}
+      out[side] = { each = rule[side].each }
       for i, pattern in ipairs(rule[side]) do out[side][i] = change[side](pattern) end
-      out[side].each = rule[side].each
+      if rule.copy_of then out.copy_of = change[side](rule.copy_of) end
     end
     out.also[side] = {}
     for i, extra in ipairs(rule.also[side]) do out.also[side][i] = { change[side](extra[1]), extra[2] } end
@@ -54,11 +97,12 @@ local function below(prefix)
 end
 
 ---A table of key rules: `{ left, right, action }`; one name alone stands for both sides; a table of rules in the third place
----is put below the two names. Options of a rule: when, also_left, also_right.
+---is put below the two names. Options of a rule: when, also_left, also_right, why.
 ---@return Rule[]
 function rules.keys(entries)
-  local out = { is_rules = true }
-  for _, entry in ipairs(entries) do
+  local out, source, line = { is_rules = true }, position()
+  for place, entry in ipairs(entries) do
+    check(entry, place, source, line)
     if entry.is_rules then
       for _, rule in ipairs(entry) do out[#out + 1] = rule end
     elseif entry.kind then
@@ -67,15 +111,30 @@ function rules.keys(entries)
       local change = { left = below(entry[1]), right = below(entry[2]) }
       for _, rule in ipairs(entry[3]) do out[#out + 1] = rules.map(rule, change) end
     else
+      local left, right = list(entry[1]), list(entry[2] or entry[1])
       out[#out + 1] = {
-        left = list(entry[1]),
-        right = list(entry[2] or entry[1]),
-        action = entry[3],
-        when = entry.when,
+        left = left, right = right, action = entry[3], when = entry.when, why = entry.why,
         also = { left = also(entry.also_left), right = also(entry.also_right) },
+        origin = { source = source, line = line, place = place, names = { left[1], right[1] } },
       }
     end
   end
+  return out
+end
+
+---A table of key rules with others in place of those that have the same two names.
+---@param base Rule[]
+---@param changes Rule[]
+---@return Rule[]
+function rules.override(base, changes)
+  local function id(rule) return table.concat(rule.left or {}, ",") .. " " .. table.concat(rule.right or {}, ",") end
+  local instead, out = {}, { is_rules = true }
+  for _, rule in ipairs(changes) do instead[id(rule)] = rule end
+  for i, rule in ipairs(base) do
+    out[i] = instead[id(rule)] or rule
+    instead[id(rule)] = nil
+  end
+  for name in pairs(instead) do cbk.fail("converter", ("rules.override: there is no rule '%s' to put another in place of"):format(name)) end
   return out
 end
 
@@ -105,15 +164,26 @@ end
 local function one_sided(kind)
   local make = {}
   for side in pairs(rules.other) do
-    make[side] = function(pattern, why)
-      return { [side] = { pattern }, kind = kind, why = why, also = { left = {}, right = {} } }
+    make[side] = function(pattern, why, copy_of)
+      local at = debug.getinfo(2, "Sl")
+      local source, line = at.source:gsub("^@", ""), at.currentline
+      if type(pattern) ~= "string" or type(why) ~= "string" then
+        cbk.fail("converter", ("%s:%d: rules.%s.%s takes a pattern and the reason"):format(source, line, kind, side))
+      end
+      return {
+        [side] = { pattern }, kind = kind, why = why, copy_of = copy_of, also = { left = {}, right = {} },
+        origin = { source = source, line = line, place = 1, names = { pattern } },
+      }
     end
   end
   return make
 end
 
----`rules.only.left(pattern, why)`: exists on that side only; reading that side, it is passed over.
-rules.only = one_sided "ignore"
+---`rules.only.left(pattern, why, copy_of)`: that side has it and needs it, the other one knows it anyway: it is computed from the
+---config, or it is a copy of another key. Reading it, nothing is said (unless what it is a copy of is not there).
+rules.only = one_sided "only"
+---`rules.drop.left(pattern, why)`: it has no place on the other side. Reading it, a warning names it.
+rules.drop = one_sided "drop"
 ---`rules.refuse.left(pattern, why)`: reading such a key is an error.
 rules.refuse = one_sided "refuse"
 

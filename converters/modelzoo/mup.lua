@@ -100,7 +100,7 @@ local gone_t5 = {
 ---@param family? "gpt"|"t5"|false   how the family folds; nil: it does not; false: it does not know muP
 ---@param name string          the model's name, for messages
 ---@return Dict folded         the model section without muP
----@return (fun(key: string, tensor: any): any)|nil view  scales a tensor of the checkpoint on reading
+---@return (fun(key: string, tensor: any): any, string?)|nil view  scales a tensor of the checkpoint on reading, and says so
 function mup.fold(model, family, name)
   if family == false then return model, nil end
   local style = mup.style(model)
@@ -115,7 +115,8 @@ function mup.fold(model, family, name)
   return folded, function(key, tensor)
     if tensor == cbk.null then return tensor end
     local factor = rule(model, (key:gsub("^model%.", "")))
-    return factor and factor ~= 1 and tensor:affine(factor, 0) or tensor
+    if not factor or factor == 1 then return tensor end
+    return tensor:affine(factor, 0), ("muP: x %g"):format(factor)
   end
 end
 

@@ -83,7 +83,7 @@ local config = fields.config {
   must.right { use_ffn_bias_in_attention = true, use_ffn_bias = true },
   must.right { use_ffn_bias_in_mlm = true, use_output_bias_in_mlm = true },
   { "initializer_range" },
-  drop.right { "enable_vts", "freeze_ffn_bias_in_glu" }, -- of no effect on what a BERT computes
+  drop.right { enable_vts = false, freeze_ffn_bias_in_glu = false },
 }
 
 local before = {

@@ -39,7 +39,7 @@ end
 ---The keys of a model without a head; the Model Zoo's has one all the same.
 ---@param keys Rule[]
 function decoder.without_head(keys)
-  return rules.keys { keys, rules.only.right("lm_head.{weight,bias}", "a headless model has no head") }
+  return rules.keys { keys, rules.drop.right("lm_head.{weight,bias}", "a headless model has no head") }
 end
 
 ---The head that the Model Zoo's model has and a headless checkpoint lacks (Converter.fill).

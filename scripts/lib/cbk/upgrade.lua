@@ -142,9 +142,11 @@ end
 ---@return Dict config, Dict root, UpgradePart
 local function step(job, i, config, root)
   local one, traced = job.path[i], {}
-  job.trace = function(source, target, ending)
-    local action = ending.rule.action
-    if source ~= target or action then traced[#traced + 1] = { source = source, target = target, action = action and action.name } end
+  job.trace = function(record)
+    local action = record.ending and record.ending.rule.action
+    if record.source ~= record.target or action then
+      traced[#traced + 1] = { source = record.source, target = record.target, action = action and action.name }
+    end
   end
   local results, warnings = quietly(function()
     local new_config = convert.config_step(job, i, config)
