@@ -18,7 +18,7 @@ local function refuses(text, f, ...)
   harness.raises(text, function() f(unpack(arguments)) end)
 end
 
--- What converters/engine/trainer.lua should make of each field: the section and name of 2.2, a value, the place in 2.3.
+-- What converters/modelzoo/trainer.lua should make of each field: the section and name of 2.2, a value, the place in 2.3.
 local function trainer_fields()
   local init, rows = "trainer.init.", {}
   local function add(source, place, value)
