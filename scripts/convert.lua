@@ -56,16 +56,16 @@ if args.export_safetensors and not to_hf then cbk.warn "--export-safetensors say
 
 -- --- the plan
 
-local function say(source, goal, ending, value)
-  local stream = args.dry_run and io.stdout or io.stderr
-  if not goal then
-    stream:write(("%s -> (nothing%s)\n"):format(source, ending.why and ": " .. ending.why or ""))
+local function say(record)
+  local stream, ending, value = args.dry_run and io.stdout or io.stderr, record.ending, record.value
+  if not record.target then
+    stream:write(("%s -> (nothing%s)\n"):format(record.source, ending and ending.why and ": " .. ending.why or ""))
     return
   end
-  local action = ending.rule.action
+  local action = ending and ending.rule.action
   local shape = type(value) ~= "table" and value ~= cbk.null and pcall(function() return value.shape end) and
     ("  %s [%s]"):format(value.dtype, table.concat(value:shape(), ", ")) or ""
-  stream:write(("%s -> %s  %s%s\n"):format(source, goal, action and action.name or "copy", shape))
+  stream:write(("%s -> %s  %s%s\n"):format(record.source, record.target, action and action.name or "copy", shape))
 end
 if args.debug or args.dry_run then job.trace = say end
 
