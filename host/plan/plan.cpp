@@ -8,7 +8,6 @@
 #include <chrono>
 #include <condition_variable>
 #include <exception>
-#include <limits>
 #include <map>
 #include <mutex>
 #include <thread>
@@ -23,6 +22,7 @@ namespace {
 
 constexpr uint64_t largest_block = 8ULL << 20;
 constexpr uint64_t smallest_block = 256ULL << 10;
+constexpr uint64_t rows_piece = 1ULL << 20;
 
 int thread_count(const ExecuteOptions& options) {
   if (options.threads > 0) return std::min(options.threads, 64);
@@ -45,10 +45,12 @@ int64_t block_elements(const Tensor& tensor, uint64_t bytes) {
   return grain <= 2 * fit ? grain : fit;
 }
 
-/// Elements per write at file offset `offset`: up to the next multiple of a piece, or the whole block where
-/// the expression wants many rows at once.
+/// Elements per write at file offset `offset`: up to the next multiple of a piece, or, where the expression
+/// wants whole rows at once, as many as stay in the second-level cache until they are written.
 int64_t piece_elements(const Expression& expression, uint64_t offset) {
-  if (expression.granularity() > 1) return std::numeric_limits<int32_t>::max();
+  if (const int64_t grain = expression.granularity(); grain > 1) {
+    return std::max(grain, static_cast<int64_t>(rows_piece / expression.itemsize()) / grain * grain);
+  }
   const uint64_t bytes = io_piece - offset % io_piece;
   return std::max<int64_t>(1, static_cast<int64_t>(bytes / expression.itemsize()));
 }
@@ -114,7 +116,10 @@ class Execution {
         order_(reading_order(items_)),
         block_bytes_(block_size(options)),
         crcs_(items_.size()) {
-    for (const Item& item : items_) total_ += item.tensor.nbytes();
+    for (const Item& item : items_) {
+      total_ += item.tensor.nbytes();
+      left_.push_back(item.tensor.numel());
+    }
   }
 
   void run() {
@@ -200,10 +205,16 @@ class Execution {
       done_.fetch_add(bytes, std::memory_order_relaxed);
       begin = end;
     }
-    expression.drop(block.begin, block.end);
-    if (item.checksum == Checksum::none) return;
+    const bool dropped = expression.drop(block.begin, block.end);
+    if (finish(block, sum) && !dropped) drop_sources(expression);
+  }
+
+  /// True for the block that was the last of its item to be done, whichever that is.
+  bool finish(const Block& block, const BlockSum& sum) {
     const std::lock_guard lock(mutex_);
-    crcs_[block.item].push_back(sum);
+    if (items_[block.item].checksum != Checksum::none) crcs_[block.item].push_back(sum);
+    left_[block.item] -= block.end - block.begin;
+    return left_[block.item] == 0;
   }
 
   /// Block checksums joined in the order of the blocks, whoever computed them first.
@@ -265,6 +276,7 @@ class Execution {
   size_t position_ = 0;  // in order_
   int64_t cursor_ = 0;   // next element of that item
   int64_t step_ = 1;
+  std::vector<int64_t> left_;  // elements of each item that are not written yet
   std::vector<std::vector<BlockSum>> crcs_;
   std::exception_ptr failure_;
 };
@@ -279,9 +291,9 @@ Forecast forecast(const Writer& writer, const ExecuteOptions& options) {
     const Tensor::Cost cost = item.tensor.cost();
     result.bytes_read += cost.bytes_read;
     result.bytes_written += item.tensor.nbytes();
-    const bool whole_blocks = item.tensor.expression()->granularity() > 1;
-    largest =
-        std::max(largest, std::min(item.tensor.nbytes(), whole_blocks ? block_size(options) : io_piece));
+    const Expression& expression = *item.tensor.expression();
+    const auto piece = static_cast<uint64_t>(piece_elements(expression, 0)) * expression.itemsize();
+    largest = std::max({largest, std::min({item.tensor.nbytes(), piece, block_size(options)})});
     if (cost.lossy) result.lossy.push_back(item.key);
   }
   result.tensors = writer.items().size();

@@ -158,6 +158,8 @@ Difference compare(const Tensor& a, const Tensor& b, const Tolerance& tolerance)
     comparer.result.same_bits = false;
     comparer.add(begin, block_a, block_b);
   }
+  drop_sources(*a.expression());
+  drop_sources(*b.expression());
   return comparer.result;
 }
 

@@ -100,14 +100,19 @@ int64_t ViewExpression::granularity() const {
   return row_granularity(loops_, itemsize());
 }
 
-void ViewExpression::drop(int64_t begin, int64_t end) const noexcept {
-  // Only a dense range is known not to be needed again by a neighbouring block.
-  if (is_dense()) {
-    view_.storage->drop(static_cast<uint64_t>(view_.offset + begin) * itemsize(),
-                        static_cast<uint64_t>(end - begin) * itemsize());
-  } else if (end == numel()) {
-    view_.storage->drop(static_cast<uint64_t>(view_.offset) * itemsize(), nbytes());
-  }
+bool ViewExpression::drop(int64_t begin, int64_t end) const noexcept {
+  if (!is_dense()) return false;
+  view_.storage->drop(static_cast<uint64_t>(view_.offset + begin) * itemsize(),
+                      static_cast<uint64_t>(end - begin) * itemsize());
+  return true;
+}
+
+void ViewExpression::drop_all() const noexcept {
+  if (numel() == 0) return;
+  int64_t last = 0;
+  for (const Loop& loop : loops_) last += (loop.extent - 1) * loop.stride;
+  view_.storage->drop(static_cast<uint64_t>(view_.offset) * itemsize(),
+                      static_cast<uint64_t>(last + 1) * itemsize());
 }
 
 StridedExpression::StridedExpression(ExpressionPtr input, int64_t offset, const Shape& dims,
@@ -206,10 +211,12 @@ int64_t ConcatExpression::granularity() const {
   return rows > 1 || dim_ > 0 ? rows * row_ : 1;
 }
 
-void ConcatExpression::drop(int64_t begin, int64_t end) const noexcept {
+bool ConcatExpression::drop(int64_t begin, int64_t end) const noexcept {
+  bool all = true;
   each_piece(begin, end, [&](size_t part, int64_t first, int64_t length, int64_t /*position*/) {
-    if (length * itemsize() >= long_run) parts_[part].expression()->drop(first, first + length);
+    all = length * itemsize() >= long_run && parts_[part].expression()->drop(first, first + length) && all;
   });
+  return all;
 }
 
 void ConcatExpression::each_input(const std::function<void(const Expression&)>& visit) const {
@@ -279,9 +286,9 @@ int64_t BinaryExpression::granularity() const {
   return std::max(left_->granularity(), right_->granularity());
 }
 
-void BinaryExpression::drop(int64_t begin, int64_t end) const noexcept {
-  left_->drop(begin, end);
-  right_->drop(begin, end);
+bool BinaryExpression::drop(int64_t begin, int64_t end) const noexcept {
+  const bool left = left_->drop(begin, end);
+  return right_->drop(begin, end) && left;
 }
 
 MatmulExpression::MatmulExpression(ExpressionPtr left, ExpressionPtr right, int64_t rows, int64_t depth,
@@ -339,10 +346,24 @@ void GeneratedExpression::read(int64_t begin, std::span<std::byte> out) const {
   });
 }
 
-void verify_sources(const Expression& expression, std::unordered_set<const Expression*>& seen) {
+namespace {
+
+template <typename Visit>
+void each_source(const Expression& expression, std::unordered_set<const Expression*>& seen, Visit&& visit) {
   if (!seen.insert(&expression).second) return;
-  if (const auto* source = dynamic_cast<const ViewExpression*>(&expression)) source->view().storage->verify();
-  expression.each_input([&](const Expression& input) { verify_sources(input, seen); });
+  if (const auto* source = dynamic_cast<const ViewExpression*>(&expression)) visit(*source);
+  expression.each_input([&](const Expression& input) { each_source(input, seen, visit); });
+}
+
+}  // namespace
+
+void verify_sources(const Expression& expression, std::unordered_set<const Expression*>& seen) {
+  each_source(expression, seen, [](const ViewExpression& source) { source.view().storage->verify(); });
+}
+
+void drop_sources(const Expression& expression) {
+  std::unordered_set<const Expression*> seen;
+  each_source(expression, seen, [](const ViewExpression& source) { source.drop_all(); });
 }
 
 }  // namespace cbk

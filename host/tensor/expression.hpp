@@ -34,8 +34,9 @@ class Expression {
   /// matrix).
   [[nodiscard]] virtual int64_t granularity() const { return 1; }
 
-  /// Hint: the range has been used and will not be read again.
-  virtual void drop(int64_t /*begin*/, int64_t /*end*/) const noexcept {}
+  /// Hint: the range has been used and will not be read again. False when its sources may still be needed by
+  /// other ranges: whoever is done with all of them calls drop_sources.
+  virtual bool drop(int64_t /*begin*/, int64_t /*end*/) const noexcept { return false; }
 
   /// Calls `visit` for each expression directly below.
   virtual void each_input(const std::function<void(const Expression&)>& /*visit*/) const {}
@@ -78,7 +79,9 @@ class ViewExpression final : public Expression {
   [[nodiscard]] const View& view() const { return view_; }
   void read(int64_t begin, std::span<std::byte> out) const override;
   [[nodiscard]] int64_t granularity() const override;
-  void drop(int64_t begin, int64_t end) const noexcept override;
+  bool drop(int64_t begin, int64_t end) const noexcept override;
+  /// Hint: nothing of this view will be read again.
+  void drop_all() const noexcept;
 
  private:
   [[nodiscard]] bool is_dense() const;  // one contiguous run
@@ -108,7 +111,7 @@ class ConcatExpression final : public Expression {
   [[nodiscard]] size_t dim() const { return dim_; }
   void read(int64_t begin, std::span<std::byte> out) const override;
   [[nodiscard]] int64_t granularity() const override;
-  void drop(int64_t begin, int64_t end) const noexcept override;
+  bool drop(int64_t begin, int64_t end) const noexcept override;
   void each_input(const std::function<void(const Expression&)>& visit) const override;
 
  private:
@@ -143,7 +146,7 @@ class CastExpression final : public Expression {
       : Expression(dtype, input->numel()), input_(std::move(input)) {}
   void read(int64_t begin, std::span<std::byte> out) const override;
   [[nodiscard]] int64_t granularity() const override { return input_->granularity(); }
-  void drop(int64_t begin, int64_t end) const noexcept override { input_->drop(begin, end); }
+  bool drop(int64_t begin, int64_t end) const noexcept override { return input_->drop(begin, end); }
   void each_input(const std::function<void(const Expression&)>& visit) const override { visit(*input_); }
   [[nodiscard]] const ExpressionPtr& input() const { return input_; }
 
@@ -157,7 +160,7 @@ class ElementExpression final : public Expression {
       : Expression(input->dtype(), input->numel()), input_(std::move(input)), op_(op) {}
   void read(int64_t begin, std::span<std::byte> out) const override;
   [[nodiscard]] int64_t granularity() const override { return input_->granularity(); }
-  void drop(int64_t begin, int64_t end) const noexcept override { input_->drop(begin, end); }
+  bool drop(int64_t begin, int64_t end) const noexcept override { return input_->drop(begin, end); }
   void each_input(const std::function<void(const Expression&)>& visit) const override { visit(*input_); }
   [[nodiscard]] const ExpressionPtr& input() const { return input_; }
   [[nodiscard]] const ElementOp& op() const { return op_; }
@@ -177,7 +180,7 @@ class BinaryExpression final : public Expression {
         kind_(kind) {}
   void read(int64_t begin, std::span<std::byte> out) const override;
   [[nodiscard]] int64_t granularity() const override;
-  void drop(int64_t begin, int64_t end) const noexcept override;
+  bool drop(int64_t begin, int64_t end) const noexcept override;
   void each_input(const std::function<void(const Expression&)>& visit) const override {
     visit(*left_);
     visit(*right_);
@@ -234,5 +237,8 @@ class GeneratedExpression final : public Expression {
 
 /// Verifies the storages below `expression` (Storage::verify); those below an expression in `seen` have been.
 void verify_sources(const Expression& expression, std::unordered_set<const Expression*>& seen);
+
+/// Hint: nothing below `expression` will be read again.
+void drop_sources(const Expression& expression);
 
 }  // namespace cbk

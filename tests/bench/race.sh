@@ -2,8 +2,8 @@
 # Races cbk against cp and against plain torch + h5py, job by job, in turn.
 #   sh tests/bench/race.sh TOOLS INPUTS CBK [ROUNDS]
 # TOOLS holds race.py (runs commands in turn, prints medians and ratios to the first) and torch_convert.py (the peer).
-# Before each run all free memory is touched once: under a hypervisor that takes idle pages back, whoever writes first
-# would pay for getting them again.
+# Before each run the input is read and then all free memory is touched once, in this order: under a hypervisor that
+# takes idle pages back within seconds, whoever writes first would pay for getting them again.
 # INPUTS holds m/ (a LLaMA-like folder of 4 GB in one pickle), m.h5 (the same as flat H5) and small/ (20,000 tensors).
 set -eu
 tools=$1 in=$2 cbk=$3 rounds=${4:-5}
@@ -17,7 +17,8 @@ race() { # TITLE WARM_FILE NAME=COMMAND...
   title=$1 warm=$2
   shift 2
   printf '\n## %s\n' "$title"
-  /usr/bin/python3 "$tools/race.py" -n "$rounds" --warmup 0 --before "rm -rf $out; mkdir $out; sync; $touch_memory" --warm "$warm" "$@"
+  /usr/bin/python3 "$tools/race.py" -n "$rounds" --warmup 0 \
+    --before "rm -rf $out; mkdir $out; sync; cat $warm >/dev/null; $touch_memory" "$@"
 }
 
 race "pickle to H5" "$bin" "cp=cp $bin $out/x" "cbk=$cbk copy $bin $out/x.mdl" "torch=$peer bin2h5 $bin $out/x.h5"
