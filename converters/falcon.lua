@@ -141,13 +141,20 @@ local rw_right = {
   nonlinearity = "gelu", position_embedding_type = "rotary", share_embedding_weights = true,
 }
 
+---The reference leaves these fields out, and the Model Zoo's attention has biases unless it is told otherwise.
+local function finish_rw(to, from)
+  values.set_rotary_dim(to, from, "n_head")
+  cbk.warn("the checkpoint has no biases, which the config does not say: where the Model Zoo's defaults are true, add "
+    .. "use_projection_bias_in_attention: false and use_ffn_bias_in_attention: false")
+end
+
 ---One generation; what it completes a config with, it also writes.
 local function generation(keys, config, left, right)
   local defaults = { left = fields.with(rw_left, left), right = fields.with(rw_right, right) }
   return {
     keys = keys, config = fields.config { rw_config, config }, before = defaults, after = defaults,
     prepare = { right = check }, named_from = "2.5",
-    finish = { right = function(to, from) values.set_rotary_dim(to, from, "n_head") end },
+    finish = { right = finish_rw },
   }
 end
 

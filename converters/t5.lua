@@ -180,6 +180,12 @@ local ungated = { geglu = "gated-gelu", swiglu = "gated-silu", reglu = "gated-re
 
 local function named_gated(name) return type(name) == "string" and name:find "^gated%-" ~= nil end
 
+---The one pair of names that does not mean quite the same.
+local function warn_of_gelu(name)
+  if name ~= "geglu" then return end
+  cbk.warn "Hugging Face computes gated-gelu with the approximation by tanh, the Model Zoo geglu exactly: logits differ slightly"
+end
+
 ---One activation on the left, one for each stack on the right.
 ---@param says_gated fun(name: any, from: Dict): boolean
 local function activation(says_gated)
@@ -189,11 +195,15 @@ local function activation(says_gated)
       if says_gated(name, here.from) then
         out = gated[(tostring(name):gsub("^gated%-", ""))]
         if not out then here:refuse(name, fields.any_of("gated-gelu", "gated-silu", "gated-relu")) end
+        warn_of_gelu(out)
       end
       here:set("decoder_nonlinearity", out)
       return out
     end,
-    backward = function(name) return ungated[name] or name end,
+    backward = function(name)
+      warn_of_gelu(name)
+      return ungated[name] or name
+    end,
   }
 end
 

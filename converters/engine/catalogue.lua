@@ -17,7 +17,7 @@ local catalogue = {}
 ---@field prepare? table<Side, fun(config: Dict): Dict?>             before the rules
 ---@field finish? table<Side, fun(to: Dict, from: Dict): Dict?>      after the defaults
 ---@field fill? table<Side, table[]>   keys made where the checkpoint has none
----@field mup? "gpt"|"t5"|false        CS -> HF folds muP (default: refuses it; false: its fields are like any other)
+---@field mup? "gpt"|"keys"|"t5"|false  CS -> HF folds muP (default: refuses it; false: its fields are like any other)
 ---@field mup_config_only? boolean     … but for configs only
 ---@field prefix? boolean|Side         keys that are read may start with `model.`, or of one side (default: CS keys, to hf)
 ---@field earlier? string              registered by releases up to this one only

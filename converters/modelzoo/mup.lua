@@ -97,7 +97,20 @@ local gone_t5 = {
   "output_logits_alpha", "scale_output_logits_by_d", "embeddings_alpha", "scale_encoder_qk_dot_by_d", "scale_decoder_qk_dot_by_d",
 }
 
----@param family? "gpt"|"t5"|false   how the family folds; nil: it does not; false: it does not know muP
+---BERT's embeddings and heads have other names than those that folding knows: what would be scaled there is told.
+local function warn_of_unfolded(model, name)
+  local left = {}
+  local function note(field, is_one) if not is_one then left[#left + 1] = field end end
+  note("embeddings_scale", number(model.embeddings_scale, 1) == 1)
+  note("output_logits_alpha", number(model.output_logits_alpha, 1) == 1)
+  note("mup_base_hidden_size", number(model.mup_base_hidden_size, model.hidden_size) == model.hidden_size)
+  if #left > 0 then
+    cbk.warn(("%s: the multipliers of embeddings and logits cannot be folded into this model's weights, so its logits change: %s")
+      :format(name, table.concat(left, ", ")))
+  end
+end
+
+---@param family? "gpt"|"keys"|"t5"|false   how the family folds ("keys": only key projections); nil: not at all; false: it knows no muP
 ---@param name string          the model's name, for messages
 ---@return Dict folded         the model section without muP
 ---@return (fun(key: string, tensor: any): any, string?)|nil view  scales a tensor of the checkpoint on reading, and says so
@@ -111,6 +124,7 @@ function mup.fold(model, family, name)
   local folded = cbk.copy(model)
   for _, field in ipairs(family == "t5" and gone_t5 or gone) do folded[field] = nil end
   folded.share_embedding_weights = false
+  if family == "keys" then warn_of_unfolded(model, name) end
   local rule = family == "t5" and scale.t5 or scale[style]
   return folded, function(key, tensor)
     if tensor == cbk.null then return tensor end

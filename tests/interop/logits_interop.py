@@ -1,0 +1,260 @@
+#!/usr/bin/python3
+"""Converted models compute what they computed before: logits of the Hugging Face layout against those of the Model Zoo's.
+
+Each family is a file in models/: two forward passes, written from the published definitions of either side and not from the
+converter, and configs. For each of its cases random weights are made on one side, `cbk convert` makes the other side of them (the
+Model Zoo's in H5), the other forward pass reads what came out, with the config that came out, and must give the same logits; then
+the way back. Then the test shows that it would notice: conventions are broken one at a time, and the logits must move.
+
+To add a family, write models/NAME.py (about thirty lines where the Model Zoo's class is in models/zoo.py already):
+
+    MODEL = "name"                              # what `cbk convert --model` calls it
+    def hugging_face(w, c, ids): ...            # logits; `c` is config.json
+    def model_zoo(w, c, ids): ...               # logits; `c` is the model section of the YAML file
+    CASES = {"what it is about": {"hf": {...}}, "muP": {"cs": {...}, "release": "cs-2.2"}}
+
+`w.linear(name, x, size)`, `w.layer_norm(name, x, eps)` and the like ask for tensors by their names in the checkpoint. Asked for
+the first time they are made, so a forward pass is also the list of keys and shapes. A case gives the config of the side that it
+starts from, and in `add` what a user has to add to the Model Zoo config that comes out. `inputs(random)` where a model takes more
+than one row of tokens (each has 19), `BUFFERS` (a regular expression) where a side writes constants that no forward pass needs,
+and more outputs than one (a tuple) are possible. Take unusual values (an epsilon of 0.1, a base of 50): defaults that are wrong
+show only then.
+
+Usage: logits_interop.py --cbk PATH [NAME]
+"""
+import argparse
+import importlib
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from urllib.parse import unquote
+
+import h5py
+import torch
+import yaml
+
+sys.dont_write_bytecode = True  # models/ holds sources only
+from models.layers import Different, Weights  # noqa: E402
+
+NEWEST = "cs-2.9"
+TOLERANCE = 1e-5  # of the largest logit, or of 1
+
+
+def need(condition, text):
+    if not condition:
+        raise Different(text)
+
+
+# ------------------------------------------------------------------ files
+def read_h5(path):
+    """The tensors below `model`, with h5py. Format 0.5 (since release 2.5) tells in attributes of the root what each leaf is, a tied
+    one by the name of another; in 0.4 it is an attribute of the dataset, and a tied one is a hard link."""
+    out = {}
+    with h5py.File(path, "r") as f:
+        if "__SUCCESS__" not in f.attrs:
+            names = {unquote(name): name for name in f if f[name].attrs["__H5_TYPE__"] == "TorchTensorH5Type"}
+            return {key[6:]: torch.from_numpy(f[name][()]) for key, name in names.items() if key.startswith("model.")}
+        for name in f.attrs:
+            key = name[: -len(".__metadata__")]
+            if not re.fullmatch(r"model\..*\.__metadata__", name):
+                continue
+            about = json.loads(f.attrs[name])[name]
+            while about["__TYPE__"] == "LinkedObject":
+                key = about["key"]
+                about = json.loads(f.attrs[key + ".__metadata__"])[key + ".__metadata__"]
+            out[name[6:-len(".__metadata__")]] = torch.from_numpy(f[key][()])
+    return out
+
+
+def read_shards(folder):
+    out = {}
+    with open(os.path.join(folder, "pytorch_model.bin.index.json"), encoding="utf-8") as f:
+        placed = json.load(f)["weight_map"]
+    for shard in sorted(set(placed.values())):
+        out.update(torch.load(os.path.join(folder, shard)))
+    need(sorted(out) == sorted(placed), "the index names other keys than the shards hold")
+    return out
+
+
+class Run:
+    def __init__(self, cbk, folder):
+        self.cbk, self.folder, self.count = cbk, folder, 0
+
+    def call(self, *args):
+        done = subprocess.run([self.cbk, *args], capture_output=True, text=True, timeout=60, check=False)
+        need(done.returncode == 0, f"cbk {args[0]}: {done.stderr.strip() or done.stdout.strip()}")
+
+    def to_model_zoo(self, model, release, config, tensors):
+        self.count += 1
+        out = os.path.join(self.folder, str(self.count))
+        os.mkdir(out)
+        torch.save(tensors, os.path.join(out, "pytorch_model.bin"))
+        with open(os.path.join(out, "config.json"), "w", encoding="utf-8") as f:
+            json.dump(config, f)
+        self.call("convert", "--model", model, "--src-fmt", "hf", "--tgt-fmt", release, "--config", os.path.join(out, "config.json"),
+                  os.path.join(out, "pytorch_model.bin"), "--output-dir", out)
+        with open(os.path.join(out, f"config_to_{release}.yaml"), encoding="utf-8") as f:
+            return yaml.safe_load(f)["model"], read_h5(os.path.join(out, f"pytorch_model_to_{release}.mdl"))
+
+    def to_hugging_face(self, model, release, config, tensors):
+        self.count += 1
+        out = os.path.join(self.folder, str(self.count))
+        os.mkdir(out)
+        torch.save({"model": tensors}, os.path.join(out, "pickled.mdl"))
+        self.call("copy", os.path.join(out, "pickled.mdl"), os.path.join(out, "checkpoint.mdl"))
+        need(h5py.is_hdf5(os.path.join(out, "checkpoint.mdl")), "the copy is no H5 file")
+        with open(os.path.join(out, "params.yaml"), "w", encoding="utf-8") as f:
+            yaml.safe_dump({"model": config}, f)
+        self.call("convert", "--model", model, "--src-fmt", release, "--tgt-fmt", "hf", "--config", os.path.join(out, "params.yaml"),
+                  os.path.join(out, "checkpoint.mdl"), "--output-dir", out)
+        folder = os.path.join(out, "checkpoint_to_hf")
+        with open(os.path.join(folder, "config.json"), encoding="utf-8") as f:
+            return json.load(f), read_shards(folder)
+
+
+# ------------------------------------------------------------------ logits
+def compute(forward, weights, config, tokens):
+    logits = forward(weights, config, *tokens)
+    return logits if isinstance(logits, tuple) else (logits,)
+
+
+def distance(a, b):
+    """The largest difference of any logit, as a share of the largest one (at least 1)."""
+    return max(((x - y).abs().max() / max(1.0, x.abs().max())).item() for x, y in zip(a, b))
+
+
+def read_back(forward, config, tensors, tokens, buffers):
+    weights = Weights(tensors)
+    logits = compute(forward, weights, config, tokens)
+    left = [name for name in weights.unused() if not (buffers and re.search(buffers + "$", name))]
+    need(not left, f"nobody asks for {', '.join(left)}")
+    return logits
+
+
+def equal(want, got):
+    need(distance(want, got) <= TOLERANCE, f"logits differ by {distance(want, got):.1e}")
+
+
+class Case:
+    """One config of a family, from the side that it is given for to the other one and back."""
+
+    def __init__(self, run, family, case):
+        self.model, self.release = case.get("model", family.MODEL), case.get("release", NEWEST)
+        self.zoo, self.hf, self.buffers = family.model_zoo, family.hugging_face, getattr(family, "BUFFERS", None)
+        random = torch.Generator().manual_seed(7)
+        self.add = case.get("add", {})
+        self.tokens = family.inputs(random) if hasattr(family, "inputs") else (torch.randint(19, (2, 7), generator=random),)
+        self.run, self.config, self.starts_with_hf = run, case.get("hf") or case["cs"], "hf" in case
+        weights = Weights(seed=5)
+        self.logits = compute(self.hf if self.starts_with_hf else self.zoo, weights, self.config, self.tokens)
+        self.tensors = weights.tensors
+        self.zoo_side = None if self.starts_with_hf else (self.config, self.tensors)
+        self.hf_side = (self.config, self.tensors) if self.starts_with_hf else None
+
+    def to_model_zoo(self):
+        config, tensors = self.run.to_model_zoo(self.model, self.release, *self.hf_side)
+        self.zoo_side = ({**config, **self.add}, tensors)
+        equal(self.logits, read_back(self.zoo, *self.zoo_side, self.tokens, None))
+
+    def to_hugging_face(self):
+        self.hf_side = self.run.to_hugging_face(self.model, self.release, *self.zoo_side)
+        equal(self.logits, read_back(self.hf, *self.hf_side, self.tokens, self.buffers))
+
+    def notices(self):
+        """Every way to get a convention wrong that this case has a place for moves the logits."""
+        config, tensors = self.zoo_side
+        tried = 0
+        for what, wrong_config, wrong_tensors in mistakes(config, tensors):
+            tried += 1
+            moved = distance(self.logits, compute(self.zoo, Weights(wrong_tensors), wrong_config, self.tokens))
+            need(moved > 100 * TOLERANCE, f"{what} would not be noticed: logits differ by {moved:.1e}")
+        need(tried >= 4, f"only {tried} mistakes were tried")
+
+
+# ------------------------------------------------------------------ mistakes, made in what stands on the Model Zoo's side
+SWAPS = [(".proj_q_dense", ".proj_k_dense"), (".proj_k_dense", ".proj_v_dense"), (".linear_layer.", ".linear_layer_for_glu."),
+         (".norm1.", ".norm2."), (".norm1.", ".norm3."), (".norm2.", ".norm3."),
+         ("encoder_embeddings.position_", "decoder_embeddings.position_")]
+SQUARE = ["attn.proj_output_dense_layer.weight", "attn.proj_q_dense_layer.weight"]
+NUMBERS = ["layer_norm_epsilon", "rope_theta", "pos_scaling_factor", "embeddings_scale", "attention_logits_alpha", "output_logits_alpha",
+           "output_logits_scale", "mup_base_hidden_size", "embeddings_alpha", "encoder_attention_logits_alpha",
+           "decoder_attention_logits_alpha", "mup_base_d_model"]
+SWITCHES = ["scale_qk_dot_by_d", "scale_output_logits_by_d", "scale_encoder_qk_dot_by_d", "scale_decoder_qk_dot_by_d",
+            "use_untied_layer_norm"]
+
+
+def swapped(tensors, a, b):
+    out = dict(tensors)
+    for name in tensors:
+        other = name.replace(a, b)
+        if a in name and other in tensors and tensors[other].shape == tensors[name].shape:
+            out[name], out[other] = tensors[other], tensors[name]
+    return out
+
+
+def rotary_halves(tensors, size):
+    """Rows of queries and keys as if nobody had interleaved them."""
+    def undone(rows):
+        return rows.reshape(-1, size // 2, 2, rows[0].numel()).transpose(1, 2).reshape(rows.shape)
+    return {name: undone(t) if re.search("proj_[qk]_dense", name) else t for name, t in tensors.items()}
+
+
+def mistakes(config, tensors):
+    for a, b in SWAPS:
+        wrong = swapped(tensors, a, b)
+        if any(wrong[name] is not tensors[name] for name in tensors):
+            yield f"'{a}' for '{b}'", config, wrong
+    for part in SQUARE:
+        turned = {name: t.T if part in name and t.shape[0] == t.shape[1] else t for name, t in tensors.items()}
+        if any(turned[name] is not tensors[name] for name in tensors):
+            yield f"'{part}' transposed", config, turned
+    if config.get("position_embedding_type") == "rotary":
+        yield "rotary halves for pairs", config, rotary_halves(tensors, config["rotary_dim"])
+    for field in NUMBERS:
+        if config.get(field):
+            yield f"another {field}", {**config, field: config[field] * 3}, tensors
+    for field in SWITCHES:
+        if config.get(field) is not None and not (field == "use_untied_layer_norm" and not config[field]):
+            yield f"another {field}", {**config, field: not config[field]}, tensors
+
+
+# ------------------------------------------------------------------ all cases
+def families(only):
+    folder = os.path.join(os.path.dirname(os.path.abspath(__file__)), "models")
+    for name in sorted(f[:-3] for f in os.listdir(folder) if f.endswith(".py")):
+        family = importlib.import_module("models." + name)
+        if hasattr(family, "CASES") and only in (None, name):
+            yield family
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--cbk", required=True)
+    parser.add_argument("family", nargs="?", help="only this file of models/")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    torch.set_grad_enabled(False)
+    passed, failed = 0, 0
+    with tempfile.TemporaryDirectory() as folder:
+        run = Run(os.path.abspath(options.cbk), folder)
+        for family in families(options.family):
+            for name, case in family.CASES.items():
+                one = Case(run, family, case)
+                there, back = one.to_model_zoo, one.to_hugging_face
+                for step in (there, back, one.notices) if one.starts_with_hf else (back, one.notices, there):
+                    try:
+                        step()
+                        passed += 1
+                    except Exception as problem:  # whatever a definition or a file runs into
+                        failed += 1
+                        print(f"FAILED {family.MODEL}, {name}, {step.__name__}: {type(problem).__name__}: {problem}")
+                        break
+    print(f"{passed} passed, {failed} failed")
+    return 1 if failed or not passed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,70 @@
+"""BERT with its two heads of pre-training: norms behind each part, a pooler over the first token."""
+import torch
+
+from .layers import ACTIVATIONS, attention, split
+from .zoo import feed_forward, logits_scale
+
+MODEL = "bert"
+BUFFERS = r"\.position_ids"  # a constant that old Hugging Face files hold
+
+
+def inputs(random):
+    return torch.randint(19, (2, 7), generator=random), torch.randint(2, (2, 7), generator=random)
+
+
+def hugging_face(w, c, ids, segments):
+    width, heads, eps, act = c["hidden_size"], c["num_attention_heads"], c.get("layer_norm_eps", 1e-12), c.get("hidden_act", "gelu")
+    x = w.embedding("bert.embeddings.word_embeddings", ids, c["vocab_size"], width)
+    x = x + w.embedding("bert.embeddings.position_embeddings", torch.arange(ids.shape[1]), c["max_position_embeddings"], width)
+    x = x + w.embedding("bert.embeddings.token_type_embeddings", segments, c.get("type_vocab_size", 2), width)
+    x = w.layer_norm("bert.embeddings.LayerNorm", x, eps)
+    for i in range(c["num_hidden_layers"]):
+        layer = f"bert.encoder.layer.{i}."
+        q, k, v = (split(w.linear(f"{layer}attention.self.{name}", x, width), heads) for name in ("query", "key", "value"))
+        out = w.linear(layer + "attention.output.dense", attention(q, k, v, (width // heads) ** -0.5), width)
+        x = w.layer_norm(layer + "attention.output.LayerNorm", x + out, eps)
+        hidden = ACTIVATIONS[act](w.linear(layer + "intermediate.dense", x, c["intermediate_size"]))
+        x = w.layer_norm(layer + "output.LayerNorm", x + w.linear(layer + "output.dense", hidden, width), eps)
+    pooled = w.linear("bert.pooler.dense", x[:, 0], width).tanh()
+    words = ACTIVATIONS[act](w.linear("cls.predictions.transform.dense", x, width))
+    words = w.layer_norm("cls.predictions.transform.LayerNorm", words, eps)
+    tied = "bert.embeddings.word_embeddings.weight" if c.get("tie_word_embeddings", True) else None
+    logits = w.head("cls.predictions.decoder", words, c["vocab_size"], tied, bias=True)
+    w.again("cls.predictions.decoder.bias", "cls.predictions.bias")
+    return logits, w.linear("cls.seq_relationship", pooled, 2)
+
+
+def model_zoo(w, c, ids, segments):
+    width, heads, eps = c["hidden_size"], c["num_heads"], c.get("layer_norm_epsilon", 1e-5)
+    act, embedding = c.get("encoder_nonlinearity", "gelu"), "bert_encoder.embedding_layer."
+    x = w.embedding(embedding + "word_embeddings", ids, c["vocab_size"], width)
+    x = x + w.embedding(embedding + "position_embeddings.embed", torch.arange(ids.shape[1]), c["max_position_embeddings"], width)
+    x = x + w.embedding(embedding + "segment_embeddings", segments, 2, width)
+    x = w.layer_norm("bert_encoder.embed_ln_f", x, eps) * c.get("embeddings_scale", 1.0)
+    scale = (width // heads) ** (-1 if c.get("scale_qk_dot_by_d", bool(c.get("mup_base_hidden_size"))) else -0.5)
+    for i in range(c["num_hidden_layers"]):
+        layer = f"bert_encoder.transformer_encoder.layers.{i}"
+        q, k, v = (split(w.linear(f"{layer}.self_attn.proj_{name}_dense_layer", x, width), heads) for name in "qkv")
+        out = attention(q, k, v, scale * c.get("attention_logits_alpha", 1.0))
+        x = w.layer_norm(layer + ".norm1", x + w.linear(layer + ".self_attn.proj_output_dense_layer", out, width), eps)
+        x = w.layer_norm(layer + ".norm2", x + feed_forward(w, layer, x, c["filter_size"], act, True), eps)
+    pooled = w.linear("bert_encoder.pooler.pooler.ffn.0.linear_layer", x[:, 0], width)
+    pooled = ACTIVATIONS[c.get("pooler_nonlinearity") or act](pooled)
+    words = ACTIVATIONS[c.get("mlm_nonlinearity") or act](w.linear("bert_mlm_head.mlm_transform.ffn.ffn.0.linear_layer", x, width))
+    words = w.layer_norm("bert_mlm_head.mlm_transform.ln", words, eps)
+    tied = embedding + "word_embeddings.weight" if c.get("share_embedding_weights", True) else None
+    logits = w.head("bert_mlm_head.classifier.ffn.0.linear_layer", words, c["vocab_size"], tied, bias=True)
+    return logits * logits_scale(c, width), w.linear("bert_cls_head.classifier.ffn.0.linear_layer", pooled, 2) * logits_scale(c, width)
+
+
+HF = {"model_type": "bert", "vocab_size": 19, "hidden_size": 16, "num_attention_heads": 4, "num_hidden_layers": 2,
+      "intermediate_size": 24, "max_position_embeddings": 9, "layer_norm_eps": 0.1}
+CS = {"vocab_size": 19, "hidden_size": 16, "num_heads": 4, "num_hidden_layers": 2, "filter_size": 24, "max_position_embeddings": 9,
+      "layer_norm_epsilon": 0.1, "encoder_nonlinearity": "gelu", "pooler_nonlinearity": "tanh", "mlm_nonlinearity": "gelu",
+      "position_embedding_type": "learned", "dropout_rate": 0.1, "attention_dropout_rate": 0.1}
+CASES = {
+    "tied": {"hf": HF},
+    "classifier of its own, relu": {"hf": {**HF, "tie_word_embeddings": False, "hidden_act": "relu"}},
+    # folding reaches BERT's keys only: a width or embeddings_scale other than 1 has no place in Hugging Face's BERT
+    "muP": {"cs": {**CS, "mup_base_hidden_size": 16, "mup_base_filter_size": 24, "scale_qk_dot_by_d": True, "attention_logits_alpha": 2.5}},
+}

@@ -1,0 +1,53 @@
+"""LLaMA: RMS norms, rotary halves, a gated feed-forward part, key heads that several queries share."""
+from .layers import ACTIVATIONS, angles, attention, rotate_halves, split, stretched_bands
+from .zoo import gpt2_lm_head_model as model_zoo  # noqa: F401  the other side
+
+MODEL = "llama"
+
+
+def positions(c, length):
+    size = c["hidden_size"] // c["num_attention_heads"]
+    scaling = c.get("rope_scaling") or {}
+    kind = scaling.get("rope_type", scaling.get("type"))
+    angle = angles(length, size, c.get("rope_theta", 10000.0), scaling["factor"] if kind == "linear" else 1.0)
+    if kind == "llama3":
+        angle = stretched_bands(angle, scaling["factor"], scaling["low_freq_factor"], scaling["high_freq_factor"],
+                                scaling["original_max_position_embeddings"])
+    return angle
+
+
+def hugging_face(w, c, ids):
+    width, heads, eps = c["hidden_size"], c["num_attention_heads"], c.get("rms_norm_eps", 1e-6)
+    key_heads, angle = c.get("num_key_value_heads") or heads, positions(c, ids.shape[1])
+    x = w.embedding("model.embed_tokens", ids, c["vocab_size"], width)
+    for i in range(c["num_hidden_layers"]):
+        layer = f"model.layers.{i}."
+        normed = w.rms_norm(layer + "input_layernorm", x, eps)
+        q, k, v = (split(w.linear(f"{layer}self_attn.{name}_proj", normed, count * (width // heads), False), count)
+                   for name, count in (("q", heads), ("k", key_heads), ("v", key_heads)))
+        out = attention(rotate_halves(q, angle), rotate_halves(k, angle), v, (width // heads) ** -0.5, causal=True)
+        x = x + w.linear(layer + "self_attn.o_proj", out, width, False)
+        normed, inner = w.rms_norm(layer + "post_attention_layernorm", x, eps), c["intermediate_size"]
+        gate = ACTIVATIONS[c.get("hidden_act", "silu")](w.linear(layer + "mlp.gate_proj", normed, inner, False))
+        x = x + w.linear(layer + "mlp.down_proj", gate * w.linear(layer + "mlp.up_proj", normed, inner, False), width, False)
+    x = w.rms_norm("model.norm", x, eps)
+    return w.head("lm_head", x, c["vocab_size"], "model.embed_tokens.weight" if c.get("tie_word_embeddings", False) else None)
+
+
+HF = {"model_type": "llama", "vocab_size": 19, "hidden_size": 32, "num_attention_heads": 4, "num_hidden_layers": 2,
+      "intermediate_size": 24, "max_position_embeddings": 16, "rms_norm_eps": 0.1, "rope_theta": 50.0}
+CS = {"vocab_size": 19, "hidden_size": 32, "num_heads": 4, "num_hidden_layers": 2, "filter_size": 24, "max_position_embeddings": 16,
+      "layer_norm_epsilon": 0.1, "rope_theta": 50.0, "rotary_dim": 8, "position_embedding_type": "rotary", "nonlinearity": "swiglu",
+      "norm_type": "rmsnorm", "share_embedding_weights": False, "attention_dropout_rate": 0.0, "dropout_rate": 0.0,
+      "embedding_dropout_rate": 0.0, "use_projection_bias_in_attention": False, "use_ffn_bias_in_attention": False, "use_ffn_bias": False,
+      "attention_module": "multiquery_attention", "extra_attention_params": {"num_kv_groups": 2}}
+CASES = {
+    "a key head for each query": {"hf": {**HF, "tie_word_embeddings": True}},
+    "grouped queries, stretched positions": {"hf": {**HF, "num_key_value_heads": 2, "rope_scaling": {"type": "linear", "factor": 4.0}}},
+    "one key head, LLaMA 3's positions, relu": {"hf": {
+        **HF, "num_key_value_heads": 1, "hidden_act": "relu", "rope_scaling": {
+            "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+            "original_max_position_embeddings": 16}}},
+    "grouped queries, muP": {"cs": {**CS, "mup_base_hidden_size": 8, "mup_base_filter_size": 6, "embeddings_scale": 3.0,
+                                    "scale_qk_dot_by_d": True, "attention_logits_alpha": 2.5, "output_logits_alpha": 1.5}},
+}

@@ -1,0 +1,100 @@
+"""The Model Zoo's decoder classes, which many families are configurations of. `c` is the model section of the YAML file."""
+import torch
+
+from .layers import ACTIVATIONS, angles, attention, rotate_pairs, split, stretched_bands
+
+GATED = {"swiglu": "silu", "geglu": "gelu", "reglu": "relu"}
+
+
+def norm_of(w, c):
+    rms = c.get("norm_type", "layernorm") == "rmsnorm"
+    return lambda name, x: (w.rms_norm if rms else w.layer_norm)(name, x, c.get("layer_norm_epsilon", 1e-5))
+
+
+def feed_forward(w, name, x, size, nonlinearity, bias):
+    """A gated one multiplies the plain projection with the activation of the other one."""
+    plain = w.linear(name + ".ffn.ffn.0.linear_layer", x, size, bias)
+    if nonlinearity in GATED:
+        hidden = plain * ACTIVATIONS[GATED[nonlinearity]](w.linear(name + ".ffn.ffn.0.linear_layer_for_glu", x, size, bias))
+    else:
+        hidden = ACTIVATIONS[nonlinearity](plain)
+    return w.linear(name + ".ffn.ffn.1.linear_layer", hidden, x.shape[-1], bias)
+
+
+def rotary_angles(c, length):
+    size, base = c["rotary_dim"], c.get("rope_theta", 10000.0)
+    factor, kind = c.get("pos_scaling_factor", 1.0), c.get("pos_scaling_type", "linear")
+    if kind == "llama3":
+        extra = c["pos_scaling_extra_args"]
+        return stretched_bands(angles(length, size, base), factor, extra["low_freq_factor"], extra["high_freq_factor"],
+                               extra["original_max_position_embeddings"])
+    assert kind == "linear" or factor == 1, kind
+    return angles(length, size, base, factor)
+
+
+def self_attention(w, name, x, c, key_heads, mup):
+    heads, width = c["num_heads"], x.shape[-1]
+    size = width // heads
+    bias = c.get("use_projection_bias_in_attention", True)
+    q = split(w.linear(name + ".proj_q_dense_layer", x, width, bias), heads)
+    k = split(w.linear(name + ".proj_k_dense_layer", x, key_heads * size, bias), key_heads)
+    v = split(w.linear(name + ".proj_v_dense_layer", x, key_heads * size, bias), key_heads)
+    scale = 1.0
+    if c.get("attention_type", "scaled_dot_product") == "scaled_dot_product":
+        scale = size ** -0.5 * (size ** -0.5 if c.get("scale_qk_dot_by_d", mup) else 1)
+    scale *= c.get("attention_logits_alpha", 1.0)
+    if c.get("position_embedding_type", "learned") == "rotary":
+        angle = rotary_angles(c, x.shape[1])
+        q, k = rotate_pairs(q, angle), rotate_pairs(k, angle)
+    return w.linear(name + ".proj_output_dense_layer", attention(q, k, v, scale, causal=True), width,
+                    c.get("use_ffn_bias_in_attention", True))
+
+
+def key_heads_of(c):
+    grouped = c.get("attention_module", "aiayn_attention") == "multiquery_attention"
+    return c["extra_attention_params"]["num_kv_groups"] if grouped else c["num_heads"]
+
+
+def logits_scale(c, hidden_size):
+    """By which muP multiplies the logits: told by 2.2, computed since 2.3."""
+    if not c.get("mup_base_hidden_size"):
+        return c.get("output_logits_scale") or 1.0
+    width = hidden_size / c["mup_base_hidden_size"]
+    return (c.get("output_logits_alpha") or 1.0) / (width if c.get("scale_output_logits_by_d", True) else width ** 0.5)
+
+
+def last_norm_and_head(w, c, norm, x):
+    x = norm("transformer_decoder.norm", x)
+    for name in ("weight", "bias") if c.get("norm_type", "layernorm") == "layernorm" else ("weight",):
+        w.again(f"transformer_decoder.norm.{name}", f"ln_f.{name}")  # one module that stands in two places
+    tied = "embedding_layer.word_embeddings.weight" if c.get("share_embedding_weights", True) else None
+    return w.head("lm_head", x, c["vocab_size"], tied, c.get("use_bias_in_output", False))
+
+
+def gpt2_lm_head_model(w, c, ids):
+    """Norms before attention and before the feed-forward part; learned or rotary positions."""
+    width, norm, mup = c["hidden_size"], norm_of(w, c), bool(c.get("mup_base_hidden_size"))
+    x = w.embedding("embedding_layer.word_embeddings", ids, c["vocab_size"], width)
+    if c.get("position_embedding_type", "learned") == "learned":
+        x = x + w.embedding("embedding_layer.position_embeddings.embed", torch.arange(ids.shape[1]), c["max_position_embeddings"], width)
+    x = x * c.get("embeddings_scale", 1.0)
+    for i in range(c["num_hidden_layers"]):
+        layer = f"transformer_decoder.layers.{i}"
+        x = x + self_attention(w, layer + ".self_attn", norm(layer + ".norm1", x), c, key_heads_of(c), mup)
+        x = x + feed_forward(w, layer, norm(layer + ".norm3", x), c["filter_size"], c.get("nonlinearity", "gelu"),
+                             c.get("use_ffn_bias", True))
+    return last_norm_and_head(w, c, norm, x) * logits_scale(c, width)
+
+
+def gptj_model(w, c, ids):
+    """Attention and feed-forward part beside each other, behind one norm or behind one each; rotary positions."""
+    norm = norm_of(w, c)
+    x = w.embedding("embedding_layer.word_embeddings", ids, c["vocab_size"], c["hidden_size"])
+    for i in range(c["num_hidden_layers"]):
+        layer = f"transformer_decoder.layers.{i}"
+        normed = norm(layer + ".norm1", x)
+        attended = self_attention(w, layer + ".self_attn", normed, c, key_heads_of(c), False)
+        if c.get("use_untied_layer_norm", False):
+            normed = norm(layer + ".norm3", x)
+        x = x + attended + feed_forward(w, layer, normed, c["filter_size"], c.get("nonlinearity", "gelu"), c.get("use_ffn_bias", False))
+    return last_norm_and_head(w, c, norm, x)
