@@ -59,27 +59,4 @@ function conversion.warnings(f, ...)
   return seen
 end
 
----Every two releases between which a model converts, composed, equal the steps done one by one.
----@param source fun(release: string): Dict, Dict   config and checkpoint of a release
----@return integer   how many pairs there were
-function conversion.chains_equal_steps(model, formats, source)
-  local pairs_seen = 0
-  for _, src in ipairs(formats) do
-    for _, tgt in ipairs(formats) do
-      local chain = src ~= tgt and catalogue.path(catalogue.find(model), src, tgt) or {}
-      if #chain > 1 then
-        local config, root = source(src)
-        local want_config, want_root = conversion.run(model, src, tgt, config, root)
-        for _, step in ipairs(chain) do config, root = conversion.run(model, step.src, step.tgt, config, root) end
-        local what = ("%s, %s to %s"):format(model, src, tgt)
-        conversion.same(want_config, config, what)
-        conversion.same(#want_root.model, #root.model, what)
-        conversion.equal_tensors(root.model, want_root.model)
-        pairs_seen = pairs_seen + 1
-      end
-    end
-  end
-  return pairs_seen
-end
-
 return conversion

@@ -1,0 +1,258 @@
+-- Release chains: for every model of the catalogue, every two releases between which it converts, composed in one pass, equal the
+-- steps done one by one: tensors, config, and what else a checkpoint holds. Keys come from the model's own tables, configs from the
+-- table below; a family that its fields do not suit says here what it needs.
+
+local cbk = require "cbk"
+local converters = require "cbk.converters"
+local catalogue, convert = converters.catalogue, converters.convert
+local patterns = require "converters.engine.patterns"
+local releases = require "converters.modelzoo.releases"
+local conversion = require "conversion"
+local harness = require "harness"
+
+local describe, it = harness.describe, harness.it
+
+-- --- model sections, as of `start`
+
+local start = "2.1"
+
+local decoder = {
+  vocab_size = 5, hidden_size = 4, num_heads = 2, num_hidden_layers = 1, filter_size = 8, max_position_embeddings = 2,
+  use_position_embedding = true, share_embedding_weights = true, norm_type = "layernorm", use_bfloat16 = true, mixed_precision = true,
+  precision_opt_level = 1,
+}
+
+local families = {
+  gpt2 = { -- with muP in the words of 2.2, which 2.3 tells in others
+    output_logits_scale = 0.5, embeddings_scale = 10.5, scale_qk_dot_by_d = true, alibi_implementation = "expand",
+    initializer = { name = "truncated_normal", std = 0.5, a = -1.5, b = 1.5 }, output_layer_initializer = { name = "normal", std = 0.25 },
+  },
+  llama = { norm_type = "rmsnorm", share_embedding_weights = false },
+  bert = { encoder_nonlinearity = "gelu", pooler_nonlinearity = "gelu", mlm_nonlinearity = "gelu" }, -- as 1.7 has them
+  t5 = { use_pre_encoder_decoder_layer_norm = true, encoder_num_hidden_layers = 2, decoder_num_hidden_layers = 1, norm_type = "rmsnorm" },
+}
+for _, head in ipairs { "sequence-classifier", "token-classifier", "qa", "summarization" } do families["bert-" .. head] = families.bert end
+
+-- a model without any way from Hugging Face has the keys of another one
+local keys_of = { ["bert-summarization"] = "bert-token-classifier" }
+
+-- what checkpoints up to 1.9 held as null
+local nulls = { gpt2 = "lm_head.weight", t5 = "lm_head.weight", bert = "bert_mlm_head.classifier.ffn.0.linear_layer.weight" }
+
+local function merged(...)
+  local out = cbk.dict()
+  for _, one in ipairs { ... } do
+    for name, value in pairs(one) do out[name] = type(value) == "table" and merged(value) or value end
+  end
+  return out
+end
+
+---What stands around the model, in the words of the release.
+local function around(release)
+  if not releases.since(release, "2.1") then
+    return {
+      optimizer = {
+        optimizer_type = "AdamW", weight_decay_rate = 0.25, beta1 = 0.5, beta2 = 0.75, adjust_learning_rate = { decoder_kernel = 0.5 },
+        learning_rate = { scheduler = "Linear", steps = 5, initial_learning_rate = 0.5, end_learning_rate = 0 },
+      },
+      runconfig = {
+        num_act_servers = 1, is_pretrained_checkpoint = true, keep_checkpoint_max = 2, max_steps = 9, use_cs_grad_accum = true,
+      },
+      train_input = { data_processor = "Processor", batch_size = 2 },
+    }
+  end
+  return {
+    optimizer = { optimizer_type = "AdamW", weight_decay = 0.25, learning_rate = 0.5, adjust_learning_rate = { decoder_kernel = 0.5 } },
+    runconfig = { max_steps = 9, checkpoint_steps = 3, use_cs_grad_accum = false, num_csx = 1, log_steps = 2 },
+    train_input = { data_processor = "Processor", batch_size = 2 },
+    sparsity = { type = "static", sparsity = 0.5, param_name_patterns = ".*dense.*" },
+  }
+end
+
+-- --- checkpoints
+
+---Every key that a way from Hugging Face writes: the first rule for each key that it reads.
+---@param model Model
+---@param format string
+---@return string[]
+local function keys_from_hf(model, format)
+  local path = catalogue.path(model, "hf", format)
+  if not path then return { "weight" } end -- only generic steps, which copy whatever there is
+  local tables, found, read, written = {}, {}, {}, {}
+  local function collect(converter)
+    if converter.keys then tables[#tables + 1] = converter.keys end
+    for _, part in ipairs(converter.components or {}) do collect(part) end
+    for _, variant in pairs(converter.variants or {}) do collect(variant) end
+  end
+  local function concrete(pattern)
+    local parts = patterns.split(pattern)
+    for i, part in ipairs(parts) do parts[i] = part:find "^%u$" and "0" or part end
+    return table.concat(parts, ".")
+  end
+  collect(path[1].converter)
+  for _, set in ipairs(tables) do
+    for _, written_rule in ipairs(set) do
+      for _, rule in ipairs(written_rule.kind and {} or patterns.expand(written_rule)) do
+        local first = rule.left and rule.right and not read[rule.left[1]] and not rule.left[1]:find "*"
+        if first then
+          read[rule.left[1]] = true
+          for _, pattern in ipairs(rule.right) do
+            local key = concrete(pattern)
+            if not written[key] then found[#found + 1] = key end
+            written[key] = true
+          end
+        end
+      end
+    end
+  end
+  table.sort(found)
+  return found
+end
+
+---@param name string
+---@return Dict config, Dict root   of release `start`
+local function made(name)
+  local model = catalogue.find(name)
+  local weights = cbk.dict()
+  for i, key in ipairs(keys_from_hf(catalogue.find(keys_of[name] or name), "cs-" .. start)) do
+    weights[key] = conversion.counted({ 2 }, 10 * i)
+  end
+  local config = merged({ model = merged(decoder, families[model.model] or {}) }, around(start))
+  local root = cbk.dict { model = weights, global_step = 7, lr_scheduler = cbk.dict { last_epoch = 3 } }
+  root.optimizer = cbk.dict { state = cbk.dict { momentum = conversion.counted({ 2 }, 0) } }
+  root.__metadata__ = cbk.list { cbk.dict { version = start .. ".0", params = cbk.dict { a = 1 } } }
+  return config, root
+end
+
+-- --- steps, each done once
+
+---The models by their own names; aliases are the same tables.
+local function models()
+  local out = {}
+  for _, name in ipairs(catalogue.names()) do
+    if catalogue.find(name).model == name then out[#out + 1] = name end
+  end
+  return out
+end
+
+local function run(name, path, config, root)
+  local _, zoo_name = catalogue.find(name)
+  local job = { model = catalogue.find(name), zoo_name = zoo_name, path = path, seed = 1 }
+  config = convert.config(job, config)
+  return { config, convert.checkpoint(job, root) }
+end
+
+---`steps(from, path, count)`: the file `from` after the first steps of a path, each computed once.
+local function one_by_one(name)
+  local done = {}
+  local function steps(from, source, path, count)
+    if count == 0 then return source end
+    local id = from
+    for i = 1, count do id = id .. ">" .. path[i].tgt end
+    if not done[id] then
+      local before = steps(from, source, path, count - 1)
+      done[id] = run(name, { path[count] }, before[1], before[2])
+    end
+    return done[id]
+  end
+  return steps
+end
+
+---A config and a checkpoint of each release that there is a way to from `start`; old ones speak their own words around the model.
+local function sources(name, steps)
+  local from, out = "cs-" .. start, {}
+  local origin = { made(name) }
+  for _, release in ipairs(releases.known) do
+    local format = "cs-" .. release
+    local path = format ~= from and catalogue.path(catalogue.find(name), from, format)
+    local source = format == from and origin or path and steps(from, origin, path, #path)
+    if source and not releases.since(release, start) then
+      local config, root = cbk.deep_copy(source[1]), cbk.copy(source[2])
+      for section, value in cbk.items(merged(around(release))) do config[section] = value end
+      root.model = cbk.copy(root.model)
+      local null = nulls[name]
+      if null and root.model[null] ~= nil and not releases.since(release, "2.0") then root.model[null] = cbk.null end
+      source = { config, root }
+    end
+    out[format] = source or nil
+  end
+  return out
+end
+
+local function equal_trees(want, got, what)
+  for name in cbk.items(want) do
+    if name ~= "model" then conversion.same(got[name], want[name], what .. ": " .. tostring(name)) end
+  end
+  conversion.same(#got, #want, what)
+  conversion.same(#got.model, #want.model, what)
+  for key, value in cbk.items(want.model) do
+    local other = got.model[key]
+    assert(other ~= nil, what .. ": " .. key)
+    if value ~= other then conversion.same(other:tolist(), value:tolist(), what .. ": " .. key) end
+  end
+end
+
+---Runs `f` while no file can be opened or made.
+local function without_files(f, ...)
+  local open, create, io_open = cbk.open, cbk.create, io.open
+  local function refuse(path) error("a file is opened: " .. tostring(path), 0) end
+  cbk.open, cbk.create, io.open = refuse, refuse, refuse -- luacheck: ignore
+  local result = { pcall(f, ...) }
+  cbk.open, cbk.create, io.open = open, create, io_open -- luacheck: ignore
+  if not result[1] then error(result[2], 0) end
+  return unpack(result, 2)
+end
+
+---@return integer   how many chains of several steps there were
+local function check(name)
+  local model, count = catalogue.find(name), 0
+  local steps = one_by_one(name)
+  local from = sources(name, one_by_one(name))
+  for _, src in ipairs(releases.known) do
+    for _, tgt in ipairs(releases.known) do
+      local source = from["cs-" .. src]
+      local path = source and src ~= tgt and catalogue.path(model, "cs-" .. src, "cs-" .. tgt)
+      if path and #path > 1 then
+        local what = ("%s, %s to %s"):format(name, src, tgt)
+        local ok, got = pcall(without_files, run, name, path, source[1], source[2])
+        if not ok then error(("%s: %s"):format(what, type(got) == "table" and got.message or tostring(got)), 0) end
+        local want = steps(src, source, path, #path)
+        conversion.same(got[1], want[1], what .. ": config")
+        equal_trees(want[2], got[2], what)
+        count = count + 1
+      end
+    end
+  end
+  return count
+end
+
+describe("Chains of releases", function()
+  for _, name in ipairs(models()) do
+    it(name, function()
+      if not jit.status() then return end -- the values were compared already, and so many twice take too long
+      local count
+      conversion.warnings(function() count = check(name) end)
+      local first = catalogue.path(catalogue.find(name), "cs-2.4", "cs-2.5")
+      assert(count > 0 or not first, "there is no chain")
+    end)
+  end
+
+  it("one process reads the source and writes the target, nothing between", function()
+    local folder = harness.temp_dir()
+    local config, root = made "gpt2"
+    cbk.fs.write(folder .. "/params.yaml", cbk.config.dump(config, "yaml"))
+    cbk.create(folder .. "/old.mdl", { root = root }):commit { progress = false }
+    cbk.fs.write(folder .. "/probe.lua", [[
+      local cbk = require "cbk"
+      for _, name in ipairs { "open", "create" } do
+        local call = cbk[name]
+        cbk[name] = function(path, ...) print(name, path) return call(path, ...) end
+      end
+      return { { model = "probe" } }
+    ]])
+    local code, out, err = harness.cbk(folder, "convert", "--converter", "probe.lua", "--model", "gpt2", "--src-fmt", "cs-2.1",
+      "--tgt-fmt", "cs-2.9", "--config", "params.yaml", "old.mdl")
+    harness.equal(code, 0, err)
+    harness.equal(out:match "^(.-)Checkpoint saved", "open\told.mdl\ncreate\t./old_to_cs-2.9.mdl\n")
+  end)
+end)
