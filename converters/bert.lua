@@ -26,11 +26,10 @@ end
 
 ---Old checkpoints hold one of the two names of a tied tensor as null, which Hugging Face does not know.
 local function untied(position)
-  return rules.keys {
+  return rules.override(pretraining(position), rules.keys {
     { "bert.embeddings.word_embeddings.weight", words,      tie.or_from(classifier) },
     { "cls.predictions.decoder.weight",         classifier, tie.or_from(words) },
-    pretraining(position),
-  }
+  })
 end
 
 local since_2_1, up_to_2_0, up_to_1_7 = bert.hugging_face {

@@ -47,8 +47,8 @@ local two_norms = rules.keys { { "ln_attn.{weight,bias}", "norm1.{weight,bias}" 
 local any_norms = rules.keys {
   { "ln_attn.{weight,bias}", "norm1.{weight,bias}", when = has_two_norms },
   one_norm,
-  two_norms,
-  { "post_attention_layernorm.{weight,bias}", "norm3.{weight,bias}" },
+  { "ln_mlp.{weight,bias}",  "norm3.{weight,bias}" },
+  { "post_attention_layernorm.{weight,bias}", "norm3.{weight,bias}", why = "of models with sequential attention" },
 }
 
 local seven, forty = body(one_norm), body(two_norms)

@@ -31,12 +31,15 @@ local layer = rules.required(rules.keys {
   refuse.left("attn.q_attn.{weight,bias}", "cross-attention has no counterpart"),
 })
 
+local before_2_1 = "position_embeddings"
+
 ---@param position string   where the position embeddings stand in this release
 local function body(position)
   return rules.keys {
     { "wpe.{weight,bias}",          "embedding_layer." .. position .. ".{weight,bias}" },
     decoder.embedding "wte",
-    { "wpe.{weight,bias}",          "embedding_layer.position_embeddings.{weight,bias}" },
+    position ~= before_2_1 and
+    { "wpe.{weight,bias}",          "embedding_layer.position_embeddings.{weight,bias}", why = "its name up to 2.0" },
     { "h.N",                        "transformer_decoder.layers.N",                      layer },
     decoder.final_norm "ln_f",
   }
@@ -49,7 +52,7 @@ local function with_head(decoder_keys)
   }
 end
 
-local now, then_ = body "position_embeddings.embed", body "position_embeddings"
+local now, then_ = body "position_embeddings.embed", body(before_2_1)
 
 local invented_head = decoder.invented_head "wte.weight"
 

@@ -131,12 +131,15 @@ local old_bias = "relative_position_{encoder,decoder}.relative_attention_bias.{w
 local new_bias = "{encoder,decoder}_embeddings.position_embed_helper.relative_attention_bias.{weight,bias}"
 
 ---Relative positions are learned once; Hugging Face keeps them in the first block.
-local function first_bias(right, action) return { block_bias:format "0", right, action } end
+local function first_bias(right, action)
+  return { block_bias:format "0", right, action, why = right == old_bias and "its name up to 2.0" or nil }
+end
 local other_biases = only.left(block_bias:format "N", "all blocks use the positions of the first", block_bias:format "0")
 local cross_bias = rules.drop.left("decoder.block.N.layer.1.EncDecAttention.relative_attention_bias.{weight,bias}", "not used by T5")
 
 local stacks = rules.keys {
-  { "{encoder,decoder}_token_embedding.weight",                 "{encoder,decoder}_embeddings.word_embeddings.weight", embedding },
+  { "{encoder,decoder}_token_embedding.weight",                 "{encoder,decoder}_embeddings.word_embeddings.weight", embedding,
+    why = "its name in release 1.6" },
   { "{encoder,decoder}.absolute_position_embedding[.weight]",   "{encoder,decoder}_embeddings.position_embeddings[.weight]" },
   { "decoder.block.N",  "decoder.layers.N", attention("layer.1.EncDecAttention", "multihead_attn") },
   { "{encoder,decoder}.block.N",                                "{encoder,decoder}.layers.N", layer },
@@ -295,7 +298,10 @@ local hf_1_9 = variant(hf_1_8, {
 
 local hf_1_7 = variant(hf_1_8, {
   prefix = false,
-  config = fields.config { must.right { use_pre_encoder_decoder_layer_norm = false }, hf_1_8.config },
+  config = fields.config {
+    must.right { use_pre_encoder_decoder_layer_norm = false },
+    fields.without(hf_1_8.config, { "use_pre_encoder_decoder_layer_norm" }),
+  },
 })
 
 -- --- steps between releases

@@ -1,6 +1,7 @@
 -- The things that happen to tensors on their way, each written once as an invertible pair.
 
 local cbk = require "cbk"
+local rules = require "converters.engine.rules"
 
 local actions = {}
 
@@ -248,4 +249,4 @@ actions.head.bias = actions.buffer.zeros(
   function(at) return { number(at.right, "vocab_size") } end,
   function(at) return at.right.use_bias_in_output == true end)
 
-return actions
+return rules.strict(actions, "action")

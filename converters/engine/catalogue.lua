@@ -96,19 +96,48 @@ end
 
 -- --- models
 
-local by_name = {} -- model name or alias: { Model, name in the Model Zoo }
+local known = {
+  model = "model name aliases note",
+  converter = [[keys config before after prepare finish fill mup mup_config_only prefix earlier one_file only_model named_from
+    choose variants components note left right]],
+}
 
----Adds a family file's models; a name that is there already stays what it is.
+---A field that nothing reads is a mistake in writing.
+local function check_fields(what, object, where)
+  for name, value in pairs(object) do
+    if type(name) == "string" and not (" " .. known[what]:gsub("%s+", " ") .. " "):find(" " .. name .. " ", 1, true) then
+      cbk.fail("converter", ("%s: a %s has no field '%s'; there are %s"):format(where, what, name, known[what]:gsub("%s+", ", ")))
+    elseif name == "variants" or name == "components" then
+      for _, inner in pairs(value) do check_fields("converter", inner, where) end
+    elseif type(name) == "number" and what == "model" then
+      check_fields("converter", value, where)
+    end
+  end
+end
+
+---Refuses what is no list of models.
 ---@param models Model[]
 ---@param where string
-function catalogue.add(models, where)
+function catalogue.check(models, where)
   if type(models) ~= "table" or type(models[1]) ~= "table" then
     cbk.fail("converter", ("%s does not return a list of models (see converters/README.md)"):format(where))
   end
   for _, model in ipairs(models) do
     if type(model.model) ~= "string" then cbk.fail("converter", ("%s: a model has no field 'model' (its name)"):format(where)) end
-    by_name[model.model] = by_name[model.model] or { model, model.name or model.model }
-    for alias, zoo_name in pairs(model.aliases or {}) do by_name[alias] = by_name[alias] or { model, zoo_name } end
+    check_fields("model", model, where)
+  end
+end
+
+local by_name = {} -- model name or alias: { Model, name in the Model Zoo, file }
+
+---Adds a family file's models; a name that is there already stays what it is.
+---@param models Model[]
+---@param where string   the file
+function catalogue.add(models, where)
+  catalogue.check(models, where)
+  for _, model in ipairs(models) do
+    by_name[model.model] = by_name[model.model] or { model, model.name or model.model, where }
+    for alias, zoo_name in pairs(model.aliases or {}) do by_name[alias] = by_name[alias] or { model, zoo_name, where } end
   end
 end
 
@@ -116,7 +145,7 @@ end
 function catalogue.load_folder(folder)
   for _, name in ipairs(cbk.fs.list(folder)) do
     local module = name:match "^([%w_-]+)%.lua$"
-    if module then catalogue.add(require("converters." .. module), name) end
+    if module then catalogue.add(require("converters." .. module), cbk.fs.join(folder, name)) end
   end
 end
 
@@ -134,6 +163,10 @@ function catalogue.find(name)
   if not entry then return nil end
   return entry[1], entry[2]
 end
+
+---The file of a model.
+---@return string|nil
+function catalogue.file_of(name) return by_name[name] and by_name[name][3] end
 
 ---All model names, aliases included, sorted.
 function catalogue.names()

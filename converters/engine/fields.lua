@@ -120,6 +120,12 @@ end)
 ---One of several values, in `must`.
 function fields.any_of(...) return { any_of = { ... } } end
 
+local function check_action(left, right, action)
+  if action == nil then return end
+  local is_pair = type(action) == "table" and (not left or action.forward) and (not right or action.backward)
+  if not is_pair then cbk.fail("converter", ("the rule of the config field '%s' has no pair of functions"):format(left or right)) end
+end
+
 ---A table of config rules: `{ left, right, action }`; one name alone stands for both sides; "*" copies what no rule names.
 function fields.config(entries)
   local out = { is_fields = true }
@@ -129,9 +135,10 @@ function fields.config(entries)
     elseif entry.kind then
       out[#out + 1] = entry
     else
-      local left, right = entry[1], entry[2]
+      local left, right, action = entry[1], entry[2], entry[3]
       if right == nil then right = left end
-      out[#out + 1] = { left = left or nil, right = right or nil, action = entry[3], kind = "pair" }
+      check_action(left, right, action)
+      out[#out + 1] = { left = left or nil, right = right or nil, action = action, kind = "pair" }
     end
   end
   return out

@@ -72,6 +72,26 @@ local function also(entry)
   return out
 end
 
+---A library whose names can be mistyped, but not silently: the nil of an unknown name would be a plain copy.
+---@generic T
+---@param library T
+---@param what string    "action"
+---@return T
+function rules.strict(library, what, prefix)
+  prefix = prefix or ""
+  for name, inner in pairs(library) do
+    if type(inner) == "table" and inner.forward == nil then rules.strict(inner, what, prefix .. name .. ".") end
+  end
+  return setmetatable(library, { __index = function(_, name)
+    local names = {}
+    for one in pairs(library) do names[#names + 1] = one end
+    table.sort(names)
+    local near = cbk.nearest(tostring(name), names)
+    cbk.fail("converter", ("there is no %s '%s%s'%s"):format(what, prefix, tostring(name),
+      #near > 0 and "; did you mean " .. prefix .. near[1] .. "?" or ""))
+  end })
+end
+
 ---A copy of `rule` with every pattern of each side passed through the side's function.
 ---@param rule Rule
 ---@param change table<Side, fun(pattern: string): string>
@@ -96,12 +116,20 @@ local function below(prefix)
   return function(pattern) return prefix == "" and pattern or prefix .. "." .. pattern end
 end
 
+local function without_false(entries)
+  local out = {}
+  for i = 1, table.maxn(entries) do
+    if entries[i] then out[#out + 1] = entries[i] end
+  end
+  return out
+end
+
 ---A table of key rules: `{ left, right, action }`; one name alone stands for both sides; a table of rules in the third place
----is put below the two names. Options of a rule: when, also_left, also_right, why.
+---is put below the two names; `false` says nothing. Options of a rule: when, also_left, also_right, why.
 ---@return Rule[]
 function rules.keys(entries)
   local out, source, line = { is_rules = true }, position()
-  for place, entry in ipairs(entries) do
+  for place, entry in ipairs(without_false(entries)) do
     check(entry, place, source, line)
     if entry.is_rules then
       for _, rule in ipairs(entry) do out[#out + 1] = rule end

@@ -3,6 +3,7 @@
 local cbk = require "cbk"
 local fields = require "converters.engine.fields"
 local kinds = require "converters.engine.kinds"
+local rules = require "converters.engine.rules"
 local sizes = require "converters.engine.sizes"
 
 local values = {}
@@ -165,4 +166,4 @@ function values.check_rotary_dim(from)
   end
 end
 
-return values
+return rules.strict(values, "pair of functions on values")

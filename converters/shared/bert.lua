@@ -18,7 +18,7 @@ local bert = {}
 function bert.norm(left, right)
   return rules.keys {
     { left .. ".{weight,bias}", right .. ".{weight,bias}" },
-    { left .. ".{gamma,beta}",  right .. ".{weight,bias}" },
+    { left .. ".{gamma,beta}",  right .. ".{weight,bias}", why = "its names in old files" },
   }
 end
 local norm = bert.norm
@@ -42,7 +42,9 @@ function bert.encoder(position)
   return rules.keys {
     { "embeddings.position_embeddings.weight", "embedding_layer." .. position .. ".weight",   also_left = { position_ids } },
     { "embeddings.word_embeddings.weight",     "embedding_layer.word_embeddings.weight" },
-    { "embeddings.position_embeddings.weight", "embedding_layer.position_embeddings.weight",  also_left = { position_ids } },
+    position ~= "position_embeddings" and
+    { "embeddings.position_embeddings.weight", "embedding_layer.position_embeddings.weight",  also_left = { position_ids },
+      why = "its name up to 2.0" },
     { "embedding_layer.position_embeddings" },
     { "embeddings.token_type_embeddings.weight", "embedding_layer.segment_embeddings.weight" },
     norm("embeddings.LayerNorm",               "embed_ln_f"),

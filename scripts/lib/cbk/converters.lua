@@ -2,6 +2,7 @@
 
 local cbk = require "cbk"
 local cli = require "cbk.cli"
+local fold = require "cbk.fold"
 
 local root = debug.getinfo(1, "S").source:match "^@(.*)scripts/lib/cbk/[^/]*$" or ""
 package.path = package.path .. (";%s?.lua"):format(root)
@@ -22,6 +23,17 @@ local function cannot(model, src, tgt, lines)
   for _, line in ipairs(lines) do io.stderr:write(line, "\n") end
   io.stderr:write "Conversion failed.\n"
   os.exit(1)
+end
+
+---A list of keys for people: layers on one line, the first 20 of them.
+---@param keys string[]
+---@return string
+function converters.folded(keys)
+  local entries, names = {}, {}
+  for i, key in ipairs(keys) do entries[i] = { path = key } end
+  for i, group in ipairs(fold.groups(entries)) do names[i] = group.name end
+  local rest = #names - 20
+  return table.concat(names, ", ", 1, math.min(#names, 20)) .. (rest > 0 and (", … and %d more"):format(rest) or "")
 end
 
 ---The table of `cbk list` as lines.

@@ -1,0 +1,263 @@
+-- Looks through a converter's table of keys for what its author did not mean: rules that no key reaches, two rules for one target,
+-- keys that go one way only. Nothing is converted.
+
+local patterns = require "converters.engine.patterns"
+local rules = require "converters.engine.rules"
+local relate = require "converters.bench.relate"
+local position = require "converters.bench.position"
+
+local check = {}
+
+---@class Finding
+---@field kind "unreachable"|"one way"|"collision"|"captures"|"choices"
+---@field rule Rule
+---@field text string
+
+---@class OneWay   Keys that are not written again, or not read again, and why.
+---@field side Side     on which they are
+---@field pattern string
+---@field text string
+---@field rule Rule
+
+local towards = { left = "left to right", right = "right to left" }
+
+---The rules whose choices correspond; findings about the others.
+local function sound(set, findings)
+  local out = { is_rules = true }
+  for _, rule in ipairs(set) do
+    local fine, why = pcall(patterns.expand, rule)
+    if fine then
+      out[#out + 1] = rule
+    else
+      findings[#findings + 1] = { kind = "choices", rule = rule, text = tostring(why) }
+    end
+  end
+  return out
+end
+
+---The earlier ending that takes all keys of this one.
+local function shadow_of(endings, ending)
+  for i = 1, ending.order - 1 do
+    local earlier = endings[i]
+    if not earlier.rule.when and relate.covers(earlier.pattern, ending.pattern) then return earlier end
+  end
+end
+
+---For each rule, as it was written, and each side: what takes its keys away, if that is so for all of them.
+---@return table<Rule, table<Side, { by: Rule, is_same: boolean }>>   is_same: both have the very same pattern there
+local function shadows(compiled)
+  local out, reached = {}, {}
+  for side, endings in pairs(compiled) do
+    for _, ending in ipairs(endings) do
+      local rule = ending.rule.base or ending.rule
+      if ending.rule[side] and (rule[side] or rule.kind) and ending.why ~= "made again on the way back" then
+        out[rule], reached[rule] = out[rule] or {}, reached[rule] or {}
+        local shadow = shadow_of(endings, ending)
+        if not shadow then
+          reached[rule][side] = true
+        elseif not reached[rule][side] then
+          out[rule][side] = { by = shadow.rule.base or shadow.rule, is_same = shadow.pattern == ending.pattern }
+        end
+        if reached[rule][side] then out[rule][side] = nil end
+      end
+    end
+  end
+  return out
+end
+
+local say_why = "say so: add why = \"…\" to the rule"
+
+local function check_reach(set, compiled, findings, one_way)
+  local by_rule = shadows(compiled)
+  for _, rule in ipairs(set) do
+    local by_side = by_rule[rule] or {}
+    local left, right = by_side.left, by_side.right
+    if (left or not rule.left) and (right or not rule.right) then
+      local taker = (left or right).by
+      findings[#findings + 1] = { kind = "unreachable", rule = rule,
+        text = ("no key reaches it: '%s' (%s) takes them all"):format(position.text(taker), position.of(taker)) }
+    elseif left or right then
+      local side = left and "left" or "right"
+      local other = rules.other[side]
+      local first = (left or right).by
+      if rule.why then
+        one_way[#one_way + 1] = { side = other, rule = rule, pattern = rule[other][1], text = rule.why }
+      elseif rule.when or not first[other] or not (left or right).is_same then
+        findings[#findings + 1] = { kind = "one way", rule = rule, text = ("%s only; %s '%s' (%s) comes first; %s"):format(
+          towards[other], towards[side], position.text(first), position.of(first), say_why) }
+      else
+        findings[#findings + 1] = { kind = "collision", rule = rule,
+          text = ("'%s' and '%s' both become '%s', and the way back leads to the first (%s) only; if they are names of one thing, %s")
+            :format(first[other][1], rule[other][1], rule[side][1], position.of(first), say_why) }
+      end
+    end
+  end
+end
+
+-- --- what is written
+
+local function has_star_alone(pattern) return pattern == "*" end
+
+---Two rules whose conditions may both hold, and which are not different names of one thing.
+local function may_meet(a, b)
+  local one, other = a.rule.base or a.rule, b.rule.base or b.rule
+  return one ~= other and not (one.why or other.why or one.when or other.when)
+end
+
+local function targets_of(ending, other)
+  local out = {}
+  for _, pattern in ipairs(ending.kind == "write" and ending.rule[other] or {}) do
+    out[#out + 1] = { pattern = pattern, ending = ending }
+  end
+  for _, extra in ipairs(ending.kind == "write" and ending.rule.also[other] or {}) do
+    out[#out + 1] = { pattern = extra[1], ending = ending, is_beside = true }
+  end
+  return out
+end
+
+---A quick look before a thorough one.
+local function may_end_alike(a, b)
+  local one, other = a:match "[^.]*$", b:match "[^.]*$"
+  return one == other or #one == 1 or #other == 1
+end
+
+---One key that both have as their target; a key that both would read goes to the first.
+local function collide(a, b)
+  if not may_end_alike(a.pattern, b.pattern) or not may_meet(a.ending, b.ending) then return false end
+  if has_star_alone(a.pattern) or has_star_alone(b.pattern) then return false end
+  if relate.overlap(a.ending.pattern, b.ending.pattern) then return false end
+  return relate.overlap(a.pattern, b.pattern)
+end
+
+local function check_targets(endings, side, findings)
+  local seen, told = {}, {}
+  for _, finding in ipairs(findings) do told[finding.rule] = true end
+  for _, ending in ipairs(endings) do
+    if not shadow_of(endings, ending) then
+      for _, target in ipairs(targets_of(ending, rules.other[side])) do
+        for _, earlier in ipairs(seen) do
+          local rule, first = target.ending.rule.base or target.ending.rule, earlier.ending.rule.base or earlier.ending.rule
+          if not told[rule] and not told[first] and collide(earlier, target) then
+            told[rule] = true
+            findings[#findings + 1] = { kind = "collision", rule = rule,
+              text = ("%s, '%s' and '%s' both become '%s' (%s); if they are names of one thing, %s"):format(
+                towards[side], earlier.ending.pattern, target.ending.pattern, target.pattern, position.of(first), say_why) }
+          end
+        end
+        seen[#seen + 1] = target
+      end
+    end
+  end
+end
+
+-- --- captures
+
+local function count_of(list)
+  local out = {}
+  for _, one in ipairs(list) do out[one] = (out[one] or 0) + 1 end
+  return out
+end
+
+local function check_captures(rule, side, findings)
+  local function add(text, ...) findings[#findings + 1] = { kind = "captures", rule = rule, text = text:format(...) } end
+  local other = rules.other[side]
+  local from, to = rule[side], rule[other]
+  local there = count_of(relate.captures(from[1]))
+  for letter, count in pairs(there) do
+    if count > 1 then add("'%s' stands twice in '%s'; only one of them is carried over", letter, from[1]) end
+  end
+  if not to then return end
+  local counted_from, counted_to = from.each and from.each.letter, to.each and to.each.letter
+  local written = { to[1] }
+  for _, extra in ipairs(rule.also[other]) do written[#written + 1] = extra[1] end
+  for i, pattern in ipairs(written) do
+    local wanted = count_of(relate.captures(pattern))
+    for letter in pairs(wanted) do
+      if not there[letter] and letter ~= counted_to then
+        add("%s nothing stands for '%s' in '%s'", towards[side], letter, pattern)
+      end
+    end
+    for letter in pairs(there) do
+      if i == 1 and not wanted[letter] and letter ~= counted_from then
+        add("%s all values of '%s' in '%s' become one key", towards[side], letter, from[1])
+      end
+    end
+  end
+end
+
+-- --- all of it
+
+---What is written beside other keys and passed over on the way back, and what rules of one side say.
+local function tell_one_way(set, one_way)
+  local text = { only = "passed over: %s", drop = "left out, with a warning: %s", refuse = "an error: %s" }
+  for _, rule in ipairs(set) do
+    if rule.kind then
+      local side = rule.left and "left" or "right"
+      one_way[#one_way + 1] = { side = side, rule = rule, pattern = rule[side][1], text = text[rule.kind]:format(rule.why) }
+    end
+    for side in pairs(rules.other) do
+      for _, extra in ipairs(rule.also[side]) do
+        one_way[#one_way + 1] = { side = side, rule = rule, pattern = extra[1],
+          text = ("written beside '%s', and passed over when it is read"):format(rule[side][1]) }
+      end
+    end
+  end
+end
+
+---@param set Rule[]
+---@return Finding[] findings, OneWay[] one_way
+function check.keys(set)
+  local findings, one_way = {}, {}
+  set = sound(set, findings)
+  local compiled = {}
+  for side in pairs(rules.other) do compiled[side] = select(2, patterns.compile(set, side)) end
+  check_reach(set, compiled, findings, one_way)
+  for _, rule in ipairs(set) do
+    for side in pairs(rules.other) do
+      if rule[side] then check_captures(rule, side, findings) end
+    end
+  end
+  for side, endings in pairs(compiled) do check_targets(endings, side, findings) end
+  tell_one_way(set, one_way)
+  return findings, one_way
+end
+
+-- --- config rules
+
+local function field_text(rule)
+  local kind = rule.kind ~= "pair" and rule.kind .. " " or ""
+  if not (rule.left and rule.right) then return kind .. "'" .. tostring(rule.left or rule.right) .. "'" end
+  return kind .. "'" .. rule.left .. (rule.left == rule.right and "" or "' <-> '" .. rule.right) .. "'"
+end
+
+---Config rules that no field reaches, and fields that become one field.
+---@param set table[]   of fields.config
+---@return { kind: string, text: string }[]
+function check.fields(set)
+  local findings, reached = {}, {}
+  for side in pairs(rules.other) do
+    local taken, target_of, rest = {}, {}, nil
+    for _, rule in ipairs(set) do
+      local name, target = rule[side], rule.kind == "pair" and rule[rules.other[side]]
+      if name and not taken[name] and not rest then
+        reached[rule] = true
+        if name == "*" then rest = rule else taken[name] = rule end
+        local earlier = target and target_of[target]
+        if earlier and not (earlier.action or rule.action) then
+          findings[#findings + 1] = { kind = "collision",
+            text = ("%s, the fields '%s' and '%s' both become '%s'"):format(towards[side], earlier[side], name, target) }
+        end
+        if target and target ~= "*" then target_of[target] = target_of[target] or rule end
+      end
+    end
+  end
+  for _, rule in ipairs(set) do
+    if not reached[rule] then
+      findings[#findings + 1] = { kind = "unreachable",
+        text = ("no field reaches the config rule %s: an earlier one takes it"):format(field_text(rule)) }
+    end
+  end
+  return findings
+end
+
+return check

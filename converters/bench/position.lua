@@ -1,0 +1,89 @@
+-- Where in which file a rule or a function of a converter was written.
+
+local cbk = require "cbk"
+
+local position = {}
+
+local root = debug.getinfo(1, "S").source:match "^@(.*)converters/bench/[^/]*$" or ""
+
+local lines_of = {}
+
+local function lines(path)
+  if lines_of[path] == nil then
+    local fine, text = pcall(cbk.fs.read, path)
+    lines_of[path] = false
+    if fine then
+      lines_of[path] = {}
+      for line in (text .. "\n"):gmatch "(.-)\n" do table.insert(lines_of[path], line) end
+    end
+  end
+  return lines_of[path]
+end
+
+---A path as it is shown: cbk's own files begin with "converters/".
+---@param path string
+function position.file(path) return root ~= "" and path:sub(1, #root) == root and path:sub(#root + 1) or path end
+
+local function shown(source, line) return ("%s:%d"):format(position.file(source), line) end
+
+---The first line from `start` on that has all the names in quotes.
+local function line_with(text, start, names)
+  for line = start, #text do
+    local has_all = true
+    for _, name in ipairs(names) do has_all = has_all and text[line]:find('"' .. name .. '"', 1, true) ~= nil end
+    if has_all then return line end
+  end
+end
+
+---Where a pattern may stand whose table was made by a function: in the file that called it, or in what that file shares with others.
+local function files_of(source)
+  local out = { source }
+  for _, line in ipairs(lines(source) or {}) do
+    local module = line:match 'require%(?%s*"(converters%.[%w_.]+)"'
+    if module and not module:find "%.engine%." then out[#out + 1] = root .. module:gsub("%.", "/") .. ".lua" end
+  end
+  return out
+end
+
+---"converters/llama.lua:26": the line that has the rule's patterns, else that of its table.
+---@param rule Rule
+---@return string
+function position.of(rule)
+  rule = rule.base or rule
+  local origin = rule.origin
+  local names = origin.names
+  if rule.kind then return shown(origin.source, origin.line) end
+  for _, wanted in ipairs { names, { names[1] }, { names[2] } } do
+    local text = lines(origin.source)
+    local line = text and text[origin.line] and text[origin.line]:find("rules.keys", 1, true) and line_with(text, origin.line, wanted)
+    if line then return shown(origin.source, line) end
+    for _, source in ipairs(files_of(origin.source)) do
+      line = lines(source) and line_with(lines(source), 1, wanted)
+      if line then return shown(source, line) end
+    end
+  end
+  return shown(origin.source, origin.line)
+end
+
+---@param f function
+---@return string
+function position.of_function(f)
+  local at = debug.getinfo(f, "S")
+  return shown(at.source:gsub("^@", ""), at.linedefined)
+end
+
+---A rule as its author may know it: its names with their choices.
+---@param rule Rule
+---@return string
+function position.text(rule)
+  rule = rule.base or rule
+  local function side(list)
+    if not list then return nil end
+    return #list == 1 and list[1] or "{ " .. table.concat(list, ", ") .. " }"
+  end
+  local left, right = side(rule.left), side(rule.right)
+  if not (left and right) then return (rule.kind or "only") .. "." .. (left and "left " or "right ") .. (left or right) end
+  return left == right and left or left .. " <-> " .. right
+end
+
+return position

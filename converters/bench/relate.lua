@@ -1,0 +1,81 @@
+-- How patterns without choices relate to each other and to keys. Parts are literals, capital letters (digits) and stars.
+
+local patterns = require "converters.engine.patterns"
+
+local relate = {}
+
+local function is_letter(part) return #part == 1 and part:find "%u" ~= nil end
+
+---Whether one part of a key fits one part of a pattern.
+local function fits(part, own) return part == own or is_letter(part) and own:find "^%d+$" ~= nil end
+
+---Whether all keys that fit `special` fit `general` too.
+---@param general string
+---@param special string
+---@return boolean
+function relate.covers(general, special)
+  local g, s = patterns.split(general), patterns.split(special)
+  local function from(i, j)
+    if i > #g then return j > #s end
+    if j > #s then return false end
+    if g[i] == "*" then
+      for stop = j, #s do
+        if from(i + 1, stop + 1) then return true end
+      end
+      return false
+    end
+    local one = s[j]
+    local covered = one ~= "*" and (g[i] == one or is_letter(g[i]) and (is_letter(one) or one:find "^%d+$" ~= nil))
+    return covered and from(i + 1, j + 1)
+  end
+  return from(1, 1)
+end
+
+---Stars as "any part" and "any further parts".
+local function opened(pattern)
+  local out = {}
+  for _, part in ipairs(patterns.split(pattern)) do
+    out[#out + 1] = part == "*" and "?" or part
+    if part == "*" then out[#out + 1] = "…" end
+  end
+  return out
+end
+
+local function meet(a, b)
+  return a == "?" or b == "?" or fits(a, b) or fits(b, a) or is_letter(a) and is_letter(b)
+end
+
+---Whether there is a key that fits both.
+---@return boolean
+function relate.overlap(one, other)
+  local a, b = opened(one), opened(other)
+  local function from(i, j)
+    if i > #a and j > #b then return true end
+    if a[i] == "…" then return from(i + 1, j) or j <= #b and from(i, j + 1) end
+    if b[j] == "…" then return from(i, j + 1) or i <= #a and from(i + 1, j) end
+    return i <= #a and j <= #b and meet(a[i], b[j]) and from(i + 1, j + 1)
+  end
+  return from(1, 1)
+end
+
+---The letters and stars of a pattern, in order.
+---@return string[]
+function relate.captures(pattern)
+  local out = {}
+  for _, part in ipairs(patterns.split(pattern)) do
+    if part == "*" or is_letter(part) then out[#out + 1] = part end
+  end
+  return out
+end
+
+---How many parts of a key and a pattern are alike from the front and from the back, and where they differ first.
+---@return integer front, integer back, string|nil wanted, string|nil found   `wanted`: the pattern's part, `found`: the key's
+function relate.alike(pattern, key)
+  local p, k = patterns.split(pattern), patterns.split(key)
+  local front, back = 0, 0
+  while front < #p and front < #k and p[front + 1] ~= "*" and fits(p[front + 1], k[front + 1]) do front = front + 1 end
+  while back < #p - front and back < #k - front and fits(p[#p - back], k[#k - back]) do back = back + 1 end
+  return front, back, p[front + 1], k[front + 1]
+end
+
+return relate

@@ -1,0 +1,183 @@
+-- cbk rules: looks through a converter's tables for what their author did not mean.
+
+local cbk = require "cbk"
+local cli = require "cbk.cli"
+local converters = require "cbk.converters"
+local check = require "converters.bench.check"
+local coverage = require "converters.bench.coverage"
+local position = require "converters.bench.position"
+local tables = require "converters.bench.tables"
+
+local parser = cli.parser("rules", [[
+Looks through the tables of a converter: rules that no key reaches, two rules for one target, letters and choices that do not
+correspond, keys that go one way only and for no reason. With keys, or a checkpoint: which keys fit no rule, and which rules no key.]], [[
+Exit code: 0 clean, 1 something was found, 2 wrong usage.]])
+parser:argument("file", "the converter's file, or a model's name for that of cbk"):argname "FILE"
+parser:argument("checkpoint", "a checkpoint whose keys shall fit"):argname("CHECKPOINT"):args "?"
+parser:option("--keys", "a text file with one key in each line that shall fit"):argname "FILE"
+parser:option("--model", "only this model of the file"):argname "NAME"
+parser:option("--config", "the config of the keys: decides which table reads them, and conditions of rules"):argname "FILE"
+parser:flag("--one-way", "list all keys that go one way only, and why")
+cli.options(parser, "json")
+local args = parser:parse()
+if args.keys and args.checkpoint then cli.usage_error("rules", "--keys and a checkpoint: give one of them") end
+if args.config and not (args.keys or args.checkpoint) then cli.usage_error("rules", "--config says nothing without keys") end
+
+-- --- what to look at
+
+local function file_of(name)
+  if cbk.fs.exists(name) then return name end
+  converters.load()
+  local own = converters.catalogue.file_of(name)
+  if own then
+    args.model = args.model or name
+    return own
+  end
+  local near = converters.catalogue.nearest(name, converters.catalogue.names())
+  cbk.fail("file", ("there is no file '%s', nor a model of that name%s"):format(name,
+    #near > 0 and "; did you mean " .. table.concat(near, " or ") .. "?" or ""))
+end
+
+local path = file_of(args.file)
+local findings = {} -- { where, kind, text }
+
+local function add(kind, text, where, title) findings[#findings + 1] = { kind = kind, text = text, where = where, table = title } end
+
+local function load_models()
+  local fine, models = pcall(function()
+    local list = tables.load(path)
+    converters.catalogue.check(list, path)
+    return list
+  end)
+  if fine then return models end
+  add("broken", type(models) == "table" and models.message or tostring(models), path)
+  return {}
+end
+
+local models = load_models()
+local list = tables.of(models, args.model)
+if args.model and #list == 0 and #models > 0 then
+  local names = {}
+  for i, model in ipairs(models) do names[i] = model.model end
+  cli.usage_error("rules", ("--model %s: the file has no such model; it has %s"):format(args.model, table.concat(names, ", ")))
+end
+
+-- --- findings of the tables alone; a rule that several tables share is told of once
+
+local told, one_way, looked = {}, {}, {}
+
+local function add_once(kind, text, where, title)
+  if told[kind .. where] then return end
+  told[kind .. where] = true
+  add(kind, text, where, title)
+end
+
+for _, one in ipairs(list) do
+  if not looked[one.keys] then
+    looked[one.keys] = true
+    local found, single = check.keys(one.keys)
+    for _, finding in ipairs(found) do
+      add_once(finding.kind, ("%s: %s"):format(position.text(finding.rule), finding.text), position.of(finding.rule), one.title)
+    end
+    for _, single_one in ipairs(single) do
+      one_way[#one_way + 1] = { table = one, side = single_one.side, pattern = single_one.pattern, text = single_one.text,
+        where = position.of(single_one.rule) }
+    end
+  end
+  if one.config and not looked[one.config] then
+    looked[one.config] = true
+    for _, finding in ipairs(check.fields(one.config)) do add(finding.kind, finding.text, one.title, one.title) end
+  end
+end
+
+-- --- coverage
+
+local function keys_to_cover()
+  if args.checkpoint then return coverage.keys_of(cli.open(args.checkpoint, args).root) end
+  if not args.keys then return nil end
+  local out = {}
+  for line in (cbk.fs.read(args.keys) .. "\n"):gmatch "(.-)\r?\n" do
+    local key = line:match "^%s*([^#%s]%S*)"
+    if key then out[#out + 1] = key end
+  end
+  return out
+end
+
+local keys = keys_to_cover()
+local readings = keys and coverage.best(list, keys, args.config and cbk.config.load(args.config)) or {}
+if keys and #readings == 0 and #list > 0 then add("coverage", "no table can read this config", args.config or path) end
+
+local function titles(reading)
+  local one = reading.tables[1]
+  return ("%s, %s"):format(one.model.model, tables.direction(one, reading.side))
+end
+
+for _, reading in ipairs(readings) do
+  if #reading.unmatched > 0 then
+    local named = converters.folded(reading.unmatched)
+    add("coverage", ("%d of %d keys fit no rule: %s"):format(#reading.unmatched, #keys, named), titles(reading))
+  end
+  if #reading.refused > 0 then
+    add("coverage", ("%d keys are refused: %s"):format(#reading.refused, converters.folded(reading.refused)), titles(reading))
+  end
+end
+
+-- --- telling
+
+local function rule_count()
+  local count, seen = 0, {}
+  for _, one in ipairs(list) do
+    if not seen[one.keys] then count = count + #one.keys end
+    seen[one.keys] = true
+  end
+  return count
+end
+
+local function as_json()
+  local function objects(rows)
+    local out = cbk.list()
+    for i, row in ipairs(rows) do out[i] = cbk.dict(row) end
+    return out
+  end
+  local single, covered = {}, {}
+  for i, row in ipairs(one_way) do
+    single[i] = { table = row.table.title, side = row.side, pattern = row.pattern, why = row.text, where = row.where }
+  end
+  for i, reading in ipairs(readings) do
+    local idle = cbk.list()
+    for k, rule in ipairs(reading.idle) do idle[k] = position.text(rule) end
+    covered[i] = { reading = titles(reading), keys = #keys, matched = reading.matched, unmatched = cbk.list(reading.unmatched),
+      refused = cbk.list(reading.refused), idle_rules = idle }
+  end
+  cli.print_json(cbk.dict {
+    { "file", path }, { "models", #models }, { "tables", #list }, { "rules", rule_count() }, { "findings", objects(findings) },
+    { "one_way", objects(single) }, { "coverage", objects(covered) },
+  })
+end
+
+local function as_text()
+  local function count(n, what) return ("%d %s%s"):format(n, what, n == 1 and "" or "s") end
+  if #list > 0 then
+    print(("%s: %s, %s"):format(position.file(path), count(#list, "table"), count(rule_count(), "rule")))
+  end
+  for _, finding in ipairs(findings) do print(("%s: %s: %s"):format(finding.where, finding.kind, finding.text)) end
+  if args.one_way then
+    local last
+    for _, row in ipairs(one_way) do
+      if row.table ~= last then print(("one way, %s"):format(row.table.title)) end
+      last = row.table
+      print(("  %s '%s': %s (%s)"):format(row.side == "left" and "left " or "right", row.pattern, row.text, row.where))
+    end
+  elseif #one_way > 0 then
+    print(("%s one way only, each for a reason; --one-way lists them"):format(#one_way == 1 and "1 key goes" or #one_way .. " keys go"))
+  end
+  for _, reading in ipairs(readings) do
+    print(("%s: %d of %d keys fit; %d rules have no key%s"):format(titles(reading), reading.matched, #keys, #reading.idle,
+      #reading.idle > 0 and ":" or ""))
+    for _, rule in ipairs(reading.idle) do print(("  %s (%s)"):format(position.text(rule), position.of(rule))) end
+  end
+  print(#findings == 0 and "clean" or count(#findings, "finding"))
+end
+
+if args.json then as_json() else as_text() end
+os.exit(#findings == 0 and 0 or 1)

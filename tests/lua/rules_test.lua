@@ -1,0 +1,167 @@
+-- The converter author's bench: what `cbk rules` finds in a table, coverage of keys, and that the bundled families are clean.
+
+local cbk = require "cbk"
+local converters = require "cbk.converters"
+local harness = require "harness"
+local conversion = require "conversion"
+local rules = require "converters.engine.rules"
+local fields = require "converters.engine.fields"
+local actions = require "converters.engine.actions"
+local check = require "converters.bench.check"
+local coverage = require "converters.bench.coverage"
+local position = require "converters.bench.position"
+local relate = require "converters.bench.relate"
+local tables = require "converters.bench.tables"
+
+local describe, it, equal = harness.describe, harness.it, harness.equal
+local fails = conversion.fails
+
+local here = debug.getinfo(1, "S").source:match "^@(.*)tests/lua/" or ""
+
+---"kind: text" of all that is found.
+local function found_in(entries)
+  local out = {}
+  for i, finding in ipairs((check.keys(rules.keys(entries)))) do out[i] = finding.kind .. ": " .. finding.text end
+  table.sort(out)
+  return out
+end
+
+local function finds(part, entries)
+  local found = found_in(entries)
+  if not table.concat(found, "\n"):find(part, 1, true) then
+    error(("'%s' is not among what is found: %s"):format(part, table.concat(found, "; ")), 2)
+  end
+end
+
+describe("Rules: how patterns relate", function()
+  it("one covers another", function()
+    local cases = {
+      { "a.b", "a.b", true }, { "a.N", "a.3", true }, { "a.3", "a.N", false }, { "a.N", "a.E", true }, { "a.N", "a.b", false },
+      { "*", "a.b.c", true }, { "*", "a.*", true }, { "a.*", "*", false }, { "*.b", "a.*.b", true }, { "a.*.b", "*.b", false },
+      { "*.*", "*", false }, { "*", "*.*", true }, { "a.*", "a", false }, { "*.c", "a.N.c", true },
+    }
+    for _, case in ipairs(cases) do equal(relate.covers(case[1], case[2]), case[3], case[1] .. " covers " .. case[2]) end
+  end)
+
+  it("two have a key in common", function()
+    local cases = {
+      { "a.N", "a.3", true }, { "a.N", "a.b", false }, { "a.*", "*.b", true }, { "a.*", "b.*", false }, { "*.x", "*.y", false },
+      { "a.*.c", "a.b.*", true }, { "a", "a.*", false }, { "*", "a.b", true }, { "a.*.d", "a.d", false },
+    }
+    for _, case in ipairs(cases) do
+      equal(relate.overlap(case[1], case[2]), case[3], case[1] .. " and " .. case[2])
+      equal(relate.overlap(case[2], case[1]), case[3], case[2] .. " and " .. case[1])
+    end
+  end)
+end)
+
+describe("Rules: findings", function()
+  it("a rule that no key reaches", function()
+    finds("unreachable: no key reaches it: 'a.N <-> b.N'", { { "a.N", "b.N" }, { "a.0", "b.0" } })
+    finds("unreachable", { { "*" }, rules.only.left("a", "x") })
+    equal(found_in { { "a.0", "b.first", why = "the first stands apart" }, { "a.N", "b.N" } }, {})
+    equal(found_in { { "a", "b", when = function() return true end }, { "a", "b" } }, {})
+  end)
+
+  it("a rule for one direction needs a reason", function()
+    finds("'b' and 'c' both become 'a', and the way back leads to the first", { { "a", "b" }, { "a", "c" } })
+    finds("one way: right to left only; left to right 'a <-> b'", { { "a", "b" }, { "a", "c", when = function() return true end } })
+    equal(found_in { { "a", "b" }, { "a", "c", why = "its old name" } }, {})
+    local _, single = check.keys(rules.keys { { "a", "b" }, { "a", "c", why = "its old name" } })
+    equal({ single[1].side, single[1].pattern, single[1].text }, { "right", "c", "its old name" })
+  end)
+
+  it("two rules for one target", function()
+    finds("collision: 'a' and 'b' both become 'x.1'", { { "a", "x.1" }, { "b", "x.1" } })
+    finds("both become 'y'", { { "a", "x", also_right = "y" }, { "b", "y" } })
+    finds("both become 'x.N'", { { "a.0", "x.0" }, { "b.N", "x.N" } })
+    equal(found_in { { "a", "x" }, { "*" } }, {})
+  end)
+
+  it("letters without a counterpart", function()
+    finds("captures: left to right nothing stands for 'E' in 'b.E'", { { "a.N", "b.E" } })
+    finds("captures: right to left all values of 'E' in 'b.N.E' become one key", { { "a.N", "b.N.E" } })
+    finds("'N' stands twice in 'a.N.N'", { { "a.N.N", "b.N" } })
+    equal(found_in { { rules.each("e.N.E.w", "E", function() return 2 end), "b.N", actions.split(2) } }, {})
+  end)
+
+  it("choices that do not correspond", function()
+    finds("choices: the choices in 'a.{w,b}' and 'c.{x,y,z}' do not correspond", { { "a.{w,b}", "c.{x,y,z}" } })
+  end)
+
+  it("what is written wrongly is refused at once, with its place", function()
+    fails("rules_test.lua:", function() local _ = rules.keys { { "a", "b", { name = "half", forward = function() end } } } end)
+    fails("has no option 'also_lft'", rules.keys, { { "a", "b", also_lft = "c" } })
+    fails("entry 2 of this table", rules.keys, { { "a" }, "b" })
+    fails("takes a pattern and the reason", rules.only.left, "a")
+    fails("no rule 'a c'", rules.override, rules.keys { { "a", "b" } }, rules.keys { { "a", "c" } })
+    fails("has no field 'prefx'", converters.catalogue.check, { { model = "m", { "hf", "cs-2.1", prefx = true } } }, "m.lua")
+    fails("there is no action 'transpse'; did you mean transpose", function() return actions.transpse end)
+    fails("there is no action 'rotary.query'", function() return actions.rotary.query end)
+    fails("'width' has no pair of functions", fields.config, { { "width", "size", { forward = function() end } } })
+  end)
+
+  it("config rules", function()
+    local found = check.fields(fields.config { { "a", "b" }, { "a", "b" }, { "c", "b" } })
+    equal(#found, 2)
+    assert(found[1].text:find("both become 'b'", 1, true) and found[2].text:find("'a' <-> 'b'", 1, true))
+  end)
+
+  it("a rule knows its line", function()
+    local set = rules.keys {
+      { "first", "erster" },
+      { "second", "zweiter" },
+    }
+    local line = debug.getinfo(1, "l").currentline
+    assert(position.of(set[2]):find("rules_test.lua:" .. line - 2 .. "$"), position.of(set[2]))
+  end)
+
+  it("the bundled families are clean", function()
+    for _, name in ipairs(cbk.fs.list(here .. "converters")) do
+      if name:find "%.lua$" then
+        local looked = {}
+        for _, one in ipairs(tables.of(tables.load(here .. "converters/" .. name))) do
+          local found = {}
+          if not looked[one.keys] then found = check.keys(one.keys) end
+          looked[one.keys] = true
+          for _, finding in ipairs(one.config and check.fields(one.config) or {}) do found[#found + 1] = finding end
+          if #found > 0 then error(("%s: %s: %s"):format(one.title, found[1].kind, found[1].text)) end
+        end
+      end
+    end
+  end)
+end)
+
+describe("Rules: coverage", function()
+  local llama = tables.of(tables.load(here .. "converters/llama.lua"), "llama")
+  local some = {
+    "model.embed_tokens.weight", "model.norm.weight", "lm_head.weight", "model.layers.0.self_attn.q_proj.weight", "stranger.0",
+  }
+
+  it("the table that fits best reads the keys", function()
+    local best = coverage.best(llama, some)
+    equal(#best, 1)
+    equal({ best[1].side, best[1].matched, best[1].unmatched }, { "left", 4, { "stranger.0" } })
+    assert(best[1].tables[1].title:find "hf")
+    local idle = {}
+    for _, rule in ipairs(best[1].idle) do idle[position.text(rule)] = true end
+    assert(idle["model.norm.bias <-> transformer_decoder.norm.bias"] and not idle["lm_head.weight"])
+  end)
+
+  it("a config decides between tables and answers conditions", function()
+    local falcon = tables.of(tables.load(here .. "converters/falcon.lua"), "falcon")
+    local config = cbk.dict {
+      model_type = "falcon", hidden_size = 16, num_attention_heads = 4, num_hidden_layers = 1, vocab_size = 3, multi_query = true,
+    }
+    local best = coverage.best(falcon, { "transformer.h.0.input_layernorm.weight", "transformer.ln_f.weight" }, config)
+    equal(best[1].matched, 2)
+    assert(best[1].tables[1].title:find "180B", best[1].tables[1].title)
+    equal(coverage.best(falcon, { "a" }, cbk.dict { model_type = "bert" }), {})
+  end)
+
+  it("keys of checkpoints", function()
+    local tensor = cbk.tensor { 1 }
+    equal(coverage.keys_of(cbk.dict { model = cbk.dict { ["a.w"] = tensor }, optimizer = cbk.dict() }), { "a.w" })
+    equal(coverage.keys_of(cbk.dict { eye = cbk.dict { w = tensor }, tongue = cbk.dict { w = tensor } }), { "eye/w", "tongue/w" })
+  end)
+end)
