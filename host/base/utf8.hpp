@@ -52,6 +52,14 @@ inline void append_utf8(std::string& out, uint32_t character) {
   }
 }
 
+/// Surrogates pass.
+inline bool is_utf8(std::string_view text) {
+  for (size_t i = 0; i < text.size();) {
+    if (!decode_utf8(text, i)) return false;
+  }
+  return true;
+}
+
 inline bool is_surrogate(uint32_t character) {
   return character >= 0xD800 && character <= 0xDFFF;
 }

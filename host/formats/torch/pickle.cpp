@@ -1,13 +1,16 @@
 #include "host/formats/torch/pickle.hpp"
 
 #include <algorithm>
-#include <charconv>
-#include <set>
+#include <unordered_map>
 
 #include "host/base/hash.hpp"
+#include "host/base/utf8.hpp"
 #include "host/formats/torch/calls.hpp"
 #include "host/formats/torch/long_integer.hpp"
+#include "host/formats/torch/memo.hpp"
 #include "host/formats/torch/opcodes.hpp"
+#include "host/formats/torch/pickle_stack.hpp"
+#include "host/formats/torch/refused_globals.hpp"
 
 namespace cbk::torch {
 namespace {
@@ -20,81 +23,6 @@ uint64_t budget_for(size_t pickle_bytes, uint64_t max_bytes) {
   return std::min<uint64_t>(max_bytes, (64ULL << 20) + 64 * static_cast<uint64_t>(pickle_bytes));
 }
 
-uint64_t memo_index(std::string_view text) {
-  uint64_t index = 0;
-  auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), index);
-  if (error != std::errc{} || end != text.data() + text.size())
-    fail(Errc::format, "{} is no memo index", quote(text));
-  return index;
-}
-
-/// Picklers number their memo one by one; an index may exceed the number of entries by this much.
-constexpr uint64_t memo_slack = 1024;
-
-/// What a pickle does with its memo.
-struct MemoUse {
-  uint64_t limit = memo_slack;  // of an index
-  /// The entries that are ever fetched: a pickler numbers nearly everything and fetches little, and what is
-  /// not fetched can be freed early.
-  std::vector<bool> fetched;
-};
-
-MemoUse memo_use(std::string_view bytes) {
-  MemoUse use;
-  std::vector<uint64_t> indices;
-  try {
-    InstructionReader reader(bytes);
-    for (Instruction instruction = reader.next(); instruction.op != Op::stop; instruction = reader.next()) {
-      switch (instruction.op) {
-        case Op::put:
-        case Op::binput:
-        case Op::long_binput:
-        case Op::memoize:
-          ++use.limit;
-          break;
-        case Op::get:
-          indices.push_back(memo_index(instruction.text));
-          break;
-        case Op::binget:
-        case Op::long_binget:
-          indices.push_back(static_cast<uint64_t>(instruction.number));
-          break;
-        default:
-          break;
-      }
-    }
-  } catch (const Error&) {  // NOLINT(bugprone-empty-catch): found again, and told, when the pickle is run
-  }
-  for (const uint64_t index : indices) {
-    if (index >= use.limit) continue;
-    if (index >= use.fetched.size()) use.fetched.resize(index + 1);
-    use.fetched[index] = true;
-  }
-  return use;
-}
-
-/// UTF-8 where surrogates may stand alone, as Python writes them.
-bool is_text(std::string_view bytes) {
-  for (size_t i = 0; i < bytes.size();) {
-    const auto lead = static_cast<uint8_t>(bytes[i]);
-    const size_t length = lead < 0x80                   ? 1
-                          : lead >= 0xc2 && lead < 0xe0 ? 2
-                          : lead >= 0xe0 && lead < 0xf0 ? 3
-                          : lead >= 0xf0 && lead < 0xf5 ? 4
-                                                        : 0;
-    if (length == 0 || bytes.size() - i < length) return false;
-    for (size_t k = 1; k < length; ++k) {
-      if ((static_cast<uint8_t>(bytes[i + k]) & 0xc0) != 0x80) return false;
-    }
-    const auto second = length > 1 ? static_cast<uint8_t>(bytes[i + 1]) : 0;
-    if ((lead == 0xe0 && second < 0xa0) || (lead == 0xf0 && second < 0x90) ||
-        (lead == 0xf4 && second >= 0x90))
-      return false;
-    i += length;
-  }
-  return true;
-}
-
 class Machine {
  public:
   Machine(std::string_view bytes, const UnpickleOptions& options)
@@ -103,7 +31,7 @@ class Machine {
         reader_(bytes),
         arena_(budget_for(bytes.size(), options.max_bytes)),
         context_{arena_, options, {}},
-        memo_use_(memo_use(bytes)) {}
+        memo_(bytes, arena_) {}
 
   Value run(size_t* consumed) {
     try {
@@ -116,9 +44,9 @@ class Machine {
       if (is_opaque) return opaque();
     }
     if (!refused_.empty() && keeps_opaque()) return opaque();
-    if (!refused_.empty()) refuse();
+    if (!refused_.empty()) refused_.fail_with_all(!options_.allow_records);
     if (consumed != nullptr) *consumed = reader_.position();
-    const Value result = arena_.release(pop());
+    const Value result = arena_.release(stack_.pop());
     keep_bytes_of_record(result);
     return result;
   }
@@ -129,7 +57,7 @@ class Machine {
       at_ = instruction.offset;
       step(instruction);
     }
-    if (stack_.empty()) fail(Errc::format, "the pickle has no value");
+    if (stack_.values().empty()) fail(Errc::format, "the pickle has no value");
   }
 
   void step(const Instruction& instruction);
@@ -137,36 +65,8 @@ class Machine {
   bool step_container(const Instruction& instruction);
   bool step_memo(const Instruction& instruction);
 
-  // --- stack
-  void push(Value value) { stack_.push_back(std::move(value)); }
-  Value pop() {
-    if (stack_.size() <= floor()) fail(Errc::format, "the pickle takes a value that is not there");
-    Value value = std::move(stack_.back());
-    stack_.pop_back();
-    return value;
-  }
-  const Value& top() const {
-    if (stack_.size() <= floor()) fail(Errc::format, "the pickle uses a value that is not there");
-    return stack_.back();
-  }
-  [[nodiscard]] size_t floor() const { return marks_.empty() ? 0 : marks_.back(); }
-  std::vector<Value> pop_to_mark() {
-    if (marks_.empty()) fail(Errc::format, "the pickle has no mark here");
-    const auto begin = stack_.begin() + static_cast<ptrdiff_t>(marks_.back());
-    std::vector<Value> items(std::make_move_iterator(begin), std::make_move_iterator(stack_.end()));
-    stack_.erase(begin, stack_.end());
-    marks_.pop_back();
-    return items;
-  }
-  std::vector<Value> pop_items(size_t count) {
-    std::vector<Value> items(count);
-    for (size_t i = count; i-- > 0;) items[i] = pop();
-    return items;
-  }
-
-  // --- memo
+  void push(Value value) { stack_.push(std::move(value)); }
   void put(uint64_t index);
-  void get(uint64_t index);
 
   // --- values
   void push_text(std::string_view text);
@@ -189,11 +89,7 @@ class Machine {
   bool is_refused(const Value& value) const {
     return value.is(Value::Kind::object) && value.as_object().type == refused_type;
   }
-  void note_refused(const std::string& global) {
-    if (seen_.insert(global).second && refused_.size() < 1000) refused_.push_back(global);
-  }
   [[nodiscard]] bool keeps_opaque() const { return options_.dill && options_.allow_records; }
-  [[noreturn]] void refuse() const;
   [[nodiscard]] Value opaque() const;
   void keep_bytes_of_record(const Value& result) const;
 
@@ -202,16 +98,11 @@ class Machine {
   InstructionReader reader_;
   Arena arena_;
   CallContext context_;
-  std::vector<Value> stack_;
-  std::vector<size_t> marks_;  // stack heights
-  const MemoUse memo_use_;
-  uint64_t memo_size_ = 0;  // 1 + the largest index put
-  std::vector<Value> memo_;
-  std::vector<bool> memo_set_;
+  PickleStack stack_;
+  Memo memo_;
   std::unordered_map<const void*, size_t> array_slots_;  // where BUILD must replace an array
   std::unordered_map<std::string, Value, KeyedHash> globals_;
-  std::vector<std::string> refused_;
-  std::set<std::string> seen_;
+  RefusedGlobals refused_;
   uint64_t at_ = 0;
 };
 
@@ -224,48 +115,44 @@ void Machine::step(const Instruction& instruction) {
     case Op::frame:
       return;
     case Op::pop:
-      if (!marks_.empty() && stack_.size() == marks_.back()) {
-        marks_.pop_back();
-      } else {
-        pop();
-      }
+      stack_.pop_or_unmark();
       return;
     case Op::pop_mark:
-      pop_to_mark();
+      stack_.pop_to_mark();
       return;
     case Op::dup:
-      if (top().is(Value::Kind::string)) arena_.charge(top().as_string().size());
-      return push(top());
+      if (stack_.top().is(Value::Kind::string)) arena_.charge(stack_.top().as_string().size());
+      return push(stack_.top());
     case Op::global:
       return push_global(instruction.text, instruction.second);
     case Op::stack_global: {
-      const Value name = pop();
-      const Value module = pop();
+      const Value name = stack_.pop();
+      const Value module = stack_.pop();
       return push_global(module.as_string(), name.as_string());
     }
     case Op::reduce: {
-      const Value arguments = pop();
-      return reduce(pop(), arguments);
+      const Value arguments = stack_.pop();
+      return reduce(stack_.pop(), arguments);
     }
     case Op::newobj: {
-      const Value arguments = pop();
-      return create(pop(), arguments);
+      const Value arguments = stack_.pop();
+      return create(stack_.pop(), arguments);
     }
     case Op::newobj_ex: {
-      const Value keywords = pop();
-      const Value arguments = pop();
-      const Value type = pop();
+      const Value keywords = stack_.pop();
+      const Value arguments = stack_.pop();
+      const Value type = stack_.pop();
       if (!keywords.as_dict().empty())
         return create(type, arena_.sequence(Sequence::Kind::tuple, {keywords}));
       return create(type, arguments);
     }
     case Op::inst: {
       push_global(instruction.text, instruction.second);
-      const Value type = pop();
-      return create(type, arena_.sequence(Sequence::Kind::tuple, pop_to_mark()));
+      const Value type = stack_.pop();
+      return create(type, arena_.sequence(Sequence::Kind::tuple, stack_.pop_to_mark()));
     }
     case Op::obj: {
-      std::vector<Value> items = pop_to_mark();
+      std::vector<Value> items = stack_.pop_to_mark();
       if (items.empty()) fail(Errc::format, "OBJ without a class");
       const Value type = items.front();
       items.erase(items.begin());
@@ -274,7 +161,7 @@ void Machine::step(const Instruction& instruction) {
     case Op::build:
       return set_state();
     case Op::binpersid:
-      return load_persistent(pop());
+      return load_persistent(stack_.pop());
     case Op::persid:
       return load_persistent(Value(instruction.text));
     default:
@@ -314,7 +201,7 @@ bool Machine::step_scalar(const Instruction& instruction) {
     case Op::binunicode:
     case Op::short_binunicode:
     case Op::binunicode8:
-      if (!is_text(instruction.text)) fail(Errc::format, "text that is not UTF-8");
+      if (!is_utf8(instruction.text)) fail(Errc::format, "text that is not UTF-8");
       push_text(instruction.text);
       return true;
     case Op::binstring:
@@ -346,7 +233,7 @@ bool Machine::step_container(const Instruction& instruction) {
   using Kind = Sequence::Kind;
   switch (instruction.op) {
     case Op::mark:
-      marks_.push_back(stack_.size());
+      stack_.mark();
       return true;
     case Op::empty_list:
       push(arena_.sequence(Kind::list));
@@ -364,43 +251,43 @@ bool Machine::step_container(const Instruction& instruction) {
     case Op::tuple2:
     case Op::tuple3: {
       const auto count = static_cast<size_t>(instruction.op) - static_cast<size_t>(Op::tuple1) + 1;
-      push(arena_.sequence(Kind::tuple, pop_items(count)));
+      push(arena_.sequence(Kind::tuple, stack_.pop(count)));
       return true;
     }
     case Op::tuple:
-      push(arena_.sequence(Kind::tuple, pop_to_mark()));
+      push(arena_.sequence(Kind::tuple, stack_.pop_to_mark()));
       return true;
     case Op::list:
-      push(arena_.sequence(Kind::list, pop_to_mark()));
+      push(arena_.sequence(Kind::list, stack_.pop_to_mark()));
       return true;
     case Op::frozenset:
-      push(arena_.sequence(Kind::frozenset, pop_to_mark()));
+      push(arena_.sequence(Kind::frozenset, stack_.pop_to_mark()));
       return true;
     case Op::dict: {
-      const std::vector<Value> items = pop_to_mark();
+      const std::vector<Value> items = stack_.pop_to_mark();
       push(arena_.dict());
-      set_items(top(), items);
+      set_items(stack_.top(), items);
       return true;
     }
     case Op::append: {
-      const Value item = pop();
-      extend(top(), {item});
+      const Value item = stack_.pop();
+      extend(stack_.top(), {item});
       return true;
     }
     case Op::appends:
     case Op::additems: {
-      const std::vector<Value> items = pop_to_mark();
-      extend(top(), items);
+      const std::vector<Value> items = stack_.pop_to_mark();
+      extend(stack_.top(), items);
       return true;
     }
     case Op::setitem: {
-      const std::vector<Value> items = pop_items(2);
-      set_items(top(), items);
+      const std::vector<Value> items = stack_.pop(2);
+      set_items(stack_.top(), items);
       return true;
     }
     case Op::setitems: {
-      const std::vector<Value> items = pop_to_mark();
-      set_items(top(), items);
+      const std::vector<Value> items = stack_.pop_to_mark();
+      set_items(stack_.top(), items);
       return true;
     }
     default:
@@ -411,21 +298,21 @@ bool Machine::step_container(const Instruction& instruction) {
 bool Machine::step_memo(const Instruction& instruction) {
   switch (instruction.op) {
     case Op::put:
-      put(memo_index(instruction.text));
+      put(Memo::parse_index(instruction.text));
       return true;
     case Op::binput:
     case Op::long_binput:
       put(static_cast<uint64_t>(instruction.number));
       return true;
     case Op::memoize:
-      put(memo_size_);
+      put(memo_.next());
       return true;
     case Op::get:
-      get(memo_index(instruction.text));
+      push(memo_.get(Memo::parse_index(instruction.text)));
       return true;
     case Op::binget:
     case Op::long_binget:
-      get(static_cast<uint64_t>(instruction.number));
+      push(memo_.get(static_cast<uint64_t>(instruction.number)));
       return true;
     default:
       return false;
@@ -433,31 +320,15 @@ bool Machine::step_memo(const Instruction& instruction) {
 }
 
 void Machine::put(uint64_t index) {
-  if (index >= memo_use_.limit) fail(Errc::format, "the memo index {} is too large", index);
-  memo_size_ = std::max(memo_size_, index + 1);
-  const Value& value = top();
-  if (index >= memo_use_.fetched.size() || !memo_use_.fetched[index]) return;
-  if (index >= memo_.size()) {
-    arena_.charge((index + 1 - memo_.size()) * sizeof(Value));
-    memo_.resize(index + 1);
-    memo_set_.resize(index + 1);
-  }
-  if (value.is(Value::Kind::string)) arena_.charge(value.as_string().size());
-  memo_[index] = value;
-  memo_set_[index] = true;
-  if (context_.unfinished_arrays.contains(value.identity())) array_slots_[value.identity()] = index;
-}
-
-void Machine::get(uint64_t index) {
-  if (index >= memo_.size() || !memo_set_[index]) fail(Errc::format, "there is no memo entry {}", index);
-  if (memo_[index].is(Value::Kind::string)) arena_.charge(memo_[index].as_string().size());
-  push(memo_[index]);
+  const void* node = stack_.top().identity();
+  const bool is_kept = memo_.put(index, stack_.top());
+  if (is_kept && context_.unfinished_arrays.contains(node)) array_slots_[node] = index;
 }
 
 void Machine::push_text(std::string_view text) {
   arena_.charge(text.size());
   // Python 2's str may be anything; what is not text stays bytes.
-  push(is_text(text) ? Value(text) : arena_.bytes(text));
+  push(is_utf8(text) ? Value(text) : arena_.bytes(text));
 }
 
 void Machine::push_int_text(std::string_view text, bool is_long) {
@@ -507,7 +378,7 @@ void Machine::push_global(std::string_view module, std::string_view name) {
   if (auto found = globals_.find(global); found != globals_.end()) return push(found->second);
   const auto meaning = find_global(global, options_.dill);
   if (!meaning && (!options_.allow_records || is_forbidden_module(global))) {
-    note_refused(global);
+    refused_.note(global);
     return push(globals_[global] = refused_value(global));
   }
   std::string_view type = "class";
@@ -523,7 +394,7 @@ Value Machine::attempt(const std::string& global, Body&& body) {
     return body();
   } catch (const Error& error) {
     if (error.code() == Errc::refused) {
-      note_refused(error.what());
+      refused_.note(error.what());
       return refused_value(error.what());
     }
     if (!refused_.empty()) return refused_value(global);
@@ -559,14 +430,14 @@ void Machine::create(const Value& type, const Value& arguments) {
 }
 
 void Machine::set_state() {
-  const Value state = pop();
-  const Value target = top();
+  const Value state = stack_.pop();
+  const Value target = stack_.top();
   if (is_refused(target)) return;
   const Value built = attempt(target.kind_name(), [&] { return build(context_, target, state); });
   if (built.same(target)) return;
-  stack_.back() = built;
+  stack_.replace_top(built);
   if (auto slot = array_slots_.find(target.identity()); slot != array_slots_.end())
-    memo_[slot->second] = built;
+    memo_.replace(slot->second, built);
 }
 
 void Machine::load_persistent(const Value& id) {
@@ -576,26 +447,15 @@ void Machine::load_persistent(const Value& id) {
   }));
 }
 
-void Machine::refuse() const {
-  std::vector<std::string> shown;
-  for (const std::string& name : refused_) shown.push_back(quote(name, 60));
-  size_t fits = 0;  // a message stays a line
-  for (size_t length = 0; fits < shown.size() && (length += shown[fits].size() + 2) < 300;) ++fits;
-  const bool may_be_records = !options_.allow_records && std::ranges::none_of(refused_, is_forbidden_module);
-  fail(Errc::refused, "the pickle asks for {}, which {} not plain data; nothing was executed{}",
-       listed(shown, std::max<size_t>(fits, 1)), shown.size() == 1 ? "is" : "are",
-       may_be_records ? "; cbk.open(path, { allow_records = true }) reads instances of classes as records"
-                      : "");
-}
-
 /// The whole pickle as one object with its bytes; what made the outermost value tells its class.
 Value Machine::opaque() const {
   InstructionReader reader(bytes_);
   while (reader.next().op != Op::stop) {
   }
   std::string type = "object";
-  if (stack_.size() == 1) {
-    type = is_refused(stack_.back()) ? stack_.back().as_object().repr : stack_.back().kind_name();
+  if (stack_.values().size() == 1) {
+    const Value& only = stack_.values().front();
+    type = is_refused(only) ? only.as_object().repr : only.kind_name();
   }
   return std::make_shared<Object>(Object{type, {}, {}, std::string(bytes_.substr(0, reader.position()))});
 }

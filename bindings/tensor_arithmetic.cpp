@@ -1,0 +1,74 @@
+// Methods and operators of Tensor that compute: casts, sums, products. Nothing is read yet.
+#include "bindings/tensor_methods.hpp"
+
+namespace cbk::lua {
+namespace {
+
+int to(lua_State* L) {
+  return push_result(L, self_tensor(L).cast(check_dtype(L, 2)));
+}
+
+int affine(lua_State* L) {
+  const double term = lua_isnoneornil(L, 3) ? 0 : check_number(L, 3);
+  return push_result(L, self_tensor(L).affine(check_number(L, 2), term));
+}
+
+int replace_nan(lua_State* L) {
+  return push_result(L, self_tensor(L).replace_nan(check_number(L, 2)));
+}
+
+int add(lua_State* L) {
+  return push_result(L, self_tensor(L).add(check<const TensorLeaf>(L, 2)->tensor));
+}
+
+int matmul(lua_State* L) {
+  return push_result(L, self_tensor(L).matmul(check<const TensorLeaf>(L, 2)->tensor));
+}
+
+// --- operators
+
+int operator_add(lua_State* L) {
+  const auto a = test<const TensorLeaf>(L, 1);
+  const auto b = test<const TensorLeaf>(L, 2);
+  if (a && b) return push_result(L, a->tensor.add(b->tensor));
+  return push_result(L,
+                     a ? a->tensor.affine(1, check_number(L, 2)) : b->tensor.affine(1, check_number(L, 1)));
+}
+
+int operator_sub(lua_State* L) {
+  const auto a = test<const TensorLeaf>(L, 1);
+  const auto b = test<const TensorLeaf>(L, 2);
+  if (a && b) return push_result(L, a->tensor.add(b->tensor.affine(-1, 0)));
+  return push_result(L,
+                     a ? a->tensor.affine(1, -check_number(L, 2)) : b->tensor.affine(-1, check_number(L, 1)));
+}
+
+int operator_mul(lua_State* L) {
+  const auto a = test<const TensorLeaf>(L, 1);
+  const auto b = test<const TensorLeaf>(L, 2);
+  if (a && b) return push_result(L, a->tensor.multiply(b->tensor));
+  return push_result(L,
+                     a ? a->tensor.affine(check_number(L, 2), 0) : b->tensor.affine(check_number(L, 1), 0));
+}
+
+int operator_div(lua_State* L) {
+  const auto a = test<const TensorLeaf>(L, 1);
+  if (!a || is<const TensorLeaf>(L, 2)) fail(Errc::usage, "a tensor can be divided by a number only");
+  return push_result(L, a->tensor.affine(1 / check_number(L, 2), 0));
+}
+
+int operator_neg(lua_State* L) {
+  return push_result(L, self_tensor(L).affine(-1, 0));
+}
+
+}  // namespace
+
+const luaL_Reg tensor_arithmetic[] = {
+    {"to", guarded<to>},   {"affine", guarded<affine>}, {"replace_nan", guarded<replace_nan>},
+    {"add", guarded<add>}, {"matmul", guarded<matmul>}, {nullptr, nullptr}};
+
+const luaL_Reg tensor_operators[] = {{"__add", guarded<operator_add>}, {"__sub", guarded<operator_sub>},
+                                     {"__mul", guarded<operator_mul>}, {"__div", guarded<operator_div>},
+                                     {"__unm", guarded<operator_neg>}, {nullptr, nullptr}};
+
+}  // namespace cbk::lua

@@ -1,0 +1,133 @@
+// Methods of Tensor that read its elements.
+#include "bindings/elements.hpp"
+#include "bindings/tensor_methods.hpp"
+#include "host/tensor/compare.hpp"
+#include "host/tensor/summary.hpp"
+
+namespace cbk::lua {
+
+/// Keeps the bytes behind `t:ptr()`.
+struct Anchor {
+  Tensor tensor;
+  Bytes copy;
+};
+template <>
+struct TypeName<Anchor> {
+  static constexpr const char* value = "Anchor";
+};
+
+namespace {
+
+int tolist(lua_State* L) {
+  push_elements(L, self_tensor(L));
+  return 1;
+}
+
+int item(lua_State* L) {
+  const Tensor& tensor = self_tensor(L);
+  if (tensor.numel() != 1) fail(Errc::shape, "item() of a tensor with {} elements", tensor.numel());
+  push_elements(L, tensor.reshape({}));
+  return 1;
+}
+
+int stats(lua_State* L) {
+  const Statistics statistics = cbk::statistics(self_tensor(L));
+  lua_createtable(L, 0, 8);
+  set_number(L, "min", statistics.min);
+  set_number(L, "max", statistics.max);
+  set_number(L, "mean", statistics.mean);
+  set_number(L, "std", statistics.std);
+  set_integer(L, "nan", static_cast<uint64_t>(statistics.nan));
+  set_integer(L, "inf", static_cast<uint64_t>(statistics.inf));
+  set_integer(L, "zeros", static_cast<uint64_t>(statistics.zeros));
+  set_integer(L, "numel", static_cast<uint64_t>(statistics.numel));
+  return 1;
+}
+
+/// `a:compare(b, { rtol =, atol = })`: how two tensors of one shape differ.
+int compare_with(lua_State* L) {
+  const Options options(L, 3, {"rtol", "atol"});
+  const Tolerance tolerance{options.number("rtol", 0), options.number("atol", 0)};
+  const Difference difference =
+      cbk::compare(self_tensor(L), check<const TensorLeaf>(L, 2)->tensor, tolerance);
+  lua_createtable(L, 0, 6);
+  set_integer(L, "numel", static_cast<uint64_t>(difference.numel));
+  set_integer(L, "different", static_cast<uint64_t>(difference.different));
+  if (difference.different > 0) set_integer(L, "first", static_cast<uint64_t>(difference.first));
+  set_number(L, "max_abs", difference.max_absolute);
+  set_number(L, "max_rel", difference.max_relative);
+  set_boolean(L, "same_bits", difference.same_bits);
+  return 1;
+}
+
+int hex(lua_State* L) {
+  constexpr uint64_t limit = 16ULL << 20;
+  push(L, std::string_view(to_hex(self_tensor(L).to_bytes(limit))));
+  return 1;
+}
+
+int sha256(lua_State* L) {
+  push(L, std::string_view(cbk::sha256(self_tensor(L))));
+  return 1;
+}
+
+const char* pointer_type(DType dtype) {
+  switch (dtype) {
+    case DType::boolean:
+      return "const bool *";
+    case DType::int8:
+      return "const int8_t *";
+    case DType::int16:
+      return "const int16_t *";
+    case DType::int32:
+      return "const int32_t *";
+    case DType::int64:
+      return "const int64_t *";
+    case DType::uint32:
+      return "const uint32_t *";
+    case DType::uint64:
+      return "const uint64_t *";
+    case DType::float32:
+      return "const float *";
+    case DType::float64:
+      return "const double *";
+    case DType::complex64:
+      return "const complex float *";
+    case DType::complex128:
+      return "const complex double *";
+    default:
+      return size_of(dtype) == 2 ? "const uint16_t *" : "const uint8_t *";  // narrow floats as their bits
+  }
+}
+
+int ptr(lua_State* L) {
+  auto anchor = std::make_shared<Anchor>();
+  anchor->tensor = self_tensor(L);
+  const View* view = anchor->tensor.view();
+  const ByteView mapped = view != nullptr && view->strides == contiguous_strides(view->shape)
+                              ? view->storage->view()
+                              : ByteView();
+  const std::byte* address = nullptr;
+  if (!mapped.empty()) {
+    address = mapped.data() + static_cast<uint64_t>(view->offset) * size_of(view->dtype);
+  } else {
+    anchor->copy = anchor->tensor.to_bytes();
+    address = anchor->copy.data();
+  }
+  push_pointer(L, pointer_type(anchor->tensor.dtype()), address);
+  push(L, std::move(anchor));
+  return 2;
+}
+
+}  // namespace
+
+const luaL_Reg tensor_reading[] = {{"tolist", guarded<tolist>}, {"item", guarded<item>},
+                                   {"stats", guarded<stats>},   {"compare", guarded<compare_with>},
+                                   {"hex", guarded<hex>},       {"sha256", guarded<sha256>},
+                                   {"ptr", guarded<ptr>},       {nullptr, nullptr}};
+
+void register_reading(lua_State* L) {
+  register_type<Anchor>(L, {});
+}
+
+}  // namespace cbk::lua

@@ -1,0 +1,228 @@
+// Value to JSON text.
+#include <cmath>
+#include <iterator>
+
+#include "host/base/utf8.hpp"
+#include "host/value/json.hpp"
+#include "host/value/number.hpp"
+
+namespace cbk {
+namespace {
+
+constexpr size_t max_depth = 500;
+constexpr size_t max_output = 1ULL << 30;  // containers that are shared many times over expand
+
+void append_quoted(std::string& out, std::string_view text, bool ascii, bool python = true) {
+  const auto escape = [&](uint32_t unit) { fmt::format_to(std::back_inserter(out), "\\u{:04x}", unit); };
+  out += '"';
+  for (size_t i = 0; i < text.size();) {
+    const size_t start = i;
+    const auto decoded = decode_utf8(text, i);
+    if (!decoded) fail(Errc::value, "text that is not UTF-8 cannot be written as JSON: {}", quote(text, 40));
+    const uint32_t c = *decoded;
+    if (is_surrogate(c)) {
+      if (!python) fail(Errc::value, "JSON cannot hold the lone surrogate U+{:04X}", c);
+      if (c < 0xDC00 && has_split_pair(text.substr(start, 6)))
+        fail(Errc::value, "JSON cannot hold a pair of surrogates as two characters: {}", quote(text, 40));
+      escape(c);
+      continue;
+    }
+    switch (c) {
+      case '"':
+        out += "\\\"";
+        continue;
+      case '\\':
+        out += "\\\\";
+        continue;
+      case '\n':
+        out += "\\n";
+        continue;
+      case '\r':
+        out += "\\r";
+        continue;
+      case '\t':
+        out += "\\t";
+        continue;
+      case '\f':
+        out += "\\f";
+        continue;
+      case '\b':
+        out += "\\b";
+        continue;
+      default:
+        break;
+    }
+    if (c >= 0x20 && (c < 0x7F || !ascii)) {
+      out += text.substr(start, i - start);
+    } else if (c > 0xFFFF) {
+      escape(0xD800 + ((c - 0x10000) >> 10));
+      escape(0xDC00 + ((c - 0x10000) & 0x3FF));
+    } else {
+      escape(c);
+    }
+  }
+  out += '"';
+}
+
+/// Whether a spelling from a config (perhaps a YAML one) is a JSON number with a fraction or an exponent.
+bool is_json_float(std::string_view text) {
+  size_t i = text.starts_with('-') ? 1 : 0;
+  const auto digits = [&] {
+    const size_t start = i;
+    while (i < text.size() && text[i] >= '0' && text[i] <= '9') ++i;
+    return i - start;
+  };
+  const bool leading_zero = i < text.size() && text[i] == '0';
+  const size_t whole = digits();
+  if (whole == 0 || (leading_zero && whole > 1)) return false;
+  bool is_float = false;
+  if (i < text.size() && text[i] == '.') {
+    ++i;
+    if (digits() == 0) return false;
+    is_float = true;
+  }
+  if (i < text.size() && (text[i] == 'e' || text[i] == 'E')) {
+    ++i;
+    if (i < text.size() && (text[i] == '+' || text[i] == '-')) ++i;
+    if (digits() == 0) return false;
+    is_float = true;
+  }
+  return is_float && i == text.size();
+}
+
+class JsonWriter {
+ public:
+  JsonWriter(std::string& out, const JsonWriteOptions& options) : out_(out), options_(options) {}
+
+  void write(const Value& value) {
+    switch (value.kind()) {
+      case Value::Kind::none:
+        out_ += "null";
+        return;
+      case Value::Kind::boolean:
+        out_ += value.as_bool() ? "true" : "false";
+        return;
+      case Value::Kind::integer:
+        write_integer(value.as_integer());
+        return;
+      case Value::Kind::real:
+        write_real(value.as_real());
+        return;
+      case Value::Kind::string:
+        append_quoted(out_, value.as_string(), options_.ascii, options_.python);
+        return;
+      case Value::Kind::sequence:
+        write_sequence(value);
+        return;
+      case Value::Kind::dict:
+        write_dict(value.as_dict());
+        return;
+      default:
+        fail(Errc::value, "{} cannot be written as JSON", value.kind_name());
+    }
+  }
+
+ private:
+  void write_integer(const Integer& integer) {
+    if (integer.fits) {
+      fmt::format_to(std::back_inserter(out_), "{}", integer.value);
+    } else {
+      out_ += *integer.digits;
+    }
+  }
+
+  void write_real(const Real& real) {
+    if (std::isfinite(real.value)) {
+      out_ += real.spelling && is_json_float(*real.spelling) ? *real.spelling : float_repr(real.value);
+      return;
+    }
+    if (!options_.python) fail(Errc::value, "JSON has no spelling for {}", float_repr(real.value));
+    out_ += std::isnan(real.value) ? "NaN" : real.value < 0 ? "-Infinity" : "Infinity";
+  }
+
+  void write_sequence(const Value& value) {
+    const Sequence& sequence = value.as_sequence();
+    using Kind = Sequence::Kind;
+    if (sequence.kind != Kind::list && sequence.kind != Kind::tuple && sequence.kind != Kind::torch_size) {
+      fail(Errc::value, "a {} cannot be written as JSON", value.kind_name());
+    }
+    open('[');
+    for (const Value& item : sequence.items) {
+      next(&item == &sequence.items.front());
+      write(item);
+    }
+    close(']', sequence.items.empty());
+  }
+
+  void write_dict(const Dict& dict) {
+    open('{');
+    bool first = true;
+    for (const auto& [key, value] : dict.entries()) {
+      next(first);
+      first = false;
+      write_key(key);
+      out_ += options_.spaced ? ": " : ":";
+      write(value);
+    }
+    close('}', dict.empty());
+  }
+
+  /// As Python: None, bools and numbers become text.
+  void write_key(const Value& key) {
+    if (key.is(Value::Kind::string)) {
+      append_quoted(out_, key.as_string(), options_.ascii, options_.python);
+      return;
+    }
+    if (key.is(Value::Kind::sequence) || key.is(Value::Kind::bytes) || key.is(Value::Kind::tensor)) {
+      fail(Errc::value, "a {} cannot be a key in JSON", key.kind_name());
+    }
+    out_ += '"';
+    write(key);
+    out_ += '"';
+  }
+
+  void open(char bracket) {
+    if (depth_ >= max_depth)
+      fail(Errc::value, "nested deeper than {} levels, or a value that holds itself", max_depth);
+    if (out_.size() > max_output) fail(Errc::value, "more than {} of JSON", format_size(max_output));
+    ++depth_;
+    out_ += bracket;
+  }
+
+  void next(bool first) {
+    if (!first) out_ += options_.indent >= 0 || !options_.spaced ? "," : ", ";
+    line();
+  }
+
+  void close(char bracket, bool empty) {
+    --depth_;
+    if (!empty) line();
+    out_ += bracket;
+  }
+
+  void line() {
+    if (options_.indent < 0) return;
+    out_ += '\n';
+    out_.append(depth_ * static_cast<size_t>(options_.indent), ' ');
+  }
+
+  std::string& out_;
+  const JsonWriteOptions& options_;
+  size_t depth_ = 0;
+};
+
+}  // namespace
+
+std::string to_json(const Value& value, const JsonWriteOptions& options) {
+  std::string out;
+  JsonWriter(out, options).write(value);
+  return out;
+}
+
+std::string json_quote(std::string_view text, bool ascii) {
+  std::string out;
+  append_quoted(out, text, ascii);
+  return out;
+}
+
+}  // namespace cbk
