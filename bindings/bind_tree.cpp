@@ -101,7 +101,7 @@ int items_of(lua_State* L) {
   }
   auto items = std::make_shared<Items>();
   if (const auto dict = test<Dict>(L, 1)) {
-    items->entries = dict->entries();
+    items->entries.assign(dict->entries().begin(), dict->entries().end());
   } else if (const auto list = test<Sequence>(L, 1)) {
     int64_t position = 0;
     for (const Value& value : list->items) items->entries.emplace_back(Value(++position), value);
@@ -116,7 +116,7 @@ int items_of(lua_State* L) {
 int raw_items_of(lua_State* L) {
   auto items = std::make_shared<Items>();
   if (const auto dict = test<Dict>(L, 1)) {
-    items->entries = dict->entries();
+    items->entries.assign(dict->entries().begin(), dict->entries().end());
   } else {
     int64_t position = 0;
     for (const Value& value : check<Sequence>(L, 1)->items)

@@ -69,7 +69,8 @@ Value arranged(const Value& value, bool sort, bool dates_as_text, int depth = 0)
     return out;
   }
   if (!value.is(Value::Kind::dict)) return value;
-  std::vector<Dict::Entry> entries = value.as_dict().entries();
+  const Dict::Entries source = value.as_dict().entries();
+  std::vector<Dict::Entry> entries(source.begin(), source.end());
   if (sort) sort_entries(entries);
   auto out = std::make_shared<Dict>(value.as_dict().kind);
   out->reserve(entries.size());

@@ -80,6 +80,13 @@ class Value {
   enum class Kind { none, boolean, integer, real, complex, string, bytes, sequence, dict, tensor, object };
 
   Value() = default;  // none
+  Value(const Value&) = default;
+  Value(Value&&) noexcept = default;
+  Value& operator=(const Value&) = default;
+  Value& operator=(Value&&) noexcept = default;
+  ~Value() {
+    if (may_nest()) let_go();
+  }
   Value(bool value) : data_(value) {}
   Value(int64_t value) : data_(Integer{value, nullptr, true}) {}
   Value(int value) : Value(static_cast<int64_t>(value)) {}
@@ -146,6 +153,10 @@ class Value {
   [[nodiscard]] bool equals(const Value& other) const;
 
  private:
+  [[nodiscard]] bool may_nest() const { return is(Kind::sequence) || is(Kind::dict) || is(Kind::object); }
+  /// Frees what this handle holds, if it is the last one: a tree of any depth in a bounded stack.
+  void let_go() noexcept;
+
   std::variant<std::monostate, bool, Integer, Real, std::complex<double>, std::string,
                std::shared_ptr<ByteString>, std::shared_ptr<Sequence>, std::shared_ptr<Dict>,
                std::shared_ptr<const TensorLeaf>, std::shared_ptr<Object>>
@@ -170,30 +181,85 @@ class Dict {
   Kind kind = Kind::dict;
   Value attributes;  // what BUILD gave an OrderedDict (a Module's _metadata), or none
 
-  [[nodiscard]] const std::vector<Entry>& entries() const { return entries_; }
-  [[nodiscard]] size_t size() const { return entries_.size(); }
-  [[nodiscard]] bool empty() const { return entries_.empty(); }
+  class Entries;
+  /// A range over the entries in their order; a change of the dict ends its use.
+  [[nodiscard]] Entries entries() const;
+  [[nodiscard]] size_t size() const { return entries_.size() - hole_count_; }
+  [[nodiscard]] bool empty() const { return size() == 0; }
   [[nodiscard]] const Value* find(const Value& key) const;
   [[nodiscard]] const Value* find(std::string_view key) const;
   /// The value, or a `key` error that names the key and the nearest ones.
   [[nodiscard]] const Value& at(std::string_view key) const;
   /// Replaces in place, or appends.
   void set(Value key, Value value);
-  bool erase(const Value& key);  // linear
+  /// Constant time on average; the others keep their order.
+  bool erase(const Value& key);
   void reserve(size_t count);
 
  private:
-  /// Where `matches(entry)` holds among the entries of this hash; `size()` when there is none.
+  [[nodiscard]] bool is_hole(size_t position) const { return !holes_.empty() && holes_[position]; }
+  /// Where `matches(key)` holds among the entries of this hash, or `nowhere`.
   template <typename Matches>
   [[nodiscard]] size_t position_of(size_t hash, Matches&& matches) const;
   [[nodiscard]] size_t position_of(const Value& key) const;
   void index(size_t position);
   void rebuild_index(size_t capacity);
+  /// Leaves the index to be rebuilt.
+  void close_holes();
 
   std::vector<Entry> entries_;
-  std::vector<uint32_t>
-      slots_;  // open addressing: position + 1 of an entry, 0 is free; empty for a small dict
+  std::vector<bool> holes_;  // entries that were erased; empty: none
+  size_t hole_count_ = 0;
+  // Open addressing: position + 1 of an entry, 0 is free; empty for a small dict.
+  std::vector<uint32_t> slots_;
 };
+
+class Dict::Entries {
+ public:
+  class Iterator {
+   public:
+    using iterator_category = std::forward_iterator_tag;
+    using value_type = Entry;
+    using difference_type = std::ptrdiff_t;
+    using pointer = const Entry*;
+    using reference = const Entry&;
+
+    Iterator() = default;
+    Iterator(const Dict* dict, size_t position) : dict_(dict), position_(position) { skip_holes(); }
+    reference operator*() const { return dict_->entries_[position_]; }
+    pointer operator->() const { return &**this; }
+    Iterator& operator++() {
+      ++position_;
+      skip_holes();
+      return *this;
+    }
+    Iterator operator++(int) {
+      Iterator before = *this;
+      ++*this;
+      return before;
+    }
+    bool operator==(const Iterator& other) const { return position_ == other.position_; }
+
+   private:
+    void skip_holes() {
+      while (position_ < dict_->entries_.size() && dict_->is_hole(position_)) ++position_;
+    }
+    const Dict* dict_ = nullptr;
+    size_t position_ = 0;
+  };
+
+  explicit Entries(const Dict& dict) : dict_(&dict) {}
+  [[nodiscard]] Iterator begin() const { return {dict_, 0}; }
+  [[nodiscard]] Iterator end() const { return {dict_, dict_->entries_.size()}; }
+  [[nodiscard]] const Entry& front() const { return *begin(); }
+
+ private:
+  const Dict* dict_;
+};
+
+inline Dict::Entries Dict::entries() const {
+  return Entries(*this);
+}
 
 /// The text of a dict key in a dotted path, as Python's str(): "weight", "0", "None", "True".
 std::string key_text(const Value& key);

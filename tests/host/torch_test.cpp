@@ -181,7 +181,7 @@ TEST_CASE("pickles give Python's plain values", "[torch]") {
   const Value ordered = plain(global("collections", "OrderedDict") + ")R(" + text("b") + "K\x01" + text("a") +
                               "K\x02u}" + text("_metadata") + "Nsb");
   CHECK(ordered.as_dict().kind == Dict::Kind::ordered);
-  CHECK(ordered.as_dict().entries()[0].first.as_string() == "b");
+  CHECK(ordered.as_dict().entries().front().first.as_string() == "b");
   CHECK(ordered.as_dict().attributes.find("_metadata") != nullptr);
 
   size_t consumed = 0;

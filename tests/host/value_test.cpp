@@ -1,4 +1,6 @@
 #include <catch2/catch.hpp>
+#include <chrono>
+#include <random>
 
 #include "host/value/value.hpp"
 
@@ -9,7 +11,7 @@ TEST_CASE("a dict keeps the order of its keys", "[value]") {
   for (const char* key : {"z", "a", "m"}) dict.set(key, static_cast<int64_t>(dict.size()));
   dict.set("z", 9);
   REQUIRE(dict.size() == 3);
-  CHECK(dict.entries()[0].first.as_string() == "z");
+  CHECK(dict.entries().front().first.as_string() == "z");
   CHECK(dict.at("z").as_int() == 9);
   CHECK(dict.erase("a"));
   CHECK_FALSE(dict.erase("a"));
@@ -109,4 +111,85 @@ TEST_CASE("keys are one key exactly when Python calls them equal", "[value]") {
   CHECK(dict.erase(keys[3]));
   CHECK(dict.find(keys[3]) == nullptr);
   CHECK(dict.find(std::string_view("key 99"))->as_int() == 99);
+}
+
+TEST_CASE("what is erased from a dict leaves the rest in its order, at a constant cost", "[value]") {
+  std::mt19937 random(7);
+  Dict dict;
+  std::vector<std::pair<std::string, int64_t>> model;  // the slow and plain way to say the same
+  const auto same = [&] {
+    REQUIRE(dict.size() == model.size());
+    REQUIRE(dict.empty() == model.empty());
+    auto wanted = model.begin();
+    for (const auto& [key, value] : dict.entries()) {
+      REQUIRE(key.as_string() == wanted->first);
+      REQUIRE(value.as_int() == wanted->second);
+      REQUIRE(dict.find(key) == &value);
+      ++wanted;
+    }
+    REQUIRE(wanted == model.end());
+  };
+  for (int64_t step = 0; step < 3000; ++step) {
+    const std::string key = fmt::format("k{}", random() % 60);
+    const auto known =
+        std::find_if(model.begin(), model.end(), [&](const auto& e) { return e.first == key; });
+    const bool grows = step % 1000 < 500;
+    if (random() % 10 < (grows ? 7U : 2U)) {
+      dict.set(key, step);
+      if (known == model.end()) {
+        model.emplace_back(key, step);
+      } else {
+        known->second = step;
+      }
+    } else {
+      CHECK(dict.erase(key) == (known != model.end()));
+      if (known != model.end()) model.erase(known);
+    }
+    if (step % 7 == 0) same();
+    if (step % 500 == 250) dict = Dict(dict);
+    if (step % 500 == 499) dict.reserve(100);
+  }
+  same();
+
+  Dict large;
+  constexpr int64_t count = 200000;
+  for (int64_t i = 0; i < count; ++i) large.set(i, i);
+  const auto start = std::chrono::steady_clock::now();
+  for (int64_t i = 0; i < count; ++i) {
+    REQUIRE(large.erase(i));
+    if (i % 50000 == 0) REQUIRE(large.entries().front().first.as_int() == i + 1);
+  }
+  CHECK(large.empty());
+  CHECK(large.entries().begin() == large.entries().end());
+  CHECK(std::chrono::steady_clock::now() - start < std::chrono::seconds(5));  // the square takes minutes
+}
+
+TEST_CASE("a tree of any depth goes without recursion", "[value]") {
+  const auto nested = [](const Value& leaf) {
+    Value tree = leaf;
+    for (int i = 0; i < 300000; ++i) {
+      if (i % 3 == 0) {
+        tree = Value::list({tree, 1});
+      } else if (i % 3 == 1) {
+        const Value dict = Value::dict();
+        dict.as_dict().set("below", tree);
+        tree = dict;
+      } else {
+        tree = std::make_shared<Object>(Object{"class", "", tree, ""});
+      }
+    }
+    return tree;
+  };
+  const auto watched = std::make_shared<ByteString>();
+  {
+    const Value one = nested(watched);
+    Value other = one;  // shared: nothing goes before the last handle
+    other = 1;
+    CHECK(watched.use_count() == 2);
+    CHECK_THROWS_WITH(one.equals(nested(watched)), Catch::Contains("deeper than"));
+    Value moved = one;
+    moved.as_object().state.as_dict().erase("below");
+    CHECK(watched.use_count() == 1);
+  }
+  CHECK(watched.use_count() == 1);
 }

@@ -10,7 +10,7 @@ constexpr size_t depth_limit = 1000;
 constexpr uint64_t node_bytes = 128;
 constexpr size_t key_limit = 256;  // parts of a tuple used as a key, all levels together
 
-/// Children of a container by number, without making a list of them.
+/// Children of a container, without making a list of them.
 size_t child_count(const Value& value) {
   switch (value.kind()) {
     case Value::Kind::sequence:
@@ -21,21 +21,6 @@ size_t child_count(const Value& value) {
       return 1;
     default:
       return 0;
-  }
-}
-
-const Value& child_at(const Value& value, size_t i) {
-  switch (value.kind()) {
-    case Value::Kind::sequence:
-      return value.as_sequence().items[i];
-    case Value::Kind::dict: {
-      const Dict& dict = value.as_dict();
-      if (i == 2 * dict.size()) return dict.attributes;
-      const Dict::Entry& entry = dict.entries()[i / 2];
-      return i % 2 == 0 ? entry.first : entry.second;
-    }
-    default:
-      return value.as_object().state;
   }
 }
 
@@ -94,7 +79,7 @@ class TreeCheck {
         leave();
         continue;
       }
-      const Value& next = child_at(*frame.value, frame.next++);
+      const Value& next = next_child(frame);
       if (!is_container(next)) {
         frame.bytes = saturating_add(frame.bytes, own_bytes(next));
         continue;
@@ -114,15 +99,32 @@ class TreeCheck {
  private:
   struct Frame {
     const Value* value;
-    size_t next = 0;
+    Dict::Entries::Iterator entry;  // of a dict: the next one
+    size_t next = 0;                // number of the next child
     uint64_t bytes = 16;
   };
+
+  static const Value& next_child(Frame& frame) {
+    const size_t i = frame.next++;
+    switch (frame.value->kind()) {
+      case Value::Kind::sequence:
+        return frame.value->as_sequence().items[i];
+      case Value::Kind::dict: {
+        const Dict& dict = frame.value->as_dict();
+        if (i == 2 * dict.size()) return dict.attributes;
+        return i % 2 == 0 ? frame.entry->first : (frame.entry++)->second;
+      }
+      default:
+        return frame.value->as_object().state;
+    }
+  }
 
   void enter(const Value& value) {
     if (!is_container(value)) return;
     if (path_.size() >= depth_limit) fail(Errc::format, "values are nested deeper than {}", depth_limit);
     open_.insert(value.identity());
-    path_.push_back({&value});
+    path_.push_back({&value, {}});
+    if (value.is(Value::Kind::dict)) path_.back().entry = value.as_dict().entries().begin();
   }
 
   void leave() {

@@ -201,15 +201,16 @@ void Pickler::instance_of_class(const Value& value) {
 }
 
 void Pickler::entries(const Dict& dict) {
-  const auto& all = dict.entries();
-  for (size_t begin = 0; begin < all.size(); begin += batch) {
-    const size_t end = std::min(all.size(), begin + batch);
-    if (end - begin > 1) mark();
-    for (size_t i = begin; i < end; ++i) {
-      save(all[i].first);
-      save_at(all[i].second, key_text(all[i].first));
+  auto entry = dict.entries().begin();
+  for (size_t left = dict.size(); left > 0;) {
+    const size_t count = std::min<size_t>(left, batch);
+    if (count > 1) mark();
+    for (size_t i = 0; i < count; ++i, ++entry) {
+      save(entry->first);
+      save_at(entry->second, key_text(entry->first));
     }
-    op(end - begin > 1 ? Op::setitems : Op::setitem);
+    op(count > 1 ? Op::setitems : Op::setitem);
+    left -= count;
   }
 }
 

@@ -1,0 +1,91 @@
+// Value::equals: trees compared by content.
+#include <cmath>
+
+#include "host/value/value.hpp"
+
+namespace cbk {
+namespace {
+
+/// Compares by content; bounded, because a container may hold itself.
+class Comparison {
+ public:
+  bool equal(const Value& a, const Value& b) {
+    if (a.kind() != b.kind()) return false;
+    if (a.identity() != nullptr && a.identity() == b.identity()) return true;
+    if (++depth_ > max_depth)
+      fail(Errc::value, "trees nested deeper than {} levels cannot be compared", max_depth);
+    const bool result = equal_content(a, b);
+    --depth_;
+    return result;
+  }
+
+ private:
+  static constexpr int max_depth = 1000;
+  bool equal_content(const Value& a, const Value& b);
+
+  bool equal_items(const Sequence& a, const Sequence& b) {
+    if (a.kind != b.kind || a.items.size() != b.items.size()) return false;
+    for (size_t i = 0; i < a.items.size(); ++i) {
+      if (!equal(a.items[i], b.items[i])) return false;
+    }
+    return true;
+  }
+
+  bool equal_dicts(const Dict& a, const Dict& b) {
+    if (a.kind != b.kind || a.size() != b.size()) return false;
+    for (const auto& [key, value] : a.entries()) {
+      const Value* other = b.find(key);
+      if (other == nullptr || !equal(value, *other)) return false;
+    }
+    return true;
+  }
+
+  int depth_ = 0;
+};
+
+bool equal_reals(double a, double b) {
+  return a == b ? std::signbit(a) == std::signbit(b) : a != a && b != b;
+}
+
+bool Comparison::equal_content(const Value& a, const Value& b) {
+  using Kind = Value::Kind;
+  switch (a.kind()) {
+    case Kind::none:
+      return true;
+    case Kind::boolean:
+      return a.as_bool() == b.as_bool();
+    case Kind::integer: {
+      const Integer& x = a.as_integer();
+      const Integer& y = b.as_integer();
+      return x.fits == y.fits && (x.fits ? x.value == y.value : *x.digits == *y.digits);
+    }
+    case Kind::real:
+      return equal_reals(a.as_double(), b.as_double());
+    case Kind::complex:
+      return a.as_complex() == b.as_complex();
+    case Kind::string:
+      return a.as_string() == b.as_string();
+    case Kind::bytes:
+      return a.as_bytes().data == b.as_bytes().data && a.as_bytes().is_mutable == b.as_bytes().is_mutable;
+    case Kind::sequence:
+      return equal_items(a.as_sequence(), b.as_sequence());
+    case Kind::dict:
+      return equal_dicts(a.as_dict(), b.as_dict());
+    case Kind::tensor:
+      return a.as_leaf().role == b.as_leaf().role && a.as_tensor().same_data(b.as_tensor());
+    case Kind::object: {
+      const Object& x = a.as_object();
+      const Object& y = b.as_object();
+      return x.type == y.type && x.repr == y.repr && x.pickle == y.pickle && equal(x.state, y.state);
+    }
+  }
+  return false;
+}
+
+}  // namespace
+
+bool Value::equals(const Value& other) const {
+  return Comparison().equal(*this, other);
+}
+
+}  // namespace cbk

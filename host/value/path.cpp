@@ -1,0 +1,80 @@
+// Keys as text, and values by dotted paths.
+#include <charconv>
+#include <cmath>
+
+#include "host/value/value.hpp"
+
+namespace cbk {
+
+std::string key_text(const Value& key) {
+  switch (key.kind()) {
+    case Value::Kind::none:
+      return "None";
+    case Value::Kind::boolean:
+      return key.as_bool() ? "True" : "False";
+    case Value::Kind::integer:
+      return key.as_integer().fits ? std::to_string(key.as_int()) : *key.as_integer().digits;
+    case Value::Kind::real: {
+      const double real = key.as_double();
+      if (real == std::floor(real) && std::abs(real) < 1e16) return fmt::format("{:.1f}", real);
+      return fmt::format("{}", real);
+    }
+    case Value::Kind::string:
+      return key.as_string();
+    case Value::Kind::sequence: {
+      std::string text = "(";
+      const auto& items = key.as_sequence().items;
+      for (size_t i = 0; i < items.size(); ++i) text += (i > 0 ? ", " : "") + key_text(items[i]);
+      return text + (items.size() == 1 ? ",)" : ")");
+    }
+    case Value::Kind::bytes:
+      return "b" + quote(key.as_bytes().data);
+    case Value::Kind::complex:
+      return fmt::format("({}{:+}j)", key.as_complex().real(), key.as_complex().imag());
+    case Value::Kind::object:
+      return key.as_object().repr.empty() ? key.kind_name() : key.as_object().repr;
+    default:
+      return key.kind_name();
+  }
+}
+
+const Value* child(const Value& container, std::string_view part) {
+  if (container.is(Value::Kind::dict)) {
+    const Dict& dict = container.as_dict();
+    if (const Value* value = dict.find(part)) return value;
+    for (const auto& [key, value] : dict.entries()) {
+      if (!key.is(Value::Kind::string) && key_text(key) == part) return &value;
+    }
+    return nullptr;
+  }
+  if (!container.is(Value::Kind::sequence)) return nullptr;
+  const auto& items = container.as_sequence().items;
+  size_t position = 0;
+  auto [end, error] = std::from_chars(part.data(), part.data() + part.size(), position);
+  const bool is_index = error == std::errc{} && end == part.data() + part.size();
+  return is_index && position < items.size() ? &items[position] : nullptr;
+}
+
+namespace {
+
+const Value* find_below(const Value& root, std::string_view path, int depth) {
+  constexpr int max_depth = 1000;  // no tree that can be walked is deeper
+  if (path.empty()) return &root;
+  if (depth > max_depth) return nullptr;
+  if (const Value* value = child(root, path)) return value;
+  for (size_t dot = path.rfind('.'); dot != std::string_view::npos && dot > 0;
+       dot = path.rfind('.', dot - 1)) {
+    const Value* value = child(root, path.substr(0, dot));
+    if (value == nullptr) continue;
+    if (const Value* found = find_below(*value, path.substr(dot + 1), depth + 1)) return found;
+  }
+  return nullptr;
+}
+
+}  // namespace
+
+const Value* find_path(const Value& root, std::string_view path) {
+  return find_below(root, path, 0);
+}
+
+}  // namespace cbk
