@@ -2,8 +2,6 @@ local cbk = require "cbk"
 local t = require "harness"
 local describe, it = t.describe, t.it
 
-t.busy_collector(true)
-
 describe("config", function()
   it("keeps order, kinds and spelling of a YAML file", function()
     local folder = t.temp_dir()

@@ -5,18 +5,13 @@ local cbk = require "cbk"
 
 local harness = {}
 
-local suites, current, busy = {}, nil, false
+local suites, current = {}, nil
 local temporary = {}
-
----The suites that follow (until `false`) run interpreted with a collector that never rests: mistakes of ownership in the
----bindings show there.
----@param wanted boolean
-function harness.busy_collector(wanted) busy = wanted end
 
 ---@param name string
 ---@param body fun()
 function harness.describe(name, body)
-  current = { name = name, tests = {}, busy = busy }
+  current = { name = name, tests = {} }
   suites[#suites + 1] = current
   body()
 end
@@ -137,32 +132,33 @@ local function run_interpreted(test, with_busy_collector)
   return ok, problem
 end
 
----Runs what was described; names contain `filter` (plain) if given. Prints failures and the counts; the number of failures.
+local function run_test(test, with_busy_collector)
+  jit.on()
+  local ok, problem = run_once(test)
+  if not ok then return false, problem end
+  ok, problem = run_interpreted(test, with_busy_collector)
+  return ok, not ok and problem .. " (interpreted)" or nil
+end
+
+---Runs what was described since the last call; names contain `filter` (plain) if given. Prints failures.
 ---@param filter? string
+---@param with_busy_collector? boolean   interpreted, under a collector that never rests: mistakes of ownership show there
+---@return integer passed
 ---@return integer failed
-function harness.run(filter)
+function harness.run(filter, with_busy_collector)
   local passed, failed = 0, 0
   for _, suite in ipairs(suites) do
     for _, test in ipairs(suite.tests) do
       local name = suite.name .. ": " .. test.name
       if not filter or name:find(filter, 1, true) then
-        jit.on()
-        local ok, problem = run_once(test)
-        if ok then
-          ok, problem = run_interpreted(test, suite.busy)
-          if not ok then problem = problem .. " (interpreted)" end
-        end
-        if ok then
-          passed = passed + 1
-        else
-          failed = failed + 1
-          print(("FAILED %s\n  %s"):format(name, problem))
-        end
+        local ok, problem = run_test(test, with_busy_collector)
+        passed, failed = passed + (ok and 1 or 0), failed + (ok and 0 or 1)
+        if not ok then print(("FAILED %s\n  %s"):format(name, problem)) end
       end
     end
   end
-  print(("%d passed, %d failed"):format(passed, failed))
-  return failed
+  suites = {}
+  return passed, failed
 end
 
 return harness

@@ -2,8 +2,6 @@ local cbk = require "cbk"
 local t = require "harness"
 local describe, it = t.describe, t.it
 
-t.busy_collector(true)
-
 local function sample()
   return cbk.dict { { "model", cbk.dict { { "w", cbk.randn({ 300, 200 }, { seed = 1 }) }, { "b", cbk.tensor { 1, 2, 3 } } } },
     { "step", 7 } }

@@ -3,8 +3,6 @@ local ffi = require "ffi"
 local t = require "harness"
 local describe, it = t.describe, t.it
 
-t.busy_collector(true)
-
 local function counting(...)
   local shape, list, numel = { ... }, {}, 1
   for _, extent in ipairs(shape) do numel = numel * extent end

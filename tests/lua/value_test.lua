@@ -2,8 +2,6 @@ local cbk = require "cbk"
 local t = require "harness"
 local describe, it = t.describe, t.it
 
-t.busy_collector(true)
-
 describe("Dict", function()
   it("keeps the order of its entries", function()
     local dict = cbk.dict { { "b", 1 }, { "a", 2 }, { "c", 3 } }
