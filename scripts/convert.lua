@@ -3,6 +3,8 @@
 local cbk = require "cbk"
 local cli = require "cbk.cli"
 local converters = require "cbk.converters"
+local explain = require "converters.bench.explain"
+local plan = require "converters.bench.plan"
 
 local default_shard_size = "10GB"
 
@@ -20,11 +22,16 @@ parser:flag("--debug", "print what becomes of each key")
 parser:option("--seed", "of values that a checkpoint lacks and that are invented", "0"):convert(cli.whole_number)
 parser:option("--h5-version", "version of a Cerebras H5 output (default: what the target release reads)")
 parser:option("--converter", "a converter file of your own")
+parser:option("--explain", "tell of these keys (of either side; globs) which rule takes them, and why no other; writes nothing")
+  :argname "KEY"
 cli.output_options(parser)
+cli.options(parser, "json")
 local args = parser:parse()
 
 -- --- what to do
 
+if args.json and not args.dry_run then cli.usage_error("convert", "--json tells the plan: give it with --dry-run") end
+if args.explain then args.dry_run = true end
 if args.quiet then cbk.warn = function() end end
 
 local sizes = { B = true, KB = true, KiB = true, MB = true, MiB = true, GB = true, GiB = true }
@@ -56,22 +63,24 @@ if args.export_safetensors and not to_hf then cbk.warn "--export-safetensors say
 
 -- --- the plan
 
-local function say(record)
-  local stream, ending, value = args.dry_run and io.stdout or io.stderr, record.ending, record.value
-  if not record.target then
-    stream:write(("%s -> (nothing%s)\n"):format(record.source, ending and ending.why and ": " .. ending.why or ""))
-    return
-  end
-  local action = ending and ending.rule.action
-  local shape = type(value) ~= "table" and value ~= cbk.null and pcall(function() return value.shape end) and
-    ("  %s [%s]"):format(value.dtype, table.concat(value:shape(), ", ")) or ""
-  stream:write(("%s -> %s  %s%s\n"):format(record.source, record.target, action and action.name or "copy", shape))
-end
-if args.debug or args.dry_run then job.trace = say end
-
 local config = converters.convert.config(job, cbk.config.load(args.config))
 checkpoint = checkpoint or cli.open(args.checkpoint_file, args)
-local root = converters.convert.checkpoint(job, checkpoint.root)
+local watch = (args.debug or args.dry_run or args.explain) and plan.watch(job)
+local planned, root = pcall(converters.convert.checkpoint, job, checkpoint.root)
+if not planned and watch and #watch.steps[1] == 0 then error(root, 0) end
+if args.explain then
+  local lines, count = explain.lines(watch, args.explain)
+  for _, line in ipairs(lines) do print(line) end
+  if not planned then error(root, 0) end
+  os.exit(count > 0 and 0 or 1)
+end
+local rows = watch and plan.rows(watch) or {}
+if not args.json then
+  local stream = args.dry_run and io.stdout or io.stderr
+  for _, row in ipairs(rows) do stream:write(plan.line(row), "\n") end
+  if watch then stream:write(plan.summary(rows), "\n") end
+end
+if not planned then error(root, 0) end
 
 local options, written = { root = root }, { path = config_target, tree = config }
 if to_hf then
@@ -94,7 +103,11 @@ end
 
 -- --- the output
 
-if not converters.write(target, options, written, args) then
+local saved, forecast = converters.write(target, options, written, args)
+if args.json and not saved then
+  cli.print_json(plan.tree(rows, forecast, target, config_target))
+  return
+elseif not saved then
   print("Checkpoint would be saved to " .. target)
   print("Config would be saved to " .. config_target)
   return

@@ -172,8 +172,8 @@ local function as_text()
     print(("%s one way only, each for a reason; --one-way lists them"):format(#one_way == 1 and "1 key goes" or #one_way .. " keys go"))
   end
   for _, reading in ipairs(readings) do
-    print(("%s: %d of %d keys fit; %d rules have no key%s"):format(titles(reading), reading.matched, #keys, #reading.idle,
-      #reading.idle > 0 and ":" or ""))
+    print(("%s: %d of %d keys fit; %s"):format(titles(reading), reading.matched, #keys, #reading.idle == 0 and "every rule has a key"
+      or count(#reading.idle, "rule") .. " without a key:"))
     for _, rule in ipairs(reading.idle) do print(("  %s (%s)"):format(position.text(rule), position.of(rule))) end
   end
   print(#findings == 0 and "clean" or count(#findings, "finding"))

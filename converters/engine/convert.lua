@@ -193,12 +193,17 @@ local function convert_tensors(job, i, converter, configs, source)
     cbk.fail("checkpoint", ("the checkpoint is no dict of tensors but a %s"):format(tostring(cbk.kind(source))))
   end
   local prefix = accepted_prefix(converter, step)
-  local trace = job.trace and function(record) job.trace(record, i) end
-  check_layers(converter, step.side, source, configs.right.num_hidden_layers, prefix)
-  return keys.convert(converter.keys, step.side, source, {
+  local trace = job.trace and function(record)
+    if converter.left and step.side == "left" then record.source = converter.left .. "/" .. record.source end
+    if converter.left and step.side == "right" and record.target then record.target = converter.left .. "/" .. record.target end
+    job.trace(record, i)
+  end
+  local out, unmatched = keys.convert(converter.keys, step.side, source, {
     left = configs.left, right = configs.right, seed = job.seed, trace = trace, fill = converter.fill,
     prefix = prefix, no_nulls = is_hf(step.tgt), view = view_for(job, i, step),
   })
+  check_layers(converter, step.side, source, configs.right.num_hidden_layers, prefix)
+  return out, unmatched
 end
 
 local function add_all(out, more)

@@ -85,6 +85,7 @@ end
 ---@field note? string        what was done to it before the rules saw it
 ---@field value any           what is written
 ---@field tree table          all patterns of this side
+---@field endings Ending[]
 
 local Run = {}
 Run.__index = Run
@@ -95,7 +96,7 @@ function Run:tell(what, target, value)
   local at, hit = self.at, self.hit
   self.trace {
     what = what, source = at.full_key, key = at.key, target = target, ending = hit and hit.ending, caught = hit and hit.caught,
-    rejected = self.rejected, given = self.given, note = self.note, value = value, tree = self.tree,
+    rejected = self.rejected, given = self.given, note = self.note, value = value, tree = self.tree, endings = self.endings,
   }
 end
 
@@ -298,9 +299,9 @@ end
 ---@param options KeyOptions
 ---@return Dict out, string[] unmatched
 function keys.convert(set, side, source, options)
-  local view, tree = options.view, patterns.compile(set, side)
+  local view, tree, endings = options.view, patterns.compile(set, side)
   local run = setmetatable({
-    tree = tree, direction = side == "left" and "forward" or "backward",
+    tree = tree, endings = endings, direction = side == "left" and "forward" or "backward",
     out = cbk.dict(), writer = {}, gathered = {}, missing = {}, collisions = {}, left_out = {}, rejected = {},
     prefix = options.prefix, no_nulls = options.no_nulls, view = view, trace = options.trace,
   }, Run)

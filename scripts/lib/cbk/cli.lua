@@ -139,12 +139,13 @@ end
 ---Commits as the common options say; with --dry-run only prints the plan.
 ---@param output Output
 ---@param args table
----@return boolean written
+---@return boolean written, table|nil forecast   what a dry run would do
 function cli.commit(output, args)
   local bounds = { threads = args.threads, memory = args.memory, sync = args.sync }
   if args.dry_run then
-    print(output:plan(bounds))
-    return false
+    local forecast = output:plan(bounds)
+    if not args.json then print(forecast) end
+    return false, forecast
   end
   bounds.progress = not (args.quiet or args.no_progress_bar)
   cli.warn(output:commit(bounds).warnings, args)

@@ -126,7 +126,7 @@ end
 ---@param options table      of cbk.create
 ---@param config ConfigFile
 ---@param args table         of cli.output_options
----@return boolean written
+---@return boolean written, table|nil forecast
 function converters.write(target, options, config, args)
   local together = is_companion(config.path, target, options.shard_size ~= nil)
   local text = cbk.config.dump(config.tree, config.format, config.style)
@@ -139,13 +139,13 @@ function converters.write(target, options, config, args)
   else
     cbk.fs.mkdir(folder)
   end
-  local fine, committed = pcall(function() return cli.commit(cbk.create(place, options), args) end)
+  local fine, committed, forecast = pcall(function() return cli.commit(cbk.create(place, options), args) end)
   if not fine then
     if is_new_folder and not args.dry_run then pcall(cbk.fs.remove, folder) end -- only an empty one goes
     error(committed, 0)
   end
   if committed and not together then cbk.fs.write(config.path, text, { overwrite = args.overwrite }) end
-  return committed
+  return committed, forecast
 end
 
 return converters

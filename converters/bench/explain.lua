@@ -1,0 +1,210 @@
+-- Tells of single keys which rule took them, what each step did, and why the nearest other rules did not.
+
+local cbk = require "cbk"
+local patterns = require "converters.engine.patterns"
+local rules = require "converters.engine.rules"
+local plan = require "converters.bench.plan"
+local position = require "converters.bench.position"
+local relate = require "converters.bench.relate"
+
+local explain = {}
+
+local function rule_line(rule) return ("%s  (%s)"):format(position.text(rule), position.of(rule)) end
+
+---A rule by the side that is read.
+local function one_side(ending, side)
+  local rule = ending.rule.base or ending.rule
+  local list = rule[side] or { ending.pattern }
+  return ("%s  (%s)"):format(#list == 1 and list[1] or ending.pattern, position.of(rule))
+end
+
+---What the letters and stars of a pattern stand for.
+local function captures(ending, caught)
+  local out = {}
+  for i, name in ipairs(relate.captures(ending.pattern)) do out[i] = ("%s = %s"):format(name, caught[i]) end
+  return table.concat(out, ", ")
+end
+
+-- --- why others did not
+
+---Rules that fit a key almost, best first: the first part that differs.
+---@param endings Ending[]
+---@param key string
+---@param skip table<Rule, boolean>
+---@param side Side
+---@return string[]
+local function near_misses(endings, key, skip, side)
+  local best = {}
+  for _, ending in ipairs(endings) do
+    local rule = ending.rule.base or ending.rule
+    local front, back, wanted, found = relate.alike(ending.pattern, key)
+    local score = (front + back) / math.max(#patterns.split(ending.pattern), #patterns.split(key))
+    if not skip[rule] and front + back > 0 and score < 1 and not (best[rule] and best[rule].score >= score) then
+      best[rule] = { score = score, ending = ending, order = ending.order, part = front + 1, wanted = wanted, found = found }
+    end
+  end
+  local list = {}
+  for _, one in pairs(best) do list[#list + 1] = one end
+  table.sort(list, function(a, b) return a.score ~= b.score and a.score > b.score or a.score == b.score and a.order < b.order end)
+  local out = {}
+  for i = 1, math.min(3, #list) do
+    local one = list[i]
+    local differs = not one.found and ("the key ends before '%s'"):format(one.wanted) or not one.wanted
+      and ("the pattern ends before '%s'"):format(one.found) or ("part %d is '%s', not '%s'"):format(one.part, one.found, one.wanted)
+    out[i] = ("%s: %s"):format(one_side(one.ending, side), differs)
+  end
+  return out
+end
+
+---@param endings Ending[]
+---@param tree table
+---@param key string
+---@param taken Ending|nil      the rule that took it
+---@param rejected Ending[]     rules whose condition does not hold
+---@param side Side
+local function others(endings, tree, key, taken, rejected, side)
+  local out, skip = {}, {}
+  if taken then skip[taken.rule.base or taken.rule] = true end
+  for _, ending in ipairs(rejected) do
+    local rule = ending.rule.base or ending.rule
+    if not skip[rule] then
+      out[#out + 1] = ("%s: fits, but its condition (%s) does not hold"):format(one_side(ending, side), position.of_function(rule.when))
+    end
+    skip[rule] = true
+  end
+  for _, hit in ipairs(patterns.match(tree, key)) do
+    local rule = hit.ending.rule.base or hit.ending.rule
+    if taken and not skip[rule] then out[#out + 1] = ("%s: fits too, but comes later"):format(one_side(hit.ending, side)) end
+    skip[rule] = true
+  end
+  for _, line in ipairs(near_misses(endings, key, skip, side)) do out[#out + 1] = line end
+  return out
+end
+
+-- --- one record
+
+local function what_happened(record)
+  local action = plan.action(record) or "copy"
+  local ending = record.ending
+  if record.what == "write" then
+    return ("%s: %s -> %s"):format(action, plan.facts(record.given) or "nothing", plan.facts(record.value))
+  elseif record.what == "beside" then
+    return ("written beside it: %s"):format(plan.facts(record.value))
+  elseif record.what == "pass" then
+    return ending.kind == "drop" and "left out: " .. ending.why or "passed over: " .. ending.why
+  elseif record.what == "fill" then
+    return "no rule wrote it, so it is made: " .. plan.facts(record.value)
+  elseif record.what == "unmatched" then
+    return "no rule fits"
+  elseif record.what == "part" then
+    return action .. ", together with its other parts"
+  end
+  return action .. " gives nothing here"
+end
+
+---@param record KeyRecord
+---@param step Step
+---@param out string[]
+local function tell(record, step, out)
+  local function add(text, ...) out[#out + 1] = text:format(...) end
+  local ending = record.ending
+  add("  %s -> %s: %s", step.src, step.tgt, record.target or "(nothing)")
+  if ending then
+    add("    rule      %s", rule_line(ending.rule))
+    local caught = captures(ending, record.caught)
+    if caught ~= "" then add("    with      %s", caught) end
+  end
+  add("    does      %s", what_happened(record))
+  if record.what ~= "fill" and record.what ~= "beside" then
+    for i, line in ipairs(others(record.endings, record.tree, record.key, ending, record.rejected, step.side)) do
+      add("    %s %s", i == 1 and "not      " or "         ", line)
+    end
+  end
+end
+
+-- --- all that belongs together
+
+---The records of a key's whole way: those of earlier steps that made it, and of later ones that read it.
+local function thread(watch, step, record)
+  local way = { [step] = { record } }
+  for i = step - 1, 1, -1 do
+    way[i] = {}
+    for _, one in ipairs(watch.steps[i]) do
+      for _, later in ipairs(way[i + 1]) do
+        if one.target == later.source then table.insert(way[i], one) end
+      end
+    end
+  end
+  for i = step + 1, #watch.steps do
+    way[i] = {}
+    for _, one in ipairs(watch.steps[i]) do
+      for _, earlier in ipairs(way[i - 1]) do
+        if earlier.target and one.source == earlier.target then table.insert(way[i], one) end
+      end
+    end
+  end
+  return way
+end
+
+local function is_known_elsewhere(watch, step, record)
+  if record.what ~= "unmatched" then return false end
+  for _, one in ipairs(watch.steps[step]) do
+    if one.source == record.source and one.what ~= "unmatched" then return true end
+  end
+end
+
+---Where a key that there is not would come from, or go.
+local function tell_of_stranger(watch, key, out)
+  local names = {}
+  for _, record in ipairs(watch.steps[1]) do names[#names + 1] = record.source end
+  for _, record in ipairs(watch.steps[#watch.steps]) do names[#names + 1] = record.target end
+  local near = cbk.nearest(key, names)
+  out[#out + 1] = ("%s is neither in the checkpoint nor would it be written%s"):format(key,
+    #near > 0 and "; nearest are " .. table.concat(near, ", ") or "")
+  local job = watch.job
+  local function look(i, side, text)
+    local converter = job.configs[i] and job.configs[i].converter or job.path[i].converter
+    for _, part in ipairs(converter.components or { converter }) do
+      local tree, endings = patterns.compile(part.keys, side)
+      local hit = patterns.match(tree, key)[1]
+      if hit then
+        out[#out + 1] = ("  as a key %s: %s"):format(text, rule_line(hit.ending.rule))
+        local goes = hit.ending.kind == "write" and not (hit.ending.from_each or hit.ending.to_each)
+        if goes then out[#out + 1] = ("    on the other side: %s"):format(patterns.render(hit.ending.to[1], hit.caught)) end
+      else
+        out[#out + 1] = ("  as a key %s: no rule fits"):format(text)
+        for _, line in ipairs(near_misses(endings, key, {}, side)) do out[#out + 1] = "    " .. line end
+      end
+    end
+  end
+  look(1, job.path[1].side, "of " .. job.path[1].src)
+  look(#job.path, rules.other[job.path[#job.path].side], "of " .. job.path[#job.path].tgt)
+end
+
+---@param watch Watch
+---@param glob string     of source or target keys
+---@return string[] lines, integer count
+function explain.lines(watch, glob)
+  local matches, out, seen, count = cbk.glob(glob), {}, {}, 0
+  local function consider(step, record, key)
+    if not key or seen[record] or not matches(key) or is_known_elsewhere(watch, step, record) then return end
+    count = count + 1
+    local way = thread(watch, step, record)
+    local first = way[1][1] or record
+    if #out > 0 then out[#out + 1] = "" end
+    out[#out + 1] = first.what == "fill" and "(made here)" or first.source
+    for i, step_taken in ipairs(watch.job.path) do
+      for _, one in ipairs(way[i]) do
+        seen[one] = true
+        tell(one, step_taken, out)
+      end
+    end
+  end
+  for _, record in ipairs(watch.steps[1]) do consider(1, record, record.source) end
+  local last = #watch.steps
+  for _, record in ipairs(watch.steps[last]) do consider(last, record, record.target) end
+  if count == 0 then tell_of_stranger(watch, glob, out) end
+  return out, count
+end
+
+return explain

@@ -1,0 +1,168 @@
+-- The plan of a conversion key by key, from what the engine tells while it runs (KeyRecord).
+
+local cbk = require "cbk"
+
+local plan = {}
+
+---@class Watch   The records of a job, step by step.
+---@field job Job
+---@field steps KeyRecord[][]
+
+---Makes a job remember what becomes of each key.
+---@param job Job
+---@return Watch
+function plan.watch(job)
+  local watch = { job = job, steps = {} }
+  for i in ipairs(job.path) do watch.steps[i] = {} end
+  job.trace = function(record, step)
+    local list = watch.steps[step]
+    list[#list + 1] = record
+  end
+  return watch
+end
+
+---@class PlanRow
+---@field source? string      as it stands in the checkpoint; nil: made here
+---@field target? string
+---@field action string       what happens on the way, "copy" if nothing does
+---@field why? string         why nothing is written
+---@field from? string        dtype and shape
+---@field to? string
+---@field kind "written"|"made"|"part"|"left out"|"not matched"
+
+---Dtype and shape of what is read or written.
+---@param value any
+---@return string|nil
+function plan.facts(value)
+  if value == nil then return nil end
+  if value == cbk.null then return "null" end
+  if type(value) == "table" then
+    local first = plan.facts(value[1])
+    return first and ("%d x %s"):format(#value, first)
+  end
+  local dtype, _, shape = value:facts()
+  return ("%s [%s]"):format(dtype, table.concat(shape, ", "))
+end
+
+---What one record did to a tensor; nil for a plain copy.
+---@param record KeyRecord
+---@return string|nil
+function plan.action(record)
+  local action = record.ending and record.ending.kind == "write" and record.ending.rule.action
+  local name = record.what ~= "fill" and action and action.name or nil
+  if record.note then return name and record.note .. " + " .. name or record.note end
+  return name
+end
+
+local function why_not(record)
+  if record.what == "unmatched" then return "no rule fits" end
+  if record.what == "nothing" then return ("'%s' gives nothing"):format(record.ending.rule.action.name) end
+  return record.ending.why
+end
+
+---For each step, which record wrote a key; and which keys no part of a composite knows.
+local function index(watch)
+  local writers, known = {}, {}
+  for i, records in ipairs(watch.steps) do
+    writers[i], known[i] = {}, {}
+    for _, record in ipairs(records) do
+      if record.target and record.what ~= "part" then writers[i][record.target] = record end
+      if record.what ~= "unmatched" then known[i][record.source] = true end
+    end
+  end
+  return writers, known
+end
+
+---@param watch Watch
+---@return PlanRow[]
+function plan.rows(watch)
+  local writers, known = index(watch)
+  local rows, last = {}, #watch.steps
+  for i, records in ipairs(watch.steps) do
+    for _, record in ipairs(records) do
+      local is_known = record.what == "unmatched" and known[i][record.source]
+      if not is_known and (i == last or not record.target) then
+        local actions, first, at = {}, record, i
+        while first do
+          local action = plan.action(first)
+          if action then table.insert(actions, 1, action) end
+          local earlier = at > 1 and writers[at - 1][first.source]
+          if not earlier then break end
+          first, at = earlier, at - 1
+        end
+        rows[#rows + 1] = {
+          source = first.what ~= "fill" and first.source or nil, target = record.target,
+          action = #actions > 0 and table.concat(actions, " + ") or "copy", why = not record.target and why_not(record) or nil,
+          from = plan.facts(first.given), to = plan.facts(record.value),
+          kind = record.what == "unmatched" and "not matched" or not record.target and "left out"
+            or record.what == "part" and "part" or first.what == "fill" and "made" or "written",
+        }
+      end
+    end
+  end
+  return rows
+end
+
+---@param row PlanRow
+---@return string
+function plan.line(row)
+  local source = row.source or "(made here)"
+  if not row.target then return ("%s -> (nothing: %s)  %s"):format(source, row.why, row.from or "") end
+  if row.kind == "part" then return ("%s -> %s  %s, with others"):format(source, row.target, row.action) end
+  local facts = (not row.from or row.from == row.to) and row.to or row.from .. " -> " .. row.to
+  return ("%s -> %s  %s  %s"):format(source, row.target, row.action, facts)
+end
+
+---How many keys of each kind, and how often each action.
+---@param rows PlanRow[]
+---@return table   { keys, written, made, left_out, not_matched, actions = { {name, count} … } }
+function plan.totals(rows)
+  local out, read = { keys = 0, written = 0, made = 0, left_out = 0, not_matched = 0, actions = {} }, {}
+  local count = {}
+  for _, row in ipairs(rows) do
+    if row.source and not read[row.source] then
+      read[row.source] = true
+      out.keys = out.keys + 1
+    end
+    local name = row.kind:gsub(" ", "_")
+    if out[name] then out[name] = out[name] + 1 end
+    if row.kind == "written" then
+      if not count[row.action] then
+        count[row.action] = { row.action, 0 }
+        table.insert(out.actions, count[row.action])
+      end
+      count[row.action][2] = count[row.action][2] + 1
+    end
+  end
+  return out
+end
+
+---@return string
+function plan.summary(rows)
+  local totals = plan.totals(rows)
+  local actions, rest = {}, {}
+  for i, one in ipairs(totals.actions) do actions[i] = ("%s %d"):format(one[1], one[2]) end
+  for _, one in ipairs { { "made here", totals.made }, { "left out", totals.left_out }, { "not matched", totals.not_matched } } do
+    if one[2] > 0 then rest[#rest + 1] = ("; %s: %d"):format(one[1], one[2]) end
+  end
+  return ("keys read: %d; written: %d (%s)%s"):format(totals.keys, totals.written + totals.made, table.concat(actions, ", "),
+    table.concat(rest))
+end
+
+---All of it for machines.
+---@param rows PlanRow[]
+---@param forecast table   Output:plan
+---@return Dict
+function plan.tree(rows, forecast, checkpoint, config)
+  local keys, actions = cbk.list(), cbk.dict()
+  for i, row in ipairs(rows) do keys[i] = cbk.dict(row) end
+  local totals = plan.totals(rows)
+  for _, one in ipairs(totals.actions) do actions[one[1]] = one[2] end
+  totals.actions = actions
+  return cbk.dict {
+    { "keys", keys }, { "totals", cbk.dict(totals) }, { "bytes_read", forecast.bytes_read }, { "bytes_written", forecast.bytes_written },
+    { "peak_memory", forecast.peak_memory }, { "checkpoint", checkpoint }, { "config", config },
+  }
+end
+
+return plan

@@ -1,0 +1,264 @@
+-- `cbk convert --dry-run` and `--explain`: the plan key by key, which rule took a key and why no other; what the README shows.
+
+local ffi = require "ffi"
+local cbk = require "cbk"
+local converters = require "cbk.converters"
+local harness = require "harness"
+local conversion = require "conversion"
+local rules = require "converters.engine.rules"
+local fields = require "converters.engine.fields"
+local actions = require "converters.engine.actions"
+local explain = require "converters.bench.explain"
+local plan = require "converters.bench.plan"
+
+local convert = converters.convert
+local describe, it, equal = harness.describe, harness.it, harness.equal
+local counted = conversion.counted
+
+local here = debug.getinfo(1, "S").source:match "^@(.*)tests/lua/" or ""
+
+---Plans a conversion by tables that are made here.
+---@return Watch watch, boolean fine, any problem
+local function planned(path, source, options)
+  local job = { model = { model = "made" }, zoo_name = "made", path = path, seed = 0 }
+  for name, value in pairs(options or {}) do job[name] = value end
+  convert.config(job, cbk.dict { a = 1 })
+  local watch = plan.watch(job)
+  local fine, problem = pcall(convert.checkpoint, job, cbk.dict(source))
+  return watch, fine, problem
+end
+
+local function hf(table)
+  table.config = fields.config { { "*" } }
+  return { { converter = table, side = "left", src = "hf", tgt = "cs-2.4" } }
+end
+
+local function lines(watch)
+  local out = {}
+  for i, row in ipairs(plan.rows(watch)) do out[i] = plan.line(row) end
+  table.sort(out)
+  return out
+end
+
+local function has(text, part)
+  if type(text) == "table" then text = table.concat(text, "\n") end
+  if not text:find(part, 1, true) then error(("no %q in\n%s"):format(part, text), 2) end
+end
+
+describe("Plan: key by key", function()
+  local t = counted({ 4, 2 }, 0)
+
+  it("each kind of rule", function()
+    local watch, fine = planned(hf {
+      keys = rules.keys {
+        { "a", { "q", "k" }, actions.split(2) }, { "b", "c", actions.transpose, also_right = "c2" },
+        rules.drop.left("gone", "no place"), rules.only.left("freq", "computed"), { "copy", "copied" },
+      },
+      fill = { right = { { "new", function() return counted({ 1 }, 0) end } } },
+    }, { a = t, b = t, gone = t, freq = t, copy = t })
+    assert(fine)
+    equal(lines(watch), {
+      "(made here) -> new  copy  float32 [1]",
+      "a -> k  split  float32 [4, 2] -> float32 [2, 2]", "a -> q  split  float32 [4, 2] -> float32 [2, 2]",
+      "b -> c  transpose  float32 [4, 2] -> float32 [2, 4]", "b -> c2  transpose  float32 [4, 2] -> float32 [2, 4]",
+      "copy -> copied  copy  float32 [4, 2]",
+      "freq -> (nothing: computed)  float32 [4, 2]", "gone -> (nothing: no place)  float32 [4, 2]",
+    })
+    equal(plan.summary(plan.rows(watch)), "keys read: 5; written: 6 (split 2, transpose 2, copy 1); made here: 1; left out: 2")
+  end)
+
+  it("parts of one tensor", function()
+    local watch = planned({ { converter = hf { keys = rules.keys { { "a", { "q", "k" }, actions.split(2) } } }[1].converter,
+      side = "right", src = "hf", tgt = "hf" } }, { q = t, k = t })
+    local found = lines(watch)
+    has(found, "-> a  split  2 x float32 [4, 2] -> float32 [8, 2]")
+    has(found, "-> a  split, with others")
+  end)
+
+  it("what does not fit is in the plan of a conversion that fails", function()
+    local watch, fine, problem = planned(hf { keys = rules.keys { { "a", "b" } } }, { a = t, stranger = t })
+    assert(not fine and problem.message:find("stranger", 1, true))
+    has(lines(watch), "stranger -> (nothing: no rule fits)")
+  end)
+
+  it("the steps of a chain are one line", function()
+    local one = rules.keys { { "a", "b", actions.transpose } }
+    local two = rules.keys { { "b", "c" }, { "x", "y" } }
+    local config = fields.config { { "*" } }
+    local watch = planned({
+      { converter = { keys = one, config = config }, side = "left", src = "hf", tgt = "cs-2.4" },
+      { converter = { keys = two, config = config }, side = "left", src = "cs-2.4", tgt = "hf" },
+    }, { a = t })
+    equal(lines(watch), { "a -> c  transpose  float32 [4, 2] -> float32 [2, 4]" })
+    local told = explain.lines(watch, "c")
+    has(told, "hf -> cs-2.4: b")
+    has(told, "cs-2.4 -> hf: c")
+  end)
+
+  it("keys of a composite's parts say whose they are", function()
+    local function part(name)
+      return { left = name, right = name, keys = rules.keys { { "w", name .. ".w" } }, config = fields.config { { "*" } } }
+    end
+    local table = { components = { part "eye", part "ear" }, config = fields.config {} }
+    local job = { model = { model = "made" }, path = { { converter = table, side = "left", src = "hf", tgt = "cs-2.4" } } }
+    convert.config(job, cbk.dict { eye = cbk.dict { a = 1 }, ear = cbk.dict { a = 1 } })
+    local watch = plan.watch(job)
+    convert.checkpoint(job, cbk.dict { eye = cbk.dict { w = t }, ear = cbk.dict { w = t } })
+    equal(lines(watch), { "ear/w -> ear.w  copy  float32 [4, 2]", "eye/w -> eye.w  copy  float32 [4, 2]" })
+    has(explain.lines(watch, "eye/*"), "eye.w")
+  end)
+end)
+
+describe("Plan: explanations", function()
+  local t = counted({ 2 }, 0)
+  local function never() return false end
+  local watch = planned(hf {
+    keys = rules.keys {
+      { "h.N.attn.q", "never.N", when = never },
+      { "h.N.attn.{q,k}", "layers.N.{q,k}" },
+      { "h.N.attn.v", "layers.N.v" },
+      { "h.N.mlp", "layers.N.ffn" },
+      { "*", "rest.*" },
+    },
+  }, { ["h.7.attn.q"] = t, ["h.x.attn.q"] = t })
+
+  it("which rule, with what, and why no other", function()
+    local told, count = explain.lines(watch, "h.7.*")
+    equal(count, 1)
+    local line = debug.getinfo(1, "l").currentline
+    has(told, "hf -> cs-2.4: layers.7.q")
+    has(told, "h.N.attn.{q,k} <-> layers.N.{q,k}")
+    has(told, "N = 7")
+    has(told, "copy: float32 [2] -> float32 [2]")
+    has(told, ("plan_test.lua:%d): fits, but its condition (%stests/lua/plan_test.lua:"):format(line - 11, here))
+    has(told, "fits too, but comes later")
+    has(told, "h.N.attn.v")
+    has(told, "part 4 is 'q', not 'v'")
+  end)
+
+  it("keys of the other side, and globs", function()
+    has(explain.lines(watch, "rest.*"), "* = h.x.attn.q")
+    equal(select(2, explain.lines(watch, "*")), 2)
+  end)
+
+  it("a key that is not there", function()
+    local told, count = explain.lines(watch, "h.7.attn.w")
+    equal(count, 0)
+    has(told, "neither in the checkpoint nor would it be written; nearest are h.7.attn.q")
+    has(told, "as a key of hf: * <-> rest.*")
+    has(told, "as a key of cs-2.4: no rule fits")
+  end)
+end)
+
+-- --- as a command
+
+ffi.cdef "typedef struct { long seconds, nanoseconds; } cbk_test_time; int clock_gettime(int clock, cbk_test_time *out);"
+
+local function now()
+  local out = ffi.new "cbk_test_time"
+  ffi.C.clock_gettime(1, out)
+  return tonumber(out.seconds) + tonumber(out.nanoseconds) / 1e9
+end
+
+---A safetensors file without its bytes, which the disk does not hold either.
+local function sparse(path, tensors)
+  local offset, header = 0, cbk.dict()
+  for _, one in ipairs(tensors) do
+    local size = 2
+    for _, extent in ipairs(one[2]) do size = size * extent end
+    header[one[1]] = cbk.dict { dtype = "BF16", shape = cbk.list(one[2]), data_offsets = cbk.list { offset, offset + size } }
+    offset = offset + size
+  end
+  local text = cbk.json(header)
+  local file = assert(io.open(path, "wb"))
+  local length, bytes = #text, {}
+  for i = 1, 8 do bytes[i], length = string.char(length % 256), math.floor(length / 256) end
+  file:write(table.concat(bytes), text)
+  file:seek("set", 8 + #text + offset - 1)
+  file:write "\0"
+  file:close()
+end
+
+---LLaMA of 70B: 80 layers, grouped queries.
+local function seventy_billion(dir)
+  local tensors = { { "model.embed_tokens.weight", { 32000, 8192 } } }
+  for layer = 0, 79 do
+    for name, shape in pairs {
+      ["self_attn.q_proj"] = { 8192, 8192 }, ["self_attn.k_proj"] = { 1024, 8192 }, ["self_attn.v_proj"] = { 1024, 8192 },
+      ["self_attn.o_proj"] = { 8192, 8192 }, ["mlp.gate_proj"] = { 28672, 8192 }, ["mlp.up_proj"] = { 28672, 8192 },
+      ["mlp.down_proj"] = { 8192, 28672 }, input_layernorm = { 8192 }, post_attention_layernorm = { 8192 },
+    } do
+      tensors[#tensors + 1] = { ("model.layers.%d.%s.weight"):format(layer, name), shape }
+    end
+  end
+  tensors[#tensors + 1] = { "model.norm.weight", { 8192 } }
+  tensors[#tensors + 1] = { "lm_head.weight", { 32000, 8192 } }
+  sparse(dir .. "/model.safetensors", tensors)
+  cbk.fs.write(dir .. "/config.json", cbk.json(cbk.dict {
+    model_type = "llama", hidden_size = 8192, num_attention_heads = 64, num_key_value_heads = 8, num_hidden_layers = 80,
+    intermediate_size = 28672, vocab_size = 32000,
+  }))
+end
+
+describe("Plan: the command", function()
+  local convert_llama = { "convert", "--model", "llama", "--src-fmt", "hf", "--tgt-fmt", "cs-2.4", "--config", "config.json",
+    "model.safetensors" }
+  local function run(dir, ...)
+    local words = { unpack(convert_llama) }
+    for _, word in ipairs { ... } do words[#words + 1] = word end
+    return harness.cbk(dir, unpack(words))
+  end
+
+  it("a model of 70B is planned at once", function()
+    local dir = harness.temp_dir()
+    seventy_billion(dir)
+    local best = math.huge
+    for _ = 1, 3 do
+      local started = now()
+      local code, stdout = run(dir, "--dry-run")
+      best = math.min(best, now() - started)
+      equal(code, 0)
+      has(stdout, "keys read: 723; written: 724 (copy 564, rotary q 80, rotary k 80)")
+      has(stdout, "reads 128.5 GiB")
+    end
+    assert(best < 0.5, best)
+    equal(cbk.fs.list(dir), { "config.json", "model.safetensors" })
+    local code, stdout = run(dir, "--explain", "model.layers.3.self_attn.q_proj.weight")
+    equal(code, 0)
+    has(stdout, "(converters/llama.lua:")
+    has(stdout, "rotary q: bfloat16 [8192, 8192]")
+    code, stdout = run(dir, "--dry-run", "--json")
+    equal(code, 0)
+    local tree = cbk.config.parse(stdout, "json")
+    equal({ #tree.keys, tree.totals.actions["rotary k"], tree.bytes_read }, { 724, 80, 137953296384 })
+    local stderr
+    code, stdout, stderr = run(dir, "--json")
+    equal({ code, stdout }, { 2, "" })
+    has(stderr, "give it with --dry-run")
+    code, stdout = run(dir, "--explain", "model.layers.3.self_attn.q_pro.weight")
+    equal(code, 1)
+    has(stdout, "nearest are model.layers.3.self_attn.q_proj.weight")
+  end)
+
+  it("the readme shows what happens", function()
+    local dir, text = harness.temp_dir(), cbk.fs.read(here .. "converters/README.md")
+    cbk.fs.write(dir .. "/tiny.lua", (text:match "```lua\n(.-)```"))
+    cbk.fs.write(dir .. "/config.json", '{"width": 4, "depth": 1}')
+    local layer = "blocks.0."
+    cbk.create(dir .. "/model.safetensors", { root = cbk.dict {
+      ["embed.weight"] = counted({ 5, 4 }, 0), [layer .. "attn.qkv.weight"] = counted({ 12, 4 }, 0),
+      [layer .. "attn.out.weight"] = counted({ 4, 4 }, 0), [layer .. "norm.weight"] = counted({ 4 }, 0),
+      [layer .. "norm.bias"] = counted({ 4 }, 0),
+    } }):commit()
+    local commands = 0
+    for command, output in (text:match "```console\n(.-)```" .. "$ "):gmatch "cbk ([^\n]*)\n(.-)%f[$]" do
+      local words = {}
+      for word in command:gmatch "%S+" do words[#words + 1] = word:gsub("'", "") end
+      local code, stdout = harness.cbk(dir, unpack(words))
+      equal({ code, stdout }, { 0, output }, command)
+      commands = commands + 1
+    end
+    equal(commands, 4)
+    equal(cbk.fs.list(dir), { "config.json", "model.safetensors", "tiny.lua" })
+  end)
+end)
