@@ -40,6 +40,9 @@ if not sizes[unit or ""] then
   cbk.fail("usage", ("--hf-shard-size %s: digits and one of B, KB, KiB, MB, MiB, GB, GiB are expected"):format(args.hf_shard_size))
 end
 
+args.checkpoint_file = args.checkpoint_file:gsub("([^/])/+$", "%1") -- a folder is named by its own name
+args.config = args.config:gsub("([^/])/+$", "%1")
+
 converters.load(args.converter)
 local checkpoint
 if args.src_fmt == "cs-auto" then

@@ -6,28 +6,43 @@ local converters = require "cbk.converters"
 
 local parser = cli.parser("list", "Lists the models and the formats between which they convert.")
 parser:argument("model", "one model (default: all)"):args "?"
+parser:option("--src-fmt", "only what reads this format: hf, cs-X.Y, cs-current"):argname "FORMAT"
+parser:option("--tgt-fmt", "only what writes this format"):argname "FORMAT"
 parser:flag("--hide-notes", "leave out the last column")
 cli.options(parser, "json")
 parser:option("--converter", "a converter file of your own")
 local args = parser:parse()
 
 converters.load(args.converter)
-local name = args.model
-if name == "all" then name = nil end
-if name and not converters.catalogue.find(name) then
-  local near = converters.catalogue.nearest(name, converters.catalogue.names())
-  cbk.fail("model", ("there is no model '%s'; %s"):format(name,
+local catalogue = converters.catalogue
+
+---A mistyped name is an error that tells what is near.
+local function known(kind, name, names)
+  for _, one in ipairs(names) do
+    if one == name then return name end
+  end
+  local near = catalogue.nearest(name, names)
+  cbk.fail(kind, ("there is no %s '%s'; %s"):format(kind, name,
     #near > 0 and "did you mean " .. table.concat(near, " or ") .. "?" or "`cbk list` names them all"))
 end
 
-local rows = converters.catalogue.rows(name)
+local function format_of(name) return name and known("format", catalogue.resolve(name), catalogue.all_formats()) end
+
+local filter = { src = format_of(args.src_fmt), tgt = format_of(args.tgt_fmt) }
+if args.model and args.model ~= "all" then filter.model = known("model", args.model, catalogue.names()) end
+
+local rows = catalogue.rows(filter)
 if args.json then
   local list = cbk.list()
   for i, row in ipairs(rows) do
     if args.hide_notes then row.note = nil end
+    for _, name in ipairs { "src_formats", "tgt_formats" } do row[name] = cbk.list(row[name]) end
     list[i] = cbk.dict(row)
   end
   cli.print_json(list)
+elseif #rows == 0 then
+  io.stderr:write "no converter is like that\n"
 else
   for _, line in ipairs(converters.table_of(rows, args.hide_notes)) do print(line) end
 end
+os.exit(#rows > 0 and 0 or 1)

@@ -223,14 +223,6 @@ function actions.buffer.positions(field)
   end
 end
 
----Zeros in the shape that `shape(at)` says.
-function actions.buffer.zeros(shape, condition)
-  return function(at)
-    if condition and not condition(at) then return nil end
-    return cbk.full(shape(at), 0, { dtype = "float32" })
-  end
-end
-
 actions.head = {}
 
 ---The language-model head that a headless checkpoint lacks: the embedding where they are tied, else random.
@@ -238,15 +230,13 @@ actions.head = {}
 function actions.head.weight(embedding)
   return function(at)
     if at.left.tie_word_embeddings == true then return at:source(embedding) end
-    cbk.warn(("'lm_head.weight' is not in the checkpoint: normal random values (0, 0.02) of seed %d are written"):format(at.seed))
-    return cbk.randn({ number(at.right, "vocab_size"), number(at.right, "hidden_size") },
-      { mean = 0, std = 0.02, seed = at.seed, dtype = "float32" })
+    return at:invent({ number(at.right, "vocab_size"), number(at.right, "hidden_size") }, 0.02)
   end
 end
 
 ---Its bias, where the config wants one.
-actions.head.bias = actions.buffer.zeros(
-  function(at) return { number(at.right, "vocab_size") } end,
-  function(at) return at.right.use_bias_in_output == true end)
+function actions.head.bias(at)
+  return at.right.use_bias_in_output == true and at:invent { number(at.right, "vocab_size") } or nil
+end
 
 return rules.strict(actions, "action")

@@ -42,8 +42,13 @@ local catalogue = {}
 
 -- --- formats
 
+local lists, sets = {}, {} -- of texts that were read already
+
 ---"cs-1.8, cs-2.0 .. cs-2.2" as a list.
+---@param text string
+---@return string[]
 function catalogue.formats(text)
+  if lists[text] then return lists[text] end
   if type(text) ~= "string" then
     cbk.fail("converter", "a converter begins with its two formats: { \"hf\", \"cs-2.1 .. cs-2.9\", keys = …, config = … }")
   end
@@ -59,14 +64,17 @@ function catalogue.formats(text)
       out[#out + 1] = item
     end
   end
+  lists[text], sets[text] = out, {}
+  for _, format in ipairs(out) do sets[text][format] = true end
   return out
 end
 
-local function has(text, format)
-  for _, one in ipairs(catalogue.formats(text)) do
-    if one == format then return true end
-  end
-  return false
+---… as a set.
+---@param text string
+---@return table<string, true>
+function catalogue.format_set(text)
+  catalogue.formats(text)
+  return sets[text]
 end
 
 ---The release of a CS format ("2.4" of "cs-2.4-dpo"), or nil.
@@ -164,6 +172,19 @@ function catalogue.find(name)
   return entry[1], entry[2]
 end
 
+---All formats of all models, sorted.
+function catalogue.all_formats()
+  local out, seen = {}, {}
+  for _, entry in pairs(by_name) do
+    for _, format in ipairs(catalogue.formats_of(entry[1])) do
+      if not seen[format] then out[#out + 1] = format end
+      seen[format] = true
+    end
+  end
+  table.sort(out)
+  return out
+end
+
 ---The file of a model.
 ---@return string|nil
 function catalogue.file_of(name) return by_name[name] and by_name[name][3] end
@@ -206,9 +227,10 @@ end
 
 local function direct(model, src, tgt)
   for _, converter in ipairs(model) do
-    if has(converter[1], src) and has(converter[2], tgt) then
+    local left, right = catalogue.format_set(converter[1]), catalogue.format_set(converter[2])
+    if left[src] and right[tgt] then
       return { converter = converter, side = "left", src = src, tgt = tgt }
-    elseif has(converter[2], src) and has(converter[1], tgt) then
+    elseif right[src] and left[tgt] then
       return { converter = converter, side = "right", src = src, tgt = tgt }
     end
   end
@@ -252,27 +274,43 @@ end
 
 local function shorten(text) return (text:gsub("%s*%.%.%s*", " … ")) end
 
----Rows of `cbk list`: { model, src, tgt, note }, one per table and direction.
----@param only? string   one model
-function catalogue.rows(only)
+---The releases that lead to the newest one, step by step: the oldest of them.
+local function chain_start(model)
+  local first = oldest(model)
+  while first and first < #releases.known and not catalogue.path(model, "cs-" .. releases.known[first], "cs-" .. releases.newest) do
+    first = first + 1
+  end
+  return first and first < #releases.known and releases.known[first] or nil
+end
+
+---Rows of `cbk list`: one per table and direction, and one for the steps between releases.
+---@param filter? { model: string, src: string, tgt: string }   one model; formats to come from and to go to
+---@return { model: string, src: string, tgt: string, note: string, src_formats: string[], tgt_formats: string[] }[]
+function catalogue.rows(filter)
+  filter = filter or {}
   local out = {}
-  local function add(name, model)
-    for _, converter in ipairs(model) do
-      local note = converter.note or model.note or ""
-      out[#out + 1] = { model = name, src = shorten(converter[1]), tgt = shorten(converter[2]), note = note }
-      out[#out + 1] = { model = name, src = shorten(converter[2]), tgt = shorten(converter[1]), note = note }
-    end
-    local first = oldest(model)
-    while first and first < #releases.known and not catalogue.path(model, "cs-" .. releases.known[first], "cs-" .. releases.newest) do
-      first = first + 1
-    end
-    if first and first < #releases.known then
-      local range = ("cs-%s … cs-%s"):format(releases.known[first], releases.newest)
-      out[#out + 1] = { model = name, src = range, tgt = range, note = "release by release, in one pass" }
+  local function fits(wanted, text) return not wanted or catalogue.format_set(text)[wanted] end
+  local function add(name, src, tgt, note)
+    if fits(filter.src, src) and fits(filter.tgt, tgt) then
+      out[#out + 1] = {
+        model = name, src = shorten(src), tgt = shorten(tgt), note = note,
+        src_formats = catalogue.formats(src), tgt_formats = catalogue.formats(tgt),
+      }
     end
   end
   for _, name in ipairs(catalogue.names()) do
-    if not only or name == only then add(name, (catalogue.find(name))) end
+    local model = catalogue.find(name)
+    for _, converter in ipairs((not filter.model or name == filter.model) and model or {}) do
+      local note = converter.note or model.note or ""
+      add(name, converter[1], converter[2], note)
+      add(name, converter[2], converter[1], note)
+    end
+    local first = (not filter.model or name == filter.model) and chain_start(model)
+    local is_same = filter.src and filter.src == filter.tgt
+    if first and not is_same then
+      local range = ("cs-%s .. cs-%s"):format(first, releases.newest)
+      add(name, range, range, "release by release, in one pass")
+    end
   end
   return out
 end

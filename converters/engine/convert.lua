@@ -78,12 +78,36 @@ local function config_from_hf(job, step, config)
   return cbk.dict { model = to }, both_configs(step.side, from, to)
 end
 
+---The parts of a file beside its model.
+local function beside_model(config)
+  local out = {}
+  local function add(tree, prefix, own)
+    for name in cbk.items(tree) do
+      if not own[name] and kinds.present(tree[name]) then out[#out + 1] = prefix .. tostring(name) end
+    end
+  end
+  if trainer.is(config) then
+    add(config, "", { trainer = true })
+    add(config.trainer, "trainer.", { init = true })
+    add(config.trainer.init, "trainer.init.", { model = true })
+  else
+    add(config, "", { model = true })
+  end
+  return out
+end
+
+local function warn_of_others(what, names)
+  if #names == 0 then return end
+  cbk.warn(("Hugging Face's files are about the model only; of the %s these are left out: %s"):format(what, keys.named(names)))
+end
+
 local function config_to_hf(job, step, config)
   fields.check_sizes(trainer.model(config))
   local folded, scale = fold_mup(trainer.model(config), step.converter, job.model.model)
   local to, from, dropped = fields.convert(step.converter, step.side, folded)
   note_dropped(dropped)
   precision_to_hf(to, config)
+  warn_of_others("config", beside_model(config))
   local configs = both_configs(step.side, from, to)
   configs.scale = scale
   return to, configs
@@ -265,7 +289,11 @@ local function between_releases(job, i, root)
   local step = job.path[i]
   local model = convert_model(job, i, convert.model_of(root))
   if job.configs[i].converter.only_model then
-    cbk.warn(("%s -> %s keeps the model only: optimizer state and all other entries are left out"):format(step.src, step.tgt))
+    local names = {}
+    for name in cbk.items(root) do
+      if name ~= "model" then names[#names + 1] = tostring(name) end
+    end
+    cbk.warn(("%s -> %s keeps the model only%s"):format(step.src, step.tgt, #names > 0 and "; left out: " .. keys.named(names) or ""))
     return cbk.dict { model = model }
   end
   return checkpoint.upgrade(root, model, catalogue.release(step.src), catalogue.release(step.tgt),
@@ -280,7 +308,14 @@ end
 function convert.checkpoint_step(job, i, root)
   local step = job.path[i]
   if is_hf(step.src) then return cbk.dict { model = convert_model(job, i, root) } end
-  if is_hf(step.tgt) then return convert_model(job, i, convert.model_of(root)) end
+  if is_hf(step.tgt) then
+    local model, names = convert.model_of(root), {}
+    for name in cbk.items(root) do
+      if name ~= "model" then names[#names + 1] = tostring(name) end
+    end
+    warn_of_others("checkpoint", names)
+    return convert_model(job, i, model)
+  end
   return between_releases(job, i, root)
 end
 

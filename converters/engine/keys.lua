@@ -15,6 +15,7 @@ local keys = {}
 ---@field seed integer
 local At = {}
 At.__index = At
+keys.At = At
 
 ---The value of another key of the checkpoint that is read, or nil.
 function At:source(key)
@@ -25,6 +26,24 @@ end
 function At:emit(key, value)
   self.run.out[key] = value
   self.run:tell("beside", key, value)
+end
+
+---A number for each key of a seed: two invented tensors are never the same numbers.
+local function seed_of(key, seed)
+  local out = seed % 2 ^ 31
+  for i = 1, #key do out = (out * 31 + key:byte(i)) % 2 ^ 31 end
+  return out
+end
+
+---A tensor for a key that the checkpoint does not have, named in a warning: normal random numbers of `--seed`, or all zeros.
+---@param shape integer[]
+---@param std? number   nil: zeros
+---@return Tensor
+function At:invent(shape, std)
+  local what = std and ("normal random values (0, %g) of seed %d"):format(std, self.seed) or "zeros"
+  cbk.warn(("'%s' is not in the checkpoint: %s are written"):format(self.key, what))
+  if not std then return cbk.full(shape, 0, { dtype = "float32" }) end
+  return cbk.randn(shape, { mean = 0, std = std, seed = seed_of(self.key, self.seed), dtype = "float32" })
 end
 
 local function fail(message, ...) cbk.fail("convert", message:format(...)) end

@@ -28,6 +28,12 @@ local function rename(tree, old, new)
   tree[old] = nil
 end
 
+---Takes away a field that the newer release has no more, and remembers its name.
+local function drop(tree, field, name, dropped)
+  if present(tree[field]) then dropped[#dropped + 1] = name end
+  tree[field] = nil
+end
+
 -- --- from 1.9 and 2.0
 
 local old_run_options = {
@@ -35,11 +41,11 @@ local old_run_options = {
   "num_wgt_servers",
 }
 
-local function clean_runconfig(config)
-  config.csconfig = nil
+local function clean_runconfig(config, dropped)
+  drop(config, "csconfig", "csconfig", dropped)
   if not is_dict(config, "runconfig") then return end
   local run = config.runconfig
-  for _, name in ipairs(old_run_options) do run[name] = nil end
+  for _, name in ipairs(old_run_options) do drop(run, name, "runconfig." .. name, dropped) end
   if run.is_pretrained_checkpoint == true then run.load_checkpoint_states = cbk.list { "model", "dataloader" } end
   run.is_pretrained_checkpoint = nil
   rename(run, "keep_checkpoint_max", "max_checkpoints")
@@ -141,10 +147,10 @@ end
 
 -- --- from 2.1: gradient accumulation and sparsity
 
-local function micro_batch_size(config)
+local function micro_batch_size(config, dropped)
   if not is_dict(config, "runconfig") then return end
   local run, accumulate = config.runconfig, config.runconfig.use_cs_grad_accum
-  run.autogen_policy = nil
+  drop(run, "autogen_policy", "runconfig.autogen_policy", dropped)
   if accumulate == nil then return end
   if type(accumulate) ~= "boolean" then
     cbk.fail("config", ("runconfig.use_cs_grad_accum=%s: it must be true or false"):format(tostring(accumulate)))
@@ -222,13 +228,20 @@ end
 
 ---Changes what release `from` wrote into what `to` reads, in place; `config` is the whole file, its model section already new.
 function releases.upgrade(config, from, to)
+  local dropped = {}
+  if is_dict(config, "cerebras") then
+    for name in cbk.items(config.cerebras) do
+      if name ~= "save_iter_state_path" then dropped[#dropped + 1] = "cerebras." .. tostring(name) end -- what is there is read
+    end
+  end
   config.cerebras = nil
-  if from == "1.9" or from == "2.0" then clean_runconfig(config) end
+  if from == "1.9" or from == "2.0" then clean_runconfig(config, dropped) end
   if from == "2.0" and to == "2.1" then aliases_of_2_1(config) end
   if from == "2.1" then
-    micro_batch_size(config)
+    micro_batch_size(config, dropped)
     sparsity_of_2_2(config)
   end
+  if #dropped > 0 then cbk.warn(("config fields that %s has no more are left out: %s"):format(to, table.concat(dropped, ", "))) end
   if from == "2.2" and to == "2.3" and not trainer.is(config) then
     mup.upgrade(config.model, config.optimizer)
     return trainer.from_legacy(config)

@@ -305,9 +305,16 @@ local function warn_of_the_rest(config, asked)
     if is_dict(config, section) then
       for name in cbk.items(config[section]) do
         local field = section .. "." .. tostring(name)
-        if not asked[field] and field ~= "runconfig.mode" and filled(config[section], name) ~= nil then unknown[#unknown + 1] = field end
+        local goes_without_saying = field == "runconfig.mode" and config.runconfig.mode == "train"
+        if not asked[field] and not goes_without_saying and filled(config[section], name) ~= nil then unknown[#unknown + 1] = field end
       end
     end
+  end
+  local sections = {
+    model = true, optimizer = true, runconfig = true, wandb = true, sparsity = true, train_input = true, eval_input = true,
+  }
+  for name in cbk.items(config) do
+    if not sections[name] and filled(config, name) ~= nil then unknown[#unknown + 1] = tostring(name) end
   end
   if #unknown > 0 then cbk.warn("fields without a place in the trainer layout are dropped: " .. table.concat(unknown, ", ")) end
 end

@@ -215,7 +215,7 @@ describe("BERT: releases", function()
   end)
 
   it("the list names every release that there is a way from", function()
-    local rows = catalogue.rows "bert"
+    local rows = catalogue.rows { model = "bert" }
     same(rows[#rows].src, "cs-1.6 … cs-2.9")
     same(rows[#rows].note, "release by release, in one pass")
   end)

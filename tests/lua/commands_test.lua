@@ -20,6 +20,35 @@ local function failed(code, expected_code, stderr, part)
   has(stderr, part)
 end
 
+describe("list", function()
+  local function rows(...)
+    local code, stdout, stderr = run(harness.temp_dir(), "list", ...)
+    equal(code, 0, stderr)
+    return stdout
+  end
+
+  it("by model, by format, for machines", function()
+    has(rows(), "flan-ul2")
+    lacks(rows "gpt2", "llama")
+    local text = rows("llama", "--src-fmt", "hf", "--tgt-fmt", "cs-current")
+    has(text, "cs-2.1 … cs-2.9")
+    lacks(text, "cs-2.0")
+    has(rows("gpt2", "--src-fmt", "cs-1.8", "--tgt-fmt", "cs-2.10", "--hide-notes"), "cs-1.8 … cs-2.9")
+    local list = cbk.config.parse(rows("falcon", "--src-fmt", "cs-2.4", "--tgt-fmt", "hf", "--json"), "json")
+    equal({ #list, list[1].model, list[1].tgt_formats, list[1].src_formats[9] }, { 1, "falcon", { "hf" }, "cs-2.9" })
+  end)
+
+  it("what there is not", function()
+    local dir = harness.temp_dir()
+    local code, _, stderr = run(dir, "list", "falcn")
+    failed(code, 1, stderr, "did you mean falcon?")
+    code, _, stderr = run(dir, "list", "--src-fmt", "cs-9.9")
+    failed(code, 1, stderr, "there is no format 'cs-9.9'; did you mean")
+    code, _, stderr = run(dir, "list", "falcon", "--tgt-fmt", "cs-1.7")
+    failed(code, 1, stderr, "no converter is like that")
+  end)
+end)
+
 describe("command lines", function()
   it("refuse numbers and names that cannot be meant", function()
     local dir = harness.temp_dir()

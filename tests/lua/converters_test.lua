@@ -309,6 +309,12 @@ describe("Converters: releases", function()
   it("formats and names", function()
     same(catalogue.formats "cs-1.8, cs-2.0 .. cs-2.2", { "cs-1.8", "cs-2.0", "cs-2.1", "cs-2.2" })
     assert(catalogue.resolve "cs-2.10" == "cs-2.9" and catalogue.resolve "cs-current" == "cs-2.9")
+    for _, name in ipairs(catalogue.names()) do
+      local model = catalogue.find(name)
+      for _, target in ipairs { "cs-2.10", "cs-current" } do
+        if catalogue.path(model, "hf", "cs-2.9") then assert(catalogue.path(model, "hf", catalogue.resolve(target)), name) end
+      end
+    end
     local gpt2 = catalogue.find "gpt2"
     assert(catalogue.path(gpt2, "hf", "cs-1.6") == nil and #catalogue.path(gpt2, "cs-2.2", "cs-2.9") == 1)
     assert(select(2, catalogue.find "code-llama-headless") == "llama")
@@ -372,6 +378,88 @@ describe("Converters: several tables for one pair of formats", function()
     fails("eye_model/stranger", convert.checkpoint, there, hf)
     config.model.eye = nil
     fails("no section 'eye'", convert.config, back, config)
+  end)
+end)
+
+describe("Converters: nothing is lost or invented in silence", function()
+  local function warned(f, ...) return table.concat(conversion.warnings(f, ...), "\n") end
+  local function says(text, part)
+    if not text:find(part, 1, true) then error(("'%s' does not say '%s'"):format(text, part), 2) end
+  end
+
+  it("keys and fields that have no place are named, those that go without saying are not", function()
+    local set = {
+      rules.drop.left("h.N.gone", "no place"), rules.only.left("h.N.freq", "computed"), rules.only.left("twin", "a copy", "a"),
+      { "a", "b", also_left = "again" },
+    }
+    local t = counted({ 1 }, 0)
+    local text = warned(run, set, "left", { a = t, ["h.0.gone"] = t, ["h.1.gone"] = t, ["h.0.freq"] = t, twin = t, again = t })
+    same(text, "2 keys are left out: h.{0,1}.gone (no place)")
+    text = warned(run, set, "left", { twin = t, again = t })
+    says(text, "2 keys are left out: again, twin (it is known only as a copy of 'a', which is not there)")
+    local table = { config = fields.config {
+      fields.drop.left { "seed", bias = false }, fields.told.left { "kind" }, { "width", "size" },
+    } }
+    local function dropped(from) return select(3, fields.convert(table, "left", cbk.dict(from))) end
+    same(dropped { seed = 3, bias = true, kind = "x", width = 4, other = 1 }, { "bias", "other", "seed" })
+    assert(#dropped { seed = cbk.null, bias = false, kind = "x" } == 0)
+    assert(#dropped { bias = 0 } == 0)
+  end)
+
+  it("what stands beside the model is named where only the model is converted", function()
+    local back = job("gpt2", "cs-2.4", "hf")
+    local model = cbk.dict { dropout_rate = 0.1, hidden_size = 4, num_heads = 1, num_hidden_layers = 1, vocab_size = 5 }
+    says(warned(convert.config, back, cbk.dict { model = model, optimizer = cbk.dict { a = 1 }, empty = cbk.null }),
+      "of the config these are left out: optimizer")
+    local init = cbk.dict { model = model, seed = 3 }
+    says(warned(convert.config, back, cbk.dict { trainer = cbk.dict { init = init, fit = cbk.dict { a = 1 } } }),
+      "of the config these are left out: trainer.fit, trainer.init.seed")
+    local root = cbk.dict { model = with_layer(back, cbk.dict(), 4), global_step = 7 }
+    says(warned(convert.checkpoint, back, root), "of the checkpoint these are left out: global_step")
+    local legacy = cbk.dict { model = model, cerebras = cbk.dict { a = 1 }, runconfig = cbk.dict { save_losses = true } }
+    says(warned(convert.config, job("gpt2", "cs-2.0", "cs-2.1"), legacy),
+      "config fields that 2.1 has no more are left out: cerebras.a, runconfig.save_losses")
+    legacy = cbk.dict { model = model, runconfig = cbk.dict { mode = "eval" }, stranger = 5 }
+    says(warned(convert.config, job("gpt2", "cs-2.2", "cs-2.3"), legacy), "are dropped: runconfig.mode, stranger")
+  end)
+
+  it("invented values are named, come from the seed, and differ from key to key", function()
+    local function made(seed)
+      local out
+      local fill = { right = {
+        { "one", function(at) return at:invent({ 8 }, 0.02) end }, { "two", function(at) return at:invent({ 8 }, 0.02) end },
+        { "zeros", function(at) return at:invent { 2 } end },
+      } }
+      local text = warned(function() out = run({}, "left", {}, { fill = fill, seed = seed }) end)
+      return out, text
+    end
+    local first, text = made(3)
+    says(text, "'one' is not in the checkpoint: normal random values (0, 0.02) of seed 3 are written")
+    says(text, "'zeros' is not in the checkpoint: zeros are written")
+    equal_tensors(first, (made(3)))
+    same(first.zeros:tolist(), { 0, 0 })
+    assert(not cbk.equal(first.one, first.two) and not cbk.equal(first.one, made(4).one))
+  end)
+
+  it("every model without a head gets one that is named", function()
+    for _, name in ipairs(catalogue.names()) do
+      local model = catalogue.find(name)
+      if name:find "headless$" and model.model == name then
+        for _, converter in ipairs(model) do
+          local tables = converter.variants or { converter }
+          for _, own in pairs(tables) do
+            assert(own.fill and own.fill.right[1][1] == "lm_head.weight", name)
+            local run_of = { out = {}, tell = function() end, read = function() end }
+            local at = setmetatable({ key = "lm_head.weight", prefix = "", run = run_of, seed = 1, left = {}, right = {
+              vocab_size = 3, hidden_size = 2, use_bias_in_output = true,
+            } }, keys.At)
+            says(warned(own.fill.right[1][2], at), "'lm_head.weight' is not in the checkpoint")
+            at.key = "lm_head.bias"
+            says(warned(own.fill.right[2][2], at), "'lm_head.bias' is not in the checkpoint: zeros")
+          end
+        end
+      end
+    end
   end)
 end)
 

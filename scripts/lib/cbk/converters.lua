@@ -72,7 +72,7 @@ function converters.job(model_name, src, tgt)
   local path = catalogue.path(model, from, to)
   if not path then
     local lines = { "The following converters are supported:" }
-    for _, line in ipairs(converters.table_of(catalogue.rows(model_name))) do lines[#lines + 1] = line end
+    for _, line in ipairs(converters.table_of(catalogue.rows { model = model_name })) do lines[#lines + 1] = line end
     local near = {}
     for asked, used in pairs { [src] = from, [tgt] = to } do
       local formats = catalogue.formats_of(model)
