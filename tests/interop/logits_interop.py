@@ -15,10 +15,10 @@ To add a family, write models/NAME.py (about thirty lines where the Model Zoo's 
 
 `w.linear(name, x, size)`, `w.layer_norm(name, x, eps)` and the like ask for tensors by their names in the checkpoint. Asked for
 the first time they are made, so a forward pass is also the list of keys and shapes. A case gives the config of the side that it
-starts from, and in `add` what a user has to add to the Model Zoo config that comes out. `inputs(random)` where a model takes more
-than one row of tokens (each has 19), `BUFFERS` (a regular expression) where a side writes constants that no forward pass needs,
-and more outputs than one (a tuple) are possible. Take unusual values (an epsilon of 0.1, a base of 50): defaults that are wrong
-show only then.
+starts from; `model`, `model_zoo` and `hugging_face` where they are not the file's; and in `add` what a user has to add to the Model
+Zoo config that comes out. `inputs(random)` where a model takes more than one row of tokens (each has 19), `BUFFERS` (a regular
+expression) where a side writes constants that no forward pass needs, and more outputs than one (a tuple) are possible. Take unusual
+values (an epsilon of 0.1, a base of 50): defaults that are wrong show only then.
 
 Usage: logits_interop.py --cbk PATH [NAME]
 """
@@ -81,7 +81,7 @@ def read_shards(folder):
 
 class Run:
     def __init__(self, cbk, folder):
-        self.cbk, self.folder, self.count = cbk, folder, 0
+        self.cbk, self.folder, self.count, self.written = cbk, folder, 0, 0
 
     def call(self, *args):
         done = subprocess.run([self.cbk, *args], capture_output=True, text=True, timeout=60, check=False)
@@ -100,14 +100,17 @@ class Run:
             return yaml.safe_load(f)["model"], read_h5(os.path.join(out, f"pytorch_model_to_{release}.mdl"))
 
     def to_hugging_face(self, model, release, config, tensors):
-        self.count += 1
+        """Every other time as a trainer writes it: a file of the trainer layout, keys that begin with `model.`"""
+        self.count, self.written = self.count + 1, self.written + 1
+        if by_trainer := self.written % 2 == 0 and release != "cs-2.2":
+            tensors = {"model." + key: tensor for key, tensor in tensors.items()}
         out = os.path.join(self.folder, str(self.count))
         os.mkdir(out)
         torch.save({"model": tensors}, os.path.join(out, "pickled.mdl"))
         self.call("copy", os.path.join(out, "pickled.mdl"), os.path.join(out, "checkpoint.mdl"))
         need(h5py.is_hdf5(os.path.join(out, "checkpoint.mdl")), "the copy is no H5 file")
         with open(os.path.join(out, "params.yaml"), "w", encoding="utf-8") as f:
-            yaml.safe_dump({"model": config}, f)
+            yaml.safe_dump({"trainer": {"init": {"model": config}}} if by_trainer else {"model": config}, f)
         self.call("convert", "--model", model, "--src-fmt", release, "--tgt-fmt", "hf", "--config", os.path.join(out, "params.yaml"),
                   os.path.join(out, "checkpoint.mdl"), "--output-dir", out)
         folder = os.path.join(out, "checkpoint_to_hf")
@@ -143,7 +146,8 @@ class Case:
 
     def __init__(self, run, family, case):
         self.model, self.release = case.get("model", family.MODEL), case.get("release", NEWEST)
-        self.zoo, self.hf, self.buffers = family.model_zoo, family.hugging_face, getattr(family, "BUFFERS", None)
+        self.zoo, self.hf = case.get("model_zoo") or family.model_zoo, case.get("hugging_face") or family.hugging_face
+        self.buffers = getattr(family, "BUFFERS", None)
         random = torch.Generator().manual_seed(7)
         self.add = case.get("add", {})
         self.tokens = family.inputs(random) if hasattr(family, "inputs") else (torch.randint(19, (2, 7), generator=random),)

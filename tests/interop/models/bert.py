@@ -12,8 +12,8 @@ def inputs(random):
     return torch.randint(19, (2, 7), generator=random), torch.randint(2, (2, 7), generator=random)
 
 
-def hugging_face(w, c, ids, segments):
-    width, heads, eps, act = c["hidden_size"], c["num_attention_heads"], c.get("layer_norm_eps", 1e-12), c.get("hidden_act", "gelu")
+def hugging_face_encoder(w, c, ids, segments):
+    width, heads, eps = c["hidden_size"], c["num_attention_heads"], c.get("layer_norm_eps", 1e-12)
     x = w.embedding("bert.embeddings.word_embeddings", ids, c["vocab_size"], width)
     x = x + w.embedding("bert.embeddings.position_embeddings", torch.arange(ids.shape[1]), c["max_position_embeddings"], width)
     x = x + w.embedding("bert.embeddings.token_type_embeddings", segments, c.get("type_vocab_size", 2), width)
@@ -23,36 +23,54 @@ def hugging_face(w, c, ids, segments):
         q, k, v = (split(w.linear(f"{layer}attention.self.{name}", x, width), heads) for name in ("query", "key", "value"))
         out = w.linear(layer + "attention.output.dense", attention(q, k, v, (width // heads) ** -0.5), width)
         x = w.layer_norm(layer + "attention.output.LayerNorm", x + out, eps)
-        hidden = ACTIVATIONS[act](w.linear(layer + "intermediate.dense", x, c["intermediate_size"]))
+        hidden = ACTIVATIONS[c.get("hidden_act", "gelu")](w.linear(layer + "intermediate.dense", x, c["intermediate_size"]))
         x = w.layer_norm(layer + "output.LayerNorm", x + w.linear(layer + "output.dense", hidden, width), eps)
-    pooled = w.linear("bert.pooler.dense", x[:, 0], width).tanh()
-    words = ACTIVATIONS[act](w.linear("cls.predictions.transform.dense", x, width))
-    words = w.layer_norm("cls.predictions.transform.LayerNorm", words, eps)
+    return x
+
+
+def hugging_face_pooler(w, x):
+    return w.linear("bert.pooler.dense", x[:, 0], x.shape[-1]).tanh()
+
+
+def hugging_face(w, c, ids, segments):
+    x = hugging_face_encoder(w, c, ids, segments)
+    words = ACTIVATIONS[c.get("hidden_act", "gelu")](w.linear("cls.predictions.transform.dense", x, c["hidden_size"]))
+    words = w.layer_norm("cls.predictions.transform.LayerNorm", words, c.get("layer_norm_eps", 1e-12))
     tied = "bert.embeddings.word_embeddings.weight" if c.get("tie_word_embeddings", True) else None
     logits = w.head("cls.predictions.decoder", words, c["vocab_size"], tied, bias=True)
     w.again("cls.predictions.decoder.bias", "cls.predictions.bias")
-    return logits, w.linear("cls.seq_relationship", pooled, 2)
+    return logits, w.linear("cls.seq_relationship", hugging_face_pooler(w, x), 2)
 
 
-def model_zoo(w, c, ids, segments):
+def model_zoo_encoder(w, c, name, ids, segments):
     width, heads, eps = c["hidden_size"], c["num_heads"], c.get("layer_norm_epsilon", 1e-5)
-    act, embedding = c.get("encoder_nonlinearity", "gelu"), "bert_encoder.embedding_layer."
+    embedding = name + ".embedding_layer."
     x = w.embedding(embedding + "word_embeddings", ids, c["vocab_size"], width)
     x = x + w.embedding(embedding + "position_embeddings.embed", torch.arange(ids.shape[1]), c["max_position_embeddings"], width)
     x = x + w.embedding(embedding + "segment_embeddings", segments, 2, width)
-    x = w.layer_norm("bert_encoder.embed_ln_f", x, eps) * c.get("embeddings_scale", 1.0)
+    x = w.layer_norm(name + ".embed_ln_f", x, eps) * c.get("embeddings_scale", 1.0)
     scale = (width // heads) ** (-1 if c.get("scale_qk_dot_by_d", bool(c.get("mup_base_hidden_size"))) else -0.5)
     for i in range(c["num_hidden_layers"]):
-        layer = f"bert_encoder.transformer_encoder.layers.{i}"
+        layer = f"{name}.transformer_encoder.layers.{i}"
         q, k, v = (split(w.linear(f"{layer}.self_attn.proj_{name}_dense_layer", x, width), heads) for name in "qkv")
         out = attention(q, k, v, scale * c.get("attention_logits_alpha", 1.0))
         x = w.layer_norm(layer + ".norm1", x + w.linear(layer + ".self_attn.proj_output_dense_layer", out, width), eps)
-        x = w.layer_norm(layer + ".norm2", x + feed_forward(w, layer, x, c["filter_size"], act, True), eps)
-    pooled = w.linear("bert_encoder.pooler.pooler.ffn.0.linear_layer", x[:, 0], width)
-    pooled = ACTIVATIONS[c.get("pooler_nonlinearity") or act](pooled)
+        x = w.layer_norm(layer + ".norm2", x + feed_forward(w, layer, x, c["filter_size"], c.get("encoder_nonlinearity", "gelu"), True), eps)
+    return x
+
+
+def model_zoo_pooler(w, c, name, x):
+    pooled = w.linear(name + ".pooler.pooler.ffn.0.linear_layer", x[:, 0], x.shape[-1])
+    return ACTIVATIONS[c.get("pooler_nonlinearity") or c.get("encoder_nonlinearity", "gelu")](pooled)
+
+
+def model_zoo(w, c, ids, segments):
+    width, act = c["hidden_size"], c.get("encoder_nonlinearity", "gelu")
+    x = model_zoo_encoder(w, c, "bert_encoder", ids, segments)
+    pooled = model_zoo_pooler(w, c, "bert_encoder", x)
     words = ACTIVATIONS[c.get("mlm_nonlinearity") or act](w.linear("bert_mlm_head.mlm_transform.ffn.ffn.0.linear_layer", x, width))
-    words = w.layer_norm("bert_mlm_head.mlm_transform.ln", words, eps)
-    tied = embedding + "word_embeddings.weight" if c.get("share_embedding_weights", True) else None
+    words = w.layer_norm("bert_mlm_head.mlm_transform.ln", words, c.get("layer_norm_epsilon", 1e-5))
+    tied = "bert_encoder.embedding_layer.word_embeddings.weight" if c.get("share_embedding_weights", True) else None
     logits = w.head("bert_mlm_head.classifier.ffn.0.linear_layer", words, c["vocab_size"], tied, bias=True)
     return logits * logits_scale(c, width), w.linear("bert_cls_head.classifier.ffn.0.linear_layer", pooled, 2) * logits_scale(c, width)
 

@@ -1,0 +1,29 @@
+"""BERT with a head of fine-tuning: one linear layer over the pooled first token, or over every token (without a pooler)."""
+from .bert import HF, hugging_face_encoder, hugging_face_pooler, inputs, model_zoo_encoder, model_zoo_pooler  # noqa: F401  inputs
+
+MODEL = "bert-qa"
+BUFFERS = r"\.position_ids"
+
+
+def hugging_face(head, count, pooled=False):
+    def forward(w, c, ids, segments):
+        x = hugging_face_encoder(w, c, ids, segments)
+        return w.linear(head, hugging_face_pooler(w, x) if pooled else x, count)
+    return forward
+
+
+def model_zoo(count, pooled=False):
+    def forward(w, c, ids, segments):
+        x = model_zoo_encoder(w, c, "bert", ids, segments)
+        return w.linear("classifier", model_zoo_pooler(w, c, "bert", x) if pooled else x, count)
+    return forward
+
+
+CASES = {
+    "spans that answer": {"hf": HF, "hugging_face": hugging_face("qa_outputs", 2), "model_zoo": model_zoo(2)},
+    "classes of tokens": {"model": "bert-token-classifier", "hf": {**HF, "num_labels": 3},
+                          "hugging_face": hugging_face("classifier", 3), "model_zoo": model_zoo(3)},
+    "classes of sequences": {"model": "bert-sequence-classifier",
+                             "hf": {**HF, "num_labels": 3, "problem_type": "single_label_classification"},
+                             "hugging_face": hugging_face("classifier", 3, True), "model_zoo": model_zoo(3, True)},
+}
