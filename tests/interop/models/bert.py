@@ -55,7 +55,8 @@ def model_zoo_encoder(w, c, name, ids, segments):
         q, k, v = (split(w.linear(f"{layer}.self_attn.proj_{name}_dense_layer", x, width), heads) for name in "qkv")
         out = attention(q, k, v, scale * c.get("attention_logits_alpha", 1.0))
         x = w.layer_norm(layer + ".norm1", x + w.linear(layer + ".self_attn.proj_output_dense_layer", out, width), eps)
-        x = w.layer_norm(layer + ".norm2", x + feed_forward(w, layer, x, c["filter_size"], c.get("encoder_nonlinearity", "gelu"), True), eps)
+        hidden = feed_forward(w, layer, x, c["filter_size"], c.get("encoder_nonlinearity", "gelu"), True)
+        x = w.layer_norm(layer + ".norm2", x + hidden, eps)
     return x
 
 
