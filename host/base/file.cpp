@@ -9,20 +9,14 @@
 #include <cerrno>
 #include <chrono>
 #include <mutex>
-#include <random>
 #include <set>
 #include <utility>
 
 #include "host/base/scratch.hpp"
+#include "host/base/stale.hpp"
 
 namespace cbk {
 namespace {
-
-/// A sibling name of `target` that nobody uses: "model.mdl.1f3a9c04.tmp".
-fs::path sibling(const fs::path& target) {
-  std::random_device source;
-  return target.parent_path() / fmt::format("{}.{:08x}.tmp", target.filename().string(), source());
-}
 
 fs::path folder_of(const fs::path& path) {
   fs::path parent = path.parent_path();
@@ -217,20 +211,22 @@ void carry_over(const fs::path& from, const fs::path& to) {
 
 }  // namespace
 
-StagedFile::StagedFile(fs::path target, bool overwrite) : target_(std::move(target)), overwrite_(overwrite) {
+StagedFile::StagedFile(fs::path target, bool overwrite, const fs::path& staging)
+    : target_(std::move(target)), overwrite_(overwrite) {
   refuse_existing(target_, overwrite);
   target_ = replaceable_file(std::move(target_));
   // A file without a name vanishes even with kill -9. Where the file system cannot do that: a temporary
   // sibling.
-  const fs::path folder = folder_of(target_);
+  const fs::path folder = staging.empty() ? folder_of(target_) : staging;
   fd_ = FileDescriptor(::open(folder.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0666));
   if (fd_.get() < 0) {
     if (errno != EOPNOTSUPP && errno != EISDIR && errno != EINVAL) fail_errno("write into", folder.string());
-    temporary_ = sibling(target_);
+    temporary_ = temporary_sibling(folder / target_.filename());
     staged_names().add(temporary_);
     fd_ = FileDescriptor(::open(temporary_.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
     if (fd_.get() < 0) fail_errno("create", temporary_.string());
   }
+  lock_as_in_use(fd_.get());
 }
 
 StagedFile::~StagedFile() {
@@ -267,14 +263,12 @@ void StagedFile::sync() {
 void StagedFile::commit() {
   if (temporary_.empty()) {
     const std::string self = fmt::format("/proc/self/fd/{}", fd_.get());
-    if (!overwrite_) {
-      if (::linkat(AT_FDCWD, self.c_str(), AT_FDCWD, target_.c_str(), AT_SYMLINK_FOLLOW) != 0) {
-        fail_errno("create", target_.string());
-      }
+    if (::linkat(AT_FDCWD, self.c_str(), AT_FDCWD, target_.c_str(), AT_SYMLINK_FOLLOW) == 0) {
       fd_ = FileDescriptor();
       return;
     }
-    fs::path temporary = sibling(target_);
+    if (!overwrite_ || errno != EEXIST) fail_errno("create", target_.string());
+    fs::path temporary = temporary_sibling(target_);
     staged_names().add(temporary);
     if (::linkat(AT_FDCWD, self.c_str(), AT_FDCWD, temporary.c_str(), AT_SYMLINK_FOLLOW) != 0) {
       fail_errno("create", temporary.string());
@@ -286,6 +280,7 @@ void StagedFile::commit() {
   staged_names().forget(temporary_);
   temporary_.clear();
   fd_ = FileDescriptor();
+  remove_left_over(target_);
 }
 
 StagedDirectory::StagedDirectory(fs::path target, bool overwrite, IsReplaced is_replaced)
@@ -296,14 +291,20 @@ StagedDirectory::StagedDirectory(fs::path target, bool overwrite, IsReplaced is_
     target_ = fs::canonical(target_);
   }
   refuse_foreign_folders(target_);
-  temporary_ = sibling(target_);
+  temporary_ = temporary_sibling(target_);
+}
+
+void StagedDirectory::make() {
   staged_names().add(temporary_);
   if (::mkdir(temporary_.c_str(), 0777) != 0) fail_errno("create", temporary_.string());
+  fd_ = FileDescriptor(::open(temporary_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (fd_.get() >= 0) lock_as_in_use(fd_.get());
 }
 
 StagedDirectory::StagedDirectory(StagedDirectory&& other) noexcept
     : target_(std::move(other.target_)),
       temporary_(std::exchange(other.temporary_, {})),
+      fd_(std::move(other.fd_)),
       overwrite_(other.overwrite_),
       is_replaced_(std::move(other.is_replaced_)) {}
 
@@ -329,10 +330,12 @@ void StagedDirectory::commit() {
   if (::renameat2(AT_FDCWD, temporary_.c_str(), AT_FDCWD, target_.c_str(), flags) != 0) {
     fail_errno(replaces ? "replace" : "create", target_.string());
   }
+  fd_ = FileDescriptor();
   std::error_code ignored;
   if (replaces) fs::remove_all(temporary_, ignored);
   staged_names().forget(temporary_);
   temporary_.clear();
+  remove_left_over(target_);
 }
 
 void remove_staged_files() noexcept {

@@ -87,8 +87,9 @@ void refuse_existing(const fs::path& target, bool overwrite);
 class StagedFile {
  public:
   /// Refuses (`exists`) a target that is there unless `overwrite`, and always what is no regular file; a
-  /// symbolic link is followed. Errors: `io`.
-  StagedFile(fs::path target, bool overwrite);
+  /// symbolic link is followed. Where the target's folder is made later, the file lies in `staging` until
+  /// then, which is on the same file system. Errors: `io`.
+  StagedFile(fs::path target, bool overwrite, const fs::path& staging = {});
   StagedFile(StagedFile&&) noexcept = default;
   StagedFile& operator=(StagedFile&&) = delete;
   ~StagedFile();
@@ -114,8 +115,7 @@ class StagedFile {
   std::unique_ptr<std::mutex> turn_ = std::make_unique<std::mutex>();
 };
 
-/// A directory under construction: files are made in a temporary sibling, which `commit` renames to the
-/// target.
+/// A directory under construction: a temporary sibling, which `commit` renames to the target.
 class StagedDirectory {
  public:
   /// Tells by its name that a file of the old folder belongs to what is replaced.
@@ -128,11 +128,14 @@ class StagedDirectory {
   ~StagedDirectory();
   [[nodiscard]] const fs::path& target() const { return target_; }
   [[nodiscard]] const fs::path& path() const { return temporary_; }
+  /// Makes the temporary one, in which the files then get their names.
+  void make();
   void commit();
 
  private:
   fs::path target_;
   fs::path temporary_;
+  FileDescriptor fd_;  // of the temporary one
   bool overwrite_ = false;
   IsReplaced is_replaced_;
 };

@@ -58,9 +58,10 @@ class ShardedWriter : public Writer {
 
   std::vector<Slot> lay_out() override {
     folder_ = std::make_unique<StagedDirectory>(target_, overwrite_, is_shard_file);
+    const fs::path beside = folder_->target().parent_path();
     std::vector<Slot> slots;
     for (const auto& writer : writers_) {
-      writer->stage_in(folder_->path());
+      writer->stage_in(folder_->path(), beside.empty() ? "." : beside);
       const std::vector<Slot> part = writer->lay_out();
       slots.insert(slots.end(), part.begin(), part.end());
     }
@@ -77,6 +78,7 @@ class ShardedWriter : public Writer {
   }
 
   void commit(bool sync) override {
+    folder_->make();
     for (const auto& writer : writers_) writer->commit(sync);
     write_file(folder_->path() / index_name(), index_, false);
     for (const auto& [name, content] : companions_) write_file(folder_->path() / name, content, false);

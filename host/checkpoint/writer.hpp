@@ -52,8 +52,9 @@ class Writer {
 /// A writer whose file may be one of many in a folder that is made later.
 class ShardWriter : public Writer {
  public:
-  /// The file is staged in `folder` under the target's name. Before `lay_out`.
-  virtual void stage_in(const fs::path& folder) = 0;
+  /// The file will get its name in `folder`, which is made before `commit`; until then it lies in `staging`.
+  /// Before `lay_out`.
+  virtual void stage_in(const fs::path& folder, const fs::path& staging) = 0;
 };
 
 struct WriteOptions {
@@ -66,6 +67,7 @@ struct WriteOptions {
   std::optional<uint64_t> shard_size;  // set: a sharded folder with its index.json (torch, safetensors, flat
                                        // H5), or several data files (tensorflow)
   std::string shard_stem;              // "pytorch_model" or "model" by default
+  bool keep_texts = false;             // flat H5: tensors of texts too, which are left out otherwise
   Value metadata;                      // safetensors __metadata__ (text to text)
   /// Small files (name, content) that appear together with the checkpoint, inside the folder of a sharded
   /// one.

@@ -1,3 +1,4 @@
+#include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -6,6 +7,7 @@
 #include "host/base/bytes.hpp"
 #include "host/base/crc32c.hpp"
 #include "host/base/file.hpp"
+#include "host/base/stale.hpp"
 #include "tests/host/folder.hpp"
 
 using namespace cbk;
@@ -100,12 +102,15 @@ TEST_CASE("a staged folder appears whole or not at all", "[base]") {
   Folder folder;
   SECTION("committed") {
     StagedDirectory staged(folder.path("out/"), false, is_shard);
+    CHECK(folder.names().empty());
+    staged.make();
     write_file(staged.path() / "a", "1", false);
     staged.commit();
     CHECK(read_file(folder.path("out") / "a") == "1");
   }
   SECTION("given up") {
     StagedDirectory staged(folder.path("out"), false, is_shard);
+    staged.make();
     write_file(staged.path() / "a", "1", false);
   }
   SECTION("replaced, the old content gone") {
@@ -114,12 +119,40 @@ TEST_CASE("a staged folder appears whole or not at all", "[base]") {
     CHECK_THROWS_WITH(StagedDirectory(folder.path("out"), false, is_shard),
                       Catch::Contains("exists already"));
     StagedDirectory staged(folder.path("out"), true, is_shard);
+    staged.make();
     write_file(staged.path() / "new.bin", "2", false);
     staged.commit();
     CHECK_FALSE(fs::exists(folder.path("out") / "old.bin"));
     CHECK(fs::exists(folder.path("out") / "new.bin"));
   }
   for (const std::string& name : folder.names()) CHECK(name == "out");
+}
+
+TEST_CASE("what a killed run has left goes with the next one", "[base]") {
+  Folder folder;
+  const bool is_folder = GENERATE(false, true);
+  write_file(folder.path("out.0123abcd.tmp"), "left over", false);
+  fs::create_directory(folder.path("out.89ef0123.tmp"));
+  write_file(folder.path("out.89ef0123.tmp") / "a", "left over", false);
+  const std::vector<std::string> others = {"out.0123abcD.tmp", "out.0123abcd.tmp2", "out.0123abcde.tmp",
+                                           "out2.0123abcd.tmp"};
+  for (const std::string& name : others) write_file(folder.path(name), "theirs", false);
+  // Another program is at work under this name.
+  write_file(folder.path("out.44444444.tmp"), "in use", false);
+  const FileDescriptor used(::open(folder.path("out.44444444.tmp").c_str(), O_RDONLY));
+  lock_as_in_use(used.get());
+  if (is_folder) {
+    StagedDirectory staged(folder.path("out"), false, is_shard);
+    staged.make();
+    staged.commit();
+  } else {
+    write_file(folder.path("out"), "old", false);
+    write_file(folder.path("out"), "new", true);
+  }
+  std::vector<std::string> left = {"out", "out.44444444.tmp"};
+  left.insert(left.end(), others.begin(), others.end());
+  std::sort(left.begin(), left.end());
+  CHECK(folder.names() == left);
 }
 
 TEST_CASE("overwriting replaces what we write, and nothing else", "[base]") {
@@ -136,6 +169,7 @@ TEST_CASE("overwriting replaces what we write, and nothing else", "[base]") {
     write_file(folder.path("home") / "config.json", "old", false);
     write_file(folder.path("home") / "old.bin", "1", false);
     StagedDirectory staged(folder.path("link"), true, is_shard);
+    staged.make();
     write_file(staged.path() / "config.json", "new", false);
     staged.commit();
     CHECK(read_file(folder.path("home") / "tokenizer.json") == "theirs");

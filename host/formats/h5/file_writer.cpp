@@ -76,7 +76,7 @@ std::vector<Slot> FileWriter::lay_out() {
   const uint64_t end = start + image.size();
   superblock_ = encode_superblock(root_address, tables, end);
 
-  file_ = std::make_unique<StagedFile>(target_, overwrite_);
+  file_ = std::make_unique<StagedFile>(target_, overwrite_, staging_);
   file_->reserve(end);
   file_->write(start, as_bytes(image));
   std::vector<Slot> slots;

@@ -15,7 +15,10 @@ class FileWriter : public ShardWriter {
   [[nodiscard]] const std::vector<Item>& items() const override { return items_; }
   [[nodiscard]] uint64_t overhead() const override { return overhead_; }
   [[nodiscard]] const std::vector<std::string>& warnings() const override { return warnings_; }
-  void stage_in(const fs::path& folder) override { target_ = folder / target_.filename(); }
+  void stage_in(const fs::path& folder, const fs::path& staging) override {
+    target_ = folder / target_.filename();
+    staging_ = staging;
+  }
   std::vector<Slot> lay_out() override;
   void finish(const std::vector<uint32_t>& crcs) override;
   void commit(bool sync) override;
@@ -45,6 +48,7 @@ class FileWriter : public ShardWriter {
 
  private:
   fs::path target_;
+  fs::path staging_;
   bool overwrite_;
   std::vector<Item> items_;
   std::vector<uint64_t> offsets_;

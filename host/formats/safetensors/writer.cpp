@@ -72,10 +72,13 @@ class FileWriter : public ShardWriter {
   [[nodiscard]] uint64_t overhead() const override { return header_.size(); }
   [[nodiscard]] const std::vector<std::string>& warnings() const override { return warnings_; }
 
-  void stage_in(const fs::path& folder) override { target_ = folder / target_.filename(); }
+  void stage_in(const fs::path& folder, const fs::path& staging) override {
+    target_ = folder / target_.filename();
+    staging_ = staging;
+  }
 
   std::vector<Slot> lay_out() override {
-    file_ = std::make_unique<StagedFile>(target_, overwrite_);
+    file_ = std::make_unique<StagedFile>(target_, overwrite_, staging_);
     file_->reserve(header_.size() + data_size_);
     file_->write(0, as_bytes(header_));
     std::vector<Slot> slots;
@@ -92,6 +95,7 @@ class FileWriter : public ShardWriter {
 
  private:
   fs::path target_;
+  fs::path staging_;
   bool overwrite_;
   std::string header_;
   std::vector<Item> items_;

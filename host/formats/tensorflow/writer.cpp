@@ -79,8 +79,7 @@ class BundleWriter final : public Writer {
     collect(root);
     split(options.shard_size.value_or(std::numeric_limits<uint64_t>::max()));
     refuse_existing(index_file(prefix_), overwrite_);
-    for (uint32_t shard = 0; shard < shards(); ++shard)
-      refuse_existing(data_file(prefix_, shard, shards()), overwrite_);
+    if (!overwrite_) warn_of_remains();
     state_ = next_state(prefix_);
     for (const Variable& variable : variables_) {
       items_.push_back(
@@ -98,7 +97,7 @@ class BundleWriter final : public Writer {
 
   std::vector<Slot> lay_out() override {
     for (uint32_t shard = 0; shard < shards(); ++shard) {
-      data_.emplace_back(data_file(prefix_, shard, shards()), overwrite_);
+      data_.emplace_back(data_file(prefix_, shard, shards()), true);
       data_.back().reserve(shard_sizes_[shard]);
     }
     std::vector<Slot> slots;
@@ -142,6 +141,20 @@ class BundleWriter final : public Writer {
   static void commit(StagedFile& file, bool sync) {
     if (sync) file.sync();
     file.commit();
+  }
+
+  /// Data without an index is what a run has left that was killed while its files got their names.
+  void warn_of_remains() {
+    std::vector<std::string> remains;
+    std::error_code ignored;
+    for (uint32_t shard = 0; shard < shards(); ++shard) {
+      const fs::path path = data_file(prefix_, shard, shards());
+      if (fs::exists(fs::symlink_status(path, ignored))) remains.push_back(quote(path.filename().string()));
+    }
+    if (remains.empty()) return;
+    warnings_.push_back(fmt::format("{} {} no index, so {} of no use: replaced", listed(remains, 3),
+                                    remains.size() == 1 ? "has" : "have",
+                                    remains.size() == 1 ? "it is" : "they are"));
   }
 
   void collect(const Value& root) {

@@ -35,10 +35,13 @@ class ZipFileWriter final : public ShardWriter {
   [[nodiscard]] uint64_t overhead() const override { return layout_.total_size() - item_bytes_; }
   [[nodiscard]] const std::vector<std::string>& warnings() const override { return warnings_; }
 
-  void stage_in(const fs::path& folder) override { target_ = folder / target_.filename(); }
+  void stage_in(const fs::path& folder, const fs::path& staging) override {
+    target_ = folder / target_.filename();
+    staging_ = staging;
+  }
 
   std::vector<Slot> lay_out() override {
-    file_.emplace(target_, overwrite_);
+    file_.emplace(target_, overwrite_, staging_);
     file_->reserve(layout_.total_size());
     std::vector<Slot> slots;
     for (uint64_t offset : offsets_) slots.push_back({&*file_, offset});
@@ -106,6 +109,7 @@ class ZipFileWriter final : public ShardWriter {
   }
 
   fs::path target_;
+  fs::path staging_;
   bool overwrite_;
   StoragePlan plan_;
   std::string pickle_;
