@@ -35,7 +35,7 @@ void read_companions(lua_State* L, const Options& options, WriteOptions& out) {
 int create(lua_State* L) {
   const Options options(L, 2,
                         {"root", "overwrite", "format", "h5_version", "framework_version", "shard_size",
-                         "shard_stem", "metadata", "companions"});
+                         "shard_stem", "keep_texts", "metadata", "companions"});
   auto output = std::make_shared<Output>();
   output->target = check_path(L, 1);
   output->options.overwrite = options.flag("overwrite");
@@ -44,6 +44,7 @@ int create(lua_State* L) {
   output->options.framework_version = options.text("framework_version");
   output->options.shard_size = options.size("shard_size");
   output->options.shard_stem = options.text("shard_stem");
+  output->options.keep_texts = options.flag("keep_texts");
   if (options.has("metadata")) {
     options.push("metadata");
     output->options.metadata = to_value(L, -1);

@@ -6,8 +6,9 @@ local tensorflow = require "cbk.tensorflow"
 
 local parser = cli.parser("tensorflow-to-h5", "Convert a TensorFlow checkpoint to an H5 file, streamed.", [[
 Each variable becomes a dataset of the H5 file, whose name is that of the variable percent-encoded.
-H5 has no form for tensors of texts, such as the object graph of TensorFlow 2: they are left out,
-and named on stderr. With --shard-size, h5_path is a folder of H5 files with their index.json.
+Tensors of texts are left out and named on stderr, unless --strings asks for them: they become
+datasets of strings. The object graph of TensorFlow 2 means nothing in H5 and is always left out.
+With --shard-size, h5_path is a folder of H5 files with their index.json.
 
 GLOB matches whole names: '*' stands for any text, '?' for one character, [a-z], {a,b}; a plain
 name also means everything below it.
@@ -19,6 +20,7 @@ examples:
 parser:argument("saver_path", "the prefix, its .index file, or a folder, whose 'checkpoint' file decides")
 parser:argument("h5_path", "what to write")
 parser:option("--shard-size", "write files of at most this size, such as 10GB"):argname("SIZE"):convert(cli.size "--shard-size")
+parser:flag("--strings", "store tensors of texts too, as datasets of variable-length strings")
 tensorflow.options(parser)
 local args = parser:parse()
 
@@ -26,4 +28,16 @@ local checkpoint = cli.open(args.saver_path, args)
 if checkpoint.format ~= "tensorflow" then
   cbk.fail("value", ("'%s' is no TensorFlow checkpoint (%s); 'cbk copy' takes any"):format(args.saver_path, checkpoint.format))
 end
-tensorflow.write(checkpoint, args.h5_path, { format = "h5", h5_version = "flat", shard_size = args.shard_size }, args)
+
+local OBJECT_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
+
+---Why a variable does not come along, or nil.
+local function problem_of(key, value)
+  local is_text = cbk.kind(value) == "object" and value.type == "tensorflow.tensor" and value.state.dtype == "string"
+  if not is_text then return nil end
+  if key == OBJECT_GRAPH then return "the object graph of TensorFlow means nothing in H5" end
+  if not args.strings then return "it holds texts; --strings stores them" end
+end
+
+local options = { format = "h5", h5_version = "flat", keep_texts = true, shard_size = args.shard_size }
+tensorflow.write(checkpoint, args.h5_path, options, args, problem_of)

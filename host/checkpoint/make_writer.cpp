@@ -106,12 +106,12 @@ class AccompaniedWriter : public Writer {
   std::vector<StagedFile> files_;
 };
 
-/// Texts of TensorFlow, which nothing else can hold.
+/// Texts of TensorFlow, which only bundles and flat H5 can hold.
 std::vector<std::string> warnings_of(const std::vector<std::string>& texts) {
   std::vector<std::string> warnings;
   for (const std::string& name : texts) {
     warnings.push_back(
-        fmt::format("{} is left out: only TensorFlow checkpoints hold tensors of texts", quote(name, 1000)));
+        fmt::format("{} is left out: the output has no form for tensors of texts", quote(name, 1000)));
   }
   return warnings;
 }
@@ -130,13 +130,16 @@ std::unique_ptr<Writer> make_writer(const Value& root, const fs::path& named, co
   const std::string format = format_of(target, options);
   const bool is_bundle = format == "tensorflow";
   const bool is_folder = options.shard_size && !is_bundle;
+  const bool is_flat = format == "h5" && options.h5_version == "flat";
+  if (options.keep_texts && !is_flat && !is_bundle)
+    fail(Errc::usage, "tensors of texts can be kept in flat H5 and TensorFlow checkpoints only");
   if (is_bundle) {
     check_target(named, true);  // its writer knows the files
   } else {
     check_target(target, options.overwrite);
   }
   std::vector<std::string> texts;
-  const Value tree = is_bundle ? root : tensorflow::without_texts(root, texts);
+  const Value tree = is_bundle ? root : tensorflow::for_others(root, options.keep_texts, texts);
   auto writer = is_bundle   ? tensorflow::make_writer(tree, named, options)
                 : is_folder ? make_sharded_writer(tree, target, format, options)
                             : make_single_writer(tree, target, format, options);

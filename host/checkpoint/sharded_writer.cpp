@@ -4,6 +4,7 @@
 #include "host/checkpoint/sharded.hpp"
 #include "host/formats/h5/writer.hpp"
 #include "host/formats/safetensors/writer.hpp"
+#include "host/formats/tensorflow/foreign.hpp"
 #include "host/formats/torch/writer.hpp"
 #include "host/value/json.hpp"
 #include "host/value/state_dict.hpp"
@@ -41,8 +42,10 @@ class ShardedWriter : public Writer {
     suffix_ = is_torch ? ".bin" : format_ == "h5" ? ".h5" : ".safetensors";
     stem_ = !options.shard_stem.empty() ? options.shard_stem : is_torch ? "pytorch_model" : "model";
     if (format_ == "safetensors") mark_as_torch();
-    std::vector<NamedTensor> tensors = flat_tensors(root, "a sharded checkpoint");
-    split(tensors, options.shard_size.value());
+    const Value texts = Value::dict();
+    const std::vector<NamedTensor> tensors =
+        flat_tensors(take_texts(root, texts.as_dict()), "a sharded checkpoint");
+    split(tensors, texts.as_dict(), options.shard_size.value());
     check_companions();
     make_writers();
     for (const auto& writer : writers_) {
@@ -98,10 +101,23 @@ class ShardedWriter : public Writer {
     metadata_ = marked;
   }
 
+  /// The tree without the tensors of texts.
+  static Value take_texts(const Value& root, Dict& texts) {
+    const auto is_texts = [](const Dict::Entry& entry) { return tensorflow::is_foreign(entry.second); };
+    if (!root.is(Value::Kind::dict) ||
+        std::none_of(root.as_dict().entries().begin(), root.as_dict().entries().end(), is_texts))
+      return root;
+    const Value rest = Value::dict();
+    for (const auto& [key, value] : root.as_dict().entries())
+      (tensorflow::is_foreign(value) ? texts : rest.as_dict()).set(key, value);
+    return rest;
+  }
+
   /// A shard ends where the next tensor would pass the limit, even if nothing is in it yet: so does the
   /// reference.
-  void split(const std::vector<NamedTensor>& tensors, uint64_t limit) {
+  void split(const std::vector<NamedTensor>& tensors, const Dict& texts, uint64_t limit) {
     shards_.emplace_back();
+    for (const auto& [key, value] : texts.entries()) shards_.back().root.as_dict().set(key, value);
     std::vector<size_t> shard_of;
     uint64_t current = 0;
     uint64_t total = 0;
@@ -120,6 +136,7 @@ class ShardedWriter : public Writer {
       shards_[i].file = fmt::format("{}-{:05}-of-{:05}{}", stem_, i + 1, shards_.size(), suffix_);
     }
     const Value map = Value::dict();
+    for (const auto& [key, value] : texts.entries()) map.as_dict().set(key_text(key), shards_.front().file);
     for (size_t i = 0; i < tensors.size(); ++i) map.as_dict().set(tensors[i].name, shards_[shard_of[i]].file);
     const Value metadata = Value::dict();
     metadata.as_dict().set("total_size", static_cast<int64_t>(total));

@@ -241,6 +241,42 @@ TEST_CASE("tensorflow: other formats leave texts out, and say so", "[tensorflow]
   CHECK_THROWS_WITH(make_writer(root, folder.path("y"), options), Catch::Contains("'q' (qint8)"));
 }
 
+TEST_CASE("tensorflow: flat H5 holds texts when asked to", "[tensorflow]") {
+  const Folder folder;
+  const std::vector<std::vector<std::string>> lists = {{"one", "", "ünï"},
+                                                       {"\xff", "b"},
+                                                       {std::string("a\0b", 3), ""},
+                                                       {},
+                                                       std::vector<std::string>(5000, std::string(30, 'x'))};
+  const Value root = dict({{"w", counting(DType::float32, {40})}, {"v", counting(DType::float32, {40})}});
+  for (size_t i = 0; i < lists.size(); ++i) {
+    const std::vector<std::string_view> views(lists[i].begin(), lists[i].end());
+    root.as_dict().set(fmt::format("texts/{}", i), texts({static_cast<int64_t>(views.size())}, views));
+  }
+  root.as_dict().set("scalar", texts({}, {"alone"}));
+  WriteOptions options;
+  options.format = "h5";
+  options.h5_version = "flat";
+  options.keep_texts = true;
+  if (GENERATE(false, true)) options.shard_size = 200;
+  save(root, folder.path("x"), options);
+  const Checkpoint back = open_checkpoint(folder.path("x"));
+  CHECK(back.root.as_dict().size() == root.as_dict().size());
+  for (size_t i = 0; i < lists.size(); ++i) {
+    const Value& found = *back.root.find(fmt::format("texts/{}", i));
+    CHECK(texts_of(found) == lists[i]);
+    CHECK(tf::to_foreign(found).shape == Shape{static_cast<int64_t>(lists[i].size())});
+  }
+  CHECK(tf::to_foreign(*back.root.find("scalar")).shape.empty());
+  CHECK(texts_of(*back.root.find("scalar")) == std::vector<std::string>{"alone"});
+  CHECK(back.root.find("w")->as_tensor().to_bytes() == root.find("w")->as_tensor().to_bytes());
+  save(back.root, folder.path("m"));
+  CHECK(open_checkpoint(folder.path("m")).root.as_dict().size() == root.as_dict().size());
+  options.shard_size.reset();
+  options.h5_version = "0.5";
+  CHECK_THROWS_WITH(make_writer(root, folder.path("y"), options), Catch::Contains("flat H5"));
+}
+
 TEST_CASE("tensorflow: what cannot be a bundle is refused before anything is written", "[tensorflow]") {
   const Folder folder;
   const Tensor one = Tensor::full(DType::float32, {1}, 1);
@@ -279,6 +315,24 @@ TEST_CASE("tensorflow: an old checkpoint is replaced as a whole, and the state f
   CHECK(open_checkpoint(folder.path()).root.find("c") != nullptr);
   folder.write("checkpoint", "something else");
   CHECK_THROWS_WITH(save(dict({{"a", big}}), folder.path("y")), Catch::Contains("not one of TensorFlow"));
+}
+
+TEST_CASE("tensorflow: data without an index, as a killed run leaves it, is in nobody's way",
+          "[tensorflow]") {
+  const Folder folder;
+  const Value root = dict({{"a", counting(DType::float32, {100})}});
+  save(root, folder.path("x"));
+  fs::remove(folder.path("x.index"));
+  folder.write("x.data-00000-of-00001", "a part");
+  WriteOptions options;
+  options.format = "tensorflow";
+  const auto writer = make_writer(root, folder.path("x"), options);
+  REQUIRE(writer->warnings().size() == 1);
+  CHECK_THAT(writer->warnings().front(), Catch::Contains("'x.data-00000-of-00001' has no index"));
+  execute(*writer, {});
+  CHECK(open_checkpoint(folder.path("x")).root.find("a")->as_tensor().to_bytes() ==
+        root.find("a")->as_tensor().to_bytes());
+  CHECK_THROWS_WITH(save(root, folder.path("x")), Catch::Contains("x.index' exists"));
 }
 
 TEST_CASE("tensorflow: state files", "[tensorflow]") {

@@ -6,13 +6,11 @@ Usage: tensorflow_interop.py --cbk PATH
 import argparse
 import json
 import os
-import random
 import re
 import struct
 import subprocess
 import sys
 import tempfile
-import time
 import urllib.parse
 
 import h5py
@@ -174,8 +172,9 @@ def slice_key(name, start, shape):
     return b"\0" + name + b"\0\1" + bytes([1, len(shape)]) + b"".join(bytes([0x80 ^ s, 0x80 ^ n]) for s, n in zip(start, shape))
 
 
-def write_bundle(prefix, arrays, compressed=False, big_endian=False, texts=None, slices=None, per_block=3, shards=1):
-    """arrays: {name: array}; texts: {name: list of bytes}; slices: {name: (array, [(start, shape)…])}."""
+def write_bundle(prefix, arrays, compressed=False, big_endian=False, texts=None, slices=None, per_block=3, shards=1, header=None, change=None):
+    """arrays: {name: array}; texts: {name: list of bytes}; slices: {name: (array, [(start, shape)…])}. `change` makes other entries of the
+    index, and `header` replaces its first one."""
     data, entries = [b""] * shards, []
 
     def place(key, dtype, shape, raw, crc=None):
@@ -203,7 +202,8 @@ def write_bundle(prefix, arrays, compressed=False, big_endian=False, texts=None,
             place(slice_key(name.encode(), start, shape), NUMBERS[array.dtype.name], shape, bytes_of(part))
         dims = b"".join(field(2, field(1, n)) for n in array.shape)
         entries.append((name.encode(), field(1, NUMBERS[array.dtype.name]) + field(2, dims) + listed))
-    header = field(1, shards) + (field(2, 1) if big_endian else b"") + field(3, field(1, 1))
+    header = header or field(1, shards) + (field(2, 1) if big_endian else b"") + field(3, field(1, 1))
+    entries = change(sorted(entries)) if change else sorted(entries)
     with open(prefix + ".index", "wb") as f:
         f.write(write_table([(b"", header)] + sorted(entries), compressed, per_block))
     for shard, raw in enumerate(data):
@@ -225,7 +225,7 @@ class Suite:
         return r
 
     def refused(self, *args):
-        lines = self.call(*args, status=1).stderr.strip().splitlines()
+        lines = self.call(*args, status=2 if args[0] == "diff" else 1).stderr.strip().splitlines()
         assert len(lines) == 1, lines
         return lines[0]
 
@@ -345,30 +345,121 @@ def damage(s):
     assert not any(name.startswith("x.") for name in os.listdir(s.folder)), "something was left behind"
 
 
-def kills(s):
-    """`kill -9` at any moment: the bundle is whole or has no index, and nothing lies about under another name."""
-    os.mkdir(s.path("kill"))
-    with h5py.File(s.path("kill.h5"), "w") as f:
-        for i in range(40):
-            f[f"w{i}"] = np.full((1 << 18,), i, np.float32)
-    start = time.monotonic()
-    s.call("h5-to-tensorflow", "kill.h5", "kill/whole", "-q")
-    duration = time.monotonic() - start
-    r = random.Random(3)
-    seen = 0
-    for i in range(12):
-        process = subprocess.Popen([s.cbk, "h5-to-tensorflow", "kill.h5", "kill/x", "-q"], cwd=s.folder)
-        time.sleep(r.random() * duration)
-        process.kill()
-        process.wait()
-        names = {name for name in os.listdir(s.path("kill")) if name != "checkpoint" and not name.startswith("whole")}
-        assert names <= {"x.index", "x.data-00000-of-00001"}, names
-        if "x.index" in names:
-            seen += 1
-            s.call("diff", "kill.h5", "kill/x")
-        for name in names:
-            os.remove(s.path(f"kill/{name}"))
-    assert seen < 12, "nothing was killed in time"
+def strings(s):
+    """Texts come along on request, whatever is in them; the object graph never does."""
+    texts = {"vocab": ["the".encode(), "ünï".encode(), b"", b"x" * 70000], "raw": [b"\xff\xfe", b"x"], "zeros": [b"a\0b", b"", b"\0"], "none": []}
+    write_bundle(s.path("t"), {"w": np.arange(3)}, texts={**texts, "_CHECKPOINTABLE_OBJECT_GRAPH": [b"graph"]})
+    given = read_bundle(s.path("t"))[0]
+    del given["_CHECKPOINTABLE_OBJECT_GRAPH"]
+    error = s.call("tensorflow-to-h5", "t", "without.h5").stderr
+    assert all(f"'{name}' is left out" in error for name in [*texts, "_CHECKPOINTABLE_OBJECT_GRAPH"]) and "--strings" in error, error
+    with h5py.File(s.path("without.h5")) as f:
+        assert list(f) == ["w"]
+    error = s.call("tensorflow-to-h5", "t", "with.h5", "--strings").stderr
+    assert error.count("\n") == 1 and "_CHECKPOINTABLE_OBJECT_GRAPH" in error, error
+    with h5py.File(s.path("with.h5")) as f:
+        assert set(f) == {"w", *texts}
+        for name, encoding in (("vocab", "utf-8"), ("raw", "ascii")):
+            assert f[name][()].tolist() == texts[name] and h5py.check_string_dtype(f[name].dtype).encoding == encoding, name
+        assert [bytes(x) for x in f["zeros"][()]] == texts["zeros"] and h5py.check_vlen_dtype(f["zeros"].dtype) == np.uint8
+        assert f["none"].shape == (0,)
+    dump = subprocess.run(["h5dump", s.path("with.h5")], capture_output=True, check=False)
+    assert dump.returncode == 0 and not dump.stderr, dump.stderr
+    s.call("h5-to-tensorflow", "with.h5", "texts")
+    assert read_bundle(s.path("texts"))[0] == given
+    s.call("tensorflow-to-h5", "t", "folder", "--strings", "--shard-size", "10", "-q")
+    s.call("h5-to-tensorflow", "folder", "texts", "--overwrite")
+    assert read_bundle(s.path("texts"))[0] == given
+    # Strings as others write them, in every storage.
+    with h5py.File(s.path("own.h5"), "w") as f:
+        f["fixed"] = np.array([[b"ab", b""], [b"abcd", b"\xff"]], dtype="S4")
+        f.create_dataset("packed", data=np.array(["a" * i for i in range(300)], dtype=object), dtype=h5py.string_dtype(), compression="gzip", chunks=(7,))
+        f["one"] = "just one"
+        f.create_dataset("absent", (3,), dtype=h5py.string_dtype())
+    s.call("h5-to-tensorflow", "own.h5", "own")
+    found = s.dump("own")
+    assert found == {"absent": ("string", [3], [b""] * 3), "fixed": ("string", [2, 2], [b"ab", b"", b"abcd", b"\xff"]),
+                     "one": ("string", [], [b"just one"]), "packed": ("string", [300], [b"a" * i for i in range(300)])}
+    with h5py.File(s.path("other.h5"), "w") as f:
+        f.create_dataset("ragged", data=np.array([np.arange(2), np.arange(3)], dtype=object), dtype=h5py.vlen_dtype(np.int32))
+    assert "'ragged'" in s.refused("h5-to-tensorflow", "other.h5", "other")
+
+
+COMMANDS = (("ls", "{}"), ("show", "{}", "m/w"), ("dump", "{}"), ("copy", "{}", "out.pt"), ("copy", "{}", "out", "--format", "tensorflow"),
+            ("tensorflow-to-h5", "{}", "out.h5"), ("diff", "{}", "whole"))
+
+
+def told(s, *parts, prefix="p", commands=COMMANDS):
+    """Every command says so in one line, and leaves nothing."""
+    before = sorted(os.listdir(s.folder))
+    for command in commands:
+        line = s.refused(*(word.format(prefix) for word in command))
+        assert all(part in line for part in parts), f"{command}: {line}"
+        assert len(line) < 500, line
+    assert sorted(os.listdir(s.folder)) == before, "something was left behind"
+
+
+def lies(s):
+    """Files that are missing, and slices that do not fit."""
+    matrix = np.arange(63, dtype=np.float32).reshape(9, 7)
+    write_bundle(s.path("whole"), {"m/w": matrix})
+
+    def sliced(*boxes, change=None):
+        write_bundle(s.path("p"), {"z": np.arange(3)}, slices={"m/w": (matrix, boxes)}, change=change)
+    sliced(((0, 0), (4, 7)), ((4, 0), (5, 7)))
+    s.call("diff", "p", "whole", status=1)
+    assert s.dump("p")["m/w"] == content(matrix)
+    sliced(((0, 0), (5, 7)), ((4, 0), (5, 7)))
+    told(s, "p.index", "variable 'm/w'", "overlap in [4:5, 0:7]")
+    sliced(((0, 0), (4, 7)), ((5, 0), (4, 7)))
+    told(s, "variable 'm/w'", "leave out [4:5, 0:7]")
+    sliced(((0, 0), (9, 7)), ((0, 0), (9, 7)))
+    told(s, "a slice of 'm/w'", "twice in the index")
+    sliced(((0, 0), (4, 7)), ((4, 0), (5, 7)), change=lambda entries: [e for e in entries if e[0] != slice_key(b"m/w", (4, 0), (5, 7))])
+    told(s, "variable 'm/w'", "its slice [4:9, 0:7] is missing")
+    sliced(((0, 0), (4, 7)), ((4, 0), (5, 7)), change=lambda entries: [(k, v.replace(field(1, 1), field(1, 3), 1)) if k[:1] == b"\0" else (k, v)
+                                                                      for k, v in entries])
+    told(s, "variable 'm/w'", "is int32 [4, 7] instead of float32 [4, 7]")
+    sliced(((0, 0), (4, 7)), ((4, 0), (5, 7)), change=lambda entries: entries + [entries[-1]])
+    told(s, "'z'", "twice in the index")
+
+    # Data files: one of three is gone, the count is another one, a byte is another one.
+    arrays_of_three = {"m/w": matrix, "n": np.arange(5), "o": np.arange(4)}
+    write_bundle(s.path("p"), arrays_of_three, shards=3)
+    os.rename(s.path("p.data-00000-of-00001"), s.path("stray"))
+    s.dump("p")
+    os.rename(s.path("p.data-00001-of-00003"), s.path("away"))
+    told(s, "3 files", "1 is missing: 'p.data-00001-of-00003'")
+    os.rename(s.path("away"), s.path("p.data-00001-of-00004"))
+    told(s, "1 is missing: 'p.data-00001-of-00003'", "there is 'p.data-00001-of-00004'")
+    os.remove(s.path("p.data-00001-of-00004"))
+    write_bundle(s.path("p"), arrays_of_three, shards=3, header=field(1, 2) + field(3, field(1, 1)))
+    told(s, "'o'", "data file 2, but the index says that there are 2")
+    write_bundle(s.path("p"), arrays_of_three, shards=3, header=field(1, 4) + field(3, field(1, 1)))
+    told(s, "4 files", "3 are missing", "there is 'p.data-00000-of-00003'")
+
+
+def flipped(s):
+    """A byte of a slice, of texts, of a second data file, of a big-endian file: the variable is named."""
+    matrix = np.arange(63, dtype=np.float32).reshape(9, 7)
+    write_bundle(s.path("whole"), {"m/w": matrix})
+    reading = (("show", "{}", "m/w"), *COMMANDS[2:])
+    for big_endian in (False, True):
+        write_bundle(s.path("p"), {"a": np.arange(3)}, big_endian=big_endian, shards=2, slices={"m/w": (matrix, [((0, 0), (4, 7)), ((4, 0), (5, 7))])})
+        for shard in (0, 1):
+            path = s.path(f"p.data-0000{shard}-of-00002")
+            with open(path, "rb") as f:
+                good = f.read()
+            with open(path, "wb") as f:
+                f.write(good[:-9] + bytes([good[-9] ^ 1]) + good[-8:])
+            told(s, "'m/w' is damaged", f"p.data-0000{shard}-of-00002", commands=reading)
+            with open(path, "wb") as f:
+                f.write(good)
+    write_bundle(s.path("p"), {}, texts={"m/w": [b"alpha", b"beta"]})
+    with open(s.path("p.data-00000-of-00001"), "r+b") as f:
+        f.seek(-2, os.SEEK_END)
+        f.write(b"?")
+    told(s, "'m/w'", "checksum", commands=(("dump", "{}"), ("copy", "{}", "out", "--format", "tensorflow"), ("tensorflow-to-h5", "{}", "out.h5", "--strings")))
 
 
 def listing(s):
@@ -385,7 +476,7 @@ def main():
     assert crc32c(b"123456789") == 0xE3069283
     with tempfile.TemporaryDirectory() as folder:
         suite = Suite(os.path.abspath(o.cbk), folder)
-        for body in (reading, writing, choosing, damage, kills, listing):
+        for body in (reading, writing, choosing, strings, damage, lies, flipped, listing):
             suite.check(body.__name__, lambda body=body: body(suite))
     print(f"{suite.passed} passed, {suite.failed} failed")
     return 1 if suite.failed or not suite.passed else 0

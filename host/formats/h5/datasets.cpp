@@ -1,6 +1,7 @@
 #include "host/formats/h5/datasets.hpp"
 
 #include "host/formats/h5/element.hpp"
+#include "host/formats/tensorflow/foreign.hpp"
 
 namespace cbk::h5 {
 namespace {
@@ -68,6 +69,32 @@ Value Datasets::scalar(const Located& located) {
   if (value.numel() != 1)
     fail(Errc::format, "a number is expected, but the dataset has the shape {}", to_string(value.shape()));
   return element_value(value.dtype(), value.to_bytes());
+}
+
+bool Datasets::holds_texts(const Located& located) {
+  const Message* type = located.object.find(MessageType::datatype);
+  return type != nullptr && located.file->objects().datatype(*type).is_texts();
+}
+
+Value Datasets::texts(const Located& located) {
+  Objects& objects = located.file->objects();
+  const Dataset dataset = read_dataset(objects, located.object);
+  if (dataset.space.is_null) fail(Errc::format, "the dataset has no data");
+  const StoragePtr storage = open_storage(objects.shared_image(), dataset,
+                                          [&](const std::string& name) { return files_.map(name); });
+  objects.image().charge(storage->size());
+  Bytes elements(storage->size());
+  storage->read(0, elements);
+  std::vector<std::string_view> list;
+  list.reserve(dataset.space.count());
+  for (size_t at = 0; at < elements.size(); at += dataset.type.size) {
+    list.push_back(objects.text(dataset.type, ByteView(elements).subspan(at, dataset.type.size)));
+  }
+  const std::string stored = tensorflow::encode_texts(list).bytes;
+  const ByteView bytes = as_bytes(stored);
+  return tensorflow::to_value(
+      {tensorflow::find("string"), dataset.space.shape(),
+       Tensor::from_bytes(DType::uint8, {static_cast<int64_t>(bytes.size())}, {bytes.begin(), bytes.end()})});
 }
 
 Value Datasets::file_tensor(const std::string& path, DType dtype, const Shape& shape) {

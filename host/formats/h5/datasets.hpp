@@ -33,6 +33,10 @@ class Datasets {
   Value leaf(const Located& located, const As& as);
   /// The one element of a dataset.
   Value scalar(const Located& located);
+  /// Whether a dataset is one of strings or sequences of bytes.
+  static bool holds_texts(const Located& located);
+  /// These, as TensorFlow has them (formats/tensorflow/foreign.hpp). They are read.
+  Value texts(const Located& located);
   /// Raw little-endian elements in a file of its own.
   Value file_tensor(const std::string& path, DType dtype, const Shape& shape);
 

@@ -52,8 +52,11 @@ Value read_flat(Datasets& datasets) {
       const Located located = datasets.follow(file, link);
       if (!located.object.is_dataset())
         fail(Errc::format, "it is not a dataset; the file is no checkpoint and no flat file of variables");
-      const bool is_bfloat = file->attributes(located.object).is_set("is_bfloat16");
-      const Value leaf = datasets.leaf(located, {is_bfloat ? std::optional(DType::bfloat16) : std::nullopt});
+      const auto leaf = [&] {
+        if (Datasets::holds_texts(located)) return datasets.texts(located);
+        const bool is_bfloat = file->attributes(located.object).is_set("is_bfloat16");
+        return datasets.leaf(located, {is_bfloat ? std::optional(DType::bfloat16) : std::nullopt});
+      }();
       if (tree.find(name) != nullptr) fail(Errc::format, "two datasets have this name");
       tree.as_dict().set(name, leaf);
     });

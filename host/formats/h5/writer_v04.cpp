@@ -7,6 +7,7 @@
 #include "host/formats/h5/flatten.hpp"
 #include "host/formats/h5/spec_v04.hpp"
 #include "host/formats/h5/text.hpp"
+#include "host/formats/tensorflow/foreign.hpp"
 #include "host/formats/torch/pickler.hpp"
 
 namespace cbk::h5 {
@@ -19,12 +20,12 @@ class DatasetWriter : public FileWriter {
  protected:
   using FileWriter::FileWriter;
 
-  enum class Stored { tensor, ndarray, scalar, text, none, object };
+  enum class Stored { tensor, ndarray, texts, scalar, text, none, object };
   struct Leaf {
     std::string name;
     Stored stored = Stored::none;
-    Plan plan;  // tensor, ndarray
-    Value scalar;
+    Plan plan;           // tensor, ndarray
+    Value value;         // scalar, texts
     std::string text;    // text; object: hex of its pickle
     size_t same_as = 0;  // this leaf or an earlier one: one dataset with two names
     uint32_t names = 1;  // of its dataset
@@ -55,6 +56,19 @@ class DatasetWriter : public FileWriter {
     leaves_.push_back(std::move(leaf));
   }
 
+  /// `texts`: as TensorFlow has them.
+  void add_texts(const std::string& key, const Value& texts) {
+    Leaf leaf;
+    leaf.name = name_of_key(key);
+    leaf.stored = Stored::texts;
+    leaf.value = texts;
+    leaf.same_as = leaves_.size();
+    const tensorflow::ForeignTensor tensor = tensorflow::to_foreign(texts);
+    overhead_ += 500 + 2 * leaf.name.size() + tensor.elements.nbytes() +
+                 40 * static_cast<uint64_t>(numel_of(tensor.shape));
+    leaves_.push_back(std::move(leaf));
+  }
+
   Builder::Links build(Builder& builder, HeaderBuilder& /*root*/) override {
     Builder::Links links;
     std::vector<uint64_t> addresses;
@@ -76,8 +90,10 @@ class DatasetWriter : public FileWriter {
         return add_data(builder, leaf, "TorchTensorH5Type");
       case Stored::ndarray:
         return add_data(builder, leaf, "NumpyArrayH5Type");
+      case Stored::texts:
+        return add_texts(builder, leaf);
       case Stored::scalar:
-        return add_scalar(builder, leaf.scalar);
+        return add_scalar(builder, leaf.value);
       case Stored::text:
         return add_empty(builder, "StringH5Type", "string_value", leaf.text);
       case Stored::none:
@@ -93,6 +109,24 @@ class DatasetWriter : public FileWriter {
     header.set_references(leaf.names);
     builder.add_bool(header, "is_bfloat16", leaf.plan.dtype == DType::bfloat16);
     builder.add_text(header, type_attribute, type);
+    return builder.add(header.finish());
+  }
+
+  static uint64_t add_texts(Builder& builder, const Leaf& leaf) {
+    const tensorflow::ForeignTensor tensor = tensorflow::to_foreign(leaf.value);
+    const Bytes stored = tensor.elements.to_bytes();
+    const auto texts = tensorflow::decode_texts(stored, numel_of(tensor.shape));
+    std::string references;
+    for (const std::string_view text : texts) references += builder.text(text);
+    HeaderBuilder header;
+    header.add(MessageType::dataspace,
+               tensor.shape.empty() ? scalar_dataspace() : encode_dataspace(tensor.shape));
+    header.add(MessageType::datatype, texts_datatype(texts));
+    header.add(MessageType::fill_value, default_fill_value());
+    const uint64_t address = references.empty() ? undefined_address : builder.add(references);
+    header.add(MessageType::layout, encode_contiguous(address, references.size()));
+    builder.add_bool(header, "is_bfloat16", false);
+    builder.add_text(header, type_attribute, "NumpyArrayH5Type");
     return builder.add(header.finish());
   }
 
@@ -157,7 +191,7 @@ class WriterV04 final : public DatasetWriter {
              quote(*value.as_integer().digits, 40));
       }
       leaf.stored = Stored::scalar;
-      leaf.scalar = value;
+      leaf.value = value;
     } else if (value.is(Value::Kind::string) && value.as_string().find('\0') == std::string::npos &&
                is_strict_utf8(value.as_string())) {
       leaf.stored = Stored::text;
@@ -199,6 +233,10 @@ class FlatWriter final : public DatasetWriter {
     if (!root.is(Value::Kind::dict))
       fail(Errc::value, "a flat H5 file holds named tensors; this is a {}", root.kind_name());
     for (const auto& [key, value] : root.as_dict().entries()) {
+      if (key.is(Value::Kind::string) && tensorflow::is_foreign(value)) {
+        add_texts(key.as_string(), value);
+        continue;
+      }
       if (!key.is(Value::Kind::string) || !value.is(Value::Kind::tensor)) {
         fail(Errc::value, "a flat H5 file holds named tensors; {} is a {}", quote(key_text(key)),
              value.kind_name());

@@ -140,7 +140,7 @@ void verify_texts(ByteView bytes, int64_t count, uint32_t stored, bool big_endia
   }
 }
 
-Value without_texts(const Value& root, std::vector<std::string>& left_out) {
+Value for_others(const Value& root, bool holds_texts, std::vector<std::string>& left_out) {
   if (!root.is(Value::Kind::dict)) return root;
   const Dict& source = root.as_dict();
   const auto is_foreign_entry = [](const Dict::Entry& entry) { return is_foreign(entry.second); };
@@ -150,12 +150,14 @@ Value without_texts(const Value& root, std::vector<std::string>& left_out) {
   out->reserve(source.size());
   std::vector<std::string> quantized;
   for (const auto& [key, value] : source.entries()) {
-    if (!is_foreign(value)) {
+    const DTypeInfo* dtype = is_foreign(value) ? to_foreign(value).dtype : nullptr;
+    const bool is_text = dtype != nullptr && dtype->kind == DTypeInfo::Kind::string;
+    if (dtype == nullptr || (is_text && holds_texts)) {
       out->set(key, value);
-    } else if (const DTypeInfo& dtype = *to_foreign(value).dtype; dtype.kind == DTypeInfo::Kind::string) {
+    } else if (is_text) {
       left_out.push_back(key_text(key));
     } else {
-      quantized.push_back(fmt::format("{} ({})", quote(key_text(key)), dtype.name));
+      quantized.push_back(fmt::format("{} ({})", quote(key_text(key)), dtype->name));
     }
   }
   if (!quantized.empty()) {

@@ -42,8 +42,8 @@ EncodedTexts encode_texts(std::span<const std::string_view> texts);
 /// Compares stored texts with their checksums. Errors: `format`.
 void verify_texts(ByteView bytes, int64_t count, uint32_t crc, bool big_endian);
 
-/// `root` for a format of others: without tensors of texts, whose names `left_out` gets. Errors: `dtype`,
-/// naming the tensors of quantized types.
-Value without_texts(const Value& root, std::vector<std::string>& left_out);
+/// `root` for a format of others: without tensors of texts, whose names `left_out` gets, unless it holds
+/// them. Errors: `dtype`, naming the tensors of quantized types.
+Value for_others(const Value& root, bool holds_texts, std::vector<std::string>& left_out);
 
 }  // namespace cbk::tensorflow

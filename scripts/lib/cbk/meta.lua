@@ -167,8 +167,8 @@ function Output:commit(options) end
 function Output:close() end
 
 ---@param path string
----@param options? { root: any, overwrite: boolean, format: string, h5_version: string, framework_version: string, shard_size: integer|string, shard_stem: string, metadata: table, companions: table<string,string> }
----`companions`: further small files (name → content) that appear together with the checkpoint, inside the folder of a sharded one.
+---@param options? { root: any, overwrite: boolean, format: string, h5_version: string, framework_version: string, shard_size: integer|string, shard_stem: string, keep_texts: boolean, metadata: table, companions: table<string,string> }
+---`keep_texts`: flat H5 gets the tensors of texts too, as strings. `companions`: further small files (name → content) that appear together with the checkpoint, inside the folder of a sharded one.
 ---@return Output
 function cbk.create(path, options) end
 

@@ -208,6 +208,11 @@ uint32_t Datatype::component_size() const {
   return kind == Class::compound ? size / 2 : size;
 }
 
+bool Datatype::is_texts() const {
+  if (kind != Class::vlen) return kind == Class::string;
+  return is_text || (base->size == 1 && base->kind == Class::integer);
+}
+
 std::string Datatype::describe() const {
   if (auto known = dtype()) return std::string(name_of(*known));
   switch (kind) {

@@ -51,6 +51,8 @@ struct Datatype {
   [[nodiscard]] bool is_swapped() const;
   /// Bytes that are swapped together: half of a complex number.
   [[nodiscard]] uint32_t component_size() const;
+  /// Whether the elements are strings, or sequences of bytes.
+  [[nodiscard]] bool is_texts() const;
   /// "float32", "bool", "string", "opaque(16)", …: for people.
   [[nodiscard]] std::string describe() const;
 };

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "host/base/utf8.hpp"
+
 namespace cbk::h5 {
 namespace {
 
@@ -98,16 +100,29 @@ std::string encode_opaque(uint32_t size) {
   return out;
 }
 
+namespace {
+
+constexpr uint32_t utf8_strings = 0x101;
+constexpr uint32_t plain_strings = 1;
+constexpr uint32_t sequences = 0;
+
+std::string encode_texts(uint32_t flags) {
+  std::string out;
+  append_head(out, Datatype::Class::vlen, flags, 16);
+  return out + encode_integer(1, false);
+}
+
+}  // namespace
+
 std::string_view text_datatype() {
-  static const std::string type = [] {
-    std::string out;
-    append_head(out, Datatype::Class::vlen, 0x101, 16);  // characters, UTF-8
-    append_head(out, Datatype::Class::integer, 0, 1);
-    append_le<uint16_t>(out, 0);
-    append_le<uint16_t>(out, 8);
-    return out;
-  }();
+  static const std::string type = encode_texts(utf8_strings);
   return type;
+}
+
+std::string texts_datatype(std::span<const std::string_view> texts) {
+  const auto has_zero = [](std::string_view text) { return text.find('\0') != std::string_view::npos; };
+  if (std::any_of(texts.begin(), texts.end(), has_zero)) return encode_texts(sequences);
+  return encode_texts(std::all_of(texts.begin(), texts.end(), is_strict_utf8) ? utf8_strings : plain_strings);
 }
 
 std::string encode_dataspace(const Shape& shape) {

@@ -1,6 +1,7 @@
 // HDF5's encodings of types, shapes and messages, as h5py has them written.
 #pragma once
 
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -14,6 +15,9 @@ std::string encode_datatype(DType dtype);
 std::string encode_opaque(uint32_t size);
 /// A variable-length UTF-8 string.
 std::string_view text_datatype();
+/// The type of a dataset of such texts: UTF-8 or plain strings, or sequences of bytes where a string would
+/// end too early.
+std::string texts_datatype(std::span<const std::string_view> texts);
 
 std::string encode_dataspace(const Shape& shape);
 std::string_view scalar_dataspace();

@@ -29,27 +29,10 @@ const Attribute* Attributes::find(std::string_view name) const {
   return found == list_.end() ? nullptr : &*found;
 }
 
-std::string_view Attributes::string_at(const Datatype& type, ByteView bytes) const {
-  if (type.kind == Datatype::Class::vlen) {
-    Cursor in(bytes, objects_->image().sizes(), "a variable-length value");
-    const uint32_t length = in.u32();
-    const uint64_t address = in.address();
-    const uint32_t index = in.u32();
-    if (length == 0) return {};
-    const ByteView stored = objects_->strings().find(address, index);
-    const uint64_t size = checked_mul(length, type.base->size, "a variable-length value");
-    if (size > stored.size()) damaged("a text of {} bytes in {}", size, stored.size());
-    return as_text(stored.first(size));
-  }
-  const std::string_view text = as_text(bytes);
-  if (type.padding == 2) return text.substr(0, text.find_last_not_of(' ') + 1);
-  return text.substr(0, text.find('\0'));
-}
-
 Value Attributes::element(const Datatype& type, ByteView bytes) const {
   using Class = Datatype::Class;
   if (type.kind == Class::string || (type.kind == Class::vlen && type.is_text))
-    return Value(string_at(type, bytes));
+    return Value(objects_->text(type, bytes));
   if (type.kind == Class::opaque) return Value::bytes(std::string(as_text(bytes)));
   const auto dtype = type.dtype();
   if (!dtype) fail(Errc::unsupported, "an attribute of type {}", type.describe());
@@ -98,7 +81,7 @@ std::optional<std::string_view> Attributes::text(std::string_view name) const {
   if (!is_string || found->space.count() != 1) {
     fail(Errc::format, "attribute {} is a {}, not a text", quote(name), type.describe());
   }
-  return string_at(type, found->data);
+  return objects_->text(type, found->data);
 }
 
 bool Attributes::is_set(std::string_view name) const {

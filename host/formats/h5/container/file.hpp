@@ -31,7 +31,6 @@ class Attributes {
 
  private:
   [[nodiscard]] Value element(const Datatype& type, ByteView bytes) const;
-  [[nodiscard]] std::string_view string_at(const Datatype& type, ByteView bytes) const;
   Objects* objects_;
   std::vector<Attribute> list_;
   std::unordered_map<std::string_view, size_t, KeyedHash> names_;  // only of long lists

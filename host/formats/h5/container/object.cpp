@@ -162,4 +162,21 @@ std::vector<Attribute> Objects::attributes(const ObjectHeader& object) const {
   return result;
 }
 
+std::string_view Objects::text(const Datatype& type, ByteView element) {
+  if (type.kind == Datatype::Class::vlen) {
+    Cursor in(element, image_->sizes(), "a variable-length value");
+    const uint32_t length = in.u32();
+    const uint64_t address = in.address();
+    const uint32_t index = in.u32();
+    if (length == 0) return {};
+    const ByteView stored = strings_.find(address, index);
+    const uint64_t size = checked_mul(length, type.base->size, "a variable-length value");
+    if (size > stored.size()) damaged("a text of {} bytes in {}", size, stored.size());
+    return as_text(stored.first(size));
+  }
+  const std::string_view text = as_text(element);
+  if (type.padding == 0) return text.substr(0, text.find('\0'));
+  return text.substr(0, text.find_last_not_of(type.padding == 2 ? ' ' : '\0') + 1);
+}
+
 }  // namespace cbk::h5

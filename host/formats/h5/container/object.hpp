@@ -69,8 +69,8 @@ class Objects {
   [[nodiscard]] std::vector<Attribute> attributes(const ObjectHeader& object) const;
   /// The datatype of a dataset, also when it is a committed one.
   [[nodiscard]] Datatype datatype(const Message& message) const;
-  /// Variable-length strings.
-  [[nodiscard]] GlobalHeap& strings() { return strings_; }
+  /// The bytes of one element that is a string, or a sequence of bytes.
+  [[nodiscard]] std::string_view text(const Datatype& type, ByteView element);
 
  private:
   [[nodiscard]] Attribute attribute(ByteView body) const;
