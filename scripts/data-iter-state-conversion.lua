@@ -22,16 +22,17 @@ parser:option("-o --output_file --output-file", "the new checkpoint"):argname("F
 parser:option("-d --dataloader_type --dataloader-type", "map or iterable", "map"):choices { "map", "iterable" }
 parser:option("-s --shuffle_seed --shuffle-seed", "what a map loader shuffles with", "0"):argname("SEED")
   :convert(function(text)
-    local seed = cbk.python_int(text)
-    if not seed then return nil, ("'%s' is not a whole number"):format(text) end
+    local seed, problem = cbk.python_int(text, true)
+    if not seed then return nil, ("--shuffle_seed %s %s"):format(cbk.quote(text), problem) end
     return seed
   end)
 parser:option("--h5-version", "0.4, which every release from 2.0 on reads, or 0.5", "0.4")
 cli.output_options(parser)
 local args = parser:parse()
 
-if cbk.fs.is_dir(args.old_checkpoint) or not cbk.fs.exists(args.old_checkpoint) then
-  cbk.fail("io", ("the checkpoint '%s' is not a file"):format(args.old_checkpoint))
+if args.old_checkpoint == "" or not cbk.fs.exists(args.old_checkpoint) or cbk.fs.is_dir(args.old_checkpoint) then
+  local why = args.old_checkpoint ~= "" and cbk.fs.is_dir(args.old_checkpoint) and "is a folder, not a file" or "does not exist"
+  cbk.fail("io", ("the checkpoint '%s' %s"):format(args.old_checkpoint, why))
 end
 local files = dataloader_state.read_files(args.worker_data_iter_files_dir)
 local state = dataloader_state.from_files(files, args.dataloader_type, args.shuffle_seed)

@@ -1,12 +1,11 @@
 #!/usr/bin/python3
 """The upgrade tools beside real h5py: what `cbk fix-checkpoint-spec` makes of files that h5py wrote in every style, read,
-changed and dumped by HDF5's own tools; `kill -9` while a file is changed in place; data loader states; all errors.
+changed and dumped by HDF5's own tools; a change in place that ends half-way; data loader states; all errors.
 
 Usage: upgrade_tools_interop.py --cbk PATH
 """
 import argparse
 import fcntl
-import hashlib
 import io
 import json
 import os
@@ -16,7 +15,6 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import time
 import types
 
 import h5py
@@ -310,68 +308,31 @@ def links(tool, top):
 
 # ------------------------------------------------------------------ in place, killed
 
-class Contents:
-    """`content`, remembered for the bytes of a file: after most kills they are the same."""
-    def __init__(self):
-        self.known = {}
-
-    def __call__(self, path):
-        with open(path, "rb") as f:
-            digest = hashlib.sha256(f.read()).digest()
-        if digest not in self.known:
-            self.known[digest] = content(path)
-        return self.known[digest]
-
-
-def kills(tool, top):
-    path, pristine = os.path.join(top, "k.mdl"), os.path.join(top, "pristine.mdl")
-    values = datasets(500)
-    content_of = Contents()
+def tails(tool, top):
+    """Every point at which the change of a file in place may end, as no kill hits them all (kills_interop.py): before the superblock is
+    written, the old file counts."""
+    path = os.path.join(top, "k.mdl")
     rng = random.Random(11)
     for options in ({}, {"libver": "latest"}):
-        write(pristine, values, options)
-        shutil.copyfile(pristine, path)
-        old = content_of(path)
-        start = time.monotonic()
+        write(path, datasets(500), options)
+        old = content(path)
+        with open(path, "rb") as f:
+            first = f.read()
         tool.fix(path, "--fix_inplace", "--yes")
-        seconds = time.monotonic() - start
-        new = content_of(path)
-        check("kills: old and new differ", old != new)
         with open(path, "rb") as f:
             whole = f.read()
-
-        seen = {"old": 0, "new": 0, "neither": 0}
-        for i in range(50):
-            if i % 3 or seen["new"]:  # sometimes the next one finds what the last one left
-                shutil.copyfile(pristine, path)
-            process = subprocess.Popen([tool.cbk, "fix-checkpoint-spec", "--fix_inplace", "--yes", path],
-                                       stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-            time.sleep(rng.uniform(0, seconds * 1.1))
-            process.kill()
-            process.wait()
-            try:
-                now = content_of(path)
-            except Exception as x:
-                now = x
-            seen["old" if now == old else "new" if now == new else "neither"] += 1
-        check("kill -9 while it is fixed in place: the old file or the new one", seen["neither"] == 0, seen)
-        check("kill -9: nothing is left beside it", sorted(os.listdir(top)) == ["k.mdl", "pristine.mdl"], os.listdir(top))
-
-        # Every point of the tail, as no kill hits them all: before the superblock is written the old file counts.
-        with open(pristine, "rb") as f:
-            first = f.read()
+        check("old and new differ", old != content(path))
         head = bytearray(whole)
         head[:512] = first[:512]
         check("only the superblock changes in what was there", bytes(head[:len(first)]) == first)
         for cut in sorted({len(first), len(whole), *(rng.randrange(len(first), len(whole)) for _ in range(20))}):
             with open(path, "wb") as f:
                 f.write(head[:cut])
-            check(f"a tail of {cut - len(first)} bytes: the old file", content_of(path) == old)
+            check(f"a tail of {cut - len(first)} bytes: the old file", content(path) == old)
             run = tool.fix(path, "--fix_inplace", "--yes")
             with open(path, "rb") as f:
                 check("... and the fix works again", run.returncode == 0 and f.read() == whole, run.stderr)
         os.remove(path)
-        os.remove(pristine)
 
 
 # ------------------------------------------------------------------ errors
@@ -526,28 +487,89 @@ def data_iter(tool, top):
             os.remove(out)
             os.remove(back)
 
-    out = os.path.join(top, "never.mdl")
-    cases = [("a folder as checkpoint", top, folder, top), ("no checkpoint", pt + "x", folder, "in.ptx"), ("a file as folder", pt, pt, "in.pt"),
-             ("no folder", pt, folder + "x", "statex")]
-    for name, checkpoint, states, part in cases:
-        run = tool.run("data-iter-state-conversion", "-c", checkpoint, "-w", states, "-o", out)
-        check(f"data loader error: {name}", run.returncode == 1 and run.stderr.count("\n") == 1 and part in run.stderr, run.stderr)
-    for bad, text in (("a_1_b_10.txt", "1.0"), ("a_1_b_10.txt", ""), ("x_y.txt", "1"), ("1_b_x.txt", "1"), ("a_b_c_10.txt", "1"), (".txt", "1")):
+    seeds(tool, top, pt, folder)
+    data_iter_errors(tool, top, pt, folder, put)
+
+
+def seeds(tool, top, checkpoint, states):
+    """Whatever Python's int() takes, in every spelling of the option."""
+    out, back = os.path.join(top, "seed.mdl"), os.path.join(top, "seed.pt")
+    largest = 2**63 - 1
+    for args, seed in ((("-s", "-5"), -5), (("-s-5",), -5), (("--shuffle_seed", "-5"), -5), (("--shuffle-seed=-5",), -5), (("-s", " +1_0 "), 10),
+                       (("-s", str(2**53 + 1)), 2**53 + 1), (("--shuffle_seed", str(largest)), largest), (("-s", str(-largest - 1)), -largest - 1),
+                       (("-s", str(2**64 - 1), "--h5-version", "0.5"), 2**64 - 1)):
+        run = tool.run("data-iter-state-conversion", "-c", checkpoint, "-w", states, "-o", out, "--overwrite", *args)
+        check(f"seed {args}: exit status", run.returncode == 0, run.stderr)
+        tool.run("copy", out, back, "--overwrite")
+        check(f"seed {args}", torch.load(back)["dataloader"] == {"samples_streamed": 1012, "seed": seed}, torch.load(back)["dataloader"])
+        shown = tool.run("show", "--dataloader", out)
+        check(f"seed {args}: shown", shown.returncode == 0 and (abs(seed) > 2**53 or f"seed {seed}" in shown.stdout), shown.stdout + shown.stderr)
+    os.remove(out)
+    run = tool.run("data-iter-state-conversion", "-c", checkpoint, "-w", states, "-o", out, "-s", str(2**64))
+    check("a seed beyond 64 bits", run.returncode == 1 and "dataloader.seed" in run.stderr and "64 bits" in run.stderr and not os.path.exists(out), run.stderr)
+    for text in ("x", "1.0", "1e3", "0x10", "", "_1", "--", "-"):
+        run = tool.run("data-iter-state-conversion", "-c", checkpoint, "-w", states, "-o", out, "-s", text)
+        check(f"seed {text!r}", run.returncode == 2 and run.stderr.count("\n") == 1 and ("seed" in run.stderr or "-s" in run.stderr), run.stderr)
+
+
+def data_iter_errors(tool, top, pt, folder, put):
+    out, last = os.path.join(top, "never.mdl"), os.path.join(folder, "data_iter_checkpoint_state_file_global")
+
+    def refused(name, *parts, checkpoint=pt, states=folder, target=out):
+        run = tool.run("data-iter-state-conversion", "-c", checkpoint, "-w", states, "-o", target)
+        good = run.returncode == 1 and run.stderr.count("\n") == 1 and all(part in run.stderr for part in parts)
+        check(f"data loader error: {name}", good and "traceback" not in run.stderr and not run.stdout, run.stderr)
+        check(f"data loader error: {name}: nothing is left", not os.path.exists(out))
+
+    def other(name, content):
+        path = os.path.join(top, name)
+        if isinstance(content, bytes):
+            with open(path, "wb") as f:
+                f.write(content)
+        else:
+            torch.save(content, path)
+        return path
+    refused("a folder as checkpoint", f"'{top}' is a folder", checkpoint=top)
+    refused("no checkpoint", "in.ptx' does not exist", checkpoint=pt + "x")
+    refused("no name of a checkpoint", "'' does not exist", checkpoint="")
+    refused("a text as checkpoint", "text.mdl", checkpoint=other("text.mdl", b"some text"))
+    refused("an empty checkpoint", "empty.mdl", checkpoint=other("empty.mdl", b""))
+    with open(pt, "rb") as f:
+        refused("a checkpoint cut short", "cut.pt", checkpoint=other("cut.pt", f.read()[:-100]))
+    refused("a list as checkpoint", "list.pt", "no dict", checkpoint=other("list.pt", [1, 2]))
+    refused("a file as folder", f"'{pt}' is not a folder", states=pt)
+    refused("no folder", "statex' is not a folder", states=folder + "x")
+    refused("a folder without the file of the step", "data_iter_checkpoint_state_file_global' is not there", states=top)
+    refused("no folder for the output", "nowhere", target=os.path.join(top, "nowhere", "x.mdl"))
+    refused("a folder as output", "exists already", target=folder)
+    for bad, text, *parts in (("a_1_b_10.txt", "1.0", "'1.0'"), ("a_1_b_10.txt", ""), ("a_1_b_10.txt", "\n5"), ("x_y.txt", "1"), ("1_b_x.txt", "1"),
+                              ("a_b_c_10.txt", "1"), (".txt", "1"), ("a_1_b_10.txt", str(2**60), "2^53"), ("notes.txt", "")):
         put(bad, text)
-        run = tool.run("data-iter-state-conversion", "-c", pt, "-w", folder, "-o", out)
-        check(f"data loader error: {bad!r} with {text!r}", run.returncode == 1 and run.stderr.count("\n") == 1 and bad in run.stderr, run.stderr)
+        refused(f"{bad!r} with {text!r}", bad, *parts)
         os.remove(os.path.join(folder, bad))
-    check("data loader errors leave nothing", not os.path.exists(out))
+    os.mkdir(os.path.join(folder, "a_1_b_10.txt"))
+    refused("a folder as a worker's file", "a_1_b_10.txt")
+    os.rmdir(os.path.join(folder, "a_1_b_10.txt"))
+    os.symlink("gone", os.path.join(folder, "a_1_b_10.txt"))
+    refused("a link that leads nowhere", "a_1_b_10.txt")
+    os.remove(os.path.join(folder, "a_1_b_10.txt"))
+    for text in ("", "ten", "1 0", "1.5"):
+        put(os.path.basename(last), text)
+        refused(f"a step {text!r}", "data_iter_checkpoint_state_file_global", "first line")
+    os.remove(last)
+    os.mkdir(last)
+    refused("a folder as the step", "data_iter_checkpoint_state_file_global")
     for args in (("-w", folder, "-o", out), ("-c", pt, "-o", out), ("-c", pt, "-w", folder), ("-c", pt, "-w", folder, "-o", out, "-d", "other"),
-                 ("-c", pt, "-w", folder, "-o", out, "-s", "x")):
-        check("data loader usage", tool.run("data-iter-state-conversion", *args).returncode == 2)
+                 ("-c", pt, "-w", folder, "-o", out, "more"), ("-c", pt, "-w", folder, "-o", out, "-x")):
+        run = tool.run("data-iter-state-conversion", *args)
+        check(f"data loader usage: {args}", run.returncode == 2 and run.stderr.count("\n") == 1, run.stderr)
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--cbk", required=True)
     tool = Tool(os.path.abspath(parser.parse_args().cbk))
-    for part in (styles, links, kills, errors, data_iter):
+    for part in (styles, links, tails, errors, data_iter):
         top = tempfile.mkdtemp(prefix="cbk-upgrade-")
         try:
             part(tool, top)

@@ -14,12 +14,15 @@ function cli.usage_error(name, message)
   error(setmetatable({ code = "usage", message = text, exit_code = 2 }, { __tostring = function() return text end }), 0)
 end
 
---- "--threads -1" as "--threads=-1", so that the option is told what is wrong with it.
+--- "--threads -1" as "--threads=-1" and "-s -1" as "-s-1", so that the option gets the number: argparse takes it for an option.
 local function join_negative_numbers(words)
   local out = {}
   for _, word in ipairs(words) do
-    if word:find "^%-%d" and (out[#out] or ""):find "^%-%-%a[%w-]*$" then
-      out[#out] = out[#out] .. "=" .. word
+    local before = out[#out] or ""
+    if word:find "^%-%d" and before:find "^%-%-%a[%w_-]*$" then
+      out[#out] = before .. "=" .. word
+    elseif word:find "^%-%d" and before:find "^%-%a$" then
+      out[#out] = before .. word
     else
       out[#out + 1] = word
     end

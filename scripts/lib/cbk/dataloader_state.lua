@@ -43,6 +43,7 @@ local function count_at(dict, key)
   local value = dict[key]
   if type(value) == "userdata" and (cbk.kind(value) or "") == "tensor" and value:numel() == 1 then value = value:item() end
   if type(value) == "cdata" then value = tonumber(value) end
+  if type(value) == "userdata" and cbk.kind(value) == "int" then value = tonumber(tostring(value)) end
   if type(value) ~= "number" or value % 1 ~= 0 then bad("'%s' is not a whole number", key) end
   return value
 end
@@ -163,7 +164,8 @@ function state.is_files(folder) return cbk.fs.exists(cbk.fs.join(folder, GLOBAL)
 
 local function first_number(path)
   local line = cbk.fs.read(path):match "^[^\r\n]*"
-  return python_int(line) or cbk.fail("value", ("'%s': its first line is %s, not a whole number"):format(path, cbk.quote(line)))
+  local number, problem = python_int(line)
+  return number or cbk.fail("value", ("'%s': its first line, %s, %s"):format(path, cbk.quote(line), problem))
 end
 
 --- Worker and step from a name such as data_iter_state_file_worker_2_step_100.txt: the third part from the end, and the last.

@@ -1,11 +1,19 @@
 -- Whole numbers as Python's int() reads them from text: space around them, a sign, `_` between digits.
 
+local cbk = require "cbk"
+
 ---@param text string
----@return number|nil   nil: not a whole number, or one beyond 2^53
-return function(text)
+---@param is_wide? boolean   from 2^53 on too, as `cbk.int` gives them
+---@return number|Value|nil
+---@return string? problem   when there is none: "is not a whole number"
+return function(text, is_wide)
   local sign, digits = text:match "^[%s\28-\31]*([+-]?)([%d_]+)[%s\28-\31]*$"
-  if not digits or digits:find "^_" or digits:find "_$" or digits:find "__" then return nil end
-  local number = tonumber((digits:gsub("_", "")), 10)
-  if not number or number > 2 ^ 53 then return nil end
+  if not digits or digits:find "^_" or digits:find "_$" or digits:find "__" then return nil, "is not a whole number" end
+  digits = digits:gsub("_", "")
+  local number = tonumber(digits, 10)
+  if number >= 2 ^ 53 then -- perhaps rounded
+    if not is_wide then return nil, "is not below 2^53" end
+    return cbk.int((sign == "-" and "-" or "") .. digits:gsub("^0+", ""))
+  end
   return sign == "-" and -number or number
 end
