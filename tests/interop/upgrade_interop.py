@@ -121,6 +121,25 @@ def read_new(path):
         return found, links, str(f.attrs["__cstorch_version__"]), json.loads(f.attrs["__spec__"])
 
 
+def containers(tree):
+    """A tree of plain containers, its leaves left out; a TensorScalarDict has become a dict."""
+    if isinstance(tree, dict):
+        return {key: containers(value) for key, value in tree.items()}
+    return type(tree)(containers(value) for value in tree) if isinstance(tree, (list, tuple)) else None
+
+
+def containers_of_spec(node):
+    """The same from a node of the `__spec__` of format 0.5."""
+    children = [containers_of_spec(child) for child in node["children_spec"]]
+    if node["type"] is None:
+        return None
+    if node["type"] == "builtins.dict":
+        keys = json.loads(node["context"])
+        assert len(keys) == len(children)
+        return dict(zip(keys, children))
+    return {"builtins.list": list, "builtins.tuple": tuple}[node["type"]](children)
+
+
 def same(a, b):
     if isinstance(a, Bf16) or isinstance(b, Bf16):
         return isinstance(a, Bf16) and isinstance(b, Bf16) and same(a.bits, b.bits)
@@ -237,7 +256,7 @@ class Tests:
 
     def test_every_value_arrives(self):
         self.upgrade("--yes")
-        found, links, version, _, config = self.result()
+        found, links, version, spec, config = self.result()
         metadata = {k: found.pop(k) for k in list(found) if k.startswith("__metadata__.")}
         loader = {k: found.pop(k) for k in list(found) if k.startswith("dataloader.")}
         expected = self.expected()
@@ -248,6 +267,13 @@ class Tests:
             assert found[key] is found[source] and (key in links or source in links), f"{key} is tied no more"
         assert loader == {"dataloader.all_worker_states.0.samples_streamed": 1600, "dataloader.all_worker_states.0.shard_index": 0,
                           "dataloader.all_worker_states.1.samples_streamed": 1604, "dataloader.all_worker_states.1.shard_index": 1}, loader
+        protocol, node = json.loads(spec[1])
+        tree, expected = containers_of_spec(node), containers(self.tree)
+        place = "model.embedding_layer.position_embeddings"
+        expected["model"][place + ".embed.weight"] = expected["model"].pop(place + ".weight")
+        expected["dataloader"] = {"all_worker_states": [{"samples_streamed": None, "shard_index": None}] * 2}
+        assert isinstance(tree.pop("__metadata__"), list)
+        assert protocol == 1 and tree == expected, f"the tree is {tree}"
         assert version == "2.5.0"
         releases = [v for k, v in metadata.items() if k.count(".") == 2 and k.endswith(".version")]
         assert sorted(releases) == ["1.9.0", "2.0.0", "2.1.0", "2.2.0", "2.3.0", "2.4.0", "2.5.0"], releases
@@ -275,9 +301,33 @@ class Tests:
                      "config: gone: model.use_rms_norm = false", "config: runconfig.checkpoint_steps -> trainer.init.checkpoint.steps",
                      "config: optimizer.weight_decay_rate -> optimizer.weight_decay",
                      "embedding_layer.position_embeddings.weight -> model.embedding_layer.position_embeddings.embed.weight",
-                     "config: model -> trainer.init.model: hidden_size", "cs-2.4 -> cs-2.5"):
+                     "config: model -> trainer.init.model: hidden_size", "cs-2.4 -> cs-2.5",
+                     "data loader        iterable, states of 2 workers\n",
+                     "task 0 goes on behind 1,600 samples (400 batches of 4)", "task 1 goes on behind 1,604 samples (401 batches of 4)"):
             assert part in text, f"{part!r} is not in the plan:\n{text}"
         assert not os.path.exists(self.out)
+
+    def test_plan_tells_where_the_run_resumes(self):
+        """As `cbk show --dataloader` does of the result, and where that run would be wrong."""
+        self.write_config(make_config(None, "GptHDF5MapDataProcessor"))
+        text = self.upgrade("--yes", "-w", self.states).stdout
+        lines = ["data loader        map style, seed 0", "all workers together go on behind 3,204 samples (801 batches of 4)"]
+        assert all(line in text for line in lines), text
+        shown = subprocess.run([self.cbk, "show", "--dataloader", os.path.join(self.out, "checkpoint_150_to_cs-2.5.mdl"), "--batch-size", "4"],
+                               capture_output=True, text=True, check=True).stdout
+        assert all(line.replace("data loader        ", "") in shown for line in lines), shown
+        config = make_config(None, "GptHDF5MapDataProcessor")
+        config["train_input"] |= {"shuffle": True, "shuffle_seed": 7}
+        self.write_config(config)
+        text = self.upgrade("--dry-run", "-w", self.states).stdout
+        assert "warning: the samples were shuffled with seed 0, the run has seed 7" in text, text
+        self.write_config(make_config())
+        assert "data loader        no state: a run that loads the checkpoint begins at sample 0" in self.upgrade("--dry-run").stdout
+        # A state of later releases stays as it is, and is told too.
+        self.tree["dataloader"] = {"all_worker_states": [{"samples_streamed": 9, "shard_index": 0}, {"samples_streamed": 4, "shard_index": 1}]}
+        self.write(0.3)
+        text = self.upgrade("--dry-run").stdout
+        assert "task 0 goes on as worker 1 did behind 4 samples (1 batch of 4)" in text, text
 
     def test_it_asks_first(self):
         assert "--yes" in self.upgrade(code=2).stderr and not os.path.exists(self.out)

@@ -1,9 +1,11 @@
--- `cbk show --dataloader`: where a run resumes in its data, for people or as JSON.
+-- Where a run resumes in its data, for people or as JSON: `cbk show --dataloader`, and the plan of `cbk upgrade`.
 
 local cbk = require "cbk"
 local cli = require "cbk.cli"
 local dataloader_state = require "cbk.dataloader_state"
 local listing = require "cbk.listing"
+
+local report = {}
 
 --- "915 samples"
 local function samples(count) return ("%s sample%s"):format(listing.grouped(count), count == 1 and "" or "s") end
@@ -13,35 +15,45 @@ local FORMS = {
   iterable = function(state) return ("iterable, states of %d workers"):format(#state.workers) end,
   map = function(state)
     if state.version == 1 then return "map style, version 1" .. (state.dataset ~= nil and ", with the dataset's own state" or "") end
-    return ("map style, seed %d"):format(state.seed)
+    return ("map style, seed %s"):format(tostring(state.seed))
   end,
 }
 
 --- Batches behind and samples of the one that was begun.
 local function batches(count, size)
-  local rest = count % size
-  return ("%s batches of %d%s"):format(listing.grouped(math.floor(count / size)), size, rest > 0 and " and " .. samples(rest) or "")
+  local rest, whole = count % size, math.floor(count / size)
+  return ("%s %s of %d%s"):format(listing.grouped(whole), whole == 1 and "batch" or "batches", size,
+    rest > 0 and " and " .. samples(rest) or "")
 end
 
-local function print_map(restart, run)
+local function map_lines(restart, run)
   local behind = run.batch_size and (" (%s)"):format(batches(restart.samples_streamed, run.batch_size)) or ""
-  print(("  all workers together go on behind %s%s"):format(samples(restart.samples_streamed), behind))
+  return { ("all workers together go on behind %s%s"):format(samples(restart.samples_streamed), behind) }
 end
 
-local function print_tasks(restart, run)
-  for _, task in ipairs(restart.tasks) do
+local function task_lines(restart, run)
+  local out = {}
+  for i, task in ipairs(restart.tasks) do
     local batch = task.batch_index and (", at batch %s"):format(listing.grouped(task.batch_index))
       or run.batch_size and (" (%s)"):format(batches(task.samples_streamed, run.batch_size)) or ""
     local shard = task.shard_index ~= task.task and (" as worker %d did"):format(task.shard_index) or ""
-    print(("  task %d goes on%s behind %s%s"):format(task.task, shard, samples(task.samples_streamed), batch))
+    out[i] = ("task %d goes on%s behind %s%s"):format(task.task, shard, samples(task.samples_streamed), batch)
   end
-  if #restart.tasks == 0 then print "  no worker had streamed anything: every task begins at sample 0" end
+  if #out == 0 then out[1] = "no worker had streamed anything: every task begins at sample 0" end
+  return out
 end
 
-local function print_restart(state, restart, run)
-  if state.kind == "files" then print(("as %s loader:"):format(restart.kind == "map" and "a map-style" or "an iterable")) end
-  local show = restart.kind == "map" and print_map or print_tasks
-  show(restart, run)
+---What a state is: "iterable, states of 2 workers".
+---@param state DataLoaderState
+---@return string
+function report.form(state) return FORMS[state.kind](state) end
+
+---Where the tasks of a run go on, a line each.
+---@param restart Restart
+---@param run Run
+---@return string[]
+function report.lines(restart, run)
+  return restart.kind == "map" and map_lines(restart, run) or task_lines(restart, run)
 end
 
 local function read(path)
@@ -59,8 +71,9 @@ local function print_json(restarts)
   cli.print_json(#restarts == 1 and restarts[1] or by_kind)
 end
 
+---`cbk show --dataloader`.
 ---@param args table   the parsed command line
-return function(args)
+function report.show(args)
   if #args.key > 0 then cli.usage_error("show", "--dataloader takes no key") end
   if args.batch_size == 0 or args.workers == 0 then cli.usage_error("show", "--workers and --batch-size must be at least 1") end
   local ok, state = pcall(read, args.file)
@@ -72,6 +85,11 @@ return function(args)
     cli.warn(restarts[i].warnings, args)
   end
   if args.json then return print_json(restarts) end
-  print(("%s: %s"):format(args.file, FORMS[state.kind](state)))
-  for _, restart in ipairs(restarts) do print_restart(state, restart, args) end
+  print(("%s: %s"):format(args.file, report.form(state)))
+  for _, restart in ipairs(restarts) do
+    if state.kind == "files" then print(("as %s loader:"):format(restart.kind == "map" and "a map-style" or "an iterable")) end
+    for _, line in ipairs(report.lines(restart, args)) do print("  " .. line) end
+  end
 end
+
+return report

@@ -3,6 +3,8 @@
 local cbk = require "cbk"
 local converters = require "cbk.converters"
 local config_changes = require "cbk.config_changes"
+local dataloader_report = require "cbk.dataloader_report"
+local dataloader_state = require "cbk.dataloader_state"
 local release = require "cbk.release"
 local spec_tree = require "cbk.spec_tree"
 local releases = require "converters.modelzoo.releases"
@@ -159,6 +161,46 @@ local function step(job, i, config, root)
   return results[1], results[2], { title = ("%s -> %s"):format(one.src, one.tgt), lines = lines, warnings = warnings }
 end
 
+---What is known of the run that will load the result.
+---@return Run
+local function run_of(config)
+  local trainer = cbk.find(config, "trainer.fit.train_dataloader")
+  local input = trainer ~= nil and trainer or cbk.find(config, "train_input")
+  local run = {}
+  local function whole(name)
+    local value = (cbk.kind(input, name) or "") == "int" and cbk.raw(input, name).value or nil
+    return type(value) == "number" and value or nil
+  end
+  if (cbk.kind(input) or ""):find "dict" then
+    local batch_size = whole "batch_size"
+    run.batch_size = batch_size and batch_size > 0 and batch_size or nil
+    run.seed = input.shuffle == true and whole "shuffle_seed" or nil
+  end
+  return run
+end
+
+---Where that run goes on in its data.
+---@param root Dict
+---@param config Dict
+---@return UpgradePart
+local function resume(root, config)
+  local part = { title = "data loader", lines = {}, warnings = {} }
+  local ok, problem = pcall(function()
+    local state = dataloader_state.of { root = root }
+    if not state then
+      part.lines[1] = "no state: a run that loads the checkpoint begins at sample 0"
+      return
+    end
+    part.lines[1] = dataloader_report.form(state)
+    local run = run_of(config)
+    local restart = dataloader_state.restart(state, run)
+    part.warnings = restart.warnings
+    for _, line in ipairs(dataloader_report.lines(restart, run)) do part.lines[#part.lines + 1] = line end
+  end)
+  if not ok then part.warnings[1] = problem.message or tostring(problem) end
+  return part
+end
+
 ---@class Upgrade
 ---@field root Dict            the tree to write
 ---@field config Dict
@@ -179,6 +221,7 @@ function upgrade.run(old, config, job)
   end
   job.configs, job.files = {}, {}
   for i in ipairs(job.path) do config, root, parts[#parts + 1] = step(job, i, config, root) end
+  parts[#parts + 1] = resume(root, config)
   return { root = root, config = config, parts = parts }
 end
 
@@ -192,7 +235,10 @@ function upgrade.text(done)
       out[#out + 1] = ("  %-18s %s"):format(title, line)
       title = ""
     end
-    for _, warning in ipairs(part.warnings or {}) do out[#out + 1] = ("  %-18s warning: %s"):format("", warning) end
+    for _, warning in ipairs(part.warnings or {}) do
+      out[#out + 1] = ("  %-18s warning: %s"):format(title, warning)
+      title = ""
+    end
   end
   return table.concat(out, "\n")
 end
