@@ -141,7 +141,8 @@ Index read_index(const MappedFile& file) {
       index = within("the header of the index", [&] { return read_header(value); });
       return;
     }
-    Entry entry = within(is_slice_key(key) ? name_of_key(key) : "variable " + quote(key), [&] {
+    const auto context = [&] { return is_slice_key(key) ? name_of_key(key) : "variable " + quote(key); };
+    Entry entry = within(context, [&] {
       const auto message = parse<proto::Entry>(value);
       extents += extents_in(message);
       if (++entries > most_entries || extents > most_extents) {

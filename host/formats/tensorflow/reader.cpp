@@ -66,8 +66,8 @@ class DataFiles {
   [[nodiscard]] StoragePtr bytes_of(const Entry& entry) const {
     if (entry.size == 0) return memory_storage({});
     const auto& file = files_.at(entry.shard);
-    return within(fmt::format("'{}'", file->path().filename().string()),
-                  [&] { return map_storage(file, entry.offset, entry.size); });
+    const auto context = [&] { return quote(file->path().filename().string()); };
+    return within(context, [&] { return map_storage(file, entry.offset, entry.size); });
   }
 
  private:
@@ -116,7 +116,8 @@ class BundleReader {
     auto root = std::make_shared<Dict>();
     root->reserve(index_.variables.size());
     for (const Entry& entry : index_.variables) {
-      within("variable " + quote(entry.name), [&] {
+      const auto context = [&] { return "variable " + quote(entry.name); };
+      within(context, [&] {
         if (entry.dtype->kind == DTypeInfo::Kind::unreadable) {
           warnings_.push_back(fmt::format("{} is left out: elements of type {} cannot be read",
                                           quote(entry.name, 1000), entry.dtype->name));
