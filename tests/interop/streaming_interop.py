@@ -9,7 +9,6 @@ import argparse
 import hashlib
 import json
 import os
-import random
 import re
 import shutil
 import signal
@@ -127,6 +126,9 @@ def memory(cbk, top):
     jobs += [("20,000 tensors to H5", [cbk, "copy", many, out + ".mdl"]),
              ("20,000 tensors to safetensors", [cbk, "copy", many, out + ".safetensors"]),
              ("20,000 tensors listed", [cbk, "ls", many])]
+    folder = lora_folder(os.path.join(top, "lora"))
+    jobs += [("LoRA folded", [cbk, "fold-lora-checkpoint", "--model", "gpt2", "-p", os.path.join(folder, "p.yaml"), "--checkpoint_path",
+                              os.path.join(folder, "c.bin")])]
     for name, argv in jobs:
         status, error, peak = anonymous_peak(argv)
         check(f"memory: {name}", status == 0, f"exit status {status}: {error[-300:]}")
@@ -137,7 +139,42 @@ def memory(cbk, top):
                 shutil.rmtree(path) if os.path.isdir(path) else os.remove(path)
     os.remove(h5)
     os.remove(many)
+    check_folded(folder)
+    shutil.rmtree(folder)
     shutil.rmtree(big)
+
+
+def lora_folder(folder):
+    """Weights of 160 MB each, with LoRA matrices: embeddings, whose product is transposed, and a wide linear layer."""
+    os.makedirs(folder)
+    g = torch.Generator().manual_seed(2)
+    embeddings, linear = "model.embedding_layer.word_embeddings", "model.transformer_decoder.layers.0.ffn.ffn.0.linear_layer"
+    state = {f"{embeddings}.weight": torch.randn(80000, 512, generator=g), f"{embeddings}.lora_A": torch.randn(8, 80000, generator=g),
+             f"{embeddings}.lora_B": torch.randn(512, 8, generator=g),
+             f"{linear}.weight": torch.randn(2048, 40000, generator=g).to(torch.bfloat16), f"{linear}.lora_A": torch.randn(8, 40000, generator=g).to(torch.bfloat16),
+             f"{linear}.lora_B": torch.randn(2048, 8, generator=g).to(torch.bfloat16), "model.lm_head.weight": torch.randn(10, 512, generator=g)}
+    torch.save({"model": state}, os.path.join(folder, "c.bin"))
+    with open(os.path.join(folder, "p.yaml"), "w", encoding="utf-8") as f:
+        f.write("model:\n  hidden_size: 512\n  lora_params:\n    r: 8\n    alpha: 4\n")
+    return folder
+
+
+def check_folded(folder):
+    state = torch.load(os.path.join(folder, "c.bin"))["model"]
+    with h5py.File(os.path.join(folder, "c_folded.bin"), "r") as f:
+        names = [name for name in state if name.endswith(".weight")]
+        check("LoRA folded: names", sorted(f"model.{name}" for name in names) == sorted(f), sorted(f))
+        for name in names:
+            a, b = (state.get(name.replace(".weight", part)) for part in (".lora_A", ".lora_B"))
+            expected = state[name].float()
+            if a is not None:
+                update = b.float() @ a.float() * 0.5
+                expected = (expected + (update.T if "embed" in name else update)).to(state[name].dtype)
+            given = torch.from_numpy(f[f"model.{name}"][()])
+            given = given.view(torch.bfloat16) if state[name].dtype == torch.bfloat16 else given
+            # Sums in another order may round to the neighbour.
+            near = torch.isclose(given.float(), expected.float(), rtol=2**-7 if given.dtype == torch.bfloat16 else 1e-5, atol=1e-5)
+            check(f"LoRA folded: {name}", near.all() and (given == expected).float().mean() > 0.9, f"{(~near).sum()} elements differ")
 
 
 def exactness(cbk, top):
@@ -168,39 +205,10 @@ def exactness(cbk, top):
                 check(f"{release}: rotary rows are interleaved", np.array_equal(f[name][()], expected.numpy()))
 
 
-def kills(cbk, top):
-    """`kill -9` at any moment: the target is the old file, the new one, or absent, and nothing lies beside it."""
-    folder = os.path.join(top, "kill")
-    llama_folder(folder, layers=4, hidden=256, vocabulary=20000)
-    source = os.path.join(folder, "pytorch_model.bin")
-    rng = random.Random(5)
-    for target, more in (("new.mdl", []), ("new.pt", []), ("old.safetensors", ["--overwrite"])):
-        out = os.path.join(top, "killed")
-        os.makedirs(out)
-        path = os.path.join(out, target)
-        start = time.monotonic()
-        subprocess.run([cbk, "copy", source, path, *more], check=True, capture_output=True)
-        whole, seconds = digest(path), time.monotonic() - start
-        ok, detail = True, ""
-        for _ in range(12):
-            old = None
-            if os.path.exists(path):
-                os.remove(path)
-            if more:
-                with open(path, "w", encoding="ascii") as f:
-                    f.write("old")
-                old = digest(path)
-            process = subprocess.Popen([cbk, "copy", source, path, *more], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-            time.sleep(rng.uniform(0, seconds))
-            process.kill()
-            process.wait()
-            left = os.listdir(out)
-            state = digest(path) if os.path.exists(path) else None
-            if state not in (whole, old) or set(left) - {target}:
-                ok, detail = False, f"left behind: {left}, target {'partly written' if state not in (whole, old) else 'fine'}"
-        check(f"kill -9 while writing {target}", ok, detail)
-        shutil.rmtree(out)
-
+def interrupted(cbk, top):
+    """Ctrl-C: exit status 130, and nothing is left (`kill -9`: kills_interop.py)."""
+    source = os.path.join(top, "interrupted.pt")
+    torch.save({f"w{i}": torch.randn(500, 1000) for i in range(15)}, source)
     out = os.path.join(top, "interrupted")
     os.makedirs(out)
     process = subprocess.Popen([cbk, "copy", source, os.path.join(out, "x.mdl")], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
@@ -347,7 +355,7 @@ def main():
     top = tempfile.mkdtemp(prefix="cbk-streaming-")
     try:
         exactness(cbk, top)
-        kills(cbk, top)
+        interrupted(cbk, top)
         ends(cbk, top)
         shortened_sources(cbk, top)
         forecasts(cbk, top)
