@@ -5,7 +5,8 @@ local cli = require "cbk.cli"
 local tensorflow = require "cbk.tensorflow"
 
 local parser = cli.parser("h5-to-tensorflow", "Convert an H5 file to a TensorFlow checkpoint, streamed.", [[
-Each dataset becomes a variable. Writes <saver_path>.data-00000-of-00001 (several such files with
+Each dataset becomes a variable; of a training checkpoint that is every tensor and number, under its
+dotted name. Texts and None have no array and are left out. Writes <saver_path>.data-00000-of-00001 (several such files with
 --shard-size), then <saver_path>.index, and then the state file 'checkpoint' of the folder, which
 names the new checkpoint as its latest one.
 
@@ -25,4 +26,17 @@ local checkpoint = cli.open(args.h5_path, args)
 if not checkpoint.format:find "h5" then
   cbk.fail("value", ("'%s' is no H5 file (%s); 'cbk copy' takes any checkpoint"):format(args.h5_path, checkpoint.format))
 end
-tensorflow.write(checkpoint, args.saver_path, { format = "tensorflow", shard_size = args.shard_size }, args)
+
+local SCALARS = { bool = "bool", int = "int64", float = "float64" }
+local TENSORS = { tensor = true, parameter = true, ndarray = true }
+
+---Numbers of Python are scalars in H5, so they are here; a text or None has no array.
+local function convert(_, value)
+  local kind = cbk.kind(value)
+  if SCALARS[kind] then return cbk.full({}, value.value, { dtype = SCALARS[kind] }) end
+  if kind == "np_scalar" then return value:as { role = "ndarray" } end
+  if TENSORS[kind] or kind == "object" and value.type == "tensorflow.tensor" then return value end
+  return nil, ("it is no array (%s)"):format(kind)
+end
+
+tensorflow.write(checkpoint, args.saver_path, { format = "tensorflow", shard_size = args.shard_size }, args, convert)

@@ -31,13 +31,12 @@ end
 
 local OBJECT_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
 
----Why a variable does not come along, or nil.
-local function problem_of(key, value)
+local function convert(name, value)
   local is_text = cbk.kind(value) == "object" and value.type == "tensorflow.tensor" and value.state.dtype == "string"
-  if not is_text then return nil end
-  if key == OBJECT_GRAPH then return "the object graph of TensorFlow means nothing in H5" end
-  if not args.strings then return "it holds texts; --strings stores them" end
+  if is_text and name == OBJECT_GRAPH then return nil, "the object graph of TensorFlow means nothing in H5" end
+  if is_text and not args.strings then return nil, "it holds texts; --strings stores them" end
+  return value
 end
 
 local options = { format = "h5", h5_version = "flat", keep_texts = true, shard_size = args.shard_size }
-tensorflow.write(checkpoint, args.h5_path, options, args, problem_of)
+tensorflow.write(checkpoint, args.h5_path, options, args, convert)

@@ -129,6 +129,11 @@ def memory(cbk, top):
     folder = lora_folder(os.path.join(top, "lora"))
     jobs += [("LoRA folded", [cbk, "fold-lora-checkpoint", "--model", "gpt2", "-p", os.path.join(folder, "p.yaml"), "--checkpoint_path",
                               os.path.join(folder, "c.bin")])]
+    with h5py.File(os.path.join(folder, "texts.h5"), "w") as f:
+        f.create_dataset("texts", data=[b"x" * 100000] * 1200, dtype=h5py.string_dtype())
+    bundle = os.path.join(folder, "texts.ckpt")
+    subprocess.run([cbk, "h5-to-tensorflow", os.path.join(folder, "texts.h5"), bundle], check=True, capture_output=True)
+    jobs += [("120 MB of texts", [cbk, "copy", bundle, out + ".ckpt", "--format", "tensorflow"])]
     for name, argv in jobs:
         status, error, peak = anonymous_peak(argv)
         check(f"memory: {name}", status == 0, f"exit status {status}: {error[-300:]}")

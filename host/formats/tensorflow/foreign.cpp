@@ -38,20 +38,23 @@ uint32_t add_length(uint32_t crc, uint64_t length, bool big_endian) {
   return add(length);
 }
 
-std::vector<uint64_t> read_lengths(ByteView bytes, int64_t count, size_t& position) {
+/// Calls `visit` for the length of each text; the result is where their checksum stands.
+template <typename Visit>
+size_t each_length(ByteView bytes, int64_t count, Visit&& visit) {
   if (static_cast<uint64_t>(count) > bytes.size())
     fail(Errc::format, "{} texts in {} bytes", count, bytes.size());
-  std::vector<uint64_t> lengths(static_cast<size_t>(count));
+  size_t position = 0;
   uint64_t total = 0;
-  for (uint64_t& length : lengths) {
-    length = read_varint(bytes, position);
+  for (int64_t i = 0; i < count; ++i) {
+    const uint64_t length = read_varint(bytes, position);
     total = checked_add(total, length, "the length of all texts");
+    visit(length);
   }
   const uint64_t rest = bytes.size() - position;
   if (rest < checksum_size || rest - checksum_size != total) {
     fail(Errc::format, "texts of {} bytes where {} follow their lengths", total, rest);
   }
-  return lengths;
+  return position;
 }
 
 }  // namespace
@@ -96,9 +99,10 @@ ForeignTensor to_foreign(const Value& value) {
 
 std::vector<std::string_view> decode_texts(ByteView bytes, int64_t count) {
   if (count == 0 && bytes.empty()) return {};
-  size_t position = 0;
-  const std::vector<uint64_t> lengths = read_lengths(bytes, count, position);
-  position += checksum_size;
+  std::vector<uint64_t> lengths;
+  lengths.reserve(std::min(static_cast<uint64_t>(count), bytes.size()));
+  size_t position =
+      each_length(bytes, count, [&](uint64_t length) { lengths.push_back(length); }) + checksum_size;
   std::vector<std::string_view> texts;
   texts.reserve(lengths.size());
   for (const uint64_t length : lengths) {
@@ -125,19 +129,21 @@ EncodedTexts encode_texts(std::span<const std::string_view> texts) {
   return out;
 }
 
-void verify_texts(ByteView bytes, int64_t count, uint32_t stored, bool big_endian) {
-  if (count == 0 && bytes.empty()) return;
-  size_t position = 0;
+uint32_t texts_crc(ByteView bytes, int64_t count, bool big_endian) {
   uint32_t crc = 0;
-  for (const uint64_t length : read_lengths(bytes, count, position))
-    crc = add_length(crc, length, big_endian);
+  const size_t position =
+      each_length(bytes, count, [&](uint64_t length) { crc = add_length(crc, length, big_endian); });
   auto of_lengths = load_le<uint32_t>(bytes.data() + position);
   if (big_endian) of_lengths = __builtin_bswap32(of_lengths);
   if (masked_crc32c(crc) != of_lengths)
     fail(Errc::format, "the lengths of its texts do not have their checksum");
-  if (masked_crc32c(crc32c(bytes.subspan(position), crc)) != stored) {
+  return masked_crc32c(crc32c(bytes.subspan(position), crc));
+}
+
+void verify_texts(ByteView bytes, int64_t count, uint32_t stored, bool big_endian) {
+  if (count == 0 && bytes.empty()) return;
+  if (texts_crc(bytes, count, big_endian) != stored)
     fail(Errc::format, "its texts do not have the checksum of the index");
-  }
 }
 
 Value for_others(const Value& root, bool holds_texts, std::vector<std::string>& left_out) {

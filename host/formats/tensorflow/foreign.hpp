@@ -39,6 +39,10 @@ struct EncodedTexts {
 };
 EncodedTexts encode_texts(std::span<const std::string_view> texts);
 
+/// The masked checksum of stored texts for the index. Errors: `format`, also for lengths that are not what
+/// their own checksum says.
+uint32_t texts_crc(ByteView bytes, int64_t count, bool big_endian);
+
 /// Compares stored texts with their checksums. Errors: `format`.
 void verify_texts(ByteView bytes, int64_t count, uint32_t crc, bool big_endian);
 

@@ -26,6 +26,10 @@ class TextStorage final : public Storage {
     verify();
     bytes_->read(offset, out);
   }
+  [[nodiscard]] ByteView view() const override {
+    verify();
+    return bytes_->view();
+  }
   void verify() const override {
     std::call_once(once_, [&] {
       within("variable " + quote(name_), [&] { verify_texts(bytes_->view(), count_, crc_, false); });

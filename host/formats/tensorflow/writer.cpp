@@ -47,19 +47,35 @@ Variable numbers_variable(std::string name, const DTypeInfo* dtype, const Tensor
   return {std::move(entry), tensor};
 }
 
+/// All bytes of a dense tensor: where they lie, if that can be seen, else in memory.
+class Stored {
+ public:
+  explicit Stored(const Tensor& tensor) {
+    const View* view = tensor.view();
+    if (view != nullptr && view->strides == contiguous_strides(view->shape)) bytes_ = view->storage->view();
+    if (bytes_.empty()) {
+      copy_ = tensor.to_bytes();
+      bytes_ = copy_;
+    } else {
+      bytes_ = bytes_.subspan(static_cast<uint64_t>(view->offset) * size_of(view->dtype), tensor.nbytes());
+    }
+  }
+  [[nodiscard]] ByteView bytes() const { return bytes_; }
+
+ private:
+  ByteView bytes_;
+  Bytes copy_;
+};
+
 Variable foreign_variable(const std::string& name, const Value& value) {
   const ForeignTensor foreign = to_foreign(value);
   if (foreign.dtype->kind != DTypeInfo::Kind::string)
     return numbers_variable(name, foreign.dtype, foreign.elements);
-  // The checksum of texts is not that of their bytes, so they are looked at here.
-  const Bytes stored = foreign.elements.to_bytes();
-  const EncodedTexts texts = encode_texts(decode_texts(stored, numel_of(foreign.shape)));
-  const ByteView bytes = as_bytes(texts.bytes);
-  Variable variable = numbers_variable(
-      name, foreign.dtype,
-      Tensor::from_bytes(DType::uint8, {static_cast<int64_t>(bytes.size())}, {bytes.begin(), bytes.end()}));
+  Variable variable = numbers_variable(name, foreign.dtype, foreign.elements);
   variable.entry.shape = foreign.shape;
-  variable.entry.crc = texts.crc;
+  // The checksum of texts is not that of their bytes, so they are looked at here.
+  const Stored stored(foreign.elements);
+  variable.entry.crc = texts_crc(stored.bytes(), numel_of(foreign.shape), false);
   variable.has_checksum = true;
   return variable;
 }

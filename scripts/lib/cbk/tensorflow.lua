@@ -13,21 +13,26 @@ function tensorflow.options(parser)
   return cli.output_options(parser)
 end
 
----The root without what the options or `problem_of` leave out.
-local function chosen_variables(checkpoint, args, problem_of)
-  local root, left_out = checkpoint:raw_root(), {}
+---The variables to write by their names, which are the dotted paths of trees, without what the options or `convert` leave out.
+local function chosen_variables(checkpoint, args, convert)
+  local out, left_out = cbk.dict(), {}
   local chosen = selection.new(args.include, args.exclude)
-  local function path(key, value)
-    if not chosen:has(key) then return nil end
-    local problem = problem_of and problem_of(key, value)
-    if not problem then return key end
-    left_out[#left_out + 1] = ("%s is left out: %s"):format(cbk.quote(key, 1000), problem)
+  for name, value in cbk.raw_leaves(checkpoint:raw_root()) do
+    if chosen:has(name) then
+      local converted, problem = convert(name, value)
+      if problem then
+        left_out[#left_out + 1] = ("%s is left out: %s"):format(cbk.quote(name, 1000), problem)
+      elseif out[name] ~= nil then
+        cbk.fail("value", ("two variables would be named %s"):format(cbk.quote(name)))
+      else
+        out[name] = converted
+      end
+    end
   end
-  root = cbk.rewrite(root, { path = path })
   cli.warn(chosen:idle(), args)
   cli.warn(left_out, args)
-  if cbk.leaves(root)() == "" then cbk.fail("key", ("no variable of '%s' is left to convert"):format(checkpoint.path)) end
-  return root
+  if #out == 0 then cbk.fail("key", ("no variable of '%s' is left to convert"):format(checkpoint.path)) end
+  return out
 end
 
 ---Writes the chosen variables of `checkpoint`.
@@ -35,9 +40,9 @@ end
 ---@param target string
 ---@param options table  as `cbk.create` takes them
 ---@param args table
----@param problem_of? fun(key: string, value: any): string|nil   why a variable is left out
-function tensorflow.write(checkpoint, target, options, args, problem_of)
-  options.root, options.overwrite = chosen_variables(checkpoint, args, problem_of), args.overwrite
+---@param convert fun(name: string, value: any): any, string?   what is written, or nil and why a variable is left out
+function tensorflow.write(checkpoint, target, options, args, convert)
+  options.root, options.overwrite = chosen_variables(checkpoint, args, convert), args.overwrite
   cli.commit(cbk.create(target, options), args)
 end
 
