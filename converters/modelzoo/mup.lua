@@ -128,7 +128,11 @@ function mup.fold(model, family, name)
   local rule = family == "t5" and scale.t5 or scale[style]
   return folded, function(key, tensor)
     if tensor == cbk.null then return tensor end
-    local factor = rule(model, (key:gsub("^model%.", "")))
+    key = key:gsub("^model%.", "")
+    local factor = rule(model, key)
+    if key == "lm_head.bias" and (rule(model, "lm_head.weight") or 1) ~= 1 then
+      cbk.warn(("%s: the multiplier of logits is folded into lm_head.weight only, so logits change by lm_head.bias"):format(name))
+    end
     if not factor or factor == 1 then return tensor end
     return tensor:affine(factor, 0), ("muP: x %g"):format(factor)
   end

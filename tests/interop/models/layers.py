@@ -60,9 +60,10 @@ class Weights:
     def embedding(self, name, ids, count, size):
         return self.get(name + ".weight", count, size)[ids]
 
-    def layer_norm(self, name, x, eps):
+    def layer_norm(self, name, x, eps, bias=True):
         size = x.shape[-1]
-        return F.layer_norm(x, (size,), self.get(name + ".weight", size, mean=1.0, std=0.3), self.bias(name, size), eps)
+        weight = self.get(name + ".weight", size, mean=1.0, std=0.3)
+        return F.layer_norm(x, (size,), weight, self.bias(name, size) if bias else None, eps)
 
     def rms_norm(self, name, x, eps):
         return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + eps) * self.get(name + ".weight", x.shape[-1], mean=1.0, std=0.3)
@@ -113,17 +114,28 @@ def stretched_bands(angle, factor, low, high, original):
 
 
 def rotate_halves(x, angle):
-    """Element i of a head belongs to element i + size / 2."""
-    a, b = x.chunk(2, -1)
-    return torch.cat([a * angle.cos() - b * angle.sin(), b * angle.cos() + a * angle.sin()], -1)
+    """Element i of a head belongs to element i + half of those that rotate; elements behind these stay."""
+    half = angle.shape[-1]
+    a, b, rest = x.split([half, half, x.shape[-1] - 2 * half], -1)
+    return torch.cat([a * angle.cos() - b * angle.sin(), b * angle.cos() + a * angle.sin(), rest], -1)
 
 
 def rotate_pairs(x, angle):
-    """Element 2i of a head belongs to element 2i + 1; elements behind the rotated ones stay."""
+    """Element 2i of a head belongs to element 2i + 1; elements behind those that rotate stay."""
     turned, rest = x[..., : 2 * angle.shape[-1]], x[..., 2 * angle.shape[-1]:]
     a, b = turned[..., 0::2], turned[..., 1::2]
     turned = torch.stack([a * angle.cos() - b * angle.sin(), b * angle.cos() + a * angle.sin()], -1).flatten(-2)
     return torch.cat([turned, rest], -1)
+
+
+def alibi_slopes(heads):
+    """ALiBi: a power of two of heads, each half as steep as some heads before."""
+    return 2.0 ** (-8 / heads * torch.arange(1, heads + 1))
+
+
+def alibi_bias(slopes, length):
+    """How far the key is behind the query, times each head's slope."""
+    return slopes[:, None, None] * (torch.arange(length)[None, :] - torch.arange(length)[:, None])
 
 
 def relative_bias(table, length, both_ways, farthest=128):

@@ -1,14 +1,15 @@
 """The Model Zoo's decoder classes, which many families are configurations of. `c` is the model section of the YAML file."""
 import torch
 
-from .layers import ACTIVATIONS, angles, attention, rotate_pairs, split, stretched_bands
+from .layers import ACTIVATIONS, alibi_bias, angles, attention, rotate_pairs, split, stretched_bands
 
 GATED = {"swiglu": "silu", "geglu": "gelu", "reglu": "relu"}
 
 
 def norm_of(w, c):
-    rms = c.get("norm_type", "layernorm") == "rmsnorm"
-    return lambda name, x: (w.rms_norm if rms else w.layer_norm)(name, x, c.get("layer_norm_epsilon", 1e-5))
+    kind, eps = c.get("norm_type", "layernorm"), c.get("layer_norm_epsilon", 1e-5)
+    return {"layernorm": lambda name, x: w.layer_norm(name, x, eps), "rmsnorm": lambda name, x: w.rms_norm(name, x, eps),
+            "biasless-layernorm": lambda name, x: w.layer_norm(name, x, eps, bias=False)}[kind]
 
 
 def feed_forward(w, name, x, size, nonlinearity, bias):
@@ -43,10 +44,14 @@ def self_attention(w, name, x, c, key_heads, mup):
     if c.get("attention_type", "scaled_dot_product") == "scaled_dot_product":
         scale = size ** -0.5 * (size ** -0.5 if c.get("scale_qk_dot_by_d", mup) else 1)
     scale *= c.get("attention_logits_alpha", 1.0)
-    if c.get("position_embedding_type", "learned") == "rotary":
+    bias_of_positions, kind = None, c.get("position_embedding_type")
+    if kind == "rotary":
         angle = rotary_angles(c, x.shape[1])
         q, k = rotate_pairs(q, angle), rotate_pairs(k, angle)
-    return w.linear(name + ".proj_output_dense_layer", attention(q, k, v, scale, causal=True), width,
+    elif kind == "alibi":
+        slopes = w.get("embedding_layer.position_embed_helper.slopes", heads, 1)[:, 0]
+        bias_of_positions = alibi_bias(slopes, x.shape[1]) / c.get("pos_scaling_factor", 1.0)
+    return w.linear(name + ".proj_output_dense_layer", attention(q, k, v, scale, bias_of_positions, causal=True), width,
                     c.get("use_ffn_bias_in_attention", True))
 
 
@@ -77,6 +82,8 @@ def gpt2_lm_head_model(w, c, ids):
     x = w.embedding("embedding_layer.word_embeddings", ids, c["vocab_size"], width)
     if c.get("position_embedding_type", "learned") == "learned":
         x = x + w.embedding("embedding_layer.position_embeddings.embed", torch.arange(ids.shape[1]), c["max_position_embeddings"], width)
+    if c.get("embedding_layer_norm", False):
+        x = norm("embedding_ln_f", x)
     x = x * c.get("embeddings_scale", 1.0)
     for i in range(c["num_hidden_layers"]):
         layer = f"transformer_decoder.layers.{i}"
@@ -88,13 +95,14 @@ def gpt2_lm_head_model(w, c, ids):
 
 def gptj_model(w, c, ids):
     """Attention and feed-forward part beside each other, behind one norm or behind one each; rotary positions."""
-    norm = norm_of(w, c)
-    x = w.embedding("embedding_layer.word_embeddings", ids, c["vocab_size"], c["hidden_size"])
+    c = {"position_embedding_type": "rotary", **c}
+    norm, width, mup = norm_of(w, c), c["hidden_size"], bool(c.get("mup_base_hidden_size"))
+    x = w.embedding("embedding_layer.word_embeddings", ids, c["vocab_size"], width) * c.get("embeddings_scale", 1.0)
     for i in range(c["num_hidden_layers"]):
         layer = f"transformer_decoder.layers.{i}"
         normed = norm(layer + ".norm1", x)
-        attended = self_attention(w, layer + ".self_attn", normed, c, key_heads_of(c), False)
+        attended = self_attention(w, layer + ".self_attn", normed, c, key_heads_of(c), mup)
         if c.get("use_untied_layer_norm", False):
             normed = norm(layer + ".norm3", x)
         x = x + attended + feed_forward(w, layer, normed, c["filter_size"], c.get("nonlinearity", "gelu"), c.get("use_ffn_bias", False))
-    return last_norm_and_head(w, c, norm, x)
+    return last_norm_and_head(w, c, norm, x) * logits_scale(c, width)
