@@ -30,7 +30,8 @@ std::string name_at(lua_State* L, int index) {
 
 int open_edit(lua_State* L) {
   const fs::path path = check_path(L, 1);
-  push(L, within(quote(path.string()), [&] { return std::make_shared<FileEdit>(path); }));
+  auto file = MappedFile::open(path);
+  push(L, within(quote(path.string()), [&] { return std::make_shared<FileEdit>(std::move(file)); }));
   return 1;
 }
 
@@ -89,15 +90,13 @@ int save_as(lua_State* L) {
       report({done, total, seconds.count(), target.filename().string()});
     };
   }
-  with_edit(L, [&](FileEdit& edit) {
-    edit.save_as(target, options.flag("overwrite"), options.flag("sync"), progress);
-  });
+  check<FileEdit>(L, 1)->save_as(target, options.flag("overwrite"), options.flag("sync"), progress);
   return 0;
 }
 
 int commit(lua_State* L) {
   const Options options(L, 2, {"sync"});
-  with_edit(L, [&](FileEdit& edit) { edit.commit(options.flag("sync")); });
+  check<FileEdit>(L, 1)->commit(options.flag("sync"));
   return close_box<FileEdit>(L);
 }
 

@@ -15,18 +15,19 @@ cerebras.save_iter_state_path. Those of the last checkpoint's step are added up 
 
 example:
   cbk data-iter-state-conversion -c checkpoint_1000.mdl -w iter_state -o with_state.mdl -d iterable]])
-parser:option("-c --old_checkpoint --old-checkpoint", "the checkpoint"):argname("FILE"):count(1)
-parser:option("-w --worker_data_iter_files_dir --worker-data-iter-files-dir", "the folder of the state files")
-  :argname("DIR"):count(1)
-parser:option("-o --output_file --output-file", "the new checkpoint"):argname("FILE"):count(1)
-parser:option("-d --dataloader_type --dataloader-type", "map or iterable", "map"):choices { "map", "iterable" }
-parser:option("-s --shuffle_seed --shuffle-seed", "what a map loader shuffles with", "0"):argname("SEED")
+parser:option("-c --old_checkpoint", "the checkpoint"):hidden_name("--old-checkpoint"):argname("FILE"):count(1)
+parser:option("-w --worker_data_iter_files_dir", "the folder of the state files")
+  :hidden_name("--worker-data-iter-files-dir"):argname("DIR"):count(1)
+parser:option("-o --output_file", "the new checkpoint"):hidden_name("--output-file"):argname("FILE"):count(1)
+parser:option("-d --dataloader_type", "how the run loads its data", "map"):hidden_name("--dataloader-type")
+  :choices { "map", "iterable" }
+parser:option("-s --shuffle_seed", "what a map loader shuffles with", "0"):hidden_name("--shuffle-seed"):argname("SEED")
   :convert(function(text)
     local seed, problem = cbk.python_int(text, true)
     if not seed then return nil, ("--shuffle_seed %s %s"):format(cbk.quote(text), problem) end
     return seed
   end)
-parser:option("--h5-version", "0.4, which every release from 2.0 on reads, or 0.5", "0.4")
+parser:option("--h5-version", "0.4, which every release from 2.0 on reads, or 0.5", "0.4"):argname "VERSION"
 cli.output_options(parser)
 local args = parser:parse()
 

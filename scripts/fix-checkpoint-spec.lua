@@ -17,10 +17,11 @@ examples:
   cbk fix-checkpoint-spec checkpoint_1000.mdl
   cbk fix-checkpoint-spec checkpoint_1000.mdl --fixed_checkpoint_path fixed.mdl
   cbk fix-checkpoint-spec checkpoint_1000.mdl --fix_inplace]])
-parser:argument("checkpoint_path", "the checkpoint"):argname "CHECKPOINT"
-parser:option("--fixed_checkpoint_path --fixed-checkpoint-path",
-  "where the fixed one goes; what is there is replaced (default: beside it, with _fixed in its name)"):argname "PATH"
-parser:flag("--fix_inplace --fix-inplace", "change the checkpoint itself, after asking")
+parser:argument("checkpoint_path", "the checkpoint")
+parser:option("--fixed_checkpoint_path",
+  "where the fixed one goes; what is there is replaced (default: beside it, with _fixed in its name)")
+  :hidden_name("--fixed-checkpoint-path"):argname "PATH"
+parser:flag("--fix_inplace", "change the checkpoint itself, after asking"):hidden_name "--fix-inplace"
 parser:flag("-y --yes", "do not ask")
 cli.options(parser, "sync", "no-progress-bar", "quiet")
 local args = parser:parse()

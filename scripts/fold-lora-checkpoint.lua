@@ -10,7 +10,7 @@ local parser = cli.parser("fold-lora-checkpoint", [[
 Folds the LoRA matrices of a Cerebras checkpoint into the weights that they adapt, streamed. Writes
 <name>_folded beside each of its two inputs: a checkpoint with the model alone, and the config
 without lora_params.]])
-parser:option("--model", "the model, such as gpt2 or llama"):count(1)
+parser:option("--model", "the model, such as gpt2 or llama"):argname("NAME"):count(1)
 parser:option("-p --params", "its YAML config, with model.lora_params"):argname("FILE"):count(1)
 parser:option("--checkpoint_path", "the checkpoint"):argname("FILE"):count(1)
 parser:option("--h5-version", "0.4 or 0.5 (default: the checkpoint's own, else 0.5)"):argname "VERSION"
@@ -24,8 +24,11 @@ local function zoo_model(name)
   converters.load()
   local model, zoo_name = converters.catalogue.find(name)
   if not model then
-    local names = converters.catalogue.names()
-    for known in pairs(modules.models) do names[#names + 1] = known end
+    local names, listed = converters.catalogue.names(), {}
+    for _, known in ipairs(names) do listed[known] = true end
+    for known in pairs(modules.models) do
+      if not listed[known] then names[#names + 1] = known end
+    end
     local near = converters.catalogue.nearest(name, names)
     cli.usage_error("fold-lora-checkpoint", ("there is no model '%s'"):format(name)
       .. (#near > 0 and ("; did you mean %s?"):format(table.concat(near, " or ")) or ""))

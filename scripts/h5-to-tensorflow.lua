@@ -6,9 +6,11 @@ local tensorflow = require "cbk.tensorflow"
 
 local parser = cli.parser("h5-to-tensorflow", "Convert an H5 file to a TensorFlow checkpoint, streamed.", [[
 Each dataset becomes a variable; of a training checkpoint that is every tensor and number, under its
-dotted name. Texts and None have no array and are left out. Writes <saver_path>.data-00000-of-00001 (several such files with
---shard-size), then <saver_path>.index, and then the state file 'checkpoint' of the folder, which
-names the new checkpoint as its latest one.
+dotted name. Texts and None have no array and are left out, with a warning.
+
+Writes <saver_path>.data-00000-of-00001 (several such files with --shard-size), then
+<saver_path>.index, and then the state file 'checkpoint' of the folder, which names the new
+checkpoint as its latest one.
 
 GLOB matches whole names: '*' stands for any text, '?' for one character, [a-z], {a,b}; a plain
 name also means everything below it.

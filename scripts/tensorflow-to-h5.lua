@@ -24,6 +24,7 @@ parser:flag("--strings", "store tensors of texts too, as datasets of variable-le
 tensorflow.options(parser)
 local args = parser:parse()
 
+tensorflow.check_path(args.saver_path)
 local checkpoint = cli.open(args.saver_path, args)
 if checkpoint.format ~= "tensorflow" then
   cbk.fail("value", ("'%s' is no TensorFlow checkpoint (%s); 'cbk copy' takes any"):format(args.saver_path, checkpoint.format))

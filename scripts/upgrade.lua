@@ -19,7 +19,7 @@ config names in cerebras.save_iter_state_path.
 example:
   cbk upgrade --model gpt2 --config params.yaml checkpoint_1000.mdl --to cs-2.5]])
 parser:argument("checkpoint_file", "the checkpoint"):argname "CHECKPOINT"
-parser:option("--model", "the model, as `cbk list` names it"):count(1)
+parser:option("--model", "the model, as `cbk list` names it"):argname("NAME"):count(1)
 parser:option("--config", "its YAML config"):argname("FILE"):count(1)
 parser:option("--to", "the format wanted: cs-X.Y or cs-current"):argname("FORMAT"):count(1)
 parser:option("--from", "the format it has (default: found out)"):argname "FORMAT"

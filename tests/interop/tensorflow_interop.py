@@ -385,6 +385,52 @@ def strings(s):
     assert "'ragged'" in s.refused("h5-to-tensorflow", "other.h5", "other")
 
 
+def names(s):
+    """saver_path: a prefix, its index, a folder with or without a state file; what is none of these is told with what it may have meant."""
+    os.mkdir(s.path("run"))
+    write_bundle(s.path("run/model.ckpt-1"), {"a": np.arange(1)})
+    s.call("tensorflow-to-h5", "run", "only.h5")
+    write_bundle(s.path("run/model.ckpt-20"), {"b": np.arange(2)})
+    assert "several checkpoints" in s.call("tensorflow-to-h5", "run", "x.h5", status=2).stderr
+    with open(s.path("run/checkpoint"), "w") as f:
+        f.write('model_checkpoint_path: "model.ckpt-20"\nall_model_checkpoint_paths: "model.ckpt-1"\nall_model_checkpoint_paths: "model.ckpt-20"\n')
+    for path, variable in (("run", "b"), ("run/", "b"), ("run/model.ckpt-1", "a"), ("run/model.ckpt-1.index", "a"), (s.path("run/model.ckpt-20"), "b")):
+        s.call("tensorflow-to-h5", path, "named.h5", "--overwrite")
+        with h5py.File(s.path("named.h5")) as f:
+            assert list(f) == [variable], path
+    for path, *parts in (("run/model.ckpt", "'run/model.ckpt.index'", "did you mean 'run/model.ckpt-1'"), ("run/model.ckpt-20.meta", "did you mean 'run/model.ckpt-20'"),
+                         ("gone/x", "'gone/x.index'")):
+        line = s.refused("tensorflow-to-h5", path, "x.h5")
+        assert all(part in line for part in parts), line
+    assert "open 'run/model.ckpt-1'" in s.call("tensorflow-to-h5", "run/model.ckpt-1.data-00000-of-00001", "x.h5", status=2).stderr
+    assert "'named.h5' exists" in s.refused("tensorflow-to-h5", "run", "named.h5")
+    assert not os.path.exists(s.path("x.h5"))
+
+
+TRAINING = """
+local cbk = require "cbk"
+local w = cbk.tensor({ 1, 2 }, { dtype = "bfloat16" })
+local root = cbk.dict { { "model", cbk.dict { ["a.w"] = w, ["b.w"] = w } }, { "optimizer", cbk.list { cbk.dict { lr = 0.5, on = true, name = "x" } } },
+  { "step", cbk.int("9007199254740993") }, { "nothing", cbk.null } }
+cbk.create(arg[1], { root = root, h5_version = arg[2] }):commit()
+"""
+
+
+def training(s):
+    """A training checkpoint of H5 as a bundle: tensors and numbers under their dotted names."""
+    with open(s.path("training.lua"), "w") as f:
+        f.write(TRAINING)
+    for version in ("0.4", "0.5"):
+        s.call("run", "training.lua", "training.mdl", version)
+        error = s.call("h5-to-tensorflow", "training.mdl", "training").stderr
+        assert "'nothing' is left out" in error and "'optimizer.0.name' is left out" in error and "tied" in error and error.count("\n") == 3, error
+        w = ("bfloat16", [2], bytes.fromhex("803f0040"))
+        assert read_bundle(s.path("training"))[0] == {"model.a.w": w, "model.b.w": w, "optimizer.0.lr": content(np.float64(0.5)), "optimizer.0.on": content(np.bool_(True)),
+                                                      "step": content(np.int64(2**53 + 1))}
+        for name in ("training.mdl", "training.index", "training.data-00000-of-00001"):
+            os.remove(s.path(name))
+
+
 COMMANDS = (("ls", "{}"), ("show", "{}", "m/w"), ("dump", "{}"), ("copy", "{}", "out.pt"), ("copy", "{}", "out", "--format", "tensorflow"),
             ("tensorflow-to-h5", "{}", "out.h5"), ("diff", "{}", "whole"))
 
@@ -476,7 +522,7 @@ def main():
     assert crc32c(b"123456789") == 0xE3069283
     with tempfile.TemporaryDirectory() as folder:
         suite = Suite(os.path.abspath(o.cbk), folder)
-        for body in (reading, writing, choosing, strings, damage, lies, flipped, listing):
+        for body in (reading, writing, choosing, strings, names, training, damage, lies, flipped, listing):
             suite.check(body.__name__, lambda body=body: body(suite))
     print(f"{suite.passed} passed, {suite.failed} failed")
     return 1 if suite.failed or not suite.passed else 0

@@ -69,8 +69,8 @@ AttributeList stored_attributes(const Objects& objects, const ObjectHeader& obje
 
 }  // namespace
 
-FileEdit::FileEdit(const fs::path& path)
-    : mapped_(MappedFile::open(path)), files_(mapped_), datasets_(files_), file_(*files_.main()) {
+FileEdit::FileEdit(std::shared_ptr<const MappedFile> file)
+    : mapped_(std::move(file)), files_(mapped_), datasets_(files_), file_(*files_.main()) {
   const Superblock& superblock = file_.objects().image().superblock();
   if (superblock.sizes.address != 8 || superblock.sizes.length != 8) {
     fail(Errc::unsupported, "addresses of {} and lengths of {} bytes; run h5repack on the file first",
@@ -305,11 +305,14 @@ FileEdit::Change FileEdit::build() {
 
 void FileEdit::save_as(const fs::path& target, bool overwrite, bool sync,
                        const std::function<void(uint64_t, uint64_t)>& progress) {
-  if (mapped_->is_same_file(target))
-    fail(Errc::exists, "the copy would replace the file itself; change it in place, or choose another name");
+  if (mapped_->is_same_file(target)) {
+    fail(Errc::exists,
+         "the copy '{}' would replace the file itself; change it in place, or choose another name",
+         target.string());
+  }
   Change change;
   change.offset = mapped_->size();
-  if (is_changed_) change = build();
+  if (is_changed_) change = within(quote(path().string()), [&] { return build(); });
   const uint64_t total = change.offset + change.tail.size();
   StagedFile copy(target, overwrite);
   copy.reserve(total);
@@ -327,7 +330,7 @@ void FileEdit::save_as(const fs::path& target, bool overwrite, bool sync,
 
 void FileEdit::commit(bool sync) {
   if (!is_changed_) return;
-  const Change change = build();
+  const Change change = within(quote(path().string()), [&] { return build(); });
   const uint64_t start = file_.objects().image().superblock().start;
   const uint64_t end = change.offset + change.tail.size();
   InPlaceFile file(path());

@@ -19,7 +19,8 @@ namespace cbk::h5 {
 class FileEdit {
  public:
   /// Errors: `io`, `format`; `unsupported` for files that HDF5 keeps in a way that an addition would break.
-  explicit FileEdit(const fs::path& path);
+  explicit FileEdit(const fs::path& path) : FileEdit(MappedFile::open(path)) {}
+  explicit FileEdit(std::shared_ptr<const MappedFile> file);
 
   [[nodiscard]] const fs::path& path() const { return mapped_->path(); }
 

@@ -30,6 +30,13 @@ local function join_negative_numbers(words)
   return out
 end
 
+--- "-o DIR, --output-dir DIR", as Python's argparse has it; argparse here would take a line for each name.
+local function label_of(option)
+  local arguments, names = table.concat(option:_get_argument_list(), " "), {}
+  for i, name in ipairs(option._public_aliases) do names[i] = arguments == "" and name or name .. " " .. arguments end
+  return { table.concat(names, ", ") }
+end
+
 ---A parser for `cbk NAME`. Give it arguments and options as argparse has them, then call `parser:parse()`.
 ---@param name string
 ---@param description string
@@ -37,6 +44,12 @@ end
 function cli.parser(name, description, epilog)
   local parser = argparse("cbk " .. name, description, epilog)
   parser:help_max_width(100):usage_max_width(100)
+  local add_option = parser.option
+  rawset(parser, "option", function(self, ...)
+    local option = add_option(self, ...)
+    rawset(option, "_get_label_lines", label_of)
+    return option
+  end)
   parser:add_help "-h --help"
   rawset(parser, "error", function(_, message) cli.usage_error(name, message) end)
   local parse = parser.parse

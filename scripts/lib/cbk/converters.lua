@@ -93,6 +93,7 @@ end
 ---@param job Job
 function converters.stem(path, job)
   local name = cbk.fs.basename(path)
+  if name == "." then name = cbk.fs.basename((cbk.fs.absolute(path):gsub("/%.?$", ""))) end
   if cbk.fs.is_dir(path) then return name end
   if job.path[1].converter.earlier == "2.0.3" then return (name:gsub("(.)%.[^.]*$", "%1")) end
   if not name:find "%.%a+$" then return "" end

@@ -13,6 +13,22 @@ function tensorflow.options(parser)
   return cli.output_options(parser)
 end
 
+---An error for a saver_path that names nothing, with what it may have meant.
+---@param path string
+function tensorflow.check_path(path)
+  if path == "" then cli.usage_error("tensorflow-to-h5", "saver_path is empty") end
+  if cbk.fs.exists(path) or cbk.fs.exists(path .. ".index") then return end
+  local folder, names = cbk.fs.dirname(path), {}
+  if cbk.fs.is_dir(folder) then
+    for _, name in ipairs(cbk.fs.list(folder)) do names[#names + 1] = name:match "^(.+)%.index$" end
+  end
+  local near = cbk.nearest(cbk.fs.basename(path), names, 3)
+  if #near == 0 then near = { unpack(names, 1, 3) } end
+  for i, name in ipairs(near) do near[i] = ("'%s'"):format(folder == "." and name or cbk.fs.join(folder, name)) end
+  cbk.fail("io", ("there is no TensorFlow checkpoint '%s': neither '%s.index' nor a folder of that name%s"):format(path, path,
+    #near > 0 and "; did you mean " .. table.concat(near, " or ") .. "?" or ""))
+end
+
 ---The variables to write by their names, which are the dotted paths of trees, without what the options or `convert` leave out.
 local function chosen_variables(checkpoint, args, convert)
   local out, left_out = cbk.dict(), {}
@@ -42,8 +58,10 @@ end
 ---@param args table
 ---@param convert fun(name: string, value: any): any, string?   what is written, or nil and why a variable is left out
 function tensorflow.write(checkpoint, target, options, args, convert)
-  options.root, options.overwrite = chosen_variables(checkpoint, args, convert), args.overwrite
-  cli.commit(cbk.create(target, options), args)
+  options.overwrite = args.overwrite
+  local output = cbk.create(target, options) -- a target that is there is told before what is left out
+  output.root = chosen_variables(checkpoint, args, convert)
+  cli.commit(output, args)
 end
 
 return tensorflow
