@@ -34,6 +34,17 @@ int make_randn(lua_State* L) {
   return 1;
 }
 
+int make_rand(lua_State* L) {
+  const Options options(L, 2, {"low", "high", "seed", "dtype"});
+  const DType dtype = options.dtype("dtype", DType::float32);
+  const auto seed = static_cast<uint64_t>(options.integer("seed", 0, INT64_MAX).value_or(0));
+  const DType made = dtype == DType::float64 ? dtype : DType::float32;
+  const Tensor tensor =
+      Tensor::uniform(made, check_integers(L, 1), options.number("low", 0), options.number("high", 1), seed);
+  push(L, tensor.cast(dtype));
+  return 1;
+}
+
 int make_tril(lua_State* L) {
   const Options options(L, 2, {"dtype"});
   push(L, Tensor::lower_triangle(options.dtype("dtype", DType::float32), check_integers(L, 1)));
@@ -83,14 +94,10 @@ int dtype_facts(lua_State* L) {
 }  // namespace
 
 void bind_tensor_functions(lua_State* L) {
-  static const luaL_Reg functions[] = {{"tensor", guarded<make_tensor>},
-                                       {"full", guarded<make_full>},
-                                       {"randn", guarded<make_randn>},
-                                       {"tril", guarded<make_tril>},
-                                       {"cat", guarded<cat>},
-                                       {"stack", guarded<stack>},
-                                       {"dtype", guarded<dtype_facts>},
-                                       {nullptr, nullptr}};
+  static const luaL_Reg functions[] = {
+      {"tensor", guarded<make_tensor>}, {"full", guarded<make_full>},    {"randn", guarded<make_randn>},
+      {"rand", guarded<make_rand>},     {"tril", guarded<make_tril>},    {"cat", guarded<cat>},
+      {"stack", guarded<stack>},        {"dtype", guarded<dtype_facts>}, {nullptr, nullptr}};
   set_functions(L, functions);
 }
 

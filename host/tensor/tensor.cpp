@@ -146,6 +146,17 @@ Tensor Tensor::normal(DType dtype, Shape shape, double mean, double std, uint64_
   return from_expression(std::make_shared<GeneratedExpression>(dtype, count, at), std::move(shape));
 }
 
+Tensor Tensor::uniform(DType dtype, Shape shape, double low, double high, uint64_t seed) {
+  if (!is_floating(dtype)) fail(Errc::dtype, "uniform random numbers of {}", name_of(dtype));
+  auto at = [=, first = scrambled(seed)](int64_t position) {
+    const auto number =
+        static_cast<double>(scrambled(first + static_cast<uint64_t>(position)) >> 11) * 0x1p-53;
+    return low + (high - low) * number;
+  };
+  const int64_t count = numel_of(shape);
+  return from_expression(std::make_shared<GeneratedExpression>(dtype, count, at), std::move(shape));
+}
+
 Tensor Tensor::lower_triangle(DType dtype, Shape shape) {
   if (shape.size() < 2) fail(Errc::shape, "a triangle needs two dims, not the shape {}", to_string(shape));
   const int64_t columns = shape.back();

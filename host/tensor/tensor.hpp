@@ -49,6 +49,8 @@ class Tensor {
   /// Normal(mean, std) numbers from a counter-based generator: the same for any block order. float32 or
   /// float64.
   static Tensor normal(DType dtype, Shape shape, double mean, double std, uint64_t seed);
+  /// Uniform numbers from [low, high), likewise.
+  static Tensor uniform(DType dtype, Shape shape, double low, double high, uint64_t seed);
   /// `expression` seen with a shape of the same number of elements.
   static Tensor from_expression(std::shared_ptr<const Expression> expression, Shape shape);
   /// Ones on and below the main diagonal of the last two dimensions, else zero.

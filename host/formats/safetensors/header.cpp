@@ -148,6 +148,8 @@ std::string write_header(const std::vector<Entry>& entries, const Value& metadat
   }
   json += '}';
   json.resize(align_up(json.size(), 8), ' ');
+  // The file begins with this length: 0x80 is how pickles begin, which readers that guess by it would try.
+  if (json.size() % 256 == 0x80) json.append(8, ' ');
   if (json.size() > max_header) {
     fail(Errc::value, "a header of {} bytes; at most {} are allowed", json.size(), max_header);
   }

@@ -245,6 +245,10 @@ function cbk.full(shape, value, options) end
 ---@param options { mean: number, std: number, seed: integer, dtype: string }
 ---@return Tensor
 function cbk.randn(shape, options) end
+---Uniform random numbers from low (0) to high (1), the same for the same seed.
+---@param options { low: number, high: number, seed: integer, dtype: string }
+---@return Tensor
+function cbk.rand(shape, options) end
 ---Ones on and below the diagonal of the last two dims.
 ---@return Tensor
 function cbk.tril(shape, options) end
