@@ -21,17 +21,21 @@ local function groups(config)
   return extra.num_kv_groups
 end
 
+local projections = rules.required(rules.keys {
+  -- Hugging Face                               Model Zoo                                            where bytes change
+  { "self_attention.query_key_value.weight",    qkv.keys "self_attn.proj_%s_dense_layer.weight",     qkv.grouped(groups) },
+  { "self_attention.query_key_value.bias",      qkv.keys "self_attn.proj_%s_dense_layer.bias",       qkv.grouped(groups) },
+  { "self_attention.dense.{weight,bias}",       "self_attn.proj_output_dense_layer.{weight,bias}" },
+  { "mlp.dense_h_to_4h.{weight,bias}",          "ffn.ffn.0.linear_layer.{weight,bias}" },
+  { "mlp.dense_4h_to_h.{weight,bias}",          "ffn.ffn.1.linear_layer.{weight,bias}" },
+})
+
 local function body(norms)
   return rules.keys {
     decoder.embedding "word_embeddings",
     { "h.N", "transformer_decoder.layers.N", rules.keys {
-      -- Hugging Face                                    Model Zoo                                            where bytes change
       norms,
-      { "self_attention.query_key_value.weight",         qkv.keys "self_attn.proj_%s_dense_layer.weight",     qkv.grouped(groups) },
-      { "self_attention.query_key_value.bias",           qkv.keys "self_attn.proj_%s_dense_layer.bias",       qkv.grouped(groups) },
-      { "self_attention.dense.{weight,bias}",            "self_attn.proj_output_dense_layer.{weight,bias}" },
-      { "mlp.dense_h_to_4h.{weight,bias}",               "ffn.ffn.0.linear_layer.{weight,bias}" },
-      { "mlp.dense_4h_to_h.{weight,bias}",               "ffn.ffn.1.linear_layer.{weight,bias}" },
+      projections,
     } },
     decoder.final_norm "ln_f",
   }
@@ -58,8 +62,6 @@ local modern = rules.keys {
   rules.drop.right("relative_pe_helper.slopes", "Falcon is rotary"),
 }
 
-local function with_head(keys) return rules.keys { decoder.head, { "transformer", "", keys } } end
-
 -- --- config: what all generations share
 
 ---Position embeddings; ALiBi is refused on the way to the Model Zoo only.
@@ -78,25 +80,12 @@ local positions = {
   end,
 }
 
----The hidden size, of which the inner size is four times.
-local four_times = {
-  forward = function(size, here)
-    here:set("filter_size", 4 * size)
-    return size
-  end,
-  backward = function(size, here)
-    local inner = here.from.filter_size
-    if inner ~= 4 * size then fields.refuse("filter_size", inner, ("4 * hidden_size (%d)"):format(4 * size)) end
-    return size
-  end,
-}
-
 local shared = fields.config {
   { "vocab_size" },
   { "alibi",               "position_embedding_type", positions },
   { "tie_word_embeddings", "share_embedding_weights" },
-  { "hidden_size",         "hidden_size",             four_times },
-  told.right { "filter_size", "rotary_dim", "embedding_dropout_rate" },
+  decoder.four_times,
+  told.right { "rotary_dim", "embedding_dropout_rate" },
   { "max_position_embeddings" },
   must.right { nonlinearity = "gelu" },
   { "attention_dropout",   "attention_dropout_rate" },
@@ -109,12 +98,11 @@ local shared = fields.config {
 ---Right to left: what Falcon does not have.
 local function check(from)
   if from.embedding_dropout_rate ~= 0 then fields.refuse("embedding_dropout_rate", from.embedding_dropout_rate, 0) end
+  if from.filter_size == nil then cbk.fail("config", "the config has no 'filter_size'") end
   values.check_rotary_dim(from)
 end
 
 -- --- config: 7B and 40B, whose code came with the checkpoint
-
-local biases = { "use_projection_bias_in_attention", "use_ffn_bias_in_attention", "use_ffn_bias" }
 
 local rw_config = fields.config {
   shared,
@@ -158,7 +146,7 @@ local function generation(keys, config, left, right)
   }
 end
 
-local rw_7b = generation(with_head(seven), fields.config {
+local rw_7b = generation(decoder.with_head("transformer", seven), fields.config {
   must.left { model_type = "RefinedWebModel", multi_query = true },
   told.right { "extra_attention_params" },
   { "parallel_attn", "use_untied_layer_norm", {
@@ -170,7 +158,7 @@ local rw_7b = generation(with_head(seven), fields.config {
   } },
 }, { model_type = "RefinedWebModel", multi_query = true }, { use_untied_layer_norm = false })
 
-local rw_40b = generation(with_head(forty), fields.config {
+local rw_40b = generation(decoder.with_head("transformer", forty), fields.config {
   must.left { model_type = "RefinedWeb" },
   { "n_head_kv",     "extra_attention_params", {
     forward = function(count) return cbk.dict { num_kv_groups = count } end,
@@ -180,18 +168,6 @@ local rw_40b = generation(with_head(forty), fields.config {
 }, { model_type = "RefinedWeb", tie_word_embeddings = true }, { use_untied_layer_norm = true })
 
 -- --- config: 180B, `falcon` of the transformers library
-
-local rope_types = { linear = true, yarn = true, longrope = true }
-
-local rope_scaling = {
-  forward = function(scaling, here)
-    if not absent(scaling) and not rope_types[tostring(scaling.type):lower()] then
-      fields.refuse("rope_scaling.type", scaling.type, fields.any_of("linear", "yarn", "longrope"))
-    end
-    return values.rope_scaling.forward(scaling, here)
-  end,
-  backward = values.rope_scaling.backward,
-}
 
 ---Key heads. Only the new architecture has a free number of them.
 local key_heads = {
@@ -205,7 +181,7 @@ local key_heads = {
 }
 
 local modern_config = fields.config {
-  { "rope_scaling",        "pos_scaling_factor",      rope_scaling },
+  { "rope_scaling",        "pos_scaling_factor",      values.typed_rope_scaling },
   told.right { "pos_scaling_extra_args", "pos_scaling_type" },
   must.left { model_type = "falcon", activation = "gelu" },
   shared,
@@ -214,7 +190,7 @@ local modern_config = fields.config {
   { "num_attention_heads", "num_heads" },
   { "num_kv_heads",        "extra_attention_params",  key_heads },
   { "num_hidden_layers" },
-  { "bias", false, { forward = function(bias, here) for _, name in ipairs(biases) do here:set(name, bias) end end } },
+  { "bias", false, { forward = function(bias, here) for _, name in ipairs(decoder.biases) do here:set(name, bias) end end } },
   { "use_projection_bias_in_attention" }, { "use_ffn_bias_in_attention" }, { "use_ffn_bias" },
   told.left { "new_decoder_architecture", "multi_query", "parallel_attn", "num_ln_in_parallel_attn" },
   told.right { "use_untied_layer_norm" },
@@ -239,14 +215,7 @@ end
 
 local function prepare_right(from)
   check(from)
-  local said
-  for _, name in ipairs(biases) do
-    local value = from[name]
-    if value ~= nil and said ~= nil and value ~= said then
-      cbk.fail("config", "cannot convert the config: these must be the same: " .. table.concat(biases, ", "))
-    end
-    if said == nil then said = value end
-  end
+  decoder.common_bias(from)
 end
 
 ---The architecture, from norms and key heads.
@@ -263,7 +232,7 @@ local function finish_left(to, from)
 end
 
 local falcon = {
-  keys = with_head(modern), config = modern_config,
+  keys = decoder.with_head("transformer", modern), config = modern_config,
   before = {
     left = {
       alibi = false, attention_dropout = float(0), bias = false, bos_token_id = 11, eos_token_id = 11, hidden_dropout = float(0),

@@ -10,7 +10,7 @@ local decoder = require "converters.shared.decoder"
 local refuse = rules.refuse
 local must, drop = fields.must, fields.drop
 local qkv, transpose, buffer = actions.qkv, actions.transpose, actions.buffer
-local null, absent = cbk.null, values.absent
+local null = cbk.null
 local between, variant = rules.between, rules.variant
 
 -- --- keys
@@ -42,13 +42,6 @@ local function body(position)
     { "wpe.{weight,bias}",          "embedding_layer.position_embeddings.{weight,bias}", why = "its name up to 2.0" },
     { "h.N",                        "transformer_decoder.layers.N",                      layer },
     decoder.final_norm "ln_f",
-  }
-end
-
-local function with_head(decoder_keys)
-  return rules.keys {
-    decoder.head,
-    { "transformer", "", decoder_keys },
   }
 end
 
@@ -89,32 +82,17 @@ local config = fields.config {
   must.left { scale_attn_by_inverse_layer_idx = false, reorder_and_upcast_attn = false },
 }
 
-local function inner_size(from)
-  if absent(from.n_inner) and not absent(from.n_embd) then from.n_inner = 4 * from.n_embd end
-end
-
-local function dropouts(from)
-  for _, name in ipairs { "embedding_dropout_rate", "attention_dropout_rate" } do
-    if from[name] == nil then
-      if from.dropout_rate == nil then
-        cbk.fail("config", ("the config has neither '%s' nor 'dropout_rate'"):format(name))
-      end
-      from[name] = cbk.raw(from, "dropout_rate")
-    end
-  end
-end
-
 local hf = {
-  keys = with_head(now),
+  keys = decoder.with_head("transformer", now),
   config = config,
   before = { left = { tie_word_embeddings = true }, right = { share_embedding_weights = true } },
   after = { left = { model_type = "gpt2" }, right = { use_bias_in_output = false } },
-  prepare = { left = inner_size, right = dropouts },
+  prepare = { left = decoder.inner_size, right = decoder.dropouts },
   mup = "gpt",
 }
 
 -- up to 2.0 position embeddings are no module of their own, and up to 1.9 norms have no type
-local hf_2_0 = variant(hf, { keys = with_head(then_), fill = tied_head, earlier = "2.0.3" })
+local hf_2_0 = variant(hf, { keys = decoder.with_head("transformer", then_), fill = tied_head, earlier = "2.0.3" })
 local hf_1_9 = variant(hf_2_0, { config = fields.without(config, { "norm_type" }) })
 
 local function headless(converter, keys) return { keys = decoder.without_head(keys), fill = invented_head, config = converter.config } end

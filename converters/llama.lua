@@ -45,8 +45,6 @@ local function body(layer_keys)
   }
 end
 
-local function with_head(keys) return rules.keys { decoder.head, { "model", "", keys } } end
-
 local now = body(layer({ "self_attn.o_proj.{weight,bias}", "self_attn.proj_output_dense_layer.{weight,bias}" }, rules.keys {
   { "self_attn.k_norm.{weight,bias}", "self_attn.k_norm.{weight,bias}", rotary.vector },
   { "self_attn.q_norm.{weight,bias}", "self_attn.q_norm.{weight,bias}", rotary.vector },
@@ -115,7 +113,7 @@ local after = {
 }
 
 local hf = {
-  keys = with_head(now), config = config, before = before, after = after, mup = "gpt",
+  keys = decoder.with_head("model", now), config = config, before = before, after = after, mup = "gpt",
   prepare = { right = values.check_rotary_dim },
   finish = { right = values.set_rotary_dim },
 }
@@ -125,7 +123,7 @@ local hf = {
 local rope_fields = { "rope_scaling", "pos_scaling_factor", "pos_scaling_type", "pos_scaling_extra_args", "rope_theta" }
 
 local hf_2_0 = variant(hf, {
-  keys = with_head(then_), earlier = "2.0.3",
+  keys = decoder.with_head("model", then_), earlier = "2.0.3",
   config = fields.config {
     fields.without(config, { "num_key_value_heads", unpack(rope_fields) }),
     { "num_key_value_heads", "extra_attention_params", values.grouped_queries_2_0 },

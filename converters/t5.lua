@@ -114,15 +114,20 @@ local function attention(left, right)
   }
 end
 
-local layer = rules.keys {
-  -- Hugging Face                     Model Zoo
-  attention("layer.0.SelfAttention", "self_attn"),
-  { "layer.0.layer_norm.{weight,bias}", "norm1.{weight,bias}" },
-  { "layer.1.layer_norm.{weight,bias}", "norm2.{weight,bias}" },
-  { "layer.2.layer_norm.{weight,bias}", "norm3.{weight,bias}" },
-  feed_forward("layer.1.DenseReluDense", function(here) return not has_cross_attention(here) end),
-  feed_forward("layer.2.DenseReluDense", has_cross_attention),
-}
+---@param count string   the field of the Model Zoo's config that counts them
+local function layer(count)
+  return rules.keys {
+    rules.required(rules.keys {
+      -- Hugging Face                     Model Zoo
+      attention("layer.0.SelfAttention", "self_attn"),
+      { "layer.0.layer_norm.{weight,bias}", "norm1.{weight,bias}" },
+      { "layer.1.layer_norm.{weight,bias}", "norm2.{weight,bias}" },
+    }, count),
+    { "layer.2.layer_norm.{weight,bias}", "norm3.{weight,bias}" },
+    feed_forward("layer.1.DenseReluDense", function(here) return not has_cross_attention(here) end),
+    feed_forward("layer.2.DenseReluDense", has_cross_attention),
+  }
+end
 
 -- --- keys of the model
 
@@ -142,7 +147,8 @@ local stacks = rules.keys {
     why = "its name in release 1.6" },
   { "{encoder,decoder}.absolute_position_embedding[.weight]",   "{encoder,decoder}_embeddings.position_embeddings[.weight]" },
   { "decoder.block.N",  "decoder.layers.N", attention("layer.1.EncDecAttention", "multihead_attn") },
-  { "{encoder,decoder}.block.N",                                "{encoder,decoder}.layers.N", layer },
+  { "encoder.block.N",  "encoder.layers.N", layer "encoder_num_hidden_layers" },
+  { "decoder.block.N",  "decoder.layers.N", layer "decoder_num_hidden_layers" },
   { "{encoder,decoder}.final_layer_norm.{weight,bias}",         "{encoder,decoder}.norm.{weight,bias}" },
   { HEAD, nil, embedding },
   { "lm_head.bias" },

@@ -2,6 +2,7 @@
 
 local cbk = require "cbk"
 local cli = require "cbk.cli"
+local composite = require "cbk.composite"
 local converters = require "cbk.converters"
 
 local parser = cli.parser("convert-config", "Converts a model's config file.")
@@ -17,12 +18,35 @@ local args = parser:parse()
 
 converters.load(args.converter)
 local job = converters.job(args.model, args.src_fmt, args.tgt_fmt)
+local to_hf, parts = job.tgt == "hf", composite.parts(job)
+local folder = args.output_dir or cbk.fs.dirname(args.config_file)
+
+---Writes the config of each part into its own folder.
+local function write_parts(config)
+  local files = {}
+  for _, part in ipairs(parts) do
+    for name, text in pairs(composite.files(part, config, folder)) do
+      files[#files + 1] = { folder = cbk.fs.join(folder, part.left), path = cbk.fs.join(folder, part.left, name), text = text }
+      converters.refuse_existing(files[#files].path, args.overwrite)
+    end
+  end
+  for _, file in ipairs(files) do
+    cbk.fs.mkdir(file.folder)
+    cbk.fs.write(file.path, file.text, { overwrite = args.overwrite })
+    print("Config saved to " .. file.path)
+  end
+end
+
+if parts and to_hf then
+  write_parts(converters.convert.config(job, cbk.config.load(args.config_file)))
+  return
+end
 local name = cbk.fs.basename(args.config_file):gsub("(.)%.[^.]*$", "%1")
-local target = cbk.fs.join(args.output_dir or cbk.fs.dirname(args.config_file),
-  ("%s_to_%s.%s"):format(name, job.tgt, job.tgt == "hf" and "json" or "yaml"))
+local target = cbk.fs.join(folder, ("%s_to_%s.%s"):format(name, job.tgt, to_hf and "json" or "yaml"))
 converters.refuse_existing(target, args.overwrite)
 
-local config = converters.convert.config(job, cbk.config.load(args.config_file))
+local source = parts and composite.load_configs(args.config_file, parts) or cbk.config.load(args.config_file)
+local config = converters.convert.config(job, source)
 if args.output_dir then cbk.fs.mkdir(args.output_dir) end
-cbk.config.save(config, target, { overwrite = args.overwrite, indent = 4, sort = job.tgt ~= "hf" })
+cbk.config.save(config, target, { overwrite = args.overwrite, indent = 4, sort = not to_hf })
 print("Config saved to " .. target)

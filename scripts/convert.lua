@@ -2,6 +2,7 @@
 
 local cbk = require "cbk"
 local cli = require "cbk.cli"
+local composite = require "cbk.composite"
 local converters = require "cbk.converters"
 local explain = require "converters.bench.explain"
 local plan = require "converters.bench.plan"
@@ -52,24 +53,40 @@ end
 local job = converters.job(args.model, args.src_fmt, args.tgt_fmt)
 job.seed, job.drop_unmatched = args.seed, args.drop_unmatched_keys
 
-local to_hf = job.tgt == "hf"
-local function beside(path) return args.output_dir or cbk.fs.dirname(path) end
-local target = cbk.fs.join(beside(args.checkpoint_file),
-  ("%s_to_%s%s"):format(converters.stem(args.checkpoint_file, job), job.tgt, to_hf and "" or ".mdl"))
-local config_target = to_hf and cbk.fs.join(target, "config.json")
-  or cbk.fs.join(beside(args.config), ("%s_to_%s.yaml"):format(converters.stem(args.config, job), job.tgt))
+local to_hf, parts = job.tgt == "hf", composite.parts(job)
+local folders = parts and not to_hf -- what is read is a folder of folders
+
+---Where an output goes: its folder, beside or inside the input, and its name without a suffix.
+local function output_of(path, name_inside)
+  local folder = folders and path or cbk.fs.dirname(path)
+  local stem = folders and name_inside or converters.stem(path, job)
+  return args.output_dir or folder, ("%s_to_%s"):format(stem, job.tgt)
+end
+
+local folder, name = output_of(args.checkpoint_file, "pytorch_model")
+local config_folder, config_name = output_of(args.config, "config")
+local targets, config_target = { cbk.fs.join(folder, to_hf and name or name .. ".mdl") }, nil
+if to_hf and parts then
+  for i, part in ipairs(parts) do targets[i] = cbk.fs.join(folder, part.left) end
+elseif to_hf then
+  config_target = cbk.fs.join(targets[1], "config.json")
+else
+  config_target = cbk.fs.join(config_folder, config_name .. ".yaml")
+end
 if not args.dry_run then
-  converters.refuse_existing(target, args.overwrite)
-  converters.refuse_existing(config_target, args.overwrite)
+  for _, target in ipairs(targets) do converters.refuse_existing(target, args.overwrite) end
+  if config_target then converters.refuse_existing(config_target, args.overwrite) end
 end
 if args.export_safetensors and not to_hf then cbk.warn "--export-safetensors says nothing about a CS output" end
 
 -- --- the plan
 
-local config = converters.convert.config(job, cbk.config.load(args.config))
-checkpoint = checkpoint or cli.open(args.checkpoint_file, args)
+local source_config = folders and composite.load_configs(args.config, parts) or cbk.config.load(args.config)
+local config = converters.convert.config(job, source_config)
+local source = checkpoint and checkpoint.root or folders and composite.open(args.checkpoint_file, parts, args)
+  or cli.open(args.checkpoint_file, args).root
 local watch = (args.debug or args.dry_run or args.explain) and plan.watch(job)
-local planned, root = pcall(converters.convert.checkpoint, job, checkpoint.root)
+local planned, root = pcall(converters.convert.checkpoint, job, source)
 if not planned and watch and #watch.steps[1] == 0 then error(root, 0) end
 if args.explain then
   local lines, count = explain.lines(watch, args.explain)
@@ -85,7 +102,7 @@ if not args.json then
 end
 if not planned then error(root, 0) end
 
-local options, written = { root = root }, { path = config_target, tree = config }
+local options, config_file = { root = root }, { path = config_target, tree = config }
 if to_hf then
   options.format = args.export_safetensors and "safetensors" or "torch"
   options.shard_size = args.hf_shard_size
@@ -95,25 +112,34 @@ if to_hf then
   end
   options.shard_stem = args.export_safetensors and "model" or "pytorch_model"
   if args.export_safetensors then options.metadata = { format = "pt" } end
-  written.format, written.style = "json", { indent = 4 }
+  config_file.format, config_file.style = "json", { indent = 4 }
 else
   local release = converters.catalogue.release(job.tgt)
   options.format = "h5"
   options.h5_version = args.h5_version or converters.h5_version(release)
   options.framework_version = release .. ".0"
-  written.format, written.style = "yaml", { indent = 4, sort = true }
+  config_file.format, config_file.style = "yaml", { indent = 4, sort = true }
 end
 
 -- --- the output
 
-local saved, forecast = converters.write(target, options, written, args)
+local saved, forecast
+if to_hf and parts then
+  local outputs = {}
+  for i, part in ipairs(parts) do
+    local own = { root = root[part.left], companions = composite.files(part, config, folder) }
+    for option, value in pairs(options) do own[option] = own[option] or value end
+    outputs[i] = { path = targets[i], options = own }
+  end
+  saved, forecast = converters.write_all(outputs, args)
+  config_target = cbk.fs.join(folder, "*", "config.json")
+else
+  saved, forecast = converters.write(targets[1], options, config_file, args)
+end
 if args.json and not saved then
-  cli.print_json(plan.tree(rows, forecast, target, config_target))
-  return
-elseif not saved then
-  print("Checkpoint would be saved to " .. target)
-  print("Config would be saved to " .. config_target)
+  cli.print_json(plan.tree(rows, forecast, table.concat(targets, ", "), config_target))
   return
 end
-print("Checkpoint saved to " .. target)
-print("Config saved to " .. config_target)
+local verb = saved and "saved" or "would be saved"
+print(("Checkpoint %s to %s"):format(verb, table.concat(targets, ", ")))
+print(("Config %s to %s"):format(verb, config_target))

@@ -111,10 +111,19 @@ function actions.rotary.frequencies(base)
   end
 end
 
+---The number of heads that the right config says.
+function actions.qkv.heads(config) return number(config, "num_heads") end
+
 ---Left: one Linear of groups of heads, in each its queries, then one key, then one value head; right: three Linears with rotary
 ---pairs. One group holds all queries in front; as many groups as heads take q, k and v in turn.
 ---@param groups fun(config: Dict): number   how many groups the right config says
-function actions.qkv.grouped(groups)
+---@param options? { rotary: boolean }       rotary = false: the rows of a head stay as they are
+function actions.qkv.grouped(groups, options)
+  local is_rotary = not (options and options.rotary == false)
+  local function turn(t, heads, at, to_pairs)
+    return is_rotary and interleave(t, heads, number(at.right, "rotary_dim"), to_pairs) or t
+  end
+
   ---@return number heads, number groups, number rows   of queries in a group, in heads
   local function layout(at)
     local heads, count = number(at.right, "num_heads"), groups(at.right)
@@ -133,18 +142,16 @@ function actions.qkv.grouped(groups)
     local function rows(from, to)
       return view:slice(1, from, to):reshape(#shape == 1 and { -1 } or { count * (to - from) * size, width })
     end
-    local dim = number(at.right, "rotary_dim")
     return {
-      interleave(rows(0, queries), heads, dim, true), interleave(rows(queries, queries + 1), count, dim, true),
-      rows(queries + 1, per_group),
+      turn(rows(0, queries), heads, at, true), turn(rows(queries, queries + 1), count, at, true), rows(queries + 1, per_group),
     }
   end
 
   local function backward(parts, at)
     local heads, count, queries = layout(at)
-    local shape, dim = parts[1]:shape(), number(at.right, "rotary_dim")
+    local shape = parts[1]:shape()
     local size, width = shape[1] / heads, parts[1]:numel() / shape[1]
-    local q, k = interleave(parts[1], heads, dim, false), interleave(parts[2], count, dim, false)
+    local q, k = turn(parts[1], heads, at, false), turn(parts[2], count, at, false)
     local packed = cbk.cat({
       q:reshape { count, queries, size, width }, k:reshape { count, 1, size, width }, parts[3]:reshape { count, 1, size, width },
     }, 1)
@@ -221,6 +228,24 @@ function actions.buffer.positions(field)
     for i = 1, n do out[i] = i - 1 end
     return cbk.tensor(out, { dtype = "int64", shape = { 1, n } })
   end
+end
+
+---Slopes of n heads: powers of 2^(-8/n). Where n is no power of two, those of the next lower one, then every second one of
+---the next higher.
+local function alibi_slopes(n)
+  local power, out = 1, {}
+  while 2 * power <= n do power = 2 * power end
+  for i = 1, power do out[i] = 2 ^ (-8 * i / power) end
+  for i = 1, n - power do out[power + i] = 2 ^ (-8 * (2 * i - 1) / (2 * power)) end
+  return out
+end
+
+---The slopes of ALiBi positions, (heads, 1) of float32, where the right config has such positions.
+function actions.buffer.alibi_slopes(at)
+  if at.right.position_embedding_type ~= "alibi" then return nil end
+  local heads = number(at.right, "num_heads")
+  if heads > 2 ^ 16 then cbk.fail("config", ("num_heads is %.0f: that many slopes are not made"):format(heads)) end
+  return cbk.tensor(alibi_slopes(heads), { dtype = "float32", shape = { heads, 1 } })
 end
 
 actions.head = {}

@@ -4,6 +4,7 @@ local cbk = require "cbk"
 local releases = require "converters.modelzoo.releases"
 local rules = require "converters.engine.rules"
 local fields = require "converters.engine.fields"
+local wrap = require "converters.engine.wrap"
 
 local catalogue = {}
 
@@ -17,6 +18,7 @@ local catalogue = {}
 ---@field prepare? table<Side, fun(config: Dict): Dict?>             before the rules
 ---@field finish? table<Side, fun(to: Dict, from: Dict): Dict?>      after the defaults
 ---@field fill? table<Side, table[]>   keys made where the checkpoint has none
+---@field nested? table<Side, string[]> sections of a config that the rules see as "section.field"
 ---@field mup? "gpt"|"keys"|"t5"|false  CS -> HF folds muP (default: refuses it; false: its fields are like any other)
 ---@field mup_config_only? boolean     … but for configs only
 ---@field prefix? boolean|Side         keys that are read may start with `model.`, or of one side (default: CS keys, to hf)
@@ -27,11 +29,15 @@ local catalogue = {}
 ---@field choose? fun(config: Dict, side: Side): string   the name of the variant that a config belongs to
 ---@field variants? table<string, Converter>              … tables without formats, of which one is run
 ---@field components? Component[]      several models side by side: `keys` are theirs, `config` has what is about the whole
+---@field wrap? Wrap                   a model inside this one, by its own tables: `config` and `after` are what is added to them
 ---@field note? string
 
 ---@class Component: Converter   One model of a composite.
 ---@field left string    its folder, and its section of the config, among the Hugging Face files
 ---@field right string   its section of the Model Zoo's model config; its keys stand in the one checkpoint with all others'
+---@field beside? string[]             fields of its right config that stand beside the section, not in it
+---@field folders? table<string, string>                  fields of its left config that name the folder of another part
+---@field files? table<string, fun(config: Dict): table>  further JSON files of its folder, made from its left config
 
 ---@class Model
 ---@field model string
@@ -82,8 +88,9 @@ function catalogue.release(format) return format:match "^cs%-(%d+%.%d+)" end
 
 ---Formats that stand for the newest one: cs-current, and later releases that changed no layout.
 function catalogue.resolve(format)
-  local stands_for_newest = format == "cs-current" or releases.unchanged[catalogue.release(format)]
-  return stands_for_newest and "cs-" .. releases.newest or format
+  if format == "cs-current" then return "cs-" .. releases.newest end
+  local release, kind = format:match "^cs%-(%d+%.%d+)(.*)$"
+  return releases.unchanged[release] and "cs-" .. releases.newest .. kind or format
 end
 
 catalogue.since = releases.since
@@ -107,7 +114,7 @@ end
 local known = {
   model = "model name aliases note",
   converter = [[keys config before after prepare finish fill mup mup_config_only prefix earlier one_file only_model named_from
-    choose variants components note left right]],
+    choose variants components wrap nested note left right beside folders files]],
 }
 
 ---A field that nothing reads is a mistake in writing.
@@ -206,13 +213,21 @@ local copy = {
   generic = true,
 }
 
-local function oldest(model)
+---A CS format's place among the releases and its kind: what follows the release ("", "-dpo"). Nothing of any other format.
+local function place_of(format)
+  local release, kind = format:match "^cs%-(%d+%.%d+)(.*)$"
+  local place = releases.place[release or ""]
+  if place then return place, kind end
+end
+
+---@param kind string   of formats
+local function oldest(model, kind)
   local found
   for _, step in ipairs(model) do
     for _, text in ipairs { step[1], step[2] } do
       for _, format in ipairs(step.earlier and {} or catalogue.formats(text)) do
-        local place = releases.place[catalogue.release(format) or ""]
-        if place and not (found and found <= place) then found = place end
+        local place, own = place_of(format)
+        if own == kind and not (found and found <= place) then found = place end
       end
     end
   end
@@ -225,7 +240,10 @@ end
 ---@field src string
 ---@field tgt string
 
-local function direct(model, src, tgt)
+---The table between two formats, or nil.
+---@param model Model
+---@return Step|nil
+function catalogue.direct(model, src, tgt)
   for _, converter in ipairs(model) do
     local left, right = catalogue.format_set(converter[1]), catalogue.format_set(converter[2])
     if left[src] and right[tgt] then
@@ -236,12 +254,40 @@ local function direct(model, src, tgt)
   end
 end
 
+---The table between Hugging Face and the newest release that has one.
+---@param model Model
+---@param side Side   "left": from Hugging Face
+---@return Step|nil
+function catalogue.newest_step(model, side)
+  for i = #releases.known, 1, -1 do
+    local cs = "cs-" .. releases.known[i]
+    local step = catalogue.direct(model, side == "left" and "hf" or cs, side == "left" and cs or "hf")
+    if step then return step end
+  end
+end
+
+---The step of the model that stands inside a wrapper, put into it.
+---@param step Step     of a converter with `wrap`
+---@param config Dict   the model section of its side, which names the model inside
+---@return Step
+function catalogue.wrapped(step, config)
+  local outer = step.converter
+  local name = wrap.model_in(outer.wrap, config, step.side)
+  local model = catalogue.find(name)
+  local inner = model and catalogue.newest_step(model, step.side)
+  if not inner then cbk.fail("config", ("%s=%s: there is no converter of '%s'"):format(outer.wrap.says[step.side], name, name)) end
+  return { converter = wrap.around(outer, inner.converter, name), side = step.side, src = inner.src, tgt = inner.tgt }
+end
+
 ---A step between releases that stand side by side and that the model's own tables do not name.
 local function neighbours(model, src, tgt)
-  local a, b = releases.place[src:match "^cs%-([%d.]+)$" or ""], releases.place[tgt:match "^cs%-([%d.]+)$" or ""]
-  if not a or not b or math.abs(a - b) ~= 1 then return nil end
-  local first = oldest(model)
+  local a, kind = place_of(src)
+  local b, other_kind = place_of(tgt)
+  if not a or kind ~= other_kind or math.abs(a - b) ~= 1 then return nil end
+  local first = oldest(model, kind)
   if not first or math.min(a, b) < math.max(first, releases.place["1.8"]) then return nil end
+  local named = catalogue.formats_of(model)
+  if kind ~= "" and not (named[src] and named[tgt]) then return nil end
   return { converter = copy, side = a < b and "left" or "right", src = src, tgt = tgt }
 end
 
@@ -249,16 +295,17 @@ end
 ---@param model Model
 ---@return Step[]|nil
 function catalogue.path(model, src, tgt)
-  local step = direct(model, src, tgt) or neighbours(model, src, tgt)
+  local step = catalogue.direct(model, src, tgt) or neighbours(model, src, tgt)
   if step then return { step } end
-  local from, to = releases.place[src:match "^cs%-([%d.]+)$" or ""], releases.place[tgt:match "^cs%-([%d.]+)$" or ""]
-  if not from or not to or from == to then return nil end
+  local from, kind = place_of(src)
+  local to, other_kind = place_of(tgt)
+  if not from or kind ~= other_kind or from == to then return nil end
   local toward, path, at = from < to and 1 or -1, {}, from
   while at ~= to do
     local found
     for next_place = at + toward, to, toward do
-      local a, b = "cs-" .. releases.known[at], "cs-" .. releases.known[next_place]
-      found = direct(model, a, b) or neighbours(model, a, b)
+      local a, b = "cs-" .. releases.known[at] .. kind, "cs-" .. releases.known[next_place] .. kind
+      found = catalogue.direct(model, a, b) or neighbours(model, a, b)
       if found then
         at = next_place
         break
@@ -274,13 +321,15 @@ end
 
 local function shorten(text) return (text:gsub("%s*%.%.%s*", " … ")) end
 
----The releases that lead to the newest one, step by step: the oldest of them.
-local function chain_start(model)
-  local first = oldest(model)
-  while first and first < #releases.known and not catalogue.path(model, "cs-" .. releases.known[first], "cs-" .. releases.newest) do
+---The releases that a model passes through one after the other, as a range of formats.
+---@param kind string   of formats
+local function chain(model, kind)
+  local first, last = oldest(model, kind), #releases.known
+  local function format(place) return "cs-" .. releases.known[place] .. kind end
+  while first and first < last do
+    if catalogue.path(model, format(first), format(last)) then return ("%s .. %s"):format(format(first), format(last)) end
     first = first + 1
   end
-  return first and first < #releases.known and releases.known[first] or nil
 end
 
 ---Rows of `cbk list`: one per table and direction, and one for the steps between releases.
@@ -305,11 +354,12 @@ function catalogue.rows(filter)
       add(name, converter[1], converter[2], note)
       add(name, converter[2], converter[1], note)
     end
-    local first = (not filter.model or name == filter.model) and chain_start(model)
-    local is_same = filter.src and filter.src == filter.tgt
-    if first and not is_same then
-      local range = ("cs-%s .. cs-%s"):format(first, releases.newest)
-      add(name, range, range, "release by release, in one pass")
+    local is_same, seen = filter.src and filter.src == filter.tgt, {}
+    for _, format in ipairs((not filter.model or name == filter.model) and not is_same and catalogue.formats_of(model) or {}) do
+      local place, kind = place_of(format)
+      local range = place and not seen[kind] and chain(model, kind)
+      if place then seen[kind] = true end
+      if range then add(name, range, range, "release by release, in one pass") end
     end
   end
   return out

@@ -5,11 +5,11 @@ local rules = require "converters.engine.rules"
 local kinds = require "converters.engine.kinds"
 local keys = require "converters.engine.keys"
 local fields = require "converters.engine.fields"
-local sizes = require "converters.engine.sizes"
 local mup = require "converters.modelzoo.mup"
 local releases = require "converters.modelzoo.releases"
 local trainer = require "converters.modelzoo.trainer"
 local catalogue = require "converters.engine.catalogue"
+local wrap = require "converters.engine.wrap"
 local checkpoint = require "converters.modelzoo.checkpoint"
 
 local convert = {}
@@ -47,15 +47,18 @@ local function set_name(model, release, zoo_name, from)
   if release and releases.since(release, from or "2.4") and model.name == nil then model.name = zoo_name end
 end
 
-local function both_configs(side, from, to)
-  return { [side] = from, [rules.other[side]] = to }
+---@param assumed table<string, boolean>   fields of the right that defaults say, not the file
+local function both_configs(side, from, to, assumed)
+  return { [side] = from, [rules.other[side]] = to, assumed = assumed }
 end
 
----The table that a step runs: where a family has several layouts, the config says which.
+---The table that a step runs: where there is a model inside, or a family has several layouts, the config says which.
 local function chosen(step, config)
+  local section = is_hf(step.src) and config or trainer.model(config)
+  if step.converter.wrap then step = catalogue.wrapped(step, section) end
   local converter = step.converter
   if not converter.choose then return step end
-  local name = converter.choose(is_hf(step.src) and config or trainer.model(config), step.side)
+  local name = converter.choose(section, step.side)
   local variant = converter.variants[name]
   if not variant then cbk.fail("converter", ("%s -> %s: there is no variant '%s'"):format(step.src, step.tgt, tostring(name))) end
   return { converter = variant, side = step.side, src = step.src, tgt = step.tgt }
@@ -70,12 +73,12 @@ local function fold_mup(model, converter, name)
 end
 
 local function config_from_hf(job, step, config)
-  local to, from, dropped = fields.convert(step.converter, step.side, config)
+  local to, from, dropped, assumed = fields.convert(step.converter, step.side, config)
   note_dropped(dropped)
   local release = catalogue.release(step.tgt)
   precision_to_cs(to, config, release)
   set_name(to, release, job.zoo_name, step.converter.named_from)
-  return cbk.dict { model = to }, both_configs(step.side, from, to)
+  return cbk.dict { model = to }, both_configs(step.side, from, to, assumed)
 end
 
 ---The parts of a file beside its model.
@@ -104,24 +107,24 @@ end
 local function config_to_hf(job, step, config)
   fields.check_sizes(trainer.model(config))
   local folded, scale = fold_mup(trainer.model(config), step.converter, job.model.model)
-  local to, from, dropped = fields.convert(step.converter, step.side, folded)
+  local to, from, dropped, assumed = fields.convert(step.converter, step.side, folded)
   note_dropped(dropped)
   precision_to_hf(to, config)
   warn_of_others("config", beside_model(config))
-  local configs = both_configs(step.side, from, to)
+  local configs = both_configs(step.side, from, to, assumed)
   configs.scale = scale
   return to, configs
 end
 
 local function config_between_releases(job, step, config)
   config = cbk.deep_copy(config)
-  local to, from, dropped = fields.convert(step.converter, step.side, trainer.model(config))
+  local to, from, dropped, assumed = fields.convert(step.converter, step.side, trainer.model(config))
   note_dropped(dropped)
   local src, tgt = catalogue.release(step.src), catalogue.release(step.tgt)
   trainer.set_model(config, to)
   config = releases.upgrade(config, src, tgt)
   if src == "2.3" and tgt == "2.4" then set_name(trainer.model(config), tgt, job.zoo_name) end
-  return config, both_configs(step.side, from, to)
+  return config, both_configs(step.side, from, to, assumed)
 end
 
 ---@class Job
@@ -201,16 +204,14 @@ local function accepted_prefix(converter, step)
   return (accepted == true or accepted == step.side) and "model." or nil
 end
 
----Tells what the layers of the config should have and the checkpoint lacks.
-local function check_layers(converter, side, source, layers, prefix)
-  if not sizes.is(layers, "num_hidden_layers") then return end
-  local first, count = keys.lacking(converter.keys, side, source, layers, prefix)
-  if count == 0 then return end
-  cbk.fail("convert", ("the checkpoint is incomplete: of the %d layers that the config has, %d %s missing: %s%s"):format(layers,
-    count, count == 1 and "weight is" or "weights are", table.concat(first, ", "),
-    count > #first and (", … and %d more"):format(count - #first) or ""))
+---Weights that layers lack: an error, once it is known that no key is without a rule.
+local function report_lacking(lacking)
+  if lacking.count == 0 then return end
+  cbk.fail("convert", ("the checkpoint is incomplete: of the layers that the config counts, %d %s missing: %s"):format(lacking.count,
+    lacking.count == 1 and "weight is" or "weights are", keys.named(lacking)))
 end
 
+---@return Dict made, string[] unmatched, table lacking   keys of the source: without a rule, and not there (keys.lacking)
 local function convert_tensors(job, i, converter, configs, source)
   local step = job.path[i]
   if not kinds.is_dict(source) then
@@ -220,14 +221,14 @@ local function convert_tensors(job, i, converter, configs, source)
   local trace = job.trace and function(record)
     if converter.left and step.side == "left" then record.source = converter.left .. "/" .. record.source end
     if converter.left and step.side == "right" and record.target then record.target = converter.left .. "/" .. record.target end
-    job.trace(record, i)
+    job.trace(converter.inside and wrap.seen(converter.inside, step.side, record) or record, i)
   end
-  local out, unmatched = keys.convert(converter.keys, step.side, source, {
+  local lacking = keys.lacking(converter.keys, step.side, source, configs, prefix)
+  local made, unmatched = keys.convert(converter.keys, step.side, source, {
     left = configs.left, right = configs.right, seed = job.seed, trace = trace, fill = converter.fill,
     prefix = prefix, no_nulls = is_hf(step.tgt), view = view_for(job, i, step),
   })
-  check_layers(converter, step.side, source, configs.right.num_hidden_layers, prefix)
-  return out, unmatched
+  return made, unmatched, lacking
 end
 
 local function add_all(out, more)
@@ -241,11 +242,13 @@ end
 local function convert_components(job, i, source)
   local configs, to_right = job.configs[i], job.path[i].side == "left"
   local parts = configs.converter.components
-  local out, missed, unmatched = cbk.dict(), {}, {}
+  local out, missed, unmatched, lacking = cbk.dict(), {}, {}, { count = 0 }
   for _, part in ipairs(parts) do
     local own = to_right and source[part.left] or source
-    local made, strangers = convert_tensors(job, i, part,
-      { left = configs.left[part.left], right = configs.right[part.right] }, own)
+    local made, strangers, lost = convert_tensors(job, i, part,
+      { left = configs.left[part.left], right = configs.right[part.right], assumed = configs.assumed[part.right] }, own)
+    for _, key in ipairs(lost) do lacking[#lacking + 1] = key end
+    lacking.count = lacking.count + lost.count
     if to_right then add_all(out, made) else out[part.left] = made end
     for _, key in ipairs(strangers) do
       missed[key] = (missed[key] or 0) + 1
@@ -256,7 +259,21 @@ local function convert_components(job, i, source)
       end
     end
   end
-  return out, unmatched
+  return out, unmatched, lacking
+end
+
+---A model inside another one: its tables see its own keys only.
+local function convert_inside(job, i, converter, source)
+  local wrapper, configs = converter.inside, job.configs[i]
+  if job.path[i].side == "left" then
+    local made, unmatched, lacking = convert_tensors(job, i, converter, configs, source)
+    return wrap.put_in(wrapper, made), unmatched, lacking
+  end
+  local inner, unmatched = wrap.take_out(wrapper, source)
+  local made, strangers, lacking = convert_tensors(job, i, converter, configs, inner)
+  for _, key in ipairs(strangers) do unmatched[#unmatched + 1] = wrapper.place .. "." .. key end
+  for k, key in ipairs(lacking) do lacking[k] = wrapper.place .. "." .. key end
+  return made, unmatched, lacking
 end
 
 local function convert_model(job, i, source)
@@ -265,13 +282,16 @@ local function convert_model(job, i, source)
   if configs.scale and converter.mup_config_only then
     cbk.fail("config", ("the config uses muP, which cannot be folded into a %s checkpoint"):format(job.model.model))
   end
-  local out, unmatched
+  local out, unmatched, lacking
   if converter.components then
-    out, unmatched = convert_components(job, i, source)
+    out, unmatched, lacking = convert_components(job, i, source)
+  elseif converter.inside then
+    out, unmatched, lacking = convert_inside(job, i, converter, source)
   else
-    out, unmatched = convert_tensors(job, i, converter, configs, source)
+    out, unmatched, lacking = convert_tensors(job, i, converter, configs, source)
   end
   report_unmatched(job, unmatched)
+  report_lacking(lacking)
   return out
 end
 

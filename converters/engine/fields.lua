@@ -224,6 +224,35 @@ function fields.fill(config, defaults)
   return config
 end
 
+---The fields of sections under the dotted names that the rules have for them; a copy.
+local function flatten(config, sections)
+  local out = cbk.copy(config)
+  for _, section in ipairs(sections or {}) do
+    local inner = config[section]
+    out[section] = nil
+    if kinds.present(inner) then
+      if not kinds.is_dict(inner) then fields.refuse(section, inner, "a map of fields") end
+      for name in cbk.items(inner) do out[section .. "." .. tostring(name)] = cbk.raw(inner, name) end
+    end
+  end
+  return out
+end
+
+---Fields with dotted names back in their sections, in place.
+local function nest(config, sections)
+  for _, section in ipairs(sections or {}) do
+    local inner = cbk.dict()
+    for _, name in ipairs(cbk.keys(config)) do
+      local own = type(name) == "string" and name:sub(1, #section + 1) == section .. "." and name:sub(#section + 2)
+      if own then
+        inner[own] = cbk.raw(config, name)
+        config[name] = nil
+      end
+    end
+    if #inner > 0 then config[section] = inner end
+  end
+end
+
 ---The part of a composite that stands under `name` on the side that is read.
 local function component(step, side, name)
   for _, part in ipairs(step.components or {}) do
@@ -231,17 +260,33 @@ local function component(step, side, name)
   end
 end
 
-local function convert_component(part, side, at, dropped)
+---Moves what `names` says from one section into another.
+local function move(names, from, to)
+  for _, name in ipairs(names or {}) do
+    if from[name] ~= nil then
+      to[name] = cbk.raw(from, name)
+      from[name] = nil
+    end
+  end
+end
+
+local function convert_component(part, side, at, dropped, assumed)
   local name, other = at.field, rules.other[side]
-  local to, complete, gone = fields.convert(part, side, at.from[name])
+  local to, complete, gone, own = fields.convert(part, side, at.from[name])
+  assumed[part.right] = own
+  if other == "right" then move(part.beside, to, at.to) end
   at.from[name], at.to[part[other]] = complete, to
   for _, one in ipairs(gone) do dropped[#dropped + 1] = name .. "." .. one end
 end
 
-local function check_components(step, side, from)
+---Each part has its section, with what stands beside it on the right.
+local function prepare_components(step, side, from)
   for _, part in ipairs(step.components or {}) do
-    if not kinds.is_dict(from, part[side]) then
-      cbk.fail("config", ("the config has no section '%s'"):format(part[side]))
+    local name = part[side]
+    if not kinds.is_dict(from, name) then cbk.fail("config", ("the config has no section '%s'"):format(name)) end
+    if side == "right" and part.beside then
+      from[name] = cbk.copy(from[name])
+      move(part.beside, from, from[name])
     end
   end
 end
@@ -252,28 +297,32 @@ end
 ---@param from Dict
 ---@return Dict to, Dict from   `from` is complete with its defaults
 ---@return string[] dropped     fields of the file that have no place on the other side
+---@return table assumed        fields of the right that defaults say, not the file; of a part, a table of its own
 function fields.convert(step, side, from)
-  local other, given = rules.other[side], from
+  local other, nested = rules.other[side], step.nested or {}
   local by_name, rest = compile(step.config, side)
-  from = fields.fill(cbk.copy(from), step.before and step.before[side])
+  local given = flatten(from, nested[side])
+  from = fields.fill(cbk.copy(given), step.before and step.before[side])
   if not rest then fields.check_sizes(from) end -- a table that copies every field computes with none
   if step.prepare and step.prepare[side] then from = step.prepare[side](from) or from end
-  check_components(step, side, from)
+  prepare_components(step, side, from)
   local at = setmetatable({ from = from, to = cbk.dict() }, FieldAt)
-  local dropped = {}
+  local dropped, assumed = {}, {}
   for _, name in ipairs(cbk.keys(from)) do
     local rule, part = by_name[name] or rest, component(step, side, name)
     at.field = name
+    if rule and rule.right and given[name] == nil then assumed[rule.right] = true end
     if part then
-      convert_component(part, side, at, dropped)
+      convert_component(part, side, at, dropped, assumed)
     elseif (not rule or convert_field(rule, side, at)) and given[name] ~= nil then
       dropped[#dropped + 1] = tostring(name)
     end
   end
   fields.fill(at.to, step.after and step.after[other])
+  nest(at.to, nested[other])
   if not rest then check_missing(from, at.to, by_name, side) end
   if step.finish and step.finish[other] then at.to = step.finish[other](at.to, from) or at.to end
-  return at.to, from, dropped
+  return at.to, from, dropped, assumed
 end
 
 return fields

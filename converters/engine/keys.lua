@@ -4,6 +4,7 @@ local cbk = require "cbk"
 local fold = require "cbk.fold"
 local rules = require "converters.engine.rules"
 local patterns = require "converters.engine.patterns"
+local sizes = require "converters.engine.sizes"
 
 local keys = {}
 
@@ -25,7 +26,7 @@ end
 ---Writes one more key.
 function At:emit(key, value)
   self.run.out[key] = value
-  self.run:tell("beside", key, value)
+  self.run:tell(self.run.hit and "beside" or "fill", key, value)
 end
 
 ---A number for each key of a seed: two invented tensors are never the same numbers.
@@ -35,15 +36,21 @@ local function seed_of(key, seed)
   return out
 end
 
----A tensor for a key that the checkpoint does not have, named in a warning: normal random numbers of `--seed`, or all zeros.
+---A tensor for a key that the checkpoint does not have, named in a warning: random numbers of `--seed`, or all zeros.
 ---@param shape integer[]
----@param std? number   nil: zeros
+---@param spread? number|{ uniform: number }   normal numbers of that standard deviation; uniform ones up to it; nil: zeros
+---@param key? string   default: where the action stands
 ---@return Tensor
-function At:invent(shape, std)
-  local what = std and ("normal random values (0, %g) of seed %d"):format(std, self.seed) or "zeros"
-  cbk.warn(("'%s' is not in the checkpoint: %s are written"):format(self.key, what))
-  if not std then return cbk.full(shape, 0, { dtype = "float32" }) end
-  return cbk.randn(shape, { mean = 0, std = std, seed = seed_of(self.key, self.seed), dtype = "float32" })
+function At:invent(shape, spread, key)
+  key = key or self.key
+  local is_uniform = type(spread) == "table"
+  local what = is_uniform and ("uniform random values (±%g) of seed %d"):format(spread.uniform, self.seed)
+    or spread and ("normal random values (0, %g) of seed %d"):format(spread, self.seed) or "zeros"
+  cbk.warn(("'%s' is not in the checkpoint: %s are written"):format(key, what))
+  local seed = seed_of(key, self.seed)
+  if is_uniform then return cbk.rand(shape, { low = -spread.uniform, high = spread.uniform, seed = seed, dtype = "float32" }) end
+  if not spread then return cbk.full(shape, 0, { dtype = "float32" }) end
+  return cbk.randn(shape, { mean = 0, std = spread, seed = seed, dtype = "float32" })
 end
 
 local function fail(message, ...) cbk.fail("convert", message:format(...)) end
@@ -54,10 +61,11 @@ local function fail(message, ...) cbk.fail("convert", message:format(...)) end
 ---@field backward fun(value: any, at: At): any
 ---@field takes_null? boolean
 
+---@param list { count: integer? }   the first of them will do, where it says how many there are
 local function named(list)
   local shown = {}
   for i = 1, math.min(#list, 20) do shown[i] = tostring(list[i]) end
-  local rest = #list - #shown
+  local rest = (list.count or #list) - #shown
   return table.concat(shown, ", ") .. (rest > 0 and (", … and %d more"):format(rest) or "")
 end
 keys.named = named
@@ -164,7 +172,7 @@ end
 ---@param hits Hit[]   its rule, and all others that fit
 function Run:pass_over(hits)
   local at, ending = self.at, self.hit.ending
-  if ending.kind == "refuse" then fail("cannot convert key '%s': %s", at.key, ending.why) end
+  if ending.kind == "refuse" and self.given ~= cbk.null then fail("cannot convert key '%s': %s", at.key, ending.why) end
   if ending.kind == "drop" then self:leave_out(ending.why) end
   for _, hit in ipairs(hits) do
     local original = hit.ending.copy_of and patterns.render(hit.ending.copy_of, hit.caught)
@@ -175,10 +183,19 @@ function Run:pass_over(hits)
   self:tell "pass"
 end
 
+---Numbers of a key as the other side counts them.
+local function renumber(count, caught)
+  local out = {}
+  for i, text in ipairs(caught) do out[i] = text:find "^%d+$" and ("%d"):format(count(tonumber(text))) or text end
+  return out
+end
+
 ---Writes what becomes of a key.
 ---@param hit Hit
 function Run:apply(hit, value)
-  local ending, caught, at = hit.ending, hit.caught, self.at
+  local ending, at = hit.ending, self.at
+  local number = ending.rule.number
+  local caught = number and renumber(number[self.direction], hit.caught) or hit.caught
   local many_in, many_out = #ending.from > 1 or ending.from_each, #ending.to > 1 or ending.to_each
   if many_in then
     value = self:gather(hit)
@@ -279,26 +296,33 @@ function Run:check()
   raise(self.collisions, "target key has two sources", "target keys have two sources")
 end
 
----Weights that the layers of the config should have and the checkpoint lacks: the first of them, and how many there are.
+---Weights that the layers of the config should have and the checkpoint lacks. Where only a default says how many layers there are,
+---they are told in a warning.
 ---@param set Rule[]
 ---@param side Side
 ---@param source Dict
----@param layers integer
+---@param configs { right: Dict, assumed: table<string, boolean> }
 ---@param prefix? string   accepted before keys
----@return string[] first, integer count
-function keys.lacking(set, side, source, layers, prefix)
-  local first, count = {}, 0
-  local required = rules.required_patterns(set, side)
-  for layer = 0, layers - 1 do
-    for _, pattern in ipairs(required) do
+---@return { count: integer }   and the first of them
+function keys.lacking(set, side, source, configs, prefix)
+  local out, doubtful = { count = 0 }, { count = 0 }
+  local required, counts = rules.required_patterns(set, side)
+  for i, pattern in ipairs(required) do
+    local layers, field = configs.right[counts[i]], counts[i]
+    for layer = 0, sizes.is(layers, field) and layers - 1 or -1 do
       local key = pattern:gsub("%.N%.", "." .. layer .. ".", 1)
       if source[key] == nil and not (prefix and source[prefix .. key] ~= nil) then
-        count = count + 1
-        if count <= 20 then first[count] = key end
+        local list = configs.assumed[field] and doubtful or out
+        list.count = list.count + 1
+        if list.count <= 20 then list[list.count] = key end
       end
     end
   end
-  return first, count
+  if doubtful.count > 0 then
+    cbk.warn(("the config does not say how many layers there are; of as many as are usual, the checkpoint lacks %d weights: %s")
+      :format(doubtful.count, named(doubtful)))
+  end
+  return out
 end
 
 ---@class KeyOptions

@@ -11,7 +11,8 @@ local rules = {}
 ---@field action? Action
 ---@field when? fun(at: At): boolean      the rule counts only where this holds
 ---@field also table<Side, { [1]: string, [2]: fun(at: At, value: any): any }[]>  further keys written on that side
----@field required? boolean   a checkpoint without its weights is incomplete
+---@field number? { forward: fun(n: integer): integer, backward: fun(n: integer): integer }   counts the other side's way
+---@field required? string   a checkpoint without its weights is incomplete: the field of the right config that counts the layers
 ---@field kind? "only"|"drop"|"refuse"   of a rule for one side: what becomes of such a key
 ---@field why? string        of such a rule; of any other: why it is needed in one direction alone
 ---@field copy_of? string    only: the pattern of the key that says the same
@@ -38,7 +39,7 @@ local function position()
   return at.source:gsub("^@", ""), at.currentline
 end
 
-local options = { when = "function", also_left = true, also_right = true, why = "string" }
+local options = { when = "function", also_left = true, also_right = true, number = "table", why = "string" }
 
 ---A rule that says what no rule can say is a mistake in writing.
 local function check(entry, place, source, line)
@@ -49,7 +50,7 @@ local function check(entry, place, source, line)
   if entry.is_rules or entry.kind then return end
   for name, value in pairs(entry) do
     local wanted = type(name) == "number" or options[name]
-    if not wanted then fail("a rule has no option '%s'; there are also_left, also_right, when and why", tostring(name)) end
+    if not wanted then fail("a rule has no option '%s'; there are also_left, also_right, number, when and why", tostring(name)) end
     if type(wanted) == "string" and type(value) ~= wanted then fail("'%s' must be a %s", name, wanted) end
   end
   for i = 1, 2 do
@@ -125,7 +126,7 @@ local function without_false(entries)
 end
 
 ---A table of key rules: `{ left, right, action }`; one name alone stands for both sides; a table of rules in the third place
----is put below the two names; `false` says nothing. Options of a rule: when, also_left, also_right, why.
+---is put below the two names; `false` says nothing. Options of a rule: when, also_left, also_right, number, why.
 ---@return Rule[]
 function rules.keys(entries)
   local out, source, line = { is_rules = true }, position()
@@ -141,7 +142,7 @@ function rules.keys(entries)
     else
       local left, right = list(entry[1]), list(entry[2] or entry[1])
       out[#out + 1] = {
-        left = left, right = right, action = entry[3], when = entry.when, why = entry.why,
+        left = left, right = right, action = entry[3], when = entry.when, number = entry.number, why = entry.why,
         also = { left = also(entry.also_left), right = also(entry.also_right) },
         origin = { source = source, line = line, place = place, names = { left[1], right[1] } },
       }
@@ -168,25 +169,26 @@ end
 
 ---The same rules; each layer of a checkpoint must have the weights they name.
 ---@param set Rule[]
+---@param count? string   the field of the right config that says how many layers there are (default: num_hidden_layers)
 ---@return Rule[]
-function rules.required(set)
-  for _, rule in ipairs(set) do rule.required = rule.kind == nil end
+function rules.required(set, count)
+  for _, rule in ipairs(set) do rule.required = rule.kind == nil and (count or "num_hidden_layers") or nil end
   return set
 end
 
----The weights of one layer that a checkpoint must have: patterns with one `N`.
+---The weights of one layer that a checkpoint must have: patterns with one `N`, and the fields that count those layers.
 ---@param set Rule[]
 ---@param side Side
----@return string[]
+---@return string[] patterns, string[] counts
 function rules.required_patterns(set, side)
-  local out = {}
+  local out, counts = {}, {}
   for _, rule in ipairs(set) do
     for _, pattern in ipairs(rule.required and rule[side] or {}) do
       pattern = pattern:gsub("{weight,bias}$", "weight")
-      if pattern:find "%.N%..*%.weight$" then out[#out + 1] = pattern end
+      if pattern:find "%.N%..*%.weight$" then out[#out + 1], counts[#counts + 1] = pattern, rule.required end
     end
   end
-  return out
+  return out, counts
 end
 
 local function one_sided(kind)

@@ -4,8 +4,10 @@ local sizes = {}
 
 ---The fields, each with its largest value.
 local largest = {}
-for name in ("hidden_size n_embd d_model num_heads num_attention_heads n_head vocab_size"):gmatch "%S+" do largest[name] = 2 ^ 53 end
-for name in ("num_hidden_layers n_layer num_layers"):gmatch "%S+" do largest[name] = 1e5 end
+local widths = "hidden_size n_embd d_model num_heads num_attention_heads n_head n_heads vocab_size"
+for name in widths:gmatch "%S+" do largest[name] = 2 ^ 53 end
+local depths = "num_hidden_layers n_layer n_layers num_layers encoder_num_hidden_layers decoder_num_hidden_layers"
+for name in depths:gmatch "%S+" do largest[name] = 1e5 end
 
 ---@param name string
 ---@return boolean

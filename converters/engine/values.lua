@@ -97,6 +97,7 @@ end
 -- --- longer contexts: rope_scaling <-> pos_scaling_*
 
 local scaling_types = { linear = true, yarn = true, llama3 = true, longrope = true }
+local typed_scalings = { linear = true, yarn = true, longrope = true }
 
 local function extra_arguments(kind, scaling)
   if kind == "yarn" then
@@ -147,6 +148,18 @@ values.rope_scaling = {
     end
     return out
   end,
+}
+
+---As it was before llama3: `type` only.
+values.typed_rope_scaling = {
+  forward = function(scaling, at)
+    local kind = is_dict(scaling) and scaling.type or scaling
+    if not absent(scaling) and not typed_scalings[tostring(kind):lower()] then
+      fields.refuse("rope_scaling.type", kind, fields.any_of("linear", "yarn", "longrope"))
+    end
+    return values.rope_scaling.forward(scaling, at)
+  end,
+  backward = values.rope_scaling.backward,
 }
 
 -- --- the size of a head

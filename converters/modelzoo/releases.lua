@@ -235,6 +235,7 @@ function releases.upgrade(config, from, to)
     end
   end
   config.cerebras = nil
+  if from == to then return config end -- another kind of model, of the same release
   if from == "1.9" or from == "2.0" then clean_runconfig(config, dropped) end
   if from == "2.0" and to == "2.1" then aliases_of_2_1(config) end
   if from == "2.1" then

@@ -24,14 +24,16 @@ end
 local norm = bert.norm
 
 local layer = rules.keys {
-  -- Hugging Face                              Model Zoo
-  { "attention.self.query.{weight,bias}",      "self_attn.proj_q_dense_layer.{weight,bias}" },
-  { "attention.self.key.{weight,bias}",        "self_attn.proj_k_dense_layer.{weight,bias}" },
-  { "attention.self.value.{weight,bias}",      "self_attn.proj_v_dense_layer.{weight,bias}" },
-  { "attention.output.dense.{weight,bias}",    "self_attn.proj_output_dense_layer.{weight,bias}" },
+  rules.required(rules.keys {
+    -- Hugging Face                            Model Zoo
+    { "attention.self.query.{weight,bias}",    "self_attn.proj_q_dense_layer.{weight,bias}" },
+    { "attention.self.key.{weight,bias}",      "self_attn.proj_k_dense_layer.{weight,bias}" },
+    { "attention.self.value.{weight,bias}",    "self_attn.proj_v_dense_layer.{weight,bias}" },
+    { "attention.output.dense.{weight,bias}",  "self_attn.proj_output_dense_layer.{weight,bias}" },
+    { "intermediate.dense.{weight,bias}",      "ffn.ffn.0.linear_layer.{weight,bias}" },
+    { "output.dense.{weight,bias}",            "ffn.ffn.1.linear_layer.{weight,bias}" },
+  }),
   norm("attention.output.LayerNorm",           "norm1"),
-  { "intermediate.dense.{weight,bias}",        "ffn.ffn.0.linear_layer.{weight,bias}" },
-  { "output.dense.{weight,bias}",              "ffn.ffn.1.linear_layer.{weight,bias}" },
   norm("output.LayerNorm",                     "norm2"),
 }
 

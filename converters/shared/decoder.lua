@@ -1,6 +1,7 @@
 -- What all decoder models of the Model Zoo (gpt2, llama, bloom, btlm, jais, starcoder) have in common: tensors with two
 -- names, and the steps between its own releases.
 
+local cbk = require "cbk"
 local rules = require "converters.engine.rules"
 local fields = require "converters.engine.fields"
 local actions = require "converters.engine.actions"
@@ -36,6 +37,11 @@ function decoder.final_norm(left)
   }
 end
 
+---The keys of a model with its head.
+---@param left string   what stands before all other keys on the left
+---@param keys Rule[]
+function decoder.with_head(left, keys) return rules.keys { decoder.head, { left, "", keys } } end
+
 ---The keys of a model without a head; the Model Zoo's has one all the same.
 ---@param keys Rule[]
 function decoder.without_head(keys)
@@ -46,6 +52,54 @@ end
 ---@param embedding string   the embedding's key on the left
 function decoder.invented_head(embedding)
   return { right = { { "lm_head.weight", actions.head.weight(embedding) }, { "lm_head.bias", actions.head.bias } } }
+end
+
+-- --- config fields that follow from others
+
+---Config rules of the hidden size, where the left has no field for the inner size, which is four times that.
+decoder.four_times = fields.config {
+  { "hidden_size", "hidden_size", {
+    forward = function(size, at)
+      at:set("filter_size", 4 * size)
+      return size
+    end,
+    backward = function(size) return size end,
+  } },
+  { false, "filter_size", { backward = function(inner, at)
+    local size = at.from.hidden_size
+    if type(size) == "number" and inner ~= 4 * size then at:refuse(inner, ("4 * hidden_size (%d)"):format(4 * size)) end
+  end } },
+}
+
+---Left to right: GPT-2's inner size is four times the other where it is not given (prepare.left).
+function decoder.inner_size(from)
+  if values.absent(from.n_inner) and not values.absent(from.n_embd) then from.n_inner = 4 * from.n_embd end
+end
+
+---Right to left: GPT-2's one dropout rate stands for those that are not given (prepare.right).
+function decoder.dropouts(from)
+  for _, name in ipairs { "embedding_dropout_rate", "attention_dropout_rate" } do
+    if from[name] == nil then
+      if from.dropout_rate == nil then cbk.fail("config", ("the config has neither '%s' nor 'dropout_rate'"):format(name)) end
+      from[name] = cbk.raw(from, "dropout_rate")
+    end
+  end
+end
+
+---Fields of the right that the left says with one.
+decoder.biases = { "use_projection_bias_in_attention", "use_ffn_bias_in_attention", "use_ffn_bias" }
+
+---Right to left: what they say, or an error where they differ.
+function decoder.common_bias(from)
+  local said
+  for _, name in ipairs(decoder.biases) do
+    local value = from[name]
+    if value ~= nil and said ~= nil and value ~= said then
+      cbk.fail("config", "cannot convert the config: these must be the same: " .. table.concat(decoder.biases, ", "))
+    end
+    if said == nil then said = value end
+  end
+  return said
 end
 
 -- --- steps between releases
@@ -66,6 +120,15 @@ decoder.to_2_0 = {
     { "*" },
   },
   before = { left = { use_rms_norm = false }, right = { norm_type = "layernorm" } },
+}
+
+---The same for the Model Zoo's GPTJModel (gptj, gpt-neox, codegen), whose norms may lack a bias instead.
+decoder.gptj_to_2_0 = {
+  keys = decoder.to_2_0.keys,
+  config = fields.config {
+    { "use_biasless_norm", "norm_type", values.choice { [true] = "biasless-layernorm", [false] = "layernorm" } },
+    { "*" },
+  },
 }
 
 ---2.0 -> 2.1: position embeddings become a module of their own.

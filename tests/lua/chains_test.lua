@@ -12,9 +12,14 @@ local harness = require "harness"
 
 local describe, it = harness.describe, harness.it
 
--- --- model sections, as of `start`
+-- --- model sections, as of the release that a model starts from
 
-local start = "2.1"
+local starts = { llava = "2.2" }
+local function start_of(name) return starts[name] or "2.1" end
+
+-- what follows the release in a model's formats
+local kinds = { dpo = "-dpo" }
+local function format_of(name, release) return "cs-" .. release .. (kinds[name] or "") end
 
 local decoder = {
   vocab_size = 5, hidden_size = 4, num_heads = 2, num_hidden_layers = 1, filter_size = 8, max_position_embeddings = 2,
@@ -29,12 +34,12 @@ local families = {
   },
   llama = { norm_type = "rmsnorm", share_embedding_weights = false },
   bert = { encoder_nonlinearity = "gelu", pooler_nonlinearity = "gelu", mlm_nonlinearity = "gelu" }, -- as 1.7 has them
-  t5 = { use_pre_encoder_decoder_layer_norm = true, encoder_num_hidden_layers = 2, decoder_num_hidden_layers = 1, norm_type = "rmsnorm" },
+  t5 = { use_pre_encoder_decoder_layer_norm = true, encoder_num_hidden_layers = 2, decoder_num_hidden_layers = 2, norm_type = "rmsnorm" },
 }
 for _, head in ipairs { "sequence-classifier", "token-classifier", "qa", "summarization" } do families["bert-" .. head] = families.bert end
 
 -- a model without any way from Hugging Face has the keys of another one
-local keys_of = { ["bert-summarization"] = "bert-token-classifier" }
+local keys_of = { ["bert-summarization"] = "bert-token-classifier", dpo = "llama" }
 
 -- what checkpoints up to 1.9 held as null
 local nulls = { gpt2 = "lm_head.weight", t5 = "lm_head.weight", bert = "bert_mlm_head.classifier.ffn.0.linear_layer.weight" }
@@ -74,8 +79,9 @@ end
 ---Every key that a way from Hugging Face writes: the first rule for each key that it reads.
 ---@param model Model
 ---@param format string
+---@param layers integer
 ---@return string[]
-local function keys_from_hf(model, format)
+local function keys_from_hf(model, format, layers)
   local path = catalogue.path(model, "hf", format)
   if not path then return { "weight" } end -- only generic steps, which copy whatever there is
   local tables, found, read, written = {}, {}, {}, {}
@@ -84,10 +90,12 @@ local function keys_from_hf(model, format)
     for _, part in ipairs(converter.components or {}) do collect(part) end
     for _, variant in pairs(converter.variants or {}) do collect(variant) end
   end
-  local function concrete(pattern)
+  local function write(pattern, layer)
     local parts = patterns.split(pattern)
-    for i, part in ipairs(parts) do parts[i] = part:find "^%u$" and "0" or part end
-    return table.concat(parts, ".")
+    for i, part in ipairs(parts) do parts[i] = part:find "^%u$" and tostring(layer) or part end
+    local key = table.concat(parts, ".")
+    if not written[key] then found[#found + 1] = key end
+    written[key] = true
   end
   collect(path[1].converter)
   for _, set in ipairs(tables) do
@@ -96,10 +104,8 @@ local function keys_from_hf(model, format)
         local first = rule.left and rule.right and not read[rule.left[1]] and not rule.left[1]:find "*"
         if first then
           read[rule.left[1]] = true
-          for _, pattern in ipairs(rule.right) do
-            local key = concrete(pattern)
-            if not written[key] then found[#found + 1] = key end
-            written[key] = true
+          for layer = 0, layers - 1 do
+            for _, pattern in ipairs(rule.right) do write(pattern, layer) end
           end
         end
       end
@@ -110,14 +116,14 @@ local function keys_from_hf(model, format)
 end
 
 ---@param name string
----@return Dict config, Dict root   of release `start`
+---@return Dict config, Dict root   of the release that it starts from
 local function made(name)
-  local model = catalogue.find(name)
-  local weights = cbk.dict()
-  for i, key in ipairs(keys_from_hf(catalogue.find(keys_of[name] or name), "cs-" .. start)) do
+  local model, start = catalogue.find(name), start_of(name)
+  local weights, own = cbk.dict(), families[model.model] or {}
+  for i, key in ipairs(keys_from_hf(catalogue.find(keys_of[name] or name), "cs-" .. start, own.encoder_num_hidden_layers or 1)) do
     weights[key] = conversion.counted({ 2 }, 10 * i)
   end
-  local config = merged({ model = merged(decoder, families[model.model] or {}) }, around(start))
+  local config = merged({ model = merged(decoder, own) }, around(start))
   local root = cbk.dict { model = weights, global_step = 7, lr_scheduler = cbk.dict { last_epoch = 3 } }
   root.optimizer = cbk.dict { state = cbk.dict { momentum = conversion.counted({ 2 }, 0) } }
   root.__metadata__ = cbk.list { cbk.dict { version = start .. ".0", params = cbk.dict { a = 1 } } }
@@ -158,15 +164,15 @@ local function one_by_one(name)
   return steps
 end
 
----A config and a checkpoint of each release that there is a way to from `start`; old ones speak their own words around the model.
+---A config and a checkpoint of each release that there is a way to from the first; old ones speak their own words around the model.
 local function sources(name, steps)
-  local from, out = "cs-" .. start, {}
+  local from, out = format_of(name, start_of(name)), {}
   local origin = { made(name) }
   for _, release in ipairs(releases.known) do
-    local format = "cs-" .. release
+    local format = format_of(name, release)
     local path = format ~= from and catalogue.path(catalogue.find(name), from, format)
     local source = format == from and origin or path and steps(from, origin, path, #path)
-    if source and not releases.since(release, start) then
+    if source and not releases.since(release, start_of(name)) then
       local config, root = cbk.deep_copy(source[1]), cbk.copy(source[2])
       for section, value in cbk.items(merged(around(release))) do config[section] = value end
       root.model = cbk.copy(root.model)
@@ -210,8 +216,8 @@ local function check(name)
   local from = sources(name, one_by_one(name))
   for _, src in ipairs(releases.known) do
     for _, tgt in ipairs(releases.known) do
-      local source = from["cs-" .. src]
-      local path = source and src ~= tgt and catalogue.path(model, "cs-" .. src, "cs-" .. tgt)
+      local source = from[format_of(name, src)]
+      local path = source and src ~= tgt and catalogue.path(model, format_of(name, src), format_of(name, tgt))
       if path and #path > 1 then
         local what = ("%s, %s to %s"):format(name, src, tgt)
         local ok, got = pcall(without_files, run, name, path, source[1], source[2])
@@ -232,7 +238,7 @@ describe("Chains of releases", function()
       if not jit.status() then return end -- the values were compared already, and so many twice take too long
       local count
       conversion.warnings(function() count = check(name) end)
-      local first = catalogue.path(catalogue.find(name), "cs-2.4", "cs-2.5")
+      local first = catalogue.path(catalogue.find(name), format_of(name, "2.4"), format_of(name, "2.5"))
       assert(count > 0 or not first, "there is no chain")
     end)
   end

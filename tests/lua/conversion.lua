@@ -9,8 +9,9 @@ converters.load()
 local conversion = {}
 
 function conversion.same(a, b, what)
-  if cbk.equal(a, b) then return end
-  error(("%s: %s is not %s"):format(what or "value", cbk.config.dump(a, "json"), cbk.config.dump(b, "json")), 2)
+  if a == b or a ~= nil and b ~= nil and cbk.equal(a, b) then return end
+  local function shown(value) return value == nil and "nothing" or cbk.config.dump(value, "json") end
+  error(("%s: %s is not %s"):format(what or "value", shown(a), shown(b)), 2)
 end
 
 function conversion.fails(part, f, ...)
@@ -46,6 +47,37 @@ function conversion.run(model, src, tgt, config, root)
   local one = conversion.job(model, src, tgt)
   config = convert.config(one, config)
   return config, convert.checkpoint(one, root)
+end
+
+---A checkpoint of tensors that all differ. An entry is a key and a shape; `{weight,bias}` in the key makes both, the bias as
+---long as the weight has rows.
+function conversion.checkpoint(entries)
+  local out = cbk.dict()
+  for i, entry in ipairs(entries) do
+    local shape = { unpack(entry, 2) }
+    local stem = entry[1]:match "^(.*){weight,bias}$"
+    out[stem and stem .. "weight" or entry[1]] = conversion.counted(shape, 1000 * i)
+    if stem then out[stem .. "bias"] = conversion.counted({ shape[1] }, 1000 * i + 500) end
+  end
+  return out
+end
+
+---A Hugging Face model to a release and back: every tensor and every field that the config has come back as they were.
+---@return Dict cs_config, Dict cs, Dict config, Dict hf   of the release, and what came back
+function conversion.there_and_back(model, release, config, hf)
+  local cs_config, cs = conversion.run(model, "hf", release, config, hf)
+  local again_config, again = conversion.run(model, release, "hf", cs_config, cs)
+  conversion.equal_tensors(hf, again)
+  for name, value in cbk.items(config) do conversion.same(again_config[name], value, model .. ": " .. name) end
+  return cs_config, cs, again_config, again
+end
+
+---A dict with further fields, or with other values; without those that `gone` names.
+function conversion.with(base, more, gone)
+  local out = cbk.copy(base)
+  for name, value in pairs(more or {}) do out[name] = value end
+  for _, name in ipairs(gone or {}) do out[name] = nil end
+  return out
 end
 
 ---What `f` warned of.

@@ -256,7 +256,7 @@ describe("Converters: checkpoints, there and back", function()
     config.n_layer = 3
     convert.config(one, config)
     local first = "h.1.attn.c_proj.weight"
-    fails("of the 3 layers that the config has, 12 weights are missing: transformer." .. first, convert.checkpoint, one, gpt2_checkpoint())
+    fails("of the layers that the config counts, 12 weights are missing: transformer." .. first, convert.checkpoint, one, gpt2_checkpoint())
     local hf = gpt2_checkpoint()
     hf["transformer.h.0.mlp.c_fc.weight"] = nil
     convert.config(one, gpt2_config)
@@ -444,7 +444,7 @@ describe("Converters: nothing is lost or invented in silence", function()
   it("every model without a head gets one that is named", function()
     for _, name in ipairs(catalogue.names()) do
       local model = catalogue.find(name)
-      if name:find "headless$" and model.model == name then
+      if name:find "headless$" and name ~= "mpt-headless" and model.model == name then -- MPT's embedding is its head
         for _, converter in ipairs(model) do
           local tables = converter.variants or { converter }
           for _, own in pairs(tables) do

@@ -124,6 +124,15 @@ describe("Falcon", function()
     refused("use_untied_layer_norm=false", to_hf, cs, { use_untied_layer_norm = false })
   end)
 
+  it("a layer that is not there is named", function()
+    local layout = layouts["180B"]
+    local hf = checkpoint(layout, "transformer.")
+    hf["transformer.h.0.mlp.dense_4h_to_h.weight"] = nil
+    local there = job("falcon", "hf", layout.release)
+    convert.config(there, layout.config)
+    raises("1 weight is missing: transformer.h.0.mlp.dense_4h_to_h.weight", function() convert.checkpoint(there, hf) end)
+  end)
+
   it("a projection without its partners is named", function()
     local to_hf = job("falcon", "cs-2.9", "hf")
     convert.config(to_hf, convert.config(job("falcon", "hf", "cs-2.9"), layouts["180B"].config))

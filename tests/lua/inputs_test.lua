@@ -17,18 +17,23 @@ local describe, it, equal = harness.describe, harness.it, harness.equal
 local sizes = {
   vocab_size = 5, hidden_size = 8, num_attention_heads = 2, num_hidden_layers = 1, intermediate_size = 32, max_position_embeddings = 4,
   n_embd = 8, n_head = 2, n_layer = 1, n_positions = 4, n_inner = 32, d_model = 8, d_kv = 4, d_ff = 32, num_heads = 2, num_layers = 1,
-  num_decoder_layers = 1, layer_norm_epsilon = 1e-5, attn_pdrop = 0.5, embd_pdrop = 0.5, resid_pdrop = 0.5, num_labels = 2,
+  num_decoder_layers = 1, n_heads = 2, n_layers = 1, num_labels = 2,
+  layer_norm_epsilon = 1e-5, attn_pdrop = 0.5, embd_pdrop = 0.5, resid_pdrop = 0.5,
 }
 
 local families = {
   ["bert-sequence-classifier"] = { problem_type = "single_label_classification" },
+  ["gpt-neox"] = { rotary_pct = 0.5 }, mpt = { layer_norm_epsilon = false }, -- false: not a field of its
 }
+
+-- a wrapper holds a model of this family
+local inside = "gpt2"
 
 ---@param name string
 ---@param own Converter   one table
 local function config_for(name, own)
   local out = cbk.dict(sizes)
-  for field, value in pairs(families[name] or {}) do out[field] = value end
+  for field, value in pairs(families[name:gsub("%-headless$", "")] or {}) do out[field] = value or nil end
   for _, rule in ipairs(own.config) do
     local is_plain = rule.kind == "must" and rule.side == "left" and type(rule.value) ~= "table"
     if is_plain and out[rule.name] == nil then out[rule.name] = rule.value end
@@ -40,6 +45,7 @@ end
 ---@param name string
 ---@param converter Converter
 local function hf_config(name, converter)
+  if converter.wrap then return hf_config(inside, catalogue.newest_step(catalogue.find(inside), "left").converter) end
   if converter.config then return config_for(name, converter) end
   for variant, own in pairs(converter.variants) do
     local config = config_for(name, own)
@@ -51,7 +57,7 @@ end
 
 local shapes = { -- by the end of a key; else a matrix of 8 x 8, or a vector of 8
   ["attn.c_attn.weight"] = { 8, 24 }, ["attn.c_attn.bias"] = { 24 }, ["query_key_value.weight"] = { 24, 8 },
-  ["query_key_value.bias"] = { 24 },
+  ["query_key_value.bias"] = { 24 }, ["Wqkv.weight"] = { 24, 8 }, ["Wqkv.bias"] = { 24 },
 }
 local falcon_shapes = { ["query_key_value.weight"] = { 16, 8 }, ["query_key_value.bias"] = { 16 } }
 

@@ -109,6 +109,9 @@ describe("Converters: T5", function()
   it("1.6 has the positions in every block, and nothing but the model", function()
     local config, root = of_release "cs-1.8"
     config.model.encoder_num_hidden_layers, root.global_step = 2, 7
+    for _, key in ipairs(cbk.keys(root.model)) do -- a second layer
+      if key:find "^encoder%.layers%.0%." then root.model[key:gsub("%.0%.", ".1.", 1)] = root.model[key] end
+    end
     local old_config, old = run("t5", "cs-1.8", "cs-1.6", config, root)
     same(old_config.model.use_pre_encoder_decoder_layer_norm, false)
     same(old.model["decoder.block.1.layer.0.SelfAttention.relative_attention_bias.weight"]:tolist(),
@@ -120,6 +123,14 @@ describe("Converters: T5", function()
     conversion.equal_tensors(old.model, from_prefixed.model)
     local _, again = run("t5", "cs-1.6", "cs-1.8", old_config, old)
     conversion.equal_tensors(root.model, again.model)
+  end)
+
+  it("each stack has the layers that its own field counts", function()
+    local config, root = of_release "cs-2.0"
+    root.model["decoder.layers.1.norm2.weight"] = nil
+    fails("1 weight is missing: decoder.layers.1.norm2.weight", run, "t5", "cs-2.0", "hf", config, root)
+    config.model.decoder_num_hidden_layers = 1
+    run("t5", "cs-2.0", "hf", config, root)
   end)
 
   it("1.8 may begin keys with model., 1.7 may not", function()

@@ -122,6 +122,48 @@ end
 ---@field format "yaml"|"json"
 ---@field style table   options of cbk.config.dump
 
+---The forecast of two commits, one after the other.
+local function joined(a, b)
+  if not (a and b) then return a or b end
+  return {
+    bytes_read = a.bytes_read + b.bytes_read, bytes_written = a.bytes_written + b.bytes_written,
+    peak_memory = math.max(a.peak_memory, b.peak_memory),
+  }
+end
+
+---Writes checkpoints that belong together into one folder, all of them or none; with --dry-run only prints the plans.
+---@param outputs { path: string, options: table }[]   options of cbk.create
+---@param args table                                   of cli.output_options
+---@return boolean written, table|nil forecast   of all of them
+function converters.write_all(outputs, args)
+  local folder = cbk.fs.dirname(outputs[1].path)
+  local is_new_folder = not cbk.fs.is_dir(folder)
+  local is_forecast = args.dry_run and is_new_folder -- which needs no folder of its own
+  if not is_forecast then cbk.fs.mkdir(folder) end
+  local new, forecast = {}, nil
+  local fine, committed = pcall(function()
+    local made, done = {}, true
+    for i, output in ipairs(outputs) do
+      output.options.overwrite = args.overwrite or args.dry_run
+      made[i] = cbk.create(is_forecast and cbk.fs.basename(output.path) or output.path, output.options)
+    end
+    for i, output in ipairs(outputs) do
+      local is_new = not cbk.fs.exists(output.path)
+      local own
+      done, own = cli.commit(made[i], args)
+      forecast = joined(forecast, own)
+      if is_new and not args.dry_run then new[#new + 1] = output.path end
+    end
+    return done
+  end)
+  if not fine then
+    for _, path in ipairs(new) do pcall(cbk.fs.remove, path, { recursive = true }) end
+    if is_new_folder and not args.dry_run then pcall(cbk.fs.remove, folder) end -- only an empty one goes
+    error(committed, 0)
+  end
+  return committed, forecast
+end
+
 ---Writes a checkpoint with its config, as one where they stand together; with --dry-run only prints the plan.
 ---@param target string
 ---@param options table      of cbk.create
@@ -132,19 +174,7 @@ function converters.write(target, options, config, args)
   local together = is_companion(config.path, target, options.shard_size ~= nil)
   local text = cbk.config.dump(config.tree, config.format, config.style)
   if together then options.companions = { [cbk.fs.basename(config.path)] = text } end
-  options.overwrite = args.overwrite or args.dry_run
-  local folder, place = cbk.fs.dirname(target), target
-  local is_new_folder = not cbk.fs.is_dir(folder)
-  if args.dry_run and is_new_folder then
-    place = cbk.fs.basename(target) -- a forecast needs no folder of its own
-  else
-    cbk.fs.mkdir(folder)
-  end
-  local fine, committed, forecast = pcall(function() return cli.commit(cbk.create(place, options), args) end)
-  if not fine then
-    if is_new_folder and not args.dry_run then pcall(cbk.fs.remove, folder) end -- only an empty one goes
-    error(committed, 0)
-  end
+  local committed, forecast = converters.write_all({ { path = target, options = options } }, args)
   if committed and not together then cbk.fs.write(config.path, text, { overwrite = args.overwrite }) end
   return committed, forecast
 end

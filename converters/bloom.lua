@@ -1,0 +1,138 @@
+-- BLOOM: queries, keys and values fused head by head, ALiBi positions, a norm after the embedding, against the Model Zoo's
+-- GPT2LMHeadModel.
+
+local cbk = require "cbk"
+local rules = require "converters.engine.rules"
+local fields = require "converters.engine.fields"
+local actions = require "converters.engine.actions"
+local values = require "converters.engine.values"
+local decoder = require "converters.shared.decoder"
+
+local only = rules.only
+local must, drop, told = fields.must, fields.drop, fields.told
+local null, absent = cbk.null, values.absent
+local between, variant = rules.between, rules.variant
+
+-- --- keys
+
+local qkv = actions.qkv.grouped(actions.qkv.heads, { rotary = false })
+
+local layer = rules.required(rules.keys {
+  -- Hugging Face                              Model Zoo                                                where bytes change
+  { "self_attention.query_key_value.weight",  actions.qkv.keys "self_attn.proj_%s_dense_layer.weight", qkv },
+  { "self_attention.query_key_value.bias",    actions.qkv.keys "self_attn.proj_%s_dense_layer.bias",   qkv },
+  { "self_attention.dense.{weight,bias}",     "self_attn.proj_output_dense_layer.{weight,bias}" },
+  { "input_layernorm.{weight,bias}",          "norm1.{weight,bias}" },
+  { "post_attention_layernorm.{weight,bias}", "norm3.{weight,bias}" },
+  { "mlp.dense_h_to_4h.{weight,bias}",        "ffn.ffn.0.linear_layer.{weight,bias}" },
+  { "mlp.dense_4h_to_h.{weight,bias}",        "ffn.ffn.1.linear_layer.{weight,bias}" },
+})
+
+-- up to 2.0 the slopes stand elsewhere
+local old_slopes, slopes = "relative_pe_helper.slopes", "embedding_layer.position_embed_helper.slopes"
+
+local function body(...)
+  local out = rules.keys {
+    decoder.embedding "word_embeddings",
+    { "word_embeddings_layernorm.{weight,bias}", "embedding_ln_f.{weight,bias}" },
+    { "h.N",                                     "transformer_decoder.layers.N",    layer },
+    decoder.final_norm "ln_f",
+  }
+  for _, key in ipairs { ... } do out = rules.keys { out, only.right(key, "made from the number of heads") } end
+  return out
+end
+
+local now, then_ = body(slopes, old_slopes), body(old_slopes)
+
+-- --- config
+
+local config = fields.config {
+  must.right { norm_type = "layernorm" },
+  must.left { model_type = "bloom" },
+  { "vocab_size" },
+  must.right { position_embedding_type = "alibi", use_position_embedding = true, embedding_dropout_rate = 0 },
+  { "tie_word_embeddings", "share_embedding_weights" },
+  must.right { embedding_layer_norm = true },
+  decoder.four_times,
+  told.left { "n_embed" },
+  { "n_head",              "num_heads" },
+  { "n_layer",             "num_hidden_layers" },
+  drop.right { "max_position_embeddings" },
+  must.right { attention_type = "scaled_dot_product", attention_module = "aiayn_attention", use_rms_norm = false },
+  { false,                 "attention_inner_dim", { backward = function(size, here)
+    if not absent(size) and size ~= here.from.hidden_size then here:refuse(size, fields.any_of(null, here.from.hidden_size)) end
+  end } },
+  must.right { use_projection_bias_in_attention = true, use_ffn_bias_in_attention = true, use_ffn_bias = true },
+  must.right { nonlinearity = "gelu" },
+  must.left { apply_residual_connection_post_layernorm = false },
+  must.right { norm_first = true },
+  { "attention_dropout",   "attention_dropout_rate" },
+  { "hidden_dropout",      "dropout_rate" },
+  { "layer_norm_epsilon" },
+  must.right { use_bias_in_output = false },
+  { "initializer_range" },
+  must.right { fixed_sparse_attention = null, use_ff_layer1_dropout = false },
+  must.left { scale_attn_by_inverse_layer_idx = false, reorder_and_upcast_attn = false },
+  must.right { alibi_trainable_slopes = false },
+}
+
+---An older name of the hidden size, which wins.
+local function old_name(from)
+  if absent(from.n_embed) then return end
+  from.hidden_size = cbk.raw(from, "n_embed")
+  fields.check_sizes(from)
+end
+
+local hf = {
+  keys = decoder.with_head("transformer", now), config = config, mup = "gpt",
+  before = {
+    left = {
+      apply_residual_connection_post_layernorm = false, attention_dropout = cbk.float(0), hidden_dropout = cbk.float(0),
+      hidden_size = 64, initializer_range = 0.02, layer_norm_epsilon = 1e-05, n_head = 8, n_layer = 2, tie_word_embeddings = true,
+      vocab_size = 250880,
+    },
+    right = { embedding_layer_norm = false, share_embedding_weights = true },
+  },
+  after = {
+    left = { model_type = "bloom" },
+    right = {
+      attention_type = "scaled_dot_product", embedding_layer_norm = true, position_embedding_type = "alibi",
+      use_bias_in_output = false, use_ffn_bias = true, use_ffn_bias_in_attention = true, use_projection_bias_in_attention = true,
+    },
+  },
+  prepare = { left = old_name, right = decoder.dropouts },
+  fill = { right = { { slopes, actions.buffer.alibi_slopes } } },
+}
+
+-- --- earlier releases, as what they lack
+
+local hf_2_0 = variant(hf, {
+  keys = decoder.with_head("transformer", then_), earlier = "2.0.3",
+  fill = { right = { { old_slopes, actions.buffer.alibi_slopes } } },
+})
+local hf_1_9 = variant(hf_2_0, { config = fields.without(config, { "norm_type" }) })
+
+---The model without its head: `keys` are those of its release.
+local function headless(converter, keys)
+  local head = decoder.invented_head("word_embeddings.weight").right
+  return variant(converter, {
+    keys = decoder.without_head(keys), mup_config_only = true, fill = { right = { head[1], head[2], converter.fill.right[1] } },
+  })
+end
+
+return {
+  {
+    model = "bloom", name = "bloom", note = "BloomForCausalLM <-> GPT2LMHeadModel (configured as BLOOM)",
+    between("cs-1.9", "cs-2.0", decoder.to_2_0),
+    between("cs-2.0", "cs-2.1", decoder.to_2_1),
+    between("hf", "cs-2.1 .. cs-2.9", hf),
+    between("hf", "cs-2.0", hf_2_0),
+    between("hf", "cs-1.9", hf_1_9),
+  },
+  {
+    model = "bloom-headless", name = "bloom", note = "BloomModel <-> GPT2LMHeadModel (configured as BLOOM)",
+    between("hf", "cs-2.1 .. cs-2.9", headless(hf, now)),
+    between("hf", "cs-2.0", headless(hf_2_0, then_)),
+    between("hf", "cs-1.9", headless(hf_1_9, then_)),
+  },
+}

@@ -1,0 +1,39 @@
+-- Direct preference optimization: the Model Zoo's DPO model holds another model twice, as the policy that is trained and as
+-- the reference that stays what it was.
+
+local cbk = require "cbk"
+local rules = require "converters.engine.rules"
+local fields = require "converters.engine.fields"
+local wrap = require "converters.engine.wrap"
+
+local policy = {
+  says = { left = "model_type", right = "model_name" },
+  called = { gpt_neox = "gpt-neox" },
+  models = {
+    "bloom", "falcon", "gpt2", "gpt3", "gptj", "gpt-neox", "lambda", "llama", "mistral", "mpt", "opt", "palm", "santacoder",
+    "starcoder",
+  },
+  place = "policy_model.model",
+  copy = "ref_model.model",
+}
+
+local options = { right = { dpo = { beta = 0.1, reference_free = false } } }
+
+---Both sides name the model inside.
+local function check_name(from) wrap.model_in(policy, from, "right") end
+
+local function check_options(from)
+  check_name(from)
+  if from.dpo == nil then cbk.fail("config", "the config has no section 'dpo', so it is none of a DPO model") end
+end
+
+return { {
+  model = "dpo", name = "dpo", note = "a model that is trained by DPO: " .. table.concat(policy.models, ", "),
+  { "hf", "cs-2.1-dpo .. cs-2.9-dpo", wrap = policy, config = fields.config {}, after = options },
+  { "cs-2.1-no-dpo", "cs-2.1-dpo",
+    keys = rules.keys { { "*", policy.place .. ".*", also_right = policy.copy .. ".*" } },
+    config = fields.config { fields.told.left { "dpo" }, fields.drop.right { "dpo" }, { "*" } },
+    prepare = { left = check_name, right = check_options },
+    after = options,
+  },
+} }

@@ -1,0 +1,149 @@
+-- GPT-NeoX: queries, keys and values fused head by head, rotary positions on a part of each head, parallel attention under
+-- two norms, against the Model Zoo's GPTJModel.
+
+local cbk = require "cbk"
+local rules = require "converters.engine.rules"
+local fields = require "converters.engine.fields"
+local actions = require "converters.engine.actions"
+local values = require "converters.engine.values"
+local decoder = require "converters.shared.decoder"
+
+local must, told = fields.must, fields.told
+local buffer, tie = actions.buffer, actions.tie
+local null, float = cbk.null, cbk.float
+local between, variant = rules.between, rules.variant
+
+-- --- keys
+
+local qkv = actions.qkv.grouped(actions.qkv.heads)
+
+local layer = rules.required(rules.keys {
+  -- Hugging Face                              Model Zoo                                                where bytes change
+  { "attention.query_key_value.weight",       actions.qkv.keys "self_attn.proj_%s_dense_layer.weight", qkv },
+  { "attention.query_key_value.bias",         actions.qkv.keys "self_attn.proj_%s_dense_layer.bias",   qkv,
+    also_left = {
+      { "attention.bias",                     buffer.causal_mask "max_position_embeddings" },
+      { "attention.masked_bias",              buffer.scalar(-1e9) },
+      { "attention.rotary_emb.inv_freq",      actions.rotary.frequencies(10000) },
+    } },
+  { "attention.dense.{weight,bias}",          "self_attn.proj_output_dense_layer.{weight,bias}" },
+  { "input_layernorm.{weight,bias}",          "norm1.{weight,bias}" },
+  { "post_attention_layernorm.{weight,bias}", "norm3.{weight,bias}" },
+  { "mlp.dense_h_to_4h.{weight,bias}",        "ffn.ffn.0.linear_layer.{weight,bias}" },
+  { "mlp.dense_4h_to_h.{weight,bias}",        "ffn.ffn.1.linear_layer.{weight,bias}" },
+})
+
+local body = rules.keys {
+  decoder.embedding "embed_in",
+  decoder.final_norm "final_layer_norm",
+  { "layers.N", "transformer_decoder.layers.N", layer },
+}
+
+local with_head = rules.keys {
+  { "embed_out.weight", "lm_head.weight", tie.or_from "embedding_layer.word_embeddings.weight" },
+  { "embed_out.bias",   "lm_head.bias" },
+  { "gpt_neox", "", body },
+}
+
+-- --- config
+
+---The part of each head that is turned: a share of it, or rows.
+local rotary_part = {
+  forward = function(share, here)
+    if type(share) ~= "number" then here:refuse(share, "a number") end
+    return math.floor(math.floor(here.from.hidden_size / here.from.num_attention_heads) * share)
+  end,
+  backward = function(rows, here)
+    if type(rows) ~= "number" then here:refuse(rows, "a number") end
+    return float(rows / math.floor(here.from.hidden_size / here.from.num_heads))
+  end,
+}
+
+local config = fields.config {
+  { "rope_scaling",        "pos_scaling_factor",      values.typed_rope_scaling },
+  told.right { "pos_scaling_extra_args", "pos_scaling_type" },
+  must.right { norm_type = "layernorm" },
+  must.left { model_type = "gpt_neox" },
+  { "vocab_size" },
+  must.right { position_embedding_type = "rotary", use_position_embedding = true, embedding_dropout_rate = 0 },
+  { "tie_word_embeddings", "share_embedding_weights" },
+  { "hidden_size" },
+  { "num_attention_heads", "num_heads" },
+  { "num_hidden_layers" },
+  { "max_position_embeddings" },
+  must.left { scale_attn_weights = true },
+  must.right { attention_type = "scaled_dot_product" },
+  must.right { use_projection_bias_in_attention = true, use_ffn_bias_in_attention = true, use_ffn_bias = true },
+  { "intermediate_size",   "filter_size" },
+  { "hidden_act",          "nonlinearity" },
+  { "layer_norm_eps",      "layer_norm_epsilon" },
+  { "attention_dropout",   "attention_dropout_rate" },
+  { "hidden_dropout",      "residual_dropout_rate" },
+  { "rotary_pct",          "rotary_dim",              rotary_part },
+  must.left { rotary_emb_base = 10000 },
+  must.right { use_bias_in_output = false },
+  must.left { use_parallel_residual = true },
+  { "initializer_range" },
+  must.right { embedding_layer_norm = false, fixed_sparse_attention = null, norm_first = true },
+  must.right { use_ff_layer1_dropout = false, use_untied_layer_norm = true },
+}
+
+local hf = {
+  keys = with_head, config = config,
+  before = {
+    left = {
+      hidden_act = "gelu", hidden_size = 6144, initializer_range = 0.02, intermediate_size = 24576, layer_norm_eps = 1e-05,
+      max_position_embeddings = 2048, num_attention_heads = 64, num_hidden_layers = 44, rope_scaling = null, rotary_emb_base = 10000,
+      rotary_pct = 0.25, tie_word_embeddings = false, use_parallel_residual = true, vocab_size = 50432,
+    },
+    right = {
+      attention_dropout_rate = 0.1, embedding_dropout_rate = 0.1, initializer_range = 0.02, layer_norm_epsilon = 1e-05,
+      max_position_embeddings = 1024, nonlinearity = "gelu", norm_first = true, pos_scaling_factor = float(1),
+      pos_scaling_type = "linear", residual_dropout_rate = 0.1, share_embedding_weights = true, use_bias_in_output = false,
+      use_ffn_bias = false, use_ffn_bias_in_attention = true, use_projection_bias_in_attention = true, use_untied_layer_norm = false,
+    },
+  },
+  after = {
+    left = { model_type = "gpt_neox", rotary_emb_base = 10000, rotary_pct = float(1) },
+    right = {
+      attention_dropout_rate = float(0), attention_type = "scaled_dot_product", embedding_dropout_rate = float(0),
+      residual_dropout_rate = float(0), use_bias_in_output = false, use_ffn_bias = true, use_ffn_bias_in_attention = true,
+      use_projection_bias_in_attention = true, use_untied_layer_norm = true,
+    },
+  },
+}
+
+-- --- earlier releases, as what they lack: scaled positions, and dropout
+
+local rope_fields = { "rope_scaling", "pos_scaling_factor", "pos_scaling_type", "pos_scaling_extra_args" }
+
+local hf_2_0 = variant(hf, {
+  earlier = "2.0.3",
+  config = fields.config {
+    fields.without(config, { "attention_dropout", "hidden_dropout", unpack(rope_fields) }),
+    must.right { attention_dropout_rate = 0, residual_dropout_rate = 0 },
+  },
+  before = { left = fields.with(hf.before.left, {}, rope_fields), right = fields.with(hf.before.right, {}, rope_fields) },
+})
+local hf_1_9 = variant(hf_2_0, { config = fields.without(hf_2_0.config, { "norm_type" }) })
+
+local headless = { keys = decoder.without_head(body), fill = decoder.invented_head "embed_in.weight" }
+
+return {
+  {
+    model = "gpt-neox", name = "gpt-neox", note = "GPTNeoXForCausalLM <-> GPTJModel (configured as GPT-NeoX)",
+    between("cs-1.8, cs-1.9", "cs-2.0", decoder.gptj_to_2_0),
+    between("cs-2.0", "cs-2.1", decoder.to_2_1),
+    between("hf", "cs-2.1 .. cs-2.9", hf),
+    between("hf", "cs-2.0", hf_2_0),
+    between("hf", "cs-1.8, cs-1.9", hf_1_9),
+    between("hf", "cs-1.7", hf_1_9, { prefix = false }),
+  },
+  {
+    model = "gpt-neox-headless", name = "gpt-neox", note = "GPTNeoXModel <-> GPTJModel (configured as GPT-NeoX)",
+    between("hf", "cs-2.1 .. cs-2.9", hf, headless),
+    between("hf", "cs-2.0", hf_2_0, headless),
+    between("hf", "cs-1.8, cs-1.9", hf_1_9, headless),
+    between("hf", "cs-1.7", variant(hf_1_9, { prefix = false }), headless),
+  },
+}

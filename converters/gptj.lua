@@ -1,0 +1,127 @@
+-- GPT-J: separate projections and parallel attention under one norm, the same on both sides, against the Model Zoo's GPTJModel.
+
+local rules = require "converters.engine.rules"
+local fields = require "converters.engine.fields"
+local actions = require "converters.engine.actions"
+local values = require "converters.engine.values"
+local decoder = require "converters.shared.decoder"
+
+local only, refuse = rules.only, rules.refuse
+local must = fields.must
+local buffer = actions.buffer
+local between, variant = rules.between, rules.variant
+local null = require("cbk").null
+
+-- --- keys
+
+---@param output table   the rule of the output projection's weight
+local function body(output)
+  local layer = rules.required(rules.keys {
+    -- Hugging Face                    Model Zoo
+    { "attn.q_proj.{weight,bias}",    "self_attn.proj_q_dense_layer.{weight,bias}" },
+    { "attn.k_proj.{weight,bias}",    "self_attn.proj_k_dense_layer.{weight,bias}" },
+    { "attn.v_proj.{weight,bias}",    "self_attn.proj_v_dense_layer.{weight,bias}" },
+    output,
+    { "attn.out_proj.bias",           "self_attn.proj_output_dense_layer.bias" },
+    { "ln_1.{weight,bias}",           "norm1.{weight,bias}" },
+    { "mlp.fc_in.{weight,bias}",      "ffn.ffn.0.linear_layer.{weight,bias}" },
+    { "mlp.fc_out.{weight,bias}",     "ffn.ffn.1.linear_layer.{weight,bias}" },
+  })
+  return rules.keys {
+    decoder.embedding "wte",
+    decoder.final_norm "ln_f",
+    { "h.N", "transformer_decoder.layers.N", layer },
+    refuse.right("transformer_decoder.layers.N.norm3.{weight,bias}", "a layer of GPT-J has one norm"),
+    only.left("h.N.attn.{masked_bias,bias}", "made from the config"),
+    only.right("h.N.attn.{masked_bias,bias}", "made from the config"),
+  }
+end
+
+local now = body { "attn.out_proj.weight", "self_attn.proj_output_dense_layer.weight" }
+
+-- releases up to 1.9 wrote the causal mask into the Hugging Face file
+local then_ = body { "attn.out_proj.weight", "self_attn.proj_output_dense_layer.weight",
+  also_left = {
+    { "attn.bias",        buffer.causal_mask "max_position_embeddings" },
+    { "attn.masked_bias", buffer.scalar(-1e9) },
+  } }
+
+-- --- config
+
+local config = fields.config {
+  must.right { norm_type = "layernorm" },
+  must.left { model_type = "gptj" },
+  { "vocab_size" },
+  { "rotary_dim" },
+  { "rotary",              "position_embedding_type", values.choice { [true] = "rotary" } },
+  must.right { use_position_embedding = true },
+  { "embd_pdrop",          "embedding_dropout_rate" },
+  { "tie_word_embeddings", "share_embedding_weights" },
+  { "n_embd",              "hidden_size" },
+  { "n_head",              "num_heads" },
+  { "n_layer",             "num_hidden_layers" },
+  { "n_positions",         "max_position_embeddings" },
+  must.left { scale_attn_weights = true },
+  must.right { attention_type = "scaled_dot_product" },
+  must.right { use_projection_bias_in_attention = false, use_ffn_bias_in_attention = false, use_ffn_bias = true },
+  { "n_inner",             "filter_size" },
+  { "activation_function", "nonlinearity" },
+  { "attn_pdrop",          "attention_dropout_rate" },
+  { "resid_pdrop",         "residual_dropout_rate" },
+  { "layer_norm_epsilon" },
+  { "use_bias_in_output" },
+  { "initializer_range" },
+  must.right { embedding_layer_norm = false, fixed_sparse_attention = null, norm_first = true },
+  must.right { use_ff_layer1_dropout = false, use_untied_layer_norm = false },
+}
+
+local hf = {
+  keys = decoder.with_head("transformer", now), config = config,
+  before = {
+    left = {
+      activation_function = "gelu_new", attn_pdrop = 0.1, embd_pdrop = 0.1, initializer_range = 0.02, layer_norm_epsilon = 1e-05,
+      n_embd = 4096, n_head = 16, n_layer = 28, n_positions = 2048, resid_pdrop = 0.1, rotary_dim = 64, tie_word_embeddings = false,
+      vocab_size = 50400,
+    },
+    right = {
+      attention_dropout_rate = 0.1, embedding_dropout_rate = 0.1, initializer_range = 0.02, layer_norm_epsilon = 1e-05,
+      max_position_embeddings = 1024, nonlinearity = "gelu", norm_first = true, residual_dropout_rate = 0.1,
+      share_embedding_weights = true, use_bias_in_output = false, use_ffn_bias = false, use_ffn_bias_in_attention = true,
+      use_projection_bias_in_attention = true, use_untied_layer_norm = false,
+    },
+  },
+  after = {
+    left = { model_type = "gptj" },
+    right = {
+      attention_type = "scaled_dot_product", use_bias_in_output = true, use_ffn_bias = true, use_ffn_bias_in_attention = false,
+      use_projection_bias_in_attention = false, use_untied_layer_norm = false,
+    },
+  },
+  prepare = { left = decoder.inner_size },
+}
+
+local hf_1_9 = variant(hf, {
+  keys = decoder.with_head("transformer", then_), config = fields.without(config, { "norm_type" }), earlier = "2.0.3",
+})
+
+local head = decoder.invented_head "wte.weight"
+local headless, headless_1_9 = { keys = decoder.without_head(now), fill = head }, { keys = decoder.without_head(then_), fill = head }
+
+return {
+  {
+    model = "gptj", name = "gptj", note = "GPTJForCausalLM <-> GPTJModel",
+    between("cs-1.8, cs-1.9", "cs-2.0", decoder.gptj_to_2_0),
+    between("cs-2.0", "cs-2.1", decoder.to_2_1),
+    between("hf", "cs-2.3 .. cs-2.9", hf, { mup = "gpt" }),
+    between("hf", "cs-2.0 .. cs-2.2", hf),
+    between("hf", "cs-1.8, cs-1.9", hf_1_9),
+    between("hf", "cs-1.7", hf_1_9, { prefix = false }),
+  },
+  {
+    model = "gptj-headless", name = "gptj", note = "GPTJModel <-> GPTJModel",
+    between("hf", "cs-2.3 .. cs-2.9", variant(hf, { mup = "gpt" }), headless),
+    between("hf", "cs-2.0 .. cs-2.2", hf, headless),
+    between("hf", "cs-1.8, cs-1.9", hf_1_9, headless_1_9),
+    between("hf", "cs-1.7", variant(hf_1_9, { prefix = false }), headless_1_9),
+  },
+}

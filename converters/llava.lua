@@ -1,0 +1,203 @@
+-- LLaVA: CLIP's image tower and a LLaMA, joined by a small feed-forward part (the projector). Two folders of Hugging Face
+-- files, of which the LLaMA's has the projector; one Model Zoo checkpoint.
+
+local cbk = require "cbk"
+local rules = require "converters.engine.rules"
+local fields = require "converters.engine.fields"
+local catalogue = require "converters.engine.catalogue"
+local values = require "converters.engine.values"
+local clip = require "converters.shared.clip"
+
+local llama = catalogue.direct(require("converters.llama")[1], "hf", "cs-2.9").converter
+local must, drop, told = fields.must, fields.drop, fields.told
+local absent, float = values.absent, cbk.float
+
+-- --- the projector
+
+---How many Linears the left config says.
+local function depth(config)
+  local kind = config.mm_projector_type
+  return type(kind) == "string" and tonumber(kind:match "^mlp(%d+)x_gelu$") or nil
+end
+
+---A Sequential has activations between its Linears.
+local counted_by_two = {
+  forward = function(n) return math.floor(n / 2) end,
+  backward = function(n) return 2 * n end,
+}
+
+local function linear(i, part) return ("projector_image_model.ffn.%d.linear_layer.%s"):format(i, part) end
+
+---A LLaMA that has seen no images has no projector: random numbers, as PyTorch begins with.
+local function invented_projector(here)
+  local count, width = depth(here.left), here.left.hidden_size
+  for i = 0, count - 1 do
+    if here:source(("model.mm_projector.%d.weight"):format(2 * i)) ~= nil then return nil end
+  end
+  local first
+  for i = 0, count - 1 do
+    local inputs = i == 0 and here.left.mm_hidden_size or width
+    local spread = { uniform = inputs ^ -0.5 }
+    local weight = here:invent({ width, inputs }, spread, linear(i, "weight"))
+    if i == 0 then first = weight else here:emit(linear(i, "weight"), weight) end
+    here:emit(linear(i, "bias"), here:invent({ width }, spread, linear(i, "bias")))
+  end
+  return first
+end
+
+local function feed_forward(count, width, last)
+  local out = cbk.list()
+  for i = 1, count do out[i] = i == count and last or width end
+  return out
+end
+
+---The projector's name on the left, its layers on the right.
+local projector = {
+  forward = function(kind, here)
+    local from, count = here.from, depth(here.from)
+    if not count or count < 1 or count > 1000 then here:refuse(kind, "mlp<number>x_gelu") end
+    return cbk.dict { image_model = cbk.dict {
+      name = "FeedForwardNetwork", input_unit = cbk.raw(from, "mm_hidden_size"), use_bias = true,
+      layers_units = feed_forward(count, from.hidden_size, from.hidden_size), layers_activation = feed_forward(count, "gelu", cbk.null),
+    } }
+  end,
+  backward = function(parts, here)
+    local layers = cbk.find(parts, "image_model")
+    if layers == nil then cbk.fail("config", "the config has no projector.image_model") end
+    if parts.text_model ~= nil then cbk.warn "projector.text_model is left out: LLaVA's LLaMA has no projector" end
+    local function check(name, want)
+      if not cbk.equal(layers[name], want) then fields.refuse("projector.image_model." .. name, layers[name], want) end
+    end
+    check("name", "FeedForwardNetwork")
+    local count = (cbk.kind(layers, "layers_activation") or "") == "list" and #layers.layers_activation or 0
+    check("layers_activation", feed_forward(count, "gelu", cbk.null))
+    check("layers_units", feed_forward(count, here.from.hidden_size, here.from.hidden_size))
+    here:set("mm_hidden_size", cbk.raw(layers, "input_unit"))
+    return ("mlp%dx_gelu"):format(count)
+  end,
+}
+
+-- --- which layer's features are taken, and what is trained
+
+---The left counts the embedding as layer 0.
+local feature_layer = {
+  forward = function(layer, here)
+    if type(layer) ~= "number" or layer == 0 then here:refuse(layer, "the number of a layer (0 would be the embedding)") end
+    return layer < 0 and layer or layer - 1
+  end,
+  backward = function(layer, here)
+    if type(layer) ~= "number" then here:refuse(layer, "the number of a layer") end
+    return layer < 0 and layer or layer + 1
+  end,
+}
+
+local frozen = {
+  forward = function(only_projector)
+    return cbk.list(only_projector == true and { "^image_model", "^text_model" } or { "^image_model" })
+  end,
+  backward = function(patterns)
+    local text, others = false, {}
+    for _, pattern in cbk.items(absent(patterns) and cbk.list() or patterns) do
+      if pattern == "text_model" then text = true elseif pattern ~= "^image_model" then others[#others + 1] = tostring(pattern) end
+    end
+    if #others > 0 then cbk.warn("freeze: these patterns are left out: " .. table.concat(others, ", ")) end
+    return text
+  end,
+}
+
+-- --- the two parts
+
+local image = {
+  left = "image_model", right = "image_model",
+  keys = rules.keys {
+    { "vision_model", "image_model", clip.tower },
+    rules.drop.left("text_model.*", "of CLIP, the image tower is used"),
+    rules.drop.left("logit_scale", "of CLIP, the image tower is used"),
+    rules.drop.left("{visual_projection,text_projection}.{weight,bias}", "of CLIP, the image tower is used"),
+  },
+  config = fields.config { told.left { "model_type" }, told.right { "name" }, drop.right { "fp16_type" }, clip.config },
+  before = clip.before,
+  after = { left = clip.after.left, right = fields.with(clip.after.right, { name = "ViTModel" }) },
+  files = { ["preprocessor_config.json"] = function(config)
+    return {
+      crop_size = { height = config.image_size, width = config.image_size }, size = config.image_size,
+      do_center_crop = true, do_normalize = true, do_resize = true, feature_extractor_type = "CLIPFeatureExtractor",
+      image_mean = { 0.48145466, 0.4578275, 0.40821073 }, image_std = { 0.26862954, 0.26130258, 0.27577711 }, resample = 3,
+    }
+  end },
+}
+
+local text = {
+  left = "text_model", right = "text_model",
+  keys = rules.keys {
+    { "", "text_model", llama.keys },
+    { "model.mm_projector.N.{weight,bias}", "projector_image_model.ffn.N.linear_layer.{weight,bias}", number = counted_by_two },
+    rules.drop.left("model.vision_tower.*", "the image tower is a part of its own"),
+    rules.drop.right("projector_text_model.*", "LLaVA's LLaMA has no projector"),
+  },
+  config = fields.config {
+    told.left { "model_type", "mm_vision_tower", "mm_hidden_size" },
+    told.right { "name" },
+    fields.without(llama.config, { "model_type" }),
+    { "mm_projector_type",        "projector",                      projector },
+    { "mm_vision_select_feature", "image_feature_select_mode" },
+    { "mm_vision_select_layer",   "image_feature_select_layer_idx", feature_layer },
+    must.left { mm_use_im_start_end = false, mm_use_im_patch_token = false },
+    { "tune_mm_mlp_adapter",      "freeze",                         frozen },
+  },
+  beside = { "projector", "image_feature_select_mode", "image_feature_select_layer_idx", "freeze" },
+  folders = { mm_vision_tower = "image_model" },
+  before = {
+    left = fields.with(llama.before.left, {
+      mm_hidden_size = 64, mm_projector_type = "mlp2x_gelu", mm_use_im_patch_token = false, mm_use_im_start_end = false,
+      mm_vision_select_feature = "patch", mm_vision_select_layer = -2, tune_mm_mlp_adapter = false, tune_mm_vision_resampler = false,
+      unfreeze_mm_vision_tower = false,
+    }),
+    right = fields.with(llama.before.right, { share_embedding_weights = false }),
+  },
+  after = {
+    left = {
+      architectures = { "LlavaLlamaForCausalLM" }, bos_token_id = 1, eos_token_id = 2, freeze_mm_mlp_adapter = false,
+      freeze_mm_vision_resampler = false, image_aspect_ratio = "pad", mm_use_im_patch_token = false, mm_use_im_start_end = false,
+      model_type = "llava", pad_token_id = 0, tune_mm_mlp_adapter = false, tune_mm_vision_resampler = false,
+      unfreeze_mm_vision_tower = false, use_cache = true,
+    },
+    right = fields.with(llama.after.right, { name = "LlamaModel" }),
+  },
+  prepare = llama.prepare, finish = llama.finish,
+  fill = { right = { { linear(0, "weight"), invented_projector } } },
+}
+
+-- --- the whole
+
+---The config of a whole CLIP has that of its image tower inside.
+local function take_tower(from)
+  local whole = from.image_model
+  if type(whole) == "userdata" and (cbk.kind(whole, "vision_config") or ""):find "dict" then from.image_model = whole.vision_config end
+end
+
+---The projector begins with what the image tower ends with.
+local function check_widths(input, image_width)
+  if input ~= image_width then
+    fields.refuse("mm_hidden_size", input, ("the hidden_size of the image_model (%s)"):format(fields.shown(image_width)))
+  end
+end
+
+local hf = {
+  "hf", "cs-2.2 .. cs-2.9",
+  components = { image, text },
+  config = fields.config {},
+  prepare = { left = take_tower },
+  after = { right = {
+    image_start_idx = 1, label_smoothing = float(0), loss_scaling = "num_tokens", loss_weight = float(1), z_loss_eps = float(0),
+  } },
+  finish = {
+    left = function(to) check_widths(to.text_model.mm_hidden_size, to.image_model.hidden_size) end,
+    right = function(to) check_widths(to.projector.image_model.input_unit, to.image_model.hidden_size) end,
+  },
+}
+
+return { {
+  model = "llava", name = "llava", hf,
+  note = "CLIPVisionModel (folder image_model) and LlavaLlamaForCausalLM (folder text_model) <-> LLaVA",
+} }

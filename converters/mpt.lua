@@ -1,0 +1,187 @@
+-- MPT: fused queries, keys and values, ALiBi or learned positions, no head of its own, against the Model Zoo's GPT2LMHeadModel.
+
+local cbk = require "cbk"
+local rules = require "converters.engine.rules"
+local fields = require "converters.engine.fields"
+local actions = require "converters.engine.actions"
+local values = require "converters.engine.values"
+local decoder = require "converters.shared.decoder"
+
+local only, tie = rules.only, actions.tie
+local must, drop, told = fields.must, fields.drop, fields.told
+local null, float = cbk.null, cbk.float
+local between = rules.between
+
+-- --- keys
+
+---Three equal parts, as the Model Zoo's attention has them; MPT's multi-query attention has fewer keys and values.
+local qkv = actions.pair("qkv", function(t, here)
+  local rows, size = t:shape()[1], here.right.hidden_size
+  if rows ~= 3 * size then
+    cbk.fail("shape", ("%d rows are not three times the hidden size (%d), and multi-query attention is not supported"):format(rows, size))
+  end
+  return actions.qkv.stacked.forward(t, here)
+end, actions.qkv.stacked.backward)
+
+local layer = rules.required(rules.keys {
+  -- Hugging Face                    Model Zoo                                            where bytes change
+  { "attn.Wqkv.weight",             actions.qkv.keys "self_attn.proj_%s_dense_layer.weight", qkv },
+  { "attn.Wqkv.bias",               actions.qkv.keys "self_attn.proj_%s_dense_layer.bias",   qkv },
+  { "attn.out_proj.{weight,bias}",  "self_attn.proj_output_dense_layer.{weight,bias}" },
+  { "norm_1.{weight,bias}",         "norm1.{weight,bias}" },
+  { "norm_2.{weight,bias}",         "norm3.{weight,bias}" },
+  { "ffn.up_proj.{weight,bias}",    "ffn.ffn.0.linear_layer.{weight,bias}" },
+  { "ffn.down_proj.{weight,bias}",  "ffn.ffn.1.linear_layer.{weight,bias}" },
+})
+
+local slopes = "embedding_layer.position_embed_helper.slopes"
+
+local body = rules.keys {
+  { "wpe.{weight,bias}",  "embedding_layer.position_embeddings.embed.{weight,bias}" },
+  { "wte.weight",         "embedding_layer.word_embeddings.weight",         tie.or_from "lm_head.weight", also_right = "lm_head.weight" },
+  { "wte.bias",           "embedding_layer.word_embeddings.bias",           also_right = "lm_head.bias" },
+  { "wpe.{weight,bias}",  "embedding_layer.position_embeddings.{weight,bias}", why = "its name up to 2.0" },
+  { "blocks.N",           "transformer_decoder.layers.N",                   layer },
+  decoder.final_norm "norm_f",
+  only.right(slopes, "made from the number of heads"),
+  only.right("relative_pe_helper.slopes", "made from the number of heads"),
+}
+
+-- --- config
+
+local attention_modules = { aiayn_attention = "multihead_attention", multiquery_attention = "multiquery_attention" }
+
+local attention_module = {
+  forward = function(kind) return kind == "multihead_attention" and "aiayn_attention" or kind end,
+  backward = function(module, here)
+    return attention_modules[module] or here:refuse(module, fields.any_of("aiayn_attention", "multiquery_attention"))
+  end,
+}
+
+---Null stands for 1/sqrt(head size).
+local attention_type = {
+  forward = function(scale, here)
+    if values.absent(scale) then return "scaled_dot_product" end
+    return scale == 1 and "dot_product" or here:refuse(scale, fields.any_of(null, 1.0))
+  end,
+  backward = function(kind, here)
+    if kind == "scaled_dot_product" then return null end
+    return kind == "dot_product" and float(1) or here:refuse(kind, fields.any_of("scaled_dot_product", "dot_product"))
+  end,
+}
+
+local expansion = {
+  forward = function(ratio, here)
+    if type(ratio) ~= "number" then here:refuse(ratio, "a number") end
+    return ratio * here.from.d_model
+  end,
+  backward = function(inner, here)
+    local ratio = type(inner) == "number" and inner / here.from.hidden_size or 0.5
+    if ratio % 1 ~= 0 then here:refuse(inner, "a whole multiple of hidden_size (the expansion_ratio)") end
+    return ratio
+  end,
+}
+
+---Without biases the norms have none either.
+local norm_type = {
+  forward = function(kind, here)
+    if type(kind) ~= "string" then here:refuse(kind, "the name of a norm") end
+    local plain = kind:gsub("^low_precision_", "")
+    if plain ~= kind then cbk.warn(("norm_type=%s becomes %s: its lower precision is left out"):format(kind, plain)) end
+    return plain == "layernorm" and here.from.no_bias == true and "biasless-layernorm" or plain
+  end,
+  backward = function(kind, here)
+    if kind ~= "biasless-layernorm" then return kind end
+    if decoder.common_bias(here.from) ~= false then
+      here:refuse(kind, "layernorm, or no biases at all (" .. table.concat(decoder.biases, ", ") .. "),")
+    end
+    return "layernorm"
+  end,
+}
+
+local config = fields.config {
+  must.left { model_type = "mpt" },
+  { "vocab_size" },
+  must.right { use_position_embedding = true },
+  { "emb_pdrop",           "embedding_dropout_rate" },
+  { "tie_word_embeddings", "share_embedding_weights" },
+  must.right { embedding_layer_norm = false },
+  { "d_model",             "hidden_size" },
+  { "n_heads",             "num_heads" },
+  { "n_layers",            "num_hidden_layers" },
+  { "max_seq_len",         "max_position_embeddings" },
+  { "attn_config.attn_type",     "attention_module",        attention_module },
+  { "attn_config.softmax_scale", "attention_type",          attention_type },
+  { "attn_config.attn_pdrop",    "attention_dropout_rate" },
+  { "attn_config.alibi",         "position_embedding_type", values.choice { [true] = "alibi", [false] = "learned" } },
+  must.left { ["attn_config.alibi_bias_max"] = 8 },
+  drop.left { "attn_config.clip_qkv", ["attn_config.prefix_lm"] = false, ["attn_config.qk_ln"] = false },
+  drop.left { ["attn_config.attn_uses_sequence_id"] = false, learned_pos_emb = true },
+  told.left { "attn_config.attn_impl" }, -- which kernel computes the same
+  { "no_bias", false, { forward = function(without, here)
+    for _, name in ipairs(decoder.biases) do here:set(name, not without) end
+  end } },
+  told.right(decoder.biases),
+  { "expansion_ratio",     "filter_size",  expansion },
+  must.right { nonlinearity = "gelu" },
+  { "resid_pdrop",         "dropout_rate" },
+  must.right { layer_norm_epsilon = 1e-5, use_bias_in_output = false },
+  { "initializer_range" },
+  must.right { fixed_sparse_attention = null, norm_first = true, use_ff_layer1_dropout = false },
+  { "norm_type",           "norm_type",    norm_type },
+  must.left { embedding_fraction = 1, logit_scale = null },
+}
+
+local function attention(implementation)
+  return {
+    ["attn_config.alibi"] = false, ["attn_config.alibi_bias_max"] = 8, ["attn_config.attn_impl"] = implementation,
+    ["attn_config.attn_pdrop"] = float(0), ["attn_config.attn_type"] = "multihead_attention",
+    ["attn_config.attn_uses_sequence_id"] = false, ["attn_config.clip_qkv"] = null, ["attn_config.prefix_lm"] = false,
+    ["attn_config.qk_ln"] = false, ["attn_config.softmax_scale"] = null,
+  }
+end
+
+local hf = {
+  keys = rules.keys { { "transformer", "", body } }, config = config, nested = { left = { "attn_config" } },
+  before = {
+    left = fields.with(attention "triton", {
+      d_model = 2048, emb_pdrop = float(0), embedding_fraction = float(1), expansion_ratio = 4, learned_pos_emb = true,
+      logit_scale = null, max_seq_len = 2048, n_heads = 16, n_layers = 24, no_bias = false, norm_type = "low_precision_layernorm",
+      resid_pdrop = float(0), use_cache = false, vocab_size = 50368,
+    }),
+    right = {
+      layer_norm_epsilon = 1e-05, max_position_embeddings = 1024, nonlinearity = "gelu", norm_first = true, norm_type = "layernorm",
+      position_embedding_type = "learned", share_embedding_weights = true, use_bias_in_output = false, use_ffn_bias = true,
+      use_ffn_bias_in_attention = true, use_projection_bias_in_attention = true,
+    },
+  },
+  after = {
+    left = fields.with(attention "torch", { model_type = "mpt" }),
+    right = {
+      attention_dropout_rate = float(0), attention_type = "scaled_dot_product", dropout_rate = float(0),
+      embedding_dropout_rate = float(0), embedding_layer_norm = false, nonlinearity = "gelu", norm_first = true,
+      position_embedding_type = "learned", share_embedding_weights = true, use_bias_in_output = false,
+      use_ff_layer1_dropout = false, use_ffn_bias = true, use_ffn_bias_in_attention = true, use_projection_bias_in_attention = true,
+    },
+  },
+  finish = { left = function(to, from)
+    to.no_bias = not decoder.common_bias(from)
+    if from.share_embedding_weights == false then
+      cbk.warn "share_embedding_weights=false: MPT has no head of its own, so 'lm_head' is left out"
+    end
+  end },
+  fill = { right = { { slopes, actions.buffer.alibi_slopes } } },
+}
+
+return {
+  {
+    model = "mpt", name = "mpt", note = "MPTForCausalLM <-> GPT2LMHeadModel (configured as MPT)",
+    between("hf", "cs-2.1 .. cs-2.3", hf),
+  },
+  {
+    model = "mpt-headless", name = "mpt", note = "MPTModel <-> GPT2LMHeadModel (configured as MPT)",
+    between("hf", "cs-2.1 .. cs-2.3", hf, {
+      keys = rules.keys { body, rules.drop.left("lm_head.{weight,bias}", "a copy of the embedding is written") },
+    }),
+  },
+}

@@ -1,0 +1,116 @@
+-- CLIP's image tower against the Model Zoo's ViT: what LLaVA and CLIP by itself have in common.
+
+local cbk = require "cbk"
+local rules = require "converters.engine.rules"
+local fields = require "converters.engine.fields"
+local actions = require "converters.engine.actions"
+
+local must, drop, told = fields.must, fields.drop, fields.told
+
+local clip = {}
+
+-- --- keys
+
+---The class token's position is Hugging Face's first row, and the Model Zoo's last.
+local token_first = actions.pair("class token", function(t)
+  local rows = t:shape()[1]
+  return cbk.cat({ t:slice(0, 1, rows), t:slice(0, 0, 1) }, 0)
+end, function(t)
+  local rows = t:shape()[1]
+  return cbk.cat({ t:slice(0, rows - 1, rows), t:slice(0, 0, rows - 1) }, 0)
+end)
+
+local layer = rules.required(rules.keys {
+  -- Hugging Face                      Model Zoo
+  { "self_attn.q_proj.{weight,bias}",   "self_attn.proj_q_dense_layer.{weight,bias}" },
+  { "self_attn.k_proj.{weight,bias}",   "self_attn.proj_k_dense_layer.{weight,bias}" },
+  { "self_attn.v_proj.{weight,bias}",   "self_attn.proj_v_dense_layer.{weight,bias}" },
+  { "self_attn.out_proj.{weight,bias}", "self_attn.proj_output_dense_layer.{weight,bias}" },
+  { "mlp.fc1.{weight,bias}",            "ffn.ffn.0.linear_layer.{weight,bias}" },
+  { "mlp.fc2.{weight,bias}",            "ffn.ffn.1.linear_layer.{weight,bias}" },
+  { "layer_norm1.{weight,bias}",        "norm1.{weight,bias}" },
+  { "layer_norm2.{weight,bias}",        "norm2.{weight,bias}" },
+})
+
+clip.tower = rules.keys {
+  rules.only.left("embeddings.position_ids", "the numbers of the rows"),
+  { "embeddings.class_embedding",               "embedding_layer.cls_embedding" },
+  { "embeddings.position_embedding.weight",     "embedding_layer.position_embeddings.weight", token_first },
+  { "embeddings.patch_embedding.{weight,bias}", "embedding_layer.linear_proj.{weight,bias}" },
+  { "pre_layrnorm.{weight,bias}",               "embedding_layer.post_embed_ln.{weight,bias}" },
+  { "encoder.layers.N",                         "encoder.transformer_encoder.layers.N", layer },
+  { "post_layernorm.{weight,bias}",             "encoder.transformer_encoder.norm.{weight,bias}" },
+}
+
+-- --- config
+
+---Hugging Face has one number where the Model Zoo has height and width.
+local square = {
+  forward = function(size) return cbk.list { size, size } end,
+  backward = function(sides, here)
+    local is_pair = type(sides) == "userdata" and (cbk.kind(sides) == "list" or cbk.kind(sides) == "tuple") and #sides == 2
+    if not is_pair or sides[1] ~= sides[2] then here:refuse(sides, "a list of two equal numbers") end
+    return cbk.raw(sides, 1)
+  end,
+}
+
+local activations = { silu = "swiglu", gelu_pytorch_tanh = "gelu_new" }
+local activation = {
+  forward = function(name) return activations[name] or name end,
+  backward = function(name)
+    for left, right in pairs(activations) do
+      if name == right then return left end
+    end
+    return name
+  end,
+}
+
+clip.config = fields.config {
+  must.right { use_post_embed_layer_norm = true, use_embed_proj_bias = false, use_bias_in_output = false },
+  { "projection_dim",      "num_classes" },
+  { "num_labels", false, { forward = function(count, here) here:set("num_classes", count) end } },
+  { "attention_dropout",   "attention_dropout_rate" },
+  drop.right { dropout_rate = 0 },
+  must.right { position_embedding_type = "learned" },
+  { "hidden_size" },
+  { "num_hidden_layers" },
+  { "layer_norm_eps",      "layer_norm_epsilon" },
+  { "num_attention_heads", "num_heads" },
+  must.right { attention_type = "scaled_dot_product" },
+  { "hidden_act",          "nonlinearity", activation },
+  must.right { use_projection_bias_in_attention = true, use_ffn_bias_in_attention = true, use_ffn_bias = true },
+  { "intermediate_size",   "filter_size" },
+  { "initializer_range" },
+  { "image_size", nil, square },
+  { "num_channels" },
+  { "patch_size", nil, square },
+  must.right { use_conv_patchified_embedding = true },
+  told.left { "initializer_factor" }, -- of no effect on what a trained model computes
+  must.right { norm_first = true, prepend_cls_token = true, use_encoder_pooler_layer = false },
+  { "encoder_stride", false, { forward = function(stride, here)
+    if stride ~= here.from.patch_size then here:refuse(stride, ("the patch_size (%s)"):format(fields.shown(here.from.patch_size))) end
+  end } },
+}
+
+local layout = {
+  attention_type = "scaled_dot_product", dropout_rate = cbk.float(0), num_classes = 512, position_embedding_type = "learned",
+  prepend_cls_token = true, use_bias_in_output = false, use_conv_patchified_embedding = true, use_embed_proj_bias = false,
+  use_encoder_pooler_layer = false, use_ffn_bias = true, use_ffn_bias_in_attention = true, use_post_embed_layer_norm = true,
+  use_projection_bias_in_attention = true,
+}
+
+clip.before = {
+  left = {
+    attention_dropout = cbk.float(0), hidden_act = "quick_gelu", hidden_size = 768, image_size = 224, initializer_factor = cbk.float(1),
+    initializer_range = 0.02, intermediate_size = 3072, layer_norm_eps = 1e-05, num_attention_heads = 12, num_channels = 3,
+    num_hidden_layers = 12, patch_size = 32, projection_dim = 512,
+  },
+  right = layout,
+}
+
+clip.after = {
+  left = { model_type = "clip_vision_model" },
+  right = fields.with(layout, { norm_first = true }),
+}
+
+return clip

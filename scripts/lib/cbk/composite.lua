@@ -1,0 +1,53 @@
+-- Models of several parts: on the Hugging Face side a folder with one folder for each part, on the other side one checkpoint
+-- and one config.
+
+local cbk = require "cbk"
+local cli = require "cbk.cli"
+
+local composite = {}
+
+---The parts of a job's model, or nil where it is a whole.
+---@param job Job
+---@return Component[]|nil
+function composite.parts(job) return job.path[1].converter.components end
+
+local function folder_of(top, part)
+  local folder = cbk.fs.join(top, part.left)
+  if not cbk.fs.is_dir(folder) then
+    cbk.fail("io", ("'%s' has no folder '%s': the model is made of a folder for each part"):format(top, part.left))
+  end
+  return folder
+end
+
+---The config of each part, by the names of the parts.
+---@param top string
+---@param parts Component[]
+---@return Dict
+function composite.load_configs(top, parts)
+  local out = cbk.dict()
+  for _, part in ipairs(parts) do out[part.left] = cbk.config.load(cbk.fs.join(folder_of(top, part), "config.json")) end
+  return out
+end
+
+---The tensors of each part, by the names of the parts.
+---@return Dict
+function composite.open(top, parts, args)
+  local out = cbk.dict()
+  for _, part in ipairs(parts) do out[part.left] = cli.open(folder_of(top, part), args).root end
+  return out
+end
+
+---The JSON files that stand beside the tensors of a part, by name.
+---@param part Component
+---@param config Dict   of all parts
+---@param top string    the folder with the folders of the parts
+---@return table<string, string>
+function composite.files(part, config, top)
+  local own = cbk.copy(config[part.left])
+  for field, other in pairs(part.folders or {}) do own[field] = cbk.fs.join(top, other) end
+  local out = { ["config.json"] = cbk.config.dump(own, "json", { indent = 4 }) }
+  for name, make in pairs(part.files or {}) do out[name] = cbk.config.dump(cbk.dict(make(own)), "json", { indent = 4, sort = true }) end
+  return out
+end
+
+return composite

@@ -1,0 +1,158 @@
+-- DPO: any family inside, both ways; the reference copy; releases; what names no model.
+
+local cbk = require "cbk"
+local converters = require "cbk.converters"
+local conversion = require "conversion"
+local harness = require "harness"
+
+local describe, it = harness.describe, harness.it
+local same, fails, with, run = conversion.same, conversion.fails, conversion.with, conversion.run
+local catalogue = converters.catalogue
+
+local function decoder_layer(prefix, names)
+  local out = {}
+  for _, name in ipairs(names) do out[#out + 1] = { prefix .. name[1], unpack(name, 2) } end
+  return out
+end
+
+local function hf_of(first, layer)
+  local entries = { unpack(first) }
+  for _, entry in ipairs(layer) do entries[#entries + 1] = entry end
+  return conversion.checkpoint(entries)
+end
+
+local families = {
+  llama = {
+    config = cbk.dict {
+      model_type = "llama", hidden_size = 8, num_attention_heads = 2, num_key_value_heads = 1, num_hidden_layers = 1, vocab_size = 5,
+      intermediate_size = 6, hidden_act = "silu", tie_word_embeddings = false,
+    },
+    hf = hf_of({ { "model.embed_tokens.weight", 5, 8 }, { "model.norm.weight", 8 }, { "lm_head.weight", 5, 8 } },
+      decoder_layer("model.layers.0.", {
+        { "self_attn.q_proj.weight", 8, 8 }, { "self_attn.k_proj.weight", 4, 8 }, { "self_attn.v_proj.weight", 4, 8 },
+        { "self_attn.o_proj.weight", 8, 8 }, { "mlp.up_proj.weight", 6, 8 }, { "mlp.gate_proj.weight", 6, 8 },
+        { "mlp.down_proj.weight", 8, 6 }, { "input_layernorm.weight", 8 }, { "post_attention_layernorm.weight", 8 },
+      })),
+  },
+  falcon = {
+    config = cbk.dict {
+      model_type = "falcon", hidden_size = 8, num_attention_heads = 2, num_hidden_layers = 1, vocab_size = 5,
+      max_position_embeddings = 4, new_decoder_architecture = true, num_kv_heads = 2, multi_query = false,
+    },
+    hf = hf_of({ { "transformer.word_embeddings.weight", 5, 8 }, { "transformer.ln_f.weight", 8 }, { "lm_head.weight", 5, 8 } },
+      decoder_layer("transformer.h.0.", {
+        { "self_attention.query_key_value.weight", 24, 8 }, { "self_attention.dense.weight", 8, 8 },
+        { "mlp.dense_h_to_4h.weight", 32, 8 }, { "mlp.dense_4h_to_h.weight", 8, 32 }, { "ln_attn.weight", 8 }, { "ln_mlp.weight", 8 },
+      })),
+  },
+  ["gpt-neox"] = {
+    config = cbk.dict {
+      model_type = "gpt_neox", hidden_size = 8, num_attention_heads = 2, num_hidden_layers = 1, vocab_size = 5,
+      max_position_embeddings = 4, intermediate_size = 6, rotary_pct = 0.5,
+    },
+    hf = hf_of({ { "gpt_neox.embed_in.weight", 5, 8 }, { "gpt_neox.final_layer_norm.weight", 8 }, { "embed_out.weight", 5, 8 } },
+      decoder_layer("gpt_neox.layers.0.", {
+        { "attention.query_key_value.{weight,bias}", 24, 8 }, { "attention.dense.weight", 8, 8 }, { "input_layernorm.weight", 8 },
+        { "post_attention_layernorm.weight", 8 }, { "mlp.dense_h_to_4h.weight", 6, 8 }, { "mlp.dense_4h_to_h.weight", 8, 6 },
+      })),
+  },
+}
+
+local policy, reference = "policy_model.model.", "ref_model.model."
+
+local function llama_dpo() return run("dpo", "hf", "cs-2.4-dpo", families.llama.config, families.llama.hf) end
+
+describe("DPO", function()
+  for name, family in pairs(families) do
+    it("holds a " .. name .. " twice, and gives it back", function()
+      local config, cs = conversion.there_and_back("dpo", "cs-2.6-dpo", family.config, family.hf)
+      same(config.model.model_name, name)
+      same(config.model.name, "dpo")
+      same(config.model.dpo, cbk.dict { beta = 0.1, reference_free = false })
+      local inner_config, inner = run(name, "hf", "cs-2.9", family.config, family.hf)
+      same(#cs.model, 2 * #inner.model)
+      for key, tensor in cbk.items(inner.model) do
+        same(cs.model[policy .. key]:tolist(), tensor:tolist(), key)
+        assert(cs.model[policy .. key] == cs.model[reference .. key], key .. " is not one tensor")
+      end
+      for field, value in cbk.items(inner_config.model) do
+        if field ~= "name" then same(config.model[field], value, field) end
+      end
+    end)
+  end
+
+  it("reads the trainer's layout, and keys with 'model.'", function()
+    local config, cs = llama_dpo()
+    local again = cbk.dict()
+    for key, tensor in cbk.items(cs.model) do again[key:gsub("^policy_model%.model%.", "policy_model.model.model.")] = tensor end
+    local trainer = cbk.dict { trainer = cbk.dict { init = cbk.dict { model = config.model } } }
+    local _, hf = run("dpo", "cs-2.4-dpo", "hf", trainer, cbk.dict { model = again })
+    conversion.equal_tensors(families.llama.hf, hf)
+  end)
+
+  it("names the copy that is left out, its own options, and keys of neither", function()
+    local config, cs = llama_dpo()
+    local text = table.concat(conversion.warnings(run, "dpo", "cs-2.4-dpo", "hf", config, cs), "\n")
+    assert(text:find("the 13 keys below 'ref_model.model' are left out", 1, true), text)
+    assert(text:find("left out: dpo", 1, true), text)
+    cs.model["lm_head.weight"] = conversion.counted({ 2 }, 0)
+    cs.model[policy .. "strange"] = conversion.counted({ 2 }, 0)
+    fails("2 keys were not matched: lm_head.weight, policy_model.model.strange", run, "dpo", "cs-2.4-dpo", "hf", config, cs)
+  end)
+
+  it("muP of the inner model is folded", function()
+    local config, cs = llama_dpo()
+    config.model.mup_base_hidden_size = 2
+    local _, hf = run("dpo", "cs-2.4-dpo", "hf", config, cs)
+    same(hf["lm_head.weight"]:tolist()[1][1], families.llama.hf["lm_head.weight"]:tolist()[1][1] / 4)
+  end)
+
+  it("an incomplete policy is refused", function()
+    local config, cs = llama_dpo()
+    cs.model[policy .. "transformer_decoder.layers.0.norm3.weight"] = nil
+    fails("incomplete", run, "dpo", "cs-2.4-dpo", "hf", config, cs)
+  end)
+
+  it("the model inside must be named, known, and have a converter", function()
+    local config = families.llama.config
+    local hf = families.llama.hf
+    fails("the config has no 'model_type'", run, "dpo", "hf", "cs-2.4-dpo", with(config, {}, { "model_type" }), hf)
+    fails("model_type='bert': only 'bloom'", run, "dpo", "hf", "cs-2.4-dpo", with(config, { model_type = "bert" }), hf)
+    fails("model_type=opt: there is no converter of 'opt'", run, "dpo", "hf", "cs-2.4-dpo", with(config, { model_type = "opt" }), hf)
+    local cs_config, cs = llama_dpo()
+    cs_config.model.model_name = nil
+    fails("the config has no 'model_name'", run, "dpo", "cs-2.4-dpo", "hf", cs_config, cs)
+  end)
+end)
+
+describe("DPO: releases", function()
+  local function plain(release)
+    local config, cs = run("llama", "hf", release, families.llama.config, families.llama.hf)
+    config.model.model_name = "llama"
+    cs.optimizer = cbk.dict { step = 3 }
+    return config, cs
+  end
+
+  it("a model that is none becomes one, and back", function()
+    local config, cs = plain "cs-2.1"
+    local dpo_config, dpo = run("dpo", "cs-2.1-no-dpo", "cs-2.1-dpo", config, cs)
+    same(dpo_config.model.dpo.beta, 0.1)
+    same(dpo.optimizer.step, 3)
+    same(#dpo.model, 2 * #cs.model)
+    local back_config, back = run("dpo", "cs-2.1-dpo", "cs-2.1-no-dpo", dpo_config, dpo)
+    same(back_config, config)
+    same(#back.model, #cs.model)
+    conversion.equal_tensors(cs.model, back.model)
+    fails("no section 'dpo'", run, "dpo", "cs-2.1-dpo", "cs-2.1-no-dpo", config, cs)
+    fails("model_name='t5'", run, "dpo", "cs-2.1-no-dpo", "cs-2.1-dpo", cbk.dict { model = with(config.model, { model_name = "t5" }) }, cs)
+  end)
+
+  it("release by release: the formats keep their kind", function()
+    local model = catalogue.find "dpo"
+    same(#catalogue.path(model, "cs-2.1-dpo", "cs-2.9-dpo"), 8)
+    same(catalogue.path(model, "cs-2.1", "cs-2.2"), nil)
+    same(catalogue.path(model, "hf", "cs-2.4"), nil)
+    same(catalogue.path(catalogue.find "gpt2", "cs-2.4-backbone", "cs-2.5-backbone"), nil)
+    same(catalogue.resolve "cs-2.10-dpo", "cs-2.9-dpo")
+  end)
+end)

@@ -1,0 +1,225 @@
+-- LLaVA: two folders of Hugging Face files and one checkpoint, through the commands; the projector; what cannot be said.
+
+local cbk = require "cbk"
+local conversion = require "conversion"
+local harness = require "harness"
+
+local describe, it = harness.describe, harness.it
+local same, fails, with, run = conversion.same, conversion.fails, conversion.with, conversion.run
+
+-- --- a tower of two layers, a LLaMA of one, a projector of two Linears
+
+local image_config = cbk.dict {
+  model_type = "clip_vision_model", hidden_size = 4, num_attention_heads = 2, num_hidden_layers = 2, intermediate_size = 6,
+  image_size = 8, patch_size = 4, num_channels = 3, projection_dim = 7, hidden_act = "quick_gelu", attention_dropout = 0.5,
+}
+local text_config = cbk.dict {
+  model_type = "llava", hidden_size = 8, num_attention_heads = 2, num_hidden_layers = 1, vocab_size = 5, intermediate_size = 6,
+  hidden_act = "silu", tie_word_embeddings = false, mm_hidden_size = 4, mm_projector_type = "mlp2x_gelu", mm_vision_select_layer = -2,
+  mm_vision_select_feature = "patch", tune_mm_mlp_adapter = false,
+}
+
+local function config(text, image)
+  return cbk.dict { image_model = with(image_config, image), text_model = with(text_config, text) }
+end
+
+local function checkpoint(without_projector)
+  local image = {
+    { "vision_model.embeddings.class_embedding", 4 }, { "vision_model.embeddings.patch_embedding.weight", 4, 3, 4, 4 },
+    { "vision_model.embeddings.position_embedding.weight", 5, 4 }, { "vision_model.pre_layrnorm.{weight,bias}", 4 },
+    { "vision_model.post_layernorm.{weight,bias}", 4 },
+  }
+  for i = 0, 1 do
+    local layer = ("vision_model.encoder.layers.%d."):format(i)
+    for _, name in ipairs { "q_proj", "k_proj", "v_proj", "out_proj" } do
+      image[#image + 1] = { layer .. "self_attn." .. name .. ".{weight,bias}", 4, 4 }
+    end
+    for _, entry in ipairs { { "mlp.fc1", 6, 4 }, { "mlp.fc2", 4, 6 }, { "layer_norm1", 4 }, { "layer_norm2", 4 } } do
+      image[#image + 1] = { layer .. entry[1] .. ".{weight,bias}", unpack(entry, 2) }
+    end
+  end
+  local text = { { "model.embed_tokens.weight", 5, 8 }, { "model.norm.weight", 8 }, { "lm_head.weight", 5, 8 } }
+  for _, entry in ipairs {
+    { "self_attn.q_proj", 8, 8 }, { "self_attn.k_proj", 8, 8 }, { "self_attn.v_proj", 8, 8 }, { "self_attn.o_proj", 8, 8 },
+    { "mlp.up_proj", 6, 8 }, { "mlp.gate_proj", 6, 8 }, { "mlp.down_proj", 8, 6 }, { "input_layernorm", 8 },
+    { "post_attention_layernorm", 8 },
+  } do
+    text[#text + 1] = { "model.layers.0." .. entry[1] .. ".weight", unpack(entry, 2) }
+  end
+  if not without_projector then
+    text[#text + 1] = { "model.mm_projector.0.{weight,bias}", 8, 4 }
+    text[#text + 1] = { "model.mm_projector.2.{weight,bias}", 8, 8 }
+  end
+  return cbk.dict { image_model = conversion.checkpoint(image), text_model = conversion.checkpoint(text) }
+end
+
+local function there_and_back(release, source)
+  local hf = checkpoint()
+  local cs_config, cs = run("llava", "hf", release, source, hf)
+  local again_config, again = run("llava", release, "hf", cs_config, cs)
+  for part, tensors in cbk.items(hf) do
+    conversion.equal_tensors(tensors, again[part])
+    same(#again[part], #tensors, part)
+    for field, value in cbk.items(source[part]) do same(again_config[part][field], value, field) end
+  end
+  return cs_config, cs, again_config
+end
+
+describe("LLaVA", function()
+  for _, release in ipairs { "cs-2.2", "cs-2.9" } do
+    it("comes back as it was by " .. release, function()
+      local cs_config, cs = there_and_back(release, config())
+      local model = cs_config.model
+      same(model.name, release == "cs-2.9" and "llava" or nil)
+      same({ model.image_model.name, model.text_model.name }, { "ViTModel", "LlamaModel" })
+      same(model.image_model.image_size, cbk.list { 8, 8 })
+      same(model.projector.image_model.layers_units, cbk.list { 8, 8 })
+      same(model.projector.image_model.layers_activation, cbk.list { "gelu", cbk.null })
+      same(model.freeze, cbk.list { "^image_model" })
+      same(model.text_model.projector, nil)
+      assert(cs.model["projector_image_model.ffn.1.linear_layer.weight"] ~= nil)
+      -- the class token's position goes last
+      local want = checkpoint().image_model["vision_model.embeddings.position_embedding.weight"]:tolist()
+      same(cs.model["image_model.embedding_layer.position_embeddings.weight"]:tolist(), { want[2], want[3], want[4], want[5], want[1] })
+    end)
+  end
+
+  it("reads the trainer's layout, and keys with 'model.'", function()
+    local cs_config, cs = run("llava", "hf", "cs-2.4", config(), checkpoint())
+    local prefixed = cbk.dict()
+    for key, tensor in cbk.items(cs.model) do prefixed["model." .. key] = tensor end
+    local trainer = cbk.dict { trainer = cbk.dict { init = cbk.dict { model = cs_config.model } } }
+    local _, hf = run("llava", "cs-2.4", "hf", trainer, cbk.dict { model = prefixed })
+    conversion.equal_tensors(checkpoint().text_model, hf.text_model)
+    conversion.equal_tensors(checkpoint().image_model, hf.image_model)
+  end)
+
+  it("a LLaMA without a projector gets a random one", function()
+    local warnings = {}
+    local function convert()
+      local cs
+      warnings = conversion.warnings(function() cs = select(2, run("llava", "hf", "cs-2.4", config(), checkpoint(true))) end)
+      return cs.model
+    end
+    local model = convert()
+    local text = table.concat(warnings, "\n")
+    assert(text:find("'projector_image_model.ffn.1.linear_layer.bias' is not in the checkpoint: uniform random values", 1, true))
+    local first, second = model["projector_image_model.ffn.0.linear_layer.weight"], model["projector_image_model.ffn.1.linear_layer.weight"]
+    same({ first:shape(), second:shape() }, { { 8, 4 }, { 8, 8 } })
+    local stats = first:stats()
+    assert(stats.max <= 0.5 and stats.min >= -0.5 and stats.std > 0.1)
+    same(model["projector_image_model.ffn.1.linear_layer.bias"]:shape(), { 8 })
+    same(convert()["projector_image_model.ffn.0.linear_layer.weight"]:tolist(), first:tolist())
+  end)
+
+  it("layers are counted from the embedding on one side only", function()
+    local cs_config = there_and_back("cs-2.4", config { mm_vision_select_layer = 2 })
+    same(cs_config.model.image_feature_select_layer_idx, 1)
+    fails("mm_vision_select_layer=0", run, "llava", "hf", "cs-2.4", config { mm_vision_select_layer = 0 }, checkpoint())
+  end)
+
+  it("a whole CLIP is taken for its tower", function()
+    local hf = checkpoint()
+    hf.image_model["logit_scale"] = conversion.counted({ 1 }, 0)
+    hf.image_model["text_model.final_layer_norm.weight"] = conversion.counted({ 4 }, 0)
+    hf.image_model["visual_projection.weight"] = conversion.counted({ 7, 4 }, 0)
+    local whole = cbk.dict { image_model = cbk.dict { model_type = "clip", vision_config = image_config }, text_model = text_config }
+    local cs_config = run("llava", "hf", "cs-2.4", whole, hf)
+    same(cs_config.model.image_model.hidden_size, 4)
+  end)
+
+  it("keys that no part knows are named with their part", function()
+    local hf = checkpoint()
+    hf.text_model.strange = conversion.counted({ 1 }, 0)
+    fails("text_model/strange", run, "llava", "hf", "cs-2.4", config(), hf)
+    local cs_config, cs = run("llava", "hf", "cs-2.4", config(), checkpoint())
+    cs.model.strange = conversion.counted({ 1 }, 0)
+    fails("1 key was not matched: strange", run, "llava", "cs-2.4", "hf", cs_config, cs)
+    hf.text_model.strange, hf.image_model["vision_model.encoder.layers.1.mlp.fc1.weight"] = nil, nil
+    fails("incomplete", run, "llava", "hf", "cs-2.4", config(), hf)
+  end)
+
+  it("what cannot be said is refused by name", function()
+    local function refused(part, text, image)
+      fails(part, run, "llava", "hf", "cs-2.4", config(text, image), checkpoint())
+    end
+    refused("mm_projector_type='linear'", { mm_projector_type = "linear" })
+    refused("mm_hidden_size=6", { mm_hidden_size = 6 })
+    refused("mm_use_im_start_end=true", { mm_use_im_start_end = true })
+    refused("encoder_stride=2", {}, { encoder_stride = 2 })
+    fails("no section 'text_model'", run, "llava", "hf", "cs-2.4", cbk.dict { image_model = image_config }, checkpoint())
+    local function back(part, change)
+      local cs_config, cs = run("llava", "hf", "cs-2.4", config(), checkpoint())
+      change(cs_config.model)
+      fails(part, run, "llava", "cs-2.4", "hf", cs_config, cs)
+    end
+    back("layers_activation", function(model) model.projector.image_model.layers_activation[1] = "relu" end)
+    back("layers_units", function(model) model.projector.image_model.layers_units[1] = 6 end)
+    back("projector.image_model.name='MLP'", function(model) model.projector.image_model.name = "MLP" end)
+    back("mm_hidden_size=6", function(model) model.projector.image_model.input_unit = 6 end)
+    back("image_size=[8, 4]", function(model) model.image_model.image_size[2] = 4 end)
+    back("no projector.image_model", function(model) model.projector = cbk.dict { other = 1 } end)
+  end)
+end)
+
+-- --- the commands, over files
+
+local function write_source(folder)
+  local hf, both = checkpoint(), config()
+  for part, tensors in cbk.items(hf) do
+    local own = cbk.fs.join(folder, part)
+    cbk.fs.mkdir(own)
+    cbk.config.save(both[part], cbk.fs.join(own, "config.json"))
+    cbk.create(cbk.fs.join(own, "model.safetensors"), { root = tensors, format = "safetensors" }):commit()
+  end
+end
+
+local function call(...)
+  local words = { ... }
+  for i, word in ipairs(words) do words[i] = ("'%s'"):format(word) end
+  local pipe = io.popen(("'%s' %s 2>&1; echo $?"):format(cbk.fs.program(), table.concat(words, " ")))
+  local text = pipe:read "*a"
+  pipe:close()
+  return tonumber(text:match "(%d+)%s*$"), text
+end
+
+describe("LLaVA: files", function()
+  it("a folder of folders becomes one checkpoint, and back", function()
+    local top = harness.temp_dir()
+    local source, out = cbk.fs.join(top, "source"), cbk.fs.join(top, "out")
+    write_source(source)
+    local model = { "--model", "llava" }
+    local code, text = call("convert", model[1], model[2], "--src-fmt", "hf", "--tgt-fmt", "cs-2.4", "--config", source, source, "-o", out)
+    same(code, 0, text)
+    local mdl, yaml = cbk.fs.join(out, "pytorch_model_to_cs-2.4.mdl"), cbk.fs.join(out, "config_to_cs-2.4.yaml")
+    local back = cbk.fs.join(top, "back")
+    local arguments = { "convert", "--model", "llava", "--src-fmt", "cs-2.4", "--tgt-fmt", "hf", "--config", yaml, mdl, "-o", back }
+    code, text = call(unpack(arguments))
+    same(code, 0, text)
+    for part, tensors in cbk.items(checkpoint()) do
+      conversion.equal_tensors(tensors, cbk.open(cbk.fs.join(back, part)).root)
+    end
+    local written = cbk.config.load(cbk.fs.join(back, "text_model", "config.json"))
+    same(written.mm_vision_tower, cbk.fs.join(back, "image_model"))
+    same(cbk.config.load(cbk.fs.join(back, "image_model", "preprocessor_config.json")).crop_size, cbk.dict { height = 8, width = 8 })
+    code, text = call(unpack(arguments))
+    assert(code == 1 and text:find("exists already", 1, true), text)
+    code, text = call("convert-config", "--model", "llava", "--src-fmt", "hf", "--tgt-fmt", "cs-2.4", source, "-o", out)
+    same(code, 0, text)
+    same(cbk.config.load(cbk.fs.join(out, "source_to_cs-2.4.yaml")), cbk.config.load(yaml))
+    local configs = cbk.fs.join(top, "configs")
+    code, text = call("convert-config", "--model", "llava", "--src-fmt", "cs-2.4", "--tgt-fmt", "hf", yaml, "-o", configs)
+    same(code, 0, text)
+    assert(cbk.fs.exists(cbk.fs.join(configs, "image_model", "preprocessor_config.json")))
+  end)
+
+  it("a folder that lacks a part is named, and nothing is left behind", function()
+    local top = harness.temp_dir()
+    local source, out = cbk.fs.join(top, "source"), cbk.fs.join(top, "out")
+    write_source(source)
+    cbk.fs.remove(cbk.fs.join(source, "text_model"), { recursive = true })
+    local code, text = call("convert", "--model", "llava", "--src-fmt", "hf", "--tgt-fmt", "cs-2.4", "--config", source, source, "-o", out)
+    assert(code == 1 and text:find("no folder 'text_model'", 1, true), text)
+    assert(not cbk.fs.exists(out))
+  end)
+end)
