@@ -107,5 +107,6 @@ local output = cbk.create(args.target, {
   format = args.format,
   h5_version = args.h5_version,
   shard_size = args.shard_size,
+  keep_texts = args.h5_version == "flat" and checkpoint.format:find "^flat%-h5" ~= nil, -- else it loses what it has
 })
 cli.commit(output, args)

@@ -365,6 +365,8 @@ def strings(s):
         assert f["none"].shape == (0,)
     dump = subprocess.run(["h5dump", s.path("with.h5")], capture_output=True, check=False)
     assert dump.returncode == 0 and not dump.stderr, dump.stderr
+    s.call("copy", "with.h5", "again.h5", "--h5-version", "flat")
+    s.call("diff", "with.h5", "again.h5")
     s.call("h5-to-tensorflow", "with.h5", "texts")
     assert read_bundle(s.path("texts"))[0] == given
     s.call("tensorflow-to-h5", "t", "folder", "--strings", "--shard-size", "10", "-q")
@@ -383,6 +385,10 @@ def strings(s):
     with h5py.File(s.path("other.h5"), "w") as f:
         f.create_dataset("ragged", data=np.array([np.arange(2), np.arange(3)], dtype=object), dtype=h5py.vlen_dtype(np.int32))
     assert "'ragged'" in s.refused("h5-to-tensorflow", "other.h5", "other")
+    for dtype, shape, part in (("S1", (1 << 27,), "134217728 texts in a file of"), ("S1000000", (1 << 20,), "")):
+        with h5py.File(s.path("huge.h5"), "w") as f:
+            f.create_dataset("huge", shape, dtype=dtype, chunks=(1,))
+        assert "'huge'" in s.refused("ls", "huge.h5") and part in s.refused("ls", "huge.h5")
 
 
 def names(s):

@@ -7,6 +7,7 @@ namespace cbk::h5 {
 namespace {
 
 constexpr int max_external_links = 8;
+constexpr uint64_t always_believed = 1 << 20;
 
 }  // namespace
 
@@ -82,6 +83,10 @@ Value Datasets::texts(const Located& located) {
   if (dataset.space.is_null) fail(Errc::format, "the dataset has no data");
   const StoragePtr storage = open_storage(objects.shared_image(), dataset,
                                           [&](const std::string& name) { return files_.map(name); });
+  // What was never written, or packs well, takes no room in the file, but each text takes some in memory.
+  const uint64_t file_size = objects.image().file()->size();
+  if (dataset.space.count() / 4 > file_size + always_believed)
+    damaged("{} texts in a file of {}", dataset.space.count(), format_size(file_size));
   objects.image().charge(storage->size());
   Bytes elements(storage->size());
   storage->read(0, elements);
