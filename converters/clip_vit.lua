@@ -1,0 +1,20 @@
+-- CLIP's image tower with its projection, which the Model Zoo has as an image classifier.
+
+local rules = require "converters.engine.rules"
+local fields = require "converters.engine.fields"
+local clip = require "converters.shared.clip"
+
+return { {
+  model = "clip-vit", name = "vision_transformer", note = "CLIPVisionModelWithProjection <-> ViTClassificationModel",
+  {
+    "hf", "cs-2.1 .. cs-2.9", prefix = false,
+    keys = rules.keys {
+      -- Hugging Face                      Model Zoo
+      { "vision_model",                    "vit_model", clip.tower },
+      { "visual_projection.{weight,bias}", "classifier.classifier.ffn.0.linear_layer.{weight,bias}" },
+    },
+    config = fields.config { fields.must.left { model_type = "clip_vision_model" }, clip.config },
+    before = clip.before,
+    after = clip.after,
+  },
+} }
