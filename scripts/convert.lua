@@ -32,6 +32,7 @@ local args = parser:parse()
 -- --- what to do
 
 if args.json and not args.dry_run then cli.usage_error("convert", "--json tells the plan: give it with --dry-run") end
+if args.explain == "" then cli.usage_error("convert", "--explain: a key or a glob is expected") end
 if args.explain then args.dry_run = true end
 if args.quiet then cbk.warn = function() end end
 

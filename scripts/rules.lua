@@ -9,9 +9,15 @@ local position = require "converters.bench.position"
 local tables = require "converters.bench.tables"
 
 local parser = cli.parser("rules", [[
-Looks through the tables of a converter: rules that no key reaches, two rules for one target, letters and choices that do not
-correspond, keys that go one way only and for no reason. With keys, or a checkpoint: which keys fit no rule, and which rules no key.]], [[
-Exit code: 0 clean, 1 something was found, 2 wrong usage.]])
+Looks through the tables of a converter: rules that no key reaches, two rules for one target,
+letters and choices that do not correspond, keys that go one way only and for no reason. With
+keys, or a checkpoint: which keys fit no rule, and which rules no key.]], [[
+Exit code: 0 clean, 1 something was found, 2 wrong usage.
+
+examples:
+  cbk rules mine.lua
+  cbk rules mine.lua model.safetensors.index.json --config config.json
+  cbk rules llama --one-way]])
 parser:argument("file", "the converter's file, or a model's name for that of cbk"):argname "FILE"
 parser:argument("checkpoint", "a checkpoint whose keys shall fit"):argname("CHECKPOINT"):args "?"
 parser:option("--keys", "a text file with one key in each line that shall fit"):argname "FILE"
@@ -100,6 +106,7 @@ local function keys_to_cover()
     local key = line:match "^%s*([^#%s]%S*)"
     if key then out[#out + 1] = key end
   end
+  if #out == 0 then cbk.fail("keys", ("'%s' has no keys, one in each line"):format(args.keys)) end
   return out
 end
 

@@ -117,6 +117,17 @@ local known = {
     choose variants components wrap nested note left right beside folders files]],
 }
 
+local function check_formats(converter, where)
+  for side = 1, 2 do
+    for _, format in ipairs(catalogue.formats(converter[side])) do
+      if format ~= "hf" and not releases.place[catalogue.release(format) or ""] then
+        cbk.fail("converter", ("%s: '%s' is no format; there are hf and cs-X.Y, with X.Y one of %s"):format(where, format,
+          table.concat(releases.known, ", ")))
+      end
+    end
+  end
+end
+
 ---A field that nothing reads is a mistake in writing.
 local function check_fields(what, object, where)
   for name, value in pairs(object) do
@@ -126,8 +137,11 @@ local function check_fields(what, object, where)
       for _, inner in pairs(value) do check_fields("converter", inner, where) end
     elseif type(name) == "number" and what == "model" then
       check_fields("converter", value, where)
+      check_formats(value, where)
     end
   end
+  if object.keys and not object.keys.is_rules then cbk.fail("converter", where .. ": 'keys' is not made by rules.keys") end
+  if object.config and not object.config.is_fields then cbk.fail("converter", where .. ": 'config' is not made by fields.config") end
 end
 
 ---Refuses what is no list of models.
