@@ -228,8 +228,19 @@ end
 ---Relative positions have no end, but the Model Zoo names one.
 local positions = { src_max_position_embeddings = 512, tgt_max_position_embeddings = 512 }
 
+---What the name of the feed-forward part says already; another value has no place.
+local function as_named(implied)
+  return { forward = function(value, here)
+    if not values.absent(value) and value ~= implied(tostring(here.from.feed_forward_proj)) then here:leave_out(here.field) end
+  end }
+end
+
+local activation_of = as_named(function(name) return name == "gated-gelu" and "gelu_new" or name:match "[^-]*$" end)
+local gated_of = as_named(function(name) return named_gated(name) end)
+
 ---@param says_gated fun(name: any, from: Dict): boolean
-local function config_for(says_gated)
+---@param is_asked? boolean   whether says_gated asks is_gated_act
+local function config_for(says_gated, is_asked)
   return fields.config {
     must.right { norm_type = "rmsnorm", use_pre_encoder_decoder_layer_norm = true },
     must.left { model_type = "t5" },
@@ -250,7 +261,8 @@ local function config_for(says_gated)
     { "layer_norm_epsilon" },
     { "feed_forward_proj",   "encoder_nonlinearity",       activation(says_gated) },
     { false,                 "decoder_nonlinearity",       same_as "encoder_nonlinearity" },
-    told.left { "dense_act_fn", "is_gated_act" }, -- what feed_forward_proj says already
+    { "dense_act_fn", false, activation_of },
+    is_asked and told.left { "is_gated_act" } or { "is_gated_act", false, gated_of },
     must.right { position_embedding_type = "relative", share_encoder_decoder_embedding = true },
     drop.right(positions),
     must.right { use_dropout_outside_residual_path = true, use_pre_encoder_decoder_dropout = false },
@@ -283,7 +295,7 @@ end }
 
 local hf_2_0 = variant(hf, {
   keys = hf_keys(cross_bias, first_bias(old_bias)), earlier = "2.0.3", mup = false,
-  config = config_for(function(name, from) return named_gated(name) or from.is_gated_act == true end),
+  config = config_for(function(name, from) return named_gated(name) or from.is_gated_act == true end, true),
   fill = { left = { has_positions } },
 })
 

@@ -17,6 +17,18 @@ FieldAt.__index = FieldAt
 ---Sets another field of the target.
 function FieldAt:set(name, value) self.to[name] = value end
 
+---Says that something has no place on the other side; a warning names it.
+function FieldAt:leave_out(name) self.dropped[#self.dropped + 1] = name end
+
+---Names what a map holds beside `known`.
+---@param map Dict
+---@param known table<string, any>|Dict
+function FieldAt:leave_out_others(map, known)
+  for name in cbk.items(map) do
+    if known[name] == nil and kinds.present(map[name]) then self:leave_out(("%s.%s"):format(self.field, tostring(name))) end
+  end
+end
+
 ---@class FieldAction   An invertible pair on values; nil means that nothing is written.
 ---@field forward fun(value: any, at: FieldAt): any
 ---@field backward fun(value: any, at: FieldAt): any
@@ -306,8 +318,8 @@ function fields.convert(step, side, from)
   if not rest then fields.check_sizes(from) end -- a table that copies every field computes with none
   if step.prepare and step.prepare[side] then from = step.prepare[side](from) or from end
   prepare_components(step, side, from)
-  local at = setmetatable({ from = from, to = cbk.dict() }, FieldAt)
   local dropped, assumed = {}, {}
+  local at = setmetatable({ from = from, to = cbk.dict(), dropped = dropped }, FieldAt)
   for _, name in ipairs(cbk.keys(from)) do
     local rule, part = by_name[name] or rest, component(step, side, name)
     at.field = name

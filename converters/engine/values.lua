@@ -61,6 +61,7 @@ values.grouped_queries = {
     local module = at.from.attention_module
     if not absent(extra) and not is_dict(extra) then at:refuse(extra, "a map with num_kv_groups") end
     local groups = not absent(extra) and extra.num_kv_groups or nil
+    if not absent(extra) then at:leave_out_others(extra, { num_kv_groups = true }) end
     if absent(module) or module == "aiayn_attention" then
       if groups ~= nil then
         cbk.fail("config", "extra_attention_params.num_kv_groups asks for multi-query attention, but attention_module is aiayn_attention")
@@ -107,7 +108,7 @@ local function extra_arguments(kind, scaling)
     extra.original_max_position_embeddings = cbk.raw(scaling, "original_max_position_embeddings")
     return extra
   elseif kind == "linear" then
-    return nil
+    return cbk.dict()
   end
   local extra = cbk.copy(scaling)
   local named = kind == "llama3" and not absent(scaling.rope_type) and "rope_type" or "type"
@@ -130,11 +131,18 @@ values.rope_scaling = {
     if absent(scaling.factor) then cbk.fail("config", "rope_scaling has no 'factor'") end
     at:set("pos_scaling_type", kind)
     local extra = extra_arguments(kind, scaling)
-    if extra then at:set("pos_scaling_extra_args", extra) end
+    if #extra > 0 or kind ~= "linear" then at:set("pos_scaling_extra_args", extra) end
+    for name in cbk.items(scaling) do
+      local is_told = extra[name] ~= nil or name == "factor" or tostring(scaling[name]):lower() == kind
+      if not is_told and not absent(scaling[name]) then at:leave_out("rope_scaling." .. tostring(name)) end
+    end
     return cbk.raw(scaling, "factor")
   end,
   backward = function(factor, at)
-    if factor == 1 then return cbk.null end
+    if factor == 1 then
+      if not absent(at.from.pos_scaling_extra_args) then at:leave_out "pos_scaling_extra_args" end
+      return cbk.null
+    end
     local kind = at.from.pos_scaling_type
     if absent(kind) then cbk.fail("config", "pos_scaling_factor is not 1, but pos_scaling_type is missing") end
     local out = cbk.dict()

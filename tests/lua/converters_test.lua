@@ -406,6 +406,27 @@ describe("Converters: nothing is lost or invented in silence", function()
     assert(#dropped { bias = 0 } == 0)
   end)
 
+  it("parts of a field are named too", function()
+    local function config(more)
+      local out = cbk.dict { hidden_size = 8, num_attention_heads = 2, num_hidden_layers = 1, vocab_size = 5 }
+      for name, value in pairs(more) do out[name] = value end
+      return out
+    end
+    local yarn = cbk.dict { rope_type = "yarn", type = "yarn", factor = 2, original_max_position_embeddings = 4, beta_fast = 32 }
+    same(warned(convert.config, job("llama", "hf", "cs-2.4"), config { rope_scaling = yarn }),
+      "config fields without a counterpart are left out: rope_scaling.beta_fast")
+    local cs = convert.config(job("llama", "hf", "cs-2.4"), config { num_key_value_heads = 1 })
+    cs.model.extra_attention_params.window, cs.model.name = 3, nil
+    says(warned(convert.config, job("llama", "cs-2.4", "hf"), cs), "left out: extra_attention_params.window")
+    local function t5(more)
+      local sizes = { d_model = 4, d_kv = 2, d_ff = 6, num_heads = 2, num_layers = 1, num_decoder_layers = 1, vocab_size = 5 }
+      for name, value in pairs(more) do sizes[name] = value end
+      return warned(convert.config, job("t5", "hf", "cs-2.4"), cbk.dict(sizes))
+    end
+    same(t5 { feed_forward_proj = "gated-silu", dense_act_fn = "silu", is_gated_act = true }, "")
+    says(t5 { feed_forward_proj = "relu", dense_act_fn = "silu", is_gated_act = true }, "left out: dense_act_fn, is_gated_act")
+  end)
+
   it("what stands beside the model is named where only the model is converted", function()
     local back = job("gpt2", "cs-2.4", "hf")
     local model = cbk.dict { dropout_rate = 0.1, hidden_size = 4, num_heads = 1, num_hidden_layers = 1, vocab_size = 5 }
