@@ -58,7 +58,7 @@ describe("Plan: key by key", function()
     }, { a = t, b = t, gone = t, freq = t, copy = t })
     assert(fine)
     equal(lines(watch), {
-      "(made here) -> new  copy  float32 [1]",
+      "(made here) -> new  made  float32 [1]",
       "a -> k  split  float32 [4, 2] -> float32 [2, 2]", "a -> q  split  float32 [4, 2] -> float32 [2, 2]",
       "b -> c  transpose  float32 [4, 2] -> float32 [2, 4]", "b -> c2  transpose  float32 [4, 2] -> float32 [2, 4]",
       "copy -> copied  copy  float32 [4, 2]",
