@@ -90,9 +90,10 @@ function plan.rows(watch)
           if not earlier then break end
           first, at = earlier, at - 1
         end
+        local done = #actions > 0 and table.concat(actions, " + ") or first.what == "fill" and "made" or "copy"
         rows[#rows + 1] = {
           source = first.what ~= "fill" and first.source or nil, target = record.target,
-          action = #actions > 0 and table.concat(actions, " + ") or first.what == "fill" and "made" or "copy", why = not record.target and why_not(record) or nil,
+          action = done, why = not record.target and why_not(record) or nil,
           from = plan.facts(first.given), to = plan.facts(record.value),
           kind = record.what == "unmatched" and "not matched" or not record.target and "left out"
             or record.what == "part" and "part" or first.what == "fill" and "made" or "written",

@@ -183,12 +183,12 @@ end
 local function seventy_billion(dir)
   local tensors = { { "model.embed_tokens.weight", { 32000, 8192 } } }
   for layer = 0, 79 do
-    for name, shape in pairs {
-      ["self_attn.q_proj"] = { 8192, 8192 }, ["self_attn.k_proj"] = { 1024, 8192 }, ["self_attn.v_proj"] = { 1024, 8192 },
-      ["self_attn.o_proj"] = { 8192, 8192 }, ["mlp.gate_proj"] = { 28672, 8192 }, ["mlp.up_proj"] = { 28672, 8192 },
-      ["mlp.down_proj"] = { 8192, 28672 }, input_layernorm = { 8192 }, post_attention_layernorm = { 8192 },
+    for _, one in ipairs {
+      { "self_attn.q_proj", { 8192, 8192 } }, { "self_attn.k_proj", { 1024, 8192 } }, { "self_attn.v_proj", { 1024, 8192 } },
+      { "self_attn.o_proj", { 8192, 8192 } }, { "mlp.gate_proj", { 28672, 8192 } }, { "mlp.up_proj", { 28672, 8192 } },
+      { "mlp.down_proj", { 8192, 28672 } }, { "input_layernorm", { 8192 } }, { "post_attention_layernorm", { 8192 } },
     } do
-      tensors[#tensors + 1] = { ("model.layers.%d.%s.weight"):format(layer, name), shape }
+      tensors[#tensors + 1] = { ("model.layers.%d.%s.weight"):format(layer, one[1]), one[2] }
     end
   end
   tensors[#tensors + 1] = { "model.norm.weight", { 8192 } }
