@@ -31,7 +31,8 @@ local function find(tree, key, at)
     local when = hit.ending.rule.when
     if not when or not at then return hit end
     at.key = key
-    if when(at) then return hit end
+    local fine, holds = pcall(when, at) -- some look into tensors, which a list of keys does not have
+    if holds or not fine then return hit end
   end
 end
 
