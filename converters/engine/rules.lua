@@ -93,6 +93,19 @@ function rules.strict(library, what, prefix)
   end })
 end
 
+local function changed(patterns, change)
+  if not patterns then return nil end
+  local out = { each = patterns.each }
+  for i, pattern in ipairs(patterns) do out[i] = change(pattern) end
+  return out
+end
+
+local function changed_extras(patterns, change)
+  local out = {}
+  for i, extra in ipairs(patterns) do out[i] = { change(extra[1]), extra[2] } end
+  return out
+end
+
 ---A copy of `rule` with every pattern of each side passed through the side's function.
 ---@param rule Rule
 ---@param change table<Side, fun(pattern: string): string>
@@ -100,16 +113,9 @@ end
 function rules.map(rule, change)
   local out = {}
   for name, value in pairs(rule) do out[name] = value end
-  out.also = {}
-  for side in pairs(rules.other) do
-    if rule[side] then
-      out[side] = { each = rule[side].each }
-      for i, pattern in ipairs(rule[side]) do out[side][i] = change[side](pattern) end
-      if rule.copy_of then out.copy_of = change[side](rule.copy_of) end
-    end
-    out.also[side] = {}
-    for i, extra in ipairs(rule.also[side]) do out.also[side][i] = { change[side](extra[1]), extra[2] } end
-  end
+  out.left, out.right = changed(rule.left, change.left), changed(rule.right, change.right)
+  out.also = { left = changed_extras(rule.also.left, change.left), right = changed_extras(rule.also.right, change.right) }
+  if rule.copy_of then out.copy_of = change[rule.left and "left" or "right"](rule.copy_of) end
   return out
 end
 
