@@ -10,19 +10,20 @@ local plan = require "converters.bench.plan"
 local default_shard_size = "10GB"
 
 local parser = cli.parser("convert", "Converts a checkpoint together with its config, streamed: memory stays small whatever the size.")
-parser:argument("checkpoint_file", "a checkpoint, an index.json of shards, or a folder of shards"):argname "CHECKPOINT"
-parser:option("--model", "the model, as `cbk list` names it"):count(1)
-parser:option("--src-fmt", "its format: hf, cs-X.Y, or cs-auto (from the checkpoint)"):count(1)
-parser:option("--tgt-fmt", "the format wanted: hf, cs-X.Y or cs-current"):count(1)
-parser:option("--config", "its config: config.json or params.yaml"):count(1)
-parser:option("-o --output-dir", "where to write (default: beside the inputs)")
-parser:option("--hf-shard-size", "largest size of a Hugging Face shard", default_shard_size)
+parser:argument("checkpoint_file", "a checkpoint (.bin, .safetensors, .mdl), an index.json of shards, or a folder of shards")
+  :argname "CHECKPOINT"
+parser:option("--model", "the model, as `cbk list` names it"):argname("NAME"):count(1)
+parser:option("--src-fmt", "its format: hf, cs-X.Y, or cs-auto (from the checkpoint)"):argname("FORMAT"):count(1)
+parser:option("--tgt-fmt", "the format wanted: hf, cs-X.Y or cs-current"):argname("FORMAT"):count(1)
+parser:option("--config", "its config: config.json or params.yaml"):argname("FILE"):count(1)
+parser:option("-o --output-dir", "where to write (default: beside the inputs)"):argname "DIR"
+parser:option("--hf-shard-size", "largest size of a Hugging Face shard", default_shard_size):argname "SIZE"
 parser:flag("--export-safetensors", "write Hugging Face shards as safetensors")
 parser:flag("--drop-unmatched-keys", "leave out keys that no rule matches, instead of failing")
-parser:flag("--debug", "print what becomes of each key")
-parser:option("--seed", "of values that a checkpoint lacks and that are invented", "0"):convert(cli.whole_number)
-parser:option("--h5-version", "version of a Cerebras H5 output (default: what the target release reads)")
-parser:option("--converter", "a converter file of your own")
+parser:flag("--debug", "print what becomes of each key on stderr")
+parser:option("--seed", "of values that a checkpoint lacks and that are invented", "0"):argname("N"):convert(cli.whole_number)
+parser:option("--h5-version", "version of a Cerebras H5 output (default: what the target release reads)"):argname "VERSION"
+parser:option("--converter", "a converter file of your own"):argname "FILE"
 parser:option("--explain", "tell of these keys (of either side; globs) which rule takes them, and why no other; writes nothing")
   :argname "KEY"
 cli.output_options(parser)
