@@ -5,6 +5,7 @@ local cbk = require "cbk"
 local rules = require "converters.engine.rules"
 local fields = require "converters.engine.fields"
 local actions = require "converters.engine.actions"
+local kinds = require "converters.engine.kinds"
 local values = require "converters.engine.values"
 local decoder = require "converters.shared.decoder"
 
@@ -17,8 +18,10 @@ local between, variant = rules.between, rules.variant
 
 local function groups(config)
   local extra = config.extra_attention_params
-  if absent(extra) or absent(extra.num_kv_groups) then cbk.fail("config", "extra_attention_params.num_kv_groups is missing") end
-  return extra.num_kv_groups
+  if not kinds.is_dict(extra) or absent(extra.num_kv_groups) then
+    cbk.fail("config", "extra_attention_params.num_kv_groups is missing")
+  end
+  return values.size_of(extra, "num_kv_groups")
 end
 
 local projections = rules.required(rules.keys {

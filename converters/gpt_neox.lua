@@ -47,15 +47,17 @@ local with_head = rules.keys {
 
 -- --- config
 
+local function head_size(from, heads) return math.floor(values.size_of(from, "hidden_size") / values.size_of(from, heads)) end
+
 ---The part of each head that is turned: a share of it, or rows.
 local rotary_part = {
   forward = function(share, here)
     if type(share) ~= "number" then here:refuse(share, "a number") end
-    return math.floor(math.floor(here.from.hidden_size / here.from.num_attention_heads) * share)
+    return math.floor(head_size(here.from, "num_attention_heads") * share)
   end,
   backward = function(rows, here)
     if type(rows) ~= "number" then here:refuse(rows, "a number") end
-    return float(rows / math.floor(here.from.hidden_size / here.from.num_heads))
+    return float(rows / head_size(here.from, "num_heads"))
   end,
 }
 

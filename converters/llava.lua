@@ -5,6 +5,7 @@ local cbk = require "cbk"
 local rules = require "converters.engine.rules"
 local fields = require "converters.engine.fields"
 local catalogue = require "converters.engine.catalogue"
+local kinds = require "converters.engine.kinds"
 local values = require "converters.engine.values"
 local clip = require "converters.shared.clip"
 
@@ -63,7 +64,7 @@ local projector = {
   end,
   backward = function(parts, here)
     local layers = cbk.find(parts, "image_model")
-    if layers == nil then cbk.fail("config", "the config has no projector.image_model") end
+    if not kinds.is_dict(layers) then cbk.fail("config", "the config has no map projector.image_model") end
     if parts.text_model ~= nil then cbk.warn "projector.text_model is left out: LLaVA's LLaMA has no projector" end
     local function check(name, want)
       if not cbk.equal(layers[name], want) then fields.refuse("projector.image_model." .. name, layers[name], want) end

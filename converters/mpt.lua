@@ -76,7 +76,7 @@ local expansion = {
     return ratio * here.from.d_model
   end,
   backward = function(inner, here)
-    local ratio = type(inner) == "number" and inner / here.from.hidden_size or 0.5
+    local ratio = type(inner) == "number" and inner / values.size_of(here.from, "hidden_size") or 0.5
     if ratio % 1 ~= 0 then here:refuse(inner, "a whole multiple of hidden_size (the expansion_ratio)") end
     return ratio
   end,

@@ -18,6 +18,7 @@ local function size_of(from, name)
   if not sizes.is(value, name) then fields.refuse(name, value, sizes.supported(name)) end
   return value
 end
+values.size_of = size_of
 
 local function keys_of(map)
   local out = {}

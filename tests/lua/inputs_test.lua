@@ -143,6 +143,38 @@ describe("Inputs: both layouts of a YAML, all families", function()
   end)
 end)
 
+describe("Inputs: configs with a value of any kind, all families", function()
+  local strange = { cbk.null, "x", -1, 0, 2.5, true, cbk.list { 1 }, cbk.dict { a = 1 } }
+
+  ---Converts the config with each field gone, and with each strange value: done, or refused in words.
+  local function check(name, src, tgt, config, wrapped)
+    local function try(field, value)
+      local changed = cbk.copy(config)
+      changed[field] = value
+      local job = conversion.job(name, src, tgt)
+      local ok, problem = pcall(convert.config, job, wrapped and cbk.dict { model = changed } or changed)
+      local what = ("%s, %s to %s, %s=%s: %s"):format(name, src, tgt, field, tostring(value), tostring(problem))
+      assert(ok or type(problem) == "table", what)
+    end
+    for _, field in ipairs(cbk.keys(config)) do
+      try(field, nil)
+      for _, value in ipairs(strange) do try(field, value) end
+    end
+  end
+
+  it("are converted or refused", function()
+    local newest = {}
+    for _, way in ipairs(ways()) do newest[way.name] = way end
+    for name, way in pairs(newest) do
+      local config = hf_config(name, way.converter)
+      conversion.warnings(function()
+        check(name, "hf", way.format, config)
+        check(name, way.format, "hf", config_of(name, "hf", way.format, config).model, true)
+      end)
+    end
+  end)
+end)
+
 describe("Inputs: all forms of a checkpoint, all families", function()
   ---The same tensors as a pickle, a bare safetensors file, an index of shards and a folder.
   local function forms(dir, root)

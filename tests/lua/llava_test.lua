@@ -158,7 +158,7 @@ describe("LLaVA", function()
     back("projector.image_model.name='MLP'", function(model) model.projector.image_model.name = "MLP" end)
     back("mm_hidden_size=6", function(model) model.projector.image_model.input_unit = 6 end)
     back("image_size=[8, 4]", function(model) model.image_model.image_size[2] = 4 end)
-    back("no projector.image_model", function(model) model.projector = cbk.dict { other = 1 } end)
+    back("no map projector.image_model", function(model) model.projector = cbk.dict { other = 1 } end)
   end)
 end)
 
