@@ -65,7 +65,7 @@ if args.worker_data_iter_files_dir then
   if (cbk.kind(config, "cerebras") or "") ~= "dict" then config.cerebras = cbk.dict() end
   config.cerebras.save_iter_state_path = args.worker_data_iter_files_dir
 end
-local job = converters.job(args.model, from, to)
+local job = upgrade.job(args.model, from, to)
 job.drop_unmatched = args.drop_unmatched_keys
 
 local function target_of(path, suffix)

@@ -305,30 +305,40 @@ local function neighbours(model, src, tgt)
   return { converter = copy, side = a < b and "left" or "right", src = src, tgt = tgt }
 end
 
+---The steps through the releases between two places, the next release first; where no step leads there, the nearest that one does.
+---@param kind string   of formats
+---@return Step[]|nil   in reverse
+local function steps(model, kind, at, to)
+  if at == to then return {} end
+  local toward = at < to and 1 or -1
+  for next_place = at + toward, to, toward do
+    local a, b = "cs-" .. releases.known[at] .. kind, "cs-" .. releases.known[next_place] .. kind
+    local step = catalogue.direct(model, a, b) or neighbours(model, a, b)
+    local rest = step and steps(model, kind, next_place, to)
+    if rest then
+      rest[#rest + 1] = step
+      return rest
+    end
+  end
+end
+
+---@class PathOptions
+---@field release_by_release? boolean   a table that leaps over releases is taken only where nothing leads through them
+
 ---The steps from one format to another, or nil. A table between the two wins; else releases are passed one after the other.
 ---@param model Model
+---@param options? PathOptions
 ---@return Step[]|nil
-function catalogue.path(model, src, tgt)
-  local step = catalogue.direct(model, src, tgt) or neighbours(model, src, tgt)
-  if step then return { step } end
+function catalogue.path(model, src, tgt, options)
+  local is_slow = options and options.release_by_release
+  local direct = not is_slow and (catalogue.direct(model, src, tgt) or neighbours(model, src, tgt))
+  if direct then return { direct } end
   local from, kind = place_of(src)
   local to, other_kind = place_of(tgt)
   if not from or kind ~= other_kind or from == to then return nil end
-  local toward, path, at = from < to and 1 or -1, {}, from
-  while at ~= to do
-    local found
-    for next_place = at + toward, to, toward do
-      local a, b = "cs-" .. releases.known[at] .. kind, "cs-" .. releases.known[next_place] .. kind
-      found = catalogue.direct(model, a, b) or neighbours(model, a, b)
-      if found then
-        at = next_place
-        break
-      end
-    end
-    if not found then return nil end
-    path[#path + 1] = found
-  end
-  return path
+  local found, path = steps(model, kind, from, to), {}
+  for i = 1, found and #found or 0 do path[i] = found[#found + 1 - i] end
+  return found and path
 end
 
 -- --- what is supported, for people

@@ -5,7 +5,11 @@ local config_changes = require "cbk.config_changes"
 local python_int = require "cbk.python_int"
 local release = require "cbk.release"
 local spec = require "cbk.checkpoint_spec"
+local upgrade = require "cbk.upgrade"
+local converters = require "cbk.converters"
 local harness = require "harness"
+
+converters.load()
 
 local describe, it, equal, raises = harness.describe, harness.it, harness.equal, harness.raises
 
@@ -119,5 +123,45 @@ describe("changes of a config", function()
     for i = 1, 9 do many["k" .. i] = i end
     equal(config_changes.lines(cbk.dict { a = many }, cbk.dict { b = cbk.dict { a = many } }),
       { "a -> b.a: k1, k2, k3, k4, k5, k6, … (9 fields)" })
+  end)
+end)
+
+describe("the steps of an upgrade", function()
+  local function steps(model, from, to)
+    local out = {}
+    for i, step in ipairs(upgrade.job(model, from, to).path) do out[i] = step.tgt end
+    return table.concat(out, " ")
+  end
+
+  it("leap over no release that one can pass through", function()
+    equal(steps("gpt2", "cs-2.2", "cs-2.5"), "cs-2.3 cs-2.4 cs-2.5")
+    equal(steps("gpt2", "cs-1.8", "cs-2.0"), "cs-1.9 cs-2.0")
+    equal(steps("bert", "cs-1.6", "cs-2.0"), "cs-1.7 cs-1.8 cs-1.9 cs-2.0")
+    equal(steps("t5", "cs-1.7", "cs-1.9"), "cs-1.8 cs-1.9")
+    equal(#converters.job("gpt2", "cs-2.2", "cs-2.5").path, 1, "cbk convert has a table of its own")
+  end)
+
+  ---A config carried over, with a checkpoint of one tensor.
+  local function run(model, from, to, config)
+    local root = cbk.dict { model = cbk.dict { x = cbk.tensor { 1 } } }
+    return upgrade.run({ checkpoint = { root = root } }, cbk.config.parse(config, "yaml"), upgrade.job(model, from, to))
+  end
+
+  it("do to the config what each release did", function()
+    local mup = "model: {hidden_size: 8, filter_size: 16, num_heads: 2, num_hidden_layers: 2, scale_qk_dot_by_d: true, "
+      .. "embeddings_scale: 2.0, output_logits_scale: 0.25}\n"
+      .. "optimizer: {optimizer_type: AdamW, learning_rate: 0.1, adjust_learning_rate: {decoder_kernel: 0.5}}"
+    local config = run("gpt2", "cs-2.2", "cs-2.5", mup).config
+    local model = config.trainer.init.model
+    equal(model.name, "gpt2")
+    equal(model.mup_base_hidden_size, 4)
+    equal(model.output_logits_alpha, 0.5)
+    equal(model.output_logits_scale, nil)
+    for name, from in pairs { gpt2 = "cs-1.8", bert = "cs-1.7" } do
+      local old = "model: {hidden_size: 8, num_heads: 2}\ncsconfig: {a: 1}\nrunconfig: {num_act_servers: 1, keep_checkpoint_max: 5}"
+      config = run(name, from, "cs-2.0", old).config
+      equal(config.csconfig, nil)
+      equal(config.runconfig, { max_checkpoints = 5 }, name)
+    end
   end)
 end)

@@ -55,8 +55,9 @@ function converters.table_of(rows, hide_notes)
 end
 
 ---The job of one conversion; ends the program with what is supported when there is none.
+---@param options? PathOptions
 ---@return Job
-function converters.job(model_name, src, tgt)
+function converters.job(model_name, src, tgt, options)
   local model, zoo_name = catalogue.find(model_name)
   if not model then
     local near = catalogue.nearest(model_name, catalogue.names())
@@ -69,7 +70,7 @@ function converters.job(model_name, src, tgt)
   for asked, used in pairs { [src] = from, [tgt] = to } do
     if asked ~= used and asked ~= "cs-current" then cbk.warn(("%s is the same as %s for all models"):format(asked, used)) end
   end
-  local path = catalogue.path(model, from, to)
+  local path = catalogue.path(model, from, to, options)
   if not path then
     local lines = { "The following converters are supported:" }
     for _, line in ipairs(converters.table_of(catalogue.rows { model = model_name })) do lines[#lines + 1] = line end

@@ -12,6 +12,10 @@ local releases = require "converters.modelzoo.releases"
 local upgrade = {}
 local convert, catalogue = converters.convert, converters.catalogue
 
+---What changes a config belongs to one release: none may be leapt over, not even where `cbk convert` has a table that does.
+---@return Job
+function upgrade.job(model_name, from, to) return converters.job(model_name, from, to, { release_by_release = true }) end
+
 ---@class OldFile   A checkpoint that was opened.
 ---@field checkpoint Checkpoint
 ---@field stored string[]|nil        names of its datasets, for H5 of releases before 2.0
@@ -52,7 +56,7 @@ end
 local function are_alike(model_name, list, target, config)
   local last
   for i, from in ipairs(list) do
-    local job = converters.job(model_name, "cs-" .. from, target)
+    local job = upgrade.job(model_name, "cs-" .. from, target)
     local step = list[i + 1] and catalogue.path(job.model, "cs-" .. from, "cs-" .. list[i + 1])
     if list[i + 1] and not (step and step[1].converter.generic) then return false end
     local ok, text = pcall(quietly, function() return cbk.json(convert.config(job, config)) end)
