@@ -21,7 +21,7 @@ example:
 parser:argument("checkpoint_file", "the checkpoint"):argname "CHECKPOINT"
 parser:option("--model", "the model, as `cbk list` names it"):argname("NAME"):count(1)
 parser:option("--config", "its YAML config"):argname("FILE"):count(1)
-parser:option("--to", "the format wanted: cs-X.Y or cs-current"):argname("FORMAT"):count(1)
+parser:option("--to", "the format wanted: cs-2.0 or later, or cs-current"):argname("FORMAT"):count(1)
 parser:option("--from", "the format it has (default: found out)"):argname "FORMAT"
 parser:option("-w --worker_data_iter_files_dir", "the states of 1.8 or 1.9 data loaders (default: as the config says)"):argname "DIR"
 parser:option("-o --output-dir", "where to write (default: beside the inputs)"):argname "DIR"
@@ -34,9 +34,8 @@ if args.quiet then cbk.warn = function() end end
 
 local function resolved(option, format)
   local found = format and converters.catalogue.resolve(format)
-  if format and not converters.catalogue.release(found) then
-    cli.usage_error("upgrade", ("--%s %s: cs-X.Y is expected"):format(option, format))
-  end
+  local problem = found and release.problem(converters.catalogue.release(found))
+  if problem then cli.usage_error("upgrade", ("--%s %s: %s"):format(option, format, problem)) end
   return found
 end
 
@@ -44,6 +43,10 @@ end
 
 converters.load()
 local from, to = resolved("from", args.from), resolved("to", args.to)
+if not converters.catalogue.since(converters.catalogue.release(to), "2.0") then
+  cli.usage_error("upgrade", ("--to %s: H5 0.4 is the oldest format that is written, and releases before 2.0 refuse what is newer "
+    .. "than their own; cs-2.0 or later is possible"):format(args.to))
+end
 local config = cbk.config.load(args.config)
 local old = upgrade.open(args.checkpoint_file)
 local evidence = {}

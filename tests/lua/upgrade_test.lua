@@ -164,4 +164,35 @@ describe("the steps of an upgrade", function()
       equal(config.runconfig, { max_checkpoints = 5 }, name)
     end
   end)
+
+  it("take the states of data loaders over on the way from 1.9 to 2.0", function()
+    local folder = harness.temp_dir()
+    cbk.fs.write(cbk.fs.join(folder, "data_iter_checkpoint_state_file_global"), "5")
+    cbk.fs.write(cbk.fs.join(folder, "data_iter_state_file_worker_0_step_5.txt"), "40")
+    local done = run("gpt2", "cs-1.8", "cs-2.0", "model: {hidden_size: 8}\ntrain_input: {data_processor: GptHDF5MapDataProcessor}\n"
+      .. "cerebras: {save_iter_state_path: '" .. folder .. "'}")
+    equal(done.root.dataloader, { samples_streamed = 40, seed = 0 })
+    equal(done.config.cerebras, nil)
+    local told = {}
+    for _, part in ipairs(done.parts) do
+      for _, line in ipairs(part.lines) do told[line] = part.title end
+    end
+    equal(told["dataloader: 40 samples streamed"], "cs-1.9 -> cs-2.0")
+  end)
+end)
+
+describe("cbk upgrade", function()
+  it("knows which releases there are, and which it can write for", function()
+    local folder = harness.temp_dir()
+    for option, text in pairs {
+      ["--to=cs-9.9"] = "--to cs-9.9: there is no release 9.9; known are 1.6, ", ["--to=hf"] = "--to hf: cs-X.Y is expected",
+      ["--to=cs-1.9"] = "--to cs-1.9: H5 0.4 is the oldest format that is written", ["--to=cs-1.10"] = "there is no release 1.10",
+    } do
+      local code, _, problem = harness.cbk(folder, "upgrade", "--model", "gpt2", "--config", "c.yaml", "x.mdl", option)
+      equal(code, 2, option)
+      harness.is_true(problem:find(text, 1, true), problem)
+    end
+    local _, _, problem = harness.cbk(folder, "upgrade", "--model", "gpt2", "--config", "c", "x", "--to", "cs-2.5", "--from", "cs-9.9")
+    harness.is_true(problem:find("--from cs-9.9: there is no release", 1, true), problem)
+  end)
 end)

@@ -22,6 +22,15 @@ local function release_in(text)
   return releases.unchanged[found] and newest or releases.place[found] and found or nil
 end
 
+---What is wrong with a release that somebody names, or nil.
+---@param name string|nil   "2.5"
+---@return string|nil
+function release.problem(name)
+  local known = table.concat(releases.known, ", ")
+  if not name then return "cs-X.Y is expected, of the releases " .. known end
+  if not releases.place[name] then return ("there is no release %s; known are %s"):format(name, known) end
+end
+
 local h5_versions = { ["0.1"] = { "1.6", "1.7" }, ["0.2"] = { "1.8", "1.8" }, ["0.3"] = { "1.9", "1.9" }, ["0.4"] = { "2.0", "2.0" },
   ["0.5"] = { "2.5", newest } }
 
