@@ -10,7 +10,7 @@ local decoder = require "converters.shared.decoder"
 local only = rules.only
 local must, told = fields.must, fields.told
 local rotary = actions.rotary
-local null, float = cbk.null, cbk.float
+local null, float, absent = cbk.null, cbk.float, values.absent
 local between, variant = rules.between, rules.variant
 
 -- --- keys
@@ -112,9 +112,18 @@ local after = {
   },
 }
 
+---The Model Zoo has no other head size than the width over the heads.
+local function check_head_dim(from)
+  local width, heads = tonumber(from.hidden_size), tonumber(from.num_attention_heads)
+  if absent(from.head_dim) or not width or not heads then return end
+  if from.head_dim * heads ~= width then
+    fields.refuse("head_dim", from.head_dim, ("hidden_size / num_attention_heads (%g)"):format(width / heads))
+  end
+end
+
 local hf = {
   keys = decoder.with_head("model", now), config = config, before = before, after = after, mup = "gpt",
-  prepare = { right = values.check_rotary_dim },
+  prepare = { left = check_head_dim, right = values.check_rotary_dim },
   finish = { right = values.set_rotary_dim },
 }
 

@@ -113,7 +113,6 @@ if to_hf then
     options.shard_size = "1000000GB"
   end
   options.shard_stem = args.export_safetensors and "model" or "pytorch_model"
-  if args.export_safetensors then options.metadata = { format = "pt" } end
   config_file.format, config_file.style = "json", { indent = 4 }
 else
   local release = converters.catalogue.release(job.tgt)

@@ -98,11 +98,12 @@ if args.to_dtype then rules.leaf = caster(args.to_dtype) end
 if next(rules) then root = cbk.rewrite(root, rules) end
 if rules.path then
   warn_of_idle_options()
-  if cbk.leaves(root)() == "" then cbk.fail("key", ("no key of '%s' is left to copy"):format(args.source)) end
+  if #root == 0 then cbk.fail("key", ("no key of '%s' is left to copy"):format(args.source)) end
 end
 
 local output = cbk.create(args.target, {
   root = root,
+  metadata = checkpoint.format == "safetensors" and checkpoint.metadata ~= cbk.null and checkpoint.metadata or nil,
   overwrite = args.overwrite,
   format = args.format,
   h5_version = args.h5_version,

@@ -29,7 +29,10 @@ end
 local function format_of(name) return name and known("format", catalogue.resolve(name), catalogue.all_formats()) end
 
 local filter = { src = format_of(args.src_fmt), tgt = format_of(args.tgt_fmt) }
-if args.model and args.model ~= "all" then filter.model = known("model", args.model, catalogue.names()) end
+if args.model and args.model ~= "all" then
+  local lower = args.model:lower() -- as the Model Zoo's own tool takes it
+  filter.model = known("model", catalogue.find(lower) and lower or args.model, catalogue.names())
+end
 
 local rows = catalogue.rows(filter)
 if args.json then

@@ -72,7 +72,18 @@ local function fold_mup(model, converter, name)
   return mup.fold(model, converter.mup, name)
 end
 
+---A Model Zoo file among Hugging Face's would convert into a model of nothing but defaults.
+local function refuse_zoo_config(config)
+  for _, section in ipairs { "model", "trainer" } do
+    if kinds.is_dict(config, section) then
+      cbk.fail("config", ("this is a config of the Model Zoo, not of Hugging Face: it has a section '%s'; "
+        .. "give its format, such as --src-fmt cs-%s"):format(section, releases.newest))
+    end
+  end
+end
+
 local function config_from_hf(job, step, config)
+  refuse_zoo_config(config)
   local to, from, dropped, assumed = fields.convert(step.converter, step.side, config)
   note_dropped(dropped)
   local release = catalogue.release(step.tgt)

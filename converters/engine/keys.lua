@@ -305,10 +305,14 @@ end
 ---@param prefix? string   accepted before keys
 ---@return { count: integer }   and the first of them
 function keys.lacking(set, side, source, configs, prefix)
-  local out, doubtful = { count = 0 }, { count = 0 }
+  local out, doubtful, surplus = { count = 0 }, { count = 0 }, {}
   local required, counts = rules.required_patterns(set, side)
   for i, pattern in ipairs(required) do
     local layers, field = configs.right[counts[i]], counts[i]
+    if sizes.is(layers, field) then
+      local key = pattern:gsub("%.N%.", "." .. layers .. ".", 1)
+      if source[key] ~= nil or prefix and source[prefix .. key] ~= nil then surplus[field] = surplus[field] or key end
+    end
     for layer = 0, sizes.is(layers, field) and layers - 1 or -1 do
       local key = pattern:gsub("%.N%.", "." .. layer .. ".", 1)
       if source[key] == nil and not (prefix and source[prefix .. key] ~= nil) then
@@ -317,6 +321,9 @@ function keys.lacking(set, side, source, configs, prefix)
         if list.count <= 20 then list[list.count] = key end
       end
     end
+  end
+  for field, key in pairs(surplus) do
+    cbk.warn(("the checkpoint has more layers than %s=%s: %s and what follows"):format(field, tostring(configs.right[field]), key))
   end
   if doubtful.count > 0 then
     cbk.warn(("the config does not say how many layers there are; of as many as are usual, the checkpoint lacks %d weights: %s")

@@ -196,7 +196,8 @@ int Interpreter::fail_now() {
   // The hook may have stopped an error handler: whatever that made of it, Ctrl-C was the cause.
   if (interrupt_requested()) failure = {"interrupted", "interrupted"};
   if (failure.code == "interrupted") code = exit_interrupted;
-  if (failure.code == "usage") code = exit_usage;
+  if (failure.code == "usage" && !show_place_)
+    code = exit_usage;  // a mistake in a script is none of its user
   report_error(failure.code == "interrupted" ? "interrupted" : failure.message);
   if (traceback_ && !traceback.empty()) std::fprintf(stderr, "%s\n", traceback.c_str());
   lua_settop(L_, 0);

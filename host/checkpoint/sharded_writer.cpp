@@ -41,7 +41,6 @@ class ShardedWriter : public Writer {
     const bool is_torch = format_ == "torch";
     suffix_ = is_torch ? ".bin" : format_ == "h5" ? ".h5" : ".safetensors";
     stem_ = !options.shard_stem.empty() ? options.shard_stem : is_torch ? "pytorch_model" : "model";
-    if (format_ == "safetensors") mark_as_torch();
     const Value texts = Value::dict();
     const std::vector<NamedTensor> tensors =
         flat_tensors(take_texts(root, texts.as_dict()), "a sharded checkpoint");
@@ -90,16 +89,6 @@ class ShardedWriter : public Writer {
 
  private:
   [[nodiscard]] std::string index_name() const { return stem_ + suffix_ + ".index.json"; }
-
-  /// Readers of such folders look for this mark.
-  void mark_as_torch() {
-    const Value marked = Value::dict();
-    marked.as_dict().set("format", "pt");
-    if (!metadata_.is_none()) {
-      for (const auto& [key, value] : metadata_.as_dict().entries()) marked.as_dict().set(key, value);
-    }
-    metadata_ = marked;
-  }
 
   /// The tree without the tensors of texts.
   static Value take_texts(const Value& root, Dict& texts) {

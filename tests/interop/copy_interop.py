@@ -162,6 +162,17 @@ class Tests:
         assert got["model"]["a"] is got["model"]["b"]
         assert torch.equal(got["model"]["t"], base.t().half()) and got["step"] == 3 and got["lr"] == 0.5
 
+    def test_diff_knows_objects_that_formats_write_differently(self):
+        torch.save({"dtype": torch.float16, "layout": torch.strided, "span": range(3)}, self.source)
+        copies = [self.source]
+        for target in ("pt", "h5", "h5_04"):
+            copies.append(self.copy(self.source, target, "objects_" + target))
+        for a, b in itertools.combinations(copies, 2):
+            self.run("diff", a, b)
+        torch.save({"dtype": torch.bfloat16, "layout": torch.strided, "span": range(3)}, self.source)
+        for copy in copies[1:]:
+            self.run("diff", self.source, copy, code=1)
+
     def test_filters_and_names(self):
         path = os.path.join(self.folder, "x.safetensors")
         self.run("copy", self.source, path, "--include", "layers.*.weight", "--exclude", "layers.{0,1}", "--rename",

@@ -256,7 +256,46 @@ describe("cbk diff", function()
   end)
 end)
 
+---A file of safetensors with one tensor of 4-bit elements.
+local function make_sub_byte(path, bytes)
+  local header = ('{"__metadata__":{"note":"ü","format":"pt"},"q":{"dtype":"F4","shape":[%d],"data_offsets":[0,%d]}}'):format(
+    2 * #bytes, #bytes)
+  cbk.fs.write(path, string.char(#header, 0, 0, 0, 0, 0, 0, 0) .. header .. bytes)
+end
+
+describe("cbk diff and copy of elements smaller than a byte", function()
+  it("call nothing equal that was not read, and refuse to copy it", function()
+    local dir = harness.temp_dir()
+    make_sub_byte(dir .. "/a.safetensors", "\18\52")
+    make_sub_byte(dir .. "/b.safetensors", "\255\255")
+    local code, out = run(dir, "diff", "a.safetensors", "b.safetensors")
+    equal(code, 1)
+    is_true(out:find("q: F4 [4] (4 bits each): elements smaller than a byte are not compared", 1, true), out)
+    for _, target in ipairs { "x.pt", "x.mdl", "x.safetensors" } do
+      equal(run(dir, "copy", "a.safetensors", target), 1)
+      is_true(not cbk.fs.exists(dir .. "/" .. target), target)
+    end
+  end)
+end)
+
 describe("cbk copy", function()
+  it("keeps the metadata of safetensors, and an empty key", function()
+    local dir = harness.temp_dir()
+    local out = cbk.create(dir .. "/a.safetensors", { metadata = { note = "ü" } })
+    out[""], out.b = cbk.tensor { 1, 2 }, cbk.tensor { 3 }
+    out:commit()
+    equal(run(dir, "copy", "a.safetensors", "b.safetensors", "--exclude", "b"), 0)
+    local copy = cbk.open(dir .. "/b.safetensors")
+    equal(copy.metadata, { note = "ü" })
+    for key, tensor in copy:tensors() do
+      equal(key, "")
+      equal(tensor:tolist(), { 1, 2 })
+    end
+    equal(run(dir, "copy", "a.safetensors", "c.pt"), 0)
+    equal(run(dir, "copy", "c.pt", "d.safetensors"), 0)
+    equal(cbk.open(dir .. "/d.safetensors").metadata, { format = "pt" })
+  end)
+
   it("filters, renames and casts", function()
     local dir = harness.temp_dir()
     make_model(dir, "a.pt")

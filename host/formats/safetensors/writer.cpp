@@ -39,6 +39,13 @@ std::vector<NamedTensor> checked_tensors(const Value& root) {
   return tensors;
 }
 
+/// The transformers library loads a file only if it says of which framework its tensors are.
+Value marked_as_torch() {
+  const Value metadata = Value::dict();
+  metadata.as_dict().set("format", "pt");
+  return metadata;
+}
+
 class FileWriter : public ShardWriter {
  public:
   FileWriter(const Value& root, fs::path target, bool overwrite, const Value& metadata)
@@ -65,7 +72,7 @@ class FileWriter : public ShardWriter {
       offsets_.push_back(data_size_);
       data_size_ = end;
     }
-    header_ = write_header(entries, metadata);
+    header_ = write_header(entries, metadata.is_none() ? marked_as_torch() : metadata);
   }
 
   [[nodiscard]] const std::vector<Item>& items() const override { return items_; }

@@ -442,6 +442,11 @@ void Pickler::record(const Value& value) {
     fail(Errc::value, "a graph tensor (computed by {}) has no value that a pickle could hold",
          quote(object.repr));
   }
+  if (object.type.starts_with("safetensors.")) {
+    fail(Errc::unsupported,
+         "{} has elements smaller than a byte, which cannot be copied; leave it out (--exclude)",
+         object.repr);
+  }
   if (!object.pickle.empty() || object.type.find('.') == std::string::npos ||
       is_forbidden_module(object.type)) {
     fail(Errc::value, "an object of the class {} cannot be a part of this pickle", quote(object.type));
