@@ -129,13 +129,17 @@ end
 
 local function config_between_releases(job, step, config)
   config = cbk.deep_copy(config)
-  local to, from, dropped, assumed = fields.convert(step.converter, step.side, trainer.model(config))
+  local moves, at = {}, trainer.place_of_model(config) .. "."
+  local to, from, dropped, assumed = fields.convert(step.converter, step.side, trainer.model(config), moves)
+  for _, one in ipairs(moves) do one[1], one[2] = at .. one[1], at .. one[2] end
   note_dropped(dropped)
   local src, tgt = catalogue.release(step.src), catalogue.release(step.tgt)
   trainer.set_model(config, to)
-  config = releases.upgrade(config, src, tgt)
+  config = releases.upgrade(config, src, tgt, moves)
   if src == "2.3" and tgt == "2.4" then set_name(trainer.model(config), tgt, job.zoo_name) end
-  return config, both_configs(step.side, from, to, assumed)
+  local configs = both_configs(step.side, from, to, assumed)
+  configs.moves = moves
+  return config, configs
 end
 
 ---@class Job
@@ -145,7 +149,8 @@ end
 ---@field drop_unmatched? boolean
 ---@field seed? integer
 ---@field trace? fun(record: KeyRecord, step: integer)
----@field configs table[]   what each step made of the model section, by which converter, once the config is converted
+---@field configs table[]   what each step made of the model section, by which converter, once the config is converted;
+---                              between releases also `moves`: Moves, of the whole file
 ---@field files Dict[]      the config file before each step, and after the last
 
 ---Converts the config by one step of the job's path.

@@ -207,10 +207,12 @@ local function convert_field(rule, side, at)
   if target == "*" then target = name end
   if not rule.action then
     at.to[target] = cbk.raw(at.from, name)
-    return
+  else
+    local value = rule.action[side == "left" and "forward" or "backward"](at.from[name], at)
+    if value == nil or not target then return end
+    at.to[target] = value
   end
-  local value = rule.action[side == "left" and "forward" or "backward"](at.from[name], at)
-  if value ~= nil and target then at.to[target] = value end
+  if at.moves and target ~= name then at.moves[#at.moves + 1] = { tostring(name), target } end
 end
 
 local function is_table(value) return type(value) == "table" and getmetatable(value) == nil end
@@ -307,10 +309,11 @@ end
 ---@param step Converter
 ---@param side Side      the side that `from` is
 ---@param from Dict
+---@param moves? Moves   fields that get another name are added
 ---@return Dict to, Dict from   `from` is complete with its defaults
 ---@return string[] dropped     fields of the file that have no place on the other side
 ---@return table assumed        fields of the right that defaults say, not the file; of a part, a table of its own
-function fields.convert(step, side, from)
+function fields.convert(step, side, from, moves)
   local other, nested = rules.other[side], step.nested or {}
   local by_name, rest = compile(step.config, side)
   local given = flatten(from, nested[side])
@@ -319,7 +322,7 @@ function fields.convert(step, side, from)
   if step.prepare and step.prepare[side] then from = step.prepare[side](from) or from end
   prepare_components(step, side, from)
   local dropped, assumed = {}, {}
-  local at = setmetatable({ from = from, to = cbk.dict(), dropped = dropped }, FieldAt)
+  local at = setmetatable({ from = from, to = cbk.dict(), dropped = dropped, moves = moves }, FieldAt)
   for _, name in ipairs(cbk.keys(from)) do
     local rule, part = by_name[name] or rest, component(step, side, name)
     at.field = name

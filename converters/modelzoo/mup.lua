@@ -154,7 +154,8 @@ local function widen(model, field, factor)
 end
 
 ---Tells the 2.2 muP fields in 2.3's words, in place; needs the learning rate's adjustment, which goes away.
-function mup.upgrade(model, optimizer)
+---@param moves Moves
+function mup.upgrade(model, optimizer, moves)
   if mup.style(model) ~= "2.2" then return end
   local adjust = optimizer and optimizer.adjust_learning_rate
   local kernel = present(adjust) and adjust.decoder_kernel
@@ -173,6 +174,7 @@ function mup.upgrade(model, optimizer)
   model.mup_base_filter_size = cbk.float(model.filter_size / width)
   model.output_logits_alpha = cbk.float(model.output_logits_scale * width)
   model.output_logits_scale = nil
+  moves[#moves + 1] = { "model.output_logits_scale", "model.output_logits_alpha" }
   widen(model, "initializer", width ^ 0.5)
   widen(model, "output_layer_initializer", width ^ 0.5 * (2 * model.num_hidden_layers) ^ 0.5)
 end

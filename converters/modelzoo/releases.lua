@@ -22,9 +22,14 @@ for i, release in ipairs(releases.known) do releases.place[release] = i end
 function releases.since(a, b) return (releases.place[a] or 0) >= releases.place[b] end
 
 ---Moves a field, unless the new one is there.
-local function rename(tree, old, new)
+---@param at string      where the tree stands: "runconfig."
+---@param moves Moves
+local function rename(tree, old, new, at, moves)
   if tree[old] == nil then return end
-  if tree[new] == nil then tree[new] = cbk.raw(tree, old) end
+  if tree[new] == nil then
+    tree[new] = cbk.raw(tree, old)
+    moves[#moves + 1] = { at .. old, at .. new }
+  end
   tree[old] = nil
 end
 
@@ -34,6 +39,8 @@ local function drop(tree, field, name, dropped)
   tree[field] = nil
 end
 
+---@alias Moves { [1]: string, [2]: string }[]   dotted paths of fields or sections: the old one and the new one, in the order of moving
+
 -- --- from 1.9 and 2.0
 
 local old_run_options = {
@@ -41,14 +48,14 @@ local old_run_options = {
   "num_wgt_servers",
 }
 
-local function clean_runconfig(config, dropped)
+local function clean_runconfig(config, dropped, moves)
   drop(config, "csconfig", "csconfig", dropped)
   if not is_dict(config, "runconfig") then return end
   local run = config.runconfig
   for _, name in ipairs(old_run_options) do drop(run, name, "runconfig." .. name, dropped) end
   if run.is_pretrained_checkpoint == true then run.load_checkpoint_states = cbk.list { "model", "dataloader" } end
   run.is_pretrained_checkpoint = nil
-  rename(run, "keep_checkpoint_max", "max_checkpoints")
+  rename(run, "keep_checkpoint_max", "max_checkpoints", "runconfig.", moves)
 end
 
 -- --- from 2.0 to 2.1: names of optimizer and schedule parameters
@@ -98,14 +105,14 @@ local schedule_aliases = {
   { "t_max", "T_max" }, { "t_0", "T_0" }, { "t_mult", "T_mult" },
 }
 
-local function rename_schedule(schedule)
+local function rename_schedule(schedule, at, moves)
   for _, alias in ipairs(schedule_aliases) do
     local old, new = alias[1], alias[2]
-    if schedule[old] ~= nil and schedule[new] == nil and accepts(schedule.scheduler, new) then rename(schedule, old, new) end
+    if schedule[old] ~= nil and schedule[new] == nil and accepts(schedule.scheduler, new) then rename(schedule, old, new, at, moves) end
   end
 end
 
-local function rename_optimizer(optimizer)
+local function rename_optimizer(optimizer, moves)
   for _, alias in ipairs(optimizer_aliases) do
     local old, new = alias[1], alias[2]
     local complete = true
@@ -113,35 +120,41 @@ local function rename_optimizer(optimizer)
     if complete and optimizer[new] == nil and accepts(optimizer.optimizer_type, new) then
       if #old == 1 then
         optimizer[new] = cbk.raw(optimizer, old[1])
+        moves[#moves + 1] = { "optimizer." .. old[1], "optimizer." .. new }
       else
         local both = cbk.list()
-        for i, name in ipairs(old) do both[i] = cbk.raw(optimizer, name) end
+        for i, name in ipairs(old) do
+          both[i] = cbk.raw(optimizer, name)
+          moves[#moves + 1] = { "optimizer." .. name, ("optimizer.%s.%d"):format(new, i - 1) }
+        end
         optimizer[new] = both
       end
       for _, name in ipairs(old) do optimizer[name] = nil end
     end
   end
   if is_dict(optimizer, "learning_rate") then
-    rename_schedule(optimizer.learning_rate)
+    rename_schedule(optimizer.learning_rate, "optimizer.learning_rate.", moves)
   elseif is_list(optimizer, "learning_rate") then
-    for _, schedule in cbk.items(optimizer.learning_rate) do
-      if type(schedule) ~= "number" then rename_schedule(schedule) end
+    for i, schedule in cbk.items(optimizer.learning_rate) do
+      if type(schedule) ~= "number" then rename_schedule(schedule, ("optimizer.learning_rate.%d."):format(i - 1), moves) end
     end
   end
 end
 
-local function aliases_of_2_1(config)
-  if is_dict(config, "optimizer") then rename_optimizer(config.optimizer) end
-  local model = trainer.model(config)
+local function aliases_of_2_1(config, moves)
+  if is_dict(config, "optimizer") then rename_optimizer(config.optimizer, moves) end
+  local model, at = trainer.model(config), trainer.place_of_model(config) .. "."
   if is_dict(config, "runconfig") and model.precision_opt_level ~= nil then
     if config.runconfig.precision_opt_level == nil then
       config.runconfig.precision_opt_level = cbk.raw(model, "precision_opt_level")
+      moves[#moves + 1] = { at .. "precision_opt_level", "runconfig.precision_opt_level" }
     end
     model.precision_opt_level = nil
   end
   if model.use_bfloat16 ~= nil then
     model.fp16_type = model.use_bfloat16 == true and "bfloat16" or "float16"
     model.use_bfloat16 = nil
+    moves[#moves + 1] = { at .. "use_bfloat16", at .. "fp16_type" }
   end
 end
 
@@ -169,11 +182,12 @@ end
 
 local function glob(pattern) return (pattern:gsub("%.%*", "*")) end
 
-local function groups_of(sparsity)
+local function groups_of(sparsity, moves)
   local patterns = sparsity.param_name_patterns
   if not present(patterns) then return sparsity end
-  local base = cbk.copy(sparsity)
+  local base, place = cbk.copy(sparsity), "sparsity.param_name_patterns"
   base.param_name_patterns = nil
+  if not is_dict(sparsity, "param_name_patterns") then moves[#moves + 1] = { place, "sparsity.param_filter" } end
   if type(patterns) == "string" then
     base.param_filter = glob(patterns)
     return base
@@ -187,21 +201,26 @@ local function groups_of(sparsity)
   for pattern, options in cbk.items(patterns) do
     local group = cbk.deep_copy(base)
     group.param_filter = glob(pattern)
+    local at = ("sparsity.%d"):format(#groups)
+    moves[#moves + 1] = { "sparsity", at }
     if present(options) then
-      for name in cbk.items(options) do group[name] = cbk.raw(options, name) end
+      for name in cbk.items(options) do
+        group[name] = cbk.raw(options, name)
+        moves[#moves + 1] = { ("%s.%s.%s"):format(place, pattern, name), ("%s.%s"):format(at, name) }
+      end
     end
     groups[#groups + 1] = group
   end
   return groups
 end
 
-local function sparsity_of_2_2(config)
+local function sparsity_of_2_2(config, moves)
   if not is_dict(config, "sparsity") then return end
   local sparsity = config.sparsity
   if sparsity.type == "sideband" then return end
-  rename(sparsity, "type", "algorithm")
+  rename(sparsity, "type", "algorithm", "sparsity.", moves)
   if sparsity.algorithm == "static" then sparsity.algorithm = nil end
-  rename(sparsity, "schedule", "update")
+  rename(sparsity, "schedule", "update", "sparsity.", moves)
   if present(sparsity.sparsity_schedule) then
     local steps, levels = cbk.list(), cbk.list()
     for i, pair in cbk.items(sparsity.sparsity_schedule) do
@@ -211,24 +230,30 @@ local function sparsity_of_2_2(config)
     sparsity.schedule = levels
     sparsity.update = cbk.dict { steps = steps }
   end
-  if present(sparsity.sparsity) and type(sparsity.sparsity) ~= "number" then rename(sparsity, "sparsity", "schedule") end
+  if present(sparsity.sparsity) and type(sparsity.sparsity) ~= "number" then
+    rename(sparsity, "sparsity", "schedule", "sparsity.", moves)
+  end
   if sparsity.update == 1 then
     sparsity.update = nil
   elseif type(sparsity.update) == "number" then
     sparsity.update = cbk.dict { freq = sparsity.update }
+    moves[#moves + 1] = { "sparsity.update", "sparsity.update.freq" }
   end
   if #sparsity == 1 and type(sparsity.sparsity) == "number" then
     config.sparsity = cbk.raw(sparsity, "sparsity")
+    moves[#moves + 1] = { "sparsity.sparsity", "sparsity" }
   else
-    config.sparsity = groups_of(sparsity)
+    config.sparsity = groups_of(sparsity, moves)
   end
 end
 
 -- --- all of it
 
 ---Changes what release `from` wrote into what `to` reads, in place; `config` is the whole file, its model section already new.
-function releases.upgrade(config, from, to)
+---@param moves? Moves   where fields went is added
+function releases.upgrade(config, from, to, moves)
   local dropped = {}
+  moves = moves or {}
   if is_dict(config, "cerebras") then
     for name in cbk.items(config.cerebras) do
       if name ~= "save_iter_state_path" then dropped[#dropped + 1] = "cerebras." .. tostring(name) end -- what is there is read
@@ -236,16 +261,16 @@ function releases.upgrade(config, from, to)
   end
   config.cerebras = nil
   if from == to then return config end -- another kind of model, of the same release
-  if from == "1.9" or from == "2.0" then clean_runconfig(config, dropped) end
-  if from == "2.0" and to == "2.1" then aliases_of_2_1(config) end
+  if from == "1.9" or from == "2.0" then clean_runconfig(config, dropped, moves) end
+  if from == "2.0" and to == "2.1" then aliases_of_2_1(config, moves) end
   if from == "2.1" then
     micro_batch_size(config, dropped)
-    sparsity_of_2_2(config)
+    sparsity_of_2_2(config, moves)
   end
   if #dropped > 0 then cbk.warn(("config fields that %s has no more are left out: %s"):format(to, table.concat(dropped, ", "))) end
   if from == "2.2" and to == "2.3" and not trainer.is(config) then
-    mup.upgrade(config.model, config.optimizer)
-    return trainer.from_legacy(config)
+    mup.upgrade(config.model, config.optimizer, moves)
+    return trainer.from_legacy(config, moves)
   end
   return config
 end

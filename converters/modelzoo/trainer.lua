@@ -26,6 +26,9 @@ function trainer.model(config)
   return parent.model
 end
 
+---… and its dotted path.
+function trainer.place_of_model(config) return trainer.is(config) and "trainer.init.model" or "model" end
+
 function trainer.set_model(config, model) place(config).model = model end
 
 -- --- legacy to trainer
@@ -120,11 +123,13 @@ local function filled(tree, name)
   return #out > 0 and out or nil
 end
 
----Takes fields of the legacy file by their sources, and knows which were asked for.
-local function taker(config)
+---Takes fields of the legacy file by their sources, and knows which were asked for and where they went.
+---@param moves Moves
+local function taker(config, moves)
   local asked = {}
   ---@param source string   "section.field", "section.field.*" or "section.field?"
-  local function take(source)
+  ---@param target? string  its place in the new file
+  local function take(source, target)
     local section, path, form = source:match "^([%w_]+)%.([%w_.]-)([.*?]*)$"
     local tree, field = config, section
     for part in path:gmatch "[^.]+" do
@@ -136,23 +141,28 @@ local function taker(config)
     local value = filled(tree, field)
     if value ~= nil and form ~= "?" and is_items ~= (form == ".*") then return nil end
     asked[section .. "." .. path:match "^[^.]+"] = true
+    -- items that moved up, for empty ones before them, are not where they were
+    local is_whole = value ~= nil and (not is_list(tree, field) or #value == #tree[field])
+    if target and is_whole then moves[#moves + 1] = { section .. "." .. path, target } end
     return value
   end
   return take, asked
 end
 
 ---A dict of the fields that are there, in the order of the layout.
-local function fill(take, fields)
+---@param at? string   its place in the new file
+local function fill(take, fields, at)
   local out = cbk.dict()
   for _, field in ipairs(fields) do
     local name, value
     if type(field) == "table" then
-      name, value = field.name, fill(take, field)
+      name, value = field.name, fill(take, field, at .. "." .. field.name)
       if #value == 0 then value = nil end
     else
       local renamed, source = field:match "^(%S+) <%- (%S+)$"
       source = source or field
-      name, value = renamed or source:match "%.([%w_]+)", take(source)
+      name = renamed or source:match "%.([%w_]+)"
+      value = take(source, at and at .. "." .. name)
     end
     if value ~= nil then out[name] = value end
   end
@@ -160,25 +170,29 @@ local function fill(take, fields)
 end
 
 ---A list of `{Name: options}`. A switch makes the callback (true) or names it as absent (false).
-local function fill_list(take, entries, switches)
+---@param at string     its place in the new file
+---@param moves Moves
+local function fill_list(take, entries, switches, at, moves)
   local out = cbk.list()
+  local function spot(name) return ("%s.%d.%s"):format(at, #out, name) end
   local function add(name, options) out[#out + 1] = cbk.dict { [name] = options } end
   for _, entry in ipairs(entries) do
     if entry.each then
-      for _, options in cbk.items(take(entry.each) or cbk.list()) do
+      for i, options in cbk.items(take(entry.each) or cbk.list()) do
         local name = is_dict(options) and options[entry.name_from]
         if not present(name or nil) then
           cbk.fail("config", ("each entry of %s needs a '%s'"):format(entry.each:gsub("%.%*$", ""), entry.name_from))
         end
         options[entry.name_from] = nil
+        moves[#moves + 1] = { ("%s.%d"):format(entry.each:gsub("%.%*$", ""), i - 1), spot(tostring(name)) }
         add(tostring(name), options)
       end
     elseif entry[1] then
-      local options = fill(take, entry)
+      local options = fill(take, entry, spot(entry.name))
       if #options > 0 then add(entry.name, options) end
     else
       local value = switches[entry.name]
-      if entry.value then value = take(entry.value) end
+      if entry.value then value = take(entry.value, spot(entry.name)) end
       if value == true then
         add(entry.name, cbk.dict())
       elseif value == false then
@@ -224,7 +238,9 @@ for _, class in ipairs(schedule_classes) do
   schedule_class[class:lower():gsub("lr$", "")] = class
 end
 
-local function schedule(entry)
+---@param from string   its path in the legacy file
+---@param at string     where it comes to stand
+local function schedule(entry, from, at, moves)
   local name = tostring(entry.scheduler)
   local class = schedule_class[name:lower()]
   if not class then
@@ -233,11 +249,13 @@ local function schedule(entry)
   end
   local options = cbk.copy(entry)
   options.scheduler, options.main_scheduler = nil, nil
+  moves[#moves + 1] = { from .. ".scheduler", at .. "." .. class }
+  moves[#moves + 1] = { from, at .. "." .. class }
   return cbk.dict { [class] = options }
 end
 
 ---Several schedules in one: one after the other, or all at once (`main_scheduler: chained`).
-local function schedule_list(entries)
+local function schedule_list(entries, at, moves)
   local list, main = cbk.list(), nil
   for _, entry in cbk.items(entries) do
     local wanted = present(entry.main_scheduler) and tostring(entry.main_scheduler) or main
@@ -245,22 +263,31 @@ local function schedule_list(entries)
       cbk.fail("config", ("optimizer.learning_rate: main_scheduler is '%s' and '%s'; one is possible"):format(main, wanted))
     end
     main = wanted
-    list[#list + 1] = schedule(entry)
   end
   local is_chained = main and (main:lower() == "chained" or main:lower() == "chainedlr")
-  if #list == 1 and not is_chained then return list[1] end
-  return cbk.dict { [is_chained and "ChainedScheduler" or "SequentialLR"] = cbk.dict { schedulers = list } }
+  local is_alone = #entries == 1 and not is_chained
+  local class = is_chained and "ChainedScheduler" or "SequentialLR"
+  for i in cbk.items(entries) do
+    moves[#moves + 1] = { ("optimizer.learning_rate.%d.main_scheduler"):format(i - 1), at .. "." .. class }
+  end
+  for i, entry in cbk.items(entries) do
+    local spot = is_alone and at or ("%s.%s.schedulers.%d"):format(at, class, i - 1)
+    list[i] = schedule(entry, ("optimizer.learning_rate.%d"):format(i - 1), spot, moves)
+  end
+  if is_alone then return list[1] end
+  return cbk.dict { [class] = cbk.dict { schedulers = list } }
 end
 
 ---The list of the one scheduler; what it is made of leaves the optimizer, except a plain number.
-local function schedulers(optimizer)
+local function schedulers(optimizer, moves)
   local rate = optimizer.learning_rate
   if rate == nil then return nil end
-  local out
+  local is_scaled, at, out = optimizer.adjust_learning_rate ~= nil, "trainer.init.schedulers.0"
+  if is_scaled then at = at .. ".ScalePerParamLR.scheduler" end
   if is_dict(optimizer, "learning_rate") then
-    out = schedule(rate)
+    out = schedule(rate, "optimizer.learning_rate", at, moves)
   elseif is_list(optimizer, "learning_rate") then
-    out = schedule_list(rate)
+    out = schedule_list(rate, at, moves)
   else
     local number = cbk.raw(optimizer, "learning_rate") -- as it is written
     if cbk.kind(optimizer, "learning_rate") ~= "float" then
@@ -268,9 +295,10 @@ local function schedulers(optimizer)
       number = cbk.float(number)
     end
     out = cbk.dict { ConstantLR = cbk.dict { learning_rate = number } }
+    moves[#moves + 1] = { "optimizer.learning_rate", at .. ".ConstantLR.learning_rate" }
   end
   if is_dict(optimizer, "learning_rate") or is_list(optimizer, "learning_rate") then optimizer.learning_rate = nil end
-  if optimizer.adjust_learning_rate ~= nil then out = cbk.dict { ScalePerParamLR = cbk.dict { scheduler = out } } end
+  if is_scaled then out = cbk.dict { ScalePerParamLR = cbk.dict { scheduler = out } } end
   return cbk.list { out }
 end
 
@@ -320,7 +348,7 @@ local function warn_of_the_rest(config, asked)
 end
 
 ---`fit`, `validate` and `validate_all`: the first two need their data.
-local function runs(take, config)
+local function runs(take, config, moves)
   local function input(section)
     if not is_dict(config, section) or #config[section] == 0 then return nil end
     return without_moved(cbk.copy(config[section]), section)
@@ -330,48 +358,60 @@ local function runs(take, config)
   local function add(name, entries)
     local section = cbk.dict()
     for _, entry in ipairs(entries) do
-      if entry[2] ~= nil then section[entry[1]] = cbk.deep_copy(entry[2]) end
+      if entry[2] ~= nil then
+        section[entry[1]] = cbk.deep_copy(entry[2])
+        moves[#moves + 1] = { entry[3], ("trainer.%s.%s"):format(name, entry[1]) }
+      end
     end
     if #section > 0 then out[name] = section end
   end
-  if train then add("fit", { { "train_dataloader", train }, { "val_dataloader", eval }, { "ckpt_path", path } }) end
-  if eval then add("validate", { { "val_dataloader", eval }, { "ckpt_path", path } }) end
-  add("validate_all", { { "val_dataloaders", eval }, { "ckpt_paths", path } })
+  local path_of = "runconfig.checkpoint_path"
+  if train then
+    add("fit", { { "train_dataloader", train, "train_input" }, { "val_dataloader", eval, "eval_input" }, { "ckpt_path", path, path_of } })
+  end
+  if eval then add("validate", { { "val_dataloader", eval, "eval_input" }, { "ckpt_path", path, path_of } }) end
+  add("validate_all", { { "val_dataloaders", eval, "eval_input" }, { "ckpt_paths", path, path_of } })
   return out
 end
 
 ---The file of a 2.3 trainer from a legacy file.
 ---@param config Dict
+---@param moves? Moves   where fields went is added
 ---@return Dict
-function trainer.from_legacy(config)
-  local take, asked = taker(config)
-  local init = fill(take, layout.head)
+function trainer.from_legacy(config, moves)
+  moves = moves or {}
+  local take, asked = taker(config, moves)
+  local init = fill(take, layout.head, "trainer.init")
   local function put(name, section)
     if section ~= nil and #section > 0 then init[name] = section end
   end
-  put("backend", fill(take, layout.backend))
+  put("backend", fill(take, layout.backend, "trainer.init.backend"))
   init.model = without_moved(cbk.copy(trainer.model(config)), "model")
+  moves[#moves + 1] = { "model", "trainer.init.model" }
   local optimizer = config.optimizer ~= nil and filled(config, "optimizer") or nil
   if optimizer then
     local class = optimizer.optimizer_type
     if not present(class) then cbk.fail("config", "the optimizer section has no 'optimizer_type'") end
     without_moved(optimizer, "optimizer")
-    local list = schedulers(optimizer)
+    local list = schedulers(optimizer, moves)
     optimizer.optimizer_type = nil
+    moves[#moves + 1] = { "optimizer.optimizer_type", "trainer.init.optimizer." .. class }
+    moves[#moves + 1] = { "optimizer", "trainer.init.optimizer." .. class }
     init.optimizer = cbk.dict { [class] = optimizer }
     put("schedulers", list)
   end
   local sparsity_section, summaries = sparsity(config)
-  put("precision", fill(take, layout.precision))
   put("sparsity", sparsity_section)
-  put("loop", fill(take, layout.loop))
-  put("checkpoint", fill(take, layout.checkpoint))
-  put("logging", fill(take, layout.logging))
-  put("callbacks", fill_list(take, layout.callbacks, { LogSparsity = summaries }))
-  put("loggers", fill_list(take, layout.loggers, {}))
+  local has_groups = is_dict(config, "sparsity") or is_list(config, "sparsity")
+  moves[#moves + 1] = { "sparsity", has_groups and "trainer.init.sparsity" or "trainer.init.sparsity.sparsity" }
+  for _, name in ipairs { "precision", "loop", "checkpoint", "logging" } do
+    put(name, fill(take, layout[name], "trainer.init." .. name))
+  end
+  put("callbacks", fill_list(take, layout.callbacks, { LogSparsity = summaries }, "trainer.init.callbacks", moves))
+  put("loggers", fill_list(take, layout.loggers, {}, "trainer.init.loggers", moves))
 
   local out = cbk.dict { init = init }
-  for name, section in cbk.items(runs(take, config)) do out[name] = section end
+  for name, section in cbk.items(runs(take, config, moves)) do out[name] = section end
   warn_of_the_rest(config, asked)
   return cbk.dict { trainer = out }
 end

@@ -298,7 +298,7 @@ class Tests:
                      "restored: model.model.lm_head.weight, tied to model.model.embedding_layer.word_embeddings.weight",
                      "lr_scheduler._schedulers.1.last_epoch: 7 -> 50", "cs-1.8 -> cs-1.9",
                      "dataloader: 2 workers, samples streamed 1600, 1604",
-                     "config: gone: model.use_rms_norm = false", "config: runconfig.checkpoint_steps -> trainer.init.checkpoint.steps",
+                     "config: model.use_rms_norm = false -> model.norm_type = \"layernorm\"", "config: runconfig.checkpoint_steps -> trainer.init.checkpoint.steps",
                      "config: optimizer.weight_decay_rate -> optimizer.weight_decay",
                      "embedding_layer.position_embeddings.weight -> model.embedding_layer.position_embeddings.embed.weight",
                      "config: model -> trainer.init.model: hidden_size", "cs-2.4 -> cs-2.5",

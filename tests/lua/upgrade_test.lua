@@ -112,16 +112,22 @@ describe("telling a release", function()
 end)
 
 describe("changes of a config", function()
-  it("tell moves, names, values, and what is new or gone", function()
-    local function config(text) return cbk.config.parse(text, "yaml") end
-    equal(config_changes.lines(config "a: {x: 1, y: {z: 2}}\nb: {old: 5}\nc: 1\nd: gone\ne: {some_steps: 7}",
-      config "t: {a: {x: 1, y: {z: 2}}, e: {steps: 7}}\nb: {new: 5}\nc: 2\nf: [true]"), {
-      "a -> t.a: x, y.z", "e.some_steps -> t.e.steps", "b.old -> b.new", "c: 1 -> 2", "new: f.0 = true", 'gone: d = "gone"',
+  local function config(text) return cbk.config.parse(text, "yaml") end
+
+  it("tell moves that are known, values, and what is new or gone", function()
+    local moves = {
+      { "b.old", "b.x" }, { "e.some_steps", "e.steps" }, { "b.x", "b.new" }, { "k", "t.Named" }, { "a", "t.a" }, { "e", "t.e" },
+    }
+    equal(config_changes.lines(config "a: {x: 1, y: {z: 2}}\nb: {old: 5}\nc: 1\nd: gone\ne: {some_steps: 7, n: 1}\nk: Named",
+      config "t: {a: {x: 1, y: {z: 2}}, e: {steps: 7, n: 2}, Named: {}}\nb: {new: 5}\nc: 2\nf: [true]", moves), {
+      "a -> t.a: x, y.z", "e.some_steps -> t.e.steps", "b.old -> b.new", "e.n = 1 -> t.e.n = 2", "k = \"Named\" -> t.Named = {}",
+      "c: 1 -> 2", "new: f.0 = true", 'gone: d = "gone"',
     })
-    equal(config_changes.lines(config "a: 1.0", config "a: 1.0"), {})
+    equal(config_changes.lines(config "a: 1.0", config "a: 1.0", {}), {})
+    equal(config_changes.lines(config "a: {n: 1}", config "b: {n: 1}", {}), { "new: b.n = 1", "gone: a.n = 1" })
     local many = cbk.dict()
     for i = 1, 9 do many["k" .. i] = i end
-    equal(config_changes.lines(cbk.dict { a = many }, cbk.dict { b = cbk.dict { a = many } }),
+    equal(config_changes.lines(cbk.dict { a = many }, cbk.dict { b = cbk.dict { a = many } }, { { "a", "b.a" } }),
       { "a -> b.a: k1, k2, k3, k4, k5, k6, … (9 fields)" })
   end)
 end)
@@ -163,6 +169,44 @@ describe("the steps of an upgrade", function()
       equal(config.csconfig, nil)
       equal(config.runconfig, { max_checkpoints = 5 }, name)
     end
+  end)
+
+  it("tell of the config what was done, not what looks like it", function()
+    local told = {}
+    local function upgraded(from, to, config)
+      told = {}
+      for _, part in ipairs(run("gpt2", from, to, config).parts) do
+        for _, line in ipairs(part.lines) do told[#told + 1] = line:match "^config: (.*)" end
+      end
+      return table.concat(told, "\n")
+    end
+    local run_options = "model: {use_rms_norm: true}\nrunconfig: {num_act_servers: 2, keep_checkpoint_max: 2}"
+    equal(upgraded("cs-1.9", "cs-2.0", run_options), table.concat({
+      "runconfig.keep_checkpoint_max -> runconfig.max_checkpoints",
+      'model.use_rms_norm = true -> model.norm_type = "rmsnorm"', "gone: runconfig.num_act_servers = 2",
+    }, "\n"))
+    equal(upgraded("cs-2.0", "cs-2.1", "model: {precision_opt_level: 1}\nrunconfig: {}\noptimizer: {optimizer_type: AdamW, beta1: 0.5, "
+      .. "beta2: 0.5, learning_rate: [{scheduler: Linear, steps: 1}]}"), table.concat({
+      "model -> runconfig: precision_opt_level",
+      "optimizer.learning_rate.0.steps -> optimizer.learning_rate.0.total_iters",
+      "optimizer.beta1 -> optimizer.betas.0", "optimizer.beta2 -> optimizer.betas.1",
+    }, "\n"))
+    equal(upgraded("cs-2.2", "cs-2.3", "model: {a: 1, mixed_precision: true}\nrunconfig: {seed: 1, num_csx: 1, max_checkpoints: 1}"
+      .. "\ntrain_input: {n: 1}\neval_input: {n: 1}\noptimizer: {optimizer_type: AdamW, eps: 1, "
+      .. "log_summaries: true, learning_rate: [{scheduler: Linear, total_iters: 1}, {scheduler: Linear, total_iters: 1}]}"), table.concat({
+      "runconfig -> trainer.init: seed", "runconfig -> trainer.init.backend.cluster_config: num_csx", "model -> trainer.init.model: a",
+      "optimizer -> trainer.init.optimizer.AdamW: eps",
+      "optimizer.learning_rate.0 -> trainer.init.schedulers.0.SequentialLR.schedulers.0.LinearLR: total_iters",
+      "optimizer.learning_rate.1 -> trainer.init.schedulers.0.SequentialLR.schedulers.1.LinearLR: total_iters",
+      "model.mixed_precision -> trainer.init.precision.enabled", "optimizer.log_summaries -> trainer.init.precision.log_loss_scale",
+      "runconfig.max_checkpoints -> trainer.init.callbacks.1.KeepNCheckpoints.n", "train_input -> trainer.fit.train_dataloader: n",
+      "eval_input -> trainer.fit.val_dataloader: n", "eval_input -> trainer.validate.val_dataloader: n",
+      "eval_input -> trainer.validate_all.val_dataloaders: n",
+      "optimizer.learning_rate.0.scheduler -> trainer.init.schedulers.0.SequentialLR.schedulers.0.LinearLR",
+      "optimizer.learning_rate.1.scheduler -> trainer.init.schedulers.0.SequentialLR.schedulers.1.LinearLR",
+      "optimizer.optimizer_type -> trainer.init.optimizer.AdamW",
+      "optimizer.log_summaries = true -> trainer.init.callbacks.0.ComputeNorm = {}",
+    }, "\n"))
   end)
 
   it("take the states of data loaders over on the way from 1.9 to 2.0", function()

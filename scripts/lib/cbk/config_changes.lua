@@ -31,26 +31,20 @@ local function common_end(a, b)
   return count
 end
 
-local function parent(path) return path:match "^(.*)%." or "" end
-
----True for "checkpoint_steps" and "steps".
-local function ends_alike(a, b)
-  return a:sub(-#b - 1) == "_" .. b or b:sub(-#a - 1) == "_" .. a
-end
-
----Where a new field came from: the field of the same value with the longest common end, one beside it, or one with a like name.
-local function origin(path, text, gone, before)
-  local best, best_count
-  local parts = parts_of(path)
-  for _, old in ipairs(gone) do
-    if before[old] == text then
-      local old_parts = parts_of(old)
-      local count = common_end(old_parts, parts)
-      local fits = count > 0 or parent(old) == parent(path) or ends_alike(old_parts[#old_parts], parts[#parts])
-      if fits and (not best or count > best_count) then best, best_count = old, count end
+---Where a field of the new file was in the old one, by the moves in their order: each is gone back once, the last one first.
+---@param path string
+---@param moves Moves
+---@param count? integer   only the first ones
+local function origin(path, moves, count)
+  for i = count or #moves, 1, -1 do
+    local old, new = moves[i][1], moves[i][2]
+    if path == new then
+      path = old
+    elseif path:sub(1, #new + 1) == new .. "." then
+      path = old .. path:sub(#new + 1)
     end
   end
-  return best, best_count
+  return path
 end
 
 local function join(parts, first, last)
@@ -66,10 +60,11 @@ local function shorten(names)
 end
 
 ---Lines for fields that moved together, and for renamed ones.
-local function moves(pairs_of_paths, out)
+local function lines_of_moves(moved, out)
   local groups, order = {}, {}
-  for _, pair in ipairs(pairs_of_paths) do
-    local old, new, count = parts_of(pair[1]), parts_of(pair[2]), pair[3]
+  for _, pair in ipairs(moved) do
+    local old, new = parts_of(pair[1]), parts_of(pair[2])
+    local count = common_end(old, new)
     local head = ("%s -> %s"):format(join(old, 1, #old - count), join(new, 1, #new - count))
     if not groups[head] then
       groups[head] = {}
@@ -82,37 +77,50 @@ local function moves(pairs_of_paths, out)
   end
 end
 
+---Values that became names: `optimizer_type: AdamW` is a section `AdamW` now.
+local function named_sections(moves, old, new, after, used)
+  local out = {}
+  for i, move in ipairs(moves) do
+    local source = origin(move[1], moves, i - 1)
+    if old[source] and not new[source] and not used[source] and cbk.find(after, move[2]) ~= nil then
+      used[source] = true
+      out[#out + 1] = { source, move[2] }
+    end
+  end
+  return out
+end
+
+---True where an empty section is one with fields in the other file.
+local function is_container_of(other, path, text) return (text == "{}" or text == "[]") and cbk.find(other, path) ~= nil end
+
 ---@param before Dict
 ---@param after Dict
+---@param moves Moves   what is known of where fields went; nothing else is taken for moved
 ---@return string[] lines
-function config_changes.lines(before, after)
+function config_changes.lines(before, after, moves)
   local old_list, old = leaves(before)
   local new_list, new = leaves(after)
-  local gone, moved, added, changed, used = {}, {}, {}, {}, {}
-  for _, path in ipairs(old_list) do
-    if new[path] == nil then
-      gone[#gone + 1] = path
+  local moved, changed, added, used = {}, {}, {}, {}
+  for _, path in ipairs(new_list) do
+    local source = origin(path, moves)
+    if not old[source] then
+      if not is_container_of(before, path, new[path]) then added[#added + 1] = ("new: %s = %s"):format(path, new[path]) end
+    elseif source ~= path and new[path] == old[source] then
+      moved[#moved + 1] = { source, path }
+    elseif source ~= path then
+      changed[#changed + 1] = ("%s = %s -> %s = %s"):format(source, old[source], path, new[path])
     elseif new[path] ~= old[path] then
       changed[#changed + 1] = ("%s: %s -> %s"):format(path, old[path], new[path])
     end
+    used[source] = true
   end
-  for _, path in ipairs(new_list) do
-    if old[path] == nil then
-      local source, count = origin(path, new[path], gone, old)
-      if source then
-        moved[#moved + 1] = { source, path, count }
-        used[source] = true
-      else
-        added[#added + 1] = ("new: %s = %s"):format(path, new[path])
-      end
-    end
-  end
+  for _, pair in ipairs(named_sections(moves, old, new, after, used)) do moved[#moved + 1] = pair end
   local out = {}
-  moves(moved, out)
+  lines_of_moves(moved, out)
   for _, line in ipairs(changed) do out[#out + 1] = line end
   for _, line in ipairs(added) do out[#out + 1] = line end
-  for _, path in ipairs(gone) do
-    if not used[path] then out[#out + 1] = ("gone: %s = %s"):format(path, old[path]) end
+  for _, path in ipairs(old_list) do
+    if not used[path] and not is_container_of(after, path, old[path]) then out[#out + 1] = ("gone: %s = %s"):format(path, old[path]) end
   end
   return out
 end

@@ -168,7 +168,7 @@ local function step(job, i, config, root)
   local lines = key_lines(traced)
   if #lines == 0 then lines[1] = "no tensor changes" end
   if root.dataloader == nil and results[2].dataloader ~= nil then lines[#lines + 1] = loader_line(results[2].dataloader) end
-  for _, line in ipairs(config_changes.lines(config, results[1])) do lines[#lines + 1] = "config: " .. line end
+  for _, line in ipairs(config_changes.lines(config, results[1], job.configs[i].moves)) do lines[#lines + 1] = "config: " .. line end
   return results[1], results[2], { title = ("%s -> %s"):format(one.src, one.tgt), lines = lines, warnings = warnings }
 end
 
