@@ -12,19 +12,17 @@
 #include <string>
 #include <vector>
 
+#include "host/base/checksum.hpp"
 #include "host/base/file.hpp"
 #include "host/value/value.hpp"
 
 namespace cbk {
 
-/// What a writer may want to know of an item in `finish`: crc32 is zip's polynomial, crc32c Castagnoli's.
-enum class Checksum : uint8_t { none, crc32, crc32c };
-
 /// One run of bytes to be produced: the elements of `tensor` in C order.
 struct Item {
   std::string key;  // for progress and messages
   Tensor tensor;
-  Checksum checksum = Checksum::none;
+  Checksum checksum = Checksum::none;  // that the writer wants to know in `finish`
 };
 
 /// Where an item goes.

@@ -1,8 +1,5 @@
 #include "host/plan/plan.hpp"
 
-#include <libdeflate.h>
-#include <zlib.h>
-
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -12,7 +9,6 @@
 #include <mutex>
 #include <thread>
 
-#include "host/base/crc32c.hpp"
 #include "host/base/interrupt.hpp"
 #include "host/base/scratch.hpp"
 #include "host/tensor/expression.hpp"
@@ -94,16 +90,6 @@ std::vector<size_t> reading_order(const std::vector<Item>& items) {
   std::vector<size_t> order;
   for (const Position& position : positions) order.push_back(position.item);
   return order;
-}
-
-uint32_t extended(Checksum kind, uint32_t sum, ByteView bytes) {
-  return kind == Checksum::crc32c ? crc32c(bytes, sum) : libdeflate_crc32(sum, bytes.data(), bytes.size());
-}
-
-/// The checksum of two runs of bytes, one after the other.
-uint32_t combined(Checksum kind, uint32_t first, uint32_t second, uint64_t second_size) {
-  if (kind == Checksum::crc32c) return crc32c_combine(first, second, second_size);
-  return static_cast<uint32_t>(crc32_combine64(first, second, static_cast<z_off64_t>(second_size)));
 }
 
 /// The streaming of one plan: workers take blocks from a shared cursor, compute them and write them in place.
@@ -192,6 +178,7 @@ class Execution {
     const Expression& expression = *item.tensor.expression();
     const Slot& slot = slots_[block.item];
     const uint32_t itemsize = expression.itemsize();
+    if (block.begin == 0) within(item.key, [&] { verify_scattered(expression); });
     BlockSum sum{block.begin, static_cast<uint64_t>(block.end - block.begin) * itemsize, 0};
     for (int64_t begin = block.begin; begin < block.end;) {
       const uint64_t offset = slot.offset + static_cast<uint64_t>(begin) * itemsize;
@@ -233,7 +220,9 @@ class Execution {
   /// Asks the sources for what only all of their bytes can tell.
   void verify() const {
     std::unordered_set<const Expression*> seen;
-    for (const Item& item : items_) verify_sources(*item.tensor.expression(), seen);
+    for (const Item& item : items_) {
+      within(item.key, [&] { verify_sources(*item.tensor.expression(), &Storage::verify_whole, seen); });
+    }
   }
 
   void report_until_done(std::chrono::steady_clock::time_point start) {

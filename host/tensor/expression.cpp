@@ -70,6 +70,10 @@ bool ViewExpression::is_dense() const {
   return loops_.empty() || (loops_.size() == 1 && loops_[0].stride == 1);
 }
 
+bool ViewExpression::has_long_runs() const {
+  return !loops_.empty() && loops_.back().stride == 1 && loops_.back().extent * itemsize() >= long_run;
+}
+
 void ViewExpression::read(int64_t begin, std::span<std::byte> out) const {
   check_interrupt();
   const uint32_t item = itemsize();
@@ -78,7 +82,7 @@ void ViewExpression::read(int64_t begin, std::span<std::byte> out) const {
     return;
   }
   const ByteView bytes = view_.storage->view();
-  const bool long_runs = loops_.back().stride == 1 && loops_.back().extent * item >= long_run;
+  const bool long_runs = has_long_runs();
   const RunReader read_run = [&](int64_t first, std::span<std::byte> run) {
     view_.storage->read(static_cast<uint64_t>(first) * item, run);
   };
@@ -357,8 +361,27 @@ void each_source(const Expression& expression, std::unordered_set<const Expressi
 
 }  // namespace
 
-void verify_sources(const Expression& expression, std::unordered_set<const Expression*>& seen) {
-  each_source(expression, seen, [](const ViewExpression& source) { source.view().storage->verify(); });
+std::string_view problem_of(const Expression& expression) {
+  if (const auto* source = dynamic_cast<const ViewExpression*>(&expression))
+    return source->view().storage->problem();
+  std::unordered_set<const Expression*> seen;
+  std::string_view problem;
+  each_source(expression, seen, [&](const ViewExpression& source) {
+    if (problem.empty()) problem = source.view().storage->problem();
+  });
+  return problem;
+}
+
+void verify_sources(const Expression& expression, void (Storage::*verify)() const,
+                    std::unordered_set<const Expression*>& seen) {
+  each_source(expression, seen, [&](const ViewExpression& source) { ((*source.view().storage).*verify)(); });
+}
+
+void verify_scattered(const Expression& expression) {
+  std::unordered_set<const Expression*> seen;
+  each_source(expression, seen, [](const ViewExpression& source) {
+    if (source.is_scattered()) source.view().storage->verify_whole();
+  });
 }
 
 void drop_sources(const Expression& expression) {

@@ -82,9 +82,13 @@ class ViewExpression final : public Expression {
   bool drop(int64_t begin, int64_t end) const noexcept override;
   /// Hint: nothing of this view will be read again.
   void drop_all() const noexcept;
+  /// Whether elements are picked from all over the storage, so that whoever wants its bytes in order must
+  /// read them again.
+  [[nodiscard]] bool is_scattered() const { return !is_dense() && !has_long_runs(); }
 
  private:
   [[nodiscard]] bool is_dense() const;  // one contiguous run
+  [[nodiscard]] bool has_long_runs() const;
   View view_;
   std::vector<Loop> loops_;
 };
@@ -235,8 +239,16 @@ class GeneratedExpression final : public Expression {
   Generator generator_;
 };
 
-/// Verifies the storages below `expression` (Storage::verify); those below an expression in `seen` have been.
-void verify_sources(const Expression& expression, std::unordered_set<const Expression*>& seen);
+/// Why a storage below `expression` cannot be read (Storage::problem); empty: all can.
+std::string_view problem_of(const Expression& expression);
+
+/// Verifies the storages below `expression` (Storage::verify or verify_whole); those below an expression in
+/// `seen` have been.
+void verify_sources(const Expression& expression, void (Storage::*verify)() const,
+                    std::unordered_set<const Expression*>& seen);
+
+/// Verifies those whose bytes are about to be read out of order: afterwards they are in the page cache.
+void verify_scattered(const Expression& expression);
 
 /// Hint: nothing below `expression` will be read again.
 void drop_sources(const Expression& expression);

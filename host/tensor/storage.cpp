@@ -8,12 +8,8 @@ namespace {
 
 class MappedStorage final : public Storage {
  public:
-  MappedStorage(std::shared_ptr<const MappedFile> file, uint64_t offset, uint64_t size,
-                std::optional<uint32_t> crc)
-      : file_(std::move(file)),
-        offset_(offset),
-        bytes_(file_->slice(offset, size, "a tensor's data")),
-        crc_(crc) {}
+  MappedStorage(std::shared_ptr<const MappedFile> file, uint64_t offset, uint64_t size)
+      : file_(std::move(file)), offset_(offset), bytes_(file_->slice(offset, size, "a tensor's data")) {}
 
   [[nodiscard]] uint64_t size() const override { return bytes_.size(); }
   [[nodiscard]] ByteView view() const override { return bytes_; }
@@ -22,13 +18,11 @@ class MappedStorage final : public Storage {
     file_->drop(offset_ + offset, length);
   }
   [[nodiscard]] Place place() const override { return {file_->path().string(), offset_}; }
-  [[nodiscard]] std::optional<uint32_t> crc32() const override { return crc_; }
 
  private:
   std::shared_ptr<const MappedFile> file_;
   uint64_t offset_;
   ByteView bytes_;
-  std::optional<uint32_t> crc_;
 };
 
 class MemoryStorage final : public Storage {
@@ -43,6 +37,18 @@ class MemoryStorage final : public Storage {
 
  private:
   Bytes bytes_;
+};
+
+class UnreadableStorage final : public Storage {
+ public:
+  UnreadableStorage(uint64_t size, Error why) : size_(size), why_(std::move(why)) {}
+  [[nodiscard]] uint64_t size() const override { return size_; }
+  [[nodiscard]] std::string_view problem() const override { return why_.what(); }
+  void read(uint64_t /*offset*/, std::span<std::byte> /*out*/) const override { throw Error(why_); }
+
+ private:
+  uint64_t size_;
+  Error why_;
 };
 
 class SwappedStorage final : public Storage {
@@ -61,7 +67,9 @@ class SwappedStorage final : public Storage {
     }
     std::copy_n(elements.begin() + static_cast<ptrdiff_t>(offset - begin), out.size(), out.begin());
   }
+  [[nodiscard]] std::string_view problem() const override { return storage_->problem(); }
   void verify() const override { storage_->verify(); }
+  void verify_whole() const override { storage_->verify_whole(); }
   void drop(uint64_t offset, uint64_t length) const noexcept override { storage_->drop(offset, length); }
   [[nodiscard]] Place place() const override { return storage_->place(); }
 
@@ -72,13 +80,16 @@ class SwappedStorage final : public Storage {
 
 }  // namespace
 
-StoragePtr map_storage(std::shared_ptr<const MappedFile> file, uint64_t offset, uint64_t size,
-                       std::optional<uint32_t> crc32) {
-  return std::make_shared<MappedStorage>(std::move(file), offset, size, crc32);
+StoragePtr map_storage(std::shared_ptr<const MappedFile> file, uint64_t offset, uint64_t size) {
+  return std::make_shared<MappedStorage>(std::move(file), offset, size);
 }
 
 StoragePtr memory_storage(Bytes bytes) {
   return std::make_shared<MemoryStorage>(std::move(bytes));
+}
+
+StoragePtr unreadable_storage(uint64_t size, Error why) {
+  return std::make_shared<UnreadableStorage>(size, std::move(why));
 }
 
 StoragePtr swapped_storage(StoragePtr storage, uint32_t itemsize) {

@@ -25,9 +25,13 @@ class Storage {
   [[nodiscard]] virtual ByteView view() const { return {}; }
   /// Copies bytes [offset, offset + out.size()).
   virtual void read(uint64_t offset, std::span<std::byte> out) const = 0;
+  /// Why no byte can be read, where that is known before; empty: they can.
+  [[nodiscard]] virtual std::string_view problem() const { return {}; }
   /// Whoever has read what he wanted asks whether it was right: a format with a checksum over all bytes reads
   /// the rest of them now. Errors: `format`.
   virtual void verify() const {}
+  /// The same for whoever copies: also where reading a part should not cost reading all.
+  virtual void verify_whole() const { verify(); }
   /// A hint that this range will not be read again soon.
   virtual void drop(uint64_t /*offset*/, uint64_t /*length*/) const noexcept {}
 
@@ -45,11 +49,13 @@ class Storage {
 using StoragePtr = std::shared_ptr<const Storage>;
 
 /// A range of a mapped file.
-StoragePtr map_storage(std::shared_ptr<const MappedFile> file, uint64_t offset, uint64_t size,
-                       std::optional<uint32_t> crc32 = std::nullopt);
+StoragePtr map_storage(std::shared_ptr<const MappedFile> file, uint64_t offset, uint64_t size);
 
 /// Bytes in memory: small tensors that a script or a pickle made.
 StoragePtr memory_storage(Bytes bytes);
+
+/// Bytes that cannot be had: reading them is the error `why`.
+StoragePtr unreadable_storage(uint64_t size, Error why);
 
 /// Big-endian elements of `itemsize` bytes, swapped as they are read.
 StoragePtr swapped_storage(StoragePtr storage, uint32_t itemsize);

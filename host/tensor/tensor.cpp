@@ -277,7 +277,7 @@ void Tensor::read(int64_t begin, std::span<std::byte> out) const {
   if (count == 0) return;
   expression_->read(begin, out);
   std::unordered_set<const Expression*> seen;
-  verify_sources(*expression_, seen);
+  verify_sources(*expression_, &Storage::verify, seen);
 }
 
 Bytes Tensor::to_bytes(uint64_t limit) const {

@@ -3,11 +3,12 @@
 #include <algorithm>
 #include <set>
 
-#include "host/formats/tensorflow/checked_storage.hpp"
+#include "host/base/crc32c.hpp"
 #include "host/formats/tensorflow/foreign.hpp"
 #include "host/formats/tensorflow/index.hpp"
 #include "host/formats/tensorflow/join_slices.hpp"
 #include "host/formats/tensorflow/table.hpp"
+#include "host/tensor/checked_storage.hpp"
 
 namespace cbk::tensorflow {
 namespace {
@@ -156,7 +157,8 @@ class BundleReader {
     const DType dtype = entry.dtype->dtype;
     if (entry.size == 0) return Tensor::from_bytes(dtype, entry.shape, {});
     View view;
-    view.storage = checked_storage(files_.bytes_of(entry), entry.crc, entry.name);
+    view.storage = checked_storage(files_.bytes_of(entry), {Checksum::crc32c, unmasked_crc32c(entry.crc),
+                                                            "variable", entry.name, "index", true});
     if (index_.big_endian && swapped_size(dtype) > 1) {
       view.storage = swapped_storage(std::move(view.storage), swapped_size(dtype));
     }

@@ -7,6 +7,7 @@
 
 #include "host/base/interrupt.hpp"
 #include "host/formats/torch/zip_layout.hpp"
+#include "host/tensor/checked_storage.hpp"
 
 namespace cbk::torch {
 namespace {
@@ -22,7 +23,7 @@ uint32_t crc_of(ByteView bytes) {
   for (size_t at = 0; at < bytes.size(); at += piece) {
     if (at > 0) check_interrupt();
     const ByteView part = bytes.subspan(at, std::min(piece, bytes.size() - at));
-    crc = libdeflate_crc32(crc, part.data(), part.size());
+    crc = extended(Checksum::crc32, crc, part);
   }
   return crc;
 }
@@ -60,9 +61,15 @@ class InflatedStorage final : public Storage {
   [[nodiscard]] std::optional<uint32_t> crc32() const override { return crc_; }
 
  private:
+  [[nodiscard]] Bytes checked(Bytes bytes) const {
+    if (crc_ && crc_of(bytes) != *crc_)
+      fail(Errc::format, "archive member {} is damaged: its CRC-32 does not match", quote(entry_.name));
+    return bytes;
+  }
+
   std::shared_ptr<const Bytes> unpacked() const {
     const std::lock_guard lock(mutex_);
-    if (!unpacked_) unpacked_ = std::make_shared<const Bytes>(inflate(packed_, entry_));
+    if (!unpacked_) unpacked_ = std::make_shared<const Bytes>(checked(inflate(packed_, entry_)));
     return unpacked_;
   }
 
@@ -218,7 +225,11 @@ StoragePtr ZipArchive::storage(const ZipEntry& entry) const {
   const ByteView bytes = packed(entry);
   const std::optional<uint32_t> crc = has_checksums_ ? std::optional(entry.crc32) : std::nullopt;
   if (entry.method == zip::deflated) return std::make_shared<InflatedStorage>(file_, bytes, entry, crc);
-  return map_storage(file_, static_cast<uint64_t>(bytes.data() - file_->bytes().data()), entry.size, crc);
+  StoragePtr stored =
+      map_storage(file_, static_cast<uint64_t>(bytes.data() - file_->bytes().data()), entry.size);
+  if (!crc) return stored;
+  return checked_storage(std::move(stored),
+                         {Checksum::crc32, *crc, "archive member", std::string(entry.name), "directory"});
 }
 
 void ZipArchive::verify(const ZipEntry& entry) const {

@@ -1,13 +1,13 @@
-#include "host/formats/tensorflow/checked_storage.hpp"
+#include "host/tensor/checked_storage.hpp"
 
 #include <algorithm>
 #include <atomic>
 #include <map>
 #include <mutex>
 
-#include "host/base/crc32c.hpp"
+#include "host/base/interrupt.hpp"
 
-namespace cbk::tensorflow {
+namespace cbk {
 namespace {
 
 constexpr size_t most_runs = 4096;
@@ -15,30 +15,40 @@ constexpr uint64_t block_size = 256 << 10;
 
 class CheckedStorage final : public Storage {
  public:
-  CheckedStorage(StoragePtr bytes, uint32_t crc, std::string name)
-      : bytes_(std::move(bytes)), crc_(crc), name_(std::move(name)) {}
+  CheckedStorage(StoragePtr bytes, ExpectedChecksum expected)
+      : bytes_(std::move(bytes)), expected_(std::move(expected)) {}
 
   [[nodiscard]] uint64_t size() const override { return bytes_->size(); }
-  // No `view`: whoever could see all bytes would not say which ones were looked at.
+  /// Whoever could see all bytes would not say which ones were looked at.
+  [[nodiscard]] ByteView view() const override { return expected_.is_strict ? ByteView() : bytes_->view(); }
 
   void read(uint64_t offset, std::span<std::byte> out) const override {
     bytes_->read(offset, out);
-    if (is_good_.load(std::memory_order_acquire) || out.empty()) return;
-    const uint32_t crc = crc32c(out);
+    if (state_ != State::following || out.empty()) return;
+    const uint32_t crc = extended(expected_.kind, 0, out);
     const std::lock_guard lock(mutex_);
-    if (!is_good_) note({offset, out.size(), crc});
+    if (state_ == State::following) note({offset, out.size(), crc});
   }
 
   void verify() const override {
-    if (is_good_.load(std::memory_order_acquire)) return;
+    if (expected_.is_strict) verify_whole();
+  }
+
+  void verify_whole() const override {
+    if (state_ == State::good) return;
     const std::lock_guard lock(mutex_);
-    if (!is_good_) verify_all();
+    if (state_ != State::good) verify_all();
   }
 
   void drop(uint64_t offset, uint64_t length) const noexcept override { bytes_->drop(offset, length); }
   [[nodiscard]] Place place() const override { return bytes_->place(); }
+  [[nodiscard]] std::optional<uint32_t> crc32() const override {
+    return expected_.kind == Checksum::crc32 ? std::optional(expected_.value) : std::nullopt;
+  }
 
  private:
+  /// Whether what was read is known, no longer known, or right as a whole.
+  enum class State : uint8_t { following, lost, good };
   struct Run {
     uint64_t offset;
     uint64_t size;
@@ -46,14 +56,18 @@ class CheckedStorage final : public Storage {
     [[nodiscard]] uint64_t end() const { return offset + size; }
   };
 
-  /// Joins a run with those beside it; what overlaps or lies about in too many pieces is read again as a
-  /// whole.
+  /// Joins a run with those beside it; what overlaps or lies about in too many pieces is not followed
+  /// further.
   void note(Run run) const {
     auto next = runs_.lower_bound(run.offset);
     auto before = next == runs_.begin() ? runs_.end() : std::prev(next);
     const bool overlaps = (next != runs_.end() && next->second.offset < run.end()) ||
                           (before != runs_.end() && before->second.end() > run.offset);
-    if (overlaps || runs_.size() >= most_runs) return verify_all();
+    if (overlaps || runs_.size() >= most_runs) {
+      runs_.clear();
+      state_ = State::lost;
+      return;
+    }
     if (next != runs_.end() && next->second.offset == run.end()) {
       run = joined(run, next->second);
       runs_.erase(next);
@@ -66,8 +80,9 @@ class CheckedStorage final : public Storage {
     runs_.emplace(run.offset, run);
   }
 
-  static Run joined(const Run& first, const Run& second) {
-    return {first.offset, first.size + second.size, crc32c_combine(first.crc, second.crc, second.size)};
+  [[nodiscard]] Run joined(const Run& first, const Run& second) const {
+    return {first.offset, first.size + second.size,
+            combined(expected_.kind, first.crc, second.crc, second.size)};
   }
 
   void verify_all() const {
@@ -76,34 +91,35 @@ class CheckedStorage final : public Storage {
     for (uint64_t offset = 0; offset < size(); offset += block.size()) {
       const std::span<std::byte> part(block.data(), std::min<uint64_t>(block.size(), size() - offset));
       bytes_->read(offset, part);
-      crc = crc32c(part, crc);
+      check_interrupt();
+      crc = extended(expected_.kind, crc, part);
     }
     decide(crc);
   }
 
   void decide(uint32_t crc) const {
     runs_.clear();
-    if (masked_crc32c(crc) != crc_) {
+    if (crc != expected_.value) {
       const Place place = bytes_->place();
       fail(Errc::format,
-           "variable {} is damaged: its {} bytes at byte {} of '{}' do not have the checksum of the index",
-           quote(name_), size(), place.offset, fs::path(place.file).filename().string());
+           "{} {} is damaged: its {} bytes at byte {} of '{}' do not have the checksum of the {}",
+           expected_.what, quote(expected_.name), size(), place.offset,
+           fs::path(place.file).filename().string(), expected_.teller);
     }
-    is_good_.store(true, std::memory_order_release);
+    state_ = State::good;
   }
 
   StoragePtr bytes_;
-  uint32_t crc_;
-  std::string name_;
-  mutable std::atomic<bool> is_good_{false};
+  const ExpectedChecksum expected_;
+  mutable std::atomic<State> state_{State::following};
   mutable std::mutex mutex_;
   mutable std::map<uint64_t, Run> runs_;  // read, not adjacent, by their offsets
 };
 
 }  // namespace
 
-StoragePtr checked_storage(StoragePtr bytes, uint32_t crc, std::string name) {
-  return std::make_shared<CheckedStorage>(std::move(bytes), crc, std::move(name));
+StoragePtr checked_storage(StoragePtr bytes, ExpectedChecksum expected) {
+  return std::make_shared<CheckedStorage>(std::move(bytes), std::move(expected));
 }
 
-}  // namespace cbk::tensorflow
+}  // namespace cbk
