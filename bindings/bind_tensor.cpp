@@ -6,6 +6,7 @@
 #include "bindings/kind.hpp"
 #include "bindings/modules.hpp"
 #include "bindings/tensor_methods.hpp"
+#include "host/tensor/expression.hpp"
 
 namespace cbk::lua {
 
@@ -76,7 +77,8 @@ int storage_id(lua_State* L) {
   return 1;
 }
 
-/// `dtype, role, shape, numel, nbytes, storage_id`: in one call, for those who ask for them of every tensor.
+/// `dtype, role, shape, numel, nbytes, storage_id, problem`: in one call, for those who ask for them of every
+/// tensor.
 int facts(lua_State* L) {
   const auto leaf = check<const TensorLeaf>(L, 1);
   push(L, name_of(leaf->tensor.dtype()));
@@ -84,7 +86,11 @@ int facts(lua_State* L) {
   push_integers(L, leaf->tensor.shape());
   push_integer(L, leaf->tensor.numel());
   push_unsigned(L, leaf->tensor.nbytes());
-  return 5 + storage_id(L);
+  if (storage_id(L) == 0) lua_pushnil(L);
+  const std::string_view problem = problem_of(*leaf->tensor.expression());
+  if (problem.empty()) return 6;
+  push(L, problem);
+  return 7;
 }
 
 /// The element that a constant tensor repeats, or nil for any other tensor.

@@ -41,8 +41,9 @@ local SCALARS = { none = true, bool = true, int = true, float = true, str = true
 
 local function json_row(row)
   local out = cbk.dict { { "key", row.path }, { "kind", row.role or row.type } }
+  if row.problem then out.problem = row.problem end
   if not row.shape then
-    if SCALARS[row.type] then out.value = row.value else out.text = listing.value_text(row.value) end
+    if SCALARS[row.type] then out.value = row.value elseif not row.problem then out.text = listing.value_text(row.value) end
     return out
   end
   out.dtype, out.shape, out.bytes = row.type, cbk.list(row.shape), row.bytes

@@ -108,6 +108,8 @@ local function show_tensor(key, tensor)
   local same, other = sharing(key, tensor)
   if #same > 0 then print("  tied to " .. some(same)) end
   if #other > 0 then print("  shares its storage with " .. some(other)) end
+  local problem = select(7, tensor:facts())
+  if problem then return print("  " .. problem) end
   if can_have_stats(tensor) then print("  " .. stats_text(tensor)) end
   local grid = inspect.text(tensor):match "\n(.*)$"
   if grid then print(grid) end
@@ -140,7 +142,8 @@ local function json_of(key)
   end
   local same, other = sharing(key, value)
   out.tied_to, out.shares_storage_with = cbk.list(same), cbk.list(other)
-  if can_have_stats(value) then
+  out.problem = select(7, value:facts())
+  if not out.problem and can_have_stats(value) then
     out.stats = cbk.dict()
     for name, number in cbk.items(value:stats()) do
       local finite = number == number and math.abs(number) < math.huge

@@ -1,6 +1,7 @@
 #include <array>
 
 #include "host/checkpoint/sharded.hpp"
+#include "host/checkpoint/unreadable.hpp"
 #include "host/checkpoint/writer.hpp"
 #include "host/formats/h5/writer.hpp"
 #include "host/formats/safetensors/writer.hpp"
@@ -138,6 +139,7 @@ std::unique_ptr<Writer> make_writer(const Value& root, const fs::path& named, co
   } else {
     check_target(target, options.overwrite);
   }
+  refuse_unreadable(root);
   std::vector<std::string> texts;
   const Value tree = is_bundle ? root : tensorflow::for_others(root, options.keep_texts, texts);
   auto writer = is_bundle   ? tensorflow::make_writer(tree, named, options)

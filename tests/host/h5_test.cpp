@@ -304,6 +304,40 @@ TEST_CASE("H5: chunk filters and their limits") {
   CHECK(as_text(decode_chunk(lzf, 0, as_bytes(stored), 10)) == "hellohello");
   CHECK_THROWS_AS(decode_chunk(lzf, 0, as_bytes("\x60\x04"), 10), Error);
   CHECK_THROWS_WITH(check_filters({{305, false, {}}}), Catch::Contains("305"));
+  CHECK_THROWS_WITH(check_filters({{4, false, {}}}), Catch::Contains("4 (szip)"));
+}
+
+TEST_CASE("H5: Fletcher-32 is the checksum of libhdf5") {
+  const Folder folder;
+  const fs::path path = folder.path("sums.h5");
+  const hsize_t count = GENERATE(1, 2, 359, 360, 361, 720, 721, 4001, 70001);
+  std::vector<uint8_t> bytes(count);
+  uint32_t state = 12345;
+  for (uint8_t& byte : bytes)
+    byte = count % 2 == 0 ? 0xFF : static_cast<uint8_t>((state = state * 69069 + 1) >> 24);
+  {
+    const Handle file(H5Fcreate(path.c_str(), H5F_ACC_TRUNC, H5P_DEFAULT, H5P_DEFAULT), H5Fclose);
+    const Handle space(H5Screate_simple(1, &count, nullptr), H5Sclose);
+    const Handle creation(H5Pcreate(H5P_DATASET_CREATE), H5Pclose);
+    H5Pset_chunk(creation, 1, &count);
+    H5Pset_fletcher32(creation);
+    const Handle data(H5Dcreate2(file, "w", H5T_STD_U8LE, space, H5P_DEFAULT, creation, H5P_DEFAULT),
+                      H5Dclose);
+    REQUIRE(H5Dwrite(data, H5T_NATIVE_UINT8, H5S_ALL, H5S_ALL, H5P_DEFAULT, bytes.data()) >= 0);
+  }
+  CHECK(values_of<uint8_t>(read_h5(path), "w") == bytes);
+  const std::vector<h5::Filter> filters{{h5::Filter::fletcher32, false, {}}};
+  const ByteView view = std::as_bytes(std::span(bytes));
+  for (const bool is_old : {false, true}) {
+    uint32_t sum = h5::fletcher32(view);
+    if (is_old) sum = (sum & 0x00FF00FF) << 8 | (sum >> 8 & 0x00FF00FF);
+    std::string stored(as_text(view));
+    append_le(stored, sum);
+    CHECK(as_text(h5::decode_chunk(filters, 0, as_bytes(stored), count)) == as_text(view));
+    stored[count / 2] ^= 0x10;
+    CHECK_THROWS_WITH(h5::decode_chunk(filters, 0, as_bytes(stored), count), Catch::Contains("Fletcher"));
+    CHECK_THROWS_AS(h5::decode_chunk(filters, 0, as_bytes("abc"), 3), Error);
+  }
 }
 
 TEST_CASE("H5: what a format cannot hold is refused with the key") {

@@ -15,7 +15,7 @@ Located Datasets::follow(const std::shared_ptr<File>& start, const Link& first) 
   std::shared_ptr<File> file = start;
   const Link* link = &first;
   for (int hops = 0; hops < max_external_links; ++hops) {
-    if (link->kind == Link::Kind::hard) return {file, file->objects().read(link->address)};
+    if (link->kind == Link::Kind::hard) return {file, file->objects().read(link->address), first.name};
     if (link->kind == Link::Kind::external) file = files_.open(link->file);
     const std::string target = link->target;
     link = file->find(target);
@@ -29,14 +29,27 @@ Located Datasets::find(const std::shared_ptr<File>& file, std::string_view path)
     const Link* link = file->find(path);
     if (link == nullptr) fail(Errc::format, "it is not in the file; is the checkpoint complete?");
     Located located = follow(file, *link);
+    located.name = path;
     if (!located.object.is_dataset()) fail(Errc::format, "it is not a dataset");
     return located;
   });
 }
 
+StoragePtr Datasets::storage(const Located& located, const Dataset& dataset) {
+  try {
+    return open_storage(located.file->objects().shared_image(), dataset,
+                        [&](const std::string& name) { return files_.map(name); });
+  } catch (const Error& error) {
+    if (error.code() != Errc::unsupported && error.code() != Errc::io) throw;
+    const uint64_t size = checked_mul(dataset.space.count(), dataset.type.size, "a dataset");
+    return unreadable_storage(size, Error(error.code(), fmt::format("dataset {} cannot be read: {}",
+                                                                    quote(located.name), error.what())));
+  }
+}
+
 Tensor Datasets::tensor(const Located& located, std::optional<DType> wanted) {
   const Dataset dataset = read_dataset(located.file->objects(), located.object);
-  if (dataset.space.is_null) fail(Errc::format, "the dataset has no data");
+  if (dataset.space.is_null) fail(Errc::unsupported, "the dataset has no data");
   const auto stored = dataset.type.dtype();
   if (!stored) fail(Errc::unsupported, "elements of type {} have no dtype", dataset.type.describe());
   DType dtype = *stored;
@@ -47,8 +60,7 @@ Tensor Datasets::tensor(const Located& located, std::optional<DType> wanted) {
     dtype = DType::bfloat16;
   }
   View view;
-  view.storage = open_storage(located.file->objects().shared_image(), dataset,
-                              [&](const std::string& name) { return files_.map(name); });
+  view.storage = storage(located, dataset);
   view.dtype = dtype;
   view.shape = dataset.space.shape();
   view.strides = contiguous_strides(view.shape);
@@ -80,7 +92,7 @@ bool Datasets::holds_texts(const Located& located) {
 Value Datasets::texts(const Located& located) {
   Objects& objects = located.file->objects();
   const Dataset dataset = read_dataset(objects, located.object);
-  if (dataset.space.is_null) fail(Errc::format, "the dataset has no data");
+  if (dataset.space.is_null) fail(Errc::unsupported, "the dataset has no data");
   const StoragePtr storage = open_storage(objects.shared_image(), dataset,
                                           [&](const std::string& name) { return files_.map(name); });
   // What was never written, or packs well, takes no room in the file, but each text takes some in memory.

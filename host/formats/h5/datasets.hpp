@@ -13,6 +13,7 @@ namespace cbk::h5 {
 struct Located {
   std::shared_ptr<File> file;
   ObjectHeader object;
+  std::string name;  // as it was asked for
 };
 
 class Datasets {
@@ -29,7 +30,8 @@ class Datasets {
     std::optional<DType> dtype;  // what the elements shall be; bfloat16 reads 16-bit integers as raw bits
     TensorLeaf::Role role = TensorLeaf::Role::tensor;
   };
-  /// The leaf of a stored dataset. Asked again for the same, it is the same node: a tie.
+  /// The leaf of a stored dataset. Asked again for the same, it is the same node: a tie. Where its elements
+  /// are kept in a way that is not supported, or in a file that is not there, whoever reads them is told.
   Value leaf(const Located& located, const As& as);
   /// The one element of a dataset.
   Value scalar(const Located& located);
@@ -43,6 +45,7 @@ class Datasets {
  private:
   using Key = std::tuple<const File*, uint64_t, int, TensorLeaf::Role>;
   Tensor tensor(const Located& located, std::optional<DType> wanted);
+  StoragePtr storage(const Located& located, const Dataset& dataset);
   ExternalFiles& files_;
   std::map<Key, Value> leaves_;
 };

@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include "host/checkpoint/unreadable.hpp"
 #include "host/formats/h5/reader_v04.hpp"
 #include "host/formats/h5/reader_v05.hpp"
 #include "host/formats/h5/text.hpp"
@@ -43,22 +44,38 @@ double version_of(const Attributes& root) {
        latest.empty() ? std::string("; it is empty") : "; the latest it names is " + quote(latest));
 }
 
+/// A variable. Of a link to nowhere, and of elements that no dtype has, the file tells no more than that.
+Value read_variable(Datasets& datasets, const Link& link) {
+  const auto why_not = [&](const Error& error) {
+    return unreadable(
+        fmt::format("dataset {} cannot be read: {}", quote(percent_decode(link.name)), error.what()));
+  };
+  Located located;
+  try {
+    located = datasets.follow(datasets.files().main(), link);
+  } catch (const Error& error) {
+    if (link.kind == Link::Kind::hard) throw;
+    return why_not(error);
+  }
+  if (!located.object.is_dataset())
+    fail(Errc::format, "it is not a dataset; the file is no checkpoint and no flat file of variables");
+  try {
+    if (Datasets::holds_texts(located)) return datasets.texts(located);
+    const bool is_bfloat = located.file->attributes(located.object).is_set("is_bfloat16");
+    return datasets.leaf(located, {is_bfloat ? std::optional(DType::bfloat16) : std::nullopt});
+  } catch (const Error& error) {
+    if (error.code() != Errc::unsupported) throw;
+    return why_not(error);
+  }
+}
+
 Value read_flat(Datasets& datasets) {
-  const std::shared_ptr<File>& file = datasets.files().main();
   Value tree = Value::dict();
-  for (const Link& link : file->links()) {
+  for (const Link& link : datasets.files().main()->links()) {
     const std::string name = percent_decode(link.name);
     within(quote(name), [&] {
-      const Located located = datasets.follow(file, link);
-      if (!located.object.is_dataset())
-        fail(Errc::format, "it is not a dataset; the file is no checkpoint and no flat file of variables");
-      const auto leaf = [&] {
-        if (Datasets::holds_texts(located)) return datasets.texts(located);
-        const bool is_bfloat = file->attributes(located.object).is_set("is_bfloat16");
-        return datasets.leaf(located, {is_bfloat ? std::optional(DType::bfloat16) : std::nullopt});
-      }();
       if (tree.find(name) != nullptr) fail(Errc::format, "two datasets have this name");
-      tree.as_dict().set(name, leaf);
+      tree.as_dict().set(name, read_variable(datasets, link));
     });
   }
   return tree;

@@ -13,7 +13,7 @@
 namespace cbk::h5 {
 namespace {
 
-constexpr JsonReadOptions python_json{.python = true};
+const JsonReadOptions python_json{.python = true};
 constexpr std::string_view nested_object = "NestedObject";
 constexpr int max_nesting = 20;
 

@@ -7,7 +7,7 @@ namespace {
 
 using Kind = TreeSpec::Kind;
 
-constexpr JsonReadOptions python_json{.python = true};
+const JsonReadOptions python_json{.python = true};
 
 TreeSpec read_node(const Value& node) {
   TreeSpec spec;

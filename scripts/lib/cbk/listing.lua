@@ -18,6 +18,7 @@ local TENSOR = getmetatable(cbk.full({}, 0))
 ---@field value any         as `cbk.raw` gives it
 ---@field tied_to string|nil the first key with the same bytes seen the same way
 ---@field shares string|nil  the first key that shares its storage, if it sees other bytes
+---@field problem string|nil why it cannot be read
 
 -- --- collecting
 
@@ -50,11 +51,12 @@ function listing.rows(tree, pattern)
   for path, value in cbk.raw_leaves(tree) do
     local row
     if getmetatable(value) == TENSOR then
-      local dtype, role, shape, numel, bytes, id = value:facts()
-      row = { path = path, value = value, type = dtype, role = role, shape = shape, numel = numel, bytes = bytes }
+      local dtype, role, shape, numel, bytes, id, problem = value:facts()
+      row = { path = path, value = value, type = dtype, role = role, shape = shape, numel = numel, bytes = bytes, problem = problem }
       find_ties(row, value, id)
     else
       row = { path = path, value = value, type = cbk.kind(value), bytes = 0 }
+      if row.type == "object" and value.type == "unreadable" then row.type, row.problem = "unreadable", value.repr end
     end
     if not pattern or matches(path) or below(path) then rows[#rows + 1] = row end
   end
@@ -217,6 +219,7 @@ local VALUES_WIDTH = 40
 
 local function note_of(group)
   local row = group[1]
+  if row.problem then return row.problem end
   if row.shape then
     if row.tied_to then return "= " .. fold.shown(row.tied_to) end
     if row.shares then return "shares bytes with " .. fold.shown(row.shares) end
@@ -296,6 +299,7 @@ local function aligned(lines)
 end
 
 local function signature_of(row)
+  if row.problem then return row.type .. row.problem end
   if not row.shape then return row.type end
   return row.type .. " " .. row.role .. " " .. #row.shape .. (row.tied_to and " =" or row.shares or "")
 end

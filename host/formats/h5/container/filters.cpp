@@ -104,7 +104,64 @@ Bytes undo_shuffle(ByteView in, const Filter& filter) {
   return out;
 }
 
+/// The last four bytes are the checksum of those before.
+Bytes undo_fletcher32(ByteView in) {
+  if (in.size() < 4) damaged("a chunk of {} bytes with a checksum of 4", in.size());
+  const ByteView data = in.first(in.size() - 4);
+  const auto stored = load_le<uint32_t>(in.data() + data.size());
+  const uint32_t sum = fletcher32(data);
+  // HDF5 1.6.2 and before stored the bytes of each half the other way round.
+  const uint32_t old_sum = (sum & 0x00FF00FF) << 8 | (sum >> 8 & 0x00FF00FF);
+  if (stored != sum && stored != old_sum) damaged("a chunk does not have its Fletcher-32 checksum");
+  return {data.begin(), data.end()};
+}
+
+/// What other programs and the library itself call a filter; "" for an unknown one.
+std::string_view name_of_filter(uint16_t id) {
+  switch (id) {
+    case 4:
+      return "szip";
+    case 5:
+      return "nbit";
+    case 6:
+      return "scaleoffset";
+    case 307:
+      return "bzip2";
+    case 32001:
+      return "Blosc";
+    case 32008:
+      return "bitshuffle";
+    case 32013:
+      return "ZFP";
+    case 32015:
+      return "Zstandard";
+    case 32026:
+      return "Blosc2";
+    default:
+      return "";
+  }
+}
+
 }  // namespace
+
+uint32_t fletcher32(ByteView bytes) {
+  uint32_t low = 0;
+  uint32_t high = 0;
+  const auto fold = [](uint32_t sum) { return (sum & 0xFFFF) + (sum >> 16); };
+  constexpr size_t most = 720;  // bytes whose sums fit 32 bits
+  for (size_t at = 0; at < bytes.size();) {
+    const size_t end = std::min(bytes.size(), at + most);
+    for (; at < end; at += 2) {
+      const auto first = std::to_integer<uint32_t>(bytes[at]);
+      const auto second = at + 1 < bytes.size() ? std::to_integer<uint32_t>(bytes[at + 1]) : 0U;
+      low += first << 8 | second;
+      high += low;
+    }
+    low = fold(low);
+    high = fold(high);
+  }
+  return fold(high) << 16 | fold(low);
+}
 
 std::vector<Filter> read_filters(Cursor& in) {
   const uint8_t version = in.u8();
@@ -132,14 +189,17 @@ void check_filters(const std::vector<Filter>& filters) {
     switch (filter.id) {
       case Filter::deflate:
       case Filter::shuffle:
+      case Filter::fletcher32:
       case Filter::lzf:
       case Filter::lz4:
         break;
       default:
+        const std::string_view name = name_of_filter(filter.id);
         fail(Errc::unsupported,
-             "HDF5 filter {} is not supported (1 deflate, 2 shuffle, 32000 LZF and 32004 LZ4 are); "
+             "its filter {}{} is not supported (1 deflate, 2 shuffle, 3 Fletcher-32, 32000 LZF and 32004 LZ4 "
+             "are); "
              "rewrite the file without it, for example with h5repack -f NONE",
-             filter.id);
+             filter.id, name.empty() ? "" : fmt::format(" ({})", name));
     }
   }
 }
@@ -163,6 +223,9 @@ Bytes decode_chunk(const std::vector<Filter>& filters, uint32_t mask, ByteView s
         break;
       case Filter::shuffle:
         owned = undo_shuffle(stored, filters[i]);
+        break;
+      case Filter::fletcher32:
+        owned = undo_fletcher32(stored);
         break;
       default:
         check_filters({filters[i]});
