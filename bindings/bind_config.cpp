@@ -1,4 +1,6 @@
 // cbk.config: YAML and JSON to Dicts and back.
+#include <algorithm>
+
 #include "bindings/modules.hpp"
 #include "host/base/file.hpp"
 #include "host/config/config.hpp"
@@ -7,13 +9,26 @@
 namespace cbk::lua {
 namespace {
 
+/// Reads with `read(warn)` and passes the warnings on: the first ones, and how many more there are.
+template <typename Read>
+Value read_aloud(Read&& read) {
+  constexpr size_t shown = 20;
+  std::vector<std::string> warnings;
+  Value config = read([&](std::string warning) { warnings.push_back(std::move(warning)); });
+  for (size_t i = 0; i < std::min(shown, warnings.size()); ++i) print_warning(warnings[i]);
+  if (warnings.size() > shown) print_warning(fmt::format("{} more like these", warnings.size() - shown));
+  return config;
+}
+
 int load(lua_State* L) {
-  push(L, load_config(check_path(L, 1)));
+  push(L, read_aloud([&](const ConfigWarning& warn) { return load_config(check_path(L, 1), warn); }));
   return 1;
 }
 
 int parse(lua_State* L) {
-  push(L, parse_config(check_string(L, 1), parse_config_format(check_string(L, 2))));
+  push(L, read_aloud([&](const ConfigWarning& warn) {
+         return parse_config(check_string(L, 1), parse_config_format(check_string(L, 2)), warn);
+       }));
   return 1;
 }
 

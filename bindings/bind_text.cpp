@@ -70,9 +70,7 @@ int quote_text(lua_State* L) {
 }
 
 int warn(lua_State* L) {
-  const std::string text = "warning: " + std::string(check_string(L, 1)) + "\n";
-  std::fflush(stdout);
-  std::fwrite(text.data(), 1, text.size(), stderr);
+  print_warning(check_string(L, 1));
   return 0;
 }
 
@@ -82,6 +80,12 @@ int raise(lua_State* L) {
 }
 
 }  // namespace
+
+void print_warning(std::string_view text) {
+  const std::string line = fmt::format("warning: {}\n", text);
+  std::fflush(stdout);
+  std::fwrite(line.data(), 1, line.size(), stderr);
+}
 
 void bind_text(lua_State* L) {
   register_type<const Glob>(L, {});

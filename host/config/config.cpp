@@ -13,26 +13,30 @@ constexpr uint64_t max_size = 16ULL << 20;
 constexpr uint64_t max_values = 1000000;
 constexpr int max_depth = 500;
 
-Value parse_json_config(std::string_view text) {
+Value parse_json_config(std::string_view text, const ConfigWarning& warn) {
   JsonReadOptions options;
   options.python = true;
   options.keep_spelling = true;
-  options.reject_duplicates = true;
+  options.warn = warn;
   options.max_values = max_values;
   return parse_json(text, options);
 }
 
 /// Neither YAML nor JSON by its name: a text that begins like JSON is tried as JSON first (YAML reads most of
 /// it too, but with other rules for numbers).
-Value parse_unnamed(std::string_view text) {
+Value parse_unnamed(std::string_view text, const ConfigWarning& warn) {
   const size_t start = text.find_first_not_of(" \t\r\n");
   if (start != std::string_view::npos && (text[start] == '{' || text[start] == '[')) {
+    std::vector<std::string> warnings;
     try {
-      return parse_json_config(text);
+      Value config =
+          parse_json_config(text, [&](std::string warning) { warnings.push_back(std::move(warning)); });
+      if (warn) std::for_each(warnings.begin(), warnings.end(), warn);
+      return config;
     } catch (const Error&) {  // NOLINT: YAML has its say below
     }
   }
-  return yaml::read(text);
+  return yaml::read(text, warn);
 }
 
 bool is_date(const Value& value) {
@@ -93,20 +97,23 @@ ConfigFormat parse_config_format(std::string_view name) {
   fail(Errc::usage, "{} is not a format of configs; known are yaml and json", quote(name));
 }
 
-Value load_config(const fs::path& path) {
+Value load_config(const fs::path& path, const ConfigWarning& warn) {
+  const ConfigWarning warn_of_file = [&](const std::string& warning) {
+    if (warn) warn(fmt::format("the config '{}', {}", path.string(), warning));
+  };
   return within(fmt::format("cannot read the config '{}'", path.string()), [&] {
     const std::string text = read_file(path, max_size);
     const auto format = config_format_of(path);
-    return format ? parse_config(text, *format) : parse_unnamed(text);
+    return format ? parse_config(text, *format, warn_of_file) : parse_unnamed(text, warn_of_file);
   });
 }
 
-Value parse_config(std::string_view text, ConfigFormat format) {
+Value parse_config(std::string_view text, ConfigFormat format, const ConfigWarning& warn) {
   if (text.size() > max_size) {
     fail(Errc::format, "a config of {}; at most {} are read", format_size(text.size()),
          format_size(max_size));
   }
-  return format == ConfigFormat::json ? parse_json_config(text) : yaml::read(text);
+  return format == ConfigFormat::json ? parse_json_config(text, warn) : yaml::read(text, warn);
 }
 
 std::string dump_config(const Value& value, ConfigFormat format, const ConfigWriteOptions& options) {

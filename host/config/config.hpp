@@ -4,6 +4,7 @@
 #pragma once
 
 #include <filesystem>
+#include <functional>
 #include <string>
 #include <string_view>
 
@@ -21,11 +22,14 @@ std::optional<ConfigFormat> config_format_of(const fs::path& path);
 /// "yaml" or "json"; anything else is a `usage` error.
 ConfigFormat parse_config_format(std::string_view name);
 
-/// The format is told by the suffix, else by the content. Errors name the file, line and column.
-Value load_config(const fs::path& path);
+/// Told what reading a config lost: a key that stands twice keeps its last value, as in Python.
+using ConfigWarning = std::function<void(std::string)>;
+
+/// The format is told by the suffix, else by the content. Errors and warnings name the file, line and column.
+Value load_config(const fs::path& path, const ConfigWarning& warn = {});
 
 /// Errors: `format` with line and column; `refused` for tags that would make objects.
-Value parse_config(std::string_view text, ConfigFormat format);
+Value parse_config(std::string_view text, ConfigFormat format, const ConfigWarning& warn = {});
 
 struct ConfigWriteOptions {
   int indent = 4;          // 2 to 9

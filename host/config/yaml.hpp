@@ -1,6 +1,7 @@
 // One YAML document to Value and back; host/config/config.hpp is the door for everybody else.
 #pragma once
 
+#include <functional>
 #include <string>
 #include <string_view>
 
@@ -8,9 +9,9 @@
 
 namespace cbk::yaml {
 
-/// Anchors, aliases and merge keys are resolved into copies of their own. Errors: `format` with line and
-/// column; `refused` for tags beyond YAML's own.
-Value read(std::string_view text);
+/// Anchors, aliases and merge keys are resolved into copies of their own. `warn`, if set, is told of keys
+/// that stand twice in one map. Errors: `format` with line and column; `refused` for tags beyond YAML's own.
+Value read(std::string_view text, const std::function<void(std::string)>& warn = {});
 
 /// Block style, laid out as PyYAML does.
 std::string write(const Value& value, int indent);

@@ -17,8 +17,12 @@ namespace {
 constexpr size_t max_depth = 400;
 constexpr size_t max_values = 1000000;  // with what aliases repeat
 
-[[noreturn]] void fail_at(const YAML::Mark& mark, Errc code, const std::string& message) {
-  fail(code, "line {}, column {}: {}", mark.line + 1, mark.column + 1, message);
+std::string at(const YAML::Mark& mark, std::string_view message) {
+  return fmt::format("line {}, column {}: {}", mark.line + 1, mark.column + 1, message);
+}
+
+[[noreturn]] void fail_at(const YAML::Mark& mark, Errc code, std::string_view message) {
+  throw Error(code, at(mark, message));
 }
 
 /// The characters that YAML allows in a file. The parser takes some of the others for its own marks.
@@ -69,14 +73,20 @@ class MemoryBuffer : public std::streambuf {
 /// Builds the tree from the parser's events.
 class Builder : public YAML::EventHandler {
  public:
-  explicit Builder(std::string_view source) : source_(source) {}
+  Builder(std::string_view source, const std::function<void(std::string)>& warn)
+      : source_(source), warn_(warn) {}
 
   void OnDocumentStart(const YAML::Mark& mark) override {
     if (++documents_ > 1) fail_at(mark, Errc::format, "a second document; a config is one document");
   }
   void OnDocumentEnd() override {}
 
-  void OnNull(const YAML::Mark& mark, YAML::anchor_t anchor) override { add(mark, Value(), anchor); }
+  void OnNull(const YAML::Mark& mark, YAML::anchor_t anchor) override {
+    const auto position = static_cast<size_t>(mark.pos);
+    const bool is_nothing = anchor == 0 && position < source_.size() && source_[position] == ',';
+    if (is_nothing && expects_flow_item()) fail_at(mark, Errc::format, "a ',' with nothing in front of it");
+    add(mark, Value(), anchor);
+  }
 
   void OnAlias(const YAML::Mark& mark, YAML::anchor_t anchor) override {
     const auto found = anchors_.find(anchor);
@@ -96,42 +106,48 @@ class Builder : public YAML::EventHandler {
   }
 
   void OnSequenceStart(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor,
-                       YAML::EmitterStyle::value /*style*/) override {
+                       YAML::EmitterStyle::value style) override {
     const std::string_view name = standard_tag(tag, mark);
     Shape shape = Shape::list;
     if (name == "omap" || name == "pairs") {
-      shape = name == "omap" ? Shape::omap : Shape::pairs;
+      shape = Shape::pairs;
     } else if (!name.empty() && name != "seq") {
       fail_at(mark, Errc::format, fmt::format("a list cannot be tagged !!{}", name));
     }
-    open(mark, shape, Value::list(), anchor);
+    open(mark, shape, Value::list(), anchor, style);
   }
   void OnSequenceEnd() override { close(); }
 
   void OnMapStart(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor,
-                  YAML::EmitterStyle::value /*style*/) override {
+                  YAML::EmitterStyle::value style) override {
     const std::string_view name = standard_tag(tag, mark);
     if (!name.empty() && name != "map" && name != "set") {
       fail_at(mark, Errc::format, fmt::format("a map cannot be tagged !!{}", name));
     }
-    open(mark, name == "set" ? Shape::set : Shape::map, Value::dict(), anchor);
+    open(mark, name == "set" ? Shape::set : Shape::map, Value::dict(), anchor, style);
   }
   void OnMapEnd() override { close(); }
 
   Value take() { return std::move(root_); }
 
  private:
-  enum class Shape { list, omap, pairs, map, set };
+  enum class Shape { list, pairs, map, set };
   struct Frame {
     YAML::Mark mark;
     Shape shape = Shape::list;
     Value container;
     YAML::anchor_t anchor = 0;
+    bool is_flow = false;  // in brackets
     bool has_key = false;
     bool merges = false;  // the key is <<
     Value key;
     std::vector<Value> merged;  // dicts, in the order in which they are taken over
   };
+
+  /// Inside of brackets, where an item of a list or a key comes next.
+  [[nodiscard]] bool expects_flow_item() const {
+    return !stack_.empty() && stack_.back().is_flow && !stack_.back().has_key;
+  }
 
   template <typename Body>
   static void within_mark(const YAML::Mark& mark, Body&& body) {
@@ -199,13 +215,15 @@ class Builder : public YAML::EventHandler {
     return value;
   }
 
-  void open(const YAML::Mark& mark, Shape shape, Value container, YAML::anchor_t anchor) {
+  void open(const YAML::Mark& mark, Shape shape, Value container, YAML::anchor_t anchor,
+            YAML::EmitterStyle::value style) {
     check_depth(mark, stack_.size());
     Frame frame;
     frame.mark = mark;
     frame.shape = shape;
     frame.container = std::move(container);
     frame.anchor = anchor;
+    frame.is_flow = style == YAML::EmitterStyle::Flow;
     stack_.push_back(std::move(frame));
     is_merge_key_ = false;
   }
@@ -228,7 +246,6 @@ class Builder : public YAML::EventHandler {
         for (const auto& entry : frame.container.as_dict().entries()) set->items.push_back(entry.first);
         return set;
       }
-      case Shape::omap:
       case Shape::pairs:
         return pairs(frame);
     }
@@ -246,19 +263,17 @@ class Builder : public YAML::EventHandler {
     return out;
   }
 
-  /// A list of maps with one entry each: an ordered map, or pairs.
+  /// A list of maps with one entry each, as PyYAML reads ordered maps and pairs: a list of tuples.
   static Value pairs(const Frame& frame) {
-    auto dict = std::make_shared<Dict>(Dict::Kind::ordered);
     std::vector<Value> list;
     for (const Value& item : frame.container.as_sequence().items) {
       if (!item.is(Value::Kind::dict) || item.as_dict().size() != 1) {
         fail_at(frame.mark, Errc::format, "expected a list of maps with one key each");
       }
       const auto& [key, value] = item.as_dict().entries().front();
-      dict->set(key, value);
       list.push_back(Value::tuple({key, value}));
     }
-    return frame.shape == Shape::omap ? Value(std::move(dict)) : Value::list(std::move(list));
+    return Value::list(std::move(list));
   }
 
   void add(const YAML::Mark& mark, Value value, YAML::anchor_t anchor) {
@@ -282,15 +297,15 @@ class Builder : public YAML::EventHandler {
     if (frame.container.is(Value::Kind::dict)) frame.has_key = !frame.has_key;
   }
 
-  static void set_key(const YAML::Mark& mark, Frame& frame, Value key, bool is_merge_key) {
+  void set_key(const YAML::Mark& mark, Frame& frame, Value key, bool is_merge_key) const {
     if (key.is(Value::Kind::sequence) || key.is(Value::Kind::dict)) {
       fail_at(mark, Errc::format, fmt::format("a {} cannot be a key", key.kind_name()));
     }
     if (key.is(Value::Kind::object)) key = key.as_object().repr;  // a date
     frame.merges = is_merge_key;
-    if (!is_merge_key && frame.container.as_dict().find(key) != nullptr) {
-      fail_at(mark, Errc::format, fmt::format("the key {} stands twice in one map", quote(key_text(key))));
-    }
+    if (!is_merge_key && warn_ && frame.shape == Shape::map && frame.container.as_dict().find(key) != nullptr)
+      warn_(
+          at(mark, fmt::format("the key {} stands twice in one map; this one counts", quote(key_text(key)))));
     frame.key = std::move(key);
   }
 
@@ -310,6 +325,7 @@ class Builder : public YAML::EventHandler {
   }
 
   std::string_view source_;
+  const std::function<void(std::string)>& warn_;
   int documents_ = 0;
   size_t values_ = 0;
   bool is_merge_key_ = false;  // of the scalar that is being added
@@ -320,12 +336,12 @@ class Builder : public YAML::EventHandler {
 
 }  // namespace
 
-Value read(std::string_view text) {
+Value read(std::string_view text, const std::function<void(std::string)>& warn) {
   if (text.starts_with("\xEF\xBB\xBF")) text.remove_prefix(3);
   check_characters(text);
   MemoryBuffer buffer(text);
   std::istream stream(&buffer);
-  Builder builder(text);
+  Builder builder(text, warn);
   try {
     YAML::Parser parser(stream);
     while (parser.HandleNextDocument(builder)) {

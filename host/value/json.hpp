@@ -1,6 +1,7 @@
 // JSON text to Value and back, with order, integers of any size and the spelling of numbers kept.
 #pragma once
 
+#include <functional>
 #include <string>
 #include <string_view>
 
@@ -12,6 +13,8 @@ struct JsonReadOptions {
   bool python = false;         // also NaN, Infinity, -Infinity and escapes of lone surrogates, as Python
   bool keep_spelling = false;  // numbers remember how they were written (configs)
   bool reject_duplicates = false;
+  std::function<void(std::string)> warn =
+      {};                            // told of keys that stand twice in one object; the last one counts
   uint64_t max_values = UINT64_MAX;  // more are refused: a bound of memory
 };
 

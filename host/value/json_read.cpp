@@ -186,8 +186,11 @@ class Builder {
     if (prepared_.specials.contains(strings_)) fail_here("a number cannot be a key; write it in quotes");
     restore(name);
     Frame& frame = stack_.back();
-    if (options_.reject_duplicates && frame.container.as_dict().find(std::string_view(name)) != nullptr) {
-      fail_here("the key " + quote(name) + " stands twice in one object");
+    const bool looks = options_.reject_duplicates || options_.warn;
+    if (looks && frame.container.as_dict().find(std::string_view(name)) != nullptr) {
+      const std::string message = "the key " + quote(name) + " stands twice in one object";
+      if (options_.reject_duplicates) fail_here(message);
+      options_.warn(at_here(message + "; this one counts"));
     }
     frame.key = std::move(name);
     return true;
@@ -217,9 +220,12 @@ class Builder {
     std::string key;  // the one that waits for its value
   };
 
-  [[noreturn]] void fail_here(const std::string& message) const {
+  [[nodiscard]] std::string at_here(const std::string& message) const {
     const auto offset = static_cast<size_t>(*position_ - prepared_.text.data());
-    fail(Errc::format, "{}: {}", place_of(prepared_.text, offset > 0 ? offset - 1 : 0), message);
+    return place_of(prepared_.text, offset > 0 ? offset - 1 : 0) + ": " + message;
+  }
+  [[noreturn]] void fail_here(const std::string& message) const {
+    throw Error(Errc::format, at_here(message));
   }
 
   /// Puts the lone surrogates of this literal back, and goes on to the next one.

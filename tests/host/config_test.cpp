@@ -222,7 +222,7 @@ TEST_CASE("config: anchors, aliases and merge keys are resolved into values of t
 TEST_CASE("config: YAML's own tags are read, others are refused") {
   CHECK(as_json("[!!str 12, !!int '0x10', !!float 1, !!bool 'no', !!null x, !!str, ! 7]") ==
         R"(["12", 16, 1.0, false, null, "", "7"])");
-  CHECK(as_json("!!omap [b: 1, a: 2]") == R"({"b": 1, "a": 2})");
+  CHECK(as_json("!!omap [b: 1, a: 2]") == R"([["b", 1], ["a", 2]])");
   CHECK(as_json("!!pairs [b: 1, b: 2]") == R"([["b", 1], ["b", 2]])");
   CHECK(yaml_text(yaml_value("a: !!set {x, 1}")) == "a: !!set\n    ? x\n    ? 1\n");
   CHECK(yaml_value("!!binary aGk=").as_bytes().data == "hi");
@@ -236,7 +236,6 @@ TEST_CASE("config: YAML's own tags are read, others are refused") {
 
 TEST_CASE("config: what is wrong is said with its place") {
   const std::vector<std::pair<std::string, std::string>> table = {
-      {"a: 1\nb: 2\na: 3\n", "line 3, column 1"},
       {"a: [1\nb: 2", "line "},
       {"--- a\n--- b\n", "second document"},
       {"? [a]\n: 1\n", "cannot be a key"},
@@ -248,7 +247,12 @@ TEST_CASE("config: what is wrong is said with its place") {
       {"a: \x01", "U+0001"},
       {"a: \xff", "not UTF-8"},
       {"a: \"\\ud800\"", "line 1"},
-      {"{1: a, 1.0: b}", "twice"},
+      {"[1,,2]", "line 1, column 4: a ',' with nothing in front"},
+      {"[,1]", "nothing in front"},
+      {"[1,2,,]", "nothing in front"},
+      {"{a: 1,, b: 2}", "nothing in front"},
+      {"{,}", "nothing in front"},
+      {"{a: [b, , c]}", "nothing in front"},
       {"a: b: c", "line 1"},
       {"'a", "line"},
       {"a: 0x" + std::string(6000, 'f'), "too long"}};
@@ -257,7 +261,47 @@ TEST_CASE("config: what is wrong is said with its place") {
     CHECK_THAT(error_of(text).what(), Catch::Contains(wanted));
     CHECK(error_of(text).code() == Errc::format);
   }
-  CHECK(error_of("{\"a\": 1, \"a\": 2}", ConfigFormat::json).code() == Errc::format);
+}
+
+TEST_CASE("config: of a key that stands twice the last value counts, as in Python, and that is said") {
+  struct Case {
+    std::string text;
+    ConfigFormat format;
+    std::string value;
+    std::vector<std::string> warnings;
+  };
+  const std::vector<Case> table = {
+      {"a: 1\nb: 2\na: 3\n", ConfigFormat::yaml, R"({"a": 3, "b": 2})", {"line 3, column 1: the key 'a'"}},
+      {"{1: a, 1.0: b, true: c}",
+       ConfigFormat::yaml,
+       R"({"1": "c"})",
+       {"column 8: the key '1.0'", "the key 'True'"}},
+      {"x: {a: &v [1], a: *v}\n", ConfigFormat::yaml, R"({"x": {"a": [1]}})", {"line 1"}},
+      {"x: &m {a: 1}\ny: {<<: *m, a: 2}\n", ConfigFormat::yaml, R"({"x": {"a": 1}, "y": {"a": 2}})", {}},
+      {R"({"a": 1, "b": {"c": 1,
+ "c": 2}, "a": 3})",
+       ConfigFormat::json,
+       R"({"a": 3, "b": {"c": 2}})",
+       {"line 2, column 4: the key 'c'", "the key 'a'"}},
+  };
+  for (const Case& each : table) {
+    std::vector<std::string> warnings;
+    const Value value =
+        parse_config(each.text, each.format, [&](std::string text) { warnings.push_back(text); });
+    CAPTURE(each.text);
+    JsonWriteOptions options;
+    options.python = true;
+    CHECK(to_json(value, options) == each.value);
+    CHECK(parse_config(each.text, each.format).equals(value));
+    REQUIRE(warnings.size() == each.warnings.size());
+    for (size_t i = 0; i < warnings.size(); ++i) CHECK_THAT(warnings[i], Catch::Contains(each.warnings[i]));
+  }
+  const Folder folder;
+  std::vector<std::string> warnings;
+  const auto keep = [&](std::string text) { warnings.push_back(std::move(text)); };
+  load_config(folder.write("params", "{\"a\": 1, \"a\": 2, b: 3}"), keep);  // JSON at first, then YAML
+  REQUIRE(warnings.size() == 1);
+  CHECK_THAT(warnings[0], Catch::Contains("params'") && Catch::Contains("line 1, column 10"));
 }
 
 TEST_CASE("config: bombs are refused soon") {

@@ -110,7 +110,8 @@ function Tensor:storage() end
 ---@return integer|nil
 function Tensor:storage_id() end
 ---What a list of tensors asks of each of them, in one call.
----@return string dtype, string role, integer[] shape, integer numel, integer nbytes, number|nil storage_id
+---`problem`: why its elements cannot be read, where that is known.
+---@return string dtype, string role, integer[] shape, integer numel, integer nbytes, number|nil storage_id, string|nil problem
 function Tensor:facts() end
 ---The same bytes seen the same way: tied.
 ---@return boolean
@@ -262,7 +263,8 @@ function cbk.dtype(name) end
 
 -- --- configs: cbk.config
 cbk.config = {}
----YAML or JSON by suffix (else by content). Order, ints, floats and their spelling are kept.
+---YAML or JSON by suffix (else by content). Order, ints, floats and their spelling are kept. A key that stands twice in one map
+---keeps its last value, as in Python, with a warning on stderr.
 ---@return Dict
 function cbk.config.load(path) end
 ---@param options? { overwrite: boolean, format: "yaml"|"json", indent: integer, sort: boolean }
