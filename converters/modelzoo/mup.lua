@@ -2,6 +2,7 @@
 -- them is written (CS -> HF), and told in the words of release 2.3 when a 2.2 config is upgraded.
 
 local cbk = require "cbk"
+local fields = require "converters.engine.fields"
 local kinds = require "converters.engine.kinds"
 
 local present = kinds.present
@@ -10,6 +11,14 @@ local mup = {}
 
 local function truthy(value) return present(value) and value ~= false and value ~= 0 end
 local function number(value, default) return present(value) and value or default end
+
+---Refuses a field that a multiplier is computed from and that is no number; one that is divided by is above 0.
+local function check_number(section, name, path)
+  local value, divides = section[name], name:find "^mup_base_" or name == "decoder_kernel"
+  if not present(value) or type(value) == "boolean" and name:find "^scale_" then return end
+  if type(value) == "number" and value == value and (value > 0 or not divides) then return end
+  fields.refuse(path or name, value, divides and "a number above 0" or name:find "^scale_" and "true or false" or "a number")
+end
 
 local old_fields = { "output_logits_scale", "embeddings_scale", "scale_qk_dot_by_d" }
 
@@ -122,7 +131,10 @@ function mup.fold(model, family, name)
   end
   if not style then return model, nil end -- a multiplier by itself is a field without a counterpart, and is named as such
   local folded = cbk.copy(model)
-  for _, field in ipairs(family == "t5" and gone_t5 or gone) do folded[field] = nil end
+  for _, field in ipairs(family == "t5" and gone_t5 or gone) do
+    check_number(model, field)
+    folded[field] = nil
+  end
   folded.share_embedding_weights = false
   if family == "keys" then warn_of_unfolded(model, name) end
   local rule = family == "t5" and scale.t5 or scale[style]
@@ -142,13 +154,11 @@ end
 
 local function widen(model, field, factor)
   local old = model[field]
-  if not present(old) or not present(old.std) then return end
+  if cbk.kind(model, field) ~= "dict" or not present(old.std) then return end
   local new = cbk.copy(old)
-  new.std = cbk.float(old.std * factor)
-  if old.name == "truncated_normal" then
-    for _, bound in ipairs { "a", "b" } do
-      if present(old[bound]) then new[bound] = cbk.float(old[bound] * factor) end
-    end
+  for _, part in ipairs(old.name == "truncated_normal" and { "std", "a", "b" } or { "std" }) do
+    check_number(old, part, field .. "." .. part)
+    if present(old[part]) then new[part] = cbk.float(old[part] * factor) end
   end
   model[field] = new
 end
@@ -158,10 +168,12 @@ end
 function mup.upgrade(model, optimizer, moves)
   if mup.style(model) ~= "2.2" then return end
   local adjust = optimizer and optimizer.adjust_learning_rate
-  local kernel = present(adjust) and adjust.decoder_kernel
+  local kernel = present(adjust) and cbk.kind(adjust) == "dict" and adjust.decoder_kernel
   if not truthy(kernel) then
     cbk.fail("config", "a muP config of release 2.2 needs optimizer.adjust_learning_rate.decoder_kernel")
   end
+  check_number(adjust, "decoder_kernel", "optimizer.adjust_learning_rate.decoder_kernel")
+  check_number(model, "output_logits_scale")
   for _, field in ipairs { "hidden_size", "filter_size", "num_hidden_layers" } do
     if type(model[field]) ~= "number" then
       cbk.fail("config", ("a muP config of release 2.2 needs '%s': only decoder models had muP then"):format(field))

@@ -93,6 +93,11 @@ void for_each_block(const Tensor& tensor, const std::function<void(ByteView bloc
 }
 
 Statistics statistics(const Tensor& tensor) {
+  if (is_complex(tensor.dtype())) {
+    fail(Errc::dtype,
+         "{} numbers have no order, so they have no statistics; tolist() gives their parts as {{re, im}}",
+         name_of(tensor.dtype()));
+  }
   check_cast(tensor.dtype(), DType::float64);
   constexpr double infinity = std::numeric_limits<double>::infinity();
   Statistics out{.min = infinity, .max = -infinity, .numel = tensor.numel()};

@@ -145,10 +145,13 @@ Tensor rearrange(const Tensor& tensor, const Rearrangement& how) {
 Tensor Tensor::reshape(Shape shape) const {
   auto unknown = std::find(shape.begin(), shape.end(), -1);
   if (unknown != shape.end()) {
+    const std::string given = to_string(shape);
+    if (std::find(unknown + 1, shape.end(), -1) != shape.end())
+      fail(Errc::shape, "the shape {} has -1 more than once; one extent can follow from the others", given);
     *unknown = 1;
     const int64_t known = numel_of(shape);
     if (known == 0 || numel_ % known != 0) {
-      fail(Errc::shape, "{} elements do not divide by the other extents of {}", numel_, to_string(shape));
+      fail(Errc::shape, "{} elements do not divide by the other extents of {}", numel_, given);
     }
     *unknown = numel_ / known;
   }

@@ -278,6 +278,34 @@ describe("Converters: checkpoints, there and back", function()
     same(out["transformer.wte.weight"]:tolist(), { { 10, 20 } })
     same(out["lm_head.weight"]:tolist(), { { 1, 1.5 } })
   end)
+
+  it("fields that mup computes with are numbers", function()
+    local wrong = {
+      { "mup_base_hidden_size", "abc", "mup_base_hidden_size='abc'" }, { "mup_base_hidden_size", 0, "a number above 0" },
+      { "mup_base_hidden_size", cbk.list { 1 }, "mup_base_hidden_size=[1]" }, { "mup_base_filter_size", "x", "mup_base_filter_size" },
+      { "attention_logits_alpha", "x", "attention_logits_alpha" }, { "output_logits_alpha", true, "output_logits_alpha=true" },
+      { "embeddings_scale", cbk.dict { a = 1 }, "embeddings_scale" }, { "scale_output_logits_by_d", "no", "scale_output_logits_by_d" },
+    }
+    for _, case in ipairs(wrong) do
+      local model = cbk.dict { hidden_size = 4, num_heads = 1, num_hidden_layers = 1, mup_base_hidden_size = 2, vocab_size = 1 }
+      model[case[1]] = case[2]
+      fails(case[3], convert.config, job("gpt2", "cs-2.3", "hf"), cbk.dict { model = model })
+    end
+    local function upgraded(change)
+      local model = cbk.dict { hidden_size = 4, filter_size = 8, num_hidden_layers = 1, output_logits_scale = 0.5, embeddings_scale = 10,
+        scale_qk_dot_by_d = true, initializer = { name = "truncated_normal", std = 0.5, a = -1, b = 1 } }
+      local optimizer = cbk.dict { adjust_learning_rate = { decoder_kernel = 0.5 } }
+      change(model, optimizer)
+      mup.upgrade(model, optimizer)
+      return model
+    end
+    assert(upgraded(function() end).mup_base_hidden_size == 2)
+    fails("decoder_kernel='x'", upgraded, function(_, optimizer) optimizer.adjust_learning_rate.decoder_kernel = "x" end)
+    fails("needs optimizer.adjust", upgraded, function(_, optimizer) optimizer.adjust_learning_rate = 3 end)
+    fails("output_logits_scale='x'", upgraded, function(model) model.output_logits_scale = "x" end)
+    fails("initializer.std='x'", upgraded, function(model) model.initializer.std = "x" end)
+    fails("initializer.b='x'", upgraded, function(model) model.initializer.b = "x" end)
+  end)
 end)
 
 describe("Converters: releases", function()
