@@ -64,7 +64,7 @@ Value read_variable(Datasets& datasets, const Link& link) {
     const bool is_bfloat = located.file->attributes(located.object).is_set("is_bfloat16");
     return datasets.leaf(located, {is_bfloat ? std::optional(DType::bfloat16) : std::nullopt});
   } catch (const Error& error) {
-    if (error.code() != Errc::unsupported) throw;
+    if (error.code() != Errc::unsupported && error.code() != Errc::io) throw;
     return why_not(error);
   }
 }
