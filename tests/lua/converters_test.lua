@@ -296,7 +296,7 @@ describe("Converters: checkpoints, there and back", function()
         scale_qk_dot_by_d = true, initializer = { name = "truncated_normal", std = 0.5, a = -1, b = 1 } }
       local optimizer = cbk.dict { adjust_learning_rate = { decoder_kernel = 0.5 } }
       change(model, optimizer)
-      mup.upgrade(model, optimizer)
+      mup.upgrade(model, optimizer, {})
       return model
     end
     assert(upgraded(function() end).mup_base_hidden_size == 2)
