@@ -40,14 +40,11 @@ race "every matrix transposed" "$bin" "cp=cp $bin $out/x" "cbk=$cbk run $here/tu
   "torch=$peer bin2st $bin $out/x.st --transpose .*"
 race "20,000 small tensors to H5" "$in/small/pytorch_model.bin" "cp=cp $in/small/pytorch_model.bin $out/x" \
   "cbk=$cbk copy $in/small/pytorch_model.bin $out/x.mdl" "torch=$peer bin2h5 $in/small/pytorch_model.bin $out/x.h5"
-race "listing 20,000 tensors" "$in/small/pytorch_model.bin" "cp=cp $in/small/pytorch_model.bin $out/x" \
-  "cbk=$cbk ls $in/small/pytorch_model.bin" "torch=$peer list $in/small/pytorch_model.bin -"
 bundle=$in/tf/m.ckpt
 data=$bundle.data-00000-of-00001
 race "bundle to H5" "$data" "cp=cp $data $out/x" "cbk=$cbk tensorflow-to-h5 $bundle $out/x.h5"
 race "bundle to bundle" "$data" "cp=cp $data $out/x" "cbk=$cbk copy $bundle $out/x --format tensorflow"
 race "H5 to bundle" "$in/m.h5" "cp=cp $in/m.h5 $out/x" "cbk=$cbk h5-to-tensorflow $in/m.h5 $out/x"
-race "listing 20,000 variables of a bundle" "$in/tf/small.ckpt.index" "true=true" "cbk=$cbk ls $in/tf/small.ckpt"
 
 old=$in/old.mdl
 race "fix-checkpoint-spec" "$old" "cp=cp $old $out/x" "cbk=$cbk fix-checkpoint-spec $old --fixed_checkpoint_path $out/x.mdl"
@@ -59,4 +56,9 @@ race "fix-checkpoint-spec in place" "$in/m/config.json" "true=true" "cbk=$cbk fi
 prepare=:
 rm "$in_place"
 
+# What writes nothing needs no memory of its own; touching all of it would only empty the caches.
+touch_memory=:
+race "listing 20,000 tensors" "$in/small/pytorch_model.bin" "cp=cp $in/small/pytorch_model.bin $out/x" \
+  "cbk=$cbk ls $in/small/pytorch_model.bin" "torch=$peer list $in/small/pytorch_model.bin -"
+race "listing 20,000 variables of a bundle" "$in/tf/small.ckpt.index" "true=true" "cbk=$cbk ls $in/tf/small.ckpt"
 race "start-up" "$in/m/config.json" "true=true" "cbk=$cbk -e 1"
