@@ -10,9 +10,9 @@ Makes a muP config for a GPT-2/3 model: initializers, output and embedding scale
 follow from the width of the model and from what was tuned on a base model. Everything else stays as
 it is in the input.]])
 
-local function number(text)
+local function positive(text)
   local value = text:find "^[%s+%-%d.eE]+$" and tonumber(text)
-  if not value then return nil, ("'%s' is not a number"):format(text) end
+  if not (value and value > 0 and value < math.huge) then return nil, ("'%s' is not a positive number"):format(text) end
   return value
 end
 
@@ -25,9 +25,9 @@ end
 local defaults = mup_config.defaults
 parser:option("-i --input_yaml", "the config, with model.hidden_size and model.num_hidden_layers"):argname("FILE"):count(1)
 parser:option("--base_layer_width", "-d_base: hidden size of the base model (default: 256)"):argname("N"):convert(width)
-parser:option("--base_lr", "-lr_base: its learning rate (default: 6e-3)"):argname("RATE"):convert(number)
-parser:option("--base_init_std", "-std_base: the std of its initializers (default: 0.08)"):argname("STD"):convert(number)
-parser:option("--m_embed", "-m_base: its embedding multiplier (default: 10)"):argname("SCALE"):convert(number)
+parser:option("--base_lr", "-lr_base: its learning rate (default: 6e-3)"):argname("RATE"):convert(positive)
+parser:option("--base_init_std", "-std_base: the std of its initializers (default: 0.08)"):argname("STD"):convert(positive)
+parser:option("--m_embed", "-m_base: its embedding multiplier (default: 10)"):argname("SCALE"):convert(positive)
 parser:option("-o --output_yaml", "the output (default: INPUT_muP.yaml)"):argname "FILE"
 cli.options(parser, "overwrite", "quiet")
 cli.single_dash(parser, {

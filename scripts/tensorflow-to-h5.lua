@@ -7,7 +7,9 @@ local tensorflow = require "cbk.tensorflow"
 local parser = cli.parser("tensorflow-to-h5", "Convert a TensorFlow checkpoint to an H5 file, streamed.", [[
 Each variable becomes a dataset of the H5 file, whose name is that of the variable percent-encoded.
 Tensors of texts are left out and named on stderr, unless --strings asks for them: they become
-datasets of strings. The object graph of TensorFlow 2 means nothing in H5 and is always left out.
+datasets of strings. Quantized variables and the object graph of TensorFlow 2 mean nothing in H5 and
+are always left out. Datasets are not compressed: trained weights hardly shrink, and so they can be
+mapped and are written at the speed of a copy.
 With --shard-size, h5_path is a folder of H5 files with their index.json.
 
 GLOB matches whole names: '*' stands for any text, '?' for one character, [a-z], {a,b}; a plain
@@ -33,9 +35,11 @@ end
 local OBJECT_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
 
 local function convert(name, value)
-  local is_text = cbk.kind(value) == "object" and value.type == "tensorflow.tensor" and value.state.dtype == "string"
+  local foreign = cbk.kind(value) == "object" and value.type == "tensorflow.tensor" and value.state.dtype
+  local is_text = foreign == "string"
   if is_text and name == OBJECT_GRAPH then return nil, "the object graph of TensorFlow means nothing in H5" end
   if is_text and not args.strings then return nil, "it holds texts; --strings stores them" end
+  if foreign and not is_text then return nil, ("it is quantized (%s), which H5 cannot say"):format(foreign) end
   return value
 end
 

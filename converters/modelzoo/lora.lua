@@ -131,6 +131,14 @@ local function problem_of(weight, a, b, rank, flipped)
   end
 end
 
+---Refuses a matrix that would spoil the weight. The weight itself is not read for this: folding does not make it worse.
+local function check_finite(name, value)
+  local stats = value:stats()
+  if stats.nan + stats.inf == 0 then return end
+  cbk.fail("checkpoint", ("%s has %d NaN and %d infinite elements: folding would spread them over the weight"):format(name, stats.nan,
+    stats.inf))
+end
+
 ---weight + B·A · scale, computed in float32 (float64 for a float64 weight) and rounded once.
 local function fold(weight, a, b, scale, flipped)
   local dtype = weight.dtype == "float64" and "float64" or "float32"
@@ -174,6 +182,7 @@ function lora.fold(model, config, model_name)
       local flipped = is_embedding(path, model_name, config.model) or group.fan_in_fan_out
       local problem = problem_of(weight, a, b, group.rank, flipped)
       if problem then cbk.fail("shape", ("%s: %s (%s)"):format(path, problem, group.name)) end
+      for name, value in pairs { lora_A = a, lora_B = b } do check_finite(path .. "." .. name, value) end
       out[key] = fold(weight, a, b, group.scale, flipped)
     elseif not tostring(key):find "%.lora_[AB]$" then
       out[key] = cbk.raw(model, key)

@@ -46,9 +46,9 @@ local function is_zero(value) return value == 0 or value == false end
 
 local function retune(schedule, base_lr)
   local name, initial, last = schedule.scheduler, schedule.initial_learning_rate, schedule.end_learning_rate
-  if not present(name) or name == "" then return end
-  if not schedules[name] then
-    refuse("optimizer.learning_rate: the scheduler %s is not supported; Linear and CosineDecay are", tostring(name))
+  if not schedules[name or ""] then
+    refuse("optimizer.learning_rate: %s is not supported; Linear and CosineDecay are",
+      present(name) and "the scheduler " .. tostring(name) or "an entry without a scheduler")
   end
   if is_zero(initial) then -- the warm-up, up to the base
     schedule.end_learning_rate = cbk.float(base_lr)

@@ -77,12 +77,18 @@ function report.show(args)
   if #args.key > 0 then cli.usage_error("show", "--dataloader takes no key") end
   if args.batch_size == 0 or args.workers == 0 then cli.usage_error("show", "--workers and --batch-size must be at least 1") end
   local ok, state = pcall(read, args.file)
-  if not ok then cbk.fail(state.code or "internal", ("'%s': %s"):format(args.file, state.message or state)) end
+  local function refuse(problem)
+    cbk.fail(problem.code or "internal", ("'%s': %s"):format(args.file, problem.message or tostring(problem)))
+  end
+  if not ok then refuse(state) end
   local kinds = state.kind == "files" and { "map", "iterable" } or { state.kind }
   local restarts = {}
   for i, kind in ipairs(kinds) do
-    restarts[i] = dataloader_state.restart(state, { workers = args.workers, batch_size = args.batch_size, seed = args.seed, kind = kind })
-    cli.warn(restarts[i].warnings, args)
+    local run = { workers = args.workers, batch_size = args.batch_size, seed = args.seed, kind = kind }
+    local possible, restart = pcall(dataloader_state.restart, state, run)
+    if not possible then refuse(restart) end
+    restarts[i] = restart
+    cli.warn(restart.warnings, args)
   end
   if args.json then return print_json(restarts) end
   print(("%s: %s"):format(args.file, report.form(state)))
