@@ -4,6 +4,7 @@
 #include <google/protobuf/text_format.h>
 
 #include <algorithm>
+#include <chrono>
 
 #include "host/formats/tensorflow/proto.hpp"
 
@@ -67,12 +68,24 @@ std::string next_state(const fs::path& prefix) {
   const std::string name = prefix.filename().string();
   proto::State next;
   next.set_model_checkpoint_path(name);
+  bool has_times = false;
   if (fs::exists(file, ignored)) {
-    for (const std::string& path : read_state(file).all) {
-      if (path != name) next.add_all_model_checkpoint_paths(path);
+    const proto::State old = parse_state(file);
+    const int count = old.all_model_checkpoint_paths_size();
+    // TensorFlow takes as many times as paths, or none
+    has_times = count > 0 && old.all_model_checkpoint_timestamps_size() == count;
+    for (int i = 0; i < count; ++i) {
+      if (old.all_model_checkpoint_paths(i) == name) continue;
+      next.add_all_model_checkpoint_paths(old.all_model_checkpoint_paths(i));
+      if (has_times) next.add_all_model_checkpoint_timestamps(old.all_model_checkpoint_timestamps(i));
     }
+    next.set_last_preserved_timestamp(old.last_preserved_timestamp());
   }
   next.add_all_model_checkpoint_paths(name);
+  if (has_times) {
+    const std::chrono::duration<double> now = std::chrono::system_clock::now().time_since_epoch();
+    next.add_all_model_checkpoint_timestamps(now.count());
+  }
   std::string text;
   google::protobuf::TextFormat::PrintToString(next, &text);
   return text;

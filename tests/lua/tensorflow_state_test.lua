@@ -1,0 +1,35 @@
+-- The state file `checkpoint` beside TensorFlow checkpoints.
+
+local cbk = require "cbk"
+local harness = require "harness"
+
+local describe, it, equal = harness.describe, harness.it, harness.equal
+
+describe("TensorFlow checkpoints", function()
+  local function run(folder, ...)
+    local code, _, problem = harness.cbk(folder, ...)
+    equal(code, 0, problem)
+    return problem
+  end
+
+  it("keep the times of the state file", function()
+    local folder = harness.temp_dir()
+    local file = cbk.create(folder .. "/x.h5", { format = "h5", h5_version = "flat", root = cbk.dict { x = cbk.tensor { 1, 2 } } })
+    file:commit()
+    local old = 'model_checkpoint_path: "a-1"\nall_model_checkpoint_paths: "a-1"\nall_model_checkpoint_timestamps: 12.5\n'
+    cbk.fs.write(folder .. "/checkpoint", old .. "last_preserved_timestamp: 7.25\n")
+    for _ = 1, 2 do
+      run(folder, "h5-to-tensorflow", "x.h5", "a-2", "--overwrite")
+      local text = cbk.fs.read(folder .. "/checkpoint")
+      harness.is_true(text:find "last_preserved_timestamp: 7.25", text)
+      local times = {}
+      for time in text:gmatch "all_model_checkpoint_timestamps: (%S+)" do times[#times + 1] = tonumber(time) end
+      equal(#times, 2)
+      equal(times[1], 12.5)
+      harness.near(times[2], os.time(), 60)
+    end
+    cbk.fs.write(folder .. "/checkpoint", 'model_checkpoint_path: "a-1"\nall_model_checkpoint_paths: "a-1"\n', { overwrite = true })
+    run(folder, "h5-to-tensorflow", "x.h5", "a-2", "--overwrite")
+    equal(cbk.fs.read(folder .. "/checkpoint"):find "timestamp", nil)
+  end)
+end)
