@@ -391,6 +391,16 @@ def strings(s):
         assert "'huge'" in s.refused("ls", "huge.h5") and part in s.refused("ls", "huge.h5")
 
 
+def quantized(s):
+    """A variable that H5 cannot say is left out and named; the others arrive."""
+    write_bundle(s.path("q"), {"w": np.arange(3), "q": np.arange(4, dtype=np.int8)},
+                 change=lambda entries: [(key, field(1, 11) + entry[2:] if key == b"q" else entry) for key, entry in entries])
+    error = s.call("tensorflow-to-h5", "q", "q.h5").stderr
+    assert "'q' is left out: it is quantized (qint8)" in error, error
+    with h5py.File(s.path("q.h5")) as f:
+        assert list(f) == ["w"]
+
+
 def names(s):
     """saver_path: a prefix, its index, a folder with or without a state file; what is none of these is told with what it may have meant."""
     os.mkdir(s.path("run"))
@@ -528,7 +538,7 @@ def main():
     assert crc32c(b"123456789") == 0xE3069283
     with tempfile.TemporaryDirectory() as folder:
         suite = Suite(os.path.abspath(o.cbk), folder)
-        for body in (reading, writing, choosing, strings, names, training, damage, lies, flipped, listing):
+        for body in (reading, writing, choosing, strings, quantized, names, training, damage, lies, flipped, listing):
             suite.check(body.__name__, lambda body=body: body(suite))
     print(f"{suite.passed} passed, {suite.failed} failed")
     return 1 if suite.failed or not suite.passed else 0
