@@ -38,6 +38,7 @@ local function convert(_, value)
   if SCALARS[kind] then return cbk.full({}, value.value, { dtype = SCALARS[kind] }) end
   if kind == "np_scalar" then return value:as { role = "ndarray" } end
   if TENSORS[kind] or kind == "object" and value.type == "tensorflow.tensor" then return value end
+  if kind == "object" and value.type == "unreadable" then cbk.fail("unsupported", value.repr .. "; --exclude leaves it out") end
   return nil, ("it is no array (%s)"):format(kind)
 end
 
