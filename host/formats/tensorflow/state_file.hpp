@@ -25,7 +25,8 @@ State read_state(const fs::path& file);
 std::optional<fs::path> latest_in(const fs::path& folder);
 
 /// The content of the state file of `prefix`'s folder after `prefix` was saved: its checkpoints so far, and
-/// this one as the latest; where the file says when each was saved, it goes on saying so. Errors: as `read_state`.
+/// this one as the latest; where the file says when each was saved, it goes on saying so. Errors: as
+/// `read_state`.
 std::string next_state(const fs::path& prefix);
 
 }  // namespace cbk::tensorflow
