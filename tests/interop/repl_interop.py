@@ -215,6 +215,12 @@ class Tests:
         has(s.line("?Tensor:stats"), "min, max, mean")
         has(s.line("?stats"), "min, max, mean")
         has(s.line("?cbk.opne"), "cbk.open")
+        fcntl.ioctl(s.fd, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 60, 0, 0))
+        for name in ("", "Tensor", "cbk.create", "cbk.fs"):
+            wide = self.pipe(f":help {name}\n").stdout.split()  # not broken at all
+            shown = s.line(f":help {name}")
+            equal(shown.split(), wide)
+            equal([line for line in shown.split("\n") if len(line) > 60 and " " in line.strip()], [])
         s.send(CTRL_D)
         equal(s.end(), 0)
 

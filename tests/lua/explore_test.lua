@@ -66,6 +66,34 @@ describe("completion", function()
   end)
 end)
 
+describe("wrap", function()
+  local wrap = require "cbk.wrap"
+
+  it("breaks between words, and goes on where the text began", function()
+    local cases = {
+      { "one two three", 7, "one two\nthree" }, { "one two", 7, "one two" }, { "", 5, "" }, { "a\n\nb", 5, "a\n\nb" },
+      { "  one two three", 9, "  one two\n  three" }, { "unbreakable word", 5, "unbreakable\nword" }, { "häß übl", 7, "häß übl" },
+      { "  name  type  what it is for", 22, "  name  type  what it\n        is for" },
+      { "  a long name of a column  text here", 24, "  a long name of a\n  column  text here" },
+    }
+    for _, case in ipairs(cases) do equal(wrap.text(case[1], case[2]), case[3], case[1]) end
+    equal(wrap.text(("x "):rep(100), nil), ("x "):rep(100))
+  end)
+
+  it("keeps every word of the help within any width", function()
+    for _, name in ipairs(help.names()) do
+      local text = help.text(name)
+      for _, width in ipairs { 40, 79 } do
+        local wrapped = wrap.text(text, width)
+        equal(wrapped:gsub("%s+", " "), text:gsub("%s+", " "), name)
+        for line in wrapped:gmatch "[^\n]+" do
+          is_true(wrap.width(line) <= width or not line:match("^%s*(.-)$"):find("%S%s+%S+$"), name .. ": " .. line)
+        end
+      end
+    end
+  end)
+end)
+
 describe("help", function()
   it("reads the annotations", function()
     local text = help.text "cbk.open"

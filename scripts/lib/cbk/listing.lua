@@ -3,6 +3,7 @@
 local cbk = require "cbk"
 local fold = require "cbk.fold"
 local natural = require "cbk.natural"
+local wrap = require "cbk.wrap"
 
 local listing = {}
 
@@ -269,10 +270,7 @@ local function tree_lines(node, label, indent, out)
   end
 end
 
-local function display_width(text)
-  local _, continuation = text:gsub("[\128-\191]", "")
-  return #text - continuation
-end
+local display_width = wrap.width
 
 local ALIGN_RIGHT = { false, true, false, false, true, false }
 local WIDEST = 100

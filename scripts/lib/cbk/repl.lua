@@ -9,6 +9,7 @@ local editor = require "cbk.editor"
 local help = require "cbk.help"
 local inspect = require "cbk.inspect"
 local listing = require "cbk.listing"
+local wrap = require "cbk.wrap"
 
 local repl = {}
 
@@ -151,6 +152,9 @@ local function now()
   return tonumber(time.seconds) + tonumber(time.nanoseconds) / 1e9
 end
 
+--- Prints text for people, broken between words to the terminal's width.
+local function print_text(text) print(wrap.text(text, cbk.terminal.width())) end
+
 ---@class ReplCommand
 ---@field usage string
 ---@field text string
@@ -171,12 +175,12 @@ commands.help = {
   argument = "name",
   run = function(session, rest)
     if rest == "" then
-      print(session:overview())
+      print_text(session:overview())
       return
     end
     local command = commands[rest:match "^:(%a+)$"]
     if command then
-      print(("%s\n  %s"):format(command.usage, command.text))
+      print_text(("%s\n  %s"):format(command.usage, command.text))
       return
     end
     local text, near = help.text(rest)
@@ -185,7 +189,7 @@ commands.help = {
       local hint = #near > 0 and "; did you mean " .. table.concat(near, ", ") .. "?" or ""
       cbk.fail("key", ("there is no help on %s%s"):format(cbk.quote(rest), hint))
     end
-    print(text)
+    print_text(text)
   end,
 }
 
@@ -278,20 +282,13 @@ function Session:overview()
   for _, name in ipairs(ORDER) do
     out[#out + 1] = ("  %-" .. widest .. "s  %s"):format(commands[name].usage, commands[name].text)
   end
-  local names, line = {}, " "
+  local names = {}
   for _, name in ipairs(help.names()) do
     if name:find "^cbk%.[%w_]+$" or name:find "^%u%w+$" then names[#names + 1] = name end
   end
   out[#out + 1] = ""
   out[#out + 1] = "There is help on"
-  for _, name in ipairs(names) do
-    if #line + #name + 1 > 96 then
-      out[#out + 1] = line
-      line = " "
-    end
-    line = line .. " " .. name
-  end
-  out[#out + 1] = line
+  out[#out + 1] = "  " .. table.concat(names, " ")
   if #self.checkpoints == 0 then
     out[#out + 1] = ""
     out[#out + 1] = "To begin: :open FILE, then :ls"
