@@ -20,6 +20,12 @@ class Decoder {
  public:
   Decoder(std::string_view source, size_t offset) : source_(source), at_(offset) {}
 
+  /// Where the scalar itself begins.
+  size_t start() {
+    skip_properties();
+    return at_;
+  }
+
   std::optional<std::string> run() {
     skip_properties();
     if (at_ >= source_.size() || (peek() != '"' && peek() != '\'')) return std::nullopt;
@@ -144,6 +150,40 @@ class Decoder {
 
 std::optional<std::string> decode_quoted(std::string_view source, size_t offset) {
   return Decoder(source, offset).run();
+}
+
+std::optional<std::string> end_folded(std::string_view source, size_t offset, std::string_view text) {
+  std::string_view rest = source.substr(Decoder(source, offset).start());
+  const auto take_line = [&] {
+    const std::string_view line = rest.substr(0, rest.find('\n'));
+    rest.remove_prefix(std::min(rest.size(), line.size() + 1));
+    return line;
+  };
+  const std::string_view header =
+      take_line().substr(0, 3);  // ">", an indent and what becomes of the last line ends
+  if (!header.starts_with('>')) return std::nullopt;
+  size_t indent = std::string_view::npos;  // of the block: that of its first line
+  size_t ends = 0;                         // from that of its last line on
+  bool is_cut_off = false;                 // by the end of the file, in a line of blanks
+  while (!rest.empty()) {
+    const size_t before = rest.size();
+    const std::string_view line = take_line();
+    const size_t end = before - rest.size() - line.size();  // 0 in the last line of a text without one
+    const size_t first = line.find_first_not_of(" \r");
+    if (first == std::string_view::npos) {
+      ends += end;
+      is_cut_off = end == 0;
+      continue;
+    }
+    if (indent == std::string_view::npos) indent = first;
+    if (first < indent || (first == 0 && (line.starts_with("---") || line.starts_with("...")))) break;
+    ends = end;
+  }
+  std::string out(text.substr(0, text.find_last_not_of('\n') + 1));
+  if (is_cut_off && out.ends_with(' ')) out.pop_back();
+  if (header.find('+') != std::string_view::npos) return out + std::string(ends, '\n');
+  const bool has_end = ends > 0 && !out.empty() && header.find('-') == std::string_view::npos;
+  return has_end ? out + '\n' : out;
 }
 
 }  // namespace cbk::yaml

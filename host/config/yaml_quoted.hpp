@@ -1,6 +1,6 @@
-// Quoted YAML scalars, decoded from their source: yaml-cpp drops a line end in front of the closing quote,
-// takes an open quote at the end of the file for a closed one, and turns \N and \_ into bytes that are not
-// UTF-8.
+// Scalars that yaml-cpp does not read right, decoded from their source. Quoted ones: it drops a line end in
+// front of the closing quote, takes an open quote at the end of the file for a closed one, and turns \N and
+// \_ into bytes that are not UTF-8.
 #pragma once
 
 #include <optional>
@@ -12,5 +12,9 @@ namespace cbk::yaml {
 /// The text of the quoted scalar whose node (tag and anchor first, if any) starts at `offset` of `source`;
 /// nothing when the scalar there is not a quoted one. A missing closing quote is a `format` error.
 std::optional<std::string> decode_quoted(std::string_view source, size_t offset);
+
+/// The folded block (">") at `offset` with the line ends that it has at its end: the parser, which made
+/// `text` of it, counts them wrongly. Nothing for any other scalar.
+std::optional<std::string> end_folded(std::string_view source, size_t offset, std::string_view text);
 
 }  // namespace cbk::yaml

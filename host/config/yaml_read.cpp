@@ -46,9 +46,16 @@ std::string from_base_64(std::string_view text, const YAML::Mark& mark) {
   std::string out;
   uint32_t bits = 0;
   int count = 0;
+  size_t digits = 0;
+  size_t padding = 0;
   constexpr std::string_view alphabet = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
   for (char c : text) {
-    if (c == ' ' || c == '\n' || c == '\t' || c == '\r' || c == '=') continue;
+    if (c == ' ' || c == '\n' || c == '\t' || c == '\r') continue;
+    if (c == '=') {
+      ++padding;
+      continue;
+    }
+    ++digits;
     const size_t value = alphabet.find(c);
     if (value == std::string_view::npos) fail_at(mark, Errc::format, "!!binary is not base64");
     bits = bits << 6 | static_cast<uint32_t>(value);
@@ -58,7 +65,30 @@ std::string from_base_64(std::string_view text, const YAML::Mark& mark) {
       out += static_cast<char>(bits >> count & 0xFF);
     }
   }
+  if (digits % 4 != 0 && digits % 4 + padding < 4) fail_at(mark, Errc::format, "!!binary is cut off");
   return out;
+}
+
+/// A directive belongs to a document that begins with "---"; the parser would take the rest for nothing.
+void check_directives(std::string_view text) {
+  size_t number = 1;
+  bool has_directive = false;
+  for (; !text.empty(); ++number) {
+    const std::string_view line = text.substr(0, text.find('\n'));
+    text.remove_prefix(std::min(text.size(), line.size() + 1));
+    const size_t first = line.find_first_not_of(" \t\r");
+    if (first == std::string_view::npos || line[first] == '#') continue;
+    if (line[0] == '%') {
+      has_directive = true;
+    } else {
+      if (has_directive && !line.starts_with("---"))
+        fail(Errc::format, "line {}: a document whose first line begins with '%' needs '---' after it",
+             number);
+      return;
+    }
+  }
+  if (has_directive)
+    fail(Errc::format, "line {}: there is no document after the lines that begin with '%'", number);
 }
 
 /// Reads from memory without a copy.
@@ -99,9 +129,10 @@ class Builder : public YAML::EventHandler {
     is_merge_key_ = tag == "?" && text == "<<";
     within_mark(mark, [&] {
       const bool may_be_quoted = tag != "?";
-      const auto quoted =
-          may_be_quoted ? decode_quoted(source_, static_cast<size_t>(mark.pos)) : std::nullopt;
-      add(mark, scalar(mark, tag, quoted ? *quoted : text), anchor);
+      const auto position = static_cast<size_t>(mark.pos);
+      const auto own = may_be_quoted ? decode_quoted(source_, position) : std::nullopt;
+      const auto kept = own || !may_be_quoted ? std::nullopt : end_folded(source_, position, text);
+      add(mark, scalar(mark, tag, own ? *own : kept ? *kept : text), anchor);
     });
   }
 
@@ -339,6 +370,7 @@ class Builder : public YAML::EventHandler {
 Value read(std::string_view text, const std::function<void(std::string)>& warn) {
   if (text.starts_with("\xEF\xBB\xBF")) text.remove_prefix(3);
   check_characters(text);
+  check_directives(text);
   MemoryBuffer buffer(text);
   std::istream stream(&buffer);
   Builder builder(text, warn);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
+#include <chrono>
 #include <cstdlib>
 #include <limits>
 
@@ -239,6 +240,24 @@ Value integer_of(std::string_view spelling) {
   return integer;
 }
 
+/// A date or time with numbers that a calendar and a clock have, as `classify` found its parts.
+void check_moment(std::string_view text) {
+  std::array<int, 6> parts{};  // year, month, day, hour, minute, second
+  size_t at = 0;
+  for (int& part : parts) {
+    while (at < text.size() && digit.find(text[at]) == std::string_view::npos) ++at;
+    const auto [end, error] = std::from_chars(text.data() + at, text.data() + text.size(), part);
+    if (error != std::errc{}) break;
+    at = static_cast<size_t>(end - text.data());
+  }
+  const auto [year, month, day, hour, minute, second] = parts;
+  const std::chrono::year_month_day date{std::chrono::year(year),
+                                         std::chrono::month(static_cast<unsigned>(month)),
+                                         std::chrono::day(static_cast<unsigned>(day))};
+  if (year == 0 || !date.ok() || hour > 23 || minute > 59 || second > 59)
+    fail(Errc::format, "{} is no date; in quotes it is text", quote(text, 60));
+}
+
 double decimal_float(std::string_view text) {
   const std::string_view digits = text.substr(text.starts_with('+') ? 1 : 0);
   double number = 0;
@@ -331,8 +350,10 @@ Value resolve(std::string_view text) {
     case ScalarKind::exponent_real:
       return real_of(text);
     case ScalarKind::date:
+      check_moment(text);
       return std::make_shared<Object>(Object{"datetime.date", std::string(text), {}, {}});
     case ScalarKind::time:
+      check_moment(text);
       return std::make_shared<Object>(Object{"datetime.datetime", std::string(text), {}, {}});
     case ScalarKind::merge:
     case ScalarKind::value:

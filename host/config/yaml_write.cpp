@@ -135,6 +135,7 @@ class Writer {
 
   void write_root(const Value& value) {
     if (is_block(value)) {
+      if (is_set(value)) out_ += "!!set\n";
       write_block(value, 0, false);
       return;
     }

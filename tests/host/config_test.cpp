@@ -220,6 +220,7 @@ TEST_CASE("config: anchors, aliases and merge keys are resolved into values of t
 }
 
 TEST_CASE("config: YAML's own tags are read, others are refused") {
+  CHECK(yaml_text(yaml_value("!!set {x}")) == "!!set\n? x\n");
   CHECK(as_json("[!!str 12, !!int '0x10', !!float 1, !!bool 'no', !!null x, !!str, ! 7]") ==
         R"(["12", 16, 1.0, false, null, "", "7"])");
   CHECK(as_json("!!omap [b: 1, a: 2]") == R"([["b", 1], ["a", 2]])");
@@ -247,6 +248,12 @@ TEST_CASE("config: what is wrong is said with its place") {
       {"a: \x01", "U+0001"},
       {"a: \xff", "not UTF-8"},
       {"a: \"\\ud800\"", "line 1"},
+      {"%x: 1\n", "no document after"},
+      {"%YAML 1.1\na: 1\n", "line 2: a document whose first line"},
+      {"a: 2024-02-30\n", "'2024-02-30' is no date"},
+      {"a: 2024-01-31 24:00:00\n", "is no date"},
+      {"a: !!timestamp 0000-01-01\n", "is no date"},
+      {"a: !!binary aGk\n", "cut off"},
       {"[1,,2]", "line 1, column 4: a ',' with nothing in front"},
       {"[,1]", "nothing in front"},
       {"[1,2,,]", "nothing in front"},
@@ -302,6 +309,13 @@ TEST_CASE("config: of a key that stands twice the last value counts, as in Pytho
   load_config(folder.write("params", "{\"a\": 1, \"a\": 2, b: 3}"), keep);  // JSON at first, then YAML
   REQUIRE(warnings.size() == 1);
   CHECK_THAT(warnings[0], Catch::Contains("params'") && Catch::Contains("line 1, column 10"));
+}
+
+TEST_CASE("config: a folded block keeps its last line ends where it says so") {
+  CHECK(as_json("a: >+\n  x\n  y\n\n\nb: |+\n  z\n\n") == R"({"a": "x y\n\n\n", "b": "z\n\n"})");
+  CHECK(as_json("- >2+\n   x\n\n\n# c\n- >+\n  x") == R"([" x\n\n\n", "x"])");
+  CHECK(as_json("--- >+\n x\n\n...\n") == R"("x\n\n")");
+  CHECK(as_json("a: >-\n  x\n\nb: >\n  y\n\n") == R"({"a": "x", "b": "y\n"})");
 }
 
 TEST_CASE("config: bombs are refused soon") {

@@ -116,6 +116,25 @@ def expect(wanted, read):
     return check
 
 
+def as_lists(value):
+    """Pairs are tuples, which YAML writes as lists."""
+    if isinstance(value, dict):
+        return {k: as_lists(v) for k, v in value.items()}
+    return [as_lists(v) for v in value] if isinstance(value, (list, tuple)) else value
+
+
+def as_pyyaml(text):
+    """What PyYAML reads, or an error where it gives one; DEVIATIONS say otherwise."""
+    if text in DEVIATIONS:
+        wanted = DEVIATIONS[text][0]
+        return refused if wanted is REFUSED else expect(wanted, yaml.safe_load)
+    try:
+        wanted = as_lists(meant(yaml.safe_load(text)))
+    except Exception:  # some values end in a ValueError; a list that holds itself in a RecursionError
+        return refused
+    return expect(wanted, lambda out: meant(yaml.safe_load(out)))
+
+
 def refused(out):
     return None if out.startswith("ERROR") else "was not refused"
 
@@ -168,6 +187,60 @@ DOCUMENTS = [
 ]
 # PyYAML reads these as text, cbk as floats; YAML keeps the spelling.
 EXPONENTS = ["1e-5", "1E5", "6.0e5", "3e8", "-2e-3", "+1e3", "1.e5", ".5e5", "1_0e2", "1e+16"]
+
+# What a config may hold that people rarely write: PyYAML's safe_load and cbk see the same, or both refuse.
+SCALARS = [
+    # numbers
+    "0o17", "0777", "0778", "-0777", "0x_1F", "0x", "0b1_1", "0b2", "1_000", "_1", "1__0", "1:30", "1:30:59", "-1:30", "1:60", "01:30", "0:30", "1:30.5", "190:20:30.15", "1:2:3.", ".5", "-.5", "+.5",
+    "5.", "1._5", "1_0.5", "1.5e+3", "1.e+3", ".5e-3", "1.5E-3", ".inf", "-.Inf", "+.INF", ".nan", "-.nan", ".NaN", ".Nan", "inf", "nan", "1.2.3", "0.", "00", "0_", "-0", "+0", "12345678901234567890", "1 000", "1,000", "0xFFFFFFFFFFFFFFFFFF",
+    # tags
+    "!!str 1", "!!str", "!!int '0x1F'", "!!int 1.5", "!!int x", "!!float 1", "!!float 1:30", "!!float x", "!!bool 'yes'", "!!bool maybe", "!!null ''", "!!null x", "!!seq [1]", "!!seq {a: 1}", "!!map {a: 1}", "!!map [1]", "! 12",
+    "!!timestamp 2024-01-31", "!!timestamp x", "!!binary aGVsbG8=", "!!binary |\n  aGVs\n  bG8=\n", "!!binary 'a*b'", "!!binary aGVsbG8", "!!set {x, y}", "!!set {x: 1}", "!!set [x]", "!!set {x, x}", "!!omap [b: 1, a: 2]", "!!omap [b: 1, b: 2]",
+    "!!omap {b: 1}", "!!omap [1]", "!!omap [{a: 1, b: 2}]", "!!pairs [b: 1, b: 2]", "!!pairs []", "!!omap []", "!!pairs x", "!!python/tuple [1]", "!!python/name:os.system x", "!x 1", "!<tag:yaml.org,2002:int> 7", "%TAG ! tag:yaml.org,2002:\n---\n!int '7'",
+    "%TAG !e! tag:example.org:\n---\n!e!x 7", "!!merge x", "!!value x", "!!yaml x",
+]
+SNIPPETS = [
+    # words
+    "[true, True, TRUE, tRue, yes, Yes, YES, yEs, on, On, ON, oN, y, Y]", "[false, False, FALSE, no, No, NO, off, Off, OFF, n, N]", "[null, Null, NULL, nUll, ~, none, None, nil]", "[, ]", "{a: , b: ~}", "=", "a: =",
+    # dates
+    "2024-01-31", "2024-1-31", "2001-12-14t21:59:43.10-05:00", "2001-12-14 21:59:43.10 -5", "2001-12-15 2:59:43.10", "2024-01-31T10:00", "2024-13-01", "2024-02-30", "2024-01-31 25:00:00", "'2024-01-31'",
+    # flow
+    "[1,,2]", "[,1]", "[1,]", "[1,,]", "{a: 1,, b: 2}", "{,}", "{a: 1,}", "{a, b}", "{a: 1, b}", "[a: 1, b]", "[a: , b]", "{a: [b, , c]}", "[{a: 1,,}]", "['a','b']", "[a b, c d]", "{a: {b: {c: d}}}", "{'a':1}", "{\"a\":1}", "[a, [b, [c]]]", "[1, 2", "{a: 1", "[1]]", "{a: 1}}", "[? a : b]", "{? a : b}", "{? a}",
+    "[\n1,\n2\n]", "{a: 'x\n  y'}", "[a #c\n, b]", "{a: b#c}", "[a:b]", "{a:b}", "[-1, - 1]", "[- a]",
+    # keys
+    "a: 1\na: 2\n", "a: 1\nb: 2\na: 3\n", "{a: 1, a: 2}", "1: a\n1.0: b\n", "1: a\ntrue: b\n", "? a\n: b\n", "? |\n  a\n: b\n", "? [a]\n: b\n", "? {a: b}\n: c\n", "null: a\n~: b\n", "'': a\n", ": a\n", "a:\n  b: 1\n c: 2\n", "a: b: c\n", "a : b\n", "a  :   b\n", "? a\n? b\n", "-1: a\n", "0x1: a\n", "1.5: a\n", "!!binary aGk=: 1\n",
+    # anchors and merges
+    "a: &x 1\nb: *x\n", "- &x [1]\n- *x\n", "a: &x {p: 1}\nb: {<<: *x}\n", "a: &x {p: 1, q: 2}\nb: {<<: *x, p: 3}\n", "a: &x {p: 1}\nb: {p: 3, <<: *x}\n", "a: &x {p: 1}\nb: &y {p: 2, q: 2}\nc: {<<: [*x, *y]}\n", "a: &x {p: 1}\nb: &y {<<: *x, q: 2}\nc: {<<: *y}\n",
+    "<<: {a: 1}\nb: 2\n", "<<: 1\n", "<<: [1]\n", "<<: [{a: 1}, {a: 2, b: 3}]\n", "<<: {a: 1}\n<<: {b: 2}\n", "'<<': {a: 1}\n", "[<<]", "a: <<\n", "<<: []\n", "<<: ~\n", "*x", "&x a", "a: &x\nb: *x\n", "&x a: b\nc: *x\n", "a: &x 1\nb: &x 2\nc: *x\n", "a: *x\nb: &x 1\n", "a: &x [*x]\n", "a: &x !!str 1\nb: *x\n", "a: !!str &x 1\n", "a: & x\n",
+    # blocks
+    "a: |\n  x\n   y\n\n  z\n", "a: |-\n  x\n", "a: |+\n  x\n\n", "a: >\n  x\n  y\n\n  z\n", "a: >-\n  x\n   y\n  z\n", "a: >+\n  x\n\n", "a: >+\n  x\n\n\nb: 1\n", "a: >+\n\n  x\n   y\n\n\n", "a: >+\n", "a: >+\n\n\n", "- >2+\n   x\n\n- y\n", "- >+2\n   x\n\n\n# c\n- y\n", "a: !!str >+ # c\n  x\n\n", "a: >+\n  x", "a: >\n\n\nb: 1\n", "a: >-\n\n  \nb: 1\n", "a: >+\n  x\n  ", "a: |\n  x", "a: |+\n  x", "a: |+\n  x\n  ", "a: >\n  x", "a: >\n  x\n  ", "a: >-\n  x\n  ", "a: |\n  x\n   ", "a: |-\n  x", "a: >+\n  x\n...\n", "a: |1\n  x\n", "a: |2-\n   x\n", "a: |-2\n   x\n", "a: |0\n x\n", "a: | # note\n  x\n", "a: |\n", "a: |\nb: 1\n", "a: >\n\n  x\n", "a: |\n  x\n y\n", "a: |\n\tx\n", "|\n x\n", ">\n x\n y\n", "- |\n x\n- y\n",
+    # plain and quoted texts
+    "a: x\n  y\n", "a: x\n\n  y\n", "a: 'x\n\n  y'\n", "a: \"x\\n\\ty\\x41\\u00e9\\U0001d11e\"\n", "a: \"\\q\"\n", "a: \"\\xZZ\"\n", "a: 'it''s'\n", "a: 'x\n", "a: \"x\n", "a: x #c\n", "a: x#c\n", "a: #c\n", "a: -x\n", "a: -\n", "a: ?x\n", "a: ? x\n", "a: x: y\n", "a: x:y\n", "a: @x\n", "a: `x\n", "a: %x\n", "%x: 1\n", "a: &\n", "a: *\n", "a: !\n", "a: |x\n", "a: >x\n", "a: [\n", "a: ]\n", "a: }\n", "a: ,\n", "a: x,y\n", "a: x]\n",
+    "a:\tb\n", "\ta: b\n", "a:\n\t- b\n", "-\ta\n", "a: b\tc\n", "a: 'b\tc'\n", "a: \x7f\n", "a: \x85\n", "a: \u2028b\n", "a: \ufeffb\n", "a: \U0001f600\n",
+    # documents
+    "", "---\n", "...\n", "--- a\n", "---\na: 1\n...\n", "a: 1\n---\nb: 2\n", "--- a\n--- b\n", "a\n...\nb\n", "%YAML 1.1\n---\na\n", "%YAML 1.2\n---\na\n", "%YAML 2.0\n---\na\n", "%YAML 1.1\na\n", "%FOO x\n---\na\n", "# c\n", "a: 1\n# c\n", "--- |\n x\n", "---a\n", "a: 1\n---\n", "---\n---\n",
+    # lists
+    "- a\n- b\n", "-\n", "- - a\n  - b\n", "a:\n- b\nc: d\n", "a:\n - b\n- c\n", "- a\nb: c\n", "- a: 1\n  b: 2\n- c\n", "- a\n - b\n", "-a\n", "- - - a\n",
+]
+# snippet: (what cbk makes of it, or REFUSED; why)
+REFUSED = object()
+DEVIATIONS = {
+    "=": ("=", "PyYAML has a tag for '=' and cannot construct it; it is a text"),
+    "a: =": ({"a": "="}, "the same"),
+    "[<<]": (["<<"], "PyYAML has a tag for '<<' and cannot construct it where it merges nothing; it is a text"),
+    "a: <<\n": ({"a": "<<"}, "the same"),
+    "a: ! 12\n": ({"a": "12"}, "the tag '!' makes a text of anything; PyYAML takes no notice of it"),
+    "a: !\n": ({"a": ""}, "the same"),
+    ": a\n": ({None: "a"}, "YAML allows an empty key"),
+    "a: &x 1\nb: &x 2\nc: *x\n": ({"a": 1, "b": 2, "c": 2}, "YAML allows an anchor to be set again"),
+    "a:\tb\n": ({"a": "b"}, "YAML allows tabs between what stands in one line"),
+    "-\ta\n": (["a"], "the same"),
+    "a: b\tc\n": ({"a": "b\tc"}, "YAML allows tabs in texts"),
+    "a: \x85\n": ({"a": "\x85"}, "lines end with a newline, since YAML 1.2"),
+    "a: \u2028b\n": ({"a": "\u2028b"}, "the same"),
+    "a: \ufeffb\n": (REFUSED, "a byte order mark within a text is no text"),
+    "...\n": (None, "the end of no document is no document"),
+}
 REFUSED_YAML = ["a: 1\n---\nb: 2\n", "a: !!python/object/apply:os.getcwd []\n", "a: !x y\n", "a: [1\n", "a: 'b\n", "a: b: c\n", "? [a]\n: b\n", "*x\n", "a: &a [*a]\n", "a: \x01\n", "a: &x 1\nb: *y\n", "\tb: 1\n", "a: @x\n", "a: `x`\n", "- a\nb: c\n"]
 REFUSED_JSON = ["", "{a: 1}", "{'a': 1}", '{"a": 1,}', '{"a": 1} x', "[1 2]", '{"a": 01}', '{"a": .5}', '{"a": 1.}', '{"a": +1}', '{"a": nan}', '"\n"', '{"a": 0x10}', "// x\n{}", "[" * 5000]
 
@@ -198,6 +271,8 @@ def main():
         cases.add(f"json number {text} kept", f'{{"a": {text}}}', "json", "json", lambda out, t=text: None if f'"a": {t}\n' in out else "spelling lost")
     for text in REFUSED_YAML:
         cases.add("refused yaml", text, "yaml", "yaml", refused)
+    for text in SNIPPETS + [f"a: {text}\n" for text in SCALARS]:
+        cases.add(f"snippet {text!r}", text, "yaml", "yaml", as_pyyaml(text))
     for text in REFUSED_JSON:
         cases.add("refused json", text, "json", "json", refused)
     for s in STRINGS:
