@@ -77,20 +77,12 @@ int storage_id(lua_State* L) {
   return 1;
 }
 
-/// `dtype, role, shape, numel, nbytes, storage_id, problem`: in one call, for those who ask for them of every
-/// tensor.
-int facts(lua_State* L) {
-  const auto leaf = check<const TensorLeaf>(L, 1);
-  push(L, name_of(leaf->tensor.dtype()));
-  push(L, role_name(leaf->role));
-  push_integers(L, leaf->tensor.shape());
-  push_integer(L, leaf->tensor.numel());
-  push_unsigned(L, leaf->tensor.nbytes());
-  if (storage_id(L) == 0) lua_pushnil(L);
-  const std::string_view problem = problem_of(*leaf->tensor.expression());
-  if (problem.empty()) return 6;
+/// Why no byte can be read, or nothing.
+int problem(lua_State* L) {
+  const std::string_view problem = problem_of(*self_tensor(L).expression());
+  if (problem.empty()) return 0;
   push(L, problem);
-  return 7;
+  return 1;
 }
 
 /// The element that a constant tensor repeats, or nil for any other tensor.
@@ -231,7 +223,7 @@ void bind_tensor(lua_State* L) {
                                  {"nbytes", guarded<nbytes>},
                                  {"storage", guarded<storage>},
                                  {"storage_id", guarded<storage_id>},
-                                 {"facts", guarded<facts>},
+                                 {"problem", guarded<problem>},
                                  {"fill", guarded<fill>},
                                  {"same", guarded<same>},
                                  {"as", guarded<as>},

@@ -10,6 +10,7 @@ void bind_value(lua_State* L);
 void bind_dict(lua_State* L);
 void bind_list(lua_State* L);
 void bind_tree(lua_State* L);
+void bind_rows(lua_State* L);
 void bind_rewrite(lua_State* L);
 void bind_tensor(lua_State* L);
 void bind_tensor_functions(lua_State* L);

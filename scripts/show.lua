@@ -108,7 +108,7 @@ local function show_tensor(key, tensor)
   local same, other = sharing(key, tensor)
   if #same > 0 then print("  tied to " .. some(same)) end
   if #other > 0 then print("  shares its storage with " .. some(other)) end
-  local problem = select(7, tensor:facts())
+  local problem = tensor:problem()
   if problem then return print("  " .. problem) end
   if can_have_stats(tensor) then print("  " .. stats_text(tensor)) end
   local grid = inspect.text(tensor):match "\n(.*)$"
@@ -120,7 +120,7 @@ local function show(key)
   if is_tensor(value) then return show_tensor(key, value) end
   print(("%s  %s"):format(key, cbk.kind(value)))
   if is_tree(value) and cbk.tensors(value)() then
-    for _, line in ipairs(listing.tree(listing.rows(value))) do print("  " .. line) end
+    for _, line in ipairs(listing.tree(cbk.leaf_rows(value))) do print("  " .. line) end
     return
   end
   print("  " .. inspect.text(value, { text = 4000, lines = 200 }):gsub("\n", "\n  "))
@@ -142,7 +142,7 @@ local function json_of(key)
   end
   local same, other = sharing(key, value)
   out.tied_to, out.shares_storage_with = cbk.list(same), cbk.list(other)
-  out.problem = select(7, value:facts())
+  out.problem = value:problem()
   if not out.problem and can_have_stats(value) then
     out.stats = cbk.dict()
     for name, number in cbk.items(value:stats()) do

@@ -40,8 +40,7 @@ function plan.facts(value)
     local first = plan.facts(value[1])
     return first and ("%d x %s"):format(#value, first)
   end
-  local dtype, _, shape = value:facts()
-  return ("%s [%s]"):format(dtype, table.concat(shape, ", "))
+  return ("%s [%s]"):format(value.dtype, table.concat(value:shape(), ", "))
 end
 
 ---What one record did to a tensor; nil for a plain copy.

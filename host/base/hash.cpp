@@ -47,7 +47,7 @@ struct State {
 
 }  // namespace
 
-size_t KeyedHash::operator()(std::string_view text) const noexcept {
+size_t KeyedHash::operator()(std::string_view text) const {
   const auto& [low, high] = secret();
   State state{low ^ 0x736f6d6570736575, high ^ 0x646f72616e646f6d, low ^ 0x6c7967656e657261,
               high ^ 0x7465646279746573};

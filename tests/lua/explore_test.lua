@@ -114,7 +114,7 @@ describe("help", function()
 end)
 
 describe("listing", function()
-  local function lines(root, pattern) return table.concat(listing.tree(listing.rows(root, pattern)), "\n") end
+  local function lines(root, pattern) return table.concat(listing.tree(cbk.leaf_rows(root, pattern)), "\n") end
 
   it("tells few shapes apart, and many as a range", function()
     local root = cbk.dict()
@@ -129,7 +129,7 @@ describe("listing", function()
 
   it("tells ties, also of two tensors over the same bytes", function()
     local base = cbk.tensor { { 1, 2 }, { 3, 4 } }
-    local rows = listing.rows(cbk.dict { { "base", base }, { "same", base }, { "again", base:reshape { 2, 2 } } })
+    local rows = cbk.leaf_rows(cbk.dict { { "base", base }, { "same", base }, { "again", base:reshape { 2, 2 } } })
     equal(rows[2].tied_to, "base")
     equal(rows[3].tied_to, "base")
     equal(listing.totals(rows).stored, 16)

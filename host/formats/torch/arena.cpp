@@ -196,11 +196,11 @@ Value Arena::bytes(std::string_view data, bool is_mutable) {
   return std::make_shared<ByteString>(ByteString{std::string(data), is_mutable});
 }
 
-void Arena::set_item(Dict& dict, const Value& key, const Value& value) {
+void Arena::set_item(Dict& dict, Value key, Value value) {
   size_t parts = 0;
   check_key(key, parts);
   charge(2 * sizeof(Value) + own_bytes(key));
-  dict.set(key, value);
+  dict.set(std::move(key), std::move(value));
 }
 
 Value Arena::release(const Value& root) {

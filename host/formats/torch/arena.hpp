@@ -26,7 +26,7 @@ class Arena {
   Value bytes(std::string_view data, bool is_mutable = false);
 
   /// dict[key] = value for a key that Python could hash; others are `format` errors.
-  void set_item(Dict& dict, const Value& key, const Value& value);
+  void set_item(Dict& dict, Value key, Value value);
 
   /// `root` when it can be handed out: no container holds itself, none nests too deeply, and written out as a
   /// tree it is not far larger than the pickle. Everything that is not part of it is taken apart.

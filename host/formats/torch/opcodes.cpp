@@ -141,12 +141,14 @@ std::string_view name_of(Op op) {
   return lookup.names[static_cast<uint8_t>(op)];
 }
 
-std::string_view InstructionReader::take(uint64_t count) {
-  if (count > bytes_.size() - position_) {
-    fail(Errc::format, "the pickle ends too early: {} at offset {} wants {} bytes, {} are left",
-         name_of(static_cast<Op>(bytes_[start_])), start_, count, bytes_.size() - position_);
-  }
-  const std::string_view taken = bytes_.substr(position_, count);
+void InstructionReader::fail_early(uint64_t count) const {
+  fail(Errc::format, "the pickle ends too early: {} at offset {} wants {} bytes, {} are left",
+       name_of(static_cast<Op>(bytes_[start_])), start_, count, bytes_.size() - position_);
+}
+
+inline std::string_view InstructionReader::take(uint64_t count) {
+  if (count > bytes_.size() - position_) fail_early(count);
+  const std::string_view taken(bytes_.data() + position_, count);
   position_ += count;
   return taken;
 }

@@ -100,6 +100,7 @@ class InstructionReader {
  private:
   std::string_view take(uint64_t count);
   std::string_view take_line();
+  [[noreturn]] void fail_early(uint64_t count) const;
 
   std::string_view bytes_;
   size_t position_ = 0;

@@ -65,7 +65,10 @@ class Machine {
   bool step_container(const Instruction& instruction);
   bool step_memo(const Instruction& instruction);
 
-  void push(Value value) { stack_.push(std::move(value)); }
+  template <typename Content>
+  void push(Content&& content) {
+    stack_.push(std::forward<Content>(content));
+  }
   void put(uint64_t index);
 
   // --- values
@@ -74,7 +77,7 @@ class Machine {
   void push_float_text(std::string_view text);
   void push_quoted(std::string_view text);
   void extend(const Value& list, const std::vector<Value>& items);
-  void set_items(const Value& dict, const std::vector<Value>& items);
+  void set_items(const Value& dict, std::vector<Value> items);
 
   // --- globals
   void push_global(std::string_view module, std::string_view name);
@@ -172,7 +175,7 @@ void Machine::step(const Instruction& instruction) {
 bool Machine::step_scalar(const Instruction& instruction) {
   switch (instruction.op) {
     case Op::none:
-      push({});
+      push(Value());
       return true;
     case Op::newtrue:
     case Op::newfalse:
@@ -264,9 +267,9 @@ bool Machine::step_container(const Instruction& instruction) {
       push(arena_.sequence(Kind::frozenset, stack_.pop_to_mark()));
       return true;
     case Op::dict: {
-      const std::vector<Value> items = stack_.pop_to_mark();
+      std::vector<Value> items = stack_.pop_to_mark();
       push(arena_.dict());
-      set_items(stack_.top(), items);
+      set_items(stack_.top(), std::move(items));
       return true;
     }
     case Op::append: {
@@ -281,13 +284,13 @@ bool Machine::step_container(const Instruction& instruction) {
       return true;
     }
     case Op::setitem: {
-      const std::vector<Value> items = stack_.pop(2);
-      set_items(stack_.top(), items);
+      std::vector<Value> items = stack_.pop(2);
+      set_items(stack_.top(), std::move(items));
       return true;
     }
     case Op::setitems: {
-      const std::vector<Value> items = stack_.pop_to_mark();
-      set_items(stack_.top(), items);
+      std::vector<Value> items = stack_.pop_to_mark();
+      set_items(stack_.top(), std::move(items));
       return true;
     }
     default:
@@ -366,11 +369,13 @@ void Machine::extend(const Value& list, const std::vector<Value>& items) {
   sequence.items.insert(sequence.items.end(), items.begin(), items.end());
 }
 
-void Machine::set_items(const Value& dict, const std::vector<Value>& items) {
+void Machine::set_items(const Value& dict, std::vector<Value> items) {
   if (is_refused(dict)) return;
   if (items.size() % 2 != 0) fail(Errc::format, "a dict's key has no value");
   if (!dict.is(Value::Kind::dict)) fail(Errc::format, "items are set in a {}", dict.kind_name());
-  for (size_t i = 0; i < items.size(); i += 2) arena_.set_item(dict.as_dict(), items[i], items[i + 1]);
+  for (size_t i = 0; i < items.size(); i += 2) {
+    arena_.set_item(dict.as_dict(), std::move(items[i]), std::move(items[i + 1]));
+  }
 }
 
 void Machine::push_global(std::string_view module, std::string_view name) {

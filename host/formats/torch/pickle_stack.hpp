@@ -12,7 +12,11 @@ namespace cbk::torch {
 /// Nothing is taken from below the last mark. Errors: `format`.
 class PickleStack {
  public:
-  void push(Value value) { values_.push_back(std::move(value)); }
+  /// A value, or what one can be made of.
+  template <typename Content>
+  void push(Content&& content) {
+    values_.emplace_back(std::forward<Content>(content));
+  }
   void mark() { marks_.push_back(values_.size()); }
 
   Value pop() {

@@ -34,7 +34,7 @@ bool is_tar(ByteView head) {
 class ZipReader {
  public:
   ZipReader(std::shared_ptr<const MappedFile> file, const OpenOptions& options)
-      : file_(std::move(file)), options_(options), archive_(file_) {}
+      : file_(std::move(file)), options_(options), archive_(file_), records_(archive_.entries().size()) {}
 
   Checkpoint run() {
     find_top();
@@ -145,11 +145,10 @@ class ZipReader {
   }
 
   StoragePtr record(const std::string& key) {
-    StoragePtr& storage = records_[key];
-    if (storage) return storage;
-    const ZipEntry* entry = archive_.find(top_ + "data/" + key);
+    const ZipEntry* entry = archive_.find(name_.assign(top_).append("data/").append(key));
     if (entry == nullptr) fail(Errc::format, "the storage {} is not in the archive", quote(key));
-    storage = archive_.storage(*entry);
+    StoragePtr& storage = records_[static_cast<size_t>(entry - archive_.entries().data())];
+    if (!storage) storage = archive_.storage(*entry);
     return storage;
   }
 
@@ -158,7 +157,8 @@ class ZipReader {
   ZipArchive archive_;
   std::string top_;  // the folder all members lie in, with its slash
   ByteOrder byte_order_;
-  std::unordered_map<std::string, StoragePtr, KeyedHash> records_;
+  std::string name_;                 // of the record being looked up
+  std::vector<StoragePtr> records_;  // of the archive's entries, once they are asked for
   std::vector<std::string> warnings_;
 };
 

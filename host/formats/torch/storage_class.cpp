@@ -35,7 +35,11 @@ const StorageClass* find_storage_class(std::string_view global) {
   if (dot == std::string_view::npos) return nullptr;
   const std::string_view module = global.substr(0, dot);
   if (module != "torch" && module != "torch.cuda" && module != "torch.storage") return nullptr;
-  const auto* found = std::ranges::find(classes, global.substr(dot + 1), &StorageClass::name);
+  return storage_class_named(global.substr(dot + 1));
+}
+
+const StorageClass* storage_class_named(std::string_view name) {
+  const auto* found = std::ranges::find(classes, name, &StorageClass::name);
   return found == classes.end() ? nullptr : found;
 }
 

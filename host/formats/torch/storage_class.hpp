@@ -18,6 +18,9 @@ struct StorageClass {
 /// By a dotted global such as "torch.FloatStorage", "torch.cuda.HalfStorage", "torch.storage.UntypedStorage".
 const StorageClass* find_storage_class(std::string_view global);
 
+/// By its bare name.
+const StorageClass* storage_class_named(std::string_view name);
+
 /// By the name of a quantized dtype ("qint8").
 const StorageClass* find_quantized_class(std::string_view quantized);
 

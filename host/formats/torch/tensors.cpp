@@ -20,7 +20,7 @@ struct StorageRef {
 
 StorageRef storage_of(const Value& value) {
   const Object& object = expect_object(value, "torch.storage");
-  const StorageClass* type = find_storage_class("torch." + object.repr);
+  const StorageClass* type = storage_class_named(object.repr);
   const View* elements = object.state.as_tensor().view();
   if (type == nullptr || elements == nullptr) fail(Errc::format, "{} is no storage", quote(object.repr));
   return {*elements, *type};
@@ -111,6 +111,7 @@ Shape shape_of(const Value& value) {
   const auto& items = value.as_sequence().items;
   if (items.size() > rank_limit) fail(Errc::format, "a tensor of {} dimensions", items.size());
   Shape shape;
+  shape.reserve(items.size());
   for (const Value& item : items) {
     shape.push_back(item.as_int());
     if (shape.back() < 0) fail(Errc::format, "a negative size or stride, {}", shape.back());

@@ -3,6 +3,7 @@
 #include <libdeflate.h>
 
 #include <algorithm>
+#include <atomic>
 #include <mutex>
 
 #include "host/base/interrupt.hpp"
@@ -93,6 +94,65 @@ class Fields {
   ByteView bytes_;
 };
 
+/// What can be said of a member without looking at it. Errors: `format`, `unsupported`.
+void check_sizes(const MappedFile& file, const ZipEntry& entry) {
+  if (entry.method != zip::stored && entry.method != zip::deflated) {
+    fail(Errc::unsupported, "the archive member {} is compressed with method {}", quote(entry.name),
+         entry.method);
+  }
+  const bool is_lie = entry.method == zip::stored ? entry.size != entry.compressed_size
+                                                  : entry.size / best_ratio > entry.compressed_size;
+  if (is_lie) {
+    fail(Errc::format, "the archive member {} cannot hold {} in {}", quote(entry.name),
+         format_size(entry.size), format_size(entry.compressed_size));
+  }
+  const uint64_t total = file.size();
+  if (entry.compressed_size > total || entry.header_offset > total - entry.compressed_size) {
+    fail(Errc::format, "the archive member {} of {} at offset {} reaches beyond the file's end",
+         quote(entry.name), format_size(entry.compressed_size), entry.header_offset);
+  }
+}
+
+/// Where a member's bytes start, which only the header before them tells.
+uint64_t data_offset(const MappedFile& file, const ZipEntry& entry) {
+  const Fields local(file.slice(entry.header_offset, zip::local_size, "a zip member's header"));
+  if (local.u32(0) != zip::local_signature) {
+    fail(Errc::format, "the archive member {} has no header at offset {}", quote(entry.name),
+         entry.header_offset);
+  }
+  return entry.header_offset + zip::local_size + local.u16(26) + local.u16(28);
+}
+
+/// A member that is not compressed. Its header is looked at when the first byte is wanted: 20,000 headers lie
+/// on as many pages.
+class StoredMember final : public Storage {
+ public:
+  StoredMember(std::shared_ptr<const MappedFile> file, const ZipEntry& entry)
+      : file_(std::move(file)), entry_(entry) {}
+
+  [[nodiscard]] uint64_t size() const override { return entry_.size; }
+  [[nodiscard]] ByteView view() const override { return file_->bytes().subspan(start(), entry_.size); }
+  void read(uint64_t offset, std::span<std::byte> out) const override { file_->read(start() + offset, out); }
+  void drop(uint64_t offset, uint64_t length) const noexcept override {
+    if (const uint64_t start = start_; start != 0) file_->drop(start + offset, length);
+  }
+  [[nodiscard]] Place place() const override { return {file_->path().string(), start()}; }
+
+ private:
+  [[nodiscard]] uint64_t start() const {
+    if (start_ == 0) {
+      const uint64_t offset = data_offset(*file_, entry_);
+      (void)file_->slice(offset, entry_.size, "a tensor's data");
+      start_ = offset;
+    }
+    return start_;
+  }
+
+  std::shared_ptr<const MappedFile> file_;
+  ZipEntry entry_;
+  mutable std::atomic<uint64_t> start_{0};  // 0: not looked up yet
+};
+
 /// Replaces those of the three values that point to the zip64 extra field, which holds only these, in this
 /// order.
 void apply_zip64(ByteView extra, ZipEntry& entry) {
@@ -180,27 +240,9 @@ const ZipEntry* ZipArchive::find(std::string_view name) const {
   return found == by_name_.end() ? nullptr : &entries_[found->second];
 }
 
-uint64_t ZipArchive::data_offset(const ZipEntry& entry) const {
-  const Fields local(file_->slice(entry.header_offset, zip::local_size, "a zip member's header"));
-  if (local.u32(0) != zip::local_signature) {
-    fail(Errc::format, "the archive member {} has no header at offset {}", quote(entry.name),
-         entry.header_offset);
-  }
-  return entry.header_offset + zip::local_size + local.u16(26) + local.u16(28);
-}
-
 ByteView ZipArchive::packed(const ZipEntry& entry) const {
-  if (entry.method != zip::stored && entry.method != zip::deflated) {
-    fail(Errc::unsupported, "the archive member {} is compressed with method {}", quote(entry.name),
-         entry.method);
-  }
-  const bool is_lie = entry.method == zip::stored ? entry.size != entry.compressed_size
-                                                  : entry.size / best_ratio > entry.compressed_size;
-  if (is_lie) {
-    fail(Errc::format, "the archive member {} cannot hold {} in {}", quote(entry.name),
-         format_size(entry.size), format_size(entry.compressed_size));
-  }
-  const uint64_t offset = data_offset(entry);
+  check_sizes(*file_, entry);
+  const uint64_t offset = data_offset(*file_, entry);
   const bool inside = offset <= file_->size() && entry.compressed_size <= file_->size() - offset;
   // The words of a message are made only where it is needed: an archive may have 20,000 members.
   return file_->slice(offset, entry.compressed_size,
@@ -222,11 +264,11 @@ std::string ZipArchive::read(const ZipEntry& entry, uint64_t limit) const {
 }
 
 StoragePtr ZipArchive::storage(const ZipEntry& entry) const {
-  const ByteView bytes = packed(entry);
   const std::optional<uint32_t> crc = has_checksums_ ? std::optional(entry.crc32) : std::nullopt;
-  if (entry.method == zip::deflated) return std::make_shared<InflatedStorage>(file_, bytes, entry, crc);
-  StoragePtr stored =
-      map_storage(file_, static_cast<uint64_t>(bytes.data() - file_->bytes().data()), entry.size);
+  if (entry.method == zip::deflated)
+    return std::make_shared<InflatedStorage>(file_, packed(entry), entry, crc);
+  check_sizes(*file_, entry);
+  StoragePtr stored = std::make_shared<StoredMember>(file_, entry);
   if (!crc) return stored;
   return checked_storage(std::move(stored),
                          {Checksum::crc32, *crc, "archive member", std::string(entry.name), "directory"});

@@ -50,7 +50,6 @@ class ZipArchive {
   [[nodiscard]] Directory find_directory() const;
   void read_directory(const Directory& directory);
   [[nodiscard]] ByteView packed(const ZipEntry& entry) const;
-  [[nodiscard]] uint64_t data_offset(const ZipEntry& entry) const;
   [[nodiscard]] bool checksums_are_left_out() const;
 
   std::shared_ptr<const MappedFile> file_;

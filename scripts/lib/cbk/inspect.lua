@@ -107,7 +107,7 @@ function inspect.tensor_header(tensor)
 end
 
 local function tensor_text(tensor, options)
-  local header, problem = inspect.tensor_header(tensor), select(7, tensor:facts())
+  local header, problem = inspect.tensor_header(tensor), tensor:problem()
   if problem then return header .. "\n  " .. problem end
   if tensor:numel() == 0 or tensor:dim() > 6 or tensor.dtype:find "^complex" then return header end
   local list, gaps = sample(tensor, options.edge)

@@ -1,4 +1,4 @@
--- The table of contents of a checkpoint: what `cbk ls` and the REPL's `:ls` print.
+-- The table of contents of a checkpoint: what `cbk ls` and the REPL's `:ls` print of the rows of `cbk.leaf_rows`.
 
 local cbk = require "cbk"
 local fold = require "cbk.fold"
@@ -6,63 +6,6 @@ local natural = require "cbk.natural"
 local wrap = require "cbk.wrap"
 
 local listing = {}
-
-local TENSOR = getmetatable(cbk.full({}, 0))
-
----@class ListingRow
----@field path string
----@field type string        the dtype of a tensor, the kind of any other value (`cbk.kind`)
----@field role string|nil    what kind of tensor it is
----@field shape integer[]|nil
----@field numel integer|nil
----@field bytes integer      0 for other values
----@field value any         as `cbk.raw` gives it
----@field tied_to string|nil the first key with the same bytes seen the same way
----@field shares string|nil  the first key that shares its storage, if it sees other bytes
----@field problem string|nil why it cannot be read
-
--- --- collecting
-
---- Finds tensors that are one, or lie in one storage.
-local function tie_finder()
-  local by_object, by_storage = {}, {}
-  return function(row, tensor, id)
-    row.tied_to = by_object[tensor]
-    by_object[tensor] = by_object[tensor] or row.path
-    if row.tied_to or not id or row.bytes == 0 then return end
-    local first = by_storage[id]
-    if not first then
-      by_storage[id] = { row = row, tensor = tensor }
-    elseif first.tensor:same(tensor) then
-      row.tied_to = first.row.path
-    else
-      row.shares = first.row.path
-    end
-  end
-end
-
----One row per leaf, in the order of the tree.
----@param tree any
----@param pattern? string  a glob over whole keys; a plain name also means everything below it
----@return ListingRow[]
-function listing.rows(tree, pattern)
-  local find_ties, rows = tie_finder(), {}
-  local matches = pattern and cbk.glob(pattern)
-  local below = pattern and cbk.glob(pattern .. "[./]*")
-  for path, value in cbk.raw_leaves(tree) do
-    local row
-    if getmetatable(value) == TENSOR then
-      local dtype, role, shape, numel, bytes, id, problem = value:facts()
-      row = { path = path, value = value, type = dtype, role = role, shape = shape, numel = numel, bytes = bytes, problem = problem }
-      find_ties(row, value, id)
-    else
-      row = { path = path, value = value, type = cbk.kind(value), bytes = 0 }
-      if row.type == "object" and value.type == "unreadable" then row.type, row.problem = "unreadable", value.repr end
-    end
-    if not pattern or matches(path) or below(path) then rows[#rows + 1] = row end
-  end
-  return rows
-end
 
 -- --- words and numbers
 
@@ -119,7 +62,7 @@ end
 ---@field stored integer      bytes without those of tied tensors
 ---@field dtypes { dtype: string, tensors: integer, numel: integer, bytes: integer }[]
 
----@param rows ListingRow[]
+---@param rows LeafRow[]
 ---@return ListingTotals
 function listing.totals(rows)
   local totals = { tensors = 0, numel = 0, bytes = 0, values = 0, tied = 0, stored = 0, dtypes = {} }
@@ -333,7 +276,7 @@ local function folded(rows)
 end
 
 ---The rows as a tree, repeated layers folded into "layers.{0..31}".
----@param rows ListingRow[]
+---@param rows LeafRow[]
 ---@param options? { unfolded: boolean }
 ---@return string[] lines
 function listing.tree(rows, options)
@@ -353,7 +296,7 @@ function listing.tree(rows, options)
 end
 
 ---One line per leaf with its whole key.
----@param rows ListingRow[]
+---@param rows LeafRow[]
 ---@return string[] lines
 function listing.flat(rows)
   local lines = {}

@@ -109,10 +109,9 @@ function Tensor:storage() end
 ---`storage().id` alone: equal for tensors that share their storage.
 ---@return integer|nil
 function Tensor:storage_id() end
----What a list of tensors asks of each of them, in one call.
----`problem`: why its elements cannot be read, where that is known.
----@return string dtype, string role, integer[] shape, integer numel, integer nbytes, number|nil storage_id, string|nil problem
-function Tensor:facts() end
+---Why its elements cannot be read, where that is known.
+---@return string|nil
+function Tensor:problem() end
 ---The same bytes seen the same way: tied.
 ---@return boolean
 function Tensor:same(other) end
@@ -222,6 +221,25 @@ function cbk.equal(a, b) end
 ---As `items` and `leaves`, with values as `cbk.raw` gives them (and the keys of `raw_items` too).
 function cbk.raw_items(container) end
 function cbk.raw_leaves(tree) end
+
+---@class LeafRow
+---@field path string
+---@field type string        the dtype of a tensor, the kind of any other value (`cbk.kind`)
+---@field role string|nil    what kind of tensor it is
+---@field shape integer[]|nil
+---@field numel integer|nil
+---@field bytes integer      0 for other values
+---@field value any          as `cbk.raw` gives it; of tensors only on demand
+---@field tied_to string|nil the first key with the same bytes seen the same way
+---@field shares string|nil  the first key that shares its storage, if it sees other bytes
+---@field problem string|nil why it cannot be read
+
+---One row per leaf, in the order of the tree.
+---@param tree any
+---@param pattern? string        a glob over whole keys; a plain name also means everything below it
+---@param with_tensors? boolean  rows of tensors have a `value` too
+---@return LeafRow[]
+function cbk.leaf_rows(tree, pattern, with_tensors) end
 ---The text of a key in a dotted path, as Python's str(): "weight", "0", "None".
 ---@return string
 function cbk.key_text(key) end

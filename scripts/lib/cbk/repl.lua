@@ -138,7 +138,7 @@ end
 local function opened_text(names, checkpoint)
   local version = checkpoint.version ~= "" and " " .. checkpoint.version or ""
   return ("%s = %s: %s%s, %s"):format(names, checkpoint.path, checkpoint.format, version,
-    listing.totals_text(listing.totals(listing.rows(checkpoint:raw_root()))))
+    listing.totals_text(listing.totals(cbk.leaf_rows(checkpoint:raw_root()))))
 end
 
 -- --- commands
@@ -199,7 +199,7 @@ commands.ls = {
   argument = "key",
   run = function(session, rest)
     local checkpoint = require_checkpoint(session)
-    local rows = listing.rows(checkpoint:raw_root(), rest ~= "" and rest or nil)
+    local rows = cbk.leaf_rows(checkpoint:raw_root(), rest ~= "" and rest or nil)
     for _, line in ipairs(listing.tree(rows)) do print(line) end
     print(listing.totals_text(listing.totals(rows)))
   end,
