@@ -22,12 +22,12 @@ parser:flag("--export-safetensors", "write Hugging Face shards as safetensors")
 parser:flag("--drop-unmatched-keys", "leave out keys that no rule matches, instead of failing")
 parser:flag("--debug", "print what becomes of each key on stderr")
 parser:option("--seed", "of values that a checkpoint lacks and that are invented", "0"):argname("N"):convert(cli.whole_number)
-parser:option("--h5-version", "version of a Cerebras H5 output (default: what the target release reads)"):argname "VERSION"
+parser:option("--h5-version", "0.4 or 0.5, of a Cerebras output (default: what the target release reads)"):argname("VERSION"):choices { "0.4", "0.5" }
 parser:option("--converter", "a converter file of your own"):argname "FILE"
 parser:option("--explain", "tell of these keys (of either side; globs) which rule takes them, and why no other; writes nothing")
   :argname "KEY"
 cli.output_options(parser)
-cli.options(parser, "json")
+cli.options(parser, "allow-records", "json")
 local args = parser:parse()
 
 -- --- what to do
@@ -79,6 +79,7 @@ if not args.dry_run then
   for _, target in ipairs(targets) do converters.refuse_existing(target, args.overwrite) end
   if config_target then converters.refuse_existing(config_target, args.overwrite) end
 end
+if args.h5_version and to_hf then cbk.warn "--h5-version says nothing about a Hugging Face output" end
 if args.export_safetensors and not to_hf then cbk.warn "--export-safetensors says nothing about a CS output" end
 
 -- --- the plan

@@ -30,12 +30,13 @@ examples:
 parser:argument("source", "a checkpoint, an index.json, a TensorFlow prefix or a folder with one"):argname "SRC"
 parser:argument("target", "what to write"):argname "DST"
 parser:option("--format", "torch, safetensors, h5 or tensorflow, whose DST is a prefix (default: from DST)"):argname "FORMAT"
-parser:option("--h5-version", "0.4, 0.5 or flat (default: 0.5)"):argname "VERSION"
-parser:option("--to-dtype", "the dtype of all floating tensors: bfloat16, float16, float32, …"):argname "DTYPE"
+parser:option("--h5-version", "0.4, 0.5 or flat (default: 0.5)"):argname("VERSION"):choices { "0.4", "0.5", "flat" }
+parser:option("--to-dtype", "the dtype of all floating tensors: bfloat16, float16, float32, …"):argname("DTYPE"):convert(cli.dtype)
 parser:option("--include", "copy only these keys"):argname("GLOB"):count "*"
 parser:option("--exclude", "leave these keys out"):argname("GLOB"):count "*"
 parser:option("--rename", "change keys"):argname("OLD=NEW"):count "*"
 parser:option("--shard-size", "write shards of at most this size, such as 10GB"):argname("SIZE"):convert(cli.size "--shard-size")
+cli.options(parser, "allow-records")
 cli.output_options(parser)
 local args = parser:parse()
 if args.target == "-" then cli.usage_error("copy", "DST '-': a checkpoint is a file, and cannot go to standard output") end
@@ -78,8 +79,7 @@ local function view_id(tensor)
 end
 
 --- Tensors over one storage are cast once if they see it the same way, so that they can share the result.
-local function caster(dtype)
-  local name = cbk.dtype(dtype).name
+local function caster(name)
   local casts = {}
   return function(_, value)
     if not TENSORS[cbk.kind(value)] then return value end

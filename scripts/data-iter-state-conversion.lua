@@ -27,7 +27,7 @@ parser:option("-s --shuffle_seed", "what a map loader shuffles with", "0"):hidde
     if not seed then return nil, ("--shuffle_seed %s %s"):format(cbk.quote(text), problem) end
     return seed
   end)
-parser:option("--h5-version", "0.4, which every release from 2.0 on reads, or 0.5", "0.4"):argname "VERSION"
+parser:option("--h5-version", "0.4, which every release from 2.0 on reads, or 0.5", "0.4"):argname("VERSION"):choices { "0.4", "0.5" }
 cli.output_options(parser)
 local args = parser:parse()
 

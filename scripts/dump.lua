@@ -10,6 +10,7 @@ streamed: it may be large, the memory it takes is not.
 example:
   cbk dump model.mdl | jq '.root.items[0]']])
 parser:argument("file", "a checkpoint, an index.json, a TensorFlow prefix or a folder with one"):argname "FILE"
+cli.options(parser, "allow-records")
 local args = parser:parse()
 
 local checkpoint = cli.open(args.file, args)

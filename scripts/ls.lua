@@ -19,7 +19,7 @@ parser:argument("file", "a checkpoint, an index.json, a TensorFlow prefix or a f
 parser:argument("glob", "only keys that match"):argname "GLOB":args "?"
 parser:flag("--flat", "one line per value with its whole key")
 parser:flag("--all", "the tree without folding")
-cli.options(parser, "json")
+cli.options(parser, "allow-records", "json")
 local args = parser:parse()
 
 -- Next to nothing of what follows becomes garbage before the end.

@@ -25,7 +25,7 @@ parser:option("--to", "the format wanted: cs-2.0 or later, or cs-current"):argna
 parser:option("--from", "the format it has (default: found out)"):argname "FORMAT"
 parser:option("-w --worker_data_iter_files_dir", "the states of 1.8 or 1.9 data loaders (default: as the config says)"):argname "DIR"
 parser:option("-o --output-dir", "where to write (default: beside the inputs)"):argname "DIR"
-parser:option("--h5-version", "version of the output (default: what the release reads)"):argname "VERSION"
+parser:option("--h5-version", "0.4 or 0.5 (default: what the release reads)"):argname("VERSION"):choices { "0.4", "0.5" }
 parser:flag("--drop-unmatched-keys", "leave out keys that no rule matches, instead of failing")
 parser:flag("-y --yes", "do not ask")
 cli.output_options(parser)

@@ -180,6 +180,18 @@ class Tests:
         expected = {f"block{i}": self.expected[f"layers.{i}.weight"] for i in range(2, len(ST_DTYPES))}
         self.same(from_safetensors(path), expected, "filters and names")
 
+    def test_records_are_refused_and_named_unless_allowed(self):
+        torch.save({"args": argparse.Namespace(lr=0.5, name="x"), "w": torch.ones(3)}, self.source)
+        refusal = self.run("ls", self.source, code=1).stderr
+        assert "argparse.Namespace" in refusal and "--allow-records" in refusal, refusal
+        assert "argparse.Namespace" in self.run("ls", self.source, "--allow-records").stdout
+        assert "lr: 0.5" in self.run("show", self.source, "args", "--allow-records").stdout
+        path = os.path.join(self.folder, "x.pt")
+        self.run("copy", self.source, path, "--allow-records")
+        got = torch.load(path)
+        assert got["args"] == argparse.Namespace(lr=0.5, name="x") and torch.equal(got["w"], torch.ones(3))
+        self.run("diff", self.source, path, "--allow-records")
+
     def test_targets_that_exist(self):
         path = os.path.join(self.folder, "x.pt")
         with open(path, "w") as f:

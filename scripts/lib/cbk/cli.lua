@@ -110,12 +110,13 @@ local common = {
   ["no-progress-bar"] = function(p) p:flag("--no-progress-bar", "no progress on stderr") end,
   quiet = function(p) p:flag("-q --quiet", "neither progress nor warnings") end,
   json = function(p) p:flag("--json", "the result as JSON") end,
+  ["allow-records"] = function(p) p:flag("--allow-records", "read instances of unknown classes in a pickle as their attributes") end,
   sync = function(p) p:flag("--sync", "wait until the output is on the disk") end,
 }
 
 ---Adds common options by name.
 ---@param parser table
----@param ... "threads"|"memory"|"overwrite"|"dry-run"|"no-progress-bar"|"quiet"|"json"|"sync"
+---@param ... "threads"|"memory"|"overwrite"|"dry-run"|"no-progress-bar"|"quiet"|"json"|"allow-records"|"sync"
 function cli.options(parser, ...)
   for _, name in ipairs { ... } do
     local add = common[name] or cbk.fail("usage", ("cli.options: there is no common option '%s'"):format(name))
@@ -127,6 +128,13 @@ end
 ---Adds the options of every command that writes a checkpoint (see `cli.commit`).
 function cli.output_options(parser)
   return cli.options(parser, "overwrite", "dry-run", "threads", "memory", "sync", "no-progress-bar", "quiet")
+end
+
+---For `:convert(cli.dtype)`: the name of a dtype.
+function cli.dtype(text)
+  local ok, dtype = pcall(cbk.dtype, text)
+  if ok then return dtype.name end
+  return nil, dtype.message
 end
 
 ---For `:convert(cli.size "--shard-size")`.
@@ -145,9 +153,8 @@ end
 ---Opens a checkpoint and passes on what its reader warns of.
 ---@param path string
 ---@param args table
----@param options? table
-function cli.open(path, args, options)
-  local checkpoint = cbk.open(path, options)
+function cli.open(path, args)
+  local checkpoint = cbk.open(path, { allow_records = args.allow_records })
   cli.warn(checkpoint.warnings, args)
   return checkpoint
 end

@@ -23,6 +23,7 @@ end
 local function number_text(number)
   if number ~= number then return "nan" end
   if number == math.huge then return "inf" elseif number == -math.huge then return "-inf" end
+  if number == 0 and 1 / number < 0 then return "-0" end
   if number % 1 == 0 and math.abs(number) < 2 ^ 53 then return ("%d"):format(number) end
   for digits = 6, 17 do
     local text = ("%%.%dg"):format(digits):format(number)
