@@ -15,7 +15,9 @@ void RefusedGlobals::fail_with_all(bool may_be_records) const {
   const bool is_way = may_be_records && std::ranges::none_of(names_, is_forbidden_module);
   fail(Errc::refused, "the pickle asks for {}, which {} not plain data; nothing was executed{}",
        listed(shown, std::max<size_t>(fits, 1)), shown.size() == 1 ? "is" : "are",
-       is_way ? "; --allow-records (in Lua allow_records = true) reads instances of classes as their attributes" : "");
+       is_way
+           ? "; --allow-records (in Lua allow_records = true) reads instances of classes as their attributes"
+           : "");
 }
 
 }  // namespace cbk::torch
