@@ -11,9 +11,11 @@ Carries a checkpoint and its config to a newer release: finds out which release 
 what releases before 2.0 left wrong in the file, takes over the state of the data loaders, and goes
 release by release. The plan is shown and asked for once; then everything is written in one pass,
 without files in between.]], [[
-The release follows from __metadata__ or __cstorch_version__ in the file, else from its H5 version
-(0.1: 1.6 and 1.7, 0.2: 1.8, 0.3: 1.9, 0.4: 2.0, 0.5: 2.5 and later), narrowed by what stands in the
-tree and in the config. The states of 1.8 and 1.9 data loaders are read from the folder that the
+The release follows from __metadata__ in the file, names of weights and fields of the config, and
+H5 versions up to 0.3 (0.1: 1.6 and 1.7, 0.2: 1.8, 0.3: 1.9). Later H5 files may hold a model that
+is older than the tool that wrote them: __cstorch_version__, 0.4 (up to 2.0) and 0.5 (2.5 and later)
+count where nothing else speaks against them. Where several releases are left and the result would
+not be the same, --from must say it. The states of 1.8 and 1.9 data loaders are read from the folder that the
 config names in cerebras.save_iter_state_path.
 
 example:
@@ -88,7 +90,7 @@ local tgt_release = converters.catalogue.release(job.tgt)
 local h5_version = args.h5_version or converters.h5_version(tgt_release)
 
 print(("%s is of release %s"):format(args.checkpoint_file, converters.catalogue.release(job.src)))
-for _, one in ipairs(evidence) do print(("  %s: %s"):format(one.what, release.range(one))) end
+for _, one in ipairs(evidence) do print("  " .. release.line(one)) end
 print(("Upgrade of %s from %s to %s, in one pass:"):format(args.model, job.src, job.tgt))
 print(upgrade.text(done))
 print(("Writes %s (H5 %s) and %s"):format(target, h5_version, config_target))

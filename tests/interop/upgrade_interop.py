@@ -10,6 +10,7 @@ import json
 import os
 import pickle
 import pty
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -202,6 +203,17 @@ def make_config(states=None, processor="GptHDF5DataProcessor"):
     return config
 
 
+def prepared(cbk, folder, checkpoint, states, *commands):
+    """The checkpoint after some commands that write a new one."""
+    for i, command in enumerate(commands):
+        new = os.path.join(folder, f"prepared_{i}.mdl")
+        arguments = {"fix-checkpoint-spec": [checkpoint, "--fixed_checkpoint_path", new], "copy": [checkpoint, new, "--overwrite"],
+                     "data-iter-state-conversion": ["-c", checkpoint, "-w", states, "-o", new, "-d", "iterable", "--overwrite"]}[command]
+        subprocess.run([cbk, command, *arguments], check=True, timeout=60, stdout=subprocess.DEVNULL)
+        checkpoint = new
+    return checkpoint
+
+
 class Tests:
     def __init__(self, cbk, folder):
         self.cbk, self.folder = cbk, folder
@@ -328,6 +340,73 @@ class Tests:
         self.write(0.3)
         text = self.upgrade("--dry-run").stdout
         assert "task 0 goes on as worker 1 did behind 4 samples (1 batch of 4)" in text, text
+
+    def same_by_another_way(self, model, *prepare):
+        """An upgrade of what other commands made of the checkpoint writes what the upgrade of the checkpoint itself does."""
+        results = []
+        for checkpoint in (self.checkpoint, prepared(self.cbk, self.folder, self.checkpoint, self.states, *prepare)):
+            subprocess.run([self.cbk, "upgrade", "--model", model, "--config", self.config, checkpoint, "--to", "cs-2.5", "-o", self.out,
+                            "--yes", "-q"], check=True, timeout=120, stdout=subprocess.DEVNULL)
+            found, links, _, spec = read_new(os.path.join(self.out, os.path.basename(checkpoint)[:-4] + "_to_cs-2.5.mdl"))
+            with open(os.path.join(self.out, "params_to_cs-2.5.yaml")) as f:
+                results.append((found, {frozenset(link) for link in links.items()}, containers_of_spec(json.loads(spec[1])[1]), f.read()))
+            shutil.rmtree(self.out)
+        for found, _, tree, _ in results:  # a file that may be of 1.8 and 1.9 alike has one release more behind it
+            for key in [key for key in found if key.startswith("__metadata__.")]:
+                del found[key]
+            del tree["__metadata__"]
+        (a, links, tree, config), (b, other_links, other_tree, other_config) = results
+        assert set(a) == set(b), sorted(set(a) ^ set(b))
+        different = [key for key in a if not same(a[key], b[key])]
+        assert not different and links == other_links and tree == other_tree, different
+        assert config == other_config
+        return a
+
+    def test_the_way_by_single_tools(self):
+        """Their files are 0.4 without a release, as the tools of 2.0 wrote them: the model in them is still of 1.8 or 1.9."""
+        chain = ("fix-checkpoint-spec", "data-iter-state-conversion")
+        self.same_by_another_way("gpt2", *chain)
+        self.same_by_another_way("gpt2", *chain, "copy")
+        random = np.random.default_rng(4)
+
+        def tensor(*shape):
+            return random.standard_normal(shape).astype(np.float32)
+
+        config = make_config(self.states)
+        config["model"]["use_rms_norm"] = True
+        self.write_config(config)
+        model = {k: v for k, v in self.tree["model"].items() if "position" not in k and not k.endswith("norm.bias")}
+        self.tree["model"] = {k.removeprefix("model."): v for k, v in model.items()}
+        save_old(self.checkpoint, self.tree, 0.3)
+        found = self.same_by_another_way("llama", *chain)
+        assert "model.ln_f.weight" in found
+        self.same_by_another_way("llama", *chain, "copy")
+        config["model"] = {"d_model": 16, "d_kv": 4, "d_ff": 24, "num_heads": 4, "encoder_num_hidden_layers": 1, "src_vocab_size": 29,
+                           "decoder_num_hidden_layers": 1, "share_embedding_weights": True, "use_t5_layer_norm": True,
+                           "share_encoder_decoder_embedding": True, "use_pre_encoder_decoder_layer_norm": True}
+        self.write_config(config)
+        self.tree["model"] = {f"model.relative_position_{side}.relative_attention_bias.weight": tensor(8, 4) for side in ("encoder", "decoder")}
+        self.tree["model"] |= {f"model.{side}_embeddings.word_embeddings.weight": tensor(29, 16) for side in ("encoder", "decoder")}
+        self.tree["model"] |= {"model.lm_head.weight": tensor(29, 16), "model.encoder.norm.weight": tensor(16)}
+        save_old(self.checkpoint, self.tree, 0.3)
+        found = self.same_by_another_way("t5", *chain)
+        assert "model.model.encoder_embeddings.position_embed_helper.relative_attention_bias.weight" in found, sorted(found)
+        self.same_by_another_way("t5", *chain, "copy")
+
+    def test_what_may_be_of_several_releases(self):
+        config = make_config()
+        del config["model"]["use_rms_norm"]
+        self.write_config(config)
+        self.checkpoint = prepared(self.cbk, self.folder, self.checkpoint, self.states, "fix-checkpoint-spec", "data-iter-state-conversion")
+        text = self.upgrade("--yes", code=1).stderr
+        for part in ("1.8 to 2.0, and it matters which", "H5 format 0.4 without a release: up to 2.0 as a rule", "--from cs-X.Y"):
+            assert part in text, text
+        assert not os.path.exists(self.out)
+        self.upgrade("--yes", "--from", "cs-1.8")
+        self.checkpoint = os.path.join(self.out, "prepared_1_to_cs-2.5.mdl")
+        self.config = os.path.join(self.out, "params_to_cs-2.5.yaml")
+        text = self.upgrade("--yes", code=2).stderr
+        assert all(part in text for part in ("is of release 2.5 already", "__metadata__ says 2.5.0: 2.5", "--from cs-X.Y")), text
 
     def test_it_asks_first(self):
         assert "--yes" in self.upgrade(code=2).stderr and not os.path.exists(self.out)

@@ -82,10 +82,11 @@ describe("telling a release", function()
     equal(candidates "0.1", "1.6 1.7")
     equal(candidates("0.2", nil, old), "1.8")
     equal(candidates "0.3", "1.9")
-    equal(candidates "0.4", "2.0")
+    equal(candidates("0.4", nil, old), "1.6 1.7 1.8 1.9 2.0") -- a container that tools wrote for older models
     equal(candidates("0.4", nil, old, "2.1.1"), "2.1")
     equal(candidates("0.5", nil, new), "2.5 2.6 2.7 2.8 2.9")
     equal(candidates("0.5", nil, new, "2.10.0"), "2.9")
+    equal(candidates("0.5", nil, old, "2.10.0"), "2.9")
     local said = cbk.dict { __metadata__ = cbk.list { cbk.dict { version = "2.0.0" }, cbk.dict { version = "2.2.0" } } }
     equal(candidates("0.4", said, old, "2.4.0"), "2.2")
     equal(candidates(nil, said, old), "2.2")
@@ -98,12 +99,39 @@ describe("telling a release", function()
     local model = cbk.dict()
     model["model.embedding_layer.position_embeddings.weight"] = 1
     equal(candidates(nil, cbk.dict { model = model }, cbk.dict { model = cbk.dict { norm_type = "layernorm" } }), "2.0")
+    model["model.vision.embedding_layer.position_embeddings.weight"] = 1 -- CLIP's kept its name
     model["model.embedding_layer.position_embeddings.embed.weight"] = 1
     model["model.embedding_layer.position_embeddings.weight"] = nil
     equal(candidates(nil, cbk.dict { model = model }, cbk.dict { runconfig = cbk.dict { autogen_policy = 1 } }), "2.1")
   end)
 
-  it("lets hints give way, and sees a contradiction", function()
+  it("knows a file by its model, not by the tool that wrote it", function()
+    local loader = cbk.dict { dataloader = cbk.dict { samples_streamed = 1, seed = 0 } }
+    equal(candidates("0.4", loader, old), "1.8 1.9 2.0")
+    for _, text in ipairs { "cerebras: {a: 1}", "model: {use_rms_norm: true}", "model: {use_t5_layer_norm: true}" } do
+      local config = cbk.config.parse(text, "yaml")
+      equal(candidates("0.4", loader, config), "1.8 1.9", text)
+      equal(candidates("0.5", nil, config, "2.10.0"), "1.6 1.7 1.8 1.9", text)
+    end
+    for _, key in ipairs { "model.bert.embedding_layer.position_embeddings.weight", "relative_pe_helper.slopes",
+      "relative_position_encoder.relative_attention_bias.weight", "encoder_embeddings.position_embeddings" } do
+      local model = cbk.dict()
+      model[key] = 1
+      equal(candidates("0.5", cbk.dict { model = model }, cbk.dict(), "2.10.0"), "1.6 1.7 1.8 1.9 2.0", key)
+    end
+    local of_2_0 = cbk.config.parse("model: {norm_type: layernorm}\ncsconfig: {a: 1}", "yaml")
+    equal(candidates("0.4", loader, of_2_0), "2.0")
+    equal(candidates("0.4", loader, of_2_0, "2.3.0"), "2.0")
+    local both = cbk.config.parse("model: {norm_type: layernorm, use_rms_norm: true}", "yaml")
+    equal(candidates("0.4", nil, both), "")
+    equal(candidates("0.3", nil, of_2_0), "")
+    local said = cbk.dict { __metadata__ = cbk.list { cbk.dict { version = "2.2.0" } } }
+    equal(candidates("0.5", said, of_2_0, "2.10.0"), "")
+    local habit = release.evidence({ format = "cerebras-h5", version = "0.4", root = cbk.dict() }, both, false)[1]
+    equal(release.line(habit), "H5 format 0.4 without a release: up to 2.0 as a rule")
+  end)
+
+  it("lets habits give way, and sees a contradiction", function()
     equal(candidates("0.4", nil, old, "2.4.0"), "2.4") -- a config of the layout before 2.3 is usable there
     equal(candidates("0.2", nil, new), "")
     equal(release.range { from = "1.6", to = "1.9" }, "up to 1.9")

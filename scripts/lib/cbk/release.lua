@@ -11,7 +11,8 @@ local release = {}
 ---@field what string
 ---@field from string   the oldest release that it allows
 ---@field to string     the newest
----@field is_hint? boolean   gives way to what contradicts it
+---@field is_habit? boolean   only likely: gives way to what contradicts it
+---@field is_overruled? boolean  a habit that gave way
 
 local first, newest = releases.known[1], releases.newest
 
@@ -31,26 +32,30 @@ function release.problem(name)
   if not releases.place[name] then return ("there is no release %s; known are %s"):format(name, known) end
 end
 
-local h5_versions = { ["0.1"] = { "1.6", "1.7" }, ["0.2"] = { "1.8", "1.8" }, ["0.3"] = { "1.9", "1.9" }, ["0.4"] = { "2.0", "2.0" },
-  ["0.5"] = { "2.5", newest } }
+--- Only releases wrote versions 0.1 to 0.3. Later ones are containers that tools write too, whatever the model in them is of: the
+--- tools of 2.0 (and cbk's) wrote checkpoints of 1.8 and 1.9 as 0.4 without a release.
+local h5_versions = {
+  ["0.1"] = { "1.6", "1.7" }, ["0.2"] = { "1.8", "1.8" }, ["0.3"] = { "1.9", "1.9" },
+  ["0.4"] = { first, "2.0", true }, ["0.5"] = { "2.5", newest, true },
+}
 
 local function is_dict(tree, name) return tree[name] ~= nil and (cbk.kind(tree, name) or ""):find "dict" ~= nil end
 
----What the file itself says.
-local function stated(checkpoint)
+---What the file says of itself. The release that wrote it may have carried an older model, but none of its future.
+local function stated(checkpoint, add)
   local root, metadata = checkpoint.root, checkpoint.metadata
   if (cbk.kind(root, "__metadata__") or "") == "list" and #root.__metadata__ > 0 then
     local last = root.__metadata__[#root.__metadata__]
     local version = (cbk.kind(last) or ""):find "dict" and last.version
     local found = release_in(version)
-    if found then return { what = ("__metadata__ says %s"):format(version), from = found, to = found } end
+    if found then return add(("__metadata__ says %s"):format(version), found, found) end
   end
-  if checkpoint.format ~= "cerebras-h5" then return nil end
-  local version = metadata ~= cbk.null and metadata.__cstorch_version__
+  if checkpoint.format ~= "cerebras-h5" then return end
+  local version = metadata ~= nil and metadata ~= cbk.null and metadata.__cstorch_version__
   local found = release_in(version)
-  if found then return { what = ("written by version %s"):format(version), from = found, to = found } end
+  if found then return add(("written by version %s"):format(version), found, found, true) end
   local range = h5_versions[checkpoint.version]
-  return range and { what = ("H5 format %s"):format(checkpoint.version), from = range[1], to = range[2] }
+  if range then add(("H5 format %s%s"):format(checkpoint.version, range[3] and " without a release" or ""), unpack(range)) end
 end
 
 local function config_hints(config, add)
@@ -66,23 +71,42 @@ local function config_hints(config, add)
   local model = is_dict(config, "model") and config.model or cbk.dict()
   local function any(tree, where, to, ...)
     for _, name in ipairs { ... } do
-      if tree[name] ~= nil then return add(("the config has %s%s"):format(where, name), first, to, true) end
+      if tree[name] ~= nil then return add(("the config has %s%s"):format(where, name), first, to) end
     end
   end
   any(run, "runconfig.", "2.1", "use_cs_grad_accum", "autogen_policy")
   any(model, "model.", "2.0", "use_bfloat16", "precision_opt_level")
   any(config, "", "2.0", "csconfig")
   any(config, "", "1.9", "cerebras")
-  any(model, "model.", "1.9", "use_rms_norm")
-  if model.norm_type ~= nil then add("the config has model.norm_type", "2.0", newest, true) end
+  any(model, "model.", "1.9", "use_rms_norm", "use_biasless_norm", "use_t5_layer_norm")
+  if model.norm_type ~= nil then add("the config has model.norm_type", "2.0", newest) end
 end
+
+---Names that 2.1 gave to weights of decoders, BERT and T5 (not of CLIP, which kept the old ones).
+local weight_names = {}
+for _, module in ipairs { "embedding_layer", "bert_encoder%.embedding_layer", "bert%.embedding_layer", "encoder_embeddings",
+  "decoder_embeddings" } do
+  for name, is_new in pairs { ["weight"] = false, ["embed%.weight"] = true, ["fpe"] = true } do
+    weight_names[("^%s%%.position_embeddings%%.%s$"):format(module, name)] = is_new
+  end
+  weight_names[("^%s%%.position_embeddings$"):format(module)] = false
+  weight_names[("^%s%%.position_embed_helper%%."):format(module)] = true
+end
+weight_names["^relative_pe_helper%."], weight_names["^relative_position_[ed][en]coder%."] = false, false
 
 local function tensor_hints(root, add)
   if not is_dict(root, "model") then return end
-  for _, prefix in ipairs { "model.", "" } do
-    local key = prefix .. "embedding_layer.position_embeddings"
-    if root.model[key .. ".embed.weight"] ~= nil then add(("it has %s.embed.weight"):format(key), "2.1", newest, true) end
-    if root.model[key .. ".weight"] ~= nil then add(("it has %s.weight"):format(key), first, "2.0", true) end
+  local shown = {}
+  for key in cbk.items(root.model) do
+    if type(key) == "string" and (key:find("position", 1, true) or key:find("relative_pe", 1, true)) then
+      local name = key:gsub("^model%.", ""):gsub("^model%.", "")
+      for pattern, is_new in pairs(weight_names) do
+        if not shown[is_new] and name:find(pattern) then
+          shown[is_new] = true
+          add(("it has %s"):format(key), is_new and "2.1" or first, is_new and newest or "2.0")
+        end
+      end
+    end
   end
 end
 
@@ -93,29 +117,28 @@ end
 ---@return Evidence[]
 function release.evidence(checkpoint, config, has_scalar_dicts)
   local out = {}
-  local function add(what, from, to, is_hint) out[#out + 1] = { what = what, from = from, to = to, is_hint = is_hint } end
-  local said = stated(checkpoint)
-  if said then out[1] = said end
+  local function add(what, from, to, is_habit) out[#out + 1] = { what = what, from = from, to = to, is_habit = is_habit } end
+  stated(checkpoint, add)
   if has_scalar_dicts then add("its spec has TensorScalarDict", first, "1.9") end
+  if checkpoint.root.dataloader ~= nil then add("it has a 'dataloader'", "1.8", newest) end
   tensor_hints(checkpoint.root, add)
   config_hints(config, add)
   return out
 end
 
----The releases that all evidence allows, oldest first; hints that contradict stronger evidence do not count. Nothing is left
----when the evidence contradicts itself.
+---The releases that all evidence allows, oldest first. Habits that contradict the rest, or a habit named before them, do not
+---count and are marked. Nothing is left when the rest contradicts itself.
 ---@param evidence Evidence[]
 ---@return string[]
 function release.candidates(evidence)
   local low, high = 1, #releases.known
-  local function narrow(one)
-    local from, to = math.max(low, releases.place[one.from]), math.min(high, releases.place[one.to])
-    if from > to and one.is_hint then return end
-    low, high = from, to
-  end
-  for _, hints in ipairs { false, true } do
+  for _, habits in ipairs { false, true } do
     for _, one in ipairs(evidence) do
-      if (one.is_hint or false) == hints then narrow(one) end
+      if (one.is_habit or false) == habits then
+        local from, to = math.max(low, releases.place[one.from]), math.min(high, releases.place[one.to])
+        one.is_overruled = habits and from > to
+        if not one.is_overruled then low, high = from, to end
+      end
     end
   end
   local out = {}
@@ -130,6 +153,13 @@ function release.range(one)
   if one.from == first then return "up to " .. one.to end
   if one.to == newest then return one.from .. " and later" end
   return one.from .. " to " .. one.to
+end
+
+---"H5 format 0.2: 1.8"
+---@param one Evidence
+function release.line(one)
+  local habit = one.is_overruled and " as a rule, not here" or one.is_habit and " as a rule" or ""
+  return ("%s: %s%s"):format(one.what, release.range(one), habit)
 end
 
 return release

@@ -101,15 +101,15 @@ end
 ---@field restored { key: string, source: string }[]
 ---@field epochs { name: string, value: number, before: number }[]|nil   nil: there is no global_step
 
----@param checkpoint Checkpoint   a Cerebras H5 of a release before 2.0
----@param stored string[]         the names of its datasets
+---@param checkpoint Checkpoint   of a release before 2.0
+---@param stored string[]|nil     the names of its datasets; nil: all that its tree names are there
 ---@param has_scalar_dicts boolean
 ---@return SpecFix
 function spec_tree.fix(checkpoint, stored, has_scalar_dicts)
-  local is_stored = {}
-  for _, name in ipairs(stored) do is_stored[name] = true end
   local root = cbk.deep_copy(checkpoint.root)
   local names, places = leaves_of(root)
+  local is_stored = {}
+  for _, name in ipairs(stored or names) do is_stored[name] = true end
   local restored = restore(names, places, is_stored)
   return { root = root, has_scalar_dicts = has_scalar_dicts, restored = restored, epochs = update_epochs(names, places) }
 end

@@ -18,7 +18,7 @@ function upgrade.job(model_name, from, to) return converters.job(model_name, fro
 
 ---@class OldFile   A checkpoint that was opened.
 ---@field checkpoint Checkpoint
----@field stored string[]|nil        names of its datasets, for H5 of releases before 2.0
+---@field stored string[]|nil        names of its datasets, for H5 versions that releases before 2.0 wrote
 ---@field has_scalar_dicts boolean
 
 local scalar_dict = ("TensorScalarDict"):gsub(".", function(c) return ("%02x"):format(c:byte()) end)
@@ -40,8 +40,6 @@ function upgrade.open(path)
   return old
 end
 
--- --- from which release
-
 ---Runs `body` with the warnings of the engine caught.
 local function quietly(body)
   local warn, warnings = cbk.warn, {}
@@ -50,52 +48,6 @@ local function quietly(body)
   cbk.warn = warn
   if not ok then error(result, 0) end
   return result, warnings
-end
-
----True where it makes no difference which of these releases the files are of.
-local function are_alike(model_name, list, target, config)
-  local last
-  for i, from in ipairs(list) do
-    local job = upgrade.job(model_name, "cs-" .. from, target)
-    local step = list[i + 1] and catalogue.path(job.model, "cs-" .. from, "cs-" .. list[i + 1])
-    if list[i + 1] and not (step and step[1].converter.generic) then return false end
-    local ok, text = pcall(quietly, function() return cbk.json(convert.config(job, config)) end)
-    if not ok or last and last ~= text then return false end
-    last = text
-  end
-  return true
-end
-
-local function listed(list) return table.concat(list, #list == 2 and " or " or ", ") end
-
----The release that the files are of, with what tells it.
----@param old OldFile
----@param config Dict
----@param model_name string
----@param target string   "cs-2.5"
----@return string release
----@return Evidence[]
-function upgrade.detect(old, config, model_name, target)
-  local evidence = release.evidence(old.checkpoint, config, old.has_scalar_dicts)
-  local model = catalogue.find(model_name)
-  local possible = release.candidates(evidence)
-  local function refuse(message)
-    local reasons = {}
-    for i, one in ipairs(evidence) do reasons[i] = ("%s: %s"):format(one.what, release.range(one)) end
-    cbk.fail("format", ("%s (%s); say it with --from cs-X.Y"):format(message, table.concat(reasons, "; ")))
-  end
-  if #possible == 0 then refuse "the checkpoint and the config are not of one release" end
-  if releases.since(possible[1], catalogue.release(target)) then return possible[1], evidence end
-  local known = {}
-  for _, one in ipairs(possible) do
-    if "cs-" .. one == target or not model or catalogue.path(model, "cs-" .. one, target) then known[#known + 1] = one end
-  end
-  if #known == 0 then
-    refuse(("the files are of release %s, and %s cannot be converted from there to %s"):format(listed(possible), model_name, target))
-  elseif #known > 1 and not are_alike(model_name, known, target, config) then
-    refuse(("the files may be of release %s"):format(listed(known)))
-  end
-  return known[1], evidence
 end
 
 -- --- what is done
@@ -224,7 +176,7 @@ end
 ---@return Upgrade
 function upgrade.run(old, config, job)
   local root, parts = old.checkpoint.root, {}
-  if old.stored and not releases.since(catalogue.release(job.src), "2.0") then
+  if not releases.since(catalogue.release(job.src), "2.0") then
     local fix = spec_tree.fix(old.checkpoint, old.stored, old.has_scalar_dicts)
     root = fix.root
     parts[1] = { title = "spec", lines = fix_lines(fix) }
@@ -235,6 +187,81 @@ function upgrade.run(old, config, job)
   parts[#parts + 1] = resume(root, config)
   return { root = root, config = config, parts = parts }
 end
+
+-- --- from which release
+
+---Every leaf of a tree that is to be written, but for the history of releases.
+local function leaves_of(root)
+  local paths, values = {}, {}
+  for path, value in cbk.raw_leaves(root) do
+    if not path:find "^__metadata__%." then paths[#paths + 1], values[path] = path, value end
+  end
+  return table.concat(paths, "\0"), values
+end
+
+local function is_same(a, b)
+  if cbk.equal(a, b) then return true end
+  local function fill(value) return cbk.kind(value) == "tensor" and value:fill() or nil end
+  return fill(a) ~= nil and fill(a) == fill(b) and a.dtype == b.dtype and table.concat(a:shape(), " ") == table.concat(b:shape(), " ")
+end
+
+---True where it makes no difference which of these releases the files are of: the same would be written.
+local function are_alike(model_name, list, target, old, config)
+  local paths, values, text
+  for _, from in ipairs(list) do
+    local ok, done = pcall(quietly, function() return upgrade.run(old, config, upgrade.job(model_name, "cs-" .. from, target)) end)
+    if not ok then return false end
+    local own_paths, own_values = leaves_of(done.root)
+    local own_text = cbk.json(done.config)
+    if text and (text ~= own_text or paths ~= own_paths) then return false end
+    for path, value in pairs(values or {}) do
+      if not is_same(value, own_values[path]) then return false end
+    end
+    paths, values, text = own_paths, own_values, own_text
+  end
+  return true
+end
+
+local function listed(list)
+  if #list > 2 then return list[1] .. " to " .. list[#list] end
+  return table.concat(list, " or ")
+end
+
+---The release that the files are of, with what tells it.
+---@param old OldFile
+---@param config Dict
+---@param model_name string
+---@param target string   "cs-2.5"
+---@return string release
+---@return Evidence[]
+function upgrade.detect(old, config, model_name, target)
+  local evidence = release.evidence(old.checkpoint, config, old.has_scalar_dicts)
+  local model = catalogue.find(model_name)
+  local possible = release.candidates(evidence)
+  local function refuse(message, code)
+    local reasons = {}
+    for i, one in ipairs(evidence) do reasons[i] = release.line(one) end
+    cbk.fail(code or "format", ("%s (%s); if that is wrong, or to choose, say the release with --from cs-X.Y"):format(message,
+      #reasons > 0 and table.concat(reasons, "; ") or "nothing tells"))
+  end
+  if #possible == 0 then refuse "the checkpoint and the config are not of one release" end
+  if releases.since(possible[1], catalogue.release(target)) then
+    refuse(("'%s' is of release %s already: there is nothing to upgrade to %s"):format(old.checkpoint.path, listed(possible), target),
+      "usage")
+  end
+  local known = {}
+  for _, one in ipairs(possible) do
+    if "cs-" .. one == target or not model or catalogue.path(model, "cs-" .. one, target) then known[#known + 1] = one end
+  end
+  if #known == 0 then
+    refuse(("the files are of release %s, and %s cannot be converted from there to %s"):format(listed(possible), model_name, target))
+  elseif #known > 1 and not are_alike(model_name, known, target, old, config) then
+    refuse(("the files may be of release %s, and it matters which"):format(listed(known)))
+  end
+  return known[1], evidence
+end
+
+-- --- for people
 
 ---@param done Upgrade
 ---@return string
