@@ -22,7 +22,8 @@ parser:flag("--export-safetensors", "write Hugging Face shards as safetensors")
 parser:flag("--drop-unmatched-keys", "leave out keys that no rule matches, instead of failing")
 parser:flag("--debug", "print what becomes of each key on stderr")
 parser:option("--seed", "of values that a checkpoint lacks and that are invented", "0"):argname("N"):convert(cli.whole_number)
-parser:option("--h5-version", "0.4 or 0.5, of a Cerebras output (default: what the target release reads)"):argname("VERSION"):choices { "0.4", "0.5" }
+parser:option("--h5-version", "0.4 or 0.5, of a Cerebras output (default: what the target release reads)")
+  :argname("VERSION"):choices { "0.4", "0.5" }
 parser:option("--converter", "a converter file of your own"):argname "FILE"
 parser:option("--explain", "tell of these keys (of either side; globs) which rule takes them, and why no other; writes nothing")
   :argname "KEY"

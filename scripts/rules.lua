@@ -31,8 +31,9 @@ if args.config and not (args.keys or args.checkpoint) then cli.usage_error("rule
 
 -- --- what to look at
 
+--- A folder may have a model's name: checkpoints lie in such folders.
 local function file_of(name)
-  if cbk.fs.exists(name) then return name end
+  if cbk.fs.exists(name) and not cbk.fs.is_dir(name) then return name end
   converters.load()
   local own = converters.catalogue.file_of(name)
   if own then

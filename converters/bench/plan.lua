@@ -30,7 +30,9 @@ end
 ---@field to? string
 ---@field kind "written"|"made"|"part"|"left out"|"not matched"
 
----Dtype and shape of what is read or written.
+local TENSORS = { tensor = true, parameter = true, ndarray = true, np_scalar = true }
+
+---Dtype and shape of what is read or written; the kind of what is no tensor.
 ---@param value any
 ---@return string|nil
 function plan.facts(value)
@@ -40,6 +42,8 @@ function plan.facts(value)
     local first = plan.facts(value[1])
     return first and ("%d x %s"):format(#value, first)
   end
+  local kind = cbk.kind(value)
+  if not TENSORS[kind] then return kind end
   return ("%s [%s]"):format(value.dtype, table.concat(value:shape(), ", "))
 end
 

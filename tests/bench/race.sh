@@ -6,7 +6,8 @@
 # Before each run the input is read and then all free memory is touched once, in this order: under a hypervisor that
 # takes idle pages back within seconds, whoever writes first would pay for getting them again.
 # INPUTS holds m/ (a LLaMA-like folder of 4 GB in one pickle), m.h5 (the same as flat H5) and small/ (20,000 tensors);
-# inputs.sh makes the rest out of these: tf/ (both as bundles) and old.mdl (a run of a release before 2.0).
+# inputs.sh makes the rest: of these tf/ (both as bundles) and old.mdl (a run of a release before 2.0), and 70b/ (a
+# LLaMA of 70B without its bytes).
 set -eu
 tools=$1 in=$2 cbk=$3 rounds=${4:-5} wanted=${5:-}
 here=$(cd "$(dirname "$0")" && pwd)
@@ -61,4 +62,7 @@ touch_memory=:
 race "listing 20,000 tensors" "$in/small/pytorch_model.bin" "cp=cp $in/small/pytorch_model.bin $out/x" \
   "cbk=$cbk ls $in/small/pytorch_model.bin" "torch=$peer list $in/small/pytorch_model.bin -"
 race "listing 20,000 variables of a bundle" "$in/tf/small.ckpt.index" "true=true" "cbk=$cbk ls $in/tf/small.ckpt"
+big=$in/70b
+race "planning a LLaMA of 70B" "$big/config.json" "true=true" "cbk=$cbk convert --model llama --src-fmt hf --tgt-fmt cs-2.4 \
+  --config $big/config.json $big/model.safetensors --dry-run"
 race "start-up" "$in/m/config.json" "true=true" "cbk=$cbk -e 1"

@@ -1,6 +1,5 @@
 -- `cbk convert --dry-run` and `--explain`: the plan key by key, which rule took a key and why no other; what the README shows.
 
-local ffi = require "ffi"
 local cbk = require "cbk"
 local converters = require "cbk.converters"
 local harness = require "harness"
@@ -10,6 +9,7 @@ local fields = require "converters.engine.fields"
 local actions = require "converters.engine.actions"
 local explain = require "converters.bench.explain"
 local plan = require "converters.bench.plan"
+local seventy_billion = require "seventy_billion"
 
 local convert = converters.convert
 local describe, it, equal = harness.describe, harness.it, harness.equal
@@ -65,6 +65,12 @@ describe("Plan: key by key", function()
       "freq -> (nothing: computed)  float32 [4, 2]", "gone -> (nothing: no place)  float32 [4, 2]",
     })
     equal(plan.summary(plan.rows(watch)), "keys read: 5; written: 6 (split 2, transpose 2, copy 1); made here: 1; left out: 2")
+  end)
+
+  it("values that are no tensors", function()
+    local watch, fine = planned(hf { keys = rules.keys { { "*", "*" } } }, { n = 7, s = "text", l = cbk.list { 1, 2 }, none = cbk.null })
+    assert(fine)
+    equal(lines(watch), { "l -> l  copy  list", "n -> n  copy  int", "none -> none  copy  null", "s -> s  copy  str" })
   end)
 
   it("parts of one tensor", function()
@@ -152,54 +158,6 @@ end)
 
 -- --- as a command
 
-ffi.cdef "typedef struct { long seconds, nanoseconds; } cbk_test_time; int clock_gettime(int clock, cbk_test_time *out);"
-
-local function now()
-  local out = ffi.new "cbk_test_time"
-  ffi.C.clock_gettime(1, out)
-  return tonumber(out.seconds) + tonumber(out.nanoseconds) / 1e9
-end
-
----A safetensors file without its bytes, which the disk does not hold either.
-local function sparse(path, tensors)
-  local offset, header = 0, cbk.dict()
-  for _, one in ipairs(tensors) do
-    local size = 2
-    for _, extent in ipairs(one[2]) do size = size * extent end
-    header[one[1]] = cbk.dict { dtype = "BF16", shape = cbk.list(one[2]), data_offsets = cbk.list { offset, offset + size } }
-    offset = offset + size
-  end
-  local text = cbk.json(header)
-  local file = assert(io.open(path, "wb"))
-  local length, bytes = #text, {}
-  for i = 1, 8 do bytes[i], length = string.char(length % 256), math.floor(length / 256) end
-  file:write(table.concat(bytes), text)
-  file:seek("set", 8 + #text + offset - 1)
-  file:write "\0"
-  file:close()
-end
-
----LLaMA of 70B: 80 layers, grouped queries.
-local function seventy_billion(dir)
-  local tensors = { { "model.embed_tokens.weight", { 32000, 8192 } } }
-  for layer = 0, 79 do
-    for _, one in ipairs {
-      { "self_attn.q_proj", { 8192, 8192 } }, { "self_attn.k_proj", { 1024, 8192 } }, { "self_attn.v_proj", { 1024, 8192 } },
-      { "self_attn.o_proj", { 8192, 8192 } }, { "mlp.gate_proj", { 28672, 8192 } }, { "mlp.up_proj", { 28672, 8192 } },
-      { "mlp.down_proj", { 8192, 28672 } }, { "input_layernorm", { 8192 } }, { "post_attention_layernorm", { 8192 } },
-    } do
-      tensors[#tensors + 1] = { ("model.layers.%d.%s.weight"):format(layer, one[1]), one[2] }
-    end
-  end
-  tensors[#tensors + 1] = { "model.norm.weight", { 8192 } }
-  tensors[#tensors + 1] = { "lm_head.weight", { 32000, 8192 } }
-  sparse(dir .. "/model.safetensors", tensors)
-  cbk.fs.write(dir .. "/config.json", cbk.json(cbk.dict {
-    model_type = "llama", hidden_size = 8192, num_attention_heads = 64, num_key_value_heads = 8, num_hidden_layers = 80,
-    intermediate_size = 28672, vocab_size = 32000,
-  }))
-end
-
 describe("Plan: the command", function()
   local convert_llama = { "convert", "--model", "llama", "--src-fmt", "hf", "--tgt-fmt", "cs-2.4", "--config", "config.json",
     "model.safetensors" }
@@ -209,21 +167,15 @@ describe("Plan: the command", function()
     return harness.cbk(dir, unpack(words))
   end
 
-  it("a model of 70B is planned at once", function()
+  it("a model of 70B is planned without its bytes", function()
     local dir = harness.temp_dir()
     seventy_billion(dir)
-    local best = math.huge
-    for _ = 1, 3 do
-      local started = now()
-      local code, stdout = run(dir, "--dry-run")
-      best = math.min(best, now() - started)
-      equal(code, 0)
-      has(stdout, "keys read: 723; written: 724 (copy 564, rotary q 80, rotary k 80)")
-      has(stdout, "reads 128.5 GiB")
-    end
-    assert(best < 0.5, best)
+    local code, stdout = run(dir, "--dry-run")
+    equal(code, 0)
+    has(stdout, "keys read: 723; written: 724 (copy 564, rotary q 80, rotary k 80)")
+    has(stdout, "reads 128.5 GiB")
     equal(cbk.fs.list(dir), { "config.json", "model.safetensors" })
-    local code, stdout = run(dir, "--explain", "model.layers.3.self_attn.q_proj.weight")
+    code, stdout = run(dir, "--explain", "model.layers.3.self_attn.q_proj.weight")
     equal(code, 0)
     has(stdout, "(converters/llama.lua:")
     has(stdout, "rotary q: bfloat16 [8192, 8192]")
