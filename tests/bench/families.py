@@ -19,6 +19,7 @@ import subprocess
 import sys
 import threading
 import time
+import typing
 
 import numpy as np
 
@@ -97,21 +98,58 @@ def falcon(config, depth, d, heads, groups, norms):
     return {**config, "hidden_size": d, "vocab_size": 65024, "parallel_attn": True, "bias": False, **UNTIED}, [depth], once, each
 
 
-FAMILIES = {  # name: model, dtype, contents
-    "gpt2": ("gpt2", "F32", gpt2), "llama": ("llama", "BF16", llama), "bert": ("bert", "F32", bert), "t5": ("t5", "F32", t5),
-    "falcon-7b": ("falcon", "BF16", lambda: falcon({"model_type": "RefinedWebModel", "n_head": 71, "multi_query": True},
-                                                   "n_layer", 4544, 71, 1, ["input_layernorm"])),
-    "falcon-40b": ("falcon", "BF16", lambda: falcon({"model_type": "RefinedWeb", "n_head": 64, "n_head_kv": 8},
-                                                    "n_layer", 4096, 64, 8, ["ln_attn", "ln_mlp"])),
-    "falcon-180b": ("falcon", "BF16", lambda: falcon(
+def clip():
+    d, inner = 1024, 4096
+    once = {"vision_model.embeddings.class_embedding": (d,), "vision_model.embeddings.patch_embedding.weight": (d, 3, 14, 14),
+            "vision_model.embeddings.position_embedding.weight": (577, d)}
+    for name in ("pre_layrnorm", "post_layernorm"):
+        once.update({f"vision_model.{name}.{part}": (d,) for part in ("weight", "bias")})
+    shapes = {**{f"self_attn.{name}_proj": (d, d) for name in ("q", "k", "v", "out")}, "mlp.fc1": (inner, d), "mlp.fc2": (d, inner),
+              "layer_norm1": (d,), "layer_norm2": (d,)}
+    each = {}
+    for name, shape in shapes.items():
+        each.update({f"vision_model.encoder.layers.%d.{name}.{part}": size for part, size in (("weight", shape), ("bias", shape[:1]))})
+    return {"model_type": "clip_vision_model", "hidden_size": d, "num_attention_heads": 16, "intermediate_size": inner, "image_size": 336,
+            "patch_size": 14, "num_channels": 3, "projection_dim": 768, "hidden_act": "quick_gelu"}, ["num_hidden_layers"], once, each
+
+
+def llava_text():
+    config, depths, once, each = llama()
+    for i, inputs in ((0, 1024), (2, config["hidden_size"])):
+        once.update({f"model.mm_projector.{i}.weight": (config["hidden_size"], inputs), f"model.mm_projector.{i}.bias": (config["hidden_size"],)})
+    return {**config, "model_type": "llava", "hidden_act": "silu", "mm_hidden_size": 1024, "mm_projector_type": "mlp2x_gelu",
+            "mm_vision_select_layer": -2, "mm_vision_select_feature": "patch", "tune_mm_mlp_adapter": False}, depths, once, each
+
+
+class Family(typing.NamedTuple):
+    model: str
+    dtype: str
+    parts: dict  # folder below that of the model: contents, share of the size
+    cs: str = "cs-2.9"
+
+
+def single(model, dtype, contents, **more):
+    return Family(model, dtype, {"": (contents, 1.0)}, **more)
+
+
+FAMILIES = {
+    "gpt2": single("gpt2", "F32", gpt2), "llama": single("llama", "BF16", llama), "bert": single("bert", "F32", bert),
+    "t5": single("t5", "F32", t5),
+    "falcon-7b": single("falcon", "BF16", lambda: falcon({"model_type": "RefinedWebModel", "n_head": 71, "multi_query": True},
+                                                         "n_layer", 4544, 71, 1, ["input_layernorm"])),
+    "falcon-40b": single("falcon", "BF16", lambda: falcon({"model_type": "RefinedWeb", "n_head": 64, "n_head_kv": 8},
+                                                          "n_layer", 4096, 64, 8, ["ln_attn", "ln_mlp"])),
+    "falcon-180b": single("falcon", "BF16", lambda: falcon(
         {"model_type": "falcon", "num_attention_heads": 64, "num_kv_heads": 8, "new_decoder_architecture": True},
         "num_hidden_layers", 4096, 64, 8, ["ln_attn", "ln_mlp"])),
+    "llava": Family("llava", "F32", {"image_model": (clip, 0.2), "text_model": (llava_text, 0.8)}),
+    # A model and a copy of it: half the size on Hugging Face's side.
+    "dpo": Family("dpo", "F32", {"": (llama, 0.5)}, cs="cs-2.9-dpo"),
 }
 
 
-def make(cbk, folder, name, size):
+def make(cbk, folder, contents, dtype, size):
     """folder/config.json and folder/pytorch_model.bin of about `size` bytes; random bits that are no NaN."""
-    _, dtype, contents = FAMILIES[name]
     config, depths, once, layer = contents()
     width = {"F32": 4, "BF16": 2}[dtype]
 
@@ -165,6 +203,10 @@ def run(command):
     return took, usage.ru_utime, peak[0]
 
 
+def files_of(path):
+    return [os.path.join(top, name) for top, _, names in os.walk(path) for name in names] if os.path.isdir(path) else [path]
+
+
 def settle(out, path, touch):
     """An empty folder, nothing that waits to be written, the input in the page cache."""
     shutil.rmtree(out, ignore_errors=True)
@@ -172,16 +214,18 @@ def settle(out, path, touch):
     os.sync()
     if touch:
         subprocess.run([sys.executable, "-c", f"x = b'x' * ({touch} << 30)"], check=True)
-    with open(path, "rb") as f:
-        while f.read(1 << 22):
-            pass
+    for one in files_of(path):
+        with open(one, "rb") as f:
+            while f.read(1 << 22):
+                pass
 
 
-def race(title, path, command, out, options):
+def race(title, path, command, copied, out, options):
+    """`command` reads `path`; `cp` copies `copied`, which is the larger one of its input and its output."""
     cp, cbk = [], []
     for _ in range(options.rounds):
-        for samples, argv in (cp, ["cp", path, os.path.join(out, "x")]), (cbk, command):
-            settle(out, path, options.touch)
+        for samples, argv, source in (cp, ["cp", "-r", copied, os.path.join(out, "x")], copied), (cbk, command, path):
+            settle(out, source, options.touch)
             samples.append(run(argv))
     ratio = statistics.median(b[0] / a[0] for a, b in zip(cp, cbk))
     peak = max(sample[2] for sample in cbk)
@@ -189,7 +233,7 @@ def race(title, path, command, out, options):
 
     def shown(samples):
         return f"{statistics.median(s[0] for s in samples):5.2f} s ({min(samples)[0]:.2f} to {max(samples)[0]:.2f})"
-    print(f"{title:18} {os.path.getsize(path) / 1e9:5.2f} GB  cp {shown(cp)}  cbk {shown(cbk)}, {min(s[1] for s in cbk):.2f} s user  "
+    print(f"{title:18} {sum(map(os.path.getsize, files_of(copied))) / 1e9:5.2f} GB  cp {shown(cp)}  cbk {shown(cbk)}, {min(s[1] for s in cbk):.2f} s user  "
           f"ratio {ratio:5.2f}, of the least {min(cbk)[0] / min(cp)[0]:4.2f}  peak {peak / 1e6:3.0f} MB{'' if fine else '  MISSED'}",
           flush=True)
     return fine
@@ -208,17 +252,23 @@ def main():
     for name in options.family or FAMILIES:
         folder, out, there = (os.path.join(options.folder, part) for part in (name, name + ".out", name + ".cs"))
         try:
-            make(cbk, folder, name, options.gb * 1e9)
-            model, path, config = FAMILIES[name][0], os.path.join(folder, "pytorch_model.bin"), os.path.join(folder, "config.json")
-            convert = [cbk, "convert", "-q", "--model", model]
-            command = [*convert, "--src-fmt", "hf", "--tgt-fmt", "cs-2.9", "--config", config, path, "--output-dir"]
-            fine = race(name + " to CS", path, [*command, out], out, options) and fine
-            shutil.rmtree(out)
+            family = FAMILIES[name]
+            for part, (contents, share) in family.parts.items():
+                make(cbk, os.path.join(folder, part), contents, family.dtype, options.gb * share * 1e9)
+            is_whole = len(family.parts) > 1  # folders are converted as one
+            path = folder if is_whole else os.path.join(folder, "pytorch_model.bin")
+            config = folder if is_whole else os.path.join(folder, "config.json")
+            convert = [cbk, "convert", "-q", "--model", family.model]
+            command = [*convert, "--src-fmt", "hf", "--tgt-fmt", family.cs, "--config", config, path, "--output-dir"]
             run([*command, there])
-            os.remove(path)
-            path, config = os.path.join(there, "pytorch_model_to_cs-2.9.mdl"), os.path.join(there, "config_to_cs-2.9.yaml")
-            command = [*convert, "--src-fmt", "cs-2.9", "--tgt-fmt", "hf", "--config", config, path, "--output-dir", out]
-            fine = race(name + " to HF", path, command, out, options) and fine
+            made = os.path.join(there, f"pytorch_model_to_{family.cs}.mdl")
+            larger = max(path, made, key=lambda one: sum(map(os.path.getsize, files_of(one))))
+            fine = race(name + " to CS", path, [*command, out], larger, out, options) and fine
+            shutil.rmtree(out)
+            shutil.rmtree(folder)
+            command = [*convert, "--src-fmt", family.cs, "--tgt-fmt", "hf", "--config", os.path.join(there, f"config_to_{family.cs}.yaml"), made,
+                       "--output-dir", out]
+            fine = race(name + " to HF", made, command, made, out, options) and fine
         finally:
             for used in (folder, out, there):
                 shutil.rmtree(used, ignore_errors=True)
