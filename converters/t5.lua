@@ -274,8 +274,12 @@ local before = {
   left = {
     d_ff = 2048, d_kv = 64, d_model = 512, dropout_rate = 0.1, feed_forward_proj = "relu", layer_norm_epsilon = 1e-06, num_heads = 8,
     num_layers = 6, relative_attention_num_buckets = 32, tie_word_embeddings = true, vocab_size = 32128,
+    num_decoder_layers = fields.same_as "num_layers",
   },
-  right = { layer_norm_epsilon = 1e-05, relative_attention_num_buckets = 32, share_embedding_weights = true },
+  right = {
+    layer_norm_epsilon = 1e-05, relative_attention_num_buckets = 32, share_embedding_weights = true,
+    decoder_num_hidden_layers = fields.same_as "encoder_num_hidden_layers",
+  },
 }
 
 local hf = {
@@ -306,7 +310,10 @@ local hf_1_8 = variant(hf_2_0, {
 
 local hf_1_9 = variant(hf_1_8, {
   keys = hf_keys(first_bias(old_bias)), earlier = "1.9.1", one_file = true, after = { right = positions },
-  before = { left = { tie_word_embeddings = true }, right = { share_embedding_weights = true } },
+  before = {
+    left = { tie_word_embeddings = true, num_decoder_layers = before.left.num_decoder_layers },
+    right = { share_embedding_weights = true, decoder_num_hidden_layers = before.right.decoder_num_hidden_layers },
+  },
   config = fields.config {
     fields.without(hf_1_8.config, { "model_type", "feed_forward_proj" }),
     drop.left { model_type = "t5" },

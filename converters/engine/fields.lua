@@ -222,14 +222,28 @@ local function tree(value)
   return value[1] ~= nil and cbk.list(value) or cbk.dict(value)
 end
 
----Adds the missing fields; dicts are filled one level deep.
+---A default that repeats another field, also where the file says null.
+---@param other string
+function fields.same_as(other)
+  return function(config) return config[other] ~= nil and cbk.raw(config, other) or nil end
+end
+
+---Adds the missing fields, those last that functions make of the others; dicts are filled one level deep.
+---@param defaults? table<string, any>   a function is one over the config
 function fields.fill(config, defaults)
-  local names = {}
-  for name in pairs(defaults or {}) do names[#names + 1] = name end
+  local names, made = {}, {}
+  for name, value in pairs(defaults or {}) do
+    local list = type(value) == "function" and made or names
+    list[#list + 1] = name
+  end
   table.sort(names)
+  table.sort(made)
+  for _, name in ipairs(made) do names[#names + 1] = name end
   for _, name in ipairs(names) do
     local value = defaults[name]
-    if config[name] == nil then
+    if type(value) == "function" then
+      if kinds.absent(config[name]) then config[name] = value(config) end
+    elseif config[name] == nil then
       config[name] = tree(value)
     elseif is_table(value) and kinds.is_dict(config, name) then
       config[name] = fields.fill(cbk.copy(config[name]), value)
@@ -317,7 +331,8 @@ function fields.convert(step, side, from, moves)
   local other, nested = rules.other[side], step.nested or {}
   local by_name, rest = compile(step.config, side)
   local given = flatten(from, nested[side])
-  from = fields.fill(cbk.copy(given), step.before and step.before[side])
+  local defaults = step.before and step.before[side] or {}
+  from = fields.fill(cbk.copy(given), defaults)
   if not rest then fields.check_sizes(from) end -- a table that copies every field computes with none
   if step.prepare and step.prepare[side] then from = step.prepare[side](from) or from end
   prepare_components(step, side, from)
@@ -326,7 +341,7 @@ function fields.convert(step, side, from, moves)
   for _, name in ipairs(cbk.keys(from)) do
     local rule, part = by_name[name] or rest, component(step, side, name)
     at.field = name
-    if rule and rule.right and given[name] == nil then assumed[rule.right] = true end
+    if rule and rule.right and given[name] == nil and type(defaults[name]) ~= "function" then assumed[rule.right] = true end
     if part then
       convert_component(part, side, at, dropped, assumed)
     elseif (not rule or convert_field(rule, side, at)) and given[name] ~= nil then

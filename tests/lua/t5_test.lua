@@ -133,6 +133,28 @@ describe("Converters: T5", function()
     run("t5", "cs-2.0", "hf", config, root)
   end)
 
+  it("a decoder is as deep as the encoder where the config does not say", function()
+    local hf = hf_config()
+    hf.num_decoder_layers = nil
+    fails("decoder.block.2.layer.0.SelfAttention.q.weight", run, "t5", "hf", "cs-2.4", conversion.with(hf, { num_layers = 3 }),
+      hf_checkpoint())
+    hf.num_decoder_layers = cbk.null
+    local shallow = hf_checkpoint()
+    for _, key in ipairs(cbk.keys(shallow)) do
+      if key:find "^decoder%.block%.1%." then shallow[key] = nil end
+    end
+    for _, release in ipairs { "cs-1.7", "cs-1.9", "cs-2.9" } do
+      local config, root = run("t5", "hf", release, hf, shallow)
+      same(config.model.decoder_num_hidden_layers, 1)
+      config.model.decoder_num_hidden_layers = nil
+      local again, back = run("t5", release, "hf", config, root)
+      same(again.num_decoder_layers, 1)
+      conversion.equal_tensors(shallow, back)
+      root.model["decoder.layers.0.norm1.weight"] = nil
+      fails("1 weight is missing: decoder.layers.0.norm1.weight", run, "t5", release, "hf", config, root)
+    end
+  end)
+
   it("1.8 may begin keys with model., 1.7 may not", function()
     local config, root = of_release "cs-1.8"
     local prefixed = cbk.dict()
