@@ -21,12 +21,7 @@ parser:option("-w --worker_data_iter_files_dir", "the folder of the state files"
 parser:option("-o --output_file", "the new checkpoint"):hidden_name("--output-file"):argname("FILE"):count(1)
 parser:option("-d --dataloader_type", "how the run loads its data", "map"):hidden_name("--dataloader-type")
   :choices { "map", "iterable" }
-parser:option("-s --shuffle_seed", "what a map loader shuffles with", "0"):hidden_name("--shuffle-seed"):argname("SEED")
-  :convert(function(text)
-    local seed, problem = cbk.python_int(text, true)
-    if not seed then return nil, ("--shuffle_seed %s %s"):format(cbk.quote(text), problem) end
-    return seed
-  end)
+cli.shuffle_seed(parser, "-s --shuffle_seed", "what a map loader shuffles with", "0")
 parser:option("--h5-version", "0.4, which every release from 2.0 on reads, or 0.5", "0.4"):argname("VERSION"):choices { "0.4", "0.5" }
 cli.output_options(parser)
 local args = parser:parse()
@@ -35,17 +30,15 @@ if args.old_checkpoint == "" or not cbk.fs.exists(args.old_checkpoint) or cbk.fs
   local why = args.old_checkpoint ~= "" and cbk.fs.is_dir(args.old_checkpoint) and "is a folder, not a file" or "does not exist"
   cbk.fail("io", ("the checkpoint '%s' %s"):format(args.old_checkpoint, why))
 end
+cli.folder("data-iter-state-conversion", "--worker_data_iter_files_dir", args.worker_data_iter_files_dir)
 local files = dataloader_state.read_files(args.worker_data_iter_files_dir)
 local state = dataloader_state.from_files(files, args.dataloader_type, args.shuffle_seed)
-if #files.workers == 0 then
-  cli.warn({ ("no worker's file in '%s' is of step %d, that of the last checkpoint: the state says that nothing was streamed")
-    :format(args.worker_data_iter_files_dir, files.step) }, args)
-end
 
 local checkpoint = cli.open(args.old_checkpoint, args)
 if not (cbk.kind(checkpoint.root) or ""):find "dict" then
   cbk.fail("format", ("'%s' is no dict but a %s: it cannot take a 'dataloader'"):format(args.old_checkpoint, cbk.kind(checkpoint.root)))
 end
+cli.warn(dataloader_state.doubts(files, checkpoint.root), args)
 local root = checkpoint:raw_root()
 root.dataloader = dataloader_state.to_dict(state)
 

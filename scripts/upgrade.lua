@@ -26,6 +26,7 @@ parser:option("--config", "its YAML config"):argname("FILE"):count(1)
 parser:option("--to", "the format wanted: cs-2.0 or later, or cs-current"):argname("FORMAT"):count(1)
 parser:option("--from", "the format it has (default: found out)"):argname "FORMAT"
 parser:option("-w --worker_data_iter_files_dir", "the states of 1.8 or 1.9 data loaders (default: as the config says)"):argname "DIR"
+cli.shuffle_seed(parser, "-s --shuffle_seed", "of a map loader's state (default: what the config shuffles with)")
 parser:option("-o --output-dir", "where to write (default: beside the inputs)"):argname "DIR"
 parser:option("--h5-version", "0.4 or 0.5 (default: what the release reads)"):argname("VERSION"):choices { "0.4", "0.5" }
 parser:flag("--drop-unmatched-keys", "leave out keys that no rule matches, instead of failing")
@@ -67,10 +68,11 @@ if args.worker_data_iter_files_dir then
     cli.usage_error("upgrade", ("--worker_data_iter_files_dir: release %s keeps the states in the checkpoint")
       :format(converters.catalogue.release(from)))
   end
+  cli.folder("upgrade", "--worker_data_iter_files_dir", args.worker_data_iter_files_dir)
   if (cbk.kind(config, "cerebras") or "") ~= "dict" then config.cerebras = cbk.dict() end
   config.cerebras.save_iter_state_path = args.worker_data_iter_files_dir
 end
-local job = upgrade.job(args.model, from, to)
+local job = upgrade.job(args.model, from, to, args.shuffle_seed)
 job.drop_unmatched = args.drop_unmatched_keys
 
 local function target_of(path, suffix)

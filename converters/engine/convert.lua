@@ -148,6 +148,7 @@ end
 ---@field path Step[]
 ---@field drop_unmatched? boolean
 ---@field seed? integer
+---@field loader_seed? any   of a map loader's state that is taken from files (checkpoint.add_data_state)
 ---@field trace? fun(record: KeyRecord, step: integer)
 ---@field configs table[]   what each step made of the model section, by which converter, once the config is converted;
 ---                              between releases also `moves`: Moves, of the whole file
@@ -333,7 +334,7 @@ local function between_releases(job, i, root)
     return cbk.dict { model = model }
   end
   return checkpoint.upgrade(root, model, catalogue.release(step.src), catalogue.release(step.tgt),
-    { old = job.files[i], new = job.files[i + 1] })
+    { old = job.files[i], new = job.files[i + 1], loader_seed = job.loader_seed })
 end
 
 ---Converts the checkpoint by one step of the job's path, whose config is converted already.

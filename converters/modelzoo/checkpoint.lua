@@ -44,24 +44,58 @@ end
 
 local loader_kinds = { GptHDF5DataProcessor = "iterable", GptHDF5MapDataProcessor = "map" }
 
+---The folder that a config names, or nil.
+local function state_folder(config)
+  local folder = is_dict(config, "cerebras") and config.cerebras.save_iter_state_path
+  if not present(folder) or folder == false then return nil end
+  if type(folder) ~= "string" or folder == "" then
+    cbk.fail("config", ("cerebras.save_iter_state_path: the name of a folder is expected, not %s"):format(
+      folder == "" and "an empty text" or cbk.json(folder)))
+  end
+  return folder
+end
+
+---What a map loader shuffles or mixes with, or nil where it does neither.
+---@param input Dict   train_input, or the section that it became
+---@return integer|Value|nil
+function checkpoint.shuffle_seed(input)
+  if not (input.shuffle == true or present(input.mixture)) then return nil end
+  if not present(input.shuffle_seed) then return 0 end
+  local raw = cbk.raw(input, "shuffle_seed")
+  return type(raw.value) == "number" and raw.value or raw
+end
+
 ---Adds `dataloader` where the config of a 1.8 or 1.9 run names a folder of files that say how far its data loaders had come.
 ---@param config Dict   the whole old config
 ---@param root Dict     the new checkpoint, changed in place
-function checkpoint.add_data_state(config, root)
-  local folder = is_dict(config, "cerebras") and config.cerebras.save_iter_state_path
-  if type(folder) ~= "string" then return end
+---@param seed? integer|Value|"config"   of a map loader; "config": what the run shuffles with; default: 0, as the original has it
+function checkpoint.add_data_state(config, root, seed)
+  local folder = state_folder(config)
+  if not folder then return end
   if root.dataloader ~= nil then
     cbk.warn("the checkpoint has a 'dataloader' already: cerebras.save_iter_state_path is not looked at")
     return
   end
-  local processor = present(config.train_input) and config.train_input.data_processor or nil
-  local kind = loader_kinds[processor]
+  local input = is_dict(config, "train_input") and config.train_input or cbk.dict()
+  local kind = loader_kinds[input.data_processor]
   if not kind then
     cbk.fail("data", ("data loader states of train_input.data_processor=%s cannot be converted; those of GptHDF5DataProcessor and "
-      .. "GptHDF5MapDataProcessor can"):format(tostring(processor)))
+      .. "GptHDF5MapDataProcessor can"):format(tostring(input.data_processor)))
   end
   local dataloader_state = require "cbk.dataloader_state"
-  root.dataloader = dataloader_state.to_dict(dataloader_state.from_files(dataloader_state.read_files(folder), kind))
+  local read, files = pcall(dataloader_state.read_files, folder)
+  if not read then cbk.fail(files.code or "internal", "cerebras.save_iter_state_path: " .. (files.message or tostring(files))) end
+  local warnings, is_useless = dataloader_state.doubts(files, root)
+  if is_useless then cbk.fail("value", ("%s; %s"):format(warnings[1], warnings[2])) end
+  for _, warning in ipairs(warnings) do cbk.warn(warning) end
+  local wanted = checkpoint.shuffle_seed(input) or 0
+  if seed == "config" then seed = wanted end
+  if kind == "map" and seed == nil and tostring(wanted) ~= "0" then
+    cbk.warn(("the data loader's state gets seed 0, as from the Model Zoo's converter, but train_input has shuffle_seed %s and refuses "
+      .. "it: `cbk upgrade`, or `cbk data-iter-state-conversion --shuffle_seed %s` before, gives it that seed")
+      :format(tostring(wanted), tostring(wanted)))
+  end
+  root.dataloader = dataloader_state.to_dict(dataloader_state.from_files(files, kind, seed))
 end
 
 ---Remembers the release and the config that the checkpoint is now for.
@@ -81,7 +115,7 @@ end
 ---@param model Dict        the new model
 ---@param from string       the release of the old one
 ---@param to string
----@param configs { old: Dict, new: Dict }   the whole config files
+---@param configs { old: Dict, new: Dict, loader_seed?: any }   the whole config files
 ---@return Dict
 function checkpoint.upgrade(old, model, from, to, configs)
   local out = cbk.dict()
@@ -94,7 +128,7 @@ function checkpoint.upgrade(old, model, from, to, configs)
   end
   move_sparsity_state(out)
   if not releases.since(from, "2.0") then fix_last_epoch(out) end
-  checkpoint.add_data_state(configs.old, out)
+  checkpoint.add_data_state(configs.old, out, configs.loader_seed)
   if old.__metadata__ ~= nil then out.__metadata__ = old.__metadata__ end
   add_metadata(out, to, configs.new)
   return out

@@ -304,6 +304,43 @@ class Tests:
         found = self.result()[0]
         assert {k: v for k, v in found.items() if k.startswith("dataloader")} == {"dataloader.samples_streamed": 3204, "dataloader.seed": 0}
 
+    def test_files_of_another_step(self):
+        """What the state files and the checkpoint say of the step is compared by all three commands."""
+        state = os.path.join(self.states, "data_iter_checkpoint_state_file_global")
+        worker = f"no worker's file in '{self.states}' is of step 60"
+        with open(state, "w") as f:
+            f.write("100")
+        other = "are of step 100 and the checkpoint is of step 150"
+        assert other in self.upgrade("--dry-run").stdout
+        ready = os.path.join(self.folder, "ready.mdl")
+
+        def by_tool():
+            return subprocess.run([self.cbk, "data-iter-state-conversion", "-c", self.checkpoint, "-w", self.states, "-o", ready, "--overwrite"],
+                                  capture_output=True, text=True)
+
+        def by_convert():
+            subprocess.run([self.cbk, "fix-checkpoint-spec", self.checkpoint, "--fixed_checkpoint_path", ready], check=True, capture_output=True)
+            return subprocess.run([self.cbk, "convert", "--model", "gpt2", "--src-fmt", "cs-1.9", "--tgt-fmt", "cs-2.0", "--config",
+                                   self.config, ready, "-o", self.out, "--overwrite"], capture_output=True, text=True)
+
+        self.write(0.2, ())
+        for run in (by_tool(), by_convert()):
+            assert run.returncode == 0 and other in run.stderr, run.stderr
+        shutil.rmtree(self.out)
+        with open(state, "w") as f:
+            f.write("60")
+        run = by_tool()
+        assert run.returncode == 0 and worker in run.stderr and "are of step 60 and" in run.stderr, run.stderr
+        for text in (by_convert().stderr, self.upgrade("--yes", code=1).stderr):
+            assert worker in text and "are of step 60 and the checkpoint is of step 150" in text and "100, 150" in text, text
+        assert not os.path.exists(self.out)
+        self.tree["global_step"] = np.array(60, np.int64)
+        self.tree["lr_scheduler"]["_milestones"] = [10, 20]
+        self.write(0.2, ())
+        assert "warning: " + worker in self.upgrade("--dry-run").stdout and "warning: " + worker in by_convert().stderr
+        for bad, text in (("", "not an empty text"), ("nowhere", "--worker_data_iter_files_dir: 'nowhere' is not a folder")):
+            assert text in self.upgrade("--yes", "-w", bad, code=2 if bad == "" else 1).stderr
+
     def test_plan(self):
         text = self.upgrade("--dry-run").stdout
         for part in ("of release 1.8", "H5 format 0.2: 1.8", "TensorScalarDict becomes dict",
@@ -332,7 +369,9 @@ class Tests:
         config["train_input"] |= {"shuffle": True, "shuffle_seed": 7}
         self.write_config(config)
         text = self.upgrade("--dry-run", "-w", self.states).stdout
-        assert "warning: the samples were shuffled with seed 0, the run has seed 7" in text, text
+        assert "data loader        map style, seed 7\n" in text and "warning: the state has" not in text, text
+        text = self.upgrade("--dry-run", "-w", self.states, "-s", "8").stdout
+        assert "map style, seed 8\n" in text and "warning: the state has seed 8, the run has seed 7" in text, text
         self.write_config(make_config())
         assert "data loader        no state: a run that loads the checkpoint begins at sample 0" in self.upgrade("--dry-run").stdout
         # A state of later releases stays as it is, and is told too.

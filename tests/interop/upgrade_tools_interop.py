@@ -543,7 +543,7 @@ def data_iter_errors(tool, top, pt, folder, put):
     refused("no folder for the output", "nowhere", target=os.path.join(top, "nowhere", "x.mdl"))
     refused("a folder as output", "exists already", target=folder)
     for bad, text, *parts in (("a_1_b_10.txt", "1.0", "'1.0'"), ("a_1_b_10.txt", ""), ("a_1_b_10.txt", "\n5"), ("x_y.txt", "1"), ("1_b_x.txt", "1"),
-                              ("a_b_c_10.txt", "1"), (".txt", "1"), ("a_1_b_10.txt", str(2**60), "2^53"), ("notes.txt", "")):
+                              ("a_b_c_10.txt", "1"), (".txt", "1"), ("a_1_b_10.txt", str(2**63), "more than a checkpoint holds"), ("notes.txt", "")):
         put(bad, text)
         refused(f"{bad!r} with {text!r}", bad, *parts)
         os.remove(os.path.join(folder, bad))

@@ -75,8 +75,9 @@ end)
 
 describe("the data loader files of 1.8 and 1.9", function()
   it("are read for the step of the checkpoint", function()
-    local files = dataloader_state.read_files(make_files(four))
-    equal(files, { kind = "files", step = 100, workers = {
+    local folder = make_files(four)
+    local files = dataloader_state.read_files(folder)
+    equal(files, { kind = "files", folder = folder, step = 100, other_steps = { 50 }, workers = {
       { worker = 0, samples_streamed = 320 }, { worker = 1, samples_streamed = 288 }, { worker = 2, samples_streamed = 300 },
       { worker = 10, samples_streamed = 7 },
     } })
@@ -85,6 +86,37 @@ describe("the data loader files of 1.8 and 1.9", function()
     local none = dataloader_state.read_files(make_files { ["a_1_b_7.txt"] = "x" })
     equal(dataloader_state.from_files(none, "map").samples_streamed, 0)
     equal(dataloader_state.to_dict(dataloader_state.from_files(none, "iterable")), { all_worker_states = cbk.list() })
+  end)
+
+  it("keep every digit of a count", function()
+    local name = "a_%d_b_100.txt"
+    local big = dataloader_state.read_files(make_files { [name:format(0)] = "9007199254740993", [name:format(1)] = "4" })
+    equal(tostring(dataloader_state.from_files(big, "map").samples_streamed), "9007199254740997")
+    equal(tostring(dataloader_state.from_files(big, "iterable").workers[1].samples_streamed), "9007199254740993")
+    equal(dataloader_state.restart(big, { batch_size = 2 }).tasks[2].batch_index, 2)
+    raises("more than a checkpoint holds", function() dataloader_state.read_files(make_files { [name:format(0)] = "1" .. ("0"):rep(19) }) end)
+    local half = { [name:format(0)] = "5000000000000000000", [name:format(1)] = "5000000000000000000" }
+    raises("together", function() dataloader_state.from_files(dataloader_state.read_files(make_files(half)), "map") end)
+  end)
+
+  it("are doubted where they are of another step than the checkpoint", function()
+    local folder = make_files(four)
+    local files = dataloader_state.read_files(folder)
+    local function doubts(step)
+      local warnings, is_useless = dataloader_state.doubts(files, cbk.dict { global_step = step })
+      return table.concat(warnings, "; "), is_useless
+    end
+    for _, step in ipairs { 100, cbk.float(100), cbk.tensor({ 100 }, { dtype = "int64" }), cbk.null, cbk.tensor { 1, 2 }, "x" } do
+      equal(doubts(step), "")
+    end
+    equal(dataloader_state.doubts(files, cbk.dict()), {})
+    local text = doubts(cbk.tensor({ 50 }, { dtype = "int64" }))
+    harness.is_true(text:find("are of step 100 and the checkpoint is of step 50", 1, true) and text:find("some of step 50", 1, true), text)
+    files.workers = {}
+    text = doubts(100)
+    harness.is_true(text:find("no worker's file in '" .. folder .. "' is of step 100", 1, true), text)
+    equal(select(2, doubts(100)), false)
+    equal(select(2, doubts(99)), true)
   end)
 
   it("are refused with the name of the file that is wrong", function()
@@ -108,6 +140,23 @@ describe("the data loader files of 1.8 and 1.9", function()
     root = cbk.dict()
     zoo_checkpoint.add_data_state(config "GptHDF5DataProcessor", root)
     equal(#root.dataloader.all_worker_states, 4)
+    local shuffled = config "GptHDF5MapDataProcessor"
+    for _, one in ipairs { { { shuffle = true, shuffle_seed = 7 }, 7 }, { { mixture = cbk.list { 1 }, shuffle_seed = 7 }, 7 },
+      { { shuffle = false, shuffle_seed = 7 }, 0 }, { { shuffle = true }, 0 } } do
+      for name in pairs { shuffle = 1, mixture = 1, shuffle_seed = 1 } do shuffled.train_input[name] = one[1][name] end
+      root = cbk.dict()
+      zoo_checkpoint.add_data_state(shuffled, root, "config")
+      equal(root.dataloader.seed, one[2])
+    end
+    root = cbk.dict()
+    zoo_checkpoint.add_data_state(shuffled, root, 5)
+    equal(root.dataloader.seed, 5)
+    for text, bad in pairs { ["not an empty text"] = "", ["expected, not 5"] = 5, ["expected, not true"] = true,
+      ["save_iter_state_path: 'no/such' is not a folder (seen from '/"] = "no/such" } do
+      raises(text, function()
+        zoo_checkpoint.add_data_state(cbk.dict { cerebras = { save_iter_state_path = bad }, train_input = shuffled.train_input }, cbk.dict())
+      end)
+    end
     raises("train_input.data_processor=Other", function() zoo_checkpoint.add_data_state(config "Other", cbk.dict()) end)
     root = cbk.dict()
     zoo_checkpoint.add_data_state(cbk.dict { model = { a = 1 } }, root)

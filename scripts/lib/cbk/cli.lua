@@ -137,6 +137,24 @@ function cli.dtype(text)
   return nil, dtype.message
 end
 
+---The option of commands that write a map loader's state; what Python takes for a whole number.
+---@param names string   "-s --shuffle_seed"
+---@return table option
+function cli.shuffle_seed(parser, names, description, default)
+  return parser:option(names, description, default):hidden_name("--shuffle-seed"):argname("SEED"):convert(function(text)
+    local seed, problem = cbk.python_int(text, true)
+    if not seed then return nil, ("--shuffle_seed %s %s"):format(cbk.quote(text), problem) end
+    return seed
+  end)
+end
+
+---An option that names a folder: an error where there is none.
+---@param name string     the command
+function cli.folder(name, option, path)
+  if path == "" then cli.usage_error(name, option .. ": the name of a folder is expected, not an empty text") end
+  if not cbk.fs.is_dir(path) then cbk.fail("io", ("%s: '%s' is not a folder"):format(option, path)) end
+end
+
 ---For `:convert(cli.size "--shard-size")`.
 cli.size = size
 ---For `:convert(cli.whole_number)`.

@@ -23,8 +23,11 @@ local state = {}
 
 ---@class FilesState              What releases 1.8 and 1.9 wrote into `cerebras.save_iter_state_path`.
 ---@field kind "files"
+---@field folder string
 ---@field step integer            the global step of the last checkpoint
----@field workers { worker: integer, samples_streamed: integer }[]   those of that step, in the order of the workers
+---@field workers { worker: integer, samples_streamed: integer|Value }[]   those of that step, in the order of the workers;
+---                               a Value from 2^53 on
+---@field other_steps integer[]   the steps of files that were not opened
 
 ---@alias DataLoaderState MapState|IterableState|FilesState
 
@@ -156,15 +159,21 @@ end
 
 -- --- the files of 1.8 and 1.9
 
+local LARGEST = 9.2e18 -- what an int64 holds, with a margin for what Lua's numbers round
+
+local function check_int64(count, what)
+  if math.abs(count) > LARGEST then cbk.fail("value", ("%s, %.3g, are more than a checkpoint holds"):format(what, count)) end
+end
+
 local GLOBAL = "data_iter_checkpoint_state_file_global"
 
 ---Whether a folder holds such files.
 ---@param folder string
 function state.is_files(folder) return cbk.fs.exists(cbk.fs.join(folder, GLOBAL)) end
 
-local function first_number(path)
+local function first_number(path, is_wide)
   local line = cbk.fs.read(path):match "^[^\r\n]*"
-  local number, problem = python_int(line)
+  local number, problem = python_int(line, is_wide)
   return number or cbk.fail("value", ("'%s': its first line, %s, %s"):format(path, cbk.quote(line), problem))
 end
 
@@ -184,7 +193,10 @@ end
 ---@param folder string
 ---@return integer   the global step of the last checkpoint
 local function global_step(folder)
-  if not cbk.fs.is_dir(folder) then cbk.fail("io", ("'%s' is not a folder"):format(folder)) end
+  if not cbk.fs.is_dir(folder) then
+    local from = folder:find "^/" and "" or (" (seen from '%s')"):format(cbk.fs.absolute ".")
+    cbk.fail("io", ("'%s' is not a folder%s"):format(folder, from))
+  end
   local path = cbk.fs.join(folder, GLOBAL)
   if not cbk.fs.exists(path) then cbk.fail("io", ("'%s' is not there: the step of the last checkpoint is unknown"):format(path)) end
   return first_number(path)
@@ -194,18 +206,24 @@ end
 ---@param folder string
 ---@return FilesState
 function state.read_files(folder)
-  local out = { kind = "files", step = global_step(folder), workers = {} }
-  local place = {}
+  local out = { kind = "files", folder = folder, step = global_step(folder), workers = {}, other_steps = {} }
+  local place, seen = {}, {}
   for i, name in ipairs(cbk.fs.list(folder)) do
     if name:find "%.txt$" then
       local worker, step = parse_name(folder, name)
       if step == out.step then
-        local one = { worker = worker, samples_streamed = first_number(cbk.fs.join(folder, name)) }
+        local path = cbk.fs.join(folder, name)
+        local one = { worker = worker, samples_streamed = first_number(path, true) }
+        check_int64(tonumber(tostring(one.samples_streamed)), ("'%s': its samples"):format(path))
         place[one] = i
         out.workers[#out.workers + 1] = one
+      elseif not seen[step] then
+        seen[step] = true
+        out.other_steps[#out.other_steps + 1] = step
       end
     end
   end
+  table.sort(out.other_steps)
   table.sort(out.workers, function(a, b)
     if a.worker ~= b.worker then return a.worker < b.worker end
     return place[a] < place[b]
@@ -213,11 +231,54 @@ function state.read_files(folder)
   return out
 end
 
-local function total_of(workers)
-  local total = 0
-  for _, worker in ipairs(workers) do total = total + worker.samples_streamed end
-  return total
+---The step that a checkpoint says it is of, or nil.
+local function step_of(root)
+  local kind = is_dict(root) and cbk.kind(root, "global_step") or ""
+  local value = (kind == "int" or kind == "float") and tonumber(tostring(cbk.raw(root, "global_step"))) or nil
+  if kind == "tensor" or kind == "parameter" or kind == "ndarray" or kind == "np_scalar" then
+    value = root.global_step:numel() == 1 and tonumber(tostring((root.global_step:reshape {}:item()))) or nil
+  end
+  return value
 end
+
+---What speaks against these files being those of a checkpoint.
+---@param files FilesState
+---@param root Dict     the checkpoint's tree
+---@return string[] warnings
+---@return boolean is_useless   neither the step nor any worker's file is the checkpoint's
+function state.doubts(files, root)
+  local out, step = {}, step_of(root)
+  local is_other = step ~= nil and step ~= files.step
+  local steps = #files.other_steps > 0 and (" (there are some of step %s)"):format(table.concat(files.other_steps, ", ")) or ""
+  if is_other then
+    out[1] = ("the data loaders' files in '%s' are of step %d and the checkpoint is of step %d: the run would go on elsewhere in its data%s")
+      :format(files.folder, files.step, step, steps)
+  end
+  if #files.workers == 0 then
+    out[#out + 1] = ("no worker's file in '%s' is of step %d, that of the last checkpoint%s: the state says that nothing was streamed")
+      :format(files.folder, files.step, steps)
+  end
+  return out, is_other and #files.workers == 0
+end
+
+--- Exact; a Value from 2^53 on.
+local function total_of(workers)
+  local total, exact = 0, 0LL
+  for _, worker in ipairs(workers) do
+    local samples = worker.samples_streamed
+    local text = type(samples) == "number" and ("%d"):format(samples) or tostring(samples)
+    local digits = text:gsub("^%-", "")
+    local number = assert(loadstring("return " .. digits .. "LL"))()
+    exact = text:find "^%-" and exact - number or exact + number
+    total = total + tonumber(text)
+  end
+  if math.abs(total) < 2 ^ 53 then return total end
+  check_int64(total, "the workers' samples together")
+  return cbk.int((tostring(exact):gsub("LL$", "")))
+end
+
+--- A count as a number, rounded from 2^53 on.
+local function rounded(count) return tonumber(tostring(count)) end
 
 ---The state that a checkpoint of release 2.0 holds, from the files of the run before.
 ---@param files FilesState
@@ -255,7 +316,7 @@ end
 local function restart_map(samples) return { kind = "map", samples_streamed = samples, from_start = false, warnings = {} } end
 
 local function restart_iterable(workers, run)
-  local out = { kind = "iterable", samples_streamed = total_of(workers), tasks = {}, from_start = false, warnings = {} }
+  local out = { kind = "iterable", samples_streamed = rounded(total_of(workers)), tasks = {}, from_start = false, warnings = {} }
   local count = run.workers or #workers
   if count ~= #workers then
     out.from_start, out.samples_streamed = true, 0
@@ -278,11 +339,13 @@ end
 
 --- In 1.8 and 1.9 each worker goes on with its own file, at a whole batch.
 local function restart_files(files, run)
-  if run.kind == "map" then return restart_map(total_of(files.workers)) end
-  local out = { kind = "iterable", samples_streamed = total_of(files.workers), tasks = {}, from_start = false, warnings = {} }
+  local total = rounded(total_of(files.workers))
+  if run.kind == "map" then return restart_map(total) end
+  local out = { kind = "iterable", samples_streamed = total, tasks = {}, from_start = false, warnings = {} }
   for i, one in ipairs(files.workers) do
-    out.tasks[i] = { task = one.worker, shard_index = one.worker, samples_streamed = one.samples_streamed,
-      batch_index = run.batch_size and math.ceil(one.samples_streamed / run.batch_size) }
+    local samples = rounded(one.samples_streamed)
+    out.tasks[i] = { task = one.worker, shard_index = one.worker, samples_streamed = samples,
+      batch_index = run.batch_size and math.ceil(samples / run.batch_size) }
   end
   if run.workers and run.workers ~= #files.workers then
     out.warnings[1] = ("there are files of %d workers, and the run has %d"):format(#files.workers, run.workers)
@@ -299,7 +362,7 @@ function state.restart(from, run)
   if from.kind == "files" then return restart_files(from, run) end
   if from.kind == "iterable" then return restart_iterable(from.workers, run) end
   if run.seed and from.seed and run.seed ~= from.seed then
-    cbk.fail("value", ("the samples were shuffled with seed %d, the run has seed %d: it would see others than those left")
+    cbk.fail("value", ("the state has seed %d, the run has seed %d: a run that shuffles or mixes its data refuses the state")
       :format(from.seed, run.seed))
   end
   return restart_map(from.samples_streamed)

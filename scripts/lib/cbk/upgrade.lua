@@ -8,13 +8,19 @@ local dataloader_state = require "cbk.dataloader_state"
 local release = require "cbk.release"
 local spec_tree = require "cbk.spec_tree"
 local releases = require "converters.modelzoo.releases"
+local zoo_checkpoint = require "converters.modelzoo.checkpoint"
 
 local upgrade = {}
 local convert, catalogue = converters.convert, converters.catalogue
 
 ---What changes a config belongs to one release: none may be leapt over, not even where `cbk convert` has a table that does.
 ---@return Job
-function upgrade.job(model_name, from, to) return converters.job(model_name, from, to, { release_by_release = true }) end
+---@param loader_seed? integer|Value   of a map loader's state; default: what the config shuffles with
+function upgrade.job(model_name, from, to, loader_seed)
+  local job = converters.job(model_name, from, to, { release_by_release = true })
+  job.loader_seed = loader_seed or "config"
+  return job
+end
 
 ---@class OldFile   A checkpoint that was opened.
 ---@field checkpoint Checkpoint
@@ -137,7 +143,8 @@ local function run_of(config)
   if (cbk.kind(input) or ""):find "dict" then
     local batch_size = whole "batch_size"
     run.batch_size = batch_size and batch_size > 0 and batch_size or nil
-    run.seed = input.shuffle == true and whole "shuffle_seed" or nil
+    local seed = zoo_checkpoint.shuffle_seed(input)
+    run.seed = seed and tonumber(tostring(seed))
   end
   return run
 end
