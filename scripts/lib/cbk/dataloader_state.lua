@@ -251,8 +251,8 @@ function state.doubts(files, root)
   local is_other = step ~= nil and step ~= files.step
   local steps = #files.other_steps > 0 and (" (there are some of step %s)"):format(table.concat(files.other_steps, ", ")) or ""
   if is_other then
-    out[1] = ("the data loaders' files in '%s' are of step %d and the checkpoint is of step %d: the run would go on elsewhere in its data%s")
-      :format(files.folder, files.step, step, steps)
+    out[1] = ("the data loaders' files in '%s' are of step %d and the checkpoint is of step %d: the run would go on elsewhere in its "
+      .. "data%s"):format(files.folder, files.step, step, steps)
   end
   if #files.workers == 0 then
     out[#out + 1] = ("no worker's file in '%s' is of step %d, that of the last checkpoint%s: the state says that nothing was streamed")
