@@ -107,7 +107,7 @@ local hf = {
 -- --- earlier releases, as what they lack
 
 local hf_2_0 = variant(hf, {
-  keys = decoder.with_head("transformer", then_), earlier = "2.0.3",
+  keys = decoder.with_head("transformer", then_), tool = "2.0.3",
   fill = { right = { { old_slopes, actions.buffer.alibi_slopes } } },
 })
 local hf_1_9 = variant(hf_2_0, { config = fields.without(config, { "norm_type" }) })
@@ -131,6 +131,8 @@ return {
   },
   {
     model = "bloom-headless", name = "bloom", note = "BloomModel <-> GPT2LMHeadModel (configured as BLOOM)",
+    between("cs-1.9", "cs-2.0", decoder.to_2_0),
+    between("cs-2.0", "cs-2.1", decoder.to_2_1),
     between("hf", "cs-2.1 .. cs-2.9", headless(hf, now)),
     between("hf", "cs-2.0", headless(hf_2_0, then_)),
     between("hf", "cs-1.9", headless(hf_1_9, then_)),

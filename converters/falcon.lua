@@ -295,11 +295,12 @@ return {
     model = "falcon", name = "falcon", note = "FalconForCausalLM / RWForCausalLM <-> GPTJModel (configured as Falcon)",
     between("cs-2.0", "cs-2.1", decoder.to_2_1),
     { "hf", "cs-2.1 .. cs-2.9", variants = with, choose = style },
-    { "hf", "cs-1.9, cs-2.0", variants = with, choose = rw_style, earlier = "2.0.3" },
+    { "hf", "cs-1.9, cs-2.0", variants = with, choose = rw_style, tool = "2.0.3" },
   },
   {
     model = "falcon-headless", name = "falcon", note = "FalconModel / RWModel <-> GPTJModel (configured as Falcon)",
+    between("cs-2.0", "cs-2.1", decoder.to_2_1),
     { "hf", "cs-2.1 .. cs-2.9", variants = without, choose = style },
-    { "hf", "cs-1.9, cs-2.0", variants = without, choose = rw_style, earlier = "2.0.3" },
+    { "hf", "cs-1.9, cs-2.0", variants = without, choose = rw_style, tool = "2.0.3" },
   },
 }

@@ -92,7 +92,7 @@ local hf = {
 }
 
 -- up to 2.0 position embeddings are no module of their own, and up to 1.9 norms have no type
-local hf_2_0 = variant(hf, { keys = decoder.with_head("transformer", then_), fill = tied_head, earlier = "2.0.3" })
+local hf_2_0 = variant(hf, { keys = decoder.with_head("transformer", then_), fill = tied_head, tool = "2.0.3" })
 local hf_1_9 = variant(hf_2_0, { config = fields.without(config, { "norm_type" }) })
 
 local function headless(converter, keys) return { keys = decoder.without_head(keys), fill = invented_head, config = converter.config } end
@@ -100,6 +100,7 @@ local function headless(converter, keys) return { keys = decoder.without_head(ke
 return {
   {
     model = "gpt2", name = "gpt2", note = "GPT2LMHeadModel <-> GPT2LMHeadModel (configured as GPT-2)",
+    between("cs-1.7", "cs-1.8, cs-1.9", decoder.to_1_8),
     between("cs-1.8, cs-1.9", "cs-2.0", decoder.to_2_0),
     between("cs-2.0", "cs-2.1", decoder.to_2_1),
     between("cs-2.2", "cs-2.3 .. cs-2.9", {
@@ -118,6 +119,9 @@ return {
   },
   {
     model = "gpt2-headless", name = "gpt2", note = "GPT2Model <-> GPT2LMHeadModel (configured as GPT-2)",
+    between("cs-1.7", "cs-1.8, cs-1.9", decoder.to_1_8),
+    between("cs-1.8, cs-1.9", "cs-2.0", decoder.to_2_0),
+    between("cs-2.0", "cs-2.1", decoder.to_2_1),
     between("hf", "cs-2.1 .. cs-2.9", hf, headless(hf, now)),
     between("hf", "cs-2.0", hf_2_0, headless(hf_2_0, then_)),
     between("hf", "cs-1.8, cs-1.9", hf_1_9, headless(hf_1_9, then_)),

@@ -120,7 +120,7 @@ local hf = {
 local rope_fields = { "rope_scaling", "pos_scaling_factor", "pos_scaling_type", "pos_scaling_extra_args" }
 
 local hf_2_0 = variant(hf, {
-  earlier = "2.0.3",
+  tool = "2.0.3",
   config = fields.config {
     fields.without(config, { "attention_dropout", "hidden_dropout", unpack(rope_fields) }),
     must.right { attention_dropout_rate = 0, residual_dropout_rate = 0 },
@@ -134,6 +134,7 @@ local headless = { keys = decoder.without_head(body), fill = decoder.invented_he
 return {
   {
     model = "gpt-neox", name = "gpt-neox", note = "GPTNeoXForCausalLM <-> GPTJModel (configured as GPT-NeoX)",
+    between("cs-1.7", "cs-1.8, cs-1.9", decoder.to_1_8),
     between("cs-1.8, cs-1.9", "cs-2.0", decoder.gptj_to_2_0),
     between("cs-2.0", "cs-2.1", decoder.to_2_1),
     between("hf", "cs-2.1 .. cs-2.9", hf),
@@ -143,6 +144,9 @@ return {
   },
   {
     model = "gpt-neox-headless", name = "gpt-neox", note = "GPTNeoXModel <-> GPTJModel (configured as GPT-NeoX)",
+    between("cs-1.7", "cs-1.8, cs-1.9", decoder.to_1_8),
+    between("cs-1.8, cs-1.9", "cs-2.0", decoder.gptj_to_2_0),
+    between("cs-2.0", "cs-2.1", decoder.to_2_1),
     between("hf", "cs-2.1 .. cs-2.9", hf, headless),
     between("hf", "cs-2.0", hf_2_0, headless),
     between("hf", "cs-1.8, cs-1.9", hf_1_9, headless),

@@ -101,7 +101,7 @@ local hf = {
 }
 
 local hf_1_9 = variant(hf, {
-  keys = decoder.with_head("transformer", then_), config = fields.without(config, { "norm_type" }), earlier = "2.0.3",
+  keys = decoder.with_head("transformer", then_), config = fields.without(config, { "norm_type" }), tool = "2.0.3",
 })
 
 local head = decoder.invented_head "wte.weight"
@@ -110,6 +110,7 @@ local headless, headless_1_9 = { keys = decoder.without_head(now), fill = head }
 return {
   {
     model = "gptj", name = "gptj", note = "GPTJForCausalLM <-> GPTJModel",
+    between("cs-1.7", "cs-1.8, cs-1.9", decoder.to_1_8),
     between("cs-1.8, cs-1.9", "cs-2.0", decoder.gptj_to_2_0),
     between("cs-2.0", "cs-2.1", decoder.to_2_1),
     between("hf", "cs-2.3 .. cs-2.9", hf, { mup = "gpt" }),
@@ -119,6 +120,9 @@ return {
   },
   {
     model = "gptj-headless", name = "gptj", note = "GPTJModel <-> GPTJModel",
+    between("cs-1.7", "cs-1.8, cs-1.9", decoder.to_1_8),
+    between("cs-1.8, cs-1.9", "cs-2.0", decoder.gptj_to_2_0),
+    between("cs-2.0", "cs-2.1", decoder.to_2_1),
     between("hf", "cs-2.3 .. cs-2.9", variant(hf, { mup = "gpt" }), headless),
     between("hf", "cs-2.0 .. cs-2.2", hf, headless),
     between("hf", "cs-1.8, cs-1.9", hf_1_9, headless_1_9),

@@ -132,7 +132,7 @@ local hf = {
 local rope_fields = { "rope_scaling", "pos_scaling_factor", "pos_scaling_type", "pos_scaling_extra_args", "rope_theta" }
 
 local hf_2_0 = variant(hf, {
-  keys = decoder.with_head("model", then_), earlier = "2.0.3",
+  keys = decoder.with_head("model", then_), tool = "2.0.3",
   config = fields.config {
     fields.without(config, { "num_key_value_heads", unpack(rope_fields) }),
     { "num_key_value_heads", "extra_attention_params", values.grouped_queries_2_0 },
@@ -169,6 +169,8 @@ return {
   {
     model = "llama-headless", name = "llama", note = "LlamaModel <-> GPT2LMHeadModel (configured as LLaMA)",
     aliases = { ["llamaV2-headless"] = "llama", ["code-llama-headless"] = "llama", ["wizardlm-headless"] = "llama" },
+    between("cs-1.9", "cs-2.0", decoder.to_2_0),
+    between("cs-2.0", "cs-2.1", decoder.to_2_1),
     between("hf", "cs-2.1 .. cs-2.9", hf, headless(now)),
     between("hf", "cs-2.0", hf_2_0, headless(then_)),
     between("hf", "cs-1.9", hf_1_9, headless(then_)),

@@ -298,7 +298,7 @@ local has_positions = { "encoder.block.0.layer.0.SelfAttention.relative_attentio
 end }
 
 local hf_2_0 = variant(hf, {
-  keys = hf_keys(cross_bias, first_bias(old_bias)), earlier = "2.0.3", mup = false,
+  keys = hf_keys(cross_bias, first_bias(old_bias)), tool = "2.0.3", mup = false,
   config = config_for(function(name, from) return named_gated(name) or from.is_gated_act == true end, true),
   fill = { left = { has_positions } },
 })
@@ -309,7 +309,7 @@ local hf_1_8 = variant(hf_2_0, {
 })
 
 local hf_1_9 = variant(hf_1_8, {
-  keys = hf_keys(first_bias(old_bias)), earlier = "1.9.1", one_file = true, after = { right = positions },
+  keys = hf_keys(first_bias(old_bias)), tool = "1.9.1", after = { right = positions },
   before = {
     left = { tie_word_embeddings = true, num_decoder_layers = before.left.num_decoder_layers },
     right = { share_embedding_weights = true, decoder_num_hidden_layers = before.right.decoder_num_hidden_layers },

@@ -51,7 +51,7 @@ converters.load(args.converter)
 local checkpoint
 if args.src_fmt == "cs-auto" then
   checkpoint = cli.open(args.checkpoint_file, args)
-  args.src_fmt = converters.convert.format_of(checkpoint.root)
+  args.src_fmt = converters.convert.format_of(checkpoint.root, converters.catalogue.find(args.model))
 end
 local job = converters.job(args.model, args.src_fmt, args.tgt_fmt)
 job.seed, job.drop_unmatched = args.seed, args.drop_unmatched_keys
@@ -110,7 +110,7 @@ local options, config_file = { root = root }, { path = config_target, tree = con
 if to_hf then
   options.format = args.export_safetensors and "safetensors" or "torch"
   options.shard_size = args.hf_shard_size
-  if job.path[#job.path].converter.one_file then
+  if job.path[#job.path].converter.tool == "1.9.1" then
     if args.hf_shard_size ~= default_shard_size then cbk.warn(("--hf-shard-size: from %s one file is written"):format(job.src)) end
     options.shard_size = "1000000GB"
   end

@@ -3,6 +3,7 @@
 local cbk = require "cbk"
 local cli = require "cbk.cli"
 local converters = require "cbk.converters"
+local converter_list = require "cbk.converter_list"
 local lora = require "converters.modelzoo.lora"
 local modules = require "converters.modelzoo.modules"
 
@@ -29,7 +30,7 @@ local function zoo_model(name)
     for known in pairs(modules.models) do
       if not listed[known] then names[#names + 1] = known end
     end
-    local near = converters.catalogue.nearest(name, names)
+    local near = converter_list.nearest(name, names)
     cli.usage_error("fold-lora-checkpoint", ("there is no model '%s'"):format(name)
       .. (#near > 0 and ("; did you mean %s?"):format(table.concat(near, " or ")) or ""))
   end

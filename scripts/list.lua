@@ -3,6 +3,7 @@
 local cbk = require "cbk"
 local cli = require "cbk.cli"
 local converters = require "cbk.converters"
+local converter_list = require "cbk.converter_list"
 
 local parser = cli.parser("list", "Lists the models and the formats between which they convert.")
 parser:argument("model", "one model (default: all)"):args "?"
@@ -21,12 +22,16 @@ local function known(kind, name, names)
   for _, one in ipairs(names) do
     if one == name then return name end
   end
-  local near = catalogue.nearest(name, names)
+  local near = converter_list.nearest(name, names)
   cbk.fail(kind, ("there is no %s '%s'; %s"):format(kind, name,
     #near > 0 and "did you mean " .. table.concat(near, " or ") .. "?" or "`cbk list` names them all"))
 end
 
-local function format_of(name) return name and known("format", catalogue.resolve(name), catalogue.all_formats()) end
+---A format that some model has; what it means is for each model to say.
+local function format_of(name)
+  if name then known("format", catalogue.resolve(name), converter_list.formats()) end
+  return name
+end
 
 local filter = { src = format_of(args.src_fmt), tgt = format_of(args.tgt_fmt) }
 if args.model and args.model ~= "all" then
@@ -34,7 +39,7 @@ if args.model and args.model ~= "all" then
   filter.model = known("model", catalogue.find(lower) and lower or args.model, catalogue.names())
 end
 
-local rows = catalogue.rows(filter)
+local rows = converter_list.rows(filter)
 if args.json then
   local list = cbk.list()
   for i, row in ipairs(rows) do
@@ -46,6 +51,6 @@ if args.json then
 elseif #rows == 0 then
   io.stderr:write "no converter is like that\n"
 else
-  for _, line in ipairs(converters.table_of(rows, args.hide_notes)) do print(line) end
+  for _, line in ipairs(converter_list.lines(rows, args.hide_notes)) do print(line) end
 end
 os.exit(#rows > 0 and 0 or 1)

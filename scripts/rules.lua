@@ -3,6 +3,7 @@
 local cbk = require "cbk"
 local cli = require "cbk.cli"
 local converters = require "cbk.converters"
+local converter_list = require "cbk.converter_list"
 local check = require "converters.bench.check"
 local coverage = require "converters.bench.coverage"
 local position = require "converters.bench.position"
@@ -40,7 +41,7 @@ local function file_of(name)
     args.model = args.model or name
     return own
   end
-  local near = converters.catalogue.nearest(name, converters.catalogue.names())
+  local near = converter_list.nearest(name, converters.catalogue.names())
   cbk.fail("file", ("there is no file '%s', nor a model of that name%s"):format(name,
     #near > 0 and "; did you mean " .. table.concat(near, " or ") .. "?" or ""))
 end

@@ -22,8 +22,8 @@ local catalogue = {}
 ---@field mup? "gpt"|"keys"|"t5"|false  CS -> HF folds muP (default: refuses it; false: its fields are like any other)
 ---@field mup_config_only? boolean     … but for configs only
 ---@field prefix? boolean|Side         keys that are read may start with `model.`, or of one side (default: CS keys, to hf)
----@field earlier? string              registered by releases up to this one only
----@field one_file? boolean            hf: all tensors in one shard, whatever --hf-shard-size says
+---@field tool? "1.9.1"|"2.0.3"      the release of the reference's tool whose ways outputs of this table have: 2.0.3 takes one extension
+---                              off a file's name, not all; 1.9.1 writes all tensors of an hf output into one shard
 ---@field only_model? boolean          nothing but `model` survives
 ---@field named_from? string           the first release whose configs get `model.name` from this table (default: 2.4)
 ---@field choose? fun(config: Dict, side: Side): string   the name of the variant that a config belongs to
@@ -86,18 +86,28 @@ end
 ---The release of a CS format ("2.4" of "cs-2.4-dpo"), or nil.
 function catalogue.release(format) return format:match "^cs%-(%d+%.%d+)" end
 
----Formats that stand for the newest one: cs-current, and later releases that changed no layout.
-function catalogue.resolve(format)
-  if format == "cs-current" then return "cs-" .. releases.newest end
-  local release, kind = format:match "^cs%-(%d+%.%d+)(.*)$"
-  return releases.unchanged[release] and "cs-" .. releases.newest .. kind or format
-end
-
 catalogue.since = releases.since
 
+---The place of a release among all.
+---@param release string|nil
+---@return integer|nil
+function catalogue.place(release) return releases.place[release or ""] end
+
+---A CS format's place among the releases and its kind: what follows the release ("", "-dpo"). Nothing of any other format.
+local function place_of(format)
+  local release, kind = format:match "^cs%-(%d+%.%d+)(.*)$"
+  local place = releases.place[release or ""]
+  if place then return place, kind end
+end
+
+local formats_of = setmetatable({}, { __mode = "k" })
+
 ---Every format that a model's tables name: a list, and a set.
+---@param model Model
 function catalogue.formats_of(model)
+  if formats_of[model] then return formats_of[model] end
   local out = {}
+  formats_of[model] = out
   for _, converter in ipairs(model) do
     for _, text in ipairs { converter[1], converter[2] } do
       for _, format in ipairs(catalogue.formats(text)) do
@@ -109,11 +119,42 @@ function catalogue.formats_of(model)
   return out
 end
 
+---What follows the release in a model's CS formats: nothing, where it has formats of releases alone; else as in the newest ("-dpo").
+---@param model Model
+---@return string
+local function kind_of(model)
+  local newest, kind
+  for _, format in ipairs(catalogue.formats_of(model)) do
+    local place, own = place_of(format)
+    if own == "" then return "" end
+    if place and not (newest and newest >= place) then newest, kind = place, own end
+  end
+  return kind or ""
+end
+
+---The format of a release as the model names it: "cs-2.4", "cs-2.4-dpo".
+---@param model Model
+---@param release string
+---@return string
+function catalogue.format_at(model, release) return "cs-" .. release .. kind_of(model) end
+
+---Formats that stand for the newest one: cs-current, and later releases that changed no layout.
+---@param format string
+---@param model? Model   whose formats cs-current may mean
+---@return string
+function catalogue.resolve(format, model)
+  if format == "cs-current" and model then return catalogue.format_at(model, releases.newest) end
+  local kind = format:match "^cs%-current(.*)$"
+  if kind then return "cs-" .. releases.newest .. kind end
+  local release, own = format:match "^cs%-(%d+%.%d+)(.*)$"
+  return releases.unchanged[release] and "cs-" .. releases.newest .. own or format
+end
+
 -- --- models
 
 local known = {
   model = "model name aliases note",
-  converter = [[keys config before after prepare finish fill mup mup_config_only prefix earlier one_file only_model named_from
+  converter = [[keys config before after prepare finish fill mup mup_config_only prefix tool only_model named_from
     choose variants components wrap nested note left right beside folders files]],
 }
 
@@ -193,19 +234,6 @@ function catalogue.find(name)
   return entry[1], entry[2]
 end
 
----All formats of all models, sorted.
-function catalogue.all_formats()
-  local out, seen = {}, {}
-  for _, entry in pairs(by_name) do
-    for _, format in ipairs(catalogue.formats_of(entry[1])) do
-      if not seen[format] then out[#out + 1] = format end
-      seen[format] = true
-    end
-  end
-  table.sort(out)
-  return out
-end
-
 ---The file of a model.
 ---@return string|nil
 function catalogue.file_of(name) return by_name[name] and by_name[name][3] end
@@ -227,23 +255,12 @@ local copy = {
   generic = true,
 }
 
----A CS format's place among the releases and its kind: what follows the release ("", "-dpo"). Nothing of any other format.
-local function place_of(format)
-  local release, kind = format:match "^cs%-(%d+%.%d+)(.*)$"
-  local place = releases.place[release or ""]
-  if place then return place, kind end
-end
-
 ---@param kind string   of formats
 local function oldest(model, kind)
   local found
-  for _, step in ipairs(model) do
-    for _, text in ipairs { step[1], step[2] } do
-      for _, format in ipairs(step.earlier and {} or catalogue.formats(text)) do
-        local place, own = place_of(format)
-        if own == kind and not (found and found <= place) then found = place end
-      end
-    end
+  for _, format in ipairs(catalogue.formats_of(model)) do
+    local place, own = place_of(format)
+    if own == kind and not (found and found <= place) then found = place end
   end
   return found
 end
@@ -305,104 +322,85 @@ local function neighbours(model, src, tgt)
   return { converter = copy, side = a < b and "left" or "right", src = src, tgt = tgt }
 end
 
----The steps through the releases between two places, the next release first; where no step leads there, the nearest that one does.
----@param kind string   of formats
----@return Step[]|nil   in reverse
-local function steps(model, kind, at, to)
-  if at == to then return {} end
-  local toward = at < to and 1 or -1
-  for next_place = at + toward, to, toward do
-    local a, b = "cs-" .. releases.known[at] .. kind, "cs-" .. releases.known[next_place] .. kind
-    local step = catalogue.direct(model, a, b) or neighbours(model, a, b)
-    local rest = step and steps(model, kind, next_place, to)
-    if rest then
-      rest[#rest + 1] = step
-      return rest
+---Every format that a model's tables name, and the releases since its oldest.
+local function nodes_of(model)
+  local out, seen = {}, {}
+  local function add(format)
+    if not seen[format] then out[#out + 1], seen[format] = format, true end
+  end
+  for _, release in ipairs(releases.known) do add("cs-" .. release) end
+  for _, format in ipairs(catalogue.formats_of(model)) do add(format) end
+  return out
+end
+
+---How far a step leads: the releases that it passes. A leap is longer than as many single steps, for which something may have
+---changed around the model.
+local function length(src, tgt)
+  local passed = math.abs((place_of(src) or 0) - (place_of(tgt) or 0))
+  if src == "hf" or tgt == "hf" then passed = 0 end
+  return passed == 1 and 1 or passed + 0.5
+end
+
+---The shortest ways from a format to all others. Hugging Face's files hold the model alone, so no way leads through them.
+---@return table<string, Step> step_to   the last step of each way
+local function ways(model, src)
+  local nodes, far, step_to, done = nodes_of(model), { [src] = 0 }, {}, {}
+  local at = src
+  while at do
+    done[at] = true
+    for _, tgt in ipairs((at ~= "hf" or at == src) and nodes or {}) do
+      local distance = far[at] + length(at, tgt)
+      local step = not done[tgt] and not (far[tgt] and far[tgt] <= distance)
+        and (catalogue.direct(model, at, tgt) or neighbours(model, at, tgt))
+      if step then far[tgt], step_to[tgt] = distance, step end
+    end
+    at = nil
+    for _, node in ipairs(nodes) do
+      if far[node] and not done[node] and not (at and far[at] <= far[node]) then at = node end
     end
   end
+  return step_to
 end
 
 ---@class PathOptions
 ---@field release_by_release? boolean   a table that leaps over releases is taken only where nothing leads through them
 
----The steps from one format to another, or nil. A table between the two wins; else releases are passed one after the other.
+---The steps from one format to another, or nil. A table between the two wins; else releases are passed one after the other, to
+---or from the nearest one that has a table for the other end.
 ---@param model Model
 ---@param options? PathOptions
 ---@return Step[]|nil
 function catalogue.path(model, src, tgt, options)
+  if src == tgt then return nil end
   local is_slow = options and options.release_by_release
   local direct = not is_slow and (catalogue.direct(model, src, tgt) or neighbours(model, src, tgt))
   if direct then return { direct } end
-  local from, kind = place_of(src)
-  local to, other_kind = place_of(tgt)
-  if not from or kind ~= other_kind or from == to then return nil end
-  local found, path = steps(model, kind, from, to), {}
-  for i = 1, found and #found or 0 do path[i] = found[#found + 1 - i] end
-  return found and path
+  local step_to, path = ways(model, src), {}
+  local at = tgt
+  while at ~= src do
+    local step = step_to[at]
+    if not step then return nil end
+    table.insert(path, 1, step)
+    at = step.src
+  end
+  return path
 end
 
--- --- what is supported, for people
-
-local function shorten(text) return (text:gsub("%s*%.%.%s*", " … ")) end
-
----The releases that a model passes through one after the other, as a range of formats.
----@param kind string   of formats
-local function chain(model, kind)
-  local first, last = oldest(model, kind), #releases.known
-  local function format(place) return "cs-" .. releases.known[place] .. kind end
-  while first and first < last do
-    if catalogue.path(model, format(first), format(last)) then return ("%s .. %s"):format(format(first), format(last)) end
-    first = first + 1
-  end
-end
-
----Rows of `cbk list`: one per table and direction, and one for the steps between releases.
----@param filter? { model: string, src: string, tgt: string }   one model; formats to come from and to go to
----@return { model: string, src: string, tgt: string, note: string, src_formats: string[], tgt_formats: string[] }[]
-function catalogue.rows(filter)
-  filter = filter or {}
-  local out = {}
-  local function fits(wanted, text) return not wanted or catalogue.format_set(text)[wanted] end
-  local function add(name, src, tgt, note)
-    if fits(filter.src, src) and fits(filter.tgt, tgt) then
-      out[#out + 1] = {
-        model = name, src = shorten(src), tgt = shorten(tgt), note = note,
-        src_formats = catalogue.formats(src), tgt_formats = catalogue.formats(tgt),
-      }
-    end
-  end
-  for _, name in ipairs(catalogue.names()) do
-    local model = catalogue.find(name)
-    for _, converter in ipairs((not filter.model or name == filter.model) and model or {}) do
-      local note = converter.note or model.note or ""
-      add(name, converter[1], converter[2], note)
-      add(name, converter[2], converter[1], note)
-    end
-    local is_same, seen = filter.src and filter.src == filter.tgt, {}
-    for _, format in ipairs((not filter.model or name == filter.model) and not is_same and catalogue.formats_of(model) or {}) do
-      local place, kind = place_of(format)
-      local range = place and not seen[kind] and chain(model, kind)
-      if place then seen[kind] = true end
-      if range then add(name, range, range, "release by release, in one pass") end
+---Formats that lead to each other, in groups, each sorted by kind and release; without Hugging Face's.
+---@param model Model
+---@return string[][]
+function catalogue.groups(model)
+  local out, seen = {}, {}
+  for _, src in ipairs(nodes_of(model)) do
+    if src ~= "hf" and not seen[src] then
+      local group, reached = {}, ways(model, src)
+      for _, format in ipairs(nodes_of(model)) do
+        if format ~= "hf" and (format == src or reached[format]) then group[#group + 1], seen[format] = format, true end
+      end
+      if #group > 1 then out[#out + 1] = group end
     end
   end
   return out
-end
-
----The names nearest to a mistyped one, best first: those that contain it, then those that are spelt much like it.
----@param name string
----@param names string[]
----@return string[]
-function catalogue.nearest(name, names)
-  local out, seen = {}, {}
-  for _, one in ipairs(names) do
-    if one:lower():find(name:lower(), 1, true) then out[#out + 1], seen[one] = one, true end
-  end
-  table.sort(out, function(a, b) return #a < #b end)
-  for _, one in ipairs(cbk.nearest(name, names)) do
-    if not seen[one] then out[#out + 1] = one end
-  end
-  return { unpack(out, 1, 3) }
 end
 
 return catalogue

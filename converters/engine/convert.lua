@@ -365,10 +365,12 @@ function convert.checkpoint(job, root)
 end
 
 ---The CS format of a checkpoint, from what it says about itself (`cs-auto`).
-function convert.format_of(root)
+---@param root Dict
+---@param model? Model   in whose words
+function convert.format_of(root, model)
   local release, why = checkpoint.release(root)
   if not release then cbk.fail("format", ("cs-auto: %s; give --src-fmt cs-X.Y"):format(why)) end
-  return "cs-" .. release
+  return model and catalogue.format_at(model, release) or "cs-" .. release
 end
 
 return convert

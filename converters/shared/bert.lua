@@ -142,7 +142,7 @@ function bert.hugging_face(model)
     fill = model.fill,
   }
   local up_to_2_0 = variant(since_2_1, {
-    keys = model.keys "position_embeddings", earlier = "2.0.3",
+    keys = model.keys "position_embeddings", tool = "2.0.3",
     after = {
       left = since_2_1.after.left,
       right = fields.with(after.right or {}, { enable_vts = false }, { "freeze_ffn_bias_in_glu" }),

@@ -104,6 +104,15 @@ end
 
 -- --- steps between releases
 
+---1.7 -> 1.8: the same names, which may begin with `model.` from then on.
+decoder.to_1_8 = {
+  keys = rules.keys {
+    { "*", "model.*", when = function(here) return here.side == "right" end, why = "release 1.7 had no such prefix" },
+    { "*" },
+  },
+  config = fields.config { { "*" } },
+}
+
 ---1.8, 1.9 -> 2.0: tied tensors get both their names; norms are named by type.
 decoder.to_2_0 = {
   keys = rules.keys {

@@ -1,6 +1,7 @@
--- Release chains: for every model of the catalogue, every two releases between which it converts, composed in one pass, equal the
--- steps done one by one: tensors, config, and what else a checkpoint holds. Keys come from the model's own tables, configs from the
--- table below; a family that its fields do not suit says here what it needs.
+-- Chains: for every model of the catalogue, every two of its formats convert into each other, and a way of several steps, composed
+-- in one pass, equals the steps done one by one: tensors, config, and what else a checkpoint holds. Between releases, keys come from
+-- the model's own tables, configs from the table below; a family that its fields do not suit says here what it needs. What goes to
+-- or from Hugging Face begins with a tiny model (tiny.lua).
 
 local cbk = require "cbk"
 local converters = require "cbk.converters"
@@ -9,6 +10,7 @@ local patterns = require "converters.engine.patterns"
 local releases = require "converters.modelzoo.releases"
 local conversion = require "conversion"
 local harness = require "harness"
+local tiny = require "tiny"
 
 local describe, it = harness.describe, harness.it
 
@@ -17,9 +19,14 @@ local describe, it = harness.describe, harness.it
 local starts = { llava = "2.2" }
 local function start_of(name) return starts[name] or "2.1" end
 
--- what follows the release in a model's formats
-local kinds = { dpo = "-dpo" }
-local function format_of(name, release) return "cs-" .. release .. (kinds[name] or "") end
+---The CS formats of a model that lead to each other: all that it has.
+local function formats_of(name)
+  local groups = catalogue.groups(catalogue.find(name))
+  assert(#groups == 1, name .. " has formats that no way joins")
+  return groups[1]
+end
+
+local function format_of(name, release) return catalogue.format_at(catalogue.find(name), release) end
 
 local decoder = {
   vocab_size = 5, hidden_size = 4, num_heads = 2, num_hidden_layers = 1, filter_size = 8, max_position_embeddings = 2,
@@ -34,12 +41,16 @@ local families = {
   },
   llama = { norm_type = "rmsnorm", share_embedding_weights = false },
   bert = { encoder_nonlinearity = "gelu", pooler_nonlinearity = "gelu", mlm_nonlinearity = "gelu" }, -- as 1.7 has them
+  dpo = { model_name = "llama", norm_type = "rmsnorm", dpo = { beta = 0.5 } },
   t5 = { use_pre_encoder_decoder_layer_norm = true, encoder_num_hidden_layers = 2, decoder_num_hidden_layers = 2, norm_type = "rmsnorm" },
 }
 for _, head in ipairs { "sequence-classifier", "token-classifier", "qa", "summarization" } do families["bert-" .. head] = families.bert end
 
 -- a model without any way from Hugging Face has the keys of another one
 local keys_of = { ["bert-summarization"] = "bert-token-classifier", dpo = "llama" }
+
+-- where its keys stand
+local places = { dpo = { "policy_model.model.", "ref_model.model." } }
 
 -- what checkpoints up to 1.9 held as null
 local nulls = { gpt2 = "lm_head.weight", t5 = "lm_head.weight", bert = "bert_mlm_head.classifier.ffn.0.linear_layer.weight" }
@@ -121,7 +132,7 @@ local function made(name)
   local model, start = catalogue.find(name), start_of(name)
   local weights, own = cbk.dict(), families[model.model] or {}
   for i, key in ipairs(keys_from_hf(catalogue.find(keys_of[name] or name), "cs-" .. start, own.encoder_num_hidden_layers or 1)) do
-    weights[key] = conversion.counted({ 2 }, 10 * i)
+    for _, place in ipairs(places[name] or { "" }) do weights[place .. key] = conversion.counted({ 2 }, 10 * i) end
   end
   local config = merged({ model = merged(decoder, own) }, around(start))
   local root = cbk.dict { model = weights, global_step = 7, lr_scheduler = cbk.dict { last_epoch = 3 } }
@@ -164,12 +175,12 @@ local function one_by_one(name)
   return steps
 end
 
----A config and a checkpoint of each release that there is a way to from the first; old ones speak their own words around the model.
+---A config and a checkpoint of each format that there is a way to from the first; old ones speak their own words around the model.
 local function sources(name, steps)
   local from, out = format_of(name, start_of(name)), {}
   local origin = { made(name) }
-  for _, release in ipairs(releases.known) do
-    local format = format_of(name, release)
+  for _, format in ipairs(formats_of(name)) do
+    local release = catalogue.release(format)
     local path = format ~= from and catalogue.path(catalogue.find(name), from, format)
     local source = format == from and origin or path and steps(from, origin, path, #path)
     if source and not releases.since(release, start_of(name)) then
@@ -209,21 +220,27 @@ local function without_files(f, ...)
   return unpack(result, 2)
 end
 
+---Converts along the path, and compares with the steps one by one.
+local function check_path(name, path, source, steps)
+  local what = ("%s, %s to %s"):format(name, path[1].src, path[#path].tgt)
+  local ok, got = pcall(without_files, run, name, path, source[1], source[2])
+  if not ok then error(("%s: %s"):format(what, type(got) == "table" and got.message or tostring(got)), 0) end
+  local want = steps(path[1].src, source, path, #path)
+  conversion.same(got[1], want[1], what .. ": config")
+  return got, want, what
+end
+
 ---@return integer   how many chains of several steps there were
 local function check(name)
   local model, count = catalogue.find(name), 0
   local steps = one_by_one(name)
   local from = sources(name, one_by_one(name))
-  for _, src in ipairs(releases.known) do
-    for _, tgt in ipairs(releases.known) do
-      local source = from[format_of(name, src)]
-      local path = source and src ~= tgt and catalogue.path(model, format_of(name, src), format_of(name, tgt))
+  for _, src in ipairs(formats_of(name)) do
+    for _, tgt in ipairs(formats_of(name)) do
+      local path = src ~= tgt and catalogue.path(model, src, tgt)
+      assert(path or src == tgt, ("%s: no way from %s to %s"):format(name, src, tgt))
       if path and #path > 1 then
-        local what = ("%s, %s to %s"):format(name, src, tgt)
-        local ok, got = pcall(without_files, run, name, path, source[1], source[2])
-        if not ok then error(("%s: %s"):format(what, type(got) == "table" and got.message or tostring(got)), 0) end
-        local want = steps(src, source, path, #path)
-        conversion.same(got[1], want[1], what .. ": config")
+        local got, want, what = check_path(name, path, from[src], steps)
         equal_trees(want[2], got[2], what)
         count = count + 1
       end
@@ -232,15 +249,35 @@ local function check(name)
   return count
 end
 
-describe("Chains of releases", function()
+---To a release and back; the way begins with the Hugging Face layout that its first step reads.
+local function check_hugging_face(name)
+  local model = catalogue.find(name)
+  for _, format in ipairs(formats_of(name)) do
+    local there, back = catalogue.path(model, "hf", format), catalogue.path(model, format, "hf")
+    assert(there and back, ("%s: no way between hf and %s"):format(name, format))
+    local config, root = tiny.model { name = name, converter = there[1].converter, format = there[1].tgt }
+    local got, want, what = check_path(name, there, { config, root }, one_by_one(name))
+    equal_trees(want[2], got[2], what)
+    got, want, what = check_path(name, back, got, one_by_one(name))
+    conversion.equal_tensors(want[2], got[2], what)
+    conversion.equal_tensors(root, got[2], what)
+  end
+end
+
+-- models that Hugging Face does not have
+local without_hf = { ["bert-summarization"] = true }
+
+describe("Chains: every pair of formats", function()
   for _, name in ipairs(models()) do
-    it(name, function()
+    it(name .. ", between releases", function()
       if not jit.status() then return end -- the values were compared already, and so many twice take too long
       local count
       conversion.warnings(function() count = check(name) end)
-      local first = catalogue.path(catalogue.find(name), format_of(name, "2.4"), format_of(name, "2.5"))
-      assert(count > 0 or not first, "there is no chain")
+      assert(count > 0, "there is no chain")
     end)
+    if not without_hf[name] then
+      it(name .. ", Hugging Face", function() conversion.warnings(check_hugging_face, name) end)
+    end
   end
 
   it("one process reads the source and writes the target, nothing between", function()

@@ -35,10 +35,16 @@ function conversion.counted(shape, from)
   return cbk.tensor(list, { shape = shape, dtype = "float32" })
 end
 
-function conversion.equal_tensors(want, got)
+---@param what? string   said of the tensor that differs
+function conversion.equal_tensors(want, got, what)
   for key, tensor in cbk.items(want) do
-    assert(got[key] ~= nil, key .. " is missing")
-    conversion.same(got[key]:tolist(), tensor:tolist(), key)
+    local name = what and what .. ": " .. key or key
+    assert(got[key] ~= nil, name .. " is missing")
+    if cbk.kind(want, key) == "dict" then
+      conversion.equal_tensors(tensor, got[key], name)
+    else
+      conversion.same(got[key]:tolist(), tensor:tolist(), name)
+    end
   end
 end
 

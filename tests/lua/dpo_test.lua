@@ -150,9 +150,32 @@ describe("DPO: releases", function()
   it("release by release: the formats keep their kind", function()
     local model = catalogue.find "dpo"
     same(#catalogue.path(model, "cs-2.1-dpo", "cs-2.9-dpo"), 8)
+    same(#catalogue.path(model, "cs-2.1-no-dpo", "cs-2.9-dpo"), 9)
+    same(#catalogue.path(model, "cs-2.1-no-dpo", "hf"), 2)
+    for _, name in ipairs { "cs-current", "cs-current-dpo", "cs-2.10-dpo" } do same(catalogue.resolve(name, model), "cs-2.9-dpo") end
+    same(catalogue.resolve("cs-2.4", model), "cs-2.4") -- which it does not have
+    same(converters.convert.format_of(cbk.dict { __metadata__ = cbk.list { cbk.dict { version = "2.4.0" } } }, model), "cs-2.4-dpo")
     same(catalogue.path(model, "cs-2.1", "cs-2.2"), nil)
     same(catalogue.path(model, "hf", "cs-2.4"), nil)
     same(catalogue.path(catalogue.find "gpt2", "cs-2.4-backbone", "cs-2.5-backbone"), nil)
     same(catalogue.resolve "cs-2.10-dpo", "cs-2.9-dpo")
+  end)
+end)
+
+describe("DPO: as commands", function()
+  it("cs-current and cs-auto know the kind", function()
+    local dir = harness.temp_dir()
+    local function convert(src, tgt, config, file)
+      local code, out, err = harness.cbk(dir, "convert", "--model", "dpo", "--src-fmt", src, "--tgt-fmt", tgt, "--config", config, file)
+      harness.equal(code, 0, err)
+      return out:match "Checkpoint saved to (%S+)", out:match "Config saved to (%S+)"
+    end
+    cbk.config.save(families.llama.config, dir .. "/config.json")
+    cbk.create(dir .. "/model.bin", { root = families.llama.hf }):commit { progress = false }
+    same(convert("hf", "cs-current", "config.json", "model.bin"), "./model_to_cs-2.9-dpo.mdl")
+    local file, config = convert("hf", "cs-2.4-dpo", "config.json", "model.bin")
+    file, config = convert("cs-2.4-dpo", "cs-2.5-dpo", config, file) -- which says its release
+    local back = convert("cs-auto", "hf", config, file)
+    conversion.equal_tensors(families.llama.hf, cbk.open(cbk.fs.join(dir, back)).root)
   end)
 end)

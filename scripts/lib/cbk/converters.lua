@@ -9,6 +9,8 @@ package.path = package.path .. (";%s?.lua"):format(root)
 
 local catalogue = require "converters.engine.catalogue"
 
+local converter_list = require "cbk.converter_list"
+
 local converters = { catalogue = catalogue, convert = require "converters.engine.convert" }
 
 ---Loads every family, and a user's own file before them.
@@ -36,49 +38,31 @@ function converters.folded(keys)
   return table.concat(names, ", ", 1, math.min(#names, 20)) .. (rest > 0 and (", … and %d more"):format(rest) or "")
 end
 
----The table of `cbk list` as lines.
-function converters.table_of(rows, hide_notes)
-  local head = { model = "model", src = "src-fmt", tgt = "tgt-fmt", note = "notes" }
-  local columns = hide_notes and { "model", "src", "tgt" } or { "model", "src", "tgt", "note" }
-  local width, lines = {}, {}
-  local function each(f) f(head); for _, row in ipairs(rows) do f(row) end end
-  local function length(text) return #text:gsub("[\128-\191]", "") end
-  each(function(row)
-    for _, column in ipairs(columns) do width[column] = math.max(width[column] or 0, length(row[column])) end
-  end)
-  each(function(row)
-    local cells = {}
-    for i, column in ipairs(columns) do cells[i] = row[column] .. (" "):rep(width[column] - length(row[column])) end
-    lines[#lines + 1] = (table.concat(cells, "  "):gsub("%s+$", ""))
-  end)
-  return lines
-end
-
 ---The job of one conversion; ends the program with what is supported when there is none.
 ---@param options? PathOptions
 ---@return Job
 function converters.job(model_name, src, tgt, options)
   local model, zoo_name = catalogue.find(model_name)
   if not model then
-    local near = catalogue.nearest(model_name, catalogue.names())
+    local near = converter_list.nearest(model_name, catalogue.names())
     cannot(model_name, src, tgt, {
       ("There is no model '%s'."):format(model_name) .. (#near > 0 and (" Did you mean %s?"):format(table.concat(near, " or ")) or ""),
       "The following models are supported: " .. table.concat(catalogue.names(), ", "),
     })
   end
-  local from, to = catalogue.resolve(src), catalogue.resolve(tgt)
+  local from, to = catalogue.resolve(src, model), catalogue.resolve(tgt, model)
   for asked, used in pairs { [src] = from, [tgt] = to } do
-    if asked ~= used and asked ~= "cs-current" then cbk.warn(("%s is the same as %s for all models"):format(asked, used)) end
+    if asked ~= used and not asked:find "^cs%-current" then cbk.warn(("%s is the same as %s for all models"):format(asked, used)) end
   end
   local path = catalogue.path(model, from, to, options)
   if not path then
     local lines = { "The following converters are supported:" }
-    for _, line in ipairs(converters.table_of(catalogue.rows { model = model_name })) do lines[#lines + 1] = line end
+    for _, line in ipairs(converter_list.lines(converter_list.rows { model = model_name })) do lines[#lines + 1] = line end
     local near = {}
     for asked, used in pairs { [src] = from, [tgt] = to } do
       local formats = catalogue.formats_of(model)
       if not formats[used] then
-        for _, name in ipairs(catalogue.nearest(asked, formats)) do near[#near + 1] = name end
+        for _, name in ipairs(converter_list.nearest(asked, formats)) do near[#near + 1] = name end
       end
     end
     if #near > 0 then lines[#lines + 1] = "Nearest formats: " .. table.concat(near, ", ") end
@@ -96,7 +80,7 @@ function converters.stem(path, job)
   local name = cbk.fs.basename(path)
   if name == "." then name = cbk.fs.basename((cbk.fs.absolute(path):gsub("/%.?$", ""))) end
   if cbk.fs.is_dir(path) then return name end
-  if job.path[1].converter.earlier == "2.0.3" then return (name:gsub("(.)%.[^.]*$", "%1")) end
+  if job.path[1].converter.tool == "2.0.3" then return (name:gsub("(.)%.[^.]*$", "%1")) end
   if not name:find "%.%a+$" then return "" end
   while name:find "%.%a+$" do name = name:gsub("%.%a+$", "") end
   return name

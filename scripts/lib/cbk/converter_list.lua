@@ -1,0 +1,140 @@
+-- What converts between what, for people: the rows of `cbk list`, and the names nearest to a mistyped one.
+
+local cbk = require "cbk"
+local catalogue = require "converters.engine.catalogue"
+
+local list = {}
+
+-- --- formats as text
+
+local function split(format)
+  local release, kind = format:match "^cs%-(%d+%.%d+)(.*)$"
+  return catalogue.place(release), kind
+end
+
+---Formats in the notation of tables: "cs-1.6 .. cs-2.9, cs-2.4-backbone".
+---@param formats string[]   releases in their order, kind by kind
+local function text_of(formats)
+  local out, first = {}, 1
+  for i, format in ipairs(formats) do
+    local place, kind = split(format)
+    local next_place, next_kind
+    if formats[i + 1] then next_place, next_kind = split(formats[i + 1]) end
+    if not (place and next_place == place + 1 and next_kind == kind) then
+      out[#out + 1] = i - first < 2 and table.concat(formats, ", ", first, i) or ("%s .. %s"):format(formats[first], format)
+      first = i + 1
+    end
+  end
+  return table.concat(out, ", ")
+end
+
+local function shorten(text) return (text:gsub("%s*%.%.%s*", " … ")) end
+
+-- --- rows
+
+local in_one_pass = "release by release, in one pass"
+
+---The pairs of formats that no table joins: those of a group, and those of Hugging Face with them.
+---@param model Model
+---@param add fun(src: string, tgt: string, note: string)
+local function add_ways(model, add)
+  for _, group in ipairs(catalogue.groups(model)) do
+    local beyond, is_joined = {}, false
+    for _, format in ipairs(group) do
+      local has_table = catalogue.direct(model, "hf", format) ~= nil
+      is_joined = is_joined or has_table
+      if not has_table then beyond[#beyond + 1] = format end
+    end
+    local text = text_of(group)
+    if #group > 2 or not catalogue.direct(model, group[1], group[2]) then add(text, text, in_one_pass) end
+    if is_joined and #beyond > 0 then
+      add("hf", text_of(beyond), in_one_pass)
+      add(text_of(beyond), "hf", in_one_pass)
+    end
+  end
+end
+
+---@class ListFilter
+---@field model? string
+---@field src? string   a format to come from
+---@field tgt? string   a format to go to
+
+---Rows of `cbk list`: one per table and direction, and those of the ways through several tables.
+---@param filter? ListFilter
+---@return { model: string, src: string, tgt: string, note: string, src_formats: string[], tgt_formats: string[] }[]
+function list.rows(filter)
+  filter = filter or {}
+  local out = {}
+  for _, name in ipairs(filter.model and { filter.model } or catalogue.names()) do
+    local model = catalogue.find(name)
+    local src_wanted = filter.src and catalogue.resolve(filter.src, model)
+    local tgt_wanted = filter.tgt and catalogue.resolve(filter.tgt, model)
+    local function fits(wanted, text) return not wanted or catalogue.format_set(text)[wanted] end
+    local function add(src, tgt, note)
+      local is_none = src == tgt and src_wanted and src_wanted == tgt_wanted
+      if is_none or not (fits(src_wanted, src) and fits(tgt_wanted, tgt)) then return end
+      out[#out + 1] = {
+        model = name, src = shorten(src), tgt = shorten(tgt), note = note,
+        src_formats = catalogue.formats(src), tgt_formats = catalogue.formats(tgt),
+      }
+    end
+    for _, converter in ipairs(model) do
+      local note = converter.note or model.note or ""
+      add(converter[1], converter[2], note)
+      add(converter[2], converter[1], note)
+    end
+    add_ways(model, add)
+  end
+  return out
+end
+
+---Rows as the lines of a table.
+function list.lines(rows, hide_notes)
+  local head = { model = "model", src = "src-fmt", tgt = "tgt-fmt", note = "notes" }
+  local columns = hide_notes and { "model", "src", "tgt" } or { "model", "src", "tgt", "note" }
+  local width, lines = {}, {}
+  local function each(f) f(head); for _, row in ipairs(rows) do f(row) end end
+  local function length(text) return #text:gsub("[\128-\191]", "") end
+  each(function(row)
+    for _, column in ipairs(columns) do width[column] = math.max(width[column] or 0, length(row[column])) end
+  end)
+  each(function(row)
+    local cells = {}
+    for i, column in ipairs(columns) do cells[i] = row[column] .. (" "):rep(width[column] - length(row[column])) end
+    lines[#lines + 1] = (table.concat(cells, "  "):gsub("%s+$", ""))
+  end)
+  return lines
+end
+
+-- --- names
+
+---All formats of all models, sorted.
+function list.formats()
+  local out, seen = {}, {}
+  for _, name in ipairs(catalogue.names()) do
+    for _, format in ipairs(catalogue.formats_of(catalogue.find(name))) do
+      if not seen[format] then out[#out + 1] = format end
+      seen[format] = true
+    end
+  end
+  table.sort(out)
+  return out
+end
+
+---The names nearest to a mistyped one, best first: those that contain it, then those that are spelt much like it.
+---@param name string
+---@param names string[]
+---@return string[]
+function list.nearest(name, names)
+  local out, seen = {}, {}
+  for _, one in ipairs(names) do
+    if one:lower():find(name:lower(), 1, true) then out[#out + 1], seen[one] = one, true end
+  end
+  table.sort(out, function(a, b) return #a < #b end)
+  for _, one in ipairs(cbk.nearest(name, names)) do
+    if not seen[one] then out[#out + 1] = one end
+  end
+  return { unpack(out, 1, 3) }
+end
+
+return list

@@ -1,0 +1,155 @@
+-- Tiny Hugging Face models of every family of the catalogue: a config and a checkpoint with a tensor for each key. Formats and keys
+-- come from the families' own tables; one that the fields and shapes below do not suit says here what it needs.
+
+local cbk = require "cbk"
+local converters = require "cbk.converters"
+local conversion = require "conversion"
+local catalogue = converters.catalogue
+local patterns = require "converters.engine.patterns"
+
+local tiny = {}
+
+-- --- configs of Hugging Face: one name of each size is what a family reads, the others have no counterpart
+
+local sizes = {
+  vocab_size = 5, hidden_size = 8, num_attention_heads = 2, num_hidden_layers = 1, intermediate_size = 32, max_position_embeddings = 4,
+  n_embd = 8, n_head = 2, n_layer = 1, n_positions = 4, n_inner = 32, d_model = 8, d_kv = 4, d_ff = 32, num_heads = 2, num_layers = 1,
+  num_decoder_layers = 1, n_heads = 2, n_layers = 1, num_labels = 2,
+  image_size = 8, patch_size = 4, mm_hidden_size = 8,
+  layer_norm_epsilon = 1e-5, attn_pdrop = 0.5, embd_pdrop = 0.5, resid_pdrop = 0.5,
+}
+
+local families = {
+  ["bert-sequence-classifier"] = { problem_type = "single_label_classification" },
+  ["gpt-neox"] = { rotary_pct = 0.5 }, mpt = { layer_norm_epsilon = false }, -- false: not a field of its
+  llava = { mm_projector_type = "mlp1x_gelu" },
+}
+
+-- a wrapper holds a model of this family
+local inside = "gpt2"
+
+---@param name string
+---@param own Converter   one table
+local function config_for(name, own)
+  local out = cbk.dict(sizes)
+  for field, value in pairs(families[name:gsub("%-headless$", "")] or {}) do out[field] = value or nil end
+  for _, rule in ipairs(own.config) do
+    local is_plain = rule.kind == "must" and rule.side == "left" and type(rule.value) ~= "table"
+    if is_plain and out[rule.name] == nil then out[rule.name] = rule.value end
+  end
+  return out
+end
+
+---A config of the table, or of a variant that is chosen for it.
+---@param name string
+---@param converter Converter
+function tiny.config(name, converter)
+  if converter.components then
+    local out = cbk.dict()
+    for _, part in ipairs(converter.components) do out[part.left] = config_for(name, part) end
+    return out
+  end
+  if converter.wrap then return tiny.config(inside, catalogue.newest_step(catalogue.find(inside), "left").converter) end
+  if converter.config then return config_for(name, converter) end
+  for variant, own in pairs(converter.variants) do
+    local config = config_for(name, own)
+    if converter.choose(config, "left") == variant then return config end
+  end
+end
+
+-- --- checkpoints of Hugging Face: the first name of each tensor
+
+local shapes = { -- by the end of a key; else a matrix of 8 x 8, or a vector of 8
+  ["attn.c_attn.weight"] = { 8, 24 }, ["attn.c_attn.bias"] = { 24 }, ["query_key_value.weight"] = { 24, 8 },
+  ["query_key_value.bias"] = { 24 }, ["Wqkv.weight"] = { 24, 8 }, ["Wqkv.bias"] = { 24 },
+}
+local falcon_shapes = { ["query_key_value.weight"] = { 16, 8 }, ["query_key_value.bias"] = { 16 } }
+
+local function shape_of(key, own)
+  for _, list in ipairs { own, shapes } do
+    for ending, shape in pairs(list) do
+      if key:sub(-#ending) == ending then return shape end
+    end
+  end
+  return (key:find "bias$" or key:find "norm" or key:find "ln_" or key:find "Norm") and { 8 } or { 8, 8 }
+end
+
+-- keys that the configs above exclude
+local excluded = {
+  t5 = { "absolute_position", "wi_%d", "^encoder%.block%.%d%.layer%.2", "^decoder%.block%.%d%.layer%.1%.DenseReluDense" },
+  falcon = { "ln_attn", "ln_mlp", "post_attention_layernorm" },
+}
+
+local function is_excluded(name, key)
+  for _, pattern in ipairs(excluded[name:gsub("%-headless$", "")] or {}) do
+    if key:find(pattern) then return true end
+  end
+end
+
+---A tensor for every key that the table of a Hugging Face config reads. Rules with a reason come last: they are about old names.
+---@param name string
+---@param set Rule[]
+function tiny.checkpoint(name, set)
+  local own = name:find "falcon" and falcon_shapes or {}
+  local out, written, count = cbk.dict(), {}, 0
+  local function add(base)
+    for _, rule in ipairs(base.kind and {} or patterns.expand(base)) do
+      local key, target = rule.left[1]:gsub("%f[%w]%u%f[%W]", "0"), rule.right[1]
+      if not key:find "*" and not written[target] and out[key] == nil and not is_excluded(name, key) then
+        count = count + 1
+        out[key] = conversion.counted(shape_of(key, own), 1000 * count)
+        written[target] = true
+      end
+    end
+  end
+  for _, is_told in ipairs { false, true } do
+    for _, base in ipairs(set) do
+      if (base.why ~= nil) == is_told then add(base) end
+    end
+  end
+  return out
+end
+
+---Every model with each way from Hugging Face that it has: name, converter, format.
+function tiny.ways()
+  local out = {}
+  for _, name in ipairs(catalogue.names()) do
+    local model = catalogue.find(name)
+    for _, converter in ipairs(model.model == name and model or {}) do
+      if converter[1] == "hf" and not converter.components then
+        for _, format in ipairs(catalogue.formats(converter[2])) do
+          out[#out + 1] = { name = name, converter = converter, format = format }
+        end
+      end
+    end
+  end
+  return out
+end
+
+---The newest way from Hugging Face of each model that has one.
+---@return table<string, { name: string, converter: Converter, format: string }>
+function tiny.newest_ways()
+  local out = {}
+  for _, way in ipairs(tiny.ways()) do
+    local known = out[way.name]
+    if not known or catalogue.place(catalogue.release(way.format)) > catalogue.place(catalogue.release(known.format)) then
+      out[way.name] = way
+    end
+  end
+  return out
+end
+
+---A Hugging Face model of the way's family: config and checkpoint.
+---@param way { name: string, converter: Converter, format: string }
+---@return Dict config, Dict root
+function tiny.model(way)
+  local config, job = tiny.config(way.name, way.converter), conversion.job(way.name, "hf", way.format)
+  conversion.warnings(function() converters.convert.config(job, config) end)
+  local converter = job.configs[1].converter
+  if not converter.components then return config, tiny.checkpoint(way.name, converter.keys) end
+  local root = cbk.dict()
+  for _, part in ipairs(converter.components) do root[part.left] = tiny.checkpoint(way.name, part.keys) end
+  return config, root
+end
+
+return tiny
