@@ -65,11 +65,12 @@ int save(lua_State* L) {
 
 /// `cbk.json(value, { indent = })`: JSON for machines; `python` writes NaN and Infinity.
 int json(lua_State* L) {
-  const Options options(L, 2, {"indent", "python", "ascii"});
+  const Options options(L, 2, {"indent", "python", "ascii", "shown"});
   JsonWriteOptions out;
   out.indent = static_cast<int>(options.integer("indent", 0, 9).value_or(-1));
   out.python = options.flag("python");
   out.ascii = options.flag("ascii");
+  out.shown = options.flag("shown");
   push(L, std::string_view(to_json(to_value(L, 1), out)));
   return 1;
 }

@@ -151,8 +151,8 @@ int plan_tostring(lua_State* L) {
       fmt::format("reads {}, writes {} ({} tensors), memory for blocks {}", format_size(field("bytes_read")),
                   format_size(field("bytes_written")), field("tensors"), format_size(field("peak_memory")));
   const auto lossy = names("lossy");
-  if (!lossy.empty()) text += fmt::format("\nloses precision: {}", listed(lossy, 5));
-  for (const std::string& warning : names("warnings")) text += "\nwarning: " + warning;
+  if (!lossy.empty()) text += "\nloses precision: " + shown(listed(lossy, 5));
+  for (const std::string& warning : names("warnings")) text += "\nwarning: " + one_line(warning);
   push(L, std::string_view(text));
   return 1;
 }

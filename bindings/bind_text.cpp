@@ -62,6 +62,12 @@ int hex(lua_State* L) {
   return 1;
 }
 
+/// `cbk.shown(text, lines)`: untrusted text for a terminal.
+int shown_text(lua_State* L) {
+  push(L, std::string_view(shown(check_string(L, 1), lua_toboolean(L, 2) != 0)));
+  return 1;
+}
+
 /// `cbk.quote(text, limit)`: untrusted text for a message.
 int quote_text(lua_State* L) {
   push(L,
@@ -82,7 +88,7 @@ int raise(lua_State* L) {
 }  // namespace
 
 void print_warning(std::string_view text) {
-  const std::string line = fmt::format("warning: {}\n", text);
+  const std::string line = fmt::format("warning: {}\n", one_line(text));
   std::fflush(stdout);
   std::fwrite(line.data(), 1, line.size(), stderr);
 }
@@ -94,6 +100,7 @@ void bind_text(lua_State* L) {
                                        {"glob", guarded<glob>},
                                        {"nearest", guarded<nearest_names>},
                                        {"hex", guarded<hex>},
+                                       {"shown", guarded<shown_text>},
                                        {"quote", guarded<quote_text>},
                                        {"warn", guarded<warn>},
                                        {"fail", guarded<raise>},

@@ -60,6 +60,7 @@ std::string describe(const Value& value) {
       return "null";
     case Value::Kind::real:
       if (value.as_real().spelling) return *value.as_real().spelling;
+      if (std::isnan(value.as_double())) return "nan";  // whatever its sign
       return fmt::format("{}", value.as_double());
     case Value::Kind::integer:
       return value.as_integer().digits ? *value.as_integer().digits : std::to_string(value.as_int());
@@ -70,8 +71,8 @@ std::string describe(const Value& value) {
     case Value::Kind::string:
       return value.as_string();
     case Value::Kind::object:
-      return value.as_object().repr.empty() ? fmt::format("<{}>", value.as_object().type)
-                                            : value.as_object().repr;
+      return shown(value.as_object().repr.empty() ? fmt::format("<{}>", value.as_object().type)
+                                                  : value.as_object().repr);
     default:
       return key_text(value);
   }

@@ -165,18 +165,14 @@ local function print_list(title, list, args, text_of)
   if shown < #list then print(("  … and %s more (--all lists them)"):format(listing.grouped(#list - shown))) end
 end
 
-local function itself(key) return key end
-
 local function print_text(result, args)
-  print_list("only in " .. args.a, result.only_a, args, itself)
-  print_list("only in " .. args.b, result.only_b, args, itself)
-  print_list("different", result.different, args, function(d) return ("%s: %s"):format(d.key, d.text) end)
+  print_list("only in " .. cbk.shown(args.a), result.only_a, args, cbk.shown)
+  print_list("only in " .. cbk.shown(args.b), result.only_b, args, cbk.shown)
+  print_list("different", result.different, args, function(d) return ("%s: %s"):format(cbk.shown(d.key), cbk.shown(d.text)) end)
   local compared = args.keys_only and " (without values)" or ""
   print(result.equal and ("the same: %s%s"):format(listing.counted(result.same, "value"), compared)
     or ("%s the same%s"):format(listing.counted(result.same, "value"), compared))
 end
-
-local function finite(number) return math.abs(number) < math.huge and number or tostring(number) end
 
 local function print_json(result)
   local different = cbk.list()
@@ -184,7 +180,7 @@ local function print_json(result)
     local entry = cbk.dict { { "key", d.key }, { "what", d.what } }
     if d.what == "values" then
       entry.different, entry.numel, entry.first = d.different, d.numel, cbk.list(d.first)
-      entry.max_abs, entry.max_rel = finite(d.max_abs), finite(d.max_rel)
+      entry.max_abs, entry.max_rel = listing.json_number(d.max_abs), listing.json_number(d.max_rel)
     else
       entry.a, entry.b = d.a, d.b
     end

@@ -31,19 +31,11 @@ if args.glob and #rows == 0 then
   cbk.fail("key", ("no key of '%s' matches %s"):format(args.file, cbk.quote(args.glob)))
 end
 
-local function format_text()
-  local version = checkpoint.version ~= "" and " " .. checkpoint.version or ""
-  local files = #checkpoint.files > 1 and (" in %d files"):format(#checkpoint.files) or ""
-  return checkpoint.format .. version .. files
-end
-
-local SCALARS = { none = true, bool = true, int = true, float = true, str = true }
-
 local function json_row(row)
   local out = cbk.dict { { "key", row.path }, { "kind", row.role or row.type } }
   if row.problem then out.problem = row.problem end
   if not row.shape then
-    if SCALARS[row.type] then out.value = row.value elseif not row.problem then out.text = listing.value_text(row.value) end
+    if not row.problem then listing.set_json_value(out, row.value, listing.value_text) end
     return out
   end
   out.dtype, out.shape, out.bytes = row.type, cbk.list(row.shape), row.bytes
@@ -70,7 +62,7 @@ if args.json then
   print_json()
   return
 end
-local out = { checkpoint.path .. "  " .. format_text() }
+local out = { cbk.shown(checkpoint.path) .. "  " .. listing.format_text(checkpoint) }
 local lines = args.flat and listing.flat(rows) or listing.tree(rows, { unfolded = args.all })
 for _, line in ipairs(lines) do out[#out + 1] = line end
 out[#out + 1] = listing.totals_text(listing.totals(rows))

@@ -73,7 +73,8 @@ local function sharing(key, tensor)
 end
 
 local function some(list)
-  local shown = { unpack(list, 1, 5) }
+  local shown = {}
+  for i = 1, math.min(#list, 5) do shown[i] = cbk.shown(list[i]) end
   local more = #list > 5 and (" and %d more"):format(#list - 5) or ""
   return table.concat(shown, ", ") .. more
 end
@@ -97,14 +98,14 @@ local function stats_text(tensor)
 end
 
 local function show_tensor(key, tensor)
-  print(key)
+  print(cbk.shown(key))
   local what = tensor.role == "tensor" and "" or " " .. tensor.role
   if tensor.requires_grad then what = what .. ", requires grad" end
   print(("  %s %s%s"):format(tensor.dtype, listing.shape_text(tensor:shape()), what))
   print(("  %s elements, %s bytes (%s)"):format(listing.grouped(tensor:numel()), listing.grouped(tensor:nbytes()),
     cbk.format_size(tensor:nbytes())))
   local storage = tensor:storage()
-  if storage and storage.file then print(("  in %s at byte %s"):format(storage.file, listing.grouped(storage.position))) end
+  if storage and storage.file then print(("  in %s at byte %s"):format(cbk.shown(storage.file), listing.grouped(storage.position))) end
   local same, other = sharing(key, tensor)
   if #same > 0 then print("  tied to " .. some(same)) end
   if #other > 0 then print("  shares its storage with " .. some(other)) end
@@ -118,7 +119,7 @@ end
 local function show(key)
   local value = cbk.find(root, key)
   if is_tensor(value) then return show_tensor(key, value) end
-  print(("%s  %s"):format(key, cbk.kind(value)))
+  print(("%s  %s"):format(cbk.shown(key), cbk.kind(value)))
   if is_tree(value) and cbk.tensors(value)() then
     for _, line in ipairs(listing.tree(cbk.leaf_rows(value))) do print("  " .. line) end
     return
@@ -130,8 +131,7 @@ local function json_of(key)
   local value = cbk.find(root, key)
   if not is_tensor(value) then
     local out = cbk.dict { { "key", key }, { "kind", cbk.kind(value) } }
-    local plain, text = pcall(cbk.json, value)
-    if plain and text then out.value = value else out.text = inspect.text(value) end
+    listing.set_json_value(out, value, inspect.text)
     return out
   end
   local out = cbk.dict { { "key", key }, { "kind", value.role }, { "dtype", value.dtype }, { "shape", cbk.list(value:shape()) },
@@ -145,10 +145,7 @@ local function json_of(key)
   out.problem = value:problem()
   if not out.problem and can_have_stats(value) then
     out.stats = cbk.dict()
-    for name, number in cbk.items(value:stats()) do
-      local finite = number == number and math.abs(number) < math.huge
-      out.stats[name] = finite and number or tostring(number)
-    end
+    for name, number in cbk.items(value:stats()) do out.stats[name] = listing.json_number(number) end
   end
   return out
 end

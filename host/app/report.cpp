@@ -1,30 +1,16 @@
 #include "host/app/report.hpp"
 
-#include <fmt/format.h>
-
 #include <unistd.h>
 
 #include <cstdio>
+
+#include "host/base/error.hpp"
 
 namespace cbk::app {
 
 std::string error_line(std::string_view message) {
   constexpr size_t limit = 600;
-  std::string line = "cbk: ";
-  bool pending_break = false;
-  for (const char c : message) {
-    const auto byte = static_cast<unsigned char>(c);
-    if (c == '\n' || c == '\r') {
-      pending_break = true;
-    } else if (pending_break && (c == ' ' || c == '\t')) {
-      continue;  // the indentation of a folded line
-    } else {
-      if (pending_break && line.size() > 5) line += line.back() == ':' || line.back() == ';' ? " " : "; ";
-      pending_break = false;
-      line += byte < 0x20 || byte == 0x7f ? fmt::format("\\x{:02x}", byte) : std::string(1, c);
-    }
-    if (line.size() > limit + 8) break;
-  }
+  std::string line = "cbk: " + one_line(message);
   if (line.size() <= limit) return line;
   line.resize(limit - 3);
   // No half of a UTF-8 character before the ellipsis.

@@ -199,7 +199,7 @@ int Interpreter::fail_now() {
   if (failure.code == "usage" && !show_place_)
     code = exit_usage;  // a mistake in a script is none of its user
   report_error(failure.code == "interrupted" ? "interrupted" : failure.message);
-  if (traceback_ && !traceback.empty()) std::fprintf(stderr, "%s\n", traceback.c_str());
+  if (traceback_ && !traceback.empty()) std::fprintf(stderr, "%s\n", shown(traceback, true).c_str());
   lua_settop(L_, 0);
   return code;
 }

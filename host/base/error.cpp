@@ -30,24 +30,60 @@ void fail_errno(std::string_view action, std::string_view path, int error_number
   fail(code, "cannot {} '{}': {}", action, path, std::generic_category().message(error_number));
 }
 
+namespace {
+
+/// Appends the character at `i` and steps over it.
+void append_shown(std::string& out, std::string_view text, size_t& i) {
+  const size_t start = i;
+  const auto character = decode_utf8(text, i);
+  if (!character) ++i;
+  if (character && is_plain(*character)) {
+    out += text.substr(start, i - start);
+    return;
+  }
+  for (const char c : text.substr(start, i - start))
+    fmt::format_to(std::back_inserter(out), "\\x{:02x}", static_cast<unsigned char>(c));
+}
+
+}  // namespace
+
+std::string shown(std::string_view text, bool lines) {
+  std::string out;
+  out.reserve(text.size());
+  for (size_t i = 0; i < text.size();) {
+    if (lines && (text[i] == '\n' || text[i] == '\t')) {
+      out += text[i++];
+    } else {
+      append_shown(out, text, i);
+    }
+  }
+  return out;
+}
+
 std::string quote(std::string_view text, size_t limit) {
   std::string out = "'";
   size_t i = 0;
-  while (i < std::min(text.size(), limit)) {
-    const size_t start = i;
-    const auto character = decode_utf8(text, i);
-    // Controls, and what no terminal could show, by their bytes.
-    const bool is_shown = character && *character >= 0x20 && (*character < 0x7F || *character > 0x9F) &&
-                          !is_surrogate(*character);
-    if (!character) ++i;
-    if (is_shown) {
-      out += text.substr(start, i - start);
+  while (i < std::min(text.size(), limit)) append_shown(out, text, i);
+  return out + (i < text.size() ? "…'" : "'");
+}
+
+std::string one_line(std::string_view message) {
+  std::string line;
+  bool pending_break = false;
+  for (size_t i = 0; i < message.size();) {
+    const char c = message[i];
+    if (c == '\n' || c == '\r') {
+      pending_break = true;
+      ++i;
+    } else if (pending_break && (c == ' ' || c == '\t')) {
+      ++i;  // the indentation of a folded line
     } else {
-      for (const char c : text.substr(start, i - start))
-        fmt::format_to(std::back_inserter(out), "\\x{:02x}", static_cast<unsigned char>(c));
+      if (pending_break && !line.empty()) line += line.back() == ':' || line.back() == ';' ? " " : "; ";
+      pending_break = false;
+      append_shown(line, message, i);
     }
   }
-  return out + (i < text.size() ? "…'" : "'");
+  return line;
 }
 
 std::string listed(const std::vector<std::string>& names, size_t limit) {

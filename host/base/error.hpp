@@ -70,8 +70,15 @@ decltype(auto) within(Context&& context, Body&& body) {
   }
 }
 
-/// Untrusted text for a message: control characters escaped, at most `limit` bytes.
+/// Untrusted text for a terminal: control characters, characters that turn the direction of text, and bytes
+/// that are no characters become \xNN. `lines`: line feeds and tabs stay.
+std::string shown(std::string_view text, bool lines = false);
+
+/// The same in quotes, at most `limit` bytes of it.
 std::string quote(std::string_view text, size_t limit = 120);
+
+/// A message as one line: line breaks become "; ", the rest as `shown` has it.
+std::string one_line(std::string_view message);
 
 /// "a, b, c and 17 more".
 std::string listed(const std::vector<std::string>& names, size_t limit = 20);

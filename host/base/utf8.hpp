@@ -64,6 +64,18 @@ inline bool is_surrogate(uint32_t character) {
   return character >= 0xD800 && character <= 0xDFFF;
 }
 
+/// Marks that turn the direction of what follows, and separators of lines.
+inline bool is_direction_mark(uint32_t character) {
+  return character == 0x061C || character == 0x200E || character == 0x200F ||
+         (character >= 0x2028 && character <= 0x202E) || (character >= 0x2066 && character <= 0x2069);
+}
+
+/// What a terminal shows as it is: no controls, nothing that turns or breaks a line.
+inline bool is_plain(uint32_t character) {
+  return character >= 0x20 && (character < 0x7F || character > 0x9F) && !is_surrogate(character) &&
+         !is_direction_mark(character);
+}
+
 /// UTF-8 as everybody else reads it: no surrogates.
 inline bool is_strict_utf8(std::string_view text) {
   for (size_t i = 0; i < text.size();) {

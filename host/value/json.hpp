@@ -25,6 +25,7 @@ struct JsonWriteOptions {
   int indent = -1;      // -1: one line
   bool ascii = false;   // escape everything beyond ASCII
   bool python = false;  // NaN, Infinity, lone surrogates as escapes; otherwise these are `value` errors
+  bool shown = false;   // what no terminal should get (see `is_plain`) as escapes, lone surrogates among it
   bool spaced = true;   // ", " and ": " as Python's json.dumps; false: "," and ":"
 };
 

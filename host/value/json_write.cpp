@@ -12,7 +12,7 @@ namespace {
 constexpr size_t max_depth = 500;
 constexpr size_t max_output = 1ULL << 30;  // containers that are shared many times over expand
 
-void append_quoted(std::string& out, std::string_view text, bool ascii, bool python = true) {
+void append_quoted(std::string& out, std::string_view text, const JsonWriteOptions& options) {
   const auto escape = [&](uint32_t unit) { fmt::format_to(std::back_inserter(out), "\\u{:04x}", unit); };
   out += '"';
   for (size_t i = 0; i < text.size();) {
@@ -20,8 +20,8 @@ void append_quoted(std::string& out, std::string_view text, bool ascii, bool pyt
     const auto decoded = decode_utf8(text, i);
     if (!decoded) fail(Errc::value, "text that is not UTF-8 cannot be written as JSON: {}", quote(text, 40));
     const uint32_t c = *decoded;
-    if (is_surrogate(c)) {
-      if (!python) fail(Errc::value, "JSON cannot hold the lone surrogate U+{:04X}", c);
+    if (is_surrogate(c) && !options.shown) {
+      if (!options.python) fail(Errc::value, "JSON cannot hold the lone surrogate U+{:04X}", c);
       if (c < 0xDC00 && has_split_pair(text.substr(start, 6)))
         fail(Errc::value, "JSON cannot hold a pair of surrogates as two characters: {}", quote(text, 40));
       escape(c);
@@ -52,7 +52,8 @@ void append_quoted(std::string& out, std::string_view text, bool ascii, bool pyt
       default:
         break;
     }
-    if (c >= 0x20 && (c < 0x7F || !ascii)) {
+    const bool is_kept = options.ascii ? c < 0x7F : !options.shown || is_plain(c);
+    if (c >= 0x20 && is_kept) {
       out += text.substr(start, i - start);
     } else if (c > 0xFFFF) {
       escape(0xD800 + ((c - 0x10000) >> 10));
@@ -109,7 +110,7 @@ class JsonWriter {
         write_real(value.as_real());
         return;
       case Value::Kind::string:
-        append_quoted(out_, value.as_string(), options_.ascii, options_.python);
+        append_quoted(out_, value.as_string(), options_);
         return;
       case Value::Kind::sequence:
         write_sequence(value);
@@ -170,7 +171,7 @@ class JsonWriter {
   /// As Python: None, bools and numbers become text.
   void write_key(const Value& key) {
     if (key.is(Value::Kind::string)) {
-      append_quoted(out_, key.as_string(), options_.ascii, options_.python);
+      append_quoted(out_, key.as_string(), options_);
       return;
     }
     if (key.is(Value::Kind::sequence) || key.is(Value::Kind::bytes) || key.is(Value::Kind::tensor)) {
@@ -221,7 +222,7 @@ std::string to_json(const Value& value, const JsonWriteOptions& options) {
 
 std::string json_quote(std::string_view text, bool ascii) {
   std::string out;
-  append_quoted(out, text, ascii);
+  append_quoted(out, text, {.ascii = ascii, .python = true});
   return out;
 }
 

@@ -35,7 +35,7 @@ def plain(text):
 
 class Session:
     def __init__(self, cbk, arguments, state, environment=None):
-        self.seen = ""
+        self.seen, self.raw = "", b""
         self.pid, self.fd = pty.fork()
         if self.pid == 0:
             env = dict(os.environ, XDG_STATE_HOME=state, TERM="xterm", **(environment or {}))
@@ -59,6 +59,7 @@ class Session:
                 data = b""
             if not data:
                 raise AssertionError(f"the session ended without {text!r}: {self.seen[-400:]!r}")
+            self.raw += data
             self.seen = plain(self.seen + data.decode("utf-8", "replace"))
 
     def settle(self):
@@ -290,6 +291,23 @@ class Tests:
             equal(s.end(), 0)
             has(s.seen, "boom")
             equal(red in s.seen, coloured)
+
+    def test_texts_cannot_talk_to_the_terminal(self):
+        evil = "\x1b]0;title\x07\x9b31m"
+        path = os.path.join(self.folder, "evil.pt")
+        torch.save({evil: torch.ones(1), "text": evil}, path)
+        escaped = r"\x1b]0;title\x07\xc2\x9b31m"
+        s = self.open(path)
+        for typed, shown in (("ckpt.root.text", escaped), ("{ckpt.root.text}", escaped), ("error(ckpt.root.text)", escaped),
+                             (":ls", escaped), ("ckpt['\\x" + TAB, "Tensor float32 [1]"), ("ckpt", escaped), ("'a\\n\\tb'", "a\n\tb")):
+            s.raw = b""
+            has(s.line(typed).expandtabs(8), shown.expandtabs(8))
+            assert b"\x1b]" not in s.raw and b"\x07" not in s.raw and b"\xc2\x9b" not in s.raw, s.raw
+        s.send(CTRL_D)
+        equal(s.end(), 0)
+        session = Session(self.cbk, ["-e", f"cbk.open('{path}').root.text"], self.state)
+        equal(session.end(), 0)
+        equal(session.seen.strip(), escaped)
 
     def test_start_without_a_command(self):
         session = Session(self.cbk, [], self.state)

@@ -193,7 +193,7 @@ function cli.commit(output, args)
   return true
 end
 
----Prints a value as JSON.
-function cli.print_json(value) print(cbk.json(value, { indent = 2 })) end
+---Prints a value as JSON, with escapes of whatever a terminal should not get.
+function cli.print_json(value) print(cbk.json(value, { indent = 2, shown = true })) end
 
 return cli

@@ -132,8 +132,30 @@ local function open_string(text)
   if quote then return text:sub(start + 1), text:sub(1, start - 1), quote end
 end
 
---- File names that go on from `typed`; folders end with "/".
-local function files(typed)
+--- What is typed for `text` between the quotes of a Lua string: what no terminal should get is escaped.
+local function literal(text) return (cbk.shown((text:gsub("[\\\"']", "\\%0"):gsub("\n", "\\n"):gsub("\t", "\\t")))) end
+
+--- The text that an open Lua string has so far, and how to type texts that begin with it. An escape at the end may be incomplete.
+local function read_literal(typed, quote)
+  for cut = 0, math.min(3, #typed) do
+    local whole = typed:sub(1, #typed - cut)
+    local chunk = loadstring("return " .. quote .. whole .. quote)
+    local text = chunk and chunk()
+    if text then
+      return text, function(longer)
+        local spelled = whole .. literal(longer:sub(#text + 1))
+        return spelled:sub(1, #typed) == typed and spelled or nil
+      end
+    end
+  end
+  return typed, literal
+end
+
+--- Outside of Lua strings there is no way to type control characters: such names are not offered.
+local function as_it_is(text) return cbk.shown(text) == text and text or nil end
+
+--- File names that go on from `typed`, as `spell` has them; folders end with "/".
+local function files(typed, spell)
   local folder, name = typed:match "^(.*/)([^/]*)$"
   if not folder then folder, name = "", typed end
   local place = folder == "" and "." or folder:gsub("^~/", (os.getenv "HOME" or "~") .. "/")
@@ -142,29 +164,31 @@ local function files(typed)
   for _, entry in ipairs(ok and names or {}) do
     local hidden = entry:sub(1, 1) == "." and name:sub(1, 1) ~= "."
     if entry:sub(1, #name) == name and not hidden then
-      out[#out + 1] = folder .. entry .. (cbk.fs.is_dir(cbk.fs.join(place, entry)) and "/" or "")
+      out[#out + 1] = spell(folder .. entry .. (cbk.fs.is_dir(cbk.fs.join(place, entry)) and "/" or ""))
     end
   end
   return out
 end
 
 --- Keys below a tree that go on from `typed`, up to the next dot, as a shell shows folders; `ending` behind whole keys.
-local function keys(tree, typed, ending)
+local function keys(tree, typed, spell, ending)
   local root = native_type(tree) == "Checkpoint" and tree.root or tree
-  local seen, out = {}, {}
+  local seen, out, level = {}, {}, nil
   for path in cbk.leaves(root) do
     if path:sub(1, #typed) == typed then
       local dot = path:find(".", #typed + 1, true)
-      local candidate = dot and path:sub(1, dot) or path .. ending
-      if not seen[candidate] and #out < MAX_CANDIDATES then
+      local part = dot and path:sub(1, dot) or path
+      local candidate = spell(part)
+      if candidate and not dot then candidate = candidate .. ending end
+      if candidate and not seen[candidate] and #out < MAX_CANDIDATES then
         seen[candidate] = true
-        out[#out + 1] = candidate
+        out[#out + 1], level = candidate, dot and part
       end
     end
   end
   -- A level with a single name is no choice: go on to the next one.
-  if #out == 1 and out[1]:sub(-1) == "." and #out[1] > #typed then
-    local deeper = keys(root, out[1], ending)
+  if #out == 1 and level and #level > #typed then
+    local deeper = keys(root, level, spell, ending)
     if #deeper == 1 then return deeper end
   end
   return out
@@ -175,19 +199,20 @@ local function inside_string(typed, before, quote, env)
   local method = chain == nil
   chain = chain or before:match "([%a_][%w_.]*):[%a_]+%s*%(%s*$" or before:match "cbk%.%a+%s*%(%s*([%a_][%w_.]*)%s*,%s*$"
   local tree = chain and resolve(chain, env)
+  local text, spell = read_literal(typed, quote)
   if tree and TREES[native_type(tree)] then
-    return keys(tree, typed, method and quote or quote .. "]")
+    return keys(tree, text, spell, method and quote or quote .. "]")
   end
-  return files(typed)
+  return files(text, spell)
 end
 
 -- --- commands
 
 local function after_command(command, rest, env, commands)
-  if command.argument == "file" then return files(rest) end
+  if command.argument == "file" then return files(rest, as_it_is) end
   if command.argument == "key" then
     local tree = rawget(env, "ckpt")
-    return tree and keys(tree, rest, "") or {}
+    return tree and keys(tree, rest, as_it_is, "") or {}
   end
   if command.argument == "name" then
     local names = help.names()

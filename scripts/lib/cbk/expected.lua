@@ -10,6 +10,10 @@ local TENSORS = { tensor = true, parameter = true, ndarray = true, np_scalar = t
 local SEQUENCES = { list = true, tuple = true, deque = true, set = true, frozenset = true }
 local DICTS = { dict = "dict", ordereddict = "ordereddict", defaultdict = "dict", counter = "dict" }
 
+local SHOWN = { shown = true }
+
+local function text_json(text) return cbk.json(text, SHOWN) end
+
 -- --- scalars
 
 local function is_big(number) return math.abs(number) >= 2 ^ 53 end
@@ -54,7 +58,7 @@ local function key_value(kind, key)
   if kind == "int" then return int_json(key) end
   if kind == "float" then return float_json(key.value) end
   if kind == "bool" then return tostring(key.value) end
-  return cbk.json(kind == "str" and key.value or tostring(key))
+  return text_json(kind == "str" and key.value or tostring(key))
 end
 
 function key_json(key)
@@ -68,7 +72,7 @@ local SCALARS = {
   int = function(value) return ',"value":' .. int_json(value) end,
   float = function(value) return (',"value":%s,"hex":"%s"'):format(float_json(value.value), float_hex(value.value)) end,
   complex = function(value) return ',"value":' .. number_json(value.value) end,
-  str = function(value) return ',"value":' .. cbk.json(value.value) end,
+  str = function(value) return ',"value":' .. text_json(value.value) end,
   bytes = function(value) return (',"hex":"%s"'):format(cbk.hex(value.value)) end,
 }
 SCALARS.bytearray = SCALARS.bytes
@@ -119,7 +123,7 @@ function Writer:tensor(path, tensor)
   local tied = self.first[tensor]
   self.first[tensor] = tied or path
   self.write(('{"kind":"%s",%s%s%s}'):format(tensor.role, array_members(tensor),
-    tied and ',"tied_to":' .. cbk.json(tied) or "",
+    tied and ',"tied_to":' .. text_json(tied) or "",
     self.is_torch and tensor.role ~= "ndarray" and self:torch_members(tensor) or ""))
 end
 
@@ -175,11 +179,11 @@ end
 local OBJECTS = {}
 
 OBJECTS["torch.dtype"] = function(self, _, object)
-  self.write(('{"kind":"torch.dtype","value":%s}'):format(cbk.json(object.repr)))
+  self.write(('{"kind":"torch.dtype","value":%s}'):format(text_json(object.repr)))
 end
 
 OBJECTS["torch.device"] = function(self, _, object)
-  self.write(('{"kind":"torch.device","value":%s}'):format(cbk.json(object.repr)))
+  self.write(('{"kind":"torch.device","value":%s}'):format(text_json(object.repr)))
 end
 
 OBJECTS["torch.sparse_coo"] = function(self, _, object)
@@ -191,8 +195,8 @@ end
 OBJECTS["torch.quantized"] = function(self, _, object)
   local state = object.state
   local int_repr = state.int_repr
-  local members = { ('"dtype":%s,"shape":[%s],"qscheme":%s,"int_repr":{%s}'):format(cbk.json(state.dtype),
-    table.concat(int_repr:shape(), ","), cbk.json(state.qscheme), array_members(int_repr)) }
+  local members = { ('"dtype":%s,"shape":[%s],"qscheme":%s,"int_repr":{%s}'):format(text_json(state.dtype),
+    table.concat(int_repr:shape(), ","), text_json(state.qscheme), array_members(int_repr)) }
   for _, name in ipairs { "scale", "zero_point", "scales", "zero_points", "axis" } do
     local value = state[name]
     if value ~= nil then
@@ -207,7 +211,7 @@ OBJECTS["tensorflow.tensor"] = function(self, _, object)
   local shape = size_members(state.shape)
   if state.dtype ~= "string" then
     return self.write(('{"kind":"tensor",%s}'):format((array_members(state.elements):gsub('^"dtype":"[^"]*"',
-      '"dtype":' .. cbk.json(state.dtype)))))
+      '"dtype":' .. text_json(state.dtype)))))
   end
   local separator = ""
   self.write(('{"kind":"tensor","dtype":"string","shape":%s,"encoding":"hex","values":['):format(shape))
@@ -220,8 +224,8 @@ end
 
 OBJECTS["cerebras.graph_tensor"] = function(self, path, object)
   local state = object.state
-  self.write(('{"kind":"graph_tensor","jit_graph":%s,"dtype":%s,"shape":%s,"args":['):format(cbk.json(state.jit_graph),
-    cbk.json(state.dtype), size_members(state.shape)))
+  self.write(('{"kind":"graph_tensor","jit_graph":%s,"dtype":%s,"shape":%s,"args":['):format(text_json(state.jit_graph),
+    text_json(state.dtype), size_members(state.shape)))
   self:inside(state.args, path, function()
     for position, value in cbk.raw_items(state.args) do
       local index = tonumber(tostring(position)) - 1
@@ -235,12 +239,12 @@ end
 function Writer:object(path, object)
   local known = OBJECTS[object.type]
   if known then return known(self, path, object) end
-  self.write(('{"kind":"object","class":%s'):format(cbk.json(object.type)))
+  self.write(('{"kind":"object","class":%s'):format(text_json(object.type)))
   if cbk.kind(object.state) ~= "none" then
     self.write ',"state":'
     self:node(path, object.state)
   else
-    self.write((',"repr":%s'):format(cbk.json(object.repr)))
+    self.write((',"repr":%s'):format(text_json(object.repr)))
   end
   self.write "}"
 end
@@ -263,7 +267,7 @@ end
 ---@param checkpoint Checkpoint
 ---@param write fun(text: string)  called with one piece after the other
 function expected.write(checkpoint, write)
-  write(('{"schema":"cbk-expected/1","format":%s,"version":%s,"root":'):format(cbk.json(checkpoint.format), cbk.json(checkpoint.version)))
+  write(('{"schema":"cbk-expected/1","format":%s,"version":%s,"root":'):format(text_json(checkpoint.format), text_json(checkpoint.version)))
   new_writer(checkpoint, write):node("", checkpoint:raw_root())
   write "}\n"
 end

@@ -15,7 +15,7 @@ local PLACE = OPEN .. "(%d*)" .. CLOSE
 ---@param path string
 function fold.shown(path)
   if not find(path, "[%c\127-\255]") then return path end
-  return cbk.quote(path, 4 * #path):sub(2, -2)
+  return cbk.shown(path)
 end
 
 --- "a.0.b.12" → "a.{}.b.{}", { 0, 12 }; "a.007" → "a.{3}", { 7 }. Only whole dot-separated parts count as numbers; in

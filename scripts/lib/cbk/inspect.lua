@@ -10,11 +10,11 @@ local DEFAULTS = { lines = 100, depth = 8, text = 200, edge = 3 }
 
 -- --- texts and numbers
 
+local ESCAPES = { ["\n"] = "\\n", ["\t"] = "\\t", ['"'] = '\\"', ["\\"] = "\\\\" }
+
+--- As a Lua literal, which a terminal shows as it is.
 local function quoted(text, limit)
-  local escaped = text:gsub('[%c"\\]', function(c)
-    local names = { ["\n"] = "\\n", ["\t"] = "\\t", ['"'] = '\\"', ["\\"] = "\\\\" }
-    return names[c] or ("\\%d"):format(c:byte())
-  end)
+  local escaped = cbk.shown((text:gsub('[\n\t"\\]', ESCAPES)))
   if #escaped > limit then escaped = escaped:sub(1, limit):gsub("[\192-\255]?[\128-\191]*$", "") .. "…" end
   return '"' .. escaped .. '"'
 end
@@ -103,7 +103,7 @@ function inspect.tensor_header(tensor)
   local text = ("%s, %s"):format(tostring(tensor), cbk.format_size(tensor:nbytes()))
   local storage = tensor:storage()
   if not storage then return text .. ", computed" end
-  if storage.file then text = ("%s, %s at %d"):format(text, cbk.fs.basename(storage.file), storage.position) end
+  if storage.file then text = ("%s, %s at %d"):format(text, cbk.shown(cbk.fs.basename(storage.file)), storage.position) end
   return text
 end
 
@@ -231,7 +231,7 @@ function inspect.text(value, options)
   options = setmetatable(options or {}, { __index = DEFAULTS })
   if type(value) == "table" then
     local meta = getmetatable(value)
-    if (meta and meta.__tostring) or next(value) == nil then return meta and tostring(value) or "{}" end
+    if (meta and meta.__tostring) or next(value) == nil then return meta and cbk.shown(tostring(value), true) or "{}" end
     return tree_text(value, options)
   end
   if type(value) ~= "userdata" then return short(value, options) end
@@ -244,11 +244,17 @@ function inspect.text(value, options)
   return tostring(value)
 end
 
----Prints values, each from a line of its own; texts as they are.
+---Prints values, each from a line of its own. Texts are printed as they are, byte for byte, but for a terminal: there
+---control characters are escaped (line feeds and tabs stay), for texts out of a checkpoint are not to be trusted.
 function inspect.print(...)
+  local terminal = cbk.terminal.is_tty "stdout"
   for i = 1, select("#", ...) do
     local value = select(i, ...)
-    print(type(value) == "string" and value or inspect.text(value))
+    if type(value) ~= "string" then
+      print(inspect.text(value))
+    else
+      print(terminal and cbk.shown(value, true) or value)
+    end
   end
 end
 

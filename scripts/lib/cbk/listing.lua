@@ -26,6 +26,14 @@ local counted = listing.counted
 ---@param shape integer[]
 function listing.shape_text(shape) return "[" .. table.concat(shape, ", ") .. "]" end
 
+---"torch-zip 3", with the number of files if there are several.
+---@param checkpoint Checkpoint
+function listing.format_text(checkpoint)
+  local version = checkpoint.version ~= "" and " " .. cbk.shown(checkpoint.version) or ""
+  local files = #checkpoint.files > 1 and (" in %d files"):format(#checkpoint.files) or ""
+  return checkpoint.format .. version .. files
+end
+
 local PLAIN = { bool = true, int = true, float = true, str = true }
 
 ---A value that is no tensor, on a short line.
@@ -35,6 +43,24 @@ function listing.value_text(value)
   local is_raw = type(value) == "userdata" and PLAIN[cbk.kind(value)]
   if is_raw and cbk.kind(value) ~= "str" then return tostring(value) end
   return (inspect.text(is_raw and value.value or value, { text = 60, lines = 1 }):gsub("\n.*", " …"))
+end
+
+---Sets `value` of a row of JSON, or `text` where JSON cannot say it ("inf", "nan", bytes, objects).
+---@param out Dict
+---@param value any
+---@param text_of fun(value: any): string
+function listing.set_json_value(out, value, text_of)
+  local is_json = pcall(cbk.json, value, { shown = true })
+  if is_json then out.value = value else out.text = text_of(value) end
+end
+
+---A number for JSON, which has no spelling for "inf", "-inf" and "nan".
+---@param number number
+---@return number|string
+function listing.json_number(number)
+  if number ~= number then return "nan" end
+  if math.abs(number) == math.huge then return number > 0 and "inf" or "-inf" end
+  return number
 end
 
 --- What all shapes have in common: "[4..40, 64]".

@@ -291,8 +291,9 @@ function cbk.config.save(tree, path, options) end
 function cbk.config.parse(text, format) end
 ---@return string
 function cbk.config.dump(tree, format, options) end
----JSON in one line, or indented; `python`: NaN and Infinity as Python writes them; `ascii`: escapes beyond ASCII.
----@param options? { indent: integer, python: boolean, ascii: boolean }
+---JSON in one line, or indented; `python`: NaN and Infinity as Python writes them; `ascii`: escapes beyond ASCII;
+---`shown`: escapes of what `cbk.shown` escapes, and of lone surrogates.
+---@param options? { indent: integer, python: boolean, ascii: boolean, shown: boolean }
 ---@return string
 function cbk.json(value, options) end
 
@@ -397,6 +398,11 @@ function cbk.nearest(name, names, limit) end
 ---Two lower-case digits per byte.
 ---@return string
 function cbk.hex(text) end
+---Untrusted text for a terminal: control characters, marks that turn the direction of text, and bytes that are no characters
+---become \xNN. `lines`: line feeds and tabs stay. `print` of a script writes what it is given: pass keys and texts through this.
+---@param text string
+---@param lines? boolean
+function cbk.shown(text, lines) end
 ---Untrusted text for a message: in quotes, control characters escaped, cut at `limit` bytes (120).
 function cbk.quote(text, limit) end
 ---Bytes from "10GB" / "512MiB".

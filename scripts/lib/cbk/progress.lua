@@ -34,7 +34,7 @@ function progress.line(p, width)
   if rate > 0 then
     text = ("%s  %s/s  %s left"):format(text, cbk.format_size(rate), progress.format_time((p.total - p.done) / rate))
   end
-  local key = shortened(p.key, width - #text - 2)
+  local key = shortened(cbk.shown(p.key), width - #text - 2)
   return key == "" and text or text .. "  " .. key
 end
 

@@ -40,7 +40,7 @@ local function message_of(err)
 end
 
 function Session:report(err)
-  local text = message_of(err)
+  local text = cbk.shown(message_of(err), true)
   io.stdout:flush()
   if text == "interrupted" then
     io.stderr:write(self.interactive and "\ninterrupted\n" or "interrupted\n")
@@ -136,8 +136,7 @@ end
 
 --- One line about a checkpoint that has just been opened.
 local function opened_text(names, checkpoint)
-  local version = checkpoint.version ~= "" and " " .. checkpoint.version or ""
-  return ("%s = %s: %s%s, %s"):format(names, checkpoint.path, checkpoint.format, version,
+  return ("%s = %s: %s, %s"):format(names, cbk.shown(checkpoint.path), listing.format_text(checkpoint),
     listing.totals_text(listing.totals(cbk.leaf_rows(checkpoint:raw_root()))))
 end
 
@@ -265,7 +264,7 @@ commands.save = {
 commands.traceback = {
   usage = ":traceback",
   text = "where the last error came from",
-  run = function(session) print(session.traceback or "there was no error") end,
+  run = function(session) print(cbk.shown(session.traceback or "there was no error", true)) end,
 }
 
 commands.quit = {

@@ -1,0 +1,104 @@
+-- Keys and texts of a checkpoint are not to be trusted: whatever command shows them, no control character reaches a
+-- terminal, and no line break forges a line.
+
+local cbk = require "cbk"
+local harness = require "harness"
+local complete = require "cbk.complete"
+local progress = require "cbk.progress"
+local describe, it, equal, is_true = harness.describe, harness.it, harness.equal, harness.is_true
+
+local EVIL = {
+  "\27[2Jcleared\7", "line\nFORGED", "\r\27]0;title\7", "c1 \194\155" .. "31m", "\226\128\174turned", "\127", "tab\tFORGED",
+  "sep\226\128\168FORGED",
+  "half \237\160\128 pair", "quote' and \" and \\", "\\27[2J",
+}
+
+--- What no output may have: control characters but line feeds, C1 controls, marks of direction; lines that a key began.
+local function is_clean(text)
+  for _, bad in ipairs { "[%z\1-\9\11-\31\127]", "\194[\128-\159]", "\226\128[\168-\174]", "\237[\160-\191]", "^FORGED", "\nFORGED" } do
+    if text:find(bad) then return false end
+  end
+  return true
+end
+
+local function tree(change)
+  local model = cbk.dict()
+  for i, key in ipairs(EVIL) do model[key] = cbk.tensor { i + change, 2 } end
+  local texts = cbk.dict()
+  for i, key in ipairs(EVIL) do texts[key .. i] = key end
+  return cbk.dict { { "model", model }, { "texts", texts }, { EVIL[1] .. change, cbk.tensor { 1 } } }
+end
+
+describe("untrusted text", function()
+  it("is shown by every command without control characters", function()
+    local dir = harness.temp_dir()
+    cbk.create(dir .. "/a.pt", { root = tree(0) }):commit()
+    cbk.create(dir .. "/b.pt", { root = tree(1) }):commit()
+    cbk.fs.write(dir .. "/config.yaml", "model: {hidden_size: 4}\n")
+    cbk.fs.write(dir .. "/config.json", '{"model_type": "llama"}')
+    local commands = {
+      { 0, "ls", "a.pt" }, { 0, "ls", "--flat", "a.pt" }, { 0, "ls", "--all", "a.pt" }, { 0, "ls", "--json", "a.pt" },
+      { 0, "show", "a.pt", "*" }, { 0, "show", "a.pt", "texts" }, { 0, "show", "a.pt", "model" }, { 0, "show", "--json", "a.pt", "*" },
+      { 1, "show", "a.pt", "texts.\27]cleared\7" }, { 0, "dump", "a.pt" },
+      { 1, "diff", "--all", "a.pt", "b.pt" }, { 1, "diff", "--json", "a.pt", "b.pt" },
+      { 0, "copy", "a.pt", "c.pt", "--dry-run", "--to-dtype", "float16" }, { 1, "copy", "a.pt", "c.safetensors" },
+      { 0, "copy", "a.pt", "d.pt", "--rename", "\27=x" }, { 0, "copy", "a.pt", "e.pt", "--exclude", "no\27\n such" },
+      { 1, "convert", "--model", "llama", "--src-fmt", "hf", "--tgt-fmt", "cs-2.1", "--config", "config.json", "a.pt",
+        "--output-dir", "out" },
+      { 1, "rules", "llama", "a.pt" }, { 1, "run", "\27.lua" }, { 2, "ls", "a.pt", "--\27x" },
+      { 1, "-e", "error(cbk.open('a.pt').root.texts['line\\nFORGED2'])" }, { 0, "-e", "cbk.open('a.pt').root" },
+      { 0, "-e", "cbk.open('a.pt').root.model" }, { 0, "-e", "cbk.open('a.pt').root.texts" },
+    }
+    for _, words in ipairs(commands) do
+      local code, stdout, stderr = harness.cbk(dir, unpack(words, 2))
+      local what = table.concat(words, " ", 2)
+      if words[2] ~= "convert" and words[2] ~= "rules" then equal(code, words[1], what .. ": " .. stderr) end
+      is_true(is_clean(stdout .. "\n" .. stderr), ("%s: %q"):format(what, stdout .. stderr))
+    end
+  end)
+
+  it("is said by JSON as it is", function()
+    local dir = harness.temp_dir()
+    cbk.create(dir .. "/a.pt", { root = cbk.dict { { EVIL[9], EVIL[9] }, { "c1", EVIL[4] }, { "best", math.huge },
+      { "worst", 0 / 0 } } }):commit()
+    local _, stdout = harness.cbk(dir, "ls", "--json", "a.pt")
+    local entries = cbk.config.parse(stdout, "json").entries
+    equal({ entries[2].value, entries[3].text, entries[4].text, entries[3].kind }, { EVIL[4], "inf", "nan", "float" })
+    is_true(stdout:find([["key": "half \ud800 pair"]], 1, true), stdout)
+    local _, shown = harness.cbk(dir, "show", "--json", "a.pt", "best", "worst")
+    local values = cbk.config.parse(shown, "json")
+    equal({ values[1].text, values[2].text }, { "inf", "nan" })
+    local code, dump, stderr = harness.cbk(dir, "dump", "a.pt")
+    equal({ code, stderr }, { 0, "" })
+    is_true(dump:find([==[[{"k":"str","v":"half \ud800 pair"},{"kind":"str","value":"half \ud800 pair"}]]==], 1, true), dump)
+  end)
+
+  it("is a string's as it is where results are piped", function()
+    local _, stdout = harness.cbk(harness.temp_dir(), "-e", "'\\27[31mred'")
+    equal(stdout, "\27[31mred\n")
+  end)
+
+  it("does not reach the progress line", function()
+    is_true(is_clean(progress.line({ done = 1, total = 2, seconds = 0, key = EVIL[1] .. EVIL[2] }, 80)))
+  end)
+
+  it("completes to Lua strings that mean the key", function()
+    local env = { ckpt = cbk.dict { { "model", cbk.dict() } } }
+    for _, key in ipairs(EVIL) do env.ckpt.model[key] = 1 end
+    for quote in ([["']]):gmatch "." do
+      local line = "ckpt[" .. quote .. "model."
+      local begin, found = complete.at(line, #line, env, {})
+      equal(#found, #EVIL)
+      for i, candidate in ipairs(found) do
+        is_true(is_clean(candidate), candidate)
+        local key = assert(loadstring("return " .. (line:sub(6, begin) .. candidate):sub(1, -2)))()
+        equal(key, "model." .. EVIL[i])
+        local part = line:sub(1, begin) .. candidate:sub(1, -4) -- also from within an escape
+        local again, more = complete.at(part, #part, env, {})
+        is_true(#more == 1 and part:sub(1, again) .. more[1] == line:sub(1, begin) .. candidate, part)
+      end
+    end
+    local _, plain = complete.at(":ls model.", 10, env, { ls = { argument = "key" } })
+    equal(plain, { "model." .. EVIL[10], "model." .. EVIL[11] })
+  end)
+end)
