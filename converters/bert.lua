@@ -4,6 +4,7 @@ local rules = require "converters.engine.rules"
 local fields = require "converters.engine.fields"
 local actions = require "converters.engine.actions"
 local bert = require "converters.shared.bert"
+local decoder = require "converters.shared.decoder"
 
 local tie, between = actions.tie, rules.between
 
@@ -14,10 +15,10 @@ local words, classifier = "bert_encoder.embedding_layer.word_embeddings.weight",
 local function pretraining(position)
   return rules.keys {
     -- Hugging Face                                      Model Zoo
-    { "bert",                                            "bert_encoder",                               bert.encoder(position) },
+    { "bert",                                            "bert_encoder",                               bert.encoder(position, true) },
     { "cls.predictions.transform.dense.{weight,bias}",   "bert_mlm_head.mlm_transform.ffn.ffn.0.linear_layer.{weight,bias}" },
     bert.norm("cls.predictions.transform.LayerNorm",     "bert_mlm_head.mlm_transform.ln"),
-    { "cls.predictions.decoder.weight",                  classifier },
+    { "cls.predictions.decoder.weight",                  classifier, needed = decoder.is_untied },
     { "cls.predictions.decoder.bias",                    "bert_mlm_head.classifier.ffn.0.linear_layer.bias",
       also_left = "cls.predictions.bias" },
     { "cls.seq_relationship.{weight,bias}",              "bert_cls_head.classifier.ffn.0.linear_layer.{weight,bias}" },
@@ -28,7 +29,7 @@ end
 local function untied(position)
   return rules.override(pretraining(position), rules.keys {
     { "bert.embeddings.word_embeddings.weight", words,      tie.or_from(classifier) },
-    { "cls.predictions.decoder.weight",         classifier, tie.or_from(words) },
+    { "cls.predictions.decoder.weight",         classifier, tie.or_from(words), needed = decoder.is_untied },
   })
 end
 

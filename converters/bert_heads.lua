@@ -10,11 +10,12 @@ local absent, between = values.absent, rules.between
 
 -- --- keys
 
----@param head string   what Hugging Face calls the classifier
-local function with_head(head)
+---@param head string           what Hugging Face calls the classifier
+---@param needs_pooler? boolean  it looks at the first token
+local function with_head(head, needs_pooler)
   return function(position)
     return rules.keys {
-      { "bert",                     "bert", bert.encoder(position) },
+      { "bert",                     "bert", bert.encoder(position, needs_pooler == true) },
       { head .. ".{weight,bias}",   "classifier.{weight,bias}" },
     }
   end
@@ -74,7 +75,7 @@ end
 
 return {
   family({ model = "bert-sequence-classifier", name = "bert/classifier", note = "BertForSequenceClassification" }, {
-    keys = with_head "classifier",
+    keys = with_head("classifier", true),
     config = fields.config {
       { "classifier_dropout", "task_dropout" },
       { "num_labels" },

@@ -17,7 +17,7 @@ local between, variant = rules.between, rules.variant
 
 local qkv = actions.qkv.grouped(actions.qkv.heads, { rotary = false })
 
-local layer = rules.required(rules.keys {
+local layer = rules.keys {
   -- Hugging Face                              Model Zoo                                                where bytes change
   { "self_attention.query_key_value.weight",  actions.qkv.keys "self_attn.proj_%s_dense_layer.weight", qkv },
   { "self_attention.query_key_value.bias",    actions.qkv.keys "self_attn.proj_%s_dense_layer.bias",   qkv },
@@ -26,7 +26,7 @@ local layer = rules.required(rules.keys {
   { "post_attention_layernorm.{weight,bias}", "norm3.{weight,bias}" },
   { "mlp.dense_h_to_4h.{weight,bias}",        "ffn.ffn.0.linear_layer.{weight,bias}" },
   { "mlp.dense_4h_to_h.{weight,bias}",        "ffn.ffn.1.linear_layer.{weight,bias}" },
-})
+}
 
 -- up to 2.0 the slopes stand elsewhere
 local old_slopes, slopes = "relative_pe_helper.slopes", "embedding_layer.position_embed_helper.slopes"

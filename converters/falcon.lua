@@ -24,14 +24,14 @@ local function groups(config)
   return values.size_of(extra, "num_kv_groups")
 end
 
-local projections = rules.required(rules.keys {
+local projections = rules.keys {
   -- Hugging Face                               Model Zoo                                            where bytes change
   { "self_attention.query_key_value.weight",    qkv.keys "self_attn.proj_%s_dense_layer.weight",     qkv.grouped(groups) },
   { "self_attention.query_key_value.bias",      qkv.keys "self_attn.proj_%s_dense_layer.bias",       qkv.grouped(groups) },
   { "self_attention.dense.{weight,bias}",       "self_attn.proj_output_dense_layer.{weight,bias}" },
   { "mlp.dense_h_to_4h.{weight,bias}",          "ffn.ffn.0.linear_layer.{weight,bias}" },
   { "mlp.dense_4h_to_h.{weight,bias}",          "ffn.ffn.1.linear_layer.{weight,bias}" },
-})
+}
 
 local function body(norms)
   return rules.keys {
@@ -49,13 +49,15 @@ local function has_two_norms(here)
   return here.side == "left" or here.left.parallel_attn == true and here.left.num_ln_in_parallel_attn == 2
 end
 
+local function needs_two(here) return here.right.use_untied_layer_norm == true end
+
 local one_norm = rules.keys { { "input_layernorm.{weight,bias}", "norm1.{weight,bias}" } }
 local two_norms = rules.keys { { "ln_attn.{weight,bias}", "norm1.{weight,bias}" }, { "ln_mlp.{weight,bias}", "norm3.{weight,bias}" } }
 local any_norms = rules.keys {
   { "ln_attn.{weight,bias}", "norm1.{weight,bias}", when = has_two_norms },
   one_norm,
-  { "ln_mlp.{weight,bias}",  "norm3.{weight,bias}" },
-  { "post_attention_layernorm.{weight,bias}", "norm3.{weight,bias}", why = "of models with sequential attention" },
+  { "ln_mlp.{weight,bias}",  "norm3.{weight,bias}", needed = needs_two },
+  { "post_attention_layernorm.{weight,bias}", "norm3.{weight,bias}", why = "of models with sequential attention", needed = needs_two },
 }
 
 local seven, forty = body(one_norm), body(two_norms)

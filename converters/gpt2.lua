@@ -15,7 +15,7 @@ local between, variant = rules.between, rules.variant
 
 -- --- keys
 
-local layer = rules.required(rules.keys {
+local layer = rules.keys {
   -- Hugging Face                    Model Zoo                                           where bytes change
   { "attn.c_proj.{weight,bias}",    "self_attn.proj_output_dense_layer.{weight,bias}",   transpose },
   { "attn.c_attn.weight",           qkv.keys "self_attn.proj_%s_dense_layer.weight",     qkv.conv1d },
@@ -29,7 +29,7 @@ local layer = rules.required(rules.keys {
   { "mlp.c_fc.{weight,bias}",       "ffn.ffn.0.linear_layer.{weight,bias}",              transpose },
   { "mlp.c_proj.{weight,bias}",     "ffn.ffn.1.linear_layer.{weight,bias}",              transpose },
   refuse.left("attn.q_attn.{weight,bias}", "cross-attention has no counterpart"),
-})
+}
 
 local before_2_1 = "position_embeddings"
 

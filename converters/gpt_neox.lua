@@ -17,7 +17,7 @@ local between, variant = rules.between, rules.variant
 
 local qkv = actions.qkv.grouped(actions.qkv.heads)
 
-local layer = rules.required(rules.keys {
+local layer = rules.keys {
   -- Hugging Face                              Model Zoo                                                where bytes change
   { "attention.query_key_value.weight",       actions.qkv.keys "self_attn.proj_%s_dense_layer.weight", qkv },
   { "attention.query_key_value.bias",         actions.qkv.keys "self_attn.proj_%s_dense_layer.bias",   qkv,
@@ -31,7 +31,7 @@ local layer = rules.required(rules.keys {
   { "post_attention_layernorm.{weight,bias}", "norm3.{weight,bias}" },
   { "mlp.dense_h_to_4h.{weight,bias}",        "ffn.ffn.0.linear_layer.{weight,bias}" },
   { "mlp.dense_4h_to_h.{weight,bias}",        "ffn.ffn.1.linear_layer.{weight,bias}" },
-})
+}
 
 local body = rules.keys {
   decoder.embedding "embed_in",
@@ -40,7 +40,8 @@ local body = rules.keys {
 }
 
 local with_head = rules.keys {
-  { "embed_out.weight", "lm_head.weight", tie.or_from "embedding_layer.word_embeddings.weight" },
+  { "embed_out.weight", "lm_head.weight", tie.or_from "embedding_layer.word_embeddings.weight",
+    needed = decoder.is_untied },
   { "embed_out.bias",   "lm_head.bias" },
   { "gpt_neox", "", body },
 }

@@ -16,7 +16,7 @@ local null = require("cbk").null
 
 ---@param output table   the rule of the output projection's weight
 local function body(output)
-  local layer = rules.required(rules.keys {
+  local layer = rules.keys {
     -- Hugging Face                    Model Zoo
     { "attn.q_proj.{weight,bias}",    "self_attn.proj_q_dense_layer.{weight,bias}" },
     { "attn.k_proj.{weight,bias}",    "self_attn.proj_k_dense_layer.{weight,bias}" },
@@ -26,7 +26,7 @@ local function body(output)
     { "ln_1.{weight,bias}",           "norm1.{weight,bias}" },
     { "mlp.fc_in.{weight,bias}",      "ffn.ffn.0.linear_layer.{weight,bias}" },
     { "mlp.fc_out.{weight,bias}",     "ffn.ffn.1.linear_layer.{weight,bias}" },
-  })
+  }
   return rules.keys {
     decoder.embedding "wte",
     decoder.final_norm "ln_f",

@@ -18,7 +18,7 @@ local between, variant = rules.between, rules.variant
 ---@param output table   the rule of the output projection
 ---@param norms? table    rules of the norms of queries and keys
 local function layer(output, norms)
-  local weights = rules.required(rules.keys {
+  local weights = rules.keys {
     -- Hugging Face                              Model Zoo                                          where bytes change
     { "self_attn.q_proj.{weight,bias}",          "self_attn.proj_q_dense_layer.{weight,bias}",      rotary.queries },
     { "self_attn.k_proj.{weight,bias}",          "self_attn.proj_k_dense_layer.{weight,bias}",      rotary.keys },
@@ -29,7 +29,7 @@ local function layer(output, norms)
     { "mlp.up_proj.{weight,bias}",               "ffn.ffn.0.linear_layer.{weight,bias}" },
     { "mlp.gate_proj.{weight,bias}",             "ffn.ffn.0.linear_layer_for_glu.{weight,bias}" },
     { "mlp.down_proj.{weight,bias}",             "ffn.ffn.1.linear_layer.{weight,bias}" },
-  })
+  }
   return rules.keys {
     weights,
     norms or rules.keys {},
@@ -46,8 +46,8 @@ local function body(layer_keys)
 end
 
 local now = body(layer({ "self_attn.o_proj.{weight,bias}", "self_attn.proj_output_dense_layer.{weight,bias}" }, rules.keys {
-  { "self_attn.k_norm.{weight,bias}", "self_attn.k_norm.{weight,bias}", rotary.vector },
-  { "self_attn.q_norm.{weight,bias}", "self_attn.q_norm.{weight,bias}", rotary.vector },
+  { "self_attn.k_norm.{weight,bias}", "self_attn.k_norm.{weight,bias}", rotary.vector, needed = false },
+  { "self_attn.q_norm.{weight,bias}", "self_attn.q_norm.{weight,bias}", rotary.vector, needed = false },
 }))
 
 -- releases up to 2.2 wrote the rotary frequencies into the Hugging Face file

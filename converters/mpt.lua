@@ -23,7 +23,7 @@ local qkv = actions.pair("qkv", function(t, here)
   return actions.qkv.stacked.forward(t, here)
 end, actions.qkv.stacked.backward)
 
-local layer = rules.required(rules.keys {
+local layer = rules.keys {
   -- Hugging Face                    Model Zoo                                            where bytes change
   { "attn.Wqkv.weight",             actions.qkv.keys "self_attn.proj_%s_dense_layer.weight", qkv },
   { "attn.Wqkv.bias",               actions.qkv.keys "self_attn.proj_%s_dense_layer.bias",   qkv },
@@ -32,15 +32,18 @@ local layer = rules.required(rules.keys {
   { "norm_2.{weight,bias}",         "norm3.{weight,bias}" },
   { "ffn.up_proj.{weight,bias}",    "ffn.ffn.0.linear_layer.{weight,bias}" },
   { "ffn.down_proj.{weight,bias}",  "ffn.ffn.1.linear_layer.{weight,bias}" },
-})
+}
 
 local slopes = "embedding_layer.position_embed_helper.slopes"
 
+local function is_learned(here) return here.right.position_embedding_type == "learned" end
+
 local body = rules.keys {
-  { "wpe.{weight,bias}",  "embedding_layer.position_embeddings.embed.{weight,bias}" },
+  { "wpe.{weight,bias}",  "embedding_layer.position_embeddings.embed.{weight,bias}", needed = is_learned },
   { "wte.weight",         "embedding_layer.word_embeddings.weight",         tie.or_from "lm_head.weight", also_right = "lm_head.weight" },
   { "wte.bias",           "embedding_layer.word_embeddings.bias",           also_right = "lm_head.bias" },
-  { "wpe.{weight,bias}",  "embedding_layer.position_embeddings.{weight,bias}", why = "its name up to 2.0" },
+  { "wpe.{weight,bias}",  "embedding_layer.position_embeddings.{weight,bias}", why = "its name up to 2.0",
+    needed = is_learned },
   { "blocks.N",           "transformer_decoder.layers.N",                   layer },
   decoder.final_norm "norm_f",
   only.right(slopes, "made from the number of heads"),

@@ -5,6 +5,7 @@ local rules = require "converters.engine.rules"
 local fields = require "converters.engine.fields"
 local actions = require "converters.engine.actions"
 local values = require "converters.engine.values"
+local decoder = require "converters.shared.decoder"
 local between, variant = rules.between, rules.variant
 
 local only = rules.only
@@ -87,6 +88,9 @@ local function is_gated(here)
   return type(kind) == "string" and kind:find "^gated%-" ~= nil
 end
 
+---A checkpoint without gates is converted as it is (`present`: layers that have one).
+local function needs_gate(here, present) return present > 0 or is_gated(here) and (here.side == "right" or "told") end
+
 ---A decoder's layer has cross-attention between attention and feed-forward.
 local function has_cross_attention(here)
   local layer = here.key:match "^decoder%.layers%.%d+%."
@@ -99,7 +103,7 @@ local function feed_forward(place, stands)
   local function plain(here) return not is_gated(here) end
   return rules.keys {
     { place .. ".wi.{weight,bias}",   "ffn.ffn.0.linear_layer.{weight,bias}",         when = when(plain) },
-    { place .. ".wi_0.{weight,bias}", "ffn.ffn.0.linear_layer_for_glu.{weight,bias}", when = when() },
+    { place .. ".wi_0.{weight,bias}", "ffn.ffn.0.linear_layer_for_glu.{weight,bias}", when = when(), needed = needs_gate },
     { place .. ".wi_1.{weight,bias}", "ffn.ffn.0.linear_layer.{weight,bias}",         when = when(is_gated) },
     { place .. ".wo.{weight,bias}",   "ffn.ffn.1.linear_layer.{weight,bias}",         when = when() },
   }
@@ -114,16 +118,14 @@ local function attention(left, right)
   }
 end
 
----@param count string   the field of the Model Zoo's config that counts them
-local function layer(count)
+---@param parts integer   what a layer of this stack is made of: attention, cross-attention (of a decoder), feed-forward part
+local function layer(parts)
   return rules.keys {
-    rules.required(rules.keys {
-      -- Hugging Face                     Model Zoo
-      attention("layer.0.SelfAttention", "self_attn"),
-      { "layer.0.layer_norm.{weight,bias}", "norm1.{weight,bias}" },
-      { "layer.1.layer_norm.{weight,bias}", "norm2.{weight,bias}" },
-    }, count),
-    { "layer.2.layer_norm.{weight,bias}", "norm3.{weight,bias}" },
+    -- Hugging Face                       Model Zoo
+    attention("layer.0.SelfAttention",    "self_attn"),
+    { "layer.0.layer_norm.{weight,bias}", "norm1.{weight,bias}" },
+    { "layer.1.layer_norm.{weight,bias}", "norm2.{weight,bias}" },
+    { "layer.2.layer_norm.{weight,bias}", "norm3.{weight,bias}", needed = parts == 3 },
     feed_forward("layer.1.DenseReluDense", function(here) return not has_cross_attention(here) end),
     feed_forward("layer.2.DenseReluDense", has_cross_attention),
   }
@@ -145,19 +147,20 @@ local cross_bias = rules.drop.left("decoder.block.N.layer.1.EncDecAttention.rela
 local stacks = rules.keys {
   { "{encoder,decoder}_token_embedding.weight",                 "{encoder,decoder}_embeddings.word_embeddings.weight", embedding,
     why = "its name in release 1.6" },
-  { "{encoder,decoder}.absolute_position_embedding[.weight]",   "{encoder,decoder}_embeddings.position_embeddings[.weight]" },
-  { "decoder.block.N",  "decoder.layers.N", attention("layer.1.EncDecAttention", "multihead_attn") },
-  { "encoder.block.N",  "encoder.layers.N", layer "encoder_num_hidden_layers" },
-  { "decoder.block.N",  "decoder.layers.N", layer "decoder_num_hidden_layers" },
+  { "{encoder,decoder}.absolute_position_embedding[.weight]",   "{encoder,decoder}_embeddings.position_embeddings[.weight]",
+    needed = false },
+  { "decoder.block.N",  "decoder.layers.N", attention("layer.1.EncDecAttention", "multihead_attn"), count = "decoder_num_hidden_layers" },
+  { "encoder.block.N",  "encoder.layers.N", layer(2), count = "encoder_num_hidden_layers" },
+  { "decoder.block.N",  "decoder.layers.N", layer(3), count = "decoder_num_hidden_layers" },
   { "{encoder,decoder}.final_layer_norm.{weight,bias}",         "{encoder,decoder}.norm.{weight,bias}" },
-  { HEAD, nil, embedding },
+  { HEAD, nil, embedding, needed = decoder.is_untied },
   { "lm_head.bias" },
 }
 
 local function hf_keys(...)
   return rules.keys {
     { "{encoder,decoder}.embed_tokens.weight", "{encoder,decoder}_embeddings.word_embeddings.weight", embedding,
-      also_left = "shared.weight" },
+      also_left = "shared.weight", needed = function(here) return here.side == "right" or "told" end },
     rules.keys { ... },
     other_biases,
     stacks,

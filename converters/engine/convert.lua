@@ -4,6 +4,7 @@ local cbk = require "cbk"
 local rules = require "converters.engine.rules"
 local kinds = require "converters.engine.kinds"
 local keys = require "converters.engine.keys"
+local complete = require "converters.engine.complete"
 local fields = require "converters.engine.fields"
 local mup = require "converters.modelzoo.mup"
 local releases = require "converters.modelzoo.releases"
@@ -221,14 +222,14 @@ local function accepted_prefix(converter, step)
   return (accepted == true or accepted == step.side) and "model." or nil
 end
 
----Weights that layers lack: an error, once it is known that no key is without a rule.
+---Weights that are not there: an error, once it is known that no key is without a rule.
 local function report_lacking(lacking)
   if lacking.count == 0 then return end
-  cbk.fail("convert", ("the checkpoint is incomplete: of the layers that the config counts, %d %s missing: %s"):format(lacking.count,
+  cbk.fail("convert", ("the checkpoint is incomplete: %d %s missing: %s"):format(lacking.count,
     lacking.count == 1 and "weight is" or "weights are", keys.named(lacking)))
 end
 
----@return Dict made, string[] unmatched, table lacking   keys of the source: without a rule, and not there (keys.lacking)
+---@return Dict made, string[] unmatched, table lacking   keys of the source: without a rule, and not there (complete.lacking)
 local function convert_tensors(job, i, converter, configs, source)
   local step = job.path[i]
   if not kinds.is_dict(source) then
@@ -240,7 +241,8 @@ local function convert_tensors(job, i, converter, configs, source)
     if converter.left and step.side == "right" and record.target then record.target = converter.left .. "/" .. record.target end
     job.trace(converter.inside and wrap.seen(converter.inside, step.side, record) or record, i)
   end
-  local lacking = keys.lacking(converter.keys, step.side, source, configs, prefix)
+  local lacking = complete.lacking(converter.keys,
+    { side = step.side, left = configs.left, right = configs.right, assumed = configs.assumed }, source, prefix)
   local made, unmatched = keys.convert(converter.keys, step.side, source, {
     left = configs.left, right = configs.right, seed = job.seed, trace = trace, fill = converter.fill,
     prefix = prefix, no_nulls = is_hf(step.tgt), view = view_for(job, i, step),

@@ -4,7 +4,6 @@ local cbk = require "cbk"
 local fold = require "cbk.fold"
 local rules = require "converters.engine.rules"
 local patterns = require "converters.engine.patterns"
-local sizes = require "converters.engine.sizes"
 
 local keys = {}
 
@@ -294,42 +293,6 @@ function Run:check()
   end
   raise(self.missing, "key is expected in the checkpoint but not there", "keys are expected in the checkpoint but not there")
   raise(self.collisions, "target key has two sources", "target keys have two sources")
-end
-
----Weights that the layers of the config should have and the checkpoint lacks. Where only a default says how many layers there are,
----they are told in a warning.
----@param set Rule[]
----@param side Side
----@param source Dict
----@param configs { right: Dict, assumed: table<string, boolean> }
----@param prefix? string   accepted before keys
----@return { count: integer }   and the first of them
-function keys.lacking(set, side, source, configs, prefix)
-  local out, doubtful, surplus = { count = 0 }, { count = 0 }, {}
-  local required, counts = rules.required_patterns(set, side)
-  for i, pattern in ipairs(required) do
-    local layers, field = configs.right[counts[i]], counts[i]
-    if sizes.is(layers, field) then
-      local key = pattern:gsub("%.N%.", "." .. layers .. ".", 1)
-      if source[key] ~= nil or prefix and source[prefix .. key] ~= nil then surplus[field] = surplus[field] or key end
-    end
-    for layer = 0, sizes.is(layers, field) and layers - 1 or -1 do
-      local key = pattern:gsub("%.N%.", "." .. layer .. ".", 1)
-      if source[key] == nil and not (prefix and source[prefix .. key] ~= nil) then
-        local list = configs.assumed[field] and doubtful or out
-        list.count = list.count + 1
-        if list.count <= 20 then list[list.count] = key end
-      end
-    end
-  end
-  for field, key in pairs(surplus) do
-    cbk.warn(("the checkpoint has more layers than %s=%s: %s and what follows"):format(field, tostring(configs.right[field]), key))
-  end
-  if doubtful.count > 0 then
-    cbk.warn(("the config does not say how many layers there are; of as many as are usual, the checkpoint lacks %d weights: %s")
-      :format(doubtful.count, named(doubtful)))
-  end
-  return out
 end
 
 ---@class KeyOptions

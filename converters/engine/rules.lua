@@ -12,7 +12,8 @@ local rules = {}
 ---@field when? fun(at: At): boolean      the rule counts only where this holds
 ---@field also table<Side, { [1]: string, [2]: fun(at: At, value: any): any }[]>  further keys written on that side
 ---@field number? { forward: fun(n: integer): integer, backward: fun(n: integer): integer }   counts the other side's way
----@field required? string   a checkpoint without its weights is incomplete: the field of the right config that counts the layers
+---@field needed? boolean|"told"|fun(at: At, present: integer): boolean|"told"   a checkpoint must have it (complete.lua)
+---@field count? string|fun(at: At): integer|nil   of how many layers: a field of the right config (default: num_hidden_layers)
 ---@field kind? "only"|"drop"|"refuse"   of a rule for one side: what becomes of such a key
 ---@field why? string        of such a rule; of any other: why it is needed in one direction alone
 ---@field copy_of? string    only: the pattern of the key that says the same
@@ -39,7 +40,9 @@ local function position()
   return at.source:gsub("^@", ""), at.currentline
 end
 
-local options = { when = "function", also_left = true, also_right = true, number = "table", why = "string" }
+local options = {
+  when = "function", also_left = true, also_right = true, number = "table", why = "string", needed = true, count = true,
+}
 
 ---A rule that says what no rule can say is a mistake in writing.
 local function check(entry, place, source, line)
@@ -50,7 +53,7 @@ local function check(entry, place, source, line)
   if entry.is_rules or entry.kind then return end
   for name, value in pairs(entry) do
     local wanted = type(name) == "number" or options[name]
-    if not wanted then fail("a rule has no option '%s'; there are also_left, also_right, number, when and why", tostring(name)) end
+    if not wanted then fail("a rule has no option '%s'; there are also_left, also_right, count, needed, number, when and why", tostring(name)) end
     if type(wanted) == "string" and type(value) ~= wanted then fail("'%s' must be a %s", name, wanted) end
   end
   for i = 1, 2 do
@@ -132,7 +135,8 @@ local function without_false(entries)
 end
 
 ---A table of key rules: `{ left, right, action }`; one name alone stands for both sides; a table of rules in the third place
----is put below the two names; `false` says nothing. Options of a rule: when, also_left, also_right, number, why.
+---is put below the two names; `false` says nothing. Options of a rule: when, also_left, also_right, count, needed, number,
+---why; count and needed of such a table are those of its rules.
 ---@return Rule[]
 function rules.keys(entries)
   local out, source, line = { is_rules = true }, position()
@@ -144,11 +148,17 @@ function rules.keys(entries)
       out[#out + 1] = entry
     elseif type(entry[3]) == "table" and entry[3].is_rules then
       local change = { left = below(entry[1]), right = below(entry[2]) }
-      for _, rule in ipairs(entry[3]) do out[#out + 1] = rules.map(rule, change) end
+      for _, rule in ipairs(entry[3]) do
+        local one = rules.map(rule, change)
+        if one.needed == nil then one.needed = entry.needed end
+        one.count = one.count or entry.count
+        out[#out + 1] = one
+      end
     else
       local left, right = list(entry[1]), list(entry[2] or entry[1])
       out[#out + 1] = {
         left = left, right = right, action = entry[3], when = entry.when, number = entry.number, why = entry.why,
+        needed = entry.needed, count = entry.count,
         also = { left = also(entry.also_left), right = also(entry.also_right) },
         origin = { source = source, line = line, place = place, names = { left[1], right[1] } },
       }
@@ -171,30 +181,6 @@ function rules.override(base, changes)
   end
   for name in pairs(instead) do cbk.fail("converter", ("rules.override: there is no rule '%s' to put another in place of"):format(name)) end
   return out
-end
-
----The same rules; each layer of a checkpoint must have the weights they name.
----@param set Rule[]
----@param count? string   the field of the right config that says how many layers there are (default: num_hidden_layers)
----@return Rule[]
-function rules.required(set, count)
-  for _, rule in ipairs(set) do rule.required = rule.kind == nil and (count or "num_hidden_layers") or nil end
-  return set
-end
-
----The weights of one layer that a checkpoint must have: patterns with one `N`, and the fields that count those layers.
----@param set Rule[]
----@param side Side
----@return string[] patterns, string[] counts
-function rules.required_patterns(set, side)
-  local out, counts = {}, {}
-  for _, rule in ipairs(set) do
-    for _, pattern in ipairs(rule.required and rule[side] or {}) do
-      pattern = pattern:gsub("{weight,bias}$", "weight")
-      if pattern:find "%.N%..*%.weight$" then out[#out + 1], counts[#counts + 1] = pattern, rule.required end
-    end
-  end
-  return out, counts
 end
 
 local function one_sided(kind)

@@ -24,7 +24,7 @@ end
 local norm = bert.norm
 
 local layer = rules.keys {
-  rules.required(rules.keys {
+  rules.keys {
     -- Hugging Face                            Model Zoo
     { "attention.self.query.{weight,bias}",    "self_attn.proj_q_dense_layer.{weight,bias}" },
     { "attention.self.key.{weight,bias}",      "self_attn.proj_k_dense_layer.{weight,bias}" },
@@ -32,26 +32,27 @@ local layer = rules.keys {
     { "attention.output.dense.{weight,bias}",  "self_attn.proj_output_dense_layer.{weight,bias}" },
     { "intermediate.dense.{weight,bias}",      "ffn.ffn.0.linear_layer.{weight,bias}" },
     { "output.dense.{weight,bias}",            "ffn.ffn.1.linear_layer.{weight,bias}" },
-  }),
+  },
   norm("attention.output.LayerNorm",           "norm1"),
   norm("output.LayerNorm",                     "norm2"),
 }
 
 local position_ids = { "embeddings.position_ids", actions.buffer.positions "max_position_embeddings" }
 
----@param position string   where the position embeddings stand in this release
-function bert.encoder(position)
+---@param position string      where the position embeddings stand in this release
+---@param needs_pooler boolean
+function bert.encoder(position, needs_pooler)
   return rules.keys {
     { "embeddings.position_embeddings.weight", "embedding_layer." .. position .. ".weight",   also_left = { position_ids } },
     { "embeddings.word_embeddings.weight",     "embedding_layer.word_embeddings.weight" },
     position ~= "position_embeddings" and
     { "embeddings.position_embeddings.weight", "embedding_layer.position_embeddings.weight",  also_left = { position_ids },
       why = "its name up to 2.0" },
-    { "embedding_layer.position_embeddings" },
+    { "embedding_layer.position_embeddings", needed = false },
     { "embeddings.token_type_embeddings.weight", "embedding_layer.segment_embeddings.weight" },
     norm("embeddings.LayerNorm",               "embed_ln_f"),
     { "encoder.layer.N",                       "transformer_encoder.layers.N",                layer },
-    { "pooler.dense.{weight,bias}",            "pooler.pooler.ffn.0.linear_layer.{weight,bias}" },
+    { "pooler.dense.{weight,bias}",            "pooler.pooler.ffn.0.linear_layer.{weight,bias}",  needed = needs_pooler },
   }
 end
 

@@ -20,7 +20,7 @@ end, function(t)
   return cbk.cat({ t:slice(0, rows - 1, rows), t:slice(0, 0, rows - 1) }, 0)
 end)
 
-local layer = rules.required(rules.keys {
+local layer = rules.keys {
   -- Hugging Face                      Model Zoo
   { "self_attn.q_proj.{weight,bias}",   "self_attn.proj_q_dense_layer.{weight,bias}" },
   { "self_attn.k_proj.{weight,bias}",   "self_attn.proj_k_dense_layer.{weight,bias}" },
@@ -30,7 +30,7 @@ local layer = rules.required(rules.keys {
   { "mlp.fc2.{weight,bias}",            "ffn.ffn.1.linear_layer.{weight,bias}" },
   { "layer_norm1.{weight,bias}",        "norm1.{weight,bias}" },
   { "layer_norm2.{weight,bias}",        "norm2.{weight,bias}" },
-})
+}
 
 clip.tower = rules.keys {
   rules.only.left("embeddings.position_ids", "the numbers of the rows"),

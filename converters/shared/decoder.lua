@@ -13,9 +13,12 @@ local tie = actions.tie
 
 -- --- tensors with two names; old checkpoints hold one of the two as null
 
+---Whether a head is more than another name of the embedding.
+function decoder.is_untied(at) return at.right.share_embedding_weights == false end
+
 ---The head, which may be the embedding.
 decoder.head = rules.keys {
-  { "lm_head.weight", nil, tie.or_from "embedding_layer.word_embeddings.weight" },
+  { "lm_head.weight", nil, tie.or_from "embedding_layer.word_embeddings.weight", needed = decoder.is_untied },
   { "lm_head.bias" },
 }
 

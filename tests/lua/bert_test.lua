@@ -89,10 +89,10 @@ describe("BERT: Hugging Face", function()
   it("a layer that is not there is an error where the config counts it, a warning where a default does", function()
     local hf = hf_checkpoint(pretraining)
     local two = hf_config { num_hidden_layers = 2 }
-    fails("6 weights are missing: bert.encoder.layer.1.attention.self.query.weight", conversion.run, "bert", "hf", "cs-2.4", two, hf)
+    fails("16 weights are missing: bert.encoder.layer.1.attention.self.query.weight", conversion.run, "bert", "hf", "cs-2.4", two, hf)
     two.num_hidden_layers = nil
     local warnings = table.concat(conversion.warnings(conversion.run, "bert", "hf", "cs-2.4", two, hf), "\n")
-    assert(warnings:find("the checkpoint lacks 66 weights", 1, true), warnings)
+    assert(warnings:find("the checkpoint lacks 176 weights", 1, true), warnings)
   end)
 
   it("gamma and beta are old names of a norm, never two of them", function()

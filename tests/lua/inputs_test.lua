@@ -114,6 +114,37 @@ describe("Inputs: all forms of a checkpoint, all families", function()
     end)
   end
 
+  local needed = {
+    t5 = { "encoder.block.0.layer.1.DenseReluDense.wo.weight", "decoder.block.0.layer.1.EncDecAttention.k.weight",
+      "decoder.final_layer_norm.weight", "decoder.block.0.layer.2.layer_norm.weight",
+      "encoder.block.0.layer.0.SelfAttention.relative_attention_bias.weight" },
+    bert = { "bert.encoder.layer.0.output.LayerNorm.weight", "bert.embeddings.token_type_embeddings.weight",
+      "bert.embeddings.word_embeddings.weight", "bert.pooler.dense.weight", "cls.predictions.transform.dense.weight" },
+    ["bert-sequence-classifier"] = { "bert.pooler.dense.weight", "classifier.weight" },
+    ["bert-qa"] = { "qa_outputs.weight", "bert.embeddings.LayerNorm.weight" },
+    falcon = { "transformer.ln_f.weight", "transformer.word_embeddings.weight" },
+    gpt2 = { "transformer.wpe.weight", "transformer.ln_f.weight", "transformer.h.0.mlp.c_proj.weight" },
+    llama = { "model.norm.weight", "model.layers.0.mlp.gate_proj.weight", "lm_head.weight" },
+    gptj = { "transformer.h.0.ln_1.weight", "lm_head.weight" }, ["gpt-neox"] = { "gpt_neox.embed_in.weight", "embed_out.weight" },
+    bloom = { "transformer.word_embeddings_layernorm.weight" }, mpt = { "transformer.norm_f.weight" },
+    ["clip-vit"] = { "vision_model.embeddings.class_embedding", "visual_projection.weight", "vision_model.post_layernorm.weight" },
+  }
+
+  it("without a weight that the model needs are incomplete", function()
+    for name, gone in pairs(needed) do
+      local job = conversion.job(name, "hf", newest[name].format)
+      conversion.warnings(function()
+        local config, root = tiny.model(newest[name])
+        convert.config(job, config)
+        for _, key in ipairs(gone) do
+          assert(root[key] ~= nil, key)
+          conversion.fails("the checkpoint is incomplete: 1 weight is missing: " .. key, convert.checkpoint, job,
+            conversion.with(root, {}, { key }))
+        end
+      end)
+    end
+  end)
+
   it("as a command, the output stands beside the input and is named after it", function()
     local dir = harness.temp_dir()
     local config, root = tiny.model(newest.llama)

@@ -130,13 +130,13 @@ describe("Converters: T5", function()
     root.model["decoder.layers.1.norm2.weight"] = nil
     fails("1 weight is missing: decoder.layers.1.norm2.weight", run, "t5", "cs-2.0", "hf", config, root)
     config.model.decoder_num_hidden_layers = 1
-    run("t5", "cs-2.0", "hf", config, root)
+    fails("more layers than decoder_num_hidden_layers=1: decoder.layers.1.", run, "t5", "cs-2.0", "hf", config, root)
   end)
 
   it("a decoder is as deep as the encoder where the config does not say", function()
     local hf = hf_config()
     hf.num_decoder_layers = nil
-    fails("decoder.block.2.layer.0.SelfAttention.q.weight", run, "t5", "hf", "cs-2.4", conversion.with(hf, { num_layers = 3 }),
+    fails("decoder.block.2.layer.1.EncDecAttention.q.weight", run, "t5", "hf", "cs-2.4", conversion.with(hf, { num_layers = 3 }),
       hf_checkpoint())
     hf.num_decoder_layers = cbk.null
     local shallow = hf_checkpoint()
@@ -259,6 +259,8 @@ describe("Converters: T5's muP and errors", function()
     local hf = hf_checkpoint()
     hf["encoder.embed_tokens.weight"], hf["decoder.embed_tokens.weight"] = nil, nil
     local _, told = told_by(run, "t5", "hf", "cs-2.3", hf_config(), hf)
-    assert(#told == 2 and told[2]:find("shared.weight (it is known only as a copy of 'decoder.embed_tokens.weight'", 1, true), told[2])
+    local lost = "the checkpoint lacks 2 weights that the model needs, and so does what is written: encoder.embed_tokens.weight"
+    assert(#told == 3 and told[1]:find(lost, 1, true), told[1])
+    assert(told[3]:find("shared.weight (it is known only as a copy of 'decoder.embed_tokens.weight'", 1, true), told[3])
   end)
 end)
