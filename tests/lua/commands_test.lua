@@ -137,6 +137,15 @@ describe("cbk ls", function()
       has(out, "kernel/Adam_1              12 ×  float32")
       has(out, "block_{000..011}/scale")
     end
+    local graph = cbk.dict()
+    for layer = 0, 99 do
+      for index = 0, 2 do
+        graph[("model/layer_with_weights-%d/_w%d/.ATTRIBUTES/VARIABLE_VALUE"):format(layer, index)] = cbk.randn({ 2 })
+      end
+    end
+    cbk.create(dir .. "/graph", { root = graph, format = "tensorflow" }):commit()
+    local _, listed = run(dir, "ls", "graph")
+    has(listed, "model/layer_with_weights-{0..99}/_w{0..2}/.ATTRIBUTES/VARIABLE_VALUE  300 ×  float32  [2]  2.3 KiB\n300 tensors")
     local _, out = run(dir, "ls", "model.ckpt-5", "bert/encoder/layer_1", "--flat")
     has(out, "2 tensors, 16 elements")
   end)

@@ -245,4 +245,20 @@ describe("text", function()
     for _, group in ipairs(fold.groups(entries)) do names[#names + 1] = group.name end
     t.equal(names, { "h.{0,1,3}.w", "h.{0..3}.e.{0,1}", "h.2.w", "head" })
   end)
+
+  it("in TensorFlow's names whatever digits end a part", function()
+    local fold = require "cbk.fold"
+    local entries, names = {}, {}
+    for layer = 0, 11 do
+      for weight = 0, 3 do
+        entries[#entries + 1] = { path = ("model/layer_with_weights-%d/_w%d/.ATTRIBUTES/VARIABLE_VALUE"):format(layer, weight) }
+      end
+    end
+    for _, path in ipairs { "a7b/c", "a8b/c", "norm1.w", "norm2.w", "v1.w1/x", "v1.w2/x", "007/y", "008/y", "1234567890/z", "1/1" } do
+      entries[#entries + 1] = { path = path }
+    end
+    for i, group in ipairs(fold.groups(entries)) do names[i] = group.name end
+    t.equal(names, { "model/layer_with_weights-{0..11}/_w{0..3}/.ATTRIBUTES/VARIABLE_VALUE", "a7b/c", "a8b/c", "norm1.w", "norm2.w",
+      "v1.w{1,2}/x", "{007,008}/y", "1234567890/z", "1/1" })
+  end)
 end)

@@ -5,7 +5,8 @@ local cbk = require "cbk"
 local fold = {}
 
 local byte, sub, find = string.byte, string.sub, string.find
-local DOT, SLASH, UNDERSCORE, ZERO, NINE = byte ".", byte "/", byte "_", byte "0", byte "9"
+local DOT, SLASH, ZERO, NINE = byte ".", byte "/", byte "0", byte "9"
+local NEVER = math.huge
 
 --- Stands for a number in a template, with its width between if it begins with zeros.
 local OPEN, CLOSE = "\1", "\2"
@@ -18,34 +19,37 @@ function fold.shown(path)
   return cbk.shown(path)
 end
 
+local NONE = {}
+
 --- "a.0.b.12" → "a.{}.b.{}", { 0, 12 }; "a.007" → "a.{3}", { 7 }. Only whole dot-separated parts count as numbers; in
---- TensorFlow's names, "a/b_0/c", also the ends of parts. Byte by byte, because the JIT compiles that, and 20,000 keys
+--- TensorFlow's names, "a/b_0/_w1", all digits that end a part. Byte by byte, because the JIT compiles that, and 20,000 keys
 --- are no rarity.
 local function template_of(path)
-  local numbers, template, copied = {}, "", 1
-  local separator = find(path, "/", 1, true) and SLASH or DOT
-  local prefix_end = separator == SLASH and UNDERSCORE or DOT
-  local start, number, is_number = 1, 0, true
+  local is_tensorflow = find(path, "/", 1, true) ~= nil
+  local separator = is_tensorflow and SLASH or DOT
+  local numbers, template, copied = NONE, "", 1
+  local start, number = 1, 0 -- of the digits before `at`; `start` is behind `at` where a part cannot be a number any more
   for at = 1, #path + 1 do
     local c = byte(path, at) or separator
     if c == separator then
       local length = at - start
-      if is_number and length > 0 and length < 10 then
+      if length > 0 and length < 10 then
         local width = length > 1 and byte(path, start) == ZERO and length or ""
+        if numbers == NONE then numbers = {} end
         numbers[#numbers + 1] = number
         template = template .. sub(path, copied, start - 1) .. OPEN .. width .. CLOSE
         copied = at
       end
-      start, number, is_number = at + 1, 0, true
-    elseif c == prefix_end then
-      start, number, is_number = at + 1, 0, true
+      start, number = at + 1, 0
     elseif c >= ZERO and c <= NINE then
       number = number * 10 + (c - ZERO)
+    elseif is_tensorflow then
+      start, number = at + 1, 0
     else
-      is_number = false
+      start = NEVER
     end
   end
-  return template .. sub(path, copied), numbers
+  return copied == 1 and path or template .. sub(path, copied), numbers
 end
 
 --- Sorted distinct numbers at `position` of all members.
@@ -92,6 +96,10 @@ end
 
 --- Splits a group that has no common name by its first number that varies.
 local function emit(template, members, position, out)
+  if #members == 1 then
+    out[#out + 1] = { name = members[1].path, members = members, first = members[1].order }
+    return
+  end
   local name = common_name(template, members)
   if name then
     out[#out + 1] = { name = name, members = members, first = members[1].order }
@@ -113,27 +121,38 @@ end
 ---Groups entries that are alike. Entries keep their order; a group stands where its first member stood. Entries whose keys
 ---have one text (1 and "1", or objects) never share a group. Names are as `fold.shown` gives them.
 ---@param entries { path: string, signature: string }[]  only equal signatures are folded together
----@return { name: string, members: { entry: table, numbers: integer[] }[] }[]
+---@return { name: string, members: { entry: table, path: string, numbers: integer[] }[] }[]
 function fold.groups(entries)
-  local groups, order, times = {}, {}, {}
+  local by_signature, order, times = {}, {}, {}
   for i, entry in ipairs(entries) do
     local path = fold.shown(entry.path)
     local template, numbers = template_of(path)
-    local id = template .. "\0" .. (entry.signature or "")
+    local signature = entry.signature or ""
     local earlier = times[path]
     times[path] = (earlier or 0) + 1
-    if earlier then id = id .. "\0" .. earlier end
-    local group = groups[id]
-    if not group then
-      group = { template = template, members = {} }
-      groups[id] = group
+    if earlier then signature = signature .. "\0" .. earlier end
+    local groups = by_signature[signature]
+    if not groups then
+      groups = {}
+      by_signature[signature] = groups
+    end
+    local member = { entry = entry, path = path, numbers = numbers, order = i }
+    local group = groups[template]
+    if group then
+      group.members[#group.members + 1] = member
+    else
+      group = { template = template, members = { member } }
+      groups[template] = group
       order[#order + 1] = group
     end
-    table.insert(group.members, { entry = entry, numbers = numbers, order = i })
   end
-  local out = {}
-  for _, group in ipairs(order) do emit(group.template, group.members, 1, out) end
-  table.sort(out, function(a, b) return a.first < b.first end)
+  local out, is_sorted = {}, true
+  for _, group in ipairs(order) do
+    local before = #out
+    emit(group.template, group.members, 1, out)
+    is_sorted = is_sorted and #out == before + 1
+  end
+  if not is_sorted then table.sort(out, function(a, b) return a.first < b.first end) end
   return out
 end
 

@@ -7,6 +7,9 @@ local wrap = require "cbk.wrap"
 
 local listing = {}
 
+local byte, find, sub, concat = string.byte, string.find, string.sub, table.concat
+local DOT, SLASH, OPEN, CLOSE = byte ".", byte "/", byte "{", byte "}"
+
 -- --- words and numbers
 
 ---12345678 → "12,345,678"
@@ -65,6 +68,7 @@ end
 
 --- What all shapes have in common: "[4..40, 64]".
 local function shape_range(group)
+  if #group == 1 then return listing.shape_text(group[1].shape) end
   local low, high = { unpack(group[1].shape) }, { unpack(group[1].shape) }
   for _, row in ipairs(group) do
     for dim, extent in ipairs(row.shape) do
@@ -135,28 +139,27 @@ end
 --- "a.layers.{0..31}.w" → { "a", "layers", "{0..31}", "w" }: dots inside braces do not count. TensorFlow's "a/b/w" →
 --- { "a/", "b/", "w" }: a variable and what stands below it have their own lines.
 local function parts_of(name)
-  if name:find("/", 1, true) then
-    local parts = {}
-    for part in name:gmatch "[^/]*/?" do
-      if part ~= "" then parts[#parts + 1] = part end
-    end
-    return parts
-  end
-  local parts, at, depth, start = {}, 1, 0, 1
-  while at <= #name do
-    local c = name:byte(at)
-    if c == 123 then depth = depth + 1 elseif c == 125 then depth = depth - 1 end
-    if c == 46 and depth == 0 then
-      parts[#parts + 1] = name:sub(start, at - 1)
+  local separator, closed = DOT, 1 -- a slash ends the part that it closes
+  if find(name, "/", 1, true) then separator, closed = SLASH, 0 end
+  local parts, depth, start = {}, 0, 1
+  for at = 1, #name do
+    local c = byte(name, at)
+    if c == separator and depth == 0 then
+      parts[#parts + 1] = sub(name, start, at - closed)
       start = at + 1
+    elseif c == OPEN and separator == DOT then
+      depth = depth + 1
+    elseif c == CLOSE and separator == DOT then
+      depth = depth - 1
     end
-    at = at + 1
   end
-  parts[#parts + 1] = name:sub(start)
+  if start <= #name or separator == DOT then parts[#parts + 1] = sub(name, start) end
   return parts
 end
 
-local function new_node(name) return { name = name, children = {}, order = {}, tensors = 0, bytes = 0 } end
+--- A node gets `children` (by name) and `order` with the first one.
+local LEAF = {}
+local function new_node(name) return { name = name, children = nil, order = LEAF, groups = nil, tensors = 0, bytes = 0 } end
 
 local function insert(root, name, group)
   local node, tensors, bytes = root, 0, 0
@@ -164,17 +167,17 @@ local function insert(root, name, group)
     if row.shape then tensors, bytes = tensors + 1, bytes + row.bytes end
   end
   for _, part in ipairs(parts_of(name)) do
+    if not node.children then node.children, node.order = {}, {} end
     local child = node.children[part]
     if not child then
       child = new_node(part)
       node.children[part] = child
-      table.insert(node.order, child)
+      node.order[#node.order + 1] = child
     end
     node = child
     node.tensors, node.bytes = node.tensors + tensors, node.bytes + bytes
   end
-  node.groups = node.groups or {}
-  table.insert(node.groups, group)
+  if node.groups then node.groups[#node.groups + 1] = group else node.groups = { group } end
 end
 
 --- Numbers in their order, names as they came.
@@ -228,7 +231,7 @@ local function tree_lines(node, label, indent, out)
   end
   local is_root = label == ""
   local shown = ("  "):rep(indent) .. label
-  for _, group in ipairs(node.groups or {}) do out[#out + 1] = leaf_line(shown, group) end
+  for _, group in ipairs(node.groups or LEAF) do out[#out + 1] = leaf_line(shown, group) end
   if #node.order == 0 then return end
   if not is_root and not node.groups then
     out[#out + 1] = { shown, "", counted(node.tensors, "tensor"), "", cbk.format_size(node.bytes), "" }
@@ -239,28 +242,48 @@ local function tree_lines(node, label, indent, out)
   end
 end
 
-local display_width = wrap.width
-
 local ALIGN_RIGHT = { false, true, false, false, true, false }
 local WIDEST = 100
 
---- Columns as lines, two spaces apart; sizes and counts end at one column. A cell wider than WIDEST moves nothing but its own line.
+--- Columns that a cell takes; next to all cells are plain.
+local function width_of(cell)
+  if not find(cell, "[\128-\255]") then return #cell end
+  return wrap.width(cell)
+end
+
+--- Lines of six cells, two spaces apart; sizes and counts end at one column. A cell wider than WIDEST moves nothing but its own line.
 local function aligned(lines)
   local widths = { 0, 0, 0, 0, 0, 0 }
-  for _, line in ipairs(lines) do
-    for i = 1, 6 do
-      local width = display_width(line[i])
-      if width <= WIDEST then widths[i] = math.max(widths[i], width) end
+  for column = 1, 6 do
+    local widest, seen = 0, nil
+    for i = 1, #lines do
+      local cell = lines[i][column]
+      if cell ~= seen then
+        local width = width_of(cell)
+        if width > widest and width <= WIDEST then widest = width end
+        seen = cell
+      end
     end
+    widths[column] = widest
   end
-  local out = {}
-  for _, line in ipairs(lines) do
-    local cells = {}
-    for i = 1, 6 do
-      local padding = (" "):rep(widths[i] - display_width(line[i]))
-      if widths[i] > 0 or line[i] ~= "" then cells[#cells + 1] = ALIGN_RIGHT[i] and padding .. line[i] or line[i] .. padding end
+  local spaces = {}
+  for count = 0, WIDEST do spaces[count] = (" "):rep(count) end
+  local out, pieces = {}, {}
+  for i = 1, #lines do
+    local line, last, count = lines[i], 6, 0
+    while last > 1 and line[last] == "" do last = last - 1 end
+    for column = 1, last do
+      local cell = line[column]
+      if widths[column] > 0 or cell ~= "" then
+        local padding = spaces[widths[column] - width_of(cell)] or ""
+        local is_right = ALIGN_RIGHT[column]
+        pieces[count + 1] = count > 0 and "  " or ""
+        pieces[count + 2] = is_right and padding or cell
+        pieces[count + 3] = is_right and cell or column < last and padding or ""
+        count = count + 3
+      end
     end
-    out[#out + 1] = (table.concat(cells, "  "):gsub(" +$", ""))
+    out[i] = concat(pieces, "", 1, count)
   end
   return out
 end
@@ -275,6 +298,7 @@ local FEW_SHAPES = 3
 
 --- Makes the rows of a group that has several shapes, but few, fall apart by shape. True when it did.
 local function separate_shapes(group)
+  if #group.members == 1 then return false end
   local seen, count = {}, 0
   for _, member in ipairs(group.members) do
     local shape = member.entry.shape
