@@ -88,6 +88,7 @@ return {
     config = fields.config {
       { "classifier_dropout", "encoder_output_dropout_rate" },
       { "num_labels",         "num_classes" },
+      fields.drop.right { "include_padding_in_loss", "loss_weight" },
     },
     prepare = all(labels, dropout),
     after = { right = { loss_weight = cbk.float(1), include_padding_in_loss = false } },

@@ -9,7 +9,7 @@ local kinds = require "converters.engine.kinds"
 local values = require "converters.engine.values"
 local decoder = require "converters.shared.decoder"
 
-local must, told = fields.must, fields.told
+local must, told, drop = fields.must, fields.told, fields.drop
 local qkv = actions.qkv
 local null, float, absent = cbk.null, cbk.float, values.absent
 local between, variant = rules.between, rules.variant
@@ -115,6 +115,8 @@ local rw_config = fields.config {
   { "n_layer", "num_hidden_layers" },
   must.right { use_projection_bias_in_attention = false, use_ffn_bias_in_attention = false, use_ffn_bias = false },
   must.left { bias = false },
+  drop.left { "architectures", "auto_map", "bos_token_id", "eos_token_id", "torch_dtype", "use_cache" },
+  drop.right { "attention_module", "attention_type", "loss_scaling" },
 }
 
 local code = "modelling_RW.RW"
@@ -200,6 +202,7 @@ local modern_config = fields.config {
   told.left { "new_decoder_architecture", "multi_query", "parallel_attn", "num_ln_in_parallel_attn" },
   told.right { "use_untied_layer_norm" },
   must.right { attention_module = "multiquery_attention", attention_type = "scaled_dot_product" },
+  drop.right { "loss_scaling" },
 }
 
 local function prepare_left(from)
@@ -240,10 +243,10 @@ local falcon = {
   keys = decoder.with_head("transformer", modern), config = modern_config,
   before = {
     left = {
-      alibi = false, attention_dropout = float(0), bias = false, bos_token_id = 11, eos_token_id = 11, hidden_dropout = float(0),
+      alibi = false, attention_dropout = float(0), bias = false, hidden_dropout = float(0),
       hidden_size = 4544, initializer_range = 0.02, layer_norm_epsilon = 1e-05, max_position_embeddings = 2048, multi_query = true,
       new_decoder_architecture = false, num_attention_heads = 71, num_hidden_layers = 32, num_kv_heads = null,
-      num_ln_in_parallel_attn = 2, parallel_attn = true, rope_scaling = null, rope_theta = float(10000), use_cache = true,
+      num_ln_in_parallel_attn = 2, parallel_attn = true, rope_scaling = null, rope_theta = float(10000),
       vocab_size = 65024,
     },
     right = {

@@ -149,14 +149,17 @@ local text = {
     { "mm_vision_select_layer",   "image_feature_select_layer_idx", feature_layer },
     must.left { mm_use_im_start_end = false, mm_use_im_patch_token = false },
     { "tune_mm_mlp_adapter",      "freeze",                         frozen },
+    drop.left {
+      "architectures", "bos_token_id", "eos_token_id", "freeze_mm_mlp_adapter", "freeze_mm_vision_resampler", "image_aspect_ratio",
+      "pad_token_id", "tune_mm_vision_resampler", "unfreeze_mm_vision_tower", "use_cache",
+    },
   },
   beside = { "projector", "image_feature_select_mode", "image_feature_select_layer_idx", "freeze" },
   folders = { mm_vision_tower = "image_model" },
   before = {
     left = fields.with(llama.before.left, {
       mm_hidden_size = 64, mm_projector_type = "mlp2x_gelu", mm_use_im_patch_token = false, mm_use_im_start_end = false,
-      mm_vision_select_feature = "patch", mm_vision_select_layer = -2, tune_mm_mlp_adapter = false, tune_mm_vision_resampler = false,
-      unfreeze_mm_vision_tower = false,
+      mm_vision_select_feature = "patch", mm_vision_select_layer = -2, tune_mm_mlp_adapter = false,
     }),
     right = fields.with(llama.before.right, { share_embedding_weights = false }),
   },

@@ -150,7 +150,7 @@ local hf = {
     left = fields.with(attention "triton", {
       d_model = 2048, emb_pdrop = float(0), embedding_fraction = float(1), expansion_ratio = 4, learned_pos_emb = true,
       logit_scale = null, max_seq_len = 2048, n_heads = 16, n_layers = 24, no_bias = false, norm_type = "low_precision_layernorm",
-      resid_pdrop = float(0), use_cache = false, vocab_size = 50368,
+      resid_pdrop = float(0), vocab_size = 50368,
     }),
     right = {
       layer_norm_epsilon = 1e-05, max_position_embeddings = 1024, nonlinearity = "gelu", norm_first = true, norm_type = "layernorm",

@@ -26,7 +26,7 @@ parser:option("--h5-version", "0.4 or 0.5, of a Cerebras output (default: what t
   :argname("VERSION"):choices { "0.4", "0.5" }
 parser:option("--converter", "a converter file of your own"):argname "FILE"
 parser:option("--explain", "tell of these keys (of either side; globs) which rule takes them, and why no other; writes nothing")
-  :argname "KEY"
+  :argname("KEY"):count "*"
 cli.output_options(parser)
 cli.options(parser, "allow-records", "json")
 local args = parser:parse()
@@ -34,8 +34,10 @@ local args = parser:parse()
 -- --- what to do
 
 if args.json and not args.dry_run then cli.usage_error("convert", "--json tells the plan: give it with --dry-run") end
-if args.explain == "" then cli.usage_error("convert", "--explain: a key or a glob is expected") end
-if args.explain then args.dry_run = true end
+for _, key in ipairs(args.explain) do
+  if key == "" then cli.usage_error("convert", "--explain: a key or a glob is expected") end
+  args.dry_run = true
+end
 if args.quiet then cbk.warn = function() end end
 
 local sizes = { B = true, KB = true, KiB = true, MB = true, MiB = true, GB = true, GiB = true }
@@ -89,14 +91,19 @@ local source_config = folders and composite.load_configs(args.config, parts) or 
 local config = converters.convert.config(job, source_config)
 local source = checkpoint and checkpoint.root or folders and composite.open(args.checkpoint_file, parts, args)
   or cli.open(args.checkpoint_file, args).root
-local watch = (args.debug or args.dry_run or args.explain) and plan.watch(job)
+local watch = (args.debug or args.dry_run) and plan.watch(job)
 local planned, root = pcall(converters.convert.checkpoint, job, source)
 if not planned and watch and #watch.steps[1] == 0 then error(root, 0) end
-if args.explain then
-  local lines, count = explain.lines(watch, args.explain)
-  for _, line in ipairs(lines) do print(line) end
+if #args.explain > 0 then
+  local is_known = true
+  for i, key in ipairs(args.explain) do
+    local lines, count = explain.lines(watch, key)
+    if i > 1 then print() end
+    for _, line in ipairs(lines) do print(line) end
+    is_known = is_known and count > 0
+  end
   if not planned then error(root, 0) end
-  os.exit(count > 0 and 0 or 1)
+  os.exit(is_known and 0 or 1)
 end
 local rows = watch and plan.rows(watch) or {}
 if not args.json then

@@ -2,6 +2,7 @@
 
 local cbk = require "cbk"
 local cli = require "cbk.cli"
+local composite = require "cbk.composite"
 local converters = require "cbk.converters"
 local converter_list = require "cbk.converter_list"
 local check = require "converters.bench.check"
@@ -35,7 +36,6 @@ if args.config and not (args.keys or args.checkpoint) then cli.usage_error("rule
 --- A folder may have a model's name: checkpoints lie in such folders.
 local function file_of(name)
   if cbk.fs.exists(name) and not cbk.fs.is_dir(name) then return name end
-  converters.load()
   local own = converters.catalogue.file_of(name)
   if own then
     args.model = args.model or name
@@ -46,6 +46,7 @@ local function file_of(name)
     #near > 0 and "; did you mean " .. table.concat(near, " or ") .. "?" or ""))
 end
 
+converters.load()
 local path = file_of(args.file)
 local findings = {} -- { where, kind, text }
 
@@ -81,7 +82,7 @@ local function add_once(kind, text, where, title)
 end
 
 for _, one in ipairs(list) do
-  if not looked[one.keys] then
+  if not looked[one.keys] and not one.inside then
     looked[one.keys] = true
     local found, single = check.keys(one.keys)
     for _, finding in ipairs(found) do
@@ -92,15 +93,29 @@ for _, one in ipairs(list) do
         where = position.of(single_one.rule) }
     end
   end
-  if one.config and not looked[one.config] then
+  if one.config and not looked[one.config] and not one.inside then
     looked[one.config] = true
-    for _, finding in ipairs(check.fields(one.config)) do add(finding.kind, finding.text, one.title, one.title) end
+    for _, found in ipairs { check.fields(one.config), check.defaults(one.own) } do
+      for _, finding in ipairs(found) do add(finding.kind, finding.text, one.title, one.title) end
+    end
   end
 end
 
 -- --- coverage
 
+---The parts of a composite whose folders stand in this one.
+local function parts_in(folder)
+  for _, one in ipairs(list) do
+    local parts = one.converter.components
+    local are_there = parts ~= nil
+    for _, part in ipairs(parts or {}) do are_there = are_there and cbk.fs.is_dir(cbk.fs.join(folder, part.left)) end
+    if are_there then return parts end
+  end
+end
+
 local function keys_to_cover()
+  local parts = args.checkpoint and parts_in(args.checkpoint)
+  if parts then return coverage.keys_of(composite.open(args.checkpoint, parts, args)) end
   if args.checkpoint then return coverage.keys_of(cli.open(args.checkpoint, args).root) end
   if not args.keys then return nil end
   local out = {}
@@ -112,13 +127,19 @@ local function keys_to_cover()
   return out
 end
 
+local function config_of_keys()
+  local parts = args.config and parts_in(args.config)
+  return parts and composite.load_configs(args.config, parts) or args.config and cbk.config.load(args.config) or nil
+end
+
 local keys = keys_to_cover()
-local readings = keys and coverage.best(list, keys, args.config and cbk.config.load(args.config)) or {}
+local readings = { keys and coverage.best(list, keys, config_of_keys()) }
 if keys and #readings == 0 and #list > 0 then add("coverage", "no table can read this config", args.config or path) end
 
 local function titles(reading)
   local one = reading.tables[1]
-  return ("%s, %s"):format(one.model.model, tables.direction(one, reading.side))
+  local held = one.held and " of " .. one.held or ""
+  return ("%s%s, %s"):format(one.model.model, held, tables.direction(one, reading.side))
 end
 
 for _, reading in ipairs(readings) do
@@ -133,14 +154,20 @@ end
 
 -- --- telling
 
-local function rule_count()
-  local count, seen = 0, {}
+---The tables that the file itself has, and their rules.
+local function counts()
+  local tables_count, rule_count, seen = 0, 0, {}
   for _, one in ipairs(list) do
-    if not seen[one.keys] then count = count + #one.keys end
-    seen[one.keys] = true
+    if not one.inside then
+      tables_count = tables_count + 1
+      if not seen[one.keys] then rule_count = rule_count + #one.keys end
+      seen[one.keys] = true
+    end
   end
-  return count
+  return tables_count, rule_count
 end
+
+local table_count, rule_count = counts()
 
 local function as_json()
   local function objects(rows)
@@ -159,7 +186,7 @@ local function as_json()
       refused = cbk.list(reading.refused), idle_rules = idle }
   end
   cli.print_json(cbk.dict {
-    { "file", path }, { "models", #models }, { "tables", #list }, { "rules", rule_count() }, { "findings", objects(findings) },
+    { "file", path }, { "models", #models }, { "tables", table_count }, { "rules", rule_count }, { "findings", objects(findings) },
     { "one_way", objects(single) }, { "coverage", objects(covered) },
   })
 end
@@ -167,7 +194,7 @@ end
 local function as_text()
   local function count(n, what) return ("%d %s%s"):format(n, what, n == 1 and "" or "s") end
   if #list > 0 then
-    print(("%s: %s, %s"):format(position.file(path), count(#list, "table"), count(rule_count(), "rule")))
+    print(("%s: %s, %s"):format(position.file(path), count(table_count, "table"), count(rule_count, "rule")))
   end
   for _, finding in ipairs(findings) do print(("%s: %s: %s"):format(finding.where, finding.kind, finding.text)) end
   if args.one_way then

@@ -260,4 +260,30 @@ function check.fields(set)
   return findings
 end
 
+---Defaults of fields that no config rule names: they are misspelt, or the way back does not know what this one writes.
+---@param own Converter
+---@return { kind: string, text: string }[]
+function check.defaults(own)
+  local findings = {}
+  for _, side in ipairs { "left", "right" } do
+    local known = {}
+    for _, rule in ipairs(own.config or {}) do
+      if rule[side] then known[rule[side]] = true end
+    end
+    for _, what in ipairs(known["*"] and {} or { "before", "after" }) do
+      local names = {}
+      for name in pairs(own[what] and own[what][side] or {}) do
+        if not known[name] then names[#names + 1] = "'" .. name .. "'" end
+      end
+      table.sort(names)
+      if #names > 0 then
+        findings[#findings + 1] = { kind = "unknown field",
+          text = ("%s.%s has %s, which no config rule names; fields.drop.%s and fields.told.%s are for what has no counterpart")
+            :format(what, side, table.concat(names, ", "), side, side) }
+      end
+    end
+  end
+  return findings
+end
+
 return check

@@ -5,7 +5,7 @@ local catalogue = require "converters.engine.catalogue"
 local convert = require "converters.engine.convert"
 local kinds = require "converters.engine.kinds"
 local patterns = require "converters.engine.patterns"
-local rules = require "converters.engine.rules"
+local wrap = require "converters.engine.wrap"
 
 local coverage = {}
 
@@ -18,10 +18,14 @@ local coverage = {}
 ---@field idle Rule[]        rules, as they were written, that fit no key
 ---@field refused string[]   keys that a rule refuses
 
----A key as the table sees it; nil where it is not one of this table's part.
-local function own_key(key, part, side)
-  if not part or side == "right" then return key end
-  local prefix = part.left .. "/"
+---A key as the table sees it; nil where it is not one of this table's part or of the model that it is about.
+---@param one Table
+---@param key string
+---@param side Side
+local function own_key(one, key, side)
+  if one.inside and side == "right" then return wrap.inner_key(one.inside, key) end
+  if not one.part or side == "right" then return key end
+  local prefix = one.part.left .. "/"
   return key:sub(1, #prefix) == prefix and key:sub(#prefix + 1) or nil
 end
 
@@ -46,13 +50,15 @@ function coverage.of(one, side, keys, at)
   local out = { tables = { one }, side = side, matched = 0, copied = 0, unmatched = {}, idle = {}, refused = {} }
   local used = {}
   for _, key in ipairs(keys) do
-    local own = own_key(key, one.part, side)
+    local own = own_key(one, key, side)
     local hit = own and (find(tree, own, at) or own:find "^model%." and find(tree, own:sub(7), at))
     if hit then
       out.matched = out.matched + 1
       if hit.ending.pattern == "*" then out.copied = out.copied + 1 end
       used[hit.ending.rule.base or hit.ending.rule] = true
       if hit.ending.kind == "refuse" then out.refused[#out.refused + 1] = key end
+    elseif one.inside and side == "right" and wrap.is_copy(one.inside, key) then
+      out.matched = out.matched + 1
     else
       out.unmatched[#out.unmatched + 1] = key
     end
@@ -93,8 +99,8 @@ function coverage.at(one, side, config, has)
   cbk.warn = warn -- luacheck: ignore
   if not fine then return nil end
   local configs = job.configs[1]
-  if one.variant and configs.converter ~= one.variant then return nil end
   local part = one.part
+  if not part and configs.converter.keys ~= one.keys then return nil end
   return {
     side = side, left = part and configs.left[part.left] or configs.left, right = part and configs.right[part.right] or configs.right,
     source = function(_, key) return has(key) or nil end,
@@ -120,39 +126,79 @@ local function joined(group, count)
   return out
 end
 
----The readings of a list of keys that fit best, one for each model: the tables of one converter and one side.
+---Whether a table takes any key, as steps between releases do: that it fits says nothing.
+local function takes_all(one)
+  for _, rule in ipairs(one.keys) do
+    if not rule.when and rule.left and rule.left[1] == "*" and rule.right and rule.right[1]:find "%*$" then return true end
+  end
+  return false
+end
+
+---The tables that a list of keys may be read by: those that do not take any key, where there are such.
+local function telling(tables)
+  local out = {}
+  for _, one in ipairs(tables) do
+    if not takes_all(one) then out[#out + 1] = one end
+  end
+  return #out > 0 and out or tables
+end
+
+---Keys of one part's file alone, under the name that the part has among others; nil where they say their parts themselves.
+local function keys_of_part(one, side, keys)
+  if not one.part or side == "right" then return nil end
+  for _, part in ipairs(one.converter.components) do
+    for _, key in ipairs(keys) do
+      if key:sub(1, #part.left + 1) == part.left .. "/" then return nil end
+    end
+  end
+  local out = {}
+  for i, key in ipairs(keys) do out[i] = one.part.left .. "/" .. key end
+  return out
+end
+
+---The place of the newest release that a converter is about.
+local function newest_of(converter)
+  local out = 0
+  for _, text in ipairs { converter[1], converter[2] } do
+    for _, format in ipairs(catalogue.formats(text)) do out = math.max(out, catalogue.place(catalogue.release(format)) or 0) end
+  end
+  return out
+end
+
+---The better of two readings knows more keys, or is about a newer release, or has fewer rules without a key.
+local function is_better(a, b)
+  if a.score ~= b.score then return a.score > b.score end
+  if a.newest ~= b.newest then return a.newest > b.newest end
+  return a.idle < b.idle
+end
+
+---The reading of a list of keys that fits best: the tables of one converter and one side; nil where none can read the config.
 ---@param tables Table[]
 ---@param keys string[]
 ---@param config? Dict
----@return Coverage[]
+---@return Coverage|nil
 function coverage.best(tables, keys, config)
   local there, groups, order = {}, {}, {}
   for _, key in ipairs(keys) do there[key] = true end
   local function has(key) return there[key] or there["model." .. key] end
-  for _, one in ipairs(tables) do
-    for side in pairs(rules.other) do
+  for _, one in ipairs(telling(tables)) do
+    for _, side in ipairs { "left", "right" } do
       local at = config and coverage.at(one, side, config, has)
       if at or not config then
-        local id = tostring(one.converter) .. tostring(one.variant) .. side
-        local group = groups[id] or { model = one.model, place = #order + 1 }
-        if not groups[id] then groups[id], order[#order + 1] = group, group end
-        group[#group + 1] = coverage.of(one, side, keys, at)
+        local alone = keys_of_part(one, side, keys)
+        local id = tostring(one.converter) .. tostring(one.part and not alone and "" or one.keys) .. side
+        if not groups[id] then groups[id], order[#order + 1] = {}, id end
+        table.insert(groups[id], coverage.of(one, side, alone or keys, at))
       end
     end
   end
-  local best = {}
-  for _, group in ipairs(order) do
-    local score = 0
-    for _, one in ipairs(group) do score = score + one.matched - one.copied / 2 end
-    group.score = score
-    local so_far = best[group.model]
-    if not so_far or score > so_far.score then best[group.model] = group end
+  local best
+  for _, id in ipairs(order) do
+    local group = { score = 0, idle = 0, newest = newest_of(groups[id][1].tables[1].converter), unpack(groups[id]) }
+    for _, one in ipairs(group) do group.score, group.idle = group.score + one.matched - one.copied / 2, group.idle + #one.idle end
+    if not best or is_better(group, best) then best = group end
   end
-  local out = {}
-  for _, group in ipairs(order) do
-    if best[group.model] == group then out[#out + 1] = joined(group, #keys) end
-  end
-  return out
+  return best and joined(best, #keys)
 end
 
 return coverage

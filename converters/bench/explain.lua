@@ -5,6 +5,7 @@ local patterns = require "converters.engine.patterns"
 local rules = require "converters.engine.rules"
 local plan = require "converters.bench.plan"
 local position = require "converters.bench.position"
+local wrap = require "converters.engine.wrap"
 local relate = require "converters.bench.relate"
 
 local explain = {}
@@ -14,7 +15,8 @@ local function rule_line(rule) return ("%s  (%s)"):format(position.text(rule), p
 ---A rule by the side that is read.
 local function one_side(ending, side)
   local rule = ending.rule.base or ending.rule
-  local list = rule[side] or { ending.pattern }
+  local is_beside = ending.rule.kind and not rule.kind
+  local list = not is_beside and rule[side] or { ending.pattern }
   return ("%s  (%s)"):format(#list == 1 and list[1] or ending.pattern, position.of(rule))
 end
 
@@ -46,12 +48,12 @@ local function near_misses(endings, key, skip, side)
   local list = {}
   for _, one in pairs(best) do list[#list + 1] = one end
   table.sort(list, function(a, b) return a.score ~= b.score and a.score > b.score or a.score == b.score and a.order < b.order end)
-  local out = {}
-  for i = 1, math.min(3, #list) do
-    local one = list[i]
+  local out, seen = {}, {}
+  for _, one in ipairs(list) do
     local differs = not one.found and ("the key ends before '%s'"):format(one.wanted) or not one.wanted
       and ("the pattern ends before '%s'"):format(one.found) or ("part %d is '%s', not '%s'"):format(one.part, one.found, one.wanted)
-    out[i] = ("%s: %s"):format(one_side(one.ending, side), differs)
+    local line = ("%s: %s"):format(one_side(one.ending, side), differs)
+    if #out < 3 and not seen[line] then out[#out + 1], seen[line] = line, true end
   end
   return out
 end
@@ -63,21 +65,24 @@ end
 ---@param rejected Ending[]     rules whose condition does not hold
 ---@param side Side
 local function others(endings, tree, key, taken, rejected, side)
-  local out, skip = {}, {}
+  local out, skip, seen = {}, {}, {}
+  local function add(line)
+    if not seen[line] then out[#out + 1], seen[line] = line, true end
+  end
   if taken then skip[taken.rule.base or taken.rule] = true end
   for _, ending in ipairs(rejected) do
     local rule = ending.rule.base or ending.rule
     if not skip[rule] then
-      out[#out + 1] = ("%s: fits, but its condition (%s) does not hold"):format(one_side(ending, side), position.of_function(rule.when))
+      add(("%s: fits, but its condition (%s) does not hold"):format(one_side(ending, side), position.of_function(rule.when)))
     end
     skip[rule] = true
   end
   for _, hit in ipairs(patterns.match(tree, key)) do
     local rule = hit.ending.rule.base or hit.ending.rule
-    if taken and not skip[rule] then out[#out + 1] = ("%s: fits too, but comes later"):format(one_side(hit.ending, side)) end
+    if taken and not skip[rule] then add(("%s: fits too, but comes later"):format(one_side(hit.ending, side))) end
     skip[rule] = true
   end
-  for _, line in ipairs(near_misses(endings, key, skip, side)) do out[#out + 1] = line end
+  for _, line in ipairs(near_misses(endings, key, skip, side)) do add(line) end
   return out
 end
 
@@ -166,14 +171,15 @@ local function tell_of_stranger(watch, key, out)
     local converter = job.configs[i] and job.configs[i].converter or job.path[i].converter
     for _, part in ipairs(converter.components or { converter }) do
       local tree, endings = patterns.compile(part.keys, side)
-      local hit = patterns.match(tree, key)[1]
+      local own = converter.inside and side == "right" and wrap.inner_key(converter.inside, key) or key
+      local hit = patterns.match(tree, own)[1]
       if hit then
         out[#out + 1] = ("  as a key %s: %s"):format(text, rule_line(hit.ending.rule))
         local goes = hit.ending.kind == "write" and not (hit.ending.from_each or hit.ending.to_each)
         if goes then out[#out + 1] = ("    on the other side: %s"):format(patterns.render(hit.ending.to[1], hit.caught)) end
       else
         out[#out + 1] = ("  as a key %s: no rule fits"):format(text)
-        for _, line in ipairs(near_misses(endings, key, {}, side)) do out[#out + 1] = "    " .. line end
+        for _, line in ipairs(near_misses(endings, own, {}, side)) do out[#out + 1] = "    " .. line end
       end
     end
   end

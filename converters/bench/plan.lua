@@ -84,7 +84,8 @@ function plan.rows(watch)
   for i, records in ipairs(watch.steps) do
     for _, record in ipairs(records) do
       local is_known = record.what == "unmatched" and known[i][record.source]
-      if not is_known and (i == last or not record.target) then
+      local is_written_again = record.target and record.what ~= "part" and writers[i][record.target] ~= record
+      if not is_known and not is_written_again and (i == last or not record.target) then
         local actions, first, at = {}, record, i
         while first do
           local action = plan.action(first)

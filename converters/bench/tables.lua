@@ -1,6 +1,8 @@
 -- The tables of a family's models, each with its name.
 
 local cbk = require "cbk"
+local catalogue = require "converters.engine.catalogue"
+local fields = require "converters.engine.fields"
 local rules = require "converters.engine.rules"
 
 local tables = {}
@@ -8,38 +10,56 @@ local tables = {}
 ---@class Table
 ---@field model Model
 ---@field converter Converter   that has it
+---@field own Converter         … which is this one, or its variant, or its part, or held by it
 ---@field variant? Converter    … or rather this variant of it
 ---@field part? Component       … or this part of a composite
+---@field inside? Wrap           … or the table of a model that another one holds
+---@field held? string           … which is this one
 ---@field keys Rule[]
 ---@field config? table[]
 ---@field title string          "llama: hf <-> cs-2.1 .. cs-2.9"
 
+local function sorted_names(map)
+  local out = {}
+  for name in pairs(map or {}) do out[#out + 1] = name end
+  table.sort(out)
+  return out
+end
+
 ---@param models Model[]
----@param only? string   one model
+---@param only? string   one model, or one that a model of the file holds
 ---@return Table[]
 function tables.of(models, only)
   local out = {}
+  local add_own
   local function add(model, converter, own, title, more)
-    if own.keys then
-      local one = { model = model, converter = converter, keys = own.keys, config = own.config, title = title }
+    local is_wanted = not only or model.model == only or (model.aliases or {})[only] or more and more.held == only
+    if own.keys and is_wanted then
+      local one = { model = model, converter = converter, own = own, keys = own.keys, config = own.config, title = title }
       for name, value in pairs(more or {}) do one[name] = value end
       out[#out + 1] = one
     end
   end
+  ---A converter's tables: one, its variants', its parts', or those of the models that it may hold.
+  function add_own(model, converter, own, title, more)
+    add(model, converter, own, title, more)
+    for _, name in ipairs(sorted_names(own.variants)) do
+      local variant = own.variants[name]
+      add(model, converter, variant, title .. ", " .. name, fields.with({ variant = variant }, more or {}))
+    end
+    for _, part in ipairs(own.components or {}) do
+      add(model, converter, part, ("%s, %s"):format(title, part.right), { part = part })
+    end
+    for _, name in ipairs(own.wrap and own.wrap.models or {}) do
+      local held = catalogue.find(name)
+      local step = held and catalogue.newest_step(held, "left")
+      if step then add_own(model, converter, step.converter, ("%s, of %s"):format(title, name), { inside = own.wrap, held = name }) end
+    end
+  end
   for _, model in ipairs(models) do
-    for _, converter in ipairs(only and model.model ~= only and not (model.aliases or {})[only] and {} or model) do
+    for _, converter in ipairs(model) do
       local title = ("%s: %s <-> %s"):format(model.model, converter[1], converter[2])
-      add(model, converter, converter, title)
-      local names = {}
-      for name in pairs(converter.variants or {}) do names[#names + 1] = name end
-      table.sort(names)
-      for _, name in ipairs(names) do
-        local variant = converter.variants[name]
-        add(model, converter, variant, title .. ", " .. name, { variant = variant })
-      end
-      for _, part in ipairs(converter.components or {}) do
-        add(model, converter, part, ("%s, %s"):format(title, part.right), { part = part })
-      end
+      add_own(model, converter, converter, title)
     end
   end
   return out

@@ -236,10 +236,11 @@ local function convert_tensors(job, i, converter, configs, source)
     cbk.fail("checkpoint", ("the checkpoint is no dict of tensors but a %s"):format(tostring(cbk.kind(source))))
   end
   local prefix = accepted_prefix(converter, step)
+  local function tell(record) job.trace(record, i) end
   local trace = job.trace and function(record)
     if converter.left and step.side == "left" then record.source = converter.left .. "/" .. record.source end
     if converter.left and step.side == "right" and record.target then record.target = converter.left .. "/" .. record.target end
-    job.trace(converter.inside and wrap.seen(converter.inside, step.side, record) or record, i)
+    if converter.inside then wrap.tell(converter.inside, step.side, record, tell) else tell(record) end
   end
   local lacking = complete.lacking(converter.keys,
     { side = step.side, left = configs.left, right = configs.right, assumed = configs.assumed }, source, prefix)
@@ -288,7 +289,7 @@ local function convert_inside(job, i, converter, source)
     local made, unmatched, lacking = convert_tensors(job, i, converter, configs, source)
     return wrap.put_in(wrapper, made), unmatched, lacking
   end
-  local inner, unmatched = wrap.take_out(wrapper, source)
+  local inner, unmatched = wrap.take_out(wrapper, source, job.trace and function(record) job.trace(record, i) end)
   local made, strangers, lacking = convert_tensors(job, i, converter, configs, inner)
   for _, key in ipairs(strangers) do unmatched[#unmatched + 1] = wrapper.place .. "." .. key end
   for k, key in ipairs(lacking) do lacking[k] = wrapper.place .. "." .. key end
@@ -324,6 +325,16 @@ function convert.model_of(root)
   return root.model
 end
 
+---What the release moves into the model from elsewhere in the checkpoint.
+local function tell_of_more(job, i, converted, model)
+  for key, value in cbk.items(model) do
+    if converted[key] == nil then
+      local note = "from the optimizer's state"
+      job.trace({ what = "fill", source = key, key = key, target = key, value = value, rejected = {}, note = note }, i)
+    end
+  end
+end
+
 local function between_releases(job, i, root)
   local step = job.path[i]
   local model = convert_model(job, i, convert.model_of(root))
@@ -335,8 +346,11 @@ local function between_releases(job, i, root)
     cbk.warn(("%s -> %s keeps the model only%s"):format(step.src, step.tgt, #names > 0 and "; left out: " .. keys.named(names) or ""))
     return cbk.dict { model = model }
   end
-  return checkpoint.upgrade(root, model, catalogue.release(step.src), catalogue.release(step.tgt),
+  local converted = job.trace and cbk.copy(model)
+  local out = checkpoint.upgrade(root, model, catalogue.release(step.src), catalogue.release(step.tgt),
     { old = job.files[i], new = job.files[i + 1], loader_seed = job.loader_seed })
+  if converted then tell_of_more(job, i, converted, out.model) end
+  return out
 end
 
 ---Converts the checkpoint by one step of the job's path, whose config is converted already.

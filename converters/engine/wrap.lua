@@ -2,6 +2,8 @@
 
 local cbk = require "cbk"
 local fields = require "converters.engine.fields"
+local patterns = require "converters.engine.patterns"
+local rules = require "converters.engine.rules"
 
 local wrap = {}
 
@@ -48,25 +50,50 @@ function wrap.around(outer, inner, name)
   return out
 end
 
-local function below(place, key)
-  place = place .. "."
+---The key of the inner model that stands there; nil where none does.
+---@param wrapper Wrap
+---@param key any
+---@return string|nil
+function wrap.inner_key(wrapper, key)
+  local place = wrapper.place .. "."
   return type(key) == "string" and key:sub(1, #place) == place and key:sub(#place + 1) or nil
+end
+
+---Whether the key says once more what that of the inner model does.
+---@param wrapper Wrap
+---@param key string
+function wrap.is_copy(wrapper, key) return key:sub(1, #wrapper.copy + 1) == wrapper.copy .. "." end
+
+---How keys of the right are passed over that say the same once more.
+---@param wrapper Wrap
+local function copies_of(wrapper)
+  local rule = rules.drop.right(wrapper.copy .. ".*", ("a copy; the model is that below '%s'"):format(wrapper.place))
+  return patterns.compile(rules.keys { rule }, "right")
 end
 
 ---Takes the inner model out of a checkpoint.
 ---@param wrapper Wrap
 ---@param source Dict
+---@param trace? fun(record: KeyRecord)
 ---@return Dict inner, string[] strangers   keys that stand in neither place
-function wrap.take_out(wrapper, source)
+function wrap.take_out(wrapper, source, trace)
+  local tree, endings = copies_of(wrapper)
   local inner, strangers, copies = cbk.dict(), {}, 0
   for key, value in cbk.items(source) do
-    local own = below(wrapper.place, key)
+    local own = wrap.inner_key(wrapper, key)
+    local hit = not own and type(key) == "string" and patterns.match(tree, key)[1] or nil
     if own then
       inner[own] = value
-    elseif below(wrapper.copy, key) then
+    elseif hit then
       copies = copies + 1
     else
       strangers[#strangers + 1] = tostring(key)
+    end
+    if trace and not own then
+      trace {
+        what = hit and "pass" or "unmatched", source = tostring(key), key = tostring(key), given = value, rejected = {},
+        ending = hit and hit.ending, caught = hit and hit.caught, tree = tree, endings = endings,
+      }
     end
   end
   if copies > 0 then
@@ -87,17 +114,20 @@ function wrap.put_in(wrapper, inner)
   return out
 end
 
----What became of an inner key, under the names of the checkpoint.
+---What became of an inner key, under the names of the checkpoint: what is written is so twice.
 ---@param wrapper Wrap
 ---@param side Side
 ---@param record KeyRecord
----@return KeyRecord
-function wrap.seen(wrapper, side, record)
-  local out = {}
-  for name, value in pairs(record) do out[name] = value end
+---@param trace fun(record: KeyRecord)
+function wrap.tell(wrapper, side, record, trace)
   local field = side == "right" and "source" or "target"
-  if out[field] then out[field] = wrapper.place .. "." .. out[field] end
-  return out
+  for _, place in ipairs { wrapper.place, side == "left" and record.target and wrapper.copy or nil } do
+    local out = {}
+    for name, value in pairs(record) do out[name] = value end
+    if out[field] then out[field] = place .. "." .. out[field] end
+    if place == wrapper.copy and out.what == "write" then out.what = "beside" end
+    trace(out)
+  end
 end
 
 return wrap

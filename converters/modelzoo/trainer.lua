@@ -12,6 +12,9 @@ function trainer.is(config) return config.trainer ~= nil end
 ---Where the model section stands: its parent and name.
 local function place(config)
   if config.trainer == nil then return config end
+  if config.model ~= nil then
+    cbk.fail("config", "the config has a section 'model' and a section 'trainer', which both describe the model: take one out")
+  end
   if is_list(config, "trainer") then
     cbk.fail("config", "converting a config with multiple trainer configs is not supported: give one of them")
   end

@@ -8,6 +8,7 @@ local converters = require "cbk.converters"
 local catalogue, convert = converters.catalogue, converters.convert
 local patterns = require "converters.engine.patterns"
 local releases = require "converters.modelzoo.releases"
+local plan = require "converters.bench.plan"
 local conversion = require "conversion"
 local harness = require "harness"
 local tiny = require "tiny"
@@ -220,13 +221,46 @@ local function without_files(f, ...)
   return unpack(result, 2)
 end
 
----Converts along the path, and compares with the steps one by one.
+---The names of all tensors of a checkpoint's model; those of a composite's parts as "part/key".
+local function names_in(root)
+  local out = {}
+  local function add(tree, prefix)
+    for key in cbk.items(tree) do
+      if cbk.kind(tree, key) == "dict" then add(tree[key], prefix .. key .. "/") else out[prefix .. key] = true end
+    end
+  end
+  add(root.model or root, "")
+  return out
+end
+
+---The plan of a conversion reads and writes the very keys that the conversion does.
+local function check_plan(name, path, source, output, what)
+  local model, zoo_name = catalogue.find(name)
+  local job = { model = model, zoo_name = zoo_name, path = path, seed = 1 }
+  convert.config(job, source[1])
+  local watch, read, written = plan.watch(job), {}, {}
+  convert.checkpoint(job, source[2])
+  for _, row in ipairs(plan.rows(watch)) do
+    if row.source then read[row.source] = true end
+    if row.target and row.kind ~= "part" then
+      assert(not written[row.target], ("%s: '%s' is planned twice"):format(what, row.target))
+      written[row.target] = true
+    end
+  end
+  for _, pair in ipairs { { read, names_in(source[2]), "read" }, { written, names_in(output), "written" } } do
+    for key in pairs(pair[2]) do assert(pair[1][key], ("%s: '%s' is %s, but not in the plan"):format(what, key, pair[3])) end
+    for key in pairs(pair[1]) do assert(pair[2][key], ("%s: the plan has '%s', which is not %s"):format(what, key, pair[3])) end
+  end
+end
+
+---Converts along the path, and compares with the steps one by one and with the plan.
 local function check_path(name, path, source, steps)
   local what = ("%s, %s to %s"):format(name, path[1].src, path[#path].tgt)
   local ok, got = pcall(without_files, run, name, path, source[1], source[2])
   if not ok then error(("%s: %s"):format(what, type(got) == "table" and got.message or tostring(got)), 0) end
   local want = steps(path[1].src, source, path, #path)
   conversion.same(got[1], want[1], what .. ": config")
+  check_plan(name, path, source, got[2], what)
   return got, want, what
 end
 

@@ -5,7 +5,15 @@ local converters = require "cbk.converters"
 local conversion = require "conversion"
 local harness = require "harness"
 
+local explain = require "converters.bench.explain"
+local plan = require "converters.bench.plan"
+
 local describe, it = harness.describe, harness.it
+
+local function has(lines, part)
+  local text = table.concat(lines, "\n")
+  assert(text:find(part, 1, true), text)
+end
 local same, fails, with, run = conversion.same, conversion.fails, conversion.with, conversion.run
 local catalogue = converters.catalogue
 
@@ -98,6 +106,26 @@ describe("DPO", function()
     cs.model["lm_head.weight"] = conversion.counted({ 2 }, 0)
     cs.model[policy .. "strange"] = conversion.counted({ 2 }, 0)
     fails("2 keys were not matched: lm_head.weight, policy_model.model.strange", run, "dpo", "cs-2.4-dpo", "hf", config, cs)
+  end)
+
+  it("the plan has both copies, and what is passed over", function()
+    local function watched(src, tgt, config, root)
+      local job = conversion.job("dpo", src, tgt)
+      converters.convert.config(job, config)
+      local watch = plan.watch(job)
+      pcall(converters.convert.checkpoint, job, root)
+      return watch, plan.totals(plan.rows(watch))
+    end
+    local watch, totals = watched("hf", "cs-2.9-dpo", families.llama.config, families.llama.hf)
+    same(totals.written, 26) -- of 12 keys: the last norm has two names
+    local told, count = explain.lines(watch, "ref_model.*lm_head*")
+    same({ count, told[1] }, { 1, "lm_head.weight" })
+    local config, cs = llama_dpo()
+    cs.model["stranger.weight"] = conversion.counted({ 2 }, 0)
+    watch, totals = watched("cs-2.9-dpo", "hf", config, cs)
+    same({ totals.written, totals.left_out, totals.not_matched }, { 12, 14, 1 })
+    has(explain.lines(watch, "ref_model.*ln_f*"), "a copy; the model is that below 'policy_model.model'")
+    has(explain.lines(watch, "policy_model.model.lm_haed.weight"), "    lm_head.weight")
   end)
 
   it("muP of the inner model is folded", function()

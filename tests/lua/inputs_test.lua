@@ -45,6 +45,14 @@ describe("Inputs: both layouts of a YAML, all families", function()
     end
   end)
 
+  it("both in one file are refused", function()
+    local model = cbk.dict { hidden_size = 4 }
+    local config = cbk.dict { model = model, trainer = cbk.dict { init = cbk.dict { model = model } } }
+    for _, target in ipairs { "hf", "cs-2.5" } do
+      conversion.fails("both describe the model", convert.config, conversion.job("llama", "cs-2.4", target), config)
+    end
+  end)
+
   it("a list of trainers is refused for each", function()
     for _, way in ipairs(tiny.ways()) do
       conversion.fails("multiple trainer configs", convert.config, conversion.job(way.name, way.format, "hf"),

@@ -142,6 +142,18 @@ describe("Plan: explanations", function()
     has(told, "part 4 is 'q', not 'v'")
   end)
 
+  it("rules that a function made of one line are told of once", function()
+    local function same(place) return { "h.N.mlp", place, when = never } end
+    local made = planned(hf { keys = rules.keys { same "a.N", same "b.N", { "h.N.mlp", "c.N" }, { "h.N.{x,y}", "z.N.{x,y}" } } },
+      { ["h.7.mlp"] = t })
+    local lines_of = {}
+    for _, line in ipairs((explain.lines(made, "h.7.mlp"))) do
+      local text = line:gsub("^%s+not%s+", ""):gsub("^%s+", "")
+      assert(not lines_of[text], text)
+      lines_of[text] = true
+    end
+  end)
+
   it("keys of the other side, and globs", function()
     has(explain.lines(watch, "rest.*"), "* = h.x.attn.q")
     equal(select(2, explain.lines(watch, "*")), 2)
@@ -187,13 +199,17 @@ describe("Plan: the command", function()
     code, stdout, stderr = run(dir, "--json")
     equal({ code, stdout }, { 2, "" })
     has(stderr, "give it with --dry-run")
+    code, stdout = run(dir, "--explain", "model.layers.3.self_attn.q_proj.weight", "--explain", "lm_head.weight")
+    equal(code, 0)
+    assert(stdout:find "^model%.layers%.3%.self_attn%.q_proj%.weight\n")
+    has(stdout, "\n\nlm_head.weight\n")
     code, stdout = run(dir, "--explain", "model.layers.3.self_attn.q_pro.weight")
     equal(code, 1)
     has(stdout, "nearest are model.layers.3.self_attn.q_proj.weight")
   end)
 
-  it("the readme shows what happens", function()
-    local dir, text = harness.temp_dir(), cbk.fs.read(here .. "converters/README.md")
+  ---What the readme's commands find.
+  local function prepare(dir, text)
     cbk.fs.write(dir .. "/tiny.lua", (text:match "```lua\n(.-)```"))
     cbk.fs.write(dir .. "/config.json", '{"width": 4, "depth": 1}')
     local layer = "blocks.0."
@@ -202,6 +218,21 @@ describe("Plan: the command", function()
       [layer .. "attn.out.weight"] = counted({ 4, 4 }, 0), [layer .. "norm.weight"] = counted({ 4 }, 0),
       [layer .. "norm.bias"] = counted({ 4 }, 0),
     } }):commit()
+  end
+
+  it("--debug tells the plan on stderr and converts", function()
+    local dir = harness.temp_dir()
+    prepare(dir, cbk.fs.read(here .. "converters/README.md"))
+    local code, stdout, stderr = harness.cbk(dir, "convert", "--converter", "tiny.lua", "--model", "tiny", "--src-fmt", "hf",
+      "--tgt-fmt", "cs-2.4", "--config", "config.json", "model.safetensors", "--debug")
+    equal({ code, stdout }, { 0, "Checkpoint saved to ./model_to_cs-2.4.mdl\nConfig saved to ./config_to_cs-2.4.yaml\n" })
+    has(stderr, "embed.weight -> embedding_layer.word_embeddings.weight  copy  float32 [5, 4]\n")
+    has(stderr, "keys read: 5; written: 7 (transpose 1, split 3, copy 3)\n")
+  end)
+
+  it("the readme shows what happens", function()
+    local dir, text = harness.temp_dir(), cbk.fs.read(here .. "converters/README.md")
+    prepare(dir, text)
     local commands = 0
     for command, output in (text:match "```console\n(.-)```" .. "$ "):gmatch "cbk ([^\n]*)\n(.-)%f[$]" do
       local words = {}

@@ -110,6 +110,14 @@ describe("Rules: findings", function()
     assert(found[1].text:find("both become 'b'", 1, true) and found[2].text:find("'a' <-> 'b'", 1, true))
   end)
 
+  it("defaults of fields that no rule names", function()
+    local config = fields.config { { "n", "m" }, fields.told.left { "seen" } }
+    local found = check.defaults { config = config, before = { left = { zzz = 3, seen = 1 } }, after = { right = { m = 4, nosuch = 3 } } }
+    equal(#found, 2)
+    assert(found[1].text:find("before.left has 'zzz', which", 1, true) and found[2].text:find("after.right has 'nosuch'", 1, true))
+    equal(check.defaults { config = fields.config { { "*" } }, after = { right = { any = 1 } } }, {})
+  end)
+
   it("a rule knows its line", function()
     local set = rules.keys {
       { "first", "erster" },
@@ -127,7 +135,9 @@ describe("Rules: findings", function()
           local found = {}
           if not looked[one.keys] then found = check.keys(one.keys) end
           looked[one.keys] = true
-          for _, finding in ipairs(one.config and check.fields(one.config) or {}) do found[#found + 1] = finding end
+          for _, more in ipairs { one.config and check.fields(one.config) or {}, check.defaults(one.own) } do
+            for _, finding in ipairs(more) do found[#found + 1] = finding end
+          end
           if #found > 0 then error(("%s: %s: %s"):format(one.title, found[1].kind, found[1].text)) end
         end
       end
@@ -143,12 +153,17 @@ describe("Rules: coverage", function()
 
   it("the table that fits best reads the keys", function()
     local best = coverage.best(llama, some)
-    equal(#best, 1)
-    equal({ best[1].side, best[1].matched, best[1].unmatched }, { "left", 4, { "stranger.0" } })
-    assert(best[1].tables[1].title:find "hf")
+    equal({ best.side, best.matched, best.unmatched }, { "left", 4, { "stranger.0" } })
+    assert(best.tables[1].title:find "hf <%-> cs%-2.1")
     local idle = {}
-    for _, rule in ipairs(best[1].idle) do idle[position.text(rule)] = true end
+    for _, rule in ipairs(best.idle) do idle[position.text(rule)] = true end
     assert(idle["model.norm.bias <-> transformer_decoder.norm.bias"] and not idle["lm_head.weight"])
+  end)
+
+  it("a file's other models do not matter", function()
+    local both = tables.of(tables.load(here .. "converters/llama.lua"))
+    equal(coverage.best(both, { "model.embed_tokens.weight", "lm_head.weight" }).tables[1].model.model, "llama")
+    equal(coverage.best(both, { "embed_tokens.weight", "norm.weight" }).tables[1].model.model, "llama-headless")
   end)
 
   it("a config decides between tables and answers conditions", function()
@@ -157,9 +172,27 @@ describe("Rules: coverage", function()
       model_type = "falcon", hidden_size = 16, num_attention_heads = 4, num_hidden_layers = 1, vocab_size = 3, multi_query = true,
     }
     local best = coverage.best(falcon, { "transformer.h.0.input_layernorm.weight", "transformer.ln_f.weight" }, config)
-    equal(best[1].matched, 2)
-    assert(best[1].tables[1].title:find "180B", best[1].tables[1].title)
-    equal(coverage.best(falcon, { "a" }, cbk.dict { model_type = "bert" }), {})
+    equal(best.matched, 2)
+    assert(best.tables[1].title:find "180B", best.tables[1].title)
+    equal(coverage.best(falcon, { "a" }, cbk.dict { model_type = "bert" }), nil)
+  end)
+
+  it("parts of a composite, together and one alone", function()
+    local llava = tables.of(tables.load(here .. "converters/llava.lua"))
+    local image, text = "vision_model.pre_layrnorm.weight", "model.norm.weight"
+    for _, keys in ipairs { { "image_model/" .. image, "text_model/" .. text }, { image }, { text } } do
+      local best = coverage.best(llava, keys)
+      equal({ best.side, best.matched, best.unmatched }, { "left", #keys, {} })
+    end
+    equal(coverage.best(llava, { image, text }).matched, 1) -- no file holds both
+  end)
+
+  it("what a model holds is read by that one's table", function()
+    local dpo = tables.of(tables.load(here .. "converters/dpo.lua"))
+    local best = coverage.best(dpo, { "policy_model.model.lm_head.weight", "ref_model.model.lm_head.weight", "ref_model.x" })
+    equal({ best.side, best.matched, best.unmatched }, { "right", 2, { "ref_model.x" } })
+    equal(coverage.best(dpo, { "gpt_neox.final_layer_norm.weight" }).tables[1].held, "gpt-neox")
+    equal(coverage.best(tables.of(tables.load(here .. "converters/dpo.lua"), "falcon"), { "a" }).matched, 0)
   end)
 
   it("keys of checkpoints", function()
