@@ -10,6 +10,7 @@ struct Output {
   fs::path target;
   WriteOptions options;
   Value root;
+  bool is_written = false;
 };
 template <>
 struct TypeName<Output> {
@@ -65,28 +66,26 @@ int create(lua_State* L) {
   return 1;
 }
 
+/// The output, if it can still change.
+std::shared_ptr<Output> unwritten(lua_State* L) {
+  auto output = self(L);
+  if (output->is_written)
+    fail(Errc::usage, "'{}' is written already; cbk.create makes another output", output->target.string());
+  return output;
+}
+
+/// Keys only: what is known of the output itself are methods, so that any key can be set.
 int output_index(lua_State* L) {
   const auto output = self(L);
-  const std::string_view key = lua_type(L, 2) == LUA_TSTRING ? check_string(L, 2) : std::string_view();
-  if (key == "root") {
-    push(L, output->root);
-  } else if (key == "path") {
-    push(L, std::string_view(output->target.native()));
-  } else {
-    const Value* value = output->root.as_dict().find(key_at(L, 2));
-    if (value == nullptr) return 0;
-    push(L, *value);
-  }
+  const Value* value = output->root.as_dict().find(key_at(L, 2));
+  if (value == nullptr) return 0;
+  push(L, *value);
   return 1;
 }
 
 int output_newindex(lua_State* L) {
-  const auto output = self(L);
+  const auto output = unwritten(L);
   Value key = key_at(L, 2);
-  if (key.is(Value::Kind::string) && key.as_string() == "root") {
-    output->root = to_value(L, 3);
-    return 0;
-  }
   Dict& dict = output->root.as_dict();
   if (lua_isnil(L, 3)) {
     dict.erase(key);
@@ -95,6 +94,21 @@ int output_newindex(lua_State* L) {
     dict.set(std::move(key), std::move(value));
   }
   return 0;
+}
+
+int root(lua_State* L) {
+  push(L, self(L)->root);
+  return 1;
+}
+
+int set_root(lua_State* L) {
+  unwritten(L)->root = to_value(L, 2);
+  return 0;
+}
+
+int path(lua_State* L) {
+  push(L, std::string_view(self(L)->target.native()));
+  return 1;
 }
 
 ExecuteOptions execute_options(const Options& options) {
@@ -158,13 +172,14 @@ int plan_tostring(lua_State* L) {
 }
 
 int commit(lua_State* L) {
-  const auto output = self(L);
+  const auto output = unwritten(L);
   const Options options(L, 2, {"threads", "memory", "sync", "progress"});
   ExecuteOptions execute = execute_options(options);
   execute.progress = push_progress(L, options);
   const auto writer = make_writer(output->root, output->target, output->options);
   const Forecast planned = forecast(*writer, execute);
   cbk::execute(*writer, execute);
+  output->is_written = true;
   return push_plan(L, *writer, planned);
 }
 
@@ -178,9 +193,9 @@ int output_tostring(lua_State* L) {
 }  // namespace
 
 void bind_output(lua_State* L) {
-  static const luaL_Reg methods[] = {{"plan", guarded<plan>},
-                                     {"commit", guarded<commit>},
-                                     {"close", guarded<close_box<Output>>},
+  static const luaL_Reg methods[] = {{"plan", guarded<plan>}, {"commit", guarded<commit>},
+                                     {"root", guarded<root>}, {"set_root", guarded<set_root>},
+                                     {"path", guarded<path>}, {"close", guarded<close_box<Output>>},
                                      {nullptr, nullptr}};
   static const luaL_Reg metamethods[] = {
       {"__newindex", guarded<output_newindex>}, {"__tostring", guarded<output_tostring>}, {nullptr, nullptr}};

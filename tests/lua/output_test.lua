@@ -15,7 +15,7 @@ describe("Output", function()
     out["a.c"] = out["a.b"]:to("bfloat16")
     out.gone = out["a.b"]
     out.gone = nil
-    t.equal({ out.gone, out["a.b"].dtype, out.path }, { nil, "float32", path })
+    t.equal({ out.gone, out["a.b"].dtype, out:path() }, { nil, "float32", path })
     local plan = out:plan()
     t.equal({ plan.tensors, plan.lossy }, { 2, { "a.c" } })
     t.is_true(tostring(plan):find("loses precision: a.c", 1, true))
@@ -37,6 +37,34 @@ describe("Output", function()
       t.equal(back["model.w"]:sha256(), root.model.w:sha256(), name)
     end
     t.equal(cbk.fs.list(folder), { "x.h5", "x.mdl", "x.pt" })
+  end)
+
+  it("takes every key, also the names of its methods", function()
+    local path = t.temp_dir() .. "/x.pt"
+    local out = cbk.create(path)
+    local keys = { "root", "path", "plan", "commit", "close", "set_root", "format", "version", "files", "tensors", "" }
+    for i, key in ipairs(keys) do out[key] = cbk.tensor { i } end
+    t.equal({ out:root()["commit"]:item(), #out:root(), out:path() }, { 4, #keys, path })
+    out:commit()
+    local source, copy = cbk.open(path), cbk.create(path .. ".safetensors")
+    for key, tensor in source:tensors() do copy[key] = tensor end
+    copy:commit()
+    local back = cbk.open(path .. ".safetensors")
+    for i, key in ipairs(keys) do t.equal(back.root[key]:item(), i, key) end
+    t.equal({ back.format, cbk.find(back.root, "format"):item() }, { "safetensors", 7 })
+    copy = cbk.create(path .. "2.pt")
+    copy:set_root { a = cbk.tensor { 1 } }
+    copy:commit()
+    t.equal(cbk.open(path .. "2.pt").a:item(), 1)
+  end)
+
+  it("does not change after its commit", function()
+    local out = cbk.create(t.temp_dir() .. "/x.pt", { root = sample() })
+    out:commit()
+    t.raises("is written already", function() out:commit() end, "usage")
+    t.raises("is written already", function() out.more = cbk.tensor { 1 } end, "usage")
+    t.raises("is written already", function() out:set_root(sample()) end, "usage")
+    t.equal(out.step, 7)
   end)
 
   it("streams a source that is closed and collected", function()
@@ -137,6 +165,14 @@ describe("Checkpoint", function()
     for i, record in ipairs(cbk.pickle.records(folder .. "/x.pt")) do names[i] = record.name end
     t.equal(names[1], "x/data.pkl")
     t.equal(cbk.pickle.verify(folder .. "/x.pt"), #names)
+  end)
+
+  it("has no records where the file is a legacy one", function()
+    local path = t.temp_dir() .. "/x.pt"
+    cbk.fs.write(path, "L119547037146038801333356L\n.I1001\n.")
+    t.raises("is no archive", function() cbk.pickle.records(path) end, "unsupported")
+    t.raises("no checksums", function() cbk.pickle.verify(path) end, "unsupported")
+    t.equal(#cbk.pickle.opcodes(path), 4)
   end)
 
   it("is checked against the checksums of its archive on demand", function()

@@ -126,7 +126,9 @@ function Tensor:fill() end
 ---@return Tensor
 function Tensor:as(options) end
 
----@class Checkpoint
+---@class Checkpoint  `ckpt["model.lm_head.weight"]` finds a value by its dotted path, or nil. The names of the fields and methods
+---here come first: a key of such a name ("version", "format", …) is read as `ckpt.root["version"]`. Loops over keys
+---(`tensors`, `leaves`) and `cbk.find(ckpt.root, path)` know no such names.
 ---@field root any           the tree; nearly always a Dict
 ---@field format string      "torch-zip" "torch-legacy" "torch-sharded" "safetensors" "safetensors-sharded" "cerebras-h5" "flat-h5" "tensorflow"
 ---@field version string
@@ -135,7 +137,6 @@ function Tensor:as(options) end
 ---@field metadata any       format-level metadata, a Dict or null
 ---@field warnings string[]
 local Checkpoint = {}
--- `ckpt["model.lm_head.weight"]` finds any value by its dotted path, or nil.
 
 ---Iterates over the tensors in the order of the tree: dotted key, Tensor.
 ---@param pattern? string  a glob over the whole key: * ? [a-z] {a,b}
@@ -153,13 +154,20 @@ function Checkpoint:close() end
 ---@return Checkpoint
 function cbk.open(path, options) end
 
----@class Output   `out["model.x"] = tensor` sets one key of the tree's root (dots are a part of it); `out.root` is the tree.
----@field root Dict
----@field path string
+---@class Output   `out["model.x"] = tensor` sets one key of the tree's root (dots are a part of it), whatever the key's name.
+---`out["model.x"]` reads it; the names of methods are methods there, and `out:root()["commit"]` reads such a key.
 local Output = {}
+---The tree that is to be written.
+---@return Dict
+function Output:root() end
+---Another tree in its place.
+---@param tree any
+function Output:set_root(tree) end
+---@return string
+function Output:path() end
 ---What a commit would do: { bytes_read, bytes_written, peak_memory, tensors, lossy = {keys}, warnings = {…} }; prints well.
 function Output:plan(options) end
----Streams everything and makes the target visible, whole or not at all.
+---Streams everything and makes the target visible, whole or not at all. After that the output cannot be changed.
 ---`progress`: true for the standard display on stderr, or a function of { done, total, seconds, key }. Returns the plan.
 ---@param options? { threads: integer, memory: integer|string, sync: boolean, progress: boolean|fun(p: table) }
 function Output:commit(options) end

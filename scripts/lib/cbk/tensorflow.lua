@@ -60,7 +60,7 @@ end
 function tensorflow.write(checkpoint, target, options, args, convert)
   options.overwrite = args.overwrite
   local output = cbk.create(target, options) -- a target that is there is told before what is left out
-  output.root = chosen_variables(checkpoint, args, convert)
+  output:set_root(chosen_variables(checkpoint, args, convert))
   cli.commit(output, args)
 end
 
