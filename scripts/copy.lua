@@ -27,11 +27,17 @@ examples:
   cbk copy pytorch_model.bin model.safetensors --to-dtype bfloat16
   cbk copy model.mdl weights.pt --include model --rename 'model.*=*'
   cbk copy model.safetensors folder --format safetensors --shard-size 5GB]])
+local function floating(text)
+  local dtype, problem = cli.dtype(text)
+  if dtype and not cbk.dtype(dtype).floating then return nil, ("--to-dtype '%s': a floating dtype is expected"):format(text) end
+  return dtype, problem
+end
+
 parser:argument("source", "a checkpoint, an index.json, a TensorFlow prefix or a folder with one"):argname "SRC"
 parser:argument("target", "what to write"):argname "DST"
 parser:option("--format", "torch, safetensors, h5 or tensorflow, whose DST is a prefix (default: from DST)"):argname "FORMAT"
 parser:option("--h5-version", "0.4, 0.5 or flat (default: 0.5)"):argname("VERSION"):choices { "0.4", "0.5", "flat" }
-parser:option("--to-dtype", "the dtype of all floating tensors: bfloat16, float16, float32, …"):argname("DTYPE"):convert(cli.dtype)
+parser:option("--to-dtype", "the dtype of all floating tensors: bfloat16, float16, float32, …"):argname("DTYPE"):convert(floating)
 parser:option("--include", "copy only these keys"):argname("GLOB"):count "*"
 parser:option("--exclude", "leave these keys out"):argname("GLOB"):count "*"
 parser:option("--rename", "change keys"):argname("OLD=NEW"):count "*"

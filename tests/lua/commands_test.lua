@@ -57,7 +57,9 @@ describe("command lines", function()
     local cases = {
       { "--threads '0'", "b.pt", "--threads", "0" }, { "--threads '-1'", "b.pt", "--threads", "-1" },
       { "--shard-size '-5'", "b.pt", "--shard-size", "-5" }, { "DST '-'", "-" },
-      { "'bfloat15' is not a dtype", "b.pt", "--to-dtype", "bfloat15" }, { "'0.4', '0.5', 'flat'", "b.mdl", "--h5-version", "0.9" },
+      { "'bfloat15' is not a dtype", "b.pt", "--to-dtype", "bfloat15" },
+      { "a floating dtype is expected", "b.pt", "--to-dtype", "int8" }, { "a floating dtype", "b.pt", "--to-dtype", "complex64" },
+      { "'0.4', '0.5', 'flat'", "b.mdl", "--h5-version", "0.9" },
       { "would be a torch checkpoint", "b.pt", "--h5-version", "0.4" },
     }
     for _, case in ipairs(cases) do
