@@ -4,6 +4,7 @@
 #include "host/formats/h5/inspect.hpp"
 #include "host/formats/safetensors/header.hpp"
 #include "host/formats/tensorflow/foreign.hpp"
+#include "host/formats/torch/legacy.hpp"
 #include "host/formats/torch/pickle.hpp"
 #include "host/formats/torch/zip.hpp"
 
@@ -14,7 +15,11 @@ namespace {
 int pickle_records(lua_State* L) {
   const fs::path path = check_path(L, 1);
   const auto file = MappedFile::open(path);  // the names are views into it
-  const torch::ZipArchive archive = within(path.string(), [&] { return torch::ZipArchive(file); });
+  const torch::ZipArchive archive = within(path.string(), [&] {
+    if (torch::legacy_magic_size(as_text(file->bytes())) > 0)
+      fail(Errc::unsupported, "a legacy torch file is no archive; cbk.pickle.opcodes shows its pickles");
+    return torch::ZipArchive(file);
+  });
   lua_createtable(L, static_cast<int>(archive.entries().size()), 0);
   int position = 0;
   for (const torch::ZipEntry& entry : archive.entries()) {
@@ -33,7 +38,10 @@ int pickle_records(lua_State* L) {
 int pickle_verify(lua_State* L) {
   const fs::path path = check_path(L, 1);
   const size_t count = within(path.string(), [&] {
-    const torch::ZipArchive archive(MappedFile::open(path));
+    const auto file = MappedFile::open(path);
+    if (torch::legacy_magic_size(as_text(file->bytes())) > 0)
+      fail(Errc::unsupported, "a legacy torch file has no checksums");
+    const torch::ZipArchive archive(file);
     if (!archive.has_checksums()) fail(Errc::unsupported, "its writer left the checksums out");
     for (const torch::ZipEntry& entry : archive.entries()) archive.verify(entry);
     return archive.entries().size();
@@ -55,7 +63,11 @@ std::vector<torch::Opcode> opcodes_of(const std::shared_ptr<const MappedFile>& f
   constexpr int legacy_pickles = 5;  // magic, version, system, the object, the keys of the storages
   std::vector<torch::Opcode> out;
   uint64_t begin = 0;
-  for (int i = 0; i < legacy_pickles && begin < text.size() && (i == 0 || text[begin] == '\x80'); ++i) {
+  const bool is_legacy = torch::legacy_magic_size(text) > 0;
+  const auto goes_on = [&] {
+    return begin < text.size() && (begin == 0 || is_legacy || text[begin] == '\x80');
+  };
+  for (int i = 0; i < legacy_pickles && goes_on(); ++i) {
     auto opcodes = torch::disassemble(text.substr(begin));
     for (torch::Opcode& opcode : opcodes) opcode.offset += begin;
     if (opcodes.empty()) break;

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <numeric>
 
+#include "host/formats/torch/legacy.hpp"
 #include "host/formats/torch/long_integer.hpp"
 #include "host/formats/torch/pickle.hpp"
 #include "host/formats/torch/pickler.hpp"
@@ -627,6 +628,30 @@ TEST_CASE("legacy streams: shared storages, parts of storages, byte order", "[to
     write_file(path, stream.substr(0, length), true);
     CHECK_THROWS_AS(read(path), Error);
   }
+}
+
+TEST_CASE("texts of protocols 0 and 1 have escapes", "[torch]") {
+  const auto value = [](std::string_view pickle) { return torch::unpickle(pickle, {}); };
+  const std::vector<std::pair<std::string, std::string>> texts = {
+      {"V\\u0041\\U0001F600\xe9\n.", "A\xf0\x9f\x98\x80\xc3\xa9"},
+      {"V\\ud800\n.", "\xed\xa0\x80"},
+      {"V\\\\u0041\\n\\\n.", "\\\\u0041\\n\\"},  // neither a backslash nor \n is an escape here
+      {"S'a\\'b\\\\c\\n\\x41\\101\\7\\q'\n.", "a'b\\c\nAA\a\\q"}};
+  for (const auto& [pickle, text] : texts) CHECK(value(pickle).as_string() == text);
+  for (const std::string pickle : {"V\\u12\n.", "V\\U00110000\n.", "S'\\x4'\n.", "S'\\'\n."})
+    CHECK_THROWS_AS(value(pickle), Error);
+  CHECK_THAT(message_of([&] { value("P('storage', 1)\n."); }, Errc::unsupported), Contains("protocol 0"));
+}
+
+TEST_CASE("legacy streams of every protocol begin with the magic number", "[torch]") {
+  const std::string number = "\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19.";
+  for (const std::string& magic :
+       {"L119547037146038801333356L\n."s, "\x80\x03" + number, "\x80\x05\x95\x0d\0\0\0\0\0\0\0"s + number}) {
+    CHECK(torch::legacy_magic_size(magic + "rest") == magic.size());
+    for (size_t length = 0; length < magic.size(); ++length)
+      CHECK(torch::legacy_magic_size(magic.substr(0, length)) == 0);
+  }
+  CHECK(torch::legacy_magic_size("\x80\x06" + number) == 0);
 }
 
 TEST_CASE("a zip layout beyond 4 GiB says so in zip64 fields", "[torch]") {

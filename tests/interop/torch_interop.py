@@ -357,9 +357,10 @@ class Runner:
 def round_trips(run, r, path):
     for name, value in samples(r):
         forms = [("zip", {}), ("legacy", {"_use_new_zipfile_serialization": False})]
-        forms += [(f"protocol {p}", {"pickle_protocol": p}) for p in (3, 4, 5)] if name in ("python_values", "tied", "numpy_values", "fortran_arrays", "training", "views") else []
+        if name in ("python_values", "tied", "numpy_values", "fortran_arrays", "training", "views"):
+            forms += [(f"{form}, protocol {p}", {**options, "pickle_protocol": p}) for form, options in forms for p in (1, 3, 4, 5)]
         for form, options in forms:
-            if form == "legacy" and name == "quantized":
+            if form.startswith("legacy") and name == "quantized":
                 value = {k: v for k, v in value.items() if k != "float points"}
             torch.save(value, path, **options)
             loaded = torch.load(path)
@@ -374,6 +375,10 @@ def other_writers(run, r, path):
     rezipped(path, top="another name")
     run.copy("deflated", path, value)
     run.dump("deflated", path, value)
+    texts = {"plain": "text", "escapes": "a\\n\n\t\\u0041 'q' \"\0é€😀", "bytes": b"\x00\\\xff", "list": [1, -2.5, True, None, 2 ** 70, (1, "é")]}
+    for form, legacy in (("zip", {}), ("legacy", {"_use_new_zipfile_serialization": False})):
+        torch.save(texts, path, pickle_protocol=0, **legacy)
+        run.dump(f"protocol 0 ({form})", path, torch.load(path))
     for dtype in DTYPES:
         item = dtype.itemsize if hasattr(dtype, "itemsize") else torch.empty(0, dtype=dtype).element_size()
         value = {"x": sample(r, dtype, (3, 5))}
@@ -398,6 +403,9 @@ def other_writers(run, r, path):
 
 
 def refusals(run, r, path):
+    for legacy in ({}, {"_use_new_zipfile_serialization": False}):
+        torch.save({"w": torch.ones(2)}, path, pickle_protocol=0, **legacy)  # and torch.load fails on these
+        run.refused("tensors of protocol 0", path, "protocol 0")
     canary = os.path.join(run.folder, "canary")
     evil = {"os.system": Evil(os.system, f"touch {canary}"), "builtins.eval": Evil(eval, f"open({canary!r},'w')"), "getattr": Evil(getattr, [], "append")}
     for name, value in evil.items():

@@ -67,7 +67,7 @@ class LegacyReader {
   }
 
   void read_header() {
-    rest_.remove_prefix(legacy_magic.size());
+    rest_.remove_prefix(legacy_magic_size(rest_));
     const Value version = next({});
     if (!version.is(Value::Kind::integer) || version.as_int() != 1001) {
       fail(Errc::unsupported, "a legacy torch file of an unknown protocol version");
@@ -154,6 +154,17 @@ class LegacyReader {
 };
 
 }  // namespace
+
+size_t legacy_magic_size(std::string_view head) {
+  constexpr std::string_view as_line = "L119547037146038801333356L\n.";  // protocols 0 and 1
+  constexpr std::string_view as_bytes = "\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19\x2e";
+  if (head.starts_with(as_line)) return as_line.size();
+  constexpr char proto = '\x80';
+  constexpr char frame = '\x95';
+  if (head.size() < 3 || head[0] != proto || head[1] < 2 || head[1] > 5) return 0;
+  const size_t at = head[2] == frame ? 2 + 1 + sizeof(uint64_t) : 2;
+  return head.substr(std::min(at, head.size())).starts_with(as_bytes) ? at + as_bytes.size() : 0;
+}
 
 Checkpoint read_legacy(std::shared_ptr<const MappedFile> file, const OpenOptions& options) {
   return LegacyReader(std::move(file), options).run();

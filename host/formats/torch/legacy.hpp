@@ -7,8 +7,9 @@
 
 namespace cbk::torch {
 
-inline constexpr std::string_view legacy_magic =
-    "\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19\x2e";
+/// The length of the pickle of torch's magic number at the start of `head`, in any protocol; 0: there is
+/// none.
+size_t legacy_magic_size(std::string_view head);
 
 Checkpoint read_legacy(std::shared_ptr<const MappedFile> file, const OpenOptions& options);
 

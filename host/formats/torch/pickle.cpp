@@ -11,6 +11,7 @@
 #include "host/formats/torch/opcodes.hpp"
 #include "host/formats/torch/pickle_stack.hpp"
 #include "host/formats/torch/refused_globals.hpp"
+#include "host/formats/torch/text_escapes.hpp"
 
 namespace cbk::torch {
 namespace {
@@ -166,7 +167,9 @@ void Machine::step(const Instruction& instruction) {
     case Op::binpersid:
       return load_persistent(stack_.pop());
     case Op::persid:
-      return load_persistent(Value(instruction.text));
+      // Such ids are Python's repr of what other protocols say with values: a tensor cannot be found by one.
+      fail(Errc::unsupported,
+           "tensors of pickle protocol 0, which torch.load cannot read either; save again with another one");
     default:
       fail(Errc::unsupported, "the pickle uses {}", name_of(instruction.op));
   }
@@ -215,9 +218,7 @@ bool Machine::step_scalar(const Instruction& instruction) {
       push_quoted(instruction.text);
       return true;
     case Op::unicode_text:
-      if (instruction.text.find('\\') != std::string_view::npos)
-        fail(Errc::unsupported, "escapes in the text of protocol 0");
-      push_text(instruction.text);
+      push_text(decode_unicode_line(instruction.text));
       return true;
     case Op::binbytes:
     case Op::short_binbytes:
@@ -354,8 +355,7 @@ void Machine::push_quoted(std::string_view text) {
   const bool is_quoted =
       text.size() >= 2 && text.front() == text.back() && (text.front() == '\'' || text.front() == '"');
   if (!is_quoted) fail(Errc::format, "{} has no quotes", quote(text));
-  if (text.find('\\') != std::string_view::npos) fail(Errc::unsupported, "escapes in the text of protocol 0");
-  push_text(text.substr(1, text.size() - 2));
+  push_text(decode_string_line(text.substr(1, text.size() - 2)));
 }
 
 void Machine::extend(const Value& list, const std::vector<Value>& items) {

@@ -1,4 +1,4 @@
-// Pickles as data: a machine that runs no code. It knows the opcodes of protocols 2 to 5, builds Values, and
+// Pickles as data: a machine that runs no code. It knows the opcodes of protocols 0 to 5, builds Values, and
 // asks an allow-list what each global means. Used for torch files, and for the dill pickles inside Cerebras
 // H5.
 #pragma once

@@ -166,13 +166,13 @@ class ZipReader {
 
 bool looks_like_torch(ByteView head) {
   const std::string_view text = as_text(head);
-  return text.starts_with(zip_magic) || text.starts_with(empty_zip_magic) || text.starts_with(legacy_magic) ||
+  return text.starts_with(zip_magic) || text.starts_with(empty_zip_magic) || legacy_magic_size(text) > 0 ||
          text.starts_with(preview_magic) || is_tar(head);
 }
 
 Checkpoint read(std::shared_ptr<const MappedFile> file, const OpenOptions& options) {
   const std::string_view text = as_text(file->bytes());
-  if (text.starts_with(legacy_magic)) return read_legacy(std::move(file), options);
+  if (legacy_magic_size(text) > 0) return read_legacy(std::move(file), options);
   if (text.starts_with(preview_magic)) {
     fail(Errc::unsupported, "a file of a preview of torch 1.0 (PYTORCH1); load and save it again with torch");
   }
