@@ -3,6 +3,7 @@
 #include <libdeflate.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <mutex>
 
@@ -44,9 +45,9 @@ Bytes inflate(ByteView packed, const ZipEntry& entry) {
 /// A deflated member, unpacked while somebody reads it.
 class InflatedStorage final : public Storage {
  public:
-  InflatedStorage(std::shared_ptr<const MappedFile> file, ByteView packed, ZipEntry entry,
+  InflatedStorage(std::shared_ptr<const MappedFile> file, ByteView packed, const ZipEntry& entry,
                   std::optional<uint32_t> crc)
-      : file_(std::move(file)), packed_(packed), entry_(std::move(entry)), crc_(crc) {}
+      : file_(std::move(file)), packed_(packed), entry_(entry), crc_(crc) {}
 
   [[nodiscard]] uint64_t size() const override { return entry_.size; }
   void read(uint64_t offset, std::span<std::byte> out) const override {
@@ -156,9 +157,8 @@ class StoredMember final : public Storage {
 /// Replaces those of the three values that point to the zip64 extra field, which holds only these, in this
 /// order.
 void apply_zip64(ByteView extra, ZipEntry& entry) {
-  uint64_t* const values[] = {&entry.size, &entry.compressed_size, &entry.header_offset};
-  const bool is_needed = std::any_of(std::begin(values), std::end(values),
-                                     [](const uint64_t* v) { return *v == zip::in_zip64; });
+  const std::array<uint64_t*, 3> values = {&entry.size, &entry.compressed_size, &entry.header_offset};
+  const bool is_needed = std::ranges::any_of(values, [](const uint64_t* v) { return *v == zip::in_zip64; });
   while (is_needed && extra.size() >= 4) {
     const Fields fields(extra);
     const size_t length = std::min<size_t>(fields.u16(2), extra.size() - 4);
