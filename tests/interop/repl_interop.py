@@ -209,6 +209,31 @@ class Tests:
         equal(s.end(), 0)
         equal(subprocess.run([self.cbk, "run", saved], capture_output=True, timeout=30).returncode, 0)
 
+    def test_saved_sessions_run(self):
+        """What was typed, and a script of it: the same output."""
+        typed = ["1 + 1", "_ + 1", "_ * 10;", "_", "3, nil, 4", "_3", "local w = ckpt['head']", "w:shape()", "local cbk = require 'cbk'; local q = 1", "q",
+                 "for i = 1, 2 do", "  local j = i * 2", "  print(j)", "end", "local function f(x) return x end", "f(5)", "f(6), f(7) -- two", "x = f",
+                 "(x or f)(8)", "ckpt1 == ckpt", "ckpt2.format", ":open " + self.model, "ckpt == ckpt3", "'a\\nb'", "x = 9; return x", "=x", "x; -- end",
+                 "t = { 1,", "  2 }", "#t", "print('done')", "('x'):rep(3)", "nil", "f()"]
+        saved = os.path.join(self.folder, "saved.lua")
+        done = self.pipe("\n".join([*typed, ":save " + saved]) + "\n", self.model, self.model)
+        equal((done.returncode, done.stderr), (0, ""))
+        lines = [line for line in done.stdout.split("\n") if not line.startswith("ckpt, ") and saved not in line]
+        script = subprocess.run([self.cbk, "run", saved], capture_output=True, text=True, timeout=30)
+        equal((script.returncode, script.stderr), (0, ""))
+        equal(script.stdout.split("\n"), lines)
+
+    def test_unclosed_strings_are_errors(self):
+        s = self.open()
+        has(s.line('"unclosed'), "unfinished string")
+        s.line('x = "goes on\\', MORE)
+        equal(s.line('here"'), "")
+        equal(s.line("x"), "goes on\nhere")
+        s.line("[[long", MORE)
+        equal(s.line("text]]"), "long\ntext")
+        s.send(CTRL_D)
+        equal(s.end(), 0)
+
     def test_help(self):
         s = self.open()
         has(s.line(":help"), ":open FILE")

@@ -66,6 +66,43 @@ describe("completion", function()
   end)
 end)
 
+describe("what is typed", function()
+  local chunk = require "cbk.chunk"
+
+  it("keeps its locals, but for those of blocks", function()
+    local cases = {
+      { "local x = 1", "x = 1" }, { "local x", "x = nil" }, { "local a, b = 1, 2", "a, b = 1, 2" },
+      { "local a, b; c = 1", "a, b = nil; c = 1" },
+      { 'local cbk = require "cbk"; local q = 1', 'cbk = require "cbk"; q = 1' },
+      { "local function f() local y = 1 end", "function f() local y = 1 end" },
+      { "if a then local b = 1 end local c = 2", "if a then local b = 1 end c = 2" },
+      { "for i = 1, 2 do local x = i end", nil },
+      { "repeat local x = 1 until x local y = 2", "repeat local x = 1 until x y = 2" }, { "x = 'local y = 1' -- local z", nil },
+      { "x = [==[ local y ]==] --[[ local ]] local z = 1", "x = [==[ local y ]==] --[[ local ]] z = 1" },
+      { "local a local b", "a = nil b = nil" },
+      { "x = '\\'' local y = \"\\\\\" local z", "x = '\\'' y = \"\\\\\" z = nil" }, { "t.locals = localise", nil },
+      { "local", "" }, { "--", nil },
+      { "local f = function() local g = 1 end local h = 2", "f = function() local g = 1 end h = 2" },
+      { "local x --[[c]] = 1", "x --[[c]] = 1" },
+    }
+    for _, case in ipairs(cases) do equal(chunk.with_globals(case[1]), case[2] or case[1], case[1]) end
+  end)
+
+  it("becomes statements", function()
+    local function statement(text, is_expression, values, muted)
+      return chunk.statement { text = text, is_expression = is_expression, values = values, muted = muted }
+    end
+    equal(statement("1 + 1", true, 1), "show(1 + 1)")
+    equal(statement("=x;", true, 1, true), "keep(x)")
+    equal(statement("x -- why", true, 1), "show(x -- why\n)")
+    equal(statement("x; -- why", true, 1), "show((function() return x; -- why\nend)())")
+    equal(statement("y = 1 return y", false, 1), "show((function() y = 1 return y\nend)())")
+    equal(statement("(f or g)()", true, 0), ";(f or g)()")
+    equal(statement("local x = 1 return x", false, 1), "show((function() x = 1 return x\nend)())")
+    equal(statement("local x = 1", false, 0), "x = 1")
+  end)
+end)
+
 describe("wrap", function()
   local wrap = require "cbk.wrap"
 

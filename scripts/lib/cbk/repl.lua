@@ -4,6 +4,7 @@
 -- interpreted, so that Ctrl-C can stop it; files that it calls are compiled as always.
 
 local cbk = require "cbk"
+local chunk = require "cbk.chunk"
 local complete = require "cbk.complete"
 local editor = require "cbk.editor"
 local help = require "cbk.help"
@@ -53,73 +54,63 @@ end
 
 -- --- Lua
 
---- `local x = 1` would be gone with the line, so a leading `local` makes a global of the session.
-local function keep_locals(text)
-  local names, rest = text:match "^%s*local%s+([%a_][%w_]*[%w_%s,]*)(=.*)$"
-  if names and not names:find "%f[%w_]function%f[^%w_]" then return names .. rest end
-  local func = text:match "^%s*local%s+(function%s+[%a_].*)$"
-  if func then return func end
-  names = text:match "^%s*local%s+([%a_][%w_%s,]*)$"
-  return names and names .. " = nil" or text
+--- A string cannot go on in the next line, unless its line ends with a backslash.
+local function is_incomplete(message, text)
+  if message:find("unfinished string", 1, true) then return text:find "\\$" ~= nil end
+  return message:find "near '<eof>'" ~= nil
 end
 
-local function is_incomplete(message) return message ~= nil and message:find "near '<eof>'" ~= nil end
-
---- A function for the text; or nil, the error, and whether more lines may complete it.
+--- A function for the text, and whether it is an expression; or nil, the error, and whether more lines may complete it.
 function Session:compile(text)
   local expression = text:gsub("^%s*=", "")
-  local chunk, expression_error = load("return " .. expression, "=(input)", "t", self.env)
-  if not chunk then
+  local compiled, expression_error = load("return " .. expression, "=(input)", "t", self.env)
+  local is_expression = compiled ~= nil
+  if not compiled then
     local statement_error
-    chunk, statement_error = load(keep_locals(text), "=(input)", "t", self.env)
-    if not chunk then
-      return nil, statement_error, is_incomplete(statement_error) or is_incomplete(expression_error)
+    compiled, statement_error = load(chunk.with_globals(text), "=(input)", "t", self.env)
+    if not compiled then
+      return nil, statement_error, is_incomplete(statement_error, text) or is_incomplete(expression_error, text)
     end
   end
-  jit.off(chunk, true)
-  return chunk
+  jit.off(compiled, true)
+  return compiled, is_expression
 end
 
 local function print_values(values)
   for i = 1, values.n do inspect.print(values[i]) end
 end
 
---- Runs a chunk; its values become _, _1, _2, … and are printed unless `muted`. True when nothing failed.
-function Session:run(chunk, muted)
+--- Runs a function; its values become _, _1, _2, … and are printed unless `muted`. Their number, or nil when something failed.
+function Session:run(compiled, muted)
   local function pack(ok, ...) return ok, { n = select("#", ...), ... } end
-  local ok, values = pack(editor.call(chunk))
+  local ok, values = pack(editor.call(compiled))
   if not ok then
     local failure = values[1]
     self.traceback = failure[2]
     self:report(failure[1])
-    return false
+    return nil
   end
-  if values.n == 0 then return true end
+  if values.n == 0 then return 0 end
   self.env._ = values[1]
   for i = 1, values.n do self.env["_" .. i] = values[i] end
-  if muted then return true end
+  if muted then return values.n end
   local printed, failure = editor.call(print_values, values)
   if not printed then self:report(failure[1]) end
   io.stdout:flush()
-  return printed
-end
-
---- The text as a statement of a script.
-local function as_statement(text)
-  local expression = text:gsub("^%s*=", ""):gsub(";%s*$", "")
-  if load(text) then return text end
-  return ("cbk.inspect.print(%s)"):format(expression)
+  return printed and values.n or nil
 end
 
 function Session:evaluate(text)
-  local chunk, err = self:compile(text)
-  if not chunk then
-    self:report(err)
+  local compiled, what = self:compile(text)
+  if not compiled then
+    self:report(what)
     return false
   end
-  local ok = self:run(chunk, text:find ";%s*$" ~= nil)
-  if ok then self.log[#self.log + 1] = as_statement(text) end
-  return ok
+  local muted = text:find ";%s*$" ~= nil
+  local values = self:run(compiled, muted)
+  if not values then return false end
+  self.log[#self.log + 1] = chunk.statement { text = text, is_expression = what, values = values, muted = muted }
+  return true
 end
 
 -- --- checkpoints
@@ -255,8 +246,7 @@ commands.save = {
   argument = "file",
   run = function(session, rest)
     if rest == "" then cbk.fail("usage", ":save FILE: which one?") end
-    local text = 'local cbk = require "cbk"\n\n' .. table.concat(session.log, "\n") .. "\n"
-    cbk.fs.write(rest, text)
+    cbk.fs.write(rest, chunk.header .. "\n" .. table.concat(session.log, "\n") .. "\n")
     print(("%s: %s written"):format(rest, listing.counted(#session.log, "statement")))
   end,
 }
@@ -364,8 +354,8 @@ function Session:read(input)
       remember(input, lines)
       return text
     end
-    local chunk, _, incomplete = self:compile(text)
-    if chunk or not incomplete then
+    local compiled, _, incomplete = self:compile(text)
+    if compiled or not incomplete then
       remember(input, lines)
       return text
     end
@@ -403,8 +393,8 @@ function Session:batch(lines)
     local text = table.concat(pending, "\n")
     local is_whole = #pending == 1 and is_command(text)
     if not is_whole then
-      local chunk, _, incomplete = self:compile(text)
-      is_whole = chunk ~= nil or not incomplete
+      local compiled, _, incomplete = self:compile(text)
+      is_whole = compiled ~= nil or not incomplete
     end
     if is_whole then
       pending = {}
@@ -427,7 +417,8 @@ function repl.run(paths)
     local checkpoint, name = session:open(path)
     if i == 1 then session.env.ckpt = checkpoint end
     opened[i] = opened_text(i > 1 and name or #paths > 1 and "ckpt, ckpt1" or "ckpt", checkpoint)
-    session.log[i] = ("%s = cbk.open(%q)"):format(i == 1 and "ckpt" or name, path)
+    session.log[#session.log + 1] = ("%s = cbk.open(%q)"):format(name, path)
+    if i == 1 then session.log[#session.log + 1] = "ckpt = ckpt1" end
   end
   if not interactive then return session:batch(io.lines()) end
   print(("cbk %s with %s. :help tells what there is, Ctrl-D leaves."):format(cbk.version, jit.version))

@@ -1,0 +1,116 @@
+-- What is typed at the prompt, as Lua that runs: there, a local would be gone with its line; in a script, an expression has to
+-- be printed.
+
+local chunk = {}
+
+-- --- words
+
+--- The next token at or behind `at`: its first byte, the byte behind it, and the word if it is a name or keyword. Comments are
+--- passed over; nil at the end.
+local function next_token(text, at)
+  while true do
+    local start = text:find("%S", at)
+    if not start then return nil end
+    local level = text:match("^%-%-%[(=*)%[", start)
+    if level then
+      at = select(2, text:find("]" .. level .. "]", start, true)) or #text
+    elseif text:find("^%-%-", start) then
+      at = text:find("\n", start, true) or #text
+    else
+      level = text:match("^%[(=*)%[", start)
+      if level then return start, (select(2, text:find("]" .. level .. "]", start, true)) or #text) + 1 end
+      local word = text:match("^[%a_][%w_]*", start) or text:match("^%d[%w_.]*", start)
+      if word then return start, start + #word, word end
+      local quote = text:match("^[\"']", start)
+      if not quote then return start, start + 1 end
+      local stop = start + 1
+      while stop <= #text and text:sub(stop, stop) ~= quote do stop = stop + (text:sub(stop, stop) == "\\" and 2 or 1) end
+      return start, stop + 1
+    end
+    at = at + 1
+  end
+end
+
+local OPENS = { ["function"] = true, ["do"] = true, ["if"] = true, ["repeat"] = true }
+local CLOSES = { ["end"] = true, ["until"] = true }
+
+--- Behind a list of names at `at`: the byte behind it, and whether "=" follows.
+local function behind_names(text, at)
+  local _, stop = text:find("^%s*[%a_][%w_]*", at)
+  if not stop then return nil end
+  while true do
+    local _, more = text:find("^%s*,%s*[%a_][%w_]*", stop + 1)
+    if not more then break end
+    stop = more
+  end
+  local start = next_token(text, stop + 1)
+  return stop + 1, start ~= nil and text:find("^=[^=]", start) ~= nil
+end
+
+---The text with its locals as globals, but for those inside of blocks.
+---@param text string
+---@return string
+function chunk.with_globals(text)
+  local out, copied, depth, at = {}, 1, 0, 1
+  while true do
+    local start, stop, word = next_token(text, at)
+    if not start then break end
+    if OPENS[word] then depth = depth + 1 elseif CLOSES[word] then depth = depth - 1 end
+    at = stop
+    if word == "local" and depth == 0 then
+      out[#out + 1] = text:sub(copied, start - 1)
+      copied = select(2, text:find("^%s*", stop)) + 1
+      local names_end, has_value = behind_names(text, stop)
+      if text:find("^%s*function%f[^%w_]", stop) then
+        names_end = nil -- the function has a name of its own
+      elseif names_end and not has_value then
+        out[#out + 1] = text:sub(copied, names_end - 1) .. " = nil"
+        copied = names_end
+      end
+      at = names_end or at
+    end
+  end
+  return table.concat(out) .. text:sub(copied)
+end
+
+-- --- scripts
+
+---@class PromptEntry  what was typed, and what came of it
+---@field text string
+---@field is_expression boolean
+---@field values integer     how many
+---@field muted boolean      they were not printed
+
+--- Called with all values of `text`; the first form that is Lua.
+local function call_with(name, text)
+  for _, form in ipairs { "%s(%s)", "%s(%s\n)", "%s((function() return %s\nend)())", "%s((function() %s\nend)())" } do
+    local line = form:format(name, text:gsub("^%s*=", ""))
+    if loadstring(line) then return line end
+  end
+end
+
+---The entry as a statement of a script, whose `header` defines what it needs.
+---@param entry PromptEntry
+---@return string
+function chunk.statement(entry)
+  local text = entry.is_expression and entry.text or chunk.with_globals(entry.text)
+  if entry.values > 0 then return call_with(entry.muted and "keep" or "show", (text:gsub(";%s*$", ""))) end
+  text = text:gsub("^%s*=", "")
+  return text:find "^%s*%(" and ";" .. text or text -- else it would go on with the line before it
+end
+
+---What a script of such statements begins with.
+chunk.header = [[
+local cbk = require "cbk"
+
+-- As at the prompt: _ is the first of the last values, _1, _2, … are all of them.
+local function keep(...)
+  _ = ...
+  for i = 1, select("#", ...) do _G["_" .. i] = select(i, ...) end
+  return ...
+end
+
+local function show(...) cbk.inspect.print(keep(...)) end
+]]
+
+return chunk
