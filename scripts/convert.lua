@@ -6,6 +6,7 @@ local composite = require "cbk.composite"
 local converters = require "cbk.converters"
 local explain = require "converters.bench.explain"
 local plan = require "converters.bench.plan"
+local advice = require "converters.bench.advice"
 
 local default_shard_size = "10GB"
 
@@ -92,6 +93,7 @@ local config = converters.convert.config(job, source_config)
 local source = checkpoint and checkpoint.root or folders and composite.open(args.checkpoint_file, parts, args)
   or cli.open(args.checkpoint_file, args).root
 local watch = (args.debug or args.dry_run) and plan.watch(job)
+job.advise = function() return advice.unmatched(job, source) end
 local planned, root = pcall(converters.convert.checkpoint, job, source)
 if not planned and watch and #watch.steps[1] == 0 then error(root, 0) end
 if #args.explain > 0 then

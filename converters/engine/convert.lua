@@ -150,6 +150,7 @@ end
 ---@field drop_unmatched? boolean
 ---@field seed? integer
 ---@field loader_seed? any   of a map loader's state that is taken from files (checkpoint.add_data_state)
+---@field advise? fun(): string|nil   what to try when keys are not matched, as the end of the message
 ---@field trace? fun(record: KeyRecord, step: integer)
 ---@field configs table[]   what each step made of the model section, by which converter, once the config is converted;
 ---                              between releases also `moves`: Moves, of the whole file
@@ -193,7 +194,7 @@ local function report_unmatched(job, unmatched)
   if #unmatched == 0 then return end
   local message = ("%d key%s not matched: %s"):format(#unmatched, #unmatched == 1 and " was" or "s were", keys.named(unmatched))
   if not job.drop_unmatched then
-    cbk.fail("unmatched", message .. "; to convert without them, add --drop-unmatched-keys")
+    cbk.fail("unmatched", message .. (job.advise and job.advise() or "; to convert without them, add --drop-unmatched-keys"))
   end
   cbk.warn(message .. "; dropped, as --drop-unmatched-keys says")
 end

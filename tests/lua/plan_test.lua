@@ -9,6 +9,7 @@ local fields = require "converters.engine.fields"
 local actions = require "converters.engine.actions"
 local explain = require "converters.bench.explain"
 local plan = require "converters.bench.plan"
+local advice = require "converters.bench.advice"
 local seventy_billion = require "seventy_billion"
 
 local convert = converters.convert
@@ -165,6 +166,25 @@ describe("Plan: explanations", function()
     has(told, "neither in the checkpoint nor would it be written; nearest are h.7.attn.q")
     has(told, "as a key of hf: * <-> rest.*")
     has(told, "as a key of cs-2.4: no rule fits")
+  end)
+end)
+
+describe("Plan: advice on keys that fit no rule", function()
+  local t = counted({ 2, 2 }, 0)
+  local job = converters.job("gpt2", "hf", "cs-2.4")
+
+  it("another model takes them all", function()
+    local hub = { ["wte.weight"] = t, ["h.0.ln_1.weight"] = t, ["h.0.attn.c_attn.weight"] = t }
+    has(advice.unmatched(job, cbk.dict(hub)), "--model gpt2-headless")
+    hub.stranger = t
+    equal(advice.unmatched(job, cbk.dict(hub)), nil)
+  end)
+
+  it("they lie below one key", function()
+    local inner = cbk.dict { ["transformer.wte.weight"] = t }
+    has(advice.unmatched(job, cbk.dict { epoch = 3, state_dict = inner }), "--include state_dict --rename 'state_dict.*=*'")
+    equal(advice.unmatched(job, cbk.dict { a = inner, b = inner }), nil)
+    equal(advice.unmatched(job, cbk.dict { ["transformer.wte.weight"] = t, optimizer = inner }), nil)
   end)
 end)
 
