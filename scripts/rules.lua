@@ -53,11 +53,7 @@ local findings = {} -- { where, kind, text }
 local function add(kind, text, where, title) findings[#findings + 1] = { kind = kind, text = text, where = where, table = title } end
 
 local function load_models()
-  local fine, models = pcall(function()
-    local list = tables.load(path)
-    converters.catalogue.check(list, path)
-    return list
-  end)
+  local fine, models = pcall(converters.catalogue.read_file, path)
   if fine then return models end
   add("broken", type(models) == "table" and models.message or tostring(models), path)
   return {}

@@ -1,6 +1,5 @@
 -- The tables of a family's models, each with its name.
 
-local cbk = require "cbk"
 local catalogue = require "converters.engine.catalogue"
 local fields = require "converters.engine.fields"
 local rules = require "converters.engine.rules"
@@ -63,19 +62,6 @@ function tables.of(models, only)
     end
   end
   return out
-end
-
----A family's file as its models.
----@param path string
----@return Model[]
-function tables.load(path)
-  local chunk, why = loadfile(path)
-  if not chunk then cbk.fail("converter", ("cannot read the converter '%s': %s"):format(path, why)) end
-  local models = chunk()
-  if type(models) ~= "table" or type(models[1]) ~= "table" or type(models[1].model) ~= "string" then
-    cbk.fail("converter", ("'%s' does not return a list of models (see converters/README.md)"):format(path))
-  end
-  return models
 end
 
 ---"left to right", or "hf to cs-2.1 .. cs-2.9".

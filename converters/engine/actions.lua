@@ -78,7 +78,6 @@ local function interleave(t, heads, dim, to_pairs)
   if dim ~= size then turned = cbk.cat({ turned, view:slice(1, dim, size) }, 1) end
   return turned:reshape(shape)
 end
-actions.rotary.interleave = interleave
 
 local function rotary(name, heads)
   return pair(name,

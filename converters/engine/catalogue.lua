@@ -152,10 +152,17 @@ end
 
 -- --- models
 
-local known = {
-  model = "model name aliases note",
-  converter = [[keys config before after prepare finish fill mup mup_config_only prefix tool only_model named_from
-    choose variants components wrap nested note left right beside folders files]],
+---Every field that models, converters, the parts of a composite and wrappers may have.
+catalogue.words = {
+  model = { "model", "name", "aliases", "note" },
+  converter = {
+    "keys", "config", "before", "after", "prepare", "finish", "fill", "mup", "mup_config_only", "prefix", "tool", "only_model",
+    "named_from", "choose", "variants", "components", "wrap", "nested", "note",
+  },
+  component = {
+    "left", "right", "keys", "config", "before", "after", "prepare", "finish", "fill", "nested", "beside", "folders", "files",
+  },
+  wrap = { "says", "called", "models", "place", "copy" },
 }
 
 local function check_formats(converter, where)
@@ -170,19 +177,21 @@ local function check_formats(converter, where)
 end
 
 ---A field that nothing reads is a mistake in writing.
+---@param what "model"|"converter"|"component"|"wrap"
 local function check_fields(what, object, where)
-  for name, value in pairs(object) do
-    if type(name) == "string" and not (" " .. known[what]:gsub("%s+", " ") .. " "):find(" " .. name .. " ", 1, true) then
-      cbk.fail("converter", ("%s: a %s has no field '%s'; there are %s"):format(where, what, name, known[what]:gsub("%s+", ", ")))
-    elseif name == "variants" or name == "components" then
-      for _, inner in pairs(value) do check_fields("converter", inner, where) end
-    elseif type(name) == "number" and what == "model" then
-      check_fields("converter", value, where)
-      check_formats(value, where)
+  local known = {}
+  for _, word in ipairs(catalogue.words[what]) do known[word] = true end
+  for name in pairs(object) do
+    if type(name) == "string" and not known[name] then
+      cbk.fail("converter", ("%s: a %s has no field '%s'; there are %s"):format(where, what, name,
+        table.concat(catalogue.words[what], ", ")))
     end
   end
   if object.keys and not object.keys.is_rules then cbk.fail("converter", where .. ": 'keys' is not made by rules.keys") end
   if object.config and not object.config.is_fields then cbk.fail("converter", where .. ": 'config' is not made by fields.config") end
+  for _, variant in pairs(object.variants or {}) do check_fields("converter", variant, where) end
+  for _, part in ipairs(object.components or {}) do check_fields("component", part, where) end
+  if object.wrap then check_fields("wrap", object.wrap, where) end
 end
 
 ---Refuses what is no list of models.
@@ -195,6 +204,10 @@ function catalogue.check(models, where)
   for _, model in ipairs(models) do
     if type(model.model) ~= "string" then cbk.fail("converter", ("%s: a model has no field 'model' (its name)"):format(where)) end
     check_fields("model", model, where)
+    for _, converter in ipairs(model) do
+      check_fields("converter", converter, where)
+      check_formats(converter, where)
+    end
   end
 end
 
@@ -219,11 +232,20 @@ function catalogue.load_folder(folder)
   end
 end
 
----Loads a user's own file.
-function catalogue.load_file(path)
+---A family's file as its models.
+---@param path string
+---@return Model[]
+function catalogue.read_file(path)
   local chunk, why = loadfile(path)
   if not chunk then cbk.fail("converter", ("cannot read the converter '%s': %s"):format(path, why)) end
-  local fine, problem = pcall(function() catalogue.add(chunk(), path) end)
+  local models = chunk()
+  catalogue.check(models, path)
+  return models
+end
+
+---Loads a user's own file.
+function catalogue.load_file(path)
+  local fine, problem = pcall(function() catalogue.add(catalogue.read_file(path), path) end)
   if not fine then cbk.fail("converter", ("in the converter '%s': %s"):format(path, tostring(problem))) end
 end
 

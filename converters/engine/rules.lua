@@ -40,9 +40,17 @@ local function position()
   return at.source:gsub("^@", ""), at.currentline
 end
 
-local options = {
+---What a rule may say beside its two names and its action.
+rules.options = {
   when = "function", also_left = true, also_right = true, number = "table", why = "string", needed = true, count = true,
 }
+
+local function option_names()
+  local names = {}
+  for name in pairs(rules.options) do names[#names + 1] = name end
+  table.sort(names)
+  return table.concat(names, ", ")
+end
 
 ---A rule that says what no rule can say is a mistake in writing.
 local function check(entry, place, source, line)
@@ -52,8 +60,8 @@ local function check(entry, place, source, line)
   if type(entry) ~= "table" then fail("a rule is { left, right, action }, not %s", tostring(entry)) end
   if entry.is_rules or entry.kind then return end
   for name, value in pairs(entry) do
-    local wanted = type(name) == "number" or options[name]
-    if not wanted then fail("a rule has no option '%s'; there are also_left, also_right, count, needed, number, when and why", tostring(name)) end
+    local wanted = type(name) == "number" or rules.options[name]
+    if not wanted then fail("a rule has no option '%s'; there are %s", tostring(name), option_names()) end
     if type(wanted) == "string" and type(value) ~= wanted then fail("'%s' must be a %s", name, wanted) end
   end
   for i = 1, 2 do

@@ -131,7 +131,7 @@ describe("Rules: findings", function()
     for _, name in ipairs(cbk.fs.list(here .. "converters")) do
       if name:find "%.lua$" then
         local looked = {}
-        for _, one in ipairs(tables.of(tables.load(here .. "converters/" .. name))) do
+        for _, one in ipairs(tables.of(converters.catalogue.read_file(here .. "converters/" .. name))) do
           local found = {}
           if not looked[one.keys] then found = check.keys(one.keys) end
           looked[one.keys] = true
@@ -146,7 +146,7 @@ describe("Rules: findings", function()
 end)
 
 describe("Rules: coverage", function()
-  local llama = tables.of(tables.load(here .. "converters/llama.lua"), "llama")
+  local llama = tables.of(converters.catalogue.read_file(here .. "converters/llama.lua"), "llama")
   local some = {
     "model.embed_tokens.weight", "model.norm.weight", "lm_head.weight", "model.layers.0.self_attn.q_proj.weight", "stranger.0",
   }
@@ -161,13 +161,13 @@ describe("Rules: coverage", function()
   end)
 
   it("a file's other models do not matter", function()
-    local both = tables.of(tables.load(here .. "converters/llama.lua"))
+    local both = tables.of(converters.catalogue.read_file(here .. "converters/llama.lua"))
     equal(coverage.best(both, { "model.embed_tokens.weight", "lm_head.weight" }).tables[1].model.model, "llama")
     equal(coverage.best(both, { "embed_tokens.weight", "norm.weight" }).tables[1].model.model, "llama-headless")
   end)
 
   it("a config decides between tables and answers conditions", function()
-    local falcon = tables.of(tables.load(here .. "converters/falcon.lua"), "falcon")
+    local falcon = tables.of(converters.catalogue.read_file(here .. "converters/falcon.lua"), "falcon")
     local config = cbk.dict {
       model_type = "falcon", hidden_size = 16, num_attention_heads = 4, num_hidden_layers = 1, vocab_size = 3, multi_query = true,
     }
@@ -178,7 +178,7 @@ describe("Rules: coverage", function()
   end)
 
   it("parts of a composite, together and one alone", function()
-    local llava = tables.of(tables.load(here .. "converters/llava.lua"))
+    local llava = tables.of(converters.catalogue.read_file(here .. "converters/llava.lua"))
     local image, text = "vision_model.pre_layrnorm.weight", "model.norm.weight"
     for _, keys in ipairs { { "image_model/" .. image, "text_model/" .. text }, { image }, { text } } do
       local best = coverage.best(llava, keys)
@@ -188,16 +188,94 @@ describe("Rules: coverage", function()
   end)
 
   it("what a model holds is read by that one's table", function()
-    local dpo = tables.of(tables.load(here .. "converters/dpo.lua"))
+    local dpo = tables.of(converters.catalogue.read_file(here .. "converters/dpo.lua"))
     local best = coverage.best(dpo, { "policy_model.model.lm_head.weight", "ref_model.model.lm_head.weight", "ref_model.x" })
     equal({ best.side, best.matched, best.unmatched }, { "right", 2, { "ref_model.x" } })
     equal(coverage.best(dpo, { "gpt_neox.final_layer_norm.weight" }).tables[1].held, "gpt-neox")
-    equal(coverage.best(tables.of(tables.load(here .. "converters/dpo.lua"), "falcon"), { "a" }).matched, 0)
+    equal(coverage.best(tables.of(converters.catalogue.read_file(here .. "converters/dpo.lua"), "falcon"), { "a" }).matched, 0)
   end)
 
   it("keys of checkpoints", function()
     local tensor = cbk.tensor { 1 }
     equal(coverage.keys_of(cbk.dict { model = cbk.dict { ["a.w"] = tensor }, optimizer = cbk.dict() }), { "a.w" })
     equal(coverage.keys_of(cbk.dict { eye = cbk.dict { w = tensor }, tongue = cbk.dict { w = tensor } }), { "eye/w", "tongue/w" })
+  end)
+end)
+
+describe("Rules: the notation", function()
+  local readme = cbk.fs.read(here .. "converters/README.md")
+  local words = readme:match "## Every word\n(.-)\n## "
+
+  ---The sources of a folder below converters/, as one text each.
+  local function sources(...)
+    local out = {}
+    for _, folder in ipairs { ... } do
+      for _, name in ipairs(cbk.fs.list(here .. folder)) do
+        if name:find "%.lua$" then out[#out + 1] = cbk.fs.read(cbk.fs.join(here .. folder, name)) end
+      end
+    end
+    return out
+  end
+  local families, programs = sources("converters", "converters/shared"), sources("converters/engine", "scripts", "scripts/lib/cbk")
+
+  local function any(texts, pattern)
+    for _, text in ipairs(texts) do
+      if text:find(pattern) then return true end
+    end
+    return false
+  end
+
+  local function is_told(word) assert(words:find("`" .. word .. "`", 1, true), "the README does not name " .. word) end
+
+  it("fields of models, converters, parts and wrappers are told, read and used", function()
+    for what, list in pairs(converters.catalogue.words) do
+      for _, word in ipairs(list) do
+        is_told(word)
+        assert(any(programs, "[.%[]\"?" .. word .. "%f[%W]"), ("nothing reads '%s' of a %s"):format(word, what))
+        assert(any(families, "%f[%w_]" .. word .. " = "), ("no family has '%s' of a %s"):format(word, what))
+      end
+    end
+    for word in pairs(rules.options) do is_told(word) end
+  end)
+
+  it("the libraries are told", function()
+    local function tell(library, name)
+      for key, value in pairs(library) do
+        local is_action = type(value) ~= "table" or rawget(value, "forward") ~= nil
+        if is_action then is_told(name .. "." .. key) else tell(value, name .. "." .. key) end
+      end
+    end
+    tell(actions, "actions")
+    tell(require "converters.engine.values", "values")
+  end)
+
+  it("what families call is told", function()
+    local count = 0
+    for _, text in ipairs(families) do
+      for module, name in text:gmatch "%f[%w_](%l+)%.([%w_]+)" do
+        if module == "rules" or module == "fields" then
+          is_told(module .. "." .. name)
+          count = count + 1
+        end
+      end
+      for name in text:gmatch "%f[%w_]here:([%w_]+)" do is_told("at:" .. name) end
+    end
+    assert(count > 200, count)
+  end)
+
+  it("the examples have the words", function()
+    local count = 0
+    for row in words:gmatch "\n| (`[^\n]+)" do
+      local texts, first = {}, row:match "^[^|]*"
+      for file in row:match("[^|]*|%s*$"):gmatch "`([^`]+)`" do
+        local path = here .. (file:find "^tests/" and "" or "converters/") .. file
+        texts[#texts + 1] = cbk.fs.read(path)
+      end
+      for word in first:gmatch "`([^`]+)`" do
+        assert(any(texts, "%f[%w_]" .. word:match "[%w_]+$" .. "%f[^%w_]"), word .. " is not in its example")
+        count = count + 1
+      end
+    end
+    assert(count > 80, count)
   end)
 end)
