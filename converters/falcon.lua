@@ -10,7 +10,7 @@ local values = require "converters.engine.values"
 local decoder = require "converters.shared.decoder"
 
 local must, told, drop = fields.must, fields.told, fields.drop
-local qkv = actions.qkv
+local qkv, refuse = actions.qkv, rules.refuse
 local null, float, absent = cbk.null, cbk.float, values.absent
 local between, variant = rules.between, rules.variant
 
@@ -24,13 +24,24 @@ local function groups(config)
   return values.size_of(extra, "num_kv_groups")
 end
 
+local function has_biases(here) return here.left.bias == true end
+local function has_none(here) return not has_biases(here) end
+local no_bias = "Falcon has either all biases (bias: true; use_projection_bias_in_attention, use_ffn_bias_in_attention and use_ffn_bias: "
+  .. "true) or none, and the config does not say that it has them"
+
 local projections = rules.keys {
-  -- Hugging Face                               Model Zoo                                            where bytes change
-  { "self_attention.query_key_value.weight",    qkv.keys "self_attn.proj_%s_dense_layer.weight",     qkv.grouped(groups) },
-  { "self_attention.query_key_value.bias",      qkv.keys "self_attn.proj_%s_dense_layer.bias",       qkv.grouped(groups) },
-  { "self_attention.dense.{weight,bias}",       "self_attn.proj_output_dense_layer.{weight,bias}" },
-  { "mlp.dense_h_to_4h.{weight,bias}",          "ffn.ffn.0.linear_layer.{weight,bias}" },
-  { "mlp.dense_4h_to_h.{weight,bias}",          "ffn.ffn.1.linear_layer.{weight,bias}" },
+  refuse.left("self_attention.{query_key_value,dense}.bias",                        no_bias, has_none),
+  refuse.left("mlp.{dense_h_to_4h,dense_4h_to_h}.bias",                             no_bias, has_none),
+  refuse.right("self_attn.proj_{q,k,v,output}_dense_layer.bias",                    no_bias, has_none),
+  refuse.right("ffn.ffn.{0,1}.linear_layer.bias",                                   no_bias, has_none),
+  { "", "", rules.keys {
+    -- Hugging Face                             Model Zoo                                            where bytes change
+    { "self_attention.query_key_value.weight",  qkv.keys "self_attn.proj_%s_dense_layer.weight",     qkv.grouped(groups) },
+    { "self_attention.query_key_value.bias",    qkv.keys "self_attn.proj_%s_dense_layer.bias",       qkv.grouped(groups) },
+    { "self_attention.dense.{weight,bias}",     "self_attn.proj_output_dense_layer.{weight,bias}" },
+    { "mlp.dense_h_to_4h.{weight,bias}",        "ffn.ffn.0.linear_layer.{weight,bias}" },
+    { "mlp.dense_4h_to_h.{weight,bias}",        "ffn.ffn.1.linear_layer.{weight,bias}" },
+  }, needed = function(here) return has_biases(here) and "with bias" or nil end },
 }
 
 local function body(norms)
@@ -221,9 +232,18 @@ local function finish_right(to, from)
   values.set_rotary_dim(to, from)
 end
 
+---Where one flag is given, the others stand at the Model Zoo's default; where none is, the checkpoint decides (our own configs of
+---7B and 40B leave them out, as the reference's do): it may have no bias then.
+local default_biases = { use_projection_bias_in_attention = true, use_ffn_bias_in_attention = true, use_ffn_bias = false }
+
 local function prepare_right(from)
   check(from)
-  decoder.common_bias(from)
+  if decoder.common_bias(from) == nil then
+    cbk.warn("the config does not say whether there are biases (" .. table.concat(decoder.biases, ", ")
+      .. "): bias is left out, and a checkpoint that has some is refused")
+  else
+    decoder.common_bias(fields.fill(from, default_biases))
+  end
 end
 
 ---The architecture, from norms and key heads.

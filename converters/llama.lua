@@ -17,11 +17,12 @@ local between, variant = rules.between, rules.variant
 
 ---@param output table   the rule of the output projection
 ---@param norms? table    rules of the norms of queries and keys
-local function layer(output, norms)
+---@param keys? Action
+local function layer(output, norms, keys)
   local weights = rules.keys {
     -- Hugging Face                              Model Zoo                                          where bytes change
     { "self_attn.q_proj.{weight,bias}",          "self_attn.proj_q_dense_layer.{weight,bias}",      rotary.queries },
-    { "self_attn.k_proj.{weight,bias}",          "self_attn.proj_k_dense_layer.{weight,bias}",      rotary.keys },
+    { "self_attn.k_proj.{weight,bias}",          "self_attn.proj_k_dense_layer.{weight,bias}",      keys or rotary.keys },
     { "self_attn.v_proj.{weight,bias}",          "self_attn.proj_v_dense_layer.{weight,bias}" },
     output,
     { "input_layernorm.{weight,bias}",           "norm1.{weight,bias}" },
@@ -55,7 +56,7 @@ local then_ = body(layer(rules.keys {
   { "self_attn.o_proj.weight", "self_attn.proj_output_dense_layer.weight",
     also_left = { { "self_attn.rotary_emb.inv_freq", rotary.frequencies(10000) } } },
   { "self_attn.o_proj.bias", "self_attn.proj_output_dense_layer.bias" },
-}))
+}, nil, rotary.keys_2_0))
 
 local invented_head = decoder.invented_head "embed_tokens.weight"
 

@@ -21,7 +21,15 @@ local qkv = actions.pair("qkv", function(t, here)
     cbk.fail("shape", ("%d rows are not three times the hidden size (%d), and multi-query attention is not supported"):format(rows, size))
   end
   return actions.qkv.stacked.forward(t, here)
-end, actions.qkv.stacked.backward)
+end, function(parts, here)
+  for i, part in ipairs(parts) do
+    local rows, size = part:shape()[1], here.right.hidden_size
+    if rows ~= size then
+      cbk.fail("shape", ("%d rows of %s are not the hidden size (%d)"):format(rows, ({ "queries", "keys", "values" })[i], size))
+    end
+  end
+  return actions.qkv.stacked.backward(parts, here)
+end)
 
 local layer = rules.keys {
   -- Hugging Face                    Model Zoo                                            where bytes change

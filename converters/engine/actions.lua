@@ -61,6 +61,18 @@ local function number(config, field)
   return value
 end
 
+---The rows of a head: of the width of all heads together.
+local function head_size(config) return number(config, "hidden_size") / number(config, "num_heads") end
+
+---Refuses a tensor that has other rows than so many heads of the size that the config says.
+local function check_rows(t, heads, config)
+  local rows, size = t:shape()[1], head_size(config)
+  if rows ~= heads * size then
+    cbk.fail("shape", ("%d rows are not %d heads of %g (hidden_size %g / num_heads %g)"):format(rows, heads, size, config.hidden_size,
+      config.num_heads))
+  end
+end
+
 ---Puts the first `dim` rows of each head from two halves (a…, b…) into pairs (a0, b0, a1, b1, …), or back.
 local function interleave(t, heads, dim, to_pairs)
   local shape = t:shape()
@@ -79,23 +91,39 @@ local function interleave(t, heads, dim, to_pairs)
   return turned:reshape(shape)
 end
 
-local function rotary(name, heads)
-  return pair(name,
-    function(t, at) return interleave(t, heads(at.right), number(at.right, "rotary_dim"), true) end,
-    function(t, at) return interleave(t, heads(at.right), number(at.right, "rotary_dim"), false) end)
+---@param heads fun(config: Dict): number
+---@param check? fun(t: Tensor, heads: number, config: Dict)
+local function rotary(name, heads, check)
+  local function turn(to_pairs)
+    return function(t, at)
+      local count = heads(at.right)
+      if check then check(t, count, at.right) end
+      return interleave(t, count, number(at.right, "rotary_dim"), to_pairs)
+    end
+  end
+  return pair(name, turn(true), turn(false))
 end
 
 ---Query rows, one block per head.
-actions.rotary.queries = rotary("rotary q", function(config) return number(config, "num_heads") end)
+actions.rotary.queries = rotary("rotary q", function(config) return number(config, "num_heads") end, check_rows)
 
 ---Key rows, one block per key head.
-actions.rotary.keys = rotary("rotary k", function(config)
+local function key_heads(config)
   local module = config.attention_module
   if module == nil or module == cbk.null or module == "aiayn_attention" then return number(config, "num_heads") end
   if module ~= "multiquery_attention" then cbk.fail("config", ("attention_module=%s is not supported"):format(tostring(module))) end
   local extra = config.extra_attention_params
   if extra == nil or extra == cbk.null then cbk.fail("config", "extra_attention_params.num_kv_groups is missing") end
   return number(extra, "num_kv_groups")
+end
+actions.rotary.keys = rotary("rotary k", key_heads, check_rows)
+
+---As release 2.0 had it, whose configs may say fewer key heads than there are.
+actions.rotary.keys_2_0 = rotary("rotary k", key_heads, function(t, heads, config)
+  local ok, why = pcall(check_rows, t, heads, config)
+  if ok then return end
+  if t:shape()[1] ~= number(config, "num_heads") * head_size(config) then error(why, 0) end
+  cbk.warn(("keys of every head are turned as the config has them, as %d groups: is num_key_value_heads right?"):format(heads))
 end)
 
 ---A vector along the head, such as the weight of a norm over each head.
@@ -133,9 +161,7 @@ function actions.qkv.grouped(groups, options)
   local function forward(t, at)
     local heads, count, queries = layout(at)
     local shape, per_group = t:shape(), queries + 2
-    if shape[1] % (count * per_group) ~= 0 then
-      cbk.fail("shape", ("%d rows do not split into %d groups of %d heads"):format(shape[1], count, per_group))
-    end
+    check_rows(t, count * per_group, at.right)
     local size, width = shape[1] / (count * per_group), t:numel() / shape[1]
     local view = t:reshape { count, per_group, size, width }
     local function rows(from, to)
@@ -149,6 +175,7 @@ function actions.qkv.grouped(groups, options)
   local function backward(parts, at)
     local heads, count, queries = layout(at)
     local shape = parts[1]:shape()
+    for i, part in ipairs(parts) do check_rows(part, i == 1 and heads or count, at.right) end
     local size, width = shape[1] / heads, parts[1]:numel() / shape[1]
     local q, k = turn(parts[1], heads, at, false), turn(parts[2], count, at, false)
     local packed = cbk.cat({

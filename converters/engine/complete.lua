@@ -50,14 +50,14 @@ local function layers_of(rule, at)
   return sizes.is(at.right[count], count) and at.right[count] or 0, count
 end
 
----A weight is needed unless its rule says otherwise; a bias, where another layer has it.
+---A weight is needed unless its rule says otherwise; a bias, where another layer has it or its rule says so.
 ---@param present integer   how many layers have it
----@return boolean|"told"
+---@return Needed
 local function is_needed(group, at, present)
   for _, rule in ipairs(group) do
     local needed = rule.needed
     if type(needed) == "function" then needed = needed(at, present) end
-    if needed == false or needed == "told" then return needed end
+    if needed ~= nil and needed ~= true then return needed end
   end
   return present > 0 or not (group[1].left[1]:find "%.bias$" or group[1].right[1]:find "%.bias$")
 end

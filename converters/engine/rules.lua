@@ -12,12 +12,14 @@ local rules = {}
 ---@field when? fun(at: At): boolean      the rule counts only where this holds
 ---@field also table<Side, { [1]: string, [2]: fun(at: At, value: any): any }[]>  further keys written on that side
 ---@field number? { forward: fun(n: integer): integer, backward: fun(n: integer): integer }   counts the other side's way
----@field needed? boolean|"told"|fun(at: At, present: integer): boolean|"told"   a checkpoint must have it (complete.lua)
+---@field needed? Needed|fun(at: At, present: integer): Needed   whether a checkpoint must have it (complete.lua)
 ---@field count? string|fun(at: At): integer|nil   of how many layers: a field of the right config (default: num_hidden_layers)
 ---@field kind? "only"|"drop"|"refuse"   of a rule for one side: what becomes of such a key
 ---@field why? string        of such a rule; of any other: why it is needed in one direction alone
 ---@field copy_of? string    only: the pattern of the key that says the same
 ---@field origin Origin
+
+---@alias Needed boolean|"with bias"|"told"|nil
 
 ---@class Origin   Where a rule was written.
 ---@field source string    the file
@@ -194,14 +196,15 @@ end
 local function one_sided(kind)
   local make = {}
   for side in pairs(rules.other) do
-    make[side] = function(pattern, why, copy_of)
+    make[side] = function(pattern, why, last)
       local at = debug.getinfo(2, "Sl")
       local source, line = at.source:gsub("^@", ""), at.currentline
       if type(pattern) ~= "string" or type(why) ~= "string" then
         cbk.fail("converter", ("%s:%d: rules.%s.%s takes a pattern and the reason"):format(source, line, kind, side))
       end
       return {
-        [side] = { pattern }, kind = kind, why = why, copy_of = copy_of, also = { left = {}, right = {} },
+        [side] = { pattern }, kind = kind, why = why, also = { left = {}, right = {} },
+        copy_of = kind == "only" and last or nil, when = kind ~= "only" and last or nil,
         origin = { source = source, line = line, place = 1, names = { pattern } },
       }
     end
@@ -212,9 +215,9 @@ end
 ---`rules.only.left(pattern, why, copy_of)`: that side has it and needs it, the other one knows it anyway: it is computed from the
 ---config, or it is a copy of another key. Reading it, nothing is said (unless what it is a copy of is not there).
 rules.only = one_sided "only"
----`rules.drop.left(pattern, why)`: it has no place on the other side. Reading it, a warning names it.
+---`rules.drop.left(pattern, why, when)`: it has no place on the other side. Reading it, a warning names it.
 rules.drop = one_sided "drop"
----`rules.refuse.left(pattern, why)`: reading such a key is an error.
+---`rules.refuse.left(pattern, why, when)`: reading such a key is an error.
 rules.refuse = one_sided "refuse"
 
 ---Several keys of one side, one per value of the capital letter: `each("experts.E.w1.weight", "E", count)`.

@@ -96,6 +96,52 @@ describe("Falcon", function()
     equal(rows(cs[proj "v"]), { 12, 13, 14, 15, 28, 29, 30, 31 })
   end)
 
+  it("biases: those that the config says, the Model Zoo's defaults counted, and none but them", function()
+    local layout = layouts["a key per query, biases"]
+    local hf = checkpoint(layout, "transformer.")
+    local cs_config, cs = there_and_back("falcon", layout, hf)
+    local to_cs, to_hf = job("falcon", "hf", layout.release), job("falcon", layout.release, "hf")
+    ---What comes of a CS config with these flags.
+    local function with_flags(projection, attention, inner)
+      local flags = { use_projection_bias_in_attention = projection, use_ffn_bias_in_attention = attention, use_ffn_bias = inner }
+      local changed = cbk.copy(cs_config)
+      for _, name in ipairs { "use_projection_bias_in_attention", "use_ffn_bias_in_attention", "use_ffn_bias" } do
+        changed[name] = flags[name]
+      end
+      return convert.config(to_hf, cbk.dict { model = changed }).bias
+    end
+    equal(with_flags(nil, nil, true), true)
+    equal(#convert.checkpoint(to_hf, cbk.dict { model = cs }), #hf)
+    for _, flags in ipairs { { true }, { nil, true }, { nil, nil, false }, { false }, { true, true, false } } do
+      raises("must be the same", function() with_flags(flags[1], flags[2], flags[3]) end)
+    end
+    equal(with_flags(nil, nil, nil), nil)
+    raises("dense_layer.bias': Falcon has either all biases", function() convert.checkpoint(to_hf, cbk.dict { model = cs }) end)
+    convert.config(to_cs, config(layout.config, { bias = false }))
+    raises("Falcon has either all biases", function() convert.checkpoint(to_cs, hf) end)
+    convert.config(to_cs, layout.config)
+    hf["transformer.h.0.mlp.dense_4h_to_h.bias"] = nil
+    raises("1 weight is missing: transformer.h.0.mlp.dense_4h_to_h.bias", function() convert.checkpoint(to_cs, hf) end)
+  end)
+
+  it("a fused projection has the rows that the config says, in either layout", function()
+    for _, name in ipairs { "7B", "40B", "180B", "one key head", "a key per query, biases" } do
+      local layout = layouts[name]
+      local key = "transformer.h.0.self_attention.query_key_value.weight"
+      local to_cs, to_hf = job("falcon", "hf", layout.release), job("falcon", layout.release, "hf")
+      local hf = checkpoint(layout, "transformer.")
+      hf["lm_head.weight"] = counted(3, 16)
+      local cs_config = convert.config(to_cs, layout.config)
+      local cs = convert.checkpoint(to_cs, hf)
+      hf[key] = counted(2 * layout.rows, 16)
+      raises(("'%s' (float32 [%d, 16]) with 'grouped qkv': %d rows are not %d heads of 4 (hidden_size 16 / num_heads 4)"):format(key,
+        2 * layout.rows, 2 * layout.rows, layout.rows / 4), function() convert.checkpoint(to_cs, hf) end)
+      convert.config(to_hf, cs_config)
+      cs.model[proj "k"] = counted(32, 16)
+      raises("32 rows are not", function() convert.checkpoint(to_hf, cs) end)
+    end
+  end)
+
   it("a headless model gets a head and loses it", function()
     local layout = layouts["7B"]
     local hf = checkpoint(layout, "")

@@ -77,7 +77,7 @@ end
 -- keys that the configs above exclude
 local excluded = {
   t5 = { "absolute_position", "wi_%d", "^encoder%.block%.%d%.layer%.2", "^decoder%.block%.%d%.layer%.1%.DenseReluDense" },
-  falcon = { "ln_attn", "ln_mlp", "post_attention_layernorm" },
+  falcon = { "ln_attn", "ln_mlp", "post_attention_layernorm", "attention%..*bias$", "mlp%..*bias$" },
 }
 
 local function is_excluded(name, key)

@@ -40,6 +40,9 @@ def hugging_face(w, c, ids):
 SIZES = {"vocab_size": 19, "hidden_size": 32, "max_position_embeddings": 16, "layer_norm_epsilon": 0.1}
 OLD = {**SIZES, "n_head": 4, "n_layer": 2}
 NEW = {**SIZES, "model_type": "falcon", "num_attention_heads": 4, "num_hidden_layers": 2, "rope_theta": 50.0}
+ZOO = {"vocab_size": 19, "hidden_size": 32, "num_heads": 4, "num_hidden_layers": 2, "filter_size": 128, "max_position_embeddings": 16,
+       "layer_norm_epsilon": 0.1, "rotary_dim": 8, "rope_theta": 50.0, "embedding_dropout_rate": 0.0,
+       "attention_module": "multiquery_attention", "extra_attention_params": {"num_kv_groups": 1}}
 # what the converter warns of: the reference leaves these at the Model Zoo's default, which is true
 NO_BIAS = {"use_projection_bias_in_attention": False, "use_ffn_bias_in_attention": False}
 CASES = {
@@ -52,4 +55,5 @@ CASES = {
     "180B": {"hf": {**NEW, "new_decoder_architecture": True, "num_kv_heads": 2, "tie_word_embeddings": False}},
     "a key head for each query, biases": {"hf": {**NEW, "multi_query": False, "parallel_attn": True, "bias": True,
                                                  "tie_word_embeddings": True}},
+    "biases that the defaults complete": {"cs": {**ZOO, "use_ffn_bias": True}},
 }
