@@ -7,6 +7,7 @@ local converters = require "cbk.converters"
 local converter_list = require "cbk.converter_list"
 local check = require "converters.bench.check"
 local coverage = require "converters.bench.coverage"
+local notation = require "converters.bench.notation"
 local position = require "converters.bench.position"
 local tables = require "converters.bench.tables"
 
@@ -53,7 +54,7 @@ local findings = {} -- { where, kind, text }
 local function add(kind, text, where, title) findings[#findings + 1] = { kind = kind, text = text, where = where, table = title } end
 
 local function load_models()
-  local fine, models = pcall(converters.catalogue.read_file, path)
+  local fine, models = pcall(notation.read, path)
   if fine then return models end
   add("broken", type(models) == "table" and models.message or tostring(models), path)
   return {}

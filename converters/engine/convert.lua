@@ -12,6 +12,7 @@ local trainer = require "converters.modelzoo.trainer"
 local catalogue = require "converters.engine.catalogue"
 local wrap = require "converters.engine.wrap"
 local checkpoint = require "converters.modelzoo.checkpoint"
+local file = require "converters.modelzoo.file"
 
 local convert = {}
 
@@ -25,27 +26,6 @@ local function note_dropped(dropped)
     if name ~= "name" then named[#named + 1] = name end -- model.name only says which class reads the config
   end
   if #named > 0 then cbk.warn("config fields without a counterpart are left out: " .. keys.named(named)) end
-end
-
----The precision field, which stands beside the model in one layout and in it in the other.
-local function precision_to_cs(to, from, release)
-  if from.use_bfloat16 ~= nil and (release == "2.1" or release == "2.2" or release == "2.3") then
-    to.fp16_type = from.use_bfloat16 == true and "bfloat16" or "float16"
-  end
-end
-
-local function precision_to_hf(to, config)
-  local kind = config.fp16_type
-  if kind == nil then return end
-  if kind ~= "bfloat16" and kind ~= "cbfloat16" and kind ~= "float16" then
-    fields.refuse("fp16_type", kind, fields.any_of("bfloat16", "cbfloat16", "float16"))
-  end
-  to.use_bfloat16 = kind ~= "float16"
-end
-
----Names the model for releases that look it up by name.
-local function set_name(model, release, zoo_name, from)
-  if release and releases.since(release, from or "2.4") and model.name == nil then model.name = zoo_name end
 end
 
 ---@param assumed table<string, boolean>   fields of the right that defaults say, not the file
@@ -73,42 +53,14 @@ local function fold_mup(model, converter, name)
   return mup.fold(model, converter.mup, name)
 end
 
----A Model Zoo file among Hugging Face's would convert into a model of nothing but defaults.
-local function refuse_zoo_config(config)
-  for _, section in ipairs { "model", "trainer" } do
-    if kinds.is_dict(config, section) then
-      cbk.fail("config", ("this is a config of the Model Zoo, not of Hugging Face: it has a section '%s'; "
-        .. "give its format, such as --src-fmt cs-%s"):format(section, releases.newest))
-    end
-  end
-end
-
 local function config_from_hf(job, step, config)
-  refuse_zoo_config(config)
+  file.refuse(config)
   local to, from, dropped, assumed = fields.convert(step.converter, step.side, config)
   note_dropped(dropped)
   local release = catalogue.release(step.tgt)
-  precision_to_cs(to, config, release)
-  set_name(to, release, job.zoo_name, step.converter.named_from)
+  file.precision_to_cs(to, config, release)
+  file.set_name(to, release, job.zoo_name, step.converter.named_from)
   return cbk.dict { model = to }, both_configs(step.side, from, to, assumed)
-end
-
----The parts of a file beside its model.
-local function beside_model(config)
-  local out = {}
-  local function add(tree, prefix, own)
-    for name in cbk.items(tree) do
-      if not own[name] and kinds.present(tree[name]) then out[#out + 1] = prefix .. tostring(name) end
-    end
-  end
-  if trainer.is(config) then
-    add(config, "", { trainer = true })
-    add(config.trainer, "trainer.", { init = true })
-    add(config.trainer.init, "trainer.init.", { model = true })
-  else
-    add(config, "", { model = true })
-  end
-  return out
 end
 
 local function warn_of_others(what, names)
@@ -121,8 +73,8 @@ local function config_to_hf(job, step, config)
   local folded, scale = fold_mup(trainer.model(config), step.converter, job.model.model)
   local to, from, dropped, assumed = fields.convert(step.converter, step.side, folded)
   note_dropped(dropped)
-  precision_to_hf(to, config)
-  warn_of_others("config", beside_model(config))
+  file.precision_to_hf(to, config)
+  warn_of_others("config", file.beside_model(config))
   local configs = both_configs(step.side, from, to, assumed)
   configs.scale = scale
   return to, configs
@@ -137,7 +89,7 @@ local function config_between_releases(job, step, config)
   local src, tgt = catalogue.release(step.src), catalogue.release(step.tgt)
   trainer.set_model(config, to)
   config = releases.upgrade(config, src, tgt, moves)
-  if src == "2.3" and tgt == "2.4" then set_name(trainer.model(config), tgt, job.zoo_name) end
+  if src == "2.3" and tgt == "2.4" then file.set_name(trainer.model(config), tgt, job.zoo_name) end
   local configs = both_configs(step.side, from, to, assumed)
   configs.moves = moves
   return config, configs
@@ -199,14 +151,9 @@ local function report_unmatched(job, unmatched)
   cbk.warn(message .. "; dropped, as --drop-unmatched-keys says")
 end
 
----A sideband-sparse checkpoint holds NaN where a weight is zero.
-local function is_sideband(config)
-  return kinds.is_dict(config, "sparsity") and config.sparsity.type == "sideband"
-end
-
 local function view_for(job, i, step)
   local scale = job.configs[i].scale
-  local sideband = is_hf(step.tgt) and is_sideband(job.files[i])
+  local sideband = is_hf(step.tgt) and file.is_sideband(job.files[i])
   if not scale and not sideband then return nil end
   return function(key, value)
     if value == cbk.null then return value end
@@ -327,7 +274,7 @@ function convert.model_of(root)
 end
 
 ---What the release moves into the model from elsewhere in the checkpoint.
-local function tell_of_more(job, i, converted, model)
+local function tell_of_moved(job, i, converted, model)
   for key, value in cbk.items(model) do
     if converted[key] == nil then
       local note = "from the optimizer's state"
@@ -336,21 +283,27 @@ local function tell_of_more(job, i, converted, model)
   end
 end
 
+---What a checkpoint has beside its model.
+local function beside_model(root)
+  local names = {}
+  for name in cbk.items(root) do
+    if name ~= "model" then names[#names + 1] = tostring(name) end
+  end
+  return names
+end
+
 local function between_releases(job, i, root)
   local step = job.path[i]
   local model = convert_model(job, i, convert.model_of(root))
   if job.configs[i].converter.only_model then
-    local names = {}
-    for name in cbk.items(root) do
-      if name ~= "model" then names[#names + 1] = tostring(name) end
-    end
+    local names = beside_model(root)
     cbk.warn(("%s -> %s keeps the model only%s"):format(step.src, step.tgt, #names > 0 and "; left out: " .. keys.named(names) or ""))
     return cbk.dict { model = model }
   end
   local converted = job.trace and cbk.copy(model)
   local out = checkpoint.upgrade(root, model, catalogue.release(step.src), catalogue.release(step.tgt),
     { old = job.files[i], new = job.files[i + 1], loader_seed = job.loader_seed })
-  if converted then tell_of_more(job, i, converted, out.model) end
+  if converted then tell_of_moved(job, i, converted, out.model) end
   return out
 end
 
@@ -363,11 +316,8 @@ function convert.checkpoint_step(job, i, root)
   local step = job.path[i]
   if is_hf(step.src) then return cbk.dict { model = convert_model(job, i, root) } end
   if is_hf(step.tgt) then
-    local model, names = convert.model_of(root), {}
-    for name in cbk.items(root) do
-      if name ~= "model" then names[#names + 1] = tostring(name) end
-    end
-    warn_of_others("checkpoint", names)
+    local model = convert.model_of(root)
+    warn_of_others("checkpoint", beside_model(root))
     return convert_model(job, i, model)
   end
   return between_releases(job, i, root)

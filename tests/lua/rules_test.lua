@@ -1,7 +1,6 @@
 -- The converter author's bench: what `cbk rules` finds in a table, coverage of keys, and that the bundled families are clean.
 
 local cbk = require "cbk"
-local converters = require "cbk.converters"
 local harness = require "harness"
 local conversion = require "conversion"
 local rules = require "converters.engine.rules"
@@ -9,6 +8,7 @@ local fields = require "converters.engine.fields"
 local actions = require "converters.engine.actions"
 local check = require "converters.bench.check"
 local coverage = require "converters.bench.coverage"
+local notation = require "converters.bench.notation"
 local position = require "converters.bench.position"
 local relate = require "converters.bench.relate"
 local tables = require "converters.bench.tables"
@@ -95,10 +95,10 @@ describe("Rules: findings", function()
     fails("entry 2 of this table", rules.keys, { { "a" }, "b" })
     fails("takes a pattern and the reason", rules.only.left, "a")
     fails("no rule 'a c'", rules.override, rules.keys { { "a", "b" } }, rules.keys { { "a", "c" } })
-    fails("has no field 'prefx'", converters.catalogue.check, { { model = "m", { "hf", "cs-2.1", prefx = true } } }, "m.lua")
-    fails("'cs-2.x' is no format", converters.catalogue.check, { { model = "m", { "hf", "cs-2.x" } } }, "m.lua")
-    fails("begins with its two formats", converters.catalogue.check, { { model = "m", { keys = rules.keys {} } } }, "m.lua")
-    fails("not made by rules.keys", converters.catalogue.check, { { model = "m", { "hf", "cs-2.4", keys = {} } } }, "m.lua")
+    fails("has no field 'prefx'", notation.check, { { model = "m", { "hf", "cs-2.1", prefx = true } } }, "m.lua")
+    fails("'cs-2.x' is no format", notation.check, { { model = "m", { "hf", "cs-2.x" } } }, "m.lua")
+    fails("begins with its two formats", notation.check, { { model = "m", { keys = rules.keys {} } } }, "m.lua")
+    fails("not made by rules.keys", notation.check, { { model = "m", { "hf", "cs-2.4", keys = {} } } }, "m.lua")
     fails("there is no action 'transpse'; did you mean transpose", function() return actions.transpse end)
     fails("there is no action 'rotary.query'", function() return actions.rotary.query end)
     fails("'width' has no pair of functions", fields.config, { { "width", "size", { forward = function() end } } })
@@ -131,7 +131,7 @@ describe("Rules: findings", function()
     for _, name in ipairs(cbk.fs.list(here .. "converters")) do
       if name:find "%.lua$" then
         local looked = {}
-        for _, one in ipairs(tables.of(converters.catalogue.read_file(here .. "converters/" .. name))) do
+        for _, one in ipairs(tables.of(notation.read(here .. "converters/" .. name))) do
           local found = {}
           if not looked[one.keys] then found = check.keys(one.keys) end
           looked[one.keys] = true
@@ -146,7 +146,7 @@ describe("Rules: findings", function()
 end)
 
 describe("Rules: coverage", function()
-  local llama = tables.of(converters.catalogue.read_file(here .. "converters/llama.lua"), "llama")
+  local llama = tables.of(notation.read(here .. "converters/llama.lua"), "llama")
   local some = {
     "model.embed_tokens.weight", "model.norm.weight", "lm_head.weight", "model.layers.0.self_attn.q_proj.weight", "stranger.0",
   }
@@ -161,13 +161,13 @@ describe("Rules: coverage", function()
   end)
 
   it("a file's other models do not matter", function()
-    local both = tables.of(converters.catalogue.read_file(here .. "converters/llama.lua"))
+    local both = tables.of(notation.read(here .. "converters/llama.lua"))
     equal(coverage.best(both, { "model.embed_tokens.weight", "lm_head.weight" }).tables[1].model.model, "llama")
     equal(coverage.best(both, { "embed_tokens.weight", "norm.weight" }).tables[1].model.model, "llama-headless")
   end)
 
   it("a config decides between tables and answers conditions", function()
-    local falcon = tables.of(converters.catalogue.read_file(here .. "converters/falcon.lua"), "falcon")
+    local falcon = tables.of(notation.read(here .. "converters/falcon.lua"), "falcon")
     local config = cbk.dict {
       model_type = "falcon", hidden_size = 16, num_attention_heads = 4, num_hidden_layers = 1, vocab_size = 3, multi_query = true,
     }
@@ -178,7 +178,7 @@ describe("Rules: coverage", function()
   end)
 
   it("parts of a composite, together and one alone", function()
-    local llava = tables.of(converters.catalogue.read_file(here .. "converters/llava.lua"))
+    local llava = tables.of(notation.read(here .. "converters/llava.lua"))
     local image, text = "vision_model.pre_layrnorm.weight", "model.norm.weight"
     for _, keys in ipairs { { "image_model/" .. image, "text_model/" .. text }, { image }, { text } } do
       local best = coverage.best(llava, keys)
@@ -188,11 +188,11 @@ describe("Rules: coverage", function()
   end)
 
   it("what a model holds is read by that one's table", function()
-    local dpo = tables.of(converters.catalogue.read_file(here .. "converters/dpo.lua"))
+    local dpo = tables.of(notation.read(here .. "converters/dpo.lua"))
     local best = coverage.best(dpo, { "policy_model.model.lm_head.weight", "ref_model.model.lm_head.weight", "ref_model.x" })
     equal({ best.side, best.matched, best.unmatched }, { "right", 2, { "ref_model.x" } })
     equal(coverage.best(dpo, { "gpt_neox.final_layer_norm.weight" }).tables[1].held, "gpt-neox")
-    equal(coverage.best(tables.of(converters.catalogue.read_file(here .. "converters/dpo.lua"), "falcon"), { "a" }).matched, 0)
+    equal(coverage.best(tables.of(notation.read(here .. "converters/dpo.lua"), "falcon"), { "a" }).matched, 0)
   end)
 
   it("keys of checkpoints", function()
@@ -228,7 +228,7 @@ describe("Rules: the notation", function()
   local function is_told(word) assert(words:find("`" .. word .. "`", 1, true), "the README does not name " .. word) end
 
   it("fields of models, converters, parts and wrappers are told, read and used", function()
-    for what, list in pairs(converters.catalogue.words) do
+    for what, list in pairs(notation.words) do
       for _, word in ipairs(list) do
         is_told(word)
         assert(any(programs, "[.%[]\"?" .. word .. "%f[%W]"), ("nothing reads '%s' of a %s"):format(word, what))

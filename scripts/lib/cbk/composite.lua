@@ -9,7 +9,7 @@ local composite = {}
 ---The parts of a job's model, or nil where it is a whole.
 ---@param job Job
 ---@return Component[]|nil
-function composite.parts(job) return job.path[1].converter.components end
+function composite.parts(job) return job.path[job.tgt == "hf" and #job.path or 1].converter.components end
 
 local function folder_of(top, part)
   local folder = cbk.fs.join(top, part.left)

@@ -10,13 +10,18 @@ package.path = package.path .. (";%s?.lua"):format(root)
 local catalogue = require "converters.engine.catalogue"
 
 local converter_list = require "cbk.converter_list"
+local notation = require "converters.bench.notation"
 
 local converters = { catalogue = catalogue, convert = require "converters.engine.convert" }
 
 ---Loads every family, and a user's own file before them.
 ---@param own? string
 function converters.load(own)
-  if own then catalogue.load_file(own) end
+  if own then
+    local fine, models = pcall(notation.read, own)
+    if not fine then cbk.fail("converter", ("in the converter '%s': %s"):format(own, tostring(models))) end
+    catalogue.add(models, own)
+  end
   catalogue.load_folder(root .. "converters")
 end
 

@@ -1,0 +1,80 @@
+-- What a config file of the Model Zoo says around a family's own fields: precision, the model's name, its other sections.
+
+local cbk = require "cbk"
+local fields = require "converters.engine.fields"
+local kinds = require "converters.engine.kinds"
+local releases = require "converters.modelzoo.releases"
+local trainer = require "converters.modelzoo.trainer"
+
+local file = {}
+
+---The precision field, which stands beside the model in one layout and in it in the other.
+---@param to Dict     the model section of the Model Zoo
+---@param from Dict   the config of Hugging Face
+---@param release string
+function file.precision_to_cs(to, from, release)
+  if from.use_bfloat16 ~= nil and (release == "2.1" or release == "2.2" or release == "2.3") then
+    to.fp16_type = from.use_bfloat16 == true and "bfloat16" or "float16"
+  end
+end
+
+---… and back, or an error.
+---@param to Dict       the config of Hugging Face
+---@param config Dict   the whole file of the Model Zoo
+function file.precision_to_hf(to, config)
+  local kind = config.fp16_type
+  if kind == nil then return end
+  if kind ~= "bfloat16" and kind ~= "cbfloat16" and kind ~= "float16" then
+    fields.refuse("fp16_type", kind, fields.any_of("bfloat16", "cbfloat16", "float16"))
+  end
+  to.use_bfloat16 = kind ~= "float16"
+end
+
+---Names the model for releases that look it up by name.
+---@param model Dict
+---@param release string|nil
+---@param zoo_name string
+---@param from? string   the first release that does
+function file.set_name(model, release, zoo_name, from)
+  if release and releases.since(release, from or "2.4") and model.name == nil then model.name = zoo_name end
+end
+
+---A Model Zoo file among Hugging Face's would convert into a model of nothing but defaults.
+---@param config Dict
+function file.refuse(config)
+  for _, section in ipairs { "model", "trainer" } do
+    if kinds.is_dict(config, section) then
+      cbk.fail("config", ("this is a config of the Model Zoo, not of Hugging Face: it has a section '%s'; "
+        .. "give its format, such as --src-fmt cs-%s"):format(section, releases.newest))
+    end
+  end
+end
+
+---The parts of a file beside its model.
+---@param config Dict
+---@return string[]
+function file.beside_model(config)
+  local out = {}
+  local function add(tree, prefix, own)
+    for name in cbk.items(tree) do
+      if not own[name] and kinds.present(tree[name]) then out[#out + 1] = prefix .. tostring(name) end
+    end
+  end
+  if trainer.is(config) then
+    add(config, "", { trainer = true })
+    add(config.trainer, "trainer.", { init = true })
+    add(config.trainer.init, "trainer.init.", { model = true })
+  else
+    add(config, "", { model = true })
+  end
+  return out
+end
+
+---A sideband-sparse checkpoint holds NaN where a weight is zero.
+---@param config Dict
+---@return boolean
+function file.is_sideband(config)
+  return kinds.is_dict(config, "sparsity") and config.sparsity.type == "sideband"
+end
+
+return file
