@@ -2,6 +2,7 @@
 
 local cbk = require "cbk"
 local patterns = require "converters.engine.patterns"
+local kinds = require "converters.engine.kinds"
 local rules = require "converters.engine.rules"
 local plan = require "converters.bench.plan"
 local position = require "converters.bench.position"
@@ -92,13 +93,13 @@ local function what_happened(record)
   local action = plan.action(record) or "copy"
   local ending = record.ending
   if record.what == "write" then
-    return ("%s: %s -> %s"):format(action, plan.facts(record.given) or "nothing", plan.facts(record.value))
+    return ("%s: %s -> %s"):format(action, kinds.facts(record.given) or "nothing", kinds.facts(record.value))
   elseif record.what == "beside" then
-    return ("written beside it: %s"):format(plan.facts(record.value))
+    return ("written beside it: %s"):format(kinds.facts(record.value))
   elseif record.what == "pass" then
     return ending.kind == "drop" and "left out: " .. ending.why or "passed over: " .. ending.why
   elseif record.what == "fill" then
-    return "no rule wrote it, so it is made: " .. plan.facts(record.value)
+    return "no rule wrote it, so it is made: " .. kinds.facts(record.value)
   elseif record.what == "unmatched" then
     return "no rule fits"
   elseif record.what == "part" then

@@ -1,6 +1,7 @@
 -- The plan of a conversion key by key, from what the engine tells while it runs (KeyRecord).
 
 local cbk = require "cbk"
+local kinds = require "converters.engine.kinds"
 
 local plan = {}
 
@@ -29,23 +30,6 @@ end
 ---@field from? string        dtype and shape
 ---@field to? string
 ---@field kind "written"|"made"|"part"|"left out"|"not matched"
-
-local TENSORS = { tensor = true, parameter = true, ndarray = true, np_scalar = true }
-
----Dtype and shape of what is read or written; the kind of what is no tensor.
----@param value any
----@return string|nil
-function plan.facts(value)
-  if value == nil then return nil end
-  if value == cbk.null then return "null" end
-  if type(value) == "table" then
-    local first = plan.facts(value[1])
-    return first and ("%d x %s"):format(#value, first)
-  end
-  local kind = cbk.kind(value)
-  if not TENSORS[kind] then return kind end
-  return ("%s [%s]"):format(value.dtype, table.concat(value:shape(), ", "))
-end
 
 ---What one record did to a tensor; nil for a plain copy.
 ---@param record KeyRecord
@@ -98,7 +82,7 @@ function plan.rows(watch)
         rows[#rows + 1] = {
           source = first.what ~= "fill" and first.source or nil, target = record.target,
           action = done, why = not record.target and why_not(record) or nil,
-          from = plan.facts(first.given), to = plan.facts(record.value),
+          from = kinds.facts(first.given), to = kinds.facts(record.value),
           kind = record.what == "unmatched" and "not matched" or not record.target and "left out"
             or record.what == "part" and "part" or first.what == "fill" and "made" or "written",
         }

@@ -168,9 +168,7 @@ end
 
 ---A set of defaults with some more and without others.
 function fields.with(base, more, names)
-  local out = {}
-  for name, value in pairs(base) do out[name] = value end
-  for name, value in pairs(more) do out[name] = value end
+  local out = rules.variant(base, more)
   for _, name in ipairs(names or {}) do out[name] = nil end
   return out
 end

@@ -2,6 +2,7 @@
 
 local cbk = require "cbk"
 local fold = require "cbk.fold"
+local kinds = require "converters.engine.kinds"
 local rules = require "converters.engine.rules"
 local patterns = require "converters.engine.patterns"
 
@@ -81,20 +82,11 @@ local function members(pieces, each, caught, at)
   return out
 end
 
-local function describe(value)
-  if type(value) == "userdata" or type(value) == "cdata" then
-    local ok, shape = pcall(function() return value.dtype .. " [" .. table.concat(value:shape(), ", ") .. "]" end)
-    if ok then return shape end
-  end
-  return tostring(value)
-end
-
 ---Calls an action; what it raises is told together with the key and the shape.
 local function act(action, direction, value, at)
   local ok, result = pcall(action[direction], value, at)
   if ok then return result end
-  local shown = type(value) == "table" and not getmetatable(value) and value[1] or value
-  fail("cannot convert key '%s' (%s) with '%s': %s", at.key, describe(shown), action.name,
+  fail("cannot convert key '%s' (%s) with '%s': %s", at.key, kinds.facts(value), action.name,
     type(result) == "table" and result.message or tostring(result))
 end
 

@@ -27,4 +27,21 @@ function kinds.is_dict(value, key) return kind_of(value, key):find "dict" ~= nil
 ---@return boolean
 function kinds.is_list(value, key) return kind_of(value, key) == "list" end
 
+local TENSORS = { tensor = true, parameter = true, ndarray = true, np_scalar = true }
+
+---Dtype and shape of what is read or written; the kind of what is no tensor.
+---@param value any
+---@return string|nil
+function kinds.facts(value)
+  if value == nil then return nil end
+  if value == cbk.null then return "null" end
+  if type(value) == "table" then
+    local first = kinds.facts(value[1])
+    return first and ("%d x %s"):format(#value, first)
+  end
+  local kind = cbk.kind(value)
+  if not TENSORS[kind] then return kind end
+  return ("%s [%s]"):format(value.dtype, table.concat(value:shape(), ", "))
+end
+
 return kinds
