@@ -139,7 +139,13 @@ local function compare(args)
     if b[key] == nil then
       table.insert(result.only_a, key)
     else
-      local difference = compare_values(a[key], b[key], args)
+      local ok, difference = pcall(compare_values, a[key], b[key], args)
+      if not ok then
+        if type(difference) == "table" and difference.code ~= "interrupted" then
+          difference.message = ("%s: %s"):format(cbk.quote(key), difference.message)
+        end
+        error(difference, 0)
+      end
       if difference then
         difference.key = key
         table.insert(result.different, difference)

@@ -1,13 +1,13 @@
 #include "host/checkpoint/unreadable.hpp"
 
+#include <algorithm>
 #include <unordered_set>
 
 #include "host/tensor/expression.hpp"
+#include "host/value/walk.hpp"
 
 namespace cbk {
 namespace {
-
-constexpr std::string_view unreadable_type = "unreadable";
 
 /// Why this value itself cannot be read; empty: it can.
 std::string_view problem_of(const Value& value) {
@@ -16,29 +16,53 @@ std::string_view problem_of(const Value& value) {
   return is_one ? std::string_view(value.as_object().repr) : std::string_view();
 }
 
+/// The problem with the value's path in front, unless it names it itself.
+std::string named(std::string_view problem, std::string_view path) {
+  if (path.empty() || problem.find(quote(path)) != std::string_view::npos) return std::string(problem);
+  return fmt::format("{}: {}", quote(path), problem);
+}
+
 }  // namespace
 
 Value unreadable(std::string why) {
   return std::make_shared<Object>(Object{std::string(unreadable_type), std::move(why), {}, {}});
 }
 
+std::vector<std::string> unreadable_warnings(const Value& root) {
+  constexpr size_t most = 20;
+  std::vector<std::string> warnings;
+  size_t count = 0;
+  each_leaf(root, [&](const std::string& path, const Value& leaf) {
+    const auto problem = problem_of(leaf);
+    if (!problem.empty() && ++count <= most) warnings.push_back(named(problem, path));
+  });
+  if (count > most) warnings.push_back(fmt::format("{} more values cannot be read", count - most));
+  return warnings;
+}
+
 void refuse_unreadable(const Value& root) {
+  struct Place {
+    Value value;
+    std::string path;
+  };
   std::vector<std::string> problems;
   std::unordered_set<const void*> seen;
-  std::vector<Value> waiting = {root};  // the next one last
-  const auto add = [&](const Value& value) {
-    if (value.identity() != nullptr && seen.insert(value.identity()).second) waiting.push_back(value);
+  std::vector<Place> waiting = {{root, ""}};  // the next one last
+  const auto add = [&](const Value& value, const std::string& path, const std::string& part) {
+    if (value.identity() != nullptr && seen.insert(value.identity()).second)
+      waiting.push_back({value, path.empty() ? part : path + "." + part});
   };
   while (!waiting.empty()) {
-    const Value value = std::move(waiting.back());
+    const auto [value, path] = std::move(waiting.back());
     waiting.pop_back();
-    if (const auto problem = problem_of(value); !problem.empty()) problems.emplace_back(problem);
+    if (const auto problem = problem_of(value); !problem.empty()) problems.push_back(named(problem, path));
     if (value.is(Value::Kind::dict)) {
-      for (const auto& [key, item] : value.as_dict().entries()) add(item);
+      for (const auto& [key, item] : value.as_dict().entries()) add(item, path, key_text(key));
     } else if (value.is(Value::Kind::sequence)) {
-      for (const Value& item : value.as_sequence().items) add(item);
+      size_t position = 0;
+      for (const Value& item : value.as_sequence().items) add(item, path, std::to_string(position++));
     } else if (value.is(Value::Kind::object)) {
-      add(value.as_object().state);
+      add(value.as_object().state, path, "state");
     }
   }
   if (problems.empty()) return;

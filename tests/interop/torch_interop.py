@@ -402,6 +402,30 @@ def other_writers(run, r, path):
             run.check(dtype, body)
 
 
+def unreadable_parts(run, r, path):
+    """A tensor without data or an array of texts makes nothing else unreadable."""
+    whole = torch.arange(6.0)
+    parts = {"meta": torch.ones(3, device="meta"), "parameter": torch.nn.Parameter(torch.ones(2, 2, device="meta")),
+             "texts": np.array(["a", "b"]), "objects": np.array([{"a": 1}, None], dtype=object), "rows": np.array([(1, 2.0)], dtype="i4,f4"),
+             "text": np.str_("x"), "times": np.array(["2020-01-01"], dtype="M8[D]"), "long": np.array([1], dtype=np.longdouble)}
+    for options in ({}, {"pickle_protocol": 5}, {"_use_new_zipfile_serialization": False}):
+        torch.save({"w": whole, **parts}, path, **options)
+
+        def body():
+            listed = run.run("ls", "--json", path)
+            rows = {row["key"]: row for row in json.loads(listed.stdout)["entries"]}
+            need(set(rows) == {"w", *parts} and all(("problem" in rows[key]) == (key != "w") for key in rows), "listed as", rows)
+            need(all(f"'{key}': " in listed.stderr for key in parts), "the warnings are", listed.stderr)
+            json.loads(run.run("dump", path).stdout)
+            out = os.path.join(run.folder, "rest.pt")
+            need(run.run("copy", path, out).returncode == 1 and not os.path.exists(out), "what cannot be read was copied")
+            copied = run.run("copy", path, out, "--include", "w")
+            need(copied.returncode == 0, copied.stderr)
+            need(torch.equal(torch.load(out)["w"], whole), "the rest is lost")
+            os.remove(out)
+        run.check(f"unreadable parts {options}", body)
+
+
 def refusals(run, r, path):
     for legacy in ({}, {"_use_new_zipfile_serialization": False}):
         torch.save({"w": torch.ones(2)}, path, pickle_protocol=0, **legacy)  # and torch.load fails on these
@@ -466,7 +490,7 @@ def main():
     torch.manual_seed(o.seed)
     with tempfile.TemporaryDirectory() as folder:
         run = Runner(os.path.abspath(o.cbk), folder)
-        for part in (round_trips, other_writers, compressed_rows, refusals, sizes):
+        for part in (round_trips, other_writers, compressed_rows, unreadable_parts, refusals, sizes):
             part(run, random.Random(o.seed), os.path.join(folder, "model.pt"))
     print(f"{run.passed} passed, {run.failed} failed" + (f", {run.skipped} skipped" if run.skipped else ""))
     return 1 if run.failed else 0

@@ -244,7 +244,7 @@ Value call(CallContext& context, Meaning meaning, const std::string& global, con
     case Meaning::rebuild_from_cpu:
       return rebuild_converted(context, arguments);
     case Meaning::rebuild_meta:
-      fail(Errc::unsupported, "a tensor on the meta device has no data");
+      return rebuild_meta(context, arguments);
     case Meaning::rebuild_from_type:
       return rebuild_from_type(context, arguments);
     case Meaning::numpy_reconstruct:

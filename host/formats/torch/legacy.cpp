@@ -2,6 +2,7 @@
 
 #include <map>
 
+#include "host/checkpoint/unreadable.hpp"
 #include "host/formats/torch/byte_order.hpp"
 #include "host/formats/torch/calls.hpp"
 #include "host/formats/torch/pickle.hpp"
@@ -47,6 +48,10 @@ class LegacyReader {
     checkpoint.format = "torch-legacy";
     checkpoint.files = {file_->path()};
     checkpoint.warnings = std::move(warnings_);
+    if (has_unreadable_) {
+      for (std::string& warning : unreadable_warnings(checkpoint.root))
+        checkpoint.warnings.push_back(std::move(warning));
+    }
     return checkpoint;
   }
 
@@ -59,6 +64,7 @@ class LegacyReader {
     unpickle_options.retype = [this](const StoragePtr& storage, DType dtype) {
       return byte_order_.in_order(storage, dtype);
     };
+    unpickle_options.note_unreadable = [this] { has_unreadable_ = true; };
     unpickle_options.warn = [this](std::string text) { warnings_.push_back(std::move(text)); };
     size_t consumed = 0;
     Value value = unpickle(rest_, unpickle_options, &consumed);
@@ -151,6 +157,7 @@ class LegacyReader {
   ByteOrder byte_order_;
   std::map<std::string, Root> roots_;
   std::vector<std::string> warnings_;
+  bool has_unreadable_ = false;
 };
 
 }  // namespace

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 
+#include "host/checkpoint/unreadable.hpp"
 #include "host/formats/torch/tensors.hpp"
 
 namespace cbk::torch {
@@ -69,11 +70,16 @@ const std::string& code_of(const Value& dtype) {
   return expect_object(dtype, "numpy.dtype").repr;
 }
 
-/// What is not made of numbers (text, objects, records): refused, or a record of the dtype's code and the
-/// state.
+/// What is not made of numbers (text, objects, records): a record of the dtype's code and the state where
+/// those are allowed, else nothing that can be read.
 Value record_of(CallContext& context, const char* type, const std::string& code, const Value& state) {
-  if (!context.options.allow_records || context.options.dill) (void)dtype_of_numpy(code);
-  return context.arena.object(type, code, state);
+  const UnpickleOptions& options = context.options;
+  if (options.allow_records && !options.dill) return context.arena.object(type, code, state);
+  if (!options.note_unreadable) (void)dtype_of_numpy(code);
+  options.note_unreadable();
+  return context.arena.object(
+      std::string(unreadable_type),
+      fmt::format("a {} of the dtype {} is read with --allow-records only", type, quote(code, 40)));
 }
 
 }  // namespace

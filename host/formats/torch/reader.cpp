@@ -4,6 +4,7 @@
 #include <unordered_map>
 
 #include "host/base/hash.hpp"
+#include "host/checkpoint/unreadable.hpp"
 #include "host/formats/torch/byte_order.hpp"
 #include "host/formats/torch/calls.hpp"
 #include "host/formats/torch/legacy.hpp"
@@ -49,6 +50,10 @@ class ZipReader {
     checkpoint.root = within("data.pkl", [&] { return unpickle(pickle, unpickle_options()); });
     checkpoint.files = {file_->path()};
     checkpoint.warnings = std::move(warnings_);
+    if (has_unreadable_) {
+      for (std::string& warning : unreadable_warnings(checkpoint.root))
+        checkpoint.warnings.push_back(std::move(warning));
+    }
     return checkpoint;
   }
 
@@ -118,6 +123,7 @@ class ZipReader {
     options.retype = [this](const StoragePtr& storage, DType dtype) {
       return byte_order_.in_order(storage, dtype);
     };
+    options.note_unreadable = [this] { has_unreadable_ = true; };
     options.warn = [this](std::string text) { warnings_.push_back(std::move(text)); };
     options.allow_records = options_.allow_records;
     return options;
@@ -160,6 +166,7 @@ class ZipReader {
   std::string name_;                 // of the record being looked up
   std::vector<StoragePtr> records_;  // of the archive's entries, once they are asked for
   std::vector<std::string> warnings_;
+  bool has_unreadable_ = false;
 };
 
 }  // namespace

@@ -149,6 +149,19 @@ Value rebuild_parameter(CallContext& context, const Arguments& arguments) {
   return leaf(data.tensor, requires_grad == nullptr || requires_grad->as_bool(), TensorLeaf::Role::parameter);
 }
 
+/// (dtype, size, stride, requires_grad)
+Value rebuild_meta(CallContext& context, const Arguments& arguments) {
+  const Error why(Errc::unsupported, "a tensor on the meta device has no data");
+  if (!context.options.note_unreadable) throw why;
+  context.options.note_unreadable();
+  const DType dtype = parse_dtype(expect_object(arguments.at(0), "torch.dtype").repr);
+  const Shape shape = shape_of(arguments.at(1));
+  const uint64_t bytes = checked_mul(static_cast<uint64_t>(numel_of(shape)), size_of(dtype), "a tensor");
+  const Tensor tensor =
+      Tensor::from_view({unreadable_storage(bytes, why), dtype, 0, shape, contiguous_strides(shape)});
+  return leaf(tensor, flag_at(arguments, 3));
+}
+
 Value rebuild_sparse(CallContext& context, const Arguments& arguments) {
   const std::string& layout = expect_object(arguments.at(0), "torch.layout").repr;
   const Arguments parts(arguments.at(1));

@@ -11,6 +11,7 @@ inline constexpr std::string_view float_scheme = "torch.per_channel_affine_float
 Value rebuild_tensor(CallContext& context, const Arguments& arguments);
 Value rebuild_tensor_v3(CallContext& context, const Arguments& arguments);
 Value rebuild_parameter(CallContext& context, const Arguments& arguments);
+Value rebuild_meta(CallContext& context, const Arguments& arguments);
 Value rebuild_sparse(CallContext& context, const Arguments& arguments);
 Value rebuild_quantized(CallContext& context, const Arguments& arguments);
 /// From a numpy array or a tensor, with a dtype of its own.
