@@ -88,6 +88,7 @@ end
 -- --- the plan, and the question
 
 local done = upgrade.run(old, config, job)
+done.parts[#done.parts + 1] = upgrade.stale(done.config, target)
 local tgt_release = converters.catalogue.release(job.tgt)
 local h5_version = args.h5_version or converters.h5_version(tgt_release)
 

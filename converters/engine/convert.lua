@@ -108,12 +108,17 @@ end
 ---                              between releases also `moves`: Moves, of the whole file
 ---@field files Dict[]      the config file before each step, and after the last
 
----Converts the config by one step of the job's path.
+---Runs `body`, whose errors tell the step where there are several.
 ---@param job Job
----@param i integer     the step
----@param config Dict   the whole file
----@return Dict         the whole new file
-function convert.config_step(job, i, config)
+---@param i integer   the step
+local function in_step(job, i, body, ...)
+  local fine, result = pcall(body, job, i, ...)
+  if fine then return result end
+  if #job.path == 1 or type(result) ~= "table" or not result.message then error(result, 0) end
+  cbk.fail(result.code, ("%s -> %s: %s"):format(job.path[i].src, job.path[i].tgt, result.message))
+end
+
+local function config_step(job, i, config)
   local step = chosen(job.path[i], config)
   local one = is_hf(step.src) and config_from_hf or is_hf(step.tgt) and config_to_hf or config_between_releases
   job.files[i] = config
@@ -121,6 +126,13 @@ function convert.config_step(job, i, config)
   job.configs[i].converter = step.converter
   return job.files[i + 1]
 end
+
+---Converts the config by one step of the job's path.
+---@param job Job
+---@param i integer     the step
+---@param config Dict   the whole file
+---@return Dict         the whole new file
+function convert.config_step(job, i, config) return in_step(job, i, config_step, config) end
 
 ---@param job Job
 ---@param config Dict   the whole file
@@ -307,12 +319,7 @@ local function between_releases(job, i, root)
   return out
 end
 
----Converts the checkpoint by one step of the job's path, whose config is converted already.
----@param job Job
----@param i integer    the step
----@param root Dict    the tree of the checkpoint
----@return Dict
-function convert.checkpoint_step(job, i, root)
+local function checkpoint_step(job, i, root)
   local step = job.path[i]
   if is_hf(step.src) then return cbk.dict { model = convert_model(job, i, root) } end
   if is_hf(step.tgt) then
@@ -322,6 +329,13 @@ function convert.checkpoint_step(job, i, root)
   end
   return between_releases(job, i, root)
 end
+
+---Converts the checkpoint by one step of the job's path, whose config is converted already.
+---@param job Job
+---@param i integer    the step
+---@param root Dict    the tree of the checkpoint
+---@return Dict
+function convert.checkpoint_step(job, i, root) return in_step(job, i, checkpoint_step, root) end
 
 ---@param job Job      its config is converted already
 ---@param root Dict    the tree of the checkpoint

@@ -66,7 +66,7 @@ local layout = {
     "runconfig.save_initial_checkpoint",
   },
   logging = {
-    "runconfig.log_steps", "log_level <- runconfig.logging", "runconfig.wsc_log_level.*", "runconfig.enable_act_frequency",
+    "runconfig.log_steps", "log_level <- runconfig.logging", "runconfig.wsc_log_level?", "runconfig.enable_act_frequency",
   },
   -- Callbacks are made of fields, or of one value: a dict of options, or a switch.
   callbacks = {

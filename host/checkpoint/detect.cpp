@@ -91,6 +91,13 @@ void fail_as_foreign(const MappedFile& file) {
     fail(Errc::format, "it is a bare pickle, not a torch checkpoint");
   }
   if (is_text(head)) fail_as_text(head);
+  if (file.path().extension() == ".index") {
+    fail(Errc::format,
+         "the index of a TensorFlow checkpoint ends with the mark of its table, and this file of {} does "
+         "not: it "
+         "was cut short, or is none",
+         format_size(file.size()));
+  }
   fail(Errc::format,
        "it is none of the formats that are known: a torch zip or legacy file, safetensors, HDF5, the "
        "index of shards, or the index of a TensorFlow checkpoint");

@@ -12,6 +12,13 @@ describe("TensorFlow checkpoints", function()
     return problem
   end
 
+  it("pass over fields of the state file that are not known", function()
+    local folder = harness.temp_dir()
+    cbk.create(folder .. "/a-1", { format = "tensorflow", root = cbk.dict { x = cbk.tensor { 1, 2 } } }):commit()
+    cbk.fs.write(folder .. "/checkpoint", 'model_checkpoint_path: "a-1"\nnew_field: 3\nother { a: "b" }\n', { overwrite = true })
+    equal(cbk.open(folder).files[1]:match "[^/]*$", "a-1.index")
+  end)
+
   it("keep the times of the state file", function()
     local folder = harness.temp_dir()
     local file = cbk.create(folder .. "/x.h5", { format = "h5", h5_version = "flat", root = cbk.dict { x = cbk.tensor { 1, 2 } } })

@@ -115,6 +115,14 @@ describe("Converters: the trainer layout", function()
     return said
   end
 
+  it("takes the log level of the service as a text too", function()
+    local out
+    assert(#warnings_of(function()
+      out = trainer.from_legacy(legacy { { source = "runconfig.wsc_log_level", value = "INFO" } })
+    end) == 0)
+    same(out.trainer.init.logging.wsc_log_level, "INFO")
+  end)
+
   it("has a place for every field, and leaves none behind", function()
     local rows = trainer_fields()
     local config = legacy(rows)

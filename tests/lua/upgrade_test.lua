@@ -237,6 +237,34 @@ describe("the steps of an upgrade", function()
     }, "\n"))
   end)
 
+  it("are told where one of several fails", function()
+    raises("cs-2.1 -> cs-2.2: runconfig.use_cs_grad_accum=5", function()
+      run("gpt2", "cs-1.8", "cs-2.5", "model: {hidden_size: 8}\nrunconfig: {use_cs_grad_accum: 5}")
+    end, "config")
+    raises("cs-1.9 -> cs-2.0: unable to find", function()
+      local root = cbk.dict { model = cbk.dict { { "model.lm_head.weight", cbk.tensor { 1 } } } }
+      upgrade.run({ checkpoint = { root = root } }, cbk.config.parse("model: {d_model: 8}", "yaml"), upgrade.job("t5", "cs-1.7", "cs-2.0"))
+    end)
+  end)
+
+  it("tell where the new config leads to the old checkpoint", function()
+    local old = "model: {hidden_size: 8}\noptimizer: {optimizer_type: AdamW, learning_rate: 0.1}\ntrain_input: {n: 1}\neval_input: {n: 1}\n"
+      .. "runconfig: {checkpoint_path: old.mdl, autoload_last_checkpoint: true, model_dir: runs/a}"
+    local function told(to, config)
+      local part = upgrade.stale(run("gpt2", "cs-2.1", to, config).config, "new.mdl")
+      return part and table.concat(part.warnings, "\n")
+    end
+    equal(told("cs-2.2", old), [[
+runconfig.checkpoint_path is still "old.mdl"; the new checkpoint is 'new.mdl'
+runconfig.autoload_last_checkpoint is true: the run would load the last checkpoint in its model_dir 'runs/a', not 'new.mdl']])
+    equal(told("cs-2.3", old), [[
+trainer.fit.ckpt_path is still "old.mdl"; the new checkpoint is 'new.mdl'
+trainer.validate.ckpt_path is still "old.mdl"; the new checkpoint is 'new.mdl'
+trainer.validate_all.ckpt_paths is still "old.mdl"; the new checkpoint is 'new.mdl'
+trainer.init.checkpoint.autoload_last_checkpoint is true: the run would load the last checkpoint in its model_dir 'runs/a', not 'new.mdl']])
+    equal(told("cs-2.3", "model: {hidden_size: 8}\nrunconfig: {checkpoint_path: null, autoload_last_checkpoint: false}"), nil)
+  end)
+
   it("take the states of data loaders over on the way from 1.9 to 2.0", function()
     local folder = harness.temp_dir()
     cbk.fs.write(cbk.fs.join(folder, "data_iter_checkpoint_state_file_global"), "5")

@@ -118,7 +118,8 @@ size_t extents_in(const proto::Entry& message) {
 Entry read_entry(const proto::Entry& message, uint32_t shards) {
   Entry entry;
   entry.dtype = find(message.dtype());
-  if (entry.dtype == nullptr) fail(Errc::format, "unknown dtype {}", message.dtype());
+  entry.dtype_number = message.dtype();
+  if (entry.dtype == nullptr) entry.dtype = &unknown_dtype;
   entry.shape = read_shape(message.shape());
   for (const auto& slice : message.slices()) entry.slices.push_back(read_extents(slice, entry.shape));
   if (entry.slices.empty()) read_place(message, shards, entry);

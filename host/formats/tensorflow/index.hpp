@@ -15,7 +15,8 @@ namespace cbk::tensorflow {
 
 struct Entry {
   std::string name;
-  const DTypeInfo* dtype = nullptr;  // of the table of dtypes
+  const DTypeInfo* dtype = nullptr;  // of the table of dtypes; `unknown_dtype` for others
+  int dtype_number = 0;              // as the index says it
   Shape shape;
   uint32_t shard = 0;  // the data file
   uint64_t offset = 0;

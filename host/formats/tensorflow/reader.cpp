@@ -124,8 +124,11 @@ class BundleReader {
       const auto context = [&] { return "variable " + quote(entry.name); };
       within(context, [&] {
         if (entry.dtype->kind == DTypeInfo::Kind::unreadable) {
-          warnings_.push_back(fmt::format("{} is left out: elements of type {} cannot be read",
-                                          quote(entry.name, 1000), entry.dtype->name));
+          const std::string type = entry.dtype == &unknown_dtype
+                                       ? fmt::format("unknown dtype {}", entry.dtype_number)
+                                       : "type " + std::string(entry.dtype->name);
+          warnings_.push_back(
+              fmt::format("{} is left out: elements of {} cannot be read", quote(entry.name, 1000), type));
         } else {
           root->set(entry.name, read_variable(entry));
         }

@@ -28,6 +28,7 @@ proto::State parse_state(const fs::path& file) {
     FirstError error;
     google::protobuf::TextFormat::Parser parser;
     parser.RecordErrorsTo(&error);
+    parser.AllowUnknownField(true);  // of newer releases
     proto::State state;
     if (!parser.ParseFromString(text, &state))
       fail(Errc::format, "it is not one of TensorFlow: {}", error.text);

@@ -113,15 +113,25 @@ class Damage {
     }
   }
 
-  [[nodiscard]] std::string describe() {
+  /// @param before   the last name that was read before it; empty: none
+  /// @param up_to    what the list of blocks says that its names do not go beyond
+  [[nodiscard]] std::string describe(std::string_view before, std::string_view up_to) {
+    bool is_sure = position_.has_value();
     try {
       look();
     } catch (const Error&) {
-      names_.emplace_back("…");  // the rest cannot be read
+      is_sure = false;
+      if (!names_.empty()) names_.emplace_back("…");  // the rest cannot be read
     }
     if (!culprit_.empty())
       return fmt::format(": byte {} of the block is wrong, in the entry of {}", *position_, culprit_);
-    return names_.empty() ? "" : ", which has the entries of " + listed(names_, named_entries);
+    const std::string held =
+        names_.empty() ? "" : ", which has the entries of " + listed(names_, named_entries);
+    if (is_sure) return held;
+    // What does not have its checksum may say anything; these come from elsewhere.
+    return fmt::format("{}; the block covers the names {} up to {}", held,
+                       before.empty() ? "from the header" : "behind " + name_of_key_(before),
+                       name_of_key_(up_to));
   }
 
  private:
@@ -163,18 +173,19 @@ class TableFile {
     block(meta, "the list of filters", scratch);
     std::string index_scratch;
     each_entry(block(index, "the list of blocks", index_scratch),
-               [&](std::string_view, std::string_view value) {
+               [&](std::string_view up_to, std::string_view value) {
                  Cursor handle(value, "the place of a block");
-                 read_block(read_handle(handle), visit);
+                 read_block(read_handle(handle), up_to, visit);
                });
   }
 
  private:
-  void read_block(const BlockHandle& handle, const TableVisitor& visit) {
+  /// @param up_to   a key that is not less than all of the block
+  void read_block(const BlockHandle& handle, std::string_view up_to, const TableVisitor& visit) {
     // Blocks that overlap could make a short file a long one.
     if (handle.offset < end_) fail(Errc::format, "the index is damaged: two of its blocks overlap");
     std::string scratch;
-    const std::string_view entries = block(handle, "a block", scratch);
+    const std::string_view entries = block(handle, "a block", scratch, up_to);
     end_ = handle.offset + handle.size;
     each_entry(entries, [&](std::string_view key, std::string_view value) {
       if (has_key_ && key <= last_key_) {
@@ -191,7 +202,8 @@ class TableFile {
   }
 
   /// The verified content of a block, in the file or unpacked into `scratch`.
-  std::string_view block(const BlockHandle& handle, std::string_view what, std::string& scratch) const {
+  std::string_view block(const BlockHandle& handle, std::string_view what, std::string& scratch,
+                         std::string_view up_to = {}) const {
     const uint64_t end = file_.size() - footer_size;
     if (handle.offset > end || handle.size > end - handle.offset ||
         end - handle.offset - handle.size < trailer_size) {
@@ -202,8 +214,9 @@ class TableFile {
     const auto masked = load_le<uint32_t>(stored.data() + stored.size());
     if (masked_crc32c(crc32c(as_bytes(stored))) != masked) {
       fail(Errc::format, "the index is damaged: the checksum of {} does not match{}", what,
-           handle.offset < first_special_ ? Damage(stored, unmasked_crc32c(masked), name_of_key_).describe()
-                                          : "");
+           handle.offset < first_special_
+               ? Damage(stored, unmasked_crc32c(masked), name_of_key_).describe(last_key_, up_to)
+               : "");
     }
     const std::string_view content = stored.substr(0, handle.size);
     switch (stored.back()) {

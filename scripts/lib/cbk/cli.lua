@@ -30,6 +30,50 @@ local function join_negative_numbers(words)
   return out
 end
 
+---The one option whose long name begins with `start`, by that name; nil if there is none.
+local function long_name(parser, command, start)
+  local name, found, names = nil, nil, {}
+  for _, option in ipairs(parser._options) do
+    for _, alias in ipairs(option._aliases) do
+      if alias == start then return start end
+      if alias:sub(1, #start) == start and found ~= option then
+        name, found = alias, option
+        names[#names + 1] = alias
+      end
+    end
+  end
+  if #names > 1 then cli.usage_error(command, ("option '%s' may be %s"):format(start, table.concat(names, " or "))) end
+  return name
+end
+
+local function takes_value(parser, name)
+  for _, option in ipairs(parser._options) do
+    for _, alias in ipairs(option._aliases) do
+      if alias == name then return option._maxargs > 0 end
+    end
+  end
+  return false
+end
+
+--- What Python's argparse takes and argparse here does not: "--over" for "--overwrite", "-s=3" for "-s3".
+local function spelt_out(parser, command, words)
+  local out, is_plain = {}, false
+  for _, word in ipairs(words) do
+    is_plain = is_plain or word == "--"
+    local long, value = word:match "^(%-%-[^=]+)(.*)$"
+    local short, short_value = word:match "^(%-%a)=(.*)$"
+    if not is_plain and long then
+      out[#out + 1] = (long_name(parser, command, long) or long) .. value
+    elseif not is_plain and short and takes_value(parser, short) then
+      out[#out + 1] = short .. short_value
+      if short_value == "" then out[#out + 1] = "" end
+    else
+      out[#out + 1] = word
+    end
+  end
+  return out
+end
+
 --- "-o DIR, --output-dir DIR", as Python's argparse has it; argparse here would take a line for each name.
 local function label_of(option)
   local arguments, names = table.concat(option:_get_argument_list(), " "), {}
@@ -53,7 +97,7 @@ function cli.parser(name, description, epilog)
   parser:add_help "-h --help"
   rawset(parser, "error", function(_, message) cli.usage_error(name, message) end)
   local parse = parser.parse
-  rawset(parser, "parse", function(self, args) return parse(self, join_negative_numbers(args or arg)) end)
+  rawset(parser, "parse", function(self, args) return parse(self, spelt_out(self, name, join_negative_numbers(args or arg))) end)
   return parser
 end
 

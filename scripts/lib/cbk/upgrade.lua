@@ -171,6 +171,35 @@ local function resume(root, config)
   return part
 end
 
+--- Fields of a config that name checkpoints, before and after the trainer.
+local checkpoint_fields = {
+  "runconfig.checkpoint_path", "trainer.fit.ckpt_path", "trainer.validate.ckpt_path", "trainer.validate_all.ckpt_paths",
+}
+
+---Where the new config still leads to the old checkpoint. Its values stay: they may be meant.
+---@param config Dict     the new one
+---@param target string   the new checkpoint
+---@return UpgradePart|nil
+function upgrade.stale(config, target)
+  local part = { title = "config", lines = {}, warnings = {} }
+  for _, field in ipairs(checkpoint_fields) do
+    local value = cbk.find(config, field)
+    if value ~= nil and value ~= cbk.null then
+      part.warnings[#part.warnings + 1] = ("%s is still %s; the new checkpoint is '%s'"):format(field, cbk.json(value), target)
+    end
+  end
+  for section, folder in pairs { ["runconfig"] = "runconfig.model_dir", ["trainer.init.checkpoint"] = "trainer.init.model_dir" } do
+    local field = section .. ".autoload_last_checkpoint"
+    if cbk.find(config, field) == true then
+      local value = cbk.find(config, folder)
+      local named = type(value) == "string" and (" '%s'"):format(value) or ""
+      part.warnings[#part.warnings + 1] = ("%s is true: the run would load the last checkpoint in its model_dir%s, not '%s'")
+        :format(field, named, target)
+    end
+  end
+  return #part.warnings > 0 and part or nil
+end
+
 ---@class Upgrade
 ---@field root Dict            the tree to write
 ---@field config Dict
