@@ -69,10 +69,16 @@ local projector = {
     local layers = cbk.find(parts, "image_model")
     if not kinds.is_dict(layers) then cbk.fail("config", "the config has no map projector.image_model") end
     if parts.text_model ~= nil then cbk.warn "projector.text_model is left out: LLaVA's LLaMA has no projector" end
+    here:leave_out_others(parts, { image_model = true, text_model = true })
+    local known = { name = true, input_unit = true, use_bias = true, layers_units = true, layers_activation = true }
+    for name in cbk.items(layers) do
+      if not known[name] and not absent(layers[name]) then here:leave_out("projector.image_model." .. tostring(name)) end
+    end
     local function check(name, want)
-      if not cbk.equal(layers[name], want) then fields.refuse("projector.image_model." .. name, layers[name], want) end
+      if layers[name] == nil or not cbk.equal(layers[name], want) then fields.refuse("projector.image_model." .. name, layers[name], want) end
     end
     check("name", "FeedForwardNetwork")
+    check("use_bias", true)
     local count = (cbk.kind(layers, "layers_activation") or "") == "list" and #layers.layers_activation or 0
     check("layers_activation", feed_forward(count, "gelu", cbk.null))
     check("layers_units", feed_forward(count, here.from.hidden_size, here.from.hidden_size))
@@ -95,17 +101,31 @@ local feature_layer = {
   end,
 }
 
+local function is_pattern_of(pattern, part) return pattern == part or pattern == "^" .. part end
+
+---What is not trained, part by part.
 local frozen = {
-  forward = function(only_projector)
-    return cbk.list(only_projector == true and { "^image_model", "^text_model" } or { "^image_model" })
+  forward = function(only_projector, here)
+    local out = cbk.list()
+    if here.from.unfreeze_mm_vision_tower ~= true then out[#out + 1] = "^image_model" end
+    if only_projector == true then out[#out + 1] = "^text_model" end
+    if here.from.freeze_mm_mlp_adapter == true then out[#out + 1] = "^projector_image_model" end
+    return out
   end,
-  backward = function(patterns)
-    local text, others = false, {}
+  backward = function(patterns, here)
+    local found, others = {}, {}
+    if not absent(patterns) and cbk.kind(here.from, "freeze") ~= "list" then here:refuse(patterns, "a list of patterns") end
     for _, pattern in cbk.items(absent(patterns) and cbk.list() or patterns) do
-      if pattern == "text_model" then text = true elseif pattern ~= "^image_model" then others[#others + 1] = tostring(pattern) end
+      local known
+      for _, part in ipairs { "image_model", "text_model", "projector_image_model" } do
+        if is_pattern_of(pattern, part) then found[part], known = true, true end
+      end
+      if not known then others[#others + 1] = tostring(pattern) end
     end
     if #others > 0 then cbk.warn("freeze: these patterns are left out: " .. table.concat(others, ", ")) end
-    return text
+    here:set("unfreeze_mm_vision_tower", not found.image_model)
+    here:set("freeze_mm_mlp_adapter", found.projector_image_model == true)
+    return found.text_model == true
   end,
 }
 
@@ -119,7 +139,12 @@ local image = {
     rules.drop.left("logit_scale", "of CLIP, the image tower is used"),
     rules.drop.left("{visual_projection,text_projection}.{weight,bias}", "of CLIP, the image tower is used"),
   },
-  config = fields.config { told.left { "model_type" }, told.right { "name" }, drop.right { "fp16_type" }, clip.config },
+  config = fields.config {
+    told.left { "model_type" },
+    must.right { name = fields.any_of("ViTModel", "vit_model", "vision_transformer") },
+    drop.right { "fp16_type" },
+    clip.config,
+  },
   before = clip.before,
   after = { left = clip.after.left, right = fields.with(clip.after.right, { name = "ViTModel" }) },
   files = { ["preprocessor_config.json"] = function(config)
@@ -142,16 +167,18 @@ local text = {
   },
   config = fields.config {
     told.left { "model_type", "mm_vision_tower", "mm_hidden_size" },
-    told.right { "name" },
+    must.right { name = fields.any_of("LlamaModel", "llama_model", "llama") },
     fields.without(llama.config, { "model_type" }),
     { "mm_projector_type",        "projector",                      projector },
-    { "mm_vision_select_feature", "image_feature_select_mode" },
+    { "mm_vision_select_feature", "image_feature_select_mode",      values.choice { patch = "patch", cls_patch = "cls_patch" } },
     { "mm_vision_select_layer",   "image_feature_select_layer_idx", feature_layer },
     must.left { mm_use_im_start_end = false, mm_use_im_patch_token = false },
     { "tune_mm_mlp_adapter",      "freeze",                         frozen },
+    told.left { "unfreeze_mm_vision_tower", "freeze_mm_mlp_adapter" },
+    must.left { tune_mm_vision_resampler = false },
     drop.left {
-      "architectures", "bos_token_id", "eos_token_id", "freeze_mm_mlp_adapter", "freeze_mm_vision_resampler", "image_aspect_ratio",
-      "pad_token_id", "tune_mm_vision_resampler", "unfreeze_mm_vision_tower", "use_cache",
+      "architectures", "bos_token_id", "eos_token_id", "freeze_mm_vision_resampler", "image_aspect_ratio",
+      "pad_token_id", "use_cache",
     },
   },
   beside = { "projector", "image_feature_select_mode", "image_feature_select_layer_idx", "freeze" },
@@ -161,7 +188,7 @@ local text = {
       mm_hidden_size = 64, mm_projector_type = "mlp2x_gelu", mm_use_im_patch_token = false, mm_use_im_start_end = false,
       mm_vision_select_feature = "patch", mm_vision_select_layer = -2, tune_mm_mlp_adapter = false,
     }),
-    right = fields.with(llama.before.right, { share_embedding_weights = false }),
+    right = fields.with(llama.before.right, { share_embedding_weights = false, freeze = cbk.null }),
   },
   after = {
     left = {
@@ -181,7 +208,13 @@ local text = {
 ---The config of a whole CLIP has that of its image tower inside.
 local function take_tower(from)
   local whole = from.image_model
-  if type(whole) == "userdata" and (cbk.kind(whole, "vision_config") or ""):find "dict" then from.image_model = whole.vision_config end
+  if not kinds.is_dict(whole) or not kinds.is_dict(whole, "vision_config") then return end
+  local others = {}
+  for name in cbk.items(whole) do
+    if name ~= "vision_config" and name ~= "model_type" and not absent(whole[name]) then others[#others + 1] = "image_model." .. name end
+  end
+  if #others > 0 then cbk.warn("of a whole CLIP the image tower is taken; left out: " .. table.concat(others, ", ")) end
+  from.image_model = whole.vision_config
 end
 
 ---The projector begins with what the image tower ends with.

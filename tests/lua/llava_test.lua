@@ -118,14 +118,72 @@ describe("LLaVA", function()
     fails("mm_vision_select_layer=0", run, "llava", "hf", "cs-2.4", config { mm_vision_select_layer = 0 }, checkpoint())
   end)
 
+  it("what is not trained stays so, part by part", function()
+    for _, tuned in ipairs { false, true } do
+      for _, unfrozen in ipairs { false, true } do
+        local cs_config = there_and_back("cs-2.4", config { tune_mm_mlp_adapter = tuned, unfreeze_mm_vision_tower = unfrozen })
+        local want = cbk.list()
+        if not unfrozen then want[1] = "^image_model" end
+        if tuned then want[#want + 1] = "^text_model" end
+        same(cs_config.model.freeze, want)
+      end
+    end
+    local cs_config, cs = run("llava", "hf", "cs-2.4", config(), checkpoint())
+    local function back(freeze)
+      cs_config.model.freeze = freeze
+      local text = run("llava", "cs-2.4", "hf", cs_config, cs).text_model
+      return { text.tune_mm_mlp_adapter, text.unfreeze_mm_vision_tower, text.freeze_mm_mlp_adapter }
+    end
+    for _, nothing in ipairs { cbk.null, cbk.list(), false } do same(back(nothing or nil), { false, true, false }) end
+    same(back(cbk.list { "text_model", "^projector_image_model" }), { true, true, true })
+    fails("freeze='image_model'", back, "image_model")
+  end)
+
+  it("of a projector what Hugging Face cannot say is refused or named", function()
+    local cs_config, cs = run("llava", "hf", "cs-2.4", config(), checkpoint())
+    local layers = cs_config.model.projector.image_model
+    layers.layers_dropout_rates = cbk.list { 0.1, cbk.null }
+    local told = table.concat(conversion.warnings(run, "llava", "cs-2.4", "hf", cs_config, cs), "\n")
+    assert(told:find("text_model.projector.image_model.layers_dropout_rates", 1, true), told)
+    layers.use_bias = false
+    fails("projector.image_model.use_bias=false", run, "llava", "cs-2.4", "hf", cs_config, cs)
+    layers.use_bias = nil
+    fails("projector.image_model.use_bias=null", run, "llava", "cs-2.4", "hf", cs_config, cs)
+  end)
+
+  it("a projector is as deep as its name says", function()
+    fails("2 weights are missing: model.mm_projector.4.weight, model.mm_projector.4.bias", run, "llava", "hf", "cs-2.4", config { mm_projector_type = "mlp3x_gelu" },
+      checkpoint())
+    fails("more layers than the 1 that the config says: model.mm_projector.2.weight", run, "llava", "hf", "cs-2.4",
+      config { mm_projector_type = "mlp1x_gelu" }, checkpoint())
+    local cs_config, cs = run("llava", "hf", "cs-2.4", config(), checkpoint())
+    cs.model["projector_image_model.ffn.1.linear_layer.weight"] = nil
+    fails("1 weight is missing: projector_image_model.ffn.1.linear_layer.weight", run, "llava", "cs-2.4", "hf", cs_config, cs)
+  end)
+
+  it("other classes than these have no counterpart", function()
+    local cs_config, cs = run("llava", "hf", "cs-2.4", config(), checkpoint())
+    for part, name in pairs { image_model = "Foo", text_model = "GPTModel" } do
+      local changed = cbk.deep_copy(cs_config)
+      changed.model[part].name = name
+      fails(("name='%s'"):format(name), run, "llava", "cs-2.4", "hf", changed, cs)
+    end
+    cs_config.model.image_feature_select_mode = "bogus"
+    fails("image_feature_select_mode='bogus'", run, "llava", "cs-2.4", "hf", cs_config, cs)
+    fails("mm_vision_select_feature='bogus'", run, "llava", "hf", "cs-2.4", config { mm_vision_select_feature = "bogus" }, checkpoint())
+  end)
+
   it("a whole CLIP is taken for its tower", function()
     local hf = checkpoint()
     hf.image_model["logit_scale"] = conversion.counted({ 1 }, 0)
     hf.image_model["text_model.final_layer_norm.weight"] = conversion.counted({ 4 }, 0)
     hf.image_model["visual_projection.weight"] = conversion.counted({ 7, 4 }, 0)
     local whole = cbk.dict { image_model = cbk.dict { model_type = "clip", vision_config = image_config }, text_model = text_config }
-    local cs_config = run("llava", "hf", "cs-2.4", whole, hf)
+    whole.image_model.projection_dim, whole.image_model.text_config = 7, cbk.dict { hidden_size = 4 }
+    local cs_config
+    local told = table.concat(conversion.warnings(function() cs_config = run("llava", "hf", "cs-2.4", whole, hf) end), "\n")
     same(cs_config.model.image_model.hidden_size, 4)
+    assert(told:find("left out: image_model.text_config, image_model.projection_dim", 1, true), told)
   end)
 
   it("keys that no part knows are named with their part", function()
