@@ -112,12 +112,22 @@ local function name_activations(to)
   if to.mlm_nonlinearity == nil then to.mlm_nonlinearity = cbk.raw(to, "encoder_nonlinearity") end
 end
 
----Release 1.7 always has gelu in the masked-language head.
+---Release 1.7 has the encoder's activation in the pooler, where Hugging Face has tanh, and always gelu in the masked-language head.
+---@param config Dict   of the Model Zoo
+local function tell_of_activations(config)
+  local own = config.encoder_nonlinearity
+  if own ~= "tanh" then
+    cbk.warn(("the pooler of release 1.7 uses encoder_nonlinearity=%s, Hugging Face's tanh: what it makes differs"):format(
+      fields.shown(own)))
+  end
+  if own ~= "gelu" then
+    cbk.warn(("the masked-language head of release 1.7 always uses gelu, not hidden_act=%s; since 1.8 it can"):format(fields.shown(own)))
+  end
+end
+
 local function fix_activation(to)
-  if to.encoder_nonlinearity == "gelu" then return end
-  cbk.warn(("the masked-language head of release 1.7 always uses gelu, not hidden_act=%s; since 1.8 it can"):format(
-    fields.shown(to.encoder_nonlinearity)))
-  to.mlm_nonlinearity = "gelu"
+  tell_of_activations(to)
+  if to.encoder_nonlinearity ~= "gelu" then to.mlm_nonlinearity = "gelu" end
 end
 
 -- --- Hugging Face against each release
@@ -150,7 +160,7 @@ function bert.hugging_face(model)
     },
   })
   local up_to_1_7 = variant(up_to_2_0, {
-    prefix = false, prepare = { left = model.prepare }, finish = { right = fix_activation },
+    prefix = false, prepare = { left = model.prepare, right = tell_of_activations }, finish = { right = fix_activation },
   })
   return since_2_1, up_to_2_0, up_to_1_7
 end

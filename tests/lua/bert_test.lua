@@ -184,6 +184,11 @@ describe("BERT: what the other side cannot say", function()
     fails("problem_type", to_cs("bert-sequence-classifier", {}))
     local warnings = conversion.warnings(convert.config, job("bert", "hf", "cs-1.7"), hf_config { hidden_act = "relu" })
     assert(table.concat(warnings, "\n"):find("hidden_act='relu'", 1, true))
+    local old = convert.config(job("bert", "hf", "cs-1.7"), hf_config {})
+    for _, format in ipairs { "cs-1.6", "cs-1.7" } do
+      warnings = conversion.warnings(convert.config, job("bert", format, "hf"), old)
+      assert(table.concat(warnings, "\n"):find("the pooler of release 1.7 uses encoder_nonlinearity='gelu'", 1, true), format)
+    end
   end)
 
   it("what a head's config leaves out is as its model assumes", function()
