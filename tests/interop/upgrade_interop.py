@@ -406,6 +406,7 @@ class Tests:
         chain = ("fix-checkpoint-spec", "data-iter-state-conversion")
         self.same_by_another_way("gpt2", *chain)
         self.same_by_another_way("gpt2", *chain, "copy")
+        self.same_by_another_way("gpt2", "data-iter-state-conversion")  # which wrote None for the tied weights
         random = np.random.default_rng(4)
 
         def tensor(*shape):
@@ -437,6 +438,7 @@ class Tests:
         del config["model"]["use_rms_norm"]
         self.write_config(config)
         self.checkpoint = prepared(self.cbk, self.folder, self.checkpoint, self.states, "fix-checkpoint-spec", "data-iter-state-conversion")
+        assert "1.8 to 2.0, and it matters which" in self.upgrade("--yes", to="cs-2.0", code=1).stderr
         text = self.upgrade("--yes", code=1).stderr
         for part in ("1.8 to 2.0, and it matters which", "H5 format 0.4 without a release: up to 2.0 as a rule", "--from cs-X.Y"):
             assert part in text, text

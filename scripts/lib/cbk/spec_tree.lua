@@ -110,6 +110,11 @@ function spec_tree.fix(checkpoint, stored, has_scalar_dicts)
   local names, places = leaves_of(root)
   local is_stored = {}
   for _, name in ipairs(stored or names) do is_stored[name] = true end
+  for _, name in ipairs(stored and {} or names) do
+    -- what wrote the file anew found no dataset and wrote None
+    local source = places[name].kind == "none" and places[spec.alias_of(name) or ""]
+    if source and source.kind ~= "none" then is_stored[name] = nil end
+  end
   local restored = restore(names, places, is_stored)
   return { root = root, has_scalar_dicts = has_scalar_dicts, restored = restored, epochs = update_epochs(names, places) }
 end

@@ -245,6 +245,7 @@ end
 local function are_alike(model_name, list, target, old, config)
   local paths, values, text
   for _, from in ipairs(list) do
+    if "cs-" .. from == target then return false end -- others are converted
     local ok, done = pcall(quietly, function() return upgrade.run(old, config, upgrade.job(model_name, "cs-" .. from, target)) end)
     if not ok then return false end
     local own_paths, own_values = leaves_of(done.root)
