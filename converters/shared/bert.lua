@@ -113,9 +113,9 @@ local function name_activations(to)
 end
 
 ---Release 1.7 has the encoder's activation in the pooler, where Hugging Face has tanh, and always gelu in the masked-language head.
----@param config Dict   of the Model Zoo
-local function tell_of_activations(config)
-  local own = config.encoder_nonlinearity
+---@param zoo Dict   the model section of the Model Zoo
+local function tell_of_activations(zoo)
+  local own = zoo.encoder_nonlinearity
   if own ~= "tanh" then
     cbk.warn(("the pooler of release 1.7 uses encoder_nonlinearity=%s, Hugging Face's tanh: what it makes differs"):format(
       fields.shown(own)))

@@ -12,6 +12,7 @@ local notation = require "converters.bench.notation"
 local position = require "converters.bench.position"
 local relate = require "converters.bench.relate"
 local tables = require "converters.bench.tables"
+local tiny = require "tiny"
 
 local describe, it, equal = harness.describe, harness.it, harness.equal
 local fails = conversion.fails
@@ -199,6 +200,45 @@ describe("Rules: coverage", function()
     local tensor = cbk.tensor { 1 }
     equal(coverage.keys_of(cbk.dict { model = cbk.dict { ["a.w"] = tensor }, optimizer = cbk.dict() }), { "a.w" })
     equal(coverage.keys_of(cbk.dict { eye = cbk.dict { w = tensor }, tongue = cbk.dict { w = tensor } }), { "eye/w", "tongue/w" })
+  end)
+end)
+
+describe("Rules: the command", function()
+  local newest = tiny.newest_ways()
+
+  local function clean(dir, ...)
+    local code, stdout, stderr = harness.cbk(dir, "rules", ...)
+    equal(code, 0, stdout .. stderr)
+    return stdout
+  end
+
+  it("a correct file is clean, whatever else it holds", function()
+    local dir = harness.temp_dir()
+    for _, name in ipairs { "llama", "llama-headless", "falcon", "falcon-headless", "dpo" } do
+      local _, root = tiny.model(newest[name])
+      cbk.create(dir .. "/" .. name .. ".bin", { root = root }):commit { progress = false }
+    end
+    for _, name in ipairs { "llama", "falcon" } do
+      local file = cbk.fs.absolute(here .. "converters/" .. name .. ".lua")
+      assert(clean(dir, file, name .. ".bin"):find("\n" .. name .. ", hf to cs-2.1", 1, true))
+      assert(clean(dir, file, name .. "-headless.bin"):find("\n" .. name .. "-headless, hf to cs-2.1", 1, true))
+    end
+    assert(clean(dir, "dpo", "dpo.bin"):find("\ndpo of gpt2, hf to cs-2.1-dpo", 1, true))
+    local code, stdout = harness.cbk(dir, "rules", "dpo", "llama-headless.bin")
+    equal(code, 1, stdout)
+  end)
+
+  it("a composite's folder, and the file of one part", function()
+    local dir = harness.temp_dir()
+    local config, root = tiny.model(tiny.composite "llava")
+    for part, tensors in cbk.items(root) do
+      cbk.fs.mkdir(dir .. "/model/" .. part)
+      cbk.create(dir .. "/model/" .. part .. "/pytorch_model.bin", { root = tensors }):commit { progress = false }
+      cbk.config.save(config[part], dir .. "/model/" .. part .. "/config.json")
+    end
+    assert(clean(dir, "llava", "model"):find "llava, hf to cs%-2.2 .. cs%-2.9: (%d+) of %1 keys fit")
+    clean(dir, "llava", "model", "--config", "model")
+    clean(dir, "llava", "model/text_model/pytorch_model.bin")
   end)
 end)
 

@@ -139,6 +139,13 @@ function tiny.newest_ways()
   return out
 end
 
+---The newest way from Hugging Face of a composite.
+---@param name string
+function tiny.composite(name)
+  local step = catalogue.newest_step(catalogue.find(name), "left")
+  return { name = name, converter = step.converter, format = step.tgt }
+end
+
 ---A Hugging Face model of the way's family: config and checkpoint.
 ---@param way { name: string, converter: Converter, format: string }
 ---@return Dict config, Dict root
