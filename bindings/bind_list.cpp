@@ -71,6 +71,20 @@ int make_sequence(lua_State* L) {
   return 1;
 }
 
+/// cbk.set(from): every value once, in the order in which they come.
+int make_set(lua_State* L) {
+  auto set = std::make_shared<Sequence>();
+  set->kind = Sequence::Kind::set;
+  Dict seen;
+  for (Value& item : items_at(L, 1)) {
+    if (seen.find(item) != nullptr) continue;
+    seen.set(item, Value());
+    set->items.push_back(std::move(item));
+  }
+  push(L, std::move(set));
+  return 1;
+}
+
 int insert_item(lua_State* L) {
   const auto list = check<Sequence>(L, 1);
   refuse_frozen(*list);
@@ -119,7 +133,7 @@ void bind_list(lua_State* L) {
   register_type<Sequence>(L, {.metamethods = metamethods, .index = guarded<list_index>});
   static const luaL_Reg functions[] = {{"list", guarded<make_sequence<Sequence::Kind::list>>},
                                        {"tuple", guarded<make_sequence<Sequence::Kind::tuple>>},
-                                       {"set", guarded<make_sequence<Sequence::Kind::set>>},
+                                       {"set", guarded<make_set>},
                                        {"insert", guarded<insert_item>},
                                        {"remove", guarded<remove_item>},
                                        {nullptr, nullptr}};

@@ -20,6 +20,8 @@ takes away from that.
                  is what that one matched                --rename 'model.*=*'
   with ^ $ or %  a Lua pattern, as in string.gsub        --rename '^h%.(%d+)=layers.%1'
 
+An '=' in OLD is written '\='.
+
 Tied tensors stay tied where the target can hold that. What a target cannot hold is refused
 before anything is written.
 
@@ -59,10 +61,23 @@ for i, text in ipairs(args.rename) do
   renames[i] = rule
 end
 
+local asked = {} -- the keys that are to be in the copy
+
 local function new_key(key)
   if not chosen:has(key) then return nil end
   for _, rule in ipairs(renames) do key = rule.apply(key) end
+  asked[key] = true
   return key
+end
+
+--- A list without its first items begins with 0 nevertheless.
+local function warn_of_new_positions(root)
+  for key in cbk.leaves(root) do
+    if not asked[key] then
+      cli.warn({ ("items of lists are counted anew: %s is none of the keys that were chosen"):format(cbk.quote(key)) }, args)
+      return
+    end
+  end
 end
 
 --- An option that did nothing is nearly always a mistake.
@@ -104,6 +119,7 @@ if args.to_dtype then rules.leaf = caster(args.to_dtype) end
 if next(rules) then root = cbk.rewrite(root, rules) end
 if rules.path then
   warn_of_idle_options()
+  warn_of_new_positions(root)
   if #root == 0 then cbk.fail("key", ("no key of '%s' is left to copy"):format(args.source)) end
 end
 

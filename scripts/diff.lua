@@ -204,4 +204,5 @@ if not ok then
   error(result, 0)
 end
 if args.json then print_json(result) else print_text(result, args) end
+if not io.stdout:flush() then os.exit(TROUBLE) end
 return result.equal and SAME or DIFFERENT

@@ -44,16 +44,21 @@ local function is_tree(value)
   return kind:find "dict" ~= nil or kind == "list" or kind == "tuple"
 end
 
---- Keys of the tree that stand for `key`; an unknown one is an error with the nearest keys.
+--- What stands for `key`, several values where they have one path; an unknown key is an error with the nearest ones.
+---@return { key: string, value: any }[]
 local function expand(key)
-  if cbk.find(root, key) ~= nil then return { key } end
-  local found, all = {}, {}
-  local matches = cbk.glob(key)
-  for path in cbk.leaves(root) do
+  local exact, found, all = {}, {}, {}
+  local is_glob, matches = pcall(cbk.glob, key)
+  for path, value in cbk.leaves(root) do
     all[#all + 1] = path
-    if matches(path) then found[#found + 1] = path end
+    if path == key then exact[#exact + 1] = { key = path, value = value } end
+    if is_glob and matches(path) then found[#found + 1] = { key = path, value = value } end
   end
+  if #exact > 0 then return exact end
+  local tree = cbk.find(root, key)
+  if tree ~= nil then return { { key = key, value = tree } } end
   if #found > 0 then return found end
+  if not is_glob then error(matches, 0) end
   local near = cbk.nearest(key, all, 3)
   local hint = #near > 0 and "; did you mean " .. table.concat(near, " or ") .. "?" or ""
   cbk.fail("key", ("there is no %s in '%s'%s"):format(cbk.quote(key), args.file, hint))
@@ -65,7 +70,7 @@ local function sharing(key, tensor)
   local id = tensor:storage_id()
   if not id then return same, other end
   for path, candidate in cbk.tensors(root) do
-    if path ~= key and candidate:storage_id() == id then
+    if (path ~= key or candidate ~= tensor) and candidate:storage_id() == id then
       table.insert(candidate:same(tensor) and same or other, path)
     end
   end
@@ -102,7 +107,7 @@ local function show_tensor(key, tensor)
   local what = tensor.role == "tensor" and "" or " " .. tensor.role
   if tensor.requires_grad then what = what .. ", requires grad" end
   print(("  %s %s%s"):format(tensor.dtype, listing.shape_text(tensor:shape()), what))
-  print(("  %s elements, %s bytes (%s)"):format(listing.grouped(tensor:numel()), listing.grouped(tensor:nbytes()),
+  print(("  %s, %s (%s)"):format(listing.counted(tensor:numel(), "element"), listing.counted(tensor:nbytes(), "byte"),
     cbk.format_size(tensor:nbytes())))
   local storage = tensor:storage()
   if storage and storage.file then print(("  in %s at byte %s"):format(cbk.shown(storage.file), listing.grouped(storage.position))) end
@@ -116,8 +121,7 @@ local function show_tensor(key, tensor)
   if grid then print(grid) end
 end
 
-local function show(key)
-  local value = cbk.find(root, key)
+local function show(key, value)
   if is_tensor(value) then return show_tensor(key, value) end
   print(("%s  %s"):format(cbk.shown(key), cbk.kind(value)))
   if is_tree(value) and cbk.tensors(value)() then
@@ -127,8 +131,7 @@ local function show(key)
   print("  " .. inspect.text(value, { text = 4000, lines = 200 }):gsub("\n", "\n  "))
 end
 
-local function json_of(key)
-  local value = cbk.find(root, key)
+local function json_of(key, value)
   if not is_tensor(value) then
     local out = cbk.dict { { "key", key }, { "kind", cbk.kind(value) } }
     listing.set_json_value(out, value, inspect.text)
@@ -150,17 +153,17 @@ local function json_of(key)
   return out
 end
 
-local keys = {}
+local entries = {}
 for _, key in ipairs(args.key) do
-  for _, found in ipairs(expand(key)) do keys[#keys + 1] = found end
+  for _, entry in ipairs(expand(key)) do entries[#entries + 1] = entry end
 end
 if args.json then
   local list = cbk.list()
-  for i, key in ipairs(keys) do list[i] = json_of(key) end
+  for i, entry in ipairs(entries) do list[i] = json_of(entry.key, entry.value) end
   cli.print_json(list)
   return
 end
-for i, key in ipairs(keys) do
+for i, entry in ipairs(entries) do
   if i > 1 then print() end
-  show(key)
+  show(entry.key, entry.value)
 end

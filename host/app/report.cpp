@@ -2,7 +2,10 @@
 
 #include <unistd.h>
 
+#include <algorithm>
+#include <cerrno>
 #include <cstdio>
+#include <system_error>
 
 #include "host/base/error.hpp"
 
@@ -24,6 +27,15 @@ void report_error(std::string_view message) {
   std::string line = error_line(message) + "\n";
   if (::isatty(STDERR_FILENO) != 0) line.insert(0, "\r\x1b[K");  // a progress line may stand there
   std::fwrite(line.data(), 1, line.size(), stderr);
+}
+
+int finish_output(int code) {
+  errno = 0;
+  if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return code;
+  const std::string reason = errno != 0 ? ": " + std::generic_category().message(errno) : "";
+  std::clearerr(stdout);
+  report_error("cannot write to standard output" + reason);
+  return std::max(code, static_cast<int>(exit_failure));
 }
 
 }  // namespace cbk::app

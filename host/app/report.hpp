@@ -17,4 +17,8 @@ std::string error_line(std::string_view message);
 /// Prints the line (after what stdout still holds).
 void report_error(std::string_view message);
 
+/// Writes what is left of the output; when some of it could not be written, tells so. The exit code then is a
+/// failure, else `code`.
+int finish_output(int code);
+
 }  // namespace cbk::app

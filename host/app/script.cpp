@@ -1,6 +1,7 @@
 #include "host/app/script.hpp"
 
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <iostream>
 #include <iterator>
@@ -24,6 +25,17 @@ int with_traceback(lua_State* L) {
   luaL_traceback(L, L, nullptr, 1);
   lua_rawseti(L, -2, 2);
   return 1;
+}
+
+/// os.exit(code): Lua's own would not notice that output is lost.
+int exit_program(lua_State* L) {
+  int code = exit_ok;
+  if (lua_isboolean(L, 1)) {
+    code = lua_toboolean(L, 1) != 0 ? exit_ok : exit_failure;
+  } else if (lua_isnumber(L, 1) != 0) {
+    code = static_cast<int>(lua_tointeger(L, 1));
+  }
+  std::exit(finish_output(code));
 }
 
 /// Assigning or reading a global that nobody declared is a misspelt local; here it is told.
@@ -65,6 +77,10 @@ Interpreter::Interpreter(fs::path scripts) : L_(luaL_newstate()), scripts_(std::
   lua_pushcfunction(L_, lua::guarded<open_editor_module>);
   lua_setfield(L_, -2, "cbk.editor");
   lua_pop(L_, 2);
+  lua_getglobal(L_, "os");
+  lua_pushcfunction(L_, lua::guarded<exit_program>);
+  lua_setfield(L_, -2, "exit");
+  lua_pop(L_, 1);
   set_module_path("");
   install_signal_handlers(L_);
 }
@@ -171,7 +187,6 @@ int Interpreter::finish(int status, bool print_results) {
     code = static_cast<int>(lua_tointeger(L_, 1)) & 0xff;  // `return 1` of a script is its exit code
   }
   lua_settop(L_, 0);
-  if (std::fflush(stdout) != 0) fail_errno("write to", "standard output");
   return code;
 }
 

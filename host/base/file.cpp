@@ -209,6 +209,13 @@ void carry_over(const fs::path& from, const fs::path& to) {
   if (error) fail_errno("keep", from.string(), error.value());
 }
 
+/// Who may read and write what is replaced, may read and write what takes its place.
+void keep_mode(const fs::path& replaced, int fd) {
+  struct stat info {};
+  constexpr mode_t permissions = 0777;
+  if (::stat(replaced.c_str(), &info) == 0) (void)!::fchmod(fd, info.st_mode & permissions);
+}
+
 }  // namespace
 
 StagedFile::StagedFile(fs::path target, bool overwrite, const fs::path& staging)
@@ -261,6 +268,7 @@ void StagedFile::sync() {
 }
 
 void StagedFile::commit() {
+  if (overwrite_) keep_mode(target_, fd_.get());
   if (temporary_.empty()) {
     const std::string self = fmt::format("/proc/self/fd/{}", fd_.get());
     if (::linkat(AT_FDCWD, self.c_str(), AT_FDCWD, target_.c_str(), AT_SYMLINK_FOLLOW) == 0) {
@@ -325,6 +333,7 @@ void StagedDirectory::commit() {
       }
     }
   }
+  if (replaces && fd_.get() >= 0) keep_mode(target_, fd_.get());
   // Exchanged in one step; what has the temporary name afterwards is the old folder.
   const unsigned flags = replaces ? RENAME_EXCHANGE : RENAME_NOREPLACE;
   if (::renameat2(AT_FDCWD, temporary_.c_str(), AT_FDCWD, target_.c_str(), flags) != 0) {

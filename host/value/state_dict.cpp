@@ -41,7 +41,8 @@ class Flattener {
         if (value.as_dict().empty()) others_.push_back(quote(name) + " (an empty dict)");
         walk(value.as_dict(), name, depth + 1);
       } else if (!value.is(Value::Kind::tensor) || value.as_leaf().role == TensorLeaf::Role::np_scalar) {
-        others_.push_back(fmt::format("{} ({})", quote(name), value.kind_name()));
+        others_.push_back(fmt::format("{} ({})", quote(name),
+                                      value.is(Value::Kind::tensor) ? "numpy scalar" : value.kind_name()));
       } else {
         if (!names_.insert(name).second) twice_.push_back(quote(name));
         tensors_.push_back({name, value});

@@ -111,6 +111,75 @@ describe("command lines", function()
   end)
 end)
 
+describe("keys that are not what they seem", function()
+  local function folder(name, root)
+    local dir = harness.temp_dir()
+    cbk.create(dir .. "/" .. name, { root = root }):commit()
+    return dir
+  end
+
+  it("are all shown where they have one path", function()
+    local inner, outer = cbk.tensor { 1 }, cbk.tensor { 2, 3 }
+    local dir = folder("a.pt", cbk.dict { { "a", cbk.dict { { "b", inner } } }, { "a.b", outer } })
+    local code, stdout = run(dir, "show", "a.pt", "a.b")
+    equal(code, 0)
+    has(stdout, "float32 [1]")
+    has(stdout, "float32 [2]")
+    equal(#cbk.config.parse(select(2, run(dir, "show", "--json", "a.pt", "a.b")), "json"), 2)
+  end)
+
+  it("may hold '=', which --rename escapes", function()
+    local dir = folder("a.pt", cbk.dict { { "x=y.w", cbk.tensor { 1 } }, { "z", cbk.tensor { 2 } } })
+    for i, rule in ipairs { "x\\=y=k", "^x\\=y=k", "x\\=y.*=k.*" } do
+      local code, _, stderr = run(dir, "copy", "a.pt", i .. ".pt", "--rename", rule)
+      equal({ code, stderr }, { 0, "" })
+      equal(cbk.open(dir .. "/" .. i .. ".pt")["k.w"]:item(), 1, rule)
+    end
+    run(dir, "copy", "a.pt", "e.pt", "--rename", "z=a=b")
+    equal(cbk.open(dir .. "/e.pt")["a=b"]:item(), 2)
+  end)
+
+  it("change in lists that lose items, which is told", function()
+    local dir = folder("a.pt", cbk.list { cbk.tensor { 1 }, cbk.tensor { 2 } })
+    local code, _, stderr = run(dir, "copy", "a.pt", "b.pt", "--include", "1")
+    equal(code, 0)
+    has(stderr, "warning: items of lists are counted anew: '0'")
+    local _, _, quiet = run(dir, "copy", "a.pt", "c.pt", "--include", "0")
+    equal(quiet, "")
+  end)
+
+  it("name what a format cannot hold", function()
+    local dir = folder("a.pt", cbk.dict { { "i", cbk.tensor({ 1 }, { dtype = "int32" }):reshape({}):as { role = "np_scalar" } } })
+    local code, _, stderr = run(dir, "copy", "a.pt", "b.safetensors")
+    failed(code, 1, stderr, "'i' (numpy scalar)")
+  end)
+
+  it("stay with the permissions of what is replaced", function()
+    local dir = folder("a.pt", cbk.dict { w = cbk.tensor { 1 } })
+    local function mode() return (io.popen("stat -c %a " .. dir .. "/b.pt"):read "*a":gsub("%s", "")) end
+    run(dir, "copy", "a.pt", "b.pt")
+    for _, wanted in ipairs { "640", "600", "444" } do
+      os.execute(("chmod %s %s/b.pt"):format(wanted, dir))
+      equal((run(dir, "copy", "a.pt", "b.pt", "--overwrite")), 0)
+      equal(mode(), wanted)
+    end
+  end)
+end)
+
+describe("output that cannot be written", function()
+  it("is a failure", function()
+    local dir = harness.temp_dir()
+    cbk.create(dir .. "/a.pt", { root = cbk.dict { w = cbk.tensor { 1 } } }):commit()
+    local cases = { { 1, "list" }, { 1, "--help" }, { 1, "ls --help" }, { 1, "ls a.pt" }, { 2, "diff a.pt a.pt" }, { 1, "-e 1" },
+      { 7, "-e 'print(1) os.exit(7)'" } }
+    for _, case in ipairs(cases) do
+      local status = os.execute(("cd %s && '%s' %s >/dev/full 2>err"):format(dir, arg[-1], case[2]))
+      equal(math.floor(status / 256), case[1], case[2])
+      failed(1, 1, cbk.fs.read(dir .. "/err"), "cannot write to standard output")
+    end
+  end)
+end)
+
 local weight = { { 1, 2, 3 }, { 4, 5, 6 } }
 
 --- model.pt: four layers, a tied head, a nested optimizer.

@@ -94,6 +94,12 @@ describe("program", function()
     t.equal((run { "run", path }), 1)
   end)
 
+  it("names a script in the help of its parser", function()
+    local path = script "require('cbk.cli').parser('tool', 'Does a thing.'):parse()"
+    t.is_true(select(2, run { "run", path, "--help" }):find("^Usage: cbk run " .. path:gsub("%p", "%%%0")))
+    t.is_true(select(3, run { "run", path, "more" }):find("'cbk run " .. path .. " --help' tells", 1, true))
+  end)
+
   it("gives commands one style", function()
     local folder = t.temp_dir()
     cbk.fs.write(folder .. "/tool.lua", [[

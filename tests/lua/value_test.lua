@@ -81,6 +81,13 @@ describe("List", function()
   end)
 end)
 
+describe("sets", function()
+  it("hold every value once", function()
+    t.equal(cbk.totable(cbk.set { 1, 2, 2, "a", "a", 1 }), { 1, 2, "a" })
+    t.equal(cbk.kind(cbk.set {}), "set")
+  end)
+end)
+
 describe("values", function()
   it("keep their kinds", function()
     local dict = cbk.dict()

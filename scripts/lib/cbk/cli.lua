@@ -6,12 +6,25 @@ local cbk = require "cbk"
 
 local cli = {}
 
+---Ends the command with a message and an exit code of its own.
+---@param exit_code integer
+---@param message string
+---@param code? string   "usage", …
+function cli.fail_with(exit_code, message, code)
+  error(setmetatable({ code = code, message = message, exit_code = exit_code }, { __tostring = function() return message end }), 0)
+end
+
+--- How to call the command or script `name`: "cbk ls", or "cbk run tools/mine.lua".
+local function call_of(name)
+  local script = arg and arg[0] or ""
+  return (script:find "%.lua$" or script:find("/", 1, true)) and "cbk run " .. script or "cbk " .. name
+end
+
 ---Raises a usage error: one line, a hint, exit code 2.
 ---@param name string     the command
 ---@param message string
 function cli.usage_error(name, message)
-  local text = ("%s: %s; 'cbk %s --help' tells how to call it"):format(name, message, name)
-  error(setmetatable({ code = "usage", message = text, exit_code = 2 }, { __tostring = function() return text end }), 0)
+  cli.fail_with(2, ("%s: %s; '%s --help' tells how to call it"):format(name, message, call_of(name)), "usage")
 end
 
 --- "--threads -1" as "--threads=-1" and "-s -1" as "-s-1", so that the option gets the number: argparse takes it for an option.
@@ -81,12 +94,12 @@ local function label_of(option)
   return { table.concat(names, ", ") }
 end
 
----A parser for `cbk NAME`. Give it arguments and options as argparse has them, then call `parser:parse()`.
+---A parser for `cbk NAME`; in a script that `cbk run` runs, help names the script. Give it arguments and options as argparse has them, then call `parser:parse()`.
 ---@param name string
 ---@param description string
 ---@param epilog? string
 function cli.parser(name, description, epilog)
-  local parser = argparse("cbk " .. name, description, epilog)
+  local parser = argparse(call_of(name), description, epilog)
   parser:help_max_width(100):usage_max_width(100)
   local add_option = parser.option
   rawset(parser, "option", function(self, ...)

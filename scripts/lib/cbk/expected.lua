@@ -95,7 +95,8 @@ end
 --- dtype, shape and bytes, as members.
 local function array_members(tensor)
   local problem = tensor:problem()
-  local bytes = problem and '"problem":' .. text_json(problem) or tensor:nbytes() <= SMALL and ('"hex":"%s"'):format(tensor:hex()) or ('"sha256":"%s"'):format(tensor:sha256())
+  local bytes = problem and '"problem":' .. text_json(problem)
+    or tensor:nbytes() <= SMALL and ('"hex":"%s"'):format(tensor:hex()) or ('"sha256":"%s"'):format(tensor:sha256())
   return ('"dtype":"%s","shape":[%s],%s'):format(tensor.dtype, table.concat(tensor:shape(), ","), bytes)
 end
 

@@ -1,4 +1,4 @@
--- New names for keys: "OLD=NEW" as `cbk copy --rename` has it.
+-- New names for keys: "OLD=NEW" as `cbk copy --rename` has it. "\=" is a "=" of OLD.
 
 local cbk = require "cbk"
 
@@ -53,11 +53,21 @@ local function pattern_rule(old, new)
   end
 end
 
+--- Splits at the first "=" without a backslash before it.
+local function split(text)
+  local at = 0
+  repeat
+    at = text:find("=", at + 1, true)
+    if not at then return nil end
+  until not text:sub(1, at - 1):find "\\$"
+  return (text:sub(1, at - 1):gsub("\\=", "=")), text:sub(at + 1)
+end
+
 ---The rule that "OLD=NEW" says, or nil and what is wrong with it.
 ---@param text string
 ---@return RenameRule|nil rule, string|nil problem
 function rename.parse(text)
-  local old, new = text:match "^(.-)=(.*)$"
+  local old, new = split(text)
   if not old or old == "" then return nil, ("'%s' should be OLD=NEW"):format(text) end
   local make = plain_rule
   if old:find "^%^" or old:find "%$$" or old:find "%%" then
