@@ -36,7 +36,7 @@ local args = parser:parse()
 if args.quiet then cbk.warn = function() end end
 
 local function resolved(option, format)
-  local found = format and converters.catalogue.resolve(format)
+  local found = format and converters.catalogue.resolve(format, converters.catalogue.find(args.model))
   local problem = found and release.problem(converters.catalogue.release(found))
   if problem then cli.usage_error("upgrade", ("--%s %s: %s"):format(option, format, problem)) end
   return found
@@ -56,7 +56,7 @@ local evidence = {}
 if not from then
   local found
   found, evidence = upgrade.detect(old, config, args.model, to)
-  from = "cs-" .. found
+  from = upgrade.format_at(args.model, found)
 end
 local since = converters.catalogue.since
 if since(converters.catalogue.release(from), converters.catalogue.release(to)) then

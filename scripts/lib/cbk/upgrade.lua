@@ -22,6 +22,14 @@ function upgrade.job(model_name, from, to, loader_seed)
   return job
 end
 
+---The format of a release in the words of the model.
+---@param model_name string
+---@param number string   "2.4"
+function upgrade.format_at(model_name, number)
+  local model = catalogue.find(model_name)
+  return model and catalogue.format_at(model, number) or "cs-" .. number
+end
+
 ---@class OldFile   A checkpoint that was opened.
 ---@field checkpoint Checkpoint
 ---@field stored string[]|nil        names of its datasets, for H5 versions that releases before 2.0 wrote
@@ -245,8 +253,9 @@ end
 local function are_alike(model_name, list, target, old, config)
   local paths, values, text
   for _, from in ipairs(list) do
-    if "cs-" .. from == target then return false end -- others are converted
-    local ok, done = pcall(quietly, function() return upgrade.run(old, config, upgrade.job(model_name, "cs-" .. from, target)) end)
+    local format = upgrade.format_at(model_name, from)
+    if format == target then return false end -- others are converted
+    local ok, done = pcall(quietly, function() return upgrade.run(old, config, upgrade.job(model_name, format, target)) end)
     if not ok then return false end
     local own_paths, own_values = leaves_of(done.root)
     local own_text = cbk.json(done.config)
@@ -288,7 +297,8 @@ function upgrade.detect(old, config, model_name, target)
   end
   local known = {}
   for _, one in ipairs(possible) do
-    if "cs-" .. one == target or not model or catalogue.path(model, "cs-" .. one, target) then known[#known + 1] = one end
+    local format = upgrade.format_at(model_name, one)
+    if format == target or not model or catalogue.path(model, format, target) then known[#known + 1] = one end
   end
   if #known == 0 then
     refuse(("the files are of release %s, and %s cannot be converted from there to %s"):format(listed(possible), model_name, target))
