@@ -101,7 +101,7 @@ if #args.explain > 0 then
   for i, key in ipairs(args.explain) do
     local lines, count = explain.lines(watch, key)
     if i > 1 then print() end
-    for _, line in ipairs(lines) do print(line) end
+    for _, line in ipairs(lines) do print(cbk.shown(line)) end
     is_known = is_known and count > 0
   end
   if not planned then error(root, 0) end
@@ -110,7 +110,7 @@ end
 local rows = watch and plan.rows(watch) or {}
 if not args.json then
   local stream = args.dry_run and io.stdout or io.stderr
-  for _, row in ipairs(rows) do stream:write(plan.line(row), "\n") end
+  for _, row in ipairs(rows) do stream:write(cbk.shown(plan.line(row)), "\n") end
   if watch then stream:write(plan.summary(rows), "\n") end
 end
 if not planned then error(root, 0) end

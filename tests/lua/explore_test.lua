@@ -35,6 +35,19 @@ describe("completion", function()
     equal(candidates "f().x", {})
   end)
 
+  it("knows what calls return and what keys hold", function()
+    local env = { cbk = cbk, t = cbk.tensor { 1 }, ckpt = cbk.dict { { "k", cbk.tensor { 1 } }, { "a.b", 1 }, { "c", cbk.dict() } } }
+    for _, line in ipairs { "cbk.tensor{1}:st", "cbk.full({ 2, (3) }, 1):st", "ckpt['k']:st", 'x = ckpt["k"]:st',
+      "print(t:reshape{1}:to 'int8':st", "t:to('int8'):reshape({ 1 }):st" } do
+      has(candidates(line, env), "stats(")
+    end
+    has(candidates("cbk.open('x'):te", env), "tensors(")
+    has(candidates("cbk.open 'x'.fo", env), "format")
+    for _, line in ipairs { "ckpt['a.b']:st", "ckpt['no']:st", "f():st", "t:shape():st", "('x'):st", "t[1]:st", "ckpt['k'", "trap{}:st" } do
+      equal(candidates(line, env), {}, line)
+    end
+  end)
+
   it("offers keys level by level", function()
     local env = { ckpt = tree }
     local found, typed = candidates('ckpt["', env)

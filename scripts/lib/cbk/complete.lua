@@ -92,7 +92,68 @@ local function matching(names, prefix)
   return out
 end
 
+--- What is typed for `text` between the quotes of a Lua string: what no terminal should get is escaped.
+local function literal(text) return (cbk.shown((text:gsub("[\\\"']", "\\%0"):gsub("\n", "\\n"):gsub("\t", "\\t")))) end
+
+--- The text that an open Lua string has so far, and how to type texts that begin with it. An escape at the end may be incomplete.
+local function read_literal(typed, quote)
+  for cut = 0, math.min(3, #typed) do
+    local whole = typed:sub(1, #typed - cut)
+    local chunk = loadstring("return " .. quote .. whole .. quote)
+    local text = chunk and chunk()
+    if text then
+      return text, function(longer)
+        local spelled = whole .. literal(longer:sub(#text + 1))
+        return spelled:sub(1, #typed) == typed and spelled or nil
+      end
+    end
+  end
+  return typed, literal
+end
+
+local class_of
+
+--- The class of what `text` calls; `arguments` stood behind it.
+local function class_of_call(text, env)
+  local object, method = text:match "^(.*):%s*([%a_][%w_]*)%s*$"
+  if object then
+    local class = class_of(object, env)
+    return class and help.result_class(class .. ":" .. method)
+  end
+  return help.result_class(text:match "([%a_][%w_.]*)%s*$" or "")
+end
+
+--- The class of the expression that `text` ends with, as far as that is known without running anything: variables, keys
+--- of trees, and what the annotations say of calls.
+function class_of(text, env)
+  local before, arguments = text:match "^(.-)%s*(%b())$"
+  if not before then before, arguments = text:match "^(.-)%s*(%b{})$" end
+  if before then return class_of_call(before, env) end
+  local quote, literal
+  before, quote, literal = text:match "^(.-)%[%s*([\"'])(.-)%2%s*%]$"
+  if not before then before, quote, literal = text:match "^(.-)%s*([\"'])([^\"']*)%2$" end
+  if before and arguments == nil and text:sub(-1) ~= "]" then return class_of_call(before, env) end
+  local value = resolve((before or text):match "[%a_][%w_.]*$" or "", env)
+  if before and TREES[native_type(value)] then
+    local found, item = pcall(function() return value[read_literal(literal, quote)] end)
+    value = found and item or nil
+  end
+  return native_type(value)
+end
+
+local function class_members(class, separator)
+  local fields, methods = help.members(class)
+  if separator == "." then return fields end
+  for i, name in ipairs(methods) do methods[i] = name .. "(" end
+  return methods
+end
+
 local function lua_names(text, env)
+  local expression, dot, start = text:match "^(.*[%]%)}\"'])%s*([.:])([%w_]*)$"
+  if expression then
+    local class = class_of(expression, env)
+    return #text - #start, class and matching(class_members(class, dot), start) or {}
+  end
   local chain, separator, prefix = text:match "([%a_][%w_.]*)([.:])([%w_]*)$"
   if chain then
     -- What stands before the chain may make it part of a longer expression: f().x
@@ -130,25 +191,6 @@ local function open_string(text)
     at = at + 1
   end
   if quote then return text:sub(start + 1), text:sub(1, start - 1), quote end
-end
-
---- What is typed for `text` between the quotes of a Lua string: what no terminal should get is escaped.
-local function literal(text) return (cbk.shown((text:gsub("[\\\"']", "\\%0"):gsub("\n", "\\n"):gsub("\t", "\\t")))) end
-
---- The text that an open Lua string has so far, and how to type texts that begin with it. An escape at the end may be incomplete.
-local function read_literal(typed, quote)
-  for cut = 0, math.min(3, #typed) do
-    local whole = typed:sub(1, #typed - cut)
-    local chunk = loadstring("return " .. quote .. whole .. quote)
-    local text = chunk and chunk()
-    if text then
-      return text, function(longer)
-        local spelled = whole .. literal(longer:sub(#text + 1))
-        return spelled:sub(1, #typed) == typed and spelled or nil
-      end
-    end
-  end
-  return typed, literal
 end
 
 --- Outside of Lua strings there is no way to type control characters: such names are not offered.

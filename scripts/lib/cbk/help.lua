@@ -208,6 +208,16 @@ function help.members(class)
   return fields, methods
 end
 
+---The class that a function or method returns, or nil.
+---@param name string  "cbk.open", "Tensor:reshape"
+---@return string|nil
+function help.result_class(name)
+  local entry = entries()[name]
+  local first = entry and entry.returns[1]
+  local class = first and entries()[first.type]
+  return class and class.kind == "class" and class.name or nil
+end
+
 --- Entries whose last part is `name` ("stats" finds Tensor:stats).
 local function by_last_part(name)
   local _, all = entries()
