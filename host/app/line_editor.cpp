@@ -2,6 +2,7 @@
 
 #include <histedit.h>
 #include <langinfo.h>
+#include <poll.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
 
@@ -70,6 +71,23 @@ void print_columns(const std::vector<std::string>& names) {
   std::fflush(stdout);
 }
 
+/// Waits for a byte; false: a signal came first. Signals are let in while it waits only, so that none is lost
+/// between the last look at what they set and the wait.
+bool wait_for_input() {
+  sigset_t ours;
+  sigset_t before;
+  sigemptyset(&ours);
+  for (const int signal : {SIGINT, SIGWINCH, SIGCONT}) sigaddset(&ours, signal);
+  pthread_sigmask(SIG_BLOCK, &ours, &before);
+  bool is_ready = false;
+  if (!interrupt_requested() && terminal_changed == 0) {
+    pollfd input{STDIN_FILENO, POLLIN, 0};
+    is_ready = ::ppoll(&input, 1, nullptr, &before) >= 0 || errno != EINTR;
+  }
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  return is_ready;
+}
+
 }  // namespace
 
 struct LineEditor::State {
@@ -102,14 +120,15 @@ struct LineEditor::State {
     std::mbstate_t decoder{};
     for (;;) {
       char byte = 0;
-      const ssize_t count = ::read(STDIN_FILENO, &byte, 1);
+      const bool is_ready = wait_for_input();
+      const ssize_t count = is_ready ? ::read(STDIN_FILENO, &byte, 1) : -1;
       if (count == 0) return 0;
       if (count < 0) {
         if (interrupt_requested()) {
           state.interrupted = true;
           return -1;
         }
-        if (errno != EINTR) return -1;
+        if (is_ready && errno != EINTR) return -1;
         if (terminal_changed != 0) {
           terminal_changed = 0;
           el_set(editor, EL_PREP_TERM, 1);

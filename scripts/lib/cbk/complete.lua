@@ -129,13 +129,13 @@ function class_of(text, env)
   local before, arguments = text:match "^(.-)%s*(%b())$"
   if not before then before, arguments = text:match "^(.-)%s*(%b{})$" end
   if before then return class_of_call(before, env) end
-  local quote, literal
-  before, quote, literal = text:match "^(.-)%[%s*([\"'])(.-)%2%s*%]$"
-  if not before then before, quote, literal = text:match "^(.-)%s*([\"'])([^\"']*)%2$" end
+  local quote, content
+  before, quote, content = text:match "^(.-)%[%s*([\"'])(.-)%2%s*%]$"
+  if not before then before, quote, content = text:match "^(.-)%s*([\"'])([^\"']*)%2$" end
   if before and arguments == nil and text:sub(-1) ~= "]" then return class_of_call(before, env) end
   local value = resolve((before or text):match "[%a_][%w_.]*$" or "", env)
   if before and TREES[native_type(value)] then
-    local found, item = pcall(function() return value[read_literal(literal, quote)] end)
+    local found, item = pcall(function() return value[read_literal(content, quote)] end)
     value = found and item or nil
   end
   return native_type(value)
