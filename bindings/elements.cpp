@@ -32,7 +32,7 @@ void push_element(lua_State* L, DType dtype, const std::byte* wide_element) {
     case DType::complex128:
       lua_createtable(L, 2, 0);
       for (int part = 0; part < 2; ++part) {
-        lua_pushnumber(L, load_le<double>(wide_element + part * 8));
+        lua_pushnumber(L, load_le<double>(wide_element + static_cast<ptrdiff_t>(part) * 8));
         lua_rawseti(L, -2, part + 1);
       }
       return;

@@ -105,7 +105,7 @@ std::string type_name(lua_State* L, int index) {
   if (is_int64(L, index)) return "int64";
   if (is_uint64(L, index)) return "uint64";
   if (lua_type(L, index) == LUA_TUSERDATA && lua_getmetatable(L, index) != 0) {
-    const std::string name = member(L, lua_gettop(L), "__name");
+    std::string name = member(L, lua_gettop(L), "__name");
     lua_pop(L, 1);
     if (!name.empty()) return name;
   }

@@ -45,7 +45,7 @@ StagedNames& staged_names() {
 }
 
 /// "out/" names the same folder as "out".
-fs::path without_slash(fs::path path) {
+fs::path without_slash(const fs::path& path) {
   return path.has_filename() ? path : path.parent_path();
 }
 
@@ -177,7 +177,7 @@ void write_file(const fs::path& path, std::string_view content, bool overwrite) 
 namespace {
 
 /// What a write to `target` changes: the file behind a symbolic link, and never a device or a pipe.
-fs::path replaceable_file(fs::path target) {
+fs::path replaceable_file(const fs::path& target) {
   std::error_code ignored;
   const fs::file_status status = fs::status(target, ignored);
   if (fs::is_directory(status)) fail_errno("write", target.string(), EISDIR);

@@ -110,6 +110,7 @@ class AccompaniedWriter : public Writer {
 /// Texts of TensorFlow, which only bundles and flat H5 can hold.
 std::vector<std::string> warnings_of(const std::vector<std::string>& texts) {
   std::vector<std::string> warnings;
+  warnings.reserve(texts.size());
   for (const std::string& name : texts) {
     warnings.push_back(
         fmt::format("{} is left out: the output has no form for tensors of texts", quote(name, 1000)));

@@ -99,7 +99,8 @@ Checkpoint read_sharded(const fs::path& path, const OpenFile& open_file) {
   for (const auto& [file, keys] : index.keys) {
     const Checkpoint shard = open_file(folder / file);
     take_keys(*root, shard, file, keys);
-    for (const std::string& warning : shard.warnings) out.warnings.push_back(file + ": " + warning);
+    for (const std::string& warning : shard.warnings)
+      out.warnings.push_back(fmt::format("{}: {}", file, warning));
     out.files.push_back(folder / file);
     const bool has_name = shard.format == "safetensors" || shard.format == "flat-h5";
     format = has_name ? shard.format : "torch";

@@ -96,7 +96,7 @@ class ShardedWriter : public Writer {
     if (!root.is(Value::Kind::dict) ||
         std::none_of(root.as_dict().entries().begin(), root.as_dict().entries().end(), is_texts))
       return root;
-    const Value rest = Value::dict();
+    Value rest = Value::dict();
     for (const auto& [key, value] : root.as_dict().entries())
       (tensorflow::is_foreign(value) ? texts : rest.as_dict()).set(key, value);
     return rest;

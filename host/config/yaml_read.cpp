@@ -285,7 +285,7 @@ class Builder : public YAML::EventHandler {
 
   /// As PyYAML: what is merged in comes first, and the map's own keys win.
   Value merge(const Frame& frame) {
-    const Value out = Value::dict();
+    Value out = Value::dict();
     for (const Value& source : frame.merged) {
       for (const auto& [key, value] : source.as_dict().entries())
         out.as_dict().set(key, copy(value, frame.mark, stack_.size() + 1));

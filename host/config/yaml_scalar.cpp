@@ -45,7 +45,7 @@ class Scan {
 };
 
 constexpr std::string_view digit = "0123456789";
-constexpr std::string_view digit_ = "0123456789_";
+constexpr std::string_view digit_or_underscore = "0123456789_";
 
 template <size_t N>
 bool is_one_of(std::string_view text, const std::array<std::string_view, N>& words) {
@@ -79,15 +79,15 @@ bool is_decimal_float(std::string_view text, bool free) {
   if (!scan.one_of(".")) {
     scan.one_of("+-");
     if (!scan.one_of(digit)) return false;
-    scan.run(digit_);
+    scan.run(digit_or_underscore);
     if (scan.one_of(".")) {
-      scan.run(digit_);
+      scan.run(digit_or_underscore);
     } else if (!free) {
       return false;
     }
   } else {
     if (!scan.one_of(digit)) return false;
-    scan.run(digit_);
+    scan.run(digit_or_underscore);
   }
   if (scan.at_end()) return !free;
   return exponent(scan, free) && scan.at_end();
@@ -97,11 +97,11 @@ bool is_base_60(std::string_view text, bool fraction) {
   Scan scan(text);
   scan.one_of("+-");
   if (!scan.one_of(fraction ? digit : digit.substr(1))) return false;
-  scan.run(digit_);
+  scan.run(digit_or_underscore);
   if (!base_60_parts(scan)) return false;
   if (fraction) {
     if (!scan.one_of(".")) return false;
-    scan.run(digit_);
+    scan.run(digit_or_underscore);
   }
   return scan.at_end();
 }
@@ -132,7 +132,7 @@ bool is_integer(std::string_view text) {
     return is_prefixed(text, "0b", "01_") || is_prefixed(text, "0x", "0123456789abcdefABCDEF_");
   }
   if (!scan.one_of(digit)) return false;
-  scan.run(digit_);
+  scan.run(digit_or_underscore);
   return scan.at_end() || is_base_60(text, false);
 }
 

@@ -88,6 +88,7 @@ std::vector<size_t> reading_order(const std::vector<Item>& items) {
     return std::pair(a.file, a.offset) < std::pair(b.file, b.offset);
   });
   std::vector<size_t> order;
+  order.reserve(positions.size());
   for (const Position& position : positions) order.push_back(position.item);
   return order;
 }
@@ -116,6 +117,7 @@ class Execution {
     {
       std::vector<std::jthread> workers;
       running_ = thread_count(options_);
+      workers.reserve(static_cast<size_t>(thread_count(options_)));
       for (int i = 0; i < thread_count(options_); ++i) workers.emplace_back([this] { work(); });
       report_until_done(start);
     }

@@ -100,6 +100,7 @@ std::optional<DType> find_dtype(std::string_view name) {
 DType parse_dtype(std::string_view name) {
   if (auto dtype = find_dtype(name)) return *dtype;
   std::vector<std::string> names;
+  names.reserve(table.size());
   for (const Traits& entry : table) names.emplace_back(entry.name);
   fail(Errc::dtype, "{} is not a dtype; known are {}", quote(name), listed(names, names.size()));
 }

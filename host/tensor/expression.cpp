@@ -14,10 +14,10 @@ namespace cbk {
 namespace {
 
 /// Elements computed at a time by cheap kernels: small enough for the second-level cache.
-constexpr int64_t kernel_chunk = 64 * 1024;
+constexpr int64_t kernel_chunk = 64LL * 1024;
 
 /// Runs from here on are read one by one, each straight to its place.
-constexpr int64_t long_run = 16 * 1024;
+constexpr int64_t long_run = 16LL * 1024;
 
 int64_t count_in(std::span<const std::byte> out, uint32_t itemsize) {
   return static_cast<int64_t>(out.size() / itemsize);

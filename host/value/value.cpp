@@ -62,6 +62,7 @@ void Value::let_go() noexcept {
     waiting.pop_back();
   }
   --depth;
+  if (is_outermost) later = nullptr;
 }
 
 Value Value::list(std::vector<Value> items) {

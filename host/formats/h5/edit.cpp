@@ -127,7 +127,7 @@ FileEdit::Target& FileEdit::target(const std::string& name) {
 }
 
 Located FileEdit::locate(const std::string& name) {
-  const Located located = datasets_.follow(files_.main(), target(name).link);
+  Located located = datasets_.follow(files_.main(), target(name).link);
   if (located.file != files_.main()) fail(Errc::unsupported, "{} lies in another file", quote(name));
   if (!located.object.is_dataset()) fail(Errc::unsupported, "{} is not a dataset", quote(name));
   return located;
@@ -155,7 +155,7 @@ void FileEdit::link(const std::string& name, const std::string& source) {
 
 void FileEdit::set_value(const std::string& name, const Value& value) {
   within(quote(name), [&] {
-    const Located located = locate(name);
+    Located located = locate(name);
     const Dataset dataset = read_dataset(file_.objects(), located.object);
     if (dataset.space.is_null) return;
     const auto dtype = dataset.type.dtype();

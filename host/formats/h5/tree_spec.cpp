@@ -31,7 +31,7 @@ void collect_keys(const TreeSpec& spec, const std::string& path, bool is_root,
   }
   for (size_t i = 0; i < spec.children.size(); ++i) {
     const std::string part = spec.keys.empty() ? std::to_string(i) : key_text(spec.keys[i]);
-    collect_keys(spec.children[i], is_root ? part : path + "." + part, false, out);
+    collect_keys(spec.children[i], is_root ? part : fmt::format("{}.{}", path, part), false, out);
   }
 }
 

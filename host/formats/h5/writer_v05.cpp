@@ -240,7 +240,7 @@ class WriterV05 final : public FileWriter {
     HeaderBuilder header = start_dataset(leaf.plan);
     if (leaf.stored == Stored::tensor) {
       builder.add_bool(header, "__TORCH__", true);
-      const int64_t rank = static_cast<int64_t>(leaf.plan.shape.size());
+      const auto rank = static_cast<int64_t>(leaf.plan.shape.size());
       std::string shape;
       for (const int64_t extent : leaf.plan.shape) append_le(shape, extent);
       // An empty tuple has no integers to tell it from floats.

@@ -143,7 +143,7 @@ std::string write_header(const std::vector<Entry>& entries, const Value& metadat
   for (const Entry& entry : entries) {
     if (json.size() > 1) json += ',';
     json += json_quote(entry.name);
-    json += fmt::format(":{{\"dtype\":\"{}\",\"shape\":[{}],\"data_offsets\":[{},{}]}}", entry.dtype->name,
+    json += fmt::format(R"(:{{"dtype":"{}","shape":[{}],"data_offsets":[{},{}]}})", entry.dtype->name,
                         fmt::join(entry.shape, ","), entry.begin, entry.end);
   }
   json += '}';

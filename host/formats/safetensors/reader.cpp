@@ -67,7 +67,7 @@ Value inspect(const fs::path& path) {
       info.as_dict().set("stop", static_cast<int64_t>(header.data_start + entry.end));
       tensors.as_sequence().items.push_back(info);
     }
-    const Value out = Value::dict();
+    Value out = Value::dict();
     out.as_dict().set("metadata", header.metadata);
     out.as_dict().set("tensors", tensors);
     return out;

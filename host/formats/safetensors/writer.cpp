@@ -41,7 +41,7 @@ std::vector<NamedTensor> checked_tensors(const Value& root) {
 
 /// The transformers library loads a file only if it says of which framework its tensors are.
 Value marked_as_torch() {
-  const Value metadata = Value::dict();
+  Value metadata = Value::dict();
   metadata.as_dict().set("format", "pt");
   return metadata;
 }

@@ -257,6 +257,7 @@ class BundleReader {
 
   static std::string to_text(const std::vector<Extent>& extents) {
     std::vector<std::string> ranges;
+    ranges.reserve(extents.size());
     for (const Extent& extent : extents) {
       ranges.push_back(extent.length ? fmt::format("{}:{}", extent.start, extent.start + *extent.length)
                                      : ":");

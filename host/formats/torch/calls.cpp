@@ -29,7 +29,7 @@ Value make_sequence(CallContext& context, Sequence::Kind kind, const Arguments& 
 }
 
 Value make_deque(CallContext& context, const Arguments& arguments) {
-  const Value deque = make_sequence(context, Sequence::Kind::deque, arguments);
+  Value deque = make_sequence(context, Sequence::Kind::deque, arguments);
   const Value* maxlen = arguments.find(1);
   if (maxlen != nullptr && !maxlen->is_none()) deque.as_sequence().maxlen = maxlen->as_int();
   return deque;
@@ -37,7 +37,7 @@ Value make_deque(CallContext& context, const Arguments& arguments) {
 
 /// dict(x), OrderedDict(x), Counter(x): of nothing, a dict, or a list of pairs.
 Value make_dict(CallContext& context, Dict::Kind kind, const Value* source) {
-  const Value made = context.arena.dict(kind);
+  Value made = context.arena.dict(kind);
   Dict& dict = made.as_dict();
   if (source == nullptr) return made;
   if (source->is(Value::Kind::dict)) {
@@ -52,7 +52,7 @@ Value make_dict(CallContext& context, Dict::Kind kind, const Value* source) {
 }
 
 Value make_defaultdict(CallContext& context, const Arguments& arguments) {
-  const Value made = make_dict(context, Dict::Kind::defaultdict, arguments.find(1));
+  Value made = make_dict(context, Dict::Kind::defaultdict, arguments.find(1));
   if (const Value* factory = arguments.find(0)) made.as_dict().attributes = *factory;
   return made;
 }

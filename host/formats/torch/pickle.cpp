@@ -47,7 +47,7 @@ class Machine {
     if (!refused_.empty() && keeps_opaque()) return opaque();
     if (!refused_.empty()) refused_.fail_with_all(!options_.allow_records);
     if (consumed != nullptr) *consumed = reader_.position();
-    const Value result = arena_.release(stack_.pop());
+    Value result = arena_.release(stack_.pop());
     keep_bytes_of_record(result);
     return result;
   }
@@ -428,7 +428,7 @@ void Machine::create(const Value& type, const Value& arguments) {
     if (Arguments(arguments).size() == 0) return arena_.object(global);
     if (options_.dill) fail(Errc::refused, "{}", global);
     // A class that is made of its arguments alone, as a namedtuple is.
-    const Value instance = arena_.sequence(Sequence::Kind::tuple, arguments.as_sequence().items);
+    Value instance = arena_.sequence(Sequence::Kind::tuple, arguments.as_sequence().items);
     instance.as_sequence().type = global;
     return instance;
   }));

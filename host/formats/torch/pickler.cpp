@@ -32,7 +32,7 @@ class Pickler : private PickleStream {
   // --- containers
   void save(const Value& value);
   /// A value made here stays alive: the memo knows nodes by their addresses.
-  void save_made(Value value) {
+  void save_made(const Value& value) {
     kept_.push_back(value);
     save(value);
   }

@@ -245,7 +245,7 @@ Value rebuild_from_type(CallContext& context, const Arguments& arguments) {
   const bool has_state =
       state != nullptr && !(state->is(Value::Kind::dict) && state->as_dict().empty()) && !state->is_none();
   if (has_state && context.options.warn) context.options.warn("the attributes of a tensor are left out");
-  const Value rebuilt = call(context, *meaning, function, arguments.at(2));
+  Value rebuilt = call(context, *meaning, function, arguments.at(2));
   if (!is_parameter || !rebuilt.is(Value::Kind::tensor)) return rebuilt;
   return leaf(rebuilt.as_tensor(), rebuilt.as_leaf().requires_grad, TensorLeaf::Role::parameter);
 }

@@ -24,7 +24,7 @@ inline float half_to_float(uint16_t bits) {
   // The exponent is moved by multiplying with 2^112; infinities and NaNs get their exponent set.
   const uint32_t magnitude = static_cast<uint32_t>(bits & 0x7fffU) << 13;
   const float scaled = std::bit_cast<float>(magnitude) * std::bit_cast<float>(0x77800000U);
-  uint32_t result = std::bit_cast<uint32_t>(scaled);
+  auto result = std::bit_cast<uint32_t>(scaled);
   result |= (bits & 0x7c00U) == 0x7c00U ? 0x7f800000U : 0U;
   return std::bit_cast<float>(result | static_cast<uint32_t>(bits & 0x8000U) << 16);
 }

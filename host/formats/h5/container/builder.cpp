@@ -174,7 +174,7 @@ uint64_t Builder::add_leaf_node(const std::vector<Entry>& entries, size_t begin,
     append_le<uint32_t>(node, static_cast<uint32_t>(entry.path));
     node.append(12, '\0');
   }
-  node.resize(8 + 2 * ranks_.leaf * entry_size, '\0');
+  node.resize(8 + size_t{2} * ranks_.leaf * entry_size, '\0');
   return add(node);
 }
 
