@@ -1,6 +1,7 @@
 #include "host/config/yaml_quoted.hpp"
 
 #include <algorithm>
+#include <cctype>
 #include <charconv>
 
 #include "host/base/error.hpp"
@@ -14,6 +15,35 @@ bool is_blank(char c) {
 }
 bool is_break(char c) {
   return c == '\n' || c == '\r';
+}
+
+constexpr size_t pair_size = std::string_view("\\ud83d\\ude00").size();
+
+/// Whether `\uDhhh` stands at `at`, one of `digits` behind the D; `first` is d, or what hides it.
+bool is_half(std::string_view text, size_t at, char first, std::string_view digits) {
+  const auto lower = [&](size_t i) {
+    return static_cast<char>(std::tolower(static_cast<unsigned char>(text[at + i])));
+  };
+  return at + pair_size / 2 <= text.size() && text[at] == '\\' && text[at + 1] == 'u' && lower(2) == first &&
+         digits.find(lower(3)) != std::string_view::npos &&
+         std::isxdigit(static_cast<unsigned char>(text[at + 4])) != 0 &&
+         std::isxdigit(static_cast<unsigned char>(text[at + 5])) != 0;
+}
+
+bool is_pair(std::string_view text, size_t at, char first) {
+  return is_half(text, at, first, "89ab") && is_half(text, at + pair_size / 2, first, "cdef");
+}
+
+constexpr char hidden = 'e';  // U+E800 to U+EFFF are characters like others
+
+/// The text with `step` added to what begins each half of a pair. Pairs begin with `first`.
+std::string with_pairs_moved(std::string text, char first, int step) {
+  for (size_t at = text.find('\\'); at != std::string::npos; at = text.find('\\', at + 1)) {
+    if (!is_pair(text, at, first)) continue;
+    for (const size_t half : {at, at + pair_size / 2})
+      text[half + 2] = static_cast<char>(text[half + 2] + step);
+  }
+  return text;
 }
 
 class Decoder {
@@ -134,6 +164,13 @@ class Decoder {
     const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), character, 16);
     const bool ok =
         digits > 0 && error == std::errc{} && end == text.data() + digits && text.size() == digits;
+    if (digits == 4 && is_pair(source_, at_ - 2, 'd')) {
+      uint32_t low = 0;
+      std::from_chars(source_.data() + at_ + 6, source_.data() + at_ + 10, low, 16);
+      append_utf8(out_, 0x10000 + ((character - 0xD800) << 10) + (low - 0xDC00));
+      at_ += pair_size - 2;
+      return;
+    }
     if (!ok || character > 0x10FFFF || is_surrogate(character)) {
       fail(Errc::format, "\\{} is not an escape of YAML", source_.substr(at_ - 1, digits + 1));
     }
@@ -150,6 +187,20 @@ class Decoder {
 
 std::optional<std::string> decode_quoted(std::string_view source, size_t offset) {
   return Decoder(source, offset).run();
+}
+
+std::optional<std::string> hide_surrogates(std::string_view source) {
+  bool has_pair = false;
+  for (size_t at = source.find('\\'); at != std::string_view::npos; at = source.find('\\', at + 1)) {
+    if (is_pair(source, at, hidden)) return std::nullopt;
+    has_pair = has_pair || is_pair(source, at, 'd');
+  }
+  if (!has_pair) return std::nullopt;
+  return with_pairs_moved(std::string(source), 'd', hidden - 'd');
+}
+
+std::string restore_surrogates(std::string text) {
+  return with_pairs_moved(std::move(text), hidden, 'd' - hidden);
 }
 
 std::optional<std::string> end_folded(std::string_view source, size_t offset, std::string_view text) {

@@ -17,4 +17,12 @@ std::optional<std::string> decode_quoted(std::string_view source, size_t offset)
 /// `text` of it, counts them wrongly. Nothing for any other scalar.
 std::optional<std::string> end_folded(std::string_view source, size_t offset, std::string_view text);
 
+/// Pairs of surrogates ("\ud83d\ude00", as JSON writes characters beyond U+FFFF), which the parser refuses,
+/// as other escapes of the same length. Nothing when there are none, or when they could not be told apart
+/// from others again.
+std::optional<std::string> hide_surrogates(std::string_view source);
+
+/// Undoes it in a scalar that has no escapes.
+std::string restore_surrogates(std::string text);
+
 }  // namespace cbk::yaml

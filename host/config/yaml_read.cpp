@@ -103,8 +103,8 @@ class MemoryBuffer : public std::streambuf {
 /// Builds the tree from the parser's events.
 class Builder : public YAML::EventHandler {
  public:
-  Builder(std::string_view source, const std::function<void(std::string)>& warn)
-      : source_(source), warn_(warn) {}
+  Builder(std::string_view source, bool hides_surrogates, const std::function<void(std::string)>& warn)
+      : source_(source), hides_surrogates_(hides_surrogates), warn_(warn) {}
 
   void OnDocumentStart(const YAML::Mark& mark) override {
     if (++documents_ > 1) fail_at(mark, Errc::format, "a second document; a config is one document");
@@ -125,7 +125,8 @@ class Builder : public YAML::EventHandler {
   }
 
   void OnScalar(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor,
-                const std::string& text) override {
+                const std::string& parsed) override {
+    const std::string text = hides_surrogates_ ? restore_surrogates(parsed) : parsed;
     is_merge_key_ = tag == "?" && text == "<<";
     within_mark(mark, [&] {
       const bool may_be_quoted = tag != "?";
@@ -356,6 +357,7 @@ class Builder : public YAML::EventHandler {
   }
 
   std::string_view source_;
+  bool hides_surrogates_;  // from the parser, not in `source_`
   const std::function<void(std::string)>& warn_;
   int documents_ = 0;
   size_t values_ = 0;
@@ -371,9 +373,10 @@ Value read(std::string_view text, const std::function<void(std::string)>& warn) 
   if (text.starts_with("\xEF\xBB\xBF")) text.remove_prefix(3);
   check_characters(text);
   check_directives(text);
-  MemoryBuffer buffer(text);
+  const std::optional<std::string> hidden = hide_surrogates(text);
+  MemoryBuffer buffer(hidden ? std::string_view(*hidden) : text);
   std::istream stream(&buffer);
-  Builder builder(text, warn);
+  Builder builder(text, hidden.has_value(), warn);
   try {
     YAML::Parser parser(stream);
     while (parser.HandleNextDocument(builder)) {

@@ -318,6 +318,29 @@ TEST_CASE("config: a folded block keeps its last line ends where it says so") {
   CHECK(as_json("a: >-\n  x\n\nb: >\n  y\n\n") == R"({"a": "x", "b": "y\n"})");
 }
 
+TEST_CASE("config: pairs of surrogates are one character in double quotes, and text elsewhere") {
+  const auto read = [](const std::string& text) { return parse_config(text, ConfigFormat::yaml); };
+  const std::string smile = "\xF0\x9F\x98\x80";
+  const std::string source = R"(a: "\ud83d\ude00 \uD83D\uDE00"
+b: '\ud83d\ude00'
+c: \ud83d\uDe00
+d: |
+  \uD83D\ude00
+e: {"\ud83d\ude00": ["\U0001f600", "\\ud83d"]}
+)";
+  const Value root = read(source);
+  CHECK(root.find("a")->as_string() == smile + " " + smile);
+  CHECK(root.find("b")->as_string() == R"(\ud83d\ude00)");
+  CHECK(root.find("c")->as_string() == R"(\ud83d\uDe00)");
+  CHECK(root.find("d")->as_string() == "\\uD83D\\ude00\n");
+  CHECK(root.find("e")->find(smile)->as_sequence().items[0].as_string() == smile);
+  CHECK(root.find("e")->find(smile)->as_sequence().items[1].as_string() == "\\ud83d");
+  CHECK(read(R"(a: "\ue83d\ue600")").find("a")->as_string() == "\xEE\xA0\xBD\xEE\x98\x80");
+  for (const std::string wrong :
+       {R"(a: "\ud83d")", R"(a: "\ude00\ud83d")", R"(a: "\ud83dx\ude00")", R"(a: "\ud83d\ud)"})
+    CHECK_THROWS_AS(read(wrong), Error);
+}
+
 TEST_CASE("config: bombs are refused soon") {
   std::string laughs = "a0: &a0 [x,x,x,x,x,x,x,x,x,x]\n";
   std::string merges = "b0: &b0 {x: 1}\n";
