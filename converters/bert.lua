@@ -34,7 +34,7 @@ local function untied(position)
 end
 
 local since_2_1, up_to_2_0, up_to_1_7 = bert.hugging_face {
-  keys = untied,
+  keys = untied, config = fields.must.right { add_pooling_layer = true },
   after = { right = { freeze_ffn_bias_in_glu = false } },
 }
 

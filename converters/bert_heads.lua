@@ -80,6 +80,7 @@ return {
       { "classifier_dropout", "task_dropout" },
       { "num_labels" },
       { "problem_type" },
+      fields.must.right { add_pooling_layer = true },
     },
     prepare = all(labels, dropout, problem),
   }),

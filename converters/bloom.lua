@@ -74,10 +74,16 @@ local config = fields.config {
   must.right { fixed_sparse_attention = null, use_ff_layer1_dropout = false },
   must.left { scale_attn_by_inverse_layer_idx = false, reorder_and_upcast_attn = false },
   must.right { alibi_trainable_slopes = false },
+  decoder.fixed,
 }
+
+local function warn_of_gelu()
+  cbk.warn "Hugging Face computes BLOOM's gelu with the approximation by tanh, the Model Zoo exactly: logits differ slightly"
+end
 
 ---An older name of the hidden size, which wins.
 local function old_name(from)
+  warn_of_gelu()
   if absent(from.n_embed) then return end
   from.hidden_size = cbk.raw(from, "n_embed")
   fields.check_sizes(from)
@@ -100,7 +106,10 @@ local hf = {
       use_bias_in_output = false, use_ffn_bias = true, use_ffn_bias_in_attention = true, use_projection_bias_in_attention = true,
     },
   },
-  prepare = { left = old_name, right = decoder.dropouts },
+  prepare = { left = old_name, right = function(from)
+    decoder.dropouts(from)
+    warn_of_gelu()
+  end },
   fill = { right = { { slopes, actions.buffer.alibi_slopes } } },
 }
 

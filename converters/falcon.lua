@@ -109,6 +109,7 @@ local shared = fields.config {
   { "layer_norm_epsilon" },
   must.right { use_bias_in_output = false },
   { "initializer_range" },
+  decoder.fixed,
 }
 
 ---Right to left: what Falcon does not have.
@@ -270,7 +271,8 @@ local falcon = {
       vocab_size = 65024,
     },
     right = {
-      attention_module = "aiayn_attention", attention_type = "scaled_dot_product", embedding_dropout_rate = 0.1,
+      attention_dropout_rate = 0.1, attention_module = "aiayn_attention", attention_type = "scaled_dot_product",
+      embedding_dropout_rate = 0.1, residual_dropout_rate = 0.1,
       extra_attention_params = { num_kv_groups = 1 }, max_position_embeddings = 1024, nonlinearity = "gelu",
       pos_scaling_factor = float(1), pos_scaling_type = "linear", position_embedding_type = "rotary", rope_theta = float(10000),
       share_embedding_weights = true, use_untied_layer_norm = false,

@@ -79,20 +79,40 @@ local config = fields.config {
   must.right { use_bias_in_output = false },
   { "initializer_range" },
   must.right { fixed_sparse_attention = null, norm_first = true, use_ff_layer1_dropout = false },
+  must.right { attention_module = "aiayn_attention" },
+  decoder.fixed,
   must.left { scale_attn_by_inverse_layer_idx = false, reorder_and_upcast_attn = false },
 }
 
+local before = {
+  left = {
+    activation_function = "gelu_new", attn_pdrop = 0.1, embd_pdrop = 0.1, layer_norm_epsilon = 1e-05, n_positions = 1024,
+    resid_pdrop = 0.1, scale_attn_weights = true, tie_word_embeddings = true,
+  },
+  right = { max_position_embeddings = 1024, nonlinearity = "gelu", share_embedding_weights = true },
+}
+
 local hf = {
-  keys = decoder.with_head("transformer", now),
-  config = config,
-  before = { left = { tie_word_embeddings = true }, right = { share_embedding_weights = true } },
+  keys = decoder.with_head("transformer", now), config = config, before = before,
   after = { left = { model_type = "gpt2" }, right = { use_bias_in_output = false } },
   prepare = { left = decoder.inner_size, right = decoder.dropouts },
   mup = "gpt",
 }
 
+---Up to 2.0 what a config leaves out is left out, also where the other side's default is another one.
+local function name_activation(from)
+  decoder.inner_size(from)
+  if from.activation_function == nil then
+    cbk.warn "activation_function is not given: Hugging Face's default is gelu_new, the Model Zoo's gelu; add nonlinearity: gelu_new"
+  end
+end
+
 -- up to 2.0 position embeddings are no module of their own, and up to 1.9 norms have no type
-local hf_2_0 = variant(hf, { keys = decoder.with_head("transformer", then_), fill = tied_head, tool = "2.0.3" })
+local hf_2_0 = variant(hf, {
+  keys = decoder.with_head("transformer", then_), fill = tied_head, tool = "2.0.3",
+  before = { left = { tie_word_embeddings = true }, right = before.right },
+  prepare = { left = name_activation, right = decoder.dropouts },
+})
 local hf_1_9 = variant(hf_2_0, { config = fields.without(config, { "norm_type" }) })
 
 local function headless(converter, keys) return { keys = decoder.without_head(keys), fill = invented_head, config = converter.config } end

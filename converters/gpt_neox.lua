@@ -83,12 +83,13 @@ local config = fields.config {
   { "attention_dropout",   "attention_dropout_rate" },
   { "hidden_dropout",      "residual_dropout_rate" },
   { "rotary_pct",          "rotary_dim",              rotary_part },
-  must.left { rotary_emb_base = 10000 },
+  must.left { rotary_emb_base = 10000, rope_theta = 10000, attention_bias = true },
   must.right { use_bias_in_output = false },
   must.left { use_parallel_residual = true },
   { "initializer_range" },
   must.right { embedding_layer_norm = false, fixed_sparse_attention = null, norm_first = true },
-  must.right { use_ff_layer1_dropout = false, use_untied_layer_norm = true },
+  must.right { use_ff_layer1_dropout = false, use_untied_layer_norm = true, attention_module = "aiayn_attention" },
+  decoder.fixed,
 }
 
 local hf = {
@@ -104,6 +105,7 @@ local hf = {
       max_position_embeddings = 1024, nonlinearity = "gelu", norm_first = true, pos_scaling_factor = float(1),
       pos_scaling_type = "linear", residual_dropout_rate = 0.1, share_embedding_weights = true, use_bias_in_output = false,
       use_ffn_bias = false, use_ffn_bias_in_attention = true, use_projection_bias_in_attention = true, use_untied_layer_norm = false,
+      rotary_dim = decoder.quarter_of_head,
     },
   },
   after = {

@@ -72,7 +72,8 @@ local config = fields.config {
   { "use_bias_in_output" },
   { "initializer_range" },
   must.right { embedding_layer_norm = false, fixed_sparse_attention = null, norm_first = true },
-  must.right { use_ff_layer1_dropout = false, use_untied_layer_norm = false },
+  must.right { use_ff_layer1_dropout = false, use_untied_layer_norm = false, attention_module = "aiayn_attention" },
+  decoder.fixed,
 }
 
 local hf = {
@@ -87,7 +88,7 @@ local hf = {
       attention_dropout_rate = 0.1, embedding_dropout_rate = 0.1, initializer_range = 0.02, layer_norm_epsilon = 1e-05,
       max_position_embeddings = 1024, nonlinearity = "gelu", norm_first = true, residual_dropout_rate = 0.1,
       share_embedding_weights = true, use_bias_in_output = false, use_ffn_bias = false, use_ffn_bias_in_attention = true,
-      use_projection_bias_in_attention = true, use_untied_layer_norm = false,
+      use_projection_bias_in_attention = true, use_untied_layer_norm = false, rotary_dim = decoder.quarter_of_head,
     },
   },
   after = {

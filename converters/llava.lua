@@ -75,7 +75,9 @@ local projector = {
       if not known[name] and not absent(layers[name]) then here:leave_out("projector.image_model." .. tostring(name)) end
     end
     local function check(name, want)
-      if layers[name] == nil or not cbk.equal(layers[name], want) then fields.refuse("projector.image_model." .. name, layers[name], want) end
+      if layers[name] == nil or not cbk.equal(layers[name], want) then
+        fields.refuse("projector.image_model." .. name, layers[name], want)
+      end
     end
     check("name", "FeedForwardNetwork")
     check("use_bias", true)

@@ -140,6 +140,7 @@ local config = fields.config {
   { "initializer_range" },
   must.right { fixed_sparse_attention = null, norm_first = true, use_ff_layer1_dropout = false },
   { "norm_type",           "norm_type",    norm_type },
+  decoder.fixed,
   must.left { embedding_fraction = 1, logit_scale = null },
 }
 

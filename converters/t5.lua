@@ -47,7 +47,7 @@ local embedding = actions.pair("tied embedding", function(value) return value en
 local function warn_of_differences(here, keys, kept, kept_key)
   for _, key in ipairs(keys) do
     local other = first(here, { key })
-    if other and not other:same(kept) and (not cbk.equal(other:shape(), kept:shape()) or other:compare(kept).different > 0) then
+    if other and here:differ(other, kept) then
       cbk.warn(("'%s' and '%s' differ, though the config ties them; that of '%s' is kept"):format(kept_key, key, kept_key))
     end
   end
@@ -228,6 +228,17 @@ local function same_as(other)
   end }
 end
 
+---The Model Zoo may count the sentinels of its training task apart from the vocabulary; embeddings have rows for both.
+local vocabulary = {
+  forward = function(size) return size end,
+  backward = function(_, here)
+    local size = values.size_of(here.from, "src_vocab_size")
+    local sentinels = values.absent(here.from.extra_ids) and 0 or here.from.extra_ids
+    if type(sentinels) ~= "number" or sentinels < 0 or sentinels % 1 ~= 0 then fields.refuse("extra_ids", sentinels, "a whole number") end
+    return size + sentinels
+  end,
+}
+
 ---Relative positions have no end, but the Model Zoo names one.
 local positions = { src_max_position_embeddings = 512, tgt_max_position_embeddings = 512 }
 
@@ -247,7 +258,8 @@ local function config_for(says_gated, is_asked)
   return fields.config {
     must.right { norm_type = "rmsnorm", use_pre_encoder_decoder_layer_norm = true },
     must.left { model_type = "t5" },
-    { "vocab_size",          "src_vocab_size" },
+    { "vocab_size",          "src_vocab_size",             vocabulary },
+    told.right { "extra_ids" },
     { false,                 "tgt_vocab_size",             same_as "src_vocab_size" },
     { "d_model" },
     { "d_kv" },
@@ -269,7 +281,8 @@ local function config_for(says_gated, is_asked)
     must.right { position_embedding_type = "relative", share_encoder_decoder_embedding = true },
     drop.right(positions),
     must.right { use_dropout_outside_residual_path = true, use_pre_encoder_decoder_dropout = false },
-    must.right { use_ffn_bias = false, use_transformer_initialization = false },
+    must.right { use_ffn_bias = false, use_transformer_initialization = false, use_bias_in_output = false },
+    must.right { attention_module = "aiayn_attention", attention_type = "dot_product", tie_encoder_decoder = false },
   }
 end
 
@@ -280,7 +293,7 @@ local before = {
     num_decoder_layers = fields.same_as "num_layers",
   },
   right = {
-    layer_norm_epsilon = 1e-05, relative_attention_num_buckets = 32, share_embedding_weights = true,
+    d_ff = 2048, d_kv = 64, layer_norm_epsilon = 1e-05, relative_attention_num_buckets = 32, share_embedding_weights = true,
     decoder_num_hidden_layers = fields.same_as "encoder_num_hidden_layers",
   },
 }

@@ -20,10 +20,11 @@ local function is_hf(format) return format == "hf" end
 
 -- --- configs
 
-local function note_dropped(dropped)
+---@param converted? string   a field that was not lost after all
+local function note_dropped(dropped, converted)
   local named = {}
   for _, name in ipairs(dropped) do
-    if name ~= "name" then named[#named + 1] = name end -- model.name only says which class reads the config
+    if name ~= "name" and name ~= converted then named[#named + 1] = name end -- model.name only says which class reads the config
   end
   if #named > 0 then cbk.warn("config fields without a counterpart are left out: " .. keys.named(named)) end
 end

@@ -68,7 +68,7 @@ local function check_missing(config, to, by_name, side)
   local missing = {}
   for name, rule in pairs(by_name) do
     local target = rule.kind == "pair" and rule[rules.other[side]]
-    if target and sizes.has(name) and config[name] == nil and to[target] == nil then
+    if target and sizes.shapes(name) and config[name] == nil and to[target] == nil then
       missing[#missing + 1] = "'" .. name .. "'"
     end
   end

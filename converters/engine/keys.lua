@@ -23,8 +23,19 @@ function At:source(key)
   return self.run.read(self.prefix .. key)
 end
 
+---Whether two tensors are told apart by their values, which are read unless they are one; null says nothing. Who only watches
+---(options.trace) reads none.
+function At:differ(a, b)
+  if a == cbk.null or b == cbk.null or self.run.trace or a:same(b) then return false end
+  return not cbk.equal(a:shape(), b:shape()) or a:compare(b).different > 0
+end
+
 ---Writes one more key.
 function At:emit(key, value)
+  local earlier = self.run.out[key]
+  if earlier ~= nil and self:differ(earlier, value) then
+    cbk.warn(("'%s' and an earlier key differ, though both are '%s'; that of '%s' is kept"):format(self.key, key, self.key))
+  end
   self.run.out[key] = value
   self.run:tell(self.run.hit and "beside" or "fill", key, value)
 end
@@ -167,8 +178,11 @@ function Run:pass_over(hits)
   if ending.kind == "drop" then self:leave_out(ending.why) end
   for _, hit in ipairs(hits) do
     local original = hit.ending.copy_of and patterns.render(hit.ending.copy_of, hit.caught)
-    if original and at:source(original) == nil then
+    local other = original and at:source(original)
+    if original and other == nil then
       self:leave_out(("it is known only as a copy of '%s', which is not there"):format(original))
+    elseif original and not hit.ending.rule.is_made and at:differ(self.given, other) then
+      self:leave_out(("it differs from '%s', which is kept"):format(original))
     end
   end
   self:tell "pass"

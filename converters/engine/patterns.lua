@@ -154,10 +154,11 @@ local function insert(tree, pattern, ending)
 end
 
 ---A key that the other direction writes beside another one says nothing new.
-local function beside(rule, side, pattern)
-  local own = rule[side]
+local function beside(rule, side, extra)
+  local own, pattern = rule[side], extra[1]
   return {
-    kind = "only", why = "made again on the way back", copy_of = not own.each and own[1] or nil, base = rule.base or rule,
+    kind = "only", why = "made again on the way back", copy_of = not own.each and own[1] or nil, is_made = not extra.is_copy,
+    base = rule.base or rule,
     also = { left = {}, right = {} }, [side] = { pattern },
   }
 end
@@ -186,7 +187,7 @@ function patterns.compile(set, side)
     for _, pattern in ipairs(rule[side] or {}) do add(rule, pattern) end
   end
   for _, rule in ipairs(expanded) do
-    for _, extra in ipairs(rule.also[side]) do add(beside(rule, side, extra[1]), extra[1]) end
+    for _, extra in ipairs(rule.also[side]) do add(beside(rule, side, extra), extra[1]) end
   end
   return tree, endings
 end

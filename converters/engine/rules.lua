@@ -81,7 +81,7 @@ local function also(entry)
   local out = {}
   for i, one in ipairs(list(entry) or {}) do
     if type(one) ~= "table" then one = { one } end
-    out[i] = { one[1], one[2] or function(_, value) return value end }
+    out[i] = { one[1], one[2] or function(_, value) return value end, is_copy = one[2] == nil or one.is_copy }
   end
   return out
 end
@@ -115,7 +115,7 @@ end
 
 local function changed_extras(patterns, change)
   local out = {}
-  for i, extra in ipairs(patterns) do out[i] = { change(extra[1]), extra[2] } end
+  for i, extra in ipairs(patterns) do out[i] = { change(extra[1]), extra[2], is_copy = extra.is_copy } end
   return out
 end
 

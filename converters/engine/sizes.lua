@@ -9,6 +9,15 @@ for name in widths:gmatch "%S+" do largest[name] = 2 ^ 53 end
 local depths = "num_hidden_layers n_layer n_layers num_layers encoder_num_hidden_layers decoder_num_hidden_layers"
 for name in depths:gmatch "%S+" do largest[name] = 1e5 end
 
+local others = "filter_size intermediate_size d_ff d_kv max_position_embeddings image_size patch_size num_labels num_classes"
+local shapes = {}
+for name in others:gmatch "%S+" do shapes[name] = true end
+
+---Whether tensors have their shapes from the field: without it, and without a default, no model is described.
+---@param name string
+---@return boolean
+function sizes.shapes(name) return largest[name] ~= nil or shapes[name] == true end
+
 ---@param name string
 ---@return boolean
 function sizes.has(name) return largest[name] ~= nil end

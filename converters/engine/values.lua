@@ -162,7 +162,8 @@ values.rope_scaling = {
 ---As it was before llama3: `type` only.
 values.typed_rope_scaling = {
   forward = function(scaling, at)
-    local kind = is_dict(scaling) and scaling.type or scaling
+    local kind = scaling
+    if is_dict(scaling) then kind = absent(scaling.type) and scaling.rope_type or scaling.type end
     if not absent(scaling) and not typed_scalings[tostring(kind):lower()] then
       fields.refuse("rope_scaling.type", kind, fields.any_of("linear", "yarn", "longrope"))
     end

@@ -66,6 +66,13 @@ local function as_encoder(field)
   end
 end
 
+---BERT's feed-forward part has no gate.
+local function as_it_is(name, where)
+  if type(name) == "string" and name:find "glu$" then where:refuse(name, "an activation without a gate") end
+  return name
+end
+local ungated = { forward = as_it_is, backward = as_it_is }
+
 local config = fields.config {
   must.left { model_type = "bert" },
   { "vocab_size" },
@@ -76,7 +83,7 @@ local config = fields.config {
   { "num_attention_heads",          "num_heads" },
   { "num_hidden_layers" },
   { "intermediate_size",            "filter_size" },
-  { "hidden_act",                   "encoder_nonlinearity" },
+  { "hidden_act",                   "encoder_nonlinearity",   ungated },
   { "mlm_nonlinearity", nil, { forward = as_encoder "hidden_act", backward = as_encoder "encoder_nonlinearity" } },
   must.right { pooler_nonlinearity = "tanh" },
   { "hidden_dropout_prob",          "dropout_rate" },
@@ -86,6 +93,8 @@ local config = fields.config {
   { "layer_norm_eps",               "layer_norm_epsilon" },
   must.right { attention_type = "scaled_dot_product", use_projection_bias_in_attention = true },
   must.right { use_ffn_bias_in_attention = true, use_ffn_bias = true },
+  must.right { attention_module = "aiayn_attention", norm_first = false, use_final_layer_norm = false, embedding_layer_norm = true },
+  must.right { mask_padding_in_positional_embed = false, num_segments = fields.any_of(2, cbk.null) },
   must.right { use_ffn_bias_in_mlm = true, use_output_bias_in_mlm = true },
   { "initializer_range" },
   drop.right { enable_vts = false, freeze_ffn_bias_in_glu = false },
@@ -97,7 +106,10 @@ local before = {
     layer_norm_eps = 1e-12, max_position_embeddings = 512, num_attention_heads = 12, num_hidden_layers = 12,
     tie_word_embeddings = true, vocab_size = 30522,
   },
-  right = { encoder_nonlinearity = "gelu", share_embedding_weights = true },
+  right = {
+    encoder_nonlinearity = "gelu", share_embedding_weights = true, layer_norm_epsilon = 1e-5, dropout_rate = 0.1,
+    attention_dropout_rate = fields.same_as "dropout_rate",
+  },
 }
 
 ---Since 1.8 the pooler has its own activation, which is the encoder's where the config does not say.

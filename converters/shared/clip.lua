@@ -105,7 +105,7 @@ clip.before = {
     initializer_range = 0.02, intermediate_size = 3072, layer_norm_eps = 1e-05, num_attention_heads = 12, num_channels = 3,
     num_hidden_layers = 12, patch_size = 32, projection_dim = 512,
   },
-  right = layout,
+  right = fields.with(layout, { nonlinearity = "gelu" }),
 }
 
 clip.after = {

@@ -89,6 +89,22 @@ function decoder.dropouts(from)
   end
 end
 
+---Of the right: rotary_dim where a config does not say it (before.right).
+function decoder.quarter_of_head(from)
+  local size = values.size_of(from, "hidden_size") / values.size_of(from, "num_heads")
+  return math.floor(math.floor(size) * 0.25)
+end
+
+---What the Model Zoo's decoders may have and Hugging Face's do not.
+decoder.fixed = (function()
+  local no = fields.any_of(false, cbk.null)
+  return fields.must.right {
+    attention_logit_softcapping = cbk.null, attention_qk_norm_layer = cbk.null, attention_sliding_window_length = cbk.null,
+    final_logit_softcapping = cbk.null, moe_params = cbk.null, norm_first_sandwich = no, num_extra_input_vocab_tokens = 0,
+    position_embedding_offset = 0, scale_qk_dot_by_layer_idx = no,
+  }
+end)()
+
 ---Fields of the right that the left says with one.
 decoder.biases = { "use_projection_bias_in_attention", "use_ffn_bias_in_attention", "use_ffn_bias" }
 

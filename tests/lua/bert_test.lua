@@ -95,6 +95,13 @@ describe("BERT: Hugging Face", function()
     assert(warnings:find("the checkpoint lacks 176 weights", 1, true), warnings)
   end)
 
+  it("a bias under two names is compared", function()
+    local hf = hf_checkpoint(pretraining)
+    hf["cls.predictions.bias"] = hf["cls.predictions.decoder.bias"]:affine(1, 1)
+    local told = table.concat(conversion.warnings(conversion.run, "bert", "hf", "cs-2.4", hf_config(), hf), "\n")
+    assert(told:find("cls.predictions.bias (it differs from 'cls.predictions.decoder.bias', which is kept)", 1, true), told)
+  end)
+
   it("gamma and beta are old names of a norm, never two of them", function()
     local hf = hf_checkpoint(pretraining)
     local norm = "bert.embeddings.LayerNorm."

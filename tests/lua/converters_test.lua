@@ -168,7 +168,7 @@ describe("Converters: configs", function()
   end)
 
   it("both layouts are read", function()
-    local model = { dropout_rate = 0.1, hidden_size = 4, num_heads = 1, num_hidden_layers = 1, vocab_size = 5 }
+    local model = { dropout_rate = 0.1, hidden_size = 4, num_heads = 1, num_hidden_layers = 1, vocab_size = 5, filter_size = 8 }
     local legacy = convert.config(job("gpt2", "cs-2.4", "hf"), cbk.dict { model = cbk.dict(model) })
     local init = cbk.dict { model = cbk.dict(model) }
     local trainer = convert.config(job("gpt2", "cs-2.4", "hf"), cbk.dict { trainer = cbk.dict { init = init } })
@@ -222,7 +222,7 @@ describe("Converters: checkpoints, there and back", function()
   it("a null is read from the tensor's other name", function()
     local back = job("gpt2", "cs-1.8", "hf")
     convert.config(back, cbk.dict { model = cbk.dict {
-      dropout_rate = 0.1, max_position_embeddings = 3, hidden_size = 2, num_heads = 1, num_hidden_layers = 1, vocab_size = 2,
+      dropout_rate = 0.1, max_position_embeddings = 3, hidden_size = 2, num_heads = 1, num_hidden_layers = 1, vocab_size = 2, filter_size = 8,
     } })
     local weights = cbk.dict {
       ["embedding_layer.word_embeddings.weight"] = counted({ 2, 2 }, 0), ["lm_head.weight"] = cbk.null,
@@ -263,7 +263,7 @@ describe("Converters: checkpoints, there and back", function()
   it("mup is folded on the way to hugging face", function()
     local model = cbk.dict {
       hidden_size = 4, num_heads = 1, num_hidden_layers = 1, dropout_rate = 0.1, max_position_embeddings = 3, mup_base_hidden_size = 2,
-      embeddings_scale = 10, vocab_size = 1,
+      embeddings_scale = 10, vocab_size = 1, filter_size = 8,
     }
     local one = job("gpt2", "cs-2.3", "hf")
     local config = convert.config(one, cbk.dict { model = model })
@@ -454,7 +454,9 @@ describe("Converters: nothing is lost or invented in silence", function()
 
   it("what stands beside the model is named where only the model is converted", function()
     local back = job("gpt2", "cs-2.4", "hf")
-    local model = cbk.dict { dropout_rate = 0.1, hidden_size = 4, num_heads = 1, num_hidden_layers = 1, vocab_size = 5 }
+    local model = cbk.dict {
+      dropout_rate = 0.1, hidden_size = 4, num_heads = 1, num_hidden_layers = 1, vocab_size = 5, filter_size = 8,
+    }
     says(warned(convert.config, back, cbk.dict { model = model, optimizer = cbk.dict { a = 1 }, empty = cbk.null }),
       "of the config these are left out: optimizer")
     local init = cbk.dict { model = model, seed = 3 }

@@ -91,6 +91,65 @@ describe("Inputs: configs with a value of any kind, all families", function()
   end)
 end)
 
+describe("Inputs: what one side leaves out or cannot say", function()
+  local newest = tiny.newest_ways()
+
+  ---A config of the family on either side, changed, and what becomes of it.
+  local function converted(name, to, changes, gone)
+    local way = newest[name]
+    local config = tiny.config(name, way.converter)
+    if to == "hf" then config = config_of(name, "hf", way.format, config).model end
+    config = conversion.with(config, changes, gone)
+    if to == "hf" then return config_of(name, way.format, "hf", cbk.dict { model = config }) end
+    return config_of(name, "hf", way.format, config).model
+  end
+
+  local defaults = { -- family, direction, the field that is not there, what is written
+    { "gpt2", "cs", "activation_function", nonlinearity = "gelu_new" }, { "gpt2", "hf", "nonlinearity", activation_function = "gelu" },
+    { "gpt2", "cs", "attn_pdrop", attention_dropout_rate = 0.1 }, { "gpt2", "cs", "scale_attn_weights", attention_type = "scaled_dot_product" },
+    { "gpt2", "hf", "max_position_embeddings", n_positions = 1024 }, { "bert", "hf", "layer_norm_epsilon", layer_norm_eps = 1e-5 },
+    { "bert", "hf", "attention_dropout_rate", attention_probs_dropout_prob = 0.1 }, { "t5", "hf", "layer_norm_epsilon", layer_norm_epsilon = 1e-5 },
+    { "llama", "hf", "layer_norm_epsilon", rms_norm_eps = 1e-5 }, { "gptj", "hf", "rotary_dim", rotary_dim = 1 },
+    { "gpt-neox", "hf", "rotary_dim", rotary_pct = 0.25 }, { "falcon", "hf", "attention_dropout_rate", attention_dropout = 0.1 },
+    { "clip-vit", "hf", "nonlinearity", hidden_act = "gelu" },
+  }
+
+  it("is written where the defaults differ", function()
+    for _, one in ipairs(defaults) do
+      local name, to, field = unpack(one)
+      local out = converted(name, to, {}, { field })
+      for key, value in pairs(one) do
+        if type(key) == "string" then conversion.same(out[key], value, ("%s to %s without %s: %s"):format(name, to, field, key)) end
+      end
+    end
+    conversion.same(converted("t5", "hf", { extra_ids = 3 }).vocab_size, 8)
+  end)
+
+  local refused = {
+    bert = { norm_first = true, use_final_layer_norm = true, add_pooling_layer = false, encoder_nonlinearity = "geglu",
+      attention_module = "multiquery_attention", num_segments = 3, embedding_layer_norm = false },
+    t5 = { attention_module = "multiquery_attention", attention_type = "scaled_dot_product", use_bias_in_output = true },
+    gpt2 = { attention_module = "multiquery_attention", attention_sliding_window_length = 4, scale_qk_dot_by_layer_idx = true },
+    llama = { attention_logit_softcapping = 30, moe_params = cbk.dict { num_experts = 2 } },
+    gptj = { position_embedding_offset = 2 }, ["gpt-neox"] = { norm_first_sandwich = true }, bloom = { final_logit_softcapping = 1 },
+  }
+
+  it("is refused by field and value where there is no word for it", function()
+    for name, fields in pairs(refused) do
+      for field, value in pairs(fields) do
+        local shown = type(value) == "string" and "'" .. value .. "'" or type(value) ~= "userdata" and tostring(value) or ""
+        conversion.fails(("cannot convert the config with %s=%s"):format(field, shown), converted, name, "hf", { [field] = value })
+      end
+    end
+    for _, field in ipairs { "attention_bias", "mlp_bias" } do
+      conversion.fails(field .. "=true", converted, "llama", "cs", { [field] = true })
+    end
+    conversion.fails("attention_bias=false", converted, "gpt-neox", "cs", { attention_bias = false })
+    conversion.fails("hidden_act='geglu'", converted, "bert", "cs", { hidden_act = "geglu" })
+    conversion.fails("the config has no 'filter_size'", converted, "gpt2", "hf", {}, { "filter_size" })
+  end)
+end)
+
 describe("Inputs: all forms of a checkpoint, all families", function()
   ---The same tensors as a pickle, a bare safetensors file, an index of shards and a folder.
   local function forms(dir, root)

@@ -255,6 +255,30 @@ describe("Converters: T5's muP and errors", function()
     assert(run("t5", "hf", "cs-2.3", hf_config(), hf) ~= nil)
   end)
 
+  it("copies that differ from what they are copies of are told", function()
+    local function told_of(hf)
+      local _, told = told_by(run, "t5", "hf", "cs-2.3", hf_config { num_layers = 1 }, hf)
+      return table.concat(told, "\n")
+    end
+    local hf = hf_checkpoint()
+    local other = "decoder.block.1.layer.0.SelfAttention.relative_attention_bias.weight"
+    hf[other] = counted({ 3, 2 }, 0)
+    hf["shared.weight"] = counted({ 5, 4 }, 0)
+    local text = told_of(hf)
+    assert(text:find(other .. " (it differs from 'decoder.block.0.layer.0.SelfAttention.relative_attention_bias.weight'", 1, true), text)
+    hf["shared.weight"] = counted({ 5, 4 }, 1)
+    text = told_of(hf)
+    assert(text:find("shared.weight (it differs from 'encoder.embed_tokens.weight', which is kept)", 1, true), text)
+    hf[other], hf["shared.weight"] = nil, hf["encoder.embed_tokens.weight"]:affine(1, 0) -- equal, and not one
+    text = told_of(hf)
+    assert(not text:find("differs", 1, true), text)
+    local config, root = run("t5", "hf", "cs-2.4", hf_config(), hf)
+    root.model[DECODER] = counted({ 5, 4 }, 7)
+    local _, told = told_by(run, "t5", "cs-2.4", "hf", config, root)
+    text = table.concat(told, "\n")
+    assert(text:find("differ, though both are 'shared.weight'", 1, true), text)
+  end)
+
   it("embeddings under the shared name alone are told to be lost", function()
     local hf = hf_checkpoint()
     hf["encoder.embed_tokens.weight"], hf["decoder.embed_tokens.weight"] = nil, nil
