@@ -222,7 +222,8 @@ describe("Converters: checkpoints, there and back", function()
   it("a null is read from the tensor's other name", function()
     local back = job("gpt2", "cs-1.8", "hf")
     convert.config(back, cbk.dict { model = cbk.dict {
-      dropout_rate = 0.1, max_position_embeddings = 3, hidden_size = 2, num_heads = 1, num_hidden_layers = 1, vocab_size = 2, filter_size = 8,
+      dropout_rate = 0.1, max_position_embeddings = 3, hidden_size = 2, num_heads = 1, num_hidden_layers = 1, vocab_size = 2,
+      filter_size = 8,
     } })
     local weights = cbk.dict {
       ["embedding_layer.word_embeddings.weight"] = counted({ 2, 2 }, 0), ["lm_head.weight"] = cbk.null,

@@ -106,9 +106,11 @@ describe("Inputs: what one side leaves out or cannot say", function()
 
   local defaults = { -- family, direction, the field that is not there, what is written
     { "gpt2", "cs", "activation_function", nonlinearity = "gelu_new" }, { "gpt2", "hf", "nonlinearity", activation_function = "gelu" },
-    { "gpt2", "cs", "attn_pdrop", attention_dropout_rate = 0.1 }, { "gpt2", "cs", "scale_attn_weights", attention_type = "scaled_dot_product" },
+    { "gpt2", "cs", "attn_pdrop", attention_dropout_rate = 0.1 },
+    { "gpt2", "cs", "scale_attn_weights", attention_type = "scaled_dot_product" },
     { "gpt2", "hf", "max_position_embeddings", n_positions = 1024 }, { "bert", "hf", "layer_norm_epsilon", layer_norm_eps = 1e-5 },
-    { "bert", "hf", "attention_dropout_rate", attention_probs_dropout_prob = 0.1 }, { "t5", "hf", "layer_norm_epsilon", layer_norm_epsilon = 1e-5 },
+    { "bert", "hf", "attention_dropout_rate", attention_probs_dropout_prob = 0.1 },
+    { "t5", "hf", "layer_norm_epsilon", layer_norm_epsilon = 1e-5 },
     { "llama", "hf", "layer_norm_epsilon", rms_norm_eps = 1e-5 }, { "gptj", "hf", "rotary_dim", rotary_dim = 1 },
     { "gpt-neox", "hf", "rotary_dim", rotary_pct = 0.25 }, { "falcon", "hf", "attention_dropout_rate", attention_dropout = 0.1 },
     { "clip-vit", "hf", "nonlinearity", hidden_act = "gelu" },

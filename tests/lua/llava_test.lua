@@ -152,7 +152,8 @@ describe("LLaVA", function()
   end)
 
   it("a projector is as deep as its name says", function()
-    fails("2 weights are missing: model.mm_projector.4.weight, model.mm_projector.4.bias", run, "llava", "hf", "cs-2.4", config { mm_projector_type = "mlp3x_gelu" },
+    fails("2 weights are missing: model.mm_projector.4.weight, model.mm_projector.4.bias", run, "llava", "hf", "cs-2.4",
+      config { mm_projector_type = "mlp3x_gelu" },
       checkpoint())
     fails("more layers than the 1 that the config says: model.mm_projector.2.weight", run, "llava", "hf", "cs-2.4",
       config { mm_projector_type = "mlp1x_gelu" }, checkpoint())
