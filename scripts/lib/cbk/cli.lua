@@ -94,7 +94,8 @@ local function label_of(option)
   return { table.concat(names, ", ") }
 end
 
----A parser for `cbk NAME`; in a script that `cbk run` runs, help names the script. Give it arguments and options as argparse has them, then call `parser:parse()`.
+---A parser for `cbk NAME`; in a script that `cbk run` runs, help names the script. Give it arguments and options as argparse
+---has them, then call `parser:parse()`.
 ---@param name string
 ---@param description string
 ---@param epilog? string
