@@ -84,7 +84,7 @@ end
 --- Called with all values of `text`; the first form that is Lua.
 local function call_with(name, text)
   for _, form in ipairs { "%s(%s)", "%s(%s\n)", "%s((function() return %s\nend)())", "%s((function() %s\nend)())" } do
-    local line = form:format(name, text:gsub("^%s*=", ""))
+    local line = form:format(name, text:gsub("^%s*=%s*", ""))
     if loadstring(line) then return line end
   end
 end
@@ -94,8 +94,8 @@ end
 ---@return string
 function chunk.statement(entry)
   local text = entry.is_expression and entry.text or chunk.with_globals(entry.text)
-  if entry.values > 0 then return call_with(entry.muted and "keep" or "show", (text:gsub(";%s*$", ""))) end
-  text = text:gsub("^%s*=", "")
+  if entry.values > 0 then return call_with(entry.muted and "_keep" or "_show", (text:gsub(";%s*$", ""))) end
+  text = text:gsub("^%s*=%s*", "")
   return text:find "^%s*%(" and ";" .. text or text -- else it would go on with the line before it
 end
 
@@ -104,13 +104,13 @@ chunk.header = [[
 local cbk = require "cbk"
 
 -- As at the prompt: _ is the first of the last values, _1, _2, … are all of them.
-local function keep(...)
+local function _keep(...)
   _ = ...
   for i = 1, select("#", ...) do _G["_" .. i] = select(i, ...) end
   return ...
 end
 
-local function show(...) cbk.inspect.print(keep(...)) end
+local function _show(...) cbk.inspect.print(_keep(...)) end
 ]]
 
 return chunk
