@@ -238,3 +238,11 @@ TEST_CASE("CRC-32C: known values, joining, masking, and the byte that is wrong",
   CHECK(wrong->position == cut);
   CHECK(wrong->right == static_cast<std::byte>(right));
 }
+
+TEST_CASE("untrusted text is shown without controls, on one line") {
+  const std::string evil = "a\x1b[2J\n\tb\x7f\xc2\x9b\xe2\x80\xae\xed\xa0\x80\xff é";
+  CHECK(shown(evil) == "a\\x1b[2J\\x0a\\x09b\\x7f\\xc2\\x9b\\xe2\\x80\\xae\\xed\\xa0\\x80\\xff é");
+  CHECK(shown(evil, true).starts_with("a\\x1b[2J\n\tb\\x7f"));
+  CHECK(quote("\x1b") == "'\\x1b'");
+  CHECK(one_line("first:\n  second\r\n\tthird\x1b\n") == "first: second; third\\x1b");
+}

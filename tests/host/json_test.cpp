@@ -189,3 +189,11 @@ TEST_CASE("json: what is not JSON is refused by name") {
   CHECK_THROWS_WITH(to_json(Value::bytes("x")), Catch::Contains("bytes"));
   CHECK_THROWS_WITH(to_json(std::numeric_limits<double>::infinity()), Catch::Contains("inf"));
 }
+
+TEST_CASE("JSON for a terminal has escapes where `shown` has them, and says lone surrogates") {
+  const JsonWriteOptions options{.shown = true};
+  CHECK(to_json(Value("é\x7f\xc2\x9b\xe2\x80\xae\xed\xa0\x80\xed\xb0\x80\x1b"), options) ==
+        R"("é\u007f\u009b\u202e\ud800\udc00\u001b")");
+  CHECK_THROWS_AS(to_json(Value(std::numeric_limits<double>::infinity()), options), Error);
+  CHECK(to_json(Value("\x7f")) == "\"\x7f\"");
+}
