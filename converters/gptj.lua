@@ -46,6 +46,11 @@ local then_ = body { "attn.out_proj.weight", "self_attn.proj_output_dense_layer.
     { "attn.masked_bias", buffer.scalar(-1e9) },
   } }
 
+---Hugging Face's head always has a bias.
+local function zero_bias(at)
+  return at.right.use_bias_in_output ~= true and at:invent { values.size_of(at.right, "vocab_size") } or nil
+end
+
 -- --- config
 
 local config = fields.config {
@@ -69,7 +74,7 @@ local config = fields.config {
   { "attn_pdrop",          "attention_dropout_rate" },
   { "resid_pdrop",         "residual_dropout_rate" },
   { "layer_norm_epsilon" },
-  { "use_bias_in_output" },
+  { "use_bias_in_output",  nil, { forward = function(has) return has end, backward = function() return true end } },
   { "initializer_range" },
   must.right { embedding_layer_norm = false, fixed_sparse_attention = null, norm_first = true },
   must.right { use_ff_layer1_dropout = false, use_untied_layer_norm = false, attention_module = "aiayn_attention" },
@@ -99,6 +104,7 @@ local hf = {
     },
   },
   prepare = { left = decoder.inner_size },
+  fill = { left = { { "lm_head.bias", zero_bias } } },
 }
 
 local hf_1_9 = variant(hf, {

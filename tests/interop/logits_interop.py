@@ -16,7 +16,9 @@ To add a family, write models/NAME.py (about thirty lines where the Model Zoo's 
 `w.linear(name, x, size)`, `w.layer_norm(name, x, eps)` and the like ask for tensors by their names in the checkpoint. Asked for
 the first time they are made, so a forward pass is also the list of keys and shapes. A case gives the config of the side that it
 starts from; `model`, `model_zoo` and `hugging_face` where they are not the file's; in `add` what a user has to add to the Model Zoo
-config that comes out; a `tolerance` where the two sides differ by what no converter can change. `inputs(random)` where a model
+config that comes out; a `tolerance` where the two sides differ by what no converter can change, and in `told` what the warnings say of that (a regular
+expression). Every case is also converted without each field that its definition has a default for (`c.get`): what comes out must
+mean that default, or is refused; not so without the fields in `keep`. `inputs(random)` where a model
 takes more than one row of tokens (each has 19), `BUFFERS` (a regular expression) where a side writes constants that no forward
 pass needs, and more outputs than one (a tuple) are possible. Take unusual values (an epsilon of 0.1, a base of 50): defaults that
 are wrong show only then.
@@ -82,10 +84,11 @@ def read_shards(folder):
 
 class Run:
     def __init__(self, cbk, folder):
-        self.cbk, self.folder, self.count, self.written = cbk, folder, 0, 0
+        self.cbk, self.folder, self.count, self.written, self.said = cbk, folder, 0, 0, ""
 
     def call(self, *args):
         done = subprocess.run([self.cbk, *args], capture_output=True, text=True, timeout=60, check=False)
+        self.said = done.stderr
         need(done.returncode == 0, f"cbk {args[0]}: {done.stderr.strip() or done.stdout.strip()}")
 
     def to_model_zoo(self, model, release, config, tensors):
@@ -150,7 +153,7 @@ class Case:
         self.zoo, self.hf = case.get("model_zoo") or family.model_zoo, case.get("hugging_face") or family.hugging_face
         self.buffers = getattr(family, "BUFFERS", None)
         random = torch.Generator().manual_seed(7)
-        self.add, self.tolerance = case.get("add", {}), case.get("tolerance", TOLERANCE)
+        self.add, self.tolerance, self.told = case.get("add", {}), case.get("tolerance", TOLERANCE), case.get("told")
         self.tokens = family.inputs(random) if hasattr(family, "inputs") else (torch.randint(19, (2, 7), generator=random),)
         self.run, self.config, self.starts_with_hf = run, case.get("hf") or case["cs"], "hf" in case
         weights = Weights(seed=5)
@@ -158,6 +161,13 @@ class Case:
         self.tensors = weights.tensors
         self.zoo_side = None if self.starts_with_hf else (self.config, self.tensors)
         self.hf_side = (self.config, self.tensors) if self.starts_with_hf else None
+
+    def there(self):
+        (self.to_model_zoo if self.starts_with_hf else self.to_hugging_face)()
+        need(re.search(self.told or "", self.run.said), f"no warning says '{self.told}': {self.run.said}")
+
+    def back(self):
+        (self.to_hugging_face if self.starts_with_hf else self.to_model_zoo)()
 
     def to_model_zoo(self):
         config, tensors = self.run.to_model_zoo(self.model, self.release, *self.hf_side)
@@ -177,6 +187,27 @@ class Case:
             moved = distance(self.logits, compute(self.zoo, Weights(wrong_tensors), wrong_config, self.tokens))
             need(moved > max(100 * TOLERANCE, 3 * self.tolerance), f"{what} would not be noticed: logits differ by {moved:.1e}")
         need(tried >= 4, f"only {tried} mistakes were tried")
+
+
+# ------------------------------------------------------------------ fields that a config may leave out
+def left_out(run, family, case):
+    """A step for each field of a case's config that the definition has a default for; without any mup_base field there is no muP."""
+    side = "hf" if "hf" in case else "cs"
+    for field in case[side]:
+        if field.startswith("mup_base_") or field in ("model_type", *case.get("keep", ())):
+            continue
+        try:
+            one = Case(run, family, {**case, side: {name: value for name, value in case[side].items() if name != field}, "told": None})
+        except (KeyError, RuntimeError):  # it has none, or one that these sizes do not suit
+            continue
+
+        def step(one=one, field=field):
+            try:
+                one.there()
+            except Different as problem:
+                refused = str(problem).splitlines()[-1] if str(problem).startswith("cbk convert: ") else ""
+                need(field in refused or "cannot convert the config with" in refused, f"without {field}: {problem}")
+        yield step
 
 
 # ------------------------------------------------------------------ mistakes, made in what stands on the Model Zoo's side
@@ -248,15 +279,14 @@ def main():
         for family in families(options.family):
             for name, case in family.CASES.items():
                 one = Case(run, family, case)
-                there, back = one.to_model_zoo, one.to_hugging_face
-                for step in (there, back, one.notices) if one.starts_with_hf else (back, one.notices, there):
+                steps = [one.there, one.back, *([one.notices] if not one.told or one.starts_with_hf else []), *left_out(run, family, case)]
+                for step in steps:
                     try:
                         step()
                         passed += 1
                     except Exception as problem:  # whatever a definition or a file runs into
                         failed += 1
                         print(f"FAILED {family.MODEL}, {name}, {step.__name__}: {type(problem).__name__}: {problem}")
-                        break
     print(f"{passed} passed, {failed} failed")
     return 1 if failed or not passed else 0
 

@@ -76,6 +76,10 @@ def model_zoo(w, c, ids, segments):
     return logits * logits_scale(c, width), w.linear("bert_cls_head.classifier.ffn.0.linear_layer", pooled, 2) * logits_scale(c, width)
 
 
+def without_multiplier(w, c, ids, segments):
+    return tuple(logits / logits_scale(c, c["hidden_size"]) for logits in model_zoo(w, c, ids, segments))
+
+
 HF = {"model_type": "bert", "vocab_size": 19, "hidden_size": 16, "num_attention_heads": 4, "num_hidden_layers": 2,
       "intermediate_size": 24, "max_position_embeddings": 9, "layer_norm_eps": 0.1}
 CS = {"vocab_size": 19, "hidden_size": 16, "num_heads": 4, "num_hidden_layers": 2, "filter_size": 24, "max_position_embeddings": 9,
@@ -84,6 +88,8 @@ CS = {"vocab_size": 19, "hidden_size": 16, "num_heads": 4, "num_hidden_layers": 
 CASES = {
     "tied": {"hf": HF},
     "classifier of its own, relu": {"hf": {**HF, "tie_word_embeddings": False, "hidden_act": "relu"}},
-    # folding reaches BERT's keys only: a width or embeddings_scale other than 1 has no place in Hugging Face's BERT
     "muP": {"cs": {**CS, "mup_base_hidden_size": 16, "mup_base_filter_size": 24, "scale_qk_dot_by_d": True, "attention_logits_alpha": 2.5}},
+    # folding reaches BERT's keys only: what multiplies logits has no place in Hugging Face's BERT
+    "muP, another width": {"cs": {**CS, "mup_base_hidden_size": 4, "mup_base_filter_size": 6, "scale_qk_dot_by_d": True},
+                           "model_zoo": without_multiplier, "told": "cannot be folded into this model's weights.*mup_base_hidden_size"},
 }

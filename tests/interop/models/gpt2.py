@@ -12,7 +12,7 @@ def hugging_face(w, c, ids):
     width, heads, eps = c["n_embd"], c["n_head"], c.get("layer_norm_epsilon", 1e-5)
     scale = (width // heads) ** -0.5 if c.get("scale_attn_weights", True) else 1.0
     x = w.embedding("transformer.wte", ids, c["vocab_size"], width)
-    x = x + w.embedding("transformer.wpe", torch.arange(ids.shape[1]), c["n_positions"], width)
+    x = x + w.embedding("transformer.wpe", torch.arange(ids.shape[1]), c.get("n_positions", 1024), width)
     for i in range(c["n_layer"]):
         layer = f"transformer.h.{i}."
         packed = w.conv1d(layer + "attn.c_attn", w.layer_norm(layer + "ln_1", x, eps), 3 * width)

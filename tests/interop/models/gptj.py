@@ -29,5 +29,6 @@ CASES = {
     "a part of each head": {"hf": HF},
     # logits are multiplied by 4 / 4: the multiplier is folded into the head's weight and not into its bias, as the reference does
     "muP": {"cs": {**CS, "mup_base_hidden_size": 8, "mup_base_filter_size": 6, "embeddings_scale": 3.0, "scale_qk_dot_by_d": True,
-                   "attention_logits_alpha": 2.5, "output_logits_alpha": 4.0}},
+                   "attention_logits_alpha": 2.5, "output_logits_alpha": 4.0},
+            "keep": ["output_logits_alpha"]},
 }

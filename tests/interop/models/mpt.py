@@ -9,20 +9,20 @@ MODEL = "mpt"
 
 
 def hugging_face(w, c, ids):
-    width, heads, length, about = c["d_model"], c["n_heads"], ids.shape[1], c["attn_config"]
+    width, heads, length, about = c["d_model"], c["n_heads"], ids.shape[1], c.get("attn_config") or {}
     bias = not c.get("no_bias", False)
     scale = (width // heads) ** -0.5 if about.get("softmax_scale") is None else about["softmax_scale"]
     x = w.embedding("transformer.wte", ids, c["vocab_size"], width)
-    if not about["alibi"]:
-        x = x + w.embedding("transformer.wpe", torch.arange(length), c["max_seq_len"], width)
-    slopes = alibi_bias(alibi_slopes(heads), length) if about["alibi"] else None
+    if not about.get("alibi", False):
+        x = x + w.embedding("transformer.wpe", torch.arange(length), c.get("max_seq_len", 2048), width)
+    slopes = alibi_bias(alibi_slopes(heads), length) if about.get("alibi", False) else None
     for i in range(c["n_layers"]):
         block = f"transformer.blocks.{i}."
         packed = w.linear(block + "attn.Wqkv", w.layer_norm(block + "norm_1", x, 1e-5, bias), 3 * width, bias)
         q, k, v = (split(t, heads) for t in packed.split(width, -1))
         x = x + w.linear(block + "attn.out_proj", attention(q, k, v, scale, slopes, causal=True), width, bias)
         normed = w.layer_norm(block + "norm_2", x, 1e-5, bias)
-        hidden = F.gelu(w.linear(block + "ffn.up_proj", normed, c["expansion_ratio"] * width, bias))
+        hidden = F.gelu(w.linear(block + "ffn.up_proj", normed, c.get("expansion_ratio", 4) * width, bias))
         x = x + w.linear(block + "ffn.down_proj", hidden, width, bias)
     return F.linear(w.layer_norm("transformer.norm_f", x, 1e-5, bias), w.tensors["transformer.wte.weight"])
 

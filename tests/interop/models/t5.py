@@ -21,7 +21,7 @@ def hugging_face(w, c, ids, decoder_ids):
 
     def dense(name, x):
         if kind.startswith("gated-"):
-            gate = ACTIVATIONS[kind[6:]](w.linear(name + ".wi_0", x, c["d_ff"], False))
+            gate = ACTIVATIONS["gelu_new" if kind == "gated-gelu" else kind[6:]](w.linear(name + ".wi_0", x, c["d_ff"], False))
             return w.linear(name + ".wo", gate * w.linear(name + ".wi_1", x, c["d_ff"], False), width, False)
         return w.linear(name + ".wo", ACTIVATIONS[kind](w.linear(name + ".wi", x, c["d_ff"], False)), width, False)
 
@@ -48,7 +48,7 @@ def hugging_face(w, c, ids, decoder_ids):
 
 
 def model_zoo(w, c, ids, decoder_ids):
-    width, size, heads, eps = c["d_model"], c["d_kv"], c["num_heads"], c.get("layer_norm_epsilon", 1e-6)
+    width, size, heads, eps = c["d_model"], c["d_kv"], c["num_heads"], c.get("layer_norm_epsilon", 1e-5)
     base, vocabulary = c.get("mup_base_d_model"), c["src_vocab_size"]
     relative = width / base if base else 1.0
     own = 1.0 if c.get("mup_base_d_kv") else relative ** 0.5  # projections go with d_model only where heads do not grow too
@@ -65,7 +65,7 @@ def model_zoo(w, c, ids, decoder_ids):
     def run(name, depth, tokens, memory=None):
         x = w.embedding(name + "_embeddings.word_embeddings", tokens, vocabulary, width)
         x = x * c.get("embeddings_alpha", 1.0) * (width ** 0.5 if base else 1.0)
-        table = w.get(f"{name}_embeddings.position_embed_helper.relative_attention_bias.weight", c["relative_attention_num_buckets"], heads)
+        table = w.get(f"{name}_embeddings.position_embed_helper.relative_attention_bias.weight", c.get("relative_attention_num_buckets", 32), heads)
         bias = relative_bias(table, tokens.shape[1], memory is None)
         for i in range(depth):
             layer = f"{name}.layers.{i}"
@@ -74,9 +74,11 @@ def model_zoo(w, c, ids, decoder_ids):
             if memory is not None:
                 x = x + attend(layer + ".multihead_attn", w.rms_norm(layer + ".norm2", x, eps), memory)
             last = layer + (".norm2" if memory is None else ".norm3")
-            x = x + feed_forward(w, layer, w.rms_norm(last, x, eps), c["d_ff"], c[name + "_nonlinearity"], False)
+            x = x + feed_forward(w, layer, w.rms_norm(last, x, eps), c["d_ff"], nonlinearity[name], False)
         return w.rms_norm(name + ".norm", x, eps)
 
+    nonlinearity = {"encoder": c.get("encoder_nonlinearity", "relu")}
+    nonlinearity["decoder"] = c.get("decoder_nonlinearity") or nonlinearity["encoder"]
     memory = run("encoder", c["encoder_num_hidden_layers"], ids)
     embedding = "encoder_embeddings.word_embeddings.weight"
     w.again(embedding, "decoder_embeddings.word_embeddings.weight")
@@ -98,6 +100,8 @@ CS = {"src_vocab_size": 19, "d_model": 16, "d_kv": 6, "d_ff": 24, "num_heads": 4
 CASES = {
     "tied": {"hf": HF},
     "head of its own, gated": {"hf": {**HF, "feed_forward_proj": "gated-silu", "tie_word_embeddings": False}},
+    # Hugging Face approximates this gelu by tanh, whatever else a config says
+    "gated by gelu": {"hf": {**HF, "feed_forward_proj": "gated-gelu"}, "tolerance": 1e-3, "told": "approximation by tanh"},
     "muP": {"cs": CS},
     "muP, heads of another size": {"cs": {**CS, "mup_base_d_kv": 3, "scale_encoder_qk_dot_by_d": False, "scale_decoder_qk_dot_by_d": False,
                                           "scale_output_logits_by_d": True, "share_embedding_weights": False}},

@@ -23,7 +23,7 @@ def feed_forward(w, name, x, size, nonlinearity, bias):
 
 
 def rotary_angles(c, length):
-    size, base = c["rotary_dim"], c.get("rope_theta", 10000.0)
+    size, base = c.get("rotary_dim") or int(c["hidden_size"] // c["num_heads"] * 0.25), c.get("rope_theta", 10000.0)
     factor, kind = c.get("pos_scaling_factor", 1.0), c.get("pos_scaling_type", "linear")
     if kind == "llama3":
         extra = c["pos_scaling_extra_args"]
@@ -81,7 +81,8 @@ def gpt2_lm_head_model(w, c, ids):
     width, norm, mup = c["hidden_size"], norm_of(w, c), bool(c.get("mup_base_hidden_size"))
     x = w.embedding("embedding_layer.word_embeddings", ids, c["vocab_size"], width)
     if c.get("position_embedding_type", "learned") == "learned":
-        x = x + w.embedding("embedding_layer.position_embeddings.embed", torch.arange(ids.shape[1]), c["max_position_embeddings"], width)
+        x = x + w.embedding("embedding_layer.position_embeddings.embed", torch.arange(ids.shape[1]),
+                            c.get("max_position_embeddings", 1024), width)
     if c.get("embedding_layer_norm", False):
         x = norm("embedding_ln_f", x)
     x = x * c.get("embeddings_scale", 1.0)
