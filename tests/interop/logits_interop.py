@@ -44,6 +44,7 @@ from models.layers import Different, Weights  # noqa: E402
 
 NEWEST = "cs-2.9"
 TOLERANCE = 1e-5  # of the largest logit, or of 1
+SMALL = 1e-3
 
 
 def need(condition, text):
@@ -103,20 +104,22 @@ class Run:
         with open(os.path.join(out, f"config_to_{release}.yaml"), encoding="utf-8") as f:
             return yaml.safe_load(f)["model"], read_h5(os.path.join(out, f"pytorch_model_to_{release}.mdl"))
 
-    def to_hugging_face(self, model, release, config, tensors):
+    def to_hugging_face(self, model, release, config, tensors, pickle):
         """Every other time as a trainer writes it: a file of the trainer layout, keys that begin with `model.`"""
         self.count, self.written = self.count + 1, self.written + 1
         if by_trainer := self.written % 2 == 0 and release != "cs-2.2":
             tensors = {"model." + key: tensor for key, tensor in tensors.items()}
         out = os.path.join(self.folder, str(self.count))
         os.mkdir(out)
-        torch.save({"model": tensors}, os.path.join(out, "pickled.mdl"))
-        self.call("copy", os.path.join(out, "pickled.mdl"), os.path.join(out, "checkpoint.mdl"))
-        need(h5py.is_hdf5(os.path.join(out, "checkpoint.mdl")), "the copy is no H5 file")
+        pickled, checkpoint = os.path.join(out, "pickled.mdl"), os.path.join(out, "checkpoint.mdl")
+        torch.save({"model": tensors}, checkpoint if pickle else pickled)
+        if not pickle:
+            self.call("copy", pickled, checkpoint)
+            need(h5py.is_hdf5(checkpoint), "the copy is no H5 file")
         with open(os.path.join(out, "params.yaml"), "w", encoding="utf-8") as f:
             yaml.safe_dump({"trainer": {"init": {"model": config}}} if by_trainer else {"model": config}, f)
         self.call("convert", "--model", model, "--src-fmt", release, "--tgt-fmt", "hf", "--config", os.path.join(out, "params.yaml"),
-                  os.path.join(out, "checkpoint.mdl"), "--output-dir", out)
+                  checkpoint, "--output-dir", out)
         folder = os.path.join(out, "checkpoint_to_hf")
         with open(os.path.join(folder, "config.json"), encoding="utf-8") as f:
             return json.load(f), read_shards(folder)
@@ -128,9 +131,9 @@ def compute(forward, weights, config, tokens):
     return logits if isinstance(logits, tuple) else (logits,)
 
 
-def distance(a, b):
-    """The largest difference of any logit, as a share of the largest one (at least 1)."""
-    return max(((x - y).abs().max() / max(1.0, x.abs().max())).item() for x, y in zip(a, b))
+def distance(a, b, least=1.0):
+    """The largest difference of any logit, as a share of the largest one (at least `least`)."""
+    return max(((x - y).abs().max() / max(least, x.abs().max())).item() for x, y in zip(a, b))
 
 
 def read_back(forward, config, tensors, tokens, buffers):
@@ -141,14 +144,14 @@ def read_back(forward, config, tensors, tokens, buffers):
     return logits
 
 
-def equal(want, got, tolerance):
-    need(distance(want, got) <= tolerance, f"logits differ by {distance(want, got):.1e}")
+def equal(want, got, tolerance, least):
+    need(distance(want, got, least) <= tolerance, f"logits differ by {distance(want, got, least):.1e}")
 
 
 class Case:
     """One config of a family, from the side that it is given for to the other one and back."""
 
-    def __init__(self, run, family, case):
+    def __init__(self, run, family, case, embedding_std=1.0):
         self.model, self.release = case.get("model", family.MODEL), case.get("release", NEWEST)
         self.zoo, self.hf = case.get("model_zoo") or family.model_zoo, case.get("hugging_face") or family.hugging_face
         self.buffers = getattr(family, "BUFFERS", None)
@@ -156,7 +159,7 @@ class Case:
         self.add, self.tolerance, self.told = case.get("add", {}), case.get("tolerance", TOLERANCE), case.get("told")
         self.tokens = family.inputs(random) if hasattr(family, "inputs") else (torch.randint(19, (2, 7), generator=random),)
         self.run, self.config, self.starts_with_hf = run, case.get("hf") or case["cs"], "hf" in case
-        weights = Weights(seed=5)
+        weights, self.least = Weights(seed=5, embedding_std=embedding_std), embedding_std
         self.logits = compute(self.hf if self.starts_with_hf else self.zoo, weights, self.config, self.tokens)
         self.tensors = weights.tensors
         self.zoo_side = None if self.starts_with_hf else (self.config, self.tensors)
@@ -172,11 +175,11 @@ class Case:
     def to_model_zoo(self):
         config, tensors = self.run.to_model_zoo(self.model, self.release, *self.hf_side)
         self.zoo_side = ({**config, **self.add}, tensors)
-        equal(self.logits, read_back(self.zoo, *self.zoo_side, self.tokens, None), self.tolerance)
+        equal(self.logits, read_back(self.zoo, *self.zoo_side, self.tokens, None), self.tolerance, self.least)
 
     def to_hugging_face(self):
-        self.hf_side = self.run.to_hugging_face(self.model, self.release, *self.zoo_side)
-        equal(self.logits, read_back(self.hf, *self.hf_side, self.tokens, self.buffers), self.tolerance)
+        self.hf_side = self.run.to_hugging_face(self.model, self.release, *self.zoo_side, self.least != 1)
+        equal(self.logits, read_back(self.hf, *self.hf_side, self.tokens, self.buffers), self.tolerance, self.least)
 
     def notices(self):
         """Every way to get a convention wrong that this case has a place for moves the logits."""
@@ -191,19 +194,22 @@ class Case:
 
 # ------------------------------------------------------------------ fields that a config may leave out
 def left_out(run, family, case):
-    """A step for each field of a case's config that the definition has a default for; without any mup_base field there is no muP."""
-    side = "hf" if "hf" in case else "cs"
+    """A step for each field of a case's config that the definition has a default for; without any mup_base field there is no muP.
+    What is embedded is small, so that norms show their epsilon."""
+    side, tolerance = "hf" if "hf" in case else "cs", 10 * case.get("tolerance", TOLERANCE)
     for field in case[side]:
         if field.startswith("mup_base_") or field in ("model_type", *case.get("keep", ())):
             continue
         try:
-            one = Case(run, family, {**case, side: {name: value for name, value in case[side].items() if name != field}, "told": None})
+            config = {name: value for name, value in case[side].items() if name != field}
+            one = Case(run, family, {**case, side: config, "told": None, "tolerance": tolerance}, SMALL)
         except (KeyError, RuntimeError):  # it has none, or one that these sizes do not suit
             continue
 
         def step(one=one, field=field):
             try:
                 one.there()
+                one.back()
             except Different as problem:
                 refused = str(problem).splitlines()[-1] if str(problem).startswith("cbk convert: ") else ""
                 need(field in refused or "cannot convert the config with" in refused, f"without {field}: {problem}")

@@ -17,7 +17,8 @@ class Weights:
     asked for.
     """
 
-    def __init__(self, tensors=None, seed=0):
+    def __init__(self, tensors=None, seed=0, embedding_std=1.0):
+        self.embedding_std = embedding_std
         self.tensors = {} if tensors is None else tensors
         self.random = torch.Generator().manual_seed(seed) if tensors is None else None
         self.used = set()
@@ -58,7 +59,7 @@ class Weights:
         return x @ self.get(name + ".weight", x.shape[-1], size, std=x.shape[-1] ** -0.5) + self.bias(name, size)
 
     def embedding(self, name, ids, count, size):
-        return self.get(name + ".weight", count, size)[ids]
+        return self.get(name + ".weight", count, size, std=self.embedding_std)[ids]
 
     def layer_norm(self, name, x, eps, bias=True):
         size = x.shape[-1]
