@@ -54,12 +54,13 @@ end
 ---@param present integer   how many layers have it
 ---@return Needed
 local function is_needed(group, at, present)
+  local is_bias = group[1].left[1]:find "%.bias$" or group[1].right[1]:find "%.bias$"
   for _, rule in ipairs(group) do
     local needed = rule.needed
     if type(needed) == "function" then needed = needed(at, present) end
-    if needed ~= nil and needed ~= true then return needed end
+    if needed == false or needed == "with bias" or needed == "told" and not is_bias then return needed end
   end
-  return present > 0 or not (group[1].left[1]:find "%.bias$" or group[1].right[1]:find "%.bias$")
+  return present > 0 or not is_bias
 end
 
 ---Says that there are more layers than the config counts.

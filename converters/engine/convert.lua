@@ -57,9 +57,8 @@ end
 local function config_from_hf(job, step, config)
   file.refuse(config)
   local to, from, dropped, assumed = fields.convert(step.converter, step.side, config)
-  note_dropped(dropped)
   local release = catalogue.release(step.tgt)
-  file.precision_to_cs(to, config, release)
+  note_dropped(dropped, file.precision_to_cs(to, config, release))
   file.set_name(to, release, job.zoo_name, step.converter.named_from)
   return cbk.dict { model = to }, both_configs(step.side, from, to, assumed)
 end

@@ -12,9 +12,11 @@ local file = {}
 ---@param to Dict     the model section of the Model Zoo
 ---@param from Dict   the config of Hugging Face
 ---@param release string
+---@return string|nil converted   the field that it is made of
 function file.precision_to_cs(to, from, release)
   if from.use_bfloat16 ~= nil and (release == "2.1" or release == "2.2" or release == "2.3") then
     to.fp16_type = from.use_bfloat16 == true and "bfloat16" or "float16"
+    return "use_bfloat16"
   end
 end
 

@@ -127,6 +127,17 @@ describe("Inputs: what one side leaves out or cannot say", function()
     conversion.same(converted("t5", "hf", { extra_ids = 3 }).vocab_size, 8)
   end)
 
+  it("is no loss where it is told in other words", function()
+    local way = newest.gpt2
+    local config = conversion.with(tiny.config("gpt2", way.converter), { use_bfloat16 = true })
+    local job = conversion.job("gpt2", "hf", "cs-2.2")
+    local out
+    local told = table.concat(conversion.warnings(function() out = convert.config(job, config) end), "\n")
+    assert(out.model.fp16_type == "bfloat16" and not told:find("bfloat16", 1, true), told)
+    local linear = cbk.dict { rope_type = "linear", factor = 2 }
+    conversion.same(converted("gpt-neox", "cs", { rope_scaling = linear }).pos_scaling_factor, 2)
+  end)
+
   local refused = {
     bert = { norm_first = true, use_final_layer_norm = true, add_pooling_layer = false, encoder_nonlinearity = "geglu",
       attention_module = "multiquery_attention", num_segments = 3, embedding_layer_norm = false },

@@ -95,6 +95,17 @@ describe("Converters: T5", function()
   it("gated feed-forward parts keep gate and value apart", function()
     local config, weights = there_and_back("t5", "cs-2.9", { feed_forward_proj = "gated-silu", tie_word_embeddings = false })
     assert(config.encoder_nonlinearity == "swiglu" and config.decoder_nonlinearity == "swiglu")
+    local gate = "decoder.block.1.layer.2.DenseReluDense.wi_0.weight"
+    local function told_without(...)
+      local _, told = told_by(run, "t5", "hf", "cs-2.9", hf_config { feed_forward_proj = "gated-silu" },
+        conversion.with(hf_checkpoint(true), {}, { ... }))
+      return told
+    end
+    same(#told_without(), 0)
+    fails("1 weight is missing: ", told_without, gate)
+    local none = told_without(gate, "decoder.block.0.layer.2.DenseReluDense.wi_0.weight",
+      "encoder.block.0.layer.1.DenseReluDense.wi_0.weight")
+    assert(none[1]:find("the checkpoint lacks 3 weights that the model needs", 1, true), none[1])
     local ffn = "decoder.layers.1.ffn.ffn.0."
     same(weights[ffn .. "linear_layer_for_glu.weight"]:tolist(),
       hf_checkpoint(true)["decoder.block.1.layer.2.DenseReluDense.wi_0.weight"]:tolist())
