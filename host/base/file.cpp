@@ -221,7 +221,7 @@ void keep_mode(const fs::path& replaced, int fd) {
 StagedFile::StagedFile(fs::path target, bool overwrite, const fs::path& staging)
     : target_(std::move(target)), overwrite_(overwrite) {
   refuse_existing(target_, overwrite);
-  target_ = replaceable_file(std::move(target_));
+  target_ = replaceable_file(target_);
   // A file without a name vanishes even with kill -9. Where the file system cannot do that: a temporary
   // sibling.
   const fs::path folder = staging.empty() ? folder_of(target_) : staging;
@@ -291,8 +291,8 @@ void StagedFile::commit() {
   remove_left_over(target_);
 }
 
-StagedDirectory::StagedDirectory(fs::path target, bool overwrite, IsReplaced is_replaced)
-    : target_(without_slash(std::move(target))), overwrite_(overwrite), is_replaced_(std::move(is_replaced)) {
+StagedDirectory::StagedDirectory(const fs::path& target, bool overwrite, IsReplaced is_replaced)
+    : target_(without_slash(target)), overwrite_(overwrite), is_replaced_(std::move(is_replaced)) {
   refuse_existing(target_, overwrite);
   std::error_code ignored;
   if (fs::is_symlink(fs::symlink_status(target_, ignored)) && fs::is_directory(target_, ignored)) {

@@ -122,7 +122,7 @@ class StagedDirectory {
   using IsReplaced = std::function<bool(std::string_view name)>;
   /// With `overwrite`, the other files of an old folder stay: only what `is_replaced` names, or the new
   /// folder has too, goes. A folder with folders in it is refused. A symbolic link to a folder is followed.
-  StagedDirectory(fs::path target, bool overwrite, IsReplaced is_replaced);
+  StagedDirectory(const fs::path& target, bool overwrite, IsReplaced is_replaced);
   StagedDirectory(StagedDirectory&& other) noexcept;
   StagedDirectory& operator=(StagedDirectory&&) = delete;
   ~StagedDirectory();
