@@ -91,7 +91,7 @@ return {
       { "num_labels",         "num_classes" },
       fields.drop.right { "include_padding_in_loss", "loss_weight" },
     },
-    prepare = all(labels, dropout),
+    prepare = all(labels, dropout), defaults = { dropout_rate = cbk.float(0), attention_dropout_rate = cbk.float(0) },
     after = { right = { loss_weight = cbk.float(1), include_padding_in_loss = false } },
   }),
   family({ model = "bert-qa", name = "bert-qa", note = "BertForQuestionAnswering", aliases = { ["bert-q&a"] = "bert-qa" } }, {

@@ -149,6 +149,7 @@ end
 ---@field config? table                 fields of the head
 ---@field prepare? fun(from: Dict)      over a Hugging Face config
 ---@field after? table<Side, table>     defaults of a config that is written
+---@field defaults? table               of its Model Zoo class, where they are its own
 ---@field fill? table<Side, table[]>
 
 ---@param model BertModel
@@ -158,7 +159,7 @@ function bert.hugging_face(model)
   local since_2_1 = {
     keys = model.keys "position_embeddings.embed",
     config = model.config and fields.config { model.config, config } or config,
-    before = before,
+    before = { left = before.left, right = fields.with(before.right, model.defaults or {}) },
     after = { left = fields.with({ model_type = "bert" }, after.left or {}), right = after.right },
     prepare = { left = model.prepare, right = check_pooler },
     finish = { right = name_activations },

@@ -5,6 +5,7 @@ local cbk = require "cbk"
 local rules = require "converters.engine.rules"
 local fields = require "converters.engine.fields"
 local actions = require "converters.engine.actions"
+local kinds = require "converters.engine.kinds"
 local values = require "converters.engine.values"
 
 local decoder = {}
@@ -95,15 +96,20 @@ function decoder.quarter_of_head(from)
   return math.floor(math.floor(size) * 0.25)
 end
 
+local no = fields.any_of(false, cbk.null)
+
 ---What the Model Zoo's decoders may have and Hugging Face's do not.
-decoder.fixed = (function()
-  local no = fields.any_of(false, cbk.null)
-  return fields.must.right {
+decoder.fixed = fields.config {
+  fields.must.right {
     attention_logit_softcapping = cbk.null, attention_qk_norm_layer = cbk.null, attention_sliding_window_length = cbk.null,
-    final_logit_softcapping = cbk.null, moe_params = cbk.null, norm_first_sandwich = no, num_extra_input_vocab_tokens = 0,
-    position_embedding_offset = 0, scale_qk_dot_by_layer_idx = no,
-  }
-end)()
+    final_logit_softcapping = cbk.null, norm_first_sandwich = no, num_extra_input_vocab_tokens = 0, position_embedding_offset = 0,
+    scale_qk_dot_by_layer_idx = no,
+  },
+  { false, "moe_params", { backward = function(experts, at)
+    local is_one = kinds.is_dict(experts) and (experts.num_experts == nil or experts.num_experts == 1)
+    if not values.absent(experts) and not is_one then at:refuse(experts, "one expert (num_experts: 1)") end
+  end } },
+}
 
 ---Fields of the right that the left says with one.
 decoder.biases = { "use_projection_bias_in_attention", "use_ffn_bias_in_attention", "use_ffn_bias" }

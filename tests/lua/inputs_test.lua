@@ -113,7 +113,7 @@ describe("Inputs: what one side leaves out or cannot say", function()
     { "t5", "hf", "layer_norm_epsilon", layer_norm_epsilon = 1e-5 },
     { "llama", "hf", "layer_norm_epsilon", rms_norm_eps = 1e-5 }, { "gptj", "hf", "rotary_dim", rotary_dim = 1 },
     { "gpt-neox", "hf", "rotary_dim", rotary_pct = 0.25 }, { "falcon", "hf", "attention_dropout_rate", attention_dropout = 0.1 },
-    { "clip-vit", "hf", "nonlinearity", hidden_act = "gelu" },
+    { "clip-vit", "hf", "nonlinearity", hidden_act = "gelu" }, { "bert-token-classifier", "hf", "dropout_rate", hidden_dropout_prob = 0 },
   }
 
   it("is written where the defaults differ", function()
@@ -125,6 +125,7 @@ describe("Inputs: what one side leaves out or cannot say", function()
       end
     end
     conversion.same(converted("t5", "hf", { extra_ids = 3 }).vocab_size, 8)
+    converted("llama", "hf", { moe_params = cbk.dict { num_experts = 1 }, norm_first_sandwich = false })
   end)
 
   it("is no loss where it is told in other words", function()
