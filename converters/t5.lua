@@ -72,7 +72,7 @@ local all_embeddings = actions.pair("tie embeddings", tie, tie, { takes_null = t
 
 local function has_decoder_embedding(here)
   if here:source("model." .. DECODER) == nil then
-    cbk.fail("checkpoint", ("unable to find '%s' in the checkpoint"):format(DECODER))
+    cbk.fail("key", ("unable to find '%s' in the checkpoint"):format(DECODER))
   end
 end
 

@@ -52,10 +52,16 @@ if not converters.catalogue.since(converters.catalogue.release(to), "2.0") then
 end
 local config = cbk.config.load(args.config)
 local old = upgrade.open(args.checkpoint_file)
-local evidence = {}
+local options = { loader_seed = args.shuffle_seed }
+local given, evidence = config, {}
+if args.worker_data_iter_files_dir then
+  cli.folder("upgrade", "--worker_data_iter_files_dir", args.worker_data_iter_files_dir)
+  config = cbk.copy(config)
+  config.cerebras = cbk.dict { save_iter_state_path = args.worker_data_iter_files_dir }
+end
 if not from then
   local found
-  found, evidence = upgrade.detect(old, config, args.model, to)
+  found, evidence = upgrade.detect(old, given, args.model, to, config, options)
   from = upgrade.format_at(args.model, found)
 end
 local since = converters.catalogue.since
@@ -63,16 +69,11 @@ if since(converters.catalogue.release(from), converters.catalogue.release(to)) t
   cbk.fail("usage", ("'%s' is of release %s already: there is nothing to upgrade to %s"):format(args.checkpoint_file,
     converters.catalogue.release(from), to))
 end
-if args.worker_data_iter_files_dir then
-  if since(converters.catalogue.release(from), "2.0") then
-    cli.usage_error("upgrade", ("--worker_data_iter_files_dir: release %s keeps the states in the checkpoint")
-      :format(converters.catalogue.release(from)))
-  end
-  cli.folder("upgrade", "--worker_data_iter_files_dir", args.worker_data_iter_files_dir)
-  if (cbk.kind(config, "cerebras") or "") ~= "dict" then config.cerebras = cbk.dict() end
-  config.cerebras.save_iter_state_path = args.worker_data_iter_files_dir
+if args.worker_data_iter_files_dir and since(converters.catalogue.release(from), "2.0") then
+  cli.usage_error("upgrade", ("--worker_data_iter_files_dir: release %s keeps the states in the checkpoint")
+    :format(converters.catalogue.release(from)))
 end
-local job = upgrade.job(args.model, from, to, args.shuffle_seed)
+local job = upgrade.job(args.model, from, to, options)
 job.drop_unmatched = args.drop_unmatched_keys
 
 local function target_of(path, suffix)
@@ -88,7 +89,9 @@ end
 -- --- the plan, and the question
 
 local done = upgrade.run(old, config, job)
-done.parts[#done.parts + 1] = upgrade.stale(done.config, target)
+for _, part in pairs { upgrade.names(done.root, job) or false, upgrade.stale(done.config, target) or false } do
+  done.parts[#done.parts + 1] = part or nil
+end
 local tgt_release = converters.catalogue.release(job.tgt)
 local h5_version = args.h5_version or converters.h5_version(tgt_release)
 

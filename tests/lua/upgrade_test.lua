@@ -281,6 +281,67 @@ trainer.init.checkpoint.autoload_last_checkpoint is true: the run would load the
   end)
 end)
 
+describe("names of weights", function()
+  ---An old checkpoint with such names, of one element each.
+  local function old_file(names, version)
+    local model = cbk.dict()
+    for _, name in ipairs(names) do model[name] = cbk.tensor { 1 } end
+    local format = version and "cerebras-h5" or "torch-zip"
+    return { checkpoint = { root = cbk.dict { model = model }, format = format, version = version, path = "x.mdl" } }
+  end
+  local of_1_6 = {
+    ["bert"] = {
+      "bert.embeddings.word_embeddings.weight", "bert.embeddings.position_embeddings.weight", "bert.embeddings.LayerNorm.weight",
+      "bert.embeddings.token_type_embeddings.weight", "bert.pooler.dense.weight", "cls.predictions.transform.dense.weight",
+      "cls.predictions.transform.LayerNorm.weight", "cls.seq_relationship.weight",
+    },
+    ["bert-summarization"] = {
+      "bert.embeddings.word_embeddings.weight", "bert.embeddings.position_embeddings.weight", "bert.embeddings.LayerNorm.weight",
+      "bert.embeddings.token_type_embeddings.weight", "classifier.weight",
+    },
+    ["t5"] = {
+      "encoder.block.0.layer.0.SelfAttention.relative_attention_bias.weight", "encoder.final_layer_norm.weight",
+      "decoder.block.0.layer.0.SelfAttention.relative_attention_bias.weight", "decoder.final_layer_norm.weight",
+      "encoder_token_embedding.weight", "decoder_token_embedding.weight",
+    },
+  }
+  local of_1_7 = {
+    ["bert"] = { "bert_encoder.embedding_layer.word_embeddings.weight", "bert_encoder.transformer_encoder.layers.0.norm1.weight" },
+    ["t5"] = { "encoder.layers.0.norm1.weight", "decoder_embeddings.word_embeddings.weight", "encoder_embeddings.word_embeddings.weight" },
+  }
+  local config = cbk.dict { model = cbk.dict { num_heads = 2 } }
+
+  it("tell 1.6 from 1.7, in H5 files and in pickles", function()
+    for release_of, list in pairs { ["1.6"] = of_1_6, ["1.7"] = of_1_7 } do
+      for model, names in pairs(list) do
+        local found, evidence = upgrade.detect(old_file(names, "0.1"), config, model, "cs-2.5")
+        equal(found, release_of, model)
+        equal(release.line(evidence[#evidence]), "names of weights: " .. release_of)
+      end
+    end
+    for model, names in pairs(of_1_6) do equal(upgrade.detect(old_file(names), config, model, "cs-2.5"), "1.6", model) end
+  end)
+
+  it("of another release or model are refused", function()
+    local function check(model, to, names) return upgrade.names(old_file(names).checkpoint.root, upgrade.job(model, "cs-1.7", to)) end
+    raises("8 of 8 names of weights are none that bert has in cs-2.5: bert.embeddings.word_embeddings.weight", function()
+      check("bert", "cs-2.5", of_1_6["bert"])
+    end, "key")
+    raises("they look like those of bert of cs-1.6", function() check("bert", "cs-2.0", of_1_6["bert"]) end, "key")
+    local gpt2 = {
+      "model.embedding_layer.position_embeddings.embed.weight", "model.transformer_decoder.layers.0.norm1.weight",
+      "model.transformer_decoder.layers.0.norm1.weight_mask",
+    }
+    raises("they look like those of gpt2 of", function() check("bert", "cs-2.5", gpt2) end, "key")
+    raises("fit no release", function() upgrade.detect(old_file({ gpt2[2] }, "0.1"), config, "bert", "cs-2.5") end, "convert")
+    raises("no model that is known", function() check("gpt2", "cs-2.5", { "x" }) end, "key")
+    equal(check("gpt2", "cs-2.5", gpt2), nil)
+    gpt2[4] = "model.adapter.weight"
+    equal(check("gpt2", "cs-2.5", gpt2).warnings[1],
+      "1 of 4 names of weights are none that gpt2 has in cs-2.5: model.adapter.weight; they are kept as they are")
+  end)
+end)
+
 describe("cbk upgrade", function()
   it("knows which releases there are, and which it can write for", function()
     local folder = harness.temp_dir()

@@ -7,18 +7,22 @@ local dataloader_report = require "cbk.dataloader_report"
 local dataloader_state = require "cbk.dataloader_state"
 local release = require "cbk.release"
 local spec_tree = require "cbk.spec_tree"
+local weight_names = require "cbk.weight_names"
 local releases = require "converters.modelzoo.releases"
 local zoo_checkpoint = require "converters.modelzoo.checkpoint"
 
 local upgrade = {}
 local convert, catalogue = converters.convert, converters.catalogue
 
+---@class UpgradeOptions
+---@field loader_seed? integer|Value   of a map loader's state; default: what the config shuffles with
+
 ---What changes a config belongs to one release: none may be leapt over, not even where `cbk convert` has a table that does.
 ---@return Job
----@param loader_seed? integer|Value   of a map loader's state; default: what the config shuffles with
-function upgrade.job(model_name, from, to, loader_seed)
+---@param options? UpgradeOptions
+function upgrade.job(model_name, from, to, options)
   local job = converters.job(model_name, from, to, { release_by_release = true })
-  job.loader_seed = loader_seed or "config"
+  job.loader_seed = options and options.loader_seed or "config"
   return job
 end
 
@@ -184,6 +188,15 @@ local checkpoint_fields = {
   "runconfig.checkpoint_path", "trainer.fit.ckpt_path", "trainer.validate.ckpt_path", "trainer.validate_all.ckpt_paths",
 }
 
+---Refuses names that the model does not have in the format that was reached; a few strange ones are told.
+---@param root Dict
+---@param job Job
+---@return UpgradePart|nil
+function upgrade.names(root, job)
+  local warning = weight_names.check(job.model.model, job.tgt, root)
+  return warning and { title = "weights", lines = {}, warnings = { warning } } or nil
+end
+
 ---Where the new config still leads to the old checkpoint. Its values stay: they may be meant.
 ---@param config Dict     the new one
 ---@param target string   the new checkpoint
@@ -249,16 +262,43 @@ local function is_same(a, b)
   return fill(a) ~= nil and fill(a) == fill(b) and a.dtype == b.dtype and table.concat(a:shape(), " ") == table.concat(b:shape(), " ")
 end
 
----True where it makes no difference which of these releases the files are of: the same would be written.
-local function are_alike(model_name, list, target, old, config)
-  local paths, values, text
-  for _, from in ipairs(list) do
+--- What speaks against a release is that keys do not fit; all other problems would be there in each.
+local strikes = { key = true, unmatched = true, convert = true }
+
+---@class Trial        What comes of the files as those of one release.
+---@field from string
+---@field done? Upgrade
+---@field problem? any
+
+---@param list string[]
+---@param target string
+---@param old OldFile
+---@param config Dict
+---@param options? UpgradeOptions
+---@return Trial[]
+local function trials(model_name, list, target, old, config, options)
+  local out = {}
+  for i, from in ipairs(list) do
     local format = upgrade.format_at(model_name, from)
-    if format == target then return false end -- others are converted
-    local ok, done = pcall(quietly, function() return upgrade.run(old, config, upgrade.job(model_name, format, target)) end)
-    if not ok then return false end
-    local own_paths, own_values = leaves_of(done.root)
-    local own_text = cbk.json(done.config)
+    local ok, done = pcall(quietly, function()
+      local done = { root = old.checkpoint.root, config = config }
+      if format ~= target then done = upgrade.run(old, config, upgrade.job(model_name, format, target, options)) end
+      weight_names.check(model_name, target, done.root)
+      return done
+    end)
+    out[i] = { from = from, is_target = format == target, done = ok and done or nil, problem = not ok and done or nil }
+  end
+  return out
+end
+
+---True where it makes no difference which of these releases the files are of: the same would be written.
+---@param tried Trial[]
+local function are_alike(tried)
+  local paths, values, text
+  for _, one in ipairs(tried) do
+    if one.is_target or not one.done then return false end -- others are converted
+    local own_paths, own_values = leaves_of(one.done.root)
+    local own_text = cbk.json(one.done.config)
     if text and (text ~= own_text or paths ~= own_paths) then return false end
     for path, value in pairs(values or {}) do
       if not is_same(value, own_values[path]) then return false end
@@ -266,6 +306,22 @@ local function are_alike(model_name, list, target, old, config)
     paths, values, text = own_paths, own_values, own_text
   end
   return true
+end
+
+---Of several releases those whose keys the files have; fails where there is none, or where all fail alike.
+---@param tried Trial[]
+---@return Trial[]
+local function fitting(tried)
+  local out, problems, texts, all_alike = {}, {}, {}, true
+  for i, one in ipairs(tried) do
+    if not (one.problem and strikes[one.problem.code]) then out[#out + 1] = one end
+    texts[i] = one.problem and (one.problem.message or tostring(one.problem))
+    all_alike = all_alike and texts[i] and texts[i] == texts[1]
+    problems[i] = ("as %s: %s"):format(one.from, texts[i] or "")
+  end
+  if all_alike then error(tried[1].problem, 0) end
+  if #out == 0 then cbk.fail("convert", "the files fit no release that they may be of; " .. table.concat(problems, "; ")) end
+  return out
 end
 
 local function listed(list)
@@ -278,9 +334,12 @@ end
 ---@param config Dict
 ---@param model_name string
 ---@param target string   "cs-2.5"
+---@param prepared? Dict    the config as it is to be upgraded, where the command line adds to it
+---@param options? UpgradeOptions
 ---@return string release
 ---@return Evidence[]
-function upgrade.detect(old, config, model_name, target)
+function upgrade.detect(old, config, model_name, target, prepared, options)
+  prepared = prepared or config
   local evidence = release.evidence(old.checkpoint, config, old.has_scalar_dicts)
   local model = catalogue.find(model_name)
   local possible = release.candidates(evidence)
@@ -302,8 +361,17 @@ function upgrade.detect(old, config, model_name, target)
   end
   if #known == 0 then
     refuse(("the files are of release %s, and %s cannot be converted from there to %s"):format(listed(possible), model_name, target))
-  elseif #known > 1 and not are_alike(model_name, known, target, old, config) then
-    refuse(("the files may be of release %s, and it matters which"):format(listed(known)))
+  elseif #known > 1 then
+    local tried = fitting(trials(model_name, known, target, old, prepared, options))
+    if #tried > 1 and not are_alike(tried) then
+      for i, one in ipairs(tried) do known[i] = one.from end
+      refuse(("the files may be of release %s, and it matters which"):format(listed({ unpack(known, 1, #tried) })))
+    end
+    if #tried < #known then
+      local last = tried[#tried].from
+      evidence[#evidence + 1] = { what = "names of weights", from = tried[1].from, to = last }
+    end
+    return tried[1].from, evidence
   end
   return known[1], evidence
 end

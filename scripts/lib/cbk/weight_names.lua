@@ -1,0 +1,139 @@
+-- Whether the names in a checkpoint are those that a model has in a format, and whose they are when not. Tables between releases
+-- take any key; those to Hugging Face and of named layers know them all.
+
+local cbk = require "cbk"
+require "cbk.converters" -- finds the converters' modules
+local catalogue = require "converters.engine.catalogue"
+local coverage = require "converters.bench.coverage"
+local tables = require "converters.bench.tables"
+local releases = require "converters.modelzoo.releases"
+
+local weight_names = {}
+
+local function takes_all(one)
+  for _, rule in ipairs(one.keys) do
+    if not rule.when and rule.left and rule.left[1] == "*" then return true end
+  end
+  return false
+end
+
+---The tables that know all names of a format, each with its side.
+---@return { table: Table, side: Side }[]
+local function tables_of(model, format)
+  local out = {}
+  for _, one in ipairs(tables.of { model }) do
+    for i, side in ipairs { "left", "right" } do
+      if catalogue.format_set(one.converter[i])[format] and not takes_all(one) then out[#out + 1] = { table = one, side = side } end
+    end
+  end
+  return out
+end
+
+--- The keys that none of these tables knows. A mask bears its weight's name.
+local function unknown(readings, keys)
+  local left, out = {}, {}
+  for i, key in ipairs(keys) do left[i] = key:gsub("_mask$", "") end
+  for _, reading in ipairs(readings) do left = coverage.of(reading.table, reading.side, left).unmatched end
+  local is_left = {}
+  for _, key in ipairs(left) do is_left[key] = true end
+  for _, key in ipairs(keys) do
+    if is_left[(key:gsub("_mask$", ""))] then out[#out + 1] = key end
+  end
+  return out
+end
+
+---The tables of a format, or of the newest one before it that has any.
+---@return { table: Table, side: Side }[] readings
+---@return boolean is_exact
+local function nearest_tables(model, format)
+  local readings, release = tables_of(model, format), catalogue.release(format)
+  if #readings > 0 then return readings, true end
+  for i = (catalogue.place(release) or 1) - 1, 1, -1 do
+    readings = tables_of(model, catalogue.format_at(model, releases.known[i]))
+    if #readings > 0 then return readings, false end
+  end
+  return {}, false
+end
+
+---@class StrangeNames
+---@field keys string[]     that the model's tables for the format do not know
+---@field count integer     of all keys of the checkpoint
+---@field is_exact boolean  there are tables for this very format
+---@field is_other boolean  most are strange: the checkpoint is of another model or release
+
+---@param model_name string
+---@param format string   "cs-2.5"
+---@param root Dict
+---@return StrangeNames|nil   nil where no table tells
+function weight_names.strange(model_name, format, root)
+  local model = catalogue.find(model_name)
+  if not model then return nil end
+  local readings, is_exact = nearest_tables(model, format)
+  if #readings == 0 then return nil end
+  local keys = coverage.keys_of(root)
+  local strange = unknown(readings, keys)
+  return { keys = strange, count = #keys, is_exact = is_exact, is_other = #strange * 2 > #keys }
+end
+
+---Which models, and of which formats, names look like: "bert of cs-1.6". The model that was asked for is preferred.
+---@param keys string[]
+---@param model_name string
+---@return string|nil
+function weight_names.likeness(keys, model_name)
+  local best, found, asked = 0, {}, catalogue.find(model_name)
+  local seen = {}
+  for _, name in ipairs(catalogue.names()) do
+    local model = catalogue.find(name)
+    if not seen[model] then
+      seen[model] = true
+      for _, one in ipairs(tables.of { model }) do
+        for i, side in ipairs { "left", "right" } do
+          local known = takes_all(one) and 0 or #keys - #coverage.of(one, side, keys).unmatched
+          if known > best then best, found = known, {} end
+          if known == best and known > 0 then
+            found[#found + 1] = { model = model, format = one.converter[i], is_asked = model == asked, place = #found }
+          end
+        end
+      end
+    end
+  end
+  table.sort(found, function(a, b)
+    if a.is_asked ~= b.is_asked then return a.is_asked end
+    if (a.format == "hf") ~= (b.format == "hf") then return b.format == "hf" end
+    return a.place < b.place
+  end)
+  local names, named = {}, {}
+  for _, one in ipairs(found) do
+    if #names < 3 and not named[one.model] then
+      names[#names + 1], named[one.model] = ("%s of %s"):format(one.model.model, one.format), true
+    end
+  end
+  return #names > 0 and table.concat(names, ", or ") or nil
+end
+
+---The first of some names, for people.
+---@param keys string[]
+function weight_names.shown(keys)
+  local rest = #keys - 3
+  local first = {}
+  for i = 1, math.min(3, #keys) do first[i] = cbk.shown(keys[i]) end
+  return table.concat(first, ", ") .. (rest > 0 and (", … and %d more"):format(rest) or "")
+end
+
+---Refuses a checkpoint whose names are not those of the model in this format; a few strange ones are a warning.
+---@param model_name string
+---@param format string
+---@param root Dict
+---@return string|nil warning
+function weight_names.check(model_name, format, root)
+  local strange = weight_names.strange(model_name, format, root)
+  if not strange or #strange.keys == 0 then return nil end
+  local few = ("%d of %d names of weights are none that %s has in %s: %s"):format(#strange.keys, strange.count, model_name, format,
+    weight_names.shown(strange.keys))
+  if not strange.is_other then return strange.is_exact and few .. "; they are kept as they are" or nil end
+  local like = weight_names.likeness(strange.keys, model_name)
+  cbk.fail("key", ("%s; %s"):format(few, like and ("they look like those of %s: say what fits with --model and --from"):format(like)
+    or "no model that is known has such names"))
+end
+
+return weight_names
