@@ -26,7 +26,10 @@ parser:option("--config", "its YAML config"):argname("FILE"):count(1)
 parser:option("--to", "the format wanted: cs-2.0 or later, or cs-current"):argname("FORMAT"):count(1)
 parser:option("--from", "the format it has (default: found out)"):argname "FORMAT"
 parser:option("-w --worker_data_iter_files_dir", "the states of 1.8 or 1.9 data loaders (default: as the config says)"):argname "DIR"
+parser:option("-d --dataloader_type", "how the 1.8 or 1.9 run loads its data (default: as the config says)")
+  :hidden_name("--dataloader-type"):choices { "map", "iterable" }
 cli.shuffle_seed(parser, "-s --shuffle_seed", "of a map loader's state (default: what the config shuffles with)")
+parser:flag("--no-dataloader-state", "leave the states of 1.8 or 1.9 data loaders: the run begins at sample 0")
 parser:option("-o --output-dir", "where to write (default: beside the inputs)"):argname "DIR"
 parser:option("--h5-version", "0.4 or 0.5 (default: what the release reads)"):argname("VERSION"):choices { "0.4", "0.5" }
 parser:flag("--drop-unmatched-keys", "leave out keys that no rule matches, instead of failing")
@@ -52,12 +55,19 @@ if not converters.catalogue.since(converters.catalogue.release(to), "2.0") then
 end
 local config = cbk.config.load(args.config)
 local old = upgrade.open(args.checkpoint_file)
-local options = { loader_seed = args.shuffle_seed }
+local options = { seed = args.shuffle_seed, kind = args.dataloader_type, without_state = args.no_dataloader_state }
+if args.no_dataloader_state and (args.worker_data_iter_files_dir or args.dataloader_type) then
+  cli.usage_error("upgrade", "--no-dataloader-state leaves out what --worker_data_iter_files_dir and --dataloader_type are about")
+end
 local given, evidence = config, {}
 if args.worker_data_iter_files_dir then
   cli.folder("upgrade", "--worker_data_iter_files_dir", args.worker_data_iter_files_dir)
   config = cbk.copy(config)
   config.cerebras = cbk.dict { save_iter_state_path = args.worker_data_iter_files_dir }
+end
+if args.dataloader_type and (cbk.find(config, "cerebras.save_iter_state_path") or cbk.null) == cbk.null then
+  cli.usage_error("upgrade", "--dataloader_type: the config names no folder of states (cerebras.save_iter_state_path), and neither does "
+    .. "--worker_data_iter_files_dir")
 end
 if not from then
   local found

@@ -101,7 +101,7 @@ end
 ---@field path Step[]
 ---@field drop_unmatched? boolean
 ---@field seed? integer
----@field loader_seed? any   of a map loader's state that is taken from files (checkpoint.add_data_state)
+---@field loader? LoaderOptions   for the states of data loaders that are taken from files
 ---@field advise? fun(): string|nil   what to try when keys are not matched, as the end of the message
 ---@field trace? fun(record: KeyRecord, step: integer)
 ---@field configs table[]   what each step made of the model section, by which converter, once the config is converted;
@@ -314,7 +314,7 @@ local function between_releases(job, i, root)
   end
   local converted = job.trace and cbk.copy(model)
   local out = checkpoint.upgrade(root, model, catalogue.release(step.src), catalogue.release(step.tgt),
-    { old = job.files[i], new = job.files[i + 1], loader_seed = job.loader_seed })
+    { old = job.files[i], new = job.files[i + 1], loader = job.loader })
   if converted then tell_of_moved(job, i, converted, out.model) end
   return out
 end

@@ -55,46 +55,82 @@ local function state_folder(config)
   return folder
 end
 
----What a map loader shuffles or mixes with, or nil where it does neither.
+---What a map loader shuffles or mixes with, or nil where it does neither. A number in quotes is meant as one.
 ---@param input Dict   train_input, or the section that it became
 ---@return integer|Value|nil
 function checkpoint.shuffle_seed(input)
   if not (input.shuffle == true or present(input.mixture)) then return nil end
   if not present(input.shuffle_seed) then return 0 end
   local raw = cbk.raw(input, "shuffle_seed")
-  return type(raw.value) == "number" and raw.value or raw
+  local seed = cbk.python_int(tostring(raw), true)
+  if seed == nil or type(input.shuffle_seed) == "boolean" then
+    cbk.fail("config", ("shuffle_seed: a whole number is expected, not %s"):format(cbk.json(input.shuffle_seed)))
+  end
+  return seed
+end
+
+---@class LoaderOptions   How the states of data loaders are taken from their files. Without any: as the original converter does.
+---@field seed? integer|Value|"config"   of a map loader; "config": what the run shuffles with; default: 0
+---@field kind? "map"|"iterable"         default: as train_input.data_processor says
+---@field step? integer                  the checkpoint's, where conversions may have dropped it
+---@field is_upgrade? boolean            files of the checkpoint's own step win, and others are refused; a class may be qualified
+
+---The kind of a config's data loader.
+---@param options LoaderOptions
+local function loader_kind(config, options)
+  if options.kind then return options.kind end
+  local input = is_dict(config, "train_input") and config.train_input or cbk.dict()
+  local processor = input.data_processor
+  local class = options.is_upgrade and type(processor) == "string" and processor:match "[^.]*$" or processor
+  if loader_kinds[class] then return loader_kinds[class] end
+  local given = type(processor) == "userdata" and cbk.json(processor) or tostring(processor)
+  cbk.fail("data", ("data loader states of train_input.data_processor=%s cannot be converted; those of GptHDF5DataProcessor and "
+    .. "GptHDF5MapDataProcessor can%s"):format(given, options.is_upgrade
+    and "; --dataloader_type map or iterable says what it is, --no-dataloader-state goes on without the state" or ""))
+end
+
+---The files of a folder that are the checkpoint's; tells of what speaks against them.
+---@param options LoaderOptions
+local function files_of(folder, root, options)
+  local dataloader_state = require "cbk.dataloader_state"
+  local step = options.step or dataloader_state.step_of(root)
+  local read, files = pcall(dataloader_state.read_files, folder, options.is_upgrade and step or nil)
+  if not read then
+    cbk.fail(files.code or "internal", ("cerebras.save_iter_state_path: %s%s"):format(files.message or tostring(files),
+      options.is_upgrade and "; --worker_data_iter_files_dir names another folder, --no-dataloader-state goes on without" or ""))
+  end
+  local warnings, is_useless, is_other = dataloader_state.doubts(files, root, step)
+  if is_useless then cbk.fail("value", ("%s; %s"):format(warnings[1], warnings[2])) end
+  if is_other and options.is_upgrade then
+    cbk.fail("value", warnings[1] .. "; --no-dataloader-state goes on without them")
+  end
+  for _, warning in ipairs(warnings) do cbk.warn(warning) end
+  return files
 end
 
 ---Adds `dataloader` where the config of a 1.8 or 1.9 run names a folder of files that say how far its data loaders had come.
 ---@param config Dict   the whole old config
 ---@param root Dict     the new checkpoint, changed in place
----@param seed? integer|Value|"config"   of a map loader; "config": what the run shuffles with; default: 0, as the original has it
-function checkpoint.add_data_state(config, root, seed)
+---@param options? LoaderOptions
+function checkpoint.add_data_state(config, root, options)
+  options = options or {}
   local folder = state_folder(config)
   if not folder then return end
-  if root.dataloader ~= nil then
+  if present(root.dataloader) then
     cbk.warn("the checkpoint has a 'dataloader' already: cerebras.save_iter_state_path is not looked at")
     return
   end
-  local input = is_dict(config, "train_input") and config.train_input or cbk.dict()
-  local kind = loader_kinds[input.data_processor]
-  if not kind then
-    cbk.fail("data", ("data loader states of train_input.data_processor=%s cannot be converted; those of GptHDF5DataProcessor and "
-      .. "GptHDF5MapDataProcessor can"):format(tostring(input.data_processor)))
-  end
-  local dataloader_state = require "cbk.dataloader_state"
-  local read, files = pcall(dataloader_state.read_files, folder)
-  if not read then cbk.fail(files.code or "internal", "cerebras.save_iter_state_path: " .. (files.message or tostring(files))) end
-  local warnings, is_useless = dataloader_state.doubts(files, root)
-  if is_useless then cbk.fail("value", ("%s; %s"):format(warnings[1], warnings[2])) end
-  for _, warning in ipairs(warnings) do cbk.warn(warning) end
-  local wanted = checkpoint.shuffle_seed(input) or 0
+  local kind = loader_kind(config, options)
+  local files = files_of(folder, root, options)
+  local wanted = kind == "map" and is_dict(config, "train_input") and checkpoint.shuffle_seed(config.train_input) or 0
+  local seed = options.seed
   if seed == "config" then seed = wanted end
   if kind == "map" and seed == nil and tostring(wanted) ~= "0" then
     cbk.warn(("the data loader's state gets seed 0, as from the Model Zoo's converter, but train_input has shuffle_seed %s and refuses "
       .. "it: `cbk upgrade`, or `cbk data-iter-state-conversion --shuffle_seed %s` before, gives it that seed")
       :format(tostring(wanted), tostring(wanted)))
   end
+  local dataloader_state = require "cbk.dataloader_state"
   root.dataloader = dataloader_state.to_dict(dataloader_state.from_files(files, kind, seed))
 end
 
@@ -115,7 +151,7 @@ end
 ---@param model Dict        the new model
 ---@param from string       the release of the old one
 ---@param to string
----@param configs { old: Dict, new: Dict, loader_seed?: any }   the whole config files
+---@param configs { old: Dict, new: Dict, loader?: LoaderOptions }   the whole config files
 ---@return Dict
 function checkpoint.upgrade(old, model, from, to, configs)
   local out = cbk.dict()
@@ -128,7 +164,7 @@ function checkpoint.upgrade(old, model, from, to, configs)
   end
   move_sparsity_state(out)
   if not releases.since(from, "2.0") then fix_last_epoch(out) end
-  checkpoint.add_data_state(configs.old, out, configs.loader_seed)
+  checkpoint.add_data_state(configs.old, out, configs.loader)
   if old.__metadata__ ~= nil then out.__metadata__ = old.__metadata__ end
   add_metadata(out, to, configs.new)
   return out

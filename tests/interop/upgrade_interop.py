@@ -311,7 +311,11 @@ class Tests:
         with open(state, "w") as f:
             f.write("100")
         other = "are of step 100 and the checkpoint is of step 150"
-        assert other in self.upgrade("--dry-run").stdout
+        text = self.upgrade("--dry-run").stdout  # the checkpoint's own are there too
+        assert f"those of step {STEP}, the checkpoint's, are taken; the last checkpoint was of step 100" in text, text
+        assert "samples streamed 1600, 1604" in text, text
+        shown = subprocess.run([self.cbk, "show", "--dataloader", self.states], capture_output=True, text=True, check=True)
+        assert "step 100, 1 workers; files of step 150 lie there too" in shown.stdout and "state of worker 1" in shown.stderr, shown
         ready = os.path.join(self.folder, "ready.mdl")
 
         def by_tool():
@@ -331,8 +335,20 @@ class Tests:
             f.write("60")
         run = by_tool()
         assert run.returncode == 0 and worker in run.stderr and "are of step 60 and" in run.stderr, run.stderr
-        for text in (by_convert().stderr, self.upgrade("--yes", code=1).stderr):
-            assert worker in text and "are of step 60 and the checkpoint is of step 150" in text and "100, 150" in text, text
+        text = by_convert().stderr
+        assert worker in text and "are of step 60 and the checkpoint is of step 150" in text and "100, 150" in text, text
+        for name in ("0", "1"):
+            os.rename(os.path.join(self.states, f"data_iter_state_file_worker_{name}_step_150.txt"),
+                      os.path.join(self.states, f"data_iter_state_file_worker_{name}_step_140.txt"))
+        text = self.upgrade("--yes", code=1).stderr
+        assert "are of step 60 and the checkpoint is of step 150" in text and "100, 140" in text, text
+        with open(state, "w") as f:
+            f.write("140")
+        text = self.upgrade("--yes", code=1).stderr
+        assert "are of step 140 and the checkpoint is of step 150" in text and "--no-dataloader-state" in text, text
+        assert "no state: a run" in self.upgrade("--dry-run", "--no-dataloader-state").stdout
+        with open(state, "w") as f:
+            f.write("60")
         assert not os.path.exists(self.out)
         self.tree["global_step"] = np.array(60, np.int64)
         self.tree["lr_scheduler"]["_milestones"] = [10, 20]
@@ -379,6 +395,39 @@ class Tests:
         self.write(0.3)
         text = self.upgrade("--dry-run").stdout
         assert "task 0 goes on as worker 1 did behind 4 samples (1 batch of 4)" in text, text
+
+    def test_runs_that_do_not_load_the_state(self):
+        """What the new config says of the run: which states it loads, and how many tasks it has."""
+        for value, is_told in (("model,optimizer", True), (["model"], True), ("all", False), ("model, dataloader", False)):
+            config = make_config(self.states)
+            config["runconfig"]["load_checkpoint_states"] = value
+            self.write_config(config)
+            for to, name in (("cs-2.2", "runconfig.load_checkpoint_states"), ("cs-2.5", "LoadCheckpointStates")):
+                if to == "cs-2.5" and isinstance(value, list):
+                    continue  # the trainer's layout has no place for a list: the run loads all
+                text = self.upgrade("--dry-run", to=to).stdout
+                assert ("begins at sample 0; add dataloader there" in text) == is_told and (name in text or not is_told), text
+                assert ("task 0 goes on" in text) != is_told, text
+        for systems, warning in ((2, ""), (3, "the state is of 2 workers and the run has 3: all of them start from sample 0")):
+            config = make_config(self.states)
+            config["runconfig"] |= {"num_csx": systems, "num_workers_per_csx": 1}
+            self.write_config(config)
+            for to in ("cs-2.2", "cs-2.5"):
+                text = self.upgrade("--dry-run", to=to).stdout
+                assert (warning or "task 1 goes on behind 1,604") in text and ("start from sample 0" in text) == bool(warning), text
+
+    def test_other_data_processors(self):
+        for config in (make_config(self.states, "BertCSVDynamicMaskDataProcessor"), make_config(self.states)):
+            if config["train_input"]["data_processor"].startswith("Gpt"):
+                config["eval_input"] = config.pop("train_input")
+            self.write_config(config)
+            text = self.upgrade("--yes", code=1).stderr
+            assert "--dataloader_type map or iterable" in text and "--no-dataloader-state" in text, text
+            assert "dataloader: 3204 samples" in self.upgrade("--dry-run", "-d", "map").stdout
+            assert "no state: a run" in self.upgrade("--dry-run", "--no-dataloader-state").stdout
+        assert "leaves out what" in self.upgrade("--no-dataloader-state", "-d", "map", code=2).stderr
+        self.write_config(make_config())
+        assert "names no folder of states" in self.upgrade("-d", "map", code=2).stderr
 
     def same_by_another_way(self, model, *prepare):
         """An upgrade of what other commands made of the checkpoint writes what the upgrade of the checkpoint itself does."""

@@ -77,10 +77,13 @@ describe("the data loader files of 1.8 and 1.9", function()
   it("are read for the step of the checkpoint", function()
     local folder = make_files(four)
     local files = dataloader_state.read_files(folder)
-    equal(files, { kind = "files", folder = folder, step = 100, other_steps = { 50 }, workers = {
-      { worker = 0, samples_streamed = 320 }, { worker = 1, samples_streamed = 288 }, { worker = 2, samples_streamed = 300 },
-      { worker = 10, samples_streamed = 7 },
-    } })
+    equal(files, { kind = "files", folder = folder, step = 100, last_step = 100, other_steps = { 50 }, other_workers = { [1] = true },
+      workers = {
+        { worker = 0, samples_streamed = 320 }, { worker = 1, samples_streamed = 288 }, { worker = 2, samples_streamed = 300 },
+        { worker = 10, samples_streamed = 7 },
+      } })
+    equal(dataloader_state.read_files(folder, 70).step, 100)
+    raises("worker_1_step_50.txt': its first line", function() dataloader_state.read_files(folder, 50) end)
     equal(dataloader_state.from_files(files, "map", 4), { kind = "map", version = 0, samples_streamed = 915, seed = 4 })
     equal(dataloader_state.from_files(files, "iterable").workers[4], { samples_streamed = 7, shard_index = 10 })
     local none = dataloader_state.read_files(make_files { ["a_1_b_7.txt"] = "x" })
@@ -103,6 +106,7 @@ describe("the data loader files of 1.8 and 1.9", function()
   it("are doubted where they are of another step than the checkpoint", function()
     local folder = make_files(four)
     local files = dataloader_state.read_files(folder)
+    for worker = 3, 9 do table.insert(files.workers, worker + 1, { worker = worker, samples_streamed = 1 }) end
     local function doubts(step)
       local warnings, is_useless = dataloader_state.doubts(files, cbk.dict { global_step = step })
       return table.concat(warnings, "; "), is_useless
@@ -118,6 +122,19 @@ describe("the data loader files of 1.8 and 1.9", function()
     harness.is_true(text:find("no worker's file in '" .. folder .. "' is of step 100", 1, true), text)
     equal(select(2, doubts(100)), false)
     equal(select(2, doubts(99)), true)
+  end)
+
+  it("are doubted where workers are absent or there twice, or counts are negative", function()
+    local function doubts(files)
+      return table.concat(dataloader_state.doubts(dataloader_state.read_files(make_files(files)), cbk.dict()), "\n"):gsub("'[^']*'", "F")
+    end
+    local function name(worker, step) return ("a_%d_b_%d.txt"):format(worker, step or 100) end
+    equal(doubts { [name(0)] = "1", [name(1)] = "2", [name(1, 50)] = "2" }, "")
+    equal(doubts { [name(0)] = "1", [name(2)] = "2" }, "F: there is no state of worker 1: what these had streamed is not counted")
+    equal(doubts { [name(0)] = "1", [name(2, 50)] = "2", [name(1, 50)] = "2" },
+      "F: there is no state of workers 1, 2: what these had streamed is not counted")
+    equal(doubts { [name(0)] = "1", ["x_" .. name(0)] = "2" }, "F: there are several states of worker 0: all of them count")
+    equal(doubts { [name(0)] = "-1" }, "F: the count of samples is negative in the state of worker 0")
   end)
 
   it("are refused with the name of the file that is wrong", function()
@@ -143,15 +160,40 @@ describe("the data loader files of 1.8 and 1.9", function()
     equal(#root.dataloader.all_worker_states, 4)
     local shuffled = config "GptHDF5MapDataProcessor"
     for _, one in ipairs { { { shuffle = true, shuffle_seed = 7 }, 7 }, { { mixture = cbk.list { 1 }, shuffle_seed = 7 }, 7 },
-      { { shuffle = false, shuffle_seed = 7 }, 0 }, { { shuffle = true }, 0 } } do
+      { { shuffle = false, shuffle_seed = 7 }, 0 }, { { shuffle = true }, 0 },
+      { { shuffle = true, shuffle_seed = "7" }, 7 } } do
       for name in pairs { shuffle = 1, mixture = 1, shuffle_seed = 1 } do shuffled.train_input[name] = one[1][name] end
       root = cbk.dict()
-      zoo_checkpoint.add_data_state(shuffled, root, "config")
+      zoo_checkpoint.add_data_state(shuffled, root, { seed = "config" })
       equal(root.dataloader.seed, one[2])
     end
     root = cbk.dict()
-    zoo_checkpoint.add_data_state(shuffled, root, 5)
+    zoo_checkpoint.add_data_state(shuffled, root, { seed = 5 })
     equal(root.dataloader.seed, 5)
+    raises("shuffle_seed: a whole number is expected, not \"x\"", function()
+      shuffled.train_input.shuffle_seed = "x"
+      zoo_checkpoint.add_data_state(shuffled, cbk.dict(), { seed = "config" })
+    end, "config")
+    local qualified = config "modelzoo.data.GptHDF5MapDataProcessor"
+    raises("cannot be converted", function() zoo_checkpoint.add_data_state(qualified, cbk.dict()) end, "data")
+    cbk.fs.write(cbk.fs.join(qualified.cerebras.save_iter_state_path, "a_0_b_60.txt"), "30")
+    for options, samples in pairs { [{ is_upgrade = true }] = 915, [{ is_upgrade = true, step = 60 }] = 30 } do
+      root = cbk.dict { dataloader = cbk.null }
+      zoo_checkpoint.add_data_state(qualified, root, options)
+      equal(root.dataloader.samples_streamed, samples)
+    end
+    raises("--no-dataloader-state", function()
+      zoo_checkpoint.add_data_state(qualified, cbk.dict(), { is_upgrade = true, step = 70 })
+    end, "value")
+    for _, input in ipairs { cbk.list { 1 }, cbk.dict(), cbk.dict { data_processor = cbk.list { "a" } } } do
+      qualified.train_input = input
+      raises("--dataloader_type map or iterable", function()
+        zoo_checkpoint.add_data_state(qualified, cbk.dict(), { is_upgrade = true })
+      end, "data")
+      root = cbk.dict()
+      zoo_checkpoint.add_data_state(qualified, root, { is_upgrade = true, kind = "iterable" })
+      equal(#root.dataloader.all_worker_states, 4)
+    end
     for text, bad in pairs { ["not an empty text"] = "", ["expected, not 5"] = 5, ["expected, not true"] = true,
       ["save_iter_state_path: 'no/such' is not a folder (seen from '/"] = "no/such" } do
       raises(text, function()

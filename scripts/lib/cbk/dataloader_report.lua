@@ -11,7 +11,10 @@ local report = {}
 local function samples(count) return ("%s sample%s"):format(listing.grouped(count), count == 1 and "" or "s") end
 
 local FORMS = {
-  files = function(state) return ("files of release 1.8 or 1.9, step %d, %d workers"):format(state.step, #state.workers) end,
+  files = function(state)
+    local others = #state.other_steps > 0 and ("; files of step %s lie there too"):format(table.concat(state.other_steps, ", ")) or ""
+    return ("files of release 1.8 or 1.9, step %d, %d workers%s"):format(state.step, #state.workers, others)
+  end,
   iterable = function(state) return ("iterable, states of %d workers"):format(#state.workers) end,
   map = function(state)
     if state.version == 1 then return "map style, version 1" .. (state.dataset ~= nil and ", with the dataset's own state" or "") end
@@ -81,6 +84,7 @@ function report.show(args)
     cbk.fail(problem.code or "internal", ("'%s': %s"):format(args.file, problem.message or tostring(problem)))
   end
   if not ok then refuse(state) end
+  if state.workers then cli.warn(dataloader_state.worker_doubts(state), args) end
   local kinds = state.kind == "files" and { "map", "iterable" } or { state.kind }
   local restarts = {}
   for i, kind in ipairs(kinds) do

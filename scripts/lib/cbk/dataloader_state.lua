@@ -24,7 +24,9 @@ local state = {}
 ---@class FilesState              What releases 1.8 and 1.9 wrote into `cerebras.save_iter_state_path`.
 ---@field kind "files"
 ---@field folder string
----@field step integer            the global step of the last checkpoint
+---@field step integer            the step of these workers' files
+---@field last_step integer       the global step of the last checkpoint
+---@field other_workers table<integer, true>   those that have files of other steps
 ---@field workers { worker: integer, samples_streamed: integer|Value }[]   those of that step, in the order of the workers;
 ---                               a Value from 2^53 on
 ---@field other_steps integer[]   the steps of files that were not opened
@@ -204,23 +206,30 @@ end
 
 ---Reads the folder that releases 1.8 and 1.9 kept (`cerebras.save_iter_state_path`). Files of other steps are not opened.
 ---@param folder string
+---@param wanted? integer   a step whose files are read where there are some, instead of those of the last checkpoint
 ---@return FilesState
-function state.read_files(folder)
-  local out = { kind = "files", folder = folder, step = global_step(folder), workers = {}, other_steps = {} }
-  local place, seen = {}, {}
-  for i, name in ipairs(cbk.fs.list(folder)) do
+function state.read_files(folder, wanted)
+  local last, names, is_there = global_step(folder), {}, false
+  for _, name in ipairs(cbk.fs.list(folder)) do
     if name:find "%.txt$" then
       local worker, step = parse_name(folder, name)
-      if step == out.step then
-        local path = cbk.fs.join(folder, name)
-        local one = { worker = worker, samples_streamed = first_number(path, true) }
-        check_int64(tonumber(tostring(one.samples_streamed)), ("'%s': its samples"):format(path))
-        place[one] = i
-        out.workers[#out.workers + 1] = one
-      elseif not seen[step] then
-        seen[step] = true
-        out.other_steps[#out.other_steps + 1] = step
-      end
+      names[#names + 1] = { name = name, worker = worker, step = step }
+      is_there = is_there or step == wanted
+    end
+  end
+  local out = { kind = "files", folder = folder, step = is_there and wanted or last, last_step = last, workers = {}, other_steps = {},
+    other_workers = {} }
+  local place, seen = {}, {}
+  for i, one in ipairs(names) do
+    if one.step == out.step then
+      local path = cbk.fs.join(folder, one.name)
+      local state_of = { worker = one.worker, samples_streamed = first_number(path, true) }
+      check_int64(tonumber(tostring(state_of.samples_streamed)), ("'%s': its samples"):format(path))
+      place[state_of] = i
+      out.workers[#out.workers + 1] = state_of
+    else
+      out.other_workers[one.worker] = true
+      if not seen[one.step] then out.other_steps[#out.other_steps + 1], seen[one.step] = one.step, true end
     end
   end
   table.sort(out.other_steps)
@@ -232,7 +241,9 @@ function state.read_files(folder)
 end
 
 ---The step that a checkpoint says it is of, or nil.
-local function step_of(root)
+---@param root Dict
+---@return number|nil
+function state.step_of(root)
   local kind = is_dict(root) and cbk.kind(root, "global_step") or ""
   local value = (kind == "int" or kind == "float") and tonumber(tostring(cbk.raw(root, "global_step"))) or nil
   if kind == "tensor" or kind == "parameter" or kind == "ndarray" or kind == "np_scalar" then
@@ -241,24 +252,63 @@ local function step_of(root)
   return value
 end
 
+local function joined(numbers, what)
+  local shown = table.concat(numbers, ", ", 1, math.min(#numbers, 10)) .. (#numbers > 10 and ", …" or "")
+  return ("%s%s %s"):format(what, #numbers == 1 and "" or "s", shown)
+end
+
+---What is wrong with a set of workers: some are absent or there twice, or a count is negative.
+---@param from IterableState|FilesState
+---@return string[] warnings
+function state.worker_doubts(from)
+  local out, count, largest, others = {}, {}, -1, from.other_workers or {}
+  local missing, doubled, negative = {}, {}, {}
+  for _, one in ipairs(from.workers) do
+    local worker = one.worker or one.shard_index
+    count[worker] = (count[worker] or 0) + 1
+    if count[worker] == 2 then doubled[#doubled + 1] = worker end
+    if tonumber(tostring(one.samples_streamed)) < 0 then negative[#negative + 1] = worker end
+    largest = math.max(largest, worker)
+  end
+  if #from.workers == 0 then return out end
+  for worker = 0, math.min(largest, 2 ^ 16) do
+    if not count[worker] then missing[#missing + 1] = worker end
+  end
+  for worker in pairs(others) do
+    if worker > largest then missing[#missing + 1] = worker end
+  end
+  table.sort(missing)
+  if #missing > 0 then out[#out + 1] = joined(missing, "there is no state of worker") .. ": what these had streamed is not counted" end
+  if #doubled > 0 then out[#out + 1] = "there are several states of " .. joined(doubled, "worker") .. ": all of them count" end
+  if #negative > 0 then out[#out + 1] = "the count of samples is negative in the state of " .. joined(negative, "worker") end
+  return out
+end
+
 ---What speaks against these files being those of a checkpoint.
 ---@param files FilesState
 ---@param root Dict     the checkpoint's tree
+---@param step? number  … which may have lost its step
 ---@return string[] warnings
 ---@return boolean is_useless   neither the step nor any worker's file is the checkpoint's
-function state.doubts(files, root)
-  local out, step = {}, step_of(root)
+---@return boolean is_other     the step is not the checkpoint's; the first warning says so
+function state.doubts(files, root, step)
+  local out = {}
+  step = step or state.step_of(root)
   local is_other = step ~= nil and step ~= files.step
-  local steps = #files.other_steps > 0 and (" (there are some of step %s)"):format(table.concat(files.other_steps, ", ")) or ""
+  local steps = #files.other_steps > 0 and (" (there are some of %s)"):format(joined(files.other_steps, "step")) or ""
   if is_other then
     out[1] = ("the data loaders' files in '%s' are of step %d and the checkpoint is of step %d: the run would go on elsewhere in its "
       .. "data%s"):format(files.folder, files.step, step, steps)
+  elseif files.step ~= files.last_step then
+    out[1] = ("of the data loaders' files in '%s' those of step %d, the checkpoint's, are taken; the last checkpoint was of step %d")
+      :format(files.folder, files.step, files.last_step)
   end
   if #files.workers == 0 then
     out[#out + 1] = ("no worker's file in '%s' is of step %d, that of the last checkpoint%s: the state says that nothing was streamed")
       :format(files.folder, files.step, steps)
   end
-  return out, is_other and #files.workers == 0
+  for _, warning in ipairs(state.worker_doubts(files)) do out[#out + 1] = ("'%s': %s"):format(files.folder, warning) end
+  return out, is_other and #files.workers == 0, is_other
 end
 
 --- Exact; a Value from 2^53 on.

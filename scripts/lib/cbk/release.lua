@@ -120,7 +120,7 @@ function release.evidence(checkpoint, config, has_scalar_dicts)
   local function add(what, from, to, is_habit) out[#out + 1] = { what = what, from = from, to = to, is_habit = is_habit } end
   stated(checkpoint, add)
   if has_scalar_dicts then add("its spec has TensorScalarDict", first, "1.9") end
-  if checkpoint.root.dataloader ~= nil then add("it has a 'dataloader'", "1.8", newest) end
+  if checkpoint.root.dataloader ~= nil and checkpoint.root.dataloader ~= cbk.null then add("it has a 'dataloader'", "1.8", newest) end
   tensor_hints(checkpoint.root, add)
   config_hints(config, add)
   return out

@@ -3,26 +3,29 @@
 local cbk = require "cbk"
 local converters = require "cbk.converters"
 local config_changes = require "cbk.config_changes"
-local dataloader_report = require "cbk.dataloader_report"
 local dataloader_state = require "cbk.dataloader_state"
 local release = require "cbk.release"
+local resume = require "cbk.resume"
 local spec_tree = require "cbk.spec_tree"
 local weight_names = require "cbk.weight_names"
 local releases = require "converters.modelzoo.releases"
-local zoo_checkpoint = require "converters.modelzoo.checkpoint"
 
 local upgrade = {}
 local convert, catalogue = converters.convert, converters.catalogue
 
 ---@class UpgradeOptions
----@field loader_seed? integer|Value   of a map loader's state; default: what the config shuffles with
+---@field seed? integer|Value          of a map loader's state; default: what the config shuffles with
+---@field kind? "map"|"iterable"        of the data loader; default: as the config says
+---@field without_state? boolean        the states of 1.8 and 1.9 data loaders are left where they are
 
 ---What changes a config belongs to one release: none may be leapt over, not even where `cbk convert` has a table that does.
 ---@return Job
 ---@param options? UpgradeOptions
 function upgrade.job(model_name, from, to, options)
   local job = converters.job(model_name, from, to, { release_by_release = true })
-  job.loader_seed = options and options.loader_seed or "config"
+  options = options or {}
+  job.loader = { seed = options.seed or "config", kind = options.kind, is_upgrade = true }
+  job.without_state = options.without_state
   return job
 end
 
@@ -142,47 +145,6 @@ local function step(job, i, config, root)
   return results[1], results[2], { title = ("%s -> %s"):format(one.src, one.tgt), lines = lines, warnings = warnings }
 end
 
----What is known of the run that will load the result.
----@return Run
-local function run_of(config)
-  local trainer = cbk.find(config, "trainer.fit.train_dataloader")
-  local input = trainer ~= nil and trainer or cbk.find(config, "train_input")
-  local run = {}
-  local function whole(name)
-    local value = (cbk.kind(input, name) or "") == "int" and cbk.raw(input, name).value or nil
-    return type(value) == "number" and value or nil
-  end
-  if (cbk.kind(input) or ""):find "dict" then
-    local batch_size = whole "batch_size"
-    run.batch_size = batch_size and batch_size > 0 and batch_size or nil
-    local seed = zoo_checkpoint.shuffle_seed(input)
-    run.seed = seed and tonumber(tostring(seed))
-  end
-  return run
-end
-
----Where that run goes on in its data.
----@param root Dict
----@param config Dict
----@return UpgradePart
-local function resume(root, config)
-  local part = { title = "data loader", lines = {}, warnings = {} }
-  local ok, problem = pcall(function()
-    local state = dataloader_state.of { root = root }
-    if not state then
-      part.lines[1] = "no state: a run that loads the checkpoint begins at sample 0"
-      return
-    end
-    part.lines[1] = dataloader_report.form(state)
-    local run = run_of(config)
-    local restart = dataloader_state.restart(state, run)
-    part.warnings = restart.warnings
-    for _, line in ipairs(dataloader_report.lines(restart, run)) do part.lines[#part.lines + 1] = line end
-  end)
-  if not ok then part.warnings[1] = problem.message or tostring(problem) end
-  return part
-end
-
 --- Fields of a config that name checkpoints, before and after the trainer.
 local checkpoint_fields = {
   "runconfig.checkpoint_path", "trainer.fit.ckpt_path", "trainer.validate.ckpt_path", "trainer.validate_all.ckpt_paths",
@@ -240,8 +202,13 @@ function upgrade.run(old, config, job)
     if #parts[1].lines == 0 then parts[1].lines[1] = "nothing to fix" end
   end
   job.configs, job.files = {}, {}
+  job.loader.step = dataloader_state.step_of(root)
+  if job.without_state then
+    config = cbk.copy(config)
+    config.cerebras = nil
+  end
   for i in ipairs(job.path) do config, root, parts[#parts + 1] = step(job, i, config, root) end
-  parts[#parts + 1] = resume(root, config)
+  parts[#parts + 1] = resume.part(root, config)
   return { root = root, config = config, parts = parts }
 end
 
