@@ -429,6 +429,108 @@ class Tests:
         self.write_config(make_config())
         assert "names no folder of states" in self.upgrade("-d", "map", code=2).stderr
 
+    def carried(self, model, weights, config):
+        """The weights of a checkpoint of 1.6 or 1.7 (both wrote H5 0.1) after an upgrade to 2.5, the config, and what was told."""
+        self.write_config(config)
+        self.tree = {"model": weights}
+        save_old(self.checkpoint, self.tree, 0.1)
+        r = subprocess.run([self.cbk, "upgrade", "--model", model, "--config", self.config, self.checkpoint, "--to", "cs-2.5", "--output-dir",
+                            self.out, "--yes", "--overwrite"], capture_output=True, text=True, timeout=120, check=False)
+        assert r.returncode == 0, r.stderr
+        found, _, _, _, config = self.result()
+        return {k.removeprefix("model."): v for k, v in found.items() if k.startswith("model.")}, config, r.stdout
+
+    def test_bert_and_t5_of_1_6_and_1_7(self):
+        """Every weight is the same tensor under the name that its module has had since 2.1."""
+        random = np.random.default_rng(5)
+        h, f, vocab, heads = 8, 12, 11, 2
+
+        def named(*names, shape):
+            """Triples of a weight's names in 1.6, in 1.7 and in 2.5, with one tensor."""
+            return (*names, random.standard_normal(shape).astype(np.float32))
+
+        def linear(old, mid, new=None, shape=(h, h), bias=True):
+            out = [named(old + ".weight", mid + ".weight", (new or mid) + ".weight", shape=shape)]
+            return out + [named(old + ".bias", mid + ".bias", (new or mid) + ".bias", shape=shape[:1])] * bias
+
+        def norm(old, mid):
+            return [named(f"{old}.{a}", f"{mid}.{b}", f"{mid}.{b}", shape=(h,)) for a, b in (("gamma", "weight"), ("beta", "bias"))]
+
+        embed = "bert_encoder.embedding_layer."
+        bert = [named("bert.embeddings.word_embeddings.weight", *[embed + "word_embeddings.weight"] * 2, shape=(vocab, h)),
+                named("bert.embeddings.token_type_embeddings.weight", *[embed + "segment_embeddings.weight"] * 2, shape=(2, h)),
+                named("bert.embeddings.position_embeddings.weight", embed + "position_embeddings.weight",
+                      embed + "position_embeddings.embed.weight", shape=(6, h)),
+                *norm("bert.embeddings.LayerNorm", "bert_encoder.embed_ln_f"),
+                *linear("bert.pooler.dense", "bert_encoder.pooler.pooler.ffn.0.linear_layer"),
+                *linear("cls.predictions.transform.dense", "bert_mlm_head.mlm_transform.ffn.ffn.0.linear_layer"),
+                *norm("cls.predictions.transform.LayerNorm", "bert_mlm_head.mlm_transform.ln"),
+                *linear("cls.predictions.decoder", "bert_mlm_head.classifier.ffn.0.linear_layer", shape=(vocab, h)),
+                *linear("cls.seq_relationship", "bert_cls_head.classifier.ffn.0.linear_layer", shape=(2, h))]
+        for i in range(2):
+            old, new = f"bert.encoder.layer.{i}.", f"bert_encoder.transformer_encoder.layers.{i}."
+            for a, b in (("query", "q"), ("key", "k"), ("value", "v")):
+                bert += linear(f"{old}attention.self.{a}", f"{new}self_attn.proj_{b}_dense_layer")
+            bert += linear(old + "attention.output.dense", new + "self_attn.proj_output_dense_layer")
+            bert += norm(old + "attention.output.LayerNorm", new + "norm1") + norm(old + "output.LayerNorm", new + "norm2")
+            bert += linear(old + "intermediate.dense", new + "ffn.ffn.0.linear_layer", shape=(f, h))
+            bert += linear(old + "output.dense", new + "ffn.ffn.1.linear_layer", shape=(h, f))
+        t5 = []
+        for side, parts in (("encoder", ("self_attn", "ffn")), ("decoder", ("self_attn", "multihead_attn", "ffn"))):
+            t5 += [named(f"{side}_token_embedding.weight", *[f"{side}_embeddings.word_embeddings.weight"] * 2, shape=(vocab, h)),
+                   named(f"{side}.final_layer_norm.weight", *[f"{side}.norm.weight"] * 2, shape=(h,)),
+                   named(f"{side}.block.0.layer.0.SelfAttention.relative_attention_bias.weight",
+                         f"relative_position_{side}.relative_attention_bias.weight",
+                         f"{side}_embeddings.position_embed_helper.relative_attention_bias.weight", shape=(8, heads))]
+            for j, part in enumerate(parts):
+                old, new = f"{side}.block.0.layer.{j}.", f"{side}.layers.0."
+                t5.append(named(old + "layer_norm.weight", *[f"{new}norm{j + 1}.weight"] * 2, shape=(h,)))
+                if part == "ffn":
+                    t5 += linear(old + "DenseReluDense.wi", new + "ffn.ffn.0.linear_layer", shape=(f, h), bias=False)
+                    t5 += linear(old + "DenseReluDense.wo", new + "ffn.ffn.1.linear_layer", shape=(h, f), bias=False)
+                    continue
+                for name in "qkvo":
+                    attention = {"self_attn": "SelfAttention", "multihead_attn": "EncDecAttention"}[part]
+                    long = "output" if name == "o" else name
+                    t5 += linear(f"{old}{attention}.{name}", f"{new}{part}.proj_{long}_dense_layer", bias=False)
+        t5.append(named("lm_head.weight", "lm_head.weight", "lm_head.weight", shape=(vocab, h)))
+        configs = {
+            "bert": {"hidden_size": h, "filter_size": f, "num_heads": heads, "num_hidden_layers": 2, "vocab_size": vocab,
+                     "max_position_embeddings": 6, "share_embedding_weights": False, "encoder_nonlinearity": "gelu"},
+            "t5": {"d_model": h, "d_ff": f, "d_kv": 4, "num_heads": heads, "encoder_num_hidden_layers": 1, "decoder_num_hidden_layers": 1,
+                   "src_vocab_size": vocab, "tgt_vocab_size": vocab, "share_embedding_weights": False,
+                   "share_encoder_decoder_embedding": False, "use_pre_encoder_decoder_layer_norm": False,
+                   "relative_attention_num_buckets": 8},
+        }
+        for model, weights in (("bert", bert), ("t5", t5)):
+            for release, place in (("1.6", 0), ("1.7", 1)):
+                found, config, text = self.carried(model, {w[place]: w[3] for w in weights}, {"model": dict(configs[model])})
+                assert f"names of weights: {release}" in text, text
+                found = {k.removeprefix("model."): v for k, v in found.items()}
+                expected = {w[2]: w[3] for w in weights}
+                assert set(found) == set(expected), (model, release, sorted(set(found) ^ set(expected)))
+                different = [k for k, v in expected.items() if not same(found[k], v)]
+                assert not different, (model, release, different)
+                new = config["trainer"]["init"]["model"]
+                assert new["num_heads"] == heads and (model == "bert" or new["use_pre_encoder_decoder_layer_norm"] is True), new
+
+    def test_mup(self):
+        """A run of 1.8 with muP: the tensors stay, its scales become those of 2.3."""
+        self.tree = make_tree()
+        config = make_config()
+        config["model"] |= {"embeddings_scale": 2.0, "output_logits_scale": 0.25, "scale_qk_dot_by_d": True}
+        config["optimizer"]["adjust_learning_rate"] = {"decoder_kernel": 0.5}
+        self.write_config(config)
+        self.write(0.2)
+        self.upgrade("--yes")
+        found, _, _, _, config = self.result()
+        for key, value in self.expected().items():
+            assert same(found[key], value), key
+        model = config["trainer"]["init"]["model"]
+        # the learning rate's factor is the base width's part of the width: 0.5 · 8 = 4; logits are scaled by alpha · 4 / 8
+        assert model["mup_base_hidden_size"] == 4 and model["output_logits_alpha"] == 0.5, model
+        assert model["embeddings_scale"] == 2.0 and "output_logits_scale" not in model, model
+
     def same_by_another_way(self, model, *prepare):
         """An upgrade of what other commands made of the checkpoint writes what the upgrade of the checkpoint itself does."""
         results = []
