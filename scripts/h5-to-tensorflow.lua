@@ -38,8 +38,11 @@ local function convert(_, value)
   if SCALARS[kind] then return cbk.full({}, value.value, { dtype = SCALARS[kind] }) end
   if kind == "np_scalar" then return value:as { role = "ndarray" } end
   if TENSORS[kind] or kind == "object" and value.type == "tensorflow.tensor" then return value end
-  if kind == "object" and value.type == "unreadable" then cbk.fail("unsupported", value.repr .. "; --exclude leaves it out") end
+  if kind == "object" and value.type == "unreadable" then
+    if value.repr:find("has no data", 1, true) then return nil, value.repr end
+    cbk.fail("unsupported", value.repr .. "; --exclude leaves it out")
+  end
   return nil, ("it is no array (%s)"):format(kind)
 end
 
-tensorflow.write(checkpoint, args.saver_path, { format = "tensorflow", shard_size = args.shard_size }, args, convert)
+tensorflow.write("TensorFlow checkpoint", checkpoint, args.saver_path, { format = "tensorflow", shard_size = args.shard_size }, args, convert)

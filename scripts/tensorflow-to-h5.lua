@@ -44,4 +44,4 @@ local function convert(name, value)
 end
 
 local options = { format = "h5", h5_version = "flat", keep_texts = true, shard_size = args.shard_size }
-tensorflow.write(checkpoint, args.h5_path, options, args, convert)
+tensorflow.write(args.shard_size and "H5 files" or "H5 file", checkpoint, args.h5_path, options, args, convert)

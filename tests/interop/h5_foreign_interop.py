@@ -137,6 +137,14 @@ def one_of_each(run):
                 assert any(name in line and words in line for line in text.splitlines()), (name, text)
     run.check("ls names what cannot be read, and why", listed)
 
+    def to_tensorflow():
+        with h5py.File(run.path("null.h5"), "w") as f:
+            f["w"], f["none"] = VALUES, h5py.Empty("f4")
+        r = subprocess.run([run.cbk, "h5-to-tensorflow", run.path("null.h5"), run.path("bundle")], capture_output=True, text=True, timeout=120)
+        assert r.returncode == 0 and "'none' is left out" in r.stderr and "saved to" in r.stdout, r
+        assert [row["key"] for row in json.loads(run.call("ls", "--json", run.path("bundle")))["entries"]] == ["w"]
+    run.check("h5-to-tensorflow leaves out a dataset without data", to_tensorflow)
+
     def values():
         root = dict((k["v"], n) for k, n in json.loads(run.call("dump", run.path("readable.h5")))["root"]["items"])
         for name in READABLE:

@@ -17,16 +17,20 @@ end
 ---@param path string
 function tensorflow.check_path(path)
   if path == "" then cli.usage_error("tensorflow-to-h5", "saver_path is empty") end
-  if cbk.fs.exists(path) or cbk.fs.exists(path .. ".index") then return end
-  local folder, names = cbk.fs.dirname(path), {}
+  local is_folder = cbk.fs.is_dir(path)
+  local is_bundle = cbk.fs.exists(path .. ".index") or cbk.fs.exists(cbk.fs.join(path, "checkpoint"))
+  if is_bundle or cbk.fs.exists(path) and not is_folder then return end
+  local folder, names = is_folder and path or cbk.fs.dirname(path), {}
   if cbk.fs.is_dir(folder) then
     for _, name in ipairs(cbk.fs.list(folder)) do names[#names + 1] = name:match "^(.+)%.index$" end
   end
-  local near = cbk.nearest(cbk.fs.basename(path), names, 3)
+  local near = is_folder and {} or cbk.nearest(cbk.fs.basename(path), names, 3)
   if #near == 0 then near = { unpack(names, 1, 3) } end
   for i, name in ipairs(near) do near[i] = ("'%s'"):format(folder == "." and name or cbk.fs.join(folder, name)) end
-  cbk.fail("io", ("there is no TensorFlow checkpoint '%s': neither '%s.index' nor a folder of that name%s"):format(path, path,
-    #near > 0 and "; did you mean " .. table.concat(near, " or ") .. "?" or ""))
+  if is_folder and #near == 1 then return end
+  local why = is_folder and ("there is no TensorFlow checkpoint in the folder '%s': no file 'checkpoint' names one"):format(path)
+    or ("there is no TensorFlow checkpoint '%s': neither '%s.index' nor a folder of that name"):format(path, path)
+  cbk.fail("io", why .. (#near > 0 and "; did you mean " .. table.concat(near, " or ") .. "?" or ""))
 end
 
 ---The variables to write by their names, which are the dotted paths of trees, without what the options or `convert` leave out.
@@ -52,16 +56,17 @@ local function chosen_variables(checkpoint, args, convert)
 end
 
 ---Writes the chosen variables of `checkpoint`.
+---@param what string    what is written, for people
 ---@param checkpoint Checkpoint
 ---@param target string
 ---@param options table  as `cbk.create` takes them
 ---@param args table
 ---@param convert fun(name: string, value: any): any, string?   what is written, or nil and why a variable is left out
-function tensorflow.write(checkpoint, target, options, args, convert)
+function tensorflow.write(what, checkpoint, target, options, args, convert)
   options.overwrite = args.overwrite
   local output = cbk.create(target, options) -- a target that is there is told before what is left out
   output:set_root(chosen_variables(checkpoint, args, convert))
-  cli.commit(output, args)
+  if cli.commit(output, args) then print(("%s saved to %s"):format(what, target)) end
 end
 
 return tensorflow
