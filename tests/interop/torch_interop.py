@@ -203,6 +203,11 @@ def numpy_values(r):
             "i": np.int64(-3), "b": np.bool_(True), "big": np.arange(5, dtype=">i4"), "zero": np.zeros((0, 3)), "c": np.complex64(1 + 2j)}
 
 
+def numpy_dtypes(r):
+    dtypes = [np.dtype(code) for code in ("f4", ">i8", "bool", "S5", "U3", "c16", "i1", ">f2")]
+    return {"dtypes": dtypes, "again": dtypes[0], "array": np.zeros(2, ">i8")}
+
+
 def fortran_arrays(r):
     """numpy keeps the column-major order in the pickle; the elements must be those of the same positions."""
     cube = np.arange(24.0).reshape(2, 3, 4)
@@ -215,7 +220,7 @@ def fortran_arrays(r):
 def samples(r):
     for dtype in DTYPES:
         yield str(dtype)[6:], {str(s): sample(r, dtype, s) for s in [(), (1,), (0,), (3, 0, 2), (2, 3), (7, 1, 5), (17, 33)]}
-    for make in (views, sparse_use, python_values, training, tied, quantized, sparse, numpy_values, fortran_arrays):
+    for make in (views, sparse_use, python_values, training, tied, quantized, sparse, numpy_values, numpy_dtypes, fortran_arrays):
         yield make.__name__, make(r)
     yield "channels last", {"w": torch.randn(2, 3, 4, 5).to(memory_format=torch.channels_last)}
     yield "bare tensor", torch.arange(6)

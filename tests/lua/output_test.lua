@@ -26,6 +26,16 @@ describe("Output", function()
     t.equal({ back["a.b"]:tolist(), back["a.c"].dtype }, { { 1, 2 }, "bfloat16" })
   end)
 
+  it("refuses a tree that holds itself, in every format", function()
+    local folder, loop = t.temp_dir(), cbk.dict()
+    loop.inner = loop
+    for _, name in ipairs { "x.pt", "x.mdl", "x.safetensors" } do
+      local out = cbk.create(cbk.fs.join(folder, name), { root = cbk.dict { { "w", cbk.tensor { 1 } }, { "loop", loop } } })
+      t.is_true(not pcall(function() out:commit() end), name)
+    end
+    t.equal(cbk.fs.list(folder), {})
+  end)
+
   it("goes round through every format", function()
     local folder = t.temp_dir()
     local root = sample()

@@ -28,10 +28,6 @@ const Code* find_code(std::string_view code) {
   return found == codes.end() ? nullptr : found;
 }
 
-bool is_numeric(std::string_view code) {
-  return find_code(code) != nullptr;
-}
-
 std::string_view raw_bytes(const Value& value) {
   return value.is(Value::Kind::string) ? std::string_view(value.as_string())
                                        : std::string_view(value.as_bytes().data);
@@ -84,6 +80,10 @@ Value record_of(CallContext& context, const char* type, const std::string& code,
 
 }  // namespace
 
+bool is_numpy_number(std::string_view code) {
+  return find_code(code) != nullptr;
+}
+
 DType dtype_of_numpy(std::string_view code) {
   const Code* found = find_code(code);
   if (found == nullptr) {
@@ -112,7 +112,7 @@ void build_numpy_dtype(Object& dtype, const Value& state) {
 
 Value numpy_scalar(CallContext& context, const Arguments& arguments) {
   const std::string& code = code_of(arguments.at(0));
-  if (!is_numeric(code)) return record_of(context, "numpy.generic", code, arguments.at(1));
+  if (!is_numpy_number(code)) return record_of(context, "numpy.generic", code, arguments.at(1));
   const Tensor scalar = array(context, code, {}, false, raw_bytes(arguments.at(1)));
   if (scalar.dtype() == DType::float64) return load_le<double>(scalar.to_bytes().data());
   return std::make_shared<const TensorLeaf>(TensorLeaf{scalar, TensorLeaf::Role::np_scalar, false});
@@ -132,7 +132,7 @@ Value build_numpy_array(CallContext& context, const std::shared_ptr<TensorLeaf>&
   const Arguments arguments(state);
   const size_t at = arguments.size() == 4 ? 0 : 1;  // a version number comes first since numpy 1
   const std::string& code = code_of(arguments.at(at + 1));
-  if (!is_numeric(code)) return record_of(context, "numpy.ndarray", code, state);
+  if (!is_numpy_number(code)) return record_of(context, "numpy.ndarray", code, state);
   const Value& order = arguments.at(at + 2);
   const bool column_major = order.is(Value::Kind::boolean) ? order.as_bool() : order.as_int() != 0;
   leaf->tensor =
@@ -144,7 +144,7 @@ Value numpy_frombuffer(CallContext& context, const Arguments& arguments) {
   const Value& order = arguments.at(3);
   const bool column_major = order.is(Value::Kind::string) && order.as_string() == "F";
   const std::string& code = code_of(arguments.at(1));
-  if (!is_numeric(code)) return record_of(context, "numpy.ndarray", code, arguments.at(0));
+  if (!is_numpy_number(code)) return record_of(context, "numpy.ndarray", code, arguments.at(0));
   const Tensor tensor =
       array(context, code, shape_of(arguments.at(2)), column_major, raw_bytes(arguments.at(0)));
   return std::make_shared<const TensorLeaf>(TensorLeaf{tensor, TensorLeaf::Role::ndarray, false});

@@ -20,6 +20,9 @@ Value build_numpy_array(CallContext& context, const std::shared_ptr<TensorLeaf>&
 /// Protocol 5's form: buffer, dtype, shape, order.
 Value numpy_frombuffer(CallContext& context, const Arguments& arguments);
 
+/// Whether the code, with or without a byte order, is that of a number.
+bool is_numpy_number(std::string_view code);
+
 /// The dtype of a code such as "<f4", "|b1", "c16".
 DType dtype_of_numpy(std::string_view code);
 /// The code of a dtype without byte order: "f4", "b1"; `dtype` error for what numpy lacks (bfloat16, float8).

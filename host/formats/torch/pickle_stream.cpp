@@ -1,6 +1,7 @@
 #include "host/formats/torch/pickle_stream.hpp"
 
 #include <array>
+#include <charconv>
 
 #include "host/formats/torch/long_integer.hpp"
 #include "host/formats/torch/numpy.hpp"
@@ -197,23 +198,57 @@ void PickleStream::tuple_of_numbers(const std::vector<int64_t>& numbers) {
   }
 }
 
-void PickleStream::numpy_dtype(DType dtype) {
-  const std::string code = numpy_code(dtype);
-  const std::string memo = "numpy.dtype " + code;
+namespace {
+
+struct NumpyDType {
+  std::string code;  // without the byte order
+  char order = '|';
+  int64_t itemsize = -1;  // of texts, as numpy counts them
+  int64_t alignment = -1;
+  int64_t flags = 0;
+};
+
+NumpyDType numpy_parts(std::string_view code) {
+  NumpyDType out;
+  const bool has_order = code.find_first_of("<>|=") == 0;
+  out.code = code.substr(has_order ? 1 : 0);
+  const bool is_text = out.code.starts_with('S') || out.code.starts_with('U');
+  uint32_t length = 0;
+  const char* end = out.code.data() + out.code.size();
+  const auto [last, problem] = std::from_chars(out.code.data() + 1, end, length);
+  if (out.code.size() < 2 || problem != std::errc{} || last != end || !(is_text || is_numpy_number(out.code)))
+    fail(Errc::unsupported, "the numpy dtype {} cannot be written; leave it out (--exclude)",
+         quote(code, 40));
+  const bool is_wide = out.code[0] == 'U';
+  if (is_text) {
+    out.itemsize = int64_t{length} * (is_wide ? 4 : 1);
+    out.alignment = is_wide ? 4 : 1;
+    out.flags = is_wide ? 8 : 0;
+  }
+  const bool is_single = !is_wide && (is_text || length == 1);
+  out.order = is_single ? '|' : has_order && code[0] == '>' ? '>' : '<';
+  return out;
+}
+
+}  // namespace
+
+void PickleStream::numpy_dtype(std::string_view code) {
+  const NumpyDType parts = numpy_parts(code);
+  const std::string memo = fmt::format("numpy.dtype {}{}", parts.order, parts.code);
   if (auto known = globals_.find(memo); known != globals_.end()) return fetch(known->second);
   global("numpy.dtype");
-  text(code);
+  text(parts.code);
   boolean(false);
   boolean(true);
   call(3);
   memoize(globals_[memo]);
   mark();
   integer(3);
-  text(size_of(dtype) == 1 ? "|" : "<");
+  text(std::string(1, parts.order));
   for (int i = 0; i < 3; ++i) op(Op::none);
-  integer(-1);
-  integer(-1);
-  integer(0);
+  integer(parts.itemsize);
+  integer(parts.alignment);
+  integer(parts.flags);
   op(Op::tuple);
   op(Op::build);
 }
@@ -223,7 +258,7 @@ void PickleStream::numpy(const TensorLeaf& leaf) {
   const Bytes elements = tensor.to_bytes(array_limit);
   if (leaf.role == TensorLeaf::Role::np_scalar) {
     global("numpy.core.multiarray.scalar");
-    numpy_dtype(tensor.dtype());
+    numpy_dtype(numpy_code(tensor.dtype()));
     bytes(as_text(elements));
     return call(2);
   }
@@ -235,7 +270,7 @@ void PickleStream::numpy(const TensorLeaf& leaf) {
   mark();
   integer(1);
   tuple_of_numbers(tensor.shape());
-  numpy_dtype(tensor.dtype());
+  numpy_dtype(numpy_code(tensor.dtype()));
   boolean(false);
   bytes(as_text(elements));
   op(Op::tuple);

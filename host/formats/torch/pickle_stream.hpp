@@ -41,6 +41,9 @@ class PickleStream {
   void bytes(std::string_view value);
   void byte_string(const ByteString& value);
   void tuple_of_numbers(const std::vector<int64_t>& numbers);
+  /// A dtype by its code, "<f4", ">i8", "|S5", "U3". Errors: `unsupported` for those with more to say (dates,
+  /// records).
+  void numpy_dtype(std::string_view code);
   /// An array or a scalar of numpy, with its elements.
   void numpy(const TensorLeaf& leaf);
 
@@ -59,7 +62,6 @@ class PickleStream {
  private:
   void memoize(uint64_t& slot);
   void fetch(uint64_t slot);
-  void numpy_dtype(DType dtype);
 
   int protocol_;
   bool dill_;

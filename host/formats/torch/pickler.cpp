@@ -68,8 +68,8 @@ class Pickler : private PickleStream {
 
   const PicklerOptions& options_;
   std::vector<Value> kept_;
-  std::string path_;  // dotted, of the value being written
-  size_t depth_ = 0;
+  std::string path_;               // dotted, of the value being written
+  std::vector<const void*> open_;  // what is being written, outermost first; nullptr for scalars
 };
 
 void Pickler::save_at(const Value& value, std::string_view part) {
@@ -81,8 +81,12 @@ void Pickler::save_at(const Value& value, std::string_view part) {
 }
 
 void Pickler::save(const Value& value) {
-  if (value.identity() != nullptr && fetch_known(value.identity())) return;
-  if (++depth_ > depth_limit) fail(Errc::value, "values are nested deeper than {}", depth_limit);
+  const void* node = value.identity();
+  if (node != nullptr && std::ranges::find(open_, node) != open_.end())
+    fail(Errc::value, "a {} holds itself", value.kind_name());
+  if (node != nullptr && fetch_known(node)) return;
+  if (open_.size() >= depth_limit) fail(Errc::value, "values are nested deeper than {}", depth_limit);
+  open_.push_back(node);
   switch (value.kind()) {
     case Value::Kind::none:
       op(Op::none);
@@ -122,7 +126,7 @@ void Pickler::save(const Value& value) {
       object(value);
       break;
   }
-  --depth_;
+  open_.pop_back();
 }
 
 void Pickler::appended(const std::vector<Value>& items, Op single, Op several) {
@@ -139,7 +143,6 @@ void Pickler::plain_tuple(const Value& value) {
   const auto& items = value.as_sequence().items;
   if (items.size() > 3) mark();
   for (size_t i = 0; i < items.size(); ++i) save_at(items[i], std::to_string(i));
-  if (knows(value.identity())) fail(Errc::value, "a tuple contains itself");
   if (items.size() > 3) {
     op(Op::tuple);
   } else {
@@ -311,6 +314,8 @@ void Pickler::object(const Value& value) {
     global("torch.serialization._get_layout");
     text(object.repr);
     call(1);
+  } else if (object.type == "numpy.dtype") {
+    return numpy_dtype(object.repr);
   } else if (object.type == "torch.device") {
     device(object);
   } else if (object.type == "builtins.range") {
