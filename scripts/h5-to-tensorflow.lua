@@ -45,4 +45,5 @@ local function convert(_, value)
   return nil, ("it is no array (%s)"):format(kind)
 end
 
-tensorflow.write("TensorFlow checkpoint", checkpoint, args.saver_path, { format = "tensorflow", shard_size = args.shard_size }, args, convert)
+local options = { format = "tensorflow", shard_size = args.shard_size }
+tensorflow.write("TensorFlow checkpoint", checkpoint, args.saver_path, options, args, convert)

@@ -1,6 +1,7 @@
 -- One conversion: the config file and the checkpoint along the steps between two formats. Nothing is written here.
 
 local cbk = require "cbk"
+local dataloader_state = require "cbk.dataloader_state"
 local rules = require "converters.engine.rules"
 local kinds = require "converters.engine.kinds"
 local keys = require "converters.engine.keys"
@@ -341,6 +342,7 @@ function convert.checkpoint_step(job, i, root) return in_step(job, i, checkpoint
 ---@param root Dict    the tree of the checkpoint
 ---@return Dict        the tree to write
 function convert.checkpoint(job, root)
+  job.loader = job.loader or { step = dataloader_state.step_of(root) } -- before a step that drops it
   for i in ipairs(job.path) do root = convert.checkpoint_step(job, i, root) end
   return root
 end

@@ -322,6 +322,24 @@ describe("names of weights", function()
     for model, names in pairs(of_1_6) do equal(upgrade.detect(old_file(names), config, model, "cs-2.5"), "1.6", model) end
   end)
 
+  it("are those of a step that 1.6 -> 1.7 drops, but not before the files of data loaders are compared with it", function()
+    local folder = harness.temp_dir()
+    cbk.fs.write(cbk.fs.join(folder, "data_iter_checkpoint_state_file_global"), "5")
+    cbk.fs.write(cbk.fs.join(folder, "data_iter_state_file_worker_0_step_5.txt"), "40")
+    local with_states = cbk.dict { model = { num_heads = 2 }, train_input = { data_processor = "GptHDF5DataProcessor" },
+      cerebras = { save_iter_state_path = folder } }
+    local old = old_file(of_1_6["bert"], "0.1")
+    for step, samples in pairs { [5] = 40, [100] = false } do
+      old.checkpoint.root.global_step = step
+      local function run() return upgrade.run(old, with_states, upgrade.job("bert", "cs-1.6", "cs-2.5")).root end
+      if samples then
+        equal(run().dataloader.all_worker_states[1].samples_streamed, samples)
+      else
+        raises("are of step 5 and the checkpoint is of step 100", run, "value")
+      end
+    end
+  end)
+
   it("of another release or model are refused", function()
     local function check(model, to, names) return upgrade.names(old_file(names).checkpoint.root, upgrade.job(model, "cs-1.7", to)) end
     raises("8 of 8 names of weights are none that bert has in cs-2.5: bert.embeddings.word_embeddings.weight", function()
