@@ -124,9 +124,21 @@ local function check_head_dim(from)
   end
 end
 
+---Transformers 5 says the base and the scaling of the rotary positions in one map.
+local function prepare_left(from)
+  check_head_dim(from)
+  local both = from.rope_parameters
+  if absent(both) then return end
+  local out, scaling = cbk.copy(from), cbk.copy(both)
+  out.rope_parameters, out.rope_theta, scaling.rope_theta = nil, cbk.raw(both, "rope_theta"), nil
+  local kind = scaling.rope_type or scaling.type
+  out.rope_scaling = kind ~= nil and kind ~= "default" and scaling or null
+  return out
+end
+
 local hf = {
   keys = decoder.with_head("model", now), config = config, before = before, after = after, mup = "gpt",
-  prepare = { left = check_head_dim, right = values.check_rotary_dim },
+  prepare = { left = prepare_left, right = values.check_rotary_dim },
   finish = { right = values.set_rotary_dim },
 }
 
@@ -134,13 +146,27 @@ local hf = {
 
 local rope_fields = { "rope_scaling", "pos_scaling_factor", "pos_scaling_type", "pos_scaling_extra_args", "rope_theta" }
 
+---The base and the scaling of rotary positions came with 2.1.
+local function prepare_left_2_0(from)
+  from = prepare_left(from) or from
+  local theta, scaling = from.rope_theta, from.rope_scaling
+  local lost = {}
+  if not absent(theta) and theta ~= 10000 then lost[1] = ("rope_theta (%s)"):format(tostring(theta)) end
+  if not absent(scaling) then lost[#lost + 1] = ("rope_scaling (%s)"):format(cbk.json(scaling)) end
+  if #lost > 0 then
+    cbk.warn(table.concat(lost, " and ") .. ": releases before 2.1 have no such field, so what the model computes there differs")
+  end
+  return from
+end
+
 local hf_2_0 = variant(hf, {
   keys = decoder.with_head("model", then_), tool = "2.0.3",
   config = fields.config {
     fields.without(config, { "num_key_value_heads", unpack(rope_fields) }),
     { "num_key_value_heads", "extra_attention_params", values.grouped_queries_2_0 },
+    told.left { "rope_theta", "rope_scaling" },
   },
-  prepare = { right = function(from)
+  prepare = { left = prepare_left_2_0, right = function(from)
     values.check_groups(from)
     values.check_rotary_dim(from)
   end },
@@ -151,8 +177,17 @@ local hf_2_0 = variant(hf, {
   after = { left = after.left, right = fields.with(after.right, { use_position_embedding = true }) },
 })
 
+local function prepare_left_1_9(from)
+  local groups, heads = from.num_key_value_heads, from.num_attention_heads or before.left.num_attention_heads
+  if not absent(groups) and groups ~= heads then
+    fields.refuse("num_key_value_heads", groups, ("that of num_attention_heads (%s), as grouped queries came with 2.0,"):format(tostring(heads)))
+  end
+  return prepare_left_2_0(from)
+end
+
 local hf_1_9 = variant(hf_2_0, {
-  config = fields.without(hf_2_0.config, { "norm_type", "num_key_value_heads" }), prepare = hf.prepare,
+  config = fields.config { fields.without(hf_2_0.config, { "norm_type", "num_key_value_heads" }), told.left { "num_key_value_heads" } },
+  prepare = { left = prepare_left_1_9, right = hf.prepare.right },
   before = { left = hf_2_0.before.left, right = fields.with(hf_2_0.before.right, { use_rms_norm = false }, { "norm_type" }) },
   after = { left = after.left, right = fields.with(hf_2_0.after.right, { use_rms_norm = true }, { "norm_type" }) },
 })

@@ -413,6 +413,12 @@ describe("Converters: nothing is lost or invented in silence", function()
     if not text:find(part, 1, true) then error(("'%s' does not say '%s'"):format(text, part), 2) end
   end
 
+  local function config(more)
+    local out = cbk.dict { hidden_size = 8, num_attention_heads = 2, num_hidden_layers = 1, vocab_size = 5 }
+    for name, value in pairs(more) do out[name] = value end
+    return out
+  end
+
   it("keys and fields that have no place are named, those that go without saying are not", function()
     local set = {
       rules.drop.left("h.N.gone", "no place"), rules.only.left("h.N.freq", "computed"), rules.only.left("twin", "a copy", "a"),
@@ -433,11 +439,6 @@ describe("Converters: nothing is lost or invented in silence", function()
   end)
 
   it("parts of a field are named too", function()
-    local function config(more)
-      local out = cbk.dict { hidden_size = 8, num_attention_heads = 2, num_hidden_layers = 1, vocab_size = 5 }
-      for name, value in pairs(more) do out[name] = value end
-      return out
-    end
     local yarn = cbk.dict { rope_type = "yarn", type = "yarn", factor = 2, original_max_position_embeddings = 4, beta_fast = 32 }
     same(warned(convert.config, job("llama", "hf", "cs-2.4"), config { rope_scaling = yarn }),
       "config fields without a counterpart are left out: rope_scaling.beta_fast")
@@ -451,6 +452,17 @@ describe("Converters: nothing is lost or invented in silence", function()
     end
     same(t5 { feed_forward_proj = "gated-silu", dense_act_fn = "silu", is_gated_act = true }, "")
     says(t5 { feed_forward_proj = "relu", dense_act_fn = "silu", is_gated_act = true }, "left out: dense_act_fn, is_gated_act")
+  end)
+
+  it("rotary positions in one map, and of releases that have no field for them", function()
+    local both = cbk.dict { { "rope_type", "llama3" }, { "factor", 8 }, { "low_freq_factor", 1 }, { "high_freq_factor", 4 },
+      { "original_max_position_embeddings", 8192 }, { "rope_theta", 500000 } }
+    local model = convert.config(job("llama", "hf", "cs-2.2"), config { rope_parameters = both }).model
+    same({ model.rope_theta, model.pos_scaling_type, model.pos_scaling_factor }, { 500000, "llama3", 8 })
+    local old = table.concat(conversion.warnings(convert.config, job("llama", "hf", "cs-2.0"), config { rope_parameters = both }), "\n")
+    assert(old:find("rope_theta (500000) and rope_scaling ({", 1, true), old)
+    same(conversion.warnings(convert.config, job("llama", "hf", "cs-2.0"), config { rope_theta = 10000, rope_scaling = cbk.null }), {})
+    fails("num_key_value_heads=1", convert.config, job("llama", "hf", "cs-1.9"), config { num_key_value_heads = 1 })
   end)
 
   it("what stands beside the model is named where only the model is converted", function()
