@@ -180,7 +180,8 @@ local hf_2_0 = variant(hf, {
 local function prepare_left_1_9(from)
   local groups, heads = from.num_key_value_heads, from.num_attention_heads or before.left.num_attention_heads
   if not absent(groups) and groups ~= heads then
-    fields.refuse("num_key_value_heads", groups, ("that of num_attention_heads (%s), as grouped queries came with 2.0,"):format(tostring(heads)))
+    fields.refuse("num_key_value_heads", groups,
+      ("that of num_attention_heads (%s), as grouped queries came with 2.0,"):format(tostring(heads)))
   end
   return prepare_left_2_0(from)
 end
