@@ -125,8 +125,7 @@ class Damage {
     }
     if (!culprit_.empty())
       return fmt::format(": byte {} of the block is wrong, in the entry of {}", *position_, culprit_);
-    std::string held =
-        names_.empty() ? "" : ", which has the entries of " + listed(names_, named_entries);
+    std::string held = names_.empty() ? "" : ", which has the entries of " + listed(names_, named_entries);
     if (is_sure) return held;
     // What does not have its checksum may say anything; these come from elsewhere.
     return fmt::format("{}; the block covers the names {} up to {}", held,
