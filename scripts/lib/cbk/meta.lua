@@ -75,11 +75,13 @@ function Tensor:split(size, dim) end
 ---@param dtype string
 ---@return Tensor
 function Tensor:to(dtype) end
----x · factor + term, computed in float32 (float64 for float64), rounded once. `t * 2`, `t + 1`, `t / 2`, `-t` say the same.
+---x · factor + term, computed in float32 (in float64 for float64 and whole numbers), rounded once. `t * 2`, `t + 1`, `t / 2`, `-t`
+---say the same. Whole numbers beyond 2^53 are not exact then; a result that the dtype cannot hold becomes the nearest that it can.
 ---@return Tensor
 function Tensor:affine(factor, term) end
 ---@return Tensor
 function Tensor:replace_nan(value) end
+---Computed and rounded as `affine` does it.
 ---@param other Tensor  same shape and dtype; also `a + b`, and `a * b` element by element
 ---@return Tensor
 function Tensor:add(other) end
