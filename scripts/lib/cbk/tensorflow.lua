@@ -27,7 +27,7 @@ function tensorflow.check_path(path)
   local near = is_folder and {} or cbk.nearest(cbk.fs.basename(path), names, 3)
   if #near == 0 then near = { unpack(names, 1, 3) } end
   for i, name in ipairs(near) do near[i] = ("'%s'"):format(folder == "." and name or cbk.fs.join(folder, name)) end
-  if is_folder and #near == 1 then return end
+  if is_folder and #near > 0 then return end -- which one, or that there are several, is told by whoever opens it
   local why = is_folder and ("there is no TensorFlow checkpoint in the folder '%s': no file 'checkpoint' names one"):format(path)
     or ("there is no TensorFlow checkpoint '%s': neither '%s.index' nor a folder of that name"):format(path, path)
   cbk.fail("io", why .. (#near > 0 and "; did you mean " .. table.concat(near, " or ") .. "?" or ""))
