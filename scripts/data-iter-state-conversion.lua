@@ -38,11 +38,13 @@ local checkpoint = cli.open(args.old_checkpoint, args)
 if not (cbk.kind(checkpoint.root) or ""):find "dict" then
   cbk.fail("format", ("'%s' is no dict but a %s: it cannot take a 'dataloader'"):format(args.old_checkpoint, cbk.kind(checkpoint.root)))
 end
-cli.warn(dataloader_state.doubts(files, checkpoint.root), args)
+local doubts = dataloader_state.doubts(files, checkpoint.root)
 local root = checkpoint:raw_root()
 root.dataloader = dataloader_state.to_dict(state)
 
 local output = cbk.create(args.output_file, {
   root = root, format = "h5", h5_version = args.h5_version, overwrite = args.overwrite,
 })
-if cli.commit(output, args) then print("Checkpoint saved to " .. args.output_file) end
+local is_saved = cli.commit(output, args)
+cli.warn(doubts, args)
+if is_saved then print("Checkpoint saved to " .. args.output_file) end

@@ -2,6 +2,7 @@
 -- states of data loaders, and the list of releases that the file has seen.
 
 local cbk = require "cbk"
+local python_int = require "cbk.python_int"
 local kinds = require "converters.engine.kinds"
 local releases = require "converters.modelzoo.releases"
 
@@ -62,7 +63,7 @@ function checkpoint.shuffle_seed(input)
   if not (input.shuffle == true or present(input.mixture)) then return nil end
   if not present(input.shuffle_seed) then return 0 end
   local raw = cbk.raw(input, "shuffle_seed")
-  local seed = cbk.python_int(tostring(raw), true)
+  local seed = python_int(tostring(raw), true)
   if seed == nil or type(input.shuffle_seed) == "boolean" then
     cbk.fail("config", ("shuffle_seed: a whole number is expected, not %s"):format(cbk.json(input.shuffle_seed)))
   end

@@ -3,6 +3,7 @@
 
 local argparse = require "argparse"
 local cbk = require "cbk"
+local python_int = require "cbk.python_int"
 
 local cli = {}
 
@@ -200,7 +201,7 @@ end
 ---@return table option
 function cli.shuffle_seed(parser, names, description, default)
   return parser:option(names, description, default):hidden_name("--shuffle-seed"):argname("SEED"):convert(function(text)
-    local seed, problem = cbk.python_int(text, true)
+    local seed, problem = python_int(text, true)
     if not seed then return nil, ("--shuffle_seed %s %s"):format(cbk.quote(text), problem) end
     return seed
   end)
