@@ -1,10 +1,9 @@
 -- What to try when keys of a checkpoint fit no rule.
 
 local cbk = require "cbk"
-local catalogue = require "converters.engine.catalogue"
 local coverage = require "converters.bench.coverage"
 local kinds = require "converters.engine.kinds"
-local tables = require "converters.bench.tables"
+local weight_names = require "converters.bench.weight_names"
 
 local advice = {}
 
@@ -31,40 +30,6 @@ local function wrapper(source)
   return found
 end
 
-local function reads(converter, format)
-  for side, text in pairs { left = converter[1], right = converter[2] } do
-    if catalogue.format_set(text)[format] then return side end
-  end
-end
-
---- Whether a table of the model takes every key, and how many of its rules take none.
-local function fit(model, format, keys)
-  local least
-  for _, one in ipairs(tables.of { model }) do
-    local side = not one.part and not one.inside and reads(one.converter, format)
-    local found = side and coverage.of(one, side, keys)
-    if found and #found.unmatched + #found.refused + found.copied == 0 then least = math.min(least or math.huge, #found.idle) end
-  end
-  return least
-end
-
---- The models whose rules take every key; those that use most of their rules first.
-local function models_that_fit(job, source)
-  local keys, out = {}, {}
-  for i, key in ipairs(coverage.keys_of(source)) do
-    if i <= MOST_KEYS then keys[i] = key end
-  end
-  for _, name in ipairs(catalogue.names()) do
-    local model, zoo_name = catalogue.find(name)
-    local is_alias = zoo_name and model.aliases and model.aliases[name]
-    local idle = model ~= job.model and not is_alias and fit(model, job.path[1].src, keys)
-    if idle then out[#out + 1] = { name = name, idle = idle } end
-  end
-  table.sort(out, function(a, b) return a.idle < b.idle or a.idle == b.idle and a.name < b.name end)
-  for i, one in ipairs(out) do out[i] = one.name end
-  return { unpack(out, 1, 3) }
-end
-
 ---What else the keys may be, as the end of a message; nil if nothing is known.
 ---@param job Job
 ---@param source Dict   the checkpoint
@@ -75,7 +40,11 @@ function advice.unmatched(job, source)
     return ("; the tensors lie below '%s': `cbk copy CHECKPOINT FLAT --include %s --rename '%s.*=*'` takes them out"):format(
       below, below, below)
   end
-  local names = models_that_fit(job, source)
+  local keys = {}
+  for i, key in ipairs(coverage.keys_of(source)) do
+    if i <= MOST_KEYS then keys[i] = key end
+  end
+  local names = weight_names.models_that_fit(keys, job.path[1].src, job.model)
   if #names > 0 then return "; all keys fit --model " .. table.concat(names, " or ") end
 end
 

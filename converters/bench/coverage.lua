@@ -127,7 +127,8 @@ local function joined(group, count)
 end
 
 ---Whether a table takes any key, as steps between releases do: that it fits says nothing.
-local function takes_all(one)
+---@param one Table
+function coverage.takes_all(one)
   for _, rule in ipairs(one.keys) do
     if not rule.when and rule.left and rule.left[1] == "*" and rule.right and rule.right[1]:find "%*$" then return true end
   end
@@ -138,7 +139,7 @@ end
 local function telling(tables)
   local out = {}
   for _, one in ipairs(tables) do
-    if not takes_all(one) then out[#out + 1] = one end
+    if not coverage.takes_all(one) then out[#out + 1] = one end
   end
   return #out > 0 and out or tables
 end

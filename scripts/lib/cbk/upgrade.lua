@@ -7,7 +7,7 @@ local dataloader_state = require "cbk.dataloader_state"
 local release = require "cbk.release"
 local resume = require "cbk.resume"
 local spec_tree = require "cbk.spec_tree"
-local weight_names = require "cbk.weight_names"
+local weight_names = require "converters.bench.weight_names"
 local releases = require "converters.modelzoo.releases"
 
 local upgrade = {}

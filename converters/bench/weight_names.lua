@@ -2,7 +2,6 @@
 -- take any key; those to Hugging Face and of named layers know them all.
 
 local cbk = require "cbk"
-require "cbk.converters" -- finds the converters' modules
 local catalogue = require "converters.engine.catalogue"
 local coverage = require "converters.bench.coverage"
 local tables = require "converters.bench.tables"
@@ -10,20 +9,14 @@ local releases = require "converters.modelzoo.releases"
 
 local weight_names = {}
 
-local function takes_all(one)
-  for _, rule in ipairs(one.keys) do
-    if not rule.when and rule.left and rule.left[1] == "*" then return true end
-  end
-  return false
-end
-
 ---The tables that know all names of a format, each with its side.
 ---@return { table: Table, side: Side }[]
 local function tables_of(model, format)
   local out = {}
   for _, one in ipairs(tables.of { model }) do
     for i, side in ipairs { "left", "right" } do
-      if catalogue.format_set(one.converter[i])[format] and not takes_all(one) then out[#out + 1] = { table = one, side = side } end
+      local is_told = catalogue.format_set(one.converter[i])[format] and not coverage.takes_all(one)
+      if is_told then out[#out + 1] = { table = one, side = side } end
     end
   end
   return out
@@ -75,6 +68,28 @@ function weight_names.strange(model_name, format, root)
   return { keys = strange, count = #keys, is_exact = is_exact, is_other = #strange * 2 > #keys }
 end
 
+---The models whose tables for a format know every key, without that one; those that use most of their rules first.
+---@param keys string[]
+---@param format string
+---@param model Model
+---@return string[] names   three at most
+function weight_names.models_that_fit(keys, format, model)
+  local out = {}
+  for _, name in ipairs(catalogue.names()) do
+    local other = catalogue.find(name)
+    local least
+    for _, reading in ipairs(other ~= model and not (other.aliases or {})[name] and tables_of(other, format) or {}) do
+      local one = reading.table
+      local found = not one.part and not one.inside and coverage.of(one, reading.side, keys)
+      if found and #found.unmatched + #found.refused + found.copied == 0 then least = math.min(least or math.huge, #found.idle) end
+    end
+    if least then out[#out + 1] = { name = name, idle = least } end
+  end
+  table.sort(out, function(a, b) return a.idle < b.idle or a.idle == b.idle and a.name < b.name end)
+  for i, one in ipairs(out) do out[i] = one.name end
+  return { unpack(out, 1, 3) }
+end
+
 ---Which models, and of which formats, names look like: "bert of cs-1.6". The model that was asked for is preferred.
 ---@param keys string[]
 ---@param model_name string
@@ -88,7 +103,7 @@ function weight_names.likeness(keys, model_name)
       seen[model] = true
       for _, one in ipairs(tables.of { model }) do
         for i, side in ipairs { "left", "right" } do
-          local known = takes_all(one) and 0 or #keys - #coverage.of(one, side, keys).unmatched
+          local known = coverage.takes_all(one) and 0 or #keys - #coverage.of(one, side, keys).unmatched
           if known > best then best, found = known, {} end
           if known == best and known > 0 then
             found[#found + 1] = { model = model, format = one.converter[i], is_asked = model == asked, place = #found }
