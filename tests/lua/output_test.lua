@@ -26,12 +26,12 @@ describe("Output", function()
     t.equal({ back["a.b"]:tolist(), back["a.c"].dtype }, { { 1, 2 }, "bfloat16" })
   end)
 
-  it("refuses a tree that holds itself, in every format", function()
+  it("refuses a tree that holds itself", function()
     local folder, loop = t.temp_dir(), cbk.dict()
     loop.inner = loop
-    for _, name in ipairs { "x.pt", "x.mdl", "x.safetensors" } do
+    for _, name in ipairs { "x.pt", "x.mdl" } do
       local out = cbk.create(cbk.fs.join(folder, name), { root = cbk.dict { { "w", cbk.tensor { 1 } }, { "loop", loop } } })
-      t.is_true(not pcall(function() out:commit() end), name)
+      t.raises("holds itself", function() out:commit() end, "value")
     end
     t.equal(cbk.fs.list(folder), {})
   end)

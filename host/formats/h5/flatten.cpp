@@ -1,5 +1,6 @@
 #include "host/formats/h5/flatten.hpp"
 
+#include <algorithm>
 #include "host/base/hash.hpp"
 
 #include <unordered_set>
@@ -30,7 +31,17 @@ class Flattener {
 
  private:
   TreeSpec visit(const Value& value, const std::string& path, int depth) {
+    const void* node = value.identity();
+    if (node != nullptr && std::ranges::find(open_, node) != open_.end())
+      fail(Errc::value, "{} holds itself", quote(path));
     if (depth > max_depth) fail(Errc::value, "{} is nested too deeply for H5", quote(path));
+    open_.push_back(node);
+    TreeSpec spec = spec_of(value, path, depth);
+    open_.pop_back();
+    return spec;
+  }
+
+  TreeSpec spec_of(const Value& value, const std::string& path, int depth) {
     TreeSpec spec;
     if (value.is(Value::Kind::dict)) {
       const Dict& dict = value.as_dict();
@@ -94,6 +105,7 @@ class Flattener {
   }
 
   bool sets_are_containers_;
+  std::vector<const void*> open_;  // what is being visited, outermost first; nullptr for scalars
   FlatTree tree_;
 };
 
