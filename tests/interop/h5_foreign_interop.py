@@ -13,6 +13,8 @@ import tempfile
 import h5py
 import numpy as np
 
+import harness
+
 VALUES = np.arange(6000, dtype=np.int32).reshape(60, 100) % 977
 
 
@@ -84,26 +86,7 @@ def told(words, text):
     assert words in text, text
 
 
-class Run:
-    def __init__(self, cbk, folder):
-        self.cbk, self.folder, self.passed, self.failed = cbk, folder, 0, 0
-
-    def path(self, name):
-        return os.path.join(self.folder, name)
-
-    def check(self, name, action):
-        try:
-            action()
-            self.passed += 1
-        except Exception as e:
-            self.failed += 1
-            print(f"FAIL {name}: {type(e).__name__}: {str(e)[:400]}")
-
-    def call(self, *args):
-        r = subprocess.run([self.cbk, *args], capture_output=True, text=True, timeout=120)
-        assert r.returncode == 0, r.stderr.strip()
-        return r.stdout
-
+class Suite(harness.Run):
     def refused(self, words, *args):
         """exit code 1 and one line that has all the words"""
         r = subprocess.run([self.cbk, *args], capture_output=True, text=True, timeout=120)
@@ -206,12 +189,11 @@ def main():
     parser.add_argument("--cbk", required=True)
     args = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="cbk-h5-foreign-") as folder:
-        run = Run(os.path.abspath(args.cbk), folder)
+        run = Suite(args.cbk, folder)
         one_of_each(run)
         damage(run)
         still_refused(run)
-    print(f"{run.passed} passed, {run.failed} failed")
-    return 1 if run.failed or not run.passed else 0
+    return run.close()
 
 
 if __name__ == "__main__":

@@ -23,6 +23,8 @@ import numpy as np
 import torch
 from torch.utils._pytree import TreeSpec, LeafSpec
 
+import harness
+
 CODES = {"bool": 1, "int16": 3, "int32": 4, "int64": 5, "uint8": 6, "float16": 10, "float32": 11, "float64": 12, "bfloat16": 16}
 LZ4 = 32004
 
@@ -165,26 +167,7 @@ class SpecUnpickler(pickle.Unpickler):
         return super().find_class(module, name)
 
 
-class Run:
-    def __init__(self, cbk, folder):
-        self.cbk, self.folder, self.passed, self.failed = cbk, folder, 0, 0
-
-    def path(self, name):
-        return os.path.join(self.folder, name)
-
-    def check(self, name, action):
-        try:
-            action()
-            self.passed += 1
-        except Exception as e:
-            self.failed += 1
-            print(f"FAIL {name}: {type(e).__name__}: {str(e)[:300]}")
-
-    def call(self, *args):
-        r = subprocess.run([self.cbk, *args], capture_output=True, text=True, timeout=120)
-        assert r.returncode == 0, r.stderr.strip()
-        return r.stdout
-
+class Suite(harness.Run):
     def read(self, path):
         """{key: (kind, dtype, shape, digest)} of a flat dict of tensors"""
         root = json.loads(self.call("dump", path))["root"]
@@ -463,14 +446,13 @@ def main():
     parser.add_argument("--cbk", required=True)
     args = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="cbk-h5-") as folder:
-        run = Run(os.path.abspath(args.cbk), folder)
+        run = Suite(args.cbk, folder)
         reading(run)
         writing(run)
         writing_flat(run)
         writing_many(run)
         surrogates(run)
-    print(f"{run.passed} passed, {run.failed} failed")
-    return 1 if run.failed or not run.passed else 0
+    return run.close()
 
 
 if __name__ == "__main__":

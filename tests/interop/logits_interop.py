@@ -39,7 +39,6 @@ import h5py
 import torch
 import yaml
 
-sys.dont_write_bytecode = True  # models/ holds sources only
 from models.layers import Different, Weights  # noqa: E402
 
 NEWEST = "cs-2.9"

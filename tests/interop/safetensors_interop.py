@@ -13,6 +13,8 @@ import tempfile
 
 import torch
 
+import harness
+
 SIZES = {"BOOL": 1, "U8": 1, "I8": 1, "F8_E5M2": 1, "F8_E4M3": 1, "F8_E8M0": 1, "F8_E4M3FNUZ": 1, "F8_E5M2FNUZ": 1, "I16": 2, "U16": 2, "F16": 2, "BF16": 2, "I32": 4,
          "U32": 4, "F32": 4, "C64": 8, "F64": 8, "I64": 8, "U64": 8}
 RANKS = ["BOOL", "U8", "I8", "F8_E5M2", "F8_E4M3", "F8_E8M0", "F8_E4M3FNUZ", "F8_E5M2FNUZ", "I16", "U16", "F16", "BF16", "I32", "U32", "F32", "C64", "F64", "I64", "U64"]
@@ -72,14 +74,11 @@ def content(tensor):
     return TORCH[t.dtype], list(t.shape), raw.tobytes()
 
 
-class Suite:
+class Suite(harness.Run):
     def __init__(self, cbk, folder):
-        self.cbk, self.folder, self.passed, self.failed = cbk, folder, 0, 0
+        super().__init__(cbk, folder)
         with open(self.path("copy.lua"), "w") as f:
             f.write(COPY)
-
-    def path(self, name):
-        return os.path.join(self.folder, name)
 
     def copy(self, source, target, *rest):
         done = subprocess.run([self.cbk, "run", self.path("copy.lua"), self.path(source), self.path(target), *rest], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=60)
@@ -94,14 +93,6 @@ class Suite:
             assert not os.path.exists(self.path(target)), "something was written"
             return str(error)
         raise AssertionError("was not refused")
-
-    def check(self, name, body):
-        try:
-            body()
-            self.passed += 1
-        except Exception as error:
-            self.failed += 1
-            print(f"FAILED {name}: {type(error).__name__}: {error}")
 
 
 def samples():
@@ -245,10 +236,9 @@ def main():
     p.add_argument("--cbk", required=True)
     o = p.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        suite = Suite(os.path.abspath(o.cbk), folder)
+        suite = Suite(o.cbk, folder)
         run(suite)
-    print(f"{suite.passed} passed, {suite.failed} failed")
-    return 1 if suite.failed or not suite.passed else 0
+    return suite.close()
 
 
 if __name__ == "__main__":

@@ -9,13 +9,10 @@ Usage: torch_interop.py --cbk PATH [--seed N]
 import argparse
 import collections
 import hashlib
-import io
 import json
 import os
-import pickle
 import random
 import struct
-import subprocess
 import sys
 import tempfile
 import warnings
@@ -23,6 +20,8 @@ import zipfile
 
 import numpy as np
 import torch
+
+import harness
 
 warnings.filterwarnings("ignore")
 
@@ -282,8 +281,7 @@ def compressed_rows(run, r, path):
         need(run.run("copy", path, out).returncode == 0, "not copied")
         a, b = (json.loads(run.run("dump", p).stdout)["root"] for p in (path, out))
         need(a == b, "shown as", b)
-    if run.needs("dump") and run.needs("copy"):
-        run.check("sparse csr", body)
+    run.check("sparse csr", body)
 
 
 class Evil:
@@ -301,34 +299,13 @@ class Net(torch.nn.Module):
 
 
 # ------------------------------------------------------------------ the run
-class Runner:
-    def __init__(self, cbk, folder):
-        self.cbk, self.folder, self.passed, self.failed, self.skipped = cbk, folder, 0, 0, 0
-        self.commands = {c: self.run(c, "--help").returncode == 0 for c in ("dump", "copy")}
-
-    def run(self, *args):
-        return subprocess.run([self.cbk, *args], capture_output=True, text=True, timeout=300)
-
-    def check(self, name, body):
-        try:
-            body()
-            self.passed += 1
-        except Exception as x:
-            self.failed += 1
-            print(f"FAIL {name}: {type(x).__name__}: {x}")
-
-    def needs(self, command):
-        if not self.commands[command]:
-            self.skipped += 1
-        return self.commands[command]
-
+class Suite(harness.Run):
     def dump(self, name, path, value):
         def body():
             done = self.run("dump", path)
             need(done.returncode == 0, done.stderr.strip()[:300])
             shown(value, json.loads(done.stdout)["root"])
-        if self.needs("dump"):
-            self.check(name + ", shown", body)
+        self.check(name + ", shown", body)
 
     def copy(self, name, path, value, strides=True):
         def body():
@@ -346,8 +323,7 @@ class Runner:
                     need((info.header_offset + 30 + n + extra) % 64 == 0, info.filename, "is not aligned")
             Same(strides)(value, torch.load(out))
             return out
-        if self.needs("copy"):
-            self.check(name + ", copied", body)
+        self.check(name + ", copied", body)
 
     def refused(self, name, path, *mention):
         def body():
@@ -355,8 +331,7 @@ class Runner:
                 need(done.returncode == 1 and len(done.stderr.strip().splitlines()) == 1, "status", done.returncode, done.stderr[:300])
                 need(all(m in done.stderr for m in mention), "the message is", done.stderr.strip())
             need(not os.path.exists(os.path.join(self.folder, "never.pt")), "a file was left")
-        if self.needs("dump") and self.needs("copy"):
-            self.check(name, body)
+        self.check(name, body)
 
 
 def round_trips(run, r, path):
@@ -403,8 +378,7 @@ def other_writers(run, r, path):
             for source in (path, out):
                 node = json.loads(run.run("dump", source).stdout)["root"]["items"][0][1]
                 need(node["dtype"] == dtype and node["shape"] == [2, 3] and node["hex"] == data.hex(), "shown as", node)
-        if run.needs("dump") and run.needs("copy"):
-            run.check(dtype, body)
+        run.check(dtype, body)
 
 
 def unreadable_parts(run, r, path):
@@ -483,8 +457,7 @@ def sizes(run, r, path):
         loaded = torch.load(out)
         need(torch.equal(loaded["a"], big[:10]) and torch.equal(loaded["b"], big[500:600]), "other values")
         need(loaded["a"].storage()._cdata == loaded["b"].storage()._cdata, "no longer one storage")
-    if run.needs("copy"):
-        run.check("parts of a storage", body)
+    run.check("parts of a storage", body)
 
 
 def main():
@@ -494,11 +467,10 @@ def main():
     o = p.parse_args()
     torch.manual_seed(o.seed)
     with tempfile.TemporaryDirectory() as folder:
-        run = Runner(os.path.abspath(o.cbk), folder)
+        run = Suite(o.cbk, folder)
         for part in (round_trips, other_writers, compressed_rows, unreadable_parts, refusals, sizes):
             part(run, random.Random(o.seed), os.path.join(folder, "model.pt"))
-    print(f"{run.passed} passed, {run.failed} failed" + (f", {run.skipped} skipped" if run.skipped else ""))
-    return 1 if run.failed else 0
+    return run.close()
 
 
 if __name__ == "__main__":
