@@ -23,26 +23,26 @@ int make_full(lua_State* L) {
   return 1;
 }
 
-int make_randn(lua_State* L) {
-  const Options options(L, 2, {"mean", "std", "seed", "dtype"});
+/// Random numbers by two parameters, whose defaults are 0 and 1.
+using Distribution = Tensor (*)(DType, Shape, double, double, uint64_t);
+
+int make_random(lua_State* L, Distribution distribution, const char* first, const char* second) {
+  const Options options(L, 2, {first, second, "seed", "dtype"});
   const DType dtype = options.dtype("dtype", DType::float32);
   const auto seed = static_cast<uint64_t>(options.integer("seed", 0, INT64_MAX).value_or(0));
   const DType made = dtype == DType::float64 ? dtype : DType::float32;
   const Tensor tensor =
-      Tensor::normal(made, check_integers(L, 1), options.number("mean", 0), options.number("std", 1), seed);
+      distribution(made, check_integers(L, 1), options.number(first, 0), options.number(second, 1), seed);
   push(L, tensor.cast(dtype));
   return 1;
 }
 
+int make_randn(lua_State* L) {
+  return make_random(L, &Tensor::normal, "mean", "std");
+}
+
 int make_rand(lua_State* L) {
-  const Options options(L, 2, {"low", "high", "seed", "dtype"});
-  const DType dtype = options.dtype("dtype", DType::float32);
-  const auto seed = static_cast<uint64_t>(options.integer("seed", 0, INT64_MAX).value_or(0));
-  const DType made = dtype == DType::float64 ? dtype : DType::float32;
-  const Tensor tensor =
-      Tensor::uniform(made, check_integers(L, 1), options.number("low", 0), options.number("high", 1), seed);
-  push(L, tensor.cast(dtype));
-  return 1;
+  return make_random(L, &Tensor::uniform, "low", "high");
 }
 
 int make_tril(lua_State* L) {

@@ -7,6 +7,8 @@ files=$(git ls-files '*.cpp' '*.hpp')
 clang-format --dry-run -Werror $files
 luacheck -q scripts converters tests/lua
 if [ "${1:-}" = "--tidy" ]; then
+  # clang reads what the build generates, and says strange things without it.
+  if [ ! -x build/release/cbk ]; then echo "lint: build first: bash bootstrap build" >&2; exit 2; fi
   # shellcheck disable=SC2046
   clang-tidy --quiet -p build/release $(git ls-files 'host/*.cpp' 'bindings/*.cpp')
 fi

@@ -23,7 +23,8 @@ constexpr size_t tar_offset = 257;
 
 constexpr uint64_t pickle_limit = 2ULL << 30;
 constexpr uint64_t small_record = 4096;
-/// Archives up to this size are checked whole when they are opened; larger ones by `cbk check`.
+/// Archives up to this size are checked whole when they are opened; larger ones by cbk.pickle.verify, and
+/// piece by piece as they are copied.
 constexpr uint64_t eager_check_limit = 16ULL << 20;
 constexpr int newest_version = 10;
 
