@@ -104,6 +104,30 @@ describe("Tensor", function()
     t.equal(cbk.full({ 2 }, 9007199254740993LL, { dtype = "int64" }):hex(), ("0100000000002000"):rep(2))
   end)
 
+  it("computes with integers exactly, and holds them at the ends of the dtype", function()
+    local function int64(...) return cbk.tensor({ ... }, { dtype = "int64" }) end
+    local far = 9007199254740993LL -- 2^53 + 1, which no double holds
+    t.is_true((int64(far) + 1):item() == far + 1)
+    t.is_true((int64(far) * 3):item() == far * 3)
+    t.is_true((-int64(far)):item() == -far)
+    t.is_true((int64(far) - int64(1)):item() == far - 1)
+    t.is_true((int64(far) * int64(-5)):item() == far * -5)
+    t.equal((int64(7) * 0.5):item(), 3)
+    local cases = { -- dtype, element, factor, term, result
+      { "int8", 100, 2, 0, 127 }, { "int8", -100, 2, 0, -128 }, { "uint8", 3, -1, 0, 0 }, { "uint8", 200, 1, 55, 255 },
+      { "int16", 30000, -2, 0, -32768 }, { "uint16", 65535, 1, 1, 65535 }, { "int32", 2147483647, 1, 1, 2147483647 },
+      { "uint32", 1, -1, 0, 0 }, { "int64", 9223372036854775807LL, 2, 0, 9223372036854775807LL },
+      { "uint64", 18446744073709551615ULL, 2, 0, 18446744073709551615ULL }, { "uint64", 18446744073709551615ULL, -1, 0, 0 },
+    }
+    for _, case in ipairs(cases) do
+      local dtype, element, factor, term, result = unpack(case)
+      t.is_true(cbk.tensor({ element }, { dtype = dtype }):affine(factor, term):item() == result, dtype)
+    end
+    local most = cbk.tensor({ 18446744073709551615ULL }, { dtype = "uint64" })
+    t.is_true((most * most):item() == 18446744073709551615ULL)
+    t.is_true((most + most):item() == 18446744073709551615ULL)
+  end)
+
   it("refuses elements that do not fit", function()
     t.raises("does not fit uint8", function() cbk.tensor({ 256 }, { dtype = "uint8" }) end, "value")
     t.raises("does not fit uint64", function() cbk.tensor({ -1 }, { dtype = "uint64" }) end, "value")

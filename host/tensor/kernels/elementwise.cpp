@@ -4,12 +4,102 @@
 #include <array>
 #include <cmath>
 #include <cstring>
+#include <limits>
+#include <type_traits>
 
 #include "host/base/error.hpp"
 #include "host/tensor/kernels/cast.hpp"
 
 namespace cbk {
 namespace {
+
+// --- whole numbers
+
+/// Holds any sum of two 64-bit integers, and the product of one with a factor below 2^53.
+__extension__ using Wide = __int128;
+
+template <typename T>
+T nearest(Wide value) {
+  using Limits = std::numeric_limits<T>;
+  return static_cast<T>(std::clamp(value, Wide{Limits::min()}, Wide{Limits::max()}));
+}
+
+/// The largest product that overflows is that of two uint64, which no dtype holds.
+Wide product(Wide a, Wide b) {
+  Wide result = 0;
+  return __builtin_mul_overflow(a, b, &result) ? Wide{std::numeric_limits<uint64_t>::max()} : result;
+}
+
+/// element = compute(element, index), exact; what the dtype cannot hold becomes the nearest that it can.
+template <typename T, typename Compute>
+void integer_loop(std::byte* elements, int64_t count, Compute&& compute) {
+  for (size_t i = 0; i < static_cast<size_t>(count); ++i) {
+    T number;
+    std::memcpy(&number, elements + i * sizeof number, sizeof number);
+    number = nearest<T>(compute(Wide{number}, i));
+    std::memcpy(elements + i * sizeof number, &number, sizeof number);
+  }
+}
+
+/// Calls `body` with the C++ type that an integer dtype is stored as; false for other dtypes.
+template <typename Body>
+bool with_integer(DType dtype, Body&& body) {
+  switch (dtype) {
+    case DType::uint8:
+      body(std::type_identity<uint8_t>{});
+      return true;
+    case DType::int8:
+      body(std::type_identity<int8_t>{});
+      return true;
+    case DType::uint16:
+      body(std::type_identity<uint16_t>{});
+      return true;
+    case DType::int16:
+      body(std::type_identity<int16_t>{});
+      return true;
+    case DType::uint32:
+      body(std::type_identity<uint32_t>{});
+      return true;
+    case DType::int32:
+      body(std::type_identity<int32_t>{});
+      return true;
+    case DType::uint64:
+      body(std::type_identity<uint64_t>{});
+      return true;
+    case DType::int64:
+      body(std::type_identity<int64_t>{});
+      return true;
+    default:
+      return false;
+  }
+}
+
+/// A whole number that a double holds exactly.
+bool is_whole(double number) {
+  constexpr double exact_limit = 9007199254740992.0;  // 2^53
+  return std::abs(number) <= exact_limit && std::trunc(number) == number;
+}
+
+bool apply_whole(const ElementOp& op, DType dtype, std::byte* elements, int64_t count) {
+  if (op.kind != ElementOp::Kind::affine || !is_whole(op.a) || !is_whole(op.b)) return false;
+  const auto a = static_cast<Wide>(op.a);
+  const auto b = static_cast<Wide>(op.b);
+  return with_integer(dtype, [&]<typename T>(std::type_identity<T>) {
+    integer_loop<T>(elements, count, [&](Wide number, size_t) { return number * a + b; });
+  });
+}
+
+bool apply_whole(BinaryOp op, DType dtype, std::byte* elements, const std::byte* other, int64_t count) {
+  return with_integer(dtype, [&]<typename T>(std::type_identity<T>) {
+    integer_loop<T>(elements, count, [&](Wide number, size_t i) {
+      T right;
+      std::memcpy(&right, other + i * sizeof right, sizeof right);
+      return op == BinaryOp::add ? number + right : product(number, right);
+    });
+  });
+}
+
+// --- floating point
 
 /// The type an element is computed in: float64 for itself and for integers, else float32.
 DType compute_type(DType dtype) {
@@ -72,6 +162,7 @@ void check_arithmetic(DType dtype) {
 }
 
 void apply_elementwise(const ElementOp& op, DType dtype, std::byte* elements, int64_t count) {
+  if (apply_whole(op, dtype, elements, count)) return;
   const DType compute = compute_type(dtype);
   if (compute == DType::float32) {
     for_each_converted<float>(dtype, compute, elements, count, [&](float* numbers, int64_t, int64_t length) {
@@ -85,6 +176,7 @@ void apply_elementwise(const ElementOp& op, DType dtype, std::byte* elements, in
 }
 
 void apply_binary(BinaryOp op, DType dtype, std::byte* elements, const std::byte* other, int64_t count) {
+  if (apply_whole(op, dtype, elements, other, count)) return;
   const DType compute = compute_type(dtype);
   if (compute == DType::float32) {
     apply_binary_as<float>(op, dtype, compute, elements, other, count);

@@ -75,8 +75,8 @@ function Tensor:split(size, dim) end
 ---@param dtype string
 ---@return Tensor
 function Tensor:to(dtype) end
----x · factor + term, computed in float32 (in float64 for float64 and whole numbers), rounded once. `t * 2`, `t + 1`, `t / 2`, `-t`
----say the same. Whole numbers beyond 2^53 are not exact then; a result that the dtype cannot hold becomes the nearest that it can.
+---x · factor + term, computed in float32 (float64 in float64), rounded once. `t * 2`, `t + 1`, `t / 2`, `-t` say the same. Integers are
+---exact with a whole factor and term, else computed in float64; a result that the dtype cannot hold becomes the nearest that it can.
 ---@return Tensor
 function Tensor:affine(factor, term) end
 ---@return Tensor
