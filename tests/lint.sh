@@ -9,7 +9,6 @@ luacheck -q scripts converters tests/lua
 if [ "${1:-}" = "--tidy" ]; then
   # clang reads what the build generates, and says strange things without it.
   if [ ! -x build/release/cbk ]; then echo "lint: build first: bash bootstrap build" >&2; exit 2; fi
-  # shellcheck disable=SC2046
-  clang-tidy --quiet -p build/release $(git ls-files 'host/*.cpp' 'bindings/*.cpp')
+  git ls-files 'host/*.cpp' 'bindings/*.cpp' | xargs -P "$(nproc)" -n 4 clang-tidy --quiet -p build/release
 fi
 echo "clean"

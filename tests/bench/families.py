@@ -143,8 +143,7 @@ FAMILIES = {
         {"model_type": "falcon", "num_attention_heads": 64, "num_kv_heads": 8, "new_decoder_architecture": True},
         "num_hidden_layers", 4096, 64, 8, ["ln_attn", "ln_mlp"])),
     "llava": Family("llava", "F32", {"image_model": (clip, 0.2), "text_model": (llava_text, 0.8)}),
-    # A model and a copy of it: half the size on Hugging Face's side.
-    "dpo": Family("dpo", "F32", {"": (llama, 0.5)}, cs="cs-2.9-dpo"),
+    "dpo": single("dpo", "F32", llama, cs="cs-2.9-dpo"),  # the second copy in the file is a link to the first
 }
 
 
