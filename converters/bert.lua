@@ -5,6 +5,7 @@ local fields = require "converters.engine.fields"
 local actions = require "converters.engine.actions"
 local bert = require "converters.shared.bert"
 local decoder = require "converters.shared.decoder"
+local since = require "converters.modelzoo.since"
 
 local tie, between = actions.tie, rules.between
 
@@ -58,7 +59,7 @@ local notes = {
 }
 
 return { {
-  model = "bert", name = "bert", note = "BertForPreTraining",
+  model = "bert", name = "bert", note = "BertForPreTraining", since = { right = since.bert },
   between("cs-1.6", "cs-1.7", bert.to_1_7(from_1_6), notes.first),
   between("cs-1.6", "cs-1.8, cs-1.9, cs-2.0", bert.from_1_6(from_1_6), notes.first),
   between("cs-1.7", "cs-1.8, cs-1.9, cs-2.0", bert.to_1_8, bert.all_classes),

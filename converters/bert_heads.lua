@@ -5,6 +5,7 @@ local rules = require "converters.engine.rules"
 local fields = require "converters.engine.fields"
 local values = require "converters.engine.values"
 local bert = require "converters.shared.bert"
+local since = require "converters.modelzoo.since"
 
 local absent, between = values.absent, rules.between
 
@@ -64,6 +65,7 @@ local function family(names, head)
     between("cs-2.0", "cs-2.1", bert.to_2_1, bert.all_classes),
   }
   for key, value in pairs(names) do out[key] = value end
+  out.since = { right = since.bert }
   if head then
     local since_2_1, up_to_2_0, up_to_1_7 = bert.hugging_face(head)
     out[5] = between("hf", "cs-2.1 .. cs-2.9", since_2_1)

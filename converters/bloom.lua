@@ -7,6 +7,7 @@ local fields = require "converters.engine.fields"
 local actions = require "converters.engine.actions"
 local values = require "converters.engine.values"
 local decoder = require "converters.shared.decoder"
+local since = require "converters.modelzoo.since"
 
 local only = rules.only
 local must, drop, told = fields.must, fields.drop, fields.told
@@ -132,6 +133,7 @@ end
 return {
   {
     model = "bloom", name = "bloom", note = "BloomForCausalLM <-> GPT2LMHeadModel (configured as BLOOM)",
+    since = { right = since.gpt2 },
     between("cs-1.9", "cs-2.0", decoder.to_2_0),
     between("cs-2.0", "cs-2.1", decoder.to_2_1),
     between("hf", "cs-2.1 .. cs-2.9", hf),
@@ -140,6 +142,7 @@ return {
   },
   {
     model = "bloom-headless", name = "bloom", note = "BloomModel <-> GPT2LMHeadModel (configured as BLOOM)",
+    since = { right = since.gpt2 },
     between("cs-1.9", "cs-2.0", decoder.to_2_0),
     between("cs-2.0", "cs-2.1", decoder.to_2_1),
     between("hf", "cs-2.1 .. cs-2.9", headless(hf, now)),

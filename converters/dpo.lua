@@ -5,6 +5,7 @@ local cbk = require "cbk"
 local rules = require "converters.engine.rules"
 local fields = require "converters.engine.fields"
 local wrap = require "converters.engine.wrap"
+local since = require "converters.modelzoo.since"
 
 local policy = {
   says = { left = "model_type", right = "model_name" },
@@ -29,6 +30,7 @@ end
 
 return { {
   model = "dpo", name = "dpo", note = "a model that is trained by DPO: " .. table.concat(policy.models, ", "),
+  since = { right = since.gpt2 }, -- since 2.1, other decoders have no fields that these lack
   { "hf", "cs-2.1-dpo .. cs-2.9-dpo", wrap = policy, config = fields.config {}, after = options },
   { "cs-2.1-no-dpo", "cs-2.1-dpo",
     keys = rules.keys { { "*", policy.place .. ".*", also_right = policy.copy .. ".*" } },

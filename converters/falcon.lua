@@ -8,6 +8,7 @@ local actions = require "converters.engine.actions"
 local kinds = require "converters.engine.kinds"
 local values = require "converters.engine.values"
 local decoder = require "converters.shared.decoder"
+local since = require "converters.modelzoo.since"
 
 local must, told, drop = fields.must, fields.told, fields.drop
 local qkv, refuse = actions.qkv, rules.refuse
@@ -148,11 +149,11 @@ local rw_right = {
   nonlinearity = "gelu", position_embedding_type = "rotary", share_embedding_weights = true,
 }
 
----The reference leaves these fields out, and the Model Zoo's attention has biases unless it is told otherwise.
+---The Model Zoo's own configs of 7B and 40B leave these fields out, though its attention has biases unless it is told otherwise.
 local function finish_rw(to, from)
   values.set_rotary_dim(to, from, "n_head")
-  cbk.warn("the checkpoint has no biases, which the config does not say: where the Model Zoo's defaults are true, add "
-    .. "use_projection_bias_in_attention: false and use_ffn_bias_in_attention: false")
+  cbk.warn("bias=false is not written, as the Model Zoo's own configs of this Falcon leave it out: to train with it, add "
+    .. "use_projection_bias_in_attention: false and use_ffn_bias_in_attention: false to the new config, where the defaults are true")
 end
 
 ---One generation; what it completes a config with, it also writes.
@@ -320,12 +321,14 @@ local without = { ["7B"] = headless(rw_7b, seven), ["40B"] = headless(rw_40b, fo
 return {
   {
     model = "falcon", name = "falcon", note = "FalconForCausalLM / RWForCausalLM <-> GPTJModel (configured as Falcon)",
+    since = { right = since.gptj },
     between("cs-2.0", "cs-2.1", decoder.to_2_1),
     { "hf", "cs-2.1 .. cs-2.9", variants = with, choose = style },
     { "hf", "cs-1.9, cs-2.0", variants = with, choose = rw_style, tool = "2.0.3" },
   },
   {
     model = "falcon-headless", name = "falcon", note = "FalconModel / RWModel <-> GPTJModel (configured as Falcon)",
+    since = { right = since.gptj },
     between("cs-2.0", "cs-2.1", decoder.to_2_1),
     { "hf", "cs-2.1 .. cs-2.9", variants = without, choose = style },
     { "hf", "cs-1.9, cs-2.0", variants = without, choose = rw_style, tool = "2.0.3" },

@@ -6,6 +6,7 @@ local fields = require "converters.engine.fields"
 local actions = require "converters.engine.actions"
 local values = require "converters.engine.values"
 local decoder = require "converters.shared.decoder"
+local since = require "converters.modelzoo.since"
 
 local refuse = rules.refuse
 local must, drop = fields.must, fields.drop
@@ -120,6 +121,7 @@ local function headless(converter, keys) return { keys = decoder.without_head(ke
 return {
   {
     model = "gpt2", name = "gpt2", note = "GPT2LMHeadModel <-> GPT2LMHeadModel (configured as GPT-2)",
+    since = { right = since.gpt2 },
     between("cs-1.7", "cs-1.8, cs-1.9", decoder.to_1_8),
     between("cs-1.8, cs-1.9", "cs-2.0", decoder.to_2_0),
     between("cs-2.0", "cs-2.1", decoder.to_2_1),
@@ -139,6 +141,7 @@ return {
   },
   {
     model = "gpt2-headless", name = "gpt2", note = "GPT2Model <-> GPT2LMHeadModel (configured as GPT-2)",
+    since = { right = since.gpt2 },
     between("cs-1.7", "cs-1.8, cs-1.9", decoder.to_1_8),
     between("cs-1.8, cs-1.9", "cs-2.0", decoder.to_2_0),
     between("cs-2.0", "cs-2.1", decoder.to_2_1),

@@ -7,6 +7,7 @@ local fields = require "converters.engine.fields"
 local actions = require "converters.engine.actions"
 local values = require "converters.engine.values"
 local decoder = require "converters.shared.decoder"
+local since = require "converters.modelzoo.since"
 
 local must, told = fields.must, fields.told
 local buffer, tie = actions.buffer, actions.tie
@@ -122,11 +123,14 @@ local hf = {
 
 local rope_fields = { "rope_scaling", "pos_scaling_factor", "pos_scaling_type", "pos_scaling_extra_args" }
 
+local fields_since = { left = { rope_scaling = { "2.1", null } }, right = since.gptj }
+
 local hf_2_0 = variant(hf, {
   tool = "2.0.3",
   config = fields.config {
     fields.without(config, { "attention_dropout", "hidden_dropout", unpack(rope_fields) }),
     must.right { attention_dropout_rate = 0, residual_dropout_rate = 0 },
+    told.left { "rope_scaling" },
   },
   before = { left = fields.with(hf.before.left, {}, rope_fields), right = fields.with(hf.before.right, {}, rope_fields) },
 })
@@ -137,6 +141,7 @@ local headless = { keys = decoder.without_head(body), fill = decoder.invented_he
 return {
   {
     model = "gpt-neox", name = "gpt-neox", note = "GPTNeoXForCausalLM <-> GPTJModel (configured as GPT-NeoX)",
+    since = fields_since,
     between("cs-1.7", "cs-1.8, cs-1.9", decoder.to_1_8),
     between("cs-1.8, cs-1.9", "cs-2.0", decoder.gptj_to_2_0),
     between("cs-2.0", "cs-2.1", decoder.to_2_1),
@@ -147,6 +152,7 @@ return {
   },
   {
     model = "gpt-neox-headless", name = "gpt-neox", note = "GPTNeoXModel <-> GPTJModel (configured as GPT-NeoX)",
+    since = fields_since,
     between("cs-1.7", "cs-1.8, cs-1.9", decoder.to_1_8),
     between("cs-1.8, cs-1.9", "cs-2.0", decoder.gptj_to_2_0),
     between("cs-2.0", "cs-2.1", decoder.to_2_1),

@@ -5,6 +5,7 @@ local fields = require "converters.engine.fields"
 local actions = require "converters.engine.actions"
 local values = require "converters.engine.values"
 local decoder = require "converters.shared.decoder"
+local since = require "converters.modelzoo.since"
 
 local only, refuse = rules.only, rules.refuse
 local must = fields.must
@@ -117,6 +118,7 @@ local headless, headless_1_9 = { keys = decoder.without_head(now), fill = head }
 return {
   {
     model = "gptj", name = "gptj", note = "GPTJForCausalLM <-> GPTJModel",
+    since = { right = since.gptj },
     between("cs-1.7", "cs-1.8, cs-1.9", decoder.to_1_8),
     between("cs-1.8, cs-1.9", "cs-2.0", decoder.gptj_to_2_0),
     between("cs-2.0", "cs-2.1", decoder.to_2_1),
@@ -127,6 +129,7 @@ return {
   },
   {
     model = "gptj-headless", name = "gptj", note = "GPTJModel <-> GPTJModel",
+    since = { right = since.gptj },
     between("cs-1.7", "cs-1.8, cs-1.9", decoder.to_1_8),
     between("cs-1.8, cs-1.9", "cs-2.0", decoder.gptj_to_2_0),
     between("cs-2.0", "cs-2.1", decoder.to_2_1),

@@ -6,6 +6,7 @@ local fields = require "converters.engine.fields"
 local actions = require "converters.engine.actions"
 local values = require "converters.engine.values"
 local decoder = require "converters.shared.decoder"
+local since = require "converters.modelzoo.since"
 
 local only = rules.only
 local must, told = fields.must, fields.told
@@ -146,19 +147,6 @@ local hf = {
 
 local rope_fields = { "rope_scaling", "pos_scaling_factor", "pos_scaling_type", "pos_scaling_extra_args", "rope_theta" }
 
----The base and the scaling of rotary positions came with 2.1.
-local function prepare_left_2_0(from)
-  from = prepare_left(from) or from
-  local theta, scaling = from.rope_theta, from.rope_scaling
-  local lost = {}
-  if not absent(theta) and theta ~= 10000 then lost[1] = ("rope_theta (%s)"):format(tostring(theta)) end
-  if not absent(scaling) then lost[#lost + 1] = ("rope_scaling (%s)"):format(cbk.json(scaling)) end
-  if #lost > 0 then
-    cbk.warn(table.concat(lost, " and ") .. ": releases before 2.1 have no such field, so what the model computes there differs")
-  end
-  return from
-end
-
 local hf_2_0 = variant(hf, {
   keys = decoder.with_head("model", then_), tool = "2.0.3",
   config = fields.config {
@@ -166,7 +154,7 @@ local hf_2_0 = variant(hf, {
     { "num_key_value_heads", "extra_attention_params", values.grouped_queries_2_0 },
     told.left { "rope_theta", "rope_scaling" },
   },
-  prepare = { left = prepare_left_2_0, right = function(from)
+  prepare = { left = prepare_left, right = function(from)
     values.check_groups(from)
     values.check_rotary_dim(from)
   end },
@@ -177,28 +165,26 @@ local hf_2_0 = variant(hf, {
   after = { left = after.left, right = fields.with(after.right, { use_position_embedding = true }) },
 })
 
-local function prepare_left_1_9(from)
-  local groups, heads = from.num_key_value_heads, from.num_attention_heads or before.left.num_attention_heads
-  if not absent(groups) and groups ~= heads then
-    fields.refuse("num_key_value_heads", groups,
-      ("that of num_attention_heads (%s), as grouped queries came with 2.0,"):format(tostring(heads)))
-  end
-  return prepare_left_2_0(from)
-end
-
 local hf_1_9 = variant(hf_2_0, {
   config = fields.config { fields.without(hf_2_0.config, { "norm_type", "num_key_value_heads" }), told.left { "num_key_value_heads" } },
-  prepare = { left = prepare_left_1_9, right = hf.prepare.right },
+  prepare = hf.prepare,
   before = { left = hf_2_0.before.left, right = fields.with(hf_2_0.before.right, { use_rms_norm = false }, { "norm_type" }) },
   after = { left = after.left, right = fields.with(hf_2_0.after.right, { use_rms_norm = true }, { "norm_type" }) },
 })
+
+---What Hugging Face says in these fields, earlier releases cannot.
+local fields_since = { right = since.gpt2, left = {
+  num_key_value_heads = { "2.0", function(groups, from) return groups == from.num_attention_heads end,
+    says = "as many as num_attention_heads" },
+  rope_theta = { "2.1", 10000, told = true }, rope_scaling = { "2.1", null, told = true },
+} }
 
 local function headless(keys) return { keys = decoder.without_head(keys), fill = invented_head, mup_config_only = true } end
 
 return {
   {
     model = "llama", name = "llama", note = "LlamaForCausalLM <-> GPT2LMHeadModel (configured as LLaMA)",
-    aliases = { llamaV2 = "llama", ["code-llama"] = "llama", wizardlm = "llama" },
+    since = fields_since, aliases = { llamaV2 = "llama", ["code-llama"] = "llama", wizardlm = "llama" },
     between("cs-1.9", "cs-2.0", decoder.to_2_0),
     between("cs-2.0", "cs-2.1", decoder.to_2_1),
     between("hf", "cs-2.1 .. cs-2.9", hf),
@@ -207,6 +193,7 @@ return {
   },
   {
     model = "llama-headless", name = "llama", note = "LlamaModel <-> GPT2LMHeadModel (configured as LLaMA)",
+    since = fields_since,
     aliases = { ["llamaV2-headless"] = "llama", ["code-llama-headless"] = "llama", ["wizardlm-headless"] = "llama" },
     between("cs-1.9", "cs-2.0", decoder.to_2_0),
     between("cs-2.0", "cs-2.1", decoder.to_2_1),

@@ -8,6 +8,7 @@ local catalogue = require "converters.engine.catalogue"
 local kinds = require "converters.engine.kinds"
 local values = require "converters.engine.values"
 local clip = require "converters.shared.clip"
+local since = require "converters.modelzoo.since"
 
 local llama = catalogue.direct(require("converters.llama")[1], "hf", "cs-2.9").converter
 local must, drop, told = fields.must, fields.drop, fields.told
@@ -242,5 +243,6 @@ local hf = {
 
 return { {
   model = "llava", name = "llava", hf,
+  since = { right = { text_model = since.gpt2 } },
   note = "CLIPVisionModel (folder image_model) and LlavaLlamaForCausalLM (folder text_model) <-> LLaVA",
 } }

@@ -6,6 +6,7 @@ local fields = require "converters.engine.fields"
 local actions = require "converters.engine.actions"
 local values = require "converters.engine.values"
 local decoder = require "converters.shared.decoder"
+local since = require "converters.modelzoo.since"
 
 local only, tie = rules.only, actions.tie
 local must, drop, told = fields.must, fields.drop, fields.told
@@ -188,10 +189,12 @@ local hf = {
 return {
   {
     model = "mpt", name = "mpt", note = "MPTForCausalLM <-> GPT2LMHeadModel (configured as MPT)",
+    since = { right = since.gpt2 },
     between("hf", "cs-2.1 .. cs-2.3", hf),
   },
   {
     model = "mpt-headless", name = "mpt", note = "MPTModel <-> GPT2LMHeadModel (configured as MPT)",
+    since = { right = since.gpt2 },
     between("hf", "cs-2.1 .. cs-2.3", hf, {
       keys = rules.keys { body, rules.drop.left("lm_head.{weight,bias}", "a copy of the embedding is written") },
     }),

@@ -6,6 +6,7 @@ local fields = require "converters.engine.fields"
 local actions = require "converters.engine.actions"
 local values = require "converters.engine.values"
 local decoder = require "converters.shared.decoder"
+local since = require "converters.modelzoo.since"
 local between, variant = rules.between, rules.variant
 
 local only = rules.only
@@ -392,7 +393,7 @@ local to_2_1 = {
 return {
   {
     model = "t5", name = "t5", note = "T5ForConditionalGeneration <-> T5ForConditionalGeneration",
-    aliases = { ul2 = "t5", ["flan-ul2"] = "t5", transformer = "transformer" },
+    since = { right = since.t5 }, aliases = { ul2 = "t5", ["flan-ul2"] = "t5", transformer = "transformer" },
     between("cs-1.6", "cs-1.7", to_1_7),
     between("cs-1.6", "cs-1.8, cs-1.9", from_1_6),
     between("cs-1.7", "cs-1.8, cs-1.9", to_1_8),

@@ -8,7 +8,7 @@ local notation = {}
 
 ---Every field that models, converters, the parts of a composite and wrappers may have.
 notation.words = {
-  model = { "model", "name", "aliases", "note" },
+  model = { "model", "name", "aliases", "note", "since" },
   converter = {
     "keys", "config", "before", "after", "prepare", "finish", "fill", "mup", "mup_config_only", "prefix", "tool", "only_model",
     "named_from", "choose", "variants", "components", "wrap", "nested", "note",

@@ -44,6 +44,7 @@ local catalogue = {}
 ---@field name? string                 the Model Zoo's name, written as model.name from 2.4 on
 ---@field aliases? table<string, string>   alias to its Model Zoo name
 ---@field note? string                 the classes, for `cbk list`
+---@field since? table<Side, SinceTable>   the release that each field came with: of Hugging Face's that a release cannot say, and of CS
 ---@field [integer] Converter
 
 -- --- formats

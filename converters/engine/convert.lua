@@ -9,6 +9,7 @@ local complete = require "converters.engine.complete"
 local fields = require "converters.engine.fields"
 local mup = require "converters.modelzoo.mup"
 local releases = require "converters.modelzoo.releases"
+local since = require "converters.modelzoo.since"
 local trainer = require "converters.modelzoo.trainer"
 local catalogue = require "converters.engine.catalogue"
 local wrap = require "converters.engine.wrap"
@@ -58,7 +59,9 @@ end
 local function config_from_hf(job, step, config)
   file.refuse(config)
   local to, from, dropped, assumed = fields.convert(step.converter, step.side, config)
-  local release = catalogue.release(step.tgt)
+  local release, known = catalogue.release(step.tgt), job.model.since or {}
+  since.check(known.left, from, release)
+  since.check(known.right, to, release)
   note_dropped(dropped, file.precision_to_cs(to, config, release))
   file.set_name(to, release, job.zoo_name, step.converter.named_from)
   return cbk.dict { model = to }, both_configs(step.side, from, to, assumed)
@@ -88,6 +91,7 @@ local function config_between_releases(job, step, config)
   for _, one in ipairs(moves) do one[1], one[2] = at .. one[1], at .. one[2] end
   note_dropped(dropped)
   local src, tgt = catalogue.release(step.src), catalogue.release(step.tgt)
+  if not catalogue.since(tgt, src) then since.check(job.model.since and job.model.since.right, to, tgt, src) end
   trainer.set_model(config, to)
   config = releases.upgrade(config, src, tgt, moves)
   if src == "2.3" and tgt == "2.4" then file.set_name(trainer.model(config), tgt, job.zoo_name) end

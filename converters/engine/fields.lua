@@ -84,7 +84,7 @@ local function plain(value)
   return value
 end
 
----Equality as the target programs see it: true is 1, false is 0.
+---Equality as the target programs see it: true is 1, false is 0; `b` may be one of several.
 local function same(a, b)
   if type(b) == "table" and b.any_of then
     for _, one in ipairs(b.any_of) do
@@ -95,6 +95,7 @@ local function same(a, b)
   a, b = plain(a), plain(b)
   return a == b or (type(a) == type(b) and type(a) ~= "number" and cbk.equal(a, b))
 end
+fields.same = same
 
 -- --- writing tables
 

@@ -22,7 +22,10 @@ local wrap = {}
 function wrap.model_in(wrapper, config, side)
   local field = wrapper.says[side]
   local said = config[field]
-  if said == nil then cbk.fail("config", ("the config has no '%s', which names the model inside"):format(field)) end
+  if said == nil then
+    cbk.fail("config", ("the config has no '%s', which names the model inside: add %s: llama, or which it is of %s"):format(field, field,
+      table.concat(wrapper.models, ", ")))
+  end
   local name = side == "left" and wrapper.called and wrapper.called[said] or said
   for _, known in ipairs(wrapper.models) do
     if name == known then return known end

@@ -1,0 +1,120 @@
+-- Since which release the fields of a model section exist, class by class, and what models computed before as if they had said it.
+-- A config that says something else has no place in an older release.
+
+local cbk = require "cbk"
+local fields = require "converters.engine.fields"
+local kinds = require "converters.engine.kinds"
+local releases = require "converters.modelzoo.releases"
+
+local since = {}
+
+---@class Since   Of one field. Null is always as if it were not there.
+---@field [1] string  the release that it came with
+---@field [2] any     what goes without saying before: a value, fields.any_of, or a function (value, section) that tells whether
+---                   this value does
+---@field says? string    … in words, where it is a function
+---@field told? boolean   a warning: what the field is about is left out or unknown there, and the original converter goes on
+
+---@alias SinceTable table<string, Since|SinceTable>   fields, and sections with fields of their own
+
+-- --- the classes of the Model Zoo
+
+---As many groups as heads is plain attention; of some groups, 1.9 gave each to every n-th head, and not to neighbours.
+local grouped = { "2.0", function(extra, section)
+  local groups = kinds.is_dict(extra) and extra.num_kv_groups or 1
+  return groups == 1 or groups == section.num_heads
+end, says = "num_kv_groups=1, or as many as heads,", told = true }
+
+---Scaled positions were linear; how does not matter where the factor is 1.
+local function is_linear(kind, section) return kind == "linear" or (section.pos_scaling_factor or 1) == 1 end
+local function is_unused(extra, section)
+  return kinds.is_dict(extra) and #extra == 0 or (section.pos_scaling_factor or 1) == 1
+end
+
+local function is_one_expert(experts)
+  return kinds.is_dict(experts) and (experts.num_experts == nil or experts.num_experts == 1)
+end
+
+local positions = {
+  rope_theta = { "2.1", 10000, told = true }, pos_scaling_factor = { "2.1", 1 },
+  pos_scaling_type = { "2.3", is_linear, says = "'linear'" }, pos_scaling_extra_args = { "2.3", is_unused, says = "null" },
+}
+
+local mup = {
+  mup_base_hidden_size = { "2.3", cbk.null }, mup_base_filter_size = { "2.3", cbk.null }, attention_logits_alpha = { "2.3", 1 },
+  output_logits_alpha = { "2.3", 1 }, scale_output_logits_by_d = { "2.3", true },
+}
+
+local decoders = fields.with(fields.with(positions, mup), {
+  attention_module = { "1.9", "aiayn_attention" }, extra_attention_params = grouped, alibi_trainable_slopes = { "2.1", false },
+  attention_sliding_window_length = { "2.2", cbk.null }, attention_sink_tokens = { "2.4", cbk.null },
+  moe_params = { "2.3", is_one_expert, says = "one expert (num_experts: 1)" },
+})
+
+---GPT2LMHeadModel
+since.gpt2 = fields.with(decoders, {
+  embedding_layer_norm = { "1.8", false },
+  position_embedding_type = { "1.9", fields.any_of("learned", "fixed") }, alibi_trainable_slopes = { "1.9", false },
+  use_rms_norm = { "1.9", false, told = true }, scale_qk_dot_by_d = { "1.9", false }, embeddings_scale = { "1.9", 1 },
+  output_logits_scale = { "1.9", 1 },
+  position_embedding_offset = { "2.0", 0 }, scale_qk_dot_by_layer_idx = { "2.0", false },
+  attention_inner_dim = { "2.3", cbk.null }, attention_logit_softcapping = { "2.3", cbk.null },
+  final_logit_softcapping = { "2.3", cbk.null }, norm_first_sandwich = { "2.3", false },
+  sliding_window_every_other_decoder_layer = { "2.3", false }, constant_pos_embedding = { "2.3", cbk.null },
+  attention_chunk_size = { "2.4", cbk.null }, attention_vertical_column_spacing = { "2.4", cbk.null },
+  attention_vertical_column_width = { "2.4", cbk.null }, rel_distance_mode = { "2.4", "default" },
+  attention_qk_norm_layer = { "2.5", cbk.null }, num_extra_input_vocab_tokens = { "2.5", 0 },
+})
+
+---GPTJModel
+since.gptj = fields.with(decoders, {
+  use_biasless_norm = { "1.9", false }, scale_qk_dot_by_d = { "2.3", false }, embeddings_scale = { "2.3", 1 },
+})
+
+---BertModel and all that is built on it
+since.bert = fields.with(fields.with(positions, mup), {
+  use_final_layer_norm = { "1.9", false }, mask_padding_in_positional_embed = { "2.0", false, told = true },
+  position_embedding_type = { "2.1", fields.any_of("learned", "fixed") },
+  embedding_layer_norm = { "2.1", true }, norm_first = { "2.1", false }, scale_qk_dot_by_d = { "2.3", false },
+  embeddings_scale = { "2.3", 1 }, freeze_ffn_bias_in_glu = { "2.3", false },
+})
+
+---T5ForConditionalGeneration
+since.t5 = {
+  attention_module = { "2.1", "aiayn_attention" }, extra_attention_params = { "2.1", is_unused, says = "null" },
+  mup_base_d_model = { "2.3", cbk.null }, mup_base_d_ff = { "2.3", cbk.null }, mup_base_d_kv = { "2.3", cbk.null },
+  embeddings_alpha = { "2.3", 1 }, encoder_attention_logits_alpha = { "2.3", 1 }, decoder_attention_logits_alpha = { "2.3", 1 },
+  scale_encoder_qk_dot_by_d = { "2.3", false }, scale_decoder_qk_dot_by_d = { "2.3", false }, output_logits_alpha = { "2.3", 1 },
+  scale_output_logits_by_d = { "2.3", false },
+}
+
+-- --- the check
+
+local function goes_without_saying(entry, value, section)
+  if kinds.absent(value) then return true end
+  if type(entry[2]) == "function" then return entry[2](value, section) end
+  return fields.same(value, entry[2])
+end
+
+---Refuses, or tells, what a model section says in fields that release `to` does not have.
+---@param known SinceTable|nil
+---@param section Dict
+---@param to string       the release that reads it
+---@param from? string    the release that it came from, where it is no release's: its own unknown fields stay what they are
+function since.check(known, section, to, from)
+  for _, name in ipairs(known and cbk.keys(section) or {}) do
+    local entry, value = known[name], section[name]
+    local came = entry and entry[1]
+    if entry and not came then
+      if kinds.is_dict(section, name) then since.check(entry, value, to, from) end
+    elseif entry and not releases.since(to, came) and (not from or releases.since(from, came))
+      and not goes_without_saying(entry, value, section) then
+      local usual = entry.says or fields.shown(entry[2])
+      if not entry.told then fields.refuse(name, value, ("%s, as the field came with release %s,"):format(usual, came)) end
+      cbk.warn(("%s=%s: the field came with release %s; what the model of %s computes differs, as it knows only %s"):format(
+        name, fields.shown(value), came, to, (usual:gsub(",$", ""))))
+    end
+  end
+end
+
+return since

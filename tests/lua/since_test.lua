@@ -1,0 +1,89 @@
+-- Fields that a release does not have yet: refused, or told, on every way into it; what goes without saying there is not.
+
+local cbk = require "cbk"
+local conversion = require "conversion"
+local convert = require("cbk.converters").convert
+local harness = require "harness"
+
+local describe, it = harness.describe, harness.it
+
+local decoder = {
+  vocab_size = 5, hidden_size = 16, num_heads = 4, num_hidden_layers = 1, filter_size = 8, max_position_embeddings = 8,
+  rotary_dim = 4, norm_type = "rmsnorm", nonlinearity = "swiglu", position_embedding_type = "rotary",
+}
+local llama = {
+  model_type = "llama", vocab_size = 5, hidden_size = 16, num_attention_heads = 4, num_hidden_layers = 1, intermediate_size = 8,
+  max_position_embeddings = 8,
+}
+local neox = { model_type = "gpt_neox", hidden_size = 16, num_attention_heads = 4, num_hidden_layers = 1, vocab_size = 5 }
+
+local function with(base, more)
+  local out = cbk.dict()
+  for _, one in ipairs { base, more } do
+    for name, value in pairs(one) do out[name] = value end
+  end
+  return out
+end
+
+---The warnings and the model section of a config that goes from one format to another.
+local function converted(model, src, tgt, section)
+  local config = src == "hf" and section or cbk.dict { model = section }
+  local out
+  local told = conversion.warnings(function() out = convert.config(conversion.job(model, src, tgt), config) end)
+  return told, tgt == "hf" and out or out.model
+end
+
+describe("Fields newer than the release", function()
+  local yarn = { type = "yarn", factor = 4, original_max_position_embeddings = 8 }
+  local refused = {
+    -- model, from, to, a config's field, what the message names
+    { "llama", "cs-2.3", "cs-2.1", { pos_scaling_type = "yarn", pos_scaling_factor = 4 }, "pos_scaling_type='yarn': only 'linear'" },
+    { "llama", "cs-2.3", "cs-1.9", { pos_scaling_factor = 4 }, "pos_scaling_factor=4: only 1, as the field came with release 2.1" },
+    { "llama", "cs-2.9", "cs-2.2", { attention_logits_alpha = 2 }, "attention_logits_alpha=2: only 1" },
+    { "llama", "cs-2.2", "cs-2.1", { attention_sliding_window_length = 7 }, "attention_sliding_window_length=7: only null" },
+    { "llama", "hf", "cs-2.2", { rope_scaling = yarn }, "pos_scaling_type='yarn': only 'linear'" },
+    { "llama", "hf", "cs-1.9", { num_key_value_heads = 2 }, "num_key_value_heads=2: only as many as num_attention_heads" },
+    { "gpt2", "cs-2.3", "cs-2.2", { mup_base_hidden_size = 8 }, "mup_base_hidden_size=8: only null" },
+    { "gpt2", "cs-1.9", "cs-1.8", { position_embedding_type = "alibi" }, "position_embedding_type='alibi': only 'learned' or 'fixed'" },
+    { "falcon", "cs-2.1", "cs-2.0", { pos_scaling_factor = 2 }, "pos_scaling_factor=2: only 1" },
+    { "gpt-neox", "hf", "cs-2.0", { rope_scaling = { type = "linear", factor = 2 } }, "only null, as the field came with release 2.1" },
+    { "bert", "cs-2.3", "cs-2.2", { attention_logits_alpha = 2 }, "attention_logits_alpha=2: only 1" },
+    { "t5", "cs-2.9", "cs-2.1", { mup_base_d_model = 8 }, "mup_base_d_model=8: only null" },
+    { "dpo", "cs-2.3-dpo", "cs-2.2-dpo", { model_name = "llama", moe_params = { num_experts = 2 } }, "only one expert" },
+    { "llava", "cs-2.3", "cs-2.2", { text_model = { pos_scaling_type = "yarn", pos_scaling_factor = 2 } }, "pos_scaling_type='yarn'" },
+  }
+  for _, case in ipairs(refused) do
+    local model, src, tgt, said, message = unpack(case)
+    it(("%s, %s to %s: %s"):format(model, src, tgt, next(said)), function()
+      local base = src ~= "hf" and decoder or model == "llama" and llama or neox
+      conversion.fails(message, converted, model, src, tgt, with(base, said))
+    end)
+  end
+
+  it("what the original converter lets through is told once, and stays between releases", function()
+    local grouped = { attention_module = "multiquery_attention", extra_attention_params = { num_kv_groups = 2 }, rope_theta = 500000 }
+    local told, out = converted("llama", "cs-2.3", "cs-1.9", with(decoder, grouped))
+    local text = table.concat(told, "\n")
+    for _, field in ipairs { "rope_theta=500000: the field came with release 2.1", 'extra_attention_params={"num_kv_groups": 2}' } do
+      local _, count = text:gsub(field:gsub("%p", "%%%0"), "")
+      harness.equal(count, 1, text)
+    end
+    harness.equal({ out.rope_theta, out.extra_attention_params.num_kv_groups }, { 500000, 2 })
+    told = converted("llama", "hf", "cs-2.0", with(llama, { rope_theta = 500000 }))
+    assert(table.concat(told):find "rope_theta=500000: the field came with release 2.1")
+  end)
+
+  it("what goes without saying is not told, nor what the newer release knows", function()
+    local usual = {
+      rope_theta = 10000, pos_scaling_factor = cbk.float(1), pos_scaling_type = "yarn", extra_attention_params = { num_kv_groups = 4 },
+      attention_module = "aiayn_attention", mup_base_hidden_size = cbk.null, moe_params = { num_experts = 1 }, norm_first_sandwich = false,
+    }
+    for _, way in ipairs { { "cs-2.9", "cs-1.9" }, { "cs-1.9", "cs-2.9" } } do
+      local told = table.concat((converted("llama", way[1], way[2], with(decoder, usual))), "\n")
+      assert(not told:find "came with", told)
+    end
+    assert(not table.concat((converted("llama", "cs-1.9", "cs-2.0", with(decoder, { rope_theta = 5 })))):find "came with")
+    local told = converted("llama", "hf", "cs-1.9", with(llama, { num_key_value_heads = 4, rope_scaling = cbk.null }))
+    assert(not table.concat(told):find "came with")
+  end)
+end)
