@@ -55,12 +55,44 @@ function fields.refuse(field, value, supported)
   cbk.fail("config", ("cannot convert the config with %s=%s: only %s is supported"):format(field, shown(value), what))
 end
 
----Refuses a size that is none.
+---Whether a field holds a text that programs read as a number, as YAML's 1e-5 is to some; it stays as it is written.
+local function is_quoted(config, name)
+  return sizes.is_number(name) and cbk.kind(config, name) == "str" and tonumber(config[name]) ~= nil
+end
+
+local function check_number(config, name)
+  local kind = cbk.kind(config, name)
+  local is_number = kind == "int" or kind == "float" or is_quoted(config, name)
+  if not (is_number or kinds.absent(config[name])) then fields.refuse(name, config[name], "a number") end
+end
+
+---No head is wider than another, unless the config says itself how wide they are.
+local function check_heads(config, name)
+  if kinds.present(config.head_dim) or kinds.present(config.attention_inner_dim) then return end
+  for _, field in ipairs(sizes.split_among[name] or {}) do
+    local width = config[field]
+    if sizes.is(width, field) and width % config[name] ~= 0 then
+      fields.refuse(name, config[name], ("a divisor of %s (%d)"):format(field, width))
+    end
+  end
+end
+
+---Refuses numbers that are none, sizes that are none, and heads that do not share the width.
 ---@param config Dict
 function fields.check_sizes(config)
   for name in cbk.items(config) do
     if sizes.has(name) and not sizes.is(config[name], name) then fields.refuse(name, config[name], sizes.supported(name)) end
+    if sizes.is_number(name) then check_number(config, name) end
+    check_heads(config, name)
   end
+end
+
+local function tell_of_quoted(config)
+  local names = {}
+  for name in cbk.items(config) do
+    if is_quoted(config, name) then names[#names + 1] = ("%s=%s"):format(name, shown(config[name])) end
+  end
+  if #names > 0 then cbk.warn("numbers in quotes stay so, though not every program reads them as numbers: " .. table.concat(names, ", ")) end
 end
 
 ---Without a size, which nothing else gave the other side, no model is described.
@@ -332,7 +364,8 @@ function fields.convert(step, side, from, moves)
   local given = flatten(from, nested[side])
   local defaults = step.before and step.before[side] or {}
   from = fields.fill(cbk.copy(given), defaults)
-  if not rest then fields.check_sizes(from) end -- a table that copies every field computes with none
+  fields.check_sizes(from)
+  tell_of_quoted(from)
   if step.prepare and step.prepare[side] then from = step.prepare[side](from) or from end
   prepare_components(step, side, from)
   local dropped, assumed = {}, {}

@@ -13,7 +13,7 @@ local since = {}
 ---@field [2] any     what goes without saying before: a value, fields.any_of, or a function (value, section) that tells whether
 ---                   this value does
 ---@field says? string    … in words, where it is a function
----@field told? boolean   a warning: what the field is about is left out or unknown there, and the original converter goes on
+---@field told? boolean|"hf"   a warning, as the original converter goes on; "hf": on the way from Hugging Face only
 
 ---@alias SinceTable table<string, Since|SinceTable>   fields, and sections with fields of their own
 
@@ -37,7 +37,8 @@ end
 
 local positions = {
   rope_theta = { "2.1", 10000, told = true }, pos_scaling_factor = { "2.1", 1 },
-  pos_scaling_type = { "2.3", is_linear, says = "'linear'" }, pos_scaling_extra_args = { "2.3", is_unused, says = "null" },
+  pos_scaling_type = { "2.3", is_linear, says = "'linear'", told = "hf" },
+  pos_scaling_extra_args = { "2.3", is_unused, says = "null", told = "hf" },
 }
 
 local mup = {
@@ -110,7 +111,9 @@ function since.check(known, section, to, from)
     elseif entry and not releases.since(to, came) and (not from or releases.since(from, came))
       and not goes_without_saying(entry, value, section) then
       local usual = entry.says or fields.shown(entry[2])
-      if not entry.told then fields.refuse(name, value, ("%s, as the field came with release %s,"):format(usual, came)) end
+      if not entry.told or from and entry.told == "hf" then
+        fields.refuse(name, value, ("%s, as the field came with release %s,"):format(usual, came))
+      end
       cbk.warn(("%s=%s: the field came with release %s; what the model of %s computes differs, as it knows only %s"):format(
         name, fields.shown(value), came, to, (usual:gsub(",$", ""))))
     end

@@ -159,6 +159,43 @@ describe("Converters: configs", function()
     fails("rope_scaling=3: only null or a map", convert.config, job("llama", "hf", "cs-2.4"), cbk.dict { rope_scaling = 3 })
   end)
 
+  it("heads share the width", function()
+    local wide = { -- model, from, to, heads, width
+      { "llama", "hf", "cs-2.4", "num_attention_heads", "hidden_size" }, { "llama", "cs-2.4", "hf", "num_heads", "hidden_size" },
+      { "llama", "cs-2.2", "cs-2.3", "num_heads", "hidden_size" }, { "gpt2", "hf", "cs-2.4", "n_head", "n_embd" },
+      { "bert", "hf", "cs-2.4", "num_attention_heads", "hidden_size" }, { "falcon", "hf", "cs-2.4", "n_head", "hidden_size" },
+      { "mpt", "hf", "cs-2.3", "n_heads", "d_model" }, { "bloom", "hf", "cs-2.4", "n_head", "hidden_size" },
+    }
+    for _, case in ipairs(wide) do
+      local model, src, tgt, heads, width = unpack(case)
+      local config = cbk.dict { [width] = 16, [heads] = 3 }
+      if src ~= "hf" then config = cbk.dict { model = config } end
+      fails(("%s=3: only a divisor of %s (16)"):format(heads, width), convert.config, job(model, src, tgt), config)
+    end
+    local t5 = cbk.dict { model = cbk.dict { d_model = 16, num_heads = 3, d_kv = 8 } } -- whose heads are as wide as d_kv
+    same(convert.config(job("t5", "cs-2.1", "cs-2.2"), t5).model.num_heads, 3)
+  end)
+
+  it("numbers are numbers; one in quotes stays as it is written, and is told", function()
+    local function neox(field, value)
+      return cbk.dict { hidden_size = 16, num_attention_heads = 4, num_hidden_layers = 1, vocab_size = 5, intermediate_size = 8,
+        [field] = value }
+    end
+    for field, value in pairs { layer_norm_eps = "small", hidden_dropout = cbk.list { 1 }, initializer_range = true } do
+      fails(": only a number is supported", convert.config, job("gpt-neox", "hf", "cs-2.4"), neox(field, value))
+    end
+    fails("intermediate_size='8k': only a number", convert.config, job("gpt-neox", "hf", "cs-2.4"), neox("intermediate_size", "8k"))
+    fails("layer_norm_epsilon='1e-5x': only a number", convert.config, job("gpt2", "cs-2.2", "cs-2.3"),
+      cbk.dict { model = cbk.dict { layer_norm_epsilon = "1e-5x" } })
+    local out
+    local told = conversion.warnings(function() out = convert.config(job("gpt-neox", "hf", "cs-2.4"), neox("layer_norm_eps", "1e-5")) end)
+    same(told[1], "numbers in quotes stay so, though not every program reads them as numbers: layer_norm_eps='1e-5'")
+    same(out.model.layer_norm_epsilon, "1e-5")
+    local plain = cbk.config.parse("model:\n  layer_norm_epsilon: 1e-5\n", "yaml")
+    assert(not table.concat(conversion.warnings(convert.config, job("gpt2", "cs-2.4", "cs-2.5"), plain)):find "quotes")
+    same(cbk.config.dump(plain, "yaml"):match "1e%-5", "1e-5")
+  end)
+
   it("a config that is none is refused, and what is missing is named", function()
     fails("no map of fields but a list", convert.config, job("llama", "hf", "cs-2.4"), cbk.list())
     fails("the config is empty", convert.config, job("llama", "hf", "cs-2.4"), cbk.dict())
@@ -459,7 +496,7 @@ describe("Converters: nothing is lost or invented in silence", function()
       { "original_max_position_embeddings", 8192 }, { "rope_theta", 500000 } }
     local model = convert.config(job("llama", "hf", "cs-2.2"), config { rope_parameters = both }).model
     same({ model.rope_theta, model.pos_scaling_type, model.pos_scaling_factor }, { 500000, "llama3", 8 })
-    says(warned(convert.config, job("llama", "hf", "cs-2.0"), config { rope_parameters = both }), "rope_theta (500000) and rope_scaling ({")
+    says(warned(convert.config, job("llama", "hf", "cs-2.0"), config { rope_parameters = both }), "rope_theta=500000: the field came")
     same(warned(convert.config, job("llama", "hf", "cs-2.0"), config { rope_theta = 10000, rope_scaling = cbk.null }), "")
     fails("num_key_value_heads=1", convert.config, job("llama", "hf", "cs-1.9"), config { num_key_value_heads = 1 })
   end)

@@ -89,6 +89,14 @@ describe("Falcon", function()
     end)
   end
 
+  it("what a config of the first generations says of biases is known, and told not to be written", function()
+    local told, warn = {}, cbk.warn
+    cbk.warn = function(message) told[#told + 1] = message end -- luacheck: ignore
+    convert.config(job("falcon", "hf", "cs-2.4"), config(layouts["7B"].config, { bias = false }))
+    cbk.warn = warn -- luacheck: ignore
+    assert(told[1]:find "^bias=false is not written" and told[1]:find "use_ffn_bias_in_attention: false to the new config", told[1])
+  end)
+
   it("rows are taken from their groups, queries and keys as rotary pairs", function()
     local _, cs = there_and_back("falcon", layouts["180B"], checkpoint(layouts["180B"], "transformer."))
     equal(rows(cs[proj "q"]), { 0, 2, 1, 3, 4, 6, 5, 7, 16, 18, 17, 19, 20, 22, 21, 23 })
