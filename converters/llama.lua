@@ -53,11 +53,13 @@ local now = body(layer({ "self_attn.o_proj.{weight,bias}", "self_attn.proj_outpu
 }))
 
 -- releases up to 2.2 wrote the rotary frequencies into the Hugging Face file
-local then_ = body(layer(rules.keys {
+local output_with_frequencies = rules.keys {
   { "self_attn.o_proj.weight", "self_attn.proj_output_dense_layer.weight",
     also_left = { { "self_attn.rotary_emb.inv_freq", rotary.frequencies(10000) } } },
   { "self_attn.o_proj.bias", "self_attn.proj_output_dense_layer.bias" },
-}, nil, rotary.keys_2_0))
+}
+local then_2_0 = body(layer(output_with_frequencies))
+local then_1_9 = body(layer(output_with_frequencies, nil, rotary.keys_1_9))
 
 local invented_head = decoder.invented_head "embed_tokens.weight"
 
@@ -148,7 +150,7 @@ local hf = {
 local rope_fields = { "rope_scaling", "pos_scaling_factor", "pos_scaling_type", "pos_scaling_extra_args", "rope_theta" }
 
 local hf_2_0 = variant(hf, {
-  keys = decoder.with_head("model", then_), tool = "2.0.3",
+  keys = decoder.with_head("model", then_2_0), tool = "2.0.3",
   config = fields.config {
     fields.without(config, { "num_key_value_heads", unpack(rope_fields) }),
     { "num_key_value_heads", "extra_attention_params", values.grouped_queries_2_0 },
@@ -166,6 +168,7 @@ local hf_2_0 = variant(hf, {
 })
 
 local hf_1_9 = variant(hf_2_0, {
+  keys = decoder.with_head("model", then_1_9),
   config = fields.config { fields.without(hf_2_0.config, { "norm_type", "num_key_value_heads" }), told.left { "num_key_value_heads" } },
   prepare = hf.prepare,
   before = { left = hf_2_0.before.left, right = fields.with(hf_2_0.before.right, { use_rms_norm = false }, { "norm_type" }) },
@@ -198,7 +201,7 @@ return {
     between("cs-1.9", "cs-2.0", decoder.to_2_0),
     between("cs-2.0", "cs-2.1", decoder.to_2_1),
     between("hf", "cs-2.1 .. cs-2.9", hf, headless(now)),
-    between("hf", "cs-2.0", hf_2_0, headless(then_)),
-    between("hf", "cs-1.9", hf_1_9, headless(then_)),
+    between("hf", "cs-2.0", hf_2_0, headless(then_2_0)),
+    between("hf", "cs-1.9", hf_1_9, headless(then_1_9)),
   },
 }

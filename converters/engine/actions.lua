@@ -118,12 +118,12 @@ local function key_heads(config)
 end
 actions.rotary.keys = rotary("rotary k", key_heads, check_rows)
 
----As release 2.0 had it, whose configs may say fewer key heads than there are.
-actions.rotary.keys_2_0 = rotary("rotary k", key_heads, function(t, heads, config)
-  local ok, why = pcall(check_rows, t, heads, config)
-  if ok then return end
-  if t:shape()[1] ~= number(config, "num_heads") * head_size(config) then error(why, 0) end
-  cbk.warn(("keys of every head are turned as the config has them, as %d groups: is num_key_value_heads right?"):format(heads))
+---As release 1.9 had it: a key head for each head, whatever groups the config says, as its Hugging Face configs have none.
+actions.rotary.keys_1_9 = rotary("rotary k", key_heads, function(t, heads, config)
+  check_rows(t, number(config, "num_heads"), config)
+  if heads ~= number(config, "num_heads") then
+    cbk.warn(("keys of every head are turned as the config has them, as %d groups: is num_kv_groups right?"):format(heads))
+  end
 end)
 
 ---A vector along the head, such as the weight of a norm over each head.

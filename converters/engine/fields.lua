@@ -92,7 +92,7 @@ local function tell_of_quoted(config)
   for name in cbk.items(config) do
     if is_quoted(config, name) then names[#names + 1] = ("%s=%s"):format(name, shown(config[name])) end
   end
-  if #names > 0 then cbk.warn("numbers in quotes stay so, though not every program reads them as numbers: " .. table.concat(names, ", ")) end
+  if #names > 0 then cbk.warn("numbers in quotes stay so, though not every program reads them: " .. table.concat(names, ", ")) end
 end
 
 ---Without a size, which nothing else gave the other side, no model is described.

@@ -149,7 +149,7 @@ describe("DPO", function()
     fails("model_type=opt: there is no converter of 'opt'", run, "dpo", "hf", "cs-2.4-dpo", with(config, { model_type = "opt" }), hf)
     local cs_config, cs = llama_dpo()
     cs_config.model.model_name = nil
-    fails("no 'model_name', which names the model inside: add model_name: llama, or which it is of bloom,", run, "dpo", "cs-2.4-dpo", "hf", cs_config, cs)
+    fails("which names the model inside: add model_name: llama, or which it is of bloom,", run, "dpo", "cs-2.4-dpo", "hf", cs_config, cs)
   end)
 end)
 

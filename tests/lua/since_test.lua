@@ -67,11 +67,33 @@ describe("Fields newer than the release", function()
       harness.equal(count, 1, text)
     end
     harness.equal({ out.rope_theta, out.extra_attention_params.num_kv_groups }, { 500000, 2 })
-    local lost = with(llama, { rope_theta = 500000, rope_scaling = { type = "yarn", factor = 4, original_max_position_embeddings = 8 } })
+    local yarn = { type = "yarn", factor = 4, original_max_position_embeddings = 8 }
+    local lost = with(llama, { rope_theta = 500000, rope_scaling = yarn })
     text = table.concat((converted("llama", "hf", "cs-2.0", lost)))
-    assert(text:find "rope_theta=500000: the field came with release 2.1" and text:find "rope_scaling={.*: the field came with release 2.1", text)
+    assert(text:find "rope_theta=500000: the field came"
+      and text:find "rope_scaling={.*: the field came with release 2.1", text)
     text = table.concat((converted("llama", "hf", "cs-2.2", lost)))
     assert(text:find "pos_scaling_type='yarn': the field came with release 2.3" and not text:find "rope_theta", text)
+  end)
+
+  it("1.9 has grouped keys in configs, but no way to Hugging Face for them", function()
+    local config, hf = cbk.dict {
+      model_type = "llama", hidden_size = 16, num_attention_heads = 4, num_key_value_heads = 2, num_hidden_layers = 1, vocab_size = 5,
+      intermediate_size = 8, max_position_embeddings = 8,
+    }, conversion.checkpoint {
+      { "model.embed_tokens.weight", 5, 16 }, { "lm_head.weight", 5, 16 }, { "model.norm.weight", 16 },
+      { "model.layers.0.input_layernorm.weight", 16 }, { "model.layers.0.post_attention_layernorm.weight", 16 },
+      { "model.layers.0.self_attn.q_proj.weight", 16, 16 }, { "model.layers.0.self_attn.k_proj.weight", 8, 16 },
+      { "model.layers.0.self_attn.v_proj.weight", 8, 16 }, { "model.layers.0.self_attn.o_proj.weight", 16, 16 },
+      { "model.layers.0.mlp.up_proj.weight", 8, 16 }, { "model.layers.0.mlp.gate_proj.weight", 8, 16 },
+      { "model.layers.0.mlp.down_proj.weight", 16, 8 },
+    }
+    conversion.warnings(function()
+      local cs_config, cs = conversion.run("llama", "hf", "cs-2.0", config, hf)
+      conversion.equal_tensors(hf, select(2, conversion.run("llama", "cs-2.0", "hf", cs_config, cs)))
+      local old_config, old = conversion.run("llama", "cs-2.0", "cs-1.9", cs_config, cs)
+      conversion.fails("8 rows are not 4 heads of 4", conversion.run, "llama", "cs-1.9", "hf", old_config, old)
+    end)
   end)
 
   it("what goes without saying is not told, nor what the newer release knows", function()
