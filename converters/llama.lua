@@ -58,7 +58,7 @@ local output_with_frequencies = rules.keys {
     also_left = { { "self_attn.rotary_emb.inv_freq", rotary.frequencies(10000) } } },
   { "self_attn.o_proj.bias", "self_attn.proj_output_dense_layer.bias" },
 }
-local then_2_0 = body(layer(output_with_frequencies))
+local then_2_0 = body(layer(output_with_frequencies, nil, rotary.keys_2_0))
 local then_1_9 = body(layer(output_with_frequencies, nil, rotary.keys_1_9))
 
 local invented_head = decoder.invented_head "embed_tokens.weight"

@@ -118,12 +118,19 @@ local function key_heads(config)
 end
 actions.rotary.keys = rotary("rotary k", key_heads, check_rows)
 
----As release 1.9 had it: a key head for each head, whatever groups the config says, as its Hugging Face configs have none.
-actions.rotary.keys_1_9 = rotary("rotary k", key_heads, function(t, heads, config)
+local function check_every_head(t, heads, config)
   check_rows(t, number(config, "num_heads"), config)
   if heads ~= number(config, "num_heads") then
-    cbk.warn(("keys of every head are turned as the config has them, as %d groups: is num_kv_groups right?"):format(heads))
+    cbk.warn(("keys of every head are turned as the config has them, as %d groups: is their number right?"):format(heads))
   end
+end
+
+---As release 1.9 had it: a key head for each head, whatever groups the config says, as Hugging Face's have none there.
+actions.rotary.keys_1_9 = rotary("rotary k", key_heads, check_every_head)
+
+---As release 2.0 had it, whose configs may say fewer key heads than there are.
+actions.rotary.keys_2_0 = rotary("rotary k", key_heads, function(t, heads, config)
+  if not pcall(check_rows, t, heads, config) then check_every_head(t, heads, config) end
 end)
 
 ---A vector along the head, such as the weight of a norm over each head.
