@@ -32,6 +32,7 @@ cli.shuffle_seed(parser, "-s --shuffle_seed", "of a map loader's state (default:
 parser:flag("--no-dataloader-state", "leave the states of 1.8 or 1.9 data loaders: the run begins at sample 0")
 parser:option("-o --output-dir", "where to write (default: beside the inputs)"):argname "DIR"
 parser:option("--h5-version", "0.4 or 0.5 (default: what the release reads)"):argname("VERSION"):choices { "0.4", "0.5" }
+parser:flag("--accept-missing", "go on where the file lacks parts of the optimizer's or schedules' state")
 parser:flag("--drop-unmatched-keys", "leave out keys that no rule matches, instead of failing")
 parser:flag("-y --yes", "do not ask")
 cli.output_options(parser)
@@ -55,7 +56,8 @@ if not converters.catalogue.since(converters.catalogue.release(to), "2.0") then
 end
 local config = cbk.config.load(args.config)
 local old = upgrade.open(args.checkpoint_file)
-local options = { seed = args.shuffle_seed, kind = args.dataloader_type, without_state = args.no_dataloader_state }
+local options = { seed = args.shuffle_seed, kind = args.dataloader_type, without_state = args.no_dataloader_state,
+  accept_missing = args.accept_missing }
 if args.no_dataloader_state and (args.worker_data_iter_files_dir or args.dataloader_type) then
   cli.usage_error("upgrade", "--no-dataloader-state leaves out what --worker_data_iter_files_dir and --dataloader_type are about")
 end

@@ -48,6 +48,16 @@ local function nearest_tables(model, format)
   return {}, false
 end
 
+---Tells the names of a model's weights from others; without tables all are its weights.
+---@param model_name string
+---@param format string   "cs-2.5"
+---@return fun(key: string): boolean
+function weight_names.knows(model_name, format)
+  local model = catalogue.find(model_name)
+  local readings = model and nearest_tables(model, format) or {}
+  return function(key) return #readings == 0 or #unknown(readings, { key }) == 0 end
+end
+
 ---@class StrangeNames
 ---@field keys string[]     that the model's tables for the format do not know
 ---@field count integer     of all keys of the checkpoint

@@ -429,11 +429,11 @@ class Tests:
         self.write_config(make_config())
         assert "names no folder of states" in self.upgrade("-d", "map", code=2).stderr
 
-    def carried(self, model, weights, config):
-        """The weights of a checkpoint of 1.6 or 1.7 (both wrote H5 0.1) after an upgrade to 2.5, the config, and what was told."""
+    def carried(self, model, weights, config, version=0.1, omit=()):
+        """The weights of a checkpoint (H5 0.1: of 1.6 or 1.7) after an upgrade to 2.5, the config, and what was told."""
         self.write_config(config)
         self.tree = {"model": weights}
-        save_old(self.checkpoint, self.tree, 0.1)
+        save_old(self.checkpoint, self.tree, version, [f"model.{name}" for name in omit])
         r = subprocess.run([self.cbk, "upgrade", "--model", model, "--config", self.config, self.checkpoint, "--to", "cs-2.5", "--output-dir",
                             self.out, "--yes", "--overwrite"], capture_output=True, text=True, timeout=120, check=False)
         assert r.returncode == 0, r.stderr
@@ -513,6 +513,53 @@ class Tests:
                 assert not different, (model, release, different)
                 new = config["trainer"]["init"]["model"]
                 assert new["num_heads"] == heads and (model == "bert" or new["use_pre_encoder_decoder_layer_norm"] is True), new
+
+    def test_tied_weights_that_are_stored_once(self):
+        """BERT's head and T5's three embeddings are no aliases of the spec fix: the step to 2.0 ties what the file does not hold."""
+        random = np.random.default_rng(6)
+        words, head = random.standard_normal((11, 8)).astype(np.float32), "bert_mlm_head.classifier.ffn.0.linear_layer.weight"
+        bert = {"bert_encoder.embedding_layer.word_embeddings.weight": words, head: words}
+        t5 = {name: words for name in ("encoder_embeddings.word_embeddings.weight", "decoder_embeddings.word_embeddings.weight",
+                                       "lm_head.weight")}
+        settings = {"share_embedding_weights": True, "share_encoder_decoder_embedding": True, "use_pre_encoder_decoder_layer_norm": True}
+        for model, weights in (("bert", bert), ("t5", t5)):
+            for version in (0.2, 0.3):
+                for prefix in ("", "model."):
+                    names = [prefix + name for name in weights]
+                    for omit in ([name] for name in names) if model == "bert" else (names[1:], names[2:], names[1:2]):
+                        found, _, text = self.carried(model, dict.fromkeys(names, words), {"model": dict(settings)}, version, omit)
+                        assert set(found) == set(names), (model, version, omit, set(found))
+                        assert all(same(value, words) for value in found.values()), (model, version, omit)
+                        assert all(name in text for name in omit) and "read as None" in text, text
+        self.write_config({"model": settings | {"share_embedding_weights": False}})
+        save_old(self.checkpoint, {"model": bert}, 0.2, ["model." + head])
+        r = subprocess.run([self.cbk, "upgrade", "--model", "bert", "--config", self.config, self.checkpoint, "--to", "cs-2.5", "--yes",
+                            "-o", os.path.join(self.folder, "none")], capture_output=True, text=True, check=False)
+        assert r.returncode == 1 and f"incomplete: nothing is stored as model.{head}" in r.stderr, r
+
+    def test_state_that_is_not_stored(self):
+        """A leaf of the run's state that is missing is never passed over; accepted, the optimizer's begin anew."""
+        lost = ["optimizer.state.1.exp_avg", "optimizer.param_groups.0.lr", "lr_scheduler._schedulers.0.last_epoch"]
+        self.write(0.2, [*TIED, *lost])
+        text = self.upgrade("--yes", code=1).stderr
+        assert f"nothing is stored under {lost[0]}, {lost[1]}: " in text and "--accept-missing" in text, text
+        text = self.upgrade("--yes", "--accept-missing").stdout
+        assert "of optimizer.state.1 parts are not stored" in text and f"nothing is stored under {lost[1]}: None" in text, text
+        found = self.result()[0]
+        expected = self.expected()
+        for name, value in self.tree["optimizer"]["state"][1].items():
+            expected[f"optimizer.state.1.{name}"] = np.zeros_like(value)
+        expected |= {lost[1]: None, lost[2]: STEP}
+        for key, value in expected.items():
+            assert same(found[key], value), f"{key}: {found[key]!r}, expected {value!r}"
+        # what later releases wrote as 0.4 may lack leaves too
+        new = os.path.join(self.folder, "of_2_0.mdl")
+        subprocess.run([self.cbk, "copy", self.checkpoint, new, "--h5-version", "0.4"], check=True, timeout=60, capture_output=True)
+        with h5py.File(new, "a") as f:
+            del f["optimizer.state.0.step"]
+        self.checkpoint = new
+        text = self.upgrade("--yes", "--overwrite", "--from", "cs-2.0", code=1).stderr
+        assert "nothing is stored under optimizer.state.0.step:" in text, text
 
     def test_mup(self):
         """A run of 1.8 with muP: the tensors stay, its scales become those of 2.3."""
@@ -636,9 +683,9 @@ class Tests:
         self.write(0.1)
         assert "is of release 1.7" in self.upgrade("--dry-run").stdout  # of 1.6 there is no gpt2
         self.write(0.2, omit=["model.model.transformer_decoder.layers.0.norm1.weight"])
-        refused("alias not found", "layers.0.norm1.weight")
+        refused("incomplete", "model.model.transformer_decoder.layers.0.norm1.weight")
         self.write(0.2, omit=["model.model.lm_head.weight", TIED["model.model.lm_head.weight"]])
-        refused("could not find key", "lm_head.weight")
+        refused("incomplete", "lm_head.weight", TIED["model.model.lm_head.weight"])
         self.write(0.2)
         refused("already", more=("--from", "cs-2.5"), code=2)
         refused("cs-X.Y", more=("--from", "hf"), code=2)

@@ -3,6 +3,7 @@
 local cbk = require "cbk"
 local config_changes = require "cbk.config_changes"
 local python_int = require "cbk.python_int"
+local lost_leaves = require "cbk.lost_leaves"
 local release = require "cbk.release"
 local spec = require "cbk.checkpoint_spec"
 local upgrade = require "cbk.upgrade"
@@ -62,6 +63,58 @@ describe("the spec fix", function()
     equal(spec.last_epochs({ "lr_scheduler.4.last_epoch" }, 5, {}), { { name = "lr_scheduler.4.last_epoch", value = 5 } })
     raises("no milestone for schedule 3", function() spec.last_epochs({ "lr_scheduler.3.last_epoch" }, 5, { 1, 2 }) end)
     raises("'x' at its end is not a whole number", function() spec.milestone_names { "lr_scheduler.milestones.x" } end)
+  end)
+end)
+
+describe("what a file does not store", function()
+  local none = cbk.null
+
+  ---A checkpoint whose optimizer has the states of two parameters, of 2 × 3 and of 4 elements.
+  local function checkpoint(more)
+    local function states(...)
+      local shape = { ... }
+      local out = cbk.dict { step = cbk.full({}, 7, { dtype = "int64" }) }
+      out.exp_avg, out.exp_avg_sq = cbk.full(shape, 1, { dtype = "bfloat16" }), cbk.full(shape, 2, { dtype = "float32" })
+      return out
+    end
+    local first, second = states(2, 3), states(4)
+    for name, value in pairs(more or {}) do second[name] = value end
+    return cbk.dict { optimizer = cbk.dict { state = cbk.dict { { 0, first }, { 1, second } } }, model = cbk.dict() }
+  end
+
+  it("is an error of the run's state, unless that is accepted", function()
+    raises("nothing is stored under optimizer.state.1.step, lr_scheduler.x: an optimizer or schedule that finds None there stops. "
+      .. "--accept-missing goes on", function()
+      lost_leaves.settle(checkpoint { step = none }, { "optimizer.state.1.step", "lr_scheduler.x" })
+    end, "key")
+    equal(lost_leaves.settle(checkpoint(), { "model.a", "model.b" }),
+      { "nothing is stored under model.a, model.b: read as None, for a tie of the model to fill" })
+    equal(lost_leaves.settle(checkpoint(), { "lr_scheduler.x" }, true),
+      { "nothing is stored under lr_scheduler.x: None, and what needs it in the run stops" })
+  end)
+
+  it("lets a parameter's optimizer state begin anew, all of it, or none", function()
+    for name, shape in pairs { exp_avg = { 4 }, exp_avg_sq = { 4 }, step = {} } do
+      local root = checkpoint { [name] = none }
+      equal(#lost_leaves.settle(root, { "optimizer.state.1." .. name }, true), 1, name)
+      local states = root.optimizer.state
+      equal(states[1][name]:shape(), shape)
+      equal({ states[1].exp_avg:tolist(), states[1].exp_avg_sq:tolist(), states[1].step:item() }, { { 0, 0, 0, 0 }, { 0, 0, 0, 0 }, 0 })
+      equal({ states[1].exp_avg.dtype, states[1].step.dtype }, { "bfloat16", "int64" })
+      equal({ states[0].exp_avg:tolist(), states[0].step:item() }, { { { 1, 1, 1 }, { 1, 1, 1 } }, 7 })
+    end
+    for _, more in ipairs { { exp_avg = none, mu_product = cbk.float(0.5) }, { exp_avg = none, exp_avg_sq = none } } do
+      local root = checkpoint(more)
+      local told = lost_leaves.settle(root, { "optimizer.state.1.exp_avg" }, true)
+      equal(told, { "nothing is stored under optimizer.state.1.exp_avg: None, and what needs it in the run stops" })
+      equal({ root.optimizer.state[1].exp_avg, root.optimizer.state[1].step:item() }, { none, 7 })
+    end
+  end)
+
+  it("may be no weight in the end", function()
+    local root = cbk.dict { model = cbk.dict { a = none, b = cbk.tensor { 1 } } }
+    lost_leaves.check_model(root, function(key) return key == "b" end)
+    raises("nothing is stored as model.a, and no tie", function() lost_leaves.check_model(root, function() return true end) end, "key")
   end)
 end)
 

@@ -29,23 +29,36 @@ end
 ---Which keys of the spec are not stored, and under which name their data is. Keys that are supplied count as stored for those after them.
 ---@param keys string[]                  leaf keys of the spec, in its order
 ---@param has fun(key: string): boolean  whether the file stores that very name
----@return { key: string, source: string }[]
-function spec.missing_aliases(keys, has)
-  local out, supplied = {}, {}
+---@return { key: string, source: string }[] tied
+---@return { key: string, source?: string }[] lost   those whose data is nowhere; source: where it should be
+function spec.match_missing(keys, has)
+  local tied, lost, supplied = {}, {}, {}
   for _, key in ipairs(keys) do
     if not has(key) and not supplied[key] then
       local source = spec.alias_of(key)
-      if not source then
-        cbk.fail("key", ("alias not found for missing key '%s': nothing is stored under it, and it is no tied weight"):format(key))
-      elseif not has(source) and not supplied[source] then
-        cbk.fail("key", ("could not find key '%s' in the checkpoint; it should hold the data of '%s', which is not stored")
-          :format(source, key))
+      if source and (has(source) or supplied[source]) then
+        tied[#tied + 1] = { key = key, source = source }
+        supplied[key] = true
+      else
+        lost[#lost + 1] = { key = key, source = source }
       end
-      out[#out + 1] = { key = key, source = source }
-      supplied[key] = true
     end
   end
-  return out
+  return tied, lost
+end
+
+---The same where every key must have data.
+---@return { key: string, source: string }[]
+function spec.missing_aliases(keys, has)
+  local tied, lost = spec.match_missing(keys, has)
+  local first = lost[1]
+  if first and first.source then
+    cbk.fail("key", ("could not find key '%s' in the checkpoint; it should hold the data of '%s', which is not stored")
+      :format(first.source, first.key))
+  elseif first then
+    cbk.fail("key", ("alias not found for missing key '%s': nothing is stored under it, and it is no tied weight"):format(first.key))
+  end
+  return tied
 end
 
 -- --- step counts of schedules

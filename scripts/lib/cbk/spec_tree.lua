@@ -48,8 +48,9 @@ local function set_number(name, place, number)
     set(place, cbk.full(old:shape(), whole, { dtype = old.dtype }):as { role = old.role, requires_grad = old.requires_grad })
   elseif place.kind == "float" then
     set(place, cbk.float(number))
-  elseif place.kind == "int" then
+  elseif place.kind == "int" or place.kind == "none" then
     set(place, cbk.int(number))
+    place.kind = "int"
   else
     cbk.fail("value", ("'%s' is no number but %s"):format(name, place.kind))
   end
@@ -60,9 +61,10 @@ local function encoded(key)
   return (key:gsub("[^%w_.~-]", function(c) return ("%%%02X"):format(c:byte()) end))
 end
 
+---@return { key: string, source: string }[] restored
+---@return string[] missing   names of leaves whose data is nowhere: they are None
 local function restore(names, places, stored)
-  local function has(key) return stored[key] or stored[encoded(key)] or false end
-  local restored = spec.missing_aliases(names, has)
+  local restored, lost = spec.match_missing(names, function(key) return stored[key] or false end)
   for _, tie in ipairs(restored) do
     local source = places[tie.source]
     if not source then
@@ -73,7 +75,20 @@ local function restore(names, places, stored)
     set(place, cbk.raw(source.container, source.key))
     place.kind = source.kind
   end
-  return restored
+  local missing = {}
+  for i, one in ipairs(lost) do missing[i] = one.key end
+  return restored, missing
+end
+
+---Which leaves of a tree the file stores.
+---@param names string[]
+---@param stored string[]|nil   the names of its datasets; nil: all that its tree names are there
+---@return table<string, true>
+local function stored_leaves(names, stored)
+  local out, is_there = {}, {}
+  for _, name in ipairs(stored or names) do is_there[name] = true end
+  for _, name in ipairs(names) do out[name] = is_there[name] or is_there[encoded(name)] end
+  return out
 end
 
 local function update_epochs(names, places)
@@ -99,24 +114,45 @@ end
 ---@field root Dict
 ---@field has_scalar_dicts boolean   some nodes were TensorScalarDict, which reads as dict
 ---@field restored { key: string, source: string }[]
+---@field lost string[]              leaves that are None because nothing is stored under them
 ---@field epochs { name: string, value: number, before: number }[]|nil   nil: there is no global_step
 
----@param checkpoint Checkpoint   of a release before 2.0
----@param stored string[]|nil     the names of its datasets; nil: all that its tree names are there
----@param has_scalar_dicts boolean
+---@class OldFile   A checkpoint that was opened.
+---@field checkpoint Checkpoint
+---@field stored string[]|nil        names of its datasets, for H5 versions whose tree may name more; nil: all is there
+---@field is_rewritten boolean       it is no file that a release before 2.0 wrote
+---@field has_scalar_dicts boolean   some nodes were TensorScalarDict, which reads as dict
+
+---@param old OldFile   of a release before 2.0
 ---@return SpecFix
-function spec_tree.fix(checkpoint, stored, has_scalar_dicts)
-  local root = cbk.deep_copy(checkpoint.root)
+function spec_tree.fix(old)
+  local root = cbk.deep_copy(old.checkpoint.root)
   local names, places = leaves_of(root)
-  local is_stored = {}
-  for _, name in ipairs(stored or names) do is_stored[name] = true end
-  for _, name in ipairs(stored and {} or names) do
+  local is_stored = stored_leaves(names, old.stored)
+  for _, name in ipairs(old.is_rewritten and names or {}) do
     -- what wrote the file anew found no dataset and wrote None
     local source = places[name].kind == "none" and places[spec.alias_of(name) or ""]
     if source and source.kind ~= "none" then is_stored[name] = nil end
   end
-  local restored = restore(names, places, is_stored)
-  return { root = root, has_scalar_dicts = has_scalar_dicts, restored = restored, epochs = update_epochs(names, places) }
+  local restored, missing = restore(names, places, is_stored)
+  local epochs, lost = update_epochs(names, places), {}
+  for _, name in ipairs(missing) do
+    if places[name].kind == "none" then lost[#lost + 1] = name end -- a step count is known without the file
+  end
+  return { root = root, has_scalar_dicts = old.has_scalar_dicts, restored = restored, lost = lost, epochs = epochs }
+end
+
+---The leaves of a checkpoint that are None because nothing is stored under them.
+---@param old OldFile
+---@return string[]
+function spec_tree.lost(old)
+  if not old.stored then return {} end
+  local names = leaves_of(old.checkpoint.root)
+  local is_stored, out = stored_leaves(names, old.stored), {}
+  for _, name in ipairs(names) do
+    if not is_stored[name] then out[#out + 1] = name end
+  end
+  return out
 end
 
 return spec_tree

@@ -4,6 +4,7 @@ local cbk = require "cbk"
 local converters = require "cbk.converters"
 local config_changes = require "cbk.config_changes"
 local dataloader_state = require "cbk.dataloader_state"
+local lost_leaves = require "cbk.lost_leaves"
 local release = require "cbk.release"
 local resume = require "cbk.resume"
 local spec_tree = require "cbk.spec_tree"
@@ -17,6 +18,7 @@ local convert, catalogue = converters.convert, converters.catalogue
 ---@field seed? integer|Value          of a map loader's state; default: what the config shuffles with
 ---@field kind? "map"|"iterable"        of the data loader; default: as the config says
 ---@field without_state? boolean        the states of 1.8 and 1.9 data loaders are left where they are
+---@field accept_missing? boolean       goes on where the file lacks parts of the run's state
 
 ---What changes a config belongs to one release: none may be leapt over, not even where `cbk convert` has a table that does.
 ---@return Job
@@ -25,7 +27,7 @@ function upgrade.job(model_name, from, to, options)
   local job = converters.job(model_name, from, to, { release_by_release = true })
   options = options or {}
   job.loader = { seed = options.seed or "config", kind = options.kind, is_upgrade = true }
-  job.without_state = options.without_state
+  job.without_state, job.accept_missing = options.without_state, options.accept_missing
   return job
 end
 
@@ -37,11 +39,6 @@ function upgrade.format_at(model_name, number)
   return model and catalogue.format_at(model, number) or "cs-" .. number
 end
 
----@class OldFile   A checkpoint that was opened.
----@field checkpoint Checkpoint
----@field stored string[]|nil        names of its datasets, for H5 versions that releases before 2.0 wrote
----@field has_scalar_dicts boolean
-
 local scalar_dict = ("TensorScalarDict"):gsub(".", function(c) return ("%02x"):format(c:byte()) end)
 
 ---@param path string
@@ -51,13 +48,14 @@ function upgrade.open(path)
   if not (cbk.kind(checkpoint.root) or ""):find "dict" then
     cbk.fail("checkpoint", ("'%s' holds no dict of parts (model, optimizer, …)"):format(path))
   end
-  local old = { checkpoint = checkpoint, has_scalar_dicts = false }
-  if checkpoint.format ~= "cerebras-h5" or (tonumber(checkpoint.version) or 1) > 0.35 then return old end
+  local version = checkpoint.format == "cerebras-h5" and (tonumber(checkpoint.version) or 1)
+  local old = { checkpoint = checkpoint, is_rewritten = not version or version > 0.35, has_scalar_dicts = false }
+  if not version or version > 0.45 then return old end -- 0.5 lacks nothing
   local inspected = cbk.h5.inspect(checkpoint.path)
   old.stored = {}
   for i, dataset in cbk.items(inspected.datasets) do old.stored[i] = dataset.name end
   local text = inspected.attributes.__spec__
-  old.has_scalar_dicts = type(text) == "string" and text:lower():find(scalar_dict, 1, true) ~= nil
+  old.has_scalar_dicts = not old.is_rewritten and type(text) == "string" and text:lower():find(scalar_dict, 1, true) ~= nil
   return old
 end
 
@@ -195,11 +193,18 @@ end
 ---@return Upgrade
 function upgrade.run(old, config, job)
   local root, parts = old.checkpoint.root, {}
+  local lost
   if not releases.since(catalogue.release(job.src), "2.0") then
-    local fix = spec_tree.fix(old.checkpoint, old.stored, old.has_scalar_dicts)
-    root = fix.root
+    local fix = spec_tree.fix(old)
+    root, lost = fix.root, fix.lost
     parts[1] = { title = "spec", lines = fix_lines(fix) }
     if #parts[1].lines == 0 then parts[1].lines[1] = "nothing to fix" end
+  else
+    lost = spec_tree.lost(old)
+    if #lost > 0 then root = cbk.deep_copy(root) end
+  end
+  if #lost > 0 then
+    parts[#parts + 1] = { title = "not stored", lines = {}, warnings = lost_leaves.settle(root, lost, job.accept_missing) }
   end
   job.configs, job.files = {}, {}
   job.loader.step = dataloader_state.step_of(root)
@@ -208,6 +213,7 @@ function upgrade.run(old, config, job)
     config.cerebras = nil
   end
   for i in ipairs(job.path) do config, root, parts[#parts + 1] = step(job, i, config, root) end
+  lost_leaves.check_model(root, weight_names.knows(job.model.model, job.tgt))
   parts[#parts + 1] = resume.part(root, config)
   return { root = root, config = config, parts = parts }
 end

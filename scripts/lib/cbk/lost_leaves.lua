@@ -1,0 +1,123 @@
+-- Leaves that the tree of a checkpoint names and its file does not store: they read as None. Weights may be filled by the ties of
+-- their model; of the run's state, that of an optimizer's parameter can begin anew.
+
+local cbk = require "cbk"
+local keys = require "converters.engine.keys"
+
+local lost_leaves = {}
+
+--- The states of an optimizer that are zero before the first step (of AdamW, SGD, Adafactor, RMSprop, …). A parameter that has
+--- others too cannot begin anew here: beta1_power, mu_product, step_size and eta follow from settings.
+local zero_at_first = {}
+for name in ([[exp_avg exp_avg_sq max_exp_avg_sq exp_avg_sq_row exp_avg_sq_col exp_inf momentum_buffer square_avg acc_delta grad_avg
+  prev ax step]]):gmatch "%S+" do
+  zero_at_first[name] = true
+end
+
+local function is_dict(tree, key) return (cbk.kind(tree, key) or ""):find "dict" ~= nil end
+
+local function shape_of(value) return cbk.kind(value) == "tensor" and table.concat(value:shape(), " ") or nil end
+
+---What a parameter's state was before the first step; nil where that is not known.
+---@param entry Dict   the states of the parameter, some of them None
+---@param other Dict   those of a parameter that has them all
+---@return Dict|nil
+local function fresh(entry, other)
+  local out, shapes = cbk.dict(), { [""] = {} }
+  for name in cbk.items(entry) do
+    local own, its = shape_of(entry[name]), shape_of(other[name])
+    if own and its then shapes[its] = entry[name]:shape() end
+  end
+  for name in cbk.items(entry) do
+    local is_lost = cbk.kind(entry, name) == "none"
+    local like = is_lost and other[name] or entry[name]
+    local shape = shape_of(like) and (is_lost and shapes[shape_of(like)] or not is_lost and like:shape())
+    if not zero_at_first[name] or not (shape or type(like) == "number") then return nil end
+    if shape then
+      out[name] = cbk.full(shape, 0, { dtype = like.dtype }):as { role = like.role, requires_grad = like.requires_grad }
+    else
+      out[name] = cbk.kind(is_lost and other or entry, name) == "float" and cbk.float(0) or 0
+    end
+  end
+  return out
+end
+
+---Lets the optimizer's state of the parameters that lack a part of it begin anew, in place.
+---@param root Dict
+---@param names string[]
+---@return string[] restarted   "optimizer.state.3"
+---@return string[] left        the names that are still None
+local function restart(root, names)
+  local states = is_dict(root, "optimizer") and is_dict(root.optimizer, "state") and root.optimizer.state or cbk.dict()
+  local lacking, restarted, left = {}, {}, {}
+  for _, name in ipairs(names) do
+    local place = name:match "^optimizer%.state%.(.*)%.[^.]+$"
+    if place then lacking[place] = true end
+  end
+  local done = {}
+  for key in cbk.items(states) do
+    local place = cbk.key_text(key)
+    if lacking[place] then
+      for other_key in cbk.items(states) do
+        local is_whole = not lacking[cbk.key_text(other_key)] and is_dict(states, other_key)
+        local anew = is_whole and fresh(states[key], states[other_key])
+        if anew then
+          for name in cbk.items(anew) do states[key][name] = cbk.raw(anew, name) end
+          done[place], restarted[#restarted + 1] = true, "optimizer.state." .. place
+          break
+        end
+      end
+    end
+  end
+  for _, name in ipairs(names) do
+    if not done[name:match "^optimizer%.state%.(.*)%.[^.]+$" or false] then left[#left + 1] = name end
+  end
+  return restarted, left
+end
+
+local function split(names)
+  local weights, state = {}, {}
+  for _, name in ipairs(names) do
+    local list = name:find "^model%." and weights or state
+    list[#list + 1] = name
+  end
+  return weights, state
+end
+
+---Tells of the leaves that are lost. Those of the run's state are an error unless that is accepted.
+---@param root Dict        changed where a state begins anew
+---@param names string[]
+---@param accept? boolean
+---@return string[] warnings
+function lost_leaves.settle(root, names, accept)
+  local weights, state = split(names)
+  if #state > 0 and not accept then
+    cbk.fail("key", ("nothing is stored under %s: an optimizer or schedule that finds None there stops. --accept-missing goes on: the "
+      .. "optimizer's state of such a parameter begins anew, at zero, where that is known, and the rest is None"):format(keys.named(state)))
+  end
+  local warnings = {}
+  local function warn(text, list)
+    if #list > 0 then warnings[#warnings + 1] = text:format(keys.named(list)) end
+  end
+  warn("nothing is stored under %s: read as None, for a tie of the model to fill", weights)
+  local restarted, left = restart(root, state)
+  warn("of %s parts are not stored: the state of such a parameter begins anew, all its moments and steps at zero", restarted)
+  warn("nothing is stored under %s: None, and what needs it in the run stops", left)
+  return warnings
+end
+
+---Refuses a model of which weights are None in the end.
+---@param root Dict
+---@param is_weight fun(key: string): boolean   whether the model has such a weight
+function lost_leaves.check_model(root, is_weight)
+  local none = {}
+  for key in cbk.items(is_dict(root, "model") and root.model or cbk.dict()) do
+    if cbk.kind(root.model, key) == "none" and is_weight(tostring(key)) then none[#none + 1] = "model." .. tostring(key) end
+  end
+  if #none > 0 then
+    cbk.fail("key", ("the checkpoint is incomplete: nothing is stored as %s, and no tie of the model gives %s data"):format(
+      keys.named(none), #none == 1 and "it" or "them"))
+  end
+end
+
+return lost_leaves
