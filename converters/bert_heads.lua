@@ -91,7 +91,7 @@ return {
     config = fields.config {
       { "classifier_dropout", "encoder_output_dropout_rate" },
       { "num_labels",         "num_classes" },
-      fields.drop.right { "include_padding_in_loss", "loss_weight" },
+      fields.drop.right { include_padding_in_loss = false, loss_weight = 1 },
     },
     prepare = all(labels, dropout), defaults = { dropout_rate = cbk.float(0), attention_dropout_rate = cbk.float(0) },
     after = { right = { loss_weight = cbk.float(1), include_padding_in_loss = false } },

@@ -129,7 +129,7 @@ local rw_config = fields.config {
   must.right { use_projection_bias_in_attention = false, use_ffn_bias_in_attention = false, use_ffn_bias = false },
   must.left { bias = false },
   drop.left { "architectures", "auto_map", "bos_token_id", "eos_token_id", "torch_dtype", "use_cache" },
-  drop.right { "attention_module", "attention_type", "loss_scaling" },
+  drop.right { attention_module = "multiquery_attention", attention_type = "scaled_dot_product", loss_scaling = "num_tokens" },
 }
 
 local code = "modelling_RW.RW"
@@ -215,7 +215,7 @@ local modern_config = fields.config {
   told.left { "new_decoder_architecture", "multi_query", "parallel_attn", "num_ln_in_parallel_attn" },
   told.right { "use_untied_layer_norm" },
   must.right { attention_module = "multiquery_attention", attention_type = "scaled_dot_product" },
-  drop.right { "loss_scaling" },
+  drop.right { loss_scaling = "num_tokens" },
 }
 
 local function prepare_left(from)

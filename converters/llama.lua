@@ -91,7 +91,7 @@ local config = fields.config {
   must.right { use_bias_in_output = false },
   { "initializer_range" },
   must.right { fixed_sparse_attention = null, norm_first = true, use_ff_layer1_dropout = false, use_rms_norm = true },
-  must.left { attention_bias = fields.any_of(false, null), mlp_bias = fields.any_of(false, null) },
+  must.left { attention_bias = fields.any_of(false, null), mlp_bias = fields.any_of(false, null), sliding_window = null },
   decoder.fixed,
 }
 

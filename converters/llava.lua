@@ -230,7 +230,9 @@ end
 local hf = {
   "hf", "cs-2.2 .. cs-2.9",
   components = { image, text },
-  config = fields.config {},
+  config = fields.config {
+    drop.right { image_start_idx = 1, label_smoothing = 0, loss_scaling = "num_tokens", loss_weight = 1, z_loss_eps = 0 },
+  },
   prepare = { left = take_tower },
   after = { right = {
     image_start_idx = 1, label_smoothing = float(0), loss_scaling = "num_tokens", loss_weight = float(1), z_loss_eps = float(0),

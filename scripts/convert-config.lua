@@ -49,4 +49,4 @@ local source = parts and composite.load_configs(args.config_file, parts) or cbk.
 local config = converters.convert.config(job, source)
 if args.output_dir then cbk.fs.mkdir(args.output_dir) end
 cbk.config.save(config, target, { overwrite = args.overwrite, indent = 4, sort = not to_hf })
-print("Config saved to " .. target)
+converters.say_saved(job, "Config saved to " .. target)

@@ -153,5 +153,5 @@ if args.json and not saved then
   return
 end
 local verb = saved and "saved" or "would be saved"
-print(("Checkpoint %s to %s"):format(verb, table.concat(targets, ", ")))
-print(("Config %s to %s"):format(verb, config_target))
+converters.say_saved(job, ("Checkpoint %s to %s"):format(verb, table.concat(targets, ", ")),
+  ("Config %s to %s"):format(verb, config_target))

@@ -18,25 +18,25 @@ converters.load(args.converter)
 local catalogue = converters.catalogue
 
 ---A mistyped name is an error that tells what is near.
-local function known(kind, name, names)
+local function known(kind, name, names, nearest)
   for _, one in ipairs(names) do
     if one == name then return name end
   end
-  local near = converter_list.nearest(name, names)
+  local near = nearest(name, names)
   cbk.fail(kind, ("there is no %s '%s'; %s"):format(kind, name,
     #near > 0 and "did you mean " .. table.concat(near, " or ") .. "?" or "`cbk list` names them all"))
 end
 
 ---A format that some model has; what it means is for each model to say.
 local function format_of(name)
-  if name then known("format", catalogue.resolve(name), converter_list.formats()) end
+  if name then known("format", catalogue.resolve(name), converter_list.formats(), converter_list.nearest_formats) end
   return name
 end
 
 local filter = { src = format_of(args.src_fmt), tgt = format_of(args.tgt_fmt) }
 if args.model and args.model ~= "all" then
   local lower = args.model:lower() -- as the Model Zoo's own tool takes it
-  filter.model = known("model", catalogue.find(lower) and lower or args.model, catalogue.names())
+  filter.model = known("model", catalogue.find(lower) and lower or args.model, catalogue.names(), converter_list.nearest)
 end
 
 local rows = converter_list.rows(filter)

@@ -112,6 +112,7 @@ end
 ---@field configs table[]   what each step made of the model section, by which converter, once the config is converted;
 ---                              between releases also `moves`: Moves, of the whole file
 ---@field files Dict[]      the config file before each step, and after the last
+---@field copies string[]   the steps that change no tensor, but metadata and config only
 
 ---Runs `body`, whose errors tell the step where there are several.
 ---@param job Job
@@ -147,13 +148,11 @@ function convert.config(job, config)
     cbk.fail("config", ("the config is no map of fields but a %s"):format(tostring(cbk.kind(config))))
   end
   if #config == 0 then cbk.fail("config", "the config is empty: it names no field of the model") end
-  job.configs, job.files = {}, {}
-  local copies = {}
+  job.configs, job.files, job.copies = {}, {}, {}
   for i, step in ipairs(job.path) do
-    if step.converter.generic then copies[#copies + 1] = step.src .. " -> " .. step.tgt end
+    if step.converter.generic then job.copies[#job.copies + 1] = step.src .. " -> " .. step.tgt end
     config = convert.config_step(job, i, config)
   end
-  if #copies > 0 then cbk.warn("no tensor changes, only metadata and config do: " .. table.concat(copies, ", ")) end
   return config
 end
 

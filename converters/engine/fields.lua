@@ -376,7 +376,7 @@ function fields.convert(step, side, from, moves)
     if rule and rule.right and given[name] == nil and type(defaults[name]) ~= "function" then assumed[rule.right] = true end
     if part then
       convert_component(part, side, at, dropped, assumed)
-    elseif (not rule or convert_field(rule, side, at)) and given[name] ~= nil then
+    elseif (not rule or convert_field(rule, side, at)) and kinds.present(given[name]) then
       dropped[#dropped + 1] = tostring(name)
     end
   end

@@ -12,6 +12,7 @@ local keys = require "converters.engine.keys"
 local mup = require "converters.modelzoo.mup"
 local harness = require "harness"
 local conversion = require "conversion"
+local tiny = require "tiny"
 
 local describe, it = harness.describe, harness.it
 
@@ -382,6 +383,14 @@ describe("Converters: releases", function()
     assert(catalogue.path(gpt2, "hf", "cs-1.6") == nil and #catalogue.path(gpt2, "cs-2.2", "cs-2.9") == 1)
     assert(select(2, catalogue.find "code-llama-headless") == "llama")
     same(converter_list.nearest("lama", catalogue.names())[1], "llama")
+    local function nearest(format, model)
+      return table.concat(converter_list.nearest_formats(format, catalogue.formats_of(catalogue.find(model))), " ")
+    end
+    same(nearest("cs-2.11", "llama"), "cs-2.9 cs-2.8 cs-2.7") -- by release, not by spelling
+    same(nearest("cs-1.5", "llama"), "cs-1.9 cs-2.0 cs-2.1")
+    same(nearest("cs-2.4", "dpo"), "cs-2.4-dpo cs-2.3-dpo cs-2.5-dpo")
+    same(nearest("cs-2.2-no-dpo", "dpo"), "cs-2.1-no-dpo cs-2.2-dpo cs-2.1-dpo")
+    same(nearest("hff", "llama"), "hf")
   end)
 
   it("a checkpoint tells its release", function()
@@ -489,6 +498,27 @@ describe("Converters: nothing is lost or invented in silence", function()
     end
     same(t5 { feed_forward_proj = "gated-silu", dense_act_fn = "silu", is_gated_act = true }, "")
     says(t5 { feed_forward_proj = "relu", dense_act_fn = "silu", is_gated_act = true }, "left out: dense_act_fn, is_gated_act")
+  end)
+
+  it("what comes from Hugging Face goes back without a word of fields that are lost", function()
+    for _, name in ipairs(catalogue.names()) do
+      local model = catalogue.find(name)
+      local format = catalogue.format_at(model, "2.9")
+      local there, back = catalogue.path(model, "hf", format), catalogue.path(model, format, "hf")
+      if there and model.model == name then
+        local source = tiny.model { name = name, converter = there[1].converter, format = there[1].tgt }
+        local cs_config
+        warned(function() cs_config = convert.config({ model = model, zoo_name = name, path = there }, source) end)
+        local text = warned(convert.config, { model = model, zoo_name = name, path = back }, cs_config)
+        assert(not text:find "left out: ", name .. ": " .. text)
+      end
+    end
+  end)
+
+  it("a field that is null is none; a sliding window is one that LLaMA has not", function()
+    local job_2_4 = job("llama", "hf", "cs-2.4")
+    same(warned(convert.config, job_2_4, config { sliding_window = cbk.null, stranger = cbk.null }), "")
+    fails("sliding_window=4096: only null", convert.config, job_2_4, config { sliding_window = 4096 })
   end)
 
   it("rotary positions in one map, and of releases that have no field for them", function()

@@ -137,4 +137,24 @@ function list.nearest(name, names)
   return { unpack(out, 1, 3) }
 end
 
+---The formats of the releases next to the one that a mistyped format says, those of its kind first; else those that are spelt alike.
+---@param asked string
+---@param formats string[]
+---@return string[]
+function list.nearest_formats(asked, formats)
+  local release, kind = asked:match "(%d+%.%d+)(.*)$"
+  if not release then return list.nearest(asked, formats) end
+  local function number(text) return 100 * text:match "^%d+" + text:match "%d+$" end
+  local out, distance = {}, {}
+  for _, format in ipairs(formats) do
+    local own, own_kind = format:match "^cs%-(%d+%.%d+)(.*)$"
+    if own then
+      out[#out + 1] = format
+      distance[format] = math.abs(number(own) - number(release)) + (own_kind == kind and 0 or 1000)
+    end
+  end
+  table.sort(out, function(a, b) return distance[a] < distance[b] or distance[a] == distance[b] and a < b end)
+  return { unpack(out, 1, 3) }
+end
+
 return list

@@ -67,13 +67,21 @@ function converters.job(model_name, src, tgt, options)
     for asked, used in pairs { [src] = from, [tgt] = to } do
       local formats = catalogue.formats_of(model)
       if not formats[used] then
-        for _, name in ipairs(converter_list.nearest(asked, formats)) do near[#near + 1] = name end
+        for _, name in ipairs(converter_list.nearest_formats(asked, formats)) do near[#near + 1] = name end
       end
     end
     if #near > 0 then lines[#lines + 1] = "Nearest formats: " .. table.concat(near, ", ") end
     cannot(model_name, src, tgt, lines)
   end
   return { model = model, zoo_name = zoo_name, path = path, src = from, tgt = to }
+end
+
+---What has been written, for people; and which steps only changed what stands around the tensors.
+---@param job Job
+---@param ... string   lines
+function converters.say_saved(job, ...)
+  for _, line in ipairs { ... } do print(line) end
+  if #job.copies > 0 then print("No tensor changes, only metadata and config do: " .. table.concat(job.copies, ", ")) end
 end
 
 -- --- file names
