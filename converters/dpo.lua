@@ -18,7 +18,8 @@ local policy = {
   copy = "ref_model.model",
 }
 
-local options = { right = { dpo = { beta = 0.1, reference_free = false } } }
+local usual = { beta = 0.1, reference_free = false }
+local options = { right = { dpo = usual } }
 
 ---Both sides name the model inside.
 local function check_name(from) wrap.model_in(policy, from, "right") end
@@ -31,7 +32,7 @@ end
 return { {
   model = "dpo", name = "dpo", note = "a model that is trained by DPO: " .. table.concat(policy.models, ", "),
   since = { right = since.gpt2 }, -- since 2.1, other decoders have no fields that these lack
-  { "hf", "cs-2.1-dpo .. cs-2.9-dpo", wrap = policy, config = fields.config {}, after = options },
+  { "hf", "cs-2.1-dpo .. cs-2.9-dpo", wrap = policy, after = options, config = fields.drop.right { dpo = cbk.dict(usual) } },
   { "cs-2.1-no-dpo", "cs-2.1-dpo",
     keys = rules.keys { { "*", policy.place .. ".*", also_right = policy.copy .. ".*" } },
     config = fields.config { fields.told.left { "dpo" }, fields.drop.right { "dpo" }, { "*" } },

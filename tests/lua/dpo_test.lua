@@ -100,6 +100,7 @@ describe("DPO", function()
 
   it("names the copy that is left out, its own options, and keys of neither", function()
     local config, cs = llama_dpo()
+    config.model.dpo.beta = 0.5
     local text = table.concat(conversion.warnings(run, "dpo", "cs-2.4-dpo", "hf", config, cs), "\n")
     assert(text:find("the 13 keys below 'ref_model.model' are left out", 1, true), text)
     assert(text:find("left out: dpo", 1, true), text)
