@@ -3,6 +3,7 @@
 local cbk = require "cbk"
 local rules = require "converters.engine.rules"
 local fields = require "converters.engine.fields"
+local kinds = require "converters.engine.kinds"
 local values = require "converters.engine.values"
 local bert = require "converters.shared.bert"
 local since = require "converters.modelzoo.since"
@@ -25,13 +26,23 @@ end
 -- --- config; what a Hugging Face config leaves out is as its model assumes
 
 local function labels(from)
-  if from.num_labels ~= nil then return end
-  from.num_labels = absent(from.id2label) and 2 or #cbk.keys(from.id2label)
+  local names, count = from.id2label, 2
+  if not absent(names) then
+    if not kinds.is_dict(names) then fields.refuse("id2label", names, "a map from numbers to names") end
+    count = #cbk.keys(names)
+    if not absent(from.num_labels) and from.num_labels ~= count then
+      fields.refuse("num_labels", from.num_labels, ("the number of names in id2label (%d)"):format(count))
+    end
+  end
+  if absent(from.num_labels) then from.num_labels = count end
 end
 
 local function dropout(from)
   if absent(from.classifier_dropout) then from.classifier_dropout = cbk.raw(from, "hidden_dropout_prob") end
 end
+
+local problems = {}
+for _, kind in ipairs { "regression", "single_label_classification", "multi_label_classification" } do problems[kind] = kind end
 
 local function problem(from)
   if not absent(from.problem_type) then return end
@@ -81,7 +92,7 @@ return {
     config = fields.config {
       { "classifier_dropout", "task_dropout" },
       { "num_labels" },
-      { "problem_type" },
+      { "problem_type", nil, values.choice(problems) },
       fields.must.right { add_pooling_layer = true },
     },
     prepare = all(labels, dropout, problem),

@@ -91,7 +91,7 @@ local function old_name(from)
 end
 
 local hf = {
-  keys = decoder.with_head("transformer", now), config = config, mup = "gpt",
+  keys = decoder.with_head("transformer", now), config = config,
   before = {
     left = {
       apply_residual_connection_post_layernorm = false, attention_dropout = cbk.float(0), hidden_dropout = cbk.float(0),
@@ -126,7 +126,7 @@ local hf_1_9 = variant(hf_2_0, { config = fields.without(config, { "norm_type" }
 local function headless(converter, keys)
   local head = decoder.invented_head("word_embeddings.weight").right
   return variant(converter, {
-    keys = decoder.without_head(keys), mup_config_only = true, fill = { right = { head[1], head[2], converter.fill.right[1] } },
+    keys = decoder.without_head(keys), fill = { right = { head[1], head[2], converter.fill.right[1] } },
   })
 end
 
@@ -136,9 +136,9 @@ return {
     since = { right = since.gpt2 },
     between("cs-1.9", "cs-2.0", decoder.to_2_0),
     between("cs-2.0", "cs-2.1", decoder.to_2_1),
-    between("hf", "cs-2.1 .. cs-2.9", hf),
-    between("hf", "cs-2.0", hf_2_0),
-    between("hf", "cs-1.9", hf_1_9),
+    between("hf", "cs-2.1 .. cs-2.9", hf, { mup = "gpt" }),
+    between("hf", "cs-2.0", hf_2_0, { mup = "gpt" }),
+    between("hf", "cs-1.9", hf_1_9, { mup = "gpt" }),
   },
   {
     model = "bloom-headless", name = "bloom", note = "BloomModel <-> GPT2LMHeadModel (configured as BLOOM)",

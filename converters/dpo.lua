@@ -10,10 +10,7 @@ local since = require "converters.modelzoo.since"
 local policy = {
   says = { left = "model_type", right = "model_name" },
   called = { gpt_neox = "gpt-neox" },
-  models = {
-    "bloom", "falcon", "gpt2", "gpt3", "gptj", "gpt-neox", "lambda", "llama", "mistral", "mpt", "opt", "palm", "santacoder",
-    "starcoder",
-  },
+  models = { "bloom", "falcon", "gpt2", "gptj", "gpt-neox", "llama", "mpt" },
   place = "policy_model.model",
   copy = "ref_model.model",
 }

@@ -17,6 +17,13 @@ local between, variant = rules.between, rules.variant
 
 -- --- keys
 
+---The Model Zoo's attention has one group where the config does not say how many.
+local function one_group(from)
+  local shown = fields.shown(from.attention_module)
+  cbk.warn(("extra_attention_params is not given: num_kv_groups=1 is taken, as attention_module=%s does"):format(shown))
+  return cbk.dict { num_kv_groups = 1 }
+end
+
 local function groups(config)
   local extra = config.extra_attention_params
   if not kinds.is_dict(extra) or absent(extra.num_kv_groups) then
@@ -120,6 +127,13 @@ local function check(from)
   values.check_rotary_dim(from)
 end
 
+---Right to left: in how many groups the heads are.
+local function key_heads(_, here)
+  local count = groups(here.from)
+  values.check_groups(count, here.from, "num_heads", "extra_attention_params.num_kv_groups")
+  return count
+end
+
 -- --- config: 7B and 40B, whose code came with the checkpoint
 
 local rw_config = fields.config {
@@ -156,12 +170,18 @@ local function finish_rw(to, from)
     .. "use_projection_bias_in_attention: false and use_ffn_bias_in_attention: false to the new config, where the defaults are true")
 end
 
+---Releases before 2.1 read the layouts of 7B and 40B only.
+local function check_layout(from)
+  if from.model_type ~= "falcon" then return end
+  fields.refuse("model_type", from.model_type, "'RefinedWebModel' (7B) or 'RefinedWeb' (40B), with their fields, before release 2.1,")
+end
+
 ---One generation; what it completes a config with, it also writes.
 local function generation(keys, config, left, right)
   local defaults = { left = fields.with(rw_left, left), right = fields.with(rw_right, right) }
   return {
     keys = keys, config = fields.config { rw_config, config }, before = defaults, after = defaults,
-    prepare = { right = check }, named_from = "2.5",
+    prepare = { left = check_layout, right = check }, named_from = "2.5",
     finish = { right = finish_rw },
   }
 end
@@ -181,23 +201,27 @@ local rw_7b = generation(decoder.with_head("transformer", seven), fields.config 
 local rw_40b = generation(decoder.with_head("transformer", forty), fields.config {
   must.left { model_type = "RefinedWeb" },
   { "n_head_kv",     "extra_attention_params", {
-    forward = function(count) return cbk.dict { num_kv_groups = count } end,
-    backward = function(_, here) return groups(here.from) end,
+    forward = function(count, here)
+      values.check_groups(count, here.from, "n_head", here.field)
+      return cbk.dict { num_kv_groups = count }
+    end,
+    backward = key_heads,
   } },
   { "parallel_attn", "use_untied_layer_norm",  values.choice { [true] = true } },
 }, { model_type = "RefinedWeb", tie_word_embeddings = true }, { use_untied_layer_norm = true })
 
 -- --- config: 180B, `falcon` of the transformers library
 
----Key heads. Only the new architecture has a free number of them.
-local key_heads = {
+---Only the new architecture has a free number of key heads.
+local free_key_heads = {
   forward = function(count, here)
     local from = here.from
     local all = from.num_attention_heads
+    if not absent(count) then values.check_groups(count, from, "num_attention_heads", here.field) end
     if from.new_decoder_architecture ~= true then count = from.multi_query == true and 1 or all end
     return cbk.dict { num_kv_groups = absent(count) and all or count }
   end,
-  backward = function(_, here) return groups(here.from) end,
+  backward = key_heads,
 }
 
 local modern_config = fields.config {
@@ -208,7 +232,7 @@ local modern_config = fields.config {
   told.left { "ffn_hidden_size" },
   { "rope_theta" },
   { "num_attention_heads", "num_heads" },
-  { "num_kv_heads",        "extra_attention_params",  key_heads },
+  { "num_kv_heads",        "extra_attention_params",  free_key_heads },
   { "num_hidden_layers" },
   { "bias", false, { forward = function(bias, here) for _, name in ipairs(decoder.biases) do here:set(name, bias) end end } },
   { "use_projection_bias_in_attention" }, { "use_ffn_bias_in_attention" }, { "use_ffn_bias" },
@@ -274,7 +298,7 @@ local falcon = {
     right = {
       attention_dropout_rate = 0.1, attention_module = "aiayn_attention", attention_type = "scaled_dot_product",
       embedding_dropout_rate = 0.1, residual_dropout_rate = 0.1,
-      extra_attention_params = { num_kv_groups = 1 }, max_position_embeddings = 1024, nonlinearity = "gelu",
+      extra_attention_params = one_group, max_position_embeddings = 1024, nonlinearity = "gelu",
       pos_scaling_factor = float(1), pos_scaling_type = "linear", position_embedding_type = "rotary", rope_theta = float(10000),
       share_embedding_weights = true, use_untied_layer_norm = false,
     },

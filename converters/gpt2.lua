@@ -83,6 +83,7 @@ local config = fields.config {
   must.right { attention_module = "aiayn_attention" },
   decoder.fixed,
   must.left { scale_attn_by_inverse_layer_idx = false, reorder_and_upcast_attn = false },
+  must.left { add_cross_attention = fields.any_of(false, null) },
 }
 
 local before = {

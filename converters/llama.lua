@@ -65,12 +65,24 @@ local invented_head = decoder.invented_head "embed_tokens.weight"
 
 -- --- config
 
+---Whether keys are grouped; in how many groups, extra_attention_params says.
+local attention_module = {
+  backward = function(module, at)
+    if not absent(module) and module ~= "aiayn_attention" and module ~= "multiquery_attention" then
+      at:refuse(module, fields.any_of("aiayn_attention", "multiquery_attention"))
+    end
+    if module == "multiquery_attention" and absent(at.from.extra_attention_params) then
+      cbk.fail("config", "attention_module=multiquery_attention needs extra_attention_params.num_kv_groups")
+    end
+  end,
+}
+
 local config = fields.config {
   { "rope_scaling",        "pos_scaling_factor",     values.rope_scaling },
   told.right { "pos_scaling_extra_args", "pos_scaling_type" },
   must.right { norm_type = "rmsnorm" },
   { "num_key_value_heads", "extra_attention_params", values.grouped_queries },
-  told.right { "attention_module" },
+  { false,                 "attention_module",       attention_module },
   must.left { model_type = "llama" },
   { "vocab_size" },
   must.right { position_embedding_type = "rotary", use_position_embedding = true, embedding_dropout_rate = 0 },
@@ -140,7 +152,7 @@ local function prepare_left(from)
 end
 
 local hf = {
-  keys = decoder.with_head("model", now), config = config, before = before, after = after, mup = "gpt",
+  keys = decoder.with_head("model", now), config = config, before = before, after = after,
   prepare = { left = prepare_left, right = values.check_rotary_dim },
   finish = { right = values.set_rotary_dim },
 }
@@ -156,10 +168,6 @@ local hf_2_0 = variant(hf, {
     { "num_key_value_heads", "extra_attention_params", values.grouped_queries_2_0 },
     told.left { "rope_theta", "rope_scaling" },
   },
-  prepare = { left = prepare_left, right = function(from)
-    values.check_groups(from)
-    values.check_rotary_dim(from)
-  end },
   before = {
     left = fields.with(before.left, {}, rope_fields),
     right = fields.with(before.right, {}, rope_fields),
@@ -170,7 +178,6 @@ local hf_2_0 = variant(hf, {
 local hf_1_9 = variant(hf_2_0, {
   keys = decoder.with_head("model", then_1_9),
   config = fields.config { fields.without(hf_2_0.config, { "norm_type", "num_key_value_heads" }), told.left { "num_key_value_heads" } },
-  prepare = hf.prepare,
   before = { left = hf_2_0.before.left, right = fields.with(hf_2_0.before.right, { use_rms_norm = false }, { "norm_type" }) },
   after = { left = after.left, right = fields.with(hf_2_0.after.right, { use_rms_norm = true }, { "norm_type" }) },
 })
@@ -182,7 +189,7 @@ local fields_since = { right = since.gpt2, left = {
   rope_theta = { "2.1", 10000, told = true }, rope_scaling = { "2.1", null, told = true },
 } }
 
-local function headless(keys) return { keys = decoder.without_head(keys), fill = invented_head, mup_config_only = true } end
+local function headless(keys) return { keys = decoder.without_head(keys), fill = invented_head } end
 
 return {
   {
@@ -190,9 +197,9 @@ return {
     since = fields_since, aliases = { llamaV2 = "llama", ["code-llama"] = "llama", wizardlm = "llama" },
     between("cs-1.9", "cs-2.0", decoder.to_2_0),
     between("cs-2.0", "cs-2.1", decoder.to_2_1),
-    between("hf", "cs-2.1 .. cs-2.9", hf),
-    between("hf", "cs-2.0", hf_2_0),
-    between("hf", "cs-1.9", hf_1_9),
+    between("hf", "cs-2.1 .. cs-2.9", hf, { mup = "gpt" }),
+    between("hf", "cs-2.0", hf_2_0, { mup = "gpt" }),
+    between("hf", "cs-1.9", hf_1_9, { mup = "gpt" }),
   },
   {
     model = "llama-headless", name = "llama", note = "LlamaModel <-> GPT2LMHeadModel (configured as LLaMA)",

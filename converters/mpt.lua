@@ -61,12 +61,19 @@ local body = rules.keys {
 
 -- --- config
 
-local attention_modules = { aiayn_attention = "multihead_attention", multiquery_attention = "multiquery_attention" }
-
-local attention_module = {
-  forward = function(kind) return kind == "multihead_attention" and "aiayn_attention" or kind end,
-  backward = function(module, here)
-    return attention_modules[module] or here:refuse(module, fields.any_of("aiayn_attention", "multiquery_attention"))
+---Learned, where the model has no other positions: MPT may have rotary ones, or none.
+local positions = {
+  forward = function(alibi, here)
+    if alibi == true then return "alibi" end
+    if alibi ~= false then here:refuse(alibi, fields.any_of(true, false)) end
+    if here.from.learned_pos_emb ~= true then
+      fields.refuse("learned_pos_emb", here.from.learned_pos_emb, "true, where attn_config.alibi is false,")
+    end
+    return "learned"
+  end,
+  backward = function(kind, here)
+    if kind ~= "alibi" and kind ~= "learned" then here:refuse(kind, fields.any_of("alibi", "learned")) end
+    return kind == "alibi"
   end,
 }
 
@@ -122,14 +129,14 @@ local config = fields.config {
   { "n_heads",             "num_heads" },
   { "n_layers",            "num_hidden_layers" },
   { "max_seq_len",         "max_position_embeddings" },
-  { "attn_config.attn_type",     "attention_module",        attention_module },
+  { "attn_config.attn_type",     "attention_module",        values.choice { multihead_attention = "aiayn_attention" } },
   { "attn_config.softmax_scale", "attention_type",          attention_type },
   { "attn_config.attn_pdrop",    "attention_dropout_rate" },
-  { "attn_config.alibi",         "position_embedding_type", values.choice { [true] = "alibi", [false] = "learned" } },
-  must.left { ["attn_config.alibi_bias_max"] = 8 },
+  { "attn_config.alibi",         "position_embedding_type", positions },
+  must.left { ["attn_config.alibi_bias_max"] = 8, ["attn_config.rope"] = fields.any_of(false, null) },
   drop.left { "attn_config.clip_qkv", ["attn_config.prefix_lm"] = false, ["attn_config.qk_ln"] = false },
-  drop.left { ["attn_config.attn_uses_sequence_id"] = false, learned_pos_emb = true },
-  told.left { "attn_config.attn_impl" }, -- which kernel computes the same
+  drop.left { ["attn_config.attn_uses_sequence_id"] = false },
+  told.left { "learned_pos_emb", "attn_config.attn_impl" }, -- of positions; which kernel computes the same
   { "no_bias", false, { forward = function(without, here)
     for _, name in ipairs(decoder.biases) do here:set(name, not without) end
   end } },

@@ -10,7 +10,7 @@ local notation = {}
 notation.words = {
   model = { "model", "name", "aliases", "note", "since" },
   converter = {
-    "keys", "config", "before", "after", "prepare", "finish", "fill", "mup", "mup_config_only", "prefix", "tool", "only_model",
+    "keys", "config", "before", "after", "prepare", "finish", "fill", "mup", "prefix", "tool", "only_model",
     "named_from", "choose", "variants", "components", "wrap", "nested", "note",
   },
   component = {

@@ -74,13 +74,13 @@ end
 
 local function config_to_hf(job, step, config)
   fields.check_sizes(trainer.model(config))
-  local folded, scale = fold_mup(trainer.model(config), step.converter, job.model.model)
+  local folded, scale, untie = fold_mup(trainer.model(config), step.converter, job.model.model)
   local to, from, dropped, assumed = fields.convert(step.converter, step.side, folded)
   note_dropped(dropped)
   file.precision_to_hf(to, config)
   warn_of_others("config", file.beside_model(config))
   local configs = both_configs(step.side, from, to, assumed)
-  configs.scale = scale
+  configs.scale, configs.untie = scale, untie
   return to, configs
 end
 
@@ -263,9 +263,7 @@ end
 local function convert_model(job, i, source)
   local configs = job.configs[i]
   local converter = configs.converter
-  if configs.scale and converter.mup_config_only then
-    cbk.fail("config", ("the config uses muP, which cannot be folded into a %s checkpoint"):format(job.model.model))
-  end
+  if configs.untie then source = configs.untie(source) end
   local out, unmatched, lacking
   if converter.components then
     out, unmatched, lacking = convert_components(job, i, source)

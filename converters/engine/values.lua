@@ -44,6 +44,17 @@ end
 ---Activations of a gated feed-forward part: silu <-> swiglu.
 values.glu = values.choice { silu = "swiglu", relu = "reglu", gelu = "geglu" }
 
+---Refuses key heads that the heads do not share evenly.
+---@param groups any
+---@param from Dict
+---@param heads string   the field that counts the heads
+---@param field string   the one that counts the key heads
+local function check_groups(groups, from, heads, field)
+  local count = size_of(from, heads)
+  if not sizes.is(groups) or count % groups ~= 0 then fields.refuse(field, groups, ("a divisor of %s (%d)"):format(heads, count)) end
+end
+values.check_groups = check_groups
+
 ---Key heads, and how many queries share one.
 values.grouped_queries = {
   forward = function(groups, at)
@@ -52,9 +63,7 @@ values.grouped_queries = {
       if not absent(groups) then at:set("attention_module", "aiayn_attention") end
       return nil
     end
-    if not sizes.is(groups) or heads % groups ~= 0 then
-      at:refuse(groups, ("a divisor of num_attention_heads (%d)"):format(heads))
-    end
+    check_groups(groups, at.from, "num_attention_heads", at.field)
     at:set("attention_module", "multiquery_attention")
     return cbk.dict { num_kv_groups = groups }
   end,
@@ -72,11 +81,9 @@ values.grouped_queries = {
       fields.refuse("attention_module", module, fields.any_of("aiayn_attention", "multiquery_attention"))
     elseif groups == nil then
       cbk.fail("config", "attention_module=multiquery_attention needs extra_attention_params.num_kv_groups")
-    elseif not sizes.is(groups) then
-      fields.refuse("extra_attention_params.num_kv_groups", groups, sizes.supported())
-    else
-      return groups
     end
+    check_groups(groups, at.from, "num_heads", "extra_attention_params.num_kv_groups")
+    return groups
   end,
 }
 
@@ -88,13 +95,6 @@ values.grouped_queries_2_0 = {
     return is_grouped and values.grouped_queries.backward(extra, at) or nil
   end,
 }
-
----Right to left: a grouped attention says in how many groups (prepare.right).
-function values.check_groups(from)
-  if from.attention_module == "multiquery_attention" and absent(from.extra_attention_params) then
-    cbk.fail("config", "attention_module=multiquery_attention needs extra_attention_params.num_kv_groups")
-  end
-end
 
 -- --- longer contexts: rope_scaling <-> pos_scaling_*
 

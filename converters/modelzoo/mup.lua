@@ -112,6 +112,7 @@ local function warn_of_unfolded(model, name)
   local function note(field, is_one) if not is_one then left[#left + 1] = field end end
   note("embeddings_scale", number(model.embeddings_scale, 1) == 1)
   note("output_logits_alpha", number(model.output_logits_alpha, 1) == 1)
+  note("output_logits_scale", number(model.output_logits_scale, 1) == 1)
   note("mup_base_hidden_size", number(model.mup_base_hidden_size, model.hidden_size) == model.hidden_size)
   if #left > 0 then
     cbk.warn(("%s: the multipliers of embeddings and logits cannot be folded into this model's weights, so its logits change: %s")
@@ -119,19 +120,63 @@ local function warn_of_unfolded(model, name)
   end
 end
 
+---Refuses fields that make a config muP in other words than those that the family folds: each family has its own.
+---@param style "2.2"|"2.3"
+---@param own string[]   the fields that folding reads
+local function check_words(model, style, own)
+  local known, said = {}, {}
+  for _, field in ipairs(own) do
+    known[field] = true
+    if field:find "^mup_base_" then said[#said + 1] = field end
+  end
+  for name, value in cbk.items(model) do
+    local is_foreign = style == "2.2" and name == "scale_qk_dot_by_d" or type(name) == "string" and name:find "^mup_base_"
+    if is_foreign and present(value) and not known[name] then
+      fields.refuse(name, value, ("muP in this model's own words (%s)"):format(table.concat(said, ", ")))
+    end
+  end
+end
+
+---What makes a config muP, for messages.
+local function shown_fields(model)
+  local out = {}
+  for name, value in cbk.items(model) do
+    local is_one = type(name) == "string" and name:find "^mup_base_" or name == "scale_qk_dot_by_d" or name == "output_logits_scale"
+    if is_one and present(value) then out[#out + 1] = ("%s=%s"):format(name, fields.shown(value)) end
+  end
+  return table.concat(out, ", ")
+end
+
+local HEAD = "lm_head.weight"
+local WORDS, WORDS_T5 = "embedding_layer.word_embeddings.weight", "decoder_embeddings.word_embeddings.weight"
+
+---A checkpoint may hold two tied tensors once: the other one as null, or T5's head not at all.
+local function untie(source, is_t5)
+  local words = is_t5 and WORDS_T5 or WORDS
+  local prefix = source["model." .. words] ~= nil and "model." or ""
+  local head, embedding = source[prefix .. HEAD], source[prefix .. words]
+  local out = cbk.copy(source)
+  if present(embedding) and (head == cbk.null or head == nil and is_t5) then out[prefix .. HEAD] = embedding end
+  if present(head) and embedding == cbk.null then out[prefix .. words] = head end
+  return out
+end
+
 ---@param family? "gpt"|"keys"|"t5"|false   how the family folds ("keys": only key projections); nil: not at all; false: it knows no muP
 ---@param name string          the model's name, for messages
 ---@return Dict folded         the model section without muP
 ---@return (fun(key: string, tensor: any): any, string?)|nil view  scales a tensor of the checkpoint on reading, and says so
+---@return (fun(source: Dict): Dict)|nil untie   gives head and embedding a tensor each, as they are scaled differently
 function mup.fold(model, family, name)
   if family == false then return model, nil end
   local style = mup.style(model)
   if style and not family then
-    cbk.fail("config", ("the config uses muP (mup_base_*, scale_qk_dot_by_d, …), which cannot be converted for %s"):format(name))
+    cbk.fail("config", ("the config uses muP (%s), which cannot be converted for %s"):format(shown_fields(model), name))
   end
   if not style then return model, nil end -- a multiplier by itself is a field without a counterpart, and is named as such
   local folded = cbk.copy(model)
-  for _, field in ipairs(family == "t5" and gone_t5 or gone) do
+  local own = family == "t5" and gone_t5 or gone
+  check_words(model, style, own)
+  for _, field in ipairs(own) do
     check_number(model, field)
     folded[field] = nil
   end
@@ -147,7 +192,7 @@ function mup.fold(model, family, name)
     end
     if not factor or factor == 1 then return tensor end
     return tensor:affine(factor, 0), ("muP: x %g"):format(factor)
-  end
+  end, model.share_embedding_weights ~= false and function(source) return untie(source, family == "t5") end or nil
 end
 
 -- --- 2.2 -> 2.3

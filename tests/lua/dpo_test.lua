@@ -147,7 +147,7 @@ describe("DPO", function()
     local hf = families.llama.hf
     fails("the config has no 'model_type'", run, "dpo", "hf", "cs-2.4-dpo", with(config, {}, { "model_type" }), hf)
     fails("model_type='bert': only 'bloom'", run, "dpo", "hf", "cs-2.4-dpo", with(config, { model_type = "bert" }), hf)
-    fails("model_type=opt: there is no converter of 'opt'", run, "dpo", "hf", "cs-2.4-dpo", with(config, { model_type = "opt" }), hf)
+    fails("model_type='opt': only 'bloom' or 'falcon'", run, "dpo", "hf", "cs-2.4-dpo", with(config, { model_type = "opt" }), hf)
     local cs_config, cs = llama_dpo()
     cs_config.model.model_name = nil
     fails("which names the model inside: add model_name: llama, or which it is of bloom,", run, "dpo", "cs-2.4-dpo", "hf", cs_config, cs)

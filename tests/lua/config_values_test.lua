@@ -1,0 +1,174 @@
+-- Configs that the other side cannot express: a table of models, fields and bad values. Converting the config finds each of them,
+-- with the field and its value in the message. Configs are those of tiny models (tiny.lua).
+
+local cbk = require "cbk"
+local converters = require "cbk.converters"
+local convert = converters.convert
+local conversion = require "conversion"
+local harness = require "harness"
+local tiny = require "tiny"
+
+local describe, it = harness.describe, harness.it
+local fails, job, warnings = conversion.fails, conversion.job, conversion.warnings
+
+local null, list, dict = cbk.null, cbk.list, cbk.dict
+
+local ways = tiny.newest_ways()
+
+---The config of a tiny Hugging Face model of the family.
+local function hf_config(name) return tiny.config(name, ways[name].converter) end
+
+---… and of the release that `format` is.
+local function cs_config(name, format)
+  local out
+  warnings(function() out = convert.config(job(name, "hf", format), hf_config(name)) end)
+  return out
+end
+
+---Sets fields, whose names may be dotted, in a copy.
+local function changed(config, change)
+  config = cbk.deep_copy(config)
+  for path, value in pairs(change) do
+    local section, field = config, path
+    while field:find "%." do
+      local first, rest = field:match "^([^.]+)%.(.*)$"
+      if section[first] == nil then section[first] = dict() end
+      section, field = section[first], rest
+    end
+    section[field] = value
+  end
+  return config
+end
+
+---Converts the config with other values of some fields.
+---@param case table   model, formats of the source and the target, fields
+local function run(case)
+  local name, src, tgt, change = unpack(case)
+  local config
+  if src == "hf" then
+    config = changed(hf_config(name), change)
+  else
+    config = cs_config(name, src)
+    local model = config.trainer and config.trainer.init.model or config.model
+    config.model = changed(model, change)
+  end
+  return convert.config(job(name, src, tgt), config)
+end
+
+---Every case must be refused with its message, which is looked up as plain text.
+local function refuses(cases)
+  for _, case in ipairs(cases) do
+    warnings(function() fails(case[5], run, case) end)
+  end
+end
+
+describe("Configs: what the other side cannot express", function()
+  it("key heads and how they are grouped", function()
+    local no_groups = "attention_module=multiquery_attention needs extra_attention_params.num_kv_groups"
+    local field = "extra_attention_params.num_kv_groups"
+    refuses {
+      { "llama", "cs-2.9", "hf", { attention_module = "multiquery_attention" }, no_groups },
+      { "llama", "cs-2.0", "hf", { attention_module = "multiquery_attention" }, no_groups },
+      { "llama", "cs-2.9", "hf", { attention_module = "foo" }, "attention_module='foo': only 'aiayn_attention' or 'multiquery" },
+      { "llama", "cs-2.0", "hf", { attention_module = "foo" }, "attention_module='foo': only 'aiayn_attention' or 'multiquery" },
+      { "llama-headless", "cs-2.9", "hf", { attention_module = list { 1 } }, "attention_module=[1]: only" },
+      { "llama", "cs-2.9", "hf", { attention_module = "multiquery_attention", [field] = 3 },
+        "num_kv_groups=3: only a divisor of num_heads (2)" },
+      { "falcon", "cs-2.9", "hf", { [field] = 3 }, "extra_attention_params.num_kv_groups=3: only a divisor of num_heads (2)" },
+    }
+    for _, bad in ipairs { 3, 8, -3, 0.37, "2", list { 1, 2 }, dict { a = 1 } } do
+      refuses {
+        { "falcon", "hf", "cs-2.9", { model_type = "RefinedWeb", multi_query = null, n_head_kv = bad }, "n_head_kv=" },
+        { "falcon", "hf", "cs-2.9", { model_type = "falcon", new_decoder_architecture = true, num_kv_heads = bad }, "num_kv_heads=" },
+        { "llama", "hf", "cs-2.9", { num_key_value_heads = bad }, "num_key_value_heads=" },
+      }
+    end
+    local told = warnings(run, { "falcon", "cs-2.9", "hf", { extra_attention_params = null } })
+    assert(table.concat(told):find("extra_attention_params is not given: num_kv_groups=1 is taken", 1, true))
+  end)
+
+  it("Falcon's layouts", function()
+    local modern = { model_type = "falcon", new_decoder_architecture = true, num_kv_heads = 2 }
+    refuses {
+      { "falcon", "hf", "cs-2.0", modern, "model_type='falcon': only 'RefinedWebModel' (7B) or 'RefinedWeb' (40B)" },
+      { "falcon-headless", "hf", "cs-1.9", modern, "model_type='falcon': only 'RefinedWebModel' (7B) or 'RefinedWeb' (40B)" },
+    }
+  end)
+
+  it("MPT's attention and positions", function()
+    refuses {
+      { "mpt", "hf", "cs-2.3", { ["attn_config.attn_type"] = "multiquery_attention" }, "attn_config.attn_type='multiquery_att" },
+      { "mpt", "hf", "cs-2.3", { ["attn_config.attn_type"] = "grouped_query_attention" }, "attn_config.attn_type=" },
+      { "mpt", "cs-2.3", "hf", { attention_module = "multiquery_attention" }, "attention_module='multiquery_attention': only" },
+      { "mpt", "hf", "cs-2.3", { ["attn_config.rope"] = true }, "attn_config.rope=true: only false or null" },
+      { "mpt", "hf", "cs-2.3", { ["attn_config.rope"] = true, ["attn_config.alibi"] = true }, "attn_config.rope=true" },
+      { "mpt", "hf", "cs-2.3", { learned_pos_emb = false }, "learned_pos_emb=false: only true, where attn_config.alibi is false" },
+      { "mpt", "hf", "cs-2.3", { ["attn_config.alibi"] = "yes" }, "attn_config.alibi='yes': only true or false" },
+    }
+    local config
+    warnings(function() config = run { "mpt", "hf", "cs-2.3", { learned_pos_emb = false, ["attn_config.alibi"] = true } } end)
+    harness.equal(config.model.position_embedding_type, "alibi")
+  end)
+
+  it("muP that cannot be folded", function()
+    local t5 = { scale_qk_dot_by_d = true, embeddings_scale = 2, output_logits_scale = 0.5 }
+    refuses {
+      { "llama-headless", "cs-2.9", "hf", { mup_base_hidden_size = 4 }, "mup_base_hidden_size=4), which cannot be" },
+      { "llama-headless", "cs-2.0", "hf", { mup_base_hidden_size = 4 }, "mup_base_hidden_size=4)" },
+      { "bloom-headless", "cs-2.9", "hf", { mup_base_hidden_size = 4 }, "mup_base_hidden_size=4)" },
+      { "mpt-headless", "cs-2.3", "hf", { mup_base_hidden_size = 4 }, "mup_base_hidden_size=4)" },
+      { "t5", "cs-2.9", "hf", t5, "scale_qk_dot_by_d=true: only muP in this model's own words (mup_base_d_model, mup_base_d_ff, mup" },
+      { "t5", "cs-2.9", "hf", { mup_base_hidden_size = 4 }, "mup_base_hidden_size=4: only muP in this model's own words" },
+      { "gpt2", "cs-2.9", "hf", { mup_base_d_model = 4 }, "mup_base_d_model=4: only muP in this model's own words" },
+    }
+    local words = { scale_qk_dot_by_d = true, embeddings_scale = 1, output_logits_scale = 0.5 }
+    assert(table.concat(warnings(run, { "bert", "cs-2.9", "hf", words })):find "so its logits change: output_logits_scale")
+  end)
+
+  it("heads of BERT", function()
+    local three = dict { ["0"] = "a", ["1"] = "b", ["2"] = "c" }
+    for _, model in ipairs { "bert-sequence-classifier", "bert-token-classifier", "bert-qa" } do
+      for shown, bad in pairs { ['["a"]'] = list { "a" }, ["'x'"] = "x", ["3"] = 3 } do
+        refuses { { model, "hf", "cs-2.9", { id2label = bad, num_labels = null }, ("id2label=%s: only a map"):format(shown) } }
+      end
+      refuses { { model, "hf", "cs-2.9", { num_labels = 5, id2label = three }, "num_labels=5: only the number of names in id2label (3)" } }
+    end
+    refuses {
+      { "bert-sequence-classifier", "hf", "cs-2.9", { problem_type = "foo" }, "problem_type='foo': only" },
+      { "bert-sequence-classifier", "cs-2.9", "hf", { problem_type = "foo" }, "problem_type='foo': only" },
+    }
+    local config = run { "bert-token-classifier", "hf", "cs-2.9", { num_labels = null, id2label = three } }
+    harness.equal(config.trainer == nil and config.model.num_classes, 3)
+  end)
+
+  it("cross-attention of GPT-2", function()
+    refuses { { "gpt2", "hf", "cs-2.9", { add_cross_attention = true }, "add_cross_attention=true: only false or null" } }
+    run { "gpt2", "hf", "cs-2.9", { add_cross_attention = false } }
+  end)
+end)
+
+describe("Configs: muP of tied embeddings", function()
+  local function folded(name, change, without, as_null)
+    local way = ways[name]
+    local hf = tiny.checkpoint(name, way.converter.keys)
+    local config, root
+    warnings(function() config, root = conversion.run(name, "hf", way.format, hf_config(name), hf) end)
+    local model = config.trainer and config.trainer.init.model or config.model
+    for field, value in pairs(change) do model[field] = value end
+    for _, key in ipairs(without) do root.model[key] = as_null and null or nil end
+    local out
+    warnings(function() out = select(2, conversion.run(name, way.format, "hf", config, root)) end)
+    return out, root.model
+  end
+
+  it("a head that is not there is made of the embedding, with its own multiplier", function()
+    local change = { mup_base_d_model = 4, output_logits_alpha = 5, share_embedding_weights = true }
+    local out, zoo = folded("t5", change, { "lm_head.weight" })
+    local want = zoo["decoder_embeddings.word_embeddings.weight"] * (5 / 2 ^ 0.5)
+    assert(out["lm_head.weight"]:compare(want, { rtol = 1e-6, atol = 0 }).max_rel < 1e-6)
+    out, zoo = folded("gpt2", { mup_base_hidden_size = 4, embeddings_scale = 10, output_logits_alpha = 5, share_embedding_weights = true },
+      { "lm_head.weight" }, true)
+    want = zoo["embedding_layer.word_embeddings.weight"] * (5 / 2)
+    assert(out["lm_head.weight"]:compare(want, { rtol = 1e-6, atol = 0 }).max_rel < 1e-6)
+  end)
+end)
