@@ -48,6 +48,19 @@ local function check_fields(what, object, where)
   if object.wrap then check_fields("wrap", object.wrap, where) end
 end
 
+---Releases that fields came with (modelzoo/since.lua).
+local function check_since(known, where)
+  for name, entry in pairs(known) do
+    local is_section = type(entry) == "table" and entry[1] == nil
+    if is_section then
+      check_since(entry, where)
+    elseif type(entry) ~= "table" or not releases.place[entry[1]] then
+      cbk.fail("converter", ("%s: since: '%s' is no { release, usual } with one of the releases %s"):format(where, name,
+        table.concat(releases.known, ", ")))
+    end
+  end
+end
+
 ---Refuses what is no list of models.
 ---@param models Model[]
 ---@param where string
@@ -58,6 +71,7 @@ function notation.check(models, where)
   for _, model in ipairs(models) do
     if type(model.model) ~= "string" then cbk.fail("converter", ("%s: a model has no field 'model' (its name)"):format(where)) end
     check_fields("model", model, where)
+    for _, known in pairs(model.since or {}) do check_since(known, where) end
     for _, converter in ipairs(model) do
       check_fields("converter", converter, where)
       check_formats(converter, where)

@@ -21,15 +21,15 @@ local since = {}
 
 ---As many groups as heads is plain attention; of some groups, 1.9 gave each to every n-th head, and not to neighbours.
 local grouped = { "2.0", function(extra, section)
-  local groups = kinds.is_dict(extra) and extra.num_kv_groups or 1
-  return groups == 1 or groups == section.num_heads
+  local groups = kinds.is_dict(extra) and extra.num_kv_groups
+  return kinds.absent(groups) or groups == 1 or groups == section.num_heads
 end, says = "num_kv_groups=1, or as many as heads,", told = true }
 
 ---Scaled positions were linear; how does not matter where the factor is 1.
-local function is_linear(kind, section) return kind == "linear" or (section.pos_scaling_factor or 1) == 1 end
-local function is_unused(extra, section)
-  return kinds.is_dict(extra) and #extra == 0 or (section.pos_scaling_factor or 1) == 1
-end
+local function is_unscaled(section) return kinds.absent(section.pos_scaling_factor) or section.pos_scaling_factor == 1 end
+local function is_linear(kind, section) return kind == "linear" or is_unscaled(section) end
+local function is_empty(map) return kinds.is_dict(map) and #map == 0 end
+local function is_unused(extra, section) return is_empty(extra) or is_unscaled(section) end
 
 local function is_one_expert(experts)
   return kinds.is_dict(experts) and (experts.num_experts == nil or experts.num_experts == 1)
@@ -82,7 +82,7 @@ since.bert = fields.with(fields.with(positions, mup), {
 
 ---T5ForConditionalGeneration
 since.t5 = {
-  attention_module = { "2.1", "aiayn_attention" }, extra_attention_params = { "2.1", is_unused, says = "null" },
+  attention_module = { "2.1", "aiayn_attention" }, extra_attention_params = { "2.1", is_empty, says = "null" },
   mup_base_d_model = { "2.3", cbk.null }, mup_base_d_ff = { "2.3", cbk.null }, mup_base_d_kv = { "2.3", cbk.null },
   embeddings_alpha = { "2.3", 1 }, encoder_attention_logits_alpha = { "2.3", 1 }, decoder_attention_logits_alpha = { "2.3", 1 },
   scale_encoder_qk_dot_by_d = { "2.3", false }, scale_decoder_qk_dot_by_d = { "2.3", false }, output_logits_alpha = { "2.3", 1 },

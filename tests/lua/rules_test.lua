@@ -99,6 +99,9 @@ describe("Rules: findings", function()
     fails("has no field 'prefx'", notation.check, { { model = "m", { "hf", "cs-2.1", prefx = true } } }, "m.lua")
     fails("'cs-2.x' is no format", notation.check, { { model = "m", { "hf", "cs-2.x" } } }, "m.lua")
     fails("begins with its two formats", notation.check, { { model = "m", { keys = rules.keys {} } } }, "m.lua")
+    for _, entry in ipairs { { "2.33", 1 }, 5, { inner = { 2, 1 } } } do
+      fails("is no { release, usual }", notation.check, { { model = "m", since = { right = { a = entry } } } }, "m.lua")
+    end
     fails("not made by rules.keys", notation.check, { { model = "m", { "hf", "cs-2.4", keys = {} } } }, "m.lua")
     fails("there is no action 'transpse'; did you mean transpose", function() return actions.transpse end)
     fails("there is no action 'rotary.query'", function() return actions.rotary.query end)
