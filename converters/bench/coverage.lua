@@ -161,7 +161,7 @@ end
 local function newest_of(converter)
   local out = 0
   for _, text in ipairs { converter[1], converter[2] } do
-    for _, format in ipairs(catalogue.formats(text)) do out = math.max(out, catalogue.place(catalogue.release(format)) or 0) end
+    for _, format in ipairs(catalogue.formats(text)) do out = math.max(out, catalogue.place_of(format) or 0) end
   end
   return out
 end

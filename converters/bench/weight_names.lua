@@ -39,9 +39,9 @@ end
 ---@return { table: Table, side: Side }[] readings
 ---@return boolean is_exact
 local function nearest_tables(model, format)
-  local readings, release = tables_of(model, format), catalogue.release(format)
+  local readings = tables_of(model, format)
   if #readings > 0 then return readings, true end
-  for i = (catalogue.place(release) or 1) - 1, 1, -1 do
+  for i = (catalogue.place_of(format) or 1) - 1, 1, -1 do
     readings = tables_of(model, catalogue.format_at(model, releases.known[i]))
     if #readings > 0 then return readings, false end
   end

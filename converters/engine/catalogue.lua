@@ -88,17 +88,15 @@ function catalogue.release(format) return format:match "^cs%-(%d+%.%d+)" end
 
 catalogue.since = releases.since
 
----The place of a release among all.
----@param release string|nil
----@return integer|nil
-function catalogue.place(release) return releases.place[release or ""] end
-
 ---A CS format's place among the releases and its kind: what follows the release ("", "-dpo"). Nothing of any other format.
+---@param format string
+---@return integer|nil place, string|nil kind
 local function place_of(format)
   local release, kind = format:match "^cs%-(%d+%.%d+)(.*)$"
   local place = releases.place[release or ""]
   if place then return place, kind end
 end
+catalogue.place_of = place_of
 
 local formats_of = setmetatable({}, { __mode = "k" })
 

@@ -132,7 +132,7 @@ function tiny.newest_ways()
   local out = {}
   for _, way in ipairs(tiny.ways()) do
     local known = out[way.name]
-    if not known or catalogue.place(catalogue.release(way.format)) > catalogue.place(catalogue.release(known.format)) then
+    if not known or catalogue.place_of(way.format) > catalogue.place_of(known.format) then
       out[way.name] = way
     end
   end

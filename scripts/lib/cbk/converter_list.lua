@@ -7,19 +7,14 @@ local list = {}
 
 -- --- formats as text
 
-local function split(format)
-  local release, kind = format:match "^cs%-(%d+%.%d+)(.*)$"
-  return catalogue.place(release), kind
-end
-
 ---Formats in the notation of tables: "cs-1.6 .. cs-2.9, cs-2.4-backbone".
 ---@param formats string[]   releases in their order, kind by kind
 local function text_of(formats)
   local out, first = {}, 1
   for i, format in ipairs(formats) do
-    local place, kind = split(format)
+    local place, kind = catalogue.place_of(format)
     local next_place, next_kind
-    if formats[i + 1] then next_place, next_kind = split(formats[i + 1]) end
+    if formats[i + 1] then next_place, next_kind = catalogue.place_of(formats[i + 1]) end
     if not (place and next_place == place + 1 and next_kind == kind) then
       out[#out + 1] = i - first < 2 and table.concat(formats, ", ", first, i) or ("%s .. %s"):format(formats[first], format)
       first = i + 1
