@@ -365,7 +365,7 @@ function fields.convert(step, side, from, moves)
   local defaults = step.before and step.before[side] or {}
   from = fields.fill(cbk.copy(given), defaults)
   fields.check_sizes(from)
-  tell_of_quoted(from)
+  if not rest then tell_of_quoted(from) end -- a table that copies every field leaves all as they are
   if step.prepare and step.prepare[side] then from = step.prepare[side](from) or from end
   prepare_components(step, side, from)
   local dropped, assumed = {}, {}

@@ -192,6 +192,8 @@ describe("Converters: configs", function()
     local told = conversion.warnings(function() out = convert.config(job("gpt-neox", "hf", "cs-2.4"), neox("layer_norm_eps", "1e-5")) end)
     same(told[1], "numbers in quotes stay so, though not every program reads them: layer_norm_eps='1e-5'")
     same(out.model.layer_norm_epsilon, "1e-5")
+    local quoted = cbk.dict { model = cbk.dict { layer_norm_epsilon = "1e-5" } }
+    assert(not table.concat(conversion.warnings(convert.config, job("gpt2", "cs-2.3", "cs-2.9"), quoted)):find "quotes")
     local plain = cbk.config.parse("model:\n  layer_norm_epsilon: 1e-5\n", "yaml")
     assert(not table.concat(conversion.warnings(convert.config, job("gpt2", "cs-2.4", "cs-2.5"), plain)):find "quotes")
     same(cbk.config.dump(plain, "yaml"):match "1e%-5", "1e-5")
