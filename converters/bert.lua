@@ -1,5 +1,6 @@
 -- BERT with its two heads of pre-training: masked words and the next sentence.
 
+local cbk = require "cbk"
 local rules = require "converters.engine.rules"
 local fields = require "converters.engine.fields"
 local actions = require "converters.engine.actions"
@@ -13,30 +14,42 @@ local words, classifier = "bert_encoder.embedding_layer.word_embeddings.weight",
 
 -- --- keys
 
+local hf_words, hf_decoder = "bert.embeddings.word_embeddings.weight", "cls.predictions.decoder.weight"
+
+---Files that have each tensor once, and old ones, know the decoder's bias by its other name alone.
+local function is_bias_of_decoder(at) return at.deduplicated or at:source(hf_decoder) ~= nil end
+
+---Without pooler and next-sentence head (BertForMaskedLM) the other weights are as they were.
 local function pretraining(position)
   return rules.keys {
     -- Hugging Face                                      Model Zoo
-    { "bert",                                            "bert_encoder",                               bert.encoder(position, true) },
+    { "bert",                                            "bert_encoder",                               bert.encoder(position, "told") },
     { "cls.predictions.transform.dense.{weight,bias}",   "bert_mlm_head.mlm_transform.ffn.ffn.0.linear_layer.{weight,bias}" },
     bert.norm("cls.predictions.transform.LayerNorm",     "bert_mlm_head.mlm_transform.ln"),
-    { "cls.predictions.decoder.weight",                  classifier, needed = decoder.is_untied },
+    { hf_decoder,                                        classifier, tied_left = { hf_words, decoder.is_tied },
+      needed = decoder.is_untied },
     { "cls.predictions.decoder.bias",                    "bert_mlm_head.classifier.ffn.0.linear_layer.bias",
-      also_left = "cls.predictions.bias" },
-    { "cls.seq_relationship.{weight,bias}",              "bert_cls_head.classifier.ffn.0.linear_layer.{weight,bias}" },
+      also_left = "cls.predictions.bias", tied_left = { "cls.predictions.bias", is_bias_of_decoder } },
+    { "cls.seq_relationship.{weight,bias}",              "bert_cls_head.classifier.ffn.0.linear_layer.{weight,bias}", needed = "told" },
   }
 end
 
 ---Old checkpoints hold one of the two names of a tied tensor as null, which Hugging Face does not know.
 local function untied(position)
   return rules.override(pretraining(position), rules.keys {
-    { "bert.embeddings.word_embeddings.weight", words,      tie.or_from(classifier) },
-    { "cls.predictions.decoder.weight",         classifier, tie.or_from(words), needed = decoder.is_untied },
+    { hf_words,   words,      tie.or_from(classifier) },
+    { hf_decoder, classifier, tie.or_from(words), tied_left = { hf_words, decoder.is_tied }, needed = decoder.is_untied },
   })
 end
 
+---The Model Zoo's model does without pooler and next-sentence head where its config says so.
+local tell_of_nsp = { "bert_cls_head.classifier.ffn.0.linear_layer.weight", function()
+  cbk.warn "the checkpoint has no next-sentence head (BertForMaskedLM): add disable_nsp: true to the config that is written"
+end }
+
 local since_2_1, up_to_2_0, up_to_1_7 = bert.hugging_face {
-  keys = untied, config = fields.must.right { add_pooling_layer = true },
-  after = { right = { freeze_ffn_bias_in_glu = false } },
+  keys = untied, has = { pooler = true, mlm = true }, config = fields.must.right { add_pooling_layer = true },
+  fill = { right = { tell_of_nsp } }, after = { right = { freeze_ffn_bias_in_glu = false } },
 }
 
 -- --- steps between releases

@@ -88,7 +88,7 @@ end
 
 return {
   family({ model = "bert-sequence-classifier", name = "bert/classifier", note = "BertForSequenceClassification" }, {
-    keys = with_head("classifier", true),
+    keys = with_head("classifier", true), has = { pooler = true },
     config = fields.config {
       { "classifier_dropout", "task_dropout" },
       { "num_labels" },
@@ -98,7 +98,7 @@ return {
     prepare = all(labels, dropout, problem),
   }),
   family({ model = "bert-token-classifier", name = "bert/token_classifier", note = "BertForTokenClassification" }, {
-    keys = with_head "classifier",
+    keys = with_head "classifier", has = {},
     config = fields.config {
       { "classifier_dropout", "encoder_output_dropout_rate" },
       { "num_labels",         "num_classes" },
@@ -108,7 +108,7 @@ return {
     after = { right = { loss_weight = cbk.float(1), include_padding_in_loss = false } },
   }),
   family({ model = "bert-qa", name = "bert-qa", note = "BertForQuestionAnswering", aliases = { ["bert-q&a"] = "bert-qa" } }, {
-    keys = with_head "qa_outputs",
+    keys = with_head "qa_outputs", has = {},
     config = fields.must.left { num_labels = 2 },
     prepare = labels,
     after = { left = { num_labels = 2 } },

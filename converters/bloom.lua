@@ -91,7 +91,7 @@ local function old_name(from)
 end
 
 local hf = {
-  keys = decoder.with_head("transformer", now), config = config,
+  keys = decoder.with_head("transformer", "word_embeddings", now), config = config,
   before = {
     left = {
       apply_residual_connection_post_layernorm = false, attention_dropout = cbk.float(0), hidden_dropout = cbk.float(0),
@@ -117,7 +117,7 @@ local hf = {
 -- --- earlier releases, as what they lack
 
 local hf_2_0 = variant(hf, {
-  keys = decoder.with_head("transformer", then_), tool = "2.0.3",
+  keys = decoder.with_head("transformer", "word_embeddings", then_), tool = "2.0.3",
   fill = { right = { { old_slopes, actions.buffer.alibi_slopes } } },
 })
 local hf_1_9 = variant(hf_2_0, { config = fields.without(config, { "norm_type" }) })

@@ -186,7 +186,7 @@ local function generation(keys, config, left, right)
   }
 end
 
-local rw_7b = generation(decoder.with_head("transformer", seven), fields.config {
+local rw_7b = generation(decoder.with_head("transformer", "word_embeddings", seven), fields.config {
   must.left { model_type = "RefinedWebModel", multi_query = true },
   told.right { "extra_attention_params" },
   { "parallel_attn", "use_untied_layer_norm", {
@@ -198,7 +198,7 @@ local rw_7b = generation(decoder.with_head("transformer", seven), fields.config 
   } },
 }, { model_type = "RefinedWebModel", multi_query = true }, { use_untied_layer_norm = false })
 
-local rw_40b = generation(decoder.with_head("transformer", forty), fields.config {
+local rw_40b = generation(decoder.with_head("transformer", "word_embeddings", forty), fields.config {
   must.left { model_type = "RefinedWeb" },
   { "n_head_kv",     "extra_attention_params", {
     forward = function(count, here)
@@ -286,7 +286,7 @@ local function finish_left(to, from)
 end
 
 local falcon = {
-  keys = decoder.with_head("transformer", modern), config = modern_config,
+  keys = decoder.with_head("transformer", "word_embeddings", modern), config = modern_config,
   before = {
     left = {
       alibi = false, attention_dropout = float(0), bias = false, hidden_dropout = float(0),

@@ -95,7 +95,7 @@ local before = {
 }
 
 local hf = {
-  keys = decoder.with_head("transformer", now), config = config, before = before,
+  keys = decoder.with_head("transformer", "wte", now), config = config, before = before,
   after = { left = { model_type = "gpt2" }, right = { use_bias_in_output = false } },
   prepare = { left = decoder.inner_size, right = decoder.dropouts },
   mup = "gpt",
@@ -111,7 +111,7 @@ end
 
 -- up to 2.0 position embeddings are no module of their own, and up to 1.9 norms have no type
 local hf_2_0 = variant(hf, {
-  keys = decoder.with_head("transformer", then_), fill = tied_head, tool = "2.0.3",
+  keys = decoder.with_head("transformer", "wte", then_), fill = tied_head, tool = "2.0.3",
   before = { left = { tie_word_embeddings = true }, right = before.right },
   prepare = { left = name_activation, right = decoder.dropouts },
 })

@@ -42,7 +42,7 @@ local body = rules.keys {
 
 local with_head = rules.keys {
   { "embed_out.weight", "lm_head.weight", tie.or_from "embedding_layer.word_embeddings.weight",
-    needed = decoder.is_untied },
+    tied_left = { "gpt_neox.embed_in.weight", decoder.is_tied }, needed = decoder.is_untied },
   { "embed_out.bias",   "lm_head.bias" },
   { "gpt_neox", "", body },
 }

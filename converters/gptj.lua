@@ -83,7 +83,7 @@ local config = fields.config {
 }
 
 local hf = {
-  keys = decoder.with_head("transformer", now), config = config,
+  keys = decoder.with_head("transformer", "wte", now), config = config,
   before = {
     left = {
       activation_function = "gelu_new", attn_pdrop = 0.1, embd_pdrop = 0.1, initializer_range = 0.02, layer_norm_epsilon = 1e-05,
@@ -109,7 +109,7 @@ local hf = {
 }
 
 local hf_1_9 = variant(hf, {
-  keys = decoder.with_head("transformer", then_), config = fields.without(config, { "norm_type" }), tool = "2.0.3",
+  keys = decoder.with_head("transformer", "wte", then_), config = fields.without(config, { "norm_type" }), tool = "2.0.3",
 })
 
 local head = decoder.invented_head "wte.weight"

@@ -152,7 +152,7 @@ local function prepare_left(from)
 end
 
 local hf = {
-  keys = decoder.with_head("model", now), config = config, before = before, after = after,
+  keys = decoder.with_head("model", "embed_tokens", now), config = config, before = before, after = after,
   prepare = { left = prepare_left, right = values.check_rotary_dim },
   finish = { right = values.set_rotary_dim },
 }
@@ -162,7 +162,7 @@ local hf = {
 local rope_fields = { "rope_scaling", "pos_scaling_factor", "pos_scaling_type", "pos_scaling_extra_args", "rope_theta" }
 
 local hf_2_0 = variant(hf, {
-  keys = decoder.with_head("model", then_2_0), tool = "2.0.3",
+  keys = decoder.with_head("model", "embed_tokens", then_2_0), tool = "2.0.3",
   config = fields.config {
     fields.without(config, { "num_key_value_heads", unpack(rope_fields) }),
     { "num_key_value_heads", "extra_attention_params", values.grouped_queries_2_0 },
@@ -176,7 +176,7 @@ local hf_2_0 = variant(hf, {
 })
 
 local hf_1_9 = variant(hf_2_0, {
-  keys = decoder.with_head("model", then_1_9),
+  keys = decoder.with_head("model", "embed_tokens", then_1_9),
   config = fields.config { fields.without(hf_2_0.config, { "norm_type", "num_key_value_heads" }), told.left { "num_key_value_heads" } },
   before = { left = hf_2_0.before.left, right = fields.with(hf_2_0.before.right, { use_rms_norm = false }, { "norm_type" }) },
   after = { left = after.left, right = fields.with(hf_2_0.after.right, { use_rms_norm = true }, { "norm_type" }) },

@@ -43,7 +43,7 @@ local function read_tied(value, here)
   end
   return value
 end
-local embedding = actions.pair("tied embedding", function(value) return value end, read_tied, { takes_null = true })
+local embedding = actions.pair("copy", function(value) return value end, read_tied, { takes_null = true })
 
 local function warn_of_differences(here, keys, kept, kept_key)
   for _, key in ipairs(keys) do
@@ -154,14 +154,14 @@ local stacks = rules.keys {
   { "encoder.block.N",  "encoder.layers.N", layer(2), count = "encoder_num_hidden_layers" },
   { "decoder.block.N",  "decoder.layers.N", layer(3), count = "decoder_num_hidden_layers" },
   { "{encoder,decoder}.final_layer_norm.{weight,bias}",         "{encoder,decoder}.norm.{weight,bias}" },
-  { HEAD, nil, embedding, needed = decoder.is_untied },
   { "lm_head.bias" },
 }
 
 local function hf_keys(...)
   return rules.keys {
+    { HEAD, nil, embedding, tied_left = { "shared.weight", decoder.is_tied }, needed = decoder.is_untied },
     { "{encoder,decoder}.embed_tokens.weight", "{encoder,decoder}_embeddings.word_embeddings.weight", embedding,
-      also_left = "shared.weight", needed = function(here) return here.side == "right" or "told" end },
+      also_left = "shared.weight", tied_left = "shared.weight", needed = function(here) return here.side == "right" or "told" end },
     rules.keys { ... },
     other_biases,
     stacks,
@@ -181,6 +181,7 @@ end)
 
 local keys_1_6 = rules.keys {
   only.left("{encoder,decoder}.embed_tokens.weight", "a copy of the token embedding", "{encoder,decoder}_token_embedding.weight"),
+  { HEAD, nil, embedding, needed = decoder.is_untied },
   first_bias(old_bias, bias_of_all_blocks),
   other_biases,
   stacks,

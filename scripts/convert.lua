@@ -90,10 +90,18 @@ if args.export_safetensors and not to_hf then cbk.warn "--export-safetensors say
 
 local source_config = folders and composite.load_configs(args.config, parts) or cbk.config.load(args.config)
 local config = converters.convert.config(job, source_config)
-local source = checkpoint and checkpoint.root or folders and composite.open(args.checkpoint_file, parts, args)
-  or cli.open(args.checkpoint_file, args).root
+local source
+if folders then
+  source, job.deduplicated = composite.open(args.checkpoint_file, parts, args)
+else
+  checkpoint = checkpoint or cli.open(args.checkpoint_file, args)
+  source, job.deduplicated = checkpoint.root, cli.is_deduplicated(checkpoint)
+end
 local watch = (args.debug or args.dry_run) and plan.watch(job)
-job.advise = function() return advice.unmatched(job, source) end
+job.advise = {
+  unmatched = function(keys) return advice.unmatched(job, source, keys) end,
+  lacking = function() return advice.lacking(job, source) end,
+}
 local planned, root = pcall(converters.convert.checkpoint, job, source)
 if not planned and watch and #watch.steps[1] == 0 then error(root, 0) end
 if #args.explain > 0 then

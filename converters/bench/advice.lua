@@ -1,8 +1,12 @@
--- What to try when keys of a checkpoint fit no rule.
+-- What to try when keys of a checkpoint fit no rule, or weights are not there.
 
 local cbk = require "cbk"
+local catalogue = require "converters.engine.catalogue"
 local coverage = require "converters.bench.coverage"
+local engine_keys = require "converters.engine.keys"
 local kinds = require "converters.engine.kinds"
+local patterns = require "converters.engine.patterns"
+local tables = require "converters.bench.tables"
 local weight_names = require "converters.bench.weight_names"
 
 local advice = {}
@@ -30,22 +34,86 @@ local function wrapper(source)
   return found
 end
 
----What else the keys may be, as the end of a message; nil if nothing is known.
+---The first of the checkpoint's keys.
+local function keys_of(source)
+  local out = {}
+  for i, key in ipairs(coverage.keys_of(source)) do
+    if i <= MOST_KEYS then out[i] = key end
+  end
+  return out
+end
+
+---Where another table of the model leaves these keys out, why.
+---@param unmatched string[]
+local function known_as_lost(job, unmatched)
+  local whys = {}
+  for _, one in ipairs(tables.of { job.model }) do
+    local reads = catalogue.format_set(one.converter[job.path[1].side == "left" and 1 or 2])[job.path[1].src]
+    local tree = reads and patterns.compile(one.keys, job.path[1].side)
+    for _, key in ipairs(tree and unmatched or {}) do
+      local hit = patterns.match(tree, key)[1]
+      if hit and hit.ending.kind == "drop" then whys[key] = hit.ending.why end
+    end
+  end
+  for _, key in ipairs(unmatched) do
+    if whys[key] ~= whys[unmatched[1]] then return nil end
+  end
+  return whys[unmatched[1]]
+end
+
+---The name below which all keys fit, as where a model without a head was saved alone; and what is not there even so.
+---@return string|nil name, table|nil lacking
+local function name_above(job, keys)
+  for _, reading in ipairs(weight_names.tables_of(job.model, job.path[1].src)) do
+    local tried = {}
+    for _, rule in ipairs(reading.table.keys) do
+      local name = rule[reading.side] and rule[reading.side][1]:match "^([%w_]+)%."
+      if name and not tried[name] then
+        tried[name] = true
+        local below = {}
+        for i, key in ipairs(keys) do below[i] = name .. "." .. key end
+        if #coverage.of(reading.table, reading.side, below).unmatched == 0 then
+          return name, coverage.lacking(reading.table, reading.side, job.files[1], below)
+        end
+      end
+    end
+  end
+end
+
+---Which models need no more than what is there, as the end of a message; nil if none does.
 ---@param job Job
 ---@param source Dict   the checkpoint
 ---@return string|nil
-function advice.unmatched(job, source)
+function advice.lacking(job, source)
+  local keys = keys_of(source)
+  local names = weight_names.models_that_fit(keys, job.path[1].src, job.model, function(one, side)
+    local lacking = coverage.lacking(one, side, job.files[1], keys)
+    return lacking and lacking.count == 0
+  end)
+  if #names > 0 then return "; what is there is all that --model " .. table.concat(names, " or ") .. " needs" end
+end
+
+---What else the keys may be, as the end of a message; nil if nothing is known.
+---@param job Job
+---@param source Dict   the checkpoint
+---@param unmatched string[]
+---@return string|nil
+function advice.unmatched(job, source, unmatched)
   local below = wrapper(source)
   if below and (below ~= "model" or job.path[1].src == "hf") then
     return ("; the tensors lie below '%s': `cbk copy CHECKPOINT FLAT --include %s --rename '%s.*=*'` takes them out"):format(
       below, below, below)
   end
-  local keys = {}
-  for i, key in ipairs(coverage.keys_of(source)) do
-    if i <= MOST_KEYS then keys[i] = key end
-  end
+  local keys = keys_of(source)
   local names = weight_names.models_that_fit(keys, job.path[1].src, job.model)
   if #names > 0 then return "; all keys fit --model " .. table.concat(names, " or ") end
+  local name, lacking = name_above(job, keys)
+  if name then
+    local also = lacking and lacking.count > 0 and (", but the model's %s"):format(engine_keys.named(lacking)) .. " would be missing" or ""
+    return ("; all keys fit below '%s' (`cbk copy CHECKPOINT NEW --rename '*=%s.*'`)%s"):format(name, name, also)
+  end
+  local why = known_as_lost(job, unmatched)
+  if why then return ("; other ways from %s leave that out (%s); so does --drop-unmatched-keys"):format(job.path[1].src, why) end
 end
 
 return advice

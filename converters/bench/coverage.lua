@@ -2,6 +2,7 @@
 
 local cbk = require "cbk"
 local catalogue = require "converters.engine.catalogue"
+local complete = require "converters.engine.complete"
 local convert = require "converters.engine.convert"
 local kinds = require "converters.engine.kinds"
 local patterns = require "converters.engine.patterns"
@@ -46,7 +47,7 @@ end
 ---@param at? table      an At for conditions: { left, right, source }
 ---@return Coverage
 function coverage.of(one, side, keys, at)
-  local tree = patterns.compile(one.keys, side)
+  local tree, endings = patterns.compile(one.keys, side)
   local out = { tables = { one }, side = side, matched = 0, copied = 0, unmatched = {}, idle = {}, refused = {} }
   local used = {}
   for _, key in ipairs(keys) do
@@ -62,6 +63,11 @@ function coverage.of(one, side, keys, at)
     else
       out.unmatched[#out.unmatched + 1] = key
     end
+  end
+  local is_there = {}
+  for _, key in ipairs(keys) do is_there[own_key(one, key, side) or key] = true end
+  for _, ending in ipairs(endings) do
+    if ending.tied and is_there[ending.tied[1]] then used[ending.rule.base or ending.rule] = true end
   end
   for _, rule in ipairs(one.keys) do
     if rule[side] and not used[rule] then out.idle[#out.idle + 1] = rule end
@@ -83,6 +89,15 @@ function coverage.keys_of(root)
   return out
 end
 
+---Runs `f` without its warnings; false where it fails.
+local function quietly(f, ...)
+  local warn = cbk.warn
+  cbk.warn = function() end -- luacheck: ignore
+  local fine, result = pcall(f, ...)
+  cbk.warn = warn -- luacheck: ignore
+  return fine and (result or true)
+end
+
 ---What the conditions of a table ask: both configs, complete with defaults; nil where the table cannot read this config.
 ---@param one Table
 ---@param side Side
@@ -93,18 +108,28 @@ function coverage.at(one, side, config, has)
   local tgt = catalogue.formats(one.converter[side == "left" and 2 or 1])[1]
   local step = { converter = one.converter, side = side, src = src, tgt = tgt }
   local job = { model = one.model, zoo_name = one.model.name or one.model.model, path = { step } }
-  local warn = cbk.warn
-  cbk.warn = function() end -- luacheck: ignore
-  local fine = pcall(convert.config, job, config)
-  cbk.warn = warn -- luacheck: ignore
-  if not fine then return nil end
+  if not quietly(convert.config, job, config) then return nil end
   local configs = job.configs[1]
   local part = one.part
   if not part and configs.converter.keys ~= one.keys then return nil end
   return {
     side = side, left = part and configs.left[part.left] or configs.left, right = part and configs.right[part.right] or configs.right,
+    assumed = part and configs.assumed[part.right] or configs.assumed,
     source = function(_, key) return has(key) or nil end,
   }
+end
+
+---What a checkpoint with these keys lacks of what a table reads; nil where the table cannot read this config.
+---@param one Table
+---@param side Side
+---@param config Dict      the whole file
+---@param keys string[]
+---@return { count: integer }|nil   and the first of them
+function coverage.lacking(one, side, config, keys)
+  local there = {}
+  for _, key in ipairs(keys) do there[key] = true end
+  local at = coverage.at(one, side, config, function(key) return there[key] or there["model." .. key] end)
+  return at and quietly(complete.lacking, one.keys, at) or nil
 end
 
 ---The parts of a composite in one: a key is matched where one of them knows it.

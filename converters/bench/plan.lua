@@ -36,7 +36,7 @@ end
 ---@return string|nil
 function plan.action(record)
   local action = record.ending and record.ending.kind == "write" and record.ending.rule.action
-  local name = record.what ~= "fill" and action and action.name or nil
+  local name = record.what ~= "fill" and action and action.name ~= "copy" and action.name or nil
   if record.note then return name and record.note .. " + " .. name or record.note end
   return name
 end

@@ -11,7 +11,7 @@ local weight_names = {}
 
 ---The tables that know all names of a format, each with its side.
 ---@return { table: Table, side: Side }[]
-local function tables_of(model, format)
+function weight_names.tables_of(model, format)
   local out = {}
   for _, one in ipairs(tables.of { model }) do
     for i, side in ipairs { "left", "right" } do
@@ -39,10 +39,10 @@ end
 ---@return { table: Table, side: Side }[] readings
 ---@return boolean is_exact
 local function nearest_tables(model, format)
-  local readings = tables_of(model, format)
+  local readings = weight_names.tables_of(model, format)
   if #readings > 0 then return readings, true end
   for i = (catalogue.place_of(format) or 1) - 1, 1, -1 do
-    readings = tables_of(model, catalogue.format_at(model, releases.known[i]))
+    readings = weight_names.tables_of(model, catalogue.format_at(model, releases.known[i]))
     if #readings > 0 then return readings, false end
   end
   return {}, false
@@ -82,16 +82,18 @@ end
 ---@param keys string[]
 ---@param format string
 ---@param model Model
+---@param accepts? fun(one: Table, side: Side): boolean|nil   further conditions
 ---@return string[] names   three at most
-function weight_names.models_that_fit(keys, format, model)
+function weight_names.models_that_fit(keys, format, model, accepts)
   local out = {}
   for _, name in ipairs(catalogue.names()) do
     local other = catalogue.find(name)
     local least
-    for _, reading in ipairs(other ~= model and not (other.aliases or {})[name] and tables_of(other, format) or {}) do
+    for _, reading in ipairs(other ~= model and not (other.aliases or {})[name] and weight_names.tables_of(other, format) or {}) do
       local one = reading.table
       local found = not one.part and not one.inside and coverage.of(one, reading.side, keys)
-      if found and #found.unmatched + #found.refused + found.copied == 0 then least = math.min(least or math.huge, #found.idle) end
+      local fits = found and #found.unmatched + #found.refused + found.copied == 0
+      if fits and (not accepts or accepts(one, reading.side)) then least = math.min(least or math.huge, #found.idle) end
     end
     if least then out[#out + 1] = { name = name, idle = least } end
   end

@@ -76,16 +76,14 @@ end
 ---Keys that the model needs and the checkpoint lacks. Where only a default says how many layers there are, they are told in a
 ---warning; layers beyond those that the config counts are an error.
 ---@param set Rule[]
----@param at { side: Side, left: Dict, right: Dict, assumed: table<string, boolean> }
----@param source Dict
----@param prefix? string   accepted before keys
+---@param at At   with `assumed`: the fields that defaults say, not the file
 ---@return { count: integer }   and the first of them
-function complete.lacking(set, at, source, prefix)
+function complete.lacking(set, at)
   local out, doubtful, told, seen = { count = 0 }, { count = 0 }, { count = 0 }, {}
   local function there(group, layer)
     for _, rule in ipairs(group) do
       local key = keys_of(rule, at.side, layer)[1]
-      if source[key] ~= nil or prefix and source[prefix .. key] ~= nil then return key end
+      if at:source(key) ~= nil or keys.tied_to(rule, at) then return key end
     end
   end
   local function add(list, key)

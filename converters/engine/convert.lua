@@ -106,8 +106,9 @@ end
 ---@field path Step[]
 ---@field drop_unmatched? boolean
 ---@field seed? integer
+---@field deduplicated? boolean|table<string, boolean>   At.deduplicated of the file that is read, or of each part's
 ---@field loader? LoaderOptions   for the states of data loaders that are taken from files
----@field advise? fun(): string|nil   what to try when keys are not matched, as the end of the message
+---@field advise? { unmatched: fun(keys: string[]): string|nil, lacking: fun(): string|nil }   what to try, as the end of the message
 ---@field trace? fun(record: KeyRecord, step: integer)
 ---@field configs table[]   what each step made of the model section, by which converter, once the config is converted;
 ---                              between releases also `moves`: Moves, of the whole file
@@ -160,9 +161,11 @@ end
 
 local function report_unmatched(job, unmatched)
   if #unmatched == 0 then return end
-  local message = ("%d key%s not matched: %s"):format(#unmatched, #unmatched == 1 and " was" or "s were", keys.named(unmatched))
+  local advice = not job.drop_unmatched and job.advise and job.advise.unmatched(unmatched)
+  local message = ("%d key%s not matched: %s"):format(#unmatched, #unmatched == 1 and " was" or "s were",
+    keys.named(unmatched, advice and 5)) -- what to do shall be seen
   if not job.drop_unmatched then
-    cbk.fail("unmatched", message .. (job.advise and job.advise() or "; to convert without them, add --drop-unmatched-keys"))
+    cbk.fail("unmatched", message .. (advice or "; to convert without them, add --drop-unmatched-keys"))
   end
   cbk.warn(message .. "; dropped, as --drop-unmatched-keys says")
 end
@@ -187,10 +190,10 @@ local function accepted_prefix(converter, step)
 end
 
 ---Weights that are not there: an error, once it is known that no key is without a rule.
-local function report_lacking(lacking)
+local function report_lacking(job, lacking)
   if lacking.count == 0 then return end
-  cbk.fail("convert", ("the checkpoint is incomplete: %d %s missing: %s"):format(lacking.count,
-    lacking.count == 1 and "weight is" or "weights are", keys.named(lacking)))
+  cbk.fail("convert", ("the checkpoint is incomplete: %d %s missing: %s%s"):format(lacking.count,
+    lacking.count == 1 and "weight is" or "weights are", keys.named(lacking), job.advise and job.advise.lacking() or ""))
 end
 
 ---@return Dict made, string[] unmatched, table lacking   keys of the source: without a rule, and not there (complete.lacking)
@@ -206,10 +209,14 @@ local function convert_tensors(job, i, converter, configs, source)
     if converter.left and step.side == "right" and record.target then record.target = converter.left .. "/" .. record.target end
     if converter.inside then wrap.tell(converter.inside, step.side, record, tell) else tell(record) end
   end
-  local lacking = complete.lacking(converter.keys,
-    { side = step.side, left = configs.left, right = configs.right, assumed = configs.assumed }, source, prefix)
+  local deduplicated = i == 1 and job.deduplicated
+  if type(deduplicated) == "table" then deduplicated = deduplicated[converter.left] end
+  local lacking = complete.lacking(converter.keys, {
+    side = step.side, left = configs.left, right = configs.right, assumed = configs.assumed, deduplicated = deduplicated,
+    source = function(_, key) return source[key] or prefix and source[prefix .. key] end,
+  })
   local made, unmatched = keys.convert(converter.keys, step.side, source, {
-    left = configs.left, right = configs.right, seed = job.seed, trace = trace, fill = converter.fill,
+    left = configs.left, right = configs.right, seed = job.seed, trace = trace, fill = converter.fill, deduplicated = deduplicated,
     prefix = prefix, no_nulls = is_hf(step.tgt), view = view_for(job, i, step),
   })
   return made, unmatched, lacking
@@ -273,7 +280,7 @@ local function convert_model(job, i, source)
     out, unmatched, lacking = convert_tensors(job, i, converter, configs, source)
   end
   report_unmatched(job, unmatched)
-  report_lacking(lacking)
+  report_lacking(job, lacking)
   return out
 end
 

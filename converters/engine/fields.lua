@@ -50,9 +50,10 @@ end
 fields.shown = shown
 
 ---@param supported any  what the other side can express
-function fields.refuse(field, value, supported)
+---@param advice? string   the end of the message
+function fields.refuse(field, value, supported, advice)
   local what = type(supported) == "string" and supported or shown(supported)
-  cbk.fail("config", ("cannot convert the config with %s=%s: only %s is supported"):format(field, shown(value), what))
+  cbk.fail("config", ("cannot convert the config with %s=%s: only %s is supported%s"):format(field, shown(value), what, advice or ""))
 end
 
 ---Whether a field holds a text that programs read as a number, as YAML's 1e-5 is to some; it stays as it is written.

@@ -14,6 +14,7 @@ local keys = {}
 ---@field left Dict                 the two model configs, complete with defaults
 ---@field right Dict
 ---@field seed integer
+---@field deduplicated boolean      the file has each tensor under one name, as safetensors files have: other names of it are not there
 local At = {}
 At.__index = At
 keys.At = At
@@ -72,10 +73,21 @@ local function fail(message, ...) cbk.fail("convert", message:format(...)) end
 ---@field backward fun(value: any, at: At): any
 ---@field takes_null? boolean
 
+---The key that a rule's own is read from, as that is not there and both are names of one tensor.
+---@param rule Rule   without choices
+---@param at At
+---@return string|nil
+function keys.tied_to(rule, at)
+  local tied = rule.tied[at.side]
+  local is_read = tied and at:source(rule[at.side][1]) == nil and at:source(tied[1]) ~= nil and tied[2](at)
+  return is_read and tied[1] or nil
+end
+
 ---@param list { count: integer? }   the first of them will do, where it says how many there are
-local function named(list)
+---@param most? integer   that are named, default 20
+local function named(list, most)
   local shown = {}
-  for i = 1, math.min(#list, 20) do shown[i] = tostring(list[i]) end
+  for i = 1, math.min(#list, most or 20) do shown[i] = tostring(list[i]) end
   local rest = (list.count or #list) - #shown
   return table.concat(shown, ", ") .. (rest > 0 and (", … and %d more"):format(rest) or "")
 end
@@ -171,21 +183,25 @@ function Run:leave_out(why)
 end
 
 ---A key that the other side has no place for: an error, or named, or known anyway.
----@param hits Hit[]   its rule, and all others that fit
-function Run:pass_over(hits)
-  local at, ending = self.at, self.hit.ending
+---@param hits Hit[]      its rule, and all others that fit
+---@param tied Ending[]   what is read from it all the same
+function Run:pass_over(hits, tied)
+  local at, ending, is_read = self.at, self.hit.ending, {}
+  for _, one in ipairs(tied) do is_read[one.pattern] = true end
   if ending.kind == "refuse" and self.given ~= cbk.null then fail("cannot convert key '%s': %s", at.key, ending.why) end
   if ending.kind == "drop" then self:leave_out(ending.why) end
   for _, hit in ipairs(hits) do
     local original = hit.ending.copy_of and patterns.render(hit.ending.copy_of, hit.caught)
     local other = original and at:source(original)
     if original and other == nil then
-      self:leave_out(("it is known only as a copy of '%s', which is not there"):format(original))
+      local why = "it is known only as a copy of '%s', which is not there"
+      if self.tied[at.key] then why = why .. "; if the two are one tensor, convert a copy of the file as .safetensors (cbk copy)" end
+      if not is_read[original] then self:leave_out(why:format(original)) end
     elseif original and not hit.ending.rule.is_made and at:differ(self.given, other) then
       self:leave_out(("it differs from '%s', which is kept"):format(original))
     end
   end
-  self:tell "pass"
+  if #tied == 0 then self:tell "pass" end
 end
 
 ---Numbers of a key as the other side counts them.
@@ -248,6 +264,30 @@ function Run:find()
   return nil, hits
 end
 
+---The rules whose own key is not there, and is read from the key where the run stands.
+---@return Ending[]
+function Run:tied_here()
+  local out = {}
+  for _, ending in ipairs(self.tied[self.at.key] or {}) do
+    if keys.tied_to(ending.rule, self.at) then out[#out + 1] = ending end
+  end
+  return out
+end
+
+---Reads a rule's own key from the one where the run stands.
+---@param ending Ending
+---@param value any   as it stands in the checkpoint
+function Run:apply_tied(ending, value)
+  local at = self.at
+  local tied_key = at.key
+  at.key, self.given, self.note = ending.pattern, value, nil
+  if self.view then value, self.note = self.view(at.prefix .. ending.pattern, value) end
+  self.note = self.note and "tied + " .. self.note or "tied"
+  self.hit, self.rejected = { ending = ending, caught = {} }, {}
+  self:apply(self.hit, value)
+  at.key = tied_key
+end
+
 ---Converts one key; false when no rule fits it.
 function Run:convert(key, value)
   if type(key) ~= "string" then return false end
@@ -263,8 +303,10 @@ function Run:convert(key, value)
     self:tell "unmatched"
     return false
   end
+  local tied, stored = self:tied_here(), value
   if self.view then value, self.note = self.view(key, value) end
-  if self.hit.ending.kind == "write" then self:apply(self.hit, value) else self:pass_over(hits) end
+  if self.hit.ending.kind == "write" then self:apply(self.hit, value) else self:pass_over(hits, tied) end
+  for _, ending in ipairs(tied) do self:apply_tied(ending, stored) end
   return true
 end
 
@@ -306,6 +348,7 @@ end
 ---@field right Dict
 ---@field prefix? string                accepted before the keys that are read, never written
 ---@field fill? table<Side, table[]>    { key, function(at) }: what the target needs and nothing wrote
+---@field deduplicated? boolean        At.deduplicated
 ---@field no_nulls? boolean             the target cannot hold null
 ---@field seed? integer
 ---@field view? fun(key: string, value: any): any, string?   what the rules see of a value, and what was done to it
@@ -322,14 +365,22 @@ function keys.convert(set, side, source, options)
   local run = setmetatable({
     tree = tree, endings = endings, direction = side == "left" and "forward" or "backward",
     out = cbk.dict(), writer = {}, gathered = {}, missing = {}, collisions = {}, left_out = {}, rejected = {},
-    prefix = options.prefix, no_nulls = options.no_nulls, view = view, trace = options.trace,
+    tied = {}, prefix = options.prefix, no_nulls = options.no_nulls, view = view, trace = options.trace,
   }, Run)
   function run.read(key)
     local value = source[key]
     if value == nil or not view then return value end
     return (view(key, value))
   end
-  run.at = setmetatable({ run = run, side = side, left = options.left, right = options.right, seed = options.seed or 0 }, At)
+  run.at = setmetatable({ run = run, side = side, left = options.left, right = options.right, seed = options.seed or 0,
+    deduplicated = options.deduplicated == true }, At)
+  for _, ending in ipairs(endings) do
+    local key = ending.tied and ending.tied[1]
+    if key then
+      run.tied[key] = run.tied[key] or {}
+      table.insert(run.tied[key], ending)
+    end
+  end
   local unmatched = {}
   for key, value in cbk.items(source) do
     if not run:convert(key, value) then unmatched[#unmatched + 1] = tostring(key) end

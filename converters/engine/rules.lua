@@ -11,6 +11,7 @@ local rules = {}
 ---@field action? Action
 ---@field when? fun(at: At): boolean      the rule counts only where this holds
 ---@field also table<Side, { [1]: string, [2]: fun(at: At, value: any): any }[]>  further keys written on that side
+---@field tied table<Side, Tied>   where that side is read: the key that its own is read from when it is not there
 ---@field number? { forward: fun(n: integer): integer, backward: fun(n: integer): integer }   counts the other side's way
 ---@field needed? Needed|fun(at: At, present: integer): Needed   whether a checkpoint must have it (complete.lua)
 ---@field count? string|fun(at: At): integer|nil   of how many layers: a field of the right config (default: num_hidden_layers)
@@ -18,6 +19,8 @@ local rules = {}
 ---@field why? string        of such a rule; of any other: why it is needed in one direction alone
 ---@field copy_of? string    only: the pattern of the key that says the same
 ---@field origin Origin
+
+---@alias Tied { [1]: string, [2]: fun(at: At): boolean }   the key, and whether it is the same tensor
 
 ---@alias Needed boolean|"with bias"|"told"|nil
 
@@ -44,7 +47,7 @@ end
 
 ---What a rule may say beside its two names and its action.
 rules.options = {
-  when = "function", also_left = true, also_right = true, number = "table", why = "string", needed = true, count = true,
+  when = "function", also_left = true, also_right = true, tied_left = true, number = "table", why = "string", needed = true, count = true,
 }
 
 local function option_names()
@@ -70,6 +73,9 @@ local function check(entry, place, source, line)
     if entry[i] ~= nil and type(entry[i]) ~= "string" and type(entry[i]) ~= "table" then fail("side %d is no pattern", i) end
   end
   if not entry[1] then fail "the left side is missing; for keys of one side, there is rules.only" end
+  if entry.tied_left and (type(entry[1]) ~= "string" or entry[1]:find "%f[%w_*][%u*]%f[^%w_*]") then
+    fail "tied_left is for one key that has no letters"
+  end
   local action = entry[3]
   local is_action = type(action) == "table" and type(action.forward) == "function" and type(action.backward) == "function"
   if action ~= nil and not is_action and not (type(action) == "table" and action.is_rules) then
@@ -84,6 +90,13 @@ local function also(entry)
     out[i] = { one[1], one[2] or function(_, value) return value end, is_copy = one[2] == nil or one.is_copy }
   end
   return out
+end
+
+---Without a condition of its own, a key is tied where the file has each tensor under one name.
+local function tied(entry)
+  if not entry then return nil end
+  local key, holds = unpack(type(entry) == "table" and entry or { entry })
+  return { key, holds or function(at) return at.deduplicated end }
 end
 
 ---A library whose names can be mistyped, but not silently: the nil of an unknown name would be a plain copy.
@@ -128,6 +141,8 @@ function rules.map(rule, change)
   for name, value in pairs(rule) do out[name] = value end
   out.left, out.right = changed(rule.left, change.left), changed(rule.right, change.right)
   out.also = { left = changed_extras(rule.also.left, change.left), right = changed_extras(rule.also.right, change.right) }
+  out.tied = {}
+  for side, one in pairs(rule.tied) do out.tied[side] = { change[side](one[1]), one[2] } end
   if rule.copy_of then out.copy_of = change[rule.left and "left" or "right"](rule.copy_of) end
   return out
 end
@@ -145,7 +160,7 @@ local function without_false(entries)
 end
 
 ---A table of key rules: `{ left, right, action }`; one name alone stands for both sides; a table of rules in the third place
----is put below the two names; `false` says nothing. Options of a rule: when, also_left, also_right, count, needed, number,
+---is put below the two names; `false` says nothing. Options of a rule: when, also_left, also_right, tied_left, count, needed, number,
 ---why; count and needed of such a table are those of its rules.
 ---@return Rule[]
 function rules.keys(entries)
@@ -169,7 +184,7 @@ function rules.keys(entries)
       out[#out + 1] = {
         left = left, right = right, action = entry[3], when = entry.when, number = entry.number, why = entry.why,
         needed = entry.needed, count = entry.count,
-        also = { left = also(entry.also_left), right = also(entry.also_right) },
+        also = { left = also(entry.also_left), right = also(entry.also_right) }, tied = { left = tied(entry.tied_left) },
         origin = { source = source, line = line, place = place, names = { left[1], right[1] } },
       }
     end
@@ -203,7 +218,7 @@ local function one_sided(kind)
         cbk.fail("converter", ("%s:%d: rules.%s.%s takes a pattern and the reason"):format(source, line, kind, side))
       end
       return {
-        [side] = { pattern }, kind = kind, why = why, also = { left = {}, right = {} },
+        [side] = { pattern }, kind = kind, why = why, also = { left = {}, right = {} }, tied = {},
         copy_of = kind == "only" and last or nil, when = kind ~= "only" and last or nil,
         origin = { source = source, line = line, place = 1, names = { pattern } },
       }

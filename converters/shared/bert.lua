@@ -40,7 +40,7 @@ local layer = rules.keys {
 local position_ids = { "embeddings.position_ids", actions.buffer.positions "max_position_embeddings" }
 
 ---@param position string      where the position embeddings stand in this release
----@param needs_pooler boolean
+---@param needs_pooler Needed
 function bert.encoder(position, needs_pooler)
   return rules.keys {
     { "embeddings.position_embeddings.weight", "embedding_layer." .. position .. ".weight",   also_left = { position_ids } },
@@ -126,19 +126,19 @@ end
 
 ---Release 1.7 has the encoder's activation in the pooler, where Hugging Face has tanh, and always gelu in the masked-language head.
 ---@param zoo Dict   the model section of the Model Zoo
-local function tell_of_activations(zoo)
+---@param has { pooler?: boolean, mlm?: boolean }
+local function tell_of_activations(zoo, has)
   local own = zoo.encoder_nonlinearity
-  if own ~= "tanh" then
+  if has.pooler and own ~= "tanh" then
     cbk.warn(("the pooler of release 1.7 uses encoder_nonlinearity=%s, Hugging Face's tanh: what it makes differs"):format(
       fields.shown(own)))
   end
-  if own ~= "gelu" then
+  if has.mlm and own ~= "gelu" then
     cbk.warn(("the masked-language head of release 1.7 always uses gelu, not hidden_act=%s; since 1.8 it can"):format(fields.shown(own)))
   end
 end
 
 local function fix_activation(to)
-  tell_of_activations(to)
   if to.encoder_nonlinearity ~= "gelu" then to.mlm_nonlinearity = "gelu" end
 end
 
@@ -146,6 +146,7 @@ end
 
 ---@class BertModel
 ---@field keys fun(position: string): Rule[]
+---@field has { pooler?: boolean, mlm?: boolean }   what has an activation apart from the encoder's
 ---@field config? table                 fields of the head
 ---@field prepare? fun(from: Dict)      over a Hugging Face config
 ---@field after? table<Side, table>     defaults of a config that is written
@@ -173,7 +174,12 @@ function bert.hugging_face(model)
     },
   })
   local up_to_1_7 = variant(up_to_2_0, {
-    prefix = false, prepare = { left = model.prepare, right = tell_of_activations }, finish = { right = fix_activation },
+    prefix = false,
+    prepare = { left = model.prepare, right = function(from) tell_of_activations(from, model.has) end },
+    finish = { right = function(to)
+      tell_of_activations(to, model.has)
+      fix_activation(to)
+    end },
   })
   return since_2_1, up_to_2_0, up_to_1_7
 end
@@ -196,7 +202,8 @@ local activations = {
     local encoder = from.encoder_nonlinearity == nil and "gelu" or from.encoder_nonlinearity
     if from.pooler_nonlinearity ~= nil and from.pooler_nonlinearity ~= encoder then
       local supported = ("encoder_nonlinearity (%s), before release 1.8,"):format(fields.shown(encoder))
-      fields.refuse("pooler_nonlinearity", from.pooler_nonlinearity, supported)
+      fields.refuse("pooler_nonlinearity", from.pooler_nonlinearity, supported, ("; with pooler_nonlinearity: %s in the config it is "
+        .. "converted, as it is from Hugging Face, but what its pooler makes differs"):format(tostring(encoder)))
     end
     local field = from.mlm_nonlinearity ~= nil and "mlm_nonlinearity" or "encoder_nonlinearity"
     if (from[field] or encoder) ~= "gelu" then

@@ -17,11 +17,8 @@ local tie = actions.tie
 ---Whether a head is more than another name of the embedding.
 function decoder.is_untied(at) return at.right.share_embedding_weights == false end
 
----The head, which may be the embedding.
-decoder.head = rules.keys {
-  { "lm_head.weight", nil, tie.or_from "embedding_layer.word_embeddings.weight", needed = decoder.is_untied },
-  { "lm_head.bias" },
-}
+---Whether it is one, and the file has only the embedding.
+function decoder.is_tied(at) return at.deduplicated and not decoder.is_untied(at) end
 
 ---The embedding, which may be the head.
 ---@param left string
@@ -41,10 +38,18 @@ function decoder.final_norm(left)
   }
 end
 
----The keys of a model with its head.
----@param left string   what stands before all other keys on the left
+---The keys of a model with its head, which may be the embedding.
+---@param left string        what stands before all other keys on the left
+---@param embedding string   the embedding there
 ---@param keys Rule[]
-function decoder.with_head(left, keys) return rules.keys { decoder.head, { left, "", keys } } end
+function decoder.with_head(left, embedding, keys)
+  return rules.keys {
+    { "lm_head.weight", nil, tie.or_from "embedding_layer.word_embeddings.weight",
+      tied_left = { ("%s.%s.weight"):format(left, embedding), decoder.is_tied }, needed = decoder.is_untied },
+    { "lm_head.bias" },
+    { left, "", keys },
+  }
+end
 
 ---The keys of a model without a head; the Model Zoo's has one all the same.
 ---@param keys Rule[]

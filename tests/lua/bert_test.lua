@@ -121,6 +121,41 @@ describe("BERT: Hugging Face", function()
     assert(table.concat(warnings, "\n"):find("1 key is left out: cls.predictions.bias", 1, true))
   end)
 
+  it("a file that has each tensor once lacks the decoder, an old one only its bias", function()
+    local full = hf_checkpoint(pretraining)
+    full["cls.predictions.decoder.weight"] = full["bert.embeddings.word_embeddings.weight"]
+    full["cls.predictions.bias"] = full["cls.predictions.decoder.bias"]
+    local old = conversion.with(full, {}, { "cls.predictions.decoder.bias" })
+    local once = conversion.with(old, {}, { "cls.predictions.decoder.weight" })
+    local function silent(release, want, hf, options)
+      local got, _
+      local warnings = conversion.warnings(function() _, got = conversion.run("bert", "hf", release, hf_config(), hf, options) end)
+      for _, told in ipairs(warnings) do assert(told:find("pooler of release 1.7", 1, true), told) end
+      same(#got.model, #want.model, release)
+      conversion.equal_tensors(want.model, got.model, release)
+    end
+    for _, release in ipairs { "cs-1.7", "cs-2.0", "cs-2.2", "cs-2.9" } do
+      local want, _
+      conversion.warnings(function() _, want = conversion.run("bert", "hf", release, hf_config(), full) end)
+      silent(release, want, once, { deduplicated = true })
+      silent(release, want, old)
+    end
+    local untied = hf_config { tie_word_embeddings = false }
+    fails("cls.predictions.decoder.weight", conversion.run, "bert", "hf", "cs-2.4", untied, once, { deduplicated = true })
+  end)
+
+  it("without pooler and next-sentence head (BertForMaskedLM) it is converted, and told so", function()
+    local without = { "bert.pooler.dense.weight", "bert.pooler.dense.bias", "cls.seq_relationship.weight", "cls.seq_relationship.bias" }
+    local hf = conversion.with(hf_checkpoint(pretraining), {}, without)
+    local _, cs
+    local told = table.concat(conversion.warnings(function() _, cs = conversion.run("bert", "hf", "cs-2.4", hf_config(), hf) end), "\n")
+    assert(told:find("2 weights that the model needs, and so does what is written: bert.pooler.dense.weight, cls.seq_rel", 1, true), told)
+    assert(told:find("add disable_nsp: true", 1, true), told)
+    same(#cs.model, #hf)
+    hf["cls.predictions.transform.dense.weight"] = nil
+    fails("1 weight is missing: cls.predictions.transform.dense.weight", conversion.run, "bert", "hf", "cs-2.4", hf_config(), hf)
+  end)
+
   it("a null is read from the tied tensor's other name", function()
     local config, cs = conversion.run("bert", "hf", "cs-1.9", hf_config(), hf_checkpoint(pretraining))
     local words = cs.model["bert_encoder.embedding_layer.word_embeddings.weight"]:tolist()
@@ -196,6 +231,7 @@ describe("BERT: what the other side cannot say", function()
       warnings = conversion.warnings(convert.config, job("bert", format, "hf"), old)
       assert(table.concat(warnings, "\n"):find("the pooler of release 1.7 uses encoder_nonlinearity='gelu'", 1, true), format)
     end
+    same(#conversion.warnings(convert.config, job("bert-qa", "hf", "cs-1.7"), hf_config { hidden_act = "relu" }), 0) -- it has neither
   end)
 
   it("what a head's config leaves out is as its model assumes", function()
@@ -221,6 +257,7 @@ describe("BERT: releases", function()
     same(convert.config(job("bert-summarization", "cs-1.9", "cs-1.7"), new), new)
     new.model.pooler_nonlinearity = "tanh"
     fails("pooler_nonlinearity='tanh'", convert.config, job("bert", "cs-1.8", "cs-1.7"), new)
+    fails("with pooler_nonlinearity: relu in the config it is converted", convert.config, job("bert", "cs-1.8", "cs-1.7"), new)
     new.model.pooler_nonlinearity, new.model.mlm_nonlinearity = "relu", nil
     fails("encoder_nonlinearity='relu'", convert.config, job("bert", "cs-2.0", "cs-1.6"), new)
   end)

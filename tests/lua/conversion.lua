@@ -49,8 +49,9 @@ function conversion.equal_tensors(want, got, what)
 end
 
 ---Converts config and checkpoint from one format to another; returns both.
-function conversion.run(model, src, tgt, config, root)
-  local one = conversion.job(model, src, tgt)
+---@param options? table   of the job
+function conversion.run(model, src, tgt, config, root, options)
+  local one = conversion.job(model, src, tgt, options)
   config = convert.config(one, config)
   return config, convert.checkpoint(one, root)
 end

@@ -25,8 +25,9 @@ local counted, equal_tensors = conversion.counted, conversion.equal_tensors
 local function with_layer(one, weights, extent)
   local step, nothing = one.path[1], cbk.dict()
   local at = { side = step.side, left = nothing, right = cbk.dict { num_hidden_layers = 1, share_embedding_weights = false }, assumed = {} }
+  function at.source(_, key) return weights[key] or weights["model." .. key] end
   while true do -- a few at a time are told
-    local lacking = complete.lacking(step.converter.keys, at, weights, "model.")
+    local lacking = complete.lacking(step.converter.keys, at)
     if #lacking == 0 then return weights end
     for _, key in ipairs(lacking) do weights[key] = counted({ extent, extent }, 0) end
   end

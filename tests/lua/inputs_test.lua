@@ -200,7 +200,7 @@ describe("Inputs: all forms of a checkpoint, all families", function()
       "decoder.final_layer_norm.weight", "decoder.block.0.layer.2.layer_norm.weight",
       "encoder.block.0.layer.0.SelfAttention.relative_attention_bias.weight" },
     bert = { "bert.encoder.layer.0.output.LayerNorm.weight", "bert.embeddings.token_type_embeddings.weight",
-      "bert.embeddings.word_embeddings.weight", "bert.pooler.dense.weight", "cls.predictions.transform.dense.weight" },
+      "bert.embeddings.word_embeddings.weight", "cls.predictions.transform.dense.weight" },
     ["bert-sequence-classifier"] = { "bert.pooler.dense.weight", "classifier.weight" },
     ["bert-qa"] = { "qa_outputs.weight", "bert.embeddings.LayerNorm.weight" },
     falcon = { "transformer.ln_f.weight", "transformer.word_embeddings.weight" },
@@ -225,6 +225,38 @@ describe("Inputs: all forms of a checkpoint, all families", function()
       end)
     end
   end)
+
+  ---Names of one tensor, where embeddings are tied; safetensors files of transformers have the first alone.
+  local tied = {
+    gpt2 = { "transformer.wte.weight", "lm_head.weight" }, llama = { "model.embed_tokens.weight", "lm_head.weight" },
+    gptj = { "transformer.wte.weight", "lm_head.weight" }, ["gpt-neox"] = { "gpt_neox.embed_in.weight", "embed_out.weight" },
+    falcon = { "transformer.word_embeddings.weight", "lm_head.weight" }, bloom = { "transformer.word_embeddings.weight", "lm_head.weight" },
+    t5 = { "shared.weight", "lm_head.weight", "encoder.embed_tokens.weight", "decoder.embed_tokens.weight" },
+    bert = { "bert.embeddings.word_embeddings.weight", "cls.predictions.decoder.weight" },
+  }
+
+  for name, names in pairs(tied) do
+    it("tied tensors of " .. name .. ", of which safetensors files have one name, are written under all that the target has", function()
+      local dir = harness.temp_dir()
+      conversion.warnings(function()
+        local config, root = tiny.model(newest[name])
+        config.tie_word_embeddings = true
+        local one = root[names[1]] or root[names[3]]
+        for _, key in ipairs(names) do root[key] = one end
+        local job = conversion.job(name, "hf", newest[name].format)
+        convert.config(job, config)
+        local want = convert.checkpoint(job, root).model
+        cbk.config.save(config, dir .. "/config.json")
+        cbk.create(dir .. "/model.safetensors", { root = conversion.with(root, {}, { unpack(names, 2) }) }):commit()
+        local code, _, stderr = harness.cbk(dir, "convert", "--model", name, "--src-fmt", "hf", "--tgt-fmt", newest[name].format,
+          "--config", "config.json", "model.safetensors")
+        equal(code, 0, stderr)
+        local got = cbk.open(("%s/model_to_%s.mdl"):format(dir, newest[name].format)).root.model
+        equal(#got, #want)
+        conversion.equal_tensors(want, got)
+      end)
+    end)
+  end
 
   it("as a command, the output stands beside the input and is named after it", function()
     local dir = harness.temp_dir()

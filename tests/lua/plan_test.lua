@@ -11,6 +11,7 @@ local explain = require "converters.bench.explain"
 local plan = require "converters.bench.plan"
 local advice = require "converters.bench.advice"
 local seventy_billion = require "seventy_billion"
+local tiny = require "tiny"
 
 local convert = converters.convert
 local describe, it, equal = harness.describe, harness.it, harness.equal
@@ -86,6 +87,28 @@ describe("Plan: key by key", function()
     local watch, fine, problem = planned(hf { keys = rules.keys { { "a", "b" } } }, { a = t, stranger = t })
     assert(not fine and problem.message:find("stranger", 1, true))
     has(lines(watch), "stranger -> (nothing: no rule fits)")
+  end)
+
+  it("another name of a tensor, from which it is read where its own is not there", function()
+    local table = hf {
+      keys = rules.keys {
+        { "head", "out", tied_left = { "words", function(at) return at.deduplicated and at.left.a == 1 end } },
+        { "words", "in", actions.transpose }, { "{a,b}.w", "{x,y}.w", also_left = "shared", tied_left = "shared" },
+      },
+    }
+    local watch, fine = planned(table, { words = t, shared = t, ["b.w"] = t }, { deduplicated = true })
+    assert(fine)
+    equal(lines(watch), {
+      "b.w -> y.w  copy  float32 [4, 2]", "shared -> x.w  tied  float32 [4, 2]",
+      "words -> in  transpose  float32 [4, 2] -> float32 [2, 4]", "words -> out  tied  float32 [4, 2]",
+    })
+    equal(plan.summary(plan.rows(watch)), "keys read: 3; written: 4 (copy 1, tied 2, transpose 1)")
+    has(explain.lines(watch, "out"), "for       head, which is not there: another name of the same tensor")
+    has(explain.lines(watch, "out"), "does      tied: float32 [4, 2] -> float32 [4, 2]")
+    local problem
+    watch, fine, problem = planned(table, { words = t, shared = t, ["b.w"] = t })
+    assert(not fine and problem.message:find("2 weights are missing: head, a.w", 1, true), problem.message)
+    equal(#lines(watch), 3)
   end)
 
   it("the steps of a chain are one line", function()
@@ -175,16 +198,55 @@ describe("Plan: advice on keys that fit no rule", function()
 
   it("another model takes them all", function()
     local hub = { ["wte.weight"] = t, ["h.0.ln_1.weight"] = t, ["h.0.attn.c_attn.weight"] = t }
-    has(advice.unmatched(job, cbk.dict(hub)), "--model gpt2-headless")
+    has(advice.unmatched(job, cbk.dict(hub), {}), "--model gpt2-headless")
     hub.stranger = t
-    equal(advice.unmatched(job, cbk.dict(hub)), nil)
+    equal(advice.unmatched(job, cbk.dict(hub), {}), nil)
   end)
 
   it("they lie below one key", function()
     local inner = cbk.dict { ["transformer.wte.weight"] = t }
-    has(advice.unmatched(job, cbk.dict { epoch = 3, state_dict = inner }), "--include state_dict --rename 'state_dict.*=*'")
-    equal(advice.unmatched(job, cbk.dict { a = inner, b = inner }), nil)
-    equal(advice.unmatched(job, cbk.dict { ["transformer.wte.weight"] = t, optimizer = inner }), nil)
+    has(advice.unmatched(job, cbk.dict { epoch = 3, state_dict = inner }, {}), "--include state_dict --rename 'state_dict.*=*'")
+    equal(advice.unmatched(job, cbk.dict { a = inner, b = inner }, {}), nil)
+    equal(advice.unmatched(job, cbk.dict { ["transformer.wte.weight"] = t, optimizer = inner }, {}), nil)
+  end)
+
+  ---What a BERT is told that lacks some of its keys, or has them under other names.
+  local function bert(f)
+    local way = tiny.newest_ways()["bert-token-classifier"]
+    local config, root = tiny.model(way)
+    return f(way.format, config, root)
+  end
+
+  it("they fit below a name, which is told with what is not there even so", function()
+    bert(function(format, config, root)
+      local one, bare = converters.job("bert", "hf", format), cbk.dict()
+      converters.convert.config(one, config)
+      for key, tensor in cbk.items(root) do
+        local name = key:match "^bert%.(.*)"
+        if name then bare[name] = tensor end
+      end
+      local told = advice.unmatched(one, bare, cbk.keys(bare))
+      has(told, "all keys fit below 'bert' (`cbk copy CHECKPOINT NEW --rename '*=bert.*'`), but the model's ")
+      has(told, "cls.predictions.transform.dense.weight")
+    end)
+  end)
+
+  it("another model needs no more than there is", function()
+    bert(function(format, config, root)
+      local one = converters.job("bert-sequence-classifier", "hf", format)
+      converters.convert.config(one, conversion.with(config, { problem_type = "single_label_classification" }))
+      root["bert.pooler.dense.weight"], root["bert.pooler.dense.bias"] = nil, nil
+      has(advice.lacking(one, root), "all that --model bert-token-classifier needs")
+      root["bert.embeddings.word_embeddings.weight"] = nil
+      equal(advice.lacking(one, root), nil)
+    end)
+  end)
+
+  it("other ways leave them out", function()
+    local key = "decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight"
+    local t5 = converters.job("t5", "hf", "cs-1.9")
+    has(advice.unmatched(t5, cbk.dict { [key] = t }, { key }), "(not used by T5); so does --drop-unmatched-keys")
+    equal(advice.unmatched(t5, cbk.dict { [key] = t, x = t }, { key, "x" }), nil)
   end)
 end)
 

@@ -92,6 +92,7 @@ describe("Rules: findings", function()
 
   it("what is written wrongly is refused at once, with its place", function()
     fails("rules_test.lua:", function() local _ = rules.keys { { "a", "b", { name = "half", forward = function() end } } } end)
+    fails("tied_left is for one key that has no letters", rules.keys, { { "a.N", "b.N", tied_left = "c" } })
     fails("has no option 'also_lft'", rules.keys, { { "a", "b", also_lft = "c" } })
     fails("entry 2 of this table", rules.keys, { { "a" }, "b" })
     fails("takes a pattern and the reason", rules.only.left, "a")

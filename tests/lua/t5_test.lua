@@ -290,7 +290,26 @@ describe("Converters: T5's muP and errors", function()
     assert(text:find("differ, though both are 'shared.weight'", 1, true), text)
   end)
 
-  it("embeddings under the shared name alone are told to be lost", function()
+  it("a file that has each tensor once has the embeddings under the shared name alone", function()
+    local full = hf_checkpoint()
+    full[HEAD] = full["shared.weight"]
+    local hf = conversion.with(full, {}, { "encoder.embed_tokens.weight", "decoder.embed_tokens.weight", HEAD })
+    for _, release in ipairs { "cs-1.7", "cs-1.8", "cs-1.9", "cs-2.0", "cs-2.2", "cs-2.9" } do
+      local _, want = run("t5", "hf", release, hf_config(), full)
+      local got
+      same(#conversion.warnings(function() _, got = run("t5", "hf", release, hf_config(), hf, { deduplicated = true }) end), 0, release)
+      same(#got.model, #want.model, release)
+      conversion.equal_tensors(want.model, got.model, release)
+    end
+    local untied = hf_config { tie_word_embeddings = false }
+    fails("1 weight is missing: lm_head.weight", run, "t5", "hf", "cs-2.4", untied, hf, { deduplicated = true })
+    hf[HEAD], hf["decoder.embed_tokens.weight"] = counted({ 5, 4 }, 70), full["shared.weight"]
+    local _, part = run("t5", "hf", "cs-2.4", untied, hf, { deduplicated = true })
+    same(part.model[HEAD]:tolist(), hf[HEAD]:tolist())
+    same(part.model[ENCODER]:tolist(), full["shared.weight"]:tolist())
+  end)
+
+  it("embeddings under the shared name alone are told to be lost where every name could be there", function()
     local hf = hf_checkpoint()
     hf["encoder.embed_tokens.weight"], hf["decoder.embed_tokens.weight"] = nil, nil
     local _, told = told_by(run, "t5", "hf", "cs-2.3", hf_config(), hf)

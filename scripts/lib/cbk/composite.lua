@@ -30,11 +30,14 @@ function composite.load_configs(top, parts)
 end
 
 ---The tensors of each part, by the names of the parts.
----@return Dict
+---@return Dict roots, table<string, boolean> deduplicated
 function composite.open(top, parts, args)
-  local out = cbk.dict()
-  for _, part in ipairs(parts) do out[part.left] = cli.open(folder_of(top, part), args).root end
-  return out
+  local out, deduplicated = cbk.dict(), {}
+  for _, part in ipairs(parts) do
+    local checkpoint = cli.open(folder_of(top, part), args)
+    out[part.left], deduplicated[part.left] = checkpoint.root, cli.is_deduplicated(checkpoint)
+  end
+  return out, deduplicated
 end
 
 ---The JSON files that stand beside the tensors of a part, by name.
