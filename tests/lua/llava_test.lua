@@ -236,8 +236,11 @@ end)
 
 -- --- the commands, over files
 
-local function write_source(folder)
-  local hf, both = checkpoint(), config()
+---@param hf? Dict
+---@param text? table   of the text model's config
+local function write_source(folder, hf, text)
+  local both = config(text)
+  hf = hf or checkpoint()
   for part, tensors in cbk.items(hf) do
     local own = cbk.fs.join(folder, part)
     cbk.fs.mkdir(own)
@@ -283,6 +286,16 @@ describe("LLaVA: files", function()
     code, text = call("convert-config", "--model", "llava", "--src-fmt", "cs-2.4", "--tgt-fmt", "hf", yaml, "-o", configs)
     same(code, 0, text)
     assert(cbk.fs.exists(cbk.fs.join(configs, "image_model", "preprocessor_config.json")))
+  end)
+
+  it("a text model whose head is its embedding has one of them in its file", function()
+    local source, hf = cbk.fs.join(harness.temp_dir(), "source"), checkpoint()
+    hf.text_model["lm_head.weight"] = nil
+    write_source(source, hf, { tie_word_embeddings = true })
+    local code, text = call("convert", "--model", "llava", "--src-fmt", "hf", "--tgt-fmt", "cs-2.4", "--config", source, source,
+      "--dry-run")
+    same(code, 0, text)
+    assert(text:find("text_model/model.embed_tokens.weight -> text_model.lm_head.weight  tied  float32 [5, 8]", 1, true), text)
   end)
 
   it("a folder that lacks a part is named, and nothing is left behind", function()
