@@ -4,7 +4,7 @@ local cbk = require "cbk"
 local keys = require "converters.engine.keys"
 local patterns = require "converters.engine.patterns"
 local rules = require "converters.engine.rules"
-local sizes = require "converters.engine.sizes"
+local demands = require "converters.engine.demands"
 
 local complete = {}
 
@@ -47,7 +47,7 @@ local function layers_of(rule, at)
   if not is_counted(rule, at.side) then return 1 end
   local count = rule.count or "num_hidden_layers"
   if type(count) == "function" then return count(at) or 0 end
-  return sizes.is(at.right[count], count) and at.right[count] or 0, count
+  return demands.is_depth(at.right[count]) and at.right[count] or 0, count
 end
 
 ---A weight is needed unless its rule says otherwise; a bias, where another layer has it or its rule says so.
