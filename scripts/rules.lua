@@ -10,6 +10,7 @@ local coverage = require "converters.bench.coverage"
 local notation = require "converters.bench.notation"
 local position = require "converters.bench.position"
 local tables = require "converters.bench.tables"
+local rules = require "converters.engine.rules"
 
 local parser = cli.parser("rules", [[
 Looks through the tables of a converter: rules that no key reaches, two rules for one target,
@@ -83,7 +84,7 @@ for _, one in ipairs(list) do
     looked[one.keys] = true
     local found, single = check.keys(one.keys)
     for _, finding in ipairs(found) do
-      add_once(finding.kind, ("%s: %s"):format(position.text(finding.rule), finding.text), position.of(finding.rule), one.title)
+      add_once(finding.kind, ("%s: %s"):format(rules.text(finding.rule), finding.text), position.of(finding.rule), one.title)
     end
     for _, single_one in ipairs(single) do
       one_way[#one_way + 1] = { table = one, side = single_one.side, pattern = single_one.pattern, text = single_one.text,
@@ -92,7 +93,7 @@ for _, one in ipairs(list) do
   end
   if one.config and not looked[one.config] and not one.inside then
     looked[one.config] = true
-    for _, found in ipairs { check.fields(one.config), check.defaults(one.own), check.demands(one.own) } do
+    for _, found in ipairs { check.fields(one.config), check.defaults(one.own) } do
       for _, finding in ipairs(found) do add(finding.kind, finding.text, one.title, one.title) end
     end
   end
@@ -178,7 +179,7 @@ local function as_json()
   end
   for i, reading in ipairs(readings) do
     local idle = cbk.list()
-    for k, rule in ipairs(reading.idle) do idle[k] = position.text(rule) end
+    for k, rule in ipairs(reading.idle) do idle[k] = rules.text(rule) end
     covered[i] = { reading = titles(reading), keys = #keys, matched = reading.matched, unmatched = cbk.list(reading.unmatched),
       refused = cbk.list(reading.refused), idle_rules = idle }
   end
@@ -207,7 +208,7 @@ local function as_text()
   for _, reading in ipairs(readings) do
     print(("%s: %d of %d keys fit; %s"):format(titles(reading), reading.matched, #keys, #reading.idle == 0 and "every rule has a key"
       or count(#reading.idle, "rule") .. " without a key:"))
-    for _, rule in ipairs(reading.idle) do print(("  %s (%s)"):format(position.text(rule), position.of(rule))) end
+    for _, rule in ipairs(reading.idle) do print(("  %s (%s)"):format(rules.text(rule), position.of(rule))) end
   end
   print(#findings == 0 and "clean" or count(#findings, "finding"))
 end

@@ -48,7 +48,7 @@ end
 local function known_as_lost(job, unmatched)
   local whys = {}
   for _, one in ipairs(tables.of { job.model }) do
-    local reads = catalogue.format_set(one.converter[job.path[1].side == "left" and 1 or 2])[job.path[1].src]
+    local reads = catalogue.names_format(one.converter[job.path[1].side == "left" and 1 or 2], job.path[1].src)
     local tree = reads and patterns.compile(one.keys, job.path[1].side)
     for _, key in ipairs(tree and unmatched or {}) do
       local hit = patterns.match(tree, key)[1]

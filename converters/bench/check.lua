@@ -1,7 +1,6 @@
 -- Looks through a converter's table of keys for what its author did not mean: rules that no key reaches, two rules for one target,
 -- keys that go one way only. Nothing is converted.
 
-local fields = require "converters.engine.fields"
 local patterns = require "converters.engine.patterns"
 local rules = require "converters.engine.rules"
 local relate = require "converters.bench.relate"
@@ -10,7 +9,7 @@ local position = require "converters.bench.position"
 local check = {}
 
 ---@class Finding
----@field kind "unreachable"|"one way"|"collision"|"captures"|"choices"
+---@field kind "unreachable"|"one way"|"collision"|"captures"
 ---@field rule Rule
 ---@field text string
 
@@ -21,20 +20,6 @@ local check = {}
 ---@field rule Rule
 
 local towards = { left = "left to right", right = "right to left" }
-
----The rules whose choices correspond; findings about the others.
-local function sound(set, findings)
-  local out = { is_rules = true }
-  for _, rule in ipairs(set) do
-    local fine, why = pcall(patterns.expand, rule)
-    if fine then
-      out[#out + 1] = rule
-    else
-      findings[#findings + 1] = { kind = "choices", rule = rule, text = tostring(why) }
-    end
-  end
-  return out
-end
 
 ---The earlier ending that takes all keys of this one.
 local function shadow_of(endings, ending)
@@ -76,7 +61,7 @@ local function check_reach(set, compiled, findings, one_way)
     if (left or not rule.left) and (right or not rule.right) then
       local taker = (left or right).by
       findings[#findings + 1] = { kind = "unreachable", rule = rule,
-        text = ("no key reaches it: '%s' (%s) takes them all"):format(position.text(taker), position.of(taker)) }
+        text = ("no key reaches it: '%s' (%s) takes them all"):format(rules.text(taker), position.of(taker)) }
     elseif left or right then
       local side = left and "left" or "right"
       local other = rules.other[side]
@@ -85,7 +70,7 @@ local function check_reach(set, compiled, findings, one_way)
         one_way[#one_way + 1] = { side = other, rule = rule, pattern = rule[other][1], text = rule.why }
       elseif rule.when or not first[other] or not (left or right).is_same then
         findings[#findings + 1] = { kind = "one way", rule = rule, text = ("%s only; %s '%s' (%s) comes first; %s"):format(
-          towards[other], towards[side], position.text(first), position.of(first), say_why) }
+          towards[other], towards[side], rules.text(first), position.of(first), say_why) }
       else
         findings[#findings + 1] = { kind = "collision", rule = rule,
           text = ("'%s' and '%s' both become '%s', and the way back leads to the first (%s) only; if they are names of one thing, %s")
@@ -163,7 +148,7 @@ local function check_captures(rule, side, findings)
   local function add(text, ...) findings[#findings + 1] = { kind = "captures", rule = rule, text = text:format(...) } end
   local other = rules.other[side]
   local from, to = rule[side], rule[other]
-  local there = count_of(relate.captures(from[1]))
+  local there = count_of(patterns.captures(from[1]))
   for letter, count in pairs(there) do
     if count > 1 then add("'%s' stands twice in '%s'; only one of them is carried over", letter, from[1]) end
   end
@@ -172,7 +157,7 @@ local function check_captures(rule, side, findings)
   local written = { to[1] }
   for _, extra in ipairs(rule.also[other]) do written[#written + 1] = extra[1] end
   for i, pattern in ipairs(written) do
-    local wanted = count_of(relate.captures(pattern))
+    local wanted = count_of(patterns.captures(pattern))
     for letter in pairs(wanted) do
       if not there[letter] and letter ~= counted_to then
         add("%s nothing stands for '%s' in '%s'", towards[side], letter, pattern)
@@ -212,9 +197,7 @@ end
 ---@param set Rule[]
 ---@return Finding[] findings, OneWay[] one_way
 function check.keys(set)
-  local findings, one_way = {}, {}
-  set = sound(set, findings)
-  local compiled = {}
+  local findings, one_way, compiled = {}, {}, {}
   for side in pairs(rules.other) do compiled[side] = select(2, patterns.compile(set, side)) end
   check_reach(set, compiled, findings, one_way)
   for _, rule in ipairs(set) do
@@ -286,39 +269,6 @@ function check.defaults(own)
           text = ("%s.%s has %s, which no config rule names; fields.drop.%s and fields.told.%s are for what has no counterpart")
             :format(what, side, table.concat(names, ", "), side, side) }
       end
-    end
-  end
-  return findings
-end
-
-local function has_word(asked, word)
-  for name, is in pairs(asked) do
-    if is:gsub("%?$", "") == word then return name end
-  end
-end
-
----What the config rules leave unsaid that others rely on: the width that heads share, the depth that counts the layers of keys.
----@param own Converter
----@return { kind: string, text: string }[]
-function check.demands(own)
-  local findings, told, asked = {}, {}, {}
-  local function add(text, ...) findings[#findings + 1] = { kind = "unsaid", text = text:format(...) } end
-  for side in pairs(rules.other) do asked[side] = fields.asked(own.config or {}, side) end
-  for _, rule in ipairs(own.config or {}) do
-    if rule.left == "*" or rule.right == "*" then return findings end
-  end
-  for _, side in ipairs { "left", "right" } do
-    local heads = has_word(asked[side], "heads")
-    if heads and not has_word(asked[side], "width") then
-      add("'%s' of the %s are heads, but no rule says which width they share (is = \"width\")", heads, side)
-    end
-  end
-  for _, rule in ipairs(own.config and own.keys or {}) do
-    local count = rule.count or "num_hidden_layers"
-    local is_counted = rule.right and rule.right[1]:find "%.N%f[.%z]" and type(count) == "string"
-    if is_counted and not told[count] and asked.right[count] ~= "depth" then
-      told[count] = true
-      add("'%s' counts the layers of '%s', but no rule says that it is a depth (is = \"depth\")", count, rule.right[1])
     end
   end
   return findings

@@ -4,6 +4,7 @@ local cbk = require "cbk"
 local catalogue = require "converters.engine.catalogue"
 local complete = require "converters.engine.complete"
 local convert = require "converters.engine.convert"
+local engine = require "converters.engine.keys"
 local kinds = require "converters.engine.kinds"
 local patterns = require "converters.engine.patterns"
 local wrap = require "converters.engine.wrap"
@@ -33,10 +34,9 @@ end
 ---The first rule that fits; a condition counts as met where there is no config to ask.
 local function find(tree, key, at)
   for _, hit in ipairs(patterns.match(tree, key)) do
-    local when = hit.ending.rule.when
-    if not when or not at then return hit end
+    if not at then return hit end
     at.key = key
-    local fine, holds = pcall(when, at) -- some look into tensors, which a list of keys does not have
+    local fine, holds = pcall(engine.holds, hit, at) -- some look into tensors, which a list of keys does not have
     if holds or not fine then return hit end
   end
 end

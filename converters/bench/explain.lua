@@ -11,7 +11,7 @@ local relate = require "converters.bench.relate"
 
 local explain = {}
 
-local function rule_line(rule) return ("%s  (%s)"):format(position.text(rule), position.of(rule)) end
+local function rule_line(rule) return ("%s  (%s)"):format(rules.text(rule), position.of(rule)) end
 
 ---A rule by the side that is read.
 local function one_side(ending, side)
@@ -24,7 +24,7 @@ end
 ---What the letters and stars of a pattern stand for.
 local function captures(ending, caught)
   local out = {}
-  for i, name in ipairs(relate.captures(ending.pattern)) do out[i] = ("%s = %s"):format(name, caught[i]) end
+  for i, name in ipairs(patterns.captures(ending.pattern)) do out[i] = ("%s = %s"):format(name, caught[i]) end
   return table.concat(out, ", ")
 end
 
@@ -74,7 +74,9 @@ local function others(endings, tree, key, taken, rejected, side)
   for _, ending in ipairs(rejected) do
     local rule = ending.rule.base or ending.rule
     if not skip[rule] then
-      add(("%s: fits, but its condition (%s) does not hold"):format(one_side(ending, side), position.of_function(rule.when)))
+      local why = ending.from.each and ("its number is not among those that count '%s'"):format(ending.from.each.letter)
+      if rule.when then why = ("its condition (%s) does not hold"):format(position.of_function(rule.when)) end
+      add(("%s: fits, but %s"):format(one_side(ending, side), why))
     end
     skip[rule] = true
   end
@@ -178,7 +180,7 @@ local function tell_of_stranger(watch, key, out)
       local hit = patterns.match(tree, own)[1]
       if hit then
         out[#out + 1] = ("  as a key %s: %s"):format(text, rule_line(hit.ending.rule))
-        local goes = hit.ending.kind == "write" and not (hit.ending.from_each or hit.ending.to_each)
+        local goes = hit.ending.kind == "write" and not (hit.ending.from.each or hit.ending.to.each)
         if goes then out[#out + 1] = ("    on the other side: %s"):format(patterns.render(hit.ending.to[1], hit.caught)) end
       else
         out[#out + 1] = ("  as a key %s: no rule fits"):format(text)

@@ -3,6 +3,7 @@
 local cbk = require "cbk"
 local catalogue = require "converters.engine.catalogue"
 local releases = require "converters.modelzoo.releases"
+local rules = require "converters.engine.rules"
 
 local notation = {}
 
@@ -19,14 +20,22 @@ notation.words = {
   wrap = { "says", "called", "models", "place", "copy" },
 }
 
-local function check_formats(converter, where)
-  for side = 1, 2 do
-    for _, format in ipairs(catalogue.formats(converter[side])) do
-      if format ~= "hf" and not releases.place[catalogue.release(format) or ""] then
-        cbk.fail("converter", ("%s: '%s' is no format; there are hf and cs-X.Y, with X.Y one of %s"):format(where, format,
-          table.concat(releases.known, ", ")))
-      end
+---Fields that hold something for a side, or for each.
+local of_sides = { before = "table", after = "table", prepare = "function", finish = "function", fill = "table", nested = "table" }
+
+local function fail(where, message, ...) cbk.fail("converter", where .. ": " .. message:format(...)) end
+
+local function check_sides(object, where)
+  for name, kind in pairs(of_sides) do
+    local value = object[name]
+    if value and type(value) ~= "table" then fail(where, "'%s' is of a side: %s = { right = … }", name, name) end
+    for side, own in pairs(value or {}) do
+      if not rules.other[side] then fail(where, "'%s' has the sides left and right, not '%s'", name, tostring(side)) end
+      if type(own) ~= kind then fail(where, "%s.%s must be a %s", name, side, kind) end
     end
+  end
+  if type(object.prefix or false) ~= "boolean" and not rules.other[object.prefix] then
+    fail(where, "'prefix' is true, false, or a side, not %s", tostring(object.prefix))
   end
 end
 
@@ -37,12 +46,12 @@ local function check_fields(what, object, where)
   for _, word in ipairs(notation.words[what]) do known[word] = true end
   for name in pairs(object) do
     if type(name) == "string" and not known[name] then
-      cbk.fail("converter", ("%s: a %s has no field '%s'; there are %s"):format(where, what, name,
-        table.concat(notation.words[what], ", ")))
+      fail(where, "a %s has no field '%s'; there are %s", what, name, table.concat(notation.words[what], ", "))
     end
   end
-  if object.keys and not object.keys.is_rules then cbk.fail("converter", where .. ": 'keys' is not made by rules.keys") end
-  if object.config and not object.config.is_fields then cbk.fail("converter", where .. ": 'config' is not made by fields.config") end
+  check_sides(object, where)
+  if object.keys and not object.keys.is_rules then fail(where, "'keys' is not made by rules.keys") end
+  if object.config and not object.config.is_fields then fail(where, "'config' is not made by fields.config") end
   for _, variant in pairs(object.variants or {}) do check_fields("converter", variant, where) end
   for _, part in ipairs(object.components or {}) do check_fields("component", part, where) end
   if object.wrap then check_fields("wrap", object.wrap, where) end
@@ -65,16 +74,17 @@ end
 ---@param models Model[]
 ---@param where string
 function notation.check(models, where)
-  if type(models) ~= "table" or type(models[1]) ~= "table" then
-    cbk.fail("converter", ("%s does not return a list of models (see converters/README.md)"):format(where))
-  end
+  if type(models) ~= "table" or type(models[1]) ~= "table" then fail(where, "it returns no list of models (see converters/README.md)") end
   for _, model in ipairs(models) do
-    if type(model.model) ~= "string" then cbk.fail("converter", ("%s: a model has no field 'model' (its name)"):format(where)) end
+    if type(model.model) ~= "string" then fail(where, "a model has no field 'model' (its name)") end
     check_fields("model", model, where)
     for _, known in pairs(model.since or {}) do check_since(known, where) end
     for _, converter in ipairs(model) do
       check_fields("converter", converter, where)
-      check_formats(converter, where)
+      for side = 1, 2 do
+        local fine, why = pcall(catalogue.formats, converter[side])
+        if not fine then fail(where, "%s: %s", model.model, why.message or why) end
+      end
     end
   end
 end
@@ -85,7 +95,11 @@ end
 function notation.read(path)
   local chunk, why = loadfile(path)
   if not chunk then cbk.fail("converter", ("cannot read the converter '%s': %s"):format(path, why)) end
-  local models = chunk()
+  local fine, models = pcall(chunk)
+  if not fine then
+    local text = type(models) == "table" and models.message or tostring(models)
+    cbk.fail("converter", (text:gsub("\n.*", ""))) -- the places where a module was looked for
+  end
   notation.check(models, path)
   return models
 end

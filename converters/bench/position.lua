@@ -72,18 +72,4 @@ function position.of_function(f)
   return shown(at.source:gsub("^@", ""), at.linedefined)
 end
 
----A rule as its author may know it: its names with their choices.
----@param rule Rule
----@return string
-function position.text(rule)
-  rule = rule.base or rule
-  local function side(list)
-    if not list then return nil end
-    return #list == 1 and list[1] or "{ " .. table.concat(list, ", ") .. " }"
-  end
-  local left, right = side(rule.left), side(rule.right)
-  if not (left and right) then return (rule.kind or "only") .. "." .. (left and "left " or "right ") .. (left or right) end
-  return left == right and left or left .. " <-> " .. right
-end
-
 return position

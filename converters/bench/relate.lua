@@ -4,7 +4,7 @@ local patterns = require "converters.engine.patterns"
 
 local relate = {}
 
-local function is_letter(part) return #part == 1 and part:find "%u" ~= nil end
+local is_letter = patterns.is_letter
 
 ---Whether one part of a key fits one part of a pattern.
 local function fits(part, own) return part == own or is_letter(part) and own:find "^%d+$" ~= nil end
@@ -56,16 +56,6 @@ function relate.overlap(one, other)
     return i <= #a and j <= #b and meet(a[i], b[j]) and from(i + 1, j + 1)
   end
   return from(1, 1)
-end
-
----The letters and stars of a pattern, in order.
----@return string[]
-function relate.captures(pattern)
-  local out = {}
-  for _, part in ipairs(patterns.split(pattern)) do
-    if part == "*" or is_letter(part) then out[#out + 1] = part end
-  end
-  return out
 end
 
 ---How many parts of a key and a pattern are alike from the front and from the back, and where they differ first.

@@ -15,7 +15,7 @@ function weight_names.tables_of(model, format)
   local out = {}
   for _, one in ipairs(tables.of { model }) do
     for i, side in ipairs { "left", "right" } do
-      local is_told = catalogue.format_set(one.converter[i])[format] and not coverage.takes_all(one)
+      local is_told = catalogue.names_format(one.converter[i], format) and not coverage.takes_all(one)
       if is_told then out[#out + 1] = { table = one, side = side } end
     end
   end

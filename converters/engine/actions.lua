@@ -5,16 +5,27 @@ local rules = require "converters.engine.rules"
 
 local actions = {}
 
+---@param options? { takes_null: boolean?, parts: integer? }   parts: how many keys the right has for one of the left
+---@return Action
 local function pair(name, forward, backward, options)
-  local action = { name = name, forward = forward, backward = backward or forward }
+  local action = { name = name, forward = forward, backward = backward }
   for key, value in pairs(options or {}) do action[key] = value end
   return action
 end
----`actions.pair(name, forward, backward)`: for a converter's own needs.
-actions.pair = pair
+
+local one_to_one = { parts = 1 }
+
+---`actions.pair(name, forward, backward, options)`: for a converter's own needs.
+function actions.pair(name, forward, backward, options)
+  if type(name) ~= "string" or type(forward) ~= "function" or type(backward) ~= "function" then
+    cbk.fail("converter", ("%s: actions.pair takes a name and two functions, forward and backward"):format(rules.position(3)))
+  end
+  return pair(name, forward, backward, options)
+end
 
 ---Conv1D against Linear: a matrix is turned, a vector stays.
-actions.transpose = pair("transpose", function(t) return t:dim() == 2 and t:transpose(0, 1) or t end)
+local function transposed(t) return t:dim() == 2 and t:transpose(0, 1) or t end
+actions.transpose = pair("transpose", transposed, transposed, one_to_one)
 
 ---One tensor on the left, equal parts of its rows on the right.
 function actions.split(count)
@@ -22,7 +33,7 @@ function actions.split(count)
     local rows = t:shape()[1]
     if rows % count ~= 0 then cbk.fail("shape", ("%d rows do not split into %d parts"):format(rows, count)) end
     return t:split(rows / count, 0)
-  end, function(parts) return cbk.cat(parts, 0) end)
+  end, function(parts) return cbk.cat(parts, 0) end, { parts = count })
 end
 
 -- --- query, key, value
@@ -45,7 +56,7 @@ actions.qkv.conv1d = (function()
     return three.forward(actions.transpose.forward(t), at)
   end, function(parts, at)
     return actions.transpose.backward(three.backward(parts, at))
-  end)
+  end, { parts = 3 })
 end)()
 
 ---Left: one Linear with q, k and v below each other.
@@ -101,7 +112,7 @@ local function rotary(name, heads, check)
       return interleave(t, count, number(at.right, "rotary_dim"), to_pairs)
     end
   end
-  return pair(name, turn(true), turn(false))
+  return pair(name, turn(true), turn(false), one_to_one)
 end
 
 ---Query rows, one block per head.
@@ -191,7 +202,7 @@ function actions.qkv.grouped(groups, options)
     return packed:reshape(#shape == 1 and { -1 } or { count * (queries + 2) * size, width })
   end
 
-  return pair("grouped qkv", forward, backward)
+  return pair("grouped qkv", forward, backward, { parts = 3 })
 end
 
 -- --- ties
@@ -215,7 +226,7 @@ function actions.tie.to(partner, holds)
     end
     return value
   end
-  return pair("tie", join, join, { takes_null = true })
+  return pair("tie", join, join, { takes_null = true, parts = 1 })
 end
 
 ---As `to`, where the config shares input and output embeddings (the default).
@@ -228,7 +239,7 @@ function actions.tie.or_from(partner)
   return pair("copy", function(value) return value end, function(value, at)
     if null_like(value) then return at:source(partner) or value end
     return value
-  end, { takes_null = true })
+  end, { takes_null = true, parts = 1 })
 end
 
 -- --- tensors that one side has and the other computes (for also_left, also_right and fill)

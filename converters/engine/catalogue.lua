@@ -48,40 +48,46 @@ local catalogue = {}
 
 -- --- formats
 
-local lists, sets = {}, {} -- of texts that were read already
+local read = {} -- by text
 
----"cs-1.8, cs-2.0 .. cs-2.2" as a list.
+local function is_format(text)
+  local release, kind = text:match "^cs%-(%d+%.%d+)(.*)$"
+  return text == "hf" or releases.place[release or ""] ~= nil and (kind == "" or kind:find "^%-%a[%w-]*$" ~= nil)
+end
+
+---"cs-1.8, cs-2.0 .. cs-2.2" as a list, and as a set.
 ---@param text string
----@return string[]
+---@return string[] list, table<string, true> set
 function catalogue.formats(text)
-  if lists[text] then return lists[text] end
-  if type(text) ~= "string" then
-    cbk.fail("converter", "a converter begins with its two formats: { \"hf\", \"cs-2.1 .. cs-2.9\", keys = …, config = … }")
+  if read[text] then return unpack(read[text]) end
+  local function fail(message, ...) cbk.fail("converter", message:format(...)) end
+  if type(text) ~= "string" then fail 'a converter begins with its two formats: { "hf", "cs-2.1 .. cs-2.9", keys = …, config = … }' end
+  local list, set = {}, {}
+  local function add(format)
+    if not is_format(format) then
+      fail("'%s' is no format; there are hf, cs-X.Y and 'cs-X.Y .. cs-X.Y', with X.Y one of %s", format,
+        table.concat(releases.known, ", "))
+    end
+    list[#list + 1], set[format] = format, true
   end
-  local out = {}
-  for item in text:gmatch "[^,]+" do
-    item = item:match "^%s*(.-)%s*$"
-    local from, to, suffix = item:match "^cs%-(%d+%.%d+).-%s*%.%.%s*cs%-(%d+%.%d+)(.*)$"
-    if from and not (releases.place[from] and releases.place[to]) then
-      cbk.fail("converter", ("'%s' names a release that is not known; known are %s"):format(item, table.concat(releases.known, ", ")))
-    elseif from then
-      for i = releases.place[from], releases.place[to] do out[#out + 1] = "cs-" .. releases.known[i] .. suffix end
+  for item in (text .. ","):gmatch "%s*(.-)%s*," do
+    local from, own, to, kind = item:match "^cs%-(%d+%.%d+)(%S*)%s*%.%.%s*cs%-(%d+%.%d+)(%S*)$"
+    local first, last = releases.place[from or item], releases.place[to or item]
+    if not (first and last and own == kind) then
+      add(item)
     else
-      out[#out + 1] = item
+      if first >= last then fail("'%s' must go from an older release to a newer one", item) end
+      for i = first, last do add("cs-" .. releases.known[i] .. kind) end
     end
   end
-  lists[text], sets[text] = out, {}
-  for _, format in ipairs(out) do sets[text][format] = true end
-  return out
+  read[text] = { list, set }
+  return list, set
 end
 
----… as a set.
+---Whether a text of formats names one.
 ---@param text string
----@return table<string, true>
-function catalogue.format_set(text)
-  catalogue.formats(text)
-  return sets[text]
-end
+---@param format string
+function catalogue.names_format(text, format) return select(2, catalogue.formats(text))[format] == true end
 
 ---The release of a CS format ("2.4" of "cs-2.4-dpo"), or nil.
 function catalogue.release(format) return format:match "^cs%-(%d+%.%d+)" end
@@ -219,10 +225,10 @@ end
 ---@return Step|nil
 function catalogue.direct(model, src, tgt)
   for _, converter in ipairs(model) do
-    local left, right = catalogue.format_set(converter[1]), catalogue.format_set(converter[2])
-    if left[src] and right[tgt] then
+    local left, right = converter[1], converter[2]
+    if catalogue.names_format(left, src) and catalogue.names_format(right, tgt) then
       return { converter = converter, side = "left", src = src, tgt = tgt }
-    elseif right[src] and left[tgt] then
+    elseif catalogue.names_format(right, src) and catalogue.names_format(left, tgt) then
       return { converter = converter, side = "right", src = src, tgt = tgt }
     end
   end
@@ -251,24 +257,6 @@ function catalogue.wrapped(step, config)
   local inner = model and catalogue.newest_step(model, step.side)
   if not inner then cbk.fail("config", ("%s=%s: there is no converter of '%s'"):format(outer.wrap.says[step.side], name, name)) end
   return { converter = wrap.around(outer, inner.converter, name), side = step.side, src = inner.src, tgt = inner.tgt }
-end
-
----What the fields of a release's model section must be, as the tables towards Hugging Face say.
----@param model Model
----@param section Dict
----@return Asked
-function catalogue.asked(model, section)
-  local out = {}
-  local function add(own)
-    for name, is in pairs(own.config and fields.asked(own.config, "right") or {}) do out[name] = out[name] or is end
-    for _, variant in pairs(own.variants or {}) do add(variant) end
-  end
-  for _, converter in ipairs(model) do
-    if converter[1] == "hf" then add(converter) end
-    local inner = converter.wrap and catalogue.find(section[converter.wrap.says.right])
-    if inner then return catalogue.asked(inner, section) end
-  end
-  return out
 end
 
 ---A step between releases that stand side by side and that the model's own tables do not name.

@@ -2,11 +2,14 @@
 
 local cbk = require "cbk"
 local fold = require "cbk.fold"
+local fields = require "converters.engine.fields"
 local kinds = require "converters.engine.kinds"
 local rules = require "converters.engine.rules"
 local patterns = require "converters.engine.patterns"
 
 local keys = {}
+
+local MOST_VALUES = 1e5 -- of a letter
 
 ---@class At   Where an action stands: what it may ask and do.
 ---@field side Side                 the side that is read
@@ -93,24 +96,43 @@ local function named(list, most)
 end
 keys.named = named
 
+---@param value any
+function keys.is_count(value) return type(value) == "number" and value % 1 == 0 and value >= 0 and value <= MOST_VALUES end
+
+---How many values a letter has: a whole number, or an error.
+---@param each Each
+---@param rule Rule   that has it
+---@param at At
+---@return integer
+function keys.count(each, rule, at)
+  local field = type(each.count) == "string" and each.count
+  local found = field and at.right[field]
+  if not field then found = each.count(at) end
+  if keys.is_count(found) then return found end
+  fail("%s: %s counts '%s', and is %s: only a whole number from 0 to %d is supported", rules.named(rule),
+    field and "'" .. field .. "'" or "a function", each.letter, fields.shown(found), MOST_VALUES)
+end
+
 ---The keys of one side of a rule: as given, or one per value of a letter.
-local function members(pieces, each, caught, at)
+---@param side table[]   templates
+local function members(side, rule, caught, at)
+  local out, each = {}, side.each
   if not each then
-    local out = {}
-    for i, piece in ipairs(pieces) do out[i] = patterns.render(piece, caught) end
+    for i, pieces in ipairs(side) do out[i] = patterns.render(pieces, caught) end
     return out
   end
-  local out = {}
-  for i = 0, each.count(at) - 1 do out[i + 1] = patterns.render(pieces[1], caught, { [each.letter] = tostring(i) }) end
+  for i = 1, keys.count(each, rule, at) do out[i] = patterns.render(side[1], caught, { [each.letter] = tostring(i - 1) }) end
   return out
 end
 
----Calls an action; what it raises is told together with the key and the shape.
-local function act(action, direction, value, at)
-  local ok, result = pcall(action[direction], value, at)
-  if ok then return result end
-  fail("cannot convert key '%s' (%s) with '%s': %s", at.key, kinds.facts(value), action.name,
-    type(result) == "table" and result.message or tostring(result))
+---Whether a rule whose pattern fits a key counts: its condition holds, and the key is one of those that it counts.
+---@param hit Hit
+---@param at At
+function keys.holds(hit, at)
+  local rule, each = hit.ending.rule, hit.ending.from.each
+  if rule.when and not rule.when(at) then return false end
+  local own = each and hit.caught[each.place]
+  return not each or tonumber(own) < keys.count(each, rule, at) and tostring(tonumber(own)) == own
 end
 
 ---@class KeyRecord   What became of a key, for those who watch (options.trace).
@@ -143,6 +165,9 @@ end
 
 ---Remembers a target; a second source for it is an error.
 function Run:write(target, value)
+  if value == cbk.null and self.no_nulls then
+    fail("key '%s' is null in the checkpoint, and the target format has no such value", self.at.key)
+  end
   local earlier = self.writer[target]
   if earlier and earlier ~= self.at.full_key then
     self.collisions[#self.collisions + 1] = ("'%s' and '%s' both become '%s'"):format(earlier, self.at.full_key, target)
@@ -152,17 +177,27 @@ function Run:write(target, value)
   self:tell("write", target, value)
 end
 
+---Calls a function of the rule at hand; what it raises is told together with the key, its shape and the rule.
+---@param what string   it does
+function Run:call(what, rule, f, ...)
+  local fine, result = pcall(f, ...)
+  if fine then return result end
+  self:fail(what, rule, type(result) == "table" and result.message or tostring(result))
+end
+
+function Run:fail(what, rule, why)
+  fail("cannot convert key '%s' (%s) with '%s': %s (%s)", self.at.key, kinds.facts(self.given), what, why, rules.named(rule))
+end
+
 ---Collects the parts of a tensor that the read side keeps under several keys; nil when it was done or a part is missing.
 function Run:gather(hit)
-  local at, ending = self.at, hit.ending
-  local names = members(ending.from, ending.from_each, hit.caught, at)
-  if self.gathered[names[1]] then
-    self:tell("part", patterns.render(ending.to[1], hit.caught))
-    return nil
-  end
-  self.gathered[names[1]] = true
+  local at, from = self.at, hit.ending.from
+  local each = from.each
+  local group = patterns.render(from[1], hit.caught, each and { [each.letter] = each.letter })
+  if self.gathered[group] then return nil end
+  self.gathered[group] = true
   local parts, complete = {}, true
-  for i, name in ipairs(names) do
+  for i, name in ipairs(members(from, hit.ending.rule, hit.caught, at)) do
     parts[i] = at:source(name)
     if parts[i] == nil then
       complete = false
@@ -211,36 +246,42 @@ local function renumber(count, caught)
   return out
 end
 
+---What the rule's action makes of a value: a tensor for one key, a list with one for each key of a side that has several.
+---@param count integer|nil   how many keys, where it is such a side
+function Run:act(rule, value, count)
+  local action = rule.action
+  local made = self:call(action.name, rule, action[self.direction], value, self.at)
+  if made == nil then return nil end
+  local list = count and made or { made }
+  local wrong = (type(list) ~= "table" or #list ~= (count or 1)) and made or nil
+  for _, one in ipairs(wrong == nil and list or {}) do
+    if not (one == cbk.null or kinds.is_tensor(one) or rawequal(one, value)) then wrong = one end
+  end
+  if wrong == nil then return made end
+  self:fail(action.name, rule, ("it gives %s for %s"):format(kinds.facts(wrong) or "no tensors", count and count .. " keys" or "one key"))
+end
+
 ---Writes what becomes of a key.
 ---@param hit Hit
 function Run:apply(hit, value)
   local ending, at = hit.ending, self.at
-  local number = ending.rule.number
-  local caught = number and renumber(number[self.direction], hit.caught) or hit.caught
-  local many_in, many_out = #ending.from > 1 or ending.from_each, #ending.to > 1 or ending.to_each
-  if many_in then
+  local rule, to, caught = ending.rule, ending.to, hit.caught
+  if rule.number then caught = renumber(rule.number[self.direction], caught) end
+  if #ending.from > 1 or ending.from.each then
     value = self:gather(hit)
-    if not value then return end
+    if not value then return self.trace and self:tell("part", members(to, rule, caught, at)[1]) end
     self.given = value
   end
-  local action = ending.rule.action
-  local is_null = value == cbk.null
-  if action and (not is_null or action.takes_null) then
-    value = act(action, self.direction, value, at)
+  local targets = members(to, rule, caught, at)
+  local is_list = #to > 1 or to.each ~= nil
+  local is_whole = value == cbk.null and not (rule.action and rule.action.takes_null) -- null goes to each key
+  if rule.action and not is_whole then
+    value = self:act(rule, value, is_list and #targets or nil)
     if value == nil then return self:tell "nothing" end
   end
-  if value == cbk.null and self.no_nulls then
-    fail("key '%s' is null in the checkpoint, and the target format has no such value", at.key)
-  end
-  if many_out then
-    for i, target in ipairs(members(ending.to, ending.to_each, caught, at)) do
-      self:write(target, is_null and value or value[i])
-    end
-  else
-    self:write(patterns.render(ending.to[1], caught), value)
-  end
+  for i, target in ipairs(targets) do self:write(target, is_list and not is_whole and value[i] or value) end
   for _, extra in ipairs(ending.also) do
-    local made = extra[2](at, value)
+    local made = self:call("what stands beside it", rule, extra[2], at, value)
     if made ~= nil then at:emit(patterns.render(extra[1], caught), made) end
   end
 end
@@ -257,8 +298,7 @@ function Run:find()
   self.rejected = {}
   local hits = patterns.match(self.tree, self.at.key)
   for _, hit in ipairs(hits) do
-    local when = hit.ending.rule.when
-    if not when or when(self.at) then return hit, hits end
+    if self:call("its condition", hit.ending.rule, keys.holds, hit, self.at) then return hit, hits end
     self.rejected[#self.rejected + 1] = hit.ending
   end
   return nil, hits
@@ -292,13 +332,13 @@ end
 function Run:convert(key, value)
   if type(key) ~= "string" then return false end
   self:stand(key, "")
+  self.given, self.note = value, nil
   local hits
   self.hit, hits = self:find()
   if not self.hit and self.prefix and key:sub(1, #self.prefix) == self.prefix then
     self:stand(key, self.prefix)
     self.hit, hits = self:find()
   end
-  self.given, self.note = value, nil
   if not self.hit then
     self:tell "unmatched"
     return false

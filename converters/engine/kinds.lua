@@ -29,6 +29,9 @@ function kinds.is_list(value, key) return kind_of(value, key) == "list" end
 
 local TENSORS = { tensor = true, parameter = true, ndarray = true, np_scalar = true }
 
+---@param value any
+function kinds.is_tensor(value) return TENSORS[kind_of(value)] == true end
+
 ---Dtype and shape of what is read or written; the kind of what is no tensor.
 ---@param value any
 ---@return string|nil

@@ -1,53 +1,11 @@
 -- Patterns of keys, and the tree that a converter's rules are compiled into, which is walked once per key.
 --
--- A pattern is a dotted key: `N` (any single capital letter) stands for digits, `{weight,bias}` for either, `[model.]` for
--- an optional piece, `*` for one or more parts. What a pattern matched on one side is carried over to the other.
+-- A pattern is a dotted key: `N` (any single capital letter) stands for digits, `*` for one or more parts (choices.lua: what else
+-- one may write). What a pattern matched on one side is carried over to the other.
 
 local rules = require "converters.engine.rules"
 
 local patterns = {}
-
-local function first_group(pattern)
-  local at, open, body, stop = pattern:match "()([{%[])([^}%]]*)[}%]]()"
-  if not at then return nil end
-  local choices = {}
-  if open == "[" then
-    choices = { body, "" }
-  else
-    for choice in (body .. ","):gmatch "([^,]*)," do choices[#choices + 1] = choice end
-  end
-  return at, stop, choices
-end
-
----Replaces `{a,b}` and `[x.]`: one rule for each choice, the same choice on both sides.
-local function expand(rule, out)
-  local probe = (rule.left or rule.right)[1]
-  local _, _, choices = first_group(probe)
-  if not choices then
-    out[#out + 1] = rule
-    return
-  end
-  for i = 1, #choices do
-    local function choose(pattern)
-      local at, stop, own = first_group(pattern)
-      if not at then return pattern end
-      if #own ~= #choices then error(("the choices in '%s' and '%s' do not correspond"):format(probe, pattern), 0) end
-      return pattern:sub(1, at - 1) .. own[i] .. pattern:sub(stop)
-    end
-    local one = rules.map(rule, { left = choose, right = choose })
-    one.base = rule.base or rule
-    expand(one, out)
-  end
-end
-
----A rule without choices: one for each of them. What was written stands in their field `base`.
----@param rule Rule
----@return Rule[]
-function patterns.expand(rule)
-  local out = {}
-  expand(rule, out)
-  return out
-end
 
 ---The parts of a dotted key or pattern.
 ---@param text string
@@ -66,17 +24,22 @@ patterns.split = split
 
 local function is_letter(part) return #part == 1 and part:find "%u" ~= nil end
 
----The places of a pattern's captures: letter or "*" to position.
-local function captures(pattern)
-  local places, count = {}, 0
+patterns.is_letter = is_letter
+
+---The letters and stars of a pattern, in order.
+---@return string[]
+function patterns.captures(pattern)
+  local out = {}
   for _, part in ipairs(split(pattern)) do
-    if part == "*" or is_letter(part) then
-      count = count + 1
-      places[part] = count
-    end
+    if part == "*" or is_letter(part) then out[#out + 1] = part end
   end
-  return places
+  return out
 end
+
+---A pattern with a text for each of its letters.
+---@param texts table<string, string>|fun(letter: string): string
+---@return string
+function patterns.fill(pattern, texts) return (pattern:gsub("%f[^.%z]%u%f[.%z]", texts)) end
 
 ---A pattern ready to be filled in with captures: strings and capture positions in turn.
 local function template(pattern, places)
@@ -112,10 +75,10 @@ function patterns.render(pieces, caught, letters)
 end
 
 local function templates(list, places)
-  local out, free = {}, places
-  if list.each then -- its letter is counted, whatever the key that was met says
-    free = {}
-    for name, place in pairs(places) do free[name] = name ~= list.each.letter and place or nil end
+  local out, free, each = {}, places, list.each
+  if each then -- its letter is counted, whatever the key that was met says
+    free, out.each = {}, { letter = each.letter, count = each.count, place = places[each.letter] }
+    for name, place in pairs(places) do free[name] = name ~= each.letter and place or nil end
   end
   for i, pattern in ipairs(list) do out[i] = template(pattern, free) end
   return out
@@ -131,10 +94,8 @@ end
 ---@field rule Rule        without choices
 ---@field kind "write"|"only"|"drop"|"refuse"
 ---@field why? string
----@field from table[]     templates of the keys that are read
----@field to table[]       templates of the keys that are written
----@field from_each? table
----@field to_each? table
+---@field from table[]     templates of the keys that are read; `each`, where they are one for each value of a letter
+---@field to table[]       … of the keys that are written
 ---@field also table[]     templates of further keys, each with its function
 ---@field copy_of? table   template of the key that says the same
 ---@field tied? Tied       … of the key that its own is read from when it is not there
@@ -170,17 +131,19 @@ end
 ---@return table tree, Ending[] endings
 function patterns.compile(set, side)
   local tree, other, endings, expanded = { literal = {}, ends = {} }, rules.other[side], {}, {}
-  for _, rule in ipairs(set) do expand(rule, expanded) end
+  for _, rule in ipairs(set) do
+    for _, one in ipairs(rules.expand(rule)) do expanded[#expanded + 1] = one end
+  end
   local function add(rule, pattern)
-    local places = captures(pattern)
+    local places = {}
+    for place, name in ipairs(patterns.captures(pattern)) do places[name] = place end
     local from, to = rule[side], rule[other] or {}
     local extras = {}
     for i, extra in ipairs(rule.also[other]) do extras[i] = { template(extra[1], places), extra[2] } end
     local ending = {
       order = #endings + 1, rule = rule, pattern = pattern, kind = rule.kind or "write", why = rule.why,
       from = templates(from, places), to = templates(to, places),
-      from_each = from.each, to_each = to.each, also = extras, copy_of = rule.copy_of and template(rule.copy_of, places),
-      tied = rule.tied[side],
+      also = extras, copy_of = rule.copy_of and template(rule.copy_of, places), tied = rule.tied[side],
     }
     endings[#endings + 1] = ending
     insert(tree, pattern, ending)

@@ -1,6 +1,7 @@
 -- What a converter's tables of keys may say (patterns.lua: what a pattern is).
 
 local cbk = require "cbk"
+local choices = require "converters.engine.choices"
 
 local rules = {}
 
@@ -32,6 +33,30 @@ local rules = {}
 
 rules.other = { left = "right", right = "left" }
 
+-- --- telling of rules
+
+---A rule as its author may know it: its names with their choices.
+---@param rule Rule
+---@return string
+function rules.text(rule)
+  rule = rule.base or rule
+  local function side(list)
+    if not list then return nil end
+    return #list == 1 and list[1] or "{ " .. table.concat(list, ", ") .. " }"
+  end
+  local left, right = side(rule.left), side(rule.right)
+  if not (left and right) then return (rule.kind or "only") .. "." .. (left and "left " or "right ") .. (left or right) end
+  return left == right and left or left .. " <-> " .. right
+end
+
+---A rule with the place of its table, for messages.
+---@param rule Rule
+---@return string
+function rules.named(rule)
+  local origin = (rule.base or rule).origin
+  return ("rule '%s' of the table at %s:%d"):format(rules.text(rule), origin.source, origin.line)
+end
+
 -- --- writing tables
 
 local function list(value)
@@ -39,10 +64,13 @@ local function list(value)
   return type(value) == "table" and value or { value }
 end
 
----Where the caller's caller is in a converter's file.
-local function position()
-  local at = debug.getinfo(3, "Sl")
-  return at.source:gsub("^@", ""), at.currentline
+---Where a converter's file calls: the file and the line.
+---@param level integer   as for debug.getinfo, which is called here
+---@return string place, string file, integer line
+function rules.position(level)
+  local at = debug.getinfo(level, "Sl")
+  local file = at.source:gsub("^@", "")
+  return ("%s:%d"):format(file, at.currentline), file, at.currentline
 end
 
 ---What a rule may say beside its two names and its action.
@@ -57,6 +85,29 @@ local function option_names()
   return table.concat(names, ", ")
 end
 
+---A side of several keys is a list of tensors, which an action makes; one that says of how many is held to it.
+local function check_counts(entry, action, fail)
+  local left, right = list(entry[1]), list(entry[2] or entry[1])
+  if #left == 1 and #right == 1 and not (left.each or right.each) then
+    if not action or (action.parts or 1) == 1 then return end
+  end
+  if not action then fail "a list of keys needs an action, which makes them of one tensor" end
+  if action.parts and (#left > 1 or left.each or right.each or #right ~= action.parts) then
+    fail("'%s' is for one key on the left and %d on the right", action.name, action.parts)
+  end
+end
+
+---A table of rules stands below two names, and has two options of its own.
+local function check_below(entry, fail)
+  for name in pairs(entry) do
+    if type(name) == "string" and name ~= "needed" and name ~= "count" then fail("'%s' is no option of a table of rules", name) end
+  end
+  for i, prefix in ipairs { entry[1], entry[2] } do
+    local mistake = type(prefix) ~= "string" and "a table of rules stands below names" or prefix ~= "" and choices.mistake(prefix)
+    if mistake then fail("side %d: %s", i, mistake) end
+  end
+end
+
 ---A rule that says what no rule can say is a mistake in writing.
 local function check(entry, place, source, line)
   local function fail(message, ...)
@@ -65,7 +116,7 @@ local function check(entry, place, source, line)
   if type(entry) ~= "table" then fail("a rule is { left, right, action }, not %s", tostring(entry)) end
   if entry.is_rules or entry.kind then return end
   for name, value in pairs(entry) do
-    local wanted = type(name) == "number" or rules.options[name]
+    local wanted = type(name) == "number" or rawget(rules.options, name)
     if not wanted then fail("a rule has no option '%s'; there are %s", tostring(name), option_names()) end
     if type(wanted) == "string" and type(value) ~= wanted then fail("'%s' must be a %s", name, wanted) end
   end
@@ -76,11 +127,23 @@ local function check(entry, place, source, line)
   if entry.tied_left and (type(entry[1]) ~= "string" or entry[1]:find "%f[%w_*][%u*]%f[^%w_*]") then
     fail "tied_left is for one key that has no letters"
   end
+  for _, name in ipairs { "also_left", "also_right" } do
+    for _, extra in ipairs(list(entry[name]) or {}) do
+      local pattern, make = extra, nil
+      if type(extra) == "table" then pattern, make = extra[1], extra[2] end
+      if type(pattern) ~= "string" or make ~= nil and type(make) ~= "function" then
+        fail("'%s' holds patterns or { pattern, function }", name)
+      end
+    end
+  end
   local action = entry[3]
+  if type(action) == "table" and action.is_rules then return check_below(entry, fail) end
+  if type(action) == "function" then fail "the third place holds a function: is it one that makes an action, and to be called?" end
   local is_action = type(action) == "table" and type(action.forward) == "function" and type(action.backward) == "function"
-  if action ~= nil and not is_action and not (type(action) == "table" and action.is_rules) then
+  if action ~= nil and not is_action then
     fail("the third place holds an action (a pair of functions, forward and backward) or a table of rules, not %s", tostring(action))
   end
+  check_counts(entry, action, fail)
 end
 
 local function also(entry)
@@ -107,15 +170,16 @@ end
 function rules.strict(library, what, prefix)
   prefix = prefix or ""
   for name, inner in pairs(library) do
-    if type(inner) == "table" and inner.forward == nil then rules.strict(inner, what, prefix .. name .. ".") end
+    local kind = type(inner) == "table" and inner.forward == nil and type(select(2, next(inner))) -- nothing but data otherwise
+    if kind == "function" or kind == "table" then rules.strict(inner, what, prefix .. name .. ".") end
   end
   return setmetatable(library, { __index = function(_, name)
     local names = {}
     for one in pairs(library) do names[#names + 1] = one end
     table.sort(names)
     local near = cbk.nearest(tostring(name), names)
-    cbk.fail("converter", ("there is no %s '%s%s'%s"):format(what, prefix, tostring(name),
-      #near > 0 and "; did you mean " .. prefix .. near[1] .. "?" or ""))
+    cbk.fail("converter", ("%s: there is no %s '%s%s'; %s"):format(rules.position(3), what, prefix, tostring(name),
+      #near > 0 and "did you mean " .. prefix .. near[1] .. "?" or "there are " .. table.concat(names, ", ")))
   end })
 end
 
@@ -147,6 +211,89 @@ function rules.map(rule, change)
   return out
 end
 
+-- --- choices
+
+---Both sides, and all that is written beside them, with one function.
+local function on_both(change) return { left = change, right = change } end
+
+---The first choice of a rule, and the pattern that has it.
+---@return Choice|nil, string
+local function first_choice(rule)
+  local first, where
+  rules.map(rule, on_both(function(pattern)
+    local choice = not first and choices.of(pattern)[1]
+    if choice then first, where = choice, pattern end
+    return pattern
+  end))
+  return first, where
+end
+
+local function expand(rule, out)
+  local first, where = first_choice(rule)
+  if not first then
+    out[#out + 1] = rule
+    return
+  end
+  local function own_choice(pattern, is_needed)
+    local own, second = unpack(choices.partners(pattern, first, where))
+    if second or is_needed and not own then
+      cbk.fail("converter", ("%s: the choices in '%s' and '%s' do not correspond%s"):format(rules.named(rule), where, pattern,
+        second and (": '%s' may go with '%s' or '%s'"):format(first.words, own.words, second.words) or ""))
+    end
+    return own
+  end
+  for side in pairs(rules.other) do
+    for _, pattern in ipairs(rule[side] or {}) do own_choice(pattern, first.kind ~= "[") end
+  end
+  for i = 1, #first.texts do
+    local one = rules.map(rule, on_both(function(pattern)
+      local own = own_choice(pattern)
+      return own and choices.take(pattern, own, i) or pattern
+    end))
+    one.base = rule.base or rule
+    expand(one, out)
+  end
+end
+
+---A rule without choices: one for each of them. `{…}` goes with the `{…}` of the other side in the same words, else with the one of
+---as many, `[…]` with `[…]`, which may stand on one side only. What was written stands in their field `base`.
+---@param rule Rule
+---@return Rule[]
+function rules.expand(rule)
+  local out = {}
+  expand(rule, out)
+  return out
+end
+
+---Refuses patterns that are none, and choices of which it is not told what goes with what.
+---@return Rule
+local function checked(rule)
+  rules.map(rule, on_both(function(pattern)
+    local mistake = choices.mistake(pattern)
+    if mistake then cbk.fail("converter", ("%s: %s"):format(rules.named(rule), mistake)) end
+    return pattern
+  end))
+  rules.expand(rule)
+  return rule
+end
+
+-- --- counts
+
+---What counts a letter of a rule's keys: a field of the right config, or a function; nil where nothing is said.
+---@param rule Rule
+---@param side Side
+---@param letter string
+---@return string|function|nil
+function rules.counter(rule, side, letter)
+  local own, count = rule[side], rule.count
+  if own.each and own.each.letter == letter then return own.each.count end
+  if type(count) == "table" then return count[letter] end
+  local first = ("." .. own[1] .. "."):gsub(own.each and "%." .. own.each.letter .. "%f[.]" or "^", ""):match "%.(%u)%f[.]"
+  return first == letter and (count or "num_hidden_layers") or nil
+end
+
+-- --- tables
+
 local function below(prefix)
   return function(pattern) return prefix == "" and pattern or prefix .. "." .. pattern end
 end
@@ -164,7 +311,7 @@ end
 ---why; count and needed of such a table are those of its rules.
 ---@return Rule[]
 function rules.keys(entries)
-  local out, source, line = { is_rules = true }, position()
+  local out, _, source, line = { is_rules = true }, rules.position(3)
   for place, entry in ipairs(without_false(entries)) do
     check(entry, place, source, line)
     if entry.is_rules then
@@ -172,16 +319,18 @@ function rules.keys(entries)
     elseif entry.kind then
       out[#out + 1] = entry
     elseif type(entry[3]) == "table" and entry[3].is_rules then
-      local change = { left = below(entry[1]), right = below(entry[2]) }
+      local left, right = entry[1], entry[2] or entry[1]
+      local change, has_choices = { left = below(left), right = below(right) }, (left .. right):find "[%[{]"
       for _, rule in ipairs(entry[3]) do
         local one = rules.map(rule, change)
+        if has_choices then checked(one) end
         if one.needed == nil then one.needed = entry.needed end
         one.count = one.count or entry.count
         out[#out + 1] = one
       end
     else
       local left, right = list(entry[1]), list(entry[2] or entry[1])
-      out[#out + 1] = {
+      out[#out + 1] = checked {
         left = left, right = right, action = entry[3], when = entry.when, number = entry.number, why = entry.why,
         needed = entry.needed, count = entry.count,
         also = { left = also(entry.also_left), right = also(entry.also_right) }, tied = { left = tied(entry.tied_left) },
@@ -212,12 +361,11 @@ local function one_sided(kind)
   local make = {}
   for side in pairs(rules.other) do
     make[side] = function(pattern, why, last)
-      local at = debug.getinfo(2, "Sl")
-      local source, line = at.source:gsub("^@", ""), at.currentline
+      local place, source, line = rules.position(3)
       if type(pattern) ~= "string" or type(why) ~= "string" then
-        cbk.fail("converter", ("%s:%d: rules.%s.%s takes a pattern and the reason"):format(source, line, kind, side))
+        cbk.fail("converter", ("%s: rules.%s.%s takes a pattern and the reason"):format(place, kind, side))
       end
-      return {
+      return checked {
         [side] = { pattern }, kind = kind, why = why, also = { left = {}, right = {} }, tied = {},
         copy_of = kind == "only" and last or nil, when = kind ~= "only" and last or nil,
         origin = { source = source, line = line, place = 1, names = { pattern } },
@@ -235,9 +383,19 @@ rules.drop = one_sided "drop"
 ---`rules.refuse.left(pattern, why, when)`: reading such a key is an error.
 rules.refuse = one_sided "refuse"
 
----Several keys of one side, one per value of the capital letter: `each("experts.E.w1.weight", "E", count)`.
----@param count fun(at: At): integer
+---@class Each
+---@field letter string
+---@field count string|fun(at: At): integer   how many values it has: a field of the right config, or a function
+---@field place? integer                      of the letter among what a key's pattern caught
+
+---Several keys of one side, one per value of a capital letter: `each("experts.E.w1.weight", "E", "num_experts")`.
+---@param count string|fun(at: At): integer
 function rules.each(pattern, letter, count)
+  local is_count = type(count) == "string" or type(count) == "function"
+  if type(pattern) ~= "string" or not is_count or not ("." .. pattern .. "."):find("." .. tostring(letter) .. ".", 1, true) then
+    cbk.fail("converter", ("%s: rules.each takes a pattern, one of its letters, and a field or a function that counts"):format(
+      rules.position(3)))
+  end
   return { pattern, each = { letter = letter, count = count } }
 end
 
@@ -264,4 +422,4 @@ function rules.between(left, right, converter, change)
   return out
 end
 
-return rules
+return rules.strict(rules, "function", "rules.")

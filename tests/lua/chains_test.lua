@@ -8,6 +8,7 @@ local converters = require "cbk.converters"
 local catalogue, convert = converters.catalogue, converters.convert
 local patterns = require "converters.engine.patterns"
 local releases = require "converters.modelzoo.releases"
+local rules = require "converters.engine.rules"
 local plan = require "converters.bench.plan"
 local conversion = require "conversion"
 local harness = require "harness"
@@ -112,7 +113,7 @@ local function keys_from_hf(model, format, layers)
   collect(path[1].converter)
   for _, set in ipairs(tables) do
     for _, written_rule in ipairs(set) do
-      for _, rule in ipairs(written_rule.kind and {} or patterns.expand(written_rule)) do
+      for _, rule in ipairs(written_rule.kind and {} or rules.expand(written_rule)) do
         local first = rule.left and rule.right and not read[rule.left[1]] and not rule.left[1]:find "*"
         if first then
           read[rule.left[1]] = true

@@ -83,11 +83,7 @@ describe("Rules: findings", function()
     finds("captures: left to right nothing stands for 'E' in 'b.E'", { { "a.N", "b.E" } })
     finds("captures: right to left all values of 'E' in 'b.N.E' become one key", { { "a.N", "b.N.E" } })
     finds("'N' stands twice in 'a.N.N'", { { "a.N.N", "b.N" } })
-    equal(found_in { { rules.each("e.N.E.w", "E", function() return 2 end), "b.N", actions.split(2) } }, {})
-  end)
-
-  it("choices that do not correspond", function()
-    finds("choices: the choices in 'a.{w,b}' and 'c.{x,y,z}' do not correspond", { { "a.{w,b}", "c.{x,y,z}" } })
+    equal(found_in { { rules.each("e.N.E.w", "E", "experts"), "b.N", actions.pair("stack", cbk.cat, cbk.stack) } }, {})
   end)
 
   it("what is written wrongly is refused at once, with its place", function()
@@ -109,25 +105,43 @@ describe("Rules: findings", function()
     fails("'width' has no pair of functions", fields.config, { { "width", "size", { forward = function() end } } })
   end)
 
-  it("what a config field must be", function()
-    fails("field 'a' has is = 'sise'; a field is one of boolean, count, depth", fields.config, { { "a", "b", is = "sise" } })
-    fails("'a' has is = 3", fields.config, { { "a", "b", is = 3 } })
-    fails("'a' has is.lft; the sides are", fields.config, { { "a", "b", is = { lft = "size" } } })
-    fails("'c' has is = 'sise'", fields.told.left, { "a", c = "sise" })
-    fails("'a' has no 'si'; there is 'is'", fields.config, { { "a", "b", si = "size" } })
-    local layers = rules.keys { { "h.N.w", "layers.N.w" }, { "g.N.w", "other.N.w", count = "depths" } }
-    local function found(...)
-      local out = {}
-      for i, finding in ipairs(check.demands { keys = layers, config = fields.config { ... } }) do out[i] = finding.text end
-      return table.concat(out, "\n")
+  it("formats and sides are told with the file and the model", function()
+    local function of(left, right, more)
+      local converter = { left, right }
+      for name, value in pairs(more or {}) do converter[name] = value end
+      return { { model = "m", converter } }
     end
-    local unsaid = found({ "n", "num_hidden_layers" }, { "m", "depths", is = "depth" }, { "k", "num_heads", is = "heads" })
-    assert(unsaid:find("'num_hidden_layers' counts the layers of 'layers.N.w', but no rule says", 1, true), unsaid)
-    assert(unsaid:find("'k' of the left are heads", 1, true) and unsaid:find("'num_heads' of the right are heads", 1, true), unsaid)
-    assert(not unsaid:find "depths", unsaid)
-    equal(found({ "n", "num_hidden_layers", is = "depth" }, { "m", "depths", is = "depth" }, { "d", "hidden_size", is = "width" },
-      { "k", "num_heads", is = "heads" }), "")
-    equal(found { "*" }, "")
+    for _, text in ipairs {
+      "cs-2.9 .. cs-2.1", "cs-2.1 - cs-2.9", "cs-2.1 .. cs-2.9-dpo", "", "hf,", "huggingface", "cs-3.7", "cs-2.4 dpo",
+    } do
+      fails("m.lua: m: '", notation.check, of("hf", text), "m.lua")
+    end
+    notation.check(of("hf", "cs-1.8, cs-2.1-dpo .. cs-2.9-dpo, cs-2.2..cs-2.4"), "m.lua")
+    for part, more in pairs {
+      ["'after' has the sides left and right, not 'rigth'"] = { after = { rigth = {} } },
+      ["'before' has the sides left and right, not 'norm_type'"] = { before = { norm_type = "x" } },
+      ["'finish' is of a side: finish = { right = … }"] = { finish = function() end },
+      ["prepare.left must be a function"] = { prepare = { left = {} } }, ["fill.right must be a table"] = { fill = { right = "x" } },
+      ["'prefix' is true, false, or a side, not model."] = { prefix = "model." },
+    } do
+      fails("m.lua: " .. part, notation.check, of("hf", "cs-2.4", more), "m.lua")
+      fails("m.lua: " .. part, notation.check, of("hf", "cs-2.4", { variants = { one = more } }), "m.lua")
+    end
+  end)
+
+  it("a file that cannot be read says where it breaks, in a line", function()
+    local dir = harness.temp_dir()
+    for part, text in pairs {
+      ["own.lua:2: module 'converters.engine.rulez' not found:"] = '\nlocal rules = require "converters.engine.rulez"',
+      ["own.lua:2: there is no function 'rules.key'; did you mean rules.keys?"] =
+        'local rules = require "converters.engine.rules"\nrules.key {}',
+      ["it returns no list of models"] = "return 5",
+    } do
+      cbk.fs.write(dir .. "/own.lua", text, { overwrite = true })
+      local code, stdout = harness.cbk(dir, "rules", "own.lua")
+      equal({ code, select(2, stdout:gsub("\n", "")) }, { 1, 2 }, stdout)
+      assert(stdout:find(part, 1, true), stdout)
+    end
   end)
 
   it("config rules", function()
@@ -161,7 +175,7 @@ describe("Rules: findings", function()
           local found = {}
           if not looked[one.keys] then found = check.keys(one.keys) end
           looked[one.keys] = true
-          for _, more in ipairs { one.config and check.fields(one.config) or {}, check.defaults(one.own), check.demands(one.own) } do
+          for _, more in ipairs { one.config and check.fields(one.config) or {}, check.defaults(one.own) } do
             for _, finding in ipairs(more) do found[#found + 1] = finding end
           end
           if #found > 0 then error(("%s: %s: %s"):format(one.title, found[1].kind, found[1].text)) end
@@ -182,7 +196,7 @@ describe("Rules: coverage", function()
     equal({ best.side, best.matched, best.unmatched }, { "left", 4, { "stranger.0" } })
     assert(best.tables[1].title:find "hf <%-> cs%-2.1")
     local idle = {}
-    for _, rule in ipairs(best.idle) do idle[position.text(rule)] = true end
+    for _, rule in ipairs(best.idle) do idle[rules.text(rule)] = true end
     assert(idle["model.norm.bias <-> transformer_decoder.norm.bias"] and not idle["lm_head.weight"])
   end)
 

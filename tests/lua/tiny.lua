@@ -5,7 +5,7 @@ local cbk = require "cbk"
 local converters = require "cbk.converters"
 local conversion = require "conversion"
 local catalogue = converters.catalogue
-local patterns = require "converters.engine.patterns"
+local rules = require "converters.engine.rules"
 
 local tiny = {}
 
@@ -93,7 +93,7 @@ function tiny.checkpoint(name, set)
   local own = name:find "falcon" and falcon_shapes or {}
   local out, written, count = cbk.dict(), {}, 0
   local function add(base)
-    for _, rule in ipairs(base.kind and {} or patterns.expand(base)) do
+    for _, rule in ipairs(base.kind and {} or rules.expand(base)) do
       local key, target = rule.left[1]:gsub("%f[%w]%u%f[%W]", "0"), rule.right[1]
       if not key:find "*" and not written[target] and out[key] == nil and not is_excluded(name, key) then
         count = count + 1

@@ -64,13 +64,13 @@ function list.rows(filter)
     local model = catalogue.find(name)
     local src_wanted = filter.src and catalogue.resolve(filter.src, model)
     local tgt_wanted = filter.tgt and catalogue.resolve(filter.tgt, model)
-    local function fits(wanted, text) return not wanted or catalogue.format_set(text)[wanted] end
+    local function fits(wanted, text) return not wanted or catalogue.names_format(text, wanted) end
     local function add(src, tgt, note)
       local is_none = src == tgt and src_wanted and src_wanted == tgt_wanted
       if is_none or not (fits(src_wanted, src) and fits(tgt_wanted, tgt)) then return end
       out[#out + 1] = {
         model = name, src = shorten(src), tgt = shorten(tgt), note = note,
-        src_formats = catalogue.formats(src), tgt_formats = catalogue.formats(tgt),
+        src_formats = (catalogue.formats(src)), tgt_formats = (catalogue.formats(tgt)),
       }
     end
     for _, converter in ipairs(model) do

@@ -19,7 +19,7 @@ local converters = { catalogue = catalogue, convert = require "converters.engine
 function converters.load(own)
   if own then
     local fine, models = pcall(notation.read, own)
-    if not fine then cbk.fail("converter", ("in the converter '%s': %s"):format(own, tostring(models))) end
+    if not fine then cbk.fail("converter", ("in the converter '%s': %s"):format(own, models.message or tostring(models))) end
     catalogue.add(models, own)
   end
   catalogue.load_folder(root .. "converters")

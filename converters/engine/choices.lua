@@ -1,0 +1,66 @@
+-- What a pattern may be made of before its choices are taken: `{weight,bias}` stands for one of these, `[model.]` for a piece that
+-- may be missing.
+
+local choices = {}
+
+---@class Choice
+---@field from integer     where it begins in the pattern
+---@field to integer       … and what follows it
+---@field words string     as it is written
+---@field kind string      "[", or "{" and how many texts
+---@field texts string[]
+
+---The choices of a pattern, in order.
+---@param pattern string
+---@return Choice[]
+function choices.of(pattern)
+  local out = {}
+  for from, open, body, to in pattern:gmatch "()([{%[])([^{}%[%]]*)[}%]]()" do
+    local texts = {}
+    for text in (open == "{" and body .. "," or body .. ",,"):gmatch "([^,]*)," do texts[#texts + 1] = text end
+    local kind = open == "{" and open .. #texts or open
+    out[#out + 1] = { from = from, to = to, words = pattern:sub(from, to - 1), kind = kind, texts = texts }
+  end
+  return out
+end
+
+---@param pattern string
+---@param choice Choice    of this pattern
+---@param i integer        which of its texts
+---@return string
+function choices.take(pattern, choice, i)
+  return pattern:sub(1, choice.from - 1) .. choice.texts[i] .. pattern:sub(choice.to)
+end
+
+---The choice of a pattern that goes with one of another pattern: in the same words, else of the same kind.
+---@param pattern string
+---@param choice Choice
+---@param other string     the pattern that has it
+---@return Choice[]        several where it is not told which
+function choices.partners(pattern, choice, other)
+  local same, alike = {}, {}
+  for _, own in ipairs(choices.of(pattern)) do
+    local is_free = own.kind == choice.kind and not other:find(own.words, 1, true)
+    local list = own.words == choice.words and same or is_free and alike
+    if list then list[#list + 1] = own end
+  end
+  return #same > 0 and same or alike
+end
+
+---What is wrong with a pattern, or nil.
+---@param pattern string
+---@return string|nil
+function choices.mistake(pattern)
+  local plain = pattern:gsub("{[^{}%[%]]+}", "x"):gsub("%[[^{}%[%],]+%]", "")
+  local bracket, strange = plain:match "[{}%[%]]", plain:match "[\\^$()?+|%s,]"
+  if bracket then return ("'%s' in '%s' has no partner, or nothing in it, or another one in it"):format(bracket, pattern) end
+  if strange then
+    return ("'%s' stands in '%s': a pattern is a dotted key, with N, {a,b}, [a.] and *"):format(strange, pattern)
+  end
+  for part in (plain .. "."):gmatch "([^.]*)%." do
+    if part == "" then return ("'%s' has an empty part"):format(pattern) end
+    if part ~= "*" and part:find("*", 1, true) then return ("'*' in '%s' stands for whole parts only"):format(pattern) end
+  end
+end
+
+return choices

@@ -1,0 +1,197 @@
+-- What rules of several keys, letters that are counted, and choices do to a checkpoint: all of it is written, or an error says why.
+
+local cbk = require "cbk"
+local harness = require "harness"
+local conversion = require "conversion"
+local actions = require "converters.engine.actions"
+local keys = require "converters.engine.keys"
+local rules = require "converters.engine.rules"
+
+local describe, it, equal = harness.describe, harness.it, harness.equal
+local counted, fails, equal_tensors = conversion.counted, conversion.fails, conversion.equal_tensors
+
+local function run(set, side, source, options) return keys.convert(rules.keys(set), side, cbk.dict(source), options or {}) end
+
+---Puts matrices of one row each below each other, and takes them apart.
+local stack = actions.pair("stack", function(parts) return cbk.cat(parts, 0) end, function(t) return t:split(1, 0) end)
+
+describe("Keys: several for one tensor", function()
+  local three = actions.qkv.keys "proj_%s.weight"
+  local fused = { qkv = counted({ 4, 2 }, 0) }
+  local function giving(...)
+    local results = { ... }
+    return actions.pair("giver", function() return unpack(results) end, function() return unpack(results) end)
+  end
+
+  it("an action gives as many tensors as there are keys", function()
+    local t = counted({ 2 }, 0)
+    for _, case in ipairs {
+      { giving { t, t }, "it gives 2 x float32 [2] for 3 keys" }, { giving { t, t, t, t }, "it gives 4 x float32 [2] for 3 keys" },
+      { giving(t), "it gives float32 [2] for 3 keys" }, { giving { t, t, 5 }, "it gives int for 3 keys" },
+      { giving {}, "it gives no tensors for 3 keys" },
+    } do
+      fails("cannot convert key 'qkv' (float32 [4, 2]) with 'giver': " .. case[2], run, { { "qkv", three, case[1] } }, "left", fused)
+    end
+    fails("(rule 'qkv <-> { proj_q.weight, proj_k.weight, proj_v.weight }' of the table at tests/lua/keys_test.lua:", function()
+      run({ { "qkv", three, giving(t) } }, "left", fused)
+    end)
+  end)
+
+  it("and one tensor for one key", function()
+    local t = counted({ 2 }, 0)
+    for _, case in ipairs {
+      { giving { t, t }, "2 x float32 [2]" }, { giving(5), "int" }, { giving "text", "str" }, { giving {}, "no tensors" },
+    } do
+      fails(("with 'giver': it gives %s for one key"):format(case[2]), run, { { "a", "b", case[1] } }, "left", { a = t })
+    end
+    equal(run({ { "a", "b", giving(cbk.null) } }, "left", { a = t }).b, cbk.null)
+    equal(#run({ { "a", "b", giving(nil) } }, "left", { a = t }), 0)
+  end)
+
+  it("what a table can say of it is refused with the table", function()
+    fails("a list of keys needs an action", rules.keys, { { "qkv", three } })
+    fails("a list of keys needs an action", rules.keys, { { rules.each("a.E", "E", "count"), "b" } })
+    fails("'transpose' is for one key on the left and 1 on the right", rules.keys, { { "qkv", three, actions.transpose } })
+    fails("'split' is for one key on the left and 2 on the right", rules.keys, { { "qkv", three, actions.split(2) } })
+    fails("'split' is for one key on the left and 3 on the right", rules.keys, { { three, "qkv", actions.split(3) } })
+    fails("'split' is for one key on the left and 3 on the right", rules.keys, { { "qkv", "q", actions.split(3) } })
+    fails("is it one that makes an action, and to be called?", rules.keys, { { "qkv", three, actions.qkv.grouped } })
+    fails("actions.pair takes a name and two functions", actions.pair, "half", function() end)
+  end)
+
+  it("null goes to each of them", function()
+    local out = run({ { "qkv", three, actions.split(3) } }, "left", { qkv = cbk.null })
+    equal({ #out, out["proj_v.weight"] }, { 3, cbk.null })
+  end)
+end)
+
+describe("Keys: one per value of a letter", function()
+  local set = { { rules.each("h.N.experts.E.w", "E", "experts"), "layers.N.w", stack } }
+  local function of(count) return { left = {}, right = cbk.dict { experts = count } } end
+  local function experts(count)
+    local out = {}
+    for i = 0, count - 1 do out[("h.1.experts.%d.w"):format(i)] = counted({ 1, 2 }, 2 * i) end
+    return out
+  end
+
+  it("all of them, there and back", function()
+    local there = run(set, "left", experts(3), of(3))
+    equal(there["layers.1.w"]:shape(), { 3, 2 })
+    equal_tensors(cbk.dict(experts(3)), (run(set, "right", there, of(3))))
+  end)
+
+  it("those beyond the count are keys without a rule", function()
+    local source = experts(3)
+    source["h.1.experts.01.w"] = counted({ 1, 2 }, 0)
+    local out, unmatched = run(set, "left", source, of(2))
+    table.sort(unmatched)
+    equal({ out["layers.1.w"]:shape(), unmatched }, { { 2, 2 }, { "h.1.experts.01.w", "h.1.experts.2.w" } })
+    out, unmatched = run({ set[1], { "h.*", "rest.*" } }, "left", experts(3), of(2))
+    equal({ #unmatched, out["rest.1.experts.2.w"] ~= nil }, { 0, true })
+  end)
+
+  it("on the way back there are as many as the config counts", function()
+    local there = run(set, "left", experts(3), of(3))
+    fails("it gives 3 x float32 [1, 2] for 2 keys", run, set, "right", there, of(2))
+    fails("it gives 3 x float32 [1, 2] for 4 keys", run, set, "right", there, of(4))
+  end)
+
+  it("a count that is none is told with its field or rule", function()
+    local function counts(count, options)
+      return { { rules.each("h.E.w", "E", count), "w", stack } }, "left", { ["h.0.w"] = counted({ 1 }, 0) }, options
+    end
+    for shown, value in pairs { ["'ten'"] = "ten", ["-1"] = -1, ["2.5"] = 2.5, ["null"] = cbk.null, ["1000000000"] = 1e9 } do
+      fails(("'experts' counts 'E', and is %s: only a whole number"):format(shown), run, counts("experts", of(value)))
+    end
+    fails("'experts' counts 'E', and is null", run, counts("experts", of(nil)))
+    fails("a function counts 'E', and is null", run, counts(function(at) return at.left.num_experts end, of(1)))
+    fails("rule '", run, counts(function() return "x" end, of(1)))
+    fails("rules.each takes a pattern, one of its letters", rules.each, "h.E.w", "X", "experts")
+  end)
+
+  it("planning is linear in them", function()
+    local calls = 0
+    local function count() calls = calls + 1 return 300 end
+    local render = require("converters.engine.patterns").render
+    local patterns, renders = require "converters.engine.patterns", 0
+    patterns.render = function(...) renders = renders + 1 return render(...) end
+    local fine, why = pcall(run, { { rules.each("h.N.experts.E.w", "E", count), "layers.N.w", stack } }, "left", experts(300), of(300))
+    patterns.render = render
+    assert(fine, why)
+    assert(calls <= 2 * 300 and renders <= 3 * 300, ("%d counts, %d keys made"):format(calls, renders))
+  end)
+end)
+
+describe("Keys: choices", function()
+  ---What each key becomes, left to right.
+  local function becomes(left, right, source)
+    local tensors, out = {}, {}
+    for i, key in ipairs(source) do tensors[key] = counted({ 1 }, i) end
+    local written = run({ { left, right } }, "left", tensors)
+    for i, key in ipairs(source) do
+      for target, value in cbk.items(written) do
+        if value:item() == i + 1 then out[key] = target end
+      end
+    end
+    return out
+  end
+
+  it("go together by their words or their number, wherever they stand", function()
+    equal(becomes("[model.]norm.{weight,bias}", "decoder.norm.{weight,bias}", { "norm.weight", "model.norm.bias" }),
+      { ["norm.weight"] = "decoder.norm.weight", ["model.norm.bias"] = "decoder.norm.bias" })
+    equal(becomes("{q,k,v}.{weight,bias}", "{weight,bias}.{x,y,z}", { "k.weight", "v.bias" }),
+      { ["k.weight"] = "weight.y", ["v.bias"] = "bias.z" })
+    equal(becomes("{a,b}.{weight,bias}", "{weight,bias}.{x,y}", { "b.weight" }), { ["b.weight"] = "weight.y" })
+    equal(becomes("norm.w", "[model.]norm.w", { "norm.w" }), { ["norm.w"] = "model.norm.w" })
+    equal(becomes("[model.]x.{a,b}", "x.[transformer.]{c,d}", { "model.x.a", "x.b" }),
+      { ["model.x.a"] = "x.transformer.c", ["x.b"] = "x.d" })
+  end)
+
+  it("are refused with the table where it is not told what goes with what", function()
+    for _, case in ipairs {
+      { "a.{w,b}", "c.{x,y,z}" }, { "a.{w,b}", "c.w" }, { "c.w", "a.{w,b}" }, { "{a,b}.{c,d}", "{c,x}.{a,y}" },
+      { "{a,b}.x", "{c,d}.{e,f}" }, { "[a.]x.[b.]y", "[c.]x.[d.]y" }, { "a", "b", also_left = "c.{x,y}" },
+    } do
+      fails("do not correspond", rules.keys, { case })
+    end
+    fails("do not correspond", rules.keys, { { "[m.]x", "[n.]y", rules.keys { { "[o.]z" , "[p.]z" } } } })
+    fails("of the table at tests/lua/keys_test.lua:", function()
+      local set = rules.keys { { "a.{w,b}", "c.w" } }
+      return set
+    end)
+  end)
+
+  it("what is no pattern is refused with the table", function()
+    for pattern, part in pairs {
+      ["a.{weight,bias"] = "'{' in 'a.{weight,bias' has no partner", ["a.b}"] = "'}' in", ["[model.x"] = "'[' in",
+      ["model\\.norm"] = "'\\' stands in", ["(a|b).w"] = "'(' stands in", ["a..b"] = "has an empty part", ["a."] = "has an empty part",
+      ["a.proj_*"] = "stands for whole parts only", ["a.{}.b"] = "'{' in", ["a.{b,{c,d}}"] = "'{' in",
+    } do
+      fails(part, rules.keys, { { pattern, "b" } })
+      fails(part, rules.keys, { { "a", "b", also_left = pattern } })
+      fails(part, rules.only.left, pattern, "it is known")
+    end
+    fails("'also_right' holds patterns or { pattern, function }", rules.keys, { { "a", "b", also_right = { { "x.N", 5 } } } })
+    fails("'when' is no option of a table of rules", rules.keys, { { "a", "b", rules.keys { { "c" } }, when = function() end } })
+  end)
+end)
+
+describe("Keys: errors name the key and the rule", function()
+  it("of conditions and of what stands beside", function()
+    local t = { a = counted({ 2 }, 0) }
+    local function broken() error "broken" end
+    fails("cannot convert key 'a' (float32 [2]) with 'its condition':", run, { { "a", "b", when = broken } }, "left", t)
+    fails("broken (rule 'a <-> b' of the table at tests/lua/keys_test.lua:", run, { { "a", "b", when = broken } }, "left", t)
+    fails("cannot convert key 'a' (float32 [2]) with 'what stands beside it':", run,
+      { { "a", "b", also_right = { { "c", broken } } } }, "left", t)
+  end)
+
+  it("a word that there is not is told with its place and those that there are", function()
+    fails("tests/lua/keys_test.lua:", function() return actions.rotary.query end)
+    fails("there is no action 'rotary.query'; there are frequencies, keys, ", function()
+      return actions.rotary.query
+    end)
+    fails("there is no function 'rules.key'; did you mean rules.keys?", function() return rules.key {} end)
+    fails("there is no function 'fields.conf", function() return require("converters.engine.fields").confg {} end)
+  end)
+end)
