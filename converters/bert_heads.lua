@@ -90,8 +90,8 @@ return {
   family({ model = "bert-sequence-classifier", name = "bert/classifier", note = "BertForSequenceClassification" }, {
     keys = with_head("classifier", true), has = { pooler = true },
     config = fields.config {
-      { "classifier_dropout", "task_dropout" },
-      { "num_labels" },
+      { "classifier_dropout", "task_dropout", is = "rate" },
+      { "num_labels",                         is = { left = "size?", right = "size" } },
       { "problem_type", nil, values.choice(problems) },
       fields.must.right { add_pooling_layer = true },
     },
@@ -100,8 +100,8 @@ return {
   family({ model = "bert-token-classifier", name = "bert/token_classifier", note = "BertForTokenClassification" }, {
     keys = with_head "classifier", has = {},
     config = fields.config {
-      { "classifier_dropout", "encoder_output_dropout_rate" },
-      { "num_labels",         "num_classes" },
+      { "classifier_dropout", "encoder_output_dropout_rate", is = "rate" },
+      { "num_labels",         "num_classes",                 is = { left = "size?", right = "size" } },
       fields.drop.right { include_padding_in_loss = false, loss_weight = 1 },
     },
     prepare = all(labels, dropout), defaults = { dropout_rate = cbk.float(0), attention_dropout_rate = cbk.float(0) },

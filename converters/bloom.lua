@@ -50,28 +50,25 @@ local now, then_ = body(slopes, old_slopes), body(old_slopes)
 local config = fields.config {
   must.right { norm_type = "layernorm" },
   must.left { model_type = "bloom" },
-  { "vocab_size" },
+  { "vocab_size",                                     is = "size" },
   must.right { position_embedding_type = "alibi", use_position_embedding = true, embedding_dropout_rate = 0 },
-  { "tie_word_embeddings", "share_embedding_weights" },
+  { "tie_word_embeddings", "share_embedding_weights", is = "boolean" },
   must.right { embedding_layer_norm = true },
   decoder.four_times,
-  told.left { "n_embed" },
-  { "n_head",              "num_heads" },
-  { "n_layer",             "num_hidden_layers" },
+  told.left { n_embed = "size?" },
+  { "n_head",              "num_heads",               is = "heads" },
+  { "n_layer",             "num_hidden_layers",       is = "depth" },
   drop.right { "max_position_embeddings" },
   must.right { attention_type = "scaled_dot_product", attention_module = "aiayn_attention", use_rms_norm = false },
-  { false,                 "attention_inner_dim", { backward = function(size, here)
-    if not absent(size) and size ~= here.from.hidden_size then here:refuse(size, fields.any_of(null, here.from.hidden_size)) end
-  end } },
   must.right { use_projection_bias_in_attention = true, use_ffn_bias_in_attention = true, use_ffn_bias = true },
   must.right { nonlinearity = "gelu" },
   must.left { apply_residual_connection_post_layernorm = false },
   must.right { norm_first = true },
-  { "attention_dropout",   "attention_dropout_rate" },
-  { "hidden_dropout",      "dropout_rate" },
-  { "layer_norm_epsilon" },
+  { "attention_dropout",   "attention_dropout_rate",  is = "rate" },
+  { "hidden_dropout",      "dropout_rate",            is = "rate" },
+  { "layer_norm_epsilon",                             is = "positive" },
   must.right { use_bias_in_output = false },
-  { "initializer_range" },
+  { "initializer_range",                              is = "number" },
   must.right { fixed_sparse_attention = null, use_ff_layer1_dropout = false },
   must.left { scale_attn_by_inverse_layer_idx = false, reorder_and_upcast_attn = false },
   must.right { alibi_trainable_slopes = false },
@@ -87,7 +84,6 @@ local function old_name(from)
   warn_of_gelu()
   if absent(from.n_embed) then return end
   from.hidden_size = cbk.raw(from, "n_embed")
-  fields.check_sizes(from)
 end
 
 local hf = {

@@ -105,18 +105,18 @@ local positions = {
 }
 
 local shared = fields.config {
-  { "vocab_size" },
-  { "alibi",               "position_embedding_type", positions },
-  { "tie_word_embeddings", "share_embedding_weights" },
+  { "vocab_size",                                                is = "size" },
+  { "alibi",               "position_embedding_type", positions, is = { left = "boolean" } },
+  { "tie_word_embeddings", "share_embedding_weights",            is = "boolean" },
   decoder.four_times,
   told.right { "rotary_dim", "embedding_dropout_rate" },
-  { "max_position_embeddings" },
+  { "max_position_embeddings",                                   is = "size" },
   must.right { nonlinearity = "gelu" },
-  { "attention_dropout",   "attention_dropout_rate" },
-  { "hidden_dropout",      "residual_dropout_rate" },
-  { "layer_norm_epsilon" },
+  { "attention_dropout",   "attention_dropout_rate",             is = "rate" },
+  { "hidden_dropout",      "residual_dropout_rate",              is = "rate" },
+  { "layer_norm_epsilon",                                        is = "positive" },
   must.right { use_bias_in_output = false },
-  { "initializer_range" },
+  { "initializer_range",                                         is = "number" },
   decoder.fixed,
 }
 
@@ -138,8 +138,8 @@ end
 
 local rw_config = fields.config {
   shared,
-  { "n_head",  "num_heads" },
-  { "n_layer", "num_hidden_layers" },
+  { "n_head",  "num_heads",         is = "heads" },
+  { "n_layer", "num_hidden_layers", is = "depth" },
   must.right { use_projection_bias_in_attention = false, use_ffn_bias_in_attention = false, use_ffn_bias = false },
   must.left { bias = false },
   drop.left { "architectures", "auto_map", "bos_token_id", "eos_token_id", "torch_dtype", "use_cache" },
@@ -195,7 +195,7 @@ local rw_7b = generation(decoder.with_head("transformer", "word_embeddings", sev
       return false
     end,
     backward = function() return true end,
-  } },
+  }, is = "boolean" },
 }, { model_type = "RefinedWebModel", multi_query = true }, { use_untied_layer_norm = false })
 
 local rw_40b = generation(decoder.with_head("transformer", "word_embeddings", forty), fields.config {
@@ -229,15 +229,21 @@ local modern_config = fields.config {
   told.right { "pos_scaling_extra_args", "pos_scaling_type" },
   must.left { model_type = "falcon", activation = "gelu" },
   shared,
-  told.left { "ffn_hidden_size" },
-  { "rope_theta" },
-  { "num_attention_heads", "num_heads" },
+  told.left { ffn_hidden_size = "size?" },
+  { "rope_theta",                       is = "positive" },
+  { "num_attention_heads", "num_heads", is = "heads" },
   { "num_kv_heads",        "extra_attention_params",  free_key_heads },
-  { "num_hidden_layers" },
-  { "bias", false, { forward = function(bias, here) for _, name in ipairs(decoder.biases) do here:set(name, bias) end end } },
-  { "use_projection_bias_in_attention" }, { "use_ffn_bias_in_attention" }, { "use_ffn_bias" },
-  told.left { "new_decoder_architecture", "multi_query", "parallel_attn", "num_ln_in_parallel_attn" },
-  told.right { "use_untied_layer_norm" },
+  { "num_hidden_layers",                is = "depth" },
+  { "bias", false, { forward = function(bias, here)
+    for _, name in ipairs(decoder.biases) do here:set(name, bias) end
+  end }, is = "boolean" },
+  { "use_projection_bias_in_attention", is = "boolean" },
+  { "use_ffn_bias_in_attention",        is = "boolean" },
+  { "use_ffn_bias",                     is = "boolean" },
+  told.left {
+    new_decoder_architecture = "boolean", multi_query = "boolean", parallel_attn = "boolean", num_ln_in_parallel_attn = "size?",
+  },
+  told.right { use_untied_layer_norm = "boolean" },
   must.right { attention_module = "multiquery_attention", attention_type = "scaled_dot_product" },
   drop.right { loss_scaling = "num_tokens" },
 }

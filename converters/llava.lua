@@ -169,7 +169,7 @@ local text = {
     rules.drop.right("projector_text_model.*", "LLaVA's LLaMA has no projector"),
   },
   config = fields.config {
-    told.left { "model_type", "mm_vision_tower", "mm_hidden_size" },
+    told.left { "model_type", "mm_vision_tower", mm_hidden_size = "size" },
     must.right { name = fields.any_of("LlamaModel", "llama_model", "llama") },
     fields.without(llama.config, { "model_type" }),
     { "mm_projector_type",        "projector",                      projector },

@@ -93,7 +93,7 @@ for _, one in ipairs(list) do
   end
   if one.config and not looked[one.config] and not one.inside then
     looked[one.config] = true
-    for _, found in ipairs { check.fields(one.config), check.defaults(one.own) } do
+    for _, found in ipairs { check.fields(one.config), check.defaults(one.own), check.demands(one.own) } do
       for _, finding in ipairs(found) do add(finding.kind, finding.text, one.title, one.title) end
     end
   end

@@ -1,6 +1,7 @@
 -- Looks through a converter's table of keys for what its author did not mean: rules that no key reaches, two rules for one target,
 -- keys that go one way only. Nothing is converted.
 
+local fields = require "converters.engine.fields"
 local patterns = require "converters.engine.patterns"
 local rules = require "converters.engine.rules"
 local relate = require "converters.bench.relate"
@@ -269,6 +270,39 @@ function check.defaults(own)
           text = ("%s.%s has %s, which no config rule names; fields.drop.%s and fields.told.%s are for what has no counterpart")
             :format(what, side, table.concat(names, ", "), side, side) }
       end
+    end
+  end
+  return findings
+end
+
+local function has_word(asked, word)
+  for name, is in pairs(asked) do
+    if is:gsub("%?$", "") == word then return name end
+  end
+end
+
+---What the config rules leave unsaid that others rely on: the width that heads share, the depth that counts the layers of keys.
+---@param own Converter
+---@return { kind: string, text: string }[]
+function check.demands(own)
+  local findings, told, asked = {}, {}, {}
+  local function add(text, ...) findings[#findings + 1] = { kind = "unsaid", text = text:format(...) } end
+  for side in pairs(rules.other) do asked[side] = fields.asked(own.config or {}, side) end
+  for _, rule in ipairs(own.config or {}) do
+    if rule.left == "*" or rule.right == "*" then return findings end
+  end
+  for _, side in ipairs { "left", "right" } do
+    local heads = has_word(asked[side], "heads")
+    if heads and not has_word(asked[side], "width") then
+      add("'%s' of the %s are heads, but no rule says which width they share (is = \"width\")", heads, side)
+    end
+  end
+  for _, rule in ipairs(own.config and own.keys or {}) do
+    local count = rule.count or "num_hidden_layers"
+    local is_counted = rule.right and rule.right[1]:find "%.N%f[.%z]" and type(count) == "string"
+    if is_counted and not told[count] and asked.right[count] ~= "depth" then
+      told[count] = true
+      add("'%s' counts the layers of '%s', but no rule says that it is a depth (is = \"depth\")", count, rule.right[1])
     end
   end
   return findings

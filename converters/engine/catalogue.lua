@@ -259,6 +259,24 @@ function catalogue.wrapped(step, config)
   return { converter = wrap.around(outer, inner.converter, name), side = step.side, src = inner.src, tgt = inner.tgt }
 end
 
+---What the fields of a release's model section must be, as the tables towards Hugging Face say.
+---@param model Model
+---@param section Dict
+---@return Asked
+function catalogue.asked(model, section)
+  local out = {}
+  local function add(own)
+    for name, is in pairs(own.config and fields.asked(own.config, "right") or {}) do out[name] = out[name] or is end
+    for _, variant in pairs(own.variants or {}) do add(variant) end
+  end
+  for _, converter in ipairs(model) do
+    if converter[1] == "hf" then add(converter) end
+    local inner = converter.wrap and catalogue.find(section[converter.wrap.says.right])
+    if inner then return catalogue.asked(inner, section) end
+  end
+  return out
+end
+
 ---A step between releases that stand side by side and that the model's own tables do not name.
 local function neighbours(model, src, tgt)
   local a, kind = place_of(src)

@@ -73,7 +73,7 @@ local function warn_of_others(what, names)
 end
 
 local function config_to_hf(job, step, config)
-  fields.check_sizes(trainer.model(config))
+  fields.check(trainer.model(config), fields.asked(step.converter.config, step.side))
   local folded, scale, untie = fold_mup(trainer.model(config), step.converter, job.model.model)
   local to, from, dropped, assumed = fields.convert(step.converter, step.side, folded)
   note_dropped(dropped)
@@ -87,7 +87,9 @@ end
 local function config_between_releases(job, step, config)
   config = cbk.deep_copy(config)
   local moves, at = {}, trainer.place_of_model(config) .. "."
-  local to, from, dropped, assumed = fields.convert(step.converter, step.side, trainer.model(config), moves)
+  local section = trainer.model(config)
+  local known = catalogue.asked(job.model, section)
+  local to, from, dropped, assumed = fields.convert(step.converter, step.side, section, moves, known)
   for _, one in ipairs(moves) do one[1], one[2] = at .. one[1], at .. one[2] end
   note_dropped(dropped)
   local src, tgt = catalogue.release(step.src), catalogue.release(step.tgt)

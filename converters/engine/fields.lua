@@ -1,9 +1,9 @@
 -- Config rules: pairs of fields, values that must hold, defaults. One table for both directions.
 
 local cbk = require "cbk"
+local demands = require "converters.engine.demands"
 local kinds = require "converters.engine.kinds"
 local rules = require "converters.engine.rules"
-local sizes = require "converters.engine.sizes"
 
 local fields = {}
 
@@ -32,6 +32,7 @@ end
 ---@class FieldAction   An invertible pair on values; nil means that nothing is written.
 ---@field forward fun(value: any, at: FieldAt): any
 ---@field backward fun(value: any, at: FieldAt): any
+---@field is? table<Side, string>   what the values must be (Demand), where the rule does not say
 
 ---How a config value is shown in a message.
 local function shown(value)
@@ -56,42 +57,59 @@ function fields.refuse(field, value, supported, advice)
   cbk.fail("config", ("cannot convert the config with %s=%s: only %s is supported%s"):format(field, shown(value), what, advice or ""))
 end
 
----Whether a field holds a text that programs read as a number, as YAML's 1e-5 is to some; it stays as it is written.
-local function is_quoted(config, name)
-  return sizes.is_number(name) and cbk.kind(config, name) == "str" and tonumber(config[name]) ~= nil
+---@alias Asked table<string, string>   what fields of one side must be (Demand), by their names
+
+---What the fields of one side must be.
+---@param set table[]   of fields.config
+---@param side Side
+---@return Asked
+function fields.asked(set, side)
+  local out = {}
+  for _, rule in ipairs(set) do
+    local name = rule[side]
+    if name and rule.is and not out[name] then out[name] = rule.is[side] end
+  end
+  return out
 end
 
-local function check_number(config, name)
-  local kind = cbk.kind(config, name)
-  local is_number = kind == "int" or kind == "float" or is_quoted(config, name)
-  if not (is_number or kinds.absent(config[name])) then fields.refuse(name, config[name], "a number") end
+local function names_of(asked, word, config)
+  local out = {}
+  for name, is in pairs(asked) do
+    if is:gsub("%?$", "") == word and kinds.present(config[name]) then out[#out + 1] = name end
+  end
+  return out
 end
 
 ---No head is wider than another, unless the config says itself how wide they are.
-local function check_heads(config, name)
-  if kinds.present(config.head_dim) or kinds.present(config.attention_inner_dim) then return end
-  for _, field in ipairs(sizes.split_among[name] or {}) do
-    local width = config[field]
-    if sizes.is(width, field) and width % config[name] ~= 0 then
-      fields.refuse(name, config[name], ("a divisor of %s (%d)"):format(field, width))
+local function check_heads(config, asked)
+  if names_of(asked, "inner", config)[1] then return end
+  local width = names_of(asked, "width", config)[1]
+  for _, name in ipairs(width and names_of(asked, "heads", config) or {}) do
+    if config[width] % config[name] ~= 0 then
+      fields.refuse(name, config[name], ("a divisor of %s (%d)"):format(width, config[width]))
     end
   end
 end
 
----Refuses numbers that are none, sizes that are none, and heads that do not share the width.
+---Refuses a value that is not what the field's rule asks for, and heads that do not share the width.
 ---@param config Dict
-function fields.check_sizes(config)
+---@param asked Asked
+---@param place? string   what stands before the names in messages
+function fields.check(config, asked, place)
   for name in cbk.items(config) do
-    if sizes.has(name) and not sizes.is(config[name], name) then fields.refuse(name, config[name], sizes.supported(name)) end
-    if sizes.is_number(name) then check_number(config, name) end
-    check_heads(config, name)
+    local demand, may_be_null = demands.find(asked[name] or "")
+    local value = config[name]
+    local is_fine = not demand or may_be_null and value == cbk.null or demands.holds(demand, value, cbk.kind(config, name))
+    if not is_fine then fields.refuse((place or "") .. tostring(name), value, demand.says) end
   end
+  check_heads(config, asked)
 end
 
-local function tell_of_quoted(config)
+local function tell_of_quoted(config, asked)
   local names = {}
   for name in cbk.items(config) do
-    if is_quoted(config, name) then names[#names + 1] = ("%s=%s"):format(name, shown(config[name])) end
+    local demand = demands.find(asked[name] or "")
+    if demand and demands.is_quoted(demand, config[name]) then names[#names + 1] = ("%s=%s"):format(name, shown(config[name])) end
   end
   if #names > 0 then cbk.warn("numbers in quotes stay so, though not every program reads them: " .. table.concat(names, ", ")) end
 end
@@ -101,7 +119,8 @@ local function check_missing(config, to, by_name, side)
   local missing = {}
   for name, rule in pairs(by_name) do
     local target = rule.kind == "pair" and rule[rules.other[side]]
-    if target and sizes.shapes(name) and config[name] == nil and to[target] == nil then
+    local demand, may_be_null = demands.find(rule.is and rule.is[side] or "")
+    if target and demand and demand.needed and not may_be_null and config[name] == nil and to[target] == nil then
       missing[#missing + 1] = "'" .. name .. "'"
     end
   end
@@ -145,10 +164,29 @@ fields.must = per_side(function(side, values)
   return out
 end)
 
----`told.right { "a", "b" }`: fields of the right that other rules or functions of the table read.
+---What a rule asks for, by sides; `is` is one word for both, or a table of them.
+local function sides_of(is, name)
+  if is == nil then return nil end
+  local out = type(is) == "table" and is or { left = is, right = is }
+  for side, word in pairs(out) do
+    if not rules.other[side] then
+      cbk.fail("converter", ("the rule of the config field '%s' has is.%s; the sides are left and right"):format(name, tostring(side)))
+    elseif type(word) ~= "string" or not demands.find(word) then
+      cbk.fail("converter", ("the rule of the config field '%s' has is = %s; a field is one of %s"):format(name, shown(word),
+        table.concat(demands.words(), ", ")))
+    end
+  end
+  return out
+end
+
+---`told.right { "a", b = "size" }`: fields of the right that other rules or functions of the table read, and what they must be.
 fields.told = per_side(function(side, names)
   local out = { is_fields = true }
-  for i, name in ipairs(names) do out[i] = { [side] = name, kind = "told" } end
+  for key, value in pairs(names) do
+    local is_name = type(key) == "number"
+    local name = is_name and value or key
+    out[#out + 1] = { [side] = name, kind = "told", is = not is_name and sides_of(value, name) or nil }
+  end
   return out
 end)
 
@@ -166,13 +204,22 @@ end)
 ---One of several values, in `must`.
 function fields.any_of(...) return { any_of = { ... } } end
 
+local function check_words(entry)
+  for word in pairs(entry) do
+    if type(word) == "string" and word ~= "is" then
+      cbk.fail("converter", ("the rule of the config field '%s' has no '%s'; there is 'is'"):format(tostring(entry[1] or entry[2]), word))
+    end
+  end
+end
+
 local function check_action(left, right, action)
   if action == nil then return end
   local is_pair = type(action) == "table" and (not left or action.forward) and (not right or action.backward)
   if not is_pair then cbk.fail("converter", ("the rule of the config field '%s' has no pair of functions"):format(left or right)) end
 end
 
----A table of config rules: `{ left, right, action }`; one name alone stands for both sides; "*" copies what no rule names.
+---A table of config rules: `{ left, right, action }`; one name alone stands for both sides; "*" copies what no rule names. What the
+---value must be, `is` says: `is = "size"`, or of each side `is = { left = "number", right = "size" }`.
 function fields.config(entries)
   local out = { is_fields = true }
   for _, entry in ipairs(entries) do
@@ -183,8 +230,10 @@ function fields.config(entries)
     else
       local left, right, action = entry[1], entry[2], entry[3]
       if right == nil then right = left end
+      check_words(entry)
       check_action(left, right, action)
-      out[#out + 1] = { left = left or nil, right = right or nil, action = action, kind = "pair" }
+      out[#out + 1] = { left = left or nil, right = right or nil, action = action, kind = "pair",
+        is = sides_of(entry.is or action and action.is, left or right) }
     end
   end
   return out
@@ -356,18 +405,24 @@ end
 ---@param side Side      the side that `from` is
 ---@param from Dict
 ---@param moves? Moves   fields that get another name are added
+---@param known? Asked   what else is known of the fields, where the table copies what it does not name
 ---@return Dict to, Dict from   `from` is complete with its defaults
 ---@return string[] dropped     fields of the file that have no place on the other side
 ---@return table assumed        fields of the right that defaults say, not the file; of a part, a table of its own
-function fields.convert(step, side, from, moves)
+function fields.convert(step, side, from, moves, known)
   local other, nested = rules.other[side], step.nested or {}
   local by_name, rest = compile(step.config, side)
   local given = flatten(from, nested[side])
   local defaults = step.before and step.before[side] or {}
   from = fields.fill(cbk.copy(given), defaults)
-  fields.check_sizes(from)
-  if not rest then tell_of_quoted(from) end -- a table that copies every field leaves all as they are
-  if step.prepare and step.prepare[side] then from = step.prepare[side](from) or from end
+  local asked = fields.asked(step.config, side)
+  for name, is in pairs(known or {}) do asked[name] = asked[name] or is end
+  fields.check(from, asked)
+  if not rest then tell_of_quoted(from, asked) end -- a table that copies every field leaves all as they are
+  if step.prepare and step.prepare[side] then
+    from = step.prepare[side](from) or from
+    fields.check(from, asked)
+  end
   prepare_components(step, side, from)
   local dropped, assumed = {}, {}
   local at = setmetatable({ from = from, to = cbk.dict(), dropped = dropped, moves = moves }, FieldAt)

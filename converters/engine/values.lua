@@ -1,10 +1,10 @@
 -- The things that happen to config values on their way, each written once as an invertible pair.
 
 local cbk = require "cbk"
+local demands = require "converters.engine.demands"
 local fields = require "converters.engine.fields"
 local kinds = require "converters.engine.kinds"
 local rules = require "converters.engine.rules"
-local sizes = require "converters.engine.sizes"
 
 local values = {}
 
@@ -15,7 +15,7 @@ values.absent = absent
 local function size_of(from, name)
   local value = from[name]
   if absent(value) then cbk.fail("config", ("the config has no '%s'"):format(name)) end
-  if not sizes.is(value, name) then fields.refuse(name, value, sizes.supported(name)) end
+  if not demands.is_size(value) then fields.refuse(name, value, demands.size) end
   return value
 end
 values.size_of = size_of
@@ -51,7 +51,7 @@ values.glu = values.choice { silu = "swiglu", relu = "reglu", gelu = "geglu" }
 ---@param field string   the one that counts the key heads
 local function check_groups(groups, from, heads, field)
   local count = size_of(from, heads)
-  if not sizes.is(groups) or count % groups ~= 0 then fields.refuse(field, groups, ("a divisor of %s (%d)"):format(heads, count)) end
+  if not demands.is_size(groups) or count % groups ~= 0 then fields.refuse(field, groups, ("a divisor of %s (%d)"):format(heads, count)) end
 end
 values.check_groups = check_groups
 
@@ -119,6 +119,7 @@ end
 
 ---The CS fields are pos_scaling_factor, pos_scaling_type and pos_scaling_extra_args.
 values.rope_scaling = {
+  is = { right = "positive" },
   forward = function(scaling, at)
     if absent(scaling) then return cbk.float(1) end
     if not is_dict(scaling) then at:refuse(scaling, "null or a map") end
@@ -130,6 +131,7 @@ values.rope_scaling = {
       fields.refuse("rope_scaling.type", kind, fields.any_of("linear", "yarn", "llama3", "longrope"))
     end
     if absent(scaling.factor) then cbk.fail("config", "rope_scaling has no 'factor'") end
+    fields.check(scaling, { factor = "positive" }, "rope_scaling.")
     at:set("pos_scaling_type", kind)
     local extra = extra_arguments(kind, scaling)
     if #extra > 0 or kind ~= "linear" then at:set("pos_scaling_extra_args", extra) end
@@ -161,6 +163,7 @@ values.rope_scaling = {
 
 ---As it was before llama3: `type` only.
 values.typed_rope_scaling = {
+  is = { right = "positive" },
   forward = function(scaling, at)
     local kind = scaling
     if is_dict(scaling) then kind = absent(scaling.type) and scaling.rope_type or scaling.type end

@@ -73,7 +73,7 @@ decoder.four_times = fields.config {
       return size
     end,
     backward = function(size) return size end,
-  } },
+  }, is = "width" },
   { false, "filter_size", { backward = function(inner, at)
     local size = at.from.hidden_size
     if type(size) == "number" and inner ~= 4 * size then at:refuse(inner, ("4 * hidden_size (%d)"):format(4 * size)) end
@@ -110,6 +110,9 @@ decoder.fixed = fields.config {
     final_logit_softcapping = cbk.null, norm_first_sandwich = no, num_extra_input_vocab_tokens = 0, position_embedding_offset = 0,
     scale_qk_dot_by_layer_idx = no,
   },
+  { false, "attention_inner_dim", { backward = function(size, at)
+    if not values.absent(size) and size ~= at.from.hidden_size then at:refuse(size, fields.any_of(cbk.null, at.from.hidden_size)) end
+  end }, is = { right = "inner?" } },
   { false, "moe_params", { backward = function(experts, at)
     local is_one = kinds.is_dict(experts) and (experts.num_experts == nil or experts.num_experts == 1)
     if not values.absent(experts) and not is_one then at:refuse(experts, "one expert (num_experts: 1)") end

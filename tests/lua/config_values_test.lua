@@ -147,6 +147,70 @@ describe("Configs: what the other side cannot express", function()
   end)
 end)
 
+describe("Configs: what a field must be", function()
+  -- model, formats, a field, bad values, what the message calls for
+  local size, positive, rate, switch = "a whole number of at least 1", "a number above 0", "a number from 0 to 1", "true or false"
+  local sizes, numbers = { null, "32", list { 1, 2 }, -3, 0, 0.5, true }, { "x", list { 1 }, true, 0 / 0, dict { a = 1 } }
+  local cases = {
+    { "bert", "cs-2.9", "hf", "max_position_embeddings", sizes, size }, { "bert", "hf", "cs-2.9", "intermediate_size", sizes, size },
+    { "bert-qa", "cs-2.9", "hf", "max_position_embeddings", sizes, size },
+    { "dpo", "cs-2.9-dpo", "hf", "max_position_embeddings", sizes, size },
+    { "bert-sequence-classifier", "hf", "cs-2.9", "num_labels", { 0, -1, 1.5, "2" }, size },
+    { "llama", "hf", "cs-2.9", "intermediate_size", sizes, size }, { "llama", "hf", "cs-1.9", "max_position_embeddings", sizes, size },
+    { "llama", "cs-2.9", "hf", "filter_size", sizes, size },
+    { "llama", "hf", "cs-2.9", "num_hidden_layers", sizes, "a whole number from 1" },
+    { "gpt2", "hf", "cs-2.9", "n_positions", sizes, size }, { "gpt2", "hf", "cs-2.9", "n_inner", { "32", -3, 0.5 }, size },
+    { "gpt2", "hf", "cs-2.9", "attn_pdrop", { -0.5, 1.5, "x", list { 1 } }, rate },
+    { "gpt2", "hf", "cs-2.9", "tie_word_embeddings", { "yes", 2, list() }, switch },
+    { "gpt2", "hf", "cs-2.9", "activation_function", { 3, list { "gelu" } }, "a text" },
+    { "t5", "hf", "cs-2.9", "d_kv", sizes, size }, { "t5", "hf", "cs-2.9", "d_ff", sizes, size },
+    { "t5", "hf", "cs-2.9", "relative_attention_num_buckets", sizes, size }, { "t5", "cs-2.9", "hf", "d_model", sizes, size },
+    { "gpt-neox", "hf", "cs-2.9", "layer_norm_eps", numbers, positive }, { "llama", "hf", "cs-2.9", "rope_theta", { 0, -1 }, positive },
+    { "clip-vit", "hf", "cs-2.9", "image_size", sizes, size }, { "clip-vit", "hf", "cs-2.9", "num_channels", sizes, size },
+    { "mpt", "hf", "cs-2.3", "max_seq_len", sizes, size }, { "mpt", "hf", "cs-2.3", "no_bias", { "no", 2 }, switch },
+    { "bloom", "hf", "cs-2.9", "n_embed", { "8", -8, 0.5 }, size },
+    { "llama", "cs-2.4", "cs-2.5", "filter_size", sizes, size }, { "gpt2", "cs-2.4", "cs-2.2", "dropout_rate", { -1, "x" }, rate },
+    { "falcon", "cs-2.1", "cs-2.2", "num_hidden_layers", sizes, "a whole number from 1" },
+  }
+  for _, field in ipairs { "multi_query", "new_decoder_architecture", "parallel_attn", "bias", "alibi" } do
+    cases[#cases + 1] = { "falcon", "hf", "cs-2.9", field, { "yes", list { true }, 3 }, switch, { model_type = "falcon" } }
+  end
+
+  it("is said by its rule", function()
+    for _, case in ipairs(cases) do
+      local name, src, tgt, field, values, wanted, others = unpack(case)
+      for _, bad in ipairs(values) do
+        local change = { [field] = bad }
+        for other, value in pairs(others or {}) do change[other] = value end
+        local shown = require("converters.engine.fields").shown(bad)
+        refuses { { name, src, tgt, change, ("%s=%s: only %s"):format(field, shown, wanted) } }
+      end
+    end
+  end)
+
+  it("factors of longer contexts", function()
+    for _, bad in ipairs { -1, 0, "x", list { 2 } } do
+      local scaling = dict { type = "linear", factor = bad }
+      refuses { { "llama", "hf", "cs-2.9", { rope_scaling = scaling }, "rope_scaling.factor=" } }
+      refuses { { "llama", "cs-2.9", "hf", { pos_scaling_factor = bad, pos_scaling_type = "linear" }, "pos_scaling_factor=" } }
+    end
+  end)
+
+  it("a number in quotes is one where no size is meant, and stays as it is", function()
+    local out
+    warnings(function() out = run { "llama", "hf", "cs-2.9", { rms_norm_eps = "1e-5", rope_theta = "1e6" } } end)
+    harness.equal({ out.model.layer_norm_epsilon, out.model.rope_theta }, { "1e-5", "1e6" })
+    warnings(function() out = run { "gpt2", "hf", "cs-2.9", { attn_pdrop = "0.5", n_inner = null } } end)
+    harness.equal({ out.model.attention_dropout_rate, out.model.filter_size }, { "0.5", 32 })
+  end)
+
+  it("heads may be as wide as the config says", function()
+    refuses { { "llama", "cs-2.4", "cs-2.5", { num_heads = 3 }, "num_heads=3: only a divisor of hidden_size (8)" } }
+    warnings(run, { "llama", "cs-2.4", "cs-2.5", { num_heads = 3, attention_inner_dim = 12 } })
+    refuses { { "gpt2", "cs-2.4", "hf", { attention_inner_dim = 12 }, "attention_inner_dim=12: only null or 8" } }
+  end)
+end)
+
 describe("Configs: muP of tied embeddings", function()
   local function folded(name, change, without, as_null)
     local way = ways[name]

@@ -184,9 +184,9 @@ describe("Converters: configs", function()
         [field] = value }
     end
     for field, value in pairs { layer_norm_eps = "small", hidden_dropout = cbk.list { 1 }, initializer_range = true } do
-      fails(": only a number is supported", convert.config, job("gpt-neox", "hf", "cs-2.4"), neox(field, value))
+      fails(": only a number", convert.config, job("gpt-neox", "hf", "cs-2.4"), neox(field, value))
     end
-    fails("intermediate_size='8k': only a number", convert.config, job("gpt-neox", "hf", "cs-2.4"), neox("intermediate_size", "8k"))
+    fails("intermediate_size='8k': only a whole number", convert.config, job("gpt-neox", "hf", "cs-2.4"), neox("intermediate_size", "8k"))
     fails("layer_norm_epsilon='1e-5x': only a number", convert.config, job("gpt2", "cs-2.2", "cs-2.3"),
       cbk.dict { model = cbk.dict { layer_norm_epsilon = "1e-5x" } })
     local out

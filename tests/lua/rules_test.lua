@@ -105,6 +105,27 @@ describe("Rules: findings", function()
     fails("'width' has no pair of functions", fields.config, { { "width", "size", { forward = function() end } } })
   end)
 
+  it("what a config field must be", function()
+    fails("field 'a' has is = 'sise'; a field is one of boolean, count, depth", fields.config, { { "a", "b", is = "sise" } })
+    fails("'a' has is = 3", fields.config, { { "a", "b", is = 3 } })
+    fails("'a' has is.lft; the sides are", fields.config, { { "a", "b", is = { lft = "size" } } })
+    fails("'c' has is = 'sise'", fields.told.left, { "a", c = "sise" })
+    fails("'a' has no 'si'; there is 'is'", fields.config, { { "a", "b", si = "size" } })
+    local layers = rules.keys { { "h.N.w", "layers.N.w" }, { "g.N.w", "other.N.w", count = "depths" } }
+    local function found(...)
+      local out = {}
+      for i, finding in ipairs(check.demands { keys = layers, config = fields.config { ... } }) do out[i] = finding.text end
+      return table.concat(out, "\n")
+    end
+    local unsaid = found({ "n", "num_hidden_layers" }, { "m", "depths", is = "depth" }, { "k", "num_heads", is = "heads" })
+    assert(unsaid:find("'num_hidden_layers' counts the layers of 'layers.N.w', but no rule says", 1, true), unsaid)
+    assert(unsaid:find("'k' of the left are heads", 1, true) and unsaid:find("'num_heads' of the right are heads", 1, true), unsaid)
+    assert(not unsaid:find "depths", unsaid)
+    equal(found({ "n", "num_hidden_layers", is = "depth" }, { "m", "depths", is = "depth" }, { "d", "hidden_size", is = "width" },
+      { "k", "num_heads", is = "heads" }), "")
+    equal(found { "*" }, "")
+  end)
+
   it("formats and sides are told with the file and the model", function()
     local function of(left, right, more)
       local converter = { left, right }
@@ -175,7 +196,7 @@ describe("Rules: findings", function()
           local found = {}
           if not looked[one.keys] then found = check.keys(one.keys) end
           looked[one.keys] = true
-          for _, more in ipairs { one.config and check.fields(one.config) or {}, check.defaults(one.own) } do
+          for _, more in ipairs { one.config and check.fields(one.config) or {}, check.defaults(one.own), check.demands(one.own) } do
             for _, finding in ipairs(more) do found[#found + 1] = finding end
           end
           if #found > 0 then error(("%s: %s: %s"):format(one.title, found[1].kind, found[1].text)) end
