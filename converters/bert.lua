@@ -73,8 +73,7 @@ local notes = {
 
 return { {
   model = "bert", name = "bert", note = "BertForPreTraining", since = { right = since.bert },
-  between("cs-1.6", "cs-1.7", bert.to_1_7(from_1_6), notes.first),
-  between("cs-1.6", "cs-1.8, cs-1.9, cs-2.0", bert.from_1_6(from_1_6), notes.first),
+  between("cs-1.6", "cs-1.7 .. cs-2.0", bert.from_1_6(from_1_6), notes.first),
   between("cs-1.7", "cs-1.8, cs-1.9, cs-2.0", bert.to_1_8, bert.all_classes),
   between("cs-1.8, cs-1.9", "cs-2.0", to_2_0, notes.pretraining),
   between("cs-2.0", "cs-2.1", bert.to_2_1, bert.all_classes),

@@ -70,8 +70,7 @@ local from_1_6 = with_head "classifier" "position_embeddings"
 ---@param head? BertModel
 local function family(names, head)
   local out = {
-    between("cs-1.6", "cs-1.7", bert.to_1_7(from_1_6), bert.fine_tuned_classes),
-    between("cs-1.6", "cs-1.8, cs-1.9, cs-2.0", bert.from_1_6(from_1_6), bert.fine_tuned_classes),
+    between("cs-1.6", "cs-1.7 .. cs-2.0", bert.from_1_6(from_1_6), bert.fine_tuned_classes),
     between("cs-1.7", "cs-1.8, cs-1.9, cs-2.0", bert.to_1_8, bert.all_classes),
     between("cs-2.0", "cs-2.1", bert.to_2_1, bert.all_classes),
   }
@@ -79,9 +78,9 @@ local function family(names, head)
   out.since = { right = since.bert }
   if head then
     local since_2_1, up_to_2_0, up_to_1_7 = bert.hugging_face(head)
-    out[5] = between("hf", "cs-2.1 .. cs-2.9", since_2_1)
-    out[6] = between("hf", "cs-1.8, cs-1.9, cs-2.0", up_to_2_0)
-    out[7] = between("hf", "cs-1.7", up_to_1_7)
+    out[4] = between("hf", "cs-2.1 .. cs-2.9", since_2_1)
+    out[5] = between("hf", "cs-1.8, cs-1.9, cs-2.0", up_to_2_0)
+    out[6] = between("hf", "cs-1.7", up_to_1_7)
   end
   return out
 end

@@ -123,7 +123,7 @@ return {
   {
     model = "gpt2", name = "gpt2", note = "GPT2LMHeadModel <-> GPT2LMHeadModel (configured as GPT-2)",
     since = { right = since.gpt2 },
-    between("cs-1.7", "cs-1.8, cs-1.9", decoder.to_1_8),
+    between("cs-1.7", "cs-1.8", decoder.to_1_8),
     between("cs-1.8, cs-1.9", "cs-2.0", decoder.to_2_0),
     between("cs-2.0", "cs-2.1", decoder.to_2_1),
     between("cs-2.2", "cs-2.3 .. cs-2.9", {
@@ -143,8 +143,8 @@ return {
   {
     model = "gpt2-headless", name = "gpt2", note = "GPT2Model <-> GPT2LMHeadModel (configured as GPT-2)",
     since = { right = since.gpt2 },
-    between("cs-1.7", "cs-1.8, cs-1.9", decoder.to_1_8),
-    between("cs-1.8, cs-1.9", "cs-2.0", decoder.to_2_0),
+    between("cs-1.7", "cs-1.8", decoder.to_1_8),
+    between("cs-1.9", "cs-2.0", decoder.to_2_0),
     between("cs-2.0", "cs-2.1", decoder.to_2_1),
     between("hf", "cs-2.1 .. cs-2.9", hf, headless(hf, now)),
     between("hf", "cs-2.0", hf_2_0, headless(hf_2_0, then_)),

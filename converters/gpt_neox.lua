@@ -142,7 +142,7 @@ return {
   {
     model = "gpt-neox", name = "gpt-neox", note = "GPTNeoXForCausalLM <-> GPTJModel (configured as GPT-NeoX)",
     since = fields_since,
-    between("cs-1.7", "cs-1.8, cs-1.9", decoder.to_1_8),
+    between("cs-1.7", "cs-1.8", decoder.to_1_8),
     between("cs-1.8, cs-1.9", "cs-2.0", decoder.gptj_to_2_0),
     between("cs-2.0", "cs-2.1", decoder.to_2_1),
     between("hf", "cs-2.1 .. cs-2.9", hf),
@@ -153,8 +153,8 @@ return {
   {
     model = "gpt-neox-headless", name = "gpt-neox", note = "GPTNeoXModel <-> GPTJModel (configured as GPT-NeoX)",
     since = fields_since,
-    between("cs-1.7", "cs-1.8, cs-1.9", decoder.to_1_8),
-    between("cs-1.8, cs-1.9", "cs-2.0", decoder.gptj_to_2_0),
+    between("cs-1.7", "cs-1.8", decoder.to_1_8),
+    between("cs-1.9", "cs-2.0", decoder.gptj_to_2_0),
     between("cs-2.0", "cs-2.1", decoder.to_2_1),
     between("hf", "cs-2.1 .. cs-2.9", hf, headless),
     between("hf", "cs-2.0", hf_2_0, headless),

@@ -119,7 +119,7 @@ return {
   {
     model = "gptj", name = "gptj", note = "GPTJForCausalLM <-> GPTJModel",
     since = { right = since.gptj },
-    between("cs-1.7", "cs-1.8, cs-1.9", decoder.to_1_8),
+    between("cs-1.7", "cs-1.8", decoder.to_1_8),
     between("cs-1.8, cs-1.9", "cs-2.0", decoder.gptj_to_2_0),
     between("cs-2.0", "cs-2.1", decoder.to_2_1),
     between("hf", "cs-2.3 .. cs-2.9", hf, { mup = "gpt" }),
@@ -130,8 +130,8 @@ return {
   {
     model = "gptj-headless", name = "gptj", note = "GPTJModel <-> GPTJModel",
     since = { right = since.gptj },
-    between("cs-1.7", "cs-1.8, cs-1.9", decoder.to_1_8),
-    between("cs-1.8, cs-1.9", "cs-2.0", decoder.gptj_to_2_0),
+    between("cs-1.7", "cs-1.8", decoder.to_1_8),
+    between("cs-1.9", "cs-2.0", decoder.gptj_to_2_0),
     between("cs-2.0", "cs-2.1", decoder.to_2_1),
     between("hf", "cs-2.3 .. cs-2.9", variant(hf, { mup = "gpt" }), headless),
     between("hf", "cs-2.0 .. cs-2.2", hf, headless),

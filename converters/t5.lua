@@ -355,7 +355,6 @@ local negated_norm = fields.config {
 }
 
 local to_1_7 = { keys = keys_1_6, config = fields.config { { "*" } }, only_model = true }
-local from_1_6 = { keys = keys_1_6, config = negated_norm, only_model = true, prefix = "right" }
 
 local to_1_8 = {
   keys = rules.keys {
@@ -395,8 +394,7 @@ return {
   {
     model = "t5", name = "t5", note = "T5ForConditionalGeneration <-> T5ForConditionalGeneration",
     since = { right = since.t5 }, aliases = { ul2 = "t5", ["flan-ul2"] = "t5", transformer = "transformer" },
-    between("cs-1.6", "cs-1.7", to_1_7),
-    between("cs-1.6", "cs-1.8, cs-1.9", from_1_6),
+    between("cs-1.6", "cs-1.7 .. cs-1.9", to_1_7),
     between("cs-1.7", "cs-1.8, cs-1.9", to_1_8),
     between("cs-1.8, cs-1.9", "cs-2.0", to_2_0),
     between("cs-2.0", "cs-2.1", to_2_1),

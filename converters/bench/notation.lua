@@ -39,6 +39,17 @@ local function check_sides(object, where)
   end
 end
 
+---What stands between two releases is passed step by step, by tables of its own.
+local function check_is_step(converter, where)
+  for _, left in ipairs(catalogue.formats(converter[1])) do
+    for _, right in ipairs(catalogue.formats(converter[2])) do
+      if catalogue.is_step(left, right) then return end
+    end
+  end
+  fail(where, "no release of '%s' stands beside one of '%s': a table is about one step, and those on the way are taken anyway",
+    converter[1], converter[2])
+end
+
 ---A field that nothing reads is a mistake in writing.
 ---@param what "model"|"converter"|"component"|"wrap"
 local function check_fields(what, object, where)
@@ -85,6 +96,7 @@ function notation.check(models, where)
         local fine, why = pcall(catalogue.formats, converter[side])
         if not fine then fail(where, "%s: %s", model.model, why.message or why) end
       end
+      check_is_step(converter, where)
     end
   end
 end

@@ -8,7 +8,7 @@ local wrap = require "converters.engine.wrap"
 
 local catalogue = {}
 
----@class Converter   One table between two formats.
+---@class Converter   One table between two formats. Of releases on both sides its rules are about the two that stand side by side.
 ---@field [1] string        left formats: "hf", "cs-1.8, cs-1.9"
 ---@field [2] string        right formats: "cs-2.1 .. cs-2.9"
 ---@field keys Rule[]
@@ -300,48 +300,38 @@ local function nodes_of(model)
   return out
 end
 
----How far a step leads: the releases that it passes. A leap is longer than as many single steps, for which something may have
----changed around the model.
-local function length(src, tgt)
-  local passed = math.abs((place_of(src) or 0) - (place_of(tgt) or 0))
-  if src == "hf" or tgt == "hf" then passed = 0 end
-  return passed == 1 and 1 or passed + 0.5
+---Whether no release stands between two formats.
+---@return boolean|nil
+function catalogue.is_step(src, tgt)
+  local from, to = (place_of(src)), (place_of(tgt))
+  return src == "hf" or tgt == "hf" or (from and to and math.abs(from - to) <= 1)
 end
 
----The shortest ways from a format to all others. Hugging Face's files hold the model alone, so no way leads through them.
+---The shortest ways from a format to all others, over no release. Hugging Face's files hold the model alone, so no way leads through
+---them.
 ---@return table<string, Step> step_to   the last step of each way
 local function ways(model, src)
-  local nodes, far, step_to, done = nodes_of(model), { [src] = 0 }, {}, {}
-  local at = src
-  while at do
-    done[at] = true
+  local nodes, step_to, queue = nodes_of(model), {}, { src }
+  for _, at in ipairs(queue) do
     for _, tgt in ipairs((at ~= "hf" or at == src) and nodes or {}) do
-      local distance = far[at] + length(at, tgt)
-      local step = not done[tgt] and not (far[tgt] and far[tgt] <= distance)
-        and (catalogue.direct(model, at, tgt) or neighbours(model, at, tgt))
-      if step then far[tgt], step_to[tgt] = distance, step end
-    end
-    at = nil
-    for _, node in ipairs(nodes) do
-      if far[node] and not done[node] and not (at and far[at] <= far[node]) then at = node end
+      local is_new = tgt ~= src and not step_to[tgt] and catalogue.is_step(at, tgt)
+      local step = is_new and (catalogue.direct(model, at, tgt) or neighbours(model, at, tgt))
+      if step then step_to[tgt], queue[#queue + 1] = step, tgt end
     end
   end
   return step_to
 end
 
----@class PathOptions
----@field release_by_release? boolean   a table that leaps over releases is taken only where nothing leads through them
+---@class Path   The steps of a conversion.
+---@field [integer] Step
+---@field at_once? boolean   a table joins both ends: it counts as one conversion
 
----The steps from one format to another, or nil. A table between the two wins; else releases are passed one after the other, to
----or from the nearest one that has a table for the other end.
+---The steps from one format to another, or nil: releases are passed one after the other, to or from the nearest one that has a table
+---for the other end.
 ---@param model Model
----@param options? PathOptions
----@return Step[]|nil
-function catalogue.path(model, src, tgt, options)
+---@return Path|nil
+function catalogue.path(model, src, tgt)
   if src == tgt then return nil end
-  local is_slow = options and options.release_by_release
-  local direct = not is_slow and (catalogue.direct(model, src, tgt) or neighbours(model, src, tgt))
-  if direct then return { direct } end
   local step_to, path = ways(model, src), {}
   local at = tgt
   while at ~= src do
@@ -350,6 +340,7 @@ function catalogue.path(model, src, tgt, options)
     table.insert(path, 1, step)
     at = step.src
   end
+  path.at_once = #path > 1 and catalogue.direct(model, src, tgt) ~= nil
   return path
 end
 

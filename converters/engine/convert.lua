@@ -95,8 +95,9 @@ local function config_between_releases(job, step, config)
   local src, tgt = catalogue.release(step.src), catalogue.release(step.tgt)
   if not catalogue.since(tgt, src) then since.check(job.model.since and job.model.since.right, to, tgt, src) end
   trainer.set_model(config, to)
-  config = releases.upgrade(config, src, tgt, moves)
-  if src == "2.3" and tgt == "2.4" then file.set_name(trainer.model(config), tgt, job.zoo_name) end
+  local at_once_from = job.path.at_once and catalogue.release(job.path[1].src) or nil
+  config = releases.upgrade(config, src, tgt, moves, at_once_from)
+  if src == "2.3" and tgt == "2.4" and not at_once_from then file.set_name(trainer.model(config), tgt, job.zoo_name) end
   local configs = both_configs(step.side, from, to, assumed)
   configs.moves = moves
   return config, configs
@@ -105,7 +106,7 @@ end
 ---@class Job
 ---@field model Model
 ---@field zoo_name string
----@field path Step[]
+---@field path Path
 ---@field drop_unmatched? boolean
 ---@field seed? integer
 ---@field deduplicated? boolean|table<string, boolean>   At.deduplicated of the file that is read, or of each part's
@@ -324,8 +325,9 @@ local function between_releases(job, i, root)
     return cbk.dict { model = model }
   end
   local converted = job.trace and cbk.copy(model)
+  local is_between = job.path.at_once and (i < #job.path or job.configs[1].converter.only_model)
   local out = checkpoint.upgrade(root, model, catalogue.release(step.src), catalogue.release(step.tgt),
-    { old = job.files[i], new = job.files[i + 1], loader = job.loader })
+    { old = job.files[i], new = job.files[i + 1], loader = job.loader, is_between = is_between })
   if converted then tell_of_moved(job, i, converted, out.model) end
   return out
 end

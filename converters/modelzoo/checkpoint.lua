@@ -152,7 +152,8 @@ end
 ---@param model Dict        the new model
 ---@param from string       the release of the old one
 ---@param to string
----@param configs { old: Dict, new: Dict, loader?: LoaderOptions }   the whole config files
+---@param configs { old: Dict, new: Dict, loader?: LoaderOptions, is_between?: boolean }   the whole config files; the new checkpoint
+---                              is on its way only, and none to remember
 ---@return Dict
 function checkpoint.upgrade(old, model, from, to, configs)
   local out = cbk.dict()
@@ -167,7 +168,7 @@ function checkpoint.upgrade(old, model, from, to, configs)
   if not releases.since(from, "2.0") then fix_last_epoch(out) end
   checkpoint.add_data_state(configs.old, out, configs.loader)
   if old.__metadata__ ~= nil then out.__metadata__ = old.__metadata__ end
-  add_metadata(out, to, configs.new)
+  if not configs.is_between then add_metadata(out, to, configs.new) end
   return out
 end
 

@@ -249,9 +249,23 @@ end
 
 -- --- all of it
 
+---What the original converter leaves when it goes from 1.8 to 2.0 at once.
+local function tell_of_run_options(config)
+  local cleaned, names = cbk.deep_copy(config), {}
+  clean_runconfig(cleaned, {}, {})
+  if config.csconfig ~= nil then names[1] = "csconfig" end
+  for name in cbk.items(is_dict(config, "runconfig") and config.runconfig or cbk.dict()) do
+    if cleaned.runconfig[name] == nil then names[#names + 1] = "runconfig." .. tostring(name) end
+  end
+  if #names == 0 then return end
+  cbk.warn(("from cs-1.8 at once, options stay that cs-2.0 does not know (convert to cs-1.9 first, and they become its own): %s"):format(
+    table.concat(names, ", ")))
+end
+
 ---Changes what release `from` wrote into what `to` reads, in place; `config` is the whole file, its model section already new.
 ---@param moves? Moves   where fields went is added
-function releases.upgrade(config, from, to, moves)
+---@param at_once_from? string   the release of the whole conversion, where it takes several releases at once
+function releases.upgrade(config, from, to, moves, at_once_from)
   local dropped = {}
   moves = moves or {}
   if is_dict(config, "cerebras") then
@@ -261,7 +275,11 @@ function releases.upgrade(config, from, to, moves)
   end
   config.cerebras = nil
   if from == to then return config end -- another kind of model, of the same release
-  if from == "1.9" or from == "2.0" then clean_runconfig(config, dropped, moves) end
+  if from == "1.9" and at_once_from == "1.8" then
+    tell_of_run_options(config)
+  elseif from == "1.9" or from == "2.0" then
+    clean_runconfig(config, dropped, moves)
+  end
   if from == "2.0" and to == "2.1" then aliases_of_2_1(config, moves) end
   if from == "2.1" then
     micro_batch_size(config, dropped)
@@ -270,7 +288,8 @@ function releases.upgrade(config, from, to, moves)
   if #dropped > 0 then cbk.warn(("config fields that %s has no more are left out: %s"):format(to, table.concat(dropped, ", "))) end
   if from == "2.2" and to == "2.3" and not trainer.is(config) then
     mup.upgrade(config.model, config.optimizer, moves)
-    return trainer.from_legacy(config, moves)
+    if not at_once_from then return trainer.from_legacy(config, moves) end
+    cbk.warn "from cs-2.2 at once, the file keeps its layout (convert to cs-2.3 first, and it becomes a trainer's)"
   end
   return config
 end

@@ -196,8 +196,15 @@ bert.all_classes = {
 local copy = rules.keys { { "*" } }
 local same = fields.config { { "*" } }
 
----1.8 gave pooler and masked-language head activations of their own.
-local activations = {
+---1.6 -> 1.7: the encoder of Hugging Face's names becomes the Model Zoo's own. Keys that came back from 1.8 may begin with `model.`.
+---@param keys Rule[]
+function bert.from_1_6(keys)
+  return { keys = keys, config = same, only_model = true, prefix = "right" }
+end
+
+---1.7 -> 1.8: pooler and masked-language head get activations of their own.
+bert.to_1_8 = {
+  keys = copy, config = same,
   prepare = { right = function(from)
     local encoder = from.encoder_nonlinearity == nil and "gelu" or from.encoder_nonlinearity
     if from.pooler_nonlinearity ~= nil and from.pooler_nonlinearity ~= encoder then
@@ -215,20 +222,6 @@ local activations = {
     to.mlm_nonlinearity = "gelu"
   end },
 }
-
----1.6 -> 1.7: the encoder of Hugging Face's names becomes the Model Zoo's own.
----@param keys Rule[]
-function bert.to_1_7(keys)
-  return { keys = keys, config = same, only_model = true }
-end
-
----1.6 -> 1.8 and later, whose keys may begin with `model.`.
----@param keys Rule[]
-function bert.from_1_6(keys)
-  return variant(activations, { keys = keys, config = same, only_model = true, prefix = "right" })
-end
-
-bert.to_1_8 = variant(activations, { keys = copy, config = same })
 
 ---2.0 -> 2.1: position embeddings become a module of their own.
 bert.to_2_1 = {

@@ -373,6 +373,19 @@ describe("Converters: releases", function()
     same(chain_root.model["model.lm_head.weight"]:tolist(), weights["model.embedding_layer.word_embeddings.weight"]:tolist())
   end)
 
+  it("what several releases at once leave as it was is told", function()
+    local function told(src, tgt, text)
+      return table.concat(conversion.warnings(convert.config, job("gpt2", src, tgt), cbk.config.parse(text, "yaml")), "\n")
+    end
+    local options = "model: {use_rms_norm: false}\ncsconfig: {}\nrunconfig: {seed: 1, num_act_servers: 1, is_pretrained_checkpoint: true}"
+    local names = "csconfig, runconfig.num_act_servers, runconfig.is_pretrained_checkpoint"
+    assert(told("cs-1.8", "cs-2.0", options):find("does not know .*: " .. names))
+    assert(not told("cs-1.8", "cs-2.0", "model: {use_rms_norm: false}\nrunconfig: {seed: 1}"):find "at once")
+    assert(told("cs-2.2", "cs-2.9", "model: {hidden_size: 8}"):find "keeps its layout")
+    local incomplete = "model: {scale_qk_dot_by_d: true, embeddings_scale: 1.0, output_logits_scale: 0.5}"
+    fails("decoder_kernel", told, "cs-2.2", "cs-2.9", incomplete)
+  end)
+
   it("formats and names", function()
     same(catalogue.formats "cs-1.8, cs-2.0 .. cs-2.2", { "cs-1.8", "cs-2.0", "cs-2.1", "cs-2.2" })
     assert(catalogue.resolve "cs-2.10" == "cs-2.9" and catalogue.resolve "cs-current" == "cs-2.9")
@@ -383,7 +396,7 @@ describe("Converters: releases", function()
       end
     end
     local gpt2 = catalogue.find "gpt2"
-    assert(catalogue.path(gpt2, "hf", "cs-1.6") == nil and #catalogue.path(gpt2, "cs-2.2", "cs-2.9") == 1)
+    assert(catalogue.path(gpt2, "hf", "cs-1.6") == nil and catalogue.path(gpt2, "cs-2.2", "cs-2.9").at_once)
     assert(select(2, catalogue.find "code-llama-headless") == "llama")
     same(converter_list.nearest("lama", catalogue.names())[1], "llama")
     local function nearest(format, model)

@@ -95,6 +95,7 @@ describe("Rules: findings", function()
     fails("no rule 'a c'", rules.override, rules.keys { { "a", "b" } }, rules.keys { { "a", "c" } })
     fails("has no field 'prefx'", notation.check, { { model = "m", { "hf", "cs-2.1", prefx = true } } }, "m.lua")
     fails("'cs-2.x' is no format", notation.check, { { model = "m", { "hf", "cs-2.x" } } }, "m.lua")
+    fails("stands beside", notation.check, { { model = "m", { "cs-2.1", "cs-2.3 .. cs-2.5" } } }, "m.lua")
     fails("begins with its two formats", notation.check, { { model = "m", { keys = rules.keys {} } } }, "m.lua")
     for _, entry in ipairs { { "2.33", 1 }, 5, { inner = { 2, 1 } } } do
       fails("is no { release, usual }", notation.check, { { model = "m", since = { right = { a = entry } } } }, "m.lua")

@@ -44,9 +44,8 @@ function converters.folded(keys)
 end
 
 ---The job of one conversion; ends the program with what is supported when there is none.
----@param options? PathOptions
 ---@return Job
-function converters.job(model_name, src, tgt, options)
+function converters.job(model_name, src, tgt)
   local model, zoo_name = catalogue.find(model_name)
   if not model then
     local near = converter_list.nearest(model_name, catalogue.names())
@@ -59,7 +58,7 @@ function converters.job(model_name, src, tgt, options)
   for asked, used in pairs { [src] = from, [tgt] = to } do
     if asked ~= used and not asked:find "^cs%-current" then cbk.warn(("%s is the same as %s for all models"):format(asked, used)) end
   end
-  local path = catalogue.path(model, from, to, options)
+  local path = catalogue.path(model, from, to)
   if not path then
     local lines = { "The following converters are supported:" }
     for _, line in ipairs(converter_list.lines(converter_list.rows { model = model_name })) do lines[#lines + 1] = line end

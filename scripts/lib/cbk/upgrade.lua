@@ -20,11 +20,12 @@ local convert, catalogue = converters.convert, converters.catalogue
 ---@field without_state? boolean        the states of 1.8 and 1.9 data loaders are left where they are
 ---@field accept_missing? boolean       goes on where the file lacks parts of the run's state
 
----What changes a config belongs to one release: none may be leapt over, not even where `cbk convert` has a table that does.
+---What changes a config belongs to one release: each counts, also where `cbk convert` takes several at once.
 ---@return Job
 ---@param options? UpgradeOptions
 function upgrade.job(model_name, from, to, options)
-  local job = converters.job(model_name, from, to, { release_by_release = true })
+  local job = converters.job(model_name, from, to)
+  job.path.at_once = false
   options = options or {}
   job.loader = { seed = options.seed or "config", kind = options.kind, is_upgrade = true }
   job.without_state, job.accept_missing = options.without_state, options.accept_missing
