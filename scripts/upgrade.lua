@@ -101,7 +101,9 @@ end
 -- --- the plan, and the question
 
 local done = upgrade.run(old, config, job)
-for _, part in pairs { upgrade.names(done.root, job) or false, upgrade.stale(done.config, target) or false } do
+for _, part in pairs {
+  upgrade.names(done.root, job) or false, upgrade.likeness(done, job) or false, upgrade.stale(done.config, target) or false,
+} do
   done.parts[#done.parts + 1] = part or nil
 end
 local tgt_release = converters.catalogue.release(job.tgt)

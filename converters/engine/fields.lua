@@ -443,4 +443,27 @@ function fields.convert(step, side, from, moves, known)
   return at.to, from, dropped, assumed
 end
 
+---What of a model section a table refuses, field by field: "norm_type='layernorm' (not rmsnorm)". What is missing does not count.
+---@param step Converter
+---@param side Side
+---@param config Dict
+---@return string[]
+function fields.refused(step, side, config)
+  local by_name, rest = compile(step.config, side)
+  local defaults, out = {}, {}
+  for name, value in pairs(step.before and step.before[side] or {}) do
+    if type(value) ~= "function" then defaults[name] = value end
+  end
+  local from = fields.fill(flatten(config, (step.nested or {})[side]), defaults)
+  local at = setmetatable({ from = from, to = cbk.dict(), dropped = {} }, FieldAt)
+  for _, name in ipairs(cbk.keys(from)) do
+    at.field = name
+    local rule = by_name[name] or rest
+    local fine, problem = pcall(convert_field, rule or { kind = "told" }, side, at)
+    local what, instead = tostring(not fine and problem.message):match "^cannot convert the config with (.*): only (.*) is supported"
+    if what then out[#out + 1] = ("%s (not %s)"):format(what, instead) end
+  end
+  return out
+end
+
 return rules.strict(fields, "function", "fields.")

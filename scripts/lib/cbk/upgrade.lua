@@ -8,6 +8,7 @@ local lost_leaves = require "cbk.lost_leaves"
 local release = require "cbk.release"
 local resume = require "cbk.resume"
 local spec_tree = require "cbk.spec_tree"
+local likeness = require "converters.bench.likeness"
 local weight_names = require "converters.bench.weight_names"
 local releases = require "converters.modelzoo.releases"
 
@@ -156,6 +157,15 @@ local checkpoint_fields = {
 function upgrade.names(root, job)
   local warning = weight_names.check(job.model.model, job.tgt, root)
   return warning and { title = "weights", lines = {}, warnings = { warning } } or nil
+end
+
+---What of the new config contradicts the model.
+---@param done Upgrade
+---@param job Job
+---@return UpgradePart|nil
+function upgrade.likeness(done, job)
+  local warning = likeness.warning(job.model.model, job.tgt, done.config, done.root)
+  return warning and { title = "model", lines = {}, warnings = { warning } } or nil
 end
 
 ---Where the new config still leads to the old checkpoint. Its values stay: they may be meant.
