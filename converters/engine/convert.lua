@@ -84,6 +84,14 @@ local function config_to_hf(job, step, config)
   return to, configs
 end
 
+---The layout came with 2.3; where a step leads back behind it, the file stays what it is.
+---@param config Dict   the whole file
+local function tell_of_layout(src, tgt, config)
+  if not releases.since(src, "2.3") or releases.since(tgt, "2.3") or not trainer.is(config) then return end
+  cbk.warn(("the config keeps its 'trainer' layout, which came with release 2.3: %s reads none of it; its parts belong in model, "
+    .. "optimizer, runconfig, train_input and eval_input there"):format(tgt))
+end
+
 local function config_between_releases(job, step, config)
   config = cbk.deep_copy(config)
   local moves, at = {}, trainer.place_of_model(config) .. "."
@@ -94,6 +102,7 @@ local function config_between_releases(job, step, config)
   note_dropped(dropped)
   local src, tgt = catalogue.release(step.src), catalogue.release(step.tgt)
   if not catalogue.since(tgt, src) then since.check(job.model.since and job.model.since.right, to, tgt, src) end
+  tell_of_layout(src, tgt, config)
   trainer.set_model(config, to)
   local at_once_from = job.path.at_once and catalogue.release(job.path[1].src) or nil
   config = releases.upgrade(config, src, tgt, moves, at_once_from)

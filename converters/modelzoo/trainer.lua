@@ -90,7 +90,7 @@ local layout = {
     { name = "LogInputSummaries", value = "runconfig.log_input_summaries" },
     { name = "CheckLoss", value = "runconfig.check_loss_values" },
     { name = "ComputeNorm", value = "optimizer.log_summaries" },
-    { name = "LoadCheckpointStates", "runconfig.load_checkpoint_states" },
+    { name = "LoadCheckpointStates", "runconfig.load_checkpoint_states?" },
     { name = "KeepNCheckpoints", "n <- runconfig.max_checkpoints" },
     { name = "LogSparsity" }, -- its switch stands somewhere in the sparsity section
     { name = "WeightCompression", "compressions <- model.compression.*" },
@@ -104,7 +104,7 @@ local layout = {
     { name = "TensorBoardLogger", "runconfig.summary_dir", "runconfig.legacy_event_dirs" },
     {
       name = "WandbLogger",
-      "wandb.project", "wandb.group", "wandb.run_id", "wandb.run_name", "wandb.job_type", "wandb.tags", "wandb.resume", "wandb.entity",
+      "wandb.project", "wandb.group", "wandb.run_id", "wandb.run_name", "wandb.job_type", "wandb.tags?", "wandb.resume", "wandb.entity",
     },
   },
   fit = { "ckpt_path <- runconfig.checkpoint_path" },

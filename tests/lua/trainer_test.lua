@@ -123,6 +123,18 @@ describe("Converters: the trainer layout", function()
     same(out.trainer.init.logging.wsc_log_level, "INFO")
   end)
 
+  it("takes the states to load, and tags, as a list too", function()
+    local out
+    local states, tags = cbk.list { "model", "dataloader" }, cbk.list { "a", "b" }
+    assert(#warnings_of(function()
+      out = trainer.from_legacy(legacy {
+        { source = "runconfig.load_checkpoint_states", value = states }, { source = "wandb.tags", value = tags },
+      })
+    end) == 0)
+    same(out.trainer.init.callbacks[1].LoadCheckpointStates.load_checkpoint_states, states)
+    same(out.trainer.init.loggers[1].WandbLogger.tags, tags)
+  end)
+
   it("has a place for every field, and leaves none behind", function()
     local rows = trainer_fields()
     local config = legacy(rows)
@@ -169,14 +181,28 @@ describe("Converters: the trainer layout", function()
   it("a list where one value belongs has no place, and the other way round", function()
     local said = warnings_of(function()
       local out = trainer.from_legacy(legacy {
-        { source = "runconfig.load_checkpoint_states", value = cbk.list { "model" } }, { source = "runconfig.mount_dirs", value = "/a" },
+        { source = "runconfig.checkpoint_steps", value = cbk.list { 1 } }, { source = "runconfig.mount_dirs", value = "/a" },
         { source = "runconfig.stranger", value = 1 }, { source = "wandb.other", value = 1 },
       })
       same(out, cbk.dict { trainer = cbk.dict { init = cbk.dict { model = cbk.dict { hidden_size = 4 } } } })
     end)
-    for _, name in ipairs { "load_checkpoint_states", "mount_dirs", "stranger", "wandb.other" } do
+    for _, name in ipairs { "checkpoint_steps", "mount_dirs", "stranger", "wandb.other" } do
       assert(#said == 1 and said[1]:find(name, 1, true), tostring(said[1]))
     end
+  end)
+
+  it("is told where a step leads behind it", function()
+    local function told(model, tgt, config)
+      local job = require("conversion").job(model, "cs-2.9", tgt)
+      return table.concat(warnings_of(function() require("cbk.converters").convert.config(job, config) end), "\n")
+    end
+    local new = cbk.dict { trainer = cbk.dict { init = cbk.dict { model = cbk.dict { hidden_size = 4 } } } }
+    for _, model in ipairs { "gpt2", "llama", "bert" } do
+      local _, count = told(model, "cs-2.1", new):gsub("keeps its 'trainer' layout, which came with release 2.3: 2.2 reads none of it", "")
+      same(count, 1, model)
+    end
+    assert(not told("gpt2", "cs-2.3", new):find "layout")
+    assert(not told("gpt2", "cs-2.2", cbk.dict { model = cbk.dict { hidden_size = 4 } }):find "layout")
   end)
 
   it("every listener is a callback of its own", function()

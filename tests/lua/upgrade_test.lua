@@ -290,6 +290,11 @@ describe("the steps of an upgrade", function()
     }, "\n"))
   end)
 
+  it("keep which states a run loads", function()
+    local config = run("gpt2", "cs-2.0", "cs-2.5", "model: {hidden_size: 8}\nrunconfig: {is_pretrained_checkpoint: true}").config
+    equal(config.trainer.init.callbacks[1], { LoadCheckpointStates = { load_checkpoint_states = { "model", "dataloader" } } })
+  end)
+
   it("are told where one of several fails", function()
     raises("cs-2.1 -> cs-2.2: runconfig.use_cs_grad_accum=5", function()
       run("gpt2", "cs-1.8", "cs-2.5", "model: {hidden_size: 8}\nrunconfig: {use_cs_grad_accum: 5}")
