@@ -17,6 +17,10 @@ int replace_nan(lua_State* L) {
   return push_result(L, self_tensor(L).replace_nan(check_number(L, 2)));
 }
 
+int require_finite(lua_State* L) {
+  return push_result(L, self_tensor(L).require_finite(std::string(check_string(L, 2))));
+}
+
 int add(lua_State* L) {
   return push_result(L, self_tensor(L).add(check<const TensorLeaf>(L, 2)->tensor));
 }
@@ -65,7 +69,8 @@ int operator_neg(lua_State* L) {
 
 const luaL_Reg tensor_arithmetic[] = {
     {"to", guarded<to>},   {"affine", guarded<affine>}, {"replace_nan", guarded<replace_nan>},
-    {"add", guarded<add>}, {"matmul", guarded<matmul>}, {nullptr, nullptr}};
+    {"add", guarded<add>}, {"matmul", guarded<matmul>}, {"require_finite", guarded<require_finite>},
+    {nullptr, nullptr}};
 
 const luaL_Reg tensor_operators[] = {{"__add", guarded<operator_add>}, {"__sub", guarded<operator_sub>},
                                      {"__mul", guarded<operator_mul>}, {"__div", guarded<operator_div>},

@@ -9,8 +9,8 @@ local modules = require "converters.modelzoo.modules"
 
 local parser = cli.parser("fold-lora-checkpoint", [[
 Folds the LoRA matrices of a Cerebras checkpoint into the weights that they adapt, streamed. Writes
-<name>_folded beside each of its two inputs: a checkpoint with the model alone, and the config
-without lora_params.]])
+<name>_folded beside each of its two inputs: a Cerebras H5 checkpoint with the model alone, whatever
+the extension of its input is, and the config without lora_params.]])
 parser:option("--model", "the model, such as gpt2 or llama"):argname("NAME"):count(1)
 parser:option("-p --params", "its YAML config, with model.lora_params"):argname("FILE"):count(1)
 parser:option("--checkpoint_path", "the checkpoint"):argname("FILE"):count(1)
@@ -64,6 +64,9 @@ local written = converters.write(target, {
   format = config_target:find "%.json$" and "json" or "yaml",
 }, args)
 if written then
+  if not (target:find "%.mdl$" or target:find "%.h5$" or target:find "%.hdf5?$") then
+    cbk.warn(("'%s' is a Cerebras H5 checkpoint, despite its name; `cbk copy` makes others of it"):format(target))
+  end
   print("Saved folded config to: " .. config_target)
   print("Saved folded checkpoint to: " .. target)
 end

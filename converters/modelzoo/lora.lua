@@ -120,6 +120,7 @@ local function shown(value) return "[" .. table.concat(value:shape(), ", ") .. "
 local function problem_of(weight, a, b, rank, flipped)
   for name, value in pairs { weight = weight, lora_A = a, lora_B = b } do
     if not is_matrix(value) then return name .. " is no matrix" end
+    if not cbk.dtype(value.dtype).floating then return ("%s is %s: folding would round what was trained away"):format(name, value.dtype) end
   end
   local rows, columns = b:shape()[1], a:shape()[2]
   if flipped then rows, columns = columns, rows end
@@ -131,7 +132,7 @@ local function problem_of(weight, a, b, rank, flipped)
   end
 end
 
----Refuses a matrix that would spoil the weight. The weight itself is not read for this: folding does not make it worse.
+---Refuses a matrix that would spoil the whole weight, before anything is written.
 local function check_finite(name, value)
   local stats = value:stats()
   if stats.nan + stats.inf == 0 then return end
@@ -139,12 +140,23 @@ local function check_finite(name, value)
     stats.inf))
 end
 
----weight + B·A · scale, computed in float32 (float64 for a float64 weight) and rounded once.
+---What a folded weight that does not fit its dtype may be folded in.
+local wider = { float32 = "float64", bfloat16 = "float64", float64 = false }
+
+local function too_large(dtype)
+  local other = wider[dtype]
+  if other == nil then other = "float32" end
+  return ("LoRA is not folded: the folded weight does not fit %s%s"):format(dtype,
+    other and (" (`cbk copy --to-dtype %s` makes a checkpoint of it that holds larger numbers)"):format(other) or "")
+end
+
+---weight + B·A · scale, computed in float32 (float64 for a float64 weight) and rounded once. Both are checked as they are streamed.
 local function fold(weight, a, b, scale, flipped)
   local dtype = weight.dtype == "float64" and "float64" or "float32"
   a, b = a:to(dtype), b:to(dtype)
   local update = flipped and a:transpose(0, 1):matmul(b:transpose(0, 1)) or b:matmul(a)
-  local folded = weight:to(dtype):add(update:affine(scale, 0)):to(weight.dtype)
+  local base = weight:require_finite "LoRA is not folded: the weight itself is not finite"
+  local folded = base:to(dtype):add(update:affine(scale, 0)):to(weight.dtype):require_finite(too_large(weight.dtype))
   return folded:as { role = weight.role, requires_grad = weight.requires_grad }
 end
 

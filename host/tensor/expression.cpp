@@ -1,12 +1,14 @@
 #include "host/tensor/expression.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 
 #include "host/base/interrupt.hpp"
 #include "host/base/scratch.hpp"
 #include "host/tensor/kernels/cast.hpp"
 #include "host/tensor/kernels/elementwise.hpp"
+#include "host/tensor/kernels/finite.hpp"
 #include "host/tensor/kernels/matmul.hpp"
 #include "host/tensor/kernels/strided_copy.hpp"
 
@@ -271,6 +273,17 @@ void ElementExpression::read(int64_t begin, std::span<std::byte> out) const {
         input_->read(first, part);
         apply_elementwise(op_, dtype(), part.data(), count);
       });
+}
+
+void FiniteExpression::read(int64_t begin, std::span<std::byte> out) const {
+  input_->read(begin, out);
+  const int64_t bad = first_not_finite(dtype(), out.data(), count_in(out, itemsize()));
+  if (bad < 0) return;
+  if (is_complex(dtype())) fail(Errc::value, "{}: an element is not finite", what_);
+  double number = 0;
+  cast_elements(dtype(), out.data() + static_cast<size_t>(bad) * itemsize(), DType::float64,
+                reinterpret_cast<std::byte*>(&number), 1);
+  fail(Errc::value, "{}: an element is {}", what_, std::isnan(number) ? "NaN" : number > 0 ? "inf" : "-inf");
 }
 
 void BinaryExpression::read(int64_t begin, std::span<std::byte> out) const {

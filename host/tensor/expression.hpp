@@ -6,6 +6,7 @@
 #include <functional>
 #include <memory>
 #include <span>
+#include <string>
 #include <unordered_set>
 #include <vector>
 
@@ -172,6 +173,23 @@ class ElementExpression final : public Expression {
  private:
   ExpressionPtr input_;
   ElementOp op_;
+};
+
+/// The elements of another expression, all of which must be finite: a `value` error that begins with `what`.
+class FiniteExpression final : public Expression {
+ public:
+  FiniteExpression(ExpressionPtr input, std::string what)
+      : Expression(input->dtype(), input->numel()), input_(std::move(input)), what_(std::move(what)) {}
+  void read(int64_t begin, std::span<std::byte> out) const override;
+  [[nodiscard]] int64_t granularity() const override { return input_->granularity(); }
+  bool drop(int64_t begin, int64_t end) const noexcept override { return input_->drop(begin, end); }
+  void each_input(const std::function<void(const Expression&)>& visit) const override { visit(*input_); }
+  [[nodiscard]] const ExpressionPtr& input() const { return input_; }
+  [[nodiscard]] const std::string& what() const { return what_; }
+
+ private:
+  ExpressionPtr input_;
+  std::string what_;
 };
 
 /// Two tensors of the same dtype and numel, element by element.

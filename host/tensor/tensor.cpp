@@ -192,6 +192,11 @@ Tensor Tensor::replace_nan(double value) const {
   return from_expression(std::make_shared<ElementExpression>(expression_, op), shape_);
 }
 
+Tensor Tensor::require_finite(std::string what) const {
+  if (!is_floating(dtype_) && !is_complex(dtype_)) return *this;
+  return from_expression(std::make_shared<FiniteExpression>(expression_, std::move(what)), shape_);
+}
+
 namespace {
 
 void check_pair(const Tensor& a, const Tensor& b, std::string_view what) {

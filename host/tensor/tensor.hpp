@@ -78,6 +78,8 @@ class Tensor {
   [[nodiscard]] Tensor affine(double factor, double term) const;
   /// NaN elements become `value`.
   [[nodiscard]] Tensor replace_nan(double value) const;
+  /// The same elements; reading one that is NaN or infinite is a `value` error that begins with `what`.
+  [[nodiscard]] Tensor require_finite(std::string what) const;
   [[nodiscard]] Tensor add(const Tensor& other) const;       // same shape and dtype
   [[nodiscard]] Tensor multiply(const Tensor& other) const;  // same shape and dtype
   /// (m, k) × (k, n), accumulated in float32 (float64 for float64).

@@ -129,6 +129,10 @@ Tensor rearrange(const Tensor& tensor, const Rearrangement& how) {
     return Tensor::from_expression(std::make_shared<ElementExpression>(input.expression(), element->op()),
                                    how.shape);
   }
+  if (const auto* finite = dynamic_cast<const FiniteExpression*>(expression.get())) {
+    const Tensor input = rearrange(Tensor::from_expression(finite->input(), tensor.shape()), how);
+    return input.require_finite(finite->what());
+  }
   if (const auto* concat = dynamic_cast<const ConcatExpression*>(expression.get())) {
     if (has_natural_shape(*concat, tensor.shape())) {
       if (auto result = rearrange_parts(*concat, how)) return *result;

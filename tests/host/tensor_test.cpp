@@ -1,9 +1,12 @@
+#include <array>
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <cstring>
 #include <numeric>
 
 #include "host/tensor/expression.hpp"
+#include "host/tensor/kernels/cast.hpp"
+#include "host/tensor/kernels/finite.hpp"
 #include "host/tensor/tensor.hpp"
 
 using namespace cbk;
@@ -221,6 +224,39 @@ TEST_CASE("arithmetic", "[tensor]") {
     CHECK(low.shape() == Shape{2, 40});
     CHECK(low.to_bytes().size() == 160);
   }
+}
+
+TEST_CASE("elements that must be finite", "[tensor]") {
+  const auto dtype =
+      GENERATE(DType::float8_e4m3fn, DType::float8_e5m2, DType::float8_e4m3fnuz, DType::float8_e5m2fnuz,
+               DType::float8_e8m0fnu, DType::float16, DType::bfloat16, DType::float32, DType::float64);
+  // every code of the narrow types, as the upper bits of the wide ones
+  const uint32_t item = size_of(dtype);
+  const uint32_t width = std::min(item, 2U);
+  for (uint32_t code = 0; code < 1U << (8 * width); ++code) {
+    Bytes element(item);
+    std::memcpy(element.data() + item - width, &code, width);
+    double number = 0;
+    cast_elements(dtype, element.data(), DType::float64, reinterpret_cast<std::byte*>(&number), 1);
+    REQUIRE((first_not_finite(dtype, element.data(), 1) < 0) == std::isfinite(number));
+  }
+  Tensor all = Tensor::full(DType::float64, {10000}, 1).cast(dtype);
+  CHECK(all.require_finite("x").to_bytes() == all.to_bytes());
+  const Tensor bad = Tensor::full(DType::float64, {1}, NAN).cast(dtype);
+  all = Tensor::concat({all, bad, all}, 0).require_finite("the weight");
+  CHECK_THROWS_WITH(all.to_bytes(), "the weight: an element is NaN");
+  CHECK_THROWS_WITH(all.reshape({3, 6667}).transpose(0, 1).to_bytes(), "the weight: an element is NaN");
+  CHECK(all.slice(0, 10001, 10005).to_bytes().size() == 4 * item);  // what is not read is not checked
+}
+
+TEST_CASE("whole numbers are finite, both parts of a complex number must be", "[tensor]") {
+  const Tensor numbers = counting({7});
+  CHECK(numbers.require_finite("x").same_data(numbers));
+  const std::array<float, 6> parts = {1, 2, 3, -INFINITY, 5, 6};
+  const auto bytes = std::as_bytes(std::span(parts));
+  const Tensor complex = Tensor::from_bytes(DType::complex64, {3}, Bytes(bytes.begin(), bytes.end()));
+  CHECK(first_not_finite(DType::complex64, bytes.data(), 3) == 1);
+  CHECK_THROWS_WITH(complex.require_finite("x").to_bytes(), "x: an element is not finite");
 }
 
 TEST_CASE("generated elements do not depend on the block", "[tensor]") {

@@ -131,6 +131,14 @@ describe("LoRA folding", function()
     end
   end)
 
+  it("refuses weights of whole numbers", function()
+    for _, name in ipairs { ".weight", ".lora_A", ".lora_B" } do
+      local model = checkpoint()
+      model[linear .. name] = model[linear .. name]:to "int8"
+      raises(name:sub(2) .. " is int8", function() lora.fold(model, config(cbk.dict { r = 1 }), "gpt2") end)
+    end
+  end)
+
   it("rewrites the config", function()
     local model, tied = checkpoint(), config(cbk.dict { r = 1 }, { share_embedding_weights = true, hidden_size = 2 })
     raises("model.lm_head.weight", function() lora.config(tied, model) end)
@@ -142,8 +150,8 @@ describe("LoRA folding", function()
 end)
 
 describe("cbk fold-lora-checkpoint", function()
-  local function files(folder, params)
-    local out = cbk.create(folder .. "/c.1.mdl", { root = cbk.dict { model = checkpoint(), global_step = 3 } })
+  local function files(folder, params, model)
+    local out = cbk.create(folder .. "/c.1.mdl", { root = cbk.dict { model = model or checkpoint(), global_step = 3 } })
     out:commit()
     cbk.config.save(config(params, { hidden_size = 2 }), folder .. "/p.yaml")
   end
@@ -161,6 +169,29 @@ describe("cbk fold-lora-checkpoint", function()
     code, out, err = harness.cbk(folder, unpack(command))
     equal({ code, out }, { 1, "" })
     harness.is_true(err:find "exists already")
+  end)
+
+  it("stops at a weight that is not finite, or does not fit its dtype", function()
+    local function refused(model, ...)
+      local folder = harness.temp_dir()
+      files(folder, cbk.dict { r = 1, alpha = 2 }, model)
+      local code, _, err = harness.cbk(folder, unpack(command))
+      equal(code, 1, err)
+      for _, part in ipairs { ... } do harness.is_true(err:find(part, 1, true), err) end
+      equal(cbk.fs.list(folder), { "c.1.mdl", "p.yaml" })
+    end
+    for _, bad in ipairs { 0 / 0, math.huge } do
+      local model = checkpoint "bfloat16"
+      model[linear .. ".weight"] = matrix({ { 1, 1, 1 }, { 1, bad, 1 } }, "bfloat16")
+      refused(model, linear .. ".weight: LoRA is not folded: the weight itself is not finite: an element is ", bad == bad and "inf" or "NaN")
+    end
+    local other = { float16 = "float32", bfloat16 = "float64", float32 = "float64" }
+    for dtype, large in pairs { float16 = 200, bfloat16 = 2 ^ 64, float32 = 2 ^ 64, float64 = 2 ^ 512 } do
+      local model = checkpoint(dtype)
+      model[embedding .. ".lora_A"], model[embedding .. ".lora_B"] = matrix({ { 1, -large, 1 } }, dtype), matrix({ { large }, { 1 } }, dtype)
+      refused(model, embedding .. ".weight: LoRA is not folded: the folded weight does not fit " .. dtype, ": an element is -inf",
+        other[dtype] and ("--to-dtype " .. other[dtype]) or dtype)
+    end
   end)
 
   it("leaves nothing behind when it refuses", function()

@@ -81,6 +81,11 @@ function Tensor:to(dtype) end
 function Tensor:affine(factor, term) end
 ---@return Tensor
 function Tensor:replace_nan(value) end
+---The same elements, checked when they are read or streamed: one that is NaN or infinite is a `value` error that begins with `what`,
+---and an output of which it is a part does not appear.
+---@param what string
+---@return Tensor
+function Tensor:require_finite(what) end
 ---Computed and rounded as `affine` does it.
 ---@param other Tensor  same shape and dtype; also `a + b`, and `a * b` element by element
 ---@return Tensor

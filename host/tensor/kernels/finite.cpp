@@ -1,0 +1,67 @@
+#include "host/tensor/kernels/finite.hpp"
+
+#include <algorithm>
+#include <cstring>
+
+namespace cbk {
+namespace {
+
+constexpr int64_t chunk = 4096;
+
+/// The first number of which the bits under `mask` are `pattern`, or -1.
+template <typename Bits>
+int64_t first_match(const std::byte* numbers, int64_t count, Bits mask, Bits pattern) {
+  const auto matches = [&](int64_t i) {
+    Bits bits = 0;
+    std::memcpy(&bits, numbers + static_cast<size_t>(i) * sizeof(Bits), sizeof(Bits));
+    return (bits & mask) == pattern;
+  };
+  for (int64_t first = 0; first < count; first += chunk) {
+    const int64_t end = std::min(first + chunk, count);
+    bool any = false;
+    for (int64_t i = first; i < end; ++i) any |= matches(i);
+    for (int64_t i = first; any && i < end; ++i) {
+      if (matches(i)) return i;
+    }
+  }
+  return -1;
+}
+
+/// Where all bits of `mask` are set.
+template <typename Bits>
+int64_t first_with(const std::byte* numbers, int64_t count, Bits mask) {
+  return first_match<Bits>(numbers, count, mask, mask);
+}
+
+}  // namespace
+
+int64_t first_not_finite(DType dtype, const std::byte* elements, int64_t count) {
+  const auto whole = [](int64_t part) { return part < 0 ? part : part / 2; };  // of two numbers
+  switch (dtype) {
+    case DType::float8_e4m3fn:
+      return first_with<uint8_t>(elements, count, 0x7f);
+    case DType::float8_e5m2:
+      return first_with<uint8_t>(elements, count, 0x7c);
+    case DType::float8_e4m3fnuz:
+    case DType::float8_e5m2fnuz:
+      return first_match<uint8_t>(elements, count, 0xff, 0x80);
+    case DType::float8_e8m0fnu:
+      return first_with<uint8_t>(elements, count, 0xff);
+    case DType::float16:
+      return first_with<uint16_t>(elements, count, 0x7c00);
+    case DType::bfloat16:
+      return first_with<uint16_t>(elements, count, 0x7f80);
+    case DType::float32:
+      return first_with<uint32_t>(elements, count, 0x7f800000);
+    case DType::float64:
+      return first_with<uint64_t>(elements, count, 0x7ff0000000000000);
+    case DType::complex64:
+      return whole(first_with<uint32_t>(elements, 2 * count, 0x7f800000));
+    case DType::complex128:
+      return whole(first_with<uint64_t>(elements, 2 * count, 0x7ff0000000000000));
+    default:
+      return -1;
+  }
+}
+
+}  // namespace cbk
