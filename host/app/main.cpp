@@ -11,6 +11,7 @@
 #include "host/app/report.hpp"
 #include "host/app/script.hpp"
 #include "host/base/error.hpp"
+#include "host/base/open_files.hpp"
 
 namespace cbk::app {
 namespace {
@@ -145,5 +146,6 @@ int guarded_run(Arguments arguments) {
 }  // namespace cbk::app
 
 int main(int argc, char** argv) {
+  cbk::raise_open_files_limit();
   return cbk::app::finish_output(cbk::app::guarded_run({argv + 1, argv + argc}));
 }

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <regex>
 
+#include "host/base/open_files.hpp"
 #include "host/checkpoint/sharded.hpp"
 #include "host/formats/h5/writer.hpp"
 #include "host/formats/safetensors/writer.hpp"
@@ -121,6 +122,7 @@ class ShardedWriter : public Writer {
       shards_.back().root.as_dict().set(tensor.name, tensor.leaf);
       shard_of.push_back(shards_.size() - 1);
     }
+    check_open_files(shards_.size(), total);
     for (size_t i = 0; i < shards_.size(); ++i) {
       shards_[i].file = fmt::format("{}-{:05}-of-{:05}{}", stem_, i + 1, shards_.size(), suffix_);
     }

@@ -7,6 +7,7 @@ import argparse
 import json
 import os
 import re
+import resource
 import struct
 import subprocess
 import sys
@@ -219,8 +220,8 @@ class Suite:
     def path(self, name):
         return os.path.join(self.folder, name)
 
-    def call(self, *args, status=0):
-        r = subprocess.run([self.cbk, *args], capture_output=True, text=True, cwd=self.folder)
+    def call(self, *args, status=0, **options):
+        r = subprocess.run([self.cbk, *args], capture_output=True, text=True, cwd=self.folder, **options)
         assert r.returncode == status, f"cbk {' '.join(args)}: exit status {r.returncode}: {r.stderr.strip()[-300:]}"
         return r
 
@@ -403,6 +404,10 @@ def quantized(s):
 
 def names(s):
     """saver_path: a prefix, its index, a folder with or without a state file; what is none of these is told with what it may have meant."""
+    for name in (".", ".."):
+        write_bundle(s.path("dots"), {name: np.arange(1), "a": np.arange(2)})
+        assert f"--exclude {name} leaves it out" in s.refused("tensorflow-to-h5", "dots", "dots.h5", "--overwrite")
+        s.call("tensorflow-to-h5", "dots", "dots.h5", "--exclude", name, "--overwrite")
     os.mkdir(s.path("run"))
     write_bundle(s.path("run/model.ckpt-1"), {"a": np.arange(1)})
     s.call("tensorflow-to-h5", "run", "only.h5")
@@ -531,6 +536,28 @@ def listing(s):
     assert "layer_{0..1999}/kernel" in text and "2,000 tensors" in text, text
 
 
+def many_files(s):
+    """More files than the soft limit of descriptors; beyond the hard one, the shard size that is named fits."""
+    with h5py.File(s.path("v.h5"), "w") as f:
+        for i in range(1500):
+            f[f"v{i}"] = np.full(16, i, "f4")
+
+    def limit(soft, hard):
+        return {"preexec_fn": lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))}
+
+    commands = [("h5-to-tensorflow", "v.h5", "v.ckpt"), ("tensorflow-to-h5", "t.ckpt", "flat"),
+                ("copy", "v.h5", "torch", "--format", "torch"), ("copy", "v.h5", "safe", "--format", "safetensors")]
+    s.call("h5-to-tensorflow", "v.h5", "t.ckpt")
+    for command in commands:
+        s.call(*command, "--shard-size", "64B", **limit(1000, 4000))
+        refused = s.call(*command, "--shard-size", "64B", "--overwrite", status=2, **limit(200, 200)).stderr
+        assert refused.count("\n") == 1 and "1500 files would be open at once" in refused, refused
+        fits = re.search(r"shard size of (\d+B)", refused).group(1)
+        s.call(*command, "--shard-size", fits, "--overwrite", **limit(200, 200))
+        s.call("diff", "v.h5", command[2])
+        assert not [name for name in os.listdir(s.folder) if "tmp" in name]
+
+
 def main():
     p = argparse.ArgumentParser(description=__doc__)
     p.add_argument("--cbk", required=True)
@@ -538,7 +565,7 @@ def main():
     assert crc32c(b"123456789") == 0xE3069283
     with tempfile.TemporaryDirectory() as folder:
         suite = Suite(os.path.abspath(o.cbk), folder)
-        for body in (reading, writing, choosing, strings, quantized, names, training, damage, lies, flipped, listing):
+        for body in (reading, writing, choosing, strings, quantized, names, training, damage, lies, flipped, listing, many_files):
             suite.check(body.__name__, lambda body=body: body(suite))
     print(f"{suite.passed} passed, {suite.failed} failed")
     return 1 if suite.failed or not suite.passed else 0

@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "host/base/crc32c.hpp"
+#include "host/base/open_files.hpp"
 #include "host/base/utf8.hpp"
 #include "host/formats/tensorflow/foreign.hpp"
 #include "host/formats/tensorflow/index.hpp"
@@ -96,6 +97,9 @@ class BundleWriter final : public Writer {
     split(options.shard_size.value_or(std::numeric_limits<uint64_t>::max()));
     refuse_existing(index_file(prefix_), overwrite_);
     if (!overwrite_) warn_of_remains();
+    uint64_t bytes = 0;
+    for (const uint64_t size : shard_sizes_) bytes += size;
+    check_open_files(shard_sizes_.size(), bytes);
     state_ = next_state(prefix_);
     for (const Variable& variable : variables_) {
       items_.push_back(

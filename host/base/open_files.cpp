@@ -1,0 +1,54 @@
+#include "host/base/open_files.hpp"
+
+#include <sys/resource.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <iterator>
+
+#include "host/base/bytes.hpp"
+#include "host/base/error.hpp"
+
+namespace cbk {
+namespace {
+
+/// As many shards as names of five digits can count, and then some. A limit without end would cost programs
+/// that are called from here: some go through all descriptors that they could have.
+constexpr rlim_t most = 1U << 17;
+
+/// For an index, small files beside the checkpoint, folders and libraries.
+constexpr size_t reserve = 16;
+
+size_t open_now() {
+  std::error_code error;
+  const std::filesystem::directory_iterator all("/proc/self/fd", error);
+  return error ? 0 : static_cast<size_t>(std::distance(begin(all), end(all)));
+}
+
+}  // namespace
+
+void raise_open_files_limit() noexcept {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  const rlim_t wanted = std::min(limit.rlim_max, most);
+  if (limit.rlim_cur >= wanted) return;
+  limit.rlim_cur = wanted;
+  ::setrlimit(RLIMIT_NOFILE, &limit);
+}
+
+void check_open_files(size_t files, uint64_t bytes) {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  const size_t used = open_now() + reserve;
+  const size_t room = limit.rlim_cur > used ? static_cast<size_t>(limit.rlim_cur) - used : 0;
+  if (files <= room) return;
+  // Two shards beside each other hold more than one shard's size, or they would be one.
+  const uint64_t fits = room > 1 ? 2 * (bytes / (room - 1) + 1) : bytes;
+  fail(Errc::usage,
+       "{} files would be open at once, and {} can be (ulimit -n is {}); a shard size of {}B or more makes "
+       "few "
+       "enough of them",
+       files, room, static_cast<uint64_t>(limit.rlim_cur), fits);
+}
+
+}  // namespace cbk
