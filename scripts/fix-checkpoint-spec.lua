@@ -26,6 +26,8 @@ parser:flag("-y --yes", "do not ask")
 cli.options(parser, "sync", "no-progress-bar", "quiet")
 local args = parser:parse()
 
+if args.fixed_checkpoint_path == "" then cli.usage_error("fix-checkpoint-spec", "--fixed_checkpoint_path is empty") end
+
 local function say(...) io.stdout:write(...) io.stdout:flush() end
 
 if args.fix_inplace and not args.yes then
@@ -58,6 +60,7 @@ end
 local function number_of(name)
   local value = edit:scalar(name)
   if type(value) == "boolean" then return value and 1 or 0 end
+  if type(value) == "cdata" then return value end -- beyond 2^53
   return tonumber(value) or cbk.fail("format", ("'%s': %s is not a number"):format(path, cbk.quote(name)))
 end
 

@@ -35,6 +35,10 @@ end
 local OBJECT_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
 
 local function convert(name, value)
+  if name == "." or name == ".." then
+    cbk.fail("value", ("the variable '%s' cannot be a dataset of an H5 file, where that is a folder; --exclude %s leaves it out")
+      :format(name, name))
+  end
   local foreign = cbk.kind(value) == "object" and value.type == "tensorflow.tensor" and value.state.dtype
   local is_text = foreign == "string"
   if is_text and name == OBJECT_GRAPH then return nil, "the object graph of TensorFlow means nothing in H5" end

@@ -313,6 +313,14 @@ TEST_CASE("tensorflow: an old checkpoint is replaced as a whole, and the state f
   CHECK(folder.names() == std::vector<std::string>{"checkpoint", "x-1.data-00000-of-00001", "x-1.index",
                                                    "x-2.data-00000-of-00001", "x-2.index"});
   CHECK(open_checkpoint(folder.path()).root.find("c") != nullptr);
+  SECTION("the latest is one of them, whether the list has it or not") {
+    folder.write("checkpoint", "model_checkpoint_path: \"/old/x-5\"");
+    save(dict({{"a", big}}), folder.path("x-6"));
+    CHECK(tf::read_state(folder.path("checkpoint")).all == std::vector<std::string>{"/old/x-5", "x-6"});
+    folder.write("checkpoint", "model_checkpoint_path: \"" + folder.path("x-6").string() + "\"");
+    save(dict({{"a", big}}), folder.path("x-6"), options);
+    CHECK(tf::read_state(folder.path("checkpoint")).all == std::vector<std::string>{"x-6"});
+  }
   folder.write("checkpoint", "something else");
   CHECK_THROWS_WITH(save(dict({{"a", big}}), folder.path("y")), Catch::Contains("not one of TensorFlow"));
 }
@@ -519,7 +527,8 @@ TEST_CASE("tensorflow: an index that lies is refused with the variable's name", 
                       Catch::Contains(reason) && Catch::Contains("p.index"));
   };
   refused("newer reader", [](Bundle& b) { b.header.mutable_version()->set_min_consumer(2); });
-  refused("newer reader", [](Bundle& b) { b.header.mutable_version()->add_bad_consumers(1); });
+  refused("refuses readers of version 1,",
+          [](Bundle& b) { b.header.mutable_version()->add_bad_consumers(1); });
   refused("0 data files", [](Bundle& b) { b.header.set_num_shards(0); });
   refused("3 files, but 1 is missing: 'p.data-00000-of-00003'; there is 'p.data-00000-of-00001'",
           [](Bundle& b) { b.header.set_num_shards(3); });

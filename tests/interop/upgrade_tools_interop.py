@@ -306,6 +306,21 @@ def links(tool, top):
         os.remove(out)
 
 
+def large_steps(tool, top):
+    """Step counts are whole numbers, which a double does not hold from 2^53 on."""
+    path, out = os.path.join(top, "s.mdl"), os.path.join(top, "s_fixed.mdl")
+    step = 2**53 + 1
+    write(path, {**datasets(), "global_step": np.int64(step), "lr_scheduler._schedulers.2.last_epoch": np.int64(0)})
+    run = tool.fix(path)
+    check("large steps: exit status", run.returncode == 0, run.stderr)
+    with h5py.File(out, "r") as f:
+        names = {"last_epoch": step, "_schedulers.2.last_epoch": step - 100}
+        found = {name: int(f["lr_scheduler." + name][()]) for name in names}
+        check("large steps: exact", found == names, found)
+    run = tool.fix(path, "--fixed_checkpoint_path", "")
+    check("an empty output path", run.returncode == 2 and run.stdout == "" and "--fixed_checkpoint_path is empty" in run.stderr, run)
+
+
 # ------------------------------------------------------------------ in place, killed
 
 def tails(tool, top):
@@ -569,7 +584,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--cbk", required=True)
     tool = Tool(os.path.abspath(parser.parse_args().cbk))
-    for part in (styles, links, tails, errors, data_iter):
+    for part in (styles, links, large_steps, tails, errors, data_iter):
         top = tempfile.mkdtemp(prefix="cbk-upgrade-")
         try:
             part(tool, top)

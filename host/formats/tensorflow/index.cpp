@@ -37,10 +37,10 @@ Message parse(std::string_view bytes) {
 Index read_header(std::string_view value) {
   const auto header = parse<proto::Header>(value);
   const auto& bad = header.version().bad_consumers();
-  if (header.version().min_consumer() > producer ||
-      std::find(bad.begin(), bad.end(), producer) != bad.end()) {
+  if (header.version().min_consumer() > producer)
     fail(Errc::unsupported, "it needs a newer reader (version {})", header.version().min_consumer());
-  }
+  if (std::find(bad.begin(), bad.end(), producer) != bad.end())
+    fail(Errc::unsupported, "it refuses readers of version {}, which this is (bad_consumers)", producer);
   if (header.num_shards() < 1) fail(Errc::format, "{} data files", header.num_shards());
   if (header.endianness() != 0 && header.endianness() != 1) {
     fail(Errc::format, "an unknown byte order ({})", header.endianness());

@@ -63,6 +63,30 @@ std::optional<fs::path> latest_in(const fs::path& folder) {
        state_file_name, quote(latest.string()), prefix.string());
 }
 
+namespace {
+
+/// The checkpoints that a state file knows, oldest first, with their times or none; TensorFlow takes the
+/// latest as one of them where the list does not have it.
+struct Known {
+  std::vector<std::string> paths;
+  std::vector<double> times;
+};
+
+Known known_by(const proto::State& state) {
+  Known known{
+      {state.all_model_checkpoint_paths().begin(), state.all_model_checkpoint_paths().end()},
+      {state.all_model_checkpoint_timestamps().begin(), state.all_model_checkpoint_timestamps().end()}};
+  if (known.times.size() != known.paths.size()) known.times.clear();  // as many as paths, or none
+  const std::string& latest = state.model_checkpoint_path();
+  if (std::find(known.paths.begin(), known.paths.end(), latest) == known.paths.end()) {
+    known.paths.push_back(latest);
+    if (!known.times.empty()) known.times.push_back(known.times.back());
+  }
+  return known;
+}
+
+}  // namespace
+
 std::string next_state(const fs::path& prefix) {
   std::error_code ignored;
   const fs::path file = prefix.parent_path() / state_file_name;
@@ -72,13 +96,12 @@ std::string next_state(const fs::path& prefix) {
   bool has_times = false;
   if (fs::exists(file, ignored)) {
     const proto::State old = parse_state(file);
-    const int count = old.all_model_checkpoint_paths_size();
-    // TensorFlow takes as many times as paths, or none
-    has_times = count > 0 && old.all_model_checkpoint_timestamps_size() == count;
-    for (int i = 0; i < count; ++i) {
-      if (old.all_model_checkpoint_paths(i) == name) continue;
-      next.add_all_model_checkpoint_paths(old.all_model_checkpoint_paths(i));
-      if (has_times) next.add_all_model_checkpoint_timestamps(old.all_model_checkpoint_timestamps(i));
+    const Known known = known_by(old);
+    has_times = !known.times.empty();
+    for (size_t i = 0; i < known.paths.size(); ++i) {
+      if (known.paths[i] == name || known.paths[i] == fs::absolute(prefix)) continue;
+      next.add_all_model_checkpoint_paths(known.paths[i]);
+      if (has_times) next.add_all_model_checkpoint_timestamps(known.times[i]);
     }
     next.set_last_preserved_timestamp(old.last_preserved_timestamp());
   }

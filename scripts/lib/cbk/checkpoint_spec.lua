@@ -83,7 +83,7 @@ end
 
 ---What each `last_epoch` should be: the global step, or for a schedule after a milestone the steps since then.
 ---@param names string[]          all stored names
----@param global_step number
+---@param global_step number      or int64
 ---@param milestones number[]     the values of `milestone_names`, in that order
 ---@return { name: string, value: number }[]   in the order of `names`
 function spec.last_epochs(names, global_step, milestones)
@@ -95,7 +95,8 @@ function spec.last_epochs(names, global_step, milestones)
         cbk.fail("value", ("'%s': there is no milestone for schedule %d, as the checkpoint has %d of them")
           :format(name, schedule, #milestones))
       end
-      local value = schedule == 0 and global_step or math.max(global_step - milestones[schedule], 0)
+      local value = global_step
+      if schedule > 0 then value = value > milestones[schedule] and value - milestones[schedule] or 0 end
       out[#out + 1] = { name = name, value = value }
     end
   end

@@ -36,7 +36,7 @@ local function number_of(name, place)
   if place.kind == "none" then return nil end
   local value = value_of(place)
   if is_tensor(place.kind) and value:numel() == 1 then value = value:reshape {}:item() end
-  local number = type(value) ~= "string" and tonumber(value)
+  local number = type(value) == "cdata" and value or type(value) ~= "string" and tonumber(value) -- int64 beyond 2^53 stays exact
   return number or cbk.fail("value", ("'%s' holds no number"):format(name))
 end
 
@@ -47,7 +47,7 @@ local function set_number(name, place, number)
     local whole = cbk.dtype(old.dtype).floating and number or number - number % 1
     set(place, cbk.full(old:shape(), whole, { dtype = old.dtype }):as { role = old.role, requires_grad = old.requires_grad })
   elseif place.kind == "float" then
-    set(place, cbk.float(number))
+    set(place, cbk.float(tonumber(number)))
   elseif place.kind == "int" or place.kind == "none" then
     set(place, cbk.int(number))
     place.kind = "int"

@@ -73,13 +73,16 @@ end
 
 -- --- what is done
 
+---A number, whose kind is of no interest.
+local function shown(number) return (tostring(number):gsub("LL$", "")) end
+
 local function fix_lines(fix)
   local out = {}
   if fix.has_scalar_dicts then out[1] = "TensorScalarDict becomes dict" end
   for _, tie in ipairs(fix.restored) do out[#out + 1] = ("restored: %s, tied to %s"):format(tie.key, tie.source) end
   if not fix.epochs then out[#out + 1] = "last_epoch: cannot be fixed without a global_step" end
   for _, epoch in ipairs(fix.epochs or {}) do
-    out[#out + 1] = ("%s: %s -> %s"):format(epoch.name, tostring(epoch.before), tostring(epoch.value))
+    out[#out + 1] = ("%s: %s -> %s"):format(epoch.name, shown(epoch.before), shown(epoch.value))
   end
   return out
 end
