@@ -105,7 +105,7 @@ local function config_between_releases(job, step, config)
   tell_of_layout(src, tgt, config)
   trainer.set_model(config, to)
   local at_once_from = job.path.at_once and catalogue.release(job.path[1].src) or nil
-  config = releases.upgrade(config, src, tgt, moves, at_once_from)
+  config = releases.upgrade(config, src, tgt, moves, { at_once_from = at_once_from, keeps_lists = job.keeps_lists })
   if src == "2.3" and tgt == "2.4" and not at_once_from then file.set_name(trainer.model(config), tgt, job.zoo_name) end
   local configs = both_configs(step.side, from, to, assumed)
   configs.moves = moves
@@ -119,6 +119,7 @@ end
 ---@field drop_unmatched? boolean
 ---@field seed? integer
 ---@field deduplicated? boolean|table<string, boolean>   At.deduplicated of the file that is read, or of each part's
+---@field keeps_lists? boolean   states to load and tags may be lists in the trainer layout; the original converter drops these
 ---@field loader? LoaderOptions   for the states of data loaders that are taken from files
 ---@field advise? { unmatched: fun(keys: string[]): string|nil, lacking: fun(): string|nil }   what to try, as the end of the message
 ---@field trace? fun(record: KeyRecord, step: integer)

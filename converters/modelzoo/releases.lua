@@ -264,9 +264,10 @@ end
 
 ---Changes what release `from` wrote into what `to` reads, in place; `config` is the whole file, its model section already new.
 ---@param moves? Moves   where fields went is added
----@param at_once_from? string   the release of the whole conversion, where it takes several releases at once
-function releases.upgrade(config, from, to, moves, at_once_from)
-  local dropped = {}
+---@param options? { at_once_from: string|nil, keeps_lists: boolean|nil }   the release of the whole conversion, where it takes several
+---releases at once; whether the trainer layout gets lists that the original converter drops
+function releases.upgrade(config, from, to, moves, options)
+  local dropped, at_once_from = {}, options and options.at_once_from
   moves = moves or {}
   if is_dict(config, "cerebras") then
     for name in cbk.items(config.cerebras) do
@@ -288,7 +289,7 @@ function releases.upgrade(config, from, to, moves, at_once_from)
   if #dropped > 0 then cbk.warn(("config fields that %s has no more are left out: %s"):format(to, table.concat(dropped, ", "))) end
   if from == "2.2" and to == "2.3" and not trainer.is(config) then
     mup.upgrade(config.model, config.optimizer, moves)
-    if not at_once_from then return trainer.from_legacy(config, moves) end
+    if not at_once_from then return trainer.from_legacy(config, moves, options and options.keeps_lists) end
     cbk.warn "from cs-2.2 at once, the file keeps its layout (convert to cs-2.3 first, and it becomes a trainer's)"
   end
   return config

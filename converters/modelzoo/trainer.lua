@@ -37,7 +37,8 @@ function trainer.set_model(config, model) place(config).model = model end
 -- --- legacy to trainer
 
 -- Where the fields of a legacy file go: "new <- section.field", or "section.field" where the name stays. Such a field is a scalar;
--- with ".*" behind it a dict or a list, with "?" either. Null and empty containers count as absent, and what is absent makes no section.
+-- with ".*" behind it a dict or a list, with "?" either, with "+" a list too in an upgrade. Null and empty containers count as absent,
+-- and what is absent makes no section.
 local layout = {
   head = { "runconfig.model_dir", "runconfig.seed" },
   backend = {
@@ -90,7 +91,7 @@ local layout = {
     { name = "LogInputSummaries", value = "runconfig.log_input_summaries" },
     { name = "CheckLoss", value = "runconfig.check_loss_values" },
     { name = "ComputeNorm", value = "optimizer.log_summaries" },
-    { name = "LoadCheckpointStates", "runconfig.load_checkpoint_states?" },
+    { name = "LoadCheckpointStates", "runconfig.load_checkpoint_states+" },
     { name = "KeepNCheckpoints", "n <- runconfig.max_checkpoints" },
     { name = "LogSparsity" }, -- its switch stands somewhere in the sparsity section
     { name = "WeightCompression", "compressions <- model.compression.*" },
@@ -104,7 +105,7 @@ local layout = {
     { name = "TensorBoardLogger", "runconfig.summary_dir", "runconfig.legacy_event_dirs" },
     {
       name = "WandbLogger",
-      "wandb.project", "wandb.group", "wandb.run_id", "wandb.run_name", "wandb.job_type", "wandb.tags?", "wandb.resume", "wandb.entity",
+      "wandb.project", "wandb.group", "wandb.run_id", "wandb.run_name", "wandb.job_type", "wandb.tags+", "wandb.resume", "wandb.entity",
     },
   },
   fit = { "ckpt_path <- runconfig.checkpoint_path" },
@@ -128,12 +129,13 @@ end
 
 ---Takes fields of the legacy file by their sources, and knows which were asked for and where they went.
 ---@param moves Moves
-local function taker(config, moves)
-  local asked = {}
-  ---@param source string   "section.field", "section.field.*" or "section.field?"
+---@param keeps_lists? boolean   of fields of the form "+", which the original converter drops
+local function taker(config, moves, keeps_lists)
+  local asked, lists = {}, {}
+  ---@param source string   "section.field", "section.field.*", "section.field?" or "section.field+"
   ---@param target? string  its place in the new file
   local function take(source, target)
-    local section, path, form = source:match "^([%w_]+)%.([%w_.]-)([.*?]*)$"
+    local section, path, form = source:match "^([%w_]+)%.([%w_.]-)([.*?+]*)$"
     local tree, field = config, section
     for part in path:gmatch "[^.]+" do
       if not is_dict(tree, field) then return nil end
@@ -142,14 +144,18 @@ local function taker(config, moves)
     if tree[field] == nil then return nil end
     local is_items = is_list(tree, field) or is_dict(tree, field)
     local value = filled(tree, field)
-    if value ~= nil and form ~= "?" and is_items ~= (form == ".*") then return nil end
+    local takes_both = form == "?" or form == "+" and (keeps_lists or not is_list(tree, field))
+    if value ~= nil and not takes_both and is_items ~= (form == ".*") then
+      lists[source:match "^[^+]*"] = form == "+" and is_list(tree, field) or nil
+      return nil
+    end
     asked[section .. "." .. path:match "^[^.]+"] = true
     -- items that moved up, for empty ones before them, are not where they were
     local is_whole = value ~= nil and (not is_list(tree, field) or #value == #tree[field])
     if target and is_whole then moves[#moves + 1] = { section .. "." .. path, target } end
     return value
   end
-  return take, asked
+  return take, asked, lists
 end
 
 ---A dict of the fields that are there, in the order of the layout.
@@ -330,14 +336,17 @@ local function sparsity(config)
 end
 
 ---What the layout has no place for, by its name in the legacy file.
-local function warn_of_the_rest(config, asked)
+---@param lists table<string, true>   lists that an upgrade would keep
+local function warn_of_the_rest(config, asked, lists)
   local unknown = {}
   for _, section in ipairs { "runconfig", "wandb" } do
     if is_dict(config, section) then
       for name in cbk.items(config[section]) do
         local field = section .. "." .. tostring(name)
         local goes_without_saying = field == "runconfig.mode" and config.runconfig.mode == "train"
-        if not asked[field] and not goes_without_saying and filled(config[section], name) ~= nil then unknown[#unknown + 1] = field end
+        if not asked[field] and not goes_without_saying and filled(config[section], name) ~= nil then
+          unknown[#unknown + 1] = field .. (lists[field] and " (a list, which `cbk upgrade` keeps)" or "")
+        end
       end
     end
   end
@@ -380,10 +389,11 @@ end
 ---The file of a 2.3 trainer from a legacy file.
 ---@param config Dict
 ---@param moves? Moves   where fields went is added
+---@param keeps_lists? boolean   states to load and tags may be lists
 ---@return Dict
-function trainer.from_legacy(config, moves)
+function trainer.from_legacy(config, moves, keeps_lists)
   moves = moves or {}
-  local take, asked = taker(config, moves)
+  local take, asked, lists = taker(config, moves, keeps_lists)
   local init = fill(take, layout.head, "trainer.init")
   local function put(name, section)
     if section ~= nil and #section > 0 then init[name] = section end
@@ -415,7 +425,7 @@ function trainer.from_legacy(config, moves)
 
   local out = cbk.dict { init = init }
   for name, section in cbk.items(runs(take, config, moves)) do out[name] = section end
-  warn_of_the_rest(config, asked)
+  warn_of_the_rest(config, asked, lists)
   return cbk.dict { trainer = out }
 end
 

@@ -123,16 +123,16 @@ describe("Converters: the trainer layout", function()
     same(out.trainer.init.logging.wsc_log_level, "INFO")
   end)
 
-  it("takes the states to load, and tags, as a list too", function()
-    local out
+  it("takes the states to load, and tags, as lists in an upgrade only, as the original converter drops these", function()
     local states, tags = cbk.list { "model", "dataloader" }, cbk.list { "a", "b" }
-    assert(#warnings_of(function()
-      out = trainer.from_legacy(legacy {
-        { source = "runconfig.load_checkpoint_states", value = states }, { source = "wandb.tags", value = tags },
-      })
-    end) == 0)
+    local rows = { { source = "runconfig.load_checkpoint_states", value = states }, { source = "wandb.tags", value = tags } }
+    local out
+    assert(#warnings_of(function() out = trainer.from_legacy(legacy(rows), {}, true) end) == 0)
     same(out.trainer.init.callbacks[1].LoadCheckpointStates.load_checkpoint_states, states)
     same(out.trainer.init.loggers[1].WandbLogger.tags, tags)
+    local said = warnings_of(function() out = trainer.from_legacy(legacy(rows)) end)[1]
+    assert(said:find("runconfig.load_checkpoint_states (a list, which `cbk upgrade` keeps), wandb.tags (a list", 1, true), said)
+    same(cbk.keys(out.trainer.init), cbk.list { "model" })
   end)
 
   it("has a place for every field, and leaves none behind", function()

@@ -29,6 +29,7 @@ function upgrade.job(model_name, from, to, options)
   job.path.at_once = false
   options = options or {}
   job.loader = { seed = options.seed or "config", kind = options.kind, is_upgrade = true }
+  job.keeps_lists = true
   job.without_state, job.accept_missing = options.without_state, options.accept_missing
   return job
 end
