@@ -83,6 +83,7 @@ for _, one in ipairs(list) do
   if not looked[one.keys] and not one.inside then
     looked[one.keys] = true
     local found, single = check.keys(one.keys)
+    for _, finding in ipairs(check.counts(one.own)) do found[#found + 1] = finding end
     for _, finding in ipairs(found) do
       add_once(finding.kind, ("%s: %s"):format(rules.text(finding.rule), finding.text), position.of(finding.rule), one.title)
     end
@@ -131,8 +132,10 @@ local function config_of_keys()
 end
 
 local keys = keys_to_cover()
-local readings = { keys and coverage.best(list, keys, config_of_keys()) }
-if keys and #readings == 0 and #list > 0 then add("coverage", "no table can read this config", args.config or path) end
+local best, why
+if keys then best, why = coverage.best(list, keys, config_of_keys()) end
+local readings = { best }
+if keys and not best and #list > 0 then add("coverage", "no table can read this config: " .. tostring(why), args.config or path) end
 
 local function titles(reading)
   local one = reading.tables[1]

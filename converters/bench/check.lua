@@ -10,7 +10,7 @@ local position = require "converters.bench.position"
 local check = {}
 
 ---@class Finding
----@field kind "unreachable"|"one way"|"collision"|"captures"
+---@field kind "unreachable"|"one way"|"collision"|"captures"|"count"
 ---@field rule Rule
 ---@field text string
 
@@ -172,6 +172,53 @@ local function check_captures(rule, side, findings)
   end
 end
 
+-- --- counts
+
+local whole = { depth = true, count = true, size = true } -- what a field that counts must be
+
+---The fields that a side of a config may have; nil where it may have any.
+local function fields_of(own, side)
+  local out = {}
+  for _, rule in ipairs(own.config or {}) do
+    if rule[side] == "*" then return nil end
+    if rule[side] then out[rule[side]] = true end
+  end
+  return out
+end
+
+---Letters of which no field says how many values they have, each told of with its first rule: whether a checkpoint has all such keys
+---would not be looked at.
+---@param own Converter
+---@return Finding[]
+function check.counts(own)
+  local findings, known, asked, seen = {}, fields_of(own, "right"), fields.asked(own.config or {}, "right"), {}
+  local function look(rule, side)
+    for _, letter in ipairs(patterns.captures(rule[side][1])) do
+      local counter, why = rules.counter(rule, side, letter), nil
+      if counter == nil then
+        why = ("nothing counts '%s' of '%s'; say what does: count = …"):format(letter, rule[side][1])
+      elseif type(counter) == "string" and known and not whole[asked[counter]] then
+        why = ("'%s' counts '%s' of '%s', but %s"):format(counter, letter, rule[side][1], known[counter]
+          and "no rule says that it is a depth (is = \"depth\")" or "is no field of the right config; say what does: count = …")
+      end
+      local about = why and (counter or "") .. " " .. letter
+      if why and not seen[about] then
+        seen[about] = true
+        findings[#findings + 1] = { kind = "count", rule = rule, text = why }
+      end
+    end
+  end
+  for _, rule in ipairs(own.keys) do
+    local reads_all = rule.left and rule.left[1]:find("*", 1, true) or rule.right and rule.right[1]:find("*", 1, true)
+    if not rule.kind and reads_all then return {} end -- nothing is needed
+    if not rule.kind and rule.needed ~= false then
+      look(rule, "left")
+      look(rule, "right")
+    end
+  end
+  return findings
+end
+
 -- --- all of it
 
 ---What is written beside other keys and passed over on the way back, and what rules of one side say.
@@ -255,11 +302,8 @@ end
 function check.defaults(own)
   local findings = {}
   for _, side in ipairs { "left", "right" } do
-    local known = {}
-    for _, rule in ipairs(own.config or {}) do
-      if rule[side] then known[rule[side]] = true end
-    end
-    for _, what in ipairs(known["*"] and {} or { "before", "after" }) do
+    local known = fields_of(own, side)
+    for _, what in ipairs(known and { "before", "after" } or {}) do
       local names = {}
       for name in pairs(own[what] and own[what][side] or {}) do
         if not known[name] then names[#names + 1] = "'" .. name .. "'" end
@@ -281,11 +325,11 @@ local function has_word(asked, word)
   end
 end
 
----What the config rules leave unsaid that others rely on: the width that heads share, the depth that counts the layers of keys.
+---What the config rules leave unsaid that others rely on: the width that heads share.
 ---@param own Converter
 ---@return { kind: string, text: string }[]
 function check.demands(own)
-  local findings, told, asked = {}, {}, {}
+  local findings, asked = {}, {}
   local function add(text, ...) findings[#findings + 1] = { kind = "unsaid", text = text:format(...) } end
   for side in pairs(rules.other) do asked[side] = fields.asked(own.config or {}, side) end
   for _, rule in ipairs(own.config or {}) do
@@ -295,14 +339,6 @@ function check.demands(own)
     local heads = has_word(asked[side], "heads")
     if heads and not has_word(asked[side], "width") then
       add("'%s' of the %s are heads, but no rule says which width they share (is = \"width\")", heads, side)
-    end
-  end
-  for _, rule in ipairs(own.config and own.keys or {}) do
-    local count = rule.count or "num_hidden_layers"
-    local is_counted = rule.right and rule.right[1]:find "%.N%f[.%z]" and type(count) == "string"
-    if is_counted and not told[count] and asked.right[count] ~= "depth" then
-      told[count] = true
-      add("'%s' counts the layers of '%s', but no rule says that it is a depth (is = \"depth\")", count, rule.right[1])
     end
   end
   return findings

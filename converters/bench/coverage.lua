@@ -89,16 +89,17 @@ function coverage.keys_of(root)
   return out
 end
 
----Runs `f` without its warnings; false where it fails.
+---Runs `f` without its warnings; nil and the reason where it fails.
 local function quietly(f, ...)
   local warn = cbk.warn
   cbk.warn = function() end -- luacheck: ignore
   local fine, result = pcall(f, ...)
   cbk.warn = warn -- luacheck: ignore
-  return fine and (result or true)
+  if fine then return result or true end
+  return nil, type(result) == "table" and result.message or tostring(result)
 end
 
----What the conditions of a table ask: both configs, complete with defaults; nil where the table cannot read this config.
+---What the conditions of a table ask: both configs, complete with defaults; nil and the reason where the table cannot read this config.
 ---@param one Table
 ---@param side Side
 ---@param config Dict    the whole file
@@ -108,10 +109,11 @@ function coverage.at(one, side, config, has)
   local tgt = catalogue.formats(one.converter[side == "left" and 2 or 1])[1]
   local step = { converter = one.converter, side = side, src = src, tgt = tgt }
   local job = { model = one.model, zoo_name = one.model.name or one.model.model, path = { step } }
-  if not quietly(convert.config, job, config) then return nil end
+  local fine, why = quietly(convert.config, job, config)
+  if not fine then return nil, why end
   local configs = job.configs[1]
   local part = one.part
-  if not part and configs.converter.keys ~= one.keys then return nil end
+  if not part and configs.converter.keys ~= one.keys then return nil, "the config chooses another table" end
   return {
     side = side, left = part and configs.left[part.left] or configs.left, right = part and configs.right[part.right] or configs.right,
     assumed = part and configs.assumed[part.right] or configs.assumed,
@@ -198,18 +200,21 @@ local function is_better(a, b)
   return a.idle < b.idle
 end
 
----The reading of a list of keys that fits best: the tables of one converter and one side; nil where none can read the config.
+---The reading of a list of keys that fits best: the tables of one converter and one side; nil, and why the first cannot, where none
+---can read the config.
 ---@param tables Table[]
 ---@param keys string[]
 ---@param config? Dict
----@return Coverage|nil
+---@return Coverage|nil, string|nil why
 function coverage.best(tables, keys, config)
-  local there, groups, order = {}, {}, {}
+  local there, groups, order, first_why = {}, {}, {}, nil
   for _, key in ipairs(keys) do there[key] = true end
   local function has(key) return there[key] or there["model." .. key] end
   for _, one in ipairs(telling(tables)) do
     for _, side in ipairs { "left", "right" } do
-      local at = config and coverage.at(one, side, config, has)
+      local at, why
+      if config then at, why = coverage.at(one, side, config, has) end
+      first_why = first_why or why
       if at or not config then
         local alone = keys_of_part(one, side, keys)
         local id = tostring(one.converter) .. tostring(one.part and not alone and "" or one.keys) .. side
@@ -224,7 +229,8 @@ function coverage.best(tables, keys, config)
     for _, one in ipairs(group) do group.score, group.idle = group.score + one.matched - one.copied / 2, group.idle + #one.idle end
     if not best or is_better(group, best) then best = group end
   end
-  return best and joined(best, #keys)
+  if not best then return nil, first_why end
+  return joined(best, #keys)
 end
 
 return coverage

@@ -143,7 +143,11 @@ local function config_step(job, i, config)
   local one = is_hf(step.src) and config_from_hf or is_hf(step.tgt) and config_to_hf or config_between_releases
   job.files[i] = config
   job.files[i + 1], job.configs[i] = one(job, step, config)
-  job.configs[i].converter = step.converter
+  local configs, parts = job.configs[i], step.converter.components
+  configs.converter = step.converter
+  for _, part in ipairs(parts or { step.converter }) do
+    keys.check_counts(part.keys or {}, parts and { left = configs.left[part.left], right = configs.right[part.right] } or configs)
+  end
   return job.files[i + 1]
 end
 

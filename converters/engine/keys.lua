@@ -113,6 +113,18 @@ function keys.count(each, rule, at)
     field and "'" .. field .. "'" or "a function", each.letter, fields.shown(found), MOST_VALUES)
 end
 
+---Refuses a config by which keys cannot be counted.
+---@param set Rule[]
+---@param at { left: Dict, right: Dict }
+function keys.check_counts(set, at)
+  for _, rule in ipairs(set) do
+    for side in pairs(rules.other) do
+      local each = rule[side] and rule[side].each
+      if each then keys.count(each, rule, at) end
+    end
+  end
+end
+
 ---The keys of one side of a rule: as given, or one per value of a letter.
 ---@param side table[]   templates
 local function members(side, rule, caught, at)

@@ -15,7 +15,8 @@ local rules = {}
 ---@field tied table<Side, Tied>   where that side is read: the key that its own is read from when it is not there
 ---@field number? { forward: fun(n: integer): integer, backward: fun(n: integer): integer }   counts the other side's way
 ---@field needed? Needed|fun(at: At, present: integer): Needed   whether a checkpoint must have it (complete.lua)
----@field count? string|fun(at: At): integer|nil   of how many layers: a field of the right config (default: num_hidden_layers)
+---@field count table<1|string, string|fun(at: At): integer|nil>   how many values its letters have, 1 for the first (default:
+---                          num_hidden_layers): a field of the right config, or a function
 ---@field kind? "only"|"drop"|"refuse"   of a rule for one side: what becomes of such a key
 ---@field why? string        of such a rule; of any other: why it is needed in one direction alone
 ---@field copy_of? string    only: the pattern of the key that says the same
@@ -126,6 +127,10 @@ local function check(entry, place, source, line)
   if not entry[1] then fail "the left side is missing; for keys of one side, there is rules.only" end
   if entry.tied_left and (type(entry[1]) ~= "string" or entry[1]:find "%f[%w_*][%u*]%f[^%w_*]") then
     fail "tied_left is for one key that has no letters"
+  end
+  for _, counter in pairs(type(entry.count) == "table" and entry.count or { entry.count }) do
+    local kind = type(counter)
+    if kind ~= "string" and kind ~= "function" then fail("'count' is a field, a function, or these by letters: { E = … }") end
   end
   for _, name in ipairs { "also_left", "also_right" } do
     for _, extra in ipairs(list(entry[name]) or {}) do
@@ -287,9 +292,8 @@ end
 function rules.counter(rule, side, letter)
   local own, count = rule[side], rule.count
   if own.each and own.each.letter == letter then return own.each.count end
-  if type(count) == "table" then return count[letter] end
   local first = ("." .. own[1] .. "."):gsub(own.each and "%." .. own.each.letter .. "%f[.]" or "^", ""):match "%.(%u)%f[.]"
-  return first == letter and (count or "num_hidden_layers") or nil
+  return count[letter] or first == letter and (count[1] or "num_hidden_layers") or nil
 end
 
 -- --- tables
@@ -305,6 +309,8 @@ local function without_false(entries)
   end
   return out
 end
+
+local function counts(count) return type(count) == "table" and count or { count } end
 
 ---A table of key rules: `{ left, right, action }`; one name alone stands for both sides; a table of rules in the third place
 ---is put below the two names; `false` says nothing. Options of a rule: when, also_left, also_right, tied_left, count, needed, number,
@@ -325,14 +331,14 @@ function rules.keys(entries)
         local one = rules.map(rule, change)
         if has_choices then checked(one) end
         if one.needed == nil then one.needed = entry.needed end
-        one.count = one.count or entry.count
+        one.count = rules.variant(counts(entry.count), one.count)
         out[#out + 1] = one
       end
     else
       local left, right = list(entry[1]), list(entry[2] or entry[1])
       out[#out + 1] = checked {
         left = left, right = right, action = entry[3], when = entry.when, number = entry.number, why = entry.why,
-        needed = entry.needed, count = entry.count,
+        needed = entry.needed, count = counts(entry.count),
         also = { left = also(entry.also_left), right = also(entry.also_right) }, tied = { left = tied(entry.tied_left) },
         origin = { source = source, line = line, place = place, names = { left[1], right[1] } },
       }

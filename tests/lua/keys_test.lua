@@ -122,6 +122,67 @@ describe("Keys: one per value of a letter", function()
   end)
 end)
 
+describe("Keys: letters", function()
+  local complete = require "converters.engine.complete"
+
+  ---What a checkpoint with these keys lacks, and the warnings.
+  local function lacking(entries, side, names, right)
+    local there, out = {}, nil
+    for _, name in ipairs(names) do there[name] = true end
+    local warned = conversion.warnings(function()
+      out = complete.lacking(rules.keys(entries), {
+        side = side, left = {}, right = right, assumed = {}, source = function(_, key) return there[key] end,
+      })
+    end)
+    return { unpack(out) }, table.concat(warned, "; ")
+  end
+
+  it("any of them counts layers", function()
+    for _, letter in ipairs { "N", "L", "X" } do
+      local entries = { { "h." .. letter .. ".w", "layers." .. letter .. ".w" } }
+      equal({ lacking(entries, "left", { "h.0.w" }, { num_hidden_layers = 3 }) }, { { "h.1.w", "h.2.w" }, "" })
+      equal({ lacking(entries, "right", { "layers.2.w" }, { num_hidden_layers = 3 }) }, { { "layers.0.w", "layers.1.w" }, "" })
+      fails("more layers than num_hidden_layers=1: h.1.w", lacking, entries, "left", { "h.0.w", "h.1.w" }, { num_hidden_layers = 1 })
+    end
+  end)
+
+  it("by another field, by several, by one of the table around", function()
+    local deep = { { "h.N", "layers.N", rules.keys { { "e.E.w", "experts.E.w", count = { E = "num_experts" } } }, count = "depth" } }
+    local names, config = { "h.0.e.0.w", "h.1.e.1.w" }, { depth = 2, num_experts = 2 }
+    equal({ lacking(deep, "left", names, config) }, { { "h.0.e.1.w", "h.1.e.0.w" }, "" })
+    fails("more layers than num_experts=1: h.0.e.1.w", lacking, deep, "left", { "h.0.e.1.w" }, { depth = 1, num_experts = 1 })
+    fails("more layers than depth=1: h.1.e.0.w", lacking, deep, "left", { "h.1.e.0.w" }, { depth = 1, num_experts = 1 })
+    equal((lacking({ { "h.N.e.E.w", "l.N.e.E.w", count = { E = function() return 2 end } } }, "left", {}, { num_hidden_layers = 1 })),
+      { "h.0.e.0.w", "h.0.e.1.w" })
+    fails("more than 1000000 keys of 'h.N.e.E.w' are missing", lacking, { { "h.N.e.E.w", "l.N.e.E.w", count = { "n", E = "n" } } }, "left",
+      {}, { n = 1e5 })
+    fails("'count' is a field, a function, or these by letters", rules.keys, { { "h.N", "l.N", count = 5 } })
+  end)
+
+  it("what nothing counts is told, and not taken for complete", function()
+    local one = { { "h.N.w", "layers.N.w", count = "nolayers" } }
+    equal({ lacking(one, "left", {}, {}) },
+      { {}, "'nolayers', which counts 'N', is null: whether the checkpoint has all of 'h.N.w' is not looked at" })
+    equal({ lacking({ { "h.N.e.E.w", "l.N.e.E.w" } }, "left", {}, { num_hidden_layers = 1 }) },
+      { {}, "nothing counts E: whether the checkpoint has all of 'h.N.e.E.w' is not looked at" })
+  end)
+
+  it("a config by which they cannot be counted is refused without a checkpoint", function()
+    local fields = require "converters.engine.fields"
+    local converter = {
+      "hf", "cs-2.4", keys = rules.keys { { rules.each("e.E.w", "E", "num_experts"), "w", stack } },
+      config = fields.config { { "experts", "num_experts" } },
+    }
+    local function convert(value)
+      local step = { converter = converter, side = "left", src = "hf", tgt = "cs-2.4" }
+      local job = { model = { model = "made", converter }, path = { step }, seed = 0 }
+      return require("converters.engine.convert").config(job, cbk.dict { experts = value })
+    end
+    equal(convert(3).model.num_experts, 3)
+    fails("'num_experts' counts 'E', and is 'ten': only a whole number from 0", convert, "ten")
+  end)
+end)
+
 describe("Keys: choices", function()
   ---What each key becomes, left to right.
   local function becomes(left, right, source)
