@@ -111,6 +111,13 @@ describe("what a file does not store", function()
     end
   end)
 
+  it("is None in a file that was written anew", function()
+    equal(lost_leaves.with_none_states(checkpoint { exp_avg = none, momentum_buffer = none, other = none }, { "x" }),
+      { "x", "optimizer.state.1.exp_avg" })
+    equal(lost_leaves.with_none_states(checkpoint { exp_avg = none }, { "optimizer.state.1.exp_avg" }), { "optimizer.state.1.exp_avg" })
+    equal(lost_leaves.with_none_states(cbk.dict { model = cbk.dict() }, {}), {})
+  end)
+
   it("may be no weight in the end", function()
     local root = cbk.dict { model = cbk.dict { a = none, b = cbk.tensor { 1 } } }
     lost_leaves.check_model(root, function(key) return key == "b" end)

@@ -42,13 +42,40 @@ local function fresh(entry, other)
   return out
 end
 
+---The optimizer's states, parameter by parameter.
+local function states_of(root)
+  return is_dict(root, "optimizer") and is_dict(root.optimizer, "state") and root.optimizer.state or cbk.dict()
+end
+
+---Adds states that are None for some parameters only: what wrote the file anew found nothing there. (A parameter that was never
+---trained has no momentum.)
+---@param root Dict
+---@param names string[]   of what is known to be lost
+---@return string[] names
+function lost_leaves.with_none_states(root, names)
+  local states, is_known, has, out = states_of(root), {}, {}, {}
+  for i, name in ipairs(names) do is_known[name], out[i] = true, name end
+  local function each(visit)
+    for key in cbk.items(states) do
+      local entry = is_dict(states, key) and states[key] or cbk.dict()
+      for name in cbk.items(entry) do visit(key, name, cbk.kind(entry, name) == "none") end
+    end
+  end
+  each(function(_, name, is_none) has[name] = has[name] or not is_none end)
+  each(function(key, name, is_none)
+    local path = ("optimizer.state.%s.%s"):format(cbk.key_text(key), cbk.key_text(name))
+    if is_none and has[name] and name ~= "momentum_buffer" and not is_known[path] then out[#out + 1] = path end
+  end)
+  return out
+end
+
 ---Lets the optimizer's state of the parameters that lack a part of it begin anew, in place.
 ---@param root Dict
 ---@param names string[]
 ---@return string[] restarted   "optimizer.state.3"
 ---@return string[] left        the names that are still None
 local function restart(root, names)
-  local states = is_dict(root, "optimizer") and is_dict(root.optimizer, "state") and root.optimizer.state or cbk.dict()
+  local states = states_of(root)
   local lacking, restarted, left = {}, {}, {}
   for _, name in ipairs(names) do
     local place = name:match "^optimizer%.state%.(.*)%.[^.]+$"

@@ -208,16 +208,17 @@ end
 ---@return Upgrade
 function upgrade.run(old, config, job)
   local root, parts = old.checkpoint.root, {}
-  local lost
+  local lost, is_own
   if not releases.since(catalogue.release(job.src), "2.0") then
     local fix = spec_tree.fix(old)
-    root, lost = fix.root, fix.lost
+    root, lost, is_own = fix.root, fix.lost, true
     parts[1] = { title = "spec", lines = fix_lines(fix) }
     if #parts[1].lines == 0 then parts[1].lines[1] = "nothing to fix" end
   else
     lost = spec_tree.lost(old)
-    if #lost > 0 then root = cbk.deep_copy(root) end
   end
+  lost = lost_leaves.with_none_states(root, lost)
+  if #lost > 0 and not is_own then root = cbk.deep_copy(root) end
   if #lost > 0 then
     parts[#parts + 1] = { title = "not stored", lines = {}, warnings = lost_leaves.settle(root, lost, job.accept_missing) }
   end
