@@ -259,7 +259,7 @@ function catalogue.wrapped(step, config)
   return { converter = wrap.around(outer, inner.converter, name), side = step.side, src = inner.src, tgt = inner.tgt }
 end
 
----What the fields of a release's model section must be, as the tables towards Hugging Face say.
+---What the fields of a release's model section must be, as the right sides of the tables say.
 ---@param model Model
 ---@param section Dict
 ---@return Asked
@@ -270,7 +270,7 @@ function catalogue.asked(model, section)
     for _, variant in pairs(own.variants or {}) do add(variant) end
   end
   for _, converter in ipairs(model) do
-    if converter[1] == "hf" then add(converter) end
+    add(converter)
     local inner = converter.wrap and catalogue.find(section[converter.wrap.says.right])
     if inner then return catalogue.asked(inner, section) end
   end

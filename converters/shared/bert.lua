@@ -194,7 +194,15 @@ bert.all_classes = {
 }
 
 local copy = rules.keys { { "*" } }
-local same = fields.config { { "*" } }
+local same = fields.config {
+  { "vocab_size",              is = "size" },
+  { "max_position_embeddings", is = "size" },
+  { "hidden_size",             is = "width" },
+  { "num_heads",               is = "heads" },
+  { "num_hidden_layers",       is = "depth" },
+  { "filter_size",             is = "size" },
+  { "*" },
+}
 
 ---1.6 -> 1.7: the encoder of Hugging Face's names becomes the Model Zoo's own. Keys that came back from 1.8 may begin with `model.`.
 ---@param keys Rule[]

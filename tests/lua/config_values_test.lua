@@ -188,6 +188,12 @@ describe("Configs: what a field must be", function()
     end
   end)
 
+  it("also of a model without any table towards Hugging Face", function()
+    local config = dict { model = dict { hidden_size = 8, num_heads = 3, num_hidden_layers = 1 } }
+    fails("num_heads=3: only a divisor of hidden_size (8)", convert.config, job("bert-summarization", "cs-2.1", "cs-2.2"), config)
+    fails("num_heads=3: only a divisor of hidden_size (8)", convert.config, job("bert-summarization", "cs-1.7", "cs-1.8"), config)
+  end)
+
   it("factors of longer contexts", function()
     for _, bad in ipairs { -1, 0, "x", list { 2 } } do
       local scaling = dict { type = "linear", factor = bad }
