@@ -35,7 +35,6 @@ local known = {
 
 demands.is_size = size.holds
 demands.size = size.says
-demands.is_depth = known.depth.holds
 
 ---@param word string
 ---@return Demand|nil
