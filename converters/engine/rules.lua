@@ -1,7 +1,8 @@
--- What a converter's tables of keys may say (patterns.lua: what a pattern is).
+-- Tables of key rules, and what each of their rules stands for (entries.lua: what one may write; patterns.lua: what a pattern is).
 
 local cbk = require "cbk"
 local choices = require "converters.engine.choices"
+local entries = require "converters.engine.entries"
 
 local rules = {}
 
@@ -60,10 +61,7 @@ end
 
 -- --- writing tables
 
-local function list(value)
-  if value == nil or value == false then return nil end
-  return type(value) == "table" and value or { value }
-end
+local list = entries.list
 
 ---Where a converter's file calls: the file and the line.
 ---@param level integer   as for debug.getinfo, which is called here
@@ -72,83 +70,6 @@ function rules.position(level)
   local at = debug.getinfo(level, "Sl")
   local file = at.source:gsub("^@", "")
   return ("%s:%d"):format(file, at.currentline), file, at.currentline
-end
-
----What a rule may say beside its two names and its action.
-rules.options = {
-  when = "function", also_left = true, also_right = true, tied_left = true, number = "table", why = "string", needed = true, count = true,
-}
-
-local function option_names()
-  local names = {}
-  for name in pairs(rules.options) do names[#names + 1] = name end
-  table.sort(names)
-  return table.concat(names, ", ")
-end
-
----A side of several keys is a list of tensors, which an action makes; one that says of how many is held to it.
-local function check_counts(entry, action, fail)
-  local left, right = list(entry[1]), list(entry[2] or entry[1])
-  if #left == 1 and #right == 1 and not (left.each or right.each) then
-    if not action or (action.parts or 1) == 1 then return end
-  end
-  if not action then fail "a list of keys needs an action, which makes them of one tensor" end
-  if action.parts and (#left > 1 or left.each or right.each or #right ~= action.parts) then
-    fail("'%s' is for one key on the left and %d on the right", action.name, action.parts)
-  end
-end
-
----A table of rules stands below two names, and has two options of its own.
-local function check_below(entry, fail)
-  for name in pairs(entry) do
-    if type(name) == "string" and name ~= "needed" and name ~= "count" then fail("'%s' is no option of a table of rules", name) end
-  end
-  for i, prefix in ipairs { entry[1], entry[2] } do
-    local mistake = type(prefix) ~= "string" and "a table of rules stands below names" or prefix ~= "" and choices.mistake(prefix)
-    if mistake then fail("side %d: %s", i, mistake) end
-  end
-end
-
----A rule that says what no rule can say is a mistake in writing.
-local function check(entry, place, source, line)
-  local function fail(message, ...)
-    cbk.fail("converter", ("%s:%d: entry %d of this table of keys: %s"):format(source, line, place, message:format(...)))
-  end
-  if type(entry) ~= "table" then fail("a rule is { left, right, action }, not %s", tostring(entry)) end
-  if entry.is_rules or entry.kind then return end
-  for name, value in pairs(entry) do
-    local wanted = type(name) == "number" or rawget(rules.options, name)
-    if not wanted then fail("a rule has no option '%s'; there are %s", tostring(name), option_names()) end
-    if type(wanted) == "string" and type(value) ~= wanted then fail("'%s' must be a %s", name, wanted) end
-  end
-  for i = 1, 2 do
-    if entry[i] ~= nil and type(entry[i]) ~= "string" and type(entry[i]) ~= "table" then fail("side %d is no pattern", i) end
-  end
-  if not entry[1] then fail "the left side is missing; for keys of one side, there is rules.only" end
-  if entry.tied_left and (type(entry[1]) ~= "string" or entry[1]:find "%f[%w_*][%u*]%f[^%w_*]") then
-    fail "tied_left is for one key that has no letters"
-  end
-  for _, counter in pairs(type(entry.count) == "table" and entry.count or { entry.count }) do
-    local kind = type(counter)
-    if kind ~= "string" and kind ~= "function" then fail("'count' is a field, a function, or these by letters: { E = … }") end
-  end
-  for _, name in ipairs { "also_left", "also_right" } do
-    for _, extra in ipairs(list(entry[name]) or {}) do
-      local pattern, make = extra, nil
-      if type(extra) == "table" then pattern, make = extra[1], extra[2] end
-      if type(pattern) ~= "string" or make ~= nil and type(make) ~= "function" then
-        fail("'%s' holds patterns or { pattern, function }", name)
-      end
-    end
-  end
-  local action = entry[3]
-  if type(action) == "table" and action.is_rules then return check_below(entry, fail) end
-  if type(action) == "function" then fail "the third place holds a function: is it one that makes an action, and to be called?" end
-  local is_action = type(action) == "table" and type(action.forward) == "function" and type(action.backward) == "function"
-  if action ~= nil and not is_action then
-    fail("the third place holds an action (a pair of functions, forward and backward) or a table of rules, not %s", tostring(action))
-  end
-  check_counts(entry, action, fail)
 end
 
 local function also(entry)
@@ -302,46 +223,42 @@ local function below(prefix)
   return function(pattern) return prefix == "" and pattern or prefix .. "." .. pattern end
 end
 
-local function without_false(entries)
-  local out = {}
-  for i = 1, table.maxn(entries) do
-    if entries[i] then out[#out + 1] = entries[i] end
-  end
-  return out
-end
-
 local function counts(count) return type(count) == "table" and count or { count } end
 
 ---A table of key rules: `{ left, right, action }`; one name alone stands for both sides; a table of rules in the third place
 ---is put below the two names; `false` says nothing. Options of a rule: when, also_left, also_right, tied_left, count, needed, number,
 ---why; count and needed of such a table are those of its rules.
 ---@return Rule[]
-function rules.keys(entries)
+function rules.keys(written)
   local out, _, source, line = { is_rules = true }, rules.position(3)
-  for place, entry in ipairs(without_false(entries)) do
-    check(entry, place, source, line)
+  local function add(rule) out[#out + 1] = rule end
+  for name in pairs(written) do
+    if type(name) ~= "number" then cbk.fail("converter", ("%s:%d: a table of keys has no option '%s'"):format(source, line, name)) end
+  end
+  for place = 1, table.maxn(written) do
+    local entry = written[place] or { is_rules = true }
+    entries.check(entry, place, source, line)
+    local left, right, inner = list(entry[1]), list(entry[2] or entry[1]), entry[3]
     if entry.is_rules then
-      for _, rule in ipairs(entry) do out[#out + 1] = rule end
+      for _, rule in ipairs(entry) do add(rule) end
     elseif entry.kind then
-      out[#out + 1] = entry
-    elseif type(entry[3]) == "table" and entry[3].is_rules then
-      local left, right = entry[1], entry[2] or entry[1]
-      local change, has_choices = { left = below(left), right = below(right) }, (left .. right):find "[%[{]"
-      for _, rule in ipairs(entry[3]) do
+      add(entry)
+    elseif type(inner) == "table" and inner.is_rules then
+      local change, has_choices = { left = below(left[1]), right = below(right[1]) }, (left[1] .. right[1]):find "[%[{]"
+      for _, rule in ipairs(inner) do
         local one = rules.map(rule, change)
         if has_choices then checked(one) end
         if one.needed == nil then one.needed = entry.needed end
         one.count = rules.variant(counts(entry.count), one.count)
-        out[#out + 1] = one
+        add(one)
       end
     else
-      local left, right = list(entry[1]), list(entry[2] or entry[1])
-      out[#out + 1] = checked {
-        left = left, right = right, action = entry[3], when = entry.when, number = entry.number, why = entry.why,
+      add(checked {
+        left = left, right = right, action = inner, when = entry.when, number = entry.number, why = entry.why,
         needed = entry.needed, count = counts(entry.count),
         also = { left = also(entry.also_left), right = also(entry.also_right) }, tied = { left = tied(entry.tied_left) },
         origin = { source = source, line = line, place = place, names = { left[1], right[1] } },
-      }
+      })
     end
   end
   return out

@@ -233,6 +233,8 @@ describe("Keys: choices", function()
       fails(part, rules.only.left, pattern, "it is known")
     end
     fails("'also_right' holds patterns or { pattern, function }", rules.keys, { { "a", "b", also_right = { { "x.N", 5 } } } })
+    fails("a table of keys has no option 'needed'", rules.keys, { { "a" }, needed = false })
+    fails("entry 2 of this table", rules.keys, { false, { "a", "b", 5 } })
     fails("'when' is no option of a table of rules", rules.keys, { { "a", "b", rules.keys { { "c" } }, when = function() end } })
   end)
 end)
