@@ -116,11 +116,24 @@ local function collide(a, b)
   return relate.overlap(a.pattern, b.pattern)
 end
 
+---A key that a rule writes twice.
+local function check_own_targets(ending, side, findings)
+  local seen = {}
+  for _, target in ipairs(targets_of(ending, rules.other[side])) do
+    if seen[target.pattern] then
+      findings[#findings + 1] = { kind = "collision", rule = ending.rule.base or ending.rule,
+        text = ("%s, it writes '%s' twice"):format(towards[side], target.pattern) }
+    end
+    seen[target.pattern] = true
+  end
+end
+
 local function check_targets(endings, side, findings)
   local seen, told = {}, {}
   for _, finding in ipairs(findings) do told[finding.rule] = true end
   for _, ending in ipairs(endings) do
     if not shadow_of(endings, ending) then
+      check_own_targets(ending, side, findings)
       for _, target in ipairs(targets_of(ending, rules.other[side])) do
         for _, earlier in ipairs(seen) do
           local rule, first = target.ending.rule.base or target.ending.rule, earlier.ending.rule.base or earlier.ending.rule

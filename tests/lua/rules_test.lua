@@ -77,6 +77,8 @@ describe("Rules: findings", function()
     finds("both become 'y'", { { "a", "x", also_right = "y" }, { "b", "y" } })
     finds("both become 'x.N'", { { "a.0", "x.0" }, { "b.N", "x.N" } })
     equal(found_in { { "a", "x" }, { "*" } }, {})
+    finds("collision: left to right, it writes 'x.N' twice", { { "a.N", "x.N", also_right = "x.N" } })
+    finds("collision: left to right, it writes 'q' twice", { { "a", { "q", "q", "v" }, actions.split(3) } })
   end)
 
   it("letters without a counterpart", function()
