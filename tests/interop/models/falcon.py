@@ -49,7 +49,8 @@ CASES = {
     "7B": {"hf": {**OLD, "model_type": "RefinedWebModel", "multi_query": True, "parallel_attn": True, "bias": False,
                   "tie_word_embeddings": True}, "add": NO_BIAS},
     "40B": {"hf": {**OLD, "model_type": "RefinedWeb", "n_head_kv": 2, "parallel_attn": True, "bias": False,
-                   "tie_word_embeddings": False}, "add": NO_BIAS},
+                   "tie_word_embeddings": False}, "add": NO_BIAS,
+            "instead": {"n_head_kv": "model_type"}},  # without it, the config is that of a 7B
     "7B in today's words": {"hf": {**NEW, "tie_word_embeddings": True, "multi_query": True, "parallel_attn": True,
                                    "rope_scaling": {"type": "linear", "factor": 2.0}}},
     "180B": {"hf": {**NEW, "new_decoder_architecture": True, "num_kv_heads": 2, "tie_word_embeddings": False}},
