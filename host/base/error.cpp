@@ -27,7 +27,8 @@ void fail_errno(std::string_view action, std::string_view path, int error_number
   Errc code = Errc::io;
   if (error_number == ENOSPC || error_number == EDQUOT) code = Errc::no_space;
   if (error_number == EEXIST) code = Errc::exists;
-  fail(code, "cannot {} '{}': {}", action, path, std::generic_category().message(error_number));
+  const std::string_view advice = error_number == EMFILE ? " (`ulimit -n` says how many can be)" : "";
+  fail(code, "cannot {} '{}': {}{}", action, path, std::generic_category().message(error_number), advice);
 }
 
 namespace {

@@ -18,9 +18,9 @@ int64_t first_match(const std::byte* numbers, int64_t count, Bits mask, Bits pat
   };
   for (int64_t first = 0; first < count; first += chunk) {
     const int64_t end = std::min(first + chunk, count);
-    bool any = false;
-    for (int64_t i = first; i < end; ++i) any |= matches(i);
-    for (int64_t i = first; any && i < end; ++i) {
+    Bits any = 0;  // as wide as the numbers: the vectoriser likes that
+    for (int64_t i = first; i < end; ++i) any = static_cast<Bits>(any | (matches(i) ? Bits{1} : Bits{0}));
+    for (int64_t i = first; any != 0 && i < end; ++i) {
       if (matches(i)) return i;
     }
   }
