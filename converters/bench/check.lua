@@ -1,7 +1,7 @@
 -- Looks through a converter's table of keys for what its author did not mean: rules that no key reaches, two rules for one target,
 -- keys that go one way only. Nothing is converted.
 
-local fields = require "converters.engine.fields"
+local sections = require "converters.engine.sections"
 local patterns = require "converters.engine.patterns"
 local rules = require "converters.engine.rules"
 local relate = require "converters.bench.relate"
@@ -204,7 +204,7 @@ end
 ---@param own Converter
 ---@return Finding[]
 function check.counts(own)
-  local findings, known, asked, seen = {}, fields_of(own, "right"), fields.asked(own.config or {}, "right"), {}
+  local findings, known, asked, seen = {}, fields_of(own, "right"), sections.asked(own.config or {}, "right"), {}
   local function look(rule, side)
     for _, letter in ipairs(patterns.captures(rule[side][1])) do
       local counter, why = rules.counter(rule, side, letter), nil
@@ -344,7 +344,7 @@ end
 function check.demands(own)
   local findings, asked = {}, {}
   local function add(text, ...) findings[#findings + 1] = { kind = "unsaid", text = text:format(...) } end
-  for side in pairs(rules.other) do asked[side] = fields.asked(own.config or {}, side) end
+  for side in pairs(rules.other) do asked[side] = sections.asked(own.config or {}, side) end
   for _, rule in ipairs(own.config or {}) do
     if rule.left == "*" or rule.right == "*" then return findings end
   end

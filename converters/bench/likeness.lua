@@ -4,7 +4,7 @@
 local cbk = require "cbk"
 local catalogue = require "converters.engine.catalogue"
 local coverage = require "converters.bench.coverage"
-local fields = require "converters.engine.fields"
+local sections = require "converters.engine.sections"
 local trainer = require "converters.modelzoo.trainer"
 local weight_names = require "converters.bench.weight_names"
 
@@ -19,7 +19,7 @@ local function contradictions(model, format, config)
   local step = catalogue.direct(model, format, "hf")
   local best
   for _, converter in pairs(step and (step.converter.variants or { step.converter }) or {}) do
-    local refused = not (converter.components or converter.wrap) and fields.refused(converter, step.side, config)
+    local refused = not (converter.components or converter.wrap) and sections.refused(converter, step.side, config)
     if refused and not (best and #best <= #refused) then best = refused end
   end
   return best

@@ -3,6 +3,7 @@
 local cbk = require "cbk"
 local releases = require "converters.modelzoo.releases"
 local rules = require "converters.engine.rules"
+local sections = require "converters.engine.sections"
 local fields = require "converters.engine.fields"
 local wrap = require "converters.engine.wrap"
 
@@ -266,7 +267,7 @@ end
 function catalogue.asked(model, section)
   local out = {}
   local function add(own)
-    for name, is in pairs(own.config and fields.asked(own.config, "right") or {}) do out[name] = out[name] or is end
+    for name, is in pairs(own.config and sections.asked(own.config, "right") or {}) do out[name] = out[name] or is end
     for _, variant in pairs(own.variants or {}) do add(variant) end
   end
   for _, converter in ipairs(model) do

@@ -6,7 +6,7 @@ local rules = require "converters.engine.rules"
 local kinds = require "converters.engine.kinds"
 local keys = require "converters.engine.keys"
 local complete = require "converters.engine.complete"
-local fields = require "converters.engine.fields"
+local sections = require "converters.engine.sections"
 local mup = require "converters.modelzoo.mup"
 local releases = require "converters.modelzoo.releases"
 local since = require "converters.modelzoo.since"
@@ -58,7 +58,7 @@ end
 
 local function config_from_hf(job, step, config)
   file.refuse(config)
-  local to, from, dropped, assumed = fields.convert(step.converter, step.side, config)
+  local to, from, dropped, assumed = sections.convert(step.converter, step.side, config)
   local release, known = catalogue.release(step.tgt), job.model.since or {}
   since.check(known.left, from, release)
   since.check(known.right, to, release)
@@ -73,9 +73,9 @@ local function warn_of_others(what, names)
 end
 
 local function config_to_hf(job, step, config)
-  fields.check(trainer.model(config), fields.asked(step.converter.config, step.side))
+  sections.check(trainer.model(config), sections.asked(step.converter.config, step.side))
   local folded, scale, untie = fold_mup(trainer.model(config), step.converter, job.model.model)
-  local to, from, dropped, assumed = fields.convert(step.converter, step.side, folded)
+  local to, from, dropped, assumed = sections.convert(step.converter, step.side, folded)
   note_dropped(dropped)
   file.precision_to_hf(to, config)
   warn_of_others("config", file.beside_model(config))
@@ -97,7 +97,7 @@ local function config_between_releases(job, step, config)
   local moves, at = {}, trainer.place_of_model(config) .. "."
   local section = trainer.model(config)
   local known = catalogue.asked(job.model, section)
-  local to, from, dropped, assumed = fields.convert(step.converter, step.side, section, moves, known)
+  local to, from, dropped, assumed = sections.convert(step.converter, step.side, section, moves, known)
   for _, one in ipairs(moves) do one[1], one[2] = at .. one[1], at .. one[2] end
   note_dropped(dropped)
   local src, tgt = catalogue.release(step.src), catalogue.release(step.tgt)

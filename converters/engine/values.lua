@@ -2,6 +2,7 @@
 
 local cbk = require "cbk"
 local demands = require "converters.engine.demands"
+local sections = require "converters.engine.sections"
 local fields = require "converters.engine.fields"
 local kinds = require "converters.engine.kinds"
 local rules = require "converters.engine.rules"
@@ -131,7 +132,7 @@ values.rope_scaling = {
       fields.refuse("rope_scaling.type", kind, fields.any_of("linear", "yarn", "llama3", "longrope"))
     end
     if absent(scaling.factor) then cbk.fail("config", "rope_scaling has no 'factor'") end
-    fields.check(scaling, { factor = "positive" }, "rope_scaling.")
+    sections.check(scaling, { factor = "positive" }, "rope_scaling.")
     at:set("pos_scaling_type", kind)
     local extra = extra_arguments(kind, scaling)
     if #extra > 0 or kind ~= "linear" then at:set("pos_scaling_extra_args", extra) end

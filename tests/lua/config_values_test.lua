@@ -195,13 +195,14 @@ describe("Configs: what a field must be", function()
   end)
 
   it("of names that the engine has never heard", function()
-    local fields = require "converters.engine.fields"
+    local sections = require "converters.engine.sections"
+local fields = require "converters.engine.fields"
     local own = { config = fields.config { { "ffn_dim", "filter_size", is = "size" }, { "slope", is = { left = "rate?" } } } }
-    fails("the config has no 'ffn_dim'", fields.convert, own, "left", dict())
-    fails("ffn_dim=-8: only a whole number of at least 1", fields.convert, own, "left", dict { ffn_dim = -8 })
-    fails("filter_size='8': only a whole number of at least 1", fields.convert, own, "right", dict { filter_size = "8" })
-    fails("slope=2: only a number from 0 to 1", fields.convert, own, "left", dict { ffn_dim = 8, slope = 2 })
-    harness.equal((fields.convert(own, "left", dict { ffn_dim = 8, slope = null })), { filter_size = 8, slope = null })
+    fails("the config has no 'ffn_dim'", sections.convert, own, "left", dict())
+    fails("ffn_dim=-8: only a whole number of at least 1", sections.convert, own, "left", dict { ffn_dim = -8 })
+    fails("filter_size='8': only a whole number of at least 1", sections.convert, own, "right", dict { filter_size = "8" })
+    fails("slope=2: only a number from 0 to 1", sections.convert, own, "left", dict { ffn_dim = 8, slope = 2 })
+    harness.equal((sections.convert(own, "left", dict { ffn_dim = 8, slope = null })), { filter_size = 8, slope = null })
   end)
 
   it("factors of longer contexts", function()

@@ -7,6 +7,7 @@ local catalogue, convert = converters.catalogue, converters.convert
 local complete = require "converters.engine.complete"
 local rules = require "converters.engine.rules"
 local patterns = require "converters.engine.patterns"
+local sections = require "converters.engine.sections"
 local fields = require "converters.engine.fields"
 local keys = require "converters.engine.keys"
 local mup = require "converters.modelzoo.mup"
@@ -494,7 +495,7 @@ describe("Converters: nothing is lost or invented in silence", function()
     local table = { config = fields.config {
       fields.drop.left { "seed", bias = false }, fields.told.left { "kind" }, { "width", "size" },
     } }
-    local function dropped(from) return select(3, fields.convert(table, "left", cbk.dict(from))) end
+    local function dropped(from) return select(3, sections.convert(table, "left", cbk.dict(from))) end
     same(dropped { seed = 3, bias = true, kind = "x", width = 4, other = 1 }, { "bias", "other", "seed" })
     assert(#dropped { seed = cbk.null, bias = false, kind = "x" } == 0)
     assert(#dropped { bias = 0 } == 0)
@@ -626,7 +627,7 @@ describe("Converters: the README", function()
 
   it("defaults do not reach the input", function()
     local from = cbk.dict { a = 1 }
-    fields.convert({ config = fields.config { { "*" } }, before = { left = { b = 2 } } }, "left", from)
+    sections.convert({ config = fields.config { { "*" } }, before = { left = { b = 2 } } }, "left", from)
     assert(from.b == nil)
   end)
 end)

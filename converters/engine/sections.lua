@@ -1,0 +1,282 @@
+-- Runs config rules over one model section, in one direction: over what a CS config has under `model`, or a whole config.json.
+
+local cbk = require "cbk"
+local demands = require "converters.engine.demands"
+local fields = require "converters.engine.fields"
+local kinds = require "converters.engine.kinds"
+local rules = require "converters.engine.rules"
+
+local sections = {}
+
+---@class FieldAt   Where a field's action stands.
+---@field field string  the field that is read
+---@field from Dict     the whole model section that is read, with defaults
+---@field to Dict       the model section that is being written
+local FieldAt = {}
+FieldAt.__index = FieldAt
+
+---Sets another field of the target.
+function FieldAt:set(name, value) self.to[name] = value end
+
+---Says that something has no place on the other side; a warning names it.
+function FieldAt:leave_out(name) self.dropped[#self.dropped + 1] = name end
+
+---Names what a map holds beside `known`.
+---@param map Dict
+---@param known table<string, any>|Dict
+function FieldAt:leave_out_others(map, known)
+  for name in cbk.items(map) do
+    if known[name] == nil and kinds.present(map[name]) then self:leave_out(("%s.%s"):format(self.field, tostring(name))) end
+  end
+end
+
+function FieldAt:refuse(value, supported) fields.refuse(self.field, value, supported) end
+
+-- --- what fields must be
+
+---@alias Asked table<string, string>   what fields of one side must be (Demand), by their names
+
+---What the fields of one side must be.
+---@param set table[]   of fields.config
+---@param side Side
+---@return Asked
+function sections.asked(set, side)
+  local out = {}
+  for _, rule in ipairs(set) do
+    local name = rule[side]
+    if name and rule.is and not out[name] then out[name] = rule.is[side] end
+  end
+  return out
+end
+
+local function names_of(asked, word, config)
+  local out = {}
+  for name, is in pairs(asked) do
+    if is:gsub("%?$", "") == word and kinds.present(config[name]) then out[#out + 1] = name end
+  end
+  return out
+end
+
+---No head is wider than another, unless the config says itself how wide they are.
+local function check_heads(config, asked)
+  if names_of(asked, "inner", config)[1] then return end
+  local width = names_of(asked, "width", config)[1]
+  for _, name in ipairs(width and names_of(asked, "heads", config) or {}) do
+    if config[width] % config[name] ~= 0 then
+      fields.refuse(name, config[name], ("a divisor of %s (%d)"):format(width, config[width]))
+    end
+  end
+end
+
+---Refuses a value that is not what the field's rule asks for, and heads that do not share the width.
+---@param config Dict
+---@param asked Asked
+---@param place? string   what stands before the names in messages
+function sections.check(config, asked, place)
+  for name in cbk.items(config) do
+    local demand, may_be_null = demands.find(asked[name] or "")
+    local value = config[name]
+    local is_fine = not demand or may_be_null and value == cbk.null or demands.holds(demand, value, cbk.kind(config, name))
+    if not is_fine then fields.refuse((place or "") .. tostring(name), value, demand.says) end
+  end
+  check_heads(config, asked)
+end
+
+local function tell_of_quoted(config, asked)
+  local names = {}
+  for name in cbk.items(config) do
+    local demand = demands.find(asked[name] or "")
+    if demand and demands.is_quoted(demand, config[name]) then names[#names + 1] = ("%s=%s"):format(name, fields.shown(config[name])) end
+  end
+  if #names > 0 then cbk.warn("numbers in quotes stay so, though not every program reads them: " .. table.concat(names, ", ")) end
+end
+
+---Without a size, which nothing else gave the other side, no model is described.
+local function check_missing(config, to, by_name, side)
+  local missing = {}
+  for name, rule in pairs(by_name) do
+    local target = rule.kind == "pair" and rule[rules.other[side]]
+    local demand, may_be_null = demands.find(rule.is and rule.is[side] or "")
+    if target and demand and demand.needed and not may_be_null and config[name] == nil and to[target] == nil then
+      missing[#missing + 1] = "'" .. name .. "'"
+    end
+  end
+  table.sort(missing)
+  if #missing > 0 then cbk.fail("config", "the config has no " .. table.concat(missing, ", ")) end
+end
+
+-- --- running
+
+local function compile(set, side)
+  local by_name, rest = {}, nil
+  for _, rule in ipairs(set) do
+    local name = rule[side]
+    if rule.kind == "must" and rule.side ~= side then name = rule.name end
+    if name == "*" then
+      rest = rest or rule
+    elseif name and not by_name[name] and not rest then
+      by_name[name] = rule
+    end
+  end
+  return by_name, rest
+end
+
+---@return boolean|nil is_lost   the field says something that the other side has no place for
+local function convert_field(rule, side, at)
+  local name = at.field
+  if rule.kind == "told" then return end
+  if rule.kind == "drop" then return kinds.present(at.from[name]) and (rule.value == nil or not fields.same(at.from[name], rule.value)) end
+  if rule.kind == "must" then
+    if rule.side ~= side then
+      local value = fields.shown(at.from[name])
+      cbk.fail("config", ("the config field '%s' (=%s) should not appear in the config of this side"):format(name, value))
+    end
+    if not fields.same(at.from[name], rule.value) then at:refuse(at.from[name], rule.value) end
+    return
+  end
+  local target = rule[rules.other[side]]
+  if target == "*" then target = name end
+  if not rule.action then
+    at.to[target] = cbk.raw(at.from, name)
+  else
+    local value = rule.action[side == "left" and "forward" or "backward"](at.from[name], at)
+    if value == nil or not target then return end
+    at.to[target] = value
+  end
+  if at.moves and target ~= name then at.moves[#at.moves + 1] = { tostring(name), target } end
+end
+
+---The fields of sections under the dotted names that the rules have for them; a copy.
+local function flatten(config, nested)
+  local out = cbk.copy(config)
+  for _, section in ipairs(nested or {}) do
+    local inner = config[section]
+    out[section] = nil
+    if kinds.present(inner) then
+      if not kinds.is_dict(inner) then fields.refuse(section, inner, "a map of fields") end
+      for name in cbk.items(inner) do out[section .. "." .. tostring(name)] = cbk.raw(inner, name) end
+    end
+  end
+  return out
+end
+
+---Fields with dotted names back in their sections, in place.
+local function nest(config, nested)
+  for _, section in ipairs(nested or {}) do
+    local inner = cbk.dict()
+    for _, name in ipairs(cbk.keys(config)) do
+      local own = type(name) == "string" and name:sub(1, #section + 1) == section .. "." and name:sub(#section + 2)
+      if own then
+        inner[own] = cbk.raw(config, name)
+        config[name] = nil
+      end
+    end
+    if #inner > 0 then config[section] = inner end
+  end
+end
+
+---The part of a composite that stands under `name` on the side that is read.
+local function component(step, side, name)
+  for _, part in ipairs(step.components or {}) do
+    if part[side] == name then return part end
+  end
+end
+
+---Moves what `names` says from one section into another.
+local function move(names, from, to)
+  for _, name in ipairs(names or {}) do
+    if from[name] ~= nil then
+      to[name] = cbk.raw(from, name)
+      from[name] = nil
+    end
+  end
+end
+
+local function convert_component(part, side, at, dropped, assumed)
+  local name, other = at.field, rules.other[side]
+  local to, complete, gone, own = sections.convert(part, side, at.from[name])
+  assumed[part.right] = own
+  if other == "right" then move(part.beside, to, at.to) end
+  at.from[name], at.to[part[other]] = complete, to
+  for _, one in ipairs(gone) do dropped[#dropped + 1] = name .. "." .. one end
+end
+
+---Each part has its section, with what stands beside it on the right.
+local function prepare_components(step, side, from)
+  for _, part in ipairs(step.components or {}) do
+    local name = part[side]
+    if not kinds.is_dict(from, name) then cbk.fail("config", ("the config has no section '%s'"):format(name)) end
+    if side == "right" and part.beside then
+      from[name] = cbk.copy(from[name])
+      move(part.beside, from, from[name])
+    end
+  end
+end
+
+---Converts one model section.
+---@param step Converter
+---@param side Side      the side that `from` is
+---@param from Dict
+---@param moves? Moves   fields that get another name are added
+---@param known? Asked   what else is known of the fields, where the table copies what it does not name
+---@return Dict to, Dict from   `from` is complete with its defaults
+---@return string[] dropped     fields of the file that have no place on the other side
+---@return table assumed        fields of the right that defaults say, not the file; of a part, a table of its own
+function sections.convert(step, side, from, moves, known)
+  local other, nested = rules.other[side], step.nested or {}
+  local by_name, rest = compile(step.config, side)
+  local given = flatten(from, nested[side])
+  local defaults = step.before and step.before[side] or {}
+  from = fields.fill(cbk.copy(given), defaults)
+  local asked = sections.asked(step.config, side)
+  for name, is in pairs(known or {}) do asked[name] = asked[name] or is end
+  sections.check(from, asked)
+  if not rest then tell_of_quoted(from, asked) end -- a table that copies every field leaves all as they are
+  if step.prepare and step.prepare[side] then
+    from = step.prepare[side](from) or from
+    sections.check(from, asked)
+  end
+  prepare_components(step, side, from)
+  local dropped, assumed = {}, {}
+  local at = setmetatable({ from = from, to = cbk.dict(), dropped = dropped, moves = moves }, FieldAt)
+  for _, name in ipairs(cbk.keys(from)) do
+    local rule, part = by_name[name] or rest, component(step, side, name)
+    at.field = name
+    if rule and rule.right and given[name] == nil and type(defaults[name]) ~= "function" then assumed[rule.right] = true end
+    if part then
+      convert_component(part, side, at, dropped, assumed)
+    elseif (not rule or convert_field(rule, side, at)) and kinds.present(given[name]) then
+      dropped[#dropped + 1] = tostring(name)
+    end
+  end
+  fields.fill(at.to, step.after and step.after[other])
+  nest(at.to, nested[other])
+  if not rest then check_missing(from, at.to, by_name, side) end
+  if step.finish and step.finish[other] then at.to = step.finish[other](at.to, from) or at.to end
+  return at.to, from, dropped, assumed
+end
+
+---What of a model section a table refuses, field by field: "norm_type='layernorm' (not rmsnorm)". What is missing does not count.
+---@param step Converter
+---@param side Side
+---@param config Dict
+---@return string[]
+function sections.refused(step, side, config)
+  local by_name, rest = compile(step.config, side)
+  local defaults, out = {}, {}
+  for name, value in pairs(step.before and step.before[side] or {}) do
+    if type(value) ~= "function" then defaults[name] = value end
+  end
+  local from = fields.fill(flatten(config, (step.nested or {})[side]), defaults)
+  local at = setmetatable({ from = from, to = cbk.dict(), dropped = {} }, FieldAt)
+  for _, name in ipairs(cbk.keys(from)) do
+    at.field = name
+    local rule = by_name[name] or rest
+    local fine, problem = pcall(convert_field, rule or { kind = "told" }, side, at)
+    local what, instead = tostring(not fine and problem.message):match "^cannot convert the config with (.*): only (.*) is supported"
+    if what then out[#out + 1] = ("%s (not %s)"):format(what, instead) end
+  end
+  return out
+end
+
+return sections
