@@ -45,9 +45,7 @@ void check_open_files(size_t files, uint64_t bytes) {
   // Two shards beside each other hold more than one shard's size, or they would be one.
   const uint64_t fits = room > 1 ? 2 * (bytes / (room - 1) + 1) : bytes;
   fail(Errc::usage,
-       "{} files would be open at once, and {} can be (ulimit -n is {}); a shard size of {}B or more makes "
-       "few "
-       "enough of them",
+       "{} files would be open at once, and {} can be (ulimit -n is {}); try a shard size of {}B or more",
        files, room, static_cast<uint64_t>(limit.rlim_cur), fits);
 }
 
