@@ -105,19 +105,15 @@ local function place_of(format)
 end
 catalogue.place_of = place_of
 
-local formats_of = setmetatable({}, { __mode = "k" })
-
----Every format that a model's tables name: a list, and a set.
+---Every format that a model's tables name.
 ---@param model Model
+---@return string[]
 function catalogue.formats_of(model)
-  if formats_of[model] then return formats_of[model] end
-  local out = {}
-  formats_of[model] = out
+  local out, seen = {}, {}
   for _, converter in ipairs(model) do
     for _, text in ipairs { converter[1], converter[2] } do
       for _, format in ipairs(catalogue.formats(text)) do
-        if not out[format] then out[#out + 1] = format end
-        out[format] = true
+        if not seen[format] then out[#out + 1], seen[format] = format, true end
       end
     end
   end
@@ -128,13 +124,13 @@ end
 ---@param model Model
 ---@return string
 local function kind_of(model)
-  local newest, kind
+  local newest, kind = 0, ""
   for _, format in ipairs(catalogue.formats_of(model)) do
     local place, own = place_of(format)
     if own == "" then return "" end
-    if place and not (newest and newest >= place) then newest, kind = place, own end
+    if place and place > newest then newest, kind = place, own end
   end
-  return kind or ""
+  return kind
 end
 
 ---The format of a release as the model names it: "cs-2.4", "cs-2.4-dpo".
@@ -205,16 +201,6 @@ local copy = {
   generic = true,
 }
 
----@param kind string   of formats
-local function oldest(model, kind)
-  local found
-  for _, format in ipairs(catalogue.formats_of(model)) do
-    local place, own = place_of(format)
-    if own == kind and not (found and found <= place) then found = place end
-  end
-  return found
-end
-
 ---@class Step
 ---@field converter Converter
 ---@field side Side      the side of the converter that is read
@@ -278,27 +264,29 @@ function catalogue.asked(model, section)
   return out
 end
 
----A step between releases that stand side by side and that the model's own tables do not name.
-local function neighbours(model, src, tgt)
-  local a, kind = place_of(src)
-  local b, other_kind = place_of(tgt)
-  if not a or kind ~= other_kind or math.abs(a - b) ~= 1 then return nil end
-  local first = oldest(model, kind)
-  if not first or math.min(a, b) < math.max(first, releases.place["1.8"]) then return nil end
-  local named = catalogue.formats_of(model)
-  if kind ~= "" and not (named[src] and named[tgt]) then return nil end
-  return { converter = copy, side = a < b and "left" or "right", src = src, tgt = tgt }
+---Every format that a model has: all releases since the oldest that its tables name, and what else they name.
+---@return string[] list, table<string, true> set
+local function nodes_of(model)
+  local named, oldest = catalogue.formats_of(model), nil
+  for _, format in ipairs(named) do
+    local place, kind = place_of(format)
+    if kind == "" then oldest = math.min(oldest or place, place) end
+  end
+  local list, set = {}, {}
+  local function add(format)
+    if not set[format] then list[#list + 1], set[format] = format, true end
+  end
+  for place = oldest or math.huge, #releases.known do add("cs-" .. releases.known[place]) end
+  for _, format in ipairs(named) do add(format) end
+  return list, set
 end
 
----Every format that a model's tables name, and the releases since its oldest.
-local function nodes_of(model)
-  local out, seen = {}, {}
-  local function add(format)
-    if not seen[format] then out[#out + 1], seen[format] = format, true end
-  end
-  for _, release in ipairs(releases.known) do add("cs-" .. release) end
-  for _, format in ipairs(catalogue.formats_of(model)) do add(format) end
-  return out
+---The step between two formats that the model's own tables do not name: releases that stand side by side.
+local function copying(src, tgt)
+  local a, kind = place_of(src)
+  local b, other_kind = place_of(tgt)
+  if not a or kind ~= other_kind or math.abs(a - b) ~= 1 or math.min(a, b) < releases.place["1.8"] then return nil end
+  return { converter = copy, side = a < b and "left" or "right", src = src, tgt = tgt }
 end
 
 ---Whether no release stands between two formats.
@@ -312,11 +300,12 @@ end
 ---them.
 ---@return table<string, Step> step_to   the last step of each way
 local function ways(model, src)
-  local nodes, step_to, queue = nodes_of(model), {}, { src }
+  local nodes, has = nodes_of(model)
+  local step_to, queue = {}, has[src] and { src } or {}
   for _, at in ipairs(queue) do
     for _, tgt in ipairs((at ~= "hf" or at == src) and nodes or {}) do
       local is_new = tgt ~= src and not step_to[tgt] and catalogue.is_step(at, tgt)
-      local step = is_new and (catalogue.direct(model, at, tgt) or neighbours(model, at, tgt))
+      local step = is_new and (catalogue.direct(model, at, tgt) or copying(at, tgt))
       if step then step_to[tgt], queue[#queue + 1] = step, tgt end
     end
   end
@@ -349,12 +338,12 @@ end
 ---@param model Model
 ---@return string[][]
 function catalogue.groups(model)
-  local out, seen = {}, {}
-  for _, src in ipairs(nodes_of(model)) do
-    if src ~= "hf" and not seen[src] then
+  local out, seen, nodes = {}, { hf = true }, nodes_of(model)
+  for _, src in ipairs(nodes) do
+    if not seen[src] then
       local group, reached = {}, ways(model, src)
-      for _, format in ipairs(nodes_of(model)) do
-        if format ~= "hf" and (format == src or reached[format]) then group[#group + 1], seen[format] = format, true end
+      for _, format in ipairs(nodes) do
+        if format == src or format ~= "hf" and reached[format] then group[#group + 1], seen[format] = format, true end
       end
       if #group > 1 then out[#out + 1] = group end
     end

@@ -32,8 +32,8 @@ local function note_dropped(dropped, converted)
 end
 
 ---@param assumed table<string, boolean>   fields of the right that defaults say, not the file
-local function both_configs(side, from, to, assumed)
-  return { [side] = from, [rules.other[side]] = to, assumed = assumed }
+local function both_configs(step, from, to, assumed)
+  return { converter = step.converter, [step.side] = from, [rules.other[step.side]] = to, assumed = assumed }
 end
 
 ---The table that a step runs: where there is a model inside, or a family has several layouts, the config says which.
@@ -64,7 +64,7 @@ local function config_from_hf(job, step, config)
   since.check(known.right, to, release)
   note_dropped(dropped, file.precision_to_cs(to, config, release))
   file.set_name(to, release, job.zoo_name, step.converter.named_from)
-  return cbk.dict { model = to }, both_configs(step.side, from, to, assumed)
+  return cbk.dict { model = to }, both_configs(step, from, to, assumed)
 end
 
 local function warn_of_others(what, names)
@@ -79,7 +79,7 @@ local function config_to_hf(job, step, config)
   note_dropped(dropped)
   file.precision_to_hf(to, config)
   warn_of_others("config", file.beside_model(config))
-  local configs = both_configs(step.side, from, to, assumed)
+  local configs = both_configs(step, from, to, assumed)
   configs.scale, configs.untie = scale, untie
   return to, configs
 end
@@ -107,7 +107,7 @@ local function config_between_releases(job, step, config)
   local at_once_from = job.path.at_once and catalogue.release(job.path[1].src) or nil
   config = releases.upgrade(config, src, tgt, moves, { at_once_from = at_once_from, keeps_lists = job.keeps_lists })
   if src == "2.3" and tgt == "2.4" and not at_once_from then file.set_name(trainer.model(config), tgt, job.zoo_name) end
-  local configs = both_configs(step.side, from, to, assumed)
+  local configs = both_configs(step, from, to, assumed)
   configs.moves = moves
   return config, configs
 end
@@ -138,16 +138,23 @@ local function in_step(job, i, body, ...)
   cbk.fail(result.code, ("%s -> %s: %s"):format(job.path[i].src, job.path[i].tgt, result.message))
 end
 
+---The tables of keys that a step runs, with the configs that each is about: parts of a composite have sections of their own.
+---@return { converter: Converter, configs: table }[]
+local function tables_of(configs)
+  local out = {}
+  for k, part in ipairs(configs.converter.components or {}) do
+    local own = { left = configs.left[part.left], right = configs.right[part.right], assumed = configs.assumed[part.right] }
+    out[k] = { converter = part, configs = own }
+  end
+  return #out > 0 and out or { { converter = configs.converter, configs = configs } }
+end
+
 local function config_step(job, i, config)
   local step = chosen(job.path[i], config)
-  local one = is_hf(step.src) and config_from_hf or is_hf(step.tgt) and config_to_hf or config_between_releases
+  local run = is_hf(step.src) and config_from_hf or is_hf(step.tgt) and config_to_hf or config_between_releases
   job.files[i] = config
-  job.files[i + 1], job.configs[i] = one(job, step, config)
-  local configs, parts = job.configs[i], step.converter.components
-  configs.converter = step.converter
-  for _, part in ipairs(parts or { step.converter }) do
-    keys.check_counts(part.keys or {}, parts and { left = configs.left[part.left], right = configs.right[part.right] } or configs)
-  end
+  job.files[i + 1], job.configs[i] = run(job, step, config)
+  for _, one in ipairs(tables_of(job.configs[i])) do keys.check_counts(one.converter.keys or {}, one.configs) end
   return job.files[i + 1]
 end
 
@@ -213,19 +220,53 @@ local function report_lacking(job, lacking)
     lacking.count == 1 and "weight is" or "weights are", keys.named(lacking), job.advise and job.advise.lacking() or ""))
 end
 
----@return Dict made, string[] unmatched, table lacking   keys of the source: without a rule, and not there (complete.lacking)
-local function convert_tensors(job, i, converter, configs, source)
-  local step = job.path[i]
+---@class Part   What the rules of one table are run over: the model, one of several side by side, or the one inside another.
+---@field converter Converter
+---@field configs { left: Dict, right: Dict, assumed: table<string, boolean> }
+---@field source Dict
+---@field reads string      what stands before its keys in the checkpoint that is read
+---@field writes string[]   … in the one that is written; several, where it is written several times
+---@field folder? string    that its tensors are written to
+
+---On the left each part of a composite is a checkpoint of its own, on the right they share one.
+---@return Part[]
+---@return string[] unmatched   keys that stand in no part
+local function parts_of(job, i, source)
+  local out, unmatched, is_left = tables_of(job.configs[i]), {}, job.path[i].side == "left"
+  for _, part in ipairs(out) do
+    local wrapper, folder = part.converter.inside, part.converter.left
+    part.source, part.reads, part.writes = source, "", { "" }
+    if wrapper and is_left then
+      part.writes = { wrapper.place .. ".", wrapper.copy .. "." }
+    elseif wrapper then
+      part.reads = wrapper.place .. "."
+      part.source, unmatched = wrap.take_out(wrapper, source, job.trace and function(record) job.trace(record, i) end)
+    elseif folder and is_left then
+      part.source, part.reads = source[folder], folder .. "/"
+    elseif folder then
+      part.folder, part.writes = folder, { folder .. "/" }
+    end
+  end
+  return out, unmatched
+end
+
+---What became of a key, under its names in the checkpoints; what is written several times is told each time.
+local function tell(job, i, part, record)
+  for k, place in ipairs(record.target and part.writes or { "" }) do
+    local out = rules.variant(record, { source = part.reads .. record.source, target = record.target and place .. record.target })
+    if k > 1 and out.what == "write" then out.what = "beside" end
+    job.trace(out, i)
+  end
+end
+
+---@param part Part
+---@return Dict made, string[] unmatched, table lacking   keys of the part: without a rule, and not there (complete.lacking)
+local function convert_part(job, i, part)
+  local step, converter, configs, source = job.path[i], part.converter, part.configs, part.source
   if not kinds.is_dict(source) then
     cbk.fail("checkpoint", ("the checkpoint is no dict of tensors but a %s"):format(tostring(cbk.kind(source))))
   end
   local prefix = accepted_prefix(converter, step)
-  local function tell(record) job.trace(record, i) end
-  local trace = job.trace and function(record)
-    if converter.left and step.side == "left" then record.source = converter.left .. "/" .. record.source end
-    if converter.left and step.side == "right" and record.target then record.target = converter.left .. "/" .. record.target end
-    if converter.inside then wrap.tell(converter.inside, step.side, record, tell) else tell(record) end
-  end
   local deduplicated = i == 1 and job.deduplicated
   if type(deduplicated) == "table" then deduplicated = deduplicated[converter.left] end
   local lacking = complete.lacking(converter.keys, {
@@ -233,68 +274,44 @@ local function convert_tensors(job, i, converter, configs, source)
     source = function(_, key) return source[key] or prefix and source[prefix .. key] end,
   })
   local made, unmatched = keys.convert(converter.keys, step.side, source, {
-    left = configs.left, right = configs.right, seed = job.seed, trace = trace, fill = converter.fill, deduplicated = deduplicated,
+    left = configs.left, right = configs.right, seed = job.seed, fill = converter.fill, deduplicated = deduplicated,
     prefix = prefix, no_nulls = is_hf(step.tgt), view = view_for(job, i, step),
+    trace = job.trace and function(record) tell(job, i, part, record) end,
   })
   return made, unmatched, lacking
 end
 
-local function add_all(out, more)
-  for key, value in cbk.items(more) do
-    if out[key] ~= nil then cbk.fail("convert", ("two parts write '%s'"):format(key)) end
-    out[key] = value
+---@param out Dict
+---@param made Dict   of the part
+local function put(out, part, made)
+  if part.folder then
+    out[part.folder] = made
+    return
   end
-end
-
----The parts of a composite: on the left each is a checkpoint of its own, on the right they share one.
-local function convert_components(job, i, source)
-  local configs, to_right = job.configs[i], job.path[i].side == "left"
-  local parts = configs.converter.components
-  local out, missed, unmatched, lacking = cbk.dict(), {}, {}, { count = 0 }
-  for _, part in ipairs(parts) do
-    local own = to_right and source[part.left] or source
-    local made, strangers, lost = convert_tensors(job, i, part,
-      { left = configs.left[part.left], right = configs.right[part.right], assumed = configs.assumed[part.right] }, own)
-    for _, key in ipairs(lost) do lacking[#lacking + 1] = key end
-    lacking.count = lacking.count + lost.count
-    if to_right then add_all(out, made) else out[part.left] = made end
-    for _, key in ipairs(strangers) do
-      missed[key] = (missed[key] or 0) + 1
-      if to_right then
-        unmatched[#unmatched + 1] = part.left .. "/" .. key
-      elseif missed[key] == #parts then -- no part knows it
-        unmatched[#unmatched + 1] = key
-      end
+  for _, place in ipairs(part.writes) do
+    for key, value in cbk.items(made) do
+      if out[place .. key] ~= nil then cbk.fail("convert", ("two parts write '%s'"):format(key)) end
+      out[place .. key] = value
     end
   end
-  return out, unmatched, lacking
-end
-
----A model inside another one: its tables see its own keys only.
-local function convert_inside(job, i, converter, source)
-  local wrapper, configs = converter.inside, job.configs[i]
-  if job.path[i].side == "left" then
-    local made, unmatched, lacking = convert_tensors(job, i, converter, configs, source)
-    return wrap.put_in(wrapper, made), unmatched, lacking
-  end
-  local inner, unmatched = wrap.take_out(wrapper, source, job.trace and function(record) job.trace(record, i) end)
-  local made, strangers, lacking = convert_tensors(job, i, converter, configs, inner)
-  for _, key in ipairs(strangers) do unmatched[#unmatched + 1] = wrapper.place .. "." .. key end
-  for k, key in ipairs(lacking) do lacking[k] = wrapper.place .. "." .. key end
-  return made, unmatched, lacking
 end
 
 local function convert_model(job, i, source)
-  local configs = job.configs[i]
-  local converter = configs.converter
-  if configs.untie then source = configs.untie(source) end
-  local out, unmatched, lacking
-  if converter.components then
-    out, unmatched, lacking = convert_components(job, i, source)
-  elseif converter.inside then
-    out, unmatched, lacking = convert_inside(job, i, converter, source)
-  else
-    out, unmatched, lacking = convert_tensors(job, i, converter, configs, source)
+  local untie = job.configs[i].untie
+  local parts, unmatched = parts_of(job, i, untie and untie(source) or source)
+  local readers = job.path[i].side == "left" and 1 or #parts -- of one key
+  local out, missed, lacking = cbk.dict(), {}, { count = 0 }
+  for _, part in ipairs(parts) do
+    local made, strangers, lost = convert_part(job, i, part)
+    put(out, part, made)
+    for _, key in ipairs(strangers) do
+      local name = part.reads .. key
+      missed[name] = (missed[name] or 0) + 1
+      if missed[name] == readers then unmatched[#unmatched + 1] = name end
+    end
+    local place = part.converter.inside and part.reads or "" -- a part of a composite has a checkpoint of its own
+    for _, key in ipairs(lost) do lacking[#lacking + 1] = place .. key end
+    lacking.count = lacking.count + lost.count
   end
   report_unmatched(job, unmatched)
   report_lacking(job, lacking)

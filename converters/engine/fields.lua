@@ -56,19 +56,6 @@ fields.same = same
 
 -- --- writing tables
 
-local function per_side(make)
-  return { left = function(t) return make("left", t) end, right = function(t) return make("right", t) end }
-end
-
----`must.right { norm_type = "rmsnorm" }`: the field exists on the right only and has one value that the left can express.
-fields.must = per_side(function(side, values)
-  local out = { is_fields = true }
-  for name, value in pairs(values) do
-    out[#out + 1] = { [side] = name, kind = "must", value = value, side = side, name = name }
-  end
-  return out
-end)
-
 ---What a rule asks for, by sides; `is` is one word for both, or a table of them.
 local function sides_of(is, name)
   if is == nil then return nil end
@@ -84,27 +71,33 @@ local function sides_of(is, name)
   return out
 end
 
----`told.right { "a", b = "size" }`: fields of the right that other rules or functions of the table read, and what they must be.
-fields.told = per_side(function(side, names)
-  local out = { is_fields = true }
-  for key, value in pairs(names) do
-    local is_name = type(key) == "number"
-    local name = is_name and value or key
-    out[#out + 1] = { [side] = name, kind = "told", is = not is_name and sides_of(value, name) or nil }
+---Rules for fields of one side: their names, or each with its value.
+---@param kind "must"|"told"|"drop"
+local function one_sided(kind)
+  local make = {}
+  for side in pairs(rules.other) do
+    make[side] = function(names)
+      local out = { is_fields = true }
+      for key, value in pairs(names) do
+        local rule = type(key) == "number" and { [side] = value } or { [side] = key, value = value }
+        rule.kind, rule.is = kind, kind == "told" and sides_of(rule.value, key) or nil
+        out[#out + 1] = rule
+      end
+      return out
+    end
   end
-  return out
-end)
+  return make
+end
+
+---`must.right { norm_type = "rmsnorm" }`: the field exists on the right only and has one value that the left can express.
+fields.must = one_sided "must"
+
+---`told.right { "a", b = "size" }`: fields of the right that other rules or functions of the table read, and what they must be.
+fields.told = one_sided "told"
 
 ---`drop.right { "a", b = false }`: fields of the right that have no place on the left. A warning names them, unless they are null
 ---or have the value that goes without saying.
-fields.drop = per_side(function(side, names)
-  local out = { is_fields = true }
-  for name, value in pairs(names) do
-    local rule = type(name) == "number" and { [side] = value, kind = "drop" } or { [side] = name, kind = "drop", value = value }
-    out[#out + 1] = rule
-  end
-  return out
-end)
+fields.drop = one_sided "drop"
 
 ---One of several values, in `must`.
 function fields.any_of(...) return { any_of = { ... } } end

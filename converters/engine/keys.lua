@@ -298,22 +298,26 @@ function Run:apply(hit, value)
   end
 end
 
----Stands at a key, which is `prefix` and what the rules see.
-function Run:stand(full_key, prefix)
+---Stands at a key, which is `prefix` and what the rules see; of what was at the last one, nothing is left.
+---@param given any   what is read, if anything is
+function Run:stand(full_key, prefix, given)
   local at = self.at
   at.key, at.full_key, at.prefix = full_key:sub(#prefix + 1), full_key, prefix
+  self.given, self.note, self.hit, self.rejected = given, nil, nil, {}
 end
 
----The first rule that fits the key and whose condition holds.
----@return Hit|nil found, Hit[] hits   all that fit
+---Finds the first rule that fits the key and whose condition holds.
+---@return Hit[]   all that fit
 function Run:find()
-  self.rejected = {}
   local hits = patterns.match(self.tree, self.at.key)
   for _, hit in ipairs(hits) do
-    if self:call("its condition", hit.ending.rule, keys.holds, hit, self.at) then return hit, hits end
+    if self:call("its condition", hit.ending.rule, keys.holds, hit, self.at) then
+      self.hit = hit
+      break
+    end
     self.rejected[#self.rejected + 1] = hit.ending
   end
-  return nil, hits
+  return hits
 end
 
 ---The rules whose own key is not there, and is read from the key where the run stands.
@@ -343,13 +347,11 @@ end
 ---Converts one key; false when no rule fits it.
 function Run:convert(key, value)
   if type(key) ~= "string" then return false end
-  self:stand(key, "")
-  self.given, self.note = value, nil
-  local hits
-  self.hit, hits = self:find()
+  self:stand(key, "", value)
+  local hits = self:find()
   if not self.hit and self.prefix and key:sub(1, #self.prefix) == self.prefix then
-    self:stand(key, self.prefix)
-    self.hit, hits = self:find()
+    self:stand(key, self.prefix, value)
+    hits = self:find()
   end
   if not self.hit then
     self:tell "unmatched"
@@ -364,7 +366,6 @@ end
 
 ---Makes what the target needs and nothing wrote.
 function Run:fill(makers)
-  self.hit, self.given, self.note = nil, nil, nil
   for _, maker in ipairs(makers or {}) do
     local key, make = maker[1], maker[2]
     self:stand(key, "")
@@ -416,7 +417,7 @@ function keys.convert(set, side, source, options)
   local view, tree, endings = options.view, patterns.compile(set, side)
   local run = setmetatable({
     tree = tree, endings = endings, direction = side == "left" and "forward" or "backward",
-    out = cbk.dict(), writer = {}, gathered = {}, missing = {}, collisions = {}, left_out = {}, rejected = {},
+    out = cbk.dict(), writer = {}, gathered = {}, missing = {}, collisions = {}, left_out = {},
     tied = {}, prefix = options.prefix, no_nulls = options.no_nulls, view = view, trace = options.trace,
   }, Run)
   function run.read(key)

@@ -103,14 +103,10 @@ end
 local function insert(tree, pattern, ending)
   local node = tree
   for _, part in ipairs(split(pattern)) do
-    local edges = part == "*" and "star" or is_letter(part) and "digits" or nil
-    if edges then
-      node[edges] = node[edges] or { literal = {}, ends = {} }
-      node = node[edges]
-    else
-      node.literal[part] = node.literal[part] or { literal = {}, ends = {} }
-      node = node.literal[part]
-    end
+    local special = part == "*" and "star" or is_letter(part) and "digits"
+    local edges, name = special and node or node.literal, special or part
+    edges[name] = edges[name] or { literal = {}, ends = {} }
+    node = edges[name]
   end
   node.ends[#node.ends + 1] = ending
 end
@@ -159,11 +155,7 @@ end
 
 local function walk(node, parts, i, caught, hits)
   if i > #parts then
-    for _, ending in ipairs(node.ends) do
-      local copy = {}
-      for k = 1, #caught do copy[k] = caught[k] end
-      hits[#hits + 1] = { ending = ending, caught = copy }
-    end
+    for _, ending in ipairs(node.ends) do hits[#hits + 1] = { ending = ending, caught = { unpack(caught) } } end
     return
   end
   local part = parts[i]

@@ -76,7 +76,7 @@ local function also(entry)
   local out = {}
   for i, one in ipairs(list(entry) or {}) do
     if type(one) ~= "table" then one = { one } end
-    out[i] = { one[1], one[2] or function(_, value) return value end, is_copy = one[2] == nil or one.is_copy }
+    out[i] = { one[1], one[2] or function(_, value) return value end, is_copy = one[2] == nil }
   end
   return out
 end

@@ -110,8 +110,7 @@ end
 local function compile(set, side)
   local by_name, rest = {}, nil
   for _, rule in ipairs(set) do
-    local name = rule[side]
-    if rule.kind == "must" and rule.side ~= side then name = rule.name end
+    local name = rule[side] or rule.kind == "must" and rule[rules.other[side]]
     if name == "*" then
       rest = rest or rule
     elseif name and not by_name[name] and not rest then
@@ -127,7 +126,7 @@ local function convert_field(rule, side, at)
   if rule.kind == "told" then return end
   if rule.kind == "drop" then return kinds.present(at.from[name]) and (rule.value == nil or not fields.same(at.from[name], rule.value)) end
   if rule.kind == "must" then
-    if rule.side ~= side then
+    if not rule[side] then
       local value = fields.shown(at.from[name])
       cbk.fail("config", ("the config field '%s' (=%s) should not appear in the config of this side"):format(name, value))
     end
@@ -175,13 +174,6 @@ local function nest(config, nested)
   end
 end
 
----The part of a composite that stands under `name` on the side that is read.
-local function component(step, side, name)
-  for _, part in ipairs(step.components or {}) do
-    if part[side] == name then return part end
-  end
-end
-
 ---Moves what `names` says from one section into another.
 local function move(names, from, to)
   for _, name in ipairs(names or {}) do
@@ -192,19 +184,23 @@ local function move(names, from, to)
   end
 end
 
-local function convert_component(part, side, at, dropped, assumed)
-  local name, other = at.field, rules.other[side]
-  local to, complete, gone, own = sections.convert(part, side, at.from[name])
-  assumed[part.right] = own
-  if other == "right" then move(part.beside, to, at.to) end
-  at.from[name], at.to[part[other]] = complete, to
-  for _, one in ipairs(gone) do dropped[#dropped + 1] = name .. "." .. one end
+---A part of a composite as a rule: its section is converted by its own table.
+local function rule_of(part, side)
+  local function convert(section, at)
+    local to, complete, dropped, assumed = sections.convert(part, side, section)
+    at.from[at.field], at.assumed[part.right] = complete, assumed
+    if side == "left" then move(part.beside, to, at.to) end
+    for _, name in ipairs(dropped) do at:leave_out(at.field .. "." .. name) end
+    return to
+  end
+  return { left = part.left, right = part.right, kind = "pair", action = { forward = convert, backward = convert } }
 end
 
----Each part has its section, with what stands beside it on the right.
-local function prepare_components(step, side, from)
+---Each part has its section, with what stands beside it on the right, and a rule.
+local function prepare_components(step, side, from, by_name)
   for _, part in ipairs(step.components or {}) do
     local name = part[side]
+    by_name[name] = rule_of(part, side)
     if not kinds.is_dict(from, name) then cbk.fail("config", ("the config has no section '%s'"):format(name)) end
     if side == "right" and part.beside then
       from[name] = cbk.copy(from[name])
@@ -236,16 +232,14 @@ function sections.convert(step, side, from, moves, known)
     from = step.prepare[side](from) or from
     sections.check(from, asked)
   end
-  prepare_components(step, side, from)
+  prepare_components(step, side, from, by_name)
   local dropped, assumed = {}, {}
-  local at = setmetatable({ from = from, to = cbk.dict(), dropped = dropped, moves = moves }, FieldAt)
+  local at = setmetatable({ from = from, to = cbk.dict(), dropped = dropped, assumed = assumed, moves = moves }, FieldAt)
   for _, name in ipairs(cbk.keys(from)) do
-    local rule, part = by_name[name] or rest, component(step, side, name)
+    local rule = by_name[name] or rest
     at.field = name
     if rule and rule.right and given[name] == nil and type(defaults[name]) ~= "function" then assumed[rule.right] = true end
-    if part then
-      convert_component(part, side, at, dropped, assumed)
-    elseif (not rule or convert_field(rule, side, at)) and kinds.present(given[name]) then
+    if (not rule or convert_field(rule, side, at)) and kinds.present(given[name]) then
       dropped[#dropped + 1] = tostring(name)
     end
   end

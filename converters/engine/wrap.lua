@@ -105,32 +105,4 @@ function wrap.take_out(wrapper, source, trace)
   return inner, strangers
 end
 
----Puts the inner model into both its places.
----@param wrapper Wrap
----@param inner Dict
----@return Dict
-function wrap.put_in(wrapper, inner)
-  local out = cbk.dict()
-  for _, place in ipairs { wrapper.place, wrapper.copy } do
-    for key, value in cbk.items(inner) do out[place .. "." .. key] = value end
-  end
-  return out
-end
-
----What became of an inner key, under the names of the checkpoint: what is written is so twice.
----@param wrapper Wrap
----@param side Side
----@param record KeyRecord
----@param trace fun(record: KeyRecord)
-function wrap.tell(wrapper, side, record, trace)
-  local field = side == "right" and "source" or "target"
-  for _, place in ipairs { wrapper.place, side == "left" and record.target and wrapper.copy or nil } do
-    local out = {}
-    for name, value in pairs(record) do out[name] = value end
-    if out[field] then out[field] = place .. "." .. out[field] end
-    if place == wrapper.copy and out.what == "write" then out.what = "beside" end
-    trace(out)
-  end
-end
-
 return wrap

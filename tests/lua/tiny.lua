@@ -34,8 +34,8 @@ local function config_for(name, own)
   local out = cbk.dict(sizes)
   for field, value in pairs(families[name:gsub("%-headless$", "")] or {}) do out[field] = value or nil end
   for _, rule in ipairs(own.config) do
-    local is_plain = rule.kind == "must" and rule.side == "left" and type(rule.value) ~= "table"
-    if is_plain and out[rule.name] == nil then out[rule.name] = rule.value end
+    local is_plain = rule.kind == "must" and rule.left and type(rule.value) ~= "table"
+    if is_plain and out[rule.left] == nil then out[rule.left] = rule.value end
   end
   return out
 end
