@@ -102,7 +102,7 @@ end
 
 local done = upgrade.run(old, config, job)
 for _, part in pairs {
-  upgrade.names(done.root, job) or false, upgrade.likeness(done, job) or false, upgrade.stale(done.config, target) or false,
+  upgrade.names(done.root, job) or false, upgrade.likeness(done, job, config) or false, upgrade.stale(done.config, target) or false,
 } do
   done.parts[#done.parts + 1] = part or nil
 end

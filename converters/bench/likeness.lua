@@ -10,16 +10,27 @@ local weight_names = require "converters.bench.weight_names"
 
 local likeness = {}
 
+---Those of some contradictions ("field=value (not …)") whose fields count.
+local function kept(refused, counts)
+  local out = {}
+  for _, text in ipairs(refused) do
+    if counts(text:match "^[^=]+") then out[#out + 1] = text end
+  end
+  return out
+end
+
 ---What of a config contradicts a model; of several layouts, the one that fits best. Nil where no table tells.
 ---@param model Model
 ---@param format string   "cs-2.5"
 ---@param config Dict     the model section
+---@param counts? fun(field: string): boolean   which fields do; default: all, and defaults of what is not said
 ---@return string[]|nil
-local function contradictions(model, format, config)
+local function contradictions(model, format, config, counts)
   local step = catalogue.direct(model, format, "hf")
   local best
   for _, converter in pairs(step and (step.converter.variants or { step.converter }) or {}) do
     local refused = not (converter.components or converter.wrap) and sections.refused(converter, step.side, config)
+    if refused and counts then refused = kept(refused, counts) end
     if refused and not (best and #best <= #refused) then best = refused end
   end
   return best
@@ -32,25 +43,28 @@ local function is_own_class(model)
   return not namesake or namesake == model
 end
 
----What speaks against a model, and which others have such fields and such weights.
+---Another model whose fields and weights those are, where some of what the user wrote speaks against the one that was asked for. A
+-- config that no other model fits describes a variant, which the Model Zoo may well train though Hugging Face has none of it.
 ---@param model_name string
 ---@param format string
 ---@param config Dict   the whole file
 ---@param root Dict
+---@param is_own fun(field: string): boolean   whether a field of the model section stood in the user's file
 ---@return string|nil
-function likeness.warning(model_name, format, config, root)
-  local model, section = catalogue.find(model_name), trainer.model(config)
+function likeness.warning(model_name, format, config, root, is_own)
+  local model, section, keys = catalogue.find(model_name), trainer.model(config), coverage.keys_of(root)
   local warn = cbk.warn
   cbk.warn = function() end -- luacheck: ignore
-  local found = model and contradictions(model, format, section) or {}
-  local others = #found > 0 and weight_names.models_that_fit(coverage.keys_of(root), format, model, function(one)
-    local own = is_own_class(one.model) and contradictions(one.model, format, section)
-    return own and #own == 0
-  end)
+  local found = model and contradictions(model, format, section, is_own) or {}
+  local others = #found > 0 and weight_names.models_that_fit(keys, format, model, function(one, side)
+    local against = is_own_class(one.model) and contradictions(one.model, format, section)
+    local lacking = against and #against == 0 and coverage.lacking(one, side, config, keys)
+    return lacking and lacking.count == 0
+  end) or {}
   cbk.warn = warn -- luacheck: ignore
-  if not others then return nil end
-  return ("the config does not describe a %s as elsewhere: %s%s"):format(model_name, table.concat(found, ", "),
-    #others > 0 and "; all fields and names of weights fit --model " .. table.concat(others, " or ") or "")
+  if #others == 0 then return nil end
+  return ("the config does not describe a %s as elsewhere: %s; all fields and names of weights fit --model %s"):format(model_name,
+    table.concat(found, ", "), table.concat(others, " or "))
 end
 
 return likeness

@@ -425,40 +425,6 @@ describe("names of weights", function()
   end)
 end)
 
-describe("the fields of a config", function()
-  local function likeness(model, from, fields, names)
-    local weights = cbk.dict()
-    for _, name in ipairs(names) do weights[name] = cbk.tensor { 1 } end
-    local job = upgrade.job(model, from, "cs-2.5")
-    local old = { checkpoint = { root = cbk.dict { model = weights } } }
-    local part = upgrade.likeness(upgrade.run(old, cbk.config.parse("model: " .. fields, "yaml"), job), job)
-    return part and part.warnings[1]
-  end
-  local gpt2 = { "model.embedding_layer.word_embeddings.weight", "model.transformer_decoder.layers.0.norm1.bias" }
-  local llama = { gpt2[1], "model.transformer_decoder.layers.0.ffn.ffn.0.linear_layer_for_glu.weight" }
-  local learned = "{hidden_size: 8, position_embedding_type: learned, nonlinearity: gelu, use_ffn_bias: true}"
-  local rotary = "{hidden_size: 8, position_embedding_type: rotary, nonlinearity: swiglu, use_rms_norm: true, use_ffn_bias: false, "
-    .. "use_projection_bias_in_attention: false, use_ffn_bias_in_attention: false}"
-
-  it("tell a model that is asked for as another one", function()
-    local text = likeness("llama", "cs-1.9", learned, gpt2)
-    for _, part in ipairs { "describe a llama", "position_embedding_type='learned' (not rotary)", "norm_type='layernorm' (not rmsnorm)",
-      "use_ffn_bias=true (not false)", "fit --model gpt2" } do
-      harness.is_true(text:find(part, 1, true), text)
-    end
-    harness.is_true(not text:find "headless", text)
-    text = likeness("gpt2", "cs-1.9", rotary, llama)
-    harness.is_true(text:find("position_embedding_type='rotary' (not learned)", 1, true) and text:find "fit %-%-model llama", text)
-  end)
-
-  it("are not judged by what they do not say", function()
-    equal(likeness("gpt2", "cs-1.8", learned, gpt2), nil)
-    equal(likeness("llama", "cs-1.9", rotary, llama), nil)
-    equal(likeness("gpt2", "cs-2.0", "{hidden_size: 8}", gpt2), nil)
-    equal(likeness("bert", "cs-1.8", "{hidden_size: 8}", gpt2), nil)
-  end)
-end)
-
 describe("cbk upgrade", function()
   it("knows which releases there are, and which it can write for", function()
     local folder = harness.temp_dir()

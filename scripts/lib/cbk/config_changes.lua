@@ -35,7 +35,8 @@ end
 ---@param path string
 ---@param moves Moves
 ---@param count? integer   only the first ones
-local function origin(path, moves, count)
+---@return string
+function config_changes.origin(path, moves, count)
   for i = count or #moves, 1, -1 do
     local old, new = moves[i][1], moves[i][2]
     if path == new then
@@ -81,7 +82,7 @@ end
 local function named_sections(moves, old, new, after, used)
   local out = {}
   for i, move in ipairs(moves) do
-    local source = origin(move[1], moves, i - 1)
+    local source = config_changes.origin(move[1], moves, i - 1)
     if old[source] and not new[source] and not used[source] and cbk.find(after, move[2]) ~= nil then
       used[source] = true
       out[#out + 1] = { source, move[2] }
@@ -102,7 +103,7 @@ function config_changes.lines(before, after, moves)
   local new_list, new = leaves(after)
   local moved, changed, added, used = {}, {}, {}, {}
   for _, path in ipairs(new_list) do
-    local source = origin(path, moves)
+    local source = config_changes.origin(path, moves)
     if not old[source] then
       if not is_container_of(before, path, new[path]) then added[#added + 1] = ("new: %s = %s"):format(path, new[path]) end
     elseif source ~= path and new[path] == old[source] then

@@ -11,6 +11,7 @@ local spec_tree = require "cbk.spec_tree"
 local likeness = require "converters.bench.likeness"
 local weight_names = require "converters.bench.weight_names"
 local releases = require "converters.modelzoo.releases"
+local trainer = require "converters.modelzoo.trainer"
 
 local upgrade = {}
 local convert, catalogue = converters.convert, converters.catalogue
@@ -163,12 +164,19 @@ function upgrade.names(root, job)
   return warning and { title = "weights", lines = {}, warnings = { warning } } or nil
 end
 
----What of the new config contradicts the model.
+---What of the config contradicts the model and fits another. Only what the user wrote counts: the steps fill in values too.
 ---@param done Upgrade
 ---@param job Job
+---@param given Dict   the config before the steps
 ---@return UpgradePart|nil
-function upgrade.likeness(done, job)
-  local warning = likeness.warning(job.model.model, job.tgt, done.config, done.root)
+function upgrade.likeness(done, job, given)
+  local moves, place = {}, trainer.place_of_model(done.config)
+  for _, configs in ipairs(job.configs) do
+    for _, move in ipairs(configs.moves) do moves[#moves + 1] = move end
+  end
+  local warning = likeness.warning(job.model.model, job.tgt, done.config, done.root, function(field)
+    return cbk.find(given, config_changes.origin(("%s.%s"):format(place, field), moves)) ~= nil
+  end)
   return warning and { title = "model", lines = {}, warnings = { warning } } or nil
 end
 
