@@ -3,6 +3,7 @@
 
 local cbk = require "cbk"
 local python_int = require "cbk.python_int"
+local scalar = require "cbk.scalar"
 local kinds = require "converters.engine.kinds"
 local releases = require "converters.modelzoo.releases"
 
@@ -35,9 +36,11 @@ local function move_sparsity_state(root)
   root.sparsity = out
 end
 
----Before 2.0 the schedule's own count of steps could lag behind.
+---Before 2.0 the schedule's own count of steps could lag behind. One that does not keeps its kind, and one without a step its place.
 local function fix_last_epoch(root)
-  if root.global_step == nil or not is_dict(root, "lr_scheduler") or root.lr_scheduler.last_epoch == nil then return end
+  if not present(root.global_step) or not is_dict(root, "lr_scheduler") or root.lr_scheduler.last_epoch == nil then return end
+  local step, last = scalar.of(root, "global_step"), scalar.of(root.lr_scheduler, "last_epoch")
+  if step and last and scalar.equal(step, last) then return end
   local scheduler = cbk.copy(root.lr_scheduler)
   scheduler.last_epoch = cbk.raw(root, "global_step")
   root.lr_scheduler = scheduler

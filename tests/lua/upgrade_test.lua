@@ -7,6 +7,7 @@ local lost_leaves = require "cbk.lost_leaves"
 local release = require "cbk.release"
 local spec = require "cbk.checkpoint_spec"
 local upgrade = require "cbk.upgrade"
+local conversion = require "conversion"
 local converters = require "cbk.converters"
 local harness = require "harness"
 
@@ -116,6 +117,8 @@ describe("what a file does not store", function()
       { "x", "optimizer.state.1.exp_avg" })
     equal(lost_leaves.with_none_states(checkpoint { exp_avg = none }, { "optimizer.state.1.exp_avg" }), { "optimizer.state.1.exp_avg" })
     equal(lost_leaves.with_none_states(cbk.dict { model = cbk.dict() }, {}), {})
+    equal(lost_leaves.with_none_states(cbk.dict { global_step = none }, {}), { "global_step" })
+    equal(lost_leaves.with_none_states(cbk.dict { global_step = none }, { "global_step" }), { "global_step" })
   end)
 
   it("may be no weight in the end", function()
@@ -295,6 +298,45 @@ describe("the steps of an upgrade", function()
       "optimizer.optimizer_type -> trainer.init.optimizer.AdamW",
       "optimizer.log_summaries = true -> trainer.init.callbacks.0.ComputeNorm = {}",
     }, "\n"))
+  end)
+
+  ---The last_epoch that an upgrade leaves, with such a step and such a last_epoch before, and what is said of it.
+  local function last_epoch(from, step, last, accept)
+    local root = cbk.dict { model = cbk.dict { x = cbk.tensor { 1 } }, global_step = step, lr_scheduler = cbk.dict { last_epoch = last } }
+    local done = upgrade.run({ checkpoint = { root = root } }, cbk.config.parse("model: {hidden_size: 8}", "yaml"),
+      upgrade.job("gpt2", from, "cs-2.5", { accept_missing = accept }))
+    return done.root.lr_scheduler.last_epoch, done
+  end
+
+  it("leave the schedule's count where no step is known", function()
+    for _, from in ipairs { "cs-1.8", "cs-1.9", "cs-2.0" } do
+      raises("nothing is stored under global_step", function() last_epoch(from, cbk.null, 5) end, "key")
+      local last, done = last_epoch(from, cbk.null, 5, true)
+      equal(last, 5, from)
+      harness.is_true(upgrade.text(done):find("warning: nothing is stored under global_step", 1, true), upgrade.text(done))
+    end
+    local root = cbk.dict { model = cbk.dict(), global_step = cbk.null, lr_scheduler = cbk.dict { last_epoch = 5 } }
+    local job = conversion.job("gpt2", "cs-1.9", "cs-2.0")
+    converters.convert.config(job, cbk.config.parse("model: {hidden_size: 8}", "yaml"))
+    equal(converters.convert.checkpoint(job, root).lr_scheduler.last_epoch, 5)
+  end)
+
+  it("give the schedule the step in the kind that its count has", function()
+    local function tensor(number, dtype, shape) return cbk.full(shape or {}, number, { dtype = dtype }) end
+    for _, step in ipairs { 100, cbk.float(100), tensor(100, "int64", { 1 }), tensor(100, "float32"), tensor(100, "int32") } do
+      for _, last in ipairs { 0, 100 } do
+        equal(last_epoch("cs-1.8", step, last), 100)
+        local float = last_epoch("cs-1.9", step, tensor(last, "float32"))
+        equal({ float.dtype, #float:shape(), float:item() }, { "float32", 0, 100 })
+        equal(last_epoch("cs-1.9", step, tensor(last, "int64", { 1 })):tolist(), { 100 })
+      end
+    end
+    for text, step in pairs { ["100.5"] = 100.5, nan = 0 / 0, inf = math.huge, ["1e+300"] = 1e300 } do
+      for _, last in ipairs { 0, tensor(0, "int64") } do
+        raises(("global_step is %s: a whole number"):format(text), function() last_epoch("cs-1.8", cbk.float(step), last) end, "value")
+        raises("global_step is", function() last_epoch("cs-1.8", tensor(step, "float64"), last) end, "value")
+      end
+    end
   end)
 
   it("keep which states a run loads", function()

@@ -3,6 +3,7 @@
 
 local cbk = require "cbk"
 local python_int = require "cbk.python_int"
+local scalar = require "cbk.scalar"
 
 local state = {}
 
@@ -244,12 +245,8 @@ end
 ---@param root Dict
 ---@return number|nil
 function state.step_of(root)
-  local kind = is_dict(root) and cbk.kind(root, "global_step") or ""
-  local value = (kind == "int" or kind == "float") and tonumber(tostring(cbk.raw(root, "global_step"))) or nil
-  if kind == "tensor" or kind == "parameter" or kind == "ndarray" or kind == "np_scalar" then
-    value = root.global_step:numel() == 1 and tonumber(tostring((root.global_step:reshape {}:item()))) or nil
-  end
-  return value
+  local step = is_dict(root) and scalar.of(root, "global_step")
+  return step and tonumber(step) or nil
 end
 
 local function joined(numbers, what)

@@ -47,8 +47,8 @@ local function states_of(root)
   return is_dict(root, "optimizer") and is_dict(root.optimizer, "state") and root.optimizer.state or cbk.dict()
 end
 
----Adds states that are None for some parameters only: what wrote the file anew found nothing there. (A parameter that was never
----trained has no momentum.)
+---Adds what is None because whoever wrote the file anew found nothing there: the step, and states of some parameters only. (A
+---parameter that was never trained has no momentum.)
 ---@param root Dict
 ---@param names string[]   of what is known to be lost
 ---@return string[] names
@@ -66,6 +66,7 @@ function lost_leaves.with_none_states(root, names)
     local path = ("optimizer.state.%s.%s"):format(cbk.key_text(key), cbk.key_text(name))
     if is_none and has[name] and name ~= "momentum_buffer" and not is_known[path] then out[#out + 1] = path end
   end)
+  if cbk.kind(root, "global_step") == "none" and not is_known.global_step then out[#out + 1] = "global_step" end
   return out
 end
 

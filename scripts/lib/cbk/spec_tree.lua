@@ -1,11 +1,10 @@
 -- The spec fix (`cbk.checkpoint_spec`) on the tree of an H5 checkpoint that was opened: nothing is written, the tree is made right.
 
 local cbk = require "cbk"
+local scalar = require "cbk.scalar"
 local spec = require "cbk.checkpoint_spec"
 
 local spec_tree = {}
-
-local function is_tensor(kind) return kind == "tensor" or kind == "parameter" or kind == "ndarray" or kind == "np_scalar" end
 
 ---Every leaf of dicts, lists and tuples: its dotted key, and where it is to be set.
 local function leaves_of(tree)
@@ -31,18 +30,15 @@ local function value_of(place) return place.container[place.key] end
 
 local function set(place, value) place.container[place.key] = value end
 
----The number that a leaf holds, as a number or as a tensor of one element; nil for None.
+---The number that a leaf holds; nil for None.
 local function number_of(name, place)
   if place.kind == "none" then return nil end
-  local value = value_of(place)
-  if is_tensor(place.kind) and value:numel() == 1 then value = value:reshape {}:item() end
-  local number = type(value) == "cdata" and value or type(value) ~= "string" and tonumber(value) -- int64 beyond 2^53 stays exact
-  return number or cbk.fail("value", ("'%s' holds no number"):format(name))
+  return scalar.of(place.container, place.key) or cbk.fail("value", ("'%s' holds no number"):format(name))
 end
 
 ---A number in the kind that the leaf has now.
 local function set_number(name, place, number)
-  if is_tensor(place.kind) then
+  if scalar.is_tensor(place.kind) then
     local old = value_of(place)
     local whole = cbk.dtype(old.dtype).floating and number or number - number % 1
     set(place, cbk.full(old:shape(), whole, { dtype = old.dtype }):as { role = old.role, requires_grad = old.requires_grad })
@@ -94,6 +90,9 @@ end
 local function update_epochs(names, places)
   local global_step = places.global_step and number_of("global_step", places.global_step)
   if not global_step then return nil end
+  if not scalar.is_whole(global_step) then
+    cbk.fail("value", ("global_step is %s: a whole number of steps is expected, as the schedules count them too"):format(global_step))
+  end
   local milestones = {}
   for i, name in ipairs(spec.milestone_names(names)) do
     milestones[i] = number_of(name, places[name]) or cbk.fail("value", ("milestone '%s' is None"):format(name))
@@ -102,7 +101,7 @@ local function update_epochs(names, places)
   for _, epoch in ipairs(spec.last_epochs(names, global_step, milestones)) do
     local place = places[epoch.name]
     local before = number_of(epoch.name, place)
-    if before ~= epoch.value then
+    if not before or not scalar.equal(before, epoch.value) then
       set_number(epoch.name, place, epoch.value)
       changed[#changed + 1] = { name = epoch.name, value = epoch.value, before = before }
     end
