@@ -40,7 +40,8 @@ local function files_of(source)
   local out = { source }
   for _, line in ipairs(lines(source) or {}) do
     local module = line:match 'require%(?%s*"(converters%.[%w_.]+)"'
-    if module and not module:find "%.engine%." then out[#out + 1] = root .. module:gsub("%.", "/") .. ".lua" end
+    local is_table = module and not module:find "%.engine%." and not module:find "%.library%."
+    if is_table then out[#out + 1] = root .. module:gsub("%.", "/") .. ".lua" end
   end
   return out
 end

@@ -5,7 +5,7 @@ local harness = require "harness"
 local conversion = require "conversion"
 local rules = require "converters.engine.rules"
 local fields = require "converters.engine.fields"
-local actions = require "converters.engine.actions"
+local actions = require "converters.library.actions"
 local check = require "converters.bench.check"
 local coverage = require "converters.bench.coverage"
 local notation = require "converters.bench.notation"
@@ -362,7 +362,7 @@ describe("Rules: the notation", function()
       end
     end
     tell(actions, "actions")
-    tell(require "converters.engine.values", "values")
+    tell(require "converters.library.values", "values")
   end)
 
   it("what families call is told", function()
