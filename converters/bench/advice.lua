@@ -3,7 +3,7 @@
 local cbk = require "cbk"
 local catalogue = require "converters.engine.catalogue"
 local coverage = require "converters.bench.coverage"
-local engine_keys = require "converters.engine.keys"
+local naming = require "converters.engine.naming"
 local kinds = require "converters.engine.kinds"
 local patterns = require "converters.engine.patterns"
 local tables = require "converters.bench.tables"
@@ -109,7 +109,7 @@ function advice.unmatched(job, source, unmatched)
   if #names > 0 then return "; all keys fit --model " .. table.concat(names, " or ") end
   local name, lacking = name_above(job, keys)
   if name then
-    local also = lacking and lacking.count > 0 and (", but the model's %s"):format(engine_keys.named(lacking)) .. " would be missing" or ""
+    local also = lacking and lacking.count > 0 and (", but the model's %s"):format(naming.first(lacking)) .. " would be missing" or ""
     return ("; all keys fit below '%s' (`cbk copy CHECKPOINT NEW --rename '*=%s.*'`)%s"):format(name, name, also)
   end
   local why = known_as_lost(job, unmatched)

@@ -111,14 +111,16 @@ function coverage.at(one, side, config, has)
   local job = { model = one.model, zoo_name = one.model.name or one.model.model, path = { step } }
   local fine, why = quietly(convert.config, job, config)
   if not fine then return nil, why end
-  local configs = job.configs[1]
-  local part = one.part
-  if not part and configs.converter.keys ~= one.keys then return nil, "the config chooses another table" end
-  return {
-    side = side, left = part and configs.left[part.left] or configs.left, right = part and configs.right[part.right] or configs.right,
-    assumed = part and configs.assumed[part.right] or configs.assumed,
-    source = function(_, key) return has(key) or nil end,
-  }
+  for _, own in ipairs(convert.tables(job.configs[1])) do
+    if own.converter.keys == one.keys then
+      local configs = own.configs
+      return {
+        side = side, left = configs.left, right = configs.right, assumed = configs.assumed,
+        source = function(_, key) return has(key) or nil end,
+      }
+    end
+  end
+  return nil, "the config chooses another table"
 end
 
 ---What a checkpoint with these keys lacks of what a table reads; nil where the table cannot read this config.

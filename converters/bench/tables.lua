@@ -2,6 +2,7 @@
 
 local catalogue = require "converters.engine.catalogue"
 local fields = require "converters.engine.fields"
+local naming = require "converters.engine.naming"
 local rules = require "converters.engine.rules"
 
 local tables = {}
@@ -17,13 +18,6 @@ local tables = {}
 ---@field keys Rule[]
 ---@field config? table[]
 ---@field title string          "llama: hf <-> cs-2.1 .. cs-2.9"
-
-local function sorted_names(map)
-  local out = {}
-  for name in pairs(map or {}) do out[#out + 1] = name end
-  table.sort(out)
-  return out
-end
 
 ---@param models Model[]
 ---@param only? string   one model, or one that a model of the file holds
@@ -42,7 +36,7 @@ function tables.of(models, only)
   ---A converter's tables: one, its variants', its parts', or those of the models that it may hold.
   function add_own(model, converter, own, title, more)
     add(model, converter, own, title, more)
-    for _, name in ipairs(sorted_names(own.variants)) do
+    for _, name in ipairs(naming.sorted(own.variants or {})) do
       local variant = own.variants[name]
       add(model, converter, variant, title .. ", " .. name, fields.with({ variant = variant }, more or {}))
     end

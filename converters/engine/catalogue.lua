@@ -5,6 +5,7 @@ local releases = require "converters.modelzoo.releases"
 local rules = require "converters.engine.rules"
 local sections = require "converters.engine.sections"
 local fields = require "converters.engine.fields"
+local naming = require "converters.engine.naming"
 local wrap = require "converters.engine.wrap"
 
 local catalogue = {}
@@ -185,12 +186,7 @@ end
 function catalogue.file_of(name) return by_name[name] and by_name[name][3] end
 
 ---All model names, aliases included, sorted.
-function catalogue.names()
-  local out = {}
-  for name in pairs(by_name) do out[#out + 1] = name end
-  table.sort(out)
-  return out
-end
+function catalogue.names() return naming.sorted(by_name) end
 
 -- --- steps
 

@@ -3,6 +3,7 @@
 local cbk = require "cbk"
 local fields = require "converters.engine.fields"
 local keys = require "converters.engine.keys"
+local naming = require "converters.engine.naming"
 local patterns = require "converters.engine.patterns"
 local rules = require "converters.engine.rules"
 
@@ -102,7 +103,7 @@ local function tell_of_more(one, key, say)
 end
 
 local function warn(message, list)
-  if list.count > 0 then cbk.warn(message:format(list.count, keys.named(list))) end
+  if list.count > 0 then cbk.warn(message:format(list.count, naming.first(list))) end
 end
 
 ---Keys that the model needs and the checkpoint lacks. Where only a default says how many layers there are, they are told in a

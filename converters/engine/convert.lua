@@ -4,6 +4,7 @@ local cbk = require "cbk"
 local dataloader_state = require "cbk.dataloader_state"
 local rules = require "converters.engine.rules"
 local kinds = require "converters.engine.kinds"
+local naming = require "converters.engine.naming"
 local keys = require "converters.engine.keys"
 local complete = require "converters.engine.complete"
 local sections = require "converters.engine.sections"
@@ -28,7 +29,7 @@ local function note_dropped(dropped, converted)
   for _, name in ipairs(dropped) do
     if name ~= "name" and name ~= converted then named[#named + 1] = name end -- model.name only says which class reads the config
   end
-  if #named > 0 then cbk.warn("config fields without a counterpart are left out: " .. keys.named(named)) end
+  if #named > 0 then cbk.warn("config fields without a counterpart are left out: " .. naming.first(named)) end
 end
 
 ---@param assumed table<string, boolean>   fields of the right that defaults say, not the file
@@ -69,7 +70,7 @@ end
 
 local function warn_of_others(what, names)
   if #names == 0 then return end
-  cbk.warn(("Hugging Face's files are about the model only; of the %s these are left out: %s"):format(what, keys.named(names)))
+  cbk.warn(("Hugging Face's files are about the model only; of the %s these are left out: %s"):format(what, naming.first(names)))
 end
 
 local function config_to_hf(job, step, config)
@@ -139,8 +140,9 @@ local function in_step(job, i, body, ...)
 end
 
 ---The tables of keys that a step runs, with the configs that each is about: parts of a composite have sections of their own.
+---@param configs table   of one step (Job)
 ---@return { converter: Converter, configs: table }[]
-local function tables_of(configs)
+function convert.tables(configs)
   local out = {}
   for k, part in ipairs(configs.converter.components or {}) do
     local own = { left = configs.left[part.left], right = configs.right[part.right], assumed = configs.assumed[part.right] }
@@ -154,7 +156,7 @@ local function config_step(job, i, config)
   local run = is_hf(step.src) and config_from_hf or is_hf(step.tgt) and config_to_hf or config_between_releases
   job.files[i] = config
   job.files[i + 1], job.configs[i] = run(job, step, config)
-  for _, one in ipairs(tables_of(job.configs[i])) do keys.check_counts(one.converter.keys or {}, one.configs) end
+  for _, one in ipairs(convert.tables(job.configs[i])) do keys.check_counts(one.converter.keys or {}, one.configs) end
   return job.files[i + 1]
 end
 
@@ -187,7 +189,7 @@ local function report_unmatched(job, unmatched)
   if #unmatched == 0 then return end
   local advice = not job.drop_unmatched and job.advise and job.advise.unmatched(unmatched)
   local message = ("%d key%s not matched: %s"):format(#unmatched, #unmatched == 1 and " was" or "s were",
-    keys.named(unmatched, advice and 5)) -- what to do shall be seen
+    naming.first(unmatched, advice and 5)) -- what to do shall be seen
   if not job.drop_unmatched then
     cbk.fail("unmatched", message .. (advice or "; to convert without them, add --drop-unmatched-keys"))
   end
@@ -217,7 +219,7 @@ end
 local function report_lacking(job, lacking)
   if lacking.count == 0 then return end
   cbk.fail("convert", ("the checkpoint is incomplete: %d %s missing: %s%s"):format(lacking.count,
-    lacking.count == 1 and "weight is" or "weights are", keys.named(lacking), job.advise and job.advise.lacking() or ""))
+    lacking.count == 1 and "weight is" or "weights are", naming.first(lacking), job.advise and job.advise.lacking() or ""))
 end
 
 ---@class Part   What the rules of one table are run over: the model, one of several side by side, or the one inside another.
@@ -232,7 +234,7 @@ end
 ---@return Part[]
 ---@return string[] unmatched   keys that stand in no part
 local function parts_of(job, i, source)
-  local out, unmatched, is_left = tables_of(job.configs[i]), {}, job.path[i].side == "left"
+  local out, unmatched, is_left = convert.tables(job.configs[i]), {}, job.path[i].side == "left"
   for _, part in ipairs(out) do
     local wrapper, folder = part.converter.inside, part.converter.left
     part.source, part.reads, part.writes = source, "", { "" }
@@ -323,7 +325,7 @@ function convert.model_of(root)
   if not kinds.is_dict(root, "model") then
     local shown = {}
     for key in cbk.items(root) do shown[#shown + 1] = tostring(key) end
-    cbk.fail("checkpoint", "the checkpoint has no dict 'model' at its top, as CS checkpoints have; it holds " .. keys.named(shown))
+    cbk.fail("checkpoint", "the checkpoint has no dict 'model' at its top, as CS checkpoints have; it holds " .. naming.first(shown))
   end
   return root.model
 end
@@ -352,7 +354,7 @@ local function between_releases(job, i, root)
   local model = convert_model(job, i, convert.model_of(root))
   if job.configs[i].converter.only_model then
     local names = beside_model(root)
-    cbk.warn(("%s -> %s keeps the model only%s"):format(step.src, step.tgt, #names > 0 and "; left out: " .. keys.named(names) or ""))
+    cbk.warn(("%s -> %s keeps the model only%s"):format(step.src, step.tgt, #names > 0 and "; left out: " .. naming.first(names) or ""))
     return cbk.dict { model = model }
   end
   local converted = job.trace and cbk.copy(model)

@@ -1,6 +1,8 @@
 -- What a config field must be, as its rule says with `is`: what computes with it, or loops over it, may rely on that. A '?' behind
 -- the word: or null.
 
+local naming = require "converters.engine.naming"
+
 local demands = {}
 
 local MOST = 2 ^ 53
@@ -46,12 +48,7 @@ function demands.find(word)
 end
 
 ---@return string[]
-function demands.words()
-  local out = {}
-  for word in pairs(known) do out[#out + 1] = word end
-  table.sort(out)
-  return out
-end
+function demands.words() return naming.sorted(known) end
 
 ---Whether the value is a text that programs read as a number.
 ---@param demand Demand

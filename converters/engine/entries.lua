@@ -2,6 +2,7 @@
 
 local cbk = require "cbk"
 local choices = require "converters.engine.choices"
+local naming = require "converters.engine.naming"
 
 local entries = {}
 
@@ -17,13 +18,6 @@ local list = entries.list
 entries.options = {
   when = "function", also_left = true, also_right = true, tied_left = true, number = "table", why = "string", needed = true, count = true,
 }
-
-local function option_names()
-  local names = {}
-  for name in pairs(entries.options) do names[#names + 1] = name end
-  table.sort(names)
-  return table.concat(names, ", ")
-end
 
 ---A side of several keys is a list of tensors, which an action makes; one that says of how many is held to it.
 local function check_counts(entry, action, fail)
@@ -61,7 +55,9 @@ function entries.check(entry, place, source, line)
   if entry.is_rules or entry.kind then return end
   for name, value in pairs(entry) do
     local wanted = type(name) == "number" or entries.options[name]
-    if not wanted then fail("a rule has no option '%s'; there are %s", tostring(name), option_names()) end
+    if not wanted then
+      fail("a rule has no option '%s'; there are %s", tostring(name), table.concat(naming.sorted(entries.options), ", "))
+    end
     if type(wanted) == "string" and type(value) ~= wanted then fail("'%s' must be a %s", name, wanted) end
   end
   for i = 1, 2 do

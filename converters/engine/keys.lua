@@ -4,6 +4,7 @@ local cbk = require "cbk"
 local fold = require "cbk.fold"
 local fields = require "converters.engine.fields"
 local kinds = require "converters.engine.kinds"
+local naming = require "converters.engine.naming"
 local rules = require "converters.engine.rules"
 local patterns = require "converters.engine.patterns"
 
@@ -85,16 +86,6 @@ function keys.tied_to(rule, at)
   local is_read = tied and at:source(rule[at.side][1]) == nil and at:source(tied[1]) ~= nil and tied[2](at)
   return is_read and tied[1] or nil
 end
-
----@param list { count: integer? }   the first of them will do, where it says how many there are
----@param most? integer   that are named, default 20
-local function named(list, most)
-  local shown = {}
-  for i = 1, math.min(#list, most or 20) do shown[i] = tostring(list[i]) end
-  local rest = (list.count or #list) - #shown
-  return table.concat(shown, ", ") .. (rest > 0 and (", … and %d more"):format(rest) or "")
-end
-keys.named = named
 
 ---@param value any
 function keys.is_count(value) return type(value) == "number" and value % 1 == 0 and value >= 0 and value <= MOST_VALUES end
@@ -384,13 +375,13 @@ function Run:warn_of_left_out()
   for _, group in ipairs(self.left_out) do
     local names = {}
     for i, one in ipairs(fold.groups(group)) do names[i] = one.name end
-    cbk.warn(("%d %s left out: %s (%s)"):format(#group, #group == 1 and "key is" or "keys are", named(names), group.why))
+    cbk.warn(("%d %s left out: %s (%s)"):format(#group, #group == 1 and "key is" or "keys are", naming.first(names), group.why))
   end
 end
 
 function Run:check()
   local function raise(list, one, many)
-    if #list > 0 then cbk.fail("convert", ("%d %s: %s"):format(#list, #list == 1 and one or many, named(list))) end
+    if #list > 0 then cbk.fail("convert", ("%d %s: %s"):format(#list, #list == 1 and one or many, naming.first(list))) end
   end
   raise(self.missing, "key is expected in the checkpoint but not there", "keys are expected in the checkpoint but not there")
   raise(self.collisions, "target key has two sources", "target keys have two sources")

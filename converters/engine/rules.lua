@@ -3,6 +3,7 @@
 local cbk = require "cbk"
 local choices = require "converters.engine.choices"
 local entries = require "converters.engine.entries"
+local naming = require "converters.engine.naming"
 
 local rules = {}
 
@@ -100,9 +101,7 @@ function rules.strict(library, what, prefix)
     if kind == "function" or kind == "table" then rules.strict(inner, what, prefix .. name .. ".") end
   end
   return setmetatable(library, { __index = function(_, name)
-    local names = {}
-    for one in pairs(library) do names[#names + 1] = one end
-    table.sort(names)
+    local names = naming.sorted(library)
     local near = cbk.nearest(tostring(name), names)
     cbk.fail("converter", ("%s: there is no %s '%s%s'; %s"):format(rules.position(3), what, prefix, tostring(name),
       #near > 0 and "did you mean " .. prefix .. near[1] .. "?" or "there are " .. table.concat(names, ", ")))

@@ -2,7 +2,7 @@
 
 local cbk = require "cbk"
 local kinds = require "converters.engine.kinds"
-local keys = require "converters.engine.keys"
+local naming = require "converters.engine.naming"
 local modules = require "converters.modelzoo.modules"
 
 local present, is_dict, is_list = kinds.present, kinds.is_dict, kinds.is_list
@@ -174,7 +174,7 @@ local function adapted(model)
       cbk.fail("unmatched", ("'%s': a LoRA tensor that is neither lora_A nor lora_B"):format(key))
     end
   end
-  if #halves > 0 then cbk.fail("checkpoint", "the checkpoint lacks " .. keys.named(halves) .. ", without which LoRA cannot be folded") end
+  if #halves > 0 then cbk.fail("checkpoint", "the checkpoint lacks " .. naming.first(halves) .. ", without which LoRA cannot be folded") end
   if next(out) == nil then cbk.fail("checkpoint", "the checkpoint has no LoRA weights (keys that end in .lora_A and .lora_B)") end
   return out
 end

@@ -2,7 +2,7 @@
 -- their model; of the run's state, that of an optimizer's parameter can begin anew.
 
 local cbk = require "cbk"
-local keys = require "converters.engine.keys"
+local naming = require "converters.engine.naming"
 
 local lost_leaves = {}
 
@@ -121,11 +121,12 @@ function lost_leaves.settle(root, names, accept)
   local weights, state = split(names)
   if #state > 0 and not accept then
     cbk.fail("key", ("nothing is stored under %s: an optimizer or schedule that finds None there stops. --accept-missing goes on: the "
-      .. "optimizer's state of such a parameter begins anew, at zero, where that is known, and the rest is None"):format(keys.named(state)))
+      .. "optimizer's state of such a parameter begins anew, at zero, where that is known, and the rest is None"):format(
+        naming.first(state)))
   end
   local warnings = {}
   local function warn(text, list)
-    if #list > 0 then warnings[#warnings + 1] = text:format(keys.named(list)) end
+    if #list > 0 then warnings[#warnings + 1] = text:format(naming.first(list)) end
   end
   warn("nothing is stored under %s: read as None, for a tie of the model to fill", weights)
   local restarted, left = restart(root, state)
@@ -144,7 +145,7 @@ function lost_leaves.check_model(root, is_weight)
   end
   if #none > 0 then
     cbk.fail("key", ("the checkpoint is incomplete: nothing is stored as %s, and no tie of the model gives %s data"):format(
-      keys.named(none), #none == 1 and "it" or "them"))
+      naming.first(none), #none == 1 and "it" or "them"))
   end
 end
 
