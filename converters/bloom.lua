@@ -5,13 +5,12 @@ local cbk = require "cbk"
 local rules = require "converters.engine.rules"
 local fields = require "converters.engine.fields"
 local actions = require "converters.library.actions"
-local values = require "converters.library.values"
 local decoder = require "converters.shared.decoder"
 local since = require "converters.modelzoo.since"
 
 local only = rules.only
-local must, drop, told = fields.must, fields.drop, fields.told
-local null, absent = cbk.null, values.absent
+local must, drop = fields.must, fields.drop
+local null = cbk.null
 local between, variant = rules.between, rules.variant
 
 -- --- keys
@@ -55,9 +54,8 @@ local config = fields.config {
   { "tie_word_embeddings", "share_embedding_weights", is = "boolean" },
   must.right { embedding_layer_norm = true },
   decoder.four_times,
-  told.left { n_embed = "size?" },
-  { "n_head",              "num_heads",               is = "heads" },
-  { "n_layer",             "num_hidden_layers",       is = "depth" },
+  { "n_head",              "num_heads",               is = "heads", alias_left = "num_attention_heads" },
+  { "n_layer",             "num_hidden_layers",       is = "depth", alias_left = "num_hidden_layers" },
   drop.right { "max_position_embeddings" },
   must.right { attention_type = "scaled_dot_product", attention_module = "aiayn_attention", use_rms_norm = false },
   must.right { use_projection_bias_in_attention = true, use_ffn_bias_in_attention = true, use_ffn_bias = true },
@@ -79,13 +77,6 @@ local function warn_of_gelu()
   cbk.warn "Hugging Face computes BLOOM's gelu with the approximation by tanh, the Model Zoo exactly: logits differ slightly"
 end
 
----An older name of the hidden size, which wins.
-local function old_name(from)
-  warn_of_gelu()
-  if absent(from.n_embed) then return end
-  from.hidden_size = cbk.raw(from, "n_embed")
-end
-
 local hf = {
   keys = decoder.with_head("transformer", "word_embeddings", now), config = config,
   before = {
@@ -103,7 +94,7 @@ local hf = {
       use_bias_in_output = false, use_ffn_bias = true, use_ffn_bias_in_attention = true, use_projection_bias_in_attention = true,
     },
   },
-  prepare = { left = old_name, right = function(from)
+  prepare = { left = warn_of_gelu, right = function(from)
     decoder.dropouts(from)
     warn_of_gelu()
   end },

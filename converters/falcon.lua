@@ -138,8 +138,8 @@ end
 
 local rw_config = fields.config {
   shared,
-  { "n_head",  "num_heads",         is = "heads" },
-  { "n_layer", "num_hidden_layers", is = "depth" },
+  { "n_head",  "num_heads",         is = "heads", alias_left = "num_attention_heads" },
+  { "n_layer", "num_hidden_layers", is = "depth", alias_left = "num_hidden_layers" },
   must.right { use_projection_bias_in_attention = false, use_ffn_bias_in_attention = false, use_ffn_bias = false },
   must.left { bias = false },
   drop.left { "architectures", "auto_map", "bos_token_id", "eos_token_id", "torch_dtype", "use_cache" },

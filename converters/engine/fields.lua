@@ -103,9 +103,17 @@ fields.drop = one_sided "drop"
 function fields.any_of(...) return { any_of = { ... } } end
 
 local function check_words(entry)
-  for word in pairs(entry) do
-    if type(word) == "string" and word ~= "is" then
-      cbk.fail("converter", ("the rule of the config field '%s' has no '%s'; there is 'is'"):format(tostring(entry[1] or entry[2]), word))
+  local name = tostring(entry[1] or entry[2])
+  for word, value in pairs(entry) do
+    local side = tostring(word):match "^alias_(%l+)$"
+    if side and rules.other[side] then
+      if type(value) ~= "string" then
+        cbk.fail("converter", ("the rule of the config field '%s' has %s = %s; it is another name of the field"):format(name, word,
+          shown(value)))
+      end
+    elseif type(word) == "string" and word ~= "is" then
+      cbk.fail("converter", ("the rule of the config field '%s' has no '%s'; there are 'is', 'alias_left' and 'alias_right'")
+        :format(name, word))
     end
   end
 end
@@ -117,7 +125,8 @@ local function check_action(left, right, action)
 end
 
 ---A table of config rules: `{ left, right, action }`; one name alone stands for both sides; "*" copies what no rule names. What the
----value must be, `is` says: `is = "size"`, or of each side `is = { left = "number", right = "size" }`.
+---value must be, `is` says: `is = "size"`, or of each side `is = { left = "number", right = "size" }`. `alias_left` is another name under
+---which the programs of the left read the field, too.
 function fields.config(entries)
   local out = { is_fields = true }
   for _, entry in ipairs(entries) do
@@ -131,7 +140,7 @@ function fields.config(entries)
       check_words(entry)
       check_action(left, right, action)
       out[#out + 1] = { left = left or nil, right = right or nil, action = action, kind = "pair",
-        is = sides_of(entry.is or action and action.is, left or right) }
+        is = sides_of(entry.is or action and action.is, left or right), alias = { left = entry.alias_left, right = entry.alias_right } }
     end
   end
   return out

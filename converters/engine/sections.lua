@@ -159,6 +159,34 @@ local function flatten(config, nested)
   return out
 end
 
+---Fields that are there under another name of theirs get the name that the rules have.
+---@param config Dict   changed in place
+local function use_own_names(config, set, side)
+  for _, rule in ipairs(set) do
+    local name, alias = rule[side], rule.alias and rule.alias[side]
+    if alias and config[alias] ~= nil then
+      local value = config[alias]
+      if kinds.present(value) then
+        sections.check(cbk.dict { [alias] = value }, { [alias] = rule.is and rule.is[side] })
+        if kinds.absent(config[name]) then
+          config[name] = cbk.raw(config, alias)
+        elseif not fields.same(config[name], value) then
+          cbk.fail("config", ("the config has %s=%s and %s=%s, which are two names of one field; take out the wrong one"):format(
+            name, fields.shown(config[name]), alias, fields.shown(value)))
+        end
+      end
+      config[alias] = nil
+    end
+  end
+end
+
+---The fields of a model section by the names that the rules have for them.
+local function named(step, side, config)
+  local out = flatten(config, (step.nested or {})[side])
+  use_own_names(out, step.config, side)
+  return out
+end
+
 ---Fields with dotted names back in their sections, in place.
 local function nest(config, nested)
   for _, section in ipairs(nested or {}) do
@@ -221,7 +249,7 @@ end
 function sections.convert(step, side, from, moves, known)
   local other, nested = rules.other[side], step.nested or {}
   local by_name, rest = compile(step.config, side)
-  local given = flatten(from, nested[side])
+  local given = named(step, side, from)
   local defaults = step.before and step.before[side] or {}
   from = fields.fill(cbk.copy(given), defaults)
   local asked = sections.asked(step.config, side)
@@ -261,7 +289,7 @@ function sections.refused(step, side, config)
   for name, value in pairs(step.before and step.before[side] or {}) do
     if type(value) ~= "function" then defaults[name] = value end
   end
-  local from = fields.fill(flatten(config, (step.nested or {})[side]), defaults)
+  local from = fields.fill(named(step, side, config), defaults)
   local at = setmetatable({ from = from, to = cbk.dict(), dropped = {} }, FieldAt)
   for _, name in ipairs(cbk.keys(from)) do
     at.field = name

@@ -73,7 +73,7 @@ decoder.four_times = fields.config {
       return size
     end,
     backward = function(size) return size end,
-  }, is = "width" },
+  }, is = "width", alias_left = "n_embed" },
   { false, "filter_size", { backward = function(inner, at)
     local size = at.from.hidden_size
     if type(size) == "number" and inner ~= 4 * size then at:refuse(inner, ("4 * hidden_size (%d)"):format(4 * size)) end

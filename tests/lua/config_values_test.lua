@@ -147,6 +147,70 @@ describe("Configs: what the other side cannot express", function()
   end)
 end)
 
+describe("Configs: fields with two names", function()
+  -- by the families' own names: what Hugging Face's programs read them as, too (attribute_map)
+  local gpt2 = {
+    n_embd = "hidden_size", n_positions = "max_position_embeddings", n_head = "num_attention_heads", n_layer = "num_hidden_layers",
+  }
+  local rw = { n_head = "num_attention_heads", n_layer = "num_hidden_layers", hidden_size = "n_embed" }
+  local families = {
+    gpt2 = gpt2, gptj = gpt2, bloom = rw,
+    mpt = { d_model = "hidden_size", n_heads = "num_attention_heads", n_layers = "num_hidden_layers" },
+    t5 = { d_model = "hidden_size", num_heads = "num_attention_heads", num_layers = "num_hidden_layers", d_kv = "head_dim" },
+  }
+
+  local function each(visit)
+    for name, aliases in pairs(families) do
+      local format = name == "mpt" and "cs-2.3" or "cs-2.9"
+      for own, alias in pairs(aliases) do visit(name, format, own, alias) end
+    end
+  end
+
+  it("are read by either, and written by their own", function()
+    each(function(name, format, own, alias)
+      warnings(function()
+        local config = hf_config(name)
+        local other = conversion.with(config, { [alias] = cbk.raw(config, own) }, { own })
+        local both = conversion.with(config, { [alias] = cbk.raw(config, own) })
+        local want = convert.config(job(name, "hf", format), config)
+        for _, one in ipairs { other, both, conversion.with(config, { [alias] = null }) } do
+          local out
+          local left_out = table.concat(warnings(function() out = convert.config(job(name, "hf", format), one) end))
+          harness.equal(out, want, name .. ": " .. alias)
+          assert(not left_out:find("%f[%w_]" .. alias .. "%f[^%w_]"), left_out)
+        end
+        local back = convert.config(job(name, format, "hf"), want)
+        harness.equal({ back[own], back[alias] }, { config[own] }, name .. ": " .. own)
+      end)
+    end)
+    local old = { "falcon", "hf", "cs-2.0", { model_type = "RefinedWebModel", n_head = null, num_attention_heads = 4 } }
+    local out
+    warnings(function() out = run(old) end)
+    harness.equal(out.model.num_heads, 4)
+  end)
+
+  it("as BLOOM's published configs have them", function()
+    local published = dict { -- of bloom-560m
+      apply_residual_connection_post_layernorm = false, attention_dropout = 0.0, attention_softmax_in_fp32 = true, bos_token_id = 1,
+      eos_token_id = 2, hidden_dropout = 0.0, initializer_range = 0.02, layer_norm_epsilon = 1e-05, masked_softmax_fusion = true,
+      model_type = "bloom", n_embed = 1024, n_inner = null, n_layer = 24, num_attention_heads = 16, offset_alibi = 100, pad_token_id = 3,
+      pretraining_tp = 1, skip_bias_add = true, slow_but_exact = false, use_cache = true, vocab_size = 250880,
+    }
+    local out
+    warnings(function() out = convert.config(job("bloom", "hf", "cs-2.9"), published) end)
+    local model = out.model
+    harness.equal({ model.num_heads, model.num_hidden_layers, model.hidden_size, model.filter_size }, { 16, 24, 1024, 4096 })
+  end)
+
+  it("must not have two values", function()
+    each(function(name, format, own, alias)
+      local value = hf_config(name)[own]
+      refuses { { name, "hf", format, { [alias] = 4 * value },
+        ("the config has %s=%d and %s=%d, which are two names of one field"):format(own, value, alias, 4 * value) } }
+    end)
+  end)
+end)
+
 describe("Configs: what a field must be", function()
   -- model, formats, a field, bad values, what the message calls for
   local size, positive, rate, switch = "a whole number of at least 1", "a number above 0", "a number from 0 to 1", "true or false"
@@ -168,7 +232,8 @@ describe("Configs: what a field must be", function()
     { "gpt-neox", "hf", "cs-2.9", "layer_norm_eps", numbers, positive }, { "llama", "hf", "cs-2.9", "rope_theta", { 0, -1 }, positive },
     { "clip-vit", "hf", "cs-2.9", "image_size", sizes, size }, { "clip-vit", "hf", "cs-2.9", "num_channels", sizes, size },
     { "mpt", "hf", "cs-2.3", "max_seq_len", sizes, size }, { "mpt", "hf", "cs-2.3", "no_bias", { "no", 2 }, switch },
-    { "bloom", "hf", "cs-2.9", "n_embed", { "8", -8, 0.5 }, size },
+    { "bloom", "hf", "cs-2.9", "n_embed", { "8", -8, 0.5 }, size, { hidden_size = null } },
+    { "gpt2", "hf", "cs-2.9", "num_attention_heads", { "8", -8, 0.5 }, size },
     { "llama", "cs-2.4", "cs-2.5", "filter_size", sizes, size }, { "gpt2", "cs-2.4", "cs-2.2", "dropout_rate", { -1, "x" }, rate },
     { "falcon", "cs-2.1", "cs-2.2", "num_hidden_layers", sizes, "a whole number from 1" },
   }

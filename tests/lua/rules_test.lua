@@ -127,7 +127,10 @@ describe("Rules: findings", function()
     fails("'a' has is = 3", fields.config, { { "a", "b", is = 3 } })
     fails("'a' has is.lft; the sides are", fields.config, { { "a", "b", is = { lft = "size" } } })
     fails("'c' has is = 'sise'", fields.told.left, { "a", c = "sise" })
-    fails("'a' has no 'si'; there is 'is'", fields.config, { { "a", "b", si = "size" } })
+    fails("'a' has no 'si'; there are 'is', 'alias_left'", fields.config, { { "a", "b", si = "size" } })
+    fails("'a' has alias_left = 3; it is another name", fields.config, { { "a", "b", alias_left = 3 } })
+    local twice = check.fields(fields.config { { "a", "b" }, { "c", "d", alias_left = "a" } })
+    assert(twice[1].text:find("'c' of the left has the other name 'a', which is a field of a rule of its own", 1, true))
     local function found(...)
       local out = {}
       for i, finding in ipairs(check.demands { config = fields.config { ... } }) do out[i] = finding.text end

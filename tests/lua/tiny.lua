@@ -40,6 +40,15 @@ local function config_for(name, own)
   return out
 end
 
+---Without the other names of its fields.
+local function plain_config(name, own)
+  local out = config_for(name, own)
+  for _, rule in ipairs(own.config) do
+    if rule.alias and rule.alias.left then out[rule.alias.left] = nil end
+  end
+  return out
+end
+
 ---A config of the table, or of a variant that is chosen for it.
 ---@param name string
 ---@param converter Converter
@@ -50,7 +59,7 @@ function tiny.config(name, converter)
     return out
   end
   if converter.wrap then return tiny.config(inside, catalogue.newest_step(catalogue.find(inside), "left").converter) end
-  if converter.config then return config_for(name, converter) end
+  if converter.config then return plain_config(name, converter) end
   for variant, own in pairs(converter.variants) do
     local config = config_for(name, own)
     if converter.choose(config, "left") == variant then return config end
