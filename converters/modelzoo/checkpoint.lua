@@ -169,7 +169,7 @@ function checkpoint.upgrade(old, model, from, to, configs)
   end
   move_sparsity_state(out)
   if not releases.since(from, "2.0") then fix_last_epoch(out) end
-  checkpoint.add_data_state(configs.old, out, configs.loader)
+  if releases.takes_states(from, to) then checkpoint.add_data_state(configs.old, out, configs.loader) end
   if old.__metadata__ ~= nil then out.__metadata__ = old.__metadata__ end
   if not configs.is_between then add_metadata(out, to, configs.new) end
   return out

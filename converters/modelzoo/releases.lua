@@ -262,6 +262,24 @@ local function tell_of_run_options(config)
     table.concat(names, ", ")))
 end
 
+---Whether a step takes the states of data loaders from their files into the checkpoint, where 2.0 and later look for them. On the
+---way back to 1.9, which reads the files, they stay where they are.
+---@param from string
+---@param to string
+function releases.takes_states(from, to) return releases.since(to, "2.0") and releases.since(to, from) end
+
+---Takes out the section that says where the states of data loaders are: from 2.0 on they are in the checkpoint. What is there is read.
+local function drop_cerebras(config, dropped)
+  if is_dict(config, "cerebras") then
+    for name in cbk.items(config.cerebras) do
+      if name ~= "save_iter_state_path" then dropped[#dropped + 1] = "cerebras." .. tostring(name) end
+    end
+  elseif present(config.cerebras) then
+    dropped[#dropped + 1] = "cerebras"
+  end
+  config.cerebras = nil
+end
+
 ---Changes what release `from` wrote into what `to` reads, in place; `config` is the whole file, its model section already new.
 ---@param moves? Moves   where fields went is added
 ---@param options? { at_once_from: string|nil, keeps_lists: boolean|nil }   the release of the whole conversion, where it takes several
@@ -269,12 +287,7 @@ end
 function releases.upgrade(config, from, to, moves, options)
   local dropped, at_once_from = {}, options and options.at_once_from
   moves = moves or {}
-  if is_dict(config, "cerebras") then
-    for name in cbk.items(config.cerebras) do
-      if name ~= "save_iter_state_path" then dropped[#dropped + 1] = "cerebras." .. tostring(name) end -- what is there is read
-    end
-  end
-  config.cerebras = nil
+  if releases.takes_states(from, to) then drop_cerebras(config, dropped) end
   if from == to then return config end -- another kind of model, of the same release
   if from == "1.9" and at_once_from == "1.8" then
     tell_of_run_options(config)

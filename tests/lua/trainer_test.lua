@@ -1,7 +1,7 @@
 -- The step from the legacy YAML layout of 2.2 to the trainer layout of 2.3, field by field; and the data loader states of 1.8 and 1.9.
 
 local cbk = require "cbk"
-require("cbk.converters").load()
+local conversion = require "conversion"
 local trainer = require "converters.modelzoo.trainer"
 local zoo_checkpoint = require "converters.modelzoo.checkpoint"
 local harness = require "harness"
@@ -193,7 +193,7 @@ describe("Converters: the trainer layout", function()
 
   it("is told where a step leads behind it", function()
     local function told(model, tgt, config)
-      local job = require("conversion").job(model, "cs-2.9", tgt)
+      local job = conversion.job(model, "cs-2.9", tgt)
       return table.concat(warnings_of(function() require("cbk.converters").convert.config(job, config) end), "\n")
     end
     local new = cbk.dict { trainer = cbk.dict { init = cbk.dict { model = cbk.dict { hidden_size = 4 } } } }
@@ -319,6 +319,30 @@ describe("Converters: data loader states", function()
     same(root.dataloader.all_worker_states, cbk.list {
       cbk.dict { samples_streamed = 5, shard_index = 2 }, cbk.dict { samples_streamed = 7, shard_index = 10 },
     })
+  end)
+
+  it("stay in their files until 2.0, which has them in the checkpoint", function()
+    local section = cbk.dict { save_iter_state_path = folder_of(files), other = 1 }
+    for steps, is_taken in pairs { ["1.8 1.9"] = false, ["1.9 1.8"] = false, ["2.0 1.9"] = false, ["2.1 1.8"] = false,
+      ["1.8 2.0"] = true, ["1.9 2.0"] = true, ["2.0 2.1"] = true } do
+      local from, to = steps:match "(%S+) (%S+)"
+      local config = cbk.dict { model = cbk.dict { hidden_size = 8 }, cerebras = section,
+        train_input = cbk.dict { data_processor = "GptHDF5MapDataProcessor" } }
+      local root = cbk.dict { model = cbk.dict { x = cbk.tensor { 1 } }, global_step = 10 }
+      local new_config, new
+      conversion.warnings(function() new_config, new = conversion.run("gpt2", "cs-" .. from, "cs-" .. to, config, root) end)
+      conversion.same(new_config.cerebras, not is_taken and section or nil, steps)
+      conversion.same(new.dataloader, is_taken and cbk.dict { samples_streamed = 12, seed = 0 } or nil, steps)
+    end
+  end)
+
+  it("are told of where their section is none", function()
+    local told = conversion.warnings(function()
+      local config = cbk.dict { model = cbk.dict { hidden_size = 8 }, cerebras = "x" }
+      local new_config = conversion.run("gpt2", "cs-1.9", "cs-2.0", config, cbk.dict { model = cbk.dict { x = cbk.tensor { 1 } } })
+      conversion.same(new_config.cerebras, nil)
+    end)
+    assert(table.concat(told, "\n"):find("that 2.0 has no more are left out: cerebras", 1, true), told[1])
   end)
 
   it("are left alone where there is nothing to read", function()

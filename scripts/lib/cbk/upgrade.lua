@@ -126,12 +126,6 @@ end
 ---@return Dict config, Dict root, UpgradePart
 local function step(job, i, config, root)
   local one, traced = job.path[i], {}
-  -- 1.9 reads the states of its data loaders from their files, as 1.8 did: the step to 2.0 takes them into the checkpoint
-  local states = not releases.since(catalogue.release(one.tgt), "2.0") and config.cerebras or nil
-  if states ~= nil then
-    config = cbk.copy(config)
-    config.cerebras = nil
-  end
   job.trace = function(record)
     local action = record.ending and record.ending.rule.action
     if record.source ~= record.target or action then
@@ -142,7 +136,6 @@ local function step(job, i, config, root)
     local new_config = convert.config_step(job, i, config)
     return { new_config, convert.checkpoint_step(job, i, root) }
   end)
-  if states ~= nil then config.cerebras, results[1].cerebras = states, states end
   local lines = key_lines(traced)
   if #lines == 0 then lines[1] = "no tensor changes" end
   if root.dataloader == nil and results[2].dataloader ~= nil then lines[#lines + 1] = loader_line(results[2].dataloader) end
