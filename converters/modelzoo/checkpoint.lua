@@ -87,10 +87,15 @@ local function loader_kind(config, options)
   local processor = input.data_processor
   local class = options.is_upgrade and type(processor) == "string" and processor:match "[^.]*$" or processor
   if loader_kinds[class] then return loader_kinds[class] end
+  local advice = options.is_upgrade
+    and "; --dataloader_type map or iterable says what it is, --no-dataloader-state goes on without the state" or ""
+  if not present(processor) then
+    cbk.fail("data", "the config names no train_input.data_processor, which says how the data loader states of "
+      .. "cerebras.save_iter_state_path are to be read: GptHDF5DataProcessor or GptHDF5MapDataProcessor" .. advice)
+  end
   local given = type(processor) == "userdata" and cbk.json(processor) or tostring(processor)
   cbk.fail("data", ("data loader states of train_input.data_processor=%s cannot be converted; those of GptHDF5DataProcessor and "
-    .. "GptHDF5MapDataProcessor can%s"):format(given, options.is_upgrade
-    and "; --dataloader_type map or iterable says what it is, --no-dataloader-state goes on without the state" or ""))
+    .. "GptHDF5MapDataProcessor can%s"):format(given, advice))
 end
 
 ---The files of a folder that are the checkpoint's; tells of what speaks against them.

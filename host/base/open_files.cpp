@@ -42,6 +42,10 @@ void check_open_files(size_t files, uint64_t bytes) {
   const size_t used = open_now() + reserve;
   const size_t room = limit.rlim_cur > used ? static_cast<size_t>(limit.rlim_cur) - used : 0;
   if (files <= room) return;
+  if (room == 0) {
+    fail(Errc::usage, "no more files can be open at once (ulimit -n is {}): a higher limit is needed",
+         static_cast<uint64_t>(limit.rlim_cur));
+  }
   // Two shards beside each other hold more than one shard's size, or they would be one.
   const uint64_t fits = room > 1 ? 2 * (bytes / (room - 1) + 1) : bytes;
   fail(Errc::usage,

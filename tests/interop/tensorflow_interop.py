@@ -556,6 +556,7 @@ def many_files(s):
         s.call(*command, "--shard-size", fits, "--overwrite", **limit(200, 200))
         s.call("diff", "v.h5", command[2])
         assert not [name for name in os.listdir(s.folder) if "tmp" in name]
+    assert "a higher limit is needed" in s.call("h5-to-tensorflow", "v.h5", "x.ckpt", status=2, **limit(12, 12)).stderr
     s.call("h5-to-tensorflow", "v.h5", "w.ckpt", "--shard-size", "64B", **limit(1000, 4000))
     assert "`ulimit -n`" in s.call("ls", "w.ckpt", status=1, **limit(200, 200)).stderr
 

@@ -364,6 +364,11 @@ describe("Converters: data loader states", function()
       refuses(text, zoo_checkpoint.add_data_state, config_of(processor, folder_of(all)), cbk.dict())
     end
     refused("data_processor=Other", "Other")
+    local silent = config_of("Other", folder_of(files))
+    for _, input in ipairs { cbk.null, cbk.dict(), cbk.dict { data_processor = cbk.null } } do
+      silent.train_input = input
+      refuses("names no train_input.data_processor", zoo_checkpoint.add_data_state, silent, cbk.dict())
+    end
     refused("state_file_global", "GptHDF5DataProcessor", nil, "data_iter_checkpoint_state_file_global")
     refused("not a whole number", "GptHDF5DataProcessor", { data_iter_checkpoint_state_file_global = "ten" })
     refused("not a whole number", "GptHDF5DataProcessor", { ["data_iter_state_file_worker_3_step_10.txt"] = "1.5" })

@@ -8,6 +8,7 @@ local lost_leaves = require "cbk.lost_leaves"
 local release = require "cbk.release"
 local resume = require "cbk.resume"
 local spec_tree = require "cbk.spec_tree"
+local coverage = require "converters.bench.coverage"
 local likeness = require "converters.bench.likeness"
 local weight_names = require "converters.bench.weight_names"
 local releases = require "converters.modelzoo.releases"
@@ -153,6 +154,7 @@ local checkpoint_fields = {
 ---@param job Job
 ---@return UpgradePart|nil
 function upgrade.names(root, job)
+  if #coverage.keys_of(root) == 0 then cbk.fail("key", "the checkpoint's 'model' holds no weights: there is nothing to upgrade") end
   local warning = weight_names.check(job.model.model, job.tgt, root)
   return warning and { title = "weights", lines = {}, warnings = { warning } } or nil
 end
