@@ -64,7 +64,8 @@ describe("command lines", function()
     cbk.create(dir .. "/a.pt", { root = cbk.dict { w = cbk.tensor { 1 } } }):commit()
     local cases = {
       { "--threads '0'", "b.pt", "--threads", "0" }, { "--threads '-1'", "b.pt", "--threads", "-1" },
-      { "--shard-size '-5'", "b.pt", "--shard-size", "-5" }, { "DST '-'", "-" },
+      { "--shard-size '-5'", "b.pt", "--shard-size", "-5" },
+      { "'1.5KB': a whole number with a unit", "b.pt", "--shard-size", "1.5KB" }, { "DST '-'", "-" },
       { "'bfloat15' is not a dtype", "b.pt", "--to-dtype", "bfloat15" },
       { "a floating dtype is expected", "b.pt", "--to-dtype", "int8" }, { "a floating dtype", "b.pt", "--to-dtype", "complex64" },
       { "'0.4', '0.5', 'flat'", "b.mdl", "--h5-version", "0.9" },

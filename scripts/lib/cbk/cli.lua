@@ -151,7 +151,7 @@ local function size(name)
   return function(text)
     local ok, value = pcall(cbk.parse_size, text)
     if ok and value >= 1 then return value end
-    return nil, ("%s '%s': a size such as 512MiB or 10GB is expected"):format(name, text)
+    return nil, ("%s '%s': a whole number with a unit, such as 512MiB or 10GB, is expected"):format(name, text)
   end
 end
 
@@ -165,7 +165,7 @@ local common = {
     p:option("--memory", "memory for blocks in flight, such as 256MiB"):argname("SIZE"):convert(size "--memory")
   end,
   overwrite = function(p) p:flag("--overwrite", "replace an existing output") end,
-  ["dry-run"] = function(p) p:flag("--dry-run", "say what would be read and written, and write nothing") end,
+  ["dry-run"] = function(p) p:flag("--dry-run", "say what would be read and written, and write nothing; tensors are not checked") end,
   ["no-progress-bar"] = function(p) p:flag("--no-progress-bar", "no progress on stderr") end,
   quiet = function(p) p:flag("-q --quiet", "neither progress nor warnings") end,
   json = function(p) p:flag("--json", "the result as JSON") end,
