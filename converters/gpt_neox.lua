@@ -58,8 +58,11 @@ local rotary_part = {
     return math.floor(head_size(here.from, "num_attention_heads") * share)
   end,
   backward = function(rows, here)
-    if type(rows) ~= "number" then here:refuse(rows, "a number") end
-    return float(rows / head_size(here.from, "num_heads"))
+    local size = head_size(here.from, "num_heads")
+    if type(rows) ~= "number" or rows > size then
+      here:refuse(rows, ("at most the head size, hidden_size // num_heads (%d),"):format(size))
+    end
+    return float(rows / size)
   end,
 }
 
@@ -83,7 +86,7 @@ local config = fields.config {
   { "layer_norm_eps",      "layer_norm_epsilon",      is = "positive" },
   { "attention_dropout",   "attention_dropout_rate",  is = "rate" },
   { "hidden_dropout",      "residual_dropout_rate",   is = "rate" },
-  { "rotary_pct",          "rotary_dim",              rotary_part },
+  { "rotary_pct",          "rotary_dim",              rotary_part,             is = { left = "rate" } },
   must.left { rotary_emb_base = 10000, rope_theta = 10000, attention_bias = true },
   must.right { use_bias_in_output = false },
   must.left { use_parallel_residual = true },

@@ -58,7 +58,7 @@ local config = fields.config {
   must.right { norm_type = "layernorm" },
   must.left { model_type = "gptj" },
   { "vocab_size",                                     is = "size" },
-  { "rotary_dim",                                     is = "size?" },
+  { "rotary_dim",          "rotary_dim",              values.rotary_dim("n_embd", "n_head") },
   { "rotary",              "position_embedding_type", values.choice { [true] = "rotary" } },
   must.right { use_position_embedding = true },
   { "embd_pdrop",          "embedding_dropout_rate",  is = "rate" },

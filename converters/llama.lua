@@ -104,6 +104,7 @@ local config = fields.config {
   { "initializer_range",                              is = "number" },
   must.right { fixed_sparse_attention = null, norm_first = true, use_ff_layer1_dropout = false, use_rms_norm = true },
   must.left { attention_bias = fields.any_of(false, null), mlp_bias = fields.any_of(false, null), sliding_window = null },
+  must.left { partial_rotary_factor = fields.any_of(1, null) },
   decoder.fixed,
 }
 

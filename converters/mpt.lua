@@ -92,6 +92,9 @@ local attention_type = {
 local expansion = {
   forward = function(ratio, here)
     if type(ratio) ~= "number" then here:refuse(ratio, "a number") end
+    if ratio % 1 ~= 0 then
+      cbk.warn(("expansion_ratio=%s: the way back takes whole ratios only, so the new config cannot be converted again"):format(ratio))
+    end
     return ratio * here.from.d_model
   end,
   backward = function(inner, here)
@@ -134,7 +137,10 @@ local config = fields.config {
   { "attn_config.attn_pdrop",    "attention_dropout_rate", is = "rate" },
   { "attn_config.alibi",         "position_embedding_type", positions },
   must.left { ["attn_config.alibi_bias_max"] = 8, ["attn_config.rope"] = fields.any_of(false, null) },
-  drop.left { "attn_config.clip_qkv", ["attn_config.prefix_lm"] = false, ["attn_config.qk_ln"] = false },
+  { "attn_config.clip_qkv",  false, values.lost(null, "the Model Zoo clips no queries, keys and values, so logits change") },
+  { "attn_config.qk_ln",     false, values.lost(false, "the Model Zoo's model has no norms of queries and keys, so logits change") },
+  { "attn_config.prefix_lm", false, values.lost(false, "the Model Zoo's attention is causal in the prefix, too, so logits change") },
+  must.left { ["ffn_config.ffn_type"] = fields.any_of("mptmlp", null) },
   drop.left { ["attn_config.attn_uses_sequence_id"] = false },
   told.left { "learned_pos_emb", "attn_config.attn_impl" }, -- of positions; which kernel computes the same
   { "no_bias", false, { forward = function(without, here)
@@ -162,7 +168,7 @@ local function attention(implementation)
 end
 
 local hf = {
-  keys = rules.keys { { "transformer", "", body } }, config = config, nested = { left = { "attn_config" } },
+  keys = rules.keys { { "transformer", "", body } }, config = config, nested = { left = { "attn_config", "ffn_config" } },
   before = {
     left = fields.with(attention "triton", {
       d_model = 2048, emb_pdrop = float(0), embedding_fraction = float(1), expansion_ratio = 4, learned_pos_emb = true,

@@ -16,7 +16,7 @@ local FieldAt = {}
 FieldAt.__index = FieldAt
 
 ---Sets another field of the target.
-function FieldAt:set(name, value) self.to[name] = value end
+function FieldAt:set(name, value) self.to[name], self.made[name] = value, self.field end
 
 ---Says that something has no place on the other side; a warning names it.
 function FieldAt:leave_out(name) self.dropped[#self.dropped + 1] = name end
@@ -142,7 +142,25 @@ local function convert_field(rule, side, at)
     if value == nil or not target then return end
     at.to[target] = value
   end
+  at.made[target] = name
   if at.moves and target ~= name then at.moves[#at.moves + 1] = { tostring(name), target } end
+end
+
+---Refuses what a rule made of a value, where that is not what a field of the other side must be.
+---@param to Dict
+---@param asked Asked                  of the side that is written
+---@param at FieldAt
+local function check_made(to, asked, at)
+  for name in cbk.items(to) do
+    local demand, may_be_null = demands.find(asked[name] or "")
+    local value, source = to[name], at.made[name]
+    local is_fine = not demand or may_be_null and value == cbk.null or demands.holds(demand, value, cbk.kind(to, name))
+    if not is_fine then
+      local cause = source and source ~= name and (" with %s=%s"):format(source, fields.shown(at.from[source])) or ""
+      cbk.fail("config", ("cannot convert the config%s: %s would be %s, which must be %s"):format(cause, name, fields.shown(value),
+        demand.says))
+    end
+  end
 end
 
 ---The fields of sections under the dotted names that the rules have for them; a copy.
@@ -262,7 +280,7 @@ function sections.convert(step, side, from, moves, known)
   end
   prepare_components(step, side, from, by_name)
   local dropped, assumed = {}, {}
-  local at = setmetatable({ from = from, to = cbk.dict(), dropped = dropped, assumed = assumed, moves = moves }, FieldAt)
+  local at = setmetatable({ from = from, to = cbk.dict(), made = {}, dropped = dropped, assumed = assumed, moves = moves }, FieldAt)
   for _, name in ipairs(cbk.keys(from)) do
     local rule = by_name[name] or rest
     at.field = name
@@ -275,6 +293,7 @@ function sections.convert(step, side, from, moves, known)
   nest(at.to, nested[other])
   if not rest then check_missing(from, at.to, by_name, side) end
   if step.finish and step.finish[other] then at.to = step.finish[other](at.to, from) or at.to end
+  check_made(flatten(at.to, nested[other]), sections.asked(step.config, other), at)
   return at.to, from, dropped, assumed
 end
 
@@ -290,7 +309,7 @@ function sections.refused(step, side, config)
     if type(value) ~= "function" then defaults[name] = value end
   end
   local from = fields.fill(named(step, side, config), defaults)
-  local at = setmetatable({ from = from, to = cbk.dict(), dropped = {} }, FieldAt)
+  local at = setmetatable({ from = from, to = cbk.dict(), made = {}, dropped = {} }, FieldAt)
   for _, name in ipairs(cbk.keys(from)) do
     at.field = name
     local rule = by_name[name] or rest

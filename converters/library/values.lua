@@ -102,6 +102,15 @@ values.grouped_queries_2_0 = {
 local scaling_types = { linear = true, yarn = true, llama3 = true, longrope = true }
 local typed_scalings = { linear = true, yarn = true, longrope = true }
 
+local yarn = { beta_fast = 32, beta_slow = 1, attention_factor = cbk.null, mscale = cbk.null, mscale_all_dim = cbk.null }
+
+---Names the part of a scaling that has no place, and what comes of it where it changes what the model computes.
+local function leave_out(name, scaling, kind, at)
+  if kind ~= "yarn" or yarn[name] == nil or fields.same(scaling[name], yarn[name]) then return at:leave_out("rope_scaling." .. name) end
+  cbk.warn(("rope_scaling.%s=%s is left out: the Model Zoo scales by yarn without it, so logits change"):format(name,
+    fields.shown(scaling[name])))
+end
+
 local function extra_arguments(kind, scaling)
   if kind == "yarn" then
     local n = scaling.original_max_position_embeddings
@@ -128,6 +137,7 @@ values.rope_scaling = {
     local kind = scaling[type_field]
     if absent(kind) then cbk.fail("config", "rope_scaling has neither 'type' nor 'rope_type'") end
     kind = tostring(kind):lower()
+    if kind == "default" then return cbk.float(1) end
     if not scaling_types[kind] then
       fields.refuse("rope_scaling.type", kind, fields.any_of("linear", "yarn", "llama3", "longrope"))
     end
@@ -138,7 +148,7 @@ values.rope_scaling = {
     if #extra > 0 or kind ~= "linear" then at:set("pos_scaling_extra_args", extra) end
     for name in cbk.items(scaling) do
       local is_told = extra[name] ~= nil or name == "factor" or tostring(scaling[name]):lower() == kind
-      if not is_told and not absent(scaling[name]) then at:leave_out("rope_scaling." .. tostring(name)) end
+      if not is_told and not absent(scaling[name]) then leave_out(tostring(name), scaling, kind, at) end
     end
     return cbk.raw(scaling, "factor")
   end,
@@ -168,7 +178,7 @@ values.typed_rope_scaling = {
   forward = function(scaling, at)
     local kind = scaling
     if is_dict(scaling) then kind = absent(scaling.type) and scaling.rope_type or scaling.type end
-    if not absent(scaling) and not typed_scalings[tostring(kind):lower()] then
+    if not absent(scaling) and kind ~= "default" and not typed_scalings[tostring(kind):lower()] then
       fields.refuse("rope_scaling.type", kind, fields.any_of("linear", "yarn", "longrope"))
     end
     return values.rope_scaling.forward(scaling, at)
@@ -176,7 +186,45 @@ values.typed_rope_scaling = {
   backward = values.rope_scaling.backward,
 }
 
+-- --- what has no place, but changes what the model computes
+
+---Of one side: left out with a warning that says the value and what comes of it, where it is not the usual one.
+---@param usual any
+---@param consequence string
+function values.lost(usual, consequence)
+  local function tell(value, at)
+    if absent(value) or fields.same(value, usual) then return end
+    cbk.warn(("%s=%s is left out: %s"):format(at.field, fields.shown(value), consequence))
+  end
+  return { forward = tell, backward = tell }
+end
+
 -- --- the size of a head
+
+---Refuses rotary dimensions that are more than a head has.
+---@param size any          of the part of a head that is turned
+---@param at FieldAt        of the field that says it
+---@param width string      the fields that make the size of a head
+---@param heads string
+local function check_rotary_part(size, at, width, heads)
+  local head = math.floor(size_of(at.from, width) / size_of(at.from, heads))
+  if type(size) == "number" and size > head then
+    at:refuse(at.from[at.field], ("at most the head size, %s // %s (%d),"):format(width, heads, head))
+  end
+end
+
+---A rotary_dim that is at most the size of a head.
+---@param width string   what the left calls the width and the number of heads
+---@param heads string
+function values.rotary_dim(width, heads)
+  local function copy(of_width, of_heads)
+    return function(size, at)
+      check_rotary_part(size, at, of_width, of_heads)
+      return cbk.raw(at.from, at.field)
+    end
+  end
+  return { forward = copy(width, heads), backward = copy("hidden_size", "num_heads"), is = { left = "size?", right = "size?" } }
+end
 
 ---Left to right: rotary_dim is the head size (finish.right).
 ---@param heads? string   what the left calls the number of heads

@@ -141,6 +141,50 @@ describe("Configs: what the other side cannot express", function()
     harness.equal(config.trainer == nil and config.model.num_classes, 3)
   end)
 
+  it("what would be written, and is not what it must be", function()
+    local wide = { d_model = 4096, n_heads = 32, expansion_ratio = 2.67 }
+    refuses { { "mpt", "hf", "cs-2.3", wide, "expansion_ratio=2.67: filter_size would be 10936.32, which must be a whole number" } }
+    local told = table.concat(warnings(run, { "mpt", "hf", "cs-2.3", { expansion_ratio = 2.5 } }))
+    assert(told:find("expansion_ratio=2.5: the way back takes whole ratios only", 1, true), told)
+  end)
+
+  it("parts of heads that are turned", function()
+    refuses {
+      { "gptj", "hf", "cs-2.9", { rotary_dim = 300 }, "rotary_dim=300: only at most the head size, n_embd // n_head (4), is" },
+      { "gptj", "cs-2.9", "hf", { rotary_dim = 5 }, "rotary_dim=5: only at most the head size, hidden_size // num_heads (4), is" },
+      { "gptj", "hf", "cs-2.9", { rotary_dim = "2" }, "rotary_dim='2': only a whole number" },
+      { "gpt-neox", "hf", "cs-2.9", { rotary_pct = 1.5 }, "rotary_pct=1.5: only a number from 0 to 1" },
+      { "gpt-neox", "cs-2.9", "hf", { rotary_dim = 5 }, "rotary_dim=5: only at most the head size" },
+      { "llama", "hf", "cs-2.9", { partial_rotary_factor = 0.5 }, "partial_rotary_factor=0.5: only 1 or null" },
+    }
+  end)
+
+  it("what is left out, though the model computes something else without it", function()
+    local function tells(part, case)
+      local told = table.concat(warnings(run, case), "\n")
+      assert(told:find(part, 1, true), told)
+    end
+    for field, value in pairs { clip_qkv = 6, qk_ln = true, prefix_lm = true } do
+      local name = "attn_config." .. field
+      tells(("%s=%s is left out: the Model Zoo"):format(name, tostring(value)), { "mpt", "hf", "cs-2.3", { [name] = value } })
+    end
+    local other = { "mpt", "hf", "cs-2.3", { ["ffn_config.ffn_type"] = "mptgeglu" } }
+    warnings(function() fails("ffn_config.ffn_type='mptgeglu': only 'mptmlp' or null", run, other) end)
+    local yarn = dict { type = "yarn", factor = 2, original_max_position_embeddings = 2, beta_fast = 64, beta_slow = 1, mscale = 0.7 }
+    local told = table.concat(warnings(run, { "llama", "hf", "cs-2.9", { rope_scaling = yarn } }), "\n")
+    for _, part in ipairs { "rope_scaling.beta_fast=64 is left out", "rope_scaling.mscale=0.7 is left out" } do
+      assert(told:find(part, 1, true), told)
+    end
+  end)
+
+  it("longer contexts of type default are none", function()
+    for _, name in ipairs { "llama", "gpt-neox" } do
+      local out
+      warnings(function() out = run { name, "hf", "cs-2.9", { rope_scaling = dict { rope_type = "default" } } } end)
+      harness.equal(out.model.pos_scaling_factor, 1, name)
+    end
+  end)
+
   it("cross-attention of GPT-2", function()
     refuses { { "gpt2", "hf", "cs-2.9", { add_cross_attention = true }, "add_cross_attention=true: only false or null" } }
     run { "gpt2", "hf", "cs-2.9", { add_cross_attention = false } }

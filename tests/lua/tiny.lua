@@ -21,7 +21,7 @@ local sizes = {
 
 local families = {
   ["bert-sequence-classifier"] = { problem_type = "single_label_classification" },
-  ["gpt-neox"] = { rotary_pct = 0.5 }, mpt = { layer_norm_epsilon = false }, -- false: not a field of its
+  gptj = { rotary_dim = 2 }, ["gpt-neox"] = { rotary_pct = 0.5 }, mpt = { layer_norm_epsilon = false }, -- false: not a field of its
   llava = { mm_projector_type = "mlp1x_gelu" },
 }
 
