@@ -61,6 +61,7 @@ job.seed, job.drop_unmatched = args.seed, args.drop_unmatched_keys
 
 local to_hf, parts = job.tgt == "hf", composite.parts(job)
 local folders = parts and not to_hf -- what is read is a folder of folders
+if not parts then args.config = converters.config_file(args.config, job) end
 
 ---Where an output goes: its folder, beside or inside the input, and its name without a suffix.
 local function output_of(path, name_inside)

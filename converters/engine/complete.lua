@@ -103,7 +103,7 @@ local function tell_of_more(one, key, say)
 end
 
 local function warn(message, list)
-  if list.count > 0 then cbk.warn(message:format(list.count, naming.first(list))) end
+  if list.count > 0 then cbk.warn(message:format(list.count, list.count == 1 and "" or "s", naming.first(list))) end
 end
 
 ---Keys that the model needs and the checkpoint lacks. Where only a default says how many layers there are, they are told in a
@@ -147,8 +147,8 @@ function complete.lacking(set, at)
     local letters = letters_of(group[1], at, uncounted)
     if letters then look(group, letters) end
   end
-  warn("the config does not say how many layers there are; of as many as are usual, the checkpoint lacks %d weights: %s", doubtful)
-  warn("the checkpoint lacks %d weights that the model needs, and so does what is written: %s", told)
+  warn("the config does not say how many layers there are; of as many as are usual, the checkpoint lacks %d weight%s: %s", doubtful)
+  warn("the checkpoint lacks %d weight%s that the model needs, and so does what is written: %s", told)
   return out
 end
 

@@ -27,6 +27,7 @@ local function check_counts(entry, action, fail)
   end
   if not action then fail "a list of keys needs an action, which makes them of one tensor" end
   if action.parts and (#left > 1 or left.each or right.each or #right ~= action.parts) then
+    if action.parts == 1 then fail("'%s' is for one key on each side", action.name) end
     fail("'%s' is for one key on the left and %d on the right", action.name, action.parts)
   end
 end

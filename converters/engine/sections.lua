@@ -102,7 +102,8 @@ local function check_missing(config, to, by_name, side)
     end
   end
   table.sort(missing)
-  if #missing > 0 then cbk.fail("config", "the config has no " .. table.concat(missing, ", ")) end
+  local place = side == "right" and " in its model section; add it there" or ""
+  if #missing > 0 then cbk.fail("config", "the config has no " .. table.concat(missing, ", ") .. place) end
 end
 
 -- --- running

@@ -43,6 +43,15 @@ function converters.folded(keys)
   return table.concat(names, ", ", 1, math.min(#names, 20)) .. (rest > 0 and (", … and %d more"):format(rest) or "")
 end
 
+---The config file of a model, which may be given as the folder that it is in.
+---@param path string
+---@param job Job
+---@return string
+function converters.config_file(path, job)
+  local inside = cbk.fs.join(path, "config.json")
+  return job.src == "hf" and cbk.fs.is_dir(path) and cbk.fs.exists(inside) and inside or path
+end
+
 ---The job of one conversion; ends the program with what is supported when there is none.
 ---@return Job
 function converters.job(model_name, src, tgt)
@@ -62,11 +71,11 @@ function converters.job(model_name, src, tgt)
   if not path then
     local lines = { "The following converters are supported:" }
     for _, line in ipairs(converter_list.lines(converter_list.rows { model = model_name })) do lines[#lines + 1] = line end
-    local near = {}
-    for asked, used in pairs { [src] = from, [tgt] = to } do
+    local near, seen = {}, {}
+    for _, one in ipairs { { src, from }, { tgt, to } } do
       local formats = catalogue.formats_of(model)
-      if not formats[used] then
-        for _, name in ipairs(converter_list.nearest_formats(asked, formats)) do near[#near + 1] = name end
+      for _, name in ipairs(formats[one[2]] and {} or converter_list.nearest_formats(one[1], formats)) do
+        if not seen[name] then near[#near + 1], seen[name] = name, true end
       end
     end
     if #near > 0 then lines[#lines + 1] = "Nearest formats: " .. table.concat(near, ", ") end
