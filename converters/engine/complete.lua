@@ -18,9 +18,9 @@ local function fail(message) cbk.fail("convert", message) end
 ---@return Rule[][]
 local function groups(set, side)
   local out = {}
+  if rules.reads_all(set, side) then return out end
   for _, rule in ipairs(set) do
     for _, one in ipairs(rule.kind == nil and rules.expand(rule) or {}) do
-      if one[side][1]:find("*", 1, true) then return {} end
       local target = table.concat(one[rules.other[side]], " ")
       if not out[target] then
         out[target] = {}
@@ -32,33 +32,24 @@ local function groups(set, side)
   return out
 end
 
----@class Letter   Of the keys that a rule reads.
----@field letter string
----@field count integer    how many values it has
----@field field? string    of the right config, which says so
-
 ---The letters of the keys that a rule reads, but one that counts the parts of a tensor; nil, with a warning, where the config does
 ---not say how many values one has.
 ---@param told table<string, boolean>   warnings that were given
 ---@return Letter[]|nil
 local function letters_of(rule, at, told)
-  local out, own = {}, rule[at.side]
-  for _, letter in ipairs(patterns.captures(own[1])) do
-    local counter = rules.counter(rule, at.side, letter)
-    local field = type(counter) == "string" and counter or nil
-    local count = field and at.right[field]
-    if type(counter) == "function" then count = counter(at) or 0 end
-    if not (own.each and own.each.letter == letter) then
-      if not keys.is_count(count) then
-        local why = field and ("'%s', which counts '%s', is %s"):format(field, letter, fields.shown(count)) or "nothing counts " .. letter
-        if not told[why] then cbk.warn(("%s: whether the checkpoint has all of '%s' is not looked at"):format(why, own[1])) end
-        told[why] = true
-        return nil
+  local letters = keys.letters(rule, at)
+  for _, one in ipairs(letters) do
+    if not one.count then
+      local why = one.field and ("'%s', which counts '%s', is %s"):format(one.field, one.letter, fields.shown(at.right[one.field]))
+        or "nothing counts " .. one.letter
+      if not told[why] then
+        cbk.warn(("%s: whether the checkpoint has all of '%s' is not looked at"):format(why, rule[at.side][1]))
       end
-      out[#out + 1] = { letter = letter, count = count, field = field }
+      told[why] = true
+      return nil
     end
   end
-  return out
+  return letters
 end
 
 ---Calls `see` with all values of the letters.
@@ -95,28 +86,32 @@ local function is_needed(group, at, present)
   return present > 0 or not is_bias
 end
 
----Says that there are more than the config counts.
----@param one Letter
-local function tell_of_more(one, key, say)
-  say(("the checkpoint has more layers than %s: %s and what follows"):format(
-    one.field and ("%s=%d"):format(one.field, one.count) or ("the %d that the config says"):format(one.count), key))
+---The numbers of a key that only a default says there are.
+---@param letters Letter[]
+---@param values table<string, integer>
+---@return string
+local function assumed_of(letters, values, at)
+  local out = {}
+  for _, one in ipairs(letters) do
+    if at.assumed[one.field or ""] then out[#out + 1] = values[one.letter] end
+  end
+  return table.concat(out, " ")
 end
 
 local function warn(message, list)
   if list.count > 0 then cbk.warn(message:format(list.count, list.count == 1 and "" or "s", naming.first(list))) end
 end
 
----Keys that the model needs and the checkpoint lacks. Where only a default says how many layers there are, they are told in a
----warning; layers beyond those that the config counts are an error.
+---Keys that the model needs and the checkpoint lacks. Where only a default says how many there are, and the checkpoint has none of
+---that number, they are told in a warning. (keys.lua: what lies beyond those that the config counts.)
 ---@param set Rule[]
 ---@param at At   with `assumed`: the fields that defaults say, not the file
 ---@return { count: integer }   and the first of them
 function complete.lacking(set, at)
   local out, doubtful, told, seen, uncounted = { count = 0 }, { count = 0 }, { count = 0 }, {}, {}
-  local function there(group, values)
+  local function is_there(group, values)
     for _, rule in ipairs(group) do
-      local key = keys_of(rule, at.side, values)[1]
-      if at:source(key) ~= nil or keys.tied_to(rule, at) then return key end
+      if at:source(keys_of(rule, at.side, values)[1]) ~= nil or keys.tied_to(rule, at) then return true end
     end
   end
   local function add(list, key)
@@ -125,23 +120,21 @@ function complete.lacking(set, at)
     if list.count <= 20 then list[list.count] = key end
   end
   local function look(group, letters)
-    local list, missing, present = out, {}, 0
+    local missing, present, there = {}, 0, {} -- `there`: the assumed numbers of which something is
     for_all(letters, function(values)
-      if there(group, values) then
-        present = present + 1
+      local assumed = assumed_of(letters, values, at)
+      if is_there(group, values) then
+        present, there[assumed] = present + 1, true
         return
       end
-      for _, key in ipairs(keys_of(group[1], at.side, values)) do missing[#missing + 1] = key end
+      for _, key in ipairs(keys_of(group[1], at.side, values)) do missing[#missing + 1] = { key, assumed } end
       if #missing > MOST_MISSING then fail(("more than %d keys of '%s' are missing"):format(MOST_MISSING, group[1][at.side][1])) end
     end)
-    for _, one in ipairs(letters) do
-      if at.assumed[one.field or ""] then list = doubtful end
-      local more = there(group, { [one.letter] = one.count })
-      if more then tell_of_more(one, more, list == doubtful and cbk.warn or fail) end
-    end
     local needed = #missing > 0 and is_needed(group, at, present)
-    if needed == "told" then list = told end
-    for _, key in ipairs(needed and missing or {}) do add(list, key) end
+    for _, one in ipairs(needed and missing or {}) do
+      local key, assumed = unpack(one)
+      add(needed == "told" and told or (assumed == "" or there[assumed]) and out or doubtful, key)
+    end
   end
   for _, group in ipairs(groups(set, at.side)) do
     local letters = letters_of(group[1], at, uncounted)

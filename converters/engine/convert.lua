@@ -276,8 +276,8 @@ local function convert_part(job, i, part)
     source = function(_, key) return source[key] or prefix and source[prefix .. key] end,
   })
   local made, unmatched = keys.convert(converter.keys, step.side, source, {
-    left = configs.left, right = configs.right, seed = job.seed, fill = converter.fill, deduplicated = deduplicated,
-    prefix = prefix, no_nulls = is_hf(step.tgt), view = view_for(job, i, step),
+    left = configs.left, right = configs.right, assumed = configs.assumed, seed = job.seed, fill = converter.fill,
+    deduplicated = deduplicated, prefix = prefix, no_nulls = is_hf(step.tgt), view = view_for(job, i, step),
     trace = job.trace and function(record) tell(job, i, part, record) end,
   })
   return made, unmatched, lacking

@@ -104,6 +104,29 @@ function keys.count(each, rule, at)
     field and "'" .. field .. "'" or "a function", each.letter, fields.shown(found), MOST_VALUES)
 end
 
+---@class Letter   Of the keys that a rule reads.
+---@field letter string
+---@field count? integer   how many values it has; nil: the config does not say
+---@field field? string    of the right config, which says so
+
+---The letters of the keys that a rule reads, but one that counts the parts of a tensor.
+---@param rule Rule   without choices
+---@param at At
+---@return Letter[]
+function keys.letters(rule, at)
+  local out, own = {}, rule[at.side]
+  for _, letter in ipairs(patterns.captures(own[1])) do
+    if not (own.each and own.each.letter == letter) then
+      local counter = rules.counter(rule, at.side, letter)
+      local field = type(counter) == "string" and counter or nil
+      local count = field and at.right[field]
+      if type(counter) == "function" then count = counter(at) or 0 end
+      out[#out + 1] = { letter = letter, count = keys.is_count(count) and count or nil, field = field }
+    end
+  end
+  return out
+end
+
 ---Refuses a config by which keys cannot be counted.
 ---@param set Rule[]
 ---@param at { left: Dict, right: Dict }
@@ -264,12 +287,46 @@ function Run:act(rule, value, count)
   self:fail(action.name, rule, ("it gives %s for %s"):format(kinds.facts(wrong) or "no tensors", count and count .. " keys" or "one key"))
 end
 
+---The letters of an ending's pattern that the config counts, and where they stand.
+---@return table<integer, Letter>
+function Run:counted(ending)
+  local out = self.letters[ending]
+  if out then return out end
+  out = {}
+  self.letters[ending] = out
+  if self.reads_all then return out end
+  for _, one in ipairs(keys.letters(ending.rule, self.at)) do
+    for place, letter in ipairs(one.count and patterns.captures(ending.pattern) or {}) do
+      if letter == one.letter then out[place] = one end
+    end
+  end
+  return out
+end
+
+---Holds the numbers of a key to what the config counts: an error; a warning, once, where only a default says how many there are.
+---@param ending Ending
+---@param caught string[]   its numbers, as the right counts them
+function Run:check_numbers(ending, caught)
+  for place, one in pairs(self:counted(ending)) do
+    if tonumber(caught[place]) >= one.count then
+      local said = one.field and ("%s=%d"):format(one.field, one.count) or ("the %d that the config says"):format(one.count)
+      if not self.assumed[one.field or ""] then fail("the checkpoint has more than %s: %s", said, self.at.full_key) end
+      if not self.told[said] then
+        cbk.warn(("the checkpoint has more than %s, which the config does not say: %s"):format(said, self.at.full_key))
+      end
+      self.told[said] = true
+    end
+  end
+end
+
 ---Writes what becomes of a key.
 ---@param hit Hit
 function Run:apply(hit, value)
   local ending, at = hit.ending, self.at
   local rule, to, caught = ending.rule, ending.to, hit.caught
-  if rule.number then caught = renumber(rule.number[self.direction], caught) end
+  local renumbered = rule.number and renumber(rule.number[self.direction], caught) or caught
+  self:check_numbers(ending, self.direction == "forward" and renumbered or caught)
+  caught = renumbered
   if #ending.from > 1 or ending.from.each then
     value = self:gather(hit)
     if not value then return self.trace and self:tell("part", members(to, rule, caught, at)[1]) end
@@ -395,6 +452,7 @@ end
 ---@field deduplicated? boolean        At.deduplicated
 ---@field no_nulls? boolean             the target cannot hold null
 ---@field seed? integer
+---@field assumed? table<string, boolean>   fields of the right that defaults say, not the file
 ---@field view? fun(key: string, value: any): any, string?   what the rules see of a value, and what was done to it
 ---@field trace? fun(record: KeyRecord)
 
@@ -409,6 +467,7 @@ function keys.convert(set, side, source, options)
   local run = setmetatable({
     tree = tree, endings = endings, direction = side == "left" and "forward" or "backward",
     out = cbk.dict(), writer = {}, gathered = {}, missing = {}, collisions = {}, left_out = {},
+    letters = {}, told = {}, assumed = options.assumed or {}, reads_all = rules.reads_all(set, side),
     tied = {}, prefix = options.prefix, no_nulls = options.no_nulls, view = view, trace = options.trace,
   }, Run)
   function run.read(key)

@@ -216,6 +216,16 @@ function rules.counter(rule, side, letter)
   return count[letter] or first == letter and (count[1] or "num_hidden_layers") or nil
 end
 
+---Whether a table copies whatever is on a side: it counts nothing.
+---@param set Rule[]
+---@param side Side
+function rules.reads_all(set, side)
+  for _, rule in ipairs(set) do
+    if rule.kind == nil and rule[side] and rule[side][1]:find("*", 1, true) then return true end
+  end
+  return false
+end
+
 -- --- tables
 
 local function below(prefix)

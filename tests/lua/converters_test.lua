@@ -64,7 +64,7 @@ local function gpt2_checkpoint()
 end
 
 local function run(set, side, source, options)
-  return keys.convert(rules.keys(set), side, cbk.dict(source), options or {})
+  return keys.convert(rules.keys(set), side, cbk.dict(source), rules.variant({ left = {}, right = {} }, options))
 end
 
 describe("Converters: patterns", function()

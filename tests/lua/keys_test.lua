@@ -10,7 +10,9 @@ local rules = require "converters.engine.rules"
 local describe, it, equal = harness.describe, harness.it, harness.equal
 local counted, fails, equal_tensors = conversion.counted, conversion.fails, conversion.equal_tensors
 
-local function run(set, side, source, options) return keys.convert(rules.keys(set), side, cbk.dict(source), options or {}) end
+local function run(set, side, source, options)
+  return keys.convert(rules.keys(set), side, cbk.dict(source), rules.variant({ left = {}, right = {} }, options))
+end
 
 ---Puts matrices of one row each below each other, and takes them apart.
 local stack = actions.pair("stack", function(parts) return cbk.cat(parts, 0) end, function(t) return t:split(1, 0) end)
@@ -126,37 +128,74 @@ describe("Keys: letters", function()
   local complete = require "converters.engine.complete"
 
   ---What a checkpoint with these keys lacks, and the warnings.
-  local function lacking(entries, side, names, right)
+  local function lacking(entries, side, names, right, assumed)
     local there, out = {}, nil
     for _, name in ipairs(names) do there[name] = true end
     local warned = conversion.warnings(function()
       out = complete.lacking(rules.keys(entries), {
-        side = side, left = {}, right = right, assumed = {}, source = function(_, key) return there[key] end,
+        side = side, left = {}, right = right, assumed = assumed or {}, source = function(_, key) return there[key] end,
       })
     end)
     return { unpack(out) }, table.concat(warned, "; ")
   end
+
+  ---The warnings of a run over a checkpoint with these keys.
+  local function beyond(entries, side, names, right, assumed)
+    local source = {}
+    for _, name in ipairs(names) do source[name] = counted({ 1 }, 0) end
+    return table.concat(conversion.warnings(function() run(entries, side, source, { right = right, assumed = assumed }) end), "; ")
+  end
+
+  local deep = { { "h.N", "layers.N", rules.keys { { "e.E.w", "experts.E.w", count = { E = "num_experts" } } }, count = "depth" } }
 
   it("any of them counts layers", function()
     for _, letter in ipairs { "N", "L", "X" } do
       local entries = { { "h." .. letter .. ".w", "layers." .. letter .. ".w" } }
       equal({ lacking(entries, "left", { "h.0.w" }, { num_hidden_layers = 3 }) }, { { "h.1.w", "h.2.w" }, "" })
       equal({ lacking(entries, "right", { "layers.2.w" }, { num_hidden_layers = 3 }) }, { { "layers.0.w", "layers.1.w" }, "" })
-      fails("more layers than num_hidden_layers=1: h.1.w", lacking, entries, "left", { "h.0.w", "h.1.w" }, { num_hidden_layers = 1 })
+      fails("more than num_hidden_layers=1: h.1.w", beyond, entries, "left", { "h.0.w", "h.1.w" }, { num_hidden_layers = 1 })
     end
   end)
 
   it("by another field, by several, by one of the table around", function()
-    local deep = { { "h.N", "layers.N", rules.keys { { "e.E.w", "experts.E.w", count = { E = "num_experts" } } }, count = "depth" } }
     local names, config = { "h.0.e.0.w", "h.1.e.1.w" }, { depth = 2, num_experts = 2 }
     equal({ lacking(deep, "left", names, config) }, { { "h.0.e.1.w", "h.1.e.0.w" }, "" })
-    fails("more layers than num_experts=1: h.0.e.1.w", lacking, deep, "left", { "h.0.e.1.w" }, { depth = 1, num_experts = 1 })
-    fails("more layers than depth=1: h.1.e.0.w", lacking, deep, "left", { "h.1.e.0.w" }, { depth = 1, num_experts = 1 })
     equal((lacking({ { "h.N.e.E.w", "l.N.e.E.w", count = { E = function() return 2 end } } }, "left", {}, { num_hidden_layers = 1 })),
       { "h.0.e.0.w", "h.0.e.1.w" })
     fails("more than 1000000 keys of 'h.N.e.E.w' are missing", lacking, { { "h.N.e.E.w", "l.N.e.E.w", count = { "n", E = "n" } } }, "left",
       {}, { n = 1e5 })
     fails("'count' is a field, a function, or these by letters", rules.keys, { { "h.N", "l.N", count = 5 } })
+  end)
+
+  it("none lies beyond its count, whatever the others say and however far", function()
+    local config = { depth = 2, num_experts = 4 }
+    for text, name in pairs {
+      ["more than num_experts=4: h.1.e.4.w"] = "h.1.e.4.w", ["more than num_experts=4: h.0.e.7.w"] = "h.0.e.7.w",
+      ["more than depth=2: h.2.e.1.w"] = "h.2.e.1.w", ["more than depth=2: h.9.e.0.w"] = "h.9.e.0.w",
+    } do
+      fails("the checkpoint has " .. text, beyond, deep, "left", { "h.0.e.0.w", name }, config)
+    end
+    equal(beyond(deep, "left", { "h.1.e.3.w" }, config), "")
+    fails("more than depth=2: layers.4.experts.0.w", beyond, deep, "right", { "layers.4.experts.0.w" }, config)
+    local there = { right = config, prefix = "model." }
+    fails("more than num_experts=4: model.h.1.e.4.w", run, deep, "left", { ["model.h.1.e.4.w"] = counted({ 1 }, 0) }, there)
+    local by_two = { forward = function(n) return n / 2 end, backward = function(n) return 2 * n end }
+    local every_other = { { "h.N.w", "layers.N.w", number = by_two } }
+    equal(beyond(every_other, "left", { "h.2.w" }, { num_hidden_layers = 2 }), "")
+    fails("more than num_hidden_layers=2: h.8.w", beyond, every_other, "left", { "h.8.w" }, { num_hidden_layers = 2 })
+    fails("more than num_hidden_layers=2: layers.2.w", beyond, every_other, "right", { "layers.2.w" }, { num_hidden_layers = 2 })
+    local many = { { rules.each("h.N.e.E.w", "E", "num_experts"), "layers.N.w", stack, count = "depth" } }
+    fails("more than depth=2: h.3.e.", beyond, many, "left", { "h.3.e.0.w", "h.3.e.1.w", "h.3.e.2.w", "h.3.e.3.w" }, config)
+  end)
+
+  it("a number that only a default says softens what follows from it, and nothing else", function()
+    local config, names = { depth = 3, num_experts = 2 }, { "h.0.e.0.w", "h.1.e.0.w", "h.1.e.1.w" }
+    local lost, warned = lacking(deep, "left", names, config, { depth = true })
+    equal(lost, { "h.0.e.1.w" })
+    assert(warned:find("lacks 2 weights: h.2.e.0.w, h.2.e.1.w", 1, true), warned)
+    fails("more than num_experts=2: h.0.e.2.w", beyond, deep, "left", { "h.0.e.2.w" }, config, { depth = true })
+    equal(beyond(deep, "left", { "h.3.e.0.w", "h.7.e.1.w" }, config, { depth = true }),
+      "the checkpoint has more than depth=3, which the config does not say: h.3.e.0.w")
   end)
 
   it("what nothing counts is told, and not taken for complete", function()

@@ -141,7 +141,7 @@ describe("Converters: T5", function()
     root.model["decoder.layers.1.norm2.weight"] = nil
     fails("1 weight is missing: decoder.layers.1.norm2.weight", run, "t5", "cs-2.0", "hf", config, root)
     config.model.decoder_num_hidden_layers = 1
-    fails("more layers than decoder_num_hidden_layers=1: decoder.layers.1.", run, "t5", "cs-2.0", "hf", config, root)
+    fails("more than decoder_num_hidden_layers=1: decoder.layers.1.", run, "t5", "cs-2.0", "hf", config, root)
   end)
 
   it("a decoder is as deep as the encoder where the config does not say", function()
