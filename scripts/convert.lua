@@ -4,6 +4,7 @@ local cbk = require "cbk"
 local cli = require "cbk.cli"
 local composite = require "cbk.composite"
 local converters = require "cbk.converters"
+local other_names = require "cbk.other_names"
 local explain = require "converters.bench.explain"
 local plan = require "converters.bench.plan"
 local advice = require "converters.bench.advice"
@@ -93,10 +94,11 @@ local source_config = folders and composite.load_configs(args.config, parts) or 
 local config = converters.convert.config(job, source_config)
 local source
 if folders then
-  source, job.deduplicated = composite.open(args.checkpoint_file, parts, args)
+  source, job.deduplicated, job.kept = composite.open(args.checkpoint_file, parts, args)
 else
   checkpoint = checkpoint or cli.open(args.checkpoint_file, args)
-  source, job.deduplicated = checkpoint.root, cli.is_deduplicated(checkpoint)
+  source, job.kept = other_names.added(checkpoint)
+  job.deduplicated = other_names.are_left_out(checkpoint)
 end
 local watch = (args.debug or args.dry_run) and plan.watch(job)
 job.advise = {

@@ -120,6 +120,8 @@ end
 ---@field drop_unmatched? boolean
 ---@field seed? integer
 ---@field deduplicated? boolean|table<string, boolean>   At.deduplicated of the file that is read, or of each part's
+---@field kept? table<string, string>|table<string, table<string, string>>   of keys that are there but for a note of the file: the name
+---                              of the same tensor that it has; or these of each part
 ---@field keeps_lists? boolean   states to load and tags may be lists in the trainer layout; the original converter drops these
 ---@field loader? LoaderOptions   for the states of data loaders that are taken from files
 ---@field advise? { unmatched: fun(keys: string[]): string|nil, lacking: fun(): string|nil }   what to try, as the end of the message
@@ -271,13 +273,15 @@ local function convert_part(job, i, part)
   local prefix = accepted_prefix(converter, step)
   local deduplicated = i == 1 and job.deduplicated
   if type(deduplicated) == "table" then deduplicated = deduplicated[converter.left] end
+  local kept = i == 1 and job.kept or {}
+  if type(kept[converter.left]) == "table" then kept = kept[converter.left] end
   local lacking = complete.lacking(converter.keys, {
     side = step.side, left = configs.left, right = configs.right, assumed = configs.assumed, deduplicated = deduplicated,
     source = function(_, key) return source[key] or prefix and source[prefix .. key] end,
   })
   local made, unmatched = keys.convert(converter.keys, step.side, source, {
     left = configs.left, right = configs.right, assumed = configs.assumed, seed = job.seed, fill = converter.fill,
-    deduplicated = deduplicated, prefix = prefix, no_nulls = is_hf(step.tgt), view = view_for(job, i, step),
+    deduplicated = deduplicated, kept = kept, prefix = prefix, no_nulls = is_hf(step.tgt), view = view_for(job, i, step),
     trace = job.trace and function(record) tell(job, i, part, record) end,
   })
   return made, unmatched, lacking

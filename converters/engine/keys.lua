@@ -184,8 +184,9 @@ function Run:tell(what, target, value)
   if not self.trace then return end
   local at, hit = self.at, self.hit
   self.trace {
-    what = what, source = at.full_key, key = at.key, target = target, ending = hit and hit.ending, caught = hit and hit.caught,
-    rejected = self.rejected, given = self.given, note = self.note, value = value, tree = self.tree, endings = self.endings,
+    what = what, source = self.kept[at.full_key] or at.full_key, key = at.key, target = target,
+    ending = hit and hit.ending, caught = hit and hit.caught, rejected = self.rejected, given = self.given, note = self.note,
+    value = value, tree = self.tree, endings = self.endings,
   }
 end
 
@@ -378,6 +379,9 @@ function Run:tied_here()
   return out
 end
 
+---Says that the key's tensor stands in the file under another name.
+function Run:note_tied() self.note = self.note and "tied + " .. self.note or "tied" end
+
 ---Reads a rule's own key from the one where the run stands.
 ---@param ending Ending
 ---@param value any   as it stands in the checkpoint
@@ -386,7 +390,7 @@ function Run:apply_tied(ending, value)
   local tied_key = at.key
   at.key, self.given, self.note = ending.pattern, value, nil
   if self.view then value, self.note = self.view(at.prefix .. ending.pattern, value) end
-  self.note = self.note and "tied + " .. self.note or "tied"
+  self:note_tied()
   self.hit, self.rejected = { ending = ending, caught = {} }, {}
   self:apply(self.hit, value)
   at.key = tied_key
@@ -407,6 +411,7 @@ function Run:convert(key, value)
   end
   local tied, stored = self:tied_here(), value
   if self.view then value, self.note = self.view(key, value) end
+  if self.kept[key] then self:note_tied() end
   if self.hit.ending.kind == "write" then self:apply(self.hit, value) else self:pass_over(hits, tied) end
   for _, ending in ipairs(tied) do self:apply_tied(ending, stored) end
   return true
@@ -450,6 +455,7 @@ end
 ---@field prefix? string                accepted before the keys that are read, never written
 ---@field fill? table<Side, table[]>    { key, function(at) }: what the target needs and nothing wrote
 ---@field deduplicated? boolean        At.deduplicated
+---@field kept? table<string, string>   other names of the same tensors, of keys that the file only notes
 ---@field no_nulls? boolean             the target cannot hold null
 ---@field seed? integer
 ---@field assumed? table<string, boolean>   fields of the right that defaults say, not the file
@@ -467,7 +473,7 @@ function keys.convert(set, side, source, options)
   local run = setmetatable({
     tree = tree, endings = endings, direction = side == "left" and "forward" or "backward",
     out = cbk.dict(), writer = {}, gathered = {}, missing = {}, collisions = {}, left_out = {},
-    letters = {}, told = {}, assumed = options.assumed or {}, reads_all = rules.reads_all(set, side),
+    kept = options.kept or {}, letters = {}, told = {}, assumed = options.assumed or {}, reads_all = rules.reads_all(set, side),
     tied = {}, prefix = options.prefix, no_nulls = options.no_nulls, view = view, trace = options.trace,
   }, Run)
   function run.read(key)

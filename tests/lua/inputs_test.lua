@@ -258,6 +258,65 @@ describe("Inputs: all forms of a checkpoint, all families", function()
     end)
   end
 
+  ---What safetensors.torch.save_model keeps of these: the first by name, the others as notes.
+  local function noted(names)
+    local sorted = { unpack(names) }
+    table.sort(sorted)
+    local metadata = cbk.dict { format = "pt" }
+    for k = 2, #sorted do metadata[sorted[k]] = sorted[1] end
+    return sorted[1], metadata
+  end
+
+  for name, names in pairs(tied) do
+    it("tied tensors of " .. name .. ", of which a safetensors file keeps the first name and notes the others", function()
+      local dir = harness.temp_dir()
+      conversion.warnings(function()
+        local config, root = tiny.model(newest[name])
+        config.tie_word_embeddings = true
+        local one = root[names[1]] or root[names[3]]
+        for _, key in ipairs(names) do root[key] = one end
+        local job = conversion.job(name, "hf", newest[name].format)
+        convert.config(job, config)
+        local want = convert.checkpoint(job, root).model
+        cbk.config.save(config, dir .. "/config.json")
+        local kept, metadata = noted(names)
+        local once = conversion.with(root, {}, names)
+        once[kept] = one
+        metadata["no.tensor"], metadata[kept], metadata["model.layers.0"] = "neither.is.this", "format", "" -- anyone may write anything
+        cbk.create(dir .. "/model.safetensors", { root = once, metadata = metadata }):commit()
+        local function run(...)
+          local code, out, stderr = harness.cbk(dir, "convert", "--model", name, "--src-fmt", "hf", "--tgt-fmt", newest[name].format,
+            "--config", "config.json", ...)
+          equal(code, 0, stderr)
+          return out
+        end
+        local plan = run("--dry-run", "model.safetensors")
+        assert(plan:find(kept:gsub("%.", "%%.") .. " %-> [^\n]*  tied"), plan)
+        run("model.safetensors")
+        local got = cbk.open(("%s/model_to_%s.mdl"):format(dir, newest[name].format)).root.model
+        equal(#got, #want)
+        conversion.equal_tensors(want, got)
+      end)
+    end)
+  end
+
+  it("shards note other names of their tensors, or their index does", function()
+    local other_names = require "cbk.other_names"
+    local dir = harness.temp_dir()
+    local function shard(file, root, metadata) cbk.create(dir .. "/" .. file, { root = cbk.dict(root), metadata = metadata }):commit() end
+    local index = dir .. "/model.safetensors.index.json"
+    shard("model-1.safetensors", { a = cbk.tensor { 1 } }, cbk.dict { c = "a", b = "a" })
+    shard("model-2.safetensors", { b = cbk.tensor { 2 } }, cbk.dict { format = "pt" })
+    cbk.fs.write(index, '{"metadata": {"total_size": 8, "d": "b", "e": "nothing"}, "weight_map": {'
+      .. '"a": "model-1.safetensors", "b": "model-2.safetensors"}}')
+    for _, path in ipairs { index, dir } do
+      local root, kept = other_names.added(cbk.open(path))
+      equal(kept, { c = "a", d = "b" })
+      equal(#root, 4)
+      assert(root.c:same(root.a) and root.d:same(root.b) and root.b:item() == 2)
+    end
+  end)
+
   it("as a command, the output stands beside the input and is named after it", function()
     local dir = harness.temp_dir()
     local config, root = tiny.model(newest.llama)

@@ -236,11 +236,6 @@ function cli.open(path, args)
   return checkpoint
 end
 
----Whether a file has each tensor under one name: safetensors holds no tensor twice, so who writes it leaves other names out.
----@param checkpoint Checkpoint
----@return boolean
-function cli.is_deduplicated(checkpoint) return checkpoint.format:find "^safetensors" ~= nil end
-
 ---Commits as the common options say; with --dry-run only prints the plan.
 ---@param output Output
 ---@param args table

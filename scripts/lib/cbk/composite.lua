@@ -3,6 +3,7 @@
 
 local cbk = require "cbk"
 local cli = require "cbk.cli"
+local other_names = require "cbk.other_names"
 
 local composite = {}
 
@@ -30,14 +31,15 @@ function composite.load_configs(top, parts)
 end
 
 ---The tensors of each part, by the names of the parts.
----@return Dict roots, table<string, boolean> deduplicated
+---@return Dict roots, table<string, boolean> deduplicated, table<string, table<string, string>> kept   (other_names.added)
 function composite.open(top, parts, args)
-  local out, deduplicated = cbk.dict(), {}
+  local out, deduplicated, kept = cbk.dict(), {}, {}
   for _, part in ipairs(parts) do
     local checkpoint = cli.open(folder_of(top, part), args)
-    out[part.left], deduplicated[part.left] = checkpoint.root, cli.is_deduplicated(checkpoint)
+    deduplicated[part.left] = other_names.are_left_out(checkpoint)
+    out[part.left], kept[part.left] = other_names.added(checkpoint)
   end
-  return out, deduplicated
+  return out, deduplicated, kept
 end
 
 ---The JSON files that stand beside the tensors of a part, by name.
