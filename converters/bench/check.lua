@@ -1,6 +1,8 @@
 -- Looks through a converter's table of keys for what its author did not mean: rules that no key reaches, two rules for one target,
 -- keys that go one way only. Nothing is converted.
 
+local cbk = require "cbk"
+local fields = require "converters.engine.fields"
 local sections = require "converters.engine.sections"
 local patterns = require "converters.engine.patterns"
 local rules = require "converters.engine.rules"
@@ -314,6 +316,20 @@ function check.fields(set)
   return findings
 end
 
+---What is written where nothing else is said, and refused when it is read.
+local function check_refused(own, side, findings)
+  for _, rule in ipairs(own.config or {}) do
+    local value
+    if rule.kind == "must" and rule[side] then value = own.after and own.after[side] and own.after[side][rule[side]] end
+    local is_plain = value ~= nil and type(value) ~= "function" and type(value) ~= "table"
+    if is_plain and not fields.same(cbk.dict { value = value }.value, rule.value) then
+      findings[#findings + 1] = { kind = "collision",
+        text = ("after.%s writes %s=%s, which fields.must.%s refuses: only %s may be read"):format(side, rule[side], fields.shown(value),
+          side, fields.shown(rule.value)) }
+    end
+  end
+end
+
 ---Defaults of fields that no config rule names: they are misspelt, or the way back does not know what this one writes.
 ---@param own Converter
 ---@return { kind: string, text: string }[]
@@ -333,6 +349,7 @@ function check.defaults(own)
             :format(what, side, table.concat(names, ", "), side, side) }
       end
     end
+    check_refused(own, side, findings)
   end
   return findings
 end

@@ -39,6 +39,17 @@ local function check_sides(object, where)
   end
 end
 
+---Hugging Face's format has nothing in common with a release, nor anything to become but one.
+local function check_has_sides(converter, where)
+  local count = 0
+  for side = 1, 2 do
+    local formats, set = catalogue.formats(converter[side])
+    if set.hf and #formats > 1 then fail(where, "'%s': hf stands alone, without releases on its side", converter[side]) end
+    count = count + (set.hf and 1 or 0)
+  end
+  if count == 2 then fail(where, "both sides are hf: a table leads from one format to another") end
+end
+
 ---What stands between two releases is passed step by step, by tables of its own.
 local function check_is_step(converter, where)
   for _, left in ipairs(catalogue.formats(converter[1])) do
@@ -74,7 +85,7 @@ local function check_since(known, where)
     local is_section = type(entry) == "table" and entry[1] == nil
     if is_section then
       check_since(entry, where)
-    elseif type(entry) ~= "table" or not releases.place[entry[1]] then
+    elseif type(entry) ~= "table" or not releases.place[entry[1]] or entry[2] == nil then
       cbk.fail("converter", ("%s: since: '%s' is no { release, usual } with one of the releases %s"):format(where, name,
         table.concat(releases.known, ", ")))
     end
@@ -89,13 +100,17 @@ function notation.check(models, where)
   for _, model in ipairs(models) do
     if type(model.model) ~= "string" then fail(where, "a model has no field 'model' (its name)") end
     check_fields("model", model, where)
-    for _, known in pairs(model.since or {}) do check_since(known, where) end
+    for side, known in pairs(model.since or {}) do
+      if not rules.other[side] then fail(where, "'since' has the sides left and right, not '%s'", tostring(side)) end
+      check_since(known, where)
+    end
     for _, converter in ipairs(model) do
       check_fields("converter", converter, where)
       for side = 1, 2 do
         local fine, why = pcall(catalogue.formats, converter[side])
         if not fine then fail(where, "%s: %s", model.model, why.message or why) end
       end
+      check_has_sides(converter, where)
       check_is_step(converter, where)
     end
   end

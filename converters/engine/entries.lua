@@ -19,6 +19,15 @@ entries.options = {
   when = "function", also_left = true, also_right = true, tied_left = true, number = "table", why = "string", needed = true, count = true,
 }
 
+local needs = { [true] = true, [false] = true, ["with bias"] = true, told = true }
+
+local function check_needed(needed, fail)
+  if needed ~= nil and type(needed) ~= "function" and not needs[needed] then
+    fail("'needed' is true, false, 'with bias', 'told', or a function that gives one of these, not %s",
+      type(needed) == "string" and "'" .. needed .. "'" or tostring(needed))
+  end
+end
+
 ---A side of several keys is a list of tensors, which an action makes; one that says of how many is held to it.
 local function check_counts(entry, action, fail)
   local left, right = list(entry[1]), list(entry[2] or entry[1])
@@ -61,6 +70,7 @@ function entries.check(entry, place, source, line)
     end
     if type(wanted) == "string" and type(value) ~= wanted then fail("'%s' must be a %s", name, wanted) end
   end
+  check_needed(entry.needed, fail)
   for i = 1, 2 do
     if entry[i] ~= nil and type(entry[i]) ~= "string" and type(entry[i]) ~= "table" then fail("side %d is no pattern", i) end
   end

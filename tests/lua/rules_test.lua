@@ -113,9 +113,18 @@ describe("Rules: findings", function()
     fails("'cs-2.x' is no format", notation.check, { { model = "m", { "hf", "cs-2.x" } } }, "m.lua")
     fails("stands beside", notation.check, { { model = "m", { "cs-2.1", "cs-2.3 .. cs-2.5" } } }, "m.lua")
     fails("begins with its two formats", notation.check, { { model = "m", { keys = rules.keys {} } } }, "m.lua")
-    for _, entry in ipairs { { "2.33", 1 }, 5, { inner = { 2, 1 } } } do
+    for _, entry in ipairs { { "2.33", 1 }, 5, { inner = { 2, 1 } }, { "2.3" } } do
       fails("is no { release, usual }", notation.check, { { model = "m", since = { right = { a = entry } } } }, "m.lua")
     end
+    fails("'since' has the sides left and right, not 'rigth'", notation.check, { { model = "m", since = { rigth = {} } } }, "m.lua")
+    for formats, text in pairs {
+      [{ "hf", "cs-2.1, hf" }] = "m.lua: 'cs-2.1, hf': hf stands alone", [{ "hf, cs-2.1", "cs-2.2" }] = "hf stands alone",
+      [{ "hf", "hf" }] = "both sides are hf",
+    } do
+      fails(text, notation.check, { { model = "m", formats } }, "m.lua")
+    end
+    fails("'needed' is true, false, 'with bias', 'told', or a function", rules.keys, { { "a", "b", needed = "fasle" } })
+    fails("rules_test.lua:", function() local _ = rules.keys { { "a", "b", rules.keys { { "c" } }, needed = 1 } } end)
     fails("not made by rules.keys", notation.check, { { model = "m", { "hf", "cs-2.4", keys = {} } } }, "m.lua")
     fails("there is no action 'transpse'; did you mean transpose", function() return actions.transpse end)
     fails("there is no action 'rotary.query'", function() return actions.rotary.query end)
@@ -193,6 +202,13 @@ describe("Rules: findings", function()
     local found = check.defaults { config = config, before = { left = { zzz = 3, seen = 1 } }, after = { right = { m = 4, nosuch = 3 } } }
     equal(#found, 2)
     assert(found[1].text:find("before.left has 'zzz', which", 1, true) and found[2].text:find("after.right has 'nosuch'", 1, true))
+    local must = fields.config { fields.must.right { norm = "layer", act = fields.any_of("relu", "gelu"), bias = true } }
+    local refused = check.defaults { config = must, after = { right = { norm = "rms", act = "gelu", bias = false } } }
+    local texts = { refused[1].text, refused[2].text }
+    table.sort(texts)
+    equal(#refused, 2)
+    equal(texts, { "after.right writes bias=false, which fields.must.right refuses: only true may be read",
+      "after.right writes norm='rms', which fields.must.right refuses: only 'layer' may be read" })
     equal(check.defaults { config = fields.config { { "*" } }, after = { right = { any = 1 } } }, {})
   end)
 
