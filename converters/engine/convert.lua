@@ -275,10 +275,12 @@ local function convert_part(job, i, part)
   if type(deduplicated) == "table" then deduplicated = deduplicated[converter.left] end
   local kept = i == 1 and job.kept or {}
   if type(kept[converter.left]) == "table" then kept = kept[converter.left] end
-  local lacking = complete.lacking(converter.keys, {
+  local at = {
     side = step.side, left = configs.left, right = configs.right, assumed = configs.assumed, deduplicated = deduplicated,
     source = function(_, key) return source[key] or prefix and source[prefix .. key] end,
-  })
+  }
+  source, kept = keys.with_tied(converter.keys, at, source, kept)
+  local lacking = complete.lacking(converter.keys, at)
   local made, unmatched = keys.convert(converter.keys, step.side, source, {
     left = configs.left, right = configs.right, assumed = configs.assumed, seed = job.seed, fill = converter.fill,
     deduplicated = deduplicated, kept = kept, prefix = prefix, no_nulls = is_hf(step.tgt), view = view_for(job, i, step),

@@ -87,6 +87,38 @@ function keys.tied_to(rule, at)
   return is_read and tied[1] or nil
 end
 
+---The source with keys that rules read and that are not there, as what is tied to them is: tied_left the other way round. A file of
+---each tensor once may have kept any of its names.
+---@param set Rule[]
+---@param at At
+---@param source Dict
+---@param kept table<string, string>   KeyOptions.kept
+---@return Dict source, table<string, string> kept
+function keys.with_tied(set, at, source, kept)
+  local side, is_read, tied, has_other = at.side, {}, {}, {}
+  for _, rule in ipairs(set) do
+    for _, one in ipairs(rule.kind == nil and rules.expand(rule) or {}) do
+      local name, other = one[side][1], one.tied[side] and one.tied[side][1]
+      is_read[name] = true
+      if other then tied[#tied + 1] = one end
+      if other and at:source(other) ~= nil then has_other[name] = true end
+    end
+  end
+  for _, rule in ipairs(tied) do -- other names of what is not there
+    if at:source(rule[side][1]) == nil then is_read[rule.tied[side][1]] = true end
+  end
+  local out, names = source, kept
+  for _, rule in ipairs(tied) do
+    local name, other, holds = rule[side][1], rule.tied[side][1], rule.tied[side][2]
+    local value = at:source(name)
+    if value ~= nil and not has_other[name] and is_read[other] and out[other] == nil and holds(at) then
+      if out == source then out, names = cbk.copy(source), rules.variant(kept) end
+      has_other[name], out[other], names[other] = true, value, names[name] or name
+    end
+  end
+  return out, names
+end
+
 ---@param value any
 function keys.is_count(value) return type(value) == "number" and value % 1 == 0 and value >= 0 and value <= MOST_VALUES end
 

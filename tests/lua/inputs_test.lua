@@ -300,6 +300,32 @@ describe("Inputs: all forms of a checkpoint, all families", function()
     end)
   end
 
+  it("tied tensors of which a safetensors file has another name than the first, without a note, are written under all names", function()
+    for name, names in pairs(tied) do
+      conversion.warnings(function()
+        local config, root = tiny.model(newest[name])
+        config.tie_word_embeddings = true
+        local one = root[names[1]] or root[names[3]]
+        for _, key in ipairs(names) do root[key] = one end
+        local job = conversion.job(name, "hf", newest[name].format)
+        convert.config(job, config)
+        local want = convert.checkpoint(job, root).model
+        job.deduplicated = true
+        for k = 2, #names do
+          local once = conversion.with(root, {}, names)
+          once[names[k]] = one
+          local got = convert.checkpoint(job, once).model
+          equal(#got, #want, name .. " " .. names[k])
+          conversion.equal_tensors(want, got)
+        end
+        config.tie_word_embeddings = false
+        convert.config(job, config)
+        local lost = conversion.with(root, {}, { names[1], unpack(names, 3) })
+        if name ~= "t5" then conversion.fails("is missing: ", convert.checkpoint, job, lost) end
+      end)
+    end
+  end)
+
   it("shards note other names of their tensors, or their index does", function()
     local other_names = require "cbk.other_names"
     local dir = harness.temp_dir()
