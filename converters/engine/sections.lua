@@ -178,7 +178,8 @@ local function flatten(config, nested)
   return out
 end
 
----Fields that are there under another name of theirs get the name that the rules have.
+---Fields that are there under another name of theirs get the name that the rules have. Where both are there, Hugging Face's classes
+---set the own one first, and the other one over it (PretrainedConfig.attribute_map).
 ---@param config Dict   changed in place
 local function use_own_names(config, set, side)
   for _, rule in ipairs(set) do
@@ -187,12 +188,11 @@ local function use_own_names(config, set, side)
       local value = config[alias]
       if kinds.present(value) then
         sections.check(cbk.dict { [alias] = value }, { [alias] = rule.is and rule.is[side] })
-        if kinds.absent(config[name]) then
-          config[name] = cbk.raw(config, alias)
-        elseif not fields.same(config[name], value) then
-          cbk.fail("config", ("the config has %s=%s and %s=%s, which are two names of one field; take out the wrong one"):format(
+        if kinds.present(config[name]) and not fields.same(config[name], value) then
+          cbk.warn(("the config has %s=%s and %s=%s, which are two names of one field; the latter holds, as Hugging Face reads it"):format(
             name, fields.shown(config[name]), alias, fields.shown(value)))
         end
+        config[name] = cbk.raw(config, alias)
       end
       config[alias] = nil
     end

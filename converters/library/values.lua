@@ -208,7 +208,11 @@ end
 ---@param heads string
 local function check_rotary_part(size, at, width, heads)
   local head = math.floor(size_of(at.from, width) / size_of(at.from, heads))
-  if type(size) == "number" and size > head then
+  if type(size) ~= "number" or size <= head then return end
+  if at.assumed.rotary_dim then
+    cbk.warn(("the config has no %s, and the usual %s is more than the head size, %s // %s (%d)"):format(at.field,
+      tostring(at.from[at.field]), width, heads, head))
+  else
     at:refuse(at.from[at.field], ("at most the head size, %s // %s (%d),"):format(width, heads, head))
   end
 end

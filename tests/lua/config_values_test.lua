@@ -148,7 +148,11 @@ describe("Configs: what the other side cannot express", function()
     assert(told:find("expansion_ratio=2.5: the way back takes whole ratios only", 1, true), told)
   end)
 
-  it("parts of heads that are turned", function()
+  it("parts of heads that are turned, but for a default, which is told", function()
+    local config = cbk.deep_copy(hf_config "gptj")
+    config.rotary_dim = nil
+    local told = table.concat(warnings(function() convert.config(job("gptj", "hf", "cs-2.9"), config) end))
+    assert(told:find("the config has no rotary_dim, and the usual 64 is more than the head size, n_embd // n_head (4)", 1, true), told)
     refuses {
       { "gptj", "hf", "cs-2.9", { rotary_dim = 300 }, "rotary_dim=300: only at most the head size, n_embd // n_head (4), is" },
       { "gptj", "cs-2.9", "hf", { rotary_dim = 5 }, "rotary_dim=5: only at most the head size, hidden_size // num_heads (4), is" },
@@ -246,12 +250,17 @@ describe("Configs: fields with two names", function()
     harness.equal({ model.num_heads, model.num_hidden_layers, model.hidden_size, model.filter_size }, { 16, 24, 1024, 4096 })
   end)
 
-  it("must not have two values", function()
-    each(function(name, format, own, alias)
-      local value = hf_config(name)[own]
-      refuses { { name, "hf", format, { [alias] = 4 * value },
-        ("the config has %s=%d and %s=%d, which are two names of one field"):format(own, value, alias, 4 * value) } }
-    end)
+  it("as Hugging Face's classes read two values: the other name's holds, which is told", function()
+    for _, case in ipairs {
+      { "gpt2", { n_layer = 2, num_hidden_layers = 3 }, "num_hidden_layers", 3, "n_layer=2 and num_hidden_layers=3" },
+      { "bloom", { hidden_size = 8, n_embed = 16 }, "hidden_size", 16, "hidden_size=8 and n_embed=16" },
+    } do
+      local model, changes, field, value, message = unpack(case)
+      local out
+      local told = table.concat(warnings(function() out = run { model, "hf", "cs-2.9", changes } end))
+      harness.equal((out.trainer and out.trainer.init or out).model[field], value, model)
+      assert(told:find("the config has " .. message .. ", which are two names of one field", 1, true), told)
+    end
   end)
 end)
 
