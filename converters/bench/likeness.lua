@@ -10,11 +10,14 @@ local weight_names = require "converters.bench.weight_names"
 
 local likeness = {}
 
----Those of some contradictions ("field=value (not …)") whose fields count.
+---Those whose fields count.
+---@param refused Refused[]
+---@param counts fun(field: string): boolean
+---@return Refused[]
 local function kept(refused, counts)
   local out = {}
-  for _, text in ipairs(refused) do
-    if counts(text:match "^[^=]+") then out[#out + 1] = text end
+  for _, one in ipairs(refused) do
+    if counts(one.field) then out[#out + 1] = one end
   end
   return out
 end
@@ -24,7 +27,7 @@ end
 ---@param format string   "cs-2.5"
 ---@param config Dict     the model section
 ---@param counts? fun(field: string): boolean   which fields do; default: all, and defaults of what is not said
----@return string[]|nil
+---@return Refused[]|nil
 local function contradictions(model, format, config, counts)
   local step = catalogue.direct(model, format, "hf")
   local best
@@ -63,8 +66,10 @@ function likeness.warning(model_name, format, config, root, is_own)
   end) or {}
   cbk.warn = warn -- luacheck: ignore
   if #others == 0 then return nil end
+  local texts = {}
+  for i, one in ipairs(found) do texts[i] = one.text end
   return ("the config does not describe a %s as elsewhere: %s; all fields and names of weights fit --model %s"):format(model_name,
-    table.concat(found, ", "), table.concat(others, " or "))
+    table.concat(texts, ", "), table.concat(others, " or "))
 end
 
 return likeness

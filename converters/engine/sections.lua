@@ -298,11 +298,15 @@ function sections.convert(step, side, from, moves, known)
   return at.to, from, dropped, assumed
 end
 
----What of a model section a table refuses, field by field: "norm_type='layernorm' (not rmsnorm)". What is missing does not count.
+---@class Refused   A field of a model section that a table refuses.
+---@field field string
+---@field text string   "norm_type='layernorm' (not rmsnorm)"
+
+---What of a model section a table refuses, field by field. What is missing does not count.
 ---@param step Converter
 ---@param side Side
 ---@param config Dict
----@return string[]
+---@return Refused[]
 function sections.refused(step, side, config)
   local by_name, rest = compile(step.config, side)
   local defaults, out = {}, {}
@@ -316,7 +320,7 @@ function sections.refused(step, side, config)
     local rule = by_name[name] or rest
     local fine, problem = pcall(convert_field, rule or { kind = "told" }, side, at)
     local what, instead = tostring(not fine and problem.message):match "^cannot convert the config with (.*): only (.*) is supported"
-    if what then out[#out + 1] = ("%s (not %s)"):format(what, instead) end
+    if what then out[#out + 1] = { field = name, text = ("%s (not %s)"):format(what, instead) } end
   end
   return out
 end
