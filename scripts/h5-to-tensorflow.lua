@@ -29,13 +29,29 @@ if not checkpoint.format:find "h5" then
   cbk.fail("value", ("'%s' is no H5 file (%s); 'cbk copy' takes any checkpoint"):format(args.h5_path, checkpoint.format))
 end
 
-local SCALARS = { bool = "bool", int = "int64", float = "float64" }
+local SCALARS = { bool = "bool", float = "float64" }
 local TENSORS = { tensor = true, parameter = true, ndarray = true }
+
+local function scalar(value, dtype) return cbk.full({}, value, { dtype = dtype }) end
+
+---A whole number of Python, which has no bounds; nil beyond 64 bits.
+local function whole(value)
+  if value.value then return scalar(value.value, "int64") end
+  local digits = tostring(value):match "^%d+$" or ("9"):rep(21)
+  if #digits > 20 or #digits == 20 and digits > "18446744073709551615" then return nil end
+  local out = 0ULL
+  for digit in digits:gmatch "." do out = out * 10 + tonumber(digit) end
+  return scalar(out, "uint64")
+end
 
 ---Numbers of Python are scalars in H5, so they are here; a text or None has no array.
 local function convert(_, value)
   local kind = cbk.kind(value)
-  if SCALARS[kind] then return cbk.full({}, value.value, { dtype = SCALARS[kind] }) end
+  if SCALARS[kind] then return scalar(value.value, SCALARS[kind]) end
+  if kind == "int" then
+    local number = whole(value)
+    return number, not number and ("no dtype holds a number like %s"):format(cbk.shown(tostring(value))) or nil
+  end
   if kind == "np_scalar" then return value:as { role = "ndarray" } end
   if TENSORS[kind] or kind == "object" and value.type == "tensorflow.tensor" then return value end
   if kind == "object" and value.type == "unreadable" then

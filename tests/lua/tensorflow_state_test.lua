@@ -52,4 +52,27 @@ describe("TensorFlow checkpoints", function()
     equal(code, 1)
     harness.is_true(problem:find("there is no TensorFlow checkpoint in the folder 'empty'", 1, true), problem)
   end)
+
+  it("have whole numbers as int64 or uint64; larger ones are named", function()
+    local folder = harness.temp_dir()
+    local numbers = cbk.config.parse([[{ "ok": 9223372036854775807, "half": 9223372036854775808, "most": 18446744073709551615,
+      "huge": 18446744073709551616, "low": -9223372036854775809 }]], "json")
+    cbk.create(folder .. "/x.mdl", { root = numbers }):commit()
+    local told = run(folder, "h5-to-tensorflow", "x.mdl", "m")
+    for _, name in ipairs { "huge", "low" } do assert(told:find("'" .. name .. "' is left out: no dtype holds", 1, true), told) end
+    local root = cbk.open(folder .. "/m").root
+    equal(#root, 3)
+    equal({ root.ok.dtype, root.half.dtype, root.most.dtype }, { "int64", "uint64", "uint64" })
+    assert(root.ok:item() == 2 ^ 63 - 1 or root.ok:item() == 9223372036854775807LL)
+    assert(root.half:item() == 9223372036854775808ULL and root.most:item() == 18446744073709551615ULL)
+  end)
+
+  it("are not replaced file by file by what is made of them", function()
+    local folder = harness.temp_dir()
+    cbk.create(folder .. "/m", { format = "tensorflow", root = cbk.dict { x = cbk.tensor { 1, 2 } } }):commit()
+    local code, _, problem = harness.cbk(folder, "tensorflow-to-h5", "m", "m.index", "--overwrite")
+    equal(code, 2)
+    assert(problem:find("'m.index' is a file of the checkpoint that is converted", 1, true), problem)
+    equal(cbk.open(folder .. "/m").root.x:tolist(), { 1, 2 })
+  end)
 end)

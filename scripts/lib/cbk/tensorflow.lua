@@ -55,6 +55,16 @@ local function chosen_variables(checkpoint, args, convert)
   return out
 end
 
+---Refuses to replace a file that is a part of what is read: the rest would be lost with it.
+local function check_target(checkpoint, target)
+  local own = cbk.fs.absolute(target)
+  for _, path in ipairs(checkpoint.files) do
+    if cbk.fs.absolute(path) == own then
+      cbk.fail("usage", ("'%s' is a file of the checkpoint that is converted; choose another name"):format(target))
+    end
+  end
+end
+
 ---Writes the chosen variables of `checkpoint`.
 ---@param what string    what is written, for people
 ---@param checkpoint Checkpoint
@@ -63,6 +73,7 @@ end
 ---@param args table
 ---@param convert fun(name: string, value: any): any, string?   what is written, or nil and why a variable is left out
 function tensorflow.write(what, checkpoint, target, options, args, convert)
+  check_target(checkpoint, target)
   options.overwrite = args.overwrite
   local output = cbk.create(target, options) -- a target that is there is told before what is left out
   output:set_root(chosen_variables(checkpoint, args, convert))
