@@ -15,8 +15,8 @@ The release follows from __metadata__ in the file, names of weights and fields o
 H5 versions up to 0.3 (0.1: 1.6 and 1.7, 0.2: 1.8, 0.3: 1.9). Later H5 files may hold a model that
 is older than the tool that wrote them: __cstorch_version__, 0.4 (up to 2.0) and 0.5 (2.5 and later)
 count where nothing else speaks against them. Where several releases are left and the result would
-not be the same, --from must say it. The states of 1.8 and 1.9 data loaders are read from the folder that the
-config names in cerebras.save_iter_state_path.
+not be the same, --from must say it. The states of 1.8 and 1.9 data loaders are read from the folder
+that the config names in cerebras.save_iter_state_path.
 
 example:
   cbk upgrade --model gpt2 --config params.yaml checkpoint_1000.mdl --to cs-2.5]])
@@ -54,7 +54,7 @@ if not converters.catalogue.since(converters.catalogue.release(to), "2.0") then
   cli.usage_error("upgrade", ("--to %s: H5 0.4 is the oldest format that is written, and releases before 2.0 refuse what is newer "
     .. "than their own; cs-2.0 or later is possible"):format(args.to))
 end
-local config = cbk.config.load(args.config)
+local config = upgrade.open_config(args.config)
 local old = upgrade.open(args.checkpoint_file)
 local options = { seed = args.shuffle_seed, kind = args.dataloader_type, without_state = args.no_dataloader_state,
   accept_missing = args.accept_missing }

@@ -485,4 +485,16 @@ describe("cbk upgrade", function()
     local _, _, problem = harness.cbk(folder, "upgrade", "--model", "gpt2", "--config", "c", "x", "--to", "cs-2.5", "--from", "cs-9.9")
     harness.is_true(problem:find("--from cs-9.9: there is no release", 1, true), problem)
   end)
+
+  it("names a config that describes no model", function()
+    local folder = harness.temp_dir()
+    for text, why in pairs {
+      [""] = "the config is empty", ["- 1"] = "the config is no map of fields but a list", ["a: 1"] = "the config has no 'model' section",
+      ["model: {}"] = "the model section of the config is empty", ["trainer: {}"] = "the config has a 'trainer' section without 'init'",
+    } do
+      cbk.fs.write(folder .. "/c.yaml", text .. "\n", { overwrite = true })
+      local code, _, problem = harness.cbk(folder, "upgrade", "--model", "gpt2", "--config", "c.yaml", "x.mdl", "--to", "cs-2.5")
+      equal({ code, problem }, { 1, ("cbk: 'c.yaml': %s\n"):format(why) })
+    end
+  end)
 end)

@@ -47,6 +47,22 @@ end
 local scalar_dict = ("TensorScalarDict"):gsub(".", function(c) return ("%02x"):format(c:byte()) end)
 
 ---@param path string
+---@return Dict   of which it is sure that it describes a model
+function upgrade.open_config(path)
+  local config, problem = cbk.config.load(path), nil
+  if (cbk.kind(config) or ""):find "dict" then
+    local fine, found = pcall(trainer.model, config)
+    problem = not fine and (found.message or found) or #found == 0 and "the model section of the config is empty"
+  elseif config == cbk.null then
+    problem = "the config is empty"
+  else
+    problem = ("the config is no map of fields but a %s"):format(tostring(cbk.kind(config)))
+  end
+  if problem then cbk.fail("config", ("'%s': %s"):format(path, problem)) end
+  return config
+end
+
+---@param path string
 ---@return OldFile
 function upgrade.open(path)
   local checkpoint = cbk.open(path)
