@@ -116,6 +116,9 @@ local shared = fields.config {
   { "hidden_dropout",      "residual_dropout_rate",              is = "rate" },
   { "layer_norm_epsilon",                                        is = "positive" },
   must.right { use_bias_in_output = false },
+  { false, "norm_first", values.lost(true, "Falcon's Hugging Face code norms before each part of a layer") },
+  { false, "norm_type", values.lost("layernorm", "Falcon's Hugging Face code has layer norms") },
+  { false, "embedding_layer_norm", values.lost(false, "Falcon's Hugging Face code has no norm behind the embeddings") },
   { "initializer_range",                                         is = "number" },
   decoder.fixed,
 }
@@ -248,7 +251,8 @@ local modern_config = fields.config {
   drop.right { loss_scaling = "num_tokens" },
 }
 
-local function prepare_left(from)
+local function prepare_left(given)
+  local from = values.without_rope_parameters(given, { "rope_theta" })
   if from.new_decoder_architecture ~= true and from.parallel_attn ~= true then
     cbk.fail("config", "cannot convert the config with new_decoder_architecture=false and parallel_attn=false: one must be true")
   end
@@ -257,6 +261,7 @@ local function prepare_left(from)
   if not absent(inner) and inner ~= 4 * from.hidden_size then
     fields.refuse("ffn_hidden_size", inner, ("4 * hidden_size (%d)"):format(4 * from.hidden_size))
   end
+  return from
 end
 
 local function finish_right(to, from)

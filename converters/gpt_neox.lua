@@ -96,8 +96,15 @@ local config = fields.config {
   decoder.fixed,
 }
 
+local function prepare_left(given)
+  local from = values.without_rope_parameters(given, { "rope_theta", "partial_rotary_factor" })
+  if not values.absent(from.partial_rotary_factor) then from.rotary_pct = cbk.raw(from, "partial_rotary_factor") end
+  from.partial_rotary_factor = nil
+  return from
+end
+
 local hf = {
-  keys = with_head, config = config,
+  keys = with_head, config = config, prepare = { left = prepare_left },
   before = {
     left = {
       hidden_act = "gelu", hidden_size = 6144, initializer_range = 0.02, intermediate_size = 24576, layer_norm_eps = 1e-05,

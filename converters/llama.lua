@@ -140,16 +140,9 @@ local function check_head_dim(from)
   end
 end
 
----Transformers 5 says the base and the scaling of the rotary positions in one map.
 local function prepare_left(from)
   check_head_dim(from)
-  local both = from.rope_parameters
-  if absent(both) then return end
-  local out, scaling = cbk.copy(from), cbk.copy(both)
-  out.rope_parameters, out.rope_theta, scaling.rope_theta = nil, cbk.raw(both, "rope_theta"), nil
-  local kind = scaling.rope_type or scaling.type
-  out.rope_scaling = kind ~= nil and kind ~= "default" and scaling or null
-  return out
+  return values.without_rope_parameters(from, { "rope_theta", "partial_rotary_factor" })
 end
 
 local hf = {

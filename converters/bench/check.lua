@@ -294,16 +294,18 @@ function check.fields(set)
         reached[rule] = true
         if name == "*" then rest = rule else taken[name] = rule end
         local earlier = target and target_of[target]
-        local alias = rule.alias and rule.alias[side]
-        if alias and (taken[alias] or alias == name) then
-          findings[#findings + 1] = { kind = "collision",
-            text = ("'%s' of the %s has the other name '%s', which is a field of a rule of its own"):format(name, side, alias) }
-        end
         if earlier and not (earlier.action or rule.action) then
           findings[#findings + 1] = { kind = "collision",
             text = ("%s, the fields '%s' and '%s' both become '%s'"):format(towards[side], earlier[side], name, target) }
         end
         if target and target ~= "*" then target_of[target] = target_of[target] or rule end
+      end
+    end
+    for _, rule in ipairs(set) do
+      local alias = rule.alias and rule.alias[side]
+      if alias and taken[alias] then
+        findings[#findings + 1] = { kind = "collision",
+          text = ("'%s' of the %s has the other name '%s', which is a field of a rule of its own"):format(rule[side], side, alias) }
       end
     end
   end

@@ -72,6 +72,9 @@ local function check_fields(what, object, where)
     end
   end
   check_sides(object, where)
+  if what == "converter" and object.mup and object.mup ~= "gpt" and object.mup ~= "keys" and object.mup ~= "t5" then
+    fail(where, "mup = '%s': there are 'gpt', 'keys', 't5' and false", tostring(object.mup))
+  end
   if object.keys and not object.keys.is_rules then fail(where, "'keys' is not made by rules.keys") end
   if object.config and not object.config.is_fields then fail(where, "'config' is not made by fields.config") end
   for _, variant in pairs(object.variants or {}) do check_fields("converter", variant, where) end

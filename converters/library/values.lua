@@ -172,6 +172,31 @@ values.rope_scaling = {
   end,
 }
 
+---Transformers 5 says all of the rotary positions in one map; here it is as earlier configs say it (prepare.left).
+---@param from Dict
+---@param beside string[]   what of it stands beside rope_scaling then
+---@return Dict
+function values.without_rope_parameters(from, beside)
+  local map = from.rope_parameters
+  if absent(map) then return from end
+  if not is_dict(map) then fields.refuse("rope_parameters", map, "null or a map") end
+  local out, scaling = cbk.copy(from), cbk.copy(map)
+  out.rope_parameters = nil
+  for _, name in ipairs(beside) do
+    if not absent(scaling[name]) then out[name] = cbk.raw(scaling, name) end
+    scaling[name] = nil
+  end
+  local kind = absent(scaling.rope_type) and scaling.type or scaling.rope_type
+  local is_scaled = not absent(kind) and kind ~= "default"
+  out.rope_scaling = is_scaled and scaling or cbk.null
+  for name in cbk.items(is_scaled and cbk.dict() or scaling) do
+    if name ~= "rope_type" and name ~= "type" and not absent(scaling[name]) then
+      cbk.warn(("rope_parameters.%s=%s is left out: it is not known what it means"):format(name, fields.shown(scaling[name])))
+    end
+  end
+  return out
+end
+
 ---As it was before llama3: `type` only.
 values.typed_rope_scaling = {
   is = { right = "positive" },

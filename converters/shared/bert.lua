@@ -6,6 +6,7 @@ local rules = require "converters.engine.rules"
 local fields = require "converters.engine.fields"
 local actions = require "converters.library.actions"
 local values = require "converters.library.values"
+local decoder = require "converters.shared.decoder"
 
 local must, drop = fields.must, fields.drop
 local variant = rules.variant
@@ -98,6 +99,7 @@ local config = fields.config {
   must.right { use_ffn_bias_in_mlm = true, use_output_bias_in_mlm = true },
   { "initializer_range",                                               is = "number" },
   drop.right { enable_vts = false, freeze_ffn_bias_in_glu = false },
+  decoder.one_expert,
 }
 
 local before = {

@@ -103,6 +103,14 @@ end
 
 local no = fields.any_of(false, cbk.null)
 
+---A layer of the Model Zoo may hold several experts, which these models of Hugging Face do not.
+decoder.one_expert = fields.config {
+  { false, "moe_params", { backward = function(experts, at)
+    local is_one = kinds.is_dict(experts) and (experts.num_experts == nil or experts.num_experts == 1)
+    if not values.absent(experts) and not is_one then at:refuse(experts, "one expert (num_experts: 1)") end
+  end } },
+}
+
 ---What the Model Zoo's decoders may have and Hugging Face's do not.
 decoder.fixed = fields.config {
   fields.must.right {
@@ -113,10 +121,7 @@ decoder.fixed = fields.config {
   { false, "attention_inner_dim", { backward = function(size, at)
     if not values.absent(size) and size ~= at.from.hidden_size then at:refuse(size, fields.any_of(cbk.null, at.from.hidden_size)) end
   end }, is = { right = "inner?" } },
-  { false, "moe_params", { backward = function(experts, at)
-    local is_one = kinds.is_dict(experts) and (experts.num_experts == nil or experts.num_experts == 1)
-    if not values.absent(experts) and not is_one then at:refuse(experts, "one expert (num_experts: 1)") end
-  end } },
+  decoder.one_expert,
 }
 
 ---Fields of the right that the left says with one.

@@ -250,6 +250,24 @@ describe("Configs: fields with two names", function()
     harness.equal({ model.num_heads, model.num_hidden_layers, model.hidden_size, model.filter_size }, { 16, 24, 1024, 4096 })
   end)
 
+  it("rotary positions in one map, as Transformers 5 has them", function()
+    local llama, neox = { "llama", "hf", "cs-2.9" }, { "gpt-neox", "hf", "cs-2.9" }
+    local function with(case, map) return { case[1], case[2], case[3], { rope_parameters = dict(map), rotary_pct = null } } end
+    refuses { { "llama", "hf", "cs-2.9", { rope_parameters = dict { partial_rotary_factor = 0.5 } }, "partial_rotary_factor=0.5: only 1" },
+      { "llama", "hf", "cs-2.9", { rope_parameters = 3 }, "rope_parameters=3: only null or a map" },
+      { "gpt-neox", "hf", "cs-2.9", { rope_theta = null, rope_parameters = dict { rope_theta = 500 } }, "rope_theta=500: only 10000" } }
+    local told = table.concat(warnings(run, with(llama, { rope_type = "default", foo = 3 })))
+    assert(told:find("rope_parameters.foo=3 is left out", 1, true), told)
+    local out
+    warnings(function() out = run(with(neox, { partial_rotary_factor = 1 })) end)
+    harness.equal(out.model.rotary_dim, out.model.hidden_size / out.model.num_heads)
+    warnings(function()
+      out = run { "falcon", "hf", "cs-2.9", { model_type = "falcon", new_decoder_architecture = true, num_kv_heads = 1,
+        num_attention_heads = 1, rope_theta = null, rope_parameters = dict { rope_theta = 500, rope_type = "linear", factor = 4 } } }
+    end)
+    harness.equal({ out.model.rope_theta, out.model.pos_scaling_type, out.model.pos_scaling_factor }, { 500, "linear", 4 })
+  end)
+
   it("as Hugging Face's classes read two values: the other name's holds, which is told", function()
     for _, case in ipairs {
       { "gpt2", { n_layer = 2, num_hidden_layers = 3 }, "num_hidden_layers", 3, "n_layer=2 and num_hidden_layers=3" },

@@ -123,6 +123,7 @@ describe("Rules: findings", function()
     } do
       fails(text, notation.check, { { model = "m", formats } }, "m.lua")
     end
+    fails("mup = 'gtp': there are", notation.check, { { model = "m", { "hf", "cs-2.1", mup = "gtp" } } }, "m.lua")
     fails("'needed' is true, false, 'with bias', 'told', or a function", rules.keys, { { "a", "b", needed = "fasle" } })
     fails("rules_test.lua:", function() local _ = rules.keys { { "a", "b", rules.keys { { "c" } }, needed = 1 } } end)
     fails("not made by rules.keys", notation.check, { { model = "m", { "hf", "cs-2.4", keys = {} } } }, "m.lua")
@@ -138,8 +139,10 @@ describe("Rules: findings", function()
     fails("'c' has is = 'sise'", fields.told.left, { "a", c = "sise" })
     fails("'a' has no 'si'; there are 'is', 'alias_left'", fields.config, { { "a", "b", si = "size" } })
     fails("'a' has alias_left = 3; it is another name", fields.config, { { "a", "b", alias_left = 3 } })
-    local twice = check.fields(fields.config { { "a", "b" }, { "c", "d", alias_left = "a" } })
-    assert(twice[1].text:find("'c' of the left has the other name 'a', which is a field of a rule of its own", 1, true))
+    for _, entries in ipairs { { { "a", "b" }, { "c", "d", alias_left = "a" } }, { { "c", "d", alias_left = "a" }, { "a", "b" } } } do
+      local twice = check.fields(fields.config(entries))
+      assert(twice[1].text:find("'c' of the left has the other name 'a', which is a field of a rule of its own", 1, true))
+    end
     local function found(...)
       local out = {}
       for i, finding in ipairs(check.demands { config = fields.config { ... } }) do out[i] = finding.text end

@@ -49,7 +49,8 @@ local scalar_dict = ("TensorScalarDict"):gsub(".", function(c) return ("%02x"):f
 ---@param path string
 ---@return Dict   of which it is sure that it describes a model
 function upgrade.open_config(path)
-  local config, problem = cbk.config.load(path), nil
+  local config = cbk.config.load(path)
+  local problem
   if (cbk.kind(config) or ""):find "dict" then
     local fine, found = pcall(trainer.model, config)
     problem = not fine and (found.message or found) or #found == 0 and "the model section of the config is empty"
