@@ -99,6 +99,7 @@ local config = fields.config {
   must.right { use_ffn_bias_in_mlm = true, use_output_bias_in_mlm = true },
   { "initializer_range",                                               is = "number" },
   drop.right { enable_vts = false, freeze_ffn_bias_in_glu = false },
+  { false, "use_position_embedding", values.lost(true, "BERT has positions") },
   decoder.one_expert,
 }
 

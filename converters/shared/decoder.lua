@@ -121,6 +121,7 @@ decoder.fixed = fields.config {
   { false, "attention_inner_dim", { backward = function(size, at)
     if not values.absent(size) and size ~= at.from.hidden_size then at:refuse(size, fields.any_of(cbk.null, at.from.hidden_size)) end
   end }, is = { right = "inner?" } },
+  { false, "use_biasless_norm", values.lost(false, "Hugging Face's norms have the biases that the class gives them") },
   decoder.one_expert,
 }
 

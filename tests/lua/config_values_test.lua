@@ -250,6 +250,18 @@ describe("Configs: fields with two names", function()
     harness.equal({ model.num_heads, model.num_hidden_layers, model.hidden_size, model.filter_size }, { 16, 24, 1024, 4096 })
   end)
 
+  it("what changes the model and has no place, told with its value", function()
+    for _, case in ipairs {
+      { "falcon", "norm_first", false }, { "falcon", "norm_type", "rmsnorm" }, { "falcon", "embedding_layer_norm", true },
+      { "t5", "norm_first", false }, { "bert", "use_position_embedding", false }, { "gpt2", "use_biasless_norm", true },
+    } do
+      local name, field, value = unpack(case)
+      local told = table.concat(warnings(run, { name, "cs-2.9", "hf", { [field] = value } }))
+      assert(told:find(("%s=%s is left out: "):format(field, value == "rmsnorm" and "'rmsnorm'" or tostring(value)), 1, true), told)
+      refuses { { name, "cs-2.9", "hf", { moe_params = dict { num_experts = 4 } }, "moe_params={" } }
+    end
+  end)
+
   it("rotary positions in one map, as Transformers 5 has them", function()
     local llama, neox = { "llama", "hf", "cs-2.9" }, { "gpt-neox", "hf", "cs-2.9" }
     local function with(case, map) return { case[1], case[2], case[3], { rope_parameters = dict(map), rotary_pct = null } } end
