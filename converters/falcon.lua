@@ -251,8 +251,8 @@ local modern_config = fields.config {
   drop.right { loss_scaling = "num_tokens" },
 }
 
-local function prepare_left(given)
-  local from = values.without_rope_parameters(given, { "rope_theta" })
+local function prepare_left(complete, given)
+  local from = values.without_rope_parameters(complete, given, { "rope_theta" })
   if from.new_decoder_architecture ~= true and from.parallel_attn ~= true then
     cbk.fail("config", "cannot convert the config with new_decoder_architecture=false and parallel_attn=false: one must be true")
   end

@@ -96,9 +96,13 @@ local config = fields.config {
   decoder.fixed,
 }
 
-local function prepare_left(given)
-  local from = values.without_rope_parameters(given, { "rope_theta", "partial_rotary_factor" })
-  if not values.absent(from.partial_rotary_factor) then from.rotary_pct = cbk.raw(from, "partial_rotary_factor") end
+local function prepare_left(complete, given)
+  local from = values.without_rope_parameters(complete, given, { "rope_theta", "partial_rotary_factor" })
+  local part = from.partial_rotary_factor
+  if not values.absent(part) and not values.absent(given.rotary_pct) and given.rotary_pct ~= part then
+    fields.refuse("rotary_pct", given.rotary_pct, ("what partial_rotary_factor says (%s)"):format(fields.shown(part)))
+  end
+  if not values.absent(part) then from.rotary_pct = cbk.raw(from, "partial_rotary_factor") end
   from.partial_rotary_factor = nil
   return from
 end

@@ -140,9 +140,9 @@ local function check_head_dim(from)
   end
 end
 
-local function prepare_left(from)
+local function prepare_left(from, given)
   check_head_dim(from)
-  return values.without_rope_parameters(from, { "rope_theta", "partial_rotary_factor" })
+  return values.without_rope_parameters(from, given, { "rope_theta", "partial_rotary_factor" })
 end
 
 local hf = {

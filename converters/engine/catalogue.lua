@@ -17,7 +17,7 @@ local catalogue = {}
 ---@field config table[]
 ---@field before? table<Side, table>   defaults of a config that is read
 ---@field after? table<Side, table>    defaults of a config that is written
----@field prepare? table<Side, fun(config: Dict): Dict?>             before the rules
+---@field prepare? table<Side, fun(config: Dict, given: Dict): Dict?>   before the rules; what the file says without defaults
 ---@field finish? table<Side, fun(to: Dict, from: Dict): Dict?>      after the defaults
 ---@field fill? table<Side, table[]>   keys made where the checkpoint has none
 ---@field nested? table<Side, string[]> sections of a config that the rules see as "section.field"

@@ -276,7 +276,7 @@ function sections.convert(step, side, from, moves, known)
   sections.check(from, asked)
   if not rest then tell_of_quoted(from, asked) end -- a table that copies every field leaves all as they are
   if step.prepare and step.prepare[side] then
-    from = step.prepare[side](from) or from
+    from = step.prepare[side](from, given) or from
     sections.check(from, asked)
   end
   prepare_components(step, side, from, by_name)

@@ -137,7 +137,10 @@ values.rope_scaling = {
     local kind = scaling[type_field]
     if absent(kind) then cbk.fail("config", "rope_scaling has neither 'type' nor 'rope_type'") end
     kind = tostring(kind):lower()
-    if kind == "default" then return cbk.float(1) end
+    if kind == "default" then
+      at:leave_out_others(scaling, { type = true, rope_type = true })
+      return cbk.float(1)
+    end
     if not scaling_types[kind] then
       fields.refuse("rope_scaling.type", kind, fields.any_of("linear", "yarn", "llama3", "longrope"))
     end
@@ -174,21 +177,31 @@ values.rope_scaling = {
 
 ---Transformers 5 says all of the rotary positions in one map; here it is as earlier configs say it (prepare.left).
 ---@param from Dict
+---@param given Dict        without defaults: what it says in both ways must be the same
 ---@param beside string[]   what of it stands beside rope_scaling then
 ---@return Dict
-function values.without_rope_parameters(from, beside)
+function values.without_rope_parameters(from, given, beside)
   local map = from.rope_parameters
   if absent(map) then return from end
   if not is_dict(map) then fields.refuse("rope_parameters", map, "null or a map") end
   local out, scaling = cbk.copy(from), cbk.copy(map)
   out.rope_parameters = nil
+  local function check(name, value)
+    if not absent(given[name]) and not fields.same(given[name], value) then
+      fields.refuse(name, given[name], ("what rope_parameters say (%s)"):format(fields.shown(value)))
+    end
+  end
   for _, name in ipairs(beside) do
-    if not absent(scaling[name]) then out[name] = cbk.raw(scaling, name) end
+    if not absent(scaling[name]) then
+      check(name, scaling[name])
+      out[name] = cbk.raw(scaling, name)
+    end
     scaling[name] = nil
   end
   local kind = absent(scaling.rope_type) and scaling.type or scaling.rope_type
   local is_scaled = not absent(kind) and kind ~= "default"
   out.rope_scaling = is_scaled and scaling or cbk.null
+  check("rope_scaling", out.rope_scaling)
   for name in cbk.items(is_scaled and cbk.dict() or scaling) do
     if name ~= "rope_type" and name ~= "type" and not absent(scaling[name]) then
       cbk.warn(("rope_parameters.%s=%s is left out: it is not known what it means"):format(name, fields.shown(scaling[name])))

@@ -267,6 +267,9 @@ describe("Configs: fields with two names", function()
     local function with(case, map) return { case[1], case[2], case[3], { rope_parameters = dict(map), rotary_pct = null } } end
     refuses { { "llama", "hf", "cs-2.9", { rope_parameters = dict { partial_rotary_factor = 0.5 } }, "partial_rotary_factor=0.5: only 1" },
       { "llama", "hf", "cs-2.9", { rope_parameters = 3 }, "rope_parameters=3: only null or a map" },
+      { "llama", "hf", "cs-2.9", { rope_theta = 7, rope_parameters = dict { rope_theta = 8 } }, "rope_theta=7: only what rope_parameters" },
+      { "llama", "hf", "cs-2.9", { rope_scaling = dict { type = "linear", factor = 4 }, rope_parameters = dict() }, "rope_scaling={" },
+      { "gpt-neox", "hf", "cs-2.9", { rotary_pct = 0.25, partial_rotary_factor = 0.5 }, "rotary_pct=0.25: only what partial_rotary" },
       { "gpt-neox", "hf", "cs-2.9", { rope_theta = null, rope_parameters = dict { rope_theta = 500 } }, "rope_theta=500: only 10000" } }
     local told = table.concat(warnings(run, with(llama, { rope_type = "default", foo = 3 })))
     assert(told:find("rope_parameters.foo=3 is left out", 1, true), told)
