@@ -4,7 +4,7 @@ local cbk = require "cbk"
 local rules = require "converters.engine.rules"
 local fields = require "converters.engine.fields"
 local kinds = require "converters.engine.kinds"
-local values = require "converters.library.values"
+local values = require "converters.vocabulary.values"
 local bert = require "converters.shared.bert"
 local since = require "converters.modelzoo.since"
 

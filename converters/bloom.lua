@@ -4,7 +4,7 @@
 local cbk = require "cbk"
 local rules = require "converters.engine.rules"
 local fields = require "converters.engine.fields"
-local actions = require "converters.library.actions"
+local actions = require "converters.vocabulary.actions"
 local decoder = require "converters.shared.decoder"
 local since = require "converters.modelzoo.since"
 

@@ -3,8 +3,8 @@
 local cbk = require "cbk"
 local rules = require "converters.engine.rules"
 local fields = require "converters.engine.fields"
-local actions = require "converters.library.actions"
-local values = require "converters.library.values"
+local actions = require "converters.vocabulary.actions"
+local values = require "converters.vocabulary.values"
 local decoder = require "converters.shared.decoder"
 local since = require "converters.modelzoo.since"
 

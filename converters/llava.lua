@@ -6,7 +6,7 @@ local rules = require "converters.engine.rules"
 local fields = require "converters.engine.fields"
 local catalogue = require "converters.engine.catalogue"
 local kinds = require "converters.engine.kinds"
-local values = require "converters.library.values"
+local values = require "converters.vocabulary.values"
 local clip = require "converters.shared.clip"
 local since = require "converters.modelzoo.since"
 

@@ -40,7 +40,7 @@ local function files_of(source)
   local out = { source }
   for _, line in ipairs(lines(source) or {}) do
     local module = line:match 'require%(?%s*"(converters%.[%w_.]+)"'
-    local is_table = module and not module:find "%.engine%." and not module:find "%.library%."
+    local is_table = module and not module:find "%.engine%." and not module:find "%.vocabulary%."
     if is_table then out[#out + 1] = root .. module:gsub("%.", "/") .. ".lua" end
   end
   return out

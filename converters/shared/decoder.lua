@@ -4,9 +4,9 @@
 local cbk = require "cbk"
 local rules = require "converters.engine.rules"
 local fields = require "converters.engine.fields"
-local actions = require "converters.library.actions"
+local actions = require "converters.vocabulary.actions"
 local kinds = require "converters.engine.kinds"
-local values = require "converters.library.values"
+local values = require "converters.vocabulary.values"
 
 local decoder = {}
 

@@ -100,7 +100,7 @@ describe("Converters: patterns", function()
   end)
 
   it("missing parts are named", function()
-    local split = require("converters.library.actions").split(2)
+    local split = require("converters.vocabulary.actions").split(2)
     fails("k (its partner is q)", run, { { "qk", { "q", "k" }, split } }, "right", { q = counted({ 2 }, 0) })
   end)
 

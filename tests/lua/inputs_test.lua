@@ -235,25 +235,41 @@ describe("Inputs: all forms of a checkpoint, all families", function()
     bert = { "bert.embeddings.word_embeddings.weight", "cls.predictions.decoder.weight" },
   }
 
+  ---A tiny model whose tied tensors have all their names.
+  ---@return Dict config, Dict root, Job job   the config is converted
+  ---@return Dict want    what all of it becomes
+  local function tied_model(name, names)
+    local config, root = tiny.model(newest[name])
+    config.tie_word_embeddings = true
+    local one = root[names[1]] or root[names[3]]
+    for _, key in ipairs(names) do root[key] = one end
+    local job = conversion.job(name, "hf", newest[name].format)
+    convert.config(job, config)
+    return config, root, job, convert.checkpoint(job, root).model
+  end
+
+  ---The command over model.safetensors of a folder; what it prints.
+  local function run_in(dir, name, ...)
+    local code, out, stderr = harness.cbk(dir, "convert", "--model", name, "--src-fmt", "hf", "--tgt-fmt", newest[name].format,
+      "--config", "config.json", "model.safetensors", ...)
+    equal(code, 0, stderr)
+    return out
+  end
+
+  local function has_all(got, want, what)
+    equal(#got, #want, what)
+    conversion.equal_tensors(want, got)
+  end
+
   for name, names in pairs(tied) do
     it("tied tensors of " .. name .. ", of which safetensors files have one name, are written under all that the target has", function()
       local dir = harness.temp_dir()
       conversion.warnings(function()
-        local config, root = tiny.model(newest[name])
-        config.tie_word_embeddings = true
-        local one = root[names[1]] or root[names[3]]
-        for _, key in ipairs(names) do root[key] = one end
-        local job = conversion.job(name, "hf", newest[name].format)
-        convert.config(job, config)
-        local want = convert.checkpoint(job, root).model
+        local config, root, _, want = tied_model(name, names)
         cbk.config.save(config, dir .. "/config.json")
         cbk.create(dir .. "/model.safetensors", { root = conversion.with(root, {}, { unpack(names, 2) }) }):commit()
-        local code, _, stderr = harness.cbk(dir, "convert", "--model", name, "--src-fmt", "hf", "--tgt-fmt", newest[name].format,
-          "--config", "config.json", "model.safetensors")
-        equal(code, 0, stderr)
-        local got = cbk.open(("%s/model_to_%s.mdl"):format(dir, newest[name].format)).root.model
-        equal(#got, #want)
-        conversion.equal_tensors(want, got)
+        run_in(dir, name)
+        has_all(cbk.open(("%s/model_to_%s.mdl"):format(dir, newest[name].format)).root.model, want)
       end)
     end)
   end
@@ -271,31 +287,17 @@ describe("Inputs: all forms of a checkpoint, all families", function()
     it("tied tensors of " .. name .. ", of which a safetensors file keeps the first name and notes the others", function()
       local dir = harness.temp_dir()
       conversion.warnings(function()
-        local config, root = tiny.model(newest[name])
-        config.tie_word_embeddings = true
-        local one = root[names[1]] or root[names[3]]
-        for _, key in ipairs(names) do root[key] = one end
-        local job = conversion.job(name, "hf", newest[name].format)
-        convert.config(job, config)
-        local want = convert.checkpoint(job, root).model
+        local config, root, _, want = tied_model(name, names)
         cbk.config.save(config, dir .. "/config.json")
         local kept, metadata = noted(names)
         local once = conversion.with(root, {}, names)
-        once[kept] = one
+        once[kept] = root[kept]
         metadata["no.tensor"], metadata[kept], metadata["model.layers.0"] = "neither.is.this", "format", "" -- anyone may write anything
         cbk.create(dir .. "/model.safetensors", { root = once, metadata = metadata }):commit()
-        local function run(...)
-          local code, out, stderr = harness.cbk(dir, "convert", "--model", name, "--src-fmt", "hf", "--tgt-fmt", newest[name].format,
-            "--config", "config.json", ...)
-          equal(code, 0, stderr)
-          return out
-        end
-        local plan = run("--dry-run", "model.safetensors")
+        local plan = run_in(dir, name, "--dry-run")
         assert(plan:find(kept:gsub("%.", "%%.") .. " %-> [^\n]*  tied"), plan)
-        run("model.safetensors")
-        local got = cbk.open(("%s/model_to_%s.mdl"):format(dir, newest[name].format)).root.model
-        equal(#got, #want)
-        conversion.equal_tensors(want, got)
+        run_in(dir, name)
+        has_all(cbk.open(("%s/model_to_%s.mdl"):format(dir, newest[name].format)).root.model, want)
       end)
     end)
   end
@@ -303,20 +305,12 @@ describe("Inputs: all forms of a checkpoint, all families", function()
   it("tied tensors of which a safetensors file has another name than the first, without a note, are written under all names", function()
     for name, names in pairs(tied) do
       conversion.warnings(function()
-        local config, root = tiny.model(newest[name])
-        config.tie_word_embeddings = true
-        local one = root[names[1]] or root[names[3]]
-        for _, key in ipairs(names) do root[key] = one end
-        local job = conversion.job(name, "hf", newest[name].format)
-        convert.config(job, config)
-        local want = convert.checkpoint(job, root).model
+        local config, root, job, want = tied_model(name, names)
         job.deduplicated = true
         for k = 2, #names do
           local once = conversion.with(root, {}, names)
-          once[names[k]] = one
-          local got = convert.checkpoint(job, once).model
-          equal(#got, #want, name .. " " .. names[k])
-          conversion.equal_tensors(want, got)
+          once[names[k]] = root[names[k]]
+          has_all(convert.checkpoint(job, once).model, want, name .. " " .. names[k])
         end
         config.tie_word_embeddings = false
         convert.config(job, config)

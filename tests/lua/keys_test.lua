@@ -3,7 +3,7 @@
 local cbk = require "cbk"
 local harness = require "harness"
 local conversion = require "conversion"
-local actions = require "converters.library.actions"
+local actions = require "converters.vocabulary.actions"
 local keys = require "converters.engine.keys"
 local rules = require "converters.engine.rules"
 

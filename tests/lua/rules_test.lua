@@ -5,7 +5,7 @@ local harness = require "harness"
 local conversion = require "conversion"
 local rules = require "converters.engine.rules"
 local fields = require "converters.engine.fields"
-local actions = require "converters.library.actions"
+local actions = require "converters.vocabulary.actions"
 local check = require "converters.bench.check"
 local coverage = require "converters.bench.coverage"
 local notation = require "converters.bench.notation"
@@ -384,7 +384,7 @@ describe("Rules: the notation", function()
       end
     end
     tell(actions, "actions")
-    tell(require "converters.library.values", "values")
+    tell(require "converters.vocabulary.values", "values")
   end)
 
   it("what families call is told", function()

@@ -44,34 +44,16 @@ void integer_loop(std::byte* elements, int64_t count, Compute&& compute) {
 /// Calls `body` with the C++ type that an integer dtype is stored as; false for other dtypes.
 template <typename Body>
 bool with_integer(DType dtype, Body&& body) {
-  switch (dtype) {
-    case DType::uint8:
-      body(std::type_identity<uint8_t>{});
-      return true;
-    case DType::int8:
-      body(std::type_identity<int8_t>{});
-      return true;
-    case DType::uint16:
-      body(std::type_identity<uint16_t>{});
-      return true;
-    case DType::int16:
-      body(std::type_identity<int16_t>{});
-      return true;
-    case DType::uint32:
-      body(std::type_identity<uint32_t>{});
-      return true;
-    case DType::int32:
-      body(std::type_identity<int32_t>{});
-      return true;
-    case DType::uint64:
-      body(std::type_identity<uint64_t>{});
-      return true;
-    case DType::int64:
-      body(std::type_identity<int64_t>{});
-      return true;
-    default:
-      return false;
-  }
+  const auto is = [&]<typename T>(DType one, std::type_identity<T> type) {
+    if (dtype == one) body(type);
+    return dtype == one;
+  };
+  return is(DType::uint8, std::type_identity<uint8_t>{}) || is(DType::int8, std::type_identity<int8_t>{}) ||
+         is(DType::uint16, std::type_identity<uint16_t>{}) ||
+         is(DType::int16, std::type_identity<int16_t>{}) ||
+         is(DType::uint32, std::type_identity<uint32_t>{}) ||
+         is(DType::int32, std::type_identity<int32_t>{}) ||
+         is(DType::uint64, std::type_identity<uint64_t>{}) || is(DType::int64, std::type_identity<int64_t>{});
 }
 
 /// A whole number that a double holds exactly.
