@@ -7,6 +7,7 @@ local kinds = require "converters.engine.kinds"
 local naming = require "converters.engine.naming"
 local keys = require "converters.engine.keys"
 local complete = require "converters.engine.complete"
+local fields = require "converters.engine.fields"
 local sections = require "converters.engine.sections"
 local mup = require "converters.modelzoo.mup"
 local releases = require "converters.modelzoo.releases"
@@ -23,11 +24,22 @@ local function is_hf(format) return format == "hf" end
 
 -- --- configs
 
----@param converted? string   a field that was not lost after all
-local function note_dropped(dropped, converted)
+---A field, maybe of a section, with its value where that is short.
+local function with_value(name, config)
+  local value, section, inner = config[name], name:match "^(.-)%.(.*)$"
+  if value == nil and kinds.is_dict(config, section) then value = config[section][inner] end
+  if value == nil or type(value) == "table" then return name end
+  local text = fields.shown(value)
+  return #text <= 40 and name .. "=" .. text or name
+end
+
+---@param config Dict           what the fields were in
+---@param converted? string     a field that was not lost after all
+local function note_dropped(dropped, config, converted)
   local named = {}
   for _, name in ipairs(dropped) do
-    if name ~= "name" and name ~= converted then named[#named + 1] = name end -- model.name only says which class reads the config
+    -- model.name only says which class reads the config
+    if name ~= "name" and name ~= converted then named[#named + 1] = with_value(name, config) end
   end
   if #named > 0 then cbk.warn("config fields without a counterpart are left out: " .. naming.first(named)) end
 end
@@ -63,7 +75,7 @@ local function config_from_hf(job, step, config)
   local release, known = catalogue.release(step.tgt), job.model.since or {}
   since.check(known.left, from, release)
   since.check(known.right, to, release)
-  note_dropped(dropped, file.precision_to_cs(to, config, release))
+  note_dropped(dropped, from, file.precision_to_cs(to, config, release))
   file.set_name(to, release, job.zoo_name, step.converter.named_from)
   return cbk.dict { model = to }, both_configs(step, from, to, assumed)
 end
@@ -77,7 +89,7 @@ local function config_to_hf(job, step, config)
   sections.check(trainer.model(config), sections.asked(step.converter.config, step.side))
   local folded, scale, untie = fold_mup(trainer.model(config), step.converter, job.model.model)
   local to, from, dropped, assumed = sections.convert(step.converter, step.side, folded)
-  note_dropped(dropped)
+  note_dropped(dropped, from)
   file.precision_to_hf(to, config)
   warn_of_others("config", file.beside_model(config))
   local configs = both_configs(step, from, to, assumed)
@@ -100,7 +112,7 @@ local function config_between_releases(job, step, config)
   local known = catalogue.asked(job.model, section)
   local to, from, dropped, assumed = sections.convert(step.converter, step.side, section, moves, known)
   for _, one in ipairs(moves) do one[1], one[2] = at .. one[1], at .. one[2] end
-  note_dropped(dropped)
+  note_dropped(dropped, from)
   local src, tgt = catalogue.release(step.src), catalogue.release(step.tgt)
   if not catalogue.since(tgt, src) then since.check(job.model.since and job.model.since.right, to, tgt, src) end
   tell_of_layout(src, tgt, config)

@@ -118,10 +118,12 @@ size_t edit_distance(std::string_view a, std::string_view b) {
 
 std::vector<std::string> nearest(std::string_view name, const std::vector<std::string>& candidates,
                                  size_t limit) {
+  constexpr size_t least_beginning = 3;  // shorter ones begin too many names
   std::vector<std::pair<size_t, std::string>> ranked;
   name = name.substr(0, 200);
   for (const std::string& candidate : candidates) {
-    size_t distance = edit_distance(name, std::string_view(candidate).substr(0, 200));
+    const bool begins = name.size() >= least_beginning && candidate.starts_with(name);
+    const size_t distance = begins ? 1 : edit_distance(name, std::string_view(candidate).substr(0, 200));
     if (distance <= std::max<size_t>(2, name.size() / 2)) ranked.emplace_back(distance, candidate);
   }
   std::stable_sort(ranked.begin(), ranked.end(),

@@ -34,6 +34,7 @@ TEST_CASE("names that were meant", "[base]") {
   CHECK(nearest("lama", models).at(0) == "llama");
   CHECK(nearest("gtp2", models).at(0) == "gpt2");
   CHECK(nearest("zzzzzz", models).empty());
+  CHECK(nearest("fold-lora", {"fold", "fold-lora-checkpoint"}).at(0) == "fold-lora-checkpoint");
 }
 
 TEST_CASE("untrusted text in messages cannot break the line", "[base]") {
