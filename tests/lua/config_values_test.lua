@@ -7,60 +7,13 @@ local convert = converters.convert
 local conversion = require "conversion"
 local harness = require "harness"
 local tiny = require "tiny"
+local variations = require "variations"
 
 local describe, it = harness.describe, harness.it
 local fails, job, warnings = conversion.fails, conversion.job, conversion.warnings
+local hf_config, run, refuses, ways = variations.hf_config, variations.run, variations.refuses, variations.ways
 
 local null, list, dict = cbk.null, cbk.list, cbk.dict
-
-local ways = tiny.newest_ways()
-
----The config of a tiny Hugging Face model of the family.
-local function hf_config(name) return tiny.config(name, ways[name].converter) end
-
----… and of the release that `format` is.
-local function cs_config(name, format)
-  local out
-  warnings(function() out = convert.config(job(name, "hf", format), hf_config(name)) end)
-  return out
-end
-
----Sets fields, whose names may be dotted, in a copy.
-local function changed(config, change)
-  config = cbk.deep_copy(config)
-  for path, value in pairs(change) do
-    local section, field = config, path
-    while field:find "%." do
-      local first, rest = field:match "^([^.]+)%.(.*)$"
-      if section[first] == nil then section[first] = dict() end
-      section, field = section[first], rest
-    end
-    section[field] = value
-  end
-  return config
-end
-
----Converts the config with other values of some fields.
----@param case table   model, formats of the source and the target, fields
-local function run(case)
-  local name, src, tgt, change = unpack(case)
-  local config
-  if src == "hf" then
-    config = changed(hf_config(name), change)
-  else
-    config = cs_config(name, src)
-    local model = config.trainer and config.trainer.init.model or config.model
-    config.model = changed(model, change)
-  end
-  return convert.config(job(name, src, tgt), config)
-end
-
----Every case must be refused with its message, which is looked up as plain text.
-local function refuses(cases)
-  for _, case in ipairs(cases) do
-    warnings(function() fails(case[5], run, case) end)
-  end
-end
 
 describe("Configs: what the other side cannot express", function()
   it("key heads and how they are grouped", function()
