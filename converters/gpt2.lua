@@ -72,7 +72,7 @@ local config = fields.config {
   { "scale_attn_weights",  "attention_type", values.choice { [true] = "scaled_dot_product", [false] = "dot_product" } },
   must.right { use_projection_bias_in_attention = true, use_ffn_bias_in_attention = true, use_ffn_bias = true },
   { "n_inner",             "filter_size",             is = { left = "size?", right = "size" } },
-  { "activation_function", "nonlinearity",            is = "text" },
+  { "activation_function", "nonlinearity",            values.activation },
   { "attn_pdrop",          "attention_dropout_rate",  is = "rate" },
   { "resid_pdrop",         "dropout_rate",            is = "rate" },
   { "rotary_dim",                                     is = "size?" },

@@ -82,7 +82,7 @@ local config = fields.config {
   must.right { attention_type = "scaled_dot_product" },
   must.right { use_projection_bias_in_attention = true, use_ffn_bias_in_attention = true, use_ffn_bias = true },
   { "intermediate_size",   "filter_size",             is = "size" },
-  { "hidden_act",          "nonlinearity",            is = "text" },
+  { "hidden_act",          "nonlinearity",            values.activation },
   { "layer_norm_eps",      "layer_norm_epsilon",      is = "positive" },
   { "attention_dropout",   "attention_dropout_rate",  is = "rate" },
   { "hidden_dropout",      "residual_dropout_rate",   is = "rate" },

@@ -71,7 +71,7 @@ local config = fields.config {
   must.right { attention_type = "scaled_dot_product" },
   must.right { use_projection_bias_in_attention = false, use_ffn_bias_in_attention = false, use_ffn_bias = true },
   { "n_inner",             "filter_size",             is = { left = "size?", right = "size" } },
-  { "activation_function", "nonlinearity",            is = "text" },
+  { "activation_function", "nonlinearity",            values.activation },
   { "attn_pdrop",          "attention_dropout_rate",  is = "rate" },
   { "resid_pdrop",         "residual_dropout_rate",   is = "rate" },
   { "layer_norm_epsilon",                             is = "positive" },

@@ -189,8 +189,8 @@ local keys_1_6 = rules.keys {
 
 -- --- config
 
-local gated = { gelu = "geglu", silu = "swiglu", relu = "reglu" }
-local ungated = { geglu = "gated-gelu", swiglu = "gated-silu", reglu = "gated-relu" }
+local gates = { ["gated-gelu"] = "geglu", ["gated-silu"] = "swiglu", ["gated-relu"] = "reglu" }
+local names = values.activations(gates)
 
 local function named_gated(name) return type(name) == "string" and name:find "^gated%-" ~= nil end
 
@@ -201,32 +201,43 @@ local function warn_of_gelu(name)
 end
 
 ---One activation on the left, one for each stack on the right.
----@param says_gated fun(name: any, from: Dict): boolean
-local function activation(says_gated)
+---@param name_of fun(here: FieldAt): any   the activation by its usual name, which says whether there is a gate
+local function activation(name_of)
   return {
-    forward = function(name, here)
-      local out = name
-      if says_gated(name, here.from) then
-        out = gated[(tostring(name):gsub("^gated%-", ""))]
-        if not out then here:refuse(name, fields.any_of("gated-gelu", "gated-silu", "gated-relu")) end
-        warn_of_gelu(out)
-      end
+    forward = function(_, here)
+      local out = names.forward(name_of(here), here)
+      warn_of_gelu(out)
       here:set("decoder_nonlinearity", out)
       return out
     end,
-    backward = function(name)
+    backward = function(name, here)
       warn_of_gelu(name)
-      return ungated[name] or name
+      return names.backward(name, here)
     end,
+    is = names.is,
   }
 end
 
+local function as_it_is(here) return here.from.feed_forward_proj end
+
+---Up to 2.0 a field of its own may say that there is a gate.
+local function gated_by_field(here)
+  local name = here.from.feed_forward_proj
+  if here.from.is_gated_act ~= true or named_gated(name) then return name end
+  local gated = "gated-" .. tostring(name)
+  if not gates[gated] then
+    fields.refuse("feed_forward_proj", name, "'gelu', 'relu' or 'silu', where is_gated_act is true,")
+  end
+  return gated
+end
+
 ---A field of the right that may only repeat another one.
-local function same_as(other)
+---@param usual? any   of the other one, where the config does not say it
+local function same_as(other, usual)
   return { backward = function(value, here)
-    if not values.absent(value) and value ~= here.from[other] then
-      here:refuse(value, ("the value of %s (%s)"):format(other, fields.shown(here.from[other])))
-    end
+    local want = here.from[other]
+    if values.absent(want) then want = usual end
+    if not values.absent(value) and value ~= want then here:refuse(value, ("the value of %s (%s)"):format(other, fields.shown(want))) end
   end }
 end
 
@@ -244,19 +255,24 @@ local vocabulary = {
 ---Relative positions have no end, but the Model Zoo names one.
 local positions = { src_max_position_embeddings = 512, tgt_max_position_embeddings = 512 }
 
----What the name of the feed-forward part says already; another value has no place.
-local function as_named(implied)
+---What the name of the feed-forward part says already. Of a gated one that name decides, as in the Model Zoo's converter.
+---@param name_of fun(here: FieldAt): any
+---@param implied fun(name: string): any
+local function as_named(name_of, implied)
   return { forward = function(value, here)
-    if not values.absent(value) and value ~= implied(tostring(here.from.feed_forward_proj)) then here:leave_out(here.field) end
+    local name = tostring(name_of(here) or "relu")
+    local want = implied(name)
+    if values.absent(value) or value == want then return end
+    if not named_gated(name) then here:refuse(value, ("%s, as feed_forward_proj=%s says,"):format(fields.shown(want), fields.shown(name))) end
+    cbk.warn(("%s=%s is left out: feed_forward_proj=%s decides, which means %s"):format(here.field, fields.shown(value),
+      fields.shown(name), fields.shown(want)))
   end }
 end
 
-local activation_of = as_named(function(name) return name == "gated-gelu" and "gelu_new" or name:match "[^-]*$" end)
-local gated_of = as_named(function(name) return named_gated(name) end)
+local function activation_in(name) return name == "gated-gelu" and "gelu_new" or name:match "[^-]*$" end
 
----@param says_gated fun(name: any, from: Dict): boolean
----@param is_asked? boolean   whether says_gated asks is_gated_act
-local function config_for(says_gated, is_asked)
+---@param name_of fun(here: FieldAt): any   the activation by its usual name
+local function config_for(name_of)
   return fields.config {
     must.right { norm_type = "rmsnorm", use_pre_encoder_decoder_layer_norm = true },
     must.left { model_type = "t5" },
@@ -274,12 +290,12 @@ local function config_for(says_gated, is_asked)
     { "tie_word_embeddings", "share_embedding_weights",                            is = "boolean" },
     must.left { is_encoder_decoder = true, relative_attention_max_distance = 128 },
     { "dropout_rate",                                                              is = "rate" },
-    { false,                 "relu_dropout_rate",          same_as "dropout_rate" },
+    { false,                 "relu_dropout_rate",          same_as("dropout_rate", 0.1) },
     { "layer_norm_epsilon",                                                        is = "positive" },
-    { "feed_forward_proj",   "encoder_nonlinearity",       activation(says_gated), is = "text" },
-    { false,                 "decoder_nonlinearity",       same_as "encoder_nonlinearity" },
-    { "dense_act_fn", false, activation_of },
-    is_asked and told.left { is_gated_act = "boolean" } or { "is_gated_act", false, gated_of },
+    { "feed_forward_proj",   "encoder_nonlinearity",       activation(name_of) },
+    { false,                 "decoder_nonlinearity",       same_as("encoder_nonlinearity", "relu") },
+    { "dense_act_fn", false, as_named(name_of, activation_in) },
+    name_of == as_it_is and { "is_gated_act", false, as_named(name_of, named_gated) } or told.left { is_gated_act = "boolean" },
     must.right { position_embedding_type = "relative", share_encoder_decoder_embedding = true },
     drop.right(positions),
     must.right { use_dropout_outside_residual_path = true, use_pre_encoder_decoder_dropout = false },
@@ -304,7 +320,7 @@ local before = {
 
 local hf = {
   keys = hf_keys(cross_bias, first_bias(new_bias), first_bias(old_bias)),
-  config = config_for(named_gated),
+  config = config_for(as_it_is),
   before = before,
   after = { left = { model_type = "t5" }, right = fields.with(positions, { norm_type = "rmsnorm" }) },
 }
@@ -319,13 +335,24 @@ end }
 
 local hf_2_0 = variant(hf, {
   keys = hf_keys(cross_bias, first_bias(old_bias)), tool = "2.0.3", mup = false,
-  config = config_for(function(name, from) return named_gated(name) or from.is_gated_act == true end, true),
+  config = config_for(gated_by_field),
   fill = { left = { has_positions } },
 })
 
 local hf_1_8 = variant(hf_2_0, {
   config = fields.config { must.right { use_t5_layer_norm = true }, fields.without(hf_2_0.config, { "norm_type" }) },
   after = { left = hf.after.left, right = positions },
+})
+
+---1.9 copied the name where is_gated_act says that there is no gate.
+local activation_1_9 = variant(activation(gated_by_field), {
+  forward = function(name, here)
+    if here.from.is_gated_act ~= false or not gates[name] then return activation(gated_by_field).forward(name, here) end
+    cbk.warn(("feed_forward_proj=%s is copied, as is_gated_act=false says that it is not gated: release 1.9 knows no such activation; "
+      .. "without is_gated_act it becomes %s"):format(fields.shown(name), gates[name]))
+    here:set("decoder_nonlinearity", name)
+    return name
+  end,
 })
 
 local hf_1_9 = variant(hf_1_8, {
@@ -337,8 +364,11 @@ local hf_1_9 = variant(hf_1_8, {
   config = fields.config {
     fields.without(hf_1_8.config, { "model_type", "feed_forward_proj" }),
     drop.left { model_type = "t5" },
-    { "feed_forward_proj", "encoder_nonlinearity", activation(function(_, from) return from.is_gated_act == true end) },
+    { "feed_forward_proj", "encoder_nonlinearity", activation_1_9 },
   },
+  prepare = { left = function(from)
+    if from.is_gated_act == true and from.feed_forward_proj == nil then from.feed_forward_proj = "relu" end -- as Hugging Face's class
+  end },
 })
 
 local hf_1_7 = variant(hf_1_8, {

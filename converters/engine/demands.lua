@@ -31,7 +31,7 @@ local known = {
   number = number("a number", function() return true end),
   positive = number("a number above 0", function(value) return value > 0 end),
   rate = number("a number from 0 to 1", function(value) return value >= 0 and value <= 1 end),
-  boolean = { holds = function(value) return type(value) == "boolean" end, says = "true or false", null = true },
+  boolean = { holds = function(value) return type(value) == "boolean" end, says = "true or false" },
   text = { holds = function(value) return type(value) == "string" end, says = "a text", null = true },
 }
 

@@ -67,13 +67,6 @@ local function as_encoder(field)
   end
 end
 
----BERT's feed-forward part has no gate.
-local function as_it_is(name, where)
-  if type(name) == "string" and name:find "glu$" then where:refuse(name, "an activation without a gate") end
-  return name
-end
-local ungated = { forward = as_it_is, backward = as_it_is }
-
 local config = fields.config {
   must.left { model_type = "bert" },
   { "vocab_size",                                                      is = "size" },
@@ -84,7 +77,7 @@ local config = fields.config {
   { "num_attention_heads",          "num_heads",                       is = "heads" },
   { "num_hidden_layers",                                               is = "depth" },
   { "intermediate_size",            "filter_size",                     is = "size" },
-  { "hidden_act",                   "encoder_nonlinearity",   ungated, is = "text" },
+  { "hidden_act",                   "encoder_nonlinearity",            values.activation },
   { "mlm_nonlinearity", nil, { forward = as_encoder "hidden_act", backward = as_encoder "encoder_nonlinearity" } },
   must.right { pooler_nonlinearity = "tanh" },
   { "hidden_dropout_prob",          "dropout_rate",                    is = "rate" },

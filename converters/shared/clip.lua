@@ -4,6 +4,7 @@ local cbk = require "cbk"
 local rules = require "converters.engine.rules"
 local fields = require "converters.engine.fields"
 local actions = require "converters.vocabulary.actions"
+local values = require "converters.vocabulary.values"
 
 local must, drop, told = fields.must, fields.drop, fields.told
 
@@ -54,16 +55,20 @@ local square = {
   end,
 }
 
-local activations = { silu = "swiglu", gelu_pytorch_tanh = "gelu_new" }
-local activation = {
-  forward = function(name) return activations[name] or name end,
-  backward = function(name)
-    for left, right in pairs(activations) do
-      if name == right then return left end
+---The Model Zoo's converter makes silu a swiglu, though CLIP has no gates.
+local function with_notice(change)
+  return function(name, here)
+    local out = change(name, here)
+    if name == "silu" or name == "swiglu" then
+      cbk.warn(("%s=%s becomes %s, as in the Model Zoo's converter: swiglu has a gate, for which CLIP has no weights"):format(here.field,
+        fields.shown(name), fields.shown(out)))
     end
-    return name
-  end,
-}
+    return out
+  end
+end
+
+local names = values.activations { silu = "swiglu", gelu_pytorch_tanh = "gelu_new" }
+local activation = { forward = with_notice(names.forward), backward = with_notice(names.backward), is = names.is }
 
 clip.config = fields.config {
   must.right { use_post_embed_layer_norm = true, use_embed_proj_bias = false, use_bias_in_output = false },
@@ -77,7 +82,7 @@ clip.config = fields.config {
   { "layer_norm_eps",      "layer_norm_epsilon",       is = "positive" },
   { "num_attention_heads", "num_heads",                is = "heads" },
   must.right { attention_type = "scaled_dot_product" },
-  { "hidden_act",          "nonlinearity", activation, is = "text" },
+  { "hidden_act",          "nonlinearity",             activation },
   must.right { use_projection_bias_in_attention = true, use_ffn_bias_in_attention = true, use_ffn_bias = true },
   { "intermediate_size",   "filter_size",              is = "size" },
   { "initializer_range",                               is = "number" },

@@ -24,25 +24,53 @@ values.size_of = size_of
 local function keys_of(map)
   local out = {}
   for key in pairs(map) do out[#out + 1] = key end
-  table.sort(out, function(a, b) return tostring(a) > tostring(b) end)
+  table.sort(out, function(a, b)
+    if type(a) == "string" and type(b) == "string" then return a < b end
+    return tostring(a) > tostring(b)
+  end)
   return fields.any_of(unpack(out))
 end
 
----One value for another, both ways: `choice { [true] = "scaled_dot_product", [false] = "dot_product" }`.
-function values.choice(forward)
-  local backward = {}
-  for left, right in pairs(forward) do backward[right] = left end
-  local function by(map)
-    return function(value, at)
-      local out = map[value]
-      if out == nil then at:refuse(value, keys_of(map)) end
-      return out
-    end
-  end
-  return { forward = by(forward), backward = by(backward) }
+local function inverse(map)
+  local out = {}
+  for left, right in pairs(map) do out[right] = left end
+  return out
 end
 
----Activations of a gated feed-forward part: silu <-> swiglu.
+---One value for another, by a map; another value is an error.
+local function by(map)
+  return function(value, at)
+    local out = map[value]
+    if out == nil then at:refuse(value, keys_of(map)) end
+    return out
+  end
+end
+
+---One value for another, both ways: `choice { [true] = "scaled_dot_product", [false] = "dot_product" }`.
+function values.choice(forward) return { forward = by(forward), backward = by(inverse(forward)) } end
+
+-- --- activations
+
+-- What Hugging Face's programs (ACT2FN) and the Model Zoo's (get_activation) both have, first where the names are the same.
+local activations = { relu2 = "squared_relu" }
+for name in ("gelu gelu_fast gelu_new leaky_relu linear mish quick_gelu relu relu6 sigmoid silu swish tanh"):gmatch "%S+" do
+  activations[name] = name
+end
+-- Hugging Face has two names for what the Model Zoo has one for.
+local further_activations = { gelu_accurate = "gelu_new", gelu_python = "gelu", gelu_pytorch_tanh = "gelu_new" }
+
+---Activations that both sides know, and a family's own pairs of names.
+---@param own table<string, string>
+function values.activations(own)
+  local forward = rules.variant(rules.variant(further_activations, activations), own)
+  local backward = rules.variant(inverse(activations), inverse(own))
+  return { forward = by(forward), backward = by(backward), is = { left = "text", right = "text" } }
+end
+
+---… of a feed-forward part without a gate.
+values.activation = values.activations {}
+
+---… of a gated one: silu <-> swiglu.
 values.glu = values.choice { silu = "swiglu", relu = "reglu", gelu = "geglu" }
 
 ---Refuses key heads that the heads do not share evenly.

@@ -1,0 +1,137 @@
+-- Activations: names that both sides know, in both directions; names that one side does not know, and gates where a family has none.
+
+local cbk = require "cbk"
+local harness = require "harness"
+local variations = require "variations"
+
+local describe, it = harness.describe, harness.it
+local refuses, converted = variations.refuses, variations.converted
+
+local null = cbk.null
+
+-- models whose feed-forward part has no gate, with the activation's two names
+local plain = {
+  { "gpt2", "activation_function", "nonlinearity" }, { "gpt2-headless", "activation_function", "nonlinearity" },
+  { "gptj", "activation_function", "nonlinearity" }, { "gpt-neox", "hidden_act", "nonlinearity" },
+  { "bert", "hidden_act", "encoder_nonlinearity" }, { "bert-qa", "hidden_act", "encoder_nonlinearity" },
+}
+local releases = { gpt2 = { "cs-1.9", "cs-2.9" }, gptj = { "cs-2.2", "cs-2.9" }, bert = { "cs-1.8", "cs-2.9" } }
+
+local function each(visit)
+  for _, family in ipairs(plain) do
+    for _, release in ipairs(releases[family[1]] or { "cs-2.9" }) do visit(release, unpack(family)) end
+  end
+end
+
+---Of BERT's masked-language head, which says the same.
+local function also(right, value) return right == "encoder_nonlinearity" and { [right] = value, mlm_nonlinearity = null } or { [right] = value } end
+
+describe("Activations", function()
+  it("that both sides know keep their names, or have another one there", function()
+    local pairs_of_names = { relu2 = "squared_relu" }
+    for name in ("gelu gelu_fast gelu_new leaky_relu linear mish quick_gelu relu relu6 sigmoid silu swish tanh"):gmatch "%S+" do
+      pairs_of_names[name] = name
+    end
+    each(function(release, model, left, right)
+      for hf, zoo in pairs(pairs_of_names) do
+        harness.equal(converted({ model, "hf", release, { [left] = hf } })[right], zoo, model)
+        harness.equal(converted({ model, release, "hf", also(right, zoo) })[left], hf, model)
+      end
+      for hf, zoo in pairs { gelu_pytorch_tanh = "gelu_new", gelu_accurate = "gelu_new", gelu_python = "gelu" } do
+        harness.equal(converted({ model, "hf", release, { [left] = hf } })[right], zoo, model)
+      end
+    end)
+  end)
+
+  it("that one side does not know, and gates, are refused with the names that it may have", function()
+    each(function(release, model, left, right)
+      local cases = {}
+      for _, bad in ipairs { "swiglu", "geglu", "squared_relu", "foo", "GELU", "laplace", "", null } do
+        local shown = bad == null and "null" or "'" .. bad .. "'"
+        cases[#cases + 1] = { model, "hf", release, { [left] = bad }, ("%s=%s: only 'gelu' or"):format(left, shown) }
+      end
+      for _, bad in ipairs { "swiglu", "geglu", "reglu", "liglu", "squared_gelu", "relu2", "gelu_python", "foo", null } do
+        local shown = bad == null and "null" or "'" .. bad .. "'"
+        cases[#cases + 1] = { model, release, "hf", also(right, bad), ("%s=%s: only 'gelu' or"):format(right, shown) }
+      end
+      refuses(cases)
+    end)
+    refuses {
+      { "dpo", "cs-2.9-dpo", "hf", { nonlinearity = "swiglu" }, "nonlinearity='swiglu': only 'gelu' or" },
+      { "clip-vit", "hf", "cs-2.9", { hidden_act = "swiglu" }, "hidden_act='swiglu': only 'gelu' or" },
+      { "clip-vit", "cs-2.9", "hf", { nonlinearity = "geglu" }, "nonlinearity='geglu': only 'gelu' or" },
+    }
+  end)
+end)
+
+describe("Activations of T5", function()
+  local newest, all = "cs-2.9", { "cs-1.7", "cs-1.8", "cs-1.9", "cs-2.0", "cs-2.1", "cs-2.9" }
+  local gates = { ["gated-gelu"] = "geglu", ["gated-silu"] = "swiglu", ["gated-relu"] = "reglu" }
+
+  local function both(model) return { model.encoder_nonlinearity, model.decoder_nonlinearity } end
+
+  it("have gates by their names, in every release", function()
+    for _, release in ipairs(all) do
+      for hf, zoo in pairs(gates) do
+        harness.equal(both(converted { "t5", "hf", release, { feed_forward_proj = hf } }), { zoo, zoo }, release)
+        harness.equal(converted({ "t5", release, "hf", { encoder_nonlinearity = zoo, decoder_nonlinearity = zoo } }).feed_forward_proj, hf)
+      end
+      harness.equal(both(converted { "t5", "hf", release, { feed_forward_proj = "gelu" } }), { "gelu", "gelu" }, release)
+    end
+  end)
+
+  it("have them up to 2.0 where a field says so, too", function()
+    for _, release in ipairs { "cs-1.7", "cs-1.9", "cs-2.0" } do
+      for name, zoo in pairs { gelu = "geglu", silu = "swiglu", relu = "reglu", ["gated-gelu"] = "geglu" } do
+        harness.equal(both(converted { "t5", "hf", release, { feed_forward_proj = name, is_gated_act = true } }), { zoo, zoo }, release)
+      end
+      harness.equal(both(converted { "t5", "hf", release, { feed_forward_proj = nil, is_gated_act = true } }), { "reglu", "reglu" }, release)
+      refuses { { "t5", "hf", release, { feed_forward_proj = "tanh", is_gated_act = true },
+        "feed_forward_proj='tanh': only 'gelu', 'relu' or 'silu', where is_gated_act is true" } }
+    end
+  end)
+
+  it("are copied by 1.9 where that field says that there are none, which is told", function()
+    local model, told = converted { "t5", "hf", "cs-1.9", { feed_forward_proj = "gated-silu", is_gated_act = false } }
+    harness.equal(both(model), { "gated-silu", "gated-silu" })
+    assert(told:find("feed_forward_proj='gated-silu' is copied, as is_gated_act=false says that it is not gated", 1, true), told)
+  end)
+
+  it("with another name, or with fields that say another thing, are refused", function()
+    for _, release in ipairs(all) do
+      local cases = {}
+      for _, bad in ipairs { "gated-swish", "gated-", "gated-tanh", "swiglu", "geglu", "foo", null } do
+        cases[#cases + 1] = { "t5", "hf", release, { feed_forward_proj = bad }, ": only 'gated-gelu' or 'gated-relu' or 'gated-silu' or 'gelu'" }
+      end
+      for _, bad in ipairs { "liglu", "gated-gelu", "foo", null } do
+        cases[#cases + 1] = { "t5", release, "hf", { encoder_nonlinearity = bad, decoder_nonlinearity = null }, ": only 'geglu' or 'gelu'" }
+      end
+      refuses(cases)
+      refuses { { "t5", "hf", release, { feed_forward_proj = "relu", dense_act_fn = "gelu_new" },
+        "dense_act_fn='gelu_new': only 'relu', as feed_forward_proj='relu' says" } }
+    end
+    refuses { { "t5", "hf", newest, { feed_forward_proj = "relu", is_gated_act = true },
+      "is_gated_act=true: only false, as feed_forward_proj='relu' says" } }
+    local _, told = converted { "t5", "hf", newest, { feed_forward_proj = "gated-silu", is_gated_act = false } }
+    assert(told:find("is_gated_act=false is left out: feed_forward_proj='gated-silu' decides, which means true", 1, true), told)
+  end)
+
+  it("of the decoder repeat the encoder's, which is relu where the config does not say it", function()
+    refuses { { "t5", newest, "hf", { encoder_nonlinearity = "gelu", decoder_nonlinearity = "relu" },
+      "decoder_nonlinearity='relu': only the value of encoder_nonlinearity ('gelu')" } }
+    for _, value in ipairs { null, "relu" } do
+      local config = converted { "t5", newest, "hf", { encoder_nonlinearity = "relu", decoder_nonlinearity = value } }
+      harness.equal(config.feed_forward_proj, "relu")
+    end
+    local config = cbk.dict { model = cbk.deep_copy(converted { "t5", "hf", newest, {} }) }
+    config.model.encoder_nonlinearity = nil
+    local conversion = require "conversion"
+    local convert = require("cbk.converters").convert
+    conversion.warnings(function()
+      convert.config(conversion.job("t5", newest, "hf"), config)
+      config.model.decoder_nonlinearity = "gelu"
+      conversion.fails("decoder_nonlinearity='gelu': only the value of encoder_nonlinearity ('relu')", convert.config,
+        conversion.job("t5", newest, "hf"), config)
+    end)
+  end)
+end)
