@@ -263,7 +263,9 @@ local function as_named(name_of, implied)
     local name = tostring(name_of(here) or "relu")
     local want = implied(name)
     if values.absent(value) or value == want then return end
-    if not named_gated(name) then here:refuse(value, ("%s, as feed_forward_proj=%s says,"):format(fields.shown(want), fields.shown(name))) end
+    if not named_gated(name) then
+      here:refuse(value, ("%s, as feed_forward_proj=%s says,"):format(fields.shown(want), fields.shown(name)))
+    end
     cbk.warn(("%s=%s is left out: feed_forward_proj=%s decides, which means %s"):format(here.field, fields.shown(value),
       fields.shown(name), fields.shown(want)))
   end }

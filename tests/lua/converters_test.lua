@@ -514,7 +514,7 @@ describe("Converters: nothing is lost or invented in silence", function()
       return warned(convert.config, job("t5", "hf", "cs-2.4"), cbk.dict(sizes))
     end
     same(t5 { feed_forward_proj = "gated-silu", dense_act_fn = "silu", is_gated_act = true }, "")
-    says(t5 { feed_forward_proj = "relu", dense_act_fn = "silu", is_gated_act = true }, "left out: dense_act_fn='silu', is_gated_act=true")
+    says(t5 { feed_forward_proj = "gated-silu", dense_act_fn = "gelu" }, "dense_act_fn='gelu' is left out: feed_forward_proj='gated-silu'")
   end)
 
   it("what comes from Hugging Face goes back without a word of fields that are lost", function()
