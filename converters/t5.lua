@@ -290,7 +290,7 @@ local function config_for(name_of)
     must.right { use_projection_bias_in_attention = false },
     { "relative_attention_num_buckets",                                            is = "count" },
     { "tie_word_embeddings", "share_embedding_weights",                            is = "boolean" },
-    must.left { is_encoder_decoder = true, relative_attention_max_distance = 128 },
+    must.left { is_encoder_decoder = true, tie_encoder_decoder = fields.any_of(false, cbk.null), relative_attention_max_distance = 128 },
     { "dropout_rate",                                                              is = "rate" },
     { false,                 "relu_dropout_rate",          same_as("dropout_rate", 0.1) },
     { "layer_norm_epsilon",                                                        is = "positive" },

@@ -108,16 +108,22 @@ end
 
 -- --- running
 
+---The rules of a side by the names of its fields. A field that must have one value on the other side is a mistake on this one, where
+---no rule of this side names it.
 local function compile(set, side)
-  local by_name, rest = {}, nil
+  local by_name, mistakes, rest = {}, {}, nil
   for _, rule in ipairs(set) do
-    local name = rule[side] or rule.kind == "must" and rule[rules.other[side]]
+    local name = rule[side]
     if name == "*" then
-      rest = rest or rule
-    elseif name and not by_name[name] and not rest then
-      by_name[name] = rule
+      rest = rule
+      break
+    elseif name then
+      by_name[name] = by_name[name] or rule
+    elseif rule.kind == "must" then
+      mistakes[rule[rules.other[side]]] = rule
     end
   end
+  for name, rule in pairs(mistakes) do by_name[name] = by_name[name] or rule end
   return by_name, rest
 end
 

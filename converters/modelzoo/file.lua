@@ -14,8 +14,10 @@ local file = {}
 ---@param release string
 ---@return string|nil converted   the field that it is made of
 function file.precision_to_cs(to, from, release)
-  if from.use_bfloat16 ~= nil and (release == "2.1" or release == "2.2" or release == "2.3") then
-    to.fp16_type = from.use_bfloat16 == true and "bfloat16" or "float16"
+  if release ~= "2.1" and release ~= "2.2" and release ~= "2.3" then return end
+  local fp16_type = releases.fp16_type(from.use_bfloat16, "use_bfloat16")
+  if fp16_type then
+    to.fp16_type = fp16_type
     return "use_bfloat16"
   end
 end
@@ -25,7 +27,7 @@ end
 ---@param config Dict   the whole file of the Model Zoo
 function file.precision_to_hf(to, config)
   local kind = config.fp16_type
-  if kind == nil then return end
+  if kinds.absent(kind) then return end
   if kind ~= "bfloat16" and kind ~= "cbfloat16" and kind ~= "float16" then
     fields.refuse("fp16_type", kind, fields.any_of("bfloat16", "cbfloat16", "float16"))
   end
@@ -52,7 +54,7 @@ function file.refuse(config)
   end
 end
 
----The parts of a file beside its model.
+---The parts of a file beside its model, but for the precision, which stands in Hugging Face's config.
 ---@param config Dict
 ---@return string[]
 function file.beside_model(config)
@@ -63,11 +65,11 @@ function file.beside_model(config)
     end
   end
   if trainer.is(config) then
-    add(config, "", { trainer = true })
+    add(config, "", { trainer = true, fp16_type = true })
     add(config.trainer, "trainer.", { init = true })
     add(config.trainer.init, "trainer.init.", { model = true })
   else
-    add(config, "", { model = true })
+    add(config, "", { model = true, fp16_type = true })
   end
   return out
 end

@@ -1,6 +1,7 @@
 -- What a release changed in the YAML file around the model: run options, optimizer and schedule names, sparsity.
 
 local cbk = require "cbk"
+local fields = require "converters.engine.fields"
 local kinds = require "converters.engine.kinds"
 local mup = require "converters.modelzoo.mup"
 local trainer = require "converters.modelzoo.trainer"
@@ -141,6 +142,15 @@ local function rename_optimizer(optimizer, moves)
   end
 end
 
+---What use_bfloat16 became; nil where it says nothing.
+---@param flag any
+---@param field string   that says it, in messages
+function releases.fp16_type(flag, field)
+  if not present(flag) then return nil end
+  if not fields.same(flag, fields.any_of(true, false)) then fields.refuse(field, flag, fields.any_of(true, false)) end
+  return fields.same(flag, true) and "bfloat16" or "float16"
+end
+
 local function aliases_of_2_1(config, moves)
   if is_dict(config, "optimizer") then rename_optimizer(config.optimizer, moves) end
   local model, at = trainer.model(config), trainer.place_of_model(config) .. "."
@@ -151,11 +161,12 @@ local function aliases_of_2_1(config, moves)
     end
     model.precision_opt_level = nil
   end
-  if model.use_bfloat16 ~= nil then
-    model.fp16_type = model.use_bfloat16 == true and "bfloat16" or "float16"
-    model.use_bfloat16 = nil
+  local fp16_type = releases.fp16_type(model.use_bfloat16, "use_bfloat16")
+  if fp16_type then
+    model.fp16_type = fp16_type
     moves[#moves + 1] = { at .. "use_bfloat16", at .. "fp16_type" }
   end
+  model.use_bfloat16 = nil
 end
 
 -- --- from 2.1: gradient accumulation and sparsity

@@ -101,21 +101,6 @@ describe("Configs: what the other side cannot express", function()
     assert(told:find("expansion_ratio=2.5: the way back takes whole ratios only", 1, true), told)
   end)
 
-  it("parts of heads that are turned, but for a default, which is told", function()
-    local config = cbk.deep_copy(hf_config "gptj")
-    config.rotary_dim = nil
-    local told = table.concat(warnings(function() convert.config(job("gptj", "hf", "cs-2.9"), config) end))
-    assert(told:find("the config has no rotary_dim, and the usual 64 is more than the head size, n_embd // n_head (4)", 1, true), told)
-    refuses {
-      { "gptj", "hf", "cs-2.9", { rotary_dim = 300 }, "rotary_dim=300: only at most the head size, n_embd // n_head (4), is" },
-      { "gptj", "cs-2.9", "hf", { rotary_dim = 5 }, "rotary_dim=5: only at most the head size, hidden_size // num_heads (4), is" },
-      { "gptj", "hf", "cs-2.9", { rotary_dim = "2" }, "rotary_dim='2': only a whole number" },
-      { "gpt-neox", "hf", "cs-2.9", { rotary_pct = 1.5 }, "rotary_pct=1.5: only a number from 0 to 1" },
-      { "gpt-neox", "cs-2.9", "hf", { rotary_dim = 5 }, "rotary_dim=5: only at most the head size" },
-      { "llama", "hf", "cs-2.9", { partial_rotary_factor = 0.5 }, "partial_rotary_factor=0.5: only 1 or null" },
-    }
-  end)
-
   it("what is left out, though the model computes something else without it", function()
     local function tells(part, case)
       local told = table.concat(warnings(run, case), "\n")
@@ -127,19 +112,6 @@ describe("Configs: what the other side cannot express", function()
     end
     local other = { "mpt", "hf", "cs-2.3", { ["ffn_config.ffn_type"] = "mptgeglu" } }
     warnings(function() fails("ffn_config.ffn_type='mptgeglu': only 'mptmlp' or null", run, other) end)
-    local yarn = dict { type = "yarn", factor = 2, original_max_position_embeddings = 2, beta_fast = 64, beta_slow = 1, mscale = 0.7 }
-    local told = table.concat(warnings(run, { "llama", "hf", "cs-2.9", { rope_scaling = yarn } }), "\n")
-    for _, part in ipairs { "rope_scaling.beta_fast=64 is left out", "rope_scaling.mscale=0.7 is left out" } do
-      assert(told:find(part, 1, true), told)
-    end
-  end)
-
-  it("longer contexts of type default are none", function()
-    for _, name in ipairs { "llama", "gpt-neox" } do
-      local out
-      warnings(function() out = run { name, "hf", "cs-2.9", { rope_scaling = dict { rope_type = "default" } } } end)
-      harness.equal(out.model.pos_scaling_factor, 1, name)
-    end
   end)
 
   it("cross-attention of GPT-2", function()
@@ -215,27 +187,6 @@ describe("Configs: fields with two names", function()
     end
   end)
 
-  it("rotary positions in one map, as Transformers 5 has them", function()
-    local llama, neox = { "llama", "hf", "cs-2.9" }, { "gpt-neox", "hf", "cs-2.9" }
-    local function with(case, map) return { case[1], case[2], case[3], { rope_parameters = dict(map), rotary_pct = null } } end
-    refuses { { "llama", "hf", "cs-2.9", { rope_parameters = dict { partial_rotary_factor = 0.5 } }, "partial_rotary_factor=0.5: only 1" },
-      { "llama", "hf", "cs-2.9", { rope_parameters = 3 }, "rope_parameters=3: only null or a map" },
-      { "llama", "hf", "cs-2.9", { rope_theta = 7, rope_parameters = dict { rope_theta = 8 } }, "rope_theta=7: only what rope_parameters" },
-      { "llama", "hf", "cs-2.9", { rope_scaling = dict { type = "linear", factor = 4 }, rope_parameters = dict() }, "rope_scaling={" },
-      { "gpt-neox", "hf", "cs-2.9", { rotary_pct = 0.25, partial_rotary_factor = 0.5 }, "rotary_pct=0.25: only what partial_rotary" },
-      { "gpt-neox", "hf", "cs-2.9", { rope_theta = null, rope_parameters = dict { rope_theta = 500 } }, "rope_theta=500: only 10000" } }
-    local told = table.concat(warnings(run, with(llama, { rope_type = "default", foo = 3 })))
-    assert(told:find("rope_parameters.foo=3 is left out", 1, true), told)
-    local out
-    warnings(function() out = run(with(neox, { partial_rotary_factor = 1 })) end)
-    harness.equal(out.model.rotary_dim, out.model.hidden_size / out.model.num_heads)
-    warnings(function()
-      out = run { "falcon", "hf", "cs-2.9", { model_type = "falcon", new_decoder_architecture = true, num_kv_heads = 1,
-        num_attention_heads = 1, rope_theta = null, rope_parameters = dict { rope_theta = 500, rope_type = "linear", factor = 4 } } }
-    end)
-    harness.equal({ out.model.rope_theta, out.model.pos_scaling_type, out.model.pos_scaling_factor }, { 500, "linear", 4 })
-  end)
-
   it("as Hugging Face's classes read two values: the other name's holds, which is told", function()
     for _, case in ipairs {
       { "gpt2", { n_layer = 2, num_hidden_layers = 3 }, "num_hidden_layers", 3, "n_layer=2 and num_hidden_layers=3" },
@@ -309,14 +260,6 @@ local fields = require "converters.engine.fields"
     harness.equal((sections.convert(own, "left", dict { ffn_dim = 8, slope = null })), { filter_size = 8, slope = null })
   end)
 
-  it("factors of longer contexts", function()
-    for _, bad in ipairs { -1, 0, "x", list { 2 } } do
-      local scaling = dict { type = "linear", factor = bad }
-      refuses { { "llama", "hf", "cs-2.9", { rope_scaling = scaling }, "rope_scaling.factor=" } }
-      refuses { { "llama", "cs-2.9", "hf", { pos_scaling_factor = bad, pos_scaling_type = "linear" }, "pos_scaling_factor=" } }
-    end
-  end)
-
   it("a number in quotes is one where no size is meant, and stays as it is", function()
     local out
     warnings(function() out = run { "llama", "hf", "cs-2.9", { rms_norm_eps = "1e-5", rope_theta = "1e6" } } end)
@@ -355,5 +298,68 @@ describe("Configs: muP of tied embeddings", function()
       { "lm_head.weight" }, true)
     want = zoo["embedding_layer.word_embeddings.weight"] * (5 / 2)
     assert(out["lm_head.weight"]:compare(want, { rtol = 1e-6, atol = 0 }).max_rel < 1e-6)
+  end)
+end)
+
+describe("Configs: precision", function()
+  it("is bfloat16 or not, and never guessed", function()
+    for shown, bad in pairs { ["'true'"] = "true", ["'x'"] = "x", ["2"] = 2, ["[1]"] = list { 1 } } do
+      for _, target in ipairs { "cs-2.1", "cs-2.2", "cs-2.3" } do
+        refuses { { "gpt2", "hf", target, { use_bfloat16 = bad }, ("use_bfloat16=%s: only true or false"):format(shown) } }
+      end
+      refuses { { "gpt2", "cs-2.0", "cs-2.1", { use_bfloat16 = bad }, ("use_bfloat16=%s: only true or false"):format(shown) } }
+    end
+    for _, case in ipairs { { true, "bfloat16" }, { 1, "bfloat16" }, { false, "float16" }, { 0, "float16" }, { null, nil } } do
+      local value, want = case[1], case[2]
+      harness.equal(variations.converted({ "gpt2", "hf", "cs-2.2", { use_bfloat16 = value } }).fp16_type, want)
+      harness.equal(variations.converted({ "gpt2", "cs-2.0", "cs-2.1", { use_bfloat16 = value } }).fp16_type, want)
+    end
+  end)
+
+  it("beside a model is no loss on the way to Hugging Face", function()
+    local config
+    warnings(function() config = convert.config(job("gpt2", "hf", "cs-2.2"), hf_config "gpt2") end)
+    for kind, flag in pairs { bfloat16 = true, cbfloat16 = true, float16 = false } do
+      config.fp16_type = kind
+      local out
+      local told = table.concat(warnings(function() out = convert.config(job("gpt2", "cs-2.2", "hf"), config) end))
+      assert(out.use_bfloat16 == flag and not told:find "fp16_type", told)
+    end
+    config.fp16_type = null
+    local out
+    warnings(function() out = convert.config(job("gpt2", "cs-2.2", "hf"), config) end)
+    harness.equal(out.use_bfloat16, nil)
+    config.fp16_type = "float32"
+    fails("fp16_type='float32': only 'bfloat16' or 'cbfloat16' or 'float16'", convert.config, job("gpt2", "cs-2.2", "hf"), config)
+  end)
+end)
+
+describe("Configs: what every class of Hugging Face has", function()
+  -- what a dump of all fields has (to_json_file with use_diff=False, Transformers 4)
+  local defaults = {
+    add_cross_attention = false, architectures = null, bad_words_ids = null, begin_suppress_tokens = null, bos_token_id = null,
+    chunk_size_feed_forward = 0, cross_attention_hidden_size = null, decoder_start_token_id = null, diversity_penalty = 0.0,
+    do_sample = false, early_stopping = false, encoder_no_repeat_ngram_size = 0, eos_token_id = null,
+    exponential_decay_length_penalty = null, finetuning_task = null, forced_bos_token_id = null, forced_eos_token_id = null,
+    is_decoder = false, length_penalty = 1.0, max_length = 20, min_length = 0, no_repeat_ngram_size = 0, num_beam_groups = 1,
+    num_beams = 1, num_return_sequences = 1, output_attentions = false, output_hidden_states = false, output_scores = false,
+    pad_token_id = null, prefix = null, pruned_heads = dict(), remove_invalid_values = false, repetition_penalty = 1.0,
+    return_dict = true, return_dict_in_generate = false, sep_token_id = null, suppress_tokens = null, task_specific_params = null,
+    temperature = 1.0, tf_legacy_loss = false, tie_encoder_decoder = false, tie_word_embeddings = true, tokenizer_class = null,
+    top_k = 50, top_p = 1.0, torch_dtype = null, torchscript = false, transformers_version = "4.30.2", typical_p = 1.0,
+    use_bfloat16 = false, _name_or_path = "",
+  }
+
+  it("converts with every family, to every release", function()
+    for _, way in ipairs(tiny.ways()) do
+      local config = tiny.config(way.name, way.converter)
+      for name, value in pairs(defaults) do
+        if config[name] == nil then config[name] = value end
+      end
+      if config.is_encoder_decoder == nil then config.is_encoder_decoder = way.name == "t5" end
+      warnings(function() convert.config(job(way.name, "hf", way.format), config) end)
+    end
+    refuses { { "t5", "hf", "cs-2.9", { tie_encoder_decoder = true }, "tie_encoder_decoder=true: only false or null" } }
+    refuses { { "t5", "cs-2.9", "hf", { tie_encoder_decoder = true }, "tie_encoder_decoder=true: only false" } }
   end)
 end)
