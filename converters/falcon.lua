@@ -6,6 +6,7 @@ local rules = require "converters.engine.rules"
 local fields = require "converters.engine.fields"
 local actions = require "converters.vocabulary.actions"
 local kinds = require "converters.engine.kinds"
+local rotary = require "converters.vocabulary.rotary"
 local values = require "converters.vocabulary.values"
 local decoder = require "converters.shared.decoder"
 local since = require "converters.modelzoo.since"
@@ -127,7 +128,7 @@ local shared = fields.config {
 local function check(from)
   if from.embedding_dropout_rate ~= 0 then fields.refuse("embedding_dropout_rate", from.embedding_dropout_rate, 0) end
   if from.filter_size == nil then cbk.fail("config", "the config has no 'filter_size'") end
-  values.check_rotary_dim(from)
+  rotary.check_dim(from)
 end
 
 ---Right to left: in how many groups the heads are.
@@ -145,6 +146,7 @@ local rw_config = fields.config {
   { "n_layer", "num_hidden_layers", is = "depth", alias_left = "num_hidden_layers" },
   must.right { use_projection_bias_in_attention = false, use_ffn_bias_in_attention = false, use_ffn_bias = false },
   must.left { bias = false },
+  rotary.unscaled(),
   drop.left { "architectures", "auto_map", "bos_token_id", "eos_token_id", "torch_dtype", "use_cache" },
   drop.right { attention_module = "multiquery_attention", attention_type = "scaled_dot_product", loss_scaling = "num_tokens" },
 }
@@ -168,7 +170,7 @@ local rw_right = {
 
 ---The Model Zoo's own configs of 7B and 40B leave these fields out, though its attention has biases unless it is told otherwise.
 local function finish_rw(to, from)
-  values.set_rotary_dim(to, from, "n_head")
+  rotary.set_dim(to, from, "n_head")
   cbk.warn("bias=false is not written, as the Model Zoo's own configs of this Falcon leave it out: to train with it, add "
     .. "use_projection_bias_in_attention: false and use_ffn_bias_in_attention: false to the new config, where the defaults are true")
 end
@@ -179,12 +181,19 @@ local function check_layout(from)
   fields.refuse("model_type", from.model_type, "'RefinedWebModel' (7B) or 'RefinedWeb' (40B), with their fields, before release 2.1,")
 end
 
+local rw_positions = rotary.in_one_form { rope_type = "default", rope_theta = 10000, partial_rotary_factor = 1 }
+
+local function prepare_rw(from, given)
+  check_layout(from)
+  return rw_positions(from, given)
+end
+
 ---One generation; what it completes a config with, it also writes.
 local function generation(keys, config, left, right)
   local defaults = { left = fields.with(rw_left, left), right = fields.with(rw_right, right) }
   return {
     keys = keys, config = fields.config { rw_config, config }, before = defaults, after = defaults,
-    prepare = { left = check_layout, right = check }, named_from = "2.5",
+    prepare = { left = prepare_rw, right = check }, named_from = "2.5",
     finish = { right = finish_rw },
   }
 end
@@ -228,11 +237,10 @@ local free_key_heads = {
 }
 
 local modern_config = fields.config {
-  { "rope_scaling",        "pos_scaling_factor",      values.typed_rope_scaling },
-  told.right { "pos_scaling_extra_args", "pos_scaling_type" },
+  rotary.scaling { "linear", "yarn", "longrope" },
   must.left { model_type = "falcon", activation = "gelu" },
   shared,
-  told.left { ffn_hidden_size = "size?" },
+  told.left { "partial_rotary_factor", ffn_hidden_size = "size?" },
   { "rope_theta",                       is = "positive" },
   { "num_attention_heads", "num_heads", is = "heads" },
   { "num_kv_heads",        "extra_attention_params",  free_key_heads },
@@ -251,8 +259,10 @@ local modern_config = fields.config {
   drop.right { loss_scaling = "num_tokens" },
 }
 
+local in_one_form = rotary.in_one_form { partial_rotary_factor = 1 }
+
 local function prepare_left(complete, given)
-  local from = values.without_rope_parameters(complete, given, { "rope_theta" })
+  local from = in_one_form(complete, given)
   if from.new_decoder_architecture ~= true and from.parallel_attn ~= true then
     cbk.fail("config", "cannot convert the config with new_decoder_architecture=false and parallel_attn=false: one must be true")
   end
@@ -266,7 +276,7 @@ end
 
 local function finish_right(to, from)
   to.use_untied_layer_norm = from.new_decoder_architecture == true and from.num_ln_in_parallel_attn == 2 or from.parallel_attn ~= true
-  values.set_rotary_dim(to, from)
+  rotary.set_dim(to, from)
 end
 
 ---Where one flag is given, the others stand at the Model Zoo's default; where none is, the checkpoint decides (our own configs of

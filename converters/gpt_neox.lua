@@ -5,6 +5,7 @@ local cbk = require "cbk"
 local rules = require "converters.engine.rules"
 local fields = require "converters.engine.fields"
 local actions = require "converters.vocabulary.actions"
+local rotary = require "converters.vocabulary.rotary"
 local values = require "converters.vocabulary.values"
 local decoder = require "converters.shared.decoder"
 local since = require "converters.modelzoo.since"
@@ -49,26 +50,8 @@ local with_head = rules.keys {
 
 -- --- config
 
-local function head_size(from, heads) return math.floor(values.size_of(from, "hidden_size") / values.size_of(from, heads)) end
-
----The part of each head that is turned: a share of it, or rows.
-local rotary_part = {
-  forward = function(share, here)
-    if type(share) ~= "number" then here:refuse(share, "a number") end
-    return math.floor(head_size(here.from, "num_attention_heads") * share)
-  end,
-  backward = function(rows, here)
-    local size = head_size(here.from, "num_heads")
-    if type(rows) ~= "number" or rows > size then
-      here:refuse(rows, ("at most the head size, hidden_size // num_heads (%d),"):format(size))
-    end
-    return float(rows / size)
-  end,
-}
-
 local config = fields.config {
-  { "rope_scaling",        "pos_scaling_factor",      values.typed_rope_scaling },
-  told.right { "pos_scaling_extra_args", "pos_scaling_type" },
+  rotary.scaling { "linear", "yarn", "longrope" },
   must.right { norm_type = "layernorm" },
   must.left { model_type = "gpt_neox" },
   { "vocab_size",                                     is = "size" },
@@ -86,8 +69,10 @@ local config = fields.config {
   { "layer_norm_eps",      "layer_norm_epsilon",      is = "positive" },
   { "attention_dropout",   "attention_dropout_rate",  is = "rate" },
   { "hidden_dropout",      "residual_dropout_rate",   is = "rate" },
-  { "rotary_pct",          "rotary_dim",              rotary_part,             is = { left = "rate" } },
-  must.left { rotary_emb_base = 10000, rope_theta = 10000, attention_bias = true },
+  { "rotary_pct",          "rotary_dim",              rotary.share "num_attention_heads" },
+  must.left { rotary_emb_base = fields.any_of(10000, null), attention_bias = true },
+  must.right { rope_theta = fields.any_of(10000, null) },
+  told.left { "rope_theta", "partial_rotary_factor" },
   must.right { use_bias_in_output = false },
   must.left { use_parallel_residual = true },
   { "initializer_range",                              is = "number" },
@@ -96,19 +81,10 @@ local config = fields.config {
   decoder.fixed,
 }
 
-local function prepare_left(complete, given)
-  local from = values.without_rope_parameters(complete, given, { "rope_theta", "partial_rotary_factor" })
-  local part = from.partial_rotary_factor
-  if not values.absent(part) and not values.absent(given.rotary_pct) and given.rotary_pct ~= part then
-    fields.refuse("rotary_pct", given.rotary_pct, ("what partial_rotary_factor says (%s)"):format(fields.shown(part)))
-  end
-  if not values.absent(part) then from.rotary_pct = cbk.raw(from, "partial_rotary_factor") end
-  from.partial_rotary_factor = nil
-  return from
-end
+local own_names = { rope_theta = "rotary_emb_base", partial_rotary_factor = "rotary_pct" }
 
 local hf = {
-  keys = with_head, config = config, prepare = { left = prepare_left },
+  keys = with_head, config = config, prepare = { left = rotary.in_one_form({ rope_theta = 10000 }, own_names) },
   before = {
     left = {
       hidden_act = "gelu", hidden_size = 6144, initializer_range = 0.02, intermediate_size = 24576, layer_norm_eps = 1e-05,
@@ -135,16 +111,16 @@ local hf = {
 
 -- --- earlier releases, as what they lack: scaled positions, and dropout
 
-local rope_fields = { "rope_scaling", "pos_scaling_factor", "pos_scaling_type", "pos_scaling_extra_args" }
+local rope_fields = { "rope_scaling", "rope_parameters", "pos_scaling_factor", "pos_scaling_type", "pos_scaling_extra_args" }
 
-local fields_since = { left = { rope_scaling = { "2.1", null } }, right = since.gptj }
+local fields_since = { left = rotary.unscaled_before_2_1(), right = since.gptj }
 
 local hf_2_0 = variant(hf, {
   tool = "2.0.3",
   config = fields.config {
     fields.without(config, { "attention_dropout", "hidden_dropout", unpack(rope_fields) }),
     must.right { attention_dropout_rate = 0, residual_dropout_rate = 0 },
-    told.left { "rope_scaling" },
+    told.left { "rope_scaling", "rope_parameters" },
   },
   before = { left = fields.with(hf.before.left, {}, rope_fields), right = fields.with(hf.before.right, {}, rope_fields) },
 })

@@ -3,6 +3,7 @@
 local rules = require "converters.engine.rules"
 local fields = require "converters.engine.fields"
 local actions = require "converters.vocabulary.actions"
+local rotary = require "converters.vocabulary.rotary"
 local values = require "converters.vocabulary.values"
 local decoder = require "converters.shared.decoder"
 local since = require "converters.modelzoo.since"
@@ -58,7 +59,8 @@ local config = fields.config {
   must.right { norm_type = "layernorm" },
   must.left { model_type = "gptj" },
   { "vocab_size",                                     is = "size" },
-  { "rotary_dim",          "rotary_dim",              values.rotary_dim("n_embd", "n_head") },
+  { "rotary_dim",          "rotary_dim",              rotary.dim("n_embd", "n_head") },
+  rotary.unscaled(),
   { "rotary",              "position_embedding_type", values.choice { [true] = "rotary" } },
   must.right { use_position_embedding = true },
   { "embd_pdrop",          "embedding_dropout_rate",  is = "rate" },
@@ -82,6 +84,13 @@ local config = fields.config {
   decoder.fixed,
 }
 
+local in_one_form = rotary.in_one_form { rope_type = "default", rope_theta = 10000 }
+
+local function prepare_left(from, given)
+  decoder.inner_size(from)
+  return in_one_form(from, given)
+end
+
 local hf = {
   keys = decoder.with_head("transformer", "wte", now), config = config,
   before = {
@@ -104,7 +113,7 @@ local hf = {
       use_projection_bias_in_attention = false, use_untied_layer_norm = false,
     },
   },
-  prepare = { left = decoder.inner_size },
+  prepare = { left = prepare_left },
   fill = { left = { { "lm_head.bias", zero_bias } } },
 }
 

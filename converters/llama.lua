@@ -4,13 +4,14 @@ local cbk = require "cbk"
 local rules = require "converters.engine.rules"
 local fields = require "converters.engine.fields"
 local actions = require "converters.vocabulary.actions"
+local rotary = require "converters.vocabulary.rotary"
 local values = require "converters.vocabulary.values"
 local decoder = require "converters.shared.decoder"
 local since = require "converters.modelzoo.since"
 
 local only = rules.only
 local must, told = fields.must, fields.told
-local rotary = actions.rotary
+local rows = actions.rotary
 local null, float, absent = cbk.null, cbk.float, values.absent
 local between, variant = rules.between, rules.variant
 
@@ -22,8 +23,8 @@ local between, variant = rules.between, rules.variant
 local function layer(output, norms, keys)
   local weights = rules.keys {
     -- Hugging Face                              Model Zoo                                          where bytes change
-    { "self_attn.q_proj.{weight,bias}",          "self_attn.proj_q_dense_layer.{weight,bias}",      rotary.queries },
-    { "self_attn.k_proj.{weight,bias}",          "self_attn.proj_k_dense_layer.{weight,bias}",      keys or rotary.keys },
+    { "self_attn.q_proj.{weight,bias}",          "self_attn.proj_q_dense_layer.{weight,bias}",      rows.queries },
+    { "self_attn.k_proj.{weight,bias}",          "self_attn.proj_k_dense_layer.{weight,bias}",      keys or rows.keys },
     { "self_attn.v_proj.{weight,bias}",          "self_attn.proj_v_dense_layer.{weight,bias}" },
     output,
     { "input_layernorm.{weight,bias}",           "norm1.{weight,bias}" },
@@ -48,18 +49,18 @@ local function body(layer_keys)
 end
 
 local now = body(layer({ "self_attn.o_proj.{weight,bias}", "self_attn.proj_output_dense_layer.{weight,bias}" }, rules.keys {
-  { "self_attn.k_norm.{weight,bias}", "self_attn.k_norm.{weight,bias}", rotary.vector, needed = false },
-  { "self_attn.q_norm.{weight,bias}", "self_attn.q_norm.{weight,bias}", rotary.vector, needed = false },
+  { "self_attn.k_norm.{weight,bias}", "self_attn.k_norm.{weight,bias}", rows.vector, needed = false },
+  { "self_attn.q_norm.{weight,bias}", "self_attn.q_norm.{weight,bias}", rows.vector, needed = false },
 }))
 
 -- releases up to 2.2 wrote the rotary frequencies into the Hugging Face file
 local output_with_frequencies = rules.keys {
   { "self_attn.o_proj.weight", "self_attn.proj_output_dense_layer.weight",
-    also_left = { { "self_attn.rotary_emb.inv_freq", rotary.frequencies(10000) } } },
+    also_left = { { "self_attn.rotary_emb.inv_freq", rows.frequencies(10000) } } },
   { "self_attn.o_proj.bias", "self_attn.proj_output_dense_layer.bias" },
 }
-local then_2_0 = body(layer(output_with_frequencies, nil, rotary.keys_2_0))
-local then_1_9 = body(layer(output_with_frequencies, nil, rotary.keys_1_9))
+local then_2_0 = body(layer(output_with_frequencies, nil, rows.keys_2_0))
+local then_1_9 = body(layer(output_with_frequencies, nil, rows.keys_1_9))
 
 local invented_head = decoder.invented_head "embed_tokens.weight"
 
@@ -78,8 +79,7 @@ local attention_module = {
 }
 
 local config = fields.config {
-  { "rope_scaling",        "pos_scaling_factor",     values.rope_scaling },
-  told.right { "pos_scaling_extra_args", "pos_scaling_type" },
+  rotary.scaling { "linear", "yarn", "llama3", "longrope" },
   must.right { norm_type = "rmsnorm" },
   { "num_key_value_heads", "extra_attention_params", values.grouped_queries },
   { false,                 "attention_module",       attention_module },
@@ -140,27 +140,29 @@ local function check_head_dim(from)
   end
 end
 
+local in_one_form = rotary.in_one_form { partial_rotary_factor = 1 }
+
 local function prepare_left(from, given)
   check_head_dim(from)
-  return values.without_rope_parameters(from, given, { "rope_theta", "partial_rotary_factor" })
+  return in_one_form(from, given)
 end
 
 local hf = {
   keys = decoder.with_head("model", "embed_tokens", now), config = config, before = before, after = after,
-  prepare = { left = prepare_left, right = values.check_rotary_dim },
-  finish = { right = values.set_rotary_dim },
+  prepare = { left = prepare_left, right = rotary.check_dim },
+  finish = { right = rotary.set_dim },
 }
 
 -- --- earlier releases, as what they lack
 
-local rope_fields = { "rope_scaling", "pos_scaling_factor", "pos_scaling_type", "pos_scaling_extra_args", "rope_theta" }
+local rope_fields = { "rope_scaling", "rope_parameters", "pos_scaling_factor", "pos_scaling_type", "pos_scaling_extra_args", "rope_theta" }
 
 local hf_2_0 = variant(hf, {
   keys = decoder.with_head("model", "embed_tokens", then_2_0), tool = "2.0.3",
   config = fields.config {
     fields.without(config, { "num_key_value_heads", unpack(rope_fields) }),
     { "num_key_value_heads", "extra_attention_params", values.grouped_queries_2_0 },
-    told.left { "rope_scaling", rope_theta = "positive" },
+    told.left { "rope_scaling", "rope_parameters", rope_theta = "positive" },
   },
   before = {
     left = fields.with(before.left, {}, rope_fields),
@@ -177,11 +179,11 @@ local hf_1_9 = variant(hf_2_0, {
 })
 
 ---What Hugging Face says in these fields, earlier releases cannot.
-local fields_since = { right = since.gpt2, left = {
+local fields_since = { right = since.gpt2, left = fields.with(rotary.unscaled_before_2_1(true), {
   num_key_value_heads = { "2.0", function(groups, from) return groups == from.num_attention_heads end,
     says = "as many as num_attention_heads" },
-  rope_theta = { "2.1", 10000, told = true }, rope_scaling = { "2.1", null, told = true },
-} }
+  rope_theta = { "2.1", 10000, told = true },
+}) }
 
 local function headless(keys) return { keys = decoder.without_head(keys), fill = invented_head } end
 

@@ -50,7 +50,14 @@ local function same(a, b)
     return false
   end
   a, b = plain(a), plain(b)
-  return a == b or (type(a) == type(b) and type(a) ~= "number" and cbk.equal(a, b))
+  if a == b then return true end
+  if type(a) ~= type(b) or type(a) == "number" then return false end
+  local are_alike = kinds.is_list(a) and kinds.is_list(b) or kinds.is_dict(a) and kinds.is_dict(b)
+  if not are_alike then return cbk.equal(a, b) end
+  for key in cbk.items(a) do
+    if b[key] == nil or not same(a[key], b[key]) then return false end
+  end
+  return #a == #b
 end
 fields.same = same
 

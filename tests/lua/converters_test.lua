@@ -502,9 +502,9 @@ describe("Converters: nothing is lost or invented in silence", function()
   end)
 
   it("parts of a field are named too", function()
-    local yarn = cbk.dict { rope_type = "yarn", type = "yarn", factor = 2, original_max_position_embeddings = 4, beta_fast = 32 }
+    local yarn = cbk.dict { rope_type = "yarn", type = "yarn", factor = 2, original_max_position_embeddings = 4, finetuned = true }
     same(warned(convert.config, job("llama", "hf", "cs-2.4"), config { rope_scaling = yarn }),
-      "config fields without a counterpart are left out: rope_scaling.beta_fast=32")
+      "config fields without a counterpart are left out: rope_scaling.finetuned=true")
     local cs = convert.config(job("llama", "hf", "cs-2.4"), config { num_key_value_heads = 1 })
     cs.model.extra_attention_params.window, cs.model.name = 3, nil
     says(warned(convert.config, job("llama", "cs-2.4", "hf"), cs), "left out: extra_attention_params.window")

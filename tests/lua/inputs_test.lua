@@ -111,8 +111,8 @@ describe("Inputs: what one side leaves out or cannot say", function()
     { "gpt2", "hf", "max_position_embeddings", n_positions = 1024 }, { "bert", "hf", "layer_norm_epsilon", layer_norm_eps = 1e-5 },
     { "bert", "hf", "attention_dropout_rate", attention_probs_dropout_prob = 0.1 },
     { "t5", "hf", "layer_norm_epsilon", layer_norm_epsilon = 1e-5 },
-    { "llama", "hf", "layer_norm_epsilon", rms_norm_eps = 1e-5 }, { "gptj", "hf", "rotary_dim", rotary_dim = 1 },
-    { "gpt-neox", "hf", "rotary_dim", rotary_pct = 0.25 }, { "falcon", "hf", "attention_dropout_rate", attention_dropout = 0.1 },
+    { "llama", "hf", "layer_norm_epsilon", rms_norm_eps = 1e-5 },
+    { "falcon", "hf", "attention_dropout_rate", attention_dropout = 0.1 },
     { "clip-vit", "hf", "nonlinearity", hidden_act = "gelu" }, { "bert-token-classifier", "hf", "dropout_rate", hidden_dropout_prob = 0 },
   }
 
@@ -124,6 +124,9 @@ describe("Inputs: what one side leaves out or cannot say", function()
         if type(key) == "string" then conversion.same(out[key], value, ("%s to %s without %s: %s"):format(name, to, field, key)) end
       end
     end
+    local heads = { num_heads = 1 } -- of which a quarter is a pair of rows
+    conversion.same(converted("gptj", "hf", heads, { "rotary_dim" }).rotary_dim, 2)
+    conversion.same(converted("gpt-neox", "hf", heads, { "rotary_dim" }).rotary_pct, 0.25)
     conversion.same(converted("t5", "hf", { extra_ids = 3 }).vocab_size, 8)
     converted("llama", "hf", { moe_params = cbk.dict { num_experts = 1 }, norm_first_sandwich = false })
   end)

@@ -385,6 +385,7 @@ describe("Rules: the notation", function()
     end
     tell(actions, "actions")
     tell(require "converters.vocabulary.values", "values")
+    tell(require "converters.vocabulary.rotary", "rotary")
   end)
 
   it("what families call is told", function()

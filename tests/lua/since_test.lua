@@ -44,7 +44,7 @@ describe("Fields newer than the release", function()
     { "gpt2", "cs-2.3", "cs-2.2", { mup_base_hidden_size = 8 }, "mup_base_hidden_size=8: only null" },
     { "gpt2", "cs-1.9", "cs-1.8", { position_embedding_type = "alibi" }, "position_embedding_type='alibi': only 'learned' or 'fixed'" },
     { "falcon", "cs-2.1", "cs-2.0", { pos_scaling_factor = 2 }, "pos_scaling_factor=2: only 1" },
-    { "gpt-neox", "hf", "cs-2.0", { rope_scaling = { type = "linear", factor = 2 } }, "only null, as the field came with release 2.1" },
+    { "gpt-neox", "hf", "cs-2.0", { rope_scaling = { type = "linear", factor = 2 } }, "only null or of type 'default', as" },
     { "bert", "cs-2.3", "cs-2.2", { attention_logits_alpha = 2 }, "attention_logits_alpha=2: only 1" },
     { "t5", "cs-2.9", "cs-2.1", { mup_base_d_model = 8 }, "mup_base_d_model=8: only null" },
     { "dpo", "cs-2.3-dpo", "cs-2.2-dpo", { model_name = "llama", moe_params = { num_experts = 2 } }, "only one expert" },

@@ -1,0 +1,314 @@
+-- Rotary positions on their way between configs. Hugging Face says them in rope_scaling, in the rope_parameters of Transformers 5, or in
+-- fields of their own, the Model Zoo in pos_scaling_*; each is read into one form, and what is said twice must be the same.
+
+local cbk = require "cbk"
+local sections = require "converters.engine.sections"
+local fields = require "converters.engine.fields"
+local kinds = require "converters.engine.kinds"
+local naming = require "converters.engine.naming"
+local rules = require "converters.engine.rules"
+local values = require "converters.vocabulary.values"
+
+local rotary = {}
+
+local absent, null = kinds.absent, cbk.null
+
+-- --- the one form
+
+---@class Said   What a config says of one property.
+---@field value any
+---@field raw any       … with its kind and spelling
+---@field name string   where it does, as the file has it: "rope_parameters.factor"
+
+---@class Positions   By the names that rope_parameters has: rope_type, factor, rope_theta, partial_rotary_factor, and others of the type's
+---own; their names in the order of the file.
+---@field [integer] string
+---@field [string] Said
+
+local head = { rope_type = true, factor = true, rope_theta = true, partial_rotary_factor = true }
+
+local other_names = { type = "rope_type" }
+
+local asked = {
+  factor = "positive", rope_theta = "positive", partial_rotary_factor = "rate", beta_fast = "positive", beta_slow = "positive",
+  low_freq_factor = "positive", high_freq_factor = "positive", original_max_position_embeddings = "size?",
+}
+
+---Adds what `map[key]` says of a property, unless it contradicts what has been said of it.
+---@param said Positions
+---@param place string   what stands before the key in messages
+local function say(said, property, map, key, place)
+  local value, before, name = map[key], said[property], place .. tostring(key)
+  if absent(value) then return end
+  if property == "rope_type" then
+    if type(value) ~= "string" then fields.refuse(name, value, "a text") end
+    value = value:lower()
+  end
+  if not before then
+    said[#said + 1], said[property] = property, { value = value, raw = cbk.raw(map, key), name = name }
+  elseif not fields.same(value, before.value) then
+    fields.refuse(name, map[key], ("the value of %s (%s)"):format(before.name, fields.shown(before.value)))
+  end
+end
+
+local function say_map(said, config, section)
+  local map, place = config[section], section .. "."
+  if absent(map) then return end
+  if not kinds.is_dict(map) then fields.refuse(section, map, "null or a map") end
+  sections.check(map, asked, place)
+  for name in cbk.items(map) do say(said, other_names[name] or tostring(name), map, name, place) end
+end
+
+local function has_type(map) return not (absent(map.rope_type) and absent(map.type)) end
+
+---What the maps of a Hugging Face config say.
+---@return Positions
+local function said_by_maps(config)
+  local said, parameters, scaling = {}, config.rope_parameters, config.rope_scaling
+  say_map(said, config, "rope_parameters")
+  if kinds.is_dict(parameters) and not has_type(parameters) then
+    said.rope_type = { value = "default", name = "rope_parameters.rope_type" }
+  end
+  say_map(said, config, "rope_scaling")
+  if kinds.is_dict(scaling) and not has_type(scaling) then
+    cbk.fail("config", "rope_scaling has neither 'type' nor 'rope_type'")
+  end
+  return said
+end
+
+---Whether such a map leaves positions as they are.
+local function is_unscaled(map)
+  if not kinds.is_dict(map) then return absent(map) end
+  local kind = absent(map.rope_type) and map.type or map.rope_type
+  return absent(kind) or tostring(kind):lower() == "default"
+end
+
+---Models that know no scaling before 2.1 (`since`).
+---@param is_told? boolean
+function rotary.unscaled_before_2_1(is_told)
+  local entry = { "2.1", is_unscaled, says = "null or of type 'default'", told = is_told }
+  return { rope_scaling = entry, rope_parameters = entry }
+end
+
+---Reads the maps beside the fields that say the same, which then say it alone (prepare.left).
+---@param only table<string, any>    what the Model Zoo's model can express, by the names of rope_parameters
+---@param own? table<string, string>   what the model's own fields are called, by these names
+function rotary.in_one_form(only, own)
+  own = own or {}
+  return function(from, given)
+    local said = said_by_maps(given)
+    for _, property in ipairs { "rope_theta", "partial_rotary_factor" } do
+      local field = own[property] or property
+      say(said, property, given, field, "")
+      say(said, property, given, property, "")
+      if said[property] then from[field] = said[property].raw end
+    end
+    for _, property in ipairs(naming.sorted(head)) do
+      local one, value = said[property], only[property]
+      if one and value ~= nil and not fields.same(one.value, value) then fields.refuse(one.name, one.value, fields.any_of(value)) end
+    end
+    local is_default = not said.rope_type or said.rope_type.value == "default"
+    for _, property in ipairs(is_default and said or {}) do
+      local one = said[property]
+      if not head[property] or property == "factor" then
+        cbk.warn(("%s=%s is left out: positions that are not scaled have no such part"):format(one.name, fields.shown(one.value)))
+      end
+    end
+    return from
+  end
+end
+
+-- --- longer contexts
+
+---@class Scaling   One type.
+---@field needs string[]   its own parts; without one, neither side's programs run
+---@field usual table<string, any>   parts that both sides have, and what they are where nothing is said
+---@field only table<string, any>    parts that one side has, and what the other one computes
+---@field is_open? boolean           any other part goes along
+
+---@type table<string, Scaling>
+local scalings = {
+  linear = { needs = {}, usual = {}, only = {} },
+  llama3 = { needs = { "low_freq_factor", "high_freq_factor", "original_max_position_embeddings" }, usual = {}, only = {} },
+  longrope = { needs = { "short_factor", "long_factor" }, usual = {}, only = {}, is_open = true },
+  yarn = {
+    needs = { "original_max_position_embeddings" }, usual = { beta_fast = 32, beta_slow = 1 },
+    only = { attention_factor = null, mscale = null, mscale_all_dim = null, truncate = true, -- of Hugging Face
+      extrapolation_factor = 1, mscale_a = 0.1, mscale_b = 1 }, -- of the Model Zoo
+  },
+}
+
+---@param said Positions   of a type that there is
+---@param place string     where its parts stand
+local function check(said, place)
+  local kind = said.rope_type.value
+  local scaling = scalings[kind]
+  for _, name in ipairs(scaling.needs) do
+    if not said[name] then cbk.fail("config", ("%s has no '%s', which type %s needs"):format(place, name, kind)) end
+  end
+  for _, name in ipairs { "short_factor", "long_factor" } do
+    local one = scaling.is_open and said[name]
+    if one and not kinds.is_list(one.value) then fields.refuse(one.name, one.value, "a list of numbers") end
+  end
+  for _, name in ipairs(naming.sorted(scaling.only)) do
+    local one = said[name]
+    if one and not fields.same(one.value, scaling.only[name]) then fields.refuse(one.name, one.value, scaling.only[name]) end
+  end
+end
+
+---Left to right: the parts of a scaling that pos_scaling_extra_args has.
+---@param said Positions
+local function extra_arguments(said, at)
+  local scaling, extra, needed = scalings[said.rope_type.value], cbk.dict(), {}
+  for _, name in ipairs(scaling.needs) do needed[name] = true end
+  for _, name in ipairs(said) do
+    local one, usual = said[name], scaling.usual[name]
+    if needed[name] or scaling.is_open and not head[name] or usual and not fields.same(one.value, usual) then
+      extra[name] = one.raw
+    elseif not head[name] and usual == nil and scaling.only[name] == nil then
+      at:leave_out(one.name)
+    end
+  end
+  return extra
+end
+
+---What the right says; where extra arguments repeat a field, they must say the same.
+---@return Positions
+local function said_by_fields(config)
+  local said = {}
+  say(said, "rope_type", config, "pos_scaling_type", "")
+  say(said, "factor", config, "pos_scaling_factor", "")
+  say(said, "rope_theta", config, "rope_theta", "")
+  say_map(said, config, "pos_scaling_extra_args")
+  local theta = said.rope_theta
+  if theta and absent(config.rope_theta) and theta.value ~= 10000 then
+    fields.refuse(theta.name, theta.value, "the value of rope_theta (10000, as the config does not say it)")
+  end
+  return said
+end
+
+---Right to left: as rope_scaling has it.
+---@param said Positions
+local function rope_scaling(said)
+  local out, kind = cbk.dict(), said.rope_type.value
+  out[kind == "llama3" and "rope_type" or "type"] = kind
+  out.factor = said.factor.raw
+  for _, name in ipairs(said) do
+    if not head[name] and scalings[kind].only[name] == nil then out[name] = said[name].raw end
+  end
+  return out
+end
+
+---Rules of rope_scaling, or the rope_parameters that say the same, which is null where nothing is scaled (before.left), and of
+---pos_scaling_factor, pos_scaling_type and pos_scaling_extra_args.
+---@param types string[]   those that the models of both sides have
+function rotary.scaling(types)
+  local supported, is_supported = fields.any_of(unpack(types)), {}
+  for _, name in ipairs(types) do is_supported[name] = true end
+  local pair = { is = { right = "positive" } }
+
+  function pair.forward(_, at)
+    local said = said_by_maps(at.from)
+    local kind = said.rope_type
+    if not kind or kind.value == "default" then return cbk.float(1) end
+    if not is_supported[kind.value] then fields.refuse(kind.name, kind.value, supported) end
+    local place = kind.name:match "^[^.]+"
+    if not said.factor then cbk.fail("config", ("%s has no 'factor'"):format(place)) end
+    check(said, place)
+    at:set("pos_scaling_type", kind.value)
+    if kind.value ~= "linear" then at:set("pos_scaling_extra_args", extra_arguments(said, at)) else extra_arguments(said, at) end
+    return said.factor.raw
+  end
+
+  function pair.backward(_, at)
+    local said, kind = said_by_fields(at.from), at.from.pos_scaling_type
+    local is_one = not said.factor or tonumber(said.factor.value) == 1
+    if is_one and not (said.rope_type and said.rope_type.value == "longrope") then -- whose own factors count all the same
+      if not absent(at.from.pos_scaling_extra_args) then at:leave_out "pos_scaling_extra_args" end
+      return null
+    end
+    if absent(kind) then cbk.fail("config", "pos_scaling_factor is not 1, but pos_scaling_type is missing") end
+    if not is_supported[said.rope_type.value] then fields.refuse("pos_scaling_type", kind, supported) end
+    check(said, "pos_scaling_extra_args")
+    return rope_scaling(said)
+  end
+
+  return fields.config {
+    { "rope_scaling", "pos_scaling_factor", pair },
+    fields.told.left { "rope_parameters" },
+    fields.told.right { "pos_scaling_type", "pos_scaling_extra_args" },
+  }
+end
+
+---Rules for a model whose positions are as they are (in_one_form on the left), which the Model Zoo's class could scale.
+function rotary.unscaled()
+  return fields.config {
+    fields.told.left { "rope_scaling", "rope_parameters", "rope_theta", "partial_rotary_factor" },
+    fields.must.right { rope_theta = fields.any_of(10000, null), pos_scaling_factor = fields.any_of(1, null) },
+    fields.told.right { "pos_scaling_type", "pos_scaling_extra_args" },
+  }
+end
+
+-- --- the part of a head that is turned, in pairs of rows
+
+local function head_size(from, width, heads) return math.floor(values.size_of(from, width) / values.size_of(from, heads)) end
+
+---Refuses rows that are no part of a head in pairs; where the field's usual value is not, a warning tells.
+---@param value any   of the field, which `rows` are made of
+---@param supported string
+local function check_rows(rows, size, value, at, supported)
+  if rows >= 2 and rows <= size and rows % 2 == 0 then return end
+  if not at.assumed.rotary_dim then at:refuse(value, supported .. ",") end
+  cbk.warn(("the config has no %s, and the usual %s is not %s"):format(at.field, fields.shown(value), supported))
+end
+
+local part = "an even number, at most the head size, %s // %s (%d)"
+
+---A rotary_dim on both sides.
+---@param width string   what the left calls the width and the number of heads
+---@param heads string
+function rotary.dim(width, heads)
+  local function copy(of_width, of_heads)
+    return function(rows, at)
+      local size = head_size(at.from, of_width, of_heads)
+      if type(rows) == "number" then check_rows(rows, size, rows, at, part:format(of_width, of_heads, size)) end
+      return cbk.raw(at.from, at.field)
+    end
+  end
+  return { forward = copy(width, heads), backward = copy("hidden_size", "num_heads"), is = { left = "size?", right = "size?" } }
+end
+
+---A share of each head on the left, a rotary_dim on the right.
+---@param heads string   what the left calls the number of heads
+function rotary.share(heads)
+  return {
+    is = { left = "rate", right = "size" },
+    forward = function(share, at)
+      if type(share) ~= "number" then at:refuse(share, "a number") end
+      local size = head_size(at.from, "hidden_size", heads)
+      local rows = math.floor(size * share)
+      check_rows(rows, size, share, at, ("a share that gives an even number of a head's %d rows (not %d)"):format(size, rows))
+      return rows
+    end,
+    backward = function(rows, at)
+      local size = head_size(at.from, "hidden_size", "num_heads")
+      check_rows(rows, size, rows, at, part:format("hidden_size", "num_heads", size))
+      return cbk.float(rows / size)
+    end,
+  }
+end
+
+---Left to right: rotary_dim is the head size (finish.right).
+---@param heads? string   what the left calls the number of heads
+function rotary.set_dim(to, from, heads) to.rotary_dim = head_size(from, "hidden_size", heads or "num_attention_heads") end
+
+---Right to left: rotary_dim must be the head size, which Hugging Face has no field for (prepare.right).
+function rotary.check_dim(from)
+  if absent(from.rotary_dim) then cbk.fail("config", "rotary_dim must be specified in the config") end
+  local size = head_size(from, "hidden_size", "num_heads")
+  if from.rotary_dim ~= size then
+    fields.refuse("rotary_dim", from.rotary_dim, ("the head_dim, hidden_size // num_heads (%d),"):format(size))
+  end
+end
+
+return rules.strict(rotary, "way of rotary positions", "rotary.")
