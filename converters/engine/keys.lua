@@ -45,11 +45,11 @@ function At:emit(key, value)
   self.run:tell(self.run.hit and "beside" or "fill", key, value)
 end
 
----A number for each key of a seed: two invented tensors are never the same numbers.
+---A number for each key of a seed: two invented tensors are never the same numbers, and neither are those of two seeds.
 local function seed_of(key, seed)
-  local out = seed % 2 ^ 31
-  for i = 1, #key do out = (out * 31 + key:byte(i)) % 2 ^ 31 end
-  return out
+  local low, high = seed % 2 ^ 31, math.floor(seed / 2 ^ 31)
+  for i = 1, #key do low = (low * 31 + key:byte(i)) % 2 ^ 31 end
+  return high * 2 ^ 31 + low
 end
 
 ---A tensor for a key that the checkpoint does not have, named in a warning: random numbers of `--seed`, or all zeros.

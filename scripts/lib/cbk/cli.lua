@@ -134,6 +134,7 @@ end
 local function whole_number(text)
   local number = tonumber(text)
   if not number or number % 1 ~= 0 or number < 0 then return nil, ("'%s' is not a whole number"):format(text) end
+  if number >= 2 ^ 53 then return nil, ("'%s' is not a whole number below 2^53"):format(text) end
   return number
 end
 
