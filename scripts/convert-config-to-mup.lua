@@ -37,7 +37,7 @@ local args = parser:parse()
 if args.quiet then cbk.warn = function() end end
 
 local target = args.output_yaml or (args.input_yaml:match "^(.*[^/.])%.[^./]*$" or args.input_yaml) .. "_muP.yaml"
-converters.refuse_existing(target, args.overwrite)
+converters.refuse_existing(target, args)
 
 local base, assumed = {}, {}
 for _, name in ipairs { "base_layer_width", "base_lr", "base_init_std", "m_embed" } do

@@ -28,7 +28,7 @@ local function write_parts(config)
   for _, part in ipairs(parts) do
     for name, text in pairs(composite.files(part, config, folder)) do
       files[#files + 1] = { folder = cbk.fs.join(folder, part.left), path = cbk.fs.join(folder, part.left, name), text = text }
-      converters.refuse_existing(files[#files].path, args.overwrite)
+      converters.refuse_existing(files[#files].path, args)
     end
   end
   for _, file in ipairs(files) do
@@ -44,7 +44,7 @@ if parts and to_hf then
 end
 local name = cbk.fs.basename(args.config_file):gsub("(.)%.[^.]*$", "%1")
 local target = cbk.fs.join(folder, ("%s_to_%s.%s"):format(name, job.tgt, to_hf and "json" or "yaml"))
-converters.refuse_existing(target, args.overwrite)
+converters.refuse_existing(target, args)
 
 local source = parts and composite.load_configs(args.config_file, parts) or cbk.config.load(args.config_file)
 local config = converters.convert.config(job, source)

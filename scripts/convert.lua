@@ -81,10 +81,8 @@ elseif to_hf then
 else
   config_target = cbk.fs.join(config_folder, config_name .. ".yaml")
 end
-if not args.dry_run then
-  for _, target in ipairs(targets) do converters.refuse_existing(target, args.overwrite) end
-  if config_target then converters.refuse_existing(config_target, args.overwrite) end
-end
+for _, target in ipairs(#args.explain == 0 and targets or {}) do converters.refuse_existing(target, args) end
+if config_target and #args.explain == 0 then converters.refuse_existing(config_target, args) end
 if args.h5_version and to_hf then cbk.warn "--h5-version says nothing about a Hugging Face output" end
 if args.export_safetensors and not to_hf then cbk.warn "--export-safetensors says nothing about a CS output" end
 

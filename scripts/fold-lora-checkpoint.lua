@@ -44,10 +44,8 @@ end
 
 local model_name = zoo_model(args.model)
 local target, config_target = folded(args.checkpoint_path), folded(args.params)
-if not args.dry_run then
-  converters.refuse_existing(target, args.overwrite)
-  converters.refuse_existing(config_target, args.overwrite)
-end
+converters.refuse_existing(target, args)
+converters.refuse_existing(config_target, args)
 
 local config = cbk.config.load(args.params)
 lora.groups(config) -- a wrong setting is told before the checkpoint is opened

@@ -93,10 +93,8 @@ local function target_of(path, suffix)
   return cbk.fs.join(args.output_dir or cbk.fs.dirname(path), name)
 end
 local target, config_target = target_of(args.checkpoint_file, ".mdl"), target_of(args.config, ".yaml")
-if not args.dry_run then
-  converters.refuse_existing(target, args.overwrite)
-  converters.refuse_existing(config_target, args.overwrite)
-end
+converters.refuse_existing(target, args)
+converters.refuse_existing(config_target, args)
 
 -- --- the plan, and the question
 

@@ -330,6 +330,16 @@ function catalogue.path(model, src, tgt)
   return path
 end
 
+---The one step of files that are what they are to become: two names of one format.
+---@param model Model
+---@param format string   of a release
+---@return Path|nil
+function catalogue.stay(model, format)
+  local _, has = nodes_of(model)
+  if not has[format] or format == "hf" then return nil end
+  return { { converter = copy, side = "left", src = format, tgt = format } }
+end
+
 ---Formats that lead to each other, in groups, each sorted by kind and release; without Hugging Face's.
 ---@param model Model
 ---@return string[][]

@@ -125,6 +125,11 @@ local function config_between_releases(job, step, config)
   return config, configs
 end
 
+local function config_as_it_is(_, step, config)
+  local section = trainer.model(config)
+  return config, both_configs(step, section, section, {})
+end
+
 ---@class Job
 ---@field model Model
 ---@field zoo_name string
@@ -167,7 +172,8 @@ end
 
 local function config_step(job, i, config)
   local step = chosen(job.path[i], config)
-  local run = is_hf(step.src) and config_from_hf or is_hf(step.tgt) and config_to_hf or config_between_releases
+  local run = is_hf(step.src) and config_from_hf or is_hf(step.tgt) and config_to_hf
+    or step.src == step.tgt and config_as_it_is or config_between_releases
   job.files[i] = config
   job.files[i + 1], job.configs[i] = run(job, step, config)
   for _, one in ipairs(convert.tables(job.configs[i])) do keys.check_counts(one.converter.keys or {}, one.configs) end
@@ -383,6 +389,12 @@ local function between_releases(job, i, root)
   return out
 end
 
+---Runs a step over a checkpoint that is what it is to become, as others want to know what becomes of its keys.
+local function stay(job, i, root)
+  convert_model(job, i, convert.model_of(root))
+  return root
+end
+
 local function checkpoint_step(job, i, root)
   local step = job.path[i]
   if is_hf(step.src) then return cbk.dict { model = convert_model(job, i, root) } end
@@ -391,7 +403,7 @@ local function checkpoint_step(job, i, root)
     warn_of_others("checkpoint", beside_model(root))
     return convert_model(job, i, model)
   end
-  return between_releases(job, i, root)
+  return (step.src == step.tgt and stay or between_releases)(job, i, root)
 end
 
 ---Converts the checkpoint by one step of the job's path, whose config is converted already.

@@ -67,7 +67,8 @@ function converters.job(model_name, src, tgt)
   for asked, used in pairs { [src] = from, [tgt] = to } do
     if asked ~= used and not asked:find "^cs%-current" then cbk.warn(("%s is the same as %s for all models"):format(asked, used)) end
   end
-  local path = catalogue.path(model, from, to)
+  local is_copy = from == to and src ~= tgt
+  local path = is_copy and catalogue.stay(model, from) or catalogue.path(model, from, to)
   if not path then
     local lines = { "The following converters are supported:" }
     for _, line in ipairs(converter_list.lines(converter_list.rows { model = model_name })) do lines[#lines + 1] = line end
@@ -81,7 +82,8 @@ function converters.job(model_name, src, tgt)
     if #near > 0 then lines[#lines + 1] = "Nearest formats: " .. table.concat(near, ", ") end
     cannot(model_name, src, tgt, lines)
   end
-  return { model = model, zoo_name = zoo_name, path = path, src = from, tgt = to }
+  local same = is_copy and ("%s and %s are the same: nothing changes"):format(src, tgt) or nil
+  return { model = model, zoo_name = zoo_name, path = path, src = from, tgt = to, same = same }
 end
 
 ---What has been written, for people; and which steps only changed what stands around the tensors.
@@ -89,6 +91,7 @@ end
 ---@param ... string   lines
 function converters.say_saved(job, ...)
   for _, line in ipairs { ... } do print(line) end
+  if job.same then return print(job.same) end
   if #job.copies > 0 then print("No tensor changes, only metadata and config do: " .. table.concat(job.copies, ", ")) end
 end
 
@@ -107,10 +110,13 @@ function converters.stem(path, job)
   return name
 end
 
-function converters.refuse_existing(path, overwrite)
-  if not overwrite and cbk.fs.exists(path) then
-    cbk.fail("exists", ("'%s' exists already; remove it or add --overwrite"):format(path))
-  end
+---Refuses to replace a file or folder unless asked; --dry-run tells.
+---@param path string
+---@param args { overwrite: boolean|nil, dry_run: boolean|nil }
+function converters.refuse_existing(path, args)
+  if args.overwrite or not cbk.fs.exists(path) then return end
+  if not args.dry_run then cbk.fail("exists", ("'%s' exists already; remove it or add --overwrite"):format(path)) end
+  cbk.warn(("'%s' exists already: without --dry-run this is refused, unless it is removed or --overwrite is added"):format(path))
 end
 
 ---The newest version of H5 checkpoints that a release reads.
