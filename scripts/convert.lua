@@ -6,6 +6,7 @@ local composite = require "cbk.composite"
 local converters = require "cbk.converters"
 local other_names = require "cbk.other_names"
 local explain = require "converters.bench.explain"
+local identity = require "converters.bench.identity"
 local plan = require "converters.bench.plan"
 local advice = require "converters.bench.advice"
 
@@ -103,7 +104,11 @@ job.advise = {
   unmatched = function(keys) return advice.unmatched(job, source, keys) end,
   lacking = function() return advice.lacking(job, source) end,
 }
-local planned, root = pcall(converters.convert.checkpoint, job, source)
+local planned, root = pcall(function()
+  local new = converters.convert.checkpoint(job, source)
+  identity.refuse(job, source)
+  return new
+end)
 if not planned and watch and #watch.steps[1] == 0 then error(root, 0) end
 if #args.explain > 0 then
   local is_known = true
@@ -123,6 +128,8 @@ if not args.json then
   if watch then stream:write(plan.summary(rows), "\n") end
 end
 if not planned then error(root, 0) end
+local doubts = identity.doubts(job, { config = source_config, root = source }, { config = config, root = root })
+for _, doubt in ipairs(doubts) do cbk.warn(doubt) end
 
 local options, config_file = { root = root }, { path = config_target, tree = config }
 if to_hf then

@@ -100,7 +100,7 @@ converters.refuse_existing(config_target, args)
 
 local done = upgrade.run(old, config, job)
 for _, part in pairs {
-  upgrade.names(done.root, job) or false, upgrade.likeness(done, job, config) or false, upgrade.stale(done.config, target) or false,
+  upgrade.identity(done, job, { config = config, root = old.checkpoint.root }) or false, upgrade.stale(done.config, target) or false,
 } do
   done.parts[#done.parts + 1] = part or nil
 end

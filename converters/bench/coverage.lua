@@ -131,7 +131,7 @@ end
 ---@return { count: integer }|nil   and the first of them
 function coverage.lacking(one, side, config, keys)
   local there = {}
-  for _, key in ipairs(keys) do there[key] = true end
+  for _, key in ipairs(keys) do there[own_key(one, key, side) or key] = true end
   local at = coverage.at(one, side, config, function(key) return there[key] or there["model." .. key] end)
   return at and quietly(complete.lacking, one.keys, at) or nil
 end

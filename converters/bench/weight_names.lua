@@ -4,6 +4,7 @@
 local cbk = require "cbk"
 local catalogue = require "converters.engine.catalogue"
 local coverage = require "converters.bench.coverage"
+local patterns = require "converters.engine.patterns"
 local tables = require "converters.bench.tables"
 local releases = require "converters.modelzoo.releases"
 
@@ -22,13 +23,59 @@ function weight_names.tables_of(model, format)
   return out
 end
 
---- The keys that none of these tables knows. A mask bears its weight's name.
-local function unknown(readings, keys)
-  local left, out = {}, {}
+---@class Names   What knows the names of a format.
+---@field readings { table: Table, side: Side }[]
+---@field own table[]   trees of patterns: names that steps between releases gave, or are yet to change
+---@field old table[]   … names that they have changed
+
+---Adds the names that one side of a step between releases says.
+---@param names Names
+---@param one Table   that takes any key, but says what becomes of some
+---@param side Side
+---@param place integer   of the format
+local function add_step(names, one, side, place)
+  local first, last = math.huge, 0
+  for _, format in ipairs((catalogue.formats(one.converter[side == "left" and 1 or 2]))) do
+    local own = catalogue.place_of(format) or 0
+    first, last = math.min(first, own), math.max(last, own)
+  end
+  local list = (side == "left" and place <= last or side == "right" and place >= first) and names.own or side == "left" and names.old
+  if list then list[#list + 1] = (patterns.compile(one.keys, side)) end
+end
+
+---Whether one of the trees has a rule for the key that is not one for all keys.
+---@param trees table[]
+---@param is_renamed? boolean   … and gives it another name
+local function is_named(trees, key, is_renamed)
+  for _, tree in ipairs(trees) do
+    for _, hit in ipairs(patterns.match(tree, key)) do
+      local rule = hit.ending.rule
+      local other = not is_renamed or rule.left and rule.right and rule.left[1] ~= rule.right[1]
+      if other and not hit.ending.pattern:find "%*$" then return true end
+    end
+  end
+  return false
+end
+
+---Whether the tables know the key as a further name only.
+---@param names Names
+local function is_other_name(names, key)
+  for _, reading in ipairs(names.readings) do
+    local tree = patterns.compile(reading.table.keys, reading.side)
+    local hit = patterns.match(tree, key)[1] or patterns.match(tree, (key:gsub("^model%.", "")))[1]
+    if hit and not hit.ending.rule.why then return false end
+  end
+  return true
+end
+
+--- The keys that none of these tables knows, or that have another name since. A mask bears its weight's name.
+---@param names Names
+local function unknown(names, keys)
+  local left, is_left, out = {}, {}, {}
   for i, key in ipairs(keys) do left[i] = key:gsub("_mask$", "") end
-  for _, reading in ipairs(readings) do left = coverage.of(reading.table, reading.side, left).unmatched end
-  local is_left = {}
-  for _, key in ipairs(left) do is_left[key] = true end
+  for _, key in ipairs(left) do is_left[key] = is_named(names.old, key, true) and is_other_name(names, key) or nil end
+  for _, reading in ipairs(names.readings) do left = coverage.of(reading.table, reading.side, left).unmatched end
+  for _, key in ipairs(left) do is_left[key] = is_left[key] or not is_named(names.own, key) end
   for _, key in ipairs(keys) do
     if is_left[(key:gsub("_mask$", ""))] then out[#out + 1] = key end
   end
@@ -36,16 +83,20 @@ local function unknown(readings, keys)
 end
 
 ---The tables of a format, or of the newest one before it that has any.
----@return { table: Table, side: Side }[] readings
+---@return Names|nil
 ---@return boolean is_exact
-local function nearest_tables(model, format)
-  local readings = weight_names.tables_of(model, format)
-  if #readings > 0 then return readings, true end
+local function nearest_names(model, format)
+  local readings, is_exact = weight_names.tables_of(model, format), true
   for i = (catalogue.place_of(format) or 1) - 1, 1, -1 do
-    readings = weight_names.tables_of(model, catalogue.format_at(model, releases.known[i]))
-    if #readings > 0 then return readings, false end
+    if #readings > 0 then break end
+    readings, is_exact = weight_names.tables_of(model, catalogue.format_at(model, releases.known[i])), false
   end
-  return {}, false
+  if #readings == 0 then return nil, false end
+  local names, place = { readings = readings, own = {}, old = {} }, (catalogue.place_of(format))
+  for _, one in ipairs(place and tables.of { model } or {}) do
+    for _, side in ipairs(coverage.takes_all(one) and { "left", "right" } or {}) do add_step(names, one, side, place) end
+  end
+  return names, is_exact
 end
 
 ---Tells the names of a model's weights from others; without tables all are its weights.
@@ -54,8 +105,8 @@ end
 ---@return fun(key: string): boolean
 function weight_names.knows(model_name, format)
   local model = catalogue.find(model_name)
-  local readings = model and nearest_tables(model, format) or {}
-  return function(key) return #readings == 0 or #unknown(readings, { key }) == 0 end
+  local names = model and nearest_names(model, format)
+  return function(key) return not names or #unknown(names, { key }) == 0 end
 end
 
 ---@class StrangeNames
@@ -71,10 +122,10 @@ end
 function weight_names.strange(model_name, format, root)
   local model = catalogue.find(model_name)
   if not model then return nil end
-  local readings, is_exact = nearest_tables(model, format)
-  if #readings == 0 then return nil end
+  local names, is_exact = nearest_names(model, format)
+  if not names then return nil end
   local keys = coverage.keys_of(root)
-  local strange = unknown(readings, keys)
+  local strange = unknown(names, keys)
   return { keys = strange, count = #keys, is_exact = is_exact, is_other = #strange * 2 > #keys }
 end
 
@@ -147,20 +198,59 @@ function weight_names.shown(keys)
   return table.concat(first, ", ") .. (rest > 0 and (", … and %d more"):format(rest) or "")
 end
 
+---The name below which all keys stand that the model has without it: `module` of a model that was trained in parallel.
+---@param names Names
+---@param keys string[]
+local function name_above(names, keys)
+  local name, below = keys[1]:match "^([^.]+)%.", {}
+  for i, key in ipairs(name and keys or {}) do
+    below[i] = key:sub(1, #name + 1) == name .. "." and key:sub(#name + 2) or nil
+    if not below[i] then return nil end
+  end
+  return #below > 0 and #unknown(names, below) == 0 and name or nil
+end
+
+---@param strange StrangeNames
+local function text_of(strange, model_name, format)
+  return ("%d of %d names of weights are none that %s has in %s: %s"):format(#strange.keys, strange.count, model_name, format,
+    weight_names.shown(strange.keys))
+end
+
+---What is said of names that are not the model's in this format; nil where it is not sure that they are none.
+---@param model_name string
+---@param format string
+---@param root Dict
+---@return string|nil
+function weight_names.warning(model_name, format, root)
+  local strange = weight_names.strange(model_name, format, root)
+  local is_sure = strange and #strange.keys > 0 and (strange.is_exact or strange.is_other)
+  return is_sure and text_of(strange, model_name, format) .. "; they are kept as they are" or nil
+end
+
+---Refuses a checkpoint most of whose names are not those of the model in this format.
+---@param model_name string
+---@param format string
+---@param root Dict
+---@param options string   those that say what the checkpoint is of: "--model and --from"
+function weight_names.refuse_others(model_name, format, root, options)
+  local strange = weight_names.strange(model_name, format, root)
+  if not strange or not strange.is_other then return end
+  local name = name_above((nearest_names(catalogue.find(model_name), format)), strange.keys)
+  local like = not name and weight_names.likeness(strange.keys, model_name)
+  local advice = name and ("without '%s.' they are (`cbk copy CHECKPOINT NEW --rename 'model.%s.*=model.*'`)"):format(name, name)
+    or like and ("they look like those of %s: say what fits with %s"):format(like, options)
+    or "no model that is known has such names"
+  cbk.fail("key", ("%s; %s"):format(text_of(strange, model_name, format), advice))
+end
+
 ---Refuses a checkpoint whose names are not those of the model in this format; a few strange ones are a warning.
 ---@param model_name string
 ---@param format string
 ---@param root Dict
 ---@return string|nil warning
 function weight_names.check(model_name, format, root)
-  local strange = weight_names.strange(model_name, format, root)
-  if not strange or #strange.keys == 0 then return nil end
-  local few = ("%d of %d names of weights are none that %s has in %s: %s"):format(#strange.keys, strange.count, model_name, format,
-    weight_names.shown(strange.keys))
-  if not strange.is_other then return strange.is_exact and few .. "; they are kept as they are" or nil end
-  local like = weight_names.likeness(strange.keys, model_name)
-  cbk.fail("key", ("%s; %s"):format(few, like and ("they look like those of %s: say what fits with --model and --from"):format(like)
-    or "no model that is known has such names"))
+  weight_names.refuse_others(model_name, format, root, "--model and --from")
+  return weight_names.warning(model_name, format, root)
 end
 
 return weight_names

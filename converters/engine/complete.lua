@@ -111,7 +111,13 @@ function complete.lacking(set, at)
   local out, doubtful, told, seen, uncounted = { count = 0 }, { count = 0 }, { count = 0 }, {}, {}
   local function is_there(group, values)
     for _, rule in ipairs(group) do
-      if at:source(keys_of(rule, at.side, values)[1]) ~= nil or keys.tied_to(rule, at) then return true end
+      if at:source(keys_of(rule, at.side, values)[1]) ~= nil or keys.tied_to(rule, at) then return rule end
+    end
+  end
+  local function add_parts(missing, rule, values, assumed) -- that a tensor is made of
+    local parts = keys_of(rule, at.side, values)
+    for i = 2, at:source(parts[1]) ~= nil and #parts or 0 do
+      if at:source(parts[i]) == nil then missing[#missing + 1] = { parts[i], assumed } end
     end
   end
   local function add(list, key)
@@ -123,9 +129,10 @@ function complete.lacking(set, at)
     local missing, present, there = {}, 0, {} -- `there`: the assumed numbers of which something is
     for_all(letters, function(values)
       local assumed = assumed_of(letters, values, at)
-      if is_there(group, values) then
+      local rule = is_there(group, values)
+      if rule then
         present, there[assumed] = present + 1, true
-        return
+        return add_parts(missing, rule, values, assumed)
       end
       for _, key in ipairs(keys_of(group[1], at.side, values)) do missing[#missing + 1] = { key, assumed } end
       if #missing > MOST_MISSING then fail(("more than %d keys of '%s' are missing"):format(MOST_MISSING, group[1][at.side][1])) end

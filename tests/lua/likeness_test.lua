@@ -4,6 +4,7 @@ local cbk = require "cbk"
 local conversion = require "conversion"
 local converters = require "cbk.converters"
 local harness = require "harness"
+local identity = require "converters.bench.identity"
 local tiny = require "tiny"
 local trainer = require "converters.modelzoo.trainer"
 local upgrade = require "cbk.upgrade"
@@ -14,11 +15,12 @@ local describe, it, equal, is_true = harness.describe, harness.it, harness.equal
 ---What an upgrade to 2.5 says of the model.
 ---@return string|nil
 local function told(name, format, config, root)
-  local job, part = upgrade.job(name, format, "cs-2.5" .. format:match "^cs%-[%d.]+(.*)$"), nil
+  local job, text = upgrade.job(name, format, "cs-2.5" .. format:match "^cs%-[%d.]+(.*)$"), nil
   conversion.warnings(function()
-    part = upgrade.likeness(upgrade.run({ checkpoint = { root = root } }, config, job), job, config)
+    local done = upgrade.run({ checkpoint = { root = root } }, config, job)
+    text = identity.likeness(job, config, done.config, done.root)
   end)
-  return part and part.warnings[1]
+  return text
 end
 
 ---A model of a release, as the converters make it.

@@ -9,7 +9,7 @@ local release = require "cbk.release"
 local resume = require "cbk.resume"
 local spec_tree = require "cbk.spec_tree"
 local coverage = require "converters.bench.coverage"
-local likeness = require "converters.bench.likeness"
+local identity = require "converters.bench.identity"
 local weight_names = require "converters.bench.weight_names"
 local releases = require "converters.modelzoo.releases"
 local trainer = require "converters.modelzoo.trainer"
@@ -166,30 +166,21 @@ local checkpoint_fields = {
   "runconfig.checkpoint_path", "trainer.fit.ckpt_path", "trainer.validate.ckpt_path", "trainer.validate_all.ckpt_paths",
 }
 
----Refuses names that the model does not have in the format that was reached; a few strange ones are told.
----@param root Dict
----@param job Job
----@return UpgradePart|nil
-function upgrade.names(root, job)
-  if #coverage.keys_of(root) == 0 then cbk.fail("key", "the checkpoint's 'model' holds no weights: there is nothing to upgrade") end
-  local warning = weight_names.check(job.model.model, job.tgt, root)
-  return warning and { title = "weights", lines = {}, warnings = { warning } } or nil
-end
-
----What of the config contradicts the model and fits another. Only what the user wrote counts: the steps fill in values too.
+---Refuses names that the model does not have in the format that was reached; tells what else speaks against the files being what
+---is asked for.
 ---@param done Upgrade
 ---@param job Job
----@param given Dict   the config before the steps
+---@param given { config: Dict, root: Dict }   before the steps
 ---@return UpgradePart|nil
-function upgrade.likeness(done, job, given)
-  local moves, place = {}, trainer.place_of_model(done.config)
-  for _, configs in ipairs(job.configs) do
-    for _, move in ipairs(configs.moves) do moves[#moves + 1] = move end
-  end
-  local warning = likeness.warning(job.model.model, job.tgt, done.config, done.root, function(field)
-    return cbk.find(given, config_changes.origin(("%s.%s"):format(place, field), moves)) ~= nil
-  end)
-  return warning and { title = "model", lines = {}, warnings = { warning } } or nil
+function upgrade.identity(done, job, given)
+  if #coverage.keys_of(done.root) == 0 then cbk.fail("key", "the checkpoint's 'model' holds no weights: there is nothing to upgrade") end
+  local warnings = {}
+  local function add(text) warnings[#warnings + 1] = text end
+  add(identity.release(job, given.root, "--from"))
+  add(weight_names.check(job.model.model, job.tgt, done.root))
+  add(identity.lacking(job, done.config, done.root))
+  add(identity.likeness(job, given.config, done.config, done.root))
+  return #warnings > 0 and { title = "model", lines = {}, warnings = warnings } or nil
 end
 
 ---Where the new config still leads to the old checkpoint. Its values stay: they may be meant.

@@ -1,0 +1,100 @@
+-- Whether files are what their user says: of that release, and of that model. Steps between releases take any config and any key; the
+-- model's table to Hugging Face knows what its weights are called, which of them it needs, and what its fields may be.
+
+local cbk = require "cbk"
+local config_changes = require "cbk.config_changes"
+local catalogue = require "converters.engine.catalogue"
+local checkpoint = require "converters.modelzoo.checkpoint"
+local coverage = require "converters.bench.coverage"
+local likeness = require "converters.bench.likeness"
+local naming = require "converters.engine.naming"
+local trainer = require "converters.modelzoo.trainer"
+local weight_names = require "converters.bench.weight_names"
+
+local identity = {}
+
+---What is not done where a checkpoint is older than its user says.
+---@param stated string   the format that the file names
+local function missed(job, stated)
+  local from, to, target = (catalogue.place_of(stated)), (catalogue.place_of(job.src)), (catalogue.place_of(job.tgt))
+  local is_passed_over = from and from < to and (not target or to <= target) and catalogue.path(job.model, stated, job.src)
+  return is_passed_over and (", and what %s -> %s changes stays as it was"):format(stated, job.src) or ""
+end
+
+---A checkpoint that says another release than its user. Where both have the same table to Hugging Face, it makes no difference.
+---@param job Job
+---@param root Dict       of a release
+---@param option string   that says which: "--src-fmt"
+---@return string|nil
+function identity.release(job, root, option)
+  local found = checkpoint.release(root)
+  if not found then return nil end
+  local stated = catalogue.resolve("cs-" .. found .. job.src:match "^cs%-%d+%.%d+(.*)$")
+  if stated == job.src then return nil end
+  local direct = job.tgt == "hf" and #job.path == 1 and catalogue.direct(job.model, stated, "hf")
+  if direct and direct.converter == job.path[1].converter then return nil end
+  local advice = catalogue.path(job.model, stated, job.tgt) and ("; %s %s takes it at its word"):format(option, stated) or ""
+  return ("the checkpoint says that it is of release %s (__metadata__); as %s says, it is converted as one of %s%s%s"):format(found, option,
+    job.src, missed(job, stated), advice)
+end
+
+---Weights that the model needs, as its config says, and that are not there; nil where no table can read the config.
+---@param job Job
+---@param config Dict   the whole file, of the target
+---@param root Dict     … and its checkpoint
+---@return string|nil
+function identity.lacking(job, config, root)
+  local keys, lacking = coverage.keys_of(root), { count = 0 }
+  for _, reading in ipairs(weight_names.tables_of(job.model, job.tgt)) do
+    local own = reading.table.converter[1] == "hf" and coverage.lacking(reading.table, reading.side, config, keys)
+    for _, key in ipairs(own or {}) do lacking[#lacking + 1] = key end
+    lacking.count = lacking.count + (own and own.count or 0)
+  end
+  if lacking.count == 0 then return nil end
+  return ("the checkpoint lacks %d %s that the model of its config needs, and so does what is written: %s"):format(lacking.count,
+    lacking.count == 1 and "weight" or "weights", naming.first(lacking))
+end
+
+---What of the new config contradicts the model and fits another. Only what the user wrote counts: the steps fill in values too.
+---@param job Job
+---@param given Dict    the config before the steps
+---@param config Dict   … and after them
+---@param root Dict     the new checkpoint
+---@return string|nil
+function identity.likeness(job, given, config, root)
+  local moves, place = {}, trainer.place_of_model(config)
+  for _, configs in ipairs(job.configs) do
+    for _, move in ipairs(configs.moves or {}) do moves[#moves + 1] = move end
+  end
+  return likeness.warning(job.model.model, job.tgt, config, root, function(field)
+    return cbk.find(given, config_changes.origin(("%s.%s"):format(place, field), moves)) ~= nil
+  end)
+end
+
+---Refuses a checkpoint between releases that is empty, or most of whose weights have names that are not the model's.
+---@param job Job
+---@param root Dict   as it is read
+function identity.refuse(job, root)
+  if job.src == "hf" or job.tgt == "hf" then return end -- tables to Hugging Face know the keys
+  if #coverage.keys_of(root) == 0 then cbk.fail("key", "the checkpoint's 'model' holds no weights: there is nothing to convert") end
+  weight_names.refuse_others(job.model.model, job.src, root, "--model and --src-fmt")
+end
+
+---What speaks against the files being what their user says.
+---@param job Job
+---@param old { config: Dict, root: Dict }   the files that are read
+---@param new { config: Dict, root: Dict }   … and those to be written
+---@return string[]
+function identity.doubts(job, old, new)
+  local out = {}
+  local function add(text) out[#out + 1] = text end
+  if job.src == "hf" then return out end
+  add(identity.release(job, old.root, "--src-fmt"))
+  if job.tgt == "hf" then return out end
+  add(weight_names.warning(job.model.model, job.tgt, new.root))
+  add(identity.lacking(job, new.config, new.root))
+  add(identity.likeness(job, old.config, new.config, new.root))
+  return out
+end
+
+return identity

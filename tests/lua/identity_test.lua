@@ -1,0 +1,163 @@
+-- Files that are not what their user says: of another release or model, or with weights missing. Right ones are never doubted.
+
+local cbk = require "cbk"
+local conversion = require "conversion"
+local converters = require "cbk.converters"
+local harness = require "harness"
+local identity = require "converters.bench.identity"
+local tiny = require "tiny"
+
+local catalogue, convert = converters.catalogue, converters.convert
+local describe, it, equal = harness.describe, harness.it, harness.equal
+
+---A tiny model of a release.
+---@return Dict config, Dict root
+local function model_of(name, format)
+  for _, way in ipairs(tiny.ways()) do
+    if way.name == name and way.format == format then
+      local config, root
+      conversion.warnings(function() config, root = conversion.run(name, "hf", format, tiny.model(way)) end)
+      return config, root
+    end
+  end
+  error(name .. " has no " .. format)
+end
+
+---What is said of files as those of a model and release, or why they are refused.
+---@return string[]|nil doubts, string|nil problem
+local function told(name, src, tgt, config, root)
+  local model, zoo_name = catalogue.find(name)
+  local path = src == tgt and catalogue.stay(model, src) or catalogue.path(model, src, tgt)
+  local job, doubts = { model = model, zoo_name = zoo_name, path = path, src = src, tgt = tgt, seed = 0 }, nil
+  local fine, problem = true, nil
+  conversion.warnings(function()
+    fine, problem = pcall(function()
+      local new = { config = convert.config(job, config), root = convert.checkpoint(job, root) }
+      identity.refuse(job, root)
+      doubts = identity.doubts(job, { config = config, root = root }, new)
+    end)
+  end)
+  return fine and doubts or nil, not fine and (problem.message or tostring(problem)) or nil
+end
+
+local function one_of(list, part)
+  local text = table.concat(list, "\n")
+  if not text:find(part, 1, true) then error(("no %q in\n%s"):format(part, text), 2) end
+end
+
+---The same checkpoint with other keys; nil takes one out.
+local function renamed(root, change)
+  local model, out = cbk.dict(), cbk.copy(root)
+  for key, value in cbk.items(root.model) do
+    local name = change(key)
+    if name then model[name] = value end
+  end
+  out.model = model
+  return out
+end
+
+local function of_release(root, version)
+  local out = cbk.copy(root)
+  out.__metadata__ = cbk.list { cbk.dict { version = version } }
+  return out
+end
+
+describe("a checkpoint's own word about its release", function()
+  local said = "the checkpoint says that it is of release %s (__metadata__); as --src-fmt says, it is converted as one of %s%s"
+  for _, one in ipairs {
+    { "bert", "2.0.0", "cs-2.0", "cs-2.9" }, { "bert", "2.0.1", "cs-2.0", "hf" }, { "gpt2", "2.10.0", "cs-2.9", "cs-2.8" },
+    { "gpt2", "2.10.0", "cs-2.9", "cs-2.9" }, { "gpt2", "2.4.0", "cs-2.5", "hf" }, { "gpt2", nil, "cs-2.1", "cs-2.9" },
+    { "dpo", "2.4.0", "cs-2.4-dpo", "cs-2.5-dpo" },
+    { "bert", "2.0.0", "cs-2.1", "cs-2.9", ", and what cs-2.0 -> cs-2.1 changes stays as it was; --src-fmt cs-2.0 takes it at its word" },
+    { "bert", "2.0.0", "cs-2.1", "hf", ", and what cs-2.0 -> cs-2.1 changes stays as it was; --src-fmt cs-2.0 takes it at its word" },
+    { "bert", "2.1.0", "cs-2.0", "cs-2.9", "; --src-fmt cs-2.1 takes it at its word" },
+    { "bert", "1.8.0", "cs-2.1", "cs-2.0", "; --src-fmt cs-1.8 takes it at its word" },
+    { "bert", "2.11.0", "cs-2.1", "cs-2.0", "" },
+    { "dpo", "2.5.0", "cs-2.4-dpo", "cs-2.6-dpo", "; --src-fmt cs-2.5-dpo takes it at its word" },
+  } do
+    local name, version, src, tgt, rest = unpack(one, 1, 5)
+    it(("%s %s as %s to %s"):format(name, version or "without it", src, tgt), function()
+      local config, root = model_of(name, src)
+      local doubts = told(name, src, tgt, config, version and of_release(root, version) or root)
+      equal(doubts[1], rest and said:format(version:match "^%d+%.%d+", src, rest) or nil)
+    end)
+  end
+end)
+
+describe("a checkpoint between releases", function()
+  it("keeps a weight that no rule knows, which is told", function()
+    local config, root = model_of("bert", "cs-2.0")
+    local doubts = told("bert", "cs-2.1", "cs-2.9", config, root)
+    one_of(doubts, "1 of 32 names of weights are none that bert has in cs-2.9: bert_encoder.embedding_layer.position_embeddings.weight;")
+  end)
+
+  for _, one in ipairs {
+    { "bert", "cs-2.0", "cs-2.9", "^bert_encoder%.transformer_encoder%.layers%.0%..*linear_layer" },
+    { "llama", "cs-2.1", "cs-2.9", "proj_q_dense" }, { "t5", "cs-2.0", "cs-2.4", "^decoder%.layers%.0%.norm1" },
+    { "falcon", "cs-2.1", "cs-2.2", "norm" }, { "dpo", "cs-2.1-dpo", "cs-2.9-dpo", "^policy_model.*proj_v" },
+    { "gpt2", "cs-2.9", "cs-2.9", "norm1" },
+  } do
+    local name, src, tgt, pattern = unpack(one)
+    it(("%s tells of weights that its config needs and it lacks"):format(name), function()
+      local config, root = model_of(name, src)
+      equal(told(name, src, tgt, config, root), {})
+      local doubts = told(name, src, tgt, config, renamed(root, function(key) return not key:find(pattern) and key or nil end))
+      one_of(doubts, "that the model of its config needs, and so does what is written: ")
+      equal(#doubts, 1)
+    end)
+  end
+
+  it("is refused where it is empty, of another model, or below another name", function()
+    local config, root = model_of("bert", "cs-2.0")
+    local llama_config, llama = model_of("llama", "cs-2.1")
+    local parallel = renamed(root, function(key) return "module." .. key end)
+    local nested = renamed(root, function(key) return "model.bert." .. key end)
+    for _, case in ipairs {
+      { "bert", "cs-2.0", config, cbk.dict { model = cbk.dict() }, "holds no weights: there is nothing to convert" },
+      { "bert", "cs-2.0", llama_config, llama, "say what fits with --model and --src-fmt" },
+      { "bert", "cs-2.0", llama_config, llama, "they look like those of llama of " },
+      { "falcon", "cs-2.0", config, root, "they look like those of bert of " },
+      { "bert", "cs-2.0", config, parallel, "without 'module.' they are (`cbk copy CHECKPOINT NEW --rename 'model.module.*=model.*'`)" },
+      { "bert", "cs-2.0", config, nested, "names of weights are none that bert has in cs-2.0" },
+    } do
+      local doubts, problem = told(case[1], case[2], "cs-2.9", case[3], case[4])
+      equal(doubts, nil, case[5])
+      one_of({ problem }, case[5])
+    end
+    equal(told("bert", "cs-2.0", "cs-2.9", config, renamed(root, function(key) return "model." .. key end)), {})
+  end)
+
+  it("is taken where its names are what the advice makes of them", function()
+    local dir = harness.temp_dir()
+    local config, root = model_of("gpt2", "cs-2.0")
+    cbk.config.save(config, dir .. "/p.yaml")
+    cbk.create(dir .. "/a.mdl", { root = renamed(root, function(key) return "module." .. key end) }):commit { progress = false }
+    local function run(file)
+      return harness.cbk(dir, "convert", "--model", "gpt2", "--src-fmt", "cs-2.0", "--tgt-fmt", "cs-2.9", "--config", "p.yaml", file,
+        "--dry-run")
+    end
+    local code, _, stderr = run "a.mdl"
+    equal(code, 1)
+    equal((harness.cbk(dir, "copy", "a.mdl", "b.mdl", "--rename", stderr:match "%-%-rename '(.-)'")), 0)
+    code, _, stderr = run "b.mdl"
+    equal({ code, stderr }, { 0, "" })
+  end)
+
+  it("is not doubted, of any model and release", function()
+    if not jit.status() then return end -- once is enough, and takes its time
+    local count = 0
+    for _, way in ipairs(tiny.ways()) do
+      local config, root = model_of(way.name, way.format)
+      local own = catalogue.place_of(way.format)
+      for _, format in ipairs((catalogue.groups(catalogue.find(way.name))[1] or {})) do
+        local place, kind = catalogue.place_of(format)
+        if kind ~= "-backbone" and place >= own and (place - own) % 2 == 0 then -- older ones lack some names, which is told
+          local doubts, problem = told(way.name, way.format, format, config, root)
+          equal(doubts or problem, {}, ("%s, %s to %s"):format(way.name, way.format, format))
+          count = count + 1
+        end
+      end
+    end
+    assert(count > 500, count)
+  end)
+end)
