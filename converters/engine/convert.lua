@@ -283,6 +283,7 @@ end
 
 ---@param part Part
 ---@return Dict made, string[] unmatched, table lacking   keys of the part: without a rule, and not there (complete.lacking)
+---@return table<string, KeyMove> moves
 local function convert_part(job, i, part)
   local step, converter, configs, source = job.path[i], part.converter, part.configs, part.source
   if not kinds.is_dict(source) then
@@ -299,12 +300,12 @@ local function convert_part(job, i, part)
   }
   source, kept = keys.with_tied(converter.keys, at, source, kept)
   local lacking = complete.lacking(converter.keys, at)
-  local made, unmatched = keys.convert(converter.keys, step.side, source, {
+  local made, unmatched, moves = keys.convert(converter.keys, step.side, source, {
     left = configs.left, right = configs.right, assumed = configs.assumed, seed = job.seed, fill = converter.fill,
     deduplicated = deduplicated, kept = kept, prefix = prefix, no_nulls = is_hf(step.tgt), view = view_for(job, i, step),
     trace = job.trace and function(record) tell(job, i, part, record) end,
   })
-  return made, unmatched, lacking
+  return made, unmatched, lacking, moves
 end
 
 ---@param out Dict
@@ -322,13 +323,16 @@ local function put(out, part, made)
   end
 end
 
+---@return Dict out
+---@return table<string, KeyMove> moves   where it is one table that is run, as between releases
 local function convert_model(job, i, source)
   local untie = job.configs[i].untie
   local parts, unmatched = parts_of(job, i, untie and untie(source) or source)
   local readers = job.path[i].side == "left" and 1 or #parts -- of one key
-  local out, missed, lacking = cbk.dict(), {}, { count = 0 }
+  local out, missed, lacking, moves = cbk.dict(), {}, { count = 0 }, {}
   for _, part in ipairs(parts) do
-    local made, strangers, lost = convert_part(job, i, part)
+    local made, strangers, lost
+    made, strangers, lost, moves = convert_part(job, i, part)
     put(out, part, made)
     for _, key in ipairs(strangers) do
       local name = part.reads .. key
@@ -341,7 +345,7 @@ local function convert_model(job, i, source)
   end
   report_unmatched(job, unmatched)
   report_lacking(job, lacking)
-  return out
+  return out, moves
 end
 
 ---The dict `model` of a CS checkpoint.
@@ -354,9 +358,13 @@ function convert.model_of(root)
   return root.model
 end
 
----What the release moves into the model from elsewhere in the checkpoint.
+---What the release moves into the model from elsewhere in the checkpoint: the step is none that only copies tensors.
 local function tell_of_moved(job, i, converted, model)
-  for key, value in cbk.items(model) do
+  local text, copies = job.path[i].src .. " -> " .. job.path[i].tgt, job.copies or {}
+  for k = #model > #converted and #copies or 0, 1, -1 do
+    if copies[k] == text then table.remove(copies, k) end
+  end
+  for key, value in cbk.items(job.trace and model or cbk.dict()) do
     if converted[key] == nil then
       local note = "from the optimizer's state"
       job.trace({ what = "fill", source = key, key = key, target = key, value = value, rejected = {}, note = note }, i)
@@ -375,17 +383,17 @@ end
 
 local function between_releases(job, i, root)
   local step = job.path[i]
-  local model = convert_model(job, i, convert.model_of(root))
+  local model, moves = convert_model(job, i, convert.model_of(root))
   if job.configs[i].converter.only_model then
     local names = beside_model(root)
     cbk.warn(("%s -> %s keeps the model only%s"):format(step.src, step.tgt, #names > 0 and "; left out: " .. naming.first(names) or ""))
     return cbk.dict { model = model }
   end
-  local converted = job.trace and cbk.copy(model)
+  local converted = cbk.copy(model)
   local is_between = job.path.at_once and (i < #job.path or job.configs[1].converter.only_model)
   local out = checkpoint.upgrade(root, model, catalogue.release(step.src), catalogue.release(step.tgt),
-    { old = job.files[i], new = job.files[i + 1], loader = job.loader, is_between = is_between })
-  if converted then tell_of_moved(job, i, converted, out.model) end
+    { old = job.files[i], new = job.files[i + 1], loader = job.loader, is_between = is_between, moves = moves })
+  tell_of_moved(job, i, converted, out.model)
   return out
 end
 
@@ -397,11 +405,11 @@ end
 
 local function checkpoint_step(job, i, root)
   local step = job.path[i]
-  if is_hf(step.src) then return cbk.dict { model = convert_model(job, i, root) } end
+  if is_hf(step.src) then return cbk.dict { model = (convert_model(job, i, root)) } end
   if is_hf(step.tgt) then
     local model = convert.model_of(root)
     warn_of_others("checkpoint", beside_model(root))
-    return convert_model(job, i, model)
+    return (convert_model(job, i, model))
   end
   return (step.src == step.tgt and stay or between_releases)(job, i, root)
 end

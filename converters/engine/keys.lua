@@ -352,6 +352,20 @@ function Run:check_numbers(ending, caught)
   end
 end
 
+---@class KeyMove   What became of a key of one tensor.
+---@field to? string          its new name; nil where it has none, or several
+---@field is_changed boolean  it is another tensor
+
+---Remembers what became of a key.
+---@param targets string[]
+---@param made any   what its action made of the value
+function Run:note_move(hit, targets, value, made)
+  local ending = hit.ending
+  local is_one = #targets == 1 and #ending.also == 0 and #ending.from == 1 and not ending.from.each
+  local is_same = rawequal(made, value) or kinds.is_tensor(made) and kinds.is_tensor(value) and made:same(value)
+  self.moves[self.at.full_key] = { to = is_one and targets[1] or nil, is_changed = not is_same }
+end
+
 ---Writes what becomes of a key.
 ---@param hit Hit
 function Run:apply(hit, value)
@@ -367,12 +381,13 @@ function Run:apply(hit, value)
   end
   local targets = members(to, rule, caught, at)
   local is_list = #to > 1 or to.each ~= nil
-  local is_whole = value == cbk.null and not (rule.action and rule.action.takes_null) -- null goes to each key
+  local is_whole, given = value == cbk.null and not (rule.action and rule.action.takes_null), value -- null goes to each key
   if rule.action and not is_whole then
     value = self:act(rule, value, is_list and #targets or nil)
     if value == nil then return self:tell "nothing" end
   end
   for i, target in ipairs(targets) do self:write(target, is_list and not is_whole and value[i] or value) end
+  self:note_move(hit, targets, given, value)
   for _, extra in ipairs(ending.also) do
     local made = self:call("what stands beside it", rule, extra[2], at, value)
     if made ~= nil then at:emit(patterns.render(extra[1], caught), made) end
@@ -444,9 +459,37 @@ function Run:convert(key, value)
   local tied, stored = self:tied_here(), value
   if self.view then value, self.note = self.view(key, value) end
   if self.kept[key] then self:note_tied() end
-  if self.hit.ending.kind == "write" then self:apply(self.hit, value) else self:pass_over(hits, tied) end
+  local weight = self:find_weight()
+  if weight then
+    self:apply_mask(weight, value)
+  elseif self.hit.ending.kind == "write" then
+    self:apply(self.hit, value)
+  else
+    self:pass_over(hits, tied)
+  end
   for _, ending in ipairs(tied) do self:apply_tied(ending, stored) end
   return true
+end
+
+---The rule of the weight that a mask is of, where for the mask itself there is only one for all keys: it bears the weight's name.
+---@return Hit|nil
+function Run:find_weight()
+  local weight = self.hit.ending.pattern:find "%*$" and self.at.key:match "^(.*)_mask$"
+  if not weight or self.at:source(weight) == nil then return nil end
+  for _, hit in ipairs(patterns.match(self.tree, weight)) do
+    local ending = hit.ending
+    local is_plain = ending.kind == "write" and #ending.from == 1 and #ending.to == 1 and not (ending.from.each or ending.to.each)
+    if is_plain and keys.holds(hit, self.at) then return not ending.pattern:find "%*$" and hit or nil end
+  end
+end
+
+---Writes a mask beside its weight.
+---@param hit Hit   of the weight
+function Run:apply_mask(hit, value)
+  local number = hit.ending.rule.number
+  local caught = number and renumber(number[self.direction], hit.caught) or hit.caught
+  self.hit = hit
+  self:write(patterns.render(hit.ending.to[1], caught) .. "_mask", value)
 end
 
 ---Makes what the target needs and nothing wrote.
@@ -499,14 +542,14 @@ end
 ---@param side Side     the side that `source` is
 ---@param source Dict   key to tensor (or null)
 ---@param options KeyOptions
----@return Dict out, string[] unmatched
+---@return Dict out, string[] unmatched, table<string, KeyMove> moves
 function keys.convert(set, side, source, options)
   local view, tree, endings = options.view, patterns.compile(set, side)
   local run = setmetatable({
     tree = tree, endings = endings, direction = side == "left" and "forward" or "backward",
     out = cbk.dict(), writer = {}, gathered = {}, missing = {}, collisions = {}, left_out = {},
     kept = options.kept or {}, letters = {}, told = {}, assumed = options.assumed or {}, reads_all = rules.reads_all(set, side),
-    tied = {}, prefix = options.prefix, no_nulls = options.no_nulls, view = view, trace = options.trace,
+    tied = {}, moves = {}, prefix = options.prefix, no_nulls = options.no_nulls, view = view, trace = options.trace,
   }, Run)
   function run.read(key)
     local value = source[key]
@@ -529,7 +572,7 @@ function keys.convert(set, side, source, options)
   run:fill(options.fill and options.fill[rules.other[side]])
   run:check()
   run:warn_of_left_out()
-  return run.out, unmatched
+  return run.out, unmatched, run.moves
 end
 
 return keys

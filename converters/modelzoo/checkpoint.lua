@@ -5,36 +5,12 @@ local cbk = require "cbk"
 local python_int = require "cbk.python_int"
 local scalar = require "cbk.scalar"
 local kinds = require "converters.engine.kinds"
+local optimizer_state = require "converters.modelzoo.optimizer_state"
 local releases = require "converters.modelzoo.releases"
 
 local is_dict, is_list, present = kinds.is_dict, kinds.is_list, kinds.present
 
 local checkpoint = {}
-
----Sparsity state moves from the optimizer to masks beside the weights.
-local function move_sparsity_state(root)
-  if not is_dict(root, "optimizer") or root.optimizer.sparsity == nil then return end
-  local optimizer = cbk.copy(root.optimizer)
-  local sparsity = optimizer.sparsity
-  optimizer.sparsity = nil
-  root.optimizer = optimizer
-  for weight, state in cbk.items(sparsity.state or cbk.dict()) do
-    if state.mask ~= nil then root.model[weight .. "_mask"] = state.mask end
-  end
-  local levels = cbk.dict()
-  for _, group in cbk.items(sparsity.param_groups or cbk.list()) do
-    if present(group.sparsity) and group.sparsity.step ~= nil then
-      for _, name in cbk.items(group.param_names or cbk.list()) do
-        if levels[name] == nil then levels[name] = cbk.dict() end
-        levels[name].index = cbk.raw(group.sparsity, "step")
-      end
-    end
-  end
-  local out = cbk.dict()
-  if sparsity.step ~= nil then out.step = cbk.raw(sparsity, "step") end
-  out.sparsity = levels
-  root.sparsity = out
-end
 
 ---Before 2.0 the schedule's own count of steps could lag behind. One that does not keeps its kind, and one without a step its place.
 local function fix_last_epoch(root)
@@ -160,8 +136,8 @@ end
 ---@param model Dict        the new model
 ---@param from string       the release of the old one
 ---@param to string
----@param configs { old: Dict, new: Dict, loader?: LoaderOptions, is_between?: boolean }   the whole config files; the new checkpoint
----                              is on its way only, and none to remember
+---@param configs { old: Dict, new: Dict, loader?: LoaderOptions, is_between?: boolean, moves: table<string, KeyMove> }   the whole config
+---                              files; the new checkpoint is on its way only, and none to remember; where the model's keys went
 ---@return Dict
 function checkpoint.upgrade(old, model, from, to, configs)
   local out = cbk.dict()
@@ -172,7 +148,8 @@ function checkpoint.upgrade(old, model, from, to, configs)
       out[name] = cbk.raw(old, name)
     end
   end
-  move_sparsity_state(out)
+  optimizer_state.rename_parameters(out, configs.moves)
+  optimizer_state.move_sparsity(out)
   if not releases.since(from, "2.0") then fix_last_epoch(out) end
   if releases.takes_states(from, to) then checkpoint.add_data_state(configs.old, out, configs.loader) end
   if old.__metadata__ ~= nil then out.__metadata__ = old.__metadata__ end

@@ -146,8 +146,9 @@ local function step(job, i, config, root)
   local one, traced = job.path[i], {}
   job.trace = function(record)
     local action = record.ending and record.ending.rule.action
-    if record.source ~= record.target or action then
-      traced[#traced + 1] = { source = record.source, target = record.target, action = action and action.name }
+    local done = record.what == "fill" and record.note or action and action.name
+    if record.source ~= record.target or done then
+      traced[#traced + 1] = { source = record.source, target = record.target, action = done }
     end
   end
   local results, warnings = quietly(function()

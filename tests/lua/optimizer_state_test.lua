@@ -1,0 +1,183 @@
+-- What an optimizer's state says of parameters, from release to release: it follows the model's names, and what is lost is named.
+
+local cbk = require "cbk"
+local conversion = require "conversion"
+local converters = require "cbk.converters"
+local fields = require "converters.engine.fields"
+local harness = require "harness"
+local optimizer_state = require "converters.modelzoo.optimizer_state"
+local rules = require "converters.engine.rules"
+local actions = require "converters.vocabulary.actions"
+local tiny = require "tiny"
+local upgrade = require "cbk.upgrade"
+
+local convert = converters.convert
+local describe, it, equal = harness.describe, harness.it, harness.equal
+
+local function tensor(n) return conversion.counted({ 2 }, n) end
+
+---A tiny model of a release with an optimizer that knows its parameters by name.
+---@return Dict config, Dict root
+local function model_of(name, format, change)
+  for _, way in ipairs(tiny.ways()) do
+    if way.name == name and way.format == format then
+      local config, root
+      conversion.warnings(function() config, root = conversion.run(name, "hf", format, tiny.model(way)) end)
+      local names, state, masks, model = cbk.list(), cbk.dict(), cbk.dict(), cbk.dict()
+      for i, key in ipairs(cbk.keys(root.model)) do
+        local own = change and change(key) or key
+        model[key], model[key .. "_mask"] = root.model[key], tensor(-i)
+        names[i], state[own] = own, cbk.dict { exp_avg = tensor(i) }
+        masks[own] = cbk.dict { mask = tensor(-i) }
+      end
+      root.model = model
+      root.optimizer = cbk.dict { state = state, param_groups = cbk.list { cbk.dict { lr = 0.5, params = names } } }
+      return config, root, masks, names
+    end
+  end
+  error(name .. " has no " .. format)
+end
+
+local function with_model(key) return "model." .. key end
+
+describe("the optimizer's state between releases", function()
+  for _, one in ipairs {
+    { "gpt2", "cs-2.0", "cs-2.9", "position_embeddings.weight", "position_embeddings.embed.weight" },
+    { "gpt2", "cs-2.1", "cs-1.9", "position_embeddings.embed.weight", "position_embeddings.weight" },
+    { "bert", "cs-1.8", "cs-2.1", "position_embeddings.weight", "position_embeddings.embed.weight" },
+    { "bert-qa", "cs-2.0", "cs-2.4", "position_embeddings.weight", "position_embeddings.embed.weight" },
+    { "t5", "cs-2.0", "cs-2.9", "relative_attention_bias.weight", "position_embed_helper.relative_attention_bias.weight" },
+    { "llama", "cs-1.9", "cs-2.9" },
+  } do
+    local name, src, tgt, old, new = unpack(one)
+    for _, change in ipairs { false, with_model } do
+      it(("%s, %s to %s%s"):format(name, src, tgt, change and ", below 'model'" or ""), function()
+        local config, root = model_of(name, src, change)
+        local out
+        local warnings = conversion.warnings(function() config, out = conversion.run(name, src, tgt, config, root) end)
+        for _, text in ipairs(warnings) do assert(not text:find("optimizer", 1, true), text) end
+        local state, params, count, renamed = out.optimizer.state, out.optimizer.param_groups[1].params, 0, 0
+        equal({ #state, #params, #out.model }, { #root.optimizer.state, #root.optimizer.param_groups[1].params, #root.model })
+        for i, key in cbk.items(params) do
+          assert(state[key] ~= nil, key)
+          local weight = change and key:gsub("^model%.", "") or key
+          assert(out.model[weight] ~= nil and out.model[weight .. "_mask"] ~= nil, weight)
+          local before = root.optimizer.param_groups[1].params[i]
+          assert(cbk.equal(state[key].exp_avg, root.optimizer.state[before].exp_avg), key)
+          count = count + 1
+          if old and before:sub(-#old) == old and key:sub(-#new) == new and before ~= key then renamed = renamed + 1 end
+        end
+        equal(count, #root.model / 2)
+        assert(renamed > 0 == (old ~= nil), renamed)
+      end)
+    end
+  end
+
+  it("stays where the model is written twice, or its tensors are others, which is told", function()
+    local config = cbk.dict { model = cbk.dict { model_name = "llama", a = 1 } }
+    local root = cbk.dict { model = cbk.dict { w = tensor(0), v = tensor(1) } }
+    local groups = cbk.list { cbk.dict { params = cbk.list { "v" } } }
+    root.optimizer = cbk.dict { state = cbk.dict { w = cbk.dict { step = 1 } }, param_groups = groups }
+    local out
+    local warnings = conversion.warnings(function() config, out = conversion.run("dpo", "cs-2.1-no-dpo", "cs-2.1-dpo", config, root) end)
+    assert(cbk.equal(out.optimizer, root.optimizer))
+    equal(warnings[#warnings],
+      "the optimizer's state keeps names of parameters that the model has no more, or several of: w, v")
+
+    local converter = { keys = rules.keys { { "w", "u", actions.transpose }, { "*" } }, config = fields.config { { "*" } } }
+    local job = { model = { model = "made" }, zoo_name = "made", seed = 0,
+      path = { { converter = converter, side = "left", src = "cs-2.0", tgt = "cs-2.1" } } }
+    warnings = conversion.warnings(function()
+      root.model = cbk.dict { w = conversion.counted({ 2, 3 }, 0), v = tensor(1) }
+      convert.config(job, cbk.dict { model = cbk.dict { a = 1 } })
+      out = convert.checkpoint(job, root)
+    end)
+    equal(cbk.keys(out.optimizer.state), { "u" })
+    equal(warnings, { "the optimizer's state is kept as it is of parameters that are converted: w" })
+  end)
+
+  it("by position stays as it is", function()
+    local config, root = model_of("gpt2", "cs-2.0")
+    root.optimizer = cbk.dict { param_groups = cbk.list { cbk.dict { params = cbk.list { 0, 1 } } } }
+    root.optimizer.state = cbk.dict { { 0, cbk.dict { step = 1 } }, { 1, cbk.dict { step = 2 } } }
+    local _, out = conversion.run("gpt2", "cs-2.0", "cs-2.9", config, root)
+    assert(cbk.equal(out.optimizer, root.optimizer))
+  end)
+end)
+
+describe("the optimizer's sparsity", function()
+  local said = "masks and steps of the optimizer's sparsity become the model's, and these are left out: "
+  local mask = cbk.dict { mask = tensor(0) }
+  local place = "optimizer.sparsity."
+  for what, one in pairs {
+    ["nothing is lost"] = { { state = { a = mask }, step = 3 }, nil },
+    ["null is nothing"] = { { state = { a = mask }, kind = cbk.null } },
+    ["what a state has beside its mask"] = { { state = { a = cbk.dict { mask = tensor(0), regrow = 1 } } }, place .. "state.a.regrow" },
+    ["of layers in one"] = {
+      { state = { ["l.0.w"] = cbk.dict { regrow = 1 }, ["l.1.w"] = cbk.dict { regrow = 1 } } }, place .. "state.l.{0,1}.w.regrow",
+    },
+    ["what is no state"] = { { state = { a = 5 } }, place .. "state.a" },
+    ["fields beside"] = { { state = { a = mask }, kind = "RigL" }, place .. "kind" },
+    ["of groups"] = {
+      { param_groups = { { param_names = { "a" }, sparsity = { step = 1, init = "x" }, update = 3 } } },
+      place .. "param_groups.0.update, " .. place .. "param_groups.0.sparsity.init",
+    },
+    ["a group without names"] = {
+      { param_groups = { { params = { 0 }, sparsity = { step = 1 } } } }, place .. "param_groups.0.sparsity.step",
+    },
+    ["a group that is none"] = { { param_groups = { { params = { "a" }, sparsity = 5 } } }, place .. "param_groups.0.sparsity" },
+    ["that is none"] = { 5, "optimizer.sparsity" },
+  } do
+    it(what, function()
+      local function tree(value)
+        if type(value) ~= "table" then return value end
+        local out = #value > 0 and cbk.list() or cbk.dict()
+        for key, inner in pairs(value) do out[key] = tree(inner) end
+        return out
+      end
+      local root = cbk.dict { model = cbk.dict { a = tensor(1) }, optimizer = cbk.dict { lr = 1, sparsity = tree(one[1]) } }
+      local warnings = conversion.warnings(optimizer_state.move_sparsity, root)
+      equal(warnings, { one[2] and said .. one[2] })
+      equal(root.optimizer, { lr = 1 })
+    end)
+  end
+
+  it("names its groups' parameters as the optimizer does, and says what it takes the place of", function()
+    local groups = cbk.list { cbk.dict { params = cbk.list { "a" }, sparsity = cbk.dict { step = 4 } } }
+    local root = cbk.dict { model = cbk.dict { a_mask = tensor(1) }, sparsity = cbk.dict { old = 1 } }
+    root.optimizer = cbk.dict { sparsity = cbk.dict { state = cbk.dict { a = mask }, param_groups = groups } }
+    local warnings = conversion.warnings(optimizer_state.move_sparsity, root)
+    equal(root.sparsity, { sparsity = { a = { index = 4 } } })
+    equal(warnings, { said .. "sparsity, model.a_mask" })
+  end)
+
+  it("is no step without a change of tensors, follows the new names, and loses nothing", function()
+    local config, root, masks, names = model_of("gpt2", "cs-2.0")
+    for key in cbk.items(root.model) do
+      if key:find "_mask$" then root.model[key] = nil end
+    end
+    root.optimizer.sparsity = cbk.dict { state = masks, step = 2,
+      param_groups = cbk.list { cbk.dict { param_names = names, sparsity = cbk.dict { step = 1 } } } }
+    local job = conversion.job("gpt2", "cs-2.0", "cs-2.9")
+    local out
+    equal(conversion.warnings(function()
+      convert.config(job, config)
+      equal(#job.copies, 7)
+      out = convert.checkpoint(job, root)
+    end), {})
+    for key in cbk.items(out.model) do
+      if not key:find "_mask$" then assert(out.model[key .. "_mask"] ~= nil and out.sparsity.sparsity[key].index == 1, key) end
+    end
+    equal(#out.model, 2 * #names)
+    equal(#out.sparsity.sparsity, #names)
+
+    job = conversion.job("gpt2", "cs-2.1", "cs-2.2")
+    root = cbk.dict { model = cbk.dict { w = tensor(0) }, optimizer = cbk.dict { sparsity = cbk.dict { state = cbk.dict { w = mask } } } }
+    convert.config(job, config)
+    equal(job.copies, { "cs-2.1 -> cs-2.2" })
+    convert.checkpoint(job, root)
+    equal(job.copies, {})
+    local done = upgrade.run({ checkpoint = { root = root } }, config, upgrade.job("gpt2", "cs-2.1", "cs-2.2"))
+    equal(done.parts[1].lines[1], "w_mask (from the optimizer's state)")
+  end)
+end)
