@@ -79,58 +79,57 @@ end
 
 -- --- keys of one layer
 
----Both directions read a rule's left side as it stands; its right side only where `holds`.
-local function right_when(holds)
-  return function(here) return here.side == "left" or holds(here) end
+---Left to right, a rule reads what is there; right to left, it counts where all of these hold.
+local function back(...)
+  local conditions = { ... }
+  return function(here)
+    for _, holds in ipairs(here.side == "right" and conditions or {}) do
+      if not holds(here) then return false end
+    end
+    return true
+  end
 end
 
-local function is_gated(here)
-  local kind = here.left.feed_forward_proj
-  return type(kind) == "string" and kind:find "^gated%-" ~= nil
+local function named_gated(name) return type(name) == "string" and name:find "^gated%-" ~= nil end
+
+---By the config of Hugging Face, also by the one that is being written.
+local function is_gated(here) return named_gated(here.left.feed_forward_proj) end
+local function is_plain(here) return not is_gated(here) end
+
+---Whether a layer's third part is the feed-forward part: a decoder's layer has cross-attention before it.
+local function is_third(here)
+  local layer = here.key:match "^decoder%.layers%.%d+%."
+  return layer ~= nil and here:source(layer .. "multihead_attn.proj_q_dense_layer.weight") ~= nil
 end
+local function is_second(here) return not is_third(here) end
 
 ---A checkpoint without gates is converted as it is (`present`: layers that have one).
 local function needs_gate(here, present) return present > 0 or is_gated(here) and (here.side == "right" or "told") end
 
----A decoder's layer has cross-attention between attention and feed-forward.
-local function has_cross_attention(here)
-  local layer = here.key:match "^decoder%.layers%.%d+%."
-  return layer ~= nil and here:source(layer .. "multihead_attn.proj_q_dense_layer.weight") ~= nil
-end
-
----@param stands fun(at: At): boolean   whether the feed-forward part is this sub-layer
-local function feed_forward(place, stands)
-  local function when(holds) return right_when(function(here) return stands(here) and (not holds or holds(here)) end) end
-  local function plain(here) return not is_gated(here) end
-  return rules.keys {
-    { place .. ".wi.{weight,bias}",   "ffn.ffn.0.linear_layer.{weight,bias}",         when = when(plain) },
-    { place .. ".wi_0.{weight,bias}", "ffn.ffn.0.linear_layer_for_glu.{weight,bias}", when = when(), needed = needs_gate },
-    { place .. ".wi_1.{weight,bias}", "ffn.ffn.0.linear_layer.{weight,bias}",         when = when(is_gated) },
-    { place .. ".wo.{weight,bias}",   "ffn.ffn.1.linear_layer.{weight,bias}",         when = when() },
-  }
-end
-
-local function attention(left, right)
-  return rules.keys {
-    { left .. ".q.{weight,bias}", right .. ".proj_q_dense_layer.{weight,bias}" },
-    { left .. ".k.{weight,bias}", right .. ".proj_k_dense_layer.{weight,bias}" },
-    { left .. ".v.{weight,bias}", right .. ".proj_v_dense_layer.{weight,bias}" },
-    { left .. ".o.{weight,bias}", right .. ".proj_output_dense_layer.{weight,bias}" },
-  }
-end
-
 ---@param parts integer   what a layer of this stack is made of: attention, cross-attention (of a decoder), feed-forward part
 local function layer(parts)
   return rules.keys {
-    -- Hugging Face                       Model Zoo
-    attention("layer.0.SelfAttention",    "self_attn"),
-    { "layer.0.layer_norm.{weight,bias}", "norm1.{weight,bias}" },
-    { "layer.1.layer_norm.{weight,bias}", "norm2.{weight,bias}" },
-    { "layer.2.layer_norm.{weight,bias}", "norm3.{weight,bias}", needed = parts == 3 },
-    feed_forward("layer.1.DenseReluDense", function(here) return not has_cross_attention(here) end),
-    feed_forward("layer.2.DenseReluDense", has_cross_attention),
+    -- Hugging Face                                    Model Zoo
+    { "layer.0.SelfAttention.{q,k,v,o}.{weight,bias}", "self_attn.proj_{q,k,v,output}_dense_layer.{weight,bias}" },
+    { "layer.0.layer_norm.{weight,bias}",              "norm1.{weight,bias}" },
+    { "layer.1.layer_norm.{weight,bias}",              "norm2.{weight,bias}" },
+    { "layer.2.layer_norm.{weight,bias}",              "norm3.{weight,bias}",                          needed = parts == 3 },
+    { "layer.1.DenseReluDense.wi.{weight,bias}",       "ffn.ffn.0.linear_layer.{weight,bias}",         when = back(is_second, is_plain) },
+    { "layer.1.DenseReluDense.wi_0.{weight,bias}",     "ffn.ffn.0.linear_layer_for_glu.{weight,bias}", when = back(is_second),
+      needed = needs_gate },
+    { "layer.1.DenseReluDense.wi_1.{weight,bias}",     "ffn.ffn.0.linear_layer.{weight,bias}",         when = back(is_second, is_gated) },
+    { "layer.1.DenseReluDense.wo.{weight,bias}",       "ffn.ffn.1.linear_layer.{weight,bias}",         when = back(is_second) },
+    { "layer.2.DenseReluDense.wi.{weight,bias}",       "ffn.ffn.0.linear_layer.{weight,bias}",         when = back(is_third, is_plain) },
+    { "layer.2.DenseReluDense.wi_0.{weight,bias}",     "ffn.ffn.0.linear_layer_for_glu.{weight,bias}", when = back(is_third),
+      needed = needs_gate },
+    { "layer.2.DenseReluDense.wi_1.{weight,bias}",     "ffn.ffn.0.linear_layer.{weight,bias}",         when = back(is_third, is_gated) },
+    { "layer.2.DenseReluDense.wo.{weight,bias}",       "ffn.ffn.1.linear_layer.{weight,bias}",         when = back(is_third) },
   }
 end
+
+local cross_attention = rules.keys {
+  { "layer.1.EncDecAttention.{q,k,v,o}.{weight,bias}", "multihead_attn.proj_{q,k,v,output}_dense_layer.{weight,bias}" },
+}
 
 -- --- keys of the model
 
@@ -150,7 +149,7 @@ local stacks = rules.keys {
     why = "its name in release 1.6" },
   { "{encoder,decoder}.absolute_position_embedding[.weight]",   "{encoder,decoder}_embeddings.position_embeddings[.weight]",
     needed = false },
-  { "decoder.block.N",  "decoder.layers.N", attention("layer.1.EncDecAttention", "multihead_attn"), count = "decoder_num_hidden_layers" },
+  { "decoder.block.N",  "decoder.layers.N", cross_attention, count = "decoder_num_hidden_layers" },
   { "encoder.block.N",  "encoder.layers.N", layer(2), count = "encoder_num_hidden_layers" },
   { "decoder.block.N",  "decoder.layers.N", layer(3), count = "decoder_num_hidden_layers" },
   { "{encoder,decoder}.final_layer_norm.{weight,bias}",         "{encoder,decoder}.norm.{weight,bias}" },
@@ -191,8 +190,6 @@ local keys_1_6 = rules.keys {
 
 local gates = { ["gated-gelu"] = "geglu", ["gated-silu"] = "swiglu", ["gated-relu"] = "reglu" }
 local names = values.activations(gates)
-
-local function named_gated(name) return type(name) == "string" and name:find "^gated%-" ~= nil end
 
 ---The one pair of names that does not mean quite the same.
 local function warn_of_gelu(name)
