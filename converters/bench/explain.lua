@@ -104,10 +104,8 @@ local function what_happened(record)
     return "no rule wrote it, so it is made: " .. kinds.facts(record.value)
   elseif record.what == "unmatched" then
     return "no rule fits"
-  elseif record.what == "part" then
-    return action .. ", together with its other parts"
   end
-  return action .. " gives nothing here"
+  return action .. ", together with its other parts"
 end
 
 ---@param record KeyRecord

@@ -43,7 +43,6 @@ end
 
 local function why_not(record)
   if record.what == "unmatched" then return "no rule fits" end
-  if record.what == "nothing" then return ("'%s' gives nothing"):format(record.ending.rule.action.name) end
   return record.ending.why
 end
 

@@ -73,7 +73,7 @@ local function fail(message, ...) cbk.fail("convert", message:format(...)) end
 
 ---@class Action   An invertible pair. A side given as a list of keys is a list of tensors here.
 ---@field name string
----@field forward fun(value: any, at: At): any    left to right; nil: nothing is written
+---@field forward fun(value: any, at: At): any    left to right
 ---@field backward fun(value: any, at: At): any
 ---@field takes_null? boolean
 
@@ -194,8 +194,8 @@ function keys.holds(hit, at)
 end
 
 ---@class KeyRecord   What became of a key, for those who watch (options.trace).
----@field what "write"|"beside"|"fill"|"part"|"pass"|"nothing"|"unmatched"   `part`: joined with others into the target; `pass`: passed
----over, by a rule of one side; `nothing`: the action gave nothing
+---@field what "write"|"beside"|"fill"|"part"|"pass"|"unmatched"   `part`: joined with others into the target; `pass`: passed over, by a
+---rule of one side
 ---@field source string       the key as it stands in the checkpoint
 ---@field key string          … as the rules see it
 ---@field target? string
@@ -305,19 +305,29 @@ local function renumber(count, caught)
   return out
 end
 
+---What an action gave in place of a tensor for each key; nil when it is as it should be.
+---@param made any
+---@param count integer|nil   how many keys, where it is a side of several
+---@param value any           what it was given
+local function mistake_in(made, count, value)
+  if made == nil then return "nothing (does it return a value?)" end
+  local list = count and made or { made }
+  if type(list) ~= "table" or table.maxn(list) ~= (count or 1) then return kinds.facts(made) or "no tensors" end
+  for i = 1, count or 1 do
+    local one = list[i]
+    local is_fine = one == cbk.null or kinds.is_tensor(one) or one ~= nil and rawequal(one, value)
+    if not is_fine then return kinds.facts(one) or one == nil and "nothing as number " .. i or "no tensors" end
+  end
+end
+
 ---What the rule's action makes of a value: a tensor for one key, a list with one for each key of a side that has several.
 ---@param count integer|nil   how many keys, where it is such a side
 function Run:act(rule, value, count)
   local action = rule.action
   local made = self:call(action.name, rule, action[self.direction], value, self.at)
-  if made == nil then return nil end
-  local list = count and made or { made }
-  local wrong = (type(list) ~= "table" or #list ~= (count or 1)) and made or nil
-  for _, one in ipairs(wrong == nil and list or {}) do
-    if not (one == cbk.null or kinds.is_tensor(one) or rawequal(one, value)) then wrong = one end
-  end
-  if wrong == nil then return made end
-  self:fail(action.name, rule, ("it gives %s for %s"):format(kinds.facts(wrong) or "no tensors", count and count .. " keys" or "one key"))
+  local mistake = mistake_in(made, count, value)
+  if mistake then self:fail(action.name, rule, ("it gives %s for %s"):format(mistake, count and count .. " keys" or "one key")) end
+  return made
 end
 
 ---The letters of an ending's pattern that the config counts, and where they stand.
@@ -384,7 +394,6 @@ function Run:apply(hit, value)
   local is_whole, given = value == cbk.null and not (rule.action and rule.action.takes_null), value -- null goes to each key
   if rule.action and not is_whole then
     value = self:act(rule, value, is_list and #targets or nil)
-    if value == nil then return self:tell "nothing" end
   end
   for i, target in ipairs(targets) do self:write(target, is_list and not is_whole and value[i] or value) end
   self:note_move(hit, targets, given, value)

@@ -127,6 +127,14 @@ local function compile(set, side)
   return by_name, rest
 end
 
+---Whether anything that is written comes from a field.
+local function has_set(at, name)
+  for _, source in pairs(at.made) do
+    if source == name then return true end
+  end
+  return false
+end
+
 ---@return boolean|nil is_lost   the field says something that the other side has no place for
 local function convert_field(rule, side, at)
   local name = at.field
@@ -145,8 +153,10 @@ local function convert_field(rule, side, at)
   if not rule.action then
     at.to[target] = cbk.raw(at.from, name)
   else
+    local dropped = #at.dropped
     local value = rule.action[side == "left" and "forward" or "backward"](at.from[name], at)
-    if value == nil or not target then return end
+    if not target then return end
+    if value == nil then return kinds.present(at.from[name]) and #at.dropped == dropped and not has_set(at, name) end
     at.to[target] = value
   end
   at.made[target] = name

@@ -30,7 +30,8 @@ describe("Keys: several for one tensor", function()
     for _, case in ipairs {
       { giving { t, t }, "it gives 2 x float32 [2] for 3 keys" }, { giving { t, t, t, t }, "it gives 4 x float32 [2] for 3 keys" },
       { giving(t), "it gives float32 [2] for 3 keys" }, { giving { t, t, 5 }, "it gives int for 3 keys" },
-      { giving {}, "it gives no tensors for 3 keys" },
+      { giving {}, "it gives no tensors for 3 keys" }, { giving { t, nil, t }, "it gives nothing as number 2 for 3 keys" },
+      { giving(nil), "it gives nothing (does it return a value?) for 3 keys" },
     } do
       fails("cannot convert key 'qkv' (float32 [4, 2]) with 'giver': " .. case[2], run, { { "qkv", three, case[1] } }, "left", fused)
     end
@@ -43,11 +44,11 @@ describe("Keys: several for one tensor", function()
     local t = counted({ 2 }, 0)
     for _, case in ipairs {
       { giving { t, t }, "2 x float32 [2]" }, { giving(5), "int" }, { giving "text", "str" }, { giving {}, "no tensors" },
+      { giving(nil), "nothing (does it return a value?)" },
     } do
       fails(("with 'giver': it gives %s for one key"):format(case[2]), run, { { "a", "b", case[1] } }, "left", { a = t })
     end
     equal(run({ { "a", "b", giving(cbk.null) } }, "left", { a = t }).b, cbk.null)
-    equal(#run({ { "a", "b", giving(nil) } }, "left", { a = t }), 0)
   end)
 
   it("what a table can say of it is refused with the table", function()
