@@ -317,7 +317,7 @@ local falcon = {
       vocab_size = 65024,
     },
     -- Dropout rates that a config leaves out are GPTJModel's 0.1 (see gptj.lua), where Hugging Face's are 0, so they must be written;
-    -- and linear is what a pos_scaling_factor without a pos_scaling_type means there.
+    -- and a pos_scaling_factor without a pos_scaling_type is linear.
     right = {
       attention_dropout_rate = 0.1, attention_module = "aiayn_attention", attention_type = "scaled_dot_product",
       embedding_dropout_rate = 0.1, residual_dropout_rate = 0.1,

@@ -8,34 +8,17 @@ local values = require "converters.vocabulary.values"
 local decoder = require "converters.shared.decoder"
 local since = require "converters.modelzoo.since"
 
-local only, tie = rules.only, actions.tie
+local only, tie, qkv = rules.only, actions.tie, actions.qkv
 local must, drop, told = fields.must, fields.drop, fields.told
 local null, float = cbk.null, cbk.float
 local between = rules.between
 
 -- --- keys
 
----Three equal parts, as the Model Zoo's attention has them; MPT's multi-query attention has fewer keys and values.
-local qkv = actions.pair("qkv", function(t, here)
-  local rows, size = t:shape()[1], here.right.hidden_size
-  if rows ~= 3 * size then
-    cbk.fail("shape", ("%d rows are not three times the hidden size (%d), and multi-query attention is not supported"):format(rows, size))
-  end
-  return actions.qkv.stacked.forward(t, here)
-end, function(parts, here)
-  for i, part in ipairs(parts) do
-    local rows, size = part:shape()[1], here.right.hidden_size
-    if rows ~= size then
-      cbk.fail("shape", ("%d rows of %s are not the hidden size (%d)"):format(rows, ({ "queries", "keys", "values" })[i], size))
-    end
-  end
-  return actions.qkv.stacked.backward(parts, here)
-end)
-
 local layer = rules.keys {
   -- Hugging Face                    Model Zoo                                            where bytes change
-  { "attn.Wqkv.weight",             actions.qkv.keys "self_attn.proj_%s_dense_layer.weight", qkv },
-  { "attn.Wqkv.bias",               actions.qkv.keys "self_attn.proj_%s_dense_layer.bias",   qkv },
+  { "attn.Wqkv.weight",             qkv.keys "self_attn.proj_%s_dense_layer.weight",      qkv.stacked },
+  { "attn.Wqkv.bias",               qkv.keys "self_attn.proj_%s_dense_layer.bias",        qkv.stacked },
   { "attn.out_proj.{weight,bias}",  "self_attn.proj_output_dense_layer.{weight,bias}" },
   { "norm_1.{weight,bias}",         "norm1.{weight,bias}" },
   { "norm_2.{weight,bias}",         "norm3.{weight,bias}" },

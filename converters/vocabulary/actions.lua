@@ -1,6 +1,7 @@
 -- The things that happen to tensors on their way, each written once as an invertible pair.
 
 local cbk = require "cbk"
+local kinds = require "converters.engine.kinds"
 local rules = require "converters.engine.rules"
 
 local actions = {}
@@ -27,44 +28,25 @@ end
 local function transposed(t) return t:dim() == 2 and t:transpose(0, 1) or t end
 actions.transpose = pair("transpose", transposed, transposed, one_to_one)
 
+local function rows_of(t) return t:shape()[1] or cbk.fail("shape", "a scalar has no rows") end
+
 ---One tensor on the left, equal parts of its rows on the right.
+---@param count integer
 function actions.split(count)
   return pair("split", function(t)
-    local rows = t:shape()[1]
+    local rows = rows_of(t)
     if rows % count ~= 0 then cbk.fail("shape", ("%d rows do not split into %d parts"):format(rows, count)) end
     return t:split(rows / count, 0)
-  end, function(parts) return cbk.cat(parts, 0) end, { parts = count })
-end
-
--- --- query, key, value
-
-actions.qkv = {}
-
----`keys "self_attn.proj_%s_dense_layer.weight"`: the three keys of q, k and v.
-function actions.qkv.keys(pattern)
-  return { pattern:format "q", pattern:format "k", pattern:format "v" }
-end
-
----Left: one Conv1D of (inputs, 3 · outputs); right: three Linears.
-actions.qkv.conv1d = (function()
-  local three = actions.split(3)
-  return pair("qkv", function(t, at)
-    local shape = t:shape()
-    if #shape == 2 and 3 * shape[1] ~= shape[2] then
-      cbk.fail("shape", ("%d columns are not three times the %d rows"):format(shape[2], shape[1]))
+  end, function(parts)
+    local rows = rows_of(parts[1])
+    for _, part in ipairs(parts) do
+      if rows_of(part) ~= rows then cbk.fail("shape", ("parts of %d and %d rows are not equal"):format(rows, rows_of(part))) end
     end
-    return three.forward(actions.transpose.forward(t), at)
-  end, function(parts, at)
-    return actions.transpose.backward(three.backward(parts, at))
-  end, { parts = 3 })
-end)()
+    return cbk.cat(parts, 0)
+  end, { parts = count })
+end
 
----Left: one Linear with q, k and v below each other.
-actions.qkv.stacked = actions.split(3)
-
--- --- rotary embeddings
-
-actions.rotary = {}
+-- --- heads, as the right config counts them
 
 local function number(config, field)
   local value = config[field]
@@ -72,17 +54,86 @@ local function number(config, field)
   return value
 end
 
----The rows of a head: of the width of all heads together.
-local function head_size(config) return number(config, "hidden_size") / number(config, "num_heads") end
+local function query_heads(config) return number(config, "num_heads") end
+
+local function key_heads(config)
+  local module = config.attention_module
+  if kinds.absent(module) or module == "aiayn_attention" then return query_heads(config) end
+  if module ~= "multiquery_attention" then cbk.fail("config", ("attention_module=%s is not supported"):format(tostring(module))) end
+  local extra = config.extra_attention_params
+  if kinds.absent(extra) then cbk.fail("config", "extra_attention_params.num_kv_groups is missing") end
+  return number(extra, "num_kv_groups")
+end
+
+---The width of all heads together, and the field that says it.
+local function inner_width(config)
+  local field = kinds.absent(config.attention_inner_dim) and "hidden_size" or "attention_inner_dim"
+  return number(config, field), field
+end
+
+---The rows of a head.
+local function head_size(config)
+  local width, field = inner_width(config)
+  local size = width / query_heads(config)
+  if size % 1 ~= 0 then cbk.fail("config", ("%s %g is no multiple of num_heads %g"):format(field, width, query_heads(config))) end
+  return size
+end
 
 ---Refuses a tensor that has other rows than so many heads of the size that the config says.
-local function check_rows(t, heads, config)
-  local rows, size = t:shape()[1], head_size(config)
-  if rows ~= heads * size then
-    cbk.fail("shape", ("%d rows are not %d heads of %g (hidden_size %g / num_heads %g)"):format(rows, heads, size, config.hidden_size,
-      config.num_heads))
-  end
+---@param t Tensor
+---@param config Dict
+---@param ... number    heads; several where they stand below each other
+local function check_rows(t, config, ...)
+  local rows, size, heads = rows_of(t), head_size(config), 0
+  for _, count in ipairs { ... } do heads = heads + count end
+  if rows == heads * size then return end
+  local width, field = inner_width(config)
+  local said = ("%s %g / num_heads %g"):format(field, width, query_heads(config))
+  if key_heads(config) ~= query_heads(config) then said = ("%s, num_kv_groups %g"):format(said, key_heads(config)) end
+  local what = table.concat({ ... }, " + ") .. (heads == 1 and " head" or " heads")
+  cbk.fail("shape", ("%d rows are not %s of %g (%s)"):format(rows, what, size, said))
 end
+
+-- --- query, key, value
+
+actions.qkv = {}
+
+---Refuses a fused projection, or a part of one, that reads another width than the model's.
+local function check_inputs(t, config)
+  local columns, width = t:shape()[2], number(config, "hidden_size")
+  if columns and columns ~= width then cbk.fail("shape", ("%d inputs are not the hidden_size (%g)"):format(columns, width)) end
+end
+
+---`keys "self_attn.proj_%s_dense_layer.weight"`: the three keys of q, k and v.
+function actions.qkv.keys(pattern)
+  return { pattern:format "q", pattern:format "k", pattern:format "v" }
+end
+
+---Left: one Linear with q, k and v below each other, the rows of a head as they are; right: three Linears.
+actions.qkv.stacked = pair("stacked qkv", function(t, at)
+  local queries, keys, size = query_heads(at.right), key_heads(at.right), head_size(at.right)
+  check_rows(t, at.right, queries, keys, keys)
+  check_inputs(t, at.right)
+  local first, second = queries * size, (queries + keys) * size
+  return { t:slice(0, 0, first), t:slice(0, first, second), t:slice(0, second, t:shape()[1]) }
+end, function(parts, at)
+  for i, part in ipairs(parts) do
+    check_rows(part, at.right, i == 1 and query_heads(at.right) or key_heads(at.right))
+    check_inputs(part, at.right)
+  end
+  return cbk.cat(parts, 0)
+end, { parts = 3 })
+
+---Left: one Conv1D, which is such a Linear turned.
+actions.qkv.conv1d = pair("qkv", function(t, at)
+  return actions.qkv.stacked.forward(transposed(t), at)
+end, function(parts, at)
+  return transposed(actions.qkv.stacked.backward(parts, at))
+end, { parts = 3 })
+
+-- --- rotary embeddings
+
+actions.rotary = {}
 
 ---Puts the first `dim` rows of each head from two halves (a…, b…) into pairs (a0, b0, a1, b1, …), or back.
 local function interleave(t, heads, dim, to_pairs)
@@ -103,35 +154,27 @@ local function interleave(t, heads, dim, to_pairs)
 end
 
 ---@param heads fun(config: Dict): number
----@param check? fun(t: Tensor, heads: number, config: Dict)
+---@param check fun(t: Tensor, config: Dict, heads: number)
 local function rotary(name, heads, check)
   local function turn(to_pairs)
     return function(t, at)
       local count = heads(at.right)
-      if check then check(t, count, at.right) end
+      check(t, at.right, count)
       return interleave(t, count, number(at.right, "rotary_dim"), to_pairs)
     end
   end
   return pair(name, turn(true), turn(false), one_to_one)
 end
 
----Query rows, one block per head.
-actions.rotary.queries = rotary("rotary q", function(config) return number(config, "num_heads") end, check_rows)
+---Query rows, one block per head; of a weight or a bias.
+actions.rotary.queries = rotary("rotary q", query_heads, check_rows)
 
----Key rows, one block per key head.
-local function key_heads(config)
-  local module = config.attention_module
-  if module == nil or module == cbk.null or module == "aiayn_attention" then return number(config, "num_heads") end
-  if module ~= "multiquery_attention" then cbk.fail("config", ("attention_module=%s is not supported"):format(tostring(module))) end
-  local extra = config.extra_attention_params
-  if extra == nil or extra == cbk.null then cbk.fail("config", "extra_attention_params.num_kv_groups is missing") end
-  return number(extra, "num_kv_groups")
-end
+---Key rows, one block per key head; of a weight or a bias.
 actions.rotary.keys = rotary("rotary k", key_heads, check_rows)
 
-local function check_every_head(t, heads, config)
-  check_rows(t, number(config, "num_heads"), config)
-  if heads ~= number(config, "num_heads") then
+local function check_every_head(t, config, heads)
+  check_rows(t, config, query_heads(config))
+  if heads ~= query_heads(config) then
     cbk.warn(("keys of every head are turned as the config has them, as %d groups: is their number right?"):format(heads))
   end
 end
@@ -140,12 +183,12 @@ end
 actions.rotary.keys_1_9 = rotary("rotary k", key_heads, check_every_head)
 
 ---As release 2.0 had it, whose configs may say fewer key heads than there are.
-actions.rotary.keys_2_0 = rotary("rotary k", key_heads, function(t, heads, config)
-  if not pcall(check_rows, t, heads, config) then check_every_head(t, heads, config) end
+actions.rotary.keys_2_0 = rotary("rotary k", key_heads, function(t, config, heads)
+  if not pcall(check_rows, t, config, heads) then check_every_head(t, config, heads) end
 end)
 
----A vector along the head, such as the weight of a norm over each head.
-actions.rotary.vector = rotary("rotary vector", function() return 1 end)
+---A vector of one head, such as the weight of a norm over each head.
+actions.rotary.vector = rotary("rotary vector", function() return 1 end, check_rows)
 
 ---Frequencies that old files carry as a buffer: base^(-2i/rotary_dim).
 function actions.rotary.frequencies(base)
@@ -157,7 +200,7 @@ function actions.rotary.frequencies(base)
 end
 
 ---The number of heads that the right config says.
-function actions.qkv.heads(config) return number(config, "num_heads") end
+actions.qkv.heads = query_heads
 
 ---Left: one Linear of groups of heads, in each its queries, then one key, then one value head; right: three Linears with rotary
 ---pairs. One group holds all queries in front; as many groups as heads take q, k and v in turn.
@@ -171,7 +214,7 @@ function actions.qkv.grouped(groups, options)
 
   ---@return number heads, number groups, number rows   of queries in a group, in heads
   local function layout(at)
-    local heads, count = number(at.right, "num_heads"), groups(at.right)
+    local heads, count = query_heads(at.right), groups(at.right)
     if count < 1 or heads % count ~= 0 then cbk.fail("config", ("%d heads do not split into %d groups"):format(heads, count)) end
     return heads, count, heads / count
   end
@@ -179,7 +222,8 @@ function actions.qkv.grouped(groups, options)
   local function forward(t, at)
     local heads, count, queries = layout(at)
     local shape, per_group = t:shape(), queries + 2
-    check_rows(t, count * per_group, at.right)
+    check_rows(t, at.right, count * per_group)
+    check_inputs(t, at.right)
     local size, width = shape[1] / (count * per_group), t:numel() / shape[1]
     local view = t:reshape { count, per_group, size, width }
     local function rows(from, to)
@@ -193,7 +237,10 @@ function actions.qkv.grouped(groups, options)
   local function backward(parts, at)
     local heads, count, queries = layout(at)
     local shape = parts[1]:shape()
-    for i, part in ipairs(parts) do check_rows(part, i == 1 and heads or count, at.right) end
+    for i, part in ipairs(parts) do
+      check_rows(part, at.right, i == 1 and heads or count)
+      check_inputs(part, at.right)
+    end
     local size, width = shape[1] / heads, parts[1]:numel() / shape[1]
     local q, k = turn(parts[1], heads, at, false), turn(parts[2], count, at, false)
     local packed = cbk.cat({
@@ -287,7 +334,7 @@ end
 ---The slopes of ALiBi positions, (heads, 1) of float32, where the right config has such positions.
 function actions.buffer.alibi_slopes(at)
   if at.right.position_embedding_type ~= "alibi" then return nil end
-  local heads = number(at.right, "num_heads")
+  local heads = query_heads(at.right)
   if heads > 2 ^ 16 then cbk.fail("config", ("num_heads is %.0f: that many slopes are not made"):format(heads)) end
   return cbk.tensor(alibi_slopes(heads), { dtype = "float32", shape = { heads, 1 } })
 end

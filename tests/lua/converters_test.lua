@@ -149,6 +149,21 @@ describe("Converters: configs", function()
     fails("num_key_value_heads=3", convert.config, job("llama", "hf", "cs-2.3"), llama)
   end)
 
+  it("a field of which a function makes nothing is left out by name", function()
+    local function nothing() end
+    local function other(value, at) at:set("other", value) end
+    local step = { config = fields.config {
+      { "lost", "x", { forward = nothing, backward = nothing } }, { "moved", "y", { forward = other, backward = nothing } },
+      { "told", "z", { forward = function(_, at) at:leave_out "told.part" end, backward = nothing } },
+      { "left", false, { forward = nothing } },
+    } }
+    local to, _, dropped = sections.convert(step, "left", cbk.dict { lost = 1, moved = 2, told = 3, left = 4 })
+    same(to, cbk.dict { other = 2 })
+    table.sort(dropped)
+    same(cbk.list(dropped), cbk.list { "lost", "told.part" })
+    same(cbk.list(select(3, sections.convert(step, "left", cbk.dict { lost = cbk.null }))), cbk.list {})
+  end)
+
   it("sizes are whole numbers", function()
     local values = { null = cbk.null, ["true"] = true, ["[]"] = cbk.list(), ["99999999999999999999"] = cbk.int "99999999999999999999",
       ["'8'"] = "8", ["0"] = 0, ["-8"] = -8, ["2.5"] = 2.5 }
@@ -312,11 +327,11 @@ describe("Converters: checkpoints, there and back", function()
     local config = convert.config(one, cbk.dict { model = model })
     assert(config.tie_word_embeddings == false)
     local weights = cbk.dict {
-      ["embedding_layer.word_embeddings.weight"] = counted({ 1, 2 }, 0), ["model.lm_head.weight"] = counted({ 1, 2 }, 1),
+      ["embedding_layer.word_embeddings.weight"] = counted({ 1, 4 }, 0), ["model.lm_head.weight"] = counted({ 1, 4 }, 1),
     }
-    local out = convert.checkpoint(one, cbk.dict { model = with_layer(one, weights, 2) })
-    same(out["transformer.wte.weight"]:tolist(), { { 10, 20 } })
-    same(out["lm_head.weight"]:tolist(), { { 1, 1.5 } })
+    local out = convert.checkpoint(one, cbk.dict { model = with_layer(one, weights, 4) })
+    same(out["transformer.wte.weight"]:tolist(), { { 10, 20, 30, 40 } })
+    same(out["lm_head.weight"]:tolist(), { { 1, 1.5, 2, 2.5 } })
   end)
 
   it("fields that mup computes with are numbers", function()
@@ -607,22 +622,59 @@ describe("Converters: nothing is lost or invented in silence", function()
 end)
 
 describe("Converters: the README", function()
+  local text = cbk.fs.read(here .. "converters/README.md")
+  local function example(heading) return text:match(heading .. ".-```lua\n(.-)```") end
+
+  ---There and back by the one model of a file's text: its configs and checkpoints.
+  local function there_and_back(code, config, hf)
+    local model = assert(loadstring(code, "README.md"))()[1]
+    local function job_of(src, tgt) return { model = model, zoo_name = model.model, path = catalogue.path(model, src, tgt), seed = 0 } end
+    local there, back = job_of("hf", "cs-2.4"), job_of("cs-2.4", "hf")
+    local cs_config = convert.config(there, config)
+    local cs = convert.checkpoint(there, hf)
+    same(convert.config(back, cs_config), config)
+    equal_tensors(hf, convert.checkpoint(back, cs))
+    return cs_config.model, cs.model
+  end
+
   it("the example of the readme works", function()
-    local code = cbk.fs.read(here .. "converters/README.md"):match "```lua\n(.-)```"
-    local models = assert(loadstring(code, "README.md"))()
-    local model = models[1]
-    local one = { model = model, zoo_name = model.model, path = catalogue.path(model, "hf", "cs-2.4"), seed = 0 }
-    local config = convert.config(one, cbk.dict { width = 2, depth = 1 })
-    same(config, cbk.dict { model = cbk.dict { hidden_size = 2, num_hidden_layers = 1, norm_type = "layernorm", name = "tiny" } })
-    local hf = cbk.dict {
+    local config, cs = there_and_back(example "in twenty lines", cbk.dict { width = 2, depth = 1, heads = 1 }, cbk.dict {
       ["embed.weight"] = counted({ 3, 2 }, 0), ["blocks.0.attn.qkv.weight"] = counted({ 6, 2 }, 0),
       ["blocks.0.attn.out.weight"] = counted({ 2, 2 }, 0), ["blocks.0.norm.weight"] = counted({ 2 }, 0),
+    })
+    same(config, cbk.dict { hidden_size = 2, num_hidden_layers = 1, num_heads = 1, norm_type = "layernorm", name = "tiny" })
+    same(cs["transformer_decoder.layers.0.self_attn.proj_v_dense_layer.weight"]:tolist(), { { 9, 10 }, { 11, 12 } })
+  end)
+
+  it("so does the one with an action of its own, which `cbk rules` finds nothing to say about", function()
+    local code, config = example "An action of one's own", cbk.dict {
+      hidden_size = 16, num_hidden_layers = 2, num_attention_heads = 4, num_key_value_heads = 2, intermediate_size = 12,
     }
-    local cs = convert.checkpoint(one, hf)
-    same(cs.model["transformer_decoder.layers.0.self_attn.proj_v_dense_layer.weight"]:tolist(), { { 9, 10 }, { 11, 12 } })
-    local back = { model = model, zoo_name = model.model, path = catalogue.path(model, "cs-2.4", "hf"), seed = 0 }
-    convert.config(back, config)
-    equal_tensors(hf, convert.checkpoint(back, cs))
+    local hf, dir = cbk.dict(), harness.temp_dir()
+    for i = 0, 1 do
+      local layer = ("h.%d."):format(i)
+      hf[layer .. "fused_in.weight"] = counted({ 44, 16 }, 1000 * i)
+      hf[layer .. "attn_out.weight"], hf[layer .. "ff_out.weight"] = counted({ 16, 16 }, 0), counted({ 16, 12 }, 0)
+    end
+    local _, cs = there_and_back(code, config, hf)
+    local function first_numbers(name)
+      local out = {}
+      for i, row in ipairs(cs["transformer_decoder.layers.1." .. name]:tolist()) do out[i] = (row[1] - 1001) / 16 end
+      return out
+    end
+    same(first_numbers "self_attn.proj_k_dense_layer.weight", { 16, 18, 17, 19, 20, 22, 21, 23 })
+    same(first_numbers "self_attn.proj_v_dense_layer.weight", { 24, 25, 26, 27, 28, 29, 30, 31 })
+    same(first_numbers "ffn.ffn.0.linear_layer.weight", { 32, 33, 34, 35, 36, 37, 38, 39, 40, 41, 42, 43 })
+    cbk.fs.write(dir .. "/fused.lua", code)
+    cbk.create(dir .. "/model.safetensors", { root = hf }):commit { progress = false }
+    cbk.config.save(config, dir .. "/config.json")
+    local status, stdout = harness.cbk(dir, "rules", "fused.lua", "model.safetensors", "--config", "config.json")
+    harness.equal({ status, stdout }, { 0, "fused.lua: 1 table, 3 rules\n"
+      .. "fused, hf to cs-2.1 .. cs-2.9: 6 of 6 keys fit; every rule has a key\nclean\n" })
+    hf["h.0.fused_in.weight"] = counted({ 43, 16 }, 0)
+    fails("31 rows are not 4 + 2 + 2 heads of 4", there_and_back, code, config, hf)
+    config.num_key_value_heads = nil
+    fails("31 rows are not 4 + 4 + 4 heads of 4", there_and_back, code, config, hf)
   end)
 
   it("defaults do not reach the input", function()

@@ -142,7 +142,7 @@ describe("Falcon", function()
       local cs_config = convert.config(to_cs, layout.config)
       local cs = convert.checkpoint(to_cs, hf)
       hf[key] = counted(2 * layout.rows, 16)
-      raises(("'%s' (float32 [%d, 16]) with 'grouped qkv': %d rows are not %d heads of 4 (hidden_size 16 / num_heads 4)"):format(key,
+      raises(("'%s' (float32 [%d, 16]) with 'grouped qkv': %d rows are not %d heads of 4 (hidden_size 16 / num_heads 4"):format(key,
         2 * layout.rows, 2 * layout.rows, layout.rows / 4), function() convert.checkpoint(to_cs, hf) end)
       convert.config(to_hf, cs_config)
       cs.model[proj "k"] = counted(32, 16)

@@ -293,7 +293,7 @@ describe("Plan: the command", function()
   ---What the readme's commands find.
   local function prepare(dir, text)
     cbk.fs.write(dir .. "/tiny.lua", (text:match "```lua\n(.-)```"))
-    cbk.fs.write(dir .. "/config.json", '{"width": 4, "depth": 1}')
+    cbk.fs.write(dir .. "/config.json", '{"width": 4, "depth": 1, "heads": 2}')
     local layer = "blocks.0."
     cbk.create(dir .. "/model.safetensors", { root = cbk.dict {
       ["embed.weight"] = counted({ 5, 4 }, 0), [layer .. "attn.qkv.weight"] = counted({ 12, 4 }, 0),
@@ -309,7 +309,7 @@ describe("Plan: the command", function()
       "--tgt-fmt", "cs-2.4", "--config", "config.json", "model.safetensors", "--debug")
     equal({ code, stdout }, { 0, "Checkpoint saved to ./model_to_cs-2.4.mdl\nConfig saved to ./config_to_cs-2.4.yaml\n" })
     has(stderr, "embed.weight -> embedding_layer.word_embeddings.weight  copy  float32 [5, 4]\n")
-    has(stderr, "keys read: 5; written: 7 (transpose 1, split 3, copy 3)\n")
+    has(stderr, "keys read: 5; written: 7 (transpose 1, stacked qkv 3, copy 3)\n")
   end)
 
   it("the readme shows what happens", function()

@@ -386,6 +386,7 @@ describe("Rules: the notation", function()
     tell(actions, "actions")
     tell(require "converters.vocabulary.values", "values")
     tell(require "converters.vocabulary.rotary", "rotary")
+    for name in pairs(require "converters.shared.decoder") do assert(readme:find("`" .. name .. "`", 1, true), name) end
   end)
 
   it("what families call is told", function()

@@ -71,6 +71,7 @@ end
 local shapes = { -- by the end of a key; else a matrix of 8 x 8, or a vector of 8
   ["attn.c_attn.weight"] = { 8, 24 }, ["attn.c_attn.bias"] = { 24 }, ["query_key_value.weight"] = { 24, 8 },
   ["query_key_value.bias"] = { 24 }, ["Wqkv.weight"] = { 24, 8 }, ["Wqkv.bias"] = { 24 },
+  ["q_norm.weight"] = { 4 }, ["q_norm.bias"] = { 4 }, ["k_norm.weight"] = { 4 }, ["k_norm.bias"] = { 4 },
 }
 local falcon_shapes = { ["query_key_value.weight"] = { 16, 8 }, ["query_key_value.bias"] = { 16 } }
 

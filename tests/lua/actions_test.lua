@@ -1,0 +1,114 @@
+-- Actions on fused and rotary projections: what goes where by the heads that the config says, and what contradicts it is refused.
+
+local cbk = require "cbk"
+local conversion = require "conversion"
+local harness = require "harness"
+local actions = require "converters.vocabulary.actions"
+
+local describe, it, equal, raises = harness.describe, harness.it, harness.equal, harness.raises
+local counted = conversion.counted
+
+---@param groups? integer   key heads, where there are fewer than the four heads
+local function config(groups, more)
+  local out = conversion.with(cbk.dict { hidden_size = 8, num_heads = 4, rotary_dim = 2 }, more)
+  if groups then
+    out.attention_module, out.extra_attention_params = "multiquery_attention", cbk.dict { num_kv_groups = groups }
+  end
+  return out
+end
+
+---The numbers of the rows of a matrix, or of a vector, whose elements are counted from 1.
+local function rows(t)
+  local out, width = {}, t:numel() / t:shape()[1]
+  for i, first in ipairs(t:reshape({ t:shape()[1], width }):slice(1, 0, 1):reshape({ -1 }):tolist()) do out[i] = (first - 1) / width end
+  return out
+end
+
+local function range(from, to)
+  local out = {}
+  for i = from, to do out[#out + 1] = i end
+  return out
+end
+
+---@param made Tensor|Tensor[]
+local function all_rows(made)
+  if type(made) ~= "table" then return rows(made) end
+  local out = {}
+  for i, part in ipairs(made) do out[i] = rows(part) end
+  return out
+end
+
+local qkv, rotary = actions.qkv, actions.rotary
+
+describe("Actions: heads", function()
+  local inner = { attention_inner_dim = 16 }
+  local cases = { -- what the left has, and what its rows become
+    { "stacked, a key for each query", qkv.stacked, config(), { 24, 8 }, { range(0, 7), range(8, 15), range(16, 23) } },
+    { "stacked biases", qkv.stacked, config(), { 24 }, { range(0, 7), range(8, 15), range(16, 23) } },
+    { "stacked, grouped queries", qkv.stacked, config(2), { 16, 8 }, { range(0, 7), range(8, 11), range(12, 15) } },
+    { "stacked, grouped biases", qkv.stacked, config(1), { 12 }, { range(0, 7), range(8, 9), range(10, 11) } },
+    { "stacked, wider heads", qkv.stacked, config(1, inner), { 24, 8 }, { range(0, 15), range(16, 19), range(20, 23) } },
+    { "Conv1D biases", qkv.conv1d, config(), { 24 }, { range(0, 7), range(8, 15), range(16, 23) } },
+    { "group by group", qkv.grouped(function() return 2 end, { rotary = false }), config(2), { 16, 8 },
+      { { 0, 1, 2, 3, 8, 9, 10, 11 }, { 4, 5, 12, 13 }, { 6, 7, 14, 15 } } },
+    { "rotary queries", rotary.queries, config(2, { hidden_size = 16, rotary_dim = 4 }), { 16, 8 },
+      { 0, 2, 1, 3, 4, 6, 5, 7, 8, 10, 9, 11, 12, 14, 13, 15 } },
+    { "rotary biases of keys", rotary.keys, config(2, { hidden_size = 16, rotary_dim = 4 }), { 8 }, { 0, 2, 1, 3, 4, 6, 5, 7 } },
+    { "a rotary vector", rotary.vector, config(2, { hidden_size = 16, rotary_dim = 4 }), { 4 }, { 0, 2, 1, 3 } },
+  }
+  for _, case in ipairs(cases) do
+    local name, action, right, shape, want = unpack(case)
+    it(name, function()
+      local t, at = counted(shape, 0), { right = right }
+      local made = action.forward(t, at)
+      equal(all_rows(made), want)
+      equal(action.backward(made, at):tolist(), t:tolist())
+    end)
+  end
+
+  it("rows that the config contradicts are refused in either direction", function()
+    local plain, half = config(), config(2)
+    local q, k = counted({ 8, 8 }, 0), counted({ 4, 8 }, 0)
+    for _, case in ipairs {
+      -- Phi-3-medium's shape of things: of equal thirds, each would be wrong
+      { "24 rows are not 4 + 2 + 2 heads of 2 (hidden_size 8 / num_heads 4, num_kv_groups 2)", qkv.stacked, half, counted({ 24, 8 }, 0) },
+      { "16 rows are not 4 + 4 + 4 heads of 2 (hidden_size 8 / num_heads 4)", qkv.stacked, plain, counted({ 16, 8 }, 0) },
+      { "25 rows are not", qkv.stacked, plain, counted({ 25 }, 0) },
+      { "12 rows are not 4 + 4 + 4 heads of 2", qkv.conv1d, plain, counted({ 4, 12 }, 0) },
+      { "12 rows are not", qkv.conv1d, plain, counted({ 12 }, 0) },
+      { "4 inputs are not the hidden_size (8)", qkv.conv1d, plain, counted({ 4, 24 }, 0) },
+      { "4 inputs are not the hidden_size (8)", qkv.stacked, plain, counted({ 24, 4 }, 0) },
+      { "4 inputs are not the hidden_size (8)", qkv.grouped(qkv.heads), plain, counted({ 24, 4 }, 0) },
+      { "the config does not say 'num_heads'", qkv.stacked, cbk.dict { hidden_size = 8 }, counted({ 24, 8 }, 0) },
+      { "hidden_size 8 is no multiple of num_heads 3", qkv.stacked, config(nil, { num_heads = 3 }), counted({ 24, 8 }, 0) },
+      { "4 rows are not 4 heads of 2", rotary.queries, half, k },
+      { "8 rows are not 2 heads of 2 (hidden_size 8 / num_heads 4, num_kv_groups 2)", rotary.keys, half, q },
+      { "8 rows are not 1 head of 2", rotary.vector, plain, counted({ 8 }, 0) }, -- a bias of queries
+      { "a scalar has no rows", rotary.vector, plain, counted({}, 0) },
+      { "a scalar has no rows", actions.split(2), plain, counted({}, 0) },
+      { "5 rows do not split into 2 parts", actions.split(2), plain, counted({ 5 }, 0) },
+    } do
+      raises(case[1], function() case[2].forward(case[4], { right = case[3] }) end)
+    end
+    for _, case in ipairs {
+      { "8 rows are not 2 heads of 2", qkv.stacked, half, { q, q, k } },
+      { "4 rows are not 4 heads of 2", qkv.stacked, plain, { k, q, q } },
+      { "4 inputs are not the hidden_size (8)", qkv.stacked, plain, { q, counted({ 8, 4 }, 0), q } },
+      { "4 rows are not 4 heads of 2", qkv.conv1d, plain, { q, q, k } },
+      { "8 rows are not 1 head of 2", rotary.vector, plain, counted({ 8 }, 0) },
+      { "parts of 8 and 4 rows are not equal", actions.split(2), plain, { q, k } },
+    } do
+      raises(case[1], function() case[2].backward(case[4], { right = case[3] }) end)
+    end
+  end)
+
+  it("a Conv1D is turned", function()
+    local at, t = { right = config() }, counted({ 8, 24 }, 0)
+    local q, k, v = unpack(qkv.conv1d.forward(t, at))
+    for i, part in ipairs { q, k, v } do
+      equal(part:shape(), { 8, 8 })
+      equal(part:tolist()[1], t:transpose(0, 1):tolist()[8 * i - 7])
+    end
+    equal(qkv.conv1d.backward({ q, k, v }, at):tolist(), t:tolist())
+  end)
+end)
