@@ -26,13 +26,22 @@ local function check_options(from)
   if from.dpo == nil then cbk.fail("config", "the config has no section 'dpo', so it is none of a DPO model") end
 end
 
+---The policy is the model.
+local function lacks_policy(at) return at:source(policy.place .. at.key:sub(#policy.copy + 1)) == nil end
+local no_policy = ("the policy, below '%s', has no such key, and the reference does not stand for it"):format(policy.place)
+
+local own_options = fields.drop.right { dpo = cbk.dict(usual) }
+
 return { {
   model = "dpo", name = "dpo", note = "a model that is trained by DPO: " .. table.concat(policy.models, ", "),
   since = { right = since.gpt2 }, -- since 2.1, other decoders have no fields that these lack
-  { "hf", "cs-2.1-dpo .. cs-2.9-dpo", wrap = policy, after = options, config = fields.drop.right { dpo = cbk.dict(usual) } },
+  { "hf", "cs-2.1-dpo .. cs-2.9-dpo", wrap = policy, after = options, config = own_options },
   { "cs-2.1-no-dpo", "cs-2.1-dpo",
-    keys = rules.keys { { "*", policy.place .. ".*", also_right = policy.copy .. ".*" } },
-    config = fields.config { fields.told.left { "dpo" }, fields.drop.right { "dpo" }, { "*" } },
+    keys = rules.keys {
+      rules.refuse.right(policy.copy .. ".*", no_policy, lacks_policy),
+      { "*", policy.place .. ".*", also_right = policy.copy .. ".*" },
+    },
+    config = fields.config { fields.told.left { "dpo" }, own_options, { "*" } },
     prepare = { left = check_name, right = check_options },
     after = options,
   },

@@ -266,12 +266,15 @@ function Run:gather(hit)
   return complete and parts or nil
 end
 
----Remembers that the key is lost.
-function Run:leave_out(why)
-  local group = self.left_out[why]
+---Remembers that the key is lost. Keys that one rule makes copies are told together.
+---@param why string
+---@param copy? { of: string, pattern: string }   what it is a copy of, and as the rule has it: named in `why` as %s
+function Run:leave_out(why, copy)
+  local name = copy and why:format(copy.pattern) or why
+  local group = self.left_out[name]
   if not group then
-    group = { why = why }
-    self.left_out[why], self.left_out[#self.left_out + 1] = group, group
+    group = { why = copy and why:format(copy.of) or why, of_all = name }
+    self.left_out[name], self.left_out[#self.left_out + 1] = group, group
   end
   group[#group + 1] = { path = self.at.full_key }
 end
@@ -290,9 +293,9 @@ function Run:pass_over(hits, tied)
     if original and other == nil then
       local why = "it is known only as a copy of '%s', which is not there"
       if self.tied[at.key] then why = why .. "; if the two are one tensor, convert a copy of the file as .safetensors (cbk copy)" end
-      if not is_read[original] then self:leave_out(why:format(original)) end
+      if not is_read[original] then self:leave_out(why, { of = original, pattern = hit.ending.rule.copy_of }) end
     elseif original and not hit.ending.rule.is_made and at:differ(self.given, other) then
-      self:leave_out(("it differs from '%s', which is kept"):format(original))
+      self:leave_out("it differs from '%s', which is kept", { of = original, pattern = hit.ending.rule.copy_of })
     end
   end
   if #tied == 0 then self:tell "pass" end
@@ -521,7 +524,8 @@ function Run:warn_of_left_out()
   for _, group in ipairs(self.left_out) do
     local names = {}
     for i, one in ipairs(fold.groups(group)) do names[i] = one.name end
-    cbk.warn(("%d %s left out: %s (%s)"):format(#group, #group == 1 and "key is" or "keys are", naming.first(names), group.why))
+    cbk.warn(("%d %s left out: %s (%s)"):format(#group, #group == 1 and "key is" or "keys are", naming.first(names),
+      #group == 1 and group.why or group.of_all))
   end
 end
 

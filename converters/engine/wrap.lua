@@ -2,6 +2,7 @@
 
 local cbk = require "cbk"
 local fields = require "converters.engine.fields"
+local kinds = require "converters.engine.kinds"
 local patterns = require "converters.engine.patterns"
 local rules = require "converters.engine.rules"
 
@@ -74,6 +75,12 @@ local function copies_of(wrapper)
   return patterns.compile(rules.keys { rule }, "right")
 end
 
+---Whether a tensor of the copy is the one of the model inside, so that nothing is lost with it.
+local function is_its_own(wrapper, source, key, value)
+  local own = source[wrapper.place .. key:sub(#wrapper.copy + 1)]
+  return kinds.is_tensor(value) and kinds.is_tensor(own) and value:same(own)
+end
+
 ---Takes the inner model out of a checkpoint.
 ---@param wrapper Wrap
 ---@param source Dict
@@ -88,7 +95,7 @@ function wrap.take_out(wrapper, source, trace)
     if own then
       inner[own] = value
     elseif hit then
-      copies = copies + 1
+      copies = copies + (is_its_own(wrapper, source, key, value) and 0 or 1)
     else
       strangers[#strangers + 1] = tostring(key)
     end
@@ -100,7 +107,8 @@ function wrap.take_out(wrapper, source, trace)
     end
   end
   if copies > 0 then
-    cbk.warn(("the %d keys below '%s' are left out; the model is that below '%s'"):format(copies, wrapper.copy, wrapper.place))
+    local what = copies == 1 and "key below '%s' is" or "keys below '%s' are"
+    cbk.warn(("%d " .. what .. " left out; the model is that below '%s'"):format(copies, wrapper.copy, wrapper.place))
   end
   return inner, strangers
 end

@@ -70,6 +70,13 @@ local policy, reference = "policy_model.model.", "ref_model.model."
 
 local function llama_dpo() return run("dpo", "hf", "cs-2.4-dpo", families.llama.config, families.llama.hf) end
 
+---The policy is another model than the reference.
+local function trained(cs)
+  for key, tensor in cbk.items(cbk.copy(cs.model)) do
+    if key:find(policy, 1, true) == 1 then cs.model[key] = tensor:affine(2, 1) end
+  end
+end
+
 describe("DPO", function()
   for name, family in pairs(families) do
     it("holds a " .. name .. " twice, and gives it back", function()
@@ -100,9 +107,12 @@ describe("DPO", function()
 
   it("names the copy that is left out, its own options, and keys of neither", function()
     local config, cs = llama_dpo()
-    config.model.dpo.beta = 0.5
     local text = table.concat(conversion.warnings(run, "dpo", "cs-2.4-dpo", "hf", config, cs), "\n")
-    assert(text:find("the 13 keys below 'ref_model.model' are left out", 1, true), text)
+    assert(not text:find("ref_model", 1, true) and not text:find("dpo", 1, true), text) -- the very same tensors, the usual loss
+    config.model.dpo.beta = 0.5
+    trained(cs)
+    text = table.concat(conversion.warnings(run, "dpo", "cs-2.4-dpo", "hf", config, cs), "\n")
+    assert(text:find("13 keys below 'ref_model.model' are left out", 1, true), text)
     assert(text:find("left out: dpo", 1, true), text)
     cs.model["lm_head.weight"] = conversion.counted({ 2 }, 0)
     cs.model[policy .. "strange"] = conversion.counted({ 2 }, 0)
@@ -174,6 +184,36 @@ describe("DPO: releases", function()
     conversion.equal_tensors(cs.model, back.model)
     fails("no section 'dpo'", run, "dpo", "cs-2.1-dpo", "cs-2.1-no-dpo", config, cs)
     fails("model_name='t5'", run, "dpo", "cs-2.1-no-dpo", "cs-2.1-dpo", cbk.dict { model = with(config.model, { model_name = "t5" }) }, cs)
+  end)
+
+  it("back to none: the reference is told in one line, and nothing stands for the policy", function()
+    local function back(change)
+      local config, dpo = run("dpo", "cs-2.1-no-dpo", "cs-2.1-dpo", plain "cs-2.1")
+      change(dpo)
+      return conversion.warnings(run, "dpo", "cs-2.1-dpo", "cs-2.1-no-dpo", config, dpo)
+    end
+    same(#back(function() end), 0)
+    local told = back(trained)
+    same(#told, 1)
+    has(told, "13 keys are left out: ref_model.model.")
+    has(told, "(it differs from 'policy_model.model.*', which is kept)")
+    local function lacking(part)
+      return function(dpo)
+        for key in cbk.items(cbk.copy(dpo.model)) do
+          if key:find(policy .. part, 1, true) == 1 then dpo.model[key] = nil end
+        end
+      end
+    end
+    local message = "the policy, below 'policy_model.model', has no such key, and the reference does not stand for it"
+    for _, part in ipairs { "", "lm_head.weight" } do fails(message, back, lacking(part)) end
+  end)
+
+  it("warns of nothing that was not in the input", function()
+    local there = conversion.warnings(run, "dpo", "hf", "cs-2.1-no-dpo", families.llama.config, families.llama.hf)
+    local back = conversion.warnings(run, "dpo", "cs-2.1-no-dpo", "hf", plain "cs-2.1")
+    for _, told in ipairs { there, back } do
+      for _, one in ipairs(told) do assert(not one:find "dpo" and not one:find "ref_model", one) end
+    end
   end)
 
   it("release by release: the formats keep their kind", function()
