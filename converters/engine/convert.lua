@@ -221,7 +221,7 @@ local function view_for(job, i, step)
   local sideband = is_hf(step.tgt) and file.is_sideband(job.files[i])
   if not scale and not sideband then return nil end
   return function(key, value)
-    if value == cbk.null then return value end
+    if not kinds.is_tensor(value) then return value end
     if sideband and (value.dtype:find "float") then value = value:replace_nan(0) end
     if scale then return scale(key, value) end
     return value, sideband and "NaN to 0" or nil

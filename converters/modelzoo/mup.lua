@@ -147,6 +147,24 @@ local function shown_fields(model)
   return table.concat(out, ", ")
 end
 
+---A tensor times a number, as PyTorch has it: whole numbers and truth values become float32, or all fractions were lost.
+---@param told table<string, boolean>   dtypes that were told
+---@return Tensor, string   what was done
+local function multiplied(key, tensor, factor, told)
+  local dtype, what = cbk.dtype(tensor.dtype), ("muP: x %g"):format(factor)
+  if dtype.floating then return tensor:affine(factor, 0), what end
+  if not dtype.integer and dtype.name ~= "bool" then
+    cbk.fail("convert", ("cannot convert key '%s' (%s): muP multiplies it by %g, which is supported for real numbers only"):format(key,
+      kinds.facts(tensor), factor))
+  end
+  if not told[dtype.name] then
+    cbk.warn(("'%s' is %s, and muP multiplies it by %g: it is written as float32, and so is every other weight of %s that muP "
+      .. "multiplies"):format(key, dtype.name, factor, dtype.name))
+  end
+  told[dtype.name] = true
+  return tensor:to("float32"):affine(factor, 0), what .. " as float32"
+end
+
 local HEAD = "lm_head.weight"
 local WORDS, WORDS_T5 = "embedding_layer.word_embeddings.weight", "decoder_embeddings.word_embeddings.weight"
 
@@ -183,15 +201,16 @@ function mup.fold(model, family, name)
   folded.share_embedding_weights = false
   if family == "keys" then warn_of_unfolded(model, name) end
   local rule = family == "t5" and scale.t5 or scale[style]
+  local told = {}
   return folded, function(key, tensor)
-    if tensor == cbk.null then return tensor end
+    if not kinds.is_tensor(tensor) then return tensor end
     key = key:gsub("^model%.", "")
     local factor = rule(model, key)
     if key == "lm_head.bias" and (rule(model, "lm_head.weight") or 1) ~= 1 then
       cbk.warn(("%s: the multiplier of logits is folded into lm_head.weight only, so logits change by lm_head.bias"):format(name))
     end
     if not factor or factor == 1 then return tensor end
-    return tensor:affine(factor, 0), ("muP: x %g"):format(factor)
+    return multiplied(key, tensor, factor, told)
   end, model.share_embedding_weights ~= false and function(source) return untie(source, family == "t5") end or nil
 end
 

@@ -334,6 +334,25 @@ describe("Converters: checkpoints, there and back", function()
     same(out["lm_head.weight"]:tolist(), { { 1, 1.5, 2, 2.5 } })
   end)
 
+  it("mup makes float32 of whole numbers, and says so", function()
+    local gpt2 = { num_heads = 1, num_hidden_layers = 1, dropout_rate = 0.1, max_position_embeddings = 3, vocab_size = 1, filter_size = 8,
+      hidden_size = 4, mup_base_hidden_size = 1 }
+    for dtype, want in pairs { int8 = "float32", int64 = "float32", uint8 = "float32", bool = "float32", float16 = "float16" } do
+      for _, watched in ipairs { false, true } do
+        local one, out = job("gpt2", "cs-2.3", "hf", { trace = watched and function() end or nil }), nil
+        convert.config(one, cbk.dict { model = gpt2 })
+        local weights = cbk.dict { ["embedding_layer.word_embeddings.weight"] = counted({ 1, 2 }, 0),
+          ["lm_head.weight"] = cbk.tensor({ 1, dtype == "bool" and 0 or 3 }, { shape = { 1, 2 }, dtype = dtype }) }
+        local told = conversion.warnings(function()
+          out = convert.checkpoint(one, cbk.dict { model = with_layer(one, weights, 2) })["lm_head.weight"]
+        end)
+        same({ out.dtype, out:tolist() }, { want, { { 0.25, dtype == "bool" and 0 or 0.75 } } })
+        local message = ("'lm_head.weight' is %s, and muP multiplies it by 0.25: it is written as float32"):format(dtype)
+        same(table.concat(told):find(message, 1, true) ~= nil, want ~= dtype, dtype)
+      end
+    end
+  end)
+
   it("fields that mup computes with are numbers", function()
     local wrong = {
       { "mup_base_hidden_size", "abc", "mup_base_hidden_size='abc'" }, { "mup_base_hidden_size", 0, "a number above 0" },
