@@ -24,13 +24,15 @@ local function pretraining(position)
   return rules.keys {
     -- Hugging Face                                      Model Zoo
     { "bert",                                            "bert_encoder",                               bert.encoder(position, "told") },
-    { "cls.predictions.transform.dense.{weight,bias}",   "bert_mlm_head.mlm_transform.ffn.ffn.0.linear_layer.{weight,bias}" },
+    { "cls.predictions.transform.dense.{weight,bias}",   "bert_mlm_head.mlm_transform.ffn.ffn.0.linear_layer.{weight,bias}",
+      biases = true },
     bert.norm("cls.predictions.transform.LayerNorm",     "bert_mlm_head.mlm_transform.ln"),
     { hf_decoder,                                        classifier, tied_left = { hf_words, decoder.is_tied },
       needed = decoder.is_untied },
     { "cls.predictions.decoder.bias",                    "bert_mlm_head.classifier.ffn.0.linear_layer.bias",
-      also_left = "cls.predictions.bias", tied_left = { "cls.predictions.bias", is_bias_of_decoder } },
-    { "cls.seq_relationship.{weight,bias}",              "bert_cls_head.classifier.ffn.0.linear_layer.{weight,bias}", needed = "told" },
+      also_left = "cls.predictions.bias", tied_left = { "cls.predictions.bias", is_bias_of_decoder }, biases = true },
+    { "cls.seq_relationship.{weight,bias}",              "bert_cls_head.classifier.ffn.0.linear_layer.{weight,bias}", needed = "told",
+      biases = true },
   }
 end
 

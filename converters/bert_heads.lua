@@ -18,7 +18,7 @@ local function with_head(head, needs_pooler)
   return function(position)
     return rules.keys {
       { "bert",                     "bert", bert.encoder(position, needs_pooler == true) },
-      { head .. ".{weight,bias}",   "classifier.{weight,bias}" },
+      { head .. ".{weight,bias}",   "classifier.{weight,bias}", biases = true },
     }
   end
 end

@@ -50,14 +50,14 @@ local projections = rules.keys {
     { "self_attention.dense.{weight,bias}",     "self_attn.proj_output_dense_layer.{weight,bias}" },
     { "mlp.dense_h_to_4h.{weight,bias}",        "ffn.ffn.0.linear_layer.{weight,bias}" },
     { "mlp.dense_4h_to_h.{weight,bias}",        "ffn.ffn.1.linear_layer.{weight,bias}" },
-  }, needed = function(here) return has_biases(here) and "with bias" or nil end },
+  }, biases = has_biases },
 }
 
 local function body(norms)
   return rules.keys {
     decoder.embedding "word_embeddings",
     { "h.N", "transformer_decoder.layers.N", rules.keys {
-      norms,
+      { "", "", norms, biases = decoder.has_biased_norms },
       projections,
     } },
     decoder.final_norm "ln_f",

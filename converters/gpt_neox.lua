@@ -38,7 +38,7 @@ local layer = rules.keys {
 local body = rules.keys {
   decoder.embedding "embed_in",
   decoder.final_norm "final_layer_norm",
-  { "layers.N", "transformer_decoder.layers.N", layer },
+  { "layers.N", "transformer_decoder.layers.N", layer, biases = true },
 }
 
 local with_head = rules.keys {

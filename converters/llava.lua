@@ -164,7 +164,7 @@ local text = {
   keys = rules.keys {
     { "", "text_model", llama.keys },
     { "model.mm_projector.N.{weight,bias}", "projector_image_model.ffn.N.linear_layer.{weight,bias}", number = counted_by_two,
-      count = function(here) return depth(here.left) end, needed = has_projector },
+      count = function(here) return depth(here.left) end, needed = has_projector, biases = true },
     rules.drop.left("model.vision_tower.*", "the image tower is a part of its own"),
     rules.drop.right("projector_text_model.*", "LLaVA's LLaMA has no projector"),
   },

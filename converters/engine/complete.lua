@@ -13,8 +13,8 @@ local MOST_MISSING = 1e6 -- that a config may count
 
 local function fail(message) cbk.fail("convert", message) end
 
----The rules of a side without choices, in groups that write the same key: one of a group is enough. A table that copies whatever
----there is needs nothing.
+---The rules of a side without choices, in groups that write the same key (`target`), by which they are found, too: one of a group is
+---enough. A table that copies whatever there is needs nothing.
 ---@return Rule[][]
 local function groups(set, side)
   local out = {}
@@ -23,7 +23,7 @@ local function groups(set, side)
     for _, one in ipairs(rule.kind == nil and rules.expand(rule) or {}) do
       local target = table.concat(one[rules.other[side]], " ")
       if not out[target] then
-        out[target] = {}
+        out[target] = { target = target }
         out[#out + 1] = out[target]
       end
       table.insert(out[target], one)
@@ -73,17 +73,36 @@ local function keys_of(rule, side, values)
   return out
 end
 
----A weight is needed unless its rule says otherwise; a bias, where another layer has it or its rule says so.
+---The keys of a module's biases, by those of its weights.
+local function biases_of(weights)
+  local out = {}
+  for i, key in ipairs(weights) do out[i] = key:gsub("%.weight$", ".bias"):gsub("%.gamma$", ".beta") end
+  return out
+end
+
+local function is_bias(group) return group[1].left[1]:find "%.bias$" or group[1].right[1]:find "%.bias$" end
+
+---A weight is needed unless its rule says otherwise; a bias, where another layer has it.
 ---@param present integer   how many there are
 ---@return Needed
 local function is_needed(group, at, present)
-  local is_bias = group[1].left[1]:find "%.bias$" or group[1].right[1]:find "%.bias$"
   for _, rule in ipairs(group) do
     local needed = rule.needed
     if type(needed) == "function" then needed = needed(at, present) end
-    if needed == false or needed == "with bias" or needed == "told" and not is_bias then return needed end
+    if needed == false or needed == "told" and not is_bias(group) then return needed end
   end
-  return present > 0 or not is_bias
+  return present > 0 or not is_bias(group)
+end
+
+---The group of the weights whose modules have these biases, where such modules always have one.
+---@param group Rule[]
+---@param by_target table<string, Rule[]>
+---@return Rule[]|nil weights, Needed|nil   what a bias is where its weight is there
+local function weights_of(group, by_target, at)
+  local biases = group[1].biases
+  if type(biases) == "function" then biases = biases(at) end
+  if not biases or not is_bias(group) then return nil end
+  return by_target[group.target:gsub("%.bias%f[%s%z]", ".weight")], biases
 end
 
 ---The numbers of a key that only a default says there are.
@@ -109,8 +128,8 @@ end
 ---@return { count: integer }   and the first of them
 function complete.lacking(set, at)
   local out, doubtful, told, seen, uncounted = { count = 0 }, { count = 0 }, { count = 0 }, {}, {}
-  local function is_there(group, values)
-    for _, rule in ipairs(group) do
+  local function find(group, values)
+    for _, rule in ipairs(group or {}) do
       if at:source(keys_of(rule, at.side, values)[1]) ~= nil or keys.tied_to(rule, at) then return rule end
     end
   end
@@ -125,25 +144,31 @@ function complete.lacking(set, at)
     seen[key], list.count = true, list.count + 1
     if list.count <= 20 then list[list.count] = key end
   end
+  local all = groups(set, at.side)
   local function look(group, letters)
     local missing, present, there = {}, 0, {} -- `there`: the assumed numbers of which something is
+    local weights, due = weights_of(group, all, at)
     for_all(letters, function(values)
       local assumed = assumed_of(letters, values, at)
-      local rule = is_there(group, values)
+      local rule = find(group, values)
       if rule then
         present, there[assumed] = present + 1, true
         return add_parts(missing, rule, values, assumed)
       end
-      for _, key in ipairs(keys_of(group[1], at.side, values)) do missing[#missing + 1] = { key, assumed } end
+      local module = find(weights, values)
+      for _, key in ipairs(module and biases_of(keys_of(module, at.side, values)) or keys_of(group[1], at.side, values)) do
+        missing[#missing + 1] = { key, assumed, module and due }
+      end
       if #missing > MOST_MISSING then fail(("more than %d keys of '%s' are missing"):format(MOST_MISSING, group[1][at.side][1])) end
     end)
     local needed = #missing > 0 and is_needed(group, at, present)
-    for _, one in ipairs(needed and missing or {}) do
-      local key, assumed = unpack(one)
-      add(needed == "told" and told or (assumed == "" or there[assumed]) and out or doubtful, key)
+    for _, one in ipairs(missing) do
+      local key, assumed, own = unpack(one)
+      own = needed ~= true and own or needed
+      if own then add(own == "told" and told or (assumed == "" or there[assumed]) and out or doubtful, key) end
     end
   end
-  for _, group in ipairs(groups(set, at.side)) do
+  for _, group in ipairs(all) do
     local letters = letters_of(group[1], at, uncounted)
     if letters then look(group, letters) end
   end

@@ -17,14 +17,21 @@ local list = entries.list
 ---What a rule may say beside its two names and its action.
 entries.options = {
   when = "function", also_left = true, also_right = true, tied_left = true, number = "table", why = "string", needed = true, count = true,
+  biases = true,
 }
 
-local needs = { [true] = true, [false] = true, ["with bias"] = true, told = true }
+---What a table of rules may say for all of them.
+entries.inherited = { needed = true, count = true, biases = true }
 
-local function check_needed(needed, fail)
-  if needed ~= nil and type(needed) ~= "function" and not needs[needed] then
-    fail("'needed' is true, false, 'with bias', 'told', or a function that gives one of these, not %s",
-      type(needed) == "string" and "'" .. needed .. "'" or tostring(needed))
+local needs = { [true] = true, [false] = true, told = true }
+
+local function check_needs(entry, fail)
+  for _, name in ipairs { "needed", "biases" } do
+    local value = entry[name]
+    if value ~= nil and type(value) ~= "function" and not needs[value] then
+      fail("'%s' is true, false, 'told', or a function that gives one of these, not %s", name,
+        type(value) == "string" and "'" .. value .. "'" or tostring(value))
+    end
   end
 end
 
@@ -41,10 +48,10 @@ local function check_counts(entry, action, fail)
   end
 end
 
----A table of rules stands below two names, and has two options of its own.
+---A table of rules stands below two names, and has few options of its own.
 local function check_below(entry, fail)
   for name in pairs(entry) do
-    if type(name) == "string" and name ~= "needed" and name ~= "count" then fail("'%s' is no option of a table of rules", name) end
+    if type(name) == "string" and not entries.inherited[name] then fail("'%s' is no option of a table of rules", name) end
   end
   for i, prefix in ipairs { entry[1], entry[2] } do
     local mistake = type(prefix) ~= "string" and "a table of rules stands below names" or prefix ~= "" and choices.mistake(prefix)
@@ -70,7 +77,7 @@ function entries.check(entry, place, source, line)
     end
     if type(wanted) == "string" and type(value) ~= wanted then fail("'%s' must be a %s", name, wanted) end
   end
-  check_needed(entry.needed, fail)
+  check_needs(entry, fail)
   for i = 1, 2 do
     if entry[i] ~= nil and type(entry[i]) ~= "string" and type(entry[i]) ~= "table" then fail("side %d is no pattern", i) end
   end

@@ -17,6 +17,7 @@ local rules = {}
 ---@field tied table<Side, Tied>   where that side is read: the key that its own is read from when it is not there
 ---@field number? { forward: fun(n: integer): integer, backward: fun(n: integer): integer }   counts the other side's way
 ---@field needed? Needed|fun(at: At, present: integer): Needed   whether a checkpoint must have it (complete.lua)
+---@field biases? Needed|fun(at: At): Needed   whether its modules always have a bias: it is needed where the weight is there
 ---@field count table<1|string, string|fun(at: At): integer|nil>   how many values its letters have, 1 for the first (default:
 ---                          num_hidden_layers): a field of the right config, or a function
 ---@field kind? "only"|"drop"|"refuse"   of a rule for one side: what becomes of such a key
@@ -26,7 +27,7 @@ local rules = {}
 
 ---@alias Tied { [1]: string, [2]: fun(at: At): boolean }   the key, and whether it is the same tensor
 
----@alias Needed boolean|"with bias"|"told"|nil
+---@alias Needed boolean|"told"|nil
 
 ---@class Origin   Where a rule was written.
 ---@field source string    the file
@@ -235,8 +236,8 @@ end
 local function counts(count) return type(count) == "table" and count or { count } end
 
 ---A table of key rules: `{ left, right, action }`; one name alone stands for both sides; a table of rules in the third place
----is put below the two names; `false` says nothing. Options of a rule: when, also_left, also_right, tied_left, count, needed, number,
----why; count and needed of such a table are those of its rules.
+---is put below the two names; `false` says nothing. Options of a rule: when, also_left, also_right, tied_left, count, needed, biases,
+---number, why; count, needed and biases of such a table are those of its rules.
 ---@return Rule[]
 function rules.keys(written)
   local out, _, source, line = { is_rules = true }, rules.position(3)
@@ -258,13 +259,14 @@ function rules.keys(written)
         local one = rules.map(rule, change)
         if has_choices then checked(one) end
         if one.needed == nil then one.needed = entry.needed end
+        if one.biases == nil then one.biases = entry.biases end
         one.count = rules.variant(counts(entry.count), one.count)
         add(one)
       end
     else
       add(checked {
         left = left, right = right, action = inner, when = entry.when, number = entry.number, why = entry.why,
-        needed = entry.needed, count = counts(entry.count),
+        needed = entry.needed, biases = entry.biases, count = counts(entry.count),
         also = { left = also(entry.also_left), right = also(entry.also_right) }, tied = { left = tied(entry.tied_left) },
         origin = { source = source, line = line, place = place, names = { left[1], right[1] } },
       })

@@ -18,7 +18,7 @@ local bert = {}
 ---A norm, which old Hugging Face files call gamma and beta.
 function bert.norm(left, right)
   return rules.keys {
-    { left .. ".{weight,bias}", right .. ".{weight,bias}" },
+    { left .. ".{weight,bias}", right .. ".{weight,bias}", biases = true },
     { left .. ".{gamma,beta}",  right .. ".{weight,bias}", why = "its names in old files" },
   }
 end
@@ -52,8 +52,8 @@ function bert.encoder(position, needs_pooler)
     { "embedding_layer.position_embeddings", needed = false },
     { "embeddings.token_type_embeddings.weight", "embedding_layer.segment_embeddings.weight" },
     norm("embeddings.LayerNorm",               "embed_ln_f"),
-    { "encoder.layer.N",                       "transformer_encoder.layers.N",                layer },
-    { "pooler.dense.{weight,bias}",            "pooler.pooler.ffn.0.linear_layer.{weight,bias}",  needed = needs_pooler },
+    { "encoder.layer.N",                       "transformer_encoder.layers.N",                layer, biases = true },
+    { "pooler.dense.{weight,bias}",            "pooler.pooler.ffn.0.linear_layer.{weight,bias}",  needed = needs_pooler, biases = true },
   }
 end
 

@@ -10,7 +10,7 @@ local values = require "converters.vocabulary.values"
 
 local decoder = {}
 
-local tie = actions.tie
+local tie, absent = actions.tie, values.absent
 
 -- --- tensors with two names; old checkpoints hold one of the two as null
 
@@ -29,12 +29,20 @@ function decoder.embedding(left)
   }
 end
 
+---Whether norms have biases, as the right config says.
+function decoder.has_biased_norms(at)
+  local config = at.right
+  return config.use_rms_norm ~= true and config.use_biasless_norm ~= true and (absent(config.norm_type) or config.norm_type == "layernorm")
+end
+
 ---The last norm, which the Model Zoo writes twice.
 ---@param left string
-function decoder.final_norm(left)
+---@param biases? fun(at: At): Needed
+function decoder.final_norm(left, biases)
   return rules.keys {
     { left .. ".weight", "transformer_decoder.norm.weight", tie.or_from "ln_f.weight", also_right = "ln_f.weight" },
-    { left .. ".bias",   "transformer_decoder.norm.bias",   tie.or_from "ln_f.bias",   also_right = "ln_f.bias" },
+    { left .. ".bias",   "transformer_decoder.norm.bias",   tie.or_from "ln_f.bias",   also_right = "ln_f.bias",
+      biases = biases or decoder.has_biased_norms },
   }
 end
 

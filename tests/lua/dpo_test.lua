@@ -47,10 +47,12 @@ local families = {
       model_type = "falcon", hidden_size = 8, num_attention_heads = 2, num_hidden_layers = 1, vocab_size = 5,
       max_position_embeddings = 4, new_decoder_architecture = true, num_kv_heads = 2, multi_query = false,
     },
-    hf = hf_of({ { "transformer.word_embeddings.weight", 5, 8 }, { "transformer.ln_f.weight", 8 }, { "lm_head.weight", 5, 8 } },
+    hf = hf_of(
+      { { "transformer.word_embeddings.weight", 5, 8 }, { "transformer.ln_f.{weight,bias}", 8 }, { "lm_head.weight", 5, 8 } },
       decoder_layer("transformer.h.0.", {
         { "self_attention.query_key_value.weight", 24, 8 }, { "self_attention.dense.weight", 8, 8 },
-        { "mlp.dense_h_to_4h.weight", 32, 8 }, { "mlp.dense_4h_to_h.weight", 8, 32 }, { "ln_attn.weight", 8 }, { "ln_mlp.weight", 8 },
+        { "mlp.dense_h_to_4h.weight", 32, 8 }, { "mlp.dense_4h_to_h.weight", 8, 32 },
+        { "ln_attn.{weight,bias}", 8 }, { "ln_mlp.{weight,bias}", 8 },
       })),
   },
   ["gpt-neox"] = {
@@ -58,10 +60,12 @@ local families = {
       model_type = "gpt_neox", hidden_size = 8, num_attention_heads = 2, num_hidden_layers = 1, vocab_size = 5,
       max_position_embeddings = 4, intermediate_size = 6, rotary_pct = 0.5,
     },
-    hf = hf_of({ { "gpt_neox.embed_in.weight", 5, 8 }, { "gpt_neox.final_layer_norm.weight", 8 }, { "embed_out.weight", 5, 8 } },
+    hf = hf_of({ { "gpt_neox.embed_in.weight", 5, 8 }, { "gpt_neox.final_layer_norm.{weight,bias}", 8 }, { "embed_out.weight", 5, 8 } },
       decoder_layer("gpt_neox.layers.0.", {
-        { "attention.query_key_value.{weight,bias}", 24, 8 }, { "attention.dense.weight", 8, 8 }, { "input_layernorm.weight", 8 },
-        { "post_attention_layernorm.weight", 8 }, { "mlp.dense_h_to_4h.weight", 6, 8 }, { "mlp.dense_4h_to_h.weight", 8, 6 },
+        { "attention.query_key_value.{weight,bias}", 24, 8 }, { "attention.dense.{weight,bias}", 8, 8 },
+        { "input_layernorm.{weight,bias}", 8 },
+        { "post_attention_layernorm.{weight,bias}", 8 }, { "mlp.dense_h_to_4h.{weight,bias}", 6, 8 },
+        { "mlp.dense_4h_to_h.{weight,bias}", 8, 6 },
       })),
   },
 }

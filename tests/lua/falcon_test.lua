@@ -55,8 +55,10 @@ local function checkpoint(layout, prefix)
   add("h.0.self_attention.dense", 16, 16)
   add("h.0.mlp.dense_h_to_4h", 64, 16)
   add("h.0.mlp.dense_4h_to_h", 16, 64)
-  for _, norm in ipairs(layout.norms) do out[prefix .. "h.0." .. norm .. ".weight"] = counted(16) end
-  out[prefix .. "ln_f.weight"] = counted(16)
+  for _, kind in ipairs { "weight", "bias" } do
+    for _, norm in ipairs(layout.norms) do out[("%sh.0.%s.%s"):format(prefix, norm, kind)] = counted(16) end
+    out[prefix .. "ln_f." .. kind] = counted(16)
+  end
   return out
 end
 

@@ -229,6 +229,44 @@ describe("Inputs: all forms of a checkpoint, all families", function()
     end
   end)
 
+  -- biases that a model of the family may do without
+  local optional = {
+    gpt2 = { "lm_head", "word_embeddings", "position_embeddings.*", "wte", "wpe" }, falcon = { "word_embeddings", "lm_head" },
+    bloom = { "word_embeddings", "lm_head" }, mpt = { "word_embeddings", "position_embeddings.*", "lm_head", "wte", "wpe" },
+    gptj = { "wte", "word_embeddings", "lm_head", "attn%.%a+_proj", "attn%.proj_%a+_dense_layer" },
+    ["gpt-neox"] = { "word_embeddings", "embed_in", "embed_out", "lm_head" },
+    ["clip-vit"] = { "patch_embedding", "linear_proj", "visual_projection", "classifier.*" },
+    bert = {}, ["bert-qa"] = {}, ["bert-sequence-classifier"] = {}, ["bert-token-classifier"] = {},
+  }
+
+  ---Whether the key is a bias that the family cannot do without.
+  local function is_needed_bias(name, key)
+    local module = key:match "^(.*)%.bias$"
+    for _, own in ipairs(optional[name]) do
+      if module and module:find(own .. "$") then return false end
+    end
+    return module ~= nil
+  end
+
+  it("without a bias that the model always has are incomplete, from either side", function()
+    for name in pairs(optional) do
+      local way = newest[name]
+      conversion.warnings(function()
+        local config, root = tiny.model(way)
+        local cs_config, cs = conversion.run(name, "hf", way.format, config, root)
+        for _, side in ipairs { { "hf", way.format, config, root }, { way.format, "hf", cs_config, cs.model } } do
+          local src, tgt, own, source = unpack(side)
+          for key in cbk.items(source) do
+            if is_needed_bias(name, key) and not key:find "^ln_f" then
+              local rest = conversion.with(source, {}, { key, (key:gsub("^transformer_decoder%.norm", "ln_f")) })
+              conversion.fails(key, conversion.run, name, src, tgt, own, src == "hf" and rest or cbk.dict { model = rest })
+            end
+          end
+        end
+      end)
+    end
+  end)
+
   ---Names of one tensor, where embeddings are tied; safetensors files of transformers have the first alone.
   local tied = {
     gpt2 = { "transformer.wte.weight", "lm_head.weight" }, llama = { "model.embed_tokens.weight", "lm_head.weight" },
