@@ -46,7 +46,8 @@ end
 
 ---The Model Zoo's model does without pooler and next-sentence head where its config says so.
 local tell_of_nsp = { "bert_cls_head.classifier.ffn.0.linear_layer.weight", function()
-  cbk.warn "the checkpoint has no next-sentence head (BertForMaskedLM): add disable_nsp: true to the config that is written"
+  cbk.warn("the checkpoint has no next-sentence head (BertForMaskedLM): to train with it, add disable_nsp: true to the config that is "
+    .. "written, and to convert it back to Hugging Face, take that out again")
 end }
 
 local since_2_1, up_to_2_0, up_to_1_7 = bert.hugging_face {
