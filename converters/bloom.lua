@@ -9,7 +9,7 @@ local decoder = require "converters.shared.decoder"
 local since = require "converters.modelzoo.since"
 
 local only = rules.only
-local must, drop = fields.must, fields.drop
+local must, drop, told = fields.must, fields.drop, fields.told
 local null = cbk.null
 local between, variant = rules.between, rules.variant
 
@@ -52,6 +52,8 @@ local config = fields.config {
   { "vocab_size",                                     is = "size" },
   must.right { position_embedding_type = "alibi", use_position_embedding = true, embedding_dropout_rate = 0 },
   { "tie_word_embeddings", "share_embedding_weights", is = "boolean" },
+  must.right { pos_scaling_factor = fields.any_of(1, null) },
+  told.right { "pos_scaling_type", "pos_scaling_extra_args" },
   must.right { embedding_layer_norm = true },
   decoder.four_times,
   { "n_head",              "num_heads",               is = "heads", alias_left = "num_attention_heads" },

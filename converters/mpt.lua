@@ -116,6 +116,8 @@ local config = fields.config {
   must.right { use_position_embedding = true },
   { "emb_pdrop",           "embedding_dropout_rate",       is = "rate" },
   { "tie_word_embeddings", "share_embedding_weights",      is = "boolean" },
+  must.right { pos_scaling_factor = fields.any_of(1, null) },
+  told.right { "pos_scaling_type", "pos_scaling_extra_args" },
   must.right { embedding_layer_norm = false },
   { "d_model",             "hidden_size",                  is = "width", alias_left = "hidden_size" },
   { "n_heads",             "num_heads",                    is = "heads", alias_left = "num_attention_heads" },

@@ -8,6 +8,7 @@ local naming = require "converters.engine.naming"
 local keys = require "converters.engine.keys"
 local complete = require "converters.engine.complete"
 local fields = require "converters.engine.fields"
+local pretrained = require "converters.engine.pretrained"
 local sections = require "converters.engine.sections"
 local mup = require "converters.modelzoo.mup"
 local releases = require "converters.modelzoo.releases"
@@ -24,10 +25,16 @@ local function is_hf(format) return format == "hf" end
 
 -- --- configs
 
----A field, maybe of a section, with its value where that is short.
-local function with_value(name, config)
+---The value of a field, maybe of a section.
+local function value_of(name, config)
   local value, section, inner = config[name], name:match "^(.-)%.(.*)$"
   if value == nil and kinds.is_dict(config, section) then value = config[section][inner] end
+  return value
+end
+
+---A field with its value where that is short.
+local function with_value(name, config)
+  local value = value_of(name, config)
   if value == nil or type(value) == "table" then return name end
   local text = fields.shown(value)
   return #text <= 40 and name .. "=" .. text or name
@@ -69,13 +76,23 @@ local function fold_mup(model, converter, name)
   return mup.fold(model, converter.mup, name)
 end
 
+---What is lost of a config of Hugging Face.
+---@param names string[]
+local function worth_telling(names, config)
+  local out = {}
+  for _, name in ipairs(names) do
+    if not pretrained.goes_without_saying(name:match "[^.]*$", value_of(name, config)) then out[#out + 1] = name end
+  end
+  return out
+end
+
 local function config_from_hf(job, step, config)
   file.refuse(config)
   local to, from, dropped, assumed = sections.convert(step.converter, step.side, config)
   local release, known = catalogue.release(step.tgt), job.model.since or {}
   since.check(known.left, from, release)
   since.check(known.right, to, release)
-  note_dropped(dropped, from, file.precision_to_cs(to, config, release))
+  note_dropped(worth_telling(dropped, from), from, file.precision_to_cs(to, config, release))
   file.set_name(to, release, job.zoo_name, step.converter.named_from)
   return cbk.dict { model = to }, both_configs(step, from, to, assumed)
 end

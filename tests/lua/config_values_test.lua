@@ -346,19 +346,27 @@ describe("Configs: what every class of Hugging Face has", function()
     pad_token_id = null, prefix = null, pruned_heads = dict(), remove_invalid_values = false, repetition_penalty = 1.0,
     return_dict = true, return_dict_in_generate = false, sep_token_id = null, suppress_tokens = null, task_specific_params = null,
     temperature = 1.0, tf_legacy_loss = false, tie_encoder_decoder = false, tie_word_embeddings = true, tokenizer_class = null,
-    top_k = 50, top_p = 1.0, torch_dtype = null, torchscript = false, transformers_version = "4.30.2", typical_p = 1.0,
+    top_k = 50, top_p = 1.0, torch_dtype = null, torchscript = false, typical_p = 1.0,
     use_bfloat16 = false, _name_or_path = "",
   }
 
-  it("converts with every family, to every release", function()
+  ---What is told of the fields of a config.
+  local function told_of(way, config)
+    return table.concat(warnings(convert.config, job(way.name, "hf", way.format), config), "\n")
+  end
+
+  it("converts with every family, to every release, and needs no word at its usual value", function()
     for _, way in ipairs(tiny.ways()) do
       local config = tiny.config(way.name, way.converter)
+      local before, full = told_of(way, config), cbk.copy(config)
       for name, value in pairs(defaults) do
-        if config[name] == nil then config[name] = value end
+        if full[name] == nil then full[name] = value end
       end
-      if config.is_encoder_decoder == nil then config.is_encoder_decoder = way.name == "t5" end
-      warnings(function() convert.config(job(way.name, "hf", way.format), config) end)
+      if full.is_encoder_decoder == nil then full.is_encoder_decoder = way.name == "t5" end
+      harness.equal(told_of(way, full), before, way.name .. " to " .. way.format)
     end
+    local told = table.concat(warnings(run, { "gpt2", "hf", "cs-2.9", { is_decoder = true, chunk_size_feed_forward = 3 } }))
+    assert(told:find("chunk_size_feed_forward=3", 1, true) and told:find("is_decoder=true", 1, true), told)
     refuses { { "t5", "hf", "cs-2.9", { tie_encoder_decoder = true }, "tie_encoder_decoder=true: only false or null" } }
     refuses { { "t5", "cs-2.9", "hf", { tie_encoder_decoder = true }, "tie_encoder_decoder=true: only false" } }
   end)

@@ -194,6 +194,8 @@ describe("Rotary positions: what neither side can express", function()
       { "gpt-neox", "cs-2.9", "hf", { rope_theta = 5 }, "rope_theta=5: only 10000 or null" },
       { "gptj", "cs-2.9", "hf", { rope_theta = 5 }, "rope_theta=5: only 10000 or null" },
       { "gptj", "cs-2.9", "hf", { pos_scaling_factor = 2 }, "pos_scaling_factor=2: only 1 or null" },
+      { "bloom", "cs-2.9", "hf", { pos_scaling_factor = 2 }, "pos_scaling_factor=2: only 1 or null" }, -- which scales ALiBi, too
+      { "mpt", "cs-2.3", "hf", { pos_scaling_factor = 2 }, "pos_scaling_factor=2: only 1 or null" },
     }
   end)
 

@@ -1,0 +1,26 @@
+-- What every config of Hugging Face may say beside its model's own fields: how text is generated, what a call returns. Files that have
+-- all fields (Transformers' to_json_file with use_diff=False) say them at their usual values.
+
+local cbk = require "cbk"
+local fields = require "converters.engine.fields"
+
+local pretrained = {}
+
+-- of PretrainedConfig, Transformers 4; null says nothing anyway
+local usual = cbk.dict {
+  _name_or_path = "", add_cross_attention = false, chunk_size_feed_forward = 0, diversity_penalty = 0, do_sample = false,
+  early_stopping = false, encoder_no_repeat_ngram_size = 0, is_decoder = false, is_encoder_decoder = false, length_penalty = 1,
+  max_length = 20, min_length = 0, no_repeat_ngram_size = 0, num_beam_groups = 1, num_beams = 1, num_return_sequences = 1,
+  output_attentions = false, output_hidden_states = false, output_scores = false, pruned_heads = cbk.dict(),
+  remove_invalid_values = false, repetition_penalty = 1, return_dict = true, return_dict_in_generate = false, temperature = 1,
+  tf_legacy_loss = false, tie_encoder_decoder = false, tie_word_embeddings = true, top_k = 50, top_p = 1, torchscript = false,
+  typical_p = 1, use_bfloat16 = false,
+  id2label = cbk.dict { ["0"] = "LABEL_0", ["1"] = "LABEL_1" }, label2id = cbk.dict { LABEL_0 = 0, LABEL_1 = 1 },
+}
+
+---Whether a config says as much without this field.
+---@param name string
+---@param value any
+function pretrained.goes_without_saying(name, value) return usual[name] ~= nil and fields.same(value, usual[name]) end
+
+return pretrained
