@@ -71,7 +71,7 @@ local config = fields.config {
   { "initializer_range",                              is = "number" },
   must.right { fixed_sparse_attention = null, use_ff_layer1_dropout = false },
   must.left { scale_attn_by_inverse_layer_idx = false, reorder_and_upcast_attn = false },
-  must.right { alibi_trainable_slopes = false },
+  decoder.no_groups,
   decoder.fixed,
 }
 

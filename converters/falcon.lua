@@ -90,37 +90,25 @@ local modern = rules.keys {
 -- --- config: what all generations share
 
 ---Position embeddings; ALiBi is refused on the way to the Model Zoo only.
-local positions = {
-  forward = function(alibi)
-    if alibi == true then
-      cbk.fail("config", "cannot convert the config with alibi=true: the Model Zoo's Falcon has no position_embedding_type=alibi")
-    end
-    return "rotary"
-  end,
-  backward = function(kind)
-    if kind ~= "rotary" and kind ~= "alibi" then
-      cbk.warn(("position_embedding_type=%s is left out: Falcon's Hugging Face code has rotary positions"):format(fields.shown(kind)))
-    end
-    return kind == "alibi"
-  end,
-}
+local function no_alibi(alibi)
+  if alibi == true then
+    cbk.fail("config", "cannot convert the config with alibi=true: the Model Zoo's Falcon has no position_embedding_type=alibi")
+  end
+  return "rotary"
+end
 
 local shared = fields.config {
-  { "vocab_size",                                                is = "size" },
-  { "alibi",               "position_embedding_type", positions, is = { left = "boolean" } },
-  { "tie_word_embeddings", "share_embedding_weights",            is = "boolean" },
+  { "vocab_size",                                     is = "size" },
+  { "tie_word_embeddings", "share_embedding_weights", is = "boolean" },
   decoder.four_times,
   told.right { "rotary_dim", "embedding_dropout_rate" },
-  { "max_position_embeddings",                                   is = "size" },
+  { "max_position_embeddings",                        is = "size" },
   must.right { nonlinearity = "gelu" },
-  { "attention_dropout",   "attention_dropout_rate",             is = "rate" },
-  { "hidden_dropout",      "residual_dropout_rate",              is = "rate" },
-  { "layer_norm_epsilon",                                        is = "positive" },
+  { "attention_dropout",   "attention_dropout_rate",  is = "rate" },
+  { "hidden_dropout",      "residual_dropout_rate",   is = "rate" },
+  { "layer_norm_epsilon",                             is = "positive" },
   must.right { use_bias_in_output = false },
-  { false, "norm_first", values.lost(true, "Falcon's Hugging Face code norms before each part of a layer") },
-  { false, "norm_type", values.lost("layernorm", "Falcon's Hugging Face code has layer norms") },
-  { false, "embedding_layer_norm", values.lost(false, "Falcon's Hugging Face code has no norm behind the embeddings") },
-  { "initializer_range",                                         is = "number" },
+  { "initializer_range",                              is = "number" },
   decoder.fixed,
 }
 
@@ -140,8 +128,26 @@ end
 
 -- --- config: 7B and 40B, whose code came with the checkpoint
 
+-- Of 1.9 and 2.0 the Model Zoo's converter lets through what Falcon's Hugging Face code does not have.
+local rw_positions = {
+  forward = no_alibi,
+  backward = function(kind)
+    if kind ~= "rotary" and kind ~= "alibi" then
+      cbk.warn(("position_embedding_type=%s is left out: Falcon's Hugging Face code has rotary positions"):format(fields.shown(kind)))
+    end
+    return kind == "alibi"
+  end,
+}
+local let_through = fields.config {
+  { "alibi", "position_embedding_type", rw_positions, is = { left = "boolean" } },
+  { false, "norm_first", values.lost(true, "Falcon's Hugging Face code norms before each part of a layer") },
+  { false, "norm_type", values.lost("layernorm", "Falcon's Hugging Face code has layer norms") },
+  { false, "embedding_layer_norm", values.lost(false, "Falcon's Hugging Face code has no norm behind the embeddings") },
+}
+
 local rw_config = fields.config {
   shared,
+  let_through,
   { "n_head",  "num_heads",         is = "heads", alias_left = "num_attention_heads" },
   { "n_layer", "num_hidden_layers", is = "depth", alias_left = "num_hidden_layers" },
   must.right { use_projection_bias_in_attention = false, use_ffn_bias_in_attention = false, use_ffn_bias = false },
@@ -236,10 +242,20 @@ local free_key_heads = {
   backward = key_heads,
 }
 
+local modern_positions = {
+  forward = no_alibi,
+  backward = function(kind, here)
+    if kind ~= "rotary" and kind ~= "alibi" then here:refuse(kind, fields.any_of("rotary", "alibi")) end
+    return kind == "alibi"
+  end,
+}
+
 local modern_config = fields.config {
   rotary.scaling { "linear", "yarn", "longrope" },
   must.left { model_type = "falcon", activation = "gelu" },
   shared,
+  { "alibi",        "position_embedding_type", modern_positions, is = { left = "boolean" } },
+  must.right { norm_first = true, norm_type = "layernorm", embedding_layer_norm = false },
   told.left { "partial_rotary_factor", ffn_hidden_size = "size?" },
   { "rope_theta",                       is = "positive" },
   { "num_attention_heads", "num_heads", is = "heads" },

@@ -81,6 +81,7 @@ local config = fields.config {
   { "initializer_range",                              is = "number" },
   must.right { fixed_sparse_attention = null, norm_first = true, use_ff_layer1_dropout = false },
   must.right { attention_module = "aiayn_attention" },
+  decoder.no_groups,
   decoder.fixed,
   must.left { scale_attn_by_inverse_layer_idx = false, reorder_and_upcast_attn = false },
   must.left { add_cross_attention = fields.any_of(false, null) },

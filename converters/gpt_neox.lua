@@ -78,6 +78,7 @@ local config = fields.config {
   { "initializer_range",                              is = "number" },
   must.right { embedding_layer_norm = false, fixed_sparse_attention = null, norm_first = true },
   must.right { use_ff_layer1_dropout = false, use_untied_layer_norm = true, attention_module = "aiayn_attention" },
+  decoder.no_groups,
   decoder.fixed,
 }
 

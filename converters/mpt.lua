@@ -96,13 +96,16 @@ local expansion = {
 ---Without biases the norms have none either.
 local norm_type = {
   forward = function(kind, here)
-    if type(kind) ~= "string" then here:refuse(kind, "the name of a norm") end
-    local plain = kind:gsub("^low_precision_", "")
+    local plain = tostring(kind):gsub("^low_precision_", "")
+    if plain ~= "layernorm" and plain ~= "rmsnorm" then
+      here:refuse(kind, fields.any_of("layernorm", "low_precision_layernorm", "low_precision_rmsnorm", "rmsnorm"))
+    end
     if plain ~= kind then cbk.warn(("norm_type=%s becomes %s: its lower precision is left out"):format(kind, plain)) end
     return plain == "layernorm" and here.from.no_bias == true and "biasless-layernorm" or plain
   end,
   backward = function(kind, here)
-    if kind ~= "biasless-layernorm" then return kind end
+    if kind == "layernorm" or kind == "rmsnorm" then return kind end
+    if kind ~= "biasless-layernorm" then here:refuse(kind, fields.any_of("biasless-layernorm", "layernorm", "rmsnorm")) end
     if decoder.common_bias(here.from) ~= false then
       here:refuse(kind, "layernorm, or no biases at all (" .. table.concat(decoder.biases, ", ") .. "),")
     end
@@ -128,10 +131,10 @@ local config = fields.config {
   { "attn_config.attn_pdrop",    "attention_dropout_rate", is = "rate" },
   { "attn_config.alibi",         "position_embedding_type", positions },
   must.left { ["attn_config.alibi_bias_max"] = 8, ["attn_config.rope"] = fields.any_of(false, null) },
+  -- no error, as the Model Zoo's converter lets these two through
   { "attn_config.clip_qkv",  false, values.lost(null, "the Model Zoo clips no queries, keys and values, so logits change") },
   { "attn_config.qk_ln",     false, values.lost(false, "the Model Zoo's model has no norms of queries and keys, so logits change") },
-  { "attn_config.prefix_lm", false, values.lost(false, "the Model Zoo's attention is causal in the prefix, too, so logits change") },
-  must.left { ["ffn_config.ffn_type"] = fields.any_of("mptmlp", null) },
+  must.left { ["attn_config.prefix_lm"] = fields.any_of(false, null), ["ffn_config.ffn_type"] = fields.any_of("mptmlp", null) },
   drop.left { ["attn_config.attn_uses_sequence_id"] = false },
   told.left { "learned_pos_emb", "attn_config.attn_impl" }, -- of positions; which kernel computes the same
   { "no_bias", false, { forward = function(without, here)
@@ -145,6 +148,7 @@ local config = fields.config {
   { "initializer_range",                                   is = "number" },
   must.right { fixed_sparse_attention = null, norm_first = true, use_ff_layer1_dropout = false },
   { "norm_type",           "norm_type",    norm_type },
+  decoder.no_groups,
   decoder.fixed,
   must.left { embedding_fraction = 1, logit_scale = null },
 }

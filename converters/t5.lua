@@ -300,7 +300,8 @@ local function config_for(name_of)
     must.right { use_dropout_outside_residual_path = true, use_pre_encoder_decoder_dropout = false },
     must.right { use_ffn_bias = false, use_transformer_initialization = false, use_bias_in_output = false },
     must.right { attention_module = "aiayn_attention", attention_type = "dot_product", tie_encoder_decoder = false },
-    { false,                 "norm_first",                 values.lost(true, "T5 norms before each part of a layer") },
+    must.right { norm_first = true },
+    decoder.no_groups,
     decoder.one_expert,
   }
 end

@@ -142,8 +142,8 @@ local function convert_field(rule, side, at)
   if rule.kind == "drop" then return kinds.present(at.from[name]) and (rule.value == nil or not fields.same(at.from[name], rule.value)) end
   if rule.kind == "must" then
     if not rule[side] then
-      local value = fields.shown(at.from[name])
-      cbk.fail("config", ("the config field '%s' (=%s) should not appear in the config of this side"):format(name, value))
+      cbk.fail("config", ("the config field '%s' (=%s) should not appear in the config of this side: it is the other side's, where only "
+        .. "%s is supported; take it out if that is meant"):format(name, fields.shown(at.from[name]), fields.shown(rule.value)))
     end
     if not fields.same(at.from[name], rule.value) then at:refuse(at.from[name], rule.value) end
     return

@@ -80,7 +80,7 @@ local config = fields.config {
   { "hidden_act",                   "encoder_nonlinearity",            values.activation },
   { "mlm_nonlinearity", false, { forward = as_encoder "hidden_act" } },
   { false, "mlm_nonlinearity", { backward = as_encoder "encoder_nonlinearity" } },
-  must.right { pooler_nonlinearity = "tanh" },
+  must.right { pooler_nonlinearity = fields.any_of("tanh", cbk.null) }, -- null: check_pooler
   { "hidden_dropout_prob",          "dropout_rate",                    is = "rate" },
   { "attention_probs_dropout_prob", "attention_dropout_rate",          is = "rate" },
   must.right { disable_nsp = false },
@@ -93,7 +93,9 @@ local config = fields.config {
   must.right { use_ffn_bias_in_mlm = true, use_output_bias_in_mlm = true },
   { "initializer_range",                                               is = "number" },
   drop.right { enable_vts = false, freeze_ffn_bias_in_glu = false },
-  { false, "use_position_embedding", values.lost(true, "BERT has positions") },
+  must.right { use_position_embedding = true, attention_sliding_window_length = cbk.null },
+  decoder.inner_width,
+  decoder.no_groups,
   decoder.one_expert,
 }
 
@@ -111,8 +113,9 @@ local before = {
 
 ---Since 1.8 the pooler has its own activation, which is the encoder's where the config does not say.
 local function check_pooler(from)
-  if from.pooler_nonlinearity == nil and from.encoder_nonlinearity ~= "tanh" then
-    fields.refuse("encoder_nonlinearity", from.encoder_nonlinearity, "tanh, as without pooler_nonlinearity the pooler uses it too,")
+  if values.absent(from.pooler_nonlinearity) and from.encoder_nonlinearity ~= "tanh" then
+    fields.refuse("pooler_nonlinearity", nil, "'tanh'", (", and without it the pooler uses encoder_nonlinearity, which is %s; add "
+      .. "pooler_nonlinearity: tanh if that is meant"):format(fields.shown(from.encoder_nonlinearity)))
   end
 end
 

@@ -119,17 +119,30 @@ decoder.one_expert = fields.config {
   end } },
 }
 
----What the Model Zoo's decoders may have and Hugging Face's do not.
-decoder.fixed = fields.config {
-  fields.must.right {
-    attention_logit_softcapping = cbk.null, attention_qk_norm_layer = cbk.null, attention_sliding_window_length = cbk.null,
-    final_logit_softcapping = cbk.null, norm_first_sandwich = no, num_extra_input_vocab_tokens = 0, position_embedding_offset = 0,
-    scale_qk_dot_by_layer_idx = no,
-  },
+---Every head has keys of its own, as wide as the others.
+decoder.inner_width = fields.config {
   { false, "attention_inner_dim", { backward = function(size, at)
     if not values.absent(size) and size ~= at.from.hidden_size then at:refuse(size, fields.any_of(cbk.null, at.from.hidden_size)) end
   end }, is = { right = "inner?" } },
-  { false, "use_biasless_norm", values.lost(false, "Hugging Face's norms have the biases that the class gives them") },
+}
+decoder.no_groups = fields.config {
+  { false, "extra_attention_params", { backward = function(extra, at)
+    local is_empty = kinds.is_dict(extra) and #extra == 0
+    if not values.absent(extra) and not is_empty then at:refuse(extra, "null (each head has keys of its own)") end
+  end } },
+}
+
+---What the Model Zoo's decoders may have and Hugging Face's do not.
+decoder.fixed = fields.config {
+  fields.must.right {
+    alibi_trainable_slopes = no, attention_chunk_size = cbk.null, attention_logit_softcapping = cbk.null,
+    attention_qk_norm_layer = cbk.null, attention_sink_tokens = cbk.null, attention_sliding_window_length = cbk.null,
+    attention_vertical_column_spacing = cbk.null, attention_vertical_column_width = cbk.null, constant_pos_embedding = cbk.null,
+    final_logit_softcapping = cbk.null, norm_first_sandwich = no, num_extra_input_vocab_tokens = 0, position_embedding_offset = 0,
+    rel_distance_mode = fields.any_of("default", cbk.null), scale_qk_dot_by_layer_idx = no,
+    sliding_window_every_other_decoder_layer = no, use_biasless_norm = no,
+  },
+  decoder.inner_width,
   decoder.one_expert,
 }
 

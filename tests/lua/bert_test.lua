@@ -217,7 +217,7 @@ describe("BERT: what the other side cannot say", function()
   end
 
   it("towards Hugging Face", function()
-    fails("pooler_nonlinearity='relu': only tanh", to_hf("bert", { pooler_nonlinearity = "relu" }))
+    fails("pooler_nonlinearity='relu': only 'tanh'", to_hf("bert", { pooler_nonlinearity = "relu" }))
     fails("pooler_nonlinearity", to_hf("bert", { pooler_nonlinearity = false }))
     fails("mlm_nonlinearity='relu': only gelu", to_hf("bert", { mlm_nonlinearity = "relu" }))
     fails("position_embedding_type='fixed'", to_hf("bert-qa", { position_embedding_type = "fixed" }))

@@ -106,7 +106,7 @@ describe("Configs: what the other side cannot express", function()
       local told = table.concat(warnings(run, case), "\n")
       assert(told:find(part, 1, true), told)
     end
-    for field, value in pairs { clip_qkv = 6, qk_ln = true, prefix_lm = true } do
+    for field, value in pairs { clip_qkv = 6, qk_ln = true } do
       local name = "attn_config." .. field
       tells(("%s=%s is left out: the Model Zoo"):format(name, tostring(value)), { "mpt", "hf", "cs-2.3", { [name] = value } })
     end
@@ -173,18 +173,6 @@ describe("Configs: fields with two names", function()
     warnings(function() out = convert.config(job("bloom", "hf", "cs-2.9"), published) end)
     local model = out.model
     harness.equal({ model.num_heads, model.num_hidden_layers, model.hidden_size, model.filter_size }, { 16, 24, 1024, 4096 })
-  end)
-
-  it("what changes the model and has no place, told with its value", function()
-    for _, case in ipairs {
-      { "falcon", "norm_first", false }, { "falcon", "norm_type", "rmsnorm" }, { "falcon", "embedding_layer_norm", true },
-      { "t5", "norm_first", false }, { "bert", "use_position_embedding", false }, { "gpt2", "use_biasless_norm", true },
-    } do
-      local name, field, value = unpack(case)
-      local told = table.concat(warnings(run, { name, "cs-2.9", "hf", { [field] = value } }))
-      assert(told:find(("%s=%s is left out: "):format(field, value == "rmsnorm" and "'rmsnorm'" or tostring(value)), 1, true), told)
-      refuses { { name, "cs-2.9", "hf", { moe_params = dict { num_experts = 4 } }, "moe_params={" } }
-    end
   end)
 
   it("as Hugging Face's classes read two values: the other name's holds, which is told", function()

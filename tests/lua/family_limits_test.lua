@@ -1,0 +1,136 @@
+-- What a family of the Model Zoo may say and Hugging Face's model does not have, and the other way round: refused with the values that
+-- are possible; what the reference lets through in some releases is told with its value and what comes of it.
+
+local cbk = require "cbk"
+local harness = require "harness"
+local conversion = require "conversion"
+local variations = require "variations"
+local convert = require("cbk.converters").convert
+
+local describe, it = harness.describe, harness.it
+local refuses, converted = variations.refuses, variations.converted
+
+local null, dict, list = cbk.null, cbk.dict, cbk.list
+
+local function shown(value)
+  if value == null then return "null" end
+  return type(value) == "string" and "'" .. value .. "'" or type(value) == "userdata" and "" or tostring(value)
+end
+
+---Refuses each value of a field from CS to HF, with what is possible.
+---@param format string
+---@param limits table[]   model, field, values that are refused, what the message says is possible, values that pass
+local function limit(format, limits)
+  for _, case in ipairs(limits) do
+    local model, field, bad, possible, good = unpack(case)
+    for _, value in ipairs(bad) do
+      refuses { { model, format, "hf", { [field] = value }, ("%s=%s"):format(field, shown(value)) } }
+      refuses { { model, format, "hf", { [field] = value }, ": only " .. possible } }
+    end
+    for _, value in ipairs(good or {}) do converted { model, format, "hf", { [field] = value } } end
+  end
+end
+
+describe("Limits of a family: towards Hugging Face", function()
+  it("norms and where they stand", function()
+    limit("cs-2.9", {
+      { "falcon", "norm_type", { "rmsnorm", "foo" }, "layernorm is", { "layernorm" } },
+      { "falcon", "norm_first", { false }, "true is", { true } },
+      { "falcon", "embedding_layer_norm", { true }, "false is", { false } },
+      { "falcon", "position_embedding_type", { "learned", "foo", null }, "'rotary' or 'alibi'", { "rotary" } },
+      { "t5", "norm_first", { false }, "true is", { true } },
+      { "bert", "use_position_embedding", { false }, "true is", { true } },
+    })
+    for _, model in ipairs { "gpt2", "gptj", "gpt-neox", "llama", "bloom", "falcon" } do
+      limit("cs-2.9", { { model, "use_biasless_norm", { true }, "false or null", { false, null } } })
+    end
+    limit("cs-2.3", { { "mpt", "norm_type", { "foo", "group", null }, "'biasless-layernorm' or 'layernorm' or 'rmsnorm'", { "rmsnorm" } } })
+  end)
+
+  it("attention", function()
+    local one = dict { num_kv_groups = 2 }
+    for _, model in ipairs { "gpt2", "gptj", "gpt-neox", "bloom", "bert", "t5" } do
+      limit("cs-2.9", { { model, "extra_attention_params", { one }, "null (each head has keys of its own)", { dict(), null } } })
+    end
+    for _, model in ipairs { "gpt2", "gptj", "gpt-neox", "llama", "bloom", "falcon" } do
+      limit("cs-2.9", {
+        { model, "attention_sink_tokens", { 4 }, "null", { null } }, { model, "attention_chunk_size", { 4 }, "null", { null } },
+        { model, "attention_vertical_column_width", { 4 }, "null" }, { model, "sliding_window_every_other_decoder_layer", { true }, "false" },
+        { model, "constant_pos_embedding", { 4 }, "null" }, { model, "rel_distance_mode", { "foo" }, "'default'", { "default" } },
+        { model, "alibi_trainable_slopes", { true }, "false", { false } },
+      })
+    end
+    limit("cs-2.9", {
+      { "bert", "attention_sliding_window_length", { 3 }, "null", { null } }, { "bert", "attention_inner_dim", { 100 }, "null or 8", { 8 } },
+    })
+    for _, model in ipairs { "falcon", "t5", "bert", "gpt2" } do
+      refuses { { model, "cs-2.9", "hf", { moe_params = dict { num_experts = 4 } }, "moe_params={" } }
+    end
+  end)
+
+  it("BERT's pooler, which without a field of its own is as the encoder", function()
+    for _, absent in ipairs { "missing", "null" } do
+      local config = dict { model = cbk.deep_copy((converted { "bert", "hf", "cs-2.9", {} })) }
+      config.model.pooler_nonlinearity = absent == "null" and null or nil
+      local function run() return convert.config(conversion.job("bert", "cs-2.9", "hf"), config) end
+      conversion.fails("pooler_nonlinearity=null: only 'tanh' is supported, and without it the pooler uses encoder_nonlinearity, which is "
+        .. "'gelu'; add pooler_nonlinearity: tanh", run)
+      config.model.encoder_nonlinearity, config.model.mlm_nonlinearity = "tanh", null
+      conversion.warnings(run)
+    end
+  end)
+
+  it("shared embeddings are, or are not", function()
+    for _, model in ipairs { "gpt2", "llama", "bert", "t5", "falcon" } do
+      refuses {
+        { model, "cs-2.9", "hf", { share_embedding_weights = null }, "share_embedding_weights=null: only true or false" },
+        { model, "hf", "cs-2.9", { tie_word_embeddings = null }, "tie_word_embeddings=null: only true or false" },
+      }
+    end
+  end)
+
+  it("what releases up to 2.0 let through of Falcon is told", function()
+    local hf = dict {
+      model_type = "RefinedWebModel", hidden_size = 8, n_head = 2, n_layer = 1, vocab_size = 5, multi_query = true, bias = false,
+      hidden_dropout = 0, attention_dropout = 0, initializer_range = 0.02, layer_norm_epsilon = 1e-5,
+    }
+    for _, release in ipairs { "cs-1.9", "cs-2.0" } do
+      local config
+      conversion.warnings(function() config = convert.config(conversion.job("falcon", "hf", release), hf) end)
+      for field, value in pairs { norm_first = false, norm_type = "rmsnorm", embedding_layer_norm = true,
+        position_embedding_type = "learned" } do
+        local other = dict { model = conversion.with(config.model, { [field] = value }) }
+        local told = table.concat(conversion.warnings(convert.config, conversion.job("falcon", release, "hf"), other), "\n")
+        assert(told:find(("%s=%s is left out: Falcon's Hugging Face code"):format(field, shown(value)), 1, true), told)
+      end
+    end
+  end)
+
+  it("a field of the other side is told with what that could say", function()
+    refuses {
+      { "bert-qa", "cs-2.9", "hf", { num_labels = 2 }, "'num_labels' (=2) should not appear in the config of this side: it is the other "
+        .. "side's, where only 2 is supported; take it out" },
+      { "gpt2", "hf", "cs-2.9", { norm_type = "rmsnorm" }, "where only 'layernorm' is supported" },
+    }
+  end)
+end)
+
+describe("Limits of a family: towards the Model Zoo", function()
+  it("MPT's prefixes and norms", function()
+    refuses {
+      { "mpt", "hf", "cs-2.3", { ["attn_config.prefix_lm"] = true }, "attn_config.prefix_lm=true: only false or null" },
+      { "mpt", "hf", "cs-2.3", { norm_type = "foo" }, "norm_type='foo': only 'layernorm' or 'low_precision_layernorm' or" },
+      { "mpt", "hf", "cs-2.3", { norm_type = null }, "norm_type=null: only 'layernorm'" },
+    }
+    for name, plain in pairs { layernorm = "layernorm", low_precision_rmsnorm = "rmsnorm", rmsnorm = "rmsnorm" } do
+      harness.equal(converted({ "mpt", "hf", "cs-2.3", { norm_type = name } }).norm_type, plain)
+    end
+  end)
+
+  it("images are whole patches", function()
+    refuses {
+      { "clip-vit", "hf", "cs-2.9", { image_size = 9 }, "image_size=9: only a multiple of patch_size (4)" },
+      { "clip-vit", "cs-2.9", "hf", { image_size = list { 9, 9 } }, "image_size=[9, 9]: only a multiple of patch_size (4)" },
+    }
+  end)
+end)
