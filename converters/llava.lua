@@ -92,17 +92,31 @@ local projector = {
 
 -- --- which layer's features are taken, and what is trained
 
+local function is_whole(value) return type(value) == "number" and value % 1 == 0 end
+
 ---The left counts the embedding as layer 0.
 local feature_layer = {
   forward = function(layer, here)
-    if type(layer) ~= "number" or layer == 0 then here:refuse(layer, "the number of a layer (0 would be the embedding)") end
+    if not is_whole(layer) or layer == 0 then here:refuse(layer, "the number of a layer (0 would be the embedding)") end
     return layer < 0 and layer or layer - 1
   end,
   backward = function(layer, here)
-    if type(layer) ~= "number" then here:refuse(layer, "the number of a layer") end
+    if not is_whole(layer) then here:refuse(layer, "the number of a layer") end
     return layer < 0 and layer or layer + 1
   end,
 }
+
+---The image tower has that layer, which the left counts from 1.
+---@param from Dict    the config that is read
+---@param left Dict    the config of the left
+---@param field string what `from` calls it
+local function check_feature_layer(from, left, field)
+  local layer, count = left.text_model.mm_vision_select_layer, left.image_model.num_hidden_layers
+  if absent(layer) or math.abs(layer) <= count then return end
+  local first = field == "mm_vision_select_layer" and 1 or 0
+  fields.refuse(field, from.text_model[field], ("%d to %d, or -%d to -1, by the num_hidden_layers of the image_model,"):format(first,
+    first + count - 1, count))
+end
 
 local function is_pattern_of(pattern, part) return pattern == part or pattern == "^" .. part end
 
@@ -134,6 +148,18 @@ local frozen = {
 
 -- --- the two parts
 
+---Which model a file is of, its folder says already; another model's name is told.
+---@param known table<string, true>
+---@param class string
+local function model_type(known, class)
+  return { "model_type", false, { forward = function(name)
+    if known[name] then return end
+    cbk.warn(("model_type=%s is not looked at: the folder's model is taken for a %s"):format(fields.shown(name), class))
+  end } }
+end
+
+local usual_width = 64
+
 local image = {
   left = "image_model", right = "image_model",
   keys = rules.keys {
@@ -143,7 +169,7 @@ local image = {
     rules.drop.left("{visual_projection,text_projection}.{weight,bias}", "of CLIP, the image tower is used"),
   },
   config = fields.config {
-    told.left { "model_type" },
+    model_type({ clip = true, clip_vision_model = true }, "CLIP"),
     must.right { name = fields.any_of("ViTModel", "vit_model", "vision_transformer") },
     drop.right { "fp16_type" },
     clip.config,
@@ -169,7 +195,8 @@ local text = {
     rules.drop.right("projector_text_model.*", "LLaVA's LLaMA has no projector"),
   },
   config = fields.config {
-    told.left { "model_type", "mm_vision_tower", mm_hidden_size = "size" },
+    model_type({ llava = true, llava_llama = true, llama = true }, "LLaVA with a LLaMA"),
+    told.left { "mm_vision_tower", mm_hidden_size = "size" },
     must.right { name = fields.any_of("LlamaModel", "llama_model", "llama") },
     fields.without(llama.config, { "model_type" }),
     { "mm_projector_type",        "projector",                      projector },
@@ -188,7 +215,7 @@ local text = {
   folders = { mm_vision_tower = "image_model" },
   before = {
     left = fields.with(llama.before.left, {
-      mm_hidden_size = 64, mm_projector_type = "mlp2x_gelu", mm_use_im_patch_token = false, mm_use_im_start_end = false,
+      mm_hidden_size = usual_width, mm_projector_type = "mlp2x_gelu", mm_use_im_patch_token = false, mm_use_im_start_end = false,
       mm_vision_select_feature = "patch", mm_vision_select_layer = -2, tune_mm_mlp_adapter = false,
     }),
     right = fields.with(llama.before.right, { share_embedding_weights = false, freeze = cbk.null }),
@@ -220,10 +247,20 @@ local function take_tower(from)
   from.image_model = whole.vision_config
 end
 
+---Without it the projector's width would be a guess, which the image tower seldom has.
+local function check_given(from)
+  local text_model, image_model = from.text_model, from.image_model
+  if not kinds.is_dict(text_model) or not absent(text_model.mm_hidden_size) or not kinds.is_dict(image_model) then return end
+  local width = absent(image_model.hidden_size) and clip.before.left.hidden_size or image_model.hidden_size
+  if width == usual_width then return end
+  cbk.fail("config", ("the config of text_model has no 'mm_hidden_size': add the hidden_size of the image_model (%s)"):format(
+    fields.shown(width)))
+end
+
 ---The projector begins with what the image tower ends with.
-local function check_widths(input, image_width)
+local function check_widths(field, input, image_width)
   if input ~= image_width then
-    fields.refuse("mm_hidden_size", input, ("the hidden_size of the image_model (%s)"):format(fields.shown(image_width)))
+    fields.refuse(field, input, ("the hidden_size of the image_model (%s)"):format(fields.shown(image_width)))
   end
 end
 
@@ -233,13 +270,22 @@ local hf = {
   config = fields.config {
     drop.right { image_start_idx = 1, label_smoothing = 0, loss_scaling = "num_tokens", loss_weight = 1, z_loss_eps = 0 },
   },
-  prepare = { left = take_tower },
+  prepare = { left = function(from)
+    take_tower(from)
+    check_given(from)
+  end },
   after = { right = {
     image_start_idx = 1, label_smoothing = float(0), loss_scaling = "num_tokens", loss_weight = float(1), z_loss_eps = float(0),
   } },
   finish = {
-    left = function(to) check_widths(to.text_model.mm_hidden_size, to.image_model.hidden_size) end,
-    right = function(to) check_widths(to.projector.image_model.input_unit, to.image_model.hidden_size) end,
+    left = function(to, from)
+      check_widths("projector.image_model.input_unit", to.text_model.mm_hidden_size, to.image_model.hidden_size)
+      check_feature_layer(from, to, "image_feature_select_layer_idx")
+    end,
+    right = function(to, from)
+      check_widths("mm_hidden_size", to.projector.image_model.input_unit, to.image_model.hidden_size)
+      check_feature_layer(from, from, "mm_vision_select_layer")
+    end,
   },
 }
 

@@ -51,8 +51,8 @@ local old_run_options = {
 
 local function clean_runconfig(config, dropped, moves)
   drop(config, "csconfig", "csconfig", dropped)
-  if not is_dict(config, "runconfig") then return end
-  local run = config.runconfig
+  local run = trainer.section(config, "runconfig")
+  if run == nil then return end
   for _, name in ipairs(old_run_options) do drop(run, name, "runconfig." .. name, dropped) end
   if run.is_pretrained_checkpoint == true then run.load_checkpoint_states = cbk.list { "model", "dataloader" } end
   run.is_pretrained_checkpoint = nil
@@ -137,7 +137,7 @@ local function rename_optimizer(optimizer, moves)
     rename_schedule(optimizer.learning_rate, "optimizer.learning_rate.", moves)
   elseif is_list(optimizer, "learning_rate") then
     for i, schedule in cbk.items(optimizer.learning_rate) do
-      if type(schedule) ~= "number" then rename_schedule(schedule, ("optimizer.learning_rate.%d."):format(i - 1), moves) end
+      if is_dict(schedule) then rename_schedule(schedule, ("optimizer.learning_rate.%d."):format(i - 1), moves) end
     end
   end
 end
@@ -152,11 +152,12 @@ function releases.fp16_type(flag, field)
 end
 
 local function aliases_of_2_1(config, moves)
-  if is_dict(config, "optimizer") then rename_optimizer(config.optimizer, moves) end
+  local optimizer, run = trainer.section(config, "optimizer"), trainer.section(config, "runconfig")
+  if optimizer then rename_optimizer(optimizer, moves) end
   local model, at = trainer.model(config), trainer.place_of_model(config) .. "."
-  if is_dict(config, "runconfig") and model.precision_opt_level ~= nil then
-    if config.runconfig.precision_opt_level == nil then
-      config.runconfig.precision_opt_level = cbk.raw(model, "precision_opt_level")
+  if run and model.precision_opt_level ~= nil then
+    if run.precision_opt_level == nil then
+      run.precision_opt_level = cbk.raw(model, "precision_opt_level")
       moves[#moves + 1] = { at .. "precision_opt_level", "runconfig.precision_opt_level" }
     end
     model.precision_opt_level = nil
@@ -172,8 +173,9 @@ end
 -- --- from 2.1: gradient accumulation and sparsity
 
 local function micro_batch_size(config, dropped)
-  if not is_dict(config, "runconfig") then return end
-  local run, accumulate = config.runconfig, config.runconfig.use_cs_grad_accum
+  local run = trainer.section(config, "runconfig")
+  if run == nil then return end
+  local accumulate = run.use_cs_grad_accum
   drop(run, "autogen_policy", "runconfig.autogen_policy", dropped)
   if accumulate == nil then return end
   if type(accumulate) ~= "boolean" then
@@ -181,7 +183,7 @@ local function micro_batch_size(config, dropped)
   end
   run.use_cs_grad_accum = nil
   for _, section in ipairs { "train_input", "eval_input" } do
-    if not is_dict(config, section) then config[section] = cbk.dict() end
+    if trainer.section(config, section) == nil then config[section] = cbk.dict() end
     local input = config[section]
     if not accumulate then
       input.micro_batch_size = cbk.null
@@ -191,7 +193,10 @@ local function micro_batch_size(config, dropped)
   end
 end
 
-local function glob(pattern) return (pattern:gsub("%.%*", "*")) end
+local function glob(pattern)
+  if type(pattern) ~= "string" then fields.refuse("sparsity.param_name_patterns", pattern, "a pattern, a list or a map of them") end
+  return (pattern:gsub("%.%*", "*"))
+end
 
 local function groups_of(sparsity, moves)
   local patterns = sparsity.param_name_patterns
@@ -207,6 +212,8 @@ local function groups_of(sparsity, moves)
     for _, pattern in cbk.items(patterns) do filters[#filters + 1] = glob(pattern) end
     base.param_filter = filters
     return base
+  elseif not is_dict(sparsity, "param_name_patterns") then
+    glob(patterns)
   end
   local groups = cbk.list()
   for pattern, options in cbk.items(patterns) do
@@ -215,6 +222,7 @@ local function groups_of(sparsity, moves)
     local at = ("sparsity.%d"):format(#groups)
     moves[#moves + 1] = { "sparsity", at }
     if present(options) then
+      if not is_dict(options) then fields.refuse(("%s.%s"):format(place, pattern), options, "a map of fields") end
       for name in cbk.items(options) do
         group[name] = cbk.raw(options, name)
         moves[#moves + 1] = { ("%s.%s.%s"):format(place, pattern, name), ("%s.%s"):format(at, name) }
@@ -226,6 +234,7 @@ local function groups_of(sparsity, moves)
 end
 
 local function sparsity_of_2_2(config, moves)
+  trainer.sparsity(config)
   if not is_dict(config, "sparsity") then return end
   local sparsity = config.sparsity
   if sparsity.type == "sideband" then return end
@@ -234,7 +243,10 @@ local function sparsity_of_2_2(config, moves)
   rename(sparsity, "schedule", "update", "sparsity.", moves)
   if present(sparsity.sparsity_schedule) then
     local steps, levels = cbk.list(), cbk.list()
-    for i, pair in cbk.items(sparsity.sparsity_schedule) do
+    local schedule = sparsity.sparsity_schedule
+    if not is_list(sparsity, "sparsity_schedule") then fields.refuse("sparsity.sparsity_schedule", schedule, "a list of [step, level]") end
+    for i, pair in cbk.items(schedule) do
+      if not is_list(pair) or #pair ~= 2 then fields.refuse(("sparsity.sparsity_schedule.%d"):format(i - 1), pair, "[step, level]") end
       steps[i], levels[i] = cbk.raw(pair, 1), cbk.raw(pair, 2)
     end
     sparsity.sparsity_schedule = nil
@@ -312,7 +324,7 @@ function releases.upgrade(config, from, to, moves, options)
   end
   if #dropped > 0 then cbk.warn(("config fields that %s has no more are left out: %s"):format(to, table.concat(dropped, ", "))) end
   if from == "2.2" and to == "2.3" and not trainer.is(config) then
-    mup.upgrade(config.model, config.optimizer, moves)
+    mup.upgrade(config.model, trainer.section(config, "optimizer"), moves)
     if not at_once_from then return trainer.from_legacy(config, moves, options and options.keeps_lists) end
     cbk.warn "from cs-2.2 at once, the file keeps its layout (convert to cs-2.3 first, and it becomes a trainer's)"
   end

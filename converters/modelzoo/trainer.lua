@@ -1,18 +1,20 @@
 -- The two layouts of a Model Zoo YAML file: legacy (model, optimizer, runconfig, …) up to 2.2, and `trainer:` from 2.3 on.
 
 local cbk = require "cbk"
+local fields = require "converters.engine.fields"
 local kinds = require "converters.engine.kinds"
+local naming = require "converters.engine.naming"
 
 local present, is_dict, is_list = kinds.present, kinds.is_dict, kinds.is_list
 
 local trainer = {}
 
-function trainer.is(config) return config.trainer ~= nil end
+function trainer.is(config) return present(config.trainer) end
 
 ---Where the model section stands: its parent and name.
 local function place(config)
-  if config.trainer == nil then return config end
-  if config.model ~= nil then
+  if not trainer.is(config) then return config end
+  if present(config.model) then
     cbk.fail("config", "the config has a section 'model' and a section 'trainer', which both describe the model: take one out")
   end
   if is_list(config, "trainer") then
@@ -33,6 +35,32 @@ end
 function trainer.place_of_model(config) return trainer.is(config) and "trainer.init.model" or "model" end
 
 function trainer.set_model(config, model) place(config).model = model end
+
+---A section of a legacy file; nil where it is not there, or null, as `runconfig:` with nothing below it is.
+---@param config Dict
+---@param name string
+---@return Dict|nil
+function trainer.section(config, name)
+  if not present(config[name]) then return nil end
+  if not is_dict(config, name) then fields.refuse(name, config[name], "a map of fields") end
+  return config[name]
+end
+
+---Its sparsity: a level, a group, or a list of groups.
+---@param config Dict
+---@return any
+function trainer.sparsity(config)
+  local groups = config.sparsity
+  if not present(groups) then return nil end
+  if is_list(config, "sparsity") then
+    for i, group in cbk.items(groups) do
+      if not is_dict(group) then fields.refuse(("sparsity.%d"):format(i - 1), group, "a map of fields") end
+    end
+  elseif not is_dict(config, "sparsity") and type(groups) ~= "number" then
+    fields.refuse("sparsity", groups, "a number, a map of fields or a list of such maps")
+  end
+  return groups
+end
 
 -- --- legacy to trainer
 
@@ -127,16 +155,17 @@ local function filled(tree, name)
   return #out > 0 and out or nil
 end
 
----Takes fields of the legacy file by their sources, and knows which were asked for and where they went.
+---Takes fields of the legacy file by their sources, and knows which were asked for, which are of another kind, and where they went.
 ---@param moves Moves
 ---@param keeps_lists? boolean   of fields of the form "+", which the original converter drops
 local function taker(config, moves, keeps_lists)
-  local asked, lists = {}, {}
+  local asked, lists, misfits = {}, {}, {}
   ---@param source string   "section.field", "section.field.*", "section.field?" or "section.field+"
   ---@param target? string  its place in the new file
   local function take(source, target)
     local section, path, form = source:match "^([%w_]+)%.([%w_.]-)([.*?+]*)$"
     local tree, field = config, section
+    trainer.section(config, section)
     for part in path:gmatch "[^.]+" do
       if not is_dict(tree, field) then return nil end
       tree, field = tree[field], part
@@ -147,6 +176,7 @@ local function taker(config, moves, keeps_lists)
     local takes_both = form == "?" or form == "+" and (keeps_lists or not is_list(tree, field))
     if value ~= nil and not takes_both and is_items ~= (form == ".*") then
       lists[source:match "^[^+]*"] = form == "+" and is_list(tree, field) or nil
+      misfits[section .. "." .. path] = true
       return nil
     end
     asked[section .. "." .. path:match "^[^.]+"] = true
@@ -155,14 +185,14 @@ local function taker(config, moves, keeps_lists)
     if target and is_whole then moves[#moves + 1] = { section .. "." .. path, target } end
     return value
   end
-  return take, asked, lists
+  return take, asked, lists, misfits
 end
 
 ---A dict of the fields that are there, in the order of the layout.
 ---@param at? string   its place in the new file
-local function fill(take, fields, at)
+local function fill(take, names, at)
   local out = cbk.dict()
-  for _, field in ipairs(fields) do
+  for _, field in ipairs(names) do
     local name, value
     if type(field) == "table" then
       name, value = field.name, fill(take, field, at .. "." .. field.name)
@@ -250,12 +280,11 @@ end
 ---@param from string   its path in the legacy file
 ---@param at string     where it comes to stand
 local function schedule(entry, from, at, moves)
+  local known = "known are " .. table.concat(schedule_classes, ", ")
+  if not present(entry.scheduler) then cbk.fail("config", ("%s has no 'scheduler'; %s"):format(from, known)) end
   local name = tostring(entry.scheduler)
   local class = schedule_class[name:lower()]
-  if not class then
-    cbk.fail("config", ("optimizer.learning_rate: the scheduler '%s' is not known; known are %s"):format(name,
-      table.concat(schedule_classes, ", ")))
-  end
+  if not class then cbk.fail("config", ("%s: the scheduler '%s' is not known; %s"):format(from, name, known)) end
   local options = cbk.copy(entry)
   options.scheduler, options.main_scheduler = nil, nil
   moves[#moves + 1] = { from .. ".scheduler", at .. "." .. class }
@@ -266,7 +295,8 @@ end
 ---Several schedules in one: one after the other, or all at once (`main_scheduler: chained`).
 local function schedule_list(entries, at, moves)
   local list, main = cbk.list(), nil
-  for _, entry in cbk.items(entries) do
+  for i, entry in cbk.items(entries) do
+    if not is_dict(entry) then fields.refuse(("optimizer.learning_rate.%d"):format(i - 1), entry, "a map with a scheduler") end
     local wanted = present(entry.main_scheduler) and tostring(entry.main_scheduler) or main
     if main and wanted ~= main then
       cbk.fail("config", ("optimizer.learning_rate: main_scheduler is '%s' and '%s'; one is possible"):format(main, wanted))
@@ -285,6 +315,13 @@ local function schedule_list(entries, at, moves)
   end
   if is_alone then return list[1] end
   return cbk.dict { [class] = cbk.dict { schedulers = list } }
+end
+
+---A number, one schedule or several; null is as if it were not there.
+local function check_rate(optimizer)
+  local rate = optimizer.learning_rate
+  local holds_nothing = (is_dict(optimizer, "learning_rate") or is_list(optimizer, "learning_rate")) and #rate == 0
+  if holds_nothing then fields.refuse("optimizer.learning_rate", rate, "a number, a map with a scheduler or a list of such maps") end
 end
 
 ---The list of the one scheduler; what it is made of leaves the optimizer, except a plain number.
@@ -311,9 +348,9 @@ local function schedulers(optimizer, moves)
   return cbk.list { out }
 end
 
----The sparsity section (a level, a group or a list of groups) without `add_summaries`, and what these said.
+---The sparsity section without `add_summaries`, and what these said.
 local function sparsity(config)
-  if not present(config.sparsity) then return nil, nil end
+  if trainer.sparsity(config) == nil then return nil, nil end
   if not is_dict(config, "sparsity") and not is_list(config, "sparsity") then
     return cbk.dict { sparsity = cbk.raw(config, "sparsity") }, nil
   end
@@ -337,8 +374,12 @@ end
 
 ---What the layout has no place for, by its name in the legacy file.
 ---@param lists table<string, true>   lists that an upgrade would keep
-local function warn_of_the_rest(config, asked, lists)
+---@param misfits table<string, true>   fields of another kind than the layout has
+local function warn_of_the_rest(config, asked, lists, misfits)
   local unknown = {}
+  for _, name in ipairs(naming.sorted(misfits)) do
+    if not name:find "^runconfig%." and not name:find "^wandb%." then unknown[#unknown + 1] = name end
+  end
   for _, section in ipairs { "runconfig", "wandb" } do
     if is_dict(config, section) then
       for name in cbk.items(config[section]) do
@@ -362,8 +403,9 @@ end
 ---`fit`, `validate` and `validate_all`: the first two need their data.
 local function runs(take, config, moves)
   local function input(section)
-    if not is_dict(config, section) or #config[section] == 0 then return nil end
-    return without_moved(cbk.copy(config[section]), section)
+    local data = trainer.section(config, section)
+    if data == nil or #data == 0 then return nil end
+    return without_moved(cbk.copy(data), section)
   end
   local train, eval = input "train_input", input "eval_input"
   local out, path = cbk.dict(), fill(take, layout.fit).ckpt_path
@@ -393,7 +435,7 @@ end
 ---@return Dict
 function trainer.from_legacy(config, moves, keeps_lists)
   moves = moves or {}
-  local take, asked, lists = taker(config, moves, keeps_lists)
+  local take, asked, lists, misfits = taker(config, moves, keeps_lists)
   local init = fill(take, layout.head, "trainer.init")
   local function put(name, section)
     if section ~= nil and #section > 0 then init[name] = section end
@@ -401,10 +443,12 @@ function trainer.from_legacy(config, moves, keeps_lists)
   put("backend", fill(take, layout.backend, "trainer.init.backend"))
   init.model = without_moved(cbk.copy(trainer.model(config)), "model")
   moves[#moves + 1] = { "model", "trainer.init.model" }
-  local optimizer = config.optimizer ~= nil and filled(config, "optimizer") or nil
+  local optimizer = trainer.section(config, "optimizer") and filled(config, "optimizer")
   if optimizer then
     local class = optimizer.optimizer_type
     if not present(class) then cbk.fail("config", "the optimizer section has no 'optimizer_type'") end
+    if type(class) ~= "string" then fields.refuse("optimizer.optimizer_type", class, "the name of an optimizer") end
+    check_rate(config.optimizer)
     without_moved(optimizer, "optimizer")
     local list = schedulers(optimizer, moves)
     optimizer.optimizer_type = nil
@@ -425,7 +469,7 @@ function trainer.from_legacy(config, moves, keeps_lists)
 
   local out = cbk.dict { init = init }
   for name, section in cbk.items(runs(take, config, moves)) do out[name] = section end
-  warn_of_the_rest(config, asked, lists)
+  warn_of_the_rest(config, asked, lists, misfits)
   return cbk.dict { trainer = out }
 end
 

@@ -45,13 +45,36 @@ clip.tower = rules.keys {
 
 -- --- config
 
+---The side of a square, of which the Model Zoo has height and width.
+local function side_of(sides)
+  local is_pair = type(sides) == "userdata" and (cbk.kind(sides) == "list" or cbk.kind(sides) == "tuple") and #sides == 2
+  return is_pair and sides[1] == sides[2] and type(sides[1]) == "number" and sides[1] or nil
+end
+
 ---Hugging Face has one number where the Model Zoo has height and width.
 local square = {
   forward = function(size) return cbk.list { size, size } end,
   backward = function(sides, here)
-    local is_pair = type(sides) == "userdata" and (cbk.kind(sides) == "list" or cbk.kind(sides) == "tuple") and #sides == 2
-    if not is_pair or sides[1] ~= sides[2] then here:refuse(sides, "a list of two equal numbers") end
+    if not side_of(sides) then here:refuse(sides, "a list of two equal numbers") end
     return cbk.raw(sides, 1)
+  end,
+}
+
+---Images are whole patches: the Model Zoo's model asks for it.
+local function check_patches(size, patch, here)
+  if type(patch) == "number" and patch > 0 and size % patch ~= 0 then
+    here:refuse(here.from[here.field], ("a multiple of patch_size (%s)"):format(patch))
+  end
+end
+local image = {
+  forward = function(size, here)
+    check_patches(size, here.from.patch_size, here)
+    return square.forward(size)
+  end,
+  backward = function(sides, here)
+    local out = square.backward(sides, here)
+    check_patches(side_of(sides), side_of(here.from.patch_size), here)
+    return out
   end,
 }
 
@@ -86,7 +109,7 @@ clip.config = fields.config {
   must.right { use_projection_bias_in_attention = true, use_ffn_bias_in_attention = true, use_ffn_bias = true },
   { "intermediate_size",   "filter_size",              is = "size" },
   { "initializer_range",                               is = "number" },
-  { "image_size", nil, square,                         is = { left = "size" } },
+  { "image_size", nil, image,                          is = { left = "size" } },
   { "num_channels",                                    is = "size" },
   { "patch_size", nil, square,                         is = { left = "size" } },
   must.right { use_conv_patchified_embedding = true },

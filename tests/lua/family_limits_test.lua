@@ -55,13 +55,15 @@ describe("Limits of a family: towards Hugging Face", function()
     for _, model in ipairs { "gpt2", "gptj", "gpt-neox", "llama", "bloom", "falcon" } do
       limit("cs-2.9", {
         { model, "attention_sink_tokens", { 4 }, "null", { null } }, { model, "attention_chunk_size", { 4 }, "null", { null } },
-        { model, "attention_vertical_column_width", { 4 }, "null" }, { model, "sliding_window_every_other_decoder_layer", { true }, "false" },
+        { model, "attention_vertical_column_width", { 4 }, "null" },
+        { model, "sliding_window_every_other_decoder_layer", { true }, "false" },
         { model, "constant_pos_embedding", { 4 }, "null" }, { model, "rel_distance_mode", { "foo" }, "'default'", { "default" } },
         { model, "alibi_trainable_slopes", { true }, "false", { false } },
       })
     end
     limit("cs-2.9", {
-      { "bert", "attention_sliding_window_length", { 3 }, "null", { null } }, { "bert", "attention_inner_dim", { 100 }, "null or 8", { 8 } },
+      { "bert", "attention_sliding_window_length", { 3 }, "null", { null } },
+      { "bert", "attention_inner_dim", { 100 }, "null or 8", { 8 } },
     })
     for _, model in ipairs { "falcon", "t5", "bert", "gpt2" } do
       refuses { { model, "cs-2.9", "hf", { moe_params = dict { num_experts = 4 } }, "moe_params={" } }

@@ -215,9 +215,47 @@ describe("LLaVA", function()
     back("layers_activation", function(model) model.projector.image_model.layers_activation[1] = "relu" end)
     back("layers_units", function(model) model.projector.image_model.layers_units[1] = 6 end)
     back("projector.image_model.name='MLP'", function(model) model.projector.image_model.name = "MLP" end)
-    back("mm_hidden_size=6", function(model) model.projector.image_model.input_unit = 6 end)
+    back("projector.image_model.input_unit=6: only the hidden_size of the image_model (4)", function(model)
+      model.projector.image_model.input_unit = 6
+    end)
     back("image_size=[8, 4]", function(model) model.image_model.image_size[2] = 4 end)
     back("no map projector.image_model", function(model) model.projector = cbk.dict { other = 1 } end)
+  end)
+
+  it("features come from a layer that the image tower has", function()
+    local function convert(src, tgt, source)
+      local out
+      conversion.warnings(function() out = require("cbk.converters").convert.config(conversion.job("llava", src, tgt), source) end)
+      return out
+    end
+    for _, bad in ipairs { -30, -3, 3, 0, 1.5, "1" } do
+      fails("mm_vision_select_layer=", convert, "hf", "cs-2.4", config { mm_vision_select_layer = bad })
+    end
+    fails("mm_vision_select_layer=-3: only 1 to 2, or -2 to -1", convert, "hf", "cs-2.4", config { mm_vision_select_layer = -3 })
+    for left, right in pairs { [-2] = -2, [-1] = -1, [1] = 0, [2] = 1 } do
+      local cs = convert("hf", "cs-2.4", config { mm_vision_select_layer = left })
+      same(cs.model.image_feature_select_layer_idx, right)
+      same(convert("cs-2.4", "hf", cs).text_model.mm_vision_select_layer, left)
+    end
+    for _, bad in ipairs { -3, 2, 0.5 } do
+      local cs = convert("hf", "cs-2.4", config())
+      cs.model.image_feature_select_layer_idx = bad
+      fails("image_feature_select_layer_idx=" .. bad, convert, "cs-2.4", "hf", cs)
+    end
+  end)
+
+  it("a field that is missing, and models that the folders do not hold, are told", function()
+    local function told(text, image)
+      return table.concat(conversion.warnings(require("cbk.converters").convert.config, conversion.job("llava", "hf", "cs-2.4"),
+        config(text, image)), "\n")
+    end
+    local absent = config()
+    absent.text_model = with(absent.text_model, {}, { "mm_hidden_size" })
+    fails("the config of text_model has no 'mm_hidden_size': add the hidden_size of the image_model (4)",
+      require("cbk.converters").convert.config, conversion.job("llava", "hf", "cs-2.4"), absent)
+    assert(told({}, { model_type = "siglip_vision_model" }):find("model_type='siglip_vision_model' is not looked at", 1, true))
+    assert(told({ model_type = "llava_mpt" }, {}):find("model_type='llava_mpt' is not looked at", 1, true))
+    for _, usual in ipairs { "llava", "llava_llama" } do assert(not told({ model_type = usual }, {}):find "model_type") end
   end)
 end)
 

@@ -22,7 +22,7 @@ local sizes = {
 local families = {
   ["bert-sequence-classifier"] = { problem_type = "single_label_classification" },
   gptj = { rotary_dim = 2 }, ["gpt-neox"] = { rotary_pct = 0.5 }, mpt = { layer_norm_epsilon = false }, -- false: not a field of its
-  llava = { mm_projector_type = "mlp1x_gelu" },
+  llava = { mm_projector_type = "mlp1x_gelu", mm_vision_select_layer = -1 },
 }
 
 -- a wrapper holds a model of this family

@@ -251,6 +251,12 @@ describe("Converters: the trainer layout", function()
     refused("'nosuch' is not known", cbk.dict { scheduler = "nosuch" })
     refused("one is possible", cbk.list { chained(linear), chained(cosine, "sequential") })
     refused("not a number", "fast")
+    for shown, bad in pairs { ["[]"] = cbk.list(), ["{}"] = cbk.dict() } do
+      refused(("optimizer.learning_rate=%s: only a number, a map with a scheduler or a list of such maps"):format(shown), bad)
+    end
+    refused("optimizer.learning_rate.0 has no 'scheduler'; known are ConstantLR,", cbk.list { cbk.dict { foo = 1 } })
+    refused("optimizer.learning_rate has no 'scheduler'; known are ConstantLR,", cbk.dict { foo = 1 })
+    refused("optimizer.learning_rate.1=3: only a map with a scheduler", cbk.list { linear, 3 })
     refuses("optimizer_type", trainer.from_legacy, legacy { { source = "optimizer.learning_rate", value = 1 } })
   end)
 
@@ -276,6 +282,65 @@ describe("Converters: the trainer layout", function()
       if case[3] == "none" then assert(said == nil, "callback of case " .. i) else
         same(said, case[3] and cbk.dict() or cbk.null, "callback of case " .. i)
       end
+    end
+  end)
+
+  it("sections are maps; null ones are as if they were not there", function()
+    local function with(name, value)
+      local config = legacy { { source = "optimizer.optimizer_type", value = "SGD" }, { source = "train_input.batch_size", value = 8 } }
+      config[name] = value
+      return config
+    end
+    local maps = { "runconfig", "optimizer", "train_input", "eval_input", "wandb" }
+    for _, name in ipairs(maps) do
+      for shown, bad in pairs { ["'x'"] = "x", ["3"] = 3, ["true"] = true, ["[3]"] = cbk.list { 3 }, ["[]"] = cbk.list() } do
+        local message = ("%s=%s: only a map of fields"):format(name, shown)
+        refuses(message, trainer.from_legacy, with(name, bad))
+        for _, hop in ipairs { { "cs-2.2", "cs-2.3" }, { "cs-2.1", "cs-2.3" } } do
+          refuses(message, require("cbk.converters").convert.config, conversion.job("gpt2", unpack(hop)), with(name, bad))
+        end
+      end
+      local without = with(name, nil)
+      same(trainer.from_legacy(with(name, cbk.null)), trainer.from_legacy(without), name)
+    end
+    for shown, bad in pairs { ["'x'"] = "x", ["true"] = true } do
+      refuses(("sparsity=%s: only a number, a map of fields or a list"):format(shown), trainer.from_legacy, with("sparsity", bad))
+    end
+    refuses("sparsity.1=3: only a map of fields", trainer.from_legacy, with("sparsity", cbk.list { cbk.dict { sparsity = 0.5 }, 3 }))
+    refuses("optimizer.optimizer_type=[1]: only the name of an optimizer", trainer.from_legacy,
+      with("optimizer", cbk.dict { optimizer_type = cbk.list { 1 } }))
+    local convert = require("cbk.converters").convert
+    local config = with("trainer", cbk.null)
+    assert(convert.config(conversion.job("gpt2", "cs-2.2", "cs-2.3"), config).trainer ~= cbk.null)
+  end)
+
+  it("sparsity of 2.2 is what its fields must be", function()
+    local function upgraded(section)
+      local config = cbk.dict { model = cbk.dict { hidden_size = 4 }, sparsity = cbk.dict(section) }
+      return require("cbk.converters").convert.config(conversion.job("gpt2", "cs-2.1", "cs-2.2"), config)
+    end
+    for message, section in pairs {
+      ["sparsity.sparsity_schedule=3: only a list of [step, level]"] = { sparsity_schedule = 3 },
+      ["sparsity.sparsity_schedule.0=3: only [step, level]"] = { sparsity_schedule = cbk.list { 3 } },
+      ["sparsity.param_name_patterns=3: only a pattern, a list or a map"] = { sparsity = 0.5, param_name_patterns = 3 },
+      ["sparsity.param_name_patterns=4: only a pattern"] = { sparsity = 0.5, param_name_patterns = cbk.list { 4 } },
+      ["sparsity.param_name_patterns.a=4: only a map of fields"] = { sparsity = 0.5, param_name_patterns = cbk.dict { a = 4 } },
+    } do
+      refuses(message, upgraded, section)
+    end
+    upgraded { sparsity_schedule = cbk.list { cbk.list { 0, 0.5 } } }
+  end)
+
+  it("fields of another kind than their place has are told, wherever they stand", function()
+    local said = table.concat(warnings_of(function()
+      trainer.from_legacy(legacy {
+        { source = "optimizer.optimizer_type", value = "SGD" }, { source = "optimizer.grad_accum_steps", value = cbk.list { 1 } },
+        { source = "model.fp16_type", value = cbk.dict { a = 1 } }, { source = "model.lora_params", value = 3 },
+      })
+    end), "\n")
+    for _, name in ipairs { "optimizer.grad_accum_steps", "model.fp16_type", "model.lora_params" } do
+      local _, count = said:gsub(name:gsub("%p", "%%%0"), "")
+      same(count, 1, said)
     end
   end)
 
