@@ -107,7 +107,7 @@ local shared = fields.config {
   { "attention_dropout",   "attention_dropout_rate",  is = "rate" },
   { "hidden_dropout",      "residual_dropout_rate",   is = "rate" },
   { "layer_norm_epsilon",                             is = "positive" },
-  must.right { use_bias_in_output = false },
+  must.right { use_bias_in_output = false, norm_type = "layernorm", embedding_layer_norm = false },
   { "initializer_range",                              is = "number" },
   decoder.fixed,
 }
@@ -128,8 +128,8 @@ end
 
 -- --- config: 7B and 40B, whose code came with the checkpoint
 
--- Of 1.9 and 2.0 the Model Zoo's converter lets through what Falcon's Hugging Face code does not have.
-local rw_positions = {
+-- Towards Hugging Face these are tables of 1.9 and 2.0 only, and of those the Model Zoo's converter lets two fields through.
+local any_positions = {
   forward = no_alibi,
   backward = function(kind)
     if kind ~= "rotary" and kind ~= "alibi" then
@@ -139,10 +139,8 @@ local rw_positions = {
   end,
 }
 local let_through = fields.config {
-  { "alibi", "position_embedding_type", rw_positions, is = { left = "boolean" } },
+  { "alibi", "position_embedding_type", any_positions, is = { left = "boolean" } },
   { false, "norm_first", values.lost(true, "Falcon's Hugging Face code norms before each part of a layer") },
-  { false, "norm_type", values.lost("layernorm", "Falcon's Hugging Face code has layer norms") },
-  { false, "embedding_layer_norm", values.lost(false, "Falcon's Hugging Face code has no norm behind the embeddings") },
 }
 
 local rw_config = fields.config {
@@ -255,7 +253,7 @@ local modern_config = fields.config {
   must.left { model_type = "falcon", activation = "gelu" },
   shared,
   { "alibi",        "position_embedding_type", modern_positions, is = { left = "boolean" } },
-  must.right { norm_first = true, norm_type = "layernorm", embedding_layer_norm = false },
+  must.right { norm_first = true },
   told.left { "partial_rotary_factor", ffn_hidden_size = "size?" },
   { "rope_theta",                       is = "positive" },
   { "num_attention_heads", "num_heads", is = "heads" },

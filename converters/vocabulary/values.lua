@@ -126,7 +126,8 @@ values.grouped_queries_2_0 = {
 
 -- --- what has no place, but changes what the model computes
 
----Of one side: left out with a warning that says the value and what comes of it, where it is not the usual one.
+---Of one side: left out with a warning that says the value and what comes of it, where it is not the usual one. For releases of which
+---the Model Zoo's converter goes on, and so must this one; elsewhere such a value is refused (fields.must).
 ---@param usual any
 ---@param consequence string
 function values.lost(usual, consequence)

@@ -99,12 +99,16 @@ describe("Limits of a family: towards Hugging Face", function()
     for _, release in ipairs { "cs-1.9", "cs-2.0" } do
       local config
       conversion.warnings(function() config = convert.config(conversion.job("falcon", "hf", release), hf) end)
-      for field, value in pairs { norm_first = false, norm_type = "rmsnorm", embedding_layer_norm = true,
-        position_embedding_type = "learned" } do
+      local function back(field, value)
         local other = dict { model = conversion.with(config.model, { [field] = value }) }
-        local told = table.concat(conversion.warnings(convert.config, conversion.job("falcon", release, "hf"), other), "\n")
+        return table.concat(conversion.warnings(convert.config, conversion.job("falcon", release, "hf"), other), "\n")
+      end
+      for field, value in pairs { norm_first = false, position_embedding_type = "learned" } do
+        local told = back(field, value)
         assert(told:find(("%s=%s is left out: Falcon's Hugging Face code"):format(field, shown(value)), 1, true), told)
       end
+      conversion.fails("norm_type='rmsnorm': only layernorm", back, "norm_type", "rmsnorm")
+      conversion.fails("embedding_layer_norm=true: only false", back, "embedding_layer_norm", true)
     end
   end)
 
