@@ -320,6 +320,7 @@ local function convert_part(job, i, part)
   local made, unmatched, moves = keys.convert(converter.keys, step.side, source, {
     left = configs.left, right = configs.right, assumed = configs.assumed, seed = job.seed, fill = converter.fill,
     deduplicated = deduplicated, kept = kept, prefix = prefix, no_nulls = is_hf(step.tgt), view = view_for(job, i, step),
+    masks = not is_hf(step.src) and not is_hf(step.tgt),
     trace = job.trace and function(record) tell(job, i, part, record) end,
   })
   return made, unmatched, lacking, moves

@@ -298,6 +298,7 @@ function Run:pass_over(hits, tied)
       self:leave_out("it differs from '%s', which is kept", { of = original, pattern = hit.ending.rule.copy_of })
     end
   end
+  self.moves[at.full_key] = { is_changed = false }
   if #tied == 0 then self:tell "pass" end
 end
 
@@ -464,14 +465,14 @@ function Run:convert(key, value)
     self:stand(key, self.prefix, value)
     hits = self:find()
   end
-  if not self.hit then
+  local weight = self:find_weight()
+  if not self.hit and not weight then
     self:tell "unmatched"
     return false
   end
   local tied, stored = self:tied_here(), value
   if self.view then value, self.note = self.view(key, value) end
   if self.kept[key] then self:note_tied() end
-  local weight = self:find_weight()
   if weight then
     self:apply_mask(weight, value)
   elseif self.hit.ending.kind == "write" then
@@ -483,10 +484,11 @@ function Run:convert(key, value)
   return true
 end
 
----The rule of the weight that a mask is of, where for the mask itself there is only one for all keys: it bears the weight's name.
+---The rule of the weight that a mask is of, where for the mask itself there is none, or one for all keys: it bears the weight's name.
 ---@return Hit|nil
 function Run:find_weight()
-  local weight = self.hit.ending.pattern:find "%*$" and self.at.key:match "^(.*)_mask$"
+  local is_named = self.hit and not self.hit.ending.pattern:find "%*$"
+  local weight = self.masks and not is_named and self.at.key:match "^(.*)_mask$"
   if not weight or self.at:source(weight) == nil then return nil end
   for _, hit in ipairs(patterns.match(self.tree, weight)) do
     local ending = hit.ending
@@ -545,6 +547,7 @@ end
 ---@field deduplicated? boolean        At.deduplicated
 ---@field kept? table<string, string>   other names of the same tensors, of keys that the file only notes
 ---@field no_nulls? boolean             the target cannot hold null
+---@field masks? boolean                it holds masks of sparse weights
 ---@field seed? integer
 ---@field assumed? table<string, boolean>   fields of the right that defaults say, not the file
 ---@field view? fun(key: string, value: any): any, string?   what the rules see of a value, and what was done to it
@@ -562,7 +565,8 @@ function keys.convert(set, side, source, options)
     tree = tree, endings = endings, direction = side == "left" and "forward" or "backward",
     out = cbk.dict(), writer = {}, gathered = {}, missing = {}, collisions = {}, left_out = {},
     kept = options.kept or {}, letters = {}, told = {}, assumed = options.assumed or {}, reads_all = rules.reads_all(set, side),
-    tied = {}, moves = {}, prefix = options.prefix, no_nulls = options.no_nulls, view = view, trace = options.trace,
+    tied = {}, moves = {}, prefix = options.prefix, no_nulls = options.no_nulls, masks = options.masks, view = view,
+    trace = options.trace,
   }, Run)
   function run.read(key)
     local value = source[key]

@@ -53,7 +53,9 @@ for _, head in ipairs { "sequence-classifier", "token-classifier", "qa", "summar
 local keys_of = { ["bert-summarization"] = "bert-token-classifier", dpo = "llama" }
 
 -- where its keys stand
-local places = { dpo = { "policy_model.model.", "ref_model.model." } }
+local places = {
+  dpo = { "policy_model.model.", "ref_model.model." }, llama = { "model." }, gptj = { "model." }, ["bert-qa"] = { "model." },
+}
 
 -- what checkpoints up to 1.9 held as null
 local nulls = { gpt2 = "lm_head.weight", t5 = "lm_head.weight", bert = "bert_mlm_head.classifier.ffn.0.linear_layer.weight" }
@@ -132,6 +134,20 @@ end
 -- muP is younger than the oldest releases
 local mup = { "output_logits_scale", "embeddings_scale", "scale_qk_dot_by_d" }
 
+---An optimizer that knows the parameters by name; one has a mask, which from 2.1 on stands beside it.
+local function optimizer_of(weights)
+  local state, names, sparsity = cbk.dict(), cbk.list(), cbk.dict()
+  for i, name in ipairs(cbk.keys(weights)) do
+    names[i], state[name] = name, cbk.dict { exp_avg = conversion.counted({ 2 }, -100 * i) }
+    if #sparsity == 0 and name:find "position" then sparsity[name] = cbk.dict { mask = conversion.counted({ 2 }, -100 * i - 50) } end
+  end
+  local groups = cbk.list { cbk.dict { lr = 0.125, params = names } }
+  local out = cbk.dict { state = state, param_groups = groups }
+  out.sparsity = cbk.dict { state = sparsity, step = 21, kind = "RigL",
+    param_groups = cbk.list { cbk.dict { param_names = names, sparsity = cbk.dict { step = 22 } } } }
+  return out
+end
+
 ---@param name string
 ---@param without? string[]   fields of the family that are left out
 ---@return Dict config, Dict root   of the release that it starts from
@@ -144,7 +160,7 @@ local function made(name, without)
   local config = merged({ model = merged(decoder, own) }, around(start))
   for _, field in ipairs(without or {}) do config.model[field] = nil end
   local root = cbk.dict { model = weights, global_step = 7, lr_scheduler = cbk.dict { last_epoch = 3 } }
-  root.optimizer = cbk.dict { state = cbk.dict { momentum = conversion.counted({ 2 }, 0) } }
+  root.optimizer = optimizer_of(weights)
   root.__metadata__ = cbk.list { cbk.dict { version = start .. ".0", params = cbk.dict { a = 1 } } }
   return config, root
 end
@@ -278,13 +294,56 @@ local function names_in(root)
   return out
 end
 
+local function is_named(warnings, part)
+  for _, text in ipairs(warnings) do
+    if text:find(part, 1, true) then return true end
+  end
+  return false
+end
+
+---What a leaf says, wherever it stands.
+local function text_of(value)
+  return cbk.json(cbk.kind(value) == "tensor" and cbk.list { value:tolist() } or value)
+end
+
+---Keys that a table has no place for are named in a warning.
+local function check_left_out(watch, warnings, what)
+  for _, records in ipairs(watch.steps) do
+    for _, record in ipairs(records) do
+      local is_lost = record.what == "pass" and record.ending.kind == "drop"
+      if is_lost and record.given ~= cbk.null then
+        local is_told = is_named(warnings, record.ending.why) or is_named(warnings, record.source:match "^[^.]+%.[^.]+")
+        assert(is_told, ("%s: '%s' is left out without a word"):format(what, record.source))
+      end
+    end
+  end
+end
+
+---Whatever stands beside the model is in the output, too, or named in a warning; and the optimizer knows the model's own names.
+local function check_beside_model(source, output, warnings, what)
+  local there = {}
+  for _, value in cbk.raw_leaves(output) do there[text_of(value)] = true end
+  for path, value in cbk.raw_leaves(source) do
+    local top = path:match "^[^.]+"
+    local name = path:match "param[a-z_]*%.%d+$" -- they may be called otherwise
+    local is_kept = top == "model" or top == "__metadata__" or name or path == "lr_scheduler.last_epoch" or there[text_of(value)]
+    assert(is_kept or is_named(warnings, top), ("%s: %s is gone without a word"):format(what, path))
+  end
+  if output.optimizer == nil or is_named(warnings, "keeps names of parameters") then return end
+  for key in cbk.items(output.optimizer.state) do assert(output.model[key] ~= nil, ("%s: the optimizer has %s"):format(what, key)) end
+  for _, key in cbk.items(output.optimizer.param_groups[1].params) do
+    assert(output.optimizer.state[key] ~= nil, ("%s: a group has %s"):format(what, key))
+  end
+end
+
 ---The plan of a conversion reads and writes the very keys that the conversion does.
-local function check_plan(name, path, source, output, what)
+local function check_plan(name, path, source, output, what, warnings)
   local model, zoo_name = catalogue.find(name)
   local job = { model = model, zoo_name = zoo_name, path = path, seed = 1 }
   convert.config(job, source[1])
   local watch, read, written = plan.watch(job), {}, {}
   convert.checkpoint(job, source[2])
+  check_left_out(watch, warnings, what)
   for _, row in ipairs(plan.rows(watch)) do
     if row.source then read[row.source] = true end
     if row.target and row.kind ~= "part" then
@@ -309,7 +368,8 @@ end
 ---Converts along the path, and compares with the steps one by one and with the plan. Returns nothing where the way is refused.
 local function check_path(name, path, source, steps)
   local what = ("%s, %s to %s"):format(name, path[1].src, path[#path].tgt)
-  local ok, got = pcall(without_files, run, name, path, source[1], source[2])
+  local ok, got
+  local warnings = conversion.warnings(function() ok, got = pcall(without_files, run, name, path, source[1], source[2]) end)
   if not ok and is_refused(got, path, source, steps) then return end
   if not ok then error(("%s: %s"):format(what, type(got) == "table" and got.message or tostring(got)), 0) end
   local want, config = steps(path[1].src, source, path, #path), got[1]
@@ -319,7 +379,8 @@ local function check_path(name, path, source, steps)
     want = { want[1], root }
   end
   conversion.same(config, want[1], what .. ": config")
-  check_plan(name, path, source, got[2], what)
+  check_plan(name, path, source, got[2], what, warnings)
+  if path[1].src ~= "hf" then check_beside_model(source[2], got[2], warnings, what) end
   return got, want, what
 end
 
