@@ -68,16 +68,19 @@ local function is_other_name(names, key)
   return true
 end
 
---- The keys that none of these tables knows, or that have another name since. A mask bears its weight's name.
+---The weight that a mask or the factors of a LoRA update are of, whose names follow its own; else the key itself.
+local function weight_of(key) return (key:gsub("_mask$", ""):gsub("%.lora_[AB]$", ".weight")) end
+
+--- The keys that none of these tables knows, or that have another name since.
 ---@param names Names
 local function unknown(names, keys)
   local left, is_left, out = {}, {}, {}
-  for i, key in ipairs(keys) do left[i] = key:gsub("_mask$", "") end
+  for i, key in ipairs(keys) do left[i] = weight_of(key) end
   for _, key in ipairs(left) do is_left[key] = is_named(names.old, key, true) and is_other_name(names, key) or nil end
   for _, reading in ipairs(names.readings) do left = coverage.of(reading.table, reading.side, left).unmatched end
   for _, key in ipairs(left) do is_left[key] = is_left[key] or not is_named(names.own, key) end
   for _, key in ipairs(keys) do
-    if is_left[(key:gsub("_mask$", ""))] then out[#out + 1] = key end
+    if is_left[weight_of(key)] then out[#out + 1] = key end
   end
   return out
 end

@@ -5,6 +5,7 @@ local conversion = require "conversion"
 local converters = require "cbk.converters"
 local harness = require "harness"
 local identity = require "converters.bench.identity"
+local seventy_billion = require "seventy_billion"
 local tiny = require "tiny"
 
 local catalogue, convert = converters.catalogue, converters.convert
@@ -127,6 +128,16 @@ describe("a checkpoint between releases", function()
     equal(told("bert", "cs-2.0", "cs-2.9", config, renamed(root, function(key) return "model." .. key end)), {})
   end)
 
+  it("may have masks and factors of LoRA beside its weights", function()
+    local config, root = model_of("llama", "cs-2.1")
+    for key in cbk.items(cbk.copy(root.model)) do
+      root.model[key .. "_mask"] = root.model[key]
+      local module = key:match "^(.*dense_layer)%.weight$" or key:match "^(.*linear_layer.*)%.weight$"
+      for _, factor in ipairs(module and { ".lora_A", ".lora_B" } or {}) do root.model[module .. factor] = root.model[key] end
+    end
+    equal(told("llama", "cs-2.1", "cs-2.9", config, root), {})
+  end)
+
   it("is taken where its names are what the advice makes of them", function()
     local dir = harness.temp_dir()
     local config, root = model_of("gpt2", "cs-2.0")
@@ -141,6 +152,40 @@ describe("a checkpoint between releases", function()
     equal((harness.cbk(dir, "copy", "a.mdl", "b.mdl", "--rename", stderr:match "%-%-rename '(.-)'")), 0)
     code, _, stderr = run "b.mdl"
     equal({ code, stderr }, { 0, "" })
+  end)
+
+  it("is told as a command, and by `cbk upgrade` too", function()
+    local dir = harness.temp_dir()
+    local config, root = model_of("gpt2", "cs-2.0")
+    root = renamed(of_release(root, "2.0.0"), function(key) return not key:find "norm1.weight" and key or nil end)
+    cbk.config.save(config, dir .. "/p.yaml")
+    cbk.create(dir .. "/a.mdl", { root = root }):commit { progress = false }
+    for option, command in pairs { ["--src-fmt"] = { "convert", "--tgt-fmt", "cs-2.4" }, ["--from"] = { "upgrade", "--to", "cs-2.4" } } do
+      local code, stdout, stderr = harness.cbk(dir, command[1], "--model", "gpt2", option, "cs-2.1", command[2], command[3], "--config",
+        "p.yaml", "a.mdl", "--dry-run")
+      equal(code, 0, stderr)
+      for _, part in ipairs {
+        ("the checkpoint says that it is of release 2.0 (__metadata__); as %s says, it is converted as one of cs-2.1"):format(option),
+        "1 of 25 names of weights are none that gpt2 has in cs-2.4: embedding_layer.position_embeddings.weight",
+        "the checkpoint lacks 1 weight that the model of its config needs, and so does what is written: "
+          .. "transformer_decoder.layers.0.norm1.weight",
+      } do
+        one_of({ stdout, stderr }, "warning: " .. part)
+      end
+    end
+  end)
+
+  it("of 70B is looked at in no time", function()
+    local dir = harness.temp_dir()
+    seventy_billion(dir)
+    local config, root
+    conversion.warnings(function()
+      local hf = cbk.open(dir .. "/model.safetensors").root
+      config, root = conversion.run("llama", "hf", "cs-2.0", cbk.config.load(dir .. "/config.json"), hf)
+    end)
+    local start = os.clock()
+    equal(told("llama", "cs-2.0", "cs-2.9", config, root), {})
+    assert(os.clock() - start < 2, os.clock() - start) -- some 0.1 s; interpreted, and on a slow machine, more
   end)
 
   it("is not doubted, of any model and release", function()
