@@ -10,10 +10,13 @@ local choices = {}
 ---@field kind string      "[", or "{" and how many texts
 ---@field texts string[]
 
+local read = {} -- by pattern; each is asked for many times
+
 ---The choices of a pattern, in order.
 ---@param pattern string
----@return Choice[]
+---@return Choice[]   not to be changed
 function choices.of(pattern)
+  if read[pattern] then return read[pattern] end
   local out = {}
   for from, open, body, to in pattern:gmatch "()([{%[])([^{}%[%]]*)[}%]]()" do
     local texts = {}
@@ -21,6 +24,7 @@ function choices.of(pattern)
     local kind = open == "{" and open .. #texts or open
     out[#out + 1] = { from = from, to = to, words = pattern:sub(from, to - 1), kind = kind, texts = texts }
   end
+  read[pattern] = out
   return out
 end
 
