@@ -4,11 +4,13 @@ local cbk = require "cbk"
 local cli = require "cbk.cli"
 local composite = require "cbk.composite"
 local converters = require "cbk.converters"
+local other_names = require "cbk.other_names"
 local converter_list = require "cbk.converter_list"
 local check = require "converters.bench.check"
 local coverage = require "converters.bench.coverage"
-local notation = require "converters.bench.notation"
-local position = require "converters.bench.position"
+local naming = require "converters.engine.naming"
+local notation = require "converters.notation.files"
+local position = require "converters.notation.position"
 local tables = require "converters.bench.tables"
 local rules = require "converters.engine.rules"
 
@@ -61,6 +63,8 @@ local function load_models()
   return {}
 end
 
+local MOST_TEXT = 2 ^ 28 -- of a list of keys
+
 local models = load_models()
 local list = tables.of(models, args.model)
 if args.model and #list == 0 and #models > 0 then
@@ -71,7 +75,7 @@ end
 
 -- --- findings of the tables alone; a rule that several tables share is told of once
 
-local told, one_way, looked = {}, {}, {}
+local told, one_way, looked, excused = {}, {}, {}, {}
 
 local function add_once(kind, text, where, title)
   if told[kind .. where] then return end
@@ -79,14 +83,19 @@ local function add_once(kind, text, where, title)
   add(kind, text, where, title)
 end
 
+local function add_rules(found, title)
+  for _, finding in ipairs(found) do
+    add_once(finding.kind, ("%s: %s"):format(rules.text(finding.rule), finding.text), position.of(finding.rule), title)
+  end
+end
+
 for _, one in ipairs(list) do
   if not looked[one.keys] and not one.inside then
     looked[one.keys] = true
-    local found, single = check.keys(one.keys)
-    for _, finding in ipairs(check.counts(one.own)) do found[#found + 1] = finding end
-    for _, finding in ipairs(found) do
-      add_once(finding.kind, ("%s: %s"):format(rules.text(finding.rule), finding.text), position.of(finding.rule), one.title)
-    end
+    local found, single, needs_why = check.keys(one.keys)
+    excused[#excused + 1] = { one.keys, needs_why }
+    add_rules(found, one.title)
+    add_rules(check.counts(one.own), one.title)
     for _, single_one in ipairs(single) do
       one_way[#one_way + 1] = { table = one, side = single_one.side, pattern = single_one.pattern, text = single_one.text,
         where = position.of(single_one.rule) }
@@ -95,9 +104,17 @@ for _, one in ipairs(list) do
   if one.config and not looked[one.config] and not one.inside then
     looked[one.config] = true
     for _, found in ipairs { check.fields(one.config), check.defaults(one.own), check.demands(one.own) } do
-      for _, finding in ipairs(found) do add(finding.kind, finding.text, one.title, one.title) end
+      for _, finding in ipairs(found) do
+        local has_place = finding.rule and finding.rule.origin
+        add(finding.kind, finding.text, has_place and position.of(finding.rule) or one.title, one.title)
+      end
     end
   end
+end
+
+add_rules(check.whys(excused))
+for _, model in ipairs(models) do
+  for _, finding in ipairs(check.since(model)) do add(finding.kind, finding.text, path) end
 end
 
 -- --- coverage
@@ -112,13 +129,23 @@ local function parts_in(folder)
   end
 end
 
+---@return string[]|nil
+---@return boolean|table<string, boolean>|nil deduplicated   of a checkpoint, or of its parts' (At.deduplicated)
 local function keys_to_cover()
   local parts = args.checkpoint and parts_in(args.checkpoint)
-  if parts then return coverage.keys_of(composite.open(args.checkpoint, parts, args)) end
-  if args.checkpoint then return coverage.keys_of(cli.open(args.checkpoint, args).root) end
+  if parts then
+    local roots, deduplicated = composite.open(args.checkpoint, parts, args)
+    return coverage.keys_of(roots), deduplicated
+  elseif args.checkpoint then
+    local checkpoint = cli.open(args.checkpoint, args)
+    return coverage.keys_of((other_names.added(checkpoint))), other_names.are_left_out(checkpoint)
+  end
   if not args.keys then return nil end
+  local file, why = io.open(args.keys, "rb") -- which may be a pipe
+  local text = file and (file:read(MOST_TEXT) or file:read "*a")
+  if not text then cbk.fail("file", ("cannot read the keys in '%s': %s"):format(args.keys, why or "it is no text")) end
   local out = {}
-  for line in (cbk.fs.read(args.keys) .. "\n"):gmatch "(.-)\r?\n" do
+  for line in (text .. "\n"):gmatch "(.-)\r?\n" do
     local key = line:match "^%s*([^#%s]%S*)"
     if key then out[#out + 1] = key end
   end
@@ -131,9 +158,10 @@ local function config_of_keys()
   return parts and composite.load_configs(args.config, parts) or args.config and cbk.config.load(args.config) or nil
 end
 
-local keys = keys_to_cover()
+local keys, deduplicated = keys_to_cover()
+local config = config_of_keys()
 local best, why
-if keys then best, why = coverage.best(list, keys, config_of_keys()) end
+if keys then best, why = coverage.best(list, keys, config) end
 local readings = { best }
 if keys and not best and #list > 0 then add("coverage", "no table can read this config: " .. tostring(why), args.config or path) end
 
@@ -150,6 +178,17 @@ for _, reading in ipairs(readings) do
   end
   if #reading.refused > 0 then
     add("coverage", ("%d keys are refused: %s"):format(#reading.refused, converters.folded(reading.refused)), titles(reading))
+  end
+end
+
+---What `convert` will say is missing.
+for _, one in ipairs(config and args.checkpoint and best and best.tables or {}) do
+  local is_unique = deduplicated
+  if type(is_unique) == "table" then is_unique = is_unique[one.part.left] end
+  local lacking = coverage.lacking(one, best.side, config, keys, is_unique)
+  if lacking and lacking.count > 0 then
+    add("coverage", ("`cbk convert` will miss %s: %s; what a checkpoint may lack, `needed` says, and other names of a tensor, `tied_left`")
+      :format(lacking.count == 1 and "a weight" or lacking.count .. " weights", naming.first(lacking)), titles(best))
   end
 end
 

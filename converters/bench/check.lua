@@ -7,12 +7,13 @@ local sections = require "converters.engine.sections"
 local patterns = require "converters.engine.patterns"
 local rules = require "converters.engine.rules"
 local relate = require "converters.bench.relate"
-local position = require "converters.bench.position"
+local position = require "converters.notation.position"
+local since = require "converters.modelzoo.since"
 
 local check = {}
 
 ---@class Finding
----@field kind "unreachable"|"one way"|"collision"|"captures"|"count"
+---@field kind "unreachable"|"one way"|"both ways"|"collision"|"captures"|"count"
 ---@field rule Rule
 ---@field text string
 
@@ -56,7 +57,8 @@ end
 
 local say_why = "say so: add why = \"…\" to the rule"
 
-local function check_reach(set, compiled, findings, one_way)
+---@param excused table<Rule, boolean>   those whose `why` is needed; some are added
+local function check_reach(set, compiled, findings, one_way, excused)
   local by_rule = shadows(compiled)
   for _, rule in ipairs(set) do
     local by_side = by_rule[rule] or {}
@@ -69,6 +71,7 @@ local function check_reach(set, compiled, findings, one_way)
       local side = left and "left" or "right"
       local other = rules.other[side]
       local first = (left or right).by
+      excused[rule] = true
       if rule.why then
         one_way[#one_way + 1] = { side = other, rule = rule, pattern = rule[other][1], text = rule.why }
       elseif rule.when or not first[other] or not (left or right).is_same then
@@ -87,32 +90,27 @@ end
 
 local function has_star_alone(pattern) return pattern == "*" end
 
----Two rules whose conditions may both hold, and which are not different names of one thing.
+---Two rules whose conditions may both hold.
 local function may_meet(a, b)
   local one, other = a.rule.base or a.rule, b.rule.base or b.rule
-  return one ~= other and not (one.why or other.why or one.when or other.when)
+  return one ~= other and not (one.when or other.when)
 end
 
 local function targets_of(ending, other)
   local out = {}
-  for _, pattern in ipairs(ending.kind == "write" and ending.rule[other] or {}) do
-    out[#out + 1] = { pattern = pattern, ending = ending }
-  end
-  for _, extra in ipairs(ending.kind == "write" and ending.rule.also[other] or {}) do
-    out[#out + 1] = { pattern = extra[1], ending = ending, is_beside = true }
-  end
+  local function add(pattern) out[#out + 1] = { pattern = pattern, last = pattern:match "[^.]*$", ending = ending } end
+  if ending.kind ~= "write" then return out end
+  for _, pattern in ipairs(ending.rule[other] or {}) do add(pattern) end
+  for _, extra in ipairs(ending.rule.also[other]) do add(extra[1]) end
   return out
 end
 
----A quick look before a thorough one.
-local function may_end_alike(a, b)
-  local one, other = a:match "[^.]*$", b:match "[^.]*$"
-  return one == other or #one == 1 or #other == 1
-end
+---A quick look before a thorough one, at the last parts of two patterns.
+local function may_be_alike(one, other) return one == other or #one == 1 or #other == 1 end
 
 ---One key that both have as their target; a key that both would read goes to the first.
 local function collide(a, b)
-  if not may_end_alike(a.pattern, b.pattern) or not may_meet(a.ending, b.ending) then return false end
+  if not may_meet(a.ending, b.ending) then return false end
   if has_star_alone(a.pattern) or has_star_alone(b.pattern) then return false end
   if relate.overlap(a.ending.pattern, b.ending.pattern) then return false end
   return relate.overlap(a.pattern, b.pattern)
@@ -130,7 +128,7 @@ local function check_own_targets(ending, side, findings)
   end
 end
 
-local function check_targets(endings, side, findings)
+local function check_targets(endings, side, findings, excused)
   local seen, told = {}, {}
   for _, finding in ipairs(findings) do told[finding.rule] = true end
   for _, ending in ipairs(endings) do
@@ -139,7 +137,10 @@ local function check_targets(endings, side, findings)
       for _, target in ipairs(targets_of(ending, rules.other[side])) do
         for _, earlier in ipairs(seen) do
           local rule, first = target.ending.rule.base or target.ending.rule, earlier.ending.rule.base or earlier.ending.rule
-          if not told[rule] and not told[first] and collide(earlier, target) then
+          local meet = may_be_alike(earlier.last, target.last) and not told[rule] and not told[first] and collide(earlier, target)
+          if meet and (rule.why or first.why) then -- different names of one thing
+            excused[rule], excused[first] = true, true
+          elseif meet then
             told[rule] = true
             findings[#findings + 1] = { kind = "collision", rule = rule,
               text = ("%s, '%s' and '%s' both become '%s' (%s); if they are names of one thing, %s"):format(
@@ -160,13 +161,23 @@ local function count_of(list)
   return out
 end
 
+---The rule whose names have the letter: that of a table of rules, where it stands in what they all are below.
+local function owner_of(rule, side, letter)
+  local below = rule.below
+  while below do
+    if count_of(patterns.captures(below[1][side][1]))[letter] then return below[1] end
+    below = below[2]
+  end
+  return rule
+end
+
 local function check_captures(rule, side, findings)
-  local function add(text, ...) findings[#findings + 1] = { kind = "captures", rule = rule, text = text:format(...) } end
   local other = rules.other[side]
   local from, to = rule[side], rule[other]
+  local function add(owner, text, ...) findings[#findings + 1] = { kind = "captures", rule = owner, text = text:format(...) } end
   local there = count_of(patterns.captures(from[1]))
   for letter, count in pairs(there) do
-    if count > 1 then add("'%s' stands twice in '%s'; only one of them is carried over", letter, from[1]) end
+    if count > 1 then add(rule, "'%s' stands twice in '%s'; only one of them is carried over", letter, from[1]) end
   end
   if not to then return end
   local counted_from, counted_to = from.each and from.each.letter, to.each and to.each.letter
@@ -176,12 +187,14 @@ local function check_captures(rule, side, findings)
     local wanted = count_of(patterns.captures(pattern))
     for letter in pairs(wanted) do
       if not there[letter] and letter ~= counted_to then
-        add("%s nothing stands for '%s' in '%s'", towards[side], letter, pattern)
+        local owner = owner_of(rule, other, letter)
+        add(owner, "%s nothing stands for '%s' in '%s'", towards[side], letter, owner == rule and pattern or owner[other][1])
       end
     end
     for letter in pairs(there) do
       if i == 1 and not wanted[letter] and letter ~= counted_from then
-        add("%s all values of '%s' in '%s' become one key", towards[side], letter, from[1])
+        local owner = owner_of(rule, side, letter)
+        add(owner, "%s all values of '%s' in '%s' become one key", towards[side], letter, owner[side][1])
       end
     end
   end
@@ -248,7 +261,7 @@ local function tell_one_way(set, one_way)
       one_way[#one_way + 1] = { side = side, rule = rule, pattern = tied[1],
         text = ("read for '%s' too, in a file that has each tensor once"):format(rule[side][1]) }
     end
-    for side in pairs(rules.other) do
+    for _, side in ipairs { "left", "right" } do
       for _, extra in ipairs(rule.also[side]) do
         one_way[#one_way + 1] = { side = side, rule = rule, pattern = extra[1],
           text = ("written beside '%s', and passed over when it is read"):format(rule[side][1]) }
@@ -259,18 +272,40 @@ end
 
 ---@param set Rule[]
 ---@return Finding[] findings, OneWay[] one_way
+---@return table<Rule, boolean> excused   rules whose `why` says why another one has their way back
 function check.keys(set)
-  local findings, one_way, compiled = {}, {}, {}
-  for side in pairs(rules.other) do compiled[side] = select(2, patterns.compile(set, side)) end
-  check_reach(set, compiled, findings, one_way)
+  local findings, one_way, compiled, excused = {}, {}, {}, {}
+  for _, side in ipairs { "left", "right" } do compiled[side] = select(2, patterns.compile(set, side)) end
+  check_reach(set, compiled, findings, one_way, excused)
   for _, rule in ipairs(set) do
-    for side in pairs(rules.other) do
+    for _, side in ipairs { "left", "right" } do
       if rule[side] then check_captures(rule, side, findings) end
     end
   end
-  for side, endings in pairs(compiled) do check_targets(endings, side, findings) end
+  for _, side in ipairs { "left", "right" } do check_targets(compiled[side], side, findings, excused) end
   tell_one_way(set, one_way)
-  return findings, one_way
+  return findings, one_way, excused
+end
+
+---Rules that say why they are for one direction, and are for both wherever they stand; several tables may share one.
+---@param looked { [1]: Rule[], [2]: table<Rule, boolean> }[]   tables, and what check.keys says is excused
+---@return Finding[]
+function check.whys(looked)
+  local findings, is_needed, seen = {}, {}, {}
+  local function id(rule) return rule.origin.source .. " " .. table.concat(rule.origin.names, " ") end
+  for _, one in ipairs(looked) do
+    for rule in pairs(one[2]) do is_needed[id(rule)] = true end
+  end
+  for _, one in ipairs(looked) do
+    for _, rule in ipairs(one[1]) do
+      if rule.why and not (rule.kind or rule.when or is_needed[id(rule)] or seen[id(rule)]) then
+        seen[id(rule)] = true
+        findings[#findings + 1] = { kind = "both ways", rule = rule,
+          text = "its way back is its own, but it says why not: leave out `why`" }
+      end
+    end
+  end
+  return findings
 end
 
 -- --- config rules
@@ -286,7 +321,7 @@ end
 ---@return { kind: string, text: string }[]
 function check.fields(set)
   local findings, reached = {}, {}
-  for side in pairs(rules.other) do
+  for _, side in ipairs { "left", "right" } do
     local taken, target_of, rest = {}, {}, nil
     for _, rule in ipairs(set) do
       local name, target = rule[side], rule.kind == "pair" and rule[rules.other[side]]
@@ -295,7 +330,7 @@ function check.fields(set)
         if name == "*" then rest = rule else taken[name] = rule end
         local earlier = target and target_of[target]
         if earlier and not (earlier.action or rule.action) then
-          findings[#findings + 1] = { kind = "collision",
+          findings[#findings + 1] = { kind = "collision", rule = rule,
             text = ("%s, the fields '%s' and '%s' both become '%s'"):format(towards[side], earlier[side], name, target) }
         end
         if target and target ~= "*" then target_of[target] = target_of[target] or rule end
@@ -304,14 +339,14 @@ function check.fields(set)
     for _, rule in ipairs(set) do
       local alias = rule.alias and rule.alias[side]
       if alias and taken[alias] then
-        findings[#findings + 1] = { kind = "collision",
+        findings[#findings + 1] = { kind = "collision", rule = rule,
           text = ("'%s' of the %s has the other name '%s', which is a field of a rule of its own"):format(rule[side], side, alias) }
       end
     end
   end
   for _, rule in ipairs(set) do
     if not reached[rule] then
-      findings[#findings + 1] = { kind = "unreachable",
+      findings[#findings + 1] = { kind = "unreachable", rule = rule,
         text = ("no field reaches the config rule %s: an earlier one takes it"):format(field_text(rule)) }
     end
   end
@@ -356,6 +391,38 @@ function check.defaults(own)
   return findings
 end
 
+---The tables that a converter's config goes by; nil where one of them copies any field, or is another model's.
+local function fields_of_all(model, side)
+  local out, is_open = {}, false
+  local function look(own)
+    local known = own.config and fields_of(own, side)
+    is_open = is_open or own.wrap ~= nil
+    for name in pairs(known or {}) do out[name] = true end
+    for _, variant in pairs(own.variants or {}) do look(variant) end
+    for _, part in ipairs(own.components or {}) do out[part[side]] = true end
+  end
+  for _, converter in ipairs(model) do look(converter) end
+  return not is_open and out or nil
+end
+
+---Fields that `since` knows and no config rule does. What the Model Zoo's classes have is told where they are (modelzoo/since.lua).
+---@param model Model
+---@return { kind: string, text: string }[]
+function check.since(model)
+  local findings, of_class = {}, {}
+  for _, known in pairs(since) do of_class[known] = true end
+  for side, own in pairs(model.since or {}) do
+    local known = not of_class[own] and fields_of_all(model, side)
+    for name in pairs(known and own or {}) do
+      if not known[name] then
+        findings[#findings + 1] = { kind = "unknown field",
+          text = ("since.%s of %s has '%s', which no config rule of its tables names"):format(side, model.model, name) }
+      end
+    end
+  end
+  return findings
+end
+
 local function has_word(asked, word)
   for name, is in pairs(asked) do
     if is:gsub("%?$", "") == word then return name end
@@ -368,7 +435,7 @@ end
 function check.demands(own)
   local findings, asked = {}, {}
   local function add(text, ...) findings[#findings + 1] = { kind = "unsaid", text = text:format(...) } end
-  for side in pairs(rules.other) do asked[side] = sections.asked(own.config or {}, side) end
+  for _, side in ipairs { "left", "right" } do asked[side] = sections.asked(own.config or {}, side) end
   for _, rule in ipairs(own.config or {}) do
     if rule.left == "*" or rule.right == "*" then return findings end
   end

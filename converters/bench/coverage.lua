@@ -126,14 +126,18 @@ end
 ---What a checkpoint with these keys lacks of what a table reads; nil where the table cannot read this config.
 ---@param one Table
 ---@param side Side
----@param config Dict      the whole file
+---@param config Dict             the whole file
 ---@param keys string[]
+---@param deduplicated? boolean   At.deduplicated of the file, where it is known
 ---@return { count: integer }|nil   and the first of them
-function coverage.lacking(one, side, config, keys)
-  local there = {}
+function coverage.lacking(one, side, config, keys, deduplicated)
+  local there = cbk.dict()
   for _, key in ipairs(keys) do there[own_key(one, key, side) or key] = true end
   local at = coverage.at(one, side, config, function(key) return there[key] or there["model." .. key] end)
-  return at and quietly(complete.lacking, one.keys, at) or nil
+  if not at then return nil end
+  at.deduplicated = deduplicated
+  if deduplicated ~= nil then there = engine.with_tied(one.keys, at, there, {}) end
+  return quietly(complete.lacking, one.keys, at)
 end
 
 ---The parts of a composite in one: a key is matched where one of them knows it.

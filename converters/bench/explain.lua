@@ -5,7 +5,7 @@ local patterns = require "converters.engine.patterns"
 local kinds = require "converters.engine.kinds"
 local rules = require "converters.engine.rules"
 local plan = require "converters.bench.plan"
-local position = require "converters.bench.position"
+local position = require "converters.notation.position"
 local wrap = require "converters.engine.wrap"
 local relate = require "converters.bench.relate"
 

@@ -6,6 +6,12 @@ local relate = {}
 
 local is_letter = patterns.is_letter
 
+local parts_of = setmetatable({}, { __index = function(memory, pattern) -- each is compared with all others
+  local out = patterns.split(pattern)
+  memory[pattern] = out
+  return out
+end })
+
 ---Whether one part of a key fits one part of a pattern.
 local function fits(part, own) return part == own or is_letter(part) and own:find "^%d+$" ~= nil end
 
@@ -14,7 +20,7 @@ local function fits(part, own) return part == own or is_letter(part) and own:fin
 ---@param special string
 ---@return boolean
 function relate.covers(general, special)
-  local g, s = patterns.split(general), patterns.split(special)
+  local g, s = parts_of[general], parts_of[special]
   local function from(i, j)
     if i > #g then return j > #s end
     if j > #s then return false end
@@ -34,7 +40,7 @@ end
 ---Stars as "any part" and "any further parts".
 local function opened(pattern)
   local out = {}
-  for _, part in ipairs(patterns.split(pattern)) do
+  for _, part in ipairs(parts_of[pattern]) do
     out[#out + 1] = part == "*" and "?" or part
     if part == "*" then out[#out + 1] = "…" end
   end

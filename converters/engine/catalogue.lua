@@ -73,6 +73,7 @@ function catalogue.formats(text)
     list[#list + 1], set[format] = format, true
   end
   for item in (text .. ","):gmatch "%s*(.-)%s*," do
+    item = item:gsub("cs%-[%w.]+", catalogue.resolve)
     local from, own, to, kind = item:match "^cs%-(%d+%.%d+)(%S*)%s*%.%.%s*cs%-(%d+%.%d+)(%S*)$"
     local first, last = releases.place[from or item], releases.place[to or item]
     if not (first and last and own == kind) then
@@ -156,21 +157,35 @@ end
 
 local by_name = {} -- model name or alias: { Model, name in the Model Zoo, file }
 
----Adds a family file's models (bench/notation.lua checks them); a name that is there already stays what it is.
+---Adds a family file's models (notation/files.lua checks them).
 ---@param models Model[]
----@param where string   the file
-function catalogue.add(models, where)
+---@param where string       the file
+---@param is_own? boolean    a user's own: it holds in place of a family of that name
+function catalogue.add(models, where, is_own)
+  local function add(name, model, zoo_name)
+    local earlier = by_name[name]
+    if earlier and not earlier.is_own and earlier[3] ~= where then
+      cbk.fail("converter", ("there are two models '%s': in '%s' and in '%s'"):format(name, earlier[3], where))
+    end
+    by_name[name] = earlier or { model, zoo_name, where, is_own = is_own }
+  end
   for _, model in ipairs(models) do
-    by_name[model.model] = by_name[model.model] or { model, model.name or model.model, where }
-    for alias, zoo_name in pairs(model.aliases or {}) do by_name[alias] = by_name[alias] or { model, zoo_name, where } end
+    add(model.model, model, model.name or model.model)
+    for alias, zoo_name in pairs(model.aliases or {}) do add(alias, model, zoo_name) end
   end
 end
 
 ---Loads every family file of a folder.
-function catalogue.load_folder(folder)
+---@param folder string
+---@param check fun(models: any, where: string)   refuses what is none
+function catalogue.load_folder(folder, check)
   for _, name in ipairs(cbk.fs.list(folder)) do
     local module = name:match "^([%w_-]+)%.lua$"
-    if module then catalogue.add(require("converters." .. module), cbk.fs.join(folder, name)) end
+    if module then
+      local models, path = require("converters." .. module), cbk.fs.join(folder, name)
+      check(models, path)
+      catalogue.add(models, path)
+    end
   end
 end
 

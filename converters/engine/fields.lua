@@ -1,9 +1,12 @@
 -- What a converter's tables of config fields may say: pairs of fields, values that must hold, defaults. One table for both directions.
 
 local cbk = require "cbk"
-local demands = require "converters.engine.demands"
 local kinds = require "converters.engine.kinds"
 local rules = require "converters.engine.rules"
+local arguments = require "converters.notation.arguments"
+local entries = require "converters.notation.entries"
+local position = require "converters.notation.position"
+local shapes = require "converters.notation.shapes"
 
 local fields = {}
 
@@ -64,18 +67,9 @@ fields.same = same
 -- --- writing tables
 
 ---What a rule asks for, by sides; `is` is one word for both, or a table of them.
-local function sides_of(is, name)
-  if is == nil then return nil end
-  local out = type(is) == "table" and is or { left = is, right = is }
-  for side, word in pairs(out) do
-    if not rules.other[side] then
-      cbk.fail("converter", ("the rule of the config field '%s' has is.%s; the sides are left and right"):format(name, tostring(side)))
-    elseif type(word) ~= "string" or not demands.find(word) then
-      cbk.fail("converter", ("the rule of the config field '%s' has is = %s; a field is one of %s"):format(name, shown(word),
-        table.concat(demands.words(), ", ")))
-    end
-  end
-  return out
+local function sides_of(is)
+  if type(is) == "string" then return { left = is, right = is } end
+  return is
 end
 
 ---Rules for fields of one side: their names, or each with its value.
@@ -87,7 +81,7 @@ local function one_sided(kind)
       local out = { is_fields = true }
       for key, value in pairs(names) do
         local rule = type(key) == "number" and { [side] = value } or { [side] = key, value = value }
-        rule.kind, rule.is = kind, kind == "told" and sides_of(rule.value, key) or nil
+        rule.kind, rule.is = kind, kind == "told" and sides_of(rule.value) or nil
         out[#out + 1] = rule
       end
       return out
@@ -109,45 +103,24 @@ fields.drop = one_sided "drop"
 ---One of several values, in `must`.
 function fields.any_of(...) return { any_of = { ... } } end
 
-local function check_words(entry)
-  local name = tostring(entry[1] or entry[2])
-  for word, value in pairs(entry) do
-    local side = tostring(word):match "^alias_(%l+)$"
-    if side and rules.other[side] then
-      if type(value) ~= "string" then
-        cbk.fail("converter", ("the rule of the config field '%s' has %s = %s; it is another name of the field"):format(name, word,
-          shown(value)))
-      end
-    elseif type(word) == "string" and word ~= "is" then
-      cbk.fail("converter", ("the rule of the config field '%s' has no '%s'; there are 'is', 'alias_left' and 'alias_right'")
-        :format(name, word))
-    end
-  end
-end
-
-local function check_action(left, right, action)
-  if action == nil then return end
-  local is_pair = type(action) == "table" and (not left or action.forward) and (not right or action.backward)
-  if not is_pair then cbk.fail("converter", ("the rule of the config field '%s' has no pair of functions"):format(left or right)) end
-end
-
 ---A table of config rules: `{ left, right, action }`; one name alone stands for both sides; "*" copies what no rule names. What the
 ---value must be, `is` says: `is = "size"`, or of each side `is = { left = "number", right = "size" }`. `alias_left` is another name under
 ---which the programs of the left read the field, too.
-function fields.config(entries)
-  local out = { is_fields = true }
-  for _, entry in ipairs(entries) do
-    if entry.is_fields then
+function fields.config(written)
+  local out, source, line = { is_fields = true }, position.here(3)
+  for place = 1, table.maxn(written) do
+    local entry = written[place]
+    if type(entry) == "table" and entry.is_fields then
       for _, rule in ipairs(entry) do out[#out + 1] = rule end
-    elseif entry.kind then
+    elseif type(entry) == "table" and entry.kind then
       out[#out + 1] = entry
-    else
+    elseif entry then
+      entries.check_field(entry, place, source, line)
       local left, right, action = entry[1], entry[2], entry[3]
       if right == nil then right = left end
-      check_words(entry)
-      check_action(left, right, action)
       out[#out + 1] = { left = left or nil, right = right or nil, action = action, kind = "pair",
-        is = sides_of(entry.is or action and action.is, left or right), alias = { left = entry.alias_left, right = entry.alias_right } }
+        is = sides_of(entry.is or action and action.is), alias = { left = entry.alias_left, right = entry.alias_right },
+        origin = { source = source, line = line, place = place, names = { left or right, right or nil } } }
     end
   end
   return out
@@ -206,5 +179,7 @@ function fields.fill(config, defaults)
   end
   return config
 end
+
+shapes.guard(fields, "fields", arguments.fields)
 
 return rules.strict(fields, "function", "fields.")

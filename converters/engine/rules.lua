@@ -1,9 +1,12 @@
--- Tables of key rules, and what each of their rules stands for (entries.lua: what one may write; patterns.lua: what a pattern is).
+-- Tables of key rules, and what each of their rules stands for (notation/entries.lua: what one may write; patterns.lua: what a pattern is).
 
 local cbk = require "cbk"
 local choices = require "converters.engine.choices"
-local entries = require "converters.engine.entries"
 local naming = require "converters.engine.naming"
+local arguments = require "converters.notation.arguments"
+local entries = require "converters.notation.entries"
+local position = require "converters.notation.position"
+local shapes = require "converters.notation.shapes"
 
 local rules = {}
 
@@ -24,6 +27,7 @@ local rules = {}
 ---@field why? string        of such a rule; of any other: why it is needed in one direction alone
 ---@field copy_of? string    only: the pattern of the key that says the same
 ---@field origin Origin
+---@field below? { [1]: Rule, [2]: table|nil }   the two names that it was put below, and those that it was below already
 
 ---@alias Tied { [1]: string, [2]: fun(at: At): boolean }   the key, and whether it is the same tensor
 
@@ -65,15 +69,6 @@ end
 
 local list = entries.list
 
----Where a converter's file calls: the file and the line.
----@param level integer   as for debug.getinfo, which is called here
----@return string place, string file, integer line
-function rules.position(level)
-  local at = debug.getinfo(level, "Sl")
-  local file = at.source:gsub("^@", "")
-  return ("%s:%d"):format(file, at.currentline), file, at.currentline
-end
-
 local function also(entry)
   local out = {}
   for i, one in ipairs(list(entry) or {}) do
@@ -104,7 +99,8 @@ function rules.strict(library, what, prefix)
   return setmetatable(library, { __index = function(_, name)
     local names = naming.sorted(library)
     local near = cbk.nearest(tostring(name), names)
-    cbk.fail("converter", ("%s: there is no %s '%s%s'; %s"):format(rules.position(3), what, prefix, tostring(name),
+    local source, line = position.here(3)
+    cbk.fail("converter", ("%s:%d: there is no %s '%s%s'; %s"):format(source, line, what, prefix, tostring(name),
       #near > 0 and "did you mean " .. prefix .. near[1] .. "?" or "there are " .. table.concat(names, ", ")))
   end })
 end
@@ -194,12 +190,14 @@ end
 ---Refuses patterns that are none, and choices of which it is not told what goes with what.
 ---@return Rule
 local function checked(rule)
+  local has_choices
   rules.map(rule, on_both(function(pattern)
     local mistake = choices.mistake(pattern)
     if mistake then cbk.fail("converter", ("%s: %s"):format(rules.named(rule), mistake)) end
+    has_choices = has_choices or #choices.of(pattern) > 0
     return pattern
   end))
-  rules.expand(rule)
+  if has_choices then rules.expand(rule) end
   return rule
 end
 
@@ -233,6 +231,13 @@ local function below(prefix)
   return function(pattern) return prefix == "" and pattern or prefix .. "." .. pattern end
 end
 
+local function variant(base, change)
+  local out = {}
+  for key, value in pairs(base) do out[key] = value end
+  for key, value in pairs(change or {}) do out[key] = value end
+  return out
+end
+
 local function counts(count) return type(count) == "table" and count or { count } end
 
 ---A table of key rules: `{ left, right, action }`; one name alone stands for both sides; a table of rules in the third place
@@ -240,8 +245,9 @@ local function counts(count) return type(count) == "table" and count or { count 
 ---number, why; count, needed and biases of such a table are those of its rules.
 ---@return Rule[]
 function rules.keys(written)
-  local out, _, source, line = { is_rules = true }, rules.position(3)
+  local out, source, line = { is_rules = true }, position.here(3)
   local function add(rule) out[#out + 1] = rule end
+  local function origin(place, ...) return { source = source, line = line, place = place, names = { ... } } end
   for name in pairs(written) do
     if type(name) ~= "number" then cbk.fail("converter", ("%s:%d: a table of keys has no option '%s'"):format(source, line, name)) end
   end
@@ -255,12 +261,14 @@ function rules.keys(written)
       add(entry)
     elseif type(inner) == "table" and inner.is_rules then
       local change, has_choices = { left = below(left[1]), right = below(right[1]) }, (left[1] .. right[1]):find "[%[{]"
+      local names = { left = left, right = right, also = { left = {}, right = {} }, tied = {}, origin = origin(place, left[1], right[1]) }
       for _, rule in ipairs(inner) do
         local one = rules.map(rule, change)
         if has_choices then checked(one) end
+        one.below = { names, rule.below }
         if one.needed == nil then one.needed = entry.needed end
         if one.biases == nil then one.biases = entry.biases end
-        one.count = rules.variant(counts(entry.count), one.count)
+        one.count = variant(counts(entry.count), one.count)
         add(one)
       end
     else
@@ -268,7 +276,7 @@ function rules.keys(written)
         left = left, right = right, action = inner, when = entry.when, number = entry.number, why = entry.why,
         needed = entry.needed, biases = entry.biases, count = counts(entry.count),
         also = { left = also(entry.also_left), right = also(entry.also_right) }, tied = { left = tied(entry.tied_left) },
-        origin = { source = source, line = line, place = place, names = { left[1], right[1] } },
+        origin = origin(place, left[1], right[1]),
       })
     end
   end
@@ -295,10 +303,7 @@ local function one_sided(kind)
   local make = {}
   for side in pairs(rules.other) do
     make[side] = function(pattern, why, last)
-      local place, source, line = rules.position(3)
-      if type(pattern) ~= "string" or type(why) ~= "string" then
-        cbk.fail("converter", ("%s: rules.%s.%s takes a pattern and the reason"):format(place, kind, side))
-      end
+      local source, line = position.here(3)
       return checked {
         [side] = { pattern }, kind = kind, why = why, also = { left = {}, right = {} }, tied = {},
         copy_of = kind == "only" and last or nil, when = kind ~= "only" and last or nil,
@@ -325,10 +330,9 @@ rules.refuse = one_sided "refuse"
 ---Several keys of one side, one per value of a capital letter: `each("experts.E.w1.weight", "E", "num_experts")`.
 ---@param count string|fun(at: At): integer
 function rules.each(pattern, letter, count)
-  local is_count = type(count) == "string" or type(count) == "function"
-  if type(pattern) ~= "string" or not is_count or not ("." .. pattern .. "."):find("." .. tostring(letter) .. ".", 1, true) then
-    cbk.fail("converter", ("%s: rules.each takes a pattern, one of its letters, and a field or a function that counts"):format(
-      rules.position(3)))
+  if not ("." .. pattern .. "."):find("." .. letter .. ".", 1, true) then
+    local source, line = position.here(3)
+    cbk.fail("converter", ("%s:%d: rules.each: '%s' has no letter '%s'"):format(source, line, pattern, letter))
   end
   return { pattern, each = { letter = letter, count = count } }
 end
@@ -337,12 +341,7 @@ end
 ---@param converter Converter
 ---@param change? table
 ---@return Converter
-function rules.variant(converter, change)
-  local out = {}
-  for key, value in pairs(converter) do out[key] = value end
-  for key, value in pairs(change or {}) do out[key] = value end
-  return out
-end
+function rules.variant(converter, change) return variant(converter, change) end
 
 ---A converter between two (further) formats: `between("cs-2.0", "cs-2.1", decoder.to_2_1)`.
 ---@param left string
@@ -351,9 +350,11 @@ end
 ---@param change? table   fields that differ
 ---@return Converter
 function rules.between(left, right, converter, change)
-  local out = rules.variant(converter, change)
+  local out = variant(converter, change)
   out[1], out[2] = left, right
   return out
 end
+
+shapes.guard(rules, "rules", arguments.rules)
 
 return rules.strict(rules, "function", "rules.")

@@ -3,6 +3,7 @@
 local cbk = require "cbk"
 local kinds = require "converters.engine.kinds"
 local rules = require "converters.engine.rules"
+local shapes = require "converters.notation.shapes"
 
 local actions = {}
 
@@ -18,9 +19,6 @@ local one_to_one = { parts = 1 }
 
 ---`actions.pair(name, forward, backward, options)`: for a converter's own needs.
 function actions.pair(name, forward, backward, options)
-  if type(name) ~= "string" or type(forward) ~= "function" or type(backward) ~= "function" then
-    cbk.fail("converter", ("%s: actions.pair takes a name and two functions, forward and backward"):format(rules.position(3)))
-  end
   return pair(name, forward, backward, options)
 end
 
@@ -354,5 +352,24 @@ end
 function actions.head.bias(at)
   return at.right.use_bias_in_output == true and at:invent { number(at.right, "vocab_size") } or nil
 end
+
+-- --- what constructors take
+
+local named, maybe, text, func = shapes.named, shapes.maybe, shapes.text, shapes.func
+local field, key = named("a field", text), named("a key", text)
+
+shapes.guard(actions, "actions", {
+  pair = { named("a name", text), named("forward", func), named("backward", func),
+    maybe(shapes.record("a table of options", { takes_null = shapes.flag, parts = shapes.size })) },
+  split = { named("the count of parts", shapes.size) },
+  ["qkv.keys"] = { shapes.of("a pattern with one %s", function(value)
+    return type(value) == "string" and select(2, value:gsub("%%s", "")) == 1 and not value:gsub("%%s", ""):find "%%"
+  end) },
+  ["qkv.grouped"] = { named("a function that counts the groups", func),
+    maybe(shapes.record("a table of options", { rotary = shapes.flag })) },
+  ["rotary.frequencies"] = { named("the base", shapes.number) },
+  ["tie.to"] = { key, maybe(func) }, ["tie.if_shared"] = { key }, ["tie.or_from"] = { key },
+  ["buffer.causal_mask"] = { field }, ["buffer.scalar"] = { shapes.number }, ["buffer.positions"] = { field }, ["head.weight"] = { key },
+})
 
 return rules.strict(actions, "action")

@@ -7,6 +7,7 @@ local fields = require "converters.engine.fields"
 local kinds = require "converters.engine.kinds"
 local naming = require "converters.engine.naming"
 local rules = require "converters.engine.rules"
+local shapes = require "converters.notation.shapes"
 local values = require "converters.vocabulary.values"
 
 local rotary = {}
@@ -310,5 +311,13 @@ function rotary.check_dim(from)
     fields.refuse("rotary_dim", from.rotary_dim, ("the head_dim, hidden_size // num_heads (%d),"):format(size))
   end
 end
+
+local heads = shapes.named("what the left calls the number of heads", shapes.text)
+shapes.guard(rotary, "rotary", {
+  unscaled_before_2_1 = { shapes.maybe(shapes.flag) }, unscaled = {}, share = { heads },
+  in_one_form = { shapes.named("values by the names of rope_parameters", shapes.table),
+    shapes.maybe(shapes.map(shapes.text, shapes.text, "fields by these names")) },
+  scaling = { shapes.list(shapes.text, "a list of types") }, dim = { shapes.named("what the left calls the width", shapes.text), heads },
+})
 
 return rules.strict(rotary, "way of rotary positions", "rotary.")

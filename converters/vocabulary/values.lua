@@ -5,6 +5,7 @@ local demands = require "converters.engine.demands"
 local fields = require "converters.engine.fields"
 local kinds = require "converters.engine.kinds"
 local rules = require "converters.engine.rules"
+local shapes = require "converters.notation.shapes"
 
 local values = {}
 
@@ -137,5 +138,24 @@ function values.lost(usual, consequence)
   end
   return { forward = tell, backward = tell }
 end
+
+-- --- what constructors take
+
+---Each value of the right stands for one of the left, or there is no way back.
+local choice = { says = "values of the left and those of the right, each once" }
+function choice.mistake(map, name)
+  if type(map) ~= "table" or next(map) == nil then return ("%s must be %s"):format(name, choice.says) end
+  local lefts = {}
+  for left, right in pairs(map) do
+    local earlier, shown = lefts[right], fields.shown
+    if earlier ~= nil then return ("%s is for both %s and %s"):format(shown(right), shown(earlier), shown(left)) end
+    lefts[right] = left
+  end
+end
+
+shapes.guard(values, "values", {
+  choice = { choice }, lost = { shapes.any, shapes.named("what comes of it", shapes.text) },
+  activations = { shapes.map(shapes.text, shapes.text, "names of the left and those of the right") },
+})
 
 return rules.strict(values, "pair of functions on values")

@@ -8,8 +8,8 @@ local fields = require "converters.engine.fields"
 local actions = require "converters.vocabulary.actions"
 local check = require "converters.bench.check"
 local coverage = require "converters.bench.coverage"
-local notation = require "converters.bench.notation"
-local position = require "converters.bench.position"
+local notation = require "converters.notation.files"
+local position = require "converters.notation.position"
 local relate = require "converters.bench.relate"
 local tables = require "converters.bench.tables"
 local tiny = require "tiny"
@@ -81,6 +81,35 @@ describe("Rules: findings", function()
     finds("collision: left to right, it writes 'q' twice", { { "a", { "q", "q", "v" }, actions.split(3) } })
   end)
 
+  it("a letter of what several rules are below is told there", function()
+    local set = rules.keys { { "l.N", "d.M", rules.keys { { "a", "b" }, { "in.E", "in", rules.keys { { "c.{w,b}" } } } } } }
+    local texts = {}
+    for _, finding in ipairs((check.keys(set))) do texts[rules.text(finding.rule) .. " | " .. finding.text] = true end
+    equal(texts, {
+      ["l.N <-> d.M | left to right nothing stands for 'M' in 'd.M'"] = true,
+      ["l.N <-> d.M | left to right all values of 'N' in 'l.N' become one key"] = true,
+      ["l.N <-> d.M | right to left nothing stands for 'N' in 'l.N'"] = true,
+      ["l.N <-> d.M | right to left all values of 'M' in 'd.M' become one key"] = true,
+      ["in.E <-> in | left to right all values of 'E' in 'in.E' become one key"] = true,
+      ["in.E <-> in | right to left nothing stands for 'E' in 'in.E'"] = true,
+    })
+  end)
+
+  it("a reason that nothing asks for, in no table", function()
+    local function whys(...)
+      local looked, out = {}, {}
+      for i, set in ipairs { ... } do looked[i] = { set, select(3, check.keys(set)) } end
+      for i, finding in ipairs(check.whys(looked)) do out[i] = rules.text(finding.rule) end
+      return out
+    end
+    equal(whys(rules.keys { { "a", "b" }, { "c", "d", why = "stale" } }), { "c <-> d" })
+    equal(whys(rules.keys { { "a", "b" }, { "a", "d", why = "its old name" } }), {})
+    equal(whys(rules.keys { { "a.0", "b.first", why = "apart" }, { "a.N", "b.N" } }), {})
+    local shared = rules.keys { { "a", "d", why = "its old name" } }
+    equal(whys(shared, rules.keys { { "a", "b" }, shared }), {})
+    equal(whys(shared), { "a <-> d" })
+  end)
+
   it("letters without a counterpart", function()
     finds("captures: left to right nothing stands for 'E' in 'b.E'", { { "a.N", "b.E" } })
     finds("captures: right to left all values of 'E' in 'b.N.E' become one key", { { "a.N", "b.N.E" } })
@@ -106,40 +135,190 @@ describe("Rules: findings", function()
     fails("rules_test.lua:", function() local _ = rules.keys { { "a", "b", { name = "half", forward = function() end } } } end)
     fails("tied_left is for one key that has no letters", rules.keys, { { "a.N", "b.N", tied_left = "c" } })
     fails("has no option 'also_lft'", rules.keys, { { "a", "b", also_lft = "c" } })
-    fails("entry 2 of this table", rules.keys, { { "a" }, "b" })
-    fails("takes a pattern and the reason", rules.only.left, "a")
+    fails("entry 2 of this table of keys: a rule is { left, right, action }; of one name for both sides it is { \"b\" }", rules.keys,
+      { { "a" }, "b" })
+    fails("the other side is missing; for keys of the left alone, there are rules.only", rules.keys, { { "a", false } })
+    fails("for keys of the right alone", rules.keys, { { false, "a" } })
     fails("no rule 'a c'", rules.override, rules.keys { { "a", "b" } }, rules.keys { { "a", "c" } })
-    fails("has no field 'prefx'", notation.check, { { model = "m", { "hf", "cs-2.1", prefx = true } } }, "m.lua")
-    fails("'cs-2.x' is no format", notation.check, { { model = "m", { "hf", "cs-2.x" } } }, "m.lua")
-    fails("stands beside", notation.check, { { model = "m", { "cs-2.1", "cs-2.3 .. cs-2.5" } } }, "m.lua")
-    fails("begins with its two formats", notation.check, { { model = "m", { keys = rules.keys {} } } }, "m.lua")
+    fails("needed must be one of true, false, 'told' or a function", rules.keys, { { "a", "b", needed = "fasle" } })
+    fails("biases must be one of true, false, 'told' or a function", rules.keys, { { "a", "b", biases = 1 } })
+    fails("why must be a text, not ''", rules.keys, { { "a", "b", why = "" } })
+    fails("rules_test.lua:", function() local _ = rules.keys { { "a", "b", rules.keys { { "c" } }, needed = 1 } } end)
+    fails("there is no action 'transpse'; did you mean transpose", function() return actions.transpse end)
+    fails("there is no action 'rotary.query'", function() return actions.rotary.query end)
+  end)
+
+  it("an entry is told with its own line", function()
+    local line = debug.getinfo(1, "l").currentline
+    fails(("rules_test.lua:%d: entry 2 of this table of keys: needed"):format(line + 4), function()
+      local _ = rules.keys {
+        { "a", "b" },
+        { "lines.c", "lines.d", needed = 3 },
+      }
+    end)
+    fails(("rules_test.lua:%d: entry 2 of this table of config fields: is must"):format(line + 10), function()
+      local _ = fields.config {
+        { "a" },
+        { "line_width", is = "widht" },
+      }
+    end)
+  end)
+
+  it("arguments of constructors", function()
+    local f, values = function() end, require "converters.vocabulary.values"
+    for part, call in pairs {
+      ["actions.split(the count of parts): the count of parts must be a whole number of at least 1, not nothing"] = { actions.split },
+      ["must be a whole number of at least 1, not 0"] = { actions.split, 0 },
+      ["argument 2 is one too many"] = { actions.split, 2, 3 },
+      ["a function that counts the groups must be a function, not nothing"] = { actions.qkv.grouped },
+      ["a function that counts the groups must be a function, not 8"] = { actions.qkv.grouped, 8 },
+      ["a table of options has no 'rotry'; did you mean 'rotary'?"] = { actions.qkv.grouped, f, { rotry = false } },
+      ["a table of options has no 'part'; did you mean 'parts'?"] = { actions.pair, "x", f, f, { part = 3 } },
+      ["argument 4 must be a table of options, not 3"] = { actions.pair, "x", f, f, 3 },
+      ["actions.qkv.keys(a pattern with one %s)"] = { actions.qkv.keys, "proj.weight" },
+      ["a key must be a text, not nothing"] = { actions.tie.to },
+      ["actions.buffer.causal_mask(a field)"] = { actions.buffer.causal_mask, 5 },
+      ["the base must be a number"] = { actions.rotary.frequencies },
+      ["values.choice("] = { values.choice, {} },
+      ["'x' is for both"] = { values.choice, { a = "x", b = "x" } },
+      ["what comes of it must be a text, not nothing"] = { values.lost, 1 },
+      ["fields.must.right("] = { fields.must.right, "norm_type" },
+      ["has 1; it must be fields and their values: { norm_type = "] = { fields.must.left, { "norm_type" } },
+      ["c must be one of boolean, count, depth"] = { fields.told.left, { "a", c = "sise" } },
+      ["a name must be a text, not 5"] = { fields.drop.left, { 5 } },
+      ["config rules must be made by fields.config, not a table"] = { fields.without, {}, { "a" } },
+      ["rules.only.left(a pattern, the reason[, the pattern of what it is a copy of]): the reason must be"] = { rules.only.left, "a" },
+      ["rules.drop.right(a pattern, the reason[, a condition])"] = { rules.drop.right, "a", "", f },
+      ["rules.override(a table of keys, a table of keys): a table of keys must be made by rules.keys"] = { rules.override, {}, {} },
+      ["rules.between(formats, formats, a converter[, fields that differ])"] = { rules.between, "hf", "cs-2.4" },
+      ["rules.each(a pattern, one of its letters, a field or a function)"] = { rules.each, "a.E", "E" },
+    } do
+      fails(part, unpack(call))
+      fails("rules_test.lua:", function()
+        local _ = call[1](call[2], call[3], call[4], call[5])
+      end)
+    end
+  end)
+
+  it("tables of a file", function()
+    local K, F = rules.keys { { "a" } }, fields.config { { "a" } }
+    local function of(left, right, more) return rules.variant({ left, right, keys = K, config = F }, more) end
+    local function none(more) return rules.variant({ "hf", "cs-2.4" }, more) end
+    local function f() end
+    local part = { left = "a", right = "b", keys = K, config = F }
+    local held = { says = { left = "a", right = "b" }, models = { "llama" }, place = "p", copy = "c" }
+    for text, converter in pairs {
+      ["'cs-2.x' is no format"] = of("hf", "cs-2.x"), ["stands beside"] = of("cs-2.1", "cs-2.3 .. cs-2.5"),
+      ["begins with its two formats"] = { keys = K, config = F },
+      ["'cs-2.1, hf': hf stands alone"] = of("hf", "cs-2.1, hf"), ["'hf, cs-2.1': hf stands alone"] = of("hf, cs-2.1", "cs-2.2"),
+      ["both sides are hf"] = of("hf", "hf"), ["'cs-2.1' stands on both sides"] = of("cs-2.1", "cs-2.1, cs-2.2"),
+      ["has no 'prefx'; did you mean 'prefix'?"] = of("hf", "cs-2.4", { prefx = true }),
+      ["holds a table without a name: keys = …"] = { "hf", "cs-2.4", K, F },
+      ["mup must be one of 'gpt', 'keys', 't5', false, not 'gtp'"] = of("hf", "cs-2.4", { mup = "gtp" }),
+      ["prefix must be one of true, false, 'left', 'right', not 'model.'"] = of("hf", "cs-2.4", { prefix = "model." }),
+      ["tool must be one of '1.9.1', '2.0.3', not '3'"] = of("hf", "cs-2.4", { tool = "3" }),
+      ["named_from must be one of the releases 1.6, 1.7"] = of("hf", "cs-2.4", { named_from = "9.9" }),
+      ["only_model must be true or false, not 'y'"] = of("hf", "cs-2.4", { only_model = "y" }),
+      ["note must be a text, not 3"] = of("hf", "cs-2.4", { note = 3 }),
+      ["keys must be made by rules.keys"] = none { keys = {}, config = F },
+      ["config must be made by fields.config"] = none { keys = K, config = {} },
+      ["a converter needs 'config'"] = none { keys = K },
+      ["just one of 'keys', 'variants', 'components' and 'wrap', not none"] = none { config = F },
+      ["not 'keys' and 'variants'"] = of("hf", "cs-2.4", { variants = {} }),
+      ["a converter with 'choose' has 'variants'"] = none { choose = f },
+      ["a converter with variants needs 'choose'"] = none { variants = { a = { keys = K, config = F } } },
+      ["variants is empty"] = none { variants = {}, choose = f },
+      ["variants.a: a variant needs 'config'"] = none { variants = { a = { keys = K } }, choose = f },
+      ["a converter with variants has no 'after'"] = none { variants = { a = { keys = K, config = F } }, choose = f, after = {} },
+      ["components is empty"] = none { components = {}, config = F },
+      ["components.1: a component needs 'left'"] = none { components = { {} }, config = F },
+      ["a component has no 'wrap'"] = none { components = { rules.variant(part, { wrap = {} }) }, config = F },
+      ["files.x must be a function"] = none { components = { rules.variant(part, { files = { x = 1 } }) }, config = F },
+      ["wrap: wrap needs 'says'"] = none { wrap = {} },
+      ["wrap.says: the field of each side needs 'right'"] = none { wrap = rules.variant(held, { says = { left = "a" } }) },
+      ["wrap.models is empty"] = none { wrap = rules.variant(held, { models = {} }) },
+      ["after has 'rigth'; it must be of a side, left or right"] = of("hf", "cs-2.4", { after = { rigth = {} } }),
+      ["before has 'norm_type'"] = of("hf", "cs-2.4", { before = { norm_type = "x" } }),
+      ["finish must be of a side, left or right: { right = … }, each a function, not"] = of("hf", "cs-2.4", { finish = f }),
+      ["prepare.left must be a function, not a table"] = of("hf", "cs-2.4", { prepare = { left = {} } }),
+      ["fill.right must be a list of { key, function }, not 'x'"] = of("hf", "cs-2.4", { fill = { right = "x" } }),
+      ["entry 2 of fill.right.1 must be a function, not 3"] = of("hf", "cs-2.4", { fill = { right = { { "k", 3 } } } }),
+      ["nested.left.1 must be a text"] = of("hf", "cs-2.4", { nested = { left = { 3 } } }),
+    } do
+      fails(text, notation.check, { { model = "m", converter } }, "m.lua")
+      fails("m.lua: ", notation.check, { { model = "m", converter } }, "m.lua")
+    end
+    notation.check({ { model = "m", none { wrap = held }, of("cs-2.1", "cs-2.2"), of("cs-2.2", "cs-2.3", { fill = false }) } }, "m.lua")
+    fails("variants.one.after has 'rigth'", notation.check, { { model = "m",
+      none { variants = { one = { keys = K, config = F, after = { rigth = {} } } }, choose = f } } }, "m.lua")
+    for _, text in ipairs {
+      "cs-2.9 .. cs-2.1", "cs-2.1 - cs-2.9", "cs-2.1 .. cs-2.9-dpo", "", "hf,", "huggingface", "cs-3.7", "cs-2.4 dpo",
+    } do
+      fails("m.lua: '", notation.check, { { model = "m", of("hf", text) } }, "m.lua")
+    end
+    for _, text in ipairs {
+      "cs-1.8, cs-2.1-dpo .. cs-2.9-dpo, cs-2.2..cs-2.4", "cs-2.10", "cs-2.1 .. cs-current", "cs-2.8-dpo, cs-current-dpo",
+    } do
+      notation.check({ { model = "m", of("hf", text) } }, "m.lua")
+    end
+    for text, pair in pairs {
+      ["two tables for hf <-> cs-2.4: this one, and that at m.lua"] = { of("hf", "cs-2.1 .. cs-2.9"), of("hf", "cs-2.4") },
+      ["two tables for cs-2.2 <-> cs-2.1"] = { of("cs-2.1", "cs-2.2"), of("cs-2.2", "cs-2.1") },
+    } do
+      fails(text, notation.check, { { model = "m", unpack(pair) } }, "m.lua")
+    end
+  end)
+
+  it("a model of two files", function()
+    local catalogue = require "converters.engine.catalogue"
+    fails("there are two models 'llama': in '", catalogue.add, { { model = "llama" } }, "other.lua")
+    fails("there are two models 'llama': in '", catalogue.add, { { model = "other", aliases = { llama = "llama" } } }, "other.lua")
+  end)
+
+  it("models of a file", function()
+    for text, models in pairs {
+      ["a model needs 'model'"] = { {} }, ["model must be a text, not 3"] = { { model = 3 } },
+      ["a file returns a list of them"] = { model = "m" }, ["it returns no list of models"] = {},
+      ["entry 1 of its list is no model"] = { "m" },
+      ["a model has no 'sinse'; did you mean 'since'?"] = { { model = "m", sinse = {} } },
+      ["name must be a text, not 3"] = { { model = "m", name = 3 } }, ["note must be a text, not 3"] = { { model = "m", note = 3 } },
+      ["aliases has 1; it must be texts by names"] = { { model = "m", aliases = { "y" } } },
+      ["aliases.y must be a text, not 3"] = { { model = "m", aliases = { y = 3 } } },
+      ["entry 1 of model 'm' is no converter"] = { { model = "m", "hf" } },
+      ["there are two models 'm'"] = { { model = "m" }, { model = "m" } },
+      ["there are two models 'a'"] = { { model = "m", aliases = { a = "m" } }, { model = "a" } },
+      ["since has 'rigth'"] = { { model = "m", since = { rigth = {} } } },
+      ["since.right.a.told must be true or false or one of 'hf'"] =
+        { { model = "m", since = { right = { a = { "2.3", 1, told = "x" } } } } },
+    } do
+      fails("m.lua: ", notation.check, models, "m.lua")
+      fails(text, notation.check, models, "m.lua")
+    end
     for _, entry in ipairs { { "2.33", 1 }, 5, { inner = { 2, 1 } }, { "2.3" } } do
       fails("is no { release, usual }", notation.check, { { model = "m", since = { right = { a = entry } } } }, "m.lua")
     end
-    fails("'since' has the sides left and right, not 'rigth'", notation.check, { { model = "m", since = { rigth = {} } } }, "m.lua")
-    for formats, text in pairs {
-      [{ "hf", "cs-2.1, hf" }] = "m.lua: 'cs-2.1, hf': hf stands alone", [{ "hf, cs-2.1", "cs-2.2" }] = "hf stands alone",
-      [{ "hf", "hf" }] = "both sides are hf",
-    } do
-      fails(text, notation.check, { { model = "m", formats } }, "m.lua")
-    end
-    fails("mup = 'gtp': there are", notation.check, { { model = "m", { "hf", "cs-2.1", mup = "gtp" } } }, "m.lua")
-    fails("'needed' is true, false, 'told', or a function", rules.keys, { { "a", "b", needed = "fasle" } })
-    fails("'biases' is true, false, 'told', or a function", rules.keys, { { "a", "b", biases = 1 } })
-    fails("rules_test.lua:", function() local _ = rules.keys { { "a", "b", rules.keys { { "c" } }, needed = 1 } } end)
-    fails("not made by rules.keys", notation.check, { { model = "m", { "hf", "cs-2.4", keys = {} } } }, "m.lua")
-    fails("there is no action 'transpse'; did you mean transpose", function() return actions.transpse end)
-    fails("there is no action 'rotary.query'", function() return actions.rotary.query end)
-    fails("'width' has no pair of functions", fields.config, { { "width", "size", { forward = function() end } } })
   end)
 
   it("what a config field must be", function()
-    fails("field 'a' has is = 'sise'; a field is one of boolean, count, depth", fields.config, { { "a", "b", is = "sise" } })
-    fails("'a' has is = 3", fields.config, { { "a", "b", is = 3 } })
-    fails("'a' has is.lft; the sides are", fields.config, { { "a", "b", is = { lft = "size" } } })
-    fails("'c' has is = 'sise'", fields.told.left, { "a", c = "sise" })
-    fails("'a' has no 'si'; there are 'is', 'alias_left'", fields.config, { { "a", "b", si = "size" } })
-    fails("'a' has alias_left = 3; it is another name", fields.config, { { "a", "b", alias_left = 3 } })
+    local half = { forward = function() end }
+    for part, entry in pairs {
+      ["is must be one of boolean, count, depth"] = { "a", "b", is = "sise" }, ["not 3"] = { "a", "b", is = 3 },
+      ["what each side must be has no 'lft'; did you mean 'left'?"] = { "a", "b", is = { lft = "size" } },
+      ["a rule has no option 'iss'; there are alias_left, alias_right, is"] = { "a", "b", iss = "size" },
+      ["alias_left must be a text, not 3"] = { "a", "b", alias_left = 3 },
+      ["a rule is { left, right, pair }; of one name for both sides it is { \"a\" }"] = "a",
+      ["it is of the left alone, and has no pair of functions; fields.told.left, fields.must.left"] = { "a", false, is = "positive" },
+      ["it is of the right alone"] = { false, "a" }, ["it names no field"] = {},
+      ["the name on the right is missing: { \"a\", \"a\", … }"] = { "a", half },
+      ["its pair of functions has no 'backward'"] = { "a", "b", half },
+      ["a pair of functions has no 'forwards'; did you mean 'forward'?"] = { "a", "b", { forwards = half.forward } },
+      ["the third place must be a pair of functions, not a function"] = { "a", "b", half.forward },
+      ["its pair of functions has no 'forward'"] = { "a", false, { backward = half.forward } },
+    } do
+      fails("entry 1 of this table of config fields: ", fields.config, { entry })
+      fails(part, fields.config, { entry })
+    end
+    fields.config { { "a", false, half }, { false, "b", { backward = half.forward } } }
     for _, entries in ipairs { { { "a", "b" }, { "c", "d", alias_left = "a" } }, { { "c", "d", alias_left = "a" }, { "a", "b" } } } do
       local twice = check.fields(fields.config(entries))
       assert(twice[1].text:find("'c' of the left has the other name 'a', which is a field of a rule of its own", 1, true))
@@ -154,30 +333,6 @@ describe("Rules: findings", function()
     equal(found({ "n", "num_hidden_layers", is = "depth" }, { "m", "depths", is = "depth" }, { "d", "hidden_size", is = "width" },
       { "k", "num_heads", is = "heads" }), "")
     equal(found { "*" }, "")
-  end)
-
-  it("formats and sides are told with the file and the model", function()
-    local function of(left, right, more)
-      local converter = { left, right }
-      for name, value in pairs(more or {}) do converter[name] = value end
-      return { { model = "m", converter } }
-    end
-    for _, text in ipairs {
-      "cs-2.9 .. cs-2.1", "cs-2.1 - cs-2.9", "cs-2.1 .. cs-2.9-dpo", "", "hf,", "huggingface", "cs-3.7", "cs-2.4 dpo",
-    } do
-      fails("m.lua: m: '", notation.check, of("hf", text), "m.lua")
-    end
-    notation.check(of("hf", "cs-1.8, cs-2.1-dpo .. cs-2.9-dpo, cs-2.2..cs-2.4"), "m.lua")
-    for part, more in pairs {
-      ["'after' has the sides left and right, not 'rigth'"] = { after = { rigth = {} } },
-      ["'before' has the sides left and right, not 'norm_type'"] = { before = { norm_type = "x" } },
-      ["'finish' is of a side: finish = { right = … }"] = { finish = function() end },
-      ["prepare.left must be a function"] = { prepare = { left = {} } }, ["fill.right must be a table"] = { fill = { right = "x" } },
-      ["'prefix' is true, false, or a side, not model."] = { prefix = "model." },
-    } do
-      fails("m.lua: " .. part, notation.check, of("hf", "cs-2.4", more), "m.lua")
-      fails("m.lua: " .. part, notation.check, of("hf", "cs-2.4", { variants = { one = more } }), "m.lua")
-    end
   end)
 
   it("a file that cannot be read says where it breaks, in a line", function()
@@ -214,6 +369,19 @@ describe("Rules: findings", function()
     equal(texts, { "after.right writes bias=false, which fields.must.right refuses: only true may be read",
       "after.right writes norm='rms', which fields.must.right refuses: only 'layer' may be read" })
     equal(check.defaults { config = fields.config { { "*" } }, after = { right = { any = 1 } } }, {})
+  end)
+
+  it("releases of fields that no rule names", function()
+    local config = fields.config { { "n", "m" } }
+    local function found(left, more)
+      local converter = rules.variant({ "hf", "cs-2.4", keys = rules.keys { { "a" } }, config = config }, more)
+      local all = check.since { model = "x", since = { left = left }, converter }
+      return #all == 1 and all[1].text or #all
+    end
+    equal(found { n = { "2.4", 1 }, nn = { "2.4", 1 } }, "since.left of x has 'nn', which no config rule of its tables names")
+    equal(found { n = { "2.4", 1 } }, 0)
+    equal(found({ part = { nn = { "2.4", 1 } } }, { components = { { left = "part" } } }), 0)
+    equal(found(require("converters.modelzoo.since").gpt2), 0)
   end)
 
   it("a rule knows its line", function()
@@ -327,6 +495,53 @@ describe("Rules: the command", function()
     equal(code, 1, stdout)
   end)
 
+  local own_file = [[
+local rules, fields = require "converters.engine.rules", require "converters.engine.fields"
+return { { model = "own", note = "a model",
+  { "hf", "cs-2.4",
+    keys = rules.keys { { "embed.weight", "e.weight" }, { "h.N.w", "l.N.w", needed = false }, { "head.weight" } },
+    config = fields.config { { "n", "num_hidden_layers", is = "depth" } },
+    %s
+  },
+  %s
+} }
+]]
+
+  it("what a file cannot say is refused with its line, by every command", function()
+    local dir = harness.temp_dir()
+    for part, case in pairs {
+      ["own.lua:6: tool must be one of"] = { "tool = '3'", "" },
+      ["own.lua:8: there are two tables for hf <-> cs-2.4: this one, and that at own.lua:3"] =
+        { "", '{ "hf", "cs-2.1 .. cs-2.5", keys = rules.keys { { "a" } }, config = fields.config { { "a" } } }' },
+      ["own.lua:8: a converter needs 'config'"] = { "", '{ "hf", "cs-2.5", keys = rules.keys { { "a" } } }' },
+      ["own.lua:2: aliases has 1"] = { "", 'aliases = { "y" }' },
+    } do
+      cbk.fs.write(dir .. "/own.lua", own_file:format(case[1], case[2]), { overwrite = true })
+      for _, command in ipairs { { "rules", "own.lua" }, { "list", "--converter", "own.lua" } } do
+        local code, stdout, stderr = harness.cbk(dir, unpack(command))
+        equal(code ~= 0 and (stdout .. stderr):find(part, 1, true) ~= nil, true, part .. ": " .. stdout .. stderr)
+      end
+    end
+  end)
+
+  it("weights that convert will miss; keys out of a pipe", function()
+    local dir = harness.temp_dir()
+    cbk.fs.write(dir .. "/own.lua", own_file:format("", ""))
+    cbk.fs.write(dir .. "/config.json", '{"n": 1}')
+    local tensor = cbk.tensor { 1 }
+    cbk.create(dir .. "/own.bin", { root = cbk.dict { ["embed.weight"] = tensor, ["h.0.w"] = tensor } }):commit { progress = false }
+    local code, stdout = harness.cbk(dir, "rules", "own.lua", "own.bin", "--config", "config.json")
+    equal(code, 1, stdout)
+    assert(stdout:find("coverage: `cbk convert` will miss a weight: head.weight; what a checkpoint may lack", 1, true), stdout)
+    clean(dir, "own.lua", "own.bin")
+    if cbk.fs.exists "/dev/stdin" then
+      local piped = io.popen(("cd '%s' && echo h.0.w | '%s' rules own.lua --keys /dev/stdin"):format(dir, cbk.fs.program()))
+      local told = piped:read "*a"
+      piped:close()
+      assert(told:find("own, hf to cs-2.4: 1 of 1 keys fit", 1, true), told)
+    end
+  end)
+
   it("a composite's folder, and the file of one part", function()
     local dir = harness.temp_dir()
     local config, root = tiny.model(tiny.composite "llava")
@@ -367,14 +582,16 @@ describe("Rules: the notation", function()
   local function is_told(word) assert(words:find("`" .. word .. "`", 1, true), "the README does not name " .. word) end
 
   it("fields of models, converters, parts and wrappers are told, read and used", function()
-    for what, list in pairs(notation.words) do
-      for _, word in ipairs(list) do
-        is_told(word)
-        assert(any(programs, "[.%[]\"?" .. word .. "%f[%W]"), ("nothing reads '%s' of a %s"):format(word, what))
-        assert(any(families, "%f[%w_]" .. word .. " = "), ("no family has '%s' of a %s"):format(word, what))
+    for what, record in pairs(notation.records) do
+      for word in pairs(record.fields) do
+        if type(word) == "string" then
+          is_told(word)
+          assert(any(programs, "[.%[]\"?" .. word .. "%f[%W]"), ("nothing reads '%s' of %s"):format(word, what))
+          assert(any(families, "%f[%w_]" .. word .. " = "), ("no family has '%s' of %s"):format(word, what))
+        end
       end
     end
-    for word in pairs(require("converters.engine.entries").options) do is_told(word) end
+    for word in pairs(require("converters.notation.entries").options) do is_told(word) end
   end)
 
   it("the libraries are told", function()

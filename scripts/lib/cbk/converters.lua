@@ -10,7 +10,7 @@ package.path = package.path .. (";%s?.lua"):format(root)
 local catalogue = require "converters.engine.catalogue"
 
 local converter_list = require "cbk.converter_list"
-local notation = require "converters.bench.notation"
+local notation = require "converters.notation.files"
 
 local converters = { catalogue = catalogue, convert = require "converters.engine.convert" }
 
@@ -20,9 +20,9 @@ function converters.load(own)
   if own then
     local fine, models = pcall(notation.read, own)
     if not fine then cbk.fail("converter", ("in the converter '%s': %s"):format(own, models.message or tostring(models))) end
-    catalogue.add(models, own)
+    catalogue.add(models, own, true)
   end
-  catalogue.load_folder(root .. "converters")
+  catalogue.load_folder(root .. "converters", notation.check)
 end
 
 local function cannot(model, src, tgt, lines)

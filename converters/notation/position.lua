@@ -4,7 +4,15 @@ local cbk = require "cbk"
 
 local position = {}
 
-local root = debug.getinfo(1, "S").source:match "^@(.*)converters/bench/[^/]*$" or ""
+local root = debug.getinfo(1, "S").source:match "^@(.*)converters/notation/[^/]*$" or ""
+
+---Where a converter's file calls: the file and the line.
+---@param level integer   as for debug.getinfo, which is called here
+---@return string source, integer line
+function position.here(level)
+  local at = debug.getinfo(level, "Sl")
+  return at.source:gsub("^@", ""), at.currentline
+end
 
 local lines_of = {}
 
@@ -56,7 +64,9 @@ function position.of(rule)
   if rule.kind then return shown(origin.source, origin.line) end
   for _, wanted in ipairs { names, { names[1] }, { names[2] } } do
     local text = lines(origin.source)
-    local line = text and text[origin.line] and text[origin.line]:find("rules.keys", 1, true) and line_with(text, origin.line, wanted)
+    local first = text and text[origin.line] or ""
+    local is_table = first:find("rules.keys", 1, true) or first:find("fields.config", 1, true)
+    local line = is_table and line_with(text, origin.line, wanted)
     if line then return shown(origin.source, line) end
     for _, source in ipairs(files_of(origin.source)) do
       line = lines(source) and line_with(lines(source), 1, wanted)
@@ -64,6 +74,31 @@ function position.of(rule)
     end
   end
   return shown(origin.source, origin.line)
+end
+
+---The line from that of its table on that has the names of an entry, else that of the table.
+---@param source string
+---@param line integer
+---@param names string[]
+---@return string
+function position.of_entry(source, line, names)
+  return shown(source, #names > 0 and lines(source) and line_with(lines(source), line, names) or line)
+end
+
+---The line that has the names, of a table that is known by them; of its field, where one further on says it.
+---@param source string
+---@param names string[]
+---@param count integer    of tables that have these names, up to this one
+---@param field? string
+---@return string
+function position.of_table(source, names, count, field)
+  local text, line = lines(source) or {}, nil
+  for _ = 1, count do line = line_with(text, (line or 0) + 1, names) or line end
+  for further = line or math.huge, field and #text or 0 do
+    if further > line and text[further]:find '"cs%-%d' then break end -- another table
+    if text[further]:find("%f[%w_]" .. field:gsub("%p", "%%%0") .. '%f[^%w_]"?%]?%s*=') then return shown(source, further) end
+  end
+  return line and shown(source, line) or position.file(source)
 end
 
 ---@param f function

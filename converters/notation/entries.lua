@@ -1,0 +1,179 @@
+-- What the entries of tables may say, of keys and of config fields.
+
+local cbk = require "cbk"
+local choices = require "converters.engine.choices"
+local demands = require "converters.engine.demands"
+local naming = require "converters.engine.naming"
+local position = require "converters.notation.position"
+local shapes = require "converters.notation.shapes"
+
+local entries = {}
+
+---@return table|nil   a list, also of one
+function entries.list(value)
+  if value == nil or value == false then return nil end
+  return type(value) == "table" and value or { value }
+end
+
+local list = entries.list
+local text, func, either = shapes.text, shapes.func, shapes.either
+
+local extra = either(text, shapes.record("{ pattern, function }", { text, func }, { 1 }))
+local extras = either(text, shapes.list(extra, "a list of patterns or { pattern, function }"))
+local needed = either(shapes.one_of { true, false, "told" }, shapes.named("a function that gives one of these", func))
+local counter = either(shapes.named("a field", text), func)
+
+-- --- what they may say
+
+---What a key rule may say beside its two names and its action.
+---@type table<string, Shape>
+entries.options = {
+  when = func, also_left = extras, also_right = extras, tied_left = extra, why = shapes.named("a text, the reason", text),
+  number = shapes.record("a pair of functions, forward and backward", { forward = func, backward = func }, { "forward", "backward" }),
+  needed = needed, biases = needed,
+  count = either(counter, shapes.map(shapes.any, counter, "these by letters: { E = … }")),
+}
+
+---What a table of rules may say for all of them.
+entries.inherited = { needed = true, count = true, biases = true }
+
+local word = shapes.of("one of " .. table.concat(demands.words(), ", ") .. ", maybe with a ?", function(value)
+  return type(value) == "string" and demands.find(value) ~= nil
+end)
+
+---What a field must be: one word, or one of each side.
+entries.demand = either(word, shapes.record("what each side must be", { left = word, right = word }))
+
+---What a config rule may say beside its two names and its pair of functions.
+---@type table<string, Shape>
+local field_options = { is = entries.demand, alias_left = text, alias_right = text }
+
+local pair_of_functions = shapes.record("a pair of functions", { forward = func, backward = func, is = entries.demand })
+
+---Tells of a mistake in an entry, with its place: the line of its names, where one below that of its table has them.
+---@param what string      "keys"
+---@param entry any
+---@param place integer    in its table
+---@param source string
+---@param line integer     of the table
+local function fail(mistake, what, entry, place, source, line)
+  local names = {}
+  for i = 1, 2 do names[#names + 1] = type(entry) == "table" and type(entry[i]) == "string" and entry[i] or nil end
+  cbk.fail("converter", ("%s: entry %d of this table of %s: %s"):format(position.of_entry(source, line, names), place, what, mistake))
+end
+
+---What an entry says beside its two names, and cannot say.
+---@param options table<string, Shape>
+---@return string|nil
+local function mistake_in_options(entry, options)
+  for name, value in pairs(entry) do
+    local wanted = options[name]
+    if wanted then
+      local mistake = wanted.mistake(value, name)
+      if mistake then return mistake end
+    elseif type(name) ~= "number" then
+      return ("a rule has no option '%s'; there are %s"):format(tostring(name), table.concat(naming.sorted(options), ", "))
+    end
+  end
+end
+
+-- --- keys
+
+---A side of several keys is a list of tensors, which an action makes; one that says of how many is held to it.
+local function mistake_in_counts(entry, action)
+  local left, right = list(entry[1]), list(entry[2] or entry[1])
+  if #left == 1 and #right == 1 and not (left.each or right.each) then
+    if not action or (action.parts or 1) == 1 then return end
+  end
+  if not action then return "a list of keys needs an action, which makes them of one tensor" end
+  if action.parts and (#left > 1 or left.each or right.each or #right ~= action.parts) then
+    if action.parts == 1 then return ("'%s' is for one key on each side"):format(action.name) end
+    return ("'%s' is for one key on the left and %d on the right"):format(action.name, action.parts)
+  end
+end
+
+---A table of rules stands below two names, and has few options of its own.
+local function mistake_below(entry)
+  for name in pairs(entry) do
+    if type(name) == "string" and not entries.inherited[name] then return "no table of rules has the option " .. name end
+  end
+  for i, prefix in ipairs { entry[1], entry[2] } do
+    local mistake = type(prefix) ~= "string" and "a table of rules stands below names" or prefix ~= "" and choices.mistake(prefix)
+    if mistake then return ("side %d: %s"):format(i, mistake) end
+  end
+end
+
+---What an entry of a table of keys says that no rule can say.
+---@return string|nil
+local function mistake_in(entry)
+  if type(entry) == "string" then return ('a rule is { left, right, action }; of one name for both sides it is { "%s" }'):format(entry) end
+  if type(entry) ~= "table" then return "a rule is { left, right, action }, not " .. tostring(entry) end
+  if entry.is_rules or entry.kind then return nil end
+  for i = 1, 2 do
+    if entry[i] and type(entry[i]) ~= "string" and type(entry[i]) ~= "table" then return ("side %d is no pattern"):format(i) end
+  end
+  if not entry[1] or entry[2] == false then
+    local side = entry[1] and "left" or "right"
+    return ("the other side is missing; for keys of the %s alone, there are rules.only, rules.drop and rules.refuse: rules.only.%s(…)")
+      :format(side, side)
+  end
+  if entry.tied_left and (type(entry[1]) ~= "string" or entry[1]:find "%f[%w_*][%u*]%f[^%w_*]") then
+    return "tied_left is for one key that has no letters"
+  end
+  local action = entry[3]
+  if type(action) == "table" and action.is_rules then return mistake_below(entry) end
+  if type(action) == "function" then return "the third place holds a function: is it one that makes an action, and to be called?" end
+  local is_action = type(action) == "table" and type(action.forward) == "function" and type(action.backward) == "function"
+  if action ~= nil and not is_action then
+    return "the third place holds an action (a pair of functions, forward and backward) or a table of rules, not " .. tostring(action)
+  end
+  return mistake_in_counts(entry, action)
+end
+
+---Refuses an entry of a table of keys that says what no rule can say, with its place.
+---@param entry any
+---@param place integer   in its table
+---@param source string
+---@param line integer
+function entries.check(entry, place, source, line)
+  local mistake = type(entry) == "table" and not entry.is_rules and not entry.kind and mistake_in_options(entry, entries.options)
+    or mistake_in(entry)
+  if mistake then fail(mistake, "keys", entry, place, source, line) end
+end
+
+-- --- config fields
+
+local one_sided_rules = "it is of the %s alone, and has no pair of functions; fields.told.%s, fields.must.%s and fields.drop.%s do without"
+
+---What an entry says that no config rule can say.
+---@return string|nil
+local function mistake_in_field(entry)
+  if type(entry) == "string" then return ('a rule is { left, right, pair }; of one name for both sides it is { "%s" }'):format(entry) end
+  if type(entry) ~= "table" then return "a rule is { left, right, pair }, not " .. tostring(entry) end
+  local left, right, pair = entry[1], entry[2], entry[3]
+  if right == nil then right = left end
+  if left and type(left) ~= "string" then return "the name on the left is missing: { left, right, pair }" end
+  if right and type(right) ~= "string" then return ("the name on the right is missing: { \"%s\", \"%s\", … }"):format(left, left) end
+  if not left and not right then return "it names no field" end
+  if pair ~= nil then
+    local mistake = pair_of_functions.mistake(pair, "the third place")
+    if mistake then return mistake end
+  elseif not (left and right) then
+    return (one_sided_rules:gsub("%%s", left and "left" or "right"))
+  end
+  local missing = pair and (left and not pair.forward and "forward" or right and not pair.backward and "backward")
+  if missing then return ("its pair of functions has no '%s'"):format(missing) end
+  return mistake_in_options(entry, field_options)
+end
+
+---Refuses an entry of a table of config fields that says what no rule can say, with its place.
+---@param entry any
+---@param place integer   in its table
+---@param source string
+---@param line integer
+function entries.check_field(entry, place, source, line)
+  local mistake = mistake_in_field(entry)
+  if mistake then fail(mistake, "config fields", entry, place, source, line) end
+end
+
+return entries

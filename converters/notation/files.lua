@@ -1,0 +1,225 @@
+-- What a family's file may say: its words, what each must be, and whether the file is written with them.
+
+local cbk = require "cbk"
+local arguments = require "converters.notation.arguments"
+local catalogue = require "converters.engine.catalogue"
+local position = require "converters.notation.position"
+local releases = require "converters.modelzoo.releases"
+local shapes = require "converters.notation.shapes"
+
+local notation = {}
+
+-- --- the schema
+
+local text, flag, func, map, sides = shapes.text, shapes.flag, shapes.func, shapes.table, shapes.sides
+
+local formats = { says = "formats", mistake = function(value)
+  local fine, why = pcall(catalogue.formats, value)
+  return not fine and (why.message or why) or nil
+end }
+
+local release = shapes.of("one of the releases " .. table.concat(releases.known, ", "), function(value) return releases.place[value] end)
+local usual = shapes.record("{ release, usual }", {
+  release, shapes.any, says = text, told = shapes.either(flag, shapes.one_of { "hf" }),
+}, { 1, 2 })
+local since = { says = "fields, each { release, usual }" }
+function since.mistake(value, name) -- a section has fields of its own
+  if type(value) ~= "table" then return shapes.table.mistake(value, name) end
+  for field, one in pairs(value) do
+    local is_section = type(one) == "table" and one[1] == nil
+    local mistake = (is_section and since or usual).mistake(one, ("%s.%s"):format(name, tostring(field)))
+    if mistake then return ("'%s' is no { release, usual }: %s"):format(tostring(field), mistake) end
+  end
+end
+
+local filled = shapes.list(shapes.record("{ key, function }", { text, func }, { 1, 2 }), "a list of { key, function }")
+local names = shapes.list(text, "a list of names")
+local texts = shapes.map(text, text, "texts by names: { a = \"b\" }")
+
+local rules_of = arguments.made_by
+local around = { -- what happens to configs
+  config = rules_of.config, before = sides(map), after = sides(map), prepare = sides(func), finish = sides(func),
+  nested = sides(names),
+}
+local of_file = { formats, formats, note = text, tool = shapes.one_of { "1.9.1", "2.0.3" } }
+local of_model = {
+  mup = shapes.one_of { "gpt", "keys", "t5", false }, prefix = shapes.one_of { true, false, "left", "right" }, only_model = flag,
+  named_from = release,
+}
+local fill = { fill = sides(filled) }
+
+local function with(...)
+  local out = {}
+  for _, one in ipairs { ... } do
+    for name, shape in pairs(one) do out[name] = shape end
+  end
+  return out
+end
+
+local table_needs = { "keys", "config" }
+
+local component = shapes.record("a component", with(rules_of, around, fill, {
+  left = text, right = text, beside = names, folders = texts, files = shapes.map(text, func, "functions by the names of files"),
+}), { "left", "right", unpack(table_needs) })
+local variant = shapes.record("a variant", with(rules_of, around, fill, of_model, { note = text }), table_needs)
+local wrap = shapes.record("wrap", {
+  says = shapes.record("the field of each side", { left = text, right = text }, { "left", "right" }), called = texts,
+  models = names, place = text, copy = text,
+}, { "says", "models", "place", "copy" })
+
+---Every table that a file is made of, by what it is; a converter is of the kind of the one field that stands first in it.
+---@type table<string, Shape>
+notation.records = {
+  model = shapes.record("a model", {
+    model = text, name = text, note = text, aliases = texts, since = sides(since),
+  }, { "model" }),
+  keys = shapes.record("a converter", with(of_file, rules_of, around, fill, of_model), table_needs),
+  variants = shapes.record("a converter with variants", with(of_file, {
+    variants = shapes.map(text, variant, "variants by names", true), choose = func,
+  }), { "choose" }),
+  components = shapes.record("a converter with components", with(of_file, around, of_model, {
+    components = shapes.list(component, "a list of components"),
+  }), { "config" }),
+  wrap = shapes.record("a converter with wrap", with(of_file, { wrap = wrap, config = rules_of.config, after = sides(map) })),
+  component = component, variant = variant, ["what wraps"] = wrap,
+}
+
+---Just one of these makes a converter.
+local kinds = { "keys", "variants", "components", "wrap" }
+
+-- --- checks
+
+---@param at fun(field?: string): string   the place
+local function fail(at, field, message, ...) cbk.fail("converter", at(field) .. ": " .. message:format(...)) end
+
+local function check(shape, object, at)
+  local mistake, field = shape.mistake(object, "")
+  if mistake then fail(at, field, "%s", mistake) end
+end
+
+---Which of the records a converter is.
+local function kind_of(converter, at)
+  local found = {}
+  for _, kind in ipairs(kinds) do found[#found + 1] = converter[kind] and kind or nil end
+  if converter[3] ~= nil then fail(at, nil, "a converter holds a %s without a name: keys = …, config = …", type(converter[3])) end
+  if #found == 0 and converter.choose then fail(at, "choose", "a converter with 'choose' has 'variants'") end
+  if #found ~= 1 then
+    fail(at, found[2], "a converter has just one of 'keys', 'variants', 'components' and 'wrap', not %s", #found == 0 and "none of them"
+      or ("'%s' and '%s'"):format(found[1], found[2]))
+  end
+  return found[1]
+end
+
+---Hugging Face's format has nothing in common with a release, nor anything to become but one.
+local function check_has_sides(converter, at)
+  local count = 0
+  for side = 1, 2 do
+    local list, set = catalogue.formats(converter[side])
+    if set.hf and #list > 1 then fail(at, nil, "'%s': hf stands alone, without releases on its side", converter[side]) end
+    count = count + (set.hf and 1 or 0)
+  end
+  if count == 2 then fail(at, nil, "both sides are hf: a table leads from one format to another") end
+end
+
+---What stands between two releases is passed step by step, by tables of its own.
+local function check_is_step(converter, at)
+  for _, left in ipairs(catalogue.formats(converter[1])) do
+    for _, right in ipairs(catalogue.formats(converter[2])) do
+      if catalogue.is_step(left, right) then return end
+    end
+  end
+  fail(at, nil, "no release of '%s' stands beside one of '%s': a table is about one step, and those on the way are taken anyway",
+    converter[1], converter[2])
+end
+
+---One table leads from a format to another, and it does so both ways.
+---@param places table<string, fun(field?: string): string>   of those that were seen, by the two formats
+local function check_pairs(converter, at, places)
+  for _, left in ipairs(catalogue.formats(converter[1])) do
+    for _, right in ipairs(catalogue.formats(converter[2])) do
+      if left == right then fail(at, nil, "'%s' stands on both sides", left) end
+      local pair = left < right and left .. " <-> " .. right or right .. " <-> " .. left
+      if places[pair] and places[pair] ~= at then
+        fail(at, nil, "there are two tables for %s <-> %s: this one, and that at %s; one reads both ways", left, right, places[pair]())
+      end
+      places[pair] = at
+    end
+  end
+end
+
+---A name stands for one model of the file.
+---@param seen table<string, fun(): string>   the places of those that were seen
+local function check_names(model, at, seen)
+  for name in pairs(with({ [model.model] = true }, model.aliases or {})) do
+    if seen[name] then fail(at, nil, "there are two models '%s': this one, and that at %s", name, seen[name]()) end
+    seen[name] = at
+  end
+end
+
+---@param place_of fun(...: string): fun(field?: string): string   the place of the next table that has these words
+local function check_converters(model, at, place_of)
+  local seen = {}
+  for place = 1, table.maxn(model) do
+    local converter = model[place]
+    if type(converter) ~= "table" then fail(at, nil, "entry %d of model '%s' is no converter", place, model.model) end
+    if type(converter[1]) ~= "string" or type(converter[2]) ~= "string" then
+      fail(at, nil, "a converter of '%s' begins with its two formats: { \"hf\", \"cs-2.1 .. cs-2.9\", keys = …, … }", model.model)
+    end
+    local own = place_of(converter[1], converter[2])
+    check(notation.records[kind_of(converter, own)], converter, own)
+    check_has_sides(converter, own)
+    check_is_step(converter, own)
+    check_pairs(converter, own, seen)
+  end
+end
+
+---The places of a file's tables, found when they are asked for.
+local function places_in(where)
+  local counts = {}
+  return function(...)
+    local words, id = { ... }, table.concat({ ... }, " ")
+    counts[id] = (counts[id] or 0) + 1
+    local count = counts[id]
+    return function(field) return position.of_table(where, words, count, field) end
+  end
+end
+
+---Refuses what is no list of models.
+---@param models Model[]
+---@param where string   the file
+function notation.check(models, where)
+  local function at_file() return where end
+  if type(models) == "table" and models.model ~= nil then
+    fail(at_file, nil, "it returns a model: a file returns a list of them: return { { model = …, … } }")
+  end
+  if type(models) ~= "table" or models[1] == nil then fail(at_file, nil, "it returns no list of models (see converters/README.md)") end
+  local place_of, seen = places_in(where), {}
+  for i, model in ipairs(models) do
+    if type(model) ~= "table" then fail(at_file, nil, "entry %d of its list is no model: { model = …, … }", i) end
+    local at = type(model.model) == "string" and place_of(model.model) or at_file
+    local named = {}
+    for name, value in pairs(model) do
+      if type(name) == "string" then named[name] = value end
+    end
+    check(notation.records.model, named, at)
+    check_names(model, at, seen)
+    check_converters(model, at, place_of)
+  end
+end
+
+---A family's file as its models.
+---@param path string
+---@return Model[]
+function notation.read(path)
+  local chunk, why = loadfile(path)
+  if not chunk then cbk.fail("converter", ("cannot read the converter '%s': %s"):format(path, why)) end
+  local fine, models = pcall(chunk)
+  if not fine then
+    local told = type(models) == "table" and models.message or tostring(models)
+    cbk.fail("converter", (told:gsub("\n.*", ""))) -- the places where a module was looked for
+  end
+  notation.check(models, path)
+  return models
+end
+
+return notation
