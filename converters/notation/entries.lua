@@ -95,7 +95,8 @@ end
 ---A table of rules stands below two names, and has few options of its own.
 local function mistake_below(entry)
   for name in pairs(entry) do
-    if type(name) == "string" and not entries.inherited[name] then return "no table of rules has the option " .. name end
+    local is_known = type(name) == "number" or entries.inherited[name]
+    if not is_known then return ("'%s' is no option of a table of rules"):format(name) end
   end
   for i, prefix in ipairs { entry[1], entry[2] } do
     local mistake = type(prefix) ~= "string" and "a table of rules stands below names" or prefix ~= "" and choices.mistake(prefix)
