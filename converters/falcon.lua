@@ -185,11 +185,12 @@ local function check_layout(from)
   fields.refuse("model_type", from.model_type, "'RefinedWebModel' (7B) or 'RefinedWeb' (40B), with their fields, before release 2.1,")
 end
 
-local rw_positions = rotary.in_one_form { rope_type = "default", rope_theta = 10000, partial_rotary_factor = 1 }
+---Their code turns whole heads, and by one base.
+local turned_plainly = rotary.in_one_form { rope_type = "default", rope_theta = 10000, partial_rotary_factor = 1 }
 
 local function prepare_rw(from, given)
   check_layout(from)
-  return rw_positions(from, given)
+  return turned_plainly(from, given)
 end
 
 ---One generation; what it completes a config with, it also writes.

@@ -126,12 +126,14 @@ end
 ---@field usual table<string, any>   parts that both sides have, and what they are where nothing is said
 ---@field only table<string, any>    parts that one side has, and what the other one computes
 ---@field is_open? boolean           any other part goes along
+---@field lists? string[]            parts that are lists of numbers
 
 ---@type table<string, Scaling>
 local scalings = {
   linear = { needs = {}, usual = {}, only = {} },
   llama3 = { needs = { "low_freq_factor", "high_freq_factor", "original_max_position_embeddings" }, usual = {}, only = {} },
-  longrope = { needs = { "short_factor", "long_factor" }, usual = {}, only = {}, is_open = true },
+  longrope = { needs = { "short_factor", "long_factor" }, usual = {}, only = {}, is_open = true,
+    lists = { "short_factor", "long_factor" } },
   yarn = {
     needs = { "original_max_position_embeddings" }, usual = { beta_fast = 32, beta_slow = 1 },
     only = { attention_factor = null, mscale = null, mscale_all_dim = null, truncate = true, -- of Hugging Face
@@ -147,8 +149,8 @@ local function check(said, place)
   for _, name in ipairs(scaling.needs) do
     if not said[name] then cbk.fail("config", ("%s has no '%s', which type %s needs"):format(place, name, kind)) end
   end
-  for _, name in ipairs { "short_factor", "long_factor" } do
-    local one = scaling.is_open and said[name]
+  for _, name in ipairs(scaling.lists or {}) do
+    local one = said[name]
     if one and not kinds.is_list(one.value) then fields.refuse(one.name, one.value, "a list of numbers") end
   end
   for _, name in ipairs(naming.sorted(scaling.only)) do
@@ -217,7 +219,8 @@ function rotary.scaling(types)
     if not said.factor then cbk.fail("config", ("%s has no 'factor'"):format(place)) end
     check(said, place)
     at:set("pos_scaling_type", kind.value)
-    if kind.value ~= "linear" then at:set("pos_scaling_extra_args", extra_arguments(said, at)) else extra_arguments(said, at) end
+    local extra = extra_arguments(said, at)
+    if kind.value ~= "linear" then at:set("pos_scaling_extra_args", extra) end
     return said.factor.raw
   end
 
