@@ -336,7 +336,7 @@ describe("Converters: checkpoints, there and back", function()
 
   it("mup makes float32 of whole numbers, and says so", function()
     local gpt2 = { num_heads = 1, num_hidden_layers = 1, dropout_rate = 0.1, max_position_embeddings = 3, vocab_size = 1, filter_size = 8,
-      hidden_size = 4, mup_base_hidden_size = 1 }
+      hidden_size = 2, mup_base_hidden_size = 0.5 }
     for dtype, want in pairs { int8 = "float32", int64 = "float32", uint8 = "float32", bool = "float32", float16 = "float16" } do
       for _, watched in ipairs { false, true } do
         local one, out = job("gpt2", "cs-2.3", "hf", { trace = watched and function() end or nil }), nil
