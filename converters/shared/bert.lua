@@ -178,7 +178,7 @@ function bert.hugging_face(model)
     prepare = { left = model.prepare, right = function(from) tell_of_activations(from, model.has) end },
     finish = { right = function(to)
       tell_of_activations(to, model.has)
-      fix_activation(to)
+      if model.has.mlm then fix_activation(to) end
     end },
   })
   return since_2_1, up_to_2_0, up_to_1_7

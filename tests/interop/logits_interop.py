@@ -19,6 +19,10 @@ starts from; `model`, `model_zoo` and `hugging_face` where they are not the file
 config that comes out; a `tolerance` where the two sides differ by what no converter can change, and in `told` what the warnings say of that (a regular
 expression). Every case is also converted without each field that its definition has a default for (`c.get`): what comes out must
 mean that default, or is refused with the field's name (or the one that `instead` has for it); not so without the fields in `keep`.
+`RELEASES = ["cs-1.8", "cs-2.0"]`: every case that starts with Hugging Face also goes to these releases (those with tables of their
+own), from there to the newest one, and back the same way. Of a case, `releases` are its own, `refused` says what some of them cannot
+hold ({"cs-1.9": "field"}), `one_way` what Hugging Face cannot once the newest release has it, and `outputs` how many outputs are the
+same where a release computes the others in its own way.
 `inputs(random)` where a model takes more than one row of tokens (each has 19), `BUFFERS` (a regular expression) where a side writes constants that no forward
 pass needs, and more outputs than one (a tuple) are possible. Take unusual values (an epsilon of 0.1, a base of 50): defaults that
 are wrong show only then.
@@ -74,6 +78,8 @@ def read_h5(path):
 
 def read_shards(folder):
     out = {}
+    if os.path.exists(os.path.join(folder, "pytorch_model.bin")):
+        return torch.load(os.path.join(folder, "pytorch_model.bin"))
     with open(os.path.join(folder, "pytorch_model.bin.index.json"), encoding="utf-8") as f:
         placed = json.load(f)["weight_map"]
     for shard in sorted(set(placed.values())):
@@ -82,34 +88,56 @@ def read_shards(folder):
     return out
 
 
+def read_hugging_face(config, checkpoint):
+    with open(config, encoding="utf-8") as f:
+        return json.load(f), read_shards(checkpoint if os.path.isdir(checkpoint) else os.path.dirname(checkpoint))
+
+
+def read_model_zoo(config, checkpoint):
+    """The model section of the YAML file, in either of its layouts."""
+    with open(config, encoding="utf-8") as f:
+        whole = yaml.safe_load(f)
+    return whole["trainer"]["init"]["model"] if "trainer" in whole else whole["model"], read_h5(checkpoint)
+
+
 class Run:
     def __init__(self, cbk, folder):
         self.cbk, self.folder, self.count, self.written, self.said = cbk, folder, 0, 0, ""
+
+    def make_folder(self):
+        self.count += 1
+        out = os.path.join(self.folder, str(self.count))
+        os.mkdir(out)
+        return out
 
     def call(self, *args):
         done = subprocess.run([self.cbk, *args], capture_output=True, text=True, timeout=60, check=False)
         self.said = done.stderr
         need(done.returncode == 0, f"cbk {args[0]}: {done.stderr.strip() or done.stdout.strip()}")
+        return done.stdout
 
-    def to_model_zoo(self, model, release, config, tensors):
-        self.count += 1
-        out = os.path.join(self.folder, str(self.count))
-        os.mkdir(out)
+    def convert(self, model, src, tgt, config, checkpoint):
+        """What is written: config and checkpoint."""
+        told = self.call("convert", "--model", model, "--src-fmt", src, "--tgt-fmt", tgt, "--config", config, checkpoint,
+                         "--output-dir", self.make_folder())
+        return [re.search(what + " saved to (.*)", told).group(1) for what in ("Config", "Checkpoint")]
+
+    def save_hugging_face(self, config, tensors):
+        out = self.make_folder()
         torch.save(tensors, os.path.join(out, "pytorch_model.bin"))
         with open(os.path.join(out, "config.json"), "w", encoding="utf-8") as f:
             json.dump(config, f)
-        self.call("convert", "--model", model, "--src-fmt", "hf", "--tgt-fmt", release, "--config", os.path.join(out, "config.json"),
-                  os.path.join(out, "pytorch_model.bin"), "--output-dir", out)
-        with open(os.path.join(out, f"config_to_{release}.yaml"), encoding="utf-8") as f:
-            return yaml.safe_load(f)["model"], read_h5(os.path.join(out, f"pytorch_model_to_{release}.mdl"))
+        return os.path.join(out, "config.json"), os.path.join(out, "pytorch_model.bin")
+
+    def to_model_zoo(self, model, release, config, tensors):
+        return read_model_zoo(*self.convert(model, "hf", release, *self.save_hugging_face(config, tensors)))
 
     def to_hugging_face(self, model, release, config, tensors, pickle):
         """Every other time as a trainer writes it: a file of the trainer layout, keys that begin with `model.`"""
-        self.count, self.written = self.count + 1, self.written + 1
+        self.written += 1
         if by_trainer := self.written % 2 == 0 and release != "cs-2.2":
             tensors = {"model." + key: tensor for key, tensor in tensors.items()}
-        out = os.path.join(self.folder, str(self.count))
-        os.mkdir(out)
+        out = self.make_folder()
         pickled, checkpoint = os.path.join(out, "pickled.mdl"), os.path.join(out, "checkpoint.mdl")
         torch.save({"model": tensors}, checkpoint if pickle else pickled)
         if not pickle:
@@ -117,11 +145,7 @@ class Run:
             need(h5py.is_hdf5(checkpoint), "the copy is no H5 file")
         with open(os.path.join(out, "params.yaml"), "w", encoding="utf-8") as f:
             yaml.safe_dump({"trainer": {"init": {"model": config}}} if by_trainer else {"model": config}, f)
-        self.call("convert", "--model", model, "--src-fmt", release, "--tgt-fmt", "hf", "--config", os.path.join(out, "params.yaml"),
-                  checkpoint, "--output-dir", out)
-        folder = os.path.join(out, "checkpoint_to_hf")
-        with open(os.path.join(folder, "config.json"), encoding="utf-8") as f:
-            return json.load(f), read_shards(folder)
+        return read_hugging_face(*self.convert(model, release, "hf", os.path.join(out, "params.yaml"), checkpoint))
 
 
 # ------------------------------------------------------------------ logits
@@ -163,6 +187,8 @@ class Case:
         self.tensors = weights.tensors
         self.zoo_side = None if self.starts_with_hf else (self.config, self.tensors)
         self.hf_side = (self.config, self.tensors) if self.starts_with_hf else None
+        self.start, self.outputs = (self.config, self.tensors), case.get("outputs", {})
+        self.one_way = case.get("one_way", {})
 
     def there(self):
         (self.to_model_zoo if self.starts_with_hf else self.to_hugging_face)()
@@ -180,6 +206,25 @@ class Case:
         self.hf_side = self.run.to_hugging_face(self.model, self.release, *self.zoo_side, self.least != 1)
         equal(self.logits, read_back(self.hf, *self.hf_side, self.tokens, self.buffers), self.tolerance, self.least)
 
+    def through(self, release):
+        """To the newest release by an old one, of which nothing is known but its files, and back."""
+        old = self.run.convert(self.model, "hf", release, *self.run.save_hugging_face(*self.start))
+        new = self.run.convert(self.model, release, NEWEST, *old)
+        config, tensors = read_model_zoo(*new)
+        count = self.outputs.get(release, len(self.logits))
+        got = read_back(self.zoo, {**config, **self.add}, tensors, self.tokens, None)
+        equal(self.logits[:count], got[:count], self.tolerance, self.least)
+        need(count == len(got) or distance(self.logits[count:], got[count:]) > self.tolerance, "the other outputs are the same, too")
+        again = self.run.convert(self.model, NEWEST, release, *new)
+        try:
+            back = read_hugging_face(*self.run.convert(self.model, release, "hf", *again))
+            need(release not in self.one_way, "the way back is not refused")
+        except Different as problem:
+            if release not in self.one_way or self.one_way[release] not in str(problem):
+                raise
+            back = read_hugging_face(*self.run.convert(self.model, release, "hf", *old))
+        equal(self.logits, read_back(self.hf, *back, self.tokens, self.buffers), self.tolerance, self.least)
+
     def notices(self):
         """Every way to get a convention wrong that this case has a place for moves the logits."""
         config, tensors = self.zoo_side
@@ -189,6 +234,22 @@ class Case:
             moved = distance(self.logits, compute(self.zoo, Weights(wrong_tensors), wrong_config, self.tokens))
             need(moved > max(100 * TOLERANCE, 3 * self.tolerance), f"{what} would not be noticed: logits differ by {moved:.1e}")
         need(tried >= 4, f"only {tried} mistakes were tried")
+
+
+# ------------------------------------------------------------------ old releases
+def through_old(one, family, case):
+    """A step for each old release, also for those that cannot say what the case is about."""
+    for release in case.get("releases", getattr(family, "RELEASES", [])) if one.starts_with_hf else []:
+        def step(release=release, refused=case.get("refused", {}).get(release)):
+            try:
+                one.through(release)
+            except Different as problem:
+                if not refused or refused not in str(problem):
+                    raise
+            else:
+                need(not refused, f"'{refused}' is not refused")
+        step.__name__ = "through " + release
+        yield step
 
 
 # ------------------------------------------------------------------ fields that a config may leave out
@@ -284,7 +345,8 @@ def main():
         for family in families(options.family):
             for name, case in family.CASES.items():
                 one = Case(run, family, case)
-                steps = [one.there, one.back, *([one.notices] if not one.told or one.starts_with_hf else []), *left_out(run, family, case)]
+                steps = [one.there, one.back, *([one.notices] if not one.told or one.starts_with_hf else []),
+                         *through_old(one, family, case), *left_out(run, family, case)]
                 for step in steps:
                     try:
                         step()

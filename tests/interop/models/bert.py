@@ -5,6 +5,7 @@ from .layers import ACTIVATIONS, attention, split
 from .zoo import feed_forward, logits_scale
 
 MODEL = "bert"
+RELEASES = ["cs-1.6", "cs-1.8"]  # from 1.6 by the table of 1.7
 BUFFERS = r"\.position_ids"  # a constant that old Hugging Face files hold
 
 
@@ -86,8 +87,9 @@ CS = {"vocab_size": 19, "hidden_size": 16, "num_heads": 4, "num_hidden_layers": 
       "layer_norm_epsilon": 0.1, "encoder_nonlinearity": "gelu", "pooler_nonlinearity": "tanh", "mlm_nonlinearity": "gelu",
       "position_embedding_type": "learned", "dropout_rate": 0.1, "attention_dropout_rate": 0.1}
 CASES = {
-    "tied": {"hf": HF},
-    "classifier of its own, relu": {"hf": {**HF, "tie_word_embeddings": False, "hidden_act": "relu"}},
+    # up to 1.7 the pooler has the encoder's activation, as a warning says
+    "tied": {"hf": HF, "outputs": {"cs-1.6": 1}, "one_way": {"cs-1.6": "pooler_nonlinearity='gelu'"}},
+    "classifier of its own, relu": {"hf": {**HF, "tie_word_embeddings": False, "hidden_act": "relu"}, "releases": ["cs-1.8"]},
     "muP": {"cs": {**CS, "mup_base_hidden_size": 16, "mup_base_filter_size": 24, "scale_qk_dot_by_d": True, "attention_logits_alpha": 2.5}},
     # folding reaches BERT's keys only: what multiplies logits has no place in Hugging Face's BERT
     "muP, another width": {"cs": {**CS, "mup_base_hidden_size": 4, "mup_base_filter_size": 6, "scale_qk_dot_by_d": True},

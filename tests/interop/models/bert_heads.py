@@ -2,6 +2,7 @@
 from .bert import HF, hugging_face_encoder, hugging_face_pooler, inputs, model_zoo_encoder, model_zoo_pooler  # noqa: F401  inputs
 
 MODEL = "bert-qa"
+RELEASES = ["cs-1.8"]
 BUFFERS = r"\.position_ids"
 
 
@@ -26,4 +27,10 @@ CASES = {
     "classes of sequences": {"model": "bert-sequence-classifier",
                              "hf": {**HF, "num_labels": 3, "problem_type": "single_label_classification"},
                              "hugging_face": hugging_face("classifier", 3, True), "model_zoo": model_zoo(3, True)},
+    # up to 1.7 the pooler has the encoder's activation
+    "classes of sequences, tanh": {
+        "model": "bert-sequence-classifier", "releases": ["cs-1.6"], "one_way": {"cs-1.6": "mlm_nonlinearity='gelu'"},
+        "keep": tuple(HF),
+        "hf": {**HF, "num_labels": 3, "problem_type": "single_label_classification", "hidden_act": "tanh"},
+        "hugging_face": hugging_face("classifier", 3, True), "model_zoo": model_zoo(3, True)},
 }

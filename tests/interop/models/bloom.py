@@ -3,6 +3,7 @@ from .layers import ACTIVATIONS, alibi_bias, alibi_slopes, attention
 from .zoo import gpt2_lm_head_model as model_zoo  # noqa: F401  the other side
 
 MODEL = "bloom"
+RELEASES = ["cs-1.9"]
 
 
 def hugging_face(w, c, ids):

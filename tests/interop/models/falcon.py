@@ -5,6 +5,7 @@ from .layers import angles, attention, rotate_halves
 from .zoo import gptj_model as model_zoo  # noqa: F401  the other side
 
 MODEL = "falcon"
+RELEASES = ["cs-1.9"]
 
 
 def generation(c):
@@ -52,9 +53,10 @@ CASES = {
                    "tie_word_embeddings": False}, "add": NO_BIAS,
             "instead": {"n_head_kv": "model_type"}},  # without it, the config is that of a 7B
     "7B in today's words": {"hf": {**NEW, "tie_word_embeddings": True, "multi_query": True, "parallel_attn": True,
-                                   "rope_scaling": {"type": "linear", "factor": 2.0}}},
-    "180B": {"hf": {**NEW, "new_decoder_architecture": True, "num_kv_heads": 2, "tie_word_embeddings": False}},
+                                   "rope_scaling": {"type": "linear", "factor": 2.0}},
+                            "refused": {"cs-1.9": "model_type"}},
+    "180B": {"hf": {**NEW, "new_decoder_architecture": True, "num_kv_heads": 2, "tie_word_embeddings": False}, "releases": []},
     "a key head for each query, biases": {"hf": {**NEW, "multi_query": False, "parallel_attn": True, "bias": True,
-                                                 "tie_word_embeddings": True}},
+                                                 "tie_word_embeddings": True}, "releases": []},
     "biases that the defaults complete": {"cs": {**ZOO, "use_ffn_bias": True}},
 }

@@ -5,6 +5,7 @@ from .layers import ACTIVATIONS, attention, split
 from .zoo import gpt2_lm_head_model as model_zoo  # noqa: F401  the other side
 
 MODEL = "gpt2"
+RELEASES = ["cs-1.7", "cs-2.0"]
 BUFFERS = r"\.attn\.(masked_)?bias"  # constants that old Hugging Face files hold
 
 

@@ -3,6 +3,7 @@ from .layers import ACTIVATIONS, angles, attention, rotate_halves
 from .zoo import gptj_model as model_zoo  # noqa: F401  the other side
 
 MODEL = "gpt-neox"
+RELEASES = ["cs-1.7", "cs-2.0"]
 BUFFERS = r"\.attention\.(bias|masked_bias|rotary_emb\.inv_freq)"  # constants that old Hugging Face files hold
 
 
@@ -27,5 +28,6 @@ HF = {"model_type": "gpt_neox", "vocab_size": 19, "hidden_size": 32, "num_attent
       "intermediate_size": 24, "max_position_embeddings": 16, "layer_norm_eps": 0.1, "tie_word_embeddings": False}
 CASES = {
     "half of each head": {"hf": {**HF, "rotary_pct": 0.5}},
-    "whole heads, stretched positions": {"hf": {**HF, "rotary_pct": 1.0, "rope_scaling": {"type": "linear", "factor": 4.0}}},
+    "whole heads, stretched positions": {"hf": {**HF, "rotary_pct": 1.0, "rope_scaling": {"type": "linear", "factor": 4.0}},
+                                         "releases": ["cs-2.0"], "refused": {"cs-2.0": "rope_scaling"}},
 }

@@ -3,6 +3,7 @@ from .layers import ACTIVATIONS, angles, attention, rotate_pairs, split
 from .zoo import gptj_model as model_zoo  # noqa: F401  the other side
 
 MODEL = "gptj"
+RELEASES = ["cs-1.7", "cs-2.0"]
 BUFFERS = r"\.attn\.(masked_)?bias"  # constants that old Hugging Face files hold
 
 

@@ -3,6 +3,8 @@ from .layers import ACTIVATIONS, angles, attention, rotate_halves, split, stretc
 from .zoo import gpt2_lm_head_model as model_zoo  # noqa: F401  the other side
 
 MODEL = "llama"
+RELEASES = ["cs-1.9", "cs-2.0"]
+BUFFERS = r"\.rotary_emb\.inv_freq"  # a constant that old Hugging Face files hold
 
 
 def positions(c, length):
@@ -41,13 +43,18 @@ CS = {"vocab_size": 19, "hidden_size": 32, "num_heads": 4, "num_hidden_layers": 
       "norm_type": "rmsnorm", "share_embedding_weights": False, "attention_dropout_rate": 0.0, "dropout_rate": 0.0,
       "embedding_dropout_rate": 0.0, "use_projection_bias_in_attention": False, "use_ffn_bias_in_attention": False, "use_ffn_bias": False,
       "attention_module": "multiquery_attention", "extra_attention_params": {"num_kv_groups": 2}}
+USUAL_BASE = {name: value for name, value in HF.items() if name != "rope_theta"}  # up to 2.0 it was no field
 CASES = {
-    "a key head for each query": {"hf": {**HF, "tie_word_embeddings": True}},
-    "grouped queries, stretched positions": {"hf": {**HF, "num_key_value_heads": 2, "rope_scaling": {"type": "linear", "factor": 4.0}}},
+    "the usual base of positions": {"hf": USUAL_BASE, "keep": tuple(HF)},
+    "the usual base, grouped queries": {"hf": {**USUAL_BASE, "num_key_value_heads": 2}, "keep": tuple(HF),
+                                        "refused": {"cs-1.9": "num_key_value_heads=2"}},
+    "a key head for each query": {"hf": {**HF, "tie_word_embeddings": True}, "releases": []},
+    "grouped queries, stretched positions": {"hf": {**HF, "num_key_value_heads": 2, "rope_scaling": {"type": "linear", "factor": 4.0}},
+                                             "releases": []},
     "one key head, LLaMA 3's positions, relu": {"hf": {
         **HF, "num_key_value_heads": 1, "hidden_act": "relu", "rope_scaling": {
             "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
-            "original_max_position_embeddings": 16}}},
+            "original_max_position_embeddings": 16}}, "releases": []},
     "grouped queries, muP": {"cs": {**CS, "mup_base_hidden_size": 8, "mup_base_filter_size": 6, "embeddings_scale": 3.0,
                                     "scale_qk_dot_by_d": True, "attention_logits_alpha": 2.5, "output_logits_alpha": 1.5}},
 }

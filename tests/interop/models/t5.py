@@ -5,6 +5,7 @@ from .layers import ACTIVATIONS, attention, relative_bias, split
 from .zoo import feed_forward
 
 MODEL = "t5"
+RELEASES = ["cs-1.6", "cs-1.8", "cs-1.9", "cs-2.0"]  # from 1.6 by the table of 1.7
 
 
 def inputs(random):
@@ -99,9 +100,10 @@ CS = {"src_vocab_size": 19, "d_model": 16, "d_kv": 6, "d_ff": 24, "num_heads": 4
       "embeddings_alpha": 0.5, "encoder_attention_logits_alpha": 2.5, "decoder_attention_logits_alpha": 1.5, "output_logits_alpha": 1.25}
 CASES = {
     "tied": {"hf": HF},
-    "head of its own, gated": {"hf": {**HF, "feed_forward_proj": "gated-silu", "tie_word_embeddings": False}},
+    "head of its own, gated": {"hf": {**HF, "feed_forward_proj": "gated-silu", "tie_word_embeddings": False}, "releases": ["cs-1.9", "cs-2.0"]},
     # Hugging Face approximates this gelu by tanh, whatever else a config says
-    "gated by gelu": {"hf": {**HF, "feed_forward_proj": "gated-gelu"}, "tolerance": 1e-3, "told": "approximation by tanh"},
+    "gated by gelu": {"hf": {**HF, "feed_forward_proj": "gated-gelu"}, "tolerance": 1e-3, "told": "approximation by tanh",
+                      "releases": ["cs-1.8"]},
     "muP": {"cs": CS},
     "muP, heads of another size": {"cs": {**CS, "mup_base_d_kv": 3, "scale_encoder_qk_dot_by_d": False, "scale_decoder_qk_dot_by_d": False,
                                           "scale_output_logits_by_d": True, "share_embedding_weights": False}},
