@@ -306,12 +306,23 @@ local function text_of(value)
   return cbk.json(cbk.kind(value) == "tensor" and cbk.list { value:tolist() } or value)
 end
 
+---Whether the tensor of a record is written all the same, as another key has it too.
+local function is_kept(record, records)
+  for _, other in ipairs(records) do
+    local read = type(other.given) == "table" and other.given or { other.given }
+    for _, tensor in ipairs(other.target and read or {}) do
+      if cbk.kind(tensor) == "tensor" and tensor:same(record.given) then return true end
+    end
+  end
+  return false
+end
+
 ---Keys that a table has no place for are named in a warning.
 local function check_left_out(watch, warnings, what)
   for _, records in ipairs(watch.steps) do
     for _, record in ipairs(records) do
-      local is_lost = record.what == "pass" and record.ending.kind == "drop"
-      if is_lost and record.given ~= cbk.null then
+      local is_lost = record.what == "pass" and record.ending.kind == "drop" and record.given ~= cbk.null
+      if is_lost and not is_kept(record, records) then
         local is_told = is_named(warnings, record.ending.why) or is_named(warnings, record.source:match "^[^.]+%.[^.]+")
         assert(is_told, ("%s: '%s' is left out without a word"):format(what, record.source))
       end
@@ -326,8 +337,8 @@ local function check_beside_model(source, output, warnings, what)
   for path, value in cbk.raw_leaves(source) do
     local top = path:match "^[^.]+"
     local name = path:match "param[a-z_]*%.%d+$" -- they may be called otherwise
-    local is_kept = top == "model" or top == "__metadata__" or name or path == "lr_scheduler.last_epoch" or there[text_of(value)]
-    assert(is_kept or is_named(warnings, top), ("%s: %s is gone without a word"):format(what, path))
+    local is_there = top == "model" or top == "__metadata__" or name or path == "lr_scheduler.last_epoch" or there[text_of(value)]
+    assert(is_there or is_named(warnings, top), ("%s: %s is gone without a word"):format(what, path))
   end
   if output.optimizer == nil or is_named(warnings, "keeps names of parameters") then return end
   for key in cbk.items(output.optimizer.state) do assert(output.model[key] ~= nil, ("%s: the optimizer has %s"):format(what, key)) end
