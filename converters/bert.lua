@@ -40,7 +40,7 @@ end
 local function untied(position)
   return rules.override(pretraining(position), rules.keys {
     { hf_words,   words,      tie.or_from(classifier) },
-    { hf_decoder, classifier, tie.or_from(words), tied_left = { hf_words, decoder.is_tied }, needed = decoder.is_untied },
+    { hf_decoder, classifier, decoder.head(hf_words, words), tied_left = { hf_words, decoder.is_tied }, needed = decoder.is_untied },
   })
 end
 

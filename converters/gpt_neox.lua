@@ -11,7 +11,7 @@ local decoder = require "converters.shared.decoder"
 local since = require "converters.modelzoo.since"
 
 local must, told = fields.must, fields.told
-local buffer, tie = actions.buffer, actions.tie
+local buffer = actions.buffer
 local null, float = cbk.null, cbk.float
 local between, variant = rules.between, rules.variant
 
@@ -42,7 +42,7 @@ local body = rules.keys {
 }
 
 local with_head = rules.keys {
-  { "embed_out.weight", "lm_head.weight", tie.or_from "embedding_layer.word_embeddings.weight",
+  { "embed_out.weight", "lm_head.weight", decoder.head("gpt_neox.embed_in.weight", "embedding_layer.word_embeddings.weight"),
     tied_left = { "gpt_neox.embed_in.weight", decoder.is_tied }, needed = decoder.is_untied },
   { "embed_out.bias",   "lm_head.bias" },
   { "gpt_neox", "", body },

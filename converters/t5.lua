@@ -158,7 +158,8 @@ local stacks = rules.keys {
 
 local function hf_keys(...)
   return rules.keys {
-    { HEAD, nil, embedding, tied_left = { "shared.weight", decoder.is_tied }, needed = decoder.is_untied },
+    { HEAD, nil, decoder.head("shared.weight", DECODER, embedding),
+      tied_left = { "shared.weight", decoder.is_tied }, needed = decoder.is_untied },
     { "{encoder,decoder}.embed_tokens.weight", "{encoder,decoder}_embeddings.word_embeddings.weight", embedding,
       also_left = "shared.weight", tied_left = "shared.weight", needed = function(here) return here.side == "right" or "told" end },
     rules.keys { ... },

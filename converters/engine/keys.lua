@@ -23,9 +23,11 @@ local At = {}
 At.__index = At
 keys.At = At
 
----The value of another key of the checkpoint that is read, or nil.
+---The value of another key of the checkpoint that is read, or nil; where keys may begin with a prefix, some may do without it.
 function At:source(key)
-  return self.run.read(self.prefix .. key)
+  local run, value = self.run, self.run.read(self.prefix .. key)
+  if value == nil and run.prefix then value = run.read((self.prefix == "" and run.prefix or "") .. key) end
+  return value
 end
 
 ---Whether two tensors are told apart by their values, which are read unless they are one; null says nothing. Who only watches
@@ -380,10 +382,22 @@ function Run:note_move(hit, targets, value, made)
   self.moves[self.at.full_key] = { to = is_one and targets[1] or nil, is_changed = not is_same }
 end
 
+---Refuses what is no weight in the place of one. A table that copies whatever there is takes anything.
+function Run:check_weight(value)
+  if self.reads_all or value == cbk.null then return end
+  if not kinds.is_tensor(value) then
+    fail("key '%s' is %s in the checkpoint, where a tensor belongs", self.at.full_key, kinds.facts(value))
+  end
+  for _, extent in ipairs(value:shape()) do
+    if extent == 0 then fail("key '%s' (%s) has no elements", self.at.full_key, kinds.facts(value)) end
+  end
+end
+
 ---Writes what becomes of a key.
 ---@param hit Hit
 function Run:apply(hit, value)
   local ending, at = hit.ending, self.at
+  self:check_weight(value)
   local rule, to, caught = ending.rule, ending.to, hit.caught
   local renumbered = rule.number and renumber(rule.number[self.direction], caught) or caught
   self:check_numbers(ending, self.direction == "forward" and renumbered or caught)

@@ -46,14 +46,34 @@ function decoder.final_norm(left, biases)
   }
 end
 
+---The head, which may be another name of the embedding; where the config says that it is, and the two differ, that is told.
+---@param left string    the embedding
+---@param right string
+---@param copy? Action   how it is read where it is null
+---@return Action
+function decoder.head(left, right, copy)
+  copy = copy or tie.or_from(right)
+  local function telling(act, name)
+    return function(value, at)
+      local other = not decoder.is_untied(at) and at:source(name)
+      if kinds.is_tensor(value) and kinds.is_tensor(other) and at:differ(value, other) then
+        cbk.warn(("'%s' and '%s' differ, though the config ties them; both are written as they are"):format(at.key, name))
+      end
+      return act(value, at)
+    end
+  end
+  return actions.pair("copy", telling(copy.forward, left), telling(copy.backward, right), { takes_null = true, parts = 1 })
+end
+
 ---The keys of a model with its head, which may be the embedding.
 ---@param left string        what stands before all other keys on the left
 ---@param embedding string   the embedding there
 ---@param keys Rule[]
 function decoder.with_head(left, embedding, keys)
+  local words = ("%s.%s.weight"):format(left, embedding)
   return rules.keys {
-    { "lm_head.weight", nil, tie.or_from "embedding_layer.word_embeddings.weight",
-      tied_left = { ("%s.%s.weight"):format(left, embedding), decoder.is_tied }, needed = decoder.is_untied },
+    { "lm_head.weight", nil, decoder.head(words, "embedding_layer.word_embeddings.weight"),
+      tied_left = { words, decoder.is_tied }, needed = decoder.is_untied },
     { "lm_head.bias" },
     { left, "", keys },
   }

@@ -67,7 +67,7 @@ void refuse_unreadable(const Value& root) {
   }
   if (problems.empty()) return;
   std::sort(problems.begin(), problems.end());
-  fail(Errc::unsupported, "{}; --exclude leaves {} out", listed(problems, 5),
+  fail(Errc::unsupported, "{}; cbk copy --exclude leaves {} out", listed(problems, 5),
        problems.size() == 1 ? "it" : "them");
 }
 

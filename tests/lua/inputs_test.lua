@@ -289,6 +289,23 @@ describe("Inputs: all forms of a checkpoint, all families", function()
     return config, root, job, convert.checkpoint(job, root).model
   end
 
+  it("with a head that is another tensor, though the config ties it, are told, from either side", function()
+    for name, names in pairs(tied) do
+      local config, root, way = nil, nil, newest[name]
+      conversion.warnings(function() config, root = tied_model(name, names) end)
+      local function told(src, tgt, own, source)
+        local out = {}
+        local warned = conversion.warnings(function() out = { conversion.run(name, src, tgt, own, source) } end)
+        return table.concat(warned, "\n"):find("differ, though the config ties them", 1, true) ~= nil, unpack(out)
+      end
+      local is_told, cs_config, cs = told("hf", way.format, config, root)
+      equal({ is_told, told(way.format, "hf", cs_config, cs) == true }, { false, false }, name)
+      root[names[2]] = root[names[2]]:affine(2, 1)
+      is_told, cs_config, cs = told("hf", way.format, config, root)
+      equal({ is_told, (told(way.format, "hf", cs_config, cs)) }, { true, true }, name)
+    end
+  end)
+
   ---The command over model.safetensors of a folder; what it prints.
   local function run_in(dir, name, ...)
     local code, out, stderr = harness.cbk(dir, "convert", "--model", name, "--src-fmt", "hf", "--tgt-fmt", newest[name].format,

@@ -69,6 +69,38 @@ describe("Keys: several for one tensor", function()
   end)
 end)
 
+describe("Keys: what stands there", function()
+  local pair_of = actions.pair("pair", function(t) return { t, t } end, function(parts) return cbk.cat(parts, 0) end)
+
+  it("a number, a text or nothing at all in the place of a weight is refused by name", function()
+    for shown, value in pairs {
+      ["key 'n.weight' is float in the checkpoint, where a tensor belongs"] = 1.5,
+      ["key 'n.weight' is str in the checkpoint"] = "x", ["key 'n.weight' is dict in the checkpoint"] = cbk.dict(),
+      ["key 'n.weight' (float32 [0]) has no elements"] = counted({ 0 }, 0),
+      ["key 'n.weight' (float32 [4, 0]) has no elements"] = counted({ 4, 0 }, 0),
+    } do
+      for _, set in ipairs { { { "n.weight", "norm" } }, { { "n.weight", { "a", "b" }, pair_of } } } do
+        fails(shown, run, set, "left", { ["n.weight"] = value })
+      end
+      equal(#run({ { "*" } }, "left", { ["n.weight"] = value }), 1) -- a copy of whatever there is
+    end
+    equal(run({ { "n.weight", "norm" } }, "left", { ["n.weight"] = cbk.tensor(3) }).norm:shape(), {})
+  end)
+
+  it("keys with and without the prefix are of one model", function()
+    local set = { { "a", "norm.weight", also_right = "ln_f.weight" }, { "qk", { "q", "k" }, actions.split(2) } }
+    for _, prefixed in ipairs { "norm.weight", "ln_f.weight", "q", "k" } do
+      local source = {}
+      for _, name in ipairs { "norm.weight", "ln_f.weight", "q", "k" } do
+        source[(name == prefixed and "model." or "") .. name] = counted({ 2 }, 0)
+      end
+      local out
+      local told = conversion.warnings(function() out = run(set, "right", source, { prefix = "model." }) end)
+      equal({ #told, #out, out.qk:shape() }, { 0, 2, { 4 } }, prefixed)
+    end
+  end)
+end)
+
 describe("Keys: one per value of a letter", function()
   local set = { { rules.each("h.N.experts.E.w", "E", "experts"), "layers.N.w", stack } }
   local function of(count) return { left = {}, right = cbk.dict { experts = count } } end

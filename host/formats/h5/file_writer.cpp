@@ -22,7 +22,8 @@ std::string_view datatype_of(DType dtype) {
 
 FileWriter::Plan FileWriter::plan_dataset(const std::string& key, std::string name, const Tensor& tensor) {
   if (datatype_of(tensor.dtype()).empty()) {
-    fail(Errc::dtype, "{} is {}, which HDF5 has no type for; convert it first, or leave it out (--exclude)",
+    fail(Errc::dtype,
+         "{} is {}, which HDF5 has no type for; convert it first, or leave it out (cbk copy --exclude)",
          quote(key), name_of(tensor.dtype()));
   }
   if (tensor.shape().size() > max_rank)

@@ -217,7 +217,7 @@ NumpyDType numpy_parts(std::string_view code) {
   const char* end = out.code.data() + out.code.size();
   const auto [last, problem] = std::from_chars(out.code.data() + 1, end, length);
   if (out.code.size() < 2 || problem != std::errc{} || last != end || !(is_text || is_numpy_number(out.code)))
-    fail(Errc::unsupported, "the numpy dtype {} cannot be written; leave it out (--exclude)",
+    fail(Errc::unsupported, "the numpy dtype {} cannot be written; leave it out (cbk copy --exclude)",
          quote(code, 40));
   const bool is_wide = out.code[0] == 'U';
   if (is_text) {

@@ -449,7 +449,7 @@ void Pickler::record(const Value& value) {
   }
   if (object.type.starts_with("safetensors.")) {
     fail(Errc::unsupported,
-         "{} has elements smaller than a byte, which cannot be copied; leave it out (--exclude)",
+         "{} has elements smaller than a byte, which cannot be copied; leave it out (cbk copy --exclude)",
          object.repr);
   }
   if (!object.pickle.empty() || object.type.find('.') == std::string::npos ||
