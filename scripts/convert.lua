@@ -6,9 +6,9 @@ local composite = require "cbk.composite"
 local converters = require "cbk.converters"
 local other_names = require "cbk.other_names"
 local explain = require "converters.bench.explain"
-local identity = require "converters.bench.identity"
+local identity = require "converters.diagnosis.identity"
 local plan = require "converters.bench.plan"
-local advice = require "converters.bench.advice"
+local advice = require "converters.diagnosis.advice"
 
 local default_shard_size = "10GB"
 

@@ -7,11 +7,11 @@ local converters = require "cbk.converters"
 local other_names = require "cbk.other_names"
 local converter_list = require "cbk.converter_list"
 local check = require "converters.bench.check"
-local coverage = require "converters.bench.coverage"
+local coverage = require "converters.diagnosis.coverage"
 local naming = require "converters.engine.naming"
 local notation = require "converters.notation.files"
 local position = require "converters.notation.position"
-local tables = require "converters.bench.tables"
+local tables = require "converters.diagnosis.tables"
 local rules = require "converters.engine.rules"
 
 local parser = cli.parser("rules", [[

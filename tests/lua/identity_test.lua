@@ -4,7 +4,7 @@ local cbk = require "cbk"
 local conversion = require "conversion"
 local converters = require "cbk.converters"
 local harness = require "harness"
-local identity = require "converters.bench.identity"
+local identity = require "converters.diagnosis.identity"
 local seventy_billion = require "seventy_billion"
 local tiny = require "tiny"
 

@@ -4,7 +4,7 @@ local cbk = require "cbk"
 local conversion = require "conversion"
 local converters = require "cbk.converters"
 local harness = require "harness"
-local identity = require "converters.bench.identity"
+local identity = require "converters.diagnosis.identity"
 local tiny = require "tiny"
 local trainer = require "converters.modelzoo.trainer"
 local upgrade = require "cbk.upgrade"
@@ -18,7 +18,7 @@ local function told(name, format, config, root)
   local job, text = upgrade.job(name, format, "cs-2.5" .. format:match "^cs%-[%d.]+(.*)$"), nil
   conversion.warnings(function()
     local done = upgrade.run({ checkpoint = { root = root } }, config, job)
-    text = identity.likeness(job, config, done.config, done.root)
+    text = identity.other_model(job, config, done.config, done.root)
   end)
   return text
 end

@@ -9,7 +9,7 @@ local fields = require "converters.engine.fields"
 local actions = require "converters.vocabulary.actions"
 local explain = require "converters.bench.explain"
 local plan = require "converters.bench.plan"
-local advice = require "converters.bench.advice"
+local advice = require "converters.diagnosis.advice"
 local seventy_billion = require "seventy_billion"
 local tiny = require "tiny"
 

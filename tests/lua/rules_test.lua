@@ -7,11 +7,11 @@ local rules = require "converters.engine.rules"
 local fields = require "converters.engine.fields"
 local actions = require "converters.vocabulary.actions"
 local check = require "converters.bench.check"
-local coverage = require "converters.bench.coverage"
+local coverage = require "converters.diagnosis.coverage"
 local notation = require "converters.notation.files"
 local position = require "converters.notation.position"
 local relate = require "converters.bench.relate"
-local tables = require "converters.bench.tables"
+local tables = require "converters.diagnosis.tables"
 local tiny = require "tiny"
 
 local describe, it, equal = harness.describe, harness.it, harness.equal

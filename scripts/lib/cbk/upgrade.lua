@@ -8,9 +8,9 @@ local lost_leaves = require "cbk.lost_leaves"
 local release = require "cbk.release"
 local resume = require "cbk.resume"
 local spec_tree = require "cbk.spec_tree"
-local coverage = require "converters.bench.coverage"
-local identity = require "converters.bench.identity"
-local weight_names = require "converters.bench.weight_names"
+local coverage = require "converters.diagnosis.coverage"
+local identity = require "converters.diagnosis.identity"
+local weight_names = require "converters.diagnosis.weight_names"
 local releases = require "converters.modelzoo.releases"
 local trainer = require "converters.modelzoo.trainer"
 
@@ -180,7 +180,7 @@ function upgrade.identity(done, job, given)
   add(identity.release(job, given.root, "--from"))
   add(weight_names.check(job.model.model, job.tgt, done.root))
   add(identity.lacking(job, done.config, done.root))
-  add(identity.likeness(job, given.config, done.config, done.root))
+  add(identity.other_model(job, given.config, done.config, done.root))
   return #warnings > 0 and { title = "model", lines = {}, warnings = warnings } or nil
 end
 

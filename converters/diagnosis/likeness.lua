@@ -3,10 +3,10 @@
 
 local cbk = require "cbk"
 local catalogue = require "converters.engine.catalogue"
-local coverage = require "converters.bench.coverage"
+local coverage = require "converters.diagnosis.coverage"
 local sections = require "converters.engine.sections"
 local trainer = require "converters.modelzoo.trainer"
-local weight_names = require "converters.bench.weight_names"
+local weight_names = require "converters.diagnosis.weight_names"
 
 local likeness = {}
 

@@ -3,9 +3,9 @@
 
 local cbk = require "cbk"
 local catalogue = require "converters.engine.catalogue"
-local coverage = require "converters.bench.coverage"
+local coverage = require "converters.diagnosis.coverage"
 local patterns = require "converters.engine.patterns"
-local tables = require "converters.bench.tables"
+local tables = require "converters.diagnosis.tables"
 local releases = require "converters.modelzoo.releases"
 
 local weight_names = {}
@@ -160,7 +160,7 @@ end
 ---@param keys string[]
 ---@param model_name string
 ---@return string|nil
-function weight_names.likeness(keys, model_name)
+function weight_names.resembled(keys, model_name)
   local best, found, asked = 0, {}, catalogue.find(model_name)
   local seen = {}
   for _, name in ipairs(catalogue.names()) do
@@ -204,7 +204,7 @@ end
 ---The name below which all keys stand that the model has without it: `module` of a model that was trained in parallel.
 ---@param names Names
 ---@param keys string[]
-local function name_above(names, keys)
+local function name_to_remove(names, keys)
   local name, below = keys[1]:match "^([^.]+)%.", {}
   for i, key in ipairs(name and keys or {}) do
     below[i] = key:sub(1, #name + 1) == name .. "." and key:sub(#name + 2) or nil
@@ -238,8 +238,8 @@ end
 function weight_names.refuse_others(model_name, format, root, options)
   local strange = weight_names.strange(model_name, format, root)
   if not strange or not strange.is_other then return end
-  local name = name_above((nearest_names(catalogue.find(model_name), format)), strange.keys)
-  local like = not name and weight_names.likeness(strange.keys, model_name)
+  local name = name_to_remove((nearest_names(catalogue.find(model_name), format)), strange.keys)
+  local like = not name and weight_names.resembled(strange.keys, model_name)
   local advice = name and ("without '%s.' they are (`cbk copy CHECKPOINT NEW --rename 'model.%s.*=model.*'`)"):format(name, name)
     or like and ("they look like those of %s: say what fits with %s"):format(like, options)
     or "no model that is known has such names"

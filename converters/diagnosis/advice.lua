@@ -2,12 +2,12 @@
 
 local cbk = require "cbk"
 local catalogue = require "converters.engine.catalogue"
-local coverage = require "converters.bench.coverage"
+local coverage = require "converters.diagnosis.coverage"
 local naming = require "converters.engine.naming"
 local kinds = require "converters.engine.kinds"
 local patterns = require "converters.engine.patterns"
-local tables = require "converters.bench.tables"
-local weight_names = require "converters.bench.weight_names"
+local tables = require "converters.diagnosis.tables"
+local weight_names = require "converters.diagnosis.weight_names"
 
 local advice = {}
 
@@ -63,7 +63,7 @@ end
 
 ---The name below which all keys fit, as where a model without a head was saved alone; and what is not there even so.
 ---@return string|nil name, table|nil lacking
-local function name_above(job, keys)
+local function name_to_add(job, keys)
   for _, reading in ipairs(weight_names.tables_of(job.model, job.path[1].src)) do
     local tried = {}
     for _, rule in ipairs(reading.table.keys) do
@@ -107,7 +107,7 @@ function advice.unmatched(job, source, unmatched)
   local keys = keys_of(source)
   local names = weight_names.models_that_fit(keys, job.path[1].src, job.model)
   if #names > 0 then return "; all keys fit --model " .. table.concat(names, " or ") end
-  local name, lacking = name_above(job, keys)
+  local name, lacking = name_to_add(job, keys)
   if name then
     local also = lacking and lacking.count > 0 and (", but the model's %s"):format(naming.first(lacking)) .. " would be missing" or ""
     return ("; all keys fit below '%s' (`cbk copy CHECKPOINT NEW --rename '*=%s.*'`)%s"):format(name, name, also)

@@ -5,11 +5,11 @@ local cbk = require "cbk"
 local config_changes = require "cbk.config_changes"
 local catalogue = require "converters.engine.catalogue"
 local checkpoint = require "converters.modelzoo.checkpoint"
-local coverage = require "converters.bench.coverage"
-local likeness = require "converters.bench.likeness"
+local coverage = require "converters.diagnosis.coverage"
+local likeness = require "converters.diagnosis.likeness"
 local naming = require "converters.engine.naming"
 local trainer = require "converters.modelzoo.trainer"
-local weight_names = require "converters.bench.weight_names"
+local weight_names = require "converters.diagnosis.weight_names"
 
 local identity = {}
 
@@ -61,7 +61,7 @@ end
 ---@param config Dict   … and after them
 ---@param root Dict     the new checkpoint
 ---@return string|nil
-function identity.likeness(job, given, config, root)
+function identity.other_model(job, given, config, root)
   local moves, place = {}, trainer.place_of_model(config)
   for _, configs in ipairs(job.configs) do
     for _, move in ipairs(configs.moves or {}) do moves[#moves + 1] = move end
@@ -93,7 +93,7 @@ function identity.doubts(job, old, new)
   if job.tgt == "hf" then return out end
   add(weight_names.warning(job.model.model, job.tgt, new.root))
   add(identity.lacking(job, new.config, new.root))
-  add(identity.likeness(job, old.config, new.config, new.root))
+  add(identity.other_model(job, old.config, new.config, new.root))
   return out
 end
 
