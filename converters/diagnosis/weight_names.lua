@@ -112,11 +112,23 @@ function weight_names.knows(model_name, format)
   return function(key) return not names or #unknown(names, { key }) == 0 end
 end
 
+---One key of each kind: keys that differ by numbers only are as many as the model has layers, or experts.
+---@param keys string[]
+---@return string[]
+local function kinds_of(keys)
+  local seen, out = {}, {}
+  for _, key in ipairs(keys) do
+    local kind = key:gsub("%d+", "0")
+    if not seen[kind] then seen[kind], out[#out + 1] = true, key end
+  end
+  return out
+end
+
 ---@class StrangeNames
 ---@field keys string[]     that the model's tables for the format do not know
 ---@field count integer     of all keys of the checkpoint
 ---@field is_exact boolean  there are tables for this very format
----@field is_other boolean  most are strange: the checkpoint is of another model or release
+---@field is_other boolean  most kinds of names are strange: the checkpoint is of another model or release
 
 ---@param model_name string
 ---@param format string   "cs-2.5"
@@ -129,7 +141,7 @@ function weight_names.strange(model_name, format, root)
   if not names then return nil end
   local keys = coverage.keys_of(root)
   local strange = unknown(names, keys)
-  return { keys = strange, count = #keys, is_exact = is_exact, is_other = #strange * 2 > #keys }
+  return { keys = strange, count = #keys, is_exact = is_exact, is_other = #kinds_of(strange) * 2 > #kinds_of(keys) }
 end
 
 ---The models whose tables for a format know every key, without that one; those that use most of their rules first.
@@ -157,10 +169,11 @@ function weight_names.models_that_fit(keys, format, model, accepts)
 end
 
 ---Which models, and of which formats, names look like: "bert of cs-1.6". The model that was asked for is preferred.
----@param keys string[]
+---@param names string[]
 ---@param model_name string
 ---@return string|nil
-function weight_names.resembled(keys, model_name)
+function weight_names.resembled(names, model_name)
+  local keys = kinds_of(names)
   local best, found, asked = 0, {}, catalogue.find(model_name)
   local seen = {}
   for _, name in ipairs(catalogue.names()) do
@@ -183,13 +196,13 @@ function weight_names.resembled(keys, model_name)
     if (a.format == "hf") ~= (b.format == "hf") then return b.format == "hf" end
     return a.place < b.place
   end)
-  local names, named = {}, {}
+  local out, named = {}, {}
   for _, one in ipairs(found) do
-    if #names < 3 and not named[one.model] then
-      names[#names + 1], named[one.model] = ("%s of %s"):format(one.model.model, one.format), true
+    if #out < 3 and not named[one.model] then
+      out[#out + 1], named[one.model] = ("%s of %s"):format(one.model.model, one.format), true
     end
   end
-  return #names > 0 and table.concat(names, ", or ") or nil
+  return #out > 0 and table.concat(out, ", or ") or nil
 end
 
 ---The first of some names, for people.
@@ -230,7 +243,7 @@ function weight_names.warning(model_name, format, root)
   return is_sure and text_of(strange, model_name, format) .. "; they are kept as they are" or nil
 end
 
----Refuses a checkpoint most of whose names are not those of the model in this format.
+---Refuses a checkpoint most of whose kinds of names are not those of the model in this format.
 ---@param model_name string
 ---@param format string
 ---@param root Dict

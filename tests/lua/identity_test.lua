@@ -138,6 +138,33 @@ describe("a checkpoint between releases", function()
     equal(told("llama", "cs-2.1", "cs-2.9", config, root), {})
   end)
 
+  for _, one in ipairs {
+    { "gpt2", { "ffn.gate.gate.weight" }, { "ffn.experts.%d.ffn.0.linear_layer.weight", "ffn.experts.%d.ffn.1.linear_layer.weight" } },
+    { "llama", { "ffn.gate.weight" }, { "ffn.experts__.%d.fused_ffns.0.linear_layer.expert_weights",
+      "ffn.experts__.%d.fused_ffns.0.linear_layer_for_glu.expert_weights", "ffn.experts__.%d.fused_ffns.1.linear_layer.expert_weights" } },
+  } do
+    local name, gate, experts = unpack(one)
+    it(("of a %s with many experts is taken, and they are told"):format(name), function()
+      local config, root = model_of(name, "cs-2.4")
+      config.model.moe_params = cbk.dict { num_experts = 64, top_k = 2 }
+      root = renamed(root, function(key) return not key:find "%.ffn%." and key or nil end)
+      local layer, count = "transformer_decoder.layers.0.", 0
+      local function add(key)
+        root.model[layer .. key] = root.model[layer .. "norm1.weight"]
+        count = count + 1
+      end
+      for _, key in ipairs(gate) do add(key) end
+      for i = 0, 63 do
+        for _, key in ipairs(experts) do add(key:format(i)) end
+      end
+      local doubts, problem = told(name, "cs-2.4", "cs-2.9", config, root)
+      equal(problem, nil)
+      equal(#doubts, 1)
+      one_of(doubts, ("%d of %d names of weights are none that %s has in cs-2.9: "):format(count, #root.model, name))
+      one_of(doubts, "; they are kept as they are")
+    end)
+  end
+
   it("is taken where its names are what the advice makes of them", function()
     local dir = harness.temp_dir()
     local config, root = model_of("gpt2", "cs-2.0")
