@@ -173,8 +173,8 @@ local rw_right = {
 }
 
 ---The Model Zoo's own configs of 7B and 40B leave these fields out, though its attention has biases unless it is told otherwise.
-local function finish_rw(to, from)
-  rotary.set_dim(to, from, "n_head")
+local function finish_rw(to)
+  rotary.set_dim(to)
   cbk.warn("bias=false is not written, as the Model Zoo's own configs of this Falcon leave it out: to train with it, add "
     .. "use_projection_bias_in_attention: false and use_ffn_bias_in_attention: false to the new config, where the defaults are true")
 end
@@ -291,7 +291,7 @@ end
 
 local function finish_right(to, from)
   to.use_untied_layer_norm = from.new_decoder_architecture == true and from.num_ln_in_parallel_attn == 2 or from.parallel_attn ~= true
-  rotary.set_dim(to, from)
+  rotary.set_dim(to)
 end
 
 ---Where one flag is given, the others stand at the Model Zoo's default; where none is, the checkpoint decides (our own configs of

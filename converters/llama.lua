@@ -78,6 +78,15 @@ local attention_module = {
   end,
 }
 
+---The Model Zoo's heads have no other size than the width over their number.
+local head_dim = {
+  forward = function(size, at)
+    local width, heads = values.size_of(at.from, "hidden_size"), values.size_of(at.from, "num_attention_heads")
+    if not absent(size) and size * heads ~= width then at:refuse(size, ("hidden_size / num_attention_heads (%g)"):format(width / heads)) end
+  end,
+  is = { left = "size?" },
+}
+
 local config = fields.config {
   rotary.scaling { "linear", "yarn", "llama3", "longrope" },
   must.right { norm_type = "rmsnorm" },
@@ -98,6 +107,7 @@ local config = fields.config {
   { "hidden_act",          "nonlinearity",           values.glu },
   must.right { attention_dropout_rate = 0, dropout_rate = 0 },
   told.right { "rotary_dim" },
+  { "head_dim", false, head_dim },
   { "rope_theta",                                     is = "positive" },
   { "rms_norm_eps",        "layer_norm_epsilon",      is = "positive" },
   must.right { use_bias_in_output = false },
@@ -131,25 +141,9 @@ local after = {
   },
 }
 
----The Model Zoo has no other head size than the width over the heads.
-local function check_head_dim(from)
-  local width, heads = tonumber(from.hidden_size), tonumber(from.num_attention_heads)
-  if absent(from.head_dim) or not width or not heads then return end
-  if from.head_dim * heads ~= width then
-    fields.refuse("head_dim", from.head_dim, ("hidden_size / num_attention_heads (%g)"):format(width / heads))
-  end
-end
-
-local in_one_form = rotary.in_one_form { partial_rotary_factor = 1 }
-
-local function prepare_left(from, given)
-  check_head_dim(from)
-  return in_one_form(from, given)
-end
-
 local hf = {
   keys = decoder.with_head("model", "embed_tokens", now), config = config, before = before, after = after,
-  prepare = { left = prepare_left, right = rotary.check_dim },
+  prepare = { left = rotary.in_one_form { partial_rotary_factor = 1 }, right = rotary.check_dim },
   finish = { right = rotary.set_dim },
 }
 

@@ -155,6 +155,10 @@ local function convert_field(rule, side, at)
   else
     local dropped = #at.dropped
     local value = rule.action[side == "left" and "forward" or "backward"](at.from[name], at)
+    if not target and value ~= nil then
+      cbk.fail("converter", ("the function of the config field '%s' gives %s, but its rule has no name on the other side"):format(name,
+        fields.shown(value)))
+    end
     if not target then return end
     if value == nil then return kinds.present(at.from[name]) and #at.dropped == dropped and not has_set(at, name) end
     at.to[target] = value

@@ -6,6 +6,7 @@ local rules = require "converters.engine.rules"
 local fields = require "converters.engine.fields"
 local actions = require "converters.vocabulary.actions"
 local kinds = require "converters.engine.kinds"
+local heads = require "converters.vocabulary.heads"
 local values = require "converters.vocabulary.values"
 
 local decoder = {}
@@ -124,10 +125,7 @@ function decoder.dropouts(from)
 end
 
 ---Of the right: rotary_dim where a config does not say it (before.right).
-function decoder.quarter_of_head(from)
-  local size = values.size_of(from, "hidden_size") / values.size_of(from, "num_heads")
-  return math.floor(math.floor(size) * 0.25)
-end
+function decoder.quarter_of_head(from) return math.floor(heads.size(from) * 0.25) end
 
 local no = fields.any_of(false, cbk.null)
 

@@ -1,9 +1,11 @@
 -- The things that happen to tensors on their way, each written once as an invertible pair.
 
 local cbk = require "cbk"
-local kinds = require "converters.engine.kinds"
+local fields = require "converters.engine.fields"
 local rules = require "converters.engine.rules"
 local shapes = require "converters.notation.shapes"
+local heads_of = require "converters.vocabulary.heads"
+local values = require "converters.vocabulary.values"
 
 local actions = {}
 
@@ -44,50 +46,17 @@ function actions.split(count)
   end, { parts = count })
 end
 
--- --- heads, as the right config counts them
-
-local function number(config, field)
-  local value = config[field]
-  if type(value) ~= "number" then cbk.fail("config", ("the config does not say '%s'"):format(field)) end
-  return value
-end
-
-local function query_heads(config) return number(config, "num_heads") end
-
-local function key_heads(config)
-  local module = config.attention_module
-  if kinds.absent(module) or module == "aiayn_attention" then return query_heads(config) end
-  if module ~= "multiquery_attention" then cbk.fail("config", ("attention_module=%s is not supported"):format(tostring(module))) end
-  local extra = config.extra_attention_params
-  if kinds.absent(extra) then cbk.fail("config", "extra_attention_params.num_kv_groups is missing") end
-  return number(extra, "num_kv_groups")
-end
-
----The width of all heads together, and the field that says it.
-local function inner_width(config)
-  local field = kinds.absent(config.attention_inner_dim) and "hidden_size" or "attention_inner_dim"
-  return number(config, field), field
-end
-
----The rows of a head.
-local function head_size(config)
-  local width, field = inner_width(config)
-  local size = width / query_heads(config)
-  if size % 1 ~= 0 then cbk.fail("config", ("%s %g is no multiple of num_heads %g"):format(field, width, query_heads(config))) end
-  return size
-end
-
 ---Refuses a tensor that has other rows than so many heads of the size that the config says.
 ---@param t Tensor
 ---@param config Dict
 ---@param ... number    heads; several where they stand below each other
 local function check_rows(t, config, ...)
-  local rows, size, heads = rows_of(t), head_size(config), 0
+  local rows, size, heads = rows_of(t), heads_of.size(config), 0
   for _, count in ipairs { ... } do heads = heads + count end
   if rows == heads * size then return end
-  local width, field = inner_width(config)
-  local said = ("%s %g / num_heads %g"):format(field, width, query_heads(config))
-  if key_heads(config) ~= query_heads(config) then said = ("%s, num_kv_groups %g"):format(said, key_heads(config)) end
+  local queries, keys, width, field = heads_of.queries(config), heads_of.keys(config), heads_of.width(config)
+  local said = ("%s %d / num_heads %d"):format(field, width, queries)
+  if keys ~= queries then said = ("%s, num_kv_groups %d"):format(said, keys) end
   local what = table.concat({ ... }, " + ") .. (heads == 1 and " head" or " heads")
   cbk.fail("shape", ("%d rows are not %s of %g (%s)"):format(rows, what, size, said))
 end
@@ -98,7 +67,7 @@ actions.qkv = {}
 
 ---Refuses a fused projection, or a part of one, that reads another width than the model's.
 local function check_inputs(t, config)
-  local columns, width = t:shape()[2], number(config, "hidden_size")
+  local columns, width = t:shape()[2], values.size_of(config, "hidden_size")
   if columns and columns ~= width then cbk.fail("shape", ("%d inputs are not the hidden_size (%g)"):format(columns, width)) end
 end
 
@@ -109,14 +78,14 @@ end
 
 ---Left: one Linear with q, k and v below each other, the rows of a head as they are; right: three Linears.
 actions.qkv.stacked = pair("stacked qkv", function(t, at)
-  local queries, keys, size = query_heads(at.right), key_heads(at.right), head_size(at.right)
+  local queries, keys, size = heads_of.queries(at.right), heads_of.keys(at.right), heads_of.size(at.right)
   check_rows(t, at.right, queries, keys, keys)
   check_inputs(t, at.right)
   local first, second = queries * size, (queries + keys) * size
   return { t:slice(0, 0, first), t:slice(0, first, second), t:slice(0, second, t:shape()[1]) }
 end, function(parts, at)
   for i, part in ipairs(parts) do
-    check_rows(part, at.right, i == 1 and query_heads(at.right) or key_heads(at.right))
+    check_rows(part, at.right, i == 1 and heads_of.queries(at.right) or heads_of.keys(at.right))
     check_inputs(part, at.right)
   end
   return cbk.cat(parts, 0)
@@ -158,30 +127,30 @@ local function rotary(name, heads, check)
     return function(t, at)
       local count = heads(at.right)
       check(t, at.right, count)
-      return interleave(t, count, number(at.right, "rotary_dim"), to_pairs)
+      return interleave(t, count, values.size_of(at.right, "rotary_dim"), to_pairs)
     end
   end
   return pair(name, turn(true), turn(false), one_to_one)
 end
 
 ---Query rows, one block per head; of a weight or a bias.
-actions.rotary.queries = rotary("rotary q", query_heads, check_rows)
+actions.rotary.queries = rotary("rotary q", heads_of.queries, check_rows)
 
 ---Key rows, one block per key head; of a weight or a bias.
-actions.rotary.keys = rotary("rotary k", key_heads, check_rows)
+actions.rotary.keys = rotary("rotary k", heads_of.keys, check_rows)
 
 local function check_every_head(t, config, heads)
-  check_rows(t, config, query_heads(config))
-  if heads ~= query_heads(config) then
+  check_rows(t, config, heads_of.queries(config))
+  if heads ~= heads_of.queries(config) then
     cbk.warn(("keys of every head are turned as the config has them, as %d groups: is their number right?"):format(heads))
   end
 end
 
 ---As release 1.9 had it: a key head for each head, whatever groups the config says, as Hugging Face's have none there.
-actions.rotary.keys_1_9 = rotary("rotary k", key_heads, check_every_head)
+actions.rotary.keys_1_9 = rotary("rotary k", heads_of.keys, check_every_head)
 
 ---As release 2.0 had it, whose configs may say fewer key heads than there are.
-actions.rotary.keys_2_0 = rotary("rotary k", key_heads, function(t, config, heads)
+actions.rotary.keys_2_0 = rotary("rotary k", heads_of.keys, function(t, config, heads)
   if not pcall(check_rows, t, config, heads) then check_every_head(t, config, heads) end
 end)
 
@@ -191,14 +160,14 @@ actions.rotary.vector = rotary("rotary vector", function() return 1 end, check_r
 ---Frequencies that old files carry as a buffer: base^(-2i/rotary_dim).
 function actions.rotary.frequencies(base)
   return function(at)
-    local dim, out = number(at.right, "rotary_dim"), {}
+    local dim, out = values.size_of(at.right, "rotary_dim"), {}
     for i = 0, dim / 2 - 1 do out[i + 1] = base ^ (-2 * i / dim) end
     return cbk.tensor(out, { dtype = "float32" })
   end
 end
 
 ---The number of heads that the right config says.
-actions.qkv.heads = query_heads
+actions.qkv.heads = heads_of.queries
 
 ---Left: one Linear of groups of heads, in each its queries, then one key, then one value head; right: three Linears with rotary
 ---pairs. One group holds all queries in front; as many groups as heads take q, k and v in turn.
@@ -207,12 +176,12 @@ actions.qkv.heads = query_heads
 function actions.qkv.grouped(groups, options)
   local is_rotary = not (options and options.rotary == false)
   local function turn(t, heads, at, to_pairs)
-    return is_rotary and interleave(t, heads, number(at.right, "rotary_dim"), to_pairs) or t
+    return is_rotary and interleave(t, heads, values.size_of(at.right, "rotary_dim"), to_pairs) or t
   end
 
   ---@return number heads, number groups, number rows   of queries in a group, in heads
   local function layout(at)
-    local heads, count = query_heads(at.right), groups(at.right)
+    local heads, count = heads_of.queries(at.right), groups(at.right)
     if count < 1 or heads % count ~= 0 then cbk.fail("config", ("%d heads do not split into %d groups"):format(heads, count)) end
     return heads, count, heads / count
   end
@@ -294,7 +263,7 @@ actions.buffer = {}
 ---Ones on and below the diagonal, (1, 1, n, n) of uint8.
 function actions.buffer.causal_mask(field)
   return function(at)
-    local n = number(at.right, field)
+    local n = values.size_of(at.right, field)
     return cbk.tril({ 1, 1, n, n }, { dtype = "uint8" })
   end
 end
@@ -309,7 +278,8 @@ function actions.buffer.positions(field)
   return function(at, rows)
     if rows == cbk.null then return nil end
     local there = rows:shape()[1]
-    local n = at.left[field] == nil and there or number(at.left, field)
+    local n = at.left[field] == nil and there or at.left[field]
+    if type(n) ~= "number" then fields.refuse(field, n, "a number") end
     if n < 0 or n > there then
       cbk.fail("config", ("%s is %d, but '%s' has %d rows"):format(field, n, at.key, there))
     end
@@ -332,7 +302,7 @@ end
 ---The slopes of ALiBi positions, (heads, 1) of float32, where the right config has such positions.
 function actions.buffer.alibi_slopes(at)
   if at.right.position_embedding_type ~= "alibi" then return nil end
-  local heads = query_heads(at.right)
+  local heads = heads_of.queries(at.right)
   if heads > 2 ^ 16 then cbk.fail("config", ("num_heads is %.0f: that many slopes are not made"):format(heads)) end
   return cbk.tensor(alibi_slopes(heads), { dtype = "float32", shape = { heads, 1 } })
 end
@@ -344,13 +314,13 @@ actions.head = {}
 function actions.head.weight(embedding)
   return function(at)
     if at.left.tie_word_embeddings == true then return at:source(embedding) end
-    return at:invent({ number(at.right, "vocab_size"), number(at.right, "hidden_size") }, 0.02)
+    return at:invent({ values.size_of(at.right, "vocab_size"), values.size_of(at.right, "hidden_size") }, 0.02)
   end
 end
 
 ---Its bias, where the config wants one.
 function actions.head.bias(at)
-  return at.right.use_bias_in_output == true and at:invent { number(at.right, "vocab_size") } or nil
+  return at.right.use_bias_in_output == true and at:invent { values.size_of(at.right, "vocab_size") } or nil
 end
 
 -- --- what constructors take

@@ -8,6 +8,7 @@ local kinds = require "converters.engine.kinds"
 local naming = require "converters.engine.naming"
 local rules = require "converters.engine.rules"
 local shapes = require "converters.notation.shapes"
+local heads = require "converters.vocabulary.heads"
 local values = require "converters.vocabulary.values"
 
 local rotary = {}
@@ -255,7 +256,10 @@ end
 
 -- --- the part of a head that is turned, in pairs of rows
 
-local function head_size(from, width, heads) return math.floor(values.size_of(from, width) / values.size_of(from, heads)) end
+---What the left's fields say.
+local function left_size(from, width, count)
+  return math.floor(values.size_of(from, width) / values.size_of(from, count)), ("%s // %s"):format(width, count)
+end
 
 ---Refuses rows that are no part of a head in pairs; where the field's usual value is not, a warning tells.
 ---@param value any   of the field, which `rows` are made of
@@ -266,61 +270,61 @@ local function check_rows(rows, size, value, at, supported)
   cbk.warn(("the config has no %s, and the usual %s is not %s"):format(at.field, fields.shown(value), supported))
 end
 
-local part = "an even number, at most the head size, %s // %s (%d)"
+local part = "an even number, at most the head size, %s (%d)"
 
 ---A rotary_dim on both sides.
 ---@param width string   what the left calls the width and the number of heads
----@param heads string
-function rotary.dim(width, heads)
-  local function copy(of_width, of_heads)
+---@param count string
+function rotary.dim(width, count)
+  local function copy(size_of)
     return function(rows, at)
-      local size = head_size(at.from, of_width, of_heads)
-      if type(rows) == "number" then check_rows(rows, size, rows, at, part:format(of_width, of_heads, size)) end
+      local size, formula = size_of(at.from)
+      if type(rows) == "number" then check_rows(rows, size, rows, at, part:format(formula, size)) end
       return cbk.raw(at.from, at.field)
     end
   end
-  return { forward = copy(width, heads), backward = copy("hidden_size", "num_heads"), is = { left = "size?", right = "size?" } }
+  local function size_left(from) return left_size(from, width, count) end
+  return { forward = copy(size_left), backward = copy(heads.size), is = { left = "size?", right = "size?" } }
 end
 
 ---A share of each head on the left, a rotary_dim on the right.
----@param heads string   what the left calls the number of heads
-function rotary.share(heads)
+---@param count string   what the left calls the number of heads
+function rotary.share(count)
   return {
     is = { left = "rate", right = "size" },
     forward = function(share, at)
       if type(share) ~= "number" then at:refuse(share, "a number") end
-      local size = head_size(at.from, "hidden_size", heads)
+      local size = left_size(at.from, "hidden_size", count)
       local rows = math.floor(size * share)
       check_rows(rows, size, share, at, ("a share that gives an even number of a head's %d rows (not %d)"):format(size, rows))
       return rows
     end,
     backward = function(rows, at)
-      local size = head_size(at.from, "hidden_size", "num_heads")
-      check_rows(rows, size, rows, at, part:format("hidden_size", "num_heads", size))
+      local size, formula = heads.size(at.from)
+      check_rows(rows, size, rows, at, part:format(formula, size))
       return cbk.float(rows / size)
     end,
   }
 end
 
 ---Left to right: rotary_dim is the head size (finish.right).
----@param heads? string   what the left calls the number of heads
-function rotary.set_dim(to, from, heads) to.rotary_dim = head_size(from, "hidden_size", heads or "num_attention_heads") end
+function rotary.set_dim(to) to.rotary_dim = heads.size(to) end
 
 ---Right to left: rotary_dim must be the head size, which Hugging Face has no field for (prepare.right).
 function rotary.check_dim(from)
   if absent(from.rotary_dim) then cbk.fail("config", "rotary_dim must be specified in the config") end
-  local size = head_size(from, "hidden_size", "num_heads")
+  local size, formula = heads.size(from)
   if from.rotary_dim ~= size then
-    fields.refuse("rotary_dim", from.rotary_dim, ("the head_dim, hidden_size // num_heads (%d),"):format(size))
+    fields.refuse("rotary_dim", from.rotary_dim, ("the head_dim, %s (%d),"):format(formula, size))
   end
 end
 
-local heads = shapes.named("what the left calls the number of heads", shapes.text)
+local count = shapes.named("what the left calls the number of heads", shapes.text)
 shapes.guard(rotary, "rotary", {
-  unscaled_before_2_1 = { shapes.maybe(shapes.flag) }, unscaled = {}, share = { heads },
+  unscaled_before_2_1 = { shapes.maybe(shapes.flag) }, unscaled = {}, share = { count },
   in_one_form = { shapes.named("values by the names of rope_parameters", shapes.table),
     shapes.maybe(shapes.map(shapes.text, shapes.text, "fields by these names")) },
-  scaling = { shapes.list(shapes.text, "a list of types") }, dim = { shapes.named("what the left calls the width", shapes.text), heads },
+  scaling = { shapes.list(shapes.text, "a list of types") }, dim = { shapes.named("what the left calls the width", shapes.text), count },
 })
 
 return rules.strict(rotary, "way of rotary positions", "rotary.")

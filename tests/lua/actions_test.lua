@@ -79,7 +79,7 @@ describe("Actions: heads", function()
       { "4 inputs are not the hidden_size (8)", qkv.conv1d, plain, counted({ 4, 24 }, 0) },
       { "4 inputs are not the hidden_size (8)", qkv.stacked, plain, counted({ 24, 4 }, 0) },
       { "4 inputs are not the hidden_size (8)", qkv.grouped(qkv.heads), plain, counted({ 24, 4 }, 0) },
-      { "the config does not say 'num_heads'", qkv.stacked, cbk.dict { hidden_size = 8 }, counted({ 24, 8 }, 0) },
+      { "the config has no 'num_heads'", qkv.stacked, cbk.dict { hidden_size = 8 }, counted({ 24, 8 }, 0) },
       { "hidden_size 8 is no multiple of num_heads 3", qkv.stacked, config(nil, { num_heads = 3 }), counted({ 24, 8 }, 0) },
       { "4 rows are not 4 heads of 2", rotary.queries, half, k },
       { "8 rows are not 2 heads of 2 (hidden_size 8 / num_heads 4, num_kv_groups 2)", rotary.keys, half, q },

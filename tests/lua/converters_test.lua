@@ -535,6 +535,12 @@ describe("Converters: nothing is lost or invented in silence", function()
     assert(#dropped { bias = 0 } == 0)
   end)
 
+  it("a value that the function of a one-sided field gives has nowhere to go", function()
+    local table = { config = fields.config { { "width", false, { forward = function(width) return width end } } } }
+    fails("the function of the config field 'width' gives 4, but its rule has no name on the other side", sections.convert, table, "left",
+      cbk.dict { width = 4 })
+  end)
+
   it("parts of a field are named too", function()
     local yarn = cbk.dict { rope_type = "yarn", type = "yarn", factor = 2, original_max_position_embeddings = 4, finetuned = true }
     same(warned(convert.config, job("llama", "hf", "cs-2.4"), config { rope_scaling = yarn }),

@@ -4,6 +4,7 @@ local cbk = require "cbk"
 local conversion = require "conversion"
 local convert = require("cbk.converters").convert
 local harness = require "harness"
+local rotary = require "converters.vocabulary.rotary"
 local variations = require "variations"
 
 local describe, it = harness.describe, harness.it
@@ -288,5 +289,15 @@ describe("Rotary positions: the part of a head", function()
     }
     local out = converted(hf("gpt-neox", { rotary_pct = null, rope_parameters = dict { partial_rotary_factor = 1 } }))
     harness.equal(out.rotary_dim, 4)
+  end)
+
+  it("is of the width that the heads have together, where that is not the model's", function()
+    local wide = dict { hidden_size = 24, num_heads = 4, attention_inner_dim = 32 }
+    rotary.set_dim(wide)
+    harness.equal(wide.rotary_dim, 8)
+    rotary.check_dim(wide)
+    wide.rotary_dim = 6
+    local refused = "rotary_dim=6: only the head_dim, attention_inner_dim // num_heads (8), is supported"
+    harness.raises(refused, function() rotary.check_dim(wide) end)
   end)
 end)
