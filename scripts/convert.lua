@@ -125,7 +125,7 @@ local rows = watch and plan.rows(watch) or {}
 if not args.json then
   local stream = args.dry_run and io.stdout or io.stderr
   for _, row in ipairs(rows) do stream:write(cbk.shown(plan.line(row)), "\n") end
-  if watch then stream:write(plan.summary(rows), "\n") end
+  if watch then stream:write(planned and "" or "up to the error: ", plan.summary(rows), "\n") end
 end
 if not planned then error(root, 0) end
 local doubts = identity.doubts(job, { config = source_config, root = source }, { config = config, root = root })

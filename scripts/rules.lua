@@ -173,8 +173,9 @@ end
 
 for _, reading in ipairs(readings) do
   if #reading.unmatched > 0 then
-    local named = converters.folded(reading.unmatched)
-    add("coverage", ("%d of %d keys fit no rule: %s"):format(#reading.unmatched, #keys, named), titles(reading))
+    local named, beyond = converters.folded(reading.unmatched), coverage.beyond(reading)
+    add("coverage", ("%d of %d keys fit no rule: %s%s"):format(#reading.unmatched, #keys, named, beyond and "; " .. beyond or ""),
+      titles(reading))
   end
   if #reading.refused > 0 then
     add("coverage", ("%d keys are refused: %s"):format(#reading.refused, converters.folded(reading.refused)), titles(reading))

@@ -2,6 +2,7 @@
 
 local cbk = require "cbk"
 local catalogue = require "converters.engine.catalogue"
+local convert = require "converters.engine.convert"
 local coverage = require "converters.diagnosis.coverage"
 local naming = require "converters.engine.naming"
 local kinds = require "converters.engine.kinds"
@@ -61,12 +62,29 @@ local function known_as_lost(job, unmatched)
   return whys[unmatched[1]]
 end
 
----The name below which all keys fit, as where a model without a head was saved alone; and what is not there even so.
+---Numbers of keys beyond those that the config counts.
+---@param job Job
+---@param unmatched string[]
+---@return string|nil text, integer|nil count
+local function beyond_counts(job, unmatched)
+  for i, configs in ipairs(job.configs or {}) do
+    for _, one in ipairs(convert.tables(configs)) do
+      local own, side = one.converter, job.path[i].side
+      local at = { side = side, left = one.configs.left, right = one.configs.right, source = function() end }
+      local read = { keys = own.keys, part = own.left and own, inside = own.inside }
+      local text, count = coverage.beyond(coverage.of(read, side, unmatched, at))
+      if text then return text, count end
+    end
+  end
+end
+
+---The name below which keys fit, all of them, that do not as they are, as where a model without a head was saved alone; and what is
+---not there even so.
 ---@return string|nil name, table|nil lacking
 local function name_to_add(job, keys)
   for _, reading in ipairs(weight_names.tables_of(job.model, job.path[1].src)) do
-    local tried = {}
-    for _, rule in ipairs(reading.table.keys) do
+    local tried, are_names = {}, #coverage.of(reading.table, reading.side, keys).unmatched == 0
+    for _, rule in ipairs(are_names and {} or reading.table.keys) do
       local name = rule[reading.side] and rule[reading.side][1]:match "^([%w_]+)%."
       if name and not tried[name] then
         tried[name] = true
@@ -93,12 +111,8 @@ function advice.lacking(job, source)
   if #names > 0 then return "; what is there is all that --model " .. table.concat(names, " or ") .. " needs" end
 end
 
----What else the keys may be, as the end of a message; nil if nothing is known.
----@param job Job
----@param source Dict   the checkpoint
----@param unmatched string[]
----@return string|nil
-function advice.unmatched(job, source, unmatched)
+---What else the keys may be, where no number is beyond a count.
+local function of_names(job, source, unmatched)
   local below = wrapper(source)
   if below and (below ~= "model" or job.path[1].src == "hf") then
     return ("; the tensors lie below '%s': `cbk copy CHECKPOINT FLAT --include %s --rename '%s.*=*'` takes them out"):format(
@@ -114,6 +128,18 @@ function advice.unmatched(job, source, unmatched)
   end
   local why = known_as_lost(job, unmatched)
   if why then return ("; other ways from %s leave that out (%s); so does --drop-unmatched-keys"):format(job.path[1].src, why) end
+end
+
+---What else the keys may be, as the end of a message; nil if nothing is known.
+---@param job Job
+---@param source Dict   the checkpoint
+---@param unmatched string[]
+---@return string|nil
+function advice.unmatched(job, source, unmatched)
+  local beyond, count = beyond_counts(job, unmatched)
+  local rest = count ~= #unmatched and of_names(job, source, unmatched) or ""
+  local told = (beyond and "; " .. beyond or "") .. rest
+  return told ~= "" and told or nil
 end
 
 return advice

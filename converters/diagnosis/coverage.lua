@@ -19,6 +19,7 @@ local coverage = {}
 ---@field unmatched string[]
 ---@field idle Rule[]        rules, as they were written, that fit no key
 ---@field refused string[]   keys that a rule refuses
+---@field beyond table<string, string>   why: "num_experts=3" for one of `unmatched` whose number the config does not count
 
 ---A key as the table sees it; nil where it is not one of this table's part or of the model that it is about.
 ---@param one Table
@@ -41,6 +42,18 @@ local function find(tree, key, at)
   end
 end
 
+---What the config says of a number of the key that is beyond it, where a rule fits but for that.
+---@return string|nil   "num_experts=3"
+local function count_before(tree, key, at)
+  for _, hit in ipairs(patterns.match(tree, key)) do
+    local each = hit.ending.from.each
+    local fine, count = pcall(each and engine.count or error, each, hit.ending.rule, at)
+    if fine and tonumber(hit.caught[each.place]) >= count then
+      return type(each.count) == "string" and ("%s=%d"):format(each.count, count) or ("the %d values of '%s'"):format(count, each.letter)
+    end
+  end
+end
+
 ---@param one Table
 ---@param side Side
 ---@param keys string[]
@@ -48,7 +61,7 @@ end
 ---@return Coverage
 function coverage.of(one, side, keys, at)
   local tree, endings = patterns.compile(one.keys, side)
-  local out = { tables = { one }, side = side, matched = 0, copied = 0, unmatched = {}, idle = {}, refused = {} }
+  local out = { tables = { one }, side = side, matched = 0, copied = 0, unmatched = {}, idle = {}, refused = {}, beyond = {} }
   local used = {}
   for _, key in ipairs(keys) do
     local own = own_key(one, key, side)
@@ -62,6 +75,7 @@ function coverage.of(one, side, keys, at)
       out.matched = out.matched + 1
     else
       out.unmatched[#out.unmatched + 1] = key
+      if own and at then out.beyond[key] = count_before(tree, own, at) or count_before(tree, own:gsub("^model%.", ""), at) end
     end
   end
   local is_there = {}
@@ -73,6 +87,22 @@ function coverage.of(one, side, keys, at)
     if rule[side] and not used[rule] then out.idle[#out.idle + 1] = rule end
   end
   return out
+end
+
+---How many of the keys without a rule have one, but for a number that the config does not count; nil if none.
+---@param reading Coverage
+---@return string|nil text, integer|nil count
+function coverage.beyond(reading)
+  local counts, order, count = {}, {}, 0
+  for _, key in ipairs(reading.unmatched) do
+    local said = reading.beyond[key]
+    if said and not counts[said] then counts[said], order[#order + 1] = 0, said end
+    if said then counts[said], count = counts[said] + 1, count + 1 end
+  end
+  for i, said in ipairs(order) do
+    order[i] = ("%d of them %s beyond %s of the config"):format(counts[said], counts[said] == 1 and "is" or "are", said)
+  end
+  if count > 0 then return table.concat(order, ", "), count end
 end
 
 ---The names of a checkpoint's tensors as converters see them: without `model`, those of a composite's parts as "part/key".
@@ -145,12 +175,13 @@ end
 ---@param count integer   of all keys
 local function joined(group, count)
   if #group == 1 then return group[1] end
-  local out, misses = { tables = {}, side = group[1].side, unmatched = {}, idle = {}, refused = {} }, {}
+  local out, misses = { tables = {}, side = group[1].side, unmatched = {}, idle = {}, refused = {}, beyond = {} }, {}
   for _, one in ipairs(group) do
     out.tables[#out.tables + 1] = one.tables[1]
     for _, rule in ipairs(one.idle) do out.idle[#out.idle + 1] = rule end
     for _, key in ipairs(one.refused) do out.refused[#out.refused + 1] = key end
     for _, key in ipairs(one.unmatched) do
+      out.beyond[key] = out.beyond[key] or one.beyond[key]
       misses[key] = (misses[key] or 0) + 1
       if misses[key] == #group then out.unmatched[#out.unmatched + 1] = key end
     end

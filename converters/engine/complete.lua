@@ -62,14 +62,20 @@ local function for_all(letters, see, i, values)
   end
 end
 
----The keys that a rule reads for these values, of letters that are not among them for 0.
-local function keys_of(rule, side, values)
-  local backward, own, out = side == "left" and rule.number and rule.number.backward, rule[side], {}
+---The keys that a rule reads for these values: all parts of a tensor.
+---@param at At
+local function keys_of(rule, values, at)
+  local backward, own, out = at.side == "left" and rule.number and rule.number.backward, rule[at.side], {}
+  local each, part = own.each, nil
   local function text(letter)
-    local n = values[letter] or 0
+    if each and letter == each.letter then return tostring(part) end
+    local n = values[letter]
     return ("%d"):format(backward and backward(n) or n)
   end
-  for i, pattern in ipairs(own) do out[i] = patterns.fill(pattern, text) end
+  for i = 1, each and keys.count(each, rule, at) or #own do
+    part = i - 1
+    out[i] = patterns.fill(own[each and 1 or i], text)
+  end
   return out
 end
 
@@ -130,13 +136,16 @@ function complete.lacking(set, at)
   local out, doubtful, told, seen, uncounted = { count = 0 }, { count = 0 }, { count = 0 }, {}, {}
   local function find(group, values)
     for _, rule in ipairs(group or {}) do
-      if at:source(keys_of(rule, at.side, values)[1]) ~= nil or keys.tied_to(rule, at) then return rule end
+      for _, part in ipairs(keys_of(rule, values, at)) do
+        if at:source(part) ~= nil then return rule end
+      end
+      if keys.tied_to(rule, at) then return rule end
     end
   end
   local function add_parts(missing, rule, values, assumed) -- that a tensor is made of
-    local parts = keys_of(rule, at.side, values)
-    for i = 2, at:source(parts[1]) ~= nil and #parts or 0 do
-      if at:source(parts[i]) == nil then missing[#missing + 1] = { parts[i], assumed } end
+    local parts = keys_of(rule, values, at)
+    for _, part in ipairs(#parts > 1 and parts or {}) do
+      if at:source(part) == nil then missing[#missing + 1] = { part, assumed } end
     end
   end
   local function add(list, key)
@@ -156,7 +165,7 @@ function complete.lacking(set, at)
         return add_parts(missing, rule, values, assumed)
       end
       local module = find(weights, values)
-      for _, key in ipairs(module and biases_of(keys_of(module, at.side, values)) or keys_of(group[1], at.side, values)) do
+      for _, key in ipairs(module and biases_of(keys_of(module, values, at)) or keys_of(group[1], values, at)) do
         missing[#missing + 1] = { key, assumed, module and due }
       end
       if #missing > MOST_MISSING then fail(("more than %d keys of '%s' are missing"):format(MOST_MISSING, group[1][at.side][1])) end

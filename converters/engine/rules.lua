@@ -57,13 +57,10 @@ function rules.text(rule)
   return left == right and left or left .. " <-> " .. right
 end
 
----A rule with the place of its table, for messages.
+---A rule with its place, for messages.
 ---@param rule Rule
 ---@return string
-function rules.named(rule)
-  local origin = (rule.base or rule).origin
-  return ("rule '%s' of the table at %s:%d"):format(rules.text(rule), origin.source, origin.line)
-end
+function rules.named(rule) return ("rule '%s' at %s"):format(rules.text(rule), position.of(rule)) end
 
 -- --- writing tables
 

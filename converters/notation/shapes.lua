@@ -108,16 +108,18 @@ end
 ---@param needs? (string|integer)[]        which of them must be there
 ---@return Shape
 function shapes.record(says, fields, needs)
-  local out = { says = says, fields = fields }
+  local out, names = { says = says, fields = fields }, {}
+  for one in pairs(fields) do names[#names + 1] = type(one) == "string" and one or nil end
+  table.sort(names)
   function out.mistake(value, name)
     if type(value) ~= "table" then return must_be(says, value, name) end
     for key, own in pairs(value) do
       local wanted = fields[key]
-      if not wanted and type(key) == "number" then return ("%s holds %s without a name"):format(says, shown(own)) end
+      if not wanted and type(key) == "number" then
+        local as = #names == 2 and (": { %s = …, %s = … }"):format(unpack(names)) or ""
+        return ("%s holds %s without a name%s"):format(says, shown(own), as)
+      end
       if not wanted then
-        local names = {}
-        for one in pairs(fields) do names[#names + 1] = type(one) == "string" and one or nil end
-        table.sort(names)
         local near = cbk.nearest(tostring(key), names)[1]
         return ("%s has no '%s'; %s"):format(says, tostring(key), near and ("did you mean '%s'?"):format(near)
           or "there are " .. table.concat(names, ", ")), key

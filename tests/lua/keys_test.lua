@@ -35,7 +35,7 @@ describe("Keys: several for one tensor", function()
     } do
       fails("cannot convert key 'qkv' (float32 [4, 2]) with 'giver': " .. case[2], run, { { "qkv", three, case[1] } }, "left", fused)
     end
-    fails("(rule 'qkv <-> { proj_q.weight, proj_k.weight, proj_v.weight }' of the table at tests/lua/keys_test.lua:", function()
+    fails("(rule 'qkv <-> { proj_q.weight, proj_k.weight, proj_v.weight }' at tests/lua/keys_test.lua:", function()
       run({ { "qkv", three, giving(t) } }, "left", fused)
     end)
   end)
@@ -289,7 +289,7 @@ describe("Keys: choices", function()
       fails("do not correspond", rules.keys, { case })
     end
     fails("do not correspond", rules.keys, { { "[m.]x", "[n.]y", rules.keys { { "[o.]z" , "[p.]z" } } } })
-    fails("of the table at tests/lua/keys_test.lua:", function()
+    fails("' at tests/lua/keys_test.lua:", function()
       local set = rules.keys { { "a.{w,b}", "c.w" } }
       return set
     end)
@@ -317,7 +317,7 @@ describe("Keys: errors name the key and the rule", function()
     local t = { a = counted({ 2 }, 0) }
     local function broken() error "broken" end
     fails("cannot convert key 'a' (float32 [2]) with 'its condition':", run, { { "a", "b", when = broken } }, "left", t)
-    fails("broken (rule 'a <-> b' of the table at tests/lua/keys_test.lua:", run, { { "a", "b", when = broken } }, "left", t)
+    fails("broken (rule 'a <-> b' at tests/lua/keys_test.lua:", run, { { "a", "b", when = broken } }, "left", t)
     fails("cannot convert key 'a' (float32 [2]) with 'what stands beside it':", run,
       { { "a", "b", also_right = { { "c", broken } } } }, "left", t)
   end)

@@ -162,6 +162,12 @@ describe("Rules: findings", function()
         { "line_width", is = "widht" },
       }
     end)
+    fails(("rules_test.lua:%d: the choices in 'b.{line,x}'"):format(line + 16), function()
+      local _ = rules.keys {
+        { "lines.e" },
+        { "b.{line,x}", "lines.h" },
+      }
+    end)
   end)
 
   it("arguments of constructors", function()
@@ -304,6 +310,7 @@ describe("Rules: findings", function()
     for part, entry in pairs {
       ["is must be one of boolean, count, depth"] = { "a", "b", is = "sise" }, ["not 3"] = { "a", "b", is = 3 },
       ["what each side must be has no 'lft'; did you mean 'left'?"] = { "a", "b", is = { lft = "size" } },
+      ["what each side must be holds 'size' without a name: { left = …, right = … }"] = { "a", "b", is = { "size", "inner" } },
       ["a rule has no option 'iss'; there are alias_left, alias_right, is"] = { "a", "b", iss = "size" },
       ["alias_left must be a text, not 3"] = { "a", "b", alias_left = 3 },
       ["a rule is { left, right, pair }; of one name for both sides it is { \"a\" }"] = "a",
@@ -540,6 +547,34 @@ return { { model = "own", note = "a model",
       piped:close()
       assert(told:find("own, hf to cs-2.4: 1 of 1 keys fit", 1, true), told)
     end
+  end)
+
+  it("parts of a tensor that rules.each counts: one that is not there, one too many", function()
+    local each = '{ rules.each("x.N.E.w", "E", "experts"), "y.N", experts }'
+    local file = own_file:format("", ""):gsub('{ "head.weight" }', each):gsub('{ { "n"', '{ { "experts", is = "size" }, { "n"')
+    local function told(count, names)
+      local dir = harness.temp_dir()
+      cbk.fs.write(dir .. "/own.lua", 'local experts = require "converters.vocabulary.actions".pair("experts", function(list) '
+        .. 'return require "cbk".cat(list, 0) end, function(t) return t:split(1, 0) end)\n' .. file)
+      cbk.fs.write(dir .. "/config.json", ('{"n": 2, "experts": %d}'):format(count))
+      local root = cbk.dict { ["embed.weight"] = cbk.tensor { 1 } }
+      for name in names:gmatch "%S+" do root[name] = cbk.tensor { 1 } end
+      cbk.create(dir .. "/own.bin", { root = root }):commit { progress = false }
+      local _, found = harness.cbk(dir, "rules", "own.lua", "own.bin", "--config", "config.json")
+      local code, _, refused = harness.cbk(dir, "convert", "--converter", "own.lua", "--model", "own", "--src-fmt", "hf", "--tgt-fmt",
+        "cs-2.4", "--config", "config.json", "own.bin", "--dry-run")
+      equal({ found:find("\nclean\n", 1, true) ~= nil, code == 0 }, { refused == "", refused == "" }, found .. refused)
+      return found, refused
+    end
+    told(2, "x.0.0.w x.0.1.w x.1.0.w x.1.1.w")
+    local found, refused = told(2, "x.0.0.w x.0.1.w x.1.1.w")
+    assert(found:find("will miss a weight: x.1.0.w;", 1, true), found)
+    assert(refused:find("expected in the checkpoint but not there: x.1.0.w", 1, true), refused)
+    assert(told(2, "x.0.0.w x.0.1.w"):find("will miss 2 weights: x.1.0.w, x.1.1.w;", 1, true))
+    found, refused = told(1, "x.0.0.w x.0.1.w x.1.0.w")
+    for _, text in ipairs { found, refused } do assert(text:find("; 1 of them is beyond experts=1 of the config", 1, true), text) end
+    assert(not refused:find("all keys fit", 1, true), refused)
+    assert(not select(2, told(1, "x.0.0.w x.1.0.w stranger")):find("beyond", 1, true))
   end)
 
   it("a composite's folder, and the file of one part", function()
