@@ -144,6 +144,7 @@ local config = fields.config {
   { "expansion_ratio",     "filter_size",  expansion,      is = { left = "positive", right = "size" } },
   must.right { nonlinearity = "gelu" },
   { "resid_pdrop",         "dropout_rate",                 is = "rate" },
+  must.left { layer_norm_epsilon = 1e-5 },
   must.right { layer_norm_epsilon = 1e-5, use_bias_in_output = false },
   { "initializer_range",                                   is = "number" },
   must.right { fixed_sparse_attention = null, norm_first = true, use_ff_layer1_dropout = false },

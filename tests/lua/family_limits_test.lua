@@ -122,6 +122,16 @@ describe("Limits of a family: towards Hugging Face", function()
 end)
 
 describe("Limits of a family: towards the Model Zoo", function()
+  it("a field that both have, though only one value of it: MPT's layer_norm_epsilon", function()
+    for _, model in ipairs { "mpt", "mpt-headless" } do
+      local plain = converted { model, "hf", "cs-2.3", {} }
+      local config, told = converted { model, "hf", "cs-2.3", { layer_norm_epsilon = 1e-5 } }
+      conversion.same(config, plain)
+      harness.equal(told:find("layer_norm_epsilon", 1, true), nil)
+      refuses { { model, "hf", "cs-2.3", { layer_norm_epsilon = 1e-6 }, "layer_norm_epsilon=1e-06: only 1e-05 is supported" } }
+    end
+  end)
+
   it("MPT's prefixes and norms", function()
     refuses {
       { "mpt", "hf", "cs-2.3", { ["attn_config.prefix_lm"] = true }, "attn_config.prefix_lm=true: only false or null" },

@@ -21,7 +21,7 @@ local sizes = {
 
 local families = {
   ["bert-sequence-classifier"] = { problem_type = "single_label_classification" },
-  gptj = { rotary_dim = 2 }, ["gpt-neox"] = { rotary_pct = 0.5 }, mpt = { layer_norm_epsilon = false }, -- false: not a field of its
+  gptj = { rotary_dim = 2 }, ["gpt-neox"] = { rotary_pct = 0.5 },
   llava = { mm_projector_type = "mlp1x_gelu", mm_vision_select_layer = -1 },
 }
 
@@ -32,7 +32,7 @@ local inside = "gpt2"
 ---@param own Converter   one table
 local function config_for(name, own)
   local out = cbk.dict(sizes)
-  for field, value in pairs(families[name:gsub("%-headless$", "")] or {}) do out[field] = value or nil end
+  for field, value in pairs(families[name:gsub("%-headless$", "")] or {}) do out[field] = value end
   for _, rule in ipairs(own.config) do
     local is_plain = rule.kind == "must" and rule.left and type(rule.value) ~= "table"
     if is_plain and out[rule.left] == nil then out[rule.left] = rule.value end
