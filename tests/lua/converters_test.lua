@@ -663,7 +663,8 @@ describe("Converters: the README", function()
   end
 
   it("the example of the readme works", function()
-    local config, cs = there_and_back(example "in twenty lines", cbk.dict { width = 2, depth = 1, heads = 1 }, cbk.dict {
+    local given = cbk.dict { model_type = "tiny", width = 2, depth = 1, heads = 1 }
+    local config, cs = there_and_back(example "in twenty lines", given, cbk.dict {
       ["embed.weight"] = counted({ 3, 2 }, 0), ["blocks.0.attn.qkv.weight"] = counted({ 6, 2 }, 0),
       ["blocks.0.attn.out.weight"] = counted({ 2, 2 }, 0), ["blocks.0.norm.weight"] = counted({ 2 }, 0),
     })
@@ -673,7 +674,8 @@ describe("Converters: the README", function()
 
   it("so does the one with an action of its own, which `cbk rules` finds nothing to say about", function()
     local code, config = example "An action of one's own", cbk.dict {
-      hidden_size = 16, num_hidden_layers = 2, num_attention_heads = 4, num_key_value_heads = 2, intermediate_size = 12,
+      model_type = "fused", hidden_size = 16, num_hidden_layers = 2, num_attention_heads = 4, num_key_value_heads = 2,
+      intermediate_size = 12,
     }
     local hf, dir = cbk.dict(), harness.temp_dir()
     for i = 0, 1 do

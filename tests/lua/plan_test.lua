@@ -293,7 +293,7 @@ describe("Plan: the command", function()
   ---What the readme's commands find.
   local function prepare(dir, text)
     cbk.fs.write(dir .. "/tiny.lua", (text:match "```lua\n(.-)```"))
-    cbk.fs.write(dir .. "/config.json", '{"width": 4, "depth": 1, "heads": 2}')
+    cbk.fs.write(dir .. "/config.json", '{"model_type": "tiny", "width": 4, "depth": 1, "heads": 2}')
     local layer = "blocks.0."
     cbk.create(dir .. "/model.safetensors", { root = cbk.dict {
       ["embed.weight"] = counted({ 5, 4 }, 0), [layer .. "attn.qkv.weight"] = counted({ 12, 4 }, 0),
