@@ -289,9 +289,18 @@ local function prepare_left(complete, given)
   return from
 end
 
+---With one norm, the way back knows one key head or one for each query: as the Model Zoo's converter, whose checkpoints of other
+---numbers stay what they are.
+local function has_way_back(has_two_norms, count, all) return has_two_norms or count == 1 or count == all end
+
 local function finish_right(to, from)
   to.use_untied_layer_norm = from.new_decoder_architecture == true and from.num_ln_in_parallel_attn == 2 or from.parallel_attn ~= true
   rotary.set_dim(to)
+  local count = groups(to)
+  if not has_way_back(to.use_untied_layer_norm, count, to.num_heads) then
+    cbk.warn(("num_ln_in_parallel_attn=%s with num_kv_heads=%d: the new config cannot be converted back to Hugging Face, as the Model "
+      .. "Zoo's converter knows no such Falcon there"):format(fields.shown(from.num_ln_in_parallel_attn), count))
+  end
 end
 
 ---Where one flag is given, the others stand at the Model Zoo's default; where none is, the checkpoint decides (our own configs of
@@ -312,7 +321,7 @@ end
 local function finish_left(to, from)
   local two = from.use_untied_layer_norm == true
   local count, all = groups(from), from.num_heads
-  if not two and count ~= 1 and count ~= all then
+  if not has_way_back(two, count, all) then
     cbk.fail("config", ("cannot convert the config with use_untied_layer_norm=false and extra_attention_params.num_kv_groups=%d: "
       .. "with one norm only 1 or num_heads (%d) groups are supported"):format(count, all))
   end

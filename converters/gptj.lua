@@ -1,5 +1,6 @@
 -- GPT-J: separate projections and parallel attention under one norm, the same on both sides, against the Model Zoo's GPTJModel.
 
+local cbk = require "cbk"
 local rules = require "converters.engine.rules"
 local fields = require "converters.engine.fields"
 local actions = require "converters.vocabulary.actions"
@@ -12,7 +13,7 @@ local only, refuse = rules.only, rules.refuse
 local must = fields.must
 local buffer = actions.buffer
 local between, variant = rules.between, rules.variant
-local null = require("cbk").null
+local null = cbk.null
 
 -- --- keys
 
@@ -87,8 +88,17 @@ local config = fields.config {
 
 local in_one_form = rotary.in_one_form { rope_type = "default", rope_theta = 10000 }
 
+---Null says that whole heads are turned; to the Model Zoo it says a quarter of each (before.right).
+local function name_whole_heads(from)
+  if from.rotary_dim ~= null then return end
+  from.rotary_dim = math.floor(values.size_of(from, "n_embd") / values.size_of(from, "n_head"))
+  cbk.warn(("rotary_dim=null becomes %d, the head size: Hugging Face turns whole heads then, the Model Zoo a quarter of each"):format(
+    from.rotary_dim))
+end
+
 local function prepare_left(from, given)
   decoder.inner_size(from)
+  name_whole_heads(from)
   return in_one_form(from, given)
 end
 

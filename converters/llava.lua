@@ -148,6 +148,13 @@ local frozen = {
 
 -- --- the two parts
 
+---How an image is fit into the tower's square is not said on the right; as a grid of patches (LLaVA 1.6), it is another model's.
+local one_image = { forward = function(way, here)
+  if absent(way) or way == "pad" then return end -- as the way back has it
+  if way ~= "square" then here:refuse(way, fields.any_of("pad", "square", cbk.null)) end
+  here:leave_out(here.field)
+end }
+
 ---Which model a file is of, its folder says already; another model's name is told.
 ---@param known table<string, true>
 ---@param class string
@@ -206,9 +213,10 @@ local text = {
     { "tune_mm_mlp_adapter",      "freeze",                         frozen },
     told.left { "unfreeze_mm_vision_tower", "freeze_mm_mlp_adapter" },
     must.left { tune_mm_vision_resampler = false },
+    { "image_aspect_ratio", false, one_image },
+    must.left { mm_patch_merge_type = fields.any_of("flat", cbk.null) },
     drop.left {
-      "architectures", "bos_token_id", "eos_token_id", "freeze_mm_vision_resampler", "image_aspect_ratio",
-      "pad_token_id", "use_cache",
+      "architectures", "bos_token_id", "eos_token_id", "freeze_mm_vision_resampler", "pad_token_id", "use_cache",
     },
   },
   beside = { "projector", "image_feature_select_mode", "image_feature_select_layer_idx", "freeze" },

@@ -143,6 +143,32 @@ describe("Limits of a family: towards the Model Zoo", function()
     end
   end)
 
+  it("GPT-J's rotary_dim of null: whole heads here, a quarter there", function()
+    for _, format in ipairs { "cs-1.7", "cs-1.9", "cs-2.2", "cs-2.9" } do
+      local config, told = converted { "gptj", "hf", format, { rotary_dim = null } }
+      harness.equal(config.rotary_dim, 4)
+      assert(told:find("rotary_dim=null becomes 4, the head size: Hugging Face", 1, true), told)
+      conversion.warnings(function()
+        harness.equal(convert.config(conversion.job("gptj", format, "hf"), dict { model = config }).rotary_dim, 4)
+      end)
+    end
+    refuses { { "gptj", "hf", "cs-2.9", { rotary_dim = null, n_embd = 6 }, "rotary_dim=3: only an even number" } }
+  end)
+
+  it("a Falcon that does not come back is told", function()
+    local part = "num_ln_in_parallel_attn=1 with num_kv_heads=%d: the new config cannot be converted back to Hugging Face"
+    for _, case in ipairs { { 1, 2, true }, { 2, 2, false }, { 1, 1, false }, { 1, 4, false } } do
+      local norms, groups, is_one_way = unpack(case)
+      local there = { "falcon", "hf", "cs-2.9", { model_type = "falcon", new_decoder_architecture = true, num_attention_heads = 4,
+        num_kv_heads = groups, num_ln_in_parallel_attn = norms } }
+      local config, told = converted(there)
+      harness.equal(told:find(part:format(groups), 1, true) ~= nil, is_one_way)
+      conversion.warnings(function()
+        harness.equal(not pcall(convert.config, conversion.job("falcon", "cs-2.9", "hf"), dict { model = config }), is_one_way)
+      end)
+    end
+  end)
+
   it("images are whole patches", function()
     refuses {
       { "clip-vit", "hf", "cs-2.9", { image_size = 9 }, "image_size=9: only a multiple of patch_size (4)" },

@@ -244,6 +244,21 @@ describe("LLaVA", function()
     end
   end)
 
+  it("images in patches of a grid are another model's", function()
+    local function told(fields)
+      return table.concat(conversion.warnings(require("cbk.converters").convert.config, conversion.job("llava", "hf", "cs-2.4"),
+        config(fields)), "\n")
+    end
+    for field, bad in pairs { mm_patch_merge_type = { "spatial", "spatial_unpad" }, image_aspect_ratio = { "anyres", "anyres_max_9" } } do
+      for _, value in ipairs(bad) do fails(("with %s='%s': only "):format(field, value), told, { [field] = value }) end
+    end
+    for _, usual in ipairs { "flat", cbk.null } do
+      local silent = told { mm_patch_merge_type = usual, image_aspect_ratio = "pad" }
+      assert(not silent:find "mm_patch_merge_type" and not silent:find "image_aspect_ratio", silent)
+    end
+    assert(told({ image_aspect_ratio = "square" }):find("text_model.image_aspect_ratio='square'", 1, true))
+  end)
+
   it("a field that is missing, and models that the folders do not hold, are told", function()
     local function told(text, image)
       return table.concat(conversion.warnings(require("cbk.converters").convert.config, conversion.job("llava", "hf", "cs-2.4"),
