@@ -48,7 +48,7 @@ local function note_dropped(dropped, config, converted)
     -- model.name only says which class reads the config
     if name ~= "name" and name ~= converted then named[#named + 1] = with_value(name, config) end
   end
-  if #named > 0 then cbk.warn("config fields without a counterpart are left out: " .. naming.first(named)) end
+  if #named > 0 then cbk.warn("config fields without a counterpart are left out: " .. table.concat(named, ", ")) end
 end
 
 ---@param assumed table<string, boolean>   fields of the right that defaults say, not the file
@@ -76,13 +76,18 @@ local function fold_mup(model, converter, name)
   return mup.fold(model, converter.mup, name)
 end
 
----What is lost of a config of Hugging Face.
+---What is lost of a config of Hugging Face, the model's own fields first.
 ---@param names string[]
 local function worth_telling(names, config)
-  local out = {}
+  local out, everywhere = {}, {}
   for _, name in ipairs(names) do
-    if not pretrained.goes_without_saying(name:match "[^.]*$", value_of(name, config)) then out[#out + 1] = name end
+    local field = name:match "[^.]*$"
+    if not pretrained.goes_without_saying(field, value_of(name, config)) then
+      local list = pretrained.is_common(field) and everywhere or out
+      list[#list + 1] = name
+    end
   end
+  for _, name in ipairs(everywhere) do out[#out + 1] = name end
   return out
 end
 
@@ -99,7 +104,7 @@ end
 
 local function warn_of_others(what, names)
   if #names == 0 then return end
-  cbk.warn(("Hugging Face's files are about the model only; of the %s these are left out: %s"):format(what, naming.first(names)))
+  cbk.warn(("Hugging Face's files are about the model only; of the %s these are left out: %s"):format(what, naming.all(names)))
 end
 
 local function config_to_hf(job, step, config)
@@ -225,8 +230,8 @@ end
 local function report_unmatched(job, unmatched)
   if #unmatched == 0 then return end
   local advice = not job.drop_unmatched and job.advise and job.advise.unmatched(unmatched)
-  local message = ("%d key%s not matched: %s"):format(#unmatched, #unmatched == 1 and " was" or "s were",
-    naming.first(unmatched, advice and 5)) -- what to do shall be seen
+  local names = job.drop_unmatched and naming.all(unmatched) or naming.first(unmatched, advice and 5) -- what to do shall be seen
+  local message = ("%d key%s not matched: %s"):format(#unmatched, #unmatched == 1 and " was" or "s were", names)
   if not job.drop_unmatched then
     cbk.fail("unmatched", message .. (advice or "; to convert without them, add --drop-unmatched-keys"))
   end
@@ -404,7 +409,7 @@ local function between_releases(job, i, root)
   local model, moves = convert_model(job, i, convert.model_of(root))
   if job.configs[i].converter.only_model then
     local names = beside_model(root)
-    cbk.warn(("%s -> %s keeps the model only%s"):format(step.src, step.tgt, #names > 0 and "; left out: " .. naming.first(names) or ""))
+    cbk.warn(("%s -> %s keeps the model only%s"):format(step.src, step.tgt, #names > 0 and "; left out: " .. naming.all(names) or ""))
     return cbk.dict { model = model }
   end
   local converted = cbk.copy(model)

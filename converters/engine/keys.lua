@@ -540,7 +540,7 @@ function Run:warn_of_left_out()
   for _, group in ipairs(self.left_out) do
     local names = {}
     for i, one in ipairs(fold.groups(group)) do names[i] = one.name end
-    cbk.warn(("%d %s left out: %s (%s)"):format(#group, #group == 1 and "key is" or "keys are", naming.first(names),
+    cbk.warn(("%d %s left out: %s (%s)"):format(#group, #group == 1 and "key is" or "keys are", table.concat(names, ", "),
       #group == 1 and group.why or group.of_all))
   end
 end

@@ -1,5 +1,7 @@
 -- Names in messages.
 
+local fold = require "cbk.fold"
+
 local naming = {}
 
 ---The keys of a map, sorted.
@@ -10,6 +12,16 @@ function naming.sorted(map)
   for name in pairs(map) do out[#out + 1] = name end
   table.sort(out)
   return out
+end
+
+---All of them, of what is left out; those that differ in nothing but their numbers are one name, "layers.{0..31}.weight".
+---@param list string[]
+---@return string
+function naming.all(list)
+  local entries, names = {}, {}
+  for i, name in ipairs(list) do entries[i] = { path = tostring(name) } end
+  for i, group in ipairs(fold.groups(entries)) do names[i] = group.name end
+  return table.concat(names, ", ")
 end
 
 ---@param list { count: integer? }   the first of them will do, where it says how many there are

@@ -173,7 +173,7 @@ function optimizer_state.move_sparsity(root)
   if #lost == 0 then return end
   local names = {}
   for i, group in ipairs(fold.groups(lost)) do names[i] = group.name end
-  cbk.warn(("masks and steps of the optimizer's sparsity become the model's, and these are left out: %s"):format(naming.first(names)))
+  cbk.warn(("masks and steps of the optimizer's sparsity become the model's, and these are left out: %s"):format(table.concat(names, ", ")))
 end
 
 return optimizer_state

@@ -335,7 +335,7 @@ describe("Configs: what every class of Hugging Face has", function()
     return_dict = true, return_dict_in_generate = false, sep_token_id = null, suppress_tokens = null, task_specific_params = null,
     temperature = 1.0, tf_legacy_loss = false, tie_encoder_decoder = false, tie_word_embeddings = true, tokenizer_class = null,
     top_k = 50, top_p = 1.0, torch_dtype = null, torchscript = false, typical_p = 1.0,
-    use_bfloat16 = false, _name_or_path = "",
+    use_bfloat16 = false, _attn_implementation_autoset = false, _name_or_path = "",
   }
 
   ---What is told of the fields of a config.

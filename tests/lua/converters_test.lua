@@ -588,6 +588,26 @@ describe("Converters: nothing is lost or invented in silence", function()
     fails("num_key_value_heads=1", convert.config, job("llama", "hf", "cs-1.9"), config { num_key_value_heads = 1 })
   end)
 
+  it("all that is left out is named", function()
+    local hf, lenient = gpt2_checkpoint(), job("gpt2", "hf", "cs-2.3", { drop_unmatched = true })
+    convert.config(lenient, gpt2_config)
+    local function name(i) return "stranger_" .. string.char(64 + i) end
+    for i = 1, 25 do hf[name(i)] = counted({ 1 }, 0) end
+    for i = 0, 40 do hf[("other.%d.weight"):format(i)] = counted({ 1 }, 0) end
+    local text = warned(convert.checkpoint, lenient, hf)
+    for i = 1, 25 do says(text, name(i)) end
+    says(text, "66 keys were not matched: ")
+    says(text, "other.{0..40}.weight")
+    local back, config = job("gpt2", "cs-2.3", "hf"), job("gpt2", "hf", "cs-2.3")
+    config = convert.config(config, gpt2_config)
+    local root = convert.checkpoint(lenient, gpt2_checkpoint())
+    for i = 1, 25 do config[name(i)], root[name(i)] = i, i end
+    for what, told in pairs { config = warned(convert.config, back, config), checkpoint = warned(convert.checkpoint, back, root) } do
+      says(told, ("of the %s these are left out"):format(what))
+      for i = 1, 25 do says(told, name(i)) end
+    end
+  end)
+
   it("what stands beside the model is named where only the model is converted", function()
     local back = job("gpt2", "cs-2.4", "hf")
     local model = cbk.dict {

@@ -244,6 +244,21 @@ describe("LLaVA", function()
     end
   end)
 
+  it("every field that is left out is named, those last that all configs have", function()
+    local fields = { use_cache = true, torch_dtype = "bfloat16", transformers_version = "4.36.2", output_scores = true }
+    for i = 1, 40 do fields[("own_%d"):format(i)] = i end
+    local told = table.concat(conversion.warnings(require("cbk.converters").convert.config, conversion.job("llava", "hf", "cs-2.4"),
+      config(fields))) .. ","
+    local last_own, first_common = 0, math.huge
+    for name, value in pairs(fields) do
+      local shown = type(value) == "string" and "'" .. value .. "'" or tostring(value)
+      local at = told:find(("text_model.%s=%s,"):format(name, shown), 1, true)
+      assert(at, name .. " is not named")
+      if name:find "^own" then last_own = math.max(last_own, at) else first_common = math.min(first_common, at) end
+    end
+    assert(last_own < first_common)
+  end)
+
   it("images in patches of a grid are another model's", function()
     local function told(fields)
       return table.concat(conversion.warnings(require("cbk.converters").convert.config, conversion.job("llava", "hf", "cs-2.4"),
