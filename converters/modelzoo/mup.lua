@@ -147,22 +147,33 @@ local function shown_fields(model)
   return table.concat(out, ", ")
 end
 
----A tensor times a number, as PyTorch has it: whole numbers and truth values become float32, or all fractions were lost.
----@param told table<string, boolean>   dtypes that were told
----@return Tensor, string   what was done
-local function multiplied(key, tensor, factor, told)
-  local dtype, what = cbk.dtype(tensor.dtype), ("muP: x %g"):format(factor)
-  if dtype.floating then return tensor:affine(factor, 0), what end
-  if not dtype.integer and dtype.name ~= "bool" then
+---Whether a tensor is none of fractions, so that muP cannot multiply it as it is; an error where nothing real can be made of it.
+local function is_whole(key, tensor, factor)
+  local dtype = cbk.dtype(tensor.dtype)
+  if dtype.floating then return false end
+  if not dtype.integer and dtype.name ~= "bool" and factor then
     cbk.fail("convert", ("cannot convert key '%s' (%s): muP multiplies it by %g, which is supported for real numbers only"):format(key,
       kinds.facts(tensor), factor))
   end
-  if not told[dtype.name] then
-    cbk.warn(("'%s' is %s, and muP multiplies it by %g: it is written as float32, and so is every other weight of %s that muP "
-      .. "multiplies"):format(key, dtype.name, factor, dtype.name))
+  return (dtype.integer or dtype.name == "bool") and (key:find "weight$" or key:find "bias$") ~= nil
+end
+
+---A weight times a number, as PyTorch has it: whole numbers and truth values become float32, or all fractions were lost. So do those
+---that muP leaves alone: queries, keys and values may become one tensor.
+---@param factor number|nil
+---@param told table<string, boolean>   dtypes that were told
+---@return Tensor, string|nil   what was done
+local function multiplied(key, tensor, factor, told)
+  local what = factor and ("muP: x %g"):format(factor)
+  if is_whole(key, tensor, factor) then
+    if not told[tensor.dtype] then
+      cbk.warn(("'%s' is %s, and muP multiplies weights by fractions: it is written as float32, and so is every other weight of %s")
+        :format(key, tensor.dtype, tensor.dtype))
+    end
+    told[tensor.dtype] = true
+    tensor, what = tensor:to "float32", what and what .. " as float32" or "as float32"
   end
-  told[dtype.name] = true
-  return tensor:to("float32"):affine(factor, 0), what .. " as float32"
+  return factor and tensor:affine(factor, 0) or tensor, what
 end
 
 local HEAD = "lm_head.weight"
@@ -209,8 +220,7 @@ function mup.fold(model, family, name)
     if key == "lm_head.bias" and (rule(model, "lm_head.weight") or 1) ~= 1 then
       cbk.warn(("%s: the multiplier of logits is folded into lm_head.weight only, so logits change by lm_head.bias"):format(name))
     end
-    if not factor or factor == 1 then return tensor end
-    return multiplied(key, tensor, factor, told)
+    return multiplied(key, tensor, factor ~= 1 and factor or nil, told)
   end, model.share_embedding_weights ~= false and function(source) return untie(source, family == "t5") end or nil
 end
 

@@ -347,9 +347,26 @@ describe("Converters: checkpoints, there and back", function()
           out = convert.checkpoint(one, cbk.dict { model = with_layer(one, weights, 2) })["lm_head.weight"]
         end)
         same({ out.dtype, out:tolist() }, { want, { { 0.25, dtype == "bool" and 0 or 0.75 } } })
-        local message = ("'lm_head.weight' is %s, and muP multiplies it by 0.25: it is written as float32"):format(dtype)
+        local message = ("'lm_head.weight' is %s, and muP multiplies weights by fractions: it is written as float32"):format(dtype)
         same(table.concat(told):find(message, 1, true) ~= nil, want ~= dtype, dtype)
       end
+    end
+  end)
+
+  it("mup makes float32 of whole numbers in what is joined with others", function()
+    local config = { num_heads = 1, num_hidden_layers = 1, dropout_rate = 0.1, max_position_embeddings = 3, vocab_size = 1, filter_size = 8,
+      hidden_size = 2, mup_base_hidden_size = 0.5, attention_logits_alpha = 1.5 }
+    local one, out = job("gpt2", "cs-2.3", "hf"), {}
+    convert.config(one, cbk.dict { model = config })
+    for i, dtype in ipairs { "float32", "int8" } do
+      local weights = with_layer(one, cbk.dict(), 2)
+      for key, tensor in cbk.items(cbk.copy(weights)) do weights[key] = tensor:to(dtype) end
+      local warnings = conversion.warnings(function() out[i] = convert.checkpoint(one, cbk.dict { model = weights }) end)
+      same(#warnings, i - 1)
+      assert(i == 1 or warnings[1]:find("float32, and so is every other weight of int8", 1, true), warnings[1])
+    end
+    for key, tensor in cbk.items(out[1]) do
+      same({ out[2][key].dtype, out[2][key]:tolist() }, { tensor.dtype, tensor:tolist() }, key)
     end
   end)
 
