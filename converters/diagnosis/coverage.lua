@@ -159,7 +159,7 @@ end
 ---@param config Dict             the whole file
 ---@param keys string[]
 ---@param deduplicated? boolean   At.deduplicated of the file, where it is known
----@return { count: integer }|nil   and the first of them
+---@return { count: integer, told: { count: integer } }|nil   complete.lacking
 function coverage.lacking(one, side, config, keys, deduplicated)
   local there = cbk.dict()
   for _, key in ipairs(keys) do there[own_key(one, key, side) or key] = true end

@@ -45,10 +45,18 @@ end
 ---@return string|nil
 function identity.lacking(job, config, root)
   local keys, lacking = coverage.keys_of(root), { count = 0 }
+  local function add(own, place)
+    for _, key in ipairs(own) do lacking[#lacking + 1] = place .. key end
+    lacking.count = lacking.count + own.count
+  end
   for _, reading in ipairs(weight_names.tables_of(job.model, job.tgt)) do
-    local own = reading.table.converter[1] == "hf" and coverage.lacking(reading.table, reading.side, config, keys)
-    for _, key in ipairs(own or {}) do lacking[#lacking + 1] = key end
-    lacking.count = lacking.count + (own and own.count or 0)
+    local one = reading.table
+    local own = one.converter[1] == "hf" and coverage.lacking(one, reading.side, config, keys)
+    local place = one.inside and one.inside.place .. "." or ""
+    if own then
+      add(own, place)
+      add(own.told, place)
+    end
   end
   if lacking.count == 0 then return nil end
   return ("the checkpoint lacks %d %s that the model of its config needs, and so does what is written: %s"):format(lacking.count,

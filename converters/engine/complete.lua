@@ -131,7 +131,7 @@ end
 ---that number, they are told in a warning. (keys.lua: what lies beyond those that the config counts.)
 ---@param set Rule[]
 ---@param at At   with `assumed`: the fields that defaults say, not the file
----@return { count: integer }   and the first of them
+---@return { count: integer, told: { count: integer } }   and the first of them; those that it may lack, as they are only told
 function complete.lacking(set, at)
   local out, doubtful, told, seen, uncounted = { count = 0 }, { count = 0 }, { count = 0 }, {}, {}
   local function find(group, values)
@@ -183,6 +183,7 @@ function complete.lacking(set, at)
   end
   warn("the config does not say how many layers there are; of as many as are usual, the checkpoint lacks %d weight%s: %s", doubtful)
   warn("the checkpoint lacks %d weight%s that the model needs, and so does what is written: %s", told)
+  out.told = told
   return out
 end
 

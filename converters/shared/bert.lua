@@ -119,6 +119,16 @@ local function check_pooler(from)
   end
 end
 
+---A model without a pooler may have the field of one, as 1.7 -> 1.8 writes it. It is held to what the field must be all the same, but
+---whoever changes it loses nothing.
+local function check_unused_pooler(from)
+  local value = from.pooler_nonlinearity
+  if not values.absent(value) and value ~= "tanh" then
+    fields.refuse("pooler_nonlinearity", value, "'tanh'", "; this model has no pooler: with pooler_nonlinearity: tanh in the config it is "
+      .. "converted, and stays what it is")
+  end
+end
+
 local function name_activations(to)
   to.pooler_nonlinearity = "tanh"
   if to.mlm_nonlinearity == nil then to.mlm_nonlinearity = cbk.raw(to, "encoder_nonlinearity") end
@@ -162,7 +172,10 @@ function bert.hugging_face(model)
     config = model.config and fields.config { model.config, config } or config,
     before = { left = before.left, right = fields.with(before.right, model.defaults or {}) },
     after = { left = fields.with({ model_type = "bert" }, after.left or {}), right = after.right },
-    prepare = { left = model.prepare, right = check_pooler },
+    prepare = { left = model.prepare, right = function(from)
+      if not model.has.pooler then check_unused_pooler(from) end
+      check_pooler(from)
+    end },
     finish = { right = name_activations },
     fill = model.fill,
   }
@@ -175,7 +188,10 @@ function bert.hugging_face(model)
   })
   local up_to_1_7 = variant(up_to_2_0, {
     prefix = false,
-    prepare = { left = model.prepare, right = function(from) tell_of_activations(from, model.has) end },
+    prepare = { left = model.prepare, right = function(from)
+      if not model.has.pooler then check_unused_pooler(from) end
+      tell_of_activations(from, model.has)
+    end },
     finish = { right = function(to)
       tell_of_activations(to, model.has)
       if model.has.mlm then fix_activation(to) end

@@ -108,6 +108,25 @@ describe("a checkpoint between releases", function()
     end)
   end
 
+  it("tells of weights that it may lack, too, as towards Hugging Face", function()
+    local config, root = model_of("bert", "cs-2.1")
+    local without = renamed(root, function(key) return not key:find "pooler" and not key:find "cls_head" and key or nil end)
+    local function lacks(name) return without.model[name] == nil and root.model[name] ~= nil end
+    assert(lacks "bert_encoder.pooler.pooler.ffn.0.linear_layer.weight" and lacks "bert_cls_head.classifier.ffn.0.linear_layer.weight")
+    equal(told("bert", "cs-2.1", "cs-2.9", config, without), { "the checkpoint lacks 2 weights that the model of its config needs, and so "
+      .. "does what is written: bert_encoder.pooler.pooler.ffn.0.linear_layer.weight, bert_cls_head.classifier.ffn.0.linear_layer.weight" })
+    config.model.disable_nsp = true
+    equal(told("bert", "cs-2.1", "cs-2.9", config, without), {})
+  end)
+
+  it("with a model inside names what it lacks in full", function()
+    local config, root = model_of("dpo", "cs-2.1-dpo")
+    root = renamed(root, function(key) return key:find "^ref_model" and key or nil end)
+    local doubts = told("dpo", "cs-2.1-dpo", "cs-2.9-dpo", config, root)
+    one_of(doubts, "and so does what is written: policy_model.model.")
+    for name in doubts[1]:match("written: (.*)$"):gmatch "[%w_]+%.[%w_.]+" do assert(name:find "^policy_model%.model%.", name) end
+  end)
+
   it("is refused where it is empty, of another model, or below another name", function()
     local config, root = model_of("bert", "cs-2.0")
     local llama_config, llama = model_of("llama", "cs-2.1")
