@@ -148,6 +148,7 @@ function checkpoint.upgrade(old, model, from, to, configs)
       out[name] = cbk.raw(old, name)
     end
   end
+  optimizer_state.tell_of_positions(out, configs.moves, old.model)
   optimizer_state.rename_parameters(out, configs.moves)
   optimizer_state.move_sparsity(out)
   if not releases.since(from, "2.0") then fix_last_epoch(out) end

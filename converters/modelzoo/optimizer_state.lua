@@ -9,6 +9,9 @@ local is_dict, is_list, present = kinds.is_dict, kinds.is_list, kinds.present
 
 local optimizer_state = {}
 
+local function is_tuple(tree, key) return present(tree[key]) and cbk.kind(tree, key) == "tuple" end
+local function is_sequence(tree, key) return is_list(tree, key) or is_tuple(tree, key) end
+
 -- --- names of parameters, which optimizers keep too
 
 ---The new name of a parameter, which an optimizer may call with or without `model.`.
@@ -39,6 +42,15 @@ local function follow(names, name)
   return new or name
 end
 
+---A list or tuple with other members; nil where `tree[key]` is neither.
+---@param change fun(value: any): any   nil: it stays what it is
+local function with_members(tree, key, change)
+  if not is_sequence(tree, key) then return nil end
+  local out, old = cbk.list(), tree[key]
+  for i, value in cbk.items(old) do out[i] = change(value) or cbk.raw(old, i) end
+  return is_tuple(tree, key) and cbk.tuple(out) or out
+end
+
 ---A dict by parameters under their new names, or a list of parameters with these.
 ---@param names Names
 local function followed(names, tree, key)
@@ -47,12 +59,8 @@ local function followed(names, tree, key)
     local out = cbk.dict()
     for name in cbk.items(value) do out[follow(names, name)] = cbk.raw(value, name) end
     return #out == #value and out or value
-  elseif is_list(tree, key) then
-    local out = cbk.list()
-    for i, name in cbk.items(value) do out[i] = type(name) == "string" and follow(names, name) or cbk.raw(value, i) end
-    return out
   end
-  return cbk.raw(tree, key)
+  return with_members(tree, key, function(name) return type(name) == "string" and follow(names, name) or nil end) or cbk.raw(tree, key)
 end
 
 ---A copy of a dict whose fields are by parameters, or lists of them.
@@ -70,14 +78,52 @@ end
 ---@param names Names
 local function state_with_names(names, state)
   local out = with_names(names, state, { "state" })
-  if is_list(out, "param_groups") then
-    local groups = cbk.list()
-    for i, group in cbk.items(state.param_groups) do
-      groups[i] = is_dict(group) and with_names(names, group, { "params", "param_names" }) or cbk.raw(state.param_groups, i)
+  local groups = out.param_groups ~= nil and with_members(state, "param_groups", function(group)
+    return is_dict(group) and with_names(names, group, { "params", "param_names" }) or nil
+  end)
+  if groups then out.param_groups = groups end
+  return out
+end
+
+---Whether an optimizer knows its parameters by their positions in the model, as PyTorch's do.
+local function is_by_position(optimizer)
+  for _, group in cbk.items(is_sequence(optimizer, "param_groups") and optimizer.param_groups or cbk.list()) do
+    if is_dict(group) and is_sequence(group, "params") and type(group.params[1]) == "number" then return true end
+  end
+  return false
+end
+
+---The keys whose tensors are none of the others, under whatever name.
+---@param is_known fun(key: string): any   that one is
+local function alone(tensors, others, is_known)
+  local function is_other(value)
+    for _, other in cbk.items(others) do
+      if kinds.is_tensor(other) and value:same(other) then return true end
     end
-    out.param_groups = groups
+  end
+  local out = {}
+  for key, value in cbk.items(tensors) do
+    if not is_known(key) and kinds.is_tensor(value) and not is_other(value) then out[#out + 1] = tostring(key) end
   end
   return out
+end
+
+---Tells of positions that are others now, as the model has parameters more or less than before.
+---@param root Dict
+---@param moves table<string, KeyMove>
+---@param old Dict   the model before
+function optimizer_state.tell_of_positions(root, moves, old)
+  if not is_dict(root, "optimizer") or not is_by_position(root.optimizer) then return end
+  local is_target = {}
+  for _, move in pairs(moves) do is_target[move.to or 0] = true end
+  local gone = alone(old, root.model, function(key) return moves[key] and moves[key].to end)
+  local added = alone(root.model, old, function(key) return is_target[key] end)
+  if #gone + #added == 0 then return end
+  local texts = {}
+  if #gone > 0 then texts[1] = "without " .. naming.first(gone) end
+  if #added > 0 then texts[#texts + 1] = "with " .. naming.first(added) end
+  cbk.warn("the optimizer's state is by positions of parameters and stays as it is, but the model is one " .. table.concat(texts, ", ")
+    .. ": from there on, positions are those of others")
 end
 
 ---Parameters keep their state when the model calls them otherwise.
@@ -136,12 +182,12 @@ local function levels_of(groups, lost)
   local levels = cbk.dict()
   for i, group in cbk.items(groups) do
     local place = ("optimizer.sparsity.param_groups.%d."):format(i - 1)
-    local names = is_dict(group) and (is_list(group, "param_names") and group.param_names or group.params)
+    local field = is_dict(group) and (is_sequence(group, "param_names") and "param_names" or is_sequence(group, "params") and "params")
     local own = is_dict(group) and is_dict(group, "sparsity") and group.sparsity or cbk.dict()
     if is_dict(group) then add_others(lost, place, group, { params = true, param_names = true, sparsity = is_dict(group, "sparsity") }) end
     add_others(lost, place .. "sparsity.", own, { step = true })
     local count = 0
-    for _, name in cbk.items(own.step ~= nil and is_list(names) and names or cbk.list()) do
+    for _, name in cbk.items(own.step ~= nil and field and group[field] or cbk.list()) do
       if type(name) == "string" then
         if levels[name] == nil then levels[name] = cbk.dict() end
         levels[name].index = cbk.raw(own, "step")

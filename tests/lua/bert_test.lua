@@ -221,8 +221,8 @@ describe("BERT: what the other side cannot say", function()
     fails("pooler_nonlinearity", to_hf("bert", { pooler_nonlinearity = false }))
     for _, head in ipairs { "bert-qa", "bert-token-classifier" } do
       for _, release in ipairs { "cs-1.7", "cs-1.9", "cs-2.9" } do
-        fails("pooler_nonlinearity='gelu': only 'tanh' is supported; this model has no pooler: with pooler_nonlinearity: tanh",
-          convert.config, job(head, release, "hf"), cbk.dict { model = cbk.dict { pooler_nonlinearity = "gelu", encoder_nonlinearity = "gelu" } })
+        fails("pooler_nonlinearity='gelu': only 'tanh' is supported; this model has no pooler: with", convert.config,
+          job(head, release, "hf"), cbk.dict { model = cbk.dict { pooler_nonlinearity = "gelu", encoder_nonlinearity = "gelu" } })
       end
     end
     fails("mlm_nonlinearity='relu': only gelu", to_hf("bert", { mlm_nonlinearity = "relu" }))

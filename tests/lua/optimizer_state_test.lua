@@ -96,6 +96,44 @@ describe("the optimizer's state between releases", function()
     equal(warnings, { "the optimizer's state is kept as it is of parameters that are converted: w" })
   end)
 
+  it("may have its parameters in tuples", function()
+    local config, root, _, names = model_of("gpt2", "cs-2.0")
+    local old, new = "embedding_layer.position_embeddings.weight", "embedding_layer.position_embeddings.embed.weight"
+    root.optimizer.param_groups = cbk.tuple { cbk.dict { lr = 0.5, params = cbk.tuple(names), param_names = cbk.tuple { old } } }
+    local _, out = conversion.run("gpt2", "cs-2.0", "cs-2.9", config, root)
+    local groups, found = out.optimizer.param_groups, 0
+    equal({ cbk.kind(out.optimizer, "param_groups"), cbk.kind(groups[1], "params") }, { "tuple", "tuple" })
+    for i, key in cbk.items(groups[1].params) do
+      equal(key, names[i] == old and new or names[i])
+      found = found + (key == new and 1 or 0)
+    end
+    equal({ found, groups[1].param_names[1], groups[1].lr }, { 1, new, 0.5 })
+  end)
+
+  it("by position is told where the model has parameters more or less", function()
+    local said = "the optimizer's state is by positions of parameters and stays as it is, but the model is one %s: from there on, "
+      .. "positions are those of others"
+    for what, set in pairs {
+      ["without w"] = { rules.drop.left("w", "it is old"), { "*" } },
+      ["without w, with q, k"] = { { "w", { "q", "k" }, actions.split(2) }, { "*" } },
+      [""] = { { "w", "u", also_right = "again" }, { "*" } },
+    } do
+      local job = { model = { model = "made" }, zoo_name = "made", seed = 0, path = {
+        { converter = { keys = rules.keys(set), config = fields.config { { "*" } } }, side = "left", src = "cs-2.0", tgt = "cs-2.1" } } }
+      local root = cbk.dict { model = cbk.dict { w = conversion.counted({ 2, 3 }, 0), v = tensor(1) } }
+      root.optimizer = cbk.dict { state = cbk.dict(), param_groups = cbk.list { cbk.dict { params = cbk.list { 0, 1 } } } }
+      local out, positions = nil, {}
+      for _, text in ipairs(conversion.warnings(function()
+        convert.config(job, cbk.dict { model = cbk.dict { a = 1 } })
+        out = convert.checkpoint(job, root)
+      end)) do
+        if text:find("positions", 1, true) then positions[#positions + 1] = text end
+      end
+      assert(cbk.equal(out.optimizer, root.optimizer))
+      equal(positions, what ~= "" and { said:format(what) } or {})
+    end
+  end)
+
   it("by position stays as it is", function()
     local config, root = model_of("gpt2", "cs-2.0")
     root.optimizer = cbk.dict { param_groups = cbk.list { cbk.dict { params = cbk.list { 0, 1 } } } }
