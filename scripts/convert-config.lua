@@ -7,11 +7,11 @@ local converters = require "cbk.converters"
 
 local parser = cli.parser("convert-config", "Converts a model's config file.")
 parser:argument("config_file", "config.json or params.yaml"):argname "CONFIG"
-parser:option("--model", "the model, as `cbk list` names it"):count(1)
-parser:option("--src-fmt", "its format: hf or cs-X.Y"):count(1)
-parser:option("--tgt-fmt", "the format wanted: hf, cs-X.Y or cs-current"):count(1)
-parser:option("-o --output-dir", "where to write (default: beside the input)")
-parser:option("--converter", "a converter file of your own")
+parser:option("--model", "the model, as `cbk list` names it"):argname("NAME"):count(1)
+parser:option("--src-fmt", "its format: hf or cs-X.Y"):argname("FORMAT"):count(1)
+parser:option("--tgt-fmt", "the format wanted: hf, cs-X.Y or cs-current"):argname("FORMAT"):count(1)
+parser:option("-o --output-dir", "where to write (default: beside the input)"):argname "DIR"
+parser:option("--converter", "a converter file of your own"):argname "FILE"
 cli.options(parser, "overwrite")
 parser:flag("--debug", "accepted for old command lines; see --traceback")
 local args = parser:parse()

@@ -11,7 +11,7 @@ parser:option("--src-fmt", "only what reads this format: hf, cs-X.Y, cs-current"
 parser:option("--tgt-fmt", "only what writes this format"):argname "FORMAT"
 parser:flag("--hide-notes", "leave out the last column")
 cli.options(parser, "json")
-parser:option("--converter", "a converter file of your own")
+parser:option("--converter", "a converter file of your own"):argname "FILE"
 local args = parser:parse()
 
 converters.load(args.converter)
@@ -29,6 +29,7 @@ end
 
 ---A format that some model has; what it means is for each model to say.
 local function format_of(name)
+  if name == "cs-auto" then cbk.fail("format", "cs-auto is what `cbk convert` finds in a checkpoint; name a format here") end
   if name then known("format", catalogue.resolve(name), converter_list.formats(), converter_list.nearest_formats) end
   return name
 end
@@ -49,7 +50,7 @@ if args.json then
   end
   cli.print_json(list)
 elseif #rows == 0 then
-  io.stderr:write "no converter is like that\n"
+  io.stderr:write(converter_list.why_none(filter), "\n")
 else
   for _, line in ipairs(converter_list.lines(rows, args.hide_notes)) do print(line) end
 end

@@ -82,6 +82,27 @@ local function tied(entry)
   return { key, holds or function(at) return at.deduplicated end }
 end
 
+---What has all words of a name that is not there, in one of the vocabularies: "rotary.set_dim" for "set_rotary_dim".
+---@param name string
+---@return string|nil
+local function by_words(name)
+  local found
+  local function look(library, path)
+    for own, inner in pairs(library) do
+      local inside, has_all = path .. "." .. own, name ~= ""
+      local words = "_" .. inside:gsub("%.", "_") .. "_"
+      for word in name:gmatch "[^_]+" do has_all = has_all and words:find("_" .. word .. "_", 1, true) ~= nil end
+      if has_all and (not found or #inside < #found or #inside == #found and inside < found) then found = inside end
+      if type(inner) == "table" and getmetatable(inner) then look(inner, inside) end
+    end
+  end
+  for _, one in ipairs { "actions", "rotary", "values" } do
+    local is_loaded, vocabulary = pcall(require, "converters.vocabulary." .. one) -- one may be about to be
+    if is_loaded then look(vocabulary, one) end
+  end
+  return found
+end
+
 ---A library whose names can be mistyped, but not silently: the nil of an unknown name would be a plain copy.
 ---@generic T
 ---@param library T
@@ -96,9 +117,9 @@ function rules.strict(library, what, prefix)
   return setmetatable(library, { __index = function(_, name)
     local names = naming.sorted(library)
     local near = cbk.nearest(tostring(name), names)
-    local source, line = position.here(3)
+    local meant, source, line = by_words(tostring(name)) or near[1] and prefix .. near[1], position.here(3)
     cbk.fail("converter", ("%s:%d: there is no %s '%s%s'; %s"):format(source, line, what, prefix, tostring(name),
-      #near > 0 and "did you mean " .. prefix .. near[1] .. "?" or "there are " .. table.concat(names, ", ")))
+      meant and "did you mean " .. meant .. "?" or "there are " .. table.concat(names, ", ")))
   end })
 end
 

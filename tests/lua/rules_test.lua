@@ -146,6 +146,8 @@ describe("Rules: findings", function()
     fails("rules_test.lua:", function() local _ = rules.keys { { "a", "b", rules.keys { { "c" } }, needed = 1 } } end)
     fails("there is no action 'transpse'; did you mean transpose", function() return actions.transpse end)
     fails("there is no action 'rotary.query'", function() return actions.rotary.query end)
+    fails("there is no action 'conv1d'; did you mean actions.qkv.conv1d?", function() return actions.conv1d end)
+    fails("'set_rotary_dim'; did you mean rotary.set_dim?", function() return require("converters.vocabulary.values").set_rotary_dim end)
   end)
 
   it("an entry is told with its own line", function()
@@ -531,6 +533,13 @@ return { { model = "own", note = "a model",
     end
   end)
 
+  it("a table about 2.10 is listed by the format that it is for users", function()
+    local dir = harness.temp_dir()
+    cbk.fs.write(dir .. "/own.lua", (own_file:format("", ""):gsub("cs%-2%.4", "cs-2.8, cs-2.10")))
+    local _, stdout = harness.cbk(dir, "list", "--converter", "own.lua", "own", "--src-fmt", "hf", "--hide-notes")
+    equal(stdout, "model  src-fmt  tgt-fmt\nown    hf       cs-2.8, cs-2.9\n")
+  end)
+
   it("weights that convert will miss; keys out of a pipe", function()
     local dir = harness.temp_dir()
     cbk.fs.write(dir .. "/own.lua", own_file:format("", ""))
@@ -561,9 +570,10 @@ return { { model = "own", note = "a model",
       for name in names:gmatch "%S+" do root[name] = cbk.tensor { 1 } end
       cbk.create(dir .. "/own.bin", { root = root }):commit { progress = false }
       local _, found = harness.cbk(dir, "rules", "own.lua", "own.bin", "--config", "config.json")
-      local code, _, refused = harness.cbk(dir, "convert", "--converter", "own.lua", "--model", "own", "--src-fmt", "hf", "--tgt-fmt",
+      local code, planned, refused = harness.cbk(dir, "convert", "--converter", "own.lua", "--model", "own", "--src-fmt", "hf", "--tgt-fmt",
         "cs-2.4", "--config", "config.json", "own.bin", "--dry-run")
       equal({ found:find("\nclean\n", 1, true) ~= nil, code == 0 }, { refused == "", refused == "" }, found .. refused)
+      equal(planned:find("up to the error: keys read:", 1, true) ~= nil, code ~= 0, planned)
       return found, refused
     end
     told(2, "x.0.0.w x.0.1.w x.1.0.w x.1.1.w")

@@ -23,7 +23,16 @@ local function text_of(formats)
   return table.concat(out, ", ")
 end
 
-local function shorten(text) return (text:gsub("%s*%.%.%s*", " … ")) end
+local function shorten(text) return (text:gsub("cs%-[%w.]+", catalogue.resolve):gsub("%s*%.%.%s*", " … ")) end
+
+---@param model Model
+---@return string   "hf, cs-1.6 … cs-2.9"
+local function formats_as_text(model)
+  local out = {}
+  for _, format in ipairs(catalogue.formats_of(model)) do out[1] = out[1] or format == "hf" and format or nil end
+  for _, group in ipairs(catalogue.groups(model)) do out[#out + 1] = shorten(text_of(group)) end
+  return table.concat(out, ", ")
+end
 
 -- --- rows
 
@@ -81,6 +90,16 @@ function list.rows(filter)
     add_ways(model, add)
   end
   return out
+end
+
+---What is said where there are no rows.
+---@param filter ListFilter
+---@return string
+function list.why_none(filter)
+  local model = filter.model and catalogue.find(filter.model)
+  local is_copy = filter.src and filter.tgt and catalogue.resolve(filter.src, model) == catalogue.resolve(filter.tgt, model)
+  if is_copy and filter.src ~= filter.tgt then return ("%s and %s are the same: nothing changes"):format(filter.src, filter.tgt) end
+  return "no converter is like that" .. (model and ("; %s has %s"):format(filter.model, formats_as_text(model)) or "")
 end
 
 ---Rows as the lines of a table.
