@@ -291,7 +291,7 @@ end
 
 ---With one norm, the way back knows one key head or one for each query: as the Model Zoo's converter, whose checkpoints of other
 ---numbers stay what they are.
-local function has_way_back(has_two_norms, count, all) return has_two_norms or count == 1 or count == all end
+local function has_way_back(two, count, all) return two or count == 1 or count == all end
 
 local function finish_right(to, from)
   to.use_untied_layer_norm = from.new_decoder_architecture == true and from.num_ln_in_parallel_attn == 2 or from.parallel_attn ~= true

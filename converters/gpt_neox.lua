@@ -122,6 +122,7 @@ local hf_2_0 = variant(hf, {
     fields.without(config, { "attention_dropout", "hidden_dropout", unpack(rope_fields) }),
     must.right { attention_dropout_rate = 0, residual_dropout_rate = 0 },
     told.left { "rope_scaling", "rope_parameters" },
+    fields.drop.left { attention_dropout = 0, hidden_dropout = 0 },
   },
   before = { left = fields.with(hf.before.left, {}, rope_fields), right = fields.with(hf.before.right, {}, rope_fields) },
 })

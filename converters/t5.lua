@@ -363,8 +363,7 @@ local hf_1_9 = variant(hf_1_8, {
     right = { share_embedding_weights = true, decoder_num_hidden_layers = before.right.decoder_num_hidden_layers },
   },
   config = fields.config {
-    fields.without(hf_1_8.config, { "model_type", "feed_forward_proj" }),
-    drop.left { model_type = "t5" },
+    fields.without(hf_1_8.config, { "feed_forward_proj" }),
     { "feed_forward_proj", "encoder_nonlinearity", activation_1_9 },
   },
   prepare = { left = function(from)

@@ -108,8 +108,9 @@ local function warn_of_others(what, names)
 end
 
 local function config_to_hf(job, step, config)
-  sections.check(trainer.model(config), sections.asked(step.converter.config, step.side))
-  local folded, scale, untie = fold_mup(trainer.model(config), step.converter, job.model.model)
+  local asked, section = sections.asked(step.converter.config, step.side), cbk.copy(trainer.model(config))
+  sections.check(section, asked)
+  local folded, scale, untie = fold_mup(sections.plain(section, asked), step.converter, job.model.model)
   local to, from, dropped, assumed = sections.convert(step.converter, step.side, folded)
   note_dropped(dropped, from)
   file.precision_to_hf(to, config)

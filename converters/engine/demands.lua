@@ -12,6 +12,7 @@ local MOST = 2 ^ 53
 ---@field says string       what it is, in messages
 ---@field needed? boolean   without it, and without a default, no model is described
 ---@field null? boolean     null says as much as nothing
+---@field plain? fun(value: any): any   the same, as rules and functions know it
 ---@field number? boolean   a text that programs read as a number holds too, as YAML's 1e-5 is to some
 
 local function whole(most)
@@ -31,7 +32,10 @@ local known = {
   number = number("a number", function() return true end),
   positive = number("a number above 0", function(value) return value > 0 end),
   rate = number("a number from 0 to 1", function(value) return value >= 0 and value <= 1 end),
-  boolean = { holds = function(value) return type(value) == "boolean" end, says = "true or false" },
+  boolean = { -- 1 and 0 are these to the programs that read a config (fields.same)
+    holds = function(value) return type(value) == "boolean" or value == 1 or value == 0 end, says = "true or false",
+    plain = function(value) return value == true or value == 1 end,
+  },
   text = { holds = function(value) return type(value) == "string" end, says = "a text", null = true },
 }
 

@@ -82,6 +82,18 @@ function sections.check(config, asked, place)
   check_heads(config, asked)
 end
 
+---Has each value as rules and functions know it; of a config that holds what it must (check).
+---@param config Dict   changed in place
+---@param asked Asked
+---@return Dict
+function sections.plain(config, asked)
+  for _, name in ipairs(cbk.keys(config)) do
+    local demand = demands.find(asked[name] or "")
+    if demand and demand.plain and kinds.present(config[name]) then config[name] = demand.plain(config[name]) end
+  end
+  return config
+end
+
 local function tell_of_quoted(config, asked)
   local names = {}
   for name in cbk.items(config) do
@@ -294,6 +306,7 @@ function sections.convert(step, side, from, moves, known)
   local asked = sections.asked(step.config, side)
   for name, is in pairs(known or {}) do asked[name] = asked[name] or is end
   sections.check(from, asked)
+  sections.plain(from, asked)
   if not rest then tell_of_quoted(from, asked) end -- a table that copies every field leaves all as they are
   if step.prepare and step.prepare[side] then
     from = step.prepare[side](from, given) or from

@@ -84,7 +84,7 @@ local config = fields.config {
   { "hidden_dropout_prob",          "dropout_rate",                    is = "rate" },
   { "attention_probs_dropout_prob", "attention_dropout_rate",          is = "rate" },
   must.right { disable_nsp = false },
-  must.left { type_vocab_size = 2, is_decoder = false, add_cross_attention = false },
+  must.left { type_vocab_size = 2, is_decoder = fields.any_of(false, cbk.null), add_cross_attention = fields.any_of(false, cbk.null) },
   { "layer_norm_eps",               "layer_norm_epsilon",              is = "positive" },
   must.right { attention_type = "scaled_dot_product", use_projection_bias_in_attention = true },
   must.right { use_ffn_bias_in_attention = true, use_ffn_bias = true },
@@ -135,16 +135,16 @@ local function name_activations(to)
 end
 
 ---Release 1.7 has the encoder's activation in the pooler, where Hugging Face has tanh, and always gelu in the masked-language head.
----@param zoo Dict   the model section of the Model Zoo
+---@param zoo Dict       the model section of the Model Zoo
 ---@param has { pooler?: boolean, mlm?: boolean }
-local function tell_of_activations(zoo, has)
+---@param field string   which the config that is read calls the activation
+local function tell_of_activations(zoo, has, field)
   local own = zoo.encoder_nonlinearity
   if has.pooler and own ~= "tanh" then
-    cbk.warn(("the pooler of release 1.7 uses encoder_nonlinearity=%s, Hugging Face's tanh: what it makes differs"):format(
-      fields.shown(own)))
+    cbk.warn(("the pooler of release 1.7 uses %s=%s, Hugging Face's tanh: what it makes differs"):format(field, fields.shown(own)))
   end
   if has.mlm and own ~= "gelu" then
-    cbk.warn(("the masked-language head of release 1.7 always uses gelu, not hidden_act=%s; since 1.8 it can"):format(fields.shown(own)))
+    cbk.warn(("the masked-language head of release 1.7 always uses gelu, not %s=%s; since 1.8 it can"):format(field, fields.shown(own)))
   end
 end
 
@@ -190,10 +190,10 @@ function bert.hugging_face(model)
     prefix = false,
     prepare = { left = model.prepare, right = function(from)
       if not model.has.pooler then check_unused_pooler(from) end
-      tell_of_activations(from, model.has)
+      tell_of_activations(from, model.has, "encoder_nonlinearity")
     end },
     finish = { right = function(to)
-      tell_of_activations(to, model.has)
+      tell_of_activations(to, model.has, "hidden_act")
       if model.has.mlm then fix_activation(to) end
     end },
   })

@@ -238,7 +238,12 @@ describe("BERT: what the other side cannot say", function()
     fails("num_labels=3: only 2", to_cs("bert-qa", { id2label = cbk.dict { ["0"] = "a", ["1"] = "b", ["2"] = "c" } }))
     fails("problem_type", to_cs("bert-sequence-classifier", {}))
     local warnings = conversion.warnings(convert.config, job("bert", "hf", "cs-1.7"), hf_config { hidden_act = "relu" })
-    assert(table.concat(warnings, "\n"):find("hidden_act='relu'", 1, true))
+    same(#warnings, 2)
+    for _, text in ipairs(warnings) do assert(text:find("hidden_act='relu'", 1, true), text) end
+    local relu = convert.config(job("bert", "hf", "cs-1.7"), hf_config { hidden_act = "relu" })
+    relu.model.mlm_nonlinearity = nil
+    warnings = table.concat(conversion.warnings(convert.config, job("bert", "cs-1.7", "hf"), relu), "\n")
+    assert(warnings:find("not encoder_nonlinearity='relu'", 1, true) and not warnings:find "hidden_act", warnings)
     local old = convert.config(job("bert", "hf", "cs-1.7"), hf_config {})
     for _, format in ipairs { "cs-1.6", "cs-1.7" } do
       warnings = conversion.warnings(convert.config, job("bert", format, "hf"), old)

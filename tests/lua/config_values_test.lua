@@ -231,6 +231,25 @@ describe("Configs: what a field must be", function()
     end
   end)
 
+  it("1 and 0 are true and false, as every program reads them", function()
+    local switches = {
+      { "gpt2", "hf", "cs-2.9", "tie_word_embeddings", "share_embedding_weights" },
+      { "gpt2", "cs-2.9", "hf", "share_embedding_weights", "tie_word_embeddings" },
+      { "llama", "cs-2.9", "hf", "share_embedding_weights", "tie_word_embeddings" },
+      { "gpt2", "cs-2.1", "cs-2.2", "share_embedding_weights", "share_embedding_weights" },
+      { "mpt", "hf", "cs-2.3", "no_bias", "use_ffn_bias", true },
+      { "falcon", "hf", "cs-2.9", "bias", "use_ffn_bias", false, { model_type = "falcon" } },
+    }
+    for _, case in ipairs(switches) do
+      local model, src, tgt, field, target, is_negated, others = unpack(case, 1, 7)
+      for _, number in ipairs { 0, 1 } do
+        local change = { [field] = number }
+        for name, value in pairs(others or {}) do change[name] = value end
+        harness.equal(variations.converted({ model, src, tgt, change })[target], (number == 1) ~= (is_negated == true))
+      end
+    end
+  end)
+
   it("also of a model without any table towards Hugging Face", function()
     local config = dict { model = dict { hidden_size = 8, num_heads = 3, num_hidden_layers = 1 } }
     fails("num_heads=3: only a divisor of hidden_size (8)", convert.config, job("bert-summarization", "cs-2.1", "cs-2.2"), config)

@@ -220,7 +220,11 @@ describe("Converters: configs", function()
     fails("no map of fields but a list", convert.config, job("llama", "hf", "cs-2.4"), cbk.list())
     fails("the config is empty", convert.config, job("llama", "hf", "cs-2.4"), cbk.dict())
     fails("no 'n_embd', 'n_head', 'n_layer'", convert.config, job("gpt2", "hf", "cs-2.4"), cbk.dict { vocab_size = 5 })
-    fails("no 'model' section", convert.config, job("llama", "cs-2.4", "hf"), cbk.dict { model = cbk.list() })
+    for shown, bad in pairs { ["[]"] = cbk.list(), ["'x'"] = "x", null = cbk.null } do
+      fails(("with model=%s: only a map of fields"):format(shown), convert.config, job("llama", "cs-2.4", "hf"), cbk.dict { model = bad })
+    end
+    fails("with trainer.init.model=3: only a map of fields", convert.config, job("llama", "cs-2.4", "hf"),
+      cbk.dict { trainer = cbk.dict { init = cbk.dict { model = 3 } } })
     fails("without 'init'", convert.config, job("llama", "cs-2.4", "hf"), cbk.dict { trainer = 4 })
   end)
 
@@ -615,11 +619,10 @@ describe("Converters: nothing is lost or invented in silence", function()
     for i = 1, 25 do says(text, name(i)) end
     says(text, "66 keys were not matched: ")
     says(text, "other.{0..40}.weight")
-    local back, config = job("gpt2", "cs-2.3", "hf"), job("gpt2", "hf", "cs-2.3")
-    config = convert.config(config, gpt2_config)
+    local back, cs = job("gpt2", "cs-2.3", "hf"), convert.config(job("gpt2", "hf", "cs-2.3"), gpt2_config)
     local root = convert.checkpoint(lenient, gpt2_checkpoint())
-    for i = 1, 25 do config[name(i)], root[name(i)] = i, i end
-    for what, told in pairs { config = warned(convert.config, back, config), checkpoint = warned(convert.checkpoint, back, root) } do
+    for i = 1, 25 do cs[name(i)], root[name(i)] = i, i end
+    for what, told in pairs { config = warned(convert.config, back, cs), checkpoint = warned(convert.checkpoint, back, root) } do
       says(told, ("of the %s these are left out"):format(what))
       for i = 1, 25 do says(told, name(i)) end
     end

@@ -143,6 +143,29 @@ describe("Limits of a family: towards the Model Zoo", function()
     end
   end)
 
+  it("GPT-NeoX's dropout before 2.1 is none", function()
+    for _, format in ipairs { "cs-1.7", "cs-1.8", "cs-1.9", "cs-2.0" } do
+      local _, silent = converted { "gpt-neox", "hf", format, { hidden_dropout = 0, attention_dropout = 0 } }
+      harness.equal(silent:find("dropout", 1, true), nil)
+      for _, field in ipairs { "hidden_dropout", "attention_dropout" } do
+        local _, told = converted { "gpt-neox", "hf", format, { [field] = 0.5 } }
+        assert(told:find(field .. "=0.5", 1, true), told)
+      end
+    end
+  end)
+
+  it("BERT is no decoder, and T5 is T5", function()
+    for _, field in ipairs { "is_decoder", "add_cross_attention" } do
+      for _, model in ipairs { "bert", "bert-qa" } do
+        for _, good in ipairs { null, false } do converted { model, "hf", "cs-2.9", { [field] = good } } end
+        refuses { { model, "hf", "cs-2.9", { [field] = true }, field .. "=true: only false or null" } }
+      end
+    end
+    for _, format in ipairs { "cs-1.7", "cs-1.8", "cs-1.9", "cs-2.0", "cs-2.9" } do
+      refuses { { "t5", "hf", format, { model_type = "mt5" }, "model_type='mt5': only t5 is" } }
+    end
+  end)
+
   it("GPT-J's rotary_dim of null: whole heads here, a quarter there", function()
     for _, format in ipairs { "cs-1.7", "cs-1.9", "cs-2.2", "cs-2.9" } do
       local config, told = converted { "gptj", "hf", format, { rotary_dim = null } }
