@@ -110,7 +110,10 @@ local h5_version = args.h5_version or converters.h5_version(tgt_release)
 print(("%s is of release %s"):format(args.checkpoint_file, converters.catalogue.release(job.src)))
 for _, one in ipairs(evidence) do print("  " .. release.line(one)) end
 print(("Upgrade of %s from %s to %s, in one pass:"):format(args.model, job.src, job.tgt))
-print(upgrade.text(done))
+print(upgrade.text(done, args.yes)) -- where nobody is asked, warnings go where scripts look for them
+for _, part in ipairs(args.yes and done.parts or {}) do
+  for _, text in ipairs(part.warnings or {}) do cbk.warn(text) end
+end
 print(("Writes %s (H5 %s) and %s"):format(target, h5_version, config_target))
 
 if not (args.yes or args.dry_run) then

@@ -121,6 +121,11 @@ local function of_names(job, source, unmatched)
   local keys = keys_of(source)
   local names = weight_names.models_that_fit(keys, job.path[1].src, job.model)
   if #names > 0 then return "; all keys fit --model " .. table.concat(names, " or ") end
+  local extra = weight_names.name_to_remove(job.model, job.path[1].src, keys)
+  if extra then
+    local place = job.path[1].src == "hf" and "" or "model."
+    return ("; without '%s.' they fit (`cbk copy CHECKPOINT NEW --rename '%s%s.*=%s*'`)"):format(extra, place, extra, place)
+  end
   local name, lacking = name_to_add(job, keys)
   if name then
     local also = lacking and lacking.count > 0 and (", but the model's %s"):format(naming.first(lacking)) .. " would be missing" or ""

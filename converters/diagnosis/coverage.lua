@@ -7,6 +7,7 @@ local convert = require "converters.engine.convert"
 local engine = require "converters.engine.keys"
 local kinds = require "converters.engine.kinds"
 local patterns = require "converters.engine.patterns"
+local quiet = require "converters.engine.quiet"
 local wrap = require "converters.engine.wrap"
 
 local coverage = {}
@@ -121,10 +122,7 @@ end
 
 ---Runs `f` without its warnings; nil and the reason where it fails.
 local function quietly(f, ...)
-  local warn = cbk.warn
-  cbk.warn = function() end -- luacheck: ignore
-  local fine, result = pcall(f, ...)
-  cbk.warn = warn -- luacheck: ignore
+  local fine, result = quiet(f, ...)
   if fine then return result or true end
   return nil, type(result) == "table" and result.message or tostring(result)
 end

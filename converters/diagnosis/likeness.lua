@@ -1,14 +1,16 @@
 -- Whether files are those of another model than the one that was asked for. Steps between releases take any config and any key; a
 -- model's table to Hugging Face knows which values its fields have and what its weights are called.
 
-local cbk = require "cbk"
 local catalogue = require "converters.engine.catalogue"
 local coverage = require "converters.diagnosis.coverage"
+local quiet = require "converters.engine.quiet"
 local sections = require "converters.engine.sections"
 local trainer = require "converters.modelzoo.trainer"
 local weight_names = require "converters.diagnosis.weight_names"
 
 local likeness = {}
+
+local MOST_TEXT = 100
 
 ---Those whose fields count.
 ---@param refused Refused[]
@@ -46,6 +48,9 @@ local function is_own_class(model)
   return not namesake or namesake == model
 end
 
+---What of a field contradicts, without all that it may be where that is much.
+local function brief(text) return #text <= MOST_TEXT and text or (text:gsub(" %(not [^()]*%)$", "")) end
+
 ---Another model whose fields and weights those are, where some of what the user wrote speaks against the one that was asked for. A
 -- config that no other model fits describes a variant, which the Model Zoo may well train though Hugging Face has none of it.
 ---@param model_name string
@@ -56,18 +61,19 @@ end
 ---@return string|nil
 function likeness.warning(model_name, format, config, root, is_own)
   local model, section, keys = catalogue.find(model_name), trainer.model(config), coverage.keys_of(root)
-  local warn = cbk.warn
-  cbk.warn = function() end -- luacheck: ignore
-  local found = model and contradictions(model, format, section, is_own) or {}
-  local others = #found > 0 and weight_names.models_that_fit(keys, format, model, function(one, side)
-    local against = is_own_class(one.model) and contradictions(one.model, format, section)
-    local lacking = against and #against == 0 and coverage.lacking(one, side, config, keys)
-    return lacking and lacking.count == 0
-  end) or {}
-  cbk.warn = warn -- luacheck: ignore
+  local found, others = {}, {}
+  local fine, problem = quiet(function()
+    found = model and contradictions(model, format, section, is_own) or {}
+    others = #found > 0 and weight_names.models_that_fit(keys, format, model, function(one, side)
+      local against = is_own_class(one.model) and contradictions(one.model, format, section)
+      local lacking = against and #against == 0 and coverage.lacking(one, side, config, keys)
+      return lacking and lacking.count == 0
+    end) or {}
+  end)
+  if not fine then error(problem, 0) end
   if #others == 0 then return nil end
   local texts = {}
-  for i, one in ipairs(found) do texts[i] = one.text end
+  for i, one in ipairs(found) do texts[i] = brief(one.text) end
   return ("the config does not describe a %s as elsewhere: %s; all fields and names of weights fit --model %s"):format(model_name,
     table.concat(texts, ", "), table.concat(others, " or "))
 end

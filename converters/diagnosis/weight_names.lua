@@ -215,15 +215,18 @@ function weight_names.shown(keys)
 end
 
 ---The name below which all keys stand that the model has without it: `module` of a model that was trained in parallel.
----@param names Names
+---@param model Model
+---@param format string
 ---@param keys string[]
-local function name_to_remove(names, keys)
-  local name, below = keys[1]:match "^([^.]+)%.", {}
+---@return string|nil
+function weight_names.name_to_remove(model, format, keys)
+  local names = nearest_names(model, format)
+  local name, below = keys[1] and keys[1]:match "^([^.]+)%.", {}
   for i, key in ipairs(name and keys or {}) do
     below[i] = key:sub(1, #name + 1) == name .. "." and key:sub(#name + 2) or nil
     if not below[i] then return nil end
   end
-  return #below > 0 and #unknown(names, below) == 0 and name or nil
+  return names and #below > 0 and #unknown(names, below) == 0 and name or nil
 end
 
 ---@param strange StrangeNames
@@ -251,7 +254,7 @@ end
 function weight_names.refuse_others(model_name, format, root, options)
   local strange = weight_names.strange(model_name, format, root)
   if not strange or not strange.is_other then return end
-  local name = name_to_remove((nearest_names(catalogue.find(model_name), format)), strange.keys)
+  local name = weight_names.name_to_remove(catalogue.find(model_name), format, strange.keys)
   local like = not name and weight_names.resembled(strange.keys, model_name)
   local advice = name and ("without '%s.' they are (`cbk copy CHECKPOINT NEW --rename 'model.%s.*=model.*'`)"):format(name, name)
     or like and ("they look like those of %s: say what fits with %s"):format(like, options)

@@ -305,9 +305,10 @@ local function tell(job, i, part, record)
 end
 
 ---@param part Part
+---@param is_refused boolean   a key without a rule fails, so that what is missing says nothing
 ---@return Dict made, string[] unmatched, table lacking   keys of the part: without a rule, and not there (complete.lacking)
 ---@return table<string, KeyMove> moves
-local function convert_part(job, i, part)
+local function convert_part(job, i, part, is_refused)
   local step, converter, configs, source = job.path[i], part.converter, part.configs, part.source
   if not kinds.is_dict(source) then
     cbk.fail("checkpoint", ("the checkpoint is no dict of tensors but a %s"):format(tostring(cbk.kind(source))))
@@ -322,13 +323,13 @@ local function convert_part(job, i, part)
     source = function(_, key) return source[key] or prefix and source[prefix .. key] end,
   }
   source, kept = keys.with_tied(converter.keys, at, source, kept)
-  local lacking = complete.lacking(converter.keys, at)
   local made, unmatched, moves = keys.convert(converter.keys, step.side, source, {
     left = configs.left, right = configs.right, assumed = configs.assumed, seed = job.seed, fill = converter.fill,
     deduplicated = deduplicated, kept = kept, prefix = prefix, no_nulls = is_hf(step.tgt), view = view_for(job, i, step),
-    masks = not is_hf(step.src) and not is_hf(step.tgt),
+    masks = not is_hf(step.src) and not is_hf(step.tgt), is_refused = is_refused,
     trace = job.trace and function(record) tell(job, i, part, record) end,
   })
+  local lacking = is_refused and #unmatched > 0 and { count = 0 } or complete.lacking(converter.keys, at)
   return made, unmatched, lacking, moves
 end
 
@@ -353,10 +354,11 @@ local function convert_model(job, i, source)
   local untie = job.configs[i].untie
   local parts, unmatched = parts_of(job, i, untie and untie(source) or source)
   local readers = job.path[i].side == "left" and 1 or #parts -- of one key
+  local is_refused = readers == 1 and not job.drop_unmatched
   local out, missed, lacking, moves = cbk.dict(), {}, { count = 0 }, {}
   for _, part in ipairs(parts) do
     local made, strangers, lost
-    made, strangers, lost, moves = convert_part(job, i, part)
+    made, strangers, lost, moves = convert_part(job, i, part, is_refused)
     put(out, part, made)
     for _, key in ipairs(strangers) do
       local name = part.reads .. key

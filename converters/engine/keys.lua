@@ -7,6 +7,7 @@ local kinds = require "converters.engine.kinds"
 local naming = require "converters.engine.naming"
 local rules = require "converters.engine.rules"
 local patterns = require "converters.engine.patterns"
+local quiet = require "converters.engine.quiet"
 
 local keys = {}
 
@@ -521,7 +522,14 @@ function Run:apply_mask(hit, value)
 end
 
 ---Makes what the target needs and nothing wrote.
-function Run:fill(makers)
+---@param makers? table[]
+---@param is_idle? boolean   it will not be written: mistakes count, warnings do not
+function Run:fill(makers, is_idle)
+  if is_idle then
+    local fine, problem = quiet(self.fill, self, makers)
+    if not fine then error(problem, 0) end
+    return
+  end
   for _, maker in ipairs(makers or {}) do
     local key, make = maker[1], maker[2]
     self:stand(key, "")
@@ -562,6 +570,7 @@ end
 ---@field kept? table<string, string>   other names of the same tensors, of keys that the file only notes
 ---@field no_nulls? boolean             the target cannot hold null
 ---@field masks? boolean                it holds masks of sparse weights
+---@field is_refused? boolean           a key without a rule fails: what is not there may be that one
 ---@field seed? integer
 ---@field assumed? table<string, boolean>   fields of the right that defaults say, not the file
 ---@field view? fun(key: string, value: any): any, string?   what the rules see of a value, and what was done to it
@@ -600,7 +609,7 @@ function keys.convert(set, side, source, options)
   for key, value in cbk.items(source) do
     if not run:convert(key, value) then unmatched[#unmatched + 1] = tostring(key) end
   end
-  run:fill(options.fill and options.fill[rules.other[side]])
+  run:fill(options.fill and options.fill[rules.other[side]], options.is_refused and #unmatched > 0)
   run:check()
   run:warn_of_left_out()
   return run.out, unmatched, run.moves

@@ -109,6 +109,7 @@ describe("the fields of a config", function()
     for _, part in ipairs { "position_embedding_type='rotary' (not learned)", "norm_type='rmsnorm' (not layernorm)" } do
       is_true(text:find(part, 1, true), text)
     end
+    is_true(text:find("nonlinearity='swiglu',", 1, true) and #text < 400, text) -- without the list of all others
   end)
 
   it("are right in every family and release", function()

@@ -231,6 +231,28 @@ describe("Plan: advice on keys that fit no rule", function()
     end)
   end)
 
+  it("they fit without a name, which is told without what is missing but for it", function()
+    for _, way in ipairs { { "bert", "hf", "cs-2.9", "" }, { "bert", "cs-2.9", "hf", "model." }, { "gpt2", "hf", "cs-2.4", "" } } do
+      local name, src, tgt, place = unpack(way)
+      local own, problem = tiny.newest_ways()[name], nil
+      local config, root = tiny.model(own)
+      if src ~= "hf" then config, root = conversion.run(name, "hf", src, config, root) end
+      local parallel = cbk.dict()
+      for key, tensor in cbk.items(src == "hf" and root or root.model) do parallel["module." .. key] = tensor end
+      local one = converters.job(name, src, tgt)
+      one.advise = { unmatched = function(keys) return advice.unmatched(one, src == "hf" and parallel or root, keys) end }
+      if src == "hf" then root = parallel else root.model = parallel end
+      local warnings = conversion.warnings(function()
+        converters.convert.config(one, config)
+        local fine
+        fine, problem = pcall(converters.convert.checkpoint, one, root)
+        assert(not fine)
+      end)
+      has(problem.message, ("; without 'module.' they fit (`cbk copy CHECKPOINT NEW --rename '%smodule.*=%s*'`)"):format(place, place))
+      for _, text in ipairs(warnings) do assert(not text:find("checkpoint", 1, true), text) end
+    end
+  end)
+
   it("another model needs no more than there is", function()
     bert(function(format, config, root)
       local one = converters.job("bert-sequence-classifier", "hf", format)

@@ -11,6 +11,7 @@ local weight_names = require "converters.diagnosis.weight_names"
 local conversion = require "conversion"
 local converters = require "cbk.converters"
 local harness = require "harness"
+local tiny = require "tiny"
 
 converters.load()
 
@@ -502,6 +503,39 @@ describe("cbk upgrade", function()
       cbk.fs.write(folder .. "/c.yaml", text .. "\n", { overwrite = true })
       local code, _, problem = harness.cbk(folder, "upgrade", "--model", "gpt2", "--config", "c.yaml", "x.mdl", "--to", "cs-2.5")
       equal({ code, problem }, { 1, ("cbk: 'c.yaml': %s\n"):format(why) })
+    end
+  end)
+end)
+
+describe("the plan of an upgrade", function()
+  local dir, config, root
+  local function run(...)
+    dir = harness.temp_dir()
+    conversion.warnings(function()
+      config, root = conversion.run("bert", "hf", "cs-1.6", tiny.model(tiny.newest_ways().bert))
+    end)
+    root.global_step = 5
+    cbk.config.save(config, dir .. "/p.yaml")
+    cbk.create(dir .. "/a.mdl", { root = root }):commit { progress = false }
+    local code, stdout, stderr = harness.cbk(dir, "upgrade", "--model", "bert", "--from", "cs-1.6", "--to", "cs-2.4", "--config", "p.yaml",
+      "a.mdl", ...)
+    equal(code, 0, stderr)
+    return stdout, stderr
+  end
+
+  it("folds the numbers of layers, not those of modules in one", function()
+    local stdout = run "--dry-run"
+    for _, name in ipairs { "intermediate.dense.weight -> bert_encoder.transformer_encoder.layers.N.ffn.ffn.0.linear_layer.weight",
+      " bert.encoder.layer.N.output.dense.weight -> bert_encoder.transformer_encoder.layers.N.ffn.ffn.1.linear_layer.weight" } do
+      harness.is_true(stdout:find(name, 1, true), stdout)
+    end
+  end)
+
+  it("warns on stderr where nobody is asked", function()
+    local lost = "warning: cs-1.6 -> cs-1.7 keeps the model only; left out: global_step"
+    for option, is_asked in pairs { ["--dry-run"] = true, ["-y"] = false } do
+      local stdout, stderr = run(option)
+      equal({ stdout:find(lost, 1, true) ~= nil, stderr:find(lost, 1, true) ~= nil }, { is_asked, not is_asked }, stdout .. stderr)
     end
   end)
 end)

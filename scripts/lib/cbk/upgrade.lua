@@ -107,10 +107,10 @@ local function fix_lines(fix)
   return out
 end
 
----Lines on the keys that get another name or another value; layer numbers are one line.
+---Lines on the keys that get another name or another value; the numbers of layers, which are the first, are one line.
 local function key_lines(traced)
   local count, order = {}, {}
-  local function template(key) return key and (key:gsub("%f[^.%z]%d+%f[.%z]", "N")) end
+  local function template(key) return key and (key:gsub("%f[^.%z]%d+%f[.%z]", "N", 1)) end
   for _, one in ipairs(traced) do
     local source, target = template(one.source), template(one.target)
     local line = not target and ("gone: %s"):format(source) or source ~= target and ("%s -> %s"):format(source, target) or source
@@ -380,8 +380,9 @@ end
 -- --- for people
 
 ---@param done Upgrade
+---@param without_warnings? boolean   which are told elsewhere
 ---@return string
-function upgrade.text(done)
+function upgrade.text(done, without_warnings)
   local out = {}
   for _, part in ipairs(done.parts) do
     local title = part.title
@@ -389,7 +390,7 @@ function upgrade.text(done)
       out[#out + 1] = ("  %-18s %s"):format(title, line)
       title = ""
     end
-    for _, warning in ipairs(part.warnings or {}) do
+    for _, warning in ipairs(not without_warnings and part.warnings or {}) do
       out[#out + 1] = ("  %-18s warning: %s"):format(title, warning)
       title = ""
     end
