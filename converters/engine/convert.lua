@@ -129,6 +129,7 @@ local function tell_of_layout(src, tgt, config)
 end
 
 local function config_between_releases(job, step, config)
+  file.check_precision(config, catalogue.release(step.src), catalogue.release(step.tgt))
   config = cbk.deep_copy(config)
   local moves, at = {}, trainer.place_of_model(config) .. "."
   local section = trainer.model(config)

@@ -3,6 +3,7 @@
 local cbk = require "cbk"
 local fields = require "converters.engine.fields"
 local kinds = require "converters.engine.kinds"
+local naming = require "converters.engine.naming"
 local releases = require "converters.modelzoo.releases"
 local trainer = require "converters.modelzoo.trainer"
 
@@ -22,16 +23,42 @@ function file.precision_to_cs(to, from, release)
   end
 end
 
+-- What use_bfloat16 says of each, before there were types.
+local is_bfloat16 = { bfloat16 = true, cbfloat16 = true, float16 = false }
+
+---@param place string   where the type stands
+local function check_type(kind, place)
+  if is_bfloat16[kind] == nil then fields.refuse(place, kind, fields.any_of(unpack(naming.sorted(is_bfloat16)))) end
+end
+
 ---… and back, or an error.
 ---@param to Dict       the config of Hugging Face
 ---@param config Dict   the whole file of the Model Zoo
 function file.precision_to_hf(to, config)
   local kind = config.fp16_type
   if kinds.absent(kind) then return end
-  if kind ~= "bfloat16" and kind ~= "cbfloat16" and kind ~= "float16" then
-    fields.refuse("fp16_type", kind, fields.any_of("bfloat16", "cbfloat16", "float16"))
+  check_type(kind, "fp16_type")
+  to.use_bfloat16 = is_bfloat16[kind]
+end
+
+---Between releases: a type is one that there is. It stays where the older release does not know it, as in the Model Zoo's converter.
+---@param config Dict   the whole file, as it is read
+---@param src string
+---@param tgt string
+function file.check_precision(config, src, tgt)
+  if not releases.since(src, "2.1") then return end
+  local model, place = trainer.model(config), trainer.place_of_model(config) .. ".fp16_type"
+  local precision = trainer.is(config) and config.trainer.init.precision
+  if kinds.is_dict(precision) and kinds.present(precision.fp16_type) then
+    check_type(precision.fp16_type, "trainer.init.precision.fp16_type")
   end
-  to.use_bfloat16 = kind ~= "float16"
+  local kind = model.fp16_type
+  if kinds.absent(kind) then return end
+  check_type(kind, place)
+  if not releases.since(tgt, "2.1") then
+    cbk.warn(("%s=%s stays, though release %s does not know it%s"):format(place, fields.shown(kind), tgt, kind == "cbfloat16"
+      and "; it has no such type" or (": use_bfloat16: %s says the same there"):format(tostring(is_bfloat16[kind]))))
+  end
 end
 
 ---Names the model for releases that look it up by name.

@@ -323,6 +323,25 @@ describe("Configs: precision", function()
     end
   end)
 
+  it("between releases is one that there is, and is told where the older one has another field", function()
+    for _, way in ipairs { { "cs-2.1", "cs-2.0" }, { "cs-2.1", "cs-2.3" }, { "cs-2.2", "cs-2.3" }, { "cs-2.1", "cs-1.9" } } do
+      local src, tgt = unpack(way)
+      refuses { { "gpt2", src, tgt, { fp16_type = "bf16" }, "model.fp16_type='bf16': only 'bfloat16' or 'cbfloat16' or 'float16'" } }
+      local _, told = variations.converted { "gpt2", src, tgt, { fp16_type = "bfloat16" } }
+      local is_lost = tgt == "cs-2.0" or tgt == "cs-1.9"
+      harness.equal(told:find("model.fp16_type='bfloat16' stays, though release 2.0 does not know it", 1, true) ~= nil, is_lost)
+      local same = { bfloat16 = ": use_bfloat16: true says", float16 = ": use_bfloat16: false says", cbfloat16 = "; it has no such type" }
+      for kind, instead in pairs(same) do
+        _, told = variations.converted { "gpt2", src, tgt, { fp16_type = kind } }
+        harness.equal(told:find("does not know it" .. instead, 1, true) ~= nil, is_lost)
+      end
+    end
+    variations.converted { "gpt2", "cs-2.0", "cs-1.9", { fp16_type = "bf16" } } -- which neither of them knows
+    local init = dict { model = run({ "gpt2", "hf", "cs-2.9", {} }).model, precision = dict { fp16_type = "bf16" } }
+    fails("trainer.init.precision.fp16_type='bf16': only 'bfloat16' or", convert.config, job("gpt2", "cs-2.4", "cs-2.9"),
+      dict { trainer = dict { init = init } })
+  end)
+
   it("beside a model is no loss on the way to Hugging Face", function()
     local config
     warnings(function() config = convert.config(job("gpt2", "hf", "cs-2.2"), hf_config "gpt2") end)
