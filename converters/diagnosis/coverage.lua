@@ -8,6 +8,7 @@ local engine = require "converters.engine.keys"
 local kinds = require "converters.engine.kinds"
 local patterns = require "converters.engine.patterns"
 local quiet = require "converters.engine.quiet"
+local rules = require "converters.engine.rules"
 local wrap = require "converters.engine.wrap"
 
 local coverage = {}
@@ -166,6 +167,29 @@ function coverage.lacking(one, side, config, keys, deduplicated)
   at.deduplicated = deduplicated
   if deduplicated ~= nil then there = engine.with_tied(one.keys, at, there, {}) end
   return quietly(complete.lacking, one.keys, at)
+end
+
+---The keys of the right that a table and the config make names of one tensor, in pairs; none where the table cannot read the config.
+---@param one Table
+---@param config Dict   the whole file
+---@return string[][]
+function coverage.tied(one, config)
+  local at = coverage.at(one, "right", config, function() end)
+  if not at then return {} end
+  at.deduplicated = true -- or files may have both
+  local plain, right_of, out = {}, {}, {}
+  for _, rule in ipairs(one.keys) do
+    for _, each in ipairs(rule.kind == nil and rules.expand(rule) or {}) do
+      plain[#plain + 1] = each
+      right_of[each.left[1]] = right_of[each.left[1]] or each.right[1]
+    end
+  end
+  for _, rule in ipairs(plain) do
+    local tied = rule.tied.left
+    local other = tied and tied[2](at) and right_of[tied[1]]
+    if other then out[#out + 1] = { rule.right[1], other } end
+  end
+  return out
 end
 
 ---The parts of a composite in one: a key is matched where one of them knows it.

@@ -6,6 +6,7 @@ local config_changes = require "cbk.config_changes"
 local catalogue = require "converters.engine.catalogue"
 local checkpoint = require "converters.modelzoo.checkpoint"
 local coverage = require "converters.diagnosis.coverage"
+local kinds = require "converters.engine.kinds"
 local likeness = require "converters.diagnosis.likeness"
 local naming = require "converters.engine.naming"
 local trainer = require "converters.modelzoo.trainer"
@@ -63,6 +64,32 @@ function identity.lacking(job, config, root)
     lacking.count == 1 and "weight" or "weights", naming.first(lacking))
 end
 
+---Whether two tensors are told apart by their values, which are read unless they are one.
+local function differ(a, b)
+  if not (kinds.is_tensor(a) and kinds.is_tensor(b)) or a:same(b) then return false end
+  return not cbk.equal(a:shape(), b:shape()) or a:compare(b).different > 0
+end
+
+---Weights that the config ties, and that differ all the same. Who only watches (job.trace) reads none.
+---@param job Job
+---@param config Dict   the whole file, of the target
+---@param root Dict     … and its checkpoint
+---@return string|nil
+function identity.untied(job, config, root)
+  local model = not job.trace and kinds.is_dict(root, "model") and root.model or cbk.dict()
+  local function value(key) return model[key] or model["model." .. key] end
+  for _, reading in ipairs(weight_names.tables_of(job.model, job.tgt)) do
+    local one = reading.table
+    local place = one.inside and one.inside.place .. "." or ""
+    for _, pair in ipairs(one.converter[1] == "hf" and not one.part and coverage.tied(one, config) or {}) do
+      local a, b = place .. pair[1], place .. pair[2]
+      if differ(value(a), value(b)) then
+        return ("'%s' and '%s' differ, though the config ties them; both are kept as they are"):format(a, b)
+      end
+    end
+  end
+end
+
 ---What of the new config contradicts the model and fits another. Only what the user wrote counts: the steps fill in values too.
 ---@param job Job
 ---@param given Dict    the config before the steps
@@ -101,6 +128,7 @@ function identity.doubts(job, old, new)
   if job.tgt == "hf" then return out end
   add(weight_names.warning(job.model.model, job.tgt, new.root))
   add(identity.lacking(job, new.config, new.root))
+  add(identity.untied(job, new.config, new.root))
   add(identity.other_model(job, old.config, new.config, new.root))
   return out
 end

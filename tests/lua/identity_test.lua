@@ -7,9 +7,21 @@ local harness = require "harness"
 local identity = require "converters.diagnosis.identity"
 local seventy_billion = require "seventy_billion"
 local tiny = require "tiny"
+local trainer = require "converters.modelzoo.trainer"
 
 local catalogue, convert = converters.catalogue, converters.convert
+local bert_head = "bert_mlm_head.classifier.ffn.0.linear_layer.weight"
 local describe, it, equal = harness.describe, harness.it, harness.equal
+
+---Makes head and embedding one tensor where the config ties them.
+local function tie(config, model)
+  local is_untied = trainer.model(config).share_embedding_weights == false
+  for key in cbk.items(is_untied and cbk.dict() or model) do
+    local place = key:match "^(.*)lm_head%.weight$" or key == bert_head and "bert_encoder."
+    local words = place and model[place .. "embedding_layer.word_embeddings.weight"]
+    if words then model[key] = words end
+  end
+end
 
 ---A tiny model of a release.
 ---@return Dict config, Dict root
@@ -18,6 +30,7 @@ local function model_of(name, format)
     if way.name == name and way.format == format then
       local config, root
       conversion.warnings(function() config, root = conversion.run(name, "hf", format, tiny.model(way)) end)
+      tie(config, root.model)
       return config, root
     end
   end
@@ -118,6 +131,24 @@ describe("a checkpoint between releases", function()
     config.model.disable_nsp = true
     equal(told("bert", "cs-2.1", "cs-2.9", config, without), {})
   end)
+
+  for _, one in ipairs {
+    { "bert", "cs-2.0", bert_head, "bert_encoder.embedding_layer.word_embeddings.weight" },
+    { "gpt2", "cs-2.1", "lm_head.weight", "embedding_layer.word_embeddings.weight" },
+    { "dpo", "cs-2.4-dpo", "policy_model.model.lm_head.weight", "policy_model.model.embedding_layer.word_embeddings.weight" },
+  } do
+    local name, src, head, words = unpack(one)
+    it(("of a %s tells of tied weights that differ"):format(name), function()
+      local config, root = model_of(name, src)
+      local tgt = src:gsub("%d%.%d", "2.9")
+      equal(told(name, src, tgt, config, root), {})
+      local said = ("'%s' and '%s' differ, though the config ties them; both are kept as they are"):format(head, words)
+      root.model[head] = root.model[head]:affine(2, 1)
+      equal(told(name, src, tgt, config, root), { said })
+      config.model.share_embedding_weights = false
+      equal(told(name, src, tgt, config, root), {})
+    end)
+  end
 
   it("with a model inside names what it lacks in full", function()
     local config, root = model_of("dpo", "cs-2.1-dpo")
