@@ -4,9 +4,11 @@
 local cbk = require "cbk"
 local harness = require "harness"
 local conversion = require "conversion"
+local tiny = require "tiny"
 local variations = require "variations"
-local convert = require("cbk.converters").convert
+local converters = require "cbk.converters"
 
+local catalogue, convert = converters.catalogue, converters.convert
 local describe, it = harness.describe, harness.it
 local refuses, converted = variations.refuses, variations.converted
 
@@ -121,7 +123,76 @@ describe("Limits of a family: towards Hugging Face", function()
   end)
 end)
 
+-- what the classes of Hugging Face (Transformers 4) have beside sizes, at its defaults; save_pretrained writes each
+local classes = {
+  gpt2 = {
+    activation_function = "gelu_new", initializer_range = 0.02, layer_norm_epsilon = 1e-5, n_inner = null,
+    reorder_and_upcast_attn = false, scale_attn_by_inverse_layer_idx = false, scale_attn_weights = true, summary_activation = null,
+    summary_first_dropout = 0.1, summary_proj_to_labels = true, summary_type = "cls_index", summary_use_proj = true, use_cache = true,
+  },
+  gptj = {
+    activation_function = "gelu_new", initializer_range = 0.02, layer_norm_epsilon = 1e-5, n_inner = null, use_cache = true,
+    rotary_dim = 2, rotary = true, scale_attn_weights = true, gradient_checkpointing = false,
+  },
+  ["gpt-neox"] = {
+    attention_bias = true, attention_dropout = 0, classifier_dropout = 0.1, hidden_act = "gelu", hidden_dropout = 0,
+    initializer_range = 0.02, layer_norm_eps = 1e-5, rope_scaling = null, rotary_emb_base = 10000, rotary_pct = 0.5,
+    use_cache = true, use_parallel_residual = true,
+  },
+  llama = {
+    attention_bias = false, attention_dropout = 0, head_dim = 4, hidden_act = "silu", initializer_range = 0.02, mlp_bias = false,
+    num_key_value_heads = 2, pretraining_tp = 1, rms_norm_eps = 1e-6, rope_scaling = null, rope_theta = 10000, use_cache = true,
+  },
+  falcon = {
+    model_type = "falcon", activation = "gelu", alibi = false, attention_dropout = 0, bias = false, ffn_hidden_size = 32,
+    hidden_dropout = 0, initializer_range = 0.02, layer_norm_epsilon = 1e-5, multi_query = true, new_decoder_architecture = false,
+    num_kv_heads = 2, num_ln_in_parallel_attn = null, parallel_attn = true, rope_scaling = null, rope_theta = 10000, use_cache = true,
+  },
+  bloom = {
+    apply_residual_connection_post_layernorm = false, attention_dropout = 0, hidden_dropout = 0, initializer_range = 0.02,
+    layer_norm_epsilon = 1e-5, pretraining_tp = 1, slow_but_exact = false, use_cache = true,
+  },
+  mpt = {
+    attn_config = dict {
+      alibi = true, alibi_bias_max = 8, attn_impl = "torch", attn_pdrop = 0, attn_type = "multihead_attention",
+      attn_uses_sequence_id = false, clip_qkv = null, model_type = "", prefix_lm = false, qk_ln = false, softmax_scale = null,
+    },
+    emb_pdrop = 0, embedding_fraction = 1, expansion_ratio = 4, init_device = "cpu", initializer_range = 0.02,
+    layer_norm_epsilon = 1e-5, learned_pos_emb = true, logit_scale = null, no_bias = true, norm_type = "low_precision_layernorm",
+    resid_pdrop = 0, use_cache = false, verbose = 0,
+  },
+  bert = {
+    attention_probs_dropout_prob = 0.1, classifier_dropout = null, hidden_act = "gelu", hidden_dropout_prob = 0.1,
+    initializer_range = 0.02, layer_norm_eps = 1e-12, pad_token_id = 0, position_embedding_type = "absolute", type_vocab_size = 2,
+    use_cache = true,
+  },
+  t5 = {
+    classifier_dropout = 0, dense_act_fn = "relu", dropout_rate = 0.1, feed_forward_proj = "relu", initializer_factor = 1,
+    is_encoder_decoder = true, is_gated_act = false, layer_norm_epsilon = 1e-6, relative_attention_max_distance = 128,
+    relative_attention_num_buckets = 32, use_cache = true,
+  },
+  ["clip-vit"] = {
+    attention_dropout = 0, hidden_act = "quick_gelu", initializer_factor = 1, initializer_range = 0.02, layer_norm_eps = 1e-5,
+    num_channels = 3, projection_dim = 512,
+  },
+}
+for _, name in ipairs { "bert-qa", "bert-token-classifier", "bert-sequence-classifier" } do classes[name] = classes.bert end
+
 describe("Limits of a family: towards the Model Zoo", function()
+  it("no field of a class of Hugging Face is one of the other side only", function()
+    local checked = {}
+    for _, way in ipairs(tiny.ways()) do
+      local class = classes[way.name:gsub("%-headless$", "")]
+      local is_there = class and not (way.name:find "falcon" and not catalogue.since(catalogue.release(way.format), "2.1"))
+      if is_there then
+        conversion.warnings(convert.config, conversion.job(way.name, "hf", way.format),
+          conversion.with(tiny.config(way.name, way.converter), class))
+        checked[way.name] = true
+      end
+    end
+    for name in pairs(classes) do assert(checked[name], name) end
+  end)
+
   it("a field that both have, though only one value of it: MPT's layer_norm_epsilon", function()
     for _, model in ipairs { "mpt", "mpt-headless" } do
       local plain = converted { model, "hf", "cs-2.3", {} }
