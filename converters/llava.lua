@@ -130,9 +130,10 @@ local frozen = {
     return out
   end,
   backward = function(patterns, here)
+    if absent(patterns) then return false end -- nothing is said of the image model: after.left
     local found, others = {}, {}
-    if not absent(patterns) and cbk.kind(here.from, "freeze") ~= "list" then here:refuse(patterns, "a list of patterns") end
-    for _, pattern in cbk.items(absent(patterns) and cbk.list() or patterns) do
+    if cbk.kind(here.from, "freeze") ~= "list" then here:refuse(patterns, "a list of patterns") end
+    for _, pattern in cbk.items(patterns) do
       local known
       for _, part in ipairs { "image_model", "text_model", "projector_image_model" } do
         if is_pattern_of(pattern, part) then found[part], known = true, true end

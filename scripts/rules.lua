@@ -114,6 +114,7 @@ end
 
 add_rules(check.whys(excused))
 for _, model in ipairs(models) do
+  for _, converter in ipairs(model) do add_rules(check.parts(converter.components or {}), model.model) end
   for _, finding in ipairs(check.since(model)) do add(finding.kind, finding.text, path) end
 end
 

@@ -308,6 +308,28 @@ function check.whys(looked)
   return findings
 end
 
+---Keys that two parts of a composite write: on the right they share a checkpoint.
+---@param parts Component[]
+---@return Finding[]
+function check.parts(parts)
+  local findings, seen = {}, {}
+  for _, part in ipairs(parts) do
+    local own, collision = select(2, patterns.compile(part.keys, "right")), nil
+    for _, ending in ipairs(own) do
+      for _, earlier in ipairs(collision and {} or seen) do
+        if not collision and relate.overlap(earlier.pattern, ending.pattern) then
+          collision = { kind = "collision", rule = ending.rule.base or ending.rule,
+            text = ("'%s' belongs to two parts: '%s' writes it too (%s)"):format(ending.pattern, earlier.part,
+              position.of(earlier.rule)) }
+        end
+      end
+    end
+    findings[#findings + 1] = collision
+    for _, ending in ipairs(own) do seen[#seen + 1] = { pattern = ending.pattern, rule = ending.rule, part = part.left } end
+  end
+  return findings
+end
+
 -- --- config rules
 
 local function field_text(rule)

@@ -64,7 +64,10 @@ local function chosen(step, config)
   if not converter.choose then return step end
   local name = converter.choose(section, step.side)
   local variant = converter.variants[name]
-  if not variant then cbk.fail("converter", ("%s -> %s: there is no variant '%s'"):format(step.src, step.tgt, tostring(name))) end
+  if not variant then
+    cbk.fail("converter", ("%s -> %s: 'choose' says %s; the variants are %s"):format(step.src, step.tgt, fields.shown(name),
+      table.concat(naming.sorted(converter.variants), ", ")))
+  end
   return { converter = variant, side = step.side, src = step.src, tgt = step.tgt }
 end
 

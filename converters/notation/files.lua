@@ -156,6 +156,18 @@ local function check_names(model, at, seen)
   end
 end
 
+---Each part of a composite has a folder and a section of its own.
+---@param converter Converter
+local function check_parts(converter, at)
+  for side in pairs { left = true, right = true } do
+    local seen = {}
+    for _, part in ipairs(converter.components or {}) do
+      if seen[part[side]] then fail(at, "components", "two components have the same %s, '%s'", side, part[side]) end
+      seen[part[side]] = true
+    end
+  end
+end
+
 ---@param place_of fun(...: string): fun(field?: string): string   the place of the next table that has these words
 local function check_converters(model, at, place_of)
   local seen = {}
@@ -167,6 +179,7 @@ local function check_converters(model, at, place_of)
     end
     local own = place_of(converter[1], converter[2])
     check(notation.records[kind_of(converter, own)], converter, own)
+    check_parts(converter, own)
     check_has_sides(converter, own)
     check_is_step(converter, own)
     check_pairs(converter, own, seen)

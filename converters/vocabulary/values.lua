@@ -37,10 +37,11 @@ local function inverse(map)
   return out
 end
 
----One value for another, by a map; another value is an error.
+---One value for another, by a map; another value is an error. 1 and 0 are true and false, as to the target programs.
 local function by(map)
   return function(value, at)
     local out = map[value]
+    if out == nil and (value == 1 or value == 0) then out = map[value == 1] end
     if out == nil then at:refuse(value, keys_of(map)) end
     return out
   end

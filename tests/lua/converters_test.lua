@@ -493,7 +493,7 @@ describe("Converters: several tables for one pair of formats", function()
       convert.config(back, config)
       assert(convert.checkpoint(back, cs)[key] ~= nil)
     end
-    fails("no variant 'other'", convert.config, there, cbk.dict { kind = "other" })
+    fails("'choose' says 'other'; the variants are new, old", convert.config, there, cbk.dict { kind = "other" })
   end)
 
   it("a composite has its parts in folders on one side", function()

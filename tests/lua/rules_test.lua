@@ -240,6 +240,8 @@ describe("Rules: findings", function()
       ["a converter with variants has no 'after'"] = none { variants = { a = { keys = K, config = F } }, choose = f, after = {} },
       ["components is empty"] = none { components = {}, config = F },
       ["components.1: a component needs 'left'"] = none { components = { {} }, config = F },
+      ["two components have the same left, '"] = none { components = { part, rules.variant(part, { right = "r2" }) }, config = F },
+      ["two components have the same right, '"] = none { components = { part, rules.variant(part, { left = "l2" }) }, config = F },
       ["a component has no 'wrap'"] = none { components = { rules.variant(part, { wrap = {} }) }, config = F },
       ["files.x must be a function"] = none { components = { rules.variant(part, { files = { x = 1 } }) }, config = F },
       ["wrap: wrap needs 'says'"] = none { wrap = {} },
@@ -378,6 +380,16 @@ describe("Rules: findings", function()
     equal(texts, { "after.right writes bias=false, which fields.must.right refuses: only true may be read",
       "after.right writes norm='rms', which fields.must.right refuses: only 'layer' may be read" })
     equal(check.defaults { config = fields.config { { "*" } }, after = { right = { any = 1 } } }, {})
+  end)
+
+  it("keys that two parts of a composite write", function()
+    local function part(left, below)
+      return { left = left, keys = rules.keys { { left .. ".w.N", below .. ".w.N" }, { left .. ".b", below .. ".b" } } }
+    end
+    equal(check.parts { part("p", "x"), part("q", "y") }, {})
+    local found = check.parts { part("p", "x"), part("q", "y"), part("r", "x") }
+    equal(#found, 1)
+    assert(found[1].text:find("'x.w.N' belongs to two parts: 'p' writes it too", 1, true), found[1].text)
   end)
 
   it("releases of fields that no rule names", function()
