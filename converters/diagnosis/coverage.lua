@@ -9,6 +9,7 @@ local kinds = require "converters.engine.kinds"
 local patterns = require "converters.engine.patterns"
 local quiet = require "converters.engine.quiet"
 local rules = require "converters.engine.rules"
+local trainer = require "converters.modelzoo.trainer"
 local wrap = require "converters.engine.wrap"
 
 local coverage = {}
@@ -150,6 +151,26 @@ function coverage.at(one, side, config, has)
     end
   end
   return nil, "the config chooses another table"
+end
+
+---What layers lack that others have: all that is known where the table cannot read the config, which says how many there are.
+---@param one Table
+---@param side Side
+---@param config Dict     the whole file, of a release
+---@param keys string[]
+---@return { count: integer, told: { count: integer } }
+function coverage.lacking_in_layers(one, side, config, keys)
+  local there, in_a_layer, out = {}, {}, { count = 0, told = { count = 0 } }
+  for _, key in ipairs(keys) do
+    local own = own_key(one, key, side) or key
+    there[own], in_a_layer[own:gsub("%.%d+%.", ".N.")] = true, true
+  end
+  local at = { side = side, left = cbk.dict(), right = trainer.model(config), assumed = {},
+    source = function(_, key) return there[key] end }
+  for _, key in ipairs(quietly(complete.lacking, one.keys, at) or {}) do
+    if in_a_layer[key:gsub("%.%d+%.", ".N.")] then out[#out + 1], out.count = key, out.count + 1 end
+  end
+  return out
 end
 
 ---What a checkpoint with these keys lacks of what a table reads; nil where the table cannot read this config.

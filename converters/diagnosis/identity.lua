@@ -39,25 +39,35 @@ function identity.release(job, root, option)
     job.src, missed(job, stated), advice)
 end
 
----Weights that the model needs, as its config says, and that are not there; nil where no table can read the config.
+---Weights that the model needs, as its config says, and that are not there.
 ---@param job Job
 ---@param config Dict   the whole file, of the target
 ---@param root Dict     … and its checkpoint
 ---@return string|nil
 function identity.lacking(job, config, root)
-  local keys, lacking = coverage.keys_of(root), { count = 0 }
+  local keys, lacking, seen, is_read = coverage.keys_of(root), { count = 0 }, {}, false
   local function add(own, place)
-    for _, key in ipairs(own) do lacking[#lacking + 1] = place .. key end
+    for _, key in ipairs(own) do
+      if not seen[place .. key] then lacking[#lacking + 1], seen[place .. key] = place .. key, true end
+    end
     lacking.count = lacking.count + own.count
   end
-  for _, reading in ipairs(weight_names.tables_of(job.model, job.tgt)) do
-    local one = reading.table
-    local own = one.converter[1] == "hf" and coverage.lacking(one, reading.side, config, keys)
-    local place = one.inside and one.inside.place .. "." or ""
-    if own then
-      add(own, place)
-      add(own.told, place)
+  local function look(lacking_of)
+    for _, reading in ipairs(weight_names.tables_of(job.model, job.tgt)) do
+      local one = reading.table
+      local own = one.converter[1] == "hf" and lacking_of(one, reading.side, config, keys)
+      local place = one.inside and one.inside.place .. "." or ""
+      if own then
+        is_read = true
+        add(own, place)
+        add(own.told, place)
+      end
     end
+  end
+  look(coverage.lacking)
+  if not is_read then
+    look(coverage.lacking_in_layers) -- of several layouts
+    lacking.count = #lacking
   end
   if lacking.count == 0 then return nil end
   return ("the checkpoint lacks %d %s that the model of its config needs, and so does what is written: %s"):format(lacking.count,

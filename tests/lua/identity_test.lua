@@ -150,6 +150,26 @@ describe("a checkpoint between releases", function()
     end)
   end
 
+  for _, one in ipairs {
+    { "bert", "cs-1.7", "cs-2.9" }, { "bert", "cs-2.1", "cs-2.9", { disable_nsp = true } },
+    { "gpt2", "cs-2.1", "cs-2.9", { norm_first = false } },
+  } do
+    it(("%s of %s tells of layers that it lacks, even where Hugging Face has no such config"):format(one[1], one[2]), function()
+      local config, root = model_of(one[1], one[2])
+      for field, value in pairs(one[4] or {}) do config.model[field] = value end
+      config.model.num_hidden_layers = 2
+      local whole = { model = cbk.copy(root.model) }
+      for key in cbk.items(root.model) do
+        local second, count = key:gsub("layers%.0%.", "layers.1.")
+        if count == 1 then whole.model[second] = root.model[key] end
+      end
+      equal(told(one[1], one[2], one[3], config, cbk.dict(whole)), {})
+      local doubts = told(one[1], one[2], one[3], config, root)
+      one_of(doubts, "the checkpoint lacks ")
+      one_of(doubts, "layers.1.")
+    end)
+  end
+
   it("with a model inside names what it lacks in full", function()
     local config, root = model_of("dpo", "cs-2.1-dpo")
     root = renamed(root, function(key) return key:find "^ref_model" and key or nil end)
