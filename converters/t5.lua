@@ -295,7 +295,8 @@ local function config_for(name_of)
     { "feed_forward_proj",   "encoder_nonlinearity",       activation(name_of) },
     { false,                 "decoder_nonlinearity",       same_as("encoder_nonlinearity", "relu") },
     { "dense_act_fn", false, as_named(name_of, activation_in) },
-    name_of == as_it_is and { "is_gated_act", false, as_named(name_of, named_gated) } or told.left { is_gated_act = "boolean" },
+    name_of == as_it_is and { "is_gated_act", false, as_named(name_of, named_gated), is = { left = "boolean?" } }
+      or told.left { is_gated_act = "boolean" },
     must.right { position_embedding_type = "relative", share_encoder_decoder_embedding = true },
     drop.right(positions),
     must.right { use_dropout_outside_residual_path = true, use_pre_encoder_decoder_dropout = false },

@@ -163,12 +163,12 @@ function coverage.lacking_in_layers(one, side, config, keys)
   local there, in_a_layer, out = {}, {}, { count = 0, told = { count = 0 } }
   for _, key in ipairs(keys) do
     local own = own_key(one, key, side) or key
-    there[own], in_a_layer[own:gsub("%.%d+%.", ".N.")] = true, true
+    there[own], in_a_layer[own:gsub("%.%d+%.", ".N.", 1)] = true, true
   end
   local at = { side = side, left = cbk.dict(), right = trainer.model(config), assumed = {},
     source = function(_, key) return there[key] end }
   for _, key in ipairs(quietly(complete.lacking, one.keys, at) or {}) do
-    if in_a_layer[key:gsub("%.%d+%.", ".N.")] then out[#out + 1], out.count = key, out.count + 1 end
+    if in_a_layer[key:gsub("%.%d+%.", ".N.", 1)] then out[#out + 1], out.count = key, out.count + 1 end
   end
   return out
 end

@@ -145,6 +145,8 @@ describe("a checkpoint between releases", function()
       local said = ("'%s' and '%s' differ, though the config ties them; both are kept as they are"):format(head, words)
       root.model[head] = root.model[head]:affine(2, 1)
       equal(told(name, src, tgt, config, root), { said })
+      root.model[head] = cbk.full(root.model[head]:shape(), 1, { dtype = "complex64" })
+      equal(told(name, src, tgt, config, root), { said })
       config.model.share_embedding_weights = false
       equal(told(name, src, tgt, config, root), {})
     end)

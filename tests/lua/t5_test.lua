@@ -117,6 +117,11 @@ describe("Converters: T5", function()
     same(config.model.encoder_nonlinearity, "geglu")
   end)
 
+  it("a gate that is said to be none by 0", function()
+    local config = run("t5", "hf", "cs-2.9", hf_config { feed_forward_proj = "relu", is_gated_act = 0 }, hf_checkpoint(false))
+    same(config.model.encoder_nonlinearity, "relu")
+  end)
+
   it("1.6 has the positions in every block, and nothing but the model", function()
     local config, root = of_release "cs-1.8"
     config.model.encoder_num_hidden_layers, root.global_step = 2, 7
