@@ -70,8 +70,8 @@ decltype(auto) within(Context&& context, Body&& body) {
   }
 }
 
-/// Untrusted text for a terminal: control characters, characters that turn the direction of text, and bytes
-/// that are no characters become \xNN. `lines`: line feeds and tabs stay.
+/// Untrusted text for a terminal: control characters, invisible ones, those that turn the direction of text,
+/// and bytes that are no characters become \xNN. `lines`: line feeds and tabs stay.
 std::string shown(std::string_view text, bool lines = false);
 
 /// The same in quotes, at most `limit` bytes of it.

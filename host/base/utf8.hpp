@@ -1,6 +1,7 @@
 // UTF-8, one character at a time.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -64,16 +65,28 @@ inline bool is_surrogate(uint32_t character) {
   return character >= 0xD800 && character <= 0xDFFF;
 }
 
-/// Marks that turn the direction of what follows, and separators of lines.
-inline bool is_direction_mark(uint32_t character) {
-  return character == 0x061C || character == 0x200E || character == 0x200F ||
-         (character >= 0x2028 && character <= 0x202E) || (character >= 0x2066 && character <= 0x2069);
+/// Characters that a terminal draws as nothing, that turn the direction of what follows, or that separate
+/// lines: Unicode's default ignorable code points and format characters, and U+2028, U+2029, U+2800.
+inline bool is_invisible(uint32_t character) {
+  struct Range {
+    uint32_t first, last;
+  };
+  constexpr std::array<Range, 26> ranges = {
+      {{0x00AD, 0x00AD},   {0x034F, 0x034F},   {0x0600, 0x0605},   {0x061C, 0x061C},   {0x06DD, 0x06DD},
+       {0x070F, 0x070F},   {0x0890, 0x0891},   {0x08E2, 0x08E2},   {0x115F, 0x1160},   {0x17B4, 0x17B5},
+       {0x180B, 0x180F},   {0x200B, 0x200F},   {0x2028, 0x202E},   {0x2060, 0x206F},   {0x2800, 0x2800},
+       {0x3164, 0x3164},   {0xFE00, 0xFE0F},   {0xFEFF, 0xFEFF},   {0xFFA0, 0xFFA0},   {0xFFF0, 0xFFFB},
+       {0x110BD, 0x110BD}, {0x110CD, 0x110CD}, {0x13430, 0x1343F}, {0x1BCA0, 0x1BCA3}, {0x1D173, 0x1D17A},
+       {0xE0000, 0xE0FFF}}};
+  return std::ranges::any_of(
+      ranges, [&](const Range& range) { return range.first <= character && character <= range.last; });
 }
 
-/// What a terminal shows as it is: no controls, nothing that turns or breaks a line.
+/// What a terminal shows as it is: no controls, nothing that cannot be seen, nothing that turns or breaks a
+/// line.
 inline bool is_plain(uint32_t character) {
-  return character >= 0x20 && (character < 0x7F || character > 0x9F) && !is_surrogate(character) &&
-         !is_direction_mark(character);
+  if (character < 0x7F) return character >= 0x20;
+  return character > 0x9F && !is_surrogate(character) && !is_invisible(character);
 }
 
 /// UTF-8 as everybody else reads it: no surrogates.

@@ -8,6 +8,7 @@
 #include "host/base/crc32c.hpp"
 #include "host/base/file.hpp"
 #include "host/base/stale.hpp"
+#include "host/base/utf8.hpp"
 #include "tests/host/folder.hpp"
 
 using namespace cbk;
@@ -238,6 +239,32 @@ TEST_CASE("CRC-32C: known values, joining, masking, and the byte that is wrong",
   REQUIRE(wrong);
   CHECK(wrong->position == cut);
   CHECK(wrong->right == static_cast<std::byte>(right));
+}
+
+TEST_CASE("untrusted text is shown without characters that cannot be seen", "[base]") {
+  struct Range {
+    uint32_t first, last;
+  };
+  const std::vector<Range> hidden = {
+      {0x00AD, 0x00AD}, {0x034F, 0x034F},   {0x061C, 0x061C},   {0x115F, 0x1160}, {0x17B4, 0x17B5},
+      {0x180B, 0x180E}, {0x200B, 0x200F},   {0x2028, 0x202E},   {0x2060, 0x2064}, {0x2066, 0x2069},
+      {0x3164, 0x3164}, {0xFE00, 0xFE0F},   {0xFEFF, 0xFEFF},   {0xFFA0, 0xFFA0}, {0xFFF9, 0xFFFB},
+      {0x2800, 0x2800}, {0x1D173, 0x1D17A}, {0xE0000, 0xE0FFF},
+  };
+  for (const Range& range : hidden) {
+    for (uint32_t character = range.first; character <= range.last; ++character) {
+      std::string text = "a";
+      append_utf8(text, character);
+      std::string escaped = "a";
+      for (const char byte : text.substr(1)) escaped += fmt::format("\\x{:02x}", static_cast<uint8_t>(byte));
+      CAPTURE(character);
+      CHECK(shown(text) == escaped);
+      CHECK(quote(text) == "'" + escaped + "'");
+      CHECK(one_line(text) == escaped);
+    }
+  }
+  const std::string seen = "aé ü€𝄞 漢字 कि العربية 👩 ﬁ";
+  CHECK(shown(seen) == seen);
 }
 
 TEST_CASE("untrusted text is shown without controls, on one line") {

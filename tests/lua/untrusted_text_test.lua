@@ -13,10 +13,19 @@ local EVIL = {
   "half \237\160\128 pair", "quote' and \" and \\", "\\27[2J",
 }
 
+--- Characters that cannot be seen: U+200B, U+FEFF, U+00AD, U+3164, U+FE0F, U+1D173, U+E0041.
+local HIDDEN = {
+  "\226\128\139", "\239\187\191", "\194\173", "\227\133\164", "\239\184\143", "\240\157\133\179", "\243\160\129\129",
+}
+for _, character in ipairs(HIDDEN) do EVIL[#EVIL + 1] = "hid" .. character .. "den" end
+
 --- What no output may have: control characters but line feeds, C1 controls, marks of direction; lines that a key began.
 local function is_clean(text)
   for _, bad in ipairs { "[%z\1-\9\11-\31\127]", "\194[\128-\159]", "\226\128[\168-\174]", "\237[\160-\191]", "^FORGED", "\nFORGED" } do
     if text:find(bad) then return false end
+  end
+  for _, character in ipairs(HIDDEN) do
+    if text:find(character, 1, true) then return false end
   end
   return true
 end
