@@ -3,6 +3,7 @@
 
 #include "bindings/modules.hpp"
 #include "bindings/progress.hpp"
+#include "bindings/unfinished.hpp"
 #include "host/formats/h5/edit.hpp"
 #include "host/formats/h5/spec_v04.hpp"
 
@@ -22,6 +23,18 @@ template <typename Body>
 decltype(auto) with_edit(lua_State* L, Body&& body) {
   const auto edit = check<FileEdit>(L, 1);
   return within(quote(edit->path().string()), [&]() -> decltype(auto) { return body(*edit); });
+}
+
+/// The same for a change, which the script has to finish.
+template <typename Body>
+int change(lua_State* L, Body&& body) {
+  with_edit(L, body);
+  mark_unfinished(
+      L, 1,
+      fmt::format("cannot change {}: the script ended without edit:commit() or edit:save_as(); call one, "
+                  "or edit:close() if nothing is to be changed",
+                  quote(check<FileEdit>(L, 1)->path().string())));
+  return 0;
 }
 
 std::string name_at(lua_State* L, int index) {
@@ -63,24 +76,22 @@ int is_changed(lua_State* L) {
 }
 
 int set_attribute(lua_State* L) {
-  with_edit(L, [&](FileEdit& edit) { edit.set_attribute(name_at(L, 2), name_at(L, 3)); });
-  return 0;
+  return change(L, [&](FileEdit& edit) { edit.set_attribute(name_at(L, 2), name_at(L, 3)); });
 }
 
 int link(lua_State* L) {
-  with_edit(L, [&](FileEdit& edit) { edit.link(name_at(L, 2), name_at(L, 3)); });
-  return 0;
+  return change(L, [&](FileEdit& edit) { edit.link(name_at(L, 2), name_at(L, 3)); });
 }
 
 int set_value(lua_State* L) {
   const Value value = to_value(L, 3);
-  with_edit(L, [&](FileEdit& edit) { edit.set_value(name_at(L, 2), value); });
-  return 0;
+  return change(L, [&](FileEdit& edit) { edit.set_value(name_at(L, 2), value); });
 }
 
 int save_as(lua_State* L) {
   const fs::path target = check_path(L, 2);
   const Options options(L, 3, {"overwrite", "sync", "progress"});
+  mark_finished(L, 1);
   const auto report = push_progress(L, options);
   const auto start = std::chrono::steady_clock::now();
   std::function<void(uint64_t, uint64_t)> progress;
@@ -96,7 +107,13 @@ int save_as(lua_State* L) {
 
 int commit(lua_State* L) {
   const Options options(L, 2, {"sync"});
+  mark_finished(L, 1);
   check<FileEdit>(L, 1)->commit(options.flag("sync"));
+  return close_box<FileEdit>(L);
+}
+
+int close(lua_State* L) {
+  mark_finished(L, 1);
   return close_box<FileEdit>(L);
 }
 
@@ -123,7 +140,7 @@ void bind_h5_edit(lua_State* L) {
                                      {"set_value", guarded<set_value>},
                                      {"save_as", guarded<save_as>},
                                      {"commit", guarded<commit>},
-                                     {"close", guarded<close_box<FileEdit>>},
+                                     {"close", guarded<close>},
                                      {nullptr, nullptr}};
   register_type<FileEdit>(L, {methods});
   static const luaL_Reg functions[] = {

@@ -3,6 +3,7 @@
 #include "bindings/containers.hpp"
 #include "bindings/modules.hpp"
 #include "bindings/progress.hpp"
+#include "bindings/unfinished.hpp"
 
 namespace cbk::lua {
 
@@ -56,13 +57,14 @@ int create(lua_State* L) {
     options.push("root");
     output->root = to_value(L, -1);
   }
-  std::error_code ignored;
   const bool is_prefix = output->options.format == "tensorflow" || output->options.format == "tf";
-  if (!output->options.overwrite && !is_prefix && fs::exists(fs::symlink_status(output->target, ignored))) {
-    fail(Errc::exists, "'{}' exists already; remove it, choose another name or say overwrite (--overwrite)",
-         output->target.string());
-  }
+  if (!is_prefix) refuse_existing(output->target, output->options.overwrite);
+  const std::string problem = fmt::format(
+      "cannot write {}: the script ended without out:commit(); call it, or out:close() if nothing is to be "
+      "written",
+      quote(output->target.string()));
   push(L, std::move(output));
+  mark_unfinished(L, -1, problem);
   return 1;
 }
 
@@ -138,6 +140,7 @@ int push_plan(lua_State* L, const Writer& writer, const Forecast& forecast) {
 int plan(lua_State* L) {
   const auto output = self(L);
   const Options options(L, 2, {"threads", "memory", "sync"});
+  mark_finished(L, 1);
   const auto writer = make_writer(output->root, output->target, output->options);
   return push_plan(L, *writer, forecast(*writer, execute_options(options)));
 }
@@ -174,6 +177,7 @@ int plan_tostring(lua_State* L) {
 int commit(lua_State* L) {
   const auto output = unwritten(L);
   const Options options(L, 2, {"threads", "memory", "sync", "progress"});
+  mark_finished(L, 1);
   ExecuteOptions execute = execute_options(options);
   execute.progress = push_progress(L, options);
   const auto writer = make_writer(output->root, output->target, output->options);
@@ -181,6 +185,11 @@ int commit(lua_State* L) {
   cbk::execute(*writer, execute);
   output->is_written = true;
   return push_plan(L, *writer, planned);
+}
+
+int close(lua_State* L) {
+  mark_finished(L, 1);
+  return close_box<Output>(L);
 }
 
 int output_tostring(lua_State* L) {
@@ -195,7 +204,7 @@ int output_tostring(lua_State* L) {
 void bind_output(lua_State* L) {
   static const luaL_Reg methods[] = {{"plan", guarded<plan>}, {"commit", guarded<commit>},
                                      {"root", guarded<root>}, {"set_root", guarded<set_root>},
-                                     {"path", guarded<path>}, {"close", guarded<close_box<Output>>},
+                                     {"path", guarded<path>}, {"close", guarded<close>},
                                      {nullptr, nullptr}};
   static const luaL_Reg metamethods[] = {
       {"__newindex", guarded<output_newindex>}, {"__tostring", guarded<output_tostring>}, {nullptr, nullptr}};

@@ -85,6 +85,12 @@ int raise(lua_State* L) {
   return lua_error(L);
 }
 
+/// `cbk.advise_overwrite(text)`
+int advise_overwrite(lua_State* L) {
+  set_overwrite_advice(L, check_string(L, 1));
+  return 0;
+}
+
 }  // namespace
 
 void print_warning(std::string_view text) {
@@ -104,6 +110,7 @@ void bind_text(lua_State* L) {
                                        {"quote", guarded<quote_text>},
                                        {"warn", guarded<warn>},
                                        {"fail", guarded<raise>},
+                                       {"advise_overwrite", guarded<advise_overwrite>},
                                        {nullptr, nullptr}};
   set_functions(L, functions);
 }

@@ -9,6 +9,7 @@ namespace {
 // Addresses that serve as registry keys.
 char known_nodes_key;
 char failure_key;
+char advice_key;
 
 int failure_tostring(lua_State* L) {
   lua_getfield(L, 1, "message");
@@ -33,10 +34,30 @@ int absolute(lua_State* L, int index) {
 
 // --- errors
 
+void set_overwrite_advice(lua_State* L, std::string_view advice) {
+  lua_pushlightuserdata(L, &advice_key);
+  push(L, advice);
+  lua_rawset(L, LUA_REGISTRYINDEX);
+}
+
+namespace {
+
+std::string overwrite_advice(lua_State* L) {
+  lua_pushlightuserdata(L, &advice_key);
+  lua_rawget(L, LUA_REGISTRYINDEX);
+  std::string advice = lua_isnil(L, -1) ? "remove it, choose another name or pass overwrite = true"
+                                        : std::string(check_string(L, lua_gettop(L)));
+  lua_pop(L, 1);
+  return advice;
+}
+
+}  // namespace
+
 void push_failure(lua_State* L, const Failure& failure) {
   lua_createtable(L, 0, 3);
   set_field(L, "code", failure.code);
-  set_field(L, "message", failure.message);
+  set_field(L, "message",
+            failure.code == "exists" ? failure.message + "; " + overwrite_advice(L) : failure.message);
   luaL_where(L, 1);
   size_t length = 0;
   const char* where = lua_tolstring(L, -1, &length);

@@ -37,6 +37,10 @@ struct Failure {
 /// known.
 void push_failure(lua_State* L, const Failure& failure);
 
+/// What an `exists` error advises: it depends on who can say that a file is to be replaced. Until this is
+/// called, that is the Lua code with its `overwrite = true`.
+void set_overwrite_advice(lua_State* L, std::string_view advice);
+
 /// The failure that stands behind an error value of a protected call (a table of ours, or any other value).
 Failure failure_at(lua_State* L, int index);
 

@@ -96,7 +96,7 @@ local function demo(folder)
 end
 
 local folder = args.dir
-if folder and cbk.fs.exists(folder) then cbk.fail("exists", ("'%s' exists already; choose a new folder"):format(folder)) end
+if folder and cbk.fs.exists(folder) then cbk.fail("exists", ("'%s' exists already"):format(folder)) end
 if folder then cbk.fs.mkdir(folder) else folder = cbk.fs.temp_dir() end
 local ok, result = pcall(demo, cbk.fs.absolute(folder))
 if not args.dir then cbk.fs.remove(folder, { recursive = true }) end

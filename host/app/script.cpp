@@ -7,6 +7,7 @@
 #include <iterator>
 
 #include "bindings/modules.hpp"
+#include "bindings/unfinished.hpp"
 #include "host/app/editor_module.hpp"
 #include "host/app/locations.hpp"
 #include "host/app/report.hpp"
@@ -27,6 +28,17 @@ int with_traceback(lua_State* L) {
   return 1;
 }
 
+/// The exit code of a program that ends with `code`: work that it did not finish is an error, unless it
+/// failed anyway.
+int finished(lua_State* L, int code) {
+  if (code != exit_ok) return code;
+  for (const std::string& problem : lua::unfinished(L)) {
+    report_error(problem);
+    code = exit_failure;
+  }
+  return code;
+}
+
 /// os.exit(code): Lua's own would not notice that output is lost.
 int exit_program(lua_State* L) {
   int code = exit_ok;
@@ -35,7 +47,7 @@ int exit_program(lua_State* L) {
   } else if (lua_isnumber(L, 1) != 0) {
     code = static_cast<int>(lua_tointeger(L, 1));
   }
-  std::exit(finish_output(code));
+  std::exit(finish_output(finished(L, code)));
 }
 
 /// Assigning or reading a global that nobody declared is a misspelt local; here it is told.
@@ -187,7 +199,7 @@ int Interpreter::finish(int status, bool print_results) {
     code = static_cast<int>(lua_tointeger(L_, 1)) & 0xff;  // `return 1` of a script is its exit code
   }
   lua_settop(L_, 0);
-  return code;
+  return finished(L_, code);
 }
 
 /// Reports the error at the top: a plain value, or { value, traceback }.

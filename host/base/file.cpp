@@ -54,8 +54,7 @@ fs::path without_slash(const fs::path& path) {
 void refuse_existing(const fs::path& target, bool overwrite) {
   std::error_code ignored;
   if (!overwrite && fs::exists(fs::symlink_status(target, ignored))) {
-    fail(Errc::exists, "'{}' exists already; remove it, choose another name or say --overwrite",
-         target.string());
+    fail(Errc::exists, "'{}' exists already", target.string());
   }
 }
 
@@ -182,7 +181,7 @@ fs::path replaceable_file(const fs::path& target) {
   const fs::file_status status = fs::status(target, ignored);
   if (fs::is_directory(status)) fail_errno("write", target.string(), EISDIR);
   if (fs::exists(status) && !fs::is_regular_file(status)) {
-    fail(Errc::exists, "cannot replace '{}': not a regular file", target.string());
+    fail(Errc::io, "cannot replace '{}': not a regular file", target.string());
   }
   return fs::is_symlink(fs::symlink_status(target, ignored)) && fs::exists(status) ? fs::canonical(target)
                                                                                    : target;
@@ -191,13 +190,13 @@ fs::path replaceable_file(const fs::path& target) {
 /// The files of a replaced folder are carried over one by one, which folders and devices cannot be.
 void refuse_foreign_folders(const fs::path& folder) {
   if (!fs::exists(folder)) return;
-  if (!fs::is_directory(folder)) fail(Errc::exists, "cannot replace '{}': not a folder", folder.string());
+  if (!fs::is_directory(folder)) fail(Errc::io, "cannot replace '{}': not a folder", folder.string());
   std::vector<std::string> foreign;
   for (const fs::directory_entry& entry : fs::directory_iterator(folder)) {
     if (!entry.is_symlink() && !entry.is_regular_file()) foreign.push_back(entry.path().filename().string());
   }
   if (foreign.empty()) return;
-  fail(Errc::exists, "cannot replace the folder '{}': it holds more than files: {}", folder.string(),
+  fail(Errc::io, "cannot replace the folder '{}': it holds more than files: {}", folder.string(),
        listed(foreign, 5));
 }
 

@@ -54,6 +54,68 @@ describe("program", function()
     t.is_true(err:find "^cbk: odd %(.*script.lua:3%)\n$", err)
   end)
 
+  it("an output that is neither committed, planned nor closed at the end is an error that names it", function()
+    local function ends(code, what)
+      local folder = t.temp_dir()
+      local text = ("local target = %q\n"):format(folder .. "/new.pt") .. code
+      local status, _, err = run { "run", script("local cbk = require 'cbk'\n" .. text) }
+      t.equal(#cbk.fs.list(folder), code:find ":commit" and 1 or 0, what)
+      cbk.fs.remove(folder .. "/new.pt")
+      t.equal({ run({ "-e", text }) }, { status, "", err }, what)
+      return status, (err:gsub(folder:gsub("%p", "%%%0") .. "/", ""))
+    end
+    local missing = "cbk: cannot write 'new.pt': the script ended without out:commit(); call it, or out:close() if nothing is to be written\n"
+    t.equal({ ends "local out = cbk.create(target) out.x = cbk.tensor { 1 }" }, { 1, missing })
+    t.equal({ ends "do local out = cbk.create(target) out.x = 1 end collectgarbage() collectgarbage()" }, { 1, missing }, "collected")
+    t.equal({ ends "cbk.create(target) os.exit(0)" }, { 1, missing }, "os.exit(0)")
+    t.equal({ ends "cbk.create(target) os.exit(3)" }, { 3, "" }, "os.exit(3)")
+    t.equal({ ends "cbk.create(target):close()" }, { 0, "" }, "closed")
+    t.equal({ ends "cbk.create(target):plan()" }, { 0, "" }, "planned")
+    t.equal({ ends "local out = cbk.create(target) out.x = cbk.tensor { 1 } out:commit()" }, { 0, "" }, "committed")
+    t.equal({ ends "local out = cbk.create(target .. '.foo') pcall(out.commit, out)" }, { 0, "" }, "a commit that failed, and was caught")
+    t.equal({ ends "local out = cbk.create(target) error('other', 0)" }, { 1, "cbk: other\n" }, "another error")
+    local status, _, err = run { "-e", "cbk.create(cbk.fs.temp_dir() .. '/a.pt') cbk.create(cbk.fs.temp_dir() .. '/b.pt')" }
+    t.equal({ status, select(2, err:gsub("out:commit", "")), select(2, err:gsub("\n", "")) }, { 1, 2, 2 }, "each on a line")
+  end)
+
+  it("so is the edit of an H5 file that changed something", function()
+    local path = t.temp_dir() .. "/x.h5"
+    local out = cbk.create(path)
+    out.x = cbk.tensor { 1 }
+    out:commit()
+    local before = cbk.fs.read(path)
+    local function edited(code)
+      local status, _, err = run { "-e", ("local edit = cbk.h5.edit(%q) "):format(path) .. code }
+      return status, err
+    end
+    local status, err = edited "edit:set_attribute('note', 'new')"
+    t.equal(status, 1)
+    t.is_true(err:find("x.h5': the script ended without edit:commit() or edit:save_as(); call one, or edit:close()", 1, true), err)
+    t.equal({ edited "print(edit:names()[1])" }, { 0, "" })
+    t.equal({ edited "edit:set_attribute('note', 'new') edit:close()" }, { 0, "" })
+    t.is_true(cbk.fs.read(path) == before)
+    t.equal({ edited "edit:set_attribute('note', 'new') edit:commit()" }, { 0, "" })
+    t.is_true(cbk.fs.read(path) ~= before)
+  end)
+
+  it("an existing output is refused with the advice of the place", function()
+    local path = t.temp_dir() .. "/a.pt"
+    cbk.create(path, { root = cbk.dict { a = 1 } }):commit()
+    local function refused(...)
+      local status, _, err = run { ... }
+      t.equal(status, 1)
+      return err:match "exists already(.-)\n$"
+    end
+    local in_lua = "; remove it, choose another name or pass overwrite = true"
+    t.equal(refused("-e", ("cbk.create(%q)"):format(path)), in_lua)
+    t.equal(refused("-e", ("cbk.fs.write(%q, '')"):format(path)), in_lua)
+    t.is_true(refused("run", script(("require 'cbk'.create(%q)"):format(path))):find(in_lua, 1, true) == 1)
+    t.equal(refused("copy", path, path), "; remove it, choose another name or add --overwrite")
+    t.equal(refused("demo", "--dir", path), "; remove it or choose another name")
+    local parsed = script(("local cbk = require 'cbk' cbk.cli.options(cbk.cli.parser('x', 'x'), 'overwrite'):parse() cbk.create(%q)"):format(path))
+    t.is_true(refused("run", parsed):find("; remove it, choose another name or add --overwrite", 1, true) == 1)
+  end)
+
   it("shows tracebacks when asked", function()
     local path = script "local function inner() error 'deep' end\ninner()\n"
     t.is_true(not select(3, run { "run", path }):find "traceback")

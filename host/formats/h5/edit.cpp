@@ -146,7 +146,7 @@ Value FileEdit::scalar(const std::string& name) {
 void FileEdit::link(const std::string& name, const std::string& source) {
   if (name.empty() || name == "." || name.find_first_of("/\0"sv) != std::string::npos)
     fail(Errc::key, "{} is no name for a dataset", quote(name));
-  if (has(name)) fail(Errc::exists, "there is a {} already", quote(name));
+  if (has(name)) fail(Errc::value, "there is a {} already", quote(name));
   Target made{{name, Link::Kind::hard, undefined_address, "", ""}, target(source).value};
   made.link.address = locate(source).object.address;
   links_.emplace(name, std::move(made));
@@ -306,7 +306,7 @@ FileEdit::Change FileEdit::build() {
 void FileEdit::save_as(const fs::path& target, bool overwrite, bool sync,
                        const std::function<void(uint64_t, uint64_t)>& progress) {
   if (mapped_->is_same_file(target)) {
-    fail(Errc::exists,
+    fail(Errc::value,
          "the copy '{}' would replace the file itself; change it in place, or choose another name",
          target.string());
   }

@@ -112,7 +112,12 @@ function cli.parser(name, description, epilog)
   parser:add_help "-h --help"
   rawset(parser, "error", function(_, message) cli.usage_error(name, message) end)
   local parse = parser.parse
-  rawset(parser, "parse", function(self, args) return parse(self, spelt_out(self, name, join_negative_numbers(args or arg))) end)
+  rawset(parser, "parse", function(self, args)
+    local values = parse(self, spelt_out(self, name, join_negative_numbers(args or arg)))
+    local can_overwrite = long_name(self, name, "--overwrite") ~= nil
+    cbk.advise_overwrite("remove it" .. (can_overwrite and ", choose another name or add --overwrite" or " or choose another name"))
+    return values
+  end)
   return parser
 end
 

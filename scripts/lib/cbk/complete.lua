@@ -273,13 +273,13 @@ end
 ---@return integer begin, string[] candidates
 function complete.at(line, cursor, env, commands)
   local text = line:sub(1, cursor)
-  local prefix = text:match "^%s*:(%a*)$"
+  local prefix = text:match "^%s*:(%a*!?)$"
   if prefix then
     local names = {}
     for name in pairs(commands) do names[#names + 1] = name end
     return #text - #prefix, matching(names, prefix)
   end
-  local name, rest = text:match "^%s*:(%a+)%s+(.*)$"
+  local name, rest = text:match "^%s*:(%a+!?)%s+(.*)$"
   if not name then rest = text:match "^%s*%?%s*(.*)$" end
   local command = commands[name or rest and "help"]
   local found = command and after_command(command, rest, env, commands)

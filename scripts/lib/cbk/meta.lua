@@ -163,6 +163,8 @@ function cbk.open(path, options) end
 
 ---@class Output   `out["model.x"] = tensor` sets one key of the tree's root (dots are a part of it), whatever the key's name.
 ---`out["model.x"]` reads it; the names of methods are methods there, and `out:root()["commit"]` reads such a key.
+---A script that ends well has committed, planned or closed each of its outputs: else it ends with an error and status 1. That holds
+---for `os.exit(0)` and at the end of a session, too; a script that fails has its own error only.
 local Output = {}
 ---The tree that is to be written.
 ---@return Dict
@@ -178,7 +180,7 @@ function Output:plan(options) end
 ---`progress`: true for the standard display on stderr, or a function of { done, total, seconds, key }. Returns the plan.
 ---@param options? { threads: integer, memory: integer|string, sync: boolean, progress: boolean|fun(p: table) }
 function Output:commit(options) end
----Forgets what was to be written.
+---Forgets what was to be written: nothing is written on purpose.
 function Output:close() end
 
 ---@param path string
@@ -335,6 +337,7 @@ cbk.h5 = {}
 function cbk.h5.inspect(path) end
 
 ---@class H5Edit   Changes to an H5 file that do not write its tensors again. Names are those of datasets at its top, as stored.
+---A script that changed something ends with `commit`, `save_as` or `close`, as with an Output.
 local H5Edit = {}
 ---@return string[]  in the order of their bytes
 function H5Edit:names() end
@@ -427,6 +430,10 @@ function cbk.format_size(bytes) end
 function cbk.warn(message) end
 ---Raises { code, message }.
 function cbk.fail(code, message) end
+---What errors of the code `exists` advise from now on: by itself "remove it, choose another name or pass overwrite = true". A command
+---line that `cbk.cli` reads advises `--overwrite` where there is such an option.
+---@param advice string
+function cbk.advise_overwrite(advice) end
 ---The version of the program, "0.1.0".
 cbk.version = ""
 

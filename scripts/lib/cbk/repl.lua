@@ -153,7 +153,7 @@ local function print_text(text) print(wrap.text(text, cbk.terminal.width())) end
 
 ---@type table<string, ReplCommand>
 local commands = {}
-local ORDER = { "help", "ls", "open", "time", "mem", "save", "traceback", "quit" }
+local ORDER = { "help", "ls", "open", "time", "mem", "save", "save!", "traceback", "quit" }
 
 local function require_checkpoint(session)
   return rawget(session.env, "ckpt") or cbk.fail("usage", "no checkpoint is open; say :open FILE")
@@ -168,7 +168,7 @@ commands.help = {
       print_text(session:overview())
       return
     end
-    local command = commands[rest:match "^:(%a+)$"]
+    local command = commands[rest:match "^:(%a+!?)$"]
     if command then
       print_text(("%s\n  %s"):format(command.usage, command.text))
       return
@@ -240,14 +240,31 @@ commands.mem = {
   end,
 }
 
+local function save(session, path)
+  cbk.fs.write(path, chunk.header .. "\n" .. table.concat(session.log, "\n") .. "\n", { overwrite = true })
+  print(("%s: %s written"):format(cbk.shown(path), listing.counted(#session.log, "statement")))
+end
+
 commands.save = {
   usage = ":save FILE",
   text = "write what was typed (and worked) as a script",
   argument = "file",
   run = function(session, rest)
     if rest == "" then cbk.fail("usage", ":save FILE: which one?") end
-    cbk.fs.write(rest, chunk.header .. "\n" .. table.concat(session.log, "\n") .. "\n")
-    print(("%s: %s written"):format(rest, listing.counted(#session.log, "statement")))
+    if cbk.fs.exists(rest) then
+      cbk.fail("value", ("cannot save to %s: it exists already; ':save! FILE' replaces it"):format(cbk.quote(rest)))
+    end
+    save(session, rest)
+  end,
+}
+
+commands["save!"] = {
+  usage = ":save! FILE",
+  text = "the same, in place of an existing file",
+  argument = "file",
+  run = function(session, rest)
+    if rest == "" then cbk.fail("usage", ":save! FILE: which one?") end
+    save(session, rest)
   end,
 }
 
@@ -294,7 +311,7 @@ end
 
 --- Runs ":name rest" or "?name". True when nothing failed.
 function Session:command(text)
-  local name, rest = text:match "^%s*:(%a+)%s*(.-)%s*$"
+  local name, rest = text:match "^%s*:(%a+!?)%s*(.-)%s*$"
   if not name then name, rest = "help", text:match "^%s*%?%s*(.-)%s*$" end
   if text:find "^%s*:%s*$" or text:find "^%s*:[^%a]" then name, rest = "", "" end
   local command = commands[name]

@@ -1,0 +1,20 @@
+// Work that a script has to finish: an output or the edit of an H5 file. It is finished when it was
+// committed, forecast or closed; until then it is not collected, so that the end of the script can name it.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "bindings/runtime.hpp"
+
+namespace cbk::lua {
+
+/// `problem`: what to report if the script ends before the value at `index` is finished.
+void mark_unfinished(lua_State* L, int index, std::string_view problem);
+void mark_finished(lua_State* L, int index);
+
+/// The problems of what is unfinished, sorted.
+std::vector<std::string> unfinished(lua_State* L);
+
+}  // namespace cbk::lua
