@@ -77,7 +77,8 @@ local any_norms = rules.keys {
   { "ln_attn.{weight,bias}", "norm1.{weight,bias}", when = has_two_norms },
   one_norm,
   { "ln_mlp.{weight,bias}",  "norm3.{weight,bias}", needed = needs_two },
-  { "post_attention_layernorm.{weight,bias}", "norm3.{weight,bias}", why = "of models with sequential attention", needed = needs_two },
+  { "post_attention_layernorm.{weight,bias}", "norm3.{weight,bias}", needed = needs_two,
+    read_only = "of models with sequential attention" },
 }
 
 local seven, forty = body(one_norm), body(two_norms)

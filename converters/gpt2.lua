@@ -40,7 +40,7 @@ local function body(position)
     { "wpe.{weight,bias}",          "embedding_layer." .. position .. ".{weight,bias}" },
     decoder.embedding "wte",
     position ~= before_2_1 and
-    { "wpe.{weight,bias}",          "embedding_layer.position_embeddings.{weight,bias}", why = "its name up to 2.0" },
+    { "wpe.{weight,bias}",          "embedding_layer.position_embeddings.{weight,bias}", read_only = "its name up to 2.0" },
     { "h.N",                        "transformer_decoder.layers.N",                      layer, biases = true },
     decoder.final_norm "ln_f",
   }

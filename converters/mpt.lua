@@ -40,7 +40,7 @@ local body = rules.keys {
   { "wpe.{weight,bias}",  "embedding_layer.position_embeddings.embed.{weight,bias}", needed = is_learned },
   { "wte.weight",         "embedding_layer.word_embeddings.weight",         tie.or_from "lm_head.weight", also_right = "lm_head.weight" },
   { "wte.bias",           "embedding_layer.word_embeddings.bias",           also_right = "lm_head.bias" },
-  { "wpe.{weight,bias}",  "embedding_layer.position_embeddings.{weight,bias}", why = "its name up to 2.0",
+  { "wpe.{weight,bias}",  "embedding_layer.position_embeddings.{weight,bias}", read_only = "its name up to 2.0",
     needed = is_learned },
   { "blocks.N",           "transformer_decoder.layers.N",                   layer, biases = has_biases },
   decoder.final_norm("norm_f", has_biases),

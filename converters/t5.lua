@@ -139,14 +139,14 @@ local new_bias = "{encoder,decoder}_embeddings.position_embed_helper.relative_at
 
 ---Relative positions are learned once; Hugging Face keeps them in the first block.
 local function first_bias(right, action)
-  return { block_bias:format "0", right, action, why = right == old_bias and "its name up to 2.0" or nil }
+  return { block_bias:format "0", right, action, read_only = right == old_bias and "its name up to 2.0" or nil }
 end
 local other_biases = only.left(block_bias:format "N", "all blocks use the positions of the first", block_bias:format "0")
 local cross_bias = rules.drop.left("decoder.block.N.layer.1.EncDecAttention.relative_attention_bias.{weight,bias}", "not used by T5")
 
 local stacks = rules.keys {
   { "{encoder,decoder}_token_embedding.weight",                 "{encoder,decoder}_embeddings.word_embeddings.weight", embedding,
-    why = "its name in release 1.6" },
+    read_only = "its name in release 1.6" },
   { "{encoder,decoder}.absolute_position_embedding[.weight]",   "{encoder,decoder}_embeddings.position_embeddings[.weight]",
     needed = false },
   { "decoder.block.N",  "decoder.layers.N", cross_attention, count = "decoder_num_hidden_layers" },

@@ -92,8 +92,8 @@ end
 for _, one in ipairs(list) do
   if not looked[one.keys] and not one.inside then
     looked[one.keys] = true
-    local found, single, needs_why = check.keys(one.keys)
-    excused[#excused + 1] = { one.keys, needs_why }
+    local found, single, is_read_only = check.keys(one.keys)
+    excused[#excused + 1] = { one.keys, is_read_only }
     add_rules(found, one.title)
     add_rules(check.counts(one.own), one.title)
     for _, single_one in ipairs(single) do
@@ -112,7 +112,7 @@ for _, one in ipairs(list) do
   end
 end
 
-add_rules(check.whys(excused))
+add_rules(check.read_only(excused))
 for _, model in ipairs(models) do
   for _, converter in ipairs(model) do add_rules(check.parts(converter.components or {}), model.model) end
   for _, finding in ipairs(check.since(model)) do add(finding.kind, finding.text, path) end

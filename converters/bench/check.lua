@@ -55,9 +55,16 @@ local function shadows(compiled)
   return out
 end
 
-local say_why = "say so: add why = \"…\" to the rule"
+---What to do about a rule that never writes its key: one of two keys that are both written belongs to the first rule.
+local function never_written(rule, first, side)
+  local other = rules.other[side]
+  local key, both = rule[other][1], ""
+  if first[other] and not rule.when then both = ("to write both keys, say also_%s = '%s' there; "):format(other, key) end
+  return ("%s, '%s' is never written: '%s' (%s) takes '%s'; %sif it is only read, from some files, say which: read_only = \"…\"")
+    :format(towards[side], key, rules.text(first), position.of(first), rule[side][1], both)
+end
 
----@param excused table<Rule, boolean>   those whose `why` is needed; some are added
+---@param excused table<Rule, boolean>   those whose `read_only` is needed; some are added
 local function check_reach(set, compiled, findings, one_way, excused)
   local by_rule = shadows(compiled)
   for _, rule in ipairs(set) do
@@ -72,15 +79,10 @@ local function check_reach(set, compiled, findings, one_way, excused)
       local other = rules.other[side]
       local first = (left or right).by
       excused[rule] = true
-      if rule.why then
-        one_way[#one_way + 1] = { side = other, rule = rule, pattern = rule[other][1], text = rule.why }
-      elseif rule.when or not first[other] or not (left or right).is_same then
-        findings[#findings + 1] = { kind = "one way", rule = rule, text = ("%s only; %s '%s' (%s) comes first; %s"):format(
-          towards[other], towards[side], rules.text(first), position.of(first), say_why) }
+      if rule.read_only then
+        one_way[#one_way + 1] = { side = other, rule = rule, pattern = rule[other][1], text = rule.read_only }
       else
-        findings[#findings + 1] = { kind = "collision", rule = rule,
-          text = ("'%s' and '%s' both become '%s', and the way back leads to the first (%s) only; if they are names of one thing, %s")
-            :format(first[other][1], rule[other][1], rule[side][1], position.of(first), say_why) }
+        findings[#findings + 1] = { kind = "one way", rule = rule, text = never_written(rule, first, side) }
       end
     end
   end
@@ -138,13 +140,13 @@ local function check_targets(endings, side, findings, excused)
         for _, earlier in ipairs(seen) do
           local rule, first = target.ending.rule.base or target.ending.rule, earlier.ending.rule.base or earlier.ending.rule
           local meet = may_be_alike(earlier.last, target.last) and not told[rule] and not told[first] and collide(earlier, target)
-          if meet and (rule.why or first.why) then -- different names of one thing
+          if meet and (rule.read_only or first.read_only) then
             excused[rule], excused[first] = true, true
           elseif meet then
             told[rule] = true
             findings[#findings + 1] = { kind = "collision", rule = rule,
-              text = ("%s, '%s' and '%s' both become '%s' (%s); if they are names of one thing, %s"):format(
-                towards[side], earlier.ending.pattern, target.ending.pattern, target.pattern, position.of(first), say_why) }
+              text = ("%s, '%s' and '%s' both become '%s' (%s); if a file has one of them only, say which has this one: read_only = \"…\"")
+                :format(towards[side], earlier.ending.pattern, target.ending.pattern, target.pattern, position.of(first)) }
           end
         end
         seen[#seen + 1] = target
@@ -272,7 +274,7 @@ end
 
 ---@param set Rule[]
 ---@return Finding[] findings, OneWay[] one_way
----@return table<Rule, boolean> excused   rules whose `why` says why another one has their way back
+---@return table<Rule, boolean> excused   rules whose `read_only` is needed, as another one has their way back
 function check.keys(set)
   local findings, one_way, compiled, excused = {}, {}, {}, {}
   for _, side in ipairs { "left", "right" } do compiled[side] = select(2, patterns.compile(set, side)) end
@@ -287,10 +289,10 @@ function check.keys(set)
   return findings, one_way, excused
 end
 
----Rules that say why they are for one direction, and are for both wherever they stand; several tables may share one.
+---Rules that say that they are read only, and are written wherever they are used; several tables may share one.
 ---@param looked { [1]: Rule[], [2]: table<Rule, boolean> }[]   tables, and what check.keys says is excused
 ---@return Finding[]
-function check.whys(looked)
+function check.read_only(looked)
   local findings, is_needed, seen = {}, {}, {}
   local function id(rule) return rule.origin.source .. " " .. table.concat(rule.origin.names, " ") end
   for _, one in ipairs(looked) do
@@ -298,10 +300,10 @@ function check.whys(looked)
   end
   for _, one in ipairs(looked) do
     for _, rule in ipairs(one[1]) do
-      if rule.why and not (rule.kind or rule.when or is_needed[id(rule)] or seen[id(rule)]) then
+      if rule.read_only and not (rule.when or is_needed[id(rule)] or seen[id(rule)]) then
         seen[id(rule)] = true
         findings[#findings + 1] = { kind = "both ways", rule = rule,
-          text = "its way back is its own, but it says why not: leave out `why`" }
+          text = "its keys are written in both directions: leave out `read_only`" }
       end
     end
   end

@@ -63,7 +63,7 @@ local function is_other_name(names, key)
   for _, reading in ipairs(names.readings) do
     local tree = patterns.compile(reading.table.keys, reading.side)
     local hit = patterns.match(tree, key)[1] or patterns.match(tree, (key:gsub("^model%.", "")))[1]
-    if hit and not hit.ending.rule.why then return false end
+    if hit and not (hit.ending.rule.read_only or hit.ending.rule.kind) then return false end
   end
   return true
 end

@@ -24,7 +24,8 @@ local rules = {}
 ---@field count table<1|string, string|fun(at: At): integer|nil>   how many values its letters have, 1 for the first (default:
 ---                          num_hidden_layers): a field of the right config, or a function
 ---@field kind? "only"|"drop"|"refuse"   of a rule for one side: what becomes of such a key
----@field why? string        of such a rule; of any other: why it is needed in one direction alone
+---@field why? string        of such a rule
+---@field read_only? string  which files have its key on the side where it is read and never written
 ---@field copy_of? string    only: the pattern of the key that says the same
 ---@field origin Origin
 ---@field below? { [1]: Rule, [2]: table|nil }   the two names that it was put below, and those that it was below already
@@ -260,7 +261,7 @@ local function counts(count) return type(count) == "table" and count or { count 
 
 ---A table of key rules: `{ left, right, action }`; one name alone stands for both sides; a table of rules in the third place
 ---is put below the two names; `false` says nothing. Options of a rule: when, also_left, also_right, tied_left, count, needed, biases,
----number, why; count, needed and biases of such a table are those of its rules.
+---number, read_only; count, needed and biases of such a table are those of its rules.
 ---@return Rule[]
 function rules.keys(written)
   local out, source, line = { is_rules = true }, position.here(3)
@@ -291,7 +292,7 @@ function rules.keys(written)
       end
     else
       add(checked {
-        left = left, right = right, action = inner, when = entry.when, number = entry.number, why = entry.why,
+        left = left, right = right, action = inner, when = entry.when, number = entry.number, read_only = entry.read_only,
         needed = entry.needed, biases = entry.biases, count = counts(entry.count),
         also = { left = also(entry.also_left), right = also(entry.also_right) }, tied = { left = tied(entry.tied_left) },
         origin = origin(place, left[1], right[1]),

@@ -28,7 +28,7 @@ local counter = either(shapes.named("a field", text), func)
 ---What a key rule may say beside its two names and its action.
 ---@type table<string, Shape>
 entries.options = {
-  when = func, also_left = extras, also_right = extras, tied_left = extra, why = shapes.named("a text, the reason", text),
+  when = func, also_left = extras, also_right = extras, tied_left = extra, read_only = shapes.named("a text: which files have it", text),
   number = shapes.record("a pair of functions, forward and backward", { forward = func, backward = func }, { "forward", "backward" }),
   needed = needed, biases = needed,
   count = either(counter, shapes.map(shapes.any, counter, "these by letters: { E = … }")),

@@ -19,7 +19,7 @@ local bert = {}
 function bert.norm(left, right)
   return rules.keys {
     { left .. ".{weight,bias}", right .. ".{weight,bias}", biases = true },
-    { left .. ".{gamma,beta}",  right .. ".{weight,bias}", why = "its names in old files" },
+    { left .. ".{gamma,beta}",  right .. ".{weight,bias}", read_only = "its names in old files" },
   }
 end
 local norm = bert.norm
@@ -48,7 +48,7 @@ function bert.encoder(position, needs_pooler)
     { "embeddings.word_embeddings.weight",     "embedding_layer.word_embeddings.weight" },
     position ~= "position_embeddings" and
     { "embeddings.position_embeddings.weight", "embedding_layer.position_embeddings.weight",  also_left = { position_ids },
-      why = "its name up to 2.0" },
+      read_only = "its name up to 2.0" },
     { "embedding_layer.position_embeddings", needed = false },
     { "embeddings.token_type_embeddings.weight", "embedding_layer.segment_embeddings.weight" },
     norm("embeddings.LayerNorm",               "embed_ln_f"),

@@ -185,7 +185,7 @@ end
 ---1.7 -> 1.8: the same names, which may begin with `model.` from then on.
 decoder.to_1_8 = {
   keys = rules.keys {
-    { "*", "model.*", when = function(here) return here.side == "right" end, why = "release 1.7 had no such prefix" },
+    { "*", "model.*", when = function(here) return here.side == "right" end, read_only = "release 1.7 had no such prefix" },
     { "*" },
   },
   config = fields.config { { "*" } },

@@ -64,7 +64,8 @@ describe("program", function()
       t.equal({ run({ "-e", text }) }, { status, "", err }, what)
       return status, (err:gsub(folder:gsub("%p", "%%%0") .. "/", ""))
     end
-    local missing = "cbk: cannot write 'new.pt': the script ended without out:commit(); call it, or out:close() if nothing is to be written\n"
+    local missing = "cbk: cannot write 'new.pt': the script ended without out:commit(); call it, "
+      .. "or out:close() if nothing is to be written\n"
     t.equal({ ends "local out = cbk.create(target) out.x = cbk.tensor { 1 }" }, { 1, missing })
     t.equal({ ends "do local out = cbk.create(target) out.x = 1 end collectgarbage() collectgarbage()" }, { 1, missing }, "collected")
     t.equal({ ends "cbk.create(target) os.exit(0)" }, { 1, missing }, "os.exit(0)")
@@ -112,7 +113,10 @@ describe("program", function()
     t.is_true(refused("run", script(("require 'cbk'.create(%q)"):format(path))):find(in_lua, 1, true) == 1)
     t.equal(refused("copy", path, path), "; remove it, choose another name or add --overwrite")
     t.equal(refused("demo", "--dir", path), "; remove it or choose another name")
-    local parsed = script(("local cbk = require 'cbk' cbk.cli.options(cbk.cli.parser('x', 'x'), 'overwrite'):parse() cbk.create(%q)"):format(path))
+    local parsed = script(([[
+      local cbk = require "cbk"
+      cbk.cli.options(cbk.cli.parser("x", "x"), "overwrite"):parse()
+      cbk.create(%q)]]):format(path))
     t.is_true(refused("run", parsed):find("; remove it, choose another name or add --overwrite", 1, true) == 1)
   end)
 

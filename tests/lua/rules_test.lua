@@ -60,20 +60,45 @@ describe("Rules: findings", function()
   it("a rule that no key reaches", function()
     finds("unreachable: no key reaches it: 'a.N <-> b.N'", { { "a.N", "b.N" }, { "a.0", "b.0" } })
     finds("unreachable", { { "*" }, rules.only.left("a", "x") })
-    equal(found_in { { "a.0", "b.first", why = "the first stands apart" }, { "a.N", "b.N" } }, {})
+    equal(found_in { { "a.0", "b.first", read_only = "the first stands apart" }, { "a.N", "b.N" } }, {})
     equal(found_in { { "a", "b", when = function() return true end }, { "a", "b" } }, {})
   end)
 
   it("a rule for one direction needs a reason", function()
-    finds("'b' and 'c' both become 'a', and the way back leads to the first", { { "a", "b" }, { "a", "c" } })
-    finds("one way: right to left only; left to right 'a <-> b'", { { "a", "b" }, { "a", "c", when = function() return true end } })
-    equal(found_in { { "a", "b" }, { "a", "c", why = "its old name" } }, {})
-    local _, single = check.keys(rules.keys { { "a", "b" }, { "a", "c", why = "its old name" } })
+    finds("one way: left to right, 'c' is never written: 'a <-> b'", { { "a", "b" }, { "a", "c" } })
+    finds("to write both keys, say also_right = 'c' there; if it is only read, from some files, say which: read_only = \"…\"",
+      { { "a", "b" }, { "a", "c" } })
+    finds("'a <-> b' (tests/lua/rules_test.lua:64) takes 'a'; if it is only read",
+      { { "a", "b" }, { "a", "c", when = function() return true end } })
+    equal(found_in { { "a", "b" }, { "a", "c", read_only = "its old name" } }, {})
+    local _, single = check.keys(rules.keys { { "a", "b" }, { "a", "c", read_only = "its old name" } })
     equal({ single[1].side, single[1].pattern, single[1].text }, { "right", "c", "its old name" })
   end)
 
+  it("a tied head as two rules: what is advised writes both weights", function()
+    local dir = harness.temp_dir()
+    local function converter(entries)
+      local text = ([[
+        local rules, fields = require "converters.engine.rules", require "converters.engine.fields"
+        return { { model = "tied", note = "Tied", { "hf", "cs-2.4", keys = rules.keys { %s },
+          config = fields.config { { "width", "hidden_size", is = "width" }, { "heads", "num_heads", is = "heads" },
+            fields.must.left { model_type = "tied" } }, after = { left = { model_type = "tied" } } } } }]]):format(entries)
+      cbk.fs.write(dir .. "/tied.lua", text, { overwrite = true })
+      return harness.cbk(dir, "rules", "tied.lua")
+    end
+    local code, out = converter [[{ "embed.weight", "emb.weight" }, { "embed.weight", "lm_head.weight" }]]
+    equal(code, 1)
+    local advice = out:match "say (also_right = '[^']+') there"
+    equal((converter(([[{ "embed.weight", "emb.weight", %s }]]):format(advice))), 0)
+    cbk.config.save(cbk.dict { model_type = "tied", width = 2, heads = 1 }, dir .. "/config.json")
+    cbk.create(dir .. "/m.safetensors", { root = cbk.dict { ["embed.weight"] = cbk.full({ 3, 2 }, 1) } }):commit()
+    equal((harness.cbk(dir, "convert", "--converter", "tied.lua", "--model", "tied", "--src-fmt", "hf", "--tgt-fmt", "cs-2.4", "--config",
+      "config.json", "m.safetensors", "--output-dir", "out")), 0)
+    equal(cbk.keys(cbk.open(dir .. "/out/m_to_cs-2.4.mdl").root.model), { "emb.weight", "lm_head.weight" })
+  end)
+
   it("two rules for one target", function()
-    finds("collision: 'a' and 'b' both become 'x.1'", { { "a", "x.1" }, { "b", "x.1" } })
+    finds("one way: right to left, 'b' is never written: 'a <-> x.1'", { { "a", "x.1" }, { "b", "x.1" } })
     finds("both become 'y'", { { "a", "x", also_right = "y" }, { "b", "y" } })
     finds("both become 'x.N'", { { "a.0", "x.0" }, { "b.N", "x.N" } })
     equal(found_in { { "a", "x" }, { "*" } }, {})
@@ -95,19 +120,19 @@ describe("Rules: findings", function()
     })
   end)
 
-  it("a reason that nothing asks for, in no table", function()
-    local function whys(...)
+  it("read_only where nothing asks for it, in no table", function()
+    local function needless(...)
       local looked, out = {}, {}
       for i, set in ipairs { ... } do looked[i] = { set, select(3, check.keys(set)) } end
-      for i, finding in ipairs(check.whys(looked)) do out[i] = rules.text(finding.rule) end
+      for i, finding in ipairs(check.read_only(looked)) do out[i] = rules.text(finding.rule) end
       return out
     end
-    equal(whys(rules.keys { { "a", "b" }, { "c", "d", why = "stale" } }), { "c <-> d" })
-    equal(whys(rules.keys { { "a", "b" }, { "a", "d", why = "its old name" } }), {})
-    equal(whys(rules.keys { { "a.0", "b.first", why = "apart" }, { "a.N", "b.N" } }), {})
-    local shared = rules.keys { { "a", "d", why = "its old name" } }
-    equal(whys(shared, rules.keys { { "a", "b" }, shared }), {})
-    equal(whys(shared), { "a <-> d" })
+    equal(needless(rules.keys { { "a", "b" }, { "c", "d", read_only = "stale" } }), { "c <-> d" })
+    equal(needless(rules.keys { { "a", "b" }, { "a", "d", read_only = "its old name" } }), {})
+    equal(needless(rules.keys { { "a.0", "b.first", read_only = "apart" }, { "a.N", "b.N" } }), {})
+    local shared = rules.keys { { "a", "d", read_only = "its old name" } }
+    equal(needless(shared, rules.keys { { "a", "b" }, shared }), {})
+    equal(needless(shared), { "a <-> d" })
   end)
 
   it("letters without a counterpart", function()
@@ -142,7 +167,7 @@ describe("Rules: findings", function()
     fails("no rule 'a c'", rules.override, rules.keys { { "a", "b" } }, rules.keys { { "a", "c" } })
     fails("needed must be one of true, false, 'told' or a function", rules.keys, { { "a", "b", needed = "fasle" } })
     fails("biases must be one of true, false, 'told' or a function", rules.keys, { { "a", "b", biases = 1 } })
-    fails("why must be a text, not ''", rules.keys, { { "a", "b", why = "" } })
+    fails("read_only must be a text, not ''", rules.keys, { { "a", "b", read_only = "" } })
     fails("rules_test.lua:", function() local _ = rules.keys { { "a", "b", rules.keys { { "c" } }, needed = 1 } } end)
     fails("there is no action 'transpse'; did you mean transpose", function() return actions.transpse end)
     fails("there is no action 'rotary.query'", function() return actions.rotary.query end)
