@@ -80,7 +80,7 @@ return { {
   between("cs-1.7", "cs-1.8, cs-1.9, cs-2.0", bert.to_1_8, bert.all_classes),
   between("cs-1.8, cs-1.9", "cs-2.0", to_2_0, notes.pretraining),
   between("cs-2.0", "cs-2.1", bert.to_2_1, bert.all_classes),
-  between("hf", "cs-2.3 .. cs-2.9", since_2_1, { mup = "keys" }),
+  between("hf", "cs-2.3 .. cs-2.9", since_2_1, { mup = "bert" }),
   between("hf", "cs-2.1, cs-2.2", since_2_1),
   between("hf", "cs-1.8, cs-1.9, cs-2.0", up_to_2_0),
   between("hf", "cs-1.7", up_to_1_7),

@@ -21,7 +21,7 @@ local catalogue = {}
 ---@field finish? table<Side, fun(to: Dict, from: Dict): Dict?>      after the defaults
 ---@field fill? table<Side, table[]>   keys made where the checkpoint has none
 ---@field nested? table<Side, string[]> sections of a config that the rules see as "section.field"
----@field mup? "gpt"|"keys"|"t5"|false  CS -> HF folds muP (default: refuses it; false: its fields are like any other)
+---@field mup? "gpt"|"bert"|"t5"|false  CS -> HF folds muP (default: refuses it; false: its fields are like any other)
 ---@field prefix? boolean|Side         keys that are read may start with `model.`, or of one side (default: CS keys, to hf)
 ---@field tool? "1.9.1"|"2.0.3"      the release of the reference's tool whose ways outputs of this table have: 2.0.3 takes one extension
 ---                              off a file's name, not all; 1.9.1 writes all tensors of an hf output into one shard

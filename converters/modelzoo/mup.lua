@@ -38,87 +38,111 @@ end
 
 -- --- which tensor is scaled by what; keys are CS keys without `model.`
 
-local function embeddings(model, key)
-  local scale = model.embeddings_scale
-  if not present(scale) then return nil end
-  if truthy(model.embedding_layer_norm) then return key:find "^embedding_ln_f%." and scale or nil end
-  if key == "embedding_layer.word_embeddings.weight" or key == "embedding_layer.position_embeddings.weight"
-    or key == "embedding_layer.position_embeddings.embed.weight" then
-    return scale
-  end
+local function set(...)
+  local out = {}
+  for _, name in ipairs { ... } do out[name] = true end
+  return out
 end
+
+---A field that is true where a config does not say it.
+local function unless_false(value) return value == nil or truthy(value) end
 
 local function head_size(model) return math.floor(model.hidden_size / model.num_heads) end
 
-local heads = { ["lm_head.weight"] = true, ["mlm_head.weight"] = true, ["cls_head.weight"] = true }
+---What logits are multiplied by, where the width counts by itself or by its root.
+local function logits_scale(model, width, by_d) return number(model.output_logits_alpha, 1) / (by_d and width or width ^ 0.5) end
 
-local scale = {}
-
-scale["2.2"] = function(model, key)
+---Of the decoder classes and BERT.
+---@param folding Folding
+local function scale_2_2(model, key, folding)
   if key:find ".%.proj_k_dense_layer" then return truthy(model.scale_qk_dot_by_d) and head_size(model) ^ -0.5 or nil end
-  if key == "lm_head.weight" then return model.output_logits_scale end
-  return embeddings(model, key)
+  if folding.logits[key] then return model.output_logits_scale end
+  if folding.embeddings(model)[key] then return model.embeddings_scale end
 end
 
-scale["2.3"] = function(model, key)
+---@param folding Folding
+local function scale_2_3(model, key, folding)
   if key:find ".%.proj_k_dense_layer" then
-    local by_d = model.scale_qk_dot_by_d == nil or truthy(model.scale_qk_dot_by_d)
-    return number(model.attention_logits_alpha, 1) * (by_d and head_size(model) ^ -0.5 or 1)
+    return number(model.attention_logits_alpha, 1) * (unless_false(model.scale_qk_dot_by_d) and head_size(model) ^ -0.5 or 1)
   end
-  if heads[key] then
+  if folding.logits[key] then
     if not present(model.mup_base_hidden_size) then return nil end
-    local width = model.hidden_size / model.mup_base_hidden_size
-    local by_d = model.scale_output_logits_by_d == nil or truthy(model.scale_output_logits_by_d)
-    return number(model.output_logits_alpha, 1) / (by_d and width or width ^ 0.5)
+    return logits_scale(model, model.hidden_size / model.mup_base_hidden_size, unless_false(model.scale_output_logits_by_d))
   end
-  return embeddings(model, key)
+  if folding.embeddings(model)[key] then return number(model.embeddings_scale, 1) end
 end
 
 ---T5 scales queries, values and outputs too.
-scale.t5 = function(model, key)
+---@param folding Folding
+local function scale_t5(model, key, folding)
   local width = present(model.mup_base_d_model) and model.d_model / model.mup_base_d_model or 1
   local own_kv = present(model.mup_base_d_kv)
   local part = own_kv and 1 or width ^ -0.5
   if key:find ".%.proj_q_dense_layer" then return part / model.d_kv ^ 0.5 end
   for _, stack in ipairs { "encoder", "decoder" } do
     if key:find(stack .. ".*proj_k_dense_layer") then
-      local by_d = model["scale_" .. stack .. "_qk_dot_by_d"]
-      by_d = by_d == nil or truthy(by_d)
+      local by_d = unless_false(model["scale_" .. stack .. "_qk_dot_by_d"])
       return number(model[stack .. "_attention_logits_alpha"], 1) * part * (by_d and model.d_kv ^ -0.5 or 1)
     end
   end
   if key:find ".%.proj_v_dense_layer" then return part end
   if key:find ".%.proj_output_dense_layer" then return own_kv and 1 or width ^ 0.5 end
-  if key == "lm_head.weight" then
-    return number(model.output_logits_alpha, 1) / (truthy(model.scale_output_logits_by_d) and width or width ^ 0.5)
-  end
+  if folding.logits[key] then return logits_scale(model, width, truthy(model.scale_output_logits_by_d)) end
   if key:find "embeddings%.word_embeddings%.weight$" then return number(model.embeddings_alpha, 1) * model.d_model ^ 0.5 end
 end
 
--- --- folding
+-- --- families
 
-local gone = {
+---@class Folding   How a family folds.
+---@field words string                  the embedding, and the head that may be the same tensor
+---@field head string
+---@field logits table<string, true>    the tensors that logits are made of
+---@field embeddings? fun(model: Dict): table<string, true>   those that embeddings_scale multiplies
+---@field scale table<string, fun(model: Dict, key: string, folding: Folding): number|nil>   by style
+---@field fields string[]               those that are folded
+
+local gpt_fields = {
   "mup_base_hidden_size", "mup_base_filter_size", "attention_logits_alpha", "output_logits_alpha", "scale_output_logits_by_d",
   "embeddings_scale", "scale_qk_dot_by_d", "output_logits_scale",
 }
-local gone_t5 = {
-  "mup_base_d_model", "mup_base_d_ff", "mup_base_d_kv", "encoder_attention_logits_alpha", "decoder_attention_logits_alpha",
-  "output_logits_alpha", "scale_output_logits_by_d", "embeddings_alpha", "scale_encoder_qk_dot_by_d", "scale_decoder_qk_dot_by_d",
+local gpt_scale = { ["2.2"] = scale_2_2, ["2.3"] = scale_2_3 }
+
+local gpt_embeddings = set("embedding_layer.word_embeddings.weight", "embedding_layer.position_embeddings.weight",
+  "embedding_layer.position_embeddings.embed.weight")
+local gpt_norm = set("embedding_ln_f.weight", "embedding_ln_f.bias")
+
+local bert_embeddings = set("bert_encoder.embedding_layer.word_embeddings.weight",
+  "bert_encoder.embedding_layer.position_embeddings.weight", "bert_encoder.embedding_layer.position_embeddings.embed.weight",
+  "bert_encoder.embedding_layer.segment_embeddings.weight")
+local mlm_head, nsp_head = "bert_mlm_head.classifier.ffn.0.linear_layer.", "bert_cls_head.classifier.ffn.0.linear_layer."
+
+-- The norm behind BERT's embeddings undoes any multiplier but for its epsilon, which float32 does not notice up to this one.
+local NO_EPSILON = 1e-12
+
+---@type table<string, Folding>
+local foldings = {
+  gpt = {
+    words = "embedding_layer.word_embeddings.weight", head = "lm_head.weight", logits = set("lm_head.weight", "lm_head.bias"),
+    embeddings = function(model) return truthy(model.embedding_layer_norm) and gpt_norm or gpt_embeddings end,
+    scale = gpt_scale, fields = gpt_fields,
+  },
+  bert = {
+    words = "bert_encoder.embedding_layer.word_embeddings.weight", head = mlm_head .. "weight",
+    logits = set(mlm_head .. "weight", mlm_head .. "bias", nsp_head .. "weight", nsp_head .. "bias"),
+    embeddings = function(model) return number(model.layer_norm_epsilon, 1e-5) > NO_EPSILON and bert_embeddings or {} end,
+    scale = gpt_scale, fields = gpt_fields,
+  },
+  t5 = {
+    words = "decoder_embeddings.word_embeddings.weight", head = "lm_head.weight", logits = set("lm_head.weight", "lm_head.bias"),
+    scale = { ["2.2"] = scale_t5, ["2.3"] = scale_t5 },
+    fields = {
+      "mup_base_d_model", "mup_base_d_ff", "mup_base_d_kv", "encoder_attention_logits_alpha", "decoder_attention_logits_alpha",
+      "output_logits_alpha", "scale_output_logits_by_d", "embeddings_alpha", "scale_encoder_qk_dot_by_d", "scale_decoder_qk_dot_by_d",
+    },
+  },
 }
 
----BERT's embeddings and heads have other names than those that folding knows: what would be scaled there is told.
-local function warn_of_unfolded(model, name)
-  local left = {}
-  local function note(field, is_one) if not is_one then left[#left + 1] = field end end
-  note("embeddings_scale", number(model.embeddings_scale, 1) == 1)
-  note("output_logits_alpha", number(model.output_logits_alpha, 1) == 1)
-  note("output_logits_scale", number(model.output_logits_scale, 1) == 1)
-  note("mup_base_hidden_size", number(model.mup_base_hidden_size, model.hidden_size) == model.hidden_size)
-  if #left > 0 then
-    cbk.warn(("%s: the multipliers of embeddings and logits cannot be folded into this model's weights, so its logits change: %s")
-      :format(name, table.concat(left, ", ")))
-  end
-end
+-- --- folding
 
 ---Refuses fields that make a config muP in other words than those that the family folds: each family has its own.
 ---@param style "2.2"|"2.3"
@@ -176,21 +200,18 @@ local function multiplied(key, tensor, factor, told)
   return factor and tensor:affine(factor, 0) or tensor, what
 end
 
-local HEAD = "lm_head.weight"
-local WORDS, WORDS_T5 = "embedding_layer.word_embeddings.weight", "decoder_embeddings.word_embeddings.weight"
-
----A checkpoint may hold two tied tensors once: the other one as null, or T5's head not at all.
-local function untie(source, is_t5)
-  local words = is_t5 and WORDS_T5 or WORDS
-  local prefix = source["model." .. words] ~= nil and "model." or ""
-  local head, embedding = source[prefix .. HEAD], source[prefix .. words]
+---A checkpoint may hold two tied tensors once: the other one as null, or the head not at all.
+---@param folding Folding
+local function untie(source, folding)
+  local function name_of(key) return source["model." .. key] ~= nil and "model." .. key or key end
+  local words, head = name_of(folding.words), name_of(folding.head)
   local out = cbk.copy(source)
-  if present(embedding) and (head == cbk.null or head == nil and is_t5) then out[prefix .. HEAD] = embedding end
-  if present(head) and embedding == cbk.null then out[prefix .. words] = head end
+  if present(source[words]) and not present(source[head]) then out[head] = source[words] end
+  if present(source[head]) and source[words] == cbk.null then out[words] = source[head] end
   return out
 end
 
----@param family? "gpt"|"keys"|"t5"|false   how the family folds ("keys": only key projections); nil: not at all; false: it knows no muP
+---@param family? "gpt"|"bert"|"t5"|false   how the family folds; nil: not at all; false: it knows no muP
 ---@param name string          the model's name, for messages
 ---@return Dict folded         the model section without muP
 ---@return (fun(key: string, tensor: any): any, string?)|nil view  scales a tensor of the checkpoint on reading, and says so
@@ -202,26 +223,19 @@ function mup.fold(model, family, name)
     cbk.fail("config", ("the config uses muP (%s), which cannot be converted for %s"):format(shown_fields(model), name))
   end
   if not style then return model, nil end -- a multiplier by itself is a field without a counterpart, and is named as such
-  local folded = cbk.copy(model)
-  local own = family == "t5" and gone_t5 or gone
-  check_words(model, style, own)
-  for _, field in ipairs(own) do
+  local folding, folded, told = foldings[family], cbk.copy(model), {}
+  check_words(model, style, folding.fields)
+  for _, field in ipairs(folding.fields) do
     check_number(model, field)
     folded[field] = nil
   end
   folded.share_embedding_weights = false
-  if family == "keys" then warn_of_unfolded(model, name) end
-  local rule = family == "t5" and scale.t5 or scale[style]
-  local told = {}
   return folded, function(key, tensor)
     if not kinds.is_tensor(tensor) then return tensor end
     key = key:gsub("^model%.", "")
-    local factor = rule(model, key)
-    if key == "lm_head.bias" and (rule(model, "lm_head.weight") or 1) ~= 1 then
-      cbk.warn(("%s: the multiplier of logits is folded into lm_head.weight only, so logits change by lm_head.bias"):format(name))
-    end
+    local factor = folding.scale[style](model, key, folding)
     return multiplied(key, tensor, factor ~= 1 and factor or nil, told)
-  end, model.share_embedding_weights ~= false and function(source) return untie(source, family == "t5") end or nil
+  end, model.share_embedding_weights ~= false and function(source) return untie(source, folding) end or nil
 end
 
 -- --- 2.2 -> 2.3

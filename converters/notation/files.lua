@@ -43,7 +43,7 @@ local around = { -- what happens to configs
 }
 local of_file = { formats, formats, note = text, tool = shapes.one_of { "1.9.1", "2.0.3" } }
 local of_model = {
-  mup = shapes.one_of { "gpt", "keys", "t5", false }, prefix = shapes.one_of { true, false, "left", "right" }, only_model = flag,
+  mup = shapes.one_of { "gpt", "bert", "t5", false }, prefix = shapes.one_of { true, false, "left", "right" }, only_model = flag,
   named_from = release,
 }
 local fill = { fill = sides(filled) }

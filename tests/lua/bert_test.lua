@@ -173,19 +173,39 @@ describe("BERT: Hugging Face", function()
     same(next_one.model["bert_mlm_head.classifier.ffn.0.linear_layer.weight"]:tolist(), words)
   end)
 
-  it("mup scales keys and nothing else", function()
-    local config, cs = conversion.run("bert", "hf", "cs-2.4", hf_config(), hf_checkpoint(pretraining))
-    config.model.mup_base_hidden_size, config.model.embeddings_scale, config.model.scale_qk_dot_by_d = 2, 10, false
-    config.model.attention_logits_alpha = 3
-    local out, hf = conversion.run("bert", "cs-2.4", "hf", config, cs)
-    assert(out.tie_word_embeddings == false)
-    local want = hf_checkpoint(pretraining)
-    local key = "bert.encoder.layer.0.attention.self.key.bias"
-    for i, value in ipairs(want[key]:tolist()) do assert(hf[key]:tolist()[i] == 3 * value) end
-    for name, tensor in cbk.items(want) do
-      if not name:find("self.key", 1, true) then same(hf[name]:tolist(), tensor:tolist(), name) end
+  it("mup is folded into keys and both heads, and into embeddings where the norm behind them notices", function()
+    local want, key = hf_checkpoint(pretraining), "bert.encoder.layer.0.attention.self.key"
+    local head, words = "cls.predictions.decoder.weight", "bert.embeddings.word_embeddings.weight"
+    local function scaled(name, embeddings)
+      if name:find(key, 1, true) then return 3 end
+      if name:find "predictions.decoder" or name:find "predictions.bias" or name:find "seq_relationship" then return 2.5 end
+      return name:find "embeddings%.[%w_]+%.weight" and not name:find "LayerNorm" and embeddings or 1
     end
-    config.model.mup_base_hidden_size, config.model.scale_qk_dot_by_d = nil, nil
+    local function check(case, change)
+      local config, cs = conversion.run("bert", "hf", "cs-2.4", hf_config { layer_norm_eps = case.epsilon }, want)
+      for name, value in pairs { mup_base_hidden_size = 2, embeddings_scale = 10, scale_qk_dot_by_d = false, attention_logits_alpha = 3,
+        output_logits_alpha = 5 } do config.model[name] = value end
+      change(cs.model)
+      local out, hf
+      local told = conversion.warnings(function() out, hf = conversion.run("bert", "cs-2.4", "hf", config, cs) end)
+      same(#told, 0)
+      assert(out.tie_word_embeddings == false)
+      same(hf["cls.predictions.bias"]:tolist(), hf["cls.predictions.decoder.bias"]:tolist())
+      for name, tensor in cbk.items(want) do
+        local from = case.tied and name == head and want[words] or tensor
+        same(hf[name]:tolist(), from:affine(scaled(name, case.embeddings), 0):tolist(), name)
+      end
+    end
+    for _, case in ipairs { { epsilon = 1e-12, embeddings = 1 }, { epsilon = 1e-5, embeddings = 10 } } do
+      check(case, function() end)
+      case.tied = true
+      check(case, function(model) model["bert_mlm_head.classifier.ffn.0.linear_layer.weight"] = cbk.null end)
+    end
+  end)
+
+  it("a multiplier alone is no mup, and what knows none refuses it", function()
+    local config = convert.config(job("bert", "hf", "cs-2.4"), hf_config())
+    config.model.embeddings_scale = 10
     local alone = conversion.warnings(convert.config, job("bert", "cs-2.4", "hf"), config)
     assert(table.concat(alone):find("embeddings_scale", 1, true))
     config.model.mup_base_hidden_size = 2

@@ -74,8 +74,6 @@ describe("Configs: what the other side cannot express", function()
       { "t5", "cs-2.9", "hf", { mup_base_hidden_size = 4 }, "mup_base_hidden_size=4: only muP in this model's own words" },
       { "gpt2", "cs-2.9", "hf", { mup_base_d_model = 4 }, "mup_base_d_model=4: only muP in this model's own words" },
     }
-    local words = { scale_qk_dot_by_d = true, embeddings_scale = 1, output_logits_scale = 0.5 }
-    assert(table.concat(warnings(run, { "bert", "cs-2.9", "hf", words })):find "so its logits change: output_logits_scale")
   end)
 
   it("heads of BERT", function()

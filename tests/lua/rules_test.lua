@@ -247,7 +247,7 @@ describe("Rules: findings", function()
       ["both sides are hf"] = of("hf", "hf"), ["'cs-2.1' stands on both sides"] = of("cs-2.1", "cs-2.1, cs-2.2"),
       ["has no 'prefx'; did you mean 'prefix'?"] = of("hf", "cs-2.4", { prefx = true }),
       ["holds a table without a name: keys = …"] = { "hf", "cs-2.4", K, F },
-      ["mup must be one of 'gpt', 'keys', 't5', false, not 'gtp'"] = of("hf", "cs-2.4", { mup = "gtp" }),
+      ["mup must be one of 'gpt', 'bert', 't5', false, not 'gtp'"] = of("hf", "cs-2.4", { mup = "gtp" }),
       ["prefix must be one of true, false, 'left', 'right', not 'model.'"] = of("hf", "cs-2.4", { prefix = "model." }),
       ["tool must be one of '1.9.1', '2.0.3', not '3'"] = of("hf", "cs-2.4", { tool = "3" }),
       ["named_from must be one of the releases 1.6, 1.7"] = of("hf", "cs-2.4", { named_from = "9.9" }),

@@ -49,7 +49,7 @@ def model_zoo_encoder(w, c, name, ids, segments):
     x = w.embedding(embedding + "word_embeddings", ids, c["vocab_size"], width)
     x = x + w.embedding(embedding + "position_embeddings.embed", torch.arange(ids.shape[1]), c["max_position_embeddings"], width)
     x = x + w.embedding(embedding + "segment_embeddings", segments, 2, width)
-    x = w.layer_norm(name + ".embed_ln_f", x, eps) * c.get("embeddings_scale", 1.0)
+    x = w.layer_norm(name + ".embed_ln_f", x * c.get("embeddings_scale", 1.0), eps)
     scale = (width // heads) ** (-1 if c.get("scale_qk_dot_by_d", bool(c.get("mup_base_hidden_size"))) else -0.5)
     for i in range(c["num_hidden_layers"]):
         layer = f"{name}.transformer_encoder.layers.{i}"
@@ -77,10 +77,6 @@ def model_zoo(w, c, ids, segments):
     return logits * logits_scale(c, width), w.linear("bert_cls_head.classifier.ffn.0.linear_layer", pooled, 2) * logits_scale(c, width)
 
 
-def without_multiplier(w, c, ids, segments):
-    return tuple(logits / logits_scale(c, c["hidden_size"]) for logits in model_zoo(w, c, ids, segments))
-
-
 HF = {"model_type": "bert", "vocab_size": 19, "hidden_size": 16, "num_attention_heads": 4, "num_hidden_layers": 2,
       "intermediate_size": 24, "max_position_embeddings": 9, "layer_norm_eps": 0.1}
 CS = {"vocab_size": 19, "hidden_size": 16, "num_heads": 4, "num_hidden_layers": 2, "filter_size": 24, "max_position_embeddings": 9,
@@ -90,8 +86,8 @@ CASES = {
     # up to 1.7 the pooler has the encoder's activation, as a warning says
     "tied": {"hf": HF, "outputs": {"cs-1.6": 1}, "one_way": {"cs-1.6": "pooler_nonlinearity='gelu'"}},
     "classifier of its own, relu": {"hf": {**HF, "tie_word_embeddings": False, "hidden_act": "relu"}, "releases": ["cs-1.8"]},
-    "muP": {"cs": {**CS, "mup_base_hidden_size": 16, "mup_base_filter_size": 24, "scale_qk_dot_by_d": True, "attention_logits_alpha": 2.5}},
-    # folding reaches BERT's keys only: what multiplies logits has no place in Hugging Face's BERT
-    "muP, another width": {"cs": {**CS, "mup_base_hidden_size": 4, "mup_base_filter_size": 6, "scale_qk_dot_by_d": True},
-                           "model_zoo": without_multiplier, "told": "cannot be folded into this model's weights.*mup_base_hidden_size"},
+    "muP": {"cs": {**CS, "mup_base_hidden_size": 4, "mup_base_filter_size": 6, "scale_qk_dot_by_d": True, "embeddings_scale": 3.0,
+                   "attention_logits_alpha": 2.5, "output_logits_alpha": 3.0}},
+    "muP, untied, by the root": {"cs": {**CS, "mup_base_hidden_size": 4, "mup_base_filter_size": 6, "scale_qk_dot_by_d": False,
+                                        "scale_output_logits_by_d": False, "share_embedding_weights": False}},
 }

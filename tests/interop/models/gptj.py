@@ -28,8 +28,6 @@ CS = {"vocab_size": 19, "hidden_size": 32, "num_heads": 4, "num_hidden_layers": 
       "use_ffn_bias": True, "use_ffn_bias_in_attention": False, "use_projection_bias_in_attention": False, "share_embedding_weights": False}
 CASES = {
     "a part of each head": {"hf": HF},
-    # logits are multiplied by 4 / 4: the multiplier is folded into the head's weight and not into its bias, as the reference does
     "muP": {"cs": {**CS, "mup_base_hidden_size": 8, "mup_base_filter_size": 6, "embeddings_scale": 3.0, "scale_qk_dot_by_d": True,
-                   "attention_logits_alpha": 2.5, "output_logits_alpha": 4.0},
-            "keep": ["output_logits_alpha"]},
+                   "attention_logits_alpha": 2.5, "output_logits_alpha": 3.0}},
 }
