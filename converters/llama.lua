@@ -173,10 +173,10 @@ local hf_1_9 = variant(hf_2_0, {
 })
 
 ---What Hugging Face says in these fields, earlier releases cannot.
-local fields_since = { right = since.gpt2, left = fields.with(rotary.unscaled_before_2_1(true), {
+local fields_since = { right = since.gpt2, left = fields.with(rotary.unscaled_before_2_1(), {
   num_key_value_heads = { "2.0", function(groups, from) return groups == from.num_attention_heads end,
     says = "as many as num_attention_heads" },
-  rope_theta = { "2.1", 10000, told = true },
+  rope_theta = { "2.1", 10000 },
 }) }
 
 local function headless(keys) return { keys = decoder.without_head(keys), fill = invented_head } end

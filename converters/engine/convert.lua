@@ -98,8 +98,9 @@ local function config_from_hf(job, step, config)
   file.refuse(config)
   local to, from, dropped, assumed = sections.convert(step.converter, step.side, config)
   local release, known = catalogue.release(step.tgt), job.model.since or {}
-  since.check(known.left, from, release)
-  since.check(known.right, to, release)
+  local way = { to = release, starts_at_hf = true }
+  since.check(known.left, from, way)
+  since.check(known.right, to, way)
   note_dropped(worth_telling(dropped, from), from, file.precision_to_cs(to, config, release))
   file.set_name(to, release, job.zoo_name, step.converter.named_from)
   return cbk.dict { model = to }, both_configs(step, from, to, assumed)

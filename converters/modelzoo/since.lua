@@ -13,9 +13,10 @@ local since = {}
 ---@field [2] any     what goes without saying before: a value, fields.any_of, or a function (value, section) that tells whether
 ---                   this value does
 ---@field says? string    … in words, where it is a function
----@field told? boolean|"hf"   a warning, as the original converter goes on; "hf": on the way from Hugging Face only
+---@field told? boolean|"steps"   a warning, as the original converter goes on; "steps": between releases only
 
----@alias SinceTable table<string, Since|SinceTable>   fields, and sections with fields of their own
+---@alias SinceTable table<string, Since|Since[]|SinceTable>   fields (several, where a later release knew more values: the newest
+---first), and sections with fields of their own
 
 -- --- the classes of the Model Zoo
 
@@ -25,9 +26,12 @@ local grouped = { "2.0", function(extra, section)
   return kinds.absent(groups) or groups == 1 or groups == section.num_heads
 end, says = "num_kv_groups=1, or as many as heads,", told = true }
 
----Scaled positions were linear; how does not matter where the factor is 1.
-local function is_unscaled(section) return kinds.absent(section.pos_scaling_factor) or section.pos_scaling_factor == 1 end
+---How positions are scaled does not matter where the factor is 1, but for longrope, which has factors of its own.
+local function is_unscaled(section)
+  return section.pos_scaling_type ~= "longrope" and (kinds.absent(section.pos_scaling_factor) or section.pos_scaling_factor == 1)
+end
 local function is_linear(kind, section) return kind == "linear" or is_unscaled(section) end
+local function is_before_longrope(kind) return kind ~= "longrope" end
 local function is_empty(map) return kinds.is_dict(map) and #map == 0 end
 local function is_unused(extra, section) return is_empty(extra) or is_unscaled(section) end
 
@@ -36,9 +40,12 @@ local function is_one_expert(experts)
 end
 
 local positions = {
-  rope_theta = { "2.1", 10000, told = true }, pos_scaling_factor = { "2.1", 1 },
-  pos_scaling_type = { "2.3", is_linear, says = "'linear'", told = "hf" },
-  pos_scaling_extra_args = { "2.3", is_unused, says = "null", told = "hf" },
+  rope_theta = { "2.1", 10000, told = "steps" }, pos_scaling_factor = { "2.1", 1, told = "steps" },
+  pos_scaling_type = {
+    { "2.4", is_before_longrope, says = "'linear', 'yarn' or 'llama3'", told = "steps" },
+    { "2.3", is_linear, says = "'linear'", told = "steps" },
+  },
+  pos_scaling_extra_args = { "2.3", is_unused, says = "null", told = "steps" },
 }
 
 local mup = {
@@ -97,25 +104,41 @@ local function goes_without_saying(entry, value, section)
   return fields.same(value, entry[2])
 end
 
----Refuses, or tells, what a model section says in fields that release `to` does not have.
+---@class SinceWay   Between which formats a model section goes.
+---@field to string          the release that reads it
+---@field from? string       the release that it came from, whose own unknown fields stay what they are; nil: it is Hugging Face's
+---@field starts_at_hf boolean   the whole conversion, of which this may be one step, starts with Hugging Face's files
+
+---Refuses, or tells, what a field says that the release does not know.
+---@param entry Since
+---@param way SinceWay
+---@return boolean|nil is_said
+local function check_field(entry, name, section, way)
+  local came, value = entry[1], section[name]
+  local is_known = releases.since(way.to, came) or way.from and not releases.since(way.from, came)
+  if is_known or goes_without_saying(entry, value, section) then return end
+  local usual = entry.says or fields.shown(entry[2])
+  if not entry.told or entry.told == "steps" and way.starts_at_hf then
+    fields.refuse(name, value, usual, (" before release %s; to keep it, convert to cs-%s or a later release"):format(came, came))
+  end
+  cbk.warn(("%s=%s stays, but the model of release %s computes something else: before release %s it knows only %s"):format(
+    name, fields.shown(value), way.to, came, (usual:gsub(",$", ""))))
+  return true
+end
+
+---Refuses, or tells, what a model section says in fields that the release does not have.
 ---@param known SinceTable|nil
 ---@param section Dict
----@param to string       the release that reads it
----@param from? string    the release that it came from, where it is no release's: its own unknown fields stay what they are
-function since.check(known, section, to, from)
+---@param way SinceWay
+function since.check(known, section, way)
   for _, name in ipairs(known and cbk.keys(section) or {}) do
-    local entry, value = known[name], section[name]
-    local came = entry and entry[1]
-    if entry and not came then
-      if kinds.is_dict(section, name) then since.check(entry, value, to, from) end
-    elseif entry and not releases.since(to, came) and (not from or releases.since(from, came))
-      and not goes_without_saying(entry, value, section) then
-      local usual = entry.says or fields.shown(entry[2])
-      if not entry.told or from and entry.told == "hf" then
-        fields.refuse(name, value, ("%s, as the field came with release %s,"):format(usual, came))
+    local entry = known[name]
+    if entry and entry[1] then
+      for _, one in ipairs(type(entry[1]) == "table" and entry or { entry }) do
+        if check_field(one, name, section, way) then break end
       end
-      cbk.warn(("%s=%s: the field came with release %s; what the model of %s computes differs, as it knows only %s"):format(
-        name, fields.shown(value), came, to, (usual:gsub(",$", ""))))
+    elseif entry and kinds.is_dict(section, name) then
+      since.check(entry, section[name], way)
     end
   end
 end

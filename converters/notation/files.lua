@@ -20,14 +20,16 @@ end }
 
 local release = shapes.of("one of the releases " .. table.concat(releases.known, ", "), function(value) return releases.place[value] end)
 local usual = shapes.record("{ release, usual }", {
-  release, shapes.any, says = text, told = shapes.either(flag, shapes.one_of { "hf" }),
+  release, shapes.any, says = text, told = shapes.either(flag, shapes.one_of { "steps" }),
 }, { 1, 2 })
+local usuals = shapes.list(usual, "a list of { release, usual }")
 local since = { says = "fields, each { release, usual }" }
-function since.mistake(value, name) -- a section has fields of its own
+function since.mistake(value, name) -- a section has fields of its own, a field may have several entries
   if type(value) ~= "table" then return shapes.table.mistake(value, name) end
   for field, one in pairs(value) do
-    local is_section = type(one) == "table" and one[1] == nil
-    local mistake = (is_section and since or usual).mistake(one, ("%s.%s"):format(name, tostring(field)))
+    local first = type(one) == "table" and one[1]
+    local shape = type(one) == "table" and first == nil and since or type(first) == "table" and usuals or usual
+    local mistake = shape.mistake(one, ("%s.%s"):format(name, tostring(field)))
     if mistake then return ("'%s' is no { release, usual }: %s"):format(tostring(field), mistake) end
   end
 end

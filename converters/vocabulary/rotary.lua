@@ -82,15 +82,14 @@ end
 local function is_unscaled(map)
   if not kinds.is_dict(map) then return absent(map) end
   local kind = absent(map.rope_type) and map.type or map.rope_type
-  return absent(kind) or tostring(kind):lower() == "default"
+  kind = absent(kind) and "default" or tostring(kind):lower()
+  return kind == "default" or kind == "linear" and map.factor == 1
 end
 
+local unscaled = { "2.1", is_unscaled, says = "null or of type 'default'" }
+
 ---Models that know no scaling before 2.1 (`since`).
----@param is_told? boolean
-function rotary.unscaled_before_2_1(is_told)
-  local entry = { "2.1", is_unscaled, says = "null or of type 'default'", told = is_told }
-  return { rope_scaling = entry, rope_parameters = entry }
-end
+function rotary.unscaled_before_2_1() return { rope_scaling = unscaled, rope_parameters = unscaled } end
 
 ---Reads the maps beside the fields that say the same, which then say it alone (prepare.left).
 ---@param only table<string, any>    what the Model Zoo's model can express, by the names of rope_parameters
@@ -321,7 +320,7 @@ end
 
 local count = shapes.named("what the left calls the number of heads", shapes.text)
 shapes.guard(rotary, "rotary", {
-  unscaled_before_2_1 = { shapes.maybe(shapes.flag) }, unscaled = {}, share = { count },
+  unscaled_before_2_1 = {}, unscaled = {}, share = { count },
   in_one_form = { shapes.named("values by the names of rope_parameters", shapes.table),
     shapes.maybe(shapes.map(shapes.text, shapes.text, "fields by these names")) },
   scaling = { shapes.list(shapes.text, "a list of types") }, dim = { shapes.named("what the left calls the width", shapes.text), count },

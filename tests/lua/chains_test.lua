@@ -371,7 +371,7 @@ end
 ---Where a way ends as the config says what only newer releases know, so do the steps one by one.
 local function is_refused(why, path, source, steps)
   local text = type(why) == "table" and why.message or ""
-  if not text:find "as the field came with release" then return false end
+  if not text:find "to keep it, convert to cs-" then return false end
   conversion.fails(text:match "cannot convert.*", steps, path[1].src, source, path, #path)
   return true
 end

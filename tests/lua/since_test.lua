@@ -36,19 +36,16 @@ end
 describe("Fields newer than the release", function()
   local refused = {
     -- model, from, to, a config's field, what the message names
-    { "llama", "cs-2.3", "cs-2.1", { pos_scaling_type = "yarn", pos_scaling_factor = 4 }, "pos_scaling_type='yarn': only 'linear'" },
-    { "llama", "cs-2.3", "cs-1.9", { pos_scaling_factor = 4 }, "pos_scaling_factor=4: only 1, as the field came with release 2.1" },
     { "llama", "cs-2.9", "cs-2.2", { attention_logits_alpha = 2 }, "attention_logits_alpha=2: only 1" },
     { "llama", "cs-2.2", "cs-2.1", { attention_sliding_window_length = 7 }, "attention_sliding_window_length=7: only null" },
     { "llama", "hf", "cs-1.9", { num_key_value_heads = 2 }, "num_key_value_heads=2: only as many as num_attention_heads" },
     { "gpt2", "cs-2.3", "cs-2.2", { mup_base_hidden_size = 8 }, "mup_base_hidden_size=8: only null" },
     { "gpt2", "cs-1.9", "cs-1.8", { position_embedding_type = "alibi" }, "position_embedding_type='alibi': only 'learned' or 'fixed'" },
-    { "falcon", "cs-2.1", "cs-2.0", { pos_scaling_factor = 2 }, "pos_scaling_factor=2: only 1" },
-    { "gpt-neox", "hf", "cs-2.0", { rope_scaling = { type = "linear", factor = 2 } }, "only null or of type 'default', as" },
+    { "gpt-neox", "hf", "cs-2.0", { rope_scaling = { type = "linear", factor = 2 } }, "only null or of type 'default' is supported before release 2.1" },
+    { "llava", "cs-2.3", "cs-2.2", { text_model = { attention_logits_alpha = 2 } }, "attention_logits_alpha=2: only 1" },
     { "bert", "cs-2.3", "cs-2.2", { attention_logits_alpha = 2 }, "attention_logits_alpha=2: only 1" },
     { "t5", "cs-2.9", "cs-2.1", { mup_base_d_model = 8 }, "mup_base_d_model=8: only null" },
     { "dpo", "cs-2.3-dpo", "cs-2.2-dpo", { model_name = "llama", moe_params = { num_experts = 2 } }, "only one expert" },
-    { "llava", "cs-2.3", "cs-2.2", { text_model = { pos_scaling_type = "yarn", pos_scaling_factor = 2 } }, "pos_scaling_type='yarn'" },
   }
   for _, case in ipairs(refused) do
     local model, src, tgt, said, message = unpack(case)
@@ -62,18 +59,43 @@ describe("Fields newer than the release", function()
     local grouped = { attention_module = "multiquery_attention", extra_attention_params = { num_kv_groups = 2 }, rope_theta = 500000 }
     local told, out = converted("llama", "cs-2.3", "cs-1.9", with(decoder, grouped))
     local text = table.concat(told, "\n")
-    for _, field in ipairs { "rope_theta=500000: the field came with release 2.1", 'extra_attention_params={"num_kv_groups": 2}' } do
+    for _, field in ipairs { "rope_theta=500000 stays", 'extra_attention_params={"num_kv_groups": 2} stays' } do
       local _, count = text:gsub(field:gsub("%p", "%%%0"), "")
       harness.equal(count, 1, text)
     end
     harness.equal({ out.rope_theta, out.extra_attention_params.num_kv_groups }, { 500000, 2 })
-    local yarn = { type = "yarn", factor = 4, original_max_position_embeddings = 8 }
-    local lost = with(llama, { rope_theta = 500000, rope_scaling = yarn })
-    text = table.concat((converted("llama", "hf", "cs-2.0", lost)))
-    assert(text:find "rope_theta=500000: the field came"
-      and text:find "rope_scaling={.*: the field came with release 2.1", text)
-    text = table.concat((converted("llama", "hf", "cs-2.2", lost)))
-    assert(text:find "pos_scaling_type='yarn': the field came with release 2.3" and not text:find "rope_theta", text)
+  end)
+
+  -- what the model computes with these fields, and the oldest release that knows them
+  local theta, linear = { rope_theta = 500000 }, { type = "linear", factor = 2 }
+  local yarn = { type = "yarn", factor = 4, original_max_position_embeddings = 8 }
+  local llama3 = { rope_type = "llama3", factor = 8, low_freq_factor = 1, high_freq_factor = 4, original_max_position_embeddings = 8 }
+  local longrope = { type = "longrope", factor = 1, short_factor = { 1, 1 }, long_factor = { 2, 2 } }
+  local scalings = {
+    { theta, "2.1", "2.0", "rope_theta=500000" }, { { rope_parameters = theta }, "2.1", "2.0", "rope_theta=500000" },
+    { { rope_scaling = linear }, "2.1", "2.0", "rope_scaling=", "pos_scaling_factor=2" },
+    { { rope_scaling = yarn }, "2.3", "2.2", "pos_scaling_type='yarn'" },
+    { { rope_scaling = yarn }, "2.3", "1.9", "rope_scaling=", "pos_scaling_type='yarn'" },
+    { { rope_scaling = llama3 }, "2.3", "2.1", "pos_scaling_type='llama3'" },
+    { { rope_parameters = longrope }, "2.4", "2.3", "pos_scaling_type='longrope': only 'linear', 'yarn' or 'llama3'" },
+    { { rope_scaling = longrope }, "2.4", "2.1", "pos_scaling_type='longrope': only 'linear', 'yarn' or 'llama3'" },
+  }
+  for _, case in ipairs(scalings) do
+    local said, knows, older, refusal, stays = unpack(case)
+    it(("positions that release %s does not know: %s"):format(older, refusal), function()
+      conversion.fails(refusal, converted, "llama", "hf", "cs-" .. older, with(llama, said))
+      local told, out = converted("llama", "hf", "cs-" .. knows, with(llama, said))
+      assert(not table.concat(told):find "before release", table.concat(told))
+      told = table.concat((converted("llama", "cs-" .. knows, "cs-" .. older, out)), "\n")
+      assert(told:find(stays or refusal:match "^[^:]*", 1, true) and told:find "computes something else", told)
+    end)
+  end
+
+  it("positions are refused at the end of a chain that starts with Hugging Face, too", function()
+    local chain = conversion.job("llama", "hf", "cs-2.3")
+    chain.path[2] = conversion.job("llama", "cs-2.3", "cs-2.2").path[1]
+    conversion.fails("cs-2.3 -> cs-2.2: cannot convert the config with pos_scaling_type='yarn'", convert.config, chain,
+      with(llama, { rope_scaling = yarn }))
   end)
 
   it("1.9 has grouped keys in configs, but no way to Hugging Face for them", function()
