@@ -170,15 +170,9 @@ local rw_left = {
 local rw_right = {
   attention_module = "multiquery_attention", attention_type = "scaled_dot_product", embedding_dropout_rate = float(0),
   extra_attention_params = { num_kv_groups = 1 }, loss_scaling = "num_tokens", max_position_embeddings = 2048,
-  nonlinearity = "gelu", position_embedding_type = "rotary", share_embedding_weights = true,
+  nonlinearity = "gelu", position_embedding_type = "rotary", share_embedding_weights = true, use_bias_in_output = false,
+  use_ffn_bias = false, use_ffn_bias_in_attention = false, use_projection_bias_in_attention = false,
 }
-
----The Model Zoo's own configs of 7B and 40B leave these fields out, though its attention has biases unless it is told otherwise.
-local function finish_rw(to)
-  rotary.set_dim(to)
-  cbk.warn("bias=false is not written, as the Model Zoo's own configs of this Falcon leave it out: to train with it, add "
-    .. "use_projection_bias_in_attention: false and use_ffn_bias_in_attention: false to the new config, where the defaults are true")
-end
 
 ---Releases before 2.1 read the layouts of 7B and 40B only.
 local function check_layout(from)
@@ -200,7 +194,7 @@ local function generation(keys, config, left, right)
   return {
     keys = keys, config = fields.config { rw_config, config }, before = defaults, after = defaults,
     prepare = { left = prepare_rw, right = check }, named_from = "2.5",
-    finish = { right = finish_rw },
+    finish = { right = rotary.set_dim },
   }
 end
 
@@ -304,8 +298,8 @@ local function finish_right(to, from)
   end
 end
 
----Where one flag is given, the others stand at the Model Zoo's default; where none is, the checkpoint decides (our own configs of
----7B and 40B leave them out, as the reference's do): it may have no bias then.
+---Where one flag is given, the others are the Model Zoo's defaults; where none is, the checkpoint decides (the reference's configs of
+---7B and 40B leave them out): it may have no bias then.
 local default_biases = { use_projection_bias_in_attention = true, use_ffn_bias_in_attention = true, use_ffn_bias = false }
 
 local function prepare_right(from)
@@ -377,6 +371,9 @@ local function style(config, side)
   return rw_style(config, side)
 end
 
+---Configs of 7B and 40B get their name with this step: up to 2.4 they have none.
+local to_2_5 = between("cs-2.4", "cs-2.5", { keys = rules.keys { { "*" } }, config = fields.config { { "*" } }, named_from = "2.5" })
+
 local invented_head = decoder.invented_head "word_embeddings.weight"
 
 ---Hugging Face's default, which headless configs may leave out, decides what the head is made of.
@@ -395,6 +392,7 @@ return {
     model = "falcon", name = "falcon", note = "FalconForCausalLM / RWForCausalLM <-> GPTJModel (configured as Falcon)",
     since = { right = since.gptj },
     between("cs-2.0", "cs-2.1", decoder.to_2_1),
+    to_2_5,
     { "hf", "cs-2.1 .. cs-2.9", variants = with, choose = style },
     { "hf", "cs-1.9, cs-2.0", variants = with, choose = rw_style, tool = "2.0.3" },
   },
@@ -402,6 +400,7 @@ return {
     model = "falcon-headless", name = "falcon", note = "FalconModel / RWModel <-> GPTJModel (configured as Falcon)",
     since = { right = since.gptj },
     between("cs-2.0", "cs-2.1", decoder.to_2_1),
+    to_2_5,
     { "hf", "cs-2.1 .. cs-2.9", variants = without, choose = style },
     { "hf", "cs-1.9, cs-2.0", variants = without, choose = rw_style, tool = "2.0.3" },
   },

@@ -142,12 +142,16 @@ local function config_between_releases(job, step, config)
   for _, one in ipairs(moves) do one[1], one[2] = at .. one[1], at .. one[2] end
   note_dropped(dropped, from)
   local src, tgt = catalogue.release(step.src), catalogue.release(step.tgt)
-  if not catalogue.since(tgt, src) then since.check(job.model.since and job.model.since.right, to, tgt, src) end
+  if not catalogue.since(tgt, src) then
+    since.check((job.model.since or {}).right, to, { to = tgt, from = src, starts_at_hf = is_hf(job.path[1].src) })
+  end
   tell_of_layout(src, tgt, config)
   trainer.set_model(config, to)
   local at_once_from = job.path.at_once and catalogue.release(job.path[1].src) or nil
   config = releases.upgrade(config, src, tgt, moves, { at_once_from = at_once_from, keeps_lists = job.keeps_lists })
-  if src == "2.3" and tgt == "2.4" and not at_once_from then file.set_name(trainer.model(config), tgt, job.zoo_name) end
+  if tgt == (step.converter.named_from or "2.4") and src ~= tgt and catalogue.since(tgt, src) and not at_once_from then
+    file.set_name(trainer.model(config), tgt, job.zoo_name)
+  end
   local configs = both_configs(step, from, to, assumed)
   configs.moves = moves
   return config, configs

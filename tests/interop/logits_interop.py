@@ -15,9 +15,8 @@ To add a family, write models/NAME.py (about thirty lines where the Model Zoo's 
 
 `w.linear(name, x, size)`, `w.layer_norm(name, x, eps)` and the like ask for tensors by their names in the checkpoint. Asked for
 the first time they are made, so a forward pass is also the list of keys and shapes. A case gives the config of the side that it
-starts from; `model`, `model_zoo` and `hugging_face` where they are not the file's; in `add` what a user has to add to the Model Zoo
-config that comes out; a `tolerance` where the two sides differ by what no converter can change, and in `told` what the warnings say of that (a regular
-expression). Every case is also converted without each field that its definition has a default for (`c.get`): what comes out must
+starts from; `model`, `model_zoo` and `hugging_face` where they are not the file's; a `tolerance` where the two sides differ by what
+no converter can change, and in `told` what the warnings say of that (a regular expression). Every case is also converted without each field that its definition has a default for (`c.get`): what comes out must
 mean that default, or is refused with the field's name (or the one that `instead` has for it); not so without the fields in `keep`.
 `RELEASES = ["cs-1.8", "cs-2.0"]`: every case that starts with Hugging Face also goes to these releases (those with tables of their
 own), from there to the newest one, and back the same way. Of a case, `releases` are its own, `refused` says what some of them cannot
@@ -179,7 +178,7 @@ class Case:
         self.zoo, self.hf = case.get("model_zoo") or family.model_zoo, case.get("hugging_face") or family.hugging_face
         self.buffers = getattr(family, "BUFFERS", None)
         random = torch.Generator().manual_seed(7)
-        self.add, self.tolerance, self.told = case.get("add", {}), case.get("tolerance", TOLERANCE), case.get("told")
+        self.tolerance, self.told = case.get("tolerance", TOLERANCE), case.get("told")
         self.tokens = family.inputs(random) if hasattr(family, "inputs") else (torch.randint(19, (2, 7), generator=random),)
         self.run, self.config, self.starts_with_hf = run, case.get("hf") or case["cs"], "hf" in case
         weights, self.least = Weights(seed=5, embedding_std=embedding_std), embedding_std
@@ -198,8 +197,7 @@ class Case:
         (self.to_hugging_face if self.starts_with_hf else self.to_model_zoo)()
 
     def to_model_zoo(self):
-        config, tensors = self.run.to_model_zoo(self.model, self.release, *self.hf_side)
-        self.zoo_side = ({**config, **self.add}, tensors)
+        self.zoo_side = self.run.to_model_zoo(self.model, self.release, *self.hf_side)
         equal(self.logits, read_back(self.zoo, *self.zoo_side, self.tokens, None), self.tolerance, self.least)
 
     def to_hugging_face(self):
@@ -212,7 +210,7 @@ class Case:
         new = self.run.convert(self.model, release, NEWEST, *old)
         config, tensors = read_model_zoo(*new)
         count = self.outputs.get(release, len(self.logits))
-        got = read_back(self.zoo, {**config, **self.add}, tensors, self.tokens, None)
+        got = read_back(self.zoo, config, tensors, self.tokens, None)
         equal(self.logits[:count], got[:count], self.tolerance, self.least)
         need(count == len(got) or distance(self.logits[count:], got[count:]) > self.tolerance, "the other outputs are the same, too")
         again = self.run.convert(self.model, NEWEST, release, *new)

@@ -3,6 +3,7 @@
 local cbk = require "cbk"
 local converters = require "cbk.converters"
 local catalogue, convert = converters.catalogue, converters.convert
+local conversion = require "conversion"
 local harness = require "harness"
 
 local describe, it, equal, raises = harness.describe, harness.it, harness.equal, harness.raises
@@ -91,12 +92,27 @@ describe("Falcon", function()
     end)
   end
 
-  it("what a config of the first generations says of biases is known, and told not to be written", function()
-    local told, warn = {}, cbk.warn
-    cbk.warn = function(message) told[#told + 1] = message end -- luacheck: ignore
-    convert.config(job("falcon", "hf", "cs-2.4"), config(layouts["7B"].config, { bias = false }))
-    cbk.warn = warn -- luacheck: ignore
-    assert(told[1]:find "^bias=false is not written" and told[1]:find "use_ffn_bias_in_attention: false to the new config", told[1])
+  it("configs of the first generations say that there are no biases, as the Model Zoo's default is that there are", function()
+    for _, case in ipairs { { "7B", "cs-2.4" }, { "40B", "cs-2.9" }, { "7B", "cs-1.9" }, { "40B", "cs-2.0" } } do
+      local one = job("falcon", "hf", case[2])
+      local told = conversion.warnings(function()
+        local model = convert.config(one, config(layouts[case[1]].config, { bias = false })).model
+        for _, name in ipairs { "use_projection_bias_in_attention", "use_ffn_bias_in_attention", "use_ffn_bias", "use_bias_in_output" } do
+          equal(model[name], false, name)
+        end
+      end)
+      equal(#told, 0)
+    end
+  end)
+
+  it("a config gets the model's name with the first release that asks for it, on every way", function()
+    local function name_in(src, tgt, from) return convert.config(job("falcon", src, tgt), from).model end
+    for _, layout in ipairs { "7B", "40B" } do
+      local of_2_4 = name_in("hf", "cs-2.4", layouts[layout].config)
+      equal(of_2_4.name, nil)
+      equal(name_in("cs-2.4", "cs-2.5", cbk.dict { model = of_2_4 }).name, "falcon")
+      equal(name_in("hf", "cs-2.5", layouts[layout].config).name, "falcon")
+    end
   end)
 
   it("rows are taken from their groups, queries and keys as rotary pairs", function()

@@ -44,13 +44,11 @@ NEW = {**SIZES, "model_type": "falcon", "num_attention_heads": 4, "num_hidden_la
 ZOO = {"vocab_size": 19, "hidden_size": 32, "num_heads": 4, "num_hidden_layers": 2, "filter_size": 128, "max_position_embeddings": 16,
        "layer_norm_epsilon": 0.1, "rotary_dim": 8, "rope_theta": 50.0, "embedding_dropout_rate": 0.0,
        "attention_module": "multiquery_attention", "extra_attention_params": {"num_kv_groups": 1}}
-# what the converter warns of: the reference leaves these at the Model Zoo's default, which is true
-NO_BIAS = {"use_projection_bias_in_attention": False, "use_ffn_bias_in_attention": False}
 CASES = {
     "7B": {"hf": {**OLD, "model_type": "RefinedWebModel", "multi_query": True, "parallel_attn": True, "bias": False,
-                  "tie_word_embeddings": True}, "add": NO_BIAS},
+                  "tie_word_embeddings": True}},
     "40B": {"hf": {**OLD, "model_type": "RefinedWeb", "n_head_kv": 2, "parallel_attn": True, "bias": False,
-                   "tie_word_embeddings": False}, "add": NO_BIAS,
+                   "tie_word_embeddings": False},
             "instead": {"n_head_kv": "model_type"}},  # without it, the config is that of a 7B
     "7B in today's words": {"hf": {**NEW, "tie_word_embeddings": True, "multi_query": True, "parallel_attn": True,
                                    "rope_scaling": {"type": "linear", "factor": 2.0}},
