@@ -118,31 +118,48 @@ ExecuteOptions execute_options(const Options& options) {
   out.threads = static_cast<int>(options.integer("threads", 0, 1024).value_or(0));
   out.memory = options.size("memory").value_or(out.memory);
   out.sync = options.flag("sync");
+  out.allow_overflow = options.flag("allow_overflow");
   return out;
 }
 
 /// Pushes what a commit does, as a table that prints well.
-int push_plan(lua_State* L, const Writer& writer, const Forecast& forecast) {
-  lua_createtable(L, 0, 6);
+int push_plan(lua_State* L, const Forecast& forecast, const std::vector<std::string>& warnings) {
+  lua_createtable(L, 0, 7);
   set_integer(L, "bytes_read", forecast.bytes_read);
   set_integer(L, "bytes_written", forecast.bytes_written);
   set_integer(L, "peak_memory", forecast.peak_memory);
   set_integer(L, "tensors", forecast.tensors);
   push_strings(L, forecast.lossy);
   lua_setfield(L, -2, "lossy");
-  push_strings(L, writer.warnings());
+  push_strings(L, warnings);
   lua_setfield(L, -2, "warnings");
   luaL_getmetatable(L, "cbk.Plan");
   lua_setmetatable(L, -2);
   return 1;
 }
 
+/// A list of { key, dtype, numel, overflowed, changed, vanished }.
+void push_lost(lua_State* L, const std::vector<LostValues>& lost) {
+  lua_createtable(L, static_cast<int>(lost.size()), 0);
+  for (size_t i = 0; i < lost.size(); ++i) {
+    const auto& [key, dtype, numel, losses] = lost[i];
+    lua_createtable(L, 0, 6);
+    set_field(L, "key", key);
+    set_field(L, "dtype", name_of(dtype));
+    set_integer(L, "numel", static_cast<uint64_t>(numel));
+    set_integer(L, "overflowed", static_cast<uint64_t>(losses.overflowed));
+    set_integer(L, "changed", static_cast<uint64_t>(losses.changed));
+    set_integer(L, "vanished", static_cast<uint64_t>(losses.vanished));
+    lua_rawseti(L, -2, static_cast<int>(i + 1));
+  }
+}
+
 int plan(lua_State* L) {
   const auto output = self(L);
-  const Options options(L, 2, {"threads", "memory", "sync"});
+  const Options options(L, 2, {"threads", "memory", "sync", "allow_overflow"});
   mark_finished(L, 1);
   const auto writer = make_writer(output->root, output->target, output->options);
-  return push_plan(L, *writer, forecast(*writer, execute_options(options)));
+  return push_plan(L, forecast(*writer, execute_options(options)), writer->warnings());
 }
 
 int plan_tostring(lua_State* L) {
@@ -168,7 +185,7 @@ int plan_tostring(lua_State* L) {
       fmt::format("reads {}, writes {} ({} tensors), memory for blocks {}", format_size(field("bytes_read")),
                   format_size(field("bytes_written")), field("tensors"), format_size(field("peak_memory")));
   const auto lossy = names("lossy");
-  if (!lossy.empty()) text += "\nloses precision: " + shown(listed(lossy, 5));
+  if (!lossy.empty()) text += "\nmay lose precision (values are not read): " + shown(listed(lossy, 5));
   for (const std::string& warning : names("warnings")) text += "\nwarning: " + one_line(warning);
   push(L, std::string_view(text));
   return 1;
@@ -176,15 +193,20 @@ int plan_tostring(lua_State* L) {
 
 int commit(lua_State* L) {
   const auto output = unwritten(L);
-  const Options options(L, 2, {"threads", "memory", "sync", "progress"});
+  const Options options(L, 2, {"threads", "memory", "sync", "allow_overflow", "progress"});
   mark_finished(L, 1);
   ExecuteOptions execute = execute_options(options);
   execute.progress = push_progress(L, options);
   const auto writer = make_writer(output->root, output->target, output->options);
   const Forecast planned = forecast(*writer, execute);
-  cbk::execute(*writer, execute);
+  const std::vector<LostValues> lost = cbk::execute(*writer, execute);
   output->is_written = true;
-  return push_plan(L, *writer, planned);
+  std::vector<std::string> warnings = writer->warnings();
+  for (std::string& warning : warnings_of(lost)) warnings.push_back(std::move(warning));
+  push_plan(L, planned, warnings);
+  push_lost(L, lost);
+  lua_setfield(L, -2, "lost");
+  return 1;
 }
 
 int close(lua_State* L) {

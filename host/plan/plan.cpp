@@ -102,14 +102,15 @@ class Execution {
         items_(writer.items()),
         order_(reading_order(items_)),
         block_bytes_(block_size(options)),
-        crcs_(items_.size()) {
+        crcs_(items_.size()),
+        losses_(items_.size()) {
     for (const Item& item : items_) {
       total_ += item.tensor.nbytes();
       left_.push_back(item.tensor.numel());
     }
   }
 
-  void run() {
+  std::vector<LostValues> run() {
     const auto start = std::chrono::steady_clock::now();
     slots_ = writer_.lay_out();
     if (slots_.size() != items_.size())
@@ -123,11 +124,14 @@ class Execution {
     }
     if (failure_) std::rethrow_exception(failure_);
     check_interrupt();
+    std::vector<LostValues> lost = lost_values();
+    if (!options_.allow_overflow) refuse_losses(lost);
     verify();
     writer_.finish(checksums());
     report(start);  // before the commit: a progress function that fails leaves no target
     check_interrupt();
     writer_.commit(options_.sync);
+    return lost;
   }
 
  private:
@@ -182,25 +186,27 @@ class Execution {
     const uint32_t itemsize = expression.itemsize();
     if (block.begin == 0) within(item.key, [&] { verify_scattered(expression); });
     BlockSum sum{block.begin, static_cast<uint64_t>(block.end - block.begin) * itemsize, 0};
+    Losses losses;
     for (int64_t begin = block.begin; begin < block.end;) {
       const uint64_t offset = slot.offset + static_cast<uint64_t>(begin) * itemsize;
       const int64_t end = std::min(block.end, begin + piece_elements(expression, offset));
       const uint64_t bytes = static_cast<uint64_t>(end - begin) * itemsize;
       Scratch buffer(bytes + io_alignment);
       const std::span<std::byte> piece = buffer.bytes().subspan(shift_for(offset, itemsize), bytes);
-      within(item.key, [&] { expression.read(begin, piece); });
+      within(item.key, [&] { losses += expression.read(begin, piece); });
       if (item.checksum != Checksum::none) sum.crc = extended(item.checksum, sum.crc, piece);
       slot.file->write(offset, piece);
       done_.fetch_add(bytes, std::memory_order_relaxed);
       begin = end;
     }
     const bool dropped = expression.drop(block.begin, block.end);
-    if (finish(block, sum) && !dropped) drop_sources(expression);
+    if (finish(block, sum, losses) && !dropped) drop_sources(expression);
   }
 
   /// True for the block that was the last of its item to be done, whichever that is.
-  bool finish(const Block& block, const BlockSum& sum) {
+  bool finish(const Block& block, const BlockSum& sum, const Losses& losses) {
     const std::lock_guard lock(mutex_);
+    losses_[block.item] += losses;
     if (items_[block.item].checksum != Checksum::none) crcs_[block.item].push_back(sum);
     left_[block.item] -= block.end - block.begin;
     return left_[block.item] == 0;
@@ -217,6 +223,20 @@ class Execution {
       }
     }
     return sums;
+  }
+
+  std::vector<LostValues> lost_values() const {
+    std::vector<LostValues> out;
+    std::unordered_set<const Expression*> seen;
+    for (size_t i = 0; i < items_.size(); ++i) {
+      const Item& item = items_[i];
+      const Expression& expression = *item.tensor.expression();
+      if (!seen.insert(&expression).second) continue;
+      Losses losses = losses_[i];
+      within(item.key, [&] { losses += operand_losses(expression); });
+      if (losses.any()) out.push_back({item.key, item.tensor.dtype(), item.tensor.numel(), losses});
+    }
+    return out;
   }
 
   /// Asks the sources for what only all of their bytes can tell.
@@ -269,6 +289,7 @@ class Execution {
   int64_t step_ = 1;
   std::vector<int64_t> left_;  // elements of each item that are not written yet
   std::vector<std::vector<BlockSum>> crcs_;
+  std::vector<Losses> losses_;  // of each item
   std::exception_ptr failure_;
 };
 
@@ -292,8 +313,8 @@ Forecast forecast(const Writer& writer, const ExecuteOptions& options) {
   return result;
 }
 
-void execute(Writer& writer, const ExecuteOptions& options) {
-  Execution(writer, options).run();
+std::vector<LostValues> execute(Writer& writer, const ExecuteOptions& options) {
+  return Execution(writer, options).run();
 }
 
 }  // namespace cbk

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "host/checkpoint/writer.hpp"
+#include "host/plan/lost.hpp"
 
 namespace cbk {
 
@@ -15,6 +16,7 @@ struct ExecuteOptions {
   int threads = 0;                // 0: as many as the machine has, at most 4
   uint64_t memory = 96ULL << 20;  // bound of the anonymous memory for blocks in flight
   bool sync = false;              // fsync before the target gets its name
+  bool allow_overflow = false;    // write values that overflow or change, too
   /// Called from the calling thread a few times a second, and once at the end.
   struct Progress {
     uint64_t done = 0;  // bytes written
@@ -30,13 +32,14 @@ struct Forecast {
   uint64_t bytes_written = 0;
   uint64_t peak_memory = 0;  // anonymous, for blocks in flight
   size_t tensors = 0;
-  std::vector<std::string> lossy;  // keys whose dtype cannot hold every value of the source
+  std::vector<std::string> lossy;  // keys whose dtype cannot hold every value of the source's dtype
 };
 
 Forecast forecast(const Writer& writer, const ExecuteOptions& options);
 
 /// Streams every item, finishes and commits. An error or an interrupt (Errc::interrupted) leaves no target
-/// and no debris. Output bytes do not depend on the number of threads.
-void execute(Writer& writer, const ExecuteOptions& options);
+/// and no debris. Output bytes do not depend on the number of threads, nor does the result: tensors that lost
+/// values, in the order of the items, those that share their expression once.
+std::vector<LostValues> execute(Writer& writer, const ExecuteOptions& options);
 
 }  // namespace cbk

@@ -51,12 +51,16 @@ int64_t row_granularity(std::span<const Loop> loops, uint32_t itemsize) {
   return 1;
 }
 
-/// Runs `body(begin, count, position)` over the range in chunks; inputs that like whole rows get them all at
-/// once.
+/// The losses of `body(begin, count, position)` over the range in chunks; inputs that like whole rows get
+/// them all at once.
 template <typename Body>
-void for_each_chunk(int64_t begin, int64_t count, int64_t granularity, Body&& body) {
+Losses for_each_chunk(int64_t begin, int64_t count, int64_t granularity, Body&& body) {
+  Losses lost;
   const int64_t chunk = granularity > 1 ? count : kernel_chunk;
-  for (int64_t done = 0; done < count; done += chunk) body(begin + done, std::min(chunk, count - done), done);
+  for (int64_t done = 0; done < count; done += chunk) {
+    lost += body(begin + done, std::min(chunk, count - done), done);
+  }
+  return lost;
 }
 
 }  // namespace
@@ -76,12 +80,12 @@ bool ViewExpression::has_long_runs() const {
   return !loops_.empty() && loops_.back().stride == 1 && loops_.back().extent * itemsize() >= long_run;
 }
 
-void ViewExpression::read(int64_t begin, std::span<std::byte> out) const {
+Losses ViewExpression::read(int64_t begin, std::span<std::byte> out) const {
   check_interrupt();
   const uint32_t item = itemsize();
   if (is_dense()) {
     view_.storage->read(static_cast<uint64_t>(view_.offset + begin) * item, out);
-    return;
+    return {};
   }
   const ByteView bytes = view_.storage->view();
   const bool long_runs = has_long_runs();
@@ -100,6 +104,7 @@ void ViewExpression::read(int64_t begin, std::span<std::byte> out) const {
                  }
                  target += static_cast<size_t>(count) * item;
                });
+  return {};
 }
 
 int64_t ViewExpression::granularity() const {
@@ -128,14 +133,31 @@ StridedExpression::StridedExpression(ExpressionPtr input, int64_t offset, const 
       offset_(offset),
       loops_(merged_loops(dims, strides)) {}
 
-void StridedExpression::read(int64_t begin, std::span<std::byte> out) const {
-  const RunReader read_run = [&](int64_t first, std::span<std::byte> run) { input_->read(first, run); };
+bool StridedExpression::has_gaps() const {
+  return std::any_of(loops_.begin(), loops_.end(), [](const Loop& loop) { return is_thinned(loop); });
+}
+
+Losses StridedExpression::read(int64_t begin, std::span<std::byte> out) const {
+  Losses lost;
+  const int64_t end = begin + count_in(out, itemsize());
+  const RunReader read_run = [&](int64_t first, std::span<std::byte> run) {
+    lost += input_->read(first, run);
+  };
   std::byte* target = out.data();
-  for_each_box(offset_, loops_, begin, begin + count_in(out, itemsize()),
-               [&](int64_t offset, std::span<const Loop> loops, int64_t count) {
-                 copy_box(read_run, offset, loops, itemsize(), target);
-                 target += static_cast<size_t>(count) * itemsize();
-               });
+  for_each_box(offset_, loops_, begin, end, [&](int64_t offset, std::span<const Loop> loops, int64_t count) {
+    copy_box(read_run, offset, loops, itemsize(), target);
+    target += static_cast<size_t>(count) * itemsize();
+  });
+  if (!lost.any() || !has_gaps()) return lost;
+  lost = {};  // counted in the gaps, too: now element by element
+  for (int64_t i = begin; i < end; ++i) {
+    const auto element = out.subspan(static_cast<size_t>(i - begin) * itemsize(), itemsize());
+    for_each_box(offset_, loops_, i, i + 1,
+                 [&](int64_t offset, std::span<const Loop> /*loops*/, int64_t /*count*/) {
+                   lost += input_->read(offset, element);
+                 });
+  }
+  return lost;
 }
 
 int64_t StridedExpression::granularity() const {
@@ -180,16 +202,17 @@ void ConcatExpression::each_piece(int64_t begin, int64_t end, Piece&& piece) con
   }
 }
 
-void ConcatExpression::read(int64_t begin, std::span<std::byte> out) const {
+Losses ConcatExpression::read(int64_t begin, std::span<std::byte> out) const {
+  Losses lost;
   const uint32_t item = itemsize();
   const int64_t count = count_in(out, item);
   const bool whole_rows = begin % row_ == 0 && count % row_ == 0 && count > row_;
   if (!whole_rows) {
     each_piece(begin, begin + count, [&](size_t part, int64_t first, int64_t length, int64_t position) {
-      parts_[part].expression()->read(
+      lost += parts_[part].expression()->read(
           first, out.subspan(static_cast<size_t>(position) * item, static_cast<size_t>(length) * item));
     });
-    return;
+    return lost;
   }
   // Several rows at once: each part computes its rows in one go (a transposed part would hate single rows).
   const int64_t first_row = begin / row_;
@@ -198,7 +221,7 @@ void ConcatExpression::read(int64_t begin, std::span<std::byte> out) const {
   for (size_t part = 0; part < parts_.size(); ++part) {
     const int64_t width = widths_[part];
     Scratch scratch(static_cast<size_t>(rows * width) * item);
-    parts_[part].expression()->read(first_row * width, scratch.bytes());
+    lost += parts_[part].expression()->read(first_row * width, scratch.bytes());
     for (int64_t row = 0; row < rows; ++row) {
       std::memcpy(out.data() + static_cast<size_t>(row * row_ + column) * item,
                   scratch.data() + static_cast<size_t>(row * width) * item,
@@ -206,6 +229,7 @@ void ConcatExpression::read(int64_t begin, std::span<std::byte> out) const {
     }
     column += width;
   }
+  return lost;
 }
 
 int64_t ConcatExpression::granularity() const {
@@ -237,7 +261,8 @@ GatherExpression::GatherExpression(ExpressionPtr input, int64_t outer, int64_t e
       inner_(inner),
       indices_(std::move(indices)) {}
 
-void GatherExpression::read(int64_t begin, std::span<std::byte> out) const {
+Losses GatherExpression::read(int64_t begin, std::span<std::byte> out) const {
+  Losses lost;
   const auto rows = static_cast<int64_t>(indices_.size());
   int64_t position = begin;
   while (!out.empty()) {
@@ -246,39 +271,42 @@ void GatherExpression::read(int64_t begin, std::span<std::byte> out) const {
     const int64_t source =
         (row / rows * extent_ + indices_[static_cast<size_t>(row % rows)]) * inner_ + column;
     const int64_t count = std::min(inner_ - column, count_in(out, itemsize()));
-    input_->read(source, out.first(static_cast<size_t>(count) * itemsize()));
+    lost += input_->read(source, out.first(static_cast<size_t>(count) * itemsize()));
     out = out.subspan(static_cast<size_t>(count) * itemsize());
     position += count;
   }
+  return lost;
 }
 
 // --- arithmetic
 
-void CastExpression::read(int64_t begin, std::span<std::byte> out) const {
+Losses CastExpression::read(int64_t begin, std::span<std::byte> out) const {
   const int64_t total = count_in(out, itemsize());
   const int64_t most = granularity() > 1 ? total : std::min(total, kernel_chunk);
   Scratch scratch(static_cast<size_t>(most) * input_->itemsize());
-  for_each_chunk(begin, total, granularity(), [&](int64_t first, int64_t count, int64_t position) {
-    input_->read(first, scratch.bytes().first(static_cast<size_t>(count) * input_->itemsize()));
-    cast_elements(input_->dtype(), scratch.data(), dtype(),
-                  out.data() + static_cast<size_t>(position) * itemsize(), count);
+  return for_each_chunk(begin, total, granularity(), [&](int64_t first, int64_t count, int64_t position) {
+    Losses lost = input_->read(first, scratch.bytes().first(static_cast<size_t>(count) * input_->itemsize()));
+    lost += cast_elements(input_->dtype(), scratch.data(), dtype(),
+                          out.data() + static_cast<size_t>(position) * itemsize(), count);
+    return lost;
   });
 }
 
-void ElementExpression::read(int64_t begin, std::span<std::byte> out) const {
-  for_each_chunk(
+Losses ElementExpression::read(int64_t begin, std::span<std::byte> out) const {
+  return for_each_chunk(
       begin, count_in(out, itemsize()), granularity(), [&](int64_t first, int64_t count, int64_t position) {
         const auto part =
             out.subspan(static_cast<size_t>(position) * itemsize(), static_cast<size_t>(count) * itemsize());
-        input_->read(first, part);
-        apply_elementwise(op_, dtype(), part.data(), count);
+        Losses lost = input_->read(first, part);
+        lost += apply_elementwise(op_, dtype(), part.data(), count);
+        return lost;
       });
 }
 
-void FiniteExpression::read(int64_t begin, std::span<std::byte> out) const {
-  input_->read(begin, out);
+Losses FiniteExpression::read(int64_t begin, std::span<std::byte> out) const {
+  const Losses lost = input_->read(begin, out);
   const int64_t bad = first_not_finite(dtype(), out.data(), count_in(out, itemsize()));
-  if (bad < 0) return;
+  if (bad < 0) return lost;
   if (is_complex(dtype())) fail(Errc::value, "{}: an element is not finite", what_);
   double number = 0;
   cast_elements(dtype(), out.data() + static_cast<size_t>(bad) * itemsize(), DType::float64,
@@ -286,16 +314,17 @@ void FiniteExpression::read(int64_t begin, std::span<std::byte> out) const {
   fail(Errc::value, "{}: an element is {}", what_, std::isnan(number) ? "NaN" : number > 0 ? "inf" : "-inf");
 }
 
-void BinaryExpression::read(int64_t begin, std::span<std::byte> out) const {
+Losses BinaryExpression::read(int64_t begin, std::span<std::byte> out) const {
   const int64_t total = count_in(out, itemsize());
   const int64_t most = granularity() > 1 ? total : std::min(total, kernel_chunk);
   Scratch scratch(static_cast<size_t>(most) * itemsize());
-  for_each_chunk(begin, total, granularity(), [&](int64_t first, int64_t count, int64_t position) {
+  return for_each_chunk(begin, total, granularity(), [&](int64_t first, int64_t count, int64_t position) {
     const auto part =
         out.subspan(static_cast<size_t>(position) * itemsize(), static_cast<size_t>(count) * itemsize());
-    left_->read(first, part);
-    right_->read(first, scratch.bytes().first(part.size()));
-    apply_binary(kind_, dtype(), part.data(), scratch.data(), count);
+    Losses lost = left_->read(first, part);
+    lost += right_->read(first, scratch.bytes().first(part.size()));
+    lost += apply_binary(kind_, dtype(), part.data(), scratch.data(), count);
+    return lost;
   });
 }
 
@@ -316,17 +345,18 @@ MatmulExpression::MatmulExpression(ExpressionPtr left, ExpressionPtr right, int6
       depth_(depth),
       columns_(columns) {}
 
-void MatmulExpression::read(int64_t begin, std::span<std::byte> out) const {
-  const uint32_t item = itemsize();
-  const int64_t end = begin + count_in(out, item);
-  const int64_t first_row = begin / columns_;
-  const int64_t rows = (end + columns_ - 1) / columns_ - first_row;
-  // Sums live in `compute` precision; the depth is walked in slabs so that the right side never needs to be
-  // whole.
-  const DType compute = dtype() == DType::float64 ? DType::float64 : DType::float32;
-  Scratch sums(static_cast<size_t>(rows * columns_) * size_of(compute));
-  std::memset(sums.data(), 0, sums.size());
-  Tensor left =
+namespace {
+
+bool is_finite(DType dtype, const std::byte* elements, int64_t position) {
+  return first_not_finite(dtype, elements + static_cast<size_t>(position) * size_of(dtype), 1) < 0;
+}
+
+}  // namespace
+
+template <typename Visit>
+void MatmulExpression::each_slab(DType compute, int64_t first_row, int64_t rows, Visit&& visit) const {
+  // The depth is walked in slabs so that the right side never needs to be whole.
+  const Tensor left =
       Tensor::from_expression(left_, {numel_of({left_->numel() / std::max<int64_t>(depth_, 1)}), depth_});
   const int64_t slab =
       std::clamp<int64_t>((1 << 20) / std::max<int64_t>(columns_, 1), 1, std::max<int64_t>(depth_, 1));
@@ -338,41 +368,126 @@ void MatmulExpression::read(int64_t begin, std::span<std::byte> out) const {
     Scratch b_bytes(b.nbytes());
     a.read(0, a_bytes.bytes());
     b.read(0, b_bytes.bytes());
-    accumulate_matmul(compute, a_bytes.data(), b_bytes.data(), sums.data(), rows, depth, columns_);
+    visit(a_bytes.data(), b_bytes.data(), depth);
   }
-  cast_elements(compute, sums.data() + static_cast<size_t>(begin - first_row * columns_) * size_of(compute),
-                dtype(), out.data(), end - begin);
+}
+
+Losses MatmulExpression::read(int64_t begin, std::span<std::byte> out) const {
+  const int64_t end = begin + count_in(out, itemsize());
+  const int64_t first_row = begin / columns_;
+  const int64_t rows = (end + columns_ - 1) / columns_ - first_row;
+  const DType compute = dtype() == DType::float64 ? DType::float64 : DType::float32;  // of the sums
+  Scratch sums(static_cast<size_t>(rows * columns_) * size_of(compute));
+  std::memset(sums.data(), 0, sums.size());
+  each_slab(compute, first_row, rows, [&](const std::byte* a, const std::byte* b, int64_t depth) {
+    accumulate_matmul(compute, a, b, sums.data(), rows, depth, columns_);
+  });
+  const std::byte* wanted =
+      sums.data() + static_cast<size_t>(begin - first_row * columns_) * size_of(compute);
+  Losses lost = cast_elements(compute, wanted, dtype(), out.data(), end - begin);
+  if (first_not_finite(compute, wanted, end - begin) >= 0)
+    lost.overflowed += overflowed(compute, wanted, begin, end);
+  return lost;
+}
+
+int64_t MatmulExpression::overflowed(DType compute, const std::byte* sums, int64_t begin, int64_t end) const {
+  const int64_t first_row = begin / columns_;
+  const int64_t rows = (end + columns_ - 1) / columns_ - first_row;
+  std::vector<bool> row_is_finite(static_cast<size_t>(rows), true);
+  std::vector<bool> column_is_finite(static_cast<size_t>(columns_), true);
+  each_slab(compute, first_row, rows, [&](const std::byte* a, const std::byte* b, int64_t depth) {
+    for (int64_t i = 0; i < rows * depth; ++i) {
+      if (!is_finite(compute, a, i)) row_is_finite[static_cast<size_t>(i / depth)] = false;
+    }
+    for (int64_t i = 0; i < depth * columns_; ++i) {
+      if (!is_finite(compute, b, i)) column_is_finite[static_cast<size_t>(i % columns_)] = false;
+    }
+  });
+  int64_t count = 0;
+  for (int64_t i = begin; i < end; ++i) {
+    const bool was_finite = row_is_finite[static_cast<size_t>(i / columns_ - first_row)] &&
+                            column_is_finite[static_cast<size_t>(i % columns_)];
+    if (was_finite && !is_finite(compute, sums, i - begin)) ++count;
+  }
+  return count;
 }
 
 // --- sources that no file holds
 
-void FillExpression::read(int64_t /*begin*/, std::span<std::byte> out) const {
+Losses FillExpression::read(int64_t /*begin*/, std::span<std::byte> out) const {
   check_interrupt();
   for (size_t i = 0; i < out.size(); i += element_.size())
     std::memcpy(out.data() + i, element_.data(), element_.size());
+  return {};
 }
 
-void GeneratedExpression::read(int64_t begin, std::span<std::byte> out) const {
+Losses GeneratedExpression::read(int64_t begin, std::span<std::byte> out) const {
   check_interrupt();
   const int64_t count = count_in(out, itemsize());
   std::vector<double> numbers(static_cast<size_t>(std::min(count, kernel_chunk)));
   for_each_chunk(begin, count, 1, [&](int64_t first, int64_t length, int64_t position) {
     for (int64_t i = 0; i < length; ++i) numbers[static_cast<size_t>(i)] = generator_(first + i);
-    cast_elements(DType::float64, reinterpret_cast<const std::byte*>(numbers.data()), dtype(),
-                  out.data() + static_cast<size_t>(position) * itemsize(), length);
+    return cast_elements(DType::float64, reinterpret_cast<const std::byte*>(numbers.data()), dtype(),
+                         out.data() + static_cast<size_t>(position) * itemsize(), length);
   });
+  return {};  // a random number that becomes 0 was never anyone's value
 }
 
 namespace {
 
 template <typename Visit>
-void each_source(const Expression& expression, std::unordered_set<const Expression*>& seen, Visit&& visit) {
+void each_expression(const Expression& expression, std::unordered_set<const Expression*>& seen,
+                     Visit&& visit) {
   if (!seen.insert(&expression).second) return;
-  if (const auto* source = dynamic_cast<const ViewExpression*>(&expression)) visit(*source);
-  expression.each_input([&](const Expression& input) { each_source(input, seen, visit); });
+  visit(expression);
+  expression.each_input([&](const Expression& input) { each_expression(input, seen, visit); });
+}
+
+bool may_lose(const Expression& expression) {
+  std::unordered_set<const Expression*> seen;
+  bool may = false;
+  each_expression(expression, seen, [&](const Expression& one) {
+    const auto* cast = dynamic_cast<const CastExpression*>(&one);
+    may = may || (cast != nullptr && loses(cast->input()->dtype(), cast->dtype())) ||
+          dynamic_cast<const ElementExpression*>(&one) != nullptr ||
+          dynamic_cast<const BinaryExpression*>(&one) != nullptr ||
+          dynamic_cast<const MatmulExpression*>(&one) != nullptr;
+  });
+  return may;
+}
+
+Losses losses_of(const Expression& expression) {
+  Losses lost;
+  const int64_t step = std::max(kernel_chunk, expression.granularity());
+  Scratch scratch(static_cast<size_t>(std::min(step, expression.numel())) * expression.itemsize());
+  for (int64_t begin = 0; begin < expression.numel(); begin += step) {
+    const int64_t count = std::min(step, expression.numel() - begin);
+    lost += expression.read(begin, scratch.bytes().first(static_cast<size_t>(count) * expression.itemsize()));
+  }
+  return lost;
+}
+
+template <typename Visit>
+void each_source(const Expression& expression, std::unordered_set<const Expression*>& seen, Visit&& visit) {
+  each_expression(expression, seen, [&](const Expression& one) {
+    if (const auto* source = dynamic_cast<const ViewExpression*>(&one)) visit(*source);
+  });
 }
 
 }  // namespace
+
+Losses operand_losses(const Expression& expression) {
+  Losses lost;
+  std::unordered_set<const Expression*> seen;
+  std::unordered_set<const Expression*> counted;
+  each_expression(expression, seen, [&](const Expression& one) {
+    if (dynamic_cast<const MatmulExpression*>(&one) == nullptr) return;
+    one.each_input([&](const Expression& operand) {
+      if (counted.insert(&operand).second && may_lose(operand)) lost += losses_of(operand);
+    });
+  });
+  return lost;
+}
 
 std::string_view problem_of(const Expression& expression) {
   if (const auto* source = dynamic_cast<const ViewExpression*>(&expression))

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "host/tensor/kernels/elementwise.hpp"
+#include "host/tensor/kernels/losses.hpp"
 #include "host/tensor/kernels/strided_copy.hpp"
 #include "host/tensor/tensor.hpp"
 
@@ -28,8 +29,9 @@ class Expression {
   [[nodiscard]] uint32_t itemsize() const { return size_of(dtype_); }
   [[nodiscard]] uint64_t nbytes() const { return static_cast<uint64_t>(numel_) * itemsize(); }
 
-  /// Elements [begin, begin + out.size() / itemsize) into `out`.
-  virtual void read(int64_t begin, std::span<std::byte> out) const = 0;
+  /// Elements [begin, begin + out.size() / itemsize) into `out`. What they lost on the way is counted per
+  /// element of the result; what the operands of products lose is not (see operand_losses).
+  virtual Losses read(int64_t begin, std::span<std::byte> out) const = 0;
 
   /// Ranges that start and end at multiples of this many elements are the cheapest (rows of a transposed
   /// matrix).
@@ -78,7 +80,7 @@ class ViewExpression final : public Expression {
  public:
   explicit ViewExpression(View view);
   [[nodiscard]] const View& view() const { return view_; }
-  void read(int64_t begin, std::span<std::byte> out) const override;
+  Losses read(int64_t begin, std::span<std::byte> out) const override;
   [[nodiscard]] int64_t granularity() const override;
   bool drop(int64_t begin, int64_t end) const noexcept override;
   /// Hint: nothing of this view will be read again.
@@ -98,11 +100,14 @@ class ViewExpression final : public Expression {
 class StridedExpression final : public Expression {
  public:
   StridedExpression(ExpressionPtr input, int64_t offset, const Shape& dims, const Shape& strides);
-  void read(int64_t begin, std::span<std::byte> out) const override;
+  Losses read(int64_t begin, std::span<std::byte> out) const override;
   [[nodiscard]] int64_t granularity() const override;
   void each_input(const std::function<void(const Expression&)>& visit) const override { visit(*input_); }
 
  private:
+  /// Whether runs are read that contain elements which are not part of the result.
+  [[nodiscard]] bool has_gaps() const;
+
   ExpressionPtr input_;
   int64_t offset_;
   std::vector<Loop> loops_;
@@ -114,7 +119,7 @@ class ConcatExpression final : public Expression {
   ConcatExpression(std::vector<Tensor> parts, size_t dim);
   [[nodiscard]] const std::vector<Tensor>& parts() const { return parts_; }
   [[nodiscard]] size_t dim() const { return dim_; }
-  void read(int64_t begin, std::span<std::byte> out) const override;
+  Losses read(int64_t begin, std::span<std::byte> out) const override;
   [[nodiscard]] int64_t granularity() const override;
   bool drop(int64_t begin, int64_t end) const noexcept override;
   void each_input(const std::function<void(const Expression&)>& visit) const override;
@@ -135,7 +140,7 @@ class GatherExpression final : public Expression {
  public:
   GatherExpression(ExpressionPtr input, int64_t outer, int64_t extent, int64_t inner,
                    std::vector<int64_t> indices);
-  void read(int64_t begin, std::span<std::byte> out) const override;
+  Losses read(int64_t begin, std::span<std::byte> out) const override;
   void each_input(const std::function<void(const Expression&)>& visit) const override { visit(*input_); }
 
  private:
@@ -149,7 +154,7 @@ class CastExpression final : public Expression {
  public:
   CastExpression(ExpressionPtr input, DType dtype)
       : Expression(dtype, input->numel()), input_(std::move(input)) {}
-  void read(int64_t begin, std::span<std::byte> out) const override;
+  Losses read(int64_t begin, std::span<std::byte> out) const override;
   [[nodiscard]] int64_t granularity() const override { return input_->granularity(); }
   bool drop(int64_t begin, int64_t end) const noexcept override { return input_->drop(begin, end); }
   void each_input(const std::function<void(const Expression&)>& visit) const override { visit(*input_); }
@@ -163,7 +168,7 @@ class ElementExpression final : public Expression {
  public:
   ElementExpression(ExpressionPtr input, ElementOp op)
       : Expression(input->dtype(), input->numel()), input_(std::move(input)), op_(op) {}
-  void read(int64_t begin, std::span<std::byte> out) const override;
+  Losses read(int64_t begin, std::span<std::byte> out) const override;
   [[nodiscard]] int64_t granularity() const override { return input_->granularity(); }
   bool drop(int64_t begin, int64_t end) const noexcept override { return input_->drop(begin, end); }
   void each_input(const std::function<void(const Expression&)>& visit) const override { visit(*input_); }
@@ -180,7 +185,7 @@ class FiniteExpression final : public Expression {
  public:
   FiniteExpression(ExpressionPtr input, std::string what)
       : Expression(input->dtype(), input->numel()), input_(std::move(input)), what_(std::move(what)) {}
-  void read(int64_t begin, std::span<std::byte> out) const override;
+  Losses read(int64_t begin, std::span<std::byte> out) const override;
   [[nodiscard]] int64_t granularity() const override { return input_->granularity(); }
   bool drop(int64_t begin, int64_t end) const noexcept override { return input_->drop(begin, end); }
   void each_input(const std::function<void(const Expression&)>& visit) const override { visit(*input_); }
@@ -200,7 +205,7 @@ class BinaryExpression final : public Expression {
         left_(std::move(left)),
         right_(std::move(right)),
         kind_(kind) {}
-  void read(int64_t begin, std::span<std::byte> out) const override;
+  Losses read(int64_t begin, std::span<std::byte> out) const override;
   [[nodiscard]] int64_t granularity() const override;
   bool drop(int64_t begin, int64_t end) const noexcept override;
   void each_input(const std::function<void(const Expression&)>& visit) const override {
@@ -218,7 +223,7 @@ class BinaryExpression final : public Expression {
 class MatmulExpression final : public Expression {
  public:
   MatmulExpression(ExpressionPtr left, ExpressionPtr right, int64_t rows, int64_t depth, int64_t columns);
-  void read(int64_t begin, std::span<std::byte> out) const override;
+  Losses read(int64_t begin, std::span<std::byte> out) const override;
   [[nodiscard]] int64_t granularity() const override { return columns_; }
   void each_input(const std::function<void(const Expression&)>& visit) const override {
     visit(*left_);
@@ -226,6 +231,13 @@ class MatmulExpression final : public Expression {
   }
 
  private:
+  /// Calls `visit(a, b, depth)` with `rows` rows of the left side and all of the right, `depth` of the sums
+  /// at a time.
+  template <typename Visit>
+  void each_slab(DType compute, int64_t first_row, int64_t rows, Visit&& visit) const;
+  /// How many of the sums, elements [begin, end), are not finite though their row and column are.
+  int64_t overflowed(DType compute, const std::byte* sums, int64_t begin, int64_t end) const;
+
   ExpressionPtr left_;
   ExpressionPtr right_;
   int64_t depth_;
@@ -238,7 +250,7 @@ class FillExpression final : public Expression {
   FillExpression(DType dtype, int64_t numel, Bytes element)
       : Expression(dtype, numel), element_(std::move(element)) {}
   [[nodiscard]] const Bytes& element() const { return element_; }
-  void read(int64_t begin, std::span<std::byte> out) const override;
+  Losses read(int64_t begin, std::span<std::byte> out) const override;
 
  private:
   Bytes element_;
@@ -251,11 +263,15 @@ class GeneratedExpression final : public Expression {
   using Generator = std::function<double(int64_t)>;
   GeneratedExpression(DType dtype, int64_t numel, Generator generator)
       : Expression(dtype, numel), generator_(std::move(generator)) {}
-  void read(int64_t begin, std::span<std::byte> out) const override;
+  Losses read(int64_t begin, std::span<std::byte> out) const override;
 
  private:
   Generator generator_;
 };
+
+/// What the operands of matrix products below `expression` lose. They are read as often as the result asks,
+/// so each is read here once more, as a whole, if it can lose anything.
+Losses operand_losses(const Expression& expression);
 
 /// Why a storage below `expression` cannot be read (Storage::problem); empty: all can.
 std::string_view problem_of(const Expression& expression);

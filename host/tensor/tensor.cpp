@@ -173,8 +173,9 @@ Tensor Tensor::cast(DType dtype) const {
   check_cast(dtype_, dtype);
   if (auto element = fill()) {
     Bytes converted(size_of(dtype));
-    cast_elements(dtype_, element->data(), dtype, converted.data(), 1);
-    return full_bytes(dtype, shape_, converted);
+    const Losses lost = cast_elements(dtype_, element->data(), dtype, converted.data(), 1);
+    if (!lost.any())
+      return full_bytes(dtype, shape_, converted);  // else the cast counts them when it is read
   }
   return from_expression(std::make_shared<CastExpression>(expression_, dtype), shape_);
 }
@@ -249,10 +250,18 @@ std::optional<Bytes> Tensor::fill() const {
 
 namespace {
 
+/// A dtype that holds every value of `expression`: what was cast to a wider one is still what it was.
+DType held_by(const Expression& expression) {
+  const auto* cast = dynamic_cast<const CastExpression*>(&expression);
+  if (cast == nullptr) return expression.dtype();
+  const DType below = held_by(*cast->input());
+  return loses(below, cast->dtype()) ? cast->dtype() : below;
+}
+
 void add_cost(const Expression& expression, Tensor::Cost& cost) {
   if (dynamic_cast<const ViewExpression*>(&expression) != nullptr) cost.bytes_read += expression.nbytes();
   if (const auto* cast = dynamic_cast<const CastExpression*>(&expression)) {
-    cost.lossy = cost.lossy || loses(cast->input()->dtype(), cast->dtype());
+    cost.lossy = cost.lossy || loses(held_by(*cast->input()), cast->dtype());
   }
   expression.each_input([&](const Expression& input) { add_cost(input, cost); });
 }

@@ -78,6 +78,7 @@ TEST_CASE("the same bytes for any number of threads and any memory", "[plan]") {
   ExecuteOptions options;
   options.threads = GENERATE(1, 2, 7);
   options.memory = GENERATE(uint64_t{1}, uint64_t{96} << 20);
+  options.allow_overflow = true;  // the numbers are any bits
   RawWriter writer(folder.path("out"), items);
   execute(writer, options);
   const std::string found = read_file(folder.path("out"));
@@ -100,6 +101,65 @@ TEST_CASE("the forecast counts what will be read and written", "[plan]") {
   CHECK(forecast.lossy == std::vector<std::string>{"half"});
   CHECK(forecast.peak_memory <= 96ULL << 20);
   CHECK(folder.names().size() == 0);
+}
+
+TEST_CASE("lost values are counted once, whatever the blocks", "[plan]") {
+  Folder folder;
+  // Every third of these overflows float16, and every seventh of the others vanishes.
+  std::vector<float> numbers(900'001);
+  for (size_t i = 0; i < numbers.size(); ++i) numbers[i] = i % 3 == 0 ? 1e6F : i % 7 == 0 ? 1e-9F : 1.0F;
+  const auto bytes = std::as_bytes(std::span(numbers));
+  const Tensor all = Tensor::from_bytes(DType::float32, {900'001}, Bytes(bytes.begin(), bytes.end()));
+  const Tensor half = all.cast(DType::float16);
+  const Tensor matrix = all.slice(0, 0, 900'000).reshape({900, 1000});
+  const Tensor sum = matrix.add(matrix).cast(DType::float16);
+  const Tensor product = half.slice(0, 0, 900'000)
+                             .reshape({900, 1000})
+                             .slice(0, 0, 3)
+                             .slice(1, 1, 5)
+                             .matmul(Tensor::full(DType::float16, {4, 300}, 1));
+  const Tensor joined = Tensor::concat({half, half}, 0);
+  std::vector<Losses> first;
+  for (const int threads : {1, 2, 3, 7}) {
+    RawWriter writer(
+        folder.path("out" + std::to_string(threads)),
+        {{"half", half},
+         {"tied", half},
+         {"sum", sum.transpose(0, 1)},
+         {"thinned", matrix.multiply(matrix).cast(DType::float16).reshape({1000, 900}).slice(1, 1, 900, 3)},
+         {"gaps", half.reshape({900'001, 1}).index_select(0, {0, 3, 3, 5}).slice(0, 1, 4, 2)},
+         {"joined", joined},
+         {"product", product}});
+    ExecuteOptions options;
+    options.threads = threads;
+    options.memory = 1 << 20;
+    options.allow_overflow = true;
+    const std::vector<LostValues> lost = execute(writer, options);
+    std::vector<std::string> keys;
+    std::vector<Losses> losses;
+    for (const LostValues& one : lost) {
+      keys.push_back(one.key);
+      losses.push_back(one.losses);
+    }
+    CHECK(keys == std::vector<std::string>{"half", "sum", "thinned", "gaps", "joined", "product"});
+    if (first.empty()) first = losses;
+    CHECK(losses == first);
+  }
+  CHECK(first[0] == Losses{300'001, 0, 85'714});
+  CHECK(first[1] == Losses{300'000, 0, 85'714});
+  CHECK(first[2] == Losses{0, 0, 42'857});
+  CHECK(first[3] == Losses{1, 0, 0});
+  CHECK(first[4] == Losses{600'002, 0, 171'428});
+  CHECK(first[5] == Losses{4, 0, 2});  // of the operand, once, though it is read for each row
+}
+
+TEST_CASE("values that overflow are refused before the target appears", "[plan]") {
+  Folder folder;
+  RawWriter writer(folder.path("out"),
+                   {{"fine", Tensor::full(DType::float32, {3}, 1).cast(DType::float16)},
+                    {"large", Tensor::full(DType::float32, {3}, 1e5).cast(DType::float16)}});
+  CHECK_THROWS_WITH(execute(writer, {}), Catch::Contains("'large' (3 of 3 values overflow float16)"));
+  CHECK_FALSE(fs::exists(folder.path("out")));
 }
 
 TEST_CASE("a failure names the key and leaves nothing behind", "[plan]") {

@@ -74,6 +74,24 @@ void require_elements(const Tensor& tensor, Source&& source) {
   }
 }
 
+bool equal_integers(DType a, const Bytes& left, DType b, const Bytes& right, size_t position) {
+  // One as uint64 and its sign say everything of an integer of up to 64 bits.
+  const auto parts = [&](DType dtype, const Bytes& bytes) {
+    std::pair<int64_t, uint64_t> out;
+    const std::byte* element = bytes.data() + position * size_of(dtype);
+    cast_elements(dtype, element, DType::int64, reinterpret_cast<std::byte*>(&out.first), 1);
+    cast_elements(dtype, element, DType::uint64, reinterpret_cast<std::byte*>(&out.second), 1);
+    const bool is_signed = name_of(dtype).front() == 'i';
+    return std::pair(is_signed && out.first < 0, out.second);
+  };
+  return parts(a, left) == parts(b, right);
+}
+
+/// Bits of an integer without its sign.
+int digits_of(DType dtype) {
+  return static_cast<int>(8 * size_of(dtype)) - (name_of(dtype).front() == 'i' ? 1 : 0);
+}
+
 }  // namespace
 
 TEST_CASE("views agree with index arithmetic, on memory and on storages that can only be read", "[tensor]") {
@@ -224,6 +242,71 @@ TEST_CASE("arithmetic", "[tensor]") {
     CHECK(low.shape() == Shape{2, 40});
     CHECK(low.to_bytes().size() == 160);
   }
+}
+
+TEST_CASE("casts count what they lose", "[tensor]") {
+  const auto from = static_cast<DType>(GENERATE(range(0, dtype_count)));
+  const auto to = static_cast<DType>(GENERATE(range(0, dtype_count)));
+  if (from == DType::boolean || to == DType::boolean || is_complex(from) || is_complex(to) || from == to)
+    return;
+  // Bit patterns all over the range, and those at its ends.
+  std::vector<uint64_t> patterns = {
+      0, 1, ~uint64_t{0}, uint64_t{1} << 63, 0x7fefffffffffffff, 0x41dfffffffc00000};
+  for (uint64_t i = 0; i < 5000; ++i) patterns.push_back(i * 0x9e3779b97f4a7c15U);
+  const auto count = static_cast<int64_t>(patterns.size());
+  Bytes source(patterns.size() * size_of(from));
+  for (size_t i = 0; i < patterns.size(); ++i) {
+    const uint64_t bits = patterns[i] >> (8 * (8 - size_of(from)));
+    std::memcpy(source.data() + i * size_of(from), &bits, size_of(from));
+  }
+  Bytes result(patterns.size() * size_of(to));
+  const Losses lost = cast_elements(from, source.data(), to, result.data(), count);
+  std::vector<double> before(patterns.size());
+  std::vector<double> after(patterns.size());
+  cast_elements(from, source.data(), DType::float64, reinterpret_cast<std::byte*>(before.data()), count);
+  cast_elements(to, result.data(), DType::float64, reinterpret_cast<std::byte*>(after.data()), count);
+  Losses expected;
+  for (size_t i = 0; i < patterns.size(); ++i) {
+    if (is_integer(to)) {
+      // Integers beyond 2^53 are compared as what they are: the double of 2^64 - 1 is that of 2^64.
+      const bool is_equal = is_integer(from)
+                                ? equal_integers(from, source, to, result, i)
+                                : before[i] == after[i] && before[i] < std::ldexp(1, digits_of(to));
+      expected.changed += is_equal ? 0 : 1;
+    } else {
+      expected.overflowed += std::isfinite(before[i]) && !std::isfinite(after[i]) ? 1 : 0;
+      expected.vanished += before[i] != 0 && after[i] == 0 ? 1 : 0;
+    }
+  }
+  INFO(name_of(from) << " to " << name_of(to));
+  CHECK(lost == expected);
+}
+
+TEST_CASE("arithmetic counts what it loses", "[tensor]") {
+  const auto losses = [](const Tensor& tensor) {
+    Bytes bytes(tensor.nbytes());
+    return tensor.expression()->read(0, bytes);
+  };
+  const Tensor large = Tensor::full(DType::float32, {4}, 3e38);
+  CHECK(losses(large.affine(10, 0)) == Losses{4, 0, 0});
+  CHECK(losses(large.affine(1e300, 0)) == Losses{4, 0, 0});  // the factor itself is beyond float32
+  CHECK(losses(large.affine(INFINITY, 0)) == Losses{});      // asked for
+  CHECK(losses(large.affine(10, 0).affine(2, 1)) == Losses{4, 0, 0});
+  CHECK(losses(large.add(large)) == Losses{4, 0, 0});
+  CHECK(losses(large.multiply(Tensor::full(DType::float32, {4}, INFINITY))) == Losses{});
+  CHECK(losses(Tensor::full(DType::float16, {3}, 6e4).affine(2, 0)) == Losses{3, 0, 0});
+  CHECK(losses(Tensor::full(DType::float16, {3}, 6e-8).affine(0.125, 0)) == Losses{0, 0, 3});
+  CHECK(losses(Tensor::full(DType::int8, {3}, 100).affine(2, 0)) == Losses{0, 3, 0});
+  CHECK(losses(Tensor::full(DType::int8, {3}, 5).affine(0.5, 0)) == Losses{0, 3, 0});
+  const Tensor most = Tensor::full_bytes(DType::uint64, {1}, Bytes(8, std::byte{0xff}));
+  CHECK(losses(most.multiply(most)) == Losses{0, 1, 0});
+  const Tensor row = Tensor::full(DType::float32, {1, 2}, 3e38);
+  const Tensor infinite = Tensor::full(DType::float32, {2, 1}, INFINITY);
+  const Tensor right = Tensor::concat({Tensor::full(DType::float32, {2, 1}, 1), infinite}, 1);
+  CHECK(losses(row.matmul(right)) == Losses{1, 0, 0});  // infinity times a number has lost nothing
+  CHECK(losses(row.cast(DType::float16).matmul(right.cast(DType::float16))) == Losses{});
+  CHECK(operand_losses(*row.cast(DType::float16).matmul(right.cast(DType::float16)).expression()) ==
+        Losses{2, 0, 0});
 }
 
 TEST_CASE("elements that must be finite", "[tensor]") {

@@ -18,12 +18,58 @@ describe("Output", function()
     t.equal({ out.gone, out["a.b"].dtype, out:path() }, { nil, "float32", path })
     local plan = out:plan()
     t.equal({ plan.tensors, plan.lossy }, { 2, { "a.c" } })
-    t.is_true(tostring(plan):find("loses precision: a.c", 1, true))
+    t.is_true(tostring(plan):find("may lose precision (values are not read): a.c", 1, true))
     t.is_true(not cbk.fs.exists(path), "a plan writes nothing")
     t.equal(out:commit().tensors, 2)
     local back = cbk.open(path)
     t.equal(back.format, "safetensors")
     t.equal({ back["a.b"]:tolist(), back["a.c"].dtype }, { { 1, 2 }, "bfloat16" })
+  end)
+
+  it("refuses values that a dtype cannot hold, and counts them", function()
+    local folder = t.temp_dir()
+    local path = cbk.fs.join(folder, "x.safetensors")
+    local floats = cbk.tensor { 1e5, -1e5, 1, 1e-10, 0, 0 / 0, math.huge }
+    local half = floats:to "float16"
+    local root = cbk.dict { { "half", half }, { "tied", half }, { "kept", floats:slice(0, 2, 3):to "float16" },
+      { "whole", cbk.tensor({ 1.5, 2, 300, 0 / 0, -128, 127 }):to "int8" },
+      { "scaled", cbk.tensor({ 6e4, 1 }, { dtype = "float16" }) * 2 },
+      { "narrow", cbk.tensor({ 300, 255, -1 }, { dtype = "int64" }):to "uint8" } }
+    local out = cbk.create(path, { root = root })
+    t.raises("cannot keep the values of 4 tensors: ", function() out:commit() end, "value")
+    for _, part in ipairs { "'half' (2 of 7 values overflow float16)", "'whole' (3 of 6 values are not exact in int8)",
+      "'scaled' (1 of 2 values overflow float16)", "'narrow' (2 of 3 values are not exact in uint8)", "allow_overflow = true" } do
+      t.raises(part, function() out:commit() end, "value")
+    end
+    t.equal(cbk.fs.list(folder), {})
+    for threads = 1, 3 do
+      local result = cbk.create(path, { root = root, overwrite = true }):commit { allow_overflow = true, threads = threads }
+      local counts = {}
+      for _, lost in ipairs(result.lost) do counts[lost.key] = { lost.numel, lost.overflowed, lost.changed, lost.vanished } end
+      t.equal(counts, { half = { 7, 2, 0, 1 }, whole = { 6, 0, 3, 0 }, scaled = { 2, 1, 0, 0 }, narrow = { 3, 0, 2, 0 } })
+      local text = table.concat(result.warnings, "\n")
+      t.is_true(text:find("4 tensors cannot keep all values: ", 1, true), text)
+      t.is_true(text:find("small values of 1 tensor became 0: 'half' (1 of 7 in float16)", 1, true), text)
+    end
+    t.equal(cbk.open(path)["narrow"]:tolist(), { 44, 255, 255 })
+    t.equal(half:slice(0, 0, 1):tolist(), { math.huge }) -- reading refuses nothing
+  end)
+
+  it("writes small values that become 0, with a warning", function()
+    local out = cbk.create(cbk.fs.join(t.temp_dir(), "x.pt"), { root = cbk.dict { w = cbk.tensor({ 1e-10, 1 }):to "float16" } })
+    t.equal(out:commit().warnings, { "small values of 1 tensor became 0: 'w' (1 of 2 in float16)" })
+  end)
+
+  it("says which casts may lose precision by their dtypes", function()
+    local function lossy(from, ...)
+      local tensor = cbk.tensor({ 1 }, { dtype = from })
+      for _, name in ipairs { ... } do tensor = tensor:to(name) end
+      return #cbk.create(cbk.fs.join(t.temp_dir(), "x.pt"), { root = cbk.dict { w = tensor } }):plan().lossy == 1
+    end
+    t.equal({ lossy("float32", "bfloat16"), lossy("bfloat16", "float32"), lossy("float16", "bfloat16"), lossy("int8", "float16") },
+      { true, false, true, false })
+    t.equal({ lossy("bfloat16", "float32", "bfloat16"), lossy("bfloat16", "float32", "float16"), lossy("float32", "bfloat16", "float32") },
+      { false, true, true })
   end)
 
   it("refuses a tree that holds itself", function()

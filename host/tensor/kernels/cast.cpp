@@ -1,6 +1,8 @@
 #include "host/tensor/kernels/cast.hpp"
 
+#include <algorithm>
 #include <array>
+#include <bit>
 #include <cmath>
 #include <complex>
 #include <cstring>
@@ -14,7 +16,8 @@
 namespace cbk {
 namespace {
 
-/// How one dtype is stored (`Bits`) and computed with (`Number`).
+/// How one dtype is stored (`Bits`) and computed with (`Number`). `is_finite` and `is_zero` look at the bits,
+/// which the vectoriser likes.
 template <DType dtype>
 struct Element;
 
@@ -24,6 +27,29 @@ struct Plain {
   using Number = T;
   static Number decode(Bits bits) { return bits; }
   static Bits encode(Number number) { return number; }
+  static bool is_finite(Bits /*bits*/) { return true; }
+  static bool is_zero(Bits bits) { return bits == 0; }
+};
+
+/// A float whose bits are `Unsigned`; an exponent of all ones is infinite or NaN.
+template <typename Float, typename Unsigned, Unsigned exponent>
+struct PlainFloat {
+  using Bits = Float;
+  using Number = Float;
+  static Number decode(Bits bits) { return bits; }
+  static Bits encode(Number number) { return number; }
+  static bool is_finite(Bits bits) { return (std::bit_cast<Unsigned>(bits) & exponent) != exponent; }
+  static bool is_zero(Bits bits) { return bits == 0; }
+};
+
+template <typename Part>
+struct Complex {
+  using Bits = std::complex<typename Part::Number>;
+  using Number = Bits;
+  static Number decode(Bits bits) { return bits; }
+  static Bits encode(Number number) { return number; }
+  static bool is_finite(Bits bits) { return Part::is_finite(bits.real()) && Part::is_finite(bits.imag()); }
+  static bool is_zero(Bits bits) { return bits == Bits{}; }
 };
 
 template <>
@@ -50,27 +76,42 @@ struct Element<DType::uint64> : Plain<uint64_t> {};
 template <>
 struct Element<DType::int64> : Plain<int64_t> {};
 template <>
-struct Element<DType::float32> : Plain<float> {};
+struct Element<DType::float32> : PlainFloat<float, uint32_t, 0x7f800000> {};
 template <>
-struct Element<DType::float64> : Plain<double> {};
+struct Element<DType::float64> : PlainFloat<double, uint64_t, 0x7ff0000000000000> {};
 template <>
-struct Element<DType::complex64> : Plain<std::complex<float>> {};
+struct Element<DType::complex64> : Complex<Element<DType::float32>> {};
 template <>
-struct Element<DType::complex128> : Plain<std::complex<double>> {};
+struct Element<DType::complex128> : Complex<Element<DType::float64>> {};
 
-template <typename Stored, float (*to_number)(Stored), Stored (*to_bits)(float)>
-struct Narrow {
-  using Bits = Stored;
+/// Magnitudes of float32, as bits, from `first_infinite` on become infinite, and up to `last_zero` 0.
+template <float (*to_number)(uint16_t), uint16_t (*to_bits)(float), uint16_t exponent, int32_t infinite,
+          int32_t zero>
+struct Sixteen {
+  static constexpr int32_t first_infinite = infinite;
+  static constexpr int32_t last_zero = zero;
+  using Bits = uint16_t;
   using Number = float;
   static Number decode(Bits bits) { return to_number(bits); }
   static Bits encode(Number number) { return to_bits(number); }
+  static bool is_finite(Bits bits) { return (bits & exponent) != exponent; }
+  static bool is_zero(Bits bits) { return (bits & 0x7fff) == 0; }
 };
 template <>
-struct Element<DType::float16> : Narrow<uint16_t, half_to_float, float_to_half> {};
+struct Element<DType::float16> : Sixteen<half_to_float, float_to_half, 0x7c00, 0x477ff000, 0x33000000> {};
 template <>
-struct Element<DType::bfloat16> : Narrow<uint16_t, bfloat16_to_float, float_to_bfloat16> {};
+struct Element<DType::bfloat16> : Sixteen<bfloat16_to_float, float_to_bfloat16, 0x7f80, 0x7f7f8000, 0x8000> {
+};
+
 template <>
-struct Element<DType::float8_e8m0fnu> : Narrow<uint8_t, e8m0_to_float, float_to_e8m0> {};
+struct Element<DType::float8_e8m0fnu> {
+  using Bits = uint8_t;
+  using Number = float;
+  static Number decode(Bits bits) { return e8m0_to_float(bits); }
+  static Bits encode(Number number) { return float_to_e8m0(number); }
+  static bool is_finite(Bits bits) { return bits != 0xff; }
+  static bool is_zero(Bits /*bits*/) { return false; }
+};
 
 template <const Float8& format>
 struct Eight {
@@ -78,6 +119,10 @@ struct Eight {
   using Number = float;
   static Number decode(Bits bits) { return float8_to_float(bits, format); }
   static Bits encode(Number number) { return float_to_float8(number, format); }
+  static bool is_finite(Bits bits) {
+    return (bits & 0x7f) <= format.max_code && !(format.fnuz && bits == 0x80);
+  }
+  static bool is_zero(Bits bits) { return (bits & 0x7f) == 0 && is_finite(bits); }
 };
 template <>
 struct Element<DType::float8_e4m3fn> : Eight<e4m3fn> {};
@@ -111,19 +156,82 @@ template <DType from, DType to>
 constexpr bool castable =
     is_complex_number<typename Element<from>::Number> == is_complex_number<typename Element<to>::Number>;
 
-template <DType from, DType to>
-void cast_loop(const std::byte* source, std::byte* out, int64_t count) {
-  using From = Element<from>;
-  using To = Element<to>;
-  for (size_t i = 0; i < static_cast<size_t>(count); ++i) {
-    typename From::Bits bits;
-    std::memcpy(&bits, source + i * sizeof bits, sizeof bits);
-    const typename To::Bits result = To::encode(convert<typename To::Number>(From::decode(bits)));
-    std::memcpy(out + i * sizeof result, &result, sizeof result);
+/// Whether `result` is the number `value` exactly.
+template <typename To, typename From>
+bool is_same_number(From value, To result) {
+  if constexpr (std::is_floating_point_v<From>) {
+    // The largest integer may round up to a float that it is not.
+    return static_cast<From>(result) == value && value < std::ldexp(From{1}, std::numeric_limits<To>::digits);
+  } else {
+    return std::cmp_equal(value, result);
   }
 }
 
-using CastLoop = void (*)(const std::byte*, std::byte*, int64_t);
+/// What a cast may do to a number, by its dtypes alone.
+enum class Risk { none, overflow, change };
+
+template <DType from, DType to>
+constexpr Risk risk_of() {
+  using From = typename Element<from>::Number;
+  using To = typename Element<to>::Number;
+  if constexpr (std::is_same_v<From, bool> || std::is_same_v<To, bool>) {
+    return Risk::none;
+  } else if constexpr (std::is_integral_v<To> && std::is_integral_v<From>) {
+    const bool is_within = std::in_range<To>(std::numeric_limits<From>::min()) &&
+                           std::in_range<To>(std::numeric_limits<From>::max());
+    return is_within ? Risk::none : Risk::change;
+  } else if constexpr (std::is_integral_v<To>) {
+    return Risk::change;
+  } else {
+    // A wider float holds every number, except those of the widest 8-bit float.
+    const bool is_wider = sizeof(typename Element<to>::Bits) > sizeof(typename Element<from>::Bits);
+    return is_wider && from != DType::float8_e8m0fnu ? Risk::none : Risk::overflow;
+  }
+}
+
+template <DType to>
+constexpr bool is_sixteen = to == DType::float16 || to == DType::bfloat16;
+
+/// Elements whose losses are counted in the width of an element: one counter per lane.
+constexpr int64_t counted_chunk = 4096;
+
+template <DType from, DType to>
+Losses cast_loop(const std::byte* source, std::byte* out, int64_t count) {
+  using From = Element<from>;
+  using To = Element<to>;
+  constexpr Risk risk = risk_of<from, to>();
+  Losses lost;
+  for (int64_t first = 0; first < count; first += counted_chunk) {
+    const auto end = static_cast<size_t>(std::min(first + counted_chunk, count));
+    uint32_t overflowed = 0;
+    uint32_t changed = 0;
+    uint32_t vanished = 0;
+    for (auto i = static_cast<size_t>(first); i < end; ++i) {
+      typename From::Bits bits;
+      std::memcpy(&bits, source + i * sizeof bits, sizeof bits);
+      const auto number = From::decode(bits);
+      const auto converted = convert<typename To::Number>(number);
+      const typename To::Bits result = To::encode(converted);
+      std::memcpy(out + i * sizeof result, &result, sizeof result);
+      if constexpr (risk == Risk::overflow && is_sixteen<to> &&
+                    std::is_same_v<decltype(number), const float>) {
+        // All in 32 bits: with counters of another width the loop takes twice the time.
+        const auto magnitude = static_cast<int32_t>(std::bit_cast<uint32_t>(number) & 0x7fffffffU);
+        overflowed += static_cast<uint32_t>((magnitude >= To::first_infinite) & (magnitude < 0x7f800000));
+        vanished += static_cast<uint32_t>((magnitude <= To::last_zero) & (magnitude != 0));
+      } else if constexpr (risk == Risk::overflow) {
+        overflowed += static_cast<uint32_t>(From::is_finite(bits) & !To::is_finite(result));
+        vanished += static_cast<uint32_t>(!From::is_zero(bits) & To::is_zero(result));
+      } else if constexpr (risk == Risk::change) {
+        changed += static_cast<uint32_t>(!is_same_number(number, converted));
+      }
+    }
+    lost += {overflowed, changed, vanished};
+  }
+  return lost;
+}
+
+using CastLoop = Losses (*)(const std::byte*, std::byte*, int64_t);
 using CastRow = std::array<CastLoop, dtype_count>;
 
 template <size_t from, size_t to>
@@ -160,13 +268,13 @@ void check_cast(DType from, DType to) {
   }
 }
 
-void cast_elements(DType from, const std::byte* source, DType to, std::byte* out, int64_t count) {
+Losses cast_elements(DType from, const std::byte* source, DType to, std::byte* out, int64_t count) {
   if (from == to) {
     std::memcpy(out, source, static_cast<size_t>(count) * size_of(from));
-    return;
+    return {};
   }
   check_cast(from, to);
-  find_loop(from, to)(source, out, count);
+  return find_loop(from, to)(source, out, count);
 }
 
 }  // namespace cbk

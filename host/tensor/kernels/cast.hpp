@@ -5,13 +5,14 @@
 #include <cstdint>
 
 #include "host/tensor/dtype.hpp"
+#include "host/tensor/kernels/losses.hpp"
 
 namespace cbk {
 
 /// `source` and `out` hold `count` elements each and do not overlap. Floats become integers by truncation
 /// (out of range: the nearest end; NaN: 0), anything becomes bool by "not zero". Complex casts only to
-/// complex.
-void cast_elements(DType from, const std::byte* source, DType to, std::byte* out, int64_t count);
+/// complex. Bools are neither overflowed nor changed.
+Losses cast_elements(DType from, const std::byte* source, DType to, std::byte* out, int64_t count);
 
 /// A `dtype` error where cast_elements does not know how.
 void check_cast(DType from, DType to);

@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <optional>
 #include <type_traits>
 
 #include "host/base/error.hpp"
@@ -24,36 +26,50 @@ T nearest(Wide value) {
   return static_cast<T>(std::clamp(value, Wide{Limits::min()}, Wide{Limits::max()}));
 }
 
-/// The largest product that overflows is that of two uint64, which no dtype holds.
+/// The product of two uint64 may overflow: then it is any number that no dtype holds.
 Wide product(Wide a, Wide b) {
   Wide result = 0;
-  return __builtin_mul_overflow(a, b, &result) ? Wide{std::numeric_limits<uint64_t>::max()} : result;
+  return __builtin_mul_overflow(a, b, &result) ? Wide{1} << 126 : result;
 }
 
 /// element = compute(element, index), exact; what the dtype cannot hold becomes the nearest that it can.
 template <typename T, typename Compute>
-void integer_loop(std::byte* elements, int64_t count, Compute&& compute) {
+Losses integer_loop(std::byte* elements, int64_t count, Compute&& compute) {
+  Losses lost;
   for (size_t i = 0; i < static_cast<size_t>(count); ++i) {
     T number;
     std::memcpy(&number, elements + i * sizeof number, sizeof number);
-    number = nearest<T>(compute(Wide{number}, i));
+    const Wide exact = compute(Wide{number}, i);
+    number = nearest<T>(exact);
+    lost.changed += static_cast<int64_t>(exact != number);
     std::memcpy(elements + i * sizeof number, &number, sizeof number);
   }
+  return lost;
 }
 
-/// Calls `body` with the C++ type that an integer dtype is stored as; false for other dtypes.
+/// What `body` gives for the C++ type that an integer dtype is stored as; nothing for other dtypes.
 template <typename Body>
-bool with_integer(DType dtype, Body&& body) {
-  const auto is = [&]<typename T>(DType one, std::type_identity<T> type) {
-    if (dtype == one) body(type);
-    return dtype == one;
-  };
-  return is(DType::uint8, std::type_identity<uint8_t>{}) || is(DType::int8, std::type_identity<int8_t>{}) ||
-         is(DType::uint16, std::type_identity<uint16_t>{}) ||
-         is(DType::int16, std::type_identity<int16_t>{}) ||
-         is(DType::uint32, std::type_identity<uint32_t>{}) ||
-         is(DType::int32, std::type_identity<int32_t>{}) ||
-         is(DType::uint64, std::type_identity<uint64_t>{}) || is(DType::int64, std::type_identity<int64_t>{});
+std::optional<Losses> with_integer(DType dtype, Body&& body) {
+  switch (dtype) {
+    case DType::uint8:
+      return body(std::type_identity<uint8_t>{});
+    case DType::int8:
+      return body(std::type_identity<int8_t>{});
+    case DType::uint16:
+      return body(std::type_identity<uint16_t>{});
+    case DType::int16:
+      return body(std::type_identity<int16_t>{});
+    case DType::uint32:
+      return body(std::type_identity<uint32_t>{});
+    case DType::int32:
+      return body(std::type_identity<int32_t>{});
+    case DType::uint64:
+      return body(std::type_identity<uint64_t>{});
+    case DType::int64:
+      return body(std::type_identity<int64_t>{});
+    default:
+      return std::nullopt;
+  }
 }
 
 /// A whole number that a double holds exactly.
@@ -62,18 +78,19 @@ bool is_whole(double number) {
   return std::abs(number) <= exact_limit && std::trunc(number) == number;
 }
 
-bool apply_whole(const ElementOp& op, DType dtype, std::byte* elements, int64_t count) {
-  if (op.kind != ElementOp::Kind::affine || !is_whole(op.a) || !is_whole(op.b)) return false;
+std::optional<Losses> apply_whole(const ElementOp& op, DType dtype, std::byte* elements, int64_t count) {
+  if (op.kind != ElementOp::Kind::affine || !is_whole(op.a) || !is_whole(op.b)) return std::nullopt;
   const auto a = static_cast<Wide>(op.a);
   const auto b = static_cast<Wide>(op.b);
   return with_integer(dtype, [&]<typename T>(std::type_identity<T>) {
-    integer_loop<T>(elements, count, [&](Wide number, size_t) { return number * a + b; });
+    return integer_loop<T>(elements, count, [&](Wide number, size_t) { return number * a + b; });
   });
 }
 
-bool apply_whole(BinaryOp op, DType dtype, std::byte* elements, const std::byte* other, int64_t count) {
+std::optional<Losses> apply_whole(BinaryOp op, DType dtype, std::byte* elements, const std::byte* other,
+                                  int64_t count) {
   return with_integer(dtype, [&]<typename T>(std::type_identity<T>) {
-    integer_loop<T>(elements, count, [&](Wide number, size_t i) {
+    return integer_loop<T>(elements, count, [&](Wide number, size_t i) {
       T right;
       std::memcpy(&right, other + i * sizeof right, sizeof right);
       return op == BinaryOp::add ? number + right : product(number, right);
@@ -90,50 +107,75 @@ DType compute_type(DType dtype) {
 
 constexpr int64_t chunk = 1024;
 
-/// Runs `body(numbers, first, count)` on elements converted to the compute type, and stores them back.
+template <typename T>
+bool is_finite(T number) {
+  using Bits = std::conditional_t<std::is_same_v<T, float>, uint32_t, uint64_t>;
+  constexpr Bits exponent = std::bit_cast<Bits>(std::numeric_limits<T>::infinity());
+  return (std::bit_cast<Bits>(number) & exponent) != exponent;
+}
+
+/// Runs `body(numbers, first, count)` on elements converted to the compute type, and stores them back. `body`
+/// gives how many results are not finite though they are computed from finite numbers.
 template <typename T, typename Body>
-void for_each_converted(DType dtype, DType compute, std::byte* elements, int64_t count, Body&& body) {
+Losses for_each_converted(DType dtype, DType compute, std::byte* elements, int64_t count, Body&& body) {
   std::array<T, chunk> numbers;
+  Losses lost;
   for (int64_t first = 0; first < count; first += chunk) {
     const int64_t length = std::min(chunk, count - first);
     std::byte* part = elements + static_cast<size_t>(first) * size_of(dtype);
     cast_elements(dtype, part, compute, reinterpret_cast<std::byte*>(numbers.data()), length);
-    body(numbers.data(), first, length);
-    cast_elements(compute, reinterpret_cast<const std::byte*>(numbers.data()), dtype, part, length);
+    lost.overflowed += body(numbers.data(), first, length);
+    lost += cast_elements(compute, reinterpret_cast<const std::byte*>(numbers.data()), dtype, part, length);
   }
+  return lost;
 }
 
 template <typename T>
-void element_loop(const ElementOp& op, T* numbers, int64_t count) {
+int64_t element_loop(const ElementOp& op, T* numbers, int64_t count) {
   const auto a = static_cast<T>(op.a);
   const auto b = static_cast<T>(op.b);
   if (op.kind == ElementOp::Kind::replace_nan) {
     for (int64_t i = 0; i < count; ++i) numbers[i] = std::isnan(numbers[i]) ? a : numbers[i];
-  } else if (op.b == 0) {
-    for (int64_t i = 0; i < count; ++i) numbers[i] *= a;
-  } else {
-    for (int64_t i = 0; i < count; ++i) numbers[i] = numbers[i] * a + b;
+    return 0;
   }
+  uint32_t overflowed = 0;
+  const auto replace = [&](T& number, T result) {
+    overflowed += static_cast<uint32_t>(is_finite(number) & !is_finite(result));
+    number = result;
+  };
+  if (op.b == 0) {
+    for (int64_t i = 0; i < count; ++i) replace(numbers[i], numbers[i] * a);
+  } else {
+    for (int64_t i = 0; i < count; ++i) replace(numbers[i], numbers[i] * a + b);
+  }
+  return std::isfinite(op.a) && std::isfinite(op.b) ? overflowed : 0;
 }
 
 template <typename T>
-void binary_loop(BinaryOp op, T* numbers, const T* other, int64_t count) {
+int64_t binary_loop(BinaryOp op, T* numbers, const T* other, int64_t count) {
+  uint32_t overflowed = 0;
+  const auto replace = [&](T& number, T right, T result) {
+    overflowed += static_cast<uint32_t>(is_finite(number) & is_finite(right) & !is_finite(result));
+    number = result;
+  };
   if (op == BinaryOp::add) {
-    for (int64_t i = 0; i < count; ++i) numbers[i] += other[i];
+    for (int64_t i = 0; i < count; ++i) replace(numbers[i], other[i], numbers[i] + other[i]);
   } else {
-    for (int64_t i = 0; i < count; ++i) numbers[i] *= other[i];
+    for (int64_t i = 0; i < count; ++i) replace(numbers[i], other[i], numbers[i] * other[i]);
   }
+  return overflowed;
 }
 
 template <typename T>
-void apply_binary_as(BinaryOp op, DType dtype, DType compute, std::byte* elements, const std::byte* other,
-                     int64_t count) {
+Losses apply_binary_as(BinaryOp op, DType dtype, DType compute, std::byte* elements, const std::byte* other,
+                       int64_t count) {
   std::array<T, chunk> right;
-  for_each_converted<T>(dtype, compute, elements, count, [&](T* numbers, int64_t first, int64_t length) {
-    cast_elements(dtype, other + static_cast<size_t>(first) * size_of(dtype), compute,
-                  reinterpret_cast<std::byte*>(right.data()), length);
-    binary_loop(op, numbers, right.data(), length);
-  });
+  return for_each_converted<T>(dtype, compute, elements, count,
+                               [&](T* numbers, int64_t first, int64_t length) {
+                                 cast_elements(dtype, other + static_cast<size_t>(first) * size_of(dtype),
+                                               compute, reinterpret_cast<std::byte*>(right.data()), length);
+                                 return binary_loop(op, numbers, right.data(), length);
+                               });
 }
 
 }  // namespace
@@ -143,28 +185,24 @@ void check_arithmetic(DType dtype) {
     fail(Errc::dtype, "cannot compute with {} tensors; cast them first", name_of(dtype));
 }
 
-void apply_elementwise(const ElementOp& op, DType dtype, std::byte* elements, int64_t count) {
-  if (apply_whole(op, dtype, elements, count)) return;
+Losses apply_elementwise(const ElementOp& op, DType dtype, std::byte* elements, int64_t count) {
+  if (const auto lost = apply_whole(op, dtype, elements, count)) return *lost;
   const DType compute = compute_type(dtype);
   if (compute == DType::float32) {
-    for_each_converted<float>(dtype, compute, elements, count, [&](float* numbers, int64_t, int64_t length) {
-      element_loop(op, numbers, length);
-    });
-  } else {
-    for_each_converted<double>(
+    return for_each_converted<float>(
         dtype, compute, elements, count,
-        [&](double* numbers, int64_t, int64_t length) { element_loop(op, numbers, length); });
+        [&](float* numbers, int64_t, int64_t length) { return element_loop(op, numbers, length); });
   }
+  return for_each_converted<double>(
+      dtype, compute, elements, count,
+      [&](double* numbers, int64_t, int64_t length) { return element_loop(op, numbers, length); });
 }
 
-void apply_binary(BinaryOp op, DType dtype, std::byte* elements, const std::byte* other, int64_t count) {
-  if (apply_whole(op, dtype, elements, other, count)) return;
+Losses apply_binary(BinaryOp op, DType dtype, std::byte* elements, const std::byte* other, int64_t count) {
+  if (const auto lost = apply_whole(op, dtype, elements, other, count)) return *lost;
   const DType compute = compute_type(dtype);
-  if (compute == DType::float32) {
-    apply_binary_as<float>(op, dtype, compute, elements, other, count);
-  } else {
-    apply_binary_as<double>(op, dtype, compute, elements, other, count);
-  }
+  if (compute == DType::float32) return apply_binary_as<float>(op, dtype, compute, elements, other, count);
+  return apply_binary_as<double>(op, dtype, compute, elements, other, count);
 }
 
 }  // namespace cbk

@@ -7,6 +7,7 @@
 #include <cstdint>
 
 #include "host/tensor/dtype.hpp"
+#include "host/tensor/kernels/losses.hpp"
 
 namespace cbk {
 
@@ -23,9 +24,11 @@ enum class BinaryOp { add, multiply };
 /// A `dtype` error for what cannot be computed with (bool, complex).
 void check_arithmetic(DType dtype);
 
-void apply_elementwise(const ElementOp& op, DType dtype, std::byte* elements, int64_t count);
+/// Results that are not finite though element, factor and term are count as overflowed; integers that had to
+/// be brought to the nearest, or cut to a whole number, as changed.
+Losses apply_elementwise(const ElementOp& op, DType dtype, std::byte* elements, int64_t count);
 
 /// elements[i] = elements[i] ∘ other[i].
-void apply_binary(BinaryOp op, DType dtype, std::byte* elements, const std::byte* other, int64_t count);
+Losses apply_binary(BinaryOp op, DType dtype, std::byte* elements, const std::byte* other, int64_t count);
 
 }  // namespace cbk

@@ -149,7 +149,7 @@ void dispatch(uint32_t itemsize, Visit&& visit) {
 void read_run(const RunReader& read, int64_t begin, const Loop& loop, uint32_t itemsize, std::byte* out) {
   if (loop.stride == 1 || loop.extent == 1) {
     read(begin, {out, static_cast<size_t>(loop.extent) * itemsize});
-  } else if (loop.stride > 1 && loop.stride <= 16) {
+  } else if (is_thinned(loop)) {
     Scratch wide(static_cast<size_t>((loop.extent - 1) * loop.stride + 1) * itemsize);
     read(begin, wide.bytes());
     const std::array<Loop, 1> loops = {loop};

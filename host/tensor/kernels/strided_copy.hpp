@@ -19,6 +19,11 @@ struct Loop {
 void copy_box(const std::byte* source, int64_t offset, std::span<const Loop> loops, uint32_t itemsize,
               std::byte* out);
 
+/// Whether a run of this loop is read with what lies between its elements, and thinned out.
+inline bool is_thinned(const Loop& loop) {
+  return loop.stride > 1 && loop.stride <= 16;
+}
+
 /// As copy_box for a source that can only be read in runs of consecutive elements: `read(begin, bytes)`.
 /// Reads in the order of the source, so that chunked sources decode each chunk about once.
 using RunReader = std::function<void(int64_t begin, std::span<std::byte> out)>;

@@ -177,11 +177,14 @@ local common = {
   json = function(p) p:flag("--json", "the result as JSON") end,
   ["allow-records"] = function(p) p:flag("--allow-records", "read instances of unknown classes in a pickle as their attributes") end,
   sync = function(p) p:flag("--sync", "wait until the output is on the disk") end,
+  ["allow-overflow"] = function(p)
+    p:flag("--allow-overflow", "write values that the target's dtype cannot hold as infinite, NaN or the nearest integer, with a warning")
+  end,
 }
 
 ---Adds common options by name.
 ---@param parser table
----@param ... "threads"|"memory"|"overwrite"|"dry-run"|"no-progress-bar"|"quiet"|"json"|"allow-records"|"sync"
+---@param ... "threads"|"memory"|"overwrite"|"dry-run"|"no-progress-bar"|"quiet"|"json"|"allow-records"|"sync"|"allow-overflow"
 function cli.options(parser, ...)
   for _, name in ipairs { ... } do
     local add = common[name] or cbk.fail("usage", ("cli.options: there is no common option '%s'"):format(name))
@@ -192,7 +195,7 @@ end
 
 ---Adds the options of every command that writes a checkpoint (see `cli.commit`).
 function cli.output_options(parser)
-  return cli.options(parser, "overwrite", "dry-run", "threads", "memory", "sync", "no-progress-bar", "quiet")
+  return cli.options(parser, "overwrite", "allow-overflow", "dry-run", "threads", "memory", "sync", "no-progress-bar", "quiet")
 end
 
 ---For `:convert(cli.dtype)`: the name of a dtype.
@@ -247,7 +250,7 @@ end
 ---@param args table
 ---@return boolean written, table|nil forecast   what a dry run would do
 function cli.commit(output, args)
-  local bounds = { threads = args.threads, memory = args.memory, sync = args.sync }
+  local bounds = { threads = args.threads, memory = args.memory, sync = args.sync, allow_overflow = args.allow_overflow }
   if args.dry_run then
     local forecast = output:plan(bounds)
     if not args.json then print(forecast) end

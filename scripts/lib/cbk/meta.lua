@@ -174,11 +174,15 @@ function Output:root() end
 function Output:set_root(tree) end
 ---@return string
 function Output:path() end
----What a commit would do: { bytes_read, bytes_written, peak_memory, tensors, lossy = {keys}, warnings = {…} }; prints well.
+---What a commit would do: { bytes_read, bytes_written, peak_memory, tensors, lossy = {keys}, warnings = {…} }; prints well. `lossy`
+---names tensors whose dtype cannot hold all values of the source's dtype. No values are read.
 function Output:plan(options) end
 ---Streams everything and makes the target visible, whole or not at all. After that the output cannot be changed.
----`progress`: true for the standard display on stderr, or a function of { done, total, seconds, key }. Returns the plan.
----@param options? { threads: integer, memory: integer|string, sync: boolean, progress: boolean|fun(p: table) }
+---`progress`: true for the standard display on stderr, or a function of { done, total, seconds, key }. Returns the plan with the
+---field `lost`: a list of { key, dtype, numel, overflowed, changed, vanished } for tensors that lost values: finite numbers that became
+---infinite or NaN, numbers that an integer dtype does not hold, numbers that became 0. The first two are a `value` error and nothing is
+---written, unless `allow_overflow` is set.
+---@param options? { threads: integer, memory: integer|string, sync: boolean, allow_overflow: boolean, progress: boolean|fun(p: table) }
 function Output:commit(options) end
 ---Forgets what was to be written: nothing is written on purpose.
 function Output:close() end
