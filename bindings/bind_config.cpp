@@ -9,14 +9,12 @@
 namespace cbk::lua {
 namespace {
 
-/// Reads with `read(warn)` and passes the warnings on: the first ones, and how many more there are.
+/// Reads with `read(warn)` and passes the warnings on when all is read.
 template <typename Read>
 Value read_aloud(Read&& read) {
-  constexpr size_t shown = 20;
   std::vector<std::string> warnings;
   Value config = read([&](std::string warning) { warnings.push_back(std::move(warning)); });
-  for (size_t i = 0; i < std::min(shown, warnings.size()); ++i) print_warning(warnings[i]);
-  if (warnings.size() > shown) print_warning(fmt::format("{} more like these", warnings.size() - shown));
+  std::ranges::for_each(warnings, print_warning);
   return config;
 }
 

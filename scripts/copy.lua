@@ -2,6 +2,7 @@
 
 local cbk = require "cbk"
 local cli = require "cbk.cli"
+local extents = require "cbk.extents"
 local rename = require "cbk.rename"
 local selection = require "cbk.selection"
 
@@ -95,8 +96,8 @@ end
 local function view_id(tensor)
   local storage = tensor:storage()
   if not storage then return nil end
-  return ("%.0f %.0f %s %s %s"):format(storage.id, storage.offset, tensor.dtype, table.concat(tensor:shape(), ","),
-    table.concat(storage.stride, ","))
+  return ("%.0f %.0f %s %s %s"):format(storage.id, storage.offset, tensor.dtype, extents.joined(tensor:shape(), ","),
+    extents.joined(storage.stride, ","))
 end
 
 --- Tensors over one storage are cast once if they see it the same way, so that they can share the result.

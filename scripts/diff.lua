@@ -2,6 +2,7 @@
 
 local cbk = require "cbk"
 local cli = require "cbk.cli"
+local extents = require "cbk.extents"
 local listing = require "cbk.listing"
 
 local parser = cli.parser("diff", "Compare two checkpoints of any formats: keys, shapes, dtypes, values.", [[
@@ -51,14 +52,14 @@ local function compare_elements(a, b, args)
   local d = a:compare(b, { rtol = args.rtol, atol = args.atol })
   if d.different == 0 then return nil end
   local first = position(d.first, a:shape())
-  local place = #first > 0 and ", first at " .. listing.shape_text(first) or ""
+  local place = #first > 0 and ", first at " .. extents.shape(first) or ""
   return { what = "values", different = d.different, numel = d.numel, max_abs = d.max_abs, max_rel = d.max_rel, first = first,
     text = ("%s of %s differ (%.3g %%), max abs %s, max rel %s%s"):format(listing.grouped(d.different),
       listing.counted(d.numel, "element"), 100 * d.different / d.numel, number_text(d.max_abs), number_text(d.max_rel), place) }
 end
 
 local function compare_tensors(a, b, args)
-  local shape_a, shape_b = listing.shape_text(a:shape()), listing.shape_text(b:shape())
+  local shape_a, shape_b = extents.shape(a:shape()), extents.shape(b:shape())
   if shape_a ~= shape_b then return { what = "shape", a = shape_a, b = shape_b, text = ("shape %s, %s"):format(shape_a, shape_b) } end
   if a.dtype ~= b.dtype then
     local complex_only_one = (a.dtype:find "^complex" == nil) ~= (b.dtype:find "^complex" == nil)

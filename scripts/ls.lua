@@ -23,7 +23,7 @@ cli.options(parser, "allow-records", "json")
 local args = parser:parse()
 
 -- Next to nothing of what follows becomes garbage before the end.
-collectgarbage("stop")
+collectgarbage("setpause", 400)
 
 local checkpoint = cli.open(args.file, args)
 local rows = cbk.leaf_rows(checkpoint:raw_root(), args.glob, args.json)

@@ -2,6 +2,7 @@
 
 local cbk = require "cbk"
 local cli = require "cbk.cli"
+local extents = require "cbk.extents"
 local inspect = require "cbk.inspect"
 local listing = require "cbk.listing"
 
@@ -106,7 +107,7 @@ local function show_tensor(key, tensor)
   print(cbk.shown(key))
   local what = tensor.role == "tensor" and "" or " " .. tensor.role
   if tensor.requires_grad then what = what .. ", requires grad" end
-  print(("  %s %s%s"):format(tensor.dtype, listing.shape_text(tensor:shape()), what))
+  print(("  %s %s%s"):format(tensor.dtype, extents.shape(tensor:shape()), what))
   print(("  %s, %s (%s)"):format(listing.counted(tensor:numel(), "element"), listing.counted(tensor:nbytes(), "byte"),
     cbk.format_size(tensor:nbytes())))
   local storage = tensor:storage()

@@ -1,6 +1,7 @@
 -- What a value of a config or a checkpoint is.
 
 local cbk = require "cbk"
+local extents = require "cbk.extents"
 
 local kinds = {}
 
@@ -44,7 +45,7 @@ function kinds.facts(value)
   end
   local kind = cbk.kind(value)
   if not TENSORS[kind] then return kind end
-  return ("%s [%s]"):format(value.dtype, table.concat(value:shape(), ", "))
+  return ("%s %s"):format(value.dtype, extents.shape(value:shape()))
 end
 
 return kinds

@@ -1,6 +1,7 @@
 -- Low-rank adaptation: folding the A and B matrices of a checkpoint into the weights that they adapt.
 
 local cbk = require "cbk"
+local extents = require "cbk.extents"
 local kinds = require "converters.engine.kinds"
 local naming = require "converters.engine.naming"
 local modules = require "converters.modelzoo.modules"
@@ -114,7 +115,7 @@ local function is_matrix(value)
   return (kind == "tensor" or kind == "parameter" or kind == "ndarray") and value:dim() == 2
 end
 
-local function shown(value) return "[" .. table.concat(value:shape(), ", ") .. "]" end
+local function shown(value) return extents.shape(value:shape()) end
 
 ---What is wrong with a module's three matrices, or nil. `rows` and `columns` are those of the product B·A.
 local function problem_of(weight, a, b, rank, flipped)

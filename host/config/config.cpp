@@ -10,7 +10,6 @@ namespace cbk {
 namespace {
 
 constexpr uint64_t max_size = 16ULL << 20;
-constexpr uint64_t max_values = 1000000;
 constexpr int max_depth = 500;
 
 Value parse_json_config(std::string_view text, const ConfigWarning& warn) {
@@ -18,7 +17,6 @@ Value parse_json_config(std::string_view text, const ConfigWarning& warn) {
   options.python = true;
   options.keep_spelling = true;
   options.warn = warn;
-  options.max_values = max_values;
   return parse_json(text, options);
 }
 

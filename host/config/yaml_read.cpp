@@ -10,6 +10,7 @@
 #include "host/config/yaml.hpp"
 #include "host/config/yaml_quoted.hpp"
 #include "host/config/yaml_scalar.hpp"
+#include "host/value/repeated_keys.hpp"
 
 namespace cbk::yaml {
 namespace {
@@ -104,7 +105,7 @@ class MemoryBuffer : public std::streambuf {
 class Builder : public YAML::EventHandler {
  public:
   Builder(std::string_view source, bool hides_surrogates, const std::function<void(std::string)>& warn)
-      : source_(source), hides_surrogates_(hides_surrogates), warn_(warn) {}
+      : source_(source), hides_surrogates_(hides_surrogates), repeated_(warn) {}
 
   void OnDocumentStart(const YAML::Mark& mark) override {
     if (++documents_ > 1) fail_at(mark, Errc::format, "a second document; a config is one document");
@@ -160,7 +161,10 @@ class Builder : public YAML::EventHandler {
   }
   void OnMapEnd() override { close(); }
 
-  Value take() { return std::move(root_); }
+  Value take() {
+    repeated_.finish();
+    return std::move(root_);
+  }
 
  private:
   enum class Shape { list, pairs, map, set };
@@ -329,15 +333,18 @@ class Builder : public YAML::EventHandler {
     if (frame.container.is(Value::Kind::dict)) frame.has_key = !frame.has_key;
   }
 
-  void set_key(const YAML::Mark& mark, Frame& frame, Value key, bool is_merge_key) const {
+  void set_key(const YAML::Mark& mark, Frame& frame, Value key, bool is_merge_key) {
     if (key.is(Value::Kind::sequence) || key.is(Value::Kind::dict)) {
       fail_at(mark, Errc::format, fmt::format("a {} cannot be a key", key.kind_name()));
     }
     if (key.is(Value::Kind::object)) key = key.as_object().repr;  // a date
     frame.merges = is_merge_key;
-    if (!is_merge_key && warn_ && frame.shape == Shape::map && frame.container.as_dict().find(key) != nullptr)
-      warn_(
-          at(mark, fmt::format("the key {} stands twice in one map; this one counts", quote(key_text(key)))));
+    if (!is_merge_key && frame.shape == Shape::map && frame.container.as_dict().find(key) != nullptr) {
+      repeated_.add([&] {
+        return at(mark,
+                  fmt::format("the key {} stands twice in one map; this one counts", quote(key_text(key))));
+      });
+    }
     frame.key = std::move(key);
   }
 
@@ -358,7 +365,7 @@ class Builder : public YAML::EventHandler {
 
   std::string_view source_;
   bool hides_surrogates_;  // from the parser, not in `source_`
-  const std::function<void(std::string)>& warn_;
+  RepeatedKeys repeated_;
   int documents_ = 0;
   size_t values_ = 0;
   bool is_merge_key_ = false;  // of the scalar that is being added

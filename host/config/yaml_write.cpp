@@ -135,7 +135,7 @@ class Writer {
 
   void write_root(const Value& value) {
     if (is_block(value)) {
-      if (is_set(value)) out_ += "!!set\n";
+      if (!tag_of(value).empty()) out_ += tag_of(value).substr(1) + "\n";
       write_block(value, 0, false);
       return;
     }
@@ -148,6 +148,22 @@ class Writer {
   static bool is_set(const Value& value) {
     return value.is(Value::Kind::sequence) && (value.as_sequence().kind == Sequence::Kind::set ||
                                                value.as_sequence().kind == Sequence::Kind::frozenset);
+  }
+  static bool is_key(const Value& value) {
+    return !value.is(Value::Kind::sequence) && !value.is(Value::Kind::dict) && !value.is(Value::Kind::tensor);
+  }
+  /// What !!omap and !!pairs are read as: a list of tuples of a key and a value.
+  static bool is_pairs(const Value& value) {
+    if (!value.is(Value::Kind::sequence) || is_set(value) || value.as_sequence().items.empty()) return false;
+    return std::ranges::all_of(value.as_sequence().items, [](const Value& item) {
+      if (!item.is(Value::Kind::sequence)) return false;
+      const Sequence& pair = item.as_sequence();
+      return pair.kind == Sequence::Kind::tuple && pair.items.size() == 2 && is_key(pair.items.front());
+    });
+  }
+  /// With a blank in front: of a container that is not empty.
+  static std::string tag_of(const Value& value) {
+    return is_set(value) ? " !!set" : is_pairs(value) ? " !!pairs" : "";
   }
   static bool is_block(const Value& value) {
     if (is_map(value)) return !value.as_dict().empty();
@@ -209,11 +225,14 @@ class Writer {
       }
     } else {
       size_t position = 0;
+      const bool has_pairs = is_pairs(value);
       for (const Value& item : value.as_sequence().items) {
         start_line();
         path_.push_back(std::to_string(position++));
         if (is_set(value)) {
           out_ += "? " + scalar(item) + "\n";
+        } else if (has_pairs) {
+          write_pair(item.as_sequence().items, column);
         } else {
           write_item(item, column);
         }
@@ -236,20 +255,22 @@ class Writer {
     out_ += ':';
   }
 
+  /// An element of a list of pairs: a map of one entry.
+  void write_pair(const std::vector<Value>& pair, size_t column) {
+    out_ += '-';
+    out_.append(indent_ - 1, ' ');
+    write_key(pair.front(), column + indent_);
+    write_value(pair.back(), column + indent_);
+  }
+
   /// Behind "key:".
   void write_value(const Value& value, size_t column) {
     if (!is_block(value)) {
       out_ += ' ';
       write_scalar(value, column + indent_);
-    } else if (is_map(value)) {
-      out_ += '\n';
-      write_block(value, column + indent_, false);
-    } else if (is_set(value)) {
-      out_ += " !!set\n";
-      write_block(value, column + indent_, false);
     } else {
-      out_ += '\n';
-      write_block(value, column, false);
+      out_ += tag_of(value) + "\n";
+      write_block(value, is_map(value) || is_set(value) ? column + indent_ : column, false);
     }
   }
 
@@ -259,8 +280,8 @@ class Writer {
     if (!is_block(value)) {
       out_ += ' ';
       write_scalar(value, column + indent_);
-    } else if (is_set(value)) {
-      out_ += " !!set\n";
+    } else if (const std::string tag = tag_of(value); !tag.empty()) {
+      out_ += tag + "\n";
       write_block(value, column + indent_, false);
     } else {
       out_.append(indent_ - 1, ' ');

@@ -13,12 +13,12 @@ struct JsonReadOptions {
   bool python = false;         // also NaN, Infinity, -Infinity and escapes of lone surrogates, as Python
   bool keep_spelling = false;  // numbers remember how they were written (configs)
   bool reject_duplicates = false;
-  std::function<void(std::string)> warn =
-      {};                            // told of keys that stand twice in one object; the last one counts
-  uint64_t max_values = UINT64_MAX;  // more are refused: a bound of memory
+  std::function<void(std::string)> warn = {};  // gets the first keys that stand twice in one object, and the
+                                               // number of others; the last one counts
 };
 
-/// Errors: `format` with line and column. Nesting deeper than 500 is refused.
+/// Errors: `format` with line and column. Nesting deeper than 500 is refused, and so is a text whose tree
+/// takes more memory than 48 MiB and twice its size.
 Value parse_json(std::string_view text, const JsonReadOptions& options = {});
 
 struct JsonWriteOptions {

@@ -3,16 +3,17 @@
 #include <charconv>
 #include <iterator>
 #include <limits>
-#include <map>
 #include <nlohmann/json.hpp>
 
 #include "host/base/utf8.hpp"
 #include "host/value/json.hpp"
+#include "host/value/repeated_keys.hpp"
 
 namespace cbk {
 namespace {
 
 constexpr size_t max_depth = 500;
+constexpr uint64_t least_memory = 48ULL << 20;  // any text may take as much
 
 /// Walks the text and leaves the furthest position where an error can find it.
 struct Cursor {
@@ -61,21 +62,6 @@ std::optional<Value> special_number(std::string_view token, bool python) {
   return is_whole && digits.front() != '0' ? std::optional(Value::integer(token)) : std::nullopt;
 }
 
-/// The text in the words of the parser (offsets stay right): each special number is an empty string literal
-/// and blanks, each escape of a lone surrogate is \u0000. What they were is kept by the ordinal of the
-/// literal among all of them.
-struct Prepared {
-  std::string_view text;
-  std::string rewritten;
-  std::map<size_t, Value> specials;
-  std::map<size_t, std::vector<uint32_t>> units;  // what each \u0000 of a literal with lone surrogates was
-
-  std::string& copy() {
-    if (rewritten.empty()) rewritten = text;
-    return rewritten;
-  }
-};
-
 /// The code unit of the escape "\uXXXX" at `at`.
 std::optional<uint32_t> escaped_unit(std::string_view text, size_t at) {
   uint32_t unit = 0;
@@ -85,11 +71,10 @@ std::optional<uint32_t> escaped_unit(std::string_view text, size_t at) {
   return error == std::errc{} && stop == end ? std::optional(unit) : std::nullopt;
 }
 
-/// Steps over the literal whose quote is at `at` and takes note of its lone surrogates.
-size_t prepare_literal(Prepared& out, size_t at, size_t ordinal) {
-  const std::string_view text = out.text;
-  std::vector<uint32_t> units;
-  bool has_lone = false;
+/// Calls `visit(position, unit, is_lone)` for each escape of U+0000 or of a lone surrogate in the literal
+/// whose quote is at `at`, and gives the position behind the literal.
+template <typename Visit>
+size_t each_unit(std::string_view text, size_t at, Visit&& visit) {
   size_t i = at + 1;
   while (i < text.size() && text[i] != '"') {
     if (text[i] != '\\') {
@@ -105,45 +90,43 @@ size_t prepare_literal(Prepared& out, size_t at, size_t ordinal) {
         continue;
       }
     }
-    if (is_lone) out.copy().replace(i + 2, 4, "0000");
-    if (is_lone || unit == 0U) units.push_back(*unit);
-    has_lone |= is_lone;
+    if (is_lone || unit == 0U) visit(i, *unit, is_lone);
     i += unit ? 6 : 2;
   }
-  if (has_lone) out.units.emplace(ordinal, std::move(units));
   return i + 1;
 }
 
-Prepared prepare(std::string_view text, bool python) {
-  Prepared out;
-  out.text = text;
-  const auto in_token = [](char c) {
-    return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '-' ||
-           c == '+' || c == '.';
-  };
-  size_t strings = 0;
+bool in_token(char c) {
+  return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '-' || c == '+' ||
+         c == '.';
+}
+
+/// The word or number that begins at `at`.
+std::string_view token_at(std::string_view text, size_t at) {
+  size_t end = at;
+  while (end < text.size() && in_token(text[end])) ++end;
+  return text.substr(at, end - at);
+}
+
+/// The text in words that the parser knows; positions stay. Each special number is an empty string literal
+/// and blanks, each escape of a lone surrogate is \u0000. Nothing if the text is in such words already.
+std::optional<std::string> reworded(std::string_view text, bool python) {
+  std::optional<std::string> out;
+  const auto copy = [&]() -> std::string& { return out ? *out : out.emplace(text); };
   for (size_t i = 0; i < text.size();) {
-    if (text[i] == '"' && python) {
-      i = prepare_literal(out, i, strings++);
-    } else if (text[i] == '"') {
-      ++strings;
-      for (++i; i < text.size() && text[i] != '"'; ++i) {
-        if (text[i] == '\\') ++i;
-      }
-      ++i;
+    if (text[i] == '"') {
+      i = each_unit(text, i, [&](size_t at, uint32_t /*unit*/, bool is_lone) {
+        if (python && is_lone) copy().replace(at + 2, 4, "0000");
+      });
     } else if (in_token(text[i])) {
-      size_t end = i;
-      while (end < text.size() && in_token(text[end])) ++end;
-      if (auto special = special_number(text.substr(i, end - i), python)) {
-        out.copy().replace(i, end - i, "\"\"" + std::string(end - i - 2, ' '));
-        out.specials.emplace(strings++, std::move(*special));
-      }
-      i = end;
+      const std::string_view token = token_at(text, i);
+      if (special_number(token, python))
+        copy().replace(i, token.size(), "\"\"" + std::string(token.size() - 2, ' '));
+      i += token.size();
     } else {
       ++i;
     }
   }
-  if (!out.rewritten.empty()) out.text = out.rewritten;
   return out;
 }
 
@@ -156,8 +139,14 @@ class Builder {
   using string_t = nlohmann::json::string_t;
   using binary_t = nlohmann::json::binary_t;
 
-  Builder(const Prepared& prepared, const JsonReadOptions& options, const char* const* position)
-      : prepared_(prepared), options_(options), position_(position) {}
+  /// `parsed` has the words of the parser, which is at `position` in it.
+  Builder(std::string_view original, std::string_view parsed, const JsonReadOptions& options,
+          const char* const* position)
+      : original_(original),
+        parsed_(parsed),
+        options_(options),
+        position_(position),
+        repeated_(options.warn) {}
 
   bool null() { return add(Value()); }
   bool boolean(bool value) { return add(value); }
@@ -165,17 +154,20 @@ class Builder {
   bool number_unsigned(number_unsigned_t value) {
     if (value <= static_cast<uint64_t>(std::numeric_limits<int64_t>::max()))
       return add(static_cast<int64_t>(value));
-    return add(Value::integer(std::to_string(value)));
+    return add_digits(std::to_string(value));
   }
   bool number_float(number_float_t value, const string_t& spelling) {
-    if (spelling.find_first_of(".eE") == std::string::npos) return add(Value::integer(spelling));
+    if (spelling.find_first_of(".eE") == std::string::npos) return add_digits(spelling);
     if (!options_.keep_spelling) return add(Value(value));
+    charge_text(spelling, sizeof(std::string));
     return add(Real{value, std::make_shared<const std::string>(spelling)});
   }
   bool string(string_t& value) {
-    const auto special = prepared_.specials.find(strings_);
-    restore(value);
-    return add(special == prepared_.specials.end() ? Value(std::move(value)) : special->second);
+    const size_t begin = next_literal();
+    if (original_[begin] != '"') return add_special(token_at(original_, begin));
+    restore(value, begin);
+    charge_text(value);
+    return add(Value(std::move(value)));
   }
   bool binary(binary_t& /*value*/) { return false; }  // JSON text has none
   bool start_object(size_t /*count*/) { return open(Value::dict()); }
@@ -183,14 +175,16 @@ class Builder {
   bool end_object() { return close(); }
   bool end_array() { return close(); }
   bool key(string_t& name) {
-    if (prepared_.specials.contains(strings_)) fail_here("a number cannot be a key; write it in quotes");
-    restore(name);
+    const size_t begin = next_literal();
+    if (original_[begin] != '"') fail_here("a number cannot be a key; write it in quotes");
+    restore(name, begin);
+    charge_text(name);
     Frame& frame = stack_.back();
     const bool looks = options_.reject_duplicates || options_.warn;
     if (looks && frame.container.as_dict().find(std::string_view(name)) != nullptr) {
-      const std::string message = "the key " + quote(name) + " stands twice in one object";
-      if (options_.reject_duplicates) fail_here(message);
-      options_.warn(at_here(message + "; this one counts"));
+      const auto message = [&] { return "the key " + quote(name) + " stands twice in one object"; };
+      if (options_.reject_duplicates) fail_here(message());
+      repeated_.add([&] { return at_here(message() + "; this one counts"); });
     }
     frame.key = std::move(name);
     return true;
@@ -212,7 +206,10 @@ class Builder {
     fail_here(message);
   }
 
-  Value take() { return std::move(root_); }
+  Value take() {
+    repeated_.finish();
+    return std::move(root_);
+  }
 
  private:
   struct Frame {
@@ -220,37 +217,65 @@ class Builder {
     std::string key;  // the one that waits for its value
   };
 
+  [[nodiscard]] size_t offset() const { return static_cast<size_t>(*position_ - parsed_.data()); }
   [[nodiscard]] std::string at_here(const std::string& message) const {
-    const auto offset = static_cast<size_t>(*position_ - prepared_.text.data());
-    return place_of(prepared_.text, offset > 0 ? offset - 1 : 0) + ": " + message;
+    return place_of(original_, offset() > 0 ? offset() - 1 : 0) + ": " + message;
   }
   [[noreturn]] void fail_here(const std::string& message) const {
     throw Error(Errc::format, at_here(message));
   }
 
-  /// Puts the lone surrogates of this literal back, and goes on to the next one.
-  void restore(std::string& text) {
-    const auto units = prepared_.units.find(strings_++);
-    if (units == prepared_.units.end()) return;
+  /// Memory that the tree takes, with what its containers keep free.
+  void charge(uint64_t bytes) {
+    memory_ += bytes;
+    if (memory_ <= limit_) return;
+    fail_here(
+        fmt::format("what stands up to here takes more than {} of memory; that is too much for {} of text",
+                    format_size(limit_), format_size(original_.size())));
+  }
+  void charge_text(std::string_view text, size_t node = 0) {
+    const bool is_apart = text.size() >= sizeof(std::string) / 2;
+    charge(node + (is_apart ? text.size() + sizeof(std::string) : 0));
+  }
+
+  /// Where the literal begins at whose end the parser is.
+  size_t next_literal() { return parsed_.find('"', std::exchange(literals_end_, offset())); }
+
+  /// Puts the lone surrogates of the literal at `begin` back.
+  void restore(std::string& text, size_t begin) const {
+    if (text.find('\0') == std::string::npos) return;
+    std::vector<uint32_t> units;
+    each_unit(original_, begin,
+              [&](size_t /*at*/, uint32_t unit, bool /*is_lone*/) { units.push_back(unit); });
     std::string out;
     size_t next = 0;
     for (const char c : text) {
       if (c == '\0')
-        append_utf8(out, units->second.at(next++));
+        append_utf8(out, units.at(next++));
       else
         out += c;
     }
     text = std::move(out);
   }
 
+  bool add_digits(std::string_view digits) {
+    charge_text(digits, sizeof(std::string));
+    return add(Value::integer(digits));
+  }
+  bool add_special(std::string_view token) {
+    if (token.size() > std::string_view("-Infinity").size()) return add_digits(token);
+    return add(*special_number(token, options_.python));
+  }
+
   bool add(Value value) {
-    if (++values_ > options_.max_values) fail_here(fmt::format("more than {} values", options_.max_values));
     if (stack_.empty()) {
       root_ = std::move(value);
       return true;
     }
     Frame& frame = stack_.back();
-    if (frame.container.is(Value::Kind::dict)) {
+    const bool is_dict = frame.container.is(Value::Kind::dict);
+    charge(is_dict ? 2 * (sizeof(Dict::Entry) + sizeof(uint64_t)) : 2 * sizeof(Value));
+    if (is_dict) {
       frame.container.as_dict().set(Value(std::move(frame.key)), std::move(value));
     } else {
       frame.container.as_sequence().items.push_back(std::move(value));
@@ -260,6 +285,7 @@ class Builder {
 
   bool open(Value container) {
     if (stack_.size() >= max_depth) fail_here(fmt::format("nested deeper than {} levels", max_depth));
+    charge(sizeof(Dict) + sizeof(Value));
     add(container);
     stack_.push_back({std::move(container), {}});
     return true;
@@ -270,11 +296,14 @@ class Builder {
     return true;
   }
 
-  const Prepared& prepared_;
+  std::string_view original_;
+  std::string_view parsed_;
   const JsonReadOptions& options_;
   const char* const* position_;
-  size_t strings_ = 0;
-  uint64_t values_ = 0;
+  RepeatedKeys repeated_;
+  size_t literals_end_ = 0;  // of the last one
+  uint64_t memory_ = 0;
+  uint64_t limit_ = least_memory + 2 * original_.size();
   std::vector<Frame> stack_;
   Value root_;
 };
@@ -286,11 +315,12 @@ Value parse_json(std::string_view text, const JsonReadOptions& options) {
   if (const size_t nul = text.find('\0'); nul != std::string_view::npos) {
     fail(Errc::format, "a NUL byte at offset {} of a JSON text", nul);
   }
-  const Prepared prepared = prepare(text, options.python);
-  const char* position = prepared.text.data();
-  Builder builder(prepared, options, &position);
-  const char* end = prepared.text.data() + prepared.text.size();
-  nlohmann::json::sax_parse(Cursor{prepared.text.data(), &position}, Cursor{end, &position}, &builder);
+  const std::optional<std::string> other_words = reworded(text, options.python);
+  const std::string_view parsed = other_words ? std::string_view(*other_words) : text;
+  const char* position = parsed.data();
+  Builder builder(text, parsed, options, &position);
+  const char* end = parsed.data() + parsed.size();
+  nlohmann::json::sax_parse(Cursor{parsed.data(), &position}, Cursor{end, &position}, &builder);
   return builder.take();
 }
 

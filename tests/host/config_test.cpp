@@ -177,10 +177,31 @@ null: null key
 2.5: float key
 '1': text key
 bytes: !!binary "YWJjAA=="
+set: !!set
+    ? x
+    ? 1
+no set: !!set {}
+pairs: !!pairs
+-   b: 1
+-   b:
+    - !!pairs
+        -   x: null
+        -   2: {}
+    -   - !!set
+            ? z
+-   '2024-01-31': !!pairs
+    -   true: 2001-12-14 21:59:43.10-05:00
 )";
   const Value value = yaml_value(text);
   CHECK(yaml_text(value) == text);
   CHECK(value.as_dict().at("model").find("text")->as_string() == "first\n  second\n\n# third\n");
+  for (const char* tagged : {"!!omap [b: 1, a: {x: 2}]", "!!pairs [b: 1, b: [2]]", "!!omap [? 'long' : 1]",
+                             "!!set {x, 2}", "!!timestamp '2024-01-31'", "!!binary ''", "!!omap []",
+                             "!!float 3", "!!str x", "! 3", "[!!set {}]"}) {
+    CAPTURE(tagged);
+    const Value tree = yaml_value(tagged);
+    CHECK(yaml_value(yaml_text(tree)).equals(tree));
+  }
 }
 
 TEST_CASE("config: floats without a YAML spelling are written so that PyYAML reads floats") {

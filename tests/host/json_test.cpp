@@ -162,6 +162,34 @@ TEST_CASE("json: duplicate keys: the last wins, or are refused") {
   CHECK_THAT(message_of(text, strict), Catch::Contains("'a'") && Catch::Contains("line 1"));
 }
 
+TEST_CASE("json: of many keys that stand twice, the first are reported") {
+  std::string text = R"({"a": 0)";
+  for (int i = 0; i < 40000; ++i) text += R"(, "a": 0)";
+  std::vector<std::string> warnings;
+  JsonReadOptions options;
+  options.warn = [&](std::string warning) { warnings.push_back(std::move(warning)); };
+  CHECK(parse_json(text + "}", options).as_dict().size() == 1);
+  REQUIRE(warnings.size() == 21);
+  CHECK_THAT(warnings[19], Catch::Contains("line 1, column 164: the key 'a' stands twice"));
+  CHECK(warnings[20] == "39980 more keys stand twice");
+}
+
+TEST_CASE("json: a text may take memory by its size") {
+  const auto repeated = [](std::string_view item, size_t count) {
+    std::string text = "[";
+    for (size_t i = 0; i < count; ++i) text += fmt::format("{}{}", i == 0 ? "" : ",", item);
+    return text + "]";
+  };
+  const auto problem = [](const std::string& text) { return message_of(text, python()); };
+  for (const std::string_view item :
+       {"1", "{}", "[]", "NaN", "1.5", R"({"a":1})", "99999999999999999999", R"("abcdefghijklmnopqrst")"}) {
+    CAPTURE(item);
+    CHECK(problem(repeated(item, 20000)).empty());
+    CHECK_THAT(problem(repeated(item, 2000000)), Catch::Contains("too much for"));
+  }
+  CHECK(problem(repeated('"' + std::string(1000, 'x') + '"', 50000)).empty());
+}
+
 TEST_CASE("json: errors say where") {
   CHECK_THAT(message_of("{\n  \"a\": 1,\n  \"ü\": x}"), Catch::StartsWith("line 3, column 8:"));
   CHECK_THAT(message_of("{\"a\": "), Catch::Contains("unexpected end of input"));

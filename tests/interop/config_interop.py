@@ -116,20 +116,13 @@ def expect(wanted, read):
     return check
 
 
-def as_lists(value):
-    """Pairs are tuples, which YAML writes as lists."""
-    if isinstance(value, dict):
-        return {k: as_lists(v) for k, v in value.items()}
-    return [as_lists(v) for v in value] if isinstance(value, (list, tuple)) else value
-
-
 def as_pyyaml(text):
     """What PyYAML reads, or an error where it gives one; DEVIATIONS say otherwise."""
     if text in DEVIATIONS:
         wanted = DEVIATIONS[text][0]
         return refused if wanted is REFUSED else expect(wanted, yaml.safe_load)
     try:
-        wanted = as_lists(meant(yaml.safe_load(text)))
+        wanted = meant(yaml.safe_load(text))
     except Exception:  # some values end in a ValueError; a list that holds itself in a RecursionError
         return refused
     return expect(wanted, lambda out: meant(yaml.safe_load(out)))

@@ -177,12 +177,47 @@ describe("listing", function()
     is_true(text:find("[1..10, 2]", 1, true), text)
   end)
 
+  it("puts below each other what begins alike, however long and deep a key is", function()
+    local deep, root = ("b."):rep(200000), cbk.dict()
+    for _, key in ipairs { "a." .. deep .. "x", "a." .. deep .. "y", "c." .. deep .. "x", "d", "d..e", "" } do root[key] = 1 end
+    local keys = {}
+    for i, line in ipairs(listing.tree(cbk.leaf_rows(root), { unfolded = true })) do keys[i] = line:gsub("%s+int.*", "") end
+    equal(keys, { "a." .. deep:sub(1, -2), "  x", "  y", "c." .. deep .. "x", "d", "  .e", "" })
+    local stairs, name = cbk.dict(), ""
+    for i = 1, 200 do
+      stairs[name .. "w"], name = i, name .. "n."
+    end
+    local steps = listing.tree(cbk.leaf_rows(stairs))
+    equal(steps[#steps]:match "^ *(%S+)", ("n."):rep(200 - 41) .. "w")
+  end)
+
+  it("folds no keys of many numbers", function()
+    local function names(count)
+      local few, many = ("1."):rep(count - 1) .. "1", ("1."):rep(count - 1) .. "2"
+      return lines(cbk.dict { { few, 1 }, { many, 1 } })
+    end
+    is_true(names(16):find("1.{1,2}", 1, true))
+    is_true(not names(17):find("{", 1, true))
+  end)
+
   it("tells ties, also of two tensors over the same bytes", function()
     local base = cbk.tensor { { 1, 2 }, { 3, 4 } }
     local rows = cbk.leaf_rows(cbk.dict { { "base", base }, { "same", base }, { "again", base:reshape { 2, 2 } } })
     equal(rows[2].tied_to, "base")
     equal(rows[3].tied_to, "base")
     equal(listing.totals(rows).stored, 16)
+  end)
+
+  it("has room for numbers and extents of any size", function()
+    local root = cbk.dict()
+    root["a.0"], root["a.1"], root.b = cbk.full({ 2LL ^ 62, 0 }, 0), cbk.full({ 0, 2 }, 0), cbk.full({ 1, 2LL ^ 62, 0 }, 0)
+    local text = lines(root)
+    is_true(text:find("[4611686018427387904, 0]", 1, true) and text:find("[1, 4611686018427387904, 0]", 1, true), text)
+    is_true(cbk.inspect.text(root):find("4611686018427387904", 1, true))
+    local numbers = cbk.tensor({ 1e100, -1e308, 5e-324, 0 / 0, 1 / 0 }, { dtype = "float64" })
+    is_true(cbk.inspect.text(numbers):find("1.0000e+100, -1.0000e+308,", 1, true), cbk.inspect.text(numbers))
+    local wide = cbk.inspect.text(cbk.tensor({ 1e100, 0 }, { dtype = "float64" }))
+    is_true(wide:find("[1.0000e+100,  0.0000e+00]", 1, true), wide)
   end)
 
   it("counts in words", function()

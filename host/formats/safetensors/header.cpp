@@ -9,7 +9,6 @@ namespace {
 
 constexpr uint64_t max_header = 100'000'000;
 constexpr uint64_t length_size = 8;
-constexpr uint64_t max_values = 3'000'000;  // about 400,000 tensors; a header may not fill the memory
 
 std::string_view header_text(const MappedFile& file) {
   const ByteView length_bytes = file.slice(0, length_size, "the length of the header");
@@ -117,7 +116,6 @@ Header read_header(const MappedFile& file) {
   const std::string_view text = header_text(file);
   JsonReadOptions options;
   options.reject_duplicates = true;
-  options.max_values = max_values;
   const Value root = within("the header", [&] { return parse_json(text, options); });
   Header header;
   header.data_start = length_size + text.size();

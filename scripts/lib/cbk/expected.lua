@@ -1,6 +1,7 @@
 -- A checkpoint's whole logical content as JSON (schema cbk-expected/1), written piece by piece.
 
 local cbk = require "cbk"
+local extents = require "cbk.extents"
 
 local expected = {}
 
@@ -97,7 +98,7 @@ local function array_members(tensor)
   local problem = tensor:problem()
   local bytes = problem and '"problem":' .. text_json(problem)
     or tensor:nbytes() <= SMALL and ('"hex":"%s"'):format(tensor:hex()) or ('"sha256":"%s"'):format(tensor:sha256())
-  return ('"dtype":"%s","shape":[%s],%s'):format(tensor.dtype, table.concat(tensor:shape(), ","), bytes)
+  return ('"dtype":"%s","shape":[%s],%s'):format(tensor.dtype, extents.joined(tensor:shape(), ","), bytes)
 end
 
 --- Who shares with whom, as torch sees it.
@@ -110,7 +111,7 @@ function Writer:torch_members(tensor)
     self.storages[storage.id] = number
   end
   return (',"requires_grad":%s,"storage":%d,"storage_offset":%d,"stride":[%s],"storage_numel":%d'):format(
-    tostring(tensor.requires_grad), number, storage.offset, table.concat(storage.stride, ","), storage.numel)
+    tostring(tensor.requires_grad), number, storage.offset, extents.joined(storage.stride, ","), storage.numel)
 end
 
 function Writer:tensor(path, tensor)
@@ -120,7 +121,7 @@ function Writer:tensor(path, tensor)
   local fill = tensor:fill()
   if fill ~= nil and not self.is_torch then
     return self.write(('{"kind":"full","dtype":"%s","shape":[%s],"fill_value":%s}'):format(tensor.dtype,
-      table.concat(tensor:shape(), ","), number_json(fill)))
+      extents.joined(tensor:shape(), ","), number_json(fill)))
   end
   local tied = self.first[tensor]
   self.first[tensor] = tied or path
@@ -167,9 +168,9 @@ function Writer:sequence(kind, path, list)
 end
 
 local function size_members(size)
-  local extents = {}
-  for _, extent in cbk.items(size) do extents[#extents + 1] = int_json(extent) end
-  return "[" .. table.concat(extents, ",") .. "]"
+  local numbers = {}
+  for _, extent in cbk.items(size) do numbers[#numbers + 1] = int_json(extent) end
+  return "[" .. table.concat(numbers, ",") .. "]"
 end
 
 local function numbers_json(list)
@@ -198,7 +199,7 @@ OBJECTS["torch.quantized"] = function(self, _, object)
   local state = object.state
   local int_repr = state.int_repr
   local members = { ('"dtype":%s,"shape":[%s],"qscheme":%s,"int_repr":{%s}'):format(text_json(state.dtype),
-    table.concat(int_repr:shape(), ","), text_json(state.qscheme), array_members(int_repr)) }
+    extents.joined(int_repr:shape(), ","), text_json(state.qscheme), array_members(int_repr)) }
   for _, name in ipairs { "scale", "zero_point", "scales", "zero_points", "axis" } do
     local value = state[name]
     if value ~= nil then

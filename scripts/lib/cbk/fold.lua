@@ -20,6 +20,7 @@ function fold.shown(path)
 end
 
 local NONE = {}
+local MOST_NUMBERS = 16 -- a key with more is no layer's
 
 --- "a.0.b.12" → "a.{}.b.{}", { 0, 12 }; "a.007" → "a.{3}", { 7 }. Only whole dot-separated parts count as numbers; in
 --- TensorFlow's names, "a/b_0/_w1", all digits that end a part. Byte by byte, because the JIT compiles that, and 20,000 keys
@@ -36,6 +37,7 @@ local function template_of(path)
       if length > 0 and length < 10 then
         local width = length > 1 and byte(path, start) == ZERO and length or ""
         if numbers == NONE then numbers = {} end
+        if #numbers == MOST_NUMBERS then return path, NONE end
         numbers[#numbers + 1] = number
         template = template .. sub(path, copied, start - 1) .. OPEN .. width .. CLOSE
         copied = at

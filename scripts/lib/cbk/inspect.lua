@@ -33,14 +33,22 @@ end
 
 -- --- tensors
 
+--- A function that gives the text of a value behind as many blanks as the widest of `values` needs.
+local function aligned_right(values, text_of)
+  local width = 0
+  for _, value in ipairs(values) do width = math.max(width, #text_of(value)) end
+  return function(value)
+    local text = text_of(value)
+    return (" "):rep(width - #text) .. text
+  end
+end
+
 --- One format for all elements of a sample, as wide as the widest.
 local function element_format(flat)
   local smallest, largest, whole = math.huge, 0, true
   for _, x in ipairs(flat) do
     if type(x) ~= "number" then
-      local width = 0
-      for _, y in ipairs(flat) do width = math.max(width, #tostring(y)) end
-      return function(value) return ("%" .. width .. "s"):format((tostring(value):gsub("U?LL$", ""))) end
+      return aligned_right(flat, function(value) return (tostring(value):gsub("U?LL$", "")) end)
     end
     local size = math.abs(x)
     if x == x and size < math.huge and size > 0 then
@@ -49,10 +57,8 @@ local function element_format(flat)
     end
   end
   local pattern = "%.4f"
-  if whole then pattern = "%.0f" elseif largest >= 1e5 or smallest < 1e-3 then pattern = "%.4e" end
-  local width = 0
-  for _, x in ipairs(flat) do width = math.max(width, #pattern:format(x)) end
-  return function(x) return ("%" .. width .. "s"):format(pattern:format(x)) end
+  if whole and largest < 2 ^ 53 then pattern = "%.0f" elseif largest >= 1e5 or smallest < 1e-3 then pattern = "%.4e" end
+  return aligned_right(flat, function(x) return pattern:format(x) end)
 end
 
 --- Indices of the first and last `edge` positions, or nil when all fit.
@@ -60,7 +66,7 @@ local function edges(extent, edge)
   if extent <= 2 * edge then return nil end
   local list = {}
   for i = 0, edge - 1 do list[#list + 1] = i end
-  for i = extent - edge, extent - 1 do list[#list + 1] = i end
+  for i = edge, 1, -1 do list[#list + 1] = extent - i end
   return list
 end
 

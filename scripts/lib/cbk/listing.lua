@@ -1,6 +1,7 @@
 -- The table of contents of a checkpoint: what `cbk ls` and the REPL's `:ls` print of the rows of `cbk.leaf_rows`.
 
 local cbk = require "cbk"
+local extents = require "cbk.extents"
 local fold = require "cbk.fold"
 local natural = require "cbk.natural"
 local wrap = require "cbk.wrap"
@@ -8,7 +9,7 @@ local wrap = require "cbk.wrap"
 local listing = {}
 
 local byte, find, sub, concat = string.byte, string.find, string.sub, table.concat
-local DOT, SLASH, OPEN, CLOSE = byte ".", byte "/", byte "{", byte "}"
+local DOT = byte "."
 
 -- --- words and numbers
 
@@ -25,9 +26,6 @@ function listing.counted(number, noun)
   return ("%s %s%s"):format(grouped(number), noun, number == 1 and "" or "s")
 end
 local counted = listing.counted
-
----@param shape integer[]
-function listing.shape_text(shape) return "[" .. table.concat(shape, ", ") .. "]" end
 
 ---"torch-zip 3", with the number of files if there are several.
 ---@param checkpoint Checkpoint
@@ -68,17 +66,18 @@ end
 
 --- What all shapes have in common: "[4..40, 64]".
 local function shape_range(group)
-  if #group == 1 then return listing.shape_text(group[1].shape) end
+  if #group == 1 then return extents.shape(group[1].shape) end
   local low, high = { unpack(group[1].shape) }, { unpack(group[1].shape) }
   for _, row in ipairs(group) do
     for dim, extent in ipairs(row.shape) do
-      low[dim], high[dim] = math.min(low[dim], extent), math.max(high[dim], extent)
+      if extent < low[dim] then low[dim] = extent end
+      if extent > high[dim] then high[dim] = extent end
     end
   end
   for dim, extent in ipairs(low) do
     if extent ~= high[dim] then low[dim] = ("%d..%d"):format(extent, high[dim]) end
   end
-  return listing.shape_text(low)
+  return extents.shape(low)
 end
 
 -- --- totals
@@ -136,56 +135,77 @@ end
 
 -- --- the tree
 
---- "a.layers.{0..31}.w" → { "a", "layers", "{0..31}", "w" }: dots inside braces do not count. TensorFlow's "a/b/w" →
---- { "a/", "b/", "w" }: a variable and what stands below it have their own lines.
-local function parts_of(name)
-  local separator, closed = DOT, 1 -- a slash ends the part that it closes
-  if find(name, "/", 1, true) then separator, closed = SLASH, 0 end
-  local parts, depth, start = {}, 0, 1
-  for at = 1, #name do
-    local c = byte(name, at)
-    if c == separator and depth == 0 then
-      parts[#parts + 1] = sub(name, start, at - closed)
-      start = at + 1
-    elseif c == OPEN and separator == DOT then
-      depth = depth + 1
-    elseif c == CLOSE and separator == DOT then
-      depth = depth - 1
-    end
-  end
-  if start <= #name or separator == DOT then parts[#parts + 1] = sub(name, start) end
-  return parts
-end
+-- An entry of the tree is { name, rows, tensors, bytes }. Nothing is made of a part in which no two names differ: a name may
+-- have a million of them.
 
---- A node gets `children` (by name) and `order` with the first one.
-local LEAF = {}
-local function new_node(name) return { name = name, children = nil, order = LEAF, groups = nil, tensors = 0, bytes = 0 } end
+local DEEPEST = 40 -- levels of indentation; what is below has its whole name
 
-local function insert(root, name, group)
-  local node, tensors, bytes = root, 0, 0
-  for _, row in ipairs(group) do
+local function new_entry(name, rows)
+  local tensors, bytes = 0, 0
+  for _, row in ipairs(rows) do
     if row.shape then tensors, bytes = tensors + 1, bytes + row.bytes end
   end
-  for _, part in ipairs(parts_of(name)) do
-    if not node.children then node.children, node.order = {}, {} end
-    local child = node.children[part]
-    if not child then
-      child = new_node(part)
-      node.children[part] = child
-      node.order[#node.order + 1] = child
-    end
-    node = child
-    node.tensors, node.bytes = node.tensors + tensors, node.bytes + bytes
+  return { name = name, rows = rows, tensors = tensors, bytes = bytes }
+end
+
+local function separates_by_slash(name) return find(name, "/", 1, true) ~= nil end
+
+--- Where the part at `from` ends, and where the next one begins; nil if there is none. The parts of "a.layers.{0..31}.w" are
+--- "a", "layers", "{0..31}" and "w", for dots inside braces do not count. Those of TensorFlow's "a/b/w" are "a/", "b/" and
+--- "w", for a variable and what is below it have their own lines.
+local function part_end(name, from, by_slash)
+  if by_slash then
+    if from > #name then return nil end
+    local stop = find(name, "/", from, true) or #name
+    return stop, stop + 1
   end
-  if node.groups then node.groups[#node.groups + 1] = group else node.groups = { group } end
+  if from > #name + 1 then return nil end
+  local at = from
+  while true do
+    local stop = find(name, "[.{]", at)
+    if not stop then return #name, #name + 2 end
+    if byte(name, stop) == DOT then return stop - 1, stop + 1 end
+    at = (find(name, "}", stop, true) or #name) + 1
+  end
+end
+
+--- The last byte up to which all names are alike, at least `from` - 1.
+local function common_end(entries, from)
+  local first, last = entries[1].name, #entries[1].name
+  for i = 2, #entries do
+    local name, at = entries[i].name, from
+    while at <= last and byte(name, at) == byte(first, at) do at = at + 1 end
+    last = at - 1
+  end
+  return last
+end
+
+--- What goes on alike with the part at `from`, in the order of the first one of each, and the entries that end before it.
+local function branches(entries, from)
+  local ended, order, by_part = {}, {}, {}
+  for _, entry in ipairs(entries) do
+    local last, after = part_end(entry.name, from, separates_by_slash(entry.name))
+    if not last then
+      ended[#ended + 1] = entry
+    else
+      local part = sub(entry.name, from, last)
+      local branch = by_part[part]
+      if not branch then
+        branch = { part = part, after = after, entries = {} }
+        by_part[part], order[#order + 1] = branch, branch
+      end
+      branch.entries[#branch.entries + 1] = entry
+    end
+  end
+  return ended, order
 end
 
 --- Numbers in their order, names as they came.
-local function sorted_children(node)
-  for _, child in ipairs(node.order) do
-    if not child.name:find "^[%d{]" then return node.order end
+local function sorted(list)
+  for _, branch in ipairs(list) do
+    if not find(branch.part, "^[%d{]") then return list end
   end
-  return natural.sort(node.order, function(child) return child.name end)
+  return natural.sort(list, function(branch) return branch.part end)
 end
 
 local VALUES_WIDTH = 40
@@ -222,23 +242,43 @@ local function leaf_line(label, group)
     row.shape and cbk.format_size(bytes) or "", note_of(group) }
 end
 
-local function tree_lines(node, label, indent, out)
+local function container_line(shown, entries)
+  local tensors, bytes = 0, 0
+  for _, entry in ipairs(entries) do tensors, bytes = tensors + entry.tensors, bytes + entry.bytes end
+  if tensors == 0 then return { shown, "", "", "", "", "" } end
+  return { shown, "", counted(tensors, "tensor"), "", cbk.format_size(bytes), "" }
+end
+
+--- The lines of entries that are alike up to `from`, where a part begins; on their lines, names begin at `start`.
+local function tree_lines(entries, start, from, indent, out)
+  local margin = ("  "):rep(indent)
+  local function leaf_lines(list)
+    for _, entry in ipairs(list) do out[#out + 1] = leaf_line(margin .. sub(entry.name, start), entry.rows) end
+  end
+  if #entries == 1 or indent == DEEPEST then return leaf_lines(entries) end
+
   -- A container with one entry shares the line with it.
-  while not node.groups and #node.order == 1 do
-    node = node.order[1]
-    local joint = (label == "" or label:sub(-1) == "/") and "" or "."
-    label = label .. joint .. node.name
+  local first = entries[1].name
+  local by_slash, alike = separates_by_slash(first), common_end(entries, from)
+  while true do
+    local last, after = part_end(first, from, by_slash)
+    if not last or after - 1 > alike then break end
+    from = after
   end
-  local is_root = label == ""
-  local shown = ("  "):rep(indent) .. label
-  for _, group in ipairs(node.groups or LEAF) do out[#out + 1] = leaf_line(shown, group) end
-  if #node.order == 0 then return end
-  if not is_root and not node.groups then
-    out[#out + 1] = { shown, "", counted(node.tensors, "tensor"), "", cbk.format_size(node.bytes), "" }
-    if node.tensors == 0 then out[#out][3], out[#out][5] = "", "" end
+  local ended, below = branches(entries, from)
+  while #ended == 0 and #below == 1 do
+    from = below[1].after
+    ended, below = branches(entries, from)
   end
-  for _, child in ipairs(sorted_children(node)) do
-    tree_lines(child, child.name, is_root and indent or indent + 1, out)
+
+  leaf_lines(ended)
+  if #below == 0 then return end
+  local is_root = from == 1
+  if not is_root and #ended == 0 then
+    out[#out + 1] = container_line(margin .. sub(first, start, from - (by_slash and 1 or 2)), entries)
+  end
+  for _, branch in ipairs(sorted(below)) do
+    tree_lines(branch.entries, from, branch.after, is_root and indent or indent + 1, out)
   end
 end
 
@@ -302,7 +342,7 @@ local function separate_shapes(group)
   local seen, count = {}, 0
   for _, member in ipairs(group.members) do
     local shape = member.entry.shape
-    local text = shape and table.concat(shape, ",") or ""
+    local text = shape and extents.joined(shape, ",") or ""
     if not seen[text] then
       seen[text] = true
       count = count + 1
@@ -312,7 +352,7 @@ local function separate_shapes(group)
   if count == 1 then return false end
   for _, member in ipairs(group.members) do
     local row = member.entry
-    row.signature = row.signature .. " " .. table.concat(row.shape, ",")
+    row.signature = row.signature .. " " .. extents.joined(row.shape, ",")
   end
   return true
 end
@@ -330,18 +370,18 @@ end
 ---@param options? { unfolded: boolean }
 ---@return string[] lines
 function listing.tree(rows, options)
-  local root = new_node ""
+  local entries = {}
   if options and options.unfolded then
-    for _, row in ipairs(rows) do insert(root, fold.shown(row.path), { row }) end
+    for i, row in ipairs(rows) do entries[i] = new_entry(fold.shown(row.path), { row }) end
   else
-    for _, group in ipairs(folded(rows)) do
+    for i, group in ipairs(folded(rows)) do
       local members = {}
-      for i, member in ipairs(group.members) do members[i] = member.entry end
-      insert(root, group.name, members)
+      for k, member in ipairs(group.members) do members[k] = member.entry end
+      entries[i] = new_entry(group.name, members)
     end
   end
   local lines = {}
-  tree_lines(root, "", 0, lines)
+  tree_lines(entries, 1, 1, 0, lines)
   return aligned(lines)
 end
 

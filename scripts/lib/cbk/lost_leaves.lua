@@ -2,6 +2,7 @@
 -- their model; of the run's state, that of an optimizer's parameter can begin anew.
 
 local cbk = require "cbk"
+local extents = require "cbk.extents"
 local naming = require "converters.engine.naming"
 
 local lost_leaves = {}
@@ -16,7 +17,7 @@ end
 
 local function is_dict(tree, key) return (cbk.kind(tree, key) or ""):find "dict" ~= nil end
 
-local function shape_of(value) return cbk.kind(value) == "tensor" and table.concat(value:shape(), " ") or nil end
+local function shape_of(value) return cbk.kind(value) == "tensor" and extents.joined(value:shape(), " ") or nil end
 
 ---What a parameter's state was before the first step; nil where that is not known.
 ---@param entry Dict   the states of the parameter, some of them None

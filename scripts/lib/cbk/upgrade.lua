@@ -4,6 +4,7 @@ local cbk = require "cbk"
 local converters = require "cbk.converters"
 local config_changes = require "cbk.config_changes"
 local dataloader_state = require "cbk.dataloader_state"
+local extents = require "cbk.extents"
 local lost_leaves = require "cbk.lost_leaves"
 local release = require "cbk.release"
 local resume = require "cbk.resume"
@@ -260,7 +261,7 @@ end
 local function is_same(a, b)
   if cbk.equal(a, b) then return true end
   local function fill(value) return cbk.kind(value) == "tensor" and value:fill() or nil end
-  return fill(a) ~= nil and fill(a) == fill(b) and a.dtype == b.dtype and table.concat(a:shape(), " ") == table.concat(b:shape(), " ")
+  return fill(a) ~= nil and fill(a) == fill(b) and a.dtype == b.dtype and extents.shape(a:shape()) == extents.shape(b:shape())
 end
 
 --- What speaks against a release is that keys do not fit; all other problems would be there in each.

@@ -1,0 +1,35 @@
+// Keys that stand twice in a text. The first ones are reported with their places, the others by their number:
+// a text may consist of nothing else.
+#pragma once
+
+#include <fmt/format.h>
+
+#include <cstddef>
+#include <functional>
+#include <string>
+
+namespace cbk {
+
+class RepeatedKeys {
+ public:
+  /// `report` must outlive this; an empty one makes nothing happen.
+  explicit RepeatedKeys(const std::function<void(std::string)>& report) : report_(report) {}
+
+  /// `message` is called for what is reported only; it may be slow.
+  template <typename Message>
+  void add(Message&& message) {
+    if (report_ && ++count_ <= most) report_(message());
+  }
+
+  /// At the end of the text.
+  void finish() const {
+    if (count_ > most) report_(fmt::format("{} more keys stand twice", count_ - most));
+  }
+
+ private:
+  static constexpr size_t most = 20;
+  const std::function<void(std::string)>& report_;
+  size_t count_ = 0;
+};
+
+}  // namespace cbk
