@@ -11,21 +11,21 @@ namespace {
 
 /// Reads with `read(warn)` and passes the warnings on when all is read.
 template <typename Read>
-Value read_aloud(Read&& read) {
+Value read_aloud(lua_State* L, Read&& read) {
   std::vector<std::string> warnings;
   Value config = read([&](std::string warning) { warnings.push_back(std::move(warning)); });
-  std::ranges::for_each(warnings, print_warning);
+  for (const std::string& warning : warnings) warn(L, warning);
   return config;
 }
 
 int load(lua_State* L) {
-  push(L, read_aloud([&](const ConfigWarning& warn) { return load_config(check_path(L, 1), warn); }));
+  push(L, read_aloud(L, [&](const ConfigWarning& note) { return load_config(check_path(L, 1), note); }));
   return 1;
 }
 
 int parse(lua_State* L) {
-  push(L, read_aloud([&](const ConfigWarning& warn) {
-         return parse_config(check_string(L, 1), parse_config_format(check_string(L, 2)), warn);
+  push(L, read_aloud(L, [&](const ConfigWarning& note) {
+         return parse_config(check_string(L, 1), parse_config_format(check_string(L, 2)), note);
        }));
   return 1;
 }

@@ -75,8 +75,10 @@ int quote_text(lua_State* L) {
   return 1;
 }
 
-int warn(lua_State* L) {
-  print_warning(check_string(L, 1));
+int print_warning(lua_State* L) {
+  const std::string line = fmt::format("warning: {}\n", one_line(check_string(L, 1)));
+  std::fflush(stdout);
+  std::fwrite(line.data(), 1, line.size(), stderr);
   return 0;
 }
 
@@ -93,10 +95,17 @@ int advise_overwrite(lua_State* L) {
 
 }  // namespace
 
-void print_warning(std::string_view text) {
-  const std::string line = fmt::format("warning: {}\n", one_line(text));
-  std::fflush(stdout);
-  std::fwrite(line.data(), 1, line.size(), stderr);
+void warn(lua_State* L, std::string_view text) {
+  const int top = lua_gettop(L);
+  lua_getfield(L, LUA_REGISTRYINDEX, "_LOADED");
+  lua_getfield(L, -1, "cbk.native");
+  lua_getfield(L, -1, "warn");
+  push(L, text);
+  if (lua_pcall(L, 1, 0, 0) != 0) {
+    const Failure failure = failure_at(L, -1);
+    fail(Errc::internal, "cbk.warn: {}", failure.message);
+  }
+  lua_settop(L, top);
 }
 
 void bind_text(lua_State* L) {
@@ -108,7 +117,7 @@ void bind_text(lua_State* L) {
                                        {"hex", guarded<hex>},
                                        {"shown", guarded<shown_text>},
                                        {"quote", guarded<quote_text>},
-                                       {"warn", guarded<warn>},
+                                       {"warn", guarded<print_warning>},
                                        {"fail", guarded<raise>},
                                        {"advise_overwrite", guarded<advise_overwrite>},
                                        {nullptr, nullptr}};

@@ -69,8 +69,8 @@ int guarded(lua_State* L) {
 /// The same, "Tensor expected, got number".
 [[noreturn]] void fail_type(lua_State* L, int index, std::string_view expected);
 
-/// A line on stderr: "warning: …".
-void print_warning(std::string_view text);
+/// Calls `cbk.warn`, which a command may have replaced (--quiet, --json).
+void warn(lua_State* L, std::string_view text);
 
 /// "number", "Tensor", "int64", …
 std::string type_name(lua_State* L, int index);

@@ -1,4 +1,4 @@
--- cbk convert-config-to-mup: a muP config out of a GPT-2/3 config and the hyperparameters of a small base model.
+-- cbk convert-config-to-mup: a muP config made of a GPT-2/3 config
 
 local cbk = require "cbk"
 local cli = require "cbk.cli"
@@ -8,7 +8,10 @@ local mup_config = require "converters.modelzoo.mup_config"
 local parser = cli.parser("convert-config-to-mup", [[
 Makes a muP config for a GPT-2/3 model: initializers, output and embedding scales and learning rates
 follow from the width of the model and from what was tuned on a base model. Everything else stays as
-it is in the input.]])
+it is in the input.]], [[
+examples:
+  cbk convert-config-to-mup -i params.yaml
+  cbk convert-config-to-mup -i params.yaml -d_base 256 -lr_base 6e-3 -std_base 0.08 -m_base 10]])
 
 local function positive(text)
   local value = text:find "^[%s+%-%d.eE]+$" and tonumber(text)
@@ -29,12 +32,11 @@ parser:option("--base_lr", "-lr_base: its learning rate (default: 6e-3)"):argnam
 parser:option("--base_init_std", "-std_base: the std of its initializers (default: 0.08)"):argname("STD"):convert(positive)
 parser:option("--m_embed", "-m_base: its embedding multiplier (default: 10)"):argname("SCALE"):convert(positive)
 parser:option("-o --output_yaml", "the output (default: INPUT_muP.yaml)"):argname "FILE"
-cli.options(parser, "overwrite", "quiet")
+cli.options(parser, "overwrite", "quiet", "json")
 cli.single_dash(parser, {
   ["-d_base"] = "--base_layer_width", ["-lr_base"] = "--base_lr", ["-std_base"] = "--base_init_std", ["-m_base"] = "--m_embed",
 })
 local args = parser:parse()
-if args.quiet then cbk.warn = function() end end
 
 local target = args.output_yaml or (args.input_yaml:match "^(.*[^/.])%.[^./]*$" or args.input_yaml) .. "_muP.yaml"
 converters.refuse_existing(target, args)
@@ -48,4 +50,5 @@ if #assumed > 0 then cbk.warn("not given, so those of Cerebras-GPT are used: " .
 
 local config = mup_config.generate(cbk.config.load(args.input_yaml), base)
 cbk.config.save(config, target, { overwrite = args.overwrite, format = "yaml", indent = 2 })
-print("muP config saved to " .. target)
+cli.say(args, "muP config saved to " .. target)
+cli.print_result(args, true, { { "config", target } })

@@ -1,18 +1,21 @@
--- cbk convert-config: a model's config between Hugging Face and the releases of the Cerebras Model Zoo.
+-- cbk convert-config: the config of a model alone
 
 local cbk = require "cbk"
 local cli = require "cbk.cli"
 local composite = require "cbk.composite"
 local converters = require "cbk.converters"
 
-local parser = cli.parser("convert-config", "Converts a model's config file.")
+local parser = cli.parser("convert-config", "Converts a model's config file.", [[
+examples:
+  cbk convert-config --model llama --src-fmt hf --tgt-fmt cs-2.4 config.json
+  cbk convert-config --model gpt2 --src-fmt cs-1.9 --tgt-fmt cs-current params.yaml -o new]])
 parser:argument("config_file", "config.json or params.yaml"):argname "CONFIG"
 parser:option("--model", "the model, as `cbk list` names it"):argname("NAME"):count(1)
 parser:option("--src-fmt", "its format: hf or cs-X.Y"):argname("FORMAT"):count(1)
 parser:option("--tgt-fmt", "the format wanted: hf, cs-X.Y or cs-current"):argname("FORMAT"):count(1)
 parser:option("-o --output-dir", "where to write (default: beside the input)"):argname "DIR"
 parser:option("--converter", "a converter file of your own"):argname "FILE"
-cli.options(parser, "overwrite")
+cli.options(parser, "overwrite", "json")
 parser:flag("--debug", "accepted for old command lines; see --traceback")
 local args = parser:parse()
 
@@ -34,8 +37,9 @@ local function write_parts(config)
   for _, file in ipairs(files) do
     cbk.fs.mkdir(file.folder)
     cbk.fs.write(file.path, file.text, { overwrite = args.overwrite })
-    print("Config saved to " .. file.path)
+    cli.say(args, "Config saved to " .. file.path)
   end
+  cli.print_result(args, true, { { "config", folder } })
 end
 
 if parts and to_hf then
@@ -50,4 +54,5 @@ local source = parts and composite.load_configs(args.config_file, parts) or cbk.
 local config = converters.convert.config(job, source)
 if args.output_dir then cbk.fs.mkdir(args.output_dir) end
 cbk.config.save(config, target, { overwrite = args.overwrite, indent = 4, sort = not to_hf })
-converters.say_saved(job, "Config saved to " .. target)
+converters.say_saved(args, job, "Config saved to " .. target)
+cli.print_result(args, true, { { "config", target } })

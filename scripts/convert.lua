@@ -1,4 +1,4 @@
--- cbk convert: a checkpoint and its config between Hugging Face and the releases of the Cerebras Model Zoo.
+-- cbk convert: a model between Hugging Face and the Model Zoo
 
 local cbk = require "cbk"
 local cli = require "cbk.cli"
@@ -12,7 +12,11 @@ local advice = require "converters.diagnosis.advice"
 
 local default_shard_size = "10GB"
 
-local parser = cli.parser("convert", "Converts a checkpoint together with its config, streamed: memory stays small whatever the size.")
+local parser = cli.parser("convert", "Converts a checkpoint together with its config, streamed: memory stays small whatever the size.", [[
+examples:
+  cbk convert --model llama --src-fmt hf --tgt-fmt cs-2.4 --config config.json model.safetensors
+  cbk convert --model llama --src-fmt cs-auto --tgt-fmt hf --config params.yaml model.mdl -o back
+  cbk convert --model gpt2 --src-fmt hf --tgt-fmt cs-2.4 --config config.json gpt2 --dry-run]])
 parser:argument("checkpoint_file", "a checkpoint (.bin, .safetensors, .mdl), an index.json of shards, or a folder of shards")
   :argname "CHECKPOINT"
 parser:option("--model", "the model, as `cbk list` names it"):argname("NAME"):count(1)
@@ -31,17 +35,15 @@ parser:option("--converter", "a converter file of your own"):argname "FILE"
 parser:option("--explain", "tell of these keys (of either side; globs) which rule takes them, and why no other; writes nothing")
   :argname("KEY"):count "*"
 cli.output_options(parser)
-cli.options(parser, "allow-records", "json")
+cli.options(parser, "allow-records")
 local args = parser:parse()
 
 -- --- what to do
 
-if args.json and not args.dry_run then cli.usage_error("convert", "--json tells the plan: give it with --dry-run") end
 for _, key in ipairs(args.explain) do
   if key == "" then cli.usage_error("convert", "--explain: a key or a glob is expected") end
   args.dry_run = true
 end
-if args.quiet then cbk.warn = function() end end
 
 local sizes = { B = true, KB = true, KiB = true, MB = true, MiB = true, GB = true, GiB = true }
 local unit = args.hf_shard_size:match "^%d+(%a+)$"
@@ -111,13 +113,15 @@ local planned, root = pcall(function()
 end)
 if not planned and watch and #watch.steps[1] == 0 then error(root, 0) end
 if #args.explain > 0 then
-  local is_known = true
+  local is_known, results = true, cbk.list()
   for i, key in ipairs(args.explain) do
     local lines, count = explain.lines(watch, key)
-    if i > 1 then print() end
-    for _, line in ipairs(lines) do print(cbk.shown(line)) end
+    results[i] = cbk.dict { { "key", key }, { "rules", count }, { "lines", cbk.list(lines) } }
+    if i > 1 then cli.say(args, "") end
+    for _, line in ipairs(lines) do cli.say(args, cbk.shown(line)) end
     is_known = is_known and count > 0
   end
+  if args.json then cli.print_json(results) end
   if not planned then error(root, 0) end
   os.exit(is_known and 0 or 1)
 end
@@ -164,10 +168,9 @@ if to_hf and parts then
 else
   saved, forecast = converters.write(targets[1], options, config_file, args)
 end
-if args.json and not saved then
-  cli.print_json(plan.tree(rows, forecast, table.concat(targets, ", "), config_target))
-  return
-end
+local result = { { "checkpoint", parts and to_hf and folder or targets[1] }, { "config", parts and to_hf and folder or config_target } }
+for field, value in cbk.items(args.dry_run and plan.tree(rows) or {}) do result[#result + 1] = { field, value } end
+cli.print_result(args, saved, result, forecast)
 local verb = saved and "saved" or "would be saved"
-converters.say_saved(job, ("Checkpoint %s to %s"):format(verb, table.concat(targets, ", ")),
+converters.say_saved(args, job, ("Checkpoint %s to %s"):format(verb, table.concat(targets, ", ")),
   ("Config %s to %s"):format(verb, config_target))

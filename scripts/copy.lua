@@ -1,4 +1,4 @@
--- cbk copy: a checkpoint into any other format, with filters, new names and another dtype on the way.
+-- cbk copy: a checkpoint in another format, dtype or part
 
 local cbk = require "cbk"
 local cli = require "cbk.cli"
@@ -75,7 +75,7 @@ end
 local function warn_of_new_positions(root)
   for key in cbk.leaves(root) do
     if not asked[key] then
-      cli.warn({ ("items of lists are counted anew: %s is none of the keys that were chosen"):format(cbk.quote(key)) }, args)
+      cbk.warn(("list items were renumbered because some were excluded: %s is a new key"):format(cbk.quote(key)))
       return
     end
   end
@@ -87,7 +87,7 @@ local function warn_of_idle_options()
   for _, rule in ipairs(renames) do
     if rule.hits == 0 then idle[#idle + 1] = ("--rename %s changes no key"):format(cbk.quote(rule.text)) end
   end
-  cli.warn(idle, args)
+  cli.warn(idle)
 end
 
 -- --- another dtype
@@ -133,4 +133,5 @@ local output = cbk.create(args.target, {
   shard_size = args.shard_size,
   keep_texts = args.h5_version == "flat" and checkpoint.format:find "^flat%-h5" ~= nil, -- else it loses what it has
 })
-cli.commit(output, args)
+local written, plan = cli.commit(output, args)
+cli.print_result(args, written, { { "checkpoint", args.target } }, plan)

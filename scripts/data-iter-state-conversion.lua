@@ -1,4 +1,4 @@
--- cbk data-iter-state-conversion: the data loader state of a 1.8 or 1.9 run, from files beside its checkpoint into it.
+-- cbk data-iter-state-conversion: data loader state of 1.8 or 1.9, as 2.0 needs it
 
 local cbk = require "cbk"
 local cli = require "cbk.cli"
@@ -11,10 +11,11 @@ cerebras.save_iter_state_path. Those of the last checkpoint's step are added up 
 (iterable) under the key 'dataloader' of a new checkpoint; all else is copied, streamed.
 
 `cbk convert` does this by itself from 1.9 to 2.0 when the config names that folder, and
-`cbk show --dataloader` tells where a run will resume.
+`cbk show --dataloader` prints where a run will resume.
 
-example:
-  cbk data-iter-state-conversion -c checkpoint_1000.mdl -w iter_state -o with_state.mdl -d iterable]])
+examples:
+  cbk data-iter-state-conversion -c checkpoint_1000.mdl -w iter_state -o new.mdl -d iterable
+  cbk data-iter-state-conversion -c checkpoint_1000.mdl -w iter_state -o new.mdl -s 7]])
 parser:option("-c --old_checkpoint", "the checkpoint"):hidden_name("--old-checkpoint"):argname("FILE"):count(1)
 parser:option("-w --worker_data_iter_files_dir", "the folder of the state files")
   :hidden_name("--worker-data-iter-files-dir"):argname("DIR"):count(1)
@@ -45,6 +46,7 @@ root.dataloader = dataloader_state.to_dict(state)
 local output = cbk.create(args.output_file, {
   root = root, format = "h5", h5_version = args.h5_version, overwrite = args.overwrite,
 })
-local is_saved = cli.commit(output, args)
-cli.warn(doubts, args)
-if is_saved then print("Checkpoint saved to " .. args.output_file) end
+local written, plan = cli.commit(output, args)
+cli.warn(doubts)
+if written then cli.say(args, "Checkpoint saved to " .. args.output_file) end
+cli.print_result(args, written, { { "checkpoint", args.output_file }, { "dataloader", root.dataloader } }, plan)

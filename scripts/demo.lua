@@ -1,11 +1,15 @@
--- cbk demo: a small GPT-2 goes from Hugging Face to Cerebras and back, command by command.
+-- cbk demo: a small GPT-2, to the Model Zoo and back
 
 local cbk = require "cbk"
 local cli = require "cbk.cli"
 
 local parser = cli.parser("demo", "Make a small GPT-2, convert it Hugging Face -> Cerebras -> Hugging Face, and compare.", [[
 Each command is printed before its output, as one would type it. The exit code is 0 only if
-what comes back equals what went in.]])
+what comes back equals what went in.
+
+examples:
+  cbk demo
+  cbk demo --dir demo]])
 parser:option("--dir", "keep the files in this new folder (default: a temporary one, removed at the end)"):argname "DIR"
 local args = parser:parse()
 

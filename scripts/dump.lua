@@ -1,4 +1,4 @@
--- cbk dump: the whole logical content of a checkpoint as JSON, for programs (schema cbk-expected/1).
+-- cbk dump: the whole content of a checkpoint as JSON
 
 local cli = require "cbk.cli"
 local expected = require "cbk.expected"
@@ -7,10 +7,12 @@ local parser = cli.parser("dump", "Print the whole content of a checkpoint as JS
 Tensors of more than 4096 bytes are given by the SHA-256 of their bytes. The output is
 streamed: it may be large, the memory it takes is not.
 
-example:
-  cbk dump model.mdl | jq '.root.items[0]']])
+examples:
+  cbk dump model.mdl | jq '.root.items[0]'
+  cbk dump pytorch_model.bin >content.json]])
 parser:argument("file", "a checkpoint, an index.json, a TensorFlow prefix or a folder with one"):argname "FILE"
 cli.options(parser, "allow-records")
+parser:flag("--json", "the output is always JSON; errors and warnings, too")
 local args = parser:parse()
 
 local checkpoint = cli.open(args.file, args)

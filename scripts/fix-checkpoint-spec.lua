@@ -1,4 +1,4 @@
--- cbk fix-checkpoint-spec: makes an H5 checkpoint of a release before 2.0 one that later releases load.
+-- cbk fix-checkpoint-spec: repairs of an H5 checkpoint from before 2.0
 
 local cbk = require "cbk"
 local cli = require "cbk.cli"
@@ -17,26 +17,23 @@ examples:
   cbk fix-checkpoint-spec checkpoint_1000.mdl
   cbk fix-checkpoint-spec checkpoint_1000.mdl --fixed_checkpoint_path fixed.mdl
   cbk fix-checkpoint-spec checkpoint_1000.mdl --fix_inplace]])
-parser:argument("checkpoint_path", "the checkpoint")
-parser:option("--fixed_checkpoint_path",
-  "where the fixed one goes; what is there is replaced (default: beside it, with _fixed in its name)")
+parser:argument("checkpoint_path", "the checkpoint"):argname "CHECKPOINT"
+parser:option("--fixed_checkpoint_path", "where the fixed one goes (default: beside it, with _fixed in its name)")
   :hidden_name("--fixed-checkpoint-path"):argname "PATH"
 parser:flag("--fix_inplace", "change the checkpoint itself, after asking"):hidden_name "--fix-inplace"
 parser:flag("-y --yes", "do not ask")
-cli.options(parser, "sync", "no-progress-bar", "quiet")
+cli.options(parser, "overwrite", "sync", "no-progress-bar", "quiet", "json")
 local args = parser:parse()
 
 if args.fixed_checkpoint_path == "" then cli.usage_error("fix-checkpoint-spec", "--fixed_checkpoint_path is empty") end
 
-local function say(...) io.stdout:write(...) io.stdout:flush() end
+local function say(line)
+  cli.say(args, line)
+  io.stdout:flush()
+end
 
-if args.fix_inplace and not args.yes then
-  say "Are you sure you want to fix the checkpoint inplace? [y/N]: "
-  local answer = (io.read "*l" or ""):gsub("\r$", "")
-  if answer ~= "y" and answer ~= "Y" then
-    say "Aborting...\n"
-    return
-  end
+if args.fix_inplace and not cli.confirmed(args, "Are you sure you want to fix the checkpoint inplace?") then
+  return say "Aborting..."
 end
 
 --- "dir/a.b.mdl" -> "dir/a.b_fixed.mdl"
@@ -78,36 +75,40 @@ local function read_spec()
   return in_this_file(cbk.h5.parse_spec, text)
 end
 
-say "Fixing spec...\n"
+say "Fixing spec..."
 local tree = read_spec()
 edit:set_attribute("__spec__", tree.text)
 
 -- --- tied weights
 
-if not args.fix_inplace then say "Copying keys...\n" end
-say "Fixing duplicate weights...\n"
+if not args.fix_inplace then say "Copying keys..." end
+say "Fixing duplicate weights..."
+local linked, epochs = cbk.dict(), cbk.dict()
 for _, missing in ipairs(in_this_file(spec.missing_aliases, tree.keys, function(name) return edit:has(name) end)) do
   edit:link(missing.key, missing.source)
+  linked[missing.key] = missing.source
 end
 
 -- --- step counts
 
-say "Fixing last_epochs...\n"
+say "Fixing last_epochs..."
 if edit:has "global_step" then
   local names = edit:names()
   local milestones = in_this_file(spec.milestone_names, names)
   for i, name in ipairs(milestones) do milestones[i] = number_of(name) end
   for _, one in ipairs(in_this_file(spec.last_epochs, names, number_of "global_step", milestones)) do
     edit:set_value(one.name, one.value)
+    epochs[one.name] = one.value
   end
 else
-  say "Cannot fix last epoch(s) without a global_step key. Skipping...\n"
+  say "Cannot fix last epoch(s) without a global_step key. Skipping..."
 end
 
 if args.fix_inplace then
   edit:commit { sync = args.sync }
   target = path
 else
-  edit:save_as(target, { overwrite = true, sync = args.sync, progress = not (args.quiet or args.no_progress_bar) })
+  edit:save_as(target, { overwrite = args.overwrite, sync = args.sync, progress = cli.has_progress(args) })
 end
-say("Fixed checkpoint saved to: ", target, "\n")
+say("Fixed checkpoint saved to: " .. target)
+cli.print_result(args, true, { { "checkpoint", target }, { "linked", linked }, { "last_epochs", epochs } })

@@ -1,4 +1,4 @@
--- cbk fold-lora-checkpoint: the LoRA matrices of a checkpoint folded into the weights, and a config without LoRA.
+-- cbk fold-lora-checkpoint: LoRA matrices folded into the weights
 
 local cbk = require "cbk"
 local cli = require "cbk.cli"
@@ -9,15 +9,17 @@ local modules = require "converters.modelzoo.modules"
 
 local parser = cli.parser("fold-lora-checkpoint", [[
 Folds the LoRA matrices of a Cerebras checkpoint into the weights that they adapt, streamed. Writes
-<name>_folded beside each of its two inputs: a Cerebras H5 checkpoint with the model alone, whatever
-the extension of its input is, and the config without lora_params.]])
+NAME_folded beside each of its two inputs: a Cerebras H5 checkpoint with the model alone, whatever
+the extension of its input is, and the config without lora_params.]], [[
+examples:
+  cbk fold-lora-checkpoint --model gpt2 -p params.yaml --checkpoint_path model.mdl
+  cbk fold-lora-checkpoint --model llama -p params.yaml --checkpoint_path model.mdl --dry-run]])
 parser:option("--model", "the model, such as gpt2 or llama"):argname("NAME"):count(1)
 parser:option("-p --params", "its YAML config, with model.lora_params"):argname("FILE"):count(1)
 parser:option("--checkpoint_path", "the checkpoint"):argname("FILE"):count(1)
 parser:option("--h5-version", "0.4 or 0.5 (default: the checkpoint's own, else 0.5)"):argname("VERSION"):choices { "0.4", "0.5" }
 cli.output_options(parser)
 local args = parser:parse()
-if args.quiet then cbk.warn = function() end end
 
 ---The Model Zoo's name of the model; some models have further names for conversions.
 local function zoo_model(name)
@@ -55,7 +57,7 @@ local root = cbk.dict()
 root.model = lora.fold(model, config, model_name)
 
 local own_version = checkpoint.format == "cerebras-h5" and tonumber(checkpoint.version)
-local written = converters.write(target, {
+local written, plan = converters.write(target, {
   root = root, format = "h5", h5_version = args.h5_version or own_version and own_version < 0.45 and "0.4" or "0.5",
 }, {
   path = config_target, tree = lora.config(config, model), style = { indent = 2 },
@@ -65,6 +67,7 @@ if written then
   if not (target:find "%.mdl$" or target:find "%.h5$" or target:find "%.hdf5?$") then
     cbk.warn(("'%s' is a Cerebras H5 checkpoint, despite its name; `cbk copy` makes others of it"):format(target))
   end
-  print("Saved folded config to: " .. config_target)
-  print("Saved folded checkpoint to: " .. target)
+  cli.say(args, "Saved folded config to: " .. config_target)
+  cli.say(args, "Saved folded checkpoint to: " .. target)
 end
+cli.print_result(args, written, { { "checkpoint", target }, { "config", config_target } }, plan)

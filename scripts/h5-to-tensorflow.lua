@@ -8,8 +8,8 @@ local parser = cli.parser("h5-to-tensorflow", "Convert an H5 file to a TensorFlo
 Each dataset becomes a variable; of a training checkpoint that is every tensor and number, under its
 dotted name. Texts and None have no array and are left out, with a warning.
 
-Writes <saver_path>.data-00000-of-00001 (several such files with --shard-size), then
-<saver_path>.index, and then the state file 'checkpoint' of the folder, which names the new
+Writes SAVER_PATH.data-00000-of-00001 (several such files with --shard-size), then
+SAVER_PATH.index, and then the state file 'checkpoint' of the folder, which names the new
 checkpoint as its latest one.
 
 GLOB matches whole names: '*' stands for any text, '?' for one character, [a-z], {a,b}; a plain

@@ -1,3 +1,3 @@
--- cbk list-converters: the name that `cbk list` had before.
+-- cbk list-converters: the old name of list
 local here = debug.getinfo(1, "S").source:match "^@(.*)list%-converters%.lua$"
 dofile(here .. "list.lua")

@@ -1,11 +1,14 @@
--- cbk list: which models convert between which formats.
+-- cbk list: models, and the formats they convert between
 
 local cbk = require "cbk"
 local cli = require "cbk.cli"
 local converters = require "cbk.converters"
 local converter_list = require "cbk.converter_list"
 
-local parser = cli.parser("list", "Lists the models and the formats between which they convert.")
+local parser = cli.parser("list", "Lists the models and the formats between which they convert.", [[
+examples:
+  cbk list
+  cbk list llama --src-fmt hf]])
 parser:argument("model", "one model (default: all)"):args "?"
 parser:option("--src-fmt", "only what reads this format: hf, cs-X.Y, cs-current"):argname "FORMAT"
 parser:option("--tgt-fmt", "only what writes this format"):argname "FORMAT"

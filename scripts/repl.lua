@@ -1,14 +1,16 @@
--- cbk repl: explore checkpoints at a prompt.
+-- cbk repl: a prompt to explore checkpoints in Lua
 
 local cli = require "cbk.cli"
 
 local parser = cli.parser("repl", "Explore checkpoints in Lua, at a prompt with completion, history and help.", [[
 The checkpoints are opened as ckpt (and ckpt1, ckpt2, …). Without a terminal, statements are
-read from standard input:
+read from standard input.
 
-  echo 'ckpt["lm_head.weight"]' | cbk repl model.bin
+At the prompt, Tab completes, also the keys of tensors, and ':help' explains the rest.
 
-At the prompt: Tab completes, also the keys of tensors; ':help' tells the rest.]])
+examples:
+  cbk repl model.safetensors
+  echo 'ckpt["lm_head.weight"]' | cbk repl model.bin]])
 parser:argument("checkpoint", "checkpoints to open"):argname "CHECKPOINT":args "*"
 local args = parser:parse()
 

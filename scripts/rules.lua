@@ -1,4 +1,4 @@
--- cbk rules: looks through a converter's tables for what their author did not mean.
+-- cbk rules: mistakes in the tables of a converter
 
 local cbk = require "cbk"
 local cli = require "cbk.cli"

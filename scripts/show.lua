@@ -1,4 +1,4 @@
--- cbk show: tensors and other values of a checkpoint, one by one.
+-- cbk show: values of a checkpoint, one by one
 
 local cbk = require "cbk"
 local cli = require "cbk.cli"

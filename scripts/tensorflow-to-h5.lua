@@ -10,7 +10,7 @@ Tensors of texts are left out and named on stderr, unless --strings asks for the
 datasets of strings. Quantized variables and the object graph of TensorFlow 2 mean nothing in H5 and
 are always left out. Datasets are not compressed: trained weights hardly shrink, and so they can be
 mapped and are written at the speed of a copy.
-With --shard-size, h5_path is a folder of H5 files with their index.json.
+With --shard-size, H5_PATH is a folder of H5 files with their index.json.
 
 GLOB matches whole names: '*' stands for any text, '?' for one character, [a-z], {a,b}; a plain
 name also means everything below it.

@@ -1,4 +1,4 @@
--- cbk upgrade: a checkpoint and its config from an old release of the Cerebras Model Zoo to a newer one, all steps in one pass.
+-- cbk upgrade: an old run for a newer release, in one pass
 
 local cbk = require "cbk"
 local cli = require "cbk.cli"
@@ -18,8 +18,9 @@ count where nothing else speaks against them. Where several releases are left an
 not be the same, --from must say it. The states of 1.8 and 1.9 data loaders are read from the folder
 that the config names in cerebras.save_iter_state_path.
 
-example:
-  cbk upgrade --model gpt2 --config params.yaml checkpoint_1000.mdl --to cs-2.5]])
+examples:
+  cbk upgrade --model gpt2 --config params.yaml checkpoint_1000.mdl --to cs-2.5
+  cbk upgrade --model gpt2 --config params.yaml checkpoint_1000.mdl --to cs-2.5 --dry-run]])
 parser:argument("checkpoint_file", "the checkpoint"):argname "CHECKPOINT"
 parser:option("--model", "the model, as `cbk list` names it"):argname("NAME"):count(1)
 parser:option("--config", "its YAML config"):argname("FILE"):count(1)
@@ -37,7 +38,6 @@ parser:flag("--drop-unmatched-keys", "leave out keys that no rule matches, inste
 parser:flag("-y --yes", "do not ask")
 cli.output_options(parser)
 local args = parser:parse()
-if args.quiet then cbk.warn = function() end end
 
 local function resolved(option, format)
   local found = format and converters.catalogue.resolve(format, converters.catalogue.find(args.model))
@@ -107,33 +107,33 @@ end
 local tgt_release = converters.catalogue.release(job.tgt)
 local h5_version = args.h5_version or converters.h5_version(tgt_release)
 
-print(("%s is of release %s"):format(args.checkpoint_file, converters.catalogue.release(job.src)))
-for _, one in ipairs(evidence) do print("  " .. release.line(one)) end
-print(("Upgrade of %s from %s to %s, in one pass:"):format(args.model, job.src, job.tgt))
-print(upgrade.text(done, args.yes)) -- where nobody is asked, warnings go where scripts look for them
-for _, part in ipairs(args.yes and done.parts or {}) do
-  for _, text in ipairs(part.warnings or {}) do cbk.warn(text) end
-end
-print(("Writes %s (H5 %s) and %s"):format(target, h5_version, config_target))
+local is_unattended = args.yes or args.json -- warnings then go where scripts look for them
+local found, steps = {}, cbk.list()
+for i, one in ipairs(evidence) do found[i] = release.line(one) end
+for i, part in ipairs(done.parts) do steps[i] = cbk.dict { { "title", part.title }, { "lines", cbk.list(part.lines) } } end
 
-if not (args.yes or args.dry_run) then
-  if not cbk.terminal.is_tty "stdin" then
-    cbk.fail("usage", "nothing was written: there is no terminal to ask on; --yes does it without asking")
-  end
-  io.stdout:write "Go ahead? [y/N]: "
-  io.stdout:flush()
-  if not (io.read "*l" or ""):find "^%s*[yY]" then
-    print "Aborted: nothing was written."
-    os.exit(1)
-  end
+cli.say(args, ("%s is of release %s"):format(args.checkpoint_file, converters.catalogue.release(job.src)))
+for _, line in ipairs(found) do cli.say(args, "  " .. line) end
+cli.say(args, ("Upgrade of %s from %s to %s, in one pass:"):format(args.model, job.src, job.tgt))
+cli.say(args, upgrade.text(done, is_unattended))
+for _, part in ipairs(is_unattended and done.parts or {}) do cli.warn(part.warnings or {}) end
+cli.say(args, ("Writes %s (H5 %s) and %s"):format(target, h5_version, config_target))
+
+if not args.dry_run and not cli.confirmed(args, "Go ahead?") then
+  print "Aborted: nothing was written."
+  os.exit(1)
 end
 
 -- --- the output
 
-local written = converters.write(target, {
+local written, plan = converters.write(target, {
   root = done.root, format = "h5", h5_version = h5_version, framework_version = tgt_release .. ".0",
 }, { path = config_target, tree = done.config, format = "yaml", style = { indent = 4, sort = true } }, args)
 if written then
-  print("Checkpoint saved to " .. target)
-  print("Config saved to " .. config_target)
+  cli.say(args, "Checkpoint saved to " .. target)
+  cli.say(args, "Config saved to " .. config_target)
 end
+cli.print_result(args, written, {
+  { "checkpoint", target }, { "config", config_target }, { "from", job.src }, { "to", job.tgt },
+  { "evidence", cbk.list(found) }, { "steps", steps },
+}, plan)

@@ -139,18 +139,14 @@ end
 
 ---All of it for machines.
 ---@param rows PlanRow[]
----@param forecast table   Output:plan
 ---@return Dict
-function plan.tree(rows, forecast, checkpoint, config)
+function plan.tree(rows)
   local keys, actions = cbk.list(), cbk.dict()
   for i, row in ipairs(rows) do keys[i] = cbk.dict(row) end
   local totals = plan.totals(rows)
   for _, one in ipairs(totals.actions) do actions[one[1]] = one[2] end
   totals.actions = actions
-  return cbk.dict {
-    { "keys", keys }, { "totals", cbk.dict(totals) }, { "bytes_read", forecast.bytes_read }, { "bytes_written", forecast.bytes_written },
-    { "peak_memory", forecast.peak_memory }, { "checkpoint", checkpoint }, { "config", config },
-  }
+  return cbk.dict { { "keys", keys }, { "totals", cbk.dict(totals) } }
 end
 
 return plan

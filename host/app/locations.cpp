@@ -2,18 +2,12 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <set>
+#include <vector>
 
 #include "host/base/error.hpp"
 
 namespace cbk::app {
 namespace {
-
-std::string normal(std::string_view name) {
-  std::string out(name);
-  std::replace(out.begin(), out.end(), '_', '-');
-  return out;
-}
 
 std::vector<fs::path> command_folders(const fs::path& scripts) {
   std::vector<fs::path> folders;
@@ -34,6 +28,12 @@ bool is_library(const fs::path& folder) {
 }
 
 }  // namespace
+
+std::string command_name(std::string_view typed) {
+  std::string name(typed);
+  std::replace(name.begin(), name.end(), '_', '-');
+  return name;
+}
 
 fs::path scripts_folder() {
   if (const char* chosen = std::getenv("CBK_SCRIPTS"); chosen != nullptr && *chosen != '\0') {
@@ -74,33 +74,25 @@ std::string module_path(const fs::path& scripts, const fs::path& own, std::strin
   return path + ";" + absolute_entries(system_path);
 }
 
-std::vector<std::string> command_names(const fs::path& scripts) {
-  std::set<std::string> names;
+std::map<std::string, fs::path> commands(const fs::path& scripts) {
+  std::map<std::string, fs::path> found;
   for (const fs::path& folder : command_folders(scripts)) {
     std::error_code error;
     for (auto it = fs::directory_iterator(folder, error); !error && it != fs::directory_iterator();
          it.increment(error)) {
-      if (it->path().extension() == ".lua") names.insert(normal(it->path().stem().string()));
+      std::error_code ignored;
+      if (it->path().extension() == ".lua" && it->is_regular_file(ignored))
+        found.emplace(command_name(it->path().stem().string()), it->path());
     }
   }
-  return {names.begin(), names.end()};
+  return found;
 }
 
 fs::path find_command(const fs::path& scripts, std::string_view name) {
-  if (name.find('/') == std::string_view::npos) {
-    for (const fs::path& folder : command_folders(scripts)) {
-      std::string dashes = normal(name);
-      std::string underscores = dashes;
-      std::replace(underscores.begin(), underscores.end(), '-', '_');
-      for (const std::string& spelling : {dashes, underscores, std::string(name)}) {
-        std::error_code ignored;
-        fs::path path = folder / (spelling + ".lua");
-        if (fs::is_regular_file(path, ignored)) return path;
-      }
-    }
-  }
-  auto names = command_names(scripts);
-  names.emplace_back("run");
+  const auto known = commands(scripts);
+  if (const auto found = known.find(command_name(name)); found != known.end()) return found->second;
+  std::vector<std::string> names{"run"};
+  for (const auto& [other, path] : known) names.push_back(other);
   const auto close = nearest(name, names);
   std::error_code ignored;
   const bool is_file = fs::exists(fs::path(name), ignored);

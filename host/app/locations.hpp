@@ -2,9 +2,9 @@
 #pragma once
 
 #include <filesystem>
+#include <map>
 #include <string>
 #include <string_view>
-#include <vector>
 
 namespace cbk::app {
 
@@ -21,11 +21,14 @@ std::string absolute_entries(std::string_view path);
 /// system's modules.
 std::string module_path(const fs::path& scripts, const fs::path& own, std::string_view system_path);
 
-/// The script of a command: in the folders of $CBK_PATH, then among the bundled ones. '-' and '_' are the
-/// same. An unknown name is a `usage` error that tells the nearest ones.
-fs::path find_command(const fs::path& scripts, std::string_view name);
+/// The scripts of all commands by name, which has '-' where a file may have '_'. Those in the folders of
+/// $CBK_PATH come before the bundled ones.
+std::map<std::string, fs::path> commands(const fs::path& scripts);
 
-/// Names of all commands, sorted.
-std::vector<std::string> command_names(const fs::path& scripts);
+/// The name of a command in that spelling.
+std::string command_name(std::string_view typed);
+
+/// The script of a command. An unknown name is a `usage` error with the nearest ones.
+fs::path find_command(const fs::path& scripts, std::string_view name);
 
 }  // namespace cbk::app

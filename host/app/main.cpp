@@ -18,45 +18,8 @@ namespace {
 
 using Arguments = std::vector<std::string>;
 
-constexpr const char* usage = R"(usage: cbk [--traceback] COMMAND [ARGUMENTS]
-
-  cbk run SCRIPT [ARGUMENTS]   run a Lua script ('-': from standard input)
-  cbk -e EXPRESSION            evaluate Lua and print the result
-  cbk NAME [ARGUMENTS]         run a command; 'cbk NAME --help' tells its options
-  cbk                          explore checkpoints (on a terminal)
-
-options:
-  --traceback                  after an error, show where it came from
-  --help, --version
-
-environment:
-  CBK_PATH                     folders with commands of your own (NAME.lua), searched first
-  CBK_SCRIPTS                  another script library
-)";
-
-/// The names of the commands in lines that fit a terminal.
-std::string command_list(const fs::path& scripts) {
-  std::string out = "\ncommands:\n ";
-  size_t width = 1;
-  for (const std::string& name : command_names(scripts)) {
-    if (width + name.size() + 1 > 78) {
-      out += "\n ";
-      width = 1;
-    }
-    out += " " + name;
-    width += name.size() + 1;
-  }
-  return out + "\n";
-}
-
-int print_usage() {
-  std::fputs(usage, stdout);
-  std::fputs(command_list(scripts_folder()).c_str(), stdout);
-  return exit_ok;
-}
-
 int usage_error(const std::string& message) {
-  report_error(message + "; 'cbk --help' tells how to call it");
+  report_error(name_of(Errc::usage), message + "; see 'cbk --help'");
   return exit_usage;
 }
 
@@ -67,6 +30,27 @@ bool take_traceback(Arguments& arguments, Arguments::iterator end) {
   if (found == stop) return false;
   arguments.erase(found);
   return true;
+}
+
+/// Whether a command is called with --json, which may be cut short.
+bool asks_for_json(const Arguments& arguments) {
+  const auto stop = std::find(arguments.begin(), arguments.end(), "--");
+  return std::any_of(arguments.begin(), stop, [](std::string_view word) {
+    return word.size() > 2 && std::string_view("--json").starts_with(word);
+  });
+}
+
+bool asks_for_help(std::string_view word) {
+  return word == "--help" || word == "-h";
+}
+
+/// `cbk --help` is `cbk help`, `cbk run --help` is `cbk help run`, and `cbk help NAME` is `cbk NAME --help`.
+Arguments with_help_resolved(Arguments words, const fs::path& scripts) {
+  if (asks_for_help(words[0])) return {"help"};
+  if (words[0] == "run" && words.size() > 1 && asks_for_help(words[1])) return {"help", "run"};
+  if (words[0] == "help" && words.size() == 2 && commands(scripts).contains(command_name(words[1])))
+    return {words[1], "--help"};
+  return words;
 }
 
 Arguments rest(const Arguments& arguments, size_t from) {
@@ -89,37 +73,31 @@ int run(Arguments arguments) {
     arguments.erase(arguments.begin());
   }
   if (arguments.empty()) {
-    if (::isatty(STDIN_FILENO) == 0 || ::isatty(STDOUT_FILENO) == 0) {
-      report_error("no command given; 'cbk --help' tells how to call it");
-      return exit_usage;
-    }
+    if (::isatty(STDIN_FILENO) == 0 || ::isatty(STDOUT_FILENO) == 0) return usage_error("no command given");
     arguments.emplace_back("repl");
   }
-  const std::string first = arguments[0];
-  if (first == "--help" || first == "-h") return print_usage();
-  if (first == "--version") {
+  if (arguments[0] == "--version") {
     std::puts("cbk " CBK_VERSION);
     return exit_ok;
   }
+  const fs::path scripts = scripts_folder();
+  arguments = with_help_resolved(std::move(arguments), scripts);
+  const std::string first = arguments[0];
   arguments.erase(arguments.begin());
   const bool is_run = first == "run";
+  const bool is_command = !is_run && first != "-e";
   if (is_run) {
     while (!arguments.empty() && take_traceback(arguments, arguments.begin() + 1)) traceback = true;
-  } else if (first != "-e") {
+  } else if (is_command) {
     traceback = take_traceback(arguments, arguments.end()) || traceback;
   }
-  if (is_run && !arguments.empty() && (arguments[0] == "--help" || arguments[0] == "-h"))
-    return print_usage();
+  if (first != "-e" && asks_for_json(arguments)) report_errors_as_json();
   if (is_run && arguments.empty()) return usage_error("run: which script?");
-  if (is_run && arguments[0].size() > 1 && arguments[0][0] == '-') {
+  if (is_run && arguments[0].size() > 1 && arguments[0][0] == '-')
     return usage_error("run: unknown option " + quote(arguments[0]));
-  }
   if (first == "-e" && arguments.empty()) return usage_error("-e: which expression?");
-  if (!is_run && first != "-e" && first.starts_with("-"))
-    return usage_error("unknown option " + quote(first));
+  if (is_command && first.starts_with("-")) return usage_error("unknown option " + quote(first));
 
-  const fs::path scripts = scripts_folder();
-  const bool is_command = !is_run && first != "-e";
   const fs::path command = is_command ? find_command(scripts, first) : fs::path();
   Interpreter interpreter(scripts);
   if (traceback) interpreter.show_tracebacks();
@@ -133,11 +111,11 @@ int guarded_run(Arguments arguments) {
   try {
     return run(std::move(arguments));
   } catch (const Error& error) {
-    report_error(error.what());
+    report_error(name_of(error.code()), error.what());
     if (error.code() == Errc::interrupted) return exit_interrupted;
     return error.code() == Errc::usage ? exit_usage : exit_failure;
   } catch (const std::exception& error) {
-    report_error(error.what());
+    report_error(name_of(Errc::internal), error.what());
     return exit_failure;
   }
 }

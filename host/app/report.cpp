@@ -8,8 +8,14 @@
 #include <system_error>
 
 #include "host/base/error.hpp"
+#include "host/value/json.hpp"
 
 namespace cbk::app {
+namespace {
+
+bool is_json = false;
+
+}  // namespace
 
 std::string error_line(std::string_view message) {
   constexpr size_t limit = 600;
@@ -22,10 +28,17 @@ std::string error_line(std::string_view message) {
   return line + "...";
 }
 
-void report_error(std::string_view message) {
+void report_errors_as_json() {
+  is_json = true;
+}
+
+void report_error(std::string_view code, std::string_view message) {
   std::fflush(stdout);
-  std::string line = error_line(message) + "\n";
-  if (::isatty(STDERR_FILENO) != 0) line.insert(0, "\r\x1b[K");  // a progress line may stand there
+  std::string line = is_json ? fmt::format("{{\"error\": {{\"code\": {}, \"message\": {}}}}}",
+                                           json_quote(code), json_quote(one_line(message)))
+                             : error_line(message);
+  line += "\n";
+  if (!is_json && ::isatty(STDERR_FILENO) != 0) line.insert(0, "\r\x1b[K");  // there may be a progress line
   std::fwrite(line.data(), 1, line.size(), stderr);
 }
 
@@ -34,7 +47,7 @@ int finish_output(int code) {
   if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return code;
   const std::string reason = errno != 0 ? ": " + std::generic_category().message(errno) : "";
   std::clearerr(stdout);
-  report_error("cannot write to standard output" + reason);
+  report_error(name_of(Errc::io), "cannot write to standard output" + reason);
   return std::max(code, static_cast<int>(exit_failure));
 }
 

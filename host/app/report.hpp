@@ -1,4 +1,5 @@
-// How cbk says that something failed: one line on stderr.
+// How cbk reports an error on stderr: one line for people, or one JSON object for programs (--json).
+// The format belongs to the process, as stderr does; it is set before other threads start.
 #pragma once
 
 #include <string>
@@ -14,11 +15,13 @@ inline constexpr int exit_interrupted = 130;
 /// "cbk: …" with line breaks folded, control characters escaped, and at most 600 characters.
 std::string error_line(std::string_view message);
 
-/// Prints the line (after what stdout still holds).
-void report_error(std::string_view message);
+/// From here on, errors are reported as {"error": {"code": …, "message": …}}.
+void report_errors_as_json();
 
-/// Writes what is left of the output; when some of it could not be written, tells so. The exit code then is a
-/// failure, else `code`.
+/// Prints the error (after what stdout still holds). The message is not cut in JSON.
+void report_error(std::string_view code, std::string_view message);
+
+/// Writes the rest of the output; an error is reported. The exit code then is a failure, else `code`.
 int finish_output(int code);
 
 }  // namespace cbk::app

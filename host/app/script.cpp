@@ -33,7 +33,7 @@ int with_traceback(lua_State* L) {
 int finished(lua_State* L, int code) {
   if (code != exit_ok) return code;
   for (const std::string& problem : lua::unfinished(L)) {
-    report_error(problem);
+    report_error(name_of(Errc::usage), problem);
     code = exit_failure;
   }
   return code;
@@ -62,6 +62,13 @@ setmetatable(_G, {
 })
 )";
 
+/// require "cbk.commands": the scripts of all commands, by name.
+int open_commands_module(lua_State* L) {
+  lua_newtable(L);
+  for (const auto& [name, path] : commands(scripts_folder())) lua::set_field(L, name.c_str(), path.native());
+  return 1;
+}
+
 std::string text_at(lua_State* L, int index) {
   size_t length = 0;
   const char* text = lua_tolstring(L, index, &length);
@@ -88,6 +95,8 @@ Interpreter::Interpreter(fs::path scripts) : L_(luaL_newstate()), scripts_(std::
   lua_setfield(L_, -2, "cbk.native");
   lua_pushcfunction(L_, lua::guarded<open_editor_module>);
   lua_setfield(L_, -2, "cbk.editor");
+  lua_pushcfunction(L_, lua::guarded<open_commands_module>);
+  lua_setfield(L_, -2, "cbk.commands");
   lua_pop(L_, 2);
   lua_getglobal(L_, "os");
   lua_pushcfunction(L_, lua::guarded<exit_program>);
@@ -225,7 +234,7 @@ int Interpreter::fail_now() {
   if (failure.code == "interrupted") code = exit_interrupted;
   if (failure.code == "usage" && !show_place_)
     code = exit_usage;  // a mistake in a script is none of its user
-  report_error(failure.code == "interrupted" ? "interrupted" : failure.message);
+  report_error(failure.code, failure.code == "interrupted" ? "interrupted" : failure.message);
   if (traceback_ && !traceback.empty()) std::fprintf(stderr, "%s\n", shown(traceback, true).c_str());
   lua_settop(L_, 0);
   return code;

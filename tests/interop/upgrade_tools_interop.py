@@ -428,11 +428,14 @@ def errors(tool, top):
     write(path, datasets())
     run = tool.fix(path, "--fixed_checkpoint_path", path)
     check("error: output is the input", run.returncode == 1 and "itself" in run.stderr, run.stderr)
-    for answer in ("", "\n", "n\n", "yes\n", " y\n"):
+    for answer in ("\n", "n\n", "yes\n", " y\n"):
         before = content(path)
         run = tool.fix(path, "--fix_inplace", stdin=answer)
         check(f"answer {answer!r}", run.returncode == 0 and content(path) == before and run.stdout ==
               "Are you sure you want to fix the checkpoint inplace? [y/N]: Aborting...\n", run.stdout + run.stderr)
+    before = content(path)
+    run = tool.fix(path, "--fix_inplace")
+    check("no answer", run.returncode == 2 and "pass --yes (nothing was written)" in run.stderr and content(path) == before, run.stderr)
     with h5py.File(path, "r+"):
         run = tool.fix(path, "--fix_inplace", "--yes")
         check("error: open elsewhere", run.returncode == 1 and "another program" in run.stderr, run.stderr)
@@ -441,11 +444,14 @@ def errors(tool, top):
         check("a copy needs no lock", tool.fix(path).returncode == 0)
     check("usage", tool.fix().returncode == 2 and tool.fix(path, "--nosuch").returncode == 2)
 
-    # Without a global step the counts stay; an output that is there is replaced without a question.
+    # Without a global step the counts stay; an existing output is replaced with --overwrite only.
     values = datasets()
     del values["global_step"]
     write(path, values, tree=tree_with(step=False))
+    before = content(out)
     run = tool.fix(path)
+    check("an existing output", run.returncode == 1 and "--overwrite" in run.stderr and content(out) == before, run.stderr)
+    run = tool.fix(path, "--overwrite")
     check("no global step", run.returncode == 0 and "Cannot fix last epoch(s) without a global_step key. Skipping...\n" in run.stdout, run.stdout)
     with h5py.File(out, "r") as f:
         check("no global step: unchanged", f["lr_scheduler.last_epoch"][()] == 0 and "model.lm_head.weight" in f)

@@ -163,7 +163,7 @@ describe("program", function()
   it("names a script in the help of its parser", function()
     local path = script "require('cbk.cli').parser('tool', 'Does a thing.'):parse()"
     t.is_true(select(2, run { "run", path, "--help" }):find("^Usage: cbk run " .. path:gsub("%p", "%%%0")))
-    t.is_true(select(3, run { "run", path, "more" }):find("'cbk run " .. path .. " --help' tells", 1, true))
+    t.is_true(select(3, run { "run", path, "more" }):find("see 'cbk run " .. path .. " --help'", 1, true))
   end)
 
   it("gives commands one style", function()
@@ -179,7 +179,7 @@ describe("program", function()
     t.equal({ run({ "tool", "x", "--memory", "1KiB", "--dry-run" }, path) }, { 0, "x\t1024\tnil\ttrue\tnil\n", "" })
     local code, out, err = run({ "tool" }, path)
     t.equal({ code, out }, { 2, "" })
-    t.equal(err, "cbk: tool: missing argument 'input'; 'cbk tool --help' tells how to call it\n")
+    t.equal(err, "cbk: tool: missing argument INPUT; see 'cbk tool --help'\n")
     t.equal((run({ "tool", "x", "--memory", "much" }, path)), 2)
     local help
     code, help = run({ "tool", "--help" }, path)

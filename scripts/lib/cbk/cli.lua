@@ -4,6 +4,7 @@
 local argparse = require "argparse"
 local cbk = require "cbk"
 local python_int = require "cbk.python_int"
+local wrap = require "cbk.wrap"
 
 local cli = {}
 
@@ -15,17 +16,17 @@ function cli.fail_with(exit_code, message, code)
   error(setmetatable({ code = code, message = message, exit_code = exit_code }, { __tostring = function() return message end }), 0)
 end
 
---- How to call the command or script `name`: "cbk ls", or "cbk run tools/mine.lua".
+--- How the user has called this command or script: "cbk ls", or "cbk run tools/mine.lua".
 local function call_of(name)
-  local script = arg and arg[0] or ""
-  return (script:find "%.lua$" or script:find("/", 1, true)) and "cbk run " .. script or "cbk " .. name
+  local typed = arg and arg[0] or name
+  return (typed:find "%.lua$" or typed:find("/", 1, true)) and "cbk run " .. typed or "cbk " .. typed
 end
 
 ---Raises a usage error: one line, a hint, exit code 2.
 ---@param name string     the command
 ---@param message string
 function cli.usage_error(name, message)
-  cli.fail_with(2, ("%s: %s; '%s --help' tells how to call it"):format(name, message, call_of(name)), "usage")
+  cli.fail_with(2, ("%s: %s; see '%s --help'"):format(name, message, call_of(name)), "usage")
 end
 
 --- "--threads -1" as "--threads=-1" and "-s -1" as "-s-1", so that the option gets the number: argparse takes it for an option.
@@ -88,12 +89,48 @@ local function spelt_out(parser, command, words)
   return out
 end
 
---- "-o DIR, --output-dir DIR", as Python's argparse has it; argparse here would take a line for each name.
-local function label_of(option)
-  local arguments, names = table.concat(option:_get_argument_list(), " "), {}
-  for i, name in ipairs(option._public_aliases) do names[i] = arguments == "" and name or name .. " " .. arguments end
-  return { table.concat(names, ", ") }
+-- --- help
+
+local NARROWEST, WIDEST, NARROW = 40, 100, 72
+
+---Columns for help: those of the terminal within bounds that are good to read.
+---@return integer
+function cli.width()
+  local columns = tonumber(os.getenv "COLUMNS") or cbk.terminal.width "stdout" or WIDEST
+  return math.min(math.max(columns, NARROWEST), WIDEST)
 end
+
+--- "-o DIR, --output-dir DIR" on one line, as Python's argparse has it, where that fits.
+local function label_of(width)
+  return function(option)
+    local arguments, names = table.concat(option:_get_argument_list(), " "), {}
+    for i, name in ipairs(option._public_aliases) do names[i] = arguments == "" and name or name .. " " .. arguments end
+    local line = table.concat(names, ", ")
+    if #line <= width - 3 then return { line } end
+    for i = 1, #names - 1 do names[i] = names[i] .. "," end
+    return names
+  end
+end
+
+--- Arguments in messages as usage has them: "missing argument CHECKPOINT".
+local function with_shown_names(parser, message)
+  for _, argument in ipairs(parser._arguments) do
+    local first, last = message:find(("argument '%s'"):format(argument._name), 1, true)
+    if first then return message:sub(1, first - 1) .. "argument " .. argument:_get_argname(1) .. message:sub(last + 1) end
+  end
+  return message
+end
+
+-- --- warnings
+
+local function silent() end
+
+local function warn_in_json(message)
+  io.stdout:flush()
+  io.stderr:write(cbk.json(cbk.dict { warning = cbk.dict { message = message } }, { shown = true }), "\n")
+end
+
+-- --- parsers
 
 ---A parser for `cbk NAME`; in a script that `cbk run` runs, help names the script. Give it arguments and options as argparse
 ---has them, then call `parser:parse()`.
@@ -101,22 +138,29 @@ end
 ---@param description string
 ---@param epilog? string
 function cli.parser(name, description, epilog)
-  local parser = argparse(call_of(name), description, epilog)
-  parser:help_max_width(100):usage_max_width(100)
-  local add_option = parser.option
-  rawset(parser, "option", function(self, ...)
-    local option = add_option(self, ...)
-    rawset(option, "_get_label_lines", label_of)
-    return option
-  end)
+  local width = cli.width()
+  local parser = argparse(call_of(name), wrap.prose(description, width), epilog and wrap.prose(epilog, width))
+  parser:help_max_width(width):usage_max_width(width)
+  if width < NARROW then parser:help_description_margin(8):usage_margin(2) end
+  local labels = { option = label_of(width), argument = function(argument) return { argument:_get_argname(1) } end }
+  for kind, label in pairs(labels) do
+    local add = parser[kind]
+    rawset(parser, kind, function(self, ...)
+      local element = add(self, ...)
+      rawset(element, "_get_label_lines", label)
+      if kind == "argument" then element:argname(element._name:upper()) end
+      return element
+    end)
+  end
   parser:add_help "-h --help"
-  rawset(parser, "error", function(_, message) cli.usage_error(name, message) end)
+  rawset(parser, "error", function(self, message) cli.usage_error(name, with_shown_names(self, message)) end)
   local parse = parser.parse
-  rawset(parser, "parse", function(self, args)
-    local values = parse(self, spelt_out(self, name, join_negative_numbers(args or arg)))
+  rawset(parser, "parse", function(self, words)
+    local args = parse(self, spelt_out(self, name, join_negative_numbers(words or arg)))
+    if args.quiet then cbk.warn = silent elseif args.json then cbk.warn = warn_in_json end
     local can_overwrite = long_name(self, name, "--overwrite") ~= nil
     cbk.advise_overwrite("remove it" .. (can_overwrite and ", choose another name or add --overwrite" or " or choose another name"))
-    return values
+    return args
   end)
   return parser
 end
@@ -171,10 +215,10 @@ local common = {
     p:option("--memory", "memory for blocks in flight, such as 256MiB"):argname("SIZE"):convert(size "--memory")
   end,
   overwrite = function(p) p:flag("--overwrite", "replace an existing output") end,
-  ["dry-run"] = function(p) p:flag("--dry-run", "say what would be read and written, and write nothing; tensors are not checked") end,
-  ["no-progress-bar"] = function(p) p:flag("--no-progress-bar", "no progress on stderr") end,
-  quiet = function(p) p:flag("-q --quiet", "neither progress nor warnings") end,
-  json = function(p) p:flag("--json", "the result as JSON") end,
+  ["dry-run"] = function(p) p:flag("--dry-run", "print what would be read and written, and write nothing; tensors are not checked") end,
+  ["no-progress-bar"] = function(p) p:flag("--no-progress-bar", "print no progress on stderr") end,
+  quiet = function(p) p:flag("-q --quiet", "print neither progress nor warnings") end,
+  json = function(p) p:flag("--json", "print the result, errors and warnings as JSON; see 'cbk help json'") end,
   ["allow-records"] = function(p) p:flag("--allow-records", "read instances of unknown classes in a pickle as their attributes") end,
   sync = function(p) p:flag("--sync", "wait until the output is on the disk") end,
   ["allow-overflow"] = function(p)
@@ -195,7 +239,7 @@ end
 
 ---Adds the options of every command that writes a checkpoint (see `cli.commit`).
 function cli.output_options(parser)
-  return cli.options(parser, "overwrite", "allow-overflow", "dry-run", "threads", "memory", "sync", "no-progress-bar", "quiet")
+  return cli.options(parser, "overwrite", "allow-overflow", "dry-run", "threads", "memory", "sync", "no-progress-bar", "quiet", "json")
 end
 
 ---For `:convert(cli.dtype)`: the name of a dtype.
@@ -228,11 +272,9 @@ cli.size = size
 ---For `:convert(cli.whole_number)`.
 cli.whole_number = whole_number
 
----Warnings on stderr, unless --quiet.
+---Prints warnings on stderr.
 ---@param warnings string[]
----@param args table
-function cli.warn(warnings, args)
-  if args.quiet then return end
+function cli.warn(warnings)
   for _, warning in ipairs(warnings) do cbk.warn(warning) end
 end
 
@@ -241,27 +283,72 @@ end
 ---@param args table
 function cli.open(path, args)
   local checkpoint = cbk.open(path, { allow_records = args.allow_records })
-  cli.warn(checkpoint.warnings, args)
+  cli.warn(checkpoint.warnings)
   return checkpoint
 end
+
+---Whether progress is drawn.
+---@param args table
+function cli.has_progress(args) return not (args.quiet or args.no_progress_bar or args.json) end
 
 ---Commits as the common options say; with --dry-run only prints the plan.
 ---@param output Output
 ---@param args table
----@return boolean written, table|nil forecast   what a dry run would do
+---@return boolean written, table plan
 function cli.commit(output, args)
   local bounds = { threads = args.threads, memory = args.memory, sync = args.sync, allow_overflow = args.allow_overflow }
   if args.dry_run then
-    local forecast = output:plan(bounds)
-    if not args.json then print(forecast) end
-    return false, forecast
+    local plan = output:plan(bounds)
+    cli.say(args, tostring(plan))
+    return false, plan
   end
-  bounds.progress = not (args.quiet or args.no_progress_bar)
-  cli.warn(output:commit(bounds).warnings, args)
-  return true
+  bounds.progress = cli.has_progress(args)
+  local plan = output:commit(bounds)
+  cli.warn(plan.warnings)
+  return true, plan
+end
+
+---Asks before something is changed that cannot be had back. Without an answer it is an error.
+---@param args table       of an option --yes
+---@param question string
+---@return boolean
+function cli.confirmed(args, question)
+  if args.yes then return true end
+  if args.json then cbk.fail("usage", "cannot ask for confirmation with --json; pass --yes (nothing was written)") end
+  io.stdout:write(question, " [y/N]: ")
+  io.stdout:flush()
+  local answer = io.read "*l"
+  if answer then return answer:find "^[yY]\r?$" ~= nil end
+  print()
+  cbk.fail("usage", "cannot ask for confirmation without a terminal; pass --yes (nothing was written)")
+end
+
+-- --- results
+
+---Prints a line for people; with --json there is only the result.
+---@param args table
+---@param line string
+function cli.say(args, line)
+  if not args.json then print(line) end
 end
 
 ---Prints a value as JSON, with escapes of whatever a terminal should not get.
 function cli.print_json(value) print(cbk.json(value, { indent = 2, shown = true })) end
+
+---With --json, prints what a command has written, or would write with --dry-run.
+---@param args table
+---@param written boolean
+---@param result { [1]: string, [2]: any }[]   what is the command's own: { "checkpoint", path }, …
+---@param plan? table                          of Output:plan
+function cli.print_result(args, written, result, plan)
+  if not args.json then return end
+  local out = cbk.dict { { "written", written } }
+  for _, entry in ipairs(result) do out[entry[1]] = entry[2] end
+  if plan then
+    for _, name in ipairs { "bytes_read", "bytes_written", "peak_memory" } do out[name] = plan[name] end
+    out.lossy = cbk.list(plan.lossy)
+  end
+  cli.print_json(out)
+end
 
 return cli

@@ -87,12 +87,13 @@ function converters.job(model_name, src, tgt)
 end
 
 ---What has been written, for people; and which steps only changed what stands around the tensors.
+---@param args table
 ---@param job Job
 ---@param ... string   lines
-function converters.say_saved(job, ...)
-  for _, line in ipairs { ... } do print(line) end
-  if job.same then return print(job.same) end
-  if #job.copies > 0 then print("No tensor changes, only metadata and config do: " .. table.concat(job.copies, ", ")) end
+function converters.say_saved(args, job, ...)
+  for _, line in ipairs { ... } do cli.say(args, line) end
+  if job.same then return cli.say(args, job.same) end
+  if #job.copies > 0 then cli.say(args, "No tensor changes, only metadata and config do: " .. table.concat(job.copies, ", ")) end
 end
 
 -- --- file names
@@ -137,16 +138,18 @@ end
 ---The forecast of two commits, one after the other.
 local function joined(a, b)
   if not (a and b) then return a or b end
+  local lossy = { unpack(a.lossy) }
+  for _, key in ipairs(b.lossy) do lossy[#lossy + 1] = key end
   return {
     bytes_read = a.bytes_read + b.bytes_read, bytes_written = a.bytes_written + b.bytes_written,
-    peak_memory = math.max(a.peak_memory, b.peak_memory),
+    peak_memory = math.max(a.peak_memory, b.peak_memory), lossy = lossy,
   }
 end
 
 ---Writes checkpoints that belong together into one folder, all of them or none; with --dry-run only prints the plans.
 ---@param outputs { path: string, options: table }[]   options of cbk.create
 ---@param args table                                   of cli.output_options
----@return boolean written, table|nil forecast   of all of them
+---@return boolean written, table plan   of all of them
 function converters.write_all(outputs, args)
   local folder = cbk.fs.dirname(outputs[1].path)
   local is_new_folder = not cbk.fs.is_dir(folder)
@@ -181,7 +184,7 @@ end
 ---@param options table      of cbk.create
 ---@param config ConfigFile
 ---@param args table         of cli.output_options
----@return boolean written, table|nil forecast
+---@return boolean written, table plan
 function converters.write(target, options, config, args)
   local together = is_companion(config.path, target, options.shard_size ~= nil)
   local text = cbk.config.dump(config.tree, config.format, config.style)

@@ -84,7 +84,7 @@ function report.show(args)
     cbk.fail(problem.code or "internal", ("'%s': %s"):format(args.file, problem.message or tostring(problem)))
   end
   if not ok then refuse(state) end
-  if state.workers then cli.warn(dataloader_state.worker_doubts(state), args) end
+  if state.workers then cli.warn(dataloader_state.worker_doubts(state)) end
   local kinds = state.kind == "files" and { "map", "iterable" } or { state.kind }
   local restarts = {}
   for i, kind in ipairs(kinds) do
@@ -92,7 +92,7 @@ function report.show(args)
     local possible, restart = pcall(dataloader_state.restart, state, run)
     if not possible then refuse(restart) end
     restarts[i] = restart
-    cli.warn(restart.warnings, args)
+    cli.warn(restart.warnings)
   end
   if args.json then return print_json(restarts) end
   print(("%s: %s"):format(args.file, report.form(state)))

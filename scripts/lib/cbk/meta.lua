@@ -430,7 +430,7 @@ function cbk.quote(text, limit) end
 ---Bytes from "10GB" / "512MiB".
 function cbk.parse_size(text) end
 function cbk.format_size(bytes) end
----Prints a warning line on stderr ("warning: …").
+---Prints a warning on stderr: "warning: …", or as a JSON object where a command was called with --json.
 function cbk.warn(message) end
 ---Raises { code, message }.
 function cbk.fail(code, message) end

@@ -49,8 +49,8 @@ local function chosen_variables(checkpoint, args, convert)
       end
     end
   end
-  cli.warn(chosen:idle(), args)
-  cli.warn(left_out, args)
+  cli.warn(chosen:idle())
+  cli.warn(left_out)
   if #out == 0 then cbk.fail("key", ("no variable of '%s' is left to convert"):format(checkpoint.path)) end
   return out
 end
@@ -77,7 +77,9 @@ function tensorflow.write(what, checkpoint, target, options, args, convert)
   options.overwrite = args.overwrite
   local output = cbk.create(target, options) -- a target that is there is told before what is left out
   output:set_root(chosen_variables(checkpoint, args, convert))
-  if cli.commit(output, args) then print(("%s saved to %s"):format(what, target)) end
+  local written, plan = cli.commit(output, args)
+  if written then cli.say(args, ("%s saved to %s"):format(what, target)) end
+  cli.print_result(args, written, { { "checkpoint", target } }, plan)
 end
 
 return tensorflow

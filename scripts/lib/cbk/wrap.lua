@@ -50,4 +50,17 @@ function wrap.text(text, width)
   return table.concat(out, "\n")
 end
 
+---The same for prose: lines of a paragraph are joined first. Indented lines stay lines of their own.
+---@param text string
+---@param width integer
+function wrap.prose(text, width)
+  local out = {}
+  for line in (text .. "\n"):gmatch "(.-)\n" do
+    local last = out[#out] or ""
+    local goes_on = line:find "^%S" and last:find "^%S" and not last:find ":$"
+    if goes_on then out[#out] = last .. " " .. line else out[#out + 1] = line end
+  end
+  return wrap.text(table.concat(out, "\n"), width)
+end
+
 return wrap

@@ -1,0 +1,182 @@
+-- What all commands have in common: help, examples, JSON.
+
+local cbk = require "cbk"
+local commands = require "cbk.commands"
+local harness = require "harness"
+local describe, it, equal, is_true = harness.describe, harness.it, harness.equal, harness.is_true
+local run = harness.cbk
+
+local function has(text, part)
+  if not text:find(part, 1, true) then error(("no %q in %q"):format(part, text), 2) end
+end
+
+local names = {}
+for name in pairs(commands) do names[#names + 1] = name end
+table.sort(names)
+
+---Runs a shell line in which `cbk` is this program: exit code, stdout, stderr.
+local function shell(dir, line)
+  local bin = harness.temp_dir()
+  os.execute(("ln -s '%s' '%s/cbk'"):format(cbk.fs.program(), bin))
+  local status = os.execute(("cd '%s' && PATH='%s':\"$PATH\" && { %s\n} >%s/out 2>%s/err </dev/null"):format(dir, bin, line, bin, bin))
+  return status / 256, cbk.fs.read(bin .. "/out"), cbk.fs.read(bin .. "/err")
+end
+
+local function width_of(text) return #text - select(2, text:gsub("[\128-\191]", "")) end
+
+local function parsed(text) return cbk.config.parse(text, "json") end
+
+describe("cbk help", function()
+  it("has one line for each command, in a group", function()
+    local code, out = shell(harness.temp_dir(), "COLUMNS=80 cbk --help")
+    equal(code, 0)
+    for _, name in ipairs(names) do
+      local line = out:match(("\n(  %s  +%%S[^\n]+)\n"):format(name:gsub("%p", "%%%0")))
+      is_true(line, name .. " has a line")
+      is_true(width_of(line) <= 80, line)
+    end
+    is_true(not out:find("your own (CBK_PATH)", 1, true), "all are in a group")
+    for _, group in ipairs { "explore", "convert", "upgrade", "script" } do has(out, "\n" .. group .. ":\n  ") end
+    equal({ shell(harness.temp_dir(), "COLUMNS=80 cbk help") }, { code, out, "" })
+  end)
+
+  it("lists commands of the user's own", function()
+    local dir = harness.temp_dir()
+    cbk.fs.write(dir .. "/my_tool.lua", "-- Counts things.\nprint 'mine'")
+    local _, out = shell(dir, "CBK_PATH=. cbk help")
+    has(out, "\nyour own (CBK_PATH):\n  my-tool                     Counts things\n")
+  end)
+
+  it("NAME is NAME --help, with the command's own name", function()
+    local dir = harness.temp_dir()
+    for _, name in ipairs(names) do
+      local code, out, err = run(dir, "help", name)
+      equal({ code, err }, { 0, "" })
+      equal({ out:match "^Usage: (cbk [%w-]+)" }, { "cbk " .. name })
+      equal(select(2, run(dir, name, "--help")), out)
+      is_true(not out:find "<[%w_]+>", name .. " names its arguments as usage does")
+    end
+  end)
+
+  it("fits the terminal, and breaks between words only", function()
+    local dir = harness.temp_dir()
+    for _, name in ipairs(names) do
+      local words = {}
+      for word in select(2, shell(dir, "COLUMNS=100 cbk help " .. name)):gmatch "%S+" do words[word] = true end
+      for _, columns in ipairs { 40, 64, 80 } do
+        local _, out = shell(dir, ("COLUMNS=%d cbk help %s"):format(columns, name))
+        for line in out:gmatch "[^\n]+" do
+          is_true(width_of(line) <= columns or not line:find "^ *%S+ +%S", ("%s at %d columns: %s"):format(name, columns, line))
+        end
+        for word in out:gmatch "%S+" do is_true(words[word] or words[word:gsub(",$", "")], word) end
+      end
+    end
+  end)
+
+  it("shows pages, and suggests names", function()
+    local dir = harness.temp_dir()
+    for _, topic in ipairs { "json", "run" } do
+      local code, out, err = run(dir, "help", topic)
+      equal({ code, err }, { 0, "" })
+      has(out:lower(), topic)
+    end
+    local code, out, err = run(dir, "help", "jso")
+    equal({ code, out }, { 2, "" })
+    has(err, "there is no command or topic 'jso'; did you mean json")
+    equal((run(dir, "help", "../help/json")), 2)
+    equal({ run(dir, "run", "--help") }, { run(dir, "help", "run") })
+  end)
+end)
+
+describe("examples", function()
+  it("stand in the help of every command, and can be typed", function()
+    for _, name in ipairs { "run", unpack(names) } do
+      local dir, count = harness.temp_dir(), 0
+      local help = select(2, run(dir, "help", name))
+      for line in (help:match "\nexamples?:\n(.*)$" or ""):gmatch "  ([^\n]+)" do
+        count = count + 1
+        local _, _, err = shell(dir, line)
+        is_true(not err:find("; see 'cbk", 1, true) and not err:find("Syntax error", 1, true), line .. ": " .. err)
+      end
+      is_true(count >= 2, ("%s has %d examples"):format(name, count))
+    end
+  end)
+end)
+
+describe("--json", function()
+  local function make_files()
+    local dir = harness.temp_dir()
+    local tied = cbk.tensor { 1.5, 2 }
+    cbk.create(dir .. "/a.pt", { root = cbk.dict { { "w", tied }, { "v", tied }, { "n", cbk.tensor { 3 } } } }):commit()
+    cbk.create(dir .. "/m.ckpt", { root = cbk.dict { w = cbk.tensor { 1 } }, format = "tensorflow" }):commit()
+    return dir
+  end
+
+  it("is an option of every command but those for people only", function()
+    local dir, people = harness.temp_dir(), { demo = true, help = true, repl = true }
+    for _, name in ipairs(names) do
+      equal(select(2, run(dir, name, "--help")):find("%-%-json") ~= nil, not people[name], name)
+    end
+  end)
+
+  it("makes errors one JSON object, whoever finds them", function()
+    local dir = make_files()
+    local cases = {
+      { 2, "usage", "no command 'nosuch'", "nosuch", "--json" },
+      { 2, "usage", "unknown option '--nope'", "ls", "a.pt", "--nope", "--json" },
+      { 2, "usage", "missing argument FILE", "ls", "--json" },
+      { 1, "io", "missing.pt", "ls", "--json", "missing.pt" },
+      { 1, "io", "missing.pt", "copy", "missing.pt", "b.pt", "--js" },
+      { 2, "io", "missing.pt", "diff", "a.pt", "missing.pt", "--json" },
+      { 1, "key", "no key of 'a.pt' matches 'x\\x1b'", "ls", "a.pt", "x\27", "--json" },
+      { 1, "exists", "'a.pt'", "copy", "a.pt", "a.pt", "--json" },
+    }
+    for _, name in ipairs(names) do
+      if name ~= "demo" and name ~= "help" and name ~= "repl" then
+        cases[#cases + 1] = { 2, "usage", "unknown option '--nope'", name, "--nope", "--json" }
+      end
+    end
+    for _, case in ipairs(cases) do
+      local code, out, err = run(dir, unpack(case, 4))
+      local what = table.concat(case, " ")
+      equal({ code, out }, { case[1], "" }, what)
+      equal(select(2, err:gsub("\n", "")), 1, what)
+      local problem = parsed(err).error
+      equal(problem.code, case[2], what)
+      has(problem.message, case[3])
+    end
+  end)
+
+  it("makes warnings JSON objects", function()
+    local dir = make_files()
+    local code, out, err = run(dir, "copy", "a.pt", "b.safetensors", "--exclude", "n", "--exclude", "nope", "--json")
+    equal({ code, parsed(out).written }, { 0, true })
+    local messages = {}
+    for line in err:gmatch "[^\n]+" do messages[#messages + 1] = parsed(line).warning.message end
+    equal(messages, { "no key matches 'nope'", "1 tied tensor is written as a copy: safetensors has no ties" })
+    cbk.fs.write(dir .. "/p.yaml", "model: {hidden_size: 4, hidden_size: 8, num_hidden_layers: 1}\n")
+    local _, _, notes = run(dir, "convert-config-to-mup", "-i", "p.yaml", "--json")
+    has(parsed(notes:match "\n([^\n]+)\n").warning.message, "'hidden_size' stands twice")
+    equal(select(3, run(dir, "copy", "a.pt", "c.safetensors", "--exclude", "nope", "--json", "-q")), "")
+  end)
+
+  it("prints what commands that write have written, or would", function()
+    local dir = make_files()
+    local function result(...)
+      local code, out, err = run(dir, ...)
+      equal(code, 0, err)
+      return parsed(out)
+    end
+    local dry = result("copy", "a.pt", "b.pt", "--dry-run", "--json")
+    equal({ dry.written, dry.checkpoint, dry.bytes_written, dry.lossy }, { false, "b.pt", dry.bytes_written, {} })
+    is_true(dry.bytes_written > 12 and not cbk.fs.exists(dir .. "/b.pt"))
+    equal(result("copy", "a.pt", "b.pt", "--json"), { written = true, checkpoint = "b.pt", bytes_read = dry.bytes_read,
+      bytes_written = dry.bytes_written, peak_memory = dry.peak_memory, lossy = {} })
+    equal(result("copy", "a.pt", "half.pt", "--to-dtype", "float16", "--json").lossy, { "w", "n" })
+    equal(result("tensorflow-to-h5", "m.ckpt", "m.h5", "--json").checkpoint, "m.h5")
+    equal(result("h5-to-tensorflow", "m.h5", "n.ckpt", "--json").checkpoint, "n.ckpt")
+    cbk.fs.write(dir .. "/data_iter_checkpoint_state_file_global", "1")
+    local moved = result("data-iter-state-conversion", "-c", "a.pt", "-w", ".", "-o", "o.mdl", "-s", "5", "--json")
+    equal({ moved.checkpoint, moved.dataloader }, { "o.mdl", { samples_streamed = 0, seed = 5 } })
+  end)
+end)
