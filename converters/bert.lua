@@ -52,7 +52,8 @@ end }
 
 local since_2_1, up_to_2_0, up_to_1_7 = bert.hugging_face {
   keys = untied, has = { pooler = true, mlm = true }, config = fields.must.right { add_pooling_layer = true },
-  fill = { right = { tell_of_nsp } }, after = { right = { freeze_ffn_bias_in_glu = false } },
+  fill = { right = { tell_of_nsp } },
+  after = { left = { architectures = { "BertForPreTraining" } }, right = { freeze_ffn_bias_in_glu = false } },
 }
 
 -- --- steps between releases

@@ -94,7 +94,7 @@ return {
       { "problem_type", nil, values.choice(problems) },
       fields.must.right { add_pooling_layer = true },
     },
-    prepare = all(labels, dropout, problem),
+    prepare = all(labels, dropout, problem), after = { left = { architectures = { "BertForSequenceClassification" } } },
   }),
   family({ model = "bert-token-classifier", name = "bert/token_classifier", note = "BertForTokenClassification" }, {
     keys = with_head "classifier", has = {},
@@ -104,13 +104,16 @@ return {
       fields.drop.right { include_padding_in_loss = false, loss_weight = 1 },
     },
     prepare = all(labels, dropout), defaults = { dropout_rate = cbk.float(0), attention_dropout_rate = cbk.float(0) },
-    after = { right = { loss_weight = cbk.float(1), include_padding_in_loss = false } },
+    after = {
+      left = { architectures = { "BertForTokenClassification" } },
+      right = { loss_weight = cbk.float(1), include_padding_in_loss = false },
+    },
   }),
   family({ model = "bert-qa", name = "bert-qa", note = "BertForQuestionAnswering", aliases = { ["bert-q&a"] = "bert-qa" } }, {
     keys = with_head "qa_outputs", has = {},
     config = fields.must.left { num_labels = 2 },
     prepare = labels,
-    after = { left = { num_labels = 2 } },
+    after = { left = { num_labels = 2, architectures = { "BertForQuestionAnswering" } } },
   }),
   family { model = "bert-summarization", name = "bert/extractive_summarization", note = "BertForSummarization" },
 }

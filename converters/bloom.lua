@@ -90,7 +90,7 @@ local hf = {
     right = { embedding_layer_norm = false, share_embedding_weights = true },
   },
   after = {
-    left = { model_type = "bloom" },
+    left = { model_type = "bloom", architectures = { "BloomForCausalLM" } },
     right = {
       attention_type = "scaled_dot_product", embedding_layer_norm = true, position_embedding_type = "alibi",
       use_bias_in_output = false, use_ffn_bias = true, use_ffn_bias_in_attention = true, use_projection_bias_in_attention = true,
@@ -115,7 +115,8 @@ local hf_1_9 = variant(hf_2_0, { config = fields.without(config, { "norm_type" }
 local function headless(converter, keys)
   local head = decoder.invented_head("word_embeddings.weight").right
   return variant(converter, {
-    keys = decoder.without_head(keys), fill = { right = { head[1], head[2], converter.fill.right[1] } },
+    keys = decoder.without_head(keys), after = decoder.of_class(converter.after, "BloomModel"),
+    fill = { right = { head[1], head[2], converter.fill.right[1] } },
   })
 end
 

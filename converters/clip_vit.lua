@@ -15,6 +15,8 @@ return { {
     },
     config = fields.config { fields.must.left { model_type = "clip_vision_model" }, clip.config },
     before = clip.before,
-    after = clip.after,
+    after = fields.with(clip.after, {
+      left = fields.with(clip.after.left, { architectures = { "CLIPVisionModelWithProjection" } }),
+    }),
   },
 } }

@@ -346,7 +346,7 @@ local falcon = {
     },
   },
   after = {
-    left = { model_type = "falcon" },
+    left = { model_type = "falcon", architectures = { "FalconForCausalLM" } },
     right = {
       attention_module = "multiquery_attention", attention_type = "scaled_dot_product", embedding_dropout_rate = float(0),
       extra_attention_params = { num_kv_groups = 1 }, loss_scaling = "num_tokens", max_position_embeddings = 2048,
@@ -385,7 +385,8 @@ local function headless(converter, keys)
 end
 
 local with = { ["7B"] = rw_7b, ["40B"] = rw_40b, ["180B"] = falcon }
-local without = { ["7B"] = headless(rw_7b, seven), ["40B"] = headless(rw_40b, forty), ["180B"] = headless(falcon, modern) }
+local without = { ["7B"] = headless(rw_7b, seven), ["40B"] = headless(rw_40b, forty),
+  ["180B"] = variant(headless(falcon, modern), { after = decoder.of_class(falcon.after, "FalconModel") }) }
 
 return {
   {

@@ -97,7 +97,7 @@ local before = {
 
 local hf = {
   keys = decoder.with_head("transformer", "wte", now), config = config, before = before,
-  after = { left = { model_type = "gpt2" }, right = { use_bias_in_output = false } },
+  after = { left = { model_type = "gpt2", architectures = { "GPT2LMHeadModel" } }, right = { use_bias_in_output = false } },
   prepare = { left = decoder.inner_size, right = decoder.dropouts },
   mup = "gpt",
 }
@@ -118,7 +118,12 @@ local hf_2_0 = variant(hf, {
 })
 local hf_1_9 = variant(hf_2_0, { config = fields.without(config, { "norm_type" }) })
 
-local function headless(converter, keys) return { keys = decoder.without_head(keys), fill = invented_head, config = converter.config } end
+local function headless(converter, keys)
+  return {
+    keys = decoder.without_head(keys), fill = invented_head, config = converter.config,
+    after = decoder.of_class(converter.after, "GPT2Model"),
+  }
+end
 
 return {
   {

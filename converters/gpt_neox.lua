@@ -101,7 +101,7 @@ local hf = {
     },
   },
   after = {
-    left = { model_type = "gpt_neox", rotary_emb_base = 10000, rotary_pct = float(1) },
+    left = { model_type = "gpt_neox", architectures = { "GPTNeoXForCausalLM" }, rotary_emb_base = 10000, rotary_pct = float(1) },
     right = {
       attention_dropout_rate = float(0), attention_type = "scaled_dot_product", embedding_dropout_rate = float(0),
       residual_dropout_rate = float(0), use_bias_in_output = false, use_ffn_bias = true, use_ffn_bias_in_attention = true,
@@ -128,7 +128,9 @@ local hf_2_0 = variant(hf, {
 })
 local hf_1_9 = variant(hf_2_0, { config = fields.without(hf_2_0.config, { "norm_type" }) })
 
-local headless = { keys = decoder.without_head(body), fill = decoder.invented_head "embed_in.weight" }
+local headless = {
+  keys = decoder.without_head(body), fill = decoder.invented_head "embed_in.weight", after = decoder.of_class(hf.after, "GPTNeoXModel"),
+}
 
 return {
   {

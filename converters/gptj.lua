@@ -118,7 +118,7 @@ local hf = {
     },
   },
   after = {
-    left = { model_type = "gptj" },
+    left = { model_type = "gptj", architectures = { "GPTJForCausalLM" } },
     right = {
       attention_type = "scaled_dot_product", use_bias_in_output = true, use_ffn_bias = true, use_ffn_bias_in_attention = false,
       use_projection_bias_in_attention = false, use_untied_layer_norm = false,
@@ -133,7 +133,10 @@ local hf_1_9 = variant(hf, {
 })
 
 local head = decoder.invented_head "wte.weight"
-local headless, headless_1_9 = { keys = decoder.without_head(now), fill = head }, { keys = decoder.without_head(then_), fill = head }
+local function headless_of(keys)
+  return { keys = decoder.without_head(keys), fill = head, after = decoder.of_class(hf.after, "GPTJModel") }
+end
+local headless, headless_1_9 = headless_of(now), headless_of(then_)
 
 return {
   {

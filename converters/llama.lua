@@ -132,7 +132,7 @@ local before = {
 }
 
 local after = {
-  left = { model_type = "llama" },
+  left = { model_type = "llama", architectures = { "LlamaForCausalLM" } },
   right = {
     attention_dropout_rate = float(0), attention_type = "scaled_dot_product", dropout_rate = float(0),
     embedding_dropout_rate = float(0), embedding_layer_norm = false, norm_first = true, norm_type = "rmsnorm",
@@ -179,7 +179,9 @@ local fields_since = { right = since.gpt2, left = fields.with(rotary.unscaled_be
   rope_theta = { "2.1", 10000 },
 }) }
 
-local function headless(keys) return { keys = decoder.without_head(keys), fill = invented_head } end
+local function headless(converter, keys)
+  return { keys = decoder.without_head(keys), fill = invented_head, after = decoder.of_class(converter.after, "LlamaModel") }
+end
 
 return {
   {
@@ -197,8 +199,8 @@ return {
     aliases = { ["llamaV2-headless"] = "llama", ["code-llama-headless"] = "llama", ["wizardlm-headless"] = "llama" },
     between("cs-1.9", "cs-2.0", decoder.to_2_0),
     between("cs-2.0", "cs-2.1", decoder.to_2_1),
-    between("hf", "cs-2.1 .. cs-2.9", hf, headless(now)),
-    between("hf", "cs-2.0", hf_2_0, headless(then_2_0)),
-    between("hf", "cs-1.9", hf_1_9, headless(then_1_9)),
+    between("hf", "cs-2.1 .. cs-2.9", hf, headless(hf, now)),
+    between("hf", "cs-2.0", hf_2_0, headless(hf_2_0, then_2_0)),
+    between("hf", "cs-1.9", hf_1_9, headless(hf_1_9, then_1_9)),
   },
 }

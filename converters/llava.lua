@@ -183,7 +183,10 @@ local image = {
     clip.config,
   },
   before = clip.before,
-  after = { left = clip.after.left, right = fields.with(clip.after.right, { name = "ViTModel" }) },
+  after = {
+    left = fields.with(clip.after.left, { architectures = { "CLIPVisionModel" } }),
+    right = fields.with(clip.after.right, { name = "ViTModel" }),
+  },
   files = { ["preprocessor_config.json"] = function(config)
     return {
       crop_size = { height = config.image_size, width = config.image_size }, size = config.image_size,

@@ -178,7 +178,7 @@ local hf = {
     },
   },
   after = {
-    left = fields.with(attention "torch", { model_type = "mpt" }),
+    left = fields.with(attention "torch", { model_type = "mpt", architectures = { "MPTForCausalLM" } }),
     right = {
       attention_dropout_rate = float(0), attention_type = "scaled_dot_product", dropout_rate = float(0),
       embedding_dropout_rate = float(0), embedding_layer_norm = false, nonlinearity = "gelu", norm_first = true,
@@ -206,6 +206,7 @@ return {
     since = { right = since.gpt2 },
     between("hf", "cs-2.1 .. cs-2.3", hf, {
       keys = rules.keys { body, rules.drop.left("lm_head.{weight,bias}", "a copy of the embedding is written") },
+      after = decoder.of_class(hf.after, "MPTModel"),
     }),
   },
 }

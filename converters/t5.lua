@@ -324,7 +324,10 @@ local hf = {
   keys = hf_keys(cross_bias, first_bias(new_bias), first_bias(old_bias)),
   config = config_for(as_it_is),
   before = before,
-  after = { left = { model_type = "t5" }, right = fields.with(positions, { norm_type = "rmsnorm" }) },
+  after = {
+    left = { model_type = "t5", architectures = { "T5ForConditionalGeneration" }, decoder_start_token_id = 0 }, -- that of padding
+    right = fields.with(positions, { norm_type = "rmsnorm" }),
+  },
 }
 
 -- --- earlier releases

@@ -4,8 +4,12 @@ local cbk = require "cbk"
 local cli = require "cbk.cli"
 local composite = require "cbk.composite"
 local converters = require "cbk.converters"
+local detect = require "cbk.detect"
 local other_names = require "cbk.other_names"
+local release = require "cbk.release"
+local spec_tree = require "cbk.spec_tree"
 local explain = require "converters.bench.explain"
+local hf_config = require "converters.modelzoo.hf_config"
 local identity = require "converters.diagnosis.identity"
 local plan = require "converters.bench.plan"
 local advice = require "converters.diagnosis.advice"
@@ -38,6 +42,26 @@ cli.output_options(parser)
 cli.options(parser, "allow-records")
 local args = parser:parse()
 
+---The format that --src-fmt cs-auto stands for.
+---@param checkpoint Checkpoint
+local function auto_format(checkpoint)
+  local model = converters.catalogue.find(args.model)
+  local tgt = converters.catalogue.resolve(args.tgt_fmt, model)
+  local config, old = cbk.config.load(args.config), spec_tree.old_file(checkpoint)
+  local function try(from)
+    local format = model and converters.catalogue.format_at(model, from)
+    local done = { root = checkpoint.root, config = config }
+    if format == tgt then return done end
+    local job = converters.job(args.model, format, tgt)
+    done.config = converters.convert.config(job, config)
+    done.root = converters.convert.checkpoint(job, checkpoint.root)
+    return done
+  end
+  local evidence = release.evidence(checkpoint, config, old.has_scalar_dicts)
+  local found = detect.release(evidence, args.model, tgt, try, "name the release with --src-fmt cs-X.Y")
+  return model and converters.catalogue.format_at(model, found) or "cs-" .. found
+end
+
 -- --- what to do
 
 for _, key in ipairs(args.explain) do
@@ -58,7 +82,7 @@ converters.load(args.converter)
 local checkpoint
 if args.src_fmt == "cs-auto" then
   checkpoint = cli.open(args.checkpoint_file, args)
-  args.src_fmt = converters.convert.format_of(checkpoint.root, converters.catalogue.find(args.model))
+  args.src_fmt = auto_format(checkpoint)
 end
 local job = converters.job(args.model, args.src_fmt, args.tgt_fmt)
 job.seed, job.drop_unmatched = args.seed, args.drop_unmatched_keys
@@ -91,6 +115,11 @@ if args.export_safetensors and not to_hf then cbk.warn "--export-safetensors say
 
 -- --- the plan
 
+job.keeps_fields = true
+if to_hf then
+  checkpoint = checkpoint or cli.open(args.checkpoint_file, args)
+  job.hf_config = hf_config.of(checkpoint.root)
+end
 local source_config = folders and composite.load_configs(args.config, parts) or cbk.config.load(args.config)
 local config = converters.convert.config(job, source_config)
 local source
@@ -146,10 +175,10 @@ if to_hf then
   options.shard_stem = args.export_safetensors and "model" or "pytorch_model"
   config_file.format, config_file.style = "json", { indent = 4 }
 else
-  local release = converters.catalogue.release(job.tgt)
+  local tgt_release = converters.catalogue.release(job.tgt)
   options.format = "h5"
-  options.h5_version = args.h5_version or converters.h5_version(release)
-  options.framework_version = release .. ".0"
+  options.h5_version = args.h5_version or converters.h5_version(tgt_release)
+  options.framework_version = tgt_release .. ".0"
   config_file.format, config_file.style = "yaml", { indent = 4, sort = true }
 end
 

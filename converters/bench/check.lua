@@ -2,6 +2,7 @@
 -- keys that go one way only. Nothing is converted.
 
 local cbk = require "cbk"
+local pretrained = require "converters.engine.pretrained"
 local fields = require "converters.engine.fields"
 local sections = require "converters.engine.sections"
 local patterns = require "converters.engine.patterns"
@@ -401,7 +402,8 @@ function check.defaults(own)
     for _, what in ipairs(known and { "before", "after" } or {}) do
       local names = {}
       for name in pairs(own[what] and own[what][side] or {}) do
-        if not known[name] then names[#names + 1] = "'" .. name .. "'" end
+        local is_common = side == "left" and pretrained.is_common(name)
+        if not known[name] and not is_common then names[#names + 1] = "'" .. name .. "'" end
       end
       table.sort(names)
       if #names > 0 then

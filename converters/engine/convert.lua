@@ -18,6 +18,7 @@ local catalogue = require "converters.engine.catalogue"
 local wrap = require "converters.engine.wrap"
 local checkpoint = require "converters.modelzoo.checkpoint"
 local file = require "converters.modelzoo.file"
+local hf_config = require "converters.modelzoo.hf_config"
 
 local convert = {}
 
@@ -41,14 +42,15 @@ local function with_value(name, config)
 end
 
 ---@param config Dict           what the fields were in
----@param converted? string     a field that was not lost after all
-local function note_dropped(dropped, config, converted)
+---@param what_happens? string
+local function note_dropped(dropped, config, what_happens)
   local named = {}
   for _, name in ipairs(dropped) do
     -- model.name only says which class reads the config
-    if name ~= "name" and name ~= converted then named[#named + 1] = with_value(name, config) end
+    if name ~= "name" then named[#named + 1] = with_value(name, config) end
   end
-  if #named > 0 then cbk.warn("config fields without a counterpart are left out: " .. table.concat(named, ", ")) end
+  if #named == 0 then return end
+  cbk.warn(("config fields without a counterpart are %s: %s"):format(what_happens or "left out", table.concat(named, ", ")))
 end
 
 ---@param assumed table<string, boolean>   fields of the right that defaults say, not the file
@@ -79,9 +81,10 @@ local function fold_mup(model, converter, name)
   return mup.fold(model, converter.mup, name)
 end
 
----What is lost of a config of Hugging Face, the model's own fields first.
+---Fields of a Hugging Face config that the Model Zoo has no place for, as far as a user wants to know; the model's own come first.
 ---@param names string[]
-local function worth_telling(names, config)
+---@param is_kept boolean|nil   the checkpoint keeps them, so that those of every model are not worth a word
+local function worth_telling(names, config, is_kept)
   local out, everywhere = {}, {}
   for _, name in ipairs(names) do
     local field = name:match "[^.]*$"
@@ -90,18 +93,31 @@ local function worth_telling(names, config)
       list[#list + 1] = name
     end
   end
-  for _, name in ipairs(everywhere) do out[#out + 1] = name end
+  for _, name in ipairs(is_kept and {} or everywhere) do out[#out + 1] = name end
+  return out
+end
+
+local function without(names, one)
+  local out = {}
+  for _, name in ipairs(names) do
+    if name ~= one then out[#out + 1] = name end
+  end
   return out
 end
 
 local function config_from_hf(job, step, config)
   file.refuse(config)
-  local to, from, dropped, assumed = sections.convert(step.converter, step.side, config)
+  local to, from, dropped, assumed, unsaid = sections.convert(step.converter, step.side, config)
   local release, known = catalogue.release(step.tgt), job.model.since or {}
   local way = { to = release, starts_at_hf = true }
   since.check(known.left, from, way)
   since.check(known.right, to, way)
-  note_dropped(worth_telling(dropped, from), from, file.precision_to_cs(to, config, release))
+  local converted = file.precision_to_cs(to, config, release)
+  local is_kept = job.keeps_fields and not job.path[#job.path].converter.only_model
+  local lost = without(worth_telling(dropped, from, is_kept), converted)
+  note_dropped(lost, from, is_kept and "kept in the checkpoint, for the way back" or nil)
+  for _, name in ipairs(dropped) do unsaid[#unsaid + 1] = name end
+  job.hf_config = hf_config.pick(config, without(unsaid, converted))
   file.set_name(to, release, job.zoo_name, step.converter.named_from)
   return cbk.dict { model = to }, both_configs(step, from, to, assumed)
 end
@@ -119,6 +135,7 @@ local function config_to_hf(job, step, config)
   note_dropped(dropped, from)
   file.precision_to_hf(to, config)
   warn_of_others("config", file.beside_model(config))
+  if job.hf_config then hf_config.restore(to, job.hf_config, sections.known(step.converter, rules.other[step.side])) end
   local configs = both_configs(step, from, to, assumed)
   configs.scale, configs.untie = scale, untie
   return to, configs
@@ -171,6 +188,9 @@ end
 ---@field deduplicated? boolean|table<string, boolean>   At.deduplicated of the file that is read, or of each part's
 ---@field kept? table<string, string>|table<string, table<string, string>>   of keys that are there but for a note of the file: the name
 ---                              of the same tensor that it has; or these of each part
+---@field keeps_fields? boolean   the checkpoint is converted, too, so that no field of a Hugging Face config is lost (hf_config)
+---@field hf_config? Dict        the fields of a Hugging Face config that the checkpoint keeps: of one that is read, set by whoever opens
+---                              it, before the config is converted; else set by the conversion of the config
 ---@field keeps_lists? boolean   states to load and tags may be lists in the trainer layout; the original converter drops these
 ---@field loader? LoaderOptions   for the states of data loaders that are taken from files
 ---@field advise? { unmatched: fun(keys: string[]): string|nil, lacking: fun(): string|nil }   what to try, as the end of the message
@@ -407,11 +427,11 @@ local function tell_of_moved(job, i, converted, model)
   end
 end
 
----What a checkpoint has beside its model.
+---What a checkpoint has beside its model and the list of releases that it has seen.
 local function beside_model(root)
   local names = {}
   for name in cbk.items(root) do
-    if name ~= "model" then names[#names + 1] = tostring(name) end
+    if name ~= "model" and name ~= "__metadata__" then names[#names + 1] = tostring(name) end
   end
   return names
 end
@@ -440,7 +460,10 @@ end
 
 local function checkpoint_step(job, i, root)
   local step = job.path[i]
-  if is_hf(step.src) then return cbk.dict { model = (convert_model(job, i, root)) } end
+  if is_hf(step.src) then
+    local model = convert_model(job, i, root)
+    return checkpoint.from_hf(model, catalogue.release(step.tgt), job.files[i + 1], job.hf_config)
+  end
   if is_hf(step.tgt) then
     local model = convert.model_of(root)
     warn_of_others("checkpoint", beside_model(root))
@@ -456,22 +479,25 @@ end
 ---@return Dict
 function convert.checkpoint_step(job, i, root) return in_step(job, i, checkpoint_step, root) end
 
+---Each config that is written says the dtype of its weights.
+---@param parts? Component[]
+local function set_dtypes(job, parts, root)
+  local config, kept = job.files[#job.files], job.hf_config
+  for _, part in ipairs(parts or {}) do
+    hf_config.set_dtype(config[part.left], root[part.left], kept and kinds.is_dict(kept, part.left) and kept[part.left] or nil)
+  end
+  if not parts then hf_config.set_dtype(config, root, kept) end
+end
+
 ---@param job Job      its config is converted already
 ---@param root Dict    the tree of the checkpoint
 ---@return Dict        the tree to write
 function convert.checkpoint(job, root)
   job.loader = job.loader or { step = dataloader_state.step_of(root) } -- before a step that drops it
   for i in ipairs(job.path) do root = convert.checkpoint_step(job, i, root) end
+  local last = job.path[#job.path]
+  if is_hf(last.tgt) then set_dtypes(job, last.converter.components, root) end
   return root
-end
-
----The CS format of a checkpoint, from what it says about itself (`cs-auto`).
----@param root Dict
----@param model? Model   in whose words
-function convert.format_of(root, model)
-  local release, why = checkpoint.release(root)
-  if not release then cbk.fail("format", ("cs-auto: %s; give --src-fmt cs-X.Y"):format(why)) end
-  return model and catalogue.format_at(model, release) or "cs-" .. release
 end
 
 return convert

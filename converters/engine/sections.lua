@@ -266,10 +266,11 @@ end
 ---A part of a composite as a rule: its section is converted by its own table.
 local function rule_of(part, side)
   local function convert(section, at)
-    local to, complete, dropped, assumed = sections.convert(part, side, section)
+    local to, complete, dropped, assumed, unsaid = sections.convert(part, side, section)
     at.from[at.field], at.assumed[part.right] = complete, assumed
     if side == "left" then move(part.beside, to, at.to) end
     for _, name in ipairs(dropped) do at:leave_out(at.field .. "." .. name) end
+    for _, name in ipairs(unsaid) do at.unsaid[#at.unsaid + 1] = at.field .. "." .. name end
     return to
   end
   return { left = part.left, right = part.right, kind = "pair", action = { forward = convert, backward = convert } }
@@ -297,6 +298,7 @@ end
 ---@return Dict to, Dict from   `from` is complete with its defaults
 ---@return string[] dropped     fields of the file that have no place on the other side
 ---@return table assumed        fields of the right that defaults say, not the file; of a part, a table of its own
+---@return string[] unsaid      further fields without a place on the other side, which nobody misses: null, or the usual value
 function sections.convert(step, side, from, moves, known)
   local other, nested = rules.other[side], step.nested or {}
   local by_name, rest = compile(step.config, side)
@@ -313,14 +315,18 @@ function sections.convert(step, side, from, moves, known)
     sections.check(from, asked)
   end
   prepare_components(step, side, from, by_name)
-  local dropped, assumed = {}, {}
-  local at = setmetatable({ from = from, to = cbk.dict(), made = {}, dropped = dropped, assumed = assumed, moves = moves }, FieldAt)
+  local dropped, assumed, unsaid = {}, {}, {}
+  local at = setmetatable({
+    from = from, to = cbk.dict(), made = {}, dropped = dropped, assumed = assumed, unsaid = unsaid, moves = moves,
+  }, FieldAt)
   for _, name in ipairs(cbk.keys(from)) do
     local rule = by_name[name] or rest
     at.field = name
     if rule and rule.right and given[name] == nil and type(defaults[name]) ~= "function" then assumed[rule.right] = true end
-    if (not rule or convert_field(rule, side, at)) and kinds.present(given[name]) then
-      dropped[#dropped + 1] = tostring(name)
+    local is_lost = not rule or convert_field(rule, side, at)
+    if given[name] ~= nil and (is_lost or rule.kind == "drop") then
+      local list = is_lost and kinds.present(given[name]) and dropped or unsaid
+      list[#list + 1] = tostring(name)
     end
   end
   fields.fill(at.to, step.after and step.after[other])
@@ -328,7 +334,25 @@ function sections.convert(step, side, from, moves, known)
   if not rest then check_missing(from, at.to, by_name, side) end
   if step.finish and step.finish[other] then at.to = step.finish[other](at.to, from) or at.to end
   check_made(flatten(at.to, nested[other]), sections.asked(step.config, other), at)
-  return at.to, from, dropped, assumed
+  return at.to, from, dropped, assumed, unsaid
+end
+
+---Whether a rule makes, reads or checks a field of a side; of a part's section by its dotted name.
+---@param step Converter
+---@param side Side
+---@return fun(name: string): boolean
+function sections.known(step, side)
+  local by_name, parts = compile(step.config, side), {}
+  for _, rule in ipairs(step.config) do
+    local alias = rule.alias and rule.alias[side]
+    if alias then by_name[alias] = rule end
+  end
+  for _, part in ipairs(step.components or {}) do parts[part[side]] = sections.known(part, side) end
+  return function(name)
+    local section, rest = name:match "^([^.]*)%.(.*)$"
+    if parts[section] then return parts[section](rest) end
+    return parts[name] ~= nil or by_name[name] ~= nil and by_name[name].kind ~= "drop"
+  end
 end
 
 ---@class Refused   A field of a model section that a table refuses.
@@ -347,7 +371,7 @@ function sections.refused(step, side, config)
     if type(value) ~= "function" then defaults[name] = value end
   end
   local from = fields.fill(named(step, side, config), defaults)
-  local at = setmetatable({ from = from, to = cbk.dict(), made = {}, dropped = {} }, FieldAt)
+  local at = setmetatable({ from = from, to = cbk.dict(), made = {}, dropped = {}, unsaid = {} }, FieldAt)
   for _, name in ipairs(cbk.keys(from)) do
     at.field = name
     local rule = by_name[name] or rest

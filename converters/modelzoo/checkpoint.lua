@@ -5,6 +5,7 @@ local cbk = require "cbk"
 local python_int = require "cbk.python_int"
 local scalar = require "cbk.scalar"
 local kinds = require "converters.engine.kinds"
+local hf_config = require "converters.modelzoo.hf_config"
 local optimizer_state = require "converters.modelzoo.optimizer_state"
 local releases = require "converters.modelzoo.releases"
 
@@ -119,14 +120,16 @@ function checkpoint.add_data_state(config, root, options)
   root.dataloader = dataloader_state.to_dict(dataloader_state.from_files(files, kind, seed))
 end
 
----Remembers the release and the config that the checkpoint is now for.
-local function add_metadata(root, release, params)
+---Remembers the release and the config that the checkpoint is now for, and what it keeps of a Hugging Face config.
+---@param kept? Dict
+local function add_metadata(root, release, params, kept)
   local list = cbk.list()
   if is_list(root, "__metadata__") then
     for _, entry in cbk.items(root.__metadata__) do list[#list + 1] = entry end
   end
   local entry = cbk.dict()
   entry.version, entry.model_name, entry.params = release .. ".0", "", cbk.deep_copy(params)
+  entry.hf_config = kept
   list[#list + 1] = entry
   root.__metadata__ = list
 end
@@ -154,23 +157,31 @@ function checkpoint.upgrade(old, model, from, to, configs)
   if not releases.since(from, "2.0") then fix_last_epoch(out) end
   if releases.takes_states(from, to) then checkpoint.add_data_state(configs.old, out, configs.loader) end
   if old.__metadata__ ~= nil then out.__metadata__ = old.__metadata__ end
-  if not configs.is_between then add_metadata(out, to, configs.new) end
+  if not configs.is_between then add_metadata(out, to, configs.new, hf_config.of(old)) end
   return out
 end
 
----The release that a checkpoint says it is of, or nil and why not.
+---A checkpoint that is made from Hugging Face's.
+---@param model Dict
+---@param release string
+---@param params Dict     the whole config file
+---@param kept Dict       the fields of the old config that the new one has no place for
+---@return Dict
+function checkpoint.from_hf(model, release, params, kept)
+  local out = cbk.dict()
+  out.model = model
+  add_metadata(out, release, params, #kept > 0 and kept or nil)
+  return out
+end
+
+---The release that a checkpoint says it is of, or nil.
 ---@param root any
----@return string|nil release, string|nil why
+---@return string|nil
 function checkpoint.release(root)
-  if not is_dict(root) or not is_list(root, "__metadata__") or #root.__metadata__ == 0 then
-    return nil, "needs a checkpoint that says its release (__metadata__), and this one does not"
-  end
-  local list = root.__metadata__
-  local last = list[#list]
+  if not is_dict(root) or not is_list(root, "__metadata__") or #root.__metadata__ == 0 then return nil end
+  local last = root.__metadata__[#root.__metadata__]
   local version = is_dict(last) and last.version or nil
-  local release = type(version) == "string" and version:match "^(%d+%.%d+)"
-  if not release then return nil, ("the checkpoint's version is '%s'"):format(tostring(version)) end
-  return release
+  return type(version) == "string" and version:match "^(%d+%.%d+)" or nil
 end
 
 return checkpoint

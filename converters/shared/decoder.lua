@@ -86,6 +86,13 @@ function decoder.without_head(keys)
   return rules.keys { keys, rules.drop.right("lm_head.{weight,bias}", "a headless model has no head") }
 end
 
+---The defaults of a config that is written (Converter.after), for another class of Hugging Face.
+---@param after table<Side, table>
+---@param class string   "GPT2Model"
+function decoder.of_class(after, class)
+  return { left = fields.with(after.left, { architectures = { class } }), right = after.right }
+end
+
 ---The head that the Model Zoo's model has and a headless checkpoint lacks (Converter.fill).
 ---@param embedding string   the embedding's key on the left
 function decoder.invented_head(embedding)

@@ -2,6 +2,7 @@
 
 local cbk = require "cbk"
 local converters = require "cbk.converters"
+local hf_config = require "converters.modelzoo.hf_config"
 local catalogue, convert = converters.catalogue, converters.convert
 
 converters.load()
@@ -52,6 +53,7 @@ end
 ---@param options? table   of the job
 function conversion.run(model, src, tgt, config, root, options)
   local one = conversion.job(model, src, tgt, options)
+  one.keeps_fields, one.hf_config = true, hf_config.of(root)
   config = convert.config(one, config)
   return config, convert.checkpoint(one, root)
 end

@@ -464,12 +464,6 @@ describe("Converters: releases", function()
     same(nearest("cs-2.2-no-dpo", "dpo"), "cs-2.1-no-dpo cs-2.2-dpo cs-2.1-dpo")
     same(nearest("hff", "llama"), "hf")
   end)
-
-  it("a checkpoint tells its release", function()
-    local root = cbk.dict { __metadata__ = cbk.list { cbk.dict { version = "2.0.1" }, cbk.dict { version = "2.4.0" } } }
-    assert(convert.format_of(root) == "cs-2.4")
-    fails("cs-auto", convert.format_of, cbk.dict())
-  end)
 end)
 
 describe("Converters: several tables for one pair of formats", function()

@@ -227,7 +227,6 @@ describe("DPO: releases", function()
     same(#catalogue.path(model, "cs-2.1-no-dpo", "hf"), 2)
     for _, name in ipairs { "cs-current", "cs-current-dpo", "cs-2.10-dpo" } do same(catalogue.resolve(name, model), "cs-2.9-dpo") end
     same(catalogue.resolve("cs-2.4", model), "cs-2.4") -- which it does not have
-    same(converters.convert.format_of(cbk.dict { __metadata__ = cbk.list { cbk.dict { version = "2.4.0" } } }, model), "cs-2.4-dpo")
     same(catalogue.path(model, "cs-2.1", "cs-2.2"), nil)
     same(catalogue.path(model, "hf", "cs-2.4"), nil)
     same(catalogue.path(catalogue.find "gpt2", "cs-2.4-backbone", "cs-2.5-backbone"), nil)

@@ -122,6 +122,25 @@ end
 ---@field is_rewritten boolean       it is no file that a release before 2.0 wrote
 ---@field has_scalar_dicts boolean   some nodes were TensorScalarDict, which reads as dict
 
+local scalar_dict = ("TensorScalarDict"):gsub(".", function(c) return ("%02x"):format(c:byte()) end)
+
+---@param checkpoint Checkpoint
+---@return OldFile
+function spec_tree.old_file(checkpoint)
+  if not (cbk.kind(checkpoint.root) or ""):find "dict" then
+    cbk.fail("checkpoint", ("'%s' holds no dict of parts (model, optimizer, …)"):format(checkpoint.path))
+  end
+  local version = checkpoint.format == "cerebras-h5" and (tonumber(checkpoint.version) or 1)
+  local old = { checkpoint = checkpoint, is_rewritten = not version or version > 0.35, has_scalar_dicts = false }
+  if not version or version > 0.45 then return old end -- 0.5 lacks nothing
+  local inspected = cbk.h5.inspect(checkpoint.path)
+  old.stored = {}
+  for i, dataset in cbk.items(inspected.datasets) do old.stored[i] = dataset.name end
+  local text = inspected.attributes.__spec__
+  old.has_scalar_dicts = not old.is_rewritten and type(text) == "string" and text:lower():find(scalar_dict, 1, true) ~= nil
+  return old
+end
+
 ---@param old OldFile   of a release before 2.0
 ---@return SpecFix
 function spec_tree.fix(old)

@@ -4,7 +4,7 @@ local cbk = require "cbk"
 local converters = require "cbk.converters"
 local config_changes = require "cbk.config_changes"
 local dataloader_state = require "cbk.dataloader_state"
-local extents = require "cbk.extents"
+local detect = require "cbk.detect"
 local lost_leaves = require "cbk.lost_leaves"
 local release = require "cbk.release"
 local resume = require "cbk.resume"
@@ -45,8 +45,6 @@ function upgrade.format_at(model_name, number)
   return model and catalogue.format_at(model, number) or "cs-" .. number
 end
 
-local scalar_dict = ("TensorScalarDict"):gsub(".", function(c) return ("%02x"):format(c:byte()) end)
-
 ---@param path string
 ---@return Dict   of which it is sure that it describes a model
 function upgrade.open_config(path)
@@ -66,31 +64,7 @@ end
 
 ---@param path string
 ---@return OldFile
-function upgrade.open(path)
-  local checkpoint = cbk.open(path)
-  if not (cbk.kind(checkpoint.root) or ""):find "dict" then
-    cbk.fail("checkpoint", ("'%s' holds no dict of parts (model, optimizer, …)"):format(path))
-  end
-  local version = checkpoint.format == "cerebras-h5" and (tonumber(checkpoint.version) or 1)
-  local old = { checkpoint = checkpoint, is_rewritten = not version or version > 0.35, has_scalar_dicts = false }
-  if not version or version > 0.45 then return old end -- 0.5 lacks nothing
-  local inspected = cbk.h5.inspect(checkpoint.path)
-  old.stored = {}
-  for i, dataset in cbk.items(inspected.datasets) do old.stored[i] = dataset.name end
-  local text = inspected.attributes.__spec__
-  old.has_scalar_dicts = not old.is_rewritten and type(text) == "string" and text:lower():find(scalar_dict, 1, true) ~= nil
-  return old
-end
-
----Runs `body` with the warnings of the engine caught.
-local function quietly(body)
-  local warn, warnings = cbk.warn, {}
-  cbk.warn = function(text) warnings[#warnings + 1] = text end
-  local ok, result = pcall(body)
-  cbk.warn = warn
-  if not ok then error(result, 0) end
-  return result, warnings
-end
+function upgrade.open(path) return spec_tree.old_file(cbk.open(path)) end
 
 -- --- what is done
 
@@ -152,7 +126,7 @@ local function step(job, i, config, root)
       traced[#traced + 1] = { source = record.source, target = record.target, action = done }
     end
   end
-  local results, warnings = quietly(function()
+  local results, warnings = detect.quietly(function()
     local new_config = convert.config_step(job, i, config)
     return { new_config, convert.checkpoint_step(job, i, root) }
   end)
@@ -249,89 +223,9 @@ end
 
 -- --- from which release
 
----Every leaf of a tree that is to be written, but for the history of releases.
-local function leaves_of(root)
-  local paths, values = {}, {}
-  for path, value in cbk.raw_leaves(root) do
-    if not path:find "^__metadata__%." then paths[#paths + 1], values[path] = path, value end
-  end
-  return table.concat(paths, "\0"), values
-end
+local upgrade_advice = "if that is wrong, or to choose, say the release with --from cs-X.Y"
 
-local function is_same(a, b)
-  if cbk.equal(a, b) then return true end
-  local function fill(value) return cbk.kind(value) == "tensor" and value:fill() or nil end
-  return fill(a) ~= nil and fill(a) == fill(b) and a.dtype == b.dtype and extents.shape(a:shape()) == extents.shape(b:shape())
-end
-
---- What speaks against a release is that keys do not fit; all other problems would be there in each.
-local strikes = { key = true, unmatched = true, convert = true }
-
----@class Trial        What comes of the files as those of one release.
----@field from string
----@field done? Upgrade
----@field problem? any
-
----@param list string[]
----@param target string
----@param old OldFile
----@param config Dict
----@param options? UpgradeOptions
----@return Trial[]
-local function trials(model_name, list, target, old, config, options)
-  local out = {}
-  for i, from in ipairs(list) do
-    local format = upgrade.format_at(model_name, from)
-    local ok, done = pcall(quietly, function()
-      local done = { root = old.checkpoint.root, config = config }
-      if format ~= target then done = upgrade.run(old, config, upgrade.job(model_name, format, target, options)) end
-      weight_names.check(model_name, target, done.root)
-      return done
-    end)
-    out[i] = { from = from, is_target = format == target, done = ok and done or nil, problem = not ok and done or nil }
-  end
-  return out
-end
-
----True where it makes no difference which of these releases the files are of: the same would be written.
----@param tried Trial[]
-local function are_alike(tried)
-  local paths, values, text
-  for _, one in ipairs(tried) do
-    if one.is_target or not one.done then return false end -- others are converted
-    local own_paths, own_values = leaves_of(one.done.root)
-    local own_text = cbk.json(one.done.config)
-    if text and (text ~= own_text or paths ~= own_paths) then return false end
-    for path, value in pairs(values or {}) do
-      if not is_same(value, own_values[path]) then return false end
-    end
-    paths, values, text = own_paths, own_values, own_text
-  end
-  return true
-end
-
----Of several releases those whose keys the files have; fails where there is none, or where all fail alike.
----@param tried Trial[]
----@return Trial[]
-local function fitting(tried)
-  local out, problems, texts, all_alike = {}, {}, {}, true
-  for i, one in ipairs(tried) do
-    if not (one.problem and strikes[one.problem.code]) then out[#out + 1] = one end
-    texts[i] = one.problem and (one.problem.message or tostring(one.problem))
-    all_alike = all_alike and texts[i] and texts[i] == texts[1]
-    problems[i] = ("as %s: %s"):format(one.from, texts[i] or "")
-  end
-  if all_alike then error(tried[1].problem, 0) end
-  if #out == 0 then cbk.fail("convert", "the files fit no release that they may be of; " .. table.concat(problems, "; ")) end
-  return out
-end
-
-local function listed(list)
-  if #list > 2 then return list[1] .. " to " .. list[#list] end
-  return table.concat(list, " or ")
-end
-
----The release that the files are of, with what tells it.
+---The release that the files are of, with what shows it.
 ---@param old OldFile
 ---@param config Dict
 ---@param model_name string
@@ -341,41 +235,20 @@ end
 ---@return string release
 ---@return Evidence[]
 function upgrade.detect(old, config, model_name, target, prepared, options)
-  prepared = prepared or config
   local evidence = release.evidence(old.checkpoint, config, old.has_scalar_dicts)
-  local model = catalogue.find(model_name)
   local possible = release.candidates(evidence)
-  local function refuse(message, code)
-    local reasons = {}
-    for i, one in ipairs(evidence) do reasons[i] = release.line(one) end
-    cbk.fail(code or "format", ("%s (%s); if that is wrong, or to choose, say the release with --from cs-X.Y"):format(message,
-      #reasons > 0 and table.concat(reasons, "; ") or "nothing tells"))
+  if #possible > 0 and releases.since(possible[1], catalogue.release(target)) then
+    cbk.fail("usage", ("'%s' is of release %s already: there is nothing to upgrade to %s%s"):format(old.checkpoint.path,
+      detect.listed(possible), target, detect.reasons(evidence, upgrade_advice)))
   end
-  if #possible == 0 then refuse "the checkpoint and the config are not of one release" end
-  if releases.since(possible[1], catalogue.release(target)) then
-    refuse(("'%s' is of release %s already: there is nothing to upgrade to %s"):format(old.checkpoint.path, listed(possible), target),
-      "usage")
+  local function try(from)
+    local format = upgrade.format_at(model_name, from)
+    local done = { root = old.checkpoint.root, config = prepared or config }
+    if format ~= target then done = upgrade.run(old, done.config, upgrade.job(model_name, format, target, options)) end
+    weight_names.check(model_name, target, done.root)
+    return done
   end
-  local known = {}
-  for _, one in ipairs(possible) do
-    local format = upgrade.format_at(model_name, one)
-    if format == target or not model or catalogue.path(model, format, target) then known[#known + 1] = one end
-  end
-  if #known == 0 then
-    refuse(("the files are of release %s, and %s cannot be converted from there to %s"):format(listed(possible), model_name, target))
-  elseif #known > 1 then
-    local tried = fitting(trials(model_name, known, target, old, prepared, options))
-    if #tried > 1 and not are_alike(tried) then
-      for i, one in ipairs(tried) do known[i] = one.from end
-      refuse(("the files may be of release %s, and it matters which"):format(listed({ unpack(known, 1, #tried) })))
-    end
-    if #tried < #known then
-      local last = tried[#tried].from
-      evidence[#evidence + 1] = { what = "names of weights", from = tried[1].from, to = last }
-    end
-    return tried[1].from, evidence
-  end
-  return known[1], evidence
+  return detect.release(evidence, model_name, target, try, upgrade_advice), evidence
 end
 
 -- --- for people

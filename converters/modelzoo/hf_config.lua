@@ -1,0 +1,95 @@
+-- The fields of a Hugging Face config that the Model Zoo has no place for (token ids, names of labels, …). The Model Zoo checks its
+-- configs, so they are kept in the checkpoint: as `hf_config` in the last element of its `__metadata__` list.
+
+local cbk = require "cbk"
+local kinds = require "converters.engine.kinds"
+
+local is_dict, is_list = kinds.is_dict, kinds.is_list
+
+local hf_config = {}
+
+---Copies a field that a name with dots finds ("attn_config.clip_qkv", or a field whose own name has dots).
+local function pick_one(from, name, to)
+  if from[name] ~= nil then
+    to[name] = cbk.raw(from, name)
+    return
+  end
+  local section, rest = name:match "^(.-)%.(.*)$"
+  if not section or not is_dict(from, section) then return end
+  if to[section] == nil then to[section] = cbk.dict() end
+  if is_dict(to, section) then pick_one(from[section], rest, to[section]) end
+end
+
+---The named fields of a config, in their sections.
+---@param config Dict
+---@param names string[]
+---@return Dict
+function hf_config.pick(config, names)
+  local out = cbk.dict()
+  for _, name in ipairs(names) do pick_one(config, name, out) end
+  return out
+end
+
+---The fields that a checkpoint of the Model Zoo keeps, or nil.
+---@param root any   the tree of the checkpoint
+---@return Dict|nil
+function hf_config.of(root)
+  if not is_dict(root) or not is_list(root, "__metadata__") then return nil end
+  local list = root.__metadata__
+  local last = #list > 0 and list[#list]
+  return is_dict(last) and is_dict(last, "hf_config") and last.hf_config or nil
+end
+
+---An architecture without a head for a task: GPT2Model, but not GPT2LMHeadModel.
+local function is_headless(name) return type(name) == "string" and name:find "Model$" ~= nil and not name:find "HeadModel$" end
+
+---Both are models with a head, or both are without.
+local function same_kind(kept, own)
+  if not (is_list(kept) and is_list(own) and #kept > 0 and #own > 0) then return false end
+  return is_headless(kept[1]) == is_headless(own[1])
+end
+
+---Puts kept fields back into a config of Hugging Face. Fields that a rule of the converter makes or checks stay as they are.
+---@param to Dict         changed in place
+---@param kept Dict       which anybody may have written
+---@param is_known fun(name: string): boolean   whether a rule of the converter is about the field
+---@param place? string   the section that `to` is, with a dot at its end
+function hf_config.restore(to, kept, is_known, place)
+  for name in cbk.items(kept) do
+    local path = (place or "") .. tostring(name)
+    local is_free = not is_known(path) and (path ~= "architectures" or to[name] == nil or same_kind(kept[name], to[name]))
+    if is_dict(kept, name) and (is_free or is_dict(to, name)) then
+      local section = is_dict(to, name) and to[name] or cbk.dict()
+      hf_config.restore(section, kept[name], is_known, path .. ".")
+      to[name] = section
+    elseif is_free then
+      to[name] = cbk.raw(kept, name)
+    end
+  end
+end
+
+---The dtype of most elements of a model's floating tensors, or nil.
+local function floating_dtype(model)
+  local counts, best = {}, nil
+  for _, tensor in cbk.tensors(model) do
+    local dtype = tensor.dtype
+    if cbk.dtype(dtype).floating then
+      counts[dtype] = (counts[dtype] or 0) + tensor:numel()
+      if not best or counts[dtype] > counts[best] then best = dtype end
+    end
+  end
+  return best
+end
+
+---Says in a config of Hugging Face which dtype its weights have. What a converter's table sets by itself stays.
+---@param config Dict   changed in place
+---@param model Dict    the tensors that are written
+---@param kept? Dict
+function hf_config.set_dtype(config, model, kept)
+  local name = config.torch_dtype == nil and config.dtype ~= nil and "dtype" or "torch_dtype" -- Transformers 5 and 4
+  if config[name] ~= nil and not (kept and kept[name] ~= nil) then return end
+  local dtype = floating_dtype(model)
+  if dtype then config[name] = dtype end
+end
+
+return hf_config

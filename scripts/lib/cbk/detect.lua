@@ -1,0 +1,144 @@
+-- Finds the release of the Model Zoo that a checkpoint and its config are of: by what they say and how they look (release.lua), and
+-- where that leaves several, by converting the files as each of them.
+
+local cbk = require "cbk"
+local converters = require "cbk.converters"
+local extents = require "cbk.extents"
+local release = require "cbk.release"
+
+local detect = {}
+local catalogue = converters.catalogue
+
+---Runs `body` with the warnings of the engine caught.
+---@return any result, string[] warnings
+function detect.quietly(body, ...)
+  local warn, warnings = cbk.warn, {}
+  cbk.warn = function(text) warnings[#warnings + 1] = text end
+  local ok, result = pcall(body, ...)
+  cbk.warn = warn
+  if not ok then error(result, 0) end
+  return result, warnings
+end
+
+---"1.8", "1.8 or 1.9", "2.5 to 2.9"
+---@param list string[]
+function detect.listed(list)
+  if #list > 2 then return list[1] .. " to " .. list[#list] end
+  return table.concat(list, " or ")
+end
+
+---The end of a message: what was found, and how to choose.
+---@param evidence Evidence[]
+---@param advice string
+function detect.reasons(evidence, advice)
+  local lines = {}
+  for i, one in ipairs(evidence) do lines[i] = release.line(one) end
+  return (" (%s); %s"):format(#lines > 0 and table.concat(lines, "; ") or "nothing shows its release", advice)
+end
+
+-- --- trials
+
+---Every leaf of a tree that is to be written, but for the history of releases.
+local function leaves_of(root)
+  local paths, values = {}, {}
+  for path, value in cbk.raw_leaves(root) do
+    if not path:find "^__metadata__%." then paths[#paths + 1], values[path] = path, value end
+  end
+  return table.concat(paths, "\0"), values
+end
+
+local function is_same(a, b)
+  if cbk.equal(a, b) then return true end
+  local function fill(value) return cbk.kind(value) == "tensor" and value:fill() or nil end
+  return fill(a) ~= nil and fill(a) == fill(b) and a.dtype == b.dtype and extents.shape(a:shape()) == extents.shape(b:shape())
+end
+
+--- What speaks against a release is that keys do not fit; all other problems would be there in each.
+local strikes = { key = true, unmatched = true, convert = true }
+
+---@class Trial        What becomes of the files as those of one release.
+---@field from string
+---@field is_target boolean   there is nothing to convert
+---@field done? { root: Dict, config: Dict }
+---@field problem? any
+
+---@param list string[]   releases
+---@param try fun(from: string): { root: Dict, config: Dict }
+---@return Trial[]
+local function trials(list, model, target, try)
+  local out = {}
+  for i, from in ipairs(list) do
+    local ok, done = pcall(detect.quietly, try, from)
+    local is_target = catalogue.format_at(model, from) == target
+    out[i] = { from = from, is_target = is_target, done = ok and done or nil, problem = not ok and done or nil }
+  end
+  return out
+end
+
+---True where it makes no difference which of these releases the files are of: the same would be written.
+---@param tried Trial[]
+local function are_alike(tried)
+  local paths, values, text
+  for _, one in ipairs(tried) do
+    if one.is_target or not one.done then return false end -- others are converted
+    local own_paths, own_values = leaves_of(one.done.root)
+    local own_text = cbk.json(one.done.config)
+    if text and (text ~= own_text or paths ~= own_paths) then return false end
+    for path, value in pairs(values or {}) do
+      if not is_same(value, own_values[path]) then return false end
+    end
+    paths, values, text = own_paths, own_values, own_text
+  end
+  return true
+end
+
+---Of several releases those whose keys the files have; fails where there is none, or where all fail alike.
+---@param tried Trial[]
+---@return Trial[]
+local function fitting(tried)
+  local out, problems, texts, all_alike = {}, {}, {}, true
+  for i, one in ipairs(tried) do
+    if not (one.problem and strikes[one.problem.code]) then out[#out + 1] = one end
+    texts[i] = one.problem and (one.problem.message or tostring(one.problem))
+    all_alike = all_alike and texts[i] and texts[i] == texts[1]
+    problems[i] = ("as %s: %s"):format(one.from, texts[i] or "")
+  end
+  if all_alike then error(tried[1].problem, 0) end
+  if #out == 0 then cbk.fail("convert", "the files fit no release that they may be of; " .. table.concat(problems, "; ")) end
+  return out
+end
+
+---The oldest of the releases that the files may be of, where it makes no difference which; else an error that shows the evidence.
+---@param evidence Evidence[]   names of weights are added where they decided
+---@param model_name string
+---@param target string         the format wanted
+---@param try fun(from: string): { root: Dict, config: Dict }   what becomes of the files as those of a release
+---@param advice string         how to name the release
+---@return string release
+function detect.release(evidence, model_name, target, try, advice)
+  local model, possible = catalogue.find(model_name), release.candidates(evidence)
+  local function refuse(message) cbk.fail("format", message .. detect.reasons(evidence, advice)) end
+  if #possible == 0 then refuse "the checkpoint and the config are not of one release" end
+  local known = {}
+  for _, one in ipairs(possible) do
+    local format = model and catalogue.format_at(model, one)
+    if not model or format == target or catalogue.path(model, format, target) then known[#known + 1] = one end
+  end
+  if #known == 0 then
+    refuse(("the files are of release %s, and %s cannot be converted from there to %s"):format(detect.listed(possible), model_name,
+      target))
+  elseif #known == 1 or not model then
+    return known[1]
+  end
+  local tried = fitting(trials(known, model, target, try))
+  if #tried > 1 and not are_alike(tried) then
+    for i, one in ipairs(tried) do known[i] = one.from end
+    refuse(("the files may be of release %s, and it matters which"):format(detect.listed({ unpack(known, 1, #tried) })))
+  end
+  if #tried < #known then
+    evidence[#evidence + 1] = { what = "names of weights", from = tried[1].from, to = tried[#tried].from }
+  end
+  return tried[1].from
+end
+
+return detect
