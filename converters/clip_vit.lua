@@ -7,7 +7,7 @@ local clip = require "converters.shared.clip"
 return { {
   model = "clip-vit", name = "vision_transformer", note = "CLIPVisionModelWithProjection <-> ViTClassificationModel",
   {
-    "hf", "cs-2.1 .. cs-2.9", prefix = false,
+    "hf", "cs-2.1 .. cs-2.9",
     keys = rules.keys {
       -- Hugging Face                      Model Zoo
       { "vision_model",                    "vit_model", clip.tower },

@@ -103,18 +103,26 @@ local hf = {
 }
 
 ---Up to 2.0 what a config leaves out is left out, also where the other side's default is another one.
-local function name_activation(from)
+local function prepare_left_2_0(from)
   decoder.inner_size(from)
   if from.activation_function == nil then
     cbk.warn "activation_function is not given: Hugging Face's default is gelu_new, the Model Zoo's gelu; add nonlinearity: gelu_new"
   end
+  if from.resid_pdrop == nil then
+    cbk.warn "resid_pdrop is not given: the Model Zoo's programs of this release need a dropout_rate; add Hugging Face's default, 0.1"
+  end
+end
+
+---… and on the way back, too: both sides' classes take 0.1.
+local function prepare_right_2_0(from)
+  if from.dropout_rate ~= nil then decoder.dropouts(from) end
 end
 
 -- up to 2.0 position embeddings are no module of their own, and up to 1.9 norms have no type
 local hf_2_0 = variant(hf, {
   keys = decoder.with_head("transformer", "wte", then_), fill = tied_head, tool = "2.0.3",
   before = { left = { tie_word_embeddings = true }, right = before.right },
-  prepare = { left = name_activation, right = decoder.dropouts },
+  prepare = { left = prepare_left_2_0, right = prepare_right_2_0 },
 })
 local hf_1_9 = variant(hf_2_0, { config = fields.without(config, { "norm_type" }) })
 

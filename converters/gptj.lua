@@ -13,7 +13,7 @@ local only, refuse = rules.only, rules.refuse
 local must = fields.must
 local buffer = actions.buffer
 local between, variant = rules.between, rules.variant
-local null = cbk.null
+local null, float = cbk.null, cbk.float
 
 -- --- keys
 
@@ -106,9 +106,9 @@ local hf = {
   keys = decoder.with_head("transformer", "wte", now), config = config,
   before = {
     left = {
-      activation_function = "gelu_new", attn_pdrop = 0.1, embd_pdrop = 0.1, initializer_range = 0.02, layer_norm_epsilon = 1e-05,
-      n_embd = 4096, n_head = 16, n_layer = 28, n_positions = 2048, resid_pdrop = 0.1, rotary_dim = 64, tie_word_embeddings = false,
-      vocab_size = 50400,
+      activation_function = "gelu_new", attn_pdrop = float(0), embd_pdrop = float(0), initializer_range = 0.02,
+      layer_norm_epsilon = 1e-05, n_embd = 4096, n_head = 16, n_layer = 28, n_positions = 2048, resid_pdrop = float(0), rotary_dim = 64,
+      tie_word_embeddings = false, vocab_size = 50400,
     },
     right = {
       attention_dropout_rate = 0.1, embedding_dropout_rate = 0.1, initializer_range = 0.02, layer_norm_epsilon = 1e-05,

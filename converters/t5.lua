@@ -361,18 +361,11 @@ local activation_1_9 = variant(activation(gated_by_field), {
 })
 
 local hf_1_9 = variant(hf_1_8, {
-  keys = hf_keys(first_bias(old_bias)), tool = "1.9.1", after = { right = positions },
-  before = {
-    left = { tie_word_embeddings = true, num_decoder_layers = before.left.num_decoder_layers },
-    right = { share_embedding_weights = true, decoder_num_hidden_layers = before.right.decoder_num_hidden_layers },
-  },
+  keys = hf_keys(first_bias(old_bias)), tool = "1.9.1",
   config = fields.config {
     fields.without(hf_1_8.config, { "feed_forward_proj" }),
     { "feed_forward_proj", "encoder_nonlinearity", activation_1_9 },
   },
-  prepare = { left = function(from)
-    if from.is_gated_act == true and from.feed_forward_proj == nil then from.feed_forward_proj = "relu" end -- as Hugging Face's class
-  end },
 })
 
 local hf_1_7 = variant(hf_1_8, {

@@ -93,6 +93,17 @@ end
 local names = values.activations { silu = "swiglu", gelu_pytorch_tanh = "gelu_new" }
 local activation = { forward = with_notice(names.forward), backward = with_notice(names.backward), is = names.is }
 
+---The Model Zoo's embedding layer does not read the field.
+local USUAL_EPSILON = 1e-5
+local function warn_of_epsilon(epsilon, here)
+  if type(epsilon) == "number" and epsilon ~= USUAL_EPSILON then
+    cbk.warn(("%s=%s: the norm behind the embeddings always uses %g in the Model Zoo, so outputs differ slightly"):format(here.field,
+      fields.shown(epsilon), USUAL_EPSILON))
+  end
+  return cbk.raw(here.from, here.field)
+end
+local epsilon_of_norms = { forward = warn_of_epsilon, backward = warn_of_epsilon, is = "positive" }
+
 clip.config = fields.config {
   must.right { use_post_embed_layer_norm = true, use_embed_proj_bias = false, use_bias_in_output = false },
   { "projection_dim",      "num_classes",              is = "size" },
@@ -102,7 +113,7 @@ clip.config = fields.config {
   must.right { position_embedding_type = "learned" },
   { "hidden_size",                                     is = "width" },
   { "num_hidden_layers",                               is = "depth" },
-  { "layer_norm_eps",      "layer_norm_epsilon",       is = "positive" },
+  { "layer_norm_eps",      "layer_norm_epsilon",       epsilon_of_norms },
   { "num_attention_heads", "num_heads",                is = "heads" },
   must.right { attention_type = "scaled_dot_product" },
   { "hidden_act",          "nonlinearity",             activation },

@@ -596,9 +596,9 @@ describe("Converters: nothing is lost or invented in silence", function()
   it("rotary positions in one map, and of releases that have no field for them", function()
     local both = cbk.dict { { "rope_type", "llama3" }, { "factor", 8 }, { "low_freq_factor", 1 }, { "high_freq_factor", 4 },
       { "original_max_position_embeddings", 8192 }, { "rope_theta", 500000 } }
-    local model = convert.config(job("llama", "hf", "cs-2.2"), config { rope_parameters = both }).model
+    local model = convert.config(job("llama", "hf", "cs-2.3"), config { rope_parameters = both }).model
     same({ model.rope_theta, model.pos_scaling_type, model.pos_scaling_factor }, { 500000, "llama3", 8 })
-    says(warned(convert.config, job("llama", "hf", "cs-2.0"), config { rope_parameters = both }), "rope_theta=500000: the field came")
+    fails("before release 2.1", convert.config, job("llama", "hf", "cs-2.0"), config { rope_parameters = both })
     same(warned(convert.config, job("llama", "hf", "cs-2.0"), config { rope_theta = 10000, rope_scaling = cbk.null }), "")
     fails("num_key_value_heads=1", convert.config, job("llama", "hf", "cs-1.9"), config { num_key_value_heads = 1 })
   end)

@@ -126,11 +126,13 @@ end)
 -- what the classes of Hugging Face (Transformers 4) have beside sizes, at its defaults; save_pretrained writes each
 local classes = {
   gpt2 = {
+    attn_pdrop = 0.1, embd_pdrop = 0.1, resid_pdrop = 0.1,
     activation_function = "gelu_new", initializer_range = 0.02, layer_norm_epsilon = 1e-5, n_inner = null,
     reorder_and_upcast_attn = false, scale_attn_by_inverse_layer_idx = false, scale_attn_weights = true, summary_activation = null,
     summary_first_dropout = 0.1, summary_proj_to_labels = true, summary_type = "cls_index", summary_use_proj = true, use_cache = true,
   },
   gptj = {
+    attn_pdrop = 0, embd_pdrop = 0, resid_pdrop = 0,
     activation_function = "gelu_new", initializer_range = 0.02, layer_norm_epsilon = 1e-5, n_inner = null, use_cache = true,
     rotary_dim = 2, rotary = true, scale_attn_weights = true, gradient_checkpointing = false,
   },
@@ -178,19 +180,82 @@ local classes = {
 }
 for _, name in ipairs { "bert-qa", "bert-token-classifier", "bert-sequence-classifier" } do classes[name] = classes.bert end
 
+-- of these the value above is not the class's default, or the weights say it where the config does not
+local own_values = {
+  gptj = { "rotary_dim" }, ["gpt-neox"] = { "rotary_pct" }, mpt = { "attn_config", "no_bias" },
+}
+
+---Each way from Hugging Face whose class is known, and a config with all of its fields.
+local function each_class(visit)
+  for _, way in ipairs(tiny.ways()) do
+    local name = way.name:gsub("%-headless$", "")
+    local is_there = classes[name] and not (name == "falcon" and not catalogue.since(catalogue.release(way.format), "2.1"))
+    if is_there then visit(way, name, conversion.with(tiny.config(way.name, way.converter), classes[name])) end
+  end
+end
+
 describe("Limits of a family: towards the Model Zoo", function()
   it("no field of a class of Hugging Face is one of the other side only", function()
     local checked = {}
-    for _, way in ipairs(tiny.ways()) do
-      local class = classes[way.name:gsub("%-headless$", "")]
-      local is_there = class and not (way.name:find "falcon" and not catalogue.since(catalogue.release(way.format), "2.1"))
-      if is_there then
-        conversion.warnings(convert.config, conversion.job(way.name, "hf", way.format),
-          conversion.with(tiny.config(way.name, way.converter), class))
-        checked[way.name] = true
+    each_class(function(way, _, config)
+      conversion.warnings(convert.config, conversion.job(way.name, "hf", way.format), config)
+      checked[way.name] = true
+    end)
+    for name in pairs(classes) do assert(checked[name], name) end
+  end)
+
+  it("a field that a config leaves out has its class's default", function()
+    each_class(function(way, name, config)
+      local function model(gone)
+        local out
+        conversion.warnings(function()
+          out = convert.config(conversion.job(way.name, "hf", way.format), conversion.with(config, {}, gone)).model
+        end)
+        return out
+      end
+      local want = model(own_values[name])
+      for field in pairs(classes[name]) do
+        for made, value in cbk.items(model { field, unpack(own_values[name] or {}) }) do
+          conversion.same(value, want[made], ("%s, %s without %s: %s"):format(way.name, way.format, field, made))
+        end
+      end
+    end)
+  end)
+
+  it("a GPT-2 without dropout rates comes back from old releases", function()
+    for _, name in ipairs { "gpt2", "gpt2-headless" } do
+      for _, format in ipairs { "cs-1.7", "cs-1.9", "cs-2.0" } do
+        local plain, zoo, back = conversion.with(variations.hf_config(name), {}, { "resid_pdrop", "attn_pdrop", "embd_pdrop" }), nil, nil
+        local told = conversion.warnings(function()
+          zoo = convert.config(conversion.job(name, "hf", format), plain)
+          back = convert.config(conversion.job(name, format, "hf"), zoo)
+        end)
+        assert(told[2]:find("resid_pdrop is not given", 1, true), told[2])
+        harness.equal({ back.resid_pdrop, back.attn_pdrop, back.embd_pdrop }, {})
+        zoo.model.dropout_rate = 0.5
+        conversion.warnings(function() back = convert.config(conversion.job(name, format, "hf"), zoo) end)
+        harness.equal({ back.resid_pdrop, back.attn_pdrop, back.embd_pdrop }, { 0.5, 0.5, 0.5 })
       end
     end
-    for name in pairs(classes) do assert(checked[name], name) end
+  end)
+
+  it("every config that is written for Hugging Face names its model_type", function()
+    each_class(function(way, _, config)
+      local there, back = conversion.job(way.name, "hf", way.format), conversion.job(way.name, way.format, "hf")
+      conversion.warnings(function()
+        harness.equal(convert.config(back, convert.config(there, config)).model_type, config.model_type)
+      end)
+    end)
+  end)
+
+  it("CLIP's embedding has one epsilon in the Model Zoo", function()
+    for _, way in ipairs { { "hf", "cs-2.9", "layer_norm_eps" }, { "cs-2.9", "hf", "layer_norm_epsilon" } } do
+      local src, tgt, field = unpack(way)
+      local config, told = converted { "clip-vit", src, tgt, { [field] = 0.5 } }
+      assert(told:find(field .. "=0.5: the norm behind the embeddings always uses 1e-05 in the Model Zoo", 1, true), told)
+      harness.equal(config.layer_norm_eps or config.layer_norm_epsilon, 0.5)
+      harness.equal(select(2, converted { "clip-vit", src, tgt, { [field] = 1e-5 } }):find("norm behind", 1, true), nil)
+    end
   end)
 
   it("a field that both have, though only one value of it: MPT's layer_norm_epsilon", function()
