@@ -30,6 +30,21 @@ int item(lua_State* L) {
   return 1;
 }
 
+/// A number; an integer beyond 2^53 as int64 or uint64, and beyond those as a Value.
+void push_number(lua_State* L, const Number& number) {
+  if (const double* real = std::get_if<double>(&number)) return lua_pushnumber(L, *real);
+  const Wide whole = std::get<Wide>(number);
+  if (static_cast<int64_t>(whole) == whole) return push_integer(L, static_cast<int64_t>(whole));
+  if (static_cast<uint64_t>(whole) == whole) return push_unsigned(L, static_cast<uint64_t>(whole));
+  push_raw(L, Value::integer(fmt::to_string(whole)));
+}
+
+void set_number(lua_State* L, const char* name, const std::optional<Number>& number) {
+  if (!number) return;
+  push_number(L, *number);
+  lua_setfield(L, -2, name);
+}
+
 int stats(lua_State* L) {
   const Statistics statistics = cbk::statistics(self_tensor(L));
   lua_createtable(L, 0, 8);
@@ -54,7 +69,8 @@ int compare_with(lua_State* L) {
   set_integer(L, "numel", static_cast<uint64_t>(difference.numel));
   set_integer(L, "different", static_cast<uint64_t>(difference.different));
   if (difference.different > 0) set_integer(L, "first", static_cast<uint64_t>(difference.first));
-  set_number(L, "max_abs", difference.max_absolute);
+  push_number(L, difference.max_absolute);
+  lua_setfield(L, -2, "max_abs");
   set_number(L, "max_rel", difference.max_relative);
   set_boolean(L, "same_bits", difference.same_bits);
   return 1;

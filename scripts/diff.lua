@@ -46,7 +46,10 @@ local function position(index, shape)
   return out
 end
 
-local function number_text(number) return (("%.4g"):format(number)) end
+local function number_text(number)
+  if type(number) ~= "number" or number % 1 == 0 and number < 2 ^ 53 then return listing.whole_text(number) end
+  return (("%.4g"):format(number))
+end
 
 local function compare_elements(a, b, args)
   local d = a:compare(b, { rtol = args.rtol, atol = args.atol })

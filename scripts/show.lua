@@ -85,22 +85,37 @@ local function some(list)
   return table.concat(shown, ", ") .. more
 end
 
-local function can_have_stats(tensor)
-  return not args.no_stats and tensor:numel() > 0 and not tensor.dtype:find "^complex"
-end
+local function can_have_stats(tensor) return not args.no_stats and not tensor.dtype:find "^complex" end
 
-local function number_text(x) return (("%.6g"):format(x)) end
+local function is_whole(tensor) return not cbk.dtype(tensor.dtype).floating end
 
 local function stats_text(tensor)
-  local stats = tensor:stats()
-  local parts = {}
-  for _, name in ipairs { "min", "max", "mean", "std" } do parts[#parts + 1] = name .. " " .. number_text(stats[name]) end
+  local stats, parts = tensor:stats(), {}
+  for _, name in ipairs { "min", "max" } do
+    local number = stats[name]
+    parts[#parts + 1] = number and ("%s %s"):format(name, is_whole(tensor) and listing.whole_text(number) or ("%.6g"):format(number))
+  end
+  for _, name in ipairs { "mean", "std" } do
+    parts[#parts + 1] = stats[name] and (is_whole(tensor) and "%s %.10g" or "%s %.6g"):format(name, stats[name])
+  end
+  if #parts == 0 then parts[1] = "no finite elements" end
   for _, name in ipairs { "nan", "inf", "zeros" } do
     if stats[name] > 0 then
       parts[#parts + 1] = ("%s %s (%.1f %%)"):format(name, listing.grouped(stats[name]), 100 * stats[name] / stats.numel)
     end
   end
   return table.concat(parts, ", ")
+end
+
+local function json_stats(tensor)
+  local stats, out = tensor:stats(), cbk.dict()
+  local bound = is_whole(tensor) and listing.json_whole or listing.json_number
+  local texts = { min = bound, max = bound, mean = listing.json_number, std = listing.json_number }
+  for _, name in ipairs { "inf", "max", "mean", "min", "nan", "numel", "std", "zeros" } do
+    local number = stats[name]
+    if number == nil then out[name] = cbk.null else out[name] = (texts[name] or listing.json_whole)(number) end
+  end
+  return out
 end
 
 local function show_tensor(key, tensor)
@@ -117,7 +132,7 @@ local function show_tensor(key, tensor)
   if #other > 0 then print("  shares its storage with " .. some(other)) end
   local problem = tensor:problem()
   if problem then return print("  " .. problem) end
-  if can_have_stats(tensor) then print("  " .. stats_text(tensor)) end
+  if tensor:numel() > 0 and can_have_stats(tensor) then print("  " .. stats_text(tensor)) end
   local grid = inspect.text(tensor):match "\n(.*)$"
   if grid then print(grid) end
 end
@@ -147,10 +162,7 @@ local function json_of(key, value)
   local same, other = sharing(key, value)
   out.tied_to, out.shares_storage_with = cbk.list(same), cbk.list(other)
   out.problem = value:problem()
-  if not out.problem and can_have_stats(value) then
-    out.stats = cbk.dict()
-    for name, number in cbk.items(value:stats()) do out.stats[name] = listing.json_number(number) end
-  end
+  if not out.problem and can_have_stats(value) then out.stats = json_stats(value) end
   return out
 end
 

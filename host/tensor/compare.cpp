@@ -14,7 +14,6 @@ namespace cbk {
 namespace {
 
 constexpr int64_t block_bytes = 1 << 20;
-__extension__ using Wide = __int128;  // any difference of two 64-bit integers
 constexpr double infinity = std::numeric_limits<double>::infinity();
 
 /// The numbers of a block, in the form in which they are compared: one double each, two for complex.
@@ -40,7 +39,9 @@ class Numbers {
 class Comparer {
  public:
   Comparer(DType a, DType b, const Tolerance& tolerance)
-      : a_(a), b_(b), numbers_a_(a), numbers_b_(b), tolerance_(tolerance) {}
+      : a_(a), b_(b), numbers_a_(a), numbers_b_(b), tolerance_(tolerance) {
+    if (is_whole(a) && is_whole(b)) result.max_absolute = Wide{0};
+  }
 
   void add(int64_t begin, ByteView a, ByteView b) {
     const auto count = static_cast<int64_t>(a.size() / size_of(a_));
@@ -56,38 +57,13 @@ class Comparer {
   Difference result;
 
  private:
-  static bool is_whole(DType dtype) { return is_integer(dtype) || dtype == DType::boolean; }
-
-  /// int64 and uint64 beyond 2^53 are not doubles, so whole numbers are subtracted as what they are.
-  static Wide whole(DType dtype, const std::byte* at) {
-    switch (dtype) {
-      case DType::boolean:
-      case DType::uint8:
-        return load_le<uint8_t>(at);
-      case DType::int8:
-        return load_le<int8_t>(at);
-      case DType::uint16:
-        return load_le<uint16_t>(at);
-      case DType::int16:
-        return load_le<int16_t>(at);
-      case DType::uint32:
-        return load_le<uint32_t>(at);
-      case DType::int32:
-        return load_le<int32_t>(at);
-      case DType::uint64:
-        return load_le<uint64_t>(at);
-      default:
-        return load_le<int64_t>(at);
-    }
-  }
-
   void add_whole(int64_t begin, int64_t count, ByteView a, ByteView b) {
     for (int64_t i = 0; i < count; ++i) {
-      const Wide x = whole(a_, a.data() + static_cast<size_t>(i) * size_of(a_));
-      const Wide y = whole(b_, b.data() + static_cast<size_t>(i) * size_of(b_));
-      if (x != y)
-        note(begin + i, std::abs(static_cast<double>(x - y)), std::abs(static_cast<double>(x)),
-             std::abs(static_cast<double>(y)));
+      const Wide x = whole_at(a_, a.data() + static_cast<size_t>(i) * size_of(a_));
+      const Wide y = whole_at(b_, b.data() + static_cast<size_t>(i) * size_of(b_));
+      if (x == y) continue;
+      note(begin + i, x > y ? x - y : y - x, std::abs(static_cast<double>(x)),
+           std::abs(static_cast<double>(y)));
     }
   }
 
@@ -108,10 +84,11 @@ class Comparer {
     }
   }
 
-  void note(int64_t position, double distance, double size_a, double size_b) {
-    if (std::isnan(distance)) distance = infinity;
+  void note(int64_t position, Number exact, double size_a, double size_b) {
+    double distance = std::visit([](auto number) { return static_cast<double>(number); }, exact);
+    if (std::isnan(distance)) exact = distance = infinity;
     const double larger = std::max(size_a, size_b);
-    result.max_absolute = std::max(result.max_absolute, distance);
+    result.max_absolute = std::max(result.max_absolute, exact);
     result.max_relative = std::max(result.max_relative, std::isinf(distance) ? infinity : distance / larger);
     // An infinite size would make every distance acceptable.
     const double allowed = tolerance_.absolute + (std::isinf(size_b) ? 0 : tolerance_.relative * size_b);

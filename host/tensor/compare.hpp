@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "host/tensor/number.hpp"
 #include "host/tensor/tensor.hpp"
 
 namespace cbk {
@@ -16,9 +17,10 @@ struct Tolerance {
 /// infinity.
 struct Difference {
   int64_t numel = 0;
-  int64_t different = 0;    // elements that do not agree
-  int64_t first = -1;       // the first of them, in C order
-  double max_absolute = 0;  // largest |a - b|; NaN against a number counts as infinite
+  int64_t different = 0;  // elements that do not agree
+  int64_t first = -1;     // the first of them, in C order
+  Number max_absolute =
+      0.0;  // largest |a - b|, whole of whole numbers; NaN against a number counts as infinite
   double max_relative = 0;  // largest |a - b| / max(|a|, |b|)
   bool same_bits = false;   // one dtype and the same bytes
 };

@@ -16,64 +16,122 @@ namespace {
 
 constexpr int64_t block_bytes = 1 << 20;
 
-/// Count, mean and sum of squared deviations; blocks are merged by Chan's formula, so long tensors lose no
-/// digits.
+/// Count, mean and sum of squared deviations. A long double holds the squares of all doubles.
 struct Moments {
   int64_t count = 0;
-  double mean = 0;
-  double squares = 0;
+  long double mean = 0;
+  long double squares = 0;
+
+  static Moments of(std::span<const double> numbers) {
+    if (numbers.empty()) return {};
+    Moments out{.count = static_cast<int64_t>(numbers.size())};
+    for (const double x : numbers) out.mean += x;
+    out.mean /= static_cast<long double>(out.count);
+    for (const double x : numbers) out.squares += (x - out.mean) * (x - out.mean);
+    return out;
+  }
 
   void merge(const Moments& other) {
     if (other.count == 0) return;
-    const double delta = other.mean - mean;
-    const auto total = static_cast<double>(count + other.count);
-    mean += delta * static_cast<double>(other.count) / total;
-    squares +=
-        other.squares + delta * delta * static_cast<double>(count) * static_cast<double>(other.count) / total;
+    const long double delta = other.mean - mean;
+    const auto total = static_cast<long double>(count + other.count);
+    mean += delta * static_cast<long double>(other.count) / total;
+    squares += other.squares + delta * delta * static_cast<long double>(count) *
+                                   static_cast<long double>(other.count) / total;
     count += other.count;
+  }
+
+  [[nodiscard]] double deviation() const {
+    return static_cast<double>(std::sqrt(squares / static_cast<long double>(count)));
   }
 };
 
-void add_block(const std::vector<double>& elements, Statistics& out, Moments& moments) {
-  Moments block;
-  double sum = 0;
-  for (const double x : elements) {
-    if (std::isnan(x)) {
-      ++out.nan;
-      continue;
-    }
-    out.min = std::min(out.min, x);
-    out.max = std::max(out.max, x);
-    if (x == 0) ++out.zeros;
-    if (std::isinf(x)) {
-      ++out.inf;
-    } else {
-      ++block.count;
-      sum += x;
-    }
-  }
-  if (block.count == 0) return;
-  block.mean = sum / static_cast<double>(block.count);
-  for (const double x : elements) {
-    if (std::isfinite(x)) block.squares += (x - block.mean) * (x - block.mean);
-  }
-  moments.merge(block);
-}
+/// Integers and bools: least, most and sum as they are, deviations from the first element.
+class WholeSummary {
+ public:
+  explicit WholeSummary(DType dtype) : dtype_(dtype) {}
 
-/// A file may declare a constant of any size: it is described by its one element.
-Statistics statistics_of_constant(const Tensor& tensor) {
-  double value = 0;
-  cast_elements(tensor.dtype(), tensor.fill()->data(), DType::float64, reinterpret_cast<std::byte*>(&value),
-                1);
-  const int64_t count = tensor.numel();
-  const double nan = std::numeric_limits<double>::quiet_NaN();
-  Statistics out{.min = value, .max = value, .numel = count};
-  out.nan = std::isnan(value) ? count : 0;
-  out.inf = std::isinf(value) ? count : 0;
-  out.zeros = value == 0 ? count : 0;
-  out.mean = std::isfinite(value) && count > 0 ? value : nan;
-  out.std = std::isfinite(value) && count > 1 ? 0 : nan;
-  if (count == 0) out.min = out.max = nan;
+  void add(ByteView block, Statistics& out) {
+    const size_t itemsize = size_of(dtype_);
+    deviations_.clear();
+    for (size_t at = 0; at < block.size(); at += itemsize) {
+      const Wide number = whole_at(dtype_, block.data() + at);
+      if (moments_.count == 0 && at == 0) first_ = min_ = max_ = number;
+      min_ = std::min(min_, number);
+      max_ = std::max(max_, number);
+      sum_ += number;
+      if (number == 0) ++out.zeros;
+      deviations_.push_back(static_cast<double>(number - first_));
+    }
+    moments_.merge(Moments::of(deviations_));
+  }
+
+  void finish(Statistics& out) const {
+    if (moments_.count == 0) return;
+    const Wide whole = sum_ / moments_.count;
+    const auto rest =
+        static_cast<long double>(sum_ % moments_.count) / static_cast<long double>(moments_.count);
+    out.min = min_;
+    out.max = max_;
+    out.mean = static_cast<double>(static_cast<long double>(whole) + rest);
+    out.std = moments_.deviation();
+  }
+
+ private:
+  DType dtype_;
+  Wide first_ = 0;
+  Wide min_ = 0;
+  Wide max_ = 0;
+  Wide sum_ = 0;
+  Moments moments_;
+  std::vector<double> deviations_;
+};
+
+class RealSummary {
+ public:
+  explicit RealSummary(DType dtype) : dtype_(dtype) {}
+
+  void add(ByteView block, Statistics& out) {
+    const auto count = static_cast<int64_t>(block.size() / size_of(dtype_));
+    numbers_.resize(static_cast<size_t>(count));
+    cast_elements(dtype_, block.data(), DType::float64, reinterpret_cast<std::byte*>(numbers_.data()), count);
+    const auto end = std::remove_if(numbers_.begin(), numbers_.end(), [&](double x) {
+      if (std::isfinite(x)) return false;
+      ++(std::isnan(x) ? out.nan : out.inf);
+      return true;
+    });
+    numbers_.erase(end, numbers_.end());
+    for (const double x : numbers_) {
+      min_ = std::min(min_, x);
+      max_ = std::max(max_, x);
+      if (x == 0) ++out.zeros;
+    }
+    moments_.merge(Moments::of(numbers_));
+  }
+
+  void finish(Statistics& out) const {
+    if (moments_.count == 0) return;
+    out.min = min_;
+    out.max = max_;
+    out.mean = static_cast<double>(moments_.mean);
+    out.std = moments_.deviation();
+  }
+
+ private:
+  DType dtype_;
+  double min_ = std::numeric_limits<double>::infinity();
+  double max_ = -std::numeric_limits<double>::infinity();
+  Moments moments_;
+  std::vector<double> numbers_;
+};
+
+template <typename Summary>
+Statistics summarised(const Tensor& tensor) {
+  Statistics out;
+  out.numel = tensor.numel();
+  Summary summary(tensor.dtype());
+  for_each_block(tensor, [&](ByteView block) { summary.add(block, out); });
+  summary.finish(out);
   return out;
 }
 
@@ -98,24 +156,12 @@ Statistics statistics(const Tensor& tensor) {
          "{} numbers have no order, so they have no statistics; tolist() gives their parts as {{re, im}}",
          name_of(tensor.dtype()));
   }
-  check_cast(tensor.dtype(), DType::float64);
-  constexpr double infinity = std::numeric_limits<double>::infinity();
-  Statistics out{.min = infinity, .max = -infinity, .numel = tensor.numel()};
-  Moments moments;
-  std::vector<double> elements;
-  if (tensor.fill()) return statistics_of_constant(tensor);
-  for_each_block(tensor, [&](ByteView block) {
-    const auto count = static_cast<int64_t>(block.size() / size_of(tensor.dtype()));
-    elements.resize(static_cast<size_t>(count));
-    cast_elements(tensor.dtype(), block.data(), DType::float64, reinterpret_cast<std::byte*>(elements.data()),
-                  count);
-    add_block(elements, out, moments);
-  });
-  const double nan = std::numeric_limits<double>::quiet_NaN();
-  if (out.nan == out.numel) out.min = out.max = nan;
-  out.mean = moments.count > 0 ? moments.mean : nan;
-  out.std = moments.count > 1 ? std::sqrt(moments.squares / static_cast<double>(moments.count - 1)) : nan;
-  return out;
+  if (tensor.fill() && tensor.numel() > 1) {  // of any size: described by its one element
+    Statistics out = statistics(Tensor::full_bytes(tensor.dtype(), {1}, *tensor.fill()));
+    for (int64_t* count : {&out.nan, &out.inf, &out.zeros, &out.numel}) *count *= tensor.numel();
+    return out;
+  }
+  return is_whole(tensor.dtype()) ? summarised<WholeSummary>(tensor) : summarised<RealSummary>(tensor);
 }
 
 std::string sha256(const Tensor& tensor) {

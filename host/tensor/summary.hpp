@@ -4,24 +4,28 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 
+#include "host/tensor/number.hpp"
 #include "host/tensor/tensor.hpp"
 
 namespace cbk {
 
+/// NaN and infinite elements are counted and left out of the rest, which is missing where nothing is left.
 struct Statistics {
-  double min = 0;  // of the elements that are not NaN; NaN when there are none
-  double max = 0;
-  double mean = 0;  // of the finite elements
-  double std = 0;   // of the finite elements, as PyTorch's (divided by n - 1)
+  std::optional<Number> min;
+  std::optional<Number> max;
+  std::optional<double> mean;
+  std::optional<double> std;  // of the population (divided by n), as NumPy's
   int64_t nan = 0;
   int64_t inf = 0;
   int64_t zeros = 0;
   int64_t numel = 0;
 };
 
-/// Computed in float64. A complex tensor is a `dtype` error.
+/// Sums of integers are exact; real ones are computed in long double, block by block, which are joined by
+/// Chan's formula. A complex tensor is a `dtype` error.
 Statistics statistics(const Tensor& tensor);
 
 /// SHA-256 of the little-endian elements in C order, in lower-case hex.

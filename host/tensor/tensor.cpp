@@ -8,6 +8,7 @@
 
 #include "host/tensor/expression.hpp"
 #include "host/tensor/kernels/cast.hpp"
+#include "host/tensor/number.hpp"
 
 namespace cbk {
 namespace {
@@ -29,8 +30,7 @@ double normal_at(uint64_t seed, int64_t position) {
   return radius * (position % 2 == 0 ? std::cos(angle) : std::sin(angle));
 }
 
-__extension__ typedef __int128 Wide;  // offsets of hostile files must not overflow
-
+/// Offsets of hostile files must not overflow.
 void check_inside(const View& view) {
   const uint64_t available = view.storage->size() / size_of(view.dtype);
   Wide lowest = view.offset;

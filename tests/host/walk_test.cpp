@@ -1,6 +1,9 @@
 #include <catch2/catch.hpp>
+#include <cmath>
+#include <limits>
 
 #include "host/base/glob.hpp"
+#include "host/tensor/compare.hpp"
 #include "host/tensor/summary.hpp"
 #include "host/value/walk.hpp"
 
@@ -64,12 +67,53 @@ TEST_CASE("statistics over many blocks are those of one", "[tensor]") {
   for (size_t i = 0; i < 1'200'000; ++i) store_le(bytes.data() + i * 8, static_cast<double>(i % 10));
   const Tensor tensor = Tensor::from_bytes(DType::float64, {1200, 1000}, std::move(bytes)).cast(dtype);
   const Statistics stats = statistics(tensor);
-  CHECK(stats.min == 0);
-  CHECK(stats.max == 9);
-  CHECK(stats.mean == Approx(4.5));
-  CHECK(stats.std == Approx(2.8722825).epsilon(1e-6));
+  CHECK(stats.min == (is_whole(dtype) ? Number(Wide{0}) : Number(0.0)));
+  CHECK(stats.max == (is_whole(dtype) ? Number(Wide{9}) : Number(9.0)));
+  CHECK(stats.mean == 4.5);
+  CHECK(*stats.std == Approx(2.8722813232690143).epsilon(1e-14));
   CHECK(stats.zeros == 120'000);
   CHECK(stats.numel == 1'200'000);
+}
+
+TEST_CASE("statistics of integers are exact", "[tensor]") {
+  // Far from 0 and near each other, in several blocks: neither sums nor squares fit 64 bits.
+  constexpr int64_t base = std::numeric_limits<int64_t>::max() - 2;
+  Bytes bytes(300'000 * sizeof(int64_t));
+  for (size_t i = 0; i < 300'000; ++i) store_le(bytes.data() + i * 8, base + static_cast<int64_t>(i % 3));
+  const Statistics stats = statistics(Tensor::from_bytes(DType::int64, {300'000}, std::move(bytes)));
+  CHECK(stats.min == Number(Wide{base}));
+  CHECK(stats.max == Number(Wide{base} + 2));
+  CHECK(stats.mean == 9223372036854775806.0);
+  CHECK(*stats.std == Approx(std::sqrt(2.0 / 3)).epsilon(1e-14));
+}
+
+TEST_CASE("what has no finite elements has no statistics", "[tensor]") {
+  for (const Statistics& stats :
+       {statistics(Tensor::full(DType::float16, {0, 3}, 1)), statistics(Tensor::full(DType::int8, {0}, 1)),
+        statistics(Tensor::full(DType::float32, {2}, INFINITY))}) {
+    CHECK_FALSE(stats.min);
+    CHECK_FALSE(stats.max);
+    CHECK_FALSE(stats.mean);
+    CHECK_FALSE(stats.std);
+  }
+  const Statistics constant = statistics(Tensor::full(DType::float64, {1 << 20, 1 << 20}, -2));
+  CHECK(constant.min == Number(-2.0));
+  CHECK(constant.std == 0.0);
+  CHECK(constant.numel == int64_t{1} << 40);
+}
+
+TEST_CASE("differences of integers are exact", "[tensor]") {
+  const auto one = [](DType dtype, uint64_t bits) {
+    Bytes bytes(8);
+    store_le(bytes.data(), bits);
+    return Tensor::from_bytes(dtype, {1}, std::move(bytes));
+  };
+  constexpr uint64_t lowest = uint64_t{1} << 63;
+  CHECK(compare(one(DType::int64, (1ULL << 53) + 1), one(DType::int64, 0)).max_absolute ==
+        Number(Wide{(1LL << 53) + 1}));
+  CHECK(compare(one(DType::int64, lowest), one(DType::uint64, ~0ULL)).max_absolute ==
+        Number((Wide{1} << 64) - 1 + (Wide{1} << 63)));
+  CHECK(compare(one(DType::int64, 5), one(DType::int64, 5)).max_absolute == Number(Wide{0}));
 }
 
 TEST_CASE("digests are those of the little-endian bytes", "[tensor]") {

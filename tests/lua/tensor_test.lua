@@ -148,12 +148,33 @@ describe("Tensor", function()
 
   it("summarises", function()
     local stats = cbk.tensor({ 1, 2, 3, 0, 0 / 0, math.huge }):stats()
-    t.equal({ stats.min, stats.max, stats.mean, stats.nan, stats.inf, stats.zeros, stats.numel }, { 0, math.huge, 1.5, 1, 1, 1, 6 })
-    t.near(stats.std, math.sqrt(5 / 3), 1e-12)
+    t.equal({ stats.min, stats.max, stats.mean, stats.nan, stats.inf, stats.zeros, stats.numel }, { 0, 3, 1.5, 1, 1, 1, 6 })
+    t.near(stats.std, math.sqrt(5 / 4), 1e-12)
     t.equal(cbk.tensor({ 97, 98, 99 }, { dtype = "uint8" }):sha256(), "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad")
     -- Long enough for several blocks.
     local long = cbk.full({ 3, 1000, 1000 }, 0.25):stats()
     t.equal({ long.mean, long.std, long.numel }, { 0.25, 0, 3000000 })
+  end)
+
+  it("summarises integers exactly", function()
+    local function stats(dtype, ...) return cbk.tensor({ ... }, { dtype = dtype }):stats() end
+    local one = stats("int64", 9007199254740993LL)
+    t.equal({ tostring(one.min), tostring(one.max), one.std }, { "9007199254740993LL", "9007199254740993LL", 0 })
+    local wide = stats("uint64", 18446744073709551615ULL, 0)
+    t.equal({ tostring(wide.max), wide.min, wide.mean, wide.std }, { "18446744073709551615ULL", 0, 2 ^ 63, 2 ^ 63 })
+    local flags = stats("bool", true, false, true, true)
+    t.equal({ flags.min, flags.max, flags.mean, flags.zeros }, { 0, 1, 0.75, 1 })
+    local large = stats("float64", 1.7e308, 1.7e308)
+    t.equal({ large.mean, large.std }, { 1.7e308, 0 })
+    for _, none in ipairs { cbk.tensor({}, { shape = { 0, 3 } }):stats(), stats("float32", 0 / 0, math.huge) } do
+      t.equal({ none.min, none.max, none.mean, none.std }, {})
+    end
+    local function distance(a, b)
+      local left, right = cbk.tensor({ a }, { dtype = "int64" }), cbk.tensor({ b }, { dtype = "int64" })
+      return tostring(left:compare(right).max_abs)
+    end
+    t.equal({ distance(9007199254740993LL, 0), distance(-9223372036854775807LL - 1, 9223372036854775807LL), distance(3, 5) },
+      { "9007199254740993LL", "18446744073709551615ULL", "2" })
   end)
 
   it("gives pointers that stay valid", function()

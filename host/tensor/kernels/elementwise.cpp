@@ -11,14 +11,12 @@
 
 #include "host/base/error.hpp"
 #include "host/tensor/kernels/cast.hpp"
+#include "host/tensor/number.hpp"
 
 namespace cbk {
 namespace {
 
 // --- whole numbers
-
-/// Holds any sum of two 64-bit integers, and the product of one with a factor below 2^53.
-__extension__ using Wide = __int128;
 
 template <typename T>
 T nearest(Wide value) {
@@ -73,13 +71,14 @@ std::optional<Losses> with_integer(DType dtype, Body&& body) {
 }
 
 /// A whole number that a double holds exactly.
-bool is_whole(double number) {
+bool is_whole_number(double number) {
   constexpr double exact_limit = 9007199254740992.0;  // 2^53
   return std::abs(number) <= exact_limit && std::trunc(number) == number;
 }
 
 std::optional<Losses> apply_whole(const ElementOp& op, DType dtype, std::byte* elements, int64_t count) {
-  if (op.kind != ElementOp::Kind::affine || !is_whole(op.a) || !is_whole(op.b)) return std::nullopt;
+  if (op.kind != ElementOp::Kind::affine || !is_whole_number(op.a) || !is_whole_number(op.b))
+    return std::nullopt;
   const auto a = static_cast<Wide>(op.a);
   const auto b = static_cast<Wide>(op.b);
   return with_integer(dtype, [&]<typename T>(std::type_identity<T>) {

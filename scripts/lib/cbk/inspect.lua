@@ -3,6 +3,7 @@
 
 local cbk = require "cbk"
 local fold = require "cbk.fold"
+local listing = require "cbk.listing"
 
 local inspect = {}
 
@@ -48,7 +49,7 @@ local function element_format(flat)
   local smallest, largest, whole = math.huge, 0, true
   for _, x in ipairs(flat) do
     if type(x) ~= "number" then
-      return aligned_right(flat, function(value) return (tostring(value):gsub("U?LL$", "")) end)
+      return aligned_right(flat, listing.whole_text) -- integers beyond 2^53, or bools
     end
     local size = math.abs(x)
     if x == x and size < math.huge and size > 0 then
@@ -57,7 +58,7 @@ local function element_format(flat)
     end
   end
   local pattern = "%.4f"
-  if whole and largest < 2 ^ 53 then pattern = "%.0f" elseif largest >= 1e5 or smallest < 1e-3 then pattern = "%.4e" end
+  if whole and largest <= 2 ^ 53 then pattern = "%.0f" elseif largest >= 1e5 or smallest < 1e-3 then pattern = "%.4e" end
   return aligned_right(flat, function(x) return pattern:format(x) end)
 end
 

@@ -55,10 +55,26 @@ function listing.set_json_value(out, value, text_of)
   if is_json then out.value = value else out.text = text_of(value) end
 end
 
+---The digits of a whole number.
+---@param number number|ffi.cdata*|Value
+function listing.whole_text(number)
+  if type(number) == "number" then return ("%.0f"):format(number) end
+  return (tostring(number):gsub("U?LL$", ""))
+end
+
+---A whole number for JSON: its digits from 2^53 on.
+---@param number number|ffi.cdata*|Value
+---@return number|string
+function listing.json_whole(number)
+  if type(number) == "number" and math.abs(number) < 2 ^ 53 then return number end
+  return listing.whole_text(number)
+end
+
 ---A number for JSON, which has no spelling for "inf", "-inf" and "nan".
----@param number number
+---@param number number|ffi.cdata*|Value
 ---@return number|string
 function listing.json_number(number)
+  if type(number) ~= "number" then return listing.whole_text(number) end
   if number ~= number then return "nan" end
   if math.abs(number) == math.huge then return number > 0 and "inf" or "-inf" end
   return number

@@ -97,7 +97,9 @@ function Tensor:matmul(other) end
 function Tensor:tolist() end
 ---The one element.
 function Tensor:item() end
----{ min, max, mean, std (n - 1), nan, inf, zeros (counts), numel }: one pass in blocks. Mean and std are those of the finite elements.
+---{ min, max, mean, std, nan, inf, zeros (counts), numel }: one pass in blocks. The first four are those of the finite elements, nil
+---where there is none. std is that of the population (divided by n), as NumPy's. Integers are exact: min and max beyond 2^53 come as
+---int64 or uint64 cdata.
 ---@return table
 function Tensor:stats() end
 ---Lower-case hex of the little-endian C-order bytes; refuses more than 16 MiB.
@@ -122,7 +124,8 @@ function Tensor:problem() end
 ---The same bytes seen the same way: tied.
 ---@return boolean
 function Tensor:same(other) end
----How two tensors of one shape differ, in one pass: { numel, different, first, max_abs, max_rel, same_bits }.
+---How two tensors of one shape differ, in one pass: { numel, different, first, max_abs, max_rel, same_bits }. max_abs of two integer
+---tensors is exact: beyond 2^53 it comes as int64 or uint64 cdata, beyond those as a Value.
 ---@param other Tensor
 ---@param options? { rtol: number, atol: number }
 function Tensor:compare(other, options) end
