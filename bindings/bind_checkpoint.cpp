@@ -2,6 +2,7 @@
 #include "bindings/leaves.hpp"
 #include "bindings/modules.hpp"
 #include "host/checkpoint/checkpoint.hpp"
+#include "host/value/walk.hpp"
 
 namespace cbk::lua {
 
@@ -23,8 +24,24 @@ int open(lua_State* L) {
   return 1;
 }
 
+/// What a misspelt key may have meant: leaves, fields and methods.
+std::vector<std::string> known_names(lua_State* L, const Value& root) {
+  constexpr size_t most = 20'000;  // to compare with
+  std::vector<std::string> out = {"root", "format", "version", "path", "metadata", "warnings", "files"};
+  for (std::string& method : method_names(L, 1)) out.push_back(std::move(method));
+  each_leaf(root, [&](const std::string& path, const Value&) {
+    if (out.size() < most) out.push_back(path);
+  });
+  return out;
+}
+
 int checkpoint_index(lua_State* L) {
   const auto checkpoint = self(L);
+  if (lua_type(L, 2) != LUA_TSTRING) {
+    fail(Errc::usage,
+         "a Checkpoint is indexed by dotted keys, not by a {}; other keys are those of ckpt.root",
+         type_name(L, 2));
+  }
   const std::string_view key = check_string(L, 2);
   if (key == "root") {
     push(L, checkpoint->root);
@@ -43,9 +60,28 @@ int checkpoint_index(lua_State* L) {
   } else if (const Value* value = find_path(checkpoint->root, key)) {
     push(L, *value);
   } else {
-    lua_pushnil(L);
+    fail_member(quote(checkpoint->path.string()), key, known_names(L, checkpoint->root),
+                "ckpt:get(key) gives nil for a missing key");
   }
   return 1;
+}
+
+/// The value at a dotted path, whatever the names of fields and methods; nil where there is none.
+int get(lua_State* L) {
+  const auto checkpoint = self(L);
+  const Value* value = find_path(checkpoint->root, check_string(L, 2));
+  value == nullptr ? lua_pushnil(L) : push(L, *value);
+  return 1;
+}
+
+int has(lua_State* L) {
+  lua_pushboolean(L, find_path(self(L)->root, check_string(L, 2)) != nullptr);
+  return 1;
+}
+
+int refuse_assignment(lua_State* L) {
+  fail(Errc::usage, "{} is read only; out = cbk.create(path) makes a checkpoint whose keys can be set",
+       quote(self(L)->path.string()));
 }
 
 /// The root with its exact kind, also when it is a number.
@@ -72,12 +108,16 @@ int checkpoint_tostring(lua_State* L) {
 }  // namespace
 
 void bind_checkpoint(lua_State* L) {
-  static const luaL_Reg methods[] = {{"tensors", guarded<iterate<true>>},
+  static const luaL_Reg methods[] = {{"get", guarded<get>},
+                                     {"has", guarded<has>},
+                                     {"tensors", guarded<iterate<true>>},
                                      {"leaves", guarded<iterate<false>>},
                                      {"raw_root", guarded<raw_root>},
                                      {"close", guarded<close_box<const Checkpoint>>},
                                      {nullptr, nullptr}};
-  static const luaL_Reg metamethods[] = {{"__tostring", guarded<checkpoint_tostring>}, {nullptr, nullptr}};
+  static const luaL_Reg metamethods[] = {{"__newindex", guarded<refuse_assignment>},
+                                         {"__tostring", guarded<checkpoint_tostring>},
+                                         {nullptr, nullptr}};
   register_type<const Checkpoint>(L, {methods, metamethods, guarded<checkpoint_index>});
   static const luaL_Reg functions[] = {{"open", guarded<open>}, {nullptr, nullptr}};
   set_functions(L, functions);

@@ -79,9 +79,27 @@ std::shared_ptr<Output> unwritten(lua_State* L) {
 /// Keys only: what is known of the output itself are methods, so that any key can be set.
 int output_index(lua_State* L) {
   const auto output = self(L);
-  const Value* value = output->root.as_dict().find(key_at(L, 2));
-  if (value == nullptr) return 0;
+  const Value key = key_at(L, 2);
+  const Dict& dict = output->root.as_dict();
+  const Value* value = dict.find(key);
+  if (value == nullptr) {
+    std::vector<std::string> known = method_names(L, 1);
+    for (const auto& [other, ignored] : dict.entries()) known.push_back(key_text(other));
+    fail_member(quote(output->target.string()), key_text(key), known,
+                "out:get(key) gives nil for a key that is not set");
+  }
   push(L, *value);
+  return 1;
+}
+
+int get(lua_State* L) {
+  const Value* value = self(L)->root.as_dict().find(key_at(L, 2));
+  value == nullptr ? lua_pushnil(L) : push(L, *value);
+  return 1;
+}
+
+int has(lua_State* L) {
+  lua_pushboolean(L, self(L)->root.as_dict().find(key_at(L, 2)) != nullptr);
   return 1;
 }
 
@@ -224,10 +242,10 @@ int output_tostring(lua_State* L) {
 }  // namespace
 
 void bind_output(lua_State* L) {
-  static const luaL_Reg methods[] = {{"plan", guarded<plan>}, {"commit", guarded<commit>},
-                                     {"root", guarded<root>}, {"set_root", guarded<set_root>},
-                                     {"path", guarded<path>}, {"close", guarded<close>},
-                                     {nullptr, nullptr}};
+  static const luaL_Reg methods[] = {
+      {"get", guarded<get>},       {"has", guarded<has>},     {"plan", guarded<plan>},
+      {"commit", guarded<commit>}, {"root", guarded<root>},   {"set_root", guarded<set_root>},
+      {"path", guarded<path>},     {"close", guarded<close>}, {nullptr, nullptr}};
   static const luaL_Reg metamethods[] = {
       {"__newindex", guarded<output_newindex>}, {"__tostring", guarded<output_tostring>}, {nullptr, nullptr}};
   register_type<Output>(L, {methods, metamethods, guarded<output_index>});

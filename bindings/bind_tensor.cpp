@@ -1,6 +1,7 @@
 // Tensor: a lazy tensor expression. Every method that makes one returns at once; only those of
 // tensor_reading.cpp read.
 #include <algorithm>
+#include <array>
 
 #include "bindings/elements.hpp"
 #include "bindings/kind.hpp"
@@ -30,8 +31,18 @@ namespace {
 
 // --- facts
 
+constexpr const char* shape_type = "Shape";
+
+/// A list of integers that prints as one.
 int shape(lua_State* L) {
   push_integers(L, self_tensor(L).shape());
+  luaL_getmetatable(L, shape_type);
+  lua_setmetatable(L, -2);
+  return 1;
+}
+
+int shape_tostring(lua_State* L) {
+  push(L, std::string_view(to_string(check_integers(L, 1))));
   return 1;
 }
 
@@ -165,7 +176,13 @@ int tensor_index(lua_State* L) {
   } else if (key == "requires_grad") {
     lua_pushboolean(L, leaf->requires_grad);
   } else {
-    lua_pushnil(L);
+    constexpr std::array<std::string_view, 4> statistics = {"min", "max", "mean", "std"};
+    if (std::find(statistics.begin(), statistics.end(), key) != statistics.end()) {
+      fail_member("a Tensor", key, {}, fmt::format("t:stats().{} reads it", key));
+    }
+    std::vector<std::string> known = method_names(L, 1);
+    known.insert(known.end(), {"dtype", "role", "requires_grad"});
+    fail_member("a Tensor", key, known);
   }
   return 1;
 }
@@ -236,6 +253,11 @@ void bind_tensor(lua_State* L) {
   const auto metamethods = joined({own_metamethods, tensor_operators});
   register_type<const TensorLeaf>(L, {methods.data(), metamethods.data(), guarded<tensor_index>});
   register_reading(L);
+  luaL_newmetatable(L, shape_type);
+  set_field(L, "__name", shape_type);
+  lua_pushcfunction(L, guarded<shape_tostring>);
+  lua_setfield(L, -2, "__tostring");
+  lua_pop(L, 1);
 }
 
 }  // namespace cbk::lua

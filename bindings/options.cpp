@@ -12,7 +12,9 @@ Options::Options(lua_State* L, int index, std::initializer_list<std::string_view
     index_ = 0;
     return;
   }
-  if (!lua_istable(L, index)) fail_type(L, index, "table of options");
+  if (!lua_istable(L, index)) {
+    fail_type(L, index, fmt::format("table of options such as {{ {} = … }}", *known.begin()));
+  }
   lua_pushnil(L);
   while (lua_next(L, index) != 0) {
     lua_pop(L, 1);

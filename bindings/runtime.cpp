@@ -1,6 +1,7 @@
 // Errors and types; arguments.cpp and options.cpp hold the rest of runtime.hpp.
 #include "bindings/runtime.hpp"
 
+#include <algorithm>
 #include <cstring>
 
 namespace cbk::lua {
@@ -51,6 +52,20 @@ std::string overwrite_advice(lua_State* L) {
   return advice;
 }
 
+/// Pushes "file:line" of the Lua code that called this C function, maybe through other ones; or nil.
+void push_place(lua_State* L) {
+  constexpr int most_levels = 4;
+  for (int level = 1; level <= most_levels; ++level) {
+    luaL_where(L, level);
+    size_t length = 0;
+    const char* where = lua_tolstring(L, -1, &length);
+    if (length > 2) lua_pushlstring(L, where, length - 2);  // without ": "
+    lua_remove(L, length > 2 ? -2 : -1);
+    if (length > 2) return;
+  }
+  lua_pushnil(L);
+}
+
 }  // namespace
 
 void push_failure(lua_State* L, const Failure& failure) {
@@ -58,14 +73,8 @@ void push_failure(lua_State* L, const Failure& failure) {
   set_field(L, "code", failure.code);
   set_field(L, "message",
             failure.code == "exists" ? failure.message + "; " + overwrite_advice(L) : failure.message);
-  luaL_where(L, 1);
-  size_t length = 0;
-  const char* where = lua_tolstring(L, -1, &length);
-  if (length > 2) {
-    lua_pushlstring(L, where, length - 2);  // without ": "
-    lua_setfield(L, -3, "where");
-  }
-  lua_pop(L, 1);
+  push_place(L);
+  lua_setfield(L, -2, "where");
   lua_pushlightuserdata(L, &failure_key);
   lua_rawget(L, LUA_REGISTRYINDEX);
   if (lua_isnil(L, -1)) {
@@ -121,6 +130,31 @@ void fail_type(lua_State* L, int index, std::string_view expected) {
   fail_argument(L, index, fmt::format("{} expected, got {}", expected, type_name(L, index)));
 }
 
+void fail_member(std::string_view subject, std::string_view name, const std::vector<std::string>& known,
+                 std::string_view advice) {
+  std::vector<std::string> near = nearest(name, known, 2);
+  for (std::string& one : near) one = quote(one);
+  std::string message = fmt::format("{} has no {}", subject, quote(name));
+  if (!near.empty()) message += fmt::format("; did you mean {}?", fmt::join(near, " or "));
+  if (!advice.empty()) message += fmt::format("{} {}", near.empty() ? ";" : "", advice);
+  throw Error(Errc::key, message);
+}
+
+std::vector<std::string> method_names(lua_State* L, int index) {
+  std::vector<std::string> out;
+  const int top = lua_gettop(L);
+  if (luaL_getmetafield(L, index, "methods") != 0) {
+    lua_pushnil(L);
+    while (lua_next(L, top + 1) != 0) {
+      lua_pop(L, 1);
+      out.emplace_back(check_string(L, lua_gettop(L)));
+    }
+  }
+  lua_settop(L, top);
+  std::sort(out.begin(), out.end());
+  return out;
+}
+
 std::string type_name(lua_State* L, int index) {
   if (lua_type(L, index) == LUA_TNONE) return "no value";
   if (is_int64(L, index)) return "int64";
@@ -151,8 +185,11 @@ namespace {
 int index_methods(lua_State* L) {
   lua_pushvalue(L, 2);
   lua_rawget(L, lua_upvalueindex(1));
-  if (!lua_isnil(L, -1) || lua_isnil(L, lua_upvalueindex(2))) return 1;
+  if (!lua_isnil(L, -1)) return 1;
   lua_pop(L, 1);
+  if (lua_isnil(L, lua_upvalueindex(2))) {
+    fail_member("this " + type_name(L, 1), check_string(L, 2), method_names(L, 1));
+  }
   lua_pushvalue(L, lua_upvalueindex(2));
   lua_insert(L, 1);
   lua_call(L, 2, 1);
@@ -182,7 +219,7 @@ void make_metatable(lua_State* L, const char* name, const TypeSpec& spec, lua_CF
     } else {
       lua_pushnil(L);
     }
-    lua_pushcclosure(L, index_methods, 2);
+    lua_pushcclosure(L, guarded<index_methods>, 2);
   }
   lua_setfield(L, -2, "__index");
   lua_pop(L, 1);

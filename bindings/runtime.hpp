@@ -69,6 +69,13 @@ int guarded(lua_State* L) {
 /// The same, "Tensor expected, got number".
 [[noreturn]] void fail_type(lua_State* L, int index, std::string_view expected);
 
+/// The object of `subject` has no member `name` (`key`); those that look like it are named, with `advice`
+/// behind them.
+[[noreturn]] void fail_member(std::string_view subject, std::string_view name,
+                              const std::vector<std::string>& known, std::string_view advice = {});
+/// The names of the methods of the object at `index`.
+std::vector<std::string> method_names(lua_State* L, int index);
+
 /// Calls `cbk.warn`, which a command may have replaced (--quiet, --json).
 void warn(lua_State* L, std::string_view text);
 

@@ -25,7 +25,10 @@ end
 -- --- comparisons
 
 local function is_container(value)
-  if type(value) == "table" then return getmetatable(value) == nil end
+  if type(value) == "table" then
+    local meta = getmetatable(value)
+    return meta == nil or meta.__name == "Shape"
+  end
   local kind = type(value) == "userdata" and cbk.kind(value)
   return kind and (kind:find "dict" or kind == "list" or kind == "tuple" or kind == "set") and true or false
 end

@@ -15,7 +15,7 @@ describe("Output", function()
     out["a.c"] = out["a.b"]:to("bfloat16")
     out.gone = out["a.b"]
     out.gone = nil
-    t.equal({ out.gone, out["a.b"].dtype, out:path() }, { nil, "float32", path })
+    t.equal({ out:get "gone", out["a.b"].dtype, out:path() }, { nil, "float32", path })
     local plan = out:plan()
     t.equal({ plan.tensors, plan.lossy }, { 2, { "a.c" } })
     t.is_true(tostring(plan):find("may lose precision (values are not read): a.c", 1, true))
@@ -187,13 +187,69 @@ describe("Output", function()
   end)
 end)
 
+describe("Names that do not exist", function()
+  local function made()
+    local path = t.temp_dir() .. "/x.pt"
+    local out = cbk.create(path, { root = cbk.dict { ["lm_head.weight"] = cbk.tensor { 1, 2 }, tensors = 3 } })
+    out:commit()
+    return path, out
+  end
+
+  it("are errors that name what looks like them", function()
+    local path, out = made()
+    local ckpt, edit_path = cbk.open(path), path .. ".h5"
+    cbk.create(edit_path, { root = cbk.dict { a = 1 } }):commit()
+    local cases = {
+      { "'lm_haed.weight'; did you mean 'lm_head.weight'? ckpt:get(key)", function() return ckpt["lm_haed.weight"] end },
+      { "did you mean 'tensors'", function() return ckpt:tensor() end },
+      { "has no 'zzzzzzzzzz'; ckpt:get(key) gives nil", function() return ckpt.zzzzzzzzzz end },
+      { "did you mean 'commit'? out:get(key)", function() out:comit() end },
+      { "did you mean 'lm_head.weight'", function() return out["lm_head.weigth"] end },
+      { "a Tensor has no 'mean'; t:stats().mean reads it", function() return cbk.tensor { 1 }:mean() end },
+      { "a Tensor has no 'reshap'; did you mean 'reshape'", function() return cbk.tensor { 1 }:reshap { 1 } end },
+      { "this H5Edit has no 'nams'; did you mean 'names'", function() return cbk.h5.edit(edit_path):nams() end },
+      { "cbk has no 'opne'; did you mean cbk.open?", function() return cbk.opne end },
+      { "cbk.fs has no 'lst'; did you mean cbk.fs.list?", function() return cbk.fs.lst end },
+    }
+    for _, case in ipairs(cases) do t.raises(case[1], case[2], "key") end
+    t.raises("read only; out = cbk.create(path)", function() ckpt["z"] = 1 end, "usage")
+    t.raises("dotted keys, not by a number", function() return ckpt[1] end, "usage")
+    t.raises("table of options such as { dtype = … } expected, got string", function() return cbk.tensor({ 1 }, "int64") end, "usage")
+    local place = select(2, pcall(function() return ckpt.zzzzzzzzzz end)).where
+    t.is_true(place:find "output_test.lua:%d+$", place)
+  end)
+
+  it("may be asked for", function()
+    local path, out = made()
+    local ckpt = cbk.open(path)
+    t.equal({ ckpt:has "lm_head.weight", ckpt:has "gone", ckpt:get "gone", ckpt:get "tensors" }, { true, false, nil, 3 })
+    t.equal({ out:has "lm_head.weight", out:has "gone", out:get "gone", out:get "tensors" }, { true, false, nil, 3 })
+    t.equal(cbk.dict().gone, nil)
+  end)
+
+  it("Lua's own loops take containers, and shapes print", function()
+    local path = made()
+    local function looped(iterate, value)
+      local out = {}
+      for key, item in iterate(value) do out[#out + 1] = tostring(key) .. "=" .. tostring(item) end
+      return table.concat(out, " ")
+    end
+    t.equal(looped(pairs, cbk.open(path)), "lm_head.weight=Tensor float32 [2] tensors=3")
+    t.equal(looped(pairs, cbk.dict { { "b", 1 }, { "a", 2 } }), "b=1 a=2")
+    t.equal(looped(ipairs, cbk.list { 5, 6 }), "1=5 2=6")
+    t.equal(looped(ipairs, { 5, 6 }), "1=5 2=6")
+    t.equal(tostring(cbk.full({ 2, 3 }, 1):shape()), "[2, 3]")
+    t.equal(cbk.json(cbk.dict { s = cbk.full({ 2, 3 }, 1):shape() }), '{"s": [2, 3]}')
+  end)
+end)
+
 describe("Checkpoint", function()
   it("tells its facts and finds values by path", function()
     local path = t.temp_dir() .. "/x.pt"
     cbk.create(path, { root = sample() }):commit()
     local checkpoint = cbk.open(path)
     t.equal({ checkpoint.format, checkpoint.path, checkpoint.files, checkpoint.warnings }, { "torch-zip", path, { path }, {} })
-    t.equal({ checkpoint["model.w"]:shape(), checkpoint["model.x"], checkpoint["step"] }, { { 300, 200 }, nil, 7 })
+    t.equal({ checkpoint["model.w"]:shape(), checkpoint:get "model.x", checkpoint["step"] }, { { 300, 200 }, nil, 7 })
     local keys = {}
     for key in checkpoint:tensors "*.[ab]" do keys[#keys + 1] = key end
     t.equal(keys, { "model.b" })

@@ -16,7 +16,7 @@ describe("Tensor", function()
     t.equal({ x.dtype, x:dim(), x:numel(), x:nbytes(), x.role, x.requires_grad }, { "float16", 2, 6, 12, "tensor", false })
     t.equal(x:shape(), { 2, 3 })
     t.equal(tostring(x), "Tensor float16 [2, 3]")
-    t.equal(x.no_such_field, nil)
+    t.raises("has no 'no_such_field'", function() return x.no_such_field end, "key")
   end)
 
   it("makes views", function()

@@ -1,5 +1,38 @@
 -- The module `cbk`: the native part, and the Lua parts that load when they are first used (`cbk.inspect`, `cbk.cli`, …).
+-- A name that neither has is an error.
 local cbk = require "cbk.native"
+
+---Fails, and names what looks like `name` among what `owner` ("cbk", "cbk.fs") has.
+local function fail_unknown(owner, name)
+  local names, member = {}, "^" .. owner:gsub("%.", "%%.") .. "%.([%w_]+)$"
+  for _, known in ipairs(require("cbk.help").names()) do names[#names + 1] = known:match(member) end
+  local near = cbk.nearest(name, names, 1)[1]
+  cbk.fail("key", ("%s has no %s%s"):format(owner, cbk.quote(name), near and ("; did you mean %s.%s?"):format(owner, near) or ""))
+end
+
+for group, functions in pairs(cbk) do
+  if type(functions) == "table" then
+    setmetatable(functions, { __index = function(_, name) fail_unknown("cbk." .. group, tostring(name)) end })
+  end
+end
+
+-- Lua's own loops take cbk's containers, too.
+local pairs_of_table, ipairs_of_table = pairs, ipairs
+
+local function items_of(value)
+  local kind = cbk.kind(value)
+  if kind == "Checkpoint" then return value:leaves() end
+  return cbk.items(kind == "Output" and value:root() or value)
+end
+
+rawset(_G, "pairs", function(value)
+  if type(value) == "userdata" then return items_of(value) end
+  return pairs_of_table(value)
+end)
+rawset(_G, "ipairs", function(value)
+  if type(value) == "userdata" then return items_of(value) end
+  return ipairs_of_table(value)
+end)
 
 local loading = {}
 
@@ -8,7 +41,7 @@ setmetatable(cbk, {
   __index = function(_, name)
     if type(name) ~= "string" or loading[name] then return nil end
     local module = "cbk." .. name
-    if not package.loaded[module] and not package.searchpath(module, package.path) then return nil end
+    if not package.loaded[module] and not package.searchpath(module, package.path) then fail_unknown("cbk", name) end
     loading[name] = true
     local ok, value = pcall(require, module)
     loading[name] = nil

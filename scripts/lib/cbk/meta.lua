@@ -3,7 +3,9 @@
 --
 -- Rules that hold everywhere:
 -- * A position in a Lua table or list counts from 1; a dim or a slice bound of a tensor counts from 0 (negative: from the end).
--- * Indexing a Dict or a List is always data (`cfg.keys` is the field "keys"); what one does with them are functions of `cbk`.
+-- * Indexing a Dict or a List is always data (`cfg.keys` is the field "keys", nil where there is none); what one does with them are
+--   functions of `cbk`. `pairs` and `ipairs` take them, too, as `cbk.items` does.
+-- * Any other name that does not exist, such as `cbk.opne` or `ckpt["lm_haed.weight"]`, is an error that names what looks like it.
 -- * Errors are raised: tables { code = "shape", message = "…", where = "script.lua:12" } with a __tostring. An unknown option names
 --   the known ones. Codes: usage key value shape dtype format unsupported refused exists io no_space interrupted internal memory.
 -- * Where a tree takes a Lua table, positions 1 to n make a list, names make a dict in sorted order; an empty table is refused
@@ -33,6 +35,7 @@ cbk.null = nil
 ---@field requires_grad boolean
 local Tensor = {}
 
+---Prints as "[2, 3]".
 ---@return integer[]
 function Tensor:shape() end
 ---@return integer
@@ -136,9 +139,9 @@ function Tensor:fill() end
 ---@return Tensor
 function Tensor:as(options) end
 
----@class Checkpoint  `ckpt["model.lm_head.weight"]` finds a value by its dotted path, or nil. The names of the fields and methods
----here come first: a key of such a name ("version", "format", …) is read as `ckpt.root["version"]`. Loops over keys
----(`tensors`, `leaves`) and `cbk.find(ckpt.root, path)` know no such names.
+---@class Checkpoint  `ckpt["model.lm_head.weight"]` finds a value by its dotted path; a missing key is an error, so ask with
+---`get` or `has`. The names of the fields and methods here come first: a key of such a name ("version", "format", …) is read as
+---`ckpt:get "version"`. `pairs(ckpt)` is `ckpt:leaves()`. A checkpoint is read only.
 ---@field root any           the tree; nearly always a Dict
 ---@field format string      "torch-zip" "torch-legacy" "torch-sharded" "safetensors" "safetensors-sharded" "cerebras-h5" "flat-h5" "tensorflow"
 ---@field version string
@@ -148,6 +151,13 @@ function Tensor:as(options) end
 ---@field warnings string[]
 local Checkpoint = {}
 
+---The value at a dotted path, or nil.
+---@param key string
+function Checkpoint:get(key) end
+---Whether there is a value at a dotted path.
+---@param key string
+---@return boolean
+function Checkpoint:has(key) end
 ---Iterates over the tensors in the order of the tree: dotted key, Tensor.
 ---@param pattern? string  a glob over the whole key: * ? [a-z] {a,b}
 ---@return fun(): string, Tensor
@@ -165,10 +175,15 @@ function Checkpoint:close() end
 function cbk.open(path, options) end
 
 ---@class Output   `out["model.x"] = tensor` sets one key of the tree's root (dots are a part of it), whatever the key's name.
----`out["model.x"]` reads it; the names of methods are methods there, and `out:root()["commit"]` reads such a key.
+---`out["model.x"]` reads it, and is an error where nothing was set; the names of methods are methods there.
 ---A script that ends well has committed, planned or closed each of its outputs: else it ends with an error and status 1. That holds
 ---for `os.exit(0)` and at the end of a session, too; a script that fails has its own error only.
 local Output = {}
+---What one key of the root was set to, or nil.
+function Output:get(key) end
+---Whether a key of the root was set.
+---@return boolean
+function Output:has(key) end
 ---The tree that is to be written.
 ---@return Dict
 function Output:root() end
