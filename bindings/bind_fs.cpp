@@ -5,6 +5,7 @@
 
 #include "bindings/modules.hpp"
 #include "host/base/file.hpp"
+#include "host/base/parents.hpp"
 
 namespace cbk::lua {
 namespace {
@@ -59,7 +60,10 @@ int read(lua_State* L) {
 
 int write(lua_State* L) {
   const Options options(L, 3, {"overwrite"});
-  write_file(check_path(L, 1), check_string(L, 2), options.flag("overwrite"));
+  const fs::path path = check_path(L, 1);
+  Parents parents(path);
+  write_file(path, check_string(L, 2), options.flag("overwrite"));
+  parents.keep();
   return 0;
 }
 

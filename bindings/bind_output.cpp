@@ -4,6 +4,7 @@
 #include "bindings/modules.hpp"
 #include "bindings/progress.hpp"
 #include "bindings/unfinished.hpp"
+#include "host/base/parents.hpp"
 
 namespace cbk::lua {
 
@@ -176,6 +177,7 @@ int plan(lua_State* L) {
   const auto output = self(L);
   const Options options(L, 2, {"threads", "memory", "sync", "allow_overflow"});
   mark_finished(L, 1);
+  const Parents parents(output->target);
   const auto writer = make_writer(output->root, output->target, output->options);
   return push_plan(L, forecast(*writer, execute_options(options)), writer->warnings());
 }
@@ -215,9 +217,11 @@ int commit(lua_State* L) {
   mark_finished(L, 1);
   ExecuteOptions execute = execute_options(options);
   execute.progress = push_progress(L, options);
+  Parents parents(output->target);
   const auto writer = make_writer(output->root, output->target, output->options);
   const Forecast planned = forecast(*writer, execute);
   const std::vector<LostValues> lost = cbk::execute(*writer, execute);
+  parents.keep();
   output->is_written = true;
   std::vector<std::string> warnings = writer->warnings();
   for (std::string& warning : warnings_of(lost)) warnings.push_back(std::move(warning));

@@ -187,6 +187,27 @@ describe("Output", function()
   end)
 end)
 
+describe("Folders of an output", function()
+  it("are made with it, and only then", function()
+    local dir = t.temp_dir()
+    local function output(name, value) return cbk.create(dir .. name, { root = cbk.dict { a = value or cbk.tensor { 1 } } }) end
+    output "/new/deep/x.pt":plan()
+    t.equal(cbk.fs.list(dir), {})
+    local bad = output("/new/deep/x.pt", cbk.tensor { 0 / 0 }:require_finite "a")
+    t.is_true(not pcall(bad.commit, bad))
+    t.equal(cbk.fs.list(dir), {})
+    output "/new/deep/x.pt":commit()
+    t.equal(cbk.fs.list(dir .. "/new/deep"), { "x.pt" })
+    local tensors = cbk.dict { a = cbk.tensor { 1 } }
+    cbk.create(dir .. "/folder/shards/", { format = "safetensors", shard_size = 100, root = tensors }):commit()
+    t.is_true(cbk.fs.exists(dir .. "/folder/shards/model.safetensors.index.json"))
+    cbk.config.save(cbk.dict { a = 1 }, dir .. "/c/d/x.yaml")
+    cbk.fs.write(dir .. "/t/x", "text")
+    t.equal({ cbk.fs.list(dir .. "/c/d"), cbk.fs.list(dir .. "/t") }, { { "x.yaml" }, { "x" } })
+    t.raises("create the folder", function() cbk.fs.write(dir .. "/t/x/y/z", "") end)
+  end)
+end)
+
 describe("Names that do not exist", function()
   local function made()
     local path = t.temp_dir() .. "/x.pt"

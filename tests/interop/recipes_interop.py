@@ -1,0 +1,204 @@
+#!/usr/bin/python3
+"""Every recipe of the pages, run as it is written: the blocks of shell commands, scripts and consoles are taken out of README.md and
+converters/README.md, the files that they name are made tiny, and each command must succeed.
+
+A recipe that needs a file that nothing here makes fails with its name: add it to INPUTS.
+
+Usage: recipes_interop.py --cbk PATH
+"""
+import argparse
+import os
+import pty
+import re
+import shlex
+import subprocess
+import sys
+import tempfile
+
+import yaml
+
+import upgrade_interop as old
+from harness import Run
+
+TOP = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..")
+PAGES = ("README.md", os.path.join("converters", "README.md"))
+# What stands for "…" in a command: the rest of a conversion by one's own table.
+REST = "--model tiny --src-fmt hf --tgt-fmt cs-2.4 --config config.json model.safetensors"
+
+
+def read(page):
+    with open(os.path.join(TOP, page), encoding="utf-8") as file:
+        return file.read()
+
+
+def blocks(page):
+    """(language, text) of each block of code that can be run."""
+    found = re.findall(r"^```(\w+)\n(.*?)^```", read(page), re.S | re.M)
+    unknown = {language for language, _ in found} - {"sh", "lua", "console"}
+    assert not unknown, f"{page} has blocks of {unknown}, which nothing here can run"
+    return found
+
+
+def commands(language, text):
+    """The command lines of a block. A script says in its first line how to call it; without that, it is a converter's table."""
+    if language == "lua":
+        call = re.match(r"-- (\S+\.lua): +(cbk .*)", text)
+        return [call[2]] if call else [f"cbk rules {name_of(text)}"]
+    lines = text.splitlines() if language == "sh" else re.findall(r"^\$ (.*)$", text, re.M)
+    return [line for line in lines if shlex.split(line, comments=True)]
+
+
+def name_of(script):
+    """The name under which the page has a script saved."""
+    call = re.match(r"-- (\S+\.lua):", script)
+    return call[1] if call else re.search(r'model = "(\w+)"', script)[1] + ".lua"
+
+
+SCRIPTS = {name_of(text): text for page in PAGES for language, text in blocks(page) if language == "lua"}
+SCRIPTS["mine.lua"] = SCRIPTS["tiny.lua"]
+
+
+# ------------------------------------------------------------------ inputs
+LLAMA = """
+local function full(...) return cbk.full({ ... }, 0.5) end
+local root = cbk.dict { { "model.embed_tokens.weight", full(5, 8) }, { "model.norm.weight", full(8) }, { "lm_head.weight", full(5, 8) } }
+local layer = "model.layers.0."
+for _, name in ipairs { "q", "k", "v", "o" } do root[layer .. "self_attn." .. name .. "_proj.weight"] = full(8, 8) end
+for _, name in ipairs { "gate", "up" } do root[layer .. "mlp." .. name .. "_proj.weight"] = full(16, 8) end
+root[layer .. "mlp.down_proj.weight"] = full(8, 16)
+root[layer .. "input_layernorm.weight"], root[layer .. "post_attention_layernorm.weight"] = full(8), full(8)
+cbk.create("llama", { root = root, format = "safetensors", shard_size = 1024 }):commit()
+cbk.config.save(cbk.dict { model_type = "llama", vocab_size = 5, hidden_size = 8, num_attention_heads = 2, num_hidden_layers = 1,
+  intermediate_size = 16, max_position_embeddings = 8, rms_norm_eps = 1e-6, hidden_act = "silu" }, "llama/config.json")
+"""
+
+LORA = """
+local linear = "model.transformer_decoder.layers.0.ffn.ffn.1.linear_layer."
+cbk.create("model.mdl", { root = cbk.dict { model = cbk.dict { [linear .. "weight"] = cbk.full({ 2, 3 }, 1),
+  [linear .. "lora_A"] = cbk.full({ 1, 3 }, 1), [linear .. "lora_B"] = cbk.full({ 2, 1 }, 1) } } }):commit()
+cbk.config.save(cbk.dict { model = cbk.dict { hidden_size = 2, lora_params = cbk.dict { r = 1 } } }, "params.yaml")
+"""
+
+GPT2 = """
+local sizes = { hidden_size = 512, num_hidden_layers = 2, num_heads = 8, vocab_size = 16, max_position_embeddings = 8, filter_size = 2048,
+  dropout_rate = 0.0, share_embedding_weights = true }
+cbk.config.save(cbk.dict { model = cbk.dict(sizes), optimizer = cbk.dict { optimizer_type = "AdamW", learning_rate = cbk.list {
+  cbk.dict { scheduler = "Linear", initial_learning_rate = 0.0, end_learning_rate = 0.01, total_iters = 10 },
+  cbk.dict { scheduler = "CosineDecay", initial_learning_rate = 0.01, end_learning_rate = 0.001, total_iters = 90 } } } },
+  "params.yaml", { overwrite = true })
+"""
+
+TINY = """
+local root = cbk.dict { ["embed.weight"] = cbk.full({ 5, 4 }, 1) }
+for name, shape in pairs { ["attn.qkv.weight"] = { 12, 4 }, ["attn.out.weight"] = { 4, 4 }, ["norm.weight"] = { 4 }, ["norm.bias"] = { 4 } } do
+  root["blocks.0." .. name] = cbk.full(shape, 1)
+end
+cbk.create("model.safetensors", { root = root }):commit()
+cbk.config.save(cbk.dict { model_type = "tiny", width = 4, depth = 1, heads = 2 }, "config.json")
+"""
+
+
+def small(name, **options):
+    """A checkpoint of a few keys."""
+    more = "".join(f", {key} = '{value}'" for key, value in options.items())
+    return f"""
+local root = cbk.dict()
+for i = 0, 2 do root[("transformer.h.%d.attn.weight"):format(i)] = cbk.full({{ 3, 4 }}, i) end
+root["transformer.h.0.attn.bias"], root["model.lm_head.weight"] = cbk.full({{ 4 }}, 1), cbk.full({{ 5, 4 }}, 1)
+cbk.create("{name}", {{ root = root, overwrite = true{more} }}):commit()
+"""
+
+
+def old_run(recipe):
+    """A run of release 1.8: checkpoint, config, and the states of its data loaders."""
+    old.save_old(recipe.path("checkpoint_1000.mdl"), old.make_tree(), 0.2, tuple(old.TIED))
+    os.mkdir(recipe.path("iter_state"))
+    files = {"data_iter_checkpoint_state_file_global": old.STEP, f"data_iter_state_file_worker_0_step_{old.STEP}.txt": 1600}
+    for name, number in files.items():
+        with open(recipe.path(os.path.join("iter_state", name)), "w", encoding="utf-8") as file:
+            file.write(f"{number}\n")
+    with open(recipe.path("params.yaml"), "w", encoding="utf-8") as file:
+        yaml.safe_dump(old.make_config(recipe.path("iter_state")), file, sort_keys=False)
+
+
+# For commands that begin so, what makes a file: Lua, or a function. What is for all commands leaves alone what an earlier one wrote.
+INPUTS = (
+    ("convert --model llama", "llama/config.json", LLAMA),
+    ("fold-lora", "model.mdl", LORA),
+    ("convert-config-to-mup", "params.yaml", GPT2),
+    ("h5-to-tensorflow", "model.h5", small("model.h5")),
+    ("rules", "model.safetensors", TINY),
+    ("convert --converter", "model.safetensors", TINY),
+    ("upgrade", "checkpoint_1000.mdl", old_run),
+    ("fix-checkpoint-spec", "checkpoint_1000.mdl", old_run),
+    ("", "model.mdl", small("model.mdl")),
+    ("", "a.safetensors", small("a.safetensors")),
+    ("", "b.mdl", small("b.mdl")),
+    ("", "pytorch_model.bin", small("pytorch_model.bin")),
+    ("", "in.bin", small("in.bin")),
+    ("", "run/model.ckpt-1000", small("run/model.ckpt-1000", format="tensorflow")),
+)
+
+
+class Recipe(Run):
+    """A block in a folder of its own."""
+
+    def __init__(self, cbk, folder):
+        super().__init__(cbk, folder)
+        self.made = []  # of INPUTS
+
+    def prepare(self, command):
+        """Makes what the command names and nothing has made yet."""
+        words = shlex.split(command, comments=True)
+        call = " ".join(words[1:])
+        for start, name, make in INPUTS:
+            is_for_all = start == ""
+            if name in words and call.startswith(start) and make not in self.made and not (is_for_all and os.path.exists(self.path(name))):
+                self.make(make)
+        for name, text in SCRIPTS.items():
+            if name in words:
+                with open(self.path(name), "w", encoding="utf-8") as file:
+                    file.write(text)
+
+    def make(self, make):
+        self.made.append(make)
+        if callable(make):
+            make(self)
+        else:
+            subprocess.run([self.cbk, "-e", make], cwd=self.folder, check=True, timeout=60)
+
+    def follow(self, command):
+        """Runs the command, with a terminal that says yes to questions."""
+        words = shlex.split(command.replace("…", REST), comments=True)
+        if words[0] == "bash":
+            assert words[1] == "bootstrap" and f"  {words[2]} " in read("bootstrap"), command
+            return
+        assert words[0] == "cbk", f"'{command}' calls another program than cbk"
+        self.prepare(command.replace("…", REST))
+        ours, theirs = pty.openpty()
+        os.write(ours, b"y\n")
+        done = subprocess.run([self.cbk, *words[1:]], cwd=self.folder, stdin=theirs, capture_output=True, text=True, timeout=120, check=False)
+        os.close(ours)
+        os.close(theirs)
+        assert done.returncode == 0, (f"'{command}': {done.stderr.strip()} {done.stdout.strip()}; "
+                                      "if a file is missing that nothing makes, add it to INPUTS of recipes_interop.py")
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--cbk", required=True)
+    cbk = parser.parse_args().cbk
+    passed = failed = 0
+    for page in PAGES:
+        for language, text in blocks(page):
+            with tempfile.TemporaryDirectory() as folder:
+                recipe = Recipe(cbk, folder)
+                for command in commands(language, text):
+                    recipe.check(f"{page}: {command}", lambda: recipe.follow(command))  # pylint: disable=cell-var-from-loop
+                passed, failed = passed + recipe.passed, failed + recipe.failed
+    print(f"{passed} passed, {failed} failed")
+    return 1 if failed or passed < 25 else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
