@@ -1,8 +1,9 @@
-// cbk.terminal: what kind of thing stdin, stdout and stderr are.
+// cbk.terminal: what kind of thing stdin, stdout and stderr are, and how wide texts are there.
 #include <sys/ioctl.h>
 #include <unistd.h>
 
 #include "bindings/modules.hpp"
+#include "host/base/columns.hpp"
 
 namespace cbk::lua {
 namespace {
@@ -28,11 +29,19 @@ int width(lua_State* L) {
   return 1;
 }
 
+/// `cbk.terminal.columns(text)`
+int columns(lua_State* L) {
+  lua_pushinteger(L, static_cast<lua_Integer>(columns_of(check_string(L, 1))));
+  return 1;
+}
+
 }  // namespace
 
 void bind_terminal(lua_State* L) {
-  static const luaL_Reg functions[] = {
-      {"is_tty", guarded<is_tty>}, {"width", guarded<width>}, {nullptr, nullptr}};
+  static const luaL_Reg functions[] = {{"is_tty", guarded<is_tty>},
+                                       {"width", guarded<width>},
+                                       {"columns", guarded<columns>},
+                                       {nullptr, nullptr}};
   lua_newtable(L);
   set_functions(L, functions);
   lua_setfield(L, -2, "terminal");

@@ -16,6 +16,7 @@
 #include <cwchar>
 
 #include "host/app/history.hpp"
+#include "host/base/columns.hpp"
 #include "host/base/interrupt.hpp"
 
 namespace cbk::app {
@@ -55,7 +56,10 @@ void print_columns(const std::vector<std::string>& names) {
     return at == std::string::npos ? 0 : at + 1;
   }();
   size_t widest = 0;
-  for (const std::string& name : names) widest = std::max(widest, name.size() - shared + 2);
+  const auto width_of = [&](const std::string& name) {
+    return columns_of(std::string_view(name).substr(shared));
+  };
+  for (const std::string& name : names) widest = std::max(widest, width_of(name) + 2);
   const size_t shown = std::min(names.size(), most);
   const size_t columns = std::max<size_t>(1, terminal_width() / widest);
   const size_t rows = (shown + columns - 1) / columns;
@@ -63,7 +67,8 @@ void print_columns(const std::vector<std::string>& names) {
   for (size_t row = 0; row < rows; ++row) {
     for (size_t i = row; i < shown; i += rows) {
       const bool is_last = i + rows >= shown;
-      std::fprintf(stdout, "%-*s", is_last ? 0 : static_cast<int>(widest), names[i].c_str() + shared);
+      const size_t padding = is_last ? 0 : widest - width_of(names[i]);
+      std::fprintf(stdout, "%s%*s", names[i].c_str() + shared, static_cast<int>(padding), "");
     }
     std::fputc('\n', stdout);
   }

@@ -149,6 +149,30 @@ class Tests:
         s.send(CTRL_D)
         equal(s.end(), 0)
 
+    def test_several_lines_are_recalled_as_one(self):
+        s = self.open()
+        s.line("for i = 1, 2 do -- twice", MORE)
+        s.line("  print(i * 11)", MORE)
+        equal(s.line("end"), "11\n22")
+        s.send(UP)
+        s.wait_for("print(i * 11) end")
+        s.send("\n")
+        has(s.wait_for("\n" + PROMPT), "11\n22")
+        s.send(CTRL_D)
+        equal(s.end(), 0)
+
+    def test_commands_without_their_colon(self):
+        s = self.open(self.model)
+        for typed, meant in (("ls", ":ls"), ("ls layers", ":ls layers"), ("exit", ":quit"), ("quit()", ":quit"), ("help", ":help"),
+                             ("help 'cbk.open'", ":help cbk.open"), ("open x.pt", ":open x.pt")):
+            has(s.line(typed), f"did you mean {meant}?")
+        equal(s.line("ls = 3"), "")
+        equal(s.line("ls"), "3")
+        has(s.line("cbk.opne"), "did you mean cbk.open?")
+        has(s.line("ckpt['haed']"), "or 'head'?")
+        s.send(CTRL_D)
+        equal(s.end(), 0)
+
     def test_errors_leave_the_session_alive(self):
         s = self.open()
         equal(s.line("error('boom')"), "boom")

@@ -101,6 +101,20 @@ describe("what is typed", function()
     for _, case in ipairs(cases) do equal(chunk.with_globals(case[1]), case[2] or case[1], case[1]) end
   end)
 
+  it("is one line for the history", function()
+    local cases = {
+      { "for i = 1, 2 do -- twice\n  print(i)\nend", "for i = 1, 2 do --[[ twice]]   print(i) end" },
+      { "x = 1 -- ]] odd\ny = 2", "x = 1 --[=[ ]] odd]=] y = 2" }, { "x = [[a\nb]] y = 1", 'x = "a\\nb" y = 1' },
+      { "x = --[==[ long\ncomment ]==] 1", "x = --[[ long comment ]] 1" }, { "f('a\\\nb')", 'f("a\\nb")' },
+      { "x = 1 -- as it is", "x = 1 -- as it is" }, { "x = [[no line break]]\ny = '--'", "x = [[no line break]] y = '--'" },
+    }
+    for _, case in ipairs(cases) do
+      equal(chunk.one_line(case[1]), case[2], case[1])
+      local one, other = assert(loadstring(case[1])), assert(loadstring(chunk.one_line(case[1])))
+      if case[1]:find "^x" then equal({ setfenv(one, {})() }, { setfenv(other, {})() }) end
+    end
+  end)
+
   it("becomes statements", function()
     local function statement(text, is_expression, values, muted)
       return chunk.statement { text = text, is_expression = is_expression, values = values, muted = muted }
@@ -137,7 +151,7 @@ describe("wrap", function()
         local wrapped = wrap.text(text, width)
         equal(wrapped:gsub("%s+", " "), text:gsub("%s+", " "), name)
         for line in wrapped:gmatch "[^\n]+" do
-          is_true(wrap.width(line) <= width or not line:match("^%s*(.-)$"):find("%S%s+%S+$"), name .. ": " .. line)
+          is_true(cbk.terminal.columns(line) <= width or not line:match("^%s*(.-)$"):find("%S%s+%S+$"), name .. ": " .. line)
         end
       end
     end
@@ -156,6 +170,23 @@ describe("help", function()
     has(near, "cbk.open")
   end)
 
+  it("has what is public, and no entry without a text of its own", function()
+    local names = {}
+    for _, name in ipairs(help.names()) do names[name] = true end
+    for _, name in ipairs { "Dict", "List", "Tensor", "cbk.cli.parser", "cbk.inspect.text", "cbk.fs", "cbk.config" } do
+      is_true(names[name], name)
+    end
+    for _, name in ipairs { "PromptEntry", "SpecFix", "Trial", "cbk.listing.tree", "cbk.chunk.one_line", "cbk.complete.at" } do
+      is_true(not names[name], name .. " is internal")
+    end
+    for name in pairs(names) do
+      local text = help.text(name)
+      is_true(not text:find "\n%s*%.%s*\n" and not text:find "\n%s*%.$", name .. ": " .. text)
+    end
+    local offered = candidates "?S"
+    for _, name in ipairs(offered) do is_true(names[name], name) end
+  end)
+
   it("knows every function of the module", function()
     for name, value in pairs(cbk) do
       if type(value) == "function" then is_true(help.text("cbk." .. name), "help on cbk." .. name) end
@@ -163,8 +194,35 @@ describe("help", function()
   end)
 end)
 
+describe("columns", function()
+  it("of wide and of combining characters", function()
+    for text, columns in pairs { [""] = 0, abc = 3, ["日本"] = 4, ["e\204\129"] = 1, ["한"] = 2, ["é→"] = 2, ["\255"] = 1 } do
+      equal(cbk.terminal.columns(text), columns, text)
+    end
+  end)
+
+  it("align tables, and limit lines", function()
+    local root = cbk.dict { { "層", cbk.full({ 2 }, 1) }, { "abcd", cbk.full({ 2, 2 }, 1) }, { "e\204\129", 1 } }
+    local starts = {}
+    for _, line in ipairs(listing.flat(cbk.leaf_rows(root))) do
+      starts[#starts + 1] = cbk.terminal.columns((line:match "^%S+%s+"))
+    end
+    equal(starts, { 6, 6, 6 })
+    local progress = require "cbk.progress"
+    local line = progress.line({ done = 1, total = 2, seconds = 0, key = ("層"):rep(50) }, 60)
+    is_true(cbk.terminal.columns(line) <= 60 and line:find "層$", line)
+    equal(require("cbk.wrap").text("層層 層層", 6), "層層\n層層")
+  end)
+end)
+
 describe("listing", function()
   local function lines(root, pattern) return table.concat(listing.tree(cbk.leaf_rows(root, pattern)), "\n") end
+
+  it("shows the empty key", function()
+    local root = cbk.dict { { "", cbk.full({ 1 }, 1) }, { "a", cbk.dict { { "", 1 }, { "b", 2 } } } }
+    is_true(listing.flat(cbk.leaf_rows(root))[1]:find '^"" ')
+    is_true(lines(root):find('\n  ""', 1, true), lines(root))
+  end)
 
   it("tells few shapes apart, and many as a range", function()
     local root = cbk.dict()
@@ -182,7 +240,7 @@ describe("listing", function()
     for _, key in ipairs { "a." .. deep .. "x", "a." .. deep .. "y", "c." .. deep .. "x", "d", "d..e", "" } do root[key] = 1 end
     local keys = {}
     for i, line in ipairs(listing.tree(cbk.leaf_rows(root), { unfolded = true })) do keys[i] = line:gsub("%s+int.*", "") end
-    equal(keys, { "a." .. deep:sub(1, -2), "  x", "  y", "c." .. deep .. "x", "d", "  .e", "" })
+    equal(keys, { "a." .. deep:sub(1, -2), "  x", "  y", "c." .. deep .. "x", "d", "  .e", '""' })
     local stairs, name = cbk.dict(), ""
     for i = 1, 200 do
       stairs[name .. "w"], name = i, name .. "n."

@@ -5,30 +5,67 @@ local chunk = {}
 
 -- --- words
 
+--- The comment or string that begins at `start`: what it is, and its last byte; nil for anything else.
+---@return "comment"|"string"|nil, integer|nil
+local function literal_at(text, start)
+  local dashes, level = text:match("^(%-?%-?)%[(=*)%[", start)
+  if level and #dashes ~= 1 then
+    local _, stop = text:find("]" .. level .. "]", start, true)
+    return dashes == "" and "string" or "comment", stop or #text
+  end
+  if text:find("^%-%-", start) then return "comment", (text:find("\n", start, true) or #text + 1) - 1 end
+  local quote = text:match("^[\"']", start)
+  if not quote then return nil end
+  local stop = start + 1
+  while stop <= #text and text:sub(stop, stop) ~= quote do stop = stop + (text:sub(stop, stop) == "\\" and 2 or 1) end
+  return "string", stop
+end
+
 --- The next token at or behind `at`: its first byte, the byte behind it, and the word if it is a name or keyword. Comments are
 --- passed over; nil at the end.
 local function next_token(text, at)
   while true do
     local start = text:find("%S", at)
     if not start then return nil end
-    local level = text:match("^%-%-%[(=*)%[", start)
-    if level then
-      at = select(2, text:find("]" .. level .. "]", start, true)) or #text
-    elseif text:find("^%-%-", start) then
-      at = text:find("\n", start, true) or #text
-    else
-      level = text:match("^%[(=*)%[", start)
-      if level then return start, (select(2, text:find("]" .. level .. "]", start, true)) or #text) + 1 end
+    local kind, stop = literal_at(text, start)
+    if kind == "string" then return start, stop + 1 end
+    if not kind then
       local word = text:match("^[%a_][%w_]*", start) or text:match("^%d[%w_.]*", start)
-      if word then return start, start + #word, word end
-      local quote = text:match("^[\"']", start)
-      if not quote then return start, start + 1 end
-      local stop = start + 1
-      while stop <= #text and text:sub(stop, stop) ~= quote do stop = stop + (text:sub(stop, stop) == "\\" and 2 or 1) end
-      return start, stop + 1
+      return start, start + (word and #word or 1), word
     end
-    at = at + 1
+    at = stop + 1
   end
+end
+
+--- A comment without line breaks, behind which Lua may follow.
+local function inline_comment(comment)
+  local words = comment:gsub("^%-%-%[=*%[", ""):gsub("%]=*%]$", ""):gsub("^%-%-", ""):gsub("%s+", " ")
+  local level = ""
+  while words:find("]" .. level .. "]", 1, true) do level = level .. "=" end
+  return ("--[%s[%s]%s]"):format(level, words, level)
+end
+
+---The same Lua on one line: what an editor of lines can recall.
+---@param text string
+---@return string
+function chunk.one_line(text)
+  if not text:find("\n", 1, true) then return text end
+  local out, at = {}, 1
+  while at <= #text do
+    local kind, stop = literal_at(text, at)
+    local piece = text:sub(at, stop or at)
+    if kind == "comment" then
+      piece = inline_comment(piece)
+    elseif kind == "string" and piece:find("\n", 1, true) then
+      local read = loadstring("return " .. piece)
+      piece = read and ("%q"):format(read()):gsub("\\\n", "\\n") or piece:gsub("\n", " ")
+    elseif piece == "\n" then
+      piece = " "
+    end
+    out[#out + 1] = piece
+    at = (stop or at) + 1
+  end
+  return table.concat(out)
 end
 
 local OPENS = { ["function"] = true, ["do"] = true, ["if"] = true, ["repeat"] = true }

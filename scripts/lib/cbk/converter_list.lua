@@ -108,7 +108,7 @@ function list.lines(rows, hide_notes)
   local columns = hide_notes and { "model", "src", "tgt" } or { "model", "src", "tgt", "note" }
   local width, lines = {}, {}
   local function each(f) f(head); for _, row in ipairs(rows) do f(row) end end
-  local function length(text) return #text:gsub("[\128-\191]", "") end
+  local length = cbk.terminal.columns
   each(function(row)
     for _, column in ipairs(columns) do width[column] = math.max(width[column] or 0, length(row[column])) end
   end)

@@ -12,9 +12,13 @@ local NEVER = math.huge
 local OPEN, CLOSE = "\1", "\2"
 local PLACE = OPEN .. "(%d*)" .. CLOSE
 
+---How the empty key is shown.
+fold.EMPTY = '""'
+
 ---A key as it is shown: control characters, which a terminal would obey, are escaped.
 ---@param path string
 function fold.shown(path)
+  if path == "" then return fold.EMPTY end
   if not find(path, "[%c\127-\255]") then return path end
   return cbk.shown(path)
 end

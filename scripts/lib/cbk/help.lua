@@ -1,4 +1,4 @@
--- Help out of the annotations (LuaCATS): the native surface in meta.lua, and the modules beside it.
+-- Help out of the annotations (LuaCATS): meta.lua, and the functions of the modules beside it that it names as public.
 
 local cbk = require "cbk"
 
@@ -71,7 +71,7 @@ local function function_entry(block, name, arguments)
     returns = block.returns, fields = {} }
 end
 
---- Adds the entries of one file. `rename` maps the local name of its module to the public one.
+--- Adds the entries of one file. `rename` maps the local name of its module to the public one; without it, the file is meta.lua.
 local function read_file(path, rename, add)
   local block = new_block()
   for line in (cbk.fs.read(path) .. "\n"):gmatch "(.-)\r?\n" do
@@ -80,14 +80,18 @@ local function read_file(path, rename, add)
     local value = line:match "^([%w_]+%.[%w_.]+) = "
     if comment then
       local tag, rest = comment:match "^@(%w+)%s*(.*)$"
+      if tag == "class" and block.class then -- two classes, one behind the other
+        if not rename then add(class_entry(block)) end
+        block = new_block()
+      end
       if tag then add_annotation(block, tag, rest) else table.insert(block.text, comment) end
     else
-      if block.class then add(class_entry(block)) end
+      if block.class and not rename then add(class_entry(block)) end
       if owner then
         local remark = tail:match "%-%-%s*(.+)$"
         if remark and #block.text == 0 then block.text = { remark } end
-        local public = rename[owner] or rename[owner:match "^[%w_]+"] and owner:gsub("^[%w_]+", rename) or owner
-        local documented = #block.text + #block.params + #block.returns > 0 or rename.all
+        local public = rename and rename[owner] or owner
+        local documented = #block.text + #block.params + #block.returns > 0 or not rename
         if documented then add(function_entry(block, public .. separator .. method, arguments)) end
       elseif value and #block.text > 0 and not block.class then
         add { name = value, kind = "value", signature = value, text = block.text, params = {}, returns = {}, fields = {} }
@@ -109,13 +113,9 @@ local function entries()
     order[#order + 1] = entry
   end
   local meta = assert(package.searchpath("cbk.meta", package.path))
-  read_file(meta, { all = true }, add)
-  local folder = cbk.fs.dirname(meta)
-  for _, name in ipairs(cbk.fs.list(folder)) do
-    local module = name:match "^([%w_]+)%.lua$"
-    if module and module ~= "meta" and module ~= "init" then
-      read_file(cbk.fs.join(folder, name), { [module] = "cbk." .. module }, add)
-    end
+  read_file(meta, nil, add)
+  for module in cbk.fs.read(meta):gmatch '\ncbk%.([%w_]+) = require "cbk%.%1"' do
+    read_file(assert(package.searchpath("cbk." .. module, package.path)), { [module] = "cbk." .. module }, add)
   end
   return index, order
 end
@@ -131,9 +131,10 @@ local function described(list, out, name_of)
   end
 end
 
---- The first sentence, for lists.
+--- The first sentence, for lists; empty where there is none.
 local function summary(entry)
   local text = table.concat(entry.text, " ")
+  if text == "" then return "" end
   return (text:match "^(.-)[.;]%s" or text:gsub("[.;]$", "")) .. "."
 end
 

@@ -4,7 +4,6 @@ local cbk = require "cbk"
 local extents = require "cbk.extents"
 local fold = require "cbk.fold"
 local natural = require "cbk.natural"
-local wrap = require "cbk.wrap"
 
 local listing = {}
 
@@ -269,7 +268,10 @@ end
 local function tree_lines(entries, start, from, indent, out)
   local margin = ("  "):rep(indent)
   local function leaf_lines(list)
-    for _, entry in ipairs(list) do out[#out + 1] = leaf_line(margin .. sub(entry.name, start), entry.rows) end
+    for _, entry in ipairs(list) do
+      local name = sub(entry.name, start)
+      out[#out + 1] = leaf_line(margin .. (name == "" and fold.EMPTY or name), entry.rows)
+    end
   end
   if #entries == 1 or indent == DEEPEST then return leaf_lines(entries) end
 
@@ -304,7 +306,7 @@ local WIDEST = 100
 --- Columns that a cell takes; next to all cells are plain.
 local function width_of(cell)
   if not find(cell, "[\128-\255]") then return #cell end
-  return wrap.width(cell)
+  return cbk.terminal.columns(cell)
 end
 
 --- Lines of six cells, two spaces apart; sizes and counts end at one column. A cell wider than WIDEST moves nothing but its own line.

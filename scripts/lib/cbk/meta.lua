@@ -205,6 +205,7 @@ function Output:commit(options) end
 ---Forgets what was to be written: nothing is written on purpose.
 function Output:close() end
 
+---A checkpoint to be written. The folders that its path names are made when it is committed.
 ---@param path string
 ---@param options? { root: any, overwrite: boolean, format: string, h5_version: string, framework_version: string, shard_size: integer|string, shard_stem: string, keep_texts: boolean, metadata: table, companions: table<string,string> }
 ---`keep_texts`: flat H5 gets the tensors of texts too, as strings. `companions`: further small files (name → content) that appear together with the checkpoint, inside the folder of a sharded one.
@@ -318,7 +319,8 @@ function cbk.stack(tensors, dim) end
 ---@param name string
 function cbk.dtype(name) end
 
--- --- configs: cbk.config
+-- --- configs
+---Configs: YAML and JSON.
 cbk.config = {}
 ---YAML or JSON by suffix (else by content). Order, ints, floats and their spelling are kept. A key that stands twice in one map
 ---keeps its last value, as in Python, with a warning on stderr.
@@ -336,7 +338,8 @@ function cbk.config.dump(tree, format, options) end
 ---@return string
 function cbk.json(value, options) end
 
--- --- files: cbk.fs
+-- --- files
+---Files and folders, for scripts that arrange inputs and outputs. What writes a file makes the folders that its path names.
 cbk.fs = {}
 function cbk.fs.exists(path) end
 function cbk.fs.is_dir(path) end
@@ -354,6 +357,7 @@ function cbk.fs.temp_dir() end            -- a new empty folder
 function cbk.fs.program() end             -- the running program, for scripts that call cbk again
 
 -- --- formats at their own level: cbk.h5, cbk.pickle, cbk.safetensors, cbk.tensorflow (bindings/bind_formats.cpp, bindings/bind_h5_edit.cpp)
+---H5 files at their own level.
 cbk.h5 = {}
 ---{ attributes = {name → value}, datasets = { {name, shape, dtype, chunks, filters, attributes, offset}, … } }
 function cbk.h5.inspect(path) end
@@ -397,6 +401,7 @@ function cbk.h5.edit(path) end
 ---@param text string
 ---@return { keys: string[], text: string }
 function cbk.h5.parse_spec(text) end
+---The pickles and zip records of torch files.
 cbk.pickle = {}
 ---The zip records: { {name, size, offset, compressed, crc}, … }
 function cbk.pickle.records(path) end
@@ -405,25 +410,44 @@ function cbk.pickle.opcodes(path) end
 ---Compares every zip record with its checksum, which reads the whole file; an error names the damaged one. The number of records.
 ---@return integer
 function cbk.pickle.verify(path) end
+---The headers of safetensors files.
 cbk.safetensors = {}
 ---{ metadata = {…}, tensors = { {name, dtype, shape, begin, stop}, … } in the order of the file }
 function cbk.safetensors.inspect(path) end
+---What only TensorFlow's checkpoints have.
 cbk.tensorflow = {}
 ---The texts of a tensor of texts (an object of type "tensorflow.tensor"), in C order.
 ---@param object Value
 ---@return string[]
 function cbk.tensorflow.texts(object) end
 
--- --- the terminal: cbk.terminal
+-- --- the terminal
+---What stdin, stdout and stderr are.
 cbk.terminal = {}
 ---@param stream? "stdin"|"stdout"|"stderr"
 function cbk.terminal.is_tty(stream) end
 ---Columns, or nil where there is no terminal.
 function cbk.terminal.width(stream) end
+---How many columns a text takes: a wide (East Asian) character two, a combining one none.
+---@param text string
+---@return integer
+function cbk.terminal.columns(text) end
 
 -- --- Lua parts, loaded when first used
--- cbk.inspect (print, text), cbk.cli (command lines), cbk.progress, cbk.natural (sort), cbk.fold (like keys on one line),
--- cbk.dataloader_state (how far data loaders had come, and where a run resumes), cbk.checkpoint_spec (rules of fix-checkpoint-spec)
+---Values as text for people.
+cbk.inspect = require "cbk.inspect"
+---Command lines of scripts: options, help, exit codes.
+cbk.cli = require "cbk.cli"
+---The progress of a commit, on stderr.
+cbk.progress = require "cbk.progress"
+---Names in their natural order: "layers.2" before "layers.10".
+cbk.natural = require "cbk.natural"
+---Like keys on one line: "layers.{0..31}.weight".
+cbk.fold = require "cbk.fold"
+---How far data loaders had come, and where a run resumes.
+cbk.dataloader_state = require "cbk.dataloader_state"
+---The rules of `cbk fix-checkpoint-spec`.
+cbk.checkpoint_spec = require "cbk.checkpoint_spec"
 
 -- --- the rest
 ---`cbk.glob(pattern, text)` tells whether the whole text matches; `cbk.glob(pattern)` gives the function that does.

@@ -18,9 +18,11 @@ end
 
 --- The last characters of a long key tell more than the first ones.
 local function shortened(key, width)
-  if #key <= width then return key end
   if width < 8 then return "" end
-  local tail = key:sub(-(width - 1)):gsub("^[\128-\191]+", "") -- no half characters
+  local most_bytes = 4 * width -- of so many characters
+  if #key <= most_bytes and cbk.terminal.columns(key) <= width then return key end
+  local tail = key:sub(-most_bytes):gsub("^[\128-\191]+", "") -- no half characters
+  while cbk.terminal.columns(tail) > width - 1 do tail = tail:gsub("^.[\128-\191]*", "") end
   return "…" .. tail
 end
 

@@ -342,17 +342,8 @@ local function history_file()
   return state .. "/cbk/history"
 end
 
---- Several lines as one entry of the history, where that means the same.
-local function one_line(lines)
-  local text = table.concat(lines, " ")
-  if #lines == 1 or not (text:find("--", 1, true) or text:find("[[", 1, true) or text:find("[=", 1, true)) then return { text } end
-  return lines
-end
-
-local function remember(input, lines)
-  for _, entry in ipairs(one_line(lines)) do
-    if entry:find "%S" then input:remember(entry) end
-  end
+local function remember(input, text)
+  if text:find "%S" then input:remember(chunk.one_line(text)) end
 end
 
 --- Reads until the text is complete. nil: the end.
@@ -368,21 +359,34 @@ function Session:read(input)
     lines[#lines + 1] = line
     local text = table.concat(lines, "\n")
     if #lines == 1 and is_command(text) then
-      remember(input, lines)
+      remember(input, text)
       return text
     end
     local compiled, _, incomplete = self:compile(text)
     if compiled or not incomplete then
-      remember(input, lines)
+      remember(input, text)
       return text
     end
   end
 end
 
+---The command that was typed as if it were Lua, such as "ls layers", "help" or "exit()"; nil where the text has a meaning in Lua.
+function Session:meant_command(text)
+  local name, rest = text:match "^%s*(%a+)%s*(.-)%s*$"
+  if not name or self.env[name] ~= nil then return nil end
+  local command = name == "exit" and "quit" or name
+  local is_call = rest == "" or rest:find "^[%(\"']"
+  if not commands[command] or not (is_call or not self:compile(text)) then return nil end
+  return (":%s %s"):format(command, (rest:gsub("[%(%)\"']", ""))):gsub(" $", "")
+end
+
 function Session:handle(text)
   if not text:find "%S" then return true end
   if is_command(text) then return self:command(text) end
-  return self:evaluate(text)
+  local meant = self:meant_command(text)
+  if not meant then return self:evaluate(text) end
+  self:report(("%s is no Lua; did you mean %s?"):format(cbk.quote(text), cbk.shown(meant)))
+  return false
 end
 
 function Session:interact()

@@ -1,34 +1,28 @@
 -- Text that fits the terminal: lines are broken between words.
 
-local wrap = {}
+local cbk = require "cbk"
 
----Columns that a text takes in a terminal (every character one).
----@param text string
----@return integer
-function wrap.width(text)
-  local _, continuation = text:gsub("[\128-\191]", "")
-  return #text - continuation
-end
+local wrap = {}
 
 --- Where the lines that follow begin: at the last column of a table (two spaces stand before it) in the left half, else
 --- where the first one does.
 local function hanging(line, width)
   local indent = #line:match "^ *"
   for stop in line:gmatch "%S  +()%S" do
-    local column = wrap.width(line:sub(1, stop - 1))
+    local column = cbk.terminal.columns(line:sub(1, stop - 1))
     if column <= width / 2 then indent = column end
   end
   return (" "):rep(indent)
 end
 
 local function add_line(out, line, width)
-  if wrap.width(line) <= width then
+  if cbk.terminal.columns(line) <= width then
     out[#out + 1] = line
     return
   end
   local indent, current, has_word = hanging(line, width), "", false
   for gap, word in line:gmatch "( *)(%S+)" do
-    if has_word and wrap.width(current .. gap .. word) > width then
+    if has_word and cbk.terminal.columns(current .. gap .. word) > width then
       out[#out + 1] = current
       current = indent .. word
     else
