@@ -322,7 +322,8 @@ Losses BinaryExpression::read(int64_t begin, std::span<std::byte> out) const {
     const auto part =
         out.subspan(static_cast<size_t>(position) * itemsize(), static_cast<size_t>(count) * itemsize());
     Losses lost = left_->read(first, part);
-    lost += right_->read(first, scratch.bytes().first(part.size()));
+    const Losses right = right_->read(first, scratch.bytes().first(part.size()));
+    if (left_ != right_) lost += right;  // x + x has lost what x has, once
     lost += apply_binary(kind_, dtype(), part.data(), scratch.data(), count);
     return lost;
   });

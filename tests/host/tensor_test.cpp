@@ -293,6 +293,9 @@ TEST_CASE("arithmetic counts what it loses", "[tensor]") {
   CHECK(losses(large.affine(INFINITY, 0)) == Losses{});      // asked for
   CHECK(losses(large.affine(10, 0).affine(2, 1)) == Losses{4, 0, 0});
   CHECK(losses(large.add(large)) == Losses{4, 0, 0});
+  CHECK(losses(large.cast(DType::float16).add(large.cast(DType::float16))) == Losses{8, 0, 0});
+  const Tensor narrow = large.cast(DType::float16);
+  CHECK(losses(narrow.add(narrow)) == Losses{4, 0, 0});
   CHECK(losses(large.multiply(Tensor::full(DType::float32, {4}, INFINITY))) == Losses{});
   CHECK(losses(Tensor::full(DType::float16, {3}, 6e4).affine(2, 0)) == Losses{3, 0, 0});
   CHECK(losses(Tensor::full(DType::float16, {3}, 6e-8).affine(0.125, 0)) == Losses{0, 0, 3});

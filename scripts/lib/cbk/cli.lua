@@ -347,6 +347,7 @@ function cli.print_result(args, written, result, plan)
   if plan then
     for _, name in ipairs { "bytes_read", "bytes_written", "peak_memory" } do out[name] = plan[name] end
     out.lossy = cbk.list(plan.lossy)
+    if written then out.lost = cbk.list(plan.lost) end
   end
   cli.print_json(out)
 end

@@ -138,11 +138,14 @@ end
 ---The forecast of two commits, one after the other.
 local function joined(a, b)
   if not (a and b) then return a or b end
-  local lossy = { unpack(a.lossy) }
-  for _, key in ipairs(b.lossy) do lossy[#lossy + 1] = key end
+  local function both(name)
+    local list = { unpack(a[name] or {}) }
+    for _, item in ipairs(b[name] or {}) do list[#list + 1] = item end
+    return list
+  end
   return {
     bytes_read = a.bytes_read + b.bytes_read, bytes_written = a.bytes_written + b.bytes_written,
-    peak_memory = math.max(a.peak_memory, b.peak_memory), lossy = lossy,
+    peak_memory = math.max(a.peak_memory, b.peak_memory), lossy = both "lossy", lost = both "lost",
   }
 end
 
