@@ -204,7 +204,7 @@ commands.open = {
     local path = rest:gsub("^~/", (os.getenv "HOME" or "~") .. "/")
     local checkpoint, name = session:open(path)
     session.env.ckpt = checkpoint
-    print(opened_text("ckpt, " .. name, checkpoint))
+    print_text(opened_text("ckpt, " .. name, checkpoint))
     session.log[#session.log + 1] = ("ckpt = cbk.open(%q)\n%s = ckpt"):format(path, name)
   end,
 }
@@ -385,7 +385,7 @@ function Session:handle(text)
   if is_command(text) then return self:command(text) end
   local meant = self:meant_command(text)
   if not meant then return self:evaluate(text) end
-  self:report(("%s is no Lua; did you mean %s?"):format(cbk.quote(text), cbk.shown(meant)))
+  self:report(("%s means nothing in Lua; did you mean %s?"):format(cbk.quote(text), cbk.shown(meant)))
   return false
 end
 
@@ -431,6 +431,7 @@ end
 ---@param paths string[]
 ---@return integer exit_code
 function repl.run(paths)
+  cbk.advise_overwrite "remove it, choose another name or pass overwrite = true" -- what is typed is Lua, no command line
   local interactive = cbk.terminal.is_tty "stdin" and cbk.terminal.is_tty "stdout"
   local session = new_session(interactive)
   local opened = {}
@@ -442,8 +443,8 @@ function repl.run(paths)
     if i == 1 then session.log[#session.log + 1] = "ckpt = ckpt1" end
   end
   if not interactive then return session:batch(io.lines()) end
-  print(("cbk %s with %s. :help tells what there is, Ctrl-D leaves."):format(cbk.version, jit.version))
-  for _, line in ipairs(opened) do print(line) end
+  print_text(("cbk %s with %s. :help shows what there is, Ctrl-D leaves."):format(cbk.version, jit.version))
+  for _, line in ipairs(opened) do print_text(line) end
   session:interact()
   return 0
 end
