@@ -284,8 +284,8 @@ local function prepare_left(complete, given)
   return from
 end
 
----With one norm, the way back knows one key head or one for each query: as the Model Zoo's converter, whose checkpoints of other
----numbers stay what they are.
+---With one norm (Falcon 11B), the way back knows one key head or one for each query, as the Model Zoo's converter; other numbers come
+---back with the checkpoint that keeps what Hugging Face's config said.
 local function has_way_back(two, count, all) return two or count == 1 or count == all end
 
 local function finish_right(to, from)
@@ -293,8 +293,9 @@ local function finish_right(to, from)
   rotary.set_dim(to)
   local count = groups(to)
   if not has_way_back(to.use_untied_layer_norm, count, to.num_heads) then
-    cbk.warn(("num_ln_in_parallel_attn=%s with num_kv_heads=%d: the new config cannot be converted back to Hugging Face, as the Model "
-      .. "Zoo's converter knows no such Falcon there"):format(fields.shown(from.num_ln_in_parallel_attn), count))
+    cbk.warn(("num_ln_in_parallel_attn=%s with num_kv_heads=%d: only with the checkpoint that is written can the new config be "
+      .. "converted back to Hugging Face, not alone or with one that is trained from it"):format(
+      fields.shown(from.num_ln_in_parallel_attn), count))
   end
 end
 
@@ -313,15 +314,18 @@ local function prepare_right(from)
 end
 
 ---The architecture, from norms and key heads.
-local function finish_left(to, from)
-  local two = from.use_untied_layer_norm == true
+---@param read Read
+local function finish_left(to, from, read)
+  local two, kept = from.use_untied_layer_norm == true, read.hf_config or {}
+  local has_one = not two and kept.new_decoder_architecture == true and kept.num_ln_in_parallel_attn == 1
   local count, all = groups(from), from.num_heads
-  if not has_way_back(two, count, all) then
-    cbk.fail("config", ("cannot convert the config with use_untied_layer_norm=false and extra_attention_params.num_kv_groups=%d: "
-      .. "with one norm only 1 or num_heads (%d) groups are supported"):format(count, all))
+  if not has_one and not has_way_back(two, count, all) then
+    cbk.fail("config", ("cannot convert the config with use_untied_layer_norm=false and extra_attention_params.num_kv_groups=%d: with one "
+      .. "norm only 1 or num_heads (%d) groups are supported, but for a checkpoint that was made from Hugging Face's and keeps "
+      .. "num_ln_in_parallel_attn=1"):format(count, all))
   end
-  to.parallel_attn, to.new_decoder_architecture, to.multi_query = true, two, count == 1
-  to.num_ln_in_parallel_attn = two and 2 or null
+  to.parallel_attn, to.new_decoder_architecture, to.multi_query = true, two or has_one, count == 1
+  to.num_ln_in_parallel_attn = two and 2 or has_one and 1 or null
   if from.use_ffn_bias == true then to.bias = true end
 end
 

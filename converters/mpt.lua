@@ -163,8 +163,22 @@ local function attention(implementation)
   }
 end
 
+---What a config does not say that the weights show: transformers leaves out `alibi`, which its class takes for true, and the default of
+---the Model Zoo's converter is false.
+---@param read Read
+local function as_weights_show(from, given, read)
+  local function has(key) return read.source["transformer." .. key] ~= nil or read.source[key] ~= nil end
+  if given["attn_config.alibi"] == nil and read.source then
+    from["attn_config.alibi"] = not has "wpe.weight"
+  elseif given["attn_config.alibi"] == nil then
+    cbk.warn "attn_config.alibi is not given: false is taken, where Hugging Face's default is true; add it, or convert the checkpoint too"
+  end
+  if given.no_bias == nil and read.source then from.no_bias = not has "blocks.0.ffn.up_proj.bias" end
+end
+
 local hf = {
   keys = rules.keys { { "transformer", "", body } }, config = config, nested = { left = { "attn_config", "ffn_config" } },
+  prepare = { left = as_weights_show },
   before = {
     left = fields.with(attention "triton", {
       d_model = 2048, emb_pdrop = float(0), embedding_fraction = float(1), expansion_ratio = 4, learned_pos_emb = true,

@@ -115,13 +115,7 @@ if args.export_safetensors and not to_hf then cbk.warn "--export-safetensors say
 
 -- --- the plan
 
-job.keeps_fields = true
-if to_hf then
-  checkpoint = checkpoint or cli.open(args.checkpoint_file, args)
-  job.hf_config = hf_config.of(checkpoint.root)
-end
 local source_config = folders and composite.load_configs(args.config, parts) or cbk.config.load(args.config)
-local config = converters.convert.config(job, source_config)
 local source
 if folders then
   source, job.deduplicated, job.kept = composite.open(args.checkpoint_file, parts, args)
@@ -130,6 +124,8 @@ else
   source, job.kept = other_names.added(checkpoint)
   job.deduplicated = other_names.are_left_out(checkpoint)
 end
+job.keeps_fields, job.source, job.hf_config = true, source, to_hf and hf_config.of(source) or nil
+local config = converters.convert.config(job, source_config)
 local watch = (args.debug or args.dry_run) and plan.watch(job)
 job.advise = {
   unmatched = function(keys) return advice.unmatched(job, source, keys) end,

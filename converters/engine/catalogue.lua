@@ -17,8 +17,8 @@ local catalogue = {}
 ---@field config table[]
 ---@field before? table<Side, table>   defaults of a config that is read
 ---@field after? table<Side, table>    defaults of a config that is written
----@field prepare? table<Side, fun(config: Dict, given: Dict): Dict?>   before the rules; what the file says without defaults
----@field finish? table<Side, fun(to: Dict, from: Dict): Dict?>      after the defaults
+---@field prepare? table<Side, fun(config: Dict, given: Dict, read: Read): Dict?>   before the rules; what the file says without defaults
+---@field finish? table<Side, fun(to: Dict, from: Dict, read: Read): Dict?>      after the defaults
 ---@field fill? table<Side, table[]>   keys made where the checkpoint has none
 ---@field nested? table<Side, string[]> sections of a config that the rules see as "section.field"
 ---@field mup? "gpt"|"bert"|"t5"|false  CS -> HF folds muP (default: refuses it; false: its fields are like any other)

@@ -107,7 +107,7 @@ end
 
 local function config_from_hf(job, step, config)
   file.refuse(config)
-  local to, from, dropped, assumed, unsaid = sections.convert(step.converter, step.side, config)
+  local to, from, dropped, assumed, unsaid = sections.convert(step.converter, step.side, config, nil, nil, { source = job.source })
   local release, known = catalogue.release(step.tgt), job.model.since or {}
   local way = { to = release, starts_at_hf = true }
   since.check(known.left, from, way)
@@ -131,7 +131,7 @@ local function config_to_hf(job, step, config)
   local asked, section = sections.asked(step.converter.config, step.side), cbk.copy(trainer.model(config))
   sections.check(section, asked)
   local folded, scale, untie = fold_mup(sections.plain(section, asked), step.converter, job.model.model)
-  local to, from, dropped, assumed = sections.convert(step.converter, step.side, folded)
+  local to, from, dropped, assumed = sections.convert(step.converter, step.side, folded, nil, nil, { hf_config = job.hf_config })
   note_dropped(dropped, from)
   file.precision_to_hf(to, config)
   warn_of_others("config", file.beside_model(config))
@@ -188,6 +188,7 @@ end
 ---@field deduplicated? boolean|table<string, boolean>   At.deduplicated of the file that is read, or of each part's
 ---@field kept? table<string, string>|table<string, table<string, string>>   of keys that are there but for a note of the file: the name
 ---                              of the same tensor that it has; or these of each part
+---@field source? Dict          the tree of the checkpoint that is read; nil where only a config is converted
 ---@field keeps_fields? boolean   the checkpoint is converted, too, so that no field of a Hugging Face config is lost (hf_config)
 ---@field hf_config? Dict        the fields of a Hugging Face config that the checkpoint keeps: of one that is read, set by whoever opens
 ---                              it, before the config is converted; else set by the conversion of the config

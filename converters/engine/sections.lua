@@ -289,17 +289,22 @@ local function prepare_components(step, side, from, by_name)
   end
 end
 
+---@class Read   The checkpoint that a config is converted with; without one (convert-config) nothing is known of it.
+---@field source? Dict      its tree
+---@field hf_config? Dict   what it keeps of a Hugging Face config
+
 ---Converts one model section.
 ---@param step Converter
 ---@param side Side      the side that `from` is
 ---@param from Dict
 ---@param moves? Moves   fields that get another name are added
 ---@param known? Asked   what else is known of the fields, where the table copies what it does not name
+---@param read? Read     the checkpoint of that config
 ---@return Dict to, Dict from   `from` is complete with its defaults
 ---@return string[] dropped     fields of the file that have no place on the other side
 ---@return table assumed        fields of the right that defaults say, not the file; of a part, a table of its own
----@return string[] unsaid      further fields without a place on the other side, which nobody misses: null, or the usual value
-function sections.convert(step, side, from, moves, known)
+---@return string[] unsaid      further fields without a place on the other side, which nobody misses: null, the usual value, or told
+function sections.convert(step, side, from, moves, known, read)
   local other, nested = rules.other[side], step.nested or {}
   local by_name, rest = compile(step.config, side)
   local given = named(step, side, from)
@@ -311,7 +316,7 @@ function sections.convert(step, side, from, moves, known)
   sections.plain(from, asked)
   if not rest then tell_of_quoted(from, asked) end -- a table that copies every field leaves all as they are
   if step.prepare and step.prepare[side] then
-    from = step.prepare[side](from, given) or from
+    from = step.prepare[side](from, given, read or {}) or from
     sections.check(from, asked)
   end
   prepare_components(step, side, from, by_name)
@@ -324,7 +329,7 @@ function sections.convert(step, side, from, moves, known)
     at.field = name
     if rule and rule.right and given[name] == nil and type(defaults[name]) ~= "function" then assumed[rule.right] = true end
     local is_lost = not rule or convert_field(rule, side, at)
-    if given[name] ~= nil and (is_lost or rule.kind == "drop") then
+    if given[name] ~= nil and (is_lost or rule.kind == "drop" or rule.kind == "told") then
       local list = is_lost and kinds.present(given[name]) and dropped or unsaid
       list[#list + 1] = tostring(name)
     end
@@ -332,7 +337,7 @@ function sections.convert(step, side, from, moves, known)
   fields.fill(at.to, step.after and step.after[other])
   nest(at.to, nested[other])
   if not rest then check_missing(from, at.to, by_name, side) end
-  if step.finish and step.finish[other] then at.to = step.finish[other](at.to, from) or at.to end
+  if step.finish and step.finish[other] then at.to = step.finish[other](at.to, from, read or {}) or at.to end
   check_made(flatten(at.to, nested[other]), sections.asked(step.config, other), at)
   return at.to, from, dropped, assumed, unsaid
 end

@@ -53,7 +53,7 @@ end
 ---@param options? table   of the job
 function conversion.run(model, src, tgt, config, root, options)
   local one = conversion.job(model, src, tgt, options)
-  one.keeps_fields, one.hf_config = true, hf_config.of(root)
+  one.keeps_fields, one.source, one.hf_config = true, root, hf_config.of(root)
   config = convert.config(one, config)
   return config, convert.checkpoint(one, root)
 end

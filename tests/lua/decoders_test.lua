@@ -171,6 +171,33 @@ describe("Decoders: Hugging Face", function()
     assert(learned.model["embedding_layer.position_embed_helper.slopes"] == nil)
   end)
 
+  it("MPT's weights show its positions and biases where the config does not say", function()
+    local silent = with(mpt.config, { attn_config = cbk.dict { model_type = "" } }, { "no_bias" })
+    local plain = checkpoint(mpt, "transformer.")
+    local learned = with(plain, { ["transformer.wpe.weight"] = conversion.counted({ 6, 8 }, 0) })
+    local biased = cbk.copy(plain)
+    for key, tensor in cbk.items(plain) do
+      if key:find "blocks" or key:find "norm_f" then
+        biased[key:gsub("weight$", "bias")] = conversion.counted({ tensor:shape()[1] }, 0)
+      end
+    end
+    for _, case in ipairs { { plain, "alibi", false }, { learned, "learned", false }, { biased, "alibi", true } } do
+      local hf, position, bias = unpack(case)
+      local config, cs, back, _
+      local told = table.concat(conversion.warnings(function() config, cs = conversion.run("mpt", "hf", "cs-2.3", silent, hf) end))
+      assert(not told:find "alibi", told)
+      same({ config.model.position_embedding_type, config.model.use_ffn_bias }, { position, bias })
+      conversion.warnings(function() _, back = conversion.run("mpt", "cs-2.3", "hf", config, cs) end)
+      conversion.equal_tensors(hf, back)
+    end
+    local out
+    local told = conversion.warnings(function() out = converters.convert.config(conversion.job("mpt", "hf", "cs-2.3"), silent) end)
+    same(out.model.position_embedding_type, "learned")
+    assert(told[1]:find("attn_config.alibi is not given: false is taken", 1, true), told[1])
+    local no_positions = with(silent, { attn_config = cbk.dict { alibi = false } })
+    fails("1 weight is missing: transformer.wpe.weight", conversion.run, "mpt", "hf", "cs-2.3", no_positions, plain)
+  end)
+
   it("masks and frequencies that old files carry are made", function()
     local function back(name, release)
       local model = models[name]

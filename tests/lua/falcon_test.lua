@@ -115,6 +115,25 @@ describe("Falcon", function()
     end
   end)
 
+  it("one norm and some key heads (11B) come back with the checkpoint that keeps what Hugging Face said", function()
+    local fields = { model_type = "falcon", new_decoder_architecture = true, num_kv_heads = 2, num_ln_in_parallel_attn = 1 }
+    local layout = { rows = 32, norms = { "input_layernorm" }, config = config(new, fields) }
+    for name, prefix in pairs { falcon = "transformer.", ["falcon-headless"] = "" } do
+      local hf, cs_config, cs, again_config, again = checkpoint(layout, prefix), nil, nil, nil, nil
+      if name == "falcon" then hf["lm_head.weight"] = counted(3, 16) end
+      local told = conversion.warnings(function() cs_config, cs = conversion.run(name, "hf", "cs-2.5", layout.config, hf) end)
+      assert(table.concat(told):find("only with the checkpoint that is written", 1, true))
+      equal(cs_config.model.use_untied_layer_norm, false)
+      conversion.warnings(function() again_config, again = conversion.run(name, "cs-2.5", "hf", cs_config, cs) end)
+      conversion.equal_tensors(hf, again)
+      equal(#again, #hf)
+      for field, value in pairs(fields) do equal(again_config[field], value) end
+      raises("keeps num_ln_in_parallel_attn=1", function()
+        conversion.run(name, "cs-2.5", "hf", cs_config, cbk.dict { model = cs.model })
+      end)
+    end
+  end)
+
   it("rows are taken from their groups, queries and keys as rotary pairs", function()
     local _, cs = there_and_back("falcon", layouts["180B"], checkpoint(layouts["180B"], "transformer."))
     equal(rows(cs[proj "q"]), { 0, 2, 1, 3, 4, 6, 5, 7, 16, 18, 17, 19, 20, 22, 21, 23 })

@@ -314,8 +314,8 @@ describe("Limits of a family: towards the Model Zoo", function()
     refuses { { "gptj", "hf", "cs-2.9", { rotary_dim = null, n_embd = 6 }, "rotary_dim=3: only an even number" } }
   end)
 
-  it("a Falcon that does not come back is told", function()
-    local part = "num_ln_in_parallel_attn=1 with num_kv_heads=%d: the new config cannot be converted back to Hugging Face"
+  it("a Falcon whose config does not come back alone is told", function()
+    local part = "num_ln_in_parallel_attn=1 with num_kv_heads=%d: only with the checkpoint that is written can the new config"
     for _, case in ipairs { { 1, 2, true }, { 2, 2, false }, { 1, 1, false }, { 1, 4, false } } do
       local norms, groups, is_one_way = unpack(case)
       local there = { "falcon", "hf", "cs-2.9", { model_type = "falcon", new_decoder_architecture = true, num_attention_heads = 4,

@@ -27,10 +27,17 @@ def hugging_face(w, c, ids):
     return F.linear(w.layer_norm("transformer.norm_f", x, 1e-5, bias), w.tensors["transformer.wte.weight"])
 
 
+def as_transformers(w, c, ids):
+    """Its class takes ALiBi where the config does not say."""
+    return hugging_face(w, {**c, "attn_config": {"alibi": True, **c.get("attn_config", {})}}, ids)
+
+
 HF = {"model_type": "mpt", "vocab_size": 19, "d_model": 32, "n_heads": 4, "n_layers": 2, "max_seq_len": 9, "expansion_ratio": 2,
       "norm_type": "low_precision_layernorm"}
 CASES = {
     "ALiBi, no biases": {"release": "cs-2.3", "hf": {**HF, "no_bias": True, "attn_config": {"alibi": True}}},
+    "ALiBi, as transformers writes it": {"release": "cs-2.3", "hugging_face": as_transformers,
+                                         "hf": {**HF, "no_bias": True, "attn_config": {"model_type": ""}}},
     "learned positions, no scale": {"release": "cs-2.3", "hf": {
         **HF, "no_bias": False, "attn_config": {"alibi": False, "softmax_scale": 1.0}}},
 }
