@@ -2,9 +2,9 @@
 
 local cbk = require "cbk"
 local cli = require "cbk.cli"
-local extents = require "cbk.extents"
 local rename = require "cbk.rename"
 local selection = require "cbk.selection"
+local ties = require "cbk.ties"
 
 local parser = cli.parser("copy", "Copy a checkpoint: any format to any format, streamed.", [[
 The target's format follows from its name: .pt .pth .bin (PyTorch), .safetensors, .mdl .h5 .hdf5
@@ -92,21 +92,13 @@ end
 
 -- --- another dtype
 
---- What a tensor sees of which storage, as a text.
-local function view_id(tensor)
-  local storage = tensor:storage()
-  if not storage then return nil end
-  return ("%.0f %.0f %s %s %s"):format(storage.id, storage.offset, tensor.dtype, extents.joined(tensor:shape(), ","),
-    extents.joined(storage.stride, ","))
-end
-
 --- Tensors over one storage are cast once if they see it the same way, so that they can share the result.
 local function caster(name)
   local casts = {}
   return function(_, value)
     if not TENSORS[cbk.kind(value)] then return value end
     if not cbk.dtype(value.dtype).floating or value.dtype == name then return value end
-    local id = view_id(value) or value
+    local id = ties.view_id(value) or value
     casts[id] = casts[id] or value:to(name)
     return casts[id]:as { role = value.role, requires_grad = value.requires_grad }
   end
@@ -121,7 +113,9 @@ if next(rules) then root = cbk.rewrite(root, rules) end
 if rules.path then
   warn_of_idle_options()
   warn_of_new_positions(root)
-  if #root == 0 then cbk.fail("key", ("no key of '%s' is left to copy"):format(args.source)) end
+  local kind = cbk.kind(root)
+  local is_tree = kind:find "dict" or kind == "list" or kind == "tuple"
+  if is_tree and #root == 0 then cbk.fail("key", ("no key of '%s' is left to copy"):format(args.source)) end
 end
 
 local output = cbk.create(args.target, {

@@ -22,8 +22,8 @@ parser:flag("--all", "the tree without folding")
 cli.options(parser, "allow-records", "json")
 local args = parser:parse()
 
--- Next to nothing of what follows becomes garbage before the end.
-collectgarbage("setpause", 400)
+-- A listing of many tensors is most of the memory; what is garbage of it should go at once.
+collectgarbage("setpause", 110)
 
 local checkpoint = cli.open(args.file, args)
 local rows = cbk.leaf_rows(checkpoint:raw_root(), args.glob, args.json)

@@ -5,6 +5,7 @@ local cli = require "cbk.cli"
 local extents = require "cbk.extents"
 local inspect = require "cbk.inspect"
 local listing = require "cbk.listing"
+local ties = require "cbk.ties"
 
 local parser = cli.parser("show", "Show values of a checkpoint, one by one.", [[
 For a tensor: what it is, where its bytes lie, what shares them, statistics, and elements from
@@ -65,23 +66,12 @@ local function expand(key)
   cbk.fail("key", ("there is no %s in '%s'%s"):format(cbk.quote(key), args.file, hint))
 end
 
---- Other tensors over the same storage.
-local function sharing(key, tensor)
-  local same, other = {}, {}
-  local id = tensor:storage_id()
-  if not id then return same, other end
-  for path, candidate in cbk.tensors(root) do
-    if (path ~= key or candidate ~= tensor) and candidate:storage_id() == id then
-      table.insert(candidate:same(tensor) and same or other, path)
-    end
-  end
-  return same, other
-end
+local sharing = ties.finder(root)
 
-local function some(list)
+local function some(found)
   local shown = {}
-  for i = 1, math.min(#list, 5) do shown[i] = cbk.shown(list[i]) end
-  local more = #list > 5 and (" and %d more"):format(#list - 5) or ""
+  for i = 1, math.min(#found.names, 5) do shown[i] = cbk.shown(found.names[i]) end
+  local more = found.count > #shown and (" and %d more"):format(found.count - #shown) or ""
   return table.concat(shown, ", ") .. more
 end
 
@@ -127,9 +117,9 @@ local function show_tensor(key, tensor)
     cbk.format_size(tensor:nbytes())))
   local storage = tensor:storage()
   if storage and storage.file then print(("  in %s at byte %s"):format(cbk.shown(storage.file), listing.grouped(storage.position))) end
-  local same, other = sharing(key, tensor)
-  if #same > 0 then print("  tied to " .. some(same)) end
-  if #other > 0 then print("  shares its storage with " .. some(other)) end
+  local tied, other = sharing(key, tensor)
+  if tied.count > 0 then print("  tied to " .. some(tied)) end
+  if other.count > 0 then print("  shares its storage with " .. some(other)) end
   local problem = tensor:problem()
   if problem then return print("  " .. problem) end
   if tensor:numel() > 0 and can_have_stats(tensor) then print("  " .. stats_text(tensor)) end
@@ -159,8 +149,10 @@ local function json_of(key, value)
   if storage and storage.file then
     out.file, out.offset = storage.file, storage.position
   end
-  local same, other = sharing(key, value)
-  out.tied_to, out.shares_storage_with = cbk.list(same), cbk.list(other)
+  local tied, other = sharing(key, value)
+  out.tied_to, out.shares_storage_with = cbk.list(tied.names), cbk.list(other.names)
+  if tied.count > #tied.names then out.tied_to_count = tied.count end
+  if other.count > #other.names then out.shares_storage_with_count = other.count end
   out.problem = value:problem()
   if not out.problem and can_have_stats(value) then out.stats = json_stats(value) end
   return out

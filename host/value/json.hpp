@@ -13,6 +13,7 @@ struct JsonReadOptions {
   bool python = false;         // also NaN, Infinity, -Infinity and escapes of lone surrogates, as Python
   bool keep_spelling = false;  // numbers remember how they were written (configs)
   bool reject_duplicates = false;
+  uint64_t file_size = 0;                      // of the file that the text is only a part of
   std::function<void(std::string)> warn = {};  // gets the first keys that stand twice in one object, and the
                                                // number of others; the last one counts
 };

@@ -13,7 +13,7 @@ namespace cbk {
 namespace {
 
 constexpr size_t max_depth = 500;
-constexpr uint64_t least_memory = 48ULL << 20;  // any text may take as much
+constexpr uint64_t least_memory = 32ULL << 20;  // any text may take as much
 
 /// Walks the text and leaves the furthest position where an error can find it.
 struct Cursor {
@@ -303,7 +303,7 @@ class Builder {
   RepeatedKeys repeated_;
   size_t literals_end_ = 0;  // of the last one
   uint64_t memory_ = 0;
-  uint64_t limit_ = least_memory + 2 * original_.size();
+  uint64_t limit_ = least_memory + 3 * std::max<uint64_t>(options_.file_size, original_.size());
   std::vector<Frame> stack_;
   Value root_;
 };

@@ -116,6 +116,7 @@ Header read_header(const MappedFile& file) {
   const std::string_view text = header_text(file);
   JsonReadOptions options;
   options.reject_duplicates = true;
+  options.file_size = file.size();
   const Value root = within("the header", [&] { return parse_json(text, options); });
   Header header;
   header.data_start = length_size + text.size();
