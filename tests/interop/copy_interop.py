@@ -202,7 +202,10 @@ class Tests:
         self.same(from_torch(path), self.expected, "--overwrite")
         self.run("copy", path, path, "--overwrite", "--to-dtype", "float64")  # onto itself
         assert torch.load(path)["transposed"].dtype == torch.float64
-        self.run("copy", self.source, os.path.join(self.folder, "no", "such", "x.pt"), code=1)
+        deep = os.path.join(self.folder, "no", "such", "x.pt")
+        self.run("copy", self.source, deep)
+        self.same(from_torch(deep), self.expected, "folders are made")
+        self.run("copy", self.source, os.path.join(path, "x.pt"), code=1)  # a file is no folder
 
 
 def main():
