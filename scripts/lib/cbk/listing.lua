@@ -171,7 +171,8 @@ local function separates_by_slash(name) return find(name, "/", 1, true) ~= nil e
 local function part_end(name, from, by_slash)
   if by_slash then
     if from > #name then return nil end
-    local stop = find(name, "/", from, true) or #name
+    local stop = find(name, "/", from, true)
+    if not stop then return #name, #name + 2 end -- "w" is no part of "w/x", whose part is "w/"
     return stop, stop + 1
   end
   if from > #name + 1 then return nil end
