@@ -245,7 +245,7 @@ function inspect.text(value, options)
   local kind = cbk.kind(value)
   if TENSORS[kind] then return tensor_text(value, options) end
   if CONTAINERS[kind] then return tree_text(value, options) end
-  if kind == "Checkpoint" then return tostring(value) .. "\n" .. tree_text(value.root, options) end
+  if kind == "Checkpoint" then return tostring(value) .. "\n" .. inspect.text(value.root, options) end
   if kind == "object" and value.type == "tensorflow.tensor" then return foreign_text(value, options) end
   if kind == "object" and is_tree(value.state) then return tostring(value) .. "\n" .. tree_text(value.state, options) end
   return tostring(value)

@@ -1,0 +1,485 @@
+"""Hostile checkpoints, made anew each time and always the same: what files can claim, nest, repeat, point at and damage.
+
+Each generator yields pairs (name, make); make(folder) writes into an empty folder and gives the name to open there.
+
+usage: hostile_files.py CBK FOLDER [TEXT]    makes those whose names contain TEXT, each in a folder of its own, and a list of them
+"""
+import io
+import json
+import os
+import random
+import struct
+import subprocess
+import sys
+import zipfile
+import zlib
+
+import h5py
+import numpy
+
+ODD_NAMES = ["\x1b[2Jcleared\x07", "line\nFORGED: 1", "\r\x1b]0;title\x07", "c1 \x9b31m", "\u202eturned\u202c", "\u2066isolated", "zero\u200b\u200c\u200d\ufeffwidth", "soft\u00adhyphen", "tag\U000e0041\U000e007f",
+             "\u2028separated\u2029", "", " ", ".", "..", "a..b", "/", "a/b", "'quoted\"", "back\\slash", "${HOME}`id`", "%s%n%d", "-rf", "--help", "nul\x00byte", "\x7f", "{0..9}", "[a-z]*", "\ud7ff\ue000\uffff", "é" * 500,
+             "x" * 60000]
+
+
+def one(name, content):
+    """A case of one file."""
+    def make(folder):
+        with open(os.path.join(folder, name), "wb") as file:
+            file.write(content() if callable(content) else content)
+        return name
+    return make
+
+
+def several(files, opened):
+    def make(folder):
+        for name, content in files.items():
+            path = os.path.join(folder, name)
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            with open(path, "wb") as file:
+                file.write(content)
+        return opened
+    return make
+
+
+# --- pickles, opcode by opcode
+
+MARK, STOP, NONE, LIST, DICT, TUPLE, REDUCE, BUILD, POP, DUP = b"(", b".", b"N", b"]", b"}", b"t", b"R", b"b", b"0", b"2"
+
+
+def text(value):
+    data = value.encode("utf-8", "surrogatepass")
+    return b"X" + struct.pack("<I", len(data)) + data
+
+
+def number(value):
+    if -2 ** 31 <= value < 2 ** 31:
+        return b"J" + struct.pack("<i", value)
+    data = value.to_bytes(value.bit_length() // 8 + 1, "little", signed=True)
+    return b"\x8b" + struct.pack("<i", len(data)) + data
+
+
+def parts(*items):
+    return MARK + b"".join(items) + TUPLE
+
+
+def name_of(module, name):
+    return b"c" + module.encode() + b"\n" + name.encode() + b"\n"
+
+
+def call(module, name, *arguments):
+    return name_of(module, name) + parts(*arguments) + REDUCE
+
+
+def a_dict(**entries):
+    return DICT + MARK + b"".join(text(key) + value for key, value in entries.items()) + b"u"
+
+
+def storage(key="0", numel=4, kind="FloatStorage"):
+    return parts(text("storage"), name_of("torch", kind), text(key), text("cpu"), number(numel)) + b"Q"
+
+
+def tensor(shape=(4,), stride=(1,), offset=0, **of_storage):
+    return call("torch._utils", "_rebuild_tensor_v2", storage(**of_storage), number(offset), parts(*map(number, shape)), parts(*map(number, stride)), b"\x89",
+                call("collections", "OrderedDict"))
+
+
+def pickled(body, protocol=2):
+    return b"\x80" + bytes([protocol]) + body + STOP
+
+
+def archive(pickle_bytes, records=None, method=zipfile.ZIP_STORED, pickle_name="x/data.pkl"):
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w", method) as file:
+        def add(name, data):
+            file.writestr(zipfile.ZipInfo(name), data, method, 9)
+        if pickle_name:
+            add(pickle_name, pickle_bytes)
+        add("x/version", b"3\n")
+        for key, data in (records or {"0": bytes(16)}).items():
+            add("x/data/" + key, data)
+    return out.getvalue()
+
+
+def nested(opening, closing, depth):
+    return opening * depth + NONE + closing * depth
+
+
+def doubled(levels, join):
+    """What holds twice what holds twice …; `join` makes a container of the two values at the top."""
+    return text("x") + b"".join(DUP + join for _ in range(levels))
+
+
+BODIES = {
+    "deep calls": lambda: name_of("collections", "OrderedDict") * 50000 + LIST + (b"\x85" + REDUCE) * 50000,
+    "many memos": lambda: LIST + b"\x94" * 1000000,
+    "many marks": lambda: MARK * 1000000,
+    "one key many times": lambda: DICT + MARK + (b"K\x01N") * 300000 + b"u",
+    "a memo far away": lambda: LIST + b"r\xff\xff\xff\x7f",
+    "a list in itself": lambda: LIST + b"q\x00h\x00a",
+    "a dict in itself": lambda: DICT + b"q\x00" + text("me") + b"h\x00s",
+    "a tuple in itself": lambda: LIST + b"q\x00h\x00\x85a",
+    "doubled lists": lambda: doubled(60, parts()[:0] + b"\x86q\x01" + POP + LIST + b"h\x01a"),
+    "doubled pairs": lambda: doubled(40, b"\x86"),
+    "doubled keys": lambda: DICT + doubled(40, b"\x86") + NONE + b"s",
+    "shared lists": lambda: LIST + MARK + NONE * 1000 + b"eq\x00" + POP + LIST + MARK + b"h\x00" * 100000 + b"e",
+    "shared shared lists": lambda: b"".join(LIST + MARK + (b"h" + bytes([i - 1]) if i else NONE) * 100 + b"eq" + bytes([i]) + POP for i in range(8)) + b"h\x07",
+    "a deep list": lambda: nested(LIST, b"a", 100000),
+    "a deep dict": lambda: (DICT + text("k")) * 100000 + NONE + b"s" * 100000,
+    "deep in tensors": lambda: nested(LIST, b"a", 600).replace(NONE, tensor()),
+    "text of 2^63": lambda: b"\x8d" + struct.pack("<Q", 2 ** 63) + b"x",
+    "bytes of 2^40": lambda: b"\x8e" + struct.pack("<Q", 2 ** 40) + b"x",
+    "a bytearray of 2^62": lambda: b"\x96" + struct.pack("<Q", 2 ** 62) + b"x",
+    "a long of 2^31": lambda: b"\x8b" + struct.pack("<i", 2 ** 31 - 1) + b"x",
+    "a negative long": lambda: b"\x8b" + struct.pack("<i", -5) + b"x",
+    "a long of 200 KB": lambda: b"\x8b" + struct.pack("<i", 200000) + b"\x7f" * 200000,
+    "a number of 300,000 digits": lambda: b"I" + b"9" * 300000 + b"\n",
+    "a negative string": lambda: b"T" + struct.pack("<i", -1),
+    "a frame of 2^60": lambda: b"\x95" + struct.pack("<Q", 2 ** 60) + NONE,
+    "os.system": lambda: call("posix", "system", text("touch pwned")),
+    "eval": lambda: call("builtins", "eval", text("open('pwned','w')")),
+    "Popen": lambda: call("subprocess", "Popen", text("touch pwned")),
+    "getattr": lambda: call("builtins", "getattr", name_of("builtins", "dict"), text("__subclasses__")),
+    "an instance": lambda: MARK + text("touch pwned") + b"iposix\nsystem\n",
+    "an object": lambda: MARK + name_of("posix", "system") + text("touch pwned") + b"o",
+    "a stack global": lambda: b"\x8c\x05posix\x8c\x06system\x93" + parts(text("touch pwned")) + REDUCE,
+    "a global with escapes": lambda: name_of("\x1b[2J", "\u202eevil\u200b") + parts() + REDUCE,
+    "a global of 1 MB": lambda: name_of("a" * 1000000, "b") + parts() + REDUCE,
+    "a bytearray by number": lambda: call("builtins", "bytearray", number(10 ** 12)),
+    "bytes by number": lambda: call("builtins", "bytes", number(10 ** 12)),
+    "a list of a range": lambda: call("builtins", "list", call("builtins", "range", number(10 ** 9))),
+    "int of a text": lambda: call("builtins", "int", text("9" * 100000)),
+    "a deque": lambda: call("collections", "deque", LIST, number(-1)),
+    "a Counter of itself": lambda: call("collections", "Counter", DICT) + b"q\x00h\x00h\x00s",
+    "a state for a dict": lambda: DICT + a_dict(__class__=text("x")) + BUILD,
+    "an unknown class": lambda: name_of("evil.module", "Class") + b")\x81" + a_dict(a=tensor()) + BUILD,
+    "extension codes": lambda: b"\x82\x01\x83\x01\x00\x84\x01\x00\x00\x00",
+    "a persistent text": lambda: b"Pstorage\n",
+    "a persistent tuple of nothing": lambda: parts() + b"Q",
+    "a persistent list": lambda: LIST + b"Q",
+    "an empty stack": lambda: b"",
+    "pops": lambda: POP * 1000,
+    "appends to a number": lambda: number(1) + MARK + NONE + b"e",
+    "a key alone": lambda: DICT + MARK + NONE + b"u",
+    "a list as key": lambda: DICT + LIST + NONE + b"s",
+    "an unknown opcode": lambda: b"\xff",
+    "protocol 0": lambda: b"(lp0\n(dp1\nS'a'\nI01\nsaF1e999\naL" + b"9" * 1000 + b"L\na",
+    "a long of text": lambda: b"F" + b"1" * 500000 + b"\n",
+    "20,000 tensors": lambda: a_dict(**{f"k{i}": tensor() for i in range(3000)}),
+    "odd names": lambda: a_dict(**{name: tensor() for name in ODD_NAMES}, texts=a_dict(**{name: text(name) for name in ODD_NAMES})),
+    "deep names": lambda: a_dict(**{"a" + ".b" * 40000: tensor(), "a" + ".b" * 39999 + ".c": tensor()}),
+    "keys of all kinds": lambda: DICT + MARK + b"".join(key + tensor() for key in (NONE, b"\x88", number(1), b"G" + struct.pack(">d", float("nan")), number(2 ** 70), parts(number(1), text("x")), text("1"))) + b"u",
+    "a tensor of -1": lambda: tensor((-1,)),
+    "a tensor of 2^62": lambda: tensor((2 ** 62,)),
+    "a tensor of 2^62 x 2^62": lambda: tensor((2 ** 62, 2 ** 62), (0, 0)),
+    "a tensor of 2^62 x 0": lambda: a_dict(w=tensor((2 ** 62, 0), (1, 1))),
+    "an empty tensor of long strides": lambda: a_dict(w=tensor((2 ** 63 - 1, 0, 2 ** 63 - 1), (2 ** 63 - 1, 2 ** 63 - 1, 2 ** 63 - 1))),
+    "an empty tensor far away": lambda: a_dict(w=tensor((0,), (1,), 2 ** 63 - 1)),
+    "a tensor far away": lambda: a_dict(w=tensor((4,), (1,), 2 ** 62)),
+    "negative strides": lambda: a_dict(w=tensor((4,), (-1,), 3)),
+    "long strides": lambda: a_dict(w=tensor((2,), (2 ** 62,))),
+    "more strides than dims": lambda: a_dict(w=tensor((4,), (1, 1))),
+    "64 dims": lambda: a_dict(w=tensor((1,) * 64, (1,) * 64)),
+    "1,000 dims": lambda: a_dict(w=tensor((1,) * 1000, (1,) * 1000)),
+    "100,000 dims": lambda: a_dict(w=tensor((1,) * 100000, (1,) * 100000)),
+    "a tensor of one float repeated": lambda: a_dict(w=tensor((2 ** 40,), (0,))),
+    "200 tensors of one float repeated": lambda: a_dict(**{f"w{i}": tensor((2 ** 36,), (0,)) for i in range(200)}),
+    "a storage that is not there": lambda: a_dict(w=tensor(key="none")),
+    "a storage elsewhere": lambda: a_dict(w=tensor(key="../../../../etc/passwd")),
+    "a storage of -1": lambda: a_dict(w=tensor(numel=-1)),
+    "a storage of 2^62": lambda: a_dict(w=tensor(numel=2 ** 62)),
+    "a storage of another size": lambda: a_dict(a=tensor(), b=tensor(kind="DoubleStorage")),
+    "an unknown storage": lambda: a_dict(w=tensor(kind="EvilStorage")),
+    "a tensor without arguments": lambda: call("torch._utils", "_rebuild_tensor_v2"),
+    "a tensor of texts": lambda: call("torch._utils", "_rebuild_tensor_v2", text("x"), text("y"), text("z")),
+    "a parameter of nothing": lambda: call("torch._utils", "_rebuild_parameter", NONE, b"\x88", NONE),
+    "a size of 10^5": lambda: call("torch", "Size", LIST + MARK + number(2 ** 40) * 100000 + b"e"),
+    "a device of escapes": lambda: call("torch", "device", text("\x1b[31mcuda")),
+    "a numpy array": lambda: call("numpy.core.multiarray", "_reconstruct", name_of("numpy", "ndarray"), parts(number(0)), text("b")) + parts(
+        number(1), parts(number(2 ** 60)), call("numpy", "dtype", text("f8"), b"\x89", b"\x88"), b"\x89", b"C\x04abcd") + BUILD,
+    "a numpy dtype": lambda: call("numpy", "dtype", text("V999999999"), b"\x89", b"\x88"),
+    "a numpy scalar": lambda: call("numpy.core.multiarray", "scalar", call("numpy", "dtype", text("f8"), b"\x89", b"\x88"), b"C\x01x"),
+}
+
+
+def pickles():
+    for name, body in BODIES.items():
+        yield f"pickle, zip: {name}", one("x.pt", lambda body=body: archive(pickled(body())))
+    whole = pickled(a_dict(w=tensor(), t=text("text"), l=LIST + MARK + number(1) * 3 + b"e"))
+    for cut in range(1, len(whole), len(whole) // 8):
+        yield f"pickle, cut at {cut}", one("x.pt", archive(whole[:cut]))
+    for protocol in (0, 1, 5, 6, 255):
+        yield f"pickle, protocol {protocol}", one("x.pt", archive(pickled(a_dict(w=tensor()), protocol)))
+
+
+# --- safetensors
+
+def safe(header, data=b""):
+    header = header if isinstance(header, bytes) else json.dumps(header).encode()
+    return struct.pack("<Q", len(header)) + header + data
+
+
+def entry(dtype="F32", shape=(0,), begin=0, end=0):
+    return {"dtype": dtype, "shape": list(shape), "data_offsets": [begin, end]}
+
+
+EXTREMES = {
+    "BOOL": b"\x00\x01", "U8": b"\x00\xff", "I8": b"\x80\x7f", "U16": b"\x00\x00\xff\xff", "I16": b"\x00\x80\xff\x7f", "U32": b"\x00" * 4 + b"\xff" * 4, "I32": struct.pack("<ii", -2 ** 31, 2 ** 31 - 1),
+    "U64": struct.pack("<QQQ", 0, 2 ** 63, 2 ** 64 - 1), "I64": struct.pack("<qqq", -2 ** 63, 2 ** 53 + 1, 2 ** 63 - 1), "F16": struct.pack("<8H", 0, 0x8000, 1, 0x3ff, 0x7bff, 0xfc00, 0x7e01, 0xfe00),
+    "BF16": struct.pack("<8H", 0, 0x8000, 1, 0x7f, 0x7f7f, 0xff80, 0x7fc1, 0xffff), "F32": struct.pack("<8I", 0, 0x80000000, 1, 0x7fffff, 0x7f7fffff, 0xff800000, 0x7f800001, 0xffc00001),
+    "F64": struct.pack("<9Q", 0, 2 ** 63, 1, 2 ** 52 - 1, 0x7fefffffffffffff, 0xfff0000000000000, 0x7ff0000000000001, 0xfff8000000000001, 0x54b249ad2594c37d),
+    "F8_E4M3": bytes(range(256)), "F8_E5M2": bytes(range(256)), "F8_E8M0": bytes(range(256)), "F8_E4M3FNUZ": bytes(range(256)), "F8_E5M2FNUZ": bytes(range(256)), "C64": struct.pack("<4f", float("nan"), 3e38, -0.0, float("inf")), "F4": b"\x01\x23",
+    "F6_E2M3": b"\x01\x23\x45", "F6_E3M2": b"\x01\x23\x45"}
+BITS = {"BOOL": 8, "F4": 4, "F6_E2M3": 6, "F6_E3M2": 6, "C64": 64}
+SHAPES = [(), (0,), (2 ** 62, 0), (0, 2 ** 53 + 1), (1,) * 64, (2, 0, 3), (2, 1, 2), (1, 2 ** 62, 1, 0)]
+
+
+def extremes(dtypes):
+    """A file without a fault: each value, and each shape, that a dtype can have."""
+    header, data = {}, b""
+    for dtype in dtypes:
+        values = EXTREMES[dtype]
+        bits = BITS.get(dtype) or int("".join(filter(str.isdigit, dtype.split("_", maxsplit=1)[0])))
+        header[f"{dtype}.all"] = entry(dtype, (len(values) * 8 // bits,), len(data), len(data) + len(values))
+        data += values
+        for index, shape in enumerate(SHAPES):
+            count = int(numpy.prod([float(extent) for extent in shape]))
+            size = count * bits // 8
+            if size * 8 != count * bits:
+                continue
+            header[f"{dtype}.shape{index}"] = entry(dtype, shape, len(data), len(data) + size)
+            data += (values * 4)[:size]
+    return safe(header, data)
+
+
+def safetensors():
+    for dtype in EXTREMES:
+        yield f"good: {dtype}", one("x.safetensors", lambda dtype=dtype: extremes([dtype]))
+    yield "good: all dtypes of whole bytes", one("x.safetensors", extremes([dtype for dtype in EXTREMES if BITS.get(dtype, 8) > 6]))
+    yield "good: odd names", one("x.safetensors", safe({name: entry() for name in ODD_NAMES if "\ud7ff" not in name}))
+    headers = {
+        "length of 2^63": struct.pack("<Q", 2 ** 63) + b"{}", "length of 10^8": struct.pack("<Q", 10 ** 8) + b"{}", "nothing": struct.pack("<Q", 0), "empty": safe(b""), "no object": safe(b"[]"), "cut text": safe(b'{"a":'), "blanks": safe(b"{" + b" " * 4000000 + b"}"),
+        "deep lists": safe(b'{"a":' + b"[" * 100000), "deep objects": safe(b'{"a":' * 100000), "many equal keys": safe(b"{" + b",".join([b'"a":0'] * 40000) + b"}"),
+        "30,000 tensors": lambda: safe({f"t{i}": entry() for i in range(30000)}), "100,000 tensors": lambda: safe({f"t{i}": entry() for i in range(70000)}), "300,000 members": lambda: safe(b"{" + b",".join(b'"%d":{}' % i for i in range(300000)) + b"}"),
+        "one long name": safe({"x" * 2000000: entry()}), "a name of 40,000 parts": safe({"a" + ".b" * 40000: entry()}), "a name of a million parts": safe({"a" + ".b" * 1000000: entry()}), "a name of slashes": safe({"a" + "/b" * 300000: entry(), "a" + "/b" * 300001: entry()}),
+        "two names of a million parts": lambda: safe({"a" + ".b" * 500000 + ".x": entry(), "a" + ".b" * 500000 + ".y": entry()}), "names like stairs": lambda: safe({"n." * i + "w": entry() for i in range(1500)}),
+        "names of 150 numbers": lambda: safe({f"{i}." + ".".join(str((i * 7 + k) % 100) for k in range(150)): entry() for i in range(6000)}), "names of braces": safe({"{" * i + "0..9}." + "}" * i: entry() for i in range(300)}),
+        "names of digits": safe({"9" * i: entry() for i in range(1, 1500)}), "a hole": safe({"a": entry(begin=4, end=8, shape=(1,))}, bytes(8)), "an overlap": safe({"a": entry(shape=(1,), end=4), "b": entry(shape=(1,), end=4)}, bytes(4)),
+        "offsets of 2^63": safe({"a": entry(begin=2 ** 63, end=2 ** 63 + 4, shape=(1,))}), "offsets backwards": safe({"a": entry(begin=4, end=0)}, bytes(4)), "negative offsets": safe({"a": entry(begin=-4, end=0)}), "offsets of text": safe({"a": {"dtype": "F32", "shape": [0], "data_offsets": ["0", "0"]}}),
+        "offsets of floats": safe({"a": entry(begin=0.0, end=1e300)}), "no offsets": safe({"a": {"dtype": "F32", "shape": [0]}}), "shape of 2^64": safe({"a": entry(shape=(2 ** 64,))}), "shape of -1": safe({"a": entry(shape=(-1,))}), "shape that overflows": safe({"a": entry(shape=(2 ** 40, 2 ** 40))}),
+        "shape of 100,000 dims": safe({"a": entry(shape=(1,) * 99999 + (0,))}), "shape of lists": safe({"a": {"dtype": "F32", "shape": [[1]], "data_offsets": [0, 0]}}), "unknown dtype": safe({"a": entry("\x1b[2J\u202e")}), "long dtype": safe({"a": entry("X" * 100000)}),
+        "no dtype": safe({"a": {"shape": [0], "data_offsets": [0, 0]}}), "metadata of numbers": safe({"__metadata__": {"a": 1}}), "metadata of lists": safe({"__metadata__": []}), "metadata of 3 MB": safe({"__metadata__": {"a": "x" * 3000000}, "w": entry()}),
+        "metadata of 50,000 keys": lambda: safe({"__metadata__": {f"k{i}": "" for i in range(50000)}, "w": entry()}), "odd metadata": safe({"__metadata__": {name: name for name in ODD_NAMES if "\ud7ff" not in name}, "w": entry()}), "lone surrogates": safe(b'{"\\ud800": {}}'),
+        "NaN": safe(b'{"a": NaN}'), "1e999": safe(b'{"a": 1e999}'), "a number of 2 MB": safe(b'{"a": ' + b"9" * 2000000 + b"}"), "not UTF-8": safe(b'{"\xff\xfe": 1}'), "a NUL": safe(b'{"a": \x00}'), "UTF-16": safe('{"a": 1}'.encode("utf-16")), "a tail": safe({"a": entry(shape=(1,), end=4)}, bytes(400)),
+        "cut data": safe({"a": entry(shape=(1000,), end=4000)}, bytes(10)),
+    }
+    for name, content in headers.items():
+        yield f"safetensors: {name}", one("x.safetensors", content)
+
+
+# --- an index of shards, and other text
+
+def indexes():
+    shard = safe({"a": entry(shape=(1,), end=4)}, bytes(4))
+
+    def index(weight_map, more=""):
+        return ('{"metadata": {"total_size": 4}, "weight_map": %s%s}' % (weight_map if isinstance(weight_map, str) else json.dumps(weight_map), more)).encode()
+    texts = {
+        "empty objects": b"[" + b"{}," * 1000000 + b"{}]", "empty objects beside the map": index({"a": "s.safetensors"}, ', "x": [' + "{}," * 1000000 + "{}]"), "no map": b'{"weight_map": {}}', "a list": index("[]"), "numbers": index({"a": 1}), "null": index("null"),
+        "a map twice": index({"a": "s.safetensors"}, ', "weight_map": {}'), "40,000 equal keys": index("{" + ",".join(['"a": "s.safetensors"'] * 40000) + "}"), "100,000 keys": index({f"k{i}": "s.safetensors" for i in range(60000)}),
+        "30,000 shards": index({f"k{i}": f"{i}.safetensors" for i in range(30000)}), "missing": index({"a": "none.safetensors"}), "above": index({"a": "../../etc/passwd"}), "absolute": index({"a": "/etc/passwd"}), "itself": index({"a": "x.safetensors.index.json"}),
+        "a folder": index({"a": "."}), "odd files": index({name: name for name in ODD_NAMES if "\ud7ff" not in name}), "odd keys": index({name: "s.safetensors" for name in ODD_NAMES if "\ud7ff" not in name}), "a key that is not there": index({"b" * 100000: "s.safetensors"}),
+        "deep": index('{"a": ' * 100000), "NaN": index({"a": "s.safetensors"}, ', "x": NaN'), "many NaN": index({"a": "s.safetensors"}, ', "x": [' + "NaN," * 800000 + "1]"), "lone surrogates": index({"a": "s.safetensors"}, ', "x": [' + '"\\ud800",' * 300000 + "1]"),
+        "ints": index({"a": "s.safetensors"}, ', "x": [' + "1," * 1500000 + "1]"), "texts": index({"a": "s.safetensors"}, ', "x": [' + '"",' * 1000000 + "1]"), "cut": index({"a": "s.safetensors"})[:-30], "a mark at its start": b"\xef\xbb\xbf" + index({"a": "s.safetensors"}), "UTF-16": index({"a": "s.safetensors"}).decode().encode("utf-16"),
+        "a long name": index({"a": "s" * 5000}), "metadata of a list": b'{"metadata": [' + b"[]," * 500000 + b'[]], "weight_map": {"a": "s.safetensors"}}',
+    }
+    for name, content in texts.items():
+        yield f"index: {name}", several({"s.safetensors": shard, "x.safetensors.index.json": content}, "x.safetensors.index.json")
+    foreign = {
+        "empty": b"", "a byte": b"x", "NULs": bytes(100000), "noise": random.Random(1).randbytes(300000), "HTML": b"<!DOCTYPE html><html>" + b"x" * 1000, "LFS": b"version https://git-lfs.github.com/spec/v1\n", "GGUF": b"GGUF" + bytes(1000), "gzip": b"\x1f\x8b" + bytes(1000), "NumPy": b"\x93NUMPY" + bytes(1000),
+        "ELF": b"\x7fELF" + bytes(1000), "a pickle": pickled(a_dict(a=number(1))), "JSON": b'{"hidden_size": 4}', "JSON bomb": b"[" * 1000000, "YAML": b"model:\n  hidden_size: 4\n", "YAML bomb": b"a: &a [x,x]\n" + b"".join(b"b%d: &b%d [*%s,*%s]\n" % (i, i, s, s) for i in range(30) for s in [b"b%d" % (i - 1) if i else b"a"]),
+        "escapes": b"\x1b[2J\x1b]0;x\x07" * 1000, "HDF5 mark": b"\x89HDF\r\n\x1a\n", "HDF5 mark and noise": b"\x89HDF\r\n\x1a\n" + random.Random(2).randbytes(5000), "torch mark": b"PK\x03\x04" + bytes(1000), "TensorFlow mark": bytes(1000) + bytes.fromhex("57fb808b247547db"),
+    }
+    for name, content in foreign.items():
+        yield f"no checkpoint: {name}", one("x.ckpt", content)
+    yield "folder: empty", several({"inner/note": b""}, "inner")
+    yield "folder: several", several({"inner/a.pt": b"", "inner/b.pt": b""}, "inner")
+    yield "folder: 5,000 files", several({f"inner/{i}.pt": b"" for i in range(5000)}, "inner")
+    yield "folder: shards without an index", several({"inner/model-00001-of-00002.safetensors": shard}, "inner")
+
+    def special(make_one):
+        def make(folder):
+            make_one(os.path.join(folder, "x.pt"))
+            return "x.pt"
+        return make
+    yield "special: a pipe", special(os.mkfifo)
+    yield "special: a link to itself", special(lambda path: os.symlink("x.pt", path))
+    yield "special: a link to /dev/zero", special(lambda path: os.symlink("/dev/zero", path))
+    yield "special: a link to a terminal", special(lambda path: os.symlink("/dev/tty", path))
+
+
+# --- HDF5
+
+def h5_file(fill, **options):
+    def make(folder):
+        with h5py.File(os.path.join(folder, "x.h5"), "w", **options) as file:
+            fill(file)
+        return "x.h5"
+    return make
+
+
+def gzip_chunk(size, claimed=None, count=1):
+    """Datasets of chunks whose stream is zeros."""
+    def fill(file):
+        press = zlib.compressobj(9)
+        packed = b"".join([press.compress(bytes(2 ** 20)) for _ in range(size >> 20)] + [press.flush()])
+        for i in range(count):
+            data = file.create_dataset(f"w{i}", shape=((claimed or size) // 4,), chunks=((claimed or size) // 4,), dtype="f4", compression="gzip")
+            data.id.write_direct_chunk((0,), packed)
+    return fill
+
+
+def h5_spec(text_of_spec, **more):
+    """A file that says it is of the Model Zoo's newer layout."""
+    def fill(file):
+        file.attrs["__version__"] = more.get("version", "0.5")
+        file.attrs["__spec__"] = text_of_spec
+        for name in ("a", "b"):
+            data = file.create_dataset(name, data=numpy.arange(4, dtype="f4"))
+            data.attrs["__H5_TYPE__"] = more.get("kind", "torch.Tensor")
+            data.attrs["__OBJECT__"] = more.get("object", "{}")
+    return fill
+
+
+def h5():
+    def groups(depth):
+        def fill(file):
+            group = file
+            for _ in range(depth):
+                group = group.create_group("g")
+            group["w"] = numpy.zeros(2)
+        return fill
+
+    def loops(file):
+        file["w"] = numpy.zeros(2)
+        file.create_group("g")["up"] = file["/"]
+        file["g/self"] = h5py.SoftLink("/g/self")
+        file["g/other"] = h5py.SoftLink("/nowhere")
+
+    def external_links(file):
+        file["w"] = numpy.zeros(2)
+        file["passwd"] = h5py.ExternalLink("/etc/passwd", "/")
+        file["above"] = h5py.ExternalLink("../../x.h5", "/w")
+        file["me"] = h5py.ExternalLink("x.h5", "/me")
+
+    def types(file):
+        for i, dtype in enumerate([">f8", ">i4", "V3", "S7", [("a", "f4"), ("b", "i8", (3,))], h5py.enum_dtype({"A": 1}), h5py.string_dtype(), h5py.vlen_dtype("i4"), h5py.ref_dtype, ("f4", (2, 2)), "c16", "c8", "?", "f2", "u8"]):
+            file.create_dataset(f"t{i}", shape=(2,), dtype=dtype)
+        file.create_dataset("null", data=h5py.Empty("f4"))
+        file.create_dataset("scalar", data=1.5)
+        file.create_dataset("dims", shape=(1,) * 32, dtype="f4")
+        file.create_dataset("zero", shape=(2 ** 62, 0), dtype="f4")
+        file["texts"] = numpy.array(["\x1b[2J", "\u202e"], dtype=h5py.string_dtype())
+
+    def names(file):
+        for name in ODD_NAMES:
+            if name and "\x00" not in name and "\ud7ff" not in name and not set(name) <= set("./"):
+                file[name] = numpy.zeros(2)
+
+    def odd_attributes(file):
+        file["w"] = numpy.zeros(2)
+        for i, name in enumerate(ODD_NAMES):
+            if name and "\x00" not in name and "\ud7ff" not in name:
+                file["w"].attrs[name[:5000]] = name.replace("\x00", "")[:5000]
+        for name in ("__version__", "__spec__", "__metadata__"):
+            file.attrs[name] = numpy.arange(3)
+
+    def legacy_paths(file):
+        file.attrs["__version__"] = "0.4"
+        file.attrs["__spec__"] = json.dumps({"w": "*", "p": "*"})
+        file["w"] = numpy.zeros(2, "f4")
+        file["w"].attrs["filepath"] = "/etc/passwd"
+        file["w"].attrs["key"] = "w"
+
+    def old_pickle(file):
+        file["data"] = numpy.zeros(2, "f4")
+        for name in ("state", "__spec__", "pickle"):
+            file.attrs[name] = numpy.void(pickled(call("posix", "system", text("touch pwned"))))
+            file[name] = numpy.frombuffer(pickled(call("posix", "system", text("touch pwned"))), "u1")
+
+    fills = {
+        "types": types, "names": names, "odd attributes": odd_attributes, "loops": loops, "external links": external_links, "filepath": legacy_paths, "pickles": old_pickle, "empty": lambda file: None, "40 groups deep": groups(40), "800 groups deep": groups(800),
+        "3,000 groups": lambda file: [file.create_group(f"g{i}") for i in range(3000)], "3,000 datasets": lambda file: [file.create_dataset(f"d.{i}.{i % 7}", data=i) for i in range(3000)], "20,000 attributes": lambda file: [file.attrs.create(f"a{i}", i) for i in range(4000)],
+        "a name of 40,000 parts": lambda file: file.create_dataset("a" + ".b" * 20000, data=1.0), "never written, 4 TB": lambda file: file.create_dataset("w", shape=(2 ** 40,), chunks=(2 ** 20,), dtype="f4"), "never written, contiguous": lambda file: file.create_dataset("w", shape=(2 ** 40,), dtype="f4"),
+        "never written, 2^62 bytes": lambda file: file.create_dataset("w", shape=(2 ** 60,), dtype="f4"), "a million chunks": lambda file: file.create_dataset("w", shape=(2 ** 20,), chunks=(1,), dtype="f4", compression="gzip"),
+        "external storage": lambda file: file.create_dataset("w", shape=(16,), dtype="u1", external=[("/etc/passwd", 0, 16)]), "external storage above": lambda file: file.create_dataset("w", shape=(16,), dtype="u1", external=[("../../../../../../../../etc/passwd", 0, 16)]),
+        "a chunk longer than it says": gzip_chunk(2 ** 27, 2 ** 12), "a chunk shorter than it says": gzip_chunk(2 ** 20, 2 ** 28),
+        "fletcher and shuffle": lambda file: file.create_dataset("w", data=numpy.arange(1000), chunks=(100,), shuffle=True, fletcher32=True, compression="lzf"), "texts of 1 MB": lambda file: file.create_dataset("w", data=["x" * 1000000], dtype=h5py.string_dtype()),
+        "spec: empty": h5_spec(""), "spec: not JSON": h5_spec("{"), "spec: a list": h5_spec("[]"), "spec: deep": h5_spec("[" * 20000), "spec: 60 KB of {}": h5_spec("[" + "{}," * 20000 + "{}]"), "spec: unknown keys": h5_spec(json.dumps({"a": "*", "none": "*"})),
+        "spec: object of a call": h5_spec(json.dumps({"a": "*"}), object=json.dumps({"__py/reduce__": ["posix.system", ["touch pwned"]]})), "spec: object deep": h5_spec(json.dumps({"a": "*"}), object="[" * 10000), "spec: version": h5_spec("{}", version="\x1b[2J" + "9" * 1000),
+        "spec: kind": h5_spec(json.dumps({"a": "*"}), kind="os.system"), "spec: 0.4": h5_spec(json.dumps({"a": "*"}), version="0.4"), "spec: numbers": h5_spec("9" * 60000), "spec: tuples": h5_spec(json.dumps(["builtins.dict", ["a", "b"], [["*", None, []]] * 2])),
+    }
+    for name, fill in fills.items():
+        yield f"h5: {name}", h5_file(fill)
+    yield "h5: latest", h5_file(types, libver="latest")
+    yield "h5: a user block", h5_file(names, userblock_size=512)
+    yield "h5: tracked order", h5_file(lambda file: [file.create_dataset(str(i), data=i) for i in range(300)], track_order=True, libver="latest")
+
+
+# --- what was right before some of its bytes were changed
+
+def damage(cbk, folder):
+    """Files that cbk wrote, changed here and there."""
+    seed = os.path.join(folder, "seed.safetensors")
+    with open(seed, "wb") as file:
+        file.write(safe({"a.w": entry(shape=(2, 3), end=24), "a.b": entry("I64", (3,), 24, 48), "layers.0.x": entry("BF16", (4,), 48, 56), "layers.1.x": entry("BF16", (4,), 56, 64)}, bytes(range(64))))
+    targets = {"pt": [], "safetensors": [], "mdl": [], "h5": ["--h5-version", "0.4"], "hdf5": ["--h5-version", "flat"], "index": ["--format", "tensorflow"]}
+    for suffix, options in targets.items():
+        inner = os.path.join(folder, suffix)
+        os.mkdir(inner)
+        target = os.path.join(inner, "m" if suffix == "index" else "m." + suffix)
+        subprocess.run([cbk, "copy", "-q", seed, target, *options], check=True)
+        files = {}
+        for name in os.listdir(inner):
+            with open(os.path.join(inner, name), "rb") as file:
+                files[name] = file.read()
+        yield from damaged("m." + suffix, files)
+
+
+def damaged(opened, files):
+    yield f"good: {opened}", several(files, opened)
+    whole, chance = files[opened], random.Random(opened)
+    for i in range(9):
+        changed = bytearray(whole)
+        for _ in range(1 + i % 3):
+            changed[chance.randrange(len(changed))] = chance.choice([0, 1, 0x7f, 0x80, 0xff])
+        yield f"damaged: {opened}, {i}", several(files | {opened: bytes(changed)}, opened)
+    for i in range(2):
+        at, value = chance.randrange(len(whole) - 8), chance.choice([2 ** 31 - 1, 2 ** 62, 2 ** 64 - 1])
+        yield f"damaged: {opened}, a number, {i}", several(files | {opened: whole[:at] + struct.pack("<Q", value) + whole[at + 8:]}, opened)
+    for i in range(2):
+        yield f"damaged: {opened}, cut, {i}", several(files | {opened: whole[:chance.randrange(len(whole))]}, opened)
+    if opened == "m.index":
+        data = "m.data-00000-of-00001"
+        yield "damaged: TensorFlow, no data", several({opened: whole}, opened)
+        yield "damaged: TensorFlow, cut data", several(files | {data: files[data][:10]}, opened)
+        for name, state in {"above": b'model_checkpoint_path: "../../x"\n', "absolute": b'model_checkpoint_path: "/etc/passwd"\n', "odd": 'model_checkpoint_path: "\x1b[2J\u202e"\n'.encode(), "long": b'model_checkpoint_path: "' + b"x" * 1000000 + b'"\n'}.items():
+            yield f"damaged: TensorFlow, state {name}", several({"inner/" + key: value for key, value in files.items()} | {"inner/checkpoint": state}, "inner")
+
+
+def make_all(cbk, folder, wanted):
+    seeds = os.path.join(folder, "seeds")
+    os.mkdir(seeds)
+    cases = []
+    for generate in (pickles, safetensors, indexes, h5, lambda: damage(cbk, seeds)):
+        for name, make in generate():
+            if wanted in name:
+                place = os.path.join(folder, f"case {len(cases)}")
+                os.mkdir(place)
+                cases.append((name, place, make(place)))
+    with open(os.path.join(folder, "cases.json"), "w", encoding="utf-8") as file:
+        json.dump(cases, file)
+
+
+if __name__ == "__main__":
+    make_all(sys.argv[1], sys.argv[2], "".join(sys.argv[3:]))

@@ -1,0 +1,164 @@
+#!/usr/bin/env python3
+"""Every command over files that somebody made to harm: it ends soon, with a plain error or a plain result, takes memory by the size of what it reads, and leaves nothing behind but its named output.
+
+usage: hostile_interop.py --cbk PATH [--only TEXT]
+"""
+import argparse
+import collections
+import concurrent.futures
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import zlib
+
+LONGEST = 10  # seconds of one processor, of which a command takes hundredths
+WORDS = ["invalid value", "bad argument", "attempt to", "std::", "traceback", "bad_alloc", "basic_string", "vector::", ".lua:", "stack overflow", "not enough memory", "assertion", "internal error", "terminate called", "(cdata)", "table: 0x"]
+INVISIBLE = [*range(0x00, 0x0a), *range(0x0b, 0x20), *range(0x7f, 0xa0), *range(0x200b, 0x2010), *range(0x2028, 0x202f), *range(0x2066, 0x206a), 0xfeff]
+
+GOOD = b'{"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}'
+
+Done = collections.namedtuple("Done", "status stdout stderr memory")
+
+
+def run(command, folder):
+    """Runs a command to its end, or to LONGEST; what only waits is ended too."""
+    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+        limited = ["sh", "-c", f'ulimit -t {LONGEST}; exec "$@"', "sh", *command]
+        process = subprocess.Popen(limited, cwd=folder, stdin=subprocess.DEVNULL, stdout=out, stderr=err)
+        timer = threading.Timer(30 * LONGEST, process.send_signal, [signal.SIGKILL])
+        timer.start()
+        _, status, usage = os.wait4(process.pid, 0)
+        timer.cancel()
+        process.returncode = os.waitstatus_to_exitcode(status)
+        out.seek(0)
+        err.seek(0)
+        return Done(process.returncode, out.read(), err.read(), usage.ru_maxrss * 1024)
+
+
+def size_below(folder):
+    return sum(os.lstat(os.path.join(top, name)).st_size for top, _, names in os.walk(folder) for name in names)
+
+
+def names_below(folder):
+    return sorted(os.path.join(top, name) for top, folders, names in os.walk(folder) for name in names + folders)
+
+
+def faults(done, size, is_good):
+    """What is wrong with the end of a command."""
+    if done.status in (-signal.SIGKILL, -signal.SIGXCPU):
+        yield f"took more than {LONGEST} seconds"
+        return
+    if done.status not in (0, 1, 2):
+        yield f"status {done.status}"
+    if is_good and done.status != 0:
+        yield f"refused: {done.stderr[-300:]!r}"
+    limit = 100_000_000 + 4 * size
+    if done.memory > limit:
+        yield f"took {done.memory / 1e6:.0f} MB, where {limit / 1e6:.0f} are allowed"
+    for name, output in (("stdout", done.stdout), ("stderr", done.stderr)):
+        try:
+            shown = output.decode()
+        except UnicodeDecodeError:
+            yield f"{name} is not UTF-8"
+            continue
+        bad = sorted(character for character in map(chr, INVISIBLE) if character in shown)
+        if bad:
+            yield f"{name} has {bad}"
+    errors = [line for line in done.stderr.decode(errors="replace").split("\n") if line.startswith(("cbk: ", '{"error": {'))]
+    if done.status not in (0, 1) and not errors or len(errors) > 1:
+        yield f"{len(errors)} lines of error: {done.stderr[-300:]!r}"
+    if any(len(line) > 600 for line in done.stderr.decode(errors="replace").split("\n")):
+        yield "a line of error of more than 600 characters"
+    for word in WORDS:
+        if word in done.stderr.decode(errors="replace").lower():
+            yield f"an error says '{word}': {done.stderr[-300:]!r}"
+
+
+class Corpus:
+    def __init__(self, cbk, folder):
+        self.cbk, self.folder = cbk, folder
+        self.lock = threading.Lock()
+        self.passed, self.failures = 0, []
+        for name, content in {"good.safetensors": (len(GOOD).to_bytes(8, "little") + GOOD + bytes(4)), "config.json": b'{"model_type": "llama", "hidden_size": 4, "num_attention_heads": 2, "num_hidden_layers": 1}',
+                              "params.yaml": b"model: {hidden_size: 4, num_heads: 2, num_hidden_layers: 1, lora_params: {r: 2, alpha: 4, target_modules: [w]}}\n"}.items():
+            with open(os.path.join(folder, name), "wb") as file:
+                file.write(content)
+
+    def commands(self, file, out):
+        """Those that every file goes through, and those that take turns."""
+        good, config, params = (os.path.join(self.folder, name) for name in ("good.safetensors", "config.json", "params.yaml"))
+        copies = [["copy", file, out + suffix] for suffix in (".pt", ".safetensors", ".mdl")] + [["copy", file, out, "--format", "tensorflow"], ["copy", file, out + ".h5", "--h5-version", "0.4"], ["copy", file, out + ".h5", "--h5-version", "flat"],
+                  ["copy", file, out, "--shard-size", "1MB", "--format", "safetensors"], ["copy", file, out, "--shard-size", "1MB", "--format", "torch"]]
+        others = [["ls", "--json", file], ["ls", "--flat", file], ["ls", "--all", file], ["ls", file, "*"], ["show", "--json", file, "*"], ["show", "--no-stats", file, "*", "--allow-records"], ["show", "--dataloader", file], ["dump", "--allow-records", file],
+                  ["diff", file, file], ["diff", "--all", "--json", file, good], ["diff", good, file, "--keys-only"], ["copy", file, out + ".pt", "--to-dtype", "float16", "--allow-overflow"], ["copy", file, out + ".mdl", "--allow-records", "--rename", "a=b"],
+                  ["copy", file, out + ".pt", "--dry-run"], ["upgrade", "--dry-run", "--model", "llama", "--config", params, "--to", "cs-2.4", file], ["convert", "--dry-run", "--model", "llama", "--src-fmt", "hf", "--tgt-fmt", "cs-2.4", "--config", config, file, "-o", out],
+                  ["convert", "--dry-run", "--model", "llama", "--src-fmt", "cs-auto", "--tgt-fmt", "hf", "--config", params, file, "-o", out, "--drop-unmatched-keys"], ["convert", "--model", "gpt2", "--src-fmt", "cs-2.0", "--tgt-fmt", "cs-2.4", "--config", params, file, "-o", out, "--drop-unmatched-keys"],
+                  ["rules", "llama", file], ["rules", "gpt2", file, "--json"], ["fix-checkpoint-spec", file, "--fixed_checkpoint_path", out + ".mdl"], ["h5-to-tensorflow", file, out], ["tensorflow-to-h5", file, out + ".h5", "--strings"],
+                  ["data-iter-state-conversion", "-c", file, "-w", self.folder, "-o", out + ".mdl"], ["fold-lora-checkpoint", "--model", "llama", "-p", params, "--checkpoint_path", file, "--dry-run"], ["-e", "cbk.open(arg[1])", file],
+                  ["-e", "local n = 0; for _ in cbk.open(arg[1]):leaves() do n = n + 1 end; return n", file], ["-e", "cbk.open(arg[1]).root", file], ["convert-config", "--model", "llama", "--src-fmt", "hf", "--tgt-fmt", "cs-2.4", "-o", out, file],
+                  ["convert", "--dry-run", "--model", "llama", "--src-fmt", "hf", "--tgt-fmt", "cs-2.4", "--config", file, good, "-o", out], ["convert-config-to-mup", "-i", file, "-o", out + ".yaml"]]
+        return [["ls", file], ["dump", file], ["show", file, "*"]], copies, others
+
+    def check(self, number, name, place, opened):
+        turn = zlib.crc32(name.encode())  # the same whichever cases are run
+        work = self.new_folder(self.folder, f"work {number}")
+        file, size, before = os.path.join(place, opened), size_below(place), names_below(place)
+        always, copies, others = self.commands(file, os.path.join(self.new_folder(work, "out"), "made"))
+        chosen = always + [copies[turn % len(copies)]] + [others[(turn + i) % len(others)] for i in range(2)]
+        for command in chosen:
+            here = self.new_folder(work, "here")
+            done = run([self.cbk, *command], here)
+            is_good = name.startswith("good: ") and command in always
+            found = list(faults(done, size, is_good))
+            if names_below(here) or names_below(place) != before:
+                found.append("a file that nobody asked for")
+            if done.status != 0 and names_below(os.path.join(work, "out")):
+                found.append(f"output was left: {names_below(os.path.join(work, 'out'))}")
+            self.report(name, command, work, found)
+            for folder in ("here", "out"):
+                shutil.rmtree(os.path.join(work, folder))
+            self.new_folder(work, "out")
+        shutil.rmtree(work)
+
+    @staticmethod
+    def new_folder(work, name):
+        path = os.path.join(work, name)
+        os.mkdir(path)
+        return path
+
+    def report(self, name, command, work, found):
+        words = " ".join(command).replace(work + "/", "").replace(self.folder + "/", "")
+        with self.lock:
+            if found:
+                self.failures.append(f"FAIL {name}: cbk {words}: {'; '.join(found)}")
+            else:
+                self.passed += 1
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--cbk", required=True)
+    parser.add_argument("--only", default="", help="cases whose names contain this")
+    args = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        corpus = Corpus(os.path.abspath(args.cbk), folder)
+        # Another process makes them: the peak of a child counts from that of its parent, which therefore has to be small.
+        maker = os.path.join(os.path.dirname(os.path.abspath(__file__)), "hostile_files.py")
+        subprocess.run([sys.executable, maker, corpus.cbk, folder, args.only], check=True)
+        with open(os.path.join(folder, "cases.json"), encoding="utf-8") as file:
+            cases = json.load(file)
+        with concurrent.futures.ThreadPoolExecutor(2) as pool:
+            list(pool.map(lambda case: corpus.check(case[0], *case[1]), enumerate(cases)))
+    print("\n".join(sorted(corpus.failures)))
+    print(f"{len(cases)} files: {corpus.passed} passed, {len(corpus.failures)} failed")
+    print(f"{corpus.passed} passed, {len(corpus.failures)} failed")
+    return 1 if corpus.failures or not corpus.passed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
