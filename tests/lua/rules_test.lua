@@ -323,7 +323,7 @@ describe("Rules: findings", function()
       ["there are two models 'm'"] = { { model = "m" }, { model = "m" } },
       ["there are two models 'a'"] = { { model = "m", aliases = { a = "m" } }, { model = "a" } },
       ["since has 'rigth'"] = { { model = "m", since = { rigth = {} } } },
-      ["since.right.a.told must be true or false or one of 'hf'"] =
+      ["since.right.a.told must be true or false or one of 'steps'"] =
         { { model = "m", since = { right = { a = { "2.3", 1, told = "x" } } } } },
     } do
       fails("m.lua: ", notation.check, models, "m.lua")
