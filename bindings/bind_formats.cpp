@@ -7,6 +7,7 @@
 #include "host/formats/torch/legacy.hpp"
 #include "host/formats/torch/pickle.hpp"
 #include "host/formats/torch/zip.hpp"
+#include "host/value/kind.hpp"
 
 namespace cbk::lua {
 namespace {
@@ -124,7 +125,7 @@ int h5_inspect(lua_State* L) {
 /// cbk.tensorflow.texts(object): the texts of a tensor of texts, in C order.
 int tensorflow_texts(lua_State* L) {
   const Value value = to_value(L, 1);
-  if (!tensorflow::is_foreign(value)) fail(Errc::usage, "a {} is no tensor of texts", value.kind_name());
+  if (!tensorflow::is_foreign(value)) fail(Errc::usage, "{} is no tensor of texts", a_kind(value));
   const tensorflow::ForeignTensor tensor = tensorflow::to_foreign(value);
   if (tensor.dtype->kind != tensorflow::DTypeInfo::Kind::string) {
     fail(Errc::usage, "a tensor of {} holds no texts", tensor.dtype->name);

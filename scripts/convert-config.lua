@@ -43,7 +43,7 @@ local function write_parts(config)
 end
 
 if parts and to_hf then
-  write_parts(converters.convert.config(job, cbk.config.load(args.config_file)))
+  write_parts(converters.config(args.model, job, cbk.config.load(args.config_file)))
   return
 end
 local name = cbk.fs.basename(args.config_file):gsub("(.)%.[^.]*$", "%1")
@@ -51,7 +51,7 @@ local target = cbk.fs.join(folder, ("%s_to_%s.%s"):format(name, job.tgt, to_hf a
 converters.refuse_existing(target, args)
 
 local source = parts and composite.load_configs(args.config_file, parts) or cbk.config.load(args.config_file)
-local config = converters.convert.config(job, source)
+local config = converters.config(args.model, job, source)
 if args.output_dir then cbk.fs.mkdir(args.output_dir) end
 cbk.config.save(config, target, { overwrite = args.overwrite, indent = 4, sort = not to_hf })
 converters.say_saved(args, job, "Config saved to " .. target)

@@ -27,7 +27,7 @@ parser:option("--model", "the model, as `cbk list` names it"):argname("NAME"):co
 parser:option("--src-fmt", "its format: hf, cs-X.Y, or cs-auto (from the checkpoint)"):argname("FORMAT"):count(1)
 parser:option("--tgt-fmt", "the format wanted: hf, cs-X.Y or cs-current"):argname("FORMAT"):count(1)
 parser:option("--config", "its config: config.json or params.yaml"):argname("FILE"):count(1)
-parser:option("-o --output-dir", "where to write (default: beside the inputs)"):argname "DIR"
+parser:option("-o --output-dir", "where to write (default: beside each input, or in its folder)"):argname "DIR"
 parser:option("--hf-shard-size", "largest size of a Hugging Face shard", default_shard_size):argname "SIZE"
 parser:flag("--export-safetensors", "write Hugging Face shards as safetensors")
 parser:flag("--drop-unmatched-keys", "leave out keys that no rule matches, instead of failing")
@@ -93,7 +93,7 @@ if not parts then args.config = converters.config_file(args.config, job) end
 
 ---Where an output goes: its folder, beside or inside the input, and its name without a suffix.
 local function output_of(path, name_inside)
-  local folder = folders and path or cbk.fs.dirname(path)
+  local folder = (folders or cbk.fs.is_dir(path)) and path or cbk.fs.dirname(path)
   local stem = folders and name_inside or converters.stem(path, job)
   return args.output_dir or folder, ("%s_to_%s"):format(stem, job.tgt)
 end
@@ -125,7 +125,7 @@ else
   job.deduplicated = other_names.are_left_out(checkpoint)
 end
 job.keeps_fields, job.source, job.hf_config = true, source, to_hf and hf_config.of(source) or nil
-local config = converters.convert.config(job, source_config)
+local config = converters.config(args.model, job, source_config)
 local watch = (args.debug or args.dry_run) and plan.watch(job)
 job.advise = {
   unmatched = function(keys) return advice.unmatched(job, source, keys) end,

@@ -63,8 +63,10 @@ for i, text in ipairs(args.rename) do
 end
 
 local asked = {} -- the keys that are to be in the copy
+local keys = {}  -- all that the source has
 
 local function new_key(key)
+  keys[#keys + 1] = key
   if not chosen:has(key) then return nil end
   for _, rule in ipairs(renames) do key = rule.apply(key) end
   asked[key] = true
@@ -111,11 +113,9 @@ if #args.include + #args.exclude + #renames > 0 then rules.path = new_key end
 if args.to_dtype then rules.leaf = caster(args.to_dtype) end
 if next(rules) then root = cbk.rewrite(root, rules) end
 if rules.path then
+  if #keys > 0 and not next(asked) then chosen:fail_empty(args.source, keys) end
   warn_of_idle_options()
   warn_of_new_positions(root)
-  local kind = cbk.kind(root)
-  local is_tree = kind:find "dict" or kind == "list" or kind == "tuple"
-  if is_tree and #root == 0 then cbk.fail("key", ("no key of '%s' is left to copy"):format(args.source)) end
 end
 
 local output = cbk.create(args.target, {

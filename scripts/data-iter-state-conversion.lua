@@ -37,7 +37,7 @@ local state = dataloader_state.from_files(files, args.dataloader_type, args.shuf
 
 local checkpoint = cli.open(args.old_checkpoint, args)
 if not (cbk.kind(checkpoint.root) or ""):find "dict" then
-  cbk.fail("format", ("'%s' is no dict but a %s: it cannot take a 'dataloader'"):format(args.old_checkpoint, cbk.kind(checkpoint.root)))
+  cbk.fail("format", ("'%s' is not a dict (%s): it cannot take a 'dataloader'"):format(args.old_checkpoint, cbk.kind(checkpoint.root)))
 end
 local doubts = dataloader_state.doubts(files, checkpoint.root)
 local root = checkpoint:raw_root()

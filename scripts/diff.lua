@@ -57,8 +57,8 @@ local function compare_elements(a, b, args)
   local first = position(d.first, a:shape())
   local place = #first > 0 and ", first at " .. extents.shape(first) or ""
   return { what = "values", different = d.different, numel = d.numel, max_abs = d.max_abs, max_rel = d.max_rel, first = first,
-    text = ("%s of %s differ (%.3g %%), max abs %s, max rel %s%s"):format(listing.grouped(d.different),
-      listing.counted(d.numel, "element"), 100 * d.different / d.numel, number_text(d.max_abs), number_text(d.max_rel), place) }
+    text = ("%s of %s differ (%s), max abs %s, max rel %s%s"):format(listing.grouped(d.different),
+      listing.counted(d.numel, "element"), listing.percent(d.different, d.numel), number_text(d.max_abs), number_text(d.max_rel), place) }
 end
 
 local function compare_tensors(a, b, args)

@@ -6,13 +6,17 @@ local converters = require "cbk.converters"
 local converter_list = require "cbk.converter_list"
 
 local parser = cli.parser("list", "Lists the models and the formats between which they convert.", [[
+With --src-fmt, the formats are those that a model goes to from there; with --tgt-fmt, those that it
+comes from.
+
 examples:
   cbk list
   cbk list llama --src-fmt hf]])
 parser:argument("model", "one model (default: all)"):args "?"
 parser:option("--src-fmt", "only what reads this format: hf, cs-X.Y, cs-current"):argname "FORMAT"
 parser:option("--tgt-fmt", "only what writes this format"):argname "FORMAT"
-parser:flag("--hide-notes", "leave out the last column")
+parser:flag("--all", "list every pair of formats that a table converts, with notes")
+parser:flag("--hide-notes", "--all: leave out the last column")
 cli.options(parser, "json")
 parser:option("--converter", "a converter file of your own"):argname "FILE"
 local args = parser:parse()
@@ -44,6 +48,7 @@ if args.model and args.model ~= "all" then
 end
 
 local rows = converter_list.rows(filter)
+if #rows == 0 then cbk.fail("unsupported", converter_list.why_none(filter)) end
 if args.json then
   local list = cbk.list()
   for i, row in ipairs(rows) do
@@ -52,9 +57,8 @@ if args.json then
     list[i] = cbk.dict(row)
   end
   cli.print_json(list)
-elseif #rows == 0 then
-  io.stderr:write(converter_list.why_none(filter), "\n")
-else
+elseif args.all then
   for _, line in ipairs(converter_list.lines(rows, args.hide_notes)) do print(line) end
+else
+  for _, line in ipairs(converter_list.summary(rows, filter)) do print(line) end
 end
-os.exit(#rows > 0 and 0 or 1)

@@ -91,7 +91,7 @@ local function stats_text(tensor)
   if #parts == 0 then parts[1] = "no finite elements" end
   for _, name in ipairs { "nan", "inf", "zeros" } do
     if stats[name] > 0 then
-      parts[#parts + 1] = ("%s %s (%.1f %%)"):format(name, listing.grouped(stats[name]), 100 * stats[name] / stats.numel)
+      parts[#parts + 1] = ("%s %s (%s)"):format(name, listing.grouped(stats[name]), listing.percent(stats[name], stats.numel))
     end
   end
   return table.concat(parts, ", ")

@@ -3,6 +3,7 @@
 
 #include "host/checkpoint/sharded.hpp"
 #include "host/value/json.hpp"
+#include "host/value/kind.hpp"
 
 namespace cbk {
 namespace {
@@ -35,7 +36,7 @@ Index read_index(const fs::path& path) {
   Index index;
   for (const auto& [key, file] : map->as_dict().entries()) {
     if (!file.is(Value::Kind::string)) {
-      fail(Errc::format, "'weight_map' gives a {} for {}, where the name of a file belongs", file.kind_name(),
+      fail(Errc::format, "'weight_map' gives {} for {}, where the name of a file belongs", a_kind(file),
            quote(key.as_string()));
     }
     check_file_name(file.as_string());
@@ -61,7 +62,7 @@ void check_shards_exist(const fs::path& folder, const Index& index) {
 void take_keys(Dict& root, const Checkpoint& shard, const std::string& file,
                const std::vector<std::string>& keys) {
   if (!shard.root.is(Value::Kind::dict)) {
-    fail(Errc::format, "the shard {} holds a {}, not a dict", quote(file), shard.root.kind_name());
+    fail(Errc::format, "the shard {} holds {}, not a dict", quote(file), a_kind(shard.root));
   }
   std::vector<std::string> absent;
   for (const std::string& key : keys) {

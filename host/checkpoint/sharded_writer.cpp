@@ -167,8 +167,7 @@ class ShardedWriter : public Writer {
 
   void warn_of_ties(size_t ties) {
     if (ties > 0)
-      warnings_.push_back(fmt::format("{} tied tensors are written as copies: {} has no ties", ties,
-                                      format_ == "h5" ? "flat H5" : format_));
+      warnings_.push_back(written_as_copies(ties, (format_ == "h5" ? "flat H5" : format_) + " has no ties"));
   }
 
   fs::path target_;

@@ -10,6 +10,7 @@
 #include "host/config/yaml.hpp"
 #include "host/config/yaml_quoted.hpp"
 #include "host/config/yaml_scalar.hpp"
+#include "host/value/kind.hpp"
 #include "host/value/repeated_keys.hpp"
 
 namespace cbk::yaml {
@@ -335,7 +336,7 @@ class Builder : public YAML::EventHandler {
 
   void set_key(const YAML::Mark& mark, Frame& frame, Value key, bool is_merge_key) {
     if (key.is(Value::Kind::sequence) || key.is(Value::Kind::dict)) {
-      fail_at(mark, Errc::format, fmt::format("a {} cannot be a key", key.kind_name()));
+      fail_at(mark, Errc::format, fmt::format("{} cannot be a key", a_kind(key)));
     }
     if (key.is(Value::Kind::object)) key = key.as_object().repr;  // a date
     frame.merges = is_merge_key;

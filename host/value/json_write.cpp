@@ -4,6 +4,7 @@
 
 #include "host/base/utf8.hpp"
 #include "host/value/json.hpp"
+#include "host/value/kind.hpp"
 #include "host/value/number.hpp"
 
 namespace cbk {
@@ -145,7 +146,7 @@ class JsonWriter {
     const Sequence& sequence = value.as_sequence();
     using Kind = Sequence::Kind;
     if (sequence.kind != Kind::list && sequence.kind != Kind::tuple && sequence.kind != Kind::torch_size) {
-      fail(Errc::value, "a {} cannot be written as JSON", value.kind_name());
+      fail(Errc::value, "{} cannot be written as JSON", a_kind(value));
     }
     open('[');
     for (const Value& item : sequence.items) {
@@ -175,7 +176,7 @@ class JsonWriter {
       return;
     }
     if (key.is(Value::Kind::sequence) || key.is(Value::Kind::bytes) || key.is(Value::Kind::tensor)) {
-      fail(Errc::value, "a {} cannot be a key in JSON", key.kind_name());
+      fail(Errc::value, "{} cannot be a key in JSON", a_kind(key));
     }
     out_ += '"';
     write(key);

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "host/base/hash.hpp"
+#include "host/value/kind.hpp"
 #include "host/value/walk.hpp"
 
 namespace cbk {
@@ -92,8 +93,7 @@ class Node {
     const bool from_list = step.container.is(Value::Kind::sequence) && step.key.is(Value::Kind::integer);
     const bool to_list = prototype_.is(Value::Kind::sequence);
     if (to_list && !from_list) {
-      fail(Errc::key, "{} would put the key {} into a {}", quote(path), quote(step.text),
-           prototype_.kind_name());
+      fail(Errc::key, "{} would put the key {} into {}", quote(path), quote(step.text), a_kind(prototype_));
     }
     const auto [found, is_new] = index_.try_emplace(step.text, children_.size());
     if (is_new) {

@@ -1,6 +1,7 @@
 #include "host/value/state_dict.hpp"
 
 #include "host/base/hash.hpp"
+#include "host/value/kind.hpp"
 
 #include <map>
 #include <tuple>
@@ -17,7 +18,7 @@ class Flattener {
 
   std::vector<NamedTensor> run(const Value& root) {
     if (!root.is(Value::Kind::dict)) {
-      fail(Errc::value, "{} holds a dict of tensors; this is a {}", format_, root.kind_name());
+      fail(Errc::value, "{} holds a dict of tensors; this is {}", format_, a_kind(root));
     }
     walk(root.as_dict(), "", 0);
     if (!others_.empty()) {
@@ -79,6 +80,11 @@ size_t count_ties(const std::vector<NamedTensor>& tensors) {
     if (!seen.emplace(identity, seen.size()).second) ++ties;
   }
   return ties;
+}
+
+std::string written_as_copies(size_t ties, std::string_view why) {
+  return ties == 1 ? fmt::format("1 tied tensor is written as a copy: {}", why)
+                   : fmt::format("{} tied tensors are written as copies: {}", ties, why);
 }
 
 }  // namespace cbk

@@ -22,4 +22,7 @@ std::vector<NamedTensor> flat_tensors(const Value& root, std::string_view format
 /// How many of `tensors` show the same data as one before them: a format without ties writes them as copies.
 size_t count_ties(const std::vector<NamedTensor>& tensors);
 
+/// The warning: "2 tied tensors are written as copies: " and why.
+std::string written_as_copies(size_t ties, std::string_view why);
+
 }  // namespace cbk

@@ -145,7 +145,7 @@ TEST_CASE("checkpoint: indexes that lie are refused", "[checkpoint]") {
       {R"({"weight_map": {"a": "/etc/passwd"}})", "beside its index"},
       {R"({"weight_map": {"a": ""}})", "beside its index"},
       {R"({"weight_map": {"a": "."}})", "beside its index"},
-      {R"({"weight_map": {"a": 5}})", "gives a int for 'a'"},
+      {R"({"weight_map": {"a": 5}})", "gives an int for 'a'"},
       {R"({"weight_map": []})", "no 'weight_map'"},
       {R"({"weight_map": {"a": "x.index.json"}})", "shard 'x.index.json'"},
       {R"({"weight_map": {"a": "s.safetensors", "a": "s.safetensors"}})", "twice"},

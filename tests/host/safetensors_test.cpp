@@ -104,7 +104,7 @@ TEST_CASE("safetensors: damaged and lying files are refused with a reason", "[sa
       {file_of("{\"a\":" + entry("F32", "[2]", "[0]") + "}", data), "'data_offsets' has 1"},
       {file_of("{\"a\":" + entry("F4", "[3]", "[0,1]") + "}", "x"), "whole bytes"},
       {file_of("{\"a\":{\"dtype\":\"F32\",\"shape\":[2]}}", data), "'data_offsets' is missing"},
-      {file_of("{\"a\":7}"), "a int where"},
+      {file_of("{\"a\":7}"), "an int where"},
       {file_of("{\"__metadata__\":{\"a\":1}}"), "only text"},
       {file_of("{\"__metadata__\":[]}"), "is a list"},
       {file_of("{nope"), "line 1"},

@@ -312,7 +312,7 @@ def choosing(s):
     assert names[-1] == "model.h5.index.json" and len(names) > 3, names
     s.call("h5-to-tensorflow", "shards", "joined", "--shard-size", "1KB")
     assert read_bundle(s.path("joined"))[0] == {name: content(array) for name, array in arrays().items()}
-    assert "is left" in s.refused("tensorflow-to-h5", "c", "none.h5", "--include", "nothing", "-q")
+    assert "matches --include 'nothing'" in s.refused("tensorflow-to-h5", "c", "none.h5", "--include", "nothing", "-q")
     assert "no TensorFlow" in s.refused("tensorflow-to-h5", "kernels.h5", "x.h5")
     assert "no H5" in s.refused("h5-to-tensorflow", "c", "x")
     assert "a folder" in s.call("h5-to-tensorflow", "kernels.h5", "shards", status=2).stderr

@@ -27,21 +27,35 @@ describe("list", function()
     return stdout
   end
 
+  it("one line for each model, in 80 columns", function()
+    local text, seen = rows(), {}
+    for line in text:gmatch "[^\n]+" do
+      is_true(#line - select(2, line:gsub("[\128-\191]", "")) <= 80, line)
+      local name = line:match "^(%S+)  +%S"
+      is_true(name and not seen[name], line)
+      seen[name] = true
+    end
+    has(text, "\nllama                     hf, cs-1.9 … cs-2.9\n")
+    equal(rows "gpt2", "gpt2  hf, cs-1.7 … cs-2.9, cs-2.4-backbone\n")
+    equal(rows("bloom", "--src-fmt", "hf"), "bloom  cs-1.9 … cs-2.9\n")
+    equal(rows("bloom", "--tgt-fmt", "cs-2.9"), "bloom  hf, cs-1.9 … cs-2.8\n")
+  end)
+
   it("by model, by format, for machines", function()
-    has(rows(), "flan-ul2")
-    lacks(rows "gpt2", "llama")
-    local text = rows("llama", "--src-fmt", "hf", "--tgt-fmt", "cs-current")
+    has(rows "--all", "flan-ul2")
+    lacks(rows("gpt2", "--all"), "llama")
+    local text = rows("llama", "--src-fmt", "hf", "--tgt-fmt", "cs-current", "--all")
     has(text, "cs-2.1 … cs-2.9")
     lacks(text, "cs-2.0")
-    has(rows("gpt2", "--src-fmt", "cs-1.8", "--tgt-fmt", "cs-2.10", "--hide-notes"), "cs-1.7 … cs-2.9, cs-2.4-backbone")
-    has(rows("dpo", "--src-fmt", "hf", "--tgt-fmt", "cs-current"), "cs-2.1-dpo … cs-2.9-dpo")
+    has(rows("gpt2", "--src-fmt", "cs-1.8", "--tgt-fmt", "cs-2.10", "--all", "--hide-notes"), "cs-1.7 … cs-2.9, cs-2.4-backbone")
+    has(rows("dpo", "--src-fmt", "hf", "--tgt-fmt", "cs-current", "--all"), "cs-2.1-dpo … cs-2.9-dpo")
     local list = cbk.config.parse(rows("falcon", "--src-fmt", "cs-2.4", "--tgt-fmt", "hf", "--json"), "json")
     equal({ #list, list[1].model, list[1].tgt_formats, list[1].src_formats[9] }, { 1, "falcon", { "hf" }, "cs-2.9" })
   end)
 
-  it("nearest formats are named once each, in one order", function()
+  it("nearest formats are named once each, the nearest first", function()
     local _, _, err = run(harness.temp_dir(), "convert-config", "--model", "mpt", "--src-fmt", "cs-2.9", "--tgt-fmt", "cs-2.0", "p.yaml")
-    has(err, "Nearest formats: cs-2.3, cs-2.2, cs-2.1\n")
+    has(err, "'cs-2.0' is not a format of mpt; did you mean cs-2.1 or cs-2.2 or cs-2.3?\n")
   end)
 
   it("a config may be given as its folder; a field that a release lacks belongs in its model section", function()
@@ -276,6 +290,13 @@ describe("cbk ls", function()
     has(out, "2 tensors, 16 elements")
   end)
 
+  it("orders the items of a list by number, folded or not", function()
+    local dir = harness.temp_dir()
+    local odd = cbk.tensor({ 1, 2 }, { dtype = "int64" })
+    cbk.create(dir .. "/l.pt", { root = cbk.list { cbk.tensor { 1 }, cbk.tensor { 2 }, odd } }):commit()
+    has(select(2, run(dir, "ls", "l.pt")), "\n{0,1}  2 ×  float32  [1]    8 B\n2           int64    [2]   16 B\n")
+  end)
+
   it("filters by globs and by plain names, flat and unfolded", function()
     local dir = harness.temp_dir()
     make_model(dir, "model.pt")
@@ -373,6 +394,19 @@ describe("cbk diff", function()
     equal(result.only_b, { "model.extra" })
   end)
 
+  it("rounds no share to 0 or 100 %", function()
+    local dir = harness.temp_dir()
+    local function save(name, root) cbk.create(dir .. "/" .. name, { root = root }):commit() end
+    local changed = cbk.cat({ cbk.full({ 16382 }, 1), cbk.full({ 2 }, 0) }, 0)
+    save("a.pt", cbk.dict { w = cbk.full({ 16384 }, 0), x = cbk.full({ 4 }, 0) })
+    save("b.pt", cbk.dict { w = changed, x = cbk.full({ 4 }, 1) })
+    local out = select(2, run(dir, "diff", "a.pt", "b.pt"))
+    has(out, "w: 16,382 of 16,384 elements differ (99.99 %)")
+    has(out, "x: 4 of 4 elements differ (100 %)")
+    has(select(2, run(dir, "show", "b.pt", "w")), "zeros 2 (0.01 %)")
+    has(select(2, run(dir, "show", "a.pt", "w")), "zeros 16,384 (100 %)")
+  end)
+
   it("obeys tolerances, --ignore-dtype and --keys-only", function()
     local dir = harness.temp_dir()
     make_model(dir, "a.pt", weights_only)
@@ -464,6 +498,15 @@ describe("cbk copy", function()
     equal(copy.root.optimizer.betas, nil)
   end)
 
+  it("counts ties in whole words", function()
+    local dir = harness.temp_dir()
+    make_model(dir, "a.pt", weights_only)
+    for i, more in ipairs { {}, { "--format", "safetensors", "--shard-size", "1MB" } } do
+      local _, _, err = run(dir, "copy", "a.pt", i == 1 and "b.safetensors" or "shards", unpack(more))
+      equal(err, "warning: 1 tied tensor is written as a copy: safetensors has no ties\n")
+    end
+  end)
+
   it("writes shards, and only a plan with --dry-run", function()
     local dir = harness.temp_dir()
     make_model(dir, "a.pt", weights_only)
@@ -506,9 +549,12 @@ describe("cbk copy", function()
     has(err, "float23")
     code, _, err = run(dir, "copy", "a.pt", "b.pt", "--rename", "nonsense")
     failed(code, 2, err, "OLD=NEW")
-    code, _, err = run(dir, "copy", "a.pt", "b.pt", "--include", "nothing")
-    equal(code, 1)
-    has(err, "no key of 'a.pt' is left to copy")
+    code, _, err = run(dir, "copy", "a.pt", "b.pt", "--include", "nope")
+    failed(code, 1, err, "no key of 'a.pt' matches --include 'nope'")
+    code, _, err = run(dir, "copy", "a.pt", "b.pt", "--include", "model.embeding.weight")
+    failed(code, 1, err, "; did you mean 'model.embedding.weight'")
+    code, _, err = run(dir, "copy", "a.pt", "b.pt", "--exclude", "*")
+    failed(code, 1, err, "no key of 'a.pt' is left: --exclude takes all of them away")
     equal(cbk.fs.list(dir), { "a.pt" })
   end)
 

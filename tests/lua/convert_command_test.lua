@@ -30,7 +30,59 @@ local function convert(dir, src, tgt, ...)
   return harness.cbk(dir, "convert", "--src-fmt", src, "--tgt-fmt", tgt, "--config", files[1], files[2], ...)
 end
 
+describe("what convert may have been meant to do", function()
+  local function refused(dir, model, src, tgt, message)
+    local code, stdout, stderr = convert(dir, src, tgt, "--model", model)
+    equal({ code, stdout, stderr }, { 1, "", "cbk: " .. message .. "\n" })
+  end
+
+  it("is said in one line", function()
+    local dir = harness.temp_dir()
+    refused(dir, "llama", "huggingface", "cs-2.4",
+      "cannot convert llama from huggingface to cs-2.4: 'huggingface' is not a format of llama; did you mean hf?")
+    refused(dir, "llama", "hf", "hf",
+      "cannot convert llama from hf to hf: both formats are the same; for another --tgt-fmt, llama has cs-1.9 … cs-2.9")
+    for _, format in ipairs { "2.4", "cs2.4", "CS-2.4" } do
+      refused(dir, "llama", "hf", format,
+        ("cannot convert llama from hf to %s: '%s' is not a format of llama; did you mean cs-2.4?"):format(format, format))
+    end
+    refused(dir, "falcn", "hf", "cs-2.4", "cannot convert falcn from hf to cs-2.4: there is no model 'falcn'; did you mean falcon?")
+  end)
+
+  it("names the model that the config is for", function()
+    local dir = folder_with("llama", "hf")
+    refused(dir, "gpt2", "hf", "cs-2.4", "this config is for llama, but --model is gpt2; use --model llama")
+    local own = cbk.config.load(dir .. "/config.json")
+    own.model_type = "unheard-of"
+    cbk.config.save(own, dir .. "/config.json", { overwrite = true })
+    local _, _, stderr = convert(dir, "hf", "cs-2.4", "--model", "gpt2")
+    has(stderr, "model_type='unheard-of'")
+  end)
+end)
+
 describe("cbk convert", function()
+  it("writes both outputs of a folder into it", function()
+    local dir = harness.temp_dir()
+    local made = folder_with("llama", "hf")
+    os.execute(("mv '%s' '%s/llama'"):format(made, dir))
+    local code, stdout, stderr = harness.cbk(dir, "convert", "--model", "llama", "--src-fmt", "hf", "--tgt-fmt", "cs-2.4", "--config",
+      "llama/config.json", "llama")
+    equal(code, 0, stderr)
+    has(stdout, "Checkpoint saved to llama/llama_to_cs-2.4.mdl\nConfig saved to llama/config_to_cs-2.4.yaml\n")
+    equal(cbk.fs.list(dir), { "llama" })
+  end)
+
+  it("prints its result as JSON", function()
+    local dir = folder_with("llama", "hf")
+    local code, stdout, stderr = convert(dir, "hf", "cs-2.4", "--model", "llama", "-o", "o", "--json")
+    equal(code, 0, stderr)
+    local result = cbk.config.parse(stdout, "json")
+    equal({ result.written, result.checkpoint, result.config, result.keys }, { true, "o/a_to_cs-2.4.mdl", "o/config_to_cs-2.4.yaml" })
+    assert(result.bytes_written > 0 and cbk.fs.exists(dir .. "/" .. result.checkpoint))
+    code, stdout = convert(dir, "hf", "cs-2.4", "--model", "llama", "-o", "o", "--json", "--explain", "lm_head.weight")
+    equal({ code, cbk.config.parse(stdout, "json")[1].key }, { 0, "lm_head.weight" })
+  end)
+
   it("copies between two names of one format, and says so", function()
     local dir = folder_with("llama", "cs-2.9")
     for i, pair in ipairs { { "cs-2.9", "cs-2.10" }, { "cs-2.9", "cs-current" }, { "cs-2.10", "cs-2.9" }, { "cs-2.10", "cs-current" } } do
@@ -45,7 +97,7 @@ describe("cbk convert", function()
     end
     local code, _, stderr = convert(dir, "cs-2.9", "cs-2.9", "--model", "llama")
     equal(code, 1)
-    has(stderr, "Cannot convert llama from cs-2.9 to cs-2.9")
+    has(stderr, "from cs-2.9 to cs-2.9: both formats are the same; for another --tgt-fmt, llama has hf, cs-1.9 … cs-2.8")
   end)
 
   it("tells in a dry run of outputs that are there already", function()

@@ -573,7 +573,7 @@ return { { model = "own", note = "a model",
   it("a table about 2.10 is listed by the format that it is for users", function()
     local dir = harness.temp_dir()
     cbk.fs.write(dir .. "/own.lua", (own_file:format("", ""):gsub("cs%-2%.4", "cs-2.8, cs-2.10")))
-    local _, stdout = harness.cbk(dir, "list", "--converter", "own.lua", "own", "--src-fmt", "hf", "--hide-notes")
+    local _, stdout = harness.cbk(dir, "list", "--converter", "own.lua", "own", "--src-fmt", "hf", "--all", "--hide-notes")
     equal(stdout, "model  src-fmt  tgt-fmt\nown    hf       cs-2.8, cs-2.9\n")
   end)
 

@@ -2,6 +2,7 @@
 
 #include "host/formats/h5/element.hpp"
 #include "host/formats/tensorflow/foreign.hpp"
+#include "host/value/kind.hpp"
 
 namespace cbk::h5 {
 namespace {
@@ -139,7 +140,7 @@ Value make_graph_tensor(const std::string& graph, DType dtype, const Shape& shap
 Shape to_shape(const Value& list) {
   Shape shape;
   if (list.is(Value::Kind::integer)) return {list.as_int()};
-  if (!list.is(Value::Kind::sequence)) fail(Errc::format, "a shape that is a {}", list.kind_name());
+  if (!list.is(Value::Kind::sequence)) fail(Errc::format, "a shape that is {}", a_kind(list));
   for (const Value& extent : list.as_sequence().items) {
     if (!extent.is(Value::Kind::integer) || !extent.as_integer().fits || extent.as_int() < 0)
       fail(Errc::format, "a shape with an impossible extent");

@@ -3,6 +3,7 @@
 #include <charconv>
 
 #include "host/tensor/kernels/cast.hpp"
+#include "host/value/kind.hpp"
 
 namespace cbk::h5 {
 namespace {
@@ -60,7 +61,7 @@ Tensor full_tensor(DType dtype, const Shape& shape, const Value& fill) {
       return Tensor::full_bytes(dtype, shape, ByteView(element, size_of(dtype)));
     }
     default:
-      fail(Errc::value, "a fill value that is a {}", fill.kind_name());
+      fail(Errc::value, "a fill value that is {}", a_kind(fill));
   }
 }
 

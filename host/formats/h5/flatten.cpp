@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include "host/base/hash.hpp"
+#include "host/value/kind.hpp"
 
 #include <unordered_set>
 
@@ -19,7 +20,7 @@ class Flattener {
   FlatTree run(const Value& root) {
     tree_.spec = visit(root, "", 0);
     if (tree_.spec.kind == Kind::leaf) {
-      fail(Errc::value, "an H5 checkpoint is a tree of named values; this is only a {}", root.kind_name());
+      fail(Errc::value, "an H5 checkpoint is a tree of named values; this is only {}", a_kind(root));
     }
     std::unordered_set<std::string_view, KeyedHash> seen;
     for (const FlatLeaf& leaf : tree_.leaves) {
@@ -73,8 +74,8 @@ class Flattener {
     for (const auto& [key, value] : dict.entries()) {
       using enum Value::Kind;
       if (!key.is(string) && !key.is(integer) && !key.is(boolean) && !key.is(real) && !key.is(none)) {
-        fail(Errc::value, "{} has a key that is a {}; H5 keeps text, numbers, bools and None as keys",
-             quote(path), key.kind_name());
+        fail(Errc::value, "{} has a key that is {}; H5 keeps text, numbers, bools and None as keys",
+             quote(path), a_kind(key));
       }
       spec.keys.push_back(key);
       spec.children.push_back(visit(value, join(path, key_text(key), depth), depth + 1));

@@ -7,6 +7,7 @@
 #include "host/formats/h5/reader_v05.hpp"
 #include "host/formats/h5/text.hpp"
 #include "host/value/json.hpp"
+#include "host/value/kind.hpp"
 
 namespace cbk::h5 {
 namespace {
@@ -15,7 +16,7 @@ double version_of(const Attributes& root) {
   const auto value = root.value("__version__");
   if (!value) return 0.1;
   if (!value->is(Value::Kind::real) && !value->is(Value::Kind::integer)) {
-    fail(Errc::format, "__version__ is a {}, not a number", value->kind_name());
+    fail(Errc::format, "__version__ is {}, not a number", a_kind(*value));
   }
   const double version = value->as_double();
   if (!(version > 0.05)) fail(Errc::format, "__version__ is {}", version);

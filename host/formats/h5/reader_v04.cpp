@@ -5,6 +5,7 @@
 #include "host/formats/h5/spec_v04.hpp"
 #include "host/formats/h5/text.hpp"
 #include "host/formats/torch/pickle.hpp"
+#include "host/value/kind.hpp"
 
 namespace cbk::h5 {
 namespace {
@@ -136,7 +137,7 @@ class Reader {
   Value read_file_tensor(const Attributes& attributes) {
     const Value dtype = unpickle_hex(required_text(attributes, "dtype"));
     if (!dtype.is(Value::Kind::object) || dtype.as_object().type != "torch.dtype") {
-      fail(Errc::format, "attribute 'dtype' is a {}", dtype.kind_name());
+      fail(Errc::format, "attribute 'dtype' is {}", a_kind(dtype));
     }
     return datasets_.file_tensor(required_text(attributes, "filepath"), parse_dtype(dtype.as_object().repr),
                                  to_shape(required(attributes, "shape")));
@@ -152,7 +153,7 @@ class Reader {
 
   Value read_graph(const Located& located, const Attributes& attributes, int depth) {
     const Value names = required(attributes, "args");
-    if (!names.is(Value::Kind::sequence)) fail(Errc::format, "attribute 'args' is a {}", names.kind_name());
+    if (!names.is(Value::Kind::sequence)) fail(Errc::format, "attribute 'args' is {}", a_kind(names));
     Value args = Value::list();
     for (const Value& name : names.as_sequence().items) {
       args.as_sequence().items.push_back(read(datasets_.find(located.file, name.as_string()), depth + 1));

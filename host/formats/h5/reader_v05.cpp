@@ -9,6 +9,7 @@
 #include "host/formats/safetensors/reader.hpp"
 #include "host/formats/torch/pickle.hpp"
 #include "host/value/json.hpp"
+#include "host/value/kind.hpp"
 
 namespace cbk::h5 {
 namespace {
@@ -51,7 +52,7 @@ constexpr Tag tags[] = {
 };
 
 const Value* find_member(const Value& object, std::string_view name) {
-  if (!object.is(Value::Kind::dict)) fail(Errc::format, "metadata that is a {}", object.kind_name());
+  if (!object.is(Value::Kind::dict)) fail(Errc::format, "metadata that is {}", a_kind(object));
   return object.as_dict().find(name);
 }
 
@@ -62,8 +63,7 @@ const Value& member(const Value& object, std::string_view name) {
 }
 
 const std::vector<Value>& list_of(const Value& value, std::string_view name) {
-  if (!value.is(Value::Kind::sequence))
-    fail(Errc::format, "'{}' of the metadata is a {}", name, value.kind_name());
+  if (!value.is(Value::Kind::sequence)) fail(Errc::format, "'{}' of the metadata is {}", name, a_kind(value));
   return value.as_sequence().items;
 }
 
@@ -158,7 +158,7 @@ class Reader {
   /// The array behind an external tensor, with the tensor's own dtype.
   static Value as_tensor(const Value& content, const Value& wrapper) {
     if (!content.is(Value::Kind::tensor))
-      fail(Errc::format, "an external tensor that is a {}", content.kind_name());
+      fail(Errc::format, "an external tensor that is {}", a_kind(content));
     const Tensor& stored = content.as_tensor();
     if (find_member(wrapper, "dtypes") == nullptr) return content;
     const DType dtype = parse_dtype(first_of(wrapper, "dtypes").as_string());
@@ -247,7 +247,7 @@ class Reader {
     using enum Value::Kind;
     const Value& value = member(metadata, "scalar_value");
     if (!value.is(boolean) && !value.is(integer) && !value.is(real))
-      fail(Errc::format, "a scalar that is a {}", value.kind_name());
+      fail(Errc::format, "a scalar that is {}", a_kind(value));
     return value;
   }
 

@@ -5,6 +5,7 @@
 #include "host/formats/h5/text.hpp"
 #include "host/formats/torch/pickle.hpp"
 #include "host/formats/torch/pickler.hpp"
+#include "host/value/kind.hpp"
 
 namespace cbk::h5 {
 namespace {
@@ -17,7 +18,7 @@ constexpr std::string_view leaf_spec_class = "torch.utils._pytree.LeafSpec";
 /// "builtins.dict" of a type, however the pickle spells it.
 std::string type_name(const Value& type) {
   if (!type.is(Value::Kind::object) || type.as_object().type != "class") {
-    fail(Errc::format, "the type of a node of __spec__ is a {}", type.kind_name());
+    fail(Errc::format, "the type of a node of __spec__ is {}", a_kind(type));
   }
   return type.as_object().repr;
 }

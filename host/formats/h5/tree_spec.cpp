@@ -1,6 +1,7 @@
 #include "host/formats/h5/tree_spec.hpp"
 
 #include "host/base/hash.hpp"
+#include "host/value/kind.hpp"
 
 #include <unordered_set>
 
@@ -108,7 +109,7 @@ void set_keys(TreeSpec& spec, const std::vector<Value>& keys) {
   for (const Value& key : keys) {
     using enum Value::Kind;
     if (!key.is(none) && !key.is(boolean) && !key.is(integer) && !key.is(real) && !key.is(string)) {
-      fail(Errc::format, "a key of __spec__ is a {}", key.kind_name());
+      fail(Errc::format, "a key of __spec__ is {}", a_kind(key));
     }
   }
   spec.keys = keys;

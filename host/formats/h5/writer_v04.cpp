@@ -9,6 +9,7 @@
 #include "host/formats/h5/text.hpp"
 #include "host/formats/tensorflow/foreign.hpp"
 #include "host/formats/torch/pickler.hpp"
+#include "host/value/kind.hpp"
 
 namespace cbk::h5 {
 namespace {
@@ -231,15 +232,15 @@ class FlatWriter final : public DatasetWriter {
   FlatWriter(const Value& root, const fs::path& target, const WriteOptions& options)
       : DatasetWriter(target, options.overwrite) {
     if (!root.is(Value::Kind::dict))
-      fail(Errc::value, "a flat H5 file holds named tensors; this is a {}", root.kind_name());
+      fail(Errc::value, "a flat H5 file holds named tensors; this is {}", a_kind(root));
     for (const auto& [key, value] : root.as_dict().entries()) {
       if (key.is(Value::Kind::string) && tensorflow::is_foreign(value)) {
         add_texts(key.as_string(), value);
         continue;
       }
       if (!key.is(Value::Kind::string) || !value.is(Value::Kind::tensor)) {
-        fail(Errc::value, "a flat H5 file holds named tensors; {} is a {}", quote(key_text(key)),
-             value.kind_name());
+        fail(Errc::value, "a flat H5 file holds named tensors; {} is {}", quote(key_text(key)),
+             a_kind(value));
       }
       std::shared_ptr<TensorLeaf>& array = arrays_[&value.as_leaf()];
       if (!array) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "host/value/json.hpp"
+#include "host/value/kind.hpp"
 
 namespace cbk::safetensors {
 namespace {
@@ -30,7 +31,7 @@ uint64_t whole_number(const Value& value, std::string_view what) {
 const Value& member(const Value& info, std::string_view name, Value::Kind kind) {
   const Value* value = info.find(name);
   if (value == nullptr) fail(Errc::format, "'{}' is missing", name);
-  if (!value->is(kind)) fail(Errc::format, "'{}' is a {}", name, value->kind_name());
+  if (!value->is(kind)) fail(Errc::format, "'{}' is {}", name, a_kind(*value));
   return *value;
 }
 
@@ -54,7 +55,7 @@ uint64_t size_in_bytes(const Shape& shape, uint32_t bits) {
 }
 
 Entry read_entry(const std::string& name, const Value& info) {
-  if (!info.is(Value::Kind::dict)) fail(Errc::format, "a {} where a tensor is described", info.kind_name());
+  if (!info.is(Value::Kind::dict)) fail(Errc::format, "{} where a tensor is described", a_kind(info));
   Entry entry;
   entry.name = name;
   const std::string& dtype = member(info, "dtype", Value::Kind::string).as_string();
@@ -75,11 +76,11 @@ Entry read_entry(const std::string& name, const Value& info) {
 
 Value read_metadata(const Value& value) {
   if (value.is_none()) return {};
-  if (!value.is(Value::Kind::dict)) fail(Errc::format, "'__metadata__' is a {}", value.kind_name());
+  if (!value.is(Value::Kind::dict)) fail(Errc::format, "'__metadata__' is {}", a_kind(value));
   for (const auto& [key, text] : value.as_dict().entries()) {
     if (!text.is(Value::Kind::string)) {
-      fail(Errc::format, "'__metadata__': {} is a {}; only text is allowed", quote(key_text(key)),
-           text.kind_name());
+      fail(Errc::format, "'__metadata__': {} is {}; only text is allowed", quote(key_text(key)),
+           a_kind(text));
     }
   }
   return value;

@@ -4,6 +4,7 @@
 
 #include "host/base/utf8.hpp"
 #include "host/formats/safetensors/header.hpp"
+#include "host/value/kind.hpp"
 #include "host/value/state_dict.hpp"
 
 namespace cbk::safetensors {
@@ -13,8 +14,7 @@ void check_metadata(const Value& metadata) {
   if (metadata.is_none()) return;
   for (const auto& [key, value] : metadata.as_dict().entries()) {
     if (!key.is(Value::Kind::string) || !value.is(Value::Kind::string)) {
-      fail(Errc::value, "the metadata of safetensors is text: {} is a {}", quote(key_text(key)),
-           value.kind_name());
+      fail(Errc::value, "the metadata of safetensors is text: {} is {}", quote(key_text(key)), a_kind(value));
     }
     if (!is_strict_utf8(key.as_string()) || !is_strict_utf8(value.as_string()))
       fail(Errc::value, "the metadata of safetensors is Unicode text: {} is not", quote(key_text(key)));
@@ -52,11 +52,8 @@ class FileWriter : public ShardWriter {
       : target_(std::move(target)), overwrite_(overwrite) {
     check_metadata(metadata);
     std::vector<NamedTensor> tensors = checked_tensors(root);
-    if (const size_t ties = count_ties(tensors); ties > 0) {
-      warnings_.push_back(fmt::format("{} tied {} written as {}: safetensors has no ties", ties,
-                                      ties == 1 ? "tensor is" : "tensors are",
-                                      ties == 1 ? "a copy" : "copies"));
-    }
+    if (const size_t ties = count_ties(tensors); ties > 0)
+      warnings_.push_back(written_as_copies(ties, "safetensors has no ties"));
     // The reference writer: wide types first, so that everything is aligned; then by name.
     std::stable_sort(tensors.begin(), tensors.end(), [](const NamedTensor& a, const NamedTensor& b) {
       const size_t rank_a = find(a.leaf.as_tensor().dtype())->rank;

@@ -9,6 +9,7 @@
 #include "host/formats/tensorflow/foreign.hpp"
 #include "host/formats/tensorflow/index.hpp"
 #include "host/formats/tensorflow/state_file.hpp"
+#include "host/value/kind.hpp"
 #include "host/value/state_dict.hpp"
 
 namespace cbk::tensorflow {
@@ -179,7 +180,7 @@ class BundleWriter final : public Writer {
 
   void collect(const Value& root) {
     if (!root.is(Value::Kind::dict))
-      fail(Errc::value, "a TensorFlow checkpoint holds a dict of tensors; this is a {}", root.kind_name());
+      fail(Errc::value, "a TensorFlow checkpoint holds a dict of tensors; this is {}", a_kind(root));
     const Value rest = Value::dict();
     for (const auto& [key, value] : root.as_dict().entries()) {
       if (key.is(Value::Kind::string) && is_foreign(value)) {
@@ -201,11 +202,8 @@ class BundleWriter final : public Writer {
     }
     if (!unknown.empty()) fail(Errc::dtype, "TensorFlow has no such dtype: {}", listed(unknown));
     check_names();
-    if (const size_t ties = count_ties(tensors); ties > 0) {
-      warnings_.push_back(fmt::format("{} tied {} written as {}: TensorFlow checkpoints have no ties", ties,
-                                      ties == 1 ? "tensor is" : "tensors are",
-                                      ties == 1 ? "a copy" : "copies"));
-    }
+    if (const size_t ties = count_ties(tensors); ties > 0)
+      warnings_.push_back(written_as_copies(ties, "TensorFlow checkpoints have no ties"));
   }
 
   void check_names() const {

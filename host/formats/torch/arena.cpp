@@ -1,4 +1,5 @@
 #include "host/formats/torch/arena.hpp"
+#include "host/value/kind.hpp"
 
 #include <unordered_map>
 #include <unordered_set>
@@ -52,14 +53,14 @@ void check_key(const Value& key, size_t& parts) {
       const auto kind = key.as_sequence().kind;
       if (kind != Sequence::Kind::tuple && kind != Sequence::Kind::frozenset &&
           kind != Sequence::Kind::torch_size) {
-        fail(Errc::format, "a {} is a dict key", key.kind_name());
+        fail(Errc::format, "{} is a dict key", a_kind(key));
       }
       for (const Value& item : key.as_sequence().items) check_key(item, parts);
       break;
     }
     case Value::Kind::dict:
     case Value::Kind::tensor:
-      fail(Errc::format, "a {} is a dict key", key.kind_name());
+      fail(Errc::format, "{} is a dict key", a_kind(key));
     default:
       break;
   }
@@ -84,7 +85,7 @@ class TreeCheck {
         frame.bytes = saturating_add(frame.bytes, own_bytes(next));
         continue;
       }
-      if (open_.contains(next.identity())) fail(Errc::format, "a {} contains itself", next.kind_name());
+      if (open_.contains(next.identity())) fail(Errc::format, "{} contains itself", a_kind(next));
       if (auto known = sizes_.find(next.identity()); known != sizes_.end()) {
         frame.bytes = saturating_add(frame.bytes, known->second);
         check_size(frame.bytes);

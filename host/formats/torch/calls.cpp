@@ -4,6 +4,7 @@
 
 #include "host/formats/torch/numpy.hpp"
 #include "host/formats/torch/tensors.hpp"
+#include "host/value/kind.hpp"
 
 namespace cbk::torch {
 namespace {
@@ -182,7 +183,7 @@ const Value& Arguments::at(size_t i) const {
 
 const Object& expect_object(const Value& value, std::string_view type) {
   if (value.is(Value::Kind::object) && value.as_object().type == type) return value.as_object();
-  fail(Errc::format, "expected a {}, found {}", type, value.kind_name());
+  fail(Errc::format, "expected a {}, found {}", type, a_kind(value));
 }
 
 Value call(CallContext& context, Meaning meaning, const std::string& global, const Value& tuple) {
@@ -276,9 +277,9 @@ Value build(CallContext& context, const Value& target, const Value& state) {
   switch (target.kind()) {
     case Value::Kind::dict: {
       Dict& dict = target.as_dict();
-      if (dict.kind != Dict::Kind::ordered) fail(Errc::format, "a {} is given a state", target.kind_name());
+      if (dict.kind != Dict::Kind::ordered) fail(Errc::format, "{} is given a state", a_kind(target));
       if (!state.is(Value::Kind::dict))
-        fail(Errc::format, "an OrderedDict is given a {} as its state", state.kind_name());
+        fail(Errc::format, "an OrderedDict is given {} as its state", a_kind(state));
       dict.attributes = state;
       return target;
     }
@@ -306,7 +307,7 @@ Value build(CallContext& context, const Value& target, const Value& state) {
     default:
       break;
   }
-  fail(Errc::format, "a {} is given a state", target.kind_name());
+  fail(Errc::format, "{} is given a state", a_kind(target));
 }
 
 }  // namespace cbk::torch

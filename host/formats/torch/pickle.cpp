@@ -12,6 +12,7 @@
 #include "host/formats/torch/pickle_stack.hpp"
 #include "host/formats/torch/refused_globals.hpp"
 #include "host/formats/torch/text_escapes.hpp"
+#include "host/value/kind.hpp"
 
 namespace cbk::torch {
 namespace {
@@ -360,11 +361,11 @@ void Machine::push_quoted(std::string_view text) {
 
 void Machine::extend(const Value& list, const std::vector<Value>& items) {
   if (is_refused(list)) return;
-  if (!list.is(Value::Kind::sequence)) fail(Errc::format, "items are appended to a {}", list.kind_name());
+  if (!list.is(Value::Kind::sequence)) fail(Errc::format, "items are appended to {}", a_kind(list));
   Sequence& sequence = list.as_sequence();
   const bool grows = sequence.kind == Sequence::Kind::list || sequence.kind == Sequence::Kind::set ||
                      sequence.kind == Sequence::Kind::deque;
-  if (!grows) fail(Errc::format, "items are appended to a {}", list.kind_name());
+  if (!grows) fail(Errc::format, "items are appended to {}", a_kind(list));
   arena_.charge(items.size() * sizeof(Value));
   sequence.items.insert(sequence.items.end(), items.begin(), items.end());
 }
@@ -372,7 +373,7 @@ void Machine::extend(const Value& list, const std::vector<Value>& items) {
 void Machine::set_items(const Value& dict, std::vector<Value> items) {
   if (is_refused(dict)) return;
   if (items.size() % 2 != 0) fail(Errc::format, "a dict's key has no value");
-  if (!dict.is(Value::Kind::dict)) fail(Errc::format, "items are set in a {}", dict.kind_name());
+  if (!dict.is(Value::Kind::dict)) fail(Errc::format, "items are set in {}", a_kind(dict));
   for (size_t i = 0; i < items.size(); i += 2) {
     arena_.set_item(dict.as_dict(), std::move(items[i]), std::move(items[i + 1]));
   }

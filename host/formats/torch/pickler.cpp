@@ -6,6 +6,7 @@
 #include "host/formats/torch/pickle_stream.hpp"
 #include "host/formats/torch/storage_class.hpp"
 #include "host/formats/torch/tensors.hpp"
+#include "host/value/kind.hpp"
 
 namespace cbk::torch {
 namespace {
@@ -83,7 +84,7 @@ void Pickler::save_at(const Value& value, std::string_view part) {
 void Pickler::save(const Value& value) {
   const void* node = value.identity();
   if (node != nullptr && std::ranges::find(open_, node) != open_.end())
-    fail(Errc::value, "a {} holds itself", value.kind_name());
+    fail(Errc::value, "{} holds itself", a_kind(value));
   if (node != nullptr && fetch_known(node)) return;
   if (open_.size() >= depth_limit) fail(Errc::value, "values are nested deeper than {}", depth_limit);
   open_.push_back(node);

@@ -25,12 +25,41 @@ end
 
 local function shorten(text) return (text:gsub("cs%-[%w.]+", catalogue.resolve):gsub("%s*%.%.%s*", " … ")) end
 
+---The groups of formats that a model converts between: Hugging Face's, then those of releases.
 ---@param model Model
----@return string   "hf, cs-1.6 … cs-2.9"
-local function formats_as_text(model)
+---@return string[][]
+local function groups_of(model)
   local out = {}
-  for _, format in ipairs(catalogue.formats_of(model)) do out[1] = out[1] or format == "hf" and format or nil end
-  for _, group in ipairs(catalogue.groups(model)) do out[#out + 1] = shorten(text_of(group)) end
+  for _, format in ipairs(catalogue.formats_of(model)) do
+    if format == "hf" then out[1] = { "hf" } end
+  end
+  for _, group in ipairs(catalogue.groups(model)) do out[#out + 1] = group end
+  return out
+end
+
+---Every format that a model converts from or to, also by several tables.
+---@param model Model
+---@return string[]
+function list.formats_of(model)
+  local out = {}
+  for _, group in ipairs(groups_of(model)) do
+    for _, format in ipairs(group) do out[#out + 1] = format end
+  end
+  return out
+end
+
+---@param model Model
+---@param is_wanted? fun(format: string): boolean
+---@return string   "hf, cs-1.6 … cs-2.9"
+function list.formats_text(model, is_wanted)
+  local out = {}
+  for _, group in ipairs(groups_of(model)) do
+    local wanted = {}
+    for _, format in ipairs(group) do
+      if not is_wanted or is_wanted(format) then wanted[#wanted + 1] = format end
+    end
+    if #wanted > 0 then out[#out + 1] = shorten(text_of(wanted)) end
+  end
   return table.concat(out, ", ")
 end
 
@@ -99,7 +128,31 @@ function list.why_none(filter)
   local model = filter.model and catalogue.find(filter.model)
   local is_copy = filter.src and filter.tgt and catalogue.resolve(filter.src, model) == catalogue.resolve(filter.tgt, model)
   if is_copy and filter.src ~= filter.tgt then return ("%s and %s are the same: nothing changes"):format(filter.src, filter.tgt) end
-  return "no converter is like that" .. (model and ("; %s has %s"):format(filter.model, formats_as_text(model)) or "")
+  return "no converter is like that" .. (model and ("; %s has %s"):format(filter.model, list.formats_text(model)) or "")
+end
+
+---One line for each model of the rows: its formats, or with one side given those of the other side.
+---@param rows table[]   of list.rows
+---@param filter ListFilter
+---@return string[]
+function list.summary(rows, filter)
+  local other = filter.src and not filter.tgt and "tgt_formats" or filter.tgt and not filter.src and "src_formats" or nil
+  local order, reached, width = {}, {}, 0
+  for _, row in ipairs(rows) do
+    if not reached[row.model] then
+      order[#order + 1], reached[row.model] = row.model, {}
+      width = math.max(width, #row.model)
+    end
+    for _, format in ipairs(other and row[other] or {}) do reached[row.model][format] = true end
+  end
+  local lines = {}
+  for i, name in ipairs(order) do
+    local own, model = reached[name], catalogue.find(name)
+    local asked = catalogue.resolve(filter.src or filter.tgt or "", model)
+    local text = list.formats_text(model, other and function(format) return own[format] and format ~= asked end or nil)
+    lines[i] = ("%s%s  %s"):format(name, (" "):rep(width - #name), text)
+  end
+  return lines
 end
 
 ---Rows as the lines of a table.
@@ -151,13 +204,16 @@ function list.nearest(name, names)
   return { unpack(out, 1, 3) }
 end
 
+local HUGGING_FACE = { hf = true, huggingface = true, huggingfacehub = true, transformers = true }
+
 ---The formats of the releases next to the one that a mistyped format says, those of its kind first; else those that are spelt alike.
 ---@param asked string
 ---@param formats string[]
 ---@return string[]
 function list.nearest_formats(asked, formats)
+  if HUGGING_FACE[asked:lower():gsub("[^%a]", "")] then return { "hf" } end
   local release, kind = asked:match "(%d+%.%d+)(.*)$"
-  if not release then return list.nearest(asked, formats) end
+  if not release then return list.nearest(asked, { "cs-current", unpack(formats) }) end
   local function number(text) return 100 * text:match "^%d+" + text:match "%d+$" end
   local out, distance = {}, {}
   for _, format in ipairs(formats) do
@@ -168,7 +224,7 @@ function list.nearest_formats(asked, formats)
     end
   end
   table.sort(out, function(a, b) return distance[a] < distance[b] or distance[a] == distance[b] and a < b end)
-  return { unpack(out, 1, 3) }
+  return { unpack(out, 1, distance[out[1]] == 0 and 1 or 3) }
 end
 
 return list

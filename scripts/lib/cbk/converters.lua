@@ -10,7 +10,9 @@ package.path = package.path .. (";%s?.lua"):format(root)
 local catalogue = require "converters.engine.catalogue"
 
 local converter_list = require "cbk.converter_list"
+local kinds = require "converters.engine.kinds"
 local notation = require "converters.notation.files"
+local trainer = require "converters.modelzoo.trainer"
 
 local converters = { catalogue = catalogue, convert = require "converters.engine.convert" }
 
@@ -23,13 +25,6 @@ function converters.load(own)
     catalogue.add(models, own, true)
   end
   catalogue.load_folder(root .. "converters", notation.check)
-end
-
-local function cannot(model, src, tgt, lines)
-  io.stderr:write(("Cannot convert %s from %s to %s\n"):format(model, src, tgt))
-  for _, line in ipairs(lines) do io.stderr:write(line, "\n") end
-  io.stderr:write "Conversion failed.\n"
-  os.exit(1)
 end
 
 ---A list of keys for people: layers on one line, the first 20 of them.
@@ -52,16 +47,34 @@ function converters.config_file(path, job)
   return job.src == "hf" and cbk.fs.is_dir(path) and cbk.fs.exists(inside) and inside or path
 end
 
----The job of one conversion; ends the program with what is supported when there is none.
+local function did_you_mean(names) return #names > 0 and ("; did you mean %s?"):format(table.concat(names, " or ")) end
+
+---Why no converters lead from one format to the other, and what may have been meant.
+local function why_no_path(name, model, asked, resolved)
+  local known, formats = {}, converter_list.formats_of(model)
+  for _, format in ipairs(formats) do known[format] = true end
+  for i, format in ipairs(resolved) do
+    if not known[format] then
+      local near = converter_list.nearest_formats(asked[i], formats)
+      return ("'%s' is not a format of %s%s"):format(asked[i], name,
+        did_you_mean(near) or "; it has " .. converter_list.formats_text(model))
+    end
+  end
+  if resolved[1] == resolved[2] then
+    return ("both formats are the same; for another --tgt-fmt, %s has %s"):format(name,
+      converter_list.formats_text(model, function(format) return format ~= resolved[1] end))
+  end
+  return ("no converters lead there; 'cbk list %s --all' lists what does"):format(name)
+end
+
+---The job of one conversion.
 ---@return Job
 function converters.job(model_name, src, tgt)
   local model, zoo_name = catalogue.find(model_name)
+  local function cannot(why) cbk.fail("unsupported", ("cannot convert %s from %s to %s: %s"):format(model_name, src, tgt, why)) end
   if not model then
-    local near = converter_list.nearest(model_name, catalogue.names())
-    cannot(model_name, src, tgt, {
-      ("There is no model '%s'."):format(model_name) .. (#near > 0 and (" Did you mean %s?"):format(table.concat(near, " or ")) or ""),
-      "The following models are supported: " .. table.concat(catalogue.names(), ", "),
-    })
+    cannot(("there is no model '%s'%s"):format(model_name,
+      did_you_mean(converter_list.nearest(model_name, catalogue.names())) or "; 'cbk list' lists the models"))
   end
   local from, to = catalogue.resolve(src, model), catalogue.resolve(tgt, model)
   for asked, used in pairs { [src] = from, [tgt] = to } do
@@ -69,21 +82,57 @@ function converters.job(model_name, src, tgt)
   end
   local is_copy = from == to and src ~= tgt
   local path = is_copy and catalogue.stay(model, from) or catalogue.path(model, from, to)
-  if not path then
-    local lines = { "The following converters are supported:" }
-    for _, line in ipairs(converter_list.lines(converter_list.rows { model = model_name })) do lines[#lines + 1] = line end
-    local near, seen = {}, {}
-    for _, one in ipairs { { src, from }, { tgt, to } } do
-      local formats = catalogue.formats_of(model)
-      for _, name in ipairs(formats[one[2]] and {} or converter_list.nearest_formats(one[1], formats)) do
-        if not seen[name] then near[#near + 1], seen[name] = name, true end
-      end
-    end
-    if #near > 0 then lines[#lines + 1] = "Nearest formats: " .. table.concat(near, ", ") end
-    cannot(model_name, src, tgt, lines)
-  end
+  if not path then cannot(why_no_path(model_name, model, { src, tgt }, { from, to })) end
   local same = is_copy and ("%s and %s are the same: nothing changes"):format(src, tgt) or nil
   return { model = model, zoo_name = zoo_name, path = path, src = from, tgt = to, same = same }
+end
+
+---The types that a model's Hugging Face configs say.
+local function hugging_face_types(model)
+  local out = {}
+  local function add(converter)
+    local after = converter.after and converter.after.left
+    if after and after.model_type then out[after.model_type] = true end
+    for _, variant in pairs(converter.variants or {}) do add(variant) end
+  end
+  for _, converter in ipairs(model) do add(converter) end
+  return out
+end
+
+---The models that a config says it is for, the shortest name first; none where it says nothing, or nothing that is known.
+---@param job Job
+---@param config Dict
+---@return string[]
+local function stated_models(job, config)
+  local is_hf = job.src == "hf"
+  local place = is_hf and config or cbk.find(config, trainer.place_of_model(config))
+  local stated = kinds.is_dict(place) and place[is_hf and "model_type" or "name"]
+  local function fits(name)
+    local model, zoo_name = catalogue.find(name)
+    return is_hf and hugging_face_types(model)[stated] or not is_hf and (zoo_name == stated or model.model == stated)
+  end
+  local out = {}
+  for _, name in ipairs(type(stated) == "string" and catalogue.names() or {}) do
+    if fits(name) then out[#out + 1] = name end
+  end
+  table.sort(out, function(a, b) return #a < #b or #a == #b and a < b end)
+  return out
+end
+
+---The new config. Where it cannot be converted because it is that of another model, the error names that one.
+---@param model_name string   as the user named it
+---@param job Job
+---@param config Dict
+---@return Dict
+function converters.config(model_name, job, config)
+  local fine, result = pcall(converters.convert.config, job, config)
+  if fine then return result end
+  local stated = kinds.is_dict(config) and stated_models(job, config) or {}
+  for _, name in ipairs(stated) do
+    if catalogue.find(name) == job.model then error(result, 0) end
+  end
+  if #stated == 0 then error(result, 0) end
+  cbk.fail("config", ("this config is for %s, but --model is %s; use --model %s"):format(stated[1], model_name, stated[1]))
 end
 
 ---What has been written, for people; and which steps only changed what stands around the tensors.

@@ -12,6 +12,18 @@ local DOT = byte "."
 
 -- --- words and numbers
 
+---A share in percent, with as many decimals as it takes to be neither 0 nor 100 where it is not: "99.99 %".
+---@param part number
+---@param whole number
+---@return string
+function listing.percent(part, whole)
+  for decimals = 1, 15 do
+    local text = ("%." .. decimals .. "f"):format(100 * part / whole)
+    local is_rounded_off = tonumber(text) == 0 and part > 0 or tonumber(text) == 100 and part < whole
+    if not is_rounded_off or decimals == 15 then return (text:gsub("%.?0+$", "")) .. " %" end
+  end
+end
+
 ---12345678 → "12,345,678"
 ---@param number integer
 function listing.grouped(number)
@@ -221,7 +233,7 @@ local function sorted(list)
   for _, branch in ipairs(list) do
     if not find(branch.part, "^[%d{]") then return list end
   end
-  return natural.sort(list, function(branch) return branch.part end)
+  return natural.sort(list, function(branch) return (branch.part:gsub("^{", "")) end) -- "{0,1}" comes before "2"
 end
 
 local VALUES_WIDTH = 40

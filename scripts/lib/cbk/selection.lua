@@ -47,6 +47,18 @@ function Selection:idle()
   return idle
 end
 
+---The error where no key is chosen: which --include matches nothing, and what it may have meant.
+---@param path string
+---@param keys string[]   all of them
+function Selection:fail_empty(path, keys)
+  local test = self.include[1]
+  if not test or test.hits > 0 then cbk.fail("key", ("no key of '%s' is left: --exclude takes all of them away"):format(path)) end
+  local near = cbk.nearest(test.glob, keys, 3)
+  for i, key in ipairs(near) do near[i] = cbk.quote(key) end
+  cbk.fail("key", ("no key of '%s' matches --include %s%s"):format(path, cbk.quote(test.glob),
+    #near > 0 and ("; did you mean %s?"):format(table.concat(near, " or ")) or ""))
+end
+
 local selection = {}
 
 ---@param include? string[]

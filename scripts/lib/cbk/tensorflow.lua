@@ -35,10 +35,12 @@ end
 
 ---The variables to write by their names, which are the dotted paths of trees, without what the options or `convert` leave out.
 local function chosen_variables(checkpoint, args, convert)
-  local out, left_out = cbk.dict(), {}
+  local out, left_out, names, has_any = cbk.dict(), {}, {}, false
   local chosen = selection.new(args.include, args.exclude)
   for name, value in cbk.raw_leaves(checkpoint:raw_root()) do
+    names[#names + 1] = name
     if chosen:has(name) then
+      has_any = true
       local converted, problem = convert(name, value)
       if problem then
         left_out[#left_out + 1] = ("%s is left out: %s"):format(cbk.quote(name, 1000), problem)
@@ -49,6 +51,7 @@ local function chosen_variables(checkpoint, args, convert)
       end
     end
   end
+  if not has_any then chosen:fail_empty(checkpoint.path, names) end
   cli.warn(chosen:idle())
   cli.warn(left_out)
   if #out == 0 then cbk.fail("key", ("no variable of '%s' is left to convert"):format(checkpoint.path)) end
