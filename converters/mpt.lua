@@ -163,6 +163,13 @@ local function attention(implementation)
   }
 end
 
+local function has_bias(source)
+  for key in cbk.items(source) do
+    if type(key) == "string" and key:find "%.bias$" then return true end
+  end
+  return false
+end
+
 ---What a config does not say that the weights show: transformers leaves out `alibi`, which its class takes for true, and the default of
 ---the Model Zoo's converter is false.
 ---@param read Read
@@ -173,7 +180,7 @@ local function as_weights_show(from, given, read)
   elseif given["attn_config.alibi"] == nil then
     cbk.warn "attn_config.alibi is not given: false is taken, where Hugging Face's default is true; add it, or convert the checkpoint too"
   end
-  if given.no_bias == nil and read.source then from.no_bias = not has "blocks.0.ffn.up_proj.bias" end
+  if given.no_bias == nil and read.source then from.no_bias = not has_bias(read.source) end
 end
 
 local hf = {

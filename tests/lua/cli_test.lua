@@ -171,7 +171,7 @@ describe("--json", function()
     equal({ dry.written, dry.checkpoint, dry.bytes_written, dry.lossy }, { false, "b.pt", dry.bytes_written, {} })
     is_true(dry.bytes_written > 12 and not cbk.fs.exists(dir .. "/b.pt"))
     equal(result("copy", "a.pt", "b.pt", "--json"), { written = true, checkpoint = "b.pt", bytes_read = dry.bytes_read,
-      bytes_written = dry.bytes_written, peak_memory = dry.peak_memory, lossy = {} })
+      bytes_written = dry.bytes_written, peak_memory = dry.peak_memory, lossy = {}, lost = {} })
     equal(result("copy", "a.pt", "half.pt", "--to-dtype", "float16", "--json").lossy, { "w", "n" })
     equal(result("tensorflow-to-h5", "m.ckpt", "m.h5", "--json").checkpoint, "m.h5")
     equal(result("h5-to-tensorflow", "m.h5", "n.ckpt", "--json").checkpoint, "n.ckpt")

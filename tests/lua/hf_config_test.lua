@@ -131,9 +131,8 @@ describe("architectures and torch_dtype", function()
         local config, root = tiny.model(way)
         local back = there_and_back(name, { "hf", way.format, "hf" }, config, root)
         assert(classes[name], name .. ": no class is expected")
-        local is_old = name:find "^falcon" and config.model_type ~= "falcon"
-        equal(back.architectures and back.architectures[1], is_old and "RWForCausalLM" or classes[name], name)
-        if not is_old then equal(back.torch_dtype, "float32", name) end
+        equal(back.architectures and back.architectures[1], classes[name], name)
+        equal(back.torch_dtype, "float32", name)
       end
     end
   end)

@@ -5,6 +5,7 @@ local cbk = require "cbk"
 local converters = require "cbk.converters"
 local conversion = require "conversion"
 local catalogue = converters.catalogue
+local naming = require "converters.engine.naming"
 local rules = require "converters.engine.rules"
 
 local tiny = {}
@@ -60,8 +61,8 @@ function tiny.config(name, converter)
   end
   if converter.wrap then return tiny.config(inside, catalogue.newest_step(catalogue.find(inside), "left").converter) end
   if converter.config then return plain_config(name, converter) end
-  for variant, own in pairs(converter.variants) do
-    local config = config_for(name, own)
+  for _, variant in ipairs(naming.sorted(converter.variants)) do
+    local config = config_for(name, converter.variants[variant])
     if converter.choose(config, "left") == variant then return config end
   end
 end
