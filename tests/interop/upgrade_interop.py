@@ -207,7 +207,7 @@ def prepared(cbk, folder, checkpoint, states, *commands):
     """The checkpoint after some commands that write a new one."""
     for i, command in enumerate(commands):
         new = os.path.join(folder, f"prepared_{i}.mdl")
-        arguments = {"fix-checkpoint-spec": [checkpoint, "--fixed_checkpoint_path", new], "copy": [checkpoint, new, "--overwrite"],
+        arguments = {"fix-checkpoint-spec": [checkpoint, "--fixed_checkpoint_path", new, "--overwrite"], "copy": [checkpoint, new, "--overwrite"],
                      "data-iter-state-conversion": ["-c", checkpoint, "-w", states, "-o", new, "-d", "iterable", "--overwrite"]}[command]
         subprocess.run([cbk, command, *arguments], check=True, timeout=60, stdout=subprocess.DEVNULL)
         checkpoint = new
@@ -323,7 +323,7 @@ class Tests:
                                   capture_output=True, text=True)
 
         def by_convert():
-            subprocess.run([self.cbk, "fix-checkpoint-spec", self.checkpoint, "--fixed_checkpoint_path", ready], check=True, capture_output=True)
+            subprocess.run([self.cbk, "fix-checkpoint-spec", self.checkpoint, "--fixed_checkpoint_path", ready, "--overwrite"], check=True, capture_output=True)
             return subprocess.run([self.cbk, "convert", "--model", "gpt2", "--src-fmt", "cs-1.9", "--tgt-fmt", "cs-2.0", "--config",
                                    self.config, ready, "-o", self.out, "--overwrite"], capture_output=True, text=True)
 
