@@ -51,7 +51,7 @@ describe("what convert may have been meant to do", function()
 
   it("names the model that the config is for", function()
     local dir = folder_with("llama", "hf")
-    refused(dir, "gpt2", "hf", "cs-2.4", "this config is for llama, but --model is gpt2; use --model llama")
+    refused(dir, "gpt2", "hf", "cs-2.4", "this config is for llama (model_type='llama'), but --model is gpt2; use --model llama")
     local own = cbk.config.load(dir .. "/config.json")
     own.model_type = "unheard-of"
     cbk.config.save(own, dir .. "/config.json", { overwrite = true })

@@ -102,21 +102,24 @@ end
 ---The models that a config says it is for, the shortest name first; none where it says nothing, or nothing that is known.
 ---@param job Job
 ---@param config Dict
----@return string[]
+---@return string[] models
+---@return string? field   that says it: "model_type='llama'"
 local function stated_models(job, config)
   local is_hf = job.src == "hf"
   local place = is_hf and config or cbk.find(config, trainer.place_of_model(config))
-  local stated = kinds.is_dict(place) and place[is_hf and "model_type" or "name"]
+  local field = is_hf and "model_type" or "name"
+  local stated = kinds.is_dict(place) and place[field]
   local function fits(name)
     local model, zoo_name = catalogue.find(name)
     return is_hf and hugging_face_types(model)[stated] or not is_hf and (zoo_name == stated or model.model == stated)
   end
   local out = {}
-  for _, name in ipairs(type(stated) == "string" and catalogue.names() or {}) do
+  if type(stated) ~= "string" then return out end
+  for _, name in ipairs(catalogue.names()) do
     if fits(name) then out[#out + 1] = name end
   end
   table.sort(out, function(a, b) return #a < #b or #a == #b and a < b end)
-  return out
+  return out, ("%s='%s'"):format(field, stated)
 end
 
 ---The new config. Where it cannot be converted because it is that of another model, the error names that one.
@@ -127,12 +130,14 @@ end
 function converters.config(model_name, job, config)
   local fine, result = pcall(converters.convert.config, job, config)
   if fine then return result end
-  local stated = kinds.is_dict(config) and stated_models(job, config) or {}
+  if not kinds.is_dict(config) then error(result, 0) end
+  local stated, field = stated_models(job, config)
   for _, name in ipairs(stated) do
     if catalogue.find(name) == job.model then error(result, 0) end
   end
   if #stated == 0 then error(result, 0) end
-  cbk.fail("config", ("this config is for %s, but --model is %s; use --model %s"):format(stated[1], model_name, stated[1]))
+  cbk.fail("config", ("this config is for %s (%s), but --model is %s; use --model %s"):format(stated[1], field, model_name,
+    stated[1]))
 end
 
 ---What has been written, for people; and which steps only changed what stands around the tensors.
