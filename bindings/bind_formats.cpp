@@ -57,7 +57,7 @@ std::vector<torch::Opcode> opcodes_of(const std::shared_ptr<const MappedFile>& f
   if (text.starts_with("PK")) {
     const torch::ZipArchive archive(file);
     for (const torch::ZipEntry& entry : archive.entries()) {
-      if (entry.name.ends_with("data.pkl")) return torch::disassemble(archive.read(entry, 1ULL << 30));
+      if (entry.name.ends_with("data.pkl")) return torch::disassemble(archive.read(entry, 1ULL << 30).text());
     }
     fail(Errc::format, "the archive has no data.pkl");
   }

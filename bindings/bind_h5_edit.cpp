@@ -122,9 +122,11 @@ int close(lua_State* L) {
 
 /// cbk.h5.parse_spec(text): the tree of a checkpoint of format 0.1 to 0.4.
 int parse_spec(lua_State* L) {
-  const h5::TreeSpec spec = within("__spec__", [&] { return h5::parse_spec_v04(check_string(L, 1)); });
+  const std::string_view text = check_string(L, 1);
+  MemoryBudget memory(text.size());
+  const h5::TreeSpec spec = within("__spec__", [&] { return h5::parse_spec_v04(text, memory); });
   lua_createtable(L, 0, 2);
-  push_strings(L, h5::leaf_keys(spec));
+  push_strings(L, h5::leaf_keys(spec, memory));
   lua_setfield(L, -2, "keys");
   set_field(L, "text", h5::to_spec_v04(spec));
   return 1;

@@ -138,6 +138,7 @@ ExecuteOptions execute_options(const Options& options) {
   out.memory = options.size("memory").value_or(out.memory);
   out.sync = options.flag("sync");
   out.allow_overflow = options.flag("allow_overflow");
+  out.max_expansion = options.size("max_expansion");
   return out;
 }
 
@@ -175,7 +176,7 @@ void push_lost(lua_State* L, const std::vector<LostValues>& lost) {
 
 int plan(lua_State* L) {
   const auto output = self(L);
-  const Options options(L, 2, {"threads", "memory", "sync", "allow_overflow"});
+  const Options options(L, 2, {"threads", "memory", "sync", "allow_overflow", "max_expansion"});
   mark_finished(L, 1);
   const Parents parents(output->target);
   const auto writer = make_writer(output->root, output->target, output->options);
@@ -213,7 +214,7 @@ int plan_tostring(lua_State* L) {
 
 int commit(lua_State* L) {
   const auto output = unwritten(L);
-  const Options options(L, 2, {"threads", "memory", "sync", "allow_overflow", "progress"});
+  const Options options(L, 2, {"threads", "memory", "sync", "allow_overflow", "max_expansion", "progress"});
   mark_finished(L, 1);
   ExecuteOptions execute = execute_options(options);
   execute.progress = push_progress(L, options);

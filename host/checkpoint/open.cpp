@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <array>
 
+#include "host/base/memory_budget.hpp"
 #include "host/checkpoint/checkpoint.hpp"
 #include "host/checkpoint/detect.hpp"
 #include "host/checkpoint/sharded.hpp"
@@ -15,16 +16,16 @@ namespace {
 
 /// Any checkpoint but a sharded one.
 Checkpoint open_single(std::shared_ptr<const MappedFile> file, Container container,
-                       const OpenOptions& options) {
+                       const OpenOptions& options, const MemoryPtr& memory) {
   switch (container) {
     case Container::torch:
-      return torch::read(std::move(file), options);
+      return torch::read(std::move(file), options, memory);
     case Container::safetensors:
       return safetensors::read(std::move(file), options);
     case Container::h5:
-      return h5::read(std::move(file), options);
+      return h5::read(std::move(file), options, memory);
     case Container::tensorflow:
-      return tensorflow::read(file);
+      return tensorflow::read(file, memory);
     case Container::shard_index:
     case Container::other:
       break;
@@ -35,18 +36,20 @@ Checkpoint open_single(std::shared_ptr<const MappedFile> file, Container contain
 Checkpoint open_mapped(const std::shared_ptr<const MappedFile>& file, const OpenOptions& options) {
   const fs::path& path = file->path();
   const Container container = detect(*file);
+  const auto memory = std::make_shared<MemoryBudget>(file->size());
   Checkpoint checkpoint;
   if (container == Container::shard_index ||
       (container == Container::other && path.string().ends_with(".index.json"))) {
     checkpoint = read_sharded(path, [&](const fs::path& shard) {
       return within(fmt::format("shard '{}'", shard.filename().string()), [&] {
         auto shard_file = MappedFile::open(shard);
+        memory->add_file(shard_file->size());
         const Container shard_container = detect(*shard_file);
-        return open_single(std::move(shard_file), shard_container, options);
+        return open_single(std::move(shard_file), shard_container, options, memory);
       });
     });
   } else {
-    checkpoint = open_single(file, container, options);
+    checkpoint = open_single(file, container, options, memory);
   }
   checkpoint.path = path;
   if (checkpoint.files.empty()) checkpoint.files = {path};

@@ -11,6 +11,7 @@
 
 #include "host/base/interrupt.hpp"
 #include "host/base/scratch.hpp"
+#include "host/plan/expansion.hpp"
 #include "host/tensor/expression.hpp"
 
 namespace cbk {
@@ -296,6 +297,7 @@ class Execution {
 }  // namespace
 
 Forecast forecast(const Writer& writer, const ExecuteOptions& options) {
+  check_expansion(writer, options.max_expansion);
   Forecast result;
   result.bytes_written = writer.overhead();
   uint64_t largest = 0;  // of the buffers a thread works in
@@ -314,6 +316,7 @@ Forecast forecast(const Writer& writer, const ExecuteOptions& options) {
 }
 
 std::vector<LostValues> execute(Writer& writer, const ExecuteOptions& options) {
+  check_expansion(writer, options.max_expansion);
   return Execution(writer, options).run();
 }
 

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -13,10 +14,11 @@
 namespace cbk {
 
 struct ExecuteOptions {
-  int threads = 0;                // 0: as many as the machine has, at most 4
-  uint64_t memory = 96ULL << 20;  // bound of the anonymous memory for blocks in flight
-  bool sync = false;              // fsync before the target gets its name
-  bool allow_overflow = false;    // write values that overflow or change, too
+  int threads = 0;                        // 0: as many as the machine has, at most 4
+  uint64_t memory = 96ULL << 20;          // bound of the anonymous memory for blocks in flight
+  bool sync = false;                      // fsync before the target gets its name
+  bool allow_overflow = false;            // write values that overflow or change, too
+  std::optional<uint64_t> max_expansion;  // see host/plan/expansion.hpp
   /// Called from the calling thread a few times a second, and once at the end.
   struct Progress {
     uint64_t done = 0;  // bytes written

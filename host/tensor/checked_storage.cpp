@@ -6,6 +6,7 @@
 #include <mutex>
 
 #include "host/base/interrupt.hpp"
+#include "host/tensor/packed_storage.hpp"
 
 namespace cbk {
 namespace {
@@ -13,12 +14,13 @@ namespace {
 constexpr size_t most_runs = 4096;
 constexpr uint64_t block_size = 256 << 10;
 
-class CheckedStorage final : public Storage {
+class CheckedStorage final : public PackedStorage {
  public:
   CheckedStorage(StoragePtr bytes, ExpectedChecksum expected)
       : bytes_(std::move(bytes)), expected_(std::move(expected)) {}
 
   [[nodiscard]] uint64_t size() const override { return bytes_->size(); }
+  [[nodiscard]] uint64_t stored_size() const override { return cbk::stored_size(*bytes_); }
   /// Whoever could see all bytes would not say which ones were looked at.
   [[nodiscard]] ByteView view() const override { return expected_.is_strict ? ByteView() : bytes_->view(); }
 

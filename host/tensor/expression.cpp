@@ -25,12 +25,16 @@ int64_t count_in(std::span<const std::byte> out, uint32_t itemsize) {
   return static_cast<int64_t>(out.size() / itemsize);
 }
 
-/// Loops without extent 1 and with neighbours merged that follow each other in memory.
+/// Loops without extent 1 and with neighbours merged that follow each other in memory. A view without
+/// elements has none: its extents and strides may be anything.
 std::vector<Loop> merged_loops(const Shape& dims, const Shape& strides) {
   std::vector<Loop> loops;
+  if (numel_of(dims) == 0) return loops;
   for (size_t i = 0; i < dims.size(); ++i) {
     if (dims[i] == 1) continue;
-    if (!loops.empty() && loops.back().stride == dims[i] * strides[i]) {
+    int64_t reach = 0;
+    const bool overflows = __builtin_mul_overflow(dims[i], strides[i], &reach);
+    if (!loops.empty() && !overflows && loops.back().stride == reach) {
       loops.back() = {loops.back().extent * dims[i], strides[i]};
     } else {
       loops.push_back({dims[i], strides[i]});
@@ -42,10 +46,12 @@ std::vector<Loop> merged_loops(const Shape& dims, const Shape& strides) {
 /// Blocks of a transposed matrix are best cut at whole rows, some at a time, so that source cache lines are
 /// used once.
 int64_t row_granularity(std::span<const Loop> loops, uint32_t itemsize) {
+  constexpr int64_t longest_row = int64_t{1} << 40;  // elements; a repeated element makes longer ones
   if (loops.size() < 2 || loops.back().stride == 1) return 1;
   int64_t inner = 1;
   for (size_t i = loops.size(); i-- > 1;) {
     inner *= loops[i].extent;
+    if (inner > longest_row) return 1;
     if (loops[i - 1].stride == 1) return inner * std::max<int64_t>(1, 64 / static_cast<int64_t>(itemsize));
   }
   return 1;

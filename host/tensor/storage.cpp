@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "host/tensor/packed_storage.hpp"
+
 namespace cbk {
 namespace {
 
@@ -52,10 +54,11 @@ class UnreadableStorage final : public Storage {
   Error why_;
 };
 
-class SwappedStorage final : public Storage {
+class SwappedStorage final : public PackedStorage {
  public:
   SwappedStorage(StoragePtr storage, uint32_t itemsize) : storage_(std::move(storage)), itemsize_(itemsize) {}
   [[nodiscard]] uint64_t size() const override { return storage_->size(); }
+  [[nodiscard]] uint64_t stored_size() const override { return cbk::stored_size(*storage_); }
   void read(uint64_t offset, std::span<std::byte> out) const override {
     // Whole elements around the range are swapped, then the range is cut out.
     const uint64_t begin = offset / itemsize_ * itemsize_;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <limits>
 #include <numbers>
 #include <numeric>
 
@@ -30,9 +31,13 @@ double normal_at(uint64_t seed, int64_t position) {
   return radius * (position % 2 == 0 ? std::cos(angle) : std::sin(angle));
 }
 
+uint64_t elements_in(const View& view) {
+  return view.storage->size() / size_of(view.dtype);
+}
+
 /// Offsets of hostile files must not overflow.
 void check_inside(const View& view) {
-  const uint64_t available = view.storage->size() / size_of(view.dtype);
+  const uint64_t available = elements_in(view);
   Wide lowest = view.offset;
   Wide highest = view.offset;
   for (size_t i = 0; i < view.shape.size(); ++i) {
@@ -64,7 +69,11 @@ int64_t numel_of(const Shape& shape) {
 
 Shape contiguous_strides(const Shape& shape) {
   Shape strides(shape.size(), 1);
-  for (size_t i = shape.size(); i-- > 1;) strides[i - 1] = strides[i] * std::max<int64_t>(shape[i], 1);
+  for (size_t i = shape.size(); i-- > 1;) {
+    const int64_t extent = std::max<int64_t>(shape[i], 1);
+    // Only a shape without elements can overflow, where any stride will do.
+    if (__builtin_mul_overflow(strides[i], extent, &strides[i - 1])) strides[i - 1] = 0;
+  }
   return strides;
 }
 
@@ -102,7 +111,9 @@ Tensor Tensor::from_view(View view) {
   if (numel_of(view.shape) > 0) {
     check_inside(view);
   } else {
-    view.offset = std::max<int64_t>(view.offset, 0);  // nothing is read there, but formats write it again
+    // Nothing is read there, but formats compute with the offset and write it again.
+    const uint64_t end = std::min<uint64_t>(elements_in(view), std::numeric_limits<int64_t>::max());
+    view.offset = std::clamp<int64_t>(view.offset, 0, static_cast<int64_t>(end));
   }
   Shape shape = view.shape;
   Tensor result = from_expression(std::make_shared<ViewExpression>(std::move(view)), std::move(shape));

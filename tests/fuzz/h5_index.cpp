@@ -6,6 +6,7 @@
 #include "host/formats/h5/edit.hpp"
 #include "host/formats/h5/inspect.hpp"
 #include "host/formats/h5/reader.hpp"
+#include "tests/fuzz/memory_bar.hpp"
 
 namespace {
 
@@ -65,6 +66,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   }
   static const fs::path path = fs::temp_directory_path() / fmt::format("cbk-fuzz-{}.h5", getpid());
   write_file(path, as_text(bytes), true);
+  const MemoryBar bar(size);
   attempt([&] { touch(h5::read(MappedFile::open(path), {}).root); });
   attempt([&] { h5::inspect(path); });
   attempt([&] { edit(path); });

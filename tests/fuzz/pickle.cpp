@@ -1,9 +1,12 @@
-// Any bytes as a pickle, in every mode; what is accepted is written and read again.
+// Any bytes as a pickle, in every mode; what is accepted is written and read again. In one mode the bytes are
+// pieces that are repeated, in a file as small as the input.
 #include <cstddef>
 #include <cstdint>
 
 #include "host/formats/torch/pickle.hpp"
 #include "host/formats/torch/pickler.hpp"
+#include "tests/fuzz/memory_bar.hpp"
+#include "tests/fuzz/unrolled.hpp"
 
 using namespace cbk;
 
@@ -35,7 +38,11 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   options.dill = (data[0] & 1) != 0;
   options.allow_records = (data[0] & 2) != 0;
   if ((data[0] & 4) != 0) options.persistent_load = any_storage;
-  const std::string_view bytes(reinterpret_cast<const char*>(data + 1), size - 1);
+  std::string bytes(reinterpret_cast<const char*>(data + 1), size - 1);
+  if ((data[0] & 8) != 0) bytes = unrolled(bytes);
+  MemoryBudget budget(size);
+  options.budget = &budget;
+  const MemoryBar bar(size);
   try {
     const Value value = torch::unpickle(bytes, options);
     round_trip(value);

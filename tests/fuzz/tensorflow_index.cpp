@@ -6,6 +6,7 @@
 #include "host/base/crc32c.hpp"
 #include "host/checkpoint/checkpoint.hpp"
 #include "host/formats/tensorflow/foreign.hpp"
+#include "tests/fuzz/memory_bar.hpp"
 
 namespace {
 
@@ -63,6 +64,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (!has_data || size == 0) return 0;
   const std::string_view text(reinterpret_cast<const char*>(data), size);
   write_file(prefix.string() + ".index", data[0] == 0 ? as_table(text.substr(1)) : std::string(text), true);
+  const MemoryBar bar(size);
   try {
     const Checkpoint checkpoint = open_checkpoint(prefix.string() + ".index");
     if (checkpoint.format != "tensorflow") return 0;

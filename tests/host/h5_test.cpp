@@ -12,6 +12,7 @@
 #include "host/formats/h5/writer.hpp"
 #include "host/plan/plan.hpp"
 #include "tests/host/folder.hpp"
+#include "tests/host/peak_memory.hpp"
 
 using namespace cbk;
 
@@ -261,6 +262,47 @@ TEST_CASE("H5: chunks that were never written, and what no file can hold") {
   CHECK(values_of<float>(read_h5(path), "w") == std::vector<float>(600, 1.5F));
   make({1U << 20, 1U << 20}, {1024, 1024});
   CHECK(error_of([&] { read_h5(path); }).find("'w'") != std::string::npos);
+}
+
+TEST_CASE("H5: a huge chunk is unpacked in a window, or refused", "[memory]") {
+  const Folder folder;
+  const fs::path path = folder.path("huge.h5");
+  constexpr hsize_t bytes = 96 << 20;
+  const auto make = [&](bool shuffles) {
+    const Handle file(H5Fcreate(path.c_str(), H5F_ACC_TRUNC, H5P_DEFAULT, H5P_DEFAULT), H5Fclose);
+    const hsize_t extent = bytes / 4;
+    const Handle space(H5Screate_simple(1, &extent, nullptr), H5Sclose);
+    const Handle creation(H5Pcreate(H5P_DATASET_CREATE), H5Pclose);
+    H5Pset_chunk(creation, 1, &extent);
+    if (shuffles) H5Pset_shuffle(creation);
+    H5Pset_deflate(creation, 1);
+    const Handle data(H5Dcreate2(file, "w", H5T_STD_I32LE, space, H5P_DEFAULT, creation, H5P_DEFAULT),
+                      H5Dclose);
+    std::vector<int32_t> values(extent);
+    for (size_t i = 0; i < values.size(); i += 1 << 14) values[i] = static_cast<int32_t>(i);
+    REQUIRE(H5Dwrite(data, H5T_NATIVE_INT32, H5S_ALL, H5S_ALL, H5P_DEFAULT, values.data()) >= 0);
+  };
+  make(false);
+  REQUIRE(fs::file_size(path) < 1 << 20);
+  {
+    const Value root = read_h5(path);
+    const PeakMemory memory;
+    const Tensor& tensor = root.find("w")->as_tensor();
+    for (int64_t at = 0; at < tensor.numel(); at += 1 << 14) {
+      int32_t value = 0;
+      tensor.read(at, std::as_writable_bytes(std::span(&value, 1)));
+      REQUIRE(value == at);
+    }
+    CHECK(memory.growth() < 64 << 20);
+  }
+  make(true);
+  const Value root = read_h5(path);
+  const PeakMemory memory;
+  const std::string why = error_of([&] { write_h5(root, folder.path("out.mdl"), "0.5"); });
+  CAPTURE(why);
+  for (const char* part : {"w: ", "96.0 MiB", "41.", "smaller chunks"})
+    CHECK(why.find(part) != std::string::npos);
+  CHECK(memory.growth() < 64 << 20);
 }
 
 TEST_CASE("H5: chunk filters and their limits") {

@@ -6,6 +6,7 @@
 
 #include "host/base/crc32c.hpp"
 #include "host/base/interrupt.hpp"
+#include "host/plan/expansion.hpp"
 #include "host/plan/plan.hpp"
 #include "tests/host/folder.hpp"
 
@@ -191,4 +192,35 @@ TEST_CASE("an existing target is refused before anything is written", "[plan]") 
   RawWriter writer(folder.path("out"), sample_items());
   CHECK_THROWS_WITH(execute(writer, {}), Catch::Contains("exists already"));
   CHECK(read_file(folder.path("out")) == "precious");
+}
+
+TEST_CASE("what few bytes may become is limited, before anything is written", "[plan]") {
+  const Folder folder;
+  const Tensor base = Tensor::from_bytes(DType::float32, {1000}, Bytes(4000));
+  const auto& storage = base.view()->storage;
+  const auto view = [&](int64_t offset, Shape shape, Shape strides) {
+    return Tensor::from_view({storage, DType::float32, offset, std::move(shape), std::move(strides)});
+  };
+  const auto expands_to = [&](std::vector<Item> items, uint64_t bytes) {
+    const RawWriter writer(folder.path("out"), std::move(items));
+    check_expansion(writer, bytes);
+    if (bytes > 0) CHECK_THROWS_WITH(check_expansion(writer, bytes - 1), Catch::Contains("--max-expansion"));
+  };
+  expands_to({{"all", base}, {"cast", base.cast(DType::float64).slice(0, 0, 0)}}, 0);
+  expands_to({{"repeated", view(5, {50, 20}, {0, 1})}}, 4000 - 80);
+  expands_to({{"expanded", base.reshape({1, 1000}).expand({3, 1000})}}, 8000);
+  expands_to({{"overlapping", view(0, {10, 10}, {1, 1})}}, 400 - 19 * 4);
+  expands_to({{"one", base}, {"tied", base}}, 4000);
+  expands_to({{"filled", Tensor::full(DType::float32, {7, 100}, 2)}}, 2800);
+  expands_to({{"half", base.cast(DType::float16)}, {"turned", base.reshape({10, 100}).transpose(0, 1)}},
+             4000);
+
+  // By default 16 GiB, and nothing is left behind.
+  std::vector<Item> many;
+  for (int i = 0; i < 200; ++i) many.push_back({fmt::format("t{}", i), view(i, {64, 1 << 20}, {0, 0})});
+  RawWriter writer(folder.path("out"), many);
+  CHECK_THROWS_WITH(execute(writer, {}),
+                    Catch::Contains("50.0 GiB") && Catch::Contains("16.0 GiB") && Catch::Contains("'t0'"));
+  CHECK_THROWS_AS(forecast(writer, {}), Error);
+  CHECK(folder.names().empty());
 }

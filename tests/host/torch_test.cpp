@@ -3,6 +3,7 @@
 #include <catch2/catch.hpp>
 
 #include <cstring>
+#include <limits>
 #include <numeric>
 
 #include "host/formats/torch/legacy.hpp"
@@ -14,7 +15,9 @@
 #include "host/formats/torch/zip.hpp"
 #include "host/formats/torch/zip_writer.hpp"
 #include "host/plan/plan.hpp"
+#include "host/tensor/packed_storage.hpp"
 #include "tests/host/folder.hpp"
+#include "tests/host/peak_memory.hpp"
 
 using namespace cbk;
 using namespace std::string_literals;
@@ -628,6 +631,148 @@ TEST_CASE("legacy streams: shared storages, parts of storages, byte order", "[to
     write_file(path, stream.substr(0, length), true);
     CHECK_THROWS_AS(read(path), Error);
   }
+}
+
+TEST_CASE("views without elements may have any offset and strides", "[torch]") {
+  const Folder folder;
+  const fs::path path = folder.path("old.pt");
+  const std::string magic = "\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19\x2e\x80\x02M\xe9\x03."s;
+  const std::string largest = "\x8a\x08\xff\xff\xff\xff\xff\xff\xff\x7f"s;  // 2^63 - 1
+  const std::string part = "(" + text("storage") + global("torch", "FloatStorage") + text("7") + text("cpu") +
+                           "K\x04(" + text("8") + "K\x01K\x02ttQ";
+  const auto tensor = [&](const std::string& size, const std::string& strides) {
+    return global("torch._utils", "_rebuild_tensor_v2") + "(" + part + largest + "(" + size + "t(" + strides +
+           "t\x89" + global("collections", "OrderedDict") + ")RtR";
+  };
+  const std::string object = "\x80\x02}(" + text("a") + tensor("K\0"s, largest) + text("b") +
+                             tensor("K\0"s + largest + largest, largest + largest + largest) + "u.";
+  const std::string keys = "\x80\x02]" + text("7") + "a.";
+  write_file(path,
+             magic + "\x80\x02}" + text("little_endian") + "\x88s." + object + keys + "\4\0\0\0\0\0\0\0"s +
+                 std::string(16, 'x'),
+             true);
+  const Value root = read(path).root;
+  const int64_t most = std::numeric_limits<int64_t>::max();
+  CHECK(root.find("a")->as_tensor().to_bytes().empty());
+  CHECK(root.find("b")->as_tensor().shape() == Shape{0, most, most});
+  CHECK(root.find("b")->as_tensor().permute({2, 1, 0}).slice(0, 5, 7).shape() == Shape{2, most, 0});
+  CHECK(written_and_read(folder, root).find("b")->as_tensor().numel() == 0);
+  CHECK(contiguous_strides({0, most, most}).size() == 3);
+}
+
+TEST_CASE("a small file cannot ask for much memory", "[torch][memory]") {
+  constexpr uint64_t small = 16 << 20;
+  const std::string many = std::string(64 << 20, 'N');
+  const auto number = [](const std::string& bytes) {
+    std::string out = "\x8b";
+    append_le(out, static_cast<uint32_t>(bytes.size()));
+    return out + bytes;
+  };
+  const std::string args =
+      "(" + text("storage") + global("torch", "FloatStorage") + text("0") + text("cpu") + "K\x04tq\x05";
+  const std::vector<std::pair<const char*, std::string>> cases = {
+      {"a high stack", std::string(8 << 20, 'N')},
+      {"marks", std::string(8 << 20, '(')},
+      {"lists", std::string(1 << 20, ']')},
+      {"persistent ids", args + repeat("h\x05Q", 1 << 18)},
+      {"long integers", repeat(number(std::string(100, 'x')), 130'000)},
+      {"arrays that are not filled", global("numpy.core.multiarray", "_reconstruct") + "q\1"s + "(" +
+                                         global("numpy", "ndarray") + "K\0\x85"s + "C\1b"s + "tq\2" +
+                                         repeat("h\1h\2R", 1 << 18)},
+      {"a list that is copied", "](" + std::string(100'000, 'N') + "e\x85q\1"s + global("builtins", "list") +
+                                    "q\2" + repeat("h\2h\1R", 200)},
+  };
+  for (const auto& [name, body] : cases) {
+    INFO(name);
+    MemoryBudget budget(0);
+    torch::UnpickleOptions options;
+    options.budget = &budget;
+    options.persistent_load = [](const Value&) {
+      const Tensor elements = Tensor::from_bytes(DType::float32, {4}, Bytes(16));
+      return std::make_shared<Object>(Object{"torch.storage", "FloatStorage", elements, {}});
+    };
+    CHECK_THAT(message_of([&] { torch::unpickle("\x80\x04" + body + ".", options); }, Errc::format),
+               Contains("memory"));
+    CHECK(budget.left() == budget.limit());  // what was not handed out is refunded
+  }
+  const Folder folder;
+  const fs::path path = folder.path("bomb.pt");
+  write_zip(path, {{"m/data.pkl", "\x80\x02" + many + "."}}, true);
+  REQUIRE(fs::file_size(path) < 100'000);
+  CHECK_THAT(message_of([&] { read(path); }, Errc::format),
+             Contains("'m/data.pkl'") && Contains("64.0 MiB") && Contains("40."));
+  write_zip(path, {{"m/data.pkl", "\x80\x02" + many.substr(0, small) + "."}}, true);
+  CHECK_THAT(message_of([&] { read(path); }, Errc::format), Contains("memory"));
+}
+
+TEST_CASE("a deflated record is unpacked in a window", "[torch][memory]") {
+  const Folder folder;
+  const fs::path path = folder.path("zeros.pt");
+  constexpr int64_t count = 24 << 20;  // floats
+  std::string number = "J";
+  append_le(number, static_cast<int32_t>(count));
+  const std::string storage =
+      "(" + text("storage") + global("torch", "FloatStorage") + text("0") + text("cpu") + number + "tQ";
+  const std::string pickle = "\x80\x02}" + text("w") + global("torch._utils", "_rebuild_tensor_v2") + "(" +
+                             storage + "K\0"s + number + "\x85K\x01\x85\x89" +
+                             global("collections", "OrderedDict") + ")RtRs.";
+  {
+    std::string data(count * 4, '\0');
+    for (size_t at = 0; at < data.size(); at += 1 << 16) data[at] = static_cast<char>(at >> 16);
+    write_zip(path, {{"m/data.pkl", pickle}, {"m/data/0", data}, {"m/version", "3\n"}}, true);
+  }
+  REQUIRE(fs::file_size(path) < 1 << 20);
+  const Value root = read(path).root;
+  const Tensor& tensor = root.find("w")->as_tensor();
+  CHECK(stored_size(*tensor.view()->storage) < 1 << 20);
+  const auto first_of = [&](int64_t element) {
+    Bytes one(4);
+    tensor.read(element, one);
+    return std::to_integer<int>(one[0]);
+  };
+  for (const int threads : {1, 3}) {
+    const PeakMemory memory;
+    const fs::path out = folder.path(fmt::format("copy{}.pt", threads));
+    const auto writer = torch::make_writer(root, out, false);
+    ExecuteOptions options;
+    options.threads = threads;
+    execute(*writer, options);
+    CHECK(memory.growth() < 64 << 20);
+    CHECK(fs::file_size(out) > count * 4);
+  }
+  CHECK(first_of(20 << 20) == 20 * 64 % 256);  // backwards, and on
+  CHECK(first_of(1 << 20) == 64);
+  CHECK(first_of((24 << 20) - (1 << 14)) == 255);
+
+  // A member that is longer or shorter than it says.
+  std::string content = read_file(path);
+  const size_t entry = content.rfind("m/data/0") - 46;
+  for (const int change : {-4, 4}) {
+    std::string wrong = content;
+    store_le(wrong.data() + entry + 24, static_cast<uint32_t>(count * 4 + change));
+    write_file(path, wrong, true);
+    const torch::ZipArchive archive(MappedFile::open(path));
+    const torch::ZipEntry& record = *archive.find("m/data/0");
+    const StoragePtr unpacked = archive.storage(record);
+    std::byte last{};
+    CHECK_THAT(message_of(
+                   [&] {
+                     unpacked->read(unpacked->size() - 1, {&last, 1});
+                   },
+                   Errc::format),
+               Contains("'m/data/0'"));
+    CHECK_THAT(message_of([&] { archive.verify(record); }, Errc::format), Contains("'m/data/0'"));
+  }
+}
+
+TEST_CASE("lists of numbers and many tensors fit their budget", "[torch][memory]") {
+  const std::string part = "(" + repeat("J\x12\x34\x56\x00"s, 1000) + "e";
+  const Value list = plain("]" + repeat(part, 1000));
+  CHECK(list.as_sequence().items.size() == 1'000'000);
+  const Folder folder;
+  const Value root = Value::dict();
+  for (int i = 0; i < 20'000; ++i) root.as_dict().set(fmt::format("layer.{}.weight", i), number_tensor(3));
+  CHECK(written_and_read(folder, root).as_dict().size() == 20'000);
 }
 
 TEST_CASE("texts of protocols 0 and 1 have escapes", "[torch]") {

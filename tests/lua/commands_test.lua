@@ -558,6 +558,18 @@ describe("cbk copy", function()
     equal(cbk.fs.list(dir), { "a.pt" })
   end)
 
+  it("limits what repeated elements may become", function()
+    local dir = harness.temp_dir()
+    local w = cbk.tensor { 1, 2 }
+    cbk.create(dir .. "/tied.pt", { root = cbk.dict { a = w, b = w } }):commit()
+    local code, _, err = run(dir, "copy", "tied.pt", "copy.safetensors", "--max-expansion", "7")
+    failed(code, 1, err, "--max-expansion SIZE")
+    equal(cbk.fs.list(dir), { "tied.pt" })
+    equal(run(dir, "copy", "tied.pt", "copy.safetensors", "--max-expansion", "8"), 0)
+    code, _, err = run(dir, "upgrade", "tied.pt", "--max-expansion", "none")
+    failed(code, 2, err, "--max-expansion 'none'")
+  end)
+
   it("warns of options that do nothing", function()
     local dir = harness.temp_dir()
     make_model(dir, "a.pt")

@@ -8,7 +8,7 @@ namespace cbk::h5 {
 namespace {
 
 constexpr int max_external_links = 8;
-constexpr uint64_t always_believed = 1 << 20;
+constexpr uint64_t leaf_bytes = 1024;  // in memory, about
 
 }  // namespace
 
@@ -73,6 +73,7 @@ Value Datasets::leaf(const Located& located, const As& as) {
   const Key key{located.file.get(), located.object.address, as.dtype ? static_cast<int>(*as.dtype) : -1,
                 as.role};
   if (auto known = leaves_.find(key); known != leaves_.end()) return known->second;
+  located.file->memory()->charge(leaf_bytes);
   Value leaf(std::make_shared<const TensorLeaf>(TensorLeaf{tensor(located, as.dtype), as.role}));
   leaves_.emplace(key, leaf);
   return leaf;
@@ -97,10 +98,9 @@ Value Datasets::texts(const Located& located) {
   const StoragePtr storage = open_storage(objects.shared_image(), dataset,
                                           [&](const std::string& name) { return files_.map(name); });
   // What was never written, or packs well, takes no room in the file, but each text takes some in memory.
-  const uint64_t file_size = objects.image().file()->size();
-  if (dataset.space.count() / 4 > file_size + always_believed)
-    damaged("{} texts in a file of {}", dataset.space.count(), format_size(file_size));
-  objects.image().charge(storage->size());
+  constexpr uint64_t text_bytes = 40;
+  MemoryLoan memory(objects.image().memory(), storage->size());
+  memory.grow(checked_mul(dataset.space.count(), text_bytes, "the texts"));
   Bytes elements(storage->size());
   storage->read(0, elements);
   std::vector<std::string_view> list;
@@ -108,6 +108,10 @@ Value Datasets::texts(const Located& located) {
   for (size_t at = 0; at < elements.size(); at += dataset.type.size) {
     list.push_back(objects.text(dataset.type, ByteView(elements).subspan(at, dataset.type.size)));
   }
+  uint64_t total = 0;
+  for (const std::string_view text : list) total += text.size() + sizeof(uint64_t);
+  memory.grow(total);
+  objects.image().memory().charge(total);
   const std::string stored = tensorflow::encode_texts(list).bytes;
   const ByteView bytes = as_bytes(stored);
   return tensorflow::to_value(

@@ -2,8 +2,9 @@
 
 namespace cbk::h5 {
 
-ExternalFiles::ExternalFiles(std::shared_ptr<const MappedFile> checkpoint)
-    : folder_(checkpoint->path().parent_path()), main_(std::make_shared<File>(checkpoint)) {
+ExternalFiles::ExternalFiles(std::shared_ptr<const MappedFile> checkpoint, MemoryPtr memory)
+    : folder_(checkpoint->path().parent_path()),
+      main_(std::make_shared<File>(checkpoint, std::move(memory))) {
   mapped_.emplace(checkpoint->path(), std::move(checkpoint));
 }
 
@@ -17,7 +18,9 @@ std::shared_ptr<const MappedFile> ExternalFiles::map(const std::string& name) {
     std::error_code ignored;
     if (!fs::exists(place, ignored)) continue;
     if (auto known = mapped_.find(place); known != mapped_.end()) return known->second;
-    return mapped_.emplace(place, MappedFile::open(place)).first->second;
+    auto file = MappedFile::open(place);
+    main_->memory()->add_file(file->size());
+    return mapped_.emplace(place, std::move(file)).first->second;
   }
   std::string tried;
   for (const fs::path& place : places) tried += (tried.empty() ? "" : " or ") + quote(place.string());
@@ -29,7 +32,8 @@ std::shared_ptr<File> ExternalFiles::open(const std::string& name) {
   if (main_->mapped()->is_same_file(file->path())) return main_;
   std::shared_ptr<File>& opened = opened_[file->path()];
   if (!opened) {
-    opened = within("external file " + quote(name), [&] { return std::make_shared<File>(file); });
+    opened =
+        within("external file " + quote(name), [&] { return std::make_shared<File>(file, main_->memory()); });
   }
   return opened;
 }

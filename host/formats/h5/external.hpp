@@ -14,7 +14,7 @@ namespace cbk::h5 {
 /// checkpoint. Not thread-safe.
 class ExternalFiles {
  public:
-  explicit ExternalFiles(std::shared_ptr<const MappedFile> checkpoint);
+  explicit ExternalFiles(std::shared_ptr<const MappedFile> checkpoint, MemoryPtr memory = {});
 
   /// Errors name every place that was tried; anything but a regular file is refused.
   std::shared_ptr<const MappedFile> map(const std::string& name);

@@ -100,10 +100,10 @@ bool is_hdf5(ByteView bytes) {
   return find_signature(bytes) != undefined_address;
 }
 
-Checkpoint read(std::shared_ptr<const MappedFile> file, const OpenOptions& /*options*/) {
+Checkpoint read(std::shared_ptr<const MappedFile> file, const OpenOptions& /*options*/, MemoryPtr memory) {
   Checkpoint checkpoint;
   checkpoint.path = file->path();
-  ExternalFiles files(std::move(file));
+  ExternalFiles files(std::move(file), std::move(memory));
   Datasets datasets(files);
   const Attributes root = files.main()->attributes(files.main()->root());
   checkpoint.metadata = read_metadata(root);

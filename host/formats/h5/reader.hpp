@@ -4,6 +4,7 @@
 #include <memory>
 
 #include "host/base/file.hpp"
+#include "host/base/memory_budget.hpp"
 #include "host/checkpoint/checkpoint.hpp"
 
 namespace cbk::h5 {
@@ -13,6 +14,7 @@ bool is_hdf5(ByteView bytes);
 
 /// Errors: `format` for damage and for files that are no checkpoint, `unsupported` for newer formats and
 /// foreign filters, `refused` for pickles that would have to run code.
-Checkpoint read(std::shared_ptr<const MappedFile> file, const OpenOptions& options);
+/// `memory`: the budget of the checkpoint (see `or_own`).
+Checkpoint read(std::shared_ptr<const MappedFile> file, const OpenOptions& options, MemoryPtr memory = {});
 
 }  // namespace cbk::h5

@@ -34,8 +34,9 @@ constexpr Tag tags[] = {
     {"DeferredGraphTensor", Meaning::graph},
 };
 
-Value unpickle_hex(std::string_view hex) {
+Value unpickle_hex(std::string_view hex, MemoryBudget& budget) {
   torch::UnpickleOptions options;
+  options.budget = &budget;
   options.dill = true;
   options.allow_records = true;
   return torch::unpickle(from_hex(hex), options);
@@ -51,7 +52,7 @@ class Reader {
     if (const auto type = attributes.text("__H5_TYPE__"))
       return read_tagged(located, attributes, *type, depth);
     // The markers of 0.1 and 0.2, in this order.
-    if (attributes.find("filepath") != nullptr) return read_file_tensor(attributes);
+    if (attributes.find("filepath") != nullptr) return read_file_tensor(located, attributes);
     if (attributes.is_set("is_constructible")) return read_full(located, attributes);
     if (attributes.is_set("is_none")) return {};
     if (attributes.is_set("is_string")) return required_text(attributes, "string_val");
@@ -77,11 +78,11 @@ class Reader {
       case Meaning::none:
         return {};
       case Meaning::object:
-        return unpickle_hex(required_text(attributes, "object_value"));
+        return unpickle_hex(required_text(attributes, "object_value"), memory_of(located));
       case Meaning::full:
         return read_full(located, attributes);
       case Meaning::file:
-        return read_file_tensor(attributes);
+        return read_file_tensor(located, attributes);
       case Meaning::link:
         return read_link(located, attributes, depth);
       case Meaning::graph:
@@ -104,6 +105,8 @@ class Reader {
     if (!text) fail(Errc::format, "attribute '{}' is missing", name);
     return std::string(*text);
   }
+
+  static MemoryBudget& memory_of(const Located& located) { return *located.file->memory(); }
 
   static Value required(const Attributes& attributes, std::string_view name) {
     const auto value = attributes.value(name);
@@ -134,8 +137,8 @@ class Reader {
                        required(attributes, "fill_value"));
   }
 
-  Value read_file_tensor(const Attributes& attributes) {
-    const Value dtype = unpickle_hex(required_text(attributes, "dtype"));
+  Value read_file_tensor(const Located& located, const Attributes& attributes) {
+    const Value dtype = unpickle_hex(required_text(attributes, "dtype"), memory_of(located));
     if (!dtype.is(Value::Kind::object) || dtype.as_object().type != "torch.dtype") {
       fail(Errc::format, "attribute 'dtype' is {}", a_kind(dtype));
     }
@@ -170,11 +173,12 @@ class Reader {
 
 Value read_v04(Datasets& datasets, double version, std::vector<std::string>& warnings) {
   const std::shared_ptr<File>& file = datasets.files().main();
+  MemoryBudget& memory = *file->memory();
   const TreeSpec spec = within("__spec__", [&] {
     const auto text = file->attributes(file->root()).text("__spec__");
-    return parse_spec_v04(text.value_or(""));
+    return parse_spec_v04(text.value_or(""), memory);
   });
-  const std::vector<std::string> keys = leaf_keys(spec);
+  const std::vector<std::string> keys = leaf_keys(spec, memory);
   std::unordered_map<std::string, const Link*, KeyedHash> links;
   for (const Link& link : file->links()) links.emplace(percent_decode(link.name), &link);
 

@@ -14,7 +14,6 @@
 namespace cbk::h5 {
 namespace {
 
-const JsonReadOptions python_json{.python = true};
 constexpr std::string_view nested_object = "NestedObject";
 constexpr int max_nesting = 20;
 
@@ -88,7 +87,7 @@ struct Leaf {
 class Reader {
  public:
   Reader(Datasets& datasets, std::shared_ptr<File> file, const Attributes& root)
-      : datasets_(datasets), file_(std::move(file)), root_(root) {}
+      : datasets_(datasets), file_(std::move(file)), root_(root), memory_(*file_->memory()) {}
 
   Leaf read_leaf(const std::string& key) {
     const auto text = root_.text(key + std::string(metadata_suffix));
@@ -100,20 +99,20 @@ class Reader {
       if (const auto tensor = match_tensor_metadata(object)) {
         return {read_tensor(file_, key, tensor->dtype, tensor->shape), {}, false};
       }
-      return read_object(file_, key, parse_json(object, python_json), 0);
+      return read_object(file_, key, parse_python_json(object, memory_), 0);
     }
-    return read_nested(key, parse_json(*text, python_json));
+    return read_nested(key, parse_python_json(*text, memory_));
   }
 
  private:
   /// The general case: a tree of objects and the metadata of their wrappers.
   Leaf read_nested(const std::string& key, const Value& metadata) {
-    const TreeSpec spec = parse_spec_v05(member(metadata, "__spec__"));
+    const TreeSpec spec = parse_spec_v05(member(metadata, "__spec__"), memory_);
     std::unordered_set<std::string, KeyedHash> objects;
     for (const Value& name : list_of(member(metadata, "__objects__"), "__objects__"))
       objects.insert(name.as_string());
     std::vector<Value> leaves;
-    const std::vector<std::string> subkeys = leaf_keys(spec);
+    const std::vector<std::string> subkeys = leaf_keys(spec, memory_);
     for (const std::string& subkey : subkeys) {
       const Value& own = member(metadata, subkey + std::string(metadata_suffix));
       if (!objects.contains(subkey)) {
@@ -256,6 +255,7 @@ class Reader {
     const auto bytes = file->attributes(located.object).value("__BYTES__");
     if (!bytes || !bytes->is(Value::Kind::bytes)) fail(Errc::format, "the dataset has no __BYTES__");
     torch::UnpickleOptions options;
+    options.budget = &memory_;
     options.dill = true;
     options.allow_records = true;
     return torch::unpickle(bytes->as_bytes().data, options);
@@ -290,6 +290,7 @@ class Reader {
   Datasets& datasets_;
   std::shared_ptr<File> file_;
   const Attributes& root_;
+  MemoryBudget& memory_;
   std::map<std::string, Value> safetensors_;
 };
 
@@ -311,13 +312,14 @@ size_t follow_links(const std::vector<Leaf>& leaves,
 
 Value read_v05(Datasets& datasets, const Attributes& root) {
   const std::shared_ptr<File>& file = datasets.files().main();
+  MemoryBudget& memory = *file->memory();
   if (!root.is_set("__SUCCESS__")) {
     fail(Errc::format,
          "the checkpoint was only partially written (no __SUCCESS__); write it again or take an earlier one");
   }
-  const TreeSpec spec =
-      within("__spec__", [&] { return parse_spec_v05(parse_json(*root.text("__spec__"), python_json)); });
-  const std::vector<std::string> keys = leaf_keys(spec);
+  const TreeSpec spec = within(
+      "__spec__", [&] { return parse_spec_v05(parse_python_json(*root.text("__spec__"), memory), memory); });
+  const std::vector<std::string> keys = leaf_keys(spec, memory);
   Reader reader(datasets, file, root);
   std::vector<Leaf> leaves;
   leaves.reserve(keys.size());

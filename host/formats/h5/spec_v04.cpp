@@ -97,8 +97,10 @@ class PickleNodes {
 
 }  // namespace
 
-TreeSpec parse_spec_v04(std::string_view hex) {
+TreeSpec parse_spec_v04(std::string_view hex, const MemoryBudget& memory) {
+  MemoryBudget until_read(memory);
   torch::UnpickleOptions options;
+  options.budget = &until_read;
   options.dill = true;
   return read_node(torch::unpickle(from_hex(hex), options), 0);
 }

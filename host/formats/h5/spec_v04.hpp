@@ -5,8 +5,9 @@
 
 namespace cbk::h5 {
 
-/// The globals of the pickle are looked at, never imported.
-TreeSpec parse_spec_v04(std::string_view hex);
+/// The globals of the pickle are looked at, never imported. What the pickle makes meanwhile must fit into
+/// what is left of `memory`.
+TreeSpec parse_spec_v04(std::string_view hex, const MemoryBudget& memory);
 
 std::string to_spec_v04(const TreeSpec& spec);
 

@@ -7,9 +7,7 @@ namespace {
 
 using Kind = TreeSpec::Kind;
 
-const JsonReadOptions python_json{.python = true};
-
-TreeSpec read_node(const Value& node) {
+TreeSpec read_node(const Value& node, MemoryBudget& memory) {
   TreeSpec spec;
   const Value& type = spec_member(node, "type");
   if (type.is_none()) return spec;
@@ -18,10 +16,10 @@ TreeSpec read_node(const Value& node) {
   switch (spec.kind) {
     case Kind::dict:
     case Kind::ordered:
-      set_keys(spec, spec_items(parse_json(context.as_string(), python_json), "a key list"));
+      set_keys(spec, spec_items(parse_python_json(context.as_string(), memory), "a key list"));
       break;
     case Kind::deque: {
-      const Value maxlen = parse_json(context.as_string(), python_json);
+      const Value maxlen = parse_python_json(context.as_string(), memory);
       if (!maxlen.is_none()) spec.maxlen = maxlen.as_int();
       break;
     }
@@ -33,7 +31,7 @@ TreeSpec read_node(const Value& node) {
   }
   const auto& children = spec_items(spec_member(node, "children_spec"), "children_spec");
   spec.children.reserve(children.size());
-  for (const Value& child : children) spec.children.push_back(read_node(child));
+  for (const Value& child : children) spec.children.push_back(read_node(child, memory));
   check_children(spec);
   return spec;
 }
@@ -85,17 +83,17 @@ bool make_shape(const TreeSpec& spec, Value& out) {
 
 }  // namespace
 
-TreeSpec parse_spec_v05(const Value& pair) {
+TreeSpec parse_spec_v05(const Value& pair, MemoryBudget& memory) {
   const auto& parts = spec_items(pair, "the value");
   if (parts.size() != 2 || !parts[1].is(Value::Kind::string))
     fail(Errc::format, "__spec__ is not a pair of shape and tree");
-  const Value tree = parse_json(parts[1].as_string(), python_json);
+  const Value tree = parse_python_json(parts[1].as_string(), memory);
   const auto& versioned = spec_items(tree, "the tree");
   if (versioned.size() != 2 || !versioned[0].is(Value::Kind::integer))
     fail(Errc::format, "the tree of __spec__ has no protocol number");
   if (versioned[0].as_int() != 1)
     fail(Errc::unsupported, "__spec__ has protocol {}, only 1 is known", versioned[0].as_int());
-  return read_node(versioned[1]);
+  return read_node(versioned[1], memory);
 }
 
 std::string to_spec_v05(const TreeSpec& spec) {

@@ -6,7 +6,7 @@
 namespace cbk::h5 {
 
 /// `pair`: [SHAPE, TREE]. The shape is what people read; only the tree counts.
-TreeSpec parse_spec_v05(const Value& pair);
+TreeSpec parse_spec_v05(const Value& pair, MemoryBudget& memory);
 
 /// The text of both, indented.
 std::string to_spec_v05(const TreeSpec& spec);

@@ -1,9 +1,10 @@
 #include "host/formats/h5/tree_spec.hpp"
 
-#include "host/base/hash.hpp"
-#include "host/value/kind.hpp"
-
 #include <unordered_set>
+
+#include "host/base/hash.hpp"
+#include "host/value/json.hpp"
+#include "host/value/kind.hpp"
 
 namespace cbk::h5 {
 namespace {
@@ -24,23 +25,31 @@ constexpr Name names[] = {
     {Kind::named, "collections.namedtuple"},
 };
 
-void collect_keys(const TreeSpec& spec, const std::string& path, bool is_root,
+constexpr uint64_t key_bytes = 128;  // beside the text: in the list, and in what finds it
+
+void collect_keys(const TreeSpec& spec, const std::string& path, bool is_root, MemoryBudget& memory,
                   std::vector<std::string>& out) {
   if (spec.kind == Kind::leaf) {
+    memory.charge(path.size() + key_bytes);
     out.push_back(path);
     return;
   }
   for (size_t i = 0; i < spec.children.size(); ++i) {
     const std::string part = spec.keys.empty() ? std::to_string(i) : key_text(spec.keys[i]);
-    collect_keys(spec.children[i], is_root ? part : fmt::format("{}.{}", path, part), false, out);
+    collect_keys(spec.children[i], is_root ? part : fmt::format("{}.{}", path, part), false, memory, out);
   }
 }
 
 }  // namespace
 
-std::vector<std::string> leaf_keys(const TreeSpec& spec) {
+Value parse_python_json(std::string_view text, MemoryBudget& memory) {
+  memory.charge(text.size());
+  return parse_json(text, {.python = true});
+}
+
+std::vector<std::string> leaf_keys(const TreeSpec& spec, MemoryBudget& memory) {
   std::vector<std::string> keys;
-  collect_keys(spec, "", true, keys);
+  collect_keys(spec, "", true, memory, keys);
   std::unordered_set<std::string_view, KeyedHash> seen;
   for (const std::string& key : keys) {
     if (!seen.insert(key).second) fail(Errc::format, "two leaves have the key {}", quote(key));

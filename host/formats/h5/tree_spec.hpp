@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "host/base/memory_budget.hpp"
 #include "host/value/value.hpp"
 
 namespace cbk::h5 {
@@ -22,8 +23,12 @@ struct TreeSpec {
   [[nodiscard]] bool is_map() const { return kind == Kind::dict || kind == Kind::ordered; }
 };
 
-/// The dotted keys of all leaves in order. A key that two leaves share is an error.
-std::vector<std::string> leaf_keys(const TreeSpec& spec);
+/// The dotted keys of all leaves in order. A key that two leaves share is an error. Deep trees make long
+/// keys: they are charged.
+std::vector<std::string> leaf_keys(const TreeSpec& spec, MemoryBudget& memory);
+
+/// JSON as Python writes it. Its text is charged, for many objects of a file may name the same one.
+Value parse_python_json(std::string_view text, MemoryBudget& memory);
 
 /// The tree with the leaves that `next` gives, in order.
 Value build_tree(const TreeSpec& spec, const std::function<Value()>& next);

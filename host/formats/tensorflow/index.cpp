@@ -14,7 +14,9 @@ constexpr int most_dims = 254;
 // A short file can unpack to a long one, and a byte of it be a structure of many.
 constexpr size_t most_entries = 400'000;
 constexpr size_t most_extents = 4'000'000;  // of all shapes and slices
-constexpr size_t largest_message = 2 << 20;
+constexpr size_t largest_message = 1 << 20;
+constexpr uint64_t entry_bytes = 240;  // in memory, about
+constexpr uint64_t extent_bytes = 48;
 
 std::string name_of_key(std::string_view key) {
   if (key.empty()) return "the header";
@@ -132,11 +134,11 @@ void check_name(std::string_view name) {
 
 }  // namespace
 
-Index read_index(const MappedFile& file) {
+Index read_index(const MappedFile& file, MemoryBudget& memory) {
   std::optional<Index> index;
   size_t entries = 0;
   size_t extents = 0;
-  read_table(file.bytes(), name_of_key, [&](std::string_view key, std::string_view value) {
+  const auto visit = [&](std::string_view key, std::string_view value) {
     if (!index) {
       if (!key.empty()) fail(Errc::format, "the index has no header");
       index = within("the header of the index", [&] { return read_header(value); });
@@ -145,7 +147,9 @@ Index read_index(const MappedFile& file) {
     const auto context = [&] { return is_slice_key(key) ? name_of_key(key) : "variable " + quote(key); };
     Entry entry = within(context, [&] {
       const auto message = parse<proto::Entry>(value);
-      extents += extents_in(message);
+      const size_t more = extents_in(message);
+      extents += more;
+      memory.charge(entry_bytes + key.size() + more * extent_bytes);
       if (++entries > most_entries || extents > most_extents) {
         fail(Errc::format, "the index has more than {} entries, or {} extents", most_entries, most_extents);
       }
@@ -159,7 +163,8 @@ Index read_index(const MappedFile& file) {
       entry.name = key;
       index->variables.push_back(std::move(entry));
     }
-  });
+  };
+  read_table(file.bytes(), name_of_key, visit, memory);
   if (!index) fail(Errc::format, "the index has no header");
   return std::move(*index);
 }

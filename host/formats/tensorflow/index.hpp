@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "host/base/file.hpp"
+#include "host/base/memory_budget.hpp"
 #include "host/formats/tensorflow/dtypes.hpp"
 #include "host/formats/tensorflow/slice_key.hpp"
 #include "host/tensor/tensor.hpp"
@@ -35,7 +36,7 @@ struct Index {
 
 /// Reads and checks all entries; the size of each fits its type and shape. Errors: `format`, naming the
 /// variable.
-Index read_index(const MappedFile& file);
+Index read_index(const MappedFile& file, MemoryBudget& memory);
 
 /// The content of the file `<prefix>.index` of little-endian data. `variables`: by name, without slices.
 std::string write_index(uint32_t shards, const std::vector<Entry>& variables);

@@ -14,6 +14,9 @@ namespace cbk::tensorflow {
 namespace {
 
 constexpr std::string_view index_suffix = ".index";
+// In memory, about.
+constexpr uint64_t leaf_bytes = 700;
+constexpr uint64_t text_bytes = 48;  // of one that is decoded
 
 /// The texts of a variable as they are stored; they are verified as a whole before the first byte is given
 /// out.
@@ -49,7 +52,8 @@ class TextStorage final : public Storage {
 /// The data files of a bundle, opened as they are needed.
 class DataFiles {
  public:
-  DataFiles(fs::path prefix, const Index& index) : prefix_(std::move(prefix)), shards_(index.shards) {
+  DataFiles(fs::path prefix, const Index& index, MemoryBudget& memory)
+      : prefix_(std::move(prefix)), shards_(index.shards) {
     std::set<uint32_t> needed;
     for (const Entry& entry : index.variables) {
       if (entry.size > 0) needed.insert(entry.shard);
@@ -58,8 +62,11 @@ class DataFiles {
       if (entry.size > 0) needed.insert(entry.shard);
     }
     check(needed);
-    for (const uint32_t shard : needed)
-      files_.emplace(shard, MappedFile::open(data_file(prefix_, shard, shards_)));
+    for (const uint32_t shard : needed) {
+      const auto& file =
+          files_.emplace(shard, MappedFile::open(data_file(prefix_, shard, shards_))).first->second;
+      memory.add_file(file->size());
+    }
   }
 
   [[nodiscard]] std::vector<fs::path> paths() const {
@@ -115,7 +122,8 @@ uint32_t swapped_size(DType dtype) {
 
 class BundleReader {
  public:
-  BundleReader(const fs::path& prefix, Index index) : index_(std::move(index)), files_(prefix, index_) {}
+  BundleReader(const fs::path& prefix, const MappedFile& file, MemoryBudget& memory)
+      : memory_(memory), index_(read_index(file, memory)), files_(prefix, index_, memory) {}
 
   Checkpoint read() {
     auto root = std::make_shared<Dict>();
@@ -145,6 +153,7 @@ class BundleReader {
 
  private:
   Value read_variable(const Entry& entry) {
+    memory_.charge(leaf_bytes * (1 + entry.slices.size()));
     if (entry.dtype->kind == DTypeInfo::Kind::string) {
       const Tensor texts = entry.slices.empty() ? read_texts(entry) : join_texts(entry);
       return to_value({entry.dtype, entry.shape, texts});
@@ -181,11 +190,13 @@ class BundleReader {
   }
 
   /// The stored form is that of a little-endian file.
-  Tensor read_texts(const Entry& entry) const {
+  [[nodiscard]] Tensor read_texts(const Entry& entry) const {
     if (entry.size == 0) return encoded({});
     StoragePtr bytes = files_.bytes_of(entry);
     if (!index_.big_endian) return bytes_tensor(std::make_shared<TextStorage>(std::move(bytes), entry));
     const int64_t count = numel_of(entry.shape);
+    const MemoryLoan decoding(memory_, static_cast<uint64_t>(count) * text_bytes + entry.size);
+    memory_.charge(entry.size);
     verify_texts(bytes->view(), count, entry.crc, true);
     return encoded(decode_texts(bytes->view(), count));
   }
@@ -198,10 +209,13 @@ class BundleReader {
 
   /// Texts differ in length, so the slices are joined as the numbers of their texts.
   Tensor join_texts(const Entry& entry) {
+    MemoryLoan decoding(memory_, static_cast<uint64_t>(numel_of(entry.shape)) * text_bytes);
     std::vector<Bytes> stored;
     std::vector<std::string_view> texts;
     const Tensor order = join(entry, [&](const Entry& slice) {
       const int64_t count = numel_of(slice.shape);
+      decoding.grow(2 * slice.size);
+      memory_.charge(slice.size);
       stored.push_back(read_texts(slice).to_bytes());
       const auto more = decode_texts(stored.back(), count);
       Bytes numbers(more.size() * sizeof(int64_t));
@@ -265,6 +279,7 @@ class BundleReader {
     return fmt::format("[{}]", fmt::join(ranges, ", "));
   }
 
+  MemoryBudget& memory_;
   Index index_;
   DataFiles files_;
   std::vector<std::string> warnings_;
@@ -276,7 +291,7 @@ bool looks_like_index(ByteView file) {
   return is_table(file);
 }
 
-Checkpoint read(const std::shared_ptr<const MappedFile>& index) {
+Checkpoint read(const std::shared_ptr<const MappedFile>& index, MemoryPtr memory) {
   const std::string path = index->path().string();
   if (!path.ends_with(index_suffix)) {
     fail(Errc::unsupported,
@@ -285,7 +300,8 @@ Checkpoint read(const std::shared_ptr<const MappedFile>& index) {
          "not supported, or an index that was renamed");
   }
   const fs::path prefix = path.substr(0, path.size() - index_suffix.size());
-  Checkpoint checkpoint = BundleReader(prefix, read_index(*index)).read();
+  memory = or_own(std::move(memory), index->size());
+  Checkpoint checkpoint = BundleReader(prefix, *index, *memory).read();
   checkpoint.path = index->path();
   checkpoint.files.insert(checkpoint.files.begin(), index->path());
   return checkpoint;

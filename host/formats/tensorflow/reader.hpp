@@ -4,6 +4,7 @@
 
 #include <memory>
 
+#include "host/base/memory_budget.hpp"
 #include "host/checkpoint/checkpoint.hpp"
 
 namespace cbk::tensorflow {
@@ -13,6 +14,7 @@ bool looks_like_index(ByteView file);
 
 /// `index`: the file `<prefix>.index`. No tensor is read (but texts of partitioned variables and of
 /// big-endian files). Errors: `format`, naming the variable; they do not name the path: the caller does.
-Checkpoint read(const std::shared_ptr<const MappedFile>& index);
+/// `memory`: the budget of the checkpoint (see `or_own`).
+Checkpoint read(const std::shared_ptr<const MappedFile>& index, MemoryPtr memory = {});
 
 }  // namespace cbk::tensorflow

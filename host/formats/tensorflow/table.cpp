@@ -6,6 +6,7 @@
 #include <snappy.h>
 
 #include <algorithm>
+#include <optional>
 
 #include "host/base/crc32c.hpp"
 
@@ -87,7 +88,13 @@ void each_entry(std::string_view block, Visit&& visit) {
   }
 }
 
-std::string unpacked(std::string_view packed) {
+/// A block that was packed, and its charge.
+struct Unpacked {
+  MemoryLoan memory;
+  std::string text;
+};
+
+Unpacked unpacked(std::string_view packed, MemoryBudget& memory) {
   size_t size = 0;
   if (!snappy::GetUncompressedLength(packed.data(), packed.size(), &size))
     fail(Errc::format, "a block is no Snappy");
@@ -95,8 +102,8 @@ std::string unpacked(std::string_view packed) {
     fail(Errc::format, "a block of {} that should unpack to {}", format_size(packed.size()),
          format_size(size));
   }
-  std::string out(size, '\0');
-  if (!snappy::RawUncompress(packed.data(), packed.size(), out.data()))
+  Unpacked out{MemoryLoan(memory, size), std::string(size, '\0')};
+  if (!snappy::RawUncompress(packed.data(), packed.size(), out.text.data()))
     fail(Errc::format, "a block is no Snappy");
   return out;
 }
@@ -105,8 +112,8 @@ std::string unpacked(std::string_view packed) {
 /// ones.
 class Damage {
  public:
-  Damage(std::string_view stored, uint32_t crc, const KeyNamer& name_of_key)
-      : bytes_(stored), name_of_key_(name_of_key) {
+  Damage(std::string_view stored, uint32_t crc, const KeyNamer& name_of_key, MemoryBudget& memory)
+      : bytes_(stored), name_of_key_(name_of_key), memory_(memory) {
     if (const auto wrong = find_wrong_byte(as_bytes(stored), crc)) {
       position_ = wrong->position;
       bytes_[wrong->position] = static_cast<char>(wrong->right);
@@ -137,7 +144,7 @@ class Damage {
   void look() {
     const bool is_packed = bytes_.back() != '\0';
     bytes_.pop_back();
-    const std::string block = is_packed ? unpacked(bytes_) : bytes_;
+    const std::string block = is_packed ? unpacked(bytes_, memory_).text : bytes_;
     each_entry(block, [&](std::string_view key, std::string_view value) {
       const auto end = static_cast<size_t>(value.data() + value.size() - block.data());
       const std::string name = name_of_key_(key);
@@ -148,6 +155,7 @@ class Damage {
 
   std::string bytes_;
   const KeyNamer& name_of_key_;
+  MemoryBudget& memory_;
   std::optional<size_t> position_;
   std::vector<std::string> names_;
   std::string culprit_;
@@ -155,7 +163,8 @@ class Damage {
 
 class TableFile {
  public:
-  TableFile(std::string_view file, const KeyNamer& name_of_key) : file_(file), name_of_key_(name_of_key) {}
+  TableFile(std::string_view file, const KeyNamer& name_of_key, MemoryBudget& memory)
+      : file_(file), name_of_key_(name_of_key), memory_(memory) {}
 
   void read(const TableVisitor& visit) {
     if (!is_table(as_bytes(file_)))
@@ -168,14 +177,12 @@ class TableFile {
       fail(Errc::format, "the end of the index is damaged: its padding is not zero");
     }
     first_special_ = std::min(meta.offset, index.offset);
-    std::string scratch;
-    block(meta, "the list of filters", scratch);
-    std::string index_scratch;
-    each_entry(block(index, "the list of blocks", index_scratch),
-               [&](std::string_view up_to, std::string_view value) {
-                 Cursor handle(value, "the place of a block");
-                 read_block(read_handle(handle), up_to, visit);
-               });
+    (void)block(meta, "the list of filters");
+    const Block blocks = block(index, "the list of blocks");
+    each_entry(blocks.text(), [&](std::string_view up_to, std::string_view value) {
+      Cursor handle(value, "the place of a block");
+      read_block(read_handle(handle), up_to, visit);
+    });
   }
 
  private:
@@ -183,10 +190,9 @@ class TableFile {
   void read_block(const BlockHandle& handle, std::string_view up_to, const TableVisitor& visit) {
     // Blocks that overlap could make a short file a long one.
     if (handle.offset < end_) fail(Errc::format, "the index is damaged: two of its blocks overlap");
-    std::string scratch;
-    const std::string_view entries = block(handle, "a block", scratch, up_to);
+    const Block entries = block(handle, "a block", up_to);
     end_ = handle.offset + handle.size;
-    each_entry(entries, [&](std::string_view key, std::string_view value) {
+    each_entry(entries.text(), [&](std::string_view key, std::string_view value) {
       if (has_key_ && key <= last_key_) {
         fail(Errc::format, "the entry of {} stands {}", name_of_key_(key),
              key == last_key_ ? "twice in the index" : "out of order in the index");
@@ -200,9 +206,16 @@ class TableFile {
     });
   }
 
-  /// The verified content of a block, in the file or unpacked into `scratch`.
-  std::string_view block(const BlockHandle& handle, std::string_view what, std::string& scratch,
-                         std::string_view up_to = {}) const {
+  /// The content of a block, in the file or unpacked.
+  struct Block {
+    [[nodiscard]] std::string_view text() const { return unpacked ? unpacked->text : stored; }
+    std::string_view stored;
+    std::optional<Unpacked> unpacked;
+  };
+
+  /// A block whose checksum was verified.
+  [[nodiscard]] Block block(const BlockHandle& handle, std::string_view what,
+                            std::string_view up_to = {}) const {
     const uint64_t end = file_.size() - footer_size;
     if (handle.offset > end || handle.size > end - handle.offset ||
         end - handle.offset - handle.size < trailer_size) {
@@ -214,16 +227,15 @@ class TableFile {
     if (masked_crc32c(crc32c(as_bytes(stored))) != masked) {
       fail(Errc::format, "the index is damaged: the checksum of {} does not match{}", what,
            handle.offset < first_special_
-               ? Damage(stored, unmasked_crc32c(masked), name_of_key_).describe(last_key_, up_to)
+               ? Damage(stored, unmasked_crc32c(masked), name_of_key_, memory_).describe(last_key_, up_to)
                : "");
     }
     const std::string_view content = stored.substr(0, handle.size);
     switch (stored.back()) {
       case '\0':
-        return content;
+        return {content, std::nullopt};
       case '\1':
-        scratch = unpacked(content);
-        return scratch;
+        return {content, unpacked(content, memory_)};
       default:
         fail(Errc::unsupported, "{} of the index is compressed in the unknown way {}", what,
              static_cast<uint8_t>(stored.back()));
@@ -232,6 +244,7 @@ class TableFile {
 
   std::string_view file_;
   const KeyNamer& name_of_key_;
+  MemoryBudget& memory_;
   uint64_t first_special_ = 0;  // where the blocks end that have entries
   uint64_t end_ = 0;            // of the blocks read
   bool has_key_ = false;
@@ -258,8 +271,8 @@ bool is_table(ByteView file) {
   return file.size() >= footer_size && load_le<uint64_t>(file.data() + file.size() - 8) == magic;
 }
 
-void read_table(ByteView file, const KeyNamer& name_of_key, const TableVisitor& visit) {
-  TableFile(as_text(file), name_of_key).read(visit);
+void read_table(ByteView file, const KeyNamer& name_of_key, const TableVisitor& visit, MemoryBudget& memory) {
+  TableFile(as_text(file), name_of_key, memory).read(visit);
 }
 
 std::string write_table(const std::vector<std::pair<std::string, std::string>>& entries) {

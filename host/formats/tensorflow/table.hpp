@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "host/base/bytes.hpp"
+#include "host/base/memory_budget.hpp"
 
 namespace cbk::tensorflow {
 
@@ -24,8 +25,9 @@ using TableVisitor = std::function<void(std::string_view key, std::string_view v
 using KeyNamer = std::function<std::string(std::string_view key)>;
 
 /// Every checksum is verified and every size is checked before it is used. Errors: `format`; those about a
-/// damaged block name the entry with the wrong byte, or the entries of the block.
-void read_table(ByteView file, const KeyNamer& name_of_key, const TableVisitor& visit);
+/// damaged block name the entry with the wrong byte, or the entries of the block. A block that is unpacked is
+/// charged meanwhile.
+void read_table(ByteView file, const KeyNamer& name_of_key, const TableVisitor& visit, MemoryBudget& memory);
 
 /// A whole table, uncompressed, as TensorFlow writes it. The keys must ascend.
 std::string write_table(const std::vector<std::pair<std::string, std::string>>& entries);

@@ -8,8 +8,13 @@ namespace cbk::torch {
 namespace {
 
 constexpr size_t depth_limit = 1000;
-constexpr uint64_t node_bytes = 128;
-constexpr size_t key_limit = 256;  // parts of a tuple used as a key, all levels together
+// What a value takes, with its share of the lists that are made of all of them; measured.
+constexpr uint64_t value_bytes = sizeof(Value);
+constexpr uint64_t node_bytes = 176;
+constexpr uint64_t entry_bytes = 2 * value_bytes + 16;  // of a dict
+constexpr uint64_t tensor_bytes = 400;
+constexpr uint64_t dim_bytes = 48;  // of a tensor: extents, strides, loops
+constexpr size_t key_limit = 256;   // parts of a tuple used as a key, all levels together
 
 /// Children of a container, without making a list of them.
 size_t child_count(const Value& value) {
@@ -29,17 +34,26 @@ bool is_container(const Value& value) {
   return value.is(Value::Kind::sequence) || value.is(Value::Kind::dict) || value.is(Value::Kind::object);
 }
 
+/// What a value that is no container takes in a tree.
 uint64_t own_bytes(const Value& value) {
   switch (value.kind()) {
     case Value::Kind::string:
-      return 16 + value.as_string().size();
+      return value_bytes + value.as_string().size();
     case Value::Kind::bytes:
-      return 16 + value.as_bytes().data.size();
+      return value_bytes + value.as_bytes().data.size();
     case Value::Kind::integer:
-      return 16 + (value.as_integer().fits ? 0 : value.as_integer().digits->size());
+      return value_bytes + (value.as_integer().fits ? 0 : value.as_integer().digits->size());
+    case Value::Kind::tensor:
+      return value_bytes + tensor_bytes;
     default:
-      return 16;
+      return value_bytes;
   }
+}
+
+/// What was charged for the items of a container.
+uint64_t item_bytes(const Value& node) {
+  if (node.is(Value::Kind::sequence)) return node.as_sequence().items.size() * value_bytes;
+  return node.is(Value::Kind::dict) ? node.as_dict().size() * entry_bytes : 0;
 }
 
 uint64_t saturating_add(uint64_t a, uint64_t b) {
@@ -102,7 +116,7 @@ class TreeCheck {
     const Value* value;
     Dict::Entries::Iterator entry;  // of a dict: the next one
     size_t next = 0;                // number of the next child
-    uint64_t bytes = 16;
+    uint64_t bytes = node_bytes;
   };
 
   static const Value& next_child(Frame& frame) {
@@ -151,35 +165,42 @@ class TreeCheck {
 }  // namespace
 
 Arena::~Arena() {
-  for (const Value& node : nodes_) clear(node);
+  for (const Node& node : nodes_) clear(node.value);
+  budget_.refund(charged_);
 }
 
 void Arena::charge(uint64_t bytes) {
-  if (bytes > left_) fail(Errc::format, "the pickle's values take too much memory");
-  left_ -= bytes;
+  budget_.charge(bytes);
+  charged_ += bytes;
 }
 
-template <typename Node>
-Value Arena::keep(std::shared_ptr<Node> node, uint64_t bytes) {
-  charge(bytes);
+void Arena::refund(const Node& node) {
+  const uint64_t bytes = node.bytes + item_bytes(node.value);
+  budget_.refund(bytes);
+  charged_ -= bytes;
+}
+
+Value Arena::keep(Value value, uint64_t bytes) {
+  charge(bytes + item_bytes(value));
   if (nodes_.size() >= sweep_at_) sweep();
-  nodes_.emplace_back(std::move(node));
-  return nodes_.back();
+  nodes_.push_back({value, bytes});
+  return value;
 }
 
 /// Lets go of containers that nobody else holds. Parents are younger than most of their children, so walking
 /// backwards frees whole trees in one pass; the children still stand in `nodes_`, so nothing recurses.
 void Arena::sweep() {
   for (size_t i = nodes_.size(); i-- > 0;) {
-    if (nodes_[i].is_unshared()) nodes_[i] = Value();
+    if (!nodes_[i].value.is_unshared()) continue;
+    refund(nodes_[i]);
+    nodes_[i].value = Value();
   }
-  std::erase_if(nodes_, [](const Value& node) { return node.is_none(); });
+  std::erase_if(nodes_, [](const Node& node) { return node.value.is_none(); });
   sweep_at_ = std::max<size_t>(4096, 2 * nodes_.size());
 }
 
 Value Arena::sequence(Sequence::Kind kind, std::vector<Value> items) {
-  const uint64_t bytes = node_bytes + items.size() * sizeof(Value);
-  return keep(std::make_shared<Sequence>(Sequence{kind, std::move(items), {}, {}}), bytes);
+  return keep(std::make_shared<Sequence>(Sequence{kind, std::move(items), {}, {}}), node_bytes);
 }
 
 Value Arena::dict(Dict::Kind kind) {
@@ -192,25 +213,37 @@ Value Arena::object(std::string type, std::string repr, Value state) {
               bytes);
 }
 
-Value Arena::bytes(std::string_view data, bool is_mutable) {
+Value Arena::bytes(std::string data, bool is_mutable) {
   charge(node_bytes + data.size());
-  return std::make_shared<ByteString>(ByteString{std::string(data), is_mutable});
+  return std::make_shared<ByteString>(ByteString{std::move(data), is_mutable});
+}
+
+Value Arena::tensor(std::shared_ptr<const TensorLeaf> leaf) {
+  charge(tensor_bytes + leaf->tensor.shape().size() * dim_bytes);
+  return leaf;
+}
+
+Value Arena::keep_storage(Value storage) {
+  return keep(std::move(storage), node_bytes + tensor_bytes);
 }
 
 void Arena::set_item(Dict& dict, Value key, Value value) {
   size_t parts = 0;
   check_key(key, parts);
-  charge(2 * sizeof(Value) + own_bytes(key));
+  charge(entry_bytes);
   dict.set(std::move(key), std::move(value));
 }
 
 Value Arena::release(const Value& root) {
-  TreeCheck check(left_);
+  TreeCheck check(budget_.limit());
   check.run(root);
-  for (const Value& node : nodes_) {
-    if (!check.reached(node.identity())) clear(node);
+  for (const Node& node : nodes_) {
+    if (check.reached(node.value.identity())) continue;
+    refund(node);
+    clear(node.value);
   }
   nodes_.clear();
+  charged_ = 0;  // the tree's, from now on
   return root;
 }
 

@@ -6,24 +6,30 @@
 #include <string>
 #include <vector>
 
+#include "host/base/memory_budget.hpp"
 #include "host/value/value.hpp"
 
 namespace cbk::torch {
 
 class Arena {
  public:
-  explicit Arena(uint64_t budget) : left_(budget) {}
+  /// What is freed before the end is refunded, and everything if nothing is handed out.
+  explicit Arena(MemoryBudget& budget) : budget_(budget) {}
   Arena(const Arena&) = delete;
   Arena& operator=(const Arena&) = delete;
   ~Arena();
 
-  /// Accounts for memory; beyond the budget it is a `format` error.
+  /// Accounts for memory that lives as long as the values. Errors: `format`.
   void charge(uint64_t bytes);
 
   Value sequence(Sequence::Kind kind, std::vector<Value> items = {});
   Value dict(Dict::Kind kind = Dict::Kind::dict);
   Value object(std::string type, std::string repr = {}, Value state = {});
-  Value bytes(std::string_view data, bool is_mutable = false);
+  Value bytes(std::string data, bool is_mutable = false);
+  /// A leaf of the tree with a tensor over a storage that is charged elsewhere.
+  Value tensor(std::shared_ptr<const TensorLeaf> leaf);
+  /// An object that was made outside of the arena, with a tensor as its state.
+  Value keep_storage(Value storage);
 
   /// dict[key] = value for a key that Python could hash; others are `format` errors.
   void set_item(Dict& dict, Value key, Value value);
@@ -33,13 +39,21 @@ class Arena {
   Value release(const Value& root);
 
  private:
-  template <typename Node>
-  Value keep(std::shared_ptr<Node> node, uint64_t bytes);
+  /// A container that may still be in use, and what it took when it was made.
+  struct Node {
+    Value value;
+    uint64_t bytes = 0;
+  };
+
+  /// Charges `bytes` for the node, beside what it contains.
+  Value keep(Value value, uint64_t bytes);
   void sweep();
+  void refund(const Node& node);
   static void clear(const Value& node);
 
-  uint64_t left_;
-  std::vector<Value> nodes_;  // every container that may still be in use
+  MemoryBudget& budget_;
+  uint64_t charged_ = 0;  // of the budget, by this arena
+  std::vector<Node> nodes_;
   size_t sweep_at_ = 4096;
 };
 

@@ -22,10 +22,7 @@ std::vector<Value> items_of(const Value& value) {
 Value make_sequence(CallContext& context, Sequence::Kind kind, const Arguments& arguments) {
   const Value* source = arguments.find(0);
   std::vector<Value> items;
-  if (source != nullptr) {
-    context.arena.charge(16);
-    items = items_of(*source);
-  }
+  if (source != nullptr) items = items_of(*source);
   return context.arena.sequence(kind, std::move(items));
 }
 
@@ -69,7 +66,7 @@ Value make_bytes(CallContext& context, bool is_mutable, const Arguments& argumen
     if (byte < 0 || byte > 255) fail(Errc::format, "{} is not a byte", byte);
     data.push_back(static_cast<char>(byte));
   }
-  return context.arena.bytes(data, is_mutable);
+  return context.arena.bytes(std::move(data), is_mutable);
 }
 
 /// _codecs.encode(text, "latin1"): how protocol 2 spells bytes.
@@ -89,7 +86,7 @@ Value encode(CallContext& context, const Arguments& arguments) {
       fail(Errc::format, "text beyond Latin-1 where bytes are spelled");
     }
   }
-  return context.arena.bytes(data);
+  return context.arena.bytes(std::move(data));
 }
 
 Value make_integer(const Value& value) {
@@ -127,12 +124,13 @@ Value eval_repr(CallContext& context, const Arguments& arguments) {
     auto [end, error] = std::from_chars(rest.data(), rest.data() + rest.size(), number);
     if (error != std::errc{}) refuse();
     numbers.push_back(number);
+    if (numbers.size() > 3) refuse();
     rest.remove_prefix(static_cast<size_t>(end - rest.data()));
     if (rest.empty()) break;
     if (!rest.starts_with(", ")) refuse();
     rest.remove_prefix(2);
   }
-  if (numbers.size() < 2 || numbers.size() > 3) refuse();
+  if (numbers.size() < 2) refuse();
   return range_object(context, numbers[0], numbers[1], numbers.size() == 3 ? numbers[2] : 1);
 }
 

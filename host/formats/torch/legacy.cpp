@@ -24,6 +24,8 @@ class PendingStorage final : public Storage {
   uint64_t size_;
 };
 
+constexpr uint64_t storage_bytes = 256;  // a storage takes, and what finds it
+
 struct Root {
   const StorageClass* type = nullptr;
   uint64_t bytes = 0;
@@ -32,18 +34,23 @@ struct Root {
 
 class LegacyReader {
  public:
-  LegacyReader(std::shared_ptr<const MappedFile> file, const OpenOptions& options)
-      : file_(std::move(file)), options_(options), rest_(as_text(file_->bytes())) {}
+  LegacyReader(std::shared_ptr<const MappedFile> file, const OpenOptions& options, MemoryPtr memory)
+      : file_(std::move(file)),
+        options_(options),
+        memory_(std::move(memory)),
+        rest_(as_text(file_->bytes())) {}
 
   Checkpoint run() {
     Checkpoint checkpoint;
     read_header();
     const std::string_view object = rest_;
-    next([this](const Value& id) { return persistent(id); });  // learns which storages there are
-    place_storages(next({}));
+    const auto load = [this](const Value& id) { return persistent(id); };
+    MemoryBudget rehearsal(*memory_);
+    next(load, rehearsal);  // learns which storages there are
+    place_storages(next({}, rehearsal));
     rest_ = object;
     warnings_.clear();
-    checkpoint.root = next([this](const Value& id) { return persistent(id); });
+    checkpoint.root = next(load, *memory_);
     checkpoint.path = file_->path();
     checkpoint.format = "torch-legacy";
     checkpoint.files = {file_->path()};
@@ -57,8 +64,9 @@ class LegacyReader {
 
  private:
   /// The next pickle of the stream.
-  Value next(std::function<Value(const Value&)> persistent_load) {
+  Value next(std::function<Value(const Value&)> persistent_load, MemoryBudget& budget) {
     UnpickleOptions unpickle_options;
+    unpickle_options.budget = &budget;
     unpickle_options.persistent_load = std::move(persistent_load);
     unpickle_options.allow_records = options_.allow_records;
     unpickle_options.retype = [this](const StoragePtr& storage, DType dtype) {
@@ -74,11 +82,11 @@ class LegacyReader {
 
   void read_header() {
     rest_.remove_prefix(legacy_magic_size(rest_));
-    const Value version = next({});
+    const Value version = next({}, *memory_);
     if (!version.is(Value::Kind::integer) || version.as_int() != 1001) {
       fail(Errc::unsupported, "a legacy torch file of an unknown protocol version");
     }
-    const Value system = next({});
+    const Value system = next({}, *memory_);
     const Value* little = system.find("little_endian");
     byte_order_.set_big_endian(little != nullptr && little->is(Value::Kind::boolean) && !little->as_bool());
   }
@@ -113,7 +121,10 @@ class LegacyReader {
     const uint64_t bytes = checked_mul(count, size_of(type.dtype), "a storage");
     auto [found, is_new] = roots_.try_emplace(key, Root{&type, bytes, nullptr});
     Root& root = found->second;
-    if (is_new) root.storage = std::make_shared<PendingStorage>(bytes);
+    if (is_new) {
+      memory_->charge(storage_bytes);
+      root.storage = std::make_shared<PendingStorage>(bytes);
+    }
     if (root.type != &type || root.bytes != bytes)
       fail(Errc::format, "the storage {} is described in two ways", quote(key));
     return root.storage;
@@ -153,6 +164,7 @@ class LegacyReader {
 
   std::shared_ptr<const MappedFile> file_;
   const OpenOptions& options_;
+  MemoryPtr memory_;
   std::string_view rest_;
   ByteOrder byte_order_;
   std::map<std::string, Root> roots_;
@@ -173,8 +185,8 @@ size_t legacy_magic_size(std::string_view head) {
   return head.substr(std::min(at, head.size())).starts_with(as_bytes) ? at + as_bytes.size() : 0;
 }
 
-Checkpoint read_legacy(std::shared_ptr<const MappedFile> file, const OpenOptions& options) {
-  return LegacyReader(std::move(file), options).run();
+Checkpoint read_legacy(std::shared_ptr<const MappedFile> file, const OpenOptions& options, MemoryPtr memory) {
+  return LegacyReader(std::move(file), options, std::move(memory)).run();
 }
 
 }  // namespace cbk::torch

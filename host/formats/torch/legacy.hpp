@@ -3,6 +3,7 @@
 
 #include <memory>
 
+#include "host/base/memory_budget.hpp"
 #include "host/checkpoint/checkpoint.hpp"
 
 namespace cbk::torch {
@@ -11,6 +12,6 @@ namespace cbk::torch {
 /// none.
 size_t legacy_magic_size(std::string_view head);
 
-Checkpoint read_legacy(std::shared_ptr<const MappedFile> file, const OpenOptions& options);
+Checkpoint read_legacy(std::shared_ptr<const MappedFile> file, const OpenOptions& options, MemoryPtr memory);
 
 }  // namespace cbk::torch

@@ -26,7 +26,12 @@ uint64_t Memo::parse_index(std::string_view text) {
 }
 
 void Memo::look_through(std::string_view pickle) {
-  std::vector<uint64_t> indices;
+  // What is fetched was put before.
+  const auto note = [this](uint64_t index) {
+    if (index >= limit_) return;
+    if (index >= fetched_.size()) fetched_.resize(index + 1);
+    fetched_[index] = true;
+  };
   try {
     InstructionReader reader(pickle);
     for (Instruction instruction = reader.next(); instruction.op != Op::stop; instruction = reader.next()) {
@@ -38,22 +43,17 @@ void Memo::look_through(std::string_view pickle) {
           ++limit_;
           break;
         case Op::get:
-          indices.push_back(parse_index(instruction.text));
+          note(parse_index(instruction.text));
           break;
         case Op::binget:
         case Op::long_binget:
-          indices.push_back(static_cast<uint64_t>(instruction.number));
+          note(static_cast<uint64_t>(instruction.number));
           break;
         default:
           break;
       }
     }
   } catch (const Error&) {  // NOLINT(bugprone-empty-catch): found again, and told, when the pickle is run
-  }
-  for (const uint64_t index : indices) {
-    if (index >= limit_) continue;
-    if (index >= fetched_.size()) fetched_.resize(index + 1);
-    fetched_[index] = true;
   }
 }
 

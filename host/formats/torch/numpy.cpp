@@ -62,6 +62,10 @@ Tensor array(CallContext& context, std::string_view code, const Shape& shape, bo
   return Tensor::from_view({memory_storage(native_elements(raw, code, dtype)), dtype, 0, shape, strides});
 }
 
+Value leaf_of(CallContext& context, const Tensor& tensor, TensorLeaf::Role role) {
+  return context.arena.tensor(std::make_shared<const TensorLeaf>(TensorLeaf{tensor, role, false}));
+}
+
 const std::string& code_of(const Value& dtype) {
   return expect_object(dtype, "numpy.dtype").repr;
 }
@@ -115,7 +119,7 @@ Value numpy_scalar(CallContext& context, const Arguments& arguments) {
   if (!is_numpy_number(code)) return record_of(context, "numpy.generic", code, arguments.at(1));
   const Tensor scalar = array(context, code, {}, false, raw_bytes(arguments.at(1)));
   if (scalar.dtype() == DType::float64) return load_le<double>(scalar.to_bytes().data());
-  return std::make_shared<const TensorLeaf>(TensorLeaf{scalar, TensorLeaf::Role::np_scalar, false});
+  return leaf_of(context, scalar, TensorLeaf::Role::np_scalar);
 }
 
 Value numpy_reconstruct(CallContext& context, const Arguments& arguments) {
@@ -125,7 +129,7 @@ Value numpy_reconstruct(CallContext& context, const Arguments& arguments) {
   const Tensor empty = Tensor::from_bytes(DType::float32, {0}, {});
   auto leaf = std::make_shared<TensorLeaf>(TensorLeaf{empty, TensorLeaf::Role::ndarray, false});
   context.unfinished_arrays[leaf.get()] = leaf;
-  return Value(std::shared_ptr<const TensorLeaf>(leaf));
+  return context.arena.tensor(leaf);
 }
 
 Value build_numpy_array(CallContext& context, const std::shared_ptr<TensorLeaf>& leaf, const Value& state) {
@@ -147,7 +151,7 @@ Value numpy_frombuffer(CallContext& context, const Arguments& arguments) {
   if (!is_numpy_number(code)) return record_of(context, "numpy.ndarray", code, arguments.at(0));
   const Tensor tensor =
       array(context, code, shape_of(arguments.at(2)), column_major, raw_bytes(arguments.at(0)));
-  return std::make_shared<const TensorLeaf>(TensorLeaf{tensor, TensorLeaf::Role::ndarray, false});
+  return leaf_of(context, tensor, TensorLeaf::Role::ndarray);
 }
 
 }  // namespace cbk::torch

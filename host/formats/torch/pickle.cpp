@@ -20,9 +20,9 @@ namespace {
 /// The type of the stand-in for whatever a refused global would have made; its repr is the global.
 constexpr std::string_view refused_type = "refused";
 
-/// Memory for values in proportion to the pickle, so that a small file cannot ask for much.
-uint64_t budget_for(size_t pickle_bytes, uint64_t max_bytes) {
-  return std::min<uint64_t>(max_bytes, (64ULL << 20) + 64 * static_cast<uint64_t>(pickle_bytes));
+/// What a whole number of so many bytes takes, kept as decimal digits.
+uint64_t digits_bytes(size_t bytes) {
+  return 80 + 5 * bytes / 2;
 }
 
 class Machine {
@@ -31,7 +31,11 @@ class Machine {
       : bytes_(bytes),
         options_(options),
         reader_(bytes),
-        arena_(budget_for(bytes.size(), options.max_bytes)),
+        own_budget_(bytes.size()),
+        budget_(options.budget != nullptr ? *options.budget : own_budget_),
+        texts_(budget_, bytes.size()),
+        stack_(budget_),
+        arena_(budget_),
         context_{arena_, options, {}},
         memo_(bytes, arena_) {}
 
@@ -101,9 +105,12 @@ class Machine {
   std::string_view bytes_;
   const UnpickleOptions& options_;
   InstructionReader reader_;
+  MemoryBudget own_budget_;
+  MemoryBudget& budget_;
+  MemoryLoan texts_;  // those of the pickle, in it and among the values
+  PickleStack stack_;
   Arena arena_;
   CallContext context_;
-  PickleStack stack_;
   Memo memo_;
   std::unordered_map<const void*, size_t> array_slots_;  // where BUILD must replace an array
   std::unordered_map<std::string, Value, KeyedHash> globals_;
@@ -192,7 +199,7 @@ bool Machine::step_scalar(const Instruction& instruction) {
       return true;
     case Op::long1:
     case Op::long4:
-      arena_.charge(instruction.text.size());
+      if (instruction.text.size() > sizeof(int64_t)) arena_.charge(digits_bytes(instruction.text.size()));
       push(decode_long(instruction.text));
       return true;
     case Op::binfloat:
@@ -224,10 +231,10 @@ bool Machine::step_scalar(const Instruction& instruction) {
     case Op::binbytes:
     case Op::short_binbytes:
     case Op::binbytes8:
-      push(arena_.bytes(instruction.text));
+      push(arena_.bytes(std::string(instruction.text)));
       return true;
     case Op::bytearray8:
-      push(arena_.bytes(instruction.text, true));
+      push(arena_.bytes(std::string(instruction.text), true));
       return true;
     default:
       return false;
@@ -331,15 +338,15 @@ void Machine::put(uint64_t index) {
 }
 
 void Machine::push_text(std::string_view text) {
-  arena_.charge(text.size());
   // Python 2's str may be anything; what is not text stays bytes.
-  push(is_utf8(text) ? Value(text) : arena_.bytes(text));
+  push(is_utf8(text) ? Value(text) : arena_.bytes(std::string(text)));
 }
 
 void Machine::push_int_text(std::string_view text, bool is_long) {
   if (is_long && text.ends_with('L')) text.remove_suffix(1);
   if (!is_long && (text == "00" || text == "01")) return push(text == "01");
   if (text.size() > long_integer_limit) fail(Errc::format, "a whole number of {} digits", text.size());
+  if (text.size() > 18) arena_.charge(digits_bytes(text.size() / 2));
   push(Value::integer(text));
 }
 
@@ -391,6 +398,7 @@ void Machine::push_global(std::string_view module, std::string_view name) {
   if (meaning == Meaning::dtype) type = "torch.dtype";
   if (meaning == Meaning::layout) type = "torch.layout";
   if (meaning == Meaning::qscheme) type = "torch.qscheme";
+  arena_.charge(global.size() + sizeof(Value));
   push(globals_[global] = arena_.object(std::string(type), global));
 }
 
@@ -449,7 +457,7 @@ void Machine::set_state() {
 void Machine::load_persistent(const Value& id) {
   push(attempt("a persistent id", [&]() -> Value {
     if (!options_.persistent_load) fail(Errc::format, "a persistent id where none belongs");
-    return options_.persistent_load(id);
+    return arena_.keep_storage(options_.persistent_load(id));
   }));
 }
 
@@ -463,6 +471,7 @@ Value Machine::opaque() const {
     const Value& only = stack_.values().front();
     type = is_refused(only) ? only.as_object().repr : only.kind_name();
   }
+  budget_.charge(reader.position());
   return std::make_shared<Object>(Object{type, {}, {}, std::string(bytes_.substr(0, reader.position()))});
 }
 
@@ -471,6 +480,7 @@ void Machine::keep_bytes_of_record(const Value& result) const {
   Object& object = result.as_object();
   if (!find_global(object.type, true) && object.type.find('.') != std::string::npos &&
       object.type != "builtins.range") {
+    budget_.charge(reader_.position());
     object.pickle = std::string(bytes_.substr(0, reader_.position()));
   }
 }

@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "host/base/memory_budget.hpp"
 #include "host/value/value.hpp"
 
 namespace cbk::torch {
@@ -26,7 +27,7 @@ struct UnpickleOptions {
   std::function<void()> note_unreadable;
   bool dill = false;           // also dill's spellings of builtin types and objects (H5 files)
   bool allow_records = false;  // unknown classes with a plain state become Objects instead of being refused
-  uint64_t max_bytes = 4ULL << 30;  // bound of memory the values may take
+  MemoryBudget* budget = nullptr;  // of the checkpoint; unset: as for a file that is the pickle
 };
 
 /// What `persistent_load` returns for a storage: an Object "torch.storage" whose repr is the storage class

@@ -5,19 +5,33 @@
 #include <utility>
 #include <vector>
 
+#include "host/base/memory_budget.hpp"
 #include "host/value/value.hpp"
 
 namespace cbk::torch {
 
-/// Nothing is taken from below the last mark. Errors: `format`.
+/// Nothing is taken from below the last mark. What it takes when it is highest is charged as long as it
+/// lives. Errors: `format`.
 class PickleStack {
  public:
+  explicit PickleStack(MemoryBudget& budget) : memory_(budget) {}
+
   /// A value, or what one can be made of.
   template <typename Content>
   void push(Content&& content) {
+    if (values_.size() == highest_) {
+      highest_ += step;
+      memory_.grow(step * sizeof(Value));
+    }
     values_.emplace_back(std::forward<Content>(content));
   }
-  void mark() { marks_.push_back(values_.size()); }
+  void mark() {
+    if (marks_.size() == most_marks_) {
+      most_marks_ += step;
+      memory_.grow(step * 2 * sizeof(size_t));
+    }
+    marks_.push_back(values_.size());
+  }
 
   Value pop() {
     if (values_.size() <= floor()) fail(Errc::format, "the pickle takes a value that is not there");
@@ -57,8 +71,13 @@ class PickleStack {
 
  private:
   [[nodiscard]] size_t floor() const { return marks_.empty() ? 0 : marks_.back(); }
+  static constexpr size_t step = 1024;
+
+  MemoryLoan memory_;
   std::vector<Value> values_;
+  size_t highest_ = 0;         // that is charged
   std::vector<size_t> marks_;  // heights
+  size_t most_marks_ = 0;
 };
 
 }  // namespace cbk::torch

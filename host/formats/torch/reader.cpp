@@ -35,8 +35,12 @@ bool is_tar(ByteView head) {
 
 class ZipReader {
  public:
-  ZipReader(std::shared_ptr<const MappedFile> file, const OpenOptions& options)
-      : file_(std::move(file)), options_(options), archive_(file_), records_(archive_.entries().size()) {}
+  ZipReader(std::shared_ptr<const MappedFile> file, const OpenOptions& options, MemoryPtr memory)
+      : file_(std::move(file)),
+        options_(options),
+        memory_(std::move(memory)),
+        archive_(file_, memory_),
+        records_(archive_.entries().size()) {}
 
   Checkpoint run() {
     find_top();
@@ -47,8 +51,10 @@ class ZipReader {
     checkpoint.version = read_version();
     read_byte_order();
     check_records();
-    const std::string pickle = archive_.read(*archive_.find(top_ + "data.pkl"), pickle_limit);
-    checkpoint.root = within("data.pkl", [&] { return unpickle(pickle, unpickle_options()); });
+    {
+      const ZipContent pickle = archive_.read(*archive_.find(top_ + "data.pkl"), pickle_limit);
+      checkpoint.root = within("data.pkl", [&] { return unpickle(pickle.text(), unpickle_options()); });
+    }
     checkpoint.files = {file_->path()};
     checkpoint.warnings = std::move(warnings_);
     if (has_unreadable_) {
@@ -83,7 +89,7 @@ class ZipReader {
     const ZipEntry* entry = archive_.find(top_ + "version");
     if (entry == nullptr) entry = archive_.find(top_ + ".data/version");
     if (entry == nullptr) return "";
-    std::string text = archive_.read(*entry, small_record);
+    std::string text(archive_.read(*entry, small_record).text());
     while (text.ends_with('\n') || text.ends_with('\r')) text.pop_back();
     int version = 0;
     auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), version);
@@ -100,7 +106,7 @@ class ZipReader {
   void read_byte_order() {
     const ZipEntry* entry = archive_.find(top_ + "byteorder");
     if (entry == nullptr) return;
-    const std::string order = archive_.read(*entry, small_record);
+    const std::string order(archive_.read(*entry, small_record).text());
     if (order != "little" && order != "big")
       fail(Errc::format, "the record byteorder holds {}", quote(order, 40));
     byte_order_.set_big_endian(order == "big");
@@ -120,6 +126,7 @@ class ZipReader {
 
   UnpickleOptions unpickle_options() {
     UnpickleOptions options;
+    options.budget = memory_.get();
     options.persistent_load = [this](const Value& id) { return persistent(id); };
     options.retype = [this](const StoragePtr& storage, DType dtype) {
       return byte_order_.in_order(storage, dtype);
@@ -161,6 +168,7 @@ class ZipReader {
 
   std::shared_ptr<const MappedFile> file_;
   const OpenOptions& options_;
+  MemoryPtr memory_;
   ZipArchive archive_;
   std::string top_;  // the folder all members lie in, with its slash
   ByteOrder byte_order_;
@@ -178,9 +186,10 @@ bool looks_like_torch(ByteView head) {
          text.starts_with(preview_magic) || is_tar(head);
 }
 
-Checkpoint read(std::shared_ptr<const MappedFile> file, const OpenOptions& options) {
+Checkpoint read(std::shared_ptr<const MappedFile> file, const OpenOptions& options, MemoryPtr memory) {
+  memory = or_own(std::move(memory), file->size());
   const std::string_view text = as_text(file->bytes());
-  if (legacy_magic_size(text) > 0) return read_legacy(std::move(file), options);
+  if (legacy_magic_size(text) > 0) return read_legacy(std::move(file), options, std::move(memory));
   if (text.starts_with(preview_magic)) {
     fail(Errc::unsupported, "a file of a preview of torch 1.0 (PYTORCH1); load and save it again with torch");
   }
@@ -188,7 +197,7 @@ Checkpoint read(std::shared_ptr<const MappedFile> file, const OpenOptions& optio
     fail(Errc::unsupported,
          "a tar archive, as torch wrote them before 0.1.10; load and save it again with torch");
   }
-  return ZipReader(std::move(file), options).run();
+  return ZipReader(std::move(file), options, std::move(memory)).run();
 }
 
 }  // namespace cbk::torch

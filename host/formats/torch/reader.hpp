@@ -3,6 +3,7 @@
 
 #include <memory>
 
+#include "host/base/memory_budget.hpp"
 #include "host/checkpoint/checkpoint.hpp"
 
 namespace cbk::torch {
@@ -13,6 +14,7 @@ bool looks_like_torch(ByteView head);
 
 /// Errors: `format` for a damaged file, `refused` for a pickle that names forbidden globals, `unsupported`
 /// for TorchScript, tar and preview files. They do not name the path: the caller does.
-Checkpoint read(std::shared_ptr<const MappedFile> file, const OpenOptions& options);
+/// `memory`: the budget of the checkpoint (see `or_own`).
+Checkpoint read(std::shared_ptr<const MappedFile> file, const OpenOptions& options, MemoryPtr memory = {});
 
 }  // namespace cbk::torch

@@ -51,6 +51,7 @@ Tensor view_of(const StoragePtr& storage, DType dtype, int64_t first, int64_t co
          "a tensor of size {}, strides {} and offset {} reaches beyond its storage of {} elements",
          to_string(view.shape), to_string(view.strides), view.offset, count);
   }
+  if (numel == 0) view.offset = std::min(view.offset, count);  // it may be any, and reads nothing
   const uint64_t bytes = checked_mul(static_cast<uint64_t>(numel), size_of(dtype), "a tensor");
   if (bytes > std::max(expansion_floor, storage->size() * expansion_limit)) {
     fail(Errc::format, "a tensor of {} is expanded from a storage of {}", format_size(bytes),
@@ -71,8 +72,10 @@ void check_metadata(const Value* metadata) {
   }
 }
 
-Value leaf(Tensor tensor, bool requires_grad, TensorLeaf::Role role = TensorLeaf::Role::tensor) {
-  return std::make_shared<const TensorLeaf>(TensorLeaf{std::move(tensor), role, requires_grad});
+Value leaf(CallContext& context, Tensor tensor, bool requires_grad,
+           TensorLeaf::Role role = TensorLeaf::Role::tensor) {
+  return context.arena.tensor(
+      std::make_shared<const TensorLeaf>(TensorLeaf{std::move(tensor), role, requires_grad}));
 }
 
 bool flag_at(const Arguments& arguments, size_t i) {
@@ -119,9 +122,9 @@ Shape shape_of(const Value& value) {
   return shape;
 }
 
-Value rebuild_tensor(CallContext& /*context*/, const Arguments& arguments) {
+Value rebuild_tensor(CallContext& context, const Arguments& arguments) {
   check_metadata(arguments.find(6));
-  return leaf(elements_of(arguments), flag_at(arguments, 4));
+  return leaf(context, elements_of(arguments), flag_at(arguments, 4));
 }
 
 Value rebuild_tensor_v3(CallContext& context, const Arguments& arguments) {
@@ -134,7 +137,8 @@ Value rebuild_tensor_v3(CallContext& context, const Arguments& arguments) {
     fail(Errc::format, "a storage that is not aligned for {}", name_of(dtype));
   const StoragePtr& raw = storage.elements.storage;
   const bool retypes = storage.type.is_untyped && context.options.retype;
-  return leaf(view_of(retypes ? context.options.retype(raw, dtype) : raw, dtype,
+  return leaf(context,
+              view_of(retypes ? context.options.retype(raw, dtype) : raw, dtype,
                       static_cast<int64_t>(first_byte / size_of(dtype)),
                       static_cast<int64_t>(bytes / size_of(dtype)), arguments),
               flag_at(arguments, 4));
@@ -146,7 +150,8 @@ Value rebuild_parameter(CallContext& context, const Arguments& arguments) {
   const Value* state = arguments.find(3);
   const bool has_state = state != nullptr && state->is(Value::Kind::dict) && !state->as_dict().empty();
   if (has_state && context.options.warn) context.options.warn("the attributes of a parameter are left out");
-  return leaf(data.tensor, requires_grad == nullptr || requires_grad->as_bool(), TensorLeaf::Role::parameter);
+  return leaf(context, data.tensor, requires_grad == nullptr || requires_grad->as_bool(),
+              TensorLeaf::Role::parameter);
 }
 
 /// (dtype, size, stride, requires_grad)
@@ -159,7 +164,7 @@ Value rebuild_meta(CallContext& context, const Arguments& arguments) {
   const uint64_t bytes = checked_mul(static_cast<uint64_t>(numel_of(shape)), size_of(dtype), "a tensor");
   const Tensor tensor =
       Tensor::from_view({unreadable_storage(bytes, why), dtype, 0, shape, contiguous_strides(shape)});
-  return leaf(tensor, flag_at(arguments, 3));
+  return leaf(context, tensor, flag_at(arguments, 3));
 }
 
 Value rebuild_sparse(CallContext& context, const Arguments& arguments) {
@@ -207,7 +212,7 @@ Value rebuild_quantized(CallContext& context, const Arguments& arguments) {
     context.arena.set_item(state.as_dict(), name, value);
   };
   put("dtype", type.quantized);
-  put("int_repr", leaf(elements_of(arguments), false));
+  put("int_repr", leaf(context, elements_of(arguments), false));
   if (scheme.starts_with("torch.per_tensor")) {
     put("qscheme", scheme);
     put("scale", quantizer.at(1).as_double());
@@ -224,10 +229,10 @@ Value rebuild_quantized(CallContext& context, const Arguments& arguments) {
   return context.arena.object("torch.quantized", {}, state);
 }
 
-Value rebuild_converted(CallContext& /*context*/, const Arguments& arguments) {
+Value rebuild_converted(CallContext& context, const Arguments& arguments) {
   const DType dtype = parse_dtype(expect_object(arguments.at(1), "torch.dtype").repr);
   const Tensor& tensor = arguments.at(0).as_tensor();
-  return leaf(tensor.dtype() == dtype ? tensor : tensor.cast(dtype), flag_at(arguments, 3));
+  return leaf(context, tensor.dtype() == dtype ? tensor : tensor.cast(dtype), flag_at(arguments, 3));
 }
 
 Value rebuild_from_type(CallContext& context, const Arguments& arguments) {
@@ -247,7 +252,7 @@ Value rebuild_from_type(CallContext& context, const Arguments& arguments) {
   if (has_state && context.options.warn) context.options.warn("the attributes of a tensor are left out");
   Value rebuilt = call(context, *meaning, function, arguments.at(2));
   if (!is_parameter || !rebuilt.is(Value::Kind::tensor)) return rebuilt;
-  return leaf(rebuilt.as_tensor(), rebuilt.as_leaf().requires_grad, TensorLeaf::Role::parameter);
+  return leaf(context, rebuilt.as_tensor(), rebuilt.as_leaf().requires_grad, TensorLeaf::Role::parameter);
 }
 
 }  // namespace cbk::torch

@@ -5,11 +5,11 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
-#include <mutex>
 
 #include "host/base/interrupt.hpp"
 #include "host/formats/torch/zip_layout.hpp"
 #include "host/tensor/checked_storage.hpp"
+#include "host/tensor/inflated_storage.hpp"
 
 namespace cbk::torch {
 namespace {
@@ -18,6 +18,10 @@ using Decompressor = std::unique_ptr<libdeflate_decompressor, decltype(&libdefla
 
 /// Deflate cannot pack better than this; a larger claim is a lie that would only take memory.
 constexpr uint64_t best_ratio = 1032;
+
+// What a member takes in memory, and what a storage for it does; measured.
+constexpr uint64_t entry_bytes = 144;
+constexpr uint64_t storage_bytes = 256;
 
 uint32_t crc_of(ByteView bytes) {
   constexpr size_t piece = 8ULL << 20;
@@ -42,46 +46,25 @@ Bytes inflate(ByteView packed, const ZipEntry& entry) {
   return bytes;
 }
 
-/// A deflated member, unpacked while somebody reads it.
-class InflatedStorage final : public Storage {
- public:
-  InflatedStorage(std::shared_ptr<const MappedFile> file, ByteView packed, const ZipEntry& entry,
-                  std::optional<uint32_t> crc)
-      : file_(std::move(file)), packed_(packed), entry_(entry), crc_(crc) {}
+std::string member_name(const ZipEntry& entry) {
+  return fmt::format("the archive member {}", quote(entry.name));
+}
 
-  [[nodiscard]] uint64_t size() const override { return entry_.size; }
-  void read(uint64_t offset, std::span<std::byte> out) const override {
-    const std::shared_ptr<const Bytes> bytes = unpacked();
-    std::copy_n(bytes->begin() + static_cast<ptrdiff_t>(offset), out.size(), out.begin());
+/// The CRC-32 of a deflated member, whose content is not kept.
+uint32_t crc_of_inflated(ByteView packed, const ZipEntry& entry) {
+  InflateStream stream(packed, Deflated::raw);
+  Bytes block(std::min<uint64_t>(entry.size + 1, 1ULL << 20));
+  uint32_t crc = 0;
+  while (const size_t count = within(member_name(entry), [&] { return stream.read(block); })) {
+    check_interrupt();
+    crc = extended(Checksum::crc32, crc, ByteView(block).first(count));
+    if (stream.position() > entry.size) break;
   }
-  void drop(uint64_t offset, uint64_t length) const noexcept override {
-    if (offset + length < entry_.size) return;
-    const std::lock_guard lock(mutex_);
-    unpacked_.reset();
+  if (stream.position() != entry.size) {
+    fail(Errc::format, "{} does not unpack to its {} bytes", member_name(entry), entry.size);
   }
-  [[nodiscard]] Place place() const override { return {file_->path().string(), entry_.header_offset}; }
-  [[nodiscard]] std::optional<uint32_t> crc32() const override { return crc_; }
-
- private:
-  [[nodiscard]] Bytes checked(Bytes bytes) const {
-    if (crc_ && crc_of(bytes) != *crc_)
-      fail(Errc::format, "archive member {} is damaged: its CRC-32 does not match", quote(entry_.name));
-    return bytes;
-  }
-
-  std::shared_ptr<const Bytes> unpacked() const {
-    const std::lock_guard lock(mutex_);
-    if (!unpacked_) unpacked_ = std::make_shared<const Bytes>(checked(inflate(packed_, entry_)));
-    return unpacked_;
-  }
-
-  std::shared_ptr<const MappedFile> file_;
-  ByteView packed_;
-  ZipEntry entry_;
-  std::optional<uint32_t> crc_;
-  mutable std::mutex mutex_;
-  mutable std::shared_ptr<const Bytes> unpacked_;
-};
+  return crc;
+}
 
 /// Little-endian fields at fixed places of a record whose length was checked.
 class Fields {
@@ -178,7 +161,8 @@ void apply_zip64(ByteView extra, ZipEntry& entry) {
 
 }  // namespace
 
-ZipArchive::ZipArchive(std::shared_ptr<const MappedFile> file) : file_(std::move(file)) {
+ZipArchive::ZipArchive(std::shared_ptr<const MappedFile> file, MemoryPtr memory)
+    : file_(std::move(file)), memory_(or_own(std::move(memory), file_->size())) {
   read_directory(find_directory());
   has_checksums_ = !checksums_are_left_out();
 }
@@ -207,6 +191,7 @@ void ZipArchive::read_directory(const Directory& directory) {
   if (directory.count > directory.size / zip::central_size) {
     fail(Errc::format, "the zip directory announces {} members in {} bytes", directory.count, directory.size);
   }
+  memory_->charge(directory.count * entry_bytes);
   entries_.reserve(directory.count);
   by_name_.reserve(directory.count);
   for (uint64_t i = 0; i < directory.count; ++i) {
@@ -249,37 +234,51 @@ ByteView ZipArchive::packed(const ZipEntry& entry) const {
                       inside ? std::string() : fmt::format("the archive member {}", quote(entry.name)));
 }
 
-std::string ZipArchive::read(const ZipEntry& entry, uint64_t limit) const {
+ZipContent ZipArchive::read(const ZipEntry& entry, uint64_t limit) const {
   if (entry.size > limit) {
     fail(Errc::format, "the archive member {} has {}", quote(entry.name), format_size(entry.size));
   }
-  const ByteView bytes = packed(entry);
-  Bytes unpacked;
-  if (entry.method == zip::deflated) unpacked = inflate(bytes, entry);
-  const ByteView content = entry.method == zip::deflated ? ByteView(unpacked) : bytes;
-  if (has_checksums_ && crc_of(content) != entry.crc32) {
+  ZipContent content{packed(entry), std::nullopt, MemoryLoan(*memory_)};
+  if (entry.method == zip::deflated) {
+    if (entry.size > memory_->left()) {
+      fail(Errc::format,
+           "{} would unpack from {} to {}, and the limit for a file of {} is {}; save it again without "
+           "compression",
+           member_name(entry), format_size(entry.compressed_size), format_size(entry.size),
+           format_size(file_->size()), format_size(memory_->limit()));
+    }
+    content.memory.grow(entry.size);
+    content.unpacked = inflate(content.stored, entry);
+  }
+  if (has_checksums_ && crc_of(as_bytes(content.text())) != entry.crc32) {
     fail(Errc::format, "the archive member {} is damaged: its CRC-32 does not match", quote(entry.name));
   }
-  return std::string(as_text(content));
+  return content;
 }
 
 StoragePtr ZipArchive::storage(const ZipEntry& entry) const {
-  const std::optional<uint32_t> crc = has_checksums_ ? std::optional(entry.crc32) : std::nullopt;
-  if (entry.method == zip::deflated)
-    return std::make_shared<InflatedStorage>(file_, packed(entry), entry, crc);
   check_sizes(*file_, entry);
-  StoragePtr stored = std::make_shared<StoredMember>(file_, entry);
-  if (!crc) return stored;
-  return checked_storage(std::move(stored),
-                         {Checksum::crc32, *crc, "archive member", std::string(entry.name), "directory"});
+  memory_->charge(storage_bytes);
+  StoragePtr member;
+  if (entry.method == zip::deflated) {
+    member = inflated_storage(file_, packed(entry), Deflated::raw, entry.size, member_name(entry));
+  } else {
+    member = std::make_shared<StoredMember>(file_, entry);
+  }
+  if (!has_checksums_) return member;
+  return checked_storage(std::move(member), {Checksum::crc32, entry.crc32, "archive member",
+                                             std::string(entry.name), "directory"});
 }
 
 void ZipArchive::verify(const ZipEntry& entry) const {
-  const ByteView bytes = packed(entry);
-  const uint32_t crc = entry.method == zip::deflated ? crc_of(inflate(bytes, entry)) : crc_of(bytes);
-  if (crc != entry.crc32) {
+  if (crc_of_member(entry) != entry.crc32) {
     fail(Errc::format, "the archive member {} is damaged: its CRC-32 does not match", quote(entry.name));
   }
+}
+
+uint32_t ZipArchive::crc_of_member(const ZipEntry& entry) const {
+  const ByteView bytes = packed(entry);
+  return entry.method == zip::deflated ? crc_of_inflated(bytes, entry) : crc_of(bytes);
 }
 
 bool ZipArchive::checksums_are_left_out() const {
@@ -288,8 +287,7 @@ bool ZipArchive::checksums_are_left_out() const {
   // Only data can tell a checksum that is 0 from one that was not computed: look at the first small member.
   const auto first = std::ranges::find_if(entries_, [](const ZipEntry& entry) { return entry.size > 0; });
   if (first == entries_.end() || first->size > (16ULL << 20)) return first != entries_.end();
-  const ByteView bytes = packed(*first);
-  return (first->method == zip::deflated ? crc_of(inflate(bytes, *first)) : crc_of(bytes)) != 0;
+  return crc_of_member(*first) != 0;
 }
 
 }  // namespace cbk::torch

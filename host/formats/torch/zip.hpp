@@ -3,12 +3,14 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <unordered_map>
 #include <vector>
 
 #include "host/base/hash.hpp"
+#include "host/base/memory_budget.hpp"
 #include "host/tensor/storage.hpp"
 
 namespace cbk::torch {
@@ -22,21 +24,30 @@ struct ZipEntry {
   uint16_t method = 0;  // 0 stored, 8 deflated
 };
 
+/// The whole content of a member: where it is in the file, or unpacked.
+struct ZipContent {
+  [[nodiscard]] std::string_view text() const { return as_text(unpacked ? ByteView(*unpacked) : stored); }
+
+  ByteView stored;
+  std::optional<Bytes> unpacked;
+  MemoryLoan memory;  // of what is unpacked
+};
+
 class ZipArchive {
  public:
   /// Errors: `format` for a damaged directory or two members of one name, `unsupported` for encryption and
   /// other methods.
-  explicit ZipArchive(std::shared_ptr<const MappedFile> file);
+  explicit ZipArchive(std::shared_ptr<const MappedFile> file, MemoryPtr memory = {});
 
   [[nodiscard]] const std::vector<ZipEntry>& entries() const { return entries_; }
   [[nodiscard]] const ZipEntry* find(std::string_view name) const;
   /// False when the writer was told to leave checksums out: all of them are 0, and the data's are not.
   [[nodiscard]] bool has_checksums() const { return has_checksums_; }
 
-  /// The whole member, checked against its CRC-32. Larger than `limit` is a `format` error.
-  [[nodiscard]] std::string read(const ZipEntry& entry, uint64_t limit) const;
-  /// The member as a lazy storage that knows its CRC-32; nothing is read now. A deflated member is unpacked
-  /// at the first read and let go when its end was dropped.
+  /// The whole member, checked against its CRC-32. Larger than `limit`, or unpacked beyond the file's budget,
+  /// is a `format` error.
+  [[nodiscard]] ZipContent read(const ZipEntry& entry, uint64_t limit) const;
+  /// The member as a lazy storage that knows its CRC-32; nothing is read now.
   [[nodiscard]] StoragePtr storage(const ZipEntry& entry) const;
   /// Compares the member's bytes with its CRC-32 (`format` error).
   void verify(const ZipEntry& entry) const;
@@ -50,9 +61,11 @@ class ZipArchive {
   [[nodiscard]] Directory find_directory() const;
   void read_directory(const Directory& directory);
   [[nodiscard]] ByteView packed(const ZipEntry& entry) const;
+  [[nodiscard]] uint32_t crc_of_member(const ZipEntry& entry) const;
   [[nodiscard]] bool checksums_are_left_out() const;
 
   std::shared_ptr<const MappedFile> file_;
+  MemoryPtr memory_;
   std::vector<ZipEntry> entries_;
   std::unordered_map<std::string_view, size_t, KeyedHash> by_name_;
   bool has_checksums_ = true;

@@ -224,11 +224,16 @@ local common = {
   ["allow-overflow"] = function(p)
     p:flag("--allow-overflow", "write values that the target's dtype cannot hold as infinite, NaN or the nearest integer, with a warning")
   end,
+  ["max-expansion"] = function(p)
+    p:option("--max-expansion", "the most bytes that repeated, compressed or constant data of the input may become, such as 100GB "
+      .. "(default: the larger of 16 GiB and 1,000 times its size)"):argname("SIZE"):convert(size "--max-expansion")
+  end,
 }
 
 ---Adds common options by name.
 ---@param parser table
 ---@param ... "threads"|"memory"|"overwrite"|"dry-run"|"no-progress-bar"|"quiet"|"json"|"allow-records"|"sync"|"allow-overflow"
+---|"max-expansion"
 function cli.options(parser, ...)
   for _, name in ipairs { ... } do
     local add = common[name] or cbk.fail("usage", ("cli.options: there is no common option '%s'"):format(name))
@@ -239,7 +244,8 @@ end
 
 ---Adds the options of every command that writes a checkpoint (see `cli.commit`).
 function cli.output_options(parser)
-  return cli.options(parser, "overwrite", "allow-overflow", "dry-run", "threads", "memory", "sync", "no-progress-bar", "quiet", "json")
+  return cli.options(parser, "overwrite", "allow-overflow", "max-expansion", "dry-run", "threads", "memory", "sync", "no-progress-bar",
+    "quiet", "json")
 end
 
 ---For `:convert(cli.dtype)`: the name of a dtype.
@@ -296,7 +302,10 @@ function cli.has_progress(args) return not (args.quiet or args.no_progress_bar o
 ---@param args table
 ---@return boolean written, table plan
 function cli.commit(output, args)
-  local bounds = { threads = args.threads, memory = args.memory, sync = args.sync, allow_overflow = args.allow_overflow }
+  local bounds = {
+    threads = args.threads, memory = args.memory, sync = args.sync,
+    allow_overflow = args.allow_overflow, max_expansion = args.max_expansion,
+  }
   if args.dry_run then
     local plan = output:plan(bounds)
     cli.say(args, tostring(plan))

@@ -200,7 +200,10 @@ function Output:plan(options) end
 ---field `lost`: a list of { key, dtype, numel, overflowed, changed, vanished } for tensors that lost values: finite numbers that became
 ---infinite or NaN, numbers that an integer dtype does not hold, numbers that became 0. The first two are a `value` error and nothing is
 ---written, unless `allow_overflow` is set.
----@param options? { threads: integer, memory: integer|string, sync: boolean, allow_overflow: boolean, progress: boolean|fun(p: table) }
+---`max_expansion`: the most bytes that the output may have beyond those that its sources hold, where these repeat elements (stride 0,
+---tied tensors written as copies), are compressed, or are one number for all elements. More is a `value` error before the first byte is
+---written. The default is the larger of 16 GiB and 1,000 times the size of the sources' files.
+---@param options? { threads: integer, memory: integer|string, sync: boolean, allow_overflow: boolean, max_expansion: integer|string, progress: boolean|fun(p: table) }
 function Output:commit(options) end
 ---Forgets what was to be written: nothing is written on purpose.
 function Output:close() end

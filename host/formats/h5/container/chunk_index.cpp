@@ -48,6 +48,7 @@ class IndexReader {
     if (end > image_.file()->size())
       damaged("a chunk lies at bytes {} to {}, beyond the end; is it cut short?", offset, end);
     if (dataset_.filters.empty() && size < bytes_) damaged("a chunk has {} of {} bytes", size, bytes_);
+    image_.memory().charge(sizeof(StoredChunk));
     chunks_.push_back({number, offset, size, mask});
   }
 

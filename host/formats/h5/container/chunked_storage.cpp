@@ -1,70 +1,24 @@
 #include "host/formats/h5/container/chunked_storage.hpp"
 
 #include <algorithm>
-#include <list>
-#include <map>
+
+#include "host/tensor/inflated_storage.hpp"
 
 namespace cbk::h5 {
 namespace {
 
-/// Decoded chunks, the least recently used go first. One for the process, so that its memory is bounded.
-class ChunkCache {
- public:
-  using Key = std::pair<uint64_t, uint64_t>;  // storage, chunk
-
-  std::shared_ptr<const Bytes> find(Key key) {
-    const std::lock_guard lock(mutex_);
-    const auto found = places_.find(key);
-    if (found == places_.end()) return nullptr;
-    entries_.splice(entries_.begin(), entries_, found->second);
-    return found->second->second;
-  }
-
-  void put(Key key, std::shared_ptr<const Bytes> chunk) {
-    const std::lock_guard lock(mutex_);
-    if (places_.contains(key)) return;
-    total_ += chunk->size();
-    entries_.emplace_front(key, std::move(chunk));
-    places_[key] = entries_.begin();
-    while (total_ > limit && entries_.size() > 1) erase(places_.find(entries_.back().first));
-  }
-
-  void forget(uint64_t storage) {
-    const std::lock_guard lock(mutex_);
-    auto at = places_.lower_bound({storage, 0});
-    while (at != places_.end() && at->first.first == storage) at = erase(at);
-  }
-
- private:
-  using Entries = std::list<std::pair<Key, std::shared_ptr<const Bytes>>>;
-  using Places = std::map<Key, Entries::iterator>;
-  static constexpr uint64_t limit = uint64_t{32} << 20;
-
-  Places::iterator erase(Places::iterator place) {
-    total_ -= place->second->second->size();
-    entries_.erase(place->second);
-    return places_.erase(place);
-  }
-
-  std::mutex mutex_;
-  Entries entries_;
-  Places places_;
-  uint64_t total_ = 0;
-};
-
-ChunkCache& cache() {
-  static ChunkCache instance;
-  return instance;
-}
-
-uint64_t next_id() {
-  static std::atomic<uint64_t> last{0};
-  return ++last;
-}
-
 /// More than any filter could have packed into the file: such a size is not believed beyond this much.
 constexpr uint64_t always_believed = uint64_t{1} << 30;
 constexpr uint64_t best_ratio = 1040;
+
+/// A chunk beyond this is not kept whole if it can be unpacked from front to back, and decoded one at a time.
+constexpr uint64_t large_chunk = uint64_t{8} << 20;
+constexpr size_t most_streams = 16;
+
+/// What `decode_chunk` has in memory at once.
+uint64_t decoding_bytes(const std::vector<Filter>& filters, uint64_t chunk_bytes) {
+  return chunk_bytes * std::min<uint64_t>(filters.size(), 2);
+}
 
 }  // namespace
 
@@ -78,7 +32,7 @@ struct ChunkedStorage::Box {
 };
 
 ChunkedStorage::ChunkedStorage(std::shared_ptr<const Image> image, Dataset dataset)
-    : image_(std::move(image)), dataset_(std::move(dataset)), id_(next_id()) {
+    : image_(std::move(image)), dataset_(std::move(dataset)), id_(BlockCache::instance().new_storage()) {
   if (dataset_.layout.kind != Layout::Kind::chunked) {  // nothing allocated: one grid cell that is absent
     dataset_.layout.chunk.clear();
     for (uint64_t extent : dataset_.space.extents)
@@ -103,12 +57,18 @@ ChunkedStorage::ChunkedStorage(std::shared_ptr<const Image> image, Dataset datas
 }
 
 ChunkedStorage::~ChunkedStorage() {
-  cache().forget(id_);
+  BlockCache::instance().forget(id_);
 }
 
 const std::vector<StoredChunk>& ChunkedStorage::index() const {
   std::call_once(indexed_, [this] { index_ = read_chunk_index(*image_, dataset_); });
   return index_;
+}
+
+uint64_t ChunkedStorage::stored_size() const {
+  uint64_t total = 0;
+  for (const StoredChunk& chunk : index()) total += chunk.size;
+  return total;
 }
 
 Storage::Place ChunkedStorage::place() const {
@@ -117,21 +77,63 @@ Storage::Place ChunkedStorage::place() const {
   return {image_->file()->path().string(), first == UINT64_MAX ? 0 : first};
 }
 
-std::shared_ptr<const Bytes> ChunkedStorage::chunk(uint64_t number) const {
+const StoredChunk* ChunkedStorage::find(uint64_t number) const {
   const auto& chunks = index();
   const auto found = std::lower_bound(chunks.begin(), chunks.end(), number,
                                       [](const StoredChunk& chunk, uint64_t n) { return chunk.number < n; });
-  if (found == chunks.end() || found->number != number) return nullptr;
-  if (auto cached = cache().find({id_, number})) return cached;
-  const ByteView stored = image_->file()->slice(found->offset, found->size, "a chunk");
-  auto decoded = within(fmt::format("chunk {} at byte {}", number, found->offset), [&] {
+  return found == chunks.end() || found->number != number ? nullptr : &*found;
+}
+
+ChunkedStorage::Chunk ChunkedStorage::chunk(uint64_t number) const {
+  const StoredChunk* stored = find(number);
+  if (stored == nullptr) return {};
+  if (is_streamed(*stored)) return {nullptr, stream(*stored)};
+  if (auto cached = BlockCache::instance().find({id_, number})) return {cached, nullptr};
+  if (chunk_bytes_ <= large_chunk) return {decoded(*stored), nullptr};
+  static std::mutex one_at_a_time;  // of the process
+  const std::lock_guard lock(one_at_a_time);
+  if (auto cached = BlockCache::instance().find({id_, number})) return {cached, nullptr};
+  const MemoryBudget& budget = image_->memory();
+  if (const uint64_t bytes = decoding_bytes(dataset_.filters, chunk_bytes_); bytes > budget.limit()) {
+    fail(Errc::format,
+         "a chunk of {} needs {} of memory, and the limit for a file of {} is {}; rewrite the file with "
+         "smaller chunks (h5repack -l CHUNK=...)",
+         format_size(chunk_bytes_), format_size(bytes), format_size(image_->file()->size()),
+         format_size(budget.limit()));
+  }
+  return {decoded(*stored), nullptr};
+}
+
+bool ChunkedStorage::is_streamed(const StoredChunk& stored) const {
+  return chunk_bytes_ > large_chunk && dataset_.filters.size() == 1 &&
+         dataset_.filters.front().id == Filter::deflate && stored.mask == 0;
+}
+
+StoragePtr ChunkedStorage::stream(const StoredChunk& stored) const {
+  const std::lock_guard lock(mutex_);
+  if (!streams_.contains(stored.number) && streams_.size() >= most_streams) streams_.clear();
+  StoragePtr& stream = streams_[stored.number];
+  if (!stream) {
+    stream = inflated_storage(image_->file(), image_->file()->slice(stored.offset, stored.size, "a chunk"),
+                              Deflated::zlib, chunk_bytes_, name_of(stored));
+  }
+  return stream;
+}
+
+std::string ChunkedStorage::name_of(const StoredChunk& stored) {
+  return fmt::format("chunk {} at byte {}", stored.number, stored.offset);
+}
+
+BlockCache::Block ChunkedStorage::decoded(const StoredChunk& stored) const {
+  const ByteView bytes = image_->file()->slice(stored.offset, stored.size, "a chunk");
+  auto block = within(name_of(stored), [&] {
     // Stored without filters it may be longer than needed.
     const ByteView in =
-        dataset_.filters.empty() ? stored.first(std::min<uint64_t>(stored.size(), chunk_bytes_)) : stored;
-    return std::make_shared<const Bytes>(decode_chunk(dataset_.filters, found->mask, in, chunk_bytes_));
+        dataset_.filters.empty() ? bytes.first(std::min<uint64_t>(bytes.size(), chunk_bytes_)) : bytes;
+    return std::make_shared<const Bytes>(decode_chunk(dataset_.filters, stored.mask, in, chunk_bytes_));
   });
-  cache().put({id_, number}, decoded);
-  return decoded;
+  BlockCache::instance().put({id_, stored.number}, block);
+  return block;
 }
 
 void ChunkedStorage::read(uint64_t offset, std::span<std::byte> out) const {
@@ -187,7 +189,7 @@ void ChunkedStorage::read_box(const Box& box, std::span<std::byte> out) const {
 void ChunkedStorage::copy_chunk(const Box& box, const std::vector<uint64_t>& cell, uint64_t number,
                                 std::span<std::byte> out) const {
   const size_t rank = extents_.size();
-  const auto data = chunk(number);
+  const Chunk data = chunk(number);
   // The intersection of the chunk with the box.
   std::vector<uint64_t> first(rank);
   std::vector<uint64_t> last(rank);
@@ -207,8 +209,10 @@ void ChunkedStorage::copy_chunk(const Box& box, const std::vector<uint64_t>& cel
       if (d >= box.dim) target += (at[d] - (d == box.dim ? box.first : 0)) * strides_[d];
     }
     const std::span<std::byte> piece = out.subspan(target, run);
-    if (data) {
-      std::memcpy(piece.data(), data->data() + source, run);
+    if (data.bytes) {
+      std::memcpy(piece.data(), data.bytes->data() + source, run);
+    } else if (data.stream) {
+      data.stream->read(source, piece);
     } else {
       put_fill(at[rank - 1] % dataset_.type.size, piece);
     }

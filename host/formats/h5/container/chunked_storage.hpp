@@ -1,28 +1,44 @@
 // A chunked dataset as a storage: chunks are found and decoded when they are read.
 #pragma once
 
+#include <map>
 #include <mutex>
 #include <vector>
 
 #include "host/formats/h5/container/chunk_index.hpp"
+#include "host/tensor/block_cache.hpp"
+#include "host/tensor/packed_storage.hpp"
 
 namespace cbk::h5 {
 
 /// Thread-safe. Chunks that were never written (and contiguous datasets that were never allocated) give the
-/// fill value. Decoded chunks of all storages share one small cache.
-class ChunkedStorage final : public Storage {
+/// fill value. Decoded chunks of all storages share one small cache; a huge chunk is unpacked in pieces, or
+/// refused if its filters need all of it.
+class ChunkedStorage final : public PackedStorage {
  public:
   ChunkedStorage(std::shared_ptr<const Image> image, Dataset dataset);
   ~ChunkedStorage() override;
 
   [[nodiscard]] uint64_t size() const override { return size_; }
+  [[nodiscard]] uint64_t stored_size() const override;
   void read(uint64_t offset, std::span<std::byte> out) const override;
   [[nodiscard]] Place place() const override;
 
  private:
   struct Box;
+  /// What gives the bytes of a chunk; neither: it was never written.
+  struct Chunk {
+    BlockCache::Block bytes;
+    StoragePtr stream;
+  };
+
   [[nodiscard]] const std::vector<StoredChunk>& index() const;
-  [[nodiscard]] std::shared_ptr<const Bytes> chunk(uint64_t number) const;
+  [[nodiscard]] const StoredChunk* find(uint64_t number) const;
+  [[nodiscard]] Chunk chunk(uint64_t number) const;
+  [[nodiscard]] bool is_streamed(const StoredChunk& stored) const;
+  [[nodiscard]] StoragePtr stream(const StoredChunk& stored) const;
+  [[nodiscard]] BlockCache::Block decoded(const StoredChunk& stored) const;
+  static std::string name_of(const StoredChunk& stored);
   void read_range(size_t dim, std::vector<uint64_t>& at, uint64_t begin, std::span<std::byte> out) const;
   void read_box(const Box& box, std::span<std::byte> out) const;
   void copy_chunk(const Box& box, const std::vector<uint64_t>& cell, uint64_t number,
@@ -41,6 +57,8 @@ class ChunkedStorage final : public Storage {
   std::vector<uint64_t> strides_;
   mutable std::once_flag indexed_;
   mutable std::vector<StoredChunk> index_;
+  mutable std::mutex mutex_;
+  mutable std::map<uint64_t, StoragePtr> streams_;  // of huge chunks, by their numbers
 };
 
 }  // namespace cbk::h5

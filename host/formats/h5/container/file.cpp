@@ -60,6 +60,7 @@ Value Attributes::value(const Attribute& attribute) const {
   if (type.kind == Datatype::Class::opaque) return Value::bytes(std::string(as_text(attribute.data)));
   if (attribute.space.extents.empty()) return element(type, attribute.data);
   Value list = Value::list();
+  objects_->image().memory().charge(attribute.space.count() * sizeof(Value));
   for (uint64_t i = 0, count = attribute.space.count(); i < count; ++i) {
     list.as_sequence().items.push_back(element(type, attribute.data.subspan(i * type.size, type.size)));
   }
@@ -92,8 +93,8 @@ bool Attributes::is_set(std::string_view name) const {
   return false;
 }
 
-File::File(std::shared_ptr<const MappedFile> file)
-    : objects_(std::make_shared<const Image>(std::move(file))) {
+File::File(std::shared_ptr<const MappedFile> file, MemoryPtr memory)
+    : objects_(std::make_shared<const Image>(std::move(file), std::move(memory))) {
   root_ = objects_.read(objects_.image().root());
   group(root_);
 }

@@ -39,12 +39,13 @@ class Attributes {
 /// Not thread-safe; the storages it gives out are.
 class File {
  public:
-  explicit File(std::shared_ptr<const MappedFile> file);
+  explicit File(std::shared_ptr<const MappedFile> file, MemoryPtr memory = {});
   File(const File&) = delete;
   File& operator=(const File&) = delete;
 
   [[nodiscard]] Objects& objects() { return objects_; }
   [[nodiscard]] const std::shared_ptr<const MappedFile>& mapped() const { return objects_.image().file(); }
+  [[nodiscard]] const MemoryPtr& memory() const { return objects_.image().shared_memory(); }
   [[nodiscard]] const ObjectHeader& root() const { return root_; }
   [[nodiscard]] const std::vector<Link>& links() const { return groups_.at(root_.address).links; }
   [[nodiscard]] Attributes attributes(const ObjectHeader& object) {

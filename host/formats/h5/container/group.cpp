@@ -5,6 +5,13 @@
 namespace cbk::h5 {
 namespace {
 
+constexpr uint64_t link_bytes = 320;  // in memory, with what finds it, about
+
+void add_link(const Image& image, Link link, std::vector<Link>& links) {
+  image.memory().charge(link_bytes + link.name.size() + link.target.size());
+  links.push_back(std::move(link));
+}
+
 void read_symbol_node(const Image& image, const LocalHeap& names, uint64_t address,
                       std::vector<Link>& links) {
   const FieldSizes sizes = image.sizes();
@@ -25,7 +32,7 @@ void read_symbol_node(const Image& image, const LocalHeap& names, uint64_t addre
       link.kind = Link::Kind::soft;
       link.target = names.text(scratch.u32());
     }
-    links.push_back(std::move(link));
+    add_link(image, std::move(link), links);
   }
 }
 
@@ -88,7 +95,7 @@ std::vector<Link> read_links(const Image& image, const ObjectHeader& group) {
       const LocalHeap names(image, in.address());
       read_symbol_tree(image, names, tree, -1, links);
     } else if (message.type == MessageType::link) {
-      links.push_back(read_link(in));
+      add_link(image, read_link(in), links);
     } else if (message.type == MessageType::link_info) {
       in.skip(1);
       const uint8_t flags = in.u8();
@@ -98,7 +105,7 @@ std::vector<Link> read_links(const Image& image, const ObjectHeader& group) {
       const FractalHeap heap(image, heap_address);
       for_each_record(image, in.address(), RecordType::link_name, [&](Cursor record) {
         record.skip(4);
-        links.push_back(read_link(Cursor(heap.find(record.take(7)), image.sizes(), "a link")));
+        add_link(image, read_link(Cursor(heap.find(record.take(7)), image.sizes(), "a link")), links);
       });
     }
   }

@@ -21,6 +21,8 @@ std::string_view LocalHeap::text(uint64_t offset) const {
   return data_.substr(offset, end - offset);
 }
 
+constexpr uint64_t object_bytes = 48;  // in memory, about
+
 const GlobalHeap::Collection& GlobalHeap::collection(uint64_t address) {
   if (auto known = collections_.find(address); known != collections_.end()) return known->second;
   const uint64_t head = 8 + image_.sizes().length;
@@ -38,6 +40,7 @@ const GlobalHeap::Collection& GlobalHeap::collection(uint64_t address) {
     in.skip(6);
     const uint64_t length = in.length();
     if (index == 0) break;  // free space up to the end
+    image_.memory().charge(object_bytes);
     found.emplace(index, in.take(length));
     in.skip(std::min(align_up(length, 8) - length, in.remaining()));
   }

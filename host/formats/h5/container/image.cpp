@@ -2,9 +2,10 @@
 
 namespace cbk::h5 {
 
-Image::Image(std::shared_ptr<const MappedFile> file)
+Image::Image(std::shared_ptr<const MappedFile> file, MemoryPtr memory)
     : file_(std::move(file)),
       superblock_(read_superblock(file_->bytes())),
+      memory_(or_own(std::move(memory), file_->size())),
       budget_((uint64_t{64} << 20) + 16 * file_->size()) {}
 
 void Image::charge(uint64_t work) const {

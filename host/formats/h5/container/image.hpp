@@ -9,6 +9,7 @@
 #include <memory>
 
 #include "host/base/file.hpp"
+#include "host/base/memory_budget.hpp"
 #include "host/formats/h5/container/superblock.hpp"
 
 namespace cbk::h5 {
@@ -16,7 +17,7 @@ namespace cbk::h5 {
 /// Thread-safe.
 class Image {
  public:
-  explicit Image(std::shared_ptr<const MappedFile> file);
+  explicit Image(std::shared_ptr<const MappedFile> file, MemoryPtr memory = {});
 
   [[nodiscard]] const std::shared_ptr<const MappedFile>& file() const { return file_; }
   [[nodiscard]] const Superblock& superblock() const { return superblock_; }
@@ -35,10 +36,14 @@ class Image {
     return {bytes(address, length, what), sizes(), what};
   }
   void charge(uint64_t work) const;
+  /// For what is kept of the file's content.
+  [[nodiscard]] const MemoryPtr& shared_memory() const { return memory_; }
+  [[nodiscard]] MemoryBudget& memory() const { return *memory_; }
 
  private:
   std::shared_ptr<const MappedFile> file_;
   Superblock superblock_;
+  MemoryPtr memory_;
   uint64_t budget_ = 0;
   mutable std::atomic<uint64_t> spent_{0};
 };

@@ -5,6 +5,10 @@
 namespace cbk::h5 {
 namespace {
 
+/// Far more than any library writes into one header; a byte or two of a file can make one.
+constexpr size_t most_messages = 1 << 19;
+constexpr uint64_t attribute_bytes = 320;  // in memory, about
+
 struct Block {
   uint64_t address = 0;
   uint64_t length = 0;
@@ -25,6 +29,8 @@ void read_messages(Cursor in, bool old_style, bool tracks_order, std::vector<Mes
       const uint64_t address = link.address();
       more.push_back({address, link.length()});
     } else if (type != 0) {
+      if (messages.size() == most_messages)
+        damaged("an object header of more than {} messages", most_messages);
       messages.push_back({static_cast<MessageType>(type), (flags & 2) != 0, body, flags});
     }
   }
@@ -139,10 +145,15 @@ Attribute Objects::attribute(ByteView body) const {
 
 std::vector<Attribute> Objects::attributes(const ObjectHeader& object) const {
   std::vector<Attribute> result;
+  MemoryLoan memory(image_->memory());
+  const auto add = [&](ByteView body) {
+    memory.grow(attribute_bytes);
+    result.push_back(attribute(body));
+  };
   for (const Message& message : object.messages) {
     if (message.type == MessageType::attribute) {
       if (message.shared) fail(Errc::unsupported, "a shared HDF5 attribute message");
-      result.push_back(attribute(message.body));
+      add(message.body);
     } else if (message.type == MessageType::attribute_info) {
       Cursor in(message.body, image_->sizes(), "an attribute info message");
       in.skip(1);
@@ -155,7 +166,7 @@ std::vector<Attribute> Objects::attributes(const ObjectHeader& object) const {
       for_each_record(*image_, tree_address, RecordType::attribute_name, [&](Cursor record) {
         const ByteView id = record.take(8);
         if ((record.u8() & 2) != 0) fail(Errc::unsupported, "a shared HDF5 attribute message");
-        result.push_back(attribute(heap.find(id)));
+        add(heap.find(id));
       });
     }
   }

@@ -1,0 +1,46 @@
+// Decoded pieces of compressed storages, the least recently used go first. One for the process, so that its
+// memory is bounded, however many storages are read. Thread-safe.
+#pragma once
+
+#include <list>
+#include <map>
+#include <memory>
+#include <mutex>
+
+#include "host/base/bytes.hpp"
+
+namespace cbk {
+
+class BlockCache {
+ public:
+  using Block = std::shared_ptr<const Bytes>;
+  struct Key {
+    uint64_t storage = 0;
+    uint64_t number = 0;
+    auto operator<=>(const Key&) const = default;
+  };
+
+  static BlockCache& instance();
+  /// For a storage whose blocks are kept; never the same again.
+  uint64_t new_storage();
+
+  /// nullptr: it is not kept (any more).
+  Block find(Key key);
+  void put(Key key, Block block);
+  void forget(uint64_t storage);
+
+ private:
+  using Entries = std::list<std::pair<Key, Block>>;
+  using Places = std::map<Key, Entries::iterator>;
+  static constexpr uint64_t limit = uint64_t{32} << 20;
+
+  Places::iterator erase(Places::iterator place);
+
+  std::mutex mutex_;
+  Entries entries_;
+  Places places_;
+  uint64_t total_ = 0;
+  uint64_t storages_ = 0;
+};
+
+}  // namespace cbk
