@@ -112,6 +112,7 @@ end
 ---@param root Dict
 ---@return string[]
 function coverage.keys_of(root)
+  kinds.check_root(root)
   local out = {}
   local function add(tree, prefix)
     for key, value in cbk.items(tree) do

@@ -41,16 +41,18 @@ local function with_value(name, config)
   return #text <= 40 and name .. "=" .. text or name
 end
 
+local MOST_SHOWN = 120 -- fields, and characters of a field's name
+
 ---@param config Dict           what the fields were in
 ---@param what_happens? string
 local function note_dropped(dropped, config, what_happens)
   local named = {}
   for _, name in ipairs(dropped) do
     -- model.name only says which class reads the config
-    if name ~= "name" then named[#named + 1] = with_value(name, config) end
+    if name ~= "name" then named[#named + 1] = #name <= MOST_SHOWN and with_value(name, config) or name:sub(1, MOST_SHOWN) .. "…" end
   end
   if #named == 0 then return end
-  cbk.warn(("config fields without a counterpart are %s: %s"):format(what_happens or "left out", table.concat(named, ", ")))
+  cbk.warn(("config fields without a counterpart are %s: %s"):format(what_happens or "left out", naming.first(named, MOST_SHOWN)))
 end
 
 ---@param assumed table<string, boolean>   fields of the right that defaults say, not the file
@@ -340,9 +342,7 @@ end
 ---@return table<string, KeyMove> moves
 local function convert_part(job, i, part, is_refused)
   local step, converter, configs, source = job.path[i], part.converter, part.configs, part.source
-  if not kinds.is_dict(source) then
-    cbk.fail("checkpoint", ("the checkpoint is no dict of tensors but a %s"):format(tostring(cbk.kind(source))))
-  end
+  kinds.check_root(source)
   local prefix = accepted_prefix(converter, step)
   local deduplicated = i == 1 and job.deduplicated
   if type(deduplicated) == "table" then deduplicated = deduplicated[converter.left] end
@@ -406,6 +406,7 @@ end
 
 ---The dict `model` of a CS checkpoint.
 function convert.model_of(root)
+  kinds.check_root(root)
   if not kinds.is_dict(root, "model") then
     local shown = {}
     for key in cbk.items(root) do shown[#shown + 1] = tostring(key) end

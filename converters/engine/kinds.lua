@@ -22,6 +22,14 @@ end
 ---@return boolean
 function kinds.is_dict(value, key) return kind_of(value, key):find "dict" ~= nil end
 
+---Fails where the root of a checkpoint is no dict.
+---@param root any
+function kinds.check_root(root)
+  if not kinds.is_dict(root) then
+    cbk.fail("checkpoint", ("the checkpoint is no dict of tensors; its root is of the kind '%s'"):format(tostring(cbk.kind(root))))
+  end
+end
+
 ---Whether a value, or `value[key]`, is a list.
 ---@param value any
 ---@param key? any

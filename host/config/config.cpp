@@ -9,7 +9,7 @@
 namespace cbk {
 namespace {
 
-constexpr uint64_t max_size = 16ULL << 20;
+constexpr uint64_t max_size = 8ULL << 20;
 constexpr int max_depth = 500;
 
 Value parse_json_config(std::string_view text, const ConfigWarning& warn) {

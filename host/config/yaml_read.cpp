@@ -2,7 +2,9 @@
 #include <yaml-cpp/exceptions.h>
 #include <yaml-cpp/parser.h>
 
+#include <algorithm>
 #include <istream>
+#include <numeric>
 #include <streambuf>
 #include <unordered_map>
 
@@ -12,12 +14,12 @@
 #include "host/config/yaml_scalar.hpp"
 #include "host/value/kind.hpp"
 #include "host/value/repeated_keys.hpp"
+#include "host/value/tree_memory.hpp"
 
 namespace cbk::yaml {
 namespace {
 
 constexpr size_t max_depth = 400;
-constexpr size_t max_values = 1000000;  // with what aliases repeat
 
 std::string at(const YAML::Mark& mark, std::string_view message) {
   return fmt::format("line {}, column {}: {}", mark.line + 1, mark.column + 1, message);
@@ -93,20 +95,66 @@ void check_directives(std::string_view text) {
     fail(Errc::format, "line {}: there is no document after the lines that begin with '%'", number);
 }
 
-/// Reads from memory without a copy.
-class MemoryBuffer : public std::streambuf {
+/// What the parser keeps of the tokens that begin at this character: inside of brackets it keeps all of them
+/// until the brackets close.
+uint64_t queued(char c) {
+  constexpr uint64_t token = 96;
+  if (c == '"' || c == '\'') return token;
+  if (c == '-' || c == '.') return token / 3;  // lines of three separate documents
+  return std::string_view("[]{},:?&*!").find(c) == std::string_view::npos ? 0 : 3 * token;
+}
+
+uint64_t queued(std::string_view text) {
+  return std::accumulate(text.begin(), text.end(), uint64_t{0},
+                         [](uint64_t sum, char c) { return sum + queued(c); });
+}
+
+/// Hands the text to the parser in pieces, and charges what the parser keeps of them.
+class Source : public std::streambuf {
  public:
-  explicit MemoryBuffer(std::string_view text) {
-    char* begin = const_cast<char*>(text.data());  // streambuf's interface; it only reads
-    setg(begin, begin, begin + text.size());
+  Source(std::string_view text, TreeMemory& memory) : text_(text), memory_(memory) {}
+
+  /// The parser has let go of all in front of `position`.
+  void pass(size_t position) {
+    if (position <= passed_) return;
+    memory_.refund(queued(text_.substr(passed_, position - passed_)));
+    passed_ = position;
   }
+
+ protected:
+  int_type underflow() override {
+    constexpr size_t piece_size = 4096;
+    const std::string_view piece = text_.substr(handed_out_, piece_size);
+    if (piece.empty()) return traits_type::eof();
+    try {
+      memory_.charge(queued(piece));
+    } catch (const Error& error) {
+      const auto lines = std::count(text_.begin(), piece.begin(), '\n');
+      fail(error.code(), "line {}: {}", lines + 1, error.what());
+    }
+    handed_out_ += piece.size();
+    char* begin = const_cast<char*>(piece.data());  // streambuf's interface; it only reads
+    setg(begin, begin, begin + piece.size());
+    return traits_type::to_int_type(*begin);
+  }
+
+ private:
+  std::string_view text_;
+  TreeMemory& memory_;
+  size_t handed_out_ = 0;
+  size_t passed_ = 0;
 };
 
 /// Builds the tree from the parser's events.
 class Builder : public YAML::EventHandler {
  public:
-  Builder(std::string_view source, bool hides_surrogates, const std::function<void(std::string)>& warn)
-      : source_(source), hides_surrogates_(hides_surrogates), repeated_(warn) {}
+  Builder(std::string_view source, bool hides_surrogates, const std::function<void(std::string)>& warn,
+          TreeMemory& memory, Source& queue)
+      : source_(source),
+        hides_surrogates_(hides_surrogates),
+        repeated_(warn),
+        memory_(memory),
+        queue_(queue) {}
 
   void OnDocumentStart(const YAML::Mark& mark) override {
     if (++documents_ > 1) fail_at(mark, Errc::format, "a second document; a config is one document");
@@ -135,7 +183,9 @@ class Builder : public YAML::EventHandler {
       const auto position = static_cast<size_t>(mark.pos);
       const auto own = may_be_quoted ? decode_quoted(source_, position) : std::nullopt;
       const auto kept = own || !may_be_quoted ? std::nullopt : end_folded(source_, position, text);
-      add(mark, scalar(mark, tag, own ? *own : kept ? *kept : text), anchor);
+      Value value = scalar(mark, tag, own ? *own : kept ? *kept : text);
+      memory_.charge(own_memory(value));
+      add(mark, std::move(value), anchor);
     });
   }
 
@@ -224,9 +274,33 @@ class Builder : public YAML::EventHandler {
     fail_at(mark, Errc::format, fmt::format("{} cannot be tagged !!{}", quote(text, 60), name));
   }
 
-  void count(const YAML::Mark& mark) {
-    if (++values_ > max_values)
-      fail_at(mark, Errc::format, fmt::format("more than {} values, with what aliases repeat", max_values));
+  void charge(const YAML::Mark& mark, uint64_t bytes) {
+    within_mark(mark, [&] { memory_.charge(bytes); });
+  }
+
+  static uint64_t of_text(const std::shared_ptr<const std::string>& text) {
+    return text ? sizeof(std::string) + TreeMemory::beside(*text) : 0;
+  }
+
+  /// What a value takes beside its place in a container, without the values in it.
+  static uint64_t own_memory(const Value& value) {
+    switch (value.kind()) {
+      case Value::Kind::integer:
+        return of_text(value.as_integer().digits);
+      case Value::Kind::real:
+        return of_text(value.as_real().spelling);
+      case Value::Kind::string:
+        return TreeMemory::beside(value.as_string());
+      case Value::Kind::bytes:
+        return sizeof(ByteString) + value.as_bytes().data.size();
+      case Value::Kind::object:
+        return sizeof(Object) + TreeMemory::beside(value.as_object().repr);
+      case Value::Kind::sequence:
+      case Value::Kind::dict:
+        return TreeMemory::container;
+      default:
+        return 0;
+    }
   }
 
   static void check_depth(const YAML::Mark& mark, size_t depth) {
@@ -236,15 +310,17 @@ class Builder : public YAML::EventHandler {
 
   /// What an alias stands for, as values of its own.
   Value copy(const Value& value, const YAML::Mark& mark, size_t depth) {
-    count(mark);
+    charge(mark, own_memory(value));
     check_depth(mark, depth);
     if (value.is(Value::Kind::sequence)) {
       auto out = std::make_shared<Sequence>();
       out->kind = value.as_sequence().kind;
+      charge(mark, TreeMemory::item * value.as_sequence().items.size());
       for (const Value& item : value.as_sequence().items) out->items.push_back(copy(item, mark, depth + 1));
       return out;
     }
     if (value.is(Value::Kind::dict)) {
+      charge(mark, TreeMemory::entry * value.as_dict().size());
       auto out = std::make_shared<Dict>(value.as_dict().kind);
       for (const auto& [key, item] : value.as_dict().entries()) out->set(key, copy(item, mark, depth + 1));
       return out;
@@ -255,6 +331,7 @@ class Builder : public YAML::EventHandler {
   void open(const YAML::Mark& mark, Shape shape, Value container, YAML::anchor_t anchor,
             YAML::EmitterStyle::value style) {
     check_depth(mark, stack_.size());
+    charge(mark, TreeMemory::container);
     Frame frame;
     frame.mark = mark;
     frame.shape = shape;
@@ -301,8 +378,10 @@ class Builder : public YAML::EventHandler {
   }
 
   /// A list of maps with one entry each, as PyYAML reads ordered maps and pairs: a list of tuples.
-  static Value pairs(const Frame& frame) {
+  Value pairs(const Frame& frame) {
     std::vector<Value> list;
+    charge(frame.mark,
+           frame.container.as_sequence().items.size() * (TreeMemory::container + 3 * TreeMemory::item));
     for (const Value& item : frame.container.as_sequence().items) {
       if (!item.is(Value::Kind::dict) || item.as_dict().size() != 1) {
         fail_at(frame.mark, Errc::format, "expected a list of maps with one key each");
@@ -314,17 +393,22 @@ class Builder : public YAML::EventHandler {
   }
 
   void add(const YAML::Mark& mark, Value value, YAML::anchor_t anchor) {
-    count(mark);
+    queue_.pass(static_cast<size_t>(mark.pos));
     const bool is_merge_key = std::exchange(is_merge_key_, false);
-    if (anchor != 0) anchors_[anchor] = value;
+    if (anchor != 0) {
+      charge(mark, TreeMemory::entry);
+      anchors_[anchor] = value;
+    }
     if (stack_.empty()) {
       root_ = std::move(value);
       return;
     }
     Frame& frame = stack_.back();
     if (frame.container.is(Value::Kind::sequence)) {
+      charge(mark, TreeMemory::item);
       frame.container.as_sequence().items.push_back(std::move(value));
     } else if (!frame.has_key) {
+      charge(mark, TreeMemory::entry);
       set_key(mark, frame, std::move(value), is_merge_key && frame.shape == Shape::map);
     } else if (frame.merges) {
       add_merge(mark, frame, value);
@@ -367,8 +451,9 @@ class Builder : public YAML::EventHandler {
   std::string_view source_;
   bool hides_surrogates_;  // from the parser, not in `source_`
   RepeatedKeys repeated_;
+  TreeMemory& memory_;
+  Source& queue_;
   int documents_ = 0;
-  size_t values_ = 0;
   bool is_merge_key_ = false;  // of the scalar that is being added
   std::vector<Frame> stack_;
   std::unordered_map<YAML::anchor_t, Value> anchors_;
@@ -382,9 +467,10 @@ Value read(std::string_view text, const std::function<void(std::string)>& warn) 
   check_characters(text);
   check_directives(text);
   const std::optional<std::string> hidden = hide_surrogates(text);
-  MemoryBuffer buffer(hidden ? std::string_view(*hidden) : text);
-  std::istream stream(&buffer);
-  Builder builder(text, hidden.has_value(), warn);
+  TreeMemory memory(text.size());
+  Source source(hidden ? std::string_view(*hidden) : text, memory);
+  std::istream stream(&source);
+  Builder builder(text, hidden.has_value(), warn, memory, source);
   try {
     YAML::Parser parser(stream);
     while (parser.HandleNextDocument(builder)) {

@@ -19,7 +19,7 @@ struct JsonReadOptions {
 };
 
 /// Errors: `format` with line and column. Nesting deeper than 500 is refused, and so is a text whose tree
-/// takes more memory than 48 MiB and twice its size.
+/// takes more memory than `TreeMemory` allows.
 Value parse_json(std::string_view text, const JsonReadOptions& options = {});
 
 struct JsonWriteOptions {

@@ -8,12 +8,12 @@
 #include "host/base/utf8.hpp"
 #include "host/value/json.hpp"
 #include "host/value/repeated_keys.hpp"
+#include "host/value/tree_memory.hpp"
 
 namespace cbk {
 namespace {
 
 constexpr size_t max_depth = 500;
-constexpr uint64_t least_memory = 32ULL << 20;  // any text may take as much
 
 /// Walks the text and leaves the furthest position where an error can find it.
 struct Cursor {
@@ -159,14 +159,14 @@ class Builder {
   bool number_float(number_float_t value, const string_t& spelling) {
     if (spelling.find_first_of(".eE") == std::string::npos) return add_digits(spelling);
     if (!options_.keep_spelling) return add(Value(value));
-    charge_text(spelling, sizeof(std::string));
+    charge(sizeof(std::string) + TreeMemory::beside(spelling));
     return add(Real{value, std::make_shared<const std::string>(spelling)});
   }
   bool string(string_t& value) {
     const size_t begin = next_literal();
     if (original_[begin] != '"') return add_special(token_at(original_, begin));
     restore(value, begin);
-    charge_text(value);
+    charge(TreeMemory::beside(value));
     return add(Value(std::move(value)));
   }
   bool binary(binary_t& /*value*/) { return false; }  // JSON text has none
@@ -178,7 +178,7 @@ class Builder {
     const size_t begin = next_literal();
     if (original_[begin] != '"') fail_here("a number cannot be a key; write it in quotes");
     restore(name, begin);
-    charge_text(name);
+    charge(TreeMemory::beside(name));
     Frame& frame = stack_.back();
     const bool looks = options_.reject_duplicates || options_.warn;
     if (looks && frame.container.as_dict().find(std::string_view(name)) != nullptr) {
@@ -225,17 +225,12 @@ class Builder {
     throw Error(Errc::format, at_here(message));
   }
 
-  /// Memory that the tree takes, with what its containers keep free.
   void charge(uint64_t bytes) {
-    memory_ += bytes;
-    if (memory_ <= limit_) return;
-    fail_here(
-        fmt::format("what stands up to here takes more than {} of memory; that is too much for {} of text",
-                    format_size(limit_), format_size(original_.size())));
-  }
-  void charge_text(std::string_view text, size_t node = 0) {
-    const bool is_apart = text.size() >= sizeof(std::string) / 2;
-    charge(node + (is_apart ? text.size() + sizeof(std::string) : 0));
+    try {
+      memory_.charge(bytes);
+    } catch (const Error& error) {
+      fail_here(error.what());
+    }
   }
 
   /// Where the literal begins at whose end the parser is.
@@ -259,7 +254,7 @@ class Builder {
   }
 
   bool add_digits(std::string_view digits) {
-    charge_text(digits, sizeof(std::string));
+    charge(sizeof(std::string) + TreeMemory::beside(digits));
     return add(Value::integer(digits));
   }
   bool add_special(std::string_view token) {
@@ -274,7 +269,7 @@ class Builder {
     }
     Frame& frame = stack_.back();
     const bool is_dict = frame.container.is(Value::Kind::dict);
-    charge(is_dict ? 2 * (sizeof(Dict::Entry) + sizeof(uint64_t)) : 2 * sizeof(Value));
+    charge(is_dict ? TreeMemory::entry : TreeMemory::item);
     if (is_dict) {
       frame.container.as_dict().set(Value(std::move(frame.key)), std::move(value));
     } else {
@@ -285,7 +280,7 @@ class Builder {
 
   bool open(Value container) {
     if (stack_.size() >= max_depth) fail_here(fmt::format("nested deeper than {} levels", max_depth));
-    charge(sizeof(Dict) + sizeof(Value));
+    charge(TreeMemory::container);
     add(container);
     stack_.push_back({std::move(container), {}});
     return true;
@@ -302,8 +297,7 @@ class Builder {
   const char* const* position_;
   RepeatedKeys repeated_;
   size_t literals_end_ = 0;  // of the last one
-  uint64_t memory_ = 0;
-  uint64_t limit_ = least_memory + 3 * std::max<uint64_t>(options_.file_size, original_.size());
+  TreeMemory memory_{original_.size(), options_.file_size};
   std::vector<Frame> stack_;
   Value root_;
 };

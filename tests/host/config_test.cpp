@@ -410,6 +410,45 @@ TEST_CASE("config: long keys and every character survive") {
   CHECK(parse_config(dump_config(tree, ConfigFormat::json), ConfigFormat::json).equals(tree));
 }
 
+TEST_CASE("config: a text may take memory by its size") {
+  const auto repeated = [](std::string_view begin, std::string_view item, size_t count) {
+    std::string text(begin);
+    for (size_t i = 0; i < count; ++i) text += item;
+    return text;
+  };
+  const auto problem = [](const std::string& text) -> std::string {
+    try {
+      yaml_value(text);
+      return "";
+    } catch (const Error& error) {
+      return error.what();
+    }
+  };
+  // In brackets, the parser keeps all tokens until they close.
+  for (const std::string_view item : {"1,", "{},", "[],", "\"a\", ", "a: b,", "1.5,", "!!str a,", "&a 1,"}) {
+    CAPTURE(item);
+    CHECK(problem(repeated("[", item, 15000) + "]").empty());
+    CHECK_THAT(problem(repeated("[", item, 1000000) + "]"), Catch::StartsWith("line 1: what stands"));
+  }
+  for (const std::string_view item :
+       {"- 1\n", "- {}\n", "- 1e-5\n", "- &a 1\n", "- 2024-01-01\n", "- !!binary aGk=\n"}) {
+    CAPTURE(item);
+    CHECK(problem(repeated("", item, 60000)).empty());
+    CHECK_THAT(problem(repeated("", item, 2000000).substr(0, 8 << 20)), Catch::Contains("too much for"));
+  }
+  for (const std::string_view item : {"[", "&a ", "\n---"}) {
+    CAPTURE(item);
+    CHECK_THAT(problem(repeated("[", item, 1000000)), Catch::Contains("too much for"));
+  }
+  // Aliases and merge keys are copies.
+  const std::string text = "- &x " + std::string(1000000, 'x') + "\n";
+  CHECK(problem(repeated(text, "- *x\n", 10)).empty());
+  CHECK_THAT(problem(repeated(text, "- *x\n", 1000)), Catch::Contains("too much for"));
+  const std::string map = repeated("- &m {", "a: 1, ", 1) + repeated("b: [", "1,", 1000) + "]}\n";
+  CHECK_THAT(problem(repeated(map, "- {<<: *m}\n", 1000)), Catch::Contains("too much for"));
+  CHECK(problem("a: " + std::string(7000000, 'x')).empty());
+}
+
 TEST_CASE("config: files are known by suffix, else by content") {
   const Folder folder;
   const auto load = [&](const char* name, std::string_view text) {

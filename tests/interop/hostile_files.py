@@ -426,6 +426,21 @@ def h5():
     yield "h5: tracked order", h5_file(lambda file: [file.create_dataset(str(i), data=i) for i in range(300)], track_order=True, libver="latest")
 
 
+# --- configs
+
+def configs():
+    texts = {
+        "a long text many times.yaml": "a: &x " + "x" * 1000000 + "\n" + "".join(f"b{i}: *x\n" for i in range(1000)), "items in brackets.yaml": "[" + "1," * 600000 + "1]", "maps in brackets.yaml": "[" + "{}," * 600000 + "{}]", "open brackets.yaml": "[" * 1000000,
+        "lines of documents in brackets.yaml": "[\n" + "---\n" * 600000, "lines of items.yaml": "- 1\n" * 700000, "lines of maps.yaml": "- {}\n" * 600000, "levels.yaml": "- " * 100000, "anchors.yaml": "".join(f"- &a{i} 1\n" for i in range(300000)),
+        "copies of copies.yaml": "a0: &a0 [1,1]\n" + "".join(f"a{i + 1}: &a{i + 1} [*a{i}, *a{i}]\n" for i in range(40)), "a map merged many times.yaml": "a: &a {" + ",".join(f"k{i}: 1" for i in range(1000)) + "}\nb:\n" + " - {<<: *a}\n" * 2000, "pairs.yaml": "!!omap [" + ",".join(["{a: 1}"] * 50000) + "]",
+        "one text.yaml": "a: " + "x" * 8000000, "one text.json": '{"a": "' + "x" * 8000000 + '"}', "one key.yaml": "? " + "x" * 8000000 + "\n: 1\n", "keys.json": "{" + ",".join(f'"k{i}": {i}' for i in range(300000)) + "}", "numbers.json": '{"a": [' + "1.5," * 1000000 + "1]}", "levels.json": '{"a":' * 100000,
+        "keys.yaml": "".join(f"k{i}: 0x1F\n" for i in range(100000)), "odd names.json": json.dumps({name: name for name in ODD_NAMES}), "a tag.yaml": "!!python/object/apply:os.system [touch pwned]", "a number of digits.json": '{"hidden_size": ' + "9" * 1000000 + "}", "huge.json": '{"hidden_size": 1e308, "num_hidden_layers": 9223372036854775807, "num_attention_heads": -1}',
+        "a model of 2^40 layers.json": '{"model_type": "llama", "hidden_size": 4, "num_attention_heads": 2, "num_hidden_layers": 1099511627776}', "numbers as texts.yaml": "model: {hidden_size: four, num_heads: [], num_hidden_layers: {}}", "none.yaml": "", "a list.json": "[]",
+    }
+    for name, content in texts.items():
+        yield f"config: {name}", one("x." + name.rsplit(".", 1)[1], content.encode("utf-8", "surrogatepass"))
+
+
 # --- what was right before some of its bytes were changed
 
 def damage(cbk, folder):
@@ -471,7 +486,7 @@ def make_all(cbk, folder, wanted):
     seeds = os.path.join(folder, "seeds")
     os.mkdir(seeds)
     cases = []
-    for generate in (pickles, safetensors, indexes, h5, lambda: damage(cbk, seeds)):
+    for generate in (pickles, safetensors, indexes, h5, configs, lambda: damage(cbk, seeds)):
         for name, make in generate():
             if wanted in name:
                 place = os.path.join(folder, f"case {len(cases)}")

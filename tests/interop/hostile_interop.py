@@ -72,8 +72,8 @@ def faults(done, size, is_good):
     errors = [line for line in done.stderr.decode(errors="replace").split("\n") if line.startswith(("cbk: ", '{"error": {'))]
     if done.status not in (0, 1) and not errors or len(errors) > 1:
         yield f"{len(errors)} lines of error: {done.stderr[-300:]!r}"
-    if any(len(line) > 600 for line in done.stderr.decode(errors="replace").split("\n")):
-        yield "a line of error of more than 600 characters"
+    if any(len(line) > (8000 if line.startswith("warning: ") else 600) for line in done.stderr.decode(errors="replace").split("\n")):
+        yield "a line on stderr that is too long"
     for word in WORDS:
         if word in done.stderr.decode(errors="replace").lower():
             yield f"an error says '{word}': {done.stderr[-300:]!r}"
@@ -104,12 +104,19 @@ class Corpus:
                   ["convert", "--dry-run", "--model", "llama", "--src-fmt", "hf", "--tgt-fmt", "cs-2.4", "--config", file, good, "-o", out], ["convert-config-to-mup", "-i", file, "-o", out + ".yaml"]]
         return [["ls", file], ["dump", file], ["show", file, "*"]], copies, others
 
+    def config_commands(self, file, out):
+        good = os.path.join(self.folder, "good.safetensors")
+        return [["convert-config", "--model", "llama", "--src-fmt", "hf", "--tgt-fmt", "cs-2.4", "-o", out, file], ["convert-config", "--model", "gpt2", "--src-fmt", "cs-auto", "--tgt-fmt", "hf", "-o", out, file, "--drop-unmatched-keys"], ["convert-config-to-mup", "-i", file, "-o", out + ".yaml"],
+                ["convert", "--dry-run", "--model", "llama", "--src-fmt", "hf", "--tgt-fmt", "cs-auto", "--config", file, good, "-o", out], ["upgrade", "--dry-run", "--model", "llama", "--config", file, "--to", "cs-2.4", good],
+                ["fold-lora-checkpoint", "--model", "llama", "-p", file, "--checkpoint_path", good, "--dry-run"]]
+
     def check(self, number, name, place, opened):
         turn = zlib.crc32(name.encode())  # the same whichever cases are run
         work = self.new_folder(self.folder, f"work {number}")
         file, size, before = os.path.join(place, opened), size_below(place), names_below(place)
-        always, copies, others = self.commands(file, os.path.join(self.new_folder(work, "out"), "made"))
-        chosen = always + [copies[turn % len(copies)]] + [others[(turn + i) % len(others)] for i in range(2)]
+        out = os.path.join(self.new_folder(work, "out"), "made")
+        always, copies, others = self.commands(file, out)
+        chosen = self.config_commands(file, out) if name.startswith("config: ") else always + [copies[turn % len(copies)]] + [others[(turn + i) % len(others)] for i in range(2)]
         for command in chosen:
             here = self.new_folder(work, "here")
             done = run([self.cbk, *command], here)

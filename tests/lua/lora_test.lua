@@ -157,6 +157,21 @@ describe("cbk fold-lora-checkpoint", function()
   end
   local command = { "fold-lora-checkpoint", "--model", "gpt2", "-p", "p.yaml", "--checkpoint_path", "c.1.mdl" }
 
+  it("needs a dict at the root, and so does `rules`", function()
+    local folder = harness.temp_dir()
+    files(folder, cbk.dict { r = 1 })
+    for kind, root in pairs { int = 3, none = cbk.null, str = "text", tensor = cbk.tensor { 1, 2 }, list = cbk.list { 1 } } do
+      cbk.create(folder .. "/root.pt", { root = root, overwrite = true }):commit()
+      local ways = {
+        { "fold-lora-checkpoint", "--model", "gpt2", "-p", "p.yaml", "--checkpoint_path", "root.pt" }, { "rules", "gpt2", "root.pt" },
+      }
+      for _, way in ipairs(ways) do
+        local code, _, err = harness.cbk(folder, unpack(way))
+        equal({ code, err }, { 1, ("cbk: the checkpoint is no dict of tensors; its root is of the kind '%s'\n"):format(kind) }, way[1])
+      end
+    end
+  end)
+
   it("writes checkpoint and config beside the inputs, and replaces nothing", function()
     local folder = harness.temp_dir()
     files(folder, cbk.dict { r = 1 })

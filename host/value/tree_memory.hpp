@@ -1,0 +1,45 @@
+// The memory that a tree made of a text may take, so that a short text cannot ask for much.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "host/base/error.hpp"
+#include "host/value/value.hpp"
+
+namespace cbk {
+
+/// A share that every text has, and some for each byte of it. Readers charge what they keep. Not thread-safe.
+class TreeMemory {
+ public:
+  // What a tree takes for each, with what its containers keep free.
+  static constexpr uint64_t item = 2 * sizeof(Value);
+  static constexpr uint64_t entry = 2 * (sizeof(Dict::Entry) + sizeof(uint64_t));
+  static constexpr uint64_t container = sizeof(Dict) + sizeof(Value);
+  /// What `text` takes beside the Value or std::string that has it.
+  static uint64_t beside(std::string_view text) {
+    return text.size() >= sizeof(std::string) / 2 ? text.size() + sizeof(std::string) : 0;
+  }
+
+  /// `text_size`: of the text; `file_size`: of the file that it is a part of, if that is larger.
+  explicit TreeMemory(uint64_t text_size, uint64_t file_size = 0)
+      : text_size_(text_size), limit_((32ULL << 20) + 3 * std::max(text_size, file_size)) {}
+
+  /// Errors: `format`, without a place.
+  void charge(uint64_t bytes) {
+    spent_ += bytes;
+    if (spent_ <= limit_) return;
+    fail(Errc::format, "what stands up to here takes more than {} of memory; that is too much for {} of text",
+         format_size(limit_), format_size(text_size_));
+  }
+  void refund(uint64_t bytes) { spent_ -= bytes; }
+
+ private:
+  uint64_t text_size_;
+  uint64_t limit_;
+  uint64_t spent_ = 0;
+};
+
+}  // namespace cbk
