@@ -21,6 +21,8 @@ class MemoryBudget {
 
   /// Another file belongs to the checkpoint.
   void add_file(uint64_t size) { files_ += size; }
+  /// Bytes of all of them.
+  [[nodiscard]] uint64_t file_size() const { return files_; }
   [[nodiscard]] uint64_t limit() const;
   [[nodiscard]] uint64_t left() const;
   /// Errors: `format`, when less is left; then nothing is charged.
@@ -29,7 +31,7 @@ class MemoryBudget {
   [[noreturn]] void fail_beyond() const;
 
  private:
-  std::atomic<uint64_t> files_{0};  // bytes of all of them
+  std::atomic<uint64_t> files_{0};
   std::atomic<uint64_t> spent_{0};
 };
 

@@ -44,7 +44,7 @@ void collect_keys(const TreeSpec& spec, const std::string& path, bool is_root, M
 
 Value parse_python_json(std::string_view text, MemoryBudget& memory) {
   memory.charge(text.size());
-  return parse_json(text, {.python = true});
+  return parse_json(text, {.python = true, .file_size = memory.file_size()});
 }
 
 std::vector<std::string> leaf_keys(const TreeSpec& spec, MemoryBudget& memory) {
