@@ -557,7 +557,7 @@ def data_iter_errors(tool, top, pt, folder, put):
     refused("an empty checkpoint", "empty.mdl", checkpoint=other("empty.mdl", b""))
     with open(pt, "rb") as f:
         refused("a checkpoint cut short", "cut.pt", checkpoint=other("cut.pt", f.read()[:-100]))
-    refused("a list as checkpoint", "list.pt", "no dict", checkpoint=other("list.pt", [1, 2]))
+    refused("a list as checkpoint", "list.pt' is not a dict (list)", checkpoint=other("list.pt", [1, 2]))
     refused("a file as folder", f"'{pt}' is not a folder", states=pt)
     refused("no folder", "statex' is not a folder", states=folder + "x")
     refused("a folder without the file of the step", "data_iter_checkpoint_state_file_global' is not there", states=top)
