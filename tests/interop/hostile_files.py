@@ -7,6 +7,7 @@ usage: hostile_files.py CBK FOLDER [TEXT]    makes those whose names contain TEX
 import io
 import json
 import os
+import pickle
 import random
 import struct
 import subprocess
@@ -101,6 +102,12 @@ def archive(pickle_bytes, records=None, method=zipfile.ZIP_STORED, pickle_name="
     return out.getvalue()
 
 
+def legacy(pickle_bytes):
+    """torch.save before zip files: magic, protocol, system information, the object, the keys of its storages, their bytes."""
+    info = {"protocol_version": 1001, "little_endian": True, "type_sizes": {"short": 2, "int": 4, "long": 4}}
+    return pickle.dumps(0x1950a86a20f9469cfc6c, 2) + pickle.dumps(1001, 2) + pickle.dumps(info, 2) + pickle_bytes + pickle.dumps(["0"], 2) + struct.pack("<q", 4) + bytes(16)
+
+
 def nested(opening, closing, depth):
     return opening * depth + NONE + closing * depth
 
@@ -111,11 +118,21 @@ def doubled(levels, join):
 
 
 BODIES = {
-    "deep calls": lambda: name_of("collections", "OrderedDict") * 50000 + LIST + (b"\x85" + REDUCE) * 50000,
-    "many memos": lambda: LIST + b"\x94" * 1000000,
+    "many nones": lambda: LIST + MARK + NONE * 60000 + b"e",
+    "nones without a list": lambda: NONE * 3000000,
     "many marks": lambda: MARK * 1000000,
+    "many lists": lambda: LIST + MARK + LIST * 1000000 + b"e",
+    "many dicts": lambda: LIST + MARK + DICT * 1000000 + b"e",
+    "many tuples": lambda: LIST + MARK + b")" * 1000000 + b"e",
+    "many small ints": lambda: LIST + MARK + b"K\x07" * 700000 + b"e",
+    "many empty texts": lambda: LIST + MARK + b"\x8c\x00" * 700000 + b"e",
+    "many floats": lambda: LIST + MARK + (b"G" + bytes(8)) * 60000 + b"e",
+    "many entries": lambda: DICT + MARK + b"".join(b"J" + struct.pack("<i", i) + NONE for i in range(100000)) + b"u",
     "one key many times": lambda: DICT + MARK + (b"K\x01N") * 300000 + b"u",
+    "many memos": lambda: LIST + b"\x94" * 1000000,
     "a memo far away": lambda: LIST + b"r\xff\xff\xff\x7f",
+    "many sets": lambda: LIST + MARK + b"\x8f" * 300000 + b"e",
+    "a large set": lambda: call("builtins", "set", LIST + MARK + b"".join(number(i) for i in range(40000)) + b"e"),
     "a list in itself": lambda: LIST + b"q\x00h\x00a",
     "a dict in itself": lambda: DICT + b"q\x00" + text("me") + b"h\x00s",
     "a tuple in itself": lambda: LIST + b"q\x00h\x00\x85a",
@@ -125,7 +142,9 @@ BODIES = {
     "shared lists": lambda: LIST + MARK + NONE * 1000 + b"eq\x00" + POP + LIST + MARK + b"h\x00" * 100000 + b"e",
     "shared shared lists": lambda: b"".join(LIST + MARK + (b"h" + bytes([i - 1]) if i else NONE) * 100 + b"eq" + bytes([i]) + POP for i in range(8)) + b"h\x07",
     "a deep list": lambda: nested(LIST, b"a", 100000),
+    "a deep tuple": lambda: nested(b"", b"\x85", 1000000),
     "a deep dict": lambda: (DICT + text("k")) * 100000 + NONE + b"s" * 100000,
+    "deep calls": lambda: name_of("collections", "OrderedDict") * 50000 + LIST + (b"\x85" + REDUCE) * 50000,
     "deep in tensors": lambda: nested(LIST, b"a", 600).replace(NONE, tensor()),
     "text of 2^63": lambda: b"\x8d" + struct.pack("<Q", 2 ** 63) + b"x",
     "bytes of 2^40": lambda: b"\x8e" + struct.pack("<Q", 2 ** 40) + b"x",
@@ -147,6 +166,7 @@ BODIES = {
     "a global of 1 MB": lambda: name_of("a" * 1000000, "b") + parts() + REDUCE,
     "a bytearray by number": lambda: call("builtins", "bytearray", number(10 ** 12)),
     "bytes by number": lambda: call("builtins", "bytes", number(10 ** 12)),
+    "a range": lambda: call("builtins", "range", number(2 ** 62)),
     "a list of a range": lambda: call("builtins", "list", call("builtins", "range", number(10 ** 9))),
     "int of a text": lambda: call("builtins", "int", text("9" * 100000)),
     "a deque": lambda: call("collections", "deque", LIST, number(-1)),
@@ -168,6 +188,7 @@ BODIES = {
     "20,000 tensors": lambda: a_dict(**{f"k{i}": tensor() for i in range(3000)}),
     "odd names": lambda: a_dict(**{name: tensor() for name in ODD_NAMES}, texts=a_dict(**{name: text(name) for name in ODD_NAMES})),
     "deep names": lambda: a_dict(**{"a" + ".b" * 40000: tensor(), "a" + ".b" * 39999 + ".c": tensor()}),
+    "names of numbers": lambda: a_dict(**{f"{i}" + "".join(f".{(i * 7 + k) % 100}" for k in range(150)): number(i) for i in range(3000)}),
     "keys of all kinds": lambda: DICT + MARK + b"".join(key + tensor() for key in (NONE, b"\x88", number(1), b"G" + struct.pack(">d", float("nan")), number(2 ** 70), parts(number(1), text("x")), text("1"))) + b"u",
     "a tensor of -1": lambda: tensor((-1,)),
     "a tensor of 2^62": lambda: tensor((2 ** 62,)),
@@ -195,6 +216,8 @@ BODIES = {
     "a parameter of nothing": lambda: call("torch._utils", "_rebuild_parameter", NONE, b"\x88", NONE),
     "a size of 10^5": lambda: call("torch", "Size", LIST + MARK + number(2 ** 40) * 100000 + b"e"),
     "a device of escapes": lambda: call("torch", "device", text("\x1b[31mcuda")),
+    "a sparse tensor": lambda: call("torch._utils", "_rebuild_sparse_tensor", name_of("torch", "sparse_coo"),
+                                    parts(tensor((1, 4), (4, 1)), tensor(), call("torch", "Size", LIST + MARK + number(2 ** 62) * 3 + b"e"))),
     "a numpy array": lambda: call("numpy.core.multiarray", "_reconstruct", name_of("numpy", "ndarray"), parts(number(0)), text("b")) + parts(
         number(1), parts(number(2 ** 60)), call("numpy", "dtype", text("f8"), b"\x89", b"\x88"), b"\x89", b"C\x04abcd") + BUILD,
     "a numpy dtype": lambda: call("numpy", "dtype", text("V999999999"), b"\x89", b"\x88"),
@@ -205,11 +228,64 @@ BODIES = {
 def pickles():
     for name, body in BODIES.items():
         yield f"pickle, zip: {name}", one("x.pt", lambda body=body: archive(pickled(body())))
+    for index, (name, body) in enumerate(BODIES.items()):
+        if index % 6 == 0:
+            yield f"pickle, legacy: {name}", one("x.pt", lambda body=body: legacy(pickled(body())))
+        elif index % 6 == 3:
+            yield f"pickle, deflated: {name}", one("x.pt", lambda body=body: archive(pickled(body()), method=zipfile.ZIP_DEFLATED))
     whole = pickled(a_dict(w=tensor(), t=text("text"), l=LIST + MARK + number(1) * 3 + b"e"))
     for cut in range(1, len(whole), len(whole) // 8):
         yield f"pickle, cut at {cut}", one("x.pt", archive(whole[:cut]))
     for protocol in (0, 1, 5, 6, 255):
         yield f"pickle, protocol {protocol}", one("x.pt", archive(pickled(a_dict(w=tensor()), protocol)))
+
+
+# --- zip archives
+
+def zips():
+    good = pickled(a_dict(w=tensor()))
+    bomb = zlib.compressobj(9, zlib.DEFLATED, -15)
+    nones = b"".join([bomb.compress(b"\x80\x02](")] + [bomb.compress(NONE * 2 ** 20) for _ in range(64)] + [bomb.compress(b"e."), bomb.flush()])
+    yield "zip: 64 million nones", one("x.pt", deflated_entry(nones, 4 + 2 ** 26 + 2, "x/data.pkl"))
+    long_text = zlib.compressobj(9, zlib.DEFLATED, -15)
+    letters = b"".join([long_text.compress(b"\x80\x02X" + struct.pack("<I", 2 ** 29))] + [long_text.compress(b"x" * 2 ** 20) for _ in range(512)] + [long_text.compress(b"."), long_text.flush()])
+    yield "zip: a text of 512 MB", one("x.pt", deflated_entry(letters, 8 + 2 ** 29, "x/data.pkl"))
+    yield "zip: a deflated record", one("x.pt", archive(pickled(a_dict(w=tensor((2 ** 24,), numel=2 ** 24))), {"0": bytes(2 ** 26)}, zipfile.ZIP_DEFLATED))
+    yield "zip: no pickle", one("x.pt", archive(good, pickle_name=None))
+    yield "zip: two pickles", one("x.pt", archive(good, {"../data.pkl": good, "0": bytes(16)}))
+    yield "zip: 65,000 entries", one("x.pt", lambda: archive(good, {str(i): b"" for i in range(20000)}))
+    yield "zip: entries of one name", one("x.pt", many_of_one_name)
+    yield "zip: odd names", one("x.pt", archive(good, {name.replace("\x00", "")[:60000]: bytes(16) for name in ODD_NAMES if "\ud7ff" not in name} | {"0": bytes(16)}))
+    whole = archive(good)
+    yield "zip: twice", one("x.pt", whole + whole)
+    yield "zip: behind text", one("x.pt", b"text" * 1000 + whole)
+    yield "zip: a long comment", one("x.pt", whole[:-2] + b"\xff\xff" + b"PK\x05\x06" * 16000)
+    end = whole.rindex(b"PK\x05\x06")
+    for name, offset, value in (("entries", 8, b"\xff\xff\xff\xff"), ("size", 12, b"\xff\xff\xff\xff"), ("start", 16, b"\xff\xff\xff\xff"), ("disk", 4, b"\x01\x00")):
+        yield f"zip: end with another {name}", one("x.pt", whole[:end + offset] + value + whole[end + offset + len(value):])
+    first = whole.index(b"PK\x01\x02")
+    for name, offset, value in (("size", 24, b"\xfe\xff\xff\xff"), ("packed size", 20, b"\xff\xff\xff\x7f"), ("offset", 42, b"\x00\x00\x00\x70"), ("name length", 28, b"\xff\xff"), ("method", 10, b"\x63\x00"), ("flags", 8, b"\x01\x00"),
+                                ("crc", 16, b"\x01\x02\x03\x04")):
+        yield f"zip: entry with another {name}", one("x.pt", whole[:first + offset] + value + whole[first + offset + len(value):])
+    for cut in (1, 4, 30, 60, len(whole) // 2, len(whole) - 22, len(whole) - 1):
+        yield f"zip: cut at {cut}", one("x.pt", whole[:cut])
+
+
+def many_of_one_name():
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w") as file:
+        for _ in range(1000):
+            file.writestr(zipfile.ZipInfo("x/data.pkl"), pickled(NONE))
+    return out.getvalue()
+
+
+def deflated_entry(packed, size, name):
+    """A zip of one entry whose stream is there already, so that nothing large is made here."""
+    name = name.encode()
+    sizes = struct.pack("<III", 0, len(packed), size)
+    local = b"PK\x03\x04" + struct.pack("<HHHHH", 20, 0, 8, 0, 33) + sizes + struct.pack("<HH", len(name), 0) + name + packed
+    central = b"PK\x01\x02" + struct.pack("<HHHHHH", 20, 20, 0, 8, 0, 33) + sizes + struct.pack("<HHHHHII", len(name), 0, 0, 0, 0, 0, 0) + name
+    return local + central + b"PK\x05\x06" + struct.pack("<HHHHIIH", 0, 0, 1, 1, len(central), len(local), 0)
 
 
 # --- safetensors
@@ -413,7 +489,7 @@ def h5():
         "a name of 40,000 parts": lambda file: file.create_dataset("a" + ".b" * 20000, data=1.0), "never written, 4 TB": lambda file: file.create_dataset("w", shape=(2 ** 40,), chunks=(2 ** 20,), dtype="f4"), "never written, contiguous": lambda file: file.create_dataset("w", shape=(2 ** 40,), dtype="f4"),
         "never written, 2^62 bytes": lambda file: file.create_dataset("w", shape=(2 ** 60,), dtype="f4"), "a million chunks": lambda file: file.create_dataset("w", shape=(2 ** 20,), chunks=(1,), dtype="f4", compression="gzip"),
         "external storage": lambda file: file.create_dataset("w", shape=(16,), dtype="u1", external=[("/etc/passwd", 0, 16)]), "external storage above": lambda file: file.create_dataset("w", shape=(16,), dtype="u1", external=[("../../../../../../../../etc/passwd", 0, 16)]),
-        "a chunk longer than it says": gzip_chunk(2 ** 27, 2 ** 12), "a chunk shorter than it says": gzip_chunk(2 ** 20, 2 ** 28),
+        "one chunk of 64 MB": gzip_chunk(2 ** 26), "one chunk of 1 GB": gzip_chunk(2 ** 30), "a chunk longer than it says": gzip_chunk(2 ** 27, 2 ** 12), "a chunk shorter than it says": gzip_chunk(2 ** 20, 2 ** 28), "20 chunks of 64 MB": gzip_chunk(2 ** 26, count=20),
         "fletcher and shuffle": lambda file: file.create_dataset("w", data=numpy.arange(1000), chunks=(100,), shuffle=True, fletcher32=True, compression="lzf"), "texts of 1 MB": lambda file: file.create_dataset("w", data=["x" * 1000000], dtype=h5py.string_dtype()),
         "spec: empty": h5_spec(""), "spec: not JSON": h5_spec("{"), "spec: a list": h5_spec("[]"), "spec: deep": h5_spec("[" * 20000), "spec: 60 KB of {}": h5_spec("[" + "{}," * 20000 + "{}]"), "spec: unknown keys": h5_spec(json.dumps({"a": "*", "none": "*"})),
         "spec: object of a call": h5_spec(json.dumps({"a": "*"}), object=json.dumps({"__py/reduce__": ["posix.system", ["touch pwned"]]})), "spec: object deep": h5_spec(json.dumps({"a": "*"}), object="[" * 10000), "spec: version": h5_spec("{}", version="\x1b[2J" + "9" * 1000),
@@ -486,7 +562,7 @@ def make_all(cbk, folder, wanted):
     seeds = os.path.join(folder, "seeds")
     os.mkdir(seeds)
     cases = []
-    for generate in (pickles, safetensors, indexes, h5, configs, lambda: damage(cbk, seeds)):
+    for generate in (pickles, zips, safetensors, indexes, h5, configs, lambda: damage(cbk, seeds)):
         for name, make in generate():
             if wanted in name:
                 place = os.path.join(folder, f"case {len(cases)}")
