@@ -127,7 +127,7 @@ BODIES = {
     "many small ints": lambda: LIST + MARK + b"K\x07" * 700000 + b"e",
     "many empty texts": lambda: LIST + MARK + b"\x8c\x00" * 700000 + b"e",
     "many floats": lambda: LIST + MARK + (b"G" + bytes(8)) * 60000 + b"e",
-    "many entries": lambda: DICT + MARK + b"".join(b"J" + struct.pack("<i", i) + NONE for i in range(100000)) + b"u",
+    "many entries": lambda: DICT + MARK + b"".join(b"J" + struct.pack("<i", i) + NONE for i in range(40000)) + b"u",
     "one key many times": lambda: DICT + MARK + (b"K\x01N") * 300000 + b"u",
     "many memos": lambda: LIST + b"\x94" * 1000000,
     "a memo far away": lambda: LIST + b"r\xff\xff\xff\x7f",
