@@ -294,7 +294,7 @@ describe("cbk ls", function()
     local dir = harness.temp_dir()
     local odd = cbk.tensor({ 1, 2 }, { dtype = "int64" })
     cbk.create(dir .. "/l.pt", { root = cbk.list { cbk.tensor { 1 }, cbk.tensor { 2 }, odd } }):commit()
-    has(select(2, run(dir, "ls", "l.pt")), "\n{0,1}  2 ×  float32  [1]    8 B\n2           int64    [2]   16 B\n")
+    has(select(2, run(dir, "ls", "l.pt")), "\n{0,1}  2 ×  float32  [1]   8 B\n2           int64    [2]  16 B\n")
   end)
 
   it("filters by globs and by plain names, flat and unfolded", function()
