@@ -1,6 +1,7 @@
 // Checkpoint: what cbk.open gives; a lazy tree with the facts of its files.
 #include "bindings/leaves.hpp"
 #include "bindings/modules.hpp"
+#include "bindings/reading.hpp"
 #include "host/checkpoint/checkpoint.hpp"
 #include "host/value/walk.hpp"
 
@@ -18,8 +19,7 @@ std::shared_ptr<const Checkpoint> self(lua_State* L) {
 }
 
 int open(lua_State* L) {
-  const Options options(L, 2, {"allow_records"});
-  const OpenOptions open_options{.allow_records = options.flag("allow_records")};
+  const OpenOptions open_options = check_reading(L, 2);
   push(L, std::make_shared<const Checkpoint>(open_checkpoint(check_path(L, 1), open_options)));
   return 1;
 }

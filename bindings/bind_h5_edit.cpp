@@ -3,6 +3,7 @@
 
 #include "bindings/modules.hpp"
 #include "bindings/progress.hpp"
+#include "bindings/reading.hpp"
 #include "bindings/unfinished.hpp"
 #include "host/base/parents.hpp"
 #include "host/formats/h5/edit.hpp"
@@ -44,8 +45,9 @@ std::string name_at(lua_State* L, int index) {
 
 int open_edit(lua_State* L) {
   const fs::path path = check_path(L, 1);
+  const OpenOptions reading = check_reading(L, 2);
   auto file = MappedFile::open(path);
-  push(L, within(quote(path.string()), [&] { return std::make_shared<FileEdit>(std::move(file)); }));
+  push(L, within(quote(path.string()), [&] { return std::make_shared<FileEdit>(std::move(file), reading); }));
   return 1;
 }
 

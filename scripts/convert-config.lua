@@ -14,12 +14,12 @@ parser:option("--model", "the model, as `cbk list` names it"):argname("NAME"):co
 parser:option("--src-fmt", "its format: hf or cs-X.Y"):argname("FORMAT"):count(1)
 parser:option("--tgt-fmt", "the format wanted: hf, cs-X.Y or cs-current"):argname("FORMAT"):count(1)
 parser:option("-o --output-dir", "where to write (default: beside the input)"):argname "DIR"
-parser:option("--converter", "a converter file of your own"):argname "FILE"
+cli.converter_options(parser)
 cli.options(parser, "overwrite", "json")
 parser:flag("--debug", "accepted for old command lines; see --traceback")
 local args = parser:parse()
 
-converters.load(args.converter)
+converters.load(args.converter, args.sandbox)
 local job = converters.job(args.model, args.src_fmt, args.tgt_fmt)
 local to_hf, parts = job.tgt == "hf", composite.parts(job)
 if not parts then args.config_file = converters.config_file(args.config_file, job) end

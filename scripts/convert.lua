@@ -35,11 +35,11 @@ parser:flag("--debug", "print what becomes of each key on stderr")
 parser:option("--seed", "of values that a checkpoint lacks and that are invented", "0"):argname("N"):convert(cli.whole_number)
 parser:option("--h5-version", "0.4 or 0.5, of a Cerebras output (default: what the target release reads)")
   :argname("VERSION"):choices { "0.4", "0.5" }
-parser:option("--converter", "a converter file of your own"):argname "FILE"
+cli.converter_options(parser)
 parser:option("--explain", "tell of these keys (of either side; globs) which rule takes them, and why no other; writes nothing")
   :argname("KEY"):count "*"
 cli.output_options(parser)
-cli.options(parser, "allow-records")
+cli.input_options(parser)
 local args = parser:parse()
 
 ---The format that --src-fmt cs-auto stands for.
@@ -78,7 +78,7 @@ end
 args.checkpoint_file = args.checkpoint_file:gsub("([^/])/+$", "%1") -- a folder is named by its own name
 args.config = args.config:gsub("([^/])/+$", "%1")
 
-converters.load(args.converter)
+converters.load(args.converter, args.sandbox)
 local checkpoint
 if args.src_fmt == "cs-auto" then
   checkpoint = cli.open(args.checkpoint_file, args)

@@ -45,7 +45,7 @@ parser:option("--include", "copy only these keys"):argname("GLOB"):count "*"
 parser:option("--exclude", "leave these keys out"):argname("GLOB"):count "*"
 parser:option("--rename", "change keys"):argname("OLD=NEW"):count "*"
 parser:option("--shard-size", "write shards of at most this size, such as 10GB"):argname("SIZE"):convert(cli.size "--shard-size")
-cli.options(parser, "allow-records")
+cli.input_options(parser)
 cli.output_options(parser)
 local args = parser:parse()
 if args.target == "-" then cli.usage_error("copy", "DST '-': a checkpoint is a file, and cannot go to standard output") end

@@ -24,6 +24,7 @@ parser:option("-d --dataloader_type", "how the run loads its data", "map"):hidde
   :choices { "map", "iterable" }
 cli.shuffle_seed(parser, "-s --shuffle_seed", "what a map loader shuffles with", "0")
 parser:option("--h5-version", "0.4, which every release from 2.0 on reads, or 0.5", "0.4"):argname("VERSION"):choices { "0.4", "0.5" }
+cli.input_options(parser)
 cli.output_options(parser)
 local args = parser:parse()
 

@@ -28,7 +28,8 @@ parser:option("--atol", "absolute tolerance"):argname("T"):convert(tolerance):de
 parser:flag("--keys-only", "compare keys, kinds, shapes and dtypes, and read no values")
 parser:flag("--ignore-dtype", "compare the values of tensors of different dtypes")
 parser:flag("--all", "list every difference, not the first 20 of each kind")
-cli.options(parser, "allow-records", "json")
+cli.input_options(parser)
+cli.options(parser, "json")
 
 local SAME, DIFFERENT, TROUBLE = 0, 1, 2
 local LISTED = 20

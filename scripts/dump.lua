@@ -11,7 +11,7 @@ examples:
   cbk dump model.mdl | jq '.root.items[0]'
   cbk dump pytorch_model.bin >content.json]])
 parser:argument("file", "a checkpoint, an index.json, a TensorFlow prefix or a folder with one"):argname "FILE"
-cli.options(parser, "allow-records")
+cli.input_options(parser)
 parser:flag("--json", "the output is always JSON; errors and warnings, too")
 local args = parser:parse()
 

@@ -22,6 +22,7 @@ parser:option("--fixed_checkpoint_path", "where the fixed one goes (default: bes
   :hidden_name("--fixed-checkpoint-path"):argname "PATH"
 parser:flag("--fix_inplace", "change the checkpoint itself, after asking"):hidden_name "--fix-inplace"
 parser:flag("-y --yes", "do not ask")
+cli.input_options(parser)
 cli.options(parser, "overwrite", "sync", "no-progress-bar", "quiet", "json")
 local args = parser:parse()
 
@@ -45,7 +46,7 @@ end
 
 local path = args.checkpoint_path
 local target = args.fixed_checkpoint_path or fixed_name(path)
-local edit = cbk.h5.edit(path)
+local edit = cbk.h5.edit(path, cli.reading(args))
 
 --- Runs a rule; its errors name the file.
 local function in_this_file(rule, ...)

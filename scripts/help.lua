@@ -18,7 +18,7 @@ local folder = debug.getinfo(1, "S").source:match "^@(.*)%.lua$"
 
 -- What `cbk` does without a script of that name, and the order of the others.
 local BUILT_IN = {
-  ["run SCRIPT [ARGUMENTS]"] = "run a Lua script; '-' reads it from standard input",
+  ["run SCRIPT [ARGUMENTS]"] = "run a Lua script, which has all your rights; '-' reads it from standard input",
   ["-e EXPRESSION"] = "evaluate Lua and print the result",
 }
 local GROUPS = {

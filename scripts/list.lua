@@ -18,10 +18,10 @@ parser:option("--tgt-fmt", "only what writes this format"):argname "FORMAT"
 parser:flag("--all", "list every pair of formats that a table converts, with notes")
 parser:flag("--hide-notes", "--all: leave out the last column")
 cli.options(parser, "json")
-parser:option("--converter", "a converter file of your own"):argname "FILE"
+cli.converter_options(parser)
 local args = parser:parse()
 
-converters.load(args.converter)
+converters.load(args.converter, args.sandbox)
 local catalogue = converters.catalogue
 
 ---A mistyped name is an error that tells what is near.

@@ -19,7 +19,8 @@ parser:argument("file", "a checkpoint, an index.json, a TensorFlow prefix or a f
 parser:argument("glob", "only keys that match"):argname "GLOB":args "?"
 parser:flag("--flat", "one line per value with its whole key")
 parser:flag("--all", "the tree without folding")
-cli.options(parser, "allow-records", "json")
+cli.input_options(parser)
+cli.options(parser, "json")
 local args = parser:parse()
 
 -- A listing of many tensors is most of the memory; what is garbage of it should go at once.

@@ -12,6 +12,7 @@ examples:
   cbk repl model.safetensors
   echo 'ckpt["lm_head.weight"]' | cbk repl model.bin]])
 parser:argument("checkpoint", "checkpoints to open"):argname "CHECKPOINT":args "*"
+cli.input_options(parser)
 local args = parser:parse()
 
-return require("cbk.repl").run(args.checkpoint)
+return require("cbk.repl").run(args.checkpoint, cli.reading(args))

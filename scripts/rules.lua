@@ -18,6 +18,10 @@ local parser = cli.parser("rules", [[
 Looks through the tables of a converter: rules that no key reaches, two rules for one target,
 letters and choices that do not correspond, keys that go one way only and for no reason. With
 keys, or a checkpoint: which keys fit no rule, and which rules no key.]], [[
+The file is a Lua program. It runs without rights: it sees tables, arithmetic and the words of
+converters, and can neither open files nor start programs. With --no-sandbox it has all your
+rights, and may require modules of its own; say so only of a file that you trust.
+
 Exit code: 0 clean, 1 something was found, 2 wrong usage.
 
 examples:
@@ -29,7 +33,9 @@ parser:argument("checkpoint", "a checkpoint whose keys shall fit"):argname("CHEC
 parser:option("--keys", "a text file with one key in each line that shall fit"):argname "FILE"
 parser:option("--model", "only this model of the file"):argname "NAME"
 parser:option("--config", "the config of the keys: decides which table reads them, and conditions of rules"):argname "FILE"
+parser:flag("--no-sandbox", "run the file with all your rights")
 parser:flag("--one-way", "list all keys that go one way only, and why")
+cli.input_options(parser)
 cli.options(parser, "json")
 local args = parser:parse()
 if args.keys and args.checkpoint then cli.usage_error("rules", "--keys and a checkpoint: give one of them") end
@@ -37,13 +43,13 @@ if args.config and not (args.keys or args.checkpoint) then cli.usage_error("rule
 
 -- --- what to look at
 
---- A folder may have a model's name: checkpoints lie in such folders.
+--- The file, and whether it is one of cbk's own. A folder may have a model's name: checkpoints lie in such folders.
 local function file_of(name)
   if cbk.fs.exists(name) and not cbk.fs.is_dir(name) then return name end
   local own = converters.catalogue.file_of(name)
   if own then
     args.model = args.model or name
-    return own
+    return own, true
   end
   local near = converter_list.nearest(name, converters.catalogue.names())
   cbk.fail("file", ("there is no file '%s', nor a model of that name%s"):format(name,
@@ -51,13 +57,13 @@ local function file_of(name)
 end
 
 converters.load()
-local path = file_of(args.file)
+local path, is_own = file_of(args.file)
 local findings = {} -- { where, kind, text }
 
 local function add(kind, text, where, title) findings[#findings + 1] = { kind = kind, text = text, where = where, table = title } end
 
 local function load_models()
-  local fine, models = pcall(notation.read, path)
+  local fine, models = pcall(notation.read, path, not (is_own or args.no_sandbox))
   if fine then return models end
   add("broken", type(models) == "table" and models.message or tostring(models), path)
   return {}

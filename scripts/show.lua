@@ -27,7 +27,8 @@ parser:flag("--dataloader", "where the data loader of a run resumes")
 parser:option("--workers", "--dataloader: tasks of that run (default: as many as there are states)"):argname("N"):convert(cli.whole_number)
 parser:option("--batch-size", "--dataloader: samples of one batch, to count batches too"):argname("N"):convert(cli.whole_number)
 parser:option("--seed", "--dataloader: what that run shuffles with; leave it out if it does not"):argname("N"):convert(cli.whole_number)
-cli.options(parser, "allow-records", "json")
+cli.input_options(parser)
+cli.options(parser, "json")
 local args = parser:parse()
 
 if args.dataloader then return require("cbk.dataloader_report").show(args) end

@@ -36,6 +36,7 @@ parser:option("--h5-version", "0.4 or 0.5 (default: what the release reads)"):ar
 parser:flag("--accept-missing", "go on where the file lacks parts of the optimizer's or schedules' state")
 parser:flag("--drop-unmatched-keys", "leave out keys that no rule matches, instead of failing")
 parser:flag("-y --yes", "do not ask")
+cli.input_options(parser)
 cli.output_options(parser)
 local args = parser:parse()
 
@@ -55,7 +56,7 @@ if not converters.catalogue.since(converters.catalogue.release(to), "2.0") then
     .. "than their own; cs-2.0 or later is possible"):format(args.to))
 end
 local config = upgrade.open_config(args.config)
-local old = upgrade.open(args.checkpoint_file)
+local old = upgrade.open(args.checkpoint_file, cli.reading(args))
 local options = { seed = args.shuffle_seed, kind = args.dataloader_type, without_state = args.no_dataloader_state,
   accept_missing = args.accept_missing }
 if args.no_dataloader_state and (args.worker_data_iter_files_dir or args.dataloader_type) then

@@ -5,6 +5,7 @@ local arguments = require "converters.notation.arguments"
 local catalogue = require "converters.engine.catalogue"
 local position = require "converters.notation.position"
 local releases = require "converters.modelzoo.releases"
+local sandbox = require "converters.notation.sandbox"
 local shapes = require "converters.notation.shapes"
 
 local notation = {}
@@ -61,7 +62,8 @@ end
 local table_needs = { "keys", "config" }
 
 local component = shapes.record("a component", with(rules_of, around, fill, {
-  left = text, right = text, beside = names, folders = texts, files = shapes.map(text, func, "functions by the names of files"),
+  left = shapes.file_name, right = text, beside = names, folders = texts,
+  files = shapes.map(shapes.file_name, func, "functions by the names of files"),
 }), { "left", "right", unpack(table_needs) })
 local variant = shapes.record("a variant", with(rules_of, around, fill, of_model, { note = text }), table_needs)
 local wrap = shapes.record("wrap", {
@@ -224,9 +226,12 @@ end
 
 ---A family's file as its models.
 ---@param path string
+---@param is_sandboxed? boolean   it has no rights
 ---@return Model[]
-function notation.read(path)
-  local chunk, why = loadfile(path)
+function notation.read(path, is_sandboxed)
+  position.add_source(path)
+  local chunk, why
+  if is_sandboxed then chunk, why = sandbox.load(path) else chunk, why = loadfile(path, "t") end
   if not chunk then cbk.fail("converter", ("cannot read the converter '%s': %s"):format(path, why)) end
   local fine, models = pcall(chunk)
   if not fine then

@@ -6,6 +6,12 @@ local position = {}
 
 local root = debug.getinfo(1, "S").source:match "^@(.*)converters/notation/[^/]*$" or ""
 
+local is_source = {} -- the files that were run
+
+---A file that may be read for messages: a sandboxed converter may say what it likes about where its rules come from.
+---@param path string
+function position.add_source(path) is_source[path] = true end
+
 ---Where a converter's file calls: the file and the line.
 ---@param level integer   as for debug.getinfo, which is called here
 ---@return string source, integer line
@@ -17,6 +23,7 @@ end
 local lines_of = {}
 
 local function lines(path)
+  if not is_source[path] and path:sub(1, #root + 11) ~= root .. "converters/" then return nil end
   if lines_of[path] == nil then
     local fine, text = pcall(cbk.fs.read, path)
     lines_of[path] = false

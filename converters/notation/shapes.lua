@@ -33,6 +33,9 @@ local function of_type(says, kind) return shapes.of(says, function(value) return
 shapes.any = shapes.of("a value", function(value) return value ~= nil end)
 shapes.flag, shapes.func, shapes.table = of_type("true or false", "boolean"), of_type("a function", "function"), of_type("a table", "table")
 shapes.text = shapes.of("a text", function(value) return type(value) == "string" and value ~= "" end)
+shapes.file_name = shapes.of("the name of a file or folder, without its folder", function(value)
+  return type(value) == "string" and value ~= "" and value ~= "." and value ~= ".." and not value:find "[/%z]"
+end)
 shapes.number = of_type("a number", "number")
 shapes.size = shapes.of("a whole number of at least 1", function(value)
   return type(value) == "number" and value >= 1 and value % 1 == 0 and value < math.huge

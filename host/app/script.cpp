@@ -226,7 +226,8 @@ int Interpreter::fail_now() {
     const std::string place = field_at(L_, -1, "where");
     if (show_place_ && !place.empty()) failure.message += " (" + place + ")";
     lua_getfield(L_, -1, "exit_code");
-    if (lua_isnumber(L_, -1)) code = static_cast<int>(lua_tointeger(L_, -1));
+    // Whoever made the error, it is one.
+    if (lua_isnumber(L_, -1) && lua_tointeger(L_, -1) != 0) code = static_cast<int>(lua_tointeger(L_, -1));
     lua_pop(L_, 1);
   }
   // The hook may have stopped an error handler: whatever that made of it, Ctrl-C was the cause.

@@ -27,6 +27,8 @@ struct Checkpoint {
 struct OpenOptions {
   bool allow_records = false;  // read classes such as argparse.Namespace and unknown numpy forms as plain
                                // records instead of refusing
+  std::vector<fs::path> allow_external;  // folders beside the checkpoint's own where files that it names may
+                                         // be (host/base/named_files.hpp)
 };
 
 /// `path`: a checkpoint file, an *.index.json, the prefix or the .index of a TensorFlow checkpoint, or a

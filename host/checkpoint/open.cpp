@@ -40,12 +40,11 @@ Checkpoint open_mapped(const std::shared_ptr<const MappedFile>& file, const Open
   Checkpoint checkpoint;
   if (container == Container::shard_index ||
       (container == Container::other && path.string().ends_with(".index.json"))) {
-    checkpoint = read_sharded(path, [&](const fs::path& shard) {
-      return within(fmt::format("shard '{}'", shard.filename().string()), [&] {
-        auto shard_file = MappedFile::open(shard);
-        memory->add_file(shard_file->size());
-        const Container shard_container = detect(*shard_file);
-        return open_single(std::move(shard_file), shard_container, options, memory);
+    checkpoint = read_sharded(path, options, [&](std::shared_ptr<const MappedFile> shard) {
+      return within(fmt::format("shard '{}'", shard->path().filename().string()), [&] {
+        memory->add_file(shard->size());
+        const Container shard_container = detect(*shard);
+        return open_single(std::move(shard), shard_container, options, memory);
       });
     });
   } else {
@@ -85,8 +84,8 @@ std::string prefix_of_data_file(const std::string& path) {
 
 /// The one checkpoint of a folder: the latest one of TensorFlow; an index; else the file with the usual name;
 /// else the only model file.
-fs::path checkpoint_in(const fs::path& folder) {
-  if (const auto latest = tensorflow::latest_in(folder)) return latest->string() + ".index";
+std::shared_ptr<const MappedFile> checkpoint_in(const fs::path& folder, const OpenOptions& options) {
+  if (auto latest = tensorflow::latest_in(folder, options.allow_external)) return latest;
   std::vector<std::string> indexes;
   std::vector<std::string> usual;
   std::vector<std::string> files;
@@ -107,9 +106,9 @@ fs::path checkpoint_in(const fs::path& folder) {
   std::sort(files.begin(), files.end());
   std::sort(usual.begin(), usual.end());
   const bool has_whole = !usual.empty();
-  if (indexes.size() == 1 && !has_whole) return folder / indexes.front();
-  if (indexes.empty() && usual.size() == 1) return folder / usual.front();
-  if (indexes.empty() && files.size() == 1) return folder / files.front();
+  if (indexes.size() == 1 && !has_whole) return MappedFile::open(folder / indexes.front());
+  if (indexes.empty() && usual.size() == 1) return MappedFile::open(folder / usual.front());
+  if (indexes.empty() && files.size() == 1) return MappedFile::open(folder / files.front());
   std::vector<std::string> all = indexes;
   all.insert(all.end(), files.begin(), files.end());
   if (all.empty() && has_shards)
@@ -124,8 +123,9 @@ Checkpoint open_checkpoint(const fs::path& path, const OpenOptions& options) {
   const std::string context = fmt::format("cannot open '{}'", path.string());
   std::error_code ignored;
   if (fs::is_directory(path, ignored)) {
-    const fs::path inner = within(context, [&] { return checkpoint_in(path); });
-    return open_checkpoint(inner, options);
+    const auto inner = within(context, [&] { return checkpoint_in(path, options); });
+    return within(fmt::format("cannot open '{}'", inner->path().string()),
+                  [&] { return open_mapped(inner, options); });
   }
   if (!fs::exists(path, ignored) && fs::exists(path.string() + ".index", ignored)) {
     return open_checkpoint(path.string() + ".index", options);

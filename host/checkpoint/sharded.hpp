@@ -14,12 +14,12 @@ namespace cbk {
 bool is_shard_index(std::string_view text);
 
 /// Opens a single file by its content.
-using OpenFile = std::function<Checkpoint(const fs::path& path)>;
+using OpenFile = std::function<Checkpoint(std::shared_ptr<const MappedFile> file)>;
 
 /// The keys stand file by file in the order of the file names, within a file in the order of the index. Only
 /// the shards' headers are read. Errors: `format` for a bad index, missing shards (all of them named), or
 /// keys that their shard lacks.
-Checkpoint read_sharded(const fs::path& index, const OpenFile& open_file);
+Checkpoint read_sharded(const fs::path& index, const OpenOptions& options, const OpenFile& open_file);
 
 /// A folder of shards with their index, of at most `options.shard_size` bytes each; "torch" or "safetensors".
 std::unique_ptr<Writer> make_sharded_writer(const Value& root, const fs::path& target,

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <map>
 
+#include "host/base/named_files.hpp"
 #include "host/checkpoint/sharded.hpp"
 #include "host/value/json.hpp"
 #include "host/value/kind.hpp"
@@ -14,16 +15,6 @@ struct Index {
   Value metadata;
   std::map<std::string, std::vector<std::string>> keys;  // by file, in the order of the index
 };
-
-/// A shard lies in the folder of the index: names that lead elsewhere are not followed.
-void check_file_name(const std::string& name) {
-  const fs::path path(name);
-  const bool leaves =
-      std::any_of(path.begin(), path.end(), [](const fs::path& part) { return part == ".."; });
-  if (name.empty() || path.is_absolute() || leaves || !path.has_filename() || path.filename() == ".") {
-    fail(Errc::refused, "the index names {} as a shard; a shard is a file beside its index", quote(name));
-  }
-}
 
 Index read_index(const fs::path& path) {
   JsonReadOptions options;
@@ -39,23 +30,28 @@ Index read_index(const fs::path& path) {
       fail(Errc::format, "'weight_map' gives {} for {}, where the name of a file belongs", a_kind(file),
            quote(key.as_string()));
     }
-    check_file_name(file.as_string());
     index.keys[file.as_string()].push_back(key.as_string());
   }
   if (const Value* metadata = root.find("metadata")) index.metadata = *metadata;
   return index;
 }
 
-void check_shards_exist(const fs::path& folder, const Index& index) {
+using Shards = std::map<std::string, std::shared_ptr<const MappedFile>>;
+
+Shards open_shards(const NamedFiles& files, const Index& index) {
+  Shards shards;
   std::vector<std::string> missing;
   for (const auto& [file, keys] : index.keys) {
-    std::error_code ignored;
-    if (!fs::exists(folder / file, ignored)) missing.push_back(quote(file));
+    const auto context = [&] { return fmt::format("'weight_map' of {}", quote(keys.front())); };
+    auto shard = within(context, [&] { return files.find(file, NamedFiles::Link::followed); });
+    if (shard == nullptr) missing.push_back(quote(file));
+    shards.emplace(file, std::move(shard));
   }
   if (!missing.empty()) {
     fail(Errc::io, "{} of {} shards {} missing: {}", missing.size(), index.keys.size(),
          missing.size() == 1 ? "is" : "are", listed(missing));
   }
+  return shards;
 }
 
 /// Takes over the keys that the index promises; whatever else is in the shard is not part of the checkpoint.
@@ -87,10 +83,9 @@ bool is_shard_index(std::string_view text) {
   return text.find("\"weight_map\"") != std::string_view::npos;
 }
 
-Checkpoint read_sharded(const fs::path& path, const OpenFile& open_file) {
+Checkpoint read_sharded(const fs::path& path, const OpenOptions& options, const OpenFile& open_file) {
   const Index index = read_index(path);
-  const fs::path folder = path.parent_path();
-  check_shards_exist(folder, index);
+  const Shards shards = open_shards({path.parent_path(), options.allow_external}, index);
   Checkpoint out;
   out.path = path;
   out.metadata = index.metadata;
@@ -98,11 +93,11 @@ Checkpoint read_sharded(const fs::path& path, const OpenFile& open_file) {
   std::string format =
       path.filename().string().find(".safetensors") != std::string::npos ? "safetensors" : "torch";
   for (const auto& [file, keys] : index.keys) {
-    const Checkpoint shard = open_file(folder / file);
+    const Checkpoint shard = open_file(shards.at(file));
     take_keys(*root, shard, file, keys);
     for (const std::string& warning : shard.warnings)
       out.warnings.push_back(fmt::format("{}: {}", file, warning));
-    out.files.push_back(folder / file);
+    out.files.push_back(shards.at(file)->path());
     const bool has_name = shard.format == "safetensors" || shard.format == "flat-h5";
     format = has_name ? shard.format : "torch";
   }

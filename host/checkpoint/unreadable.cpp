@@ -25,7 +25,7 @@ std::string named(std::string_view problem, std::string_view path) {
 }  // namespace
 
 Value unreadable(std::string why) {
-  return std::make_shared<Object>(Object{std::string(unreadable_type), std::move(why), {}, {}});
+  return std::make_shared<Object>(Object{std::string(unreadable_type), std::move(why), {}});
 }
 
 std::vector<std::string> unreadable_warnings(const Value& root) {

@@ -351,10 +351,10 @@ Value resolve(std::string_view text) {
       return real_of(text);
     case ScalarKind::date:
       check_moment(text);
-      return std::make_shared<Object>(Object{"datetime.date", std::string(text), {}, {}});
+      return std::make_shared<Object>(Object{"datetime.date", std::string(text), {}});
     case ScalarKind::time:
       check_moment(text);
-      return std::make_shared<Object>(Object{"datetime.datetime", std::string(text), {}, {}});
+      return std::make_shared<Object>(Object{"datetime.datetime", std::string(text), {}});
     case ScalarKind::merge:
     case ScalarKind::value:
     case ScalarKind::text:

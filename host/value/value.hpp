@@ -72,7 +72,6 @@ struct TensorLeaf {
 ///                                                     axis; requires_grad
 ///   "cerebras.graph_tensor"                           dict: jit_graph, dtype, shape (torch_size), args
 ///   (list) "argparse.Namespace", …                           dict of attributes
-/// `pickle`: the serialized bytes of an object that we do not understand, kept so that it can be saved again.
 struct Object;
 
 class Value {
@@ -167,7 +166,6 @@ struct Object {
   std::string type;
   std::string repr;
   Value state;
-  std::string pickle;
 };
 
 /// An ordered map. Keys are text in practice; ints, floats, bools, None and tuples of them also occur.

@@ -350,11 +350,11 @@ TEST_CASE("tensorflow: state files", "[tensorflow]") {
   bundle.write(folder, "m\"1");
   const auto found = [&](const std::string& text) {
     folder.write("checkpoint", text);
-    return tf::latest_in(folder.path())->filename().string();
+    return tf::latest_in(folder.path(), {})->path().filename().string();
   };
-  CHECK(found(R"(model_checkpoint_path: "m\"1" all_model_checkpoint_timestamps: 1.5)") == "m\"1");
-  CHECK(found(R"(model_checkpoint_path: '/gone/before/m"1')") == "m\"1");
-  CHECK(found("# a comment\nmodel_checkpoint_path: \"m\" '\\0421'") == "m\"1");
+  CHECK(found(R"(model_checkpoint_path: "m\"1" all_model_checkpoint_timestamps: 1.5)") == "m\"1.index");
+  CHECK(found(R"(model_checkpoint_path: '/gone/before/m"1')") == "m\"1.index");
+  CHECK(found("# a comment\nmodel_checkpoint_path: \"m\" '\\0421'") == "m\"1.index");
   CHECK_THROWS_WITH(found(R"(model_checkpoint_path: "m2")"), Catch::Contains("'m2'"));
   CHECK_THROWS_WITH(found(""), Catch::Contains("names no checkpoint"));
   CHECK_THROWS_WITH(open_checkpoint(folder.path("m\"1.data-00000-of-00001")), Catch::Contains("a data file"));

@@ -141,6 +141,15 @@ std::string tensor_pickle(const std::string& storage, int offset, int size, int 
          "\x85" + number(stride) + "\x85\x89" + global("collections", "OrderedDict") + ")RtR";
 }
 
+/// Opcodes of protocol 4.
+std::string short_text(std::string_view s) {
+  return "\x8c" + std::string(1, static_cast<char>(s.size())) + std::string(s);
+}
+
+std::string found(std::string_view module, std::string_view name) {
+  return short_text(module) + short_text(name) + "\x93";
+}
+
 }  // namespace
 
 TEST_CASE("whole numbers of any size survive their two's complement", "[torch]") {
@@ -283,12 +292,6 @@ TEST_CASE("dill's pickles of objects and tree specs are read as data", "[torch]"
   const auto load = [&](const std::string& body) {
     return torch::unpickle("\x80\x04"s + body + ".", options);
   };
-  const auto short_text = [](std::string_view s) {
-    return "\x8c"s + static_cast<char>(s.size()) + std::string(s);
-  };
-  const auto found = [&](std::string_view module, std::string_view name) {
-    return short_text(module) + short_text(name) + "\x93";
-  };
   const std::string load_type = found("dill._dill", "_load_type");
   CHECK(load(load_type + short_text("bytearray") +
              "\x85R"
@@ -325,16 +328,59 @@ TEST_CASE("dill's pickles of objects and tree specs are read as data", "[torch]"
         "torch.utils._pytree.LeafSpec");
   CHECK(torch::unpickle(torch::dill_pickle(spec), options).equals(spec));
 
-  // What goes beyond the list stays the bytes it was, when that is asked for.
+  // What goes beyond the list is refused, and records are written from what was read.
+  const std::string record = found("my.config", "Thing") + ")\x81}" + short_text("x") + "K\x05sb";
+  CHECK_THAT(message_of([&] { load(record); }, Errc::refused), Contains("'my.config.Thing'"));
   options.allow_records = true;
-  const std::string opaque = found("posix", "system") + short_text("true") + "\x85R";
-  const Value object = load(opaque);
-  CHECK(object.as_object().type == "posix.system");
-  CHECK(object.as_object().pickle == "\x80\x04"s + opaque + ".");
-  CHECK(torch::dill_pickle(object) == object.as_object().pickle);
-  const Value record = load(found("my.config", "Thing") + ")\x81}" + short_text("x") + "K\x05sb");
-  CHECK(record.as_object().state.find("x")->as_int() == 5);
-  CHECK_FALSE(record.as_object().pickle.empty());
+  CHECK(load(record).as_object().state.find("x")->as_int() == 5);
+  CHECK(torch::unpickle(torch::dill_pickle(load(record)), options).equals(load(record)));
+}
+
+TEST_CASE("no way of a pickle to call something unknown is read, with records or without", "[torch]") {
+  const std::string system = found("posix", "system"), text_true = short_text("true");
+  const std::string arguments = text_true + "\x85";
+  const std::string ordered = found("collections", "OrderedDict");
+  const std::vector<std::pair<std::string, std::string>> table = {
+      {"REDUCE", system + arguments + "R"},
+      {"a value", system},
+      {"dropped", system + "0N"},
+      {"in the memo", system + "\x94" + "0h\0"s + arguments + "R"},
+      {"NEWOBJ", system + arguments + "\x81"},
+      {"NEWOBJ_EX", system + arguments + "}\x92"},
+      {"OBJ", "(" + system + text_true + "o"},
+      {"INST", "(" + text_true + "iposix\nsystem\n"},
+      {"GLOBAL", "cposix\nsystem\n" + arguments + "R"},
+      {"STACK_GLOBAL by memo",
+       short_text("posix") + "\x94" + short_text("system") + "\x93" + arguments + "R"},
+      {"a dict's key", "}" + system + "Ns"},
+      {"a dict's value", "}" + short_text("a") + system + "s"},
+      {"a state", ordered + ")R}" + short_text("a") + system + "sb"},
+      {"behind a value", "N" + system + arguments + "R0"},
+      {"a factory", found("collections", "defaultdict") + system + "\x85R"},
+      {"a reconstructor",
+       found("copyreg", "_reconstructor") + system + found("builtins", "object") + "N\x87R"},
+      {"dill's type", found("dill._dill", "_load_type") + short_text("FunctionType") + "\x85R"},
+      {"dill's function", found("dill._dill", "_create_function") + ")R"},
+      {"getattr", found("builtins", "getattr") + system + short_text("x") + "\x86R"},
+      {"eval", found("builtins", "eval") + arguments + "R"},
+      {"a name with dots", found("argparse", "_os.system") + arguments + "\x81"},
+      {"a value with dots", found("argparse", "_os.system")},
+      {"numpy.memmap", found("numpy", "memmap") + arguments + "\x81"},
+      {"a class in C", found("_io", "FileIO") + arguments + "\x81"},
+      {"torch.load", found("torch", "load") + arguments + "R"},
+  };
+  for (const auto& [name, body] : table) {
+    CAPTURE(name);
+    for (const bool is_dill : {false, true}) {
+      for (const bool allow_records : {false, true}) {
+        torch::UnpickleOptions options;
+        options.dill = is_dill;
+        options.allow_records = allow_records;
+        CHECK_FALSE(
+            message_of([&] { torch::unpickle("\x80\x04"s + body + ".", options); }, Errc::refused).empty());
+      }
+    }
+  }
 }
 
 TEST_CASE("with records allowed, instances of unknown classes are data, calls of unknown functions are not",
@@ -377,9 +423,9 @@ TEST_CASE("values of every kind survive both spellings of a pickle", "[torch]") 
        {"empty", Value::bytes("")},
        {"tuple", Value::tuple({1, Value::tuple({}), Value::tuple({1, 2, 3, 4})})},
        {"shared", Value::list({list, list})},
-       {"range", std::make_shared<Object>(Object{"builtins.range", "range(3, 9, 2)", {}, {}})},
-       {"dtype", std::make_shared<Object>(Object{"torch.dtype", "torch.float16", {}, {}})},
-       {"device", std::make_shared<Object>(Object{"torch.device", "cuda:2", {}, {}})}});
+       {"range", std::make_shared<Object>(Object{"builtins.range", "range(3, 9, 2)", {}})},
+       {"dtype", std::make_shared<Object>(Object{"torch.dtype", "torch.float16", {}})},
+       {"device", std::make_shared<Object>(Object{"torch.device", "cuda:2", {}})}});
   for (auto kind :
        {Sequence::Kind::set, Sequence::Kind::frozenset, Sequence::Kind::deque, Sequence::Kind::torch_size}) {
     root.as_dict().set(fmt::format("sequence {}", static_cast<int>(kind)),
@@ -414,7 +460,7 @@ TEST_CASE("values of every kind survive both spellings of a pickle", "[torch]") 
                  },
                  Errc::value),
              Contains("a.0"));
-  const Value graph = std::make_shared<Object>(Object{"cerebras.graph_tensor", "", Value::dict(), {}});
+  const Value graph = std::make_shared<Object>(Object{"cerebras.graph_tensor", "", Value::dict()});
   CHECK_THAT(message_of(
                  [&] {
                    torch::pickle(dict_of({{"g", graph}}), {});
@@ -508,21 +554,17 @@ TEST_CASE("sparse and quantized tensors survive", "[torch]") {
   const auto size = std::make_shared<Sequence>(Sequence{Sequence::Kind::torch_size, {2, 3}, {}, {}});
   const Tensor indices = Tensor::from_bytes(DType::int64, {2, 1}, Bytes(16));
   const Value sparse = std::make_shared<Object>(Object{
-      "torch.sparse_coo",
-      "",
-      dict_of({{"shape", size}, {"indices", indices}, {"values", number_tensor(1)}, {"is_coalesced", {}}}),
-      {}});
+      "torch.sparse_coo", "",
+      dict_of({{"shape", size}, {"indices", indices}, {"values", number_tensor(1)}, {"is_coalesced", {}}})});
   const Tensor whole = Tensor::from_bytes(DType::int8, {2, 2}, Bytes(4, std::byte{3}));
-  const Value quantized = std::make_shared<Object>(Object{"torch.quantized",
-                                                          "",
+  const Value quantized = std::make_shared<Object>(Object{"torch.quantized", "",
                                                           dict_of({{"dtype", "qint8"},
                                                                    {"int_repr", whole},
                                                                    {"qscheme", "torch.per_channel_affine"},
                                                                    {"scales", Value::list({0.5, 0.25})},
                                                                    {"zero_points", Value::list({0, 5})},
                                                                    {"axis", 0},
-                                                                   {"requires_grad", false}}),
-                                                          {}});
+                                                                   {"requires_grad", false}})});
   const Value back = written_and_read(folder, dict_of({{"s", sparse}, {"q", quantized}}));
   const Dict& s = back.find("s")->as_object().state.as_dict();
   CHECK(s.at("shape").equals(size));
@@ -689,7 +731,7 @@ TEST_CASE("a small file cannot ask for much memory", "[torch][memory]") {
     options.budget = &budget;
     options.persistent_load = [](const Value&) {
       const Tensor elements = Tensor::from_bytes(DType::float32, {4}, Bytes(16));
-      return std::make_shared<Object>(Object{"torch.storage", "FloatStorage", elements, {}});
+      return std::make_shared<Object>(Object{"torch.storage", "FloatStorage", elements});
     };
     CHECK_THAT(message_of([&] { torch::unpickle("\x80\x04" + body + ".", options); }, Errc::format),
                Contains("memory"));

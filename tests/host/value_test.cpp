@@ -78,7 +78,7 @@ TEST_CASE("keys are one key exactly when Python calls them equal", "[value]") {
     return Value(std::make_shared<Sequence>(Sequence{Sequence::Kind::frozenset, std::move(items), {}, {}}));
   };
   const auto object = [](std::string repr) {
-    return Value(std::make_shared<Object>(Object{"torch.dtype", std::move(repr), {}, {}}));
+    return Value(std::make_shared<Object>(Object{"torch.dtype", std::move(repr), {}}));
   };
   const std::vector<Value> keys = {1,
                                    "1",
@@ -172,7 +172,7 @@ TEST_CASE("a tree of any depth goes without recursion", "[value]") {
         dict.as_dict().set("below", tree);
         tree = dict;
       } else {
-        tree = std::make_shared<Object>(Object{"class", "", tree, ""});
+        tree = std::make_shared<Object>(Object{"class", "", tree});
       }
     }
     return tree;

@@ -5,6 +5,7 @@
 #include "host/base/copy.hpp"
 #include "host/base/in_place.hpp"
 #include "host/formats/h5/element.hpp"
+#include "host/formats/h5/stored_pickles.hpp"
 
 namespace cbk::h5 {
 namespace {
@@ -69,8 +70,11 @@ AttributeList stored_attributes(const Objects& objects, const ObjectHeader& obje
 
 }  // namespace
 
-FileEdit::FileEdit(std::shared_ptr<const MappedFile> file)
-    : mapped_(std::move(file)), files_(mapped_), datasets_(files_), file_(*files_.main()) {
+FileEdit::FileEdit(std::shared_ptr<const MappedFile> file, const OpenOptions& options)
+    : mapped_(std::move(file)),
+      files_(mapped_, options.allow_external),
+      datasets_(files_),
+      file_(*files_.main()) {
   const Superblock& superblock = file_.objects().image().superblock();
   if (superblock.sizes.address != 8 || superblock.sizes.length != 8) {
     fail(Errc::unsupported, "addresses of {} and lengths of {} bytes; run h5repack on the file first",
@@ -84,6 +88,7 @@ FileEdit::FileEdit(std::shared_ptr<const MappedFile> file)
       superblock.end < superblock.base) {
     damaged("its end lies before its beginning");
   }
+  check_pickles(file_, options.allow_records);
   if (file_.root().references > 1) fail(Errc::unsupported, "its root group has further names");
   ranks_ = superblock.ranks;
   read_extension(file_.objects(), ranks_);

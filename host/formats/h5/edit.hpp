@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "host/checkpoint/checkpoint.hpp"
 #include "host/formats/h5/container/builder.hpp"
 #include "host/formats/h5/datasets.hpp"
 
@@ -18,9 +19,10 @@ namespace cbk::h5 {
 /// stored. Not thread-safe; belongs to one owner.
 class FileEdit {
  public:
-  /// Errors: `io`, `format`; `unsupported` for files that HDF5 keeps in a way that an addition would break.
+  /// Errors: `io`, `format`; `refused` for pickles that are no plain data (see check_pickles); `unsupported`
+  /// for files that HDF5 keeps in a way that an addition would break.
   explicit FileEdit(const fs::path& path) : FileEdit(MappedFile::open(path)) {}
-  explicit FileEdit(std::shared_ptr<const MappedFile> file);
+  explicit FileEdit(std::shared_ptr<const MappedFile> file, const OpenOptions& options = {});
 
   [[nodiscard]] const fs::path& path() const { return mapped_->path(); }
 

@@ -1,4 +1,4 @@
-// Files that a checkpoint refers to by name.
+// The files that an H5 checkpoint names, as they are needed.
 #pragma once
 
 #include <map>
@@ -6,17 +6,19 @@
 #include <string>
 #include <vector>
 
+#include "host/base/named_files.hpp"
 #include "host/formats/h5/container/file.hpp"
 
 namespace cbk::h5 {
 
-/// Opens neighbours once each. A relative name is looked for in the working directory, then beside the
-/// checkpoint. Not thread-safe.
+/// Opens neighbours of the checkpoint once each. Not thread-safe.
 class ExternalFiles {
  public:
-  explicit ExternalFiles(std::shared_ptr<const MappedFile> checkpoint, MemoryPtr memory = {});
+  /// `allowed`: see NamedFiles. `memory`: charged for what the files are read into.
+  ExternalFiles(std::shared_ptr<const MappedFile> checkpoint, const std::vector<fs::path>& allowed,
+                MemoryPtr memory = {});
 
-  /// Errors name every place that was tried; anything but a regular file is refused.
+  /// Errors: as NamedFiles.
   std::shared_ptr<const MappedFile> map(const std::string& name);
   /// The same as HDF5; the checkpoint itself is the file that is open already.
   std::shared_ptr<File> open(const std::string& name);
@@ -25,10 +27,10 @@ class ExternalFiles {
   [[nodiscard]] std::vector<fs::path> paths() const;
 
  private:
-  fs::path folder_;
+  NamedFiles files_;
   std::shared_ptr<File> main_;
-  std::map<fs::path, std::shared_ptr<const MappedFile>> mapped_;
-  std::map<fs::path, std::shared_ptr<File>> opened_;
+  std::map<std::string, std::shared_ptr<const MappedFile>> mapped_;  // by the names that the checkpoint has
+  std::map<std::string, std::shared_ptr<File>> opened_;
 };
 
 }  // namespace cbk::h5

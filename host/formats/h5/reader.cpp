@@ -55,7 +55,7 @@ Value read_variable(Datasets& datasets, const Link& link) {
   try {
     located = datasets.follow(datasets.files().main(), link);
   } catch (const Error& error) {
-    if (link.kind == Link::Kind::hard) throw;
+    if (link.kind == Link::Kind::hard || error.code() == Errc::refused) throw;
     return why_not(error);
   }
   if (!located.object.is_dataset())
@@ -100,10 +100,10 @@ bool is_hdf5(ByteView bytes) {
   return find_signature(bytes) != undefined_address;
 }
 
-Checkpoint read(std::shared_ptr<const MappedFile> file, const OpenOptions& /*options*/, MemoryPtr memory) {
+Checkpoint read(std::shared_ptr<const MappedFile> file, const OpenOptions& options, MemoryPtr memory) {
   Checkpoint checkpoint;
   checkpoint.path = file->path();
-  ExternalFiles files(std::move(file), std::move(memory));
+  ExternalFiles files(std::move(file), options.allow_external, std::move(memory));
   Datasets datasets(files);
   const Attributes root = files.main()->attributes(files.main()->root());
   checkpoint.metadata = read_metadata(root);
@@ -111,8 +111,9 @@ Checkpoint read(std::shared_ptr<const MappedFile> file, const OpenOptions& /*opt
     const double version = version_of(root);
     checkpoint.format = "cerebras-h5";
     checkpoint.version = fmt::format("{:.1f}", version);
-    checkpoint.root =
-        version > 0.45 ? read_v05(datasets, root) : read_v04(datasets, version, checkpoint.warnings);
+    checkpoint.root = version > 0.45
+                          ? read_v05(datasets, root, options.allow_records)
+                          : read_v04(datasets, version, options.allow_records, checkpoint.warnings);
   } else if (root.find("ckpt_info") != nullptr) {
     fail_list_of_checkpoints(root);
   } else if (root.find("__version__") != nullptr) {

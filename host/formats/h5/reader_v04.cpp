@@ -3,8 +3,8 @@
 #include "host/base/hash.hpp"
 #include "host/formats/h5/element.hpp"
 #include "host/formats/h5/spec_v04.hpp"
+#include "host/formats/h5/stored_pickles.hpp"
 #include "host/formats/h5/text.hpp"
-#include "host/formats/torch/pickle.hpp"
 #include "host/value/kind.hpp"
 
 namespace cbk::h5 {
@@ -34,17 +34,10 @@ constexpr Tag tags[] = {
     {"DeferredGraphTensor", Meaning::graph},
 };
 
-Value unpickle_hex(std::string_view hex, MemoryBudget& budget) {
-  torch::UnpickleOptions options;
-  options.budget = &budget;
-  options.dill = true;
-  options.allow_records = true;
-  return torch::unpickle(from_hex(hex), options);
-}
-
 class Reader {
  public:
-  Reader(Datasets& datasets, double version) : datasets_(datasets), version_(version) {}
+  Reader(Datasets& datasets, double version, bool allow_records)
+      : datasets_(datasets), version_(version), allow_records_(allow_records) {}
 
   Value read(const Located& located, int depth = 0) {
     if (depth > max_links) fail(Errc::format, "links go in a circle");
@@ -78,7 +71,8 @@ class Reader {
       case Meaning::none:
         return {};
       case Meaning::object:
-        return unpickle_hex(required_text(attributes, "object_value"), memory_of(located));
+        return unpickle_stored(from_hex(required_text(attributes, "object_value")), allow_records_,
+                               memory_of(located));
       case Meaning::full:
         return read_full(located, attributes);
       case Meaning::file:
@@ -138,7 +132,8 @@ class Reader {
   }
 
   Value read_file_tensor(const Located& located, const Attributes& attributes) {
-    const Value dtype = unpickle_hex(required_text(attributes, "dtype"), memory_of(located));
+    const Value dtype =
+        unpickle_stored(from_hex(required_text(attributes, "dtype")), false, memory_of(located));
     if (!dtype.is(Value::Kind::object) || dtype.as_object().type != "torch.dtype") {
       fail(Errc::format, "attribute 'dtype' is {}", a_kind(dtype));
     }
@@ -167,11 +162,12 @@ class Reader {
 
   Datasets& datasets_;
   double version_;
+  bool allow_records_;
 };
 
 }  // namespace
 
-Value read_v04(Datasets& datasets, double version, std::vector<std::string>& warnings) {
+Value read_v04(Datasets& datasets, double version, bool allow_records, std::vector<std::string>& warnings) {
   const std::shared_ptr<File>& file = datasets.files().main();
   MemoryBudget& memory = *file->memory();
   const TreeSpec spec = within("__spec__", [&] {
@@ -182,7 +178,7 @@ Value read_v04(Datasets& datasets, double version, std::vector<std::string>& war
   std::unordered_map<std::string, const Link*, KeyedHash> links;
   for (const Link& link : file->links()) links.emplace(percent_decode(link.name), &link);
 
-  Reader reader(datasets, version);
+  Reader reader(datasets, version, allow_records);
   std::vector<Value> leaves;
   leaves.reserve(keys.size());
   for (const std::string& key : keys) {

@@ -7,6 +7,6 @@
 namespace cbk::h5 {
 
 /// The tree; keys that are in the spec but not in the file become None with a warning.
-Value read_v04(Datasets& datasets, double version, std::vector<std::string>& warnings);
+Value read_v04(Datasets& datasets, double version, bool allow_records, std::vector<std::string>& warnings);
 
 }  // namespace cbk::h5

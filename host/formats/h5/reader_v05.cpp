@@ -6,8 +6,8 @@
 #include "host/formats/h5/element.hpp"
 #include "host/formats/h5/metadata.hpp"
 #include "host/formats/h5/spec_v05.hpp"
+#include "host/formats/h5/stored_pickles.hpp"
 #include "host/formats/safetensors/reader.hpp"
-#include "host/formats/torch/pickle.hpp"
 #include "host/value/json.hpp"
 #include "host/value/kind.hpp"
 
@@ -86,8 +86,12 @@ struct Leaf {
 
 class Reader {
  public:
-  Reader(Datasets& datasets, std::shared_ptr<File> file, const Attributes& root)
-      : datasets_(datasets), file_(std::move(file)), root_(root), memory_(*file_->memory()) {}
+  Reader(Datasets& datasets, std::shared_ptr<File> file, const Attributes& root, bool allow_records)
+      : datasets_(datasets),
+        file_(std::move(file)),
+        root_(root),
+        memory_(*file_->memory()),
+        allow_records_(allow_records) {}
 
   Leaf read_leaf(const std::string& key) {
     const auto text = root_.text(key + std::string(metadata_suffix));
@@ -254,11 +258,7 @@ class Reader {
     const Located located = datasets_.find(file, key);
     const auto bytes = file->attributes(located.object).value("__BYTES__");
     if (!bytes || !bytes->is(Value::Kind::bytes)) fail(Errc::format, "the dataset has no __BYTES__");
-    torch::UnpickleOptions options;
-    options.budget = &memory_;
-    options.dill = true;
-    options.allow_records = true;
-    return torch::unpickle(bytes->as_bytes().data, options);
+    return unpickle_stored(bytes->as_bytes().data, allow_records_, memory_);
   }
 
   Value read_external(const Value& metadata, int depth) {
@@ -291,6 +291,7 @@ class Reader {
   std::shared_ptr<File> file_;
   const Attributes& root_;
   MemoryBudget& memory_;
+  bool allow_records_;
   std::map<std::string, Value> safetensors_;
 };
 
@@ -310,7 +311,7 @@ size_t follow_links(const std::vector<Leaf>& leaves,
 
 }  // namespace
 
-Value read_v05(Datasets& datasets, const Attributes& root) {
+Value read_v05(Datasets& datasets, const Attributes& root, bool allow_records) {
   const std::shared_ptr<File>& file = datasets.files().main();
   MemoryBudget& memory = *file->memory();
   if (!root.is_set("__SUCCESS__")) {
@@ -320,7 +321,7 @@ Value read_v05(Datasets& datasets, const Attributes& root) {
   const TreeSpec spec = within(
       "__spec__", [&] { return parse_spec_v05(parse_python_json(*root.text("__spec__"), memory), memory); });
   const std::vector<std::string> keys = leaf_keys(spec, memory);
-  Reader reader(datasets, file, root);
+  Reader reader(datasets, file, root, allow_records);
   std::vector<Leaf> leaves;
   leaves.reserve(keys.size());
   std::unordered_map<std::string_view, size_t, KeyedHash> positions;

@@ -2,8 +2,8 @@
 
 #include <map>
 
+#include "host/formats/h5/stored_pickles.hpp"
 #include "host/formats/h5/text.hpp"
-#include "host/formats/torch/pickle.hpp"
 #include "host/formats/torch/pickler.hpp"
 #include "host/value/kind.hpp"
 
@@ -99,10 +99,7 @@ class PickleNodes {
 
 TreeSpec parse_spec_v04(std::string_view hex, const MemoryBudget& memory) {
   MemoryBudget until_read(memory);
-  torch::UnpickleOptions options;
-  options.budget = &until_read;
-  options.dill = true;
-  return read_node(torch::unpickle(from_hex(hex), options), 0);
+  return read_node(unpickle_stored(from_hex(hex), false, until_read), 0);
 }
 
 std::string to_spec_v04(const TreeSpec& spec) {

@@ -37,11 +37,6 @@ proto::State parse_state(const fs::path& file) {
   });
 }
 
-bool has_index(const fs::path& prefix) {
-  std::error_code ignored;
-  return fs::is_regular_file(prefix.string() + ".index", ignored);
-}
-
 }  // namespace
 
 State read_state(const fs::path& file) {
@@ -50,17 +45,20 @@ State read_state(const fs::path& file) {
           {state.all_model_checkpoint_paths().begin(), state.all_model_checkpoint_paths().end()}};
 }
 
-std::optional<fs::path> latest_in(const fs::path& folder) {
+std::shared_ptr<const MappedFile> latest_in(const fs::path& folder, const std::vector<fs::path>& allowed) {
   std::error_code ignored;
   const fs::path file = folder / state_file_name;
-  if (!fs::is_regular_file(file, ignored)) return std::nullopt;
+  if (!fs::is_regular_file(file, ignored)) return nullptr;
   const fs::path latest = read_state(file).latest;
-  const fs::path prefix = folder / latest;  // itself, if absolute
-  if (has_index(prefix)) return prefix;
-  const fs::path moved = folder / latest.filename();
-  if (latest.is_absolute() && has_index(moved)) return moved;
-  fail(Errc::format, "its state file '{}' says that the latest checkpoint is {}, but there is no '{}.index'",
-       state_file_name, quote(latest.string()), prefix.string());
+  const NamedFiles files(folder, allowed);
+  return within(fmt::format("its state file '{}'", state_file_name), [&] {
+    if (latest.is_absolute()) {
+      if (auto index = files.find(latest.filename().string() + ".index")) return index;
+    }
+    if (auto index = files.find(latest.string() + ".index")) return index;
+    fail(Errc::format, "the latest checkpoint is {}, but '{}.index' does not exist", quote(latest.string()),
+         (folder / latest).string());
+  });
 }
 
 namespace {

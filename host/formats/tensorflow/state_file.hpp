@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "host/base/file.hpp"
+#include "host/base/named_files.hpp"
 
 namespace cbk::tensorflow {
 
@@ -19,10 +19,11 @@ struct State {
 /// Errors: `format` for a file that is something else, and one that names no checkpoint.
 State read_state(const fs::path& file);
 
-/// The prefix of the latest checkpoint of `folder`, or nullopt if the folder has no state file. A folder that
-/// was moved is found again: where an absolute path leads nowhere, the name in the folder counts. Errors: as
-/// `read_state`, and a checkpoint that is not there.
-std::optional<fs::path> latest_in(const fs::path& folder);
+/// The index of the latest checkpoint of `folder`; nullptr if the folder has no state file. TensorFlow may
+/// write absolute paths. Of one that `allowed` (see NamedFiles) does not cover, only the last part counts:
+/// the folder may have been moved. Errors: as `read_state` and NamedFiles, and a checkpoint that does not
+/// exist.
+std::shared_ptr<const MappedFile> latest_in(const fs::path& folder, const std::vector<fs::path>& allowed);
 
 /// The content of the state file of `prefix`'s folder after `prefix` was saved: its checkpoints so far, and
 /// this one as the latest; where the file says when each was saved, it goes on saying so. Errors: as

@@ -209,8 +209,7 @@ Value Arena::dict(Dict::Kind kind) {
 
 Value Arena::object(std::string type, std::string repr, Value state) {
   const uint64_t bytes = node_bytes + type.size() + repr.size();
-  return keep(std::make_shared<Object>(Object{std::move(type), std::move(repr), std::move(state), {}}),
-              bytes);
+  return keep(std::make_shared<Object>(Object{std::move(type), std::move(repr), std::move(state)}), bytes);
 }
 
 Value Arena::bytes(std::string data, bool is_mutable) {

@@ -51,7 +51,12 @@ Value make_dict(CallContext& context, Dict::Kind kind, const Value* source) {
 
 Value make_defaultdict(CallContext& context, const Arguments& arguments) {
   Value made = make_dict(context, Dict::Kind::defaultdict, arguments.find(1));
-  if (const Value* factory = arguments.find(0)) made.as_dict().attributes = *factory;
+  if (const Value* factory = arguments.find(0)) {
+    // It is called later, by whoever asks for a key that is absent.
+    if (!factory->is_none() && !find_global(expect_object(*factory, "class").repr, context.options.dill))
+      fail(Errc::refused, "{}", factory->as_object().repr);
+    made.as_dict().attributes = *factory;
+  }
   return made;
 }
 

@@ -114,7 +114,7 @@ class LegacyReader {
       }
     }
     const Tensor elements = Tensor::from_view({storage, type->dtype, first, {length}, {1}});
-    return std::make_shared<Object>(Object{"torch.storage", std::string(type->name), elements, {}});
+    return std::make_shared<Object>(Object{"torch.storage", std::string(type->name), elements});
   }
 
   StoragePtr root(const std::string& key, const StorageClass& type, uint64_t count) {

@@ -74,7 +74,7 @@ const std::string& code_of(const Value& dtype) {
 /// those are allowed, else nothing that can be read.
 Value record_of(CallContext& context, const char* type, const std::string& code, const Value& state) {
   const UnpickleOptions& options = context.options;
-  if (options.allow_records && !options.dill) return context.arena.object(type, code, state);
+  if (options.allow_records) return context.arena.object(type, code, state);
   if (!options.note_unreadable) (void)dtype_of_numpy(code);
   options.note_unreadable();
   return context.arena.object(

@@ -25,6 +25,15 @@ uint64_t digits_bytes(size_t bytes) {
   return 80 + 5 * bytes / 2;
 }
 
+/// Protocol 4 has dots in the names of nested classes, but also of what a module imports: "_os.system".
+bool is_class_name(std::string_view name) {
+  const auto begins_a_class = [&](size_t at) {
+    return at < name.size() && std::isupper(static_cast<unsigned char>(name[at])) != 0;
+  };
+  return name.find('.') == std::string_view::npos ||
+         (begins_a_class(0) && begins_a_class(name.find_last_of('.') + 1));
+}
+
 class Machine {
  public:
   Machine(std::string_view bytes, const UnpickleOptions& options)
@@ -43,18 +52,12 @@ class Machine {
     try {
       interpret();
     } catch (const Error& error) {
-      const bool is_opaque = keeps_opaque() && error.code() == Errc::unsupported;
-      if (refused_.empty() && !is_opaque) {
+      if (refused_.empty())
         throw Error(error.code(), fmt::format("{} (the pickle's byte {})", error.what(), at_));
-      }
-      if (is_opaque) return opaque();
     }
-    if (!refused_.empty() && keeps_opaque()) return opaque();
     if (!refused_.empty()) refused_.fail_with_all(!options_.allow_records);
     if (consumed != nullptr) *consumed = reader_.position();
-    Value result = arena_.release(stack_.pop());
-    keep_bytes_of_record(result);
-    return result;
+    return arena_.release(stack_.pop());
   }
 
  private:
@@ -98,9 +101,6 @@ class Machine {
   bool is_refused(const Value& value) const {
     return value.is(Value::Kind::object) && value.as_object().type == refused_type;
   }
-  [[nodiscard]] bool keeps_opaque() const { return options_.dill && options_.allow_records; }
-  [[nodiscard]] Value opaque() const;
-  void keep_bytes_of_record(const Value& result) const;
 
   std::string_view bytes_;
   const UnpickleOptions& options_;
@@ -390,7 +390,8 @@ void Machine::push_global(std::string_view module, std::string_view name) {
   const std::string global = canonical_global(module, name);
   if (auto found = globals_.find(global); found != globals_.end()) return push(found->second);
   const auto meaning = find_global(global, options_.dill);
-  if (!meaning && (!options_.allow_records || is_forbidden_module(global))) {
+  const bool is_class = is_class_name(name) && !is_forbidden_module(global);
+  if (!meaning && !(options_.allow_records && is_class)) {
     refused_.note(global);
     return push(globals_[global] = refused_value(global));
   }
@@ -459,30 +460,6 @@ void Machine::load_persistent(const Value& id) {
     if (!options_.persistent_load) fail(Errc::format, "a persistent id where none belongs");
     return arena_.keep_storage(options_.persistent_load(id));
   }));
-}
-
-/// The whole pickle as one object with its bytes; what made the outermost value tells its class.
-Value Machine::opaque() const {
-  InstructionReader reader(bytes_);
-  while (reader.next().op != Op::stop) {
-  }
-  std::string type = "object";
-  if (stack_.values().size() == 1) {
-    const Value& only = stack_.values().front();
-    type = is_refused(only) ? only.as_object().repr : only.kind_name();
-  }
-  budget_.charge(reader.position());
-  return std::make_shared<Object>(Object{type, {}, {}, std::string(bytes_.substr(0, reader.position()))});
-}
-
-void Machine::keep_bytes_of_record(const Value& result) const {
-  if (!keeps_opaque() || !result.is(Value::Kind::object)) return;
-  Object& object = result.as_object();
-  if (!find_global(object.type, true) && object.type.find('.') != std::string::npos &&
-      object.type != "builtins.range") {
-    budget_.charge(reader_.position());
-    object.pickle = std::string(bytes_.substr(0, reader_.position()));
-  }
 }
 
 }  // namespace

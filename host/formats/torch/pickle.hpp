@@ -34,8 +34,7 @@ struct UnpickleOptions {
 /// ("FloatStorage") and whose state is a one-dimensional tensor over all its elements.
 ///
 /// A global that stands as a value is an Object "class" with its dotted name as repr
-/// ("collections.OrderedDict"). With `dill` and `allow_records`, a pickle that needs more than the allow-list
-/// is one Object with its bytes in `pickle`, and with the class in `type` where that is plain to see.
+/// ("collections.OrderedDict"). No bytes of the pickle are kept: what is written again is made from values.
 ///
 /// The value of the one pickle at the start of `bytes`; `consumed` gets its length.
 /// Refused globals are collected and named together, all of them, in one `refused` error.

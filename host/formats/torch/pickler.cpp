@@ -453,8 +453,7 @@ void Pickler::record(const Value& value) {
          "{} has elements smaller than a byte, which cannot be copied; leave it out (cbk copy --exclude)",
          object.repr);
   }
-  if (!object.pickle.empty() || object.type.find('.') == std::string::npos ||
-      is_forbidden_module(object.type)) {
+  if (object.type.find('.') == std::string::npos || is_forbidden_module(object.type)) {
     fail(Errc::value, "an object of the class {} cannot be a part of this pickle", quote(object.type));
   }
   global(object.type);
@@ -477,7 +476,6 @@ std::string pickle(const Value& value, const PicklerOptions& options) {
 }
 
 std::string dill_pickle(const Value& value) {
-  if (value.is(Value::Kind::object) && !value.as_object().pickle.empty()) return value.as_object().pickle;
   return pickle(value, {4, true, {}});
 }
 

@@ -33,11 +33,10 @@ struct PicklerOptions {
 ///   "class" (repr: the dotted name), "torch.dtype", "torch.device", "torch.layout", "torch.qscheme",
 ///   "builtins.range", "torch.sparse_*", "torch.quantized", "torch.storage", and any other "module.Class"
 ///   with a state as an instance whose state is set (NEWOBJ, BUILD) - a TreeSpec is that.
-/// Errors: `value` for what a pickle cannot hold (graph tensors, opaque objects), naming the dotted path.
+/// Errors: `value` for what a pickle cannot hold (graph tensors), naming the dotted path.
 std::string pickle(const Value& value, const PicklerOptions& options);
 
-/// An object as Cerebras H5 files keep it: protocol 4, one frame, dill's spelling. An Object with `pickle`
-/// bytes gives these.
+/// An object as Cerebras H5 files keep it: protocol 4, one frame, dill's spelling.
 std::string dill_pickle(const Value& value);
 
 /// The storage class of a dtype: "FloatStorage"; dtypes without one (uint16, float8, …) have

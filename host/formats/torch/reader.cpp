@@ -155,7 +155,7 @@ class ZipReader {
     }
     const StoragePtr storage = type->is_untyped ? raw : byte_order_.in_order(raw, type->dtype);
     const Tensor elements = Tensor::from_view({storage, type->dtype, 0, {count}, {1}});
-    return std::make_shared<Object>(Object{"torch.storage", std::string(type->name), elements, {}});
+    return std::make_shared<Object>(Object{"torch.storage", std::string(type->name), elements});
   }
 
   StoragePtr record(const std::string& key) {

@@ -220,6 +220,13 @@ local common = {
   quiet = function(p) p:flag("-q --quiet", "print neither progress nor warnings") end,
   json = function(p) p:flag("--json", "print the result, errors and warnings as JSON; see 'cbk help json'") end,
   ["allow-records"] = function(p) p:flag("--allow-records", "read instances of unknown classes in a pickle as their attributes") end,
+  ["allow-external"] = function(p)
+    p:option("--allow-external", "a folder beside the checkpoint's own where files that it names may be"):argname("DIR"):count "*"
+      :convert(function(path)
+        if cbk.fs.is_dir(path) then return path end
+        return nil, ("--allow-external %s is not a folder"):format(cbk.quote(path))
+      end)
+  end,
   sync = function(p) p:flag("--sync", "wait until the output is on the disk") end,
   ["allow-overflow"] = function(p)
     p:flag("--allow-overflow", "write values that the target's dtype cannot hold as infinite, NaN or the nearest integer, with a warning")
@@ -233,7 +240,7 @@ local common = {
 ---Adds common options by name.
 ---@param parser table
 ---@param ... "threads"|"memory"|"overwrite"|"dry-run"|"no-progress-bar"|"quiet"|"json"|"allow-records"|"sync"|"allow-overflow"
----|"max-expansion"
+---|"max-expansion"|"allow-external"
 function cli.options(parser, ...)
   for _, name in ipairs { ... } do
     local add = common[name] or cbk.fail("usage", ("cli.options: there is no common option '%s'"):format(name))
@@ -241,6 +248,20 @@ function cli.options(parser, ...)
   end
   return parser
 end
+
+---Adds the options of every command that reads a checkpoint (see `cli.reading`).
+function cli.input_options(parser) return cli.options(parser, "allow-records", "allow-external") end
+
+---Adds the options of every command that takes a converter of the user's.
+function cli.converter_options(parser)
+  parser:option("--converter", "a converter file of your own; it is a Lua program with all your rights, unless --sandbox is given")
+    :argname "FILE"
+  parser:flag("--sandbox", "run the converter file without rights: no files, no programs, only tables, arithmetic and the rules' words")
+end
+
+---The options of `cbk.open` that the command line has.
+---@param args table
+function cli.reading(args) return { allow_records = args.allow_records, allow_external = args.allow_external } end
 
 ---Adds the options of every command that writes a checkpoint (see `cli.commit`).
 function cli.output_options(parser)
@@ -288,7 +309,7 @@ end
 ---@param path string
 ---@param args table
 function cli.open(path, args)
-  local checkpoint = cbk.open(path, { allow_records = args.allow_records })
+  local checkpoint = cbk.open(path, cli.reading(args))
   cli.warn(checkpoint.warnings)
   return checkpoint
 end

@@ -18,9 +18,10 @@ local converters = { catalogue = catalogue, convert = require "converters.engine
 
 ---Loads every family, and a user's own file before them.
 ---@param own? string
-function converters.load(own)
+---@param is_sandboxed? boolean   the user's own file has no rights
+function converters.load(own, is_sandboxed)
   if own then
-    local fine, models = pcall(notation.read, own)
+    local fine, models = pcall(notation.read, own, is_sandboxed)
     if not fine then cbk.fail("converter", ("in the converter '%s': %s"):format(own, models.message or tostring(models))) end
     catalogue.add(models, own, true)
   end

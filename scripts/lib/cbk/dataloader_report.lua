@@ -59,9 +59,9 @@ function report.lines(restart, run)
   return restart.kind == "map" and map_lines(restart, run) or task_lines(restart, run)
 end
 
-local function read(path)
+local function read(path, args)
   if cbk.fs.is_dir(path) and dataloader_state.is_files(path) then return dataloader_state.read_files(path) end
-  local state = dataloader_state.of(cbk.open(path))
+  local state = dataloader_state.of(cbk.open(path, cli.reading(args)))
   return state or cbk.fail("key", "it has no 'dataloader': a run that loads it begins at sample 0")
 end
 
@@ -79,7 +79,7 @@ end
 function report.show(args)
   if #args.key > 0 then cli.usage_error("show", "--dataloader takes no key") end
   if args.batch_size == 0 or args.workers == 0 then cli.usage_error("show", "--workers and --batch-size must be at least 1") end
-  local ok, state = pcall(read, args.file)
+  local ok, state = pcall(read, args.file, args)
   local function refuse(problem)
     cbk.fail(problem.code or "internal", ("'%s': %s"):format(args.file, problem.message or tostring(problem)))
   end

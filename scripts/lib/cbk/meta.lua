@@ -170,7 +170,8 @@ function Checkpoint:raw_root() end
 function Checkpoint:close() end
 
 ---@param path string  a checkpoint, an *.index.json or a folder; the format is found from the content
----@param options? { allow_records: boolean }
+---@param options? { allow_records: boolean, allow_external: string[] }   allow_external: folders beside the checkpoint's own
+---where files that it names may be
 ---@return Checkpoint
 function cbk.open(path, options) end
 
@@ -397,8 +398,9 @@ function H5Edit:commit(options) end
 function H5Edit:close() end
 
 ---@param path string
+---@param options? { allow_records: boolean, allow_external: string[] }   as of `cbk.open`
 ---@return H5Edit
-function cbk.h5.edit(path) end
+function cbk.h5.edit(path, options) end
 ---The tree in the `__spec__` of formats 0.1 to 0.4: the dotted keys of its leaves, and its text as this version writes it, with
 ---every TensorScalarDict a dict.
 ---@param text string

@@ -23,11 +23,12 @@ local repl = {}
 local Session = {}
 Session.__index = Session
 
-local function new_session(interactive)
+---@param reading table   options of `cbk.open`
+local function new_session(interactive, reading)
   local env = { cbk = cbk }
   env._G = env
   setmetatable(env, { __index = function(_, name) return rawget(_G, name) end })
-  return setmetatable({ env = env, checkpoints = {}, log = {}, interactive = interactive }, Session)
+  return setmetatable({ env = env, checkpoints = {}, log = {}, interactive = interactive, reading = reading }, Session)
 end
 
 local function has_colour()
@@ -115,9 +116,20 @@ end
 
 -- --- checkpoints
 
+--- The statement that opens a checkpoint again, for :save.
+function Session:open_text(path)
+  local options = {}
+  if self.reading.allow_records then options[1] = "allow_records = true" end
+  local folders = {}
+  for i, folder in ipairs(self.reading.allow_external) do folders[i] = ("%q"):format(folder) end
+  if #folders > 0 then options[#options + 1] = ("allow_external = { %s }"):format(table.concat(folders, ", ")) end
+  local text = #options > 0 and (", { %s }"):format(table.concat(options, ", ")) or ""
+  return ("cbk.open(%q%s)"):format(path, text)
+end
+
 ---Opens a checkpoint as `ckpt` and `ckpt<n>`.
 function Session:open(path)
-  local checkpoint = cbk.open(path)
+  local checkpoint = cbk.open(path, self.reading)
   for _, warning in ipairs(checkpoint.warnings) do cbk.warn(warning) end
   table.insert(self.checkpoints, checkpoint)
   local name = "ckpt" .. #self.checkpoints
@@ -205,7 +217,7 @@ commands.open = {
     local checkpoint, name = session:open(path)
     session.env.ckpt = checkpoint
     print_text(opened_text("ckpt, " .. name, checkpoint))
-    session.log[#session.log + 1] = ("ckpt = cbk.open(%q)\n%s = ckpt"):format(path, name)
+    session.log[#session.log + 1] = ("ckpt = %s\n%s = ckpt"):format(session:open_text(path), name)
   end,
 }
 
@@ -429,17 +441,18 @@ end
 
 ---Runs a session over the given checkpoints until its end.
 ---@param paths string[]
+---@param reading { allow_records: boolean, allow_external: string[] }   options of `cbk.open`
 ---@return integer exit_code
-function repl.run(paths)
+function repl.run(paths, reading)
   cbk.advise_overwrite "remove it, choose another name or pass overwrite = true" -- what is typed is Lua, no command line
   local interactive = cbk.terminal.is_tty "stdin" and cbk.terminal.is_tty "stdout"
-  local session = new_session(interactive)
+  local session = new_session(interactive, reading)
   local opened = {}
   for i, path in ipairs(paths) do
     local checkpoint, name = session:open(path)
     if i == 1 then session.env.ckpt = checkpoint end
     opened[i] = opened_text(i > 1 and name or #paths > 1 and "ckpt, ckpt1" or "ckpt", checkpoint)
-    session.log[#session.log + 1] = ("%s = cbk.open(%q)"):format(name, path)
+    session.log[#session.log + 1] = ("%s = %s"):format(name, session:open_text(path))
     if i == 1 then session.log[#session.log + 1] = "ckpt = ckpt1" end
   end
   if not interactive then return session:batch(io.lines()) end

@@ -10,6 +10,7 @@ local tensorflow = {}
 function tensorflow.options(parser)
   parser:option("--include", "convert only these variables"):argname("GLOB"):count "*"
   parser:option("--exclude", "leave these variables out"):argname("GLOB"):count "*"
+  cli.input_options(parser)
   return cli.output_options(parser)
 end
 

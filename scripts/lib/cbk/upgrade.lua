@@ -63,8 +63,9 @@ function upgrade.open_config(path)
 end
 
 ---@param path string
+---@param reading? table   options of `cbk.open`
 ---@return OldFile
-function upgrade.open(path) return spec_tree.old_file(cbk.open(path)) end
+function upgrade.open(path, reading) return spec_tree.old_file(cbk.open(path, reading)) end
 
 -- --- what is done
 

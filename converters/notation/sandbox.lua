@@ -1,0 +1,105 @@
+-- What a converter's file sees when it is run without rights: tables, texts, arithmetic and the words of converters. Nothing that
+-- it can reach opens files, starts programs, loads code or looks into memory, also not by the objects that its functions are given.
+
+local cbk = require "cbk"
+
+local sandbox = {}
+
+local function set(names)
+  local out = {}
+  for name in names:gmatch "%S+" do out[name] = true end
+  return out
+end
+
+local FUNCTIONS = set "assert error ipairs next pairs pcall select tonumber tostring type unpack"
+
+local LIBRARIES = {
+  string = set "byte char find format gmatch gsub len lower match rep reverse sub upper",
+  table = set "concat insert maxn remove sort",
+  math = set [[abs acos asin atan atan2 ceil cos cosh deg exp floor fmod frexp huge ldexp log log10 max min modf pi pow rad sin sinh
+    sqrt tan tanh]],
+  bit = set "arshift band bnot bor bswap bxor lshift rol ror rshift tobit tohex",
+}
+
+local CBK = set [[bytes cat complex copy deep_copy dict dtype equal exact fail find float format_size full glob hex insert int items json
+  key_text keys kind leaf_rows leaves list nearest null parse_size quote rand randn raw raw_items raw_leaves remove set shown stack
+  tensor tensors totable tril tuple version warn]]
+
+--- What a file may require beside `cbk`.
+local MODULES = set [[converters.engine.fields converters.engine.kinds converters.engine.rules converters.engine.wrap
+  converters.modelzoo.since converters.shared.backbone converters.shared.bert converters.shared.clip converters.shared.decoder
+  converters.vocabulary.actions converters.vocabulary.heads converters.vocabulary.rotary converters.vocabulary.values]]
+
+--- A table whose unknown names are errors that say why.
+local function strict(names, what)
+  return setmetatable(names, {
+    __index = function(_, name)
+      cbk.fail("converter", ("a sandboxed converter has no '%s%s'; if you trust the file, pass --no-sandbox to `cbk rules`, or leave out "
+        .. "--sandbox elsewhere"):format(what, tostring(name)))
+    end,
+    __newindex = function(_, name)
+      cbk.fail("converter", ("'%s%s' is assigned, but is not the converter's own; is a 'local' missing?"):format(what, tostring(name)))
+    end,
+  })
+end
+
+local function chosen(library, names, what)
+  local out = {}
+  for name in pairs(names) do out[name] = library[name] end
+  return strict(out, what)
+end
+
+--- Functions by names, also in several levels; actions and lists are not.
+local function is_library(value)
+  if type(value) ~= "table" or rawget(value, "forward") ~= nil or rawget(value, 1) ~= nil then return false end
+  for _, inner in pairs(value) do
+    if type(inner) == "function" or is_library(inner) then return true end
+  end
+  return false
+end
+
+--- A copy of a module, so that nobody else's is changed. What is no library stays the same object: such are compared.
+local function view(value, copies)
+  if not is_library(value) then return value end
+  if not copies[value] then
+    copies[value] = {}
+    for name, inner in pairs(value) do copies[value][name] = view(inner, copies) end
+    setmetatable(copies[value], getmetatable(value))
+  end
+  return copies[value]
+end
+
+local function required(own_cbk)
+  local copies = {}
+  return function(name)
+    if name == "cbk" then return own_cbk end
+    if not MODULES[name] then
+      cbk.fail("converter", ("a sandboxed converter cannot require '%s', but only cbk and the words of converters"):format(tostring(name)))
+    end
+    return view(require(name), copies)
+  end
+end
+
+--- Once a file without rights was loaded, nobody has these any more: a method is found by any object of its type.
+local function take_away()
+  rawset(string, "dump", nil)
+  debug.getmetatable(cbk.full({}, 0)).methods.ptr = nil
+end
+
+---The file as a function that has no rights.
+---@param path string
+---@return function|nil chunk, string|nil problem
+function sandbox.load(path)
+  take_away()
+  local env = {}
+  for name in pairs(FUNCTIONS) do env[name] = _G[name] end
+  for name, names in pairs(LIBRARIES) do env[name] = chosen(require(name), names, name .. ".") end
+  env.cbk = chosen(cbk, CBK, "cbk.")
+  rawset(env.cbk, "warn", function(text) cbk.warn(text) end) -- which others may replace for a while
+  env.require = required(env.cbk)
+  local chunk, problem = loadfile(path, "t", strict(env, ""))
+  if chunk then jit.off(chunk, true) end -- Ctrl-C does not reach compiled loops
+  return chunk, problem
+end
+
+return sandbox

@@ -1,0 +1,40 @@
+// Files whose names are written in another file: the shards of an index, external data, linked checkpoints.
+// Such a name is not to be trusted: it leads to an entry below the folder of the checkpoint, or below a
+// folder that the user allows, and nowhere else. The working directory does not count.
+#pragma once
+
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "host/base/file.hpp"
+
+namespace cbk {
+
+/// Thread-safe. What is opened is what was checked: another process that exchanges a folder for a symbolic
+/// link meanwhile gains nothing.
+class NamedFiles {
+ public:
+  /// Whether the last part of a name may be a symbolic link. Shards are links in Hugging Face's cache.
+  enum class Link { refused, followed };
+
+  /// `folder`: of the checkpoint; empty is the working directory. `allowed`: more folders, where symbolic
+  /// links and names that leave `folder` may lead to. Errors: `usage` for one that is no folder.
+  NamedFiles(fs::path folder, const std::vector<fs::path>& allowed);
+
+  /// The file of that name; nullptr when there is none. Errors: `refused`, naming the option that allows it;
+  /// `io` for what cannot be read or is no regular file; `format` for what is no name.
+  [[nodiscard]] std::shared_ptr<const MappedFile> find(const std::string& name,
+                                                       Link link = Link::refused) const;
+  /// The same; no such file is an `io` error.
+  [[nodiscard]] std::shared_ptr<const MappedFile> open(const std::string& name,
+                                                       Link link = Link::refused) const;
+
+ private:
+  [[nodiscard]] std::shared_ptr<const MappedFile> find_allowed(const std::string& name, bool is_link) const;
+  fs::path folder_;
+  std::vector<fs::path> allowed_;  // canonical
+};
+
+}  // namespace cbk

@@ -1,0 +1,64 @@
+#include "host/formats/h5/stored_pickles.hpp"
+
+#include <algorithm>
+#include <unordered_set>
+
+#include "host/formats/h5/text.hpp"
+#include "host/formats/torch/pickle.hpp"
+
+namespace cbk::h5 {
+namespace {
+
+bool is_space(char c) {
+  return c == ' ' || (c >= '\t' && c <= '\r');
+}
+
+/// Python's bytes.fromhex skips spaces; it fails for anything else that is no digit, and so reads no pickle.
+void check_hex(std::string text, bool allow_records, const MemoryBudget& memory) {
+  std::erase_if(text, is_space);
+  const auto is_digit = [](unsigned char c) { return std::isxdigit(c) != 0; };
+  MemoryBudget until_read(memory);
+  if (std::ranges::all_of(text, is_digit)) unpickle_stored(from_hex(text), allow_records, until_read);
+}
+
+void check_object(File& file, const ObjectHeader& object, bool allow_records) {
+  const Attributes attributes = file.attributes(object);
+  for (const char* name : {"__spec__", "object_value", "dtype"}) {
+    const auto value = attributes.value(name);
+    if (value && value->is(Value::Kind::string)) check_hex(value->as_string(), allow_records, *file.memory());
+  }
+  // Python takes the bytes of whatever array this is.
+  if (const Attribute* bytes = attributes.find("__BYTES__")) {
+    MemoryBudget until_read(*file.memory());
+    unpickle_stored(as_text(bytes->data), allow_records, until_read);
+  }
+}
+
+}  // namespace
+
+Value unpickle_stored(std::string_view bytes, bool allow_records, MemoryBudget& memory) {
+  torch::UnpickleOptions options;
+  options.budget = &memory;
+  options.dill = true;
+  options.allow_records = allow_records;
+  return torch::unpickle(bytes, options);
+}
+
+void check_pickles(File& file, bool allow_records) {
+  std::unordered_set<uint64_t> seen;
+  std::vector<std::pair<std::string, uint64_t>> rest{{"", file.root().address}};
+  while (!rest.empty()) {
+    const auto [path, address] = rest.back();
+    rest.pop_back();
+    if (!seen.insert(address).second) continue;
+    const ObjectHeader object = file.objects().read(address);
+    within(quote(path.empty() ? "/" : path), [&] { check_object(file, object, allow_records); });
+    if (!object.is_group()) continue;
+    for (const Link& link : file.links_of(object)) {
+      if (link.kind == Link::Kind::hard)
+        rest.emplace_back(path.empty() ? link.name : path + "/" + link.name, link.address);
+    }
+  }
+}
+
+}  // namespace cbk::h5

@@ -1,0 +1,225 @@
+#!/usr/bin/python3
+"""Files that a checkpoint names: nothing outside its own folder is read, unless --allow-external says so.
+
+Usage: external_interop.py --cbk PATH
+"""
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+
+import h5py
+import numpy as np
+import torch
+
+import harness
+
+SECRET = bytes(range(33, 97))  # 64 bytes, 16 float32
+DTYPE_PICKLE = "80049515000000000000008c05746f726368948c07666c6f617433329493942e"  # torch.float32
+
+
+def replace_by_null(f, name):
+    """The dataset as formats up to 0.4 have values that are somewhere else."""
+    del f[name]
+    f.create_dataset(name, data=h5py.Empty("f4"))
+    return f[name].attrs
+
+
+def file_tensor(f, name, target):
+    attrs = replace_by_null(f, name)
+    attrs["__H5_TYPE__"] = "DeferredFileTensor"
+    attrs["filepath"], attrs["dtype"] = target, DTYPE_PICKLE
+    attrs["shape"] = np.array([16])
+
+
+def linked_tensor(f, name, target):
+    attrs = replace_by_null(f, name)
+    attrs["__H5_TYPE__"] = "DeferredH5Tensor"
+    attrs["filepath"], attrs["key"] = target, "w"
+
+
+def external_link(f, name, target):
+    del f[name]
+    f[name] = h5py.ExternalLink(target, "/w")
+
+
+def external_storage(f, name, target):
+    attrs = dict(f[name].attrs)
+    del f[name]
+    plist = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+    plist.set_external(target.encode(), 0, len(SECRET))
+    h5py.h5d.create(f.id, name.encode(), h5py.h5t.IEEE_F32LE, h5py.h5s.create_simple((16,)), plist)
+    f[name].attrs.update(attrs)
+
+
+def metadata(f, name, **values):
+    key = name + ".__metadata__"
+    whole = json.loads(f.attrs[key])
+    whole[key] = {**values, "__NONE__": True}
+    del f[name], f.attrs[key]
+    f.attrs[key] = json.dumps(whole, indent=4)
+
+
+def deferred_object(f, name, target):
+    metadata(f, name, __TYPE__="DeferredObject", deferred_object_cls="x", path=target, key="w", index=0, metadata={})
+
+
+def deferred_safetensor(f, name, target):
+    metadata(f, name, __TYPE__="DeferredSafeTensor", path=target, key="w")
+
+
+def deferred_file(f, name, target):
+    metadata(f, name, __TYPE__="DeferredFileTensor", filepath=target, shape=[16], dtype="torch.float32")
+
+
+# how a file is named: (H5 version, what makes it, the kind of file that is named)
+WAYS = {
+    "0.4 filepath of raw bytes": ("0.4", file_tensor, "raw"),
+    "0.4 filepath of H5": ("0.4", linked_tensor, "h5"),
+    "0.4 external link": ("0.4", external_link, "h5"),
+    "0.4 external storage": ("0.4", external_storage, "raw"),
+    "0.5 link": ("0.5", deferred_object, "h5"),
+    "0.5 safetensors": ("0.5", deferred_safetensor, "safetensors"),
+    "0.5 filepath": ("0.5", deferred_file, "raw"),
+    "0.5 external link": ("0.5", external_link, "h5"),
+    "0.5 external storage": ("0.5", external_storage, "raw"),
+}
+COMMANDS = ["dump", "ls", "show", "diff", "copy", "h5-to-tensorflow"]
+
+
+def words_of(command, path, out):
+    more = {"show": ["w"], "diff": [path], "copy": [out + ".pt"], "h5-to-tensorflow": [out]}
+    return [command, path, *more.get(command, [])]
+
+
+class Suite(harness.Run):
+    def setup(self):
+        """run/ has the checkpoints, other/ what they shall not reach, and so has here/, where cbk is called."""
+        values = np.frombuffer(SECRET, np.float32)
+        for folder in ("run", "other", "here", "other/sub"):
+            os.makedirs(self.path(folder), exist_ok=True)
+        for folder, factor in (("other", 1), ("here", 2)):
+            place = self.path(folder)
+            torch.save({"w": torch.tensor(values * factor)}, self.path("w.pt"))
+            with open(f"{place}/raw", "wb") as f:
+                f.write((values * factor).tobytes())
+            self.call("copy", self.path("w.pt"), f"{place}/safetensors", "--format", "safetensors")
+            with h5py.File(f"{place}/h5", "w") as f:
+                f["w"] = values * factor
+        torch.save({"w": torch.zeros(16), "v": torch.ones(2)}, self.path("plain.pt"))
+        os.symlink("../other", self.path("run/linked"))
+
+    def targets(self, kind):
+        """Names that leave the folder, or are symbolic links in it."""
+        return [self.path(f"other/{kind}"), f"../other/{kind}", f"linked/{kind}", f"link_{kind}"]
+
+    def make(self, way, target):
+        version, change, _ = WAYS[way]
+        path = self.path("run/" + way.replace(" ", "_").replace(".", "_") + ".mdl")
+        self.call("copy", self.path("plain.pt"), path, "--h5-version", version, "--overwrite")
+        with h5py.File(path, "r+") as f:
+            change(f, "w", target)
+        return path
+
+    def run_here(self, *args):
+        return subprocess.run([self.cbk, *args], capture_output=True, text=True, timeout=120, check=False, cwd=self.path("here"))
+
+    def refused(self, done, *words):
+        assert done.returncode in (1, 2) and done.stderr.count("\n") == 1, (done.returncode, done.stdout[-200:], done.stderr[-500:])
+        for word in words:
+            assert word in done.stderr, (word, done.stderr)
+        everything = done.stdout + done.stderr
+        assert "".join(map(chr, SECRET[:8])) not in everything and SECRET.hex()[:16] not in everything, everything
+
+
+def refused_names(run, way):
+    kind = WAYS[way][2]
+    link = run.path(f"run/link_{kind}")
+    if not os.path.lexists(link):
+        os.symlink(f"../other/{kind}", link)
+    for target in run.targets(kind):
+        path = run.make(way, target)
+        for command in COMMANDS if target.startswith("..") else COMMANDS[:1]:
+            run.refused(run.run_here(*words_of(command, path, run.path("out"))), "'w'", f"'{target}'", "--allow-external", os.path.basename(path))
+            assert not os.path.exists(run.path("out.pt")) and not os.path.exists(run.path("out.index")), command
+
+
+def allowed_names(run, way):
+    kind = WAYS[way][2]
+    for target in run.targets(kind):
+        path = run.make(way, target)
+        done = run.run_here("copy", path, run.path("got.pt"), "--overwrite", "--allow-external", run.path("here"), "--allow-external", run.path("other"))
+        assert done.returncode == 0, done.stderr
+        got = torch.load(run.path("got.pt"))["w"].numpy().tobytes()
+        assert got == SECRET, (target, got)
+        again = run.run_here("-e", f"return cbk.open({json.dumps(path)}, {{ allow_external = {{ {json.dumps(run.path('other'))} }} }}).root.w:hex()")
+        assert SECRET.hex() in again.stdout, again
+    done = run.run_here("copy", path, run.path("no.pt"), "--allow-external", run.path("other/sub"))
+    run.refused(done, "--allow-external")
+    assert not os.path.exists(run.path("no.pt"))
+
+
+def working_directory(run, way):
+    """A file of that name where cbk is called is not it."""
+    done = run.run_here("copy", run.make(way, WAYS[way][2]), run.path("wd.pt"), "--overwrite")
+    assert done.returncode == 1 and f"'{WAYS[way][2]}'" in done.stderr, (done.returncode, done.stderr)
+    beside = run.path("run/" + WAYS[way][2])
+    with open(run.path("other/" + WAYS[way][2]), "rb") as source, open(beside, "wb") as target:
+        target.write(source.read())
+    done = run.run_here("copy", run.make(way, WAYS[way][2]), run.path("wd.pt"), "--overwrite")
+    assert done.returncode == 0, done.stderr
+    assert torch.load(run.path("wd.pt"))["w"].numpy().tobytes() == SECRET
+    os.remove(beside)
+
+
+def indexes(run):
+    run.call("copy", run.path("plain.pt"), run.path("other/shard.safetensors"))
+    index = run.path("run/model.safetensors.index.json")
+
+    def write(name):
+        with open(index, "w", encoding="utf-8") as f:
+            json.dump({"metadata": {}, "weight_map": {"w": name}}, f)
+
+    for name in ("../other/shard.safetensors", run.path("other/shard.safetensors"), "linked/shard.safetensors", "a/../../other/shard.safetensors"):
+        write(name)
+        run.refused(run.run_here("copy", index, run.path("index.pt")), "'w'", name, "--allow-external")
+        run.call("copy", index, run.path("index.pt"), "--allow-external", run.path("other"), "--overwrite")
+        os.remove(run.path("index.pt"))
+    os.symlink("../other/shard.safetensors", run.path("run/shard.safetensors"))  # as Hugging Face's cache has it
+    write("shard.safetensors")
+    run.call("copy", index, run.path("index.pt"))
+    os.remove(index)
+
+
+def state_files(run):
+    run.call("copy", run.path("plain.pt"), run.path("other/m"), "--format", "tensorflow")
+    folder = run.path("bundles")
+    os.makedirs(folder)
+    os.symlink("../other", folder + "/linked")
+    os.symlink("../other/m.index", folder + "/m.index")
+    for name in ("../other/m", "linked/m", "m", run.path("other/m")):
+        with open(folder + "/checkpoint", "w", encoding="utf-8") as f:
+            f.write(f'model_checkpoint_path: "{name}"\n')
+        run.refused(run.run_here("copy", folder, run.path("state.pt")), "state file 'checkpoint'", "--allow-external")
+        run.call("copy", folder, run.path("state.pt"), "--allow-external", run.path("other"), "--overwrite")
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--cbk", required=True)
+    with tempfile.TemporaryDirectory(prefix="cbk-external-") as folder:
+        run = Suite(parser.parse_args().cbk, folder)
+        run.setup()
+        for way in WAYS:
+            run.check(f"{way}: refused", lambda way=way: refused_names(run, way))
+            run.check(f"{way}: allowed", lambda way=way: allowed_names(run, way))
+            run.check(f"{way}: the working directory does not count", lambda way=way: working_directory(run, way))
+        run.check("indexes of shards", lambda: indexes(run))
+        run.check("state files", lambda: state_files(run))
+        return run.close()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
