@@ -2,8 +2,8 @@
 #include <algorithm>
 
 #include "bindings/modules.hpp"
-#include "host/base/file.hpp"
 #include "host/base/parents.hpp"
+#include "host/base/transaction.hpp"
 #include "host/config/config.hpp"
 #include "host/value/json.hpp"
 

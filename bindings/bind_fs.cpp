@@ -4,8 +4,8 @@
 #include <cstdlib>
 
 #include "bindings/modules.hpp"
-#include "host/base/file.hpp"
 #include "host/base/parents.hpp"
+#include "host/base/transaction.hpp"
 
 namespace cbk::lua {
 namespace {

@@ -4,7 +4,6 @@
 #include "bindings/modules.hpp"
 #include "bindings/progress.hpp"
 #include "bindings/unfinished.hpp"
-#include "host/base/parents.hpp"
 
 namespace cbk::lua {
 
@@ -70,8 +69,8 @@ int create(lua_State* L) {
 }
 
 /// The output, if it can still change.
-std::shared_ptr<Output> unwritten(lua_State* L) {
-  auto output = self(L);
+std::shared_ptr<Output> unwritten(lua_State* L, int index = 1) {
+  auto output = check<Output>(L, index);
   if (output->is_written)
     fail(Errc::usage, "'{}' is written already; cbk.create makes another output", output->target.string());
   return output;
@@ -178,7 +177,6 @@ int plan(lua_State* L) {
   const auto output = self(L);
   const Options options(L, 2, {"threads", "memory", "sync", "allow_overflow", "max_expansion"});
   mark_finished(L, 1);
-  const Parents parents(output->target);
   const auto writer = make_writer(output->root, output->target, output->options);
   return push_plan(L, forecast(*writer, execute_options(options)), writer->warnings());
 }
@@ -212,23 +210,59 @@ int plan_tostring(lua_State* L) {
   return 1;
 }
 
-int commit(lua_State* L) {
-  const auto output = unwritten(L);
-  const Options options(L, 2, {"threads", "memory", "sync", "allow_overflow", "max_expansion", "progress"});
-  mark_finished(L, 1);
+Options commit_options(lua_State* L) {
+  return {L, 2, {"threads", "memory", "sync", "allow_overflow", "max_expansion", "progress"}};
+}
+
+/// Streams `outputs` and commits them as one; pushes the plan of each, in order.
+void commit_all(lua_State* L, const std::vector<std::shared_ptr<Output>>& outputs, const Options& options) {
   ExecuteOptions execute = execute_options(options);
   execute.progress = push_progress(L, options);
-  Parents parents(output->target);
-  const auto writer = make_writer(output->root, output->target, output->options);
-  const Forecast planned = forecast(*writer, execute);
-  const std::vector<LostValues> lost = cbk::execute(*writer, execute);
-  parents.keep();
-  output->is_written = true;
-  std::vector<std::string> warnings = writer->warnings();
-  for (std::string& warning : warnings_of(lost)) warnings.push_back(std::move(warning));
-  push_plan(L, planned, warnings);
-  push_lost(L, lost);
-  lua_setfield(L, -2, "lost");
+  std::vector<std::unique_ptr<Writer>> writers;
+  std::vector<Forecast> planned;
+  for (const auto& output : outputs) {
+    writers.push_back(make_writer(output->root, output->target, output->options));
+    planned.push_back(forecast(*writers.back(), execute));
+  }
+  Transaction transaction;
+  std::vector<std::vector<LostValues>> lost;
+  for (const auto& writer : writers) lost.push_back(stream(*writer, execute, transaction));
+  transaction.commit(execute.sync);
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    outputs[i]->is_written = true;
+    std::vector<std::string> warnings = writers[i]->warnings();
+    for (std::string& warning : warnings_of(lost[i])) warnings.push_back(std::move(warning));
+    push_plan(L, planned[i], warnings);
+    push_lost(L, lost[i]);
+    lua_setfield(L, -2, "lost");
+  }
+}
+
+int commit(lua_State* L) {
+  const auto output = unwritten(L);
+  const Options options = commit_options(L);
+  mark_finished(L, 1);
+  commit_all(L, {output}, options);
+  return 1;
+}
+
+/// cbk.commit(outputs, options): all of them, or none; a list of plans.
+int commit_together(lua_State* L) {
+  if (!lua_istable(L, 1)) fail(Errc::usage, "cbk.commit takes a list of outputs, as cbk.create makes them");
+  const Options options = commit_options(L);
+  std::vector<std::shared_ptr<Output>> outputs;
+  const auto count = static_cast<int>(lua_objlen(L, 1));
+  for (int i = 1; i <= count; ++i) {
+    lua_rawgeti(L, 1, i);
+    outputs.push_back(unwritten(L, lua_gettop(L)));
+    mark_finished(L, lua_gettop(L));
+    lua_pop(L, 1);
+  }
+  if (lua_checkstack(L, count + 8) == 0) fail(Errc::usage, "cbk.commit: too many outputs");
+  commit_all(L, outputs, options);
+  lua_createtable(L, count, 0);
+  lua_insert(L, -(count + 1));
+  for (int i = count; i >= 1; --i) lua_rawseti(L, -(i + 1), i);
   return 1;
 }
 
@@ -258,7 +292,8 @@ void bind_output(lua_State* L) {
   lua_pushcfunction(L, guarded<plan_tostring>);
   lua_setfield(L, -2, "__tostring");
   lua_pop(L, 1);
-  static const luaL_Reg functions[] = {{"create", guarded<create>}, {nullptr, nullptr}};
+  static const luaL_Reg functions[] = {
+      {"create", guarded<create>}, {"commit", guarded<commit_together>}, {nullptr, nullptr}};
   set_functions(L, functions);
 }
 

@@ -13,8 +13,8 @@
 
 #include "bindings/runtime.hpp"
 #include "host/app/report.hpp"
-#include "host/base/file.hpp"
 #include "host/base/interrupt.hpp"
+#include "host/base/stale.hpp"
 
 namespace cbk::app {
 namespace {
@@ -52,7 +52,7 @@ std::string mapped_file(uintptr_t address) {
 }
 
 [[noreturn]] void end_program(int signal) {
-  remove_staged_files();
+  remove_temporaries();
   if (signal == SIGBUS) {
     const std::string file = mapped_file(fault_address.load());
     say(error_line("cannot read " + file + ": it became shorter while it was read (or its disk failed)") +

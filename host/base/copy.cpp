@@ -18,9 +18,10 @@ uint64_t copy_in_kernel(const MappedFile& source, uint64_t offset, uint64_t leng
                         const StagedFile& target) {
   auto from = static_cast<off_t>(offset);
   auto to = from;
-  const ssize_t done = ::copy_file_range(source.fd(), &from, target.fd(), &to, length, 0);
+  const ssize_t done =
+      retried([&] { return ::copy_file_range(source.fd(), &from, target.fd(), &to, length, 0); });
   if (done >= 0) return static_cast<uint64_t>(done);
-  if (errno == ENOSPC || errno == EDQUOT || errno == EIO) fail_errno("write", target.target().string());
+  if (errno == ENOSPC || errno == EDQUOT) fail_errno("write", target.target().string());
   return 0;
 }
 
@@ -28,7 +29,8 @@ uint64_t copy_through_memory(const MappedFile& source, uint64_t offset, uint64_t
                              Bytes& memory) {
   memory.resize(buffer);
   const uint64_t wanted = std::min(length, buffer);
-  const ssize_t got = ::pread(source.fd(), memory.data(), wanted, static_cast<off_t>(offset));
+  const ssize_t got =
+      retried([&] { return ::pread(source.fd(), memory.data(), wanted, static_cast<off_t>(offset)); });
   if (got < 0) fail_errno("read", source.path().string());
   if (got == 0) fail(Errc::io, "cannot read '{}': it became shorter", source.path().string());
   target.write(offset, ByteView(memory).first(static_cast<size_t>(got)));

@@ -3,7 +3,7 @@
 
 #include <functional>
 
-#include "host/base/file.hpp"
+#include "host/base/staged.hpp"
 
 namespace cbk {
 

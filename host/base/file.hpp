@@ -1,13 +1,12 @@
-// The one door to the operating system's files: mapped inputs, staged outputs.
-// MappedFile is immutable and thread-safe. StagedFile and StagedDirectory belong to one owner;
-// StagedFile::write may be called from several threads for ranges that do not overlap.
+// Files of the operating system, and those that are read: mapped, immutable and thread-safe.
+// Outputs are in staged.hpp and transaction.hpp.
 #pragma once
 
+#include <cerrno>
 #include <cstdint>
 #include <filesystem>
-#include <functional>
 #include <memory>
-#include <mutex>
+#include <set>
 #include <string>
 
 #include "host/base/bytes.hpp"
@@ -39,6 +38,24 @@ class FileDescriptor {
   int fd_ = -1;
 };
 
+/// The result of a system call that is made again when a signal ends it early.
+template <typename Call>
+auto retried(Call&& call) {
+  for (;;) {
+    const auto result = call();
+    if (result != -1 || errno != EINTR) return result;
+  }
+}
+
+/// An open file or folder, or an `io` error: "cannot <action> '<path>': …".
+FileDescriptor open_file(std::string_view action, const fs::path& path, int flags, unsigned mode = 0);
+
+/// Its bytes and its length, or its names, reach the disk. Errors: `io`.
+void sync_to_disk(const FileDescriptor& fd, const fs::path& path);
+
+/// Writes all of `bytes`. Errors: `io`, `no_space`.
+void write_at(const FileDescriptor& fd, uint64_t offset, ByteView bytes, const fs::path& path);
+
 /// A whole file mapped read-only. Opened once per path and kept alive by the storages that point into it.
 class MappedFile {
  public:
@@ -61,6 +78,8 @@ class MappedFile {
   void drop(uint64_t offset, uint64_t length) const noexcept;
   /// Same device and inode.
   [[nodiscard]] bool is_same_file(const fs::path& other) const;
+  /// An `io` error if the file has another size or time than when it was opened, or its name is another's.
+  void refuse_changed() const;
 
  private:
   MappedFile() = default;
@@ -70,78 +89,17 @@ class MappedFile {
   uint64_t size_ = 0;
   uint64_t device_ = 0;
   uint64_t inode_ = 0;
+  int64_t seconds_ = 0;  // of its last change
+  int64_t nanoseconds_ = 0;
 };
+
+/// Files that something was read from, each once.
+using SourceFiles = std::set<std::shared_ptr<const MappedFile>>;
 
 /// Whole content of a small file. Errors: `io`; larger than `limit` is a `format` error.
 std::string read_file(const fs::path& path, uint64_t limit = 1ULL << 30);
 
-/// Writes `content` so that `path` has the old content or the new one, never a part. Refuses an existing path
-/// unless `overwrite`.
-void write_file(const fs::path& path, std::string_view content, bool overwrite);
-
-/// An `exists` error when something is at `target`, unless `overwrite`.
-void refuse_existing(const fs::path& target, bool overwrite);
-
-/// A file under construction. It has no name, or a temporary one beside its target, until `commit`;
-/// when it is destroyed before that, nothing is left.
-class StagedFile {
- public:
-  /// Refuses (`exists`) a target that is there unless `overwrite`, and always what is no regular file; a
-  /// symbolic link is followed. Where the target's folder is made later, the file lies in `staging` until
-  /// then, which is on the same file system. Errors: `io`.
-  StagedFile(fs::path target, bool overwrite, const fs::path& staging = {});
-  StagedFile(StagedFile&&) noexcept = default;
-  StagedFile& operator=(StagedFile&&) = delete;
-  ~StagedFile();
-
-  [[nodiscard]] const fs::path& target() const { return target_; }
-  [[nodiscard]] int fd() const { return fd_.get(); }
-  /// A path by which a library can open the file under construction.
-  [[nodiscard]] fs::path working_path() const;
-  /// Sets the length and allocates the blocks: a full disk is found here (`no_space`).
-  void reserve(uint64_t size);
-  void write(uint64_t offset, ByteView bytes);
-  void sync();
-  /// Gives the file its name, atomically.
-  void commit();
-
- private:
-  fs::path target_;
-  fs::path temporary_;  // empty: the file has no name yet
-  FileDescriptor fd_;
-  bool overwrite_ = false;
-  /// Writers of one inode take turns in the kernel anyway, but spinning: waiting here leaves the processor to
-  /// the kernels.
-  std::unique_ptr<std::mutex> turn_ = std::make_unique<std::mutex>();
-};
-
-/// A directory under construction: a temporary sibling, which `commit` renames to the target.
-class StagedDirectory {
- public:
-  /// Tells by its name that a file of the old folder belongs to what is replaced.
-  using IsReplaced = std::function<bool(std::string_view name)>;
-  /// With `overwrite`, the other files of an old folder stay: only what `is_replaced` names, or the new
-  /// folder has too, goes. A folder with folders in it is refused. A symbolic link to a folder is followed.
-  StagedDirectory(const fs::path& target, bool overwrite, IsReplaced is_replaced);
-  StagedDirectory(StagedDirectory&& other) noexcept;
-  StagedDirectory& operator=(StagedDirectory&&) = delete;
-  ~StagedDirectory();
-  [[nodiscard]] const fs::path& target() const { return target_; }
-  [[nodiscard]] const fs::path& path() const { return temporary_; }
-  /// Makes the temporary one, in which the files then get their names.
-  void make();
-  void commit();
-
- private:
-  fs::path target_;
-  fs::path temporary_;
-  FileDescriptor fd_;  // of the temporary one
-  bool overwrite_ = false;
-  IsReplaced is_replaced_;
-};
-
-/// For a program that has to end at once (a second Ctrl-C): removes what is under construction and has a
-/// name.
-void remove_staged_files() noexcept;
+/// "." for a bare name.
+fs::path folder_of(const fs::path& path);
 
 }  // namespace cbk

@@ -6,15 +6,12 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include <cerrno>
-
 namespace cbk {
 
 InPlaceFile::InPlaceFile(fs::path path) : path_(std::move(path)) {
-  fd_ = FileDescriptor(::open(path_.c_str(), O_RDWR | O_CLOEXEC | O_NONBLOCK));
-  if (fd_.get() < 0) fail_errno("change", path_.string());
+  fd_ = open_file("change", path_, O_RDWR | O_NONBLOCK);
   // File systems without locks are taken as they are, as HDF5 does.
-  if (::flock(fd_.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
+  if (retried([&] { return ::flock(fd_.get(), LOCK_EX | LOCK_NB); }) != 0 && errno == EWOULDBLOCK) {
     fail(Errc::io, "cannot change '{}': another program has it open; close it there first", path_.string());
   }
 }
@@ -33,17 +30,12 @@ bool InPlaceFile::is(const MappedFile& file) const {
 }
 
 void InPlaceFile::write(uint64_t offset, ByteView bytes) {
-  while (!bytes.empty()) {
-    const ssize_t done = ::pwrite(fd_.get(), bytes.data(), bytes.size(), static_cast<off_t>(offset));
-    if (done < 0 && errno == EINTR) continue;
-    if (done < 0) fail_errno("write", path_.string());
-    offset += static_cast<uint64_t>(done);
-    bytes = bytes.subspan(static_cast<size_t>(done));
-  }
+  write_at(fd_, offset, bytes, path_);
 }
 
 void InPlaceFile::resize(uint64_t size) {
-  if (::ftruncate(fd_.get(), static_cast<off_t>(size)) != 0) fail_errno("resize", path_.string());
+  if (retried([&] { return ::ftruncate(fd_.get(), static_cast<off_t>(size)); }) != 0)
+    fail_errno("resize", path_.string());
 }
 
 bool InPlaceFile::is_mostly_on_disk() const {
@@ -67,12 +59,18 @@ bool InPlaceFile::is_mostly_on_disk() const {
 
 void InPlaceFile::settle(uint64_t offset) {
   if (is_mostly_on_disk()) return sync();
-  ::sync_file_range(fd_.get(), static_cast<off_t>(offset), 0,
-                    SYNC_FILE_RANGE_WAIT_BEFORE | SYNC_FILE_RANGE_WRITE | SYNC_FILE_RANGE_WAIT_AFTER);
+  constexpr unsigned until_written =
+      SYNC_FILE_RANGE_WAIT_BEFORE | SYNC_FILE_RANGE_WRITE | SYNC_FILE_RANGE_WAIT_AFTER;
+  const auto write_out = [&] {
+    return ::sync_file_range(fd_.get(), static_cast<off_t>(offset), 0, until_written);
+  };
+  if (retried(write_out) == 0) return;
+  if (errno != ENOSYS && errno != EINVAL) fail_errno("sync", path_.string());
+  sync();  // a system that knows no ranges
 }
 
 void InPlaceFile::sync() {
-  if (::fsync(fd_.get()) != 0) fail_errno("sync", path_.string());
+  sync_to_disk(fd_, path_);
 }
 
 }  // namespace cbk

@@ -4,19 +4,31 @@
 #include <sys/file.h>
 
 #include <algorithm>
+#include <chrono>
+#include <map>
 #include <random>
+#include <set>
 
 namespace cbk {
 namespace {
 
 constexpr size_t digits = 8;
 constexpr std::string_view ending = ".tmp";
+constexpr size_t added = 1 + digits + ending.size();
 
-bool is_temporary_of(std::string_view name, std::string_view target) {
-  if (name.size() != target.size() + 1 + digits + ending.size()) return false;
-  if (!name.starts_with(target) || name[target.size()] != '.' || !name.ends_with(ending)) return false;
-  const std::string_view number = name.substr(target.size() + 1, digits);
-  return number.find_first_not_of("0123456789abcdef") == std::string_view::npos;
+/// What a temporary name begins with; a name may have 255 bytes.
+std::string beginning_of(const fs::path& target) {
+  return target.filename().string().substr(0, 255 - added);
+}
+
+/// "model.mdl" of "model.mdl.1f3a9c04.tmp"; empty for a name of another form.
+std::string_view beginning_in(std::string_view name) {
+  if (name.size() <= added || !name.ends_with(ending)) return {};
+  const std::string_view beginning = name.substr(0, name.size() - added);
+  const std::string_view number = name.substr(beginning.size() + 1, digits);
+  const bool is_ours =
+      name[beginning.size()] == '.' && number.find_first_not_of("0123456789abcdef") == std::string_view::npos;
+  return is_ours ? beginning : std::string_view();
 }
 
 bool is_in_use(const fs::path& path) {
@@ -24,27 +36,63 @@ bool is_in_use(const fs::path& path) {
   return fd.get() < 0 || ::flock(fd.get(), LOCK_EX | LOCK_NB) != 0;
 }
 
+struct Temporaries {
+  std::timed_mutex mutex;
+  std::set<fs::path> names;
+};
+
+/// Never destroyed: the program may end while other threads still write.
+Temporaries& temporaries() {
+  static auto* all = new Temporaries;
+  return *all;
+}
+
 }  // namespace
 
 fs::path temporary_sibling(const fs::path& target) {
   std::random_device source;
-  return target.parent_path() / fmt::format("{}.{:08x}{}", target.filename().string(), source(), ending);
+  return target.parent_path() / fmt::format("{}.{:08x}{}", beginning_of(target), source(), ending);
 }
 
-void lock_as_in_use(int fd) noexcept {
-  ::flock(fd, LOCK_EX | LOCK_NB);
+void lock_as_in_use(const FileDescriptor& fd) noexcept {
+  (void)retried([&] { return ::flock(fd.get(), LOCK_EX | LOCK_NB); });
 }
 
-void remove_left_over(const fs::path& target) noexcept {
+void remove_left_over(const std::vector<fs::path>& targets) noexcept {
+  std::map<fs::path, std::set<std::string, std::less<>>> folders;
+  for (const fs::path& target : targets) folders[folder_of(target)].insert(beginning_of(target));
   std::error_code ignored;
   std::vector<fs::path> left_over;
-  const fs::path folder = target.parent_path().empty() ? fs::path(".") : target.parent_path();
-  for (fs::directory_iterator at(folder, ignored), end; at != end; at.increment(ignored)) {
-    if (is_temporary_of(at->path().filename().string(), target.filename().string()))
-      left_over.push_back(at->path());
+  for (const auto& [folder, names] : folders) {
+    for (fs::directory_iterator at(folder, ignored), end; at != end; at.increment(ignored)) {
+      const std::string name = at->path().filename().string();
+      if (names.contains(beginning_in(name))) left_over.push_back(at->path());
+    }
   }
   std::erase_if(left_over, is_in_use);
   for (const fs::path& path : left_over) fs::remove_all(path, ignored);
+}
+
+void remember_temporary(const fs::path& name) {
+  const std::lock_guard lock(temporaries().mutex);
+  temporaries().names.insert(name);
+}
+
+void forget_temporary(const fs::path& name) noexcept {
+  const std::lock_guard lock(temporaries().mutex);
+  temporaries().names.erase(name);
+}
+
+void remove_temporaries() noexcept {
+  // A thread that stands still in the middle of a change must not keep the program from ending.
+  const std::unique_lock lock(temporaries().mutex, std::chrono::seconds(2));
+  if (!lock.owns_lock()) return;
+  std::error_code ignored;
+  for (const fs::path& name : temporaries().names) fs::remove_all(name, ignored);
+}
+
+std::unique_lock<std::timed_mutex> hold_temporaries() {
+  return std::unique_lock(temporaries().mutex);
 }
 
 }  // namespace cbk

@@ -3,6 +3,9 @@
 // Whoever works under such a name locks what it names. What nobody locks is left over.
 #pragma once
 
+#include <mutex>
+#include <vector>
+
 #include "host/base/file.hpp"
 
 namespace cbk {
@@ -11,9 +14,19 @@ namespace cbk {
 fs::path temporary_sibling(const fs::path& target);
 
 /// Locks an open file or folder until it is closed. File systems without locks are taken as they are.
-void lock_as_in_use(int fd) noexcept;
+void lock_as_in_use(const FileDescriptor& fd) noexcept;
 
-/// Removes what was left over beside `target`.
-void remove_left_over(const fs::path& target) noexcept;
+/// Removes what was left over beside `targets`.
+void remove_left_over(const std::vector<fs::path>& targets) noexcept;
+
+/// Names that must not outlive the program, from before they are there.
+void remember_temporary(const fs::path& name);
+void forget_temporary(const fs::path& name) noexcept;
+
+/// For a program that has to end at once (a second Ctrl-C): removes what has a temporary name.
+void remove_temporaries() noexcept;
+
+/// While it lives, `remove_temporaries` waits: what has a temporary name may be the only old one there is.
+std::unique_lock<std::timed_mutex> hold_temporaries();
 
 }  // namespace cbk

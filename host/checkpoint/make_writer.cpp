@@ -1,5 +1,6 @@
 #include <array>
 
+#include "host/base/replaced.hpp"
 #include "host/checkpoint/sharded.hpp"
 #include "host/checkpoint/unreadable.hpp"
 #include "host/checkpoint/writer.hpp"
@@ -60,8 +61,7 @@ void check_target(const fs::path& target, bool overwrite) {
 
 using Companions = std::vector<std::pair<std::string, std::string>>;
 
-/// A writer with warnings of ours, and with small files beside its target: they get their names right after
-/// it.
+/// A writer with warnings of ours, and with small files beside its target.
 class AccompaniedWriter : public Writer {
  public:
   AccompaniedWriter(std::unique_ptr<Writer> writer, std::vector<std::string> warnings, const fs::path& folder,
@@ -82,29 +82,20 @@ class AccompaniedWriter : public Writer {
     return total;
   }
 
-  std::vector<Slot> lay_out() override {
-    for (const auto& [path, content] : companions_) {
-      files_.emplace_back(path, overwrite_).write(0, as_bytes(content));
-    }
-    return writer_->lay_out();
+  std::vector<Slot> lay_out(Transaction& transaction) override {
+    std::vector<Slot> slots = writer_->lay_out(transaction);
+    for (const auto& [path, content] : companions_)
+      transaction.file(path, overwrite_).write(0, as_bytes(content));
+    return slots;
   }
 
   void finish(const std::vector<uint32_t>& crcs) override { writer_->finish(crcs); }
-
-  void commit(bool sync) override {
-    writer_->commit(sync);
-    for (StagedFile& file : files_) {
-      if (sync) file.sync();
-      file.commit();
-    }
-  }
 
  private:
   std::unique_ptr<Writer> writer_;
   std::vector<std::string> warnings_;
   bool overwrite_;
   std::vector<std::pair<fs::path, std::string>> companions_;
-  std::vector<StagedFile> files_;
 };
 
 /// Texts of TensorFlow, which only bundles and flat H5 can hold.
@@ -149,7 +140,8 @@ std::unique_ptr<Writer> make_writer(const Value& root, const fs::path& named, co
   auto writer = is_bundle   ? tensorflow::make_writer(tree, named, options)
                 : is_folder ? make_sharded_writer(tree, target, format, options)
                             : make_single_writer(tree, target, format, options);
-  const Companions companions = is_folder ? Companions() : options.companions;
+  Companions companions = options.companions;
+  if (is_folder) std::erase_if(companions, [](const auto& each) { return is_inside_folder(each.first); });
   if (companions.empty() && texts.empty()) return writer;
   return std::make_unique<AccompaniedWriter>(std::move(writer), warnings_of(texts), target.parent_path(),
                                              companions, options.overwrite);

@@ -21,6 +21,11 @@ using OpenFile = std::function<Checkpoint(std::shared_ptr<const MappedFile> file
 /// keys that their shard lacks.
 Checkpoint read_sharded(const fs::path& index, const OpenOptions& options, const OpenFile& open_file);
 
+/// Whether a companion of this name goes into the folder of a sharded checkpoint.
+inline bool is_inside_folder(const fs::path& name) {
+  return !name.is_absolute();
+}
+
 /// A folder of shards with their index, of at most `options.shard_size` bytes each; "torch" or "safetensors".
 std::unique_ptr<Writer> make_sharded_writer(const Value& root, const fs::path& target,
                                             const std::string& format, const WriteOptions& options);

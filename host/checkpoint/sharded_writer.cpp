@@ -38,6 +38,7 @@ class ShardedWriter : public Writer {
         overwrite_(options.overwrite),
         metadata_(options.metadata),
         companions_(options.companions) {
+    std::erase_if(companions_, [](const auto& each) { return !is_inside_folder(each.first); });
     if (options.shard_size.value() == 0) fail(Errc::usage, "a shard size of 0; the default is 10GB");
     const bool is_torch = format_ == "torch";
     suffix_ = is_torch ? ".bin" : format_ == "h5" ? ".h5" : ".safetensors";
@@ -59,15 +60,15 @@ class ShardedWriter : public Writer {
   [[nodiscard]] uint64_t overhead() const override { return overhead_; }
   [[nodiscard]] const std::vector<std::string>& warnings() const override { return warnings_; }
 
-  std::vector<Slot> lay_out() override {
-    folder_ = std::make_unique<StagedDirectory>(target_, overwrite_, is_shard_file);
-    const fs::path beside = folder_->target().parent_path();
+  std::vector<Slot> lay_out(Transaction& transaction) override {
+    StagedFolder& folder = transaction.folder(target_, overwrite_, is_shard_file);
     std::vector<Slot> slots;
-    for (const auto& writer : writers_) {
-      writer->stage_in(folder_->path(), beside.empty() ? "." : beside);
-      const std::vector<Slot> part = writer->lay_out();
+    for (size_t i = 0; i < writers_.size(); ++i) {
+      const std::vector<Slot> part = writers_[i]->lay_out_in(folder.file(shards_[i].file));
       slots.insert(slots.end(), part.begin(), part.end());
     }
+    folder.file(index_name()).write(0, as_bytes(index_));
+    for (const auto& [name, content] : companions_) folder.file(name).write(0, as_bytes(content));
     return slots;
   }
 
@@ -78,14 +79,6 @@ class ShardedWriter : public Writer {
       writer->finish({position, end});
       position = end;
     }
-  }
-
-  void commit(bool sync) override {
-    folder_->make();
-    for (const auto& writer : writers_) writer->commit(sync);
-    write_file(folder_->path() / index_name(), index_, false);
-    for (const auto& [name, content] : companions_) write_file(folder_->path() / name, content, false);
-    folder_->commit();
   }
 
  private:
@@ -182,7 +175,6 @@ class ShardedWriter : public Writer {
   uint64_t overhead_ = 0;
   std::vector<Item> items_;
   std::vector<std::string> warnings_;
-  std::unique_ptr<StagedDirectory> folder_;
   std::vector<std::unique_ptr<ShardWriter>> writers_;  // of the shards
 };
 

@@ -1,9 +1,9 @@
 // What a format must say to be written by the streaming executor (host/plan).
 //
 // The constructor of a writer checks the whole tree and decides every item, so that all that can be wrong is
-// found before the first byte is written. `lay_out` then makes the staged files, writes headers and fixes
-// where each item goes; the executor fills the items in any order and from any thread; `finish` writes what
-// depends on them (checksums, success marks).
+// found before the first byte is written. `lay_out` then makes the files of a transaction, writes headers and
+// fixes where each item goes; the executor fills the items in any order and from any thread; `finish` writes
+// what depends on them (checksums, success marks). Then the transaction may be committed.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "host/base/checksum.hpp"
-#include "host/base/file.hpp"
+#include "host/base/transaction.hpp"
 #include "host/value/value.hpp"
 
 namespace cbk {
@@ -39,20 +39,28 @@ class Writer {
   [[nodiscard]] virtual uint64_t overhead() const = 0;
   /// What the user should know before: "3 tied tensors are written as copies".
   [[nodiscard]] virtual const std::vector<std::string>& warnings() const = 0;
-  /// Called once. One slot per item, in the same order.
-  virtual std::vector<Slot> lay_out() = 0;
-  /// `crcs[i]` is the checksum of item i where it was asked for. Afterwards `commit` may be called.
+  /// Called once. One slot per item, in the same order. The files live as long as the transaction.
+  virtual std::vector<Slot> lay_out(Transaction& transaction) = 0;
+  /// `crcs[i]` is the checksum of item i where it was asked for.
   virtual void finish(const std::vector<uint32_t>& crcs) = 0;
-  /// Makes the target visible, atomically. `sync`: wait until it is on the disk.
-  virtual void commit(bool sync) = 0;
 };
 
-/// A writer whose file may be one of many in a folder that is made later.
+/// A writer of one file, which may be one of many in a folder.
 class ShardWriter : public Writer {
  public:
-  /// The file will get its name in `folder`, which is made before `commit`; until then it lies in `staging`.
-  /// Before `lay_out`.
-  virtual void stage_in(const fs::path& folder, const fs::path& staging) = 0;
+  ShardWriter(fs::path target, bool overwrite) : target_(std::move(target)), overwrite_(overwrite) {}
+  std::vector<Slot> lay_out(Transaction& transaction) final {
+    return lay_out_in(transaction.file(target_, overwrite_));
+  }
+  /// The same in a file that is there.
+  virtual std::vector<Slot> lay_out_in(StagedFile& file) = 0;
+
+ protected:
+  [[nodiscard]] const fs::path& target() const { return target_; }
+
+ private:
+  fs::path target_;
+  bool overwrite_;
 };
 
 struct WriteOptions {
@@ -67,8 +75,8 @@ struct WriteOptions {
   std::string shard_stem;              // "pytorch_model" or "model" by default
   bool keep_texts = false;             // flat H5: tensors of texts too, which are left out otherwise
   Value metadata;                      // safetensors __metadata__ (text to text)
-  /// Small files (name, content) that appear together with the checkpoint, inside the folder of a sharded
-  /// one.
+  /// Small files (name, content) that appear together with the checkpoint: beside it or inside the folder of
+  /// a sharded one, elsewhere where the name is an absolute path.
   std::vector<std::pair<std::string, std::string>> companions;
 };
 

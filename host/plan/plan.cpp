@@ -97,8 +97,9 @@ std::vector<size_t> reading_order(const std::vector<Item>& items) {
 /// The streaming of one plan: workers take blocks from a shared cursor, compute them and write them in place.
 class Execution {
  public:
-  Execution(Writer& writer, const ExecuteOptions& options)
+  Execution(Writer& writer, const ExecuteOptions& options, Transaction& transaction)
       : writer_(writer),
+        transaction_(transaction),
         options_(options),
         items_(writer.items()),
         order_(reading_order(items_)),
@@ -113,7 +114,7 @@ class Execution {
 
   std::vector<LostValues> run() {
     const auto start = std::chrono::steady_clock::now();
-    slots_ = writer_.lay_out();
+    slots_ = writer_.lay_out(transaction_);
     if (slots_.size() != items_.size())
       fail(Errc::internal, "{} slots for {} items", slots_.size(), items_.size());
     {
@@ -129,9 +130,8 @@ class Execution {
     if (!options_.allow_overflow) refuse_losses(lost);
     verify();
     writer_.finish(checksums());
-    report(start);  // before the commit: a progress function that fails leaves no target
-    check_interrupt();
-    writer_.commit(options_.sync);
+    report(start);
+    transaction_.expect_unchanged(sources());
     return lost;
   }
 
@@ -248,6 +248,13 @@ class Execution {
     }
   }
 
+  [[nodiscard]] SourceFiles sources() const {
+    SourceFiles files;
+    std::unordered_set<const Expression*> seen;
+    for (const Item& item : items_) add_source_files(*item.tensor.expression(), files, seen);
+    return files;
+  }
+
   void report_until_done(std::chrono::steady_clock::time_point start) {
     std::unique_lock lock(mutex_);
     while (running_ > 0) {
@@ -273,6 +280,7 @@ class Execution {
   }
 
   Writer& writer_;
+  Transaction& transaction_;
   const ExecuteOptions& options_;
   const std::vector<Item>& items_;
   const std::vector<size_t> order_;
@@ -315,9 +323,16 @@ Forecast forecast(const Writer& writer, const ExecuteOptions& options) {
   return result;
 }
 
-std::vector<LostValues> execute(Writer& writer, const ExecuteOptions& options) {
+std::vector<LostValues> stream(Writer& writer, const ExecuteOptions& options, Transaction& transaction) {
   check_expansion(writer, options.max_expansion);
-  return Execution(writer, options).run();
+  return Execution(writer, options, transaction).run();
+}
+
+std::vector<LostValues> execute(Writer& writer, const ExecuteOptions& options) {
+  Transaction transaction;
+  std::vector<LostValues> lost = stream(writer, options, transaction);
+  transaction.commit(options.sync);
+  return lost;
 }
 
 }  // namespace cbk

@@ -16,7 +16,7 @@ namespace cbk {
 struct ExecuteOptions {
   int threads = 0;                        // 0: as many as the machine has, at most 4
   uint64_t memory = 96ULL << 20;          // bound of the anonymous memory for blocks in flight
-  bool sync = false;                      // fsync before the target gets its name
+  bool sync = false;                      // everything is on the disk when `execute` returns
   bool allow_overflow = false;            // write values that overflow or change, too
   std::optional<uint64_t> max_expansion;  // see host/plan/expansion.hpp
   /// Called from the calling thread a few times a second, and once at the end.
@@ -39,9 +39,12 @@ struct Forecast {
 
 Forecast forecast(const Writer& writer, const ExecuteOptions& options);
 
-/// Streams every item, finishes and commits. An error or an interrupt (Errc::interrupted) leaves no target
-/// and no debris. Output bytes do not depend on the number of threads, nor does the result: tensors that lost
-/// values, in the order of the items, those that share their expression once.
+/// Streams every item into files of `transaction`, which is not committed. Output bytes do not depend on the
+/// number of threads, nor does the result: tensors that lost values, in the order of the items, those that
+/// share their expression once.
+std::vector<LostValues> stream(Writer& writer, const ExecuteOptions& options, Transaction& transaction);
+
+/// The same and the commit. An error or an interrupt (Errc::interrupted) leaves no target and no debris.
 std::vector<LostValues> execute(Writer& writer, const ExecuteOptions& options);
 
 }  // namespace cbk

@@ -512,6 +512,12 @@ void verify_sources(const Expression& expression, void (Storage::*verify)() cons
   each_source(expression, seen, [&](const ViewExpression& source) { ((*source.view().storage).*verify)(); });
 }
 
+void add_source_files(const Expression& expression, SourceFiles& files,
+                      std::unordered_set<const Expression*>& seen) {
+  each_source(expression, seen,
+              [&](const ViewExpression& source) { source.view().storage->add_files(files); });
+}
+
 void verify_scattered(const Expression& expression) {
   std::unordered_set<const Expression*> seen;
   each_source(expression, seen, [](const ViewExpression& source) {

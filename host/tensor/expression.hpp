@@ -281,6 +281,10 @@ std::string_view problem_of(const Expression& expression);
 void verify_sources(const Expression& expression, void (Storage::*verify)() const,
                     std::unordered_set<const Expression*>& seen);
 
+/// Adds the files that the bytes come from; expressions in `seen` have been visited.
+void add_source_files(const Expression& expression, SourceFiles& files,
+                      std::unordered_set<const Expression*>& seen);
+
 /// Verifies those whose bytes are about to be read out of order: afterwards they are in the page cache.
 void verify_scattered(const Expression& expression);
 

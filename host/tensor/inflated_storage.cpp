@@ -71,6 +71,7 @@ class InflatedStorage final : public PackedStorage {
   [[nodiscard]] Place place() const override {
     return {file_->path().string(), static_cast<uint64_t>(packed_.data() - file_->bytes().data())};
   }
+  void add_files(SourceFiles& files) const override { files.insert(file_); }
 
  private:
   void forget() const noexcept {

@@ -20,6 +20,7 @@ class MappedStorage final : public Storage {
     file_->drop(offset_ + offset, length);
   }
   [[nodiscard]] Place place() const override { return {file_->path().string(), offset_}; }
+  void add_files(SourceFiles& files) const override { files.insert(file_); }
 
  private:
   std::shared_ptr<const MappedFile> file_;
@@ -76,6 +77,7 @@ class SwappedStorage final : public PackedStorage {
   void verify_whole() const override { storage_->verify_whole(); }
   void drop(uint64_t offset, uint64_t length) const noexcept override { storage_->drop(offset, length); }
   [[nodiscard]] Place place() const override { return storage_->place(); }
+  void add_files(SourceFiles& files) const override { storage_->add_files(files); }
 
  private:
   StoragePtr storage_;

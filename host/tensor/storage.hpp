@@ -42,6 +42,8 @@ class Storage {
     uint64_t offset = 0;
   };
   [[nodiscard]] virtual Place place() const { return {}; }
+  /// Adds all files that the bytes come from.
+  virtual void add_files(SourceFiles& /*files*/) const {}
   /// CRC-32 (zip's polynomial) of all bytes, where the source file already tells it.
   [[nodiscard]] virtual std::optional<uint32_t> crc32() const { return std::nullopt; }
 };

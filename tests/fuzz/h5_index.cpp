@@ -2,6 +2,7 @@
 // be readable in any block; the rest must be an Error.
 #include <unistd.h>
 
+#include "host/base/transaction.hpp"
 #include "host/formats/h5/container/filters.hpp"
 #include "host/formats/h5/edit.hpp"
 #include "host/formats/h5/inspect.hpp"

@@ -1,6 +1,7 @@
 // Safetensors files: whatever opens must be readable to the last byte; the rest must be an Error.
 #include <unistd.h>
 
+#include "host/base/transaction.hpp"
 #include "host/checkpoint/checkpoint.hpp"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {

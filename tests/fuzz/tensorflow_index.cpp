@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include "host/base/crc32c.hpp"
+#include "host/base/transaction.hpp"
 #include "host/checkpoint/checkpoint.hpp"
 #include "host/formats/tensorflow/foreign.hpp"
 #include "tests/fuzz/memory_bar.hpp"

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "host/base/transaction.hpp"
 #include "host/formats/torch/reader.hpp"
 #include "tests/fuzz/memory_bar.hpp"
 #include "tests/fuzz/unrolled.hpp"

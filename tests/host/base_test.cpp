@@ -46,17 +46,23 @@ TEST_CASE("untrusted text in messages cannot break the line", "[base]") {
   CHECK(quote(std::string(500, 'x')).size() < 140);
 }
 
+namespace {
+bool is_shard(std::string_view name) {
+  return name.ends_with(".bin");
+}
+}  // namespace
+
 TEST_CASE("a staged file appears whole or not at all", "[base]") {
   Folder folder;
+  Transaction transaction;
   SECTION("committed") {
-    StagedFile file(folder.path("out"), false);
-    file.write(0, as_bytes("hello"));
-    CHECK_FALSE(fs::exists(folder.path("out")));
-    file.commit();
+    transaction.file(folder.path("out"), false).write(0, as_bytes("hello"));
+    CHECK(folder.names().empty());
+    transaction.commit(false);
     CHECK(read_file(folder.path("out")) == "hello");
   }
   SECTION("given up") {
-    { StagedFile(folder.path("out"), false).write(0, as_bytes("hello")); }
+    Transaction().file(folder.path("out"), false).write(0, as_bytes("hello"));
   }
   SECTION("replaced") {
     write_file(folder.path("out"), "old", false);
@@ -65,12 +71,56 @@ TEST_CASE("a staged file appears whole or not at all", "[base]") {
     CHECK(read_file(folder.path("out")) == "new");
   }
   SECTION("taken by somebody else meanwhile") {
-    StagedFile file(folder.path("out"), false);
+    transaction.file(folder.path("out"), false);
     write_file(folder.path("out"), "theirs", false);
-    CHECK_THROWS_AS(file.commit(), Error);
+    CHECK_THROWS_AS(transaction.commit(false), Error);
     CHECK(read_file(folder.path("out")) == "theirs");
   }
+  SECTION("a name as long as can be") {
+    const std::string name(255, 'x');
+    write_file(folder.path(name), "old", false);
+    write_file(folder.path(name), "new", true);
+    CHECK(folder.names() == std::vector<std::string>{name});
+    fs::remove(folder.path(name));
+  }
+  transaction = Transaction();
   for (const std::string& name : folder.names()) CHECK(name == "out");
+}
+
+TEST_CASE("files that belong together appear together", "[base]") {
+  Folder folder;
+  const auto content = [&](const std::string& name) { return read_file(folder.path(name)); };
+  const bool replaces = GENERATE(false, true);
+  if (replaces) {
+    for (const char* name : {"a", "b"}) write_file(folder.path(name), "old", false);
+    fs::create_directory(folder.path("c"));
+    write_file(folder.path("c") / "old.bin", "old", false);
+  }
+  const std::vector<std::string> before = folder.names();
+  Transaction transaction;
+  const bool is_blocked = GENERATE(false, true);
+  for (const char* name : {"a", "b"}) transaction.file(folder.path(name), replaces).write(0, as_bytes("new"));
+  transaction.folder(folder.path("c"), replaces, is_shard).file("new.bin").write(0, as_bytes("new"));
+  transaction.file(folder.path("d"), false).write(0, as_bytes("new"));
+  CHECK_THROWS_WITH(transaction.file(folder.path("a"), true), Catch::Contains("two outputs would be"));
+  CHECK(folder.names() == before);
+  if (!is_blocked) {
+    transaction.commit(true);
+    CHECK(folder.names() == std::vector<std::string>{"a", "b", "c", "d"});
+    for (const char* name : {"a", "b", "c/new.bin", "d"}) CHECK(content(name) == "new");
+    CHECK_FALSE(fs::exists(folder.path("c/old.bin")));
+    return;
+  }
+  write_file(folder.path("d"), "theirs", false);  // the last one cannot get its name
+  CHECK_THROWS_WITH(transaction.commit(true), Catch::Contains("/d'"));
+  transaction = Transaction();
+  std::vector<std::string> after = before;
+  after.emplace_back("d");
+  CHECK(folder.names() == after);
+  CHECK(content("d") == "theirs");
+  if (!replaces) return;
+  for (const char* name : {"a", "b", "c/old.bin"}) CHECK(content(name) == "old");
+  CHECK_FALSE(fs::exists(folder.path("c/new.bin")));
 }
 
 TEST_CASE("a mapped file reads the same bytes at every alignment and length", "[base]") {
@@ -94,36 +144,25 @@ TEST_CASE("a mapped file reads the same bytes at every alignment and length", "[
   CHECK_THROWS_WITH(file->read(90000, std::span(buffer).first(20000)), Catch::Contains("became shorter"));
 }
 
-namespace {
-bool is_shard(std::string_view name) {
-  return name.ends_with(".bin");
-}
-}  // namespace
-
 TEST_CASE("a staged folder appears whole or not at all", "[base]") {
   Folder folder;
+  Transaction transaction;
   SECTION("committed") {
-    StagedDirectory staged(folder.path("out/"), false, is_shard);
+    transaction.folder(folder.path("out/"), false, is_shard).file("a").write(0, as_bytes("1"));
     CHECK(folder.names().empty());
-    staged.make();
-    write_file(staged.path() / "a", "1", false);
-    staged.commit();
+    transaction.commit(false);
     CHECK(read_file(folder.path("out") / "a") == "1");
   }
   SECTION("given up") {
-    StagedDirectory staged(folder.path("out"), false, is_shard);
-    staged.make();
-    write_file(staged.path() / "a", "1", false);
+    Transaction().folder(folder.path("out"), false, is_shard).file("a");
   }
   SECTION("replaced, the old content gone") {
     fs::create_directory(folder.path("out"));
     write_file(folder.path("out") / "old.bin", "1", false);
-    CHECK_THROWS_WITH(StagedDirectory(folder.path("out"), false, is_shard),
+    CHECK_THROWS_WITH(transaction.folder(folder.path("out"), false, is_shard),
                       Catch::Contains("exists already"));
-    StagedDirectory staged(folder.path("out"), true, is_shard);
-    staged.make();
-    write_file(staged.path() / "new.bin", "2", false);
-    staged.commit();
+    transaction.folder(folder.path("out"), true, is_shard).file("new.bin").write(0, as_bytes("2"));
+    transaction.commit(false);
     CHECK_FALSE(fs::exists(folder.path("out") / "old.bin"));
     CHECK(fs::exists(folder.path("out") / "new.bin"));
   }
@@ -142,11 +181,11 @@ TEST_CASE("what a killed run has left goes with the next one", "[base]") {
   // Another program is at work under this name.
   write_file(folder.path("out.44444444.tmp"), "in use", false);
   const FileDescriptor used(::open(folder.path("out.44444444.tmp").c_str(), O_RDONLY));
-  lock_as_in_use(used.get());
+  lock_as_in_use(used);
   if (is_folder) {
-    StagedDirectory staged(folder.path("out"), false, is_shard);
-    staged.make();
-    staged.commit();
+    Transaction transaction;
+    transaction.folder(folder.path("out"), false, is_shard);
+    transaction.commit(false);
   } else {
     write_file(folder.path("out"), "old", false);
     write_file(folder.path("out"), "new", true);
@@ -161,7 +200,7 @@ TEST_CASE("overwriting replaces what we write, and nothing else", "[base]") {
   Folder folder;
   SECTION("a folder with somebody's files") {
     fs::create_directories(folder.path("home") / "docs");
-    CHECK_THROWS_WITH(StagedDirectory(folder.path("home"), true, is_shard), Catch::Contains("docs"));
+    CHECK_THROWS_WITH(Transaction().folder(folder.path("home"), true, is_shard), Catch::Contains("docs"));
     CHECK(folder.names() == std::vector<std::string>{"home"});
   }
   SECTION("a folder with files of others, behind a link") {
@@ -170,10 +209,9 @@ TEST_CASE("overwriting replaces what we write, and nothing else", "[base]") {
     write_file(folder.path("home") / "tokenizer.json", "theirs", false);
     write_file(folder.path("home") / "config.json", "old", false);
     write_file(folder.path("home") / "old.bin", "1", false);
-    StagedDirectory staged(folder.path("link"), true, is_shard);
-    staged.make();
-    write_file(staged.path() / "config.json", "new", false);
-    staged.commit();
+    Transaction transaction;
+    transaction.folder(folder.path("link"), true, is_shard).file("config.json").write(0, as_bytes("new"));
+    transaction.commit(false);
     CHECK(read_file(folder.path("home") / "tokenizer.json") == "theirs");
     CHECK(read_file(folder.path("home") / "config.json") == "new");
     CHECK_FALSE(fs::exists(folder.path("home") / "old.bin"));
@@ -182,6 +220,13 @@ TEST_CASE("overwriting replaces what we write, and nothing else", "[base]") {
   SECTION("a pipe") {
     REQUIRE(mkfifo(folder.path("pipe").c_str(), 0600) == 0);
     CHECK_THROWS_WITH(write_file(folder.path("pipe"), "x", true), Catch::Contains("not a regular file"));
+  }
+  SECTION("a link to nothing") {
+    fs::create_symlink("gone", folder.path("link"));
+    CHECK_THROWS_WITH(write_file(folder.path("link"), "x", true),
+                      Catch::Contains("a symbolic link to 'gone'"));
+    CHECK_THROWS_WITH(Transaction().folder(folder.path("link"), true, is_shard), Catch::Contains("'gone'"));
+    CHECK(fs::is_symlink(folder.path("link")));
   }
   SECTION("the file behind a link, not the link") {
     write_file(folder.path("real"), "old", false);
@@ -209,7 +254,8 @@ TEST_CASE("what cannot be read says so", "[base]") {
 
 TEST_CASE("a full disk is found when the space is reserved", "[base]") {
   Folder folder;
-  StagedFile file(folder.path("out"), false);
+  Transaction transaction;
+  StagedFile& file = transaction.file(folder.path("out"), false);
   try {
     file.reserve(1ULL << 55);
     FAIL("32 PiB were reserved");

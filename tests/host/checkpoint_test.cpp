@@ -116,7 +116,8 @@ TEST_CASE("checkpoint: nothing appears when a sharded write fails", "[checkpoint
   const Value root = vectors({{"a", 10}});
   {
     const auto writer = make_writer(root, folder.path("out/"), sharded("torch", 10));
-    writer->lay_out();
+    Transaction transaction;
+    writer->lay_out(transaction);
   }
   CHECK(folder.names().empty());
   WriteOptions options = sharded("torch", 10);

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "host/base/file.hpp"
+#include "host/base/transaction.hpp"
 
 namespace cbk {
 

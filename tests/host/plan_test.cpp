@@ -22,26 +22,24 @@ class RawWriter final : public Writer {
   [[nodiscard]] const std::vector<Item>& items() const override { return items_; }
   [[nodiscard]] uint64_t overhead() const override { return 0; }
   [[nodiscard]] const std::vector<std::string>& warnings() const override { return warnings_; }
-  std::vector<Slot> lay_out() override {
-    file_ = std::make_unique<StagedFile>(target_, false);
+  std::vector<Slot> lay_out(Transaction& transaction) override {
+    StagedFile& file = transaction.file(target_, false);
     std::vector<Slot> slots;
     uint64_t offset = 0;
     for (const Item& item : items_) {
-      slots.push_back({file_.get(), offset});
+      slots.push_back({&file, offset});
       offset += item.tensor.nbytes();
     }
-    file_->reserve(offset);
+    file.reserve(offset);
     return slots;
   }
   void finish(const std::vector<uint32_t>& crcs) override { crcs_ = crcs; }
-  void commit(bool /*sync*/) override { file_->commit(); }
   std::vector<uint32_t> crcs_;
 
  private:
   fs::path target_;
   std::vector<Item> items_;
   std::vector<std::string> warnings_;
-  std::unique_ptr<StagedFile> file_;
 };
 
 std::vector<Item> sample_items() {

@@ -855,13 +855,14 @@ TEST_CASE("a zip layout beyond 4 GiB says so in zip64 fields", "[torch]") {
   CHECK(load_le<uint64_t>(header.data() + 30 + 8 + 4) == large);
 
   const Folder folder;
-  StagedFile file(folder.path("big.zip"), false);
+  Transaction transaction;
+  StagedFile& file = transaction.file(folder.path("big.zip"), false);
   const std::vector<uint32_t> crcs = {1, 2, 3};
   const std::string directory = layout.directory(crcs);
   CHECK(layout.directory_offset() + directory.size() == layout.total_size());
   for (size_t i = 0; i < 3; ++i) file.write(layout.header_offset(i), as_bytes(layout.header(i, crcs[i])));
   file.write(layout.directory_offset(), as_bytes(directory));  // a sparse file: no blocks for the 5 GiB
-  file.commit();
+  transaction.commit(false);
   const torch::ZipArchive archive(MappedFile::open(folder.path("big.zip")));
   REQUIRE(archive.entries().size() == 3);
   CHECK(archive.entries()[1].size == large);

@@ -4,6 +4,7 @@
 
 #include "host/base/copy.hpp"
 #include "host/base/in_place.hpp"
+#include "host/base/transaction.hpp"
 #include "host/formats/h5/element.hpp"
 #include "host/formats/h5/stored_pickles.hpp"
 
@@ -319,7 +320,9 @@ void FileEdit::save_as(const fs::path& target, bool overwrite, bool sync,
   change.offset = mapped_->size();
   if (is_changed_) change = within(quote(path().string()), [&] { return build(); });
   const uint64_t total = change.offset + change.tail.size();
-  StagedFile copy(target, overwrite);
+  Transaction transaction;
+  transaction.expect_unchanged({mapped_});
+  StagedFile& copy = transaction.file(target, overwrite);
   copy.reserve(total);
   copy_file(*mapped_, change.offset, copy, [&](uint64_t done) {
     if (progress) progress(done, total);
@@ -328,10 +331,22 @@ void FileEdit::save_as(const fs::path& target, bool overwrite, bool sync,
     copy.write(change.offset, as_bytes(change.tail));
     copy.write(file_.objects().image().superblock().start, as_bytes(change.superblock));
   }
-  if (sync) copy.sync();
   if (progress) progress(total, total);
-  copy.commit();
+  transaction.commit(sync);
 }
+
+namespace {
+
+/// The old superblock first: the tail may count already.
+void take_back(InPlaceFile& file, uint64_t start, std::string_view superblock, uint64_t end) noexcept {
+  try {
+    file.write(start, as_bytes(superblock));
+    file.resize(end);
+  } catch (const Error&) {  // the first failure is the one to report
+  }
+}
+
+}  // namespace
 
 void FileEdit::commit(bool sync) {
   if (!is_changed_) return;
@@ -346,12 +361,12 @@ void FileEdit::commit(bool sync) {
     if (file.size() > end) file.resize(end);
     file.write(change.offset, as_bytes(change.tail));
     file.settle(change.offset);
+    // So few bytes within one page are written as a whole or not at all.
+    file.write(start, as_bytes(change.superblock));
   } catch (const Error&) {
-    file.resize(change.offset);
+    take_back(file, start, superblock_, change.offset);
     throw;
   }
-  // So few bytes within one page are written as a whole or not at all.
-  file.write(start, as_bytes(change.superblock));
   if (sync) file.sync();
 }
 

@@ -66,7 +66,7 @@ void FileWriter::add_number(HeaderBuilder& header, std::string_view name, double
   header.add_attribute(name, datatype_of(DType::float64), scalar_dataspace(), data);
 }
 
-std::vector<Slot> FileWriter::lay_out() {
+std::vector<Slot> FileWriter::lay_out_in(StagedFile& file) {
   const uint64_t start = align_up(data_end_, 8);
   Builder builder(start, overhead_);
   HeaderBuilder root;
@@ -77,22 +77,17 @@ std::vector<Slot> FileWriter::lay_out() {
   const uint64_t end = start + image.size();
   superblock_ = encode_superblock(root_address, tables, end);
 
-  file_ = std::make_unique<StagedFile>(target_, overwrite_, staging_);
+  file_ = &file;
   file_->reserve(end);
   file_->write(start, as_bytes(image));
   std::vector<Slot> slots;
   slots.reserve(items_.size());
-  for (const uint64_t offset : offsets_) slots.push_back({file_.get(), offset});
+  for (const uint64_t offset : offsets_) slots.push_back({file_, offset});
   return slots;
 }
 
 void FileWriter::finish(const std::vector<uint32_t>& /*crcs*/) {
   file_->write(0, as_bytes(superblock_));
-}
-
-void FileWriter::commit(bool sync) {
-  if (sync) file_->sync();
-  file_->commit();
 }
 
 }  // namespace cbk::h5

@@ -15,16 +15,11 @@ class FileWriter : public ShardWriter {
   [[nodiscard]] const std::vector<Item>& items() const override { return items_; }
   [[nodiscard]] uint64_t overhead() const override { return overhead_; }
   [[nodiscard]] const std::vector<std::string>& warnings() const override { return warnings_; }
-  void stage_in(const fs::path& folder, const fs::path& staging) override {
-    target_ = folder / target_.filename();
-    staging_ = staging;
-  }
-  std::vector<Slot> lay_out() override;
+  std::vector<Slot> lay_out_in(StagedFile& file) override;
   void finish(const std::vector<uint32_t>& crcs) override;
-  void commit(bool sync) override;
 
  protected:
-  FileWriter(fs::path target, bool overwrite) : target_(std::move(target)), overwrite_(overwrite) {}
+  using ShardWriter::ShardWriter;
 
   /// A dataset to be: its elements are an item, unless there are none.
   struct Plan {
@@ -47,14 +42,11 @@ class FileWriter : public ShardWriter {
   uint64_t overhead_ = 4096;
 
  private:
-  fs::path target_;
-  fs::path staging_;
-  bool overwrite_;
   std::vector<Item> items_;
   std::vector<uint64_t> offsets_;
   uint64_t data_end_ = superblock_size;
   std::string superblock_;  // written by `finish`: without it the file is no HDF5
-  std::unique_ptr<StagedFile> file_;
+  StagedFile* file_ = nullptr;
 };
 
 }  // namespace cbk::h5

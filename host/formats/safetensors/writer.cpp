@@ -49,7 +49,7 @@ Value marked_as_torch() {
 class FileWriter : public ShardWriter {
  public:
   FileWriter(const Value& root, fs::path target, bool overwrite, const Value& metadata)
-      : target_(std::move(target)), overwrite_(overwrite) {
+      : ShardWriter(std::move(target), overwrite) {
     check_metadata(metadata);
     std::vector<NamedTensor> tensors = checked_tensors(root);
     if (const size_t ties = count_ties(tensors); ties > 0)
@@ -76,37 +76,22 @@ class FileWriter : public ShardWriter {
   [[nodiscard]] uint64_t overhead() const override { return header_.size(); }
   [[nodiscard]] const std::vector<std::string>& warnings() const override { return warnings_; }
 
-  void stage_in(const fs::path& folder, const fs::path& staging) override {
-    target_ = folder / target_.filename();
-    staging_ = staging;
-  }
-
-  std::vector<Slot> lay_out() override {
-    file_ = std::make_unique<StagedFile>(target_, overwrite_, staging_);
-    file_->reserve(header_.size() + data_size_);
-    file_->write(0, as_bytes(header_));
+  std::vector<Slot> lay_out_in(StagedFile& file) override {
+    file.reserve(header_.size() + data_size_);
+    file.write(0, as_bytes(header_));
     std::vector<Slot> slots;
-    for (uint64_t offset : offsets_) slots.push_back({file_.get(), header_.size() + offset});
+    for (uint64_t offset : offsets_) slots.push_back({&file, header_.size() + offset});
     return slots;
   }
 
   void finish(const std::vector<uint32_t>& /*crcs*/) override {}
 
-  void commit(bool sync) override {
-    if (sync) file_->sync();
-    file_->commit();
-  }
-
  private:
-  fs::path target_;
-  fs::path staging_;
-  bool overwrite_;
   std::string header_;
   std::vector<Item> items_;
   std::vector<uint64_t> offsets_;  // of the items, in the data
   uint64_t data_size_ = 0;
   std::vector<std::string> warnings_;
-  std::unique_ptr<StagedFile> file_;
 };
 
 }  // namespace

@@ -1,6 +1,7 @@
 #include "host/formats/tensorflow/reader.hpp"
 
 #include <algorithm>
+#include <mutex>
 #include <set>
 
 #include "host/base/crc32c.hpp"
@@ -40,6 +41,7 @@ class TextStorage final : public Storage {
     });
   }
   [[nodiscard]] Place place() const override { return bytes_->place(); }
+  void add_files(SourceFiles& files) const override { bytes_->add_files(files); }
 
  private:
   StoragePtr bytes_;

@@ -5,6 +5,7 @@
 
 #include "host/base/crc32c.hpp"
 #include "host/base/open_files.hpp"
+#include "host/base/replaced.hpp"
 #include "host/base/utf8.hpp"
 #include "host/formats/tensorflow/foreign.hpp"
 #include "host/formats/tensorflow/index.hpp"
@@ -116,14 +117,18 @@ class BundleWriter final : public Writer {
     return total;
   }
 
-  std::vector<Slot> lay_out() override {
+  std::vector<Slot> lay_out(Transaction& transaction) override {
+    std::vector<StagedFile*> data;
     for (uint32_t shard = 0; shard < shards(); ++shard) {
-      data_.emplace_back(data_file(prefix_, shard, shards()), true);
-      data_.back().reserve(shard_sizes_[shard]);
+      data.push_back(&transaction.file(data_file(prefix_, shard, shards()), true));
+      data.back()->reserve(shard_sizes_[shard]);
     }
+    index_ = &transaction.file(index_file(prefix_), overwrite_);
+    transaction.file(prefix_.parent_path() / state_file_name, true).write(0, as_bytes(state_));
+    for (const fs::path& path : other_data_files()) transaction.remove(path);
     std::vector<Slot> slots;
     for (const Variable& variable : variables_)
-      slots.push_back({&data_[variable.entry.shard], variable.entry.offset});
+      slots.push_back({data[variable.entry.shard], variable.entry.offset});
     return slots;
   }
 
@@ -134,35 +139,11 @@ class BundleWriter final : public Writer {
       if (!variables_[i].has_checksum) entries.back().crc = masked_crc32c(crcs[i]);
     }
     std::sort(entries.begin(), entries.end(), [](const Entry& a, const Entry& b) { return a.name < b.name; });
-    index_ = std::make_unique<StagedFile>(index_file(prefix_), overwrite_);
     index_->write(0, as_bytes(write_index(shards(), entries)));
-    state_file_ = std::make_unique<StagedFile>(prefix_.parent_path() / state_file_name, true);
-    state_file_->write(0, as_bytes(state_));
-  }
-
-  void commit(bool sync) override {
-    std::error_code ignored;
-    // Without its index the old checkpoint is not there any more: never an old index over new data.
-    if (overwrite_) fs::remove(index_file(prefix_), ignored);
-    size_t committed = 0;
-    try {
-      for (; committed < data_.size(); ++committed) commit(data_[committed], sync);
-      commit(*index_, sync);
-    } catch (...) {
-      for (size_t i = 0; i < committed; ++i) fs::remove(data_[i].target(), ignored);
-      throw;
-    }
-    commit(*state_file_, sync);
-    if (overwrite_) remove_other_data_files();
   }
 
  private:
   [[nodiscard]] uint32_t shards() const { return static_cast<uint32_t>(shard_sizes_.size()); }
-
-  static void commit(StagedFile& file, bool sync) {
-    if (sync) file.sync();
-    file.commit();
-  }
 
   /// Data without an index is what a run has left that was killed while its files got their names.
   void warn_of_remains() {
@@ -231,7 +212,8 @@ class BundleWriter final : public Writer {
   }
 
   /// Those of the checkpoint that was replaced, if it had another number of them.
-  void remove_other_data_files() const {
+  [[nodiscard]] std::vector<fs::path> other_data_files() const {
+    if (!overwrite_) return {};
     const std::string start = prefix_.filename().string() + ".data-";
     const std::string end = fmt::format("-of-{:05}", shards());
     const fs::path folder = prefix_.parent_path().empty() ? fs::path(".") : prefix_.parent_path();
@@ -248,7 +230,7 @@ class BundleWriter final : public Writer {
       if (of != std::string::npos && is_digits(numbers.substr(0, of)) && is_digits(numbers.substr(of + 4)))
         old.push_back(entry.path());
     }
-    for (const fs::path& path : old) fs::remove(path, ignored);
+    return old;
   }
 
   fs::path prefix_;
@@ -258,9 +240,7 @@ class BundleWriter final : public Writer {
   std::string state_;
   std::vector<Item> items_;
   std::vector<std::string> warnings_;
-  std::vector<StagedFile> data_;
-  std::unique_ptr<StagedFile> index_;
-  std::unique_ptr<StagedFile> state_file_;
+  StagedFile* index_ = nullptr;
 };
 
 }  // namespace

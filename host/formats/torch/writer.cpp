@@ -3,6 +3,7 @@
 #include <libdeflate.h>
 #include <zlib.h>
 
+#include "host/base/replaced.hpp"
 #include "host/formats/torch/pickler.hpp"
 #include "host/formats/torch/storage_plan.hpp"
 #include "host/formats/torch/zip_writer.hpp"
@@ -16,8 +17,7 @@ uint32_t crc_of(std::string_view bytes) {
 
 class ZipFileWriter final : public ShardWriter {
  public:
-  ZipFileWriter(const Value& root, const fs::path& target, bool overwrite)
-      : target_(target), overwrite_(overwrite) {
+  ZipFileWriter(const Value& root, const fs::path& target, bool overwrite) : ShardWriter(target, overwrite) {
     refuse_existing(target, overwrite);
     PicklerOptions options;
     options.store = [this](const Tensor& tensor, const std::string& storage_class, const std::string& path) {
@@ -35,16 +35,11 @@ class ZipFileWriter final : public ShardWriter {
   [[nodiscard]] uint64_t overhead() const override { return layout_.total_size() - item_bytes_; }
   [[nodiscard]] const std::vector<std::string>& warnings() const override { return warnings_; }
 
-  void stage_in(const fs::path& folder, const fs::path& staging) override {
-    target_ = folder / target_.filename();
-    staging_ = staging;
-  }
-
-  std::vector<Slot> lay_out() override {
-    file_.emplace(target_, overwrite_, staging_);
+  std::vector<Slot> lay_out_in(StagedFile& file) override {
+    file_ = &file;
     file_->reserve(layout_.total_size());
     std::vector<Slot> slots;
-    for (uint64_t offset : offsets_) slots.push_back({&*file_, offset});
+    for (uint64_t offset : offsets_) slots.push_back({file_, offset});
     return slots;
   }
 
@@ -65,11 +60,6 @@ class ZipFileWriter final : public ShardWriter {
     file_->write(layout_.directory_offset(), as_bytes(layout_.directory(sums)));
   }
 
-  void commit(bool sync) override {
-    if (sync) file_->sync();
-    file_->commit();
-  }
-
  private:
   /// A member is small content that is known now, or a storage whose items are written by the executor.
   struct Member {
@@ -79,7 +69,7 @@ class ZipFileWriter final : public ShardWriter {
   };
 
   void add_members() {
-    const std::string stem = target_.stem().string();
+    const std::string stem = target().stem().string();
     const std::string top = (stem.empty() ? "archive" : stem) + "/";
     add_content(top + "data.pkl", pickle_);
     add_content(top + "byteorder", "little");
@@ -108,9 +98,6 @@ class ZipFileWriter final : public ShardWriter {
     members_.push_back(std::move(member));
   }
 
-  fs::path target_;
-  fs::path staging_;
-  bool overwrite_;
   StoragePlan plan_;
   std::string pickle_;
   ZipLayout layout_;
@@ -119,7 +106,7 @@ class ZipFileWriter final : public ShardWriter {
   std::vector<uint64_t> offsets_;
   uint64_t item_bytes_ = 0;
   std::vector<std::string> warnings_;
-  std::optional<StagedFile> file_;
+  StagedFile* file_ = nullptr;
 };
 
 }  // namespace

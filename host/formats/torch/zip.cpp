@@ -121,6 +121,7 @@ class StoredMember final : public Storage {
     if (const uint64_t start = start_; start != 0) file_->drop(start + offset, length);
   }
   [[nodiscard]] Place place() const override { return {file_->path().string(), start()}; }
+  void add_files(SourceFiles& files) const override { files.insert(file_); }
 
  private:
   [[nodiscard]] uint64_t start() const {

@@ -318,24 +318,39 @@ end
 ---@param args table
 function cli.has_progress(args) return not (args.quiet or args.no_progress_bar or args.json) end
 
----Commits as the common options say; with --dry-run only prints the plan.
----@param output Output
+---The plan of what is written one after the other.
+local function plan_of(plans)
+  local all = { bytes_read = 0, bytes_written = 0, peak_memory = 0, lossy = {} }
+  for _, plan in ipairs(plans) do
+    all.bytes_read, all.bytes_written = all.bytes_read + plan.bytes_read, all.bytes_written + plan.bytes_written
+    all.peak_memory = math.max(all.peak_memory, plan.peak_memory)
+    for _, key in ipairs(plan.lossy) do all.lossy[#all.lossy + 1] = key end
+  end
+  return #plans == 1 and plans[1] or all
+end
+
+---Commits outputs as the common options say, all of them or none; with --dry-run only prints the plans.
+---@param outputs Output|Output[]
 ---@param args table
----@return boolean written, table plan
-function cli.commit(output, args)
+---@return boolean written, table plan   of all of them
+function cli.commit(outputs, args)
+  if type(outputs) ~= "table" then outputs = { outputs } end
   local bounds = {
     threads = args.threads, memory = args.memory, sync = args.sync,
     allow_overflow = args.allow_overflow, max_expansion = args.max_expansion,
   }
+  local plans = {}
   if args.dry_run then
-    local plan = output:plan(bounds)
-    cli.say(args, tostring(plan))
-    return false, plan
+    for i, output in ipairs(outputs) do
+      plans[i] = output:plan(bounds)
+      cli.say(args, tostring(plans[i]))
+    end
+    return false, plan_of(plans)
   end
   bounds.progress = cli.has_progress(args)
-  local plan = output:commit(bounds)
-  cli.warn(plan.warnings)
-  return true, plan
+  plans = cbk.commit(outputs, bounds)
+  for _, plan in ipairs(plans) do cli.warn(plan.warnings) end
+  return true, plan_of(plans)
 end
 
 ---Asks before something is changed that cannot be had back. Without an answer it is an error.

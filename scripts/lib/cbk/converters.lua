@@ -178,31 +178,11 @@ end
 ---The newest version of H5 checkpoints that a release reads.
 function converters.h5_version(release) return catalogue.since(release, "2.5") and "0.5" or "0.4" end
 
----Whether a checkpoint at `target` brings the file along: beside it, or in its folder of shards.
-local function is_companion(path, target, is_folder)
-  local folder = cbk.fs.dirname(path)
-  return folder == (is_folder and target or cbk.fs.dirname(target))
-end
-
 ---@class ConfigFile
 ---@field path string
 ---@field tree Dict
 ---@field format "yaml"|"json"
 ---@field style table   options of cbk.config.dump
-
----The forecast of two commits, one after the other.
-local function joined(a, b)
-  if not (a and b) then return a or b end
-  local function both(name)
-    local list = { unpack(a[name] or {}) }
-    for _, item in ipairs(b[name] or {}) do list[#list + 1] = item end
-    return list
-  end
-  return {
-    bytes_read = a.bytes_read + b.bytes_read, bytes_written = a.bytes_written + b.bytes_written,
-    peak_memory = math.max(a.peak_memory, b.peak_memory), lossy = both "lossy", lost = both "lost",
-  }
-end
 
 ---Writes checkpoints that belong together into one folder, all of them or none; with --dry-run only prints the plans.
 ---@param outputs { path: string, options: table }[]   options of cbk.create
@@ -213,43 +193,32 @@ function converters.write_all(outputs, args)
   local is_new_folder = not cbk.fs.is_dir(folder)
   local is_forecast = args.dry_run and is_new_folder -- which needs no folder of its own
   if not is_forecast then cbk.fs.mkdir(folder) end
-  local new, forecast = {}, nil
-  local fine, committed = pcall(function()
-    local made, done = {}, true
+  local fine, committed, forecast = pcall(function()
+    local made = {}
     for i, output in ipairs(outputs) do
       output.options.overwrite = args.overwrite or args.dry_run
       made[i] = cbk.create(is_forecast and cbk.fs.basename(output.path) or output.path, output.options)
     end
-    for i, output in ipairs(outputs) do
-      local is_new = not cbk.fs.exists(output.path)
-      local own
-      done, own = cli.commit(made[i], args)
-      forecast = joined(forecast, own)
-      if is_new and not args.dry_run then new[#new + 1] = output.path end
-    end
-    return done
+    return cli.commit(made, args)
   end)
   if not fine then
-    for _, path in ipairs(new) do pcall(cbk.fs.remove, path, { recursive = true }) end
     if is_new_folder and not args.dry_run then pcall(cbk.fs.remove, folder) end -- only an empty one goes
     error(committed, 0)
   end
   return committed, forecast
 end
 
----Writes a checkpoint with its config, as one where they stand together; with --dry-run only prints the plan.
+---Writes a checkpoint with its config, both or none; with --dry-run only prints the plan.
 ---@param target string
 ---@param options table      of cbk.create
 ---@param config ConfigFile
 ---@param args table         of cli.output_options
 ---@return boolean written, table plan
 function converters.write(target, options, config, args)
-  local together = is_companion(config.path, target, options.shard_size ~= nil)
-  local text = cbk.config.dump(config.tree, config.format, config.style)
-  if together then options.companions = { [cbk.fs.basename(config.path)] = text } end
-  local committed, forecast = converters.write_all({ { path = target, options = options } }, args)
-  if committed and not together then cbk.fs.write(config.path, text, { overwrite = args.overwrite }) end
-  return committed, forecast
+  local folder = options.shard_size and target or cbk.fs.dirname(target) -- where names of companions are looked for
+  local name = cbk.fs.dirname(config.path) == folder and cbk.fs.basename(config.path) or cbk.fs.absolute(config.path)
+  options.companions = { [name] = cbk.config.dump(config.tree, config.format, config.style) }
+  return converters.write_all({ { path = target, options = options } }, args)
 end
 
 return converters

@@ -212,9 +212,14 @@ function Output:close() end
 ---A checkpoint to be written. The folders that its path names are made when it is committed.
 ---@param path string
 ---@param options? { root: any, overwrite: boolean, format: string, h5_version: string, framework_version: string, shard_size: integer|string, shard_stem: string, keep_texts: boolean, metadata: table, companions: table<string,string> }
----`keep_texts`: flat H5 gets the tensors of texts too, as strings. `companions`: further small files (name → content) that appear together with the checkpoint, inside the folder of a sharded one.
+---`keep_texts`: flat H5 gets the tensors of texts too, as strings. `companions`: further small files (name → content) that appear together with the checkpoint: beside it or inside the folder of a sharded one, elsewhere where the name is an absolute path.
 ---@return Output
 function cbk.create(path, options) end
+---Commits several outputs as one: all of them appear, or none. Options as of `Output:commit`. Returns their plans.
+---@param outputs Output[]
+---@param options? { threads: integer, memory: integer|string, sync: boolean, progress: boolean|fun(p: table) }
+---@return table[]
+function cbk.commit(outputs, options) end
 
 -- --- trees
 ---@param from? table|Dict  entries to copy; a list of {key, value} pairs keeps its order, the keys of any other table are sorted

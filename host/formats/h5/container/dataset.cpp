@@ -168,6 +168,9 @@ class JoinedStorage final : public Storage {
     if (!out.empty()) fail(Errc::format, "external data ends too early");
   }
   [[nodiscard]] Place place() const override { return parts_.empty() ? Place{} : parts_.front()->place(); }
+  void add_files(SourceFiles& files) const override {
+    for (const StoragePtr& part : parts_) part->add_files(files);
+  }
 
  private:
   std::vector<StoragePtr> parts_;

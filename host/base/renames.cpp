@@ -1,0 +1,58 @@
+#include "host/base/renames.hpp"
+
+#include <fcntl.h>
+#include <stdio.h>
+
+#include "host/base/stale.hpp"
+
+namespace cbk {
+namespace {
+
+/// FUSE, NFS and others know no flags.
+bool is_unknown_flag(int error) {
+  return error == EINVAL || error == ENOSYS || error == EOPNOTSUPP;
+}
+
+/// 0, or the error.
+int rename_with(const fs::path& from, const fs::path& to, unsigned flags) {
+  const auto call = [&] { return ::renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), flags); };
+  return retried(call) == 0 ? 0 : errno;
+}
+
+}  // namespace
+
+void Renames::move(const fs::path& from, const fs::path& to) {
+  int error = rename_with(from, to, RENAME_NOREPLACE);
+  if (is_unknown_flag(error)) {
+    std::error_code ignored;
+    error = fs::exists(fs::symlink_status(to, ignored)) ? EEXIST : rename_with(from, to, 0);
+  }
+  if (error != 0) fail_errno("create", to.string(), error);
+  steps_.push_back({from, to});
+}
+
+void Renames::exchange(const fs::path& from, const fs::path& to) {
+  const int error = rename_with(from, to, RENAME_EXCHANGE);
+  if (error == 0) return steps_.push_back({from, to, true});
+  if (!is_unknown_flag(error)) fail_errno("replace", to.string(), error);
+  const fs::path aside = temporary_sibling(to);
+  move(to, aside);
+  move(from, to);
+  move(aside, from);
+}
+
+void Renames::replace(const fs::path& from, const fs::path& to) {
+  if (const int error = rename_with(from, to, 0); error != 0) fail_errno("replace", to.string(), error);
+}
+
+std::vector<std::string> Renames::undo() {
+  std::vector<std::string> stuck;
+  for (auto step = steps_.rbegin(); step != steps_.rend(); ++step) {
+    if (rename_with(step->to, step->from, step->is_exchange ? RENAME_EXCHANGE : 0) == 0) continue;
+    stuck.push_back(fmt::format("'{}' is now '{}'", step->from.string(), step->to.string()));
+  }
+  steps_.clear();
+  return stuck;
+}
+
+}  // namespace cbk

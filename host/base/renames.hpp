@@ -1,0 +1,31 @@
+// New names for files and folders, which can be taken back.
+#pragma once
+
+#include <vector>
+
+#include "host/base/file.hpp"
+
+namespace cbk {
+
+class Renames {
+ public:
+  /// `from` becomes `to`, where nothing may be (`exists`).
+  void move(const fs::path& from, const fs::path& to);
+  /// `from` becomes `to`, and what was there gets the name `from`, in one step; where the file system cannot
+  /// do that, in three, between which `to` is not there.
+  void exchange(const fs::path& from, const fs::path& to);
+  /// `from` takes the place of the file `to` in one step, which cannot be taken back.
+  void replace(const fs::path& from, const fs::path& to);
+  /// Takes back everything, the last one first. What cannot be taken back is the result: "'a' is now 'b'".
+  std::vector<std::string> undo();
+
+ private:
+  struct Step {
+    fs::path from;
+    fs::path to;
+    bool is_exchange = false;
+  };
+  std::vector<Step> steps_;
+};
+
+}  // namespace cbk

@@ -1,0 +1,115 @@
+#include "host/base/replaced.hpp"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <sys/xattr.h>
+#include <unistd.h>
+
+#include <vector>
+
+namespace cbk {
+namespace {
+
+/// A mount point, or a file that chattr(1) protects.
+void refuse_pinned(const fs::path& path) {
+  struct statx info {};
+  if (::statx(AT_FDCWD, path.c_str(), AT_SYMLINK_NOFOLLOW, STATX_TYPE, &info) != 0) return;
+  const uint64_t set = info.stx_attributes & info.stx_attributes_mask;
+  const char* why = (set & STATX_ATTR_MOUNT_ROOT) != 0                        ? "a mount point"
+                    : (set & (STATX_ATTR_IMMUTABLE | STATX_ATTR_APPEND)) != 0 ? "protected (see lsattr)"
+                                                                              : nullptr;
+  if (why != nullptr)
+    fail(Errc::io, "cannot replace '{}': it is {}; choose another name", path.string(), why);
+}
+
+/// In a folder like /tmp, only who owns a file may give its name to another.
+void refuse_sticky(const fs::path& path) {
+  struct stat folder {};
+  struct stat file {};
+  if (::stat(folder_of(path).c_str(), &folder) != 0 || ::lstat(path.c_str(), &file) != 0) return;
+  const uid_t us = ::geteuid();
+  if ((folder.st_mode & S_ISVTX) == 0 || us == 0 || us == folder.st_uid || us == file.st_uid) return;
+  fail(Errc::io, "cannot replace '{}': it is another user's; choose another name", path.string());
+}
+
+/// The target itself, or what a symbolic link leads to.
+fs::path behind_links(const fs::path& target) {
+  std::error_code ignored;
+  if (!fs::is_symlink(fs::symlink_status(target, ignored))) return target;
+  if (!fs::exists(target, ignored)) {
+    fail(Errc::io, "cannot replace '{}': it is a symbolic link to '{}', which is not there; remove the link",
+         target.string(), fs::read_symlink(target, ignored).string());
+  }
+  return fs::canonical(target);
+}
+
+void refuse_foreign_folders(const fs::path& folder) {
+  std::vector<std::string> foreign;
+  for (const fs::directory_entry& entry : fs::directory_iterator(folder)) {
+    if (!entry.is_symlink() && !entry.is_regular_file()) foreign.push_back(entry.path().filename().string());
+  }
+  if (foreign.empty()) return;
+  fail(Errc::io, "cannot replace the folder '{}': it holds more than files: {}", folder.string(),
+       listed(foreign, 5));
+}
+
+/// A list of the old one's own, or none: not what the folder would give a new file.
+void take_over_list(const fs::path& replaced, const FileDescriptor& fd) {
+  constexpr const char* name = "system.posix_acl_access";
+  const ssize_t size = ::getxattr(replaced.c_str(), name, nullptr, 0);
+  if (size <= 0) return void(::fremovexattr(fd.get(), name));
+  std::vector<char> list(static_cast<size_t>(size));
+  if (::getxattr(replaced.c_str(), name, list.data(), list.size()) != size) return;
+  (void)::fsetxattr(fd.get(), name, list.data(), list.size(), 0);
+}
+
+}  // namespace
+
+void refuse_existing(const fs::path& target, bool overwrite) {
+  std::error_code ignored;
+  if (!overwrite && fs::exists(fs::symlink_status(target, ignored))) {
+    fail(Errc::exists, "'{}' exists already", target.string());
+  }
+}
+
+fs::path replaceable_file(const fs::path& target, bool overwrite) {
+  refuse_existing(target, overwrite);
+  std::error_code ignored;
+  const fs::file_status status = fs::status(target, ignored);
+  if (fs::is_directory(status)) fail_errno("write", target.string(), EISDIR);
+  if (fs::exists(status) && !fs::is_regular_file(status)) {
+    fail(Errc::io, "cannot replace '{}': not a regular file", target.string());
+  }
+  fs::path file = behind_links(target);
+  refuse_pinned(file);
+  refuse_sticky(file);
+  return file;
+}
+
+fs::path replaceable_folder(const fs::path& target, bool overwrite) {
+  refuse_existing(target, overwrite);
+  fs::path folder = behind_links(target);
+  std::error_code ignored;
+  if (!fs::exists(folder, ignored)) return folder;
+  if (!fs::is_directory(folder)) fail(Errc::io, "cannot replace '{}': not a folder", folder.string());
+  refuse_pinned(folder);
+  refuse_sticky(folder);
+  refuse_foreign_folders(folder);
+  return folder;
+}
+
+void take_over_access(const fs::path& replaced, const FileDescriptor& fd) {
+  struct stat mine {};
+  struct stat old {};
+  if (::fstat(fd.get(), &mine) != 0 || ::stat(replaced.c_str(), &old) != 0) return;
+  const bool has_group = mine.st_gid == old.st_gid || ::fchown(fd.get(), -1, old.st_gid) == 0;
+  const bool has_owner = mine.st_uid == old.st_uid || ::fchown(fd.get(), old.st_uid, -1) == 0;
+  mode_t mode = old.st_mode & 07777;
+  // What the old group might do is not for ours.
+  if (!has_group) mode = (mode & ~static_cast<mode_t>(S_ISGID | 070)) | ((mode & 07) << 3);
+  if (!has_owner) mode &= ~static_cast<mode_t>(S_ISUID);
+  take_over_list(replaced, fd);
+  (void)!::fchmod(fd.get(), mode);
+}
+
+}  // namespace cbk

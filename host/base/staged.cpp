@@ -1,0 +1,142 @@
+#include "host/base/staged.hpp"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "host/base/replaced.hpp"
+#include "host/base/stale.hpp"
+
+namespace cbk {
+namespace {
+
+/// How a file without a name is spoken of.
+std::string self_of(int fd) {
+  return fmt::format("/proc/self/fd/{}", fd);
+}
+
+/// A file without a name vanishes even with kill -9. None where the file system cannot do that, or where
+/// there is no /proc, without which it could never get a name.
+FileDescriptor open_nameless(const fs::path& folder) {
+  FileDescriptor fd(retried([&] { return ::open(folder.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0666); }));
+  if (fd.get() >= 0) return ::access(self_of(fd.get()).c_str(), F_OK) == 0 ? std::move(fd) : FileDescriptor();
+  if (errno != EOPNOTSUPP && errno != EISDIR && errno != EINVAL) fail_errno("write into", folder.string());
+  return {};
+}
+
+/// The mode of a new file; the group and others get nothing while we ask.
+mode_t usual_mode() {
+  static const mode_t mask = [] {
+    const mode_t old = ::umask(077);
+    ::umask(old);
+    return old;
+  }();
+  return 0666 & ~mask;
+}
+
+}  // namespace
+
+void Staged::take_name() {
+  remember_temporary(name_);
+  has_name_ = true;
+}
+
+void Staged::release() {
+  if (has_name_) forget_temporary(name_);
+  has_name_ = false;
+}
+
+StagedFile::StagedFile(fs::path target, fs::path name, const fs::path& folder)
+    : Staged(std::move(target), std::move(name)), fd_(open_nameless(folder)) {
+  is_private_ = fd_.get() < 0;
+  if (is_private_) {
+    fd_ = open_file("create", this->name(), O_RDWR | O_CREAT | O_EXCL, 0600);
+    take_name();
+  }
+  lock_as_in_use(fd_);
+}
+
+StagedFile::~StagedFile() {
+  if (has_name()) ::unlink(name().c_str());
+  release();
+}
+
+void StagedFile::reserve(uint64_t size) {
+  if (size == 0) return;
+  int error = EINTR;
+  while (error == EINTR) error = ::posix_fallocate(fd_.get(), 0, static_cast<off_t>(size));
+  if (error != 0) fail_errno(fmt::format("reserve {} for", format_size(size)), target().string(), error);
+}
+
+void StagedFile::write(uint64_t offset, ByteView bytes) {
+  const std::lock_guard turn(turn_);
+  write_at(fd_, offset, bytes, target());
+}
+
+void StagedFile::prepare(bool sync) {
+  std::error_code ignored;
+  if (fs::exists(target(), ignored)) {
+    take_over_access(target(), fd_);
+  } else if (is_private_ && ::fchmod(fd_.get(), usual_mode()) != 0) {
+    fail_errno("set the mode of", target().string());
+  }
+  if (sync) sync_to_disk(fd_, target());
+  if (has_name()) return;
+  take_name();
+  if (::linkat(AT_FDCWD, self_of(fd_.get()).c_str(), AT_FDCWD, name().c_str(), AT_SYMLINK_FOLLOW) != 0)
+    fail_errno("create", name().string());
+}
+
+StagedFolder::StagedFolder(fs::path target, fs::path name, IsReplaced is_replaced)
+    : Staged(std::move(target), std::move(name)), is_replaced_(std::move(is_replaced)) {
+  // Files that need names lie in it; and whether it can be made is better known before the work.
+  if (open_nameless(folder_of(this->target())).get() < 0) make();
+}
+
+StagedFolder::~StagedFolder() {
+  files_.clear();
+  std::error_code ignored;
+  if (has_name()) fs::remove_all(name(), ignored);
+  release();
+}
+
+StagedFile& StagedFolder::file(const std::string& file_name) {
+  return files_.emplace_back(target() / file_name, name() / file_name,
+                             has_name() ? name() : folder_of(target()));
+}
+
+void StagedFolder::make() {
+  take_name();
+  if (::mkdir(name().c_str(), 0777) != 0) fail_errno("create", name().string());
+  fd_ = open_file("open", name(), O_RDONLY | O_DIRECTORY);
+  lock_as_in_use(fd_);
+}
+
+/// The same file under a second name, or a copy where the file system has no hard links.
+void StagedFolder::carry_over(bool sync) const {
+  std::error_code error;
+  for (const fs::directory_entry& entry : fs::directory_iterator(target())) {
+    const fs::path to = name() / entry.path().filename();
+    if (fs::exists(fs::symlink_status(to, error)) || is_replaced_(to.filename().string())) continue;
+    if (::linkat(AT_FDCWD, entry.path().c_str(), AT_FDCWD, to.c_str(), 0) == 0) continue;
+    fs::copy(entry.path(), to, fs::copy_options::copy_symlinks, error);
+    if (error) fail_errno("keep", entry.path().string(), error.value());
+    if (sync && entry.is_regular_file()) sync_to_disk(open_file("open", to, O_RDONLY), to);
+  }
+}
+
+void StagedFolder::prepare(bool sync) {
+  if (!has_name()) make();
+  for (StagedFile& file : files_) {
+    file.prepare(sync);
+    file.release();  // it goes with the folder
+  }
+  std::error_code ignored;
+  if (fs::exists(target(), ignored)) {
+    carry_over(sync);
+    take_over_access(target(), fd_);
+  }
+  if (sync) sync_to_disk(fd_, target());
+}
+
+}  // namespace cbk

@@ -1,0 +1,87 @@
+// Files and folders under construction. A Transaction makes them and gives them their names; when one is
+// destroyed before that, nothing is left of it.
+// Each belongs to one owner; StagedFile::write may be called from several threads for ranges that do not
+// overlap.
+#pragma once
+
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+
+#include "host/base/file.hpp"
+
+namespace cbk {
+
+/// What will be `target`. It has a temporary name from `prepare` on, or earlier where it must have one.
+class Staged {
+ public:
+  Staged(fs::path target, fs::path name) : target_(std::move(target)), name_(std::move(name)) {}
+  Staged(const Staged&) = delete;
+  Staged& operator=(const Staged&) = delete;
+  virtual ~Staged() = default;
+
+  [[nodiscard]] const fs::path& target() const { return target_; }
+  [[nodiscard]] const fs::path& name() const { return name_; }
+  /// Does all that may fail before the last step: afterwards it is whole, under its temporary name, with the
+  /// owner and mode of what it replaces. `sync`: on the disk, too. Errors: `io`, `no_space`.
+  virtual void prepare(bool sync) = 0;
+  /// The temporary name is not ours any more.
+  void release();
+
+ protected:
+  /// About to be made.
+  void take_name();
+  [[nodiscard]] bool has_name() const { return has_name_; }
+
+ private:
+  fs::path target_;
+  fs::path name_;
+  bool has_name_ = false;
+};
+
+class StagedFile final : public Staged {
+ public:
+  /// `target` as `replaceable_file` has it. The file has no name and lies in `folder`, which is on the
+  /// target's file system; where the system cannot do that, it is called `name` and is ours alone. Errors:
+  /// `io`.
+  StagedFile(fs::path target, fs::path name, const fs::path& folder);
+  ~StagedFile() override;
+
+  [[nodiscard]] int fd() const { return fd_.get(); }
+  /// Sets the length and allocates the blocks: a full disk is found here (`no_space`).
+  void reserve(uint64_t size);
+  void write(uint64_t offset, ByteView bytes);
+  void prepare(bool sync) override;
+
+ private:
+  FileDescriptor fd_;
+  bool is_private_ = false;  // created for us alone, until it is prepared
+  /// Writers of one inode take turns in the kernel anyway, but spinning: waiting here leaves the processor to
+  /// the kernels.
+  std::mutex turn_;
+};
+
+class StagedFolder final : public Staged {
+ public:
+  /// Tells by its name that a file of the old folder belongs to what is replaced.
+  using IsReplaced = std::function<bool(std::string_view name)>;
+  /// `target` as `replaceable_folder` has it. The other files of an old folder stay: only what `is_replaced`
+  /// names, or the new folder has too, goes. Errors: `io`.
+  StagedFolder(fs::path target, fs::path name, IsReplaced is_replaced);
+  ~StagedFolder() override;
+
+  /// A file in it, kept until the folder goes.
+  StagedFile& file(const std::string& name);
+  void prepare(bool sync) override;
+
+ private:
+  void make();
+  void carry_over(bool sync) const;
+  IsReplaced is_replaced_;
+  FileDescriptor fd_;  // once it is made
+  std::deque<StagedFile> files_;
+};
+
+}  // namespace cbk

@@ -1,0 +1,143 @@
+#include "host/base/transaction.hpp"
+
+#include <fcntl.h>
+#include <stdio.h>
+
+#include <algorithm>
+
+#include "host/base/interrupt.hpp"
+#include "host/base/renames.hpp"
+#include "host/base/replaced.hpp"
+#include "host/base/stale.hpp"
+
+namespace cbk {
+namespace {
+
+/// "out/" names the same folder as "out".
+fs::path without_slash(const fs::path& path) {
+  return path.has_filename() ? path : path.parent_path();
+}
+
+std::string message_of(const std::exception_ptr& failure) {
+  try {
+    std::rethrow_exception(failure);
+  } catch (const std::exception& error) {
+    return error.what();
+  }
+}
+
+}  // namespace
+
+bool Transaction::Member::replaces() const {
+  std::error_code ignored;
+  return overwrite && fs::exists(fs::symlink_status(staged->target(), ignored));
+}
+
+void Transaction::add(std::unique_ptr<Staged> staged, bool overwrite) {
+  for (const Member& member : members_) {
+    if (member.staged->target() == staged->target())
+      fail(Errc::usage, "two outputs would be '{}'; choose another name", staged->target().string());
+  }
+  members_.push_back({std::move(staged), overwrite});
+}
+
+StagedFile& Transaction::file(const fs::path& target, bool overwrite) {
+  fs::path real = replaceable_file(target, overwrite);
+  const fs::path folder = folder_of(real);
+  fs::path name = temporary_sibling(real);
+  auto made = std::make_unique<StagedFile>(std::move(real), std::move(name), folder);
+  StagedFile& file = *made;
+  add(std::move(made), overwrite);
+  return file;
+}
+
+StagedFolder& Transaction::folder(const fs::path& target, bool overwrite,
+                                  StagedFolder::IsReplaced is_replaced) {
+  fs::path real = replaceable_folder(without_slash(target), overwrite);
+  fs::path name = temporary_sibling(real);
+  auto made = std::make_unique<StagedFolder>(std::move(real), std::move(name), std::move(is_replaced));
+  StagedFolder& folder = *made;
+  add(std::move(made), overwrite);
+  return folder;
+}
+
+void Transaction::place_all(Renames& renames) {
+  if (members_.size() == 1 && !fs::is_directory(members_.front().staged->target()) &&
+      members_.front().replaces())
+    return renames.replace(members_.front().staged->name(), members_.front().staged->target());
+  const auto first = std::ranges::find_if(members_, &Member::replaces);
+  for (auto member = members_.end(); member > first + 1;) {
+    if (!(--member)->replaces()) continue;
+    old_.push_back(temporary_sibling(member->staged->target()));
+    renames.move(member->staged->target(), old_.back());
+  }
+  for (const Member& member : members_) {
+    const Staged& staged = *member.staged;
+    if (member.replaces()) {
+      renames.exchange(staged.name(), staged.target());
+    } else {
+      renames.move(staged.name(), staged.target());
+    }
+  }
+}
+
+void Transaction::place() {
+  Renames renames;
+  std::exception_ptr failure;
+  std::vector<std::string> stuck;
+  {
+    // A signal that ends the program waits: a temporary name may be that of the only old one there is.
+    const auto held = hold_temporaries();
+    try {
+      place_all(renames);
+    } catch (...) {
+      failure = std::current_exception();
+      stuck = renames.undo();
+    }
+  }
+  if (!failure) return;
+  old_.clear();
+  if (stuck.empty()) std::rethrow_exception(failure);
+  for (const Member& member : members_) member.staged->release();
+  fail(Errc::io, "{}; this could not be taken back: {}", message_of(failure), listed(stuck));
+}
+
+/// What was replaced, and what earlier runs have left.
+void Transaction::clean_up() {
+  std::vector<fs::path> targets;
+  for (const Member& member : members_) targets.push_back(member.staged->target());
+  members_.clear();  // and what has a temporary name now
+  std::error_code ignored;
+  for (const fs::path& path : old_) fs::remove_all(path, ignored);
+  for (const fs::path& path : removed_) fs::remove(path, ignored);
+  remove_left_over(targets);
+}
+
+void Transaction::sync_folders() const {
+  std::set<fs::path> folders;
+  for (const Member& member : members_) folders.insert(folder_of(member.staged->target()));
+  for (const fs::path& folder : folders)
+    sync_to_disk(open_file("open", folder, O_RDONLY | O_DIRECTORY), folder);
+}
+
+void Transaction::commit(bool sync) {
+  check_interrupt();
+  for (const auto& source : sources_) source->refuse_changed();
+  for (const Member& member : members_) member.staged->prepare(sync);
+  place();
+  try {
+    if (sync) sync_folders();
+  } catch (...) {
+    clean_up();
+    throw;
+  }
+  clean_up();
+}
+
+void write_file(const fs::path& path, std::string_view content, bool overwrite) {
+  Transaction transaction;
+  transaction.file(path, overwrite).write(0, as_bytes(content));
+  transaction.commit(false);
+}
+
+}  // namespace cbk
