@@ -67,6 +67,17 @@ int write(lua_State* L) {
   return 0;
 }
 
+/// cbk.fs.write_all({ path = text }, options): all of them, or none.
+int write_all(lua_State* L) {
+  const Options options(L, 2, {"overwrite"});
+  const Value files = to_value(L, 1);
+  Transaction transaction;
+  for (const auto& [path, text] : files.as_dict().entries())
+    transaction.file(path.as_string(), options.flag("overwrite")).write(0, as_bytes(text.as_string()));
+  transaction.commit(false);
+  return 0;
+}
+
 int size(lua_State* L) {
   const fs::path path = check_path(L, 1);
   std::error_code error;
@@ -131,12 +142,14 @@ int program(lua_State* L) {
 }  // namespace
 
 void bind_fs(lua_State* L) {
-  static const luaL_Reg functions[] = {
-      {"exists", guarded<exists>},     {"is_dir", guarded<is_dir>},     {"mkdir", guarded<make_dir>},
-      {"list", guarded<list>},         {"read", guarded<read>},         {"write", guarded<write>},
-      {"size", guarded<size>},         {"remove", guarded<remove>},     {"program", guarded<program>},
-      {"temp_dir", guarded<temp_dir>}, {"join", guarded<join>},         {"basename", guarded<basename>},
-      {"dirname", guarded<dirname>},   {"absolute", guarded<absolute>}, {nullptr, nullptr}};
+  static const luaL_Reg functions[] = {{"exists", guarded<exists>},       {"is_dir", guarded<is_dir>},
+                                       {"mkdir", guarded<make_dir>},      {"list", guarded<list>},
+                                       {"read", guarded<read>},           {"write", guarded<write>},
+                                       {"write_all", guarded<write_all>}, {"size", guarded<size>},
+                                       {"remove", guarded<remove>},       {"program", guarded<program>},
+                                       {"temp_dir", guarded<temp_dir>},   {"join", guarded<join>},
+                                       {"basename", guarded<basename>},   {"dirname", guarded<dirname>},
+                                       {"absolute", guarded<absolute>},   {nullptr, nullptr}};
   lua_newtable(L);
   set_functions(L, functions);
   lua_setfield(L, -2, "fs");

@@ -27,18 +27,17 @@ local folder = args.output_dir or cbk.fs.dirname(args.config_file)
 
 ---Writes the config of each part into its own folder.
 local function write_parts(config)
-  local files = {}
+  local files, paths = {}, {}
   for _, part in ipairs(parts) do
     for name, text in pairs(composite.files(part, config, folder)) do
-      files[#files + 1] = { folder = cbk.fs.join(folder, part.left), path = cbk.fs.join(folder, part.left, name), text = text }
-      converters.refuse_existing(files[#files].path, args)
+      local path = cbk.fs.join(folder, part.left, name)
+      converters.refuse_existing(path, args)
+      files[path], paths[#paths + 1] = text, path
     end
   end
-  for _, file in ipairs(files) do
-    cbk.fs.mkdir(file.folder)
-    cbk.fs.write(file.path, file.text, { overwrite = args.overwrite })
-    cli.say(args, "Config saved to " .. file.path)
-  end
+  for _, part in ipairs(parts) do cbk.fs.mkdir(cbk.fs.join(folder, part.left)) end
+  cbk.fs.write_all(files, { overwrite = args.overwrite })
+  for _, path in ipairs(paths) do cli.say(args, "Config saved to " .. path) end
   cli.print_result(args, true, { { "config", folder } })
 end
 

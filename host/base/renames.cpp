@@ -19,24 +19,33 @@ int rename_with(const fs::path& from, const fs::path& to, unsigned flags) {
   return retried(call) == 0 ? 0 : errno;
 }
 
+/// Where nothing is. 0, or the error.
+int rename_new(const fs::path& from, const fs::path& to) {
+  const int error = rename_with(from, to, RENAME_NOREPLACE);
+  if (!is_unknown_flag(error)) return error;
+  std::error_code ignored;
+  return fs::exists(fs::symlink_status(to, ignored)) ? EEXIST : rename_with(from, to, 0);
+}
+
 }  // namespace
 
 void Renames::move(const fs::path& from, const fs::path& to) {
-  int error = rename_with(from, to, RENAME_NOREPLACE);
-  if (is_unknown_flag(error)) {
-    std::error_code ignored;
-    error = fs::exists(fs::symlink_status(to, ignored)) ? EEXIST : rename_with(from, to, 0);
-  }
-  if (error != 0) fail_errno("create", to.string(), error);
+  if (const int error = rename_new(from, to); error != 0) fail_errno("create", to.string(), error);
   steps_.push_back({from, to});
+}
+
+fs::path Renames::set_aside(const fs::path& path) {
+  fs::path aside = temporary_sibling(path);
+  if (const int error = rename_new(path, aside); error != 0) fail_errno("replace", path.string(), error);
+  steps_.push_back({path, aside});
+  return aside;
 }
 
 void Renames::exchange(const fs::path& from, const fs::path& to) {
   const int error = rename_with(from, to, RENAME_EXCHANGE);
   if (error == 0) return steps_.push_back({from, to, true});
   if (!is_unknown_flag(error)) fail_errno("replace", to.string(), error);
-  const fs::path aside = temporary_sibling(to);
-  move(to, aside);
+  const fs::path aside = set_aside(to);
   move(from, to);
   move(aside, from);
 }

@@ -11,6 +11,8 @@ class Renames {
  public:
   /// `from` becomes `to`, where nothing may be (`exists`).
   void move(const fs::path& from, const fs::path& to);
+  /// `path` gets a temporary name, which is the result.
+  fs::path set_aside(const fs::path& path);
   /// `from` becomes `to`, and what was there gets the name `from`, in one step; where the file system cannot
   /// do that, in three, between which `to` is not there.
   void exchange(const fs::path& from, const fs::path& to);

@@ -62,26 +62,26 @@ StagedFolder& Transaction::folder(const fs::path& target, bool overwrite,
 }
 
 void Transaction::place_all(Renames& renames) {
-  if (members_.size() == 1 && !fs::is_directory(members_.front().staged->target()) &&
-      members_.front().replaces())
-    return renames.replace(members_.front().staged->name(), members_.front().staged->target());
-  const auto first = std::ranges::find_if(members_, &Member::replaces);
-  for (auto member = members_.end(); member > first + 1;) {
-    if (!(--member)->replaces()) continue;
-    old_.push_back(temporary_sibling(member->staged->target()));
-    renames.move(member->staged->target(), old_.back());
+  const Staged& only = *members_.front().staged;
+  const bool is_file = !fs::is_directory(only.name());
+  if (members_.size() == 1 && is_file && members_.front().replaces())
+    return renames.replace(only.name(), only.target());
+  auto first = std::ranges::find_if(members_, &Member::replaces);
+  if (first != members_.end()) ++first;
+  for (auto member = members_.end(); member > first;) {
+    if ((--member)->replaces()) old_.push_back(renames.set_aside(member->staged->target()));
   }
   for (const Member& member : members_) {
-    const Staged& staged = *member.staged;
     if (member.replaces()) {
-      renames.exchange(staged.name(), staged.target());
+      renames.exchange(member.staged->name(), member.staged->target());
     } else {
-      renames.move(staged.name(), staged.target());
+      renames.move(member.staged->name(), member.staged->target());
     }
   }
 }
 
 void Transaction::place() {
+  if (members_.empty()) return;
   Renames renames;
   std::exception_ptr failure;
   std::vector<std::string> stuck;

@@ -137,6 +137,25 @@ describe("Output", function()
     t.equal(cbk.open(folder .. "/b.safetensors")["model.b"]:tolist(), { 2, 4, 6 })
   end)
 
+  it("commits several outputs as one, with companions elsewhere", function()
+    local folder = t.temp_dir()
+    local first, second, config = folder .. "/x.pt", folder .. "/x.h5", t.temp_dir() .. "/x.yaml"
+    local function outputs()
+      return {
+        cbk.create(first, { root = { a = cbk.tensor { 1 } } }),
+        cbk.create(second, { root = { b = cbk.tensor { 2 } }, companions = { [cbk.fs.absolute(config)] = "a: 1\n" } }),
+      }
+    end
+    cbk.fs.write(config, "theirs")
+    t.raises("x.yaml' exists already", function() cbk.commit(outputs()) end, "exists")
+    t.equal(cbk.fs.list(folder), {})
+    cbk.fs.remove(config)
+    local plans = cbk.commit(outputs())
+    t.equal({ #plans, plans[2].tensors, cbk.fs.read(config) }, { 2, 1, "a: 1\n" })
+    t.equal({ cbk.open(first).a:item(), cbk.open(second).b:item() }, { 1, 2 })
+    t.raises("a list of outputs", function() cbk.commit "x" end, "usage")
+  end)
+
   it("makes shards with their companions", function()
     local folder = t.temp_dir() .. "/out"
     local root = cbk.dict()

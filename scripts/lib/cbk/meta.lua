@@ -356,6 +356,8 @@ function cbk.fs.mkdir(path) end          -- with parents; an existing folder is 
 function cbk.fs.list(path) end           -- sorted names
 function cbk.fs.read(path) end           -- a small file as text
 function cbk.fs.write(path, text, options) end  -- { overwrite }
+---@param files table<string, string>   path → text: all of them are written, or none
+function cbk.fs.write_all(files, options) end -- { overwrite }
 function cbk.fs.size(path) end
 function cbk.fs.join(...) end
 function cbk.fs.basename(path) end
