@@ -237,6 +237,54 @@ TEST_CASE("overwriting replaces what we write, and nothing else", "[base]") {
   }
 }
 
+TEST_CASE("what is replaced hands over its owner and mode", "[base]") {
+  Folder folder;
+  fs::create_directory(folder.path("out"));
+  for (const char* name : {"file", "out/config.json"}) {
+    write_file(folder.path(name), "old", false);
+    REQUIRE(::chmod(folder.path(name).c_str(), 0640) == 0);
+  }
+  REQUIRE(::chmod(folder.path("out").c_str(), 02771) == 0);
+  const bool may_give = ::geteuid() == 0;
+  for (const char* name : {"file", "out", "out/config.json"}) {
+    if (may_give) REQUIRE(::chown(folder.path(name).c_str(), 1234, 4321) == 0);
+  }
+  if (may_give) REQUIRE(::chmod(folder.path("out").c_str(), 02771) == 0);  // chown took the bit
+  Transaction transaction;
+  transaction.file(folder.path("file"), true).write(0, as_bytes("new"));
+  transaction.folder(folder.path("out"), true, is_shard).file("config.json").write(0, as_bytes("new"));
+  transaction.commit(false);
+  for (const auto& [name, mode] : {std::pair("file", 0640), {"out", 02771}, {"out/config.json", 0640}}) {
+    struct stat info {};
+    REQUIRE(::stat(folder.path(name).c_str(), &info) == 0);
+    CHECK((info.st_mode & 07777) == static_cast<mode_t>(mode));
+    CHECK(info.st_uid == (may_give ? 1234 : ::geteuid()));
+    CHECK(info.st_gid == (may_give ? 4321 : ::getegid()));
+  }
+  CHECK(read_file(folder.path("out/config.json")) == "new");
+}
+
+TEST_CASE("a source that another program changes is refused at the commit", "[base]") {
+  Folder folder;
+  write_file(folder.path("in"), "12345", false);
+  const auto source = MappedFile::open(folder.path("in"));
+  Transaction transaction;
+  transaction.file(folder.path("out"), false);
+  transaction.expect_unchanged({source});
+  SECTION("in place") {
+    struct timespec times[2] = {{1, 0}, {1, 1}};  // a nanosecond is enough
+    REQUIRE(::utimensat(AT_FDCWD, folder.path("in").c_str(), times, 0) == 0);
+  }
+  SECTION("cut short") {
+    fs::resize_file(folder.path("in"), 3);
+  }
+  SECTION("another file of that name") {
+    write_file(folder.path("in"), "12345", true);
+  }
+  CHECK_THROWS_WITH(transaction.commit(false), Catch::Contains("/in'") && Catch::Contains("changed it"));
+  CHECK(folder.names() == std::vector<std::string>{"in"});
+}
+
 TEST_CASE("what cannot be read says so", "[base]") {
   Folder folder;
   CHECK_THROWS_WITH(MappedFile::open(folder.path("none")),
