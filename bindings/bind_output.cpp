@@ -4,6 +4,7 @@
 #include "bindings/modules.hpp"
 #include "bindings/progress.hpp"
 #include "bindings/unfinished.hpp"
+#include "host/base/replaced.hpp"
 
 namespace cbk::lua {
 
