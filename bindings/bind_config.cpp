@@ -2,7 +2,6 @@
 #include <algorithm>
 
 #include "bindings/modules.hpp"
-#include "host/base/parents.hpp"
 #include "host/base/transaction.hpp"
 #include "host/config/config.hpp"
 #include "host/value/json.hpp"
@@ -58,9 +57,7 @@ int save(lua_State* L) {
     return dump_config(to_value(L, 1), format.empty() ? *by_name : parse_config_format(format),
                        write_options(options));
   });
-  Parents parents(path);
   write_file(path, text, options.flag("overwrite"));
-  parents.keep();
   return 0;
 }
 

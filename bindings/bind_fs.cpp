@@ -4,7 +4,6 @@
 #include <cstdlib>
 
 #include "bindings/modules.hpp"
-#include "host/base/parents.hpp"
 #include "host/base/transaction.hpp"
 
 namespace cbk::lua {
@@ -60,10 +59,7 @@ int read(lua_State* L) {
 
 int write(lua_State* L) {
   const Options options(L, 3, {"overwrite"});
-  const fs::path path = check_path(L, 1);
-  Parents parents(path);
-  write_file(path, check_string(L, 2), options.flag("overwrite"));
-  parents.keep();
+  write_file(check_path(L, 1), check_string(L, 2), options.flag("overwrite"));
   return 0;
 }
 

@@ -5,7 +5,6 @@
 #include "bindings/progress.hpp"
 #include "bindings/reading.hpp"
 #include "bindings/unfinished.hpp"
-#include "host/base/parents.hpp"
 #include "host/formats/h5/edit.hpp"
 #include "host/formats/h5/spec_v04.hpp"
 
@@ -104,9 +103,7 @@ int save_as(lua_State* L) {
       report({done, total, seconds.count(), target.filename().string()});
     };
   }
-  Parents parents(target);
   check<FileEdit>(L, 1)->save_as(target, options.flag("overwrite"), options.flag("sync"), progress);
-  parents.keep();
   return 0;
 }
 

@@ -35,7 +35,6 @@ local function write_parts(config)
       files[path], paths[#paths + 1] = text, path
     end
   end
-  for _, part in ipairs(parts) do cbk.fs.mkdir(cbk.fs.join(folder, part.left)) end
   cbk.fs.write_all(files, { overwrite = args.overwrite })
   for _, path in ipairs(paths) do cli.say(args, "Config saved to " .. path) end
   cli.print_result(args, true, { { "config", folder } })
@@ -51,7 +50,6 @@ converters.refuse_existing(target, args)
 
 local source = parts and composite.load_configs(args.config_file, parts) or cbk.config.load(args.config_file)
 local config = converters.config(args.model, job, source)
-if args.output_dir then cbk.fs.mkdir(args.output_dir) end
 cbk.config.save(config, target, { overwrite = args.overwrite, indent = 4, sort = not to_hf })
 converters.say_saved(args, job, "Config saved to " .. target)
 cli.print_result(args, true, { { "config", target } })

@@ -1,4 +1,4 @@
-// The folders that the path of an output names and that do not exist yet.
+// The folders that the paths of outputs name and that do not exist yet.
 #pragma once
 
 #include <filesystem>
@@ -8,20 +8,23 @@ namespace cbk {
 
 namespace fs = std::filesystem;
 
-/// Makes the missing folders above `target`, and removes them again unless it was kept: where nothing is
-/// written, nothing is left. Use from one thread.
+/// Makes missing folders, and in the end removes those of them that are empty: where nothing was written,
+/// nothing is left. Use from one thread.
 class Parents {
  public:
-  /// Errors: `io`.
-  explicit Parents(const fs::path& target);
-  Parents(const Parents&) = delete;
-  Parents& operator=(const Parents&) = delete;
+  Parents() = default;
+  Parents(Parents&&) = default;
+  Parents& operator=(Parents&& other) noexcept {
+    made_.swap(other.made_);
+    return *this;
+  }
   ~Parents();
-  void keep() { made_.clear(); }
+  /// Those above `target`. Errors: `io`.
+  void make(const fs::path& target);
+  [[nodiscard]] const std::vector<fs::path>& made() const { return made_; }
 
  private:
-  void remove_made() noexcept;
-  std::vector<fs::path> made_;  // the outermost first
+  std::vector<fs::path> made_;  // the outer before the inner
 };
 
 }  // namespace cbk

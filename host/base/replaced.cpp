@@ -5,8 +5,6 @@
 #include <sys/xattr.h>
 #include <unistd.h>
 
-#include <vector>
-
 namespace cbk {
 namespace {
 
@@ -45,7 +43,7 @@ fs::path behind_links(const fs::path& target) {
 
 void refuse_foreign_folders(const fs::path& folder) {
   std::vector<std::string> foreign;
-  for (const fs::directory_entry& entry : fs::directory_iterator(folder)) {
+  for (const fs::directory_entry& entry : entries_of(folder)) {
     if (!entry.is_symlink() && !entry.is_regular_file()) foreign.push_back(entry.path().filename().string());
   }
   if (foreign.empty()) return;
@@ -70,6 +68,16 @@ void refuse_existing(const fs::path& target, bool overwrite) {
   if (!overwrite && fs::exists(fs::symlink_status(target, ignored))) {
     fail(Errc::exists, "'{}' exists already", target.string());
   }
+}
+
+std::vector<fs::directory_entry> entries_of(const fs::path& folder) {
+  std::error_code error;
+  fs::directory_iterator at(folder, error);
+  while (error == std::errc::interrupted) at = fs::directory_iterator(folder, error);
+  std::vector<fs::directory_entry> entries;
+  for (; !error && at != fs::directory_iterator(); at.increment(error)) entries.push_back(*at);
+  if (error) fail_errno("list", folder.string(), error.value());
+  return entries;
 }
 
 fs::path replaceable_file(const fs::path& target, bool overwrite) {

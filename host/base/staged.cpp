@@ -115,7 +115,7 @@ void StagedFolder::make() {
 /// The same file under a second name, or a copy where the file system has no hard links.
 void StagedFolder::carry_over(bool sync) const {
   std::error_code error;
-  for (const fs::directory_entry& entry : fs::directory_iterator(target())) {
+  for (const fs::directory_entry& entry : entries_of(target())) {
     const fs::path to = name() / entry.path().filename();
     if (fs::exists(fs::symlink_status(to, error)) || is_replaced_(to.filename().string())) continue;
     if (::linkat(AT_FDCWD, entry.path().c_str(), AT_FDCWD, to.c_str(), 0) == 0) continue;

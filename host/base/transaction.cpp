@@ -33,31 +33,41 @@ bool Transaction::Member::replaces() const {
   return overwrite && fs::exists(fs::symlink_status(staged->target(), ignored));
 }
 
-void Transaction::add(std::unique_ptr<Staged> staged, bool overwrite) {
+void Transaction::add(Member added) {
   for (const Member& member : members_) {
-    if (member.staged->target() == staged->target())
-      fail(Errc::usage, "two outputs would be '{}'; choose another name", staged->target().string());
+    if (member.staged->target() == added.staged->target())
+      fail(Errc::usage, "two outputs would be '{}'; choose another name", added.staged->target().string());
   }
-  members_.push_back({std::move(staged), overwrite});
+  members_.push_back(std::move(added));
 }
 
-StagedFile& Transaction::file(const fs::path& target, bool overwrite) {
+StagedFile& Transaction::add_file(const fs::path& target, bool overwrite, bool is_early) {
   fs::path real = replaceable_file(target, overwrite);
+  parents_.make(real);
   const fs::path folder = folder_of(real);
   fs::path name = temporary_sibling(real);
   auto made = std::make_unique<StagedFile>(std::move(real), std::move(name), folder);
   StagedFile& file = *made;
-  add(std::move(made), overwrite);
+  add({std::move(made), overwrite, is_early});
   return file;
+}
+
+StagedFile& Transaction::file(const fs::path& target, bool overwrite) {
+  return add_file(target, overwrite, false);
+}
+
+StagedFile& Transaction::early_file(const fs::path& target, bool overwrite) {
+  return add_file(target, overwrite, true);
 }
 
 StagedFolder& Transaction::folder(const fs::path& target, bool overwrite,
                                   StagedFolder::IsReplaced is_replaced) {
   fs::path real = replaceable_folder(without_slash(target), overwrite);
+  parents_.make(real);
   fs::path name = temporary_sibling(real);
   auto made = std::make_unique<StagedFolder>(std::move(real), std::move(name), std::move(is_replaced));
   StagedFolder& folder = *made;
-  add(std::move(made), overwrite);
+  add({std::move(made), overwrite});
   return folder;
 }
 
@@ -66,18 +76,20 @@ void Transaction::place_all(Renames& renames) {
   const bool is_file = !fs::is_directory(only.name());
   if (members_.size() == 1 && is_file && members_.front().replaces())
     return renames.replace(only.name(), only.target());
-  auto first = std::ranges::find_if(members_, &Member::replaces);
-  if (first != members_.end()) ++first;
-  for (auto member = members_.end(); member > first;) {
-    if ((--member)->replaces()) old_.push_back(renames.set_aside(member->staged->target()));
+  const auto move = [&](const Member& member) {
+    renames.move(member.staged->name(), member.staged->target());
+  };
+  const auto others =
+      std::ranges::stable_partition(members_, [](const Member& m) { return m.is_early && !m.replaces(); });
+  std::for_each(members_.begin(), others.begin(), move);
+  const auto first = std::ranges::find_if(others, &Member::replaces);
+  if (first == others.end()) return (void)std::ranges::for_each(others, move);
+  for (auto member = others.end(); --member != first;) {
+    if (member->replaces()) old_.push_back(renames.set_aside(member->staged->target()));
   }
-  for (const Member& member : members_) {
-    if (member.replaces()) {
-      renames.exchange(member.staged->name(), member.staged->target());
-    } else {
-      renames.move(member.staged->name(), member.staged->target());
-    }
-  }
+  renames.exchange(first->staged->name(), first->staged->target());
+  std::for_each(others.begin(), first, move);
+  std::for_each(first + 1, others.end(), move);
 }
 
 void Transaction::place() {
@@ -116,6 +128,7 @@ void Transaction::clean_up() {
 void Transaction::sync_folders() const {
   std::set<fs::path> folders;
   for (const Member& member : members_) folders.insert(folder_of(member.staged->target()));
+  for (const fs::path& made : parents_.made()) folders.insert(folder_of(made));
   for (const fs::path& folder : folders)
     sync_to_disk(open_file("open", folder, O_RDONLY | O_DIRECTORY), folder);
 }
@@ -127,9 +140,9 @@ void Transaction::commit(bool sync) {
   place();
   try {
     if (sync) sync_folders();
-  } catch (...) {
+  } catch (const Error& error) {
     clean_up();
-    throw;
+    fail(error.code(), "{}; the output is there, but might not outlive a loss of power", error.what());
   }
   clean_up();
 }

@@ -1,15 +1,19 @@
 // Files and folders that appear together: all of them, or none.
 //
 // Everything that may fail is done before the first name changes. A single file or folder then takes its
-// target's place in one step. Of several, in the order in which they were added, the ones that replace
-// something step aside before the first one that does is replaced, and the new ones follow in order. So an
-// error takes everything back, and a program killed in between leaves the first one, old or new, without the
-// others: never an old one beside a new one.
+// target's place in one step. No system call replaces several at once; so an error takes everything back, and
+// a program killed in between leaves never an old one beside a new one, but one of them, old or new, whole
+// and without the others:
+// 1. Early files that replace nothing appear; nothing refers to them yet.
+// 2. Of what is replaced, all but the first step aside.
+// 3. The first one is exchanged for the new one.
+// 4. The others appear in the order in which they were added.
 #pragma once
 
 #include <memory>
 #include <vector>
 
+#include "host/base/parents.hpp"
 #include "host/base/staged.hpp"
 
 namespace cbk {
@@ -17,9 +21,11 @@ namespace cbk {
 /// Belongs to one owner. What is not committed is given up.
 class Transaction {
  public:
-  /// A new file or folder, kept until the transaction goes. Errors: as `replaceable_file` and
-  /// `replaceable_folder`; `usage` for a target that is there twice.
+  /// A new file or folder, kept until the transaction goes; missing folders above it are made. Errors: as
+  /// `replaceable_file` and `replaceable_folder`; `usage` for a target that is there twice.
   StagedFile& file(const fs::path& target, bool overwrite);
+  /// One that may be there before the others: among old ones, nothing refers to it yet.
+  StagedFile& early_file(const fs::path& target, bool overwrite);
   StagedFolder& folder(const fs::path& target, bool overwrite, StagedFolder::IsReplaced is_replaced);
   /// An old file that goes when everything is there.
   void remove(fs::path path) { removed_.push_back(std::move(path)); }
@@ -33,14 +39,17 @@ class Transaction {
   struct Member {
     std::unique_ptr<Staged> staged;
     bool overwrite = false;
+    bool is_early = false;
     [[nodiscard]] bool replaces() const;
   };
-  void add(std::unique_ptr<Staged> staged, bool overwrite);
+  StagedFile& add_file(const fs::path& target, bool overwrite, bool is_early);
+  void add(Member member);
   void place();
   void place_all(class Renames& renames);
   void clean_up();
   void sync_folders() const;
 
+  Parents parents_;  // destroyed after what lies in them
   std::vector<Member> members_;
   std::vector<fs::path> old_;  // what stepped aside
   std::vector<fs::path> removed_;

@@ -54,9 +54,10 @@ void check_target(const fs::path& target, bool overwrite) {
   std::error_code ignored;
   if (target.empty()) fail(Errc::usage, "the target has no name");
   refuse_existing(target, overwrite);
-  const fs::path folder = target.parent_path();
+  fs::path folder = folder_of(target);  // missing ones are made later
+  while (!folder.empty() && !fs::exists(folder, ignored)) folder = folder.parent_path();
   if (!folder.empty() && !fs::is_directory(folder, ignored))
-    fail_errno("write into", folder.string(), ENOENT);
+    fail_errno("write into", folder.string(), ENOTDIR);
 }
 
 using Companions = std::vector<std::pair<std::string, std::string>>;

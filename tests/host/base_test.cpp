@@ -123,6 +123,23 @@ TEST_CASE("files that belong together appear together", "[base]") {
   CHECK_FALSE(fs::exists(folder.path("c/new.bin")));
 }
 
+TEST_CASE("missing folders of an output are made, and go again with what failed", "[base]") {
+  Folder folder;
+  const fs::path target = folder.path("a") / "b" / "x";
+  {
+    Transaction transaction;
+    transaction.file(target, false).write(0, as_bytes("new"));
+    transaction.folder(folder.path("a") / "c" / "shards", false, is_shard).file("new.bin");
+    const bool is_committed = GENERATE(false, true);
+    if (is_committed) {
+      transaction.commit(true);
+      CHECK(read_file(target) == "new");
+      return;
+    }
+  }
+  CHECK(folder.names().empty());
+}
+
 TEST_CASE("a mapped file reads the same bytes at every alignment and length", "[base]") {
   Folder folder;
   std::string content(3 * io_piece + 123, '\0');

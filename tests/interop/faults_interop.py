@@ -8,6 +8,7 @@ Usage: faults_interop.py --cbk PATH [FILTER]
 import argparse
 import concurrent.futures
 import errno
+import hashlib
 import os
 import shutil
 import subprocess
@@ -19,7 +20,7 @@ import torch
 
 import upgrade_tools_interop as old_files
 from harness import Run
-from kills_interop import TEMPORARY, ByContent, digests, from_cerebras, to_cerebras
+from kills_interop import TEMPORARY, ByContent, digests, from_cerebras, is_whole, to_cerebras
 from streaming_interop import llama_folder
 
 WRITES, READS = ("EIO", "ENOSPC", "EINTR", "short"), ("EIO", "EINTR", "short")
@@ -57,7 +58,7 @@ class Sweep:
 
     def calls(self, *more):
         """(number, name, path) of each call of a run that nothing happens to; of a call made many times, the first and the last one."""
-        log = self.run.path("log")
+        log = self.folder + ".log"
         self.reset()
         if os.path.exists(log):
             os.remove(log)
@@ -80,7 +81,7 @@ class Sweep:
         now, what = self.look(self.folder), f"{kind} at call {number}, {name} {os.path.basename(path)}: status {done.returncode}, {done.stderr.strip()}"
         if kind == "kill":
             self.expect(done.returncode == -9, f"{what}: not killed")
-            self.expect(self.is_unmixed(now), f"{what}: {sorted(now)}")
+            self.expect(is_whole(self.old, self.new, now), f"{what}: {sorted(now)}")
             done = self.start()
             self.expect(done.returncode == 0 and self.look(self.folder) == self.new and not self.temporaries(),
                         f"{what}; the next run: status {done.returncode}, {done.stderr.strip()}, {os.listdir(self.folder)}")
@@ -93,22 +94,12 @@ class Sweep:
         self.expect(is_there, f"{what}: {sorted(now)} are neither")
         self.expect(name in CLEANING or not self.temporaries(), f"{what}: {self.temporaries()}")
 
-    def is_unmixed(self, now):
-        """Old or new; of several files or folders the first one may be alone for a moment, never an old one beside a new one."""
-        if now in (self.old, self.new):
-            return True
-        is_old = any(now[name] != self.new.get(name) for name in now if now[name] == self.old.get(name))
-        is_new = any(now[name] != self.old.get(name) for name in now if now[name] == self.new.get(name))
-        is_known = all(digest in (self.old.get(name), self.new.get(name)) for name, digest in now.items())
-        return is_known and not (is_old and is_new) and self.is_group
-
     def sweep(self):
         self.reset()
         self.old = self.look(self.folder)
         found = self.calls()
         self.new = self.look(self.folder)
         assert self.old != self.new
-        self.is_group = len({name.split("/")[0] for name in self.new}) > 1
         places = {}
         for number, name, path in found:
             places.setdefault((name, TEMPORARY.sub("", path)), []).append(number)
@@ -134,6 +125,24 @@ class Sweep:
         assert len(files) == len(new) + len(folders), f"{len(files)} fsyncs for {len(new)} files in {len(folders)} folders: {names}"
         assert max(files) < min(renames), names
         assert max(syncs) > max(renames) and names[max(syncs)][1] == self.folder, names
+
+    def check_other_count(self):
+        """A bundle that replaces one of fewer data files can be read at every moment."""
+        def values():
+            self.run.call("copy", os.path.join(self.folder, "x.ckpt"), self.run.path("read.safetensors"), "--overwrite")
+            with open(self.run.path("read.safetensors"), "rb") as f:
+                return hashlib.sha256(f.read()).hexdigest()
+
+        more = ("--shard-size", "30KB")
+        self.reset()
+        old, found = values(), self.calls(*more)
+        new, seen = values(), []
+        for number, name, _ in found:
+            if name in ("renameat2", "unlink", "remove"):
+                self.reset()
+                assert self.start(more, at=number, kind="kill").returncode == -9
+                seen.append(values())
+        assert old != new and seen == [old] * seen.count(old) + [new] * seen.count(new) and set(seen) == {old, new}, seen
 
 
 def check_changed_source(run, cbk, suffix):
@@ -206,6 +215,9 @@ def main():
         for sweep in sweeps:
             if sweep.name != "fix in place":
                 run.check(f"{sweep.name}: --sync", sweep.check_sync)
+        for sweep in sweeps:
+            if sweep.name == "h5-to-tensorflow":
+                run.check(f"{sweep.name}: other data files", sweep.check_other_count)
         for suffix in (".safetensors", ".h5", ".pt"):
             run.check(f"a source that changes: {suffix}", lambda suffix=suffix: check_changed_source(run, options.cbk, suffix))
         with concurrent.futures.ThreadPoolExecutor(2) as pool:

@@ -120,10 +120,10 @@ class BundleWriter final : public Writer {
   std::vector<Slot> lay_out(Transaction& transaction) override {
     std::vector<StagedFile*> data;
     for (uint32_t shard = 0; shard < shards(); ++shard) {
-      data.push_back(&transaction.file(data_file(prefix_, shard, shards()), true));
+      data.push_back(&transaction.early_file(data_file(prefix_, shard, shards()), true));
       data.back()->reserve(shard_sizes_[shard]);
     }
-    index_ = &transaction.file(index_file(prefix_), overwrite_);
+    index_ = &transaction.early_file(index_file(prefix_), overwrite_);
     transaction.file(prefix_.parent_path() / state_file_name, true).write(0, as_bytes(state_));
     for (const fs::path& path : other_data_files()) transaction.remove(path);
     std::vector<Slot> slots;

@@ -320,11 +320,12 @@ function cli.has_progress(args) return not (args.quiet or args.no_progress_bar o
 
 ---The plan of what is written one after the other.
 local function plan_of(plans)
-  local all = { bytes_read = 0, bytes_written = 0, peak_memory = 0, lossy = {} }
+  local all = { bytes_read = 0, bytes_written = 0, peak_memory = 0, lossy = {}, lost = {} }
   for _, plan in ipairs(plans) do
     all.bytes_read, all.bytes_written = all.bytes_read + plan.bytes_read, all.bytes_written + plan.bytes_written
     all.peak_memory = math.max(all.peak_memory, plan.peak_memory)
     for _, key in ipairs(plan.lossy) do all.lossy[#all.lossy + 1] = key end
+    for _, values in ipairs(plan.lost or {}) do all.lost[#all.lost + 1] = values end -- a forecast has none
   end
   return #plans == 1 and plans[1] or all
 end

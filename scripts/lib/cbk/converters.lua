@@ -189,23 +189,12 @@ function converters.h5_version(release) return catalogue.since(release, "2.5") a
 ---@param args table                                   of cli.output_options
 ---@return boolean written, table plan   of all of them
 function converters.write_all(outputs, args)
-  local folder = cbk.fs.dirname(outputs[1].path)
-  local is_new_folder = not cbk.fs.is_dir(folder)
-  local is_forecast = args.dry_run and is_new_folder -- which needs no folder of its own
-  if not is_forecast then cbk.fs.mkdir(folder) end
-  local fine, committed, forecast = pcall(function()
-    local made = {}
-    for i, output in ipairs(outputs) do
-      output.options.overwrite = args.overwrite or args.dry_run
-      made[i] = cbk.create(is_forecast and cbk.fs.basename(output.path) or output.path, output.options)
-    end
-    return cli.commit(made, args)
-  end)
-  if not fine then
-    if is_new_folder and not args.dry_run then pcall(cbk.fs.remove, folder) end -- only an empty one goes
-    error(committed, 0)
+  local made = {}
+  for i, output in ipairs(outputs) do
+    output.options.overwrite = args.overwrite or args.dry_run
+    made[i] = cbk.create(output.path, output.options)
   end
-  return committed, forecast
+  return cli.commit(made, args)
 end
 
 ---Writes a checkpoint with its config, both or none; with --dry-run only prints the plan.
