@@ -217,7 +217,7 @@ function Output:close() end
 function cbk.create(path, options) end
 ---Commits several outputs as one: all of them appear, or none. Options as of `Output:commit`. Returns their plans.
 ---@param outputs Output[]
----@param options? { threads: integer, memory: integer|string, sync: boolean, progress: boolean|fun(p: table) }
+---@param options? { threads: integer, memory: integer|string, sync: boolean, allow_overflow: boolean, max_expansion: integer|string, progress: boolean|fun(p: table) }
 ---@return table[]
 function cbk.commit(outputs, options) end
 
