@@ -229,7 +229,7 @@ end
 ---@param is_sandboxed? boolean   it has no rights
 ---@return Model[]
 function notation.read(path, is_sandboxed)
-  position.add_source(path)
+  if is_sandboxed then position.restrict(path) end
   local chunk, why
   if is_sandboxed then chunk, why = sandbox.load(path) else chunk, why = loadfile(path, "t") end
   if not chunk then cbk.fail("converter", ("cannot read the converter '%s': %s"):format(path, why)) end

@@ -6,11 +6,14 @@ local position = {}
 
 local root = debug.getinfo(1, "S").source:match "^@(.*)converters/notation/[^/]*$" or ""
 
-local is_source = {} -- the files that were run
+local readable -- the only files that are read for messages, beside cbk's own; nil: all
 
----A file that may be read for messages: a sandboxed converter may say what it likes about where its rules come from.
+---Restricts what is read for messages to such files: a sandboxed converter may claim any origin for its rules.
 ---@param path string
-function position.add_source(path) is_source[path] = true end
+function position.restrict(path)
+  readable = readable or {}
+  readable[path] = true
+end
 
 ---Where a converter's file calls: the file and the line.
 ---@param level integer   as for debug.getinfo, which is called here
@@ -23,7 +26,7 @@ end
 local lines_of = {}
 
 local function lines(path)
-  if not is_source[path] and path:sub(1, #root + 11) ~= root .. "converters/" then return nil end
+  if readable and not readable[path] and path:sub(1, #root + 11) ~= root .. "converters/" then return nil end
   if lines_of[path] == nil then
     local fine, text = pcall(cbk.fs.read, path)
     lines_of[path] = false

@@ -74,7 +74,7 @@ local function required(own_cbk)
   return function(name)
     if name == "cbk" then return own_cbk end
     if not MODULES[name] then
-      cbk.fail("converter", ("a sandboxed converter cannot require '%s', but only cbk and the words of converters"):format(tostring(name)))
+      error(("module '%s' not found: a sandboxed converter has cbk and the converters' words only"):format(tostring(name)), 2)
     end
     return view(require(name), copies)
   end

@@ -25,12 +25,13 @@ void check_object(File& file, const ObjectHeader& object, bool allow_records) {
   const Attributes attributes = file.attributes(object);
   for (const char* name : {"__spec__", "object_value", "dtype"}) {
     const auto value = attributes.value(name);
-    if (value && value->is(Value::Kind::string)) check_hex(value->as_string(), allow_records, *file.memory());
+    if (value && value->is(Value::Kind::string))
+      within(name, [&] { check_hex(value->as_string(), allow_records, *file.memory()); });
   }
   // Python takes the bytes of whatever array this is.
   if (const Attribute* bytes = attributes.find("__BYTES__")) {
     MemoryBudget until_read(*file.memory());
-    unpickle_stored(as_text(bytes->data), allow_records, until_read);
+    within("__BYTES__", [&] { unpickle_stored(as_text(bytes->data), allow_records, until_read); });
   }
 }
 
