@@ -81,9 +81,7 @@ void bind_config(lua_State* L) {
                                        {"dump", guarded<dump>},
                                        {"save", guarded<save>},
                                        {nullptr, nullptr}};
-  lua_newtable(L);
-  set_functions(L, functions);
-  lua_setfield(L, -2, "config");
+  set_group(L, "config", functions);
   static const luaL_Reg module_functions[] = {{"json", guarded<json>}, {nullptr, nullptr}};
   set_functions(L, module_functions);
 }

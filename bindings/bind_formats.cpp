@@ -125,7 +125,7 @@ int h5_inspect(lua_State* L) {
 /// cbk.tensorflow.texts(object): the texts of a tensor of texts, in C order.
 int tensorflow_texts(lua_State* L) {
   const Value value = to_value(L, 1);
-  if (!tensorflow::is_foreign(value)) fail(Errc::usage, "{} is no tensor of texts", a_kind(value));
+  if (!tensorflow::is_foreign(value)) fail(Errc::usage, "a tensor of texts expected, got {}", a_kind(value));
   const tensorflow::ForeignTensor tensor = tensorflow::to_foreign(value);
   if (tensor.dtype->kind != tensorflow::DTypeInfo::Kind::string) {
     fail(Errc::usage, "a tensor of {} holds no texts", tensor.dtype->name);
@@ -141,12 +141,6 @@ int tensorflow_texts(lua_State* L) {
   return 1;
 }
 
-void bind_namespace(lua_State* L, const char* name, const luaL_Reg* functions) {
-  lua_newtable(L);
-  set_functions(L, functions);
-  lua_setfield(L, -2, name);
-}
-
 }  // namespace
 
 void bind_formats(lua_State* L) {
@@ -154,13 +148,13 @@ void bind_formats(lua_State* L) {
                                     {"opcodes", guarded<pickle_opcodes>},
                                     {"verify", guarded<pickle_verify>},
                                     {nullptr, nullptr}};
-  bind_namespace(L, "pickle", pickle);
+  set_group(L, "pickle", pickle);
   static const luaL_Reg safetensors[] = {{"inspect", guarded<safetensors_inspect>}, {nullptr, nullptr}};
-  bind_namespace(L, "safetensors", safetensors);
+  set_group(L, "safetensors", safetensors);
   static const luaL_Reg h5[] = {{"inspect", guarded<h5_inspect>}, {nullptr, nullptr}};
-  bind_namespace(L, "h5", h5);
+  set_group(L, "h5", h5);
   static const luaL_Reg tensorflow[] = {{"texts", guarded<tensorflow_texts>}, {nullptr, nullptr}};
-  bind_namespace(L, "tensorflow", tensorflow);
+  set_group(L, "tensorflow", tensorflow);
 }
 
 }  // namespace cbk::lua

@@ -146,9 +146,7 @@ void bind_fs(lua_State* L) {
                                        {"temp_dir", guarded<temp_dir>},   {"join", guarded<join>},
                                        {"basename", guarded<basename>},   {"dirname", guarded<dirname>},
                                        {"absolute", guarded<absolute>},   {nullptr, nullptr}};
-  lua_newtable(L);
-  set_functions(L, functions);
-  lua_setfield(L, -2, "fs");
+  set_group(L, "fs", functions);
 }
 
 }  // namespace cbk::lua

@@ -30,11 +30,10 @@ decltype(auto) with_edit(lua_State* L, Body&& body) {
 template <typename Body>
 int change(lua_State* L, Body&& body) {
   with_edit(L, body);
-  mark_unfinished(
-      L, 1,
-      fmt::format("cannot change {}: the script ended without edit:commit() or edit:save_as(); call one, "
-                  "or edit:close() if nothing is to be changed",
-                  quote(check<FileEdit>(L, 1)->path().string())));
+  mark_unfinished(L, 1,
+                  fmt::format("cannot change {}: edit:commit() or edit:save_as() is missing; call one, "
+                              "or edit:close() if nothing is to be changed",
+                              quote(check<FileEdit>(L, 1)->path().string())));
   return 0;
 }
 

@@ -7,14 +7,19 @@
 namespace cbk::lua {
 namespace {
 
+int64_t position_at(lua_State* L, int index) {
+  const auto position = to_integer(L, index);
+  if (!position) fail(Errc::usage, "a List is indexed by positions from 1, not by a {}", type_name(L, index));
+  return *position;
+}
+
 int list_index(lua_State* L) {
   const auto list = check<Sequence>(L, 1);
-  const auto position = to_integer(L, 2);
-  if (!position) fail(Errc::usage, "a List is indexed by positions from 1, not by a {}", type_name(L, 2));
-  if (*position < 1 || *position > static_cast<int64_t>(list->items.size())) {
+  const int64_t position = position_at(L, 2);
+  if (position < 1 || position > static_cast<int64_t>(list->items.size())) {
     lua_pushnil(L);
   } else {
-    push(L, list->items[static_cast<size_t>(*position - 1)]);
+    push(L, list->items[static_cast<size_t>(position - 1)]);
   }
   return 1;
 }
@@ -32,7 +37,11 @@ int list_newindex(lua_State* L) {
   refuse_frozen(*list);
   auto& items = list->items;
   const auto count = static_cast<int64_t>(items.size());
-  const int64_t position = check_integer(L, 2, 1, count + 1);
+  const int64_t position = position_at(L, 2);
+  if (position < 1 || position > count + 1) {
+    fail(Errc::usage, "a List of {} items has no position {}; the next one is {}", count, position,
+         count + 1);
+  }
   if (!lua_isnil(L, 3)) {
     Value value = within(fmt::format("[{}]", position), [&] { return to_value(L, 3); });
     if (position == count + 1) {

@@ -61,8 +61,7 @@ int create(lua_State* L) {
   const bool is_prefix = output->options.format == "tensorflow" || output->options.format == "tf";
   if (!is_prefix) refuse_existing(output->target, output->options.overwrite);
   const std::string problem = fmt::format(
-      "cannot write {}: the script ended without out:commit(); call it, or out:close() if nothing is to be "
-      "written",
+      "cannot write {}: out:commit() is missing; call it, or out:close() if nothing is to be written",
       quote(output->target.string()));
   push(L, std::move(output));
   mark_unfinished(L, -1, problem);

@@ -42,9 +42,7 @@ void bind_terminal(lua_State* L) {
                                        {"width", guarded<width>},
                                        {"columns", guarded<columns>},
                                        {nullptr, nullptr}};
-  lua_newtable(L);
-  set_functions(L, functions);
-  lua_setfield(L, -2, "terminal");
+  set_group(L, "terminal", functions);
 }
 
 }  // namespace cbk::lua

@@ -27,7 +27,7 @@ int format_size_text(lua_State* L) {
 }
 
 int match_glob(lua_State* L) {
-  lua_pushboolean(L, check<const Glob>(L, lua_upvalueindex(1))->matches(check_string(L, 1)));
+  lua_pushboolean(L, check<const Glob>(L, lua_upvalueindex(2))->matches(check_string(L, 1)));
   return 1;
 }
 
@@ -36,7 +36,7 @@ int glob(lua_State* L) {
   const auto pattern = std::make_shared<const Glob>(check_string(L, 1));
   if (lua_isnoneornil(L, 2)) {
     push(L, pattern);
-    lua_pushcclosure(L, guarded<match_glob>, 1);
+    push_function(L, "a glob", guarded<match_glob>, 1);
   } else {
     lua_pushboolean(L, pattern->matches(check_string(L, 2)));
   }

@@ -254,8 +254,10 @@ class Reader {
     if (auto value = test<const Value>(L_, index)) return *value;
     if (is_uint64(L_, index)) return Value::integer(std::to_string(cdata_bits(L_, index)));
     if (is_int64(L_, index)) return Value(static_cast<int64_t>(cdata_bits(L_, index)));
-    fail_here(fmt::format("a {} cannot be stored in a tree{}", type_name(L_, index),
-                          lua_isnil(L_, index) ? "; for Python's None use cbk.null" : ""));
+    if (lua_isnone(L_, index)) fail_argument(L_, index, "a value expected, got nothing");
+    fail_here(fmt::format("{} cannot be stored in a tree", lua_isnil(L_, index)
+                                                               ? "nil (use cbk.null for Python's None)"
+                                                               : "a " + type_name(L_, index)));
   }
 
  private:

@@ -240,10 +240,12 @@ void push_elements(lua_State* L, const Tensor& tensor) {
 }
 
 Tensor tensor_from(lua_State* L, int index, DType dtype, const std::optional<Shape>& shape) {
+  if (lua_isnoneornil(L, index)) fail_type(L, index, "number or list of numbers");
   return shape ? collect_flat(L, index, dtype, *shape) : Collector(L, dtype).collect(index);
 }
 
 Bytes element_bytes(lua_State* L, int index, DType dtype) {
+  if (lua_isnoneornil(L, index)) fail_type(L, index, "number");
   Collector collector(L, dtype);
   collector.add_scalar(index);
   return collector.finish({}).to_bytes();

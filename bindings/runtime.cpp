@@ -2,7 +2,7 @@
 #include "bindings/runtime.hpp"
 
 #include <algorithm>
-#include <cstring>
+#include <utility>
 
 namespace cbk::lua {
 namespace {
@@ -109,21 +109,15 @@ Failure failure_at(lua_State* L, int index) {
 }
 
 void fail_argument(lua_State* L, int index, std::string_view what) {
-  lua_Debug info{};
-  std::string name = "?";
-  if (lua_getstack(L, 0, &info) != 0 && lua_getinfo(L, "n", &info) != 0) {
-    if (info.name != nullptr) {
-      name = info.name;
-    } else if (lua_type(L, lua_upvalueindex(1)) == LUA_TSTRING) {
-      name = lua_tostring(L, lua_upvalueindex(1));
-    }
-    if (info.namewhat != nullptr && std::strcmp(info.namewhat, "method") == 0) {
-      --index;
-      if (index == 0)
-        fail(Errc::usage, "calling '{}' on a wrong object ({}); write it with a colon", name, what);
-    }
+  const bool has_name = lua_type(L, lua_upvalueindex(1)) == LUA_TSTRING;
+  const std::string name = has_name ? lua_tostring(L, lua_upvalueindex(1)) : "";
+  const size_t colon = name.find(':');
+  if (colon != std::string::npos && --index == 0) {
+    fail(Errc::usage, "'{}' is a method; call it with a colon, as in object{}() ({})", name,
+         name.substr(colon), what);
   }
-  fail(Errc::usage, "bad argument #{} to '{}' ({})", index, name, what);
+  fail(Errc::usage, "bad argument #{} {}({})", index, name.empty() ? "" : fmt::format("to '{}' ", name),
+       what);
 }
 
 void fail_type(lua_State* L, int index, std::string_view expected) {
@@ -169,12 +163,23 @@ std::string type_name(lua_State* L, int index) {
 
 // --- types
 
-void set_functions(lua_State* L, const luaL_Reg* functions) {
+void push_function(lua_State* L, const char* name, lua_CFunction function, int upvalues) {
+  lua_pushstring(L, name);
+  lua_insert(L, -(upvalues + 1));
+  lua_pushcclosure(L, function, upvalues + 1);
+}
+
+void set_functions(lua_State* L, const luaL_Reg* functions, std::string_view owner) {
   for (; functions != nullptr && functions->name != nullptr; ++functions) {
-    lua_pushstring(L, functions->name);  // for messages: a tail call leaves no name on the stack
-    lua_pushcclosure(L, functions->func, 1);
+    push_function(L, (std::string(owner) + functions->name).c_str(), functions->func);
     lua_setfield(L, -2, functions->name);
   }
+}
+
+void set_group(lua_State* L, const char* name, const luaL_Reg* functions) {
+  lua_newtable(L);
+  set_functions(L, functions, fmt::format("cbk.{}.", name));
+  lua_setfield(L, -2, name);
 }
 
 namespace detail {
@@ -196,6 +201,40 @@ int index_methods(lua_State* L) {
   return 1;
 }
 
+/// Operators that a type does not have; upvalue 1: what it lacks.
+int refuse_operator(lua_State* L) {
+  const std::string name = type_name(L, lua_type(L, 1) == LUA_TUSERDATA ? 1 : 2);
+  fail(Errc::usage, "this {} {}", name, lua_tostring(L, lua_upvalueindex(1)));
+}
+
+/// `object(…)`; a loop calls what is behind its `in` with two arguments.
+int refuse_call(lua_State* L) {
+  const bool is_loop = lua_gettop(L) == 3;
+  fail(Errc::usage, "this {} is not a function{}", type_name(L, 1),
+       is_loop ? "; a loop over it begins with 'for key, value in pairs(x) do'" : "");
+}
+
+void set_refused_operators(lua_State* L) {
+  constexpr std::pair<const char*, const char*> operators[] = {
+      {"__len", "has no length"},
+      {"__concat", "cannot be joined with '..'; tostring(x) gives its text"},
+      {"__lt", "has no order: '<' and '>' do not take it"},
+      {"__le", "has no order: '<=' and '>=' do not take it"},
+      {"__add", "cannot be added"},
+      {"__sub", "cannot be subtracted"},
+      {"__mul", "cannot be multiplied"},
+      {"__div", "cannot be divided"},
+      {"__mod", "has no operator '%'"},
+      {"__pow", "has no operator '^'"},
+      {"__unm", "has no negative"}};
+  for (const auto& [event, problem] : operators) {
+    push_function(L, problem, guarded<refuse_operator>);
+    lua_setfield(L, -2, event);
+  }
+  lua_pushcfunction(L, guarded<refuse_call>);
+  lua_setfield(L, -2, "__call");
+}
+
 }  // namespace
 
 void make_metatable(lua_State* L, const char* name, const TypeSpec& spec, lua_CFunction collect,
@@ -205,13 +244,14 @@ void make_metatable(lua_State* L, const char* name, const TypeSpec& spec, lua_CF
   lua_setfield(L, -2, "__name");
   const luaL_Reg common[] = {
       {"__gc", collect}, {"__eq", equal}, {"__tostring", tostring}, {nullptr, nullptr}};
-  set_functions(L, common);
-  set_functions(L, spec.metamethods);
+  set_refused_operators(L);
+  set_functions(L, common, "");
+  set_functions(L, spec.metamethods, "");
   if (spec.methods == nullptr) {
     lua_pushcfunction(L, spec.index);
   } else {
     lua_newtable(L);
-    set_functions(L, spec.methods);
+    set_functions(L, spec.methods, std::string(name) + ":");
     lua_pushvalue(L, -1);
     lua_setfield(L, -3, "methods");  // so that completion and help can list them without calling anything
     if (spec.index != nullptr) {

@@ -64,7 +64,8 @@ int guarded(lua_State* L) {
   return lua_error(L);
 }
 
-/// "bad argument #2 to 'reshape' (…)", as Lua says it.
+/// "bad argument #2 to 'Tensor:slice' (…)", nearly as Lua says it; arguments of a method count behind its
+/// object.
 [[noreturn]] void fail_argument(lua_State* L, int index, std::string_view what);
 /// The same, "Tensor expected, got number".
 [[noreturn]] void fail_type(lua_State* L, int index, std::string_view expected);
@@ -109,8 +110,14 @@ struct Box {
   std::shared_ptr<T> object;  // empty after close()
 };
 
-/// Sets the functions (of a table that ends with nullptr) in the table at the top.
-void set_functions(lua_State* L, const luaL_Reg* functions);
+/// Sets the functions (of a table that ends with nullptr) in the table at the top. `owner`, such as "cbk.fs."
+/// or "Tensor:", begins their names in messages.
+void set_functions(lua_State* L, const luaL_Reg* functions, std::string_view owner = "cbk.");
+/// Sets `name` to a table of functions in the module's table at the top.
+void set_group(lua_State* L, const char* name, const luaL_Reg* functions);
+/// Makes the function `name` of the C function and the `upvalues` at the top, which it pops, and pushes it.
+/// Its own upvalues begin at 2: the first one is the name, for messages.
+void push_function(lua_State* L, const char* name, lua_CFunction function, int upvalues = 0);
 
 struct TypeSpec {
   const luaL_Reg* methods = nullptr;      // found by name before `index` is asked

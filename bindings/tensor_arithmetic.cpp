@@ -31,34 +31,40 @@ int matmul(lua_State* L) {
 
 // --- operators
 
+/// The number on the other side of a tensor.
+double operand(lua_State* L, int index) {
+  if (lua_type(L, index) != LUA_TNUMBER && !is_int64(L, index) && !is_uint64(L, index)) {
+    fail(Errc::usage, "a Tensor can be computed with a number or another Tensor, not with {}{}",
+         lua_isnil(L, index) ? "" : "a ", type_name(L, index));
+  }
+  return check_number(L, index);
+}
+
 int operator_add(lua_State* L) {
   const auto a = test<const TensorLeaf>(L, 1);
   const auto b = test<const TensorLeaf>(L, 2);
   if (a && b) return push_result(L, a->tensor.add(b->tensor));
-  return push_result(L,
-                     a ? a->tensor.affine(1, check_number(L, 2)) : b->tensor.affine(1, check_number(L, 1)));
+  return push_result(L, a ? a->tensor.affine(1, operand(L, 2)) : b->tensor.affine(1, operand(L, 1)));
 }
 
 int operator_sub(lua_State* L) {
   const auto a = test<const TensorLeaf>(L, 1);
   const auto b = test<const TensorLeaf>(L, 2);
   if (a && b) return push_result(L, a->tensor.add(b->tensor.affine(-1, 0)));
-  return push_result(L,
-                     a ? a->tensor.affine(1, -check_number(L, 2)) : b->tensor.affine(-1, check_number(L, 1)));
+  return push_result(L, a ? a->tensor.affine(1, -operand(L, 2)) : b->tensor.affine(-1, operand(L, 1)));
 }
 
 int operator_mul(lua_State* L) {
   const auto a = test<const TensorLeaf>(L, 1);
   const auto b = test<const TensorLeaf>(L, 2);
   if (a && b) return push_result(L, a->tensor.multiply(b->tensor));
-  return push_result(L,
-                     a ? a->tensor.affine(check_number(L, 2), 0) : b->tensor.affine(check_number(L, 1), 0));
+  return push_result(L, a ? a->tensor.affine(operand(L, 2), 0) : b->tensor.affine(operand(L, 1), 0));
 }
 
 int operator_div(lua_State* L) {
   const auto a = test<const TensorLeaf>(L, 1);
   if (!a || is<const TensorLeaf>(L, 2)) fail(Errc::usage, "a tensor can be divided by a number only");
-  return push_result(L, a->tensor.affine(1 / check_number(L, 2), 0));
+  return push_result(L, a->tensor.affine(1 / operand(L, 2), 0));
 }
 
 int operator_neg(lua_State* L) {

@@ -10,7 +10,7 @@
 
 namespace cbk::lua {
 
-/// `problem`: what to report if the script ends before the value at `index` is finished.
+/// `problem`: what to report if the program ends before the value at `index` is finished.
 void mark_unfinished(lua_State* L, int index, std::string_view problem);
 void mark_finished(lua_State* L, int index);
 

@@ -82,6 +82,19 @@ std::string field_at(lua_State* L, int index, const char* name) {
   return text;
 }
 
+/// Lua's own error in plain words (scripts/lib/cbk/mistakes.lua), as far as these can be had.
+std::string in_words(lua_State* L, std::string message) {
+  const int top = lua_gettop(L);
+  lua_getglobal(L, "require");
+  lua_pushliteral(L, "cbk.mistakes");
+  if (lua_pcall(L, 1, 1, 0) == 0) {
+    lua::push(L, std::string_view(message));
+    if (lua_pcall(L, 1, 1, 0) == 0) message = text_at(L, -1);
+  }
+  lua_settop(L, top);
+  return message;
+}
+
 }  // namespace
 
 Interpreter::Interpreter(fs::path scripts) : L_(luaL_newstate()), scripts_(std::move(scripts)) {
@@ -230,6 +243,7 @@ int Interpreter::fail_now() {
     if (lua_isnumber(L_, -1) && lua_tointeger(L_, -1) != 0) code = static_cast<int>(lua_tointeger(L_, -1));
     lua_pop(L_, 1);
   }
+  if (lua_type(L_, -1) == LUA_TSTRING) failure.message = in_words(L_, failure.message);
   // The hook may have stopped an error handler: whatever that made of it, Ctrl-C was the cause.
   if (interrupt_requested()) failure = {"interrupted", "interrupted"};
   if (failure.code == "interrupted") code = exit_interrupted;

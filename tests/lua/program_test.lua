@@ -64,8 +64,7 @@ describe("program", function()
       t.equal({ run({ "-e", text }) }, { status, "", err }, what)
       return status, (err:gsub(folder:gsub("%p", "%%%0") .. "/", ""))
     end
-    local missing = "cbk: cannot write 'new.pt': the script ended without out:commit(); call it, "
-      .. "or out:close() if nothing is to be written\n"
+    local missing = "cbk: cannot write 'new.pt': out:commit() is missing; call it, or out:close() if nothing is to be written\n"
     t.equal({ ends "local out = cbk.create(target) out.x = cbk.tensor { 1 }" }, { 1, missing })
     t.equal({ ends "do local out = cbk.create(target) out.x = 1 end collectgarbage() collectgarbage()" }, { 1, missing }, "collected")
     t.equal({ ends "cbk.create(target) os.exit(0)" }, { 1, missing }, "os.exit(0)")
@@ -91,7 +90,7 @@ describe("program", function()
     end
     local status, err = edited "edit:set_attribute('note', 'new')"
     t.equal(status, 1)
-    t.is_true(err:find("x.h5': the script ended without edit:commit() or edit:save_as(); call one, or edit:close()", 1, true), err)
+    t.is_true(err:find("x.h5': edit:commit() or edit:save_as() is missing; call one, or edit:close()", 1, true), err)
     t.equal({ edited "print(edit:names()[1])" }, { 0, "" })
     t.equal({ edited "edit:set_attribute('note', 'new') edit:close()" }, { 0, "" })
     t.is_true(cbk.fs.read(path) == before)

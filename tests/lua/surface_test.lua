@@ -4,6 +4,8 @@ local cbk = require "cbk"
 local t = require "harness"
 local describe, it = t.describe, t.it
 
+local mistakes = require "cbk.mistakes"
+
 local meta = cbk.fs.read(assert(package.searchpath("cbk.meta", package.path)))
 
 --- "cbk.config.load", "Tensor:shape", … as the annotations declare them.
@@ -35,6 +37,83 @@ describe("surface", function()
       local value = roots
       for part in name:gmatch "[%w_]+" do value = value and value[part] end
       t.equal(type(value), "function", name)
+    end
+  end)
+
+  it("says in words what is wrong with arguments", function()
+    local roots, bad = objects(), {}
+    for name, object in pairs(roots) do roots[name] = { object = object, functions = methods_of(object) } end
+    roots.cbk = { functions = cbk }
+    local arguments = {
+      nothing = { n = 0 }, a_table = { n = 1, {} }, a_value = { n = 1, cbk.float(1) }, dicts = { n = 2, cbk.dict(), cbk.dict() },
+    }
+    for name in pairs(declared()) do
+      local owner, path = name:match "^(%w+)[:.](.*)$"
+      local called = roots[owner].functions
+      for part in path:gmatch "[%w_]+" do called = called[part] end
+      for what, list in pairs(name ~= "cbk.fs.temp_dir" and arguments or {}) do
+        for _, object in ipairs { roots[owner].object or false, false } do
+          local function call()
+            if object then called(object, unpack(list, 1, list.n)) else called(unpack(list, 1, list.n)) end
+          end
+          local ok, problem = pcall(call)
+          local is_ours = ok or type(problem) == "table" and problem.code ~= "internal"
+          local text = tostring(problem)
+          if not is_ours or text:find "attempt to" or text:find "'%?'" or text:find "a nil value" or text:find "argument #[-0]" then
+            bad[#bad + 1] = ("%s with %s: %s"):format(name, what, text)
+          end
+        end
+      end
+    end
+    t.equal(bad, {})
+  end)
+
+  it("says in words what is wrong with expressions", function()
+    local names = objects()
+    local env = { cbk = cbk, ckpt = names.Checkpoint, t = names.Tensor, d = cbk.dict { a = 1 }, l = cbk.list { 1 } }
+    setmetatable(env, { __index = _G })
+    local function said(code)
+      local compiled = load("return " .. code, "=code", "t", env) or assert(load(code, "=code", "t", env))
+      local ok, problem = pcall(compiled)
+      t.equal(ok, false, code)
+      return type(problem) == "string" and mistakes(problem) or tostring(problem)
+    end
+    for _, case in ipairs {
+      { "local k = next(ckpt)", "code:1: 'next' takes plain Lua tables only; write 'for key, value in pairs(x) do'" },
+      { "next(ckpt)", "argument #1 should be a plain Lua table; cbk.totable(x) makes one of a Dict or a List" },
+      { "math.max(t)", "argument #1 should be a number, but is a value of cbk" },
+      { "#ckpt", "this Checkpoint has no length" },
+      { "ckpt + 1", "this Checkpoint cannot be added" },
+      { "'a' .. t", "this Tensor cannot be joined with '..'; tostring(x) gives its text" },
+      { "d < d", "this Dict has no order: '<' and '>' do not take it" },
+      { "ckpt()", "this Checkpoint is not a function" },
+      { "for k in ckpt do print(k) end", "this Checkpoint is not a function; a loop over it begins with 'for key, value in pairs(x) do'" },
+      { "d:keys()", "code:1: there is no method 'keys'; what is in a Dict or a List is data: use the function cbk.keys(x)" },
+      { "d:nope()", "code:1: there is no method 'nope'" },
+      { "ckpt.tensors()", "'Checkpoint:tensors' is a method; call it with a colon, as in object:tensors() (Checkpoint expected" },
+      { "ckpt.nope()", "has no 'nope'" },
+      { "t.shape[1]", "code:1: 'shape' is a function; call it to get what it gives, as in x:shape()" },
+      { "t:dtype()", "code:1: 'dtype' is a string, not a method; read it with a dot and without ()" },
+      { "t:mean(1, 2, 3)", "a Tensor has no 'mean'; t:stats().mean reads it" },
+      { "t + {}", "a Tensor can be computed with a number or another Tensor, not with a table" },
+      { "cbk.open()", "bad argument #1 to 'cbk.open' (path expected, got no value)" },
+      { "cbk.open{}", "bad argument #1 to 'cbk.open' (path expected, got table)" },
+      { "cbk.tensor()", "bad argument #1 to 'cbk.tensor' (number or list of numbers expected, got no value)" },
+      { "cbk.json()", "bad argument #1 to 'cbk.json' (a value expected, got nothing)" },
+      { "cbk.glob '*' ()", "bad argument #1 to 'a glob' (string expected, got no value)" },
+      { "open 'x'", "code:1: there is no function 'open'; did you mean cbk.open?" },
+      { "d.x.y", "code:1: 'x' is nil, which has no fields" },
+      { "d.x + 1", "code:1: 'x' is nil, and arithmetic needs numbers or tensors" },
+      { "d.x .. ''", "code:1: 'x' is nil; '..' joins strings and numbers, and tostring(x) gives a string" },
+      { "#d.x", "code:1: 'x' is nil, which has no length" },
+      { "ckpt < 1", "code:1: cannot compare a value of cbk with a number" },
+      { "l.x = 1", "a List is indexed by positions from 1, not by a string" },
+      { "l[7] = 1", "a List of 1 items has no position 7; the next one is 2" },
+      { "table.insert(l, 1) print()", "code:1: 'insert' takes plain Lua tables only; use cbk.insert(list, position, value) or" },
+      { "require 'cbk.nope'", "there is no module 'cbk.nope' in the folders of package.path" },
+    } do
+      local text = said(case[1])
+      t.is_true(text:find(case[2], 1, true), ("%s gives %q, not %q, which"):format(case[1], text, case[2]))
     end
   end)
 

@@ -208,7 +208,7 @@ describe("errors", function()
   it("say which argument is wrong", function()
     t.raises("Tensor expected, got Dict", function() cbk.full({ 1 }, 1):add(cbk.dict()) end)
     t.raises("bad argument #1", function() cbk.glob(3) end)
-    t.raises("bad argument #1 to 'reshape' (Tensor expected, got table)", function()
+    t.raises("'Tensor:reshape' is a method; call it with a colon, as in object:reshape() (Tensor expected, got table)", function()
       local x = cbk.full({ 1 }, 1).reshape({ 1 })
       return x
     end)

@@ -10,6 +10,7 @@ local editor = require "cbk.editor"
 local help = require "cbk.help"
 local inspect = require "cbk.inspect"
 local listing = require "cbk.listing"
+local mistakes = require "cbk.mistakes"
 local wrap = require "cbk.wrap"
 
 local repl = {}
@@ -37,7 +38,7 @@ local function has_colour()
 end
 
 local function message_of(err)
-  local text = tostring(err)
+  local text = type(err) == "string" and mistakes(err) or tostring(err)
   return (text:gsub('^%[string "%(input%)"%]:%d+: ', ""):gsub("^%(input%):1: ", ""))
 end
 

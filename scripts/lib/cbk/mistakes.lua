@@ -1,0 +1,78 @@
+-- Lua's own errors in words that do not need Lua's manual, with what may have been meant.
+local cbk = require "cbk"
+
+--- "; did you mean cbk.open?" where cbk has a function `name`.
+local function meant(name)
+  return type(rawget(cbk, name)) == "function" and ("; did you mean cbk.%s?"):format(name) or ""
+end
+
+local NAMES = { userdata = "a value of cbk", ["function"] = "a function", table = "a table", number = "a number", string = "a string",
+  boolean = "a boolean", cdata = "a cdata value", thread = "a coroutine" }
+
+local function kind(name) return NAMES[name] or name end
+
+local PLAIN_TABLES = {
+  next = "write 'for key, value in pairs(x) do'", insert = "use cbk.insert(list, position, value) or list[#list + 1] = value",
+  remove = "use cbk.remove(list, position)", concat = "cbk.totable(list) makes one", sort = "cbk.totable(list) makes one",
+  unpack = "cbk.totable(list) makes one", maxn = "#list is its length",
+}
+
+--- A pattern of Lua's message, and a function of its captures that gives the new text (nil: Lua's own is fine).
+local MISTAKES = {
+  { "attempt to call method '([^']*)' %(a nil value%)", function(name)
+    local is_ours = meant(name) ~= ""
+    return ("there is no method '%s'%s"):format(name, is_ours and
+      ("; what is in a Dict or a List is data: use the function cbk.%s(x)"):format(name) or "")
+  end },
+  { "attempt to call %a+ '([^']*)' %(a nil value%)", function(name) return ("there is no function '%s'%s"):format(name, meant(name)) end },
+  { "attempt to call method '([^']*)' %(a (%a+) value%)", function(name, type)
+    return ("'%s' is %s, not a method; read it with a dot and without ()"):format(name, kind(type))
+  end },
+  { "attempt to call %a+ '([^']*)' %(a (%a+) value%)", function(name, type)
+    return ("'%s' is %s, not a function"):format(name, kind(type))
+  end },
+  { "attempt to call a (%a+) value", function(type) return ("%s is not a function"):format(kind(type)) end },
+  { "attempt to index %a+ '([^']*)' %(a function value%)", function(name)
+    return ("'%s' is a function; call it to get what it gives, as in x:%s()"):format(name, name)
+  end },
+  { "attempt to index %a+ '([^']*)' %(a (%a+) value%)", function(name, type)
+    return ("'%s' is %s, which has no fields"):format(name, kind(type))
+  end },
+  { "attempt to index a (%a+) value", function(type) return ("%s has no fields"):format(kind(type)) end },
+  { "attempt to perform arithmetic on %a+ '([^']*)' %(a (%a+) value%)", function(name, type)
+    return ("'%s' is %s, and arithmetic needs numbers or tensors"):format(name, kind(type))
+  end },
+  { "attempt to perform arithmetic on a (%a+) value", function(type)
+    return ("arithmetic needs numbers or tensors, not %s"):format(kind(type))
+  end },
+  { "attempt to concatenate %a+ '([^']*)' %(a (%a+) value%)", function(name, type)
+    return ("'%s' is %s; '..' joins strings and numbers, and tostring(x) gives a string"):format(name, kind(type))
+  end },
+  { "attempt to get length of %a+ '([^']*)' %(a (%a+) value%)", function(name, type)
+    return ("'%s' is %s, which has no length"):format(name, kind(type))
+  end },
+  { "attempt to compare (%a+) with (%a+)", function(a, b) return ("cannot compare %s with %s"):format(kind(a), kind(b)) end },
+  { "bad argument #1 to '(%a+)' %(table expected, got userdata%)", function(name)
+    local advice = PLAIN_TABLES[name]
+    return advice and ("'%s' takes plain Lua tables only; %s"):format(name, advice)
+  end },
+  -- A tail call leaves no name.
+  { "bad argument #(%d+) to '%?' %(table expected, got userdata%)", function(position)
+    return ("argument #%s should be a plain Lua table; cbk.totable(x) makes one of a Dict or a List"):format(position)
+  end },
+  { "bad argument #(%d+) to '%?' %((%w+) expected, got (%w+)%)", function(position, expected, found)
+    return ("argument #%s should be %s, but is %s"):format(position, kind(expected), kind(found))
+  end },
+  { "module '([^']*)' not found:.*", function(name) return ("there is no module '%s' in the folders of package.path"):format(name) end },
+}
+
+---The message with Lua's words replaced; the place at its beginning stays.
+---@param message string
+---@return string
+return function(message)
+  for _, mistake in ipairs(MISTAKES) do
+    local text, count = message:gsub(mistake[1], mistake[2], 1)
+    if count > 0 then return text end
+  end
+  return message
+end
