@@ -6,7 +6,7 @@ local converters = require "cbk.converters"
 local mup_config = require "converters.modelzoo.mup_config"
 
 local parser = cli.parser("convert-config-to-mup", [[
-Makes a muP config for a GPT-2/3 model: initializers, output and embedding scales and learning rates
+Make a muP config for a GPT-2/3 model: initializers, output and embedding scales and learning rates
 follow from the width of the model and from what was tuned on a base model. Everything else stays as
 it is in the input.]], [[
 examples:
@@ -46,9 +46,8 @@ for _, name in ipairs { "base_layer_width", "base_lr", "base_init_std", "m_embed
   base[name] = args[name] or defaults[name]
   if not args[name] then assumed[#assumed + 1] = ("%s %s"):format(name, defaults[name]) end
 end
-if #assumed > 0 then cbk.warn("not given, so those of Cerebras-GPT are used: " .. table.concat(assumed, ", ")) end
-
 local config = mup_config.generate(cbk.config.load(args.input_yaml), base)
+if #assumed > 0 then cbk.warn("the base model is not described in full; using Cerebras-GPT's " .. table.concat(assumed, ", ")) end
 cbk.config.save(config, target, { overwrite = args.overwrite, format = "yaml", indent = 2 })
 cli.say(args, "muP config saved to " .. target)
 cli.print_result(args, true, { { "config", target } })

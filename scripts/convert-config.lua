@@ -5,7 +5,7 @@ local cli = require "cbk.cli"
 local composite = require "cbk.composite"
 local converters = require "cbk.converters"
 
-local parser = cli.parser("convert-config", "Converts a model's config file.", [[
+local parser = cli.parser("convert-config", "Convert a model's config file.", [[
 examples:
   cbk convert-config --model llama --src-fmt hf --tgt-fmt cs-2.4 config.json
   cbk convert-config --model gpt2 --src-fmt cs-1.9 --tgt-fmt cs-current params.yaml -o new]])

@@ -16,7 +16,7 @@ local advice = require "converters.diagnosis.advice"
 
 local default_shard_size = "10GB"
 
-local parser = cli.parser("convert", "Converts a checkpoint together with its config, streamed: memory stays small whatever the size.", [[
+local parser = cli.parser("convert", "Convert a checkpoint together with its config, streamed: memory stays small whatever the size.", [[
 examples:
   cbk convert --model llama --src-fmt hf --tgt-fmt cs-2.4 --config config.json model.safetensors
   cbk convert --model llama --src-fmt cs-auto --tgt-fmt hf --config params.yaml model.mdl -o back

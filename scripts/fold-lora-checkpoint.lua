@@ -8,7 +8,7 @@ local lora = require "converters.modelzoo.lora"
 local modules = require "converters.modelzoo.modules"
 
 local parser = cli.parser("fold-lora-checkpoint", [[
-Folds the LoRA matrices of a Cerebras checkpoint into the weights that they adapt, streamed. Writes
+Fold the LoRA matrices of a Cerebras checkpoint into the weights that they adapt, streamed. Write
 NAME_folded beside each of its two inputs: a Cerebras H5 checkpoint with the model alone, whatever
 the extension of its input is, and the config without lora_params.]], [[
 examples:

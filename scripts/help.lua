@@ -94,8 +94,8 @@ local function print_topic(topic)
   local names = topics()
   for name in pairs(commands) do names[#names + 1] = name end
   local near = cbk.nearest(topic, names)
-  cli.usage_error("help", ("there is no command or topic %s"):format(cbk.quote(topic))
-    .. (#near > 0 and ("; did you mean %s?"):format(table.concat(near, " or ")) or ""))
+  cli.fail_with(2, ("help: there is no command or topic %s; %s"):format(cbk.quote(topic),
+    #near > 0 and ("did you mean %s?"):format(table.concat(near, " or ")) or "'cbk help' lists them"), "usage")
 end
 
 if args.topic then print_topic(args.topic) else print_commands() end

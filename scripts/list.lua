@@ -5,7 +5,7 @@ local cli = require "cbk.cli"
 local converters = require "cbk.converters"
 local converter_list = require "cbk.converter_list"
 
-local parser = cli.parser("list", "Lists the models and the formats between which they convert.", [[
+local parser = cli.parser("list", "List the models and the formats between which they convert.", [[
 With --src-fmt, the formats are those that a model goes to from there; with --tgt-fmt, those that it
 comes from.
 

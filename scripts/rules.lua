@@ -15,7 +15,7 @@ local tables = require "converters.diagnosis.tables"
 local rules = require "converters.engine.rules"
 
 local parser = cli.parser("rules", [[
-Looks through the tables of a converter: rules that no key reaches, two rules for one target,
+Look through the tables of a converter: rules that no key reaches, two rules for one target,
 letters and choices that do not correspond, keys that go one way only and for no reason. With
 keys, or a checkpoint: which keys fit no rule, and which rules no key.]], [[
 The file is a Lua program. It runs without rights: it sees tables, arithmetic and the words of

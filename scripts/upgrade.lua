@@ -7,10 +7,10 @@ local release = require "cbk.release"
 local upgrade = require "cbk.upgrade"
 
 local parser = cli.parser("upgrade", [[
-Carries a checkpoint and its config to a newer release: finds out which release they are of, fixes
-what releases before 2.0 left wrong in the file, takes over the state of the data loaders, and goes
-release by release. The plan is shown and asked for once; then everything is written in one pass,
-without files in between.]], [[
+Bring a checkpoint and its config to a newer release: find out which release they are of, fix what
+releases before 2.0 left wrong in the file, keep the state of the data loaders, and convert release
+by release. The plan is shown and confirmed once; then everything is written in one pass, without
+files in between.]], [[
 The release follows from __metadata__ in the file, names of weights and fields of the config, and
 H5 versions up to 0.3 (0.1: 1.6 and 1.7, 0.2: 1.8, 0.3: 1.9). Later H5 files may hold a model that
 is older than the tool that wrote them: __cstorch_version__, 0.4 (up to 2.0) and 0.5 (2.5 and later)

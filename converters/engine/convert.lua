@@ -246,8 +246,9 @@ function convert.config_step(job, i, config) return in_step(job, i, config_step,
 ---@param config Dict   the whole file
 ---@return Dict         the whole new file
 function convert.config(job, config)
+  if config == cbk.null then cbk.fail("config", "the config is empty") end
   if not kinds.is_dict(config) then
-    cbk.fail("config", ("the config is no map of fields but a %s"):format(tostring(cbk.kind(config))))
+    cbk.fail("config", ("the config should be a map of fields, found a %s"):format(tostring(cbk.kind(config))))
   end
   if #config == 0 then cbk.fail("config", "the config is empty: it names no field of the model") end
   job.configs, job.files, job.copies = {}, {}, {}

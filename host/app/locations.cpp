@@ -97,8 +97,8 @@ fs::path find_command(const fs::path& scripts, std::string_view name) {
   std::error_code ignored;
   const bool is_file = fs::exists(fs::path(name), ignored);
   fail(Errc::usage, "there is no command {}; {}", quote(name),
-       is_file          ? fmt::format("to run a script: cbk run {}", name)
-       : !close.empty() ? fmt::format("did you mean {}?", listed(close))
+       is_file ? fmt::format("did you mean 'cbk {} {}'?", name.ends_with(".lua") ? "run" : "ls", name)
+       : !close.empty() ? fmt::format("did you mean {}?", fmt::join(close, " or "))
                         : std::string("'cbk --help' lists them"));
 }
 

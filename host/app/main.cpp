@@ -92,10 +92,10 @@ int run(Arguments arguments) {
     traceback = take_traceback(arguments, arguments.end()) || traceback;
   }
   if (first != "-e" && asks_for_json(arguments)) report_errors_as_json();
-  if (is_run && arguments.empty()) return usage_error("run: which script?");
+  if (is_run && arguments.empty()) return usage_error("run: missing argument SCRIPT");
   if (is_run && arguments[0].size() > 1 && arguments[0][0] == '-')
     return usage_error("run: unknown option " + quote(arguments[0]));
-  if (first == "-e" && arguments.empty()) return usage_error("-e: which expression?");
+  if (first == "-e" && arguments.empty()) return usage_error("-e: missing argument EXPRESSION");
   if (is_command && first.starts_with("-")) return usage_error("unknown option " + quote(first));
 
   const fs::path command = is_command ? find_command(scripts, first) : fs::path();

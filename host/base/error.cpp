@@ -120,6 +120,7 @@ std::vector<std::string> nearest(std::string_view name, const std::vector<std::s
                                  size_t limit) {
   constexpr size_t least_beginning = 3;  // shorter ones begin too many names
   std::vector<std::pair<size_t, std::string>> ranked;
+  if (name.find_first_not_of(' ') == std::string_view::npos) return {};
   name = name.substr(0, 200);
   for (const std::string& candidate : candidates) {
     const bool begins = name.size() >= least_beginning && candidate.starts_with(name);

@@ -164,7 +164,7 @@ class Tests:
     def test_commands_without_their_colon(self):
         s = self.open(self.model)
         for typed, meant in (("ls", ":ls"), ("ls layers", ":ls layers"), ("exit", ":quit"), ("quit()", ":quit"), ("help", ":help"),
-                             ("help 'cbk.open'", ":help cbk.open"), ("open x.pt", ":open x.pt")):
+                             ("help 'cbk.open'", ":help cbk.open"), ("open x.pt", ":open x.pt"), ("q", ":quit")):
             has(s.line(typed), f"did you mean {meant}?")
         equal(s.line("ls = 3"), "")
         equal(s.line("ls"), "3")
@@ -173,6 +173,22 @@ class Tests:
         has(s.line("ckpt['haed']"), "or 'head'?")
         s.send(CTRL_D)
         equal(s.end(), 0)
+
+    def test_first_steps_of_a_newcomer(self):
+        s = self.open()
+        for typed, answer in (("ckpt", "no checkpoint is open; say :open FILE"), ("ckpt:tensors()", "no checkpoint is open; say :open FILE"),
+                              (":ls", "no checkpoint is open; say :open FILE"), (":open", "missing argument: :open FILE"),
+                              (":save", "missing argument: :save FILE"), (":time", "missing argument: :time EXPRESSION"),
+                              (":time 1 +", "unexpected symbol near '1'"), (":opne x", "there is no command :opne; did you mean :open?"),
+                              (":zzzz", "there is no command :zzzz; :help lists them"), ("pritn", "'pritn' is nil; did you mean print?"),
+                              (":help zz", "there is no help on 'zz'; :help lists what there is"), (":help ls", ":ls [GLOB]\n  what is in ckpt; GLOB as in 'cbk ls'"),
+                              ("open x", "'open x' means nothing in Lua; did you mean :open x?"),
+                              ("tensors(1)", "there is no function 'tensors'; did you mean cbk.tensors?")):
+            equal(s.line(typed), answer)
+        s.line("out = cbk.create('new.pt')")
+        s.send(CTRL_D)
+        has(s.wait_for("nothing is to be written"), "cannot write 'new.pt': out:commit() is missing; call it, or")
+        equal(s.end(), 1)
 
     def test_errors_leave_the_session_alive(self):
         s = self.open()
@@ -377,7 +393,7 @@ class Tests:
 
     def test_pipe_stops_at_the_first_error(self):
         r = self.pipe("print(1)\nerror('boom')\nprint(2)\n")
-        equal((r.stdout, r.stderr, r.returncode), ("1\n", "boom\n", 1))
+        equal((r.stdout, r.stderr, r.returncode), ("1\n", "cbk: line 2: boom\n", 1))
         r = self.pipe("for i = 1, 2 do\n")
         equal(r.returncode, 1)
 

@@ -217,7 +217,7 @@ describe("Converters: configs", function()
   end)
 
   it("a config that is none is refused, and what is missing is named", function()
-    fails("no map of fields but a list", convert.config, job("llama", "hf", "cs-2.4"), cbk.list())
+    fails("should be a map of fields, found a list", convert.config, job("llama", "hf", "cs-2.4"), cbk.list())
     fails("the config is empty", convert.config, job("llama", "hf", "cs-2.4"), cbk.dict())
     fails("no 'n_embd', 'n_head', 'n_layer'", convert.config, job("gpt2", "hf", "cs-2.4"), cbk.dict { vocab_size = 5 })
     for shown, bad in pairs { ["[]"] = cbk.list(), ["'x'"] = "x", null = cbk.null } do

@@ -128,7 +128,12 @@ describe("program", function()
 
   it("tells wrong usage with 2", function()
     for _, case in ipairs { { {}, "no command" }, { { "nonsense" }, "no command 'nonsense'" }, { { "rum" }, "did you mean run" },
-      { { "--nope" }, "unknown option" }, { { "run" }, "which script" }, { { "-e" }, "which expression" } } do
+      { { "--nope" }, "unknown option" }, { { "run" }, "run: missing argument SCRIPT" }, { { "-e" }, "-e: missing argument EXPRESSION" },
+      { { "lss" }, "cbk: there is no command 'lss'; did you mean ls or list?\n" },
+      { { "" }, "there is no command ''; 'cbk --help' lists them\n" },
+      { { "/dev/null" }, "there is no command '/dev/null'; did you mean 'cbk ls /dev/null'?\n" },
+      { { "ls", "--flatt", "x" }, "ls: unknown option '--flatt'; did you mean '--flat'? See 'cbk ls --help'\n" },
+      { { "help", "zzzzz" }, "help: there is no command or topic 'zzzzz'; 'cbk help' lists them\n" } } do
       local code, _, err = run(case[1])
       t.equal(code, 2, case[2])
       t.is_true(err:find(case[2], 1, true), err)

@@ -497,7 +497,8 @@ describe("cbk upgrade", function()
   it("names a config that describes no model", function()
     local folder = harness.temp_dir()
     for text, why in pairs {
-      [""] = "the config is empty", ["- 1"] = "the config is no map of fields but a list", ["a: 1"] = "the config has no 'model' section",
+      [""] = "the config is empty", ["- 1"] = "the config should be a map of fields, found a list",
+      ["a: 1"] = "the config has no 'model' section",
       ["model: {}"] = "the model section of the config is empty", ["trainer: {}"] = "the config has a 'trainer' section without 'init'",
     } do
       cbk.fs.write(folder .. "/c.yaml", text .. "\n", { overwrite = true })

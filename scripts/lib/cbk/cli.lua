@@ -26,7 +26,8 @@ end
 ---@param name string     the command
 ---@param message string
 function cli.usage_error(name, message)
-  cli.fail_with(2, ("%s: %s; see '%s --help'"):format(name, message, call_of(name)), "usage")
+  local link = message:find "%?$" and " See" or "; see"
+  cli.fail_with(2, ("%s: %s%s '%s --help'"):format(name, message, link, call_of(name)), "usage")
 end
 
 --- "--threads -1" as "--threads=-1" and "-s -1" as "-s-1", so that the option gets the number: argparse takes it for an option.
@@ -152,8 +153,11 @@ function cli.parser(name, description, epilog)
       return element
     end)
   end
-  parser:add_help "-h --help"
-  rawset(parser, "error", function(self, message) cli.usage_error(name, with_shown_names(self, message)) end)
+  parser:add_help { name = "-h --help", description = "print this help" }
+  rawset(parser, "error", function(self, message)
+    local text = with_shown_names(self, message):gsub("\nDid you", "; did you")
+    cli.usage_error(name, text)
+  end)
   local parse = parser.parse
   rawset(parser, "parse", function(self, words)
     local args = parse(self, spelt_out(self, name, join_negative_numbers(words or arg)))

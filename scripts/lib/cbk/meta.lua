@@ -169,9 +169,10 @@ function Checkpoint:raw_root() end
 ---Lets the files go; tensors that were handed out stay valid.
 function Checkpoint:close() end
 
+---`allow_records`: instances of unknown classes in a pickle are read as their attributes. `allow_external`: folders beside the
+---checkpoint's own where files that it names may be.
 ---@param path string  a checkpoint, an *.index.json or a folder; the format is found from the content
----@param options? { allow_records: boolean, allow_external: string[] }   allow_external: folders beside the checkpoint's own
----where files that it names may be
+---@param options? { allow_records: boolean, allow_external: string[] }
 ---@return Checkpoint
 function cbk.open(path, options) end
 
@@ -210,9 +211,10 @@ function Output:commit(options) end
 function Output:close() end
 
 ---A checkpoint to be written. The folders that its path names are made when it is committed.
+---`keep_texts`: flat H5 gets the tensors of texts too, as strings. `companions`: further small files (name → content) that appear
+---together with the checkpoint: beside it or inside the folder of a sharded one, elsewhere where the name is an absolute path.
 ---@param path string
 ---@param options? { root: any, overwrite: boolean, format: string, h5_version: string, framework_version: string, shard_size: integer|string, shard_stem: string, keep_texts: boolean, metadata: table, companions: table<string,string> }
----`keep_texts`: flat H5 gets the tensors of texts too, as strings. `companions`: further small files (name → content) that appear together with the checkpoint: beside it or inside the folder of a sharded one, elsewhere where the name is an absolute path.
 ---@return Output
 function cbk.create(path, options) end
 ---Commits several outputs as one: all of them appear, or none. Options as of `Output:commit`. Returns their plans.

@@ -11,6 +11,7 @@ local help = require "cbk.help"
 local inspect = require "cbk.inspect"
 local listing = require "cbk.listing"
 local mistakes = require "cbk.mistakes"
+local natural = require "cbk.natural"
 local wrap = require "cbk.wrap"
 
 local repl = {}
@@ -20,15 +21,21 @@ local repl = {}
 ---@field checkpoints Checkpoint[]
 ---@field log string[]        what was typed and worked, for :save
 ---@field interactive boolean
+---@field line integer        of the input, where the statement begins; without a terminal only
 ---@field traceback string|nil of the last error
 local Session = {}
 Session.__index = Session
+
+local NO_CHECKPOINT = "no checkpoint is open; say :open FILE"
 
 ---@param reading table   options of `cbk.open`
 local function new_session(interactive, reading)
   local env = { cbk = cbk }
   env._G = env
-  setmetatable(env, { __index = function(_, name) return rawget(_G, name) end })
+  setmetatable(env, { __index = function(_, name)
+    if name == "ckpt" then cbk.fail("usage", NO_CHECKPOINT) end
+    return rawget(_G, name)
+  end })
   return setmetatable({ env = env, checkpoints = {}, log = {}, interactive = interactive, reading = reading }, Session)
 end
 
@@ -45,9 +52,11 @@ end
 function Session:report(err)
   local text = cbk.shown(message_of(err), true)
   io.stdout:flush()
-  if text == "interrupted" then
-    io.stderr:write(self.interactive and "\ninterrupted\n" or "interrupted\n")
-  elseif self.interactive and has_colour() then
+  if not self.interactive then
+    io.stderr:write(("cbk: line %d: %s\n"):format(self.line, text))
+  elseif text == "interrupted" then
+    io.stderr:write "\ninterrupted\n"
+  elseif has_colour() then
     io.stderr:write("\27[31m", text, "\27[0m\n")
   else
     io.stderr:write(text, "\n")
@@ -169,7 +178,7 @@ local commands = {}
 local ORDER = { "help", "ls", "open", "time", "mem", "save", "save!", "traceback", "quit" }
 
 local function require_checkpoint(session)
-  return rawget(session.env, "ckpt") or cbk.fail("usage", "no checkpoint is open; say :open FILE")
+  return rawget(session.env, "ckpt") or cbk.fail("usage", NO_CHECKPOINT)
 end
 
 commands.help = {
@@ -181,15 +190,15 @@ commands.help = {
       print_text(session:overview())
       return
     end
-    local command = commands[rest:match "^:(%a+!?)$"]
+    local text, near = help.text(rest)
+    local command = commands[rest:match(text and "^:(%a+!?)$" or "^:?(%a+!?)$")]
     if command then
       print_text(("%s\n  %s"):format(command.usage, command.text))
       return
     end
-    local text, near = help.text(rest)
     if not text then text = session:help_of_value(rest) end
     if not text then
-      local hint = #near > 0 and "; did you mean " .. table.concat(near, ", ") .. "?" or ""
+      local hint = #near > 0 and "; did you mean " .. table.concat(near, " or ") .. "?" or "; :help lists what there is"
       cbk.fail("key", ("there is no help on %s%s"):format(cbk.quote(rest), hint))
     end
     print_text(text)
@@ -213,7 +222,6 @@ commands.open = {
   text = "open a checkpoint as ckpt (and ckpt1, ckpt2, …)",
   argument = "file",
   run = function(session, rest)
-    if rest == "" then cbk.fail("usage", ":open FILE: which one?") end
     local path = rest:gsub("^~/", (os.getenv "HOME" or "~") .. "/")
     local checkpoint, name = session:open(path)
     session.env.ckpt = checkpoint
@@ -228,8 +236,7 @@ commands.time = {
   argument = "lua",
   run = function(session, rest)
     local start = now()
-    session:evaluate(rest)
-    print(("%.3f s"):format(now() - start))
+    if session:evaluate(rest) then print(("%.3f s"):format(now() - start)) end
   end,
 }
 
@@ -263,7 +270,6 @@ commands.save = {
   text = "write what was typed (and worked) as a script",
   argument = "file",
   run = function(session, rest)
-    if rest == "" then cbk.fail("usage", ":save FILE: which one?") end
     if cbk.fs.exists(rest) then
       cbk.fail("value", ("cannot save to %s: it exists already; ':save! FILE' replaces it"):format(cbk.quote(rest)))
     end
@@ -276,7 +282,6 @@ commands["save!"] = {
   text = "the same, in place of an existing file",
   argument = "file",
   run = function(session, rest)
-    if rest == "" then cbk.fail("usage", ":save! FILE: which one?") end
     save(session, rest)
   end,
 }
@@ -330,7 +335,11 @@ function Session:command(text)
   local command = commands[name]
   if not command then
     local near = cbk.nearest(name, ORDER, 1)
-    self:report(("there is no command :%s%s; :help lists them"):format(name, near[1] and ", did you mean :" .. near[1] .. "?" or ""))
+    self:report(("there is no command :%s; %s"):format(name, near[1] and "did you mean :" .. near[1] .. "?" or ":help lists them"))
+    return false
+  end
+  if rest == "" and command.usage:find " %u" then
+    self:report(("missing argument: %s"):format(command.usage))
     return false
   end
   local ok, failure = editor.call(command.run, self, rest)
@@ -386,20 +395,37 @@ end
 ---The command that was typed as if it were Lua, such as "ls layers", "help" or "exit()"; nil where the text has a meaning in Lua.
 function Session:meant_command(text)
   local name, rest = text:match "^%s*(%a+)%s*(.-)%s*$"
-  if not name or self.env[name] ~= nil then return nil end
-  local command = name == "exit" and "quit" or name
+  local command = (name == "exit" or name == "q") and "quit" or name
+  if not commands[command] or self.env[name] ~= nil then return nil end
   local is_call = rest == "" or rest:find "^[%(\"']"
-  if not commands[command] or not (is_call or not self:compile(text)) then return nil end
+  if not is_call and self:compile(text) then return nil end
   return (":%s %s"):format(command, (rest:gsub("[%(%)\"']", ""))):gsub(" $", "")
+end
+
+---What a lone name that is nil may have meant, as "ckpt or ckpt1"; nil where nothing looks like it.
+function Session:meant_name(text)
+  local name = text:match "^%s*([%a_][%w_]*)%s*$"
+  if not name or #name < 4 or name == "ckpt" or self.env[name] ~= nil then return nil end
+  local names = {}
+  for _, scope in ipairs { self.env, _G } do
+    for known in pairs(scope) do names[#names + 1] = known end
+  end
+  local near = cbk.nearest(name, natural.sort(names), 2)
+  return #near > 0 and table.concat(near, " or ") or nil
 end
 
 function Session:handle(text)
   if not text:find "%S" then return true end
   if is_command(text) then return self:command(text) end
   local meant = self:meant_command(text)
-  if not meant then return self:evaluate(text) end
-  self:report(("%s means nothing in Lua; did you mean %s?"):format(cbk.quote(text), cbk.shown(meant)))
-  return false
+  if meant then
+    self:report(("%s means nothing in Lua; did you mean %s?"):format(cbk.quote(text), cbk.shown(meant)))
+    return false
+  end
+  local name = self.interactive and self:meant_name(text)
+  if not name then return self:evaluate(text) end
+  self:report(("%s is nil; did you mean %s?"):format(cbk.quote(text), name))
+  return true
 end
 
 function Session:interact()
@@ -421,8 +447,10 @@ end
 
 --- Statements from a pipe: the first error ends the run.
 function Session:batch(lines)
-  local pending = {}
+  local pending, count = {}, 0
   for line in lines do
+    count = count + 1
+    if #pending == 0 then self.line = count end
     pending[#pending + 1] = line
     local text = table.concat(pending, "\n")
     local is_whole = #pending == 1 and is_command(text)

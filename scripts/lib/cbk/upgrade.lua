@@ -56,7 +56,7 @@ function upgrade.open_config(path)
   elseif config == cbk.null then
     problem = "the config is empty"
   else
-    problem = ("the config is no map of fields but a %s"):format(tostring(cbk.kind(config)))
+    problem = ("the config should be a map of fields, found a %s"):format(tostring(cbk.kind(config)))
   end
   if problem then cbk.fail("config", ("'%s': %s"):format(path, problem)) end
   return config
