@@ -4,6 +4,7 @@
 #include <cstdlib>
 
 #include "bindings/modules.hpp"
+#include "host/base/entries.hpp"
 #include "host/base/transaction.hpp"
 
 namespace cbk::lua {
@@ -40,13 +41,8 @@ int make_dir(lua_State* L) {
 
 int list(lua_State* L) {
   const fs::path path = check_path(L, 1);
-  std::error_code error;
   std::vector<std::string> names;
-  for (auto it = fs::directory_iterator(path, error); !error && it != fs::directory_iterator();
-       it.increment(error)) {
-    names.push_back(it->path().filename().string());
-  }
-  if (error) fail_with("list", path, error);
+  for (const fs::directory_entry& entry : entries_of(path)) names.push_back(entry.path().filename().string());
   std::sort(names.begin(), names.end());
   push_strings(L, names);
   return 1;

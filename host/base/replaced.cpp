@@ -5,6 +5,7 @@
 #include <sys/xattr.h>
 #include <unistd.h>
 
+#include "host/base/entries.hpp"
 namespace cbk {
 namespace {
 
@@ -68,16 +69,6 @@ void refuse_existing(const fs::path& target, bool overwrite) {
   if (!overwrite && fs::exists(fs::symlink_status(target, ignored))) {
     fail(Errc::exists, "'{}' exists already", target.string());
   }
-}
-
-std::vector<fs::directory_entry> entries_of(const fs::path& folder) {
-  std::error_code error;
-  fs::directory_iterator at(folder, error);
-  while (error == std::errc::interrupted) at = fs::directory_iterator(folder, error);
-  std::vector<fs::directory_entry> entries;
-  for (; !error && at != fs::directory_iterator(); at.increment(error)) entries.push_back(*at);
-  if (error) fail_errno("list", folder.string(), error.value());
-  return entries;
 }
 
 fs::path replaceable_file(const fs::path& target, bool overwrite) {

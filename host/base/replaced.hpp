@@ -1,8 +1,6 @@
 // What an output replaces: whether it may, and what the new one takes over from the old one.
 #pragma once
 
-#include <vector>
-
 #include "host/base/file.hpp"
 
 namespace cbk {
@@ -17,9 +15,6 @@ fs::path replaceable_file(const fs::path& target, bool overwrite);
 
 /// The same for a folder; one with folders in it is refused: files are carried over one by one.
 fs::path replaceable_folder(const fs::path& target, bool overwrite);
-
-/// What an old folder holds. Errors: `io`.
-std::vector<fs::directory_entry> entries_of(const fs::path& folder);
 
 /// Who may read and write what is replaced, may read and write what takes its place: owner and group where
 /// we may give them, mode, and access control list.

@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "host/base/entries.hpp"
 #include "host/base/replaced.hpp"
 #include "host/base/stale.hpp"
 

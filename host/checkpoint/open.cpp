@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <array>
 
+#include "host/base/entries.hpp"
 #include "host/base/memory_budget.hpp"
 #include "host/checkpoint/checkpoint.hpp"
 #include "host/checkpoint/detect.hpp"
@@ -90,7 +91,7 @@ std::shared_ptr<const MappedFile> checkpoint_in(const fs::path& folder, const Op
   std::vector<std::string> usual;
   std::vector<std::string> files;
   bool has_shards = false;
-  for (const fs::directory_entry& entry : fs::directory_iterator(folder)) {
+  for (const fs::directory_entry& entry : entries_of(folder)) {
     const std::string name = entry.path().filename().string();
     if (entry.is_directory()) continue;
     if (name.ends_with(".index.json") || name.ends_with(".index")) {
