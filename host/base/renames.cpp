@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <stdio.h>
+#include <unistd.h>
 
 #include "host/base/stale.hpp"
 
@@ -45,9 +46,23 @@ void Renames::exchange(const fs::path& from, const fs::path& to) {
   const int error = rename_with(from, to, RENAME_EXCHANGE);
   if (error == 0) return steps_.push_back({from, to, true});
   if (!is_unknown_flag(error)) fail_errno("replace", to.string(), error);
-  const fs::path aside = set_aside(to);
-  move(from, to);
+  const fs::path aside = step_over(from, to);
   move(aside, from);
+}
+
+fs::path Renames::step_over(const fs::path& from, const fs::path& to) {
+  fs::path aside = temporary_sibling(to);
+  if (fs::is_directory(to) || ::linkat(AT_FDCWD, to.c_str(), AT_FDCWD, aside.c_str(), 0) != 0) {
+    aside = set_aside(to);
+    move(from, to);
+    return aside;
+  }
+  if (const int error = rename_with(from, to, 0); error != 0) {
+    ::unlink(aside.c_str());
+    fail_errno("replace", to.string(), error);
+  }
+  steps_.push_back({to, aside});
+  return aside;
 }
 
 void Renames::replace(const fs::path& from, const fs::path& to) {

@@ -13,8 +13,8 @@ class Renames {
   void move(const fs::path& from, const fs::path& to);
   /// `path` gets a temporary name, which is the result.
   fs::path set_aside(const fs::path& path);
-  /// `from` becomes `to`, and what was there gets the name `from`, in one step; where the file system cannot
-  /// do that, in three, between which `to` is not there.
+  /// `from` becomes `to`, and what was there gets the name `from`, in one step. Where the file system cannot
+  /// do that, in several: a file `to` always exists, but a folder has a temporary name for a moment.
   void exchange(const fs::path& from, const fs::path& to);
   /// `from` takes the place of the file `to` in one step, which cannot be taken back.
   void replace(const fs::path& from, const fs::path& to);
@@ -27,6 +27,8 @@ class Renames {
     fs::path to;
     bool is_exchange = false;
   };
+  /// `from` becomes `to`, without an exchange. The result: the temporary name of what was there.
+  fs::path step_over(const fs::path& from, const fs::path& to);
   std::vector<Step> steps_;
 };
 
