@@ -80,8 +80,6 @@ static int fd_fault(const char* name, int fd) {
   return fault_at(name, path);
 }
 
-static size_t half(size_t count) { return count > 1 ? count / 2 : count; }
-
 static int open_at(int folder, const char* path, int flags, mode_t mode) {
   if ((flags & O_TMPFILE) == O_TMPFILE && lacks("tmpfile")) {
     errno = EOPNOTSUPP;
@@ -91,27 +89,9 @@ static int open_at(int folder, const char* path, int flags, mode_t mode) {
   return NEXT(openat)(folder, path, flags, mode);
 }
 
-#define OPEN(name)                                                \
-  int name(const char* path, int flags, ...) {                   \
-    va_list more;                                                 \
-    va_start(more, flags);                                        \
-    mode_t mode = va_arg(more, mode_t);                           \
-    va_end(more);                                                 \
-    return open_at(AT_FDCWD, path, flags, mode);                  \
-  }
-OPEN(open)
-OPEN(open64)
-
-#define OPENAT(name)                                              \
-  int name(int folder, const char* path, int flags, ...) {       \
-    va_list more;                                                 \
-    va_start(more, flags);                                        \
-    mode_t mode = va_arg(more, mode_t);                           \
-    va_end(more);                                                 \
-    return open_at(folder, path, flags, mode);                    \
-  }
-OPENAT(openat)
-OPENAT(openat64)
+#define MODE_AFTER(argument) ({ va_list more; va_start(more, argument); mode_t mode = va_arg(more, mode_t); va_end(more); mode; })
+int open(const char* path, int flags, ...) { return open_at(AT_FDCWD, path, flags, MODE_AFTER(flags)); }
+int openat(int folder, const char* path, int flags, ...) { return open_at(folder, path, flags, MODE_AFTER(flags)); }
 
 int access(const char* path, int mode) {
   if (lacks("proc") && strncmp(path, "/proc/", 6) == 0) {
@@ -121,34 +101,18 @@ int access(const char* path, int mode) {
   return NEXT(access)(path, mode);
 }
 
-#define TRANSFER(name, data, offset_type)                                           \
-  ssize_t name(int fd, data bytes, size_t count, offset_type offset) {             \
-    int fault = fd_fault(#name, fd);                                                \
-    if (fault == failed) return -1;                                                 \
-    return NEXT(name)(fd, bytes, fault == cut ? half(count) : count, offset);       \
+#define TRANSFER(name, arguments, ...)                       \
+  ssize_t name arguments {                                   \
+    int fault = fd_fault(#name, fd);                         \
+    if (fault == failed) return -1;                          \
+    if (fault == cut && count > 1) count /= 2;               \
+    return NEXT(name)(__VA_ARGS__);                          \
   }
-TRANSFER(pread, void*, off_t)
-TRANSFER(pread64, void*, off64_t)
-TRANSFER(pwrite, const void*, off_t)
-TRANSFER(pwrite64, const void*, off64_t)
-
-ssize_t read(int fd, void* bytes, size_t count) {
-  int fault = fd_fault("read", fd);
-  if (fault == failed) return -1;
-  return NEXT(read)(fd, bytes, fault == cut ? half(count) : count);
-}
-
-ssize_t write(int fd, const void* bytes, size_t count) {
-  int fault = fd_fault("write", fd);
-  if (fault == failed) return -1;
-  return NEXT(write)(fd, bytes, fault == cut ? half(count) : count);
-}
-
-ssize_t copy_file_range(int from, off64_t* in, int to, off64_t* out, size_t count, unsigned flags) {
-  int fault = fd_fault("copy_file_range", to);
-  if (fault == failed) return -1;
-  return NEXT(copy_file_range)(from, in, to, out, fault == cut ? half(count) : count, flags);
-}
+TRANSFER(read, (int fd, void* bytes, size_t count), fd, bytes, count)
+TRANSFER(write, (int fd, const void* bytes, size_t count), fd, bytes, count)
+TRANSFER(pread, (int fd, void* bytes, size_t count, off_t offset), fd, bytes, count, offset)
+TRANSFER(pwrite, (int fd, const void* bytes, size_t count, off_t offset), fd, bytes, count, offset)
+TRANSFER(copy_file_range, (int from, off64_t* in, int fd, off64_t* out, size_t count, unsigned flags), from, in, fd, out, count, flags)
 
 #define FD_CALL(name, arguments, ...)            \
   int name arguments {                           \
@@ -156,18 +120,24 @@ ssize_t copy_file_range(int from, off64_t* in, int to, off64_t* out, size_t coun
     return NEXT(name)(__VA_ARGS__);              \
   }
 FD_CALL(ftruncate, (int fd, off_t size), fd, size)
-FD_CALL(ftruncate64, (int fd, off64_t size), fd, size)
 FD_CALL(fsync, (int fd), fd)
 FD_CALL(sync_file_range, (int fd, off64_t offset, off64_t count, unsigned flags), fd, offset, count, flags)
 FD_CALL(fchmod, (int fd, mode_t mode), fd, mode)
 FD_CALL(flock, (int fd, int how), fd, how)
 
-#define FALLOCATE(name, offset_type)                                                  \
-  int name(int fd, offset_type offset, offset_type size) {                            \
-    return fd_fault(#name, fd) == failed ? errno : NEXT(name)(fd, offset, size);      \
-  }
-FALLOCATE(posix_fallocate, off_t)
-FALLOCATE(posix_fallocate64, off64_t)
+int posix_fallocate(int fd, off_t offset, off_t size) {
+  return fd_fault("posix_fallocate", fd) == failed ? errno : NEXT(posix_fallocate)(fd, offset, size);
+}
+
+// The same calls under other names, where off_t has 64 bits.
+_Static_assert(sizeof(off_t) == sizeof(off64_t), "a system of 64 bits");
+#define ALIAS(name) __attribute__((alias(#name)))
+int open64(const char* path, int flags, ...) ALIAS(open);
+int openat64(int folder, const char* path, int flags, ...) ALIAS(openat);
+ssize_t pread64(int fd, void* bytes, size_t count, off64_t offset) ALIAS(pread);
+ssize_t pwrite64(int fd, const void* bytes, size_t count, off64_t offset) ALIAS(pwrite);
+int ftruncate64(int fd, off64_t size) ALIAS(ftruncate);
+int posix_fallocate64(int fd, off64_t offset, off64_t size) ALIAS(posix_fallocate);
 
 void* mmap(void* where, size_t size, int protection, int flags, int fd, off_t offset) {
   if (fd >= 0 && fd_fault("mmap", fd) == failed) return MAP_FAILED;

@@ -21,34 +21,10 @@ import numpy as np
 import yaml
 from torch.utils import _pytree
 
+from upgrade_tools_interop import DillLike, TensorScalarDict
+
 
 # ------------------------------------------------------------------ writing as old releases did
-class TensorScalarDict(dict):
-    pass
-
-
-TensorScalarDict.__module__ = "cerebras_pytorch.utils.tensor_scalar_dict"
-
-
-def load_type(name):
-    raise NotImplementedError
-
-
-load_type.__module__, load_type.__qualname__, load_type.__name__ = "dill._dill", "_load_type", "_load_type"
-for class_or_function in (TensorScalarDict, load_type):
-    parts = class_or_function.__module__.split(".")
-    for i in range(1, len(parts) + 1):
-        sys.modules.setdefault(".".join(parts[:i]), types.ModuleType(".".join(parts[:i])))
-    setattr(sys.modules[class_or_function.__module__], class_or_function.__name__, class_or_function)
-
-
-class DillLike(pickle.Pickler):
-    def reducer_override(self, value):
-        if value in (dict, list, tuple) if isinstance(value, type) else False:
-            return load_type, (value.__name__,)
-        return NotImplemented
-
-
 class Bf16:
     """The bits of a bfloat16 tensor."""
 
