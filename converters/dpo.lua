@@ -23,12 +23,12 @@ local function check_name(from) wrap.model_in(policy, from, "right") end
 
 local function check_options(from)
   check_name(from)
-  if from.dpo == nil then cbk.fail("config", "the config has no section 'dpo', so it is none of a DPO model") end
+  if from.dpo == nil then cbk.fail("config", "the config has no section 'dpo', so it is not for a DPO model") end
 end
 
 ---The policy is the model.
 local function lacks_policy(at) return at:source(policy.place .. at.key:sub(#policy.copy + 1)) == nil end
-local no_policy = ("the policy, below '%s', has no such key, and the reference does not stand for it"):format(policy.place)
+local no_policy = ("the policy, below '%s', has no such key, and the reference does not replace it"):format(policy.place)
 
 local own_options = fields.drop.right { dpo = cbk.dict(usual) }
 

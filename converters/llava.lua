@@ -162,7 +162,7 @@ end }
 local function model_type(known, class)
   return { "model_type", false, { forward = function(name)
     if known[name] then return end
-    cbk.warn(("model_type=%s is not looked at: the folder's model is taken for a %s"):format(fields.shown(name), class))
+    cbk.warn(("model_type=%s is ignored: the folder's model is taken for a %s"):format(fields.shown(name), class))
   end } }
 end
 

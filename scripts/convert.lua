@@ -36,7 +36,7 @@ parser:option("--seed", "of values that a checkpoint lacks and that are invented
 parser:option("--h5-version", "0.4 or 0.5, of a Cerebras output (default: what the target release reads)")
   :argname("VERSION"):choices { "0.4", "0.5" }
 cli.converter_options(parser)
-parser:option("--explain", "tell of these keys (of either side; globs) which rule takes them, and why no other; writes nothing")
+parser:option("--explain", "print which rule takes these keys (of either side; globs), and why no other; write nothing")
   :argname("KEY"):count "*"
 cli.output_options(parser)
 cli.input_options(parser)

@@ -11,7 +11,7 @@ The target's format follows from its name: .pt .pth .bin (PyTorch), .safetensors
 (Cerebras H5), .index (TensorFlow); --format says it for other names. With --shard-size the target
 is a folder of shards with their index.json, or a TensorFlow checkpoint with several data files.
 
-GLOB matches whole keys: '*' stands for any text (dots too), '?' for one character, [a-z], {a,b};
+GLOB matches whole keys: '*' matches any text (dots too), '?' one character, [a-z], {a,b};
 a plain name also means everything below it. Without --include everything is copied; --exclude
 takes away from that.
 

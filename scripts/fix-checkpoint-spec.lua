@@ -9,7 +9,7 @@ Three things are put right: containers of a class that is gone become dicts, tie
 only one name was stored get the other one too (as a hard link: no byte is stored twice), and
 each last_epoch becomes the steps that its schedule has taken.
 
-The tensors are not read: the file is copied as a file and what changes is written behind its end.
+The tensors are not read: the file is copied as a file and what changes is appended.
 With --fix_inplace nothing is copied either, which takes milliseconds; whenever that is killed,
 the file is the old one or the new one.
 

@@ -12,7 +12,7 @@ Writes SAVER_PATH.data-00000-of-00001 (several such files with --shard-size), th
 SAVER_PATH.index, and then the state file 'checkpoint' of the folder, which names the new
 checkpoint as its latest one.
 
-GLOB matches whole names: '*' stands for any text, '?' for one character, [a-z], {a,b}; a plain
+GLOB matches whole names: '*' matches any text, '?' one character, [a-z], {a,b}; a plain
 name also means everything below it.
 
 examples:

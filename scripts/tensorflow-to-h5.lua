@@ -12,7 +12,7 @@ are always left out. Datasets are not compressed: trained weights hardly shrink,
 mapped and are written at the speed of a copy.
 With --shard-size, H5_PATH is a folder of H5 files with their index.json.
 
-GLOB matches whole names: '*' stands for any text, '?' for one character, [a-z], {a,b}; a plain
+GLOB matches whole names: '*' matches any text, '?' one character, [a-z], {a,b}; a plain
 name also means everything below it.
 
 examples:

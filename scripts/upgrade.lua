@@ -33,7 +33,7 @@ cli.shuffle_seed(parser, "-s --shuffle_seed", "of a map loader's state (default:
 parser:flag("--no-dataloader-state", "leave the states of 1.8 or 1.9 data loaders: the run begins at sample 0")
 parser:option("-o --output-dir", "where to write (default: beside the inputs)"):argname "DIR"
 parser:option("--h5-version", "0.4 or 0.5 (default: what the release reads)"):argname("VERSION"):choices { "0.4", "0.5" }
-parser:flag("--accept-missing", "go on where the file lacks parts of the optimizer's or schedules' state")
+parser:flag("--accept-missing", "continue where the file lacks parts of the optimizer's or schedules' state")
 parser:flag("--drop-unmatched-keys", "leave out keys that no rule matches, instead of failing")
 parser:flag("-y --yes", "do not ask")
 cli.input_options(parser)

@@ -180,7 +180,7 @@ local function check_captures(rule, side, findings)
   local function add(owner, text, ...) findings[#findings + 1] = { kind = "captures", rule = owner, text = text:format(...) } end
   local there = count_of(patterns.captures(from[1]))
   for letter, count in pairs(there) do
-    if count > 1 then add(rule, "'%s' stands twice in '%s'; only one of them is carried over", letter, from[1]) end
+    if count > 1 then add(rule, "'%s' is repeated in '%s'; only one of them is kept", letter, from[1]) end
   end
   if not to then return end
   local counted_from, counted_to = from.each and from.each.letter, to.each and to.each.letter
@@ -191,7 +191,7 @@ local function check_captures(rule, side, findings)
     for letter in pairs(wanted) do
       if not there[letter] and letter ~= counted_to then
         local owner = owner_of(rule, other, letter)
-        add(owner, "%s nothing stands for '%s' in '%s'", towards[side], letter, owner == rule and pattern or owner[other][1])
+        add(owner, "%s '%s' has no value in '%s'", towards[side], letter, owner == rule and pattern or owner[other][1])
       end
     end
     for letter in pairs(there) do

@@ -121,7 +121,7 @@ local function tell(record, step, out)
     if caught ~= "" then add("    with      %s", caught) end
   end
   local is_tied = record.note and record.note:find "^tied"
-  if is_tied then add("    for       %s, which is not there: another name of the same tensor", record.key) end
+  if is_tied then add("    for       %s, which is missing: another name of the same tensor", record.key) end
   add("    does      %s", what_happened(record))
   if record.what ~= "fill" and record.what ~= "beside" and not is_tied then
     for i, line in ipairs(others(record.endings, record.tree, record.key, ending, record.rejected, step.side)) do

@@ -231,7 +231,7 @@ end
 
 ---@param strange StrangeNames
 local function text_of(strange, model_name, format)
-  return ("%d of %d names of weights are none that %s has in %s: %s"):format(#strange.keys, strange.count, model_name, format,
+  return ("%d of %d weight names are unknown in %s %s: %s"):format(#strange.keys, strange.count, model_name, format,
     weight_names.shown(strange.keys))
 end
 

@@ -59,11 +59,11 @@ function choices.mistake(pattern)
   local bracket, strange = plain:match "[{}%[%]]", plain:match "[\\^$()?+|%s,]"
   if bracket then return ("'%s' in '%s' has no partner, or nothing in it, or another one in it"):format(bracket, pattern) end
   if strange then
-    return ("'%s' stands in '%s': a pattern is a dotted key, with N, {a,b}, [a.] and *"):format(strange, pattern)
+    return ("'%s' cannot be in '%s': a pattern is a dotted key, with N, {a,b}, [a.] and *"):format(strange, pattern)
   end
   for part in (plain .. "."):gmatch "([^.]*)%." do
     if part == "" then return ("'%s' has an empty part"):format(pattern) end
-    if part ~= "*" and part:find("*", 1, true) then return ("'*' in '%s' stands for whole parts only"):format(pattern) end
+    if part ~= "*" and part:find("*", 1, true) then return ("'*' in '%s' matches whole parts only"):format(pattern) end
   end
 end
 

@@ -43,7 +43,7 @@ local function letters_of(rule, at, told)
       local why = one.field and ("'%s', which counts '%s', is %s"):format(one.field, one.letter, fields.shown(at.right[one.field]))
         or "nothing counts " .. one.letter
       if not told[why] then
-        cbk.warn(("%s: whether the checkpoint has all of '%s' is not looked at"):format(why, rule[at.side][1]))
+        cbk.warn(("%s: whether the checkpoint has all of '%s' is not checked"):format(why, rule[at.side][1]))
       end
       told[why] = true
       return nil

@@ -294,7 +294,7 @@ function Run:pass_over(hits, tied)
     local original = hit.ending.copy_of and patterns.render(hit.ending.copy_of, hit.caught)
     local other = original and at:source(original)
     if original and other == nil then
-      local why = "it is known only as a copy of '%s', which is not there"
+      local why = "it is known only as a copy of '%s', which is missing"
       if self.tied[at.key] then why = why .. "; if the two are one tensor, convert a copy of the file as .safetensors (cbk copy)" end
       if not is_read[original] then self:leave_out(why, { of = original, pattern = hit.ending.rule.copy_of }) end
     elseif original and not hit.ending.rule.is_made and at:differ(self.given, other) then
@@ -417,7 +417,7 @@ function Run:apply(hit, value)
   for i, target in ipairs(targets) do self:write(target, is_list and not is_whole and value[i] or value) end
   self:note_move(hit, targets, given, value)
   for _, extra in ipairs(ending.also) do
-    local made = self:call("what stands beside it", rule, extra[2], at, value)
+    local made = self:call("what is beside it", rule, extra[2], at, value)
     if made ~= nil then at:emit(patterns.render(extra[1], caught), made) end
   end
 end
@@ -557,7 +557,7 @@ function Run:check()
   local function raise(list, one, many)
     if #list > 0 then cbk.fail("convert", ("%d %s: %s"):format(#list, #list == 1 and one or many, naming.first(list))) end
   end
-  raise(self.missing, "key is expected in the checkpoint but not there", "keys are expected in the checkpoint but not there")
+  raise(self.missing, "key is expected in the checkpoint but missing", "keys are expected in the checkpoint but missing")
   raise(self.collisions, "target key has two sources", "target keys have two sources")
 end
 

@@ -65,7 +65,7 @@ local function loader_kind(config, options)
   local class = options.is_upgrade and type(processor) == "string" and processor:match "[^.]*$" or processor
   if loader_kinds[class] then return loader_kinds[class] end
   local advice = options.is_upgrade
-    and "; --dataloader_type map or iterable says what it is, --no-dataloader-state goes on without the state" or ""
+    and "; --dataloader_type map or iterable says what it is, --no-dataloader-state continues without the state" or ""
   if not present(processor) then
     cbk.fail("data", "the config names no train_input.data_processor, which says how the data loader states of "
       .. "cerebras.save_iter_state_path are to be read: GptHDF5DataProcessor or GptHDF5MapDataProcessor" .. advice)
@@ -83,12 +83,12 @@ local function files_of(folder, root, options)
   local read, files = pcall(dataloader_state.read_files, folder, options.is_upgrade and step or nil)
   if not read then
     cbk.fail(files.code or "internal", ("cerebras.save_iter_state_path: %s%s"):format(files.message or tostring(files),
-      options.is_upgrade and "; --worker_data_iter_files_dir names another folder, --no-dataloader-state goes on without" or ""))
+      options.is_upgrade and "; --worker_data_iter_files_dir names another folder, --no-dataloader-state continues without" or ""))
   end
   local warnings, is_useless, is_other = dataloader_state.doubts(files, root, step)
   if is_useless then cbk.fail("value", ("%s; %s"):format(warnings[1], warnings[2])) end
   if is_other and options.is_upgrade then
-    cbk.fail("value", warnings[1] .. "; --no-dataloader-state goes on without them")
+    cbk.fail("value", warnings[1] .. "; --no-dataloader-state continues without them")
   end
   for _, warning in ipairs(warnings) do cbk.warn(warning) end
   return files
@@ -103,7 +103,7 @@ function checkpoint.add_data_state(config, root, options)
   local folder = state_folder(config)
   if not folder then return end
   if present(root.dataloader) then
-    cbk.warn("the checkpoint has a 'dataloader' already: cerebras.save_iter_state_path is not looked at")
+    cbk.warn("the checkpoint has a 'dataloader' already: cerebras.save_iter_state_path is ignored")
     return
   end
   local kind = loader_kind(config, options)

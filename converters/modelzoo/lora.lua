@@ -95,7 +95,7 @@ local function group_for(path, groups, model, config)
     if not group.targets or all_in(group.targets, classes) then return group end
     if not is_decidable(group, complete) then
       if #groups == 1 then return group end
-      refuse("%s.target_modules: cannot tell whether they mean %s (%s%s)", group.name, path, table.concat(classes, " > "),
+      refuse("%s.target_modules: it is not clear whether they mean %s (%s%s)", group.name, path, table.concat(classes, " > "),
         complete and "" or " > …")
     end
   end

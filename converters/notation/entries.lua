@@ -99,7 +99,7 @@ local function mistake_below(entry)
     if not is_known then return ("'%s' is no option of a table of rules"):format(name) end
   end
   for i, prefix in ipairs { entry[1], entry[2] } do
-    local mistake = type(prefix) ~= "string" and "a table of rules stands below names" or prefix ~= "" and choices.mistake(prefix)
+    local mistake = type(prefix) ~= "string" and "a table of rules needs a name on each side" or prefix ~= "" and choices.mistake(prefix)
     if mistake then return ("side %d: %s"):format(i, mistake) end
   end
 end

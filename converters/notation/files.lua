@@ -119,7 +119,7 @@ local function check_has_sides(converter, at)
   local count = 0
   for side = 1, 2 do
     local list, set = catalogue.formats(converter[side])
-    if set.hf and #list > 1 then fail(at, nil, "'%s': hf stands alone, without releases on its side", converter[side]) end
+    if set.hf and #list > 1 then fail(at, nil, "'%s': hf is alone on its side, without releases", converter[side]) end
     count = count + (set.hf and 1 or 0)
   end
   if count == 2 then fail(at, nil, "both sides are hf: a table leads from one format to another") end
@@ -132,7 +132,7 @@ local function check_is_step(converter, at)
       if catalogue.is_step(left, right) then return end
     end
   end
-  fail(at, nil, "no release of '%s' stands beside one of '%s': a table is about one step, and those on the way are taken anyway",
+  fail(at, nil, "no release of '%s' is next to one of '%s': a table is about one step, and the steps between are taken anyway",
     converter[1], converter[2])
 end
 
@@ -141,7 +141,7 @@ end
 local function check_pairs(converter, at, places)
   for _, left in ipairs(catalogue.formats(converter[1])) do
     for _, right in ipairs(catalogue.formats(converter[2])) do
-      if left == right then fail(at, nil, "'%s' stands on both sides", left) end
+      if left == right then fail(at, nil, "'%s' is on both sides", left) end
       local pair = left < right and left .. " <-> " .. right or right .. " <-> " .. left
       if places[pair] and places[pair] ~= at then
         fail(at, nil, "there are two tables for %s <-> %s: this one, and that at %s; one reads both ways", left, right, places[pair]())

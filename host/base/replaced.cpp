@@ -36,7 +36,8 @@ fs::path behind_links(const fs::path& target) {
   std::error_code ignored;
   if (!fs::is_symlink(fs::symlink_status(target, ignored))) return target;
   if (!fs::exists(target, ignored)) {
-    fail(Errc::io, "cannot replace '{}': it is a symbolic link to '{}', which is not there; remove the link",
+    fail(Errc::io,
+         "cannot replace '{}': it is a symbolic link to '{}', which does not exist; remove the link",
          target.string(), fs::read_symlink(target, ignored).string());
   }
   return fs::canonical(target);

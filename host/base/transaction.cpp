@@ -142,7 +142,7 @@ void Transaction::commit(bool sync) {
     if (sync) sync_folders();
   } catch (const Error& error) {
     clean_up();
-    fail(error.code(), "{}; the output is there, but might not outlive a loss of power", error.what());
+    fail(error.code(), "{}; the output exists, but may be lost if the power fails", error.what());
   }
   clean_up();
 }

@@ -94,13 +94,13 @@ void fail_as_foreign(const MappedFile& file) {
   if (file.path().extension() == ".index") {
     fail(Errc::format,
          "the index of a TensorFlow checkpoint ends with the mark of its table, and this file of {} does "
-         "not: it "
-         "was cut short, or is none",
+         "not: it was cut short, or is another kind of file",
          format_size(file.size()));
   }
-  fail(Errc::format,
-       "it is none of the formats that are known: a torch zip or legacy file, safetensors, HDF5, the "
-       "index of shards, or the index of a TensorFlow checkpoint");
+  fail(
+      Errc::format,
+      "its format is not known; known are torch zip and legacy files, safetensors, HDF5, an index of shards, "
+      "and the index of a TensorFlow checkpoint");
 }
 
 }  // namespace cbk

@@ -44,9 +44,10 @@ std::string format_of(const fs::path& target, const WriteOptions& options) {
   }
   if (options.shard_size) return options.shard_stem == "model" ? "safetensors" : "torch";
   fail(Errc::usage,
-       "the name '{}' does not tell the format; it should end in .pt, .pth, .bin or .ckpt (torch), "
-       ".safetensors, or .mdl, .h5, "
-       ".hdf5 or .hdf (h5), .index (tensorflow), or the format be named",
+       "the format does not follow from the name '{}': end it in .pt, .pth, .bin or .ckpt (torch), "
+       ".safetensors, "
+       ".mdl, .h5, .hdf5 or .hdf (h5) or .index (tensorflow), or name the format (--format, in Lua format = "
+       "…)",
        target.string());
 }
 

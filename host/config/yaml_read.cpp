@@ -170,7 +170,7 @@ class Builder : public YAML::EventHandler {
 
   void OnAlias(const YAML::Mark& mark, YAML::anchor_t anchor) override {
     const auto found = anchors_.find(anchor);
-    if (found == anchors_.end()) fail_at(mark, Errc::format, "the alias stands inside of what it refers to");
+    if (found == anchors_.end()) fail_at(mark, Errc::format, "the alias is inside of what it refers to");
     add(mark, copy(found->second, mark, stack_.size()), 0);
   }
 
@@ -427,7 +427,7 @@ class Builder : public YAML::EventHandler {
     if (!is_merge_key && frame.shape == Shape::map && frame.container.as_dict().find(key) != nullptr) {
       repeated_.add([&] {
         return at(mark,
-                  fmt::format("the key {} stands twice in one map; this one counts", quote(key_text(key))));
+                  fmt::format("the key {} is repeated in one map; this value is used", quote(key_text(key))));
       });
     }
     frame.key = std::move(key);

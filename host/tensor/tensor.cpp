@@ -90,8 +90,7 @@ Tensor Tensor::from_expression(std::shared_ptr<const Expression> expression, Sha
   }
   constexpr int max_depth = 5000;  // reading recurses
   if (expression->depth() > max_depth) {
-    fail(Errc::value,
-         "more than {} operations on one another; write what you have to a file and go on from there",
+    fail(Errc::value, "more than {} operations on one tensor; write it to a file and continue from that",
          max_depth);
   }
   constexpr uint64_t max_reads = 1'000'000;

@@ -170,7 +170,7 @@ Tensor Tensor::permute(const std::vector<int64_t>& dims) const {
   std::vector<bool> seen(dims.size(), false);
   for (size_t k = 0; k < dims.size(); ++k) {
     how.source[k] = checked_dim(dims[k], dim());
-    if (seen[how.source[k]]) fail(Errc::shape, "dim {} stands twice in a permutation", dims[k]);
+    if (seen[how.source[k]]) fail(Errc::shape, "dim {} is repeated in a permutation", dims[k]);
     seen[how.source[k]] = true;
     how.shape[k] = shape_[how.source[k]];
   }

@@ -182,9 +182,9 @@ class Builder {
     Frame& frame = stack_.back();
     const bool looks = options_.reject_duplicates || options_.warn;
     if (looks && frame.container.as_dict().find(std::string_view(name)) != nullptr) {
-      const auto message = [&] { return "the key " + quote(name) + " stands twice in one object"; };
+      const auto message = [&] { return "the key " + quote(name) + " is repeated in one object"; };
       if (options_.reject_duplicates) fail_here(message());
-      repeated_.add([&] { return at_here(message() + "; this one counts"); });
+      repeated_.add([&] { return at_here(message() + "; this value is used"); });
     }
     frame.key = std::move(name);
     return true;

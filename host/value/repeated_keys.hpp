@@ -23,7 +23,7 @@ class RepeatedKeys {
 
   /// At the end of the text.
   void finish() const {
-    if (count_ > most) report_(fmt::format("{} more keys stand twice", count_ - most));
+    if (count_ > most) report_(fmt::format("{} more keys are repeated", count_ - most));
   }
 
  private:

@@ -31,7 +31,7 @@ class TreeMemory {
   void charge(uint64_t bytes) {
     spent_ += bytes;
     if (spent_ <= limit_) return;
-    fail(Errc::format, "what stands up to here takes more than {} of memory; that is too much for {} of text",
+    fail(Errc::format, "the text up to here needs more than {} of memory, which is too much for {} of text",
          format_size(limit_), format_size(text_size_));
   }
   void refund(uint64_t bytes) { spent_ -= bytes; }

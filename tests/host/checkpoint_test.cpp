@@ -149,7 +149,7 @@ TEST_CASE("checkpoint: indexes that lie are refused", "[checkpoint]") {
       {R"({"weight_map": {"a": 5}})", "gives an int for 'a'"},
       {R"({"weight_map": []})", "no 'weight_map'"},
       {R"({"weight_map": {"a": "x.index.json"}})", "shard 'x.index.json'"},
-      {R"({"weight_map": {"a": "s.safetensors", "a": "s.safetensors"}})", "twice"},
+      {R"({"weight_map": {"a": "s.safetensors", "a": "s.safetensors"}})", "repeated"},
       {R"({"weights": {}})", "no 'weight_map'"},
       {"{", "line 1"},
   };
@@ -175,7 +175,7 @@ TEST_CASE("checkpoint: files that are none are called by their name", "[checkpoi
       {"\x1f\x8b\x08", "gzip"},
       {tensorflow, "TensorFlow"},
       {"\x80\x02}q\x01.", "pickle"},
-      {std::string(300, '\xfe'), "none of the formats"},
+      {std::string(300, '\xfe'), "its format is not known"},
   };
   for (const auto& [content, reason] : table) {
     CHECK_THROWS_WITH(open_checkpoint(folder.write("x", content)),

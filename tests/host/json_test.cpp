@@ -170,8 +170,8 @@ TEST_CASE("json: of many keys that stand twice, the first are reported") {
   options.warn = [&](std::string warning) { warnings.push_back(std::move(warning)); };
   CHECK(parse_json(text + "}", options).as_dict().size() == 1);
   REQUIRE(warnings.size() == 21);
-  CHECK_THAT(warnings[19], Catch::Contains("line 1, column 164: the key 'a' stands twice"));
-  CHECK(warnings[20] == "39980 more keys stand twice");
+  CHECK_THAT(warnings[19], Catch::Contains("line 1, column 164: the key 'a' is repeated"));
+  CHECK(warnings[20] == "39980 more keys are repeated");
 }
 
 TEST_CASE("json: a text may take memory by its size") {

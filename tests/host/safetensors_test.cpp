@@ -88,7 +88,7 @@ TEST_CASE("safetensors: damaged and lying files are refused with a reason", "[sa
   const std::vector<std::pair<std::string, std::string>> table = {
       {file_of("{\"a\":" + good + "}", data + "y"), "1 bytes follow"},
       {file_of("{\"a\":" + good + "}", "short"), "cut short"},
-      {file_of("{\"a\":" + good + ",\"a\":" + good + "}", data), "twice"},
+      {file_of("{\"a\":" + good + ",\"a\":" + good + "}", data), "repeated"},
       {file_of("{\"a\":" + good + ",\"b\":" + good + "}", data), "overlaps"},
       {file_of("{\"a\":" + entry("F32", "[2]", "[8,16]") + "}", data + data), "a hole"},
       {file_of("{\"a\":" + entry("F32", "[3]", "[0,8]") + "}", data), "do not fit"},

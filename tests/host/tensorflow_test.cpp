@@ -479,7 +479,7 @@ TEST_CASE("tensorflow: slices that do not fit are told in one line with the vari
   refused("leave out [9:10]", {{{0}, {9}}});
   refused("leave out [5:6]", {{{0}, {5}}, {{6}, {10}}});
   refused("overlap in [3:4]", {{{0}, {4}}, {{3}, {10}}});
-  refused("its slice [0:5] is there twice", {{{0}, {5}}, {{0}, {5}}});
+  refused("its slice [0:5] is repeated", {{{0}, {5}}, {{0}, {5}}});
   refused("its slice [4:10] is missing", {{{0}, {4}}, {{4}, {10}}}, [](Bundle& bundle) {
     bundle.entries.erase(tf::slice_key("emb/part", {{4, 6}}));
   });

@@ -481,14 +481,14 @@ def lies(s):
     sliced(((0, 0), (4, 7)), ((5, 0), (4, 7)))
     told(s, "variable 'm/w'", "leave out [4:5, 0:7]")
     sliced(((0, 0), (9, 7)), ((0, 0), (9, 7)))
-    told(s, "a slice of 'm/w'", "twice in the index")
+    told(s, "a slice of 'm/w'", "repeated in the index")
     sliced(((0, 0), (4, 7)), ((4, 0), (5, 7)), change=lambda entries: [e for e in entries if e[0] != slice_key(b"m/w", (4, 0), (5, 7))])
     told(s, "variable 'm/w'", "its slice [4:9, 0:7] is missing")
     sliced(((0, 0), (4, 7)), ((4, 0), (5, 7)), change=lambda entries: [(k, v.replace(field(1, 1), field(1, 3), 1)) if k[:1] == b"\0" else (k, v)
                                                                       for k, v in entries])
     told(s, "variable 'm/w'", "is int32 [4, 7] instead of float32 [4, 7]")
     sliced(((0, 0), (4, 7)), ((4, 0), (5, 7)), change=lambda entries: entries + [entries[-1]])
-    told(s, "'z'", "twice in the index")
+    told(s, "'z'", "repeated in the index")
 
     # Data files: one of three is gone, the count is another one, a byte is another one.
     arrays_of_three = {"m/w": matrix, "n": np.arange(5), "o": np.arange(4)}

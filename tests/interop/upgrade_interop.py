@@ -344,7 +344,7 @@ class Tests:
                      "embedding_layer.position_embeddings.weight -> model.embedding_layer.position_embeddings.embed.weight",
                      "config: model -> trainer.init.model: hidden_size", "cs-2.4 -> cs-2.5",
                      "data loader        iterable, states of 2 workers\n",
-                     "task 0 goes on behind 1,600 samples (400 batches of 4)", "task 1 goes on behind 1,604 samples (401 batches of 4)"):
+                     "task 0 resumes after 1,600 samples (400 batches of 4)", "task 1 resumes after 1,604 samples (401 batches of 4)"):
             assert part in text, f"{part!r} is not in the plan:\n{text}"
         assert not os.path.exists(self.out)
 
@@ -352,7 +352,7 @@ class Tests:
         """As `cbk show --dataloader` does of the result, and where that run would be wrong."""
         self.write_config(make_config(None, "GptHDF5MapDataProcessor"))
         text = self.upgrade("--yes", "-w", self.states).stdout
-        lines = ["data loader        map style, seed 0", "all workers together go on behind 3,204 samples (801 batches of 4)"]
+        lines = ["data loader        map style, seed 0", "all workers together resume after 3,204 samples (801 batches of 4)"]
         assert all(line in text for line in lines), text
         shown = subprocess.run([self.cbk, "show", "--dataloader", os.path.join(self.out, "checkpoint_150_to_cs-2.5.mdl"), "--batch-size", "4"],
                                capture_output=True, text=True, check=True).stdout
@@ -370,7 +370,7 @@ class Tests:
         self.tree["dataloader"] = {"all_worker_states": [{"samples_streamed": 9, "shard_index": 0}, {"samples_streamed": 4, "shard_index": 1}]}
         self.write(0.3)
         text = self.upgrade("--dry-run").stdout
-        assert "task 0 goes on as worker 1 did behind 4 samples (1 batch of 4)" in text, text
+        assert "task 0 resumes from worker 1's state after 4 samples (1 batch of 4)" in text, text
 
     def test_runs_that_do_not_load_the_state(self):
         """What the new config says of the run: which states it loads, and how many tasks it has."""
@@ -383,14 +383,14 @@ class Tests:
                     continue  # the trainer's layout has no place for a list: the run loads all
                 text = self.upgrade("--dry-run", to=to).stdout
                 assert ("begins at sample 0; add dataloader there" in text) == is_told and (name in text or not is_told), text
-                assert ("task 0 goes on" in text) != is_told, text
+                assert ("task 0 resumes" in text) != is_told, text
         for systems, warning in ((2, ""), (3, "the state is of 2 workers and the run has 3: all of them start from sample 0")):
             config = make_config(self.states)
             config["runconfig"] |= {"num_csx": systems, "num_workers_per_csx": 1}
             self.write_config(config)
             for to in ("cs-2.2", "cs-2.5"):
                 text = self.upgrade("--dry-run", to=to).stdout
-                assert (warning or "task 1 goes on behind 1,604") in text and ("start from sample 0" in text) == bool(warning), text
+                assert (warning or "task 1 resumes after 1,604") in text and ("start from sample 0" in text) == bool(warning), text
 
     def test_other_data_processors(self):
         for config in (make_config(self.states, "BertCSVDynamicMaskDataProcessor"), make_config(self.states)):

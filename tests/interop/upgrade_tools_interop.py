@@ -560,7 +560,7 @@ def data_iter_errors(tool, top, pt, folder, put):
     refused("a list as checkpoint", "list.pt' is not a dict (list)", checkpoint=other("list.pt", [1, 2]))
     refused("a file as folder", f"'{pt}' is not a folder", states=pt)
     refused("no folder", "statex' is not a folder", states=folder + "x")
-    refused("a folder without the file of the step", "data_iter_checkpoint_state_file_global' is not there", states=top)
+    refused("a folder without the file of the step", "data_iter_checkpoint_state_file_global' is missing", states=top)
     refused("a file in place of the output's folder", "cannot write into", target=os.path.join(pt, "x.mdl"))
     refused("a folder as output", "exists already", target=folder)
     for bad, text, *parts in (("a_1_b_10.txt", "1.0", "'1.0'"), ("a_1_b_10.txt", ""), ("a_1_b_10.txt", "\n5"), ("x_y.txt", "1"), ("1_b_x.txt", "1"),

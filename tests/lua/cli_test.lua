@@ -73,6 +73,17 @@ describe("cbk help", function()
     end
   end)
 
+  it("is in plain words", function()
+    local dir = harness.temp_dir()
+    local unchecked = { ls = true, show = true }
+    for _, name in ipairs { "json", "run", unpack(names) } do
+      local text = " " .. select(2, run(dir, "help", name)):gsub("%W+", " ")
+      for _, words in ipairs { "tell", "tells", "told", "stand", "stands", "goes on", "is none", "are none", "not there" } do
+        is_true(unchecked[name] or not text:find(" " .. words .. " ", 1, true), ("'%s' in the help of %s"):format(words, name))
+      end
+    end
+  end)
+
   it("shows pages, and suggests names", function()
     local dir = harness.temp_dir()
     for _, topic in ipairs { "json", "run" } do
@@ -156,7 +167,7 @@ describe("--json", function()
     equal(messages, { "no key matches 'nope'", "1 tied tensor is written as a copy: safetensors has no ties" })
     cbk.fs.write(dir .. "/p.yaml", "model: {hidden_size: 4, hidden_size: 8, num_hidden_layers: 1}\n")
     local _, _, notes = run(dir, "convert-config-to-mup", "-i", "p.yaml", "--json")
-    has(parsed(notes:match "\n([^\n]+)\n").warning.message, "'hidden_size' stands twice")
+    has(parsed(notes:match "^([^\n]+)\n").warning.message, "'hidden_size' is repeated")
     equal(select(3, run(dir, "copy", "a.pt", "c.safetensors", "--exclude", "nope", "--json", "-q")), "")
   end)
 

@@ -540,7 +540,7 @@ describe("Converters: nothing is lost or invented in silence", function()
     local text = warned(run, set, "left", { a = t, ["h.0.gone"] = t, ["h.1.gone"] = t, ["h.0.freq"] = t, twin = t, again = t })
     same(text, "2 keys are left out: h.{0,1}.gone (no place)")
     text = warned(run, set, "left", { twin = t, again = t })
-    says(text, "2 keys are left out: again, twin (it is known only as a copy of 'a', which is not there)")
+    says(text, "2 keys are left out: again, twin (it is known only as a copy of 'a', which is missing)")
     local table = { config = fields.config {
       fields.drop.left { "seed", bias = false }, fields.told.left { "kind" }, { "width", "size" },
     } }

@@ -138,7 +138,7 @@ describe("the data loader files of 1.8 and 1.9", function()
   end)
 
   it("are refused with the name of the file that is wrong", function()
-    raises("state_file_global' is not there", function() dataloader_state.read_files(harness.temp_dir()) end)
+    raises("state_file_global' is missing", function() dataloader_state.read_files(harness.temp_dir()) end)
     raises("is not a folder", function() dataloader_state.read_files(make_files(four) .. "/none") end)
     local global = "data_iter_checkpoint_state_file_global"
     for name, text in pairs {

@@ -208,7 +208,7 @@ describe("DPO: releases", function()
         end
       end
     end
-    local message = "the policy, below 'policy_model.model', has no such key, and the reference does not stand for it"
+    local message = "the policy, below 'policy_model.model', has no such key, and the reference does not replace it"
     for _, part in ipairs { "", "lm_head.weight" } do fails(message, back, lacking(part)) end
   end)
 

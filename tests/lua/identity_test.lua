@@ -102,7 +102,7 @@ describe("a checkpoint between releases", function()
   it("keeps a weight that no rule knows, which is told", function()
     local config, root = model_of("bert", "cs-2.0")
     local doubts = told("bert", "cs-2.1", "cs-2.9", config, root)
-    one_of(doubts, "1 of 32 names of weights are none that bert has in cs-2.9: bert_encoder.embedding_layer.position_embeddings.weight;")
+    one_of(doubts, "1 of 32 weight names are unknown in bert cs-2.9: bert_encoder.embedding_layer.position_embeddings.weight;")
   end)
 
   for _, one in ipairs {
@@ -191,7 +191,7 @@ describe("a checkpoint between releases", function()
       { "bert", "cs-2.0", llama_config, llama, "they look like those of llama of " },
       { "falcon", "cs-2.0", config, root, "they look like those of bert of " },
       { "bert", "cs-2.0", config, parallel, "without 'module.' they are (`cbk copy CHECKPOINT NEW --rename 'model.module.*=model.*'`)" },
-      { "bert", "cs-2.0", config, nested, "names of weights are none that bert has in cs-2.0" },
+      { "bert", "cs-2.0", config, nested, "weight names are unknown in bert cs-2.0" },
     } do
       local doubts, problem = told(case[1], case[2], "cs-2.9", case[3], case[4])
       equal(doubts, nil, case[5])
@@ -232,7 +232,7 @@ describe("a checkpoint between releases", function()
       local doubts, problem = told(name, "cs-2.4", "cs-2.9", config, root)
       equal(problem, nil)
       equal(#doubts, 1)
-      one_of(doubts, ("%d of %d names of weights are none that %s has in cs-2.9: "):format(count, #root.model, name))
+      one_of(doubts, ("%d of %d weight names are unknown in %s cs-2.9: "):format(count, #root.model, name))
       one_of(doubts, "; they are kept as they are")
     end)
   end
@@ -265,7 +265,7 @@ describe("a checkpoint between releases", function()
       equal(code, 0, stderr)
       for _, part in ipairs {
         ("the checkpoint says that it is of release 2.0 (__metadata__); as %s says, it is converted as one of cs-2.1"):format(option),
-        "1 of 25 names of weights are none that gpt2 has in cs-2.4: embedding_layer.position_embeddings.weight",
+        "1 of 25 weight names are unknown in gpt2 cs-2.4: embedding_layer.position_embeddings.weight",
         "the checkpoint lacks 1 weight that the model of its config needs, and so does what is written: "
           .. "transformer_decoder.layers.0.norm1.weight",
       } do

@@ -235,9 +235,9 @@ describe("Keys: letters", function()
   it("what nothing counts is told, and not taken for complete", function()
     local one = { { "h.N.w", "layers.N.w", count = "nolayers" } }
     equal({ lacking(one, "left", {}, {}) },
-      { {}, "'nolayers', which counts 'N', is null: whether the checkpoint has all of 'h.N.w' is not looked at" })
+      { {}, "'nolayers', which counts 'N', is null: whether the checkpoint has all of 'h.N.w' is not checked" })
     equal({ lacking({ { "h.N.e.E.w", "l.N.e.E.w" } }, "left", {}, { num_hidden_layers = 1 }) },
-      { {}, "nothing counts E: whether the checkpoint has all of 'h.N.e.E.w' is not looked at" })
+      { {}, "nothing counts E: whether the checkpoint has all of 'h.N.e.E.w' is not checked" })
   end)
 
   it("a config by which they cannot be counted is refused without a checkpoint", function()
@@ -298,8 +298,8 @@ describe("Keys: choices", function()
   it("what is no pattern is refused with the table", function()
     for pattern, part in pairs {
       ["a.{weight,bias"] = "'{' in 'a.{weight,bias' has no partner", ["a.b}"] = "'}' in", ["[model.x"] = "'[' in",
-      ["model\\.norm"] = "'\\' stands in", ["(a|b).w"] = "'(' stands in", ["a..b"] = "has an empty part", ["a."] = "has an empty part",
-      ["a.proj_*"] = "stands for whole parts only", ["a.{}.b"] = "'{' in", ["a.{b,{c,d}}"] = "'{' in",
+      ["model\\.norm"] = "'\\' cannot be in", ["(a|b).w"] = "'(' cannot be", ["a..b"] = "has an empty part", ["a."] = "has an empty part",
+      ["a.proj_*"] = "matches whole parts only", ["a.{}.b"] = "'{' in", ["a.{b,{c,d}}"] = "'{' in",
     } do
       fails(part, rules.keys, { { pattern, "b" } })
       fails(part, rules.keys, { { "a", "b", also_left = pattern } })
@@ -318,7 +318,7 @@ describe("Keys: errors name the key and the rule", function()
     local function broken() error "broken" end
     fails("cannot convert key 'a' (float32 [2]) with 'its condition':", run, { { "a", "b", when = broken } }, "left", t)
     fails("broken (rule 'a <-> b' at tests/lua/keys_test.lua:", run, { { "a", "b", when = broken } }, "left", t)
-    fails("cannot convert key 'a' (float32 [2]) with 'what stands beside it':", run,
+    fails("cannot convert key 'a' (float32 [2]) with 'what is beside it':", run,
       { { "a", "b", also_right = { { "c", broken } } } }, "left", t)
   end)
 

@@ -284,8 +284,8 @@ describe("LLaVA", function()
     absent.text_model = with(absent.text_model, {}, { "mm_hidden_size" })
     fails("the config of text_model has no 'mm_hidden_size': add the hidden_size of the image_model (4)",
       require("cbk.converters").convert.config, conversion.job("llava", "hf", "cs-2.4"), absent)
-    assert(told({}, { model_type = "siglip_vision_model" }):find("model_type='siglip_vision_model' is not looked at", 1, true))
-    assert(told({ model_type = "llava_mpt" }, {}):find("model_type='llava_mpt' is not looked at", 1, true))
+    assert(told({}, { model_type = "siglip_vision_model" }):find("model_type='siglip_vision_model' is ignored", 1, true))
+    assert(told({ model_type = "llava_mpt" }, {}):find("model_type='llava_mpt' is ignored", 1, true))
     for _, usual in ipairs { "llava", "llava_llama" } do assert(not told({ model_type = usual }, {}):find "model_type") end
   end)
 end)

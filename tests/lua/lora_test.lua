@@ -69,7 +69,7 @@ describe("LoRA folding", function()
     raises("no target_modules of model.lora_params mean model.embedding_layer", function()
       lora.fold(checkpoint(), config(cbk.list { group(7, "TransformerDecoderLayer") }), "gpt2")
     end)
-    raises("cannot tell", function() lora.fold(checkpoint(), config(cbk.list { group(1, "MyLayer"), group(2, "Linear") }), "gpt2") end)
+    raises("it is not clear", function() lora.fold(checkpoint(), config(cbk.list { group(1, "MyLayer"), group(2, "Linear") }), "gpt2") end)
     equal(#lora.fold(checkpoint(), config(group(1, "MyLayer")), "gpt2"), 2)
   end)
 

@@ -103,7 +103,7 @@ describe("Plan: key by key", function()
       "words -> in  transpose  float32 [4, 2] -> float32 [2, 4]", "words -> out  tied  float32 [4, 2]",
     })
     equal(plan.summary(plan.rows(watch)), "keys read: 3; written: 4 (copy 1, tied 2, transpose 1)")
-    has(explain.lines(watch, "out"), "for       head, which is not there: another name of the same tensor")
+    has(explain.lines(watch, "out"), "for       head, which is missing: another name of the same tensor")
     has(explain.lines(watch, "out"), "does      tied: float32 [4, 2] -> float32 [4, 2]")
     local problem
     watch, fine, problem = planned(table, { words = t, shared = t, ["b.w"] = t })

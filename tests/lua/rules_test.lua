@@ -111,12 +111,12 @@ describe("Rules: findings", function()
     local texts = {}
     for _, finding in ipairs((check.keys(set))) do texts[rules.text(finding.rule) .. " | " .. finding.text] = true end
     equal(texts, {
-      ["l.N <-> d.M | left to right nothing stands for 'M' in 'd.M'"] = true,
+      ["l.N <-> d.M | left to right 'M' has no value in 'd.M'"] = true,
       ["l.N <-> d.M | left to right all values of 'N' in 'l.N' become one key"] = true,
-      ["l.N <-> d.M | right to left nothing stands for 'N' in 'l.N'"] = true,
+      ["l.N <-> d.M | right to left 'N' has no value in 'l.N'"] = true,
       ["l.N <-> d.M | right to left all values of 'M' in 'd.M' become one key"] = true,
       ["in.E <-> in | left to right all values of 'E' in 'in.E' become one key"] = true,
-      ["in.E <-> in | right to left nothing stands for 'E' in 'in.E'"] = true,
+      ["in.E <-> in | right to left 'E' has no value in 'in.E'"] = true,
     })
   end)
 
@@ -136,9 +136,9 @@ describe("Rules: findings", function()
   end)
 
   it("letters without a counterpart", function()
-    finds("captures: left to right nothing stands for 'E' in 'b.E'", { { "a.N", "b.E" } })
+    finds("captures: left to right 'E' has no value in 'b.E'", { { "a.N", "b.E" } })
     finds("captures: right to left all values of 'E' in 'b.N.E' become one key", { { "a.N", "b.N.E" } })
-    finds("'N' stands twice in 'a.N.N'", { { "a.N.N", "b.N" } })
+    finds("'N' is repeated in 'a.N.N'", { { "a.N.N", "b.N" } })
     equal(found_in { { rules.each("e.N.E.w", "E", "experts"), "b.N", actions.pair("stack", cbk.cat, cbk.stack) } }, {})
   end)
 
@@ -241,10 +241,10 @@ describe("Rules: findings", function()
     local part = { left = "a", right = "b", keys = K, config = F }
     local held = { says = { left = "a", right = "b" }, models = { "llama" }, place = "p", copy = "c" }
     for text, converter in pairs {
-      ["'cs-2.x' is no format"] = of("hf", "cs-2.x"), ["stands beside"] = of("cs-2.1", "cs-2.3 .. cs-2.5"),
+      ["'cs-2.x' is no format"] = of("hf", "cs-2.x"), ["is next to"] = of("cs-2.1", "cs-2.3 .. cs-2.5"),
       ["begins with its two formats"] = { keys = K, config = F },
-      ["'cs-2.1, hf': hf stands alone"] = of("hf", "cs-2.1, hf"), ["'hf, cs-2.1': hf stands alone"] = of("hf, cs-2.1", "cs-2.2"),
-      ["both sides are hf"] = of("hf", "hf"), ["'cs-2.1' stands on both sides"] = of("cs-2.1", "cs-2.1, cs-2.2"),
+      ["'cs-2.1, hf': hf is alone"] = of("hf", "cs-2.1, hf"), ["'hf, cs-2.1': hf is alone"] = of("hf, cs-2.1", "cs-2.2"),
+      ["both sides are hf"] = of("hf", "hf"), ["'cs-2.1' is on both sides"] = of("cs-2.1", "cs-2.1, cs-2.2"),
       ["has no 'prefx'; did you mean 'prefix'?"] = of("hf", "cs-2.4", { prefx = true }),
       ["holds a table without a name: keys = …"] = { "hf", "cs-2.4", K, F },
       ["mup must be one of 'gpt', 'bert', 't5', false, not 'gtp'"] = of("hf", "cs-2.4", { mup = "gtp" }),
@@ -616,7 +616,7 @@ return { { model = "own", note = "a model",
     told(2, "x.0.0.w x.0.1.w x.1.0.w x.1.1.w")
     local found, refused = told(2, "x.0.0.w x.0.1.w x.1.1.w")
     assert(found:find("will miss a weight: x.1.0.w;", 1, true), found)
-    assert(refused:find("expected in the checkpoint but not there: x.1.0.w", 1, true), refused)
+    assert(refused:find("expected in the checkpoint but missing: x.1.0.w", 1, true), refused)
     assert(told(2, "x.0.0.w x.0.1.w"):find("will miss 2 weights: x.1.0.w, x.1.1.w;", 1, true))
     found, refused = told(1, "x.0.0.w x.0.1.w x.1.0.w")
     for _, text in ipairs { found, refused } do assert(text:find("; 1 of them is beyond experts=1 of the config", 1, true), text) end

@@ -79,7 +79,7 @@ describe("Tensor", function()
     local x = cbk.tensor { 0 }
     for _ = 1, 4990 do x = x + 1 end
     t.equal(x:item(), 4990)
-    t.raises("operations on one another", function()
+    t.raises("operations on one tensor", function()
       for _ = 1, 100 do x = x + 1 end
     end, "value")
   end)

@@ -46,7 +46,7 @@ describe("the spec fix", function()
     equal(spec.missing_aliases(stored, set(stored)), {})
     equal(spec.alias_of "x.ln_f.weight", "x.transformer_decoder.norm.weight")
     raises("alias not found for missing key 'model.other'", function() spec.missing_aliases({ "model.other" }, set {}) end)
-    raises("none of the tied weights that are known by name alone", function()
+    raises("not one of the tied weights that are known by name alone", function()
       spec.missing_aliases({ "cls.predictions.decoder.weight" }, set {})
     end)
     raises("could not find key 'lm_head.weight'", function()
@@ -90,7 +90,7 @@ describe("what a file does not store", function()
 
   it("is an error of the run's state, unless that is accepted", function()
     raises("nothing is stored under optimizer.state.1.step, lr_scheduler.x: an optimizer or schedule that finds None there stops. "
-      .. "--accept-missing goes on", function()
+      .. "--accept-missing continues", function()
       lost_leaves.settle(checkpoint { step = none }, { "optimizer.state.1.step", "lr_scheduler.x" })
     end, "key")
     equal(lost_leaves.settle(checkpoint(), { "model.a", "model.b" }),
@@ -458,7 +458,7 @@ describe("names of weights", function()
 
   it("of another release or model are refused", function()
     local function check(model, to, names) return weight_names.check(model, to, old_file(names).checkpoint.root) end
-    raises("13 of 13 names of weights are none that bert has in cs-2.5: bert.embeddings.word_embeddings.weight", function()
+    raises("13 of 13 weight names are unknown in bert cs-2.5: bert.embeddings.word_embeddings.weight", function()
       check("bert", "cs-2.5", of_1_6["bert"])
     end, "key")
     raises("they look like those of bert of cs-1.6", function() check("bert", "cs-2.0", of_1_6["bert"]) end, "key")
@@ -475,7 +475,7 @@ describe("names of weights", function()
     equal(check("gpt2", "cs-2.5", gpt2), nil)
     gpt2[4] = "model.adapter.weight"
     equal(check("gpt2", "cs-2.5", gpt2),
-      "1 of 4 names of weights are none that gpt2 has in cs-2.5: model.adapter.weight; they are kept as they are")
+      "1 of 4 weight names are unknown in gpt2 cs-2.5: model.adapter.weight; they are kept as they are")
   end)
 end)
 

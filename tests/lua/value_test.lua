@@ -66,7 +66,7 @@ describe("List", function()
     list[#list] = nil
     t.equal(list, { "one", 2 })
     t.equal(list[3], nil)
-    t.raises("out of range", function() list[5] = 1 end)
+    t.raises("a List of 2 items has no position 5; the next one is 3", function() list[5] = 1 end)
     t.raises("cbk.remove", function() list[1] = nil end)
     cbk.insert(list, 1, "zero")
     t.equal(cbk.remove(list, 2), "one")

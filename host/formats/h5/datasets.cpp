@@ -20,7 +20,7 @@ Located Datasets::follow(const std::shared_ptr<File>& start, const Link& first) 
     if (link->kind == Link::Kind::external) file = files_.open(link->file);
     const std::string target = link->target;
     link = file->find(target);
-    if (link == nullptr) fail(Errc::format, "the link leads to {}, which is not there", quote(target));
+    if (link == nullptr) fail(Errc::format, "the link leads to {}, which does not exist", quote(target));
   }
   fail(Errc::format, "links go in a circle");
 }

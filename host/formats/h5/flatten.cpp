@@ -25,7 +25,8 @@ class Flattener {
     std::unordered_set<std::string_view, KeyedHash> seen;
     for (const FlatLeaf& leaf : tree_.leaves) {
       if (!seen.insert(leaf.key).second)
-        fail(Errc::key, "two values have the dotted key {}, which H5 cannot tell apart", quote(leaf.key));
+        fail(Errc::key, "two values have the dotted key {}, and H5 holds one value for each",
+             quote(leaf.key));
     }
     return std::move(tree_);
   }

@@ -245,7 +245,7 @@ class BundleReader {
       const Entry& slice = find_slice(entry, extents, piece.start);
       Shape place = piece.start;
       place.insert(place.end(), slice.shape.begin(), slice.shape.end());
-      if (!seen.insert(place).second) fail(Errc::format, "its slice {} is there twice", to_text(extents));
+      if (!seen.insert(place).second) fail(Errc::format, "its slice {} is repeated", to_text(extents));
       piece.tensor = within("slice " + to_text(extents), [&] { return read_slice(slice); });
       dtype = piece.tensor.dtype();
       pieces.push_back(std::move(piece));

@@ -194,8 +194,8 @@ class TableFile {
     end_ = handle.offset + handle.size;
     each_entry(entries.text(), [&](std::string_view key, std::string_view value) {
       if (has_key_ && key <= last_key_) {
-        fail(Errc::format, "the entry of {} stands {}", name_of_key_(key),
-             key == last_key_ ? "twice in the index" : "out of order in the index");
+        fail(Errc::format, "the entry of {} is {} in the index", name_of_key_(key),
+             key == last_key_ ? "repeated" : "out of order");
       }
       keys_size_ += key.size();
       if (keys_size_ > largest_keys)

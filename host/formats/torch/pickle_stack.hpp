@@ -34,7 +34,7 @@ class PickleStack {
   }
 
   Value pop() {
-    if (values_.size() <= floor()) fail(Errc::format, "the pickle takes a value that is not there");
+    if (values_.size() <= floor()) fail(Errc::format, "the pickle takes a value that does not exist");
     Value value = std::move(values_.back());
     values_.pop_back();
     return value;
@@ -61,7 +61,7 @@ class PickleStack {
     return items;
   }
   [[nodiscard]] const Value& top() const {
-    if (values_.size() <= floor()) fail(Errc::format, "the pickle uses a value that is not there");
+    if (values_.size() <= floor()) fail(Errc::format, "the pickle uses a value that does not exist");
     return values_.back();
   }
   /// The value on top becomes another one.

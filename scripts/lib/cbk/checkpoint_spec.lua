@@ -56,8 +56,8 @@ function spec.missing_aliases(keys, has)
     cbk.fail("key", ("could not find key '%s' in the checkpoint; it should hold the data of '%s', which is not stored")
       :format(first.source, first.key))
   elseif first then
-    cbk.fail("key", ("alias not found for missing key '%s': nothing is stored under it, and it is none of the tied weights that are "
-      .. "known by name alone, embeddings with lm_head and the final norm of decoders; `cbk upgrade` knows those of each model")
+    cbk.fail("key", ("alias not found for missing key '%s': nothing is stored under it, and it is not one of the tied weights "
+      .. "that are known by name alone, embeddings with lm_head and the final norm of decoders; `cbk upgrade` knows those of each model")
       :format(first.key))
   end
   return tied

@@ -123,7 +123,7 @@ local function stated_models(job, config)
   return out, ("%s='%s'"):format(field, stated)
 end
 
----The new config. Where it cannot be converted because it is that of another model, the error names that one.
+---The new config. Where it cannot be converted and says that it is for another model, the error names that one.
 ---@param model_name string   as the user named it
 ---@param job Job
 ---@param config Dict
@@ -131,14 +131,14 @@ end
 function converters.config(model_name, job, config)
   local fine, result = pcall(converters.convert.config, job, config)
   if fine then return result end
-  if not kinds.is_dict(config) then error(result, 0) end
+  if result.code ~= "config" or not kinds.is_dict(config) then error(result, 0) end
   local stated, field = stated_models(job, config)
   for _, name in ipairs(stated) do
     if catalogue.find(name) == job.model then error(result, 0) end
   end
   if #stated == 0 then error(result, 0) end
-  cbk.fail("config", ("this config is for %s (%s), but --model is %s; use --model %s"):format(stated[1], field, model_name,
-    stated[1]))
+  local advice = ("this config is for %s (%s), but --model is %s; use --model %s"):format(stated[1], field, model_name, stated[1])
+  cbk.fail("config", result.message:find(field, 1, true) and advice or ("%s; %s"):format(result.message, advice))
 end
 
 ---What has been written, for people; and which steps only changed what stands around the tensors.

@@ -31,7 +31,7 @@ end
 
 local function map_lines(restart, run)
   local behind = run.batch_size and (" (%s)"):format(batches(restart.samples_streamed, run.batch_size)) or ""
-  return { ("all workers together go on behind %s%s"):format(samples(restart.samples_streamed), behind) }
+  return { ("all workers together resume after %s%s"):format(samples(restart.samples_streamed), behind) }
 end
 
 local function task_lines(restart, run)
@@ -39,8 +39,8 @@ local function task_lines(restart, run)
   for i, task in ipairs(restart.tasks) do
     local batch = task.batch_index and (", at batch %s"):format(listing.grouped(task.batch_index))
       or run.batch_size and (" (%s)"):format(batches(task.samples_streamed, run.batch_size)) or ""
-    local shard = task.shard_index ~= task.task and (" as worker %d did"):format(task.shard_index) or ""
-    out[i] = ("task %d goes on%s behind %s%s"):format(task.task, shard, samples(task.samples_streamed), batch)
+    local shard = task.shard_index ~= task.task and (" from worker %d's state"):format(task.shard_index) or ""
+    out[i] = ("task %d resumes%s after %s%s"):format(task.task, shard, samples(task.samples_streamed), batch)
   end
   if #out == 0 then out[1] = "no worker had streamed anything: every task begins at sample 0" end
   return out

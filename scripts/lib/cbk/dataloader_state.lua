@@ -201,7 +201,7 @@ local function global_step(folder)
     cbk.fail("io", ("'%s' is not a folder%s"):format(folder, from))
   end
   local path = cbk.fs.join(folder, GLOBAL)
-  if not cbk.fs.exists(path) then cbk.fail("io", ("'%s' is not there: the step of the last checkpoint is unknown"):format(path)) end
+  if not cbk.fs.exists(path) then cbk.fail("io", ("'%s' is missing: the step of the last checkpoint is unknown"):format(path)) end
   return first_number(path)
 end
 
@@ -294,7 +294,7 @@ function state.doubts(files, root, step)
   local is_other = step ~= nil and step ~= files.step
   local steps = #files.other_steps > 0 and (" (there are some of %s)"):format(joined(files.other_steps, "step")) or ""
   if is_other then
-    out[1] = ("the data loaders' files in '%s' are of step %d and the checkpoint is of step %d: the run would go on elsewhere in its "
+    out[1] = ("the data loaders' files in '%s' are of step %d and the checkpoint is of step %d: the run would continue elsewhere in its "
       .. "data%s"):format(files.folder, files.step, step, steps)
   elseif files.step ~= files.last_step then
     out[1] = ("of the data loaders' files in '%s' those of step %d, the checkpoint's, are taken; the last checkpoint was of step %d")

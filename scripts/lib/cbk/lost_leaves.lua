@@ -121,8 +121,8 @@ end
 function lost_leaves.settle(root, names, accept)
   local weights, state = split(names)
   if #state > 0 and not accept then
-    cbk.fail("key", ("nothing is stored under %s: an optimizer or schedule that finds None there stops. --accept-missing goes on: the "
-      .. "optimizer's state of such a parameter begins anew, at zero, where that is known, and the rest is None"):format(
+    cbk.fail("key", ("nothing is stored under %s: an optimizer or schedule that finds None there stops. --accept-missing continues: the "
+      .. "optimizer's state of such a parameter is reset to zero where that is known, and the rest is None"):format(
         naming.first(state)))
   end
   local warnings = {}
@@ -131,7 +131,7 @@ function lost_leaves.settle(root, names, accept)
   end
   warn("nothing is stored under %s: read as None, for a tie of the model to fill", weights)
   local restarted, left = restart(root, state)
-  warn("of %s parts are not stored: the state of such a parameter begins anew, all its moments and steps at zero", restarted)
+  warn("of %s parts are not stored: the state of such a parameter is reset: all its moments and steps are zero", restarted)
   warn("nothing is stored under %s: None, and what needs it in the run stops", left)
   return warnings
 end

@@ -333,7 +333,7 @@ function cbk.dtype(name) end
 -- --- configs
 ---Configs: YAML and JSON.
 cbk.config = {}
----YAML or JSON by suffix (else by content). Order, ints, floats and their spelling are kept. A key that stands twice in one map
+---YAML or JSON by suffix (else by content). Order, ints, floats and their spelling are kept. A key that is repeated in one map
 ---keeps its last value, as in Python, with a warning on stderr.
 ---@return Dict
 function cbk.config.load(path) end
@@ -365,7 +365,7 @@ function cbk.fs.join(...) end
 function cbk.fs.basename(path) end
 function cbk.fs.dirname(path) end
 function cbk.fs.absolute(path) end
-function cbk.fs.remove(path, options) end -- { recursive }; what is not there is fine
+function cbk.fs.remove(path, options) end -- { recursive }; a missing file is fine
 function cbk.fs.temp_dir() end            -- a new empty folder
 function cbk.fs.program() end             -- the running program, for scripts that call cbk again
 
@@ -464,7 +464,7 @@ cbk.dataloader_state = require "cbk.dataloader_state"
 cbk.checkpoint_spec = require "cbk.checkpoint_spec"
 
 -- --- the rest
----`cbk.glob(pattern, text)` tells whether the whole text matches; `cbk.glob(pattern)` gives the function that does.
+---`cbk.glob(pattern, text)` is whether the whole text matches; `cbk.glob(pattern)` gives the function that does.
 ---Patterns: * (dots too) ? [a-z] [!a-z] {a,b}; a backslash takes the next character literally.
 ---@param pattern string
 ---@param text? string

@@ -85,7 +85,7 @@ function resume.unloaded(config)
   for _, one in ipairs(selections(config)) do
     local names = names_in(one.value)
     if not names.dataloader and not names.all then
-      return ("%s is %s: the run leaves this state aside and begins at sample 0; add dataloader there for it to go on")
+      return ("%s is %s: the run ignores this state and begins at sample 0; add dataloader there to resume")
         :format(one.field, cbk.json(one.value))
     end
   end
