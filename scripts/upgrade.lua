@@ -11,12 +11,10 @@ Bring a checkpoint and its config to a newer release: find out which release the
 releases before 2.0 left wrong in the file, keep the state of the data loaders, and convert release
 by release. The plan is shown and confirmed once; then everything is written in one pass, without
 files in between.]], [[
-The release follows from __metadata__ in the file, names of weights and fields of the config, and
-H5 versions up to 0.3 (0.1: 1.6 and 1.7, 0.2: 1.8, 0.3: 1.9). Later H5 files may hold a model that
-is older than the tool that wrote them: __cstorch_version__, 0.4 (up to 2.0) and 0.5 (2.5 and later)
-count where nothing else speaks against them. Where several releases are left and the result would
-not be the same, --from must say it. The states of 1.8 and 1.9 data loaders are read from the folder
-that the config names in cerebras.save_iter_state_path.
+The release is found in __metadata__, the H5 version, the weight names and the fields of the config.
+If these leave several releases with different results, pass --from. The states of 1.8 and 1.9 data
+loaders are read from the folder that the config names in cerebras.save_iter_state_path. 'cbk help
+releases' has all the rules.
 
 examples:
   cbk upgrade --model gpt2 --config params.yaml checkpoint_1000.mdl --to cs-2.5

@@ -76,7 +76,7 @@ describe("cbk help", function()
   it("is in plain words", function()
     local dir = harness.temp_dir()
     local unchecked = { ls = true, show = true }
-    for _, name in ipairs { "json", "run", unpack(names) } do
+    for _, name in ipairs { "json", "releases", "run", unpack(names) } do
       local text = " " .. select(2, run(dir, "help", name)):gsub("%W+", " ")
       for _, words in ipairs { "tell", "tells", "told", "stand", "stands", "goes on", "is none", "are none", "not there" } do
         is_true(unchecked[name] or not text:find(" " .. words .. " ", 1, true), ("'%s' in the help of %s"):format(words, name))
@@ -86,7 +86,7 @@ describe("cbk help", function()
 
   it("shows pages, and suggests names", function()
     local dir = harness.temp_dir()
-    for _, topic in ipairs { "json", "run" } do
+    for _, topic in ipairs { "json", "releases", "run" } do
       local code, out, err = run(dir, "help", topic)
       equal({ code, err }, { 0, "" })
       has(out:lower(), topic)
