@@ -18,6 +18,10 @@ template <>
 struct TypeName<Output> {
   static constexpr const char* value = "Output";
 };
+template <>
+struct TypeName<const MappedFile> {
+  static constexpr const char* value = "SourceFile";
+};
 
 namespace {
 
@@ -211,7 +215,25 @@ int plan_tostring(lua_State* L) {
 }
 
 Options commit_options(lua_State* L) {
-  return {L, 2, {"threads", "memory", "sync", "allow_overflow", "max_expansion", "progress"}};
+  return {L, 2, {"threads", "memory", "sync", "allow_overflow", "max_expansion", "progress", "sources"}};
+}
+
+/// A file that is not a checkpoint, as it is now, for the option `sources`.
+int source_file(lua_State* L) {
+  push(L, MappedFile::open(check_path(L, 1)));
+  return 1;
+}
+
+SourceFiles sources_of(lua_State* L, const Options& options) {
+  SourceFiles files;
+  options.push("sources");
+  for (size_t i = 1; lua_istable(L, -1) && i <= lua_objlen(L, -1); ++i) {
+    lua_rawgeti(L, -1, static_cast<int>(i));
+    files.insert(check<const MappedFile>(L, lua_gettop(L)));
+    lua_pop(L, 1);
+  }
+  lua_pop(L, 1);
+  return files;
 }
 
 /// Streams `outputs` and commits them as one; pushes the plan of each, in order.
@@ -225,6 +247,7 @@ void commit_all(lua_State* L, const std::vector<std::shared_ptr<Output>>& output
     planned.push_back(forecast(*writers.back(), execute));
   }
   Transaction transaction;
+  transaction.expect_unchanged(sources_of(L, options));
   std::vector<std::vector<LostValues>> lost;
   for (const auto& writer : writers) lost.push_back(stream(*writer, execute, transaction));
   transaction.commit(execute.sync);
@@ -288,12 +311,15 @@ void bind_output(lua_State* L) {
   static const luaL_Reg metamethods[] = {
       {"__newindex", guarded<output_newindex>}, {"__tostring", guarded<output_tostring>}, {nullptr, nullptr}};
   register_type<Output>(L, {methods, metamethods, guarded<output_index>});
+  register_type<const MappedFile>(L, {});
   luaL_newmetatable(L, "cbk.Plan");
   lua_pushcfunction(L, guarded<plan_tostring>);
   lua_setfield(L, -2, "__tostring");
   lua_pop(L, 1);
-  static const luaL_Reg functions[] = {
-      {"create", guarded<create>}, {"commit", guarded<commit_together>}, {nullptr, nullptr}};
+  static const luaL_Reg functions[] = {{"create", guarded<create>},
+                                       {"commit", guarded<commit_together>},
+                                       {"source_file", guarded<source_file>},
+                                       {nullptr, nullptr}};
   set_functions(L, functions);
 }
 

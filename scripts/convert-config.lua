@@ -48,7 +48,7 @@ local name = cbk.fs.basename(args.config_file):gsub("(.)%.[^.]*$", "%1")
 local target = cbk.fs.join(folder, ("%s_to_%s.%s"):format(name, job.tgt, to_hf and "json" or "yaml"))
 converters.refuse_existing(target, args)
 
-local source = parts and composite.load_configs(args.config_file, parts) or cbk.config.load(args.config_file)
+local source = parts and composite.load_configs(args.config_file, parts, args) or cbk.config.load(args.config_file)
 local config = converters.config(args.model, job, source)
 cbk.config.save(config, target, { overwrite = args.overwrite, indent = 4, sort = not to_hf })
 converters.say_saved(args, job, "Config saved to " .. target)

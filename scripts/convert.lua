@@ -115,7 +115,8 @@ if args.export_safetensors and not to_hf then cbk.warn "--export-safetensors say
 
 -- --- the plan
 
-local source_config = folders and composite.load_configs(args.config, parts) or cbk.config.load(args.config)
+if not folders then cli.depend_on(args.config, args) end
+local source_config = folders and composite.load_configs(args.config, parts, args) or cbk.config.load(args.config)
 local source
 if folders then
   source, job.deduplicated, job.kept = composite.open(args.checkpoint_file, parts, args)

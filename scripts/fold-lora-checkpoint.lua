@@ -50,6 +50,7 @@ local target, config_target = folded(args.checkpoint_path), folded(args.params)
 converters.refuse_existing(target, args)
 converters.refuse_existing(config_target, args)
 
+cli.depend_on(args.params, args)
 local config = cbk.config.load(args.params)
 lora.groups(config) -- a wrong setting is told before the checkpoint is opened
 local checkpoint = cli.open(args.checkpoint_path, args)

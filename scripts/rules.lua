@@ -162,7 +162,7 @@ end
 
 local function config_of_keys()
   local parts = args.config and parts_in(args.config)
-  return parts and composite.load_configs(args.config, parts) or args.config and cbk.config.load(args.config) or nil
+  return parts and composite.load_configs(args.config, parts, args) or args.config and cbk.config.load(args.config) or nil
 end
 
 local keys, deduplicated = keys_to_cover()

@@ -53,6 +53,7 @@ if not converters.catalogue.since(converters.catalogue.release(to), "2.0") then
   cli.usage_error("upgrade", ("--to %s: H5 0.4 is the oldest format that is written, and releases before 2.0 refuse what is newer "
     .. "than their own; cs-2.0 or later is possible"):format(args.to))
 end
+cli.depend_on(args.config, args)
 local config = upgrade.open_config(args.config)
 local old = upgrade.open(args.checkpoint_file, cli.reading(args))
 local options = { seed = args.shuffle_seed, kind = args.dataloader_type, without_state = args.no_dataloader_state,

@@ -49,9 +49,11 @@ void write_at(const FileDescriptor& fd, uint64_t offset, ByteView bytes, const f
   }
 }
 
-std::shared_ptr<const MappedFile> MappedFile::open(const fs::path& path) {
+std::shared_ptr<const MappedFile> MappedFile::open(const fs::path& path,
+                                                   std::shared_ptr<const MappedFile> index) {
   std::shared_ptr<MappedFile> file(new MappedFile);
   file->path_ = path;
+  file->index_ = std::move(index);
   // O_NONBLOCK: opening a FIFO must not hang.
   file->fd_ = open_file("open", path, O_RDONLY | O_NONBLOCK);
   struct stat info {};
@@ -135,6 +137,7 @@ bool MappedFile::is_same_file(const fs::path& other) const {
 }
 
 void MappedFile::refuse_changed() const {
+  if (index_ != nullptr) index_->refuse_changed();
   struct stat now {};
   if (::fstat(fd_.get(), &now) != 0) fail_errno("look at", path_.string());
   struct stat named {};

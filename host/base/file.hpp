@@ -59,8 +59,10 @@ void write_at(const FileDescriptor& fd, uint64_t offset, ByteView bytes, const f
 /// A whole file mapped read-only. Opened once per path and kept alive by the storages that point into it.
 class MappedFile {
  public:
-  /// Errors: `io` with path and reason; a directory or a special file is refused.
-  static std::shared_ptr<const MappedFile> open(const fs::path& path);
+  /// `index`: the file that names this one, if any. Errors: `io` with path and reason; a directory or a
+  /// special file is refused.
+  static std::shared_ptr<const MappedFile> open(const fs::path& path,
+                                                std::shared_ptr<const MappedFile> index = nullptr);
   MappedFile(const MappedFile&) = delete;
   MappedFile& operator=(const MappedFile&) = delete;
   ~MappedFile();
@@ -78,12 +80,14 @@ class MappedFile {
   void drop(uint64_t offset, uint64_t length) const noexcept;
   /// Same device and inode.
   [[nodiscard]] bool is_same_file(const fs::path& other) const;
-  /// An `io` error if the file has another size or time than when it was opened, or its name is another's.
+  /// An `io` error if the file, or the index that names it, has another size or time than when it was opened,
+  /// or its name is another's.
   void refuse_changed() const;
 
  private:
   MappedFile() = default;
   fs::path path_;
+  std::shared_ptr<const MappedFile> index_;
   FileDescriptor fd_;
   const std::byte* data_ = nullptr;
   uint64_t size_ = 0;

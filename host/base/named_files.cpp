@@ -51,10 +51,11 @@ bool are_same(int fd, int other) {
 }
 
 /// The file at `path`, if it is the one that was opened.
-std::shared_ptr<const MappedFile> mapped(const Below& opened, const fs::path& path) {
+std::shared_ptr<const MappedFile> mapped(const Below& opened, const fs::path& path,
+                                         const std::shared_ptr<const MappedFile>& index) {
   if (opened.error == ENOENT || opened.error == ENOTDIR) return nullptr;
   if (opened.error != 0) fail_errno("open", path.string(), opened.error);
-  auto file = MappedFile::open(path);
+  auto file = MappedFile::open(path, index);
   if (!are_same(opened.file.get(), file->fd()))
     fail(Errc::io, "'{}' was exchanged while it was opened", path.string());
   return file;
@@ -70,7 +71,9 @@ fs::path real_path(const fs::path& path) {
 
 }  // namespace
 
-NamedFiles::NamedFiles(fs::path folder, const std::vector<fs::path>& allowed) : folder_(std::move(folder)) {
+NamedFiles::NamedFiles(fs::path folder, const std::vector<fs::path>& allowed,
+                       std::shared_ptr<const MappedFile> index)
+    : folder_(std::move(folder)), index_(std::move(index)) {
   for (const fs::path& each : allowed) {
     std::error_code error;
     allowed_.push_back(fs::canonical(each, error));
@@ -84,14 +87,14 @@ std::shared_ptr<const MappedFile> NamedFiles::find(const std::string& name, Link
     fail(Errc::format, "{} is not the name of a file", quote(name));
   if (!leads_down(name)) return find_allowed(name, false);
   const Below opened = open_below(folder_, name, link);
-  return opened.is_link ? find_allowed(name, true) : mapped(opened, folder_ / name);
+  return opened.is_link ? find_allowed(name, true) : mapped(opened, folder_ / name, index_);
 }
 
 std::shared_ptr<const MappedFile> NamedFiles::find_allowed(const std::string& name, bool is_link) const {
   const fs::path path = folder_ / name;  // `name` alone if it is absolute
   for (const fs::path& allowed : allowed_) {
     const fs::path below = real_path(path).lexically_relative(allowed);
-    if (leads_down(below)) return mapped(open_below(allowed, below, Link::refused), allowed / below);
+    if (leads_down(below)) return mapped(open_below(allowed, below, Link::refused), allowed / below, index_);
   }
   const fs::path place = (is_link ? real_path(path) : path.lexically_normal()).parent_path();
   const std::string advice = quote(place.empty() ? "." : place.string(), 400);

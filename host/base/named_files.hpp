@@ -20,8 +20,10 @@ class NamedFiles {
   enum class Link { refused, followed };
 
   /// `folder`: of the checkpoint; empty is the working directory. `allowed`: more folders, where symbolic
-  /// links and names that leave `folder` may lead to. Errors: `usage` for one that is no folder.
-  NamedFiles(fs::path folder, const std::vector<fs::path>& allowed);
+  /// links and names that leave `folder` may lead to. `index`: what the names are written in, if what is
+  /// opened depends on it. Errors: `usage` for one that is no folder.
+  NamedFiles(fs::path folder, const std::vector<fs::path>& allowed,
+             std::shared_ptr<const MappedFile> index = nullptr);
 
   /// The file of that name; nullptr when there is none. Errors: `refused`, naming the option that allows it;
   /// `io` for what cannot be read or is no regular file; `format` for what is no name.
@@ -34,6 +36,7 @@ class NamedFiles {
  private:
   [[nodiscard]] std::shared_ptr<const MappedFile> find_allowed(const std::string& name, bool is_link) const;
   fs::path folder_;
+  std::shared_ptr<const MappedFile> index_;
   std::vector<fs::path> allowed_;  // canonical
 };
 

@@ -41,7 +41,7 @@ Checkpoint open_mapped(const std::shared_ptr<const MappedFile>& file, const Open
   Checkpoint checkpoint;
   if (container == Container::shard_index ||
       (container == Container::other && path.string().ends_with(".index.json"))) {
-    checkpoint = read_sharded(path, options, [&](std::shared_ptr<const MappedFile> shard) {
+    checkpoint = read_sharded(file, options, [&](std::shared_ptr<const MappedFile> shard) {
       return within(fmt::format("shard '{}'", shard->path().filename().string()), [&] {
         memory->add_file(shard->size());
         const Container shard_container = detect(*shard);

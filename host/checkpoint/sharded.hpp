@@ -19,7 +19,8 @@ using OpenFile = std::function<Checkpoint(std::shared_ptr<const MappedFile> file
 /// The keys stand file by file in the order of the file names, within a file in the order of the index. Only
 /// the shards' headers are read. Errors: `format` for a bad index, missing shards (all of them named), or
 /// keys that their shard lacks.
-Checkpoint read_sharded(const fs::path& index, const OpenOptions& options, const OpenFile& open_file);
+Checkpoint read_sharded(const std::shared_ptr<const MappedFile>& index, const OpenOptions& options,
+                        const OpenFile& open_file);
 
 /// Whether a companion of this name goes into the folder of a sharded checkpoint.
 inline bool is_inside_folder(const fs::path& name) {

@@ -83,9 +83,11 @@ bool is_shard_index(std::string_view text) {
   return text.find("\"weight_map\"") != std::string_view::npos;
 }
 
-Checkpoint read_sharded(const fs::path& path, const OpenOptions& options, const OpenFile& open_file) {
+Checkpoint read_sharded(const std::shared_ptr<const MappedFile>& index_file, const OpenOptions& options,
+                        const OpenFile& open_file) {
+  const fs::path& path = index_file->path();
   const Index index = read_index(path);
-  const Shards shards = open_shards({path.parent_path(), options.allow_external}, index);
+  const Shards shards = open_shards({path.parent_path(), options.allow_external, index_file}, index);
   Checkpoint out;
   out.path = path;
   out.metadata = index.metadata;

@@ -1,7 +1,7 @@
 // Preloaded into cbk by faults_interop.py: counts the calls that touch files below the folders in FAULT_FOLDERS (A:B), and lets
 // one of them go wrong. FAULT_LOG: a file that gets a line "NAME PATH" for each call. FAULT_AT: which call, counted from 1; FAULT_KIND:
-// an error number, "short" (half of what was asked), or "kill" (before the call). FAULT_WITHOUT: what the system lacks: "tmpfile",
-// "proc", "flags" (of renameat2).
+// an error number, "short" (half of what was asked), "kill" (before the call), or "touch" (FAULT_FILE has a new time). FAULT_WITHOUT: what
+// the system lacks: "tmpfile", "proc", "flags" (of renameat2).
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -54,6 +54,7 @@ static int fault_at(const char* name, const char* path) {
   const char* kind = getenv("FAULT_KIND");
   if (strcmp(kind, "kill") == 0) kill(getpid(), SIGKILL);
   if (strcmp(kind, "short") == 0) return cut;
+  if (strcmp(kind, "touch") == 0) return utimensat(AT_FDCWD, getenv("FAULT_FILE"), NULL, 0) == 0 ? fine : failed;
   errno = atoi(kind);
   return failed;
 }

@@ -161,6 +161,15 @@ class Sweep:
         assert done.returncode == 1 and says in done.stderr, done
         assert self.look(self.folder) == new and not self.temporaries(), os.listdir(self.folder)
 
+    def check_changed_config(self, config):
+        """Another program writes the config while the checkpoint is written: nothing is changed."""
+        self.reset()
+        old, number = self.look(self.folder), next(i for i, name, _ in self.calls() if name == "pwrite")
+        self.reset()
+        done = self.start(at=number, kind="touch", file=config)
+        assert done.returncode == 1 and f"cannot use '{config}': another program changed it while it was read" in done.stderr, done
+        assert self.look(self.folder) == old and not self.temporaries()
+
     def check_other_count(self):
         """A bundle that replaces one of fewer data files can be read at every moment."""
         def values():
@@ -180,10 +189,14 @@ class Sweep:
         assert old != new and seen == [old] * seen.count(old) + [new] * seen.count(new) and set(seen) == {old, new}, seen
 
 
-def check_changed_source(run, cbk, suffix):
-    """Another program writes into the source while it is read: a progress function stands still until it has."""
-    source, target, script = run.path(f"source{suffix}"), run.path(f"target{suffix}"), run.path("change.lua")
-    run.call("copy", os.path.join(run.folder, "inputs1", "in.pt"), source, "--overwrite")
+def check_changed_source(run, suffix):
+    """Another program writes into the source, or into its index, while it is read: a progress function stands still until it has."""
+    source, target, script = run.path(f"source{suffix}"), run.path("target.safetensors"), run.path("change.lua")
+    more = {".index": ("--format", "tensorflow"), ".index.json": ("--format", "safetensors", "--shard-size", "50KB")}.get(suffix, ())
+    made = {".index": run.path("source"), ".index.json": run.path("shards")}.get(suffix, source)
+    run.call("copy", os.path.join(run.folder, "inputs1", "in.pt"), made, "--overwrite", *more)
+    if suffix == ".index.json":
+        source = os.path.join(made, "model.safetensors.index.json")
     with open(script, "w", encoding="utf-8") as f:
         f.write("""
 local cbk = require "cbk"
@@ -197,7 +210,7 @@ output:commit { progress = function()
 end }
 """)
     done = run.run("run", script, source, target)
-    assert done.returncode == 1 and "changed it while it was read" in done.stderr and f"source{suffix}" in done.stderr, done
+    assert done.returncode == 1 and "changed it while it was read" in done.stderr and source in done.stderr, done
     assert not os.path.exists(target)
 
 
@@ -276,6 +289,10 @@ JOBS = {
 }
 
 
+CONFIGS = {"convert": "hf/config.json", "convert to shards": "config_to_cs-2.4.yaml", "convert from parts": "duo/tongue_model/config.json",
+           "upgrade": "params.yaml", "fold-lora-checkpoint": "params.yaml"}
+
+
 def folded(folder):
     """What the command writes; its inputs lie there too."""
     return {path: digest for path, digest in digests(folder).items() if "_folded" in path}
@@ -315,10 +332,13 @@ def main():
             if sweep.name != "fix in place":
                 run.check(f"{sweep.name}: --sync", sweep.check_sync)
                 run.check(f"{sweep.name}: a folder that cannot be synced", sweep.check_unsynced_folder)
+            if sweep.name in CONFIGS:
+                config = os.path.join(sweep.folder if sweep.look is folded else sweep.inputs, CONFIGS[sweep.name])
+                run.check(f"{sweep.name}: a config that changes", lambda sweep=sweep, config=config: sweep.check_changed_config(config))
             if sweep.name == "h5-to-tensorflow":
                 run.check(f"{sweep.name}: other data files", sweep.check_other_count)
-        for suffix in (".safetensors", ".h5", ".pt"):
-            run.check(f"a source that changes: {suffix}", lambda suffix=suffix: check_changed_source(run, options.cbk, suffix))
+        for suffix in (".safetensors", ".h5", ".pt", ".index", ".index.json"):
+            run.check(f"a source that changes: {suffix}", lambda suffix=suffix: check_changed_source(run, suffix))
         with concurrent.futures.ThreadPoolExecutor(2) as pool:
             for done in [pool.submit(run.check, sweep.name, lambda sweep=sweep: sweep.sweep(options.every)) for sweep in sweeps]:
                 done.result()

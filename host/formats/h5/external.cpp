@@ -4,7 +4,7 @@ namespace cbk::h5 {
 
 ExternalFiles::ExternalFiles(std::shared_ptr<const MappedFile> checkpoint,
                              const std::vector<fs::path>& allowed, MemoryPtr memory)
-    : files_(checkpoint->path().parent_path(), allowed),
+    : files_(checkpoint->path().parent_path(), allowed, checkpoint),
       main_(std::make_shared<File>(std::move(checkpoint), std::move(memory))) {}
 
 std::shared_ptr<const MappedFile> ExternalFiles::map(const std::string& name) {

@@ -54,7 +54,8 @@ class TextStorage final : public Storage {
 /// The data files of a bundle, opened as they are needed.
 class DataFiles {
  public:
-  DataFiles(fs::path prefix, const Index& index, MemoryBudget& memory)
+  DataFiles(fs::path prefix, const std::shared_ptr<const MappedFile>& file, const Index& index,
+            MemoryBudget& memory)
       : prefix_(std::move(prefix)), shards_(index.shards) {
     std::set<uint32_t> needed;
     for (const Entry& entry : index.variables) {
@@ -65,9 +66,8 @@ class DataFiles {
     }
     check(needed);
     for (const uint32_t shard : needed) {
-      const auto& file =
-          files_.emplace(shard, MappedFile::open(data_file(prefix_, shard, shards_))).first->second;
-      memory.add_file(file->size());
+      const fs::path path = data_file(prefix_, shard, shards_);
+      memory.add_file(files_.emplace(shard, MappedFile::open(path, file)).first->second->size());
     }
   }
 
@@ -124,8 +124,8 @@ uint32_t swapped_size(DType dtype) {
 
 class BundleReader {
  public:
-  BundleReader(const fs::path& prefix, const MappedFile& file, MemoryBudget& memory)
-      : memory_(memory), index_(read_index(file, memory)), files_(prefix, index_, memory) {}
+  BundleReader(const fs::path& prefix, const std::shared_ptr<const MappedFile>& file, MemoryBudget& memory)
+      : memory_(memory), index_(read_index(*file, memory)), files_(prefix, file, index_, memory) {}
 
   Checkpoint read() {
     auto root = std::make_shared<Dict>();
@@ -303,7 +303,7 @@ Checkpoint read(const std::shared_ptr<const MappedFile>& index, MemoryPtr memory
   }
   const fs::path prefix = path.substr(0, path.size() - index_suffix.size());
   memory = or_own(std::move(memory), index->size());
-  Checkpoint checkpoint = BundleReader(prefix, *index, *memory).read();
+  Checkpoint checkpoint = BundleReader(prefix, index, *memory).read();
   checkpoint.path = index->path();
   checkpoint.files.insert(checkpoint.files.begin(), index->path());
   return checkpoint;

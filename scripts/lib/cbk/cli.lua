@@ -318,6 +318,15 @@ function cli.open(path, args)
   return checkpoint
 end
 
+---Says that what is written depends on a file beside the checkpoint: a commit is refused when another program changes it meanwhile.
+---To be called before it is read.
+---@param path string
+---@param args table
+function cli.depend_on(path, args)
+  args.sources = args.sources or {}
+  table.insert(args.sources, cbk.source_file(path))
+end
+
 ---Whether progress is drawn.
 ---@param args table
 function cli.has_progress(args) return not (args.quiet or args.no_progress_bar or args.json) end
@@ -352,7 +361,7 @@ function cli.commit(outputs, args)
     end
     return false, plan_of(plans)
   end
-  bounds.progress = cli.has_progress(args)
+  bounds.progress, bounds.sources = cli.has_progress(args), args.sources
   plans = cbk.commit(outputs, bounds)
   for _, plan in ipairs(plans) do cli.warn(plan.warnings) end
   return true, plan_of(plans)

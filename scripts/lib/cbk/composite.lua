@@ -23,10 +23,15 @@ end
 ---The config of each part, by the names of the parts.
 ---@param top string
 ---@param parts Component[]
+---@param args table   of the command
 ---@return Dict
-function composite.load_configs(top, parts)
+function composite.load_configs(top, parts, args)
   local out = cbk.dict()
-  for _, part in ipairs(parts) do out[part.left] = cbk.config.load(cbk.fs.join(folder_of(top, part), "config.json")) end
+  for _, part in ipairs(parts) do
+    local path = cbk.fs.join(folder_of(top, part), "config.json")
+    cli.depend_on(path, args)
+    out[part.left] = cbk.config.load(path)
+  end
   return out
 end
 

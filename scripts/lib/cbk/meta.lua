@@ -205,7 +205,7 @@ function Output:plan(options) end
 ---`max_expansion`: the most bytes that the output may have beyond those that its sources hold, where these repeat elements (stride 0,
 ---tied tensors written as copies), are compressed, or are one number for all elements. More is a `value` error before the first byte is
 ---written. The default is the larger of 16 GiB and 1,000 times the size of the sources' files.
----@param options? { threads: integer, memory: integer|string, sync: boolean, allow_overflow: boolean, max_expansion: integer|string, progress: boolean|fun(p: table) }
+---@param options? { threads: integer, memory: integer|string, sync: boolean, allow_overflow: boolean, max_expansion: integer|string, progress: boolean|fun(p: table), sources: SourceFile[] }
 function Output:commit(options) end
 ---Forgets what was to be written: nothing is written on purpose.
 function Output:close() end
@@ -219,9 +219,15 @@ function Output:close() end
 function cbk.create(path, options) end
 ---Commits several outputs as one: all of them appear, or none. Options as of `Output:commit`. Returns their plans.
 ---@param outputs Output[]
----@param options? { threads: integer, memory: integer|string, sync: boolean, allow_overflow: boolean, max_expansion: integer|string, progress: boolean|fun(p: table) }
+---@param options? { threads: integer, memory: integer|string, sync: boolean, allow_overflow: boolean, max_expansion: integer|string, progress: boolean|fun(p: table), sources: SourceFile[] }
 ---@return table[]
 function cbk.commit(outputs, options) end
+---A small file that outputs depend on, such as a config, as it is now. A commit that gets it in `sources` is refused when another
+---program has changed the file by then. Files of checkpoints need no mention.
+---@class SourceFile
+---@param path string
+---@return SourceFile
+function cbk.source_file(path) end
 
 -- --- trees
 ---@param from? table|Dict  entries to copy; a list of {key, value} pairs keeps its order, the keys of any other table are sorted
