@@ -395,10 +395,10 @@ TEST_CASE("with records allowed, instances of unknown classes are data, calls of
   CHECK(space.as_object().state.find("lr")->as_int() == 3);
   const Value named = load(global("my.types", "Pair") + "K\x01K\x02\x86\x81");
   CHECK(named.as_sequence().type == "my.types.Pair");
-  for (const Value& value : {space, named}) {
-    CHECK(torch::unpickle(torch::pickle(value, {}), options).equals(value));
-    CHECK_THROWS_AS(torch::unpickle(torch::pickle(value, {}), {}), Error);
-  }
+  CHECK_THAT(message_of([&] { torch::pickle(Value::list({named}), {}); }, Errc::unsupported),
+             Contains("'my.types.Pair'") && Contains("made of arguments"));
+  CHECK(torch::unpickle(torch::pickle(space, {}), options).equals(space));
+  CHECK_THROWS_AS(torch::unpickle(torch::pickle(space, {}), {}), Error);
   const std::string array = global("numpy.core.multiarray", "_reconstruct") + global("numpy", "ndarray") +
                             "K\0\x85"s + text("b") + "\x87Rq\1(K\1K\1\x85"s + global("numpy", "dtype") +
                             text("U1") + "\x89\x88\x87R\x89" + text("x\0\0\0"s) + "tb";

@@ -4,6 +4,7 @@
 Usage: stored_pickles_interop.py --cbk PATH
 """
 import argparse
+import collections
 import os
 import pickle
 import subprocess
@@ -57,6 +58,68 @@ def commands(path, out):
     return [("dump", path), ("ls", path), ("show", path, "w"), ("diff", path, path), ("copy", path, out + ".pt"),
             ("copy", path, out + ".mdl"), ("copy", path, out + ".mdl", "--h5-version", "0.4"), ("copy", path, out + ".mdl", "--exclude", "thing"),
             ("h5-to-tensorflow", path, out)]
+
+
+class Made:
+    """Made of its arguments: a call of the class whenever it is unpickled."""
+    def __new__(cls, *args, **keywords):
+        return super().__new__(cls)
+
+
+class ByArguments(Made):
+    def __getnewargs__(self):
+        return "x", 1
+
+
+class ByKeywords(Made):
+    def __getnewargs_ex__(self):
+        return (), {"x": 1}
+
+
+class ByCall(Made):
+    def __reduce__(self):
+        return ByCall, ("x",)
+
+
+Pair = collections.namedtuple("Pair", "a b")
+
+
+def check_instances(run):
+    """Of instances, those pass on that are an attribute dict; what is made of arguments would be a call."""
+    def case(instance):
+        name = type(instance).__name__
+        torch.save({"w": torch.zeros(4), "thing": {"inner": instance}}, run.path("made.pt"), pickle_protocol=4)
+        is_read = name != "ByCall"
+        for target in ("out.pt", "out.mdl"):
+            words = ("thing.inner", "made of arguments") if is_read and target == "out.pt" else ()
+            run.refused("copy", run.path("made.pt"), run.path(target), "--allow-records", words=(f"{name}'", *words))
+        if is_read:
+            run.call("copy", run.path("made.pt"), run.path("rest.pt"), "--allow-records", "--exclude", "thing", "--overwrite")
+            assert list(torch.load(run.path("rest.pt"))) == ["w"]
+
+    for instance in (Pair(1, 2), ByArguments(), ByKeywords(), ByCall()):
+        run.check(f"an instance made of arguments: {type(instance).__name__}", lambda instance=instance: case(instance))
+
+
+def check_several(run, version):
+    """One error names the first value that is refused, and how many more there are."""
+    evil = pickle.dumps(Call("true"), protocol=4)
+    torch.save({"w": torch.zeros(4), **{f"thing.{i}": b"to be replaced %d" % i for i in range(4)}}, run.path("a.pt"))
+    path = run.path("several.mdl")
+    run.call("copy", run.path("a.pt"), path, "--h5-version", version, "--overwrite")
+    with h5py.File(path, "r+") as f:
+        for i in range(4):
+            attrs = f[f"thing.{i}"].attrs
+            if version == "0.4":
+                attrs["object_value"] = evil.hex()
+            else:
+                del attrs["__BYTES__"]
+                attrs.create("__BYTES__", np.frombuffer(evil, "V1"))
+    run.refused("ls", path, words=("'thing.0'", "posix.system", "; 3 more values are refused"))
+    if version == "0.4":
+        with h5py.File(path, "r+") as f:
+            f.attrs["__version__"] = 0.3
+        run.refused("fix-checkpoint-spec", path, "--yes", words=("posix.system", "; 3 more values are refused"))
 
 
 def check_version(run, version):
@@ -133,8 +196,10 @@ def main():
     parser.add_argument("--cbk", required=True)
     with tempfile.TemporaryDirectory(prefix="cbk-pickles-") as folder:
         run = Suite(parser.parse_args().cbk, folder)
-        check_version(run, "0.4")
-        check_version(run, "0.5")
+        for version in ("0.4", "0.5"):
+            check_version(run, version)
+            run.check(f"{version}: the number of values that are refused", lambda version=version: check_several(run, version))
+        check_instances(run)
         check_edits(run)
         return run.close()
 

@@ -179,6 +179,7 @@ Value read_v04(Datasets& datasets, double version, bool allow_records, std::vect
   for (const Link& link : file->links()) links.emplace(percent_decode(link.name), &link);
 
   Reader reader(datasets, version, allow_records);
+  RefusedValues refused;
   std::vector<Value> leaves;
   leaves.reserve(keys.size());
   for (const std::string& key : keys) {
@@ -188,8 +189,9 @@ Value read_v04(Datasets& datasets, double version, bool allow_records, std::vect
       leaves.emplace_back();
       continue;
     }
-    leaves.push_back(within(quote(key), [&] { return reader.read(datasets.follow(file, *link->second)); }));
+    leaves.push_back(refused.attempt(key, [&] { return reader.read(datasets.follow(file, *link->second)); }));
   }
+  refused.fail_if_any();
   size_t next = 0;
   return build_tree(spec, [&] { return leaves[next++]; });
 }

@@ -322,14 +322,16 @@ Value read_v05(Datasets& datasets, const Attributes& root, bool allow_records) {
       "__spec__", [&] { return parse_spec_v05(parse_python_json(*root.text("__spec__"), memory), memory); });
   const std::vector<std::string> keys = leaf_keys(spec, memory);
   Reader reader(datasets, file, root, allow_records);
+  RefusedValues refused;
   std::vector<Leaf> leaves;
   leaves.reserve(keys.size());
   std::unordered_map<std::string_view, size_t, KeyedHash> positions;
   positions.reserve(keys.size());
   for (const std::string& key : keys) {
     positions.emplace(key, leaves.size());
-    leaves.push_back(within(quote(key), [&] { return reader.read_leaf(key); }));
+    leaves.push_back(refused.attempt(key, [&] { return reader.read_leaf(key); }));
   }
+  refused.fail_if_any();
   size_t next = 0;
   return build_tree(spec, [&] {
     const size_t i = next++;

@@ -45,21 +45,33 @@ Value unpickle_stored(std::string_view bytes, bool allow_records, MemoryBudget& 
   return torch::unpickle(bytes, options);
 }
 
+void RefusedValues::fail_if_any() const {
+  if (count_ == 1) fail(Errc::refused, "{}", first_);
+  if (count_ > 1)
+    fail(Errc::refused, "{}; {} more {} refused", first_, count_ - 1,
+         count_ == 2 ? "value is" : "values are");
+}
+
 void check_pickles(File& file, bool allow_records) {
   std::unordered_set<uint64_t> seen;
   std::vector<std::pair<std::string, uint64_t>> rest{{"", file.root().address}};
+  RefusedValues refused;
   while (!rest.empty()) {
     const auto [path, address] = rest.back();
     rest.pop_back();
     if (!seen.insert(address).second) continue;
     const ObjectHeader object = file.objects().read(address);
-    within(quote(path.empty() ? "/" : path), [&] { check_object(file, object, allow_records); });
+    refused.attempt(path.empty() ? "/" : path, [&] {
+      check_object(file, object, allow_records);
+      return true;
+    });
     if (!object.is_group()) continue;
     for (const Link& link : file.links_of(object)) {
       if (link.kind == Link::Kind::hard)
         rest.emplace_back(path.empty() ? link.name : path + "/" + link.name, link.address);
     }
   }
+  refused.fail_if_any();
 }
 
 }  // namespace cbk::h5

@@ -9,6 +9,28 @@ namespace cbk::h5 {
 /// torch::unpickle.
 Value unpickle_stored(std::string_view bytes, bool allow_records, MemoryBudget& memory);
 
+/// Values that are read one after the other; one error tells all that are refused.
+class RefusedValues {
+ public:
+  /// What `read` gives; a default value where it is refused, which `fail_if_any` tells.
+  template <typename Read>
+  auto attempt(const std::string& key, Read&& read) -> decltype(read()) {
+    try {
+      return within(quote(key), read);
+    } catch (const Error& error) {
+      if (error.code() != Errc::refused) throw;
+      if (count_++ == 0) first_ = error.what();
+      return {};
+    }
+  }
+  /// The error of the first one, and how many more there are.
+  void fail_if_any() const;
+
+ private:
+  std::string first_;
+  size_t count_ = 0;
+};
+
 /// Reads all pickles of a file that is going to be copied as a file, or changed in place: what cannot be read
 /// as data must not be passed on. Errors: as `unpickle_stored`, with the name of the object.
 void check_pickles(File& file, bool allow_records);

@@ -187,10 +187,10 @@ void Pickler::instance_of_class(const Value& value) {
   const Sequence& sequence = value.as_sequence();
   using Kind = Sequence::Kind;
   if (sequence.kind == Kind::tuple) {
-    global(sequence.type);
-    save_made(Value::tuple(sequence.items));
-    op(Op::newobj);
-    return remember(value.identity());
+    fail(Errc::unsupported,
+         "an instance of the class {} that is made of arguments is not written: it would be a call of that "
+         "class; leave it out (cbk copy --exclude)",
+         quote(sequence.type));
   }
   const bool is_size = sequence.kind == Kind::torch_size;
   if (is_size || sequence.kind == Kind::deque) {
