@@ -1,5 +1,6 @@
 #include "bindings/elements.hpp"
 
+#include <array>
 #include <cmath>
 
 #include "host/base/bytes.hpp"
@@ -76,7 +77,8 @@ class Collector {
     if (wide(dtype_) == dtype_) {
       out = std::move(bytes_);
     } else {
-      cast_elements(wide(dtype_), bytes_.data(), dtype_, out.data(), count);
+      const Losses lost = cast_elements(wide(dtype_), bytes_.data(), dtype_, out.data(), count);
+      if (lost.overflowed > 0) fail_overflow(count);
     }
     return Tensor::from_bytes(dtype_, shape, std::move(out));
   }
@@ -170,6 +172,19 @@ class Collector {
       append(number_at(lua_gettop(L_)));
       lua_pop(L_, 1);
     }
+  }
+
+  /// Names the first finite number that the dtype makes infinite or NaN.
+  [[noreturn]] void fail_overflow(int64_t count) const {
+    const bool is_pair = is_complex(dtype_);
+    const DType part = dtype_ == DType::complex64 ? DType::float32 : dtype_;
+    const std::byte* number = bytes_.data();
+    std::array<std::byte, sizeof(double)> out{};
+    for (int64_t i = 0; i < (is_pair ? 2 : 1) * count; ++i, number += sizeof(double)) {
+      if (cast_elements(DType::float64, number, part, out.data(), 1).overflowed > 0)
+        fail(Errc::value, "{} does not fit {}", load_le<double>(number), name_of(dtype_));
+    }
+    fail(Errc::internal, "no element overflows {}", name_of(dtype_));
   }
 
   void check_range(int64_t value) const {

@@ -49,6 +49,8 @@ class Comparer {
       add_complex(begin, count, numbers_a_.convert(a), numbers_b_.convert(b));
     } else if (is_whole(a_) && is_whole(b_)) {
       add_whole(begin, count, a, b);
+    } else if (is_whole(a_) || is_whole(b_)) {
+      add_mixed(begin, count, a, b);
     } else {
       add_real(begin, count, numbers_a_.convert(a), numbers_b_.convert(b));
     }
@@ -72,6 +74,28 @@ class Comparer {
       if (a[i] == b[i] || (std::isnan(a[i]) && std::isnan(b[i]))) continue;
       note(begin + i, std::abs(a[i] - b[i]), std::abs(a[i]), std::abs(b[i]));
     }
+  }
+
+  /// Whole numbers beside real ones.
+  void add_mixed(int64_t begin, int64_t count, ByteView a, ByteView b) {
+    const double* x = numbers_a_.convert(a);
+    const double* y = numbers_b_.convert(b);
+    const bool is_left = is_whole(a_);
+    const DType whole = is_left ? a_ : b_;
+    const std::byte* wholes = is_left ? a.data() : b.data();
+    for (int64_t i = 0; i < count; ++i) {
+      const Wide number = whole_at(whole, wholes + static_cast<size_t>(i) * size_of(whole));
+      const double distance = distance_between(number, is_left ? y[i] : x[i]);
+      if (distance != 0) note(begin + i, distance, std::abs(x[i]), std::abs(y[i]));
+    }
+  }
+
+  /// Exact where it is small, also beyond 2^53.
+  static double distance_between(Wide whole, double real) {
+    if (std::trunc(real) != real || std::abs(real) > 0x1p65)
+      return std::abs(static_cast<double>(whole) - real);
+    const Wide other = static_cast<Wide>(real);
+    return static_cast<double>(whole > other ? whole - other : other - whole);
   }
 
   void add_complex(int64_t begin, int64_t count, const double* a, const double* b) {

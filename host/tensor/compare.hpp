@@ -25,8 +25,9 @@ struct Difference {
   bool same_bits = false;   // one dtype and the same bytes
 };
 
-/// The dtypes may differ: elements are then compared as float64 (whole numbers exactly). Complex elements
-/// agree by the distance in the plane. Errors: `shape`; `dtype` for a complex tensor against one that is not.
+/// The dtypes may differ: elements are then compared as float64 (whole numbers exactly, also with real ones).
+/// Complex elements agree by the distance in the plane. Errors: `shape`; `dtype` for a complex tensor against
+/// one that is not.
 Difference compare(const Tensor& a, const Tensor& b, const Tolerance& tolerance = {});
 
 }  // namespace cbk

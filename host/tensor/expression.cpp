@@ -320,6 +320,55 @@ Losses FiniteExpression::read(int64_t begin, std::span<std::byte> out) const {
   fail(Errc::value, "{}: an element is {}", what_, std::isnan(number) ? "NaN" : number > 0 ? "inf" : "-inf");
 }
 
+namespace {
+
+template <typename Visit>
+void each_expression(const Expression& expression, std::unordered_set<const Expression*>& seen,
+                     Visit&& visit) {
+  if (!seen.insert(&expression).second) return;
+  visit(expression);
+  expression.each_input([&](const Expression& input) { each_expression(input, seen, visit); });
+}
+
+/// Without its inputs.
+bool loses_itself(const Expression& one) {
+  const auto* cast = dynamic_cast<const CastExpression*>(&one);
+  return (cast != nullptr && loses(cast->input()->dtype(), cast->dtype())) ||
+         dynamic_cast<const ElementExpression*>(&one) != nullptr ||
+         dynamic_cast<const BinaryExpression*>(&one) != nullptr ||
+         dynamic_cast<const MatmulExpression*>(&one) != nullptr;
+}
+
+/// Whether both read something that may have lost values.
+bool read_the_same(const Expression& left, const Expression& right) {
+  std::unordered_set<const Expression*> of_left;
+  each_expression(left, of_left, [](const Expression&) {});
+  std::unordered_set<const Expression*> of_right;
+  bool shared = false;
+  each_expression(right, of_right, [&](const Expression& one) {
+    shared = shared || (of_left.contains(&one) && loses_itself(one));
+  });
+  return shared;
+}
+
+}  // namespace
+
+BinaryExpression::BinaryExpression(ExpressionPtr left, ExpressionPtr right, BinaryOp kind)
+    : Expression(left->dtype(), left->numel()),
+      left_(std::move(left)),
+      right_(std::move(right)),
+      kind_(kind),
+      share_losses_(read_the_same(*left_, *right_)) {}
+
+Losses BinaryExpression::joined(const Losses& left, const Losses& right) const {
+  if (!share_losses_) {
+    Losses both = left;
+    return both += right;
+  }
+  return {std::max(left.overflowed, right.overflowed), std::max(left.changed, right.changed),
+          std::max(left.vanished, right.vanished)};
+}
+
 Losses BinaryExpression::read(int64_t begin, std::span<std::byte> out) const {
   const int64_t total = count_in(out, itemsize());
   const int64_t most = granularity() > 1 ? total : std::min(total, kernel_chunk);
@@ -328,8 +377,7 @@ Losses BinaryExpression::read(int64_t begin, std::span<std::byte> out) const {
     const auto part =
         out.subspan(static_cast<size_t>(position) * itemsize(), static_cast<size_t>(count) * itemsize());
     Losses lost = left_->read(first, part);
-    const Losses right = right_->read(first, scratch.bytes().first(part.size()));
-    if (left_ != right_) lost += right;  // x + x has lost what x has, once
+    lost = joined(lost, right_->read(first, scratch.bytes().first(part.size())));
     lost += apply_binary(kind_, dtype(), part.data(), scratch.data(), count);
     return lost;
   });
@@ -442,24 +490,10 @@ Losses GeneratedExpression::read(int64_t begin, std::span<std::byte> out) const 
 
 namespace {
 
-template <typename Visit>
-void each_expression(const Expression& expression, std::unordered_set<const Expression*>& seen,
-                     Visit&& visit) {
-  if (!seen.insert(&expression).second) return;
-  visit(expression);
-  expression.each_input([&](const Expression& input) { each_expression(input, seen, visit); });
-}
-
 bool may_lose(const Expression& expression) {
   std::unordered_set<const Expression*> seen;
   bool may = false;
-  each_expression(expression, seen, [&](const Expression& one) {
-    const auto* cast = dynamic_cast<const CastExpression*>(&one);
-    may = may || (cast != nullptr && loses(cast->input()->dtype(), cast->dtype())) ||
-          dynamic_cast<const ElementExpression*>(&one) != nullptr ||
-          dynamic_cast<const BinaryExpression*>(&one) != nullptr ||
-          dynamic_cast<const MatmulExpression*>(&one) != nullptr;
-  });
+  each_expression(expression, seen, [&](const Expression& one) { may = may || loses_itself(one); });
   return may;
 }
 

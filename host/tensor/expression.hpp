@@ -200,11 +200,7 @@ class FiniteExpression final : public Expression {
 /// Two tensors of the same dtype and numel, element by element.
 class BinaryExpression final : public Expression {
  public:
-  BinaryExpression(ExpressionPtr left, ExpressionPtr right, BinaryOp kind)
-      : Expression(left->dtype(), left->numel()),
-        left_(std::move(left)),
-        right_(std::move(right)),
-        kind_(kind) {}
+  BinaryExpression(ExpressionPtr left, ExpressionPtr right, BinaryOp kind);
   Losses read(int64_t begin, std::span<std::byte> out) const override;
   [[nodiscard]] int64_t granularity() const override;
   bool drop(int64_t begin, int64_t end) const noexcept override;
@@ -214,9 +210,12 @@ class BinaryExpression final : public Expression {
   }
 
  private:
+  /// In x + 2 * x, both sides have lost what x has: it counts once.
+  [[nodiscard]] Losses joined(const Losses& left, const Losses& right) const;
   ExpressionPtr left_;
   ExpressionPtr right_;
   BinaryOp kind_;
+  bool share_losses_;
 };
 
 /// (rows, depth) × (depth, columns).

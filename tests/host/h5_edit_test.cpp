@@ -1,5 +1,7 @@
 #include <hdf5.h>
 
+#include <cmath>
+
 #include <catch2/catch.hpp>
 
 #include "host/base/in_place.hpp"
@@ -144,6 +146,13 @@ TEST_CASE("H5 edit: what cannot be done leaves the file as it is") {
   for (const std::string name : {"", ".", "a/b"})
     CHECK_THAT(refusal([&](FileEdit& e) { e.link(name, "matrix"); }), Catch::Contains("no name"));
   CHECK_THAT(refusal([](FileEdit& e) { e.set_value("missing", Value(1)); }), Catch::Contains("'missing'"));
+  const auto refused_value = [&](const std::string& name, const Value& value) {
+    return refusal([&](FileEdit& e) { e.set_value(name, value); });
+  };
+  for (const Value& value :
+       {Value(1.5), Value(std::nan("")), Value(1e30), Value::integer("99999999999999999999")})
+    CHECK_THAT(refused_value("n001", value), Catch::Contains("does not fit int"));
+  CHECK_THAT(refused_value("matrix", Value(1e300)), Catch::Contains("1e+300 does not fit float32"));
   CHECK_THAT(refusal([](FileEdit& e) { (void)e.scalar("matrix"); }), Catch::Contains("[6, 5]"));
   CHECK_THAT(refusal([&](FileEdit& e) { e.save_as(path, true, false); }), Catch::Contains("itself"));
   CHECK_FALSE(edit.is_changed());

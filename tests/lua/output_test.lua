@@ -55,6 +55,15 @@ describe("Output", function()
     t.equal(half:slice(0, 0, 1):tolist(), { math.huge }) -- reading refuses nothing
   end)
 
+  it("counts what a tensor lost once, however often it is read", function()
+    local x = cbk.tensor({ 1e5, 1, 1e6 }):to "float16"
+    local y = cbk.tensor({ 1, 1, 1e9 }):to "float16"
+    for i, case in ipairs { { x + x, 2 }, { x + 2 * x, 2 }, { 3 * x + 2 * x, 2 }, { x - (x + y), 3 }, { x + y, 3 } } do
+      local out = cbk.create(cbk.fs.join(t.temp_dir(), "x.pt"), { root = cbk.dict { w = case[1] } })
+      t.equal(out:commit({ allow_overflow = true }).lost[1].overflowed, case[2], "case " .. i)
+    end
+  end)
+
   it("writes small values that become 0, with a warning", function()
     local out = cbk.create(cbk.fs.join(t.temp_dir(), "x.pt"), { root = cbk.dict { w = cbk.tensor({ 1e-10, 1 }):to "float16" } })
     t.equal(out:commit().warnings, { "small values of 1 tensor became 0: 'w' (1 of 2 in float16)" })

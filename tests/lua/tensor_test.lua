@@ -132,6 +132,24 @@ describe("Tensor", function()
     t.raises("does not fit uint8", function() cbk.tensor({ 256 }, { dtype = "uint8" }) end, "value")
     t.raises("does not fit uint64", function() cbk.tensor({ -1 }, { dtype = "uint64" }) end, "value")
     t.raises("1.5 cannot be an element", function() cbk.tensor({ 1.5 }, { dtype = "int32" }) end, "value")
+    for text, case in pairs {
+      ["10000000000 does not fit float16"] = { 1e10, "float16" }, ["-500 does not fit float8_e4m3fn"] = { -500, "float8_e4m3fn" },
+      ["1e+39 does not fit float32"] = { 1e39, "float32" }, ["1e+39 does not fit bfloat16"] = { 1e39, "bfloat16" },
+      ["-1e+40 does not fit complex64"] = { -1e40, "complex64" }, ["300 does not fit int8"] = { 300, "int8" },
+      ["1.5 cannot be an element of uint8"] = { 1.5, "uint8" },
+    } do
+      local value, dtype = unpack(case)
+      t.raises(text, function() cbk.tensor({ 1, value }, { dtype = dtype, shape = { 2 } }) end, "value")
+      t.raises(text, function() cbk.full({ 2 }, value, { dtype = dtype }) end, "value")
+    end
+    t.raises("1e+39 does not fit complex64", function() cbk.tensor({ { 1, 1e39 } }, { dtype = "complex64", shape = { 1 } }) end, "value")
+    for _, dtype in ipairs { "float16", "bfloat16", "float32", "float64" } do
+      t.equal(cbk.tensor({ math.huge, -math.huge }, { dtype = dtype }):tolist(), { math.huge, -math.huge })
+      t.equal(cbk.full({ 2 }, math.huge, { dtype = dtype }):tolist(), { math.huge, math.huge })
+      t.equal(cbk.full({ 1 }, 0 / 0, { dtype = dtype }):stats().nan, 1)
+    end
+    t.equal(cbk.full({ 1 }, 65519, { dtype = "float16" }):item(), 65504)
+    t.equal(cbk.full({ 1 }, 1e-30, { dtype = "float16" }):item(), 0)
     t.raises("not equally deep", function() cbk.tensor { { 1 }, 2 } end, "shape")
     t.raises("differ in length", function() cbk.tensor { { 1, 2 }, { 3 } } end, "shape")
     t.raises("elements given for the shape", function() cbk.tensor({ 1, 2 }, { shape = { 3 } }) end, "shape")
@@ -175,6 +193,24 @@ describe("Tensor", function()
     end
     t.equal({ distance(9007199254740993LL, 0), distance(-9223372036854775807LL - 1, 9223372036854775807LL), distance(3, 5) },
       { "9007199254740993LL", "18446744073709551615ULL", "2" })
+  end)
+
+  it("compares whole numbers with real ones exactly", function()
+    local function compared(whole, real, dtype, options)
+      local left = cbk.tensor({ whole }, { dtype = dtype or "int64" })
+      local right = cbk.tensor({ real }, { dtype = "float64" })
+      local one, other = left:compare(right, options), right:compare(left, options)
+      t.equal({ one.different, one.max_abs }, { other.different, other.max_abs })
+      return { one.different, one.max_abs }
+    end
+    t.equal(compared(9007199254740993LL, 2 ^ 53), { 1, 1 })
+    t.equal(compared(9007199254740992LL, 2 ^ 53), { 0, 0 })
+    t.equal(compared(9223372036854775807LL, 2 ^ 63), { 1, 1 })
+    t.equal(compared(18446744073709551615ULL, 2 ^ 64, "uint64"), { 1, 1 })
+    t.equal(compared(9007199254740993LL, 2 ^ 53, nil, { atol = 1 }), { 0, 1 })
+    t.equal(compared(-3, -2.5, "int8"), { 1, 0.5 })
+    t.equal(compared(1, 1, "bool"), { 0, 0 })
+    for _, odd in ipairs { math.huge, -math.huge, 0 / 0, 1e300 } do t.equal(compared(1, odd, "int32")[1], 1) end
   end)
 
   it("gives pointers that stay valid", function()

@@ -171,6 +171,7 @@ void FileEdit::set_value(const std::string& name, const Value& value) {
       fail(Errc::unsupported, "it has {}; only values up to {} are changed", format_size(size),
            format_size(largest_value));
     }
+    check_fits(*dtype, value);
     NewValue made{located.object, *dtype, dataset.type.is_swapped() ? dataset.type.component_size() : 0,
                   dataset.space.shape(), full_tensor(*dtype, dataset.space.shape(), value).to_bytes()};
     Target& changed = target(name);

@@ -1,5 +1,6 @@
 #include "host/formats/h5/element.hpp"
 
+#include <array>
 #include <charconv>
 
 #include "host/tensor/kernels/cast.hpp"
@@ -20,7 +21,30 @@ To converted(DType from, ByteView element, DType to) {
   return value;
 }
 
+std::string number_text(const Value& number) {
+  if (number.is(Value::Kind::real)) return fmt::format("{}", number.as_double());
+  const Integer& whole = number.as_integer();
+  return whole.fits ? std::to_string(whole.value) : *whole.digits;
+}
+
 }  // namespace
+
+void check_fits(DType dtype, const Value& value) {
+  const bool is_integer_value = value.is(Value::Kind::integer);
+  if (!is_integer_value && !value.is(Value::Kind::real)) return;
+  const DType part = dtype == DType::complex64    ? DType::float32
+                     : dtype == DType::complex128 ? DType::float64
+                                                  : dtype;
+  std::array<std::byte, sizeof(double)> out{};
+  const auto is_lost = [&](DType from, auto number) {
+    return cast_elements(from, reinterpret_cast<const std::byte*>(&number), part, out.data(), 1).are_grave();
+  };
+  const bool is_wide = is_integer_value && !value.as_integer().fits;
+  if (is_wide && dtype == DType::uint64) return;  // full_tensor looks at the digits
+  if (is_integer_value && !is_wide ? is_lost(DType::int64, value.as_integer().value)
+                                   : is_lost(DType::float64, value.as_double()))
+    fail(Errc::value, "{} does not fit {}", number_text(value), name_of(dtype));
+}
 
 Value element_value(DType dtype, ByteView element) {
   if (dtype == DType::boolean) return element[0] != std::byte{0};
@@ -54,8 +78,9 @@ Tensor full_tensor(DType dtype, const Shape& shape, const Value& fill) {
       } else {
         const char* end = whole.digits->data() + whole.digits->size();
         uint64_t value = 0;
-        if (std::from_chars(whole.digits->data(), end, value).ptr != end)
-          fail(Errc::value, "fill value {} does not fit", quote(*whole.digits));
+        const auto [read, error] = std::from_chars(whole.digits->data(), end, value);
+        if (read != end || error != std::errc{})
+          fail(Errc::value, "{} does not fit {}", *whole.digits, name_of(dtype));
         store_le(element, value);
       }
       return Tensor::full_bytes(dtype, shape, ByteView(element, size_of(dtype)));
