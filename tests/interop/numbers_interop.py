@@ -110,6 +110,97 @@ def differences(run, rng):
         run.check(f"diff {dtype}", check)
 
 
+# Of every dtype the most extreme elements; of those that NumPy does not know, the bits.
+EXTREMES = {
+    "BOOL": [False, True], "U8": [0, 255], "I8": [-128, 127], "U16": [0, 2**16 - 1], "I16": [-2**15, 2**15 - 1], "U32": [0, 2**32 - 1],
+    "I32": [-2**31, 2**31 - 1], "U64": [0, 2**64 - 1, 2**53 + 1], "I64": [-2**63, 2**63 - 1, 2**53 + 1],
+    "F64": [1.7976931348623157e308, 5e-324, -0.0, math.inf, -math.inf, math.nan, 1e100], "F32": [3.4e38, 1e-45, -0.0, math.inf, -math.inf, math.nan],
+    "F16": [65504, 6e-8, -0.0, -math.inf, math.nan], "BF16": [0x7f7f, 1, 0x8000, 0x7f80, 0xff80, 0x7fc0],
+    "F8_E4M3": [0x7e, 1, 0x80, 0x7f], "F8_E5M2": [0x7b, 1, 0x80, 0x7c, 0xfc, 0x7f],
+    "C64": [complex(3.4e38, -1e-45), complex(math.inf, math.nan), complex(-0.0, 1)],
+    "C128": [complex(1.7e308, -5e-324), complex(-math.inf, math.nan), complex(2**53 + 2, -0.0), 1e100j],
+}
+RAW = {"BF16": np.uint16, "F8_E4M3": np.uint8, "F8_E5M2": np.uint8, "C64": np.complex64, "C128": np.complex128}
+LACKING = {"a.safetensors": ("C128",), "0.4": ("F8_E4M3", "F8_E5M2"), "flat": ("F8_E4M3", "F8_E5M2"), "tensorflow": (),
+           "0.5": ("F8_E4M3", "F8_E5M2", "C128", "C64", "I8", "U16", "U32", "U64")}
+ODD_SHAPES = [(), (0,), (2**58, 0), (0, 2**58), (1,) * 30, (3, 0, 2)]
+
+
+def extremes_of(name):
+    """{key: array}: each extreme element alone, all of them, and the first one in odd shapes."""
+    every = np.array(EXTREMES[name], {**DTYPES, **RAW}[name])
+    arrays = {f"element.{i}": every[i:i + 1] for i in range(len(every))}
+    arrays["every"] = every
+    for shape in ODD_SHAPES:
+        arrays["shape." + "x".join(map(str, shape))] = np.empty(shape, every.dtype) if 0 in shape else every[:1].reshape(shape)
+    return arrays
+
+
+def save_as(run, name, stem, arrays):
+    """The arrays in a file; safetensors has no complex128."""
+    if name == "C128":
+        path = run.path(stem + ".pt")
+        torch.save({key: torch.from_numpy(array.copy()) for key, array in arrays.items()}, path)
+    else:
+        path = run.path(stem + ".safetensors")
+        save(path, {key: (name, array) for key, array in arrays.items()})
+    return path
+
+
+def contents(path):
+    """{key: (shape, bytes)}."""
+    if path.endswith(".pt"):
+        return {key: (list(tensor.shape), tensor.numpy().tobytes()) for key, tensor in torch.load(path).items()}
+    with open(path, "rb") as file:
+        header = json.loads(file.read(struct.unpack("<Q", file.read(8))[0]))
+        data = file.read()
+    return {key: (entry["shape"], data[slice(*entry["data_offsets"])]) for key, entry in header.items() if key != "__metadata__"}
+
+
+def extremes(run):
+    """Every command that prints or copies numbers takes any of them, in any shape, and keeps its bits."""
+    script = run.path("print.lua")
+    with open(script, "w", encoding="ascii") as file:
+        file.write("local cbk = require 'cbk'\n"
+                   "for key, t in cbk.open(arg[1]):tensors() do print(key, t, t:tolist(), t:compare(t).different) end\n")
+    for name in EXTREMES:
+        arrays = extremes_of(name)
+        source = save_as(run, name, name, arrays)
+
+        def printed():
+            for words in (["ls"], ["ls", "--flat"], ["ls", "--all"], ["show", source, "*"], ["dump"], ["diff", source], ["diff", source, "--rtol", "1e-3"],
+                          ["run", script, source]):
+                run.call(words[0], source, *words[1:]) if words[0] in ("ls", "dump", "diff") else run.call(*words)
+            for words in (["ls", "--json", source], ["show", "--json", source, "*"], ["diff", "--json", source, source]):
+                json.loads(run.call(*words))
+        run.check(f"{name}: printed", printed)
+
+        def copied():
+            back = run.path("back" + (".pt" if name == "C128" else ".safetensors"))
+            for target, *more in (("a.pt",), ("a.mdl", "--h5-version", "0.4"), ("a.mdl", "--h5-version", "0.5"), ("a.h5", "--h5-version", "flat"),
+                                  ("a.safetensors",), ("a.ckpt", "--format", "tensorflow")):
+                done = run.run("copy", source, run.path(target), "--overwrite", *more)
+                if name in LACKING.get(more[-1] if more else target, ()):
+                    assert done.returncode == 1 and ("which H5 0.5 has no form for" in done.stderr or "no such dtype" in done.stderr
+                                                     or "no type for" in done.stderr), (target, more, done)
+                    continue
+                assert done.returncode == 0, (target, more, done.stderr)
+                run.call("copy", run.path(target), back, "--overwrite")
+                found, expected = contents(back), contents(source)
+                for key, value in expected.items():
+                    assert found[key] == value, (target, more, key, found[key], value)
+        run.check(f"{name}: copied", copied)
+
+        def compared():
+            first = arrays["every"].copy()
+            first[0] = first[1]
+            other = save_as(run, name, "other", {**arrays, "every": first})
+            done = run.run("diff", "--json", source, other)
+            entries = [(entry["key"], entry["different"]) for entry in json.loads(done.stdout)["different"]]
+            assert done.returncode == 1 and entries == [("every", 1)], (done.stderr, entries)
+        run.check(f"{name}: compared", compared)
+
+
 def lost_values(run, rng):
     """Counts of `commit`, for any number of threads, against torch's casts."""
     bits = rng.bytes(4 * 100003)
@@ -151,6 +242,7 @@ def main():
         statistics(run, rng)
         differences(run, rng)
         lost_values(run, rng)
+        extremes(run)
     return run.close()
 
 

@@ -61,7 +61,8 @@ ChunkedStorage::~ChunkedStorage() {
 }
 
 const std::vector<StoredChunk>& ChunkedStorage::index() const {
-  std::call_once(indexed_, [this] { index_ = read_chunk_index(*image_, dataset_); });
+  const bool is_chunked = dataset_.layout.kind == Layout::Kind::chunked;
+  if (is_chunked) std::call_once(indexed_, [this] { index_ = read_chunk_index(*image_, dataset_); });
   return index_;
 }
 
