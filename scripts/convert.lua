@@ -31,9 +31,9 @@ parser:option("-o --output-dir", "where to write (default: beside each input, or
 parser:option("--hf-shard-size", "largest size of a Hugging Face shard", default_shard_size):argname "SIZE"
 parser:flag("--export-safetensors", "write Hugging Face shards as safetensors")
 parser:flag("--drop-unmatched-keys", "leave out keys that no rule matches, instead of failing")
-parser:flag("--debug", "print what becomes of each key on stderr")
-parser:option("--seed", "of values that a checkpoint lacks and that are invented", "0"):argname("N"):convert(cli.whole_number)
-parser:option("--h5-version", "0.4 or 0.5, of a Cerebras output (default: what the target release reads)")
+parser:flag("--debug", "print on stderr what becomes of each key")
+parser:option("--seed", "random seed for weights that the source lacks", "0"):argname("N"):convert(cli.whole_number)
+parser:option("--h5-version", "0.4 or 0.5, for Cerebras output (default: what the target release reads)")
   :argname("VERSION"):choices { "0.4", "0.5" }
 cli.converter_options(parser)
 parser:option("--explain", "print which rule takes these keys (of either side; globs), and why no other; write nothing")

@@ -5,9 +5,9 @@ local cli = require "cbk.cli"
 local spec = require "cbk.checkpoint_spec"
 
 local parser = cli.parser("fix-checkpoint-spec", "Fix an H5 checkpoint of a release before 2.0 so that later releases load it.", [[
-Three things are put right: containers of a class that is gone become dicts, tied weights of which
-only one name was stored get the other one too (as a hard link: no byte is stored twice), and
-each last_epoch becomes the steps that its schedule has taken.
+Three things are fixed. Containers of a removed class become dicts. Tied weights that were stored
+under one name get the other one too, as a hard link: no byte is stored twice. Each last_epoch
+becomes the number of steps that its schedule has taken.
 
 The tensors are not read: the file is copied as a file and what changes is appended.
 With --fix_inplace nothing is copied either, which takes milliseconds; whenever that is killed,

@@ -6,8 +6,8 @@ local converters = require "cbk.converters"
 local converter_list = require "cbk.converter_list"
 
 local parser = cli.parser("list", "List the models and the formats between which they convert.", [[
-With --src-fmt, the formats are those that a model goes to from there; with --tgt-fmt, those that it
-comes from.
+With --src-fmt, the formats are those that a model can be converted to; with --tgt-fmt, those that it
+can be converted from.
 
 examples:
   cbk list

@@ -16,11 +16,11 @@ local rules = require "converters.engine.rules"
 
 local parser = cli.parser("rules", [[
 Look through the tables of a converter: rules that no key reaches, two rules for one target,
-letters and choices that do not correspond, keys that go one way only and for no reason. With
-keys, or a checkpoint: which keys fit no rule, and which rules no key.]], [[
-The file is a Lua program. It runs without rights: it sees tables, arithmetic and the words of
+letters and choices that do not correspond, keys that are converted in one direction only without a
+reason. With keys, or a checkpoint: keys that no rule matches, and rules that no key matches.]], [[
+The file is a Lua program. It runs in a sandbox: it has tables, arithmetic and the functions of
 converters, and can neither open files nor start programs. With --no-sandbox it has all your
-rights, and may require modules of its own; say so only of a file that you trust.
+rights, and may require modules of its own; use that only for a file that you trust.
 
 Exit code: 0 clean, 1 something was found, 2 wrong usage.
 
@@ -29,17 +29,17 @@ examples:
   cbk rules mine.lua model.safetensors.index.json --config config.json
   cbk rules llama --one-way]])
 parser:argument("file", "the converter's file, or a model's name for that of cbk"):argname "FILE"
-parser:argument("checkpoint", "a checkpoint whose keys shall fit"):argname("CHECKPOINT"):args "?"
-parser:option("--keys", "a text file with one key in each line that shall fit"):argname "FILE"
+parser:argument("checkpoint", "a checkpoint whose keys are checked against the rules"):argname("CHECKPOINT"):args "?"
+parser:option("--keys", "a text file of keys to check, one per line"):argname "FILE"
 parser:option("--model", "only this model of the file"):argname "NAME"
-parser:option("--config", "the config of the keys: decides which table reads them, and conditions of rules"):argname "FILE"
+parser:option("--config", "the config of the keys: selects the table, and decides conditions of rules"):argname "FILE"
 parser:flag("--no-sandbox", "run the file with all your rights")
-parser:flag("--one-way", "list all keys that go one way only, and why")
+parser:flag("--one-way", "list all keys that are converted in one direction only, and why")
 cli.input_options(parser)
 cli.options(parser, "json")
 local args = parser:parse()
 if args.keys and args.checkpoint then cli.usage_error("rules", "--keys and a checkpoint: give one of them") end
-if args.config and not (args.keys or args.checkpoint) then cli.usage_error("rules", "--config says nothing without keys") end
+if args.config and not (args.keys or args.checkpoint) then cli.usage_error("rules", "--config needs --keys or a checkpoint") end
 
 -- --- what to look at
 

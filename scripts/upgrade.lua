@@ -27,8 +27,8 @@ parser:option("--from", "the format it has (default: found out)"):argname "FORMA
 parser:option("-w --worker_data_iter_files_dir", "the states of 1.8 or 1.9 data loaders (default: as the config says)"):argname "DIR"
 parser:option("-d --dataloader_type", "how the 1.8 or 1.9 run loads its data (default: as the config says)")
   :hidden_name("--dataloader-type"):choices { "map", "iterable" }
-cli.shuffle_seed(parser, "-s --shuffle_seed", "of a map loader's state (default: what the config shuffles with)")
-parser:flag("--no-dataloader-state", "leave the states of 1.8 or 1.9 data loaders: the run begins at sample 0")
+cli.shuffle_seed(parser, "-s --shuffle_seed", "seed for a map loader's state (default: what the config shuffles with)")
+parser:flag("--no-dataloader-state", "ignore the states of 1.8 or 1.9 data loaders: the run begins at sample 0")
 parser:option("-o --output-dir", "where to write (default: beside the inputs)"):argname "DIR"
 parser:option("--h5-version", "0.4 or 0.5 (default: what the release reads)"):argname("VERSION"):choices { "0.4", "0.5" }
 parser:flag("--accept-missing", "continue where the file lacks parts of the optimizer's or schedules' state")

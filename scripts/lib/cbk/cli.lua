@@ -225,7 +225,7 @@ local common = {
   json = function(p) p:flag("--json", "print the result, errors and warnings as JSON; see 'cbk help json'") end,
   ["allow-records"] = function(p) p:flag("--allow-records", "read instances of unknown classes in a pickle as their attributes") end,
   ["allow-external"] = function(p)
-    p:option("--allow-external", "a folder beside the checkpoint's own where files that it names may be"):argname("DIR"):count "*"
+    p:option("--allow-external", "also read files that the checkpoint names in this folder; may be repeated"):argname("DIR"):count "*"
       :convert(function(path)
         if cbk.fs.is_dir(path) then return path end
         return nil, ("--allow-external %s is not a folder"):format(cbk.quote(path))
@@ -236,7 +236,7 @@ local common = {
     p:flag("--allow-overflow", "write values that the target's dtype cannot hold as infinite, NaN or the nearest integer, with a warning")
   end,
   ["max-expansion"] = function(p)
-    p:option("--max-expansion", "the most bytes that repeated, compressed or constant data of the input may become, such as 100GB "
+    p:option("--max-expansion", "limit the bytes that repeated, compressed or constant data of the input may become, such as 100GB "
       .. "(default: the larger of 16 GiB and 1,000 times its size)"):argname("SIZE"):convert(size "--max-expansion")
   end,
 }
@@ -258,9 +258,9 @@ function cli.input_options(parser) return cli.options(parser, "allow-records", "
 
 ---Adds the options of every command that takes a converter of the user's.
 function cli.converter_options(parser)
-  parser:option("--converter", "a converter file of your own; it is a Lua program with all your rights, unless --sandbox is given")
+  parser:option("--converter", "a converter file of your own: a Lua program that runs with all your rights, unless --sandbox is given")
     :argname "FILE"
-  parser:flag("--sandbox", "run the converter file without rights: no files, no programs, only tables, arithmetic and the rules' words")
+  parser:flag("--sandbox", "run the converter file in a sandbox: tables, arithmetic and rules; no files, no programs")
 end
 
 ---The options of `cbk.open` that the command line has.

@@ -25,7 +25,8 @@ cbk.null = nil
 ---@field state any     objects: their attributes as a Dict
 ---@field value any     the plain Lua value where there is one (complex: {re, im}; bytes: a Lua string)
 
----@class Dict  An ordered map: `d.key`, `d["a.b"]`, `d[0]` (an int key), `d.key = v`, `d.key = nil`; `#d` entries.
+---@class Dict  An ordered map: `d.key`, `d["a.b"]`, `d[0]` (an int key), `d.key = v`, `d.key = nil`; `#d` entries. It has no
+---methods, as all names in it are data: `cbk.items(d)`, `cbk.keys(d)` and other functions work on it.
 ---@class List  `l[1]`, `#l`, `l[#l + 1] = v`, `l[#l] = nil`; also tuples, sets and deques (`cbk.kind`). Tuples do not change.
 
 ---@class Tensor  A lazy tensor: an expression over bytes on disk. Nothing is read before `tolist`, `item`, `stats`, `ptr`, or a commit.
