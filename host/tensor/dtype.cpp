@@ -102,7 +102,10 @@ DType parse_dtype(std::string_view name) {
   std::vector<std::string> names;
   names.reserve(table.size());
   for (const Traits& entry : table) names.emplace_back(entry.name);
-  fail(Errc::dtype, "{} is not a dtype; known are {}", quote(name), listed(names, names.size()));
+  const auto near = nearest(name, names, 2);
+  fail(Errc::dtype, "{} is not a dtype; {}", quote(name),
+       near.empty() ? "known are " + listed(names, names.size())
+                    : fmt::format("did you mean {}?", fmt::join(near, " or ")));
 }
 
 bool loses(DType from, DType to) {

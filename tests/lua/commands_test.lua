@@ -102,7 +102,8 @@ describe("command lines", function()
       { "--threads '0'", "b.pt", "--threads", "0" }, { "--threads '-1'", "b.pt", "--threads", "-1" },
       { "--shard-size '-5'", "b.pt", "--shard-size", "-5" },
       { "'1.5KB': a whole number with a unit", "b.pt", "--shard-size", "1.5KB" }, { "DST '-'", "-" },
-      { "'bfloat15' is not a dtype", "b.pt", "--to-dtype", "bfloat15" },
+      { "'bfloat15' is not a dtype; did you mean bfloat16 or float16?", "b.pt", "--to-dtype", "bfloat15" },
+      { "'zz9plural' is not a dtype; known are bool, uint8, ", "b.pt", "--to-dtype", "zz9plural" },
       { "a floating dtype is expected", "b.pt", "--to-dtype", "int8" }, { "a floating dtype", "b.pt", "--to-dtype", "complex64" },
       { "'0.4', '0.5', 'flat'", "b.mdl", "--h5-version", "0.9" },
       { "would be a torch checkpoint", "b.pt", "--h5-version", "0.4" },
@@ -112,6 +113,11 @@ describe("command lines", function()
       failed(code, 2, stderr, case[1])
     end
     equal(cbk.fs.list(dir), { "a.pt" })
+  end)
+
+  it("name a file once where it cannot be opened", function()
+    local code, _, err = run(harness.temp_dir(), "show", "--dataloader", "nope.pt")
+    equal({ code, err }, { 1, "cbk: cannot open 'nope.pt': No such file or directory\n" })
   end)
 
   it("take options as Python's argparse does", function()

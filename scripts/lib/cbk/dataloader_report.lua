@@ -81,7 +81,9 @@ function report.show(args)
   if args.batch_size == 0 or args.workers == 0 then cli.usage_error("show", "--workers and --batch-size must be at least 1") end
   local ok, state = pcall(read, args.file, args)
   local function refuse(problem)
-    cbk.fail(problem.code or "internal", ("'%s': %s"):format(args.file, problem.message or tostring(problem)))
+    local message = problem.message or tostring(problem)
+    local is_named = message:find(args.file, 1, true) ~= nil
+    cbk.fail(problem.code or "internal", is_named and message or ("'%s': %s"):format(args.file, message))
   end
   if not ok then refuse(state) end
   if state.workers then cli.warn(dataloader_state.worker_doubts(state)) end
