@@ -79,17 +79,18 @@ void Transaction::place_all(Renames& renames) {
   const auto move = [&](const Member& member) {
     renames.move(member.staged->name(), member.staged->target());
   };
-  const auto others =
-      std::ranges::stable_partition(members_, [](const Member& m) { return m.is_early && !m.replaces(); });
-  std::for_each(members_.begin(), others.begin(), move);
-  const auto first = std::ranges::find_if(others, &Member::replaces);
-  if (first == others.end()) return (void)std::ranges::for_each(others, move);
-  for (auto member = others.end(); --member != first;) {
+  const auto end = members_.end();
+  const auto others = std::stable_partition(members_.begin(), end,
+                                            [](const Member& m) { return m.is_early && !m.replaces(); });
+  std::for_each(members_.begin(), others, move);
+  const auto first = std::find_if(others, end, [](const Member& m) { return m.replaces(); });
+  if (first == end) return (void)std::for_each(others, end, move);
+  for (auto member = end; --member != first;) {
     if (member->replaces()) old_.push_back(renames.set_aside(member->staged->target()));
   }
   renames.exchange(first->staged->name(), first->staged->target());
-  std::for_each(others.begin(), first, move);
-  std::for_each(first + 1, others.end(), move);
+  std::for_each(others, first, move);
+  std::for_each(first + 1, end, move);
 }
 
 void Transaction::place() {

@@ -42,8 +42,9 @@ Shards open_shards(const NamedFiles& files, const Index& index) {
   Shards shards;
   std::vector<std::string> missing;
   for (const auto& [file, keys] : index.keys) {
-    const auto context = [&] { return fmt::format("'weight_map' of {}", quote(keys.front())); };
-    auto shard = within(context, [&] { return files.find(file, NamedFiles::Link::followed); });
+    const auto context = [&keys = keys] { return fmt::format("'weight_map' of {}", quote(keys.front())); };
+    auto shard =
+        within(context, [&files, &name = file] { return files.find(name, NamedFiles::Link::followed); });
     if (shard == nullptr) missing.push_back(quote(file));
     shards.emplace(file, std::move(shard));
   }
