@@ -4,12 +4,18 @@
 #include "host/formats/h5/inspect.hpp"
 #include "host/formats/safetensors/header.hpp"
 #include "host/formats/tensorflow/foreign.hpp"
+#include "host/formats/torch/disassembler.hpp"
 #include "host/formats/torch/legacy.hpp"
-#include "host/formats/torch/pickle.hpp"
 #include "host/formats/torch/zip.hpp"
 #include "host/value/kind.hpp"
 
 namespace cbk::lua {
+
+template <>
+struct TypeName<torch::Disassembler> {
+  static constexpr const char* value = "Opcodes";
+};
+
 namespace {
 
 /// cbk.pickle.records(path): the members of a zip archive in the order of its directory.
@@ -51,45 +57,22 @@ int pickle_verify(lua_State* L) {
   return 1;
 }
 
-/// The pickle of a zip archive, or the pickles that a legacy file or a plain one begins with.
-std::vector<torch::Opcode> opcodes_of(const std::shared_ptr<const MappedFile>& file) {
-  const std::string_view text = as_text(file->bytes());
-  if (text.starts_with("PK")) {
-    const torch::ZipArchive archive(file);
-    for (const torch::ZipEntry& entry : archive.entries()) {
-      if (entry.name.ends_with("data.pkl")) return torch::disassemble(archive.read(entry, 1ULL << 30).text());
-    }
-    fail(Errc::format, "the archive has no data.pkl");
-  }
-  constexpr int legacy_pickles = 5;  // magic, version, system, the object, the keys of the storages
-  std::vector<torch::Opcode> out;
-  uint64_t begin = 0;
-  const bool is_legacy = torch::legacy_magic_size(text) > 0;
-  const auto goes_on = [&] {
-    return begin < text.size() && (begin == 0 || is_legacy || text[begin] == '\x80');
-  };
-  for (int i = 0; i < legacy_pickles && goes_on(); ++i) {
-    auto opcodes = torch::disassemble(text.substr(begin));
-    for (torch::Opcode& opcode : opcodes) opcode.offset += begin;
-    if (opcodes.empty()) break;
-    begin = opcodes.back().offset + 1;  // behind STOP
-    std::move(opcodes.begin(), opcodes.end(), std::back_inserter(out));
-  }
-  return out;
+/// Upvalue: the Disassembler.
+int next_opcode(lua_State* L) {
+  const auto opcode = check<torch::Disassembler>(L, lua_upvalueindex(1))->next();
+  if (!opcode) return 0;
+  lua_createtable(L, 0, 3);
+  set_integer(L, "offset", opcode->offset);
+  set_field(L, "name", opcode->name);
+  set_field(L, "argument", opcode->argument);
+  return 1;
 }
 
 int pickle_opcodes(lua_State* L) {
   const fs::path path = check_path(L, 1);
-  const auto opcodes = within(path.string(), [&] { return opcodes_of(MappedFile::open(path)); });
-  lua_createtable(L, static_cast<int>(opcodes.size()), 0);
-  int position = 0;
-  for (const torch::Opcode& opcode : opcodes) {
-    lua_createtable(L, 0, 3);
-    set_integer(L, "offset", opcode.offset);
-    set_field(L, "name", opcode.name);
-    set_field(L, "argument", opcode.argument);
-    lua_rawseti(L, -2, ++position);
-  }
+  push(L,
+       within(path.string(), [&] { return std::make_shared<torch::Disassembler>(MappedFile::open(path)); }));
+  lua_pushcclosure(L, guarded<next_opcode>, 1);
   return 1;
 }
 
@@ -144,6 +127,7 @@ int tensorflow_texts(lua_State* L) {
 }  // namespace
 
 void bind_formats(lua_State* L) {
+  register_type<torch::Disassembler>(L, {});
   static const luaL_Reg pickle[] = {{"records", guarded<pickle_records>},
                                     {"opcodes", guarded<pickle_opcodes>},
                                     {"verify", guarded<pickle_verify>},

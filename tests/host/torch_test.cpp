@@ -6,6 +6,7 @@
 #include <limits>
 #include <numeric>
 
+#include "host/formats/torch/disassembler.hpp"
 #include "host/formats/torch/legacy.hpp"
 #include "host/formats/torch/long_integer.hpp"
 #include "host/formats/torch/pickle.hpp"
@@ -815,6 +816,34 @@ TEST_CASE("lists of numbers and many tensors fit their budget", "[torch][memory]
   const Value root = Value::dict();
   for (int i = 0; i < 20'000; ++i) root.as_dict().set(fmt::format("layer.{}.weight", i), number_tensor(3));
   CHECK(written_and_read(folder, root).as_dict().size() == 20'000);
+}
+
+TEST_CASE("opcodes are shown one at a time", "[torch][memory]") {
+  const Folder folder;
+  const auto names = [](const fs::path& path) {
+    std::string out;
+    torch::Disassembler opcodes(MappedFile::open(path));
+    while (const auto opcode = opcodes.next())
+      out +=
+          fmt::format("{}{} {} {}", out.empty() ? "" : "; ", opcode->offset, opcode->name, opcode->argument);
+    return out;
+  };
+  CHECK(names(folder.write("none", "")).empty());
+  CHECK(names(folder.write("plain", "\x80\x02K\x07.and more")) == "0 PROTO 2; 2 BININT1 7; 4 STOP ");
+  CHECK(names(folder.write("legacy", "L119547037146038801333356L\n.I1001\n.")) ==
+        "0 LONG '119547037146038801333356L'; 27 STOP ; 28 INT '1001'; 34 STOP ");
+  CHECK_THROWS_WITH(names(folder.write("cut", "\x80\x02K")), Contains("ends too early"));
+  const fs::path path = folder.path("x.pt");
+  write_zip(path, {{"m/version", "3"}}, true);
+  CHECK_THROWS_WITH(names(path), Contains("has no data.pkl"));
+  constexpr size_t count = 2 << 20;
+  write_zip(path, {{"m/data.pkl", "\x80\x02(" + std::string(count, 'N') + "l."}}, true);
+  const PeakMemory memory;
+  torch::Disassembler opcodes(MappedFile::open(path));
+  size_t found = 0;
+  while (opcodes.next()) ++found;
+  CHECK(found == count + 4);
+  CHECK(memory.growth() < (8 << 20));
 }
 
 TEST_CASE("texts of protocols 0 and 1 have escapes", "[torch]") {

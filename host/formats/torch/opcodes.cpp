@@ -3,7 +3,6 @@
 #include <array>
 
 #include "host/base/bytes.hpp"
-#include "host/formats/torch/pickle.hpp"
 
 namespace cbk::torch {
 namespace {
@@ -113,6 +112,12 @@ struct Lookup {
 };
 constexpr Lookup lookup;
 
+}  // namespace
+
+std::string_view name_of(Op op) {
+  return lookup.names[static_cast<uint8_t>(op)];
+}
+
 std::string argument_text(const Instruction& instruction) {
   switch (lookup.forms[static_cast<uint8_t>(instruction.op)]) {
     case Form::u1:
@@ -133,12 +138,6 @@ std::string argument_text(const Instruction& instruction) {
     default:
       return "";
   }
-}
-
-}  // namespace
-
-std::string_view name_of(Op op) {
-  return lookup.names[static_cast<uint8_t>(op)];
 }
 
 void InstructionReader::fail_early(uint64_t count) const {
@@ -215,17 +214,6 @@ Instruction InstructionReader::next() {
       break;
   }
   return instruction;
-}
-
-std::vector<Opcode> disassemble(std::string_view bytes) {
-  InstructionReader reader(bytes);
-  std::vector<Opcode> listing;
-  Instruction instruction;
-  do {
-    instruction = reader.next();
-    listing.push_back({instruction.offset, std::string(name_of(instruction.op)), argument_text(instruction)});
-  } while (instruction.op != Op::stop);
-  return listing;
 }
 
 }  // namespace cbk::torch

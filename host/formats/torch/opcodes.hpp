@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <string_view>
 
 namespace cbk::torch {
@@ -88,6 +89,9 @@ struct Instruction {
   std::string_view text;    // counted or line arguments, as they stand in the file
   std::string_view second;  // the second line of GLOBAL and INST
 };
+
+/// For people: a number, or the beginning of a text in quotes; empty where there is none.
+std::string argument_text(const Instruction& instruction);
 
 /// Steps through a pickle; every length is checked against the bytes that are there (`format` errors with the
 /// offset).

@@ -40,12 +40,4 @@ struct UnpickleOptions {
 /// Refused globals are collected and named together, all of them, in one `refused` error.
 Value unpickle(std::string_view bytes, const UnpickleOptions& options, size_t* consumed = nullptr);
 
-/// One line per opcode: offset, name, argument; for looking at a pickle without interpreting it.
-struct Opcode {
-  uint64_t offset = 0;
-  std::string name;
-  std::string argument;
-};
-std::vector<Opcode> disassemble(std::string_view bytes);
-
 }  // namespace cbk::torch

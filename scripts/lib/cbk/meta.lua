@@ -426,7 +426,8 @@ function cbk.h5.parse_spec(text) end
 cbk.pickle = {}
 ---The zip records: { {name, size, offset, compressed, crc}, … }
 function cbk.pickle.records(path) end
----The opcodes of a torch file's pickle: { {offset, name, argument}, … }
+---The opcodes of a torch file's pickle, one after the other: `for opcode in cbk.pickle.opcodes(path) do print(opcode.name) end`.
+---@return fun(): { offset: integer, name: string, argument: string }?
 function cbk.pickle.opcodes(path) end
 ---Compares every zip record with its checksum, which reads the whole file; an error names the damaged one. The number of records.
 ---@return integer

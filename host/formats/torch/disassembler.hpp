@@ -1,0 +1,42 @@
+// The opcodes of a torch file, for looking at a pickle without interpreting it.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "host/formats/torch/opcodes.hpp"
+#include "host/formats/torch/zip.hpp"
+
+namespace cbk::torch {
+
+struct Opcode {
+  uint64_t offset = 0;  // in the pickle of an archive, else in the file
+  std::string_view name;
+  std::string argument;
+};
+
+/// One opcode after the other: of the pickle in a zip archive, or of the pickles that a legacy file or a
+/// plain one begins with.
+class Disassembler {
+ public:
+  /// Errors: `format`.
+  explicit Disassembler(std::shared_ptr<const MappedFile> file);
+  /// Nothing at the end. Errors: `format`.
+  std::optional<Opcode> next();
+
+ private:
+  [[nodiscard]] bool has_pickle() const;
+
+  std::shared_ptr<const MappedFile> file_;
+  std::optional<ZipArchive> archive_;
+  std::optional<ZipContent> member_;  // of the archive
+  std::string_view text_;             // the pickles, and what follows them
+  bool is_legacy_ = false;
+  int most_pickles_ = 1;
+  size_t begin_ = 0;                         // of the pickle
+  std::optional<InstructionReader> reader_;  // of the pickle, between its first opcode and STOP
+};
+
+}  // namespace cbk::torch
