@@ -15,6 +15,24 @@
 namespace cbk {
 namespace {
 
+/// Charges the dotted names of the leaves as far as they are longer than usual: a file has the key of a
+/// container once, and every leaf below it has that key in its name.
+void charge_names(const Value& value, size_t name, MemoryBudget& memory) {
+  constexpr size_t usual = 128;   // is charged with the leaf
+  constexpr uint64_t copies = 8;  // of names, where a checkpoint is listed or written; measured
+  if (value.is(Value::Kind::dict) && !value.as_dict().empty()) {
+    for (const auto& [key, item] : value.as_dict().entries()) {
+      const size_t part = key.is(Value::Kind::string) ? key.as_string().size() : key_text(key).size();
+      charge_names(item, name + 1 + part, memory);
+    }
+  } else if (value.is(Value::Kind::sequence) && !value.as_sequence().items.empty()) {
+    constexpr size_t part = 8;  // of a number, about
+    for (const Value& item : value.as_sequence().items) charge_names(item, name + 1 + part, memory);
+  } else if (name > usual) {
+    memory.charge(copies * (name - usual));
+  }
+}
+
 /// Any checkpoint but a sharded one.
 Checkpoint open_single(std::shared_ptr<const MappedFile> file, Container container,
                        const OpenOptions& options, const MemoryPtr& memory) {
@@ -51,6 +69,7 @@ Checkpoint open_mapped(const std::shared_ptr<const MappedFile>& file, const Open
   } else {
     checkpoint = open_single(file, container, options, memory);
   }
+  within("the names in it", [&] { charge_names(checkpoint.root, 0, *memory); });
   checkpoint.path = path;
   if (checkpoint.files.empty()) checkpoint.files = {path};
   return checkpoint;

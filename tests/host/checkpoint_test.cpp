@@ -225,3 +225,22 @@ TEST_CASE("checkpoint: small files appear together with a single file", "[checkp
   CHECK_THROWS_WITH(make_writer(vectors({}), folder.path("x.safetensors"), options),
                     Catch::Contains("params.yaml"));
 }
+
+TEST_CASE("checkpoint: memory for the names of leaves is bounded, too", "[checkpoint][memory]") {
+  const Folder folder;
+  const fs::path path = folder.path("x.pt");
+  const Value inner = Value::dict();
+  for (int i = 0; i < 2000; ++i) inner.as_dict().set(std::to_string(i), Tensor::full(DType::float32, {1}, 1));
+  WriteOptions options;
+  options.overwrite = true;
+  const auto save_below = [&](const std::string& key) {
+    const Value root = Value::dict();
+    root.as_dict().set(key, inner);
+    save(root, path, options);
+  };
+  save_below(std::string(1000, 'k'));
+  CHECK(open_checkpoint(path).root.as_dict().size() == 1);
+  save_below(std::string(20'000, 'k'));
+  CHECK_THROWS_WITH(open_checkpoint(path), Catch::Contains("the names in it") &&
+                                               Catch::Contains("of memory, the limit for its size"));
+}

@@ -172,6 +172,21 @@ TEST_CASE("H5 edit: what cannot be done leaves the file as it is") {
   CHECK(look(path, "n001").value == 8);
 }
 
+TEST_CASE("H5 edit: values that were never written do not take memory without end", "[memory]") {
+  const Folder folder;
+  const fs::path path = folder.path("empty.h5");
+  const hid_t file = H5Fcreate(path.c_str(), H5F_ACC_TRUNC, H5P_DEFAULT, H5P_DEFAULT);
+  const hsize_t extent = 12 << 20;
+  const hid_t space = H5Screate_simple(1, &extent, nullptr);
+  for (const char* name : {"a", "b"})
+    H5Dclose(H5Dcreate2(file, name, H5T_STD_I8LE, space, H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT));
+  H5Sclose(space);
+  H5Fclose(file);
+  FileEdit edit(path);
+  edit.set_value("a", 7);
+  CHECK_THROWS_WITH(edit.set_value("b", 7), Catch::Contains("of memory, the limit for its size"));
+}
+
 TEST_CASE("H5 edit: damaged files give an error or a file, never more") {
   const Folder folder;
   const fs::path path = folder.path("good.h5");

@@ -172,12 +172,14 @@ void FileEdit::set_value(const std::string& name, const Value& value) {
            format_size(largest_value));
     }
     check_fits(*dtype, value);
+    MemoryLoan memory(*file_.memory(), 2 * size);  // what it is now, and what it shall be
     NewValue made{located.object, *dtype, dataset.type.is_swapped() ? dataset.type.component_size() : 0,
                   dataset.space.shape(), full_tensor(*dtype, dataset.space.shape(), value).to_bytes()};
     Target& changed = target(name);
     const bool is_same = changed.value ? values_[*changed.value].data == made.data
                                        : datasets_.leaf(located, {}).as_tensor().to_bytes() == made.data;
     if (is_same) return;
+    file_.memory()->charge(size);
     changed.value = values_.size();
     values_.push_back(std::move(made));
     is_changed_ = true;

@@ -47,6 +47,7 @@ class Inspector {
     if (depth > max_depth || !groups_.insert(group.address).second) return;
     for (const Link& link : file_.links_of(group)) {
       const std::string name = path + link.name;
+      file_.memory()->charge(path.size());
       if (link.kind != Link::Kind::hard) {
         add_link(name, link);
         continue;

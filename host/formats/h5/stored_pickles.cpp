@@ -53,11 +53,13 @@ void RefusedValues::fail_if_any() const {
 }
 
 void check_pickles(File& file, bool allow_records) {
+  MemoryLoan paths(*file.memory());
   std::unordered_set<uint64_t> seen;
   std::vector<std::pair<std::string, uint64_t>> rest{{"", file.root().address}};
   RefusedValues refused;
   while (!rest.empty()) {
-    const auto [path, address] = rest.back();
+    const std::string path = std::move(rest.back().first);
+    const uint64_t address = rest.back().second;
     rest.pop_back();
     if (!seen.insert(address).second) continue;
     const ObjectHeader object = file.objects().read(address);
@@ -67,8 +69,9 @@ void check_pickles(File& file, bool allow_records) {
     });
     if (!object.is_group()) continue;
     for (const Link& link : file.links_of(object)) {
-      if (link.kind == Link::Kind::hard)
-        rest.emplace_back(path.empty() ? link.name : path + "/" + link.name, link.address);
+      if (link.kind != Link::Kind::hard) continue;
+      rest.emplace_back(path.empty() ? link.name : path + "/" + link.name, link.address);
+      paths.grow(rest.back().first.size());
     }
   }
   refused.fail_if_any();
