@@ -1,6 +1,8 @@
 // Keys as text, and values by dotted paths.
 #include <charconv>
 #include <cmath>
+#include <set>
+#include <utility>
 
 #include "host/value/value.hpp"
 
@@ -57,24 +59,32 @@ const Value* child(const Value& container, std::string_view part) {
 
 namespace {
 
-const Value* find_below(const Value& root, std::string_view path, int depth) {
-  constexpr int max_depth = 1000;  // no tree that can be walked is deeper
-  if (path.empty()) return &root;
-  if (depth > max_depth) return nullptr;
-  if (const Value* value = child(root, path)) return value;
-  for (size_t dot = path.rfind('.'); dot != std::string_view::npos && dot > 0;
-       dot = path.rfind('.', dot - 1)) {
-    const Value* value = child(root, path.substr(0, dot));
-    if (value == nullptr) continue;
-    if (const Value* found = find_below(*value, path.substr(dot + 1), depth + 1)) return found;
+class PathFinder {
+ public:
+  const Value* find(const Value& root, std::string_view path, int depth = 0) {
+    constexpr int max_depth = 1000;  // no tree that can be walked is deeper
+    if (path.empty()) return &root;
+    if (depth > max_depth) return nullptr;
+    if (const Value* value = child(root, path)) return value;
+    for (size_t dot = path.rfind('.'); dot != std::string_view::npos && dot > 0;
+         dot = path.rfind('.', dot - 1)) {
+      const Value* value = child(root, path.substr(0, dot));
+      const std::string_view rest = path.substr(dot + 1);
+      if (value == nullptr || !tried_.emplace(value->identity(), rest.size()).second) continue;
+      if (const Value* found = find(*value, rest, depth + 1)) return found;
+    }
+    return nullptr;
   }
-  return nullptr;
-}
+
+ private:
+  /// Containers, and how much of the path was looked for in them. A shared one can be reached in many ways.
+  std::set<std::pair<const void*, size_t>> tried_;
+};
 
 }  // namespace
 
 const Value* find_path(const Value& root, std::string_view path) {
-  return find_below(root, path, 0);
+  return PathFinder().find(root, path);
 }
 
 }  // namespace cbk

@@ -73,6 +73,22 @@ TEST_CASE("paths find values below keys that contain dots", "[value]") {
   CHECK(find_path(root, "") == &root);
 }
 
+TEST_CASE("a path is looked for once in a container that can be reached in many ways", "[value]") {
+  Value root = Value::dict();
+  Value after = Value::dict();
+  std::string path = "x";
+  for (int level = 0; level < 60; ++level) {
+    Value above = Value::dict();
+    above.as_dict().set("a", root);
+    above.as_dict().set("a.a", after);
+    after = root;
+    root = above;
+    path = "a." + path;
+  }
+  CHECK(find_path(root, path) == nullptr);
+  CHECK(find_path(root, path.substr(0, path.size() - 2)) != nullptr);
+}
+
 TEST_CASE("keys are one key exactly when Python calls them equal", "[value]") {
   const auto frozen = [](std::vector<Value> items) {
     return Value(std::make_shared<Sequence>(Sequence{Sequence::Kind::frozenset, std::move(items), {}, {}}));
