@@ -210,8 +210,9 @@ Tensor Tensor::slice(int64_t dim, int64_t start, int64_t stop, int64_t step) con
     return Tensor::concat(parts, dim);
   }
   Rearrangement how = Rearrangement::identity(shape_);
-  how.shape[position] = (stop - start + step - 1) / step;
-  how.step[position] = step;
+  const int64_t length = stop - start;
+  how.shape[position] = length / step + (length % step == 0 ? 0 : 1);
+  how.step[position] = how.shape[position] > 1 ? step : 1;
   how.start[position] = start;
   return rearrange(*this, how);
 }
@@ -280,7 +281,8 @@ Tensor Tensor::concat(const std::vector<Tensor>& parts, int64_t dim) {
     if (same.size() == shape.size()) {
       const int64_t extent = std::exchange(same[position], shape[position]);
       if (same == shape) {
-        shape[position] += extent;
+        if (__builtin_add_overflow(shape[position], extent, &shape[position]))
+          fail(Errc::shape, "the concatenation along dim {} is too large", dim);
         continue;
       }
     }

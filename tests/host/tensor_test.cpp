@@ -171,6 +171,15 @@ TEST_CASE("shape errors say what does not fit", "[tensor]") {
                     Catch::Contains("beyond"));
 }
 
+TEST_CASE("extents of tensors without elements may be any", "[tensor]") {
+  const Tensor empty = Tensor::full(DType::float32, {INT64_MAX, 0}, 0);
+  CHECK(empty.slice(0, 0, INT64_MAX, 2).shape() == Shape{INT64_MAX / 2 + 1, 0});
+  CHECK(empty.slice(0, 1, INT64_MAX, INT64_MAX).shape() == Shape{1, 0});
+  CHECK_THROWS_WITH(Tensor::concat({empty, empty}, 0), Catch::Contains("too large"));
+  const Tensor row = counting({2, 3});
+  CHECK(row.slice(0, 1, 2, INT64_MAX).to_bytes() == row.slice(0, 1, 2).to_bytes());
+}
+
 TEST_CASE("casts round as PyTorch does", "[tensor][cast]") {
   struct Case {
     float value;
