@@ -76,8 +76,9 @@ std::string archive_of(const std::vector<std::pair<std::string, std::string>>& m
 /// The input as [kind, pieces of a pickle]; in the second kind the pieces are those of a record that a pickle
 /// names.
 std::string bomb_of(std::string_view input) {
-  const std::string content = unrolled(input.substr(1));
-  if (input[0] == 0) return archive_of({{"m/data.pkl", content}});
+  const bool is_record = input[0] == 1;
+  const std::string content = unrolled(input.substr(1), is_record ? 16 << 20 : 4 << 20);
+  if (!is_record) return archive_of({{"m/data.pkl", content}});
   std::string count = "J";
   append_le(count, static_cast<uint32_t>(content.size()));
   const std::string pickle =

@@ -8,9 +8,8 @@
 
 namespace cbk {
 
-/// Pieces of [count as a power of two, length, bytes], each repeated; at most 16 MiB.
-inline std::string unrolled(std::string_view pieces) {
-  constexpr size_t most = 16 << 20;
+/// Pieces of [count as a power of two, length, bytes], each repeated; at most `most` bytes.
+inline std::string unrolled(std::string_view pieces, size_t most) {
   std::string out;
   while (pieces.size() > 2) {
     const size_t length = std::min<size_t>(static_cast<uint8_t>(pieces[1]), pieces.size() - 2);
