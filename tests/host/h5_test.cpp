@@ -3,6 +3,7 @@
 
 #include <catch2/catch.hpp>
 #include <cstring>
+#include <ctime>
 #include <numeric>
 
 #include "host/formats/h5/container/filters.hpp"
@@ -262,6 +263,39 @@ TEST_CASE("H5: chunks that were never written, and what no file can hold") {
   CHECK(values_of<float>(read_h5(path), "w") == std::vector<float>(600, 1.5F));
   make({1U << 20, 1U << 20}, {1024, 1024});
   CHECK(error_of([&] { read_h5(path); }).find("'w'") != std::string::npos);
+}
+
+TEST_CASE("H5: chunks that were never written cost no time each") {
+  const Folder folder;
+  const fs::path path = folder.path("sparse.h5");
+  const hsize_t extents[2] = {16, 2 << 20};
+  const hsize_t chunk[2] = {1, 1};
+  {
+    const Handle file(H5Fcreate(path.c_str(), H5F_ACC_TRUNC, H5P_DEFAULT, H5P_DEFAULT), H5Fclose);
+    const Handle space(H5Screate_simple(2, extents, nullptr), H5Sclose);
+    const Handle creation(H5Pcreate(H5P_DATASET_CREATE), H5Pclose);
+    H5Pset_chunk(creation, 2, chunk);
+    const int16_t fill = 0x0102;
+    H5Pset_fill_value(creation, H5T_NATIVE_INT16, &fill);
+    const Handle data(H5Dcreate2(file, "w", H5T_STD_I16LE, space, H5P_DEFAULT, creation, H5P_DEFAULT),
+                      H5Dclose);
+    const hsize_t places[4] = {3, 5, 15, extents[1] - 1};
+    H5Sselect_elements(space, H5S_SELECT_SET, 2, places);
+    const hsize_t count = 2;
+    const Handle memory(H5Screate_simple(1, &count, nullptr), H5Sclose);
+    const int16_t values[2] = {7, 8};
+    H5Dwrite(data, H5T_NATIVE_INT16, memory, space, H5P_DEFAULT, values);
+  }
+  const Value root = read_h5(path);
+  const std::clock_t start = std::clock();
+  std::vector<int16_t> expected(16 * extents[1], 0x0102);
+  expected[3 * extents[1] + 5] = 7;
+  expected.back() = 8;
+  CHECK((values_of<int16_t>(root, "w") == expected));
+  CHECK(std::clock() - start < 3 * CLOCKS_PER_SEC);
+  Bytes part(5);
+  root.find("w")->as_tensor().view()->storage->read((3 * extents[1] + 4) * 2 + 1, part);
+  CHECK(part == (Bytes{std::byte{1}, std::byte{7}, std::byte{0}, std::byte{2}, std::byte{1}}));
 }
 
 TEST_CASE("H5: a huge chunk is unpacked in a window, or refused", "[memory]") {

@@ -37,6 +37,10 @@ class IndexReader {
     }
     std::sort(chunks_.begin(), chunks_.end(),
               [](const StoredChunk& a, const StoredChunk& b) { return a.number < b.number; });
+    const auto twice =
+        std::adjacent_find(chunks_.begin(), chunks_.end(),
+                           [](const StoredChunk& a, const StoredChunk& b) { return a.number == b.number; });
+    if (twice != chunks_.end()) damaged("chunk {} stands twice in the index", twice->number);
     return std::move(chunks_);
   }
 

@@ -78,19 +78,11 @@ Storage::Place ChunkedStorage::place() const {
   return {image_->file()->path().string(), first == UINT64_MAX ? 0 : first};
 }
 
-const StoredChunk* ChunkedStorage::find(uint64_t number) const {
-  const auto& chunks = index();
-  const auto found = std::lower_bound(chunks.begin(), chunks.end(), number,
-                                      [](const StoredChunk& chunk, uint64_t n) { return chunk.number < n; });
-  return found == chunks.end() || found->number != number ? nullptr : &*found;
-}
-
-ChunkedStorage::Chunk ChunkedStorage::chunk(uint64_t number) const {
-  const StoredChunk* stored = find(number);
-  if (stored == nullptr) return {};
-  if (is_streamed(*stored)) return {nullptr, stream(*stored)};
+ChunkedStorage::Chunk ChunkedStorage::chunk(const StoredChunk& stored) const {
+  const uint64_t number = stored.number;
+  if (is_streamed(stored)) return {nullptr, stream(stored)};
   if (auto cached = BlockCache::instance().find({id_, number})) return {cached, nullptr};
-  if (chunk_bytes_ <= large_chunk) return {decoded(*stored), nullptr};
+  if (chunk_bytes_ <= large_chunk) return {decoded(stored), nullptr};
   static std::mutex one_at_a_time;  // of the process
   const std::lock_guard lock(one_at_a_time);
   if (auto cached = BlockCache::instance().find({id_, number})) return {cached, nullptr};
@@ -102,7 +94,7 @@ ChunkedStorage::Chunk ChunkedStorage::chunk(uint64_t number) const {
          format_size(chunk_bytes_), format_size(bytes), format_size(image_->file()->size()),
          format_size(budget.limit()));
   }
-  return {decoded(*stored), nullptr};
+  return {decoded(stored), nullptr};
 }
 
 bool ChunkedStorage::is_streamed(const StoredChunk& stored) const {
@@ -167,30 +159,41 @@ void ChunkedStorage::read_range(size_t dim, std::vector<uint64_t>& at, uint64_t 
 
 void ChunkedStorage::read_box(const Box& box, std::span<std::byte> out) const {
   const size_t rank = extents_.size();
-  std::vector<uint64_t> from(rank);
-  std::vector<uint64_t> to(rank);
+  // Chunks are numbered in C order: those of the box are [begin, end).
+  uint64_t begin = 0;
+  uint64_t last = 0;
   for (size_t d = 0; d < rank; ++d) {
-    from[d] = d < box.dim ? box.at[d] / chunk_[d] : d == box.dim ? box.first / chunk_[d] : 0;
-    to[d] = d < box.dim ? from[d] + 1 : d == box.dim ? (box.last - 1) / chunk_[d] + 1 : grid_[d];
+    const uint64_t from = d < box.dim ? box.at[d] / chunk_[d] : d == box.dim ? box.first / chunk_[d] : 0;
+    const uint64_t to = d < box.dim ? from : d == box.dim ? (box.last - 1) / chunk_[d] : grid_[d] - 1;
+    begin = begin * grid_[d] + from;
+    last = last * grid_[d] + to;
   }
-  std::vector<uint64_t> cell = from;
-  while (true) {
-    uint64_t number = 0;
-    for (size_t d = 0; d < rank; ++d) number = number * grid_[d] + cell[d];
-    copy_chunk(box, cell, number, out);
-    size_t d = rank;
-    while (d-- > 0) {
-      if (++cell[d] < to[d]) break;
-      cell[d] = from[d];
-      if (d == 0) return;
-    }
+  const uint64_t end = last + 1;
+  const auto [first, behind] = stored_between(begin, end);
+  // There may be far more chunks that were never written than bytes in the file.
+  if (static_cast<uint64_t>(behind - first) < end - begin)
+    put_fill(box.dim + 1 == rank ? box.first % dataset_.type.size : 0, out);
+  std::vector<uint64_t> cell(rank);
+  for (auto stored = first; stored != behind; ++stored) {
+    uint64_t number = stored->number;
+    for (size_t d = rank; d-- > 0; number /= grid_[d]) cell[d] = number % grid_[d];
+    copy_chunk(box, cell, *stored, out);
   }
 }
 
-void ChunkedStorage::copy_chunk(const Box& box, const std::vector<uint64_t>& cell, uint64_t number,
+std::pair<ChunkedStorage::Stored, ChunkedStorage::Stored> ChunkedStorage::stored_between(uint64_t begin,
+                                                                                         uint64_t end) const {
+  const auto at = [this](uint64_t number) {
+    return std::lower_bound(index().begin(), index().end(), number,
+                            [](const StoredChunk& chunk, uint64_t n) { return chunk.number < n; });
+  };
+  return {at(begin), at(end)};
+}
+
+void ChunkedStorage::copy_chunk(const Box& box, const std::vector<uint64_t>& cell, const StoredChunk& stored,
                                 std::span<std::byte> out) const {
   const size_t rank = extents_.size();
-  const Chunk data = chunk(number);
+  const Chunk data = chunk(stored);
   // The intersection of the chunk with the box.
   std::vector<uint64_t> first(rank);
   std::vector<uint64_t> last(rank);
@@ -212,10 +215,8 @@ void ChunkedStorage::copy_chunk(const Box& box, const std::vector<uint64_t>& cel
     const std::span<std::byte> piece = out.subspan(target, run);
     if (data.bytes) {
       std::memcpy(piece.data(), data.bytes->data() + source, run);
-    } else if (data.stream) {
-      data.stream->read(source, piece);
     } else {
-      put_fill(at[rank - 1] % dataset_.type.size, piece);
+      data.stream->read(source, piece);
     }
     size_t d = rank - 1;
     while (d-- > 0) {

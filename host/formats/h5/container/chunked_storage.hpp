@@ -27,22 +27,24 @@ class ChunkedStorage final : public PackedStorage {
 
  private:
   struct Box;
-  /// What gives the bytes of a chunk; neither: it was never written.
+  using Stored = std::vector<StoredChunk>::const_iterator;
+  /// What gives the bytes of a chunk.
   struct Chunk {
     BlockCache::Block bytes;
     StoragePtr stream;
   };
 
   [[nodiscard]] const std::vector<StoredChunk>& index() const;
-  [[nodiscard]] const StoredChunk* find(uint64_t number) const;
-  [[nodiscard]] Chunk chunk(uint64_t number) const;
+  /// The stored chunks with numbers in [begin, end).
+  [[nodiscard]] std::pair<Stored, Stored> stored_between(uint64_t begin, uint64_t end) const;
+  [[nodiscard]] Chunk chunk(const StoredChunk& stored) const;
   [[nodiscard]] bool is_streamed(const StoredChunk& stored) const;
   [[nodiscard]] StoragePtr stream(const StoredChunk& stored) const;
   [[nodiscard]] BlockCache::Block decoded(const StoredChunk& stored) const;
   static std::string name_of(const StoredChunk& stored);
   void read_range(size_t dim, std::vector<uint64_t>& at, uint64_t begin, std::span<std::byte> out) const;
   void read_box(const Box& box, std::span<std::byte> out) const;
-  void copy_chunk(const Box& box, const std::vector<uint64_t>& cell, uint64_t number,
+  void copy_chunk(const Box& box, const std::vector<uint64_t>& cell, const StoredChunk& stored,
                   std::span<std::byte> out) const;
   void put_fill(uint64_t phase, std::span<std::byte> out) const;
 
