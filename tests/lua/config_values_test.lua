@@ -381,7 +381,7 @@ describe("Configs: what every class of Hugging Face has", function()
 
   it("converts with every family, to every release, and needs no word at its usual value", function()
     for _, way in ipairs(tiny.ways()) do
-      local config = tiny.config(way.name, way.converter)
+      local config = tiny.config(way.name, way.converter, way.layout)
       local before, full = told_of(way, config), cbk.copy(config)
       for name, value in pairs(defaults) do
         if full[name] == nil then full[name] = value end

@@ -190,7 +190,7 @@ local function each_class(visit)
   for _, way in ipairs(tiny.ways()) do
     local name = way.name:gsub("%-headless$", "")
     local is_there = classes[name] and not (name == "falcon" and not catalogue.since(catalogue.release(way.format), "2.1"))
-    if is_there then visit(way, name, conversion.with(tiny.config(way.name, way.converter), classes[name])) end
+    if is_there and not way.layout then visit(way, name, conversion.with(tiny.config(way.name, way.converter), classes[name])) end
   end
 end
 

@@ -23,16 +23,20 @@ local function tie(config, model)
   end
 end
 
+---The tiny model of a way, of a release.
+---@return Dict config, Dict root
+local function model_by(way)
+  local config, root
+  conversion.warnings(function() config, root = conversion.run(way.name, "hf", way.format, tiny.model(way)) end)
+  tie(config, root.model)
+  return config, root
+end
+
 ---A tiny model of a release.
 ---@return Dict config, Dict root
 local function model_of(name, format)
   for _, way in ipairs(tiny.ways()) do
-    if way.name == name and way.format == format then
-      local config, root
-      conversion.warnings(function() config, root = conversion.run(name, "hf", format, tiny.model(way)) end)
-      tie(config, root.model)
-      return config, root
-    end
+    if way.name == name and way.format == format then return model_by(way) end
   end
   error(name .. " has no " .. format)
 end
@@ -291,7 +295,7 @@ describe("a checkpoint between releases", function()
     if not jit.status() then return end -- once is enough, and takes its time
     local count = 0
     for _, way in ipairs(tiny.ways()) do
-      local config, root = model_of(way.name, way.format)
+      local config, root = model_by(way)
       local own = catalogue.place_of(way.format)
       for _, format in ipairs((catalogue.groups(catalogue.find(way.name))[1] or {})) do
         local place, kind = catalogue.place_of(format)

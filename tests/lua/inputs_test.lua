@@ -23,7 +23,7 @@ describe("Inputs: both layouts of a YAML, all families", function()
     local seen = {}
     for _, way in ipairs(tiny.ways()) do
       local name, format = way.name, way.format
-      local legacy = config_of(name, "hf", format, tiny.config(name, way.converter))
+      local legacy = config_of(name, "hf", format, tiny.config(name, way.converter, way.layout))
       local as_trainer = cbk.dict { trainer = cbk.dict { init = cbk.dict { model = legacy.model }, fit = cbk.dict { a = 1 } } }
       conversion.same(config_of(name, format, "hf", as_trainer), config_of(name, format, "hf", legacy), name .. " " .. format)
       seen[name] = true
@@ -36,7 +36,7 @@ describe("Inputs: both layouts of a YAML, all families", function()
       local name, format = way.name, way.format
       local target = format ~= "cs-2.9" and catalogue.path(catalogue.find(name), format, "cs-2.9")
       if target then
-        local legacy = config_of(name, "hf", format, tiny.config(name, way.converter))
+        local legacy = config_of(name, "hf", format, tiny.config(name, way.converter, way.layout))
         local as_trainer = cbk.dict { trainer = cbk.dict { init = cbk.dict { model = cbk.deep_copy(legacy.model) } } }
         local from_legacy = trainer.model(config_of(name, format, "cs-2.9", legacy))
         for _, field in ipairs { "fp16_type", "mixed_precision" } do legacy.model[field] = nil end -- stand elsewhere since 2.3
@@ -82,7 +82,7 @@ describe("Inputs: configs with a value of any kind, all families", function()
 
   it("are converted or refused", function()
     for name, way in pairs(tiny.newest_ways()) do
-      local config = tiny.config(name, way.converter)
+      local config = tiny.config(name, way.converter, way.layout)
       conversion.warnings(function()
         check(name, "hf", way.format, config)
         check(name, way.format, "hf", config_of(name, "hf", way.format, config).model, true)
@@ -97,7 +97,7 @@ describe("Inputs: what one side leaves out or cannot say", function()
   ---A config of the family on either side, changed, and what becomes of it.
   local function converted(name, to, changes, gone)
     local way = newest[name]
-    local config = tiny.config(name, way.converter)
+    local config = tiny.config(name, way.converter, way.layout)
     if to == "hf" then config = config_of(name, "hf", way.format, config).model end
     config = conversion.with(config, changes, gone)
     if to == "hf" then return config_of(name, way.format, "hf", cbk.dict { model = config }) end

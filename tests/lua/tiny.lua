@@ -26,14 +26,39 @@ local families = {
   llava = { mm_projector_type = "mlp1x_gelu", mm_vision_select_layer = -1 },
 }
 
+---Further layouts of a family: what the config says, since which release a converter reads it, and which keys there are not.
+---@class Layout
+---@field fields table<string, any>
+---@field since? string
+---@field excluded string[]
+
+local falcon_biases = { "attention%..*bias$", "%.mlp%..*bias$" }
+local one_norm = { "ln_attn", "ln_mlp", "post_attention_layernorm", unpack(falcon_biases) }
+local two_norms = { "input_layernorm", "post_attention_layernorm", unpack(falcon_biases) }
+local grouped = { num_attention_heads = 4, n_head = 4, num_kv_heads = 2, n_head_kv = 2 }
+
+---@type table<string, Layout[]>
+local layouts = {
+  falcon = {
+    { fields = { model_type = "RefinedWebModel", multi_query = true }, since = "2.1", excluded = one_norm }, -- 7B
+    { fields = conversion.with(cbk.dict(grouped), { model_type = "RefinedWeb" }), excluded = two_norms },    -- 40B
+    { fields = conversion.with(cbk.dict(grouped), { model_type = "falcon", new_decoder_architecture = true, multi_query = false }),
+      since = "2.1", excluded = two_norms },
+  },
+}
+
 -- a wrapper holds a model of this family
 local inside = "gpt2"
 
+local function family_of(name) return (name:gsub("%-headless$", "")) end
+
 ---@param name string
 ---@param own Converter   one table
-local function config_for(name, own)
+---@param layout? Layout
+local function config_for(name, own, layout)
   local out = cbk.dict(sizes)
-  for field, value in pairs(families[name:gsub("%-headless$", "")] or {}) do out[field] = value end
+  for field, value in pairs(families[family_of(name)] or {}) do out[field] = value end
+  for field, value in cbk.items(layout and cbk.dict(layout.fields) or cbk.dict()) do out[field] = value end
   for _, rule in ipairs(own.config) do
     local is_plain = rule.kind == "must" and rule.left and type(rule.value) ~= "table"
     if is_plain and out[rule.left] == nil then out[rule.left] = rule.value end
@@ -53,7 +78,8 @@ end
 ---A config of the table, or of a variant that is chosen for it.
 ---@param name string
 ---@param converter Converter
-function tiny.config(name, converter)
+---@param layout? Layout
+function tiny.config(name, converter, layout)
   if converter.components then
     local out = cbk.dict()
     for _, part in ipairs(converter.components) do out[part.left] = config_for(name, part) end
@@ -62,7 +88,7 @@ function tiny.config(name, converter)
   if converter.wrap then return tiny.config(inside, catalogue.newest_step(catalogue.find(inside), "left").converter) end
   if converter.config then return plain_config(name, converter) end
   for _, variant in ipairs(naming.sorted(converter.variants)) do
-    local config = config_for(name, converter.variants[variant])
+    local config = config_for(name, converter.variants[variant], layout)
     if converter.choose(config, "left") == variant then return config end
   end
 end
@@ -88,11 +114,11 @@ end
 -- keys that the configs above exclude
 local excluded = {
   t5 = { "absolute_position", "wi_%d", "^encoder%.block%.%d%.layer%.2", "^decoder%.block%.%d%.layer%.1%.DenseReluDense" },
-  falcon = { "ln_attn", "ln_mlp", "post_attention_layernorm", "attention%..*bias$", "mlp%..*bias$" },
+  falcon = one_norm,
 }
 
-local function is_excluded(name, key)
-  for _, pattern in ipairs(excluded[name:gsub("%-headless$", "")] or {}) do
+local function is_excluded(name, key, layout)
+  for _, pattern in ipairs(layout and layout.excluded or excluded[family_of(name)] or {}) do
     if key:find(pattern) then return true end
   end
 end
@@ -100,13 +126,14 @@ end
 ---A tensor for every key that the table of a Hugging Face config reads. Rules with a reason come last: they are about old names.
 ---@param name string
 ---@param set Rule[]
-function tiny.checkpoint(name, set)
+---@param layout? Layout
+function tiny.checkpoint(name, set, layout)
   local own = name:find "falcon" and falcon_shapes or {}
   local out, written, count = cbk.dict(), {}, 0
   local function add(base)
     for _, rule in ipairs(base.kind and {} or rules.expand(base)) do
       local key, target = rule.left[1]:gsub("%f[%w]%u%f[%W]", "0"), rule.right[1]
-      if not key:find "*" and not written[target] and out[key] == nil and not is_excluded(name, key) then
+      if not key:find "*" and not written[target] and out[key] == nil and not is_excluded(name, key, layout) then
         count = count + 1
         out[key] = conversion.counted(shape_of(key, own), 1000 * count)
         written[target] = true
@@ -121,7 +148,19 @@ function tiny.checkpoint(name, set)
   return out
 end
 
----Every model with each way from Hugging Face that it has: name, converter, format.
+---A way from Hugging Face, and again with each further layout that is read by it.
+---@return { name: string, converter: Converter, format: string, layout?: Layout }[]
+function tiny.layouts(name, converter, format)
+  local out = { { name = name, converter = converter, format = format } }
+  for _, layout in ipairs(layouts[family_of(name)] or {}) do
+    if catalogue.since(catalogue.release(format), layout.since or "1.9") then
+      out[#out + 1] = { name = name, converter = converter, format = format, layout = layout }
+    end
+  end
+  return out
+end
+
+---Every model with each way from Hugging Face that it has: name, converter, format; again with each further layout.
 function tiny.ways()
   local out = {}
   for _, name in ipairs(catalogue.names()) do
@@ -129,7 +168,7 @@ function tiny.ways()
     for _, converter in ipairs(model.model == name and model or {}) do
       if converter[1] == "hf" and not converter.components then
         for _, format in ipairs(catalogue.formats(converter[2])) do
-          out[#out + 1] = { name = name, converter = converter, format = format }
+          for _, way in ipairs(tiny.layouts(name, converter, format)) do out[#out + 1] = way end
         end
       end
     end
@@ -158,13 +197,13 @@ function tiny.composite(name)
 end
 
 ---A Hugging Face model of the way's family: config and checkpoint.
----@param way { name: string, converter: Converter, format: string }
+---@param way { name: string, converter: Converter, format: string, layout?: Layout }
 ---@return Dict config, Dict root
 function tiny.model(way)
-  local config, job = tiny.config(way.name, way.converter), conversion.job(way.name, "hf", way.format)
+  local config, job = tiny.config(way.name, way.converter, way.layout), conversion.job(way.name, "hf", way.format)
   conversion.warnings(function() converters.convert.config(job, config) end)
   local converter = job.configs[1].converter
-  if not converter.components then return config, tiny.checkpoint(way.name, converter.keys) end
+  if not converter.components then return config, tiny.checkpoint(way.name, converter.keys, way.layout) end
   local root = cbk.dict()
   for _, part in ipairs(converter.components) do root[part.left] = tiny.checkpoint(way.name, part.keys) end
   return config, root
