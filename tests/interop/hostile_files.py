@@ -188,6 +188,7 @@ BODIES = {
     "20,000 tensors": lambda: a_dict(**{f"k{i}": tensor() for i in range(3000)}),
     "odd names": lambda: a_dict(**{name: tensor() for name in ODD_NAMES}, texts=a_dict(**{name: text(name) for name in ODD_NAMES})),
     "deep names": lambda: a_dict(**{"a" + ".b" * 40000: tensor(), "a" + ".b" * 39999 + ".c": tensor()}),
+    "a long key above many names": lambda: DICT + text("x" * 20000) + tensor() + b"q\x01" + POP + DICT + MARK + b"".join(text(f"k{i}") + b"h\x01" for i in range(2000)) + b"us",
     "names of numbers": lambda: a_dict(**{f"{i}" + "".join(f".{(i * 7 + k) % 100}" for k in range(150)): number(i) for i in range(3000)}),
     "keys of all kinds": lambda: DICT + MARK + b"".join(key + tensor() for key in (NONE, b"\x88", number(1), b"G" + struct.pack(">d", float("nan")), number(2 ** 70), parts(number(1), text("x")), text("1"))) + b"u",
     "a tensor of -1": lambda: tensor((-1,)),
