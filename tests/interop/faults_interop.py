@@ -157,7 +157,7 @@ class Sweep:
         new = self.look(self.folder)
         self.reset()
         done = self.start(("--sync",), at=number, kind=errno.EIO)
-        says = f"cannot sync '{self.folder}': {os.strerror(errno.EIO)}; the output is there, but might not outlive a loss of power"
+        says = f"cannot sync '{self.folder}': {os.strerror(errno.EIO)}; the output exists, but may be lost if the power fails"
         assert done.returncode == 1 and says in done.stderr, done
         assert self.look(self.folder) == new and not self.temporaries(), os.listdir(self.folder)
 

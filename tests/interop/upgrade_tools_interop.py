@@ -310,7 +310,12 @@ def large_steps(tool, top):
     """Step counts are whole numbers, which a double does not hold from 2^53 on."""
     path, out = os.path.join(top, "s.mdl"), os.path.join(top, "s_fixed.mdl")
     step = 2**53 + 1
-    write(path, {**datasets(), "global_step": np.int64(step), "lr_scheduler._schedulers.2.last_epoch": np.int64(0)})
+    values = {**datasets(), "global_step": np.int64(step), "lr_scheduler._schedulers.2.last_epoch": np.int64(0)}
+    write(path, values)
+    run = tool.fix(path)
+    says = f"'lr_scheduler._schedulers.0.last_epoch': {step} does not fit int32"
+    check("large steps: one that its dataset does not hold", run.returncode == 1 and says in run.stderr and not os.path.exists(out), run)
+    write(path, {**values, "lr_scheduler._schedulers.0.last_epoch": np.int64(0)})
     run = tool.fix(path)
     check("large steps: exit status", run.returncode == 0, run.stderr)
     with h5py.File(out, "r") as f:
