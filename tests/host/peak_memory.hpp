@@ -9,8 +9,8 @@
 
 namespace cbk {
 
-#if defined(__SANITIZE_ADDRESS__)
-inline constexpr bool memory_is_measurable = false;  // what is freed stays for a while
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+inline constexpr bool memory_is_measurable = false;  // what is freed stays for a while, or memory has shadows
 #else
 inline constexpr bool memory_is_measurable = true;
 #endif
