@@ -117,11 +117,13 @@ void Dict::rebuild_index(size_t capacity) {
   slots_.clear();
   if (capacity < smallest_indexed) return;
   slots_.assign(std::bit_ceil(2 * capacity), 0);
-  for (size_t i = 0; i < entries_.size(); ++i) index(i);
+  for (size_t i = 0; i < entries_.size(); ++i) {
+    if (!is_hole(i)) index(i);
+  }
 }
 
 void Dict::close_holes() {
-  if (hole_count_ == 0) return;
+  if (hole_count_ == 0 || pins_.count > 0) return;
   size_t kept = 0;
   for (size_t i = 0; i < entries_.size(); ++i) {
     if (is_hole(i)) continue;
@@ -178,7 +180,7 @@ bool Dict::erase(const Value& key) {
   if (holes_.empty()) holes_.resize(entries_.size());
   holes_[position] = true;
   ++hole_count_;
-  if (2 * hole_count_ >= entries_.size()) {
+  if (2 * hole_count_ >= entries_.size() && pins_.count == 0) {
     close_holes();
     rebuild_index(size());
   }

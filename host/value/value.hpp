@@ -194,7 +194,24 @@ class Dict {
   bool erase(const Value& key);
   void reserve(size_t count);
 
+  // For what remembers entries by their positions (`LeafTable`). While a dict is pinned, an entry keeps its
+  // position, whatever is set or erased.
+  class Pin;
+  [[nodiscard]] size_t position_count() const { return entries_.size(); }
+  /// nullptr: erased.
+  [[nodiscard]] const Entry* entry_at(size_t position) const {
+    return position < entries_.size() && !is_hole(position) ? &entries_[position] : nullptr;
+  }
+
  private:
+  /// A copy of a dict has no pins.
+  struct PinCount {
+    uint32_t count = 0;
+    PinCount() = default;
+    PinCount(const PinCount&) {}
+    PinCount& operator=(const PinCount&) { return *this; }
+  };
+
   [[nodiscard]] bool is_hole(size_t position) const { return !holes_.empty() && holes_[position]; }
   /// Where `matches(key)` holds among the entries of this hash, or `nowhere`.
   template <typename Matches>
@@ -208,6 +225,7 @@ class Dict {
   std::vector<Entry> entries_;
   std::vector<bool> holes_;  // entries that were erased; empty: none
   size_t hole_count_ = 0;
+  mutable PinCount pins_;
   // Open addressing: position + 1 of an entry, 0 is free; empty for a small dict.
   std::vector<uint32_t> slots_;
 };
@@ -253,6 +271,21 @@ class Dict::Entries {
 
  private:
   const Dict* dict_;
+};
+
+/// Pins a dict, and keeps it alive.
+class Dict::Pin {
+ public:
+  explicit Pin(std::shared_ptr<const Dict> dict) : dict_(std::move(dict)) { ++dict_->pins_.count; }
+  Pin(Pin&&) noexcept = default;
+  Pin& operator=(Pin&&) = delete;
+  ~Pin() {
+    if (dict_) --dict_->pins_.count;
+  }
+  const Dict& operator*() const { return *dict_; }
+
+ private:
+  std::shared_ptr<const Dict> dict_;
 };
 
 inline Dict::Entries Dict::entries() const {

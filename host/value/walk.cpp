@@ -7,9 +7,6 @@
 namespace cbk {
 namespace {
 
-constexpr size_t max_depth = 500;
-constexpr size_t max_leaves = 10'000'000;
-
 class Walker {
  public:
   explicit Walker(const LeafVisitor& visitor) : visitor_(visitor) {}
@@ -25,7 +22,7 @@ class Walker {
       for (const Value& item : value.as_sequence().items) descend(std::to_string(position++), item);
       above_.pop_back();
     } else {
-      if (++count_ > max_leaves) fail(Errc::value, "the tree has more than {} leaves", max_leaves);
+      if (++count_ > max_tree_leaves) fail(Errc::value, "the tree has more than {} leaves", max_tree_leaves);
       visitor_(path_, value);
     }
   }
@@ -40,8 +37,8 @@ class Walker {
   }
 
   void enter(const Value& value) {
-    if (above_.size() >= max_depth) {
-      fail(Errc::value, "{} is nested deeper than {} levels", quote(path_), max_depth);
+    if (above_.size() >= max_tree_depth) {
+      fail(Errc::value, "{} is nested deeper than {} levels", quote(path_), max_tree_depth);
     }
     if (std::find(above_.begin(), above_.end(), value.identity()) != above_.end()) {
       fail(Errc::value, "{} holds itself", quote(path_));
@@ -59,8 +56,8 @@ class Copier {
  public:
   Value copy(const Value& value, size_t depth = 0) {
     if (!value.is(Value::Kind::dict) && !value.is(Value::Kind::sequence)) return value;
-    if (depth >= max_depth)
-      fail(Errc::value, "a tree nested deeper than {} levels cannot be copied", max_depth);
+    if (depth >= max_tree_depth)
+      fail(Errc::value, "a tree nested deeper than {} levels cannot be copied", max_tree_depth);
     if (auto known = copies_.find(value.identity()); known != copies_.end()) return known->second;
     return value.is(Value::Kind::dict) ? copy_dict(value, depth) : copy_sequence(value, depth);
   }

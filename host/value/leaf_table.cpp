@@ -1,0 +1,132 @@
+#include "host/value/leaf_table.hpp"
+
+#include <algorithm>
+
+#include "host/base/hash.hpp"
+#include "host/value/walk.hpp"
+
+namespace cbk {
+namespace {
+
+constexpr uint32_t no_container = UINT32_MAX;
+
+}  // namespace
+
+class LeafTable::Builder {
+ public:
+  explicit Builder(LeafTable& table) : table_(table) {}
+
+  void visit(const Value& value, Place place) {
+    if (value.is(Value::Kind::dict) && !value.as_dict().empty()) {
+      const uint32_t container = enter(value, place);
+      table_.pins_.emplace_back(value.node<Dict>());
+      const Dict& dict = value.as_dict();
+      for (size_t i = 0; i < dict.position_count(); ++i) {
+        if (const Dict::Entry* entry = dict.entry_at(i))
+          visit(entry->second, {container, static_cast<uint32_t>(i)});
+      }
+      above_.pop_back();
+    } else if (value.is(Value::Kind::sequence) && !value.as_sequence().items.empty()) {
+      const uint32_t container = enter(value, place);
+      uint32_t position = 0;
+      for (const Value& item : value.as_sequence().items) visit(item, {container, position++});
+      above_.pop_back();
+    } else {
+      if (table_.leaves_.size() >= max_tree_leaves)
+        fail(Errc::value, "the tree has more than {} leaves", max_tree_leaves);
+      table_.leaves_.push_back(place);
+    }
+  }
+
+ private:
+  std::string path_of(Place place) const {
+    std::string path;
+    table_.append_path(place, path);
+    return path;
+  }
+
+  uint32_t enter(const Value& value, Place place) {
+    if (above_.size() >= max_tree_depth)
+      fail(Errc::value, "{} is nested deeper than {} levels", quote(path_of(place)), max_tree_depth);
+    if (std::ranges::find(above_, value.identity()) != above_.end())
+      fail(Errc::value, "{} holds itself", quote(path_of(place)));
+    above_.push_back(value.identity());
+    table_.containers_.push_back({value, place});
+    return static_cast<uint32_t>(table_.containers_.size() - 1);
+  }
+
+  LeafTable& table_;
+  std::vector<const void*> above_;
+};
+
+LeafTable::LeafTable(const Value& root) : root_(root) {
+  Builder(*this).visit(root_, {no_container, 0});
+}
+
+const Value* LeafTable::at(Place place) const {
+  if (place.container == no_container) return &root_;
+  const Value& node = containers_[place.container].node;
+  if (node.is(Value::Kind::dict)) {
+    const Dict::Entry* entry = node.as_dict().entry_at(place.position);
+    return entry == nullptr ? nullptr : &entry->second;
+  }
+  const std::vector<Value>& items = node.as_sequence().items;
+  return place.position < items.size() ? &items[place.position] : nullptr;
+}
+
+const Value* LeafTable::value(size_t row) const {
+  return at(leaves_[row]);
+}
+
+void LeafTable::append_path(Place place, std::string& out) const {
+  if (place.container == no_container) return;
+  const Container& container = containers_[place.container];
+  append_path(container.place, out);
+  if (!out.empty()) out += '.';
+  if (container.node.is(Value::Kind::dict)) {
+    const Dict::Entry* entry = container.node.as_dict().entry_at(place.position);
+    if (entry != nullptr) out += key_text(entry->first);
+  } else {
+    out += std::to_string(place.position);
+  }
+}
+
+std::string LeafTable::path(size_t row) const {
+  std::string path;
+  append_path(leaves_[row], path);
+  return path;
+}
+
+void LeafTable::make_index() const {
+  if (index_) return;
+  index_.emplace();
+  for (uint32_t row = 0; row < leaves_.size(); ++row) {
+    const std::string own = path(row);
+    const auto first =
+        index_->find_or_add(KeyedHash()(own), row, [&](uint32_t other) { return path(other) == own; });
+    if (first) repeated_.emplace_back(*first, row);
+  }
+  std::ranges::sort(repeated_);
+}
+
+std::optional<size_t> LeafTable::find(std::string_view wanted, size_t times) const {
+  make_index();
+  const auto first = index_->find(KeyedHash()(wanted), [&](uint32_t row) { return path(row) == wanted; });
+  if (!first || times == 0) return first;
+  const auto begin = std::ranges::lower_bound(repeated_, std::pair{*first, uint32_t{0}});
+  if (static_cast<size_t>(repeated_.end() - begin) < times) return std::nullopt;
+  const auto& [same, row] = begin[static_cast<ptrdiff_t>(times - 1)];
+  return same == *first ? std::optional<size_t>(row) : std::nullopt;
+}
+
+size_t LeafTable::earlier_rows(size_t row) const {
+  make_index();
+  const std::string own = path(row);
+  const auto first = index_->find(KeyedHash()(own), [&](uint32_t other) { return path(other) == own; });
+  if (!first || *first == row) return 0;
+  const auto begin = std::ranges::lower_bound(repeated_, std::pair{*first, uint32_t{0}});
+  const auto self = std::ranges::lower_bound(repeated_, std::pair{*first, static_cast<uint32_t>(row)});
+  return static_cast<size_t>(self - begin) + 1;
+}
+
+}  // namespace cbk

@@ -1,0 +1,55 @@
+// The leaves of a tree by number: some bytes for each, whatever their paths are. Paths are made on demand.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "host/value/row_index.hpp"
+#include "host/value/value.hpp"
+
+namespace cbk {
+
+/// The tree may change meanwhile: leaves that are replaced are seen as they are then, those that are erased
+/// are absent, those that are new are not seen. Not thread-safe.
+class LeafTable {
+ public:
+  /// The order and the errors of `each_leaf`.
+  explicit LeafTable(const Value& root);
+
+  [[nodiscard]] size_t size() const { return leaves_.size(); }
+  /// nullptr: erased since.
+  [[nodiscard]] const Value* value(size_t row) const;
+  /// "model.layers.0.weight"; "" where the root is a leaf.
+  [[nodiscard]] std::string path(size_t row) const;
+  /// The row of this path, after `times` rows of the same path; the first look-up makes an index.
+  [[nodiscard]] std::optional<size_t> find(std::string_view path, size_t times = 0) const;
+  /// How many rows before this one have its path.
+  [[nodiscard]] size_t earlier_rows(size_t row) const;
+
+ private:
+  class Builder;
+  struct Place {  // of a value in a container
+    uint32_t container;
+    uint32_t position;
+  };
+  struct Container {
+    Value node;
+    Place place;
+  };
+
+  [[nodiscard]] const Value* at(Place place) const;
+  void append_path(Place place, std::string& out) const;
+  void make_index() const;
+
+  Value root_;
+  std::vector<Container> containers_;
+  std::vector<Dict::Pin> pins_;
+  std::vector<Place> leaves_;
+  mutable std::optional<RowIndex> index_;
+  mutable std::vector<std::pair<uint32_t, uint32_t>> repeated_;  // a row, and the one before it of its path
+};
+
+}  // namespace cbk

@@ -1,0 +1,30 @@
+// A list of keys as an indented tree, in which keys that begin alike are below one line.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <string>
+#include <string_view>
+
+namespace cbk {
+
+/// Entries 0 to `count` - 1, of which nothing is kept: names are asked for when they are needed. Parts of a
+/// name end at dots outside of braces ("a.layers.{0..31}.w"), or, in TensorFlow's names, behind slashes.
+struct OutlineEntries {
+  size_t count = 0;
+  std::function<std::string(size_t)> name;
+};
+
+struct OutlineVisitor {
+  /// The line of an entry.
+  std::function<void(size_t indent, std::string_view label, size_t entry)> entry;
+  /// A line above those of `entries`.
+  std::function<void(size_t indent, std::string_view label, std::span<const uint32_t> entries)> container;
+};
+
+/// Gives all lines in order. Parts that are numbers, or folded numbers, are sorted; names keep their order. A
+/// container with one entry shares the line with it. Below 40 levels, names are not divided.
+void outline(const OutlineEntries& entries, const OutlineVisitor& visitor);
+
+}  // namespace cbk
