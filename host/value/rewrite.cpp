@@ -1,14 +1,14 @@
 #include "host/value/rewrite.hpp"
 
+#include <deque>
 #include <memory>
 #include <unordered_map>
-#include <unordered_set>
 #include <utility>
 #include <vector>
 
 #include "host/base/hash.hpp"
 #include "host/value/kind.hpp"
-#include "host/value/walk.hpp"
+#include "host/value/leaf_table.hpp"
 
 namespace cbk {
 namespace {
@@ -86,7 +86,7 @@ class Node {
     Value key;
     std::unique_ptr<Node> node;
     Value leaf;
-    bool is_leaf = false;
+    bool is_leaf;
   };
 
   Child& at(const Step& step, const std::string& path) {
@@ -95,11 +95,13 @@ class Node {
     if (to_list && !from_list) {
       fail(Errc::key, "{} would put the key {} into {}", quote(path), quote(step.text), a_kind(prototype_));
     }
-    const auto [found, is_new] = index_.try_emplace(step.text, children_.size());
-    if (is_new) {
-      children_.push_back({from_list && !to_list ? Value(step.text) : step.key, nullptr, Value(), false});
-    }
-    return children_[found->second];
+    const auto own = static_cast<uint32_t>(children_.size());
+    const auto known = index_.find_or_add(KeyedHash()(step.text), own, [&](uint32_t other) {
+      return key_text(children_[other].key) == step.text;
+    });
+    if (known) return children_[*known];
+    return children_.emplace_back(from_list && !to_list ? Value(step.text) : step.key, nullptr, Value(),
+                                  false);
   }
 
   static Value value_of(const Child& child) { return child.node ? child.node->build() : child.leaf; }
@@ -120,35 +122,53 @@ class Node {
   }
 
   Value prototype_;
-  std::vector<Child> children_;
-  std::unordered_map<std::string, size_t, KeyedHash> index_;
+  std::deque<Child> children_;
+  RowIndex index_;
 };
 
 class Rewriter {
  public:
-  Rewriter(const Value& root, const Rewrite& rules) : rules_(rules), root_(root) {}
+  Rewriter(const Value& root, const Rewrite& rules)
+      : rules_(rules), table_(root), is_kept_(table_.size(), true) {}
 
   Value run(const Value& root) {
-    visit(root);
-    return root_.build();
+    if (rules_.path) choose_paths();
+    if (new_paths_.empty()) {
+      auto kept = copy(root);
+      return kept ? std::move(*kept) : Node(root).build();
+    }
+    Node tree(root);
+    place_all(tree, root);
+    return tree.build();
   }
 
-  void visit(const Value& value) {
-    if (value.is(Value::Kind::dict) && !value.as_dict().empty()) {
-      for (const auto& [key, item] : value.as_dict().entries()) descend(value, key, key_text(key), item);
-    } else if (value.is(Value::Kind::sequence) && !value.as_sequence().items.empty()) {
-      int64_t position = 0;
-      for (const Value& item : value.as_sequence().items) {
-        descend(value, Value(position), std::to_string(position), item);
-        ++position;
+ private:
+  /// Sets which rows are kept, and under which other paths.
+  void choose_paths() {
+    RowIndex taken;
+    for (uint32_t row = 0; row < table_.size(); ++row) {
+      const std::string old_path = table_.path(row);
+      auto chosen = rules_.path(old_path, *table_.value(row));
+      is_kept_[row] = chosen.has_value();
+      if (!chosen) continue;
+      const auto other = taken.find_or_add(KeyedHash()(*chosen), row,
+                                           [&](uint32_t earlier) { return new_path(earlier) == *chosen; });
+      if (other) {
+        fail(Errc::key, "two values would be named {}: {} and {}", quote(*chosen), quote(table_.path(*other)),
+             quote(old_path));
       }
-    } else if (!steps_.empty()) {
-      place(value);
+      if (*chosen != old_path) new_paths_.emplace(row, std::move(*chosen));
     }
   }
 
-  Value leaf(const std::string& path, const Value& value) {
+  [[nodiscard]] std::string new_path(uint32_t row) const {
+    const auto changed = new_paths_.find(row);
+    return changed == new_paths_.end() ? table_.path(row) : changed->second;
+  }
+
+  Value leaf(const Value& value) {
     if (!rules_.leaf) return value;
+    const std::string path = table_.path(row_);
     const void* node = value.identity();
     if (node == nullptr) return rules_.leaf(path, value);
     const auto known = leaves_.find(node);
@@ -156,50 +176,83 @@ class Rewriter {
     return leaves_.emplace(node, rules_.leaf(path, value)).first->second;
   }
 
- private:
-  void descend(const Value& container, const Value& key, std::string text, const Value& item) {
-    const size_t length = path_.size();
-    if (!steps_.empty()) path_ += '.';
-    path_ += text;
-    steps_.push_back({container, key, std::move(text)});
-    visit(item);
-    steps_.pop_back();
-    path_.resize(length);
+  // --- where no path changes
+
+  static std::shared_ptr<Dict> empty_dict(const Dict& source) {
+    auto dict = std::make_shared<Dict>(source.kind);
+    dict->attributes = source.attributes;
+    return dict;
   }
 
-  void place(const Value& value) {
-    std::string path = path_;
-    if (rules_.path) {
-      auto chosen = rules_.path(path_, value);
-      if (!chosen) return;
-      path = std::move(*chosen);
+  static std::shared_ptr<Sequence> empty_list(const Sequence& source) {
+    return std::make_shared<Sequence>(Sequence{source.kind, {}, source.maxlen, source.type});
+  }
+
+  /// Nothing for a value of which nothing is kept.
+  std::optional<Value> copy(const Value& value) {
+    if (value.is(Value::Kind::dict) && !value.as_dict().empty()) {
+      const auto dict = empty_dict(value.as_dict());
+      dict->reserve(value.as_dict().size());
+      for (const auto& [key, item] : value.as_dict().entries()) {
+        if (auto kept = copy(item)) dict->set(key, std::move(*kept));
+      }
+      return dict->empty() ? std::nullopt : std::optional<Value>(dict);
     }
-    // Without new names a tree keeps even keys such as {"a.b": 1, "a": {"b": 2}}.
-    const auto [taken, is_new] = sources_.emplace(path, path_);
-    if (!is_new && rules_.path) {
-      fail(Errc::key, "two values would be named {}: {} and {}", quote(path), quote(taken->second),
-           quote(path_));
+    if (value.is(Value::Kind::sequence) && !value.as_sequence().items.empty()) {
+      const auto list = empty_list(value.as_sequence());
+      list->items.reserve(value.as_sequence().items.size());
+      for (const Value& item : value.as_sequence().items) {
+        if (auto kept = copy(item)) list->items.push_back(std::move(*kept));
+      }
+      return list->items.empty() ? std::nullopt : std::optional<Value>(list);
     }
-    const Steps steps = path == path_ ? steps_ : renamed(steps_, path);
-    Node* node = &root_;
+    std::optional<Value> kept;
+    if (is_kept_[row_]) kept = leaf(value);
+    ++row_;
+    return kept;
+  }
+
+  // --- where some do
+
+  void place_all(Node& tree, const Value& value) {
+    const auto descend = [&](const Value& key, const Value& item) {
+      steps_.push_back({value, key, key_text(key)});
+      place_all(tree, item);
+      steps_.pop_back();
+    };
+    if (value.is(Value::Kind::dict) && !value.as_dict().empty()) {
+      for (const auto& [key, item] : value.as_dict().entries()) descend(key, item);
+    } else if (value.is(Value::Kind::sequence) && !value.as_sequence().items.empty()) {
+      int64_t position = 0;
+      for (const Value& item : value.as_sequence().items) descend(Value(position++), item);
+    } else {
+      if (is_kept_[row_]) place(tree, value);
+      ++row_;
+    }
+  }
+
+  void place(Node& tree, const Value& value) {
+    const std::string path = new_path(row_);
+    const Steps steps = new_paths_.contains(row_) ? renamed(steps_, path) : steps_;
+    Node* node = &tree;
     for (size_t i = 0; i + 1 < steps.size(); ++i) node = &node->enter(steps[i], steps[i + 1].container, path);
-    node->set_leaf(steps.back(), leaf(path_, value), path);
+    node->set_leaf(steps.back(), leaf(value), path);
   }
 
   const Rewrite& rules_;
-  Node root_;
+  LeafTable table_;
+  std::vector<bool> is_kept_;                            // by row
+  std::unordered_map<uint32_t, std::string> new_paths_;  // of rows whose path changes
+  std::unordered_map<const void*, Value> leaves_;        // the new ones by the old ones
+  uint32_t row_ = 0;                                     // of the leaf that is next
   Steps steps_;
-  std::string path_;
-  std::unordered_map<std::string, std::string> sources_;  // new path → old path
-  std::unordered_map<const void*, Value> leaves_;
 };
 
 }  // namespace
 
 Value rewrite(const Value& root, const Rewrite& rules) {
   const bool is_container = root.is(Value::Kind::dict) || root.is(Value::Kind::sequence);
-  if (!is_container) return Rewriter(Value::dict(), rules).leaf("", root);
-  each_leaf(root, [](const auto&, const auto&) {});  // refuses trees that hold themselves or are too deep
+  if (!is_container) return rules.leaf ? rules.leaf("", root) : root;
   return Rewriter(root, rules).run(root);
 }
 
