@@ -6,6 +6,7 @@
 // storage of their own.
 #pragma once
 
+#include <deque>
 #include <map>
 #include <optional>
 #include <string>
@@ -35,7 +36,8 @@ class StoragePlan {
   /// Second pass: the same tensors in the same order.
   StoredTensor next();
 
-  [[nodiscard]] const std::vector<PlannedStorage>& storages() const { return storages_; }
+  /// After `arrange`: they are handed over.
+  [[nodiscard]] std::vector<PlannedStorage> take_storages() { return std::move(storages_); }
 
  private:
   /// One tensor of a group, in elements of its dtype.
@@ -44,22 +46,20 @@ class StoragePlan {
     std::string path;
     int64_t begin = 0;  // of the range it touches
     int64_t end = 0;
-    bool is_view = false;
-    StoredTensor stored;
   };
   /// Tensors over one source: a storage, or an expression.
   struct Group {
     std::string storage_class;
     StoragePtr source;  // nullptr: computed
-    std::vector<size_t> uses;
+    std::vector<uint32_t> uses;
   };
   /// Overlapping ranges of a source.
   struct Cluster {
     int64_t begin = 0;
     int64_t end = 0;
-    std::vector<size_t> uses;
+    std::vector<uint32_t> uses;
     bool is_dense = false;  // one tensor with gaps: its elements are written, not the range
-    [[nodiscard]] int64_t cost(const std::vector<Use>& uses_of_plan) const;
+    [[nodiscard]] int64_t cost(const std::deque<Use>& uses_of_plan) const;
   };
 
   void arrange_group(const Group& group, size_t key);
@@ -68,11 +68,12 @@ class StoragePlan {
   void write_clusters(const Group& group, const std::vector<Cluster>& clusters, PlannedStorage& storage);
 
   using Source = std::pair<const void*, std::string>;
-  std::vector<Use> uses_;
-  std::vector<Group> groups_;
-  std::map<Source, size_t> by_source_;
+  // Deques, which do not move what they hold when they grow: there may be 100,000 tensors.
+  std::deque<Use> uses_;                // until `arrange`
+  std::deque<Group> groups_;            // until `arrange`
+  std::map<Source, size_t> by_source_;  // until `arrange`
+  std::deque<StoredTensor> stored_;     // one per tensor; what `next` gave is gone
   std::vector<PlannedStorage> storages_;
-  size_t position_ = 0;
 };
 
 }  // namespace cbk::torch

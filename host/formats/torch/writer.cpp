@@ -19,16 +19,17 @@ class ZipFileWriter final : public ShardWriter {
  public:
   ZipFileWriter(const Value& root, const fs::path& target, bool overwrite) : ShardWriter(target, overwrite) {
     refuse_existing(target, overwrite);
+    StoragePlan plan;
     PicklerOptions options;
-    options.store = [this](const Tensor& tensor, const std::string& storage_class, const std::string& path) {
-      plan_.add(tensor, storage_class, path);
+    options.store = [&](const Tensor& tensor, const std::string& storage_class, const std::string& path) {
+      plan.add(tensor, storage_class, path);
       return StoredTensor{storage_class, "", 0, 0, {}};
     };
     pickle(root, options);
-    plan_.arrange();
-    options.store = [this](const Tensor&, const std::string&, const std::string&) { return plan_.next(); };
-    pickle_ = pickle(root, options);
-    add_members();
+    plan.arrange();
+    options.store = [&](const Tensor&, const std::string&, const std::string&) { return plan.next(); };
+    std::string content = pickle(root, options);
+    add_members(std::move(content), plan.take_storages());
   }
 
   [[nodiscard]] const std::vector<Item>& items() const override { return items_; }
@@ -47,7 +48,7 @@ class ZipFileWriter final : public ShardWriter {
     std::vector<uint32_t> sums;
     for (const Member& member : members_) {
       uint32_t sum = member.crc32;
-      for (size_t item : member.items) {
+      for (size_t item = member.first_item; item < member.end_item; ++item) {
         if (items_[item].checksum == Checksum::crc32)
           sum = static_cast<uint32_t>(
               crc32_combine(sum, crcs.at(item), static_cast<z_off_t>(items_[item].tensor.nbytes())));
@@ -65,41 +66,47 @@ class ZipFileWriter final : public ShardWriter {
   struct Member {
     std::string content;
     uint32_t crc32 = 0;  // of the content, of the whole storage if the source tells it, or of nothing
-    std::vector<size_t> items;
+    size_t first_item = 0;
+    size_t end_item = 0;
   };
 
-  void add_members() {
+  void add_members(std::string pickle, const std::vector<StoragePlan::PlannedStorage>& storages) {
     const std::string stem = target().stem().string();
     const std::string top = (stem.empty() ? "archive" : stem) + "/";
-    add_content(top + "data.pkl", pickle_);
+    add_content(top + "data.pkl", std::move(pickle));
     add_content(top + "byteorder", "little");
-    for (size_t key = 0; key < plan_.storages().size(); ++key) {
-      add_storage(top + "data/" + std::to_string(key), plan_.storages()[key]);
+    // Exact sizes: vectors that grow take twice as much, and there may be 100,000 storages.
+    const size_t small_files = 3;
+    members_.reserve(storages.size() + small_files);
+    layout_.reserve(storages.size() + small_files);
+    items_.reserve(storages.size());
+    offsets_.reserve(storages.size());
+    for (size_t key = 0; key < storages.size(); ++key) {
+      add_storage(top + "data/" + std::to_string(key), storages[key]);
     }
     add_content(top + "version", "3\n");
   }
 
-  void add_content(const std::string& name, const std::string& content) {
+  void add_content(const std::string& name, std::string content) {
     layout_.add(name, content.size());
-    members_.push_back({content, crc_of(content), {}});
+    const uint32_t crc32 = crc_of(content);
+    members_.push_back({std::move(content), crc32});
   }
 
   void add_storage(const std::string& name, const StoragePlan::PlannedStorage& storage) {
     uint64_t offset = layout_.add(name, storage.bytes);
-    Member member{{}, storage.crc32.value_or(0), {}};
+    Member member{{}, storage.crc32.value_or(0), items_.size()};
     for (const StoragePlan::Segment& segment : storage.segments) {
       if (segment.tensor.numel() == 0) continue;
-      member.items.push_back(items_.size());
       items_.push_back({segment.key, segment.tensor, storage.crc32 ? Checksum::none : Checksum::crc32});
       offsets_.push_back(offset);
       offset += segment.tensor.nbytes();
       item_bytes_ += segment.tensor.nbytes();
     }
+    member.end_item = items_.size();
     members_.push_back(std::move(member));
   }
 
-  StoragePlan plan_;
-  std::string pickle_;
   ZipLayout layout_;
   std::vector<Member> members_;
   std::vector<Item> items_;

@@ -12,6 +12,7 @@ class ZipLayout {
  public:
   static constexpr uint64_t alignment = 64;
 
+  void reserve(size_t count) { members_.reserve(count); }
   /// The offset of the member's data.
   uint64_t add(std::string name, uint64_t size);
   [[nodiscard]] size_t count() const { return members_.size(); }
