@@ -1,4 +1,5 @@
 // cbk: run, -e, NAME, or nothing (a REPL on a terminal).
+#include <malloc.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -124,6 +125,9 @@ int guarded_run(Arguments arguments) {
 }  // namespace cbk::app
 
 int main(int argc, char** argv) {
+  // Large blocks go back to the system when they are freed; by default, malloc would keep some after the
+  // first one.
+  mallopt(M_MMAP_THRESHOLD, 1 << 20);
   cbk::raise_open_files_limit();
   return cbk::app::finish_output(cbk::app::guarded_run({argv + 1, argv + argc}));
 }

@@ -1,6 +1,7 @@
 #include "host/tensor/checked_storage.hpp"
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <map>
 #include <mutex>
@@ -13,6 +14,14 @@ namespace {
 
 constexpr size_t most_runs = 4096;
 constexpr uint64_t block_size = 256 << 10;
+
+/// A checkpoint may have 100,000 storages, of which a few are read at a time: they share some locks. Who has
+/// one takes no second one.
+std::mutex& lock_of(const void* storage) {
+  static std::array<std::mutex, 64> locks;
+  constexpr size_t smallest_storage = 64;
+  return locks[reinterpret_cast<uintptr_t>(storage) / smallest_storage % locks.size()];
+}
 
 class CheckedStorage final : public PackedStorage {
  public:
@@ -28,7 +37,7 @@ class CheckedStorage final : public PackedStorage {
     bytes_->read(offset, out);
     if (state_ != State::following || out.empty()) return;
     const uint32_t crc = extended(expected_.kind, 0, out);
-    const std::lock_guard lock(mutex_);
+    const std::lock_guard lock(lock_of(this));
     if (state_ == State::following) note({offset, out.size(), crc});
   }
 
@@ -38,7 +47,7 @@ class CheckedStorage final : public PackedStorage {
 
   void verify_whole() const override {
     if (state_ == State::good) return;
-    const std::lock_guard lock(mutex_);
+    const std::lock_guard lock(lock_of(this));
     if (state_ != State::good) verify_all();
   }
 
@@ -62,25 +71,27 @@ class CheckedStorage final : public PackedStorage {
   /// Joins a run with those beside it; what overlaps or lies about in too many pieces is not followed
   /// further.
   void note(Run run) const {
-    auto next = runs_.lower_bound(run.offset);
-    auto before = next == runs_.begin() ? runs_.end() : std::prev(next);
-    const bool overlaps = (next != runs_.end() && next->second.offset < run.end()) ||
-                          (before != runs_.end() && before->second.end() > run.offset);
-    if (overlaps || runs_.size() >= most_runs) {
-      runs_.clear();
+    if (run.size == size()) return decide(run.crc);
+    if (!runs_) runs_ = std::make_unique<Runs>();
+    auto next = runs_->lower_bound(run.offset);
+    auto before = next == runs_->begin() ? runs_->end() : std::prev(next);
+    const bool overlaps = (next != runs_->end() && next->second.offset < run.end()) ||
+                          (before != runs_->end() && before->second.end() > run.offset);
+    if (overlaps || runs_->size() >= most_runs) {
+      runs_.reset();
       state_ = State::lost;
       return;
     }
-    if (next != runs_.end() && next->second.offset == run.end()) {
+    if (next != runs_->end() && next->second.offset == run.end()) {
       run = joined(run, next->second);
-      runs_.erase(next);
+      runs_->erase(next);
     }
-    if (before != runs_.end() && before->second.end() == run.offset) {
+    if (before != runs_->end() && before->second.end() == run.offset) {
       run = joined(before->second, run);
-      runs_.erase(before);
+      runs_->erase(before);
     }
     if (run.size == size()) return decide(run.crc);
-    runs_.emplace(run.offset, run);
+    runs_->emplace(run.offset, run);
   }
 
   [[nodiscard]] Run joined(const Run& first, const Run& second) const {
@@ -101,7 +112,7 @@ class CheckedStorage final : public PackedStorage {
   }
 
   void decide(uint32_t crc) const {
-    runs_.clear();
+    runs_.reset();
     if (crc != expected_.value) {
       const Place place = bytes_->place();
       fail(Errc::format,
@@ -115,8 +126,8 @@ class CheckedStorage final : public PackedStorage {
   StoragePtr bytes_;
   const ExpectedChecksum expected_;
   mutable std::atomic<State> state_{State::following};
-  mutable std::mutex mutex_;
-  mutable std::map<uint64_t, Run> runs_;  // read, not adjacent, by their offsets
+  using Runs = std::map<uint64_t, Run>;  // not adjacent, by their offsets
+  mutable std::unique_ptr<Runs> runs_;   // what was read
 };
 
 }  // namespace

@@ -300,13 +300,14 @@ uint64_t FileEdit::add_root(Builder& builder, std::optional<GroupTables>& tables
 FileEdit::Change FileEdit::build() {
   const Superblock& superblock = file_.objects().image().superblock();
   const uint64_t start = align_up(superblock.end - superblock.base, 8);
-  Builder builder(start, 4096 + 200 * links_.size(), ranks_);
-  std::optional<GroupTables> tables;
-  const uint64_t root = add_root(builder, tables);
   Change change;
   change.offset = superblock.end;
   change.tail.assign(superblock.base + start - superblock.end, '\0');
-  change.tail += builder.finish();
+  Builder builder(
+      start, [&](uint64_t /*address*/, std::string_view bytes) { change.tail += bytes; }, ranks_);
+  std::optional<GroupTables> tables;
+  const uint64_t root = add_root(builder, tables);
+  builder.finish();
   change.superblock = replace_root(mapped_->bytes(), superblock, root, tables ? &*tables : nullptr,
                                    change.offset + change.tail.size());
   return change;

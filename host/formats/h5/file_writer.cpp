@@ -1,5 +1,7 @@
 #include "host/formats/h5/file_writer.hpp"
 
+#include "host/value/walk.hpp"
+
 namespace cbk::h5 {
 namespace {
 
@@ -19,6 +21,19 @@ std::string_view datatype_of(DType dtype) {
 }
 
 }  // namespace
+
+void FileWriter::check_plain_values(const Value& root) {
+  constexpr size_t most = 65536;
+  size_t count = 0;
+  each_leaf(root,
+            [&](const std::string&, const Value& leaf) { count += leaf.is(Value::Kind::tensor) ? 0 : 1; });
+  if (count <= most) return;
+  fail(Errc::unsupported,
+       "{} values are not tensors, and H5 makes an object of each; {} are the most that programs can read "
+       "again; make "
+       "tensors of long lists, leave them out (cbk copy --exclude), or choose another format",
+       count, most);
+}
 
 FileWriter::Plan FileWriter::plan_dataset(const std::string& key, std::string name, const Tensor& tensor) {
   if (datatype_of(tensor.dtype()).empty()) {
@@ -68,18 +83,17 @@ void FileWriter::add_number(HeaderBuilder& header, std::string_view name, double
 
 std::vector<Slot> FileWriter::lay_out_in(StagedFile& file) {
   const uint64_t start = align_up(data_end_, 8);
-  Builder builder(start, overhead_);
+  file_ = &file;
+  file_->reserve(start);
+  Builder builder(start,
+                  [&](uint64_t address, std::string_view bytes) { file_->write(address, as_bytes(bytes)); });
   HeaderBuilder root;
   const GroupTables tables = builder.add_group_tables(build(builder, root));
   root.add(MessageType::symbol_table, encode_symbol_table(tables.tree, tables.heap));
   const uint64_t root_address = builder.add(root.finish());
-  const std::string image = builder.finish();
-  const uint64_t end = start + image.size();
-  superblock_ = encode_superblock(root_address, tables, end);
+  builder.finish();
+  superblock_ = encode_superblock(root_address, tables, builder.end());
 
-  file_ = &file;
-  file_->reserve(end);
-  file_->write(start, as_bytes(image));
   std::vector<Slot> slots;
   slots.reserve(items_.size());
   for (const uint64_t offset : offsets_) slots.push_back({file_, offset});

@@ -21,6 +21,17 @@ class FileWriter : public ShardWriter {
  protected:
   using ShardWriter::ShardWriter;
 
+  /// Each value that is not a tensor becomes an object or an attribute of its own, a thousand bytes of
+  /// structures. Errors: `unsupported` for more than 65,536 of them: what reads the file would take hours, or
+  /// more memory than there is.
+  static void check_plain_values(const Value& root);
+
+  /// How many datasets there may be.
+  void reserve_items(size_t count) {
+    items_.reserve(count);
+    offsets_.reserve(count);
+  }
+
   /// A dataset to be: its elements are an item, unless there are none.
   struct Plan {
     std::string name;

@@ -167,11 +167,13 @@ class WriterV04 final : public DatasetWriter {
  public:
   WriterV04(const Value& root, const fs::path& target, const WriteOptions& options)
       : DatasetWriter(target, options.overwrite), release_(options.framework_version) {
+    check_plain_values(root);
     const FlatTree tree = flatten(root, false);
     warnings_ = tree.warnings;
     spec_ = to_spec_v04(tree.spec);
     overhead_ += spec_.size();
     leaves_.reserve(tree.leaves.size());
+    reserve_items(tree.leaves.size());
     for (const FlatLeaf& leaf : tree.leaves) {
       if (leaf.value.is(Value::Kind::tensor))
         add_array(leaf.key, leaf.value.as_leaf());

@@ -48,10 +48,10 @@ struct Folder {
   std::map<std::string, Folder, std::less<>> folders;
   Builder::Links datasets;
 
-  uint64_t add(Builder& builder) const { return builder.add_group(all(builder)); }
-  [[nodiscard]] Builder::Links all(Builder& builder) const {
-    Builder::Links links = datasets;
-    for (const auto& [name, folder] : folders) links.emplace(name, folder.add(builder));
+  /// What the group of this folder links to; the folder is used up.
+  Builder::Links take_links(Builder& builder) {
+    Builder::Links links = std::move(datasets);
+    for (auto& [name, folder] : folders) links.emplace(name, builder.add_group(folder.take_links(builder)));
     return links;
   }
 };
@@ -61,38 +61,42 @@ class WriterV05 final : public FileWriter {
   WriterV05(const Value& root, const fs::path& target, const WriteOptions& options)
       : FileWriter(target, options.overwrite),
         release_(options.framework_version.empty() ? default_release : options.framework_version) {
+    check_plain_values(root);
     FlatTree tree = flatten(root, true);
     warnings_ = std::move(tree.warnings);
     spec_ = to_spec_v05(tree.spec);
     overhead_ += spec_.size();
     leaves_.reserve(tree.leaves.size());
-    for (const FlatLeaf& leaf : tree.leaves) {
+    reserve_items(tree.leaves.size());
+    for (FlatLeaf& leaf : tree.leaves) {
       if (leaf.key.size() > max_key || leaf.key.find('\0') != std::string::npos)
         fail(Errc::key, "{} is no key for H5", quote(leaf.key));
       if (!is_strict_utf8(leaf.key)) fail(Errc::key, "the key {} is not Unicode text", quote(leaf.key));
-      add_leaf(leaf);
-      overhead_ += leaves_.back().text.size() + leaf.key.size() + 700;
+      add_leaf(std::move(leaf));
     }
   }
 
  private:
   enum class Stored { nothing, tensor, ndarray, pickle };
+  // Metadata are made when they are written: there may be 100,000 leaves.
   struct Leaf {
     std::string key;
-    std::string text;  // its metadata, but for tensors
+    Value value;                        // of a leaf that is all metadata; bytes: a pickle
+    std::optional<uint32_t> linked_to;  // the leaf that is the same object
     Stored stored = Stored::nothing;
     Plan plan;
-    std::string pickle;
   };
 
-  void add_leaf(const FlatLeaf& source) {
+  void add_leaf(FlatLeaf source) {
     Leaf leaf;
-    leaf.key = source.key;
+    leaf.key = std::move(source.key);
+    overhead_ += leaf.key.size() + 700;
     const Value& value = source.value;
     if (const void* identity = value.identity()) {
-      const auto [first, is_new] = first_keys_.emplace(identity, source.key);
+      const auto [first, is_new] = first_leaves_.emplace(identity, static_cast<uint32_t>(leaves_.size()));
       if (!is_new) {
-        add_metadata(leaf, "LinkedObject", {{"key", first->second}, {"__LINKED__", true}});
+        leaf.linked_to = first->second;
+        add_metadata(std::move(leaf));
         return;
       }
     }
@@ -101,40 +105,67 @@ class WriterV05 final : public FileWriter {
         add_array(leaf, value.as_leaf());
         return;
       case Value::Kind::none:
-        add_metadata(leaf, "NoneSerializer", {});
-        return;
       case Value::Kind::boolean:
       case Value::Kind::integer:
       case Value::Kind::real:
-        add_metadata(leaf, "ScalarSerializer", {{"scalar_value", value}});
+        leaf.value = value;
+        add_metadata(std::move(leaf));
         return;
       case Value::Kind::string:
         if (has_split_pair(value.as_string())) {  // its escapes would be read as one character
           add_pickle(leaf, value);
           return;
         }
-        add_metadata(leaf, "StringSerializer", {{"string_value", value}});
+        leaf.value = value;
+        overhead_ += value.as_string().size();
+        add_metadata(std::move(leaf));
         return;
       default:
         add_pickle(leaf, value);
     }
   }
 
-  using Members = std::vector<std::pair<std::string_view, Value>>;
-
-  /// A leaf that is all metadata.
-  void add_metadata(Leaf& leaf, std::string_view type, const Members& members) {
-    add_text(leaf, members, type, "__NONE__");
+  void add_metadata(Leaf leaf) {
+    overhead_ += 500 + 4 * leaf.key.size();
     leaves_.push_back(std::move(leaf));
   }
 
-  static void add_text(Leaf& leaf, const Members& members, std::string_view type, std::string_view storage) {
+  using Members = std::vector<std::pair<std::string_view, Value>>;
+
+  static std::string text_of(const Leaf& leaf, const Members& members, std::string_view type,
+                             std::string_view storage) {
     Value metadata = Value::dict();
     for (const auto& [name, value] : members) metadata.as_dict().set(name, value);
     metadata.as_dict().set("__TYPE__", type);
     metadata.as_dict().set(storage, true);
     if (storage != "__NONE__") metadata.as_dict().set("compressed", false);
-    leaf.text = leaf_metadata(leaf.key, metadata);
+    return leaf_metadata(leaf.key, metadata);
+  }
+
+  [[nodiscard]] std::string plain_text(const Leaf& leaf) const {
+    constexpr std::string_view storage = "__NONE__";
+    if (leaf.linked_to)
+      return text_of(leaf, {{"key", leaves_[*leaf.linked_to].key}, {"__LINKED__", true}}, "LinkedObject",
+                     storage);
+    if (leaf.value.is_none()) return text_of(leaf, {}, "NoneSerializer", storage);
+    if (leaf.value.is(Value::Kind::string))
+      return text_of(leaf, {{"string_value", leaf.value}}, "StringSerializer", storage);
+    return text_of(leaf, {{"scalar_value", leaf.value}}, "ScalarSerializer", storage);
+  }
+
+  [[nodiscard]] std::string metadata_of(const Leaf& leaf) const {
+    switch (leaf.stored) {
+      case Stored::nothing:
+        return plain_text(leaf);
+      case Stored::tensor:
+        return tensor_text(leaf);
+      case Stored::ndarray:
+        return text_of(leaf, {{"is_bfloat16", leaf.plan.dtype == DType::bfloat16}}, "NumpyArraySerializer",
+                       "__NUMPY__");
+      case Stored::pickle:
+        return text_of(leaf, {}, "ObjectSerializer", "__BYTES__");
+    }
+    return {};
   }
 
   void add_array(Leaf& leaf, const TensorLeaf& source) {
@@ -147,8 +178,6 @@ class WriterV05 final : public FileWriter {
     leaf.plan = plan_dataset(leaf.key, leaf.key, tensor);
     if (source.role == TensorLeaf::Role::ndarray) {
       leaf.stored = Stored::ndarray;
-      add_text(leaf, {{"is_bfloat16", tensor.dtype() == DType::bfloat16}}, "NumpyArraySerializer",
-               "__NUMPY__");
     } else {
       leaf.stored = Stored::tensor;
       if (!release_code(tensor.dtype())) {
@@ -157,9 +186,8 @@ class WriterV05 final : public FileWriter {
              "or leave it out (cbk copy --exclude)",
              quote(leaf.key), name_of(tensor.dtype()));
       }
-      overhead_ +=
-          850 + 4 * leaf.key.size();  // its metadata, which is made when it is written: there are many
     }
+    overhead_ += 850 + 4 * leaf.key.size();
     leaves_.push_back(std::move(leaf));
   }
 
@@ -172,10 +200,10 @@ class WriterV05 final : public FileWriter {
       }
     }
     check_path(leaf.key);
-    leaf.pickle = within(quote(leaf.key), [&] { return torch::dill_pickle(value); });
-    overhead_ += leaf.pickle.size();
+    leaf.value = Value::bytes(within(quote(leaf.key), [&] { return torch::dill_pickle(value); }));
+    overhead_ += leaf.value.as_bytes().data.size();
     leaf.stored = Stored::pickle;
-    add_text(leaf, {}, "ObjectSerializer", "__BYTES__");
+    overhead_ += 500 + 4 * leaf.key.size();
     leaves_.push_back(std::move(leaf));
   }
 
@@ -207,16 +235,15 @@ class WriterV05 final : public FileWriter {
     builder.add_text(root, "__spec__", spec_);
     add_number(root, "__version__", 0.5);
     builder.add_text(root, "__cstorch_version__", release_);
-    Folder folders = folders_;
+    Folder folders = std::move(folders_);
     for (const Leaf& leaf : leaves_) {
-      builder.add_text(root, leaf.key + std::string(metadata_suffix),
-                       leaf.stored == Stored::tensor ? tensor_text(leaf) : leaf.text);
+      builder.add_text(root, leaf.key + std::string(metadata_suffix), metadata_of(leaf));
       if (leaf.stored == Stored::nothing) continue;
       dataset_of(folders, leaf.key) =
           leaf.stored == Stored::pickle ? add_bytes(builder, leaf) : add_data(builder, leaf);
     }
     builder.add_bool(root, "__SUCCESS__", true);
-    return folders.all(builder);
+    return folders.take_links(builder);
   }
 
   static std::string tensor_text(const Leaf& leaf) {
@@ -262,18 +289,19 @@ class WriterV05 final : public FileWriter {
 
   static uint64_t add_bytes(Builder& builder, const Leaf& leaf) {
     HeaderBuilder header = start_empty_dataset(DType::float32);
+    const std::string& pickle = leaf.value.as_bytes().data;
     const std::string type = encode_opaque(1);
-    const std::string space = encode_dataspace({static_cast<int64_t>(leaf.pickle.size())});
-    if (HeaderBuilder::fits(leaf.pickle.size())) {
+    const std::string space = encode_dataspace({static_cast<int64_t>(pickle.size())});
+    if (HeaderBuilder::fits(pickle.size())) {
       builder.add_text(header, "__TYPE__", "ObjectSerializer");
-      header.add_attribute("__BYTES__", type, space, leaf.pickle);
+      header.add_attribute("__BYTES__", type, space, pickle);
       builder.add_bool(header, "compressed", false);
       return builder.add(header.finish());
     }
     return builder.add_with_dense_attributes(
         std::move(header), {{"__TYPE__", encode_attribute("__TYPE__", text_datatype(), scalar_dataspace(),
                                                           builder.text("ObjectSerializer"))},
-                            {"__BYTES__", encode_attribute("__BYTES__", type, space, leaf.pickle)},
+                            {"__BYTES__", encode_attribute("__BYTES__", type, space, pickle)},
                             {"compressed", encode_attribute("compressed", encode_datatype(DType::boolean),
                                                             scalar_dataspace(), "\0"sv)}});
   }
@@ -282,7 +310,7 @@ class WriterV05 final : public FileWriter {
   std::string spec_;
   std::vector<Leaf> leaves_;
   Folder folders_;
-  std::unordered_map<const void*, std::string> first_keys_;
+  std::unordered_map<const void*, uint32_t> first_leaves_;
   const std::string int64_ = encode_datatype(DType::int64);
   const std::string float64_ = encode_datatype(DType::float64);
 };

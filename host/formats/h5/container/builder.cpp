@@ -16,17 +16,40 @@ constexpr uint16_t max_objects = 60000;
 
 constexpr size_t entry_size = 40;
 
-void put(std::string& image, uint64_t at, std::string_view bytes) {
-  image.replace(at, bytes.size(), bytes);
-}
+constexpr uint64_t piece = 1 << 20;
 
 }  // namespace
 
+void Builder::put(uint64_t offset, std::string_view bytes) {
+  image_.replace(offset - given_, bytes.size(), bytes);
+}
+
+void Builder::give(uint64_t end) {
+  const uint64_t count = end - given_;
+  if (count == 0) return;
+  sink_(start_ + given_, std::string_view(image_).substr(0, count));
+  image_.erase(0, count);
+  given_ = end;
+}
+
 uint64_t Builder::add(std::string_view bytes) {
-  const uint64_t at = image_.size();
+  if (bytes.size() > piece) return add_large(bytes);
+  if (image_.size() > piece) give(capacity_ > 0 ? collection_ : size());
+  const uint64_t at = size();
   image_ += bytes;
   image_.resize(align_up(image_.size(), 8), '\0');
   return start_ + at;
+}
+
+uint64_t Builder::add_large(std::string_view bytes) {
+  close_collection();
+  give(size());
+  const uint64_t address = end();
+  sink_(address, bytes);
+  const uint64_t padding = align_up(bytes.size(), 8) - bytes.size();
+  sink_(address + bytes.size(), std::string(padding, '\0'));
+  given_ += bytes.size() + padding;
+  return address;
 }
 
 void Builder::close_collection() {
@@ -37,7 +60,7 @@ void Builder::close_collection() {
     std::string free;
     append_le<uint64_t>(free, 0);
     append_le<uint64_t>(free, left);
-    put(image_, collection_ + used_, free);
+    put(collection_ + used_, free);
   }
   capacity_ = 0;
 }
@@ -45,16 +68,16 @@ void Builder::close_collection() {
 void Builder::open_collection(uint64_t least) {
   close_collection();
   // Small files get small collections.
-  const uint64_t usual =
-      std::clamp(align_up(image_.size(), least_collection), least_collection, usual_collection);
+  const uint64_t usual = std::clamp(align_up(size(), least_collection), least_collection, usual_collection);
   capacity_ = std::max(usual, collection_head + least);
-  collection_ = image_.size();
+  if (image_.size() > piece) give(size());
+  collection_ = size();
   used_ = collection_head;
   objects_ = 0;
-  image_.resize(collection_ + capacity_, '\0');
+  image_.resize(image_.size() + capacity_, '\0');
   std::string head = "GCOL\1\0\0\0"s;
   append_le(head, capacity_);
-  put(image_, collection_, head);
+  put(collection_, head);
 }
 
 std::string Builder::text(std::string_view text) {
@@ -74,8 +97,8 @@ std::string Builder::text(std::string_view text) {
   append_le<uint16_t>(head, 0);
   append_le<uint32_t>(head, 0);
   append_le<uint64_t>(head, text.size());
-  put(image_, collection_ + used_, head);
-  put(image_, collection_ + used_ + object_head, text);
+  put(collection_ + used_, head);
+  put(collection_ + used_ + object_head, text);
   used_ += needed;
   append_le(reference, start_ + collection_);
   append_le<uint32_t>(reference, objects_);
@@ -134,7 +157,7 @@ GroupTables Builder::add_group_tables(const Links& links, const SoftLinks& soft)
   for (uint8_t level = 0;; ++level) {
     const size_t node_size = 24 + tree_capacity * 8 + (tree_capacity + 1) * 8;
     const size_t count = std::max<size_t>(1, (below.size() + tree_capacity - 1) / tree_capacity);
-    const uint64_t first = start_ + image_.size();
+    const uint64_t first = end();
     std::vector<Node> nodes;
     uint64_t left_name = 0;
     for (size_t n = 0; n < count; ++n) {
@@ -270,9 +293,9 @@ uint64_t Builder::add_with_dense_attributes(
   return add(header.finish());
 }
 
-std::string Builder::finish() {
+void Builder::finish() {
   close_collection();
-  return std::move(image_);
+  give(size());
 }
 
 }  // namespace cbk::h5

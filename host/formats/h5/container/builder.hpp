@@ -5,6 +5,7 @@
 // known without a second pass.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <string>
 #include <utility>
@@ -16,10 +17,12 @@ namespace cbk::h5 {
 
 class Builder {
  public:
-  /// `start`: where the structures begin, a multiple of 8. `expected`: about how many bytes they will take.
-  Builder(uint64_t start, uint64_t expected, GroupRanks ranks = {}) : start_(start), ranks_(ranks) {
-    image_.reserve(expected);
-  }
+  /// Takes bytes that will not change any more, one piece behind the other.
+  using Sink = std::function<void(uint64_t address, std::string_view bytes)>;
+
+  /// `start`: where the structures begin, a multiple of 8.
+  Builder(uint64_t start, Sink sink, GroupRanks ranks = {})
+      : start_(start), ranks_(ranks), sink_(std::move(sink)) {}
 
   /// Appends a structure; its address.
   uint64_t add(std::string_view bytes);
@@ -41,9 +44,9 @@ class Builder {
   /// A group that is an object of its own.
   uint64_t add_group(const Links& links);
 
-  /// Everything that was added; call once, at the end.
-  std::string finish();
-  [[nodiscard]] uint64_t end() const { return start_ + image_.size(); }
+  /// Gives the sink what it does not have yet; call once, at the end.
+  void finish();
+  [[nodiscard]] uint64_t end() const { return start_ + size(); }
 
  private:
   /// One name of a group.
@@ -55,12 +58,19 @@ class Builder {
   uint64_t add_leaf_node(const std::vector<Entry>& entries, size_t begin, size_t end);
   void open_collection(uint64_t least);
   void close_collection();
+  // Offsets count from `start_`.
+  [[nodiscard]] uint64_t size() const { return given_ + image_.size(); }
+  void put(uint64_t offset, std::string_view bytes);
+  void give(uint64_t end);
+  uint64_t add_large(std::string_view bytes);
 
   uint64_t start_;
   GroupRanks ranks_;
-  std::string image_;
+  Sink sink_;
+  uint64_t given_ = 0;  // how much the sink has
+  std::string image_;   // what follows
   // The collection of texts that is being filled: reserved in the image, written piece by piece.
-  uint64_t collection_ = 0;  // offset in the image
+  uint64_t collection_ = 0;
   uint64_t used_ = 0;
   uint64_t capacity_ = 0;
   uint16_t objects_ = 0;
