@@ -1,119 +1,498 @@
-// The rows of a listing: what is told of each leaf of a tree. One call makes them all, because a checkpoint
-// of 20,000 tensors should be listed in a blink.
-#include <unordered_map>
+// `cbk.leaf_rows`: the leaves of a tree by number, what each of them is, and their keys folded. Lua gets
+// tables of one row at a time, because a checkpoint may have a million of them.
+#include <numeric>
 
 #include "bindings/kind.hpp"
 #include "bindings/modules.hpp"
 #include "host/base/glob.hpp"
 #include "host/tensor/expression.hpp"
-#include "host/value/walk.hpp"
+#include "host/value/key_fold.hpp"
+#include "host/value/outline.hpp"
+#include "host/value/tensor_ties.hpp"
 
 namespace cbk::lua {
+
+struct LeafRows {
+  LeafTable table;
+  TensorTies ties;
+  std::optional<std::vector<uint32_t>> chosen;  // rows of the table; unset: all
+
+  explicit LeafRows(const Value& root) : table(root), ties(table) {}
+  [[nodiscard]] size_t size() const { return chosen ? chosen->size() : table.size(); }
+  [[nodiscard]] size_t row(size_t index) const { return chosen ? (*chosen)[index] : index; }
+};
+template <>
+struct TypeName<LeafRows> {
+  static constexpr const char* value = "LeafRows";
+};
+
+/// Rows whose keys have one name; unfolded, one row each.
+struct LeafGroups {
+  std::shared_ptr<LeafRows> rows;
+  std::optional<KeyFold> fold;
+
+  [[nodiscard]] size_t size() const { return fold ? fold->size() : rows->size(); }
+  [[nodiscard]] std::string name(size_t group) const;
+  /// Indices of LeafRows.
+  [[nodiscard]] std::vector<uint32_t> members(size_t group) const {
+    if (!fold) return {static_cast<uint32_t>(group)};
+    const auto members = fold->rows(group);
+    return {members.begin(), members.end()};
+  }
+};
+template <>
+struct TypeName<LeafGroups> {
+  static constexpr const char* value = "LeafGroups";
+};
+
 namespace {
 
-/// Finds tensors that are one, or lie in one storage, by the keys they were first seen under.
-class TieFinder {
- public:
-  struct Ties {
-    const std::string* tied_to = nullptr;  // the same bytes seen the same way
-    const std::string* shares = nullptr;   // other bytes of the same storage
-  };
+std::string shown_key(const std::string& path) {
+  return path.empty() ? "\"\"" : shown(path);
+}
 
-  Ties find(const std::string& path, const Value& value) {
-    const TensorLeaf& leaf = value.as_leaf();
-    // What has one owner stands in one place only: most tensors are not looked up.
-    if (!value.is_unshared()) {
-      const auto [same, is_first] = by_leaf_.try_emplace(&leaf, path);
-      if (!is_first) return {&same->second, nullptr};
-    }
-    const View* view = leaf.tensor.view();
-    if (view == nullptr || leaf.tensor.nbytes() == 0) return {};
-    if (view->storage.use_count() == 1 && leaf.tensor.expression().use_count() == 1) return {};
-    const auto [first, is_new] = by_storage_.try_emplace(view->storage.get(), First{path, &leaf});
-    if (is_new) return {};
-    if (first->second.leaf->tensor.same_data(leaf.tensor)) return {&first->second.path, nullptr};
-    return {nullptr, &first->second.path};
+const Value none;
+
+/// A row that was erased since reads as None.
+const Value& value_at(const LeafRows& rows, size_t index) {
+  const Value* value = rows.table.value(rows.row(index));
+  return value == nullptr ? none : *value;
+}
+
+bool is_unreadable(const Value& value) {
+  return value.is(Value::Kind::object) && value.as_object().type == "unreadable";
+}
+
+std::string_view type_of(const Value& value) {
+  if (value.is(Value::Kind::tensor)) return name_of(value.as_tensor().dtype());
+  return is_unreadable(value) ? "unreadable" : kind_of(value);
+}
+
+std::string_view problem_with(const Value& value) {
+  if (value.is(Value::Kind::tensor)) return problem_of(*value.as_tensor().expression());
+  return is_unreadable(value) ? std::string_view(value.as_object().repr) : std::string_view();
+}
+
+std::string shape_text(const Shape& low, const Shape& high) {
+  std::string out = "[";
+  for (size_t dim = 0; dim < low.size(); ++dim) {
+    out += fmt::format("{}{}", dim > 0 ? ", " : "", low[dim]);
+    if (high[dim] != low[dim]) out += fmt::format("..{}", high[dim]);
+  }
+  return out + "]";
+}
+
+std::shared_ptr<LeafRows> make_rows(const Value& root, std::optional<std::string_view> pattern) {
+  auto rows = std::make_shared<LeafRows>(root);
+  if (!pattern) return rows;
+  const Glob glob(*pattern);
+  const Glob below(std::string(*pattern) + "[./]*");
+  rows->chosen.emplace();
+  for (uint32_t row = 0; row < rows->table.size(); ++row) {
+    const std::string path = rows->table.path(row);
+    if (glob.matches(path) || below.matches(path)) rows->chosen->push_back(row);
+  }
+  return rows;
+}
+
+std::optional<std::string> path_of(const LeafRows& rows, std::optional<size_t> row) {
+  return row ? std::optional(rows.table.path(*row)) : std::nullopt;
+}
+
+// --- folding
+
+/// Rows that differ in nothing but numbers in their keys share a line; where that hides few shapes, each has
+/// a line of its own, where they vary wildly they are given as a range.
+class RowFolder {
+ public:
+  explicit RowFolder(const LeafRows& rows) : rows_(rows), by_shape_(rows.size()) {}
+
+  KeyFold fold() {
+    KeyFold first = fold_once();
+    for (size_t group = 0; group < first.size(); ++group) separate_shapes(first.rows(group));
+    return has_separated_ ? fold_once() : std::move(first);
   }
 
  private:
-  struct First {
-    std::string path;
-    const TensorLeaf* leaf;
-  };
-  std::unordered_map<const void*, std::string> by_leaf_;
-  std::unordered_map<const void*, First> by_storage_;
+  static constexpr size_t few_shapes = 3;
+
+  KeyFold fold_once() {
+    const auto key = [&rows = rows_](size_t i) { return shown_key(rows.table.path(rows.row(i))); };
+    return {rows_.size(), key, [this](size_t i) { return signature(i); }};
+  }
+
+  [[nodiscard]] std::string signature(size_t index) const {
+    const Value& value = value_at(rows_, index);
+    std::string out(type_of(value));
+    if (const std::string_view problem = problem_with(value); !problem.empty()) {
+      out += problem;
+    } else if (value.is(Value::Kind::tensor)) {
+      const TensorLeaf& leaf = value.as_leaf();
+      out += fmt::format(" {} {}", role_name(leaf.role), leaf.tensor.shape().size());
+      const size_t row = rows_.row(index);
+      if (rows_.ties.tied_to(row)) {
+        out += " =";
+      } else if (const auto other = rows_.ties.shares_with(row)) {
+        out += fmt::format(" {}", *other);
+      }
+    }
+    if (by_shape_[index]) out += shape_text(value.as_tensor().shape(), value.as_tensor().shape());
+    return out;
+  }
+
+  void separate_shapes(std::span<const uint32_t> members) {
+    if (members.size() == 1 || !value_at(rows_, members[0]).is(Value::Kind::tensor)) return;
+    std::vector<const Shape*> shapes;
+    for (const uint32_t member : members) {
+      const Value& value = value_at(rows_, member);
+      if (!value.is(Value::Kind::tensor)) return;
+      const Shape& shape = value.as_tensor().shape();
+      if (std::ranges::any_of(shapes, [&](const Shape* other) { return *other == shape; })) continue;
+      shapes.push_back(&shape);
+      if (shapes.size() > few_shapes) return;
+    }
+    if (shapes.size() == 1) return;
+    has_separated_ = true;
+    for (const uint32_t member : members) by_shape_[member] = true;
+  }
+
+  const LeafRows& rows_;
+  std::vector<bool> by_shape_;
+  bool has_separated_ = false;
 };
 
-void set_text(lua_State* L, const char* key, std::string_view text) {
-  push(L, text);
-  lua_setfield(L, -2, key);
+// --- what Lua sees of a row
+
+void set_text(lua_State* L, const char* key, const std::optional<std::string>& text) {
+  if (text) set_field(L, key, *text);
 }
 
-void set_number(lua_State* L, const char* key, uint64_t number) {
+void set_unsigned(lua_State* L, const char* key, uint64_t number) {
   push_unsigned(L, number);
   lua_setfield(L, -2, key);
 }
 
-/// Fills the row at the top of the stack.
-void describe_tensor(lua_State* L, const TensorLeaf& leaf, const TieFinder::Ties& ties) {
-  set_text(L, "type", name_of(leaf.tensor.dtype()));
-  set_text(L, "role", role_name(leaf.role));
-  push_integers(L, leaf.tensor.shape());
-  lua_setfield(L, -2, "shape");
-  set_number(L, "numel", static_cast<uint64_t>(leaf.tensor.numel()));
-  set_number(L, "bytes", leaf.tensor.nbytes());
-  if (ties.tied_to != nullptr) set_text(L, "tied_to", *ties.tied_to);
-  if (ties.shares != nullptr) set_text(L, "shares", *ties.shares);
-  if (const std::string_view problem = problem_of(*leaf.tensor.expression()); !problem.empty())
-    set_text(L, "problem", problem);
-}
-
-void describe_value(lua_State* L, const Value& value) {
-  const bool is_unreadable = value.is(Value::Kind::object) && value.as_object().type == "unreadable";
-  set_text(L, "type", is_unreadable ? "unreadable" : kind_of(value));
-  if (is_unreadable) set_text(L, "problem", value.as_object().repr);
-  set_number(L, "bytes", 0);
-}
-
-/// `cbk.leaf_rows(tree, pattern, with_tensors)`
-int leaf_rows(lua_State* L) {
-  const Value root = to_value(L, 1);
-  std::optional<Glob> glob;
-  std::optional<Glob> below;
-  if (!lua_isnoneornil(L, 2)) {
-    const std::string pattern(check_string(L, 2));
-    glob.emplace(pattern);
-    below.emplace(pattern + "[./]*");
-  }
-  const bool with_tensors = lua_toboolean(L, 3) != 0;
+/// Pushes a table of what row `index` is; of a tensor without its shape.
+void push_facts(lua_State* L, const LeafRows& rows, size_t index) {
   constexpr int fields_of_most = 8;
-  TieFinder ties;
-  int count = 0;
-  lua_newtable(L);
-  each_leaf(root, [&](const std::string& path, const Value& leaf) {
-    const bool is_tensor = leaf.is(Value::Kind::tensor);
-    const TieFinder::Ties found = is_tensor ? ties.find(path, leaf) : TieFinder::Ties{};
-    if (glob && !glob->matches(path) && !below->matches(path)) return;
-    lua_createtable(L, 0, fields_of_most);
-    set_text(L, "path", path);
-    if (is_tensor) {
-      describe_tensor(L, leaf.as_leaf(), found);
-    } else {
-      describe_value(L, leaf);
+  lua_createtable(L, 0, fields_of_most);
+  const Value& value = value_at(rows, index);
+  set_field(L, "type", type_of(value));
+  if (const std::string_view problem = problem_with(value); !problem.empty())
+    set_field(L, "problem", problem);
+  if (!value.is(Value::Kind::tensor)) return;
+  set_field(L, "role", role_name(value.as_leaf().role));
+  const size_t row = rows.row(index);
+  set_text(L, "tied_to", path_of(rows, rows.ties.tied_to(row)));
+  set_text(L, "shares", path_of(rows, rows.ties.shares_with(row)));
+}
+
+size_t check_index(lua_State* L, int argument, size_t count) {
+  return static_cast<size_t>(check_integer(L, argument, 1, static_cast<int64_t>(count))) - 1;
+}
+
+/// `rows[i]`
+int row_at(lua_State* L) {
+  const auto rows = check<LeafRows>(L, 1);
+  if (lua_type(L, 2) != LUA_TNUMBER) fail_member("a LeafRows", check_string(L, 2), method_names(L, 1));
+  const double index = lua_tonumber(L, 2);
+  if (index < 1 || index > static_cast<double>(rows->size())) return 0;
+  const auto position = static_cast<size_t>(index) - 1;
+  push_facts(L, *rows, position);
+  set_field(L, "path", rows->table.path(rows->row(position)));
+  const Value& value = value_at(*rows, position);
+  if (!value.is(Value::Kind::tensor)) return 1;
+  push_integers(L, value.as_tensor().shape());
+  lua_setfield(L, -2, "shape");
+  set_unsigned(L, "numel", static_cast<uint64_t>(value.as_tensor().numel()));
+  set_unsigned(L, "bytes", value.as_tensor().nbytes());
+  return 1;
+}
+
+int row_count(lua_State* L) {
+  lua_pushnumber(L, static_cast<double>(check<LeafRows>(L, 1)->size()));
+  return 1;
+}
+
+int row_path(lua_State* L) {
+  const auto rows = check<LeafRows>(L, 1);
+  push(L, std::string_view(rows->table.path(rows->row(check_index(L, 2, rows->size())))));
+  return 1;
+}
+
+template <bool raw>
+int row_value(lua_State* L) {
+  const auto rows = check<LeafRows>(L, 1);
+  const Value& value = value_at(*rows, check_index(L, 2, rows->size()));
+  if constexpr (raw) {
+    push_raw(L, value);
+  } else {
+    push(L, value);
+  }
+  return 1;
+}
+
+/// `rows:find(path, times)`
+int find_row(lua_State* L) {
+  const auto rows = check<LeafRows>(L, 1);
+  const auto times = static_cast<size_t>(opt_integer(L, 3, 0, 0));
+  const auto row = rows->table.find(check_string(L, 2), times);
+  if (!row) return 0;
+  size_t index = *row;
+  if (rows->chosen) {
+    const auto found = std::ranges::lower_bound(*rows->chosen, *row);
+    if (found == rows->chosen->end() || *found != *row) return 0;
+    index = static_cast<size_t>(found - rows->chosen->begin());
+  }
+  lua_pushnumber(L, static_cast<double>(index + 1));
+  return 1;
+}
+
+int earlier_rows(lua_State* L) {
+  const auto rows = check<LeafRows>(L, 1);
+  lua_pushnumber(L,
+                 static_cast<double>(rows->table.earlier_rows(rows->row(check_index(L, 2, rows->size())))));
+  return 1;
+}
+
+void push_names(lua_State* L, const LeafRows& rows, const TensorTies::Rows& found) {
+  lua_createtable(L, static_cast<int>(found.first.size()), 0);
+  int position = 0;
+  for (const size_t row : found.first) {
+    push(L, std::string_view(rows.table.path(row)));
+    lua_rawseti(L, -2, ++position);
+  }
+  lua_pushnumber(L, static_cast<double>(found.count));
+}
+
+/// `rows:ties(i, most)`: keys of tied tensors, their number, keys of those that share the storage, their
+/// number.
+int ties_of_row(lua_State* L) {
+  const auto rows = check<LeafRows>(L, 1);
+  const size_t row = rows->row(check_index(L, 2, rows->size()));
+  const auto most = static_cast<size_t>(check_integer(L, 3, 0));
+  push_names(L, *rows, rows->ties.all_tied(row, most));
+  push_names(L, *rows, rows->ties.all_sharing(row, most));
+  return 4;
+}
+
+struct Totals {
+  uint64_t tensors = 0;
+  uint64_t numel = 0;
+  uint64_t bytes = 0;
+
+  void add(const Tensor& tensor) {
+    const auto add_to = [](uint64_t& sum, uint64_t number) {
+      sum = number > UINT64_MAX - sum ? UINT64_MAX : sum + number;
+    };
+    add_to(tensors, 1);
+    add_to(numel, static_cast<uint64_t>(tensor.numel()));
+    add_to(bytes, tensor.nbytes());
+  }
+  void set(lua_State* L) const {
+    set_unsigned(L, "tensors", tensors);
+    set_unsigned(L, "numel", numel);
+    set_unsigned(L, "bytes", bytes);
+  }
+};
+
+/// `rows:totals()`
+int totals_of(lua_State* L) {
+  const auto rows = check<LeafRows>(L, 1);
+  Totals all;
+  Totals stored;
+  std::vector<std::pair<DType, Totals>> dtypes;
+  for (size_t i = 0; i < rows->size(); ++i) {
+    const Value& value = value_at(*rows, i);
+    if (!value.is(Value::Kind::tensor)) continue;
+    const Tensor& tensor = value.as_tensor();
+    auto dtype = std::ranges::find(dtypes, tensor.dtype(), &std::pair<DType, Totals>::first);
+    if (dtype == dtypes.end()) dtype = dtypes.insert(dtypes.end(), {tensor.dtype(), {}});
+    dtype->second.add(tensor);
+    all.add(tensor);
+    if (!rows->ties.tied_to(rows->row(i))) stored.add(tensor);
+  }
+  lua_createtable(L, 0, 8);
+  all.set(L);
+  set_unsigned(L, "values", rows->size() - all.tensors);
+  set_unsigned(L, "tied", all.tensors - stored.tensors);
+  set_unsigned(L, "stored", stored.bytes);
+  lua_createtable(L, static_cast<int>(dtypes.size()), 0);
+  for (int position = 0; const auto& [dtype, totals] : dtypes) {
+    lua_createtable(L, 0, 4);
+    set_field(L, "dtype", name_of(dtype));
+    totals.set(L);
+    lua_rawseti(L, -2, ++position);
+  }
+  lua_setfield(L, -2, "dtypes");
+  return 1;
+}
+
+/// `rows:groups { unfolded = false }`
+int groups_of(lua_State* L) {
+  const auto rows = check<LeafRows>(L, 1);
+  const Options options(L, 2, {"unfolded"});
+  auto groups = std::make_shared<LeafGroups>(LeafGroups{rows, std::nullopt});
+  if (!options.flag("unfolded")) groups->fold.emplace(RowFolder(*rows).fold());
+  push(L, std::move(groups));
+  return 1;
+}
+
+// --- groups
+
+/// Sets `values`: the first distinct values of a group, and `more_values` where there are others.
+void set_values(lua_State* L, const LeafRows& rows, const std::vector<uint32_t>& members) {
+  constexpr size_t most = 16;
+  std::vector<uint32_t> distinct;
+  bool has_more = false;
+  for (const uint32_t member : members) {
+    const Value& value = value_at(rows, member);
+    const auto is_same = [&](uint32_t other) { return value_at(rows, other).equals(value); };
+    if (std::ranges::any_of(distinct, is_same)) continue;
+    has_more = distinct.size() == most;
+    if (has_more) break;
+    distinct.push_back(member);
+  }
+  lua_createtable(L, static_cast<int>(distinct.size()), 0);
+  for (int position = 0; const uint32_t member : distinct) {
+    push_raw(L, value_at(rows, member));
+    lua_rawseti(L, -2, ++position);
+  }
+  lua_setfield(L, -2, "values");
+  set_boolean(L, "more_values", has_more);
+}
+
+/// Pushes what a line shows of a group: of its first row, and what its rows have in common.
+void push_group(lua_State* L, const LeafGroups& groups, size_t group) {
+  const LeafRows& rows = *groups.rows;
+  const std::vector<uint32_t> members = groups.members(group);
+  push_facts(L, rows, members[0]);
+  set_unsigned(L, "count", members.size());
+  const Value& first = value_at(rows, members[0]);
+  if (!first.is(Value::Kind::tensor)) {
+    if (problem_with(first).empty()) set_values(L, rows, members);
+    return;
+  }
+  Totals totals;
+  Shape low = first.as_tensor().shape();
+  Shape high = low;
+  for (const uint32_t member : members) {
+    const Value& value = value_at(rows, member);
+    if (!value.is(Value::Kind::tensor)) continue;
+    totals.add(value.as_tensor());
+    for (size_t dim = 0; dim < low.size(); ++dim) {
+      low[dim] = std::min(low[dim], value.as_tensor().shape()[dim]);
+      high[dim] = std::max(high[dim], value.as_tensor().shape()[dim]);
     }
-    if (!is_tensor || with_tensors) {
-      push_raw(L, leaf);
-      lua_setfield(L, -2, "value");
+  }
+  set_unsigned(L, "bytes", totals.bytes);
+  set_field(L, "shape", shape_text(low, high));
+}
+
+/// Calls the function at 2 with a label and the table at the top, which is taken off.
+void call_for_line(lua_State* L, size_t indent, std::string_view label) {
+  lua_pushvalue(L, 2);
+  lua_pushnumber(L, static_cast<double>(indent));
+  push(L, label);
+  lua_pushvalue(L, -4);
+  lua_call(L, 3, 0);
+  lua_pop(L, 1);
+}
+
+/// `groups:outline(visit)`: calls visit(indent, label, group) for each line; of a container the group has
+/// only `tensors` and `bytes`.
+int outline_of(lua_State* L) {
+  const auto groups = check<LeafGroups>(L, 1);
+  luaL_checktype(L, 2, LUA_TFUNCTION);
+  OutlineVisitor visitor;
+  visitor.entry = [&](size_t indent, std::string_view label, size_t entry) {
+    push_group(L, *groups, entry);
+    call_for_line(L, indent, label);
+  };
+  visitor.container = [&](size_t indent, std::string_view label, std::span<const uint32_t> entries) {
+    Totals totals;
+    for (const uint32_t entry : entries) {
+      for (const uint32_t member : groups->members(entry)) {
+        const Value& value = value_at(*groups->rows, member);
+        if (value.is(Value::Kind::tensor)) totals.add(value.as_tensor());
+      }
     }
-    lua_rawseti(L, -2, ++count);
-  });
+    lua_createtable(L, 0, 3);
+    totals.set(L);
+    call_for_line(L, indent, label);
+  };
+  outline({groups->size(), [&](size_t group) { return groups->name(group); }}, visitor);
+  return 0;
+}
+
+/// `groups:each(visit)`: calls visit(0, name, group) for each group.
+int each_group(lua_State* L) {
+  const auto groups = check<LeafGroups>(L, 1);
+  luaL_checktype(L, 2, LUA_TFUNCTION);
+  for (size_t i = 0; i < groups->size(); ++i) {
+    push_group(L, *groups, i);
+    call_for_line(L, 0, groups->name(i));
+  }
+  return 0;
+}
+
+// --- functions
+
+/// `cbk.leaf_rows(tree, pattern)`
+int leaf_rows(lua_State* L) {
+  std::optional<std::string_view> pattern;
+  if (!lua_isnoneornil(L, 2)) pattern = check_string(L, 2);
+  push(L, make_rows(to_value(L, 1), pattern));
+  return 1;
+}
+
+/// `cbk.fold_keys(keys, signatures)`
+int fold_keys(lua_State* L) {
+  luaL_checktype(L, 1, LUA_TTABLE);
+  luaL_checktype(L, 2, LUA_TTABLE);
+  const auto text_at = [L](int table, size_t i) {
+    lua_rawgeti(L, table, static_cast<int>(i) + 1);
+    std::string text(check_string(L, -1));
+    lua_pop(L, 1);
+    return text;
+  };
+  const KeyFold fold(
+      lua_objlen(L, 1), [&](size_t i) { return shown_key(text_at(1, i)); },
+      [&](size_t i) { return text_at(2, i); });
+  lua_createtable(L, static_cast<int>(fold.size()), 0);
+  for (size_t group = 0; group < fold.size(); ++group) {
+    lua_createtable(L, 0, 2);
+    set_field(L, "name", fold.name(group));
+    const auto rows = fold.rows(group);
+    lua_createtable(L, static_cast<int>(rows.size()), 0);
+    for (int position = 0; const uint32_t row : rows) {
+      lua_pushnumber(L, row + 1.0);
+      lua_rawseti(L, -2, ++position);
+    }
+    lua_setfield(L, -2, "members");
+    lua_rawseti(L, -2, static_cast<int>(group) + 1);
+  }
   return 1;
 }
 
 }  // namespace
 
+std::string LeafGroups::name(size_t group) const {
+  return fold ? fold->name(group) : shown_key(rows->table.path(rows->row(group)));
+}
+
 void bind_rows(lua_State* L) {
-  static const luaL_Reg functions[] = {{"leaf_rows", guarded<leaf_rows>}, {nullptr, nullptr}};
+  static const luaL_Reg row_methods[] = {
+      {"path", guarded<row_path>},    {"value", guarded<row_value<false>>}, {"raw", guarded<row_value<true>>},
+      {"find", guarded<find_row>},    {"earlier", guarded<earlier_rows>},   {"ties", guarded<ties_of_row>},
+      {"totals", guarded<totals_of>}, {"groups", guarded<groups_of>},       {nullptr, nullptr}};
+  static const luaL_Reg row_metamethods[] = {{"__len", guarded<row_count>}, {nullptr, nullptr}};
+  register_type<LeafRows>(L, {row_methods, row_metamethods, guarded<row_at>});
+  static const luaL_Reg group_methods[] = {
+      {"outline", guarded<outline_of>}, {"each", guarded<each_group>}, {nullptr, nullptr}};
+  register_type<LeafGroups>(L, {group_methods, nullptr, nullptr});
+  static const luaL_Reg functions[] = {
+      {"leaf_rows", guarded<leaf_rows>}, {"fold_keys", guarded<fold_keys>}, {nullptr, nullptr}};
   set_functions(L, functions);
 }
 

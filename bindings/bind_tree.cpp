@@ -6,16 +6,34 @@
 #include "bindings/leaves.hpp"
 #include "bindings/modules.hpp"
 #include "host/base/glob.hpp"
+#include "host/value/leaf_table.hpp"
+#include "host/value/walk.hpp"
 
 namespace cbk::lua {
 
-/// What an iterator walks over: a copy of the handles, so that a loop may change the container.
+/// A Dict or List that a loop goes over, as far as it reached when the loop began. The loop may change it:
+/// what is erased is left out, what is replaced is seen as it is then.
 struct Items {
-  std::vector<std::pair<Value, Value>> entries;
+  std::optional<Dict::Pin> dict;
+  std::shared_ptr<Sequence> list;
+  size_t end = 0;
+  size_t next = 0;
 };
 template <>
 struct TypeName<Items> {
   static constexpr const char* value = "Items";
+};
+
+/// The leaves of a tree that a loop goes over.
+struct Leaves {
+  LeafTable table;
+  Glob glob;
+  bool only_tensors;
+  size_t next = 0;
+};
+template <>
+struct TypeName<Leaves> {
+  static constexpr const char* value = "Leaves";
 };
 
 namespace {
@@ -23,13 +41,7 @@ namespace {
 enum class Raw { none, values, all };  // what keeps its exact kind
 
 template <Raw raw>
-int next_item(lua_State* L) {
-  const auto items = check<Items>(L, lua_upvalueindex(1));
-  const auto position = static_cast<size_t>(lua_tonumber(L, lua_upvalueindex(2)));
-  if (position >= items->entries.size()) return 0;
-  lua_pushnumber(L, static_cast<double>(position + 1));
-  lua_replace(L, lua_upvalueindex(2));
-  const auto& [key, value] = items->entries[position];
+void push_key_and_value(lua_State* L, const Value& key, const Value& value) {
   if constexpr (raw == Raw::all) {
     push_raw(L, key);
   } else {
@@ -40,14 +52,40 @@ int next_item(lua_State* L) {
   } else {
     push_raw(L, value);
   }
-  return 2;
 }
 
-template <Raw raw = Raw::none>
-void push_iterator(lua_State* L, std::shared_ptr<Items> items) {
+template <Raw raw>
+int next_item(lua_State* L) {
+  const auto items = check<Items>(L, lua_upvalueindex(1));
+  while (items->next < items->end) {
+    const size_t position = items->next++;
+    if (items->list) {
+      if (position >= items->list->items.size()) return 0;
+      push_key_and_value<raw>(L, Value(static_cast<int64_t>(position) + 1), items->list->items[position]);
+      return 2;
+    }
+    if (const Dict::Entry* entry = (**items->dict).entry_at(position)) {
+      push_key_and_value<raw>(L, entry->first, entry->second);
+      return 2;
+    }
+  }
+  return 0;
+}
+
+/// An iterator over the Dict or List at 1.
+template <Raw raw>
+void push_items(lua_State* L) {
+  auto items = std::make_shared<Items>();
+  if (const auto dict = test<Dict>(L, 1)) {
+    items->dict.emplace(dict);
+    items->end = dict->position_count();
+  } else if ((items->list = test<Sequence>(L, 1))) {
+    items->end = items->list->items.size();
+  } else {
+    fail_type(L, 1, "Dict, List or table");
+  }
   push(L, std::move(items));
-  lua_pushnumber(L, 0);
-  lua_pushcclosure(L, guarded<next_item<raw>>, 2);
+  lua_pushcclosure(L, guarded<next_item<raw>>, 1);
 }
 
 /// Pushes the keys of the Lua table at `index` as a list: positions first, then the rest in order.
@@ -99,30 +137,13 @@ int items_of(lua_State* L) {
     lua_pushcclosure(L, guarded<next_in_table>, 3);
     return 1;
   }
-  auto items = std::make_shared<Items>();
-  if (const auto dict = test<Dict>(L, 1)) {
-    items->entries.assign(dict->entries().begin(), dict->entries().end());
-  } else if (const auto list = test<Sequence>(L, 1)) {
-    int64_t position = 0;
-    for (const Value& value : list->items) items->entries.emplace_back(Value(++position), value);
-  } else {
-    fail_type(L, 1, "Dict, List or table");
-  }
-  push_iterator(L, std::move(items));
+  push_items<Raw::none>(L);
   return 1;
 }
 
 /// `cbk.raw_items(container)`: as items, with exact kinds (1.0 is no int); for a Dict or a List.
 int raw_items_of(lua_State* L) {
-  auto items = std::make_shared<Items>();
-  if (const auto dict = test<Dict>(L, 1)) {
-    items->entries.assign(dict->entries().begin(), dict->entries().end());
-  } else {
-    int64_t position = 0;
-    for (const Value& value : check<Sequence>(L, 1)->items)
-      items->entries.emplace_back(Value(++position), value);
-  }
-  push_iterator<Raw::all>(L, std::move(items));
+  push_items<Raw::all>(L);
   return 1;
 }
 
@@ -259,34 +280,42 @@ int tensors_of(lua_State* L) {
   return 1;
 }
 
-}  // namespace
+template <Raw raw>
+int next_leaf(lua_State* L) {
+  const auto leaves = check<Leaves>(L, lua_upvalueindex(1));
+  while (leaves->next < leaves->table.size()) {
+    const size_t row = leaves->next++;
+    const Value* value = leaves->table.value(row);
+    if (value == nullptr || (leaves->only_tensors && !value->is(Value::Kind::tensor))) continue;
+    const std::string path = leaves->table.path(row);
+    if (!leaves->glob.matches(path)) continue;
+    push_key_and_value<raw>(L, Value(path), *value);
+    return 2;
+  }
+  return 0;
+}
 
-namespace {
-
-std::shared_ptr<Items> matching_leaves(const Value& root, std::string_view pattern, bool only_tensors) {
-  const Glob glob(pattern);
-  auto items = std::make_shared<Items>();
-  each_leaf(root, [&](const std::string& path, const Value& leaf) {
-    if (only_tensors && !leaf.is(Value::Kind::tensor)) return;
-    if (glob.matches(path)) items->entries.emplace_back(Value(path), leaf);
-  });
-  return items;
+template <Raw raw>
+void push_leaf_iterator(lua_State* L, const Value& root, std::string_view pattern, bool only_tensors) {
+  push(L, std::make_shared<Leaves>(Leaves{LeafTable(root), Glob(pattern), only_tensors}));
+  lua_pushcclosure(L, guarded<next_leaf<raw>>, 1);
 }
 
 /// `cbk.raw_leaves(tree)`: paths, and values as `cbk.raw` gives them.
 int raw_leaves_of(lua_State* L) {
-  push_iterator<Raw::values>(L, matching_leaves(to_value(L, 1), "*", false));
+  push_leaf_iterator<Raw::values>(L, to_value(L, 1), "*", false);
   return 1;
 }
 
 }  // namespace
 
 void push_leaves(lua_State* L, const Value& root, std::string_view pattern, bool only_tensors) {
-  push_iterator(L, matching_leaves(root, pattern, only_tensors));
+  push_leaf_iterator<Raw::none>(L, root, pattern, only_tensors);
 }
 
 void bind_tree(lua_State* L) {
   register_type<Items>(L, {});
+  register_type<Leaves>(L, {});
   static const luaL_Reg functions[] = {{"items", guarded<items_of>},
                                        {"raw_items", guarded<raw_items_of>},
                                        {"key_text", guarded<text_of_key>},

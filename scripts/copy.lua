@@ -62,22 +62,25 @@ for i, text in ipairs(args.rename) do
   renames[i] = rule
 end
 
-local asked = {} -- the keys that are to be in the copy
-local keys = {}  -- all that the source has
+local kept, dropped = 0, 0 -- keys that are to be in the copy, and others
 
 local function new_key(key)
-  keys[#keys + 1] = key
-  if not chosen:has(key) then return nil end
+  if not chosen:has(key) then
+    dropped = dropped + 1
+    return nil
+  end
   for _, rule in ipairs(renames) do key = rule.apply(key) end
-  asked[key] = true
+  kept = kept + 1
   return key
 end
 
 --- A list without its first items begins with 0 nevertheless.
-local function warn_of_new_positions(root)
-  for key in cbk.leaves(root) do
-    if not asked[key] then
-      cbk.warn(("list items were renumbered because some were excluded: %s is a new key"):format(cbk.quote(key)))
+local function warn_of_new_positions(before, after)
+  local rows = cbk.leaf_rows(after)
+  for key in cbk.leaves(before) do
+    local wanted = new_key(key)
+    if wanted and not rows:find(wanted) then
+      cbk.warn(("list items were renumbered because some were excluded: %s has another number now"):format(cbk.quote(wanted)))
       return
     end
   end
@@ -107,15 +110,15 @@ local function caster(name)
 end
 
 local checkpoint = cli.open(args.source, args)
-local root = checkpoint:raw_root()
+local source = checkpoint:raw_root()
 local rules = {}
 if #args.include + #args.exclude + #renames > 0 then rules.path = new_key end
 if args.to_dtype then rules.leaf = caster(args.to_dtype) end
-if next(rules) then root = cbk.rewrite(root, rules) end
+local root = next(rules) and cbk.rewrite(source, rules) or source
 if rules.path then
-  if #keys > 0 and not next(asked) then chosen:fail_empty(args.source, keys) end
+  if kept == 0 then chosen:fail_empty(args.source, source) end
   warn_of_idle_options()
-  warn_of_new_positions(root)
+  if dropped > 0 then warn_of_new_positions(source, root) end
 end
 
 local output = cbk.create(args.target, {

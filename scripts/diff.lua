@@ -3,6 +3,7 @@
 local cbk = require "cbk"
 local cli = require "cbk.cli"
 local extents = require "cbk.extents"
+local fold = require "cbk.fold"
 local listing = require "cbk.listing"
 
 local parser = cli.parser("diff", "Compare two checkpoints of any formats: keys, shapes, dtypes, values.", [[
@@ -87,28 +88,25 @@ end
 
 local compare_values
 
---- Leaves by key, and the keys in order. A key that occurs twice ({"a.b": 1, "a": {"b": 2}}) is told by its number.
-local function leaves_of(tree)
-  local by_key, order = {}, {}
-  for path, value in cbk.raw_leaves(tree) do
-    local key, times = path, 1
-    while by_key[key] ~= nil do
-      times = times + 1
-      key = ("%s (%d)"):format(path, times)
-    end
-    by_key[key] = value
-    order[#order + 1] = key
+--- A function that gives the row of `b` with the key of row `i` of `a`, or nil. A key that occurs twice
+--- ({"a.b": 1, "a": {"b": 2}}) is counted. As long as keys are in one order, no index of them is needed.
+local function matcher(a, b)
+  local alike = 0
+  while alike < #a and alike < #b and a:path(alike + 1) == b:path(alike + 1) do alike = alike + 1 end
+  return function(i)
+    if i <= alike then return i end
+    return b:find(a:path(i), a:earlier(i))
   end
-  return by_key, order
 end
 
 --- Objects are the same if what they consist of is: tensors from two files are never the same objects.
 local function compare_objects(a, b, args)
-  local parts_a, order_a = leaves_of(a.state)
-  local parts_b, order_b = leaves_of(b.state)
-  if a.type ~= b.type or a.repr ~= b.repr or #order_a ~= #order_b then return false end
-  for _, key in ipairs(order_a) do
-    if parts_b[key] == nil or compare_values(parts_a[key], parts_b[key], args) then return false end
+  local parts_a, parts_b = cbk.leaf_rows(a.state), cbk.leaf_rows(b.state)
+  if a.type ~= b.type or a.repr ~= b.repr or #parts_a ~= #parts_b then return false end
+  local counterpart = matcher(parts_a, parts_b)
+  for i = 1, #parts_a do
+    local k = counterpart(i)
+    if not k or compare_values(parts_a:raw(i), parts_b:raw(k), args) then return false end
   end
   return true
 end
@@ -136,78 +134,117 @@ end
 
 -- --- the trees
 
+--- Where and how two rows differ, or nil.
+local function compare_rows(a, i, b, k, args)
+  local ok, difference = pcall(compare_values, a:raw(i), b:raw(k), args)
+  if ok then return difference end
+  if type(difference) == "table" and difference.code ~= "interrupted" then
+    difference.message = ("%s: %s"):format(cbk.quote(a:path(i)), difference.message)
+  end
+  error(difference, 0)
+end
+
+---@class Comparison
+---@field a LeafRows
+---@field b LeafRows
+---@field in_b fun(i: integer): integer|nil  the row of `b` for one of `a`
+---@field only_a integer[]      rows of `a`
+---@field only_b integer[]      rows of `b`
+---@field different integer[]   rows of `a`
+---@field tensors table<integer, table>  of those the differences of tensors, which took a while to find
+---@field same integer
+
+---@return Comparison
 local function compare(args)
-  local a, order_a = leaves_of(cli.open(args.a, args):raw_root())
-  local b, order_b = leaves_of(cli.open(args.b, args):raw_root())
-  local result = { only_a = {}, only_b = {}, different = {}, same = 0 }
-  for _, key in ipairs(order_a) do
-    if b[key] == nil then
-      table.insert(result.only_a, key)
+  local a = cbk.leaf_rows(cli.open(args.a, args):raw_root())
+  local b = cbk.leaf_rows(cli.open(args.b, args):raw_root())
+  local in_b, in_a = matcher(a, b), matcher(b, a)
+  local result = { a = a, b = b, in_b = in_b, only_a = {}, only_b = {}, different = {}, tensors = {}, same = 0 }
+  for i = 1, #a do
+    local k = in_b(i)
+    local difference = k and compare_rows(a, i, b, k, args)
+    if not k then
+      table.insert(result.only_a, i)
+    elseif difference then
+      table.insert(result.different, i)
+      if difference.what == "values" then result.tensors[i] = difference end
     else
-      local ok, difference = pcall(compare_values, a[key], b[key], args)
-      if not ok then
-        if type(difference) == "table" and difference.code ~= "interrupted" then
-          difference.message = ("%s: %s"):format(cbk.quote(key), difference.message)
-        end
-        error(difference, 0)
-      end
-      if difference then
-        difference.key = key
-        table.insert(result.different, difference)
-      else
-        result.same = result.same + 1
-      end
+      result.same = result.same + 1
     end
   end
-  for _, key in ipairs(order_b) do
-    if a[key] == nil then table.insert(result.only_b, key) end
+  for k = 1, #b do
+    if not in_a(k) then table.insert(result.only_b, k) end
   end
   result.equal = #result.only_a + #result.only_b + #result.different == 0
   return result
 end
 
+--- "a.b"; "a.b (2)" of the second one with this key.
+local function key_of(rows, i)
+  local earlier = rows:earlier(i)
+  return earlier == 0 and rows:path(i) or ("%s (%d)"):format(rows:path(i), earlier + 1)
+end
+
+--- The `n`th difference, with its key.
+local function difference_at(result, n, args)
+  local i = result.different[n]
+  local difference = result.tensors[i] or compare_rows(result.a, i, result.b, result.in_b(i), args)
+  difference.key = key_of(result.a, i)
+  return difference
+end
+
 -- --- results
 
-local function print_list(title, list, args, text_of)
-  if #list == 0 then return end
-  print(("%s (%s):"):format(title, listing.grouped(#list)))
-  local shown = args.all and #list or math.min(#list, LISTED)
-  for i = 1, shown do print("  " .. text_of(list[i])) end
-  if shown < #list then print(("  … and %s more (--all lists them)"):format(listing.grouped(#list - shown))) end
+local function print_list(title, count, args, text_at)
+  if count == 0 then return end
+  print(("%s (%s):"):format(title, listing.grouped(count)))
+  local shown = args.all and count or math.min(count, LISTED)
+  for i = 1, shown do print("  " .. text_at(i)) end
+  if shown < count then print(("  … and %s more (--all lists them)"):format(listing.grouped(count - shown))) end
 end
 
 local function print_text(result, args)
-  print_list("only in " .. cbk.shown(args.a), result.only_a, args, cbk.shown)
-  print_list("only in " .. cbk.shown(args.b), result.only_b, args, cbk.shown)
-  print_list("different", result.different, args, function(d) return ("%s: %s"):format(cbk.shown(d.key), cbk.shown(d.text)) end)
+  local function keys(rows, list)
+    return function(i) return fold.shown(key_of(rows, list[i])) end
+  end
+  print_list("only in " .. cbk.shown(args.a), #result.only_a, args, keys(result.a, result.only_a))
+  print_list("only in " .. cbk.shown(args.b), #result.only_b, args, keys(result.b, result.only_b))
+  print_list("different", #result.different, args, function(n)
+    local d = difference_at(result, n, args)
+    return ("%s: %s"):format(fold.shown(d.key), cbk.shown(d.text))
+  end)
   local compared = args.keys_only and " (without values)" or ""
   print(result.equal and ("the same: %s%s"):format(listing.counted(result.same, "value"), compared)
     or ("%s the same%s"):format(listing.counted(result.same, "value"), compared))
 end
 
-local function print_json(result)
-  local different = cbk.list()
-  for i, d in ipairs(result.different) do
-    local entry = cbk.dict { { "key", d.key }, { "what", d.what } }
-    if d.what == "values" then
-      entry.different, entry.numel, entry.first = d.different, d.numel, cbk.list(d.first)
-      entry.max_abs, entry.max_rel = listing.json_number(d.max_abs), listing.json_number(d.max_rel)
-    else
-      entry.a, entry.b = d.a, d.b
-    end
-    different[i] = entry
+local function json_of(d)
+  local entry = cbk.dict { { "key", d.key }, { "what", d.what } }
+  if d.what == "values" then
+    entry.different, entry.numel, entry.first = d.different, d.numel, cbk.list(d.first)
+    entry.max_abs, entry.max_rel = listing.json_number(d.max_abs), listing.json_number(d.max_rel)
+  else
+    entry.a, entry.b = d.a, d.b
   end
-  cli.print_json(cbk.dict { { "equal", result.equal }, { "same", result.same }, { "only_a", cbk.list(result.only_a) },
-    { "only_b", cbk.list(result.only_b) }, { "different", different } })
+  return entry
 end
 
--- Trouble is told apart from a difference by its exit code.
+local function print_json(result, args)
+  local function keys(name, rows, list)
+    return { name, count = #list, item = function(i) return key_of(rows, list[i]) end }
+  end
+  cli.print_json_object { { "equal", result.equal }, { "same", result.same }, keys("only_a", result.a, result.only_a),
+    keys("only_b", result.b, result.only_b),
+    { "different", count = #result.different, item = function(n) return json_of(difference_at(result, n, args)) end } }
+end
+
+-- Trouble has an exit code of its own.
 local args = parser:parse()
 local ok, result = pcall(compare, args)
 if not ok then
   if type(result) == "table" and result.code ~= "interrupted" then result.exit_code = TROUBLE end
   error(result, 0)
 end
-if args.json then print_json(result) else print_text(result, args) end
+if args.json then print_json(result, args) else print_text(result, args) end
 if not io.stdout:flush() then os.exit(TROUBLE) end
 return result.equal and SAME or DIFFERENT

@@ -5,8 +5,8 @@ local cli = require "cbk.cli"
 local listing = require "cbk.listing"
 
 local parser = cli.parser("ls", "List what is in a checkpoint. Nothing but headers is read.", [[
-Layers that differ in nothing but their number are folded: layers.{0..31}. A key behind '='
-tells that the tensor is tied to that one.
+Layers that differ in nothing but their number are folded: layers.{0..31}. A tensor with
+'= KEY' behind it is tied to that one.
 
 GLOB matches whole keys: '*' stands for any text (dots too), '?' for one character, [a-z],
 {a,b}; a plain name also means everything below it.
@@ -23,24 +23,22 @@ cli.input_options(parser)
 cli.options(parser, "json")
 local args = parser:parse()
 
--- A listing of many tensors is most of the memory; what is garbage of it should go at once.
-collectgarbage("setpause", 110)
-
 local checkpoint = cli.open(args.file, args)
-local rows = cbk.leaf_rows(checkpoint:raw_root(), args.glob, args.json)
+local rows = cbk.leaf_rows(checkpoint:raw_root(), args.glob)
 if args.glob and #rows == 0 then
   cbk.fail("key", ("no key of '%s' matches %s"):format(args.file, cbk.quote(args.glob)))
 end
 
-local function json_row(row)
+local function json_row(i)
+  local row = rows[i]
   local out = cbk.dict { { "key", row.path }, { "kind", row.role or row.type } }
   if row.problem then out.problem = row.problem end
   if not row.shape then
-    if not row.problem then listing.set_json_value(out, row.value, listing.value_text) end
+    if not row.problem then listing.set_json_value(out, rows:raw(i), listing.value_text) end
     return out
   end
   out.dtype, out.shape, out.bytes = row.type, cbk.list(row.shape), row.bytes
-  local storage = row.value:storage()
+  local storage = rows:value(i):storage()
   if storage and storage.file then
     out.file, out.offset = storage.file, storage.position
   end
@@ -48,23 +46,14 @@ local function json_row(row)
   return out
 end
 
-local function print_json()
-  local list = cbk.list()
-  for i, row in ipairs(rows) do list[i] = json_row(row) end
-  local totals = listing.totals(rows)
-  totals.dtypes = cbk.list(totals.dtypes)
-  cli.print_json(cbk.dict {
-    { "path", checkpoint.path }, { "format", checkpoint.format }, { "version", checkpoint.version },
-    { "files", cbk.list(checkpoint.files) }, { "totals", totals }, { "entries", list },
-  })
-end
-
 if args.json then
-  print_json()
-  return
+  local totals = rows:totals()
+  totals.dtypes = cbk.list(totals.dtypes)
+  return cli.print_json_object { { "path", checkpoint.path }, { "format", checkpoint.format }, { "version", checkpoint.version },
+    { "files", cbk.list(checkpoint.files) }, { "totals", totals }, { "entries", count = #rows, item = json_row } }
 end
-local out = { cbk.shown(checkpoint.path) .. "  " .. listing.format_text(checkpoint) }
-local lines = args.flat and listing.flat(rows) or listing.tree(rows, { unfolded = args.all })
-for _, line in ipairs(lines) do out[#out + 1] = line end
-out[#out + 1] = listing.totals_text(listing.totals(rows))
-io.write(table.concat(out, "\n"), "\n")
+io.stdout:setvbuf("full", 65536)
+local function print_line(line) io.stdout:write(line, "\n") end
+print_line(cbk.shown(checkpoint.path) .. "  " .. listing.format_text(checkpoint))
+if args.flat then listing.flat(rows, print_line) else listing.tree(rows, print_line, { unfolded = args.all }) end
+print_line(listing.totals_text(rows:totals()))

@@ -5,13 +5,12 @@ local cli = require "cbk.cli"
 local extents = require "cbk.extents"
 local inspect = require "cbk.inspect"
 local listing = require "cbk.listing"
-local ties = require "cbk.ties"
 
 local parser = cli.parser("show", "Show values of a checkpoint, one by one.", [[
 For a tensor: what it is, where its bytes lie, what shares them, statistics, and elements from
 its edges. The statistics read the whole tensor, in blocks; the rest reads a few elements.
 
---dataloader tells where a run that loads the checkpoint goes on in its data: how many samples
+--dataloader shows where a run that loads the checkpoint resumes in its data: how many samples
 each worker skips, and whose state it takes. FILE may also be the folder in which releases 1.8
 and 1.9 kept such states.
 
@@ -47,32 +46,44 @@ local function is_tree(value)
   return kind:find "dict" ~= nil or kind == "list" or kind == "tuple"
 end
 
---- What stands for `key`, several values where they have one path; an unknown key is an error with the nearest ones.
----@return { key: string, value: any }[]
-local function expand(key)
-  local exact, found, all = {}, {}, {}
-  local is_glob, matches = pcall(cbk.glob, key)
-  for path, value in cbk.leaves(root) do
-    all[#all + 1] = path
-    if path == key then exact[#exact + 1] = { key = path, value = value } end
-    if is_glob and matches(path) then found[#found + 1] = { key = path, value = value } end
+local rows = cbk.leaf_rows(root)
+
+---What `key` means is added to `shown`, several rows where they have one path.
+---@param key string
+---@param shown (integer|{ key: string, tree: any })[]  rows, or containers with their keys
+local function expand(key, shown)
+  local before = #shown
+  local row = rows:find(key)
+  while row do
+    shown[#shown + 1] = row
+    row = rows:find(key, #shown - before)
   end
-  if #exact > 0 then return exact end
+  if #shown > before then return end
   local tree = cbk.find(root, key)
-  if tree ~= nil then return { { key = key, value = tree } } end
-  if #found > 0 then return found end
+  if tree ~= nil then
+    shown[#shown + 1] = { key = key, tree = tree }
+    return
+  end
+  local is_glob, matches = pcall(cbk.glob, key)
   if not is_glob then error(matches, 0) end
-  local near = cbk.nearest(key, all, 3)
+  for i = 1, #rows do
+    if matches(rows:path(i)) then shown[#shown + 1] = i end
+  end
+  if #shown > before then return end
+  local some_keys = {}
+  for i = 1, math.min(#rows, 10000) do some_keys[i] = rows:path(i) end
+  local near = cbk.nearest(key, some_keys, 3)
   local hint = #near > 0 and "; did you mean " .. table.concat(near, " or ") .. "?" or ""
   cbk.fail("key", ("there is no %s in '%s'%s"):format(cbk.quote(key), args.file, hint))
 end
 
-local sharing = ties.finder(root)
+local MOST_TIES = 100 -- names that are given of as many as there are
 
-local function some(found)
+--- "a, b and 3 more"
+local function some(names, count)
   local shown = {}
-  for i = 1, math.min(#found.names, 5) do shown[i] = cbk.shown(found.names[i]) end
-  local more = found.count > #shown and (" and %d more"):format(found.count - #shown) or ""
+  for i = 1, math.min(#names, 5) do shown[i] = cbk.shown(names[i]) end
+  local more = count > #shown and (" and %d more"):format(count - #shown) or ""
   return table.concat(shown, ", ") .. more
 end
 
@@ -109,8 +120,9 @@ local function json_stats(tensor)
   return out
 end
 
-local function show_tensor(key, tensor)
-  print(cbk.shown(key))
+local function show_tensor(row)
+  local tensor = rows:value(row)
+  print(cbk.shown(rows:path(row)))
   local what = tensor.role == "tensor" and "" or " " .. tensor.role
   if tensor.requires_grad then what = what .. ", requires grad" end
   print(("  %s %s%s"):format(tensor.dtype, extents.shape(tensor:shape()), what))
@@ -118,9 +130,9 @@ local function show_tensor(key, tensor)
     cbk.format_size(tensor:nbytes())))
   local storage = tensor:storage()
   if storage and storage.file then print(("  in %s at byte %s"):format(cbk.shown(storage.file), listing.grouped(storage.position))) end
-  local tied, other = sharing(key, tensor)
-  if tied.count > 0 then print("  tied to " .. some(tied)) end
-  if other.count > 0 then print("  shares its storage with " .. some(other)) end
+  local tied, tied_count, sharing, sharing_count = rows:ties(row, MOST_TIES)
+  if tied_count > 0 then print("  tied to " .. some(tied, tied_count)) end
+  if sharing_count > 0 then print("  shares its storage with " .. some(sharing, sharing_count)) end
   local problem = tensor:problem()
   if problem then return print("  " .. problem) end
   if tensor:numel() > 0 and can_have_stats(tensor) then print("  " .. stats_text(tensor)) end
@@ -128,48 +140,52 @@ local function show_tensor(key, tensor)
   if grid then print(grid) end
 end
 
-local function show(key, value)
-  if is_tensor(value) then return show_tensor(key, value) end
+local function show_value(key, value)
   print(("%s  %s"):format(cbk.shown(key), cbk.kind(value)))
   if is_tree(value) and cbk.tensors(value)() then
-    for _, line in ipairs(listing.tree(cbk.leaf_rows(value))) do print("  " .. line) end
-    return
+    return listing.tree(cbk.leaf_rows(value), function(line) print("  " .. line) end)
   end
   print("  " .. inspect.text(value, { text = 4000, lines = 200 }):gsub("\n", "\n  "))
 end
 
-local function json_of(key, value)
-  if not is_tensor(value) then
-    local out = cbk.dict { { "key", key }, { "kind", cbk.kind(value) } }
-    listing.set_json_value(out, value, inspect.text)
-    return out
-  end
-  local out = cbk.dict { { "key", key }, { "kind", value.role }, { "dtype", value.dtype }, { "shape", cbk.list(value:shape()) },
-    { "numel", value:numel() }, { "bytes", value:nbytes() }, { "requires_grad", value.requires_grad } }
-  local storage = value:storage()
+local function json_of_tensor(row)
+  local tensor = rows:value(row)
+  local out = cbk.dict { { "key", rows:path(row) }, { "kind", tensor.role }, { "dtype", tensor.dtype },
+    { "shape", cbk.list(tensor:shape()) }, { "numel", tensor:numel() }, { "bytes", tensor:nbytes() },
+    { "requires_grad", tensor.requires_grad } }
+  local storage = tensor:storage()
   if storage and storage.file then
     out.file, out.offset = storage.file, storage.position
   end
-  local tied, other = sharing(key, value)
-  out.tied_to, out.shares_storage_with = cbk.list(tied.names), cbk.list(other.names)
-  if tied.count > #tied.names then out.tied_to_count = tied.count end
-  if other.count > #other.names then out.shares_storage_with_count = other.count end
-  out.problem = value:problem()
-  if not out.problem and can_have_stats(value) then out.stats = json_stats(value) end
+  local tied, tied_count, sharing, sharing_count = rows:ties(row, MOST_TIES)
+  out.tied_to, out.shares_storage_with = cbk.list(tied), cbk.list(sharing)
+  if tied_count > #tied then out.tied_to_count = tied_count end
+  if sharing_count > #sharing then out.shares_storage_with_count = sharing_count end
+  out.problem = tensor:problem()
+  if not out.problem and can_have_stats(tensor) then out.stats = json_stats(tensor) end
   return out
 end
 
-local entries = {}
-for _, key in ipairs(args.key) do
-  for _, entry in ipairs(expand(key)) do entries[#entries + 1] = entry end
+local function json_of_value(key, value)
+  local out = cbk.dict { { "key", key }, { "kind", cbk.kind(value) } }
+  listing.set_json_value(out, value, inspect.text)
+  return out
 end
+
+--- Calls one of the functions with what is shown.
+local function with_shown(entry, on_tensor, on_value)
+  if type(entry) == "table" then return on_value(entry.key, entry.tree) end
+  local value = rows:value(entry)
+  if is_tensor(value) then return on_tensor(entry) end
+  return on_value(rows:path(entry), value)
+end
+
+local shown = {}
+for _, key in ipairs(args.key) do expand(key, shown) end
 if args.json then
-  local list = cbk.list()
-  for i, entry in ipairs(entries) do list[i] = json_of(entry.key, entry.value) end
-  cli.print_json(list)
-  return
+  return cli.print_json_list(#shown, function(i) return with_shown(shown[i], json_of_tensor, json_of_value) end)
 end
-for i, entry in ipairs(entries) do
+for i, entry in ipairs(shown) do
   if i > 1 then print() end
-  show(entry.key, entry.value)
+  with_shown(entry, show_tensor, show_value)
 end

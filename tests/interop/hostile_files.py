@@ -118,7 +118,7 @@ def doubled(levels, join):
 
 
 BODIES = {
-    "many nones": lambda: LIST + MARK + NONE * 60000 + b"e",
+    "many nones": lambda: LIST + MARK + NONE * 400000 + b"e",
     "nones without a list": lambda: NONE * 3000000,
     "many marks": lambda: MARK * 1000000,
     "many lists": lambda: LIST + MARK + LIST * 1000000 + b"e",
@@ -126,13 +126,13 @@ BODIES = {
     "many tuples": lambda: LIST + MARK + b")" * 1000000 + b"e",
     "many small ints": lambda: LIST + MARK + b"K\x07" * 700000 + b"e",
     "many empty texts": lambda: LIST + MARK + b"\x8c\x00" * 700000 + b"e",
-    "many floats": lambda: LIST + MARK + (b"G" + bytes(8)) * 60000 + b"e",
-    "many entries": lambda: DICT + MARK + b"".join(b"J" + struct.pack("<i", i) + NONE for i in range(40000)) + b"u",
+    "many floats": lambda: LIST + MARK + (b"G" + bytes(8)) * 200000 + b"e",
+    "many entries": lambda: DICT + MARK + b"".join(b"J" + struct.pack("<i", i) + NONE for i in range(300000)) + b"u",
     "one key many times": lambda: DICT + MARK + (b"K\x01N") * 300000 + b"u",
     "many memos": lambda: LIST + b"\x94" * 1000000,
     "a memo far away": lambda: LIST + b"r\xff\xff\xff\x7f",
     "many sets": lambda: LIST + MARK + b"\x8f" * 300000 + b"e",
-    "a large set": lambda: call("builtins", "set", LIST + MARK + b"".join(number(i) for i in range(40000)) + b"e"),
+    "a large set": lambda: call("builtins", "set", LIST + MARK + b"".join(number(i) for i in range(200000)) + b"e"),
     "a list in itself": lambda: LIST + b"q\x00h\x00a",
     "a dict in itself": lambda: DICT + b"q\x00" + text("me") + b"h\x00s",
     "a tuple in itself": lambda: LIST + b"q\x00h\x00\x85a",

@@ -121,7 +121,7 @@ class Corpus:
             here = self.new_folder(work, "here")
             done = run([self.cbk, *command], here)
             is_good = name.startswith("good: ") and command in always
-            found = list(faults(done, size, is_good))
+            found = list(faults(done, size * max(1, command.count(file)), is_good))
             if names_below(here) or names_below(place) != before:
                 found.append("a file that nobody asked for")
             if done.status != 0 and names_below(os.path.join(work, "out")):

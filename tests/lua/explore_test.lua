@@ -204,9 +204,7 @@ describe("columns", function()
   it("align tables, and limit lines", function()
     local root = cbk.dict { { "層", cbk.full({ 2 }, 1) }, { "abcd", cbk.full({ 2, 2 }, 1) }, { "e\204\129", 1 } }
     local starts = {}
-    for _, line in ipairs(listing.flat(cbk.leaf_rows(root))) do
-      starts[#starts + 1] = cbk.terminal.columns((line:match "^%S+%s+"))
-    end
+    listing.flat(cbk.leaf_rows(root), function(line) starts[#starts + 1] = cbk.terminal.columns((line:match "^%S+%s+")) end)
     equal(starts, { 6, 6, 6 })
     local progress = require "cbk.progress"
     local line = progress.line({ done = 1, total = 2, seconds = 0, key = ("層"):rep(50) }, 60)
@@ -216,11 +214,18 @@ describe("columns", function()
 end)
 
 describe("listing", function()
-  local function lines(root, pattern) return table.concat(listing.tree(cbk.leaf_rows(root, pattern)), "\n") end
+  local function tree(root, options)
+    local out = {}
+    listing.tree(cbk.leaf_rows(root), function(line) out[#out + 1] = line end, options)
+    return out
+  end
+  local function lines(root) return table.concat(tree(root), "\n") end
 
   it("shows the empty key", function()
     local root = cbk.dict { { "", cbk.full({ 1 }, 1) }, { "a", cbk.dict { { "", 1 }, { "b", 2 } } } }
-    is_true(listing.flat(cbk.leaf_rows(root))[1]:find '^"" ')
+    local flat = {}
+    listing.flat(cbk.leaf_rows(root), function(line) flat[#flat + 1] = line end)
+    is_true(flat[1]:find '^"" ')
     is_true(lines(root):find('\n  ""', 1, true), lines(root))
   end)
 
@@ -239,13 +244,13 @@ describe("listing", function()
     local deep, root = ("b."):rep(200000), cbk.dict()
     for _, key in ipairs { "a." .. deep .. "x", "a." .. deep .. "y", "c." .. deep .. "x", "d", "d..e", "" } do root[key] = 1 end
     local keys = {}
-    for i, line in ipairs(listing.tree(cbk.leaf_rows(root), { unfolded = true })) do keys[i] = line:gsub("%s+int.*", "") end
+    for i, line in ipairs(tree(root, { unfolded = true })) do keys[i] = line:gsub("%s+int.*", "") end
     equal(keys, { "a." .. deep:sub(1, -2), "  x", "  y", "c." .. deep .. "x", "d", "  .e", '""' })
     local stairs, name = cbk.dict(), ""
     for i = 1, 200 do
       stairs[name .. "w"], name = i, name .. "n."
     end
-    local steps = listing.tree(cbk.leaf_rows(stairs))
+    local steps = tree(stairs)
     equal(steps[#steps]:match "^ *(%S+)", ("n."):rep(200 - 41) .. "w")
   end)
 
@@ -263,7 +268,7 @@ describe("listing", function()
     local rows = cbk.leaf_rows(cbk.dict { { "base", base }, { "same", base }, { "again", base:reshape { 2, 2 } } })
     equal(rows[2].tied_to, "base")
     equal(rows[3].tied_to, "base")
-    equal(listing.totals(rows).stored, 16)
+    equal(rows:totals().stored, 16)
   end)
 
   it("has room for numbers and extents of any size", function()

@@ -277,7 +277,7 @@ describe("inspect", function()
   it("folds layers", function()
     local tree = cbk.dict()
     for layer = 0, 11 do tree[("h.%d.w"):format(layer)] = cbk.full({ 2 }, layer) end
-    t.is_true(inspect.text(tree):find("h.{0..11}.w: Tensor float32 [2]  × 12", 1, true))
+    t.is_true(inspect.text(tree):find("h.{0..11}.w  12 ×  float32  [2]", 1, true))
   end)
 
   it("prints configs nested", function()

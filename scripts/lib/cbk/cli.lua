@@ -394,6 +394,38 @@ end
 ---Prints a value as JSON, with escapes of whatever a terminal should not get.
 function cli.print_json(value) print(cbk.json(value, { indent = 2, shown = true })) end
 
+--- Writes a list as `cli.print_json` would, one item after the other; `margin` is the line break before an item.
+local function write_json_list(count, item, margin)
+  io.stdout:write "["
+  for i = 1, count do
+    local text = cbk.json(item(i), { indent = 2, shown = true })
+    io.stdout:write(i > 1 and "," or "", margin, (text:gsub("\n", margin)))
+  end
+  io.stdout:write(count > 0 and margin:sub(1, -3) or "", "]")
+end
+
+---Prints a list of which each item is made when it is printed.
+---@param count integer
+---@param item fun(i: integer): any
+function cli.print_json_list(count, item)
+  write_json_list(count, item, "\n  ")
+  print()
+end
+
+---Prints an object of which the items of long lists are made when they are printed.
+---@param members ({ [1]: string, [2]: any } | { [1]: string, count: integer, item: fun(i: integer): any })[]
+function cli.print_json_object(members)
+  for i, member in ipairs(members) do
+    io.stdout:write(i == 1 and "{" or ",", "\n  ", cbk.json(member[1]), ": ")
+    if member.item then
+      write_json_list(member.count, member.item, "\n    ")
+    else
+      io.stdout:write((cbk.json(member[2], { indent = 2, shown = true }):gsub("\n", "\n  ")))
+    end
+  end
+  print "\n}"
+end
+
 ---With --json, prints what a command has written, or would write with --dry-run.
 ---@param args table
 ---@param written boolean

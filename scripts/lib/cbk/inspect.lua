@@ -2,7 +2,6 @@
 -- never read as a whole for printing.
 
 local cbk = require "cbk"
-local fold = require "cbk.fold"
 local listing = require "cbk.listing"
 
 local inspect = {}
@@ -147,19 +146,6 @@ local function has_tensors(value)
   return ok and tensors() ~= nil
 end
 
---- A tree with tensors: one line per group of like leaves.
-local function fold_lines(value, out)
-  local entries = {}
-  for path, leaf in cbk.leaves(value) do
-    local text = type(leaf) == "userdata" and TENSORS[cbk.kind(leaf)] and tostring(leaf) or nil
-    entries[#entries + 1] = { path = path, text = text or short(leaf, { text = 60 }), signature = text or path }
-  end
-  for _, group in ipairs(fold.groups(entries)) do
-    local times = #group.members > 1 and ("  × %d"):format(#group.members) or ""
-    out[#out + 1] = ("  %s: %s%s"):format(group.name, group.members[1].entry.text, times)
-  end
-end
-
 --- A short list of plain values fits one line: [1, 2, 3]
 local function inline_list(value, options)
   local parts, width = {}, 0
@@ -177,9 +163,10 @@ local function is_list(value)
   return cbk.kind(value):find "dict" == nil and cbk.kind(value) ~= "counter"
 end
 
+--- Lines up to one more than are wanted.
 local function nest_lines(value, indent, options, seen, out)
-  if #out > options.lines then return end
   for key, item in cbk.items(value) do
+    if #out > options.lines then return end
     local label = type(key) == "string" and (key:find "^[%w_.-]+$" and key or quoted(key, options.text)) or short(key, options)
     local is_container = is_tree(item) or type(item) == "table" and getmetatable(item) == nil
     local inline = is_container and is_list(item) and inline_list(item, options)
@@ -198,20 +185,26 @@ local function nest_lines(value, indent, options, seen, out)
   end
 end
 
+--- As many of the lines of a listing as are wanted, and how many there are.
+local function list_lines(value, options, out)
+  local count = #out
+  listing.tree(cbk.leaf_rows(value), function(line)
+    count = count + 1
+    if count <= options.lines then out[count] = "  " .. line end
+  end)
+  if count > options.lines then out[#out + 1] = ("  … %d more lines"):format(count - options.lines) end
+end
+
 local function tree_text(value, options)
   local out = { type(value) == "table" and "table" or tostring(value) }
   if type(value) ~= "table" and has_tensors(value) then
-    fold_lines(value, out)
-  else
-    local inline = is_list(value) and inline_list(value, options)
-    if inline then return inline end
-    nest_lines(value, "  ", options, { [value] = true }, out)
+    list_lines(value, options, out)
+    return table.concat(out, "\n")
   end
-  if #out > options.lines then
-    local more = #out - options.lines
-    for i = #out, options.lines + 1, -1 do out[i] = nil end
-    out[#out + 1] = ("  … %d more lines"):format(more)
-  end
+  local inline = is_list(value) and inline_list(value, options)
+  if inline then return inline end
+  nest_lines(value, "  ", options, { [value] = true }, out)
+  if #out > options.lines then out[#out] = "  … more lines" end
   return table.concat(out, "\n")
 end
 

@@ -286,18 +286,88 @@ function cbk.raw_leaves(tree) end
 ---@field role string|nil    what kind of tensor it is
 ---@field shape integer[]|nil
 ---@field numel integer|nil
----@field bytes integer      0 for other values
----@field value any          as `cbk.raw` gives it; of tensors only on demand
+---@field bytes integer|nil
 ---@field tied_to string|nil the first key with the same bytes seen the same way
 ---@field shares string|nil  the first key that shares its storage, if it sees other bytes
 ---@field problem string|nil why it cannot be read
 
----One row per leaf, in the order of the tree.
+---@class LeafTotals
+---@field tensors integer
+---@field numel integer
+---@field bytes integer
+---@field values integer     leaves that are no tensors
+---@field tied integer       tensors whose bytes belong to another one already
+---@field stored integer     bytes without those of tied tensors
+---@field dtypes { dtype: string, tensors: integer, numel: integer, bytes: integer }[]
+
+---The leaves of a tree by number, in the order of the tree; some bytes for each. `#rows`, and `rows[i]`, which is made when it is
+---asked for.
+---@class LeafRows
+---@field [integer] LeafRow
+local LeafRows = {}
+---@param i integer
+---@return string
+function LeafRows:path(i) end
+---As a checkpoint gives it.
+---@param i integer
+---@return any
+function LeafRows:value(i) end
+---As `cbk.raw` gives it.
+---@param i integer
+---@return any
+function LeafRows:raw(i) end
+---The row with this path, after `times` others that have it, too.
+---@param path string
+---@param times? integer  default 0
+---@return integer|nil
+function LeafRows:find(path, times) end
+---How many rows before this one have its path: keys may contain dots.
+---@param i integer
+---@return integer
+function LeafRows:earlier(i) end
+---At most `most` keys of tensors tied to this one, and how many there are; the same of those that only share its storage.
+---@param i integer
+---@param most integer
+---@return string[], integer, string[], integer
+function LeafRows:ties(i, most) end
+---@return LeafTotals
+function LeafRows:totals() end
+---The rows as lines of a listing: what differs in nothing but numbers is one group.
+---@param options? { unfolded: boolean }
+---@return LeafGroups
+function LeafRows:groups(options) end
+
+---@class LeafGroup
+---@field type string|nil    as in LeafRow, of the first row; nil for a container, which has only the next two
+---@field tensors integer|nil
+---@field bytes integer|nil
+---@field count integer|nil  rows
+---@field shape string|nil   "[4..40, 64]"
+---@field role string|nil
+---@field values any[]|nil   the first distinct values of rows that are no tensors
+---@field more_values boolean|nil
+---@field tied_to string|nil
+---@field shares string|nil
+---@field problem string|nil
+
+---@class LeafGroups
+local LeafGroups = {}
+---Calls `visit` for each line of the tree of names.
+---@param visit fun(indent: integer, label: string, group: LeafGroup)
+function LeafGroups:outline(visit) end
+---Calls `visit` with 0, the whole name and the group.
+---@param visit fun(indent: integer, label: string, group: LeafGroup)
+function LeafGroups:each(visit) end
+
 ---@param tree any
 ---@param pattern? string        a glob over whole keys; a plain name also means everything below it
----@param with_tensors? boolean  rows of tensors have a `value` too
----@return LeafRow[]
-function cbk.leaf_rows(tree, pattern, with_tensors) end
+---@return LeafRows
+function cbk.leaf_rows(tree, pattern) end
+---Groups keys that differ in nothing but numbers, "layers.{0..31}.weight"; only those of one signature.
+---@param keys string[]
+---@param signatures string[]
+---@return { name: string, members: integer[] }[]
+function cbk.fold_keys(keys, signatures) end
 ---The text of a key in a dotted path, as Python's str(): "weight", "0", "None".
 ---@return string
 function cbk.key_text(key) end

@@ -150,7 +150,7 @@ end
 --- One line about a checkpoint that has just been opened.
 local function opened_text(names, checkpoint)
   return ("%s = %s: %s, %s"):format(names, cbk.shown(checkpoint.path), listing.format_text(checkpoint),
-    listing.totals_text(listing.totals(cbk.leaf_rows(checkpoint:raw_root()))))
+    listing.totals_text(cbk.leaf_rows(checkpoint:raw_root()):totals()))
 end
 
 -- --- commands
@@ -212,8 +212,8 @@ commands.ls = {
   run = function(session, rest)
     local checkpoint = require_checkpoint(session)
     local rows = cbk.leaf_rows(checkpoint:raw_root(), rest ~= "" and rest or nil)
-    for _, line in ipairs(listing.tree(rows)) do print(line) end
-    print(listing.totals_text(listing.totals(rows)))
+    listing.tree(rows, print)
+    print(listing.totals_text(rows:totals()))
   end,
 }
 

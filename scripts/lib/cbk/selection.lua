@@ -49,10 +49,12 @@ end
 
 ---The error where no key is chosen: which --include matches nothing, and what it may have meant.
 ---@param path string
----@param keys string[]   all of them
-function Selection:fail_empty(path, keys)
+---@param tree Dict|List
+function Selection:fail_empty(path, tree)
   local test = self.include[1]
   if not test or test.hits > 0 then cbk.fail("key", ("no key of '%s' is left: --exclude takes all of them away"):format(path)) end
+  local rows, keys = cbk.leaf_rows(tree), {}
+  for i = 1, math.min(#rows, 10000) do keys[i] = rows:path(i) end
   local near = cbk.nearest(test.glob, keys, 3)
   for i, key in ipairs(near) do near[i] = cbk.quote(key) end
   cbk.fail("key", ("no key of '%s' matches --include %s%s"):format(path, cbk.quote(test.glob),
