@@ -403,7 +403,7 @@ void call_for_line(lua_State* L, size_t indent, std::string_view label) {
 /// only `tensors` and `bytes`.
 int outline_of(lua_State* L) {
   const auto groups = check<LeafGroups>(L, 1);
-  luaL_checktype(L, 2, LUA_TFUNCTION);
+  if (!lua_isfunction(L, 2)) fail_type(L, 2, "function");
   OutlineVisitor visitor;
   visitor.entry = [&](size_t indent, std::string_view label, size_t entry) {
     push_group(L, *groups, entry);
@@ -428,7 +428,7 @@ int outline_of(lua_State* L) {
 /// `groups:each(visit)`: calls visit(0, name, group) for each group.
 int each_group(lua_State* L) {
   const auto groups = check<LeafGroups>(L, 1);
-  luaL_checktype(L, 2, LUA_TFUNCTION);
+  if (!lua_isfunction(L, 2)) fail_type(L, 2, "function");
   for (size_t i = 0; i < groups->size(); ++i) {
     push_group(L, *groups, i);
     call_for_line(L, 0, groups->name(i));
@@ -448,8 +448,9 @@ int leaf_rows(lua_State* L) {
 
 /// `cbk.fold_keys(keys, signatures)`
 int fold_keys(lua_State* L) {
-  luaL_checktype(L, 1, LUA_TTABLE);
-  luaL_checktype(L, 2, LUA_TTABLE);
+  for (const int index : {1, 2}) {
+    if (!lua_istable(L, index)) fail_type(L, index, "table");
+  }
   const auto text_at = [L](int table, size_t i) {
     lua_rawgeti(L, table, static_cast<int>(i) + 1);
     std::string text(check_string(L, -1));

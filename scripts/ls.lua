@@ -8,7 +8,7 @@ local parser = cli.parser("ls", "List what is in a checkpoint. Nothing but heade
 Layers that differ in nothing but their number are folded: layers.{0..31}. A tensor with
 '= KEY' behind it is tied to that one.
 
-GLOB matches whole keys: '*' stands for any text (dots too), '?' for one character, [a-z],
+GLOB matches whole keys: '*' is any text (dots too), '?' for one character, [a-z],
 {a,b}; a plain name also means everything below it.
 
 examples:
