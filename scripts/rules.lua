@@ -70,6 +70,7 @@ local function load_models()
 end
 
 local MOST_TEXT = 2 ^ 28 -- of a list of keys
+local MOST_KEYS = 150000 -- of a checkpoint; the largest models have 100,000
 
 local models = load_models()
 local list = tables.of(models, args.model)
@@ -145,6 +146,10 @@ local function keys_to_cover()
     return coverage.keys_of(roots), deduplicated
   elseif args.checkpoint then
     local checkpoint = cli.open(args.checkpoint, args)
+    local count = #cbk.leaf_rows(checkpoint:raw_root())
+    if count > MOST_KEYS then
+      cbk.fail("keys", ("'%s' has %d keys; %d are the most that are compared with rules"):format(args.checkpoint, count, MOST_KEYS))
+    end
     return coverage.keys_of((other_names.added(checkpoint))), other_names.are_left_out(checkpoint)
   end
   if not args.keys then return nil end

@@ -265,7 +265,9 @@ local function report_unmatched(job, unmatched)
   if #unmatched == 0 then return end
   local advice = not job.drop_unmatched and job.advise and job.advise.unmatched(unmatched)
   local names = job.drop_unmatched and naming.all(unmatched) or naming.first(unmatched, advice and 5) -- what to do shall be seen
-  local message = ("%d key%s not matched: %s"):format(#unmatched, #unmatched == 1 and " was" or "s were", names)
+  local is_all = job.drop_unmatched or #unmatched < keys.ENOUGH_UNMATCHED
+  local message = ("%s%d key%s not matched: %s"):format(is_all and "" or "at least ", #unmatched, #unmatched == 1 and " was" or "s were",
+    names)
   if not job.drop_unmatched then
     cbk.fail("unmatched", message .. (advice or "; to convert without them, add --drop-unmatched-keys"))
   end

@@ -576,6 +576,9 @@ end
 ---@field view? fun(key: string, value: any): any, string?   what the rules see of a value, and what was done to it
 ---@field trace? fun(record: KeyRecord)
 
+---After so many keys without a rule, one that is refused for them is not read to its end: a hostile file may have a million.
+keys.ENOUGH_UNMATCHED = 20000
+
 ---Converts all keys of `source`.
 ---@param set Rule[]
 ---@param side Side     the side that `source` is
@@ -607,7 +610,10 @@ function keys.convert(set, side, source, options)
   end
   local unmatched = {}
   for key, value in cbk.items(source) do
-    if not run:convert(key, value) then unmatched[#unmatched + 1] = tostring(key) end
+    if not run:convert(key, value) then
+      unmatched[#unmatched + 1] = tostring(key)
+      if options.is_refused and #unmatched == keys.ENOUGH_UNMATCHED then break end
+    end
   end
   run:fill(options.fill and options.fill[rules.other[side]], options.is_refused and #unmatched > 0)
   run:check()

@@ -38,15 +38,6 @@ end
 
 -- --- trials
 
----Every leaf of a tree that is to be written, but for the history of releases.
-local function leaves_of(root)
-  local paths, values = {}, {}
-  for path, value in cbk.raw_leaves(root) do
-    if not path:find "^__metadata__%." then paths[#paths + 1], values[path] = path, value end
-  end
-  return table.concat(paths, "\0"), values
-end
-
 local function is_same(a, b)
   if cbk.equal(a, b) then return true end
   local function fill(value) return cbk.kind(value) == "tensor" and value:fill() or nil end
@@ -75,19 +66,31 @@ local function trials(list, model, target, try)
   return out
 end
 
+---Whether two trees have the same leaves, but for the history of releases.
+local function are_same_trees(a, b)
+  local rows_a, rows_b = cbk.leaf_rows(a), cbk.leaf_rows(b)
+  local i, k = 1, 1
+  local function next_row(rows, at)
+    while at <= #rows and rows:path(at):find "^__metadata__%." do at = at + 1 end
+    return at
+  end
+  while true do
+    i, k = next_row(rows_a, i), next_row(rows_b, k)
+    if i > #rows_a or k > #rows_b then return i > #rows_a and k > #rows_b end
+    if rows_a:path(i) ~= rows_b:path(k) or not is_same(rows_a:raw(i), rows_b:raw(k)) then return false end
+    i, k = i + 1, k + 1
+  end
+end
+
 ---True where it makes no difference which of these releases the files are of: the same would be written.
 ---@param tried Trial[]
 local function are_alike(tried)
-  local paths, values, text
+  local first, first_text
   for _, one in ipairs(tried) do
     if one.is_target or not one.done then return false end -- others are converted
-    local own_paths, own_values = leaves_of(one.done.root)
-    local own_text = cbk.json(one.done.config)
-    if text and (text ~= own_text or paths ~= own_paths) then return false end
-    for path, value in pairs(values or {}) do
-      if not is_same(value, own_values[path]) then return false end
-    end
-    paths, values, text = own_paths, own_values, own_text
+    local text = cbk.json(one.done.config)
+    if first and (text ~= first_text or not are_same_trees(one.done.root, first)) then return false end
+    first, first_text = first or one.done.root, text
   end
   return true
 end

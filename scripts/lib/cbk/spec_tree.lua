@@ -124,9 +124,16 @@ end
 
 local scalar_dict = ("TensorScalarDict"):gsub(".", function(c) return ("%02x"):format(c:byte()) end)
 
+local MOST_VALUES = 65536 -- beside tensors; H5, in which what is upgraded is written, holds no more
+
 ---@param checkpoint Checkpoint
 ---@return OldFile
 function spec_tree.old_file(checkpoint)
+  local values = cbk.leaf_rows(checkpoint:raw_root()):totals().values
+  if values > MOST_VALUES then
+    cbk.fail("checkpoint", ("'%s' holds %d values that are not tensors; a checkpoint of the Model Zoo has %d at most"):format(
+      checkpoint.path, values, MOST_VALUES))
+  end
   if not (cbk.kind(checkpoint.root) or ""):find "dict" then
     cbk.fail("checkpoint", ("'%s' holds no dict of parts (model, optimizer, …)"):format(checkpoint.path))
   end
