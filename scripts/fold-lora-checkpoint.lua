@@ -4,6 +4,7 @@ local cbk = require "cbk"
 local cli = require "cbk.cli"
 local converters = require "cbk.converters"
 local converter_list = require "cbk.converter_list"
+local hf_config = require "converters.modelzoo.hf_config"
 local lora = require "converters.modelzoo.lora"
 local modules = require "converters.modelzoo.modules"
 
@@ -57,6 +58,7 @@ local checkpoint = cli.open(args.checkpoint_path, args)
 local model = converters.convert.model_of(checkpoint.root)
 local root = cbk.dict()
 root.model = lora.fold(model, config, model_name)
+if hf_config.of(checkpoint.root) then root.__metadata__ = checkpoint.root.__metadata__ end -- for the way back
 
 local own_version = checkpoint.format == "cerebras-h5" and tonumber(checkpoint.version)
 local written, plan = converters.write(target, {

@@ -3,6 +3,7 @@
 local cbk = require "cbk"
 local cli = require "cbk.cli"
 local extents = require "cbk.extents"
+local fold = require "cbk.fold"
 local inspect = require "cbk.inspect"
 local listing = require "cbk.listing"
 
@@ -122,7 +123,7 @@ end
 
 local function show_tensor(row)
   local tensor = rows:value(row)
-  print(cbk.shown(rows:path(row)))
+  print(fold.shown(rows:path(row)))
   local what = tensor.role == "tensor" and "" or " " .. tensor.role
   if tensor.requires_grad then what = what .. ", requires grad" end
   print(("  %s %s%s"):format(tensor.dtype, extents.shape(tensor:shape()), what))
@@ -141,7 +142,7 @@ local function show_tensor(row)
 end
 
 local function show_value(key, value)
-  print(("%s  %s"):format(cbk.shown(key), cbk.kind(value)))
+  print(("%s  %s"):format(fold.shown(key), cbk.kind(value)))
   if is_tree(value) and cbk.tensors(value)() then
     return listing.tree(cbk.leaf_rows(value), function(line) print("  " .. line) end)
   end

@@ -59,10 +59,11 @@ end
 ---What to do about a rule that never writes its key: one of two keys that are both written belongs to the first rule.
 local function never_written(rule, first, side)
   local other = rules.other[side]
-  local key, both = rule[other][1], ""
-  if first[other] and not rule.when then both = ("to write both keys, say also_%s = '%s' there; "):format(other, key) end
-  return ("%s, '%s' is never written: '%s' (%s) takes '%s'; %sif it is only read, from some files, say which: read_only = \"…\"")
-    :format(towards[side], key, rules.text(first), position.of(first), rule[side][1], both)
+  local key = rule[other][1]
+  local advice = 'if it is only read, from some files, say which: read_only = "…"'
+  if first[other] and not rule.when then advice = ("to write both keys, say also_%s = '%s' there"):format(other, key) end
+  return ("%s, '%s' is never written: '%s' (%s) takes '%s'; %s"):format(towards[side], key, rules.text(first), position.of(first),
+    rule[side][1], advice)
 end
 
 ---@param excused table<Rule, boolean>   those whose `read_only` is needed; some are added

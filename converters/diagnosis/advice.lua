@@ -141,6 +141,11 @@ end
 ---@param unmatched string[]
 ---@return string|nil
 function advice.unmatched(job, source, unmatched)
+  for _, key in ipairs(unmatched) do
+    if key:find "%.lora_[AB]" then
+      return "; these are LoRA weights, which only the Model Zoo knows: fold them into the weights first (cbk fold-lora-checkpoint)"
+    end
+  end
   local beyond, count = beyond_counts(job, unmatched)
   local rest = count ~= #unmatched and of_names(job, source, unmatched) or ""
   local told = (beyond and "; " .. beyond or "") .. rest

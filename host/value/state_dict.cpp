@@ -22,8 +22,10 @@ class Flattener {
     }
     walk(root.as_dict(), "", 0);
     if (!others_.empty()) {
-      fail(Errc::value, "{} holds tensors only; {} {} not: {}", format_, others_.size(),
-           others_.size() == 1 ? "key is" : "keys are", listed(others_));
+      fail(Errc::value,
+           "{} holds tensors only; {} {} not: {}; leave out what is not a tensor (cbk copy --exclude, or "
+           "--include model)",
+           format_, others_.size(), others_.size() == 1 ? "key is" : "keys are", listed(others_));
     }
     if (!twice_.empty())
       fail(Errc::value, "two tensors would get one name in {}: {}", format_, listed(twice_));

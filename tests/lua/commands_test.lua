@@ -20,6 +20,32 @@ local function failed(code, expected_code, stderr, part)
   has(stderr, part)
 end
 
+describe("many values", function()
+  it("are listed, shown and compared in the order of the tree, also keys that occur twice", function()
+    local dir = harness.temp_dir()
+    local root = cbk.dict { { "a.b", 1 }, { "a", cbk.dict { { "b", 2 } } }, { "", cbk.tensor { 1 } } }
+    cbk.create(dir .. "/x.pt", { root = root }):commit()
+    root["a.b"] = 3
+    cbk.create(dir .. "/y.pt", { root = root }):commit()
+    local _, shown = run(dir, "show", "x.pt", "a.b", "")
+    has(shown, "a.b  int\n  1\n\na.b  int\n  2\n\n\"\"\n  float32 [1]")
+    local code, text = run(dir, "diff", "x.pt", "y.pt")
+    equal(code, 1)
+    has(text, "different (1):\n  a.b: 1, 3\n2 values the same")
+    local _, json = run(dir, "ls", "--json", "x.pt")
+    equal(select(2, json:gsub('"key": "a.b"', "")), 2)
+    local _, plan = run(dir, "copy", "x.pt", "z.pt", "--dry-run")
+    has(plan, "(1 tensor)")
+  end)
+
+  it("of a tree that is not of tensors only: what to leave out", function()
+    local dir = harness.temp_dir()
+    cbk.create(dir .. "/x.pt", { root = cbk.dict { { "w", cbk.tensor { 1 } }, { "step", 1 } } }):commit()
+    local code, _, stderr = run(dir, "copy", "x.pt", "x.safetensors")
+    failed(code, 1, stderr, "'step' (int); leave out what is not a tensor (cbk copy --exclude")
+  end)
+end)
+
 describe("list", function()
   local function rows(...)
     local code, stdout, stderr = run(harness.temp_dir(), "list", ...)

@@ -172,6 +172,21 @@ describe("cbk fold-lora-checkpoint", function()
     end
   end)
 
+  it("keeps the Hugging Face config; unfolded, a checkpoint is not converted, and it says what to do", function()
+    local folder = harness.temp_dir()
+    files(folder, cbk.dict { r = 1 })
+    local history = cbk.list { cbk.dict { { "version", "2.4.0" }, { "hf_config", cbk.dict { bos_token_id = 7 } } } }
+    local root = cbk.dict { { "model", checkpoint() }, { "__metadata__", history } }
+    cbk.create(folder .. "/c.1.mdl", { root = root, overwrite = true }):commit()
+    equal(harness.cbk(folder, unpack(command)), 0)
+    equal(cbk.open(folder .. "/c.1_folded.mdl").root.__metadata__[1].hf_config.bos_token_id, 7)
+    cbk.config.save(cbk.dict { model = cbk.dict { hidden_size = 2, num_heads = 1, num_hidden_layers = 1 } }, folder .. "/q.yaml")
+    local code, _, err = harness.cbk(folder, "convert", "--model", "gpt2", "--src-fmt", "cs-2.4", "--tgt-fmt", "hf", "--config", "q.yaml",
+      "c.1.mdl", "-o", "out")
+    equal(code, 1)
+    equal(err:find("fold them into the weights first (cbk fold-lora-checkpoint)", 1, true) ~= nil, true, err)
+  end)
+
   it("writes checkpoint and config beside the inputs, and replaces nothing", function()
     local folder = harness.temp_dir()
     files(folder, cbk.dict { r = 1 })
