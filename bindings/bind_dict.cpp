@@ -103,11 +103,15 @@ void check_key(const Value& key, size_t& parts) {
 
 }  // namespace
 
+void check_key(const Value& key) {
+  size_t parts = 0;
+  check_key(key, parts);
+}
+
 Value key_at(lua_State* L, int index) {
   if (lua_isnoneornil(L, index)) fail(Errc::usage, "nil cannot be a key (Python's None is cbk.null)");
   Value key = to_value(L, index);
-  size_t parts = 0;
-  check_key(key, parts);
+  check_key(key);
   return key;
 }
 

@@ -86,6 +86,7 @@ int make_set(lua_State* L) {
   set->kind = Sequence::Kind::set;
   Dict seen;
   for (Value& item : items_at(L, 1)) {
+    check_key(item);
     if (seen.find(item) != nullptr) continue;
     seen.set(item, Value());
     set->items.push_back(std::move(item));

@@ -196,7 +196,7 @@ int row_at(lua_State* L) {
   const auto rows = check<LeafRows>(L, 1);
   if (lua_type(L, 2) != LUA_TNUMBER) fail_member("a LeafRows", check_string(L, 2), method_names(L, 1));
   const double index = lua_tonumber(L, 2);
-  if (index < 1 || index > static_cast<double>(rows->size())) return 0;
+  if (!(index >= 1 && index <= static_cast<double>(rows->size()))) return 0;  // nan, too
   const auto position = static_cast<size_t>(index) - 1;
   push_facts(L, *rows, position);
   set_field(L, "path", rows->table.path(rows->row(position)));
@@ -378,7 +378,8 @@ void push_group(lua_State* L, const LeafGroups& groups, size_t group) {
   Shape high = low;
   for (const uint32_t member : members) {
     const Value& value = value_at(rows, member);
-    if (!value.is(Value::Kind::tensor)) continue;
+    // The tree may have changed since the rows were grouped.
+    if (!value.is(Value::Kind::tensor) || value.as_tensor().shape().size() != low.size()) continue;
     totals.add(value.as_tensor());
     for (size_t dim = 0; dim < low.size(); ++dim) {
       low[dim] = std::min(low[dim], value.as_tensor().shape()[dim]);

@@ -58,7 +58,7 @@ if args.json then
   end
   cli.print_json(list)
 elseif args.all then
-  for _, line in ipairs(converter_list.lines(rows, args.hide_notes)) do print(line) end
+  for _, line in ipairs(converter_list.lines(rows, args.hide_notes)) do print(cbk.shown(line)) end
 else
-  for _, line in ipairs(converter_list.summary(rows, filter)) do print(line) end
+  for _, line in ipairs(converter_list.summary(rows, filter)) do print(cbk.shown(line)) end
 end

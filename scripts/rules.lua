@@ -244,26 +244,29 @@ local function as_json()
   })
 end
 
+--- Texts come out of a file that nobody needs to trust.
+local function say(text) print(cbk.shown(text)) end
+
 local function as_text()
   local function count(n, what) return ("%d %s%s"):format(n, what, n == 1 and "" or "s") end
   if #list > 0 then
-    print(("%s: %s, %s"):format(position.file(path), count(table_count, "table"), count(rule_count, "rule")))
+    say(("%s: %s, %s"):format(position.file(path), count(table_count, "table"), count(rule_count, "rule")))
   end
-  for _, finding in ipairs(findings) do print(("%s: %s: %s"):format(finding.where, finding.kind, finding.text)) end
+  for _, finding in ipairs(findings) do say(("%s: %s: %s"):format(finding.where, finding.kind, finding.text)) end
   if args.one_way then
     local last
     for _, row in ipairs(one_way) do
-      if row.table ~= last then print(("one way, %s"):format(row.table.title)) end
+      if row.table ~= last then say(("one way, %s"):format(row.table.title)) end
       last = row.table
-      print(("  %s '%s': %s (%s)"):format(row.side == "left" and "left " or "right", row.pattern, row.text, row.where))
+      say(("  %s '%s': %s (%s)"):format(row.side == "left" and "left " or "right", row.pattern, row.text, row.where))
     end
   elseif #one_way > 0 then
     print(("%s one way only, each for a reason; --one-way lists them"):format(#one_way == 1 and "1 key goes" or #one_way .. " keys go"))
   end
   for _, reading in ipairs(readings) do
-    print(("%s: %d of %d keys fit; %s"):format(titles(reading), reading.matched, #keys, #reading.idle == 0 and "every rule has a key"
+    say(("%s: %d of %d keys fit; %s"):format(titles(reading), reading.matched, #keys, #reading.idle == 0 and "every rule has a key"
       or count(#reading.idle, "rule") .. " without a key:"))
-    for _, rule in ipairs(reading.idle) do print(("  %s (%s)"):format(rules.text(rule), position.of(rule))) end
+    for _, rule in ipairs(reading.idle) do say(("  %s (%s)"):format(rules.text(rule), position.of(rule))) end
   end
   print(#findings == 0 and "clean" or count(#findings, "finding"))
 end

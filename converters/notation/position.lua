@@ -26,7 +26,8 @@ end
 local lines_of = {}
 
 local function lines(path)
-  if readable and not readable[path] and path:sub(1, #root + 11) ~= root .. "converters/" then return nil end
+  local is_own = path:sub(1, #root + 11) == root .. "converters/" and not path:find("..", 1, true)
+  if readable and not readable[path] and not is_own then return nil end
   if lines_of[path] == nil then
     local fine, text = pcall(cbk.fs.read, path)
     lines_of[path] = false

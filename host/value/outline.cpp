@@ -95,7 +95,7 @@ class Outliner {
   [[nodiscard]] std::string part_text(uint32_t entry, size_t from) const {
     const std::string name = source_.name(entry);
     const auto part = part_at(name, from, has_slashes(name));
-    return name.substr(from, part->end - from);
+    return part ? name.substr(from, part->end - from) : std::string();
   }
 
   /// How many bytes all names have in common.
@@ -144,7 +144,8 @@ class Outliner {
     Branches out{ends[0], {ends.begin() + 1, ends.end()}, 0};
     if (!out.ends.empty()) {
       const std::string name = source_.name(entries[out.ended]);
-      out.next = part_at(name, from, has_slashes(name))->next;
+      const auto part = part_at(name, from, has_slashes(name));
+      out.next = part ? part->next : name.size() + 1;
     }
     return out;
   }
@@ -204,7 +205,9 @@ class Outliner {
     for (const uint32_t end : below.ends) {
       const Entries branch = entries.subspan(begin, end - begin);
       const std::string name = source_.name(branch[0]);
-      lines(branch, from, part_at(name, from, has_slashes(name))->next, is_root ? indent : indent + 1);
+      // A visitor may have changed the tree, and so the names: then there may be no such part any more.
+      const auto part = part_at(name, from, has_slashes(name));
+      lines(branch, from, part ? part->next : name.size() + 1, is_root ? indent : indent + 1);
       begin = end;
     }
   }

@@ -1,5 +1,6 @@
 #include "host/value/rewrite.hpp"
 
+#include <algorithm>
 #include <deque>
 #include <memory>
 #include <unordered_map>
@@ -54,9 +55,22 @@ Steps renamed(const Steps& old, std::string_view path) {
   return steps;
 }
 
-/// A container of the new tree while it grows.
+std::shared_ptr<Dict> empty_dict(const Dict& source) {
+  auto dict = std::make_shared<Dict>(source.kind);
+  dict->attributes = source.attributes;
+  return dict;
+}
+
+std::shared_ptr<Sequence> empty_list(const Sequence& source) {
+  return std::make_shared<Sequence>(Sequence{source.kind, {}, source.maxlen, source.type});
+}
+
+/// A container of the new tree while it grows. Its leaves are rows of the old one, for there may be a million
+/// of them.
 class Node {
  public:
+  using LeafOf = std::function<Value(uint32_t row)>;
+
   explicit Node(Value prototype) : prototype_(std::move(prototype)) {}
 
   /// The container below `step`, made like `prototype` if it is not there yet.
@@ -69,23 +83,34 @@ class Node {
     return *child.node;
   }
 
-  void set_leaf(const Step& step, Value leaf, const std::string& path) {
+  void set_leaf(const Step& step, uint32_t row, const std::string& path) {
     Child& child = at(step, path);
     if (child.node || child.is_leaf) fail(Errc::key, "{} would be a value and a container", quote(path));
-    child.leaf = std::move(leaf);
+    child.row = row;
     child.is_leaf = true;
   }
 
-  [[nodiscard]] Value build() const {
-    return prototype_.is(Value::Kind::dict) ? build_dict(prototype_.as_dict())
-                                            : build_sequence(prototype_.as_sequence());
+  [[nodiscard]] Value build(const LeafOf& leaf_of) const {
+    const auto value_of = [&](const Child& child) {
+      return child.node ? child.node->build(leaf_of) : leaf_of(child.row);
+    };
+    if (prototype_.is(Value::Kind::dict)) {
+      const std::shared_ptr<Dict> dict = empty_dict(prototype_.as_dict());
+      dict->reserve(children_.size());
+      for (const Child& child : children_) dict->set(child.key, value_of(child));
+      return dict;
+    }
+    const std::shared_ptr<Sequence> list = empty_list(prototype_.as_sequence());
+    list->items.reserve(children_.size());
+    for (const Child& child : children_) list->items.push_back(value_of(child));
+    return list;
   }
 
  private:
   struct Child {
     Value key;
     std::unique_ptr<Node> node;
-    Value leaf;
+    uint32_t row;
     bool is_leaf;
   };
 
@@ -100,25 +125,7 @@ class Node {
       return key_text(children_[other].key) == step.text;
     });
     if (known) return children_[*known];
-    return children_.emplace_back(from_list && !to_list ? Value(step.text) : step.key, nullptr, Value(),
-                                  false);
-  }
-
-  static Value value_of(const Child& child) { return child.node ? child.node->build() : child.leaf; }
-
-  [[nodiscard]] Value build_dict(const Dict& source) const {
-    auto dict = std::make_shared<Dict>(source.kind);
-    dict->attributes = source.attributes;
-    dict->reserve(children_.size());
-    for (const Child& child : children_) dict->set(child.key, value_of(child));
-    return dict;
-  }
-
-  [[nodiscard]] Value build_sequence(const Sequence& source) const {
-    auto list = std::make_shared<Sequence>(Sequence{source.kind, {}, source.maxlen, source.type});
-    list->items.reserve(children_.size());
-    for (const Child& child : children_) list->items.push_back(value_of(child));
-    return list;
+    return children_.emplace_back(from_list && !to_list ? Value(step.text) : step.key, nullptr, 0, false);
   }
 
   Value prototype_;
@@ -135,11 +142,11 @@ class Rewriter {
     if (rules_.path) choose_paths();
     if (new_paths_.empty()) {
       auto kept = copy(root);
-      return kept ? std::move(*kept) : Node(root).build();
+      return kept ? std::move(*kept) : Node(root).build({});
     }
     Node tree(root);
     place_all(tree, root);
-    return tree.build();
+    return tree.build([this](uint32_t row) { return leaf(row); });
   }
 
  private:
@@ -157,18 +164,20 @@ class Rewriter {
         fail(Errc::key, "two values would be named {}: {} and {}", quote(*chosen), quote(table_.path(*other)),
              quote(old_path));
       }
-      if (*chosen != old_path) new_paths_.emplace(row, std::move(*chosen));
+      if (*chosen != old_path) new_paths_.push_back({row, std::move(*chosen)});
     }
   }
 
   [[nodiscard]] std::string new_path(uint32_t row) const {
-    const auto changed = new_paths_.find(row);
-    return changed == new_paths_.end() ? table_.path(row) : changed->second;
+    const auto found = std::ranges::lower_bound(new_paths_, row, {}, &NewPath::row);
+    return found != new_paths_.end() && found->row == row ? found->path : table_.path(row);
   }
 
-  Value leaf(const Value& value) {
+  Value leaf(uint32_t row) {
+    const Value* old = table_.value(row);
+    const Value value = old == nullptr ? Value() : *old;  // a rule may have erased it
     if (!rules_.leaf) return value;
-    const std::string path = table_.path(row_);
+    const std::string path = table_.path(row);
     const void* node = value.identity();
     if (node == nullptr) return rules_.leaf(path, value);
     const auto known = leaves_.find(node);
@@ -177,16 +186,6 @@ class Rewriter {
   }
 
   // --- where no path changes
-
-  static std::shared_ptr<Dict> empty_dict(const Dict& source) {
-    auto dict = std::make_shared<Dict>(source.kind);
-    dict->attributes = source.attributes;
-    return dict;
-  }
-
-  static std::shared_ptr<Sequence> empty_list(const Sequence& source) {
-    return std::make_shared<Sequence>(Sequence{source.kind, {}, source.maxlen, source.type});
-  }
 
   /// Nothing for a value of which nothing is kept.
   std::optional<Value> copy(const Value& value) {
@@ -207,7 +206,7 @@ class Rewriter {
       return list->items.empty() ? std::nullopt : std::optional<Value>(list);
     }
     std::optional<Value> kept;
-    if (is_kept_[row_]) kept = leaf(value);
+    if (is_kept_[row_]) kept = leaf(row_);
     ++row_;
     return kept;
   }
@@ -226,25 +225,32 @@ class Rewriter {
       int64_t position = 0;
       for (const Value& item : value.as_sequence().items) descend(Value(position++), item);
     } else {
-      if (is_kept_[row_]) place(tree, value);
+      if (is_kept_[row_]) place(tree);
       ++row_;
     }
   }
 
-  void place(Node& tree, const Value& value) {
+  void place(Node& tree) {
+    const bool is_renamed = !new_paths_.empty() && new_paths_.front().row == row_;
     const std::string path = new_path(row_);
-    const Steps steps = new_paths_.contains(row_) ? renamed(steps_, path) : steps_;
+    const Steps steps = is_renamed ? renamed(steps_, path) : steps_;
+    if (is_renamed) new_paths_.pop_front();
     Node* node = &tree;
     for (size_t i = 0; i + 1 < steps.size(); ++i) node = &node->enter(steps[i], steps[i + 1].container, path);
-    node->set_leaf(steps.back(), leaf(value), path);
+    node->set_leaf(steps.back(), row_, path);
   }
+
+  struct NewPath {
+    uint32_t row;
+    std::string path;
+  };
 
   const Rewrite& rules_;
   LeafTable table_;
-  std::vector<bool> is_kept_;                            // by row
-  std::unordered_map<uint32_t, std::string> new_paths_;  // of rows whose path changes
-  std::unordered_map<const void*, Value> leaves_;        // the new ones by the old ones
-  uint32_t row_ = 0;                                     // of the leaf that is next
+  std::vector<bool> is_kept_;                      // by row
+  std::deque<NewPath> new_paths_;                  // by row; what is placed is gone
+  std::unordered_map<const void*, Value> leaves_;  // the new ones by the old ones
+  uint32_t row_ = 0;                               // of the leaf that is next
   Steps steps_;
 };
 

@@ -369,6 +369,10 @@ TEST_CASE("no way of a pickle to call something unknown is read, with records or
       {"numpy.memmap", found("numpy", "memmap") + arguments + "\x81"},
       {"a class in C", found("_io", "FileIO") + arguments + "\x81"},
       {"torch.load", found("torch", "load") + arguments + "R"},
+      {"a class that acts when it goes", found("fileinput", "FileInput") + ")\x81}" +
+                                             short_text("_backupfilename") + short_text("victim") + "sb"},
+      {"a class of Python's library", found("weakref", "finalize") + ")\x81"},
+      {"a class of a package of it", found("xml.dom", "minidom") + ")\x81"},
   };
   for (const auto& [name, body] : table) {
     CAPTURE(name);

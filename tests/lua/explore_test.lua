@@ -283,6 +283,23 @@ describe("listing", function()
     is_true(wide:find("[1.0000e+100,  0.0000e+00]", 1, true), wide)
   end)
 
+  it("stays within the tree, whatever a script does to it meanwhile", function()
+    local root = cbk.dict()
+    for i = 0, 3 do root[("l.%d.w"):format(i)] = cbk.full({ 3, 4, 5, 6, 7, 8 }, i) end
+    local rows = cbk.leaf_rows(root)
+    local groups, shapes = rows:groups(), {}
+    root["l.1.w"], root["l.2.w"] = cbk.full({ 9 }, 1), cbk.full({}, 1)
+    groups:each(function(_, _, group) shapes[#shapes + 1] = group.shape end)
+    equal(shapes, { "[3, 4, 5, 6, 7, 8]" })
+    for _, index in ipairs { 0 / 0, 0, 5, -1, 1 / 0, 1e300 } do equal(rows[index], nil) end
+    for _, key in ipairs(cbk.keys(root)) do root[key] = nil end
+    groups:each(function(_, _, group) equal(group.type, "none") end)
+    rows:groups({ unfolded = true }):outline(function() end)
+    local names = cbk.dict { { "a.b.c", 1 }, { "a.b.d", 2 }, { "a.e.f", 3 }, { "a.e.g", 4 } }
+    cbk.leaf_rows(names):groups({ unfolded = true }):outline(function() for _, key in ipairs(cbk.keys(names)) do names[key] = nil end end)
+    equal(#names, 0)
+  end)
+
   it("counts in words", function()
     equal(listing.grouped(1234567), "1,234,567")
     equal(listing.grouped(-123), "-123")

@@ -127,6 +127,26 @@ describe("a sandboxed converter", function()
     is_true(cbk.fs.exists(dir .. "/touched"))
   end)
 
+  it("is shown its own text with control characters escaped", function()
+    local dir = harness.temp_dir()
+    cbk.fs.write(dir .. "/x.lua", 'error("\\27[31mRED\\226\\128\\174")')
+    local code, stdout = harness.cbk(dir, "rules", "x.lua")
+    is_true(code == 1 and stdout:find("\\x1b[31mRED\\xe2\\x80\\xae", 1, true) and not stdout:find "\27", stdout)
+  end)
+
+  it("cannot ask where another file has a text", function()
+    local dir = harness.temp_dir()
+    cbk.fs.write(dir .. "/secret.json", '{"token": 1}')
+    local place = package.searchpath("converters.llama", package.path):gsub("llama%.lua$", ("../"):rep(20)) .. dir:sub(2) .. "/secret.json"
+    cbk.fs.write(dir .. "/x.lua", ([[
+      local rules = require "converters.engine.rules"
+      local _, problem = pcall(rules.expand, { left = { "{a,b,c}.x" }, right = { "{a,b}.{d,e}" }, also = { left = {}, right = {} },
+        tied = {}, origin = { source = %q, line = 999, place = 1, names = { "token", "token" } } })
+      error(problem.message)]]):format(place))
+    local _, stdout = harness.cbk(dir, "rules", "x.lua")
+    is_true(stdout:find("secret.json:999", 1, true), stdout)
+  end)
+
   it("cannot fail and end with success", function()
     local dir = folder()
     cbk.fs.write(dir .. "/tiny.lua", tiny "if place == 'action' then error { message = 'gone', exit_code = 0 } end")

@@ -16,6 +16,7 @@ constexpr size_t most_entries = 400'000;
 constexpr size_t most_extents = 4'000'000;  // of all shapes and slices
 constexpr size_t largest_message = 1 << 20;
 constexpr uint64_t entry_bytes = 240;  // in memory, about
+constexpr uint64_t key_copies = 2;     // here, and in the tree
 constexpr uint64_t extent_bytes = 48;
 
 std::string name_of_key(std::string_view key) {
@@ -149,7 +150,7 @@ Index read_index(const MappedFile& file, MemoryBudget& memory) {
       const auto message = parse<proto::Entry>(value);
       const size_t more = extents_in(message);
       extents += more;
-      memory.charge(entry_bytes + key.size() + more * extent_bytes);
+      memory.charge(entry_bytes + key_copies * key.size() + more * extent_bytes);
       if (++entries > most_entries || extents > most_extents) {
         fail(Errc::format, "the index has more than {} entries, or {} extents", most_entries, most_extents);
       }

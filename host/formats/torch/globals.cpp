@@ -1,7 +1,9 @@
 #include "host/formats/torch/globals.hpp"
 
+#include <algorithm>
 #include <array>
 #include <unordered_map>
+#include <unordered_set>
 
 #include "host/formats/torch/storage_class.hpp"
 
@@ -85,6 +87,48 @@ const Table& dill_only() {
   return table;
 }
 
+/// Modules of Python's library (`sys.stdlib_module_names` of 3.11) but for those whose classes only hold
+/// data: argparse, collections, datetime, decimal, fractions, uuid. An instance of any other may act when it
+/// is made, or when it goes: fileinput.FileInput removes a file that its state names.
+const std::unordered_set<std::string_view>& standard_modules() {
+  static constexpr std::string_view names =
+      "abc aifc antigravity array ast asynchat asyncio asyncore atexit audioop base64 bdb binascii "
+      "bisect builtins bz2 cProfile calendar cgi cgitb chunk cmath cmd code codecs codeop colorsys "
+      "compileall concurrent configparser contextlib contextvars copy copyreg crypt csv ctypes "
+      "curses dataclasses dbm difflib dis distutils doctest email encodings ensurepip enum errno "
+      "faulthandler fcntl filecmp fileinput fnmatch ftplib functools gc genericpath getopt getpass "
+      "gettext glob graphlib grp gzip hashlib heapq hmac html http idlelib imaplib imghdr imp "
+      "importlib inspect io ipaddress itertools json keyword lib2to3 linecache locale logging lzma "
+      "mailbox mailcap marshal math mimetypes mmap modulefinder msilib msvcrt multiprocessing "
+      "netrc nis nntplib nt ntpath nturl2path numbers opcode operator optparse os ossaudiodev "
+      "pathlib pdb pickle pickletools pipes pkgutil platform plistlib poplib posix posixpath "
+      "pprint profile pstats pty pwd py_compile pyclbr pydoc pydoc_data pyexpat queue quopri "
+      "random re readline reprlib resource rlcompleter runpy sched secrets select selectors shelve "
+      "shlex shutil signal site smtpd smtplib sndhdr socket socketserver spwd sqlite3 sre_compile "
+      "sre_constants sre_parse ssl stat statistics string stringprep struct subprocess sunau "
+      "symtable sys sysconfig syslog tabnanny tarfile telnetlib tempfile termios textwrap this "
+      "threading time timeit tkinter token tokenize tomllib trace traceback tracemalloc tty turtle "
+      "turtledemo types typing unicodedata unittest urllib uu venv warnings wave weakref "
+      "webbrowser winreg winsound wsgiref xdrlib xml xmlrpc zipapp zipfile zipimport zlib zoneinfo ";
+  static const auto table = [] {
+    std::unordered_set<std::string_view> modules;
+    for (size_t begin = 0; begin < names.size();) {
+      const size_t end = std::min(names.find(' ', begin), names.size());
+      modules.insert(names.substr(begin, end - begin));
+      begin = end + 1;
+    }
+    return modules;
+  }();
+  return table;
+}
+
+/// Making an instance of a class of these may already do something: numpy.memmap writes a file.
+const std::unordered_set<std::string_view> acting_packages = {"numpy",       "dill",   "setuptools",   "pip",
+                                                              "cloudpickle", "joblib", "pkg_resources"};
+constexpr auto acting_torch_modules =
+    std::to_array<std::string_view>({"torch.load", "torch.hub", "torch.jit", "torch.package",
+                                     "torch.serialization", "torch.multiprocessing", "torch.distributed"});
+
 bool is_torch_dtype(std::string_view name) {
   constexpr std::array<std::string_view, 6> without_storage = {"qint8",    "quint8",   "qint32",
                                                                "quint4x2", "quint2x4", "complex32"};
@@ -119,81 +163,11 @@ std::optional<Meaning> find_global(std::string_view global, bool dill) {
 bool is_forbidden_module(std::string_view global) {
   // Python's own modules in C: _io, _ctypes, _posixsubprocess.
   if (global.starts_with('_') && !global.starts_with("__main__.")) return true;
-  // Making an instance of a class of these may already do something: numpy.memmap writes a file.
-  constexpr std::array modules = std::to_array<std::string_view>({"sys",
-                                                                  "os",
-                                                                  "posix",
-                                                                  "nt",
-                                                                  "subprocess",
-                                                                  "builtins",
-                                                                  "importlib",
-                                                                  "operator",
-                                                                  "functools",
-                                                                  "io",
-                                                                  "shutil",
-                                                                  "pickle",
-                                                                  "dill",
-                                                                  "types",
-                                                                  "runpy",
-                                                                  "copyreg",
-                                                                  "code",
-                                                                  "codeop",
-                                                                  "platform",
-                                                                  "socket",
-                                                                  "webbrowser",
-                                                                  "pathlib",
-                                                                  "ctypes",
-                                                                  "marshal",
-                                                                  "pty",
-                                                                  "mmap",
-                                                                  "numpy",
-                                                                  "tempfile",
-                                                                  "multiprocessing",
-                                                                  "concurrent",
-                                                                  "threading",
-                                                                  "asyncio",
-                                                                  "http",
-                                                                  "urllib",
-                                                                  "xmlrpc",
-                                                                  "ftplib",
-                                                                  "smtplib",
-                                                                  "sqlite3",
-                                                                  "shelve",
-                                                                  "dbm",
-                                                                  "zipfile",
-                                                                  "tarfile",
-                                                                  "logging",
-                                                                  "pdb",
-                                                                  "bdb",
-                                                                  "cProfile",
-                                                                  "profile",
-                                                                  "timeit",
-                                                                  "trace",
-                                                                  "inspect",
-                                                                  "gc",
-                                                                  "signal",
-                                                                  "distutils",
-                                                                  "setuptools",
-                                                                  "pip",
-                                                                  "cloudpickle",
-                                                                  "joblib",
-                                                                  "imp",
-                                                                  "pkgutil",
-                                                                  "zipimport",
-                                                                  "site",
-                                                                  "pydoc",
-                                                                  "torch.load",
-                                                                  "torch.hub",
-                                                                  "torch.jit",
-                                                                  "torch.package",
-                                                                  "torch.serialization",
-                                                                  "torch.multiprocessing",
-                                                                  "torch.distributed"});
-  for (std::string_view module : modules) {
-    if (global.starts_with(module) && (global.size() == module.size() || global[module.size()] == '.'))
-      return true;
-  }
-  return false;
+  const std::string_view top = global.substr(0, global.find('.'));
+  if (top != "torch") return standard_modules().contains(top) || acting_packages.contains(top);
+  return std::ranges::any_of(acting_torch_modules, [&](std::string_view module) {
+    return global.starts_with(module) && (global.size() == module.size() || global[module.size()] == '.');
+  });
 }
 
 std::optional<std::string> builtin_type(std::string_view dill_name) {
