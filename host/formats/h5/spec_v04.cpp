@@ -72,6 +72,10 @@ class PickleNodes {
  private:
   Value make(const TreeSpec& spec, int64_t& leaves) {
     const bool is_leaf = spec.kind == Kind::leaf;
+    if (is_leaf && !leaf_.is_none()) {
+      ++leaves;
+      return leaf_;
+    }
     const bool is_map = spec.is_map();
     int64_t below = is_leaf ? 1 : 0;
     Value children = Value::list();
@@ -83,7 +87,9 @@ class PickleNodes {
     members.set("children_specs", children);
     members.set("num_leaves", below);
     leaves += below;
-    return make_object(is_leaf ? leaf_spec_class : tree_spec_class, "", state);
+    const Value node = make_object(is_leaf ? leaf_spec_class : tree_spec_class, "", state);
+    if (is_leaf) leaf_ = node;
+    return node;
   }
 
   const Value& type_of(Kind kind) {
@@ -93,6 +99,7 @@ class PickleNodes {
   }
 
   std::map<Kind, Value> types_;
+  Value leaf_;  // one object for all leaves, as they do not differ
 };
 
 }  // namespace
