@@ -75,7 +75,14 @@ const Value* LeafTable::at(Place place) const {
 }
 
 const Value* LeafTable::value(size_t row) const {
-  return at(leaves_[row]);
+  const Place place = leaves_[row];
+  for (uint32_t container = place.container; container != no_container;) {
+    const Container& above = containers_[container];
+    const Value* now = at(above.place);
+    if (now == nullptr || now->identity() != above.node.identity()) return nullptr;
+    container = above.place.container;
+  }
+  return at(place);
 }
 
 void LeafTable::append_path(Place place, std::string& out) const {
@@ -111,7 +118,8 @@ void LeafTable::make_index() const {
 
 std::optional<size_t> LeafTable::find(std::string_view wanted, size_t times) const {
   make_index();
-  const auto first = index_->find(KeyedHash()(wanted), [&](uint32_t row) { return path(row) == wanted; });
+  const auto first = index_->find(KeyedHash()(wanted),
+                                  [&](uint32_t row) { return value(row) != nullptr && path(row) == wanted; });
   if (!first || times == 0) return first;
   const auto begin = std::ranges::lower_bound(repeated_, std::pair{*first, uint32_t{0}});
   if (static_cast<size_t>(repeated_.end() - begin) < times) return std::nullopt;

@@ -13,14 +13,14 @@
 namespace cbk {
 
 /// The tree may change meanwhile: leaves that are replaced are seen as they are then, those that are erased
-/// are absent, those that are new are not seen. Not thread-safe.
+/// are absent, those that are new are not seen. In a list a leaf is what has its position. Not thread-safe.
 class LeafTable {
  public:
   /// The order and the errors of `each_leaf`.
   explicit LeafTable(const Value& root);
 
   [[nodiscard]] size_t size() const { return leaves_.size(); }
-  /// nullptr: erased since.
+  /// nullptr: erased since, or a container around it was erased or replaced.
   [[nodiscard]] const Value* value(size_t row) const;
   /// "model.layers.0.weight"; "" where the root is a leaf.
   [[nodiscard]] std::string path(size_t row) const;

@@ -140,6 +140,7 @@ class Rewriter {
 
   Value run(const Value& root) {
     if (rules_.path) choose_paths();
+    if (rules_.leaf) make_leaves();
     if (new_paths_.empty()) {
       auto kept = copy(root);
       return kept ? std::move(*kept) : Node(root).build({});
@@ -155,7 +156,7 @@ class Rewriter {
     RowIndex taken;
     for (uint32_t row = 0; row < table_.size(); ++row) {
       const std::string old_path = table_.path(row);
-      auto chosen = rules_.path(old_path, *table_.value(row));
+      auto chosen = rules_.path(old_path, old_leaf(row));
       is_kept_[row] = chosen.has_value();
       if (!chosen) continue;
       const auto other = taken.find_or_add(KeyedHash()(*chosen), row,
@@ -173,16 +174,40 @@ class Rewriter {
     return found != new_paths_.end() && found->row == row ? found->path : table_.path(row);
   }
 
-  Value leaf(uint32_t row) {
-    const Value* old = table_.value(row);
-    const Value value = old == nullptr ? Value() : *old;  // a rule may have erased it
-    if (!rules_.leaf) return value;
-    const std::string path = table_.path(row);
-    const void* node = value.identity();
-    if (node == nullptr) return rules_.leaf(path, value);
-    const auto known = leaves_.find(node);
-    if (known != leaves_.end()) return known->second;
-    return leaves_.emplace(node, rules_.leaf(path, value)).first->second;
+  /// Rules may be scripts, which could change the tree that they are asked about.
+  [[noreturn]] static void fail_changed() {
+    fail(Errc::usage, "a rule changes the tree that is being rewritten");
+  }
+
+  [[nodiscard]] Value old_leaf(uint32_t row) const {
+    const Value* value = table_.value(row);
+    if (value == nullptr) fail_changed();
+    return *value;
+  }
+
+  /// Sets `new_leaves_`.
+  void make_leaves() {
+    std::unordered_map<const void*, Value> shared;  // the new ones by the old ones
+    for (uint32_t row = 0; row < table_.size(); ++row) {
+      if (!is_kept_[row]) continue;
+      const Value value = old_leaf(row);
+      const void* node = value.identity();
+      const auto known = node == nullptr ? shared.end() : shared.find(node);
+      const Value made = known != shared.end() ? known->second : rules_.leaf(table_.path(row), value);
+      if (node != nullptr) shared.emplace(node, made);
+      if (!made.same(value)) new_leaves_.emplace(row, made);
+    }
+  }
+
+  [[nodiscard]] Value leaf(uint32_t row) const {
+    const auto made = new_leaves_.find(row);
+    return made == new_leaves_.end() ? old_leaf(row) : made->second;
+  }
+
+  /// The row of a leaf that a walk comes to: they come in the order of the table.
+  uint32_t next_row(const Value& value) {
+    if (row_ >= table_.size() || table_.value(row_) != &value) fail_changed();
+    return row_++;
   }
 
   // --- where no path changes
@@ -205,10 +230,8 @@ class Rewriter {
       }
       return list->items.empty() ? std::nullopt : std::optional<Value>(list);
     }
-    std::optional<Value> kept;
-    if (is_kept_[row_]) kept = leaf(row_);
-    ++row_;
-    return kept;
+    const uint32_t row = next_row(value);
+    return is_kept_[row] ? std::optional(leaf(row)) : std::nullopt;
   }
 
   // --- where some do
@@ -225,19 +248,19 @@ class Rewriter {
       int64_t position = 0;
       for (const Value& item : value.as_sequence().items) descend(Value(position++), item);
     } else {
-      if (is_kept_[row_]) place(tree);
-      ++row_;
+      const uint32_t row = next_row(value);
+      if (is_kept_[row]) place(tree, row);
     }
   }
 
-  void place(Node& tree) {
-    const bool is_renamed = !new_paths_.empty() && new_paths_.front().row == row_;
-    const std::string path = new_path(row_);
+  void place(Node& tree, uint32_t row) {
+    const bool is_renamed = !new_paths_.empty() && new_paths_.front().row == row;
+    const std::string path = new_path(row);
     const Steps steps = is_renamed ? renamed(steps_, path) : steps_;
     if (is_renamed) new_paths_.pop_front();
     Node* node = &tree;
     for (size_t i = 0; i + 1 < steps.size(); ++i) node = &node->enter(steps[i], steps[i + 1].container, path);
-    node->set_leaf(steps.back(), row_, path);
+    node->set_leaf(steps.back(), row, path);
   }
 
   struct NewPath {
@@ -247,10 +270,10 @@ class Rewriter {
 
   const Rewrite& rules_;
   LeafTable table_;
-  std::vector<bool> is_kept_;                      // by row
-  std::deque<NewPath> new_paths_;                  // by row; what is placed is gone
-  std::unordered_map<const void*, Value> leaves_;  // the new ones by the old ones
-  uint32_t row_ = 0;                               // of the leaf that is next
+  std::vector<bool> is_kept_;                       // by row
+  std::deque<NewPath> new_paths_;                   // by row; what is placed is gone
+  std::unordered_map<uint32_t, Value> new_leaves_;  // by row, where they are not the old ones
+  uint32_t row_ = 0;                                // of the leaf that is next
   Steps steps_;
 };
 
@@ -259,6 +282,9 @@ class Rewriter {
 Value rewrite(const Value& root, const Rewrite& rules) {
   const bool is_container = root.is(Value::Kind::dict) || root.is(Value::Kind::sequence);
   if (!is_container) return rules.leaf ? rules.leaf("", root) : root;
+  const bool is_empty =
+      root.is(Value::Kind::dict) ? root.as_dict().empty() : root.as_sequence().items.empty();
+  if (is_empty) return Node(root).build({});
   return Rewriter(root, rules).run(root);
 }
 
