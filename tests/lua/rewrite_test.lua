@@ -140,4 +140,25 @@ describe("rename rules", function()
       raises("is no Lua pattern", function() rename.parse(text).apply "a" end, "usage")
     end
   end)
+
+  it("keeps an empty root, and refuses a tree that a rule changes", function()
+    local asked = 0
+    local rules = { path = function(path) asked = asked + 1 return "x" .. path end, leaf = function() return 7 end }
+    for _, root in ipairs { cbk.dict(), cbk.list() } do
+      local made = cbk.rewrite(root, rules)
+      equal({ cbk.kind(made), #made }, { cbk.kind(root), 0 })
+    end
+    equal(asked, 0)
+    for _, name in ipairs { "path", "leaf" } do
+      for _, key in ipairs { "a", "c" } do
+        local tree = cbk.dict { a = 1, b = 2, c = 3 }
+        raises("a rule changes the tree", function()
+          cbk.rewrite(tree, { [name] = function(path)
+            if path == "a" then tree.b, tree[key .. "0"] = nil, 1 end
+            return path
+          end })
+        end)
+      end
+    end
+  end)
 end)

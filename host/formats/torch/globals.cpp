@@ -170,6 +170,12 @@ bool is_forbidden_module(std::string_view global) {
   });
 }
 
+bool is_inert_class(std::string_view global) {
+  if (global == "argparse.Namespace" || find_global(global, true)) return true;
+  constexpr std::string_view own = "__main__.";  // a class of the program that loads the file
+  return global.starts_with(own) && global.find('.', own.size()) == std::string_view::npos;
+}
+
 std::optional<std::string> builtin_type(std::string_view dill_name) {
   static const std::unordered_map<std::string_view, std::string_view> old_names = {
       {"DictType", "dict"}, {"ListType", "list"}, {"TupleType", "tuple"}};

@@ -69,6 +69,10 @@ std::optional<Meaning> find_global(std::string_view global, bool dill);
 /// Modules whose members are never taken for a plain class, not even when records are allowed.
 bool is_forbidden_module(std::string_view global);
 
+/// Classes that may be written as they were read: loading them does nothing but set attributes. All others
+/// could run code of a package that is installed (torch's data pipes unpickle bytes of their state).
+bool is_inert_class(std::string_view global);
+
 /// "dict" or dill's old "DictType" → "builtins.dict"; nothing for a type that is not plain data.
 std::optional<std::string> builtin_type(std::string_view dill_name);
 

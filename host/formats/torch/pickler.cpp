@@ -14,6 +14,15 @@ namespace {
 constexpr size_t depth_limit = 1000;
 constexpr size_t batch = 1000;  // items per APPENDS, SETITEMS, as Python does it
 
+void check_class(const std::string& name) {
+  if (is_inert_class(name)) return;
+  fail(Errc::refused,
+       "an object of the class {} can be read, but is not written: whoever loads it would run code of that "
+       "class; "
+       "leave it out (cbk copy --exclude)",
+       quote(name));
+}
+
 class Pickler : private PickleStream {
  public:
   explicit Pickler(const PicklerOptions& options)
@@ -309,7 +318,10 @@ void Pickler::leaf(const Value& value) {
 
 void Pickler::object(const Value& value) {
   const Object& object = value.as_object();
-  if (object.type == "class") return type(object.repr);
+  if (object.type == "class") {
+    check_class(object.repr);
+    return type(object.repr);
+  }
   if (object.type == "torch.dtype" || object.type == "torch.qscheme") return global(object.repr);
   if (object.type == "torch.layout") {
     global("torch.serialization._get_layout");
@@ -453,9 +465,7 @@ void Pickler::record(const Value& value) {
          "{} has elements smaller than a byte, which cannot be copied; leave it out (cbk copy --exclude)",
          object.repr);
   }
-  if (object.type.find('.') == std::string::npos || is_forbidden_module(object.type)) {
-    fail(Errc::value, "an object of the class {} cannot be a part of this pickle", quote(object.type));
-  }
+  check_class(object.type);
   global(object.type);
   op(Op::empty_tuple);
   op(Op::newobj);
