@@ -25,7 +25,7 @@ class NamedFiles {
   NamedFiles(fs::path folder, const std::vector<fs::path>& allowed,
              std::shared_ptr<const MappedFile> index = nullptr);
 
-  /// The file of that name; nullptr when there is none. Errors: `refused`, naming the option that allows it;
+  /// The file of that name; nullptr if absent. Errors: `refused`, naming the option that allows it;
   /// `io` for what cannot be read or is no regular file; `format` for what is no name.
   [[nodiscard]] std::shared_ptr<const MappedFile> find(const std::string& name,
                                                        Link link = Link::refused) const;

@@ -65,7 +65,7 @@ class StagedFile final : public Staged {
 
 class StagedFolder final : public Staged {
  public:
-  /// Tells by its name that a file of the old folder belongs to what is replaced.
+  /// Whether, by its name, a file of the old folder belongs to what is replaced.
   using IsReplaced = std::function<bool(std::string_view name)>;
   /// `target` as `replaceable_folder` has it. The other files of an old folder stay: only what `is_replaced`
   /// names, or the new folder has too, goes. Errors: `io`.

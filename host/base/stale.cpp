@@ -84,7 +84,7 @@ void forget_temporary(const fs::path& name) noexcept {
 }
 
 void remove_temporaries() noexcept {
-  // A thread that stands still in the middle of a change must not keep the program from ending.
+  // A thread that hangs in the middle of a change must not keep the program from ending.
   const std::unique_lock lock(temporaries().mutex, std::chrono::seconds(2));
   if (!lock.owns_lock()) return;
   std::error_code ignored;

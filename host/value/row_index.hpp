@@ -20,7 +20,7 @@ class RowIndex {
     return slot.row_after - 1;
   }
 
-  /// The same; where there is none, `row` is added.
+  /// The same; without one, `row` is added.
   template <typename IsSame>
   std::optional<uint32_t> find_or_add(size_t hash, uint32_t row, IsSame&& is_same) {
     if (4 * (count_ + 1) > 3 * slots_.size()) grow();

@@ -298,6 +298,15 @@ describe("listing", function()
     local names = cbk.dict { { "a.b.c", 1 }, { "a.b.d", 2 }, { "a.e.f", 3 }, { "a.e.g", 4 } }
     cbk.leaf_rows(names):groups({ unfolded = true }):outline(function() for _, key in ipairs(cbk.keys(names)) do names[key] = nil end end)
     equal(#names, 0)
+    local nested, seen = cbk.dict { { "y", "root" }, { "a", cbk.dict { { "x", 1 } } } }, {}
+    for path in cbk.leaves(nested) do
+      nested.a, seen[#seen + 1] = nil, path
+    end
+    equal(seen, { "y" })
+    local loop = cbk.list()
+    loop[1] = loop
+    harness.raises("a list cannot be a key", function() cbk.set { loop } end)
+    loop[1] = 0
   end)
 
   it("counts in words", function()

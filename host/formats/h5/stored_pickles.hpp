@@ -9,10 +9,10 @@ namespace cbk::h5 {
 /// torch::unpickle.
 Value unpickle_stored(std::string_view bytes, bool allow_records, MemoryBudget& memory);
 
-/// Values that are read one after the other; one error tells all that are refused.
+/// Values that are read one after the other; one error names all that are refused.
 class RefusedValues {
  public:
-  /// What `read` gives; a default value where it is refused, which `fail_if_any` tells.
+  /// What `read` gives; a default value where it is refused, which `fail_if_any` reports.
   template <typename Read>
   auto attempt(const std::string& key, Read&& read) -> decltype(read()) {
     try {

@@ -90,7 +90,7 @@ struct Instruction {
   std::string_view second;  // the second line of GLOBAL and INST
 };
 
-/// For people: a number, or the beginning of a text in quotes; empty where there is none.
+/// For people: a number, or the beginning of a text in quotes; otherwise empty.
 std::string argument_text(const Instruction& instruction);
 
 /// Steps through a pickle; every length is checked against the bytes that are there (`format` errors with the

@@ -40,7 +40,7 @@ class IndexReader {
     const auto twice =
         std::adjacent_find(chunks_.begin(), chunks_.end(),
                            [](const StoredChunk& a, const StoredChunk& b) { return a.number == b.number; });
-    if (twice != chunks_.end()) damaged("chunk {} stands twice in the index", twice->number);
+    if (twice != chunks_.end()) damaged("chunk {} is in the index twice", twice->number);
     return std::move(chunks_);
   }
 
