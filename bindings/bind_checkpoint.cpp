@@ -7,11 +7,6 @@
 
 namespace cbk::lua {
 
-template <>
-struct TypeName<const Checkpoint> {
-  static constexpr const char* value = "Checkpoint";
-};
-
 namespace {
 
 std::shared_ptr<const Checkpoint> self(lua_State* L) {

@@ -1,5 +1,6 @@
 // cbk.rewrite: a tree with other paths and other leaves.
 #include "bindings/modules.hpp"
+#include "bindings/reading.hpp"
 #include "host/value/rewrite.hpp"
 
 namespace cbk::lua {
@@ -22,13 +23,16 @@ void call(lua_State* L, int index, const std::string& path, const Value& leaf) {
 
 int rewrite_tree(lua_State* L) {
   const Value root = to_value(L, 1);
-  const Options options(L, 2, {"path", "leaf"});
+  const Options options(L, 2, {"path", "leaf", "checkpoint"});
   lua_settop(L, 2);
   check_function(L, options, "path");
   check_function(L, options, "leaf");
   constexpr int path_function = 3;
   constexpr int leaf_function = 4;
   Rewrite rules;
+  options.push("checkpoint");
+  if (!lua_isnil(L, -1)) rules.memory = check<const Checkpoint>(L, -1)->memory;
+  lua_pop(L, 1);
   if (!lua_isnil(L, path_function)) {
     rules.path = [L](const std::string& path, const Value& leaf) -> std::optional<std::string> {
       call(L, path_function, path, leaf);

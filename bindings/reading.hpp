@@ -1,10 +1,15 @@
-// The options of a call that opens a checkpoint.
+// Checkpoints as arguments, and the options of a call that opens one.
 #pragma once
 
 #include "bindings/runtime.hpp"
 #include "host/checkpoint/checkpoint.hpp"
 
 namespace cbk::lua {
+
+template <>
+struct TypeName<const Checkpoint> {
+  static constexpr const char* value = "Checkpoint";
+};
 
 /// From { allow_records = …, allow_external = … }, the argument at `index`.
 OpenOptions check_reading(lua_State* L, int index);

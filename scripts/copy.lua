@@ -111,10 +111,10 @@ end
 
 local checkpoint = cli.open(args.source, args)
 local source = checkpoint:raw_root()
-local rules = {}
+local rules = { checkpoint = checkpoint }
 if #args.include + #args.exclude + #renames > 0 then rules.path = new_key end
 if args.to_dtype then rules.leaf = caster(args.to_dtype) end
-local root = next(rules) and cbk.rewrite(source, rules) or source
+local root = (rules.path or rules.leaf) and cbk.rewrite(source, rules) or source
 if rules.path then
   if kept == 0 then chosen:fail_empty(args.source, source) end
   warn_of_idle_options()

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "host/base/memory_budget.hpp"
 #include "host/value/value.hpp"
 
 namespace cbk {
@@ -22,6 +23,7 @@ struct Checkpoint {
                    // metadata), or none
   std::vector<fs::path> files;        // every file the tensors come from
   std::vector<std::string> warnings;  // what the user should know: missing keys, skipped CRCs
+  MemoryPtr memory;                   // pays for the tree, and for others that are made of it
 };
 
 struct OpenOptions {

@@ -69,6 +69,7 @@ Checkpoint open_mapped(const std::shared_ptr<const MappedFile>& file, const Open
   } else {
     checkpoint = open_single(file, container, options, memory);
   }
+  checkpoint.memory = memory;
   within("the names in it", [&] { charge_names(checkpoint.root, 0, *memory); });
   checkpoint.path = path;
   if (checkpoint.files.empty()) checkpoint.files = {path};

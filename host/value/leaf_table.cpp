@@ -25,12 +25,12 @@ class LeafTable::Builder {
         if (const Dict::Entry* entry = dict.entry_at(i))
           visit(entry->second, {container, static_cast<uint32_t>(i)});
       }
-      above_.pop_back();
+      leave(container);
     } else if (value.is(Value::Kind::sequence) && !value.as_sequence().items.empty()) {
       const uint32_t container = enter(value, place);
       uint32_t position = 0;
       for (const Value& item : value.as_sequence().items) visit(item, {container, position++});
-      above_.pop_back();
+      leave(container);
     } else {
       if (table_.leaves_.size() >= max_tree_leaves)
         fail(Errc::value, "the tree has more than {} leaves", max_tree_leaves);
@@ -51,9 +51,16 @@ class LeafTable::Builder {
     if (std::ranges::find(above_, value.identity()) != above_.end())
       fail(Errc::value, "{} holds itself", quote(path_of(place)));
     above_.push_back(value.identity());
-    table_.containers_.push_back({value, place});
+    table_.containers_.push_back({value, place, next_row(), 0});
     return static_cast<uint32_t>(table_.containers_.size() - 1);
   }
+
+  void leave(uint32_t container) {
+    table_.containers_[container].row_after = next_row();
+    above_.pop_back();
+  }
+
+  [[nodiscard]] uint32_t next_row() const { return static_cast<uint32_t>(table_.leaves_.size()); }
 
   LeafTable& table_;
   std::vector<const void*> above_;
@@ -83,6 +90,15 @@ const Value* LeafTable::value(size_t row) const {
     container = above.place.container;
   }
   return at(place);
+}
+
+std::optional<uint32_t> LeafTable::container_around(size_t row, uint32_t above) const {
+  for (uint32_t inner = leaves_[row].container; inner != no_container && inner != above;) {
+    const uint32_t outer = containers_[inner].place.container;
+    if (outer == above) return inner;
+    inner = outer;
+  }
+  return std::nullopt;
 }
 
 void LeafTable::append_path(Place place, std::string& out) const {

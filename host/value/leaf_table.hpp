@@ -15,6 +15,11 @@ namespace cbk {
 /// The tree may change meanwhile: leaves that are replaced are seen as they are then, those that are erased
 /// are absent, those that are new are not seen. In a list a leaf is what has its position. Not thread-safe.
 class LeafTable {
+  struct Place {  // of a value in a container
+    uint32_t container;
+    uint32_t position;
+  };
+
  public:
   /// The order and the errors of `each_leaf`.
   explicit LeafTable(const Value& root);
@@ -29,16 +34,22 @@ class LeafTable {
   /// How many rows before this one have its path.
   [[nodiscard]] size_t earlier_rows(size_t row) const;
 
- private:
-  class Builder;
-  struct Place {  // of a value in a container
-    uint32_t container;
-    uint32_t position;
-  };
+  /// A container with leaves below it; their rows follow each other.
   struct Container {
     Value node;
     Place place;
+    uint32_t first_row;
+    uint32_t row_after;
   };
+  [[nodiscard]] const Container& container(uint32_t number) const { return containers_[number]; }
+  /// The number of the container at the top of the tree: any leaf is below it, if there is one.
+  static constexpr uint32_t top = 0;
+  /// The number of the container that is in container `above` and around the leaf; nothing if the leaf itself
+  /// is in `above`, or not below it.
+  [[nodiscard]] std::optional<uint32_t> container_around(size_t row, uint32_t above) const;
+
+ private:
+  class Builder;
 
   [[nodiscard]] const Value* at(Place place) const;
   void append_path(Place place, std::string& out) const;

@@ -10,6 +10,7 @@
 #include "host/base/hash.hpp"
 #include "host/value/kind.hpp"
 #include "host/value/leaf_table.hpp"
+#include "host/value/tree_memory.hpp"
 
 namespace cbk {
 namespace {
@@ -65,72 +66,30 @@ std::shared_ptr<Sequence> empty_list(const Sequence& source) {
   return std::make_shared<Sequence>(Sequence{source.kind, {}, source.maxlen, source.type});
 }
 
-/// A container of the new tree while it grows. Its leaves are rows of the old one, for there may be a million
-/// of them.
-class Node {
- public:
-  using LeafOf = std::function<Value(uint32_t row)>;
+Value empty_like(const Value& container) {
+  if (container.is(Value::Kind::dict)) return empty_dict(container.as_dict());
+  return empty_list(container.as_sequence());
+}
 
-  explicit Node(Value prototype) : prototype_(std::move(prototype)) {}
+/// How the paths of leaves that follow each other change: `text` takes the place of their first `cut` bytes.
+struct Change {
+  uint32_t first_row;
+  size_t cut;
+  std::string text;
 
-  /// The container below `step`, made like `prototype` if it is not there yet.
-  Node& enter(const Step& step, const Value& prototype, const std::string& path) {
-    Child& child = at(step, path);
-    if (!child.node && child.is_leaf) {
-      fail(Errc::key, "{} would be a value and a container ({})", quote(path), quote(step.text));
-    }
-    if (!child.node) child.node = std::make_unique<Node>(prototype);
-    return *child.node;
+  Change(uint32_t row, std::string_view old_path, std::string_view path) : first_row(row) {
+    const auto ends = std::mismatch(old_path.rbegin(), old_path.rend(), path.rbegin(), path.rend());
+    cut = static_cast<size_t>(old_path.rend() - ends.first);
+    text.assign(path.substr(0, static_cast<size_t>(path.rend() - ends.second)));
   }
-
-  void set_leaf(const Step& step, uint32_t row, const std::string& path) {
-    Child& child = at(step, path);
-    if (child.node || child.is_leaf) fail(Errc::key, "{} would be a value and a container", quote(path));
-    child.row = row;
-    child.is_leaf = true;
+  [[nodiscard]] bool is_none() const { return cut == 0 && text.empty(); }
+  [[nodiscard]] bool makes(std::string_view path, std::string_view old_path) const {
+    return old_path.size() >= cut && path.size() == text.size() + old_path.size() - cut &&
+           path.starts_with(text) && path.ends_with(old_path.substr(cut));
   }
-
-  [[nodiscard]] Value build(const LeafOf& leaf_of) const {
-    const auto value_of = [&](const Child& child) {
-      return child.node ? child.node->build(leaf_of) : leaf_of(child.row);
-    };
-    if (prototype_.is(Value::Kind::dict)) {
-      const std::shared_ptr<Dict> dict = empty_dict(prototype_.as_dict());
-      dict->reserve(children_.size());
-      for (const Child& child : children_) dict->set(child.key, value_of(child));
-      return dict;
-    }
-    const std::shared_ptr<Sequence> list = empty_list(prototype_.as_sequence());
-    list->items.reserve(children_.size());
-    for (const Child& child : children_) list->items.push_back(value_of(child));
-    return list;
+  [[nodiscard]] std::string of(std::string_view old_path) const {
+    return text + std::string(old_path.substr(cut));
   }
-
- private:
-  struct Child {
-    Value key;
-    std::unique_ptr<Node> node;
-    uint32_t row;
-    bool is_leaf;
-  };
-
-  Child& at(const Step& step, const std::string& path) {
-    const bool from_list = step.container.is(Value::Kind::sequence) && step.key.is(Value::Kind::integer);
-    const bool to_list = prototype_.is(Value::Kind::sequence);
-    if (to_list && !from_list) {
-      fail(Errc::key, "{} would put the key {} into {}", quote(path), quote(step.text), a_kind(prototype_));
-    }
-    const auto own = static_cast<uint32_t>(children_.size());
-    const auto known = index_.find_or_add(KeyedHash()(step.text), own, [&](uint32_t other) {
-      return key_text(children_[other].key) == step.text;
-    });
-    if (known) return children_[*known];
-    return children_.emplace_back(from_list && !to_list ? Value(step.text) : step.key, nullptr, 0, false);
-  }
-
-  Value prototype_;
-  std::deque<Child> children_;
-  RowIndex index_;
 };
 
 class Rewriter {
@@ -141,38 +100,83 @@ class Rewriter {
   Value run(const Value& root) {
     if (rules_.path) choose_paths();
     if (rules_.leaf) make_leaves();
-    if (new_paths_.empty()) {
+    if (std::ranges::all_of(changes_, &Change::is_none)) {
       auto kept = copy(root);
-      return kept ? std::move(*kept) : Node(root).build({});
+      return kept ? std::move(*kept) : empty_like(root);
     }
     Node tree(root);
-    place_all(tree, root);
-    return tree.build([this](uint32_t row) { return leaf(row); });
+    place_all(tree, root, LeafTable::top);
+    return build(tree);
   }
 
  private:
-  /// Sets which rows are kept, and under which other paths.
-  void choose_paths() {
-    RowIndex taken;
-    for (uint32_t row = 0; row < table_.size(); ++row) {
-      const std::string old_path = table_.path(row);
-      auto chosen = rules_.path(old_path, old_leaf(row));
-      is_kept_[row] = chosen.has_value();
-      if (!chosen) continue;
-      const auto other = taken.find_or_add(KeyedHash()(*chosen), row,
-                                           [&](uint32_t earlier) { return new_path(earlier) == *chosen; });
-      if (other) {
-        fail(Errc::key, "two values would be named {}: {} and {}", quote(*chosen), quote(table_.path(*other)),
-             quote(old_path));
-      }
-      if (*chosen != old_path) new_paths_.push_back({row, std::move(*chosen)});
-    }
+  /// A part of the old tree: a leaf by its row, or a container by its number.
+  struct Part {
+    uint32_t number;
+    bool is_leaf;
+  };
+  struct Node;
+  struct Child {
+    Value key;
+    std::unique_ptr<Node> node;
+    std::optional<Part> part;  // instead of a node
+  };
+  /// A container of the new tree while it grows.
+  struct Node {
+    explicit Node(Value like) : prototype(std::move(like)) {}
+    Value prototype;
+    std::deque<Child> children;
+    RowIndex index;
+  };
+
+  static constexpr uint64_t slots = 2 * sizeof(uint64_t);  // of an index, for each entry
+  static constexpr uint64_t entry = sizeof(Dict::Entry) + slots;
+  void charge(uint64_t bytes) {
+    if (rules_.memory) within("the changed tree", [&] { rules_.memory->charge(bytes); });
+  }
+  void charge_text(const Value& key) {
+    if (key.is(Value::Kind::string)) charge(TreeMemory::beside(key.as_string()));
   }
 
-  [[nodiscard]] std::string new_path(uint32_t row) const {
-    const auto found = std::ranges::lower_bound(new_paths_, row, {}, &NewPath::row);
-    return found != new_paths_.end() && found->row == row ? found->path : table_.path(row);
+  // --- what is to change
+
+  /// Sets which rows are kept, and under which other paths.
+  void choose_paths() {
+    std::vector<uint64_t> hashes;  // of the new paths: 32 bits of each, and its row
+    hashes.reserve(table_.size());
+    for (uint32_t row = 0; row < table_.size(); ++row) {
+      const std::string old_path = table_.path(row);
+      const auto chosen = rules_.path(old_path, old_leaf(row));
+      is_kept_[row] = chosen.has_value();
+      if (!chosen) continue;
+      hashes.push_back(static_cast<uint64_t>(KeyedHash()(*chosen)) << 32 | row);
+      if (!changes_.empty() && changes_.back().makes(*chosen, old_path)) continue;
+      changes_.emplace_back(row, old_path, *chosen);
+      charge(sizeof(Change) + TreeMemory::beside(changes_.back().text));
+    }
+    std::ranges::sort(hashes);
+    refuse_equal_paths(hashes);
   }
+
+  void refuse_equal_paths(const std::vector<uint64_t>& hashes) const {
+    std::pair<uint32_t, uint32_t> first{UINT32_MAX, 0};  // the first row whose path an earlier one has
+    for (size_t i = 1; i < hashes.size(); ++i) {
+      const auto row = static_cast<uint32_t>(hashes[i]);
+      for (size_t k = i; k-- > 0 && row < first.first && hashes[k] >> 32 == hashes[i] >> 32;) {
+        const auto other = static_cast<uint32_t>(hashes[k]);
+        if (new_path(other) == new_path(row)) first = {row, other};
+      }
+    }
+    const auto [row, other] = first;
+    if (row == UINT32_MAX) return;
+    fail(Errc::key, "two values would be named {}: {} and {}", quote(new_path(row)),
+         quote(table_.path(other)), quote(table_.path(row)));
+  }
+
+  [[nodiscard]] const Change& change_of(uint32_t row) const {
+    return *std::prev(std::ranges::upper_bound(changes_, row, {}, &Change::first_row));
+  }
+  [[nodiscard]] std::string new_path(uint32_t row) const { return change_of(row).of(table_.path(row)); }
 
   /// Rules may be scripts, which could change the tree that they are asked about.
   [[noreturn]] static void fail_changed() {
@@ -210,70 +214,202 @@ class Rewriter {
     return row_++;
   }
 
+  /// Of this part; nothing if none is.
+  [[nodiscard]] std::optional<uint32_t> first_kept(Part part) const {
+    const uint32_t begin = part.is_leaf ? part.number : table_.container(part.number).first_row;
+    const auto end = is_kept_.begin() + row_after(part);
+    const auto kept = std::find(is_kept_.begin() + begin, end, true);
+    return kept == end ? std::nullopt : std::optional(static_cast<uint32_t>(kept - is_kept_.begin()));
+  }
+
+  /// What a walk through a container comes to.
+  Part part_of(const Value& item, uint32_t container) const {
+    if (row_ >= table_.size()) fail_changed();
+    const auto inner = table_.container_around(row_, container);
+    if (inner && table_.container(*inner).node.identity() != item.identity()) fail_changed();
+    if (!inner && table_.value(row_) != &item) fail_changed();
+    return inner ? Part{*inner, false} : Part{row_, true};
+  }
+  [[nodiscard]] uint32_t row_after(Part part) const {
+    return part.is_leaf ? part.number + 1 : table_.container(part.number).row_after;
+  }
+
+  template <typename Visit>
+  static void each_item(const Value& container, Visit&& visit) {
+    if (container.is(Value::Kind::dict)) {
+      for (const auto& [key, item] : container.as_dict().entries()) visit(key, item);
+    } else {
+      int64_t position = 0;
+      for (const Value& item : container.as_sequence().items) visit(Value(position++), item);
+    }
+  }
+
   // --- where no path changes
 
-  /// Nothing for a value of which nothing is kept.
+  /// Nothing for a value of which nothing is kept; the value itself if it stays as it is.
   std::optional<Value> copy(const Value& value) {
-    if (value.is(Value::Kind::dict) && !value.as_dict().empty()) {
-      const auto dict = empty_dict(value.as_dict());
-      dict->reserve(value.as_dict().size());
-      for (const auto& [key, item] : value.as_dict().entries()) {
-        if (auto kept = copy(item)) dict->set(key, std::move(*kept));
-      }
-      return dict->empty() ? std::nullopt : std::optional<Value>(dict);
-    }
-    if (value.is(Value::Kind::sequence) && !value.as_sequence().items.empty()) {
-      const auto list = empty_list(value.as_sequence());
-      list->items.reserve(value.as_sequence().items.size());
-      for (const Value& item : value.as_sequence().items) {
-        if (auto kept = copy(item)) list->items.push_back(std::move(*kept));
-      }
-      return list->items.empty() ? std::nullopt : std::optional<Value>(list);
-    }
+    if (value.is(Value::Kind::dict) && !value.as_dict().empty()) return copy_dict(value);
+    if (value.is(Value::Kind::sequence) && !value.as_sequence().items.empty()) return copy_list(value);
     const uint32_t row = next_row(value);
     return is_kept_[row] ? std::optional(leaf(row)) : std::nullopt;
   }
 
+  std::optional<Value> copy_dict(const Value& value) {
+    const Dict& source = value.as_dict();
+    std::shared_ptr<Dict> made;
+    size_t before = 0;
+    for (const auto& [key, item] : source.entries()) {
+      auto kept = copy(item);
+      if (!made && (!kept || !kept->same(item))) made = first_entries(source, before);
+      if (made && kept) {
+        charge_text(key);
+        made->set(key, std::move(*kept));
+      }
+      ++before;
+    }
+    if (!made) return value;
+    return made->empty() ? std::nullopt : std::optional<Value>(made);
+  }
+
+  std::shared_ptr<Dict> first_entries(const Dict& source, size_t count) {
+    charge(source.size() * entry);
+    auto dict = empty_dict(source);
+    dict->reserve(source.size());
+    auto from = source.entries().begin();
+    for (; count > 0; --count, ++from) {
+      charge_text(from->first);
+      dict->set(from->first, from->second);
+    }
+    return dict;
+  }
+
+  std::optional<Value> copy_list(const Value& value) {
+    const std::vector<Value>& items = value.as_sequence().items;
+    std::shared_ptr<Sequence> made;
+    for (size_t i = 0; i < items.size(); ++i) {
+      auto kept = copy(items[i]);
+      if (!made && (!kept || !kept->same(items[i]))) {
+        charge(items.size() * sizeof(Value));
+        made = empty_list(value.as_sequence());
+        made->items.reserve(items.size());
+        made->items.assign(items.begin(), items.begin() + static_cast<ptrdiff_t>(i));
+      }
+      if (made && kept) made->items.push_back(std::move(*kept));
+    }
+    if (!made) return value;
+    return made->items.empty() ? std::nullopt : std::optional<Value>(made);
+  }
+
   // --- where some do
 
-  void place_all(Node& tree, const Value& value) {
-    const auto descend = [&](const Value& key, const Value& item) {
+  void place_all(Node& tree, const Value& value, uint32_t container) {
+    each_item(value, [&](const Value& key, const Value& item) {
+      const Part part = part_of(item, container);
+      const auto kept = first_kept(part);
       steps_.push_back({value, key, key_text(key)});
-      place_all(tree, item);
+      if (!kept || place(tree, part, *kept)) {
+        row_ = row_after(part);
+      } else {
+        place_all(tree, item, part.number);
+      }
       steps_.pop_back();
-    };
-    if (value.is(Value::Kind::dict) && !value.as_dict().empty()) {
-      for (const auto& [key, item] : value.as_dict().entries()) descend(key, item);
-    } else if (value.is(Value::Kind::sequence) && !value.as_sequence().items.empty()) {
-      int64_t position = 0;
-      for (const Value& item : value.as_sequence().items) descend(Value(position++), item);
-    } else {
-      const uint32_t row = next_row(value);
-      if (is_kept_[row]) place(tree, row);
-    }
+    });
   }
 
-  void place(Node& tree, uint32_t row) {
-    const bool is_renamed = !new_paths_.empty() && new_paths_.front().row == row;
-    const std::string path = new_path(row);
-    const Steps steps = is_renamed ? renamed(steps_, path) : steps_;
-    if (is_renamed) new_paths_.pop_front();
-    Node* node = &tree;
-    for (size_t i = 0; i + 1 < steps.size(); ++i) node = &node->enter(steps[i], steps[i + 1].container, path);
-    node->set_leaf(steps.back(), row, path);
-  }
-
-  struct NewPath {
-    uint32_t row;
+  /// False for a container that has to be gone through: its leaves change in several ways, or the beginning
+  /// of their paths goes, or there is a container of that path.
+  bool place(Node& tree, Part part, uint32_t kept) {
     std::string path;
-  };
+    for (const Step& step : steps_) path.append(path.empty() ? "" : ".").append(step.text);
+    const Change& change = change_of(row_after(part) - 1);
+    const bool is_prefix =
+        part.is_leaf || !path.empty();  // a key "" at the top adds nothing to the paths below
+    if (!is_prefix || change.first_row > kept || change.cut > path.size()) return false;
+    const std::string old_path = std::exchange(path, change.of(path));
+    const Steps steps = path == old_path ? steps_ : renamed(steps_, path);
+    Node* node = &tree;
+    for (size_t i = 0; i + 1 < steps.size(); ++i) {
+      Child& child = at(*node, steps[i], path);
+      if (child.part && child.part->is_leaf)
+        fail(Errc::key, "{} would be a value and a container ({})", quote(path), quote(steps[i].text));
+      if (child.part) expand(child);
+      if (!child.node) child.node = std::make_unique<Node>(steps[i + 1].container);
+      node = child.node.get();
+    }
+    Child& child = at(*node, steps.back(), path);
+    const bool is_taken = child.node || child.part;
+    if (is_taken && (part.is_leaf || (child.part && child.part->is_leaf)))
+      fail(Errc::key, "{} would be a value and a container", quote(path));
+    if (!is_taken) child.part = part;
+    return !is_taken;
+  }
+
+  /// The child of `node` below `step`, perhaps a new one.
+  Child& at(Node& node, const Step& step, const std::string& path) {
+    const bool from_list = step.container.is(Value::Kind::sequence) && step.key.is(Value::Kind::integer);
+    const bool to_list = node.prototype.is(Value::Kind::sequence);
+    if (to_list && !from_list) {
+      fail(Errc::key, "{} would put the key {} into {}", quote(path), quote(step.text),
+           a_kind(node.prototype));
+    }
+    const auto own = static_cast<uint32_t>(node.children.size());
+    const auto known = node.index.find_or_add(KeyedHash()(step.text), own, [&](uint32_t other) {
+      return key_text(node.children[other].key) == step.text;
+    });
+    return known ? node.children[*known] : add(node, from_list && !to_list ? Value(step.text) : step.key);
+  }
+
+  Child& add(Node& node, const Value& key) {
+    charge(sizeof(Child) + slots + entry);
+    charge_text(key);
+    return node.children.emplace_back(key, nullptr, std::nullopt);
+  }
+
+  /// Makes a node of a part, for others to come into.
+  void expand(Child& child) {
+    const uint32_t number = child.part->number;
+    const LeafTable::Container& container = table_.container(number);
+    auto node = std::make_unique<Node>(container.node);
+    const uint32_t row = std::exchange(row_, container.first_row);
+    each_item(container.node, [&](const Value& key, const Value& item) {
+      const Part part = part_of(item, number);
+      row_ = row_after(part);
+      if (!first_kept(part)) return;
+      const auto own = static_cast<uint32_t>(node->children.size());
+      node->index.find_or_add(KeyedHash()(key_text(key)), own, [](uint32_t) { return false; });
+      add(*node, key).part = part;
+    });
+    row_ = row;
+    child.node = std::move(node);
+    child.part.reset();
+  }
+
+  Value build(const Node& node) {
+    const auto value_of = [&](const Child& child) {
+      if (child.node) return build(*child.node);
+      if (child.part->is_leaf) return leaf(child.part->number);
+      const LeafTable::Container& container = table_.container(child.part->number);
+      row_ = container.first_row;
+      return *copy(container.node);
+    };
+    if (node.prototype.is(Value::Kind::dict)) {
+      const std::shared_ptr<Dict> dict = empty_dict(node.prototype.as_dict());
+      dict->reserve(node.children.size());
+      for (const Child& child : node.children) dict->set(child.key, value_of(child));
+      return dict;
+    }
+    const std::shared_ptr<Sequence> list = empty_list(node.prototype.as_sequence());
+    list->items.reserve(node.children.size());
+    for (const Child& child : node.children) list->items.push_back(value_of(child));
+    return list;
+  }
 
   const Rewrite& rules_;
   LeafTable table_;
   std::vector<bool> is_kept_;                       // by row
-  std::deque<NewPath> new_paths_;                   // by row; what is placed is gone
+  std::deque<Change> changes_;                      // of the rows that are kept
   std::unordered_map<uint32_t, Value> new_leaves_;  // by row, where they are not the old ones
-  uint32_t row_ = 0;                                // of the leaf that is next
+  uint32_t row_ = 0;                                // that a walk comes to next
   Steps steps_;
 };
 
@@ -284,7 +420,7 @@ Value rewrite(const Value& root, const Rewrite& rules) {
   if (!is_container) return rules.leaf ? rules.leaf("", root) : root;
   const bool is_empty =
       root.is(Value::Kind::dict) ? root.as_dict().empty() : root.as_sequence().items.empty();
-  if (is_empty) return Node(root).build({});
+  if (is_empty) return empty_like(root);
   return Rewriter(root, rules).run(root);
 }
 

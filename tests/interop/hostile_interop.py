@@ -117,6 +117,8 @@ class Corpus:
         out = os.path.join(self.new_folder(work, "out"), "made")
         always, copies, others = self.commands(file, out)
         chosen = self.config_commands(file, out) if name.startswith("config: ") else always + [copies[turn % len(copies)]] + [others[(turn + i) % len(others)] for i in range(2)]
+        if "to rename" in name:
+            chosen = chosen + [["copy", file, out + ".pt", "--rename", "a=" + "n" * 500]]
         for command in chosen:
             here = self.new_folder(work, "here")
             done = run([self.cbk, *command], here)

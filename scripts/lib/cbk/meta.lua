@@ -372,8 +372,9 @@ function cbk.fold_keys(keys, signatures) end
 ---@return string
 function cbk.key_text(key) end
 ---The tree made again. `path(path, value)` gives the new dotted path of a leaf, or nil to leave it out; `leaf(path, value)` the
----new leaf, once per shared one. Kinds and order stay; two leaves with one path are an error.
----@param options { path: fun(path: string, value: any): string?, leaf: fun(path: string, value: any): any }
+---new leaf, once per shared one. Kinds and order stay; two leaves with one path are an error. What stays as it is, is shared
+---with `tree`. With `checkpoint`, where the tree is from, a new tree that takes too much memory for its files is refused.
+---@param options { path?: fun(path: string, value: any): string?, leaf?: fun(path: string, value: any): any, checkpoint?: Checkpoint }
 ---@return Dict
 function cbk.rewrite(tree, options) end
 ---Iterates over the leaves of any tree, as Checkpoint:leaves does: dotted key, value.

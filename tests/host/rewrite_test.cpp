@@ -1,0 +1,61 @@
+#include <catch2/catch.hpp>
+
+#include "host/value/rewrite.hpp"
+#include "tests/host/peak_memory.hpp"
+
+using namespace cbk;
+
+namespace {
+
+Rewrite renaming(std::string from, std::string to) {
+  Rewrite rules;
+  rules.path = [=](const std::string& path, const Value&) -> std::optional<std::string> {
+    return path.starts_with(from) ? to + path.substr(from.size()) : path;
+  };
+  return rules;
+}
+
+Value dict_of(std::initializer_list<std::pair<const char*, Value>> entries) {
+  const Value dict = Value::dict();
+  for (const auto& [key, value] : entries) dict.as_dict().set(key, value);
+  return dict;
+}
+
+}  // namespace
+
+TEST_CASE("a container whose leaves move alike is moved as it is", "[value]") {
+  const Value list = Value::list(std::vector<Value>(1'000'000, Value(1)));
+  const Value root = dict_of({{"a", list}, {"b", Value(2)}});
+  const PeakMemory peak;
+  const Value moved = rewrite(root, renaming("a", std::string(500, 'n')));
+  CHECK(peak.growth() < 60'000'000);
+  CHECK(moved.find(std::string(500, 'n'))->same(list));
+  CHECK(moved.as_dict().size() == 2);
+  CHECK(root.find("a")->same(list));
+}
+
+TEST_CASE("containers that get one name become one", "[value]") {
+  const Value x = dict_of({{"one", Value(1)}, {"deep", dict_of({{"u", Value(2)}})}});
+  const Value y = dict_of({{"two", Value(3)}, {"deep", dict_of({{"v", Value(4)}})}});
+  const Value root = dict_of({{"x", x}, {"y", y}});
+  const Value deep = dict_of({{"u", Value(2)}, {"v", Value(4)}});
+  CHECK(rewrite(root, renaming("y", "x"))
+            .equals(dict_of({{"x", dict_of({{"one", Value(1)}, {"deep", deep}, {"two", Value(3)}})}})));
+  CHECK(x.as_dict().size() == 2);
+  CHECK(x.find("deep")->as_dict().size() == 1);
+  for (const Value& other : {dict_of({{"x", x}, {"y", Value(1)}}), dict_of({{"x", Value(1)}, {"y", y}})})
+    CHECK_THROWS_WITH(rewrite(other, renaming("y", "x")), Catch::Contains("a value and a container"));
+}
+
+TEST_CASE("a budget limits what a rewritten tree takes", "[value]") {
+  const Value root = Value::dict();
+  for (int i = 0; i < 100'000; ++i) root.as_dict().set("key." + std::to_string(i), i);
+  Rewrite rules;
+  rules.path = [](const std::string& path, const Value&) { return path + std::string(1000, 'n'); };
+  rules.memory = std::make_shared<MemoryBudget>(1000);
+  const PeakMemory peak;
+  CHECK_THROWS_WITH(rewrite(root, rules),
+                    Catch::Contains("the changed tree") && Catch::Contains("would take more"));
+  CHECK(peak.growth() < 60'000'000);
+  CHECK(rewrite(root, renaming("key", "name")).find("name.99999")->as_int() == 99999);
+}
