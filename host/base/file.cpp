@@ -63,8 +63,8 @@ std::shared_ptr<const MappedFile> MappedFile::open(const fs::path& path,
   file->size_ = static_cast<uint64_t>(info.st_size);
   file->device_ = info.st_dev;
   file->inode_ = info.st_ino;
-  file->seconds_ = info.st_mtim.tv_sec;
-  file->nanoseconds_ = info.st_mtim.tv_nsec;
+  file->written_ = info.st_mtim;
+  file->changed_ = info.st_ctim;
   if (file->size_ > 0) {
     void* data = ::mmap(nullptr, file->size_, PROT_READ, MAP_SHARED, file->fd_.get(), 0);
     if (data == MAP_FAILED) fail_errno("map", path.string());
@@ -136,14 +136,22 @@ bool MappedFile::is_same_file(const fs::path& other) const {
   return ::stat(other.c_str(), &info) == 0 && info.st_dev == device_ && info.st_ino == inode_;
 }
 
+namespace {
+
+bool is_same_time(const timespec& a, const timespec& b) {
+  return a.tv_sec == b.tv_sec && a.tv_nsec == b.tv_nsec;
+}
+
+}  // namespace
+
 void MappedFile::refuse_changed() const {
   if (index_ != nullptr) index_->refuse_changed();
   struct stat now {};
   if (::fstat(fd_.get(), &now) != 0) fail_errno("look at", path_.string());
   struct stat named {};
   const bool is_there = ::stat(path_.c_str(), &named) == 0;
-  const bool is_same = static_cast<uint64_t>(now.st_size) == size_ && now.st_mtim.tv_sec == seconds_ &&
-                       now.st_mtim.tv_nsec == nanoseconds_ &&
+  const bool is_same = static_cast<uint64_t>(now.st_size) == size_ && is_same_time(now.st_mtim, written_) &&
+                       is_same_time(now.st_ctim, changed_) &&
                        (!is_there || (named.st_dev == device_ && named.st_ino == inode_));
   if (!is_same) {
     fail(Errc::io, "cannot use '{}': another program changed it while it was read; try again when it is done",

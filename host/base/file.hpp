@@ -4,6 +4,7 @@
 
 #include <cerrno>
 #include <cstdint>
+#include <ctime>
 #include <filesystem>
 #include <memory>
 #include <set>
@@ -93,8 +94,8 @@ class MappedFile {
   uint64_t size_ = 0;
   uint64_t device_ = 0;
   uint64_t inode_ = 0;
-  int64_t seconds_ = 0;  // of its last change
-  int64_t nanoseconds_ = 0;
+  timespec written_{};  // st_mtim
+  timespec changed_{};  // st_ctim, which no program can set back
 };
 
 /// Files that something was read from, each once.

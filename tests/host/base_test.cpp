@@ -3,6 +3,9 @@
 #include <unistd.h>
 
 #include <catch2/catch.hpp>
+#include <chrono>
+#include <fstream>
+#include <thread>
 
 #include "host/base/bytes.hpp"
 #include "host/base/crc32c.hpp"
@@ -290,6 +293,17 @@ TEST_CASE("a source that another program changes is refused at the commit", "[ba
   transaction.expect_unchanged({source});
   SECTION("in place") {
     struct timespec times[2] = {{1, 0}, {1, 1}};  // a nanosecond is enough
+    REQUIRE(::utimensat(AT_FDCWD, folder.path("in").c_str(), times, 0) == 0);
+  }
+  SECTION("in place, with its old time") {
+    struct stat before {};
+    REQUIRE(::stat(folder.path("in").c_str(), &before) == 0);
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));  // the kernel's clock ticks
+    {
+      std::fstream file(folder.path("in"), std::ios::in | std::ios::out);
+      file << "x";
+    }
+    struct timespec times[2] = {before.st_atim, before.st_mtim};
     REQUIRE(::utimensat(AT_FDCWD, folder.path("in").c_str(), times, 0) == 0);
   }
   SECTION("cut short") {
