@@ -136,9 +136,19 @@ describe("rename rules", function()
       equal(rule, nil)
       is_true(type(problem) == "string" and #problem > 0, text)
     end
-    for _, text in ipairs { "^a%=x", "^a=%9" } do
-      raises("is no Lua pattern", function() rename.parse(text).apply "a" end, "usage")
+    local bad = {
+      "^a%=x", "^a=%9", "^h%.(%d+=x", "^h)=x", "^[ab=x", "^[^]=x", "%b(=x", "%fa=x", "(a)%2$=x", "(a%1)=x", "^a=x%", "^(a)=%2", "^%0=x",
+      "^" .. ("()"):rep(33) .. "=x",
+    }
+    for _, text in ipairs(bad) do
+      local rule, problem = rename.parse(text) -- before any key comes to that part of it
+      equal(rule, nil, text)
+      is_true(problem:find("is no Lua pattern: ", 1, true), problem)
     end
+    for _, text in ipairs { "^[]]=x", "^[^]a]=x", "^[%]]=x", "%b()=x", "%f[%w]=x", "^((a)b)%2=%1%0%%", "^%(=x", "()$=%1" } do
+      is_true(rename.parse(text), text)
+    end
+    raises("is no Lua pattern", function() rename.parse("^" .. ("a?"):rep(300000) .. "=x").apply(("a"):rep(300000)) end, "usage")
   end)
 
   it("keeps an empty root, and refuses a tree that a rule changes", function()

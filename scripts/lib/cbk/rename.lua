@@ -44,11 +44,67 @@ local function glob_rule(old, new)
   end
 end
 
---- Lua finds out what is wrong with a pattern only where it comes to that part of it.
+--- The end of the character class at `at`, or nil and what is wrong with it.
+local function class_end(pattern, at)
+  local c = pattern:sub(at, at)
+  if c == "%" then
+    if at == #pattern then return nil, "it ends with '%'" end
+    return at + 1
+  elseif c ~= "[" then
+    return at
+  end
+  local inside = at + (pattern:sub(at + 1, at + 1) == "^" and 2 or 1)
+  repeat
+    if inside > #pattern then return nil, "a '[' lacks its ']'" end
+    inside = inside + (pattern:sub(inside, inside) == "%" and 2 or 1)
+  until pattern:sub(inside, inside) == "]"
+  return inside
+end
+
+local MOST_CAPTURES = 32
+
+--- What is wrong with a Lua pattern, or nil and its captures. Lua itself finds out only where a match comes to that part of it.
+local function pattern_problem(pattern)
+  local captures, open, at = {}, {}, 1 -- captures: whether each is closed
+  while at <= #pattern do
+    local two, stop, problem = pattern:sub(at, at + 1), nil, nil
+    if two:sub(1, 1) == "(" then
+      captures[#captures + 1], open[#open + 1], stop = false, #captures + 1, at
+      if #captures > MOST_CAPTURES then problem = ("it has more than %d captures"):format(MOST_CAPTURES) end
+    elseif two:sub(1, 1) == ")" then
+      local capture = table.remove(open)
+      if capture then captures[capture], stop = true, at else problem = "a ')' lacks its '('" end
+    elseif two == "%b" then
+      if at + 3 > #pattern then problem = "'%b' needs two characters" else stop = at + 3 end
+    elseif two == "%f" then
+      if pattern:sub(at + 2, at + 2) ~= "[" then problem = "'%f' needs a '['" else stop, problem = class_end(pattern, at + 2) end
+    elseif two:find "^%%%d" then
+      if captures[tonumber(two:sub(2))] then stop = at + 1 else problem = ("there is no capture for '%s'"):format(two) end
+    else
+      stop, problem = class_end(pattern, at)
+    end
+    if problem then return problem end
+    at = stop + 1
+  end
+  if #open > 0 then return "a '(' lacks its ')'" end
+  return nil, #captures
+end
+
+local function replacement_problem(new, captures)
+  for _, c in new:gmatch "()%%(.?)" do
+    if c == "" then return "what replaces it ends with '%'" end
+    if c:find "%d" and tonumber(c) > math.max(captures, 1) then return ("it has no capture for '%%%s'"):format(c) end
+  end
+end
+
 local function pattern_rule(old, new)
+  local function problem_text(problem) return ("'%s=%s' is no Lua pattern: %s"):format(old, new, problem) end
+  local problem, captures = pattern_problem(old)
+  problem = problem or replacement_problem(new, captures)
+  if problem then return nil, problem_text(problem) end
   return function(key)
-    local ok, changed = pcall(string.gsub, key, old, new)
-    if not ok then cbk.fail("usage", ("'%s=%s' is no Lua pattern: %s"):format(old, new, changed)) end
+    local ok, changed = pcall(string.gsub, key, old, new) -- it may be too complex
+    if not ok then cbk.fail("usage", problem_text(changed)) end
     return changed
   end
 end
