@@ -3,6 +3,7 @@
 #include "bindings/containers.hpp"
 #include "bindings/kind.hpp"
 #include "bindings/modules.hpp"
+#include "host/value/kind.hpp"
 
 namespace cbk::lua {
 namespace {
@@ -95,7 +96,7 @@ void check_key(const Value& key, size_t& parts) {
   if (++parts > key_limit) fail(Errc::usage, "a tuple of more than {} parts cannot be a key", key_limit);
   if (key.is(Value::Kind::dict) || key.is(Value::Kind::tensor) || key.is(Value::Kind::object) ||
       (key.is(Value::Kind::sequence) && key.as_sequence().kind != Sequence::Kind::tuple)) {
-    fail(Errc::usage, "a {} cannot be a key{}", kind_of(key), parts > 1 ? ", nor be inside one" : "");
+    fail(Errc::usage, "{} cannot be a key{}", a_kind(key), parts > 1 ? ", nor be inside one" : "");
   }
   if (!key.is(Value::Kind::sequence)) return;
   for (const Value& item : key.as_sequence().items) check_key(item, parts);

@@ -147,9 +147,9 @@ int raw_items_of(lua_State* L) {
   return 1;
 }
 
-/// `cbk.key_text(key)`: how a key reads in a dotted path.
+/// `cbk.key_text(key)`: how a key reads in a dotted path. A file may have keys that Lua may not set.
 int text_of_key(lua_State* L) {
-  push(L, std::string_view(key_text(key_at(L, 1))));
+  push(L, std::string_view(key_text(to_value(L, 1))));
   return 1;
 }
 

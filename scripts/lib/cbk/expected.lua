@@ -59,7 +59,8 @@ local function key_value(kind, key)
   if kind == "int" then return int_json(key) end
   if kind == "float" then return float_json(key.value) end
   if kind == "bool" then return tostring(key.value) end
-  return text_json(kind == "str" and key.value or tostring(key))
+  if kind == "complex" then return text_json(tostring(key)) end
+  return text_json(cbk.key_text(key))
 end
 
 function key_json(key)
