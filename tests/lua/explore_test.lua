@@ -176,9 +176,14 @@ describe("help", function()
     for _, name in ipairs { "Dict", "List", "Tensor", "cbk.cli.parser", "cbk.inspect.text", "cbk.fs", "cbk.config" } do
       is_true(names[name], name)
     end
-    for _, name in ipairs { "PromptEntry", "SpecFix", "Trial", "cbk.listing.tree", "cbk.chunk.one_line", "cbk.complete.at" } do
+    for _, name in ipairs { "PromptEntry", "SpecFix", "Trial", "cbk.listing.tree", "cbk.chunk.one_line", "cbk.complete.at",
+      "LeafRow", "LeafTotals", "LeafRows", "LeafRows:path", "LeafGroup", "LeafGroups", "LeafGroups:each", "cbk.leaf_rows",
+      "cbk.fold_keys", "cbk.advise_overwrite" } do
       is_true(not names[name], name .. " is internal")
+      local typed = name:match "^cbk%.(.*)" or name
+      for _, offered in ipairs(candidates(name)) do is_true(offered ~= typed .. "(", name .. " is offered") end
     end
+    is_true(not help.text("cbk"):find "leaf_rows")
     for name in pairs(names) do
       local text = help.text(name)
       is_true(not text:find "\n%s*%.%s*\n" and not text:find "\n%s*%.$", name .. ": " .. text)

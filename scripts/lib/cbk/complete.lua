@@ -51,7 +51,9 @@ local function members(value, separator)
     if is_name(name) and (separator == "." or is_function) then out[#out + 1] = is_function and name .. "(" or name end
   end
   if type(value) == "table" then
-    for key, item in next, value do add(key, type(item) == "function") end
+    for key, item in next, value do
+      if value ~= cbk or not help.is_private("cbk." .. tostring(key)) then add(key, type(item) == "function") end
+    end
     if value == cbk then
       for _, name in ipairs(help.names()) do
         local module = name:match "^cbk%.([%w_]+)%."

@@ -1,4 +1,5 @@
--- Help out of the annotations (LuaCATS): meta.lua, and the functions of the modules beside it that it names as public.
+-- Help out of the annotations (LuaCATS): meta.lua, and the functions of the modules beside it that it names as public. What
+-- `---@private` marks there is for cbk's own scripts: it has help, but no list and no completion names it.
 
 local cbk = require "cbk"
 
@@ -47,14 +48,14 @@ local function add_annotation(block, tag, rest)
     local name, text = rest:match "^([%w_.]+)%s*:?%s*(.*)$"
     block.class = name
     if text ~= "" then table.insert(block.text, 1, text) end
-  elseif tag == "alias" or tag == "meta" then
-    block.ignored = true
+  elseif tag == "private" then
+    block.is_private = true
   end
 end
 
 local function class_entry(block)
   return { name = block.class, kind = "class", signature = block.class, text = block.text, params = {}, returns = {},
-    fields = block.fields }
+    fields = block.fields, is_private = block.is_private }
 end
 
 local function function_entry(block, name, arguments)
@@ -68,7 +69,7 @@ local function function_entry(block, name, arguments)
   local signature = ("%s(%s)"):format(name, shown)
   if #types > 0 then signature = signature .. " → " .. table.concat(types, ", ") end
   return { name = name, kind = "function", signature = signature, text = block.text, params = block.params,
-    returns = block.returns, fields = {} }
+    returns = block.returns, fields = {}, is_private = block.is_private }
 end
 
 --- Adds the entries of one file. `rename` maps the local name of its module to the public one; without it, the file is meta.lua.
@@ -103,14 +104,16 @@ end
 
 local index, order
 
---- All entries by name, read once.
+--- All entries by name, and those that are public in their order; read once.
 local function entries()
   if index then return index, order end
   index, order = {}, {}
   local function add(entry)
     if index[entry.name] then return end
     index[entry.name] = entry
-    order[#order + 1] = entry
+    local class = index[entry.name:match "^(%w+):"]
+    entry.is_private = entry.is_private or class and class.is_private
+    if not entry.is_private then order[#order + 1] = entry end
   end
   local meta = assert(package.searchpath("cbk.meta", package.path))
   read_file(meta, nil, add)
@@ -196,6 +199,13 @@ function help.names()
   local out = {}
   for _, entry in ipairs(all) do out[#out + 1] = entry.name end
   return out
+end
+
+---Whether a name is for cbk's own scripts only.
+---@param name string
+function help.is_private(name)
+  local entry = entries()[name]
+  return entry ~= nil and entry.is_private == true
 end
 
 ---Names of the fields and methods of a class, for completion.

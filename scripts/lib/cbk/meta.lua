@@ -280,6 +280,7 @@ function cbk.equal(a, b) end
 function cbk.raw_items(container) end
 function cbk.raw_leaves(tree) end
 
+---@private
 ---@class LeafRow
 ---@field path string
 ---@field type string        the dtype of a tensor, the kind of any other value (`cbk.kind`)
@@ -291,6 +292,7 @@ function cbk.raw_leaves(tree) end
 ---@field shares string|nil  the first key that shares its storage, if it sees other bytes
 ---@field problem string|nil why it cannot be read
 
+---@private
 ---@class LeafTotals
 ---@field tensors integer
 ---@field numel integer
@@ -302,6 +304,7 @@ function cbk.raw_leaves(tree) end
 
 ---The leaves of a tree by number, in the order of the tree; some bytes for each. `#rows`, and `rows[i]`, which is made when it is
 ---asked for.
+---@private
 ---@class LeafRows
 ---@field [integer] LeafRow
 local LeafRows = {}
@@ -337,6 +340,7 @@ function LeafRows:totals() end
 ---@return LeafGroups
 function LeafRows:groups(options) end
 
+---@private
 ---@class LeafGroup
 ---@field type string|nil    as in LeafRow, of the first row; nil for a container, which has only the next two
 ---@field tensors integer|nil
@@ -350,6 +354,7 @@ function LeafRows:groups(options) end
 ---@field shares string|nil
 ---@field problem string|nil
 
+---@private
 ---@class LeafGroups
 local LeafGroups = {}
 ---Calls `visit` for each line of the tree of names.
@@ -359,10 +364,12 @@ function LeafGroups:outline(visit) end
 ---@param visit fun(indent: integer, label: string, group: LeafGroup)
 function LeafGroups:each(visit) end
 
+---@private
 ---@param tree any
 ---@param pattern? string        a glob over whole keys; a plain name also means everything below it
 ---@return LeafRows
 function cbk.leaf_rows(tree, pattern) end
+---@private
 ---Groups keys that differ in nothing but numbers, "layers.{0..31}.weight"; only those of one signature.
 ---@param keys string[]
 ---@param signatures string[]
@@ -569,6 +576,7 @@ function cbk.format_size(bytes) end
 function cbk.warn(message) end
 ---Raises { code, message }.
 function cbk.fail(code, message) end
+---@private
 ---What errors of the code `exists` advise from now on: by itself "remove it, choose another name or pass overwrite = true". A command
 ---line that `cbk.cli` reads advises `--overwrite` where there is such an option.
 ---@param advice string
