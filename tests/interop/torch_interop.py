@@ -111,6 +111,8 @@ def shown(value, node, path="root"):
     elif isinstance(value, dict):
         need(kind in ("dict", "ordereddict") and len(node["items"]) == len(value), path, "is shown as", kind)
         for (k, v), (key, inner) in zip(value.items(), node["items"]):
+            readable = {range: str, torch.device: str, frozenset: lambda key: str(tuple(key)), torch.Size: lambda key: str(tuple(key))}.get(type(k))
+            need(readable is None or key["v"] == readable(k), path, "has a key that is shown as", key)
             shown(v, inner, f"{path}.{k}")
     elif isinstance(value, (list, tuple)) and not isinstance(value, torch.Size):
         need(len(node["items"]) == len(value), path, "is shown with", len(node["items"]), "items")
@@ -158,7 +160,8 @@ def python_values(r):
             "floats": [0.0, -0.0, 1e-310, float("inf"), float("-inf"), float("nan"), 0.1], "text": ["", "äöü", "x" * 300, "\u2603\U0001d11e", "a\nb\tc\0d"],
             "bytes": [b"", b"\0\xff", b"x" * 1000, bytearray(b"abc"), bytearray()], "sets": [{1, 2, 3}, frozenset({"a"}), set()],
             "tuples": [(), (1,), (1, 2), (1, 2, 3), (1, 2, 3, 4)], "complex": 3 - 4j, "flags": [True, False, None], 7: "int key", (1, "a"): "tuple key",
-            None: "none key", 2.5: "float key", "shared": [shared, shared], "size": torch.Size([3, 4]), "device": torch.device("cpu"),
+            None: "none key", 2.5: "float key",
+            range(3): "range key", torch.device("cpu"): "device key", frozenset({1}): "set key", torch.Size([1, 2]): "size key", "shared": [shared, shared], "size": torch.Size([3, 4]), "device": torch.device("cpu"),
             "cuda": torch.device("cuda", 1), "dtypes": [torch.float16, torch.int64, torch.quint8], "od": collections.OrderedDict([("b", 1), ("a", 2)]),
             "counter": collections.Counter("abca"), "many": list(range(2500)), "dict": {str(i): i for i in range(2500)}, "range": range(3, 9, 2)}
 
