@@ -125,6 +125,11 @@ else
   source, job.kept = other_names.added(checkpoint)
   job.deduplicated = other_names.are_left_out(checkpoint)
 end
+local version, said = release.of_metadata(source)
+if said and job.src ~= "hf" and said ~= converters.catalogue.release(job.src) then
+  cbk.warn(("the checkpoint's __metadata__ says release %s, but --src-fmt is %s: it is read as %s"):format(cbk.shown(version), args.src_fmt,
+    job.src))
+end
 job.keeps_fields, job.source, job.hf_config = true, source, to_hf and hf_config.of(source) or nil
 local config = converters.config(args.model, job, source_config)
 local watch = (args.debug or args.dry_run) and plan.watch(job)

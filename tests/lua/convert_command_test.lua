@@ -75,6 +75,16 @@ describe("cbk convert", function()
     equal(cbk.fs.list(dir), { "llama" })
   end)
 
+  it("warns where the checkpoint says another release", function()
+    local dir = folder_with("llama", "cs-2.4")
+    for format, is_other in pairs { ["cs-2.3"] = true, ["cs-2.4"] = false, ["cs-auto"] = false } do
+      local code, _, stderr = convert(dir, format, "hf", "--model", "llama", "-o", format)
+      equal(code, 0, stderr)
+      local warning = ("warning: the checkpoint's __metadata__ says release 2.4.0, but --src-fmt is %s: it is read as %s\n"):format(format, format)
+      equal(stderr:find(warning, 1, true) ~= nil, is_other, format)
+    end
+  end)
+
   it("prints its result as JSON", function()
     local dir = folder_with("llama", "hf")
     local code, stdout, stderr = convert(dir, "hf", "cs-2.4", "--model", "llama", "-o", "o", "--json")

@@ -41,15 +41,23 @@ local h5_versions = {
 
 local function is_dict(tree, name) return tree[name] ~= nil and (cbk.kind(tree, name) or ""):find "dict" ~= nil end
 
+---What the list `__metadata__` says.
+---@param root Dict
+---@return string|nil version   "2.4.0"
+---@return string|nil release   "2.4"
+function release.of_metadata(root)
+  if (cbk.kind(root, "__metadata__") or "") ~= "list" or #root.__metadata__ == 0 then return nil end
+  local last = root.__metadata__[#root.__metadata__]
+  local version = (cbk.kind(last) or ""):find "dict" and last.version
+  local found = release_in(version)
+  if found then return version, found end
+end
+
 ---What the file says of itself. The release that wrote it may have carried an older model, but none of its future.
 local function stated(checkpoint, add)
   local root, metadata = checkpoint.root, checkpoint.metadata
-  if (cbk.kind(root, "__metadata__") or "") == "list" and #root.__metadata__ > 0 then
-    local last = root.__metadata__[#root.__metadata__]
-    local version = (cbk.kind(last) or ""):find "dict" and last.version
-    local found = release_in(version)
-    if found then return add(("__metadata__ says %s"):format(version), found, found) end
-  end
+  local named, release_named = release.of_metadata(root)
+  if named then return add(("__metadata__ says %s"):format(named), release_named, release_named) end
   if checkpoint.format ~= "cerebras-h5" then return end
   local version = metadata ~= nil and metadata ~= cbk.null and metadata.__cstorch_version__
   local found = release_in(version)
