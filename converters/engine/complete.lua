@@ -111,6 +111,15 @@ local function weights_of(group, by_target, at)
   return by_target[group.target:gsub("%.bias%f[%s%z]", ".weight")], biases
 end
 
+---The number that only a default says, though the config says others, as "num_hidden_layers=32".
+---@param letters Letter[]
+---@return string|nil
+local function unsaid_of(letters, at)
+  for _, one in ipairs(letters) do
+    if at.assumed[one.field or ""] == "alone" then return ("%s=%d"):format(one.field, one.count) end
+  end
+end
+
 ---The numbers of a key that only a default says there are.
 ---@param letters Letter[]
 ---@param values table<string, integer>
@@ -170,10 +179,14 @@ function complete.lacking(set, at)
       end
       if #missing > MOST_MISSING then fail(("more than %d keys of '%s' are missing"):format(MOST_MISSING, group[1][at.side][1])) end
     end)
-    local needed = #missing > 0 and is_needed(group, at, present)
+    local needed, unsaid = #missing > 0 and is_needed(group, at, present), unsaid_of(letters, at)
     for _, one in ipairs(missing) do
       local key, assumed, own = unpack(one)
       own = needed ~= true and own or needed
+      if own == true and unsaid and not there[assumed] then
+        fail(("the checkpoint has fewer than %s, the default, which the config does not say: it lacks %s; add the number to the config")
+          :format(unsaid, key))
+      end
       if own then add(own == "told" and told or (assumed == "" or there[assumed]) and out or doubtful, key) end
     end
   end

@@ -360,7 +360,9 @@ function Run:check_numbers(ending, caught)
   for place, one in pairs(self:counted(ending)) do
     if tonumber(caught[place]) >= one.count then
       local said = one.field and ("%s=%d"):format(one.field, one.count) or ("the %d that the config says"):format(one.count)
-      if not self.assumed[one.field or ""] then fail("the checkpoint has more than %s: %s", said, self.at.full_key) end
+      local assumed = self.assumed[one.field or ""]
+      if assumed == "alone" then said = said .. ", the default, which the config does not say" end
+      if assumed ~= true then fail("the checkpoint has more than %s: %s", said, self.at.full_key) end
       if not self.told[said] then
         cbk.warn(("the checkpoint has more than %s, which the config does not say: %s"):format(said, self.at.full_key))
       end

@@ -289,6 +289,20 @@ local function prepare_components(step, side, from, by_name)
   end
 end
 
+local says_size = { width = true, heads = true, inner = true, size = true }
+
+---A config without the number of layers that says another size is incomplete; one that says none may be all defaults.
+---@param assumed table<string, true|"alone">   changed: "alone" for such numbers
+---@param asked Asked
+local function mark_depth(assumed, asked, given, by_name)
+  local says_any = false
+  for name, is in pairs(asked) do says_any = says_any or says_size[is] and given[name] ~= nil end
+  for name, is in pairs(says_any and asked or {}) do
+    local rule = is == "depth" and by_name[name]
+    if rule and assumed[rule.right or ""] then assumed[rule.right] = "alone" end
+  end
+end
+
 ---@class Read   The checkpoint that a config is converted with; without one (convert-config) nothing is known of it.
 ---@field source? Dict      its tree
 ---@field hf_config? Dict   what it keeps of a Hugging Face config
@@ -302,7 +316,7 @@ end
 ---@param read? Read     the checkpoint of that config
 ---@return Dict to, Dict from   `from` is complete with its defaults
 ---@return string[] dropped     fields of the file that have no place on the other side
----@return table assumed        fields of the right that defaults say, not the file; of a part, a table of its own
+---@return table assumed        fields of the right that defaults say, not the file ("alone": mark_depth); of a part, a table of its own
 ---@return string[] unsaid      further fields without a place on the other side, which nobody misses: null, the usual value, or told
 function sections.convert(step, side, from, moves, known, read)
   local other, nested = rules.other[side], step.nested or {}
@@ -334,6 +348,7 @@ function sections.convert(step, side, from, moves, known, read)
       list[#list + 1] = tostring(name)
     end
   end
+  mark_depth(assumed, asked, given, by_name)
   fields.fill(at.to, step.after and step.after[other])
   nest(at.to, nested[other])
   if not rest then check_missing(from, at.to, by_name, side) end

@@ -131,6 +131,17 @@ describe("Inputs: what one side leaves out or cannot say", function()
     converted("llama", "hf", { moe_params = cbk.dict { num_experts = 1 }, norm_first_sandwich = false })
   end)
 
+  it("is refused where it is a number of layers and the checkpoint has another", function()
+    for name, field in pairs { llama = "num_hidden_layers", t5 = "num_layers", ["clip-vit"] = "num_hidden_layers" } do
+      local way = newest[name]
+      local config, root = tiny.model(way)
+      config = conversion.with(config, {}, { field })
+      conversion.warnings(function()
+        conversion.fails("the default, which the config does not say", conversion.run, name, "hf", way.format, config, root)
+      end)
+    end
+  end)
+
   it("is no loss where it is told in other words", function()
     local way = newest.gpt2
     local config = conversion.with(tiny.config("gpt2", way.converter), { use_bfloat16 = true })
