@@ -231,7 +231,8 @@ describe("Keys: letters", function()
     equal(beyond(deep, "left", { "h.3.e.0.w", "h.7.e.1.w" }, config, { depth = true }),
       "the checkpoint has more than depth=3, which the config does not say: h.3.e.0.w")
     local unsaid = { depth = "alone" } -- the config says how wide the layers are
-    fails("fewer than depth=3, the default, which the config does not say: it lacks h.2.e.0.w", lacking, deep, "left", names, config, unsaid)
+    fails("fewer than depth=3, the default, which the config does not say: it lacks h.2.e.0.w", lacking, deep, "left", names, config,
+      unsaid)
     fails("more than depth=3, the default, which the config does not say: h.3.e.0.w", beyond, deep, "left", { "h.3.e.0.w" }, config, unsaid)
     equal({ lacking(deep, "left", { "h.0.e.0.w", "h.1.e.0.w", "h.1.e.1.w", "h.2.e.0.w" }, config, unsaid) },
       { { "h.0.e.1.w", "h.2.e.1.w" }, "" })
