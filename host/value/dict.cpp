@@ -61,6 +61,7 @@ std::string key_id(const Value& key) {
 
 constexpr size_t smallest_indexed = 9;  // entries; fewer are compared one by one
 constexpr size_t nowhere = SIZE_MAX;
+constexpr uint32_t erased_slot = UINT32_MAX;  // free, in the middle of a chain
 
 size_t hash_of(std::string_view text) {
   return KeyedHash()(text);
@@ -94,8 +95,7 @@ size_t Dict::position_of(size_t hash, Matches&& matches) const {
   }
   const size_t mask = slots_.size() - 1;
   for (size_t slot = hash & mask; slots_[slot] != 0; slot = (slot + 1) & mask) {
-    const size_t position = slots_[slot] - 1;
-    if (found(position)) return position;
+    if (slots_[slot] != erased_slot && found(slots_[slot] - 1)) return slots_[slot] - 1;
   }
   return nowhere;
 }
@@ -108,7 +108,7 @@ size_t Dict::position_of(const Value& key) const {
 void Dict::index(size_t position) {
   const size_t mask = slots_.size() - 1;
   size_t slot = hash_of(entries_[position].first) & mask;
-  while (slots_[slot] != 0) slot = (slot + 1) & mask;
+  while (slots_[slot] != 0 && slots_[slot] != erased_slot) slot = (slot + 1) & mask;
   slots_[slot] = static_cast<uint32_t>(position + 1);
 }
 
@@ -176,6 +176,12 @@ void Dict::set(Value key, Value value) {
 bool Dict::erase(const Value& key) {
   const size_t position = position_of(key);
   if (position == nowhere) return false;
+  if (!slots_.empty()) {
+    const size_t mask = slots_.size() - 1;
+    size_t slot = hash_of(key) & mask;
+    while (slots_[slot] != position + 1) slot = (slot + 1) & mask;
+    slots_[slot] = erased_slot;
+  }
   const Entry erased = std::exchange(entries_[position], {});  // goes when the dict is in order again
   if (holes_.empty()) holes_.resize(entries_.size());
   holes_[position] = true;
