@@ -7,6 +7,7 @@
 #include "bindings/modules.hpp"
 #include "host/base/glob.hpp"
 #include "host/value/leaf_table.hpp"
+#include "host/value/unfolding.hpp"
 #include "host/value/walk.hpp"
 
 namespace cbk::lua {
@@ -230,36 +231,49 @@ int find_at(lua_State* L) {
   return 1;
 }
 
-void push_as_table(lua_State* L, const Value& value, int depth) {
+void push_as_table(lua_State* L, const Value& value, Unfolding& unfolding, int depth);
+
+void push_dict_as_table(lua_State* L, const Dict& dict, Unfolding& unfolding, int depth) {
+  lua_createtable(L, 0, static_cast<int>(dict.size()));
+  for (const auto& [key, item] : dict.entries()) {
+    if (key.is(Value::Kind::string) || key.is(Value::Kind::boolean)) {
+      push(L, key);
+    } else if (key.is(Value::Kind::integer) && key.as_integer().fits) {
+      lua_pushnumber(L, static_cast<double>(key.as_int()));
+    } else {
+      push(L, std::string_view(key_text(key)));  // cdata and userdata do not work as table keys
+    }
+    push_as_table(L, item, unfolding, depth);
+    lua_rawset(L, -3);
+  }
+}
+
+void push_list_as_table(lua_State* L, const std::vector<Value>& items, Unfolding& unfolding, int depth) {
+  lua_createtable(L, static_cast<int>(items.size()), 0);
+  int position = 0;
+  for (const Value& item : items) {
+    push_as_table(L, item, unfolding, depth);
+    lua_rawseti(L, -2, ++position);
+  }
+}
+
+void push_as_table(lua_State* L, const Value& value, Unfolding& unfolding, int depth) {
   luaL_checkstack(L, 8, "a tree nested too deeply");
   if (depth > 500) fail(Errc::value, "a tree nested deeper than 500 levels cannot become a table");
   if (value.is(Value::Kind::dict)) {
-    lua_createtable(L, 0, static_cast<int>(value.as_dict().size()));
-    for (const auto& [key, item] : value.as_dict().entries()) {
-      if (key.is(Value::Kind::string) || key.is(Value::Kind::boolean)) {
-        push(L, key);
-      } else if (key.is(Value::Kind::integer) && key.as_integer().fits) {
-        lua_pushnumber(L, static_cast<double>(key.as_int()));
-      } else {
-        push(L, std::string_view(key_text(key)));  // cdata and userdata do not work as table keys
-      }
-      push_as_table(L, item, depth + 1);
-      lua_rawset(L, -3);
-    }
+    const Dict& dict = value.as_dict();
+    unfolding.enter(value, dict.size(), [&] { push_dict_as_table(L, dict, unfolding, depth + 1); });
   } else if (value.is(Value::Kind::sequence)) {
-    lua_createtable(L, static_cast<int>(value.as_sequence().items.size()), 0);
-    int position = 0;
-    for (const Value& item : value.as_sequence().items) {
-      push_as_table(L, item, depth + 1);
-      lua_rawseti(L, -2, ++position);
-    }
+    const std::vector<Value>& items = value.as_sequence().items;
+    unfolding.enter(value, items.size(), [&] { push_list_as_table(L, items, unfolding, depth + 1); });
   } else {
     push(L, value);
   }
 }
 
 int totable(lua_State* L) {
-  push_as_table(L, to_value(L, 1), 0);
+  Unfolding unfolding;
+  push_as_table(L, to_value(L, 1), unfolding, 0);
   return 1;
 }
 

@@ -8,6 +8,7 @@
 #include "bindings/kind.hpp"
 #include "bindings/modules.hpp"
 #include "host/base/bytes.hpp"
+#include "host/value/unfolding.hpp"
 
 namespace cbk::lua {
 namespace {
@@ -274,7 +275,9 @@ class Reader {
     if (count == 0) fail_here("an empty table may be a list or a dict; say cbk.list() or cbk.dict()");
     if (length > 0 && count != length)
       fail_here("a table that mixes positions and names is neither a list nor a dict");
-    Value value = length > 0 ? read_list(index, length) : read_dict(index);
+    Value value;
+    unfolding_.enter(lua_topointer(L_, index), count,
+                     [&] { value = length > 0 ? read_list(index, length) : read_dict(index); });
     --depth_;
     return value;
   }
@@ -335,6 +338,7 @@ class Reader {
   }
 
   lua_State* L_;
+  Unfolding unfolding_;
   int depth_ = 0;
   std::string place_;
 };

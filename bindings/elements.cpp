@@ -10,6 +10,7 @@ namespace cbk::lua {
 namespace {
 
 constexpr uint64_t max_elements = 1ULL << 24;
+constexpr uint64_t max_lists = max_elements / 4;
 
 /// Integers keep all their 64 bits on the way; all other numbers go through float64, which holds every
 /// narrower float.
@@ -123,6 +124,10 @@ class Collector {
 
   void enter(size_t dim, size_t extent) {
     if (dim >= 64) fail(Errc::shape, "more than 64 dims");
+    if (++list_count_ > max_lists) {  // empty ones, in lists that are shared
+      fail(Errc::value, "the elements are in more than {} lists; give a flat list and the option 'shape'",
+           max_lists);
+    }
     if (dim < depth_ && dim == shape_.size()) {
       shape_.push_back(static_cast<int64_t>(extent));
       if (extent == 0) depth_ = dim + 1;
@@ -216,6 +221,7 @@ class Collector {
   DType dtype_;
   Shape shape_;
   size_t depth_ = unknown;
+  size_t list_count_ = 0;
   Bytes bytes_;
 };
 

@@ -1,5 +1,6 @@
 // Value::equals: trees compared by content.
 #include <cmath>
+#include <set>
 
 #include "host/value/value.hpp"
 
@@ -14,7 +15,10 @@ class Comparison {
     if (a.identity() != nullptr && a.identity() == b.identity()) return true;
     if (++depth_ > max_depth)
       fail(Errc::value, "trees nested deeper than {} levels cannot be compared", max_depth);
-    const bool result = equal_content(a, b);
+    const bool is_shared = may_nest(a) && !(a.is_unshared() && b.is_unshared());
+    const bool is_known = is_shared && equal_.contains({a.identity(), b.identity()});
+    const bool result = is_known || equal_content(a, b);
+    if (is_shared && result) equal_.emplace(a.identity(), b.identity());
     --depth_;
     return result;
   }
@@ -41,6 +45,11 @@ class Comparison {
     return true;
   }
 
+  static bool may_nest(const Value& value) {
+    return value.is(Value::Kind::sequence) || value.is(Value::Kind::dict) || value.is(Value::Kind::object);
+  }
+
+  std::set<std::pair<const void*, const void*>> equal_;  // containers that a walk may come to again
   int depth_ = 0;
 };
 

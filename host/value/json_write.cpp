@@ -6,6 +6,7 @@
 #include "host/value/json.hpp"
 #include "host/value/kind.hpp"
 #include "host/value/number.hpp"
+#include "host/value/unfolding.hpp"
 
 namespace cbk {
 namespace {
@@ -114,11 +115,9 @@ class JsonWriter {
         append_quoted(out_, value.as_string(), options_);
         return;
       case Value::Kind::sequence:
-        write_sequence(value);
-        return;
+        return unfolding_.enter(value, value.as_sequence().items.size(), [&] { write_sequence(value); });
       case Value::Kind::dict:
-        write_dict(value.as_dict());
-        return;
+        return unfolding_.enter(value, value.as_dict().size(), [&] { write_dict(value.as_dict()); });
       default:
         fail(Errc::value, "{} cannot be written as JSON", value.kind_name());
     }
@@ -210,6 +209,7 @@ class JsonWriter {
 
   std::string& out_;
   const JsonWriteOptions& options_;
+  Unfolding unfolding_;
   size_t depth_ = 0;
 };
 
