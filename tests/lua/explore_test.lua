@@ -216,6 +216,17 @@ describe("columns", function()
     is_true(cbk.terminal.columns(line) <= 60 and line:find "層$", line)
     equal(require("cbk.wrap").text("層層 層層", 6), "層層\n層層")
   end)
+
+  it("are visited once, and aligned with those before", function()
+    local visits, lines = 0, {}
+    local function each(_, visit)
+      visits = visits + 1
+      for i = 1, 20000 do visit(0, ("k%d"):format(i), { type = "int", count = 1, values = { i } }) end
+    end
+    local rows = { groups = function() return { each = each } end }
+    listing.flat(rows, function(line) lines[#lines + 1] = line end)
+    equal({ visits, #lines, lines[1], lines[20000] }, { 1, 20000, "k1     int  1", "k20000  int  20000" })
+  end)
 end)
 
 describe("listing", function()

@@ -177,19 +177,30 @@ local function line_of(cells, widths)
   return concat(pieces, "", 1, count)
 end
 
---- Calls `print_line` with each line that `each` visits, aligned; a cell wider than WIDEST moves only its own line. They are
---- visited twice: first for the widths of the columns.
+local MOST_WAITING, CELL = 2 ^ 20, 40 -- bytes; of a cell beside its text
+
+--- Calls `print_line` with each line that `each` visits, aligned. The columns are as wide as the first lines need, and grow with what
+--- comes later; a cell wider than WIDEST moves only its own line.
 ---@param each fun(visit: fun(indent: integer, label: string, group: LeafGroup))
 ---@param print_line fun(line: string)
 local function print_aligned(each, print_line)
-  local widths = { 0, 0, 0, 0, 0, 0 }
+  local widths, waiting, bytes = { 0, 0, 0, 0, 0, 0 }, {}, 0
+  local function print_waiting()
+    for _, cells in ipairs(waiting) do print_line(line_of(cells, widths)) end
+    waiting = nil
+  end
   each(function(...)
-    for column, cell in ipairs(cells_of(...)) do
+    local cells = cells_of(...)
+    for column, cell in ipairs(cells) do
       local width = width_of(cell)
       if width > widths[column] and width <= WIDEST then widths[column] = width end
+      bytes = bytes + #cell + CELL
     end
+    if not waiting then return print_line(line_of(cells, widths)) end
+    waiting[#waiting + 1] = cells
+    if bytes > MOST_WAITING then print_waiting() end
   end)
-  each(function(...) print_line(line_of(cells_of(...), widths)) end)
+  if waiting then print_waiting() end
 end
 
 ---Prints the rows as a tree, repeated layers folded into "layers.{0..31}".
