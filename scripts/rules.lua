@@ -189,6 +189,10 @@ for _, reading in ipairs(readings) do
     add("coverage", ("%d of %d keys fit no rule: %s%s"):format(#reading.unmatched, #keys, named, beyond and "; " .. beyond or ""),
       titles(reading))
   end
+  for _, one in ipairs(reading.beside) do
+    local text = "'%s' is read only, so that nothing writes it; but these keys have it beside '%s'; to write both, say also_%s = '%s' there"
+    add("coverage", text:format(one.key, one.other, reading.side, one.rule[reading.side][1]), position.of(one.rule), titles(reading))
+  end
   if #reading.refused > 0 then
     add("coverage", ("%d keys are refused: %s"):format(#reading.refused, converters.folded(reading.refused)), titles(reading))
   end

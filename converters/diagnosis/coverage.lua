@@ -22,6 +22,7 @@ local coverage = {}
 ---@field unmatched string[]
 ---@field idle Rule[]        rules, as they were written, that fit no key
 ---@field refused string[]   keys that a rule refuses
+---@field beside { key: string, other: string, rule: Rule }[]   keys of a rule that is read only, beside another one of the same target
 ---@field beyond table<string, string>   why: "num_experts=3" for one of `unmatched` whose number the config does not count
 
 ---A key as the table sees it; nil where it is not one of this table's part or of the model that it is about.
@@ -57,6 +58,22 @@ local function count_before(tree, key, at)
   end
 end
 
+---Whether two keys of one file become the same key, one of them by a rule that is read only: that one is not written again.
+---@param first table<string, { key: string, rule: Rule }>   by target, of the keys so far; changed
+local function note_target(first, beside, key, hit)
+  local rule = hit.ending.rule.base or hit.ending.rule
+  local has_target, target = pcall(patterns.render, hit.ending.to[1] or {}, hit.caught)
+  if hit.ending.kind ~= "write" or not has_target or #hit.ending.to ~= 1 then return end
+  local earlier = first[target]
+  first[target] = earlier or { key = key, rule = rule }
+  if not earlier or earlier.rule == rule then return end
+  if rule.read_only then
+    beside[#beside + 1] = { key = key, other = earlier.key, rule = rule }
+  elseif earlier.rule.read_only then
+    beside[#beside + 1] = { key = earlier.key, other = key, rule = earlier.rule }
+  end
+end
+
 ---@param one Table
 ---@param side Side
 ---@param keys string[]
@@ -64,8 +81,9 @@ end
 ---@return Coverage
 function coverage.of(one, side, keys, at)
   local tree, endings = patterns.compile(one.keys, side)
-  local out = { tables = { one }, side = side, matched = 0, copied = 0, unmatched = {}, idle = {}, refused = {}, beyond = {} }
-  local used = {}
+  local out = { tables = { one }, side = side, matched = 0, copied = 0, unmatched = {}, idle = {}, refused = {}, beyond = {},
+    beside = {} }
+  local used, first = {}, {}
   for _, key in ipairs(keys) do
     local own = own_key(one, key, side)
     local hit = own and (find(tree, own, at) or own:find "^model%." and find(tree, own:sub(7), at))
@@ -73,6 +91,7 @@ function coverage.of(one, side, keys, at)
       out.matched = out.matched + 1
       if hit.ending.pattern == "*" then out.copied = out.copied + 1 end
       used[hit.ending.rule.base or hit.ending.rule] = true
+      note_target(first, out.beside, key, hit)
       if hit.ending.kind == "refuse" then out.refused[#out.refused + 1] = key end
     elseif one.inside and side == "right" and wrap.is_copy(one.inside, key) then
       out.matched = out.matched + 1
@@ -219,11 +238,12 @@ end
 ---@param count integer   of all keys
 local function joined(group, count)
   if #group == 1 then return group[1] end
-  local out, misses = { tables = {}, side = group[1].side, unmatched = {}, idle = {}, refused = {}, beyond = {} }, {}
+  local out, misses = { tables = {}, side = group[1].side, unmatched = {}, idle = {}, refused = {}, beyond = {}, beside = {} }, {}
   for _, one in ipairs(group) do
     out.tables[#out.tables + 1] = one.tables[1]
     for _, rule in ipairs(one.idle) do out.idle[#out.idle + 1] = rule end
     for _, key in ipairs(one.refused) do out.refused[#out.refused + 1] = key end
+    for _, pair in ipairs(one.beside) do out.beside[#out.beside + 1] = pair end
     for _, key in ipairs(one.unmatched) do
       out.beyond[key] = out.beyond[key] or one.beyond[key]
       misses[key] = (misses[key] or 0) + 1

@@ -88,6 +88,13 @@ describe("Rules: findings", function()
     local code, out = converter [[{ "embed.weight", "emb.weight" }, { "embed.weight", "lm_head.weight" }]]
     equal(code, 1)
     local advice = out:match "say (also_right = '[^']+') there"
+    local files_have = [[{ "embed.weight", "emb.weight" }, { "embed.weight", "lm_head.weight", read_only = "its name" }]]
+    equal((converter(files_have)), 0) -- true of files with one of the two
+    cbk.fs.write(dir .. "/both.txt", "emb.weight\nlm_head.weight\n")
+    local status, text = harness.cbk(dir, "rules", "tied.lua", "--keys", "both.txt")
+    equal(status, 1)
+    assert(text:find("'lm_head.weight' is read only, so that nothing writes it; but these keys have it beside 'emb.weight'; to write both, "
+      .. "say also_right = 'lm_head.weight' there", 1, true), text)
     equal((converter(([[{ "embed.weight", "emb.weight", %s }]]):format(advice))), 0)
     cbk.config.save(cbk.dict { model_type = "tied", width = 2, heads = 1 }, dir .. "/config.json")
     cbk.create(dir .. "/m.safetensors", { root = cbk.dict { ["embed.weight"] = cbk.full({ 3, 2 }, 1) } }):commit()
