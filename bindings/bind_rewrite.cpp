@@ -31,7 +31,10 @@ int rewrite_tree(lua_State* L) {
   constexpr int leaf_function = 4;
   Rewrite rules;
   options.push("checkpoint");
-  if (!lua_isnil(L, -1)) rules.memory = check<const Checkpoint>(L, -1)->memory;
+  if (!lua_isnil(L, -1)) {
+    const MemoryBudget& memory = *check<const Checkpoint>(L, -1)->memory;
+    rules.memory = std::make_shared<MemoryBudget>(memory.file_size());  // as much again as for its own tree
+  }
   lua_pop(L, 1);
   if (!lua_isnil(L, path_function)) {
     rules.path = [L](const std::string& path, const Value& leaf) -> std::optional<std::string> {

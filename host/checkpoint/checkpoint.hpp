@@ -23,7 +23,7 @@ struct Checkpoint {
                    // metadata), or none
   std::vector<fs::path> files;        // every file the tensors come from
   std::vector<std::string> warnings;  // what the user should know: missing keys, skipped CRCs
-  MemoryPtr memory;                   // pays for the tree, and for others that are made of it
+  MemoryPtr memory;                   // paid for the tree
 };
 
 struct OpenOptions {

@@ -129,8 +129,6 @@ class Rewriter {
     RowIndex index;
   };
 
-  static constexpr uint64_t slots = 2 * sizeof(uint64_t);  // of an index, for each entry
-  static constexpr uint64_t entry = sizeof(Dict::Entry) + slots;
   void charge(uint64_t bytes) {
     if (rules_.memory) within("the changed tree", [&] { rules_.memory->charge(bytes); });
   }
@@ -272,7 +270,7 @@ class Rewriter {
   }
 
   std::shared_ptr<Dict> first_entries(const Dict& source, size_t count) {
-    charge(source.size() * entry);
+    charge(source.size() * TreeMemory::entry);
     auto dict = empty_dict(source);
     dict->reserve(source.size());
     auto from = source.entries().begin();
@@ -289,7 +287,7 @@ class Rewriter {
     for (size_t i = 0; i < items.size(); ++i) {
       auto kept = copy(items[i]);
       if (!made && (!kept || !kept->same(items[i]))) {
-        charge(items.size() * sizeof(Value));
+        charge(items.size() * TreeMemory::item);
         made = empty_list(value.as_sequence());
         made->items.reserve(items.size());
         made->items.assign(items.begin(), items.begin() + static_cast<ptrdiff_t>(i));
@@ -360,7 +358,7 @@ class Rewriter {
   }
 
   Child& add(Node& node, const Value& key) {
-    charge(sizeof(Child) + slots + entry);
+    charge(sizeof(Child) + TreeMemory::entry);
     charge_text(key);
     return node.children.emplace_back(key, nullptr, std::nullopt);
   }

@@ -18,6 +18,7 @@
 #include "host/formats/tensorflow/table.hpp"
 #include "host/plan/plan.hpp"
 #include "tests/host/folder.hpp"
+#include "tests/host/peak_memory.hpp"
 
 using namespace cbk;
 namespace tf = cbk::tensorflow;
@@ -104,7 +105,8 @@ struct Bundle {
     }
     entries[name] = whole.SerializeAsString();
   }
-  fs::path write(const Folder& folder, const std::string& name, bool compressed = false) const {
+  fs::path write(const Folder& folder, const std::string& name, bool compressed = false,
+                 bool one_block = false) const {
     class Sink final : public leveldb::WritableFile {
      public:
       leveldb::Status Append(const leveldb::Slice& part) override {
@@ -118,7 +120,8 @@ struct Bundle {
     } sink;
     leveldb::Options options;
     options.compression = compressed ? leveldb::kSnappyCompression : leveldb::kNoCompression;
-    options.block_size = 256;  // many blocks
+    options.block_size = one_block ? 1 << 20 : 256;  // or many
+    if (one_block) options.block_restart_interval = 1 << 20;
     leveldb::TableBuilder builder(options, &sink);
     builder.Add("", header.SerializeAsString());
     for (const auto& [key, value] : entries) builder.Add(key, value);
@@ -534,6 +537,19 @@ TEST_CASE("tensorflow: an index that lies is refused with the variable's name", 
   refused("byte order", [](Bundle& b) { b.header.set_endianness(2); });
   refused("UTF-8", [](Bundle& b) { b.add("\xff", counting(DType::int8, {1})); });
   refused("no entry", [](Bundle& b) { b.entries["b"] = "\xff\xff"; });
+}
+
+TEST_CASE("tensorflow: names that a short index repeats are refused", "[tensorflow]") {
+  const Folder folder;
+  Bundle bundle;
+  const std::string common(20'000, 'n');  // a table holds what keys share once per block
+  for (int i = 0; i < 6000; ++i)
+    bundle.entries[common + std::to_string(i)] = Bundle::describe(DType::float32, {0}).SerializeAsString();
+  const fs::path prefix = bundle.write(folder, "long", false, true);
+  REQUIRE(fs::file_size(prefix.string() + ".index") < 1'000'000);
+  const PeakMemory peak;
+  CHECK_THROWS_WITH(open_checkpoint(prefix), Catch::Contains("would take more than"));
+  CHECK(peak.growth() < 60'000'000);
 }
 
 TEST_CASE("tensorflow: variants and unknown types are left out with a warning", "[tensorflow]") {

@@ -334,6 +334,7 @@ def safetensors():
     for dtype in EXTREMES:
         yield f"good: {dtype}", one("x.safetensors", lambda dtype=dtype: extremes([dtype]))
     yield "good: all dtypes of whole bytes", one("x.safetensors", extremes([dtype for dtype in EXTREMES if BITS.get(dtype, 8) > 6]))
+    yield "good: 100,000 small tensors", one("x.pt", lambda: archive(pickled(a_dict(**{f"model.layers.{i // 10}.part.{i % 10}.weight": tensor((64,), key=str(i), numel=64) for i in range(100000)})), {str(i): bytes(256) for i in range(100000)}))
     yield "good: odd names", one("x.safetensors", safe({name: entry() for name in ODD_NAMES if "\ud7ff" not in name}))
     headers = {
         "length of 2^63": struct.pack("<Q", 2 ** 63) + b"{}", "length of 10^8": struct.pack("<Q", 10 ** 8) + b"{}", "nothing": struct.pack("<Q", 0), "empty": safe(b""), "no object": safe(b"[]"), "cut text": safe(b'{"a":'), "blanks": safe(b"{" + b" " * 4000000 + b"}"),
