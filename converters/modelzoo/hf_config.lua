@@ -49,7 +49,11 @@ local function same_kind(kept, own)
   return is_headless(kept[1]) == is_headless(own[1])
 end
 
----Puts kept fields back into a config of Hugging Face. Fields that a rule of the converter makes or checks stay as they are.
+---Fields that let Transformers load code, maybe from a repository that they name. A checkpoint may be anybody's.
+local NAMES_CODE = { auto_map = true, custom_pipelines = true, trust_remote_code = true }
+
+---Puts kept fields back into a config of Hugging Face. Fields that a rule of the converter makes or checks stay as they are, and what
+---names code is left out.
 ---@param to Dict         changed in place
 ---@param kept Dict       which anybody may have written
 ---@param is_known fun(name: string): boolean   whether a rule of the converter is about the field
@@ -58,7 +62,9 @@ function hf_config.restore(to, kept, is_known, place)
   for name in cbk.items(kept) do
     local path = (place or "") .. tostring(name)
     local is_free = not is_known(path) and (path ~= "architectures" or to[name] == nil or same_kind(kept[name], to[name]))
-    if is_dict(kept, name) and (is_free or is_dict(to, name)) then
+    if NAMES_CODE[name] then
+      cbk.warn(("'%s' of the config that the checkpoint keeps is left out: it names code that Transformers would load"):format(path))
+    elseif is_dict(kept, name) and (is_free or is_dict(to, name)) then
       local section = is_dict(to, name) and to[name] or cbk.dict()
       hf_config.restore(section, kept[name], is_known, path .. ".")
       to[name] = section

@@ -106,6 +106,14 @@ describe("Fields of Hugging Face configs", function()
     equal({ back.vocab_size, back.model_type, back.mine }, { config.vocab_size, "llama", 1 })
     assert(back.rope_scaling == nil or back.rope_scaling == null, "rope_scaling")
     equal(back.tie_word_embeddings, false)
+    cs.__metadata__[1].hf_config = cbk.dict {
+      auto_map = cbk.dict { AutoModel = "evil--model.Evil" }, trust_remote_code = true, mine = cbk.dict { custom_pipelines = 1, kept = 2 },
+    }
+    local told = table.concat(conversion.warnings(function() back = conversion.run("llama", "cs-2.4", "hf", cs_config, cs) end), "\n")
+    equal({ back.auto_map, back.trust_remote_code, back.mine.custom_pipelines, back.mine.kept }, { [4] = 2 })
+    for _, name in ipairs { "auto_map", "trust_remote_code", "mine.custom_pipelines" } do
+      assert(told:find(("'%s' of the config that the checkpoint keeps is left out: it names code"):format(name), 1, true), told)
+    end
     for _, odd in ipairs { null, 3, "x", cbk.list { 1 } } do
       cs.__metadata__[1].hf_config = odd
       equal(hf_config.of(cs), nil)
