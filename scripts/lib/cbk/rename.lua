@@ -17,30 +17,46 @@ local function plain_rule(old, new)
   return function(key) return (key:gsub(pattern, replacement)) end
 end
 
---- A glob over the whole key; the n-th wildcard of the replacement is what the n-th of the pattern matched.
+--- A glob over the whole key; the n-th wildcard of the replacement is what the n-th of the pattern matched. A "*" takes as much as
+--- it can, so the texts between them are looked for from the end, in the key turned round: a Lua pattern would try every way to
+--- share the key among the stars, for minutes where somebody made a key for that.
 local function glob_rule(old, new)
-  local wildcards = 0
-  local pattern = old:gsub("[^*?]+", escaped):gsub("[*?]", function(c)
-    wildcards = wildcards + 1
-    return c == "*" and "(.*)" or "(.)"
-  end)
+  local _, wildcards = old:gsub("[*?]", "")
+  local _, used = new:gsub("[*?]", "")
   if wildcards > 30 then return nil, ("'%s' has more than 30 wildcards"):format(old) end
-  local used = 0
-  local parts = {}
-  for literal, wildcard in new:gmatch "([^*?]*)([*?]?)" do
-    if literal ~= "" then parts[#parts + 1] = literal end
-    if wildcard ~= "" then
-      used = used + 1
-      parts[#parts + 1] = used
-    end
-  end
   if used > wildcards then return nil, ("'%s' has more wildcards than '%s'"):format(new, old) end
+  local between = {} -- the last one first, as patterns
+  for text in (old:reverse() .. "*"):gmatch "([^*]*)%*" do
+    between[#between + 1] = text:gsub("[^?]+", escaped):gsub("%?", "(.)")
+  end
+  local count = #between
+  for i = 1, count, math.max(count - 1, 1) do between[i] = "^" .. between[i] end
+  between[count] = between[count] .. "$"
+
+  ---What the wildcards match, the last one first.
+  local function captures_of(key)
+    local turned, at, out = key:reverse(), 1, {}
+    for i, pattern in ipairs(between) do
+      local from = at
+      if i == count and i > 1 then from = #turned + 1 - #old:match "^[^*]*" end
+      if from < at then return nil end
+      local found = { turned:find(pattern, from) }
+      if not found[1] then return nil end
+      if i > 1 then out[#out + 1] = turned:sub(at, found[1] - 1):reverse() end
+      for k = 3, #found do out[#out + 1] = found[k] end
+      at = found[2] + 1
+    end
+    return out
+  end
+
   return function(key)
-    local captures = { key:match("^" .. pattern .. "$") }
-    if #captures == 0 then return key end
-    local out = {}
-    for i, part in ipairs(parts) do out[i] = type(part) == "number" and captures[part] or part end
-    return table.concat(out)
+    local captures = captures_of(key)
+    if not captures then return key end
+    local next_one = #captures + 1
+    return (new:gsub("[*?]", function()
+      next_one = next_one - 1
+      return captures[next_one]
+    end))
   end
 end
 
