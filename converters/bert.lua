@@ -7,6 +7,8 @@ local actions = require "converters.vocabulary.actions"
 local bert = require "converters.shared.bert"
 local decoder = require "converters.shared.decoder"
 local since = require "converters.modelzoo.since"
+local classes = require "converters.classes.hf.bert"
+local zoo = require "converters.classes.zoo.bert"
 
 local tie, between = actions.tie, rules.between
 
@@ -77,6 +79,7 @@ local notes = {
 
 return { {
   model = "bert", name = "bert", note = "BertForPreTraining", since = { right = since.bert },
+  classes = { left = classes.BertForPreTraining, right = zoo.BertForPreTraining },
   between("cs-1.6", "cs-1.7 .. cs-2.0", bert.from_1_6(from_1_6), notes.first),
   between("cs-1.7", "cs-1.8, cs-1.9, cs-2.0", bert.to_1_8, bert.all_classes),
   between("cs-1.8, cs-1.9", "cs-2.0", to_2_0, notes.pretraining),

@@ -7,6 +7,8 @@ local kinds = require "converters.engine.kinds"
 local values = require "converters.vocabulary.values"
 local bert = require "converters.shared.bert"
 local since = require "converters.modelzoo.since"
+local classes = require "converters.classes.hf.bert"
+local zoo = require "converters.classes.zoo.bert"
 
 local absent, between = values.absent, rules.between
 
@@ -86,7 +88,8 @@ local function family(names, head)
 end
 
 return {
-  family({ model = "bert-sequence-classifier", name = "bert/classifier", note = "BertForSequenceClassification" }, {
+  family({ model = "bert-sequence-classifier", name = "bert/classifier", note = "BertForSequenceClassification",
+    classes = { left = classes.BertForSequenceClassification, right = zoo.BertForSequenceClassification } }, {
     keys = with_head("classifier", true), has = { pooler = true },
     config = fields.config {
       { "classifier_dropout", "task_dropout", is = "rate" },
@@ -96,7 +99,8 @@ return {
     },
     prepare = all(labels, dropout, problem), after = { left = { architectures = { "BertForSequenceClassification" } } },
   }),
-  family({ model = "bert-token-classifier", name = "bert/token_classifier", note = "BertForTokenClassification" }, {
+  family({ model = "bert-token-classifier", name = "bert/token_classifier", note = "BertForTokenClassification",
+    classes = { left = classes.BertForTokenClassification, right = zoo.BertForTokenClassification } }, {
     keys = with_head "classifier", has = {},
     config = fields.config {
       { "classifier_dropout", "encoder_output_dropout_rate", is = "rate" },
@@ -109,7 +113,8 @@ return {
       right = { loss_weight = cbk.float(1), include_padding_in_loss = false },
     },
   }),
-  family({ model = "bert-qa", name = "bert-qa", note = "BertForQuestionAnswering", aliases = { ["bert-q&a"] = "bert-qa" } }, {
+  family({ model = "bert-qa", name = "bert-qa", note = "BertForQuestionAnswering",
+    classes = { left = classes.BertForQuestionAnswering, right = zoo.BertForQuestionAnswering }, aliases = { ["bert-q&a"] = "bert-qa" } }, {
     keys = with_head "qa_outputs", has = {},
     config = fields.must.left { num_labels = 2 },
     prepare = labels,

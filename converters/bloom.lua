@@ -7,6 +7,8 @@ local fields = require "converters.engine.fields"
 local actions = require "converters.vocabulary.actions"
 local decoder = require "converters.shared.decoder"
 local since = require "converters.modelzoo.since"
+local classes = require "converters.classes.hf.bloom"
+local zoo = require "converters.classes.zoo.decoder"
 
 local only = rules.only
 local must, drop, told = fields.must, fields.drop, fields.told
@@ -123,6 +125,7 @@ end
 return {
   {
     model = "bloom", name = "bloom", note = "BloomForCausalLM <-> GPT2LMHeadModel (configured as BLOOM)",
+    classes = { left = classes.BloomForCausalLM, right = zoo.GPT2LMHeadModel },
     since = { right = since.gpt2 },
     between("cs-1.9", "cs-2.0", decoder.to_2_0),
     between("cs-2.0", "cs-2.1", decoder.to_2_1),
@@ -132,6 +135,7 @@ return {
   },
   {
     model = "bloom-headless", name = "bloom", note = "BloomModel <-> GPT2LMHeadModel (configured as BLOOM)",
+    classes = { left = classes.BloomModel, right = zoo.GPT2LMHeadModel },
     since = { right = since.gpt2 },
     between("cs-1.9", "cs-2.0", decoder.to_2_0),
     between("cs-2.0", "cs-2.1", decoder.to_2_1),

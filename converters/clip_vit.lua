@@ -3,9 +3,12 @@
 local rules = require "converters.engine.rules"
 local fields = require "converters.engine.fields"
 local clip = require "converters.shared.clip"
+local classes = require "converters.classes.hf.clip"
+local zoo = require "converters.classes.zoo.vision"
 
 return { {
   model = "clip-vit", name = "vision_transformer", note = "CLIPVisionModelWithProjection <-> ViTClassificationModel",
+  classes = { left = classes.CLIPVisionModelWithProjection, right = zoo.ViTClassificationModel },
   {
     "hf", "cs-2.1 .. cs-2.9",
     keys = rules.keys {

@@ -10,6 +10,8 @@ local rotary = require "converters.vocabulary.rotary"
 local values = require "converters.vocabulary.values"
 local decoder = require "converters.shared.decoder"
 local since = require "converters.modelzoo.since"
+local classes = require "converters.classes.hf.falcon"
+local zoo = require "converters.classes.zoo.decoder"
 
 local must, told, drop = fields.must, fields.told, fields.drop
 local qkv, refuse = actions.qkv, rules.refuse
@@ -395,6 +397,7 @@ local without = { ["7B"] = headless(rw_7b, seven), ["40B"] = headless(rw_40b, fo
 return {
   {
     model = "falcon", name = "falcon", note = "FalconForCausalLM / RWForCausalLM <-> GPTJModel (configured as Falcon)",
+    classes = { left = classes.FalconForCausalLM, right = zoo.GPTJModel },
     since = { right = since.gptj },
     between("cs-2.0", "cs-2.1", decoder.to_2_1),
     to_2_5,
@@ -403,6 +406,7 @@ return {
   },
   {
     model = "falcon-headless", name = "falcon", note = "FalconModel / RWModel <-> GPTJModel (configured as Falcon)",
+    classes = { left = classes.FalconModel, right = zoo.GPTJModel },
     since = { right = since.gptj },
     between("cs-2.0", "cs-2.1", decoder.to_2_1),
     to_2_5,

@@ -7,6 +7,8 @@ local actions = require "converters.vocabulary.actions"
 local values = require "converters.vocabulary.values"
 local decoder = require "converters.shared.decoder"
 local since = require "converters.modelzoo.since"
+local classes = require "converters.classes.hf.gpt2"
+local zoo = require "converters.classes.zoo.decoder"
 
 local refuse = rules.refuse
 local must, drop = fields.must, fields.drop
@@ -136,6 +138,7 @@ end
 return {
   {
     model = "gpt2", name = "gpt2", note = "GPT2LMHeadModel <-> GPT2LMHeadModel (configured as GPT-2)",
+    classes = { left = classes.GPT2LMHeadModel, right = zoo.GPT2LMHeadModel },
     since = { right = since.gpt2 },
     between("cs-1.7", "cs-1.8", decoder.to_1_8),
     between("cs-1.8, cs-1.9", "cs-2.0", decoder.to_2_0),
@@ -156,6 +159,7 @@ return {
   },
   {
     model = "gpt2-headless", name = "gpt2", note = "GPT2Model <-> GPT2LMHeadModel (configured as GPT-2)",
+    classes = { left = classes.GPT2Model, right = zoo.GPT2LMHeadModel },
     since = { right = since.gpt2 },
     between("cs-1.7", "cs-1.8", decoder.to_1_8),
     between("cs-1.9", "cs-2.0", decoder.to_2_0),

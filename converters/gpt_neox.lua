@@ -9,6 +9,8 @@ local rotary = require "converters.vocabulary.rotary"
 local values = require "converters.vocabulary.values"
 local decoder = require "converters.shared.decoder"
 local since = require "converters.modelzoo.since"
+local classes = require "converters.classes.hf.gpt_neox"
+local zoo = require "converters.classes.zoo.decoder"
 
 local must, told = fields.must, fields.told
 local buffer = actions.buffer
@@ -135,6 +137,7 @@ local headless = {
 return {
   {
     model = "gpt-neox", name = "gpt-neox", note = "GPTNeoXForCausalLM <-> GPTJModel (configured as GPT-NeoX)",
+    classes = { left = classes.GPTNeoXForCausalLM, right = zoo.GPTJModel },
     since = fields_since,
     between("cs-1.7", "cs-1.8", decoder.to_1_8),
     between("cs-1.8, cs-1.9", "cs-2.0", decoder.gptj_to_2_0),
@@ -146,6 +149,7 @@ return {
   },
   {
     model = "gpt-neox-headless", name = "gpt-neox", note = "GPTNeoXModel <-> GPTJModel (configured as GPT-NeoX)",
+    classes = { left = classes.GPTNeoXModel, right = zoo.GPTJModel },
     since = fields_since,
     between("cs-1.7", "cs-1.8", decoder.to_1_8),
     between("cs-1.9", "cs-2.0", decoder.gptj_to_2_0),

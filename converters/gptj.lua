@@ -8,6 +8,8 @@ local rotary = require "converters.vocabulary.rotary"
 local values = require "converters.vocabulary.values"
 local decoder = require "converters.shared.decoder"
 local since = require "converters.modelzoo.since"
+local classes = require "converters.classes.hf.gptj"
+local zoo = require "converters.classes.zoo.decoder"
 
 local only, refuse = rules.only, rules.refuse
 local must = fields.must
@@ -141,6 +143,7 @@ local headless, headless_1_9 = headless_of(now), headless_of(then_)
 return {
   {
     model = "gptj", name = "gptj", note = "GPTJForCausalLM <-> GPTJModel",
+    classes = { left = classes.GPTJForCausalLM, right = zoo.GPTJModel },
     since = { right = since.gptj },
     between("cs-1.7", "cs-1.8", decoder.to_1_8),
     between("cs-1.8, cs-1.9", "cs-2.0", decoder.gptj_to_2_0),
@@ -152,6 +155,7 @@ return {
   },
   {
     model = "gptj-headless", name = "gptj", note = "GPTJModel <-> GPTJModel",
+    classes = { left = classes.GPTJModel, right = zoo.GPTJModel },
     since = { right = since.gptj },
     between("cs-1.7", "cs-1.8", decoder.to_1_8),
     between("cs-1.9", "cs-2.0", decoder.gptj_to_2_0),

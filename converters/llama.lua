@@ -8,6 +8,8 @@ local rotary = require "converters.vocabulary.rotary"
 local values = require "converters.vocabulary.values"
 local decoder = require "converters.shared.decoder"
 local since = require "converters.modelzoo.since"
+local classes = require "converters.classes.hf.llama"
+local zoo = require "converters.classes.zoo.decoder"
 
 local only = rules.only
 local must, told = fields.must, fields.told
@@ -186,6 +188,7 @@ end
 return {
   {
     model = "llama", name = "llama", note = "LlamaForCausalLM <-> GPT2LMHeadModel (configured as LLaMA)",
+    classes = { left = classes.LlamaForCausalLM, right = zoo.GPT2LMHeadModel },
     since = fields_since, aliases = { llamaV2 = "llama", ["code-llama"] = "llama", wizardlm = "llama" },
     between("cs-1.9", "cs-2.0", decoder.to_2_0),
     between("cs-2.0", "cs-2.1", decoder.to_2_1),
@@ -195,6 +198,7 @@ return {
   },
   {
     model = "llama-headless", name = "llama", note = "LlamaModel <-> GPT2LMHeadModel (configured as LLaMA)",
+    classes = { left = classes.LlamaModel, right = zoo.GPT2LMHeadModel },
     since = fields_since,
     aliases = { ["llamaV2-headless"] = "llama", ["code-llama-headless"] = "llama", ["wizardlm-headless"] = "llama" },
     between("cs-1.9", "cs-2.0", decoder.to_2_0),

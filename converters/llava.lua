@@ -8,6 +8,8 @@ local catalogue = require "converters.engine.catalogue"
 local kinds = require "converters.engine.kinds"
 local values = require "converters.vocabulary.values"
 local clip = require "converters.shared.clip"
+local classes = require "converters.classes.hf.llava"
+local zoo = require "converters.classes.zoo.llava"
 local since = require "converters.modelzoo.since"
 
 local llama = catalogue.direct(require("converters.llama")[1], "hf", "cs-2.9").converter
@@ -169,7 +171,7 @@ end
 local usual_width = 64
 
 local image = {
-  left = "image_model", right = "image_model",
+  left = "image_model", right = "image_model", classes = { left = classes.image_model, right = zoo.image_part },
   keys = rules.keys {
     { "vision_model", "image_model", clip.tower },
     rules.drop.left("text_model.*", "of CLIP, the image tower is used"),
@@ -197,7 +199,7 @@ local image = {
 }
 
 local text = {
-  left = "text_model", right = "text_model",
+  left = "text_model", right = "text_model", classes = { left = classes.text_model, right = zoo.text_part },
   keys = rules.keys {
     { "", "text_model", llama.keys },
     { "model.mm_projector.N.{weight,bias}", "projector_image_model.ffn.N.linear_layer.{weight,bias}", number = counted_by_two,
@@ -302,7 +304,7 @@ local hf = {
 }
 
 return { {
-  model = "llava", name = "llava", hf,
+  model = "llava", name = "llava", hf, classes = { right = zoo.LlavaModel },
   since = { right = { text_model = since.gpt2 } },
   note = "CLIPVisionModel (folder image_model) and LlavaLlamaForCausalLM (folder text_model) <-> LLaVA",
 } }

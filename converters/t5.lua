@@ -7,6 +7,8 @@ local actions = require "converters.vocabulary.actions"
 local values = require "converters.vocabulary.values"
 local decoder = require "converters.shared.decoder"
 local since = require "converters.modelzoo.since"
+local classes = require "converters.classes.hf.t5"
+local zoo = require "converters.classes.zoo.t5"
 local between, variant = rules.between, rules.variant
 
 local only = rules.only
@@ -422,6 +424,7 @@ local to_2_1 = {
 return {
   {
     model = "t5", name = "t5", note = "T5ForConditionalGeneration <-> T5ForConditionalGeneration",
+    classes = { left = classes.T5ForConditionalGeneration, right = zoo.T5ForConditionalGeneration },
     since = { right = since.t5 }, aliases = { ul2 = "t5", ["flan-ul2"] = "t5", transformer = "transformer" },
     between("cs-1.6", "cs-1.7 .. cs-1.9", to_1_7),
     between("cs-1.7", "cs-1.8, cs-1.9", to_1_8),

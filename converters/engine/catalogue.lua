@@ -31,7 +31,12 @@ local catalogue = {}
 ---@field variants? table<string, Converter>              … tables without formats, of which one is run
 ---@field components? Component[]      several models side by side: `keys` are theirs, `config` has what is about the whole
 ---@field wrap? Wrap                   a model inside this one, by its own tables: `config` and `after` are what is added to them
+---@field classes? Classes             … of a part, or of a model inside another; default: the model's
 ---@field note? string
+
+---@class Classes   The model classes of both sides.
+---@field left? Class
+---@field right? Class
 
 ---@class Component: Converter   One model of a composite.
 ---@field left string    its folder, and its section of the config, among the Hugging Face files
@@ -45,6 +50,7 @@ local catalogue = {}
 ---@field name? string                 the Model Zoo's name, written as model.name from 2.4 on
 ---@field aliases? table<string, string>   alias to its Model Zoo name
 ---@field note? string                 the classes, for `cbk list`
+---@field classes? Classes
 ---@field since? table<Side, SinceTable>   the release that each field came with: of Hugging Face's that a release cannot say, and of CS
 ---@field [integer] Converter
 
@@ -254,7 +260,23 @@ function catalogue.wrapped(step, config)
   local model = catalogue.find(name)
   local inner = model and catalogue.newest_step(model, step.side)
   if not inner then cbk.fail("config", ("%s=%s: there is no converter of '%s'"):format(outer.wrap.says[step.side], name, name)) end
-  return { converter = wrap.around(outer, inner.converter, name), side = step.side, src = inner.src, tgt = inner.tgt }
+  local converter = wrap.around(outer, inner.converter, name)
+  converter.classes = inner.converter.classes or model.classes
+  return { converter = converter, side = step.side, src = inner.src, tgt = inner.tgt }
+end
+
+---The class that describes a model in a format; nil where none does.
+---@param model Model
+---@param converter Converter   the table that is run; a part of a composite, and a model inside another, have classes of their own
+---@param format string
+---@return Class|nil class, string|nil release
+function catalogue.class_of(model, converter, format)
+  local classes = converter.classes or model.classes or {}
+  if format == "hf" then return classes.left end
+  local release, kind = catalogue.release(format), select(2, place_of(format))
+  local found = classes.right
+  local is_known = found and (kind == "" or converter.inside) and not (found.since and not releases.since(release, found.since))
+  if is_known then return found, release end
 end
 
 ---What the fields of a release's model section must be, as the right sides of the tables say.

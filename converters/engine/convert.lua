@@ -339,6 +339,31 @@ local function tell(job, i, part, record)
   end
 end
 
+---Compares the shapes of a part's tensors with what the class says for its config.
+---@param format string   that the tensors are in
+---@param side Side
+---@param tensors Dict
+---@param place string    what is before the keys in the checkpoint
+---@param prefix? string  that keys may have
+---@param is_read boolean the tensors are read, not made by rules
+local function check_shapes(job, part, format, side, tensors, place, prefix, is_read)
+  local class, release = catalogue.class_of(job.model, part.converter, format)
+  if not class then return end
+  local known, wrong = class:tensors(part.configs[side], { release = release }), { count = 0 }
+  for key, value in cbk.items(tensors) do
+    local own = prefix and tostring(key):sub(1, #prefix) == prefix and not known.by_key[key] and key:sub(#prefix + 1) or key
+    local mistake = kinds.is_tensor(value) and known:mistake(own, value:shape())
+    if mistake then
+      wrong.count = wrong.count + 1
+      if wrong.count <= 5 then wrong[wrong.count] = ("'%s%s': %s"):format(place, tostring(key), mistake) end
+    end
+  end
+  if wrong.count == 0 then return end
+  cbk.fail("shape", ("the config contradicts %d tensor%s of the %s: %s; %s"):format(wrong.count, wrong.count == 1 and "" or "s",
+    is_read and "checkpoint" or "converted checkpoint", naming.first(wrong),
+    is_read and "use the config that belongs to the checkpoint" or "the config or the converter's rules are wrong"))
+end
+
 ---@param part Part
 ---@param is_refused boolean   a key without a rule fails, so that what is missing says nothing
 ---@return Dict made, string[] unmatched, table lacking   keys of the part: without a rule, and not there (complete.lacking)
@@ -347,6 +372,7 @@ local function convert_part(job, i, part, is_refused)
   local step, converter, configs, source = job.path[i], part.converter, part.configs, part.source
   kinds.check_root(source)
   local prefix = accepted_prefix(converter, step)
+  check_shapes(job, part, step.src, step.side, source, part.reads, prefix or "model.", true)
   local deduplicated = i == 1 and job.deduplicated
   if type(deduplicated) == "table" then deduplicated = deduplicated[converter.left] end
   local kept = i == 1 and job.kept or {}
@@ -363,6 +389,9 @@ local function convert_part(job, i, part, is_refused)
     trace = job.trace and function(record) tell(job, i, part, record) end,
   })
   local lacking = is_refused and #unmatched > 0 and { count = 0 } or complete.lacking(converter.keys, at)
+  if #unmatched == 0 and lacking.count == 0 then
+    check_shapes(job, part, step.tgt, rules.other[step.side], made, part.writes[1], nil, false)
+  end
   return made, unmatched, lacking, moves
 end
 

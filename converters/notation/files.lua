@@ -3,6 +3,7 @@
 local cbk = require "cbk"
 local arguments = require "converters.notation.arguments"
 local catalogue = require "converters.engine.catalogue"
+local class = require "converters.engine.class"
 local position = require "converters.notation.position"
 local releases = require "converters.modelzoo.releases"
 local sandbox = require "converters.notation.sandbox"
@@ -50,6 +51,8 @@ local of_model = {
   named_from = release,
 }
 local fill = { fill = sides(filled) }
+local model_class = shapes.of("a model class", function(value) return getmetatable(value) == class.Class end)
+local classes = shapes.record("the classes of both sides", { left = model_class, right = model_class })
 
 local function with(...)
   local out = {}
@@ -62,7 +65,7 @@ end
 local table_needs = { "keys", "config" }
 
 local component = shapes.record("a component", with(rules_of, around, fill, {
-  left = shapes.file_name, right = text, beside = names, folders = texts,
+  left = shapes.file_name, right = text, beside = names, folders = texts, classes = classes,
   files = shapes.map(shapes.file_name, func, "functions by the names of files"),
 }), { "left", "right", unpack(table_needs) })
 local variant = shapes.record("a variant", with(rules_of, around, fill, of_model, { note = text }), table_needs)
@@ -75,7 +78,7 @@ local wrap = shapes.record("wrap", {
 ---@type table<string, Shape>
 notation.records = {
   model = shapes.record("a model", {
-    model = text, name = text, note = text, aliases = texts, since = sides(since),
+    model = text, name = text, note = text, aliases = texts, since = sides(since), classes = classes,
   }, { "model" }),
   keys = shapes.record("a converter", with(of_file, rules_of, around, fill, of_model), table_needs),
   variants = shapes.record("a converter with variants", with(of_file, {

@@ -1,12 +1,12 @@
--- Tiny Hugging Face models of every family of the catalogue: a config and a checkpoint with a tensor for each key. Formats and keys
--- come from the families' own tables; one that the fields and shapes below do not suit says here what it needs.
+-- Tiny Hugging Face models of every family of the catalogue: a config and a checkpoint with a tensor for each key. Formats come
+-- from the families' own tables, tensors from their classes; a family that the fields below do not suit says here what it needs.
 
 local cbk = require "cbk"
+local classes = require "cbk.classes"
 local converters = require "cbk.converters"
 local conversion = require "conversion"
 local catalogue = converters.catalogue
 local naming = require "converters.engine.naming"
-local rules = require "converters.engine.rules"
 
 local tiny = {}
 
@@ -26,24 +26,20 @@ local families = {
   llava = { mm_projector_type = "mlp1x_gelu", mm_vision_select_layer = -1 },
 }
 
----Further layouts of a family: what the config says, since which release a converter reads it, and which keys there are not.
+---Further layouts of a family: what the config says, and since which release a converter reads it.
 ---@class Layout
 ---@field fields table<string, any>
 ---@field since? string
----@field excluded string[]
 
-local falcon_biases = { "attention%..*bias$", "%.mlp%..*bias$" }
-local one_norm = { "ln_attn", "ln_mlp", "post_attention_layernorm", unpack(falcon_biases) }
-local two_norms = { "input_layernorm", "post_attention_layernorm", unpack(falcon_biases) }
-local grouped = { num_attention_heads = 4, n_head = 4, num_kv_heads = 2, n_head_kv = 2 }
+local grouped = { num_attention_heads = 4, n_head = 4, num_kv_heads = 2 }
 
 ---@type table<string, Layout[]>
 local layouts = {
   falcon = {
-    { fields = { model_type = "RefinedWebModel", multi_query = true }, since = "2.1", excluded = one_norm }, -- 7B
-    { fields = conversion.with(cbk.dict(grouped), { model_type = "RefinedWeb" }), excluded = two_norms },    -- 40B
+    { fields = { model_type = "RefinedWebModel", multi_query = true }, since = "2.1" }, -- 7B
+    { fields = conversion.with(cbk.dict(grouped), { model_type = "RefinedWeb", n_head_kv = 2 }) }, -- 40B
     { fields = conversion.with(cbk.dict(grouped), { model_type = "falcon", new_decoder_architecture = true, multi_query = false }),
-      since = "2.1", excluded = two_norms },
+      since = "2.1" },
   },
 }
 
@@ -93,56 +89,17 @@ function tiny.config(name, converter, layout)
   end
 end
 
--- --- checkpoints of Hugging Face: the first name of each tensor
+-- --- checkpoints of Hugging Face
 
-local shapes = { -- by the end of a key; else a matrix of 8 x 8, or a vector of 8
-  ["attn.c_attn.weight"] = { 8, 24 }, ["attn.c_attn.bias"] = { 24 }, ["query_key_value.weight"] = { 24, 8 },
-  ["query_key_value.bias"] = { 24 }, ["Wqkv.weight"] = { 24, 8 }, ["Wqkv.bias"] = { 24 },
-  ["q_norm.weight"] = { 4 }, ["q_norm.bias"] = { 4 }, ["k_norm.weight"] = { 4 }, ["k_norm.bias"] = { 4 },
-}
-local falcon_shapes = { ["query_key_value.weight"] = { 16, 8 }, ["query_key_value.bias"] = { 16 } }
-
-local function shape_of(key, own)
-  for _, list in ipairs { own, shapes } do
-    for ending, shape in pairs(list) do
-      if key:sub(-#ending) == ending then return shape end
-    end
-  end
-  return (key:find "bias$" or key:find "norm" or key:find "ln_" or key:find "Norm") and { 8 } or { 8, 8 }
-end
-
--- keys that the configs above exclude
-local excluded = {
-  t5 = { "absolute_position", "wi_%d", "^encoder%.block%.%d%.layer%.2", "^decoder%.block%.%d%.layer%.1%.DenseReluDense" },
-  falcon = one_norm,
-}
-
-local function is_excluded(name, key, layout)
-  for _, pattern in ipairs(layout and layout.excluded or excluded[family_of(name)] or {}) do
-    if key:find(pattern) then return true end
-  end
-end
-
----A tensor for every key that the table of a Hugging Face config reads. Rules with a reason come last: they are about old names.
----@param name string
----@param set Rule[]
----@param layout? Layout
-function tiny.checkpoint(name, set, layout)
-  local own = name:find "falcon" and falcon_shapes or {}
-  local out, written, count = cbk.dict(), {}, 0
-  local function add(base)
-    for _, rule in ipairs(base.kind and {} or rules.expand(base)) do
-      local key, target = rule.left[1]:gsub("%f[%w]%u%f[%W]", "0"), rule.right[1]
-      if not key:find "*" and not written[target] and out[key] == nil and not is_excluded(name, key, layout) then
-        count = count + 1
-        out[key] = conversion.counted(shape_of(key, own), 1000 * count)
-        written[target] = true
-      end
-    end
-  end
-  for _, is_told in ipairs { false, true } do
-    for _, base in ipairs(set) do
-      if (base.why ~= nil) == is_told then add(base) end
+---Every tensor that a class has for a config, with numbers of its own; a tied name is the same tensor, buffers are left out.
+---@param class Class
+---@param config Dict
+---@return Dict
+function tiny.checkpoint(class, config)
+  local out = cbk.dict()
+  for i, one in ipairs(class:tensors(config)) do
+    if not one.buffer and not one.optional then
+      out[one.key] = one.tied_to and out[one.tied_to] or conversion.counted(classes.shape(one), 1000 * i)
     end
   end
   return out
@@ -202,10 +159,12 @@ end
 function tiny.model(way)
   local config, job = tiny.config(way.name, way.converter, way.layout), conversion.job(way.name, "hf", way.format)
   conversion.warnings(function() converters.convert.config(job, config) end)
-  local converter = job.configs[1].converter
-  if not converter.components then return config, tiny.checkpoint(way.name, converter.keys, way.layout) end
+  local converter, read = job.configs[1].converter, job.configs[1].left -- with the defaults of the table
+  if not converter.components then return config, tiny.checkpoint(catalogue.class_of(job.model, converter, "hf"), read) end
   local root = cbk.dict()
-  for _, part in ipairs(converter.components) do root[part.left] = tiny.checkpoint(way.name, part.keys) end
+  for _, part in ipairs(converter.components) do
+    root[part.left] = tiny.checkpoint(catalogue.class_of(job.model, part, "hf"), read[part.left])
+  end
   return config, root
 end
 

@@ -1,0 +1,76 @@
+-- Hugging Face's BERT: configuration_bert.py and modeling_bert.py of transformers 4.48.
+
+local class = require "converters.engine.class"
+
+local below, each, linear, norm = class.below, class.each, class.linear, class.norm
+local kinds = class.kinds
+local size, depth, number, positive, rate, boolean, text, any = kinds.size, kinds.depth, kinds.number, kinds.positive, kinds.rate,
+  kinds.boolean, kinds.text, kinds.any
+
+local bert = {}
+
+local fields = {
+  vocab_size = size(30522), hidden_size = size(768), num_hidden_layers = depth(12), num_attention_heads = size(12),
+  intermediate_size = size(3072), hidden_act = text "gelu", hidden_dropout_prob = rate(0.1), attention_probs_dropout_prob = rate(0.1),
+  max_position_embeddings = size(512), type_vocab_size = size(2), initializer_range = number(0.02), layer_norm_eps = positive(1e-12),
+  position_embedding_type = text "absolute", use_cache = boolean(true), classifier_dropout = rate(), tie_word_embeddings = boolean(true),
+  id2label = any(), num_labels = size(), is_decoder = boolean(false), add_cross_attention = boolean(false),
+}
+
+local function derived(c)
+  return { labels = c.num_labels and "num_labels" or c.id2label and #c.id2label or 2, head_dim = "hidden_size / num_attention_heads" }
+end
+
+local function encoder(c, has_pooler)
+  return below("bert", {
+    { "embeddings.position_ids", { 1, "max_position_embeddings" }, buffer = true },
+    { "embeddings.word_embeddings.weight", { "vocab_size", "hidden_size" } },
+    { "embeddings.position_embeddings.weight", { "max_position_embeddings", "hidden_size" } },
+    { "embeddings.token_type_embeddings.weight", { "type_vocab_size", "hidden_size" } },
+    norm("embeddings.LayerNorm", "hidden_size"),
+    each("encoder.layer", "num_hidden_layers", {
+      linear("attention.self.query", "hidden_size", "hidden_size", true),
+      linear("attention.self.key", "hidden_size", "hidden_size", true),
+      linear("attention.self.value", "hidden_size", "hidden_size", true),
+      c.position_embedding_type and c.position_embedding_type:find "^relative"
+        and { "attention.self.distance_embedding.weight", { "2 * max_position_embeddings - 1", "head_dim" } },
+      linear("attention.output.dense", "hidden_size", "hidden_size", true),
+      norm("attention.output.LayerNorm", "hidden_size"),
+      linear("intermediate.dense", "hidden_size", "intermediate_size", true),
+      linear("output.dense", "intermediate_size", "hidden_size", true),
+      norm("output.LayerNorm", "hidden_size"),
+    }),
+    has_pooler and linear("pooler.dense", "hidden_size", "hidden_size", true),
+  })
+end
+
+---The masked-language head. Its output is the embedding, unless the config unties them.
+local function predictions(c)
+  return below("cls.predictions", {
+    { "bias", { "vocab_size" } },
+    linear("transform.dense", "hidden_size", "hidden_size", true),
+    norm("transform.LayerNorm", "hidden_size"),
+    { "decoder.weight", { "vocab_size", "hidden_size" }, tied = c.tie_word_embeddings and "bert.embeddings.word_embeddings.weight" },
+    { "decoder.bias", { "vocab_size" }, tied = "cls.predictions.bias" },
+  })
+end
+
+local function new(name, tensors) return class.new(name) { fields = fields, derived = derived, tensors = tensors } end
+
+bert.BertForPreTraining = new("BertForPreTraining", function(c)
+  return { encoder(c, true), predictions(c), linear("cls.seq_relationship", "hidden_size", 2, true) }
+end)
+
+bert.BertForSequenceClassification = new("BertForSequenceClassification", function(c)
+  return { encoder(c, true), linear("classifier", "hidden_size", "labels", true) }
+end)
+
+bert.BertForTokenClassification = new("BertForTokenClassification", function(c)
+  return { encoder(c), linear("classifier", "hidden_size", "labels", true) }
+end)
+
+bert.BertForQuestionAnswering = new("BertForQuestionAnswering", function(c)
+  return { encoder(c), linear("qa_outputs", "hidden_size", "labels", true) }
+end)
+
+return bert

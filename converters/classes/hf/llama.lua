@@ -1,0 +1,58 @@
+-- Hugging Face's LLaMA: configuration_llama.py and modeling_llama.py of transformers 4.48.
+
+local class = require "converters.engine.class"
+
+local below, each, linear, norm = class.below, class.each, class.linear, class.norm
+local size, depth, number, positive, rate, boolean, text, any = class.kinds.size, class.kinds.depth, class.kinds.number,
+  class.kinds.positive, class.kinds.rate, class.kinds.boolean, class.kinds.text, class.kinds.any
+
+local llama = {}
+
+local fields = {
+  vocab_size = size(32000), hidden_size = size(4096), intermediate_size = size(11008), num_hidden_layers = depth(32),
+  num_attention_heads = size(32), num_key_value_heads = size(), head_dim = size(), max_position_embeddings = size(2048),
+  hidden_act = text "silu", rms_norm_eps = positive(1e-6), initializer_range = number(0.02), attention_bias = boolean(false),
+  mlp_bias = boolean(false), attention_dropout = rate(0), rope_theta = positive(10000), rope_scaling = any(),
+  tie_word_embeddings = boolean(false), use_cache = boolean(true), pretraining_tp = any(1),
+}
+
+local function derived(c)
+  return {
+    num_key_value_heads = c.num_key_value_heads or "num_attention_heads",
+    head_dim = c.head_dim or "hidden_size / num_attention_heads",
+  }
+end
+
+local function body(c)
+  local bias = c.attention_bias
+  return {
+    { "embed_tokens.weight", { "vocab_size", "hidden_size" } },
+    each("layers", "num_hidden_layers", {
+      linear("self_attn.q_proj", "hidden_size", "num_attention_heads * head_dim", bias),
+      linear("self_attn.k_proj", "hidden_size", "num_key_value_heads * head_dim", bias),
+      linear("self_attn.v_proj", "hidden_size", "num_key_value_heads * head_dim", bias),
+      linear("self_attn.o_proj", "num_attention_heads * head_dim", "hidden_size", bias),
+      { "self_attn.rotary_emb.inv_freq", { "head_dim / 2" }, buffer = true },
+      linear("mlp.gate_proj", "hidden_size", "intermediate_size", c.mlp_bias),
+      linear("mlp.up_proj", "hidden_size", "intermediate_size", c.mlp_bias),
+      linear("mlp.down_proj", "intermediate_size", "hidden_size", c.mlp_bias),
+      norm("input_layernorm", "hidden_size", false),
+      norm("post_attention_layernorm", "hidden_size", false),
+    }),
+    norm("norm", "hidden_size", false),
+  }
+end
+
+llama.LlamaModel = class.new "LlamaModel" { fields = fields, derived = derived, tensors = body }
+
+llama.LlamaForCausalLM = class.new "LlamaForCausalLM" {
+  fields = fields, derived = derived,
+  tensors = function(c)
+    return {
+      below("model", body(c)),
+      { "lm_head.weight", { "vocab_size", "hidden_size" }, tied = c.tie_word_embeddings and "model.embed_tokens.weight" },
+    }
+  end,
+}
+
+return llama

@@ -1,0 +1,84 @@
+-- The Model Zoo's BERT models: bert_model.py, bert_pretrain_models.py and bert_finetune_models.py. Fields and defaults: Model Zoo 2.9.
+
+local class = require "converters.engine.class"
+local parts = require "converters.classes.zoo.parts"
+
+local below, each, linear, norm = class.below, class.each, class.linear, class.norm
+local kinds = class.kinds
+local size, depth, number, positive, rate, boolean, text, any = kinds.size, kinds.depth, kinds.number, kinds.positive, kinds.rate,
+  kinds.boolean, kinds.text, kinds.any
+
+local bert = {}
+
+local encoder_fields = {
+  vocab_size = size(30522), hidden_size = size(768), num_hidden_layers = depth(12), num_heads = size(12), filter_size = size(3072),
+  max_position_embeddings = size(1024), position_embedding_type = text "learned", num_relative_attention_buckets = size(32),
+  alibi_trainable_slopes = boolean(false), rotary_dim = size(), rope_theta = positive(10000), num_segments = any(2),
+  layer_norm_epsilon = any(1e-5), norm_first = boolean(false), embedding_layer_norm = boolean(true),
+  use_final_layer_norm = boolean(false), add_pooling_layer = boolean(true), encoder_nonlinearity = text "gelu",
+  pooler_nonlinearity = text(), dropout_rate = rate(0.1), attention_dropout_rate = rate(0.1), embedding_dropout_rate = rate(),
+  use_projection_bias_in_attention = boolean(true), use_ffn_bias_in_attention = boolean(true), use_ffn_bias = boolean(true),
+  attention_type = text "scaled_dot_product", attention_module = text "aiayn_attention", extra_attention_params = any(),
+  mask_padding_in_positional_embed = boolean(false), freeze_ffn_bias_in_glu = boolean(false), initializer_range = number(0.02),
+}
+
+---@param prefix string   "bert", or "bert_encoder" before the masked-language head
+local function encoder(c, since, prefix)
+  local sizes = { width = "hidden_size", inner = "hidden_size" }
+  return below(prefix, {
+    { "embedding_layer.word_embeddings.weight", { "vocab_size", "hidden_size" } },
+    parts.positions(c, since, "hidden_size", "num_heads") or false,
+    c.num_segments and c.num_segments ~= 0 and { "embedding_layer.segment_embeddings.weight", { "num_segments", "hidden_size" } },
+    c.embedding_layer_norm and norm("embed_ln_f", "hidden_size"),
+    each("transformer_encoder.layers", "num_hidden_layers", {
+      parts.attention("self_attn", sizes, c.use_projection_bias_in_attention, c.use_ffn_bias_in_attention),
+      parts.feed_forward("ffn", "hidden_size", "filter_size", c.encoder_nonlinearity, c.use_ffn_bias),
+      norm("norm1", "hidden_size"),
+      norm("norm2", "hidden_size"),
+    }),
+    c.use_final_layer_norm and norm("transformer_encoder.norm", "hidden_size"),
+    c.add_pooling_layer and linear("pooler.pooler.ffn.0.linear_layer", "hidden_size", "hidden_size", true),
+  })
+end
+
+bert.BertForPreTraining = class.new "BertForPreTraining" {
+  since = "1.7", fields = class.extend(encoder_fields, {
+    vocab_size = size(50257), max_position_embeddings = size(), num_segments = any(), disable_nsp = boolean(false),
+    share_embedding_weights = boolean(true), use_ffn_bias_in_mlm = boolean(true), use_output_bias_in_mlm = boolean(true),
+    mlm_nonlinearity = text(), num_classes = size(2),
+  }),
+  derived = function(c) return { num_segments = c.num_segments or (c.disable_nsp and 0 or 2) } end,
+  tensors = function(c, since)
+    local words = "bert_encoder.embedding_layer.word_embeddings.weight"
+    c.add_pooling_layer = not c.disable_nsp
+    return {
+      encoder(c, since, "bert_encoder"),
+      not c.disable_nsp and linear("bert_cls_head.classifier.ffn.0.linear_layer", "hidden_size", "num_classes", true),
+      linear("bert_mlm_head.mlm_transform.ffn.ffn.0.linear_layer", "hidden_size", "hidden_size", c.use_ffn_bias_in_mlm),
+      norm("bert_mlm_head.mlm_transform.ln", "hidden_size"),
+      { "bert_mlm_head.classifier.ffn.0.linear_layer.weight", { "vocab_size", "hidden_size" }, tied = c.share_embedding_weights and words },
+      c.use_output_bias_in_mlm and { "bert_mlm_head.classifier.ffn.0.linear_layer.bias", { "vocab_size" } },
+    }
+  end,
+}
+
+---@param head fun(c: table): TensorNode
+local function fine_tuned(name, own, head)
+  return class.new(name) {
+    since = "1.7", fields = class.extend(encoder_fields, own),
+    tensors = function(c, since) return { encoder(c, since, "bert"), head(c) } end,
+  }
+end
+
+bert.BertForSequenceClassification = fine_tuned("BertForSequenceClassification", {
+  num_labels = size(), problem_type = text(), task_dropout = rate(),
+}, function() return linear("classifier", "hidden_size", "num_labels", true) end)
+
+bert.BertForTokenClassification = fine_tuned("BertForTokenClassification", {
+  add_pooling_layer = boolean(false), num_classes = size(), encoder_output_dropout_rate = rate(),
+}, function() return linear("classifier", "hidden_size", "num_classes", true) end)
+
+bert.BertForQuestionAnswering = fine_tuned("BertForQuestionAnswering", { add_pooling_layer = boolean(false) },
+  function() return linear("classifier", "hidden_size", 2, true) end)
+
+return bert

@@ -1,0 +1,111 @@
+-- The Model Zoo's decoders: GPT2LMHeadModel (gpt2_model.py), which most families are, and GPTJModel (gptj_model.py), whose attention
+-- and feed-forward part run side by side. Fields and defaults: Model Zoo 2.9.
+
+local class = require "converters.engine.class"
+local kinds_of = require "converters.engine.kinds"
+local parts = require "converters.classes.zoo.parts"
+
+local each = class.each
+local kinds = class.kinds
+local size, depth, number, positive, rate, boolean, text, any = kinds.size, kinds.depth, kinds.number, kinds.positive, kinds.rate,
+  kinds.boolean, kinds.text, kinds.any
+
+local decoder = {}
+
+local gptj = {
+  vocab_size = size(50257), hidden_size = size(768), num_hidden_layers = depth(12), num_heads = size(12), filter_size = size(3072),
+  max_position_embeddings = size(1024), position_embedding_type = text "rotary", num_relative_attention_buckets = size(),
+  alibi_trainable_slopes = boolean(false), rotary_dim = size(), rope_theta = positive(10000), fold_rope_consts = boolean(false),
+  pos_scaling_factor = positive(1), pos_scaling_type = text "linear", pos_scaling_extra_args = any(),
+  norm_type = text "layernorm", layer_norm_epsilon = any(1e-5), use_untied_layer_norm = boolean(false), nonlinearity = text "gelu",
+  dropout_rate = rate(0.1, "residual_dropout_rate"), attention_dropout_rate = rate(0.1),
+  embedding_dropout_rate = rate(0.1, "embd_pdrop"), share_embedding_weights = boolean(true), use_bias_in_output = boolean(false),
+  use_projection_bias_in_attention = boolean(true), use_ffn_bias_in_attention = boolean(true), use_ffn_bias = boolean(false),
+  attention_type = text "scaled_dot_product", attention_module = text "aiayn_attention", extra_attention_params = any(),
+  attention_kernel = text(), attention_softmax_fp32 = boolean(true), attention_sink_tokens = any(),
+  attention_sliding_window_length = any(), attention_logits_alpha = number(1), scale_qk_dot_by_d = boolean(false),
+  embeddings_scale = number(1), output_logits_alpha = number(), scale_output_logits_by_d = boolean(true),
+  mup_base_hidden_size = number(), mup_base_filter_size = number(), moe_params = any(nil, "moe"), initializer_range = number(0.02),
+}
+
+local gpt2 = class.extend(gptj, {
+  position_embedding_type = text "learned", use_ffn_bias = boolean(true), embedding_layer_norm = boolean(false),
+  attention_inner_dim = size(), attention_qk_norm_layer = text(), attention_qk_norm_eps = positive(1e-5),
+  num_relative_attention_buckets = size(32), position_embedding_offset = any(0), num_extra_input_vocab_tokens = any(0),
+  norm_first_sandwich = boolean(false), attention_chunk_size = any(), attention_logit_softcapping = number(),
+  final_logit_softcapping = number(), attention_vertical_column_spacing = any(), attention_vertical_column_width = any(),
+  constant_pos_embedding = any(), fixed_sparse_attention = any(), output_logits_scale = number(), rel_distance_mode = text "default",
+  scale_qk_dot_by_layer_idx = boolean(false), sliding_window_every_other_decoder_layer = boolean(false),
+})
+gpt2.use_untied_layer_norm = nil
+
+local function part_of(section, name)
+  local value = section and kinds_of.is_dict(section) and section[name]
+  return type(value) == "number" and value or nil
+end
+
+local function derived(c)
+  local is_grouped = c.attention_module == "multiquery_attention"
+  local inner = c.attention_inner_dim and "attention_inner_dim" or "hidden_size"
+  return {
+    inner = inner, head_dim = inner .. " / num_heads",
+    groups = is_grouped and (part_of(c.extra_attention_params, "num_kv_groups") and "extra_attention_params.num_kv_groups" or 1)
+      or "num_heads",
+  }
+end
+
+local function feed_forward(c)
+  local experts = part_of(c.moe_params, "num_experts") or 1
+  if experts <= 1 then return parts.feed_forward("ffn", "hidden_size", "filter_size", c.nonlinearity, c.use_ffn_bias) end
+  local shared = part_of(c.moe_params, "num_shared_experts") or 0
+  local routing = c.moe_params.routing_algorithm
+  return parts.experts("ffn", "hidden_size", "filter_size", c.nonlinearity, c.use_ffn_bias, experts + shared,
+    routing == nil or routing == "learned")
+end
+
+local function model(c, since, layer_norms)
+  local sizes = { width = "hidden_size", inner = "inner", keys = "groups * head_dim", norm_size = "head_dim" }
+  local words = { "vocab_size", "hidden_size" }
+  local more = c.num_extra_input_vocab_tokens
+  local rows = more and more ~= 0 and "vocab_size + num_extra_input_vocab_tokens" or "vocab_size"
+  local final = parts.norm("", "hidden_size", c.norm_type) or {}
+  local norm_copy = {} -- the decoder's own name of the last norm
+  for i, one in ipairs(final) do
+    norm_copy[i] = one and { "transformer_decoder.norm" .. one[1], one[2], tied = "ln_f" .. one[1] }
+  end
+  return {
+    { "embedding_layer.word_embeddings.weight", { rows, "hidden_size" } },
+    parts.positions(c, since, "hidden_size", "num_heads") or false,
+    c.embedding_layer_norm and parts.norm("embedding_ln_f", "hidden_size", c.norm_type),
+    parts.norm("ln_f", "hidden_size", c.norm_type),
+    each("transformer_decoder.layers", "num_hidden_layers", {
+      parts.attention("self_attn", sizes, c.use_projection_bias_in_attention, c.use_ffn_bias_in_attention, c.attention_qk_norm_layer),
+      layer_norms,
+      feed_forward(c),
+    }),
+    norm_copy,
+    { "lm_head.weight", words, tied = c.share_embedding_weights and "embedding_layer.word_embeddings.weight" },
+    c.use_bias_in_output and { "lm_head.bias", { "vocab_size" } },
+  }
+end
+
+decoder.GPT2LMHeadModel = class.new "GPT2LMHeadModel" {
+  fields = gpt2, derived = derived,
+  tensors = function(c, since)
+    local names = c.norm_first_sandwich and { "norm1", "norm3", "norm1_post", "norm3_post" } or { "norm1", "norm3" }
+    for i, name in ipairs(names) do names[i] = parts.norm(name, "hidden_size", c.norm_type) end
+    return model(c, since, names)
+  end,
+}
+
+decoder.GPTJModel = class.new "GPTJModel" {
+  fields = gptj, derived = derived,
+  tensors = function(c, since)
+    return model(c, since, {
+      parts.norm("norm1", "hidden_size", c.norm_type),
+      c.use_untied_layer_norm and parts.norm("norm3", "hidden_size", c.norm_type),
+    })
+  end,
+}
+
+return decoder

@@ -1,0 +1,93 @@
+-- Modules that several classes of the Model Zoo are made of, as lists of tensors.
+
+local class = require "converters.engine.class"
+
+local below, each, linear, norm = class.below, class.each, class.linear, class.norm
+
+local parts = {}
+
+local GATED = { liglu = true, geglu = true, reglu = true, swiglu = true }
+
+local NORMS = { -- layers/norms.py: whether it has a weight, and a bias
+  layernorm = { true, true }, rmsnorm = { true, false }, ["biasless-layernorm"] = { true, false },
+  ["nonparametric-layernorm"] = { false, false },
+}
+
+---A norm of one of the Model Zoo's types.
+---@param kind string|nil   norm_type
+function parts.norm(name, size, kind)
+  local own = NORMS[(kind or "layernorm"):lower()] or NORMS.layernorm
+  return own[1] and norm(name, size, own[2])
+end
+
+---What a key of the decoder's embedding may be, by position_embedding_type.
+---@param c table   values of the config
+---@param since fun(release: string): boolean
+---@param width string
+---@param heads string
+function parts.positions(c, since, width, heads)
+  local kind = c.position_embedding_type
+  local helper = since "2.1" and "embedding_layer.position_embed_helper" or "relative_pe_helper"
+  if kind == "learned" then
+    local rows = c.position_embedding_offset and c.position_embedding_offset > 0 and "max_position_embeddings + position_embedding_offset"
+      or "max_position_embeddings"
+    return { since "2.1" and "embedding_layer.position_embeddings.embed.weight" or "embedding_layer.position_embeddings.weight",
+      { rows, width } }
+  elseif kind == "fixed" then
+    return { since "2.1" and "embedding_layer.position_embeddings.fpe" or "embedding_layer.position_embeddings",
+      { "max_position_embeddings", width }, buffer = true }
+  elseif kind == "relative" then
+    return { helper .. ".relative_attention_bias.weight", { "num_relative_attention_buckets", heads } }
+  elseif kind == "alibi" then
+    return { helper .. ".slopes", { heads, 1 }, buffer = not c.alibi_trainable_slopes or nil }
+  end
+end
+
+---@class AttentionSizes
+---@field width string    of what it reads
+---@field inner string    of its queries
+---@field keys? string    of its keys and values, default: inner
+---@field norm_size? string   of a norm over each head's queries and keys
+
+---@param sizes AttentionSizes
+---@param has_bias boolean      of queries, keys and values
+---@param output_bias boolean
+---@param norm_kind? string     attention_qk_norm_layer
+function parts.attention(name, sizes, has_bias, output_bias, norm_kind)
+  local keys = sizes.keys or sizes.inner
+  return below(name, {
+    linear("proj_q_dense_layer", sizes.width, sizes.inner, has_bias),
+    linear("proj_k_dense_layer", sizes.width, keys, has_bias),
+    linear("proj_v_dense_layer", sizes.width, keys, has_bias),
+    norm_kind and { parts.norm("q_norm", sizes.norm_size, norm_kind), parts.norm("k_norm", sizes.norm_size, norm_kind) },
+    linear("proj_output_dense_layer", sizes.inner, sizes.width, output_bias),
+  })
+end
+
+---Two Linears, of which the first has a gate beside it for the activations that are gated.
+local function layers(width, inner, activation, has_bias)
+  return function(first, second)
+    return {
+      linear(first .. ".linear_layer", width, inner, has_bias),
+      GATED[activation or ""] and linear(first .. ".linear_layer_for_glu", width, inner, has_bias),
+      linear(second .. ".linear_layer", inner, width, has_bias),
+    }
+  end
+end
+
+---@param activation string|nil
+function parts.feed_forward(name, width, inner, activation, has_bias)
+  return below(name, layers(width, inner, activation, has_bias)("ffn.0", "ffn.1"))
+end
+
+---Several feed-forward parts, between which a gate chooses.
+---@param experts integer
+---@param is_routed boolean   by a learned gate
+function parts.experts(name, width, inner, activation, has_bias, experts, is_routed)
+  return below(name, {
+    is_routed and linear("gate", width, experts),
+    each("experts.experts", experts, layers(width, inner, activation, has_bias)("0", "1")),
+  })
+end
+
+return parts

@@ -1,0 +1,79 @@
+-- The Model Zoo's T5 and Transformer: t5_model.py. Fields and defaults: Model Zoo 2.9.
+
+local class = require "converters.engine.class"
+local parts = require "converters.classes.zoo.parts"
+
+local each = class.each
+local kinds = class.kinds
+local size, depth, number, rate, boolean, text, any = kinds.size, kinds.depth, kinds.number, kinds.rate, kinds.boolean, kinds.text,
+  kinds.any
+
+local t5 = {}
+
+local fields = {
+  src_vocab_size = size(32128), tgt_vocab_size = size(), d_model = size(512), d_kv = size(64), d_ff = size(2048), num_heads = size(8),
+  encoder_num_hidden_layers = depth(6), decoder_num_hidden_layers = depth(), encoder_nonlinearity = text "relu",
+  decoder_nonlinearity = text(), position_embedding_type = text "relative", relative_attention_num_buckets = size(32),
+  src_max_position_embeddings = size(), tgt_max_position_embeddings = size(), norm_type = text "rmsnorm", layer_norm_epsilon = any(1e-5),
+  use_projection_bias_in_attention = boolean(false), use_ffn_bias = boolean(false), share_embedding_weights = boolean(true),
+  share_encoder_decoder_embedding = boolean(true), use_pre_encoder_decoder_layer_norm = boolean(true), dropout_rate = rate(0.1),
+  relu_dropout_rate = rate(), extra_ids = any(0), initializer_factor = number(1), attention_module = text "aiayn_attention",
+  extra_attention_params = any(), tie_encoder_decoder = boolean(false), use_transformer_initialization = boolean(false),
+}
+
+local function derived(c)
+  return {
+    target_words = c.tgt_vocab_size and "tgt_vocab_size" or "src_vocab_size",
+    decoder_layers = c.decoder_num_hidden_layers and "decoder_num_hidden_layers" or "encoder_num_hidden_layers",
+  }
+end
+
+---@param name string     of the embedding: "encoder_embeddings"
+---@param words string    rows
+---@param rows string     of learned positions
+---@param shared? string  the key of the same embedding
+local function embedding(c, since, name, words, rows, shared)
+  local kind, side = c.position_embedding_type, name:match "^(%l+)"
+  local helper = since "2.1" and name .. ".position_embed_helper" or "relative_position_" .. side
+  return {
+    { name .. ".word_embeddings.weight", { words, "d_model" }, tied = shared },
+    kind == "learned_absolute"
+      and { name .. ".position_embeddings" .. (since "2.1" and ".embed" or "") .. ".weight", { rows, "d_model" } },
+    kind == "fixed"
+      and { name .. ".position_embeddings" .. (since "2.1" and ".fpe" or ""), { rows, "d_model" }, buffer = true },
+    kind == "relative" and { helper .. ".relative_attention_bias.weight", { "relative_attention_num_buckets", "num_heads" } },
+  }
+end
+
+local function norm(c, name) return parts.norm(name, "d_model", c.norm_type) end
+
+local function attention(c, name)
+  local has_bias = c.use_projection_bias_in_attention
+  return parts.attention(name, { width = "d_model", inner = "num_heads * d_kv" }, has_bias, has_bias)
+end
+
+local function model(c, since)
+  local shared = c.share_encoder_decoder_embedding and "encoder_embeddings.word_embeddings.weight"
+  return {
+    embedding(c, since, "encoder_embeddings", "src_vocab_size", "src_max_position_embeddings"),
+    embedding(c, since, "decoder_embeddings", "target_words", "tgt_max_position_embeddings", shared),
+    each("encoder.layers", "encoder_num_hidden_layers", {
+      attention(c, "self_attn"),
+      parts.feed_forward("ffn", "d_model", "d_ff", c.encoder_nonlinearity, c.use_ffn_bias),
+      norm(c, "norm1"), norm(c, "norm2"),
+    }),
+    norm(c, "encoder.norm"),
+    each("decoder.layers", "decoder_layers", {
+      attention(c, "self_attn"), norm(c, "norm1"), norm(c, "norm3"),
+      attention(c, "multihead_attn"), norm(c, "norm2"),
+      parts.feed_forward("ffn", "d_model", "d_ff", c.decoder_nonlinearity or c.encoder_nonlinearity, c.use_ffn_bias),
+    }),
+    norm(c, "decoder.norm"),
+    { "lm_head.weight", { "target_words", "d_model" },
+      tied = c.share_embedding_weights and "decoder_embeddings.word_embeddings.weight" },
+  }
+end
+
+t5.T5ForConditionalGeneration = class.new "T5ForConditionalGeneration" { since = "1.7", fields = fields, derived = derived, tensors = model }
+
+return t5

@@ -1,0 +1,58 @@
+-- cbk params: the tensors of a model, from its config alone
+
+local cbk = require "cbk"
+local cli = require "cbk.cli"
+local classes = require "cbk.classes"
+local converters = require "cbk.converters"
+local extents = require "cbk.extents"
+
+local parser = cli.parser("params", "List the tensors that a model has, from its config alone: names, shapes, tied weights, sizes.", [[
+examples:
+  cbk params config.json --model llama --format hf
+  cbk params params.yaml --model gpt2 --format cs-2.4 --json]])
+parser:argument("config", "config.json or params.yaml; of the latter, the section 'model' is enough"):argname "CONFIG"
+parser:option("--model", "the model, as `cbk list` names it"):argname("NAME"):count(1)
+parser:option("--format", "the config's format: hf or cs-X.Y"):argname("FORMAT"):count(1)
+cli.converter_options(parser)
+cli.options(parser, "json")
+local args = parser:parse()
+
+converters.load(args.converter, args.sandbox)
+local list = classes.tensors(cbk.config.load(args.config), args.model, args.format)
+
+---Elements of a tensor.
+local function count(shape)
+  local out = 1
+  for _, extent in ipairs(shape) do out = out * extent end
+  return out
+end
+
+-- A parameter counts once, under whichever name; buffers are no parameters.
+local parameters, tied, buffers = 0, 0, 0
+for _, one in ipairs(list) do
+  if one.tied_to then tied = tied + 1
+  elseif one.buffer then buffers = buffers + 1
+  elseif not one.optional then parameters = parameters + count(classes.shape(one)) end
+end
+
+local function as_json(one)
+  return cbk.dict { key = one.key, shape = cbk.list(classes.shape(one)), tied_to = one.tied_to, buffer = one.buffer, optional = one.optional }
+end
+
+if args.json then
+  local tensors = cbk.list()
+  for i, one in ipairs(list) do tensors[i] = as_json(one) end
+  cli.print_json(cbk.dict { parameters = parameters, tensors = tensors })
+  return
+end
+
+for _, one in ipairs(list) do
+  local note = one.tied_to and "  tied to " .. one.tied_to or one.buffer and "  buffer, may be absent"
+    or one.optional and "  may be absent" or ""
+  print(("%s  %s%s"):format(one.key, extents.shape(classes.shape(one)), note))
+end
+print(("%d tensors, %d parameters"):format(#list, parameters) .. (tied > 0 and (", %d tied"):format(tied) or "")
+  .. (buffers > 0 and (", %d buffers"):format(buffers) or ""))
+for _, one in ipairs { { "float32", 4 }, { "bfloat16 or float16", 2 }, { "int8", 1 } } do
+  print(("%-20s %s"):format(one[1], cbk.size_text and cbk.size_text(parameters * one[2]) or parameters * one[2] .. " B"))
+end
