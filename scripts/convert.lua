@@ -5,6 +5,7 @@ local cli = require "cbk.cli"
 local composite = require "cbk.composite"
 local converters = require "cbk.converters"
 local detect = require "cbk.detect"
+local identify = require "cbk.identify"
 local other_names = require "cbk.other_names"
 local release = require "cbk.release"
 local spec_tree = require "cbk.spec_tree"
@@ -17,16 +18,20 @@ local advice = require "converters.diagnosis.advice"
 local default_shard_size = "10GB"
 
 local parser = cli.parser("convert", "Convert a checkpoint together with its config, streamed: memory stays small whatever the size.", [[
+--model, --src-fmt and --config may be left out: they are found by themselves in config.json or
+params.yaml beside the checkpoint, in its metadata and its tensors ('cbk identify' says why).
+
 examples:
+  cbk convert llama-folder --to cs-2.4
   cbk convert --model llama --src-fmt hf --tgt-fmt cs-2.4 --config config.json model.safetensors
   cbk convert --model llama --src-fmt cs-auto --tgt-fmt hf --config params.yaml model.mdl -o back
   cbk convert --model gpt2 --src-fmt hf --tgt-fmt cs-2.4 --config config.json gpt2 --dry-run]])
 parser:argument("checkpoint_file", "a checkpoint (.bin, .safetensors, .mdl), an index.json of shards, or a folder of shards")
   :argname "CHECKPOINT"
-parser:option("--model", "the model, as `cbk list` names it"):argname("NAME"):count(1)
-parser:option("--src-fmt", "its format: hf, cs-X.Y, or cs-auto (from the checkpoint)"):argname("FORMAT"):count(1)
-parser:option("--tgt-fmt", "the format wanted: hf, cs-X.Y or cs-current"):argname("FORMAT"):count(1)
-parser:option("--config", "its config: config.json or params.yaml"):argname("FILE"):count(1)
+parser:option("--model", "the model, as `cbk list` names it (default: found out)"):argname "NAME"
+parser:option("--src-fmt", "its format: hf, cs-X.Y, or cs-auto (from the checkpoint; default: found out)"):argname "FORMAT"
+parser:option("--to --tgt-fmt", "the format wanted: hf, cs-X.Y or cs-current"):target("tgt_fmt"):argname("FORMAT"):count(1)
+parser:option("--config", "its config: config.json or params.yaml (default: the one beside it)"):argname "FILE"
 parser:option("-o --output-dir", "where to write (default: beside each input, or in its folder)"):argname "DIR"
 parser:option("--hf-shard-size", "largest size of a Hugging Face shard", default_shard_size):argname "SIZE"
 parser:flag("--export-safetensors", "write Hugging Face shards as safetensors")
@@ -76,12 +81,21 @@ if not sizes[unit or ""] then
 end
 
 args.checkpoint_file = args.checkpoint_file:gsub("([^/])/+$", "%1") -- a folder is named by its own name
-args.config = args.config:gsub("([^/])/+$", "%1")
+args.config = args.config and args.config:gsub("([^/])/+$", "%1")
 
 converters.load(args.converter, args.sandbox)
 local checkpoint
-if args.src_fmt == "cs-auto" then
+local identity_found, found_names = identify.complete(args, function()
   checkpoint = cli.open(args.checkpoint_file, args)
+  return checkpoint
+end)
+if identity_found then
+  local texts = {}
+  for i, name in ipairs(found_names) do texts[i] = ("--%s %s"):format(name:gsub("_", "-"), args[name]) end
+  cli.say(args, "Found: " .. cbk.shown(table.concat(texts, " ")))
+end
+if args.src_fmt == "cs-auto" then
+  checkpoint = checkpoint or cli.open(args.checkpoint_file, args)
   args.src_fmt = auto_format(checkpoint)
 end
 local job = converters.job(args.model, args.src_fmt, args.tgt_fmt)

@@ -5,20 +5,22 @@ local cli = require "cbk.cli"
 local classes = require "cbk.classes"
 local converters = require "cbk.converters"
 local extents = require "cbk.extents"
+local identify = require "cbk.identify"
 
 local parser = cli.parser("params", "List the tensors that a model has, from its config alone: names, shapes, tied weights, sizes.", [[
 examples:
-  cbk params config.json --model llama --format hf
+  cbk params config.json
   cbk params params.yaml --model gpt2 --format cs-2.4 --json]])
 parser:argument("config", "config.json or params.yaml; of the latter, the section 'model' is enough"):argname "CONFIG"
-parser:option("--model", "the model, as `cbk list` names it"):argname("NAME"):count(1)
-parser:option("--format", "the config's format: hf or cs-X.Y"):argname("FORMAT"):count(1)
+parser:option("--model", "the model, as `cbk list` names it (default: as the config says)"):argname "NAME"
+parser:option("--format", "the config's format: hf or cs-X.Y (default: as the config says)"):argname "FORMAT"
 cli.converter_options(parser)
 cli.options(parser, "json")
 local args = parser:parse()
 
 converters.load(args.converter, args.sandbox)
-local list = classes.tensors(cbk.config.load(args.config), args.model, args.format)
+local config = cbk.config.load(args.config)
+local list = classes.tensors(config, identify.model_of_config(config, args.model, args.format))
 
 ---Elements of a tensor.
 local function count(shape)
@@ -54,5 +56,5 @@ end
 print(("%d tensors, %d parameters"):format(#list, parameters) .. (tied > 0 and (", %d tied"):format(tied) or "")
   .. (buffers > 0 and (", %d buffers"):format(buffers) or ""))
 for _, one in ipairs { { "float32", 4 }, { "bfloat16 or float16", 2 }, { "int8", 1 } } do
-  print(("%-20s %s"):format(one[1], cbk.size_text and cbk.size_text(parameters * one[2]) or parameters * one[2] .. " B"))
+  print(("%-20s %s"):format(one[1], cbk.format_size(parameters * one[2])))
 end

@@ -139,18 +139,20 @@ end
 
 ---@return string[]|nil
 ---@return boolean|table<string, boolean>|nil deduplicated   of a checkpoint, or of its parts' (At.deduplicated)
+---@return Dict|nil source, table|nil kept   its tree, or those of its parts
 local function keys_to_cover()
   local parts = args.checkpoint and parts_in(args.checkpoint)
   if parts then
-    local roots, deduplicated = composite.open(args.checkpoint, parts, args)
-    return coverage.keys_of(roots), deduplicated
+    local roots, deduplicated, kept = composite.open(args.checkpoint, parts, args)
+    return coverage.keys_of(roots), deduplicated, roots, kept
   elseif args.checkpoint then
     local checkpoint = cli.open(args.checkpoint, args)
     local count = #cbk.leaf_rows(checkpoint:raw_root())
     if count > MOST_KEYS then
       cbk.fail("keys", ("'%s' has %d keys; %d are the most that are compared with rules"):format(args.checkpoint, count, MOST_KEYS))
     end
-    return coverage.keys_of((other_names.added(checkpoint))), other_names.are_left_out(checkpoint)
+    local root, kept = other_names.added(checkpoint)
+    return coverage.keys_of(root), other_names.are_left_out(checkpoint), root, kept
   end
   if not args.keys then return nil end
   local file, why = io.open(args.keys, "rb") -- which may be a pipe
@@ -170,7 +172,7 @@ local function config_of_keys()
   return parts and composite.load_configs(args.config, parts, args) or args.config and cbk.config.load(args.config) or nil
 end
 
-local keys, deduplicated = keys_to_cover()
+local keys, deduplicated, source, kept = keys_to_cover()
 local config = config_of_keys()
 local best, why
 if keys then best, why = coverage.best(list, keys, config) end
@@ -207,6 +209,13 @@ for _, one in ipairs(config and args.checkpoint and best and best.tables or {}) 
     add("coverage", ("`cbk convert` will miss %s: %s; what a checkpoint may lack, `needed` says, and other names of a tensor, `tied_left`")
       :format(lacking.count == 1 and "a weight" or lacking.count .. " weights", naming.first(lacking)), titles(best))
   end
+end
+
+---What else `convert` refuses: shapes that the config contradicts.
+if config and source and best and #findings == 0 then
+  local one = best.tables[1]
+  local refusal = coverage.refusal(one, best.side, config, source, { deduplicated = deduplicated, kept = kept })
+  if refusal then add("coverage", "`cbk convert` refuses this: " .. refusal, titles(best)) end
 end
 
 -- --- telling

@@ -210,6 +210,27 @@ function coverage.lacking(one, side, config, keys, deduplicated)
   return quietly(complete.lacking, one.keys, at)
 end
 
+---Why a conversion by a table fails; nil where it does not.
+---@param one Table
+---@param side Side
+---@param config Dict   the whole file
+---@param source Dict   the checkpoint's tree, or those of a composite's parts
+---@param names { deduplicated: any, kept: any }   of the file (Job)
+---@return string|nil
+function coverage.refusal(one, side, config, source, names)
+  local formats = one.converter[side == "left" and 1 or 2]
+  local others = one.converter[side == "left" and 2 or 1]
+  local step = { converter = one.converter, side = side, src = catalogue.formats(formats)[1], tgt = catalogue.formats(others)[1] }
+  local job = { model = one.model, zoo_name = one.model.name or one.model.model, path = { step }, source = source,
+    deduplicated = names.deduplicated, kept = names.kept }
+  local fine, why = quietly(function()
+    convert.config(job, config)
+    convert.checkpoint(job, source)
+    return true
+  end)
+  return not fine and why or nil
+end
+
 ---The keys of the right that a table and the config make names of one tensor, in pairs; none where the table cannot read the config.
 ---@param one Table
 ---@param config Dict   the whole file

@@ -30,7 +30,8 @@ function class.kinds.any(default, ...) return { default = default, aliases = { .
 
 ---@alias TensorNode table   A tensor `{ "lm_head.weight", { "vocab_size", "hidden_size" } }`, or a list of nodes; false is no tensor.
 ---A tensor's extents are numbers, or texts over config fields: "3 * hidden_size". `tied`: the key of the same tensor;
----`buffer`: it is computed from the config, so that a checkpoint may lack it; `optional`: only older versions saved it.
+---`buffer`: it is computed from the config, so that a checkpoint may lack it; `optional`: only older versions saved it; `init`: what all
+---its elements are in a new model, where they are not random.
 
 ---Nodes below a prefix.
 ---@param prefix string
@@ -52,17 +53,17 @@ function class.part(prefix, other, config) return { prefix = prefix, class = oth
 
 ---A Linear of PyTorch: the weight is [outputs, inputs].
 function class.linear(name, inputs, outputs, has_bias)
-  return { { name .. ".weight", { outputs, inputs } }, has_bias and { name .. ".bias", { outputs } } }
+  return { { name .. ".weight", { outputs, inputs } }, has_bias and { name .. ".bias", { outputs }, init = 0 } }
 end
 
 ---A Conv1D of transformers: the weight is [inputs, outputs].
 function class.conv1d(name, inputs, outputs)
-  return { { name .. ".weight", { inputs, outputs } }, { name .. ".bias", { outputs } } }
+  return { { name .. ".weight", { inputs, outputs } }, { name .. ".bias", { outputs }, init = 0 } }
 end
 
 ---A layer norm, with a bias unless that is said.
 function class.norm(name, size, has_bias)
-  return { { name .. ".weight", { size } }, has_bias ~= false and { name .. ".bias", { size } } }
+  return { { name .. ".weight", { size }, init = 1 }, has_bias ~= false and { name .. ".bias", { size }, init = 0 } }
 end
 
 -- --- extents
@@ -169,6 +170,7 @@ end
 ---@field extents (integer|string)[]   as the class has them: { "vocab_size", "hidden_size" }
 ---@field of ClassTensors              with the config that says its shape
 ---@field tied_to? string              the key of the same tensor
+---@field init? number                 what its elements are in a new model; nil: random numbers
 ---@field buffer? boolean              computed from the config: a checkpoint may lack it
 ---@field optional? boolean            only older versions saved it
 
@@ -204,7 +206,8 @@ function class.shape(one)
 end
 
 function ClassTensors:add(node, prefix)
-  local one = { key = prefix .. node[1], extents = node[2], of = self, buffer = node.buffer, optional = node.optional }
+  local one = { key = prefix .. node[1], extents = node[2], of = self, init = node.init, buffer = node.buffer,
+    optional = node.optional }
   one.tied_to = node.tied and self.prefix .. node.tied or nil
   if #self == MOST_TENSORS then
     cbk.fail("config", ("the config describes more than %d tensors; check its numbers of layers and experts"):format(MOST_TENSORS))

@@ -49,7 +49,9 @@ function At:emit(key, value)
 end
 
 ---A number for each key of a seed: two invented tensors are never the same numbers, and neither are those of two seeds.
-local function seed_of(key, seed)
+---@param key string
+---@param seed integer
+function keys.seed_of(key, seed)
   local low, high = seed % 2 ^ 31, math.floor(seed / 2 ^ 31)
   for i = 1, #key do low = (low * 31 + key:byte(i)) % 2 ^ 31 end
   return high * 2 ^ 31 + low
@@ -66,7 +68,7 @@ function At:invent(shape, spread, key)
   local what = is_uniform and ("uniform random values (±%g) of seed %d"):format(spread.uniform, self.seed)
     or spread and ("normal random values (0, %g) of seed %d"):format(spread, self.seed) or "zeros"
   cbk.warn(("'%s' is not in the checkpoint: %s are written"):format(key, what))
-  local seed = seed_of(key, self.seed)
+  local seed = keys.seed_of(key, self.seed)
   if is_uniform then return cbk.rand(shape, { low = -spread.uniform, high = spread.uniform, seed = seed, dtype = "float32" }) end
   if not spread then return cbk.full(shape, 0, { dtype = "float32" }) end
   return cbk.randn(shape, { mean = 0, std = spread, seed = seed, dtype = "float32" })

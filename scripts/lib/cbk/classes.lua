@@ -3,6 +3,8 @@
 local cbk = require "cbk"
 local converters = require "cbk.converters"
 local class = require "converters.engine.class"
+local checkpoint = require "converters.modelzoo.checkpoint"
+local keys = require "converters.engine.keys"
 local trainer = require "converters.modelzoo.trainer"
 
 local catalogue = converters.catalogue
@@ -21,6 +23,11 @@ function classes.find(name, format)
   return found, release
 end
 
+---The section of a config that describes the model.
+local function section_of(config, format)
+  return format ~= "hf" and (config.model ~= nil or config.trainer ~= nil) and trainer.model(config) or config
+end
+
 ---All tensors of a model for a config.
 ---@param config Dict     a whole config.json, a whole params.yaml, or the model section of one
 ---@param name string
@@ -28,9 +35,42 @@ end
 ---@return ClassTensors
 function classes.tensors(config, name, format)
   local found, release = classes.find(name, format)
-  local section = config
-  if format ~= "hf" and (config.model ~= nil or config.trainer ~= nil) then section = trainer.model(config) end
-  return found:tensors(section, { release = release })
+  return found:tensors(section_of(config, format), { release = release })
+end
+
+---A lazy tensor of a new model.
+---@param one ClassTensor
+---@param options { seed: integer, std: number, zeros: boolean, dtype: string }
+local function new_tensor(one, options)
+  local shape, value = class.shape(one), options.zeros and 0 or one.init
+  if value then return cbk.full(shape, value, { dtype = options.dtype }) end
+  return cbk.randn(shape, { std = options.std, seed = keys.seed_of(one.key, options.seed), dtype = options.dtype })
+end
+
+local DTYPES = { float32 = true, float16 = true, bfloat16 = true, float64 = true }
+
+---A new checkpoint of a model: random weights (normal, of the config's initializer_range), norms of ones, biases of zeros, and tied
+---weights that are one tensor. Nothing is computed before it is written.
+---@param config Dict
+---@param name string
+---@param format string
+---@param options? { seed?: integer, init?: "normal"|"zeros" }
+---@return Dict root   as `cbk.create` takes it
+function classes.new(config, name, format, options)
+  options = options or {}
+  local list, section, model = classes.tensors(config, name, format), section_of(config, format), cbk.dict({}, "ordereddict")
+  local spread, dtype = section.initializer_range, section.torch_dtype
+  local own = {
+    seed = options.seed or 0, std = type(spread) == "number" and spread > 0 and spread or 0.02, zeros = options.init == "zeros",
+    dtype = DTYPES[dtype] and dtype or "float32",
+  }
+  for _, one in ipairs(list) do
+    if not (one.buffer or one.optional) then
+      model[one.key] = one.tied_to and model[one.tied_to] or new_tensor(one, own)
+    end
+  end
+  if format == "hf" then return model end
+  return checkpoint.from_hf(model, catalogue.release(catalogue.resolve(format)), config, cbk.dict())
 end
 
 return classes

@@ -1,0 +1,34 @@
+-- cbk new: a checkpoint of a model class, with random weights
+
+local cbk = require "cbk"
+local classes = require "cbk.classes"
+local cli = require "cbk.cli"
+local converters = require "cbk.converters"
+local identify = require "cbk.identify"
+
+local parser = cli.parser("new", "Make a checkpoint with the tensors of a model, from its config alone: a tiny model for a test, or a prototype.", [[
+Weights are random and the same for the same seed; norms are ones, biases zeros, tied weights one
+tensor. The suffix of the output says its format: .safetensors, .bin, .pt, .mdl.
+
+examples:
+  cbk new config.json -o model.safetensors
+  cbk new params.yaml --model llama --format cs-2.4 -o model.mdl --init zeros]])
+parser:argument("config", "config.json or params.yaml; of the latter, the section 'model' is enough"):argname "CONFIG"
+parser:option("-o --output", "the checkpoint to write"):argname("FILE"):count(1)
+parser:option("--model", "the model, as `cbk list` names it (default: as the config says)"):argname "NAME"
+parser:option("--format", "the config's format: hf or cs-X.Y (default: as the config says)"):argname "FORMAT"
+parser:option("--seed", "random seed", "0"):argname("N"):convert(cli.whole_number)
+parser:option("--init", "normal: random weights; zeros: all zeros", "normal"):choices { "normal", "zeros" }
+cli.converter_options(parser)
+cli.output_options(parser)
+local args = parser:parse()
+
+converters.load(args.converter, args.sandbox)
+converters.refuse_existing(args.output, args)
+local config = cbk.config.load(args.config)
+local model, format = identify.model_of_config(config, args.model, args.format)
+local root = classes.new(config, model, format, { seed = args.seed, init = args.init })
+local out = cbk.create(args.output, { root = root, overwrite = args.overwrite or args.dry_run })
+local saved, forecast = cli.commit({ out }, args)
+cli.print_result(args, saved, { { "checkpoint", args.output }, { "model", model }, { "format", format } }, forecast)
+cli.say(args, ("Checkpoint of %s (%s) %s to %s"):format(model, format, saved and "saved" or "would be saved", args.output))
