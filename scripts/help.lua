@@ -23,8 +23,8 @@ local BUILT_IN = {
 }
 local GROUPS = {
   { "explore", "ls", "show", "diff", "dump", "repl" },
-  { "convert", "convert", "convert-config", "copy", "list", "list-converters", "rules", "fold-lora-checkpoint", "convert-config-to-mup",
-    "tensorflow-to-h5", "h5-to-tensorflow" },
+  { "convert", "identify", "convert", "convert-config", "copy", "list", "list-converters", "rules", "params", "new", "fold-lora-checkpoint",
+    "convert-config-to-mup", "tensorflow-to-h5", "h5-to-tensorflow" },
   { "upgrade", "upgrade", "fix-checkpoint-spec", "data-iter-state-conversion" },
   { "script", "run SCRIPT [ARGUMENTS]", "-e EXPRESSION", "demo", "help" },
 }

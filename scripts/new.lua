@@ -6,7 +6,9 @@ local cli = require "cbk.cli"
 local converters = require "cbk.converters"
 local identify = require "cbk.identify"
 
-local parser = cli.parser("new", "Make a checkpoint with the tensors of a model, from its config alone: a tiny model for a test, or a prototype.", [[
+local parser = cli.parser("new", [[
+Make a checkpoint with the tensors of a model, from its config alone: a tiny model for a test, or a
+prototype.]], [[
 Weights are random and the same for the same seed; norms are ones, biases zeros, tied weights one
 tensor. The suffix of the output says its format: .safetensors, .bin, .pt, .mdl.
 

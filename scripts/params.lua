@@ -7,7 +7,7 @@ local converters = require "cbk.converters"
 local extents = require "cbk.extents"
 local identify = require "cbk.identify"
 
-local parser = cli.parser("params", "List the tensors that a model has, from its config alone: names, shapes, tied weights, sizes.", [[
+local parser = cli.parser("params", "List the tensors that a model has, from its config alone.", [[
 examples:
   cbk params config.json
   cbk params params.yaml --model gpt2 --format cs-2.4 --json]])
@@ -38,7 +38,9 @@ for _, one in ipairs(list) do
 end
 
 local function as_json(one)
-  return cbk.dict { key = one.key, shape = cbk.list(classes.shape(one)), tied_to = one.tied_to, buffer = one.buffer, optional = one.optional }
+  local out = cbk.dict { { "key", one.key }, { "shape", cbk.list(classes.shape(one)) } }
+  for _, field in ipairs { "tied_to", "buffer", "optional" } do out[field] = one[field] end
+  return out
 end
 
 if args.json then

@@ -114,13 +114,16 @@ local calls = {
   { "show", { "show", "a.pt", "*" } },
   { "show --dataloader", { "show", "--dataloader", "map.mdl" } },
   { "diff", { "diff", "a.pt", "b.pt" }, 1 },
+  { "new", { "new", "config.json", "-o", "new.safetensors" } },
+  { "identify", { "identify", "new.safetensors" } },
+  { "params", { "params", "config.json" } },
   { "list", { "list", "gpt2" } }, { "list-converters", { "list-converters", "gpt2" } },
   { "rules", { "rules", "llama", "hf.safetensors" } },
 }
 -- Where a command reads, a field may be absent: of these there is none here.
 local absent = {
   show = { "problem", "text", "tied_to_count", "shares_storage_with_count" }, ["show --dataloader"] = { "tasks" },
-  ["convert --dry-run"] = { "lost" },
+  ["convert --dry-run"] = { "lost" }, new = { "lost" }, params = { "tied_to", "optional" },
 }
 
 describe("cbk help json", function()

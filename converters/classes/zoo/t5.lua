@@ -74,6 +74,8 @@ local function model(c, since)
   }
 end
 
-t5.T5ForConditionalGeneration = class.new "T5ForConditionalGeneration" { since = "1.7", fields = fields, derived = derived, tensors = model }
+t5.T5ForConditionalGeneration = class.new "T5ForConditionalGeneration" {
+  since = "1.7", fields = fields, derived = derived, tensors = model,
+}
 
 return t5

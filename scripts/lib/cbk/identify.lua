@@ -271,7 +271,9 @@ function identify.complete(args, open)
   local function set(field, value)
     if args[field] == nil then args[field], names[#names + 1] = value, field end
   end
-  if not args.model and not found.model then ask("--model", "no model has its tensors" .. (found.config and "" or ", and no config is beside it")) end
+  if not args.model and not found.model then
+    ask("--model", "no model has its tensors" .. (found.config and "" or ", and no config is beside it"))
+  end
   if not args.model and #found.others > 0 then
     ask("--model", ("%s or %s fit"):format(found.model, table.concat(found.others, " or ")))
   end
