@@ -1,5 +1,5 @@
 -- A small test harness: describe / it, equality with the first difference, raises, temporary folders.
--- Every test runs twice, compiled and interpreted (jit.off), each with a full garbage collection behind it.
+-- A full garbage collection follows every test.
 
 local cbk = require "cbk"
 
@@ -124,28 +124,18 @@ local function run_once(test)
   return ok, problem
 end
 
-local function run_interpreted(test, with_busy_collector)
-  jit.off()
+local function run_test(test, with_busy_collector)
   local pause = collectgarbage("setpause", with_busy_collector and 0 or 200)
   local multiplier = collectgarbage("setstepmul", with_busy_collector and 100000 or 200)
   local ok, problem = run_once(test)
   collectgarbage("setpause", pause)
   collectgarbage("setstepmul", multiplier)
-  jit.on()
   return ok, problem
-end
-
-local function run_test(test, with_busy_collector)
-  jit.on()
-  local ok, problem = run_once(test)
-  if not ok then return false, problem end
-  ok, problem = run_interpreted(test, with_busy_collector)
-  return ok, not ok and problem .. " (interpreted)" or nil
 end
 
 ---Runs what was described since the last call; names contain `filter` (plain) if given. Prints failures.
 ---@param filter? string
----@param with_busy_collector? boolean   interpreted, under a collector that never rests: mistakes of ownership show there
+---@param with_busy_collector? boolean   under a collector that never rests: mistakes of ownership show there
 ---@return integer passed
 ---@return integer failed
 function harness.run(filter, with_busy_collector)

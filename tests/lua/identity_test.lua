@@ -299,7 +299,6 @@ describe("a checkpoint between releases", function()
   end)
 
   it("is not doubted, of any model and release", function()
-    if not jit.status() then return end -- once is enough, and takes its time
     local count = 0
     for _, way in ipairs(tiny.ways()) do
       local config, root = model_by(way)

@@ -83,7 +83,6 @@ function Session:compile(text)
       return nil, statement_error, is_incomplete(statement_error, text) or is_incomplete(expression_error, text)
     end
   end
-  jit.off(compiled, true)
   return compiled, is_expression
 end
 
