@@ -25,8 +25,8 @@ local CBK = set [[bytes cat complex copy deep_copy dict dtype equal exact fail f
   key_text keys kind leaf_rows leaves list nearest null parse_size quote rand randn raw raw_items raw_leaves remove set shown stack
   tensor tensors totable tril tuple version warn]]
 
---- What a file may require beside `cbk`.
-local MODULES = set [[converters.engine.fields converters.engine.kinds converters.engine.rules converters.engine.wrap
+--- What a file may require beside `cbk` and the model classes.
+local MODULES = set [[converters.engine.class converters.engine.fields converters.engine.kinds converters.engine.rules converters.engine.wrap
   converters.modelzoo.since converters.shared.backbone converters.shared.bert converters.shared.clip converters.shared.decoder
   converters.vocabulary.actions converters.vocabulary.heads converters.vocabulary.rotary converters.vocabulary.values]]
 
@@ -73,7 +73,7 @@ local function required(own_cbk)
   local copies = {}
   return function(name)
     if name == "cbk" then return own_cbk end
-    if not MODULES[name] then
+    if not (MODULES[name] or type(name) == "string" and name:find "^converters%.classes%.[%w_.]+$") then
       error(("module '%s' not found: a sandboxed converter has cbk and the converters' words only"):format(tostring(name)), 2)
     end
     return view(require(name), copies)
@@ -97,9 +97,7 @@ function sandbox.load(path)
   env.cbk = chosen(cbk, CBK, "cbk.")
   rawset(env.cbk, "warn", function(text) cbk.warn(text) end) -- which others may replace for a while
   env.require = required(env.cbk)
-  local chunk, problem = loadfile(path, "t", strict(env, ""))
-  if chunk then jit.off(chunk, true) end -- Ctrl-C does not reach compiled loops
-  return chunk, problem
+  return loadfile(path, "t", strict(env, ""))
 end
 
 return sandbox
