@@ -14,6 +14,9 @@ struct JsonReadOptions {
   bool keep_spelling = false;  // numbers remember how they were written (configs)
   bool reject_duplicates = false;
   uint64_t file_size = 0;                      // of the file that the text is only a part of
+  /// Gets each list or object that is a member of the top object, once it is complete; the tree keeps None in
+  /// its place. So a long text of many members needs the memory of one.
+  std::function<void(const std::string& key, const Value& member)> take_member = {};
   std::function<void(std::string)> warn = {};  // gets the first keys that stand twice in one object, and the
                                                // number of others; the last one counts
 };

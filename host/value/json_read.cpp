@@ -280,6 +280,10 @@ class Builder {
 
   bool open(Value container) {
     if (stack_.size() >= max_depth) fail_here(fmt::format("nested deeper than {} levels", max_depth));
+    if (stack_.size() == 1) {
+      member_ = stack_.front().key;
+      member_start_ = memory_.spent();
+    }
     charge(TreeMemory::container);
     add(container);
     stack_.push_back({std::move(container), {}});
@@ -287,7 +291,15 @@ class Builder {
   }
 
   bool close() {
+    const Value closed = std::move(stack_.back().container);
     stack_.pop_back();
+    const bool is_member = stack_.size() == 1 && stack_.front().container.is(Value::Kind::dict);
+    if (is_member && options_.take_member) {
+      options_.take_member(member_, closed);
+      stack_.front().container.as_dict().set(member_, Value());
+      memory_.refund(memory_.spent() - member_start_);
+      charge(TreeMemory::entry);
+    }
     return true;
   }
 
@@ -296,7 +308,9 @@ class Builder {
   const JsonReadOptions& options_;
   const char* const* position_;
   RepeatedKeys repeated_;
-  size_t literals_end_ = 0;  // of the last one
+  size_t literals_end_ = 0;    // of the last one
+  std::string member_;         // of the top object, which is open
+  uint64_t member_start_ = 0;  // what was spent before it
   TreeMemory memory_{original_.size(), options_.file_size};
   std::vector<Frame> stack_;
   Value root_;

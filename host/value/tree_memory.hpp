@@ -35,6 +35,7 @@ class TreeMemory {
          format_size(limit_), format_size(text_size_));
   }
   void refund(uint64_t bytes) { spent_ -= bytes; }
+  [[nodiscard]] uint64_t spent() const { return spent_; }
 
  private:
   uint64_t text_size_;

@@ -120,6 +120,19 @@ TEST_CASE("safetensors: damaged and lying files are refused with a reason", "[sa
   }
 }
 
+TEST_CASE("safetensors: very many small tensors are opened", "[safetensors]") {
+  constexpr size_t count = 80'000;
+  std::string header = "{";
+  for (size_t i = 0; i < count; ++i) {
+    const std::string offsets = fmt::format("[{},{}]", i, i + 1);
+    header += fmt::format(R"({}"layer.{}":{})", i > 0 ? "," : "", i, entry("I8", "[1]", offsets));
+  }
+  const Folder folder;
+  const Checkpoint opened =
+      open_checkpoint(folder.write("x.safetensors", file_of(header + "}", std::string(count, 'x'))));
+  CHECK(opened.root.as_dict().size() == count);
+}
+
 TEST_CASE("safetensors: elements smaller than a byte can be listed, not read", "[safetensors]") {
   const Folder folder;
   const fs::path path =

@@ -115,21 +115,27 @@ void check_spans(const std::vector<Entry>& entries, uint64_t data_size) {
 
 Header read_header(const MappedFile& file) {
   const std::string_view text = header_text(file);
+  Header header;
+  header.data_start = length_size + text.size();
+  const auto add = [&](const std::string& name, const Value& value) {
+    if (name == "__metadata__") {
+      header.metadata = read_metadata(value);
+    } else {
+      header.entries.push_back(within("tensor " + quote(name), [&] { return read_entry(name, value); }));
+    }
+  };
   JsonReadOptions options;
   options.reject_duplicates = true;
   options.file_size = file.size();
+  options.take_member = add;
   const Value root = within("the header", [&] { return parse_json(text, options); });
-  Header header;
-  header.data_start = length_size + text.size();
-  header.entries.reserve(root.as_dict().size());
-  for (const Dict::Entry& member : root.as_dict().entries()) {
-    const std::string& name = member.first.as_string();
-    if (name == "__metadata__") {
-      header.metadata = read_metadata(member.second);
-    } else {
-      header.entries.push_back(
-          within("tensor " + quote(name), [&] { return read_entry(name, member.second); }));
-    }
+  size_t taken = 0;
+  for (const auto& [key, value] : root.as_dict().entries()) {  // what was no list or object is a mistake
+    const bool is_taken = taken < header.entries.size() && header.entries[taken].name == key.as_string();
+    if (is_taken)
+      ++taken;
+    else if (!value.is_none() || key.as_string() != "__metadata__")
+      add(key.as_string(), value);
   }
   check_spans(header.entries, file.size() - header.data_start);
   return header;
