@@ -1,14 +1,13 @@
 -- Chains: for every model of the catalogue, every two of its formats convert into each other, and a way of several steps, composed
 -- in one pass, equals the steps done one by one: tensors, config, and what else a checkpoint holds; what the goldens want otherwise is
--- listed here. Between releases, keys come from the model's own tables, configs from the table below; a family that its fields do not
--- suit says here what it needs. What goes to or from Hugging Face begins with a tiny model (tiny.lua).
+-- listed here. Between releases, tensors come from the model's class, configs from the table below; a family that its fields do not suit
+-- says here what it needs. What goes to or from Hugging Face begins with a tiny model (tiny.lua).
 
 local cbk = require "cbk"
 local converters = require "cbk.converters"
 local catalogue, convert = converters.catalogue, converters.convert
-local patterns = require "converters.engine.patterns"
+local classes = require "cbk.classes"
 local releases = require "converters.modelzoo.releases"
-local rules = require "converters.engine.rules"
 local trainer = require "converters.modelzoo.trainer"
 local plan = require "converters.bench.plan"
 local conversion = require "conversion"
@@ -37,22 +36,50 @@ local decoder = {
   precision_opt_level = 1,
 }
 
+local no_biases = { use_projection_bias_in_attention = false, use_ffn_bias_in_attention = false, use_ffn_bias = false }
+
+local function with(base, more)
+  local out = {}
+  for name, value in pairs(base) do out[name] = value end
+  for name, value in pairs(more) do out[name] = value end
+  return out
+end
+
+local llama = with(no_biases, { norm_type = "rmsnorm", position_embedding_type = "rotary", nonlinearity = "swiglu" })
+local bert = { encoder_nonlinearity = "gelu", pooler_nonlinearity = "gelu", mlm_nonlinearity = "gelu" } -- as 1.7 has them
+local vit = { image_size = cbk.list { 4, 4 }, patch_size = cbk.list { 2, 2 }, use_post_embed_layer_norm = true, use_bias_in_output = false }
+
 local families = {
   gpt2 = { -- with muP in the words of 2.2, which 2.3 tells in others
     output_logits_scale = 0.5, embeddings_scale = 10.5, scale_qk_dot_by_d = true, alibi_implementation = "expand",
     initializer = { name = "truncated_normal", std = 0.5, a = -1.5, b = 1.5 }, output_layer_initializer = { name = "normal", std = 0.25 },
   },
-  llama = { norm_type = "rmsnorm", share_embedding_weights = false },
-  bert = { encoder_nonlinearity = "gelu", pooler_nonlinearity = "gelu", mlm_nonlinearity = "gelu" }, -- as 1.7 has them
-  dpo = { model_name = "llama", norm_type = "rmsnorm", dpo = { beta = 0.5 } },
-  t5 = { use_pre_encoder_decoder_layer_norm = true, encoder_num_hidden_layers = 2, decoder_num_hidden_layers = 2, norm_type = "rmsnorm" },
+  gptj = with(no_biases, { use_ffn_bias = true, use_bias_in_output = true, share_embedding_weights = false }),
+  ["gpt-neox"] = { use_ffn_bias = true, use_untied_layer_norm = true, share_embedding_weights = false },
+  falcon = with(no_biases, { use_untied_layer_norm = true }),
+  bloom = { position_embedding_type = "alibi", embedding_layer_norm = true },
+  mpt = { position_embedding_type = "alibi" },
+  llama = with(llama, { share_embedding_weights = false }),
+  dpo = with(llama, { model_name = "llama", dpo = { beta = 0.5 } }),
+  bert = bert, ["bert-qa"] = bert, ["bert-sequence-classifier"] = with(bert, { num_labels = 2 }),
+  ["bert-token-classifier"] = with(bert, { num_classes = 2 }), ["bert-summarization"] = with(bert, { num_classes = 2 }),
+  t5 = {
+    src_vocab_size = 5, d_model = 4, d_kv = 3, d_ff = 8, num_heads = 2, use_pre_encoder_decoder_layer_norm = true,
+    encoder_num_hidden_layers = 2, decoder_num_hidden_layers = 2, norm_type = "rmsnorm", encoder_nonlinearity = "geglu",
+    decoder_nonlinearity = "geglu",
+  },
+  ["clip-vit"] = vit,
+  llava = {
+    image_model = with(decoder, vit), text_model = with(decoder, llama),
+    projector = { image_model = { input_unit = 4, layers_units = cbk.list { 4, 4 }, use_bias = true } },
+  },
 }
-for _, head in ipairs { "sequence-classifier", "token-classifier", "qa", "summarization" } do families["bert-" .. head] = families.bert end
+for _, name in ipairs { "gpt2", "gptj", "gpt-neox", "falcon", "bloom", "mpt", "llama" } do families[name .. "-headless"] = families[name] end
 
--- a model without any way from Hugging Face has the keys of another one
-local keys_of = { ["bert-summarization"] = "bert-token-classifier", dpo = "llama" }
+-- a model without a class of its own has the tensors of another one
+local class_of = { ["bert-summarization"] = "bert-token-classifier", dpo = "llama" }
 
--- where its keys stand
+-- what is before its keys
 local places = {
   dpo = { "policy_model.model.", "ref_model.model." }, llama = { "model." }, gptj = { "model." }, ["bert-qa"] = { "model." },
 }
@@ -92,45 +119,6 @@ end
 
 -- --- checkpoints
 
----Every key that a way from Hugging Face writes: the first rule for each key that it reads.
----@param model Model
----@param format string
----@param layers integer
----@return string[]
-local function keys_from_hf(model, format, layers)
-  local path = catalogue.path(model, "hf", format)
-  if not path then return { "weight" } end -- only generic steps, which copy whatever there is
-  local tables, found, read, written = {}, {}, {}, {}
-  local function collect(converter)
-    if converter.keys then tables[#tables + 1] = converter.keys end
-    for _, part in ipairs(converter.components or {}) do collect(part) end
-    for _, variant in pairs(converter.variants or {}) do collect(variant) end
-  end
-  local function write(pattern, layer)
-    local parts = patterns.split(pattern)
-    for i, part in ipairs(parts) do parts[i] = part:find "^%u$" and tostring(layer) or part end
-    local key = table.concat(parts, ".")
-    if not written[key] then found[#found + 1] = key end
-    written[key] = true
-  end
-  collect(path[1].converter)
-  for _, set in ipairs(tables) do
-    for _, written_rule in ipairs(set) do
-      for _, rule in ipairs(written_rule.kind and {} or rules.expand(written_rule)) do
-        local first = rule.left and rule.right and not read[rule.left[1]] and not rule.left[1]:find "*"
-        if first then
-          read[rule.left[1]] = true
-          for layer = 0, layers - 1 do
-            for _, pattern in ipairs(rule.right) do write(pattern, layer) end
-          end
-        end
-      end
-    end
-  end
-  table.sort(found)
-  return found
-end
-
 -- muP is younger than the oldest releases
 local mup = { "output_logits_scale", "embeddings_scale", "scale_qk_dot_by_d" }
 
@@ -153,11 +141,11 @@ end
 ---@return Dict config, Dict root   of the release that it starts from
 local function made(name, without)
   local model, start = catalogue.find(name), start_of(name)
-  local weights, own = cbk.dict(), families[model.model] or {}
-  for i, key in ipairs(keys_from_hf(catalogue.find(keys_of[name] or name), "cs-" .. start, own.encoder_num_hidden_layers or 1)) do
-    for _, place in ipairs(places[name] or { "" }) do weights[place .. key] = conversion.counted({ 2 }, 10 * i) end
+  local config = merged({ model = merged(decoder, families[model.model] or {}) }, around(start))
+  local class, weights = classes.find(class_of[name] or name, "cs-" .. start), cbk.dict()
+  for key, tensor in cbk.items(tiny.checkpoint(class, config.model, start)) do
+    for _, place in ipairs(places[name] or { "" }) do weights[place .. key] = tensor end
   end
-  local config = merged({ model = merged(decoder, own) }, around(start))
   for _, field in ipairs(without or {}) do config.model[field] = nil end
   local root = cbk.dict { model = weights, global_step = 7, lr_scheduler = cbk.dict { last_epoch = 3 } }
   root.optimizer = optimizer_of(weights)

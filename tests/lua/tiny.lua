@@ -91,14 +91,16 @@ end
 
 -- --- checkpoints of Hugging Face
 
----Every tensor that a class has for a config, with numbers of its own; a tied name is the same tensor, buffers are left out.
+---Every tensor that a class has for a config, with numbers of its own; a tied name is the same tensor. Hugging Face's buffers are
+---left out, as its programs do.
 ---@param class Class
----@param config Dict
+---@param config Dict        a Hugging Face config, or the model section of the release
+---@param release? string
 ---@return Dict
-function tiny.checkpoint(class, config)
+function tiny.checkpoint(class, config, release)
   local out = cbk.dict()
-  for i, one in ipairs(class:tensors(config)) do
-    if not one.buffer and not one.optional then
+  for i, one in ipairs(class:tensors(config, { release = release })) do
+    if not one.optional and (release or not one.buffer) then
       out[one.key] = one.tied_to and out[one.tied_to] or conversion.counted(classes.shape(one), 1000 * i)
     end
   end
