@@ -81,6 +81,18 @@ local function expression(text)
   return compiled[text]
 end
 
+---The config fields that an extent names: "hidden_size", "extra_attention_params.num_kv_groups".
+---@param extent integer|string
+local function names_in(extent) return tostring(extent):gmatch "[%a_][%w_.]*" end
+
+---@param values table<string, any>
+---@param name string
+local function value_of(values, name)
+  local value = values
+  for part in name:gmatch "[^.]+" do value = value ~= nil and value[part] or nil end
+  return value
+end
+
 ---The value of an extent.
 ---@param extent integer|string
 ---@param values table<string, any>
@@ -90,9 +102,10 @@ local function size_of(extent, values)
   local fine, result = pcall(setfenv(expression(extent), values))
   if fine and type(result) == "number" and result >= 0 and result % 1 == 0 and result < 2 ^ 53 then return result end
   local named = {}
-  for name in extent:gmatch "[%a_][%w_]*" do
-    if values[name] == nil then cbk.fail("config", ("the config has no '%s', which shapes of tensors depend on"):format(name)) end
-    named[#named + 1] = ("%s=%s"):format(name, fields.shown(values[name]))
+  for name in names_in(extent) do
+    local value = value_of(values, name)
+    if value == nil then cbk.fail("config", ("the config has no '%s', which shapes of tensors depend on"):format(name)) end
+    named[#named + 1] = ("%s=%s"):format(name, fields.shown(value))
   end
   cbk.fail("config", ("the config gives no whole number for %s: %s"):format(extent, table.concat(named, ", ")))
 end
@@ -129,6 +142,16 @@ function class.extend(base, more)
   return out
 end
 
+---The map that a field is in: "attn_config.alibi" may be a field of a section, or, while rules run, a field of that name.
+---@param config Dict
+---@param name string
+---@return Dict map, string name
+local function place_of(config, name)
+  local section, inner = name:match "^(.-)%.(.*)$"
+  if config[name] == nil and section and kinds.is_dict(config, section) then return config[section], inner end
+  return config, name
+end
+
 ---What a config says of a field; nil where it is null, the default where it is absent.
 ---@param config Dict
 ---@param name string
@@ -136,10 +159,11 @@ end
 local function read(config, name, field)
   local names = { name, unpack(field.aliases) }
   for _, key in ipairs(names) do
-    local value, demand = config[key], field.kind and demands.find(field.kind)
+    local map, inner = place_of(config, key)
+    local value, demand = map[inner], field.kind and demands.find(field.kind)
     if value == cbk.null then return nil end
     if value ~= nil then
-      if demand and not demands.holds(demand, value, cbk.kind(config, key)) then fields.refuse(key, value, demand.says) end
+      if demand and not demands.holds(demand, value, cbk.kind(map, inner)) then fields.refuse(key, value, demand.says) end
       if demand and demand.number then return tonumber(tostring(value)) end
       if demand and demand.plain then return demand.plain(value) end
       return value
@@ -253,8 +277,8 @@ end
 
 ---The config fields that an extent depends on, with their values: "num_heads=4".
 function ClassTensors:fields_of(extent, found)
-  for name in tostring(extent):gmatch "[%a_][%w_]*" do
-    local text = ("%s=%s"):format(name, fields.shown(self.values[name]))
+  for name in names_in(extent) do
+    local text = ("%s=%s"):format(name, fields.shown(value_of(self.values, name)))
     if self.texts[name] then
       self:fields_of(self.texts[name], found)
     elseif not found[text] then

@@ -74,7 +74,9 @@ local families = {
     projector = { image_model = { input_unit = 4, layers_units = cbk.list { 4, 4 }, use_bias = true } },
   },
 }
-for _, name in ipairs { "gpt2", "gptj", "gpt-neox", "falcon", "bloom", "mpt", "llama" } do families[name .. "-headless"] = families[name] end
+for _, name in ipairs { "gpt2", "gptj", "gpt-neox", "falcon", "bloom", "mpt", "llama" } do
+  families[name .. "-headless"] = families[name]
+end
 
 -- a model without a class of its own has the tensors of another one
 local class_of = { ["bert-summarization"] = "bert-token-classifier", dpo = "llama" }

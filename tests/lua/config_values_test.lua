@@ -283,9 +283,8 @@ end)
 describe("Configs: muP of tied embeddings", function()
   local function folded(name, change, without, as_null)
     local way = ways[name]
-    local hf = tiny.checkpoint(name, way.converter.keys)
-    local config, root
-    warnings(function() config, root = conversion.run(name, "hf", way.format, hf_config(name), hf) end)
+    local config, root = tiny.model(way)
+    warnings(function() config, root = conversion.run(name, "hf", way.format, config, root) end)
     local model = config.trainer and config.trainer.init.model or config.model
     for field, value in pairs(change) do model[field] = value end
     for _, key in ipairs(without) do root.model[key] = as_null and null or nil end

@@ -2,9 +2,9 @@
 
 local cbk = require "cbk"
 local converters = require "cbk.converters"
+local classes = require "cbk.classes"
 local converter_list = require "cbk.converter_list"
 local catalogue, convert = converters.catalogue, converters.convert
-local complete = require "converters.engine.complete"
 local rules = require "converters.engine.rules"
 local patterns = require "converters.engine.patterns"
 local sections = require "converters.engine.sections"
@@ -22,16 +22,16 @@ local here = debug.getinfo(1, "S").source:match "^@(.*)tests/lua/" or ""
 local same, fails, job = conversion.same, conversion.fails, conversion.job
 local counted, equal_tensors = conversion.counted, conversion.equal_tensors
 
----Gives a model of one layer the weights that a checkpoint must have.
-local function with_layer(one, weights, extent)
-  local step, nothing = one.path[1], cbk.dict()
-  local at = { side = step.side, left = nothing, right = cbk.dict { num_hidden_layers = 1, share_embedding_weights = false }, assumed = {} }
-  function at.source(_, key) return weights[key] or weights["model." .. key] end
-  while true do -- a few at a time are told
-    local lacking = complete.lacking(step.converter.keys, at)
-    if #lacking == 0 then return weights end
-    for _, key in ipairs(lacking) do weights[key] = counted({ extent, extent }, 0) end
+---Adds what the model of a job's config, which is converted, has beside these weights.
+---@param one Job
+---@param weights Dict
+local function completed(one, weights)
+  local step = one.path[1]
+  local class, release = catalogue.class_of(one.model, step.converter, step.src)
+  for key, tensor in cbk.items(tiny.checkpoint(class, one.configs[1][step.side], release)) do
+    if weights[key] == nil and weights["model." .. key] == nil then weights[key] = tensor end
   end
+  return weights
 end
 
 local gpt2_config = cbk.dict {
@@ -39,29 +39,7 @@ local gpt2_config = cbk.dict {
   attn_pdrop = 0.5, embd_pdrop = 0.5, resid_pdrop = 0.5, layer_norm_epsilon = 1e-5, initializer_range = 0.02,
 }
 
-local function gpt2_checkpoint()
-  local out, at = cbk.dict(), 0
-  local function add(key, ...)
-    out[key] = counted({ ... }, at)
-    at = at + 1000
-  end
-  add("transformer.wte.weight", 5, 4)
-  add("transformer.wpe.weight", 3, 4)
-  local layer = "transformer.h.0."
-  for _, name in ipairs { "ln_1", "ln_2" } do
-    add(layer .. name .. ".weight", 4)
-    add(layer .. name .. ".bias", 4)
-  end
-  local shapes = { ["attn.c_attn"] = { 4, 12 }, ["attn.c_proj"] = { 4, 4 }, ["mlp.c_fc"] = { 4, 16 }, ["mlp.c_proj"] = { 16, 4 } }
-  for name, shape in pairs(shapes) do
-    add(layer .. name .. ".weight", unpack(shape))
-    add(layer .. name .. ".bias", shape[2])
-  end
-  add("transformer.ln_f.weight", 4)
-  add("transformer.ln_f.bias", 4)
-  add("lm_head.weight", 5, 4)
-  return out
-end
+local function gpt2_checkpoint() return tiny.checkpoint(classes.find("gpt2", "hf"), gpt2_config) end
 
 local function run(set, side, source, options)
   return keys.convert(rules.keys(set), side, cbk.dict(source), rules.variant({ left = {}, right = {} }, options))
@@ -262,13 +240,14 @@ describe("Converters: checkpoints, there and back", function()
 
   it("rotary rows are interleaved with grouped keys", function()
     local config = cbk.dict {
-      hidden_size = 16, num_attention_heads = 4, num_key_value_heads = 2, num_hidden_layers = 1, model_type = "llama",
+      hidden_size = 16, num_attention_heads = 4, num_key_value_heads = 2, num_hidden_layers = 1, model_type = "llama", vocab_size = 5,
+      intermediate_size = 12,
     }
     local prefix = "model.layers.0.self_attn."
     local hf = cbk.dict { [prefix .. "q_proj.weight"] = counted({ 16, 16 }, 0), [prefix .. "k_proj.weight"] = counted({ 8, 16 }, 0) }
     local there = job("llama", "hf", "cs-2.5")
-    with_layer(there, hf, 16)
     local cs_config = convert.config(there, config)
+    completed(there, hf)
     assert(cs_config.model.attention_module == "multiquery_attention" and cs_config.model.rotary_dim == 4)
     local cs = convert.checkpoint(there, hf)
     local k = cs.model["transformer_decoder.layers.0.self_attn.proj_k_dense_layer.weight"]:tolist()
@@ -290,7 +269,7 @@ describe("Converters: checkpoints, there and back", function()
       ["embedding_layer.word_embeddings.weight"] = counted({ 2, 2 }, 0), ["lm_head.weight"] = cbk.null,
       ["transformer_decoder.norm.weight"] = cbk.null, ["ln_f.weight"] = counted({ 2 }, 5),
     }
-    with_layer(back, weights, 2)
+    completed(back, weights)
     local out = convert.checkpoint(back, cbk.dict { model = weights })
     same(out["lm_head.weight"]:tolist(), { { 1, 2 }, { 3, 4 } })
     same(out["transformer.ln_f.weight"]:tolist(), { 6, 7 })
@@ -333,7 +312,7 @@ describe("Converters: checkpoints, there and back", function()
     local weights = cbk.dict {
       ["embedding_layer.word_embeddings.weight"] = counted({ 1, 4 }, 0), ["model.lm_head.weight"] = counted({ 1, 4 }, 1),
     }
-    local out = convert.checkpoint(one, cbk.dict { model = with_layer(one, weights, 4) })
+    local out = convert.checkpoint(one, cbk.dict { model = completed(one, weights) })
     same(out["transformer.wte.weight"]:tolist(), { { 10, 20, 30, 40 } })
     same(out["lm_head.weight"]:tolist(), { { 1, 1.5, 2, 2.5 } })
   end)
@@ -348,7 +327,7 @@ describe("Converters: checkpoints, there and back", function()
         local weights = cbk.dict { ["embedding_layer.word_embeddings.weight"] = counted({ 1, 2 }, 0),
           ["lm_head.weight"] = cbk.tensor({ 1, dtype == "bool" and 0 or 3 }, { shape = { 1, 2 }, dtype = dtype }) }
         local told = conversion.warnings(function()
-          out = convert.checkpoint(one, cbk.dict { model = with_layer(one, weights, 2) })["lm_head.weight"]
+          out = convert.checkpoint(one, cbk.dict { model = completed(one, weights) })["lm_head.weight"]
         end)
         same({ out.dtype, out:tolist() }, { want, { { 0.25, dtype == "bool" and 0 or 0.75 } } })
         local message = ("'lm_head.weight' is %s, and muP multiplies weights by fractions: it is written as float32"):format(dtype)
@@ -363,8 +342,8 @@ describe("Converters: checkpoints, there and back", function()
     local one, out = job("gpt2", "cs-2.3", "hf"), {}
     convert.config(one, cbk.dict { model = config })
     for i, dtype in ipairs { "float32", "int8" } do
-      local weights = with_layer(one, cbk.dict(), 2)
-      for key, tensor in cbk.items(cbk.copy(weights)) do weights[key] = tensor:to(dtype) end
+      local weights = completed(one, cbk.dict())
+      for key, tensor in cbk.items(cbk.copy(weights)) do weights[key] = counted(tensor:shape(), 0):to(dtype) end
       local warnings = conversion.warnings(function() out[i] = convert.checkpoint(one, cbk.dict { model = weights }) end)
       same(#warnings, i - 1)
       assert(i == 1 or warnings[1]:find("float32, and so is every other weight of int8", 1, true), warnings[1])
@@ -405,7 +384,8 @@ end)
 
 describe("Converters: releases", function()
   it("chains equal their steps", function()
-    local model = cbk.dict { hidden_size = 4, num_heads = 1, num_hidden_layers = 1, use_rms_norm = false }
+    local model = cbk.dict { hidden_size = 4, num_heads = 1, num_hidden_layers = 1, use_rms_norm = false, vocab_size = 2,
+      max_position_embeddings = 2 }
     local config = cbk.dict { model = model, runconfig = cbk.dict { keep_checkpoint_max = 3, seed = 1 } }
     local weights = cbk.dict {
       ["model.embedding_layer.word_embeddings.weight"] = counted({ 2, 4 }, 0), ["model.lm_head.weight"] = cbk.null,
@@ -626,13 +606,14 @@ describe("Converters: nothing is lost or invented in silence", function()
     local back = job("gpt2", "cs-2.4", "hf")
     local model = cbk.dict {
       dropout_rate = 0.1, hidden_size = 4, num_heads = 1, num_hidden_layers = 1, vocab_size = 5, filter_size = 8,
+      max_position_embeddings = 3,
     }
     says(warned(convert.config, back, cbk.dict { model = model, optimizer = cbk.dict { a = 1 }, empty = cbk.null }),
       "of the config these are left out: optimizer")
     local init = cbk.dict { model = model, seed = 3 }
     says(warned(convert.config, back, cbk.dict { trainer = cbk.dict { init = init, fit = cbk.dict { a = 1 } } }),
       "of the config these are left out: trainer.fit, trainer.init.seed")
-    local root = cbk.dict { model = with_layer(back, cbk.dict(), 4), global_step = 7 }
+    local root = cbk.dict { model = completed(back, cbk.dict()), global_step = 7 }
     says(warned(convert.checkpoint, back, root), "of the checkpoint these are left out: global_step")
     local legacy = cbk.dict { model = model, cerebras = cbk.dict { a = 1 }, runconfig = cbk.dict { save_losses = true } }
     says(warned(convert.config, job("gpt2", "cs-2.0", "cs-2.1"), legacy),

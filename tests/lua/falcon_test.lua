@@ -34,14 +34,15 @@ local function config(base, more)
 end
 
 local layouts = {
-  ["7B"] = { release = "cs-2.0", rows = 24, norms = { "input_layernorm" },
+  ["7B"] = { release = "cs-2.0", rows = 24, says = "hidden_size=16, num_attention_heads=4", norms = { "input_layernorm" },
     config = config(old, { model_type = "RefinedWebModel", tie_word_embeddings = true }) },
-  ["40B"] = { release = "cs-1.9", rows = 32, norms = { "ln_attn", "ln_mlp" },
-    config = config(old, { model_type = "RefinedWeb", n_head_kv = 2, tie_word_embeddings = false }) },
-  ["180B"] = { release = "cs-2.9", rows = 32, norms = { "ln_attn", "ln_mlp" },
-    config = config(new, { model_type = "falcon", new_decoder_architecture = true, num_kv_heads = 2, multi_query = false }) },
-  ["one key head"] = { release = "cs-2.3", rows = 24, norms = { "input_layernorm" }, config = config(new, { model_type = "falcon" }) },
-  ["a key per query, biases"] = { release = "cs-2.4", rows = 48, norms = { "input_layernorm" }, bias = true,
+  ["40B"] = { release = "cs-1.9", rows = 32, says = "num_attention_heads=4, n_head_kv=2, hidden_size=16",
+    norms = { "ln_attn", "ln_mlp" }, config = config(old, { model_type = "RefinedWeb", n_head_kv = 2, tie_word_embeddings = false }) },
+  ["180B"] = { release = "cs-2.9", rows = 32, says = "num_attention_heads=4, num_kv_heads=2, hidden_size=16",
+    norms = { "ln_attn", "ln_mlp" }, config = config(new, { model_type = "falcon", new_decoder_architecture = true, num_kv_heads = 2, multi_query = false }) },
+  ["one key head"] = { release = "cs-2.3", rows = 24, says = "hidden_size=16, num_attention_heads=4", norms = { "input_layernorm" },
+    config = config(new, { model_type = "falcon" }) },
+  ["a key per query, biases"] = { release = "cs-2.4", rows = 48, says = "hidden_size=16", norms = { "input_layernorm" }, bias = true,
     config = config(new, { model_type = "falcon", multi_query = false, bias = true }) },
 }
 
@@ -179,11 +180,13 @@ describe("Falcon", function()
       local cs_config = convert.config(to_cs, layout.config)
       local cs = convert.checkpoint(to_cs, hf)
       hf[key] = counted(2 * layout.rows, 16)
-      raises(("'%s' (float32 [%d, 16]) with 'grouped qkv': %d rows are not %d heads of 4 (hidden_size 16 / num_heads 4"):format(key,
-        2 * layout.rows, 2 * layout.rows, layout.rows / 4), function() convert.checkpoint(to_cs, hf) end)
+      raises(("'%s': expected [%d, 16] (%s), found [%d, 16]"):format(key, layout.rows, layout.says, 2 * layout.rows),
+        function() convert.checkpoint(to_cs, hf) end)
       convert.config(to_hf, cs_config)
-      cs.model[proj "k"] = counted(32, 16)
-      raises("32 rows are not", function() convert.checkpoint(to_hf, cs) end)
+      local key_rows = cs.model[proj "k"]:shape()[1]
+      cs.model[proj "k"] = counted(2 * key_rows, 16)
+      raises(("'%s': expected [%d, 16] ("):format(proj "k", key_rows), function() convert.checkpoint(to_hf, cs) end)
+      raises(("num_heads=4), found [%d, 16]"):format(2 * key_rows), function() convert.checkpoint(to_hf, cs) end)
     end
   end)
 

@@ -1,6 +1,7 @@
 -- Which configs `cbk upgrade` takes for those of another model: wrong ones, never right ones or variants.
 
 local cbk = require "cbk"
+local classes = require "cbk.classes"
 local conversion = require "conversion"
 local converters = require "cbk.converters"
 local harness = require "harness"
@@ -41,42 +42,35 @@ local function old_ways(name, formats)
   return out
 end
 
----The config with other fields, as far as the release has them, and the weights that there are then.
+---The config with other fields, in the release's words, and the weights that there are then.
 local function vary(way, change)
-  local config, root = model_of(way)
-  config = cbk.deep_copy(config)
+  local config = cbk.deep_copy((model_of(way)))
   local section, is_old = trainer.model(config), not catalogue.since(catalogue.release(way.format), "2.0")
   for field, value in pairs(change) do
     if field == "norm_type" and is_old then
       field, value = way.name == "t5" and "use_t5_layer_norm" or "use_rms_norm", way.name ~= "t5"
     end
-    if type(field) == "string" then section[field] = value end
+    section[field] = value
   end
-  local weights = cbk.dict()
-  for _, key in ipairs(cbk.keys(root.model)) do
-    if not (change[1] and key:find(change[1])) then weights[key] = cbk.raw(root.model, key) end
-    local bias = change[2] and key:find(change[2]) and key:gsub("weight$", "bias")
-    if bias then weights[bias] = cbk.raw(root.model, key) end
-  end
-  return config, cbk.dict { model = weights }
+  local class, release = classes.find(way.name, way.format)
+  return config, cbk.dict { model = tiny.checkpoint(class, section, release) }
 end
 
-local no_positions = "position_embeddings"
-local variants = { -- beside fields: [1] the weights that are not there, [2] those with a bias beside them
+local variants = {
   gpt2 = {
-    { position_embedding_type = "alibi", no_positions }, { position_embedding_type = "rotary", rotary_dim = 4, no_positions },
-    { position_embedding_type = "fixed", no_positions }, { position_embedding_type = "relative", no_positions },
+    { position_embedding_type = "alibi" }, { position_embedding_type = "rotary", rotary_dim = 4 },
+    { position_embedding_type = "fixed" }, { position_embedding_type = "relative" },
     { embedding_layer_norm = true }, { nonlinearity = "swiglu" }, { share_embedding_weights = false },
     { attention_module = "multiquery_attention", extra_attention_params = cbk.dict { num_kv_groups = 1 } },
-    { norm_type = "rmsnorm", "norm.*bias$" }, { use_ffn_bias = false, "ffn.*bias$" },
-    { use_projection_bias_in_attention = false, use_ffn_bias_in_attention = false, "attn.*bias$" },
-    { position_embedding_type = "alibi", use_ffn_bias = false, norm_type = "rmsnorm", no_positions },
+    { norm_type = "rmsnorm" }, { use_ffn_bias = false },
+    { use_projection_bias_in_attention = false, use_ffn_bias_in_attention = false },
+    { position_embedding_type = "alibi", use_ffn_bias = false, norm_type = "rmsnorm" },
   },
   t5 = {
-    { norm_type = "layernorm", nil, "norm.*weight$" }, { use_ffn_bias = true },
+    { norm_type = "layernorm" }, { use_ffn_bias = true },
     { norm_type = "layernorm", position_embedding_type = "fixed", use_pre_encoder_decoder_dropout = true, use_ffn_bias = true,
       use_dropout_outside_residual_path = false, use_pre_encoder_decoder_layer_norm = false, use_transformer_initialization = true,
-      relu_dropout_rate = 0, "relative", "norm.*weight$" },
+      relu_dropout_rate = 0, src_max_position_embeddings = 4, tgt_max_position_embeddings = 4 },
   },
   bert = { { pooler_nonlinearity = "gelu" }, { pooler_nonlinearity = "relu", mlm_nonlinearity = "gelu" } },
   llama = { { attention_sliding_window_length = 8 }, { use_projection_bias_in_attention = true } },
@@ -132,15 +126,16 @@ describe("the fields of a config", function()
   end)
 
   it("are not judged by what they do not say", function()
-    local gpt2 = cbk.dict { model = cbk.dict { ["model.transformer_decoder.layers.0.norm1.bias"] = cbk.tensor { 1 } } }
+    local gpt2 = cbk.dict { model = cbk.dict { ["model.transformer_decoder.layers.0.norm1.bias"] = conversion.counted({ 8 }, 0) } }
     for name, format in pairs { gpt2 = "cs-2.0", bert = "cs-1.8", bloom = "cs-1.9", llama = "cs-1.9" } do
       equal(told(name, format, cbk.config.parse("model: {hidden_size: 8, nonlinearity: gelu}", "yaml"), gpt2), nil)
     end
   end)
 
   it("count where they stood in the file, not where a step wrote them", function()
-    local of_1_7 = cbk.config.parse("model: {hidden_size: 8, encoder_nonlinearity: gelu, num_heads: 2}", "yaml")
-    local root = cbk.dict { model = cbk.dict { ["bert_encoder.embedding_layer.word_embeddings.weight"] = cbk.tensor { 1 } } }
+    local of_1_7 = cbk.config.parse("model: {hidden_size: 8, encoder_nonlinearity: gelu, num_heads: 2, vocab_size: 3}", "yaml")
+    local words = conversion.counted({ 3, 8 }, 0)
+    local root = cbk.dict { model = cbk.dict { ["bert_encoder.embedding_layer.word_embeddings.weight"] = words } }
     equal(told("bert", "cs-1.7", of_1_7, root), nil)
   end)
 end)

@@ -181,7 +181,7 @@ describe("cbk fold-lora-checkpoint", function()
     equal(harness.cbk(folder, unpack(command)), 0)
     equal(cbk.open(folder .. "/c.1_folded.mdl").root.__metadata__[1].hf_config.bos_token_id, 7)
     local model = cbk.dict { hidden_size = 2, num_heads = 1, num_hidden_layers = 1, dropout_rate = 0, embedding_dropout_rate = 0,
-      vocab_size = 3, max_position_embeddings = 8, filter_size = 2 }
+      vocab_size = 3, max_position_embeddings = 8, filter_size = 3 }
     cbk.config.save(cbk.dict { model = model }, folder .. "/q.yaml")
     local code, _, err = harness.cbk(folder, "convert", "--model", "gpt2", "--src-fmt", "cs-2.4", "--tgt-fmt", "hf", "--config", "q.yaml",
       "c.1.mdl", "-o", "out")

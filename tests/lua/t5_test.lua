@@ -183,25 +183,25 @@ end)
 
 describe("Converters: T5's embeddings, one tensor under three names", function()
   local function upgrade(weights, options)
-    local model = cbk.dict { use_t5_layer_norm = true }
+    local model = cbk.dict { use_t5_layer_norm = true, src_vocab_size = 2, d_model = 1 }
     for name, value in pairs(options or {}) do model[name] = value end
     local config, root = run("t5", "cs-1.9", "cs-2.0", cbk.dict { model = model }, cbk.dict { model = cbk.dict(weights) })
     same(config.model.norm_type, "rmsnorm")
     return root.model
   end
-  local a, b = counted({ 2 }, 0), counted({ 2 }, 5)
+  local a, b = counted({ 2, 1 }, 0), counted({ 2, 1 }, 5)
 
   it("all take the first one that is there", function()
     for _, prefix in ipairs { "", "model." } do
       local out = upgrade { [prefix .. HEAD] = cbk.null, [prefix .. DECODER] = a, [prefix .. ENCODER] = cbk.null }
-      for _, key in ipairs { HEAD, DECODER, ENCODER } do same(out[prefix .. key]:tolist(), { 1, 2 }, key) end
+      for _, key in ipairs { HEAD, DECODER, ENCODER } do same(out[prefix .. key]:tolist(), { { 1 }, { 2 } }, key) end
     end
-    same(upgrade({ [DECODER] = a })[HEAD]:tolist(), { 1, 2 })
+    same(upgrade({ [DECODER] = a })[HEAD]:tolist(), { { 1 }, { 2 } })
   end)
 
   it("a difference is told", function()
     local out, told = told_by(upgrade, { [HEAD] = b, [DECODER] = a, [ENCODER] = b })
-    same(out[DECODER]:tolist(), { 6, 7 })
+    same(out[DECODER]:tolist(), { { 6 }, { 7 } })
     assert(#told == 1 and told[1]:find(DECODER, 1, true), table.concat(told, "\n"))
   end)
 

@@ -354,8 +354,8 @@ describe("the steps of an upgrade", function()
       run("gpt2", "cs-1.8", "cs-2.5", "model: {hidden_size: 8}\nrunconfig: {use_cs_grad_accum: 5}")
     end, "config")
     raises("cs-1.9 -> cs-2.0: unable to find", function()
-      local root = cbk.dict { model = cbk.dict { { "model.lm_head.weight", cbk.tensor { 1 } } } }
-      upgrade.run({ checkpoint = { root = root } }, cbk.config.parse("model: {d_model: 8}", "yaml"), upgrade.job("t5", "cs-1.7", "cs-2.0"))
+      local root = cbk.dict { model = cbk.dict { { "model.lm_head.weight", conversion.counted({ 2, 8 }, 0) } } }
+      upgrade.run({ checkpoint = { root = root } }, cbk.config.parse("model: {d_model: 8, src_vocab_size: 2}", "yaml"), upgrade.job("t5", "cs-1.7", "cs-2.0"))
     end)
   end)
 

@@ -5,29 +5,23 @@ local class = require "converters.engine.class"
 
 local below, each, linear, norm = class.below, class.each, class.linear, class.norm
 local kinds = class.kinds
-local size, depth, number, positive, boolean, text, any = kinds.size, kinds.depth, kinds.number, kinds.positive, kinds.boolean,
-  kinds.text, kinds.any
+local size, depth, number, positive, boolean, text = kinds.size, kinds.depth, kinds.number, kinds.positive, kinds.boolean, kinds.text
 
 local mpt = {}
 
 local fields = {
   vocab_size = size(50368), d_model = size(2048, "hidden_size"), n_heads = size(16, "num_attention_heads"),
-  n_layers = depth(24, "num_hidden_layers"), expansion_ratio = positive(4), max_seq_len = size(2048), attn_config = any(),
-  learned_pos_emb = boolean(true), no_bias = boolean(true), norm_type = text "low_precision_layernorm",
-  layer_norm_epsilon = positive(1e-5), initializer_range = number(0.02), tie_word_embeddings = boolean(true),
+  n_layers = depth(24, "num_hidden_layers"), expansion_ratio = positive(4), max_seq_len = size(2048),
+  ["attn_config.alibi"] = boolean(true), learned_pos_emb = boolean(true), no_bias = boolean(true),
+  norm_type = text "low_precision_layernorm", layer_norm_epsilon = positive(1e-5), initializer_range = number(0.02),
+  tie_word_embeddings = boolean(true),
 }
-
----transformers has no positions but ALiBi's; its config says so without a word.
-local function has_alibi(attention)
-  if attention == nil or attention.alibi == nil then return true end
-  return attention.alibi == true
-end
 
 local function body(c)
   local bias = not c.no_bias
   return {
     { "wte.weight", { "vocab_size", "d_model" } },
-    not has_alibi(c.attn_config) and c.learned_pos_emb and { "wpe.weight", { "max_seq_len", "d_model" } },
+    not c["attn_config.alibi"] and c.learned_pos_emb and { "wpe.weight", { "max_seq_len", "d_model" } },
     each("blocks", "n_layers", {
       norm("norm_1", "d_model", bias),
       linear("attn.Wqkv", "d_model", "3 * d_model", bias),

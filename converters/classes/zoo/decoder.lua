@@ -17,7 +17,8 @@ local gptj = {
   max_position_embeddings = size(1024), position_embedding_type = text "rotary", num_relative_attention_buckets = size(),
   alibi_trainable_slopes = boolean(false), rotary_dim = size(), rope_theta = positive(10000), fold_rope_consts = boolean(false),
   pos_scaling_factor = positive(1), pos_scaling_type = text "linear", pos_scaling_extra_args = any(),
-  norm_type = text "layernorm", layer_norm_epsilon = any(1e-5), use_untied_layer_norm = boolean(false), nonlinearity = text "gelu",
+  norm_type = text "layernorm", use_rms_norm = boolean(), layer_norm_epsilon = any(1e-5), use_untied_layer_norm = boolean(false),
+  nonlinearity = text "gelu",
   dropout_rate = rate(0.1, "residual_dropout_rate"), attention_dropout_rate = rate(0.1),
   embedding_dropout_rate = rate(0.1, "embd_pdrop"), share_embedding_weights = boolean(true), use_bias_in_output = boolean(false),
   use_projection_bias_in_attention = boolean(true), use_ffn_bias_in_attention = boolean(true), use_ffn_bias = boolean(false),
@@ -92,6 +93,7 @@ end
 decoder.GPT2LMHeadModel = class.new "GPT2LMHeadModel" {
   fields = gpt2, derived = derived,
   tensors = function(c, since)
+    c.norm_type = parts.norm_type(c, since, c.use_rms_norm)
     local names = c.norm_first_sandwich and { "norm1", "norm3", "norm1_post", "norm3_post" } or { "norm1", "norm3" }
     for i, name in ipairs(names) do names[i] = parts.norm(name, "hidden_size", c.norm_type) end
     return model(c, since, names)
@@ -101,6 +103,7 @@ decoder.GPT2LMHeadModel = class.new "GPT2LMHeadModel" {
 decoder.GPTJModel = class.new "GPTJModel" {
   fields = gptj, derived = derived,
   tensors = function(c, since)
+    c.norm_type = parts.norm_type(c, since, c.use_rms_norm)
     return model(c, since, {
       parts.norm("norm1", "hidden_size", c.norm_type),
       c.use_untied_layer_norm and parts.norm("norm3", "hidden_size", c.norm_type),

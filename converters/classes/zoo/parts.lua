@@ -20,6 +20,16 @@ function parts.norm(name, size, kind)
   return own[1] and norm(name, size, own[2])
 end
 
+---The type of all norms. Before release 2.0 a flag said whether it is rmsnorm.
+---@param c table   values of the config
+---@param since fun(release: string): boolean
+---@param flag boolean|nil
+---@return string|nil
+function parts.norm_type(c, since, flag)
+  if since "2.0" or flag == nil then return c.norm_type end
+  return flag and "rmsnorm" or "layernorm"
+end
+
 ---What a key of the decoder's embedding may be, by position_embedding_type.
 ---@param c table   values of the config
 ---@param since fun(release: string): boolean

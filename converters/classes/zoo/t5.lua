@@ -14,7 +14,8 @@ local fields = {
   src_vocab_size = size(32128), tgt_vocab_size = size(), d_model = size(512), d_kv = size(64), d_ff = size(2048), num_heads = size(8),
   encoder_num_hidden_layers = depth(6), decoder_num_hidden_layers = depth(), encoder_nonlinearity = text "relu",
   decoder_nonlinearity = text(), position_embedding_type = text "relative", relative_attention_num_buckets = size(32),
-  src_max_position_embeddings = size(), tgt_max_position_embeddings = size(), norm_type = text "rmsnorm", layer_norm_epsilon = any(1e-5),
+  src_max_position_embeddings = size(), tgt_max_position_embeddings = size(),
+  norm_type = text "rmsnorm", use_t5_layer_norm = boolean(), layer_norm_epsilon = any(1e-5),
   use_projection_bias_in_attention = boolean(false), use_ffn_bias = boolean(false), share_embedding_weights = boolean(true),
   share_encoder_decoder_embedding = boolean(true), use_pre_encoder_decoder_layer_norm = boolean(true), dropout_rate = rate(0.1),
   relu_dropout_rate = rate(), extra_ids = any(0), initializer_factor = number(1), attention_module = text "aiayn_attention",
@@ -53,6 +54,7 @@ local function attention(c, name)
 end
 
 local function model(c, since)
+  c.norm_type = parts.norm_type(c, since, c.use_t5_layer_norm)
   local shared = c.share_encoder_decoder_embedding and "encoder_embeddings.word_embeddings.weight"
   return {
     embedding(c, since, "encoder_embeddings", "src_vocab_size", "src_max_position_embeddings"),
