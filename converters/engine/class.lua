@@ -116,7 +116,8 @@ end
 ---@field name string                        "LlamaForCausalLM"
 ---@field fields table<string, ClassField>
 ---@field since? string                      the first release of the Model Zoo that has these tensors
----@field derived? fun(c: table): table      values that follow from others; a text is an extent: { head_dim = "hidden_size / num_heads" }
+---@field derived? fun(c: table): table      values that follow from others; a text is an extent: { head_dim = "hidden_size / num_heads" };
+---                                          what no extent can say is a number and the fields it is computed from: { 5, "image_size" }
 ---@field nodes fun(c: table, since: fun(release: string): boolean): TensorNode   the tensors, as a function of the config's values and
 ---                                          of what the release is not older than
 local Class = {}
@@ -175,12 +176,18 @@ end
 ---The values that the class's tensors depend on. Those that the class derives are worked out when they are asked for.
 ---@param config Dict
 ---@return table<string, any> values
----@return table<string, string> texts   the extents that the class derives
+---@return table<string, string> texts   the extents that the class derives; of a number, the fields it is computed from
 function Class:values(config)
   local out, texts = {}, {}
   for name, field in pairs(self.fields) do out[name] = read(config, name, field) end
   for name, value in pairs(self.derived and self.derived(out) or {}) do
-    if type(value) == "string" then out[name], texts[name] = nil, value else out[name] = value end
+    if type(value) == "table" then
+      out[name], texts[name] = value[1], table.concat(value, " ", 2)
+    elseif type(value) == "string" then
+      out[name], texts[name] = nil, value
+    else
+      out[name] = value
+    end
   end
   setmetatable(out, { __index = function(values, name)
     local text = texts[name]
@@ -288,19 +295,31 @@ function ClassTensors:fields_of(extent, found)
   return found
 end
 
+---Whether the config says, or the class assumes, every field that an extent depends on.
+---@param extent integer|string
+---@return boolean
+function ClassTensors:knows(extent)
+  for name in names_in(extent) do
+    local text = self.texts[name]
+    if text and not self:knows(text) or not text and value_of(self.values, name) == nil then return false end
+  end
+  return true
+end
+
 ---What is wrong with the shape that a checkpoint has under a key; nil where nothing is, and where the class has no such tensor.
+---An extent whose fields the config does not say may be any: some are optional, as programs take them from the training data.
 ---@param key string
 ---@param shape integer[]
 ---@return string|nil   "expected [300, 64] (vocab_size=300, hidden_size=64), found [256, 64]"
 function ClassTensors:mistake(key, shape)
   local one = self.by_key[key]
   if not one then return nil end
-  local expected = class.shape(one)
-  local is_same, differing = #expected == #shape, {}
-  for i, size in ipairs(expected) do
-    if shape[i] ~= size then
+  local expected, is_same, differing = {}, #one.extents == #shape, {}
+  for i, extent in ipairs(one.extents) do
+    expected[i] = one.of:knows(extent) and one.of:size(extent) or shape[i] or 0
+    if shape[i] ~= expected[i] then
       is_same = false
-      one.of:fields_of(one.extents[i], differing)
+      one.of:fields_of(extent, differing)
     end
   end
   if is_same then return nil end

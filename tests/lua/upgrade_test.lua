@@ -1,6 +1,7 @@
 -- Upgrading old checkpoints: the rules of the spec fix, LoRA folding, muP configs, and `cbk upgrade` from end to end.
 
 local cbk = require "cbk"
+local classes = require "cbk.classes"
 local config_changes = require "cbk.config_changes"
 local python_int = require "cbk.python_int"
 local lost_leaves = require "cbk.lost_leaves"
@@ -355,7 +356,8 @@ describe("the steps of an upgrade", function()
     end, "config")
     raises("cs-1.9 -> cs-2.0: unable to find", function()
       local root = cbk.dict { model = cbk.dict { { "model.lm_head.weight", conversion.counted({ 2, 8 }, 0) } } }
-      upgrade.run({ checkpoint = { root = root } }, cbk.config.parse("model: {d_model: 8, src_vocab_size: 2}", "yaml"), upgrade.job("t5", "cs-1.7", "cs-2.0"))
+      local t5 = cbk.config.parse("model: {d_model: 8, src_vocab_size: 2}", "yaml")
+      upgrade.run({ checkpoint = { root = root } }, t5, upgrade.job("t5", "cs-1.7", "cs-2.0"))
     end)
   end)
 
@@ -442,9 +444,12 @@ describe("names of weights", function()
     local folder = harness.temp_dir()
     cbk.fs.write(cbk.fs.join(folder, "data_iter_checkpoint_state_file_global"), "5")
     cbk.fs.write(cbk.fs.join(folder, "data_iter_state_file_worker_0_step_5.txt"), "40")
-    local with_states = cbk.dict { model = { num_heads = 2 }, train_input = { data_processor = "GptHDF5DataProcessor" },
+    local sizes = { num_heads = 2, hidden_size = 2, vocab_size = 3 }
+    local with_states = cbk.dict { model = sizes, train_input = { data_processor = "GptHDF5DataProcessor" },
       cerebras = { save_iter_state_path = folder } }
-    local old = old_file(of_1_6["bert"], "0.1")
+    local old, known = old_file(of_1_6["bert"], "0.1"), classes.tensors(cbk.dict(sizes), "bert", "hf").by_key -- 1.6 has its names
+    local model = old.checkpoint.root.model
+    for _, name in ipairs(cbk.keys(model)) do model[name] = conversion.counted(classes.shape(known[name]), 0) end
     for step, samples in pairs { [5] = 40, [100] = false } do
       old.checkpoint.root.global_step = step
       local function run() return upgrade.run(old, with_states, upgrade.job("bert", "cs-1.6", "cs-2.5")).root end

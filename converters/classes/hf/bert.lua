@@ -18,7 +18,8 @@ local fields = {
 }
 
 local function derived(c)
-  return { labels = c.num_labels and "num_labels" or c.id2label and #c.id2label or 2, head_dim = "hidden_size / num_attention_heads" }
+  local labels = c.num_labels and "num_labels" or { c.id2label and #c.id2label or 2, "id2label" }
+  return { labels = labels, head_dim = "hidden_size / num_attention_heads" }
 end
 
 local function encoder(c, has_pooler)

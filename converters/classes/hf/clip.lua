@@ -17,7 +17,7 @@ local fields = {
 
 local function derived(c)
   local patches = math.floor(c.image_size / c.patch_size)
-  return { positions = patches * patches + 1 }
+  return { positions = { patches * patches + 1, "image_size", "patch_size" } }
 end
 
 local body = below("vision_model", {

@@ -58,9 +58,9 @@ end
 local function feed_forward(c)
   local experts = part_of(c.moe_params, "num_experts") or 1
   if experts <= 1 then return parts.feed_forward("ffn", "hidden_size", "filter_size", c.nonlinearity, c.use_ffn_bias) end
-  local shared = part_of(c.moe_params, "num_shared_experts") or 0
+  local shared = part_of(c.moe_params, "num_shared_experts") and " + moe_params.num_shared_experts" or ""
   local routing = c.moe_params.routing_algorithm
-  return parts.experts("ffn", "hidden_size", "filter_size", c.nonlinearity, c.use_ffn_bias, experts + shared,
+  return parts.experts("ffn", "hidden_size", "filter_size", c.nonlinearity, c.use_ffn_bias, "moe_params.num_experts" .. shared,
     routing == nil or routing == "learned")
 end
 

@@ -13,7 +13,7 @@ local llava = {}
 ---The Linears of a projector: `layers_units` are the sizes of their outputs.
 ---@param projector? Dict   the section projector.image_model
 local function projector_of(projector)
-  local layers, inputs = {}, projector and projector.input_unit
+  local layers, inputs = {}, "projector.image_model.input_unit"
   local units = projector and kinds_of.is_list(projector, "layers_units") and projector.layers_units or {}
   for i = 1, #units do
     layers[i] = linear(("ffn.%d.linear_layer"):format(i - 1), inputs, units[i], projector.use_bias == true)

@@ -91,7 +91,7 @@ function parts.feed_forward(name, width, inner, activation, has_bias)
 end
 
 ---Several feed-forward parts, between which a gate chooses.
----@param experts integer
+---@param experts string
 ---@param is_routed boolean   by a learned gate
 function parts.experts(name, width, inner, activation, has_bias, experts, is_routed)
   return below(name, {

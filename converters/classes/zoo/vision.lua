@@ -31,7 +31,10 @@ end
 local function derived(c)
   local height, width = extent(c.patch_size, 1, 16), extent(c.patch_size, 2, 16)
   local patches = math.floor(extent(c.image_size, 1, 224) / height) * math.floor(extent(c.image_size, 2, 224) / width)
-  return { patch_height = height, patch_width = width, patches = patches, positions = patches + (c.prepend_cls_token and 1 or 0) }
+  return {
+    patch_height = { height, "patch_size" }, patch_width = { width, "patch_size" },
+    positions = { patches + (c.prepend_cls_token and 1 or 0), "image_size", "patch_size" },
+  }
 end
 
 local function tower(c)
