@@ -66,7 +66,6 @@ end
 
 local function model(c, since, layer_norms)
   local sizes = { width = "hidden_size", inner = "inner", keys = "groups * head_dim", norm_size = "head_dim" }
-  local words = { "vocab_size", "hidden_size" }
   local more = c.num_extra_input_vocab_tokens
   local rows = more and more ~= 0 and "vocab_size + num_extra_input_vocab_tokens" or "vocab_size"
   local final = parts.norm("", "hidden_size", c.norm_type) or {}
@@ -85,7 +84,8 @@ local function model(c, since, layer_norms)
       feed_forward(c),
     }),
     norm_copy,
-    { "lm_head.weight", words, tied = c.share_embedding_weights and "embedding_layer.word_embeddings.weight" },
+    { "lm_head.weight", { c.share_embedding_weights and rows or "vocab_size", "hidden_size" },
+      tied = c.share_embedding_weights and "embedding_layer.word_embeddings.weight" },
     c.use_bias_in_output and { "lm_head.bias", { "vocab_size" } },
   }
 end
