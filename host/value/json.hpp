@@ -13,7 +13,7 @@ struct JsonReadOptions {
   bool python = false;         // also NaN, Infinity, -Infinity and escapes of lone surrogates, as Python
   bool keep_spelling = false;  // numbers remember how they were written (configs)
   bool reject_duplicates = false;
-  uint64_t file_size = 0;                      // of the file that the text is only a part of
+  uint64_t file_size = 0;  // of the file that the text is only a part of
   /// Gets each list or object that is a member of the top object, once it is complete; the tree keeps None in
   /// its place. So a long text of many members needs the memory of one.
   std::function<void(const std::string& key, const Value& member)> take_member = {};
