@@ -11,6 +11,7 @@ local coverage = require "converters.diagnosis.coverage"
 local naming = require "converters.engine.naming"
 local notation = require "converters.notation.files"
 local position = require "converters.notation.position"
+local sandbox = require "converters.notation.sandbox"
 local tables = require "converters.diagnosis.tables"
 local rules = require "converters.engine.rules"
 
@@ -72,6 +73,7 @@ end
 local MOST_TEXT = 2 ^ 28 -- of a list of keys
 local MOST_KEYS = 150000 -- of a checkpoint; the largest models have 100,000
 
+if not (is_own or args.no_sandbox) then sandbox.limit(function(why) cli.print_error(args, "converter", why) end) end
 local models = load_models()
 local list = tables.of(models, args.model)
 if args.model and #list == 0 and #models > 0 then

@@ -26,9 +26,11 @@ local CBK = set [[bytes cat complex copy deep_copy dict dtype equal exact fail f
   tensor tensors totable tril tuple version warn]]
 
 --- What a file may require beside `cbk` and the model classes.
-local MODULES = set [[converters.engine.class converters.engine.fields converters.engine.kinds converters.engine.rules converters.engine.wrap
-  converters.modelzoo.since converters.shared.backbone converters.shared.bert converters.shared.clip converters.shared.decoder
-  converters.vocabulary.actions converters.vocabulary.heads converters.vocabulary.rotary converters.vocabulary.values]]
+local MODULES = set [[
+  converters.engine.class converters.engine.fields converters.engine.kinds converters.engine.rules converters.engine.wrap
+  converters.modelzoo.since converters.shared.backbone converters.shared.bert converters.shared.clip
+  converters.shared.decoder converters.vocabulary.actions converters.vocabulary.heads converters.vocabulary.rotary
+  converters.vocabulary.values]]
 
 --- A table whose unknown names are errors that say why.
 local function strict(names, what)
@@ -84,6 +86,22 @@ end
 local function take_away()
   rawset(string, "dump", nil)
   debug.getmetatable(cbk.full({}, 0)).methods.ptr = nil
+end
+
+local MOST_SECONDS, MOST_MEMORY = 60, 64 * 1024 -- of processor time; KiB of Lua
+
+---Ends the program where what runs from now on takes too long or too much memory. An error would not do: files may catch those.
+---@param fail fun(why: string)   says why
+function sandbox.limit(fail)
+  local start = os.clock()
+  debug.sethook(function()
+    if collectgarbage "count" > MOST_MEMORY then collectgarbage() end
+    local why = collectgarbage "count" > MOST_MEMORY and ("more than %d MiB of memory"):format(MOST_MEMORY / 1024)
+      or os.clock() - start > MOST_SECONDS and ("more than %d seconds"):format(MOST_SECONDS)
+    if not why then return end
+    fail(("the sandboxed converter takes %s; if you trust the file, pass --no-sandbox"):format(why))
+    os.exit(1)
+  end, "", 1e6)
 end
 
 ---The file as a function that has no rights.

@@ -100,8 +100,9 @@ std::string in_words(lua_State* L, std::string message) {
 Interpreter::Interpreter(fs::path scripts) : L_(luaL_newstate()), scripts_(std::move(scripts)) {
   if (L_ == nullptr) fail(Errc::internal, "not enough memory for Lua");
   luaL_openlibs(L_);
-  // The compiler of LuaJIT 2.1.0-beta3 (Debian 12) makes `pairs` return values in place of keys now and then: about one run in 30 of a
-  // program that loads many tables. Lua only names and orders things here; the bytes are moved by native code.
+  // The compiler of LuaJIT 2.1.0-beta3 (Debian 12) makes `pairs` return values in place of keys now and then:
+  // about one run in 30 of a program that loads many tables. Lua only names and orders things here; the bytes
+  // are moved by native code.
   luaJIT_setmode(L_, 0, LUAJIT_MODE_ENGINE | LUAJIT_MODE_OFF);
   lua_getglobal(L_, "package");
   system_path_ = field_at(L_, -1, "path");

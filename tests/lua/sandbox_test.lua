@@ -74,6 +74,16 @@ local ATTEMPTS = {
 }
 
 describe("a sandboxed converter", function()
+  it("cannot take all memory, also where it catches errors", function()
+    local dir = folder()
+    cbk.fs.write(dir .. "/greedy.lua", "local t = {}\nwhile true do pcall(function() t[#t + 1] = ('x'):rep(1000) .. #t end) end")
+    local code, stdout, stderr = harness.cbk(dir, "rules", "greedy.lua")
+    equal({ code, stdout }, { 1, "" })
+    equal(stderr, "cbk: the sandboxed converter takes more than 64 MiB of memory; if you trust the file, pass --no-sandbox\n")
+    code, stdout, stderr = harness.cbk(dir, "rules", "greedy.lua", "--json")
+    equal({ code, stdout, (stderr:find('{"error": {"code": "converter"', 1, true)) }, { 1, "", 1 })
+  end)
+
   it("does what any converter does", function()
     local dir = folder()
     cbk.fs.write(dir .. "/tiny.lua", tiny "")

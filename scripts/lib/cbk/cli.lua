@@ -309,6 +309,14 @@ function cli.warn(warnings)
   for _, warning in ipairs(warnings) do cbk.warn(warning) end
 end
 
+---Prints an error on stderr, where the program ends without raising one.
+---@param args table   of the command
+---@param code string
+function cli.print_error(args, code, message)
+  local line = args.json and cbk.json(cbk.dict { error = cbk.dict { { "code", code }, { "message", message } } })
+  io.stderr:write(line or "cbk: " .. cbk.shown(message), "\n")
+end
+
 ---Opens a checkpoint and passes on what its reader warns of.
 ---@param path string
 ---@param args table
