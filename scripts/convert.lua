@@ -4,11 +4,9 @@ local cbk = require "cbk"
 local cli = require "cbk.cli"
 local composite = require "cbk.composite"
 local converters = require "cbk.converters"
-local detect = require "cbk.detect"
 local identify = require "cbk.identify"
 local other_names = require "cbk.other_names"
 local release = require "cbk.release"
-local spec_tree = require "cbk.spec_tree"
 local explain = require "converters.bench.explain"
 local hf_config = require "converters.modelzoo.hf_config"
 local identity = require "converters.diagnosis.identity"
@@ -47,26 +45,6 @@ cli.output_options(parser)
 cli.input_options(parser)
 local args = parser:parse()
 
----The format that --src-fmt cs-auto stands for.
----@param checkpoint Checkpoint
-local function auto_format(checkpoint)
-  local model = converters.catalogue.find(args.model)
-  local tgt = converters.catalogue.resolve(args.tgt_fmt, model)
-  local config, old = cbk.config.load(args.config), spec_tree.old_file(checkpoint)
-  local function try(from)
-    local format = model and converters.catalogue.format_at(model, from)
-    local done = { root = checkpoint.root, config = config }
-    if format == tgt then return done end
-    local job = converters.job(args.model, format, tgt)
-    done.config = converters.convert.config(job, config)
-    done.root = converters.convert.checkpoint(job, checkpoint.root)
-    return done
-  end
-  local evidence = release.evidence(checkpoint, config, old.has_scalar_dicts)
-  local found = detect.release(evidence, args.model, tgt, try, "name the release with --src-fmt cs-X.Y")
-  return model and converters.catalogue.format_at(model, found) or "cs-" .. found
-end
-
 -- --- what to do
 
 for _, key in ipairs(args.explain) do
@@ -96,7 +74,7 @@ if identity_found then
 end
 if args.src_fmt == "cs-auto" then
   checkpoint = checkpoint or cli.open(args.checkpoint_file, args)
-  args.src_fmt = auto_format(checkpoint)
+  args.src_fmt = identify.auto_format(checkpoint, args.model, args.tgt_fmt, cbk.config.load(args.config))
 end
 local job = converters.job(args.model, args.src_fmt, args.tgt_fmt)
 job.seed, job.drop_unmatched = args.seed, args.drop_unmatched_keys

@@ -7,9 +7,10 @@ local identify = require "cbk.identify"
 
 local parser = cli.parser("identify", "Find out which model, class, format and release checkpoints are of, and why.", [[
 The config beside a checkpoint is found by itself: config.json, or the YAML that belongs to it. The
-last line is the command that converts the checkpoint.
+last line is the command that converts the checkpoint, where its config file is found and it can be
+converted.
 
-Exit code: 0 found, 1 some checkpoint fits no model, 2 wrong usage.
+Exit code: 0 found, 1 some checkpoint fits no model or cannot be read, 2 wrong usage.
 
 examples:
   cbk identify model.safetensors
@@ -33,25 +34,28 @@ end
 
 ---@param path string
 ---@param found Identity
----@return string|nil
-local function command_of(path, found)
-  if not found.model then return nil end
-  local target = found.format == "hf" and "cs-current" or "hf"
-  return ("cbk convert %s --to %s%s"):format(quoted(path), target, found.config and " --config " .. quoted(found.config) or "")
+---@param target string
+---@return string
+local function command_of(path, found, target)
+  local model = #found.others > 0 and " --model " .. quoted(found.model) or ""
+  local options = args.converter and " --converter " .. quoted(args.converter) or ""
+  if args.sandbox then options = options .. " --sandbox" end
+  if args.allow_records then options = options .. " --allow-records" end
+  for _, folder in ipairs(args.allow_external or {}) do options = options .. " --allow-external " .. quoted(folder) end
+  return ("cbk convert %s --to %s%s --config %s%s"):format(quoted(path), target, model, quoted(found.config), options)
 end
 
----@param path string
 ---@param found Identity
-local function as_json(path, found)
+---@param command string|nil
+local function as_json(found, command)
   local function value(one) return one == nil and cbk.null or one end
   return cbk.dict {
     { "model", value(found.model) }, { "format", found.format }, { "class", value(found.class) }, { "release", value(found.release) },
-    { "config", value(found.config) }, { "why", cbk.list(found.why) }, { "command", value(command_of(path, found)) },
+    { "config", value(found.config) }, { "why", cbk.list(found.why) }, { "command", value(command) },
   }
 end
 
-local function print_found(path, found)
-  if #args.file > 1 then print(cbk.shown(path) .. ":") end
+local function print_found(found, command)
   local others = #found.others > 0 and (" (or %s)"):format(table.concat(found.others, ", ")) or ""
   print(("model    %s%s"):format(found.model or "unknown", others))
   print("format   " .. found.format)
@@ -59,16 +63,33 @@ local function print_found(path, found)
   if found.release then print("release  " .. found.release) end
   print("config   " .. cbk.shown(found.config or "none found"))
   for i, line in ipairs(found.why) do print((i == 1 and "why      " or "         ") .. cbk.shown(line)) end
-  local command = command_of(path, found)
   if command then print("convert  " .. cbk.shown(command)) end
+end
+
+---@param path string
+---@return Identity found, string|nil command
+local function look(path)
+  local checkpoint = cli.open(path, args)
+  local found, config = identify.checkpoint(path, checkpoint, args.config)
+  local target, why_none = identify.target(found, checkpoint, config)
+  if why_none then found.why[#found.why + 1] = why_none end
+  return found, target and command_of(path, found, target)
 end
 
 local results, all_known = cbk.list(), true
 for i, path in ipairs(args.file) do
-  local found = identify.checkpoint(path, cli.open(path, args), args.config)
-  results[i] = as_json(path, found)
-  if not args.json then print_found(path, found) end
-  all_known = all_known and found.model ~= nil
+  if #args.file > 1 and not args.json then print(cbk.shown(path) .. ":") end
+  local fine, found, command = pcall(look, path)
+  if not fine and #args.file == 1 then error(found, 0) end
+  if fine then
+    results[i] = as_json(found, command)
+    if not args.json then print_found(found, command) end
+  else
+    local message = type(found) == "table" and found.message or tostring(found)
+    results[i] = cbk.dict { error = message }
+    if not args.json then print("error    " .. cbk.shown(message)) end
+  end
+  all_known = all_known and fine and found.model ~= nil
 end
 if args.json then cli.print_json(#args.file == 1 and results[1] or results) end
 os.exit(all_known and 0 or 1)

@@ -3,6 +3,7 @@
 local cbk = require "cbk"
 local classes = require "cbk.classes"
 local cli = require "cbk.cli"
+local config_beside = require "cbk.config_beside"
 local converters = require "cbk.converters"
 local identify = require "cbk.identify"
 
@@ -27,10 +28,15 @@ local args = parser:parse()
 
 converters.load(args.converter, args.sandbox)
 converters.refuse_existing(args.output, args)
-local config = cbk.config.load(args.config)
+local config = config_beside.load(args.config)
 local model, format = identify.model_of_config(config, args.model, args.format)
 local root = classes.new(config, model, format, { seed = args.seed, init = args.init })
-local out = cbk.create(args.output, { root = root, overwrite = args.overwrite or args.dry_run })
+local options = { root = root, overwrite = args.overwrite or args.dry_run }
+local release = converters.catalogue.release(converters.catalogue.resolve(format))
+if release and (args.output:find "%.mdl$" or args.output:find "%.h5$") then
+  options.h5_version, options.framework_version = converters.h5_version(release), release .. ".0"
+end
+local out = cbk.create(args.output, options)
 local saved, forecast = cli.commit({ out }, args)
 cli.print_result(args, saved, { { "checkpoint", args.output }, { "model", model }, { "format", format } }, forecast)
 cli.say(args, ("Checkpoint of %s (%s) %s to %s"):format(model, format, saved and "saved" or "would be saved", args.output))

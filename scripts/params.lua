@@ -3,6 +3,7 @@
 local cbk = require "cbk"
 local cli = require "cbk.cli"
 local classes = require "cbk.classes"
+local config_beside = require "cbk.config_beside"
 local converters = require "cbk.converters"
 local extents = require "cbk.extents"
 local identify = require "cbk.identify"
@@ -19,7 +20,7 @@ cli.options(parser, "json")
 local args = parser:parse()
 
 converters.load(args.converter, args.sandbox)
-local config = cbk.config.load(args.config)
+local config = config_beside.load(args.config)
 local list = classes.tensors(config, identify.model_of_config(config, args.model, args.format))
 
 ---Elements of a tensor.

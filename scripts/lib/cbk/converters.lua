@@ -89,7 +89,9 @@ function converters.job(model_name, src, tgt)
 end
 
 ---The types that a model's Hugging Face configs say.
-local function hugging_face_types(model)
+---@param model Model
+---@return table<string, true>
+function converters.hugging_face_types(model)
   local out = {}
   local function add(converter)
     local after = converter.after and converter.after.left
@@ -101,18 +103,16 @@ local function hugging_face_types(model)
 end
 
 ---The models that a config says it is for, the shortest name first; none where it says nothing, or nothing that is known.
----@param job Job
----@param config Dict
+---@param is_hf boolean
+---@param section Dict|nil   a config of Hugging Face, or the model section of another
 ---@return string[] models
 ---@return string? field   that says it: "model_type='llama'"
-local function stated_models(job, config)
-  local is_hf = job.src == "hf"
-  local place = is_hf and config or cbk.find(config, trainer.place_of_model(config))
+function converters.stated_models(is_hf, section)
   local field = is_hf and "model_type" or "name"
-  local stated = kinds.is_dict(place) and place[field]
+  local stated = kinds.is_dict(section) and section[field]
   local function fits(name)
     local model, zoo_name = catalogue.find(name)
-    return is_hf and hugging_face_types(model)[stated] or not is_hf and (zoo_name == stated or model.model == stated)
+    return is_hf and converters.hugging_face_types(model)[stated] or not is_hf and (zoo_name == stated or model.model == stated)
   end
   local out = {}
   if type(stated) ~= "string" then return out end
@@ -121,6 +121,14 @@ local function stated_models(job, config)
   end
   table.sort(out, function(a, b) return #a < #b or #a == #b and a < b end)
   return out, ("%s='%s'"):format(field, stated)
+end
+
+---What is said where a config is for another model than --model.
+---@param stated string[]   of stated_models
+---@param field string
+---@param model_name string
+function converters.other_model(stated, field, model_name)
+  return ("this config is for %s (%s), but --model is %s; use --model %s"):format(stated[1], field, model_name, stated[1])
 end
 
 ---The new config. Where it cannot be converted and says that it is for another model, the error names that one.
@@ -132,12 +140,13 @@ function converters.config(model_name, job, config)
   local fine, result = pcall(converters.convert.config, job, config)
   if fine then return result end
   if result.code ~= "config" or not kinds.is_dict(config) then error(result, 0) end
-  local stated, field = stated_models(job, config)
+  local is_hf = job.src == "hf"
+  local stated, field = converters.stated_models(is_hf, is_hf and config or cbk.find(config, trainer.place_of_model(config)))
   for _, name in ipairs(stated) do
     if catalogue.find(name) == job.model then error(result, 0) end
   end
   if #stated == 0 then error(result, 0) end
-  local advice = ("this config is for %s (%s), but --model is %s; use --model %s"):format(stated[1], field, model_name, stated[1])
+  local advice = converters.other_model(stated, field, model_name)
   cbk.fail("config", result.message:find(field, 1, true) and advice or ("%s; %s"):format(result.message, advice))
 end
 

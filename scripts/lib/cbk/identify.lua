@@ -2,6 +2,8 @@
 
 local cbk = require "cbk"
 local converters = require "cbk.converters"
+local config_beside = require "cbk.config_beside"
+local detect = require "cbk.detect"
 local other_names = require "cbk.other_names"
 local release = require "cbk.release"
 local spec_tree = require "cbk.spec_tree"
@@ -10,47 +12,13 @@ local kinds = require "converters.engine.kinds"
 local quiet = require "converters.engine.quiet"
 local sections = require "converters.engine.sections"
 local coverage = require "converters.diagnosis.coverage"
+local file_identity = require "converters.diagnosis.identity"
 local weight_names = require "converters.diagnosis.weight_names"
+local hf_config = require "converters.modelzoo.hf_config"
 local trainer = require "converters.modelzoo.trainer"
 
 local catalogue = converters.catalogue
 local identify = {}
-
--- --- the config
-
-local function has_suffix(name, ...)
-  for _, suffix in ipairs { ... } do
-    if name:sub(-#suffix) == suffix then return true end
-  end
-  return false
-end
-
----The config beside a checkpoint: config.json, or the YAML of the same name, or the only one that has a model section.
----@param path string       a file or a folder
----@param is_hf boolean
----@return string|nil
-function identify.config_of(path, is_hf)
-  local folder = cbk.fs.is_dir(path) and path or cbk.fs.dirname(path)
-  if is_hf then
-    local file = cbk.fs.join(folder, "config.json")
-    return cbk.fs.exists(file) and file or nil
-  end
-  local files, stem = {}, cbk.fs.basename(path):gsub("%.%a+$", "")
-  for _, name in ipairs(cbk.fs.list(folder)) do
-    if has_suffix(name, ".yaml", ".yml") then
-      local file = cbk.fs.join(folder, name)
-      local fine, config = pcall(cbk.config.load, file)
-      local is_config = fine and kinds.is_dict(config) and (config.model ~= nil or config.trainer ~= nil)
-      if is_config then files[#files + 1] = file end
-      if is_config and name:gsub("%.ya?ml$", "") == stem then return file end
-    end
-  end
-  local suffix = stem:match "_to_cs%-[%w.-]+$" -- as `cbk convert` names a pair
-  for _, file in ipairs(suffix and files or {}) do
-    if has_suffix(file, suffix .. ".yaml") then return file end
-  end
-  return #files == 1 and files[1] or nil
-end
 
 -- --- candidates
 
@@ -67,52 +35,78 @@ local function described(side)
   return out
 end
 
+-- names that a class had before
+local old_classes = { RWForCausalLM = "FalconForCausalLM", RWModel = "FalconModel" }
+
+---Whether a model is a class of Hugging Face. MPT's has two spellings.
+---@param model Model
+---@param class string|nil
+---@return boolean
+local function is_of_class(model, class)
+  local own = model.classes and model.classes.left
+  return class ~= nil and own ~= nil and own.name:lower() == (old_classes[class] or class):lower()
+end
+
+---The class that a config of Hugging Face names.
+---@param config Dict|nil
+---@return string|nil
+local function architecture(config)
+  local first = config and kinds.is_list(config, "architectures") and config.architectures[1]
+  return type(first) == "string" and first or nil
+end
+
+local function is_headless(name) return name:find "%-headless$" ~= nil end
+
 ---@class Candidate
 ---@field model Model
 ---@field class Class
 ---@field fit Fit
 ---@field mistakes integer
+---@field is_named boolean    a config of Hugging Face names its class
 
 ---Those that fit best first.
+---@param list Candidate[]
 local function ranked(list)
-  table.sort(list, function(a, b)
-    if a.mistakes ~= b.mistakes then return a.mistakes < b.mistakes end
-    if #a.model.model ~= #b.model.model then return #a.model.model < #b.model.model end
-    return a.model.model < b.model.model
+  table.sort(list, function(one, other)
+    if one.mistakes ~= other.mistakes then return one.mistakes < other.mistakes end
+    if one.is_named ~= other.is_named then return one.is_named end
+    local a, b = one.model.model, other.model.model
+    if is_headless(a) ~= is_headless(b) then return is_headless(b) end
+    if #a ~= #b then return #a < #b end
+    return a < b
   end)
   return list
 end
 
----@param side Side
----@param format string
----@param section Dict    the model's config
+---@class Asked
+---@field side Side
+---@field format string
+---@field section Dict           the model's config
+---@field architecture? string   what a config of Hugging Face says
+---@field accepts fun(one: { model: Model, class: Class }): boolean
+
+---@param asked Asked
 ---@param keys string[]
 ---@param shape_of fun(key: string): integer[]|nil
----@param accepts fun(one: { model: Model, class: Class }): boolean
 ---@return Candidate[]
-local function candidates(side, format, section, keys, shape_of, accepts)
-  local out = {}
-  for _, one in ipairs(described(side)) do
-    local class, of = catalogue.class_of(one.model, {}, format)
-    local known = class and accepts(one) and select(2, pcall(class.tensors, class, section, { release = of }))
-    if type(known) == "table" and known.by_key then
-      local fine, found = pcall(fit.of, known, keys, shape_of)
-      if fine then out[#out + 1] = { model = one.model, class = class, fit = found, mistakes = fit.mistakes(found) } end
+---@return string[] problems   of configs that do not describe a model that they are for
+local function candidates(asked, keys, shape_of)
+  local out, problems = {}, {}
+  for _, one in ipairs(described(asked.side)) do
+    local class, of = catalogue.class_of(one.model, {}, asked.format)
+    if class and asked.accepts(one) then
+      local fine, result = pcall(function()
+        return fit.of(class:tensors(asked.section, { release = of }), keys, shape_of)
+      end)
+      if fine then
+        out[#out + 1] = { model = one.model, class = class, fit = result, mistakes = fit.mistakes(result),
+          is_named = is_of_class(one.model, asked.architecture) }
+      else
+        problems[#problems + 1] = ("the config does not describe %s: %s"):format(one.model.model, result.message or tostring(result))
+      end
     end
   end
-  return ranked(out)
-end
-
----The types that a model's Hugging Face configs say.
-local function types_of(model)
-  local out = {}
-  for _, converter in ipairs(model) do
-    for _, one in pairs(converter.variants or { converter }) do
-      local after = one.after and one.after.left
-      if after and after.model_type then out[after.model_type] = true end
-    end
-  end
-  return out
+  return ranked(out), problems
 end
 
 local old_types = { RefinedWeb = "falcon", RefinedWebModel = "falcon" }
@@ -120,31 +114,50 @@ local old_types = { RefinedWeb = "falcon", RefinedWebModel = "falcon" }
 ---@param config Dict
 ---@return fun(one: { model: Model, class: Class }): boolean
 local function of_type(config)
-  local stated = config.model_type
+  local stated, class = config.model_type, architecture(config)
   if type(stated) ~= "string" then return function() return true end end
-  return function(one) return types_of(one.model)[old_types[stated] or stated] == true end
+  return function(one)
+    local types = converters.hugging_face_types(one.model)
+    return types[old_types[stated] or stated] == true or next(types) == nil and one.class.name == class
+  end
 end
 
----Whether a model's table to Hugging Face takes this config.
-local function takes(model, format, section)
-  local step = catalogue.direct(model, format, "hf")
-  for _, converter in pairs(step and (step.converter.variants or { step.converter }) or {}) do
+---The way that a checkpoint can be converted: to Hugging Face, or to the newest release.
+---@param model Model
+---@param format string
+---@return Path|nil path, string|nil target
+local function way_from(model, format)
+  for _, target in ipairs(format == "hf" and { "cs-current" } or { "hf", "cs-current" }) do
+    local path = catalogue.path(model, catalogue.resolve(format, model), catalogue.resolve(target, model))
+    if path then return path, target end
+  end
+end
+
+---Whether a model's table to Hugging Face takes this config; that of the nearest release, where the own one has none.
+---@param path Path
+local function takes(path, section)
+  local step = path[#path]
+  for _, converter in pairs(step.tgt == "hf" and (step.converter.variants or { step.converter }) or {}) do
     local fine, refused = quiet(sections.refused, converter, step.side, section)
     if fine and refused and #refused == 0 then return true end
   end
-  return not step
+  return step.tgt ~= "hf"
 end
 
----@param format string
+---@param formats string[]   of the Model Zoo, of which the config may be
 ---@param section Dict
-local function of_name(format, section)
+local function of_name(formats, section)
   local stated = section.name
   return function(one)
     if type(stated) == "string" then
       local name = one.model.name or one.model.model
-      return name == stated or (one.model.aliases or {})[stated] ~= nil
+      return name == stated or one.model.model == stated or (one.model.aliases or {})[stated] ~= nil
     end
-    return takes(one.model, format, section)
+    for _, format in ipairs(formats) do
+      local path = way_from(one.model, format)
+      if path then return takes(path, section) end
+    end
+    return false
   end
 end
 
@@ -158,19 +171,23 @@ end
 ---@field config? string    a path
 ---@field why string[]
 ---@field others string[]   models that fit as well
+---@field problem? string   why no config beside the checkpoint is taken
+---@field reason? string    why there is no model
 
 ---@param checkpoint Checkpoint
 ---@param config Dict|nil
----@return string format, string|nil release, string[] why
-local function format_of(checkpoint, config)
-  local root = checkpoint.root
-  if not kinds.is_dict(root, "model") then return "hf", nil, { "the tensors are at the top, as in Hugging Face's files" } end
+---@return string[] formats, string|nil release, string[] why
+local function formats_of(checkpoint, config)
+  if not kinds.is_dict(checkpoint.root, "model") then
+    return { "hf" }, nil, { "the tensors are at the top, as in Hugging Face's files" }
+  end
   local old = spec_tree.old_file(checkpoint)
-  local evidence, why = release.evidence(checkpoint, config or cbk.dict(), old.has_scalar_dicts), {}
+  local evidence, why, formats = release.evidence(checkpoint, config, old.has_scalar_dicts), {}, {}
   local possible = release.candidates(evidence)
   for _, one in ipairs(evidence) do why[#why + 1] = release.line(one) end
   if #possible == 0 then cbk.fail("format", "the checkpoint and the config are not of one release: " .. table.concat(why, "; ")) end
-  return "cs-" .. possible[1], #possible == 1 and possible[1] or nil, why
+  for i, one in ipairs(possible) do formats[i] = "cs-" .. one end
+  return formats, #possible == 1 and possible[1] or nil, why
 end
 
 ---Keys of the model, and their shapes.
@@ -185,56 +202,135 @@ local function keys_of(checkpoint)
   return coverage.keys_of(root), shape_of
 end
 
+---The whole config file that a checkpoint of the Model Zoo keeps; nil where it keeps none.
+---@param root Dict
+---@return Dict|nil
+local function kept_params(root)
+  local list = kinds.is_list(root, "__metadata__") and root.__metadata__
+  local last = list and #list > 0 and list[#list]
+  local params = kinds.is_dict(last) and kinds.is_dict(last, "params") and last.params
+  return params and (kinds.is_dict(params, "model") or kinds.is_dict(params, "trainer")) and params or nil
+end
+
 ---@param found Identity
 ---@param list Candidate[]
+---@param count integer   of all keys
 local function take(found, list, count)
   local best = list[1]
-  if not best or best.fit.matched * 2 < count then return end
   found.model, found.class = best.model.model, best.class.name
-  found.others = {}
   for i = 2, #list do
-    local is_headless = list[i].model.model:find "%-headless$"
-    if list[i].mistakes == best.mistakes and not is_headless then found.others[#found.others + 1] = list[i].model.model end
+    local is_other = list[i].mistakes == best.mistakes and list[i].is_named == best.is_named and not is_headless(list[i].model.model)
+    if is_other then found.others[#found.others + 1] = list[i].model.model end
   end
   local one = best.fit
   found.why[#found.why + 1] = ("%d of %d keys are tensors of %s with the shapes that the config says"):format(one.matched, count,
     best.class.name)
-  for what, keys in pairs { missing = one.missing, unknown = one.unknown } do
-    if #keys > 0 then found.why[#found.why + 1] = ("%d %s: %s"):format(#keys, what, weight_names.shown(keys)) end
+  for _, what in ipairs { "missing", "unknown" } do
+    if #one[what] > 0 then found.why[#found.why + 1] = ("%d %s: %s"):format(#one[what], what, weight_names.shown(one[what])) end
   end
   if #one.wrong > 0 then
     found.why[#found.why + 1] = ("'%s': %s"):format(one.wrong[1].key, one.wrong[1].why)
   end
 end
 
+---Why no model is found by a config.
+---@param list Candidate[]
+---@param problems string[]
+---@param stated string|nil   "model_type='llama'"
+local function reason_of(list, problems, stated, keys, format)
+  local best, like = list[1], weight_names.models_that_fit(keys, format)
+  if best and #best.fit.wrong > 0 and #best.fit.wrong >= #best.fit.unknown then
+    return ("the config does not fit the tensors: '%s': %s"):format(best.fit.wrong[1].key, best.fit.wrong[1].why)
+  end
+  local others = #like > 0 and ("; their names are those of %s"):format(table.concat(like, " or ")) or ""
+  if not stated then return "no model that takes the config has its tensors" .. others end
+  if best then
+    return ("the config says %s, but %d of %d keys are not tensors of %s: %s%s"):format(stated, #best.fit.unknown, #keys,
+      best.class.name, weight_names.shown(best.fit.unknown), others)
+  end
+  return problems[1] or ("the config says %s, which is of no model whose tensors are described%s"):format(stated, others)
+end
+
+---@param found Identity
+---@param config Dict
+---@param formats string[]
+---@param kept Dict|nil   what the checkpoint keeps of a config of Hugging Face
+local function by_config(found, config, formats, kept, keys, shape_of)
+  local is_hf, why = found.format == "hf", found.why
+  local section = is_hf and config or trainer.model(config)
+  local class = architecture(is_hf and config or kept)
+  local field = is_hf and "model_type" or "name"
+  local stated = type(section[field]) == "string" and ("%s=%s"):format(field, section[field]) or nil
+  if stated then why[#why + 1] = "the config says " .. stated end
+  local asked = {
+    side = is_hf and "left" or "right", format = found.format, section = section, architecture = class,
+    accepts = is_hf and of_type(config) or of_name(formats, section),
+  }
+  local list, problems = candidates(asked, keys, shape_of)
+  if not list[1] or list[1].fit.matched * 2 < #keys then
+    found.reason = reason_of(list, problems, stated, keys, found.format)
+    why[#why + 1] = found.reason
+    return
+  end
+  take(found, list, #keys)
+  if list[1].is_named then
+    local where = is_hf and "the config" or "the Hugging Face config that the checkpoint keeps"
+    why[#why + 1] = ("%s says architectures=%s"):format(where, class)
+  end
+end
+
+---@param found Identity
+---@param keys string[]
+---@param class string|nil   of Hugging Face, that the checkpoint keeps
+local function by_names(found, keys, class)
+  local list = {}
+  for _, name in ipairs(weight_names.models_that_fit(keys, found.format)) do
+    local model = catalogue.find(name)
+    if way_from(model, found.format) then list[#list + 1] = { model = model, mistakes = 0, is_named = is_of_class(model, class) } end
+  end
+  local best = ranked(list)[1]
+  if not best then
+    found.reason = "no model has its tensors, and no config is beside it"
+    found.why[#found.why + 1] = "there is no config, and the names of the tensors fit no model"
+    return
+  end
+  found.model = best.model.model
+  local of_class = catalogue.class_of(best.model, {}, found.format)
+  found.class = of_class and of_class.name
+  for i = 2, #list do
+    if list[i].is_named == best.is_named and not is_headless(list[i].model.model) then
+      found.others[#found.others + 1] = list[i].model.model
+    end
+  end
+  found.why[#found.why + 1] = ("there is no config; the names of all %d tensors are those of %s"):format(#keys, found.model)
+end
+
 ---Which model a checkpoint is, by its config and its tensors.
 ---@param path string           of the checkpoint
 ---@param checkpoint Checkpoint
 ---@param config_path? string   default: the config beside it
----@return Identity
+---@return Identity found
+---@return Dict|nil config      of the file `found.config`
 function identify.checkpoint(path, checkpoint, config_path)
+  kinds.check_root(checkpoint.root)
   local is_hf = not kinds.is_dict(checkpoint.root, "model")
-  config_path = config_path or identify.config_of(path, is_hf)
-  local config = config_path and cbk.config.load(config_path)
-  local format, of, why = format_of(checkpoint, config)
-  local found = { format = format, release = of, config = config_path, why = why, others = {} }
+  local beside = config_path and { path = config_path, config = config_beside.load(config_path) } or config_beside.find(path, is_hf)
+  local params = not beside.config and not is_hf and kept_params(checkpoint.root) or nil
+  local config = beside.config or params
+  local formats, of, why = formats_of(checkpoint, config)
+  local found = {
+    format = formats[1], release = of, config = beside.config and beside.path, why = why, others = {}, problem = beside.problem,
+  }
+  if beside.problem then why[#why + 1] = beside.problem end
+  if params then why[#why + 1] = "the config in its __metadata__ is taken" end
   local keys, shape_of = keys_of(checkpoint)
+  local kept = hf_config.of(checkpoint.root)
   if config then
-    local section = is_hf and config or trainer.model(config)
-    local accepts = is_hf and of_type(config) or of_name(format, section)
-    local stated = is_hf and config.model_type or section.name
-    if type(stated) == "string" then why[#why + 1] = ("the config says %s=%s"):format(is_hf and "model_type" or "name", stated) end
-    take(found, candidates(is_hf and "left" or "right", format, section, keys, shape_of, accepts), #keys)
+    by_config(found, config, formats, kept, keys, shape_of)
   else
-    local names = weight_names.models_that_fit(keys, format)
-    found.model, found.others = names[1], { unpack(names, 2) }
-    local model = found.model and catalogue.find(found.model)
-    local class = model and catalogue.class_of(model, {}, format)
-    found.class = class and class.name
-    why[#why + 1] = found.model and ("there is no config; the names of all %d tensors are those of %s"):format(#keys, found.model)
-      or "there is no config, and the names of the tensors fit no model"
+    by_names(found, keys, architecture(kept))
   end
-  return found
+  return found, beside.config
 end
 
 ---The model whose parts are the folders of a folder, as Hugging Face's LLaVA; nil where none is.
@@ -253,6 +349,57 @@ local function composite_in(path)
   end
 end
 
+---The format that --src-fmt cs-auto stands for.
+---@param checkpoint Checkpoint
+---@param name string     a model
+---@param tgt_fmt string
+---@param config Dict
+---@return string
+function identify.auto_format(checkpoint, name, tgt_fmt, config)
+  local model = catalogue.find(name)
+  local tgt, old = catalogue.resolve(tgt_fmt, model), spec_tree.old_file(checkpoint)
+  local function try(from)
+    local format = model and catalogue.format_at(model, from)
+    local done = { root = checkpoint.root, config = config }
+    if format == tgt then return done end
+    local job = converters.job(name, format, tgt)
+    done.config = converters.convert.config(job, config)
+    done.root = converters.convert.checkpoint(job, checkpoint.root)
+    return done
+  end
+  local evidence = release.evidence(checkpoint, config, old.has_scalar_dicts)
+  local found = detect.release(evidence, name, tgt, try, "name the release with --src-fmt cs-X.Y")
+  return model and catalogue.format_at(model, found) or "cs-" .. found
+end
+
+---Where a checkpoint can be converted to as it was found, which is tried without a word; nil and the reason where it cannot.
+---@param found Identity
+---@param checkpoint Checkpoint
+---@param config Dict|nil   of the file `found.config`
+---@return string|nil target, string|nil reason
+function identify.target(found, checkpoint, config)
+  if not found.model then return nil end
+  if not config then return nil, "it can be converted once a config file is named with --config" end
+  local model = catalogue.find(found.model)
+  local fine, result = quiet(function()
+    local probe = found.format == "hf" and "cs-current" or "hf"
+    local format = (found.format == "hf" or found.release) and found.format
+      or identify.auto_format(checkpoint, found.model, probe, config)
+    local _, target = way_from(model, format)
+    if not target then cbk.fail("unsupported", "no converters lead from there") end
+    local job = converters.job(found.model, format, target)
+    job.keeps_fields, job.source, job.kept = true, other_names.added(checkpoint)
+    job.deduplicated = other_names.are_left_out(checkpoint)
+    job.hf_config = target == "hf" and hf_config.of(job.source) or nil
+    converters.config(found.model, job, config)
+    converters.convert.checkpoint(job, job.source)
+    file_identity.refuse(job, job.source)
+    return target
+  end)
+  if fine then return result end
+  return nil, ("it cannot be converted as it is: %s"):format(result.message or tostring(result))
+end
+
 ---Sets the options of a conversion that the user did not give: model, source format and config.
 ---@param args table          of the command: checkpoint_file, model, src_fmt, config
 ---@param open fun(): Checkpoint
@@ -260,9 +407,9 @@ end
 ---@return string[] names       of the options that were set
 function identify.complete(args, open)
   if args.model and args.src_fmt and args.config then return nil, {} end
-  local function ask(option, why)
-    cbk.fail("usage", ("cannot find out %s of '%s': %s; name it with %s"):format(option:match "^%-%-src" and "the format"
-      or "the " .. option:sub(3), args.checkpoint_file, why, option))
+  local function ask(option, why, advice)
+    cbk.fail("usage", ("cannot find out %s of '%s': %s; %s"):format(option:match "^%-%-src" and "the format"
+      or "the " .. option:sub(3), args.checkpoint_file, why, advice or "name it with " .. option))
   end
   local whole = composite_in(args.checkpoint_file)
   local found = whole and { model = whole.model, format = "hf", config = args.checkpoint_file, why = {}, others = {} }
@@ -271,8 +418,9 @@ function identify.complete(args, open)
   local function set(field, value)
     if args[field] == nil then args[field], names[#names + 1] = value, field end
   end
+  if found.problem then cbk.fail("config", found.problem) end
   if not args.model and not found.model then
-    ask("--model", "no model has its tensors" .. (found.config and "" or ", and no config is beside it"))
+    ask("--model", found.reason, found.config and "mend the config, name another with --config, or name the model with --model")
   end
   if not args.model and #found.others > 0 then
     ask("--model", ("%s or %s fit"):format(found.model, table.concat(found.others, " or ")))
@@ -284,30 +432,64 @@ function identify.complete(args, open)
   return found, names
 end
 
+-- --- configs alone
+
+---Refuses a format that the config contradicts.
+local function check_format(is_zoo, says_hf, format)
+  if format == "hf" and is_zoo then
+    cbk.fail("config", "this is a config of the Model Zoo, but --format is hf; use --format cs-X.Y")
+  elseif format ~= "hf" and says_hf then
+    cbk.fail("config", ("this is a config of Hugging Face, but --format is %s; use --format hf"):format(format))
+  end
+end
+
+---Refuses a model of another class than those that the config names.
+local function check_model(model_name, format, section)
+  local stated, field = converters.stated_models(format == "hf", section)
+  local function class_of(name)
+    local model = catalogue.find(name)
+    return model and (catalogue.class_of(model, {}, catalogue.resolve(format, model)))
+  end
+  local model = catalogue.find(model_name)
+  local own = class_of(model_name)
+  local says_type = model and (format ~= "hf" or next(converters.hugging_face_types(model)) ~= nil)
+  if not own or not says_type then return end
+  for _, name in ipairs(stated) do
+    if catalogue.find(name) == model or class_of(name) == own then return end
+  end
+  if #stated > 0 then cbk.fail("config", converters.other_model(stated, field, model_name)) end
+end
+
 ---Which model and format a config is of, where the user does not say it. Of several formats of the Model Zoo, the newest.
 ---@param config Dict
 ---@param model? string    as the user says
 ---@param format? string
 ---@return string model, string format
 function identify.model_of_config(config, model, format)
-  local is_zoo = kinds.is_dict(config) and (config.model ~= nil or config.trainer ~= nil)
+  local says_hf = type(config.model_type) == "string" or architecture(config) ~= nil
+  local is_zoo = not says_hf and (config.model ~= nil or config.trainer ~= nil)
+  if format then check_format(is_zoo, says_hf, format) end
   format = format or (is_zoo and "cs-current" or "hf")
-  if model then return model, format end
-  local section = is_zoo and trainer.model(config) or config
-  local stated = is_zoo and section.name or section.model_type
-  if type(stated) ~= "string" then
-    cbk.fail("usage", ("the config does not say its model (no '%s'); name it with --model"):format(is_zoo and "model.name" or "model_type"))
+  local is_hf, section = format == "hf", is_zoo and trainer.model(config) or config
+  if model then
+    check_model(model, format, section)
+    return model, format
   end
-  local wanted = kinds.is_list(config, "architectures") and config.architectures[1] or nil
-  local accepts, found = is_zoo and of_name(catalogue.resolve(format), section) or of_type(config), {}
-  for _, one in ipairs(described(is_zoo and "right" or "left")) do
+  local stated = section[is_hf and "model_type" or "name"]
+  if type(stated) ~= "string" then
+    cbk.fail("usage", ("the config does not say its model (no '%s'); name it with --model"):format(is_hf and "model_type" or "model.name"))
+  end
+  local wanted = is_hf and architecture(config) or nil
+  local accepts, found = is_hf and of_type(config) or of_name({ catalogue.resolve(format) }, section), {}
+  for _, one in ipairs(described(is_hf and "left" or "right")) do
     if accepts(one) then
-      if one.class.name == wanted then return one.model.model, format end
-      found[#found + 1] = { model = one.model, mistakes = 0 }
+      found[#found + 1] = { model = one.model, mistakes = 0, is_named = is_of_class(one.model, wanted) }
     end
   end
-  if #found == 0 then cbk.fail("unsupported", ("no known model is '%s'; name one with --model ('cbk list' lists them)"):format(stated)) end
-  return ranked(found)[1].model.model, format
+  if #found > 0 then return ranked(found)[1].model.model, format end
+  local others = converters.stated_models(is_hf, section)
+  if #others > 0 then return others[1], format end -- whose tensors are not described, as will be said
+  cbk.fail("unsupported", ("no known model is '%s'; name one with --model ('cbk list' lists them)"):format(stated))
 end
 
 return identify

@@ -120,7 +120,7 @@ end
 
 ---All that tells a release, the strongest first.
 ---@param checkpoint Checkpoint
----@param config Dict
+---@param config Dict|nil
 ---@param has_scalar_dicts boolean
 ---@return Evidence[]
 function release.evidence(checkpoint, config, has_scalar_dicts)
@@ -130,7 +130,7 @@ function release.evidence(checkpoint, config, has_scalar_dicts)
   if has_scalar_dicts then add("its spec has TensorScalarDict", first, "1.9") end
   if checkpoint.root.dataloader ~= nil and checkpoint.root.dataloader ~= cbk.null then add("it has a 'dataloader'", "1.8", newest) end
   tensor_hints(checkpoint.root, add)
-  config_hints(config, add)
+  if config then config_hints(config, add) end
   return out
 end
 

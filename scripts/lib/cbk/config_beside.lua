@@ -1,0 +1,92 @@
+-- The config that belongs to a checkpoint: config.json, or one of the YAML files beside it.
+
+local cbk = require "cbk"
+require "cbk.converters" -- finds the converters' modules
+local kinds = require "converters.engine.kinds"
+
+local config_beside = {}
+
+---A config file, which holds a map of fields.
+---@param path string
+---@return Dict
+function config_beside.load(path)
+  local config = cbk.config.load(path)
+  if not kinds.is_dict(config) then
+    cbk.fail("config", ("'%s': the config should be a map of fields, found a %s"):format(path, tostring(cbk.kind(config))))
+  end
+  return config
+end
+
+---What `cbk convert` adds to the names of a pair: "_to_cs-2.5".
+local function suffix_of(stem) return stem:match "_to_cs%-[%w.-]+$" end
+
+---@param file string
+---@return Dict|nil config, string|nil problem
+local function try(file)
+  local fine, result = pcall(config_beside.load, file)
+  if fine then return result end
+  return nil, ("cannot read the config '%s' beside it: %s"):format(file, result.message or tostring(result))
+end
+
+---@class ConfigBeside
+---@field path? string
+---@field config? Dict     what is in it
+---@field problem? string   why there is none, though there are files
+
+---The YAML files of a folder that may be configs, with their names' ends.
+---@return { path: string, stem: string, config?: Dict, problem?: string }[]
+local function yaml_files(folder)
+  local out = {}
+  for _, name in ipairs(cbk.fs.list(folder)) do
+    local stem = name:match "^(.*)%.ya?ml$"
+    if stem then
+      local one = { path = cbk.fs.join(folder, name), stem = stem }
+      one.config, one.problem = try(one.path)
+      local is_config = one.config and (one.config.model ~= nil or one.config.trainer ~= nil)
+      local is_list = one.problem and one.problem:find("should be a map of fields", 1, true)
+      if is_config or one.problem and not is_list then out[#out + 1] = one end
+    end
+  end
+  return out
+end
+
+---The files that have the name of the checkpoint; else those of its conversion; else those of no conversion.
+local function nearest(files, stem)
+  local own = suffix_of(stem)
+  for _, fits in ipairs {
+    function(one) return one.stem == stem end,
+    function(one) return own ~= nil and suffix_of(one.stem) == own end,
+    function(one) return suffix_of(one.stem) == nil end,
+  } do
+    local out = {}
+    for _, one in ipairs(files) do
+      if fits(one) then out[#out + 1] = one end
+    end
+    if #out > 0 then return out end
+  end
+  return {}
+end
+
+---@param path string    of the checkpoint: a file or a folder
+---@param is_hf boolean
+---@return ConfigBeside
+function config_beside.find(path, is_hf)
+  local folder = cbk.fs.is_dir(path) and path or cbk.fs.dirname(path)
+  if is_hf then
+    local file = cbk.fs.join(folder, "config.json")
+    if not cbk.fs.exists(file) then return {} end
+    local config, problem = try(file)
+    return { path = config and file, config = config, problem = problem }
+  end
+  local files = nearest(yaml_files(folder), (cbk.fs.basename(path):gsub("%.%a+$", "")))
+  local readable, names = {}, {}
+  for _, one in ipairs(files) do
+    if one.config then readable[#readable + 1], names[#names + 1] = one, cbk.fs.basename(one.path) end
+  end
+  if #readable > 1 then
+    return { problem = ("several configs are beside it: %s; name one with --config"):format(table.concat(names, ", ")) }
+  end
+  return readable[1] or files[1] or {}
+end
+
+return config_beside

@@ -1,0 +1,245 @@
+-- What `cbk identify` finds, what `cbk convert` finds by itself, and what `cbk new` and `cbk params` take a config for.
+
+local cbk = require "cbk"
+local classes = require "cbk.classes"
+local conversion = require "conversion"
+local converters = require "cbk.converters"
+local harness = require "harness"
+local tiny = require "tiny"
+
+local catalogue = converters.catalogue
+local describe, it, equal, is_true = harness.describe, harness.it, harness.equal, harness.is_true
+
+local function has(text, part)
+  if not text:find(part, 1, true) then error(("no %q in\n%s"):format(part, text), 2) end
+end
+
+---Runs `cbk` in a folder, which must succeed; its output.
+local function runs(dir, ...)
+  local code, out, err = harness.cbk(dir, ...)
+  if code ~= 0 then error(("cbk %s: %d\n%s%s"):format(table.concat({ ... }, " "), code, out, err), 2) end
+  return out, err
+end
+
+---Runs `cbk` in a folder, which must fail with a message.
+local function refuses(dir, message, ...)
+  local code, out, err = harness.cbk(dir, ...)
+  if code == 0 then error(("cbk %s succeeded\n%s"):format(table.concat({ ... }, " "), out), 2) end
+  if not err:find(message, 1, true) then error(("no %q in\n%s"):format(message, err), 2) end
+end
+
+local function identified(dir, ...)
+  local _, out, err = harness.cbk(dir, "identify", "--json", ...)
+  if out == "" then error(err, 2) end
+  return cbk.totable(cbk.config.parse(out, "json"))
+end
+
+---Runs the command that identify gives.
+local function follow(dir, found)
+  local words = {}
+  is_true(type(found.command) == "string", "command")
+  for word in found.command:gsub("^cbk ", ""):gmatch "%S+" do words[#words + 1] = word end
+  return runs(dir, unpack(words))
+end
+
+local function why(found) return table.concat(found.why, "\n") end
+
+local gpt2 = cbk.dict { { "model_type", "gpt2" }, { "vocab_size", 50 }, { "n_embd", 8 }, { "n_head", 2 }, { "n_layer", 1 },
+  { "n_positions", 16 } }
+local llama = cbk.dict { { "model_type", "llama" }, { "vocab_size", 50 }, { "hidden_size", 8 }, { "num_attention_heads", 2 },
+  { "num_hidden_layers", 1 }, { "intermediate_size", 16 } }
+
+---A folder with the checkpoint `m.safetensors` of a config and `config.json`.
+local function hf_folder(config, said)
+  local dir = harness.temp_dir()
+  cbk.create(dir .. "/m.safetensors", { root = classes.new(config, config.model_type, "hf") }):commit { progress = false }
+  cbk.config.save(said or config, dir .. "/config.json")
+  return dir
+end
+
+---A folder with `a.mdl` and `a.yaml` of a release.
+---@param change? fun(config: Dict, root: Dict)
+local function zoo_folder(config, model, format, change)
+  local dir = harness.temp_dir()
+  local zoo, root
+  conversion.warnings(function() zoo, root = conversion.run(model, "hf", format, config, classes.new(config, model, "hf")) end)
+  if change then change(zoo, root) end
+  cbk.config.save(zoo, dir .. "/a.yaml")
+  local version = converters.h5_version(format:sub(4))
+  cbk.create(dir .. "/a.mdl", { root = root, h5_version = version, framework_version = format:sub(4) .. ".0" })
+    :commit { progress = false }
+  return dir
+end
+
+local function rename(dir, from, to) assert(os.rename(dir .. "/" .. from, dir .. "/" .. to)) end
+
+local function nameless(config)
+  local model = config.model or config.trainer.init.model
+  model.name = nil
+end
+
+describe("cbk new and cbk params", function()
+  it("refuse a format or a model that the config contradicts", function()
+    local dir = harness.temp_dir()
+    cbk.config.save(gpt2, dir .. "/config.json")
+    cbk.config.save(cbk.dict { model = cbk.dict { name = "gpt2", hidden_size = 8, num_heads = 2 } }, dir .. "/p.yaml")
+    for _, command in ipairs { { "params" }, { "new", "-o", "x.mdl" } } do
+      local function refused(message, ...)
+        local words = { unpack(command) }
+        for _, word in ipairs { ... } do words[#words + 1] = word end
+        refuses(dir, message, unpack(words))
+      end
+      refused("this is a config of Hugging Face, but --format is cs-2.4", "config.json", "--format", "cs-2.4")
+      refused("this is a config of the Model Zoo, but --format is hf", "p.yaml", "--format", "hf", "--model", "llama")
+      refused("this config is for gpt2 (model_type='gpt2'), but --model is bloom; use --model gpt2", "config.json", "--model", "bloom")
+      refused("this config is for gpt2 (name='gpt2'), but --model is gptj; use --model gpt2", "p.yaml", "--model", "gptj", "--format",
+        "cs-2.4")
+    end
+    runs(dir, "params", "config.json", "--model", "gpt2-headless")
+    runs(dir, "params", "p.yaml", "--model", "llama")
+  end)
+
+  it("say what a config that is a list should be", function()
+    local dir = hf_folder(llama)
+    cbk.fs.write(dir .. "/list.json", "[1,2]")
+    local message = "the config should be a map of fields, found a list"
+    refuses(dir, message, "params", "list.json")
+    refuses(dir, message, "new", "list.json", "-o", "x.mdl")
+    refuses(dir, message, "identify", "m.safetensors", "--config", "list.json")
+    refuses(dir, message, "convert", "m.safetensors", "--to", "cs-2.4", "--config", "list.json")
+    cbk.fs.remove(dir .. "/config.json")
+    cbk.fs.write(dir .. "/config.json", "[1,2]")
+    refuses(dir, message, "convert", "m.safetensors", "--to", "cs-2.4")
+  end)
+
+  it("write the H5 version that the release reads", function()
+    local dir = harness.temp_dir()
+    cbk.config.save(cbk.dict { model = cbk.dict { name = "gpt2", vocab_size = 9, hidden_size = 8, num_heads = 2, num_hidden_layers = 1,
+      filter_size = 8 } }, dir .. "/p.yaml")
+    for release, version in pairs { ["2.4"] = "0.4", ["2.5"] = "0.5" } do
+      runs(dir, "new", "p.yaml", "--format", "cs-" .. release, "-o", release .. ".mdl")
+      equal(cbk.open(dir .. "/" .. release .. ".mdl").version, version)
+    end
+    runs(dir, "new", "p.yaml", "--format", "cs-2.4", "-o", "a.pt")
+  end)
+end)
+
+describe("identify", function()
+  it("finds headless models of a release again", function()
+    local dir, names = harness.temp_dir(), {}
+    for name, way in pairs(tiny.newest_ways()) do
+      if name:find "%-headless$" then
+        local config, root = tiny.model(way)
+        config.architectures = cbk.list { catalogue.find(name).classes.left.name }
+        conversion.warnings(function() config, root = conversion.run(name, "hf", way.format, config, root) end)
+        cbk.config.save(config, ("%s/%s.yaml"):format(dir, name))
+        cbk.create(("%s/%s.mdl"):format(dir, name), { root = root }):commit { progress = false }
+        names[#names + 1] = name
+      end
+    end
+    table.sort(names)
+    local files = {}
+    for i, name in ipairs(names) do files[i] = name .. ".mdl" end
+    local found = identified(dir, unpack(files))
+    for i, name in ipairs(names) do
+      equal(found[i].model, name)
+      has(why(found[i]), "the Hugging Face config that the checkpoint keeps says architectures=")
+      follow(dir, found[i])
+    end
+    local config = cbk.config.load(dir .. "/llama-headless_to_hf/config.json")
+    equal(config.architectures, { "LlamaModel" })
+  end)
+
+  it("finds a model of a release by the config in its metadata", function()
+    local dir = zoo_folder(llama, "llama", "cs-2.4")
+    cbk.fs.remove(dir .. "/a.yaml")
+    local found = identified(dir, "a.mdl")
+    equal(found.model, "llama")
+    equal(found.command, cbk.null)
+    has(why(found), "the config in its __metadata__ is taken")
+    has(why(found), "it can be converted once a config file is named with --config")
+  end)
+
+  it("does not take a missing config for evidence", function()
+    local dir = zoo_folder(llama, "llama", "cs-2.4", function(_, root) root.__metadata__ = nil end)
+    cbk.fs.remove(dir .. "/a.yaml")
+    local text = why(identified(dir, "a.mdl"))
+    is_true(not text:find("trainer section", 1, true), text)
+  end)
+
+  it("gives a command that works", function()
+    local cases = {
+      { gpt2, "gpt2", "cs-1.9" }, { llama, "llama", "cs-1.9" }, { gpt2, "gpt2", "cs-2.0" }, { gpt2, "gpt2", "cs-2.2" },
+      { gpt2, "gpt2", "cs-2.4" }, { llama, "llama", "cs-2.4" }, { llama, "llama", "cs-2.9" },
+    }
+    for _, case in ipairs(cases) do
+      for _, change in ipairs { function() end, nameless } do
+        local dir = zoo_folder(case[1], case[2], case[3], change)
+        local found = identified(dir, "a.mdl")
+        equal(found.model, case[2], case[3] .. ": " .. why(found))
+        follow(dir, found)
+      end
+    end
+    local dir = hf_folder(gpt2)
+    follow(dir, identified(dir, "m.safetensors"))
+  end)
+
+  it("goes on after a file that cannot be read", function()
+    local dir = hf_folder(llama)
+    local code, out = harness.cbk(dir, "identify", "m.safetensors", "nope", "m.safetensors", "--json")
+    equal(code, 1)
+    local found = cbk.totable(cbk.config.parse(out, "json"))
+    equal({ found[1].model, found[3].model }, { "llama", "llama" })
+    has(found[2].error, "nope")
+    code, out = harness.cbk(dir, "identify", "nope", "m.safetensors")
+    equal(code, 1)
+    has(out, "error    ")
+    has(out, "model    llama")
+  end)
+end)
+
+describe("the config beside a checkpoint", function()
+  it("is that of its own conversion", function()
+    local dir = zoo_folder(llama, "llama", "cs-2.4")
+    rename(dir, "a.yaml", "params.yaml")
+    rename(dir, "a.mdl", "checkpoint_1000.mdl")
+    runs(dir, "convert", "checkpoint_1000.mdl", "--to", "cs-2.5")
+    equal(identified(dir, "checkpoint_1000.mdl").config, "./params.yaml")
+    equal(identified(dir, "checkpoint_1000_to_cs-2.5.mdl").config, "./params_to_cs-2.5.yaml")
+    runs(dir, "convert", "checkpoint_1000.mdl", "--to", "cs-2.6")
+    runs(dir, "convert", "checkpoint_1000.mdl", "--to", "hf")
+    cbk.fs.write(dir .. "/other.yaml", cbk.fs.read(dir .. "/params.yaml"))
+    local message = "several configs are beside it: other.yaml, params.yaml; name one with --config"
+    refuses(dir, message, "convert", "checkpoint_1000.mdl", "--to", "cs-2.3")
+    has(why(identified(dir, "checkpoint_1000.mdl")), message)
+  end)
+
+  it("is not passed over where it is damaged", function()
+    local dir = zoo_folder(llama, "llama", "cs-2.4")
+    rename(dir, "a.yaml", "params.yaml")
+    cbk.fs.remove(dir .. "/params.yaml")
+    cbk.fs.write(dir .. "/params.yaml", "model:\n  name: [llama\n  x: }\n")
+    refuses(dir, "params.yaml' beside it: ", "convert", "a.mdl", "--to", "hf")
+    has(why(identified(dir, "a.mdl")), "cannot read the config '")
+  end)
+end)
+
+describe("a config that does not fit its tensors", function()
+  local function said(change, ...)
+    local config = conversion.with(llama, change)
+    local dir = hf_folder(llama, config)
+    local text = why(identified(dir, "m.safetensors"))
+    for _, part in ipairs { ... } do
+      has(text, part)
+      refuses(dir, part, "convert", "m.safetensors", "--to", "cs-2.4")
+    end
+  end
+
+  it("is named as the reason", function()
+    said({ hidden_size = "8" }, "hidden_size='8'")
+    said({ num_attention_heads = 3 }, "hidden_size=8, num_attention_heads=3")
+    said({ hidden_size = 16 }, "'lm_head.weight': expected [50, 16] (hidden_size=16), found [50, 8]")
+    said({ model_type = "bloom" }, "the config says model_type=bloom, but", "their names are those of llama")
+    said({ model_type = "nobody" }, "the config says model_type=nobody, which is of no model")
+  end)
+end)
