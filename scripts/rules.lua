@@ -8,7 +8,6 @@ local other_names = require "cbk.other_names"
 local converter_list = require "cbk.converter_list"
 local check = require "converters.bench.check"
 local coverage = require "converters.diagnosis.coverage"
-local naming = require "converters.engine.naming"
 local notation = require "converters.notation.files"
 local position = require "converters.notation.position"
 local sandbox = require "converters.notation.sandbox"
@@ -202,19 +201,8 @@ for _, reading in ipairs(readings) do
   end
 end
 
----What `convert` will say is missing.
-for _, one in ipairs(config and args.checkpoint and best and best.tables or {}) do
-  local is_unique = deduplicated
-  if type(is_unique) == "table" then is_unique = is_unique[one.part.left] end
-  local lacking = coverage.lacking(one, best.side, config, keys, is_unique)
-  if lacking and lacking.count > 0 then
-    add("coverage", ("`cbk convert` will miss %s: %s; what a checkpoint may lack, `needed` says, and other names of a tensor, `tied_left`")
-      :format(lacking.count == 1 and "a weight" or lacking.count .. " weights", naming.first(lacking)), titles(best))
-  end
-end
-
----What else `convert` refuses: shapes that the config contradicts.
-if config and source and best and #findings == 0 then
+---What `convert` refuses: weights that are missing, shapes that the config contradicts.
+if config and source and best and #best.unmatched + #best.refused == 0 then
   local one = best.tables[1]
   local refusal = coverage.refusal(one, best.side, config, source, { deduplicated = deduplicated, kept = kept })
   if refusal then add("coverage", "`cbk convert` refuses this: " .. refusal, titles(best)) end

@@ -80,7 +80,7 @@ end
 
 ---The name below which keys fit, all of them, that do not as they are, as where a model without a head was saved alone; and what is
 ---not there even so.
----@return string|nil name, table|nil lacking
+---@return string|nil name, string[]|nil lacking
 local function name_to_add(job, keys)
   for _, reading in ipairs(weight_names.tables_of(job.model, job.path[1].src)) do
     local tried, are_names = {}, #coverage.of(reading.table, reading.side, keys).unmatched == 0
@@ -106,7 +106,7 @@ function advice.lacking(job, source)
   local keys = keys_of(source)
   local names = weight_names.models_that_fit(keys, job.path[1].src, job.model, function(one, side)
     local lacking = coverage.lacking(one, side, job.files[1], keys)
-    return lacking and lacking.count == 0
+    return lacking and #lacking == 0
   end)
   if #names > 0 then return "; what is there is all that --model " .. table.concat(names, " or ") .. " needs" end
 end
@@ -128,7 +128,7 @@ local function of_names(job, source, unmatched)
   end
   local name, lacking = name_to_add(job, keys)
   if name then
-    local also = lacking and lacking.count > 0 and (", but the model's %s"):format(naming.first(lacking)) .. " would be missing" or ""
+    local also = lacking and #lacking > 0 and (", but the model's %s"):format(naming.first(lacking)) .. " would be missing" or ""
     return ("; all keys fit below '%s' (`cbk copy CHECKPOINT NEW --rename '*=%s.*'`)%s"):format(name, name, also)
   end
   local why = known_as_lost(job, unmatched)

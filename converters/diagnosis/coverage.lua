@@ -2,14 +2,12 @@
 
 local cbk = require "cbk"
 local catalogue = require "converters.engine.catalogue"
-local complete = require "converters.engine.complete"
+local fit = require "converters.engine.fit"
 local convert = require "converters.engine.convert"
 local engine = require "converters.engine.keys"
 local kinds = require "converters.engine.kinds"
 local patterns = require "converters.engine.patterns"
 local quiet = require "converters.engine.quiet"
-local rules = require "converters.engine.rules"
-local trainer = require "converters.modelzoo.trainer"
 local wrap = require "converters.engine.wrap"
 
 local coverage = {}
@@ -173,41 +171,21 @@ function coverage.at(one, side, config, has)
   return nil, "the config chooses another table"
 end
 
----What layers lack that others have: all that is known where the table cannot read the config, which says how many there are.
----@param one Table
----@param side Side
----@param config Dict     the whole file, of a release
----@param keys string[]
----@return { count: integer, told: { count: integer } }
-function coverage.lacking_in_layers(one, side, config, keys)
-  local there, in_a_layer, out = {}, {}, { count = 0, told = { count = 0 } }
-  for _, key in ipairs(keys) do
-    local own = own_key(one, key, side) or key
-    there[own], in_a_layer[own:gsub("%.%d+%.", ".N.", 1)] = true, true
-  end
-  local at = { side = side, left = cbk.dict(), right = trainer.model(config), assumed = {},
-    source = function(_, key) return there[key] end }
-  for _, key in ipairs(quietly(complete.lacking, one.keys, at) or {}) do
-    if in_a_layer[key:gsub("%.%d+%.", ".N.", 1)] then out[#out + 1], out.count = key, out.count + 1 end
-  end
-  return out
-end
-
----What a checkpoint with these keys lacks of what a table reads; nil where the table cannot read this config.
+---What a checkpoint with these keys lacks of the class that the table reads; nil where the table cannot read this config, or no class
+---describes it.
 ---@param one Table
 ---@param side Side
 ---@param config Dict             the whole file
 ---@param keys string[]
----@param deduplicated? boolean   At.deduplicated of the file, where it is known
----@return { count: integer, told: { count: integer } }|nil   complete.lacking
-function coverage.lacking(one, side, config, keys, deduplicated)
-  local there = cbk.dict()
-  for _, key in ipairs(keys) do there[own_key(one, key, side) or key] = true end
-  local at = coverage.at(one, side, config, function(key) return there[key] or there["model." .. key] end)
-  if not at then return nil end
-  at.deduplicated = deduplicated
-  if deduplicated ~= nil then there = engine.with_tied(one.keys, at, there, {}) end
-  return quietly(complete.lacking, one.keys, at)
+---@return string[]|nil
+function coverage.lacking(one, side, config, keys)
+  local at = coverage.at(one, side, config, function() end)
+  local formats = catalogue.formats(one.converter[side == "left" and 1 or 2])
+  local class, release = catalogue.class_of(one.model, one.converter, formats[1])
+  if not at or not class then return nil end
+  local own = {}
+  for _, key in ipairs(keys) do own[#own + 1] = own_key(one, key, side) end
+  return fit.of(class:tensors(at[side], { release = release }), own, function() end).missing
 end
 
 ---Why a conversion by a table fails; nil where it does not.
@@ -229,29 +207,6 @@ function coverage.refusal(one, side, config, source, names)
     return true
   end)
   return not fine and why or nil
-end
-
----The keys of the right that a table and the config make names of one tensor, in pairs; none where the table cannot read the config.
----@param one Table
----@param config Dict   the whole file
----@return string[][]
-function coverage.tied(one, config)
-  local at = coverage.at(one, "right", config, function() end)
-  if not at then return {} end
-  at.deduplicated = true -- or files may have both
-  local plain, right_of, out = {}, {}, {}
-  for _, rule in ipairs(one.keys) do
-    for _, each in ipairs(rule.kind == nil and rules.expand(rule) or {}) do
-      plain[#plain + 1] = each
-      right_of[each.left[1]] = right_of[each.left[1]] or each.right[1]
-    end
-  end
-  for _, rule in ipairs(plain) do
-    local tied = rule.tied.left
-    local other = tied and tied[2](at) and right_of[tied[1]]
-    if other then out[#out + 1] = { rule.right[1], other } end
-  end
-  return out
 end
 
 ---The parts of a composite in one: a key is matched where one of them knows it.

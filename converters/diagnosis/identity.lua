@@ -6,6 +6,7 @@ local config_changes = require "cbk.config_changes"
 local catalogue = require "converters.engine.catalogue"
 local checkpoint = require "converters.modelzoo.checkpoint"
 local coverage = require "converters.diagnosis.coverage"
+local fit = require "converters.engine.fit"
 local kinds = require "converters.engine.kinds"
 local likeness = require "converters.diagnosis.likeness"
 local naming = require "converters.engine.naming"
@@ -39,39 +40,39 @@ function identity.release(job, root, option)
     job.src, missed(job, stated), advice)
 end
 
+---What the class of the new model says for its config; nil where none describes it.
+---@param job Job
+---@param config Dict   the whole file, of the target
+---@return ClassTensors|nil known, string place   what is before the model's keys
+local function described(job, config)
+  local section, step = trainer.model(config), catalogue.direct(job.model, job.tgt, "hf")
+  local converter = step and step.converter.wrap and catalogue.wrapped(step, section).converter or {}
+  local class, release = catalogue.class_of(job.model, converter, job.tgt)
+  if not class then return nil, "" end
+  return class:tensors(section, { release = release }), converter.inside and converter.inside.place .. "." or ""
+end
+
 ---Weights that the model needs, as its config says, and that are not there.
 ---@param job Job
 ---@param config Dict   the whole file, of the target
 ---@param root Dict     … and its checkpoint
 ---@return string|nil
 function identity.lacking(job, config, root)
-  local keys, lacking, seen, is_read = coverage.keys_of(root), { count = 0 }, {}, false
-  local function add(own, place)
-    for _, key in ipairs(own) do
-      if not seen[place .. key] then lacking[#lacking + 1], seen[place .. key] = place .. key, true end
-    end
-    lacking.count = lacking.count + own.count
+  local known, place = described(job, config)
+  if not known then return nil end
+  local keys = {}
+  for _, key in ipairs(coverage.keys_of(root)) do
+    if key:sub(1, #place) == place then keys[#keys + 1] = key:sub(#place + 1) end
   end
-  local function look(lacking_of)
-    for _, reading in ipairs(weight_names.tables_of(job.model, job.tgt)) do
-      local one = reading.table
-      local own = one.converter[1] == "hf" and lacking_of(one, reading.side, config, keys)
-      local place = one.inside and one.inside.place .. "." or ""
-      if own then
-        is_read = true
-        add(own, place)
-        add(own.told, place)
-      end
-    end
+  local found = fit.of(known, keys, function() end)
+  local lacking = found.missing
+  for i, key in ipairs(lacking) do lacking[i] = place .. key end
+  for _, part in ipairs(found.lacks) do
+    for _, key in ipairs(part.keys) do lacking[#lacking + 1] = place .. key end
   end
-  look(coverage.lacking)
-  if not is_read then
-    look(coverage.lacking_in_layers) -- of several layouts
-    lacking.count = #lacking
-  end
-  if lacking.count == 0 then return nil end
-  return ("the checkpoint lacks %d %s that the model of its config needs, and so does what is written: %s"):format(lacking.count,
-    lacking.count == 1 and "weight" or "weights", naming.first(lacking))
+  if #lacking == 0 then return nil end
+  return ("the checkpoint lacks %d %s that the model of its config needs, and so does what is written: %s"):format(#lacking,
+    #lacking == 1 and "weight" or "weights", naming.first(lacking))
 end
 
 ---Whether two tensors are told apart by their values, which are read unless they are one.
@@ -88,15 +89,12 @@ end
 ---@return string|nil
 function identity.untied(job, config, root)
   local model = not job.trace and kinds.is_dict(root, "model") and root.model or cbk.dict()
-  local function value(key) return model[key] or model["model." .. key] end
-  for _, reading in ipairs(weight_names.tables_of(job.model, job.tgt)) do
-    local one = reading.table
-    local place = one.inside and one.inside.place .. "." or ""
-    for _, pair in ipairs(one.converter[1] == "hf" and not one.part and coverage.tied(one, config) or {}) do
-      local a, b = place .. pair[1], place .. pair[2]
-      if differ(value(a), value(b)) then
-        return ("'%s' and '%s' differ, though the config ties them; both are kept as they are"):format(a, b)
-      end
+  local known, place = described(job, config)
+  local function value(key) return model[place .. key] or model[place .. "model." .. key] end
+  for _, one in ipairs(known or {}) do
+    if one.tied_to and differ(value(one.key), value(one.tied_to)) then
+      return ("'%s%s' and '%s%s' differ, though the config ties them; both are kept as they are"):format(place, one.key, place,
+        one.tied_to)
     end
   end
 end

@@ -67,7 +67,7 @@ function likeness.warning(model_name, format, config, root, is_own)
     others = #found > 0 and weight_names.models_that_fit(keys, format, model, function(one, side)
       local against = is_own_class(one.model) and contradictions(one.model, format, section)
       local lacking = against and #against == 0 and coverage.lacking(one, side, config, keys)
-      return lacking and lacking.count == 0
+      return lacking and #lacking == 0
     end) or {}
   end)
   if not fine then error(problem, 0) end

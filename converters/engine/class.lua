@@ -17,6 +17,7 @@ local MOST_TENSORS = 150000 -- of a model; the largest ones have 100,000
 ---@field kind string        what the value must be (demands.lua)
 ---@field default any        of the class; nil: without this field nothing is described, or it is derived from others
 ---@field aliases? string[]  other names under which the class reads it
+---@field unbiased? any      the value with which some tensors have no bias
 
 ---Makers of fields, one for each kind of value: `size(768)`, `text("gelu", "hidden_act")`.
 ---@type table<string, fun(default: any, ...: string): ClassField>
@@ -25,13 +26,22 @@ for _, word in ipairs(demands.words()) do
   class.kinds[word] = function(default, ...) return { kind = word, default = default, aliases = { ... } } end
 end
 
+---A flag that says whether there are biases. Of one that a config leaves out, the checkpoint may know better.
+function class.kinds.bias(default, ...) return { kind = "boolean", default = default, aliases = { ... }, unbiased = false } end
+
+---The type of a layer norm, as the Model Zoo names it.
+function class.kinds.norm(default, ...)
+  return { kind = "text", default = default, aliases = { ... }, unbiased = "biasless-layernorm" }
+end
+
 ---A value of any kind, which no tensor depends on, or whose parts `derived` reads.
 function class.kinds.any(default, ...) return { default = default, aliases = { ... } } end
 
 ---@alias TensorNode table   A tensor `{ "lm_head.weight", { "vocab_size", "hidden_size" } }`, or a list of nodes; false is no tensor.
 ---A tensor's extents are numbers, or texts over config fields: "3 * hidden_size". `tied`: the key of the same tensor;
----`buffer`: it is computed from the config, so that a checkpoint may lack it; `optional`: only older versions saved it; `init`: what all
----its elements are in a new model, where they are not random.
+---`buffer`: it is computed from the config, so that a checkpoint may lack it; `optional`: only older versions saved it; `part`: a name
+---of tensors that a checkpoint may lack all together, with a warning; `init`: what all its elements are in a new model, where they are
+---not random.
 
 ---Nodes below a prefix.
 ---@param prefix string
@@ -50,6 +60,21 @@ function class.each(prefix, count, nodes) return { prefix = prefix, count = coun
 ---@param config Dict   of that class
 ---@return TensorNode
 function class.part(prefix, other, config) return { prefix = prefix, class = other, config = config } end
+
+---Nodes that a checkpoint may lack all together: `class.may_lack("the pooler", linear(…))`.
+---@param name string
+---@param nodes TensorNode   tensors, or lists of them
+---@return TensorNode
+function class.may_lack(name, nodes)
+  if type(nodes[1]) == "string" then
+    nodes.part = name
+  else
+    for i = 1, table.maxn(nodes) do
+      if nodes[i] then class.may_lack(name, nodes[i]) end
+    end
+  end
+  return nodes
+end
 
 ---A Linear of PyTorch: the weight is [outputs, inputs].
 function class.linear(name, inputs, outputs, has_bias)
@@ -116,6 +141,7 @@ end
 ---@field name string                        "LlamaForCausalLM"
 ---@field fields table<string, ClassField>
 ---@field since? string                      the first release of the Model Zoo that has these tensors
+---@field renamed? string[][]                names of older files: a Lua pattern and its replacement, { "%.gamma$", ".weight" }
 ---@field derived? fun(c: table): table      values that follow from others; a text is an extent: { head_dim = "hidden_size / num_heads" };
 ---                                          what no extent can say is a number and the fields it is computed from: { 5, "image_size" }
 ---@field nodes fun(c: table, since: fun(release: string): boolean): TensorNode   the tensors, as a function of the config's values and
@@ -128,8 +154,8 @@ class.Class = Class
 ---@return fun(written: { fields: table<string, ClassField>, derived?: function, tensors: function }): Class
 function class.new(name)
   return function(written)
-    return setmetatable({ name = name, fields = written.fields, since = written.since, derived = written.derived,
-      nodes = written.tensors }, Class)
+    return setmetatable({ name = name, fields = written.fields, since = written.since, renamed = written.renamed,
+      derived = written.derived, nodes = written.tensors }, Class)
   end
 end
 
@@ -173,13 +199,24 @@ local function read(config, name, field)
   return field.default
 end
 
+---Whether a config says nothing of a field.
+local function is_absent(config, name, field)
+  for _, key in ipairs { name, unpack(field.aliases) } do
+    local map, inner = place_of(config, key)
+    if map[inner] ~= nil then return false end
+  end
+  return true
+end
+
 ---The values that the class's tensors depend on. Those that the class derives are worked out when they are asked for.
 ---@param config Dict
+---@param instead? table<string, any>   values in place of what the config says
 ---@return table<string, any> values
 ---@return table<string, string> texts   the extents that the class derives; of a number, the fields it is computed from
-function Class:values(config)
+function Class:values(config, instead)
   local out, texts = {}, {}
   for name, field in pairs(self.fields) do out[name] = read(config, name, field) end
+  for name, value in pairs(instead or {}) do out[name] = value end
   for name, value in pairs(self.derived and self.derived(out) or {}) do
     if type(value) == "table" then
       out[name], texts[name] = value[1], table.concat(value, " ", 2)
@@ -202,6 +239,7 @@ end
 ---@field of ClassTensors              with the config that says its shape
 ---@field tied_to? string              the key of the same tensor
 ---@field init? number                 what its elements are in a new model; nil: random numbers
+---@field part? string                 a checkpoint may lack all tensors of this name, with a warning
 ---@field buffer? boolean              computed from the config: a checkpoint may lack it
 ---@field optional? boolean            only older versions saved it
 
@@ -211,6 +249,10 @@ end
 ---@field values table<string, any>
 ---@field texts table<string, string>
 ---@field sizes table<integer|string, integer>
+---@field counts table<string, integer|string>   how many there are below a prefix: "layers." to "num_hidden_layers"
+---@field class Class
+---@field config Dict
+---@field given Dict                    what of it the user's file says
 ---@field prefix string
 ---@field release? string
 local ClassTensors = {}
@@ -238,7 +280,7 @@ end
 
 function ClassTensors:add(node, prefix)
   local one = { key = prefix .. node[1], extents = node[2], of = self, init = node.init, buffer = node.buffer,
-    optional = node.optional }
+    optional = node.optional, part = node.part }
   one.tied_to = node.tied and self.prefix .. node.tied or nil
   if #self == MOST_TENSORS then
     cbk.fail("config", ("the config describes more than %d tensors; check its numbers of layers and experts"):format(MOST_TENSORS))
@@ -262,21 +304,100 @@ function ClassTensors:flatten(node, prefix)
   for i = 1, table.maxn(node) do self:flatten(node[i], prefix) end
   local nodes, count = node.nodes, node.count
   if nodes and not count then return self:flatten(nodes, prefix .. node.prefix .. ".") end
+  if nodes then self.counts[prefix .. node.prefix .. "."] = count end
   for i = 0, nodes and self:size(count) - 1 or -1 do
     self:flatten(type(nodes) == "function" and nodes(i) or nodes, ("%s%s.%d."):format(prefix, node.prefix, i))
   end
 end
 
+---@class ClassOptions
+---@field release? string              of the Model Zoo, default: the newest
+---@field prefix? string               what is before all keys
+---@field values? table<string, any>   in place of what the config says
+---@field given? Dict                  what the user's file says, where the config is complete with defaults
+
 ---@param config Dict      a config.json, or the model section of a Model Zoo config
----@param options? { release?: string, prefix?: string }   of the Model Zoo, default: the newest; what is before all keys
+---@param options? ClassOptions
 ---@return ClassTensors
 function Class:tensors(config, options)
-  local values, texts = self:values(config)
-  local release = options and options.release
-  local function since(first) return release == nil or releases.since(release, first) end
-  local prefix = options and options.prefix or ""
-  local out = setmetatable({ by_key = {}, sizes = {}, values = values, texts = texts, prefix = prefix, release = release }, ClassTensors)
+  options = options or {}
+  local values, texts = self:values(config, options.values)
+  local function since(first) return options.release == nil or releases.since(options.release, first) end
+  local out = setmetatable({ by_key = {}, sizes = {}, counts = {}, values = values, texts = texts, class = self, config = config,
+    given = options.given or config, prefix = options.prefix or "", release = options.release }, ClassTensors)
   out:flatten(self.nodes(values, since), out.prefix)
+  return out
+end
+
+-- --- names in checkpoints
+
+---The key as the class has it: the Model Zoo's may begin with `model.`, and older files may have other names.
+---@param key string
+---@return string|nil
+function ClassTensors:own_key(key)
+  if self.by_key[key] then return key end
+  local short = key:gsub("^model%.", "")
+  if self.by_key[short] then return short end
+  for _, pair in ipairs(self.class.renamed or {}) do
+    local name, count = short:gsub(pair[1], pair[2])
+    if count > 0 and self.by_key[name] then return name end
+  end
+end
+
+---What a key that the class does not have is beyond: "num_hidden_layers=2". Nil where it is no matter of numbers.
+---@param key string
+---@return string|nil
+function ClassTensors:beyond(key)
+  for prefix, count in pairs(self.counts) do
+    local _, stop = key:find(prefix, 1, true)
+    local number = stop and key:match("^%d+", stop + 1)
+    if number and tonumber(number) >= self:size(count) then
+      local found = self:fields_of(count, {})
+      return #found > 0 and table.concat(found, ", ") or ("%d of %s"):format(self:size(count), prefix)
+    end
+  end
+end
+
+---The numbers of layers, experts and the like that only a default says: "num_hidden_layers=12".
+---@return string[]
+function ClassTensors:assumed_counts()
+  local out = {}
+  for _, count in pairs(self.counts) do
+    local field = self.class.fields[count]
+    local text = field and is_absent(self.given, count, field) and ("%s=%d"):format(count, self:size(count))
+    if text and not out[text] then out[#out + 1], out[text] = text, true end
+  end
+  table.sort(out)
+  return out
+end
+
+---The names of each tensor that has several, by any of them.
+---@return table<string, string[]>
+function ClassTensors:names_of_tied()
+  local out = {}
+  for _, one in ipairs(self) do
+    local other = one.tied_to and not one.optional and (out[one.tied_to] or self.by_key[one.tied_to] and { one.tied_to })
+    if other then
+      other[#other + 1] = one.key
+      out[one.tied_to], out[one.key] = other, other
+    end
+  end
+  return out
+end
+
+---The biases that the class has only by the default of a field which the config leaves out: "use_ffn_bias" to keys.
+---@return table<string, string[]>
+function ClassTensors:assumed_biases()
+  local out = {}
+  for name, field in pairs(self.class.fields) do
+    if field.unbiased ~= nil and field.unbiased ~= field.default and is_absent(self.given, name, field) then
+      local other = self.class:tensors(self.config, { release = self.release, prefix = self.prefix, values = { [name] = field.unbiased } })
+      out[name] = {}
+      for _, one in ipairs(self) do
+        if not (one.tied_to or other.by_key[one.key]) then table.insert(out[name], one.key) end
+      end
+    end
+  end
   return out
 end
 
@@ -312,7 +433,7 @@ end
 ---@param shape integer[]
 ---@return string|nil   "expected [300, 64] (vocab_size=300, hidden_size=64), found [256, 64]"
 function ClassTensors:mistake(key, shape)
-  local one = self.by_key[key]
+  local one = self.by_key[self:own_key(key) or ""]
   if not one then return nil end
   local expected, is_same, differing = {}, #one.extents == #shape, {}
   for i, extent in ipairs(one.extents) do

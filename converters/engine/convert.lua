@@ -6,7 +6,7 @@ local rules = require "converters.engine.rules"
 local kinds = require "converters.engine.kinds"
 local naming = require "converters.engine.naming"
 local keys = require "converters.engine.keys"
-local complete = require "converters.engine.complete"
+local fit = require "converters.engine.fit"
 local fields = require "converters.engine.fields"
 local pretrained = require "converters.engine.pretrained"
 local sections = require "converters.engine.sections"
@@ -293,11 +293,19 @@ local function accepted_prefix(converter, step)
   return (accepted == true or accepted == step.side) and "model." or nil
 end
 
+---The weights that are missing, and the number of layers that only a default says.
+---@param found Fit
+---@param missing string[]
+local function lacking_of(found, missing)
+  return { count = #missing, assumed = #missing > 0 and found.known:assumed_counts()[1] or nil, unpack(missing, 1, 20) }
+end
+
 ---Weights that are not there: an error, once it is known that no key is without a rule.
 local function report_lacking(job, lacking)
   if lacking.count == 0 then return end
-  cbk.fail("convert", ("the checkpoint is incomplete: %d %s missing: %s%s"):format(lacking.count,
-    lacking.count == 1 and "weight is" or "weights are", naming.first(lacking), job.advise and job.advise.lacking() or ""))
+  local assumed = lacking.assumed and ("; %s is the default, which the config does not say"):format(lacking.assumed) or ""
+  cbk.fail("convert", ("the checkpoint is incomplete: %d %s missing: %s%s%s"):format(lacking.count,
+    lacking.count == 1 and "weight is" or "weights are", naming.first(lacking), assumed, job.advise and job.advise.lacking() or ""))
 end
 
 ---@class Part   What the rules of one table are run over: the model, one of several side by side, or the one inside another.
@@ -339,28 +347,90 @@ local function tell(job, i, part, record)
   end
 end
 
----Compares the shapes of a part's tensors with what the class says for its config.
+---@param tensors Dict
+---@return string[]
+local function text_keys(tensors)
+  local out = {}
+  for key in cbk.items(tensors) do out[#out + 1] = type(key) == "string" and key or nil end
+  return out
+end
+
+---How a part's tensors fit the class that describes them; nil where none does.
 ---@param format string   that the tensors are in
 ---@param side Side
 ---@param tensors Dict
----@param place string    what is before the keys in the checkpoint
----@param prefix? string  that keys may have
----@param is_read boolean the tensors are read, not made by rules
-local function check_shapes(job, part, format, side, tensors, place, prefix, is_read)
+---@param given? Dict      what the user's file says
+---@return Fit|nil
+local function fit_of(job, part, format, side, tensors, given)
   local class, release = catalogue.class_of(job.model, part.converter, format)
-  if not class then return end
-  local known, wrong = class:tensors(part.configs[side], { release = release }), { count = 0 }
-  for key, value in cbk.items(tensors) do
-    local own = prefix and tostring(key):sub(1, #prefix) == prefix and not known.by_key[key] and key:sub(#prefix + 1) or key
-    local mistake = kinds.is_tensor(value) and known:mistake(own, value:shape())
-    if mistake then
-      wrong.count = wrong.count + 1
-      if wrong.count <= 5 then wrong[wrong.count] = ("'%s%s': %s"):format(place, tostring(key), mistake) end
+  if not class then return nil end
+  return fit.of(class:tensors(part.configs[side], { release = release, given = given }), text_keys(tensors), function(key)
+    return kinds.is_tensor(tensors[key]) and tensors[key]:shape() or nil
+  end)
+end
+
+---The checkpoint with all names of its tied tensors, of which a file may have one.
+---@param known ClassTensors
+---@param source Dict
+---@param kept table<string, string>   names of the file, by other names of the same tensors
+---@return Dict source, table<string, string> kept
+local function with_all_names(known, source, kept)
+  local out, names = nil, kept
+  local present = {}
+  for key in cbk.items(source) do
+    local own = type(key) == "string" and known:own_key(key)
+    if own then present[own] = key end
+  end
+  for key, tied in pairs(known:names_of_tied()) do
+    for _, other in ipairs(present[key] and {} or tied) do
+      local file_key = present[other]
+      if file_key then
+        if not out then out, names = cbk.copy(source), rules.variant(kept) end
+        out[key], names[key] = source[file_key], kept[file_key] or file_key
+        break
+      end
     end
   end
-  if wrong.count == 0 then return end
-  cbk.fail("shape", ("the config contradicts %d tensor%s of the %s: %s; %s"):format(wrong.count, wrong.count == 1 and "" or "s",
-    is_read and "checkpoint" or "converted checkpoint", naming.first(wrong),
+  return out or source, names
+end
+
+---@param list MissingKeys[]
+local function names_of(list)
+  local out = {}
+  for i, one in ipairs(list) do out[i] = one.name end
+  return table.concat(out, ", ")
+end
+
+---Says what a checkpoint does without that it may lack.
+---@param found Fit
+local function warn_of_lacks(found)
+  for _, one in ipairs(found.lacks) do
+    cbk.warn(("the checkpoint lacks %s, which some models do without: %s"):format(one.name, naming.first(one.keys)))
+  end
+  if #found.unsaid > 0 then
+    cbk.warn(("the config does not say %s, and the checkpoint has none of the biases that the default means: it is converted without them")
+      :format(names_of(found.unsaid)))
+  end
+end
+
+---What the user's file says of a part, without defaults.
+local function given_of(job, i, part, side)
+  local section = is_hf(job.path[i].src) and job.files[i] or trainer.model(job.files[i])
+  local name = part.converter.left and part.converter[side]
+  return name and section[name] or section
+end
+
+---Refuses tensors of other shapes than the config says.
+---@param found Fit|nil
+---@param place string      what is before the keys in the checkpoint
+---@param is_read boolean   the tensors are read, not made by rules
+local function refuse_shapes(found, place, is_read)
+  local wrong = found and found.wrong or {}
+  if #wrong == 0 then return end
+  local shown = { count = #wrong }
+  for i = 1, math.min(#wrong, 5) do shown[i] = ("'%s%s': %s"):format(place, wrong[i].key, wrong[i].why) end
+  cbk.fail("shape", ("the config contradicts %d tensor%s of the %s: %s; %s"):format(#wrong, #wrong == 1 and "" or "s",
+    is_read and "checkpoint" or "converted checkpoint", naming.first(shown),
     is_read and "use the config that belongs to the checkpoint" or "the config or the converter's rules are wrong"))
 end
 
@@ -372,7 +442,9 @@ local function convert_part(job, i, part, is_refused)
   local step, converter, configs, source = job.path[i], part.converter, part.configs, part.source
   kinds.check_root(source)
   local prefix = accepted_prefix(converter, step)
-  check_shapes(job, part, step.src, step.side, source, part.reads, prefix or "model.", true)
+  local read = fit_of(job, part, step.src, step.side, source, given_of(job, i, part, step.side))
+  refuse_shapes(read, part.reads, true)
+  local is_checked = not rules.reads_all(converter.keys, step.side)
   local deduplicated = i == 1 and job.deduplicated
   if type(deduplicated) == "table" then deduplicated = deduplicated[converter.left] end
   local kept = i == 1 and job.kept or {}
@@ -381,18 +453,27 @@ local function convert_part(job, i, part, is_refused)
     side = step.side, left = configs.left, right = configs.right, assumed = configs.assumed, deduplicated = deduplicated,
     source = function(_, key) return source[key] or prefix and source[prefix .. key] end,
   }
+  if read and is_checked then source, kept = with_all_names(read.known, source, kept) end
   source, kept = keys.with_tied(converter.keys, at, source, kept)
   local made, unmatched, moves = keys.convert(converter.keys, step.side, source, {
-    left = configs.left, right = configs.right, assumed = configs.assumed, seed = job.seed, fill = converter.fill,
+    left = configs.left, right = configs.right, seed = job.seed, known = is_checked and read and read.known or nil, fill = converter.fill,
     deduplicated = deduplicated, kept = kept, prefix = prefix, no_nulls = is_hf(step.tgt), view = view_for(job, i, step),
     masks = not is_hf(step.src) and not is_hf(step.tgt), is_refused = is_refused,
     trace = job.trace and function(record) tell(job, i, part, record) end,
   })
-  local lacking = is_refused and #unmatched > 0 and { count = 0 } or complete.lacking(converter.keys, at)
-  if #unmatched == 0 and lacking.count == 0 then
-    check_shapes(job, part, step.tgt, rules.other[step.side], made, part.writes[1], nil, false)
+  if not read or not is_checked or is_refused and #unmatched > 0 then return made, unmatched, { count = 0 }, moves end
+  if #read.missing > 0 or #unmatched > 0 then return made, unmatched, lacking_of(read, read.missing), moves end
+  local written = fit_of(job, part, step.tgt, rules.other[step.side], made)
+  refuse_shapes(written, part.writes[1], false)
+  if written and #written.missing > 0 then
+    local biases = {} -- that the target needs, whatever the config does not say
+    for _, one in ipairs(read.unsaid) do
+      for _, key in ipairs(one.keys) do biases[#biases + 1] = key end
+    end
+    return made, unmatched, lacking_of(read, #biases > 0 and biases or written.missing), moves
   end
-  return made, unmatched, lacking, moves
+  warn_of_lacks(read)
+  return made, unmatched, { count = 0 }, moves
 end
 
 ---@param out Dict
@@ -429,7 +510,7 @@ local function convert_model(job, i, source)
     end
     local place = part.converter.inside and part.reads or "" -- a part of a composite has a checkpoint of its own
     for _, key in ipairs(lost) do lacking[#lacking + 1] = place .. key end
-    lacking.count = lacking.count + lost.count
+    lacking.count, lacking.assumed = lacking.count + lost.count, lacking.assumed or lost.assumed
   end
   report_unmatched(job, unmatched)
   report_lacking(job, lacking)

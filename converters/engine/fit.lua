@@ -2,21 +2,18 @@
 
 local fit = {}
 
+---@class MissingKeys   Keys that are missing all together.
+---@field name string
+---@field keys string[]
+
 ---@class Fit
+---@field known ClassTensors
 ---@field matched integer    keys that the class has, with the shape that the config says
 ---@field missing string[]   keys that the class needs and the checkpoint lacks
 ---@field unknown string[]   keys of the checkpoint that the class does not have
+---@field lacks MissingKeys[]    parts that a checkpoint may lack, and this one does: "the pooler"
+---@field unsaid MissingKeys[]   fields by whose default there are biases, none of which the checkpoint has
 ---@field wrong { key: string, why: string }[]   keys with another shape than the config says
-
----The key as the class has it: the Model Zoo's may begin with `model.`.
----@param known ClassTensors
----@param key string
----@return string|nil
-local function own_key(known, key)
-  if known.by_key[key] then return key end
-  local short = key:match "^model%.(.*)$"
-  return short and known.by_key[short] and short or nil
-end
 
 ---The name that all names of a tensor lead to.
 ---@param known ClassTensors
@@ -26,14 +23,48 @@ local function root_of(known, one)
   return one.key
 end
 
+---Takes keys from those that are missing, where all of them are.
+---@param missing table<string, boolean>
+---@param keys string[]
+---@return boolean taken
+local function take(missing, keys)
+  for _, key in ipairs(keys) do
+    if not missing[key] then return false end
+  end
+  for _, key in ipairs(keys) do missing[key] = nil end
+  return #keys > 0
+end
+
+---Takes the checkpoint's word where the config does not say whether there are biases, and for parts that it may lack.
+---@param missing table<string, boolean>
+local function excuse(out, missing, known)
+  local parts = {}
+  for _, one in ipairs(known) do
+    if one.part then
+      parts[one.part] = parts[one.part] or {}
+      table.insert(parts[one.part], one.key)
+    end
+  end
+  for name, keys in pairs(known:assumed_biases()) do
+    if take(missing, keys) then out.unsaid[#out.unsaid + 1] = { name = name, keys = keys } end
+  end
+  for name, keys in pairs(parts) do
+    if take(missing, keys) then out.lacks[#out.lacks + 1] = { name = name, keys = keys } end
+  end
+  for _, list in ipairs { out.unsaid, out.lacks } do table.sort(list, function(a, b) return a.name < b.name end) end
+  local left = {}
+  for _, key in ipairs(out.missing) do left[#left + 1] = missing[key] and key or nil end
+  out.missing = left
+end
+
 ---@param known ClassTensors
 ---@param keys string[]
 ---@param shape_of fun(key: string): integer[]|nil   nil: it is no tensor
 ---@return Fit
 function fit.of(known, keys, shape_of)
-  local out, has = { matched = 0, missing = {}, unknown = {}, wrong = {} }, {}
+  local out, has = { matched = 0, missing = {}, unknown = {}, wrong = {}, unsaid = {}, lacks = {}, known = known }, {}
   for _, key in ipairs(keys) do
-    local own = own_key(known, key)
+    local own = known:own_key(key)
     local shape = own and shape_of(key)
     local why = shape and known:mistake(own, shape)
     if not own then
@@ -45,12 +76,14 @@ function fit.of(known, keys, shape_of)
     end
     if own then has[root_of(known, known.by_key[own])] = true end
   end
+  local missing = {}
   for _, one in ipairs(known) do
     if not (one.buffer or one.optional or has[root_of(known, one)]) then
       has[root_of(known, one)] = true
-      out.missing[#out.missing + 1] = one.key
+      out.missing[#out.missing + 1], missing[one.key] = one.key, true
     end
   end
+  if #out.missing > 0 then excuse(out, missing, known) end
   return out
 end
 

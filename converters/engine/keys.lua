@@ -141,29 +141,6 @@ function keys.count(each, rule, at)
     field and "'" .. field .. "'" or "a function", each.letter, fields.shown(found), MOST_VALUES)
 end
 
----@class Letter   Of the keys that a rule reads.
----@field letter string
----@field count? integer   how many values it has; nil: the config does not say
----@field field? string    of the right config, which says so
-
----The letters of the keys that a rule reads, but one that counts the parts of a tensor.
----@param rule Rule   without choices
----@param at At
----@return Letter[]
-function keys.letters(rule, at)
-  local out, own = {}, rule[at.side]
-  for _, letter in ipairs(patterns.captures(own[1])) do
-    if not (own.each and own.each.letter == letter) then
-      local counter = rules.counter(rule, at.side, letter)
-      local field = type(counter) == "string" and counter or nil
-      local count = field and at.right[field]
-      if type(counter) == "function" then count = counter(at) or 0 end
-      out[#out + 1] = { letter = letter, count = keys.is_count(count) and count or nil, field = field }
-    end
-  end
-  return out
-end
-
 ---Refuses a config by which keys cannot be counted.
 ---@param set Rule[]
 ---@param at { left: Dict, right: Dict }
@@ -339,38 +316,11 @@ function Run:act(rule, value, count)
   return made
 end
 
----The letters of an ending's pattern that the config counts, and where they stand.
----@return table<integer, Letter>
-function Run:counted(ending)
-  local out = self.letters[ending]
-  if out then return out end
-  out = {}
-  self.letters[ending] = out
-  if self.reads_all then return out end
-  for _, one in ipairs(keys.letters(ending.rule, self.at)) do
-    for place, letter in ipairs(one.count and patterns.captures(ending.pattern) or {}) do
-      if letter == one.letter then out[place] = one end
-    end
-  end
-  return out
-end
-
----Holds the numbers of a key to what the config counts: an error; a warning, once, where only a default says how many there are.
----@param ending Ending
----@param caught string[]   its numbers, as the right counts them
-function Run:check_numbers(ending, caught)
-  for place, one in pairs(self:counted(ending)) do
-    if tonumber(caught[place]) >= one.count then
-      local said = one.field and ("%s=%d"):format(one.field, one.count) or ("the %d that the config says"):format(one.count)
-      local assumed = self.assumed[one.field or ""]
-      if assumed == "alone" then said = said .. ", the default, which the config does not say" end
-      if assumed ~= true then fail("the checkpoint has more than %s: %s", said, self.at.full_key) end
-      if not self.told[said] then
-        cbk.warn(("the checkpoint has more than %s, which the config does not say: %s"):format(said, self.at.full_key))
-      end
-      self.told[said] = true
-    end
-  end
+---Refuses a key whose numbers are beyond what the config counts.
+function Run:check_numbers()
+  local known = self.known
+  local said = known and not known:own_key(self.at.key) and known:beyond(self.at.key)
+  if said then fail("the checkpoint has more than %s: %s", said, self.at.full_key) end
 end
 
 ---@class KeyMove   What became of a key of one tensor.
@@ -405,7 +355,7 @@ function Run:apply(hit, value)
   self:check_weight(value)
   local rule, to, caught = ending.rule, ending.to, hit.caught
   local renumbered = rule.number and renumber(rule.number[self.direction], caught) or caught
-  self:check_numbers(ending, self.direction == "forward" and renumbered or caught)
+  self:check_numbers()
   caught = renumbered
   if #ending.from > 1 or ending.from.each then
     value = self:gather(hit)
@@ -576,7 +526,7 @@ end
 ---@field masks? boolean                it holds masks of sparse weights
 ---@field is_refused? boolean           a key without a rule fails: what is not there may be that one
 ---@field seed? integer
----@field assumed? table<string, boolean>   fields of the right that defaults say, not the file
+---@field known? ClassTensors           of what is read, unless the table copies whatever there is
 ---@field view? fun(key: string, value: any): any, string?   what the rules see of a value, and what was done to it
 ---@field trace? fun(record: KeyRecord)
 
@@ -594,7 +544,7 @@ function keys.convert(set, side, source, options)
   local run = setmetatable({
     tree = tree, endings = endings, direction = side == "left" and "forward" or "backward",
     out = cbk.dict(), writer = {}, gathered = {}, missing = {}, collisions = {}, left_out = {},
-    kept = options.kept or {}, letters = {}, told = {}, assumed = options.assumed or {}, reads_all = rules.reads_all(set, side),
+    kept = options.kept or {}, known = options.known, reads_all = rules.reads_all(set, side),
     tied = {}, moves = {}, prefix = options.prefix, no_nulls = options.no_nulls, masks = options.masks, view = view,
     trace = options.trace,
   }, Run)

@@ -131,8 +131,9 @@ describe("a checkpoint between releases", function()
     local without = renamed(root, function(key) return not key:find "pooler" and not key:find "cls_head" and key or nil end)
     local function lacks(name) return without.model[name] == nil and root.model[name] ~= nil end
     assert(lacks "bert_encoder.pooler.pooler.ffn.0.linear_layer.weight" and lacks "bert_cls_head.classifier.ffn.0.linear_layer.weight")
-    equal(told("bert", "cs-2.1", "cs-2.9", config, without), { "the checkpoint lacks 2 weights that the model of its config needs, and so "
-      .. "does what is written: bert_encoder.pooler.pooler.ffn.0.linear_layer.weight, bert_cls_head.classifier.ffn.0.linear_layer.weight" })
+    equal(told("bert", "cs-2.1", "cs-2.9", config, without), { "the checkpoint lacks 4 weights that the model of its config needs, and so "
+      .. "does what is written: bert_cls_head.classifier.ffn.0.linear_layer.weight, bert_cls_head.classifier.ffn.0.linear_layer.bias, "
+      .. "bert_encoder.pooler.pooler.ffn.0.linear_layer.weight, bert_encoder.pooler.pooler.ffn.0.linear_layer.bias" })
     config.model.disable_nsp = true
     equal(told("bert", "cs-2.1", "cs-2.9", config, without), {})
   end)
@@ -244,8 +245,9 @@ describe("a checkpoint between releases", function()
       end
       local doubts, problem = told(name, "cs-2.4", "cs-2.9", config, root)
       equal(problem, nil)
-      equal(#doubts, 1)
+      equal(#doubts, 2) -- 2.9 stores experts in another form
       one_of(doubts, ("%d of %d weight names are unknown in %s cs-2.9: "):format(count, #root.model, name))
+      one_of(doubts, "weights that the model of its config needs")
       one_of(doubts, "; they are kept as they are")
     end)
   end

@@ -41,7 +41,7 @@ local function encoder(c, has_pooler)
       linear("output.dense", "intermediate_size", "hidden_size", true),
       norm("output.LayerNorm", "hidden_size"),
     }),
-    has_pooler and linear("pooler.dense", "hidden_size", "hidden_size", true),
+    has_pooler and class.may_lack("the pooler", linear("pooler.dense", "hidden_size", "hidden_size", true)),
   })
 end
 
@@ -56,10 +56,15 @@ local function predictions(c)
   })
 end
 
-local function new(name, tensors) return class.new(name) { fields = fields, derived = derived, tensors = tensors } end
+local renamed = { { "%.gamma$", ".weight" }, { "%.beta$", ".bias" } }
+
+local function new(name, tensors)
+  return class.new(name) { fields = fields, derived = derived, renamed = renamed, tensors = tensors }
+end
 
 bert.BertForPreTraining = new("BertForPreTraining", function(c)
-  return { encoder(c, true), predictions(c), linear("cls.seq_relationship", "hidden_size", 2, true) }
+  local next_sentence = class.may_lack("the next-sentence head", linear("cls.seq_relationship", "hidden_size", 2, true))
+  return { encoder(c, true), predictions(c), next_sentence }
 end)
 
 bert.BertForSequenceClassification = new("BertForSequenceClassification", function(c)

@@ -14,7 +14,7 @@ local fields = {
   intermediate_size = size(24576), hidden_act = text "gelu", rotary_pct = rate(0.25), rotary_emb_base = positive(10000),
   attention_dropout = rate(0), hidden_dropout = rate(0), classifier_dropout = rate(0.1), max_position_embeddings = size(2048),
   initializer_range = number(0.02), layer_norm_eps = positive(1e-5), use_cache = boolean(true), tie_word_embeddings = boolean(false),
-  use_parallel_residual = boolean(true), rope_scaling = any(), attention_bias = boolean(true),
+  use_parallel_residual = boolean(true), rope_scaling = any(), attention_bias = kinds.bias(true),
 }
 
 local function body(c)

@@ -18,7 +18,7 @@ llava.text_model = class.new "LlavaLlamaForCausalLM" {
     for i = 1, math.min(count, 1000) do -- a Sequential has activations between its Linears
       projector[i] = linear(("model.mm_projector.%d"):format(2 * i - 2), i == 1 and "mm_hidden_size" or "hidden_size", "hidden_size", true)
     end
-    return { base.nodes(c), projector }
+    return { base.nodes(c), class.may_lack("the projector", projector) }
   end,
 }
 

@@ -17,7 +17,7 @@ local encoder_fields = {
   layer_norm_epsilon = any(1e-5), norm_first = boolean(false), embedding_layer_norm = boolean(true),
   use_final_layer_norm = boolean(false), add_pooling_layer = boolean(true), encoder_nonlinearity = text "gelu",
   pooler_nonlinearity = text(), dropout_rate = rate(0.1), attention_dropout_rate = rate(0.1), embedding_dropout_rate = rate(),
-  use_projection_bias_in_attention = boolean(true), use_ffn_bias_in_attention = boolean(true), use_ffn_bias = boolean(true),
+  use_projection_bias_in_attention = kinds.bias(true), use_ffn_bias_in_attention = kinds.bias(true), use_ffn_bias = kinds.bias(true),
   attention_type = text "scaled_dot_product", attention_module = text "aiayn_attention", extra_attention_params = any(),
   mask_padding_in_positional_embed = boolean(false), freeze_ffn_bias_in_glu = boolean(false), initializer_range = number(0.02),
 }
@@ -37,12 +37,12 @@ local function encoder(c, since, prefix)
       norm("norm2", "hidden_size"),
     }),
     c.use_final_layer_norm and norm("transformer_encoder.norm", "hidden_size"),
-    c.add_pooling_layer and linear("pooler.pooler.ffn.0.linear_layer", "hidden_size", "hidden_size", true),
+    c.add_pooling_layer and class.may_lack("the pooler", linear("pooler.pooler.ffn.0.linear_layer", "hidden_size", "hidden_size", true)),
   })
 end
 
 bert.BertForPreTraining = class.new "BertForPreTraining" {
-  since = "1.7", fields = class.extend(encoder_fields, {
+  since = "1.7", renamed = parts.renamed, fields = class.extend(encoder_fields, {
     vocab_size = size(50257), max_position_embeddings = size(), num_segments = any(), disable_nsp = boolean(false),
     share_embedding_weights = boolean(true), use_ffn_bias_in_mlm = boolean(true), use_output_bias_in_mlm = boolean(true),
     mlm_nonlinearity = text(), num_classes = size(2),
@@ -53,7 +53,8 @@ bert.BertForPreTraining = class.new "BertForPreTraining" {
     c.add_pooling_layer = not c.disable_nsp
     return {
       encoder(c, since, "bert_encoder"),
-      not c.disable_nsp and linear("bert_cls_head.classifier.ffn.0.linear_layer", "hidden_size", "num_classes", true),
+      not c.disable_nsp and class.may_lack("the next-sentence head",
+        linear("bert_cls_head.classifier.ffn.0.linear_layer", "hidden_size", "num_classes", true)),
       linear("bert_mlm_head.mlm_transform.ffn.ffn.0.linear_layer", "hidden_size", "hidden_size", c.use_ffn_bias_in_mlm),
       norm("bert_mlm_head.mlm_transform.ln", "hidden_size"),
       { "bert_mlm_head.classifier.ffn.0.linear_layer.weight", { "vocab_size", "hidden_size" }, tied = c.share_embedding_weights and words },
@@ -65,7 +66,7 @@ bert.BertForPreTraining = class.new "BertForPreTraining" {
 ---@param head fun(c: table): TensorNode
 local function fine_tuned(name, own, head)
   return class.new(name) {
-    since = "1.7", fields = class.extend(encoder_fields, own),
+    since = "1.7", renamed = parts.renamed, fields = class.extend(encoder_fields, own),
     tensors = function(c, since) return { encoder(c, since, "bert"), head(c) } end,
   }
 end

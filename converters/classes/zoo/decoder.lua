@@ -17,11 +17,11 @@ local gptj = {
   max_position_embeddings = size(1024), position_embedding_type = text "rotary", num_relative_attention_buckets = size(),
   alibi_trainable_slopes = boolean(false), rotary_dim = size(), rope_theta = positive(10000), fold_rope_consts = boolean(false),
   pos_scaling_factor = positive(1), pos_scaling_type = text "linear", pos_scaling_extra_args = any(),
-  norm_type = text "layernorm", use_rms_norm = boolean(), layer_norm_epsilon = any(1e-5), use_untied_layer_norm = boolean(false),
+  norm_type = kinds.norm "layernorm", use_rms_norm = boolean(), layer_norm_epsilon = any(1e-5), use_untied_layer_norm = boolean(false),
   nonlinearity = text "gelu",
   dropout_rate = rate(0.1, "residual_dropout_rate"), attention_dropout_rate = rate(0.1),
   embedding_dropout_rate = rate(0.1, "embd_pdrop"), share_embedding_weights = boolean(true), use_bias_in_output = boolean(false),
-  use_projection_bias_in_attention = boolean(true), use_ffn_bias_in_attention = boolean(true), use_ffn_bias = boolean(false),
+  use_projection_bias_in_attention = kinds.bias(true), use_ffn_bias_in_attention = kinds.bias(true), use_ffn_bias = kinds.bias(false),
   attention_type = text "scaled_dot_product", attention_module = text "aiayn_attention", extra_attention_params = any(),
   attention_kernel = text(), attention_softmax_fp32 = boolean(true), attention_sink_tokens = any(),
   attention_sliding_window_length = any(), attention_logits_alpha = number(1), scale_qk_dot_by_d = boolean(false),
@@ -30,7 +30,7 @@ local gptj = {
 }
 
 local gpt2 = class.extend(gptj, {
-  position_embedding_type = text "learned", use_ffn_bias = boolean(true), embedding_layer_norm = boolean(false),
+  position_embedding_type = text "learned", use_ffn_bias = kinds.bias(true), embedding_layer_norm = boolean(false),
   attention_inner_dim = size(), attention_qk_norm_layer = text(), attention_qk_norm_eps = positive(1e-5),
   num_relative_attention_buckets = size(32), position_embedding_offset = any(0), num_extra_input_vocab_tokens = any(0),
   norm_first_sandwich = boolean(false), attention_chunk_size = any(), attention_logit_softcapping = number(),
@@ -55,9 +55,12 @@ local function derived(c)
   }
 end
 
-local function feed_forward(c)
+---Before 2.9 experts were stored in other forms, which are not described here.
+local function feed_forward(c, since)
   local experts = part_of(c.moe_params, "num_experts") or 1
   if experts <= 1 then return parts.feed_forward("ffn", "hidden_size", "filter_size", c.nonlinearity, c.use_ffn_bias) end
+  local form = c.moe_params.moe_implementation
+  if not since "2.9" or form ~= nil and form ~= "experimental" then return false end
   local shared = part_of(c.moe_params, "num_shared_experts") and " + moe_params.num_shared_experts" or ""
   local routing = c.moe_params.routing_algorithm
   return parts.experts("ffn", "hidden_size", "filter_size", c.nonlinearity, c.use_ffn_bias, "moe_params.num_experts" .. shared,
@@ -81,7 +84,7 @@ local function model(c, since, layer_norms)
     each("transformer_decoder.layers", "num_hidden_layers", {
       parts.attention("self_attn", sizes, c.use_projection_bias_in_attention, c.use_ffn_bias_in_attention, c.attention_qk_norm_layer),
       layer_norms,
-      feed_forward(c),
+      feed_forward(c, since),
     }),
     norm_copy,
     { "lm_head.weight", { c.share_embedding_weights and rows or "vocab_size", "hidden_size" },
@@ -91,7 +94,7 @@ local function model(c, since, layer_norms)
 end
 
 decoder.GPT2LMHeadModel = class.new "GPT2LMHeadModel" {
-  fields = gpt2, derived = derived,
+  fields = gpt2, derived = derived, renamed = parts.renamed,
   tensors = function(c, since)
     c.norm_type = parts.norm_type(c, since, c.use_rms_norm)
     local names = c.norm_first_sandwich and { "norm1", "norm3", "norm1_post", "norm3_post" } or { "norm1", "norm3" }
@@ -101,7 +104,7 @@ decoder.GPT2LMHeadModel = class.new "GPT2LMHeadModel" {
 }
 
 decoder.GPTJModel = class.new "GPTJModel" {
-  fields = gptj, derived = derived,
+  fields = gptj, derived = derived, renamed = parts.renamed,
   tensors = function(c, since)
     c.norm_type = parts.norm_type(c, since, c.use_rms_norm)
     return model(c, since, {

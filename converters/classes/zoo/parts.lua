@@ -6,6 +6,13 @@ local below, each, linear, norm = class.below, class.each, class.linear, class.n
 
 local parts = {}
 
+---Names up to release 2.0, which later files may have all the same.
+parts.renamed = {
+  { "position_embeddings%.weight$", "position_embeddings.embed.weight" }, { "position_embeddings$", "position_embeddings.fpe" },
+  { "^relative_pe_helper%.", "embedding_layer.position_embed_helper." },
+  { "^relative_position_(%l+)%.", "%1_embeddings.position_embed_helper." },
+}
+
 local GATED = { liglu = true, geglu = true, reglu = true, swiglu = true }
 
 local NORMS = { -- layers/norms.py: whether it has a weight, and a bias

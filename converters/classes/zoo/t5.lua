@@ -16,7 +16,7 @@ local fields = {
   decoder_nonlinearity = text(), position_embedding_type = text "relative", relative_attention_num_buckets = size(32),
   src_max_position_embeddings = size(), tgt_max_position_embeddings = size(),
   norm_type = text "rmsnorm", use_t5_layer_norm = boolean(), layer_norm_epsilon = any(1e-5),
-  use_projection_bias_in_attention = boolean(false), use_ffn_bias = boolean(false), share_embedding_weights = boolean(true),
+  use_projection_bias_in_attention = kinds.bias(false), use_ffn_bias = kinds.bias(false), share_embedding_weights = boolean(true),
   share_encoder_decoder_embedding = boolean(true), use_pre_encoder_decoder_layer_norm = boolean(true), dropout_rate = rate(0.1),
   relu_dropout_rate = rate(), extra_ids = any(0), initializer_factor = number(1), attention_module = text "aiayn_attention",
   extra_attention_params = any(), tie_encoder_decoder = boolean(false), use_transformer_initialization = boolean(false),
@@ -77,7 +77,7 @@ local function model(c, since)
 end
 
 t5.T5ForConditionalGeneration = class.new "T5ForConditionalGeneration" {
-  since = "1.7", fields = fields, derived = derived, tensors = model,
+  since = "1.7", fields = fields, derived = derived, renamed = parts.renamed, tensors = model,
 }
 
 return t5

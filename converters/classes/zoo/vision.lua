@@ -17,7 +17,7 @@ local fields = {
   use_conv_patchified_embedding = boolean(false), use_embed_proj_bias = boolean(true), use_post_embed_layer_norm = boolean(false),
   use_encoder_pooler_layer = boolean(false), use_final_layer_norm = boolean(true), norm_first = boolean(true),
   nonlinearity = text "gelu", layer_norm_epsilon = positive(1e-5), dropout_rate = rate(0), attention_dropout_rate = rate(0.1),
-  use_projection_bias_in_attention = boolean(true), use_ffn_bias_in_attention = boolean(true), use_ffn_bias = boolean(true),
+  use_projection_bias_in_attention = kinds.bias(true), use_ffn_bias_in_attention = kinds.bias(true), use_ffn_bias = kinds.bias(true),
   attention_type = text "scaled_dot_product", initializer_range = number(0.02), use_bias_in_output = boolean(true),
   num_classes = size(2),
 }
