@@ -25,16 +25,13 @@ local function is_bias_of_decoder(at) return at.deduplicated or at:source(hf_dec
 local function pretraining(position)
   return rules.keys {
     -- Hugging Face                                      Model Zoo
-    { "bert",                                            "bert_encoder",                               bert.encoder(position, "told") },
-    { "cls.predictions.transform.dense.{weight,bias}",   "bert_mlm_head.mlm_transform.ffn.ffn.0.linear_layer.{weight,bias}",
-      biases = true },
+    { "bert",                                            "bert_encoder",                               bert.encoder(position) },
+    { "cls.predictions.transform.dense.{weight,bias}",   "bert_mlm_head.mlm_transform.ffn.ffn.0.linear_layer.{weight,bias}" },
     bert.norm("cls.predictions.transform.LayerNorm",     "bert_mlm_head.mlm_transform.ln"),
-    { hf_decoder,                                        classifier, tied_left = { hf_words, decoder.is_tied },
-      needed = decoder.is_untied },
+    { hf_decoder,                                        classifier, tied_left = { hf_words, decoder.is_tied } },
     { "cls.predictions.decoder.bias",                    "bert_mlm_head.classifier.ffn.0.linear_layer.bias",
-      also_left = "cls.predictions.bias", tied_left = { "cls.predictions.bias", is_bias_of_decoder }, biases = true },
-    { "cls.seq_relationship.{weight,bias}",              "bert_cls_head.classifier.ffn.0.linear_layer.{weight,bias}", needed = "told",
-      biases = true },
+      also_left = "cls.predictions.bias", tied_left = { "cls.predictions.bias", is_bias_of_decoder } },
+    { "cls.seq_relationship.{weight,bias}",              "bert_cls_head.classifier.ffn.0.linear_layer.{weight,bias}" },
   }
 end
 
@@ -42,7 +39,7 @@ end
 local function untied(position)
   return rules.override(pretraining(position), rules.keys {
     { hf_words,   words,      tie.or_from(classifier) },
-    { hf_decoder, classifier, decoder.head(hf_words, words), tied_left = { hf_words, decoder.is_tied }, needed = decoder.is_untied },
+    { hf_decoder, classifier, decoder.head(hf_words, words), tied_left = { hf_words, decoder.is_tied } },
   })
 end
 

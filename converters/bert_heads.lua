@@ -14,13 +14,12 @@ local absent, between = values.absent, rules.between
 
 -- --- keys
 
----@param head string           what Hugging Face calls the classifier
----@param needs_pooler? boolean  it looks at the first token
-local function with_head(head, needs_pooler)
+---@param head string   what Hugging Face calls the classifier
+local function with_head(head)
   return function(position)
     return rules.keys {
-      { "bert",                     "bert", bert.encoder(position, needs_pooler == true) },
-      { head .. ".{weight,bias}",   "classifier.{weight,bias}", biases = true },
+      { "bert",                     "bert", bert.encoder(position) },
+      { head .. ".{weight,bias}",   "classifier.{weight,bias}" },
     }
   end
 end
@@ -90,7 +89,7 @@ end
 return {
   family({ model = "bert-sequence-classifier", name = "bert/classifier", note = "BertForSequenceClassification",
     classes = { left = classes.BertForSequenceClassification, right = zoo.BertForSequenceClassification } }, {
-    keys = with_head("classifier", true), has = { pooler = true },
+    keys = with_head "classifier", has = { pooler = true },
     config = fields.config {
       { "classifier_dropout", "task_dropout", is = "rate" },
       { "num_labels",                         is = { left = "size?", right = "size" } },

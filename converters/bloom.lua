@@ -36,8 +36,8 @@ local old_slopes, slopes = "relative_pe_helper.slopes", "embedding_layer.positio
 local function body(...)
   local out = rules.keys {
     decoder.embedding "word_embeddings",
-    { "word_embeddings_layernorm.{weight,bias}", "embedding_ln_f.{weight,bias}", biases = true },
-    { "h.N",                                     "transformer_decoder.layers.N",    layer, biases = true },
+    { "word_embeddings_layernorm.{weight,bias}", "embedding_ln_f.{weight,bias}" },
+    { "h.N",                                     "transformer_decoder.layers.N",    layer },
     decoder.final_norm "ln_f",
   }
   for _, key in ipairs { ... } do out = rules.keys { out, only.right(key, "made from the number of heads") } end

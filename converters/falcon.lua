@@ -52,14 +52,14 @@ local projections = rules.keys {
     { "self_attention.dense.{weight,bias}",     "self_attn.proj_output_dense_layer.{weight,bias}" },
     { "mlp.dense_h_to_4h.{weight,bias}",        "ffn.ffn.0.linear_layer.{weight,bias}" },
     { "mlp.dense_4h_to_h.{weight,bias}",        "ffn.ffn.1.linear_layer.{weight,bias}" },
-  }, biases = has_biases },
+  } },
 }
 
 local function body(norms)
   return rules.keys {
     decoder.embedding "word_embeddings",
     { "h.N", "transformer_decoder.layers.N", rules.keys {
-      { "", "", norms, biases = decoder.has_biased_norms },
+      { "", "", norms },
       projections,
     } },
     decoder.final_norm "ln_f",
@@ -71,15 +71,13 @@ local function has_two_norms(here)
   return here.side == "left" or here.left.parallel_attn == true and here.left.num_ln_in_parallel_attn == 2
 end
 
-local function needs_two(here) return here.right.use_untied_layer_norm == true end
-
 local one_norm = rules.keys { { "input_layernorm.{weight,bias}", "norm1.{weight,bias}" } }
 local two_norms = rules.keys { { "ln_attn.{weight,bias}", "norm1.{weight,bias}" }, { "ln_mlp.{weight,bias}", "norm3.{weight,bias}" } }
 local any_norms = rules.keys {
   { "ln_attn.{weight,bias}", "norm1.{weight,bias}", when = has_two_norms },
   one_norm,
-  { "ln_mlp.{weight,bias}",  "norm3.{weight,bias}", needed = needs_two },
-  { "post_attention_layernorm.{weight,bias}", "norm3.{weight,bias}", needed = needs_two,
+  { "ln_mlp.{weight,bias}",  "norm3.{weight,bias}" },
+  { "post_attention_layernorm.{weight,bias}", "norm3.{weight,bias}",
     read_only = "of models with sequential attention" },
 }
 

@@ -43,7 +43,7 @@ local function body(position)
     decoder.embedding "wte",
     position ~= before_2_1 and
     { "wpe.{weight,bias}",          "embedding_layer.position_embeddings.{weight,bias}", read_only = "its name up to 2.0" },
-    { "h.N",                        "transformer_decoder.layers.N",                      layer, biases = true },
+    { "h.N",                        "transformer_decoder.layers.N",                      layer },
     decoder.final_norm "ln_f",
   }
 end

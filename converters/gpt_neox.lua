@@ -40,12 +40,12 @@ local layer = rules.keys {
 local body = rules.keys {
   decoder.embedding "embed_in",
   decoder.final_norm "final_layer_norm",
-  { "layers.N", "transformer_decoder.layers.N", layer, biases = true },
+  { "layers.N", "transformer_decoder.layers.N", layer },
 }
 
 local with_head = rules.keys {
   { "embed_out.weight", "lm_head.weight", decoder.head("gpt_neox.embed_in.weight", "embedding_layer.word_embeddings.weight"),
-    tied_left = { "gpt_neox.embed_in.weight", decoder.is_tied }, needed = decoder.is_untied },
+    tied_left = { "gpt_neox.embed_in.weight", decoder.is_tied } },
   { "embed_out.bias",   "lm_head.bias" },
   { "gpt_neox", "", body },
 }

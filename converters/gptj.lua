@@ -28,9 +28,9 @@ local function body(output)
     { "attn.v_proj.{weight,bias}",    "self_attn.proj_v_dense_layer.{weight,bias}" },
     output,
     { "attn.out_proj.bias",           "self_attn.proj_output_dense_layer.bias" },
-    { "ln_1.{weight,bias}",           "norm1.{weight,bias}",                  biases = true },
-    { "mlp.fc_in.{weight,bias}",      "ffn.ffn.0.linear_layer.{weight,bias}", biases = true },
-    { "mlp.fc_out.{weight,bias}",     "ffn.ffn.1.linear_layer.{weight,bias}", biases = true },
+    { "ln_1.{weight,bias}",           "norm1.{weight,bias}" },
+    { "mlp.fc_in.{weight,bias}",      "ffn.ffn.0.linear_layer.{weight,bias}" },
+    { "mlp.fc_out.{weight,bias}",     "ffn.ffn.1.linear_layer.{weight,bias}" },
   }
   return rules.keys {
     decoder.embedding "wte",

@@ -51,8 +51,8 @@ local function body(layer_keys)
 end
 
 local now = body(layer({ "self_attn.o_proj.{weight,bias}", "self_attn.proj_output_dense_layer.{weight,bias}" }, rules.keys {
-  { "self_attn.k_norm.{weight,bias}", "self_attn.k_norm.{weight,bias}", rows.vector, needed = false },
-  { "self_attn.q_norm.{weight,bias}", "self_attn.q_norm.{weight,bias}", rows.vector, needed = false },
+  { "self_attn.k_norm.{weight,bias}", "self_attn.k_norm.{weight,bias}", rows.vector },
+  { "self_attn.q_norm.{weight,bias}", "self_attn.q_norm.{weight,bias}", rows.vector },
 }))
 
 -- releases up to 2.2 wrote the rotary frequencies into the Hugging Face file

@@ -30,9 +30,6 @@ local counted_by_two = {
   backward = function(n) return 2 * n end,
 }
 
----All of it, unless Hugging Face's checkpoint has none at all, so that one is made.
-local function has_projector(here, present) return here.side == "right" or present > 0 end
-
 local function linear(i, part) return ("projector_image_model.ffn.%d.linear_layer.%s"):format(i, part) end
 
 ---A LLaMA that has seen no images has no projector: random numbers, as PyTorch begins with.
@@ -202,8 +199,7 @@ local text = {
   left = "text_model", right = "text_model", classes = { left = classes.text_model, right = zoo.text_part },
   keys = rules.keys {
     { "", "text_model", llama.keys },
-    { "model.mm_projector.N.{weight,bias}", "projector_image_model.ffn.N.linear_layer.{weight,bias}", number = counted_by_two,
-      count = function(here) return depth(here.left) end, needed = has_projector, biases = true },
+    { "model.mm_projector.N.{weight,bias}", "projector_image_model.ffn.N.linear_layer.{weight,bias}", number = counted_by_two },
     rules.drop.left("model.vision_tower.*", "the image tower is a part of its own"),
     rules.drop.right("projector_text_model.*", "LLaVA's LLaMA has no projector"),
   },

@@ -30,22 +30,13 @@ local layer = rules.keys {
 
 local slopes = "embedding_layer.position_embed_helper.slopes"
 
-local function is_learned(here) return here.right.position_embedding_type == "learned" end
-
----The Model Zoo's model has biases where its config does not say so; a checkpoint without them is converted all the same, and told.
-local function has_biases(here)
-  if here.side == "left" then return here.left.no_bias ~= true end
-  return here.assumed[decoder.biases[1]] and "told" or decoder.common_bias(here.right)
-end
-
 local body = rules.keys {
-  { "wpe.{weight,bias}",  "embedding_layer.position_embeddings.embed.{weight,bias}", needed = is_learned },
+  { "wpe.{weight,bias}",  "embedding_layer.position_embeddings.embed.{weight,bias}" },
   { "wte.weight",         "embedding_layer.word_embeddings.weight",         tie.or_from "lm_head.weight", also_right = "lm_head.weight" },
   { "wte.bias",           "embedding_layer.word_embeddings.bias",           also_right = "lm_head.bias" },
-  { "wpe.{weight,bias}",  "embedding_layer.position_embeddings.{weight,bias}", read_only = "its name up to 2.0",
-    needed = is_learned },
-  { "blocks.N",           "transformer_decoder.layers.N",                   layer, biases = has_biases },
-  decoder.final_norm("norm_f", has_biases),
+  { "wpe.{weight,bias}",  "embedding_layer.position_embeddings.{weight,bias}", read_only = "its name up to 2.0" },
+  { "blocks.N",           "transformer_decoder.layers.N",                   layer },
+  decoder.final_norm "norm_f",
   only.right(slopes, "made from the number of heads"),
   only.right("relative_pe_helper.slopes", "made from the number of heads"),
 }

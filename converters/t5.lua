@@ -105,29 +105,21 @@ local function is_third(here)
 end
 local function is_second(here) return not is_third(here) end
 
----A checkpoint without gates is converted as it is (`present`: layers that have one).
-local function needs_gate(here, present) return present > 0 or is_gated(here) and (here.side == "right" or "told") end
-
----@param parts integer   what a layer of this stack is made of: attention, cross-attention (of a decoder), feed-forward part
-local function layer(parts)
-  return rules.keys {
-    -- Hugging Face                                    Model Zoo
-    { "layer.0.SelfAttention.{q,k,v,o}.{weight,bias}", "self_attn.proj_{q,k,v,output}_dense_layer.{weight,bias}" },
-    { "layer.0.layer_norm.{weight,bias}",              "norm1.{weight,bias}" },
-    { "layer.1.layer_norm.{weight,bias}",              "norm2.{weight,bias}" },
-    { "layer.2.layer_norm.{weight,bias}",              "norm3.{weight,bias}",                          needed = parts == 3 },
-    { "layer.1.DenseReluDense.wi.{weight,bias}",       "ffn.ffn.0.linear_layer.{weight,bias}",         when = back(is_second, is_plain) },
-    { "layer.1.DenseReluDense.wi_0.{weight,bias}",     "ffn.ffn.0.linear_layer_for_glu.{weight,bias}", when = back(is_second),
-      needed = needs_gate },
-    { "layer.1.DenseReluDense.wi_1.{weight,bias}",     "ffn.ffn.0.linear_layer.{weight,bias}",         when = back(is_second, is_gated) },
-    { "layer.1.DenseReluDense.wo.{weight,bias}",       "ffn.ffn.1.linear_layer.{weight,bias}",         when = back(is_second) },
-    { "layer.2.DenseReluDense.wi.{weight,bias}",       "ffn.ffn.0.linear_layer.{weight,bias}",         when = back(is_third, is_plain) },
-    { "layer.2.DenseReluDense.wi_0.{weight,bias}",     "ffn.ffn.0.linear_layer_for_glu.{weight,bias}", when = back(is_third),
-      needed = needs_gate },
-    { "layer.2.DenseReluDense.wi_1.{weight,bias}",     "ffn.ffn.0.linear_layer.{weight,bias}",         when = back(is_third, is_gated) },
-    { "layer.2.DenseReluDense.wo.{weight,bias}",       "ffn.ffn.1.linear_layer.{weight,bias}",         when = back(is_third) },
-  }
-end
+local layer = rules.keys {
+  -- Hugging Face                                    Model Zoo
+  { "layer.0.SelfAttention.{q,k,v,o}.{weight,bias}", "self_attn.proj_{q,k,v,output}_dense_layer.{weight,bias}" },
+  { "layer.0.layer_norm.{weight,bias}",              "norm1.{weight,bias}" },
+  { "layer.1.layer_norm.{weight,bias}",              "norm2.{weight,bias}" },
+  { "layer.2.layer_norm.{weight,bias}",              "norm3.{weight,bias}" },
+  { "layer.1.DenseReluDense.wi.{weight,bias}",       "ffn.ffn.0.linear_layer.{weight,bias}",         when = back(is_second, is_plain) },
+  { "layer.1.DenseReluDense.wi_0.{weight,bias}",     "ffn.ffn.0.linear_layer_for_glu.{weight,bias}", when = back(is_second) },
+  { "layer.1.DenseReluDense.wi_1.{weight,bias}",     "ffn.ffn.0.linear_layer.{weight,bias}",         when = back(is_second, is_gated) },
+  { "layer.1.DenseReluDense.wo.{weight,bias}",       "ffn.ffn.1.linear_layer.{weight,bias}",         when = back(is_second) },
+  { "layer.2.DenseReluDense.wi.{weight,bias}",       "ffn.ffn.0.linear_layer.{weight,bias}",         when = back(is_third, is_plain) },
+  { "layer.2.DenseReluDense.wi_0.{weight,bias}",     "ffn.ffn.0.linear_layer_for_glu.{weight,bias}", when = back(is_third) },
+  { "layer.2.DenseReluDense.wi_1.{weight,bias}",     "ffn.ffn.0.linear_layer.{weight,bias}",         when = back(is_third, is_gated) },
+  { "layer.2.DenseReluDense.wo.{weight,bias}",       "ffn.ffn.1.linear_layer.{weight,bias}",         when = back(is_third) },
+}
 
 local cross_attention = rules.keys {
   { "layer.1.EncDecAttention.{q,k,v,o}.{weight,bias}", "multihead_attn.proj_{q,k,v,output}_dense_layer.{weight,bias}" },
@@ -149,11 +141,9 @@ local cross_bias = rules.drop.left("decoder.block.N.layer.1.EncDecAttention.rela
 local stacks = rules.keys {
   { "{encoder,decoder}_token_embedding.weight",                 "{encoder,decoder}_embeddings.word_embeddings.weight", embedding,
     read_only = "its name in release 1.6" },
-  { "{encoder,decoder}.absolute_position_embedding[.weight]",   "{encoder,decoder}_embeddings.position_embeddings[.weight]",
-    needed = false },
-  { "decoder.block.N",  "decoder.layers.N", cross_attention, count = "decoder_num_hidden_layers" },
-  { "encoder.block.N",  "encoder.layers.N", layer(2), count = "encoder_num_hidden_layers" },
-  { "decoder.block.N",  "decoder.layers.N", layer(3), count = "decoder_num_hidden_layers" },
+  { "{encoder,decoder}.absolute_position_embedding[.weight]",   "{encoder,decoder}_embeddings.position_embeddings[.weight]" },
+  { "decoder.block.N",           "decoder.layers.N",           cross_attention },
+  { "{encoder,decoder}.block.N", "{encoder,decoder}.layers.N", layer },
   { "{encoder,decoder}.final_layer_norm.{weight,bias}",         "{encoder,decoder}.norm.{weight,bias}" },
   { "lm_head.bias" },
 }
@@ -161,9 +151,9 @@ local stacks = rules.keys {
 local function hf_keys(...)
   return rules.keys {
     { HEAD, nil, decoder.head("shared.weight", DECODER, embedding),
-      tied_left = { "shared.weight", decoder.is_tied }, needed = decoder.is_untied },
+      tied_left = { "shared.weight", decoder.is_tied } },
     { "{encoder,decoder}.embed_tokens.weight", "{encoder,decoder}_embeddings.word_embeddings.weight", embedding,
-      also_left = "shared.weight", tied_left = "shared.weight", needed = function(here) return here.side == "right" or "told" end },
+      also_left = "shared.weight", tied_left = "shared.weight" },
     rules.keys { ... },
     other_biases,
     stacks,
@@ -183,7 +173,7 @@ end)
 
 local keys_1_6 = rules.keys {
   only.left("{encoder,decoder}.embed_tokens.weight", "a copy of the token embedding", "{encoder,decoder}_token_embedding.weight"),
-  { HEAD, nil, embedding, needed = decoder.is_untied },
+  { HEAD, nil, embedding },
   first_bias(old_bias, bias_of_all_blocks),
   other_biases,
   stacks,

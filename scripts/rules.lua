@@ -103,7 +103,6 @@ for _, one in ipairs(list) do
     local found, single, is_read_only = check.keys(one.keys)
     excused[#excused + 1] = { one.keys, is_read_only }
     add_rules(found, one.title)
-    add_rules(check.counts(one.own), one.title)
     for _, single_one in ipairs(single) do
       one_way[#one_way + 1] = { table = one, side = single_one.side, pattern = single_one.pattern, text = single_one.text,
         where = position.of(single_one.rule) }

@@ -14,7 +14,7 @@ local since = require "converters.modelzoo.since"
 local check = {}
 
 ---@class Finding
----@field kind "unreachable"|"one way"|"both ways"|"collision"|"captures"|"count"
+---@field kind "unreachable"|"one way"|"both ways"|"collision"|"captures"
 ---@field rule Rule
 ---@field text string
 
@@ -204,10 +204,6 @@ local function check_captures(rule, side, findings)
   end
 end
 
--- --- counts
-
-local whole = { depth = true, count = true, size = true } -- what a field that counts must be
-
 ---The fields that a side of a config may have; nil where it may have any.
 local function fields_of(own, side)
   local out = {}
@@ -216,39 +212,6 @@ local function fields_of(own, side)
     if rule[side] then out[rule[side]] = true end
   end
   return out
-end
-
----Letters of which no field says how many values they have, each told of with its first rule: whether a checkpoint has all such keys
----would not be looked at.
----@param own Converter
----@return Finding[]
-function check.counts(own)
-  local findings, known, asked, seen = {}, fields_of(own, "right"), sections.asked(own.config or {}, "right"), {}
-  local function look(rule, side)
-    for _, letter in ipairs(patterns.captures(rule[side][1])) do
-      local counter, why = rules.counter(rule, side, letter), nil
-      if counter == nil then
-        why = ("nothing counts '%s' of '%s'; say what does: count = …"):format(letter, rule[side][1])
-      elseif type(counter) == "string" and known and not whole[asked[counter]] then
-        why = ("'%s' counts '%s' of '%s', but %s"):format(counter, letter, rule[side][1], known[counter]
-          and "no rule says that it is a depth (is = \"depth\")" or "is no field of the right config; say what does: count = …")
-      end
-      local about = why and (counter or "") .. " " .. letter
-      if why and not seen[about] then
-        seen[about] = true
-        findings[#findings + 1] = { kind = "count", rule = rule, text = why }
-      end
-    end
-  end
-  for _, rule in ipairs(own.keys) do
-    local reads_all = rule.left and rule.left[1]:find("*", 1, true) or rule.right and rule.right[1]:find("*", 1, true)
-    if not rule.kind and reads_all then return {} end -- nothing is needed
-    if not rule.kind and rule.needed ~= false then
-      look(rule, "left")
-      look(rule, "right")
-    end
-  end
-  return findings
 end
 
 -- --- all of it

@@ -61,18 +61,29 @@ function class.each(prefix, count, nodes) return { prefix = prefix, count = coun
 ---@return TensorNode
 function class.part(prefix, other, config) return { prefix = prefix, class = other, config = config } end
 
+---Calls `mark` with each tensor of some nodes.
+---@param nodes TensorNode   tensors, or lists of them
+local function each_tensor(nodes, mark)
+  if type(nodes[1]) == "string" then return mark(nodes) end
+  for i = 1, table.maxn(nodes) do
+    if nodes[i] then each_tensor(nodes[i], mark) end
+  end
+end
+
 ---Nodes that a checkpoint may lack all together: `class.may_lack("the pooler", linear(…))`.
 ---@param name string
----@param nodes TensorNode   tensors, or lists of them
+---@param nodes TensorNode
 ---@return TensorNode
 function class.may_lack(name, nodes)
-  if type(nodes[1]) == "string" then
-    nodes.part = name
-  else
-    for i = 1, table.maxn(nodes) do
-      if nodes[i] then class.may_lack(name, nodes[i]) end
-    end
-  end
+  each_tensor(nodes, function(node) node.part = name end)
+  return nodes
+end
+
+---Nodes that only some versions of the class saved.
+---@param nodes TensorNode
+---@return TensorNode
+function class.optional(nodes)
+  each_tensor(nodes, function(node) node.optional = true end)
   return nodes
 end
 

@@ -201,6 +201,7 @@ end
 ---@field configs table[]   what each step made of the model section, by which converter, once the config is converted;
 ---                              between releases also `moves`: Moves, of the whole file
 ---@field files Dict[]      the config file before each step, and after the last
+---@field is_unchecked? boolean   it was said that no class describes the model
 ---@field copies string[]   the steps that change no tensor, but metadata and config only
 
 ---Runs `body`, whose errors tell the step where there are several.
@@ -369,20 +370,21 @@ local function fit_of(job, part, format, side, tensors, given)
   end)
 end
 
----The checkpoint with all names of its tied tensors, of which a file may have one.
+---The checkpoint with the names of its tied tensors that rules read: all of them, where the file has each tensor once; else the first.
 ---@param known ClassTensors
 ---@param source Dict
 ---@param kept table<string, string>   names of the file, by other names of the same tensors
+---@param has_each_once boolean
 ---@return Dict source, table<string, string> kept
-local function with_all_names(known, source, kept)
-  local out, names = nil, kept
-  local present = {}
+local function with_tied(known, source, kept, has_each_once)
+  local out, names, present = nil, kept, {}
   for key in cbk.items(source) do
     local own = type(key) == "string" and known:own_key(key)
     if own then present[own] = key end
   end
   for key, tied in pairs(known:names_of_tied()) do
-    for _, other in ipairs(present[key] and {} or tied) do
+    local is_wanted = not present[key] and (has_each_once or key == tied[1])
+    for _, other in ipairs(is_wanted and tied or {}) do
       local file_key = present[other]
       if file_key then
         if not out then out, names = cbk.copy(source), rules.variant(kept) end
@@ -434,6 +436,24 @@ local function refuse_shapes(found, place, is_read)
     is_read and "use the config that belongs to the checkpoint" or "the config or the converter's rules are wrong"))
 end
 
+---Refuses weights that the class does not have, where rules write them all the same; biases are a warning.
+---@param found Fit
+---@param place string   what is before the keys in the checkpoint
+---@param moves table<string, KeyMove>
+local function refuse_strange(found, place, moves)
+  local weights, biases = {}, {}
+  for _, key in ipairs(found.unknown) do
+    local list = key:find "%.bias$" and biases or weights
+    if moves[key] and moves[key].to then list[#list + 1] = place .. key end
+  end
+  local function text(list)
+    return ("the checkpoint has %d %s that %s does not have with this config: %s"):format(#list, list == biases and "biases" or "weights",
+      found.known.class.name, naming.first(list))
+  end
+  if #weights > 0 then cbk.fail("convert", text(weights)) end
+  if #biases > 0 then cbk.warn(text(biases)) end
+end
+
 ---@param part Part
 ---@param is_refused boolean   a key without a rule fails, so that what is missing says nothing
 ---@return Dict made, string[] unmatched, table lacking   keys of the part: without a rule, and not there (complete.lacking)
@@ -443,6 +463,10 @@ local function convert_part(job, i, part, is_refused)
   kinds.check_root(source)
   local prefix = accepted_prefix(converter, step)
   local read = fit_of(job, part, step.src, step.side, source, given_of(job, i, part, step.side))
+  if not read and not job.model.classes and not job.is_unchecked and (is_hf(step.src) or is_hf(step.tgt)) then
+    job.is_unchecked = true
+    cbk.warn(("no class describes '%s': whether its checkpoint is complete and fits the config is not checked"):format(job.model.model))
+  end
   refuse_shapes(read, part.reads, true)
   local is_checked = not rules.reads_all(converter.keys, step.side)
   local deduplicated = i == 1 and job.deduplicated
@@ -453,7 +477,7 @@ local function convert_part(job, i, part, is_refused)
     side = step.side, left = configs.left, right = configs.right, assumed = configs.assumed, deduplicated = deduplicated,
     source = function(_, key) return source[key] or prefix and source[prefix .. key] end,
   }
-  if read and is_checked then source, kept = with_all_names(read.known, source, kept) end
+  if read and is_checked then source, kept = with_tied(read.known, source, kept, deduplicated == true) end
   source, kept = keys.with_tied(converter.keys, at, source, kept)
   local made, unmatched, moves = keys.convert(converter.keys, step.side, source, {
     left = configs.left, right = configs.right, seed = job.seed, known = is_checked and read and read.known or nil, fill = converter.fill,
@@ -463,14 +487,16 @@ local function convert_part(job, i, part, is_refused)
   })
   if not read or not is_checked or is_refused and #unmatched > 0 then return made, unmatched, { count = 0 }, moves end
   if #read.missing > 0 or #unmatched > 0 then return made, unmatched, lacking_of(read, read.missing), moves end
+  refuse_strange(read, part.reads, moves)
   local written = fit_of(job, part, step.tgt, rules.other[step.side], made)
   refuse_shapes(written, part.writes[1], false)
+  local biases = {} -- that the config does not say, and that the target needs
+  for _, one in ipairs(written and #written.missing > 0 and read.unsaid or {}) do
+    for _, key in ipairs(one.keys) do biases[#biases + 1] = key end
+  end
+  if #biases > 0 then return made, unmatched, lacking_of(read, biases), moves end
   if written and #written.missing > 0 then
-    local biases = {} -- that the target needs, whatever the config does not say
-    for _, one in ipairs(read.unsaid) do
-      for _, key in ipairs(one.keys) do biases[#biases + 1] = key end
-    end
-    return made, unmatched, lacking_of(read, #biases > 0 and biases or written.missing), moves
+    cbk.warn(("what is written lacks %d weights that its model needs: %s"):format(#written.missing, naming.first(written.missing)))
   end
   warn_of_lacks(read)
   return made, unmatched, { count = 0 }, moves

@@ -19,10 +19,6 @@ local rules = {}
 ---@field also table<Side, { [1]: string, [2]: fun(at: At, value: any): any }[]>  further keys written on that side
 ---@field tied table<Side, Tied>   where that side is read: the key that its own is read from when it is not there
 ---@field number? { forward: fun(n: integer): integer, backward: fun(n: integer): integer }   counts the other side's way
----@field needed? Needed|fun(at: At, present: integer): Needed   whether a checkpoint must have it (complete.lua)
----@field biases? Needed|fun(at: At): Needed   whether its modules always have a bias: it is needed where the weight is there
----@field count table<1|string, string|fun(at: At): integer|nil>   how many values its letters have, 1 for the first (default:
----                          num_hidden_layers): a field of the right config, or a function
 ---@field kind? "only"|"drop"|"refuse"   of a rule for one side: what becomes of such a key
 ---@field why? string        of such a rule
 ---@field read_only? string  which files have its key on the side where it is read and never written
@@ -31,8 +27,6 @@ local rules = {}
 ---@field below? { [1]: Rule, [2]: table|nil }   the two names that it was put below, and those that it was below already
 
 ---@alias Tied { [1]: string, [2]: fun(at: At): boolean }   the key, and whether it is the same tensor
-
----@alias Needed boolean|"told"|nil
 
 ---@class Origin   Where a rule was written.
 ---@field source string    the file
@@ -220,21 +214,9 @@ local function checked(rule)
   return rule
 end
 
--- --- counts
+-- --- tables
 
----What counts a letter of a rule's keys: a field of the right config, or a function; nil where nothing is said.
----@param rule Rule
----@param side Side
----@param letter string
----@return string|function|nil
-function rules.counter(rule, side, letter)
-  local own, count = rule[side], rule.count
-  if own.each and own.each.letter == letter then return own.each.count end
-  local first = ("." .. own[1] .. "."):gsub(own.each and "%." .. own.each.letter .. "%f[.]" or "^", ""):match "%.(%u)%f[.]"
-  return count[letter] or first == letter and (count[1] or "num_hidden_layers") or nil
-end
-
----Whether a table copies whatever is on a side: it counts nothing.
+---Whether a table copies whatever is on a side.
 ---@param set Rule[]
 ---@param side Side
 function rules.reads_all(set, side)
@@ -243,8 +225,6 @@ function rules.reads_all(set, side)
   end
   return false
 end
-
--- --- tables
 
 local function below(prefix)
   return function(pattern) return prefix == "" and pattern or prefix .. "." .. pattern end
@@ -257,11 +237,9 @@ local function variant(base, change)
   return out
 end
 
-local function counts(count) return type(count) == "table" and count or { count } end
-
 ---A table of key rules: `{ left, right, action }`; one name alone stands for both sides; a table of rules in the third place
----is put below the two names; `false` says nothing. Options of a rule: when, also_left, also_right, tied_left, count, needed, biases,
----number, read_only; count, needed and biases of such a table are those of its rules.
+---is put below the two names; `false` says nothing. Options of a rule: when, also_left, also_right, tied_left, number,
+---read_only.
 ---@return Rule[]
 function rules.keys(written)
   local out, source, line = { is_rules = true }, position.here(3)
@@ -285,15 +263,11 @@ function rules.keys(written)
         local one = rules.map(rule, change)
         if has_choices then checked(one) end
         one.below = { names, rule.below }
-        if one.needed == nil then one.needed = entry.needed end
-        if one.biases == nil then one.biases = entry.biases end
-        one.count = variant(counts(entry.count), one.count)
         add(one)
       end
     else
       add(checked {
         left = left, right = right, action = inner, when = entry.when, number = entry.number, read_only = entry.read_only,
-        needed = entry.needed, biases = entry.biases, count = counts(entry.count),
         also = { left = also(entry.also_left), right = also(entry.also_right) }, tied = { left = tied(entry.tied_left) },
         origin = origin(place, left[1], right[1]),
       })

@@ -20,8 +20,6 @@ local text, func, either = shapes.text, shapes.func, shapes.either
 
 local extra = either(text, shapes.record("{ pattern, function }", { text, func }, { 1 }))
 local extras = either(text, shapes.list(extra, "a list of patterns or { pattern, function }"))
-local needed = either(shapes.one_of { true, false, "told" }, shapes.named("a function that gives one of these", func))
-local counter = either(shapes.named("a field", text), func)
 
 -- --- what they may say
 
@@ -30,12 +28,7 @@ local counter = either(shapes.named("a field", text), func)
 entries.options = {
   when = func, also_left = extras, also_right = extras, tied_left = extra, read_only = shapes.named("a text: which files have it", text),
   number = shapes.record("a pair of functions, forward and backward", { forward = func, backward = func }, { "forward", "backward" }),
-  needed = needed, biases = needed,
-  count = either(counter, shapes.map(shapes.any, counter, "these by letters: { E = … }")),
 }
-
----What a table of rules may say for all of them.
-entries.inherited = { needed = true, count = true, biases = true }
 
 local word = shapes.of("one of " .. table.concat(demands.words(), ", ") .. ", maybe with a ?", function(value)
   return type(value) == "string" and demands.find(value) ~= nil
@@ -92,11 +85,10 @@ local function mistake_in_counts(entry, action)
   end
 end
 
----A table of rules stands below two names, and has few options of its own.
+---A table of rules is put below two names, and has no options of its own.
 local function mistake_below(entry)
   for name in pairs(entry) do
-    local is_known = type(name) == "number" or entries.inherited[name]
-    if not is_known then return ("'%s' is no option of a table of rules"):format(name) end
+    if type(name) ~= "number" then return ("'%s' is no option of a table of rules"):format(name) end
   end
   for i, prefix in ipairs { entry[1], entry[2] } do
     local mistake = type(prefix) ~= "string" and "a table of rules needs a name on each side" or prefix ~= "" and choices.mistake(prefix)

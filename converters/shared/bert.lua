@@ -18,7 +18,7 @@ local bert = {}
 ---A norm, which old Hugging Face files call gamma and beta.
 function bert.norm(left, right)
   return rules.keys {
-    { left .. ".{weight,bias}", right .. ".{weight,bias}", biases = true },
+    { left .. ".{weight,bias}", right .. ".{weight,bias}" },
     { left .. ".{gamma,beta}",  right .. ".{weight,bias}", read_only = "its names in old files" },
   }
 end
@@ -41,19 +41,18 @@ local layer = rules.keys {
 local position_ids = { "embeddings.position_ids", actions.buffer.positions "max_position_embeddings" }
 
 ---@param position string      where the position embeddings stand in this release
----@param needs_pooler Needed
-function bert.encoder(position, needs_pooler)
+function bert.encoder(position)
   return rules.keys {
     { "embeddings.position_embeddings.weight", "embedding_layer." .. position .. ".weight",   also_left = { position_ids } },
     { "embeddings.word_embeddings.weight",     "embedding_layer.word_embeddings.weight" },
     position ~= "position_embeddings" and
     { "embeddings.position_embeddings.weight", "embedding_layer.position_embeddings.weight",  also_left = { position_ids },
       read_only = "its name up to 2.0" },
-    { "embedding_layer.position_embeddings", needed = false },
+    { "embedding_layer.position_embeddings" },
     { "embeddings.token_type_embeddings.weight", "embedding_layer.segment_embeddings.weight" },
     norm("embeddings.LayerNorm",               "embed_ln_f"),
-    { "encoder.layer.N",                       "transformer_encoder.layers.N",                layer, biases = true },
-    { "pooler.dense.{weight,bias}",            "pooler.pooler.ffn.0.linear_layer.{weight,bias}",  needed = needs_pooler, biases = true },
+    { "encoder.layer.N",                       "transformer_encoder.layers.N",                layer },
+    { "pooler.dense.{weight,bias}",            "pooler.pooler.ffn.0.linear_layer.{weight,bias}" },
   }
 end
 

@@ -38,9 +38,9 @@ clip.tower = rules.keys {
   { "embeddings.class_embedding",               "embedding_layer.cls_embedding" },
   { "embeddings.position_embedding.weight",     "embedding_layer.position_embeddings.weight", token_first },
   { "embeddings.patch_embedding.{weight,bias}", "embedding_layer.linear_proj.{weight,bias}" },
-  { "pre_layrnorm.{weight,bias}",               "embedding_layer.post_embed_ln.{weight,bias}", biases = true },
-  { "encoder.layers.N",                         "encoder.transformer_encoder.layers.N", layer, biases = true },
-  { "post_layernorm.{weight,bias}",             "encoder.transformer_encoder.norm.{weight,bias}", biases = true },
+  { "pre_layrnorm.{weight,bias}",               "embedding_layer.post_embed_ln.{weight,bias}" },
+  { "encoder.layers.N",                         "encoder.transformer_encoder.layers.N", layer },
+  { "post_layernorm.{weight,bias}",             "encoder.transformer_encoder.norm.{weight,bias}" },
 }
 
 -- --- config

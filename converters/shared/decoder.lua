@@ -11,7 +11,7 @@ local values = require "converters.vocabulary.values"
 
 local decoder = {}
 
-local tie, absent = actions.tie, values.absent
+local tie = actions.tie
 
 -- --- tensors with two names; old checkpoints hold one of the two as null
 
@@ -30,20 +30,12 @@ function decoder.embedding(left)
   }
 end
 
----Whether norms have biases, as the right config says.
-function decoder.has_biased_norms(at)
-  local config = at.right
-  return config.use_rms_norm ~= true and config.use_biasless_norm ~= true and (absent(config.norm_type) or config.norm_type == "layernorm")
-end
-
 ---The last norm, which the Model Zoo writes twice.
 ---@param left string
----@param biases? fun(at: At): Needed
-function decoder.final_norm(left, biases)
+function decoder.final_norm(left)
   return rules.keys {
     { left .. ".weight", "transformer_decoder.norm.weight", tie.or_from "ln_f.weight", also_right = "ln_f.weight" },
-    { left .. ".bias",   "transformer_decoder.norm.bias",   tie.or_from "ln_f.bias",   also_right = "ln_f.bias",
-      biases = biases or decoder.has_biased_norms },
+    { left .. ".bias",   "transformer_decoder.norm.bias",   tie.or_from "ln_f.bias",   also_right = "ln_f.bias" },
   }
 end
 
@@ -74,7 +66,7 @@ function decoder.with_head(left, embedding, keys)
   local words = ("%s.%s.weight"):format(left, embedding)
   return rules.keys {
     { "lm_head.weight", nil, decoder.head(words, "embedding_layer.word_embeddings.weight"),
-      tied_left = { words, decoder.is_tied }, needed = decoder.is_untied },
+      tied_left = { words, decoder.is_tied } },
     { "lm_head.bias" },
     { left, "", keys },
   }

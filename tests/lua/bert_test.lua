@@ -116,7 +116,7 @@ describe("BERT: Hugging Face", function()
     local _, hf = conversion.run("bert", "cs-2.4", "hf", config, cs)
     same(hf["cls.predictions.bias"]:tolist(), hf["cls.predictions.decoder.bias"]:tolist())
     hf["cls.predictions.decoder.weight"], hf["cls.predictions.decoder.bias"] = nil, nil
-    local _, again = conversion.run("bert", "hf", "cs-2.4", hf_config(), hf)
+    local _, again = conversion.run("bert", "hf", "cs-2.4", hf_config(), hf, { deduplicated = true })
     same(#again.model, #cs.model)
     local bias = "bert_mlm_head.classifier.ffn.0.linear_layer.bias"
     same(again.model[bias]:tolist(), cs.model[bias]:tolist())

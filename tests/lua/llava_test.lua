@@ -156,7 +156,7 @@ describe("LLaVA", function()
     fails("2 weights are missing: model.mm_projector.4.weight, model.mm_projector.4.bias", run, "llava", "hf", "cs-2.4",
       config { mm_projector_type = "mlp3x_gelu" },
       checkpoint())
-    fails("more than the 1 that the config says: model.mm_projector.2.weight", run, "llava", "hf", "cs-2.4",
+    fails("does not have with this config: text_model/model.mm_projector.2.weight", run, "llava", "hf", "cs-2.4",
       config { mm_projector_type = "mlp1x_gelu" }, checkpoint())
     local cs_config, cs = run("llava", "hf", "cs-2.4", config(), checkpoint())
     cs.model["projector_image_model.ffn.1.linear_layer.weight"] = nil

@@ -90,7 +90,7 @@ describe("a sandboxed converter", function()
     local outputs = {}
     for i, option in ipairs { "--sandbox", "--no-progress-bar" } do
       local code, stdout, stderr = convert(dir, option, "--output-dir", cbk.fs.join(dir, tostring(i)))
-      equal({ code, stderr }, { 0, "" })
+      equal({ code, (stderr:find("warning: no class describes 'tiny'", 1, true)) }, { 0, 1 })
       local written = cbk.open(cbk.fs.join(dir, tostring(i), "model_to_cs-2.4.mdl"))
       outputs[i] = { (stdout:gsub("/%d/", "/")), written.root.model["e.weight"]:hex() }
     end

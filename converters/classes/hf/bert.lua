@@ -22,6 +22,7 @@ local function derived(c)
   return { labels = labels, head_dim = "hidden_size / num_attention_heads" }
 end
 
+---@param has_pooler? boolean   else only files of older versions have one
 local function encoder(c, has_pooler)
   return below("bert", {
     { "embeddings.position_ids", { 1, "max_position_embeddings" }, buffer = true },
@@ -41,7 +42,8 @@ local function encoder(c, has_pooler)
       linear("output.dense", "intermediate_size", "hidden_size", true),
       norm("output.LayerNorm", "hidden_size"),
     }),
-    has_pooler and class.may_lack("the pooler", linear("pooler.dense", "hidden_size", "hidden_size", true)),
+    has_pooler and class.may_lack("the pooler", linear("pooler.dense", "hidden_size", "hidden_size", true))
+      or class.optional(linear("pooler.dense", "hidden_size", "hidden_size", true)),
   })
 end
 

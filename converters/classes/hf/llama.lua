@@ -32,6 +32,7 @@ local function body(c)
       linear("self_attn.k_proj", "hidden_size", "num_key_value_heads * head_dim", bias),
       linear("self_attn.v_proj", "hidden_size", "num_key_value_heads * head_dim", bias),
       linear("self_attn.o_proj", "num_attention_heads * head_dim", "hidden_size", bias),
+      class.optional { norm("self_attn.q_norm", "head_dim"), norm("self_attn.k_norm", "head_dim") }, -- of models derived from it
       { "self_attn.rotary_emb.inv_freq", { "head_dim / 2" }, buffer = true },
       linear("mlp.gate_proj", "hidden_size", "intermediate_size", c.mlp_bias),
       linear("mlp.up_proj", "hidden_size", "intermediate_size", c.mlp_bias),

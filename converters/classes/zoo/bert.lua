@@ -25,6 +25,7 @@ local encoder_fields = {
 ---@param prefix string   "bert", or "bert_encoder" before the masked-language head
 local function encoder(c, since, prefix)
   local sizes = { width = "hidden_size", inner = "hidden_size" }
+  local pooler = linear("pooler.pooler.ffn.0.linear_layer", "hidden_size", "hidden_size", true)
   return below(prefix, {
     { "embedding_layer.word_embeddings.weight", { "vocab_size", "hidden_size" } },
     parts.positions(c, since, "hidden_size", "num_heads") or false,
@@ -37,7 +38,7 @@ local function encoder(c, since, prefix)
       norm("norm2", "hidden_size"),
     }),
     c.use_final_layer_norm and norm("transformer_encoder.norm", "hidden_size"),
-    c.add_pooling_layer and class.may_lack("the pooler", linear("pooler.pooler.ffn.0.linear_layer", "hidden_size", "hidden_size", true)),
+    c.add_pooling_layer and class.may_lack("the pooler", pooler) or class.optional(pooler),
   })
 end
 

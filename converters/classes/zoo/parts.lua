@@ -82,19 +82,22 @@ function parts.attention(name, sizes, has_bias, output_bias, norm_kind)
 end
 
 ---Two Linears, of which the first has a gate beside it for the activations that are gated.
-local function layers(width, inner, activation, has_bias)
+---@param gate? string   the gate's name, where a checkpoint may lack it
+local function layers(width, inner, activation, has_bias, gate)
   return function(first, second)
+    local gated = GATED[activation or ""] and linear(first .. ".linear_layer_for_glu", width, inner, has_bias)
     return {
       linear(first .. ".linear_layer", width, inner, has_bias),
-      GATED[activation or ""] and linear(first .. ".linear_layer_for_glu", width, inner, has_bias),
+      gated and gate and class.may_lack(gate, gated) or gated,
       linear(second .. ".linear_layer", inner, width, has_bias),
     }
   end
 end
 
 ---@param activation string|nil
-function parts.feed_forward(name, width, inner, activation, has_bias)
-  return below(name, layers(width, inner, activation, has_bias)("ffn.0", "ffn.1"))
+---@param gate? string   the gate's name, where a checkpoint may lack it
+function parts.feed_forward(name, width, inner, activation, has_bias, gate)
+  return below(name, layers(width, inner, activation, has_bias, gate)("ffn.0", "ffn.1"))
 end
 
 ---Several feed-forward parts, between which a gate chooses.

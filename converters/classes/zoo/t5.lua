@@ -53,6 +53,11 @@ local function attention(c, name)
   return parts.attention(name, { width = "d_model", inner = "num_heads * d_kv" }, has_bias, has_bias)
 end
 
+---The converter's reference goes by the activation's name where Hugging Face's flags contradict it, so gates may be missing.
+local function feed_forward(c, activation)
+  return parts.feed_forward("ffn", "d_model", "d_ff", activation, c.use_ffn_bias, "the gates")
+end
+
 local function model(c, since)
   c.norm_type = parts.norm_type(c, since, c.use_t5_layer_norm)
   local shared = c.share_encoder_decoder_embedding and "encoder_embeddings.word_embeddings.weight"
@@ -61,14 +66,14 @@ local function model(c, since)
     embedding(c, since, "decoder_embeddings", "target_words", "tgt_max_position_embeddings", shared),
     each("encoder.layers", "encoder_num_hidden_layers", {
       attention(c, "self_attn"),
-      parts.feed_forward("ffn", "d_model", "d_ff", c.encoder_nonlinearity, c.use_ffn_bias),
+      feed_forward(c, c.encoder_nonlinearity),
       norm(c, "norm1"), norm(c, "norm2"),
     }),
     norm(c, "encoder.norm"),
     each("decoder.layers", "decoder_layers", {
       attention(c, "self_attn"), norm(c, "norm1"), norm(c, "norm3"),
       attention(c, "multihead_attn"), norm(c, "norm2"),
-      parts.feed_forward("ffn", "d_model", "d_ff", c.decoder_nonlinearity or c.encoder_nonlinearity, c.use_ffn_bias),
+      feed_forward(c, c.decoder_nonlinearity or c.encoder_nonlinearity),
     }),
     norm(c, "decoder.norm"),
     { "lm_head.weight", { "target_words", "d_model" },

@@ -1,0 +1,102 @@
+-- Model classes: what they have for a config, and how checkpoints are compared with them.
+
+local cbk = require "cbk"
+require "cbk.converters"
+local class = require "converters.engine.class"
+local fit = require "converters.engine.fit"
+local harness = require "harness"
+local describe, it, equal, raises = harness.describe, harness.it, harness.equal, harness.raises
+
+local size, depth, boolean, bias = class.kinds.size, class.kinds.depth, class.kinds.boolean, class.kinds.bias
+
+local Made = class.new "Made" {
+  fields = { words = size(7, "vocab"), width = size(), layers = depth(2), experts = size(2), tied = boolean(true), has_bias = bias(true) },
+  renamed = { { "%.gamma$", ".weight" } },
+  derived = function() return { inner = "4 * width" } end,
+  tensors = function(c, since)
+    return {
+      { "embed.weight", { "words", "width" } },
+      class.each("layers", "layers", {
+        class.linear("up", "width", "inner", c.has_bias),
+        class.each("experts", "experts", { class.norm("norm", "width", false) }),
+      }),
+      class.may_lack("the pooler", class.linear("pooler", "width", "width")),
+      since "2.1" and { "late", { 1 }, buffer = true },
+      { "head.weight", { "words", "width" }, tied = c.tied and "embed.weight" },
+    }
+  end,
+}
+
+local function keys_of(list)
+  local out = {}
+  for i, one in ipairs(list) do out[i] = one.key end
+  return out
+end
+
+---How a checkpoint with the tensors of a config, but for some keys, fits the config.
+local function fit_without(config, pattern, other_config)
+  local keys = {}
+  for _, key in ipairs(keys_of(Made:tensors(cbk.dict(other_config or config)))) do
+    if not key:find(pattern) then keys[#keys + 1] = key end
+  end
+  return fit.of(Made:tensors(cbk.dict(config)), keys, function() end)
+end
+
+describe("Model classes", function()
+  it("have tensors by what a config says, its aliases and the defaults", function()
+    local list = Made:tensors(cbk.dict { width = 4, vocab = 5, layers = 1, experts = 1 })
+    equal(keys_of(list), { "embed.weight", "layers.0.up.weight", "layers.0.up.bias", "layers.0.experts.0.norm.weight", "pooler.weight",
+      "late", "head.weight" })
+    equal(class.shape(list.by_key["layers.0.up.weight"]), { 16, 4 })
+    equal(class.shape(list.by_key["embed.weight"]), { 5, 4 })
+    equal(list.by_key["head.weight"].tied_to, "embed.weight")
+    equal(#Made:tensors(cbk.dict { width = 4, tied = false }, { release = "2.0" }), 11)
+    equal(Made:tensors(cbk.dict { width = 4, tied = false }).by_key["head.weight"].tied_to, nil)
+    equal(keys_of(Made:tensors(cbk.dict { width = 4, layers = 1 }, { prefix = "model." }))[1], "model.embed.weight")
+  end)
+
+  it("refuse values that are none, and configs that describe too much", function()
+    raises("width='wide': only a whole number", function() Made:tensors(cbk.dict { width = "wide" }) end)
+    raises("more than 150000 tensors", function() Made:tensors(cbk.dict { width = 4, layers = 100000 }) end)
+    raises("has no 'width'", function() class.shape(Made:tensors(cbk.dict {}).by_key["embed.weight"]) end)
+  end)
+
+  it("name the fields of a wrong shape", function()
+    local list = Made:tensors(cbk.dict { width = 4 })
+    equal(list:mistake("layers.0.up.weight", { 16, 4 }), nil)
+    equal(list:mistake("layers.0.up.weight", { 16, 5 }), "expected [16, 4] (width=4), found [16, 5]")
+    equal(list:mistake("model.embed.weight", { 8, 4 }), "expected [7, 4] (words=7), found [8, 4]")
+    equal(list:mistake("embed.weight", { 28 }), "expected [7, 4] (words=7, width=4), found [28]")
+    equal(list:mistake("other", { 28 }), nil)
+  end)
+
+  it("know names of older files, prefixes, and what numbers are beyond a count", function()
+    local list = Made:tensors(cbk.dict { width = 4 })
+    equal(list:own_key "model.layers.1.experts.0.norm.gamma", "layers.1.experts.0.norm.weight")
+    equal(list:own_key "other", nil)
+    equal(list:beyond "layers.2.up.weight", "layers=2")
+    equal(list:beyond "layers.1.experts.7.norm.weight", "experts=2")
+    equal(list:beyond "layers.1.other", nil)
+  end)
+
+  it("fit a checkpoint that has a tied tensor under one name, and none that lacks a weight", function()
+    local config = { width = 4, layers = 1 }
+    equal(fit.mistakes(fit_without(config, "^$")), 0)
+    equal(fit_without(config, "^head").missing, {})
+    equal(fit_without({ width = 4, layers = 1, tied = false }, "^head").missing, { "head.weight" })
+    equal(fit_without(config, "up%.weight").missing, { "layers.0.up.weight" })
+    equal(fit_without({ width = 4, layers = 1 }, "^$", { width = 4, layers = 2 }).unknown[1], "layers.1.up.weight")
+  end)
+
+  it("let a checkpoint lack what it may lack, all of it", function()
+    local found = fit_without({ width = 4 }, "pooler")
+    equal({ found.missing, found.lacks[1].name, found.lacks[1].keys }, { {}, "the pooler", { "pooler.weight" } })
+  end)
+
+  it("take the checkpoint's word for biases that only a default asks for", function()
+    local found = fit_without({ width = 4 }, "bias")
+    equal({ found.missing, found.unsaid[1].name }, { {}, "has_bias" })
+    equal(#fit_without({ width = 4, has_bias = true }, "bias").missing, 2)
+    equal(fit_without({ width = 4 }, "0.up.bias").missing, { "layers.0.up.bias" })
+  end)
+end)
