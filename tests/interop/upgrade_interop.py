@@ -497,7 +497,8 @@ class Tests:
         bert = {"bert_encoder.embedding_layer.word_embeddings.weight": words, head: words}
         t5 = {name: words for name in ("encoder_embeddings.word_embeddings.weight", "decoder_embeddings.word_embeddings.weight",
                                        "lm_head.weight")}
-        settings = {"share_embedding_weights": True, "share_encoder_decoder_embedding": True, "use_pre_encoder_decoder_layer_norm": True}
+        settings = {"share_embedding_weights": True, "share_encoder_decoder_embedding": True, "use_pre_encoder_decoder_layer_norm": True,
+                    "vocab_size": 11, "hidden_size": 8, "src_vocab_size": 11, "d_model": 8}
         for model, weights in (("bert", bert), ("t5", t5)):
             for version in (0.2, 0.3):
                 for prefix in ("", "model."):
@@ -597,7 +598,7 @@ class Tests:
         self.same_by_another_way("llama", *chain, "copy")
         config["model"] = {"d_model": 16, "d_kv": 4, "d_ff": 24, "num_heads": 4, "encoder_num_hidden_layers": 1, "src_vocab_size": 29,
                            "decoder_num_hidden_layers": 1, "share_embedding_weights": True, "use_t5_layer_norm": True,
-                           "share_encoder_decoder_embedding": True, "use_pre_encoder_decoder_layer_norm": True}
+                           "relative_attention_num_buckets": 8, "share_encoder_decoder_embedding": True, "use_pre_encoder_decoder_layer_norm": True}
         self.write_config(config)
         self.tree["model"] = {f"model.relative_position_{side}.relative_attention_bias.weight": tensor(8, 4) for side in ("encoder", "decoder")}
         self.tree["model"] |= {f"model.{side}_embeddings.word_embeddings.weight": tensor(29, 16) for side in ("encoder", "decoder")}
