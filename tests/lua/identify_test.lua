@@ -78,6 +78,12 @@ local function nameless(config)
   model.name = nil
 end
 
+---… and nothing that says the release.
+local function bare(config, root)
+  nameless(config)
+  root.__metadata__ = nil
+end
+
 describe("cbk new and cbk params", function()
   it("refuse a format or a model that the config contradicts", function()
     local dir = harness.temp_dir()
@@ -110,6 +116,36 @@ describe("cbk new and cbk params", function()
     cbk.fs.remove(dir .. "/config.json")
     cbk.fs.write(dir .. "/config.json", "[1,2]")
     refuses(dir, message, "convert", "m.safetensors", "--to", "cs-2.4")
+  end)
+
+  it("take a model of one's own that has classes, and say what one without them lacks", function()
+    local dir = harness.temp_dir()
+    local own = [[
+      local rules, fields, class = require "converters.engine.rules", require "converters.engine.fields", require "converters.engine.class"
+      local mine = class.new "MyModel" {
+        fields = { width = class.kinds.size(8), layers = class.kinds.depth(2) },
+        tensors = function() return { class.each("layers", "layers", class.linear("lin", "width", "width", true)) } end,
+      }
+      return { {
+        model = "mine", CLASSES
+        { "hf", "cs-2.4", keys = rules.keys { { "layers.N.lin.{weight,bias}", "layers.N.lin.{weight,bias}" } },
+          config = fields.config { { "width", is = "width" }, { "layers", "num_hidden_layers", is = "depth" } } },
+      } }]]
+    cbk.fs.write(dir .. "/own.lua", (own:gsub("CLASSES", "classes = { left = mine, right = mine },")))
+    cbk.fs.write(dir .. "/poor.lua", (own:gsub("CLASSES", "")))
+    cbk.fs.write(dir .. "/config.json", '{"model_type":"mine","width":4,"layers":1}')
+    for _, more in ipairs { {}, { "--sandbox" } } do
+      has(runs(dir, "params", "config.json", "--converter", "own.lua", unpack(more)), "2 tensors, 20 parameters")
+      runs(dir, "new", "config.json", "-o", "m.safetensors", "--converter", "own.lua", "--overwrite", unpack(more))
+      local found = identified(dir, "m.safetensors", "--converter", "own.lua", unpack(more))
+      equal(found.model, "mine")
+      equal(harness.cbk(dir, "convert", "m.safetensors", "--to", "cs-2.4", "--converter", "own.lua", "--overwrite", unpack(more)), 0)
+    end
+    local lacks = "the model mine in 'poor.lua' has no class for hf, which says its tensors; add `classes = { left = … }`"
+    refuses(dir, lacks, "params", "config.json", "--converter", "poor.lua")
+    refuses(dir, lacks, "params", "config.json", "--converter", "poor.lua", "--model", "mine")
+    refuses(dir, lacks, "new", "config.json", "-o", "x.safetensors", "--converter", "poor.lua")
+    has(why(identified(dir, "m.safetensors", "--converter", "poor.lua")), lacks)
   end)
 
   it("write the H5 version that the release reads", function()
@@ -173,11 +209,11 @@ describe("identify", function()
       { gpt2, "gpt2", "cs-2.4" }, { llama, "llama", "cs-2.4" }, { llama, "llama", "cs-2.9" },
     }
     for _, case in ipairs(cases) do
-      for _, change in ipairs { function() end, nameless } do
+      for _, change in ipairs { function() end, nameless, bare } do
         local dir = zoo_folder(case[1], case[2], case[3], change)
         local found = identified(dir, "a.mdl")
         equal(found.model, case[2], case[3] .. ": " .. why(found))
-        follow(dir, found)
+        if change ~= bare or found.command ~= cbk.null then follow(dir, found) end
       end
     end
     local dir = hf_folder(gpt2)
@@ -240,6 +276,6 @@ describe("a config that does not fit its tensors", function()
     said({ num_attention_heads = 3 }, "hidden_size=8, num_attention_heads=3")
     said({ hidden_size = 16 }, "'lm_head.weight': expected [50, 16] (hidden_size=16), found [50, 8]")
     said({ model_type = "bloom" }, "the config says model_type=bloom, but", "their names are those of llama")
-    said({ model_type = "nobody" }, "the config says model_type=nobody, which is of no model")
+    said({ model_type = "nobody" }, "the config says model_type=nobody, which is of no known model")
   end)
 end)

@@ -19,7 +19,10 @@ function classes.find(name, format)
   local model = catalogue.find(name)
   if not model then cbk.fail("unsupported", ("there is no model '%s'; 'cbk list' lists the models"):format(name)) end
   local found, release = catalogue.class_of(model, {}, catalogue.resolve(format, model))
-  if not found then cbk.fail("unsupported", ("the tensors of %s in the format %s are not described"):format(name, format)) end
+  if not found then
+    cbk.fail("unsupported", converters.lacking_class(name, format)
+      or ("the tensors of %s in the format %s are not described"):format(name, format))
+  end
   return found, release
 end
 

@@ -123,6 +123,17 @@ function converters.stated_models(is_hf, section)
   return out, ("%s='%s'"):format(field, stated)
 end
 
+---What a model's file lacks, where it has no class for a format.
+---@param name string
+---@param format string
+---@return string|nil   "the model mine in 'mine.lua' has no class for hf; …"
+function converters.lacking_class(name, format)
+  local model, side = catalogue.find(name), format == "hf" and "left" or "right"
+  if not model or model.classes and model.classes[side] then return nil end
+  return ("the model %s in '%s' has no class for %s, which says its tensors; add `classes = { %s = … }` to it (converters/README.md)")
+    :format(name, catalogue.file_of(name), format, side)
+end
+
 ---What is said where a config is for another model than --model.
 ---@param stated string[]   of stated_models
 ---@param field string

@@ -118,7 +118,8 @@ local function of_type(config)
   if type(stated) ~= "string" then return function() return true end end
   return function(one)
     local types = converters.hugging_face_types(one.model)
-    return types[old_types[stated] or stated] == true or next(types) == nil and one.class.name == class
+    local says_none = next(types) == nil -- a user's own may say none
+    return types[old_types[stated] or stated] == true or says_none and (one.model.model == stated or one.class.name == class)
   end
 end
 
@@ -248,7 +249,8 @@ local function reason_of(list, problems, stated, keys, format)
     return ("the config says %s, but %d of %d keys are not tensors of %s: %s%s"):format(stated, #best.fit.unknown, #keys,
       best.class.name, weight_names.shown(best.fit.unknown), others)
   end
-  return problems[1] or ("the config says %s, which is of no model whose tensors are described%s"):format(stated, others)
+  local lacking = #problems == 0 and like[1] and converters.lacking_class(like[1], format)
+  return problems[1] or lacking or ("the config says %s, which is of no known model%s"):format(stated, others)
 end
 
 ---@param found Identity
@@ -488,7 +490,8 @@ function identify.model_of_config(config, model, format)
   end
   if #found > 0 then return ranked(found)[1].model.model, format end
   local others = converters.stated_models(is_hf, section)
-  if #others > 0 then return others[1], format end -- whose tensors are not described, as will be said
+  local lacking = converters.lacking_class(others[1] or stated, format)
+  if lacking then cbk.fail("unsupported", lacking) end
   cbk.fail("unsupported", ("no known model is '%s'; name one with --model ('cbk list' lists them)"):format(stated))
 end
 
