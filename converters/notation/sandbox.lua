@@ -55,7 +55,7 @@ end
 local function is_library(value)
   if type(value) ~= "table" or rawget(value, "forward") ~= nil or rawget(value, 1) ~= nil then return false end
   for _, inner in pairs(value) do
-    if type(inner) == "function" or is_library(inner) then return true end
+    if type(inner) == "function" or inner ~= value and is_library(inner) then return true end -- a class is its own __index
   end
   return false
 end
