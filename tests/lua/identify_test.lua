@@ -271,6 +271,23 @@ describe("a config that does not fit its tensors", function()
     end
   end
 
+  it("is named as the reason, of a release, too", function()
+    for _, case in ipairs {
+      { "hidden_size", 16, "expected [50, 16] (" }, { "num_heads", 0, "num_heads=0" }, { "name", "t5", "the config says name=t5, but" },
+    } do
+      local field, value, part = unpack(case)
+      local dir = zoo_folder(llama, "llama", "cs-2.4", function(config) config.model[field] = value end)
+      has(why(identified(dir, "a.mdl")), part)
+      refuses(dir, part, "convert", "a.mdl", "--to", "hf")
+    end
+    local dir = zoo_folder(llama, "llama", "cs-2.4", function(config)
+      config.model, config.trainer = nil, cbk.dict { fit = 1 }
+    end)
+    local part = "the config has a 'trainer' section without 'init'"
+    has(why(identified(dir, "a.mdl")), part)
+    refuses(dir, part, "convert", "a.mdl", "--to", "hf")
+  end)
+
   it("is named as the reason", function()
     said({ hidden_size = "8" }, "hidden_size='8'")
     said({ num_attention_heads = 3 }, "hidden_size=8, num_attention_heads=3")

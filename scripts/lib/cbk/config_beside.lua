@@ -12,7 +12,8 @@ local config_beside = {}
 function config_beside.load(path)
   local config = cbk.config.load(path)
   if not kinds.is_dict(config) then
-    cbk.fail("config", ("'%s': the config should be a map of fields, found a %s"):format(path, tostring(cbk.kind(config))))
+    cbk.fail("config", ("cannot read the config '%s': the config should be a map of fields, found a %s"):format(path,
+      tostring(cbk.kind(config))))
   end
   return config
 end
@@ -25,7 +26,9 @@ local function suffix_of(stem) return stem:match "_to_cs%-[%w.-]+$" end
 local function try(file)
   local fine, result = pcall(config_beside.load, file)
   if fine then return result end
-  return nil, ("cannot read the config '%s' beside it: %s"):format(file, result.message or tostring(result))
+  local why, said = result.message or tostring(result), ("cannot read the config '%s': "):format(file)
+  if why:sub(1, #said) == said then why = why:sub(#said + 1) end
+  return nil, ("cannot read the config '%s' beside it: %s"):format(file, why)
 end
 
 ---@class ConfigBeside

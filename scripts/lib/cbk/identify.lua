@@ -80,20 +80,20 @@ end
 
 ---@class Asked
 ---@field side Side
----@field format string
 ---@field section Dict           the model's config
 ---@field architecture? string   what a config of Hugging Face says
 ---@field accepts fun(one: { model: Model, class: Class }): boolean
 
 ---@param asked Asked
+---@param format string
 ---@param keys string[]
 ---@param shape_of fun(key: string): integer[]|nil
 ---@return Candidate[]
 ---@return string[] problems   of configs that do not describe a model that they are for
-local function candidates(asked, keys, shape_of)
+local function candidates(asked, format, keys, shape_of)
   local out, problems = {}, {}
   for _, one in ipairs(described(asked.side)) do
-    local class, of = catalogue.class_of(one.model, {}, asked.format)
+    local class, of = catalogue.class_of(one.model, {}, format)
     if class and asked.accepts(one) then
       local fine, result = pcall(function()
         return fit.of(class:tensors(asked.section, { release = of }), keys, shape_of)
@@ -107,6 +107,20 @@ local function candidates(asked, keys, shape_of)
     end
   end
   return ranked(out), problems
+end
+
+---The candidates as of the first format that fits best.
+---@param formats string[]
+---@return Candidate[], string[] problems   as of `candidates`
+local function nearest_candidates(asked, formats, keys, shape_of)
+  local list, problems = {}, {}
+  for _, format in ipairs(formats) do
+    local own, own_problems = candidates(asked, format, keys, shape_of)
+    if own[1] and (not list[1] or own[1].mistakes < list[1].mistakes) then list = own end
+    if #problems == 0 then problems = own_problems end
+    if list[1] and list[1].mistakes == 0 then break end
+  end
+  return list, problems
 end
 
 local old_types = { RefinedWeb = "falcon", RefinedWebModel = "falcon" }
@@ -259,16 +273,21 @@ end
 ---@param kept Dict|nil   what the checkpoint keeps of a config of Hugging Face
 local function by_config(found, config, formats, kept, keys, shape_of)
   local is_hf, why = found.format == "hf", found.why
-  local section = is_hf and config or trainer.model(config)
+  local fine, section = pcall(is_hf and function() return config end or trainer.model, config)
+  if not fine then
+    found.reason = section.message or tostring(section)
+    why[#why + 1] = found.reason
+    return
+  end
   local class = architecture(is_hf and config or kept)
   local field = is_hf and "model_type" or "name"
   local stated = type(section[field]) == "string" and ("%s=%s"):format(field, section[field]) or nil
   if stated then why[#why + 1] = "the config says " .. stated end
   local asked = {
-    side = is_hf and "left" or "right", format = found.format, section = section, architecture = class,
+    side = is_hf and "left" or "right", section = section, architecture = class,
     accepts = is_hf and of_type(config) or of_name(formats, section),
   }
-  local list, problems = candidates(asked, keys, shape_of)
+  local list, problems = nearest_candidates(asked, formats, keys, shape_of)
   if not list[1] or list[1].fit.matched * 2 < #keys then
     found.reason = reason_of(list, problems, stated, keys, found.format)
     why[#why + 1] = found.reason
