@@ -6,9 +6,9 @@ local converters = require "cbk.converters"
 local identify = require "cbk.identify"
 
 local parser = cli.parser("identify", "Find out which model, class, format and release checkpoints are of, and why.", [[
-The config beside a checkpoint is found by itself: config.json, or the YAML that belongs to it. The
-last line is the command that converts the checkpoint, where its config file is found and it can be
-converted.
+The config beside a checkpoint is found by itself: config.json, or the YAML of the same name, of the
+same conversion (both end in _to_cs-2.5), or the only one of no conversion. The last line is the
+command that converts the checkpoint, where its config file is found and it can be converted.
 
 Exit code: 0 found, 1 some checkpoint fits no model or cannot be read, 2 wrong usage.
 

@@ -196,6 +196,13 @@ describe("identify", function()
     has(why(found), "it can be converted once a config file is named with --config")
   end)
 
+  it("finds a model by its names where nothing else is known", function()
+    local dir = zoo_folder(llama, "llama", "cs-2.1", function(_, root) root.__metadata__ = nil end)
+    cbk.fs.remove(dir .. "/a.yaml")
+    local found = identified(dir, "a.mdl")
+    equal({ found.model, found.command }, { "llama", cbk.null })
+  end)
+
   it("does not take a missing config for evidence", function()
     local dir = zoo_folder(llama, "llama", "cs-2.4", function(_, root) root.__metadata__ = nil end)
     cbk.fs.remove(dir .. "/a.yaml")
@@ -213,7 +220,10 @@ describe("identify", function()
         local dir = zoo_folder(case[1], case[2], case[3], change)
         local found = identified(dir, "a.mdl")
         equal(found.model, case[2], case[3] .. ": " .. why(found))
-        if change ~= bare or found.command ~= cbk.null then follow(dir, found) end
+        if change ~= bare or found.command ~= cbk.null then
+          follow(dir, found)
+          is_true(not found.command:find("--model", 1, true), found.command)
+        end
       end
     end
     local dir = hf_folder(gpt2)

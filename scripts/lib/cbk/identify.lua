@@ -112,15 +112,16 @@ end
 ---The candidates as of the first format that fits best.
 ---@param formats string[]
 ---@return Candidate[], string[] problems   as of `candidates`
+---@return string format
 local function nearest_candidates(asked, formats, keys, shape_of)
-  local list, problems = {}, {}
+  local list, problems, nearest = {}, {}, formats[1]
   for _, format in ipairs(formats) do
     local own, own_problems = candidates(asked, format, keys, shape_of)
-    if own[1] and (not list[1] or own[1].mistakes < list[1].mistakes) then list = own end
+    if own[1] and (not list[1] or own[1].mistakes < list[1].mistakes) then list, nearest = own, format end
     if #problems == 0 then problems = own_problems end
     if list[1] and list[1].mistakes == 0 then break end
   end
-  return list, problems
+  return list, problems, nearest
 end
 
 local old_types = { RefinedWeb = "falcon", RefinedWebModel = "falcon" }
@@ -180,7 +181,7 @@ end
 
 ---@class Identity
 ---@field model? string     the base name: "llama"
----@field format string     "hf" or "cs-X.Y"
+---@field format string     "hf" or "cs-X.Y"; of several releases the first that fits
 ---@field class? string
 ---@field release? string   "2.4"
 ---@field config? string    a path
@@ -248,12 +249,26 @@ local function take(found, list, count)
   end
 end
 
+---The models that have these names, in the first of the formats in which any has.
+---@param keys string[]
+---@param formats string[]
+---@return string[] names, string format
+local function models_by_names(keys, formats)
+  for _, format in ipairs(formats) do
+    local names = weight_names.models_that_fit(keys, format)
+    if #names > 0 then return names, format end
+  end
+  return {}, formats[1]
+end
+
 ---Why no model is found by a config.
 ---@param list Candidate[]
 ---@param problems string[]
 ---@param stated string|nil   "model_type='llama'"
-local function reason_of(list, problems, stated, keys, format)
-  local best, like = list[1], weight_names.models_that_fit(keys, format)
+---@param keys string[]
+---@param formats string[]
+local function reason_of(list, problems, stated, keys, formats)
+  local best, like = list[1], (models_by_names(keys, formats))
   if best and #best.fit.wrong > 0 and #best.fit.wrong >= #best.fit.unknown then
     return ("the config does not fit the tensors: '%s': %s"):format(best.fit.wrong[1].key, best.fit.wrong[1].why)
   end
@@ -263,7 +278,7 @@ local function reason_of(list, problems, stated, keys, format)
     return ("the config says %s, but %d of %d keys are not tensors of %s: %s%s"):format(stated, #best.fit.unknown, #keys,
       best.class.name, weight_names.shown(best.fit.unknown), others)
   end
-  local lacking = #problems == 0 and like[1] and converters.lacking_class(like[1], format)
+  local lacking = #problems == 0 and like[1] and converters.lacking_class(like[1], formats[1])
   return problems[1] or lacking or ("the config says %s, which is of no known model%s"):format(stated, others)
 end
 
@@ -287,9 +302,10 @@ local function by_config(found, config, formats, kept, keys, shape_of)
     side = is_hf and "left" or "right", section = section, architecture = class,
     accepts = is_hf and of_type(config) or of_name(formats, section),
   }
-  local list, problems = nearest_candidates(asked, formats, keys, shape_of)
+  local list, problems, format = nearest_candidates(asked, formats, keys, shape_of)
+  found.format = format
   if not list[1] or list[1].fit.matched * 2 < #keys then
-    found.reason = reason_of(list, problems, stated, keys, found.format)
+    found.reason = reason_of(list, problems, stated, keys, formats)
     why[#why + 1] = found.reason
     return
   end
@@ -302,12 +318,13 @@ end
 
 ---@param found Identity
 ---@param keys string[]
+---@param formats string[]
 ---@param class string|nil   of Hugging Face, that the checkpoint keeps
-local function by_names(found, keys, class)
-  local list = {}
-  for _, name in ipairs(weight_names.models_that_fit(keys, found.format)) do
+local function by_names(found, keys, formats, class)
+  local list, names, format = {}, models_by_names(keys, formats)
+  for _, name in ipairs(names) do
     local model = catalogue.find(name)
-    if way_from(model, found.format) then list[#list + 1] = { model = model, mistakes = 0, is_named = is_of_class(model, class) } end
+    if way_from(model, format) then list[#list + 1] = { model = model, mistakes = 0, is_named = is_of_class(model, class) } end
   end
   local best = ranked(list)[1]
   if not best then
@@ -315,13 +332,12 @@ local function by_names(found, keys, class)
     found.why[#found.why + 1] = "there is no config, and the names of the tensors fit no model"
     return
   end
-  found.model = best.model.model
-  local of_class = catalogue.class_of(best.model, {}, found.format)
+  found.model, found.format = best.model.model, format
+  local of_class = catalogue.class_of(best.model, {}, format)
   found.class = of_class and of_class.name
   for i = 2, #list do
-    if list[i].is_named == best.is_named and not is_headless(list[i].model.model) then
-      found.others[#found.others + 1] = list[i].model.model
-    end
+    local is_other = list[i].is_named == best.is_named and not is_headless(list[i].model.model)
+    if is_other then found.others[#found.others + 1] = list[i].model.model end
   end
   found.why[#found.why + 1] = ("there is no config; the names of all %d tensors are those of %s"):format(#keys, found.model)
 end
@@ -349,7 +365,7 @@ function identify.checkpoint(path, checkpoint, config_path)
   if config then
     by_config(found, config, formats, kept, keys, shape_of)
   else
-    by_names(found, keys, architecture(kept))
+    by_names(found, keys, formats, architecture(kept))
   end
   return found, beside.config
 end
