@@ -152,6 +152,7 @@ end
 ---@field name string                        "LlamaForCausalLM"
 ---@field fields table<string, ClassField>
 ---@field since? string                      the first release of the Model Zoo that has these tensors
+---@field removed? table<string, string>    fields that its programs refuse, with the release since which they do
 ---@field renamed? string[][]                names of older files: a Lua pattern and its replacement, { "%.gamma$", ".weight" }
 ---@field derived? fun(c: table): table      values that follow from others; a text is an extent: { head_dim = "hidden_size / num_heads" };
 ---                                          what no extent can say is a number and the fields it is computed from: { 5, "image_size" }
@@ -165,7 +166,7 @@ class.Class = Class
 ---@return fun(written: { fields: table<string, ClassField>, derived?: function, tensors: function }): Class
 function class.new(name)
   return function(written)
-    return setmetatable({ name = name, fields = written.fields, since = written.since, renamed = written.renamed,
+    return setmetatable({ name = name, fields = written.fields, since = written.since, renamed = written.renamed, removed = written.removed,
       derived = written.derived, nodes = written.tensors }, Class)
   end
 end
@@ -188,6 +189,15 @@ local function place_of(config, name)
   local section, inner = name:match "^(.-)%.(.*)$"
   if config[name] == nil and section and kinds.is_dict(config, section) then return config[section], inner end
   return config, name
+end
+
+---Takes the fields out of a config that the programs of a release refuse.
+---@param config Dict       changed in place
+---@param release string|nil
+function Class:take_removed(config, release)
+  for name, first in pairs(self.removed or {}) do
+    if release and releases.since(release, first) then config[name] = nil end
+  end
 end
 
 ---What a config says of a field; nil where it is null, the default where it is absent.

@@ -107,6 +107,16 @@ local function without(names, one)
   return out
 end
 
+---Takes the fields out of a model section, and of its parts, that the programs of its release refuse.
+local function take_removed(job, step, section)
+  local release = catalogue.release(job.path[1].tgt) -- a model inside another is converted by its newest table
+  for _, part in ipairs(step.converter.components or {}) do
+    if part.classes and part.classes.right then part.classes.right:take_removed(section[part.right], release) end
+  end
+  local class = (step.converter.classes or job.model.classes or {}).right
+  if class then class:take_removed(section, release) end
+end
+
 local function config_from_hf(job, step, config)
   file.refuse(config)
   local to, from, dropped, assumed, unsaid = sections.convert(step.converter, step.side, config, nil, nil, { source = job.source })
@@ -120,6 +130,7 @@ local function config_from_hf(job, step, config)
   note_dropped(lost, from, is_kept and "kept in the checkpoint, for the way back" or nil)
   for _, name in ipairs(dropped) do unsaid[#unsaid + 1] = name end
   job.hf_config = hf_config.pick(config, without(unsaid, converted))
+  take_removed(job, step, to)
   file.set_name(to, release, job.zoo_name, step.converter.named_from)
   return cbk.dict { model = to }, both_configs(step, from, to, assumed)
 end

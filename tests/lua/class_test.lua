@@ -55,6 +55,16 @@ describe("Model classes", function()
     equal(keys_of(Made:tensors(cbk.dict { width = 4, layers = 1 }, { prefix = "model." }))[1], "model.embed.weight")
   end)
 
+  it("take out fields that a release refuses", function()
+    local removing = class.new "Removing" { fields = {}, removed = { old = "2.4" }, tensors = function() return {} end }
+    local function left(release)
+      local config = cbk.dict { old = 1, new = 2 }
+      removing:take_removed(config, release)
+      return #config
+    end
+    equal({ left "2.3", left "2.4", left "2.9", left(nil) }, { 2, 1, 1, 2 })
+  end)
+
   it("refuse values that are none, and configs that describe too much", function()
     raises("width='wide': only a whole number", function() Made:tensors(cbk.dict { width = "wide" }) end)
     raises("more than 150000 tensors", function() Made:tensors(cbk.dict { width = 4, layers = 100000 }) end)

@@ -95,6 +95,7 @@ end
 
 decoder.GPT2LMHeadModel = class.new "GPT2LMHeadModel" {
   fields = gpt2, derived = derived, renamed = parts.renamed,
+  removed = { norm_first = "2.4", use_ff_layer1_dropout = "2.4" }, -- written as the reference does, which its own 2.4 refuses
   tensors = function(c, since)
     c.norm_type = parts.norm_type(c, since, c.use_rms_norm)
     local names = c.norm_first_sandwich and { "norm1", "norm3", "norm1_post", "norm3_post" } or { "norm1", "norm3" }

@@ -45,6 +45,7 @@ llava.image_part = class.new "ViTModel" {
 
 ---The language model with the projector, whose section is beside it in the config.
 llava.text_part = class.new "LlamaModel" {
+  removed = decoder.GPT2LMHeadModel.removed,
   fields = class.extend(decoder.GPT2LMHeadModel.fields, { projector = any() }),
   derived = function(c) return class.extend(decoder.GPT2LMHeadModel.derived(c), derived_units(c)) end,
   tensors = function(c, since)
@@ -53,6 +54,7 @@ llava.text_part = class.new "LlamaModel" {
 }
 
 llava.LlavaModel = class.new "LlavaModel" {
+  removed = { label_smoothing = "2.4", z_loss_eps = "2.4" },
   fields = { image_model = any(), text_model = any(), projector = any() }, derived = derived_units,
   tensors = function(c)
     return {
