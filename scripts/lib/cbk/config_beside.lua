@@ -18,8 +18,14 @@ function config_beside.load(path)
   return config
 end
 
----What `cbk convert` adds to the names of a pair: "_to_cs-2.5".
-local function suffix_of(stem) return stem:match "_to_cs%-[%w.-]+$" end
+---What `cbk convert` adds to the names of a pair, time after time: "_to_cs-2.4_to_cs-2.5".
+---@param stem string
+---@return string|nil
+local function suffix_of(stem)
+  local rest = stem
+  while rest:find "_to_cs%-[%w.-]+$" do rest = rest:gsub("_to_cs%-[%w.-]+$", "") end
+  return #rest < #stem and stem:sub(#rest + 1) or nil
+end
 
 ---@param file string
 ---@return Dict|nil config, string|nil problem
