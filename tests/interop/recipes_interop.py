@@ -123,7 +123,8 @@ def old_run(recipe):
 
 # For commands that begin so, what makes a file: Lua, or a function. What is for all commands leaves alone what an earlier one wrote.
 INPUTS = (
-    ("convert --model llama", "llama/config.json", LLAMA),
+    ("identify", "llama", LLAMA),
+    ("params", "llama/config.json", LLAMA),
     ("fold-lora", "model.mdl", LORA),
     ("convert-config-to-mup", "params.yaml", GPT2),
     ("h5-to-tensorflow", "model.h5", small("model.h5")),
