@@ -169,7 +169,7 @@ class KeyFold::Folder {
     std::vector<uint32_t> numbers(end - begin);
     for (uint32_t i = begin; i < end; ++i) numbers[i - begin] = number_at(fold_.members_[i], place);
     std::ranges::sort(numbers);
-    numbers.erase(std::ranges::unique(numbers).begin(), numbers.end());
+    numbers.erase(std::unique(numbers.begin(), numbers.end()), numbers.end());
     return numbers;
   }
 

@@ -360,7 +360,7 @@ class Rewriter {
   Child& add(Node& node, const Value& key) {
     charge(sizeof(Child) + TreeMemory::entry);
     charge_text(key);
-    return node.children.emplace_back(key, nullptr, std::nullopt);
+    return node.children.emplace_back(Child{key, nullptr, std::nullopt});
   }
 
   /// Makes a node of a part, for others to come into.

@@ -49,7 +49,8 @@ TensorTies::TensorTies(const LeafTable& table) {
     if (storage == nullptr) continue;
     const auto own = static_cast<uint32_t>(members_.size());
     const auto [place, is_new] = storages.try_emplace(storage, own, own);
-    auto& [first, last] = place->second;
+    const uint32_t first = place->second.first;
+    uint32_t& last = place->second.second;
     const auto is_same = [&](uint32_t other) {
       return members_[other].storage == first &&
              table.value(members_[other].row)->as_tensor().same_data(value->as_tensor());

@@ -397,13 +397,13 @@ TEST_CASE("no way of a pickle to call something unknown is read, with records or
   };
   for (const auto& [name, body] : table) {
     CAPTURE(name);
+    const std::string pickle = "\x80\x04"s + body + ".";
     for (const bool is_dill : {false, true}) {
       for (const bool allow_records : {false, true}) {
         torch::UnpickleOptions options;
         options.dill = is_dill;
         options.allow_records = allow_records;
-        CHECK_FALSE(
-            message_of([&] { torch::unpickle("\x80\x04"s + body + ".", options); }, Errc::refused).empty());
+        CHECK_FALSE(message_of([&] { torch::unpickle(pickle, options); }, Errc::refused).empty());
       }
     }
   }
@@ -752,6 +752,7 @@ TEST_CASE("a small file cannot ask for much memory", "[torch][memory]") {
   };
   for (const auto& [name, body] : cases) {
     INFO(name);
+    const std::string pickle = "\x80\x04" + body + ".";
     MemoryBudget budget(0);
     torch::UnpickleOptions options;
     options.budget = &budget;
@@ -759,8 +760,7 @@ TEST_CASE("a small file cannot ask for much memory", "[torch][memory]") {
       const Tensor elements = Tensor::from_bytes(DType::float32, {4}, Bytes(16));
       return std::make_shared<Object>(Object{"torch.storage", "FloatStorage", elements});
     };
-    CHECK_THAT(message_of([&] { torch::unpickle("\x80\x04" + body + ".", options); }, Errc::format),
-               Contains("memory"));
+    CHECK_THAT(message_of([&] { torch::unpickle(pickle, options); }, Errc::format), Contains("memory"));
     CHECK(budget.left() == budget.limit());  // what was not handed out is refunded
   }
   const Folder folder;
