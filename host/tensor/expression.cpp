@@ -76,10 +76,8 @@ Losses for_each_chunk(int64_t begin, int64_t count, int64_t granularity, Body&& 
 ViewExpression::ViewExpression(View view)
     : Expression(view.dtype, numel_of(view.shape)),
       view_(std::move(view)),
-      loops_(merged_loops(view_.shape, view_.strides)) {}
-
-bool ViewExpression::is_dense() const {
-  return loops_.empty() || (loops_.size() == 1 && loops_[0].stride == 1);
+      loops_(merged_loops(view_.shape, view_.strides)) {
+  if (loops_.size() == 1 && loops_[0].stride == 1) loops_ = {};
 }
 
 bool ViewExpression::has_long_runs() const {
@@ -126,7 +124,7 @@ bool ViewExpression::drop(int64_t begin, int64_t end) const noexcept {
 
 void ViewExpression::drop_all() const noexcept {
   if (numel() == 0) return;
-  int64_t last = 0;
+  int64_t last = is_dense() ? numel() - 1 : 0;
   for (const Loop& loop : loops_) last += (loop.extent - 1) * loop.stride;
   view_.storage->drop(static_cast<uint64_t>(view_.offset) * itemsize(),
                       static_cast<uint64_t>(last + 1) * itemsize());

@@ -90,10 +90,10 @@ class ViewExpression final : public Expression {
   [[nodiscard]] bool is_scattered() const { return !is_dense() && !has_long_runs(); }
 
  private:
-  [[nodiscard]] bool is_dense() const;  // one contiguous run
+  [[nodiscard]] bool is_dense() const { return loops_.empty(); }  // one contiguous run
   [[nodiscard]] bool has_long_runs() const;
   View view_;
-  std::vector<Loop> loops_;
+  std::vector<Loop> loops_;  // none where they are one run
 };
 
 /// Strides over the elements of another expression, for what cannot be pushed down to a storage.

@@ -81,26 +81,34 @@ std::string to_string(const Shape& shape) {
   return fmt::format("[{}]", fmt::join(shape, ", "));
 }
 
-Tensor::Tensor(DType dtype, Shape shape, std::shared_ptr<const Expression> expression)
-    : dtype_(dtype), shape_(std::move(shape)), numel_(numel_of(shape_)), expression_(std::move(expression)) {}
-
-Tensor Tensor::from_expression(std::shared_ptr<const Expression> expression, Shape shape) {
-  if (numel_of(shape) != expression->numel()) {
-    fail(Errc::shape, "{} elements do not fill the shape {}", expression->numel(), to_string(shape));
+Tensor::Tensor(std::shared_ptr<const Expression> expression, std::shared_ptr<const Shape> shape)
+    : dtype_(expression->dtype()),
+      numel_(expression->numel()),
+      shape_(std::move(shape)),
+      expression_(std::move(expression)) {
+  if (numel_of(*shape_) != numel_) {
+    fail(Errc::shape, "{} elements do not fill the shape {}", numel_, to_string(*shape_));
   }
   constexpr int max_depth = 5000;  // reading recurses
-  if (expression->depth() > max_depth) {
+  if (expression_->depth() > max_depth) {
     fail(Errc::value, "more than {} operations on one tensor; write it to a file and continue from that",
          max_depth);
   }
   constexpr uint64_t max_reads = 1'000'000;
-  if (expression->reads() > max_reads) {
+  if (expression_->reads() > max_reads) {
     fail(Errc::value,
          "an expression that reads its sources more than {} times; write parts of it to a file first",
          max_reads);
   }
-  const DType dtype = expression->dtype();
-  return {dtype, std::move(shape), std::move(expression)};
+}
+
+Tensor Tensor::from_expression(std::shared_ptr<const Expression> expression, Shape shape) {
+  return {std::move(expression), std::make_shared<const Shape>(std::move(shape))};
+}
+
+const Shape& Tensor::shape() const {
+  static const Shape none;
+  return shape_ ? *shape_ : none;
 }
 
 Tensor Tensor::from_view(View view) {
@@ -114,8 +122,8 @@ Tensor Tensor::from_view(View view) {
     const uint64_t end = std::min<uint64_t>(elements_in(view), std::numeric_limits<int64_t>::max());
     view.offset = std::clamp<int64_t>(view.offset, 0, static_cast<int64_t>(end));
   }
-  Shape shape = view.shape;
-  Tensor result = from_expression(std::make_shared<ViewExpression>(std::move(view)), std::move(shape));
+  auto source = std::make_shared<const ViewExpression>(std::move(view));
+  Tensor result(source, std::shared_ptr<const Shape>(source, &source->view().shape));
   result.is_source_ = true;
   return result;
 }
@@ -185,27 +193,27 @@ Tensor Tensor::cast(DType dtype) const {
     Bytes converted(size_of(dtype));
     const Losses lost = cast_elements(dtype_, element->data(), dtype, converted.data(), 1);
     if (!lost.any())
-      return full_bytes(dtype, shape_, converted);  // else the cast counts them when it is read
+      return full_bytes(dtype, shape(), converted);  // else the cast counts them when it is read
   }
-  return from_expression(std::make_shared<CastExpression>(expression_, dtype), shape_);
+  return from_expression(std::make_shared<CastExpression>(expression_, dtype), shape());
 }
 
 Tensor Tensor::affine(double factor, double term) const {
   check_arithmetic(dtype_);
   if (factor == 1 && term == 0) return *this;
   const ElementOp op{ElementOp::Kind::affine, factor, term};
-  return from_expression(std::make_shared<ElementExpression>(expression_, op), shape_);
+  return from_expression(std::make_shared<ElementExpression>(expression_, op), shape());
 }
 
 Tensor Tensor::replace_nan(double value) const {
   if (!is_floating(dtype_)) return *this;
   const ElementOp op{ElementOp::Kind::replace_nan, value, 0};
-  return from_expression(std::make_shared<ElementExpression>(expression_, op), shape_);
+  return from_expression(std::make_shared<ElementExpression>(expression_, op), shape());
 }
 
 Tensor Tensor::require_finite(std::string what) const {
   if (!is_floating(dtype_) && !is_complex(dtype_)) return *this;
-  return from_expression(std::make_shared<FiniteExpression>(expression_, std::move(what)), shape_);
+  return from_expression(std::make_shared<FiniteExpression>(expression_, std::move(what)), shape());
 }
 
 namespace {
@@ -223,13 +231,13 @@ void check_pair(const Tensor& a, const Tensor& b, std::string_view what) {
 Tensor Tensor::add(const Tensor& other) const {
   check_pair(*this, other, "add");
   return from_expression(std::make_shared<BinaryExpression>(expression_, other.expression_, BinaryOp::add),
-                         shape_);
+                         shape());
 }
 
 Tensor Tensor::multiply(const Tensor& other) const {
   check_pair(*this, other, "multiply");
   return from_expression(
-      std::make_shared<BinaryExpression>(expression_, other.expression_, BinaryOp::multiply), shape_);
+      std::make_shared<BinaryExpression>(expression_, other.expression_, BinaryOp::multiply), shape());
 }
 
 Tensor Tensor::matmul(const Tensor& other) const {
@@ -237,14 +245,15 @@ Tensor Tensor::matmul(const Tensor& other) const {
   if (dtype_ != other.dtype_)
     fail(Errc::dtype, "cannot multiply {} and {}", name_of(dtype_), name_of(other.dtype_));
   if (!is_floating(dtype_)) fail(Errc::dtype, "matmul of {} tensors; cast them first", name_of(dtype_));
-  if (dim() != 2 || other.dim() != 2 || shape_[1] != other.shape_[0]) {
-    fail(Errc::shape, "cannot multiply the matrices {} and {}", to_string(shape_), to_string(other.shape_));
+  if (dim() != 2 || other.dim() != 2 || this->shape()[1] != other.shape()[0]) {
+    fail(Errc::shape, "cannot multiply the matrices {} and {}", to_string(this->shape()),
+         to_string(other.shape()));
   }
-  Shape shape = {shape_[0], other.shape_[1]};
-  if (numel_of(shape) == 0 || shape_[1] == 0) return full(dtype_, shape, 0);
-  return from_expression(
-      std::make_shared<MatmulExpression>(expression_, other.expression_, shape[0], shape_[1], shape[1]),
-      shape);
+  Shape shape = {this->shape()[0], other.shape()[1]};
+  if (numel_of(shape) == 0 || this->shape()[1] == 0) return full(dtype_, shape, 0);
+  return from_expression(std::make_shared<MatmulExpression>(expression_, other.expression_, shape[0],
+                                                            this->shape()[1], shape[1]),
+                         shape);
 }
 
 // --- looking and reading
@@ -285,7 +294,7 @@ Tensor::Cost Tensor::cost() const {
 }
 
 bool Tensor::same_data(const Tensor& other) const {
-  if (dtype_ != other.dtype_ || shape_ != other.shape_) return false;
+  if (dtype_ != other.dtype_ || shape() != other.shape()) return false;
   if (expression_ == other.expression_) return true;
   const auto* a = dynamic_cast<const ViewExpression*>(expression_.get());
   const auto* b = dynamic_cast<const ViewExpression*>(other.expression_.get());

@@ -57,10 +57,10 @@ class Tensor {
   static Tensor lower_triangle(DType dtype, Shape shape);
 
   [[nodiscard]] DType dtype() const { return dtype_; }
-  [[nodiscard]] const Shape& shape() const { return shape_; }
+  [[nodiscard]] const Shape& shape() const;
   [[nodiscard]] int64_t numel() const { return numel_; }
   [[nodiscard]] uint64_t nbytes() const { return static_cast<uint64_t>(numel_) * size_of(dtype_); }
-  [[nodiscard]] int64_t dim() const { return static_cast<int64_t>(shape_.size()); }
+  [[nodiscard]] int64_t dim() const { return static_cast<int64_t>(shape().size()); }
   explicit operator bool() const { return expression_ != nullptr; }
 
   // --- expressions; errors are `shape`, `dtype` or `value`. A dim may be negative: from the end.
@@ -110,12 +110,13 @@ class Tensor {
   [[nodiscard]] Bytes to_bytes(uint64_t limit = 1ULL << 30) const;
 
  private:
-  Tensor(DType dtype, Shape shape, std::shared_ptr<const Expression> expression);
+  Tensor(std::shared_ptr<const Expression> expression, std::shared_ptr<const Shape> shape);
+  // Small: a checkpoint may have 100,000 of them, and a plan has copies.
   DType dtype_ = DType::float32;
-  Shape shape_;
-  int64_t numel_ = 0;
-  std::shared_ptr<const Expression> expression_;
   bool is_source_ = false;  // made by from_view, unchanged since
+  int64_t numel_ = 0;
+  std::shared_ptr<const Shape> shape_;  // that of the view, if there is one
+  std::shared_ptr<const Expression> expression_;
 };
 
 }  // namespace cbk

@@ -159,26 +159,26 @@ Tensor Tensor::reshape(Shape shape) const {
     }
     *unknown = numel_ / known;
   }
-  if (shape == shape_) return *this;
+  if (shape == this->shape()) return *this;
   return from_expression(expression_, std::move(shape));
 }
 
 Tensor Tensor::permute(const std::vector<int64_t>& dims) const {
-  Rearrangement how = Rearrangement::identity(shape_);
-  if (dims.size() != shape_.size())
-    fail(Errc::shape, "{} dims given to permute the shape {}", dims.size(), to_string(shape_));
+  Rearrangement how = Rearrangement::identity(shape());
+  if (dims.size() != shape().size())
+    fail(Errc::shape, "{} dims given to permute the shape {}", dims.size(), to_string(shape()));
   std::vector<bool> seen(dims.size(), false);
   for (size_t k = 0; k < dims.size(); ++k) {
     how.source[k] = checked_dim(dims[k], dim());
     if (seen[how.source[k]]) fail(Errc::shape, "dim {} is repeated in a permutation", dims[k]);
     seen[how.source[k]] = true;
-    how.shape[k] = shape_[how.source[k]];
+    how.shape[k] = shape()[how.source[k]];
   }
   return rearrange(*this, how);
 }
 
 Tensor Tensor::transpose(int64_t a, int64_t b) const {
-  std::vector<int64_t> dims(shape_.size());
+  std::vector<int64_t> dims(shape().size());
   std::iota(dims.begin(), dims.end(), int64_t{0});
   std::swap(dims[checked_dim(a, dim())], dims[checked_dim(b, dim())]);
   return permute(dims);
@@ -186,7 +186,7 @@ Tensor Tensor::transpose(int64_t a, int64_t b) const {
 
 Tensor Tensor::slice(int64_t dim, int64_t start, int64_t stop, int64_t step) const {
   const size_t position = checked_dim(dim, this->dim());
-  const int64_t extent = shape_[position];
+  const int64_t extent = shape()[position];
   if (step < 1)
     fail(Errc::value, "a slice step of {}; it must be at least 1 (flip turns a tensor round)", step);
   auto clamped = [&](int64_t bound) {
@@ -197,7 +197,7 @@ Tensor Tensor::slice(int64_t dim, int64_t start, int64_t stop, int64_t step) con
   if (start == 0 && stop == extent && step == 1) return *this;
   if (const auto* concat = dynamic_cast<const ConcatExpression*>(expression_.get());
       concat != nullptr && concat->dim() == position && step == 1 && stop > start &&
-      has_natural_shape(*concat, shape_)) {
+      has_natural_shape(*concat, shape())) {
     std::vector<Tensor> parts;
     int64_t begin = 0;
     for (const Tensor& part : concat->parts()) {
@@ -209,7 +209,7 @@ Tensor Tensor::slice(int64_t dim, int64_t start, int64_t stop, int64_t step) con
     }
     return Tensor::concat(parts, dim);
   }
-  Rearrangement how = Rearrangement::identity(shape_);
+  Rearrangement how = Rearrangement::identity(shape());
   const int64_t length = stop - start;
   how.shape[position] = length / step + (length % step == 0 ? 0 : 1);
   how.step[position] = how.shape[position] > 1 ? step : 1;
@@ -218,20 +218,20 @@ Tensor Tensor::slice(int64_t dim, int64_t start, int64_t stop, int64_t step) con
 }
 
 Tensor Tensor::expand(const Shape& shape) const {
-  Rearrangement how = Rearrangement::identity(shape_);
-  if (shape.size() < shape_.size())
-    fail(Errc::shape, "cannot expand {} to {}", to_string(shape_), to_string(shape));
-  const size_t added = shape.size() - shape_.size();
+  Rearrangement how = Rearrangement::identity(this->shape());
+  if (shape.size() < this->shape().size())
+    fail(Errc::shape, "cannot expand {} to {}", to_string(this->shape()), to_string(shape));
+  const size_t added = shape.size() - this->shape().size();
   how.shape = shape;
   how.source.assign(shape.size(), Rearrangement::none);
   how.step.assign(shape.size(), 1);
   for (size_t k = added; k < shape.size(); ++k) {
     const size_t old = k - added;
-    if (shape[k] == -1) how.shape[k] = shape_[old];
-    if (shape_[old] == how.shape[k]) {
+    if (shape[k] == -1) how.shape[k] = this->shape()[old];
+    if (this->shape()[old] == how.shape[k]) {
       how.source[k] = old;
-    } else if (shape_[old] != 1) {
-      fail(Errc::shape, "cannot expand {} to {}: only extents of 1 repeat", to_string(shape_),
+    } else if (this->shape()[old] != 1) {
+      fail(Errc::shape, "cannot expand {} to {}: only extents of 1 repeat", to_string(this->shape()),
            to_string(shape));
     }
   }
@@ -241,26 +241,26 @@ Tensor Tensor::expand(const Shape& shape) const {
 Tensor Tensor::flip(int64_t dim) const {
   const size_t position = checked_dim(dim, this->dim());
   if (numel_ == 0) return *this;
-  Rearrangement how = Rearrangement::identity(shape_);
+  Rearrangement how = Rearrangement::identity(shape());
   how.step[position] = -1;
-  how.start[position] = shape_[position] - 1;
+  how.start[position] = shape()[position] - 1;
   return rearrange(*this, how);
 }
 
 Tensor Tensor::index_select(int64_t dim, std::vector<int64_t> indices) const {
   const size_t position = checked_dim(dim, this->dim());
-  const int64_t extent = shape_[position];
+  const int64_t extent = this->shape()[position];
   for (int64_t index : indices) {
     if (index < 0 || index >= extent)
       fail(Errc::value, "index {} is outside dim {} with {} entries", index, dim, extent);
   }
-  Shape shape = shape_;
+  Shape shape = this->shape();
   shape[position] = static_cast<int64_t>(indices.size());
   if (numel_of(shape) == 0) return full(dtype_, shape, 0);
   int64_t outer = 1;
   int64_t inner = 1;
-  for (size_t i = 0; i < position; ++i) outer *= shape_[i];
-  for (size_t i = position + 1; i < shape_.size(); ++i) inner *= shape_[i];
+  for (size_t i = 0; i < position; ++i) outer *= this->shape()[i];
+  for (size_t i = position + 1; i < this->shape().size(); ++i) inner *= this->shape()[i];
   return from_expression(
       std::make_shared<GatherExpression>(expression_, outer, extent, inner, std::move(indices)), shape);
 }
