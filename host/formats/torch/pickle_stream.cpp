@@ -3,6 +3,7 @@
 #include <array>
 #include <charconv>
 
+#include "host/base/hash.hpp"
 #include "host/formats/torch/long_integer.hpp"
 #include "host/formats/torch/numpy.hpp"
 
@@ -21,14 +22,23 @@ std::pair<std::string, std::string> split_global(std::string_view global) {
 
 }  // namespace
 
+PickleStream::PickleStream(int protocol, bool dill, bool is_rehearsal)
+    : protocol_(protocol), dill_(dill), is_rehearsal_(is_rehearsal) {
+  out_ = {static_cast<char>(Op::proto), static_cast<char>(protocol_)};
+  if (protocol_ < 4) return;
+  out_.push_back(static_cast<char>(Op::frame));
+  append_le<uint64_t>(out_, 0);  // its length, when it is known
+}
+
 std::string PickleStream::finish() {
   op(Op::stop);
-  std::string pickle{static_cast<char>(Op::proto), static_cast<char>(protocol_)};
-  if (protocol_ >= 4) {
-    pickle.push_back(static_cast<char>(Op::frame));
-    append_le<uint64_t>(pickle, out_.size());
+  if (protocol_ >= 4 && !is_rehearsal_) {
+    constexpr size_t head = 11;
+    std::string length;
+    append_le<uint64_t>(length, out_.size() - head);
+    out_.replace(head - length.size(), length.size(), length);
   }
-  return pickle + out_;
+  return std::move(out_);
 }
 
 void PickleStream::memoize(uint64_t& slot) {
@@ -88,7 +98,16 @@ void PickleStream::real(double value) {
 }
 
 void PickleStream::text(const std::string& value) {
-  if (auto known = texts_.find(value); known != texts_.end()) return fetch(known->second);
+  if (is_rehearsal_) return;
+  const bool is_kept = value.size() <= memo_text_limit;
+  const auto own = static_cast<uint32_t>(texts_.size());
+  const auto is_same = [&](uint32_t other) {
+    return std::string_view(out_).substr(texts_[other].begin, texts_[other].size) == value;
+  };
+  if (is_kept) {
+    const auto known = text_index_.find_or_add(KeyedHash()(value), own, is_same);
+    if (known) return fetch(texts_[*known].slot);
+  }
   if (protocol_ >= 4 && value.size() < 256) {
     op(Op::short_binunicode);
     append_le(out_, static_cast<uint8_t>(value.size()));
@@ -99,7 +118,11 @@ void PickleStream::text(const std::string& value) {
     fail(Errc::value, "a text of {}", format_size(value.size()));
   }
   out_ += value;
-  if (value.size() <= memo_text_limit) memoize(texts_[value]);
+  if (!is_kept) return;
+  texts_.push_back({out_.size() - value.size(), static_cast<uint32_t>(value.size()), 0});
+  uint64_t slot = 0;
+  memoize(slot);
+  texts_.back().slot = static_cast<uint32_t>(slot);
 }
 
 void PickleStream::bytes(std::string_view value) {

@@ -2,27 +2,32 @@
 // containers.
 #pragma once
 
+#include <deque>
 #include <string>
 #include <string_view>
 #include <unordered_map>
 #include <vector>
 
 #include "host/formats/torch/opcodes.hpp"
+#include "host/value/row_index.hpp"
 #include "host/value/value.hpp"
 
 namespace cbk::torch {
 
 class PickleStream {
  public:
-  /// `dill`: builtin classes as dill spells them.
-  PickleStream(int protocol, bool dill) : protocol_(protocol), dill_(dill) {}
+  /// `dill`: builtin classes as dill spells them. `is_rehearsal`: nothing is kept but the memo of nodes.
+  PickleStream(int protocol, bool dill, bool is_rehearsal);
 
   /// The pickle with its head and STOP.
   std::string finish();
   [[nodiscard]] int protocol() const { return protocol_; }
   [[nodiscard]] bool is_dill() const { return dill_; }
 
-  void op(Op code) { out_.push_back(static_cast<char>(code)); }
+  void op(Op code) {
+    if (is_rehearsal_) out_.clear();
+    out_.push_back(static_cast<char>(code));
+  }
   void mark() { op(Op::mark); }
   /// The tuple of the last `count` values, up to three.
   void tuple_end(size_t count);
@@ -60,15 +65,24 @@ class PickleStream {
   bool fetch_known(const void* node);
 
  private:
+  /// A text in the memo, where it stands in the pickle.
+  struct Text {
+    uint64_t begin = 0;
+    uint32_t size = 0;
+    uint32_t slot = 0;
+  };
+
   void memoize(uint64_t& slot);
   void fetch(uint64_t slot);
 
   int protocol_;
   bool dill_;
+  bool is_rehearsal_;
   std::string out_;
   uint64_t memo_count_ = 0;
   std::unordered_map<const void*, uint64_t> nodes_;
-  std::unordered_map<std::string, uint64_t> texts_;
+  std::deque<Text> texts_;
+  RowIndex text_index_;
   std::unordered_map<std::string, uint64_t> globals_;
 };
 

@@ -25,8 +25,8 @@ void check_class(const std::string& name) {
 
 class Pickler : private PickleStream {
  public:
-  explicit Pickler(const PicklerOptions& options)
-      : PickleStream(options.protocol, options.dill), options_(options) {}
+  explicit Pickler(const PicklerOptions& options, bool is_rehearsal = false)
+      : PickleStream(options.protocol, options.dill, is_rehearsal), options_(options) {}
 
   std::string run(const Value& value) {
     try {
@@ -483,6 +483,10 @@ std::string storage_class_of(DType dtype) {
 
 std::string pickle(const Value& value, const PicklerOptions& options) {
   return Pickler(options).run(value);
+}
+
+void rehearse_pickle(const Value& value, const PicklerOptions& options) {
+  Pickler(options, true).run(value);
 }
 
 std::string dill_pickle(const Value& value) {

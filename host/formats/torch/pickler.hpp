@@ -36,6 +36,9 @@ struct PicklerOptions {
 /// Errors: `value` for what a pickle cannot hold (graph tensors), naming the dotted path.
 std::string pickle(const Value& value, const PicklerOptions& options);
 
+/// Calls `store` and checks as `pickle` does, and makes nothing; what `store` gives is not looked at.
+void rehearse_pickle(const Value& value, const PicklerOptions& options);
+
 /// An object as Cerebras H5 files keep it: protocol 4, one frame, dill's spelling.
 std::string dill_pickle(const Value& value);
 

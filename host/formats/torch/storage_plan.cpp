@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "host/base/hash.hpp"
+
 namespace cbk::torch {
 namespace {
 
@@ -10,6 +12,12 @@ const View* usable_view(const Tensor& tensor) {
   const View* view = tensor.view();
   if (view == nullptr) return nullptr;
   return std::ranges::all_of(view->strides, [](int64_t stride) { return stride >= 0; }) ? view : nullptr;
+}
+
+/// A storage, or an expression.
+const void* source_of(const Tensor& tensor) {
+  if (const View* view = usable_view(tensor)) return view->storage.get();
+  return tensor.expression().get();
 }
 
 int64_t end_of(const View& view) {
@@ -23,54 +31,74 @@ Tensor range_of(const StoragePtr& storage, DType dtype, int64_t begin, int64_t e
   return Tensor::from_view({storage, dtype, begin, {end - begin}, {1}});
 }
 
+size_t hash_of(const void* source) {
+  return KeyedHash()({reinterpret_cast<const char*>(&source), sizeof source});
+}
+
 }  // namespace
 
 int64_t StoragePlan::Cluster::cost(const std::deque<Use>& uses_of_plan) const {
   return is_dense ? uses_of_plan[uses.front()].tensor.numel() : end - begin;
 }
 
-void StoragePlan::add(const Tensor& tensor, const std::string& storage_class, const std::string& path) {
-  const View* view = usable_view(tensor);
-  Use use{tensor, path, 0, tensor.numel()};
-  if (view != nullptr) {
-    use.begin = view->offset;
-    use.end = end_of(*view);
-  }
-  const void* source = tensor.expression().get();
-  if (view != nullptr) source = view->storage.get();
+void StoragePlan::add(const Tensor& tensor, const std::string& storage_class) {
+  const auto own = static_cast<uint32_t>(uses_.size());
+  const auto number = static_cast<uint32_t>(storage_classes_.size());
+  const uint32_t class_number = storage_classes_.try_emplace(storage_class, number).first->second;
+  const void* source = source_of(tensor);
   // Raw elements without a storage class of their own are told apart by their dtype.
-  const std::string kind = storage_class + " " + std::string(name_of(tensor.dtype()));
-  auto [found, is_new] = by_source_.try_emplace({source, kind}, groups_.size());
-  if (is_new) groups_.push_back({storage_class, view != nullptr ? view->storage : nullptr, {}});
-  groups_[found->second].uses.push_back(static_cast<uint32_t>(uses_.size()));
-  uses_.push_back(std::move(use));
+  const auto is_same = [&](uint32_t other) {
+    const Tensor& first = uses_[groups_[other].first].tensor;
+    return groups_[other].storage_class == class_number && first.dtype() == tensor.dtype() &&
+           source_of(first) == source;
+  };
+  const auto own_group = static_cast<uint32_t>(groups_.size());
+  const auto known = by_source_.find_or_add(hash_of(source), own_group, is_same);
+  if (!known) groups_.push_back({class_number, own, own});
+  Group& group = groups_[known.value_or(own_group)];
+  uses_.push_back({tensor, known.value_or(own_group)});
+  if (known) group.last = uses_[group.last].next = own;
 }
 
 void StoragePlan::arrange() {
-  by_source_.clear();
-  storages_.resize(groups_.size());
-  stored_.resize(uses_.size());
-  for (size_t i = 0; i < storages_.size(); ++i) {
-    arrange_group(groups_.front(), i);
-    groups_.pop_front();
-  }
-  uses_.clear();
+  by_source_ = {};
+  storages_.reserve(groups_.size());
+  for (; !groups_.empty(); groups_.pop_front()) arrange_group(groups_.front());
+  for (Use& use : uses_) use.tensor = {};
 }
 
-StoredTensor StoragePlan::next() {
-  StoredTensor stored = std::move(stored_.front());
-  stored_.pop_front();
-  return stored;
+StoredTensor StoragePlan::next(const Tensor& tensor, const std::string& storage_class,
+                               const std::string& path) {
+  const Use& use = uses_[next_++];
+  if (use.segment != none) segments_[use.segment].key = path;
+  const bool is_untyped = storage_class == "UntypedStorage";
+  const uint64_t bytes = storages_[use.storage].bytes;
+  return {storage_class, std::to_string(use.storage),
+          static_cast<int64_t>(bytes / (is_untyped ? 1 : size_of(tensor.dtype()))), use.offset,
+          use.is_dense ? contiguous_strides(tensor.shape()) : tensor.view()->strides};
 }
 
-std::vector<StoragePlan::Cluster> StoragePlan::clusters_of(const Group& group) const {
-  std::vector<uint32_t> order = group.uses;
-  std::ranges::stable_sort(order, {}, [this](uint32_t use) { return uses_[use].begin; });
+StoragePlan::Segment StoragePlan::take_segment() {
+  Segment segment = std::move(segments_.front());
+  segments_.pop_front();
+  return segment;
+}
+
+std::vector<uint32_t> StoragePlan::uses_of(const Group& group) const {
+  std::vector<uint32_t> uses;
+  for (uint32_t use = group.first; use != none; use = uses_[use].next) uses.push_back(use);
+  return uses;
+}
+
+std::vector<StoragePlan::Cluster> StoragePlan::clusters_of(const std::vector<uint32_t>& uses) const {
+  const auto view_of = [this](uint32_t use) -> const View& { return *uses_[use].tensor.view(); };
+  std::vector<uint32_t> order = uses;
+  std::ranges::stable_sort(order, {}, [&](uint32_t use) { return view_of(use).offset; });
   std::vector<Cluster> clusters;
   for (const uint32_t use : order) {
-    if (clusters.empty() || uses_[use].begin >= clusters.back().end)
-      clusters.push_back({uses_[use].begin, 0, {}, false});
-    clusters.back().end = std::max(clusters.back().end, uses_[use].end);
+    const int64_t begin = view_of(use).offset;
+    if (clusters.empty() || begin >= clusters.back().end) clusters.push_back({begin, 0, {}, false});
+    clusters.back().end = std::max(clusters.back().end, end_of(view_of(use)));
     clusters.back().uses.push_back(use);
   }
   for (Cluster& cluster : clusters) {
@@ -82,69 +110,60 @@ std::vector<StoragePlan::Cluster> StoragePlan::clusters_of(const Group& group) c
   return clusters;
 }
 
-void StoragePlan::arrange_group(const Group& group, size_t key) {
-  PlannedStorage& storage = storages_[key];
-  const DType dtype = uses_[group.uses.front()].tensor.dtype();
-  if (group.source == nullptr) {
-    const Use& first = uses_[group.uses.front()];
-    storage.segments.push_back({first.tensor, first.path});
-    storage.bytes = first.tensor.nbytes();
-    for (const uint32_t use : group.uses)
-      stored_[use].strides = contiguous_strides(uses_[use].tensor.shape());
+void StoragePlan::arrange_group(const Group& group) {
+  PlannedStorage& storage = storages_.emplace_back();
+  const std::vector<uint32_t> uses = uses_of(group);
+  const Tensor& first = uses_[group.first].tensor;
+  const View* view = usable_view(first);
+  if (view == nullptr) {
+    storage.bytes = first.nbytes();
+    for (const uint32_t use : uses) uses_[use].is_dense = true;
+    add_segment(first, group.first);
   } else {
-    const std::vector<Cluster> clusters = clusters_of(group);
+    const std::vector<Cluster> clusters = clusters_of(uses);
     int64_t used = 0;
     for (const Cluster& cluster : clusters) used += cluster.cost(uses_);
-    if (static_cast<uint64_t>(used) * size_of(dtype) >= group.source->size() / 2) {
-      write_whole(group, storage);
+    if (static_cast<uint64_t>(used) * size_of(first.dtype()) >= view->storage->size() / 2) {
+      write_whole(uses, storage);
     } else {
-      write_clusters(group, clusters, storage);
+      write_clusters(clusters, storage);
     }
   }
-  const bool is_untyped = group.storage_class == "UntypedStorage";
-  for (const uint32_t use : group.uses) {
-    StoredTensor& stored = stored_[use];
-    stored.storage_class = group.storage_class;
-    stored.key = std::to_string(key);
-    stored.storage_numel = static_cast<int64_t>(storage.bytes / (is_untyped ? 1 : size_of(dtype)));
-  }
+  storage.end_segment = static_cast<uint32_t>(segments_.size());
 }
 
-void StoragePlan::write_whole(const Group& group, PlannedStorage& storage) {
-  const Use& first = uses_[group.uses.front()];
-  const DType dtype = first.tensor.dtype();
-  const auto elements = static_cast<int64_t>(group.source->size() / size_of(dtype));
-  storage.bytes = static_cast<uint64_t>(elements) * size_of(dtype);
-  const bool is_first_whole = first.tensor.nbytes() == storage.bytes && first.begin == 0 &&
-                              first.tensor.view()->strides == contiguous_strides(first.tensor.shape());
-  storage.segments.reserve(1);
-  storage.segments.push_back(
-      {is_first_whole ? first.tensor : range_of(group.source, dtype, 0, elements), first.path});
-  if (storage.bytes == group.source->size()) storage.crc32 = group.source->crc32();
-  for (const uint32_t use : group.uses) {
-    const View& view = *uses_[use].tensor.view();
-    stored_[use].offset = view.offset;
-    stored_[use].strides = view.strides;
-  }
+void StoragePlan::write_whole(const std::vector<uint32_t>& uses, PlannedStorage& storage) {
+  const Tensor& first = uses_[uses.front()].tensor;
+  const View& view = *first.view();
+  const auto elements = static_cast<int64_t>(view.storage->size() / size_of(first.dtype()));
+  storage.bytes = static_cast<uint64_t>(elements) * size_of(first.dtype());
+  const bool is_first_whole = first.nbytes() == storage.bytes && view.offset == 0 &&
+                              view.strides == contiguous_strides(first.shape());
+  add_segment(is_first_whole ? first : range_of(view.storage, first.dtype(), 0, elements), uses.front());
+  if (storage.bytes == view.storage->size()) storage.crc32 = view.storage->crc32();
+  for (const uint32_t use : uses) uses_[use].offset = uses_[use].tensor.view()->offset;
 }
 
-void StoragePlan::write_clusters(const Group& group, const std::vector<Cluster>& clusters,
-                                 PlannedStorage& storage) {
-  const DType dtype = uses_[group.uses.front()].tensor.dtype();
+void StoragePlan::write_clusters(const std::vector<Cluster>& clusters, PlannedStorage& storage) {
   int64_t base = 0;
   for (const Cluster& cluster : clusters) {
-    const Use& first = uses_[cluster.uses.front()];
-    const Tensor segment =
-        cluster.is_dense ? first.tensor : range_of(group.source, dtype, cluster.begin, cluster.end);
-    storage.segments.push_back({segment, first.path});
-    for (const uint32_t use : cluster.uses) {
-      const View& view = *uses_[use].tensor.view();
-      stored_[use].offset = base + (cluster.is_dense ? 0 : view.offset - cluster.begin);
-      stored_[use].strides = cluster.is_dense ? contiguous_strides(view.shape) : view.strides;
+    const Tensor& first = uses_[cluster.uses.front()].tensor;
+    const StoragePtr& source = first.view()->storage;
+    add_segment(cluster.is_dense ? first : range_of(source, first.dtype(), cluster.begin, cluster.end),
+                cluster.uses.front());
+    for (const uint32_t number : cluster.uses) {
+      Use& use = uses_[number];
+      use.is_dense = cluster.is_dense;
+      use.offset = base + (cluster.is_dense ? 0 : use.tensor.view()->offset - cluster.begin);
     }
     base += cluster.cost(uses_);
+    storage.bytes = static_cast<uint64_t>(base) * size_of(first.dtype());
   }
-  storage.bytes = static_cast<uint64_t>(base) * size_of(dtype);
+}
+
+void StoragePlan::add_segment(Tensor tensor, uint32_t first_use) {
+  uses_[first_use].segment = static_cast<uint32_t>(segments_.size());
+  segments_.push_back({std::move(tensor), {}});
 }
 
 }  // namespace cbk::torch

@@ -3,6 +3,8 @@
 #include <libdeflate.h>
 #include <zlib.h>
 
+#include <map>
+
 #include "host/base/replaced.hpp"
 #include "host/formats/torch/pickler.hpp"
 #include "host/formats/torch/storage_plan.hpp"
@@ -21,15 +23,16 @@ class ZipFileWriter final : public ShardWriter {
     refuse_existing(target, overwrite);
     StoragePlan plan;
     PicklerOptions options;
-    options.store = [&](const Tensor& tensor, const std::string& storage_class, const std::string& path) {
-      plan.add(tensor, storage_class, path);
+    options.store = [&](const Tensor& tensor, const std::string& storage_class, const std::string&) {
+      plan.add(tensor, storage_class);
       return StoredTensor{storage_class, "", 0, 0, {}};
     };
-    pickle(root, options);
+    rehearse_pickle(root, options);
     plan.arrange();
-    options.store = [&](const Tensor&, const std::string&, const std::string&) { return plan.next(); };
-    std::string content = pickle(root, options);
-    add_members(std::move(content), plan.take_storages());
+    options.store = [&](const Tensor& tensor, const std::string& storage_class, const std::string& path) {
+      return plan.next(tensor, storage_class, path);
+    };
+    add_members(pickle(root, options), plan);
   }
 
   [[nodiscard]] const std::vector<Item>& items() const override { return items_; }
@@ -46,9 +49,11 @@ class ZipFileWriter final : public ShardWriter {
 
   void finish(const std::vector<uint32_t>& crcs) override {
     std::vector<uint32_t> sums;
+    sums.reserve(members_.size());
+    size_t item = 0;
     for (const Member& member : members_) {
       uint32_t sum = member.crc32;
-      for (size_t item = member.first_item; item < member.end_item; ++item) {
+      for (; item < member.end_item; ++item) {
         if (items_[item].checksum == Checksum::crc32)
           sum = static_cast<uint32_t>(
               crc32_combine(sum, crcs.at(item), static_cast<z_off_t>(items_[item].tensor.nbytes())));
@@ -56,7 +61,9 @@ class ZipFileWriter final : public ShardWriter {
       sums.push_back(sum);
     }
     for (size_t i = 0; i < members_.size(); ++i) {
-      file_->write(layout_.header_offset(i), as_bytes(layout_.header(i, sums[i]) + members_[i].content));
+      std::string bytes = layout_.header(i, sums[i]);
+      if (const auto content = contents_.find(i); content != contents_.end()) bytes += content->second;
+      file_->write(layout_.header_offset(i), as_bytes(bytes));
     }
     file_->write(layout_.directory_offset(), as_bytes(layout_.directory(sums)));
   }
@@ -64,13 +71,12 @@ class ZipFileWriter final : public ShardWriter {
  private:
   /// A member is small content that is known now, or a storage whose items are written by the executor.
   struct Member {
-    std::string content;
-    uint32_t crc32 = 0;  // of the content, of the whole storage if the source tells it, or of nothing
-    size_t first_item = 0;
-    size_t end_item = 0;
+    uint32_t crc32 = 0;     // of the content, of the whole storage if the source tells it, or of nothing
+    uint32_t end_item = 0;  // its items are those from that of the member before
   };
 
-  void add_members(std::string pickle, const std::vector<StoragePlan::PlannedStorage>& storages) {
+  void add_members(std::string pickle, StoragePlan& plan) {
+    const auto& storages = plan.storages();
     const std::string stem = target().stem().string();
     const std::string top = (stem.empty() ? "archive" : stem) + "/";
     add_content(top + "data.pkl", std::move(pickle));
@@ -79,36 +85,36 @@ class ZipFileWriter final : public ShardWriter {
     const size_t small_files = 3;
     members_.reserve(storages.size() + small_files);
     layout_.reserve(storages.size() + small_files);
-    items_.reserve(storages.size());
-    offsets_.reserve(storages.size());
-    for (size_t key = 0; key < storages.size(); ++key) {
-      add_storage(top + "data/" + std::to_string(key), storages[key]);
+    items_.reserve(plan.segment_count());
+    offsets_.reserve(plan.segment_count());
+    for (size_t key = 0, segment = 0; key < storages.size(); ++key) {
+      uint64_t offset = layout_.add(top + "data/" + std::to_string(key), storages[key].bytes);
+      const auto crc32 = storages[key].crc32;
+      for (; segment < storages[key].end_segment; ++segment)
+        add_item(plan.take_segment(), crc32 ? Checksum::none : Checksum::crc32, offset);
+      members_.push_back({crc32.value_or(0), static_cast<uint32_t>(items_.size())});
     }
     add_content(top + "version", "3\n");
   }
 
   void add_content(const std::string& name, std::string content) {
     layout_.add(name, content.size());
-    const uint32_t crc32 = crc_of(content);
-    members_.push_back({std::move(content), crc32});
+    members_.push_back({crc_of(content), static_cast<uint32_t>(items_.size())});
+    contents_.emplace(members_.size() - 1, std::move(content));
   }
 
-  void add_storage(const std::string& name, const StoragePlan::PlannedStorage& storage) {
-    uint64_t offset = layout_.add(name, storage.bytes);
-    Member member{{}, storage.crc32.value_or(0), items_.size()};
-    for (const StoragePlan::Segment& segment : storage.segments) {
-      if (segment.tensor.numel() == 0) continue;
-      items_.push_back({segment.key, segment.tensor, storage.crc32 ? Checksum::none : Checksum::crc32});
-      offsets_.push_back(offset);
-      offset += segment.tensor.nbytes();
-      item_bytes_ += segment.tensor.nbytes();
-    }
-    member.end_item = items_.size();
-    members_.push_back(std::move(member));
+  void add_item(StoragePlan::Segment segment, Checksum checksum, uint64_t& offset) {
+    const uint64_t bytes = segment.tensor.nbytes();
+    if (bytes == 0) return;
+    items_.push_back({std::move(segment.key), std::move(segment.tensor), checksum});
+    offsets_.push_back(offset);
+    offset += bytes;
+    item_bytes_ += bytes;
   }
 
   ZipLayout layout_;
   std::vector<Member> members_;
+  std::map<size_t, std::string> contents_;  // of the members that are no storages
   std::vector<Item> items_;
   std::vector<uint64_t> offsets_;
   uint64_t item_bytes_ = 0;

@@ -48,22 +48,31 @@ std::string central_zip64(uint64_t size, uint64_t header_offset) {
 
 }  // namespace
 
-uint64_t ZipLayout::add(std::string name, uint64_t size) {
+uint64_t ZipLayout::add(std::string_view name, uint64_t size) {
   if (name.size() > 0xffff - 4 * alignment)
     fail(Errc::value, "the name {} is too long for a zip archive", quote(name));
-  Member member{std::move(name), size, end_, 0};
-  const uint64_t least =
-      end_ + zip::local_size + member.name.size() + (is_large(size) ? local_zip64 : 0) + extra_head;
-  member.data_offset = align_up(least, alignment);
-  end_ = member.data_offset + size;
-  members_.push_back(std::move(member));
-  return members_.back().data_offset;
+  members_.push_back({names_.size(), size, end_});
+  names_ += name;
+  const uint64_t data = data_offset(members_.size() - 1);
+  end_ = data + size;
+  return data;
+}
+
+std::string_view ZipLayout::name_of(size_t i) const {
+  const uint64_t end = i + 1 < members_.size() ? members_[i + 1].name : names_.size();
+  return std::string_view(names_).substr(members_[i].name, end - members_[i].name);
+}
+
+uint64_t ZipLayout::data_offset(size_t i) const {
+  const Member& member = members_[i];
+  const uint64_t zip64 = is_large(member.size) ? local_zip64 : 0;
+  return align_up(member.header_offset + zip::local_size + name_of(i).size() + zip64 + extra_head, alignment);
 }
 
 uint64_t ZipLayout::total_size() const {
-  uint64_t size = end_ + zip::end64_size + zip::locator64_size + zip::end_size;
+  uint64_t size = end_ + names_.size() + zip::end64_size + zip::locator64_size + zip::end_size;
   for (const Member& member : members_) {
-    size += zip::central_size + member.name.size() + central_zip64(member.size, member.header_offset).size();
+    size += zip::central_size + central_zip64(member.size, member.header_offset).size();
   }
   return size;
 }
@@ -71,15 +80,16 @@ uint64_t ZipLayout::total_size() const {
 std::string ZipLayout::header(size_t i, uint32_t crc32) const {
   const Member& member = members_[i];
   const bool large = is_large(member.size);
-  const uint64_t extra = member.data_offset - member.header_offset - zip::local_size - member.name.size();
+  const std::string_view name = name_of(i);
+  const uint64_t extra = data_offset(i) - member.header_offset - zip::local_size - name.size();
   const uint64_t padding = extra - extra_head - (large ? local_zip64 : 0);
   std::string out;
   append_le(out, zip::local_signature);
   append_le(out, large ? zip64_version : plain_version);
   append_common(out, crc32, member.size);
-  append_le(out, static_cast<uint16_t>(member.name.size()));
+  append_le(out, static_cast<uint16_t>(name.size()));
   append_le(out, static_cast<uint16_t>(extra));
-  out += member.name;
+  out += name;
   if (large) {
     append_le(out, zip::zip64_extra);
     append_le(out, static_cast<uint16_t>(local_zip64 - extra_head));
@@ -94,22 +104,25 @@ std::string ZipLayout::header(size_t i, uint32_t crc32) const {
 
 std::string ZipLayout::directory(const std::vector<uint32_t>& crcs) const {
   std::string out;
+  out.reserve(total_size() - end_);
   for (size_t i = 0; i < members_.size(); ++i) {
     const Member& member = members_[i];
+    const std::string_view name = name_of(i);
     const std::string extra = central_zip64(member.size, member.header_offset);
     const uint16_t version = extra.empty() ? plain_version : zip64_version;
     append_le(out, zip::central_signature);
     append_le(out, version);
     append_le(out, version);
     append_common(out, crcs[i], member.size);
-    append_le(out, static_cast<uint16_t>(member.name.size()));
+    append_le(out, static_cast<uint16_t>(name.size()));
     append_le(out, static_cast<uint16_t>(extra.size()));
     append_le(out, uint16_t{0});  // comment
     append_le(out, uint16_t{0});  // disk
     append_le(out, uint16_t{0});  // internal attributes
     append_le(out, uint32_t{0});  // external attributes
     append_le(out, narrow(member.header_offset));
-    out += member.name + extra;
+    out += name;
+    out += extra;
   }
   const uint64_t size = out.size();
   const uint64_t end64 = end_ + size;

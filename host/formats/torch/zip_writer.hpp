@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace cbk::torch {
@@ -14,7 +15,7 @@ class ZipLayout {
 
   void reserve(size_t count) { members_.reserve(count); }
   /// The offset of the member's data.
-  uint64_t add(std::string name, uint64_t size);
+  uint64_t add(std::string_view name, uint64_t size);
   [[nodiscard]] size_t count() const { return members_.size(); }
   /// Bytes of the whole archive.
   [[nodiscard]] uint64_t total_size() const;
@@ -29,11 +30,14 @@ class ZipLayout {
 
  private:
   struct Member {
-    std::string name;
+    uint64_t name = 0;  // where it begins
     uint64_t size = 0;
     uint64_t header_offset = 0;
-    uint64_t data_offset = 0;
   };
+  [[nodiscard]] std::string_view name_of(size_t i) const;
+  [[nodiscard]] uint64_t data_offset(size_t i) const;
+
+  std::string names_;
   std::vector<Member> members_;
   uint64_t end_ = 0;
 };
