@@ -104,12 +104,8 @@ class Execution {
         items_(writer.items()),
         order_(reading_order(items_)),
         block_bytes_(block_size(options)),
-        crcs_(items_.size()),
-        losses_(items_.size()) {
-    for (const Item& item : items_) {
-      total_ += item.tensor.nbytes();
-      left_.push_back(item.tensor.numel());
-    }
+        checksums_(items_.size()) {
+    for (const Item& item : items_) total_ += item.tensor.nbytes();
   }
 
   std::vector<LostValues> run() {
@@ -129,7 +125,7 @@ class Execution {
     std::vector<LostValues> lost = lost_values();
     if (!options_.allow_overflow) refuse_losses(lost);
     verify();
-    writer_.finish(checksums());
+    writer_.finish(checksums_);
     report(start);
     transaction_.expect_unchanged(sources());
     return lost;
@@ -145,6 +141,11 @@ class Execution {
     int64_t begin = 0;
     uint64_t bytes = 0;
     uint32_t crc = 0;
+  };
+
+  struct Begun {
+    int64_t done = 0;  // elements
+    std::vector<BlockSum> sums;
   };
 
   bool next(Block& block) {
@@ -207,23 +208,24 @@ class Execution {
   /// True for the block that was the last of its item to be done, whichever that is.
   bool finish(const Block& block, const BlockSum& sum, const Losses& losses) {
     const std::lock_guard lock(mutex_);
-    losses_[block.item] += losses;
-    if (items_[block.item].checksum != Checksum::none) crcs_[block.item].push_back(sum);
-    left_[block.item] -= block.end - block.begin;
-    return left_[block.item] == 0;
+    if (losses.any()) losses_[block.item] += losses;
+    const Item& item = items_[block.item];
+    const auto place = begun_.try_emplace(block.item).first;
+    Begun& begun = place->second;
+    if (item.checksum != Checksum::none) begun.sums.push_back(sum);
+    begun.done += block.end - block.begin;
+    if (begun.done < item.tensor.numel()) return false;
+    checksums_[block.item] = joined(item.checksum, begun.sums);
+    begun_.erase(place);
+    return true;
   }
 
   /// Block checksums joined in the order of the blocks, whoever computed them first.
-  std::vector<uint32_t> checksums() {
-    std::vector<uint32_t> sums(items_.size(), 0);
-    for (size_t i = 0; i < sums.size(); ++i) {
-      std::sort(crcs_[i].begin(), crcs_[i].end(),
-                [](const auto& a, const auto& b) { return a.begin < b.begin; });
-      for (const BlockSum& sum : crcs_[i]) {
-        sums[i] = combined(items_[i].checksum, sums[i], sum.crc, sum.bytes);
-      }
-    }
-    return sums;
+  static uint32_t joined(Checksum kind, std::vector<BlockSum>& sums) {
+    std::ranges::sort(sums, {}, &BlockSum::begin);
+    uint32_t crc = 0;
+    for (const BlockSum& sum : sums) crc = combined(kind, crc, sum.crc, sum.bytes);
+    return crc;
   }
 
   std::vector<LostValues> lost_values() const {
@@ -233,7 +235,8 @@ class Execution {
       const Item& item = items_[i];
       const Expression& expression = *item.tensor.expression();
       if (!seen.insert(&expression).second) continue;
-      Losses losses = losses_[i];
+      const auto known = losses_.find(i);
+      Losses losses = known == losses_.end() ? Losses() : known->second;
       within(item.key, [&] { losses += operand_losses(expression); });
       if (losses.any()) out.push_back({item.key, item.tensor.dtype(), item.tensor.numel(), losses});
     }
@@ -296,9 +299,9 @@ class Execution {
   size_t position_ = 0;  // in order_
   int64_t cursor_ = 0;   // next element of that item
   int64_t step_ = 1;
-  std::vector<int64_t> left_;  // elements of each item that are not written yet
-  std::vector<std::vector<BlockSum>> crcs_;
-  std::vector<Losses> losses_;  // of each item
+  std::map<size_t, Begun> begun_;    // items of which some blocks are written
+  std::vector<uint32_t> checksums_;  // of the items that are written
+  std::map<size_t, Losses> losses_;  // of the items that have some
   std::exception_ptr failure_;
 };
 

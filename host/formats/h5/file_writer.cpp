@@ -35,7 +35,8 @@ void FileWriter::check_plain_values(const Value& root) {
        count, most);
 }
 
-FileWriter::Plan FileWriter::plan_dataset(const std::string& key, std::string name, const Tensor& tensor) {
+FileWriter::Plan FileWriter::plan_dataset(const std::string& key, std::string_view name,
+                                          const Tensor& tensor) {
   if (datatype_of(tensor.dtype()).empty()) {
     fail(Errc::dtype,
          "{} is {}, which HDF5 has no type for; convert it first, or leave it out (cbk copy --exclude)",
@@ -43,10 +44,10 @@ FileWriter::Plan FileWriter::plan_dataset(const std::string& key, std::string na
   }
   if (tensor.shape().size() > max_rank)
     fail(Errc::shape, "{} has {} dimensions, HDF5 allows {}", quote(key), tensor.dim(), max_rank);
-  Plan plan{std::move(name), tensor.dtype(), tensor.shape(), std::nullopt};
-  overhead_ += 400 + 2 * plan.name.size();
+  Plan plan{tensor, std::nullopt};
+  overhead_ += 400 + 2 * name.size();
   if (tensor.nbytes() == 0) return plan;
-  plan.item = items_.size();
+  plan.item = static_cast<uint32_t>(items_.size());
   // Large tensors begin on a page, small ones stand close together.
   const uint64_t offset = align_up(data_end_, tensor.nbytes() >= large ? 4096 : 8);
   items_.push_back({key, tensor});
@@ -56,13 +57,13 @@ FileWriter::Plan FileWriter::plan_dataset(const std::string& key, std::string na
 }
 
 HeaderBuilder FileWriter::start_dataset(const Plan& plan) const {
+  const Shape& shape = plan.tensor.shape();
   HeaderBuilder header;
-  header.add(MessageType::dataspace, plan.shape.empty() ? scalar_dataspace() : encode_dataspace(plan.shape));
-  header.add(MessageType::datatype, datatype_of(plan.dtype));
+  header.add(MessageType::dataspace, shape.empty() ? scalar_dataspace() : encode_dataspace(shape));
+  header.add(MessageType::datatype, datatype_of(plan.tensor.dtype()));
   header.add(MessageType::fill_value, default_fill_value());
-  header.add(MessageType::layout,
-             plan.item ? encode_contiguous(offsets_[*plan.item], items_[*plan.item].tensor.nbytes())
-                       : encode_contiguous(undefined_address, 0));
+  header.add(MessageType::layout, plan.item ? encode_contiguous(offsets_[*plan.item], plan.tensor.nbytes())
+                                            : encode_contiguous(undefined_address, 0));
   return header;
 }
 

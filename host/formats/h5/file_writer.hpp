@@ -34,13 +34,11 @@ class FileWriter : public ShardWriter {
 
   /// A dataset to be: its elements are an item, unless there are none.
   struct Plan {
-    std::string name;
-    DType dtype = DType::float32;
-    Shape shape;
-    std::optional<size_t> item;
+    Tensor tensor;
+    std::optional<uint32_t> item;
   };
   /// Errors: a shape or dtype that HDF5 cannot hold.
-  Plan plan_dataset(const std::string& key, std::string name, const Tensor& tensor);
+  Plan plan_dataset(const std::string& key, std::string_view name, const Tensor& tensor);
 
   /// Adds all objects and the root's attributes; the links of the root group are the result.
   virtual Builder::Links build(Builder& builder, HeaderBuilder& root) = 0;

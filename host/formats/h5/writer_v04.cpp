@@ -39,12 +39,10 @@ class DatasetWriter : public FileWriter {
     return percent_encode(key);
   }
 
-  void add_array(const std::string& key, const TensorLeaf& source) {
+  void add_array(const std::string& key, const TensorLeaf& source, bool is_array) {
     Leaf leaf;
     leaf.name = name_of_key(key);
     leaf.same_as = leaves_.size();
-    const bool is_array =
-        source.role == TensorLeaf::Role::ndarray || source.role == TensorLeaf::Role::np_scalar;
     leaf.stored = is_array ? Stored::ndarray : Stored::tensor;
     const auto [first, is_new] = first_.emplace(&source, leaves_.size());
     // A hard link is read as an ordinary tensor by every loader, and the data is stored once.
@@ -108,7 +106,7 @@ class DatasetWriter : public FileWriter {
   uint64_t add_data(Builder& builder, const Leaf& leaf, std::string_view type) const {
     HeaderBuilder header = start_dataset(leaf.plan);
     header.set_references(leaf.names);
-    builder.add_bool(header, "is_bfloat16", leaf.plan.dtype == DType::bfloat16);
+    builder.add_bool(header, "is_bfloat16", leaf.plan.tensor.dtype() == DType::bfloat16);
     builder.add_text(header, type_attribute, type);
     return builder.add(header.finish());
   }
@@ -160,7 +158,7 @@ class DatasetWriter : public FileWriter {
     return builder.add(header.finish());
   }
 
-  std::unordered_map<const TensorLeaf*, size_t> first_;
+  std::unordered_map<const TensorLeaf*, size_t> first_;  // ties stay
 };
 
 class WriterV04 final : public DatasetWriter {
@@ -175,10 +173,13 @@ class WriterV04 final : public DatasetWriter {
     leaves_.reserve(tree.leaves.size());
     reserve_items(tree.leaves.size());
     for (const FlatLeaf& leaf : tree.leaves) {
-      if (leaf.value.is(Value::Kind::tensor))
-        add_array(leaf.key, leaf.value.as_leaf());
-      else
+      if (leaf.value.is(Value::Kind::tensor)) {
+        const TensorLeaf& source = leaf.value.as_leaf();
+        using enum TensorLeaf::Role;
+        add_array(leaf.key, source, source.role == ndarray || source.role == np_scalar);
+      } else {
         add_other(leaf);
+      }
     }
   }
 
@@ -219,7 +220,7 @@ class WriterV04 final : public DatasetWriter {
   }
 
   Builder::Links build(Builder& builder, HeaderBuilder& root) override {
-    builder.add_text(root, "__spec__", spec_);
+    builder.add_text(root, "__spec__", std::exchange(spec_, {}));
     add_number(root, "__version__", 0.4);
     if (!release_.empty()) builder.add_text(root, "__cstorch_version__", release_);
     return DatasetWriter::build(builder, root);
@@ -244,17 +245,9 @@ class FlatWriter final : public DatasetWriter {
         fail(Errc::value, "a flat H5 file holds named tensors; {} is {}", quote(key_text(key)),
              a_kind(value));
       }
-      std::shared_ptr<TensorLeaf>& array = arrays_[&value.as_leaf()];
-      if (!array) {
-        array = std::make_shared<TensorLeaf>(value.as_leaf());
-        array->role = TensorLeaf::Role::ndarray;
-      }
-      add_array(key.as_string(), *array);
+      add_array(key.as_string(), value.as_leaf(), true);
     }
   }
-
- private:
-  std::unordered_map<const TensorLeaf*, std::shared_ptr<TensorLeaf>> arrays_;  // of the tensors: ties stay
 };
 
 }  // namespace

@@ -160,8 +160,8 @@ class WriterV05 final : public FileWriter {
       case Stored::tensor:
         return tensor_text(leaf);
       case Stored::ndarray:
-        return text_of(leaf, {{"is_bfloat16", leaf.plan.dtype == DType::bfloat16}}, "NumpyArraySerializer",
-                       "__NUMPY__");
+        return text_of(leaf, {{"is_bfloat16", leaf.plan.tensor.dtype() == DType::bfloat16}},
+                       "NumpyArraySerializer", "__NUMPY__");
       case Stored::pickle:
         return text_of(leaf, {}, "ObjectSerializer", "__BYTES__");
     }
@@ -232,7 +232,7 @@ class WriterV05 final : public FileWriter {
   }
 
   Builder::Links build(Builder& builder, HeaderBuilder& root) override {
-    builder.add_text(root, "__spec__", spec_);
+    builder.add_text(root, "__spec__", std::exchange(spec_, {}));
     add_number(root, "__version__", 0.5);
     builder.add_text(root, "__cstorch_version__", release_);
     Folder folders = std::move(folders_);
@@ -248,7 +248,8 @@ class WriterV05 final : public FileWriter {
 
   static std::string tensor_text(const Leaf& leaf) {
     std::string text = metadata_head(leaf.key);
-    text += tensor_metadata({leaf.plan.dtype, *release_code(leaf.plan.dtype), leaf.plan.shape});
+    text += tensor_metadata(
+        {leaf.plan.tensor.dtype(), *release_code(leaf.plan.tensor.dtype()), leaf.plan.tensor.shape()});
     text += metadata_tail;
     return text;
   }
@@ -267,18 +268,18 @@ class WriterV05 final : public FileWriter {
     HeaderBuilder header = start_dataset(leaf.plan);
     if (leaf.stored == Stored::tensor) {
       builder.add_bool(header, "__TORCH__", true);
-      const auto rank = static_cast<int64_t>(leaf.plan.shape.size());
+      const auto rank = static_cast<int64_t>(leaf.plan.tensor.shape().size());
       std::string shape;
-      for (const int64_t extent : leaf.plan.shape) append_le(shape, extent);
+      for (const int64_t extent : leaf.plan.tensor.shape()) append_le(shape, extent);
       // An empty tuple has no integers to tell it from floats.
       header.add_attribute("shapes", rank == 0 ? float64_ : int64_, encode_dataspace({1, rank}), shape);
       header.add_attribute("dtypes", text_datatype(), encode_dataspace({1}),
-                           builder.text("torch." + std::string(name_of(leaf.plan.dtype))));
+                           builder.text("torch." + std::string(name_of(leaf.plan.tensor.dtype()))));
       std::string code;
-      append_le(code, *release_code(leaf.plan.dtype));
+      append_le(code, *release_code(leaf.plan.tensor.dtype()));
       header.add_attribute("rtfx_dtypes", int64_, encode_dataspace({1}), code);
     } else {
-      builder.add_bool(header, "is_bfloat16", leaf.plan.dtype == DType::bfloat16);
+      builder.add_bool(header, "is_bfloat16", leaf.plan.tensor.dtype() == DType::bfloat16);
     }
     builder.add_text(header, "__TYPE__",
                      leaf.stored == Stored::tensor ? "TorchTensorSerializer" : "NumpyArraySerializer");

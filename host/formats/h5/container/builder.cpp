@@ -18,6 +18,22 @@ constexpr size_t entry_size = 40;
 
 constexpr uint64_t piece = 1 << 20;
 
+std::string collection_start(uint64_t size) {
+  std::string head = "GCOL\1\0\0\0"s;
+  append_le(head, size);
+  return head;
+}
+
+/// The head of a text in a collection.
+std::string text_head(uint16_t number, std::string_view text) {
+  std::string head;
+  append_le(head, number);
+  append_le<uint16_t>(head, 0);
+  append_le<uint32_t>(head, 0);
+  append_le<uint64_t>(head, text.size());
+  return head;
+}
+
 }  // namespace
 
 void Builder::put(uint64_t offset, std::string_view bytes) {
@@ -75,9 +91,7 @@ void Builder::open_collection(uint64_t least) {
   used_ = collection_head;
   objects_ = 0;
   image_.resize(image_.size() + capacity_, '\0');
-  std::string head = "GCOL\1\0\0\0"s;
-  append_le(head, capacity_);
-  put(collection_, head);
+  put(collection_, collection_start(capacity_));
 }
 
 std::string Builder::text(std::string_view text) {
@@ -90,19 +104,34 @@ std::string Builder::text(std::string_view text) {
     return reference;
   }
   const uint64_t needed = object_head + align_up(text.size(), 8);
+  if (needed > piece) {
+    append_le(reference, add_large_text(text));
+    append_le<uint32_t>(reference, 1);
+    return reference;
+  }
   if (needed > capacity_ - std::min(capacity_, used_) || objects_ == max_objects) open_collection(needed);
   ++objects_;
-  std::string head;
-  append_le(head, objects_);
-  append_le<uint16_t>(head, 0);
-  append_le<uint32_t>(head, 0);
-  append_le<uint64_t>(head, text.size());
-  put(collection_ + used_, head);
+  put(collection_ + used_, text_head(objects_, text));
   put(collection_ + used_ + object_head, text);
   used_ += needed;
   append_le(reference, start_ + collection_);
   append_le<uint32_t>(reference, objects_);
   return reference;
+}
+
+/// A collection of its own, which never lies in the image.
+uint64_t Builder::add_large_text(std::string_view text) {
+  close_collection();
+  give(size());
+  const uint64_t address = end();
+  const uint64_t padded = align_up(text.size(), 8);
+  const std::string head = collection_start(collection_head + object_head + padded) + text_head(1, text);
+  sink_(address, head);
+  sink_(address + head.size(), text);
+  if (padded > text.size())
+    sink_(address + head.size() + text.size(), std::string(padded - text.size(), '\0'));
+  given_ += head.size() + padded;
+  return address;
 }
 
 void Builder::add_text(HeaderBuilder& header, std::string_view name, std::string_view value) {

@@ -63,6 +63,7 @@ class Builder {
   void put(uint64_t offset, std::string_view bytes);
   void give(uint64_t end);
   uint64_t add_large(std::string_view bytes);
+  uint64_t add_large_text(std::string_view text);
 
   uint64_t start_;
   GroupRanks ranks_;
