@@ -40,5 +40,7 @@ std::string to_json(const Value& value, const JsonWriteOptions& options = {});
 
 /// A JSON string literal with its quotes; lone surrogates become escapes.
 std::string json_quote(std::string_view text, bool ascii = false);
+/// The same behind a text.
+void append_json_quoted(std::string& out, std::string_view text, bool ascii);
 
 }  // namespace cbk

@@ -1,4 +1,5 @@
 // Value to JSON text.
+#include <algorithm>
 #include <cmath>
 #include <iterator>
 
@@ -221,9 +222,17 @@ std::string to_json(const Value& value, const JsonWriteOptions& options) {
   return out;
 }
 
+void append_json_quoted(std::string& out, std::string_view text, bool ascii) {
+  const auto escaped = std::ranges::count_if(text, [](char c) { return c == '"' || c == '\\'; });
+  constexpr size_t quotes = 2;
+  const size_t size = out.size() + text.size() + static_cast<size_t>(escaped) + quotes;
+  if (size > 2 * out.capacity()) out.reserve(size);
+  append_quoted(out, text, {.ascii = ascii, .python = true});
+}
+
 std::string json_quote(std::string_view text, bool ascii) {
   std::string out;
-  append_quoted(out, text, {.ascii = ascii, .python = true});
+  append_json_quoted(out, text, ascii);
   return out;
 }
 

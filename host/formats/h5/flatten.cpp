@@ -72,6 +72,8 @@ class Flattener {
       tree_.warnings.push_back(
           fmt::format("{} is a defaultdict, which H5 cannot load back: written as a dict", quote(path)));
     }
+    spec.keys.reserve(dict.size());
+    spec.children.reserve(dict.size());
     for (const auto& [key, value] : dict.entries()) {
       using enum Value::Kind;
       if (!key.is(string) && !key.is(integer) && !key.is(boolean) && !key.is(real) && !key.is(none)) {

@@ -4,6 +4,8 @@
 #include <string>
 #include <vector>
 
+#include <deque>
+
 #include "host/formats/h5/tree_spec.hpp"
 
 namespace cbk::h5 {
@@ -15,7 +17,7 @@ struct FlatLeaf {
 
 struct FlatTree {
   TreeSpec spec;
-  std::vector<FlatLeaf> leaves;
+  std::deque<FlatLeaf> leaves;  // there may be 100,000, and whoever takes them frees them
   std::vector<std::string> warnings;
 };
 

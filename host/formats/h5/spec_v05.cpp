@@ -1,11 +1,15 @@
 #include "host/formats/h5/spec_v05.hpp"
 
+#include <utility>
+
 #include "host/value/json.hpp"
 
 namespace cbk::h5 {
 namespace {
 
 using Kind = TreeSpec::Kind;
+
+constexpr std::string_view list_end = "\n]";
 
 TreeSpec read_node(const Value& node, MemoryBudget& memory) {
   TreeSpec spec;
@@ -52,7 +56,7 @@ void write_node(const TreeSpec& spec, std::string& out) {
   out += R"({"type": ")";
   out += container_name(spec.kind);
   out += R"(", "context": )";
-  out += json_quote(context, true);
+  append_json_quoted(out, context, true);
   out += R"(, "children_spec": [)";
   for (size_t i = 0; i < spec.children.size(); ++i) {
     if (i > 0) out += ", ";
@@ -97,12 +101,19 @@ TreeSpec parse_spec_v05(const Value& pair, MemoryBudget& memory) {
 }
 
 std::string to_spec_v05(const TreeSpec& spec) {
+  // The pair as a list of the shape and, in the place of its end, the tree: a value of both would take much.
+  Value shape;
+  if (!make_shape(spec, shape)) shape = Value();
+  std::string out =
+      to_json(Value::list({std::exchange(shape, {})}), {.indent = 4, .ascii = true, .python = true});
+  out.resize(out.size() - list_end.size());
   std::string tree = "[1, ";
   write_node(spec, tree);
   tree += "]";
-  Value shape;
-  if (!make_shape(spec, shape)) shape = Value();
-  return to_json(Value::list({shape, Value(std::move(tree))}), {.indent = 4, .ascii = true, .python = true});
+  out += ",\n    ";
+  append_json_quoted(out, tree, true);
+  out += list_end;
+  return out;
 }
 
 }  // namespace cbk::h5

@@ -166,13 +166,14 @@ class WriterV04 final : public DatasetWriter {
   WriterV04(const Value& root, const fs::path& target, const WriteOptions& options)
       : DatasetWriter(target, options.overwrite), release_(options.framework_version) {
     check_plain_values(root);
-    const FlatTree tree = flatten(root, false);
+    FlatTree tree = flatten(root, false);
     warnings_ = tree.warnings;
-    spec_ = to_spec_v04(tree.spec);
+    spec_ = to_spec_v04(std::exchange(tree.spec, {}));
     overhead_ += spec_.size();
     leaves_.reserve(tree.leaves.size());
     reserve_items(tree.leaves.size());
-    for (const FlatLeaf& leaf : tree.leaves) {
+    for (; !tree.leaves.empty(); tree.leaves.pop_front()) {
+      const FlatLeaf& leaf = tree.leaves.front();
       if (leaf.value.is(Value::Kind::tensor)) {
         const TensorLeaf& source = leaf.value.as_leaf();
         using enum TensorLeaf::Role;

@@ -64,11 +64,12 @@ class WriterV05 final : public FileWriter {
     check_plain_values(root);
     FlatTree tree = flatten(root, true);
     warnings_ = std::move(tree.warnings);
-    spec_ = to_spec_v05(tree.spec);
+    spec_ = to_spec_v05(std::exchange(tree.spec, {}));
     overhead_ += spec_.size();
     leaves_.reserve(tree.leaves.size());
     reserve_items(tree.leaves.size());
-    for (FlatLeaf& leaf : tree.leaves) {
+    for (; !tree.leaves.empty(); tree.leaves.pop_front()) {
+      FlatLeaf& leaf = tree.leaves.front();
       if (leaf.key.size() > max_key || leaf.key.find('\0') != std::string::npos)
         fail(Errc::key, "{} is no key for H5", quote(leaf.key));
       if (!is_strict_utf8(leaf.key)) fail(Errc::key, "the key {} is not Unicode text", quote(leaf.key));

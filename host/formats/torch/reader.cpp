@@ -55,6 +55,7 @@ class ZipReader {
       const ZipContent pickle = archive_.read(*archive_.find(top_ + "data.pkl"), pickle_limit);
       checkpoint.root = within("data.pkl", [&] { return unpickle(pickle.text(), unpickle_options()); });
     }
+    file_->drop(0, file_->size());  // the directory and the pickle
     checkpoint.files = {file_->path()};
     checkpoint.warnings = std::move(warnings_);
     if (has_unreadable_) {

@@ -118,7 +118,10 @@ class StoredMember final : public Storage {
   [[nodiscard]] ByteView view() const override { return file_->bytes().subspan(start(), entry_.size); }
   void read(uint64_t offset, std::span<std::byte> out) const override { file_->read(start() + offset, out); }
   void drop(uint64_t offset, uint64_t length) const noexcept override {
-    if (const uint64_t start = start_; start != 0) file_->drop(start + offset, length);
+    const uint64_t start = start_;
+    if (start == 0) return;
+    const uint64_t begin = offset == 0 ? entry_.header_offset : start + offset;
+    file_->drop(begin, start + offset + length - begin);
   }
   [[nodiscard]] Place place() const override { return {file_->path().string(), start()}; }
   void add_files(SourceFiles& files) const override { files.insert(file_); }
