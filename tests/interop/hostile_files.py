@@ -102,6 +102,12 @@ def archive(pickle_bytes, records=None, method=zipfile.ZIP_STORED, pickle_name="
     return out.getvalue()
 
 
+def small_tensors(extent, name):
+    """100,000 of them, each with a storage of its own."""
+    entries = {name.format(i // 10, i % 10): tensor((extent,), key=str(i), numel=extent) for i in range(100000)}
+    return archive(pickled(a_dict(**entries)), {str(i): bytes(4 * extent) for i in range(100000)})
+
+
 def legacy(pickle_bytes):
     """torch.save before zip files: magic, protocol, system information, the object, the keys of its storages, their bytes."""
     info = {"protocol_version": 1001, "little_endian": True, "type_sizes": {"short": 2, "int": 4, "long": 4}}
@@ -334,7 +340,8 @@ def safetensors():
     for dtype in EXTREMES:
         yield f"good: {dtype}", one("x.safetensors", lambda dtype=dtype: extremes([dtype]))
     yield "good: all dtypes of whole bytes", one("x.safetensors", extremes([dtype for dtype in EXTREMES if BITS.get(dtype, 8) > 6]))
-    yield "good: 100,000 small tensors", one("x.pt", lambda: archive(pickled(a_dict(**{f"model.layers.{i // 10}.part.{i % 10}.weight": tensor((64,), key=str(i), numel=64) for i in range(100000)})), {str(i): bytes(256) for i in range(100000)}))
+    for extent, name in ((64, "model.layers.{}.part.{}.weight"), (1, "t{}{}.weight")):
+        yield f"good: 100,000 small tensors of {4 * extent} bytes", one("x.pt", lambda extent=extent, name=name: small_tensors(extent, name))
     yield "good: odd names", one("x.safetensors", safe({name: entry() for name in ODD_NAMES if "\ud7ff" not in name}))
     headers = {
         "length of 2^63": struct.pack("<Q", 2 ** 63) + b"{}", "length of 10^8": struct.pack("<Q", 10 ** 8) + b"{}", "nothing": struct.pack("<Q", 0), "empty": safe(b""), "no object": safe(b"[]"), "cut text": safe(b'{"a":'), "blanks": safe(b"{" + b" " * 4000000 + b"}"),
