@@ -213,6 +213,7 @@ std::optional<std::string> end_folded(std::string_view source, size_t offset, st
   const std::string_view header =
       take_line().substr(0, 3);  // ">", an indent and what becomes of the last line ends
   if (!header.starts_with('>')) return std::nullopt;
+  const size_t text_end = text.find_last_not_of('\n') + 1;
   size_t indent = std::string_view::npos;  // of the block: that of its first line
   size_t ends = 0;                         // from that of its last line on
   bool is_cut_off = false;                 // by the end of the file, in a line of blanks
@@ -226,11 +227,12 @@ std::optional<std::string> end_folded(std::string_view source, size_t offset, st
       is_cut_off = end == 0;
       continue;
     }
+    if (text_end == 0) break;  // there is nothing but line ends in the block
     if (indent == std::string_view::npos) indent = first;
     if (first < indent || (first == 0 && (line.starts_with("---") || line.starts_with("...")))) break;
     ends = end;
   }
-  std::string out(text.substr(0, text.find_last_not_of('\n') + 1));
+  std::string out(text.substr(0, text_end));
   if (is_cut_off && out.ends_with(' ')) out.pop_back();
   if (header.find('+') != std::string_view::npos) return out + std::string(ends, '\n');
   const bool has_end = ends > 0 && !out.empty() && header.find('-') == std::string_view::npos;

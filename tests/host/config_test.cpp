@@ -337,6 +337,7 @@ TEST_CASE("config: a folded block keeps its last line ends where it says so") {
   CHECK(as_json("- >2+\n   x\n\n\n# c\n- >+\n  x") == R"([" x\n\n\n", "x"])");
   CHECK(as_json("--- >+\n x\n\n...\n") == R"("x\n\n")");
   CHECK(as_json("a: >-\n  x\n\nb: >\n  y\n\n") == R"({"a": "x", "b": "y\n"})");
+  CHECK(as_json("a: >+\nb: >+\n\nc: >\n\nd: 1\n") == R"({"a": "", "b": "\n", "c": "", "d": 1})");
 }
 
 TEST_CASE("config: pairs of surrogates are one character in double quotes, and text elsewhere") {

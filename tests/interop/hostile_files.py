@@ -516,7 +516,7 @@ def h5():
 
 def configs():
     texts = {
-        "a long text many times.yaml": "a: &x " + "x" * 1000000 + "\n" + "".join(f"b{i}: *x\n" for i in range(1000)), "items in brackets.yaml": "[" + "1," * 600000 + "1]", "maps in brackets.yaml": "[" + "{}," * 600000 + "{}]", "open brackets.yaml": "[" * 1000000,
+        "empty folded blocks.yaml": "\n.: >\n?" * 50000, "a long text many times.yaml": "a: &x " + "x" * 1000000 + "\n" + "".join(f"b{i}: *x\n" for i in range(1000)), "items in brackets.yaml": "[" + "1," * 600000 + "1]", "maps in brackets.yaml": "[" + "{}," * 600000 + "{}]", "open brackets.yaml": "[" * 1000000,
         "lines of documents in brackets.yaml": "[\n" + "---\n" * 600000, "lines of items.yaml": "- 1\n" * 700000, "lines of maps.yaml": "- {}\n" * 600000, "levels.yaml": "- " * 100000, "anchors.yaml": "".join(f"- &a{i} 1\n" for i in range(300000)),
         "copies of copies.yaml": "a0: &a0 [1,1]\n" + "".join(f"a{i + 1}: &a{i + 1} [*a{i}, *a{i}]\n" for i in range(40)), "a map merged many times.yaml": "a: &a {" + ",".join(f"k{i}: 1" for i in range(1000)) + "}\nb:\n" + " - {<<: *a}\n" * 2000, "pairs.yaml": "!!omap [" + ",".join(["{a: 1}"] * 50000) + "]",
         "one text.yaml": "a: " + "x" * 8000000, "one text.json": '{"a": "' + "x" * 8000000 + '"}', "one key.yaml": "? " + "x" * 8000000 + "\n: 1\n", "keys.json": "{" + ",".join(f'"k{i}": {i}' for i in range(300000)) + "}", "numbers.json": '{"a": [' + "1.5," * 1000000 + "1]}", "levels.json": '{"a":' * 100000,
