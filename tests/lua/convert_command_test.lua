@@ -75,6 +75,17 @@ describe("cbk convert", function()
     equal(cbk.fs.list(dir), { "llama" })
   end)
 
+  it("refuses a checkpoint that is no dict, in words", function()
+    local dir = folder_with("llama", "hf")
+    cbk.create(dir .. "/list.pt", { root = cbk.list { 1, 2 } }):commit { progress = false }
+    for _, words in ipairs { { "identify", "list.pt" }, { "convert", "list.pt", "--to", "cs-2.4" },
+      { "convert", "--model", "llama", "--src-fmt", "hf", "--tgt-fmt", "cs-2.4", "--config", "config.json", "list.pt" } } do
+      local code, _, stderr = harness.cbk(dir, unpack(words))
+      equal(code, 1, stderr)
+      has(stderr, "the checkpoint is no dict of tensors; its root is of the kind 'list'")
+    end
+  end)
+
   it("warns where the checkpoint says another release", function()
     local dir = folder_with("llama", "cs-2.4")
     for format, is_other in pairs { ["cs-2.3"] = true, ["cs-2.4"] = false, ["cs-auto"] = false } do

@@ -3,6 +3,7 @@
 
 local cbk = require "cbk"
 require "cbk.converters" -- finds the converters' modules
+local kinds = require "converters.engine.kinds"
 local releases = require "converters.modelzoo.releases"
 
 local release = {}
@@ -39,14 +40,14 @@ local h5_versions = {
   ["0.4"] = { first, "2.0", true }, ["0.5"] = { "2.5", newest, true },
 }
 
-local function is_dict(tree, name) return tree[name] ~= nil and (cbk.kind(tree, name) or ""):find "dict" ~= nil end
+local is_dict = kinds.is_dict
 
 ---What the list `__metadata__` says.
 ---@param root Dict
 ---@return string|nil version   "2.4.0"
 ---@return string|nil release   "2.4"
 function release.of_metadata(root)
-  if (cbk.kind(root, "__metadata__") or "") ~= "list" or #root.__metadata__ == 0 then return nil end
+  if not is_dict(root) or not kinds.is_list(root, "__metadata__") or #root.__metadata__ == 0 then return nil end
   local last = root.__metadata__[#root.__metadata__]
   local version = (cbk.kind(last) or ""):find "dict" and last.version
   local found = release_in(version)
