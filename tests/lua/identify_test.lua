@@ -85,6 +85,20 @@ local function bare(config, root)
 end
 
 describe("cbk new and cbk params", function()
+  it("takes a folder that was written by a conversion", function()
+    local dir = harness.temp_dir()
+    cbk.fs.write(dir .. "/config.json", [[{"model_type": "llama", "architectures": ["LlamaForCausalLM"], "vocab_size": 9, "hidden_size": 8,
+      "intermediate_size": 8, "num_attention_heads": 2, "num_hidden_layers": 1}]])
+    local function run(...)
+      local code, stdout, stderr = harness.cbk(dir, ...)
+      equal(code, 0, stderr .. stdout)
+    end
+    run("new", "config.json", "-o", "model.safetensors")
+    run("convert", ".", "--to", "cs-2.4", "-o", "out")
+    run("identify", "out")
+    run("convert", "out", "--to", "hf", "-o", "back")
+  end)
+
   it("refuse a format or a model that the config contradicts", function()
     local dir = harness.temp_dir()
     cbk.config.save(gpt2, dir .. "/config.json")

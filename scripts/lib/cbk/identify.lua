@@ -351,7 +351,8 @@ end
 function identify.checkpoint(path, checkpoint, config_path)
   kinds.check_root(checkpoint.root)
   local is_hf = not kinds.is_dict(checkpoint.root, "model")
-  local beside = config_path and { path = config_path, config = config_beside.load(config_path) } or config_beside.find(path, is_hf)
+  local beside = config_path and { path = config_path, config = config_beside.load(config_path) }
+    or config_beside.find(is_hf and path or checkpoint.path, is_hf) -- of a folder, the file in it names the config
   local params = not beside.config and not is_hf and kept_params(checkpoint.root) or nil
   local config = beside.config or params
   local formats, of, why = formats_of(checkpoint, config)
