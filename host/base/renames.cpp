@@ -36,7 +36,7 @@ void Renames::move(const fs::path& from, const fs::path& to) {
 }
 
 fs::path Renames::set_aside(const fs::path& path) {
-  fs::path aside = temporary_sibling(path);
+  fs::path aside = old_sibling(path);
   if (const int error = rename_new(path, aside); error != 0) fail_errno("replace", path.string(), error);
   steps_.push_back({path, aside});
   return aside;
@@ -51,7 +51,7 @@ void Renames::exchange(const fs::path& from, const fs::path& to) {
 }
 
 fs::path Renames::step_over(const fs::path& from, const fs::path& to) {
-  fs::path aside = temporary_sibling(to);
+  fs::path aside = old_sibling(to);
   if (fs::is_directory(to) || ::linkat(AT_FDCWD, to.c_str(), AT_FDCWD, aside.c_str(), 0) != 0) {
     aside = set_aside(to);
     move(from, to);

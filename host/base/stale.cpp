@@ -13,8 +13,10 @@ namespace cbk {
 namespace {
 
 constexpr size_t digits = 8;
-constexpr std::string_view ending = ".tmp";
-constexpr size_t added = 1 + digits + ending.size();
+constexpr std::string_view new_ending = ".tmp";
+constexpr std::string_view old_ending = ".old";
+constexpr size_t added = 1 + digits + new_ending.size();
+static_assert(new_ending.size() == old_ending.size());
 
 /// What a temporary name begins with; a name may have 255 bytes.
 std::string beginning_of(const fs::path& target) {
@@ -22,7 +24,7 @@ std::string beginning_of(const fs::path& target) {
 }
 
 /// "model.mdl" of "model.mdl.1f3a9c04.tmp"; empty for a name of another form.
-std::string_view beginning_in(std::string_view name) {
+std::string_view beginning_in(std::string_view name, std::string_view ending) {
   if (name.size() <= added || !name.ends_with(ending)) return {};
   const std::string_view beginning = name.substr(0, name.size() - added);
   const std::string_view number = name.substr(beginning.size() + 1, digits);
@@ -31,9 +33,30 @@ std::string_view beginning_in(std::string_view name) {
   return is_ours ? beginning : std::string_view();
 }
 
+fs::path sibling(const fs::path& target, std::string_view ending) {
+  std::random_device source;
+  return target.parent_path() / fmt::format("{}.{:08x}{}", beginning_of(target), source(), ending);
+}
+
 bool is_in_use(const fs::path& path) {
   const FileDescriptor fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOFOLLOW));
   return fd.get() < 0 || ::flock(fd.get(), LOCK_EX | LOCK_NB) != 0;
+}
+
+/// Beside `targets`, with one ending.
+void remove_siblings(const std::vector<fs::path>& targets, std::string_view ending) {
+  std::map<fs::path, std::set<std::string, std::less<>>> folders;
+  for (const fs::path& target : targets) folders[folder_of(target)].insert(beginning_of(target));
+  std::error_code ignored;
+  std::vector<fs::path> left_over;
+  for (const auto& [folder, names] : folders) {
+    for (fs::directory_iterator at(folder, ignored), end; at != end; at.increment(ignored)) {
+      const std::string name = at->path().filename().string();
+      if (names.contains(beginning_in(name, ending))) left_over.push_back(at->path());
+    }
+  }
+  std::erase_if(left_over, is_in_use);
+  for (const fs::path& path : left_over) fs::remove_all(path, ignored);
 }
 
 struct Temporaries {
@@ -50,27 +73,23 @@ Temporaries& temporaries() {
 }  // namespace
 
 fs::path temporary_sibling(const fs::path& target) {
-  std::random_device source;
-  return target.parent_path() / fmt::format("{}.{:08x}{}", beginning_of(target), source(), ending);
+  return sibling(target, new_ending);
+}
+
+fs::path old_sibling(const fs::path& target) {
+  return sibling(target, old_ending);
 }
 
 void lock_as_in_use(const FileDescriptor& fd) noexcept {
   (void)retried([&] { return ::flock(fd.get(), LOCK_EX | LOCK_NB); });
 }
 
-void remove_left_over(const std::vector<fs::path>& targets) noexcept {
-  std::map<fs::path, std::set<std::string, std::less<>>> folders;
-  for (const fs::path& target : targets) folders[folder_of(target)].insert(beginning_of(target));
-  std::error_code ignored;
-  std::vector<fs::path> left_over;
-  for (const auto& [folder, names] : folders) {
-    for (fs::directory_iterator at(folder, ignored), end; at != end; at.increment(ignored)) {
-      const std::string name = at->path().filename().string();
-      if (names.contains(beginning_in(name))) left_over.push_back(at->path());
-    }
-  }
-  std::erase_if(left_over, is_in_use);
-  for (const fs::path& path : left_over) fs::remove_all(path, ignored);
+void remove_unfinished(const std::vector<fs::path>& targets) noexcept {
+  remove_siblings(targets, new_ending);
+}
+
+void remove_replaced(const std::vector<fs::path>& targets) noexcept {
+  remove_siblings(targets, old_ending);
 }
 
 void remember_temporary(const fs::path& name) {

@@ -44,6 +44,7 @@ void Transaction::add(Member added) {
 StagedFile& Transaction::add_file(const fs::path& target, bool overwrite, bool is_early) {
   fs::path real = replaceable_file(target, overwrite);
   parents_.make(real);
+  remove_unfinished({real});
   const fs::path folder = folder_of(real);
   fs::path name = temporary_sibling(real);
   auto made = std::make_unique<StagedFile>(std::move(real), std::move(name), folder);
@@ -64,6 +65,7 @@ StagedFolder& Transaction::folder(const fs::path& target, bool overwrite,
                                   StagedFolder::IsReplaced is_replaced) {
   fs::path real = replaceable_folder(without_slash(target), overwrite);
   parents_.make(real);
+  remove_unfinished({real});
   fs::path name = temporary_sibling(real);
   auto made = std::make_unique<StagedFolder>(std::move(real), std::move(name), std::move(is_replaced));
   StagedFolder& folder = *made;
@@ -115,7 +117,7 @@ void Transaction::place() {
   fail(Errc::io, "{}; this could not be taken back: {}", message_of(failure), listed(stuck));
 }
 
-/// What was replaced, and what earlier runs have left.
+/// What was replaced, now and by runs that were killed.
 void Transaction::clean_up() {
   std::vector<fs::path> targets;
   for (const Member& member : members_) targets.push_back(member.staged->target());
@@ -123,7 +125,7 @@ void Transaction::clean_up() {
   std::error_code ignored;
   for (const fs::path& path : old_) fs::remove_all(path, ignored);
   for (const fs::path& path : removed_) fs::remove(path, ignored);
-  remove_left_over(targets);
+  remove_replaced(targets);
 }
 
 void Transaction::sync_folders() const {

@@ -195,6 +195,7 @@ TEST_CASE("what a killed run has left goes with the next one", "[base]") {
   write_file(folder.path("out.0123abcd.tmp"), "left over", false);
   fs::create_directory(folder.path("out.89ef0123.tmp"));
   write_file(folder.path("out.89ef0123.tmp") / "a", "left over", false);
+  write_file(folder.path("out.00000001.old"), "replaced by the killed run", false);
   const std::vector<std::string> others = {"out.0123abcD.tmp", "out.0123abcd.tmp2", "out.0123abcde.tmp",
                                            "out2.0123abcd.tmp"};
   for (const std::string& name : others) write_file(folder.path(name), "theirs", false);
@@ -214,6 +215,25 @@ TEST_CASE("what a killed run has left goes with the next one", "[base]") {
   left.insert(left.end(), others.begin(), others.end());
   std::sort(left.begin(), left.end());
   CHECK(folder.names() == left);
+}
+
+TEST_CASE("what killed runs have left does not pile up, and an old file is kept until a new one is there", "[base]") {
+  Folder folder;
+  write_file(folder.path("out.0123abcd.tmp"), "half of a new one", false);
+  write_file(folder.path("out.00000001.old"), "the only whole one", false);
+  {
+    Transaction given_up;
+    given_up.file(folder.path("out"), false);
+    CHECK(folder.names() == std::vector<std::string>{"out.00000001.old"});
+  }
+  {
+    Transaction given_up;
+    write_file(folder.path("out.0123abcd.tmp"), "half of a new one", false);
+    given_up.folder(folder.path("out"), false, is_shard);
+    CHECK(folder.names() == std::vector<std::string>{"out.00000001.old"});
+  }
+  write_file(folder.path("out"), "new", false);
+  CHECK(folder.names() == std::vector<std::string>{"out"});
 }
 
 TEST_CASE("overwriting replaces what we write, and nothing else", "[base]") {

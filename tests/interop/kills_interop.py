@@ -25,7 +25,7 @@ import upgrade_tools_interop as old_files
 from streaming_interop import llama_folder
 from tensorflow_interop import write_bundle
 
-TEMPORARY = re.compile(r"\.[0-9a-f]{8}\.tmp$")
+TEMPORARY = re.compile(r"\.[0-9a-f]{8}\.(tmp|old)$")
 passed, failed, counting = 0, 0, threading.Lock()
 
 
@@ -132,8 +132,8 @@ def storm(options, name, argv, folder, before, look=digests):
             reset()
     check(f"{name}: the old file or the new one", not wrong, wrong)
     check(f"{name}: {options.kills} kills", wrong or killed == options.kills, f"{killed} kills, {seen}")
-    # Temporary names are there between the system calls of a commit, one for each new file and one for each old one but the first, and
-    # swept by the next run: they never pile up.
+    # Temporary names are there between the system calls of a commit, one for each new file and one for each old one but the first; the
+    # next run removes them before it makes its own: they never pile up.
     check(f"{name}: no debris", len(left) < 2 * len(names), left)
     done = run()[1]
     check(f"{name}: the next run", done.returncode == 0 and look(folder) == new and sorted(os.listdir(folder)) == names,
