@@ -3,6 +3,7 @@
 local cbk = require "cbk"
 local extents = require "cbk.extents"
 local demands = require "converters.engine.demands"
+local extent = require "converters.engine.extent"
 local fields = require "converters.engine.fields"
 local kinds = require "converters.engine.kinds"
 local releases = require "converters.modelzoo.releases"
@@ -102,50 +103,6 @@ function class.norm(name, size, has_bias)
   return { { name .. ".weight", { size }, init = 1 }, has_bias ~= false and { name .. ".bias", { size }, init = 0 } }
 end
 
--- --- extents
-
-local compiled = {} -- by text
-
----@param text string   "3 * hidden_size"
----@return function
-local function expression(text)
-  if not compiled[text] then
-    local is_plain = text:find "^[%w_ .+*/()-]+$" and not text:find "%.%."
-    compiled[text] = is_plain and loadstring("return (" .. text .. ")", "=extent")
-      or cbk.fail("converter", ("'%s' is not an extent; write a number, or numbers and config fields with + - * /"):format(text))
-  end
-  return compiled[text]
-end
-
----The config fields that an extent names: "hidden_size", "extra_attention_params.num_kv_groups".
----@param extent integer|string
-local function names_in(extent) return tostring(extent):gmatch "[%a_][%w_.]*" end
-
----@param values table<string, any>
----@param name string
-local function value_of(values, name)
-  local value = values
-  for part in name:gmatch "[^.]+" do value = value ~= nil and value[part] or nil end
-  return value
-end
-
----The value of an extent.
----@param extent integer|string
----@param values table<string, any>
----@return integer
-local function size_of(extent, values)
-  if type(extent) == "number" then return extent end
-  local fine, result = pcall(setfenv(expression(extent), values))
-  if fine and type(result) == "number" and result >= 0 and result % 1 == 0 and result < 2 ^ 53 then return result end
-  local named = {}
-  for name in names_in(extent) do
-    local value = value_of(values, name)
-    if value == nil then cbk.fail("config", ("the config has no '%s', which shapes of tensors depend on"):format(name)) end
-    named[#named + 1] = ("%s=%s"):format(name, fields.shown(value))
-  end
-  cbk.fail("config", ("the config gives no whole number for %s: %s"):format(extent, table.concat(named, ", ")))
-end
-
 -- --- a class over a config
 
 ---@class Class
@@ -200,7 +157,7 @@ function Class:take_removed(config, release)
   end
 end
 
----What a config says of a field; nil where it is null, the default where it is absent.
+---What a config says of a field; nil where it is null, the default where it is absent. A size that has a default cannot be null.
 ---@param config Dict
 ---@param name string
 ---@param field ClassField
@@ -209,7 +166,7 @@ local function read(config, name, field)
   for _, key in ipairs(names) do
     local map, inner = place_of(config, key)
     local value, demand = map[inner], field.kind and demands.find(field.kind)
-    if value == cbk.null then return nil end
+    if value == cbk.null and not (demand and demand.needed and field.default) then return nil end
     if value ~= nil then
       if demand and not demands.holds(demand, value, cbk.kind(map, inner)) then fields.refuse(key, value, demand.says) end
       if demand and demand.number then return tonumber(tostring(value)) end
@@ -249,14 +206,14 @@ function Class:values(config, instead)
   end
   setmetatable(out, { __index = function(values, name)
     local text = texts[name]
-    return text and size_of(text, values)
+    return text and extent.value(text, values)
   end })
   return out, texts
 end
 
 ---@class ClassTensor   What a class has for a config.
 ---@field key string
----@field extents (integer|string)[]   as the class has them: { "vocab_size", "hidden_size" }
+---@field extents Extent[]   as the class has them: { "vocab_size", "hidden_size" }
 ---@field of ClassTensors              with the config that says its shape
 ---@field tied_to? string              the key of the same tensor
 ---@field init? number                 what its elements are in a new model; nil: random numbers
@@ -269,8 +226,8 @@ end
 ---@field by_key table<string, ClassTensor>
 ---@field values table<string, any>
 ---@field texts table<string, string>
----@field sizes table<integer|string, integer>
----@field counts table<string, integer|string>   how many there are below a prefix: "layers." to "num_hidden_layers"
+---@field sizes table<Extent, integer>
+---@field counts table<string, Extent>   how many there are below a prefix: "layers." to "num_hidden_layers"
 ---@field class Class
 ---@field config Dict
 ---@field given Dict                    what of it the user's file says
@@ -280,12 +237,12 @@ local ClassTensors = {}
 ClassTensors.__index = ClassTensors
 
 ---The value of an extent, which is worked out once.
----@param extent integer|string
-function ClassTensors:size(extent)
-  local known = self.sizes[extent]
+---@param written Extent
+function ClassTensors:size(written)
+  local known = self.sizes[written]
   if not known then
-    known = size_of(extent, self.values)
-    self.sizes[extent] = known
+    known = extent.value(written, self.values)
+    self.sizes[written] = known
   end
   return known
 end
@@ -295,7 +252,7 @@ end
 ---@return integer[]
 function class.shape(one)
   local out = {}
-  for i, extent in ipairs(one.extents) do out[i] = one.of:size(extent) end
+  for i, written in ipairs(one.extents) do out[i] = one.of:size(written) end
   return out
 end
 
@@ -425,9 +382,9 @@ end
 -- --- comparing shapes
 
 ---The config fields that an extent depends on, with their values: "num_heads=4".
-function ClassTensors:fields_of(extent, found)
-  for name in names_in(extent) do
-    local text = ("%s=%s"):format(name, fields.shown(value_of(self.values, name)))
+function ClassTensors:fields_of(written, found)
+  for name in extent.names_in(written) do
+    local text = ("%s=%s"):format(name, fields.shown(extent.value_of(self.values, name)))
     if self.texts[name] then
       self:fields_of(self.texts[name], found)
     elseif not found[text] then
@@ -438,12 +395,12 @@ function ClassTensors:fields_of(extent, found)
 end
 
 ---Whether the config says, or the class assumes, every field that an extent depends on.
----@param extent integer|string
+---@param written Extent
 ---@return boolean
-function ClassTensors:knows(extent)
-  for name in names_in(extent) do
+function ClassTensors:knows(written)
+  for name in extent.names_in(written) do
     local text = self.texts[name]
-    if text and not self:knows(text) or not text and value_of(self.values, name) == nil then return false end
+    if text and not self:knows(text) or not text and extent.value_of(self.values, name) == nil then return false end
   end
   return true
 end
@@ -457,11 +414,11 @@ function ClassTensors:mistake(key, shape)
   local one = self.by_key[self:own_key(key) or ""]
   if not one then return nil end
   local expected, is_same, differing = {}, #one.extents == #shape, {}
-  for i, extent in ipairs(one.extents) do
-    expected[i] = one.of:knows(extent) and one.of:size(extent) or shape[i] or 0
+  for i, written in ipairs(one.extents) do
+    expected[i] = one.of:knows(written) and one.of:size(written) or shape[i] or 0
     if shape[i] ~= expected[i] then
       is_same = false
-      one.of:fields_of(extent, differing)
+      one.of:fields_of(written, differing)
     end
   end
   if is_same then return nil end

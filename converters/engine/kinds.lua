@@ -12,8 +12,9 @@ function kinds.absent(value) return value == nil or value == cbk.null end
 function kinds.present(value) return value ~= nil and value ~= cbk.null end
 
 local function kind_of(value, key)
-  if key == nil then return type(value) == "userdata" and cbk.kind(value) or "" end
-  return value[key] ~= nil and cbk.kind(value, key) or ""
+  local kind = type(value) == "userdata" and cbk.kind(value) or ""
+  if key == nil then return kind end
+  return kind:find "dict" and value[key] ~= nil and cbk.kind(value, key) or ""
 end
 
 ---Whether a value, or `value[key]`, is a dict.

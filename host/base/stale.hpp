@@ -1,5 +1,5 @@
-// Temporary names beside a target ("model.mdl.1f3a9c04.tmp"; "….old" for what is being replaced), and those that
-// a killed program left there.
+// Temporary names beside a target ("model.mdl.1f3a9c04.tmp"; "….old" for what is being replaced), and those
+// that a killed program left there.
 //
 // Whoever works under such a name locks what it names. What nobody locks is left over.
 #pragma once
@@ -11,15 +11,16 @@
 
 namespace cbk {
 
-/// A name that nobody uses: for what becomes `target`, and for the old `target` while the new one takes its place.
+/// A name that nobody uses: for what becomes `target`, and for the old `target` while the new one takes its
+/// place.
 fs::path temporary_sibling(const fs::path& target);
 fs::path old_sibling(const fs::path& target);
 
 /// Locks an open file or folder until it is closed. File systems without locks are taken as they are.
 void lock_as_in_use(const FileDescriptor& fd) noexcept;
 
-/// Removes what was left over beside `targets`: new ones that were never finished, at any time; old ones only when
-/// the new ones are there, since after a kill they may be all that there is.
+/// Removes what was left over beside `targets`: new ones that were never finished, at any time; old ones only
+/// when the new ones are there, since after a kill they may be all that there is.
 void remove_unfinished(const std::vector<fs::path>& targets) noexcept;
 void remove_replaced(const std::vector<fs::path>& targets) noexcept;
 

@@ -217,7 +217,8 @@ TEST_CASE("what a killed run has left goes with the next one", "[base]") {
   CHECK(folder.names() == left);
 }
 
-TEST_CASE("what killed runs have left does not pile up, and an old file is kept until a new one is there", "[base]") {
+TEST_CASE("what killed runs have left does not pile up, and an old file is kept until a new one is there",
+          "[base]") {
   Folder folder;
   write_file(folder.path("out.0123abcd.tmp"), "half of a new one", false);
   write_file(folder.path("out.00000001.old"), "the only whole one", false);

@@ -17,6 +17,11 @@ local fields = {
   use_parallel_residual = boolean(true), rope_scaling = any(), attention_bias = kinds.bias(true),
 }
 
+local function derived(c)
+  local dim = math.floor(c.hidden_size / c.num_attention_heads * (c.rotary_pct or 1))
+  return { rotary_dim = { dim, "hidden_size", "num_attention_heads", "rotary_pct" } }
+end
+
 local function body(c)
   return {
     { "embed_in.weight", { "vocab_size", "hidden_size" } },
@@ -25,7 +30,7 @@ local function body(c)
       norm("post_attention_layernorm", "hidden_size"),
       { "attention.bias", { 1, 1, "max_position_embeddings", "max_position_embeddings" }, buffer = true },
       { "attention.masked_bias", {}, buffer = true },
-      { "attention.rotary_emb.inv_freq", { math.floor(c.hidden_size / c.num_attention_heads * c.rotary_pct) / 2 }, buffer = true },
+      { "attention.rotary_emb.inv_freq", { "rotary_dim / 2" }, buffer = true },
       linear("attention.query_key_value", "hidden_size", "3 * hidden_size", c.attention_bias),
       linear("attention.dense", "hidden_size", "hidden_size", c.attention_bias),
       linear("mlp.dense_h_to_4h", "hidden_size", "intermediate_size", true),
@@ -35,10 +40,10 @@ local function body(c)
   }
 end
 
-gpt_neox.GPTNeoXModel = class.new "GPTNeoXModel" { fields = fields, tensors = body }
+gpt_neox.GPTNeoXModel = class.new "GPTNeoXModel" { fields = fields, derived = derived, tensors = body }
 
 gpt_neox.GPTNeoXForCausalLM = class.new "GPTNeoXForCausalLM" {
-  fields = fields,
+  fields = fields, derived = derived,
   tensors = function(c)
     return {
       below("gpt_neox", body(c)),

@@ -13,7 +13,7 @@ local bert = {}
 local encoder_fields = {
   vocab_size = size(30522), hidden_size = size(768), num_hidden_layers = depth(12), num_heads = size(12), filter_size = size(3072),
   max_position_embeddings = size(1024), position_embedding_type = text "learned", num_relative_attention_buckets = size(32),
-  alibi_trainable_slopes = boolean(false), rotary_dim = size(), rope_theta = positive(10000), num_segments = any(2),
+  alibi_trainable_slopes = boolean(false), rotary_dim = size(), rope_theta = positive(10000), num_segments = number(2),
   layer_norm_epsilon = any(1e-5), norm_first = boolean(false), embedding_layer_norm = boolean(true),
   use_final_layer_norm = boolean(false), add_pooling_layer = boolean(true), encoder_nonlinearity = text "gelu",
   pooler_nonlinearity = text(), dropout_rate = rate(0.1), attention_dropout_rate = rate(0.1), embedding_dropout_rate = rate(),
@@ -44,7 +44,7 @@ end
 
 bert.BertForPreTraining = class.new "BertForPreTraining" {
   since = "1.7", renamed = parts.renamed, fields = class.extend(encoder_fields, {
-    vocab_size = size(50257), max_position_embeddings = size(), num_segments = any(), disable_nsp = boolean(false),
+    vocab_size = size(50257), max_position_embeddings = size(), num_segments = number(), disable_nsp = boolean(false),
     share_embedding_weights = boolean(true), use_ffn_bias_in_mlm = boolean(true), use_output_bias_in_mlm = boolean(true),
     mlm_nonlinearity = text(), num_classes = size(2),
   }),

@@ -32,7 +32,7 @@ local gptj = {
 local gpt2 = class.extend(gptj, {
   position_embedding_type = text "learned", use_ffn_bias = kinds.bias(true), embedding_layer_norm = boolean(false),
   attention_inner_dim = size(), attention_qk_norm_layer = text(), attention_qk_norm_eps = positive(1e-5),
-  num_relative_attention_buckets = size(32), position_embedding_offset = any(0), num_extra_input_vocab_tokens = any(0),
+  num_relative_attention_buckets = size(32), position_embedding_offset = number(0), num_extra_input_vocab_tokens = number(0),
   norm_first_sandwich = boolean(false), attention_chunk_size = any(), attention_logit_softcapping = number(),
   final_logit_softcapping = number(), attention_vertical_column_spacing = any(), attention_vertical_column_width = any(),
   constant_pos_embedding = any(), fixed_sparse_attention = any(), output_logits_scale = number(), rel_distance_mode = text "default",

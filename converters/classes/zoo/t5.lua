@@ -18,7 +18,7 @@ local fields = {
   norm_type = text "rmsnorm", use_t5_layer_norm = boolean(), layer_norm_epsilon = any(1e-5),
   use_projection_bias_in_attention = kinds.bias(false), use_ffn_bias = kinds.bias(false), share_embedding_weights = boolean(true),
   share_encoder_decoder_embedding = boolean(true), use_pre_encoder_decoder_layer_norm = boolean(true), dropout_rate = rate(0.1),
-  relu_dropout_rate = rate(), extra_ids = any(0), initializer_factor = number(1), attention_module = text "aiayn_attention",
+  relu_dropout_rate = rate(), extra_ids = number(0), initializer_factor = number(1), attention_module = text "aiayn_attention",
   extra_attention_params = any(), tie_encoder_decoder = boolean(false), use_transformer_initialization = boolean(false),
 }
 

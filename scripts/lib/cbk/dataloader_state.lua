@@ -315,7 +315,7 @@ local function total_of(workers)
     local samples = worker.samples_streamed
     local text = type(samples) == "number" and ("%d"):format(samples) or tostring(samples)
     local digits = text:gsub("^%-", "")
-    local number = assert(loadstring("return " .. digits .. "LL"))()
+    local number = (tonumber(digits:sub(1, -10)) or 0) * 1000000000LL + tonumber(digits:sub(-9))
     exact = text:find "^%-" and exact - number or exact + number
     total = total + tonumber(text)
   end

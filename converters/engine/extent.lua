@@ -1,0 +1,124 @@
+-- An extent of a tensor as a model class writes it: a number, or a text over config fields with + - * / and parentheses, such as
+-- "num_heads * head_dim". A text is never run as a program.
+
+local cbk = require "cbk"
+local fields = require "converters.engine.fields"
+local kinds = require "converters.engine.kinds"
+
+local extent = {}
+
+---@alias Extent integer|string
+
+local NAME = "[%a_][%w_.]*"
+
+---@param values table<string, any>
+---@param name string   "extra_attention_params.num_kv_groups"
+function extent.value_of(values, name)
+  local value = values
+  for part in name:gmatch "[^.]+" do
+    local is_map = type(value) == "table" or kinds.is_dict(value)
+    value = is_map and value[part] or nil
+  end
+  return value
+end
+
+---The config fields that an extent names.
+---@param written Extent
+function extent.names_in(written) return tostring(written):gmatch(NAME) end
+
+local OPERATORS = {
+  ["+"] = function(a, b) return a + b end, ["-"] = function(a, b) return a - b end,
+  ["*"] = function(a, b) return a * b end, ["/"] = function(a, b) return a / b end,
+}
+
+---@alias ExtentFormula fun(values: table<string, any>): number|nil   nil where a field is no number
+
+---@param left ExtentFormula
+---@param right ExtentFormula
+---@return ExtentFormula
+local function joined(operator, left, right)
+  return function(values)
+    local a, b = left(values), right(values)
+    return a and b and operator(a, b)
+  end
+end
+
+---@param name string
+---@return ExtentFormula
+local function field(name)
+  return function(values)
+    local value = extent.value_of(values, name)
+    return type(value) == "number" and value or nil
+  end
+end
+
+---The grammar: sum = product {(+ | -) product}; product = factor {(* | /) factor}; factor = number | field | "(" sum ")".
+---@param text string
+---@return ExtentFormula
+local function parse(text)
+  local position, sum = 1, nil
+
+  local function take(pattern)
+    local found, rest = text:match("^ *(" .. pattern .. ")()", position)
+    position = rest or position
+    return found
+  end
+
+  local function factor()
+    local number = take "%d+"
+    if number then return function() return tonumber(number) end end
+    local name = take(NAME)
+    if name then return field(name) end
+    local inner = take "%(" and sum()
+    return inner and take "%)" and inner or error(nil)
+  end
+
+  local function chain(operators, operand)
+    local left = operand()
+    local operator = take(operators)
+    while operator do
+      left = joined(OPERATORS[operator], left, operand())
+      operator = take(operators)
+    end
+    return left
+  end
+
+  sum = function() return chain("[+-]", function() return chain("[*/]", factor) end) end
+  local result = sum()
+  return text:find("^ *$", position) and result or error(nil)
+end
+
+local parsed = {} -- by text
+
+---@param text string   "3 * hidden_size"
+---@return ExtentFormula
+local function formula(text)
+  if not parsed[text] then
+    local fine, result = pcall(parse, text)
+    if not fine then
+      cbk.fail("converter",
+        ("'%s' is not an extent; write a number, or numbers and config fields with + - * / and parentheses"):format(text))
+    end
+    parsed[text] = result
+  end
+  return parsed[text]
+end
+
+---The value of an extent.
+---@param written Extent
+---@param values table<string, any>
+---@return integer
+function extent.value(written, values)
+  if type(written) == "number" then return written end
+  local result = formula(written)(values)
+  if result and result >= 0 and result % 1 == 0 and result < 2 ^ 53 then return result end
+  local named = {}
+  for name in extent.names_in(written) do
+    local value = extent.value_of(values, name)
+    if value == nil then cbk.fail("config", ("the config has no '%s', which shapes of tensors depend on"):format(name)) end
+    named[#named + 1] = ("%s=%s"):format(name, fields.shown(value))
+  end
+  cbk.fail("config", ("the config gives no whole number for %s: %s"):format(written, table.concat(named, ", ")))
+end
+
+return extent
