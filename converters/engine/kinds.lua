@@ -14,7 +14,8 @@ function kinds.present(value) return value ~= nil and value ~= cbk.null end
 local function kind_of(value, key)
   local kind = type(value) == "userdata" and cbk.kind(value) or ""
   if key == nil then return kind end
-  return kind:find "dict" and value[key] ~= nil and cbk.kind(value, key) or ""
+  local takes_key = type(key) == "number" and kind == "list" or kind:find "dict"
+  return takes_key and value[key] ~= nil and cbk.kind(value, key) or ""
 end
 
 ---Whether a value, or `value[key]`, is a dict.
