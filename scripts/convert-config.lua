@@ -2,7 +2,7 @@
 
 local cbk = require "cbk"
 local cli = require "cbk.cli"
-local composite = require "cbk.composite"
+local composite = require "cbk.converters.composite"
 local converters = require "cbk.converters"
 
 local parser = cli.parser("convert-config", "Convert a model's config file.", [[

@@ -2,8 +2,8 @@
 
 local cbk = require "cbk"
 local cli = require "cbk.cli"
-local rename = require "cbk.rename"
-local selection = require "cbk.selection"
+local rename = require "cbk.cli.rename"
+local selection = require "cbk.cli.selection"
 local ties = require "cbk.ties"
 
 local parser = cli.parser("copy", "Copy a checkpoint: any format to any format, streamed.", [[

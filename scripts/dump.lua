@@ -1,7 +1,7 @@
 -- cbk dump: the whole content of a checkpoint as JSON
 
 local cli = require "cbk.cli"
-local expected = require "cbk.expected"
+local expected = require "cbk.cli.expected"
 
 local parser = cli.parser("dump", "Print the whole content of a checkpoint as JSON (schema cbk-expected/1).", [[
 Tensors of more than 4096 bytes are given by the SHA-256 of their bytes. The output is

@@ -3,7 +3,7 @@
 local cbk = require "cbk"
 local cli = require "cbk.cli"
 local converters = require "cbk.converters"
-local converter_list = require "cbk.converter_list"
+local converter_list = require "cbk.converters.list"
 local hf_config = require "converters.modelzoo.hf_config"
 local lora = require "converters.modelzoo.lora"
 local modules = require "converters.modelzoo.modules"

@@ -2,7 +2,7 @@
 
 local cbk = require "cbk"
 local cli = require "cbk.cli"
-local tensorflow = require "cbk.tensorflow"
+local tensorflow = require "cbk.cli.tensorflow"
 
 local parser = cli.parser("h5-to-tensorflow", "Convert an H5 file to a TensorFlow checkpoint, streamed.", [[
 Each dataset becomes a variable; of a training checkpoint that is every tensor and number, under its

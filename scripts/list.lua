@@ -3,7 +3,7 @@
 local cbk = require "cbk"
 local cli = require "cbk.cli"
 local converters = require "cbk.converters"
-local converter_list = require "cbk.converter_list"
+local converter_list = require "cbk.converters.list"
 
 local parser = cli.parser("list", "List the models and the formats between which they convert.", [[
 With --src-fmt, the formats are those that a model can be converted to; with --tgt-fmt, those that it

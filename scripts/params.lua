@@ -3,7 +3,7 @@
 local cbk = require "cbk"
 local cli = require "cbk.cli"
 local classes = require "cbk.classes"
-local config_beside = require "cbk.config_beside"
+local config_beside = require "cbk.identify.config_beside"
 local converters = require "cbk.converters"
 local extents = require "cbk.extents"
 local identify = require "cbk.identify"

@@ -2,10 +2,10 @@
 
 local cbk = require "cbk"
 local cli = require "cbk.cli"
-local composite = require "cbk.composite"
+local composite = require "cbk.converters.composite"
 local converters = require "cbk.converters"
-local other_names = require "cbk.other_names"
-local converter_list = require "cbk.converter_list"
+local other_names = require "cbk.converters.other_names"
+local converter_list = require "cbk.converters.list"
 local check = require "converters.bench.check"
 local coverage = require "converters.diagnosis.coverage"
 local notation = require "converters.notation.files"

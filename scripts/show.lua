@@ -31,7 +31,7 @@ cli.input_options(parser)
 cli.options(parser, "json")
 local args = parser:parse()
 
-if args.dataloader then return require("cbk.dataloader_report").show(args) end
+if args.dataloader then return require("cbk.upgrade.dataloader_report").show(args) end
 if #args.key == 0 then cli.usage_error("show", "a key is needed; '*' means all") end
 
 local TENSORS = { tensor = true, parameter = true, ndarray = true, np_scalar = true }

@@ -2,7 +2,7 @@
 
 local cbk = require "cbk"
 local cli = require "cbk.cli"
-local tensorflow = require "cbk.tensorflow"
+local tensorflow = require "cbk.cli.tensorflow"
 
 local parser = cli.parser("tensorflow-to-h5", "Convert a TensorFlow checkpoint to an H5 file, streamed.", [[
 Each variable becomes a dataset of the H5 file, whose name is that of the variable percent-encoded.

@@ -1,4 +1,4 @@
-// `require "cbk.editor"`: what scripts/lib/cbk/repl.lua needs of the terminal and of signals.
+// `require "cbk.editor"`: what scripts/lib/cbk/repl/ needs of the terminal and of signals.
 #pragma once
 
 #include <lua.hpp>

@@ -2,7 +2,7 @@
 
 local cbk = require "cbk"
 local converters = require "cbk.converters"
-local converter_list = require "cbk.converter_list"
+local converter_list = require "cbk.converters.list"
 local harness = require "harness"
 local conversion = require "conversion"
 

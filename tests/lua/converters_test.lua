@@ -3,7 +3,7 @@
 local cbk = require "cbk"
 local converters = require "cbk.converters"
 local classes = require "cbk.classes"
-local converter_list = require "cbk.converter_list"
+local converter_list = require "cbk.converters.list"
 local catalogue, convert = converters.catalogue, converters.convert
 local rules = require "converters.engine.rules"
 local patterns = require "converters.engine.patterns"

@@ -2,7 +2,7 @@
 
 local cbk = require "cbk"
 local harness = require "harness"
-local complete = require "cbk.complete"
+local complete = require "cbk.repl.complete"
 local help = require "cbk.help"
 local listing = require "cbk.listing"
 local describe, it, equal, is_true = harness.describe, harness.it, harness.equal, harness.is_true
@@ -80,7 +80,7 @@ describe("completion", function()
 end)
 
 describe("what is typed", function()
-  local chunk = require "cbk.chunk"
+  local chunk = require "cbk.repl.chunk"
 
   it("keeps its locals, but for those of blocks", function()
     local cases = {
@@ -176,7 +176,7 @@ describe("help", function()
     for _, name in ipairs { "Dict", "List", "Tensor", "cbk.cli.parser", "cbk.inspect.text", "cbk.fs", "cbk.config" } do
       is_true(names[name], name)
     end
-    for _, name in ipairs { "PromptEntry", "SpecFix", "Trial", "cbk.listing.tree", "cbk.chunk.one_line", "cbk.complete.at",
+    for _, name in ipairs { "PromptEntry", "SpecFix", "Trial", "cbk.listing.tree", "cbk.repl.chunk.one_line", "cbk.repl.complete.at",
       "LeafRow", "LeafTotals", "LeafRows", "LeafRows:path", "LeafGroup", "LeafGroups", "LeafGroups:each", "cbk.leaf_rows",
       "cbk.fold_keys", "cbk.advise_overwrite" } do
       is_true(not names[name], name .. " is internal")

@@ -410,7 +410,7 @@ describe("Inputs: all forms of a checkpoint, all families", function()
   end)
 
   it("shards note other names of their tensors, or their index does", function()
-    local other_names = require "cbk.other_names"
+    local other_names = require "cbk.converters.other_names"
     local dir = harness.temp_dir()
     local function shard(file, root, metadata) cbk.create(dir .. "/" .. file, { root = cbk.dict(root), metadata = metadata }):commit() end
     local index = dir .. "/model.safetensors.index.json"

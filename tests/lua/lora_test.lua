@@ -1,7 +1,6 @@
 -- Folding LoRA into weights, and muP configs made from standard ones.
 
 local cbk = require "cbk"
-require "cbk.converters" -- finds the converters' modules
 local lora = require "converters.modelzoo.lora"
 local modules = require "converters.modelzoo.modules"
 local mup_config = require "converters.modelzoo.mup_config"

@@ -2,7 +2,7 @@
 
 local cbk = require "cbk"
 local harness = require "harness"
-local rename = require "cbk.rename"
+local rename = require "cbk.cli.rename"
 local describe, it, equal, is_true, raises = harness.describe, harness.it, harness.equal, harness.is_true, harness.raises
 
 local function keys_of(tree)

@@ -3,7 +3,7 @@
 
 local cbk = require "cbk"
 local harness = require "harness"
-local complete = require "cbk.complete"
+local complete = require "cbk.repl.complete"
 local progress = require "cbk.progress"
 local describe, it, equal, is_true = harness.describe, harness.it, harness.equal, harness.is_true
 

@@ -1,9 +1,8 @@
 -- Where the run of a config goes on in its data when it loads a checkpoint.
 
 local cbk = require "cbk"
-local dataloader_report = require "cbk.dataloader_report"
+local dataloader_report = require "cbk.upgrade.dataloader_report"
 local dataloader_state = require "cbk.dataloader_state"
-require "cbk.converters" -- finds the converters' modules
 local zoo_checkpoint = require "converters.modelzoo.checkpoint"
 
 local resume = {}

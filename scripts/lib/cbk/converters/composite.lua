@@ -3,7 +3,7 @@
 
 local cbk = require "cbk"
 local cli = require "cbk.cli"
-local other_names = require "cbk.other_names"
+local other_names = require "cbk.converters.other_names"
 
 local composite = {}
 

@@ -4,7 +4,7 @@
 local cbk = require "cbk"
 local converters = require "cbk.converters"
 local extents = require "cbk.extents"
-local release = require "cbk.release"
+local release = require "cbk.identify.release"
 
 local detect = {}
 local catalogue = converters.catalogue

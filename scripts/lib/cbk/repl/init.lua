@@ -4,8 +4,8 @@
 -- interpreted, so that Ctrl-C can stop it; files that it calls are compiled as always.
 
 local cbk = require "cbk"
-local chunk = require "cbk.chunk"
-local complete = require "cbk.complete"
+local chunk = require "cbk.repl.chunk"
+local complete = require "cbk.repl.complete"
 local editor = require "cbk.editor"
 local help = require "cbk.help"
 local inspect = require "cbk.inspect"

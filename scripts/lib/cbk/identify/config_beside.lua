@@ -1,7 +1,6 @@
 -- The config that belongs to a checkpoint: config.json, or one of the YAML files beside it.
 
 local cbk = require "cbk"
-require "cbk.converters" -- finds the converters' modules
 local kinds = require "converters.engine.kinds"
 
 local config_beside = {}

@@ -4,15 +4,14 @@ local cbk = require "cbk"
 local cli = require "cbk.cli"
 local fold = require "cbk.fold"
 
-local root = debug.getinfo(1, "S").source:match "^@(.*)scripts/lib/cbk/[^/]*$" or ""
-package.path = package.path .. (";%s?.lua"):format(root)
-
 local catalogue = require "converters.engine.catalogue"
 
-local converter_list = require "cbk.converter_list"
+local converter_list = require "cbk.converters.list"
 local kinds = require "converters.engine.kinds"
 local notation = require "converters.notation.files"
 local trainer = require "converters.modelzoo.trainer"
+
+local root = debug.getinfo(1, "S").source:match "^@(.*)scripts/lib/cbk/converters/[^/]*$" or ""
 
 local converters = { catalogue = catalogue, convert = require "converters.engine.convert" }
 

@@ -2,7 +2,7 @@
 
 local cbk = require "cbk"
 local cli = require "cbk.cli"
-local selection = require "cbk.selection"
+local selection = require "cbk.cli.selection"
 
 local tensorflow = {}
 

@@ -2,7 +2,6 @@
 -- (README.md has the table of what tells which.)
 
 local cbk = require "cbk"
-require "cbk.converters" -- finds the converters' modules
 local kinds = require "converters.engine.kinds"
 local releases = require "converters.modelzoo.releases"
 
