@@ -5,6 +5,7 @@ local cli = require "cbk.cli"
 local extents = require "cbk.extents"
 local fold = require "cbk.fold"
 local listing = require "cbk.listing"
+local numbers = require "cbk.numbers"
 
 local parser = cli.parser("diff", "Compare two checkpoints of any formats: keys, shapes, dtypes, values.", [[
 Values are compared by their dotted keys. The order of keys and the kinds of containers (dict or
@@ -49,7 +50,7 @@ local function position(index, shape)
 end
 
 local function number_text(number)
-  if type(number) ~= "number" or number % 1 == 0 and number < 2 ^ 53 then return listing.whole_text(number) end
+  if type(number) ~= "number" or number % 1 == 0 and number < 2 ^ 53 then return numbers.whole_text(number) end
   return (("%.4g"):format(number))
 end
 
@@ -59,8 +60,8 @@ local function compare_elements(a, b, args)
   local first = position(d.first, a:shape())
   local place = #first > 0 and ", first at " .. extents.shape(first) or ""
   return { what = "values", different = d.different, numel = d.numel, max_abs = d.max_abs, max_rel = d.max_rel, first = first,
-    text = ("%s of %s differ (%s), max abs %s, max rel %s%s"):format(listing.grouped(d.different),
-      listing.counted(d.numel, "element"), listing.percent(d.different, d.numel), number_text(d.max_abs), number_text(d.max_rel), place) }
+    text = ("%s of %s differ (%s), max abs %s, max rel %s%s"):format(numbers.grouped(d.different),
+      numbers.counted(d.numel, "element"), numbers.percent(d.different, d.numel), number_text(d.max_abs), number_text(d.max_rel), place) }
 end
 
 local function compare_tensors(a, b, args)
@@ -118,8 +119,8 @@ end
 function compare_values(a, b, args)
   local kind_a, kind_b = cbk.kind(a), cbk.kind(b)
   if TENSORS[kind_a] and TENSORS[kind_b] then return compare_tensors(a, b, args) end
-  local numbers = NUMBERS[kind_a] and NUMBERS[kind_b]
-  if kind_a ~= kind_b and not (numbers and args.ignore_dtype) then
+  local are_numbers = NUMBERS[kind_a] and NUMBERS[kind_b]
+  if kind_a ~= kind_b and not (are_numbers and args.ignore_dtype) then
     return { what = "kind", a = kind_a, b = kind_b, text = ("%s, %s"):format(kind_a, kind_b) }
   end
   if args.keys_only then return nil end
@@ -197,10 +198,10 @@ end
 
 local function print_list(title, count, args, text_at)
   if count == 0 then return end
-  print(("%s (%s):"):format(title, listing.grouped(count)))
+  print(("%s (%s):"):format(title, numbers.grouped(count)))
   local shown = args.all and count or math.min(count, LISTED)
   for i = 1, shown do print("  " .. text_at(i)) end
-  if shown < count then print(("  … and %s more (--all lists them)"):format(listing.grouped(count - shown))) end
+  if shown < count then print(("  … and %s more (--all lists them)"):format(numbers.grouped(count - shown))) end
 end
 
 local function print_text(result, args)
@@ -214,15 +215,15 @@ local function print_text(result, args)
     return ("%s: %s"):format(fold.shown(d.key), cbk.shown(d.text))
   end)
   local compared = args.keys_only and " (without values)" or ""
-  print(result.equal and ("the same: %s%s"):format(listing.counted(result.same, "value"), compared)
-    or ("%s the same%s"):format(listing.counted(result.same, "value"), compared))
+  print(result.equal and ("the same: %s%s"):format(numbers.counted(result.same, "value"), compared)
+    or ("%s the same%s"):format(numbers.counted(result.same, "value"), compared))
 end
 
 local function json_of(d)
   local entry = cbk.dict { { "key", d.key }, { "what", d.what } }
   if d.what == "values" then
     entry.different, entry.numel, entry.first = d.different, d.numel, cbk.list(d.first)
-    entry.max_abs, entry.max_rel = listing.json_number(d.max_abs), listing.json_number(d.max_rel)
+    entry.max_abs, entry.max_rel = numbers.json_number(d.max_abs), numbers.json_number(d.max_rel)
   else
     entry.a, entry.b = d.a, d.b
   end

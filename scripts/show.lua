@@ -6,6 +6,7 @@ local extents = require "cbk.extents"
 local fold = require "cbk.fold"
 local inspect = require "cbk.inspect"
 local listing = require "cbk.listing"
+local numbers = require "cbk.numbers"
 
 local parser = cli.parser("show", "Show values of a checkpoint, one by one.", [[
 For a tensor: what it is, where its bytes lie, what shares them, statistics, and elements from
@@ -96,7 +97,7 @@ local function stats_text(tensor)
   local stats, parts = tensor:stats(), {}
   for _, name in ipairs { "min", "max" } do
     local number = stats[name]
-    parts[#parts + 1] = number and ("%s %s"):format(name, is_whole(tensor) and listing.whole_text(number) or ("%.6g"):format(number))
+    parts[#parts + 1] = number and ("%s %s"):format(name, is_whole(tensor) and numbers.whole_text(number) or ("%.6g"):format(number))
   end
   for _, name in ipairs { "mean", "std" } do
     parts[#parts + 1] = stats[name] and (is_whole(tensor) and "%s %.10g" or "%s %.6g"):format(name, stats[name])
@@ -104,7 +105,7 @@ local function stats_text(tensor)
   if #parts == 0 then parts[1] = "no finite elements" end
   for _, name in ipairs { "nan", "inf", "zeros" } do
     if stats[name] > 0 then
-      parts[#parts + 1] = ("%s %s (%s)"):format(name, listing.grouped(stats[name]), listing.percent(stats[name], stats.numel))
+      parts[#parts + 1] = ("%s %s (%s)"):format(name, numbers.grouped(stats[name]), numbers.percent(stats[name], stats.numel))
     end
   end
   return table.concat(parts, ", ")
@@ -112,11 +113,11 @@ end
 
 local function json_stats(tensor)
   local stats, out = tensor:stats(), cbk.dict()
-  local bound = is_whole(tensor) and listing.json_whole or listing.json_number
-  local texts = { min = bound, max = bound, mean = listing.json_number, std = listing.json_number }
+  local bound = is_whole(tensor) and numbers.json_whole or numbers.json_number
+  local texts = { min = bound, max = bound, mean = numbers.json_number, std = numbers.json_number }
   for _, name in ipairs { "inf", "max", "mean", "min", "nan", "numel", "std", "zeros" } do
     local number = stats[name]
-    if number == nil then out[name] = cbk.null else out[name] = (texts[name] or listing.json_whole)(number) end
+    if number == nil then out[name] = cbk.null else out[name] = (texts[name] or numbers.json_whole)(number) end
   end
   return out
 end
@@ -127,10 +128,10 @@ local function show_tensor(row)
   local what = tensor.role == "tensor" and "" or " " .. tensor.role
   if tensor.requires_grad then what = what .. ", requires grad" end
   print(("  %s %s%s"):format(tensor.dtype, extents.shape(tensor:shape()), what))
-  print(("  %s, %s (%s)"):format(listing.counted(tensor:numel(), "element"), listing.counted(tensor:nbytes(), "byte"),
+  print(("  %s, %s (%s)"):format(numbers.counted(tensor:numel(), "element"), numbers.counted(tensor:nbytes(), "byte"),
     cbk.format_size(tensor:nbytes())))
   local storage = tensor:storage()
-  if storage and storage.file then print(("  in %s at byte %s"):format(cbk.shown(storage.file), listing.grouped(storage.position))) end
+  if storage and storage.file then print(("  in %s at byte %s"):format(cbk.shown(storage.file), numbers.grouped(storage.position))) end
   local tied, tied_count, sharing, sharing_count = rows:ties(row, MOST_TIES)
   if tied_count > 0 then print("  tied to " .. some(tied, tied_count)) end
   if sharing_count > 0 then print("  shares its storage with " .. some(sharing, sharing_count)) end

@@ -326,8 +326,9 @@ describe("listing", function()
   end)
 
   it("counts in words", function()
-    equal(listing.grouped(1234567), "1,234,567")
-    equal(listing.grouped(-123), "-123")
-    equal(listing.counted(1, "tensor"), "1 tensor")
+    local numbers = require "cbk.numbers"
+    equal(numbers.grouped(1234567), "1,234,567")
+    equal(numbers.grouped(-123), "-123")
+    equal(numbers.counted(1, "tensor"), "1 tensor")
   end)
 end)

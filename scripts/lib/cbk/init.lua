@@ -5,7 +5,7 @@ local cbk = require "cbk.native"
 ---Fails, and names what looks like `name` among what `owner` ("cbk", "cbk.fs") has.
 local function fail_unknown(owner, name)
   local names, member = {}, "^" .. owner:gsub("%.", "%%.") .. "%.([%w_]+)$"
-  for _, known in ipairs(require("cbk.help").names()) do names[#names + 1] = known:match(member) end
+  for _, known in ipairs(cbk.help.names()) do names[#names + 1] = known:match(member) end
   local near = cbk.nearest(name, names, 1)[1]
   cbk.fail("key", ("%s has no %s%s"):format(owner, cbk.quote(name), near and ("; did you mean %s.%s?"):format(owner, near) or ""))
 end

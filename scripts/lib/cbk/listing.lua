@@ -3,38 +3,16 @@
 
 local cbk = require "cbk"
 local fold = require "cbk.fold"
+local numbers = require "cbk.numbers"
+local value_text = require "cbk.value_text"
 
 local listing = {}
 
 local find, concat = string.find, table.concat
 
--- --- words and numbers
+local grouped, counted = numbers.grouped, numbers.counted
 
----A share in percent, with as many decimals as it takes to be neither 0 nor 100 where it is not: "99.99 %".
----@param part number
----@param whole number
----@return string
-function listing.percent(part, whole)
-  for decimals = 1, 15 do
-    local text = ("%." .. decimals .. "f"):format(100 * part / whole)
-    local is_rounded_off = tonumber(text) == 0 and part > 0 or tonumber(text) == 100 and part < whole
-    if not is_rounded_off or decimals == 15 then return (text:gsub("%.?0+$", "")) .. " %" end
-  end
-end
-
----12345678 → "12,345,678"
----@param number integer
-function listing.grouped(number)
-  local text = ("%d"):format(number)
-  return (text:reverse():gsub("(%d%d%d)", "%1,"):reverse():gsub("^(-?),", "%1"))
-end
-local grouped = listing.grouped
-
----"1 tensor", "20,000 tensors"
-function listing.counted(number, noun)
-  return ("%s %s%s"):format(grouped(number), noun, number == 1 and "" or "s")
-end
-local counted = listing.counted
+-- --- values
 
 ---"torch-zip 3", with the number of files if there are several.
 ---@param checkpoint Checkpoint
@@ -49,10 +27,10 @@ local PLAIN = { bool = true, int = true, float = true, str = true }
 ---A value that is no tensor, on a short line.
 ---@param value any  as `cbk.raw` gives it, or a plain Lua value
 function listing.value_text(value)
-  local inspect = require "cbk.inspect"
   local is_raw = type(value) == "userdata" and PLAIN[cbk.kind(value)]
   if is_raw and cbk.kind(value) ~= "str" then return tostring(value) end
-  return (inspect.text(is_raw and value.value or value, { text = 60, lines = 1 }):gsub("\n.*", " …"))
+  local text = value_text.text(is_raw and value.value or value, { text = 60, lines = 1 })
+  return (text:gsub("\n.*", " …"))
 end
 
 ---Sets `value` of a row of JSON, or `text` where JSON cannot say it ("inf", "nan", bytes, objects).
@@ -62,31 +40,6 @@ end
 function listing.set_json_value(out, value, text_of)
   local is_json = pcall(cbk.json, value, { shown = true })
   if is_json then out.value = value else out.text = text_of(value) end
-end
-
----The digits of a whole number.
----@param number number|ffi.cdata*|Value
-function listing.whole_text(number)
-  if type(number) == "number" then return ("%.0f"):format(number) end
-  return (tostring(number):gsub("U?LL$", ""))
-end
-
----A whole number for JSON: its digits from 2^53 on.
----@param number number|ffi.cdata*|Value
----@return number|string
-function listing.json_whole(number)
-  if type(number) == "number" and math.abs(number) < 2 ^ 53 then return number end
-  return listing.whole_text(number)
-end
-
----A number for JSON, which has no spelling for "inf", "-inf" and "nan".
----@param number number|ffi.cdata*|Value
----@return number|string
-function listing.json_number(number)
-  if type(number) ~= "number" then return listing.whole_text(number) end
-  if number ~= number then return "nan" end
-  if math.abs(number) == math.huge then return number > 0 and "inf" or "-inf" end
-  return number
 end
 
 -- --- totals

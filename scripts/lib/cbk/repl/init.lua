@@ -10,6 +10,7 @@ local editor = require "cbk.editor"
 local help = require "cbk.help"
 local inspect = require "cbk.inspect"
 local listing = require "cbk.listing"
+local numbers = require "cbk.numbers"
 local mistakes = require "cbk.mistakes"
 local natural = require "cbk.natural"
 local wrap = require "cbk.wrap"
@@ -261,7 +262,7 @@ commands.mem = {
 
 local function save(session, path)
   cbk.fs.write(path, chunk.header .. "\n" .. table.concat(session.log, "\n") .. "\n", { overwrite = true })
-  print(("%s: %s written"):format(cbk.shown(path), listing.counted(#session.log, "statement")))
+  print(("%s: %s written"):format(cbk.shown(path), numbers.counted(#session.log, "statement")))
 end
 
 commands.save = {

@@ -3,12 +3,12 @@
 local cbk = require "cbk"
 local cli = require "cbk.cli"
 local dataloader_state = require "cbk.dataloader_state"
-local listing = require "cbk.listing"
+local numbers = require "cbk.numbers"
 
 local report = {}
 
 --- "915 samples"
-local function samples(count) return ("%s sample%s"):format(listing.grouped(count), count == 1 and "" or "s") end
+local function samples(count) return ("%s sample%s"):format(numbers.grouped(count), count == 1 and "" or "s") end
 
 local FORMS = {
   files = function(state)
@@ -25,7 +25,7 @@ local FORMS = {
 --- Batches behind and samples of the one that was begun.
 local function batches(count, size)
   local rest, whole = count % size, math.floor(count / size)
-  return ("%s %s of %d%s"):format(listing.grouped(whole), whole == 1 and "batch" or "batches", size,
+  return ("%s %s of %d%s"):format(numbers.grouped(whole), whole == 1 and "batch" or "batches", size,
     rest > 0 and " and " .. samples(rest) or "")
 end
 
@@ -37,7 +37,7 @@ end
 local function task_lines(restart, run)
   local out = {}
   for i, task in ipairs(restart.tasks) do
-    local batch = task.batch_index and (", at batch %s"):format(listing.grouped(task.batch_index))
+    local batch = task.batch_index and (", at batch %s"):format(numbers.grouped(task.batch_index))
       or run.batch_size and (" (%s)"):format(batches(task.samples_streamed, run.batch_size)) or ""
     local shard = task.shard_index ~= task.task and (" from worker %d's state"):format(task.shard_index) or ""
     out[i] = ("task %d resumes%s after %s%s"):format(task.task, shard, samples(task.samples_streamed), batch)

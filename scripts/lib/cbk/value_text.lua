@@ -1,0 +1,243 @@
+-- The text of one value: containers nested, tensors as one line and a few elements from their edges.
+
+local cbk = require "cbk"
+local numbers = require "cbk.numbers"
+
+local value_text = {}
+
+---@class ValueTextOptions
+---@field lines? integer
+---@field depth? integer
+---@field text? integer   longest text, in bytes
+---@field edge? integer   elements shown at each end of a dimension
+---@field leaves? fun(value: any, options: ValueTextOptions, out: string[])   adds the lines of a tree that has tensors
+
+local DEFAULTS = { lines = 100, depth = 8, text = 200, edge = 3 }
+
+-- --- texts and numbers
+
+local ESCAPES = { ["\n"] = "\\n", ["\t"] = "\\t", ['"'] = '\\"', ["\\"] = "\\\\" }
+
+--- As a Lua literal, which a terminal shows as it is.
+local function quoted(text, limit)
+  local escaped = cbk.shown((text:gsub('[\n\t"\\]', ESCAPES)))
+  if #escaped > limit then escaped = escaped:sub(1, limit):gsub("[\192-\255]?[\128-\191]*$", "") .. "…" end
+  return '"' .. escaped .. '"'
+end
+
+--- As short as exact: 0.1, 1e-05, 3.
+local function number_text(number)
+  if number ~= number then return "nan" end
+  if number == math.huge then return "inf" elseif number == -math.huge then return "-inf" end
+  if number == 0 and 1 / number < 0 then return "-0" end
+  if number % 1 == 0 and math.abs(number) < 2 ^ 53 then return ("%d"):format(number) end
+  for digits = 6, 17 do
+    local text = ("%%.%dg"):format(digits):format(number)
+    if tonumber(text) == number then return text end
+  end
+end
+
+-- --- tensors
+
+--- A function that gives the text of a value behind as many blanks as the widest of `values` needs.
+local function aligned_right(values, text_of)
+  local width = 0
+  for _, value in ipairs(values) do width = math.max(width, #text_of(value)) end
+  return function(value)
+    local text = text_of(value)
+    return (" "):rep(width - #text) .. text
+  end
+end
+
+--- One format for all elements of a sample, as wide as the widest.
+local function element_format(flat)
+  local smallest, largest, whole = math.huge, 0, true
+  for _, x in ipairs(flat) do
+    if type(x) ~= "number" then
+      return aligned_right(flat, numbers.whole_text) -- integers beyond 2^53, or bools
+    end
+    local size = math.abs(x)
+    if x == x and size < math.huge and size > 0 then
+      smallest, largest = math.min(smallest, size), math.max(largest, size)
+      whole = whole and x % 1 == 0
+    end
+  end
+  local pattern = "%.4f"
+  if whole and largest <= 2 ^ 53 then pattern = "%.0f" elseif largest >= 1e5 or smallest < 1e-3 then pattern = "%.4e" end
+  return aligned_right(flat, function(x) return pattern:format(x) end)
+end
+
+--- Indices of the first and last `edge` positions, or nil when all fit.
+local function edges(extent, edge)
+  if extent <= 2 * edge then return nil end
+  local list = {}
+  for i = 0, edge - 1 do list[#list + 1] = i end
+  for i = edge, 1, -1 do list[#list + 1] = extent - i end
+  return list
+end
+
+--- The elements at the edges as nested lists, and for each dim where the gap is (nil: none).
+local function sample(tensor, edge)
+  local shape, gaps = tensor:shape(), {}
+  local small = tensor
+  for dim, extent in ipairs(shape) do
+    local wanted = dim > #shape - 2 and edge or 1
+    local indices = edges(extent, wanted)
+    if indices then
+      small = small:index_select(dim - 1, indices)
+      gaps[dim] = wanted
+    end
+  end
+  return small:tolist(), gaps
+end
+
+local function flatten(list, out)
+  if type(list) ~= "table" then
+    out[#out + 1] = list
+  else
+    for _, item in ipairs(list) do flatten(item, out) end
+  end
+  return out
+end
+
+local function grid(list, gaps, dim, format, indent)
+  local parts, is_row = {}, type(list[1]) ~= "table"
+  for i, item in ipairs(list) do
+    parts[#parts + 1] = is_row and format(item) or grid(item, gaps, dim + 1, format, indent .. " ")
+    if gaps[dim] == i then parts[#parts + 1] = "…" end
+  end
+  return "[" .. table.concat(parts, is_row and ", " or ",\n" .. indent .. " ") .. "]"
+end
+
+---"Tensor float32 [50257, 768], 147.2 MiB, model.bin at 1024"
+---@param tensor Tensor
+function value_text.tensor_header(tensor)
+  local text = ("%s, %s"):format(tostring(tensor), cbk.format_size(tensor:nbytes()))
+  local storage = tensor:storage()
+  if not storage then return text .. ", computed" end
+  if storage.file then text = ("%s, %s at %d"):format(text, cbk.shown(cbk.fs.basename(storage.file)), storage.position) end
+  return text
+end
+
+local function tensor_text(tensor, options)
+  local header, problem = value_text.tensor_header(tensor), tensor:problem()
+  if problem then return header .. "\n  " .. problem end
+  if tensor:numel() == 0 or tensor:dim() > 6 or tensor.dtype:find "^complex" then return header end
+  local list, gaps = sample(tensor, options.edge)
+  local format = element_format(flatten(list, {}))
+  if type(list) ~= "table" then return header .. "\n  " .. format(list) end
+  return header .. "\n  " .. grid(list, gaps, 1, format, "  ")
+end
+
+-- --- trees
+
+local CONTAINERS = { dict = true, ordereddict = true, counter = true, defaultdict = true, list = true, tuple = true, set = true,
+  frozenset = true, deque = true, torch_size = true }
+local TENSORS = { tensor = true, parameter = true, ndarray = true, np_scalar = true }
+
+local function is_tree(value) return type(value) == "userdata" and CONTAINERS[cbk.kind(value)] end
+
+--- A value on one line.
+local function short(value, options)
+  local kind = type(value)
+  if kind == "string" then return quoted(value, options.text) end
+  if kind == "number" then return number_text(value) end
+  if kind == "cdata" then return (tostring(value):gsub("U?LL$", "")) end
+  return tostring(value)
+end
+
+--- A tree that holds itself has no list of leaves; it is shown nested.
+local function has_tensors(value)
+  local ok, tensors = pcall(cbk.tensors, value)
+  return ok and tensors() ~= nil
+end
+
+--- A short list of plain values fits one line: [1, 2, 3]
+local function inline_list(value, options)
+  local parts, width = {}, 0
+  for _, item in cbk.items(value) do
+    if is_tree(item) or type(item) == "table" then return nil end
+    parts[#parts + 1] = short(item, options)
+    width = width + #parts[#parts] + 2
+    if width > 100 then return nil end
+  end
+  return "[" .. table.concat(parts, ", ") .. "]"
+end
+
+local function is_list(value)
+  if type(value) == "table" then return #value > 0 end
+  return cbk.kind(value):find "dict" == nil and cbk.kind(value) ~= "counter"
+end
+
+--- Lines up to one more than are wanted.
+local function nest_lines(value, indent, options, seen, out)
+  for key, item in cbk.items(value) do
+    if #out > options.lines then return end
+    local label = type(key) == "string" and (key:find "^[%w_.-]+$" and key or quoted(key, options.text)) or short(key, options)
+    local is_container = is_tree(item) or type(item) == "table" and getmetatable(item) == nil
+    local inline = is_container and is_list(item) and inline_list(item, options)
+    if not is_container or inline then
+      out[#out + 1] = ("%s%s: %s"):format(indent, label, inline or short(item, options))
+    elseif seen[item] then
+      out[#out + 1] = ("%s%s: (itself)"):format(indent, label)
+    elseif #indent / 2 > options.depth then
+      out[#out + 1] = ("%s%s: %s"):format(indent, label, tostring(item))
+    else
+      out[#out + 1] = ("%s%s: %s"):format(indent, label, type(item) == "table" and "table" or tostring(item))
+      seen[item] = true
+      nest_lines(item, indent .. "  ", options, seen, out)
+      seen[item] = nil
+    end
+  end
+end
+
+local function tree_text(value, options)
+  local out = { type(value) == "table" and "table" or tostring(value) }
+  if type(value) ~= "table" and has_tensors(value) then
+    if options.leaves then options.leaves(value, options, out) else out[2] = "  …" end
+    return table.concat(out, "\n")
+  end
+  local inline = is_list(value) and inline_list(value, options)
+  if inline then return inline end
+  nest_lines(value, "  ", options, { [value] = true }, out)
+  if #out > options.lines then out[#out] = "  … more lines" end
+  return table.concat(out, "\n")
+end
+
+--- A tensor of a type that only TensorFlow has. Its texts are read only where there is room for them.
+local function foreign_text(object, options)
+  local state = object.state
+  if options.lines <= 1 then return tostring(object) end
+  if state.dtype ~= "string" then return tostring(object) .. tensor_text(state.elements, options):gsub("^[^\n]*", "") end
+  local out, texts = { tostring(object) }, cbk.tensorflow.texts(object)
+  for i = 1, math.min(#texts, options.lines) do
+    local is_text = pcall(cbk.json, texts[i])
+    out[#out + 1] = "  " .. (is_text and quoted(texts[i], options.text) or cbk.format_size(#texts[i]) .. ", not UTF-8: "
+      .. cbk.hex(texts[i]:sub(1, 32)) .. (#texts[i] > 32 and "…" or ""))
+  end
+  if #texts > options.lines then out[#out + 1] = ("  … %d more"):format(#texts - options.lines) end
+  return table.concat(out, "\n")
+end
+
+---A value as text.
+---@param value any
+---@param options? ValueTextOptions
+---@return string
+function value_text.text(value, options)
+  options = setmetatable(options or {}, { __index = DEFAULTS })
+  if type(value) == "table" then
+    local meta = getmetatable(value)
+    if (meta and meta.__tostring) or next(value) == nil then return meta and cbk.shown(tostring(value), true) or "{}" end
+    return tree_text(value, options)
+  end
+  if type(value) ~= "userdata" then return short(value, options) end
+  local kind = cbk.kind(value)
+  if TENSORS[kind] then return tensor_text(value, options) end
+  if CONTAINERS[kind] then return tree_text(value, options) end
+  if kind == "Checkpoint" then return tostring(value) .. "\n" .. value_text.text(value.root, options) end
+  if kind == "object" and value.type == "tensorflow.tensor" then return foreign_text(value, options) end
+  if kind == "object" and is_tree(value.state) then return tostring(value) .. "\n" .. tree_text(value.state, options) end
+  return tostring(value)
+end
+
+return value_text
