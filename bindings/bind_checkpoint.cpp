@@ -2,7 +2,7 @@
 #include "bindings/leaves.hpp"
 #include "bindings/modules.hpp"
 #include "bindings/reading.hpp"
-#include "host/checkpoint/checkpoint.hpp"
+#include "host/checkpoint/open.hpp"
 #include "host/value/walk.hpp"
 
 namespace cbk::lua {

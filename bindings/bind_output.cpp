@@ -5,6 +5,7 @@
 #include "bindings/progress.hpp"
 #include "bindings/unfinished.hpp"
 #include "host/base/replaced.hpp"
+#include "host/checkpoint/make_writer.hpp"
 
 namespace cbk::lua {
 

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "bindings/runtime.hpp"
-#include "host/checkpoint/checkpoint.hpp"
+#include "host/formats/checkpoint.hpp"
 
 namespace cbk::lua {
 

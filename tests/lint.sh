@@ -1,13 +1,14 @@
 #!/bin/sh
 # The style that reviews need not look at: clang-format, clang-tidy (on what the compile database knows), luacheck, and the
-# direction of Lua's `require`.
+# direction of Lua's `require` and of `#include`.
 set -eu
 cd "$(dirname "$0")/.."
 files=$(git ls-files '*.cpp' '*.hpp')
 # shellcheck disable=SC2086
 clang-format --dry-run -Werror $files
-luacheck -q scripts converters tests/lua tests/requires.lua
+luacheck -q scripts converters tests/lua tests/requires.lua tests/includes.lua
 lua5.1 tests/requires.lua
+lua5.1 tests/includes.lua
 if [ "${1:-}" = "--tidy" ]; then
   # clang reads what the build generates, and says strange things without it.
   if [ ! -x build/release/cbk ]; then echo "lint: build first: bash bootstrap build" >&2; exit 2; fi

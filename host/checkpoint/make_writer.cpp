@@ -1,14 +1,15 @@
+#include "host/checkpoint/make_writer.hpp"
+
 #include <array>
 
 #include "host/base/replaced.hpp"
 #include "host/checkpoint/sharded.hpp"
-#include "host/checkpoint/unreadable.hpp"
-#include "host/checkpoint/writer.hpp"
 #include "host/formats/h5/writer.hpp"
 #include "host/formats/safetensors/writer.hpp"
 #include "host/formats/tensorflow/foreign.hpp"
 #include "host/formats/tensorflow/writer.hpp"
 #include "host/formats/torch/writer.hpp"
+#include "host/value/unreadable.hpp"
 
 namespace cbk {
 namespace {

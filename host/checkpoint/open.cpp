@@ -1,9 +1,10 @@
+#include "host/checkpoint/open.hpp"
+
 #include <algorithm>
 #include <array>
 
 #include "host/base/entries.hpp"
 #include "host/base/memory_budget.hpp"
-#include "host/checkpoint/checkpoint.hpp"
 #include "host/checkpoint/detect.hpp"
 #include "host/checkpoint/sharded.hpp"
 #include "host/formats/h5/reader.hpp"

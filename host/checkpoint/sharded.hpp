@@ -5,8 +5,8 @@
 #include <functional>
 #include <memory>
 
-#include "host/checkpoint/checkpoint.hpp"
-#include "host/checkpoint/writer.hpp"
+#include "host/formats/checkpoint.hpp"
+#include "host/formats/writer.hpp"
 
 namespace cbk {
 

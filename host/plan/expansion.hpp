@@ -3,7 +3,7 @@
 
 #include <optional>
 
-#include "host/checkpoint/writer.hpp"
+#include "host/formats/writer.hpp"
 
 namespace cbk {
 

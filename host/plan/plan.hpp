@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "host/checkpoint/writer.hpp"
+#include "host/formats/writer.hpp"
 #include "host/plan/lost.hpp"
 
 namespace cbk {

@@ -4,7 +4,7 @@
 #include <unistd.h>
 
 #include "host/base/transaction.hpp"
-#include "host/checkpoint/checkpoint.hpp"
+#include "host/checkpoint/open.hpp"
 #include "host/value/state_dict.hpp"
 #include "host/value/walk.hpp"
 #include "tests/fuzz/memory_bar.hpp"

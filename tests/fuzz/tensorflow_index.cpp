@@ -5,7 +5,7 @@
 
 #include "host/base/crc32c.hpp"
 #include "host/base/transaction.hpp"
-#include "host/checkpoint/checkpoint.hpp"
+#include "host/checkpoint/open.hpp"
 #include "host/formats/tensorflow/foreign.hpp"
 #include "tests/fuzz/memory_bar.hpp"
 

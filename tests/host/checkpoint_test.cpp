@@ -1,8 +1,8 @@
-#include "host/checkpoint/checkpoint.hpp"
+#include "host/checkpoint/open.hpp"
 
 #include <catch2/catch.hpp>
 
-#include "host/checkpoint/writer.hpp"
+#include "host/checkpoint/make_writer.hpp"
 #include "host/plan/plan.hpp"
 #include "host/value/json.hpp"
 #include "tests/host/folder.hpp"

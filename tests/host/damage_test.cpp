@@ -2,8 +2,8 @@
 #include <catch2/catch.hpp>
 
 #include "host/base/checksum.hpp"
-#include "host/checkpoint/checkpoint.hpp"
-#include "host/checkpoint/writer.hpp"
+#include "host/checkpoint/make_writer.hpp"
+#include "host/checkpoint/open.hpp"
 #include "host/plan/plan.hpp"
 #include "tests/host/folder.hpp"
 

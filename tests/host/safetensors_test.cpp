@@ -1,7 +1,7 @@
 #include <catch2/catch.hpp>
 
-#include "host/checkpoint/checkpoint.hpp"
-#include "host/checkpoint/writer.hpp"
+#include "host/checkpoint/make_writer.hpp"
+#include "host/checkpoint/open.hpp"
 #include "host/formats/safetensors/reader.hpp"
 #include "host/plan/plan.hpp"
 #include "host/value/json.hpp"

@@ -8,8 +8,8 @@
 #include <map>
 
 #include "host/base/crc32c.hpp"
-#include "host/checkpoint/checkpoint.hpp"
-#include "host/checkpoint/writer.hpp"
+#include "host/checkpoint/make_writer.hpp"
+#include "host/checkpoint/open.hpp"
 #include "host/formats/tensorflow/foreign.hpp"
 #include "host/formats/tensorflow/index.hpp"
 #include "host/formats/tensorflow/join_slices.hpp"

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "host/checkpoint/checkpoint.hpp"
+#include "host/formats/checkpoint.hpp"
 #include "host/formats/h5/container/builder.hpp"
 #include "host/formats/h5/datasets.hpp"
 

@@ -5,8 +5,8 @@
 #include <memory>
 #include <optional>
 
-#include "host/checkpoint/writer.hpp"
 #include "host/formats/h5/container/builder.hpp"
+#include "host/formats/writer.hpp"
 
 namespace cbk::h5 {
 

@@ -2,12 +2,12 @@
 
 #include <cmath>
 
-#include "host/checkpoint/unreadable.hpp"
 #include "host/formats/h5/reader_v04.hpp"
 #include "host/formats/h5/reader_v05.hpp"
 #include "host/formats/h5/text.hpp"
 #include "host/value/json.hpp"
 #include "host/value/kind.hpp"
+#include "host/value/unreadable.hpp"
 
 namespace cbk::h5 {
 namespace {

@@ -1,7 +1,7 @@
 // The leaves of the formats 0.1 to 0.4: what a dataset and its attributes mean.
 #pragma once
 
-#include "host/checkpoint/checkpoint.hpp"
+#include "host/formats/checkpoint.hpp"
 #include "host/formats/h5/datasets.hpp"
 
 namespace cbk::h5 {

@@ -1,7 +1,7 @@
 // The leaves of format 0.5: JSON metadata in root attributes, data in datasets.
 #pragma once
 
-#include "host/checkpoint/checkpoint.hpp"
+#include "host/formats/checkpoint.hpp"
 #include "host/formats/h5/datasets.hpp"
 
 namespace cbk::h5 {

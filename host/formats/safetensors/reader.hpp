@@ -3,7 +3,7 @@
 
 #include <memory>
 
-#include "host/checkpoint/checkpoint.hpp"
+#include "host/formats/checkpoint.hpp"
 
 namespace cbk::safetensors {
 

@@ -3,7 +3,7 @@
 
 #include <memory>
 
-#include "host/checkpoint/writer.hpp"
+#include "host/formats/writer.hpp"
 
 namespace cbk::safetensors {
 

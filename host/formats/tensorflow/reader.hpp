@@ -5,7 +5,7 @@
 #include <memory>
 
 #include "host/base/memory_budget.hpp"
-#include "host/checkpoint/checkpoint.hpp"
+#include "host/formats/checkpoint.hpp"
 
 namespace cbk::tensorflow {
 

@@ -2,11 +2,11 @@
 
 #include <map>
 
-#include "host/checkpoint/unreadable.hpp"
 #include "host/formats/torch/byte_order.hpp"
 #include "host/formats/torch/calls.hpp"
 #include "host/formats/torch/pickle.hpp"
 #include "host/formats/torch/storage_class.hpp"
+#include "host/value/unreadable.hpp"
 
 namespace cbk::torch {
 namespace {

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <array>
 
-#include "host/checkpoint/unreadable.hpp"
 #include "host/formats/torch/tensors.hpp"
+#include "host/value/unreadable.hpp"
 
 namespace cbk::torch {
 namespace {

@@ -23,7 +23,7 @@ struct UnpickleOptions {
   /// Told what could not be kept (attributes of a tensor).
   std::function<void(std::string warning)> warn;
   /// Called for each value that cannot be read, which stays in the tree as such (see
-  /// checkpoint/unreadable.hpp); unset: such a value is an error.
+  /// value/unreadable.hpp); unset: such a value is an error.
   std::function<void()> note_unreadable;
   bool dill = false;           // also dill's spellings of builtin types and objects (H5 files)
   bool allow_records = false;  // unknown classes with a plain state become Objects instead of being refused

@@ -4,13 +4,13 @@
 #include <unordered_map>
 
 #include "host/base/hash.hpp"
-#include "host/checkpoint/unreadable.hpp"
 #include "host/formats/torch/byte_order.hpp"
 #include "host/formats/torch/calls.hpp"
 #include "host/formats/torch/legacy.hpp"
 #include "host/formats/torch/pickle.hpp"
 #include "host/formats/torch/storage_class.hpp"
 #include "host/formats/torch/zip.hpp"
+#include "host/value/unreadable.hpp"
 
 namespace cbk::torch {
 namespace {

@@ -6,7 +6,7 @@
 
 #include <memory>
 
-#include "host/checkpoint/writer.hpp"
+#include "host/formats/writer.hpp"
 
 namespace cbk::torch {
 

@@ -1,4 +1,4 @@
-// Any checkpoint as one lazy tree: the format is found from the content, tensor bytes stay on disk.
+// What every format's reader gives: a checkpoint as one lazy tree, whose tensor bytes stay on disk.
 #pragma once
 
 #include <filesystem>
@@ -32,10 +32,5 @@ struct OpenOptions {
   std::vector<fs::path> allow_external;  // folders beside the checkpoint's own where files that it names may
                                          // be (host/base/named_files.hpp)
 };
-
-/// `path`: a checkpoint file, an *.index.json, the prefix or the .index of a TensorFlow checkpoint, or a
-/// folder that holds one checkpoint (in one with TensorFlow's state file, the latest). Errors name the path
-/// and what the file looks like.
-Checkpoint open_checkpoint(const fs::path& path, const OpenOptions& options = {});
 
 }  // namespace cbk

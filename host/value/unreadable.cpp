@@ -1,4 +1,4 @@
-#include "host/checkpoint/unreadable.hpp"
+#include "host/value/unreadable.hpp"
 
 #include <algorithm>
 #include <unordered_set>

@@ -80,8 +80,4 @@ struct WriteOptions {
   std::vector<std::pair<std::string, std::string>> companions;
 };
 
-/// The writer for `target`. Errors: an unknown format or suffix (`usage`), and whatever the format cannot
-/// hold.
-std::unique_ptr<Writer> make_writer(const Value& root, const fs::path& target, const WriteOptions& options);
-
 }  // namespace cbk
