@@ -20,7 +20,7 @@ parser:flag("--debug", "accepted for old command lines; see --traceback")
 local args = parser:parse()
 
 converters.load(args.converter, args.sandbox)
-local job = converters.job(args.model, args.src_fmt, args.tgt_fmt)
+local job = converters.job(converters.route(args.model, args.src_fmt, args.tgt_fmt))
 local to_hf, parts = job.tgt == "hf", composite.parts(job)
 if not parts then args.config_file = converters.config_file(args.config_file, job) end
 local folder = args.output_dir or cbk.fs.dirname(args.config_file)

@@ -8,7 +8,6 @@ local identify = require "cbk.identify"
 local other_names = require "cbk.converters.other_names"
 local release = require "cbk.identify.release"
 local explain = require "converters.bench.explain"
-local hf_config = require "converters.modelzoo.hf_config"
 local identity = require "converters.diagnosis.identity"
 local plan = require "converters.bench.plan"
 local advice = require "converters.diagnosis.advice"
@@ -76,18 +75,16 @@ if args.src_fmt == "cs-auto" then
   checkpoint = checkpoint or cli.open(args.checkpoint_file, args)
   args.src_fmt = identify.auto_format(checkpoint, args.model, args.tgt_fmt, cbk.config.load(args.config))
 end
-local job = converters.job(args.model, args.src_fmt, args.tgt_fmt)
-job.seed, job.drop_unmatched = args.seed, args.drop_unmatched_keys
-
-local to_hf, parts = job.tgt == "hf", composite.parts(job)
+local route = converters.route(args.model, args.src_fmt, args.tgt_fmt)
+local to_hf, parts = route.tgt == "hf", composite.parts(route)
 local folders = parts and not to_hf -- what is read is a folder of folders
-if not parts then args.config = converters.config_file(args.config, job) end
+if not parts then args.config = converters.config_file(args.config, route) end
 
 ---Where an output goes: its folder, beside or inside the input, and its name without a suffix.
 local function output_of(path, name_inside)
   local folder = (folders or cbk.fs.is_dir(path)) and path or cbk.fs.dirname(path)
-  local stem = folders and name_inside or converters.stem(path, job)
-  return args.output_dir or folder, ("%s_to_%s"):format(stem, job.tgt)
+  local stem = folders and name_inside or converters.stem(path, route)
+  return args.output_dir or folder, ("%s_to_%s"):format(stem, route.tgt)
 end
 
 local folder, name = output_of(args.checkpoint_file, "pytorch_model")
@@ -109,26 +106,23 @@ if args.export_safetensors and not to_hf then cbk.warn "--export-safetensors say
 
 if not folders then cli.depend_on(args.config, args) end
 local source_config = folders and composite.load_configs(args.config, parts, args) or cbk.config.load(args.config)
-local source
+local input
 if folders then
-  source, job.deduplicated, job.kept = composite.open(args.checkpoint_file, parts, args)
+  input = composite.open(args.checkpoint_file, parts, args)
 else
-  checkpoint = checkpoint or cli.open(args.checkpoint_file, args)
-  source, job.kept = other_names.added(checkpoint)
-  job.deduplicated = other_names.are_left_out(checkpoint)
+  input = other_names.input(checkpoint or cli.open(args.checkpoint_file, args))
 end
+local source = input.source
 local version, said = release.of_metadata(source)
-if said and job.src ~= "hf" and said ~= converters.catalogue.release(job.src) then
+if said and route.src ~= "hf" and said ~= converters.catalogue.release(route.src) then
   cbk.warn(("the checkpoint's __metadata__ says release %s, but --src-fmt is %s: it is read as %s"):format(cbk.shown(version), args.src_fmt,
-    job.src))
+    route.src))
 end
-job.keeps_fields, job.source, job.hf_config = true, source, to_hf and hf_config.of(source) or nil
+local job = converters.job(route, input, {
+  seed = args.seed, drop_unmatched = args.drop_unmatched_keys, is_watched = args.debug or args.dry_run, advise = advice,
+})
 local config = converters.config(args.model, job, source_config)
-local watch = (args.debug or args.dry_run) and plan.watch(job)
-job.advise = {
-  unmatched = function(keys) return advice.unmatched(job, source, keys) end,
-  lacking = function() return advice.lacking(job, source) end,
-}
+local watch = job.watch
 local planned, root = pcall(function()
   local new = converters.convert.checkpoint(job, source)
   identity.refuse(job, source)

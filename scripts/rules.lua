@@ -138,21 +138,20 @@ local function parts_in(folder)
 end
 
 ---@return string[]|nil
----@return boolean|table<string, boolean>|nil deduplicated   of a checkpoint, or of its parts' (At.deduplicated)
----@return Dict|nil source, table|nil kept   its tree, or those of its parts
+---@return JobInput|nil   of a checkpoint, or of its parts
 local function keys_to_cover()
   local parts = args.checkpoint and parts_in(args.checkpoint)
   if parts then
-    local roots, deduplicated, kept = composite.open(args.checkpoint, parts, args)
-    return coverage.keys_of(roots), deduplicated, roots, kept
+    local input = composite.open(args.checkpoint, parts, args)
+    return coverage.keys_of(input.source), input
   elseif args.checkpoint then
     local checkpoint = cli.open(args.checkpoint, args)
     local count = #cbk.leaf_rows(checkpoint:raw_root())
     if count > MOST_KEYS then
       cbk.fail("keys", ("'%s' has %d keys; %d are the most that are compared with rules"):format(args.checkpoint, count, MOST_KEYS))
     end
-    local root, kept = other_names.added(checkpoint)
-    return coverage.keys_of(root), other_names.are_left_out(checkpoint), root, kept
+    local input = other_names.input(checkpoint)
+    return coverage.keys_of(input.source), input
   end
   if not args.keys then return nil end
   local file, why = io.open(args.keys, "rb") -- which may be a pipe
@@ -172,7 +171,7 @@ local function config_of_keys()
   return parts and composite.load_configs(args.config, parts, args) or args.config and cbk.config.load(args.config) or nil
 end
 
-local keys, deduplicated, source, kept = keys_to_cover()
+local keys, input = keys_to_cover()
 local config = config_of_keys()
 local best, why
 if keys then best, why = coverage.best(list, keys, config) end
@@ -201,9 +200,9 @@ for _, reading in ipairs(readings) do
 end
 
 ---What `convert` refuses: weights that are missing, shapes that the config contradicts.
-if config and source and best and #best.unmatched + #best.refused == 0 then
+if config and input and best and #best.unmatched + #best.refused == 0 then
   local one = best.tables[1]
-  local refusal = coverage.refusal(one, best.side, config, source, { deduplicated = deduplicated, kept = kept })
+  local refusal = coverage.refusal(one, best.side, config, input.source, input)
   if refusal then add("coverage", "`cbk convert` refuses this: " .. refusal, titles(best)) end
 end
 

@@ -57,7 +57,7 @@ cli.depend_on(args.config, args)
 local config = upgrade.open_config(args.config)
 local old = upgrade.open(args.checkpoint_file, cli.reading(args))
 local options = { seed = args.shuffle_seed, kind = args.dataloader_type, without_state = args.no_dataloader_state,
-  accept_missing = args.accept_missing }
+  accept_missing = args.accept_missing, drop_unmatched = args.drop_unmatched_keys }
 if args.no_dataloader_state and (args.worker_data_iter_files_dir or args.dataloader_type) then
   cli.usage_error("upgrade", "--no-dataloader-state leaves out what --worker_data_iter_files_dir and --dataloader_type are about")
 end
@@ -86,7 +86,6 @@ if args.worker_data_iter_files_dir and since(converters.catalogue.release(from),
     :format(converters.catalogue.release(from)))
 end
 local job = upgrade.job(args.model, from, to, options)
-job.drop_unmatched = args.drop_unmatched_keys
 
 local function target_of(path, suffix)
   local name = ("%s_to_%s%s"):format(converters.stem(path, job), job.tgt, suffix)

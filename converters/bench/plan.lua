@@ -8,14 +8,15 @@ local plan = {}
 ---@class Watch   The records of a job, step by step.
 ---@field job Job
 ---@field steps KeyRecord[][]
+---@field trace fun(record: KeyRecord, step: integer)   adds one: the job's `trace`
 
----Makes a job remember what becomes of each key.
+---What keeps what becomes of each key.
 ---@param job Job
 ---@return Watch
 function plan.watch(job)
   local watch = { job = job, steps = {} }
   for i in ipairs(job.path) do watch.steps[i] = {} end
-  job.trace = function(record, step)
+  function watch.trace(record, step)
     local list = watch.steps[step]
     list[#list + 1] = record
   end

@@ -1,13 +1,13 @@
 -- Which keys of a list a converter's rules fit, and which rules fit none of them.
 
 local cbk = require "cbk"
+local report = require "cbk.report"
 local catalogue = require "converters.engine.catalogue"
 local fit = require "converters.engine.fit"
 local convert = require "converters.engine.convert"
 local engine = require "converters.engine.keys"
 local kinds = require "converters.engine.kinds"
 local patterns = require "converters.engine.patterns"
-local quiet = require "converters.engine.quiet"
 local wrap = require "converters.engine.wrap"
 
 local coverage = {}
@@ -142,7 +142,7 @@ end
 
 ---Runs `f` without its warnings; nil and the reason where it fails.
 local function quietly(f, ...)
-  local fine, result = quiet(f, ...)
+  local fine, result = report.quietly(f, ...)
   if fine then return result or true end
   return nil, type(result) == "table" and result.message or tostring(result)
 end

@@ -1,9 +1,9 @@
 -- Whether files are those of another model than the one that was asked for. Steps between releases take any config and any key; a
 -- model's table to Hugging Face knows which values its fields have and what its weights are called.
 
+local report = require "cbk.report"
 local catalogue = require "converters.engine.catalogue"
 local coverage = require "converters.diagnosis.coverage"
-local quiet = require "converters.engine.quiet"
 local sections = require "converters.engine.sections"
 local trainer = require "converters.modelzoo.trainer"
 local weight_names = require "converters.diagnosis.weight_names"
@@ -62,7 +62,7 @@ local function brief(text) return #text <= MOST_TEXT and text or (text:gsub(" %(
 function likeness.warning(model_name, format, config, root, is_own)
   local model, section, keys = catalogue.find(model_name), trainer.model(config), coverage.keys_of(root)
   local found, others = {}, {}
-  local fine, problem = quiet(function()
+  local fine, problem = report.quietly(function()
     found = model and contradictions(model, format, section, is_own) or {}
     others = #found > 0 and weight_names.models_that_fit(keys, format, model, function(one, side)
       local against = is_own_class(one.model) and contradictions(one.model, format, section)

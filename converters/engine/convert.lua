@@ -207,7 +207,9 @@ end
 ---                              it, before the config is converted; else set by the conversion of the config
 ---@field keeps_lists? boolean   states to load and tags may be lists in the trainer layout; the original converter drops these
 ---@field loader? LoaderOptions   for the states of data loaders that are taken from files
----@field advise? { unmatched: fun(keys: string[]): string|nil, lacking: fun(): string|nil }   what to try, as the end of the message
+---@field advise? { unmatched: fun(job: Job, source: Dict, keys: string[]): string|nil, lacking: fun(job: Job, source: Dict): string|nil }
+---                              what to try, as the end of the message
+---@field report? Report         where warnings of the steps go; else to what is running
 ---@field trace? fun(record: KeyRecord, step: integer)
 ---@field configs table[]   what each step made of the model section, by which converter, once the config is converted;
 ---                              between releases also `moves`: Moves, of the whole file
@@ -219,7 +221,8 @@ end
 ---@param job Job
 ---@param i integer   the step
 local function in_step(job, i, body, ...)
-  local fine, result = pcall(body, job, i, ...)
+  local fine, result
+  if job.report then fine, result = job.report:run(body, job, i, ...) else fine, result = pcall(body, job, i, ...) end
   if fine then return result end
   if #job.path == 1 or type(result) ~= "table" or not result.message then error(result, 0) end
   cbk.fail(result.code, ("%s -> %s: %s"):format(job.path[i].src, job.path[i].tgt, result.message))
@@ -275,7 +278,7 @@ end
 
 local function report_unmatched(job, unmatched)
   if #unmatched == 0 then return end
-  local advice = not job.drop_unmatched and job.advise and job.advise.unmatched(unmatched)
+  local advice = not job.drop_unmatched and job.advise and job.advise.unmatched(job, job.source, unmatched)
   local names = job.drop_unmatched and naming.all(unmatched) or naming.first(unmatched, advice and 5) -- what to do shall be seen
   local is_all = job.drop_unmatched or #unmatched < keys.ENOUGH_UNMATCHED
   local message = ("%s%d key%s not matched: %s"):format(is_all and "" or "at least ", #unmatched, #unmatched == 1 and " was" or "s were",
@@ -317,7 +320,8 @@ local function report_lacking(job, lacking)
   if lacking.count == 0 then return end
   local assumed = lacking.assumed and ("; %s is the default, which the config does not say"):format(lacking.assumed) or ""
   cbk.fail("convert", ("the checkpoint is incomplete: %d %s missing: %s%s%s"):format(lacking.count,
-    lacking.count == 1 and "weight is" or "weights are", naming.first(lacking), assumed, job.advise and job.advise.lacking() or ""))
+    lacking.count == 1 and "weight is" or "weights are", naming.first(lacking), assumed,
+    job.advise and job.advise.lacking(job, job.source) or ""))
 end
 
 ---@class Part   What the rules of one table are run over: the model, one of several side by side, or the one inside another.

@@ -2,12 +2,12 @@
 
 local cbk = require "cbk"
 local fold = require "cbk.fold"
+local report = require "cbk.report"
 local fields = require "converters.engine.fields"
 local kinds = require "converters.engine.kinds"
 local naming = require "converters.engine.naming"
 local rules = require "converters.engine.rules"
 local patterns = require "converters.engine.patterns"
-local quiet = require "converters.engine.quiet"
 
 local keys = {}
 
@@ -480,7 +480,7 @@ end
 ---@param is_idle? boolean   it will not be written: mistakes count, warnings do not
 function Run:fill(makers, is_idle)
   if is_idle then
-    local fine, problem = quiet(self.fill, self, makers)
+    local fine, problem = report.quietly(self.fill, self, makers)
     if not fine then error(problem, 0) end
     return
   end

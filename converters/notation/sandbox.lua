@@ -113,7 +113,6 @@ function sandbox.load(path)
   for name in pairs(FUNCTIONS) do env[name] = _G[name] end
   for name, names in pairs(LIBRARIES) do env[name] = chosen(require(name), names, name .. ".") end
   env.cbk = chosen(cbk, CBK, "cbk.")
-  rawset(env.cbk, "warn", function(text) cbk.warn(text) end) -- which others may replace for a while
   env.require = required(env.cbk)
   return loadfile(path, "t", strict(env, ""))
 end

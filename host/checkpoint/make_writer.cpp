@@ -87,8 +87,9 @@ class AccompaniedWriter : public Writer {
 
   std::vector<Slot> lay_out(Transaction& transaction) override {
     std::vector<Slot> slots = writer_->lay_out(transaction);
+    // Early: whoever finds the new checkpoint finds these, too.
     for (const auto& [path, content] : companions_)
-      transaction.file(path, overwrite_).write(0, as_bytes(content));
+      transaction.early_file(path, overwrite_).write(0, as_bytes(content));
     return slots;
   }
 

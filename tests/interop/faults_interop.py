@@ -161,6 +161,25 @@ class Sweep:
         assert done.returncode == 1 and says in done.stderr, done
         assert self.look(self.folder) == new and not self.temporaries(), os.listdir(self.folder)
 
+    def check_config_first(self):
+        """Killed at any moment in a folder without older files: there is never a new checkpoint without its config."""
+        self.reset()
+        assert self.start().returncode == 0
+        new, log, seen = self.look(self.folder), self.folder + ".log", set()
+        shutil.rmtree(self.folder)
+        if os.path.exists(log):
+            os.remove(log)
+        assert self.start(log=log).returncode == 0
+        with open(log, encoding="utf-8") as lines:
+            calls = [line.split(" ", 1)[0] for line in lines]
+        for number in [i for i, name in enumerate(calls, 1) if name in ("linkat", "rename", "renameat2", "unlink")]:
+            shutil.rmtree(self.folder)
+            assert self.start(at=number, kind="kill").returncode == -9
+            now = self.look(self.folder)
+            assert all(new[path] == digest for path, digest in now.items()), f"call {number}: {sorted(now)}"
+            seen.add(tuple(sorted(os.path.splitext(path)[1] for path in now)))
+        assert seen == {(), (".yaml",), (".mdl", ".yaml")} or seen == {(), (".yaml",)}, seen
+
     def check_changed_config(self, config):
         """Another program writes the config while the checkpoint is written: nothing is changed."""
         self.reset()
@@ -335,6 +354,8 @@ def main():
             if sweep.name in CONFIGS:
                 config = os.path.join(sweep.folder if sweep.look is folded else sweep.inputs, CONFIGS[sweep.name])
                 run.check(f"{sweep.name}: a config that changes", lambda sweep=sweep, config=config: sweep.check_changed_config(config))
+            if sweep.name in ("convert", "convert from parts", "upgrade"):
+                run.check(f"{sweep.name}: the config is first", sweep.check_config_first)
             if sweep.name == "h5-to-tensorflow":
                 run.check(f"{sweep.name}: other data files", sweep.check_other_count)
         for suffix in (".safetensors", ".h5", ".pt", ".index", ".index.json"):

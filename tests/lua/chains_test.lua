@@ -343,6 +343,7 @@ local function check_plan(name, path, source, output, what, warnings)
   local job = { model = model, zoo_name = zoo_name, path = path, seed = 1 }
   convert.config(job, source[1])
   local watch, read, written = plan.watch(job), {}, {}
+  job.trace = watch.trace
   convert.checkpoint(job, source[2])
   check_left_out(watch, warnings, what)
   for _, row in ipairs(plan.rows(watch)) do

@@ -2,6 +2,7 @@
 
 local cbk = require "cbk"
 local converters = require "cbk.converters"
+local report = require "cbk.report"
 local hf_config = require "converters.modelzoo.hf_config"
 local catalogue, convert = converters.catalogue, converters.convert
 
@@ -92,12 +93,10 @@ end
 ---What `f` warned of.
 ---@return string[]
 function conversion.warnings(f, ...)
-  local seen, warn = {}, cbk.warn
-  cbk.warn = function(message) seen[#seen + 1] = message end -- luacheck: ignore
-  local ok, why = pcall(f, ...)
-  cbk.warn = warn -- luacheck: ignore
+  local seen = report.new()
+  local ok, why = seen:run(f, ...)
   if not ok then error(why, 0) end
-  return seen
+  return seen.warnings
 end
 
 return conversion

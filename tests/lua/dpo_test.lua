@@ -128,6 +128,7 @@ describe("DPO", function()
       local job = conversion.job("dpo", src, tgt)
       converters.convert.config(job, config)
       local watch = plan.watch(job)
+      job.trace = watch.trace
       pcall(converters.convert.checkpoint, job, root)
       return watch, plan.totals(plan.rows(watch))
     end

@@ -26,6 +26,7 @@ local function planned(path, source, options)
   for name, value in pairs(options or {}) do job[name] = value end
   convert.config(job, cbk.dict { a = 1 })
   local watch = plan.watch(job)
+  job.trace = watch.trace
   local fine, problem = pcall(convert.checkpoint, job, cbk.dict(source))
   return watch, fine, problem
 end
@@ -129,6 +130,7 @@ describe("Plan: key by key", function()
     local job = { model = { model = "made" }, path = { { converter = table, side = "left", src = "hf", tgt = "cs-2.4" } } }
     convert.config(job, cbk.dict { eye = cbk.dict { a = 1 }, ear = cbk.dict { a = 1 } })
     local watch = plan.watch(job)
+    job.trace = watch.trace
     convert.checkpoint(job, cbk.dict { eye = cbk.dict { w = t }, ear = cbk.dict { w = t } })
     equal(lines(watch), { "ear/w -> ear.w  copy  float32 [4, 2]", "eye/w -> eye.w  copy  float32 [4, 2]" })
     has(explain.lines(watch, "eye/*"), "eye.w")
@@ -190,7 +192,7 @@ end)
 
 describe("Plan: advice on keys that fit no rule", function()
   local t = counted({ 2, 2 }, 0)
-  local job = converters.job("gpt2", "hf", "cs-2.4")
+  local job = converters.job(converters.route("gpt2", "hf", "cs-2.4"))
 
   it("another model takes them all", function()
     local hub = { ["wte.weight"] = t, ["h.0.ln_1.weight"] = t, ["h.0.attn.c_attn.weight"] = t }
@@ -215,7 +217,7 @@ describe("Plan: advice on keys that fit no rule", function()
 
   it("they fit below a name, which is told with what is not there even so", function()
     bert(function(format, config, root)
-      local one, bare = converters.job("bert", "hf", format), cbk.dict()
+      local one, bare = converters.job(converters.route("bert", "hf", format)), cbk.dict()
       converters.convert.config(one, config)
       for key, tensor in cbk.items(root) do
         local name = key:match "^bert%.(.*)"
@@ -235,8 +237,8 @@ describe("Plan: advice on keys that fit no rule", function()
       if src ~= "hf" then config, root = conversion.run(name, "hf", src, config, root) end
       local parallel = cbk.dict()
       for key, tensor in cbk.items(src == "hf" and root or root.model) do parallel["module." .. key] = tensor end
-      local one = converters.job(name, src, tgt)
-      one.advise = { unmatched = function(keys) return advice.unmatched(one, src == "hf" and parallel or root, keys) end }
+      local one = converters.job(converters.route(name, src, tgt))
+      one.advise = { unmatched = function(_, _, keys) return advice.unmatched(one, src == "hf" and parallel or root, keys) end }
       if src == "hf" then root = parallel else root.model = parallel end
       local warnings = conversion.warnings(function()
         converters.convert.config(one, config)
@@ -251,7 +253,7 @@ describe("Plan: advice on keys that fit no rule", function()
 
   it("another model needs no more than there is", function()
     bert(function(format, config, root)
-      local one = converters.job("bert-sequence-classifier", "hf", format)
+      local one = converters.job(converters.route("bert-sequence-classifier", "hf", format))
       converters.convert.config(one, conversion.with(config, { problem_type = "single_label_classification" }))
       root["bert.pooler.dense.weight"], root["bert.pooler.dense.bias"] = nil, nil
       has(advice.lacking(one, root), "all that --model bert-token-classifier needs")
@@ -262,7 +264,7 @@ describe("Plan: advice on keys that fit no rule", function()
 
   it("other ways leave them out", function()
     local key = "decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight"
-    local t5 = converters.job("t5", "hf", "cs-1.9")
+    local t5 = converters.job(converters.route("t5", "hf", "cs-1.9"))
     has(advice.unmatched(t5, cbk.dict { [key] = t }, { key }), "(not used by T5); so does --drop-unmatched-keys")
     equal(advice.unmatched(t5, cbk.dict { [key] = t, x = t }, { key, "x" }), nil)
   end)

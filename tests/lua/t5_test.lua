@@ -74,11 +74,9 @@ end
 
 ---What `f` returns, and the warnings that it gave.
 local function told_by(f, ...)
-  local told, warn = {}, cbk.warn
-  cbk.warn = function(message) told[#told + 1] = message end
-  local fine, result = pcall(f, ...)
-  cbk.warn = warn
-  if not fine then error(result, 0) end
+  local result
+  local function keep(...) result = f(...) end
+  local told = conversion.warnings(keep, ...)
   return result, told
 end
 

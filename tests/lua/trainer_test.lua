@@ -106,14 +106,7 @@ local function legacy(rows)
 end
 
 describe("Converters: the trainer layout", function()
-  local function warnings_of(body)
-    local said, warn = {}, cbk.warn
-    cbk.warn = function(text) said[#said + 1] = text end
-    local ok, why = pcall(body)
-    cbk.warn = warn
-    if not ok then error(why, 0) end
-    return said
-  end
+  local warnings_of = conversion.warnings
 
   it("takes the log level of the service as a text too", function()
     local out

@@ -241,7 +241,7 @@ describe("the steps of an upgrade", function()
     equal(steps("gpt2", "cs-1.8", "cs-2.0"), "cs-1.9 cs-2.0")
     equal(steps("bert", "cs-1.6", "cs-2.0"), "cs-1.7 cs-1.8 cs-1.9 cs-2.0")
     equal(steps("t5", "cs-1.7", "cs-1.9"), "cs-1.8 cs-1.9")
-    assert(converters.job("gpt2", "cs-2.2", "cs-2.5").path.at_once, "cbk convert takes them at once")
+    assert(converters.route("gpt2", "cs-2.2", "cs-2.5").path.at_once, "cbk convert takes them at once")
   end)
 
   ---A config carried over, with a checkpoint of one tensor.

@@ -1,6 +1,9 @@
 -- The module `cbk`: the native part, and the Lua parts that load when they are first used (`cbk.inspect`, `cbk.cli`, …).
 -- A name that neither has is an error.
 local cbk = require "cbk.native"
+local report = require "cbk.report"
+
+cbk.warn = report.warn
 
 ---Fails, and names what looks like `name` among what `owner` ("cbk", "cbk.fs") has.
 local function fail_unknown(owner, name)

@@ -4,6 +4,7 @@
 local argparse = require "argparse"
 local cbk = require "cbk"
 local python_int = require "cbk.python_int"
+local report = require "cbk.report"
 local wrap = require "cbk.wrap"
 
 local cli = {}
@@ -161,7 +162,7 @@ function cli.parser(name, description, epilog)
   local parse = parser.parse
   rawset(parser, "parse", function(self, words)
     local args = parse(self, spelt_out(self, name, join_negative_numbers(words or arg)))
-    if args.quiet then cbk.warn = silent elseif args.json then cbk.warn = warn_in_json end
+    if args.quiet then report.main.print = silent elseif args.json then report.main.print = warn_in_json end
     local can_overwrite = long_name(self, name, "--overwrite") ~= nil
     cbk.advise_overwrite("remove it" .. (can_overwrite and ", choose another name or add --overwrite" or " or choose another name"))
     return args

@@ -7,10 +7,10 @@ local other_names = require "cbk.converters.other_names"
 
 local composite = {}
 
----The parts of a job's model, or nil where it is a whole.
----@param job Job
+---The parts of a route's model, or nil where it is a whole.
+---@param route Route
 ---@return Component[]|nil
-function composite.parts(job) return job.path[job.tgt == "hf" and #job.path or 1].converter.components end
+function composite.parts(route) return route.path[route.tgt == "hf" and #route.path or 1].converter.components end
 
 local function folder_of(top, part)
   local folder = cbk.fs.join(top, part.left)
@@ -35,8 +35,8 @@ function composite.load_configs(top, parts, args)
   return out
 end
 
----The tensors of each part, by the names of the parts.
----@return Dict roots, table<string, boolean> deduplicated, table<string, table<string, string>> kept   (other_names.added)
+---What a job reads of each part, by the names of the parts.
+---@return JobInput
 function composite.open(top, parts, args)
   local out, deduplicated, kept = cbk.dict(), {}, {}
   for _, part in ipairs(parts) do
@@ -44,7 +44,7 @@ function composite.open(top, parts, args)
     deduplicated[part.left] = other_names.are_left_out(checkpoint)
     out[part.left], kept[part.left] = other_names.added(checkpoint)
   end
-  return out, deduplicated, kept
+  return { source = out, deduplicated = deduplicated, kept = kept }
 end
 
 ---The JSON files that stand beside the tensors of a part, by name.

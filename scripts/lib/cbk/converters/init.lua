@@ -6,14 +6,19 @@ local fold = require "cbk.fold"
 
 local catalogue = require "converters.engine.catalogue"
 
-local converter_list = require "cbk.converters.list"
+local jobs = require "cbk.converters.job"
 local kinds = require "converters.engine.kinds"
 local notation = require "converters.notation.files"
 local trainer = require "converters.modelzoo.trainer"
 
 local root = debug.getinfo(1, "S").source:match "^@(.*)scripts/lib/cbk/converters/[^/]*$" or ""
 
-local converters = { catalogue = catalogue, convert = require "converters.engine.convert" }
+local converters = {
+  catalogue = catalogue,
+  convert = require "converters.engine.convert",
+  route = jobs.route,
+  job = jobs.job,
+}
 
 ---Loads every family, and a user's own file before them.
 ---@param own? string
@@ -40,51 +45,11 @@ end
 
 ---The config file of a model, which may be given as the folder that it is in.
 ---@param path string
----@param job Job
+---@param job Route
 ---@return string
 function converters.config_file(path, job)
   local inside = cbk.fs.join(path, "config.json")
   return job.src == "hf" and cbk.fs.is_dir(path) and cbk.fs.exists(inside) and inside or path
-end
-
-local function did_you_mean(names) return #names > 0 and ("; did you mean %s?"):format(table.concat(names, " or ")) end
-
----Why no converters lead from one format to the other, and what may have been meant.
-local function why_no_path(name, model, asked, resolved)
-  local known, formats = {}, converter_list.formats_of(model)
-  for _, format in ipairs(formats) do known[format] = true end
-  for i, format in ipairs(resolved) do
-    if not known[format] then
-      local near = converter_list.nearest_formats(asked[i], formats)
-      return ("'%s' is not a format of %s%s"):format(asked[i], name,
-        did_you_mean(near) or "; it has " .. converter_list.formats_text(model))
-    end
-  end
-  if resolved[1] == resolved[2] then
-    return ("both formats are the same; for another --tgt-fmt, %s has %s"):format(name,
-      converter_list.formats_text(model, function(format) return format ~= resolved[1] end))
-  end
-  return ("no converters lead there; 'cbk list %s --all' lists what does"):format(name)
-end
-
----The job of one conversion.
----@return Job
-function converters.job(model_name, src, tgt)
-  local model, zoo_name = catalogue.find(model_name)
-  local function cannot(why) cbk.fail("unsupported", ("cannot convert %s from %s to %s: %s"):format(model_name, src, tgt, why)) end
-  if not model then
-    cannot(("There is no model '%s'%s"):format(model_name,
-      did_you_mean(converter_list.nearest(model_name, catalogue.names())) or "; 'cbk list' lists the models"))
-  end
-  local from, to = catalogue.resolve(src, model), catalogue.resolve(tgt, model)
-  for asked, used in pairs { [src] = from, [tgt] = to } do
-    if asked ~= used and not asked:find "^cs%-current" then cbk.warn(("%s is the same as %s for all models"):format(asked, used)) end
-  end
-  local is_copy = from == to and src ~= tgt
-  local path = is_copy and catalogue.stay(model, from) or catalogue.path(model, from, to)
-  if not path then cannot(why_no_path(model_name, model, { src, tgt }, { from, to })) end
-  local same = is_copy and ("%s and %s are the same: nothing changes"):format(src, tgt) or nil
-  return { model = model, zoo_name = zoo_name, path = path, src = from, tgt = to, same = same }
 end
 
 ---The types that a model's Hugging Face configs say.

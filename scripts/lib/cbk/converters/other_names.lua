@@ -2,7 +2,6 @@
 -- in `__metadata__` (safetensors.torch.save_model), as removed name = kept name; of shards, in each of them or in their index.
 
 local cbk = require "cbk"
-require "cbk.converters" -- finds the engine
 local kinds = require "converters.engine.kinds"
 
 local other_names = {}
@@ -31,6 +30,14 @@ function other_names.added(checkpoint)
     for _, path in ipairs(checkpoint.files) do add(cbk.open(path).metadata) end
   end
   return out, kept
+end
+
+---What a job reads of a checkpoint.
+---@param checkpoint Checkpoint
+---@return JobInput
+function other_names.input(checkpoint)
+  local root, kept = other_names.added(checkpoint)
+  return { source = root, kept = kept, deduplicated = other_names.are_left_out(checkpoint) }
 end
 
 return other_names

@@ -5,20 +5,10 @@ local cbk = require "cbk"
 local converters = require "cbk.converters"
 local extents = require "cbk.extents"
 local release = require "cbk.identify.release"
+local report = require "cbk.report"
 
 local detect = {}
 local catalogue = converters.catalogue
-
----Runs `body` with the warnings of the engine caught.
----@return any result, string[] warnings
-function detect.quietly(body, ...)
-  local warn, warnings = cbk.warn, {}
-  cbk.warn = function(text) warnings[#warnings + 1] = text end
-  local ok, result = pcall(body, ...)
-  cbk.warn = warn
-  if not ok then error(result, 0) end
-  return result, warnings
-end
 
 ---"1.8", "1.8 or 1.9", "2.5 to 2.9"
 ---@param list string[]
@@ -59,7 +49,7 @@ local strikes = { key = true, unmatched = true, convert = true }
 local function trials(list, model, target, try)
   local out = {}
   for i, from in ipairs(list) do
-    local ok, done = pcall(detect.quietly, try, from)
+    local ok, done = report.quietly(try, from)
     local is_target = catalogue.format_at(model, from) == target
     out[i] = { from = from, is_target = is_target, done = ok and done or nil, problem = not ok and done or nil }
   end

@@ -6,10 +6,10 @@ local config_beside = require "cbk.identify.config_beside"
 local detect = require "cbk.identify.detect"
 local other_names = require "cbk.converters.other_names"
 local release = require "cbk.identify.release"
+local report = require "cbk.report"
 local spec_tree = require "cbk.spec_tree"
 local fit = require "converters.engine.fit"
 local kinds = require "converters.engine.kinds"
-local quiet = require "converters.engine.quiet"
 local sections = require "converters.engine.sections"
 local coverage = require "converters.diagnosis.coverage"
 local file_identity = require "converters.diagnosis.identity"
@@ -154,7 +154,7 @@ end
 local function takes(path, section)
   local step = path[#path]
   for _, converter in pairs(step.tgt == "hf" and (step.converter.variants or { step.converter }) or {}) do
-    local fine, refused = quiet(sections.refused, converter, step.side, section)
+    local fine, refused = report.quietly(sections.refused, converter, step.side, section)
     if fine and refused and #refused == 0 then return true end
   end
   return step.tgt ~= "hf"
@@ -400,7 +400,7 @@ function identify.auto_format(checkpoint, name, tgt_fmt, config)
     local format = model and catalogue.format_at(model, from)
     local done = { root = checkpoint.root, config = config }
     if format == tgt then return done end
-    local job = converters.job(name, format, tgt)
+    local job = converters.job(converters.route(name, format, tgt))
     done.config = converters.convert.config(job, config)
     done.root = converters.convert.checkpoint(job, checkpoint.root)
     return done
@@ -419,16 +419,13 @@ function identify.target(found, checkpoint, config)
   if not found.model then return nil end
   if not config then return nil, "it can be converted once a config file is named with --config" end
   local model = catalogue.find(found.model)
-  local fine, result = quiet(function()
+  local fine, result = report.quietly(function()
     local probe = found.format == "hf" and "cs-current" or "hf"
     local format = (found.format == "hf" or found.release) and found.format
       or identify.auto_format(checkpoint, found.model, probe, config)
     local _, target = way_from(model, format)
     if not target then cbk.fail("unsupported", "no converters lead from there") end
-    local job = converters.job(found.model, format, target)
-    job.keeps_fields, job.source, job.kept = true, other_names.added(checkpoint)
-    job.deduplicated = other_names.are_left_out(checkpoint)
-    job.hf_config = target == "hf" and hf_config.of(job.source) or nil
+    local job = converters.job(converters.route(found.model, format, target), other_names.input(checkpoint))
     converters.config(found.model, job, config)
     converters.convert.checkpoint(job, job.source)
     file_identity.refuse(job, job.source)

@@ -7,6 +7,7 @@ local dataloader_state = require "cbk.dataloader_state"
 local detect = require "cbk.identify.detect"
 local lost_leaves = require "cbk.upgrade.lost_leaves"
 local release = require "cbk.identify.release"
+local report = require "cbk.report"
 local resume = require "cbk.upgrade.resume"
 local spec_tree = require "cbk.spec_tree"
 local coverage = require "converters.diagnosis.coverage"
@@ -23,18 +24,18 @@ local convert, catalogue = converters.convert, converters.catalogue
 ---@field kind? "map"|"iterable"        of the data loader; default: as the config says
 ---@field without_state? boolean        the states of 1.8 and 1.9 data loaders are left where they are
 ---@field accept_missing? boolean       goes on where the file lacks parts of the run's state
+---@field drop_unmatched? boolean       leaves out keys that no rule matches
 
 ---What changes a config belongs to one release: each counts, also where `cbk convert` takes several at once.
 ---@return Job
 ---@param options? UpgradeOptions
 function upgrade.job(model_name, from, to, options)
-  local job = converters.job(model_name, from, to)
-  job.path.at_once = false
   options = options or {}
-  job.loader = { seed = options.seed or "config", kind = options.kind, is_upgrade = true }
-  job.keeps_lists = true
-  job.without_state, job.accept_missing = options.without_state, options.accept_missing
-  return job
+  return converters.job(converters.route(model_name, from, to), nil, {
+    loader = { seed = options.seed or "config", kind = options.kind, is_upgrade = true },
+    without_state = options.without_state, accept_missing = options.accept_missing, drop_unmatched = options.drop_unmatched,
+    keeps_lists = true, is_stepwise = true, is_watched = true, report = report.new(),
+  })
 end
 
 ---The format of a release in the words of the model.
@@ -84,15 +85,20 @@ local function fix_lines(fix)
 end
 
 ---Lines on the keys that get another name or another value; the numbers of layers, which are the first, are one line.
-local function key_lines(traced)
+---@param records KeyRecord[]   of one step
+local function key_lines(records)
   local count, order = {}, {}
   local function template(key) return key and (key:gsub("%f[^.%z]%d+%f[.%z]", "N", 1)) end
-  for _, one in ipairs(traced) do
-    local source, target = template(one.source), template(one.target)
-    local line = not target and ("gone: %s"):format(source) or source ~= target and ("%s -> %s"):format(source, target) or source
-    if one.action then line = ("%s (%s)"):format(line, one.action) end
-    if not count[line] then order[#order + 1] = line end
-    count[line] = (count[line] or 0) + 1
+  for _, record in ipairs(records) do
+    local action = record.ending and record.ending.rule.action
+    local done = record.what == "fill" and record.note or action and action.name
+    if record.source ~= record.target or done then
+      local source, target = template(record.source), template(record.target)
+      local line = not target and ("gone: %s"):format(source) or source ~= target and ("%s -> %s"):format(source, target) or source
+      if done then line = ("%s (%s)"):format(line, done) end
+      if not count[line] then order[#order + 1] = line end
+      count[line] = (count[line] or 0) + 1
+    end
   end
   local out = {}
   for i, line in ipairs(order) do out[i] = line .. (count[line] > 1 and ("  %d ×"):format(count[line]) or "") end
@@ -119,23 +125,14 @@ end
 ---@param root Dict
 ---@return Dict config, Dict root, UpgradePart
 local function step(job, i, config, root)
-  local one, traced = job.path[i], {}
-  job.trace = function(record)
-    local action = record.ending and record.ending.rule.action
-    local done = record.what == "fill" and record.note or action and action.name
-    if record.source ~= record.target or done then
-      traced[#traced + 1] = { source = record.source, target = record.target, action = done }
-    end
-  end
-  local results, warnings = detect.quietly(function()
-    local new_config = convert.config_step(job, i, config)
-    return { new_config, convert.checkpoint_step(job, i, root) }
-  end)
-  local lines = key_lines(traced)
+  local one = job.path[i]
+  local new_config = convert.config_step(job, i, config)
+  local new_root = convert.checkpoint_step(job, i, root)
+  local lines, warnings = key_lines(job.watch.steps[i]), job.report:take()
   if #lines == 0 then lines[1] = "no tensor changes" end
-  if root.dataloader == nil and results[2].dataloader ~= nil then lines[#lines + 1] = loader_line(results[2].dataloader) end
-  for _, line in ipairs(config_changes.lines(config, results[1], job.configs[i].moves)) do lines[#lines + 1] = "config: " .. line end
-  return results[1], results[2], { title = ("%s -> %s"):format(one.src, one.tgt), lines = lines, warnings = warnings }
+  if root.dataloader == nil and new_root.dataloader ~= nil then lines[#lines + 1] = loader_line(new_root.dataloader) end
+  for _, line in ipairs(config_changes.lines(config, new_config, job.configs[i].moves)) do lines[#lines + 1] = "config: " .. line end
+  return new_config, new_root, { title = ("%s -> %s"):format(one.src, one.tgt), lines = lines, warnings = warnings }
 end
 
 --- Fields of a config that name checkpoints, before and after the trainer.
@@ -210,7 +207,6 @@ function upgrade.run(old, config, job)
   if #lost > 0 then
     parts[#parts + 1] = { title = "not stored", lines = {}, warnings = lost_leaves.settle(root, lost, job.accept_missing) }
   end
-  job.configs, job.files = {}, {}
   job.loader.step = dataloader_state.step_of(root)
   if job.without_state then
     config = cbk.copy(config)

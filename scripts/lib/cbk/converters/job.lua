@@ -1,0 +1,97 @@
+-- Jobs: one conversion each, with all that it depends on. A job is made once, and passed on.
+
+local cbk = require "cbk"
+local converter_list = require "cbk.converters.list"
+local catalogue = require "converters.engine.catalogue"
+local hf_config = require "converters.modelzoo.hf_config"
+local plan = require "converters.bench.plan"
+
+local jobs = {}
+
+local function did_you_mean(names) return #names > 0 and ("; did you mean %s?"):format(table.concat(names, " or ")) end
+
+---Why no converters lead from one format to the other, and what may have been meant.
+local function why_no_path(name, model, asked, resolved)
+  local known, formats = {}, converter_list.formats_of(model)
+  for _, format in ipairs(formats) do known[format] = true end
+  for i, format in ipairs(resolved) do
+    if not known[format] then
+      local near = converter_list.nearest_formats(asked[i], formats)
+      return ("'%s' is not a format of %s%s"):format(asked[i], name,
+        did_you_mean(near) or "; it has " .. converter_list.formats_text(model))
+    end
+  end
+  if resolved[1] == resolved[2] then
+    return ("both formats are the same; for another --tgt-fmt, %s has %s"):format(name,
+      converter_list.formats_text(model, function(format) return format ~= resolved[1] end))
+  end
+  return ("no converters lead there; 'cbk list %s --all' lists what does"):format(name)
+end
+
+---@class Route     Which converters lead from one format of a model to another.
+---@field model Model
+---@field zoo_name string
+---@field path Path
+---@field src string
+---@field tgt string
+---@field same? string   why nothing changes
+
+---@param model_name string
+---@param src string
+---@param tgt string
+---@return Route
+function jobs.route(model_name, src, tgt)
+  local model, zoo_name = catalogue.find(model_name)
+  local function cannot(why) cbk.fail("unsupported", ("cannot convert %s from %s to %s: %s"):format(model_name, src, tgt, why)) end
+  if not model then
+    cannot(("There is no model '%s'%s"):format(model_name,
+      did_you_mean(converter_list.nearest(model_name, catalogue.names())) or "; 'cbk list' lists the models"))
+  end
+  local from, to = catalogue.resolve(src, model), catalogue.resolve(tgt, model)
+  for asked, used in pairs { [src] = from, [tgt] = to } do
+    if asked ~= used and not asked:find "^cs%-current" then cbk.warn(("%s is the same as %s for all models"):format(asked, used)) end
+  end
+  local is_copy = from == to and src ~= tgt
+  local path = is_copy and catalogue.stay(model, from) or catalogue.path(model, from, to)
+  if not path then cannot(why_no_path(model_name, model, { src, tgt }, { from, to })) end
+  local same = is_copy and ("%s and %s are the same: nothing changes"):format(src, tgt) or nil
+  return { model = model, zoo_name = zoo_name, path = path, src = from, tgt = to, same = same }
+end
+
+---@class JobInput    The checkpoint that a job reads (cbk.converters.input).
+---@field source Dict
+---@field deduplicated boolean|table<string, boolean>
+---@field kept table<string, string>|table<string, table<string, string>>
+
+---@class JobOptions
+---@field seed? integer             for weights that the source lacks
+---@field drop_unmatched? boolean
+---@field is_watched? boolean       keeps what becomes of each key, as `watch`
+---@field is_stepwise? boolean      takes the changes of each release one by one, even where the original converter does not
+---@field keeps_lists? boolean
+---@field loader? LoaderOptions
+---@field without_state? boolean
+---@field accept_missing? boolean
+---@field advise? table             converters.diagnosis.advice, for errors
+---@field report? Report            where the steps' warnings go
+
+---@param route Route
+---@param input? JobInput       nil where only a config is converted
+---@param options? JobOptions
+---@return Job
+function jobs.job(route, input, options)
+  local job = { keeps_fields = input ~= nil }
+  for _, part in ipairs { route, input or {}, options or {} } do
+    for name, value in pairs(part) do job[name] = value end
+  end
+  if input and route.tgt == "hf" then job.hf_config = hf_config.of(input.source) end
+  if job.is_stepwise then job.path.at_once = false end
+  if job.is_watched then
+    job.watch = plan.watch(job)
+    job.trace = job.watch.trace
+  end
+  job.configs, job.files, job.copies = {}, {}, {}
+  return job
+end
+
+return jobs
