@@ -4,6 +4,7 @@ local cbk = require "cbk"
 local fold = require "cbk.fold"
 local kinds = require "converters.engine.kinds"
 local naming = require "converters.engine.naming"
+local optimizers = require "converters.modelzoo.optimizers"
 
 local is_dict, is_list, present = kinds.is_dict, kinds.is_list, kinds.present
 
@@ -77,20 +78,45 @@ end
 ---The state of an optimizer, or of its sparsity, with the new names of parameters.
 ---@param names Names
 local function state_with_names(names, state)
-  local out = with_names(names, state, { "state" })
-  local groups = out.param_groups ~= nil and with_members(state, "param_groups", function(group)
-    return is_dict(group) and with_names(names, group, { "params", "param_names" }) or nil
+  local out = with_names(names, state, { optimizers.BY_PARAMETER })
+  local groups = out[optimizers.GROUPS] ~= nil and with_members(state, optimizers.GROUPS, function(group)
+    return is_dict(group) and with_names(names, group, optimizers.LISTS) or nil
   end)
-  if groups then out.param_groups = groups end
+  if groups then out[optimizers.GROUPS] = groups end
   return out
 end
 
 ---Whether an optimizer knows its parameters by their positions in the model, as PyTorch's do.
 local function is_by_position(optimizer)
-  for _, group in cbk.items(is_sequence(optimizer, "param_groups") and optimizer.param_groups or cbk.list()) do
-    if is_dict(group) and is_sequence(group, "params") and type(group.params[1]) == "number" then return true end
+  local by_position = optimizers.LISTS[1]
+  for _, group in cbk.items(is_sequence(optimizer, optimizers.GROUPS) and optimizer[optimizers.GROUPS] or cbk.list()) do
+    if is_dict(group) and is_sequence(group, by_position) and type(group[by_position][1]) == "number" then return true end
   end
   return false
+end
+
+---An optimizer's states, parameter by parameter.
+---@param root Dict
+---@return Dict
+function optimizer_state.by_parameter(root)
+  local has_states = is_dict(root, "optimizer") and is_dict(root.optimizer, optimizers.BY_PARAMETER)
+  return has_states and root.optimizer[optimizers.BY_PARAMETER] or cbk.dict()
+end
+
+local PLACE = ("optimizer.%s."):format(optimizers.BY_PARAMETER)
+
+---@param key any       a parameter
+---@param state? any    one of its states
+---@return string   "optimizer.state.3.exp_avg"
+function optimizer_state.path(key, state)
+  return PLACE .. cbk.key_text(key) .. (state ~= nil and "." .. cbk.key_text(state) or "")
+end
+
+---The path of the parameter that a state belongs to; nil where a path is of something else.
+---@param path string   "optimizer.state.3.exp_avg"
+---@return string|nil   "optimizer.state.3"
+function optimizer_state.parameter_of(path)
+  return path:sub(1, #PLACE) == PLACE and path:match "^(.*)%.[^.]+$" or nil
 end
 
 ---The keys whose tensors are none of the others, under whatever name.

@@ -4,6 +4,7 @@ local cbk = require "cbk"
 local fields = require "converters.engine.fields"
 local kinds = require "converters.engine.kinds"
 local mup = require "converters.modelzoo.mup"
+local optimizers = require "converters.modelzoo.optimizers"
 local trainer = require "converters.modelzoo.trainer"
 
 local present, is_dict, is_list = kinds.present, kinds.is_dict, kinds.is_list
@@ -61,17 +62,8 @@ end
 
 -- --- from 2.0 to 2.1: names of optimizer and schedule parameters
 
----Which parameters a class takes (lower-case class name, schedules with `lr`).
-local takes = {
-  adadelta = "lr rho eps weight_decay maximize",
-  adafactor = "lr eps clip_threshold decay_rate beta1 weight_decay scale_parameter relative_step warmup_init",
-  adagrad = "lr lr_decay weight_decay initial_accumulator_value eps maximize", adamax = "lr betas eps weight_decay maximize",
-  adambase = "lr betas eps weight_decay l2_regularization_rate correct_bias amsgrad",
-  adamw = "lr betas eps weight_decay correct_bias amsgrad", adam = "lr betas eps weight_decay amsgrad",
-  asgd = "lr lambd alpha t0 weight_decay maximize", lamb = "lr betas eps weight_decay adam", lion = "lr betas weight_decay",
-  nadam = "lr betas eps weight_decay momentum_decay", radam = "lr betas eps weight_decay",
-  rmsprop = "lr alpha eps weight_decay momentum centered", rprop = "lr etas step_sizes",
-  sgd = "lr momentum dampening weight_decay nesterov maximize",
+---Which settings a schedule takes, by the lower-case name of its class.
+local of_schedules = {
   constantlr = "learning_rate total_iters", polynomiallr = "initial_learning_rate end_learning_rate total_iters power cycle",
   linearlr = "initial_learning_rate end_learning_rate total_iters cycle",
   exponentiallr = "initial_learning_rate total_iters decay_rate staircase",
@@ -87,10 +79,11 @@ local takes = {
   scaleperparamlr = "scheduler",
 }
 
-local function accepts(class, name)
+---@param class any   as the config names it, with or without "LR"
+local function schedule_takes(class, setting)
   class = tostring(class):lower()
-  local list = takes[class] or takes[class .. "lr"]
-  return list ~= nil and (" " .. list .. " "):find(" " .. name .. " ", 1, true) ~= nil
+  local list = of_schedules[class] or of_schedules[class .. "lr"]
+  return list ~= nil and (" " .. list .. " "):find(" " .. setting .. " ", 1, true) ~= nil
 end
 
 local optimizer_aliases = {
@@ -109,7 +102,8 @@ local schedule_aliases = {
 local function rename_schedule(schedule, at, moves)
   for _, alias in ipairs(schedule_aliases) do
     local old, new = alias[1], alias[2]
-    if schedule[old] ~= nil and schedule[new] == nil and accepts(schedule.scheduler, new) then rename(schedule, old, new, at, moves) end
+    local is_free = schedule[old] ~= nil and schedule[new] == nil
+    if is_free and schedule_takes(schedule.scheduler, new) then rename(schedule, old, new, at, moves) end
   end
 end
 
@@ -118,7 +112,7 @@ local function rename_optimizer(optimizer, moves)
     local old, new = alias[1], alias[2]
     local complete = true
     for _, name in ipairs(old) do complete = complete and optimizer[name] ~= nil end
-    if complete and optimizer[new] == nil and accepts(optimizer.optimizer_type, new) then
+    if complete and optimizer[new] == nil and optimizers.takes(optimizer.optimizer_type, new) then
       if #old == 1 then
         optimizer[new] = cbk.raw(optimizer, old[1])
         moves[#moves + 1] = { "optimizer." .. old[1], "optimizer." .. new }

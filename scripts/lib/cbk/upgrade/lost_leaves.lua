@@ -4,16 +4,10 @@
 local cbk = require "cbk"
 local extents = require "cbk.extents"
 local naming = require "converters.engine.naming"
+local optimizer_state = require "converters.modelzoo.optimizer_state"
+local optimizers = require "converters.modelzoo.optimizers"
 
 local lost_leaves = {}
-
---- The states of an optimizer that are zero before the first step (of AdamW, SGD, Adafactor, RMSprop, …). A parameter that has
---- others too cannot begin anew here: beta1_power, mu_product, step_size and eta follow from settings.
-local zero_at_first = {}
-for name in ([[exp_avg exp_avg_sq max_exp_avg_sq exp_avg_sq_row exp_avg_sq_col exp_inf momentum_buffer square_avg acc_delta grad_avg
-  prev ax step]]):gmatch "%S+" do
-  zero_at_first[name] = true
-end
 
 local function is_dict(tree, key) return (cbk.kind(tree, key) or ""):find "dict" ~= nil end
 
@@ -33,7 +27,7 @@ local function fresh(entry, other)
     local is_lost = cbk.kind(entry, name) == "none"
     local like = is_lost and other[name] or entry[name]
     local shape = shape_of(like) and (is_lost and shapes[shape_of(like)] or not is_lost and like:shape())
-    if not zero_at_first[name] or not (shape or type(like) == "number") then return nil end
+    if not optimizers.is_zero_at_first(name) or not (shape or type(like) == "number") then return nil end
     if shape then
       out[name] = cbk.full(shape, 0, { dtype = like.dtype }):as { role = like.role, requires_grad = like.requires_grad }
     else
@@ -43,18 +37,13 @@ local function fresh(entry, other)
   return out
 end
 
----The optimizer's states, parameter by parameter.
-local function states_of(root)
-  return is_dict(root, "optimizer") and is_dict(root.optimizer, "state") and root.optimizer.state or cbk.dict()
-end
-
 ---Adds what is None because whoever wrote the file anew found nothing there: the step, and states of some parameters only. (A
 ---parameter that was never trained has no momentum.)
 ---@param root Dict
 ---@param names string[]   of what is known to be lost
 ---@return string[] names
 function lost_leaves.with_none_states(root, names)
-  local states, is_known, has, out = states_of(root), {}, {}, {}
+  local states, is_known, has, out = optimizer_state.by_parameter(root), {}, {}, {}
   for i, name in ipairs(names) do is_known[name], out[i] = true, name end
   local function each(visit)
     for key in cbk.items(states) do
@@ -64,8 +53,8 @@ function lost_leaves.with_none_states(root, names)
   end
   each(function(_, name, is_none) has[name] = has[name] or not is_none end)
   each(function(key, name, is_none)
-    local path = ("optimizer.state.%s.%s"):format(cbk.key_text(key), cbk.key_text(name))
-    if is_none and has[name] and name ~= "momentum_buffer" and not is_known[path] then out[#out + 1] = path end
+    local path = optimizer_state.path(key, name)
+    if is_none and has[name] and not optimizers.may_be_none(name) and not is_known[path] then out[#out + 1] = path end
   end)
   if cbk.kind(root, "global_step") == "none" and not is_known.global_step then out[#out + 1] = "global_step" end
   return out
@@ -77,29 +66,29 @@ end
 ---@return string[] restarted   "optimizer.state.3"
 ---@return string[] left        the names that are still None
 local function restart(root, names)
-  local states = states_of(root)
+  local states = optimizer_state.by_parameter(root)
   local lacking, restarted, left = {}, {}, {}
   for _, name in ipairs(names) do
-    local place = name:match "^optimizer%.state%.(.*)%.[^.]+$"
+    local place = optimizer_state.parameter_of(name)
     if place then lacking[place] = true end
   end
   local done = {}
   for key in cbk.items(states) do
-    local place = cbk.key_text(key)
+    local place = optimizer_state.path(key)
     if lacking[place] then
       for other_key in cbk.items(states) do
-        local is_whole = not lacking[cbk.key_text(other_key)] and is_dict(states, other_key)
+        local is_whole = not lacking[optimizer_state.path(other_key)] and is_dict(states, other_key)
         local anew = is_whole and fresh(states[key], states[other_key])
         if anew then
           for name in cbk.items(anew) do states[key][name] = cbk.raw(anew, name) end
-          done[place], restarted[#restarted + 1] = true, "optimizer.state." .. place
+          done[place], restarted[#restarted + 1] = true, place
           break
         end
       end
     end
   end
   for _, name in ipairs(names) do
-    if not done[name:match "^optimizer%.state%.(.*)%.[^.]+$" or false] then left[#left + 1] = name end
+    if not done[optimizer_state.parameter_of(name) or false] then left[#left + 1] = name end
   end
   return restarted, left
 end
