@@ -73,7 +73,7 @@ Usage: cbk [--traceback] COMMAND [ARGUMENTS]
 
 help:
   cbk help COMMAND              options and examples of a command, as 'cbk COMMAND --help'
-  cbk help TOPIC                a page about %s
+  cbk help TOPIC                a page about one of %s
 
 options:
   --traceback                   after an error, print where in the Lua code it came from

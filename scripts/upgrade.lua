@@ -14,7 +14,7 @@ files in between.]], [[
 The release is found in __metadata__, the H5 version, the weight names and the fields of the config.
 If these leave several releases with different results, pass --from. The states of 1.8 and 1.9 data
 loaders are read from the folder that the config names in cerebras.save_iter_state_path. 'cbk help
-releases' has all the rules.
+upgrade' has the single steps, 'cbk help releases' the rules.
 
 examples:
   cbk upgrade --model gpt2 --config params.yaml checkpoint_1000.mdl --to cs-2.5

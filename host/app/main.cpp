@@ -45,12 +45,16 @@ bool asks_for_help(std::string_view word) {
   return word == "--help" || word == "-h";
 }
 
-/// `cbk --help` is `cbk help`, `cbk run --help` is `cbk help run`, and `cbk help NAME` is `cbk NAME --help`.
+/// `cbk --help` is `cbk help`, and `cbk run --help` is `cbk help run`. `cbk help NAME` is `cbk NAME --help`
+/// where NAME is a command without a page of its own.
 Arguments with_help_resolved(Arguments words, const fs::path& scripts) {
   if (asks_for_help(words[0])) return {"help"};
   if (words[0] == "run" && words.size() > 1 && asks_for_help(words[1])) return {"help", "run"};
-  if (words[0] == "help" && words.size() == 2 && commands(scripts).contains(command_name(words[1])))
-    return {words[1], "--help"};
+  if (words[0] != "help" || words.size() != 2) return words;
+  const std::string name = command_name(words[1]);
+  std::error_code ignored;
+  const bool has_page = fs::exists(scripts / "help" / (name + ".md"), ignored);
+  if (!has_page && commands(scripts).contains(name)) return {words[1], "--help"};
   return words;
 }
 

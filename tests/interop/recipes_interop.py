@@ -1,6 +1,6 @@
 #!/usr/bin/python3
-"""Every recipe of the pages, run as it is written: the blocks of shell commands, scripts and consoles are taken out of README.md and
-converters/README.md, the files that they name are made tiny, and each command must succeed.
+"""Every recipe of the pages, run as it is written: the blocks of shell commands, scripts and consoles are taken out of README.md,
+converters/README.md and the help on upgrades, the files that they name are made tiny, and each command must succeed.
 
 A recipe that needs a file that nothing here makes fails with its name: add it to INPUTS.
 
@@ -21,7 +21,8 @@ import upgrade_interop as old
 from harness import Run
 
 TOP = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..")
-PAGES = ("README.md", os.path.join("converters", "README.md"))
+HELP = os.path.join("scripts", "help", "upgrade.md")
+PAGES = ("README.md", os.path.join("converters", "README.md"), HELP)
 # What stands for "…" in a command: the rest of a conversion by one's own table.
 REST = "--model tiny --src-fmt hf --tgt-fmt cs-2.4 --config config.json model.safetensors"
 
@@ -32,7 +33,9 @@ def read(page):
 
 
 def blocks(page):
-    """(language, text) of each block of code that can be run."""
+    """(language, text) of each block of code that can be run. In help, it is a paragraph of command lines."""
+    if page == HELP:
+        return [("sh", text) for text in re.findall(r"^((?:  cbk .*\n)+)", read(page), re.M)]
     found = re.findall(r"^```(\w+)\n(.*?)^```", read(page), re.S | re.M)
     unknown = {language for language, _ in found} - {"sh", "lua", "console"}
     assert not unknown, f"{page} has blocks of {unknown}, which nothing here can run"
