@@ -1,7 +1,7 @@
 // Formats at their own level, for looking at files without opening them as checkpoints: cbk.pickle,
 // cbk.safetensors, cbk.tensorflow.
 #include "bindings/modules.hpp"
-#include "host/formats/h5/inspect.hpp"
+#include "host/formats/hdf5/inspect.hpp"
 #include "host/formats/safetensors/header.hpp"
 #include "host/formats/tensorflow/foreign.hpp"
 #include "host/formats/torch/disassembler.hpp"
@@ -101,7 +101,7 @@ int safetensors_inspect(lua_State* L) {
 }
 
 int h5_inspect(lua_State* L) {
-  push(L, h5::inspect(check_path(L, 1)));
+  push(L, hdf5::inspect(check_path(L, 1)));
   return 1;
 }
 

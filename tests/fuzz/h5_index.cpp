@@ -3,10 +3,10 @@
 #include <unistd.h>
 
 #include "host/base/transaction.hpp"
-#include "host/formats/h5/container/filters.hpp"
 #include "host/formats/h5/edit.hpp"
-#include "host/formats/h5/inspect.hpp"
 #include "host/formats/h5/reader.hpp"
+#include "host/formats/hdf5/filters.hpp"
+#include "host/formats/hdf5/inspect.hpp"
 #include "tests/fuzz/memory_bar.hpp"
 
 namespace {
@@ -57,19 +57,20 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace cbk;
   const ByteView bytes(reinterpret_cast<const std::byte*>(data), size);
   if (size > 8 && data[0] < 8) {  // a chunk: the filters are in the first byte, the size in the next ones
-    std::vector<h5::Filter> filters;
-    constexpr uint16_t ids[] = {h5::Filter::shuffle, h5::Filter::deflate, h5::Filter::lzf, h5::Filter::lz4};
+    std::vector<hdf5::Filter> filters;
+    constexpr uint16_t ids[] = {hdf5::Filter::shuffle, hdf5::Filter::deflate, hdf5::Filter::lzf,
+                                hdf5::Filter::lz4};
     for (int i = 0; i < 3; ++i) {
       if ((data[0] >> i & 1) != 0) filters.push_back({ids[(data[1] >> (2 * i)) & 3], false, {data[2]}});
     }
-    attempt([&] { h5::decode_chunk(filters, data[3], bytes.subspan(8), load_le<uint16_t>(data + 4)); });
+    attempt([&] { hdf5::decode_chunk(filters, data[3], bytes.subspan(8), load_le<uint16_t>(data + 4)); });
     return 0;
   }
   static const fs::path path = fs::temp_directory_path() / fmt::format("cbk-fuzz-{}.h5", getpid());
   write_file(path, as_text(bytes), true);
   const MemoryBar bar(size);
   attempt([&] { touch(h5::read(MappedFile::open(path), {}).root); });
-  attempt([&] { h5::inspect(path); });
+  attempt([&] { hdf5::inspect(path); });
   attempt([&] { edit(path); });
   return 0;
 }

@@ -5,8 +5,8 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "host/formats/torch/pickle.hpp"
-#include "host/formats/torch/pickler.hpp"
+#include "host/formats/pickle/pickler.hpp"
+#include "host/formats/pickle/unpickler.hpp"
 #include "host/value/walk.hpp"
 #include "tests/fuzz/memory_bar.hpp"
 #include "tests/fuzz/unrolled.hpp"
@@ -71,21 +71,21 @@ void look_at_leaves(const Value& value) {
 }
 
 void round_trip(const Value& value) {
-  torch::PicklerOptions options;
+  pickle::PicklerOptions options;
   options.store = [](const Tensor& tensor, const std::string& storage_class, const std::string&) {
-    return torch::StoredTensor{storage_class, "0", 4, 0, contiguous_strides(tensor.shape())};
+    return pickle::StoredTensor{storage_class, "0", 4, 0, contiguous_strides(tensor.shape())};
   };
-  torch::UnpickleOptions reading;
+  pickle::UnpickleOptions reading;
   reading.persistent_load = any_storage;
   reading.allow_records = true;
-  (void)torch::unpickle(torch::pickle(value, options), reading);
+  (void)pickle::load(pickle::dump(value, options), reading);
 }
 
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (size == 0) return 0;
-  torch::UnpickleOptions options;
+  pickle::UnpickleOptions options;
   options.dill = (data[0] & 1) != 0;
   options.allow_records = (data[0] & 2) != 0;
   if ((data[0] & 4) != 0) options.persistent_load = any_storage;
@@ -96,7 +96,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   options.budget = &budget;
   const MemoryBar bar(size);
   try {
-    const Value value = torch::unpickle(bytes, options);
+    const Value value = pickle::load(bytes, options);
     look_at_leaves(value);
     round_trip(value);
   } catch (const Error&) {

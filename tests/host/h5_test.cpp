@@ -1,16 +1,15 @@
 #include <hdf5.h>
-#include <lz4.h>
 
 #include <catch2/catch.hpp>
 #include <cstring>
 #include <ctime>
 #include <numeric>
 
-#include "host/formats/h5/container/filters.hpp"
-#include "host/formats/h5/inspect.hpp"
 #include "host/formats/h5/reader.hpp"
 #include "host/formats/h5/text.hpp"
 #include "host/formats/h5/writer.hpp"
+#include "host/formats/hdf5/filters.hpp"
+#include "host/formats/hdf5/inspect.hpp"
 #include "host/plan/plan.hpp"
 #include "tests/host/folder.hpp"
 #include "tests/host/peak_memory.hpp"
@@ -238,7 +237,7 @@ TEST_CASE("H5: files of libhdf5, old and new") {
     chunked.read(begin, std::as_writable_bytes(std::span(part)));
     CHECK(std::equal(part.begin(), part.end(), floats.begin() + begin));
   }
-  const Value look = h5::inspect(path);
+  const Value look = hdf5::inspect(path);
   for (const Value& dataset : look.find("datasets")->as_sequence().items) {
     if (dataset.find("name")->as_string() != "plain") continue;
     CHECK(dataset.find("attributes")->as_dict().size() == 40);
@@ -339,50 +338,6 @@ TEST_CASE("H5: a huge chunk is unpacked in a window, or refused", "[memory]") {
   CHECK(memory.growth() < 64 << 20);
 }
 
-TEST_CASE("H5: chunk filters and their limits") {
-  using namespace h5;
-  const std::string text = "abcabcabcabcabcabcabcabcabcabcabcabc repeated repeated repeated";
-  std::string packed(static_cast<size_t>(LZ4_compressBound(static_cast<int>(text.size()))), '\0');
-  packed.resize(static_cast<size_t>(LZ4_compress_default(
-      text.data(), packed.data(), static_cast<int>(text.size()), static_cast<int>(packed.size()))));
-  const auto be = [](uint64_t value, int bytes) {
-    std::string out;
-    for (int i = bytes - 1; i >= 0; --i) out += static_cast<char>(value >> (8 * i));
-    return out;
-  };
-  const auto chunk = [&](uint64_t total, uint64_t block, const std::string& data) {
-    return be(total, 8) + be(block, 4) + be(data.size(), 4) + data;
-  };
-  const std::vector<Filter> lz4{{Filter::lz4, true, {0}}};
-  const auto decode = [&](const std::string& stored, uint32_t mask = 0) {
-    return std::string(as_text(decode_chunk(lz4, mask, as_bytes(stored), text.size())));
-  };
-  CHECK(decode(chunk(text.size(), text.size(), packed)) == text);
-  CHECK(decode(chunk(text.size(), 1 << 30, packed)) == text);
-  CHECK(decode(chunk(text.size(), text.size(), text)) == text);  // a block that did not shrink
-  CHECK(decode(text, 1) == text);                                // the filter was left out
-  const std::string half = text.substr(0, 32);
-  CHECK(decode(be(text.size(), 8) + be(32, 4) + be(32, 4) + half + be(text.size() - 32, 4) +
-               text.substr(32)) == text);
-
-  const std::vector<std::string> bad = {"",
-                                        "short",
-                                        chunk(1ULL << 60, 1 << 30, packed),
-                                        chunk(text.size(), 0, packed),
-                                        chunk(text.size(), text.size(), packed.substr(0, 5)),
-                                        be(text.size(), 8) + be(text.size(), 4) + be(0xFFFFFFFF, 4),
-                                        chunk(text.size() - 1, text.size(), packed),
-                                        text};
-  for (const std::string& each : bad) CHECK_THROWS_AS(decode(each), Error);
-  // LZF: five literals, then a reference 5 back.
-  const std::vector<Filter> lzf{{Filter::lzf, true, {}}};
-  const std::string stored = std::string("\x04") + "hello" + "\x60\x04";
-  CHECK(as_text(decode_chunk(lzf, 0, as_bytes(stored), 10)) == "hellohello");
-  CHECK_THROWS_AS(decode_chunk(lzf, 0, as_bytes("\x60\x04"), 10), Error);
-  CHECK_THROWS_WITH(check_filters({{305, false, {}}}), Catch::Contains("305"));
-  CHECK_THROWS_WITH(check_filters({{4, false, {}}}), Catch::Contains("4 (szip)"));
-}
-
 TEST_CASE("H5: Fletcher-32 is the checksum of libhdf5") {
   const Folder folder;
   const fs::path path = folder.path("sums.h5");
@@ -402,17 +357,17 @@ TEST_CASE("H5: Fletcher-32 is the checksum of libhdf5") {
     REQUIRE(H5Dwrite(data, H5T_NATIVE_UINT8, H5S_ALL, H5S_ALL, H5P_DEFAULT, bytes.data()) >= 0);
   }
   CHECK(values_of<uint8_t>(read_h5(path), "w") == bytes);
-  const std::vector<h5::Filter> filters{{h5::Filter::fletcher32, false, {}}};
+  const std::vector<hdf5::Filter> filters{{hdf5::Filter::fletcher32, false, {}}};
   const ByteView view = std::as_bytes(std::span(bytes));
   for (const bool is_old : {false, true}) {
-    uint32_t sum = h5::fletcher32(view);
+    uint32_t sum = hdf5::fletcher32(view);
     if (is_old) sum = (sum & 0x00FF00FF) << 8 | (sum >> 8 & 0x00FF00FF);
     std::string stored(as_text(view));
     append_le(stored, sum);
-    CHECK(as_text(h5::decode_chunk(filters, 0, as_bytes(stored), count)) == as_text(view));
+    CHECK(as_text(hdf5::decode_chunk(filters, 0, as_bytes(stored), count)) == as_text(view));
     stored[count / 2] ^= 0x10;
-    CHECK_THROWS_WITH(h5::decode_chunk(filters, 0, as_bytes(stored), count), Catch::Contains("Fletcher"));
-    CHECK_THROWS_AS(h5::decode_chunk(filters, 0, as_bytes("abc"), 3), Error);
+    CHECK_THROWS_WITH(hdf5::decode_chunk(filters, 0, as_bytes(stored), count), Catch::Contains("Fletcher"));
+    CHECK_THROWS_AS(hdf5::decode_chunk(filters, 0, as_bytes("abc"), 3), Error);
   }
 }
 

@@ -1,7 +1,7 @@
 #include "host/formats/h5/datasets.hpp"
 
-#include "host/formats/h5/element.hpp"
 #include "host/formats/tensorflow/foreign.hpp"
+#include "host/value/element.hpp"
 #include "host/value/kind.hpp"
 
 namespace cbk::h5 {
@@ -12,12 +12,12 @@ constexpr uint64_t leaf_bytes = 1024;  // in memory, about
 
 }  // namespace
 
-Located Datasets::follow(const std::shared_ptr<File>& start, const Link& first) {
-  std::shared_ptr<File> file = start;
-  const Link* link = &first;
+Located Datasets::follow(const std::shared_ptr<hdf5::File>& start, const hdf5::Link& first) {
+  std::shared_ptr<hdf5::File> file = start;
+  const hdf5::Link* link = &first;
   for (int hops = 0; hops < max_external_links; ++hops) {
-    if (link->kind == Link::Kind::hard) return {file, file->objects().read(link->address), first.name};
-    if (link->kind == Link::Kind::external) file = files_.open(link->file);
+    if (link->kind == hdf5::Link::Kind::hard) return {file, file->objects().read(link->address), first.name};
+    if (link->kind == hdf5::Link::Kind::external) file = files_.open(link->file);
     const std::string target = link->target;
     link = file->find(target);
     if (link == nullptr) fail(Errc::format, "the link leads to {}, which does not exist", quote(target));
@@ -25,9 +25,9 @@ Located Datasets::follow(const std::shared_ptr<File>& start, const Link& first) 
   fail(Errc::format, "links go in a circle");
 }
 
-Located Datasets::find(const std::shared_ptr<File>& file, std::string_view path) {
+Located Datasets::find(const std::shared_ptr<hdf5::File>& file, std::string_view path) {
   return within("dataset " + quote(path), [&] {
-    const Link* link = file->find(path);
+    const hdf5::Link* link = file->find(path);
     if (link == nullptr) fail(Errc::format, "it is not in the file; is the checkpoint complete?");
     Located located = follow(file, *link);
     located.name = path;
@@ -36,10 +36,10 @@ Located Datasets::find(const std::shared_ptr<File>& file, std::string_view path)
   });
 }
 
-StoragePtr Datasets::storage(const Located& located, const Dataset& dataset) {
+StoragePtr Datasets::storage(const Located& located, const hdf5::Dataset& dataset) {
   try {
-    return open_storage(located.file->objects().shared_image(), dataset,
-                        [&](const std::string& name) { return files_.map(name); });
+    return hdf5::open_storage(located.file->objects().shared_image(), dataset,
+                              [&](const std::string& name) { return files_.map(name); });
   } catch (const Error& error) {
     if (error.code() != Errc::unsupported && error.code() != Errc::io) throw;
     const uint64_t size = checked_mul(dataset.space.count(), dataset.type.size, "a dataset");
@@ -49,7 +49,7 @@ StoragePtr Datasets::storage(const Located& located, const Dataset& dataset) {
 }
 
 Tensor Datasets::tensor(const Located& located, std::optional<DType> wanted) {
-  const Dataset dataset = read_dataset(located.file->objects(), located.object);
+  const hdf5::Dataset dataset = hdf5::read_dataset(located.file->objects(), located.object);
   if (dataset.space.is_null) fail(Errc::unsupported, "the dataset has no data");
   const auto stored = dataset.type.dtype();
   if (!stored) fail(Errc::unsupported, "elements of type {} have no dtype", dataset.type.describe());
@@ -87,16 +87,16 @@ Value Datasets::scalar(const Located& located) {
 }
 
 bool Datasets::holds_texts(const Located& located) {
-  const Message* type = located.object.find(MessageType::datatype);
+  const hdf5::Message* type = located.object.find(hdf5::MessageType::datatype);
   return type != nullptr && located.file->objects().datatype(*type).is_texts();
 }
 
 Value Datasets::texts(const Located& located) {
-  Objects& objects = located.file->objects();
-  const Dataset dataset = read_dataset(objects, located.object);
+  hdf5::Objects& objects = located.file->objects();
+  const hdf5::Dataset dataset = hdf5::read_dataset(objects, located.object);
   if (dataset.space.is_null) fail(Errc::unsupported, "the dataset has no data");
-  const StoragePtr storage = open_storage(objects.shared_image(), dataset,
-                                          [&](const std::string& name) { return files_.map(name); });
+  const StoragePtr storage = hdf5::open_storage(objects.shared_image(), dataset,
+                                                [&](const std::string& name) { return files_.map(name); });
   // What was never written, or packs well, takes no room in the file, but each text takes some in memory.
   constexpr uint64_t text_bytes = 40;
   MemoryLoan memory(objects.image().memory(), storage->size());

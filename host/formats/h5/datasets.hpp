@@ -11,8 +11,8 @@ namespace cbk::h5 {
 
 /// An object in one of the files of a checkpoint.
 struct Located {
-  std::shared_ptr<File> file;
-  ObjectHeader object;
+  std::shared_ptr<hdf5::File> file;
+  hdf5::ObjectHeader object;
   std::string name;  // as it was asked for
 };
 
@@ -22,9 +22,9 @@ class Datasets {
 
   [[nodiscard]] ExternalFiles& files() { return files_; }
   /// The object behind a link, also one in another file.
-  Located follow(const std::shared_ptr<File>& file, const Link& link);
+  Located follow(const std::shared_ptr<hdf5::File>& file, const hdf5::Link& link);
   /// The dataset at a path; an error names it when it is absent or no dataset.
-  Located find(const std::shared_ptr<File>& file, std::string_view path);
+  Located find(const std::shared_ptr<hdf5::File>& file, std::string_view path);
 
   struct As {
     std::optional<DType> dtype;  // what the elements shall be; bfloat16 reads 16-bit integers as raw bits
@@ -43,9 +43,9 @@ class Datasets {
   Value file_tensor(const std::string& path, DType dtype, const Shape& shape);
 
  private:
-  using Key = std::tuple<const File*, uint64_t, int, TensorLeaf::Role>;
+  using Key = std::tuple<const hdf5::File*, uint64_t, int, TensorLeaf::Role>;
   Tensor tensor(const Located& located, std::optional<DType> wanted);
-  StoragePtr storage(const Located& located, const Dataset& dataset);
+  StoragePtr storage(const Located& located, const hdf5::Dataset& dataset);
   ExternalFiles& files_;
   std::map<Key, Value> leaves_;
 };

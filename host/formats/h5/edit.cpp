@@ -5,8 +5,8 @@
 #include "host/base/copy.hpp"
 #include "host/base/in_place.hpp"
 #include "host/base/transaction.hpp"
-#include "host/formats/h5/element.hpp"
 #include "host/formats/h5/stored_pickles.hpp"
+#include "host/value/element.hpp"
 
 namespace cbk::h5 {
 namespace {
@@ -20,22 +20,22 @@ constexpr size_t max_attribute = 65528;
 
 /// What a superblock of version 2 or 3 says in an object of its own. Errors: `unsupported` for files whose
 /// free space or pages would no longer be right.
-void read_extension(const Objects& objects, GroupRanks& ranks) {
+void read_extension(const hdf5::Objects& objects, hdf5::GroupRanks& ranks) {
   const uint64_t address = objects.image().superblock().extension;
-  if (address == undefined_address) return;
-  for (const Message& message : objects.read(address).messages) {
-    Cursor in(message.body, objects.image().sizes(), "the superblock's extension");
+  if (address == hdf5::undefined_address) return;
+  for (const hdf5::Message& message : objects.read(address).messages) {
+    hdf5::Cursor in(message.body, objects.image().sizes(), "the superblock's extension");
     const uint8_t version = in.u8();
-    if (message.type == MessageType::tree_ranks) {
+    if (message.type == hdf5::MessageType::tree_ranks) {
       in.u16();
       ranks.tree = in.u16();
       ranks.leaf = in.u16();
-    } else if (message.type == MessageType::file_space) {
+    } else if (message.type == hdf5::MessageType::file_space) {
       const uint8_t strategy = in.u8();
       const bool is_kept = version == 0 ? strategy == 1 : strategy == 1 || in.u8() != 0;
       if (is_kept)
         fail(Errc::unsupported, "the file keeps track of its free space; run h5repack on it first");
-    } else if (message.type == MessageType::cache_image) {
+    } else if (message.type == hdf5::MessageType::cache_image) {
       fail(Errc::unsupported, "the file holds an image of HDF5's cache; run h5repack on it first");
     }
   }
@@ -43,10 +43,10 @@ void read_extension(const Objects& objects, GroupRanks& ranks) {
 
 /// Adds the messages that `keep` takes; attributes are another matter.
 template <typename Keep>
-void copy_messages(HeaderBuilder& header, const ObjectHeader& object, Keep keep) {
+void copy_messages(hdf5::HeaderBuilder& header, const hdf5::ObjectHeader& object, Keep keep) {
   if (object.version == 2) header.use_version_2();
-  for (const Message& message : object.messages) {
-    using enum MessageType;
+  for (const hdf5::Message& message : object.messages) {
+    using enum hdf5::MessageType;
     if (message.type == attribute || message.type == attribute_info || message.type == references) continue;
     if (keep(message.type)) header.add(message.type, as_text(message.body), message.flags);
   }
@@ -55,17 +55,18 @@ void copy_messages(HeaderBuilder& header, const ObjectHeader& object, Keep keep)
 using AttributeList = std::vector<std::pair<std::string, std::string>>;  // name, as it is stored
 
 /// Ends an object. One attribute that no message can hold sends all of them to dense storage.
-uint64_t add_object(Builder& builder, HeaderBuilder header, const AttributeList& attributes) {
+uint64_t add_object(hdf5::Builder& builder, hdf5::HeaderBuilder header, const AttributeList& attributes) {
   const bool is_dense = std::any_of(attributes.begin(), attributes.end(),
                                     [](const auto& each) { return each.second.size() > max_attribute; });
   if (is_dense) return builder.add_with_dense_attributes(std::move(header), attributes);
-  for (const auto& [name, body] : attributes) header.add(MessageType::attribute, body);
+  for (const auto& [name, body] : attributes) header.add(hdf5::MessageType::attribute, body);
   return builder.add(header.finish());
 }
 
-AttributeList stored_attributes(const Objects& objects, const ObjectHeader& object) {
+AttributeList stored_attributes(const hdf5::Objects& objects, const hdf5::ObjectHeader& object) {
   AttributeList list;
-  for (const Attribute& each : objects.attributes(object)) list.emplace_back(each.name, as_text(each.body));
+  for (const hdf5::Attribute& each : objects.attributes(object))
+    list.emplace_back(each.name, as_text(each.body));
   return list;
 }
 
@@ -76,7 +77,7 @@ FileEdit::FileEdit(std::shared_ptr<const MappedFile> file, const OpenOptions& op
       files_(mapped_, options.allow_external),
       datasets_(files_),
       file_(*files_.main()) {
-  const Superblock& superblock = file_.objects().image().superblock();
+  const hdf5::Superblock& superblock = file_.objects().image().superblock();
   if (superblock.sizes.address != 8 || superblock.sizes.length != 8) {
     fail(Errc::unsupported, "addresses of {} and lengths of {} bytes; run h5repack on the file first",
          superblock.sizes.address, superblock.sizes.length);
@@ -85,23 +86,23 @@ FileEdit::FileEdit(std::shared_ptr<const MappedFile> file, const OpenOptions& op
     fail(Errc::unsupported,
          "the file is open for writing, or was not closed; h5clear -s helps with the latter");
   }
-  if (superblock.end == undefined_address || superblock.end < superblock.start + superblock.size ||
+  if (superblock.end == hdf5::undefined_address || superblock.end < superblock.start + superblock.size ||
       superblock.end < superblock.base) {
-    damaged("its end lies before its beginning");
+    hdf5::damaged("its end lies before its beginning");
   }
   check_pickles(file_, options.allow_records);
   if (file_.root().references > 1) fail(Errc::unsupported, "its root group has further names");
   ranks_ = superblock.ranks;
   read_extension(file_.objects(), ranks_);
   for (const uint16_t rank : {ranks_.leaf, ranks_.tree}) {
-    if (rank == 0 || rank > largest_rank) damaged("group nodes of {} entries", 2 * rank);
+    if (rank == 0 || rank > largest_rank) hdf5::damaged("group nodes of {} entries", 2 * rank);
   }
   superblock_ = as_text(mapped_->bytes().subspan(superblock.start, superblock.size));
-  for (const Link& link : file_.links()) {
-    if (link.kind == Link::Kind::other)
+  for (const hdf5::Link& link : file_.links()) {
+    if (link.kind == hdf5::Link::Kind::other)
       fail(Errc::unsupported, "{} is a link of a user's own kind", quote(link.name));
     if (link.name.empty() || link.name.find('\0') != std::string::npos)
-      damaged("a link without a proper name");
+      hdf5::damaged("a link without a proper name");
     links_.emplace(link.name, Target{link, std::nullopt});
   }
   old_counts_ = count_links();
@@ -153,7 +154,7 @@ void FileEdit::link(const std::string& name, const std::string& source) {
   if (name.empty() || name == "." || name.find_first_of("/\0"sv) != std::string::npos)
     fail(Errc::key, "{} is no name for a dataset", quote(name));
   if (has(name)) fail(Errc::value, "there is a {} already", quote(name));
-  Target made{{name, Link::Kind::hard, undefined_address, "", ""}, target(source).value};
+  Target made{{name, hdf5::Link::Kind::hard, hdf5::undefined_address, "", ""}, target(source).value};
   made.link.address = locate(source).object.address;
   links_.emplace(name, std::move(made));
   is_changed_ = true;
@@ -162,7 +163,7 @@ void FileEdit::link(const std::string& name, const std::string& source) {
 void FileEdit::set_value(const std::string& name, const Value& value) {
   within(quote(name), [&] {
     Located located = locate(name);
-    const Dataset dataset = read_dataset(file_.objects(), located.object);
+    const hdf5::Dataset dataset = hdf5::read_dataset(file_.objects(), located.object);
     if (dataset.space.is_null) return;
     const auto dtype = dataset.type.dtype();
     if (!dtype) fail(Errc::dtype, "elements of type {} take no number", dataset.type.describe());
@@ -189,12 +190,12 @@ void FileEdit::set_value(const std::string& name, const Value& value) {
 std::map<uint64_t, uint32_t> FileEdit::count_links() const {
   std::map<uint64_t, uint32_t> counts;
   for (const auto& [name, target] : links_) {
-    if (target.kind() == Link::Kind::hard && !target.value) ++counts[target.link.address];
+    if (target.kind() == hdf5::Link::Kind::hard && !target.value) ++counts[target.link.address];
   }
   return counts;
 }
 
-FileEdit::Addresses FileEdit::add_values(Builder& builder) {
+FileEdit::Addresses FileEdit::add_values(hdf5::Builder& builder) {
   std::map<size_t, uint32_t> names;
   for (const auto& [name, target] : links_) {
     if (target.value) ++names[*target.value];
@@ -207,41 +208,41 @@ FileEdit::Addresses FileEdit::add_values(Builder& builder) {
       std::reverse(data.begin() + static_cast<ptrdiff_t>(at),
                    data.begin() + static_cast<ptrdiff_t>(at + value.swapped));
     }
-    HeaderBuilder header;
+    hdf5::HeaderBuilder header;
     header.set_references(count);
-    copy_messages(header, value.object, [](MessageType type) {
-      using enum MessageType;
+    copy_messages(header, value.object, [](hdf5::MessageType type) {
+      using enum hdf5::MessageType;
       return type != dataspace && type != layout && type != filters && type != external_files;
     });
-    header.add(MessageType::dataspace,
-               value.shape.empty() ? scalar_dataspace() : encode_dataspace(value.shape));
-    header.add(MessageType::layout, encode_contiguous(builder.add(data), data.size()));
+    header.add(hdf5::MessageType::dataspace,
+               value.shape.empty() ? hdf5::scalar_dataspace() : hdf5::encode_dataspace(value.shape));
+    header.add(hdf5::MessageType::layout, hdf5::encode_contiguous(builder.add(data), data.size()));
     added[index] = add_object(builder, std::move(header), stored_attributes(file_.objects(), value.object));
   }
   return added;
 }
 
-FileEdit::Addresses FileEdit::add_recounted(Builder& builder) {
+FileEdit::Addresses FileEdit::add_recounted(hdf5::Builder& builder) {
   Addresses moved;
   for (const auto& [address, count] : count_links()) {
     const auto found = old_counts_.find(address);
     const uint32_t old = found == old_counts_.end() ? 0 : found->second;
     if (count == old) continue;
-    const ObjectHeader object = file_.objects().read(address);
+    const hdf5::ObjectHeader object = file_.objects().read(address);
     if (object.references > old) {
       // Names in groups below the root would stay with the old header. A count that is too high harms nobody.
       if (count < old) continue;
       fail(Errc::unsupported, "a dataset that gets another name has some in groups below the root already");
     }
-    HeaderBuilder header;
+    hdf5::HeaderBuilder header;
     header.set_references(count);
-    copy_messages(header, object, [](MessageType) { return true; });
+    copy_messages(header, object, [](hdf5::MessageType) { return true; });
     moved[address] = add_object(builder, std::move(header), stored_attributes(file_.objects(), object));
   }
   return moved;
 }
 
-uint64_t FileEdit::add_root(Builder& builder, std::optional<GroupTables>& tables) {
+uint64_t FileEdit::add_root(hdf5::Builder& builder, std::optional<hdf5::GroupTables>& tables) {
   const Addresses values = add_values(builder);
   const Addresses moved = add_recounted(builder);
   const auto address_of = [&](const Target& target) {
@@ -249,43 +250,45 @@ uint64_t FileEdit::add_root(Builder& builder, std::optional<GroupTables>& tables
     const auto found = moved.find(target.link.address);
     return found == moved.end() ? target.link.address : found->second;
   };
-  HeaderBuilder header;
-  copy_messages(header, file_.root(), [](MessageType type) {
-    using enum MessageType;
+  hdf5::HeaderBuilder header;
+  copy_messages(header, file_.root(), [](hdf5::MessageType type) {
+    using enum hdf5::MessageType;
     return type != symbol_table && type != link_info && type != group_info && type != link;
   });
   const bool has_external = std::any_of(links_.begin(), links_.end(), [](const auto& each) {
-    return each.second.kind() == Link::Kind::external;
+    return each.second.kind() == hdf5::Link::Kind::external;
   });
   if (has_external) {
     // Old-style groups cannot hold these. Links in messages are found by looking through them all.
     header.use_version_2();
-    header.add(MessageType::link_info, "\0\0"s + std::string(16, '\xff'));
-    header.add(MessageType::group_info, "\0\0"sv);
+    header.add(hdf5::MessageType::link_info, "\0\0"s + std::string(16, '\xff'));
+    header.add(hdf5::MessageType::group_info, "\0\0"sv);
     for (const auto& [name, target] : links_) {
-      const Link& link = target.link;
-      header.add(MessageType::link,
-                 target.kind() == Link::Kind::external ? encode_external_link(name, link.file, link.target)
-                 : target.kind() == Link::Kind::soft   ? encode_soft_link(name, link.target)
-                                                       : encode_hard_link(name, address_of(target)));
+      const hdf5::Link& link = target.link;
+      header.add(hdf5::MessageType::link, target.kind() == hdf5::Link::Kind::external
+                                              ? hdf5::encode_external_link(name, link.file, link.target)
+                                          : target.kind() == hdf5::Link::Kind::soft
+                                              ? hdf5::encode_soft_link(name, link.target)
+                                              : hdf5::encode_hard_link(name, address_of(target)));
     }
   } else {
-    Builder::Links hard;
-    Builder::SoftLinks soft;
+    hdf5::Builder::Links hard;
+    hdf5::Builder::SoftLinks soft;
     for (const auto& [name, target] : links_) {
-      if (target.kind() == Link::Kind::soft) {
+      if (target.kind() == hdf5::Link::Kind::soft) {
         soft.emplace(name, target.link.target);
       } else {
         hard.emplace(name, address_of(target));
       }
     }
     tables = builder.add_group_tables(hard, soft);
-    header.add(MessageType::symbol_table, encode_symbol_table(tables->tree, tables->heap));
+    header.add(hdf5::MessageType::symbol_table, hdf5::encode_symbol_table(tables->tree, tables->heap));
   }
 
   AttributeList attributes = stored_attributes(file_.objects(), file_.root());
   for (const auto& [name, text] : texts_) {
-    std::string body = encode_attribute(name, text_datatype(), scalar_dataspace(), builder.text(text));
+    std::string body =
+        hdf5::encode_attribute(name, hdf5::text_datatype(), hdf5::scalar_dataspace(), builder.text(text));
     const auto old = std::find_if(attributes.begin(), attributes.end(),
                                   [&name = name](const auto& each) { return each.first == name; });
     if (old == attributes.end()) {
@@ -298,18 +301,18 @@ uint64_t FileEdit::add_root(Builder& builder, std::optional<GroupTables>& tables
 }
 
 FileEdit::Change FileEdit::build() {
-  const Superblock& superblock = file_.objects().image().superblock();
+  const hdf5::Superblock& superblock = file_.objects().image().superblock();
   const uint64_t start = align_up(superblock.end - superblock.base, 8);
   Change change;
   change.offset = superblock.end;
   change.tail.assign(superblock.base + start - superblock.end, '\0');
-  Builder builder(
+  hdf5::Builder builder(
       start, [&](uint64_t /*address*/, std::string_view bytes) { change.tail += bytes; }, ranks_);
-  std::optional<GroupTables> tables;
+  std::optional<hdf5::GroupTables> tables;
   const uint64_t root = add_root(builder, tables);
   builder.finish();
-  change.superblock = replace_root(mapped_->bytes(), superblock, root, tables ? &*tables : nullptr,
-                                   change.offset + change.tail.size());
+  change.superblock = hdf5::replace_root(mapped_->bytes(), superblock, root, tables ? &*tables : nullptr,
+                                         change.offset + change.tail.size());
   return change;
 }
 

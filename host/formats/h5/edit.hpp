@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "host/formats/checkpoint.hpp"
-#include "host/formats/h5/container/builder.hpp"
 #include "host/formats/h5/datasets.hpp"
+#include "host/formats/hdf5/builder.hpp"
 
 namespace cbk::h5 {
 
@@ -52,7 +52,7 @@ class FileEdit {
  private:
   /// A dataset that is written anew.
   struct NewValue {
-    ObjectHeader object;
+    hdf5::ObjectHeader object;
     DType dtype = DType::float32;
     uint32_t swapped = 0;  // bytes that stand the other way round in the file; 0: none
     Shape shape;
@@ -60,9 +60,9 @@ class FileEdit {
   };
   /// What a name of the root leads to.
   struct Target {
-    Link link;
+    hdf5::Link link;
     std::optional<size_t> value;  // of values_: then a hard link to that
-    [[nodiscard]] Link::Kind kind() const { return value ? Link::Kind::hard : link.kind; }
+    [[nodiscard]] hdf5::Link::Kind kind() const { return value ? hdf5::Link::Kind::hard : link.kind; }
   };
   /// The bytes behind the old end, and the superblock that makes them count.
   struct Change {
@@ -77,16 +77,16 @@ class FileEdit {
   [[nodiscard]] Located locate(const std::string& name);
   [[nodiscard]] std::map<uint64_t, uint32_t> count_links() const;
   [[nodiscard]] Change build();
-  [[nodiscard]] Addresses add_values(Builder& builder);
-  [[nodiscard]] Addresses add_recounted(Builder& builder);
-  [[nodiscard]] uint64_t add_root(Builder& builder, std::optional<GroupTables>& tables);
+  [[nodiscard]] Addresses add_values(hdf5::Builder& builder);
+  [[nodiscard]] Addresses add_recounted(hdf5::Builder& builder);
+  [[nodiscard]] uint64_t add_root(hdf5::Builder& builder, std::optional<hdf5::GroupTables>& tables);
 
   std::shared_ptr<const MappedFile> mapped_;
   ExternalFiles files_;
   Datasets datasets_;
-  File& file_;
+  hdf5::File& file_;
   std::string superblock_;  // as it was read
-  GroupRanks ranks_;
+  hdf5::GroupRanks ranks_;
   std::map<std::string, Target> links_;
   std::map<uint64_t, uint32_t> old_counts_;   // names of each object before the changes
   std::map<std::string, std::string> texts_;  // attributes that are set

@@ -5,7 +5,7 @@ namespace cbk::h5 {
 ExternalFiles::ExternalFiles(std::shared_ptr<const MappedFile> checkpoint,
                              const std::vector<fs::path>& allowed, MemoryPtr memory)
     : files_(checkpoint->path().parent_path(), allowed, checkpoint),
-      main_(std::make_shared<File>(std::move(checkpoint), std::move(memory))) {}
+      main_(std::make_shared<hdf5::File>(std::move(checkpoint), std::move(memory))) {}
 
 std::shared_ptr<const MappedFile> ExternalFiles::map(const std::string& name) {
   std::shared_ptr<const MappedFile>& file = mapped_[name];
@@ -16,13 +16,13 @@ std::shared_ptr<const MappedFile> ExternalFiles::map(const std::string& name) {
   return file;
 }
 
-std::shared_ptr<File> ExternalFiles::open(const std::string& name) {
+std::shared_ptr<hdf5::File> ExternalFiles::open(const std::string& name) {
   auto file = map(name);
   if (main_->mapped()->is_same_file(file->path())) return main_;
-  std::shared_ptr<File>& opened = opened_[name];
+  std::shared_ptr<hdf5::File>& opened = opened_[name];
   if (!opened) {
-    opened =
-        within("external file " + quote(name), [&] { return std::make_shared<File>(file, main_->memory()); });
+    opened = within("external file " + quote(name),
+                    [&] { return std::make_shared<hdf5::File>(file, main_->memory()); });
   }
   return opened;
 }

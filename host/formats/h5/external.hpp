@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "host/base/named_files.hpp"
-#include "host/formats/h5/container/file.hpp"
+#include "host/formats/hdf5/file.hpp"
 
 namespace cbk::h5 {
 
@@ -21,16 +21,16 @@ class ExternalFiles {
   /// Errors: as NamedFiles.
   std::shared_ptr<const MappedFile> map(const std::string& name);
   /// The same as HDF5; the checkpoint itself is the file that is open already.
-  std::shared_ptr<File> open(const std::string& name);
-  [[nodiscard]] const std::shared_ptr<File>& main() const { return main_; }
+  std::shared_ptr<hdf5::File> open(const std::string& name);
+  [[nodiscard]] const std::shared_ptr<hdf5::File>& main() const { return main_; }
   /// Every file opened so far, the checkpoint first.
   [[nodiscard]] std::vector<fs::path> paths() const;
 
  private:
   NamedFiles files_;
-  std::shared_ptr<File> main_;
+  std::shared_ptr<hdf5::File> main_;
   std::map<std::string, std::shared_ptr<const MappedFile>> mapped_;  // by the names that the checkpoint has
-  std::map<std::string, std::shared_ptr<File>> opened_;
+  std::map<std::string, std::shared_ptr<hdf5::File>> opened_;
 };
 
 }  // namespace cbk::h5

@@ -13,7 +13,8 @@ std::string_view datatype_of(DType dtype) {
     std::vector<std::string> types(dtype_count);
     for (int i = 0; i < dtype_count; ++i) {
       const auto each = static_cast<DType>(i);
-      if (!is_floating(each) || size_of(each) > 1) types[static_cast<size_t>(i)] = encode_datatype(each);
+      if (!is_floating(each) || size_of(each) > 1)
+        types[static_cast<size_t>(i)] = hdf5::encode_datatype(each);
     }
     return types;
   }();
@@ -56,44 +57,46 @@ FileWriter::Plan FileWriter::plan_dataset(const std::string& key, std::string_vi
   return plan;
 }
 
-HeaderBuilder FileWriter::start_dataset(const Plan& plan) const {
+hdf5::HeaderBuilder FileWriter::start_dataset(const Plan& plan) const {
   const Shape& shape = plan.tensor.shape();
-  HeaderBuilder header;
-  header.add(MessageType::dataspace, shape.empty() ? scalar_dataspace() : encode_dataspace(shape));
-  header.add(MessageType::datatype, datatype_of(plan.tensor.dtype()));
-  header.add(MessageType::fill_value, default_fill_value());
-  header.add(MessageType::layout, plan.item ? encode_contiguous(offsets_[*plan.item], plan.tensor.nbytes())
-                                            : encode_contiguous(undefined_address, 0));
+  hdf5::HeaderBuilder header;
+  header.add(hdf5::MessageType::dataspace,
+             shape.empty() ? hdf5::scalar_dataspace() : hdf5::encode_dataspace(shape));
+  header.add(hdf5::MessageType::datatype, datatype_of(plan.tensor.dtype()));
+  header.add(hdf5::MessageType::fill_value, hdf5::default_fill_value());
+  header.add(hdf5::MessageType::layout,
+             plan.item ? hdf5::encode_contiguous(offsets_[*plan.item], plan.tensor.nbytes())
+                       : hdf5::encode_contiguous(hdf5::undefined_address, 0));
   return header;
 }
 
-HeaderBuilder FileWriter::start_empty_dataset(DType dtype) {
-  HeaderBuilder header;
-  header.add(MessageType::dataspace, null_dataspace());
-  header.add(MessageType::datatype, datatype_of(dtype));
-  header.add(MessageType::fill_value, default_fill_value());
-  header.add(MessageType::layout, encode_contiguous(undefined_address, 0));
+hdf5::HeaderBuilder FileWriter::start_empty_dataset(DType dtype) {
+  hdf5::HeaderBuilder header;
+  header.add(hdf5::MessageType::dataspace, hdf5::null_dataspace());
+  header.add(hdf5::MessageType::datatype, datatype_of(dtype));
+  header.add(hdf5::MessageType::fill_value, hdf5::default_fill_value());
+  header.add(hdf5::MessageType::layout, hdf5::encode_contiguous(hdf5::undefined_address, 0));
   return header;
 }
 
-void FileWriter::add_number(HeaderBuilder& header, std::string_view name, double value) {
+void FileWriter::add_number(hdf5::HeaderBuilder& header, std::string_view name, double value) {
   std::string data;
   append_le(data, value);
-  header.add_attribute(name, datatype_of(DType::float64), scalar_dataspace(), data);
+  header.add_attribute(name, datatype_of(DType::float64), hdf5::scalar_dataspace(), data);
 }
 
 std::vector<Slot> FileWriter::lay_out_in(StagedFile& file) {
   const uint64_t start = align_up(data_end_, 8);
   file_ = &file;
   file_->reserve(start);
-  Builder builder(start,
-                  [&](uint64_t address, std::string_view bytes) { file_->write(address, as_bytes(bytes)); });
-  HeaderBuilder root;
-  const GroupTables tables = builder.add_group_tables(build(builder, root));
-  root.add(MessageType::symbol_table, encode_symbol_table(tables.tree, tables.heap));
+  hdf5::Builder builder(
+      start, [&](uint64_t address, std::string_view bytes) { file_->write(address, as_bytes(bytes)); });
+  hdf5::HeaderBuilder root;
+  const hdf5::GroupTables tables = builder.add_group_tables(build(builder, root));
+  root.add(hdf5::MessageType::symbol_table, hdf5::encode_symbol_table(tables.tree, tables.heap));
   const uint64_t root_address = builder.add(root.finish());
   builder.finish();
-  superblock_ = encode_superblock(root_address, tables, builder.end());
+  superblock_ = hdf5::encode_superblock(root_address, tables, builder.end());
 
   std::vector<Slot> slots;
   slots.reserve(items_.size());

@@ -5,7 +5,7 @@
 #include <memory>
 #include <optional>
 
-#include "host/formats/h5/container/builder.hpp"
+#include "host/formats/hdf5/builder.hpp"
 #include "host/formats/writer.hpp"
 
 namespace cbk::h5 {
@@ -41,11 +41,11 @@ class FileWriter : public ShardWriter {
   Plan plan_dataset(const std::string& key, std::string_view name, const Tensor& tensor);
 
   /// Adds all objects and the root's attributes; the links of the root group are the result.
-  virtual Builder::Links build(Builder& builder, HeaderBuilder& root) = 0;
+  virtual hdf5::Builder::Links build(hdf5::Builder& builder, hdf5::HeaderBuilder& root) = 0;
   /// The header of a dataset without its attributes.
-  [[nodiscard]] HeaderBuilder start_dataset(const Plan& plan) const;
-  static HeaderBuilder start_empty_dataset(DType dtype);
-  static void add_number(HeaderBuilder& header, std::string_view name, double value);
+  [[nodiscard]] hdf5::HeaderBuilder start_dataset(const Plan& plan) const;
+  static hdf5::HeaderBuilder start_empty_dataset(DType dtype);
+  static void add_number(hdf5::HeaderBuilder& header, std::string_view name, double value);
 
   std::vector<std::string> warnings_;
   uint64_t overhead_ = 4096;
@@ -53,7 +53,7 @@ class FileWriter : public ShardWriter {
  private:
   std::vector<Item> items_;
   std::vector<uint64_t> offsets_;
-  uint64_t data_end_ = superblock_size;
+  uint64_t data_end_ = hdf5::superblock_size;
   std::string superblock_;  // written by `finish`: without it the file is no HDF5
   StagedFile* file_ = nullptr;
 };

@@ -12,7 +12,7 @@
 namespace cbk::h5 {
 namespace {
 
-double version_of(const Attributes& root) {
+double version_of(const hdf5::Attributes& root) {
   const auto value = root.value("__version__");
   if (!value) return 0.1;
   if (!value->is(Value::Kind::real) && !value->is(Value::Kind::integer)) {
@@ -28,7 +28,7 @@ double version_of(const Attributes& root) {
 }
 
 /// What a list of checkpoints says instead of a tree.
-[[noreturn]] void fail_list_of_checkpoints(const Attributes& root) {
+[[noreturn]] void fail_list_of_checkpoints(const hdf5::Attributes& root) {
   const auto info = root.value("ckpt_info");
   std::string latest;
   if (info && (info->is(Value::Kind::string) || info->is(Value::Kind::bytes))) {
@@ -46,7 +46,7 @@ double version_of(const Attributes& root) {
 }
 
 /// A variable. Of a link to nowhere, and of elements that no dtype has, the file tells no more than that.
-Value read_variable(Datasets& datasets, const Link& link) {
+Value read_variable(Datasets& datasets, const hdf5::Link& link) {
   const auto why_not = [&](const Error& error) {
     return unreadable(
         fmt::format("dataset {} cannot be read: {}", quote(percent_decode(link.name)), error.what()));
@@ -55,7 +55,7 @@ Value read_variable(Datasets& datasets, const Link& link) {
   try {
     located = datasets.follow(datasets.files().main(), link);
   } catch (const Error& error) {
-    if (link.kind == Link::Kind::hard || error.code() == Errc::refused) throw;
+    if (link.kind == hdf5::Link::Kind::hard || error.code() == Errc::refused) throw;
     return why_not(error);
   }
   if (!located.object.is_dataset())
@@ -72,7 +72,7 @@ Value read_variable(Datasets& datasets, const Link& link) {
 
 Value read_flat(Datasets& datasets) {
   Value tree = Value::dict();
-  for (const Link& link : datasets.files().main()->links()) {
+  for (const hdf5::Link& link : datasets.files().main()->links()) {
     const std::string name = percent_decode(link.name);
     within(quote(name), [&] {
       if (tree.find(name) != nullptr) fail(Errc::format, "two datasets have this name");
@@ -83,11 +83,11 @@ Value read_flat(Datasets& datasets) {
 }
 
 /// Root attributes that say something about the whole checkpoint.
-Value read_metadata(const Attributes& root) {
+Value read_metadata(const hdf5::Attributes& root) {
   Value metadata = Value::dict();
-  for (const Attribute& attribute : root.list()) {
+  for (const hdf5::Attribute& attribute : root.list()) {
     if (attribute.name == "__spec__" || attribute.name.ends_with(".__metadata__")) continue;
-    if (!Attributes::is_readable(attribute)) continue;
+    if (!hdf5::Attributes::is_readable(attribute)) continue;
     metadata.as_dict().set(
         attribute.name, within("attribute " + quote(attribute.name), [&] { return root.value(attribute); }));
   }
@@ -97,7 +97,7 @@ Value read_metadata(const Attributes& root) {
 }  // namespace
 
 bool is_hdf5(ByteView bytes) {
-  return find_signature(bytes) != undefined_address;
+  return hdf5::find_signature(bytes) != hdf5::undefined_address;
 }
 
 Checkpoint read(std::shared_ptr<const MappedFile> file, const OpenOptions& options, MemoryPtr memory) {
@@ -105,7 +105,7 @@ Checkpoint read(std::shared_ptr<const MappedFile> file, const OpenOptions& optio
   checkpoint.path = file->path();
   ExternalFiles files(std::move(file), options.allow_external, std::move(memory));
   Datasets datasets(files);
-  const Attributes root = files.main()->attributes(files.main()->root());
+  const hdf5::Attributes root = files.main()->attributes(files.main()->root());
   checkpoint.metadata = read_metadata(root);
   if (root.find("__spec__") != nullptr) {
     const double version = version_of(root);

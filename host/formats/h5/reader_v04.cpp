@@ -1,10 +1,10 @@
 #include "host/formats/h5/reader_v04.hpp"
 
 #include "host/base/hash.hpp"
-#include "host/formats/h5/element.hpp"
 #include "host/formats/h5/spec_v04.hpp"
 #include "host/formats/h5/stored_pickles.hpp"
 #include "host/formats/h5/text.hpp"
+#include "host/value/element.hpp"
 #include "host/value/kind.hpp"
 
 namespace cbk::h5 {
@@ -41,7 +41,7 @@ class Reader {
 
   Value read(const Located& located, int depth = 0) {
     if (depth > max_links) fail(Errc::format, "links go in a circle");
-    const Attributes attributes = located.file->attributes(located.object);
+    const hdf5::Attributes attributes = located.file->attributes(located.object);
     if (const auto type = attributes.text("__H5_TYPE__"))
       return read_tagged(located, attributes, *type, depth);
     // The markers of 0.1 and 0.2, in this order.
@@ -54,7 +54,8 @@ class Reader {
   }
 
  private:
-  Value read_tagged(const Located& located, const Attributes& attributes, std::string_view type, int depth) {
+  Value read_tagged(const Located& located, const hdf5::Attributes& attributes, std::string_view type,
+                    int depth) {
     switch (meaning_of(type)) {
       case Meaning::tensor:
         return read_data(located, attributes, TensorLeaf::Role::tensor);
@@ -94,7 +95,7 @@ class Reader {
     fail(Errc::unsupported, "unknown __H5_TYPE__ {} (known: {})", quote(type), listed(known));
   }
 
-  static std::string required_text(const Attributes& attributes, std::string_view name) {
+  static std::string required_text(const hdf5::Attributes& attributes, std::string_view name) {
     const auto text = attributes.text(name);
     if (!text) fail(Errc::format, "attribute '{}' is missing", name);
     return std::string(*text);
@@ -102,22 +103,22 @@ class Reader {
 
   static MemoryBudget& memory_of(const Located& located) { return *located.file->memory(); }
 
-  static Value required(const Attributes& attributes, std::string_view name) {
+  static Value required(const hdf5::Attributes& attributes, std::string_view name) {
     const auto value = attributes.value(name);
     if (!value) fail(Errc::format, "attribute '{}' is missing", name);
     return *value;
   }
 
-  Value read_data(const Located& located, const Attributes& attributes, TensorLeaf::Role role) {
+  Value read_data(const Located& located, const hdf5::Attributes& attributes, TensorLeaf::Role role) {
     const bool is_bfloat = attributes.is_set("is_bfloat16");
     return datasets_.leaf(located, {is_bfloat ? std::optional(DType::bfloat16) : std::nullopt, role});
   }
 
   /// The dtype of a dataset that holds no data.
-  static DType empty_dtype(const Located& located, const Attributes& attributes) {
-    const Message* message = located.object.find(MessageType::datatype);
-    if (message == nullptr) damaged("a dataset without a type");
-    const Datatype type = located.file->objects().datatype(*message);
+  static DType empty_dtype(const Located& located, const hdf5::Attributes& attributes) {
+    const hdf5::Message* message = located.object.find(hdf5::MessageType::datatype);
+    if (message == nullptr) hdf5::damaged("a dataset without a type");
+    const hdf5::Datatype type = located.file->objects().datatype(*message);
     const auto dtype = type.dtype();
     if (!dtype) fail(Errc::unsupported, "elements of type {} have no dtype", type.describe());
     if (!attributes.is_set("is_bfloat16")) return *dtype;
@@ -126,12 +127,12 @@ class Reader {
     return DType::bfloat16;
   }
 
-  static Value read_full(const Located& located, const Attributes& attributes) {
+  static Value read_full(const Located& located, const hdf5::Attributes& attributes) {
     return full_tensor(empty_dtype(located, attributes), to_shape(required(attributes, "shape")),
                        required(attributes, "fill_value"));
   }
 
-  Value read_file_tensor(const Located& located, const Attributes& attributes) {
+  Value read_file_tensor(const Located& located, const hdf5::Attributes& attributes) {
     const Value dtype =
         unpickle_stored(from_hex(required_text(attributes, "dtype")), false, memory_of(located));
     if (!dtype.is(Value::Kind::object) || dtype.as_object().type != "torch.dtype") {
@@ -141,15 +142,15 @@ class Reader {
                                  to_shape(required(attributes, "shape")));
   }
 
-  Value read_link(const Located& located, const Attributes& attributes, int depth) {
+  Value read_link(const Located& located, const hdf5::Attributes& attributes, int depth) {
     const std::string key = required_text(attributes, "key");
-    std::shared_ptr<File> file = located.file;
+    std::shared_ptr<hdf5::File> file = located.file;
     if (!attributes.is_set("link_to_self"))
       file = datasets_.files().open(required_text(attributes, "filepath"));
     return read(datasets_.find(file, key), depth + 1);
   }
 
-  Value read_graph(const Located& located, const Attributes& attributes, int depth) {
+  Value read_graph(const Located& located, const hdf5::Attributes& attributes, int depth) {
     const Value names = required(attributes, "args");
     if (!names.is(Value::Kind::sequence)) fail(Errc::format, "attribute 'args' is {}", a_kind(names));
     Value args = Value::list();
@@ -168,15 +169,15 @@ class Reader {
 }  // namespace
 
 Value read_v04(Datasets& datasets, double version, bool allow_records, std::vector<std::string>& warnings) {
-  const std::shared_ptr<File>& file = datasets.files().main();
+  const std::shared_ptr<hdf5::File>& file = datasets.files().main();
   MemoryBudget& memory = *file->memory();
   const TreeSpec spec = within("__spec__", [&] {
     const auto text = file->attributes(file->root()).text("__spec__");
     return parse_spec_v04(text.value_or(""), memory);
   });
   const std::vector<std::string> keys = leaf_keys(spec, memory);
-  std::unordered_map<std::string, const Link*, KeyedHash> links;
-  for (const Link& link : file->links()) links.emplace(percent_decode(link.name), &link);
+  std::unordered_map<std::string, const hdf5::Link*, KeyedHash> links;
+  for (const hdf5::Link& link : file->links()) links.emplace(percent_decode(link.name), &link);
 
   Reader reader(datasets, version, allow_records);
   RefusedValues refused;

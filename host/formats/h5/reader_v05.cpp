@@ -3,11 +3,11 @@
 #include <unordered_set>
 
 #include "host/base/hash.hpp"
-#include "host/formats/h5/element.hpp"
 #include "host/formats/h5/metadata.hpp"
 #include "host/formats/h5/spec_v05.hpp"
 #include "host/formats/h5/stored_pickles.hpp"
 #include "host/formats/safetensors/reader.hpp"
+#include "host/value/element.hpp"
 #include "host/value/json.hpp"
 #include "host/value/kind.hpp"
 
@@ -86,7 +86,8 @@ struct Leaf {
 
 class Reader {
  public:
-  Reader(Datasets& datasets, std::shared_ptr<File> file, const Attributes& root, bool allow_records)
+  Reader(Datasets& datasets, std::shared_ptr<hdf5::File> file, const hdf5::Attributes& root,
+         bool allow_records)
       : datasets_(datasets),
         file_(std::move(file)),
         root_(root),
@@ -183,7 +184,7 @@ class Reader {
     }
   }
 
-  Leaf read_object(const std::shared_ptr<File>& file, const std::string& key, const Value& metadata,
+  Leaf read_object(const std::shared_ptr<hdf5::File>& file, const std::string& key, const Value& metadata,
                    int depth) {
     switch (serializer_of(metadata)) {
       case Serializer::tensor: {
@@ -230,14 +231,14 @@ class Reader {
     fail(Errc::unsupported, "unknown __TYPE__ {} (known: {})", quote(type), listed(known));
   }
 
-  Value read_tensor(const std::shared_ptr<File>& file, const std::string& key, DType dtype,
+  Value read_tensor(const std::shared_ptr<hdf5::File>& file, const std::string& key, DType dtype,
                     const Shape& shape) {
     Value leaf = datasets_.leaf(datasets_.find(file, key), {dtype, TensorLeaf::Role::tensor});
     check_shape(leaf.as_tensor(), shape);
     return leaf;
   }
 
-  Value read_array(const std::shared_ptr<File>& file, const std::string& key, const Value& metadata) {
+  Value read_array(const std::shared_ptr<hdf5::File>& file, const std::string& key, const Value& metadata) {
     const Value* flag = find_member(metadata, "is_bfloat16");
     // numpy has no bfloat16: such an array can only be a tensor's.
     if (flag != nullptr && flag->is(Value::Kind::boolean) && flag->as_bool()) {
@@ -254,7 +255,7 @@ class Reader {
     return value;
   }
 
-  Value read_pickle(const std::shared_ptr<File>& file, const std::string& key) {
+  Value read_pickle(const std::shared_ptr<hdf5::File>& file, const std::string& key) {
     const Located located = datasets_.find(file, key);
     const auto bytes = file->attributes(located.object).value("__BYTES__");
     if (!bytes || !bytes->is(Value::Kind::bytes)) fail(Errc::format, "the dataset has no __BYTES__");
@@ -266,7 +267,7 @@ class Reader {
     const std::string& path = member(metadata, "path").as_string();
     const std::string& key = member(metadata, "key").as_string();
     return within(quote(key) + " in " + quote(path), [&] {
-      const std::shared_ptr<File> file = datasets_.files().open(path);
+      const std::shared_ptr<hdf5::File> file = datasets_.files().open(path);
       const Value* inner = find_member(metadata, "metadata");
       if (inner == nullptr || !inner->is(Value::Kind::dict) || inner->find("__TYPE__") == nullptr) {
         return datasets_.leaf(datasets_.find(file, key), {});
@@ -288,8 +289,8 @@ class Reader {
   }
 
   Datasets& datasets_;
-  std::shared_ptr<File> file_;
-  const Attributes& root_;
+  std::shared_ptr<hdf5::File> file_;
+  const hdf5::Attributes& root_;
   MemoryBudget& memory_;
   bool allow_records_;
   std::map<std::string, Value> safetensors_;
@@ -311,8 +312,8 @@ size_t follow_links(const std::vector<Leaf>& leaves,
 
 }  // namespace
 
-Value read_v05(Datasets& datasets, const Attributes& root, bool allow_records) {
-  const std::shared_ptr<File>& file = datasets.files().main();
+Value read_v05(Datasets& datasets, const hdf5::Attributes& root, bool allow_records) {
+  const std::shared_ptr<hdf5::File>& file = datasets.files().main();
   MemoryBudget& memory = *file->memory();
   if (!root.is_set("__SUCCESS__")) {
     fail(Errc::format,

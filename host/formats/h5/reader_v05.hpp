@@ -6,6 +6,6 @@
 
 namespace cbk::h5 {
 
-Value read_v05(Datasets& datasets, const Attributes& root, bool allow_records);
+Value read_v05(Datasets& datasets, const hdf5::Attributes& root, bool allow_records);
 
 }  // namespace cbk::h5

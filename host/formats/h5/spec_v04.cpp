@@ -4,7 +4,7 @@
 
 #include "host/formats/h5/stored_pickles.hpp"
 #include "host/formats/h5/text.hpp"
-#include "host/formats/torch/pickler.hpp"
+#include "host/formats/pickle/pickler.hpp"
 #include "host/value/kind.hpp"
 
 namespace cbk::h5 {
@@ -110,7 +110,7 @@ TreeSpec parse_spec_v04(std::string_view hex, const MemoryBudget& memory) {
 }
 
 std::string to_spec_v04(const TreeSpec& spec) {
-  return to_hex(torch::dill_pickle(PickleNodes().make(spec)));
+  return to_hex(pickle::dump_dill(PickleNodes().make(spec)));
 }
 
 }  // namespace cbk::h5

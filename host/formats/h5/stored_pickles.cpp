@@ -4,7 +4,7 @@
 #include <unordered_set>
 
 #include "host/formats/h5/text.hpp"
-#include "host/formats/torch/pickle.hpp"
+#include "host/formats/pickle/unpickler.hpp"
 
 namespace cbk::h5 {
 namespace {
@@ -21,15 +21,15 @@ void check_hex(std::string text, bool allow_records, const MemoryBudget& memory)
   if (std::ranges::all_of(text, is_digit)) unpickle_stored(from_hex(text), allow_records, until_read);
 }
 
-void check_object(File& file, const ObjectHeader& object, bool allow_records) {
-  const Attributes attributes = file.attributes(object);
+void check_object(hdf5::File& file, const hdf5::ObjectHeader& object, bool allow_records) {
+  const hdf5::Attributes attributes = file.attributes(object);
   for (const char* name : {"__spec__", "object_value", "dtype"}) {
     const auto value = attributes.value(name);
     if (value && value->is(Value::Kind::string))
       within(name, [&] { check_hex(value->as_string(), allow_records, *file.memory()); });
   }
   // Python takes the bytes of whatever array this is.
-  if (const Attribute* bytes = attributes.find("__BYTES__")) {
+  if (const hdf5::Attribute* bytes = attributes.find("__BYTES__")) {
     MemoryBudget until_read(*file.memory());
     within("__BYTES__", [&] { unpickle_stored(as_text(bytes->data), allow_records, until_read); });
   }
@@ -38,11 +38,11 @@ void check_object(File& file, const ObjectHeader& object, bool allow_records) {
 }  // namespace
 
 Value unpickle_stored(std::string_view bytes, bool allow_records, MemoryBudget& memory) {
-  torch::UnpickleOptions options;
+  pickle::UnpickleOptions options;
   options.budget = &memory;
   options.dill = true;
   options.allow_records = allow_records;
-  return torch::unpickle(bytes, options);
+  return pickle::load(bytes, options);
 }
 
 void RefusedValues::fail_if_any() const {
@@ -52,7 +52,7 @@ void RefusedValues::fail_if_any() const {
          count_ == 2 ? "value is" : "values are");
 }
 
-void check_pickles(File& file, bool allow_records) {
+void check_pickles(hdf5::File& file, bool allow_records) {
   MemoryLoan paths(*file.memory());
   std::unordered_set<uint64_t> seen;
   std::vector<std::pair<std::string, uint64_t>> rest{{"", file.root().address}};
@@ -62,14 +62,14 @@ void check_pickles(File& file, bool allow_records) {
     const uint64_t address = rest.back().second;
     rest.pop_back();
     if (!seen.insert(address).second) continue;
-    const ObjectHeader object = file.objects().read(address);
+    const hdf5::ObjectHeader object = file.objects().read(address);
     refused.attempt(path.empty() ? "/" : path, [&] {
       check_object(file, object, allow_records);
       return true;
     });
     if (!object.is_group()) continue;
-    for (const Link& link : file.links_of(object)) {
-      if (link.kind != Link::Kind::hard) continue;
+    for (const hdf5::Link& link : file.links_of(object)) {
+      if (link.kind != hdf5::Link::Kind::hard) continue;
       rest.emplace_back(path.empty() ? link.name : path + "/" + link.name, link.address);
       paths.grow(rest.back().first.size());
     }

@@ -7,8 +7,8 @@
 #include "host/formats/h5/flatten.hpp"
 #include "host/formats/h5/spec_v04.hpp"
 #include "host/formats/h5/text.hpp"
+#include "host/formats/pickle/pickler.hpp"
 #include "host/formats/tensorflow/foreign.hpp"
-#include "host/formats/torch/pickler.hpp"
 #include "host/value/kind.hpp"
 
 namespace cbk::h5 {
@@ -68,8 +68,8 @@ class DatasetWriter : public FileWriter {
     leaves_.push_back(std::move(leaf));
   }
 
-  Builder::Links build(Builder& builder, HeaderBuilder& /*root*/) override {
-    Builder::Links links;
+  hdf5::Builder::Links build(hdf5::Builder& builder, hdf5::HeaderBuilder& /*root*/) override {
+    hdf5::Builder::Links links;
     std::vector<uint64_t> addresses;
     addresses.reserve(leaves_.size());
     for (size_t i = 0; i < leaves_.size(); ++i) {
@@ -83,7 +83,7 @@ class DatasetWriter : public FileWriter {
   std::vector<Leaf> leaves_;
 
  private:
-  uint64_t add_leaf(Builder& builder, const Leaf& leaf) const {
+  uint64_t add_leaf(hdf5::Builder& builder, const Leaf& leaf) const {
     switch (leaf.stored) {
       case Stored::tensor:
         return add_data(builder, leaf, "TorchTensorH5Type");
@@ -103,33 +103,33 @@ class DatasetWriter : public FileWriter {
     return 0;
   }
 
-  uint64_t add_data(Builder& builder, const Leaf& leaf, std::string_view type) const {
-    HeaderBuilder header = start_dataset(leaf.plan);
+  uint64_t add_data(hdf5::Builder& builder, const Leaf& leaf, std::string_view type) const {
+    hdf5::HeaderBuilder header = start_dataset(leaf.plan);
     header.set_references(leaf.names);
     builder.add_bool(header, "is_bfloat16", leaf.plan.tensor.dtype() == DType::bfloat16);
     builder.add_text(header, type_attribute, type);
     return builder.add(header.finish());
   }
 
-  static uint64_t add_texts(Builder& builder, const Leaf& leaf) {
+  static uint64_t add_texts(hdf5::Builder& builder, const Leaf& leaf) {
     const tensorflow::ForeignTensor tensor = tensorflow::to_foreign(leaf.value);
     const Bytes stored = tensor.elements.to_bytes();
     const auto texts = tensorflow::decode_texts(stored, numel_of(tensor.shape));
     std::string references;
     for (const std::string_view text : texts) references += builder.text(text);
-    HeaderBuilder header;
-    header.add(MessageType::dataspace,
-               tensor.shape.empty() ? scalar_dataspace() : encode_dataspace(tensor.shape));
-    header.add(MessageType::datatype, texts_datatype(texts));
-    header.add(MessageType::fill_value, default_fill_value());
-    const uint64_t address = references.empty() ? undefined_address : builder.add(references);
-    header.add(MessageType::layout, encode_contiguous(address, references.size()));
+    hdf5::HeaderBuilder header;
+    header.add(hdf5::MessageType::dataspace,
+               tensor.shape.empty() ? hdf5::scalar_dataspace() : hdf5::encode_dataspace(tensor.shape));
+    header.add(hdf5::MessageType::datatype, hdf5::texts_datatype(texts));
+    header.add(hdf5::MessageType::fill_value, hdf5::default_fill_value());
+    const uint64_t address = references.empty() ? hdf5::undefined_address : builder.add(references);
+    header.add(hdf5::MessageType::layout, hdf5::encode_contiguous(address, references.size()));
     builder.add_bool(header, "is_bfloat16", false);
     builder.add_text(header, type_attribute, "NumpyArrayH5Type");
     return builder.add(header.finish());
   }
 
-  static uint64_t add_scalar(Builder& builder, const Value& value) {
+  static uint64_t add_scalar(hdf5::Builder& builder, const Value& value) {
     std::string data;
     DType dtype = DType::float64;
     if (value.is(Value::Kind::boolean)) {
@@ -141,18 +141,18 @@ class DatasetWriter : public FileWriter {
     } else {
       append_le(data, value.as_double());
     }
-    HeaderBuilder header;
-    header.add(MessageType::dataspace, scalar_dataspace());
-    header.add(MessageType::datatype, encode_datatype(dtype));
-    header.add(MessageType::fill_value, default_fill_value());
-    header.add(MessageType::layout, encode_compact(data));
+    hdf5::HeaderBuilder header;
+    header.add(hdf5::MessageType::dataspace, hdf5::scalar_dataspace());
+    header.add(hdf5::MessageType::datatype, hdf5::encode_datatype(dtype));
+    header.add(hdf5::MessageType::fill_value, hdf5::default_fill_value());
+    header.add(hdf5::MessageType::layout, hdf5::encode_compact(data));
     builder.add_text(header, type_attribute, "ScalarH5Type");
     return builder.add(header.finish());
   }
 
-  static uint64_t add_empty(Builder& builder, std::string_view type, std::string_view name,
+  static uint64_t add_empty(hdf5::Builder& builder, std::string_view type, std::string_view name,
                             std::string_view text) {
-    HeaderBuilder header = start_empty_dataset(DType::float32);
+    hdf5::HeaderBuilder header = start_empty_dataset(DType::float32);
     builder.add_text(header, type_attribute, type);
     if (!name.empty()) builder.add_text(header, name, text);
     return builder.add(header.finish());
@@ -217,10 +217,10 @@ class WriterV04 final : public DatasetWriter {
              quote(source.key), type);
       }
     }
-    return within(quote(source.key), [&] { return torch::dill_pickle(source.value); });
+    return within(quote(source.key), [&] { return pickle::dump_dill(source.value); });
   }
 
-  Builder::Links build(Builder& builder, HeaderBuilder& root) override {
+  hdf5::Builder::Links build(hdf5::Builder& builder, hdf5::HeaderBuilder& root) override {
     builder.add_text(root, "__spec__", std::exchange(spec_, {}));
     add_number(root, "__version__", 0.4);
     if (!release_.empty()) builder.add_text(root, "__cstorch_version__", release_);

@@ -7,7 +7,7 @@
 #include "host/formats/h5/flatten.hpp"
 #include "host/formats/h5/metadata.hpp"
 #include "host/formats/h5/spec_v05.hpp"
-#include "host/formats/torch/pickler.hpp"
+#include "host/formats/pickle/pickler.hpp"
 
 namespace cbk::h5 {
 namespace {
@@ -46,11 +46,11 @@ std::optional<int64_t> release_code(DType dtype) {
 /// The datasets of the file: a "/" in a key makes groups.
 struct Folder {
   std::map<std::string, Folder, std::less<>> folders;
-  Builder::Links datasets;
+  hdf5::Builder::Links datasets;
 
   /// What the group of this folder links to; the folder is used up.
-  Builder::Links take_links(Builder& builder) {
-    Builder::Links links = std::move(datasets);
+  hdf5::Builder::Links take_links(hdf5::Builder& builder) {
+    hdf5::Builder::Links links = std::move(datasets);
     for (auto& [name, folder] : folders) links.emplace(name, builder.add_group(folder.take_links(builder)));
     return links;
   }
@@ -201,7 +201,7 @@ class WriterV05 final : public FileWriter {
       }
     }
     check_path(leaf.key);
-    leaf.value = Value::bytes(within(quote(leaf.key), [&] { return torch::dill_pickle(value); }));
+    leaf.value = Value::bytes(within(quote(leaf.key), [&] { return pickle::dump_dill(value); }));
     overhead_ += leaf.value.as_bytes().data.size();
     leaf.stored = Stored::pickle;
     overhead_ += 500 + 4 * leaf.key.size();
@@ -232,7 +232,7 @@ class WriterV05 final : public FileWriter {
     }
   }
 
-  Builder::Links build(Builder& builder, HeaderBuilder& root) override {
+  hdf5::Builder::Links build(hdf5::Builder& builder, hdf5::HeaderBuilder& root) override {
     builder.add_text(root, "__spec__", std::exchange(spec_, {}));
     add_number(root, "__version__", 0.5);
     builder.add_text(root, "__cstorch_version__", release_);
@@ -265,20 +265,20 @@ class WriterV05 final : public FileWriter {
   }
 
   /// The members of the metadata stand on the dataset once more, as the original writer leaves them.
-  uint64_t add_data(Builder& builder, const Leaf& leaf) const {
-    HeaderBuilder header = start_dataset(leaf.plan);
+  uint64_t add_data(hdf5::Builder& builder, const Leaf& leaf) const {
+    hdf5::HeaderBuilder header = start_dataset(leaf.plan);
     if (leaf.stored == Stored::tensor) {
       builder.add_bool(header, "__TORCH__", true);
       const auto rank = static_cast<int64_t>(leaf.plan.tensor.shape().size());
       std::string shape;
       for (const int64_t extent : leaf.plan.tensor.shape()) append_le(shape, extent);
       // An empty tuple has no integers to tell it from floats.
-      header.add_attribute("shapes", rank == 0 ? float64_ : int64_, encode_dataspace({1, rank}), shape);
-      header.add_attribute("dtypes", text_datatype(), encode_dataspace({1}),
+      header.add_attribute("shapes", rank == 0 ? float64_ : int64_, hdf5::encode_dataspace({1, rank}), shape);
+      header.add_attribute("dtypes", hdf5::text_datatype(), hdf5::encode_dataspace({1}),
                            builder.text("torch." + std::string(name_of(leaf.plan.tensor.dtype()))));
       std::string code;
       append_le(code, *release_code(leaf.plan.tensor.dtype()));
-      header.add_attribute("rtfx_dtypes", int64_, encode_dataspace({1}), code);
+      header.add_attribute("rtfx_dtypes", int64_, hdf5::encode_dataspace({1}), code);
     } else {
       builder.add_bool(header, "is_bfloat16", leaf.plan.tensor.dtype() == DType::bfloat16);
     }
@@ -289,23 +289,24 @@ class WriterV05 final : public FileWriter {
     return builder.add(header.finish());
   }
 
-  static uint64_t add_bytes(Builder& builder, const Leaf& leaf) {
-    HeaderBuilder header = start_empty_dataset(DType::float32);
+  static uint64_t add_bytes(hdf5::Builder& builder, const Leaf& leaf) {
+    hdf5::HeaderBuilder header = start_empty_dataset(DType::float32);
     const std::string& pickle = leaf.value.as_bytes().data;
-    const std::string type = encode_opaque(1);
-    const std::string space = encode_dataspace({static_cast<int64_t>(pickle.size())});
-    if (HeaderBuilder::fits(pickle.size())) {
+    const std::string type = hdf5::encode_opaque(1);
+    const std::string space = hdf5::encode_dataspace({static_cast<int64_t>(pickle.size())});
+    if (hdf5::HeaderBuilder::fits(pickle.size())) {
       builder.add_text(header, "__TYPE__", "ObjectSerializer");
       header.add_attribute("__BYTES__", type, space, pickle);
       builder.add_bool(header, "compressed", false);
       return builder.add(header.finish());
     }
     return builder.add_with_dense_attributes(
-        std::move(header), {{"__TYPE__", encode_attribute("__TYPE__", text_datatype(), scalar_dataspace(),
-                                                          builder.text("ObjectSerializer"))},
-                            {"__BYTES__", encode_attribute("__BYTES__", type, space, pickle)},
-                            {"compressed", encode_attribute("compressed", encode_datatype(DType::boolean),
-                                                            scalar_dataspace(), "\0"sv)}});
+        std::move(header),
+        {{"__TYPE__", hdf5::encode_attribute("__TYPE__", hdf5::text_datatype(), hdf5::scalar_dataspace(),
+                                             builder.text("ObjectSerializer"))},
+         {"__BYTES__", hdf5::encode_attribute("__BYTES__", type, space, pickle)},
+         {"compressed", hdf5::encode_attribute("compressed", hdf5::encode_datatype(DType::boolean),
+                                               hdf5::scalar_dataspace(), "\0"sv)}});
   }
 
   std::string release_;
@@ -313,8 +314,8 @@ class WriterV05 final : public FileWriter {
   std::vector<Leaf> leaves_;
   Folder folders_;
   std::unordered_map<const void*, uint32_t> first_leaves_;
-  const std::string int64_ = encode_datatype(DType::int64);
-  const std::string float64_ = encode_datatype(DType::float64);
+  const std::string int64_ = hdf5::encode_datatype(DType::int64);
+  const std::string float64_ = hdf5::encode_datatype(DType::float64);
 };
 
 }  // namespace

@@ -34,9 +34,9 @@ std::optional<Opcode> Disassembler::next() {
     --most_pickles_;
     reader_.emplace(text_.substr(begin_));
   }
-  const Instruction instruction = reader_->next();
-  Opcode opcode{begin_ + instruction.offset, name_of(instruction.op), argument_text(instruction)};
-  if (instruction.op == Op::stop) {
+  const pickle::Instruction instruction = reader_->next();
+  Opcode opcode{begin_ + instruction.offset, name_of(instruction.op), pickle::argument_text(instruction)};
+  if (instruction.op == pickle::Op::stop) {
     begin_ += reader_->position();
     reader_.reset();
   }

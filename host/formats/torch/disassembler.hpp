@@ -6,7 +6,7 @@
 #include <string>
 #include <string_view>
 
-#include "host/formats/torch/opcodes.hpp"
+#include "host/formats/pickle/opcodes.hpp"
 #include "host/formats/torch/zip.hpp"
 
 namespace cbk::torch {
@@ -35,8 +35,8 @@ class Disassembler {
   std::string_view text_;             // the pickles, and what follows them
   bool is_legacy_ = false;
   int most_pickles_ = 1;
-  size_t begin_ = 0;                         // of the pickle
-  std::optional<InstructionReader> reader_;  // of the pickle, between its first opcode and STOP
+  size_t begin_ = 0;                                 // of the pickle
+  std::optional<pickle::InstructionReader> reader_;  // of the pickle, between its first opcode and STOP
 };
 
 }  // namespace cbk::torch

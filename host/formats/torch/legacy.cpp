@@ -2,10 +2,10 @@
 
 #include <map>
 
+#include "host/formats/pickle/calls.hpp"
+#include "host/formats/pickle/storage_class.hpp"
+#include "host/formats/pickle/unpickler.hpp"
 #include "host/formats/torch/byte_order.hpp"
-#include "host/formats/torch/calls.hpp"
-#include "host/formats/torch/pickle.hpp"
-#include "host/formats/torch/storage_class.hpp"
 #include "host/value/unreadable.hpp"
 
 namespace cbk::torch {
@@ -27,7 +27,7 @@ class PendingStorage final : public Storage {
 constexpr uint64_t storage_bytes = 256;  // a storage takes, and what finds it
 
 struct Root {
-  const StorageClass* type = nullptr;
+  const pickle::StorageClass* type = nullptr;
   uint64_t bytes = 0;
   StoragePtr storage;
 };
@@ -65,7 +65,7 @@ class LegacyReader {
  private:
   /// The next pickle of the stream.
   Value next(std::function<Value(const Value&)> persistent_load, MemoryBudget& budget) {
-    UnpickleOptions unpickle_options;
+    pickle::UnpickleOptions unpickle_options;
     unpickle_options.budget = &budget;
     unpickle_options.persistent_load = std::move(persistent_load);
     unpickle_options.allow_records = options_.allow_records;
@@ -75,7 +75,7 @@ class LegacyReader {
     unpickle_options.note_unreadable = [this] { has_unreadable_ = true; };
     unpickle_options.warn = [this](std::string text) { warnings_.push_back(std::move(text)); };
     size_t consumed = 0;
-    Value value = unpickle(rest_, unpickle_options, &consumed);
+    Value value = pickle::load(rest_, unpickle_options, &consumed);
     rest_.remove_prefix(consumed);
     return value;
   }
@@ -93,12 +93,12 @@ class LegacyReader {
 
   /// ('storage', class, key, location, numel[, view]), where view is None or (key, offset, numel).
   Value persistent(const Value& id) {
-    const Arguments parts(id);
+    const pickle::Arguments parts(id);
     const std::string& kind = parts.at(0).as_string();
-    if (kind == "module") fail(Errc::refused, "{}", expect_object(parts.at(1), "class").repr);
+    if (kind == "module") fail(Errc::refused, "{}", pickle::expect_object(parts.at(1), "class").repr);
     if (kind != "storage") fail(Errc::format, "a persistent id of the kind {}", quote(kind));
-    const std::string& global = expect_object(parts.at(1), "class").repr;
-    const StorageClass* type = find_storage_class(global);
+    const std::string& global = pickle::expect_object(parts.at(1), "class").repr;
+    const pickle::StorageClass* type = pickle::find_storage_class(global);
     if (type == nullptr) fail(Errc::format, "{} is no storage class", quote(global));
     const int64_t count = parts.at(4).as_int();
     if (count < 0) fail(Errc::format, "a storage of {} elements", count);
@@ -106,7 +106,7 @@ class LegacyReader {
     int64_t first = 0;
     int64_t length = count;
     if (const Value* view = parts.find(5); view != nullptr && !view->is_none()) {
-      const Arguments part(*view);
+      const pickle::Arguments part(*view);
       first = part.at(1).as_int();
       length = part.at(2).as_int();
       if (first < 0 || length < 0 || first > count || length > count - first) {
@@ -117,7 +117,7 @@ class LegacyReader {
     return std::make_shared<Object>(Object{"torch.storage", std::string(type->name), elements});
   }
 
-  StoragePtr root(const std::string& key, const StorageClass& type, uint64_t count) {
+  StoragePtr root(const std::string& key, const pickle::StorageClass& type, uint64_t count) {
     const uint64_t bytes = checked_mul(count, size_of(type.dtype), "a storage");
     auto [found, is_new] = roots_.try_emplace(key, Root{&type, bytes, nullptr});
     Root& root = found->second;

@@ -4,11 +4,11 @@
 #include <unordered_map>
 
 #include "host/base/hash.hpp"
+#include "host/formats/pickle/calls.hpp"
+#include "host/formats/pickle/storage_class.hpp"
+#include "host/formats/pickle/unpickler.hpp"
 #include "host/formats/torch/byte_order.hpp"
-#include "host/formats/torch/calls.hpp"
 #include "host/formats/torch/legacy.hpp"
-#include "host/formats/torch/pickle.hpp"
-#include "host/formats/torch/storage_class.hpp"
 #include "host/formats/torch/zip.hpp"
 #include "host/value/unreadable.hpp"
 
@@ -53,7 +53,7 @@ class ZipReader {
     check_records();
     {
       const ZipContent pickle = archive_.read(*archive_.find(top_ + "data.pkl"), pickle_limit);
-      checkpoint.root = within("data.pkl", [&] { return unpickle(pickle.text(), unpickle_options()); });
+      checkpoint.root = within("data.pkl", [&] { return pickle::load(pickle.text(), unpickle_options()); });
     }
     file_->drop(0, file_->size());  // the directory and the pickle
     checkpoint.files = {file_->path()};
@@ -125,8 +125,8 @@ class ZipReader {
     }
   }
 
-  UnpickleOptions unpickle_options() {
-    UnpickleOptions options;
+  pickle::UnpickleOptions unpickle_options() {
+    pickle::UnpickleOptions options;
     options.budget = memory_.get();
     options.persistent_load = [this](const Value& id) { return persistent(id); };
     options.retype = [this](const StoragePtr& storage, DType dtype) {
@@ -140,12 +140,12 @@ class ZipReader {
 
   /// ('storage', class, key, location, numel)
   Value persistent(const Value& id) {
-    const Arguments parts(id);
+    const pickle::Arguments parts(id);
     if (parts.at(0).as_string() != "storage") {
       fail(Errc::format, "a persistent id of the kind {}", quote(parts.at(0).as_string()));
     }
-    const std::string& global = expect_object(parts.at(1), "class").repr;
-    const StorageClass* type = find_storage_class(global);
+    const std::string& global = pickle::expect_object(parts.at(1), "class").repr;
+    const pickle::StorageClass* type = pickle::find_storage_class(global);
     if (type == nullptr) fail(Errc::format, "{} is no storage class", quote(global));
     const StoragePtr raw = record(parts.at(2).as_string());
     const int64_t count = parts.at(4).as_int();

@@ -67,8 +67,8 @@ void StoragePlan::arrange() {
   for (Use& use : uses_) use.tensor = {};
 }
 
-StoredTensor StoragePlan::next(const Tensor& tensor, const std::string& storage_class,
-                               const std::string& path) {
+pickle::StoredTensor StoragePlan::next(const Tensor& tensor, const std::string& storage_class,
+                                       const std::string& path) {
   const Use& use = uses_[next_++];
   if (use.segment != none) segments_[use.segment].key = path;
   const bool is_untyped = storage_class == "UntypedStorage";

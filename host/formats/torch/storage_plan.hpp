@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "host/formats/torch/pickler.hpp"
+#include "host/formats/pickle/pickler.hpp"
 #include "host/value/row_index.hpp"
 
 namespace cbk::torch {
@@ -36,7 +36,7 @@ class StoragePlan {
   /// Between the passes.
   void arrange();
   /// Second pass: the same tensors in the same order.
-  StoredTensor next(const Tensor& tensor, const std::string& storage_class, const std::string& path);
+  pickle::StoredTensor next(const Tensor& tensor, const std::string& storage_class, const std::string& path);
 
   // After both passes.
   [[nodiscard]] const std::vector<PlannedStorage>& storages() const { return storages_; }

@@ -6,7 +6,7 @@
 #include <map>
 
 #include "host/base/replaced.hpp"
-#include "host/formats/torch/pickler.hpp"
+#include "host/formats/pickle/pickler.hpp"
 #include "host/formats/torch/storage_plan.hpp"
 #include "host/formats/torch/zip_writer.hpp"
 
@@ -22,17 +22,17 @@ class ZipFileWriter final : public ShardWriter {
   ZipFileWriter(const Value& root, const fs::path& target, bool overwrite) : ShardWriter(target, overwrite) {
     refuse_existing(target, overwrite);
     StoragePlan plan;
-    PicklerOptions options;
+    pickle::PicklerOptions options;
     options.store = [&](const Tensor& tensor, const std::string& storage_class, const std::string&) {
       plan.add(tensor, storage_class);
-      return StoredTensor{storage_class, "", 0, 0, {}};
+      return pickle::StoredTensor{storage_class, "", 0, 0, {}};
     };
-    rehearse_pickle(root, options);
+    pickle::rehearse(root, options);
     plan.arrange();
     options.store = [&](const Tensor& tensor, const std::string& storage_class, const std::string& path) {
       return plan.next(tensor, storage_class, path);
     };
-    add_members(pickle(root, options), plan);
+    add_members(pickle::dump(root, options), plan);
   }
 
   [[nodiscard]] const std::vector<Item>& items() const override { return items_; }

@@ -1,0 +1,80 @@
+// Writes the structures of an HDF5 file: old-style groups, object headers, global heap collections.
+//
+// libhdf5 is not used for it: 20,000 attributes on one object take it most of a minute. Raw data comes first
+// in the file and is laid out by the caller; all structures follow it in one run, so that their places are
+// known without a second pass.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "host/formats/hdf5/encode.hpp"
+
+namespace cbk::hdf5 {
+
+class Builder {
+ public:
+  /// Takes bytes that will not change any more, one piece behind the other.
+  using Sink = std::function<void(uint64_t address, std::string_view bytes)>;
+
+  /// `start`: where the structures begin, a multiple of 8.
+  Builder(uint64_t start, Sink sink, GroupRanks ranks = {})
+      : start_(start), ranks_(ranks), sink_(std::move(sink)) {}
+
+  /// Appends a structure; its address.
+  uint64_t add(std::string_view bytes);
+
+  /// A variable-length text: the 16 bytes that stand for it in an attribute.
+  std::string text(std::string_view text);
+
+  void add_text(HeaderBuilder& header, std::string_view name, std::string_view value);
+  void add_bool(HeaderBuilder& header, std::string_view name, bool value);
+
+  /// An object whose attributes lie in dense storage, where they may be of any size: (name, encoded
+  /// attribute).
+  uint64_t add_with_dense_attributes(HeaderBuilder header,
+                                     const std::vector<std::pair<std::string, std::string>>& attributes);
+
+  using Links = std::map<std::string, uint64_t>;         // name → object
+  using SoftLinks = std::map<std::string, std::string>;  // name → path
+  GroupTables add_group_tables(const Links& links, const SoftLinks& soft = {});
+  /// A group that is an object of its own.
+  uint64_t add_group(const Links& links);
+
+  /// Gives the sink what it does not have yet; call once, at the end.
+  void finish();
+  [[nodiscard]] uint64_t end() const { return start_ + size(); }
+
+ private:
+  /// One name of a group.
+  struct Entry {
+    uint64_t name = 0;  // offset in the heap
+    uint64_t object = undefined_address;
+    uint64_t path = 0;  // soft links: offset in the heap
+  };
+  uint64_t add_leaf_node(const std::vector<Entry>& entries, size_t begin, size_t end);
+  void open_collection(uint64_t least);
+  void close_collection();
+  // Offsets count from `start_`.
+  [[nodiscard]] uint64_t size() const { return given_ + image_.size(); }
+  void put(uint64_t offset, std::string_view bytes);
+  void give(uint64_t end);
+  uint64_t add_large(std::string_view bytes);
+  uint64_t add_large_text(std::string_view text);
+
+  uint64_t start_;
+  GroupRanks ranks_;
+  Sink sink_;
+  uint64_t given_ = 0;  // how much the sink has
+  std::string image_;   // what follows
+  // The collection of texts that is being filled: reserved in the image, written piece by piece.
+  uint64_t collection_ = 0;
+  uint64_t used_ = 0;
+  uint64_t capacity_ = 0;
+  uint16_t objects_ = 0;
+};
+
+}  // namespace cbk::hdf5

@@ -1,0 +1,219 @@
+#include "host/formats/hdf5/chunk_index.hpp"
+
+#include <algorithm>
+
+#include "host/formats/hdf5/btree2.hpp"
+
+namespace cbk::hdf5 {
+namespace {
+
+class IndexReader {
+ public:
+  IndexReader(const Image& image, const Dataset& dataset)
+      : image_(image), dataset_(dataset), grid_(chunk_grid(dataset)), bytes_(chunk_bytes(dataset)) {}
+
+  std::vector<StoredChunk> run() {
+    const Layout& layout = dataset_.layout;
+    if (layout.kind != Layout::Kind::chunked || layout.address == undefined_address) return {};
+    switch (layout.index) {
+      case Layout::Index::btree1:
+        read_btree1(layout.address, -1);
+        break;
+      case Layout::Index::single:
+        add(0, layout.address, layout.single_size > 0 ? layout.single_size : bytes_, layout.single_mask);
+        break;
+      case Layout::Index::implicit:
+        read_implicit();
+        break;
+      case Layout::Index::fixed_array:
+        read_fixed_array();
+        break;
+      case Layout::Index::btree2:
+        read_btree2();
+        break;
+      case Layout::Index::extensible_array:
+        fail(Errc::unsupported,
+             "chunks indexed by an extensible array; rewrite the file with h5repack --high=1");
+    }
+    std::sort(chunks_.begin(), chunks_.end(),
+              [](const StoredChunk& a, const StoredChunk& b) { return a.number < b.number; });
+    const auto twice =
+        std::adjacent_find(chunks_.begin(), chunks_.end(),
+                           [](const StoredChunk& a, const StoredChunk& b) { return a.number == b.number; });
+    if (twice != chunks_.end()) damaged("chunk {} is in the index twice", twice->number);
+    return std::move(chunks_);
+  }
+
+ private:
+  void add(uint64_t number, uint64_t address, uint64_t size, uint32_t mask) {
+    if (address == undefined_address) return;
+    const uint64_t offset = checked_add(image_.base(), address, "the place of a chunk");
+    const uint64_t end = checked_add(offset, size, "the place of a chunk");
+    if (end > image_.file()->size())
+      damaged("a chunk lies at bytes {} to {}, beyond the end; is it cut short?", offset, end);
+    if (dataset_.filters.empty() && size < bytes_) damaged("a chunk has {} of {} bytes", size, bytes_);
+    image_.memory().charge(sizeof(StoredChunk));
+    chunks_.push_back({number, offset, size, mask});
+  }
+
+  /// The number of the chunk at these chunk coordinates; false if it lies outside the extents.
+  template <typename Coordinate>
+  bool number_of(Coordinate coordinate, uint64_t& number) const {
+    number = 0;
+    bool inside = true;
+    for (size_t d = 0; d < grid_.size(); ++d) {
+      const uint64_t c = coordinate(d);
+      if (c >= grid_[d])
+        inside = false;
+      else
+        number = number * grid_[d] + c;
+    }
+    return inside;
+  }
+
+  void read_btree1(uint64_t address, int level) {
+    const FieldSizes sizes = image_.sizes();
+    const uint64_t head = 8 + 2ULL * sizes.address;
+    Cursor start = image_.cursor(address, head, "a chunk B-tree");
+    start.expect("TREE");
+    if (start.u8() != 1) damaged("a chunk B-tree of the wrong type");
+    const int found = start.u8();
+    if (level >= 0 && found != level) damaged("a chunk B-tree of uneven depth");
+    const uint16_t count = start.u16();
+    const uint64_t rank = grid_.size();
+    const uint64_t key = 8 + 8 * (rank + 1);
+    Cursor in = image_.cursor(address + head, count * (key + sizes.address), "a chunk B-tree");
+    for (uint16_t i = 0; i < count; ++i) {
+      const uint32_t size = in.u32();
+      const uint32_t mask = in.u32();
+      uint64_t number = 0;
+      const bool inside = number_of(
+          [&](size_t d) {
+            const uint64_t offset = in.u64();
+            if (found == 0 && offset % dataset_.layout.chunk[d] != 0) damaged("a chunk at a crooked place");
+            return offset / dataset_.layout.chunk[d];
+          },
+          number);
+      in.u64();
+      const uint64_t child = in.address();
+      if (found > 0) {
+        read_btree1(child, found - 1);
+      } else if (inside) {
+        add(number, child, size, mask);
+      }
+    }
+  }
+
+  [[nodiscard]] uint64_t grid_size() const {
+    uint64_t total = 1;
+    for (uint64_t extent : grid_) total = checked_mul(total, extent, "the grid of chunks");
+    return total;
+  }
+
+  void read_implicit() {
+    const uint64_t total = grid_size();
+    if (total > image_.file()->size() / std::max<uint64_t>(bytes_, 1))
+      damaged("more chunks than the file can hold");
+    image_.charge(total * sizeof(StoredChunk));
+    for (uint64_t i = 0; i < total; ++i) add(i, dataset_.layout.address + i * bytes_, bytes_, 0);
+  }
+
+  void read_fixed_array() {
+    const FieldSizes sizes = image_.sizes();
+    Cursor head = image_.checked(dataset_.layout.address, 4 + 4 + sizes.length + sizes.address + 4, "FAHD",
+                                 "a chunk array");
+    head.skip(1);
+    const bool filtered = head.u8() == 1;
+    const unsigned entry = head.u8();
+    const uint8_t page_bits = head.u8();
+    const uint64_t count = head.length();
+    const uint64_t block = head.address();
+    if (block == undefined_address) return;
+    const unsigned size_bytes = filtered ? entry - std::min(entry, sizes.address + 4U) : 0;
+    if (page_bits > 32 || size_bytes > 8 || (filtered ? size_bytes == 0 : entry != sizes.address))
+      damaged("a chunk array with impossible sizes");
+    if (count > grid_size() || count > image_.file()->size()) damaged("a chunk array with {} chunks", count);
+    const auto read_entries = [&](Cursor& in, uint64_t first, uint64_t entries) {
+      for (uint64_t i = 0; i < entries; ++i) {
+        const uint64_t address = in.address();
+        const uint64_t size = filtered ? in.number(size_bytes) : bytes_;
+        add(first + i, address, size, filtered ? in.u32() : 0);
+      }
+    };
+    const uint64_t page = uint64_t{1} << page_bits;
+    const uint64_t prefix = 4 + 2 + sizes.address;
+    if (count <= page) {
+      Cursor in = image_.checked(block, prefix + count * entry + 4, "FADB", "a chunk array");
+      in.skip(2 + sizes.address);
+      read_entries(in, 0, count);
+      return;
+    }
+    const uint64_t pages = (count + page - 1) / page;
+    const uint64_t bitmap_size = (pages + 7) / 8;
+    Cursor in = image_.checked(block, prefix + bitmap_size + 4, "FADB", "a chunk array");
+    in.skip(2 + sizes.address);
+    const ByteView bitmap = in.take(bitmap_size);
+    uint64_t at = block + prefix + bitmap_size + 4;
+    for (uint64_t p = 0; p < pages; ++p) {
+      const uint64_t entries = std::min(page, count - p * page);
+      const bool written = (std::to_integer<unsigned>(bitmap[p / 8]) >> (7 - p % 8) & 1) != 0;
+      if (written) {
+        Cursor body = image_.checked(at, entries * entry + 4, "", "a page of a chunk array");
+        read_entries(body, p * page, entries);
+      }
+      at += entries * entry + 4;
+    }
+  }
+
+  void read_btree2() {
+    const bool filtered = !dataset_.filters.empty();
+    for_each_record(image_, dataset_.layout.address,
+                    filtered ? RecordType::filtered_chunk : RecordType::chunk, [&](Cursor in) {
+                      const uint64_t address = in.address();
+                      uint64_t size = bytes_;
+                      uint32_t mask = 0;
+                      if (filtered) {
+                        const uint64_t rest = 4 + 8 * grid_.size();
+                        if (in.remaining() <= rest || in.remaining() - rest > 8)
+                          damaged("a chunk record of the wrong size");
+                        size = in.number(static_cast<unsigned>(in.remaining() - rest));
+                        mask = in.u32();
+                      }
+                      uint64_t number = 0;
+                      if (number_of([&](size_t) { return in.u64(); }, number))
+                        add(number, address, size, mask);
+                    });
+  }
+
+  const Image& image_;
+  const Dataset& dataset_;
+  std::vector<uint64_t> grid_;
+  uint64_t bytes_ = 0;
+  std::vector<StoredChunk> chunks_;
+};
+
+}  // namespace
+
+std::vector<uint64_t> chunk_grid(const Dataset& dataset) {
+  const std::vector<uint64_t>& extents = dataset.space.extents;
+  const std::vector<uint64_t>& chunk = dataset.layout.chunk;
+  if (extents.size() != chunk.size())
+    damaged("{} extents, but chunks of rank {}", extents.size(), chunk.size());
+  std::vector<uint64_t> grid;
+  for (size_t d = 0; d < extents.size(); ++d)
+    grid.push_back(extents[d] / chunk[d] + (extents[d] % chunk[d] != 0 ? 1 : 0));
+  return grid;
+}
+
+uint64_t chunk_bytes(const Dataset& dataset) {
+  uint64_t total = dataset.type.size;
+  for (uint64_t extent : dataset.layout.chunk) total = checked_mul(total, extent, "a chunk");
+  if (total > UINT32_MAX) damaged("chunks of {}", format_size(total));
+  return total;
+}
+
+std::vector<StoredChunk> read_chunk_index(const Image& image, const Dataset& dataset) {
+  return IndexReader(image, dataset).run();
+}
+
+}  // namespace cbk::hdf5

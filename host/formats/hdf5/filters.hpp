@@ -1,0 +1,30 @@
+// The filter pipeline of chunked datasets: deflate, shuffle, Fletcher-32, LZF and LZ4.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "host/formats/hdf5/image.hpp"
+
+namespace cbk::hdf5 {
+
+struct Filter {
+  enum Id : uint16_t { deflate = 1, shuffle = 2, fletcher32 = 3, lzf = 32000, lz4 = 32004 };
+  uint16_t id = 0;
+  bool optional = false;
+  std::vector<uint32_t> values;
+};
+
+std::vector<Filter> read_filters(Cursor& in);
+
+/// An `unsupported` error that names the filters we cannot undo.
+void check_filters(const std::vector<Filter>& filters);
+
+/// HDF5's checksum of a chunk.
+uint32_t fletcher32(ByteView bytes);
+
+/// Undoes the pipeline for one stored chunk. Bit i of `mask`: filter i was left out. The result has exactly
+/// `size` bytes; anything else is a `format` error, found before more than about that much is allocated.
+Bytes decode_chunk(const std::vector<Filter>& filters, uint32_t mask, ByteView stored, uint64_t size);
+
+}  // namespace cbk::hdf5

@@ -1,0 +1,51 @@
+// The bytes of an HDF5 file, and how much of them its structures may have read.
+//
+// Nothing in a file is trusted. Every structure is read through `Image::bytes`, which checks the place
+// against the file and charges the length to a budget proportional to the file's size: structures that refer
+// to each other in circles, or many times over, run out of it instead of running forever.
+#pragma once
+
+#include <atomic>
+#include <memory>
+
+#include "host/base/file.hpp"
+#include "host/base/memory_budget.hpp"
+#include "host/formats/hdf5/superblock.hpp"
+
+namespace cbk::hdf5 {
+
+/// Thread-safe.
+class Image {
+ public:
+  explicit Image(std::shared_ptr<const MappedFile> file, MemoryPtr memory = {});
+
+  [[nodiscard]] const std::shared_ptr<const MappedFile>& file() const { return file_; }
+  [[nodiscard]] const Superblock& superblock() const { return superblock_; }
+  [[nodiscard]] FieldSizes sizes() const { return superblock_.sizes; }
+  [[nodiscard]] uint64_t base() const { return superblock_.base; }
+  [[nodiscard]] uint64_t root() const { return superblock_.root; }
+  /// Metadata at an address; charged to the budget.
+  [[nodiscard]] ByteView bytes(uint64_t address, uint64_t length, const char* what) const;
+  /// As much of `length` as the file has.
+  [[nodiscard]] ByteView bytes_up_to(uint64_t address, uint64_t length, const char* what) const;
+  /// Metadata that begins with `signature` and ends with its checksum; the cursor stands behind the
+  /// signature.
+  [[nodiscard]] Cursor checked(uint64_t address, uint64_t length, std::string_view signature,
+                               const char* what) const;
+  [[nodiscard]] Cursor cursor(uint64_t address, uint64_t length, const char* what) const {
+    return {bytes(address, length, what), sizes(), what};
+  }
+  void charge(uint64_t work) const;
+  /// For what is kept of the file's content.
+  [[nodiscard]] const MemoryPtr& shared_memory() const { return memory_; }
+  [[nodiscard]] MemoryBudget& memory() const { return *memory_; }
+
+ private:
+  std::shared_ptr<const MappedFile> file_;
+  Superblock superblock_;
+  MemoryPtr memory_;
+  uint64_t budget_ = 0;
+  mutable std::atomic<uint64_t> spent_{0};
+};
+
+}  // namespace cbk::hdf5

@@ -1,0 +1,46 @@
+// What the globals of the allow-list do when a pickle "calls" them: plain C++ on Values.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <unordered_map>
+
+#include "host/formats/pickle/arena.hpp"
+#include "host/formats/pickle/globals.hpp"
+#include "host/formats/pickle/unpickler.hpp"
+
+namespace cbk::pickle {
+
+/// The arguments of one call; asking for one that is not there is a `format` error.
+class Arguments {
+ public:
+  explicit Arguments(const Value& tuple);
+  [[nodiscard]] size_t size() const { return items_.size(); }
+  [[nodiscard]] const Value& at(size_t i) const;
+  /// The argument, or nullptr when there are fewer.
+  [[nodiscard]] const Value* find(size_t i) const { return i < items_.size() ? &items_[i] : nullptr; }
+
+ private:
+  const std::vector<Value>& items_;
+};
+
+/// What calls share while one pickle is read.
+struct CallContext {
+  Arena& arena;
+  const UnpickleOptions& options;
+  /// Arrays that numpy's _reconstruct made and BUILD will fill.
+  std::unordered_map<const void*, std::shared_ptr<TensorLeaf>> unfinished_arrays;
+};
+
+/// The result of calling the global; `refused` names what the arguments ask for beyond the allow-list, other
+/// errors are `format` or `unsupported`.
+Value call(CallContext& context, Meaning meaning, const std::string& global, const Value& arguments);
+
+/// Sets the state of an object: an OrderedDict's attributes, a numpy dtype or array, a record's state.
+/// The object afterwards: `target` itself, or what takes its place (an array whose elements are no numbers).
+Value build(CallContext& context, const Value& target, const Value& state);
+
+/// `value` as an Object of that type, or a `format` error that says what was expected.
+const Object& expect_object(const Value& value, std::string_view type);
+
+}  // namespace cbk::pickle
