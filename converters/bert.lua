@@ -50,9 +50,9 @@ local tell_of_nsp = { "bert_cls_head.classifier.ffn.0.linear_layer.weight", func
 end }
 
 local since_2_1, up_to_2_0, up_to_1_7 = bert.hugging_face {
-  keys = untied, has = { pooler = true, mlm = true }, config = fields.must.right { add_pooling_layer = true },
+  keys = untied, has = { pooler = true, mlm = true },
   fill = { right = { tell_of_nsp } },
-  after = { left = { architectures = { "BertForPreTraining" } }, right = { freeze_ffn_bias_in_glu = false } },
+  after = { right = { freeze_ffn_bias_in_glu = false } },
 }
 
 -- --- steps between releases

@@ -64,8 +64,6 @@ end
 
 local from_1_6 = with_head "classifier" "position_embeddings"
 
-
-
 ---The steps that all heads have in common, and those between Hugging Face and a head that it has too.
 ---@param names table          model, name, note, aliases
 ---@param head? BertModel
@@ -91,33 +89,32 @@ return {
     classes = { left = classes.BertForSequenceClassification, right = zoo.BertForSequenceClassification } }, {
     keys = with_head "classifier", has = { pooler = true },
     config = fields.config {
-      { "classifier_dropout", "task_dropout", is = "rate" },
-      { "num_labels",                         is = { left = "size?", right = "size" } },
+      { "classifier_dropout", "task_dropout" },
+      { "num_labels" },
       { "problem_type", nil, values.choice(problems) },
-      fields.must.right { add_pooling_layer = true },
     },
-    prepare = all(labels, dropout, problem), after = { left = { architectures = { "BertForSequenceClassification" } } },
+    prepare = all(labels, dropout, problem),
   }),
   family({ model = "bert-token-classifier", name = "bert/token_classifier", note = "BertForTokenClassification",
     classes = { left = classes.BertForTokenClassification, right = zoo.BertForTokenClassification } }, {
     keys = with_head "classifier", has = {},
     config = fields.config {
-      { "classifier_dropout", "encoder_output_dropout_rate", is = "rate" },
-      { "num_labels",         "num_classes",                 is = { left = "size?", right = "size" } },
+      { "classifier_dropout", "encoder_output_dropout_rate" },
+      { "num_labels",         "num_classes" },
       fields.drop.right { include_padding_in_loss = false, loss_weight = 1 },
     },
     prepare = all(labels, dropout), defaults = { dropout_rate = cbk.float(0), attention_dropout_rate = cbk.float(0) },
     after = {
-      left = { architectures = { "BertForTokenClassification" } },
       right = { loss_weight = cbk.float(1), include_padding_in_loss = false },
     },
   }),
   family({ model = "bert-qa", name = "bert-qa", note = "BertForQuestionAnswering",
     classes = { left = classes.BertForQuestionAnswering, right = zoo.BertForQuestionAnswering }, aliases = { ["bert-q&a"] = "bert-qa" } }, {
     keys = with_head "qa_outputs", has = {},
-    config = fields.must.left { num_labels = 2 },
+    config = fields.fixed.left { num_labels = 2 },
     prepare = labels,
-    after = { left = { num_labels = 2, architectures = { "BertForQuestionAnswering" } } },
+
   }),
-  family { model = "bert-summarization", name = "bert/extractive_summarization", note = "BertForSummarization" },
+  family { model = "bert-summarization", name = "bert/extractive_summarization", note = "BertForSummarization",
+    classes = { right = zoo.BertForSummarization } },
 }

@@ -11,8 +11,7 @@ local classes = require "converters.classes.hf.bloom"
 local zoo = require "converters.classes.zoo.decoder"
 
 local only = rules.only
-local must, drop, told = fields.must, fields.drop, fields.told
-local null = cbk.null
+local fixed, must, drop = fields.fixed, fields.must, fields.drop
 local between, variant = rules.between, rules.variant
 
 -- --- keys
@@ -49,32 +48,22 @@ local now, then_ = body(slopes, old_slopes), body(old_slopes)
 -- --- config
 
 local config = fields.config {
-  must.right { norm_type = "layernorm" },
-  must.left { model_type = "bloom" },
-  { "vocab_size",                                     is = "size" },
-  must.right { position_embedding_type = "alibi", use_position_embedding = true, embedding_dropout_rate = 0 },
-  { "tie_word_embeddings", "share_embedding_weights", is = "boolean" },
-  must.right { pos_scaling_factor = fields.any_of(1, null) },
-  told.right { "pos_scaling_type", "pos_scaling_extra_args" },
-  must.right { embedding_layer_norm = true },
+  fixed.left { model_type = "bloom" },
+  fixed.right {
+    position_embedding_type = "alibi", embedding_layer_norm = true, attention_type = "scaled_dot_product",
+    use_projection_bias_in_attention = true, use_ffn_bias_in_attention = true, use_ffn_bias = true, use_bias_in_output = false,
+  },
+  must.right { embedding_dropout_rate = 0 },
+  { "vocab_size" },
+  { "tie_word_embeddings", "share_embedding_weights" },
   decoder.four_times,
-  { "n_head",              "num_heads",               is = "heads", alias_left = "num_attention_heads" },
-  { "n_layer",             "num_hidden_layers",       is = "depth", alias_left = "num_hidden_layers" },
+  { "n_head",              "num_heads" },
+  { "n_layer",             "num_hidden_layers" },
   drop.right { "max_position_embeddings" },
-  must.right { attention_type = "scaled_dot_product", attention_module = "aiayn_attention", use_rms_norm = false },
-  must.right { use_projection_bias_in_attention = true, use_ffn_bias_in_attention = true, use_ffn_bias = true },
-  must.right { nonlinearity = "gelu" },
-  must.left { apply_residual_connection_post_layernorm = false },
-  must.right { norm_first = true },
-  { "attention_dropout",   "attention_dropout_rate",  is = "rate" },
-  { "hidden_dropout",      "dropout_rate",            is = "rate" },
-  { "layer_norm_epsilon",                             is = "positive" },
-  must.right { use_bias_in_output = false },
-  { "initializer_range",                              is = "number" },
-  must.right { fixed_sparse_attention = null, use_ff_layer1_dropout = false },
-  must.left { scale_attn_by_inverse_layer_idx = false, reorder_and_upcast_attn = false },
-  decoder.no_groups,
-  decoder.fixed,
+  { "attention_dropout",   "attention_dropout_rate" },
+  { "hidden_dropout",      "dropout_rate" },
+  { "layer_norm_epsilon" },
+  { "initializer_range" },
 }
 
 local function warn_of_gelu()
@@ -91,13 +80,6 @@ local hf = {
     },
     right = { embedding_layer_norm = false, share_embedding_weights = true },
   },
-  after = {
-    left = { model_type = "bloom", architectures = { "BloomForCausalLM" } },
-    right = {
-      attention_type = "scaled_dot_product", embedding_layer_norm = true, position_embedding_type = "alibi",
-      use_bias_in_output = false, use_ffn_bias = true, use_ffn_bias_in_attention = true, use_projection_bias_in_attention = true,
-    },
-  },
   prepare = { left = warn_of_gelu, right = function(from)
     decoder.dropouts(from)
     warn_of_gelu()
@@ -111,13 +93,12 @@ local hf_2_0 = variant(hf, {
   keys = decoder.with_head("transformer", "word_embeddings", then_), tool = "2.0.3",
   fill = { right = { { old_slopes, actions.buffer.alibi_slopes } } },
 })
-local hf_1_9 = variant(hf_2_0, { config = fields.without(config, { "norm_type" }) })
 
 ---The model without its head: `keys` are those of its release.
 local function headless(converter, keys)
   local head = decoder.invented_head("word_embeddings.weight").right
   return variant(converter, {
-    keys = decoder.without_head(keys), after = decoder.of_class(converter.after, "BloomModel"),
+    keys = decoder.without_head(keys),
     fill = { right = { head[1], head[2], converter.fill.right[1] } },
   })
 end
@@ -130,8 +111,7 @@ return {
     between("cs-1.9", "cs-2.0", decoder.to_2_0),
     between("cs-2.0", "cs-2.1", decoder.to_2_1),
     between("hf", "cs-2.1 .. cs-2.9", hf, { mup = "gpt" }),
-    between("hf", "cs-2.0", hf_2_0, { mup = "gpt" }),
-    between("hf", "cs-1.9", hf_1_9, { mup = "gpt" }),
+    between("hf", "cs-1.9, cs-2.0", hf_2_0, { mup = "gpt" }),
   },
   {
     model = "bloom-headless", name = "bloom", note = "BloomModel <-> GPT2LMHeadModel (configured as BLOOM)",
@@ -140,7 +120,6 @@ return {
     between("cs-1.9", "cs-2.0", decoder.to_2_0),
     between("cs-2.0", "cs-2.1", decoder.to_2_1),
     between("hf", "cs-2.1 .. cs-2.9", headless(hf, now)),
-    between("hf", "cs-2.0", headless(hf_2_0, then_)),
-    between("hf", "cs-1.9", headless(hf_1_9, then_)),
+    between("hf", "cs-1.9, cs-2.0", headless(hf_2_0, then_)),
   },
 }

@@ -17,9 +17,6 @@ return { {
       { "visual_projection.{weight,bias}", "classifier.classifier.ffn.0.linear_layer.{weight,bias}" },
     },
     config = fields.config { fields.must.left { model_type = "clip_vision_model" }, clip.config },
-    before = clip.before,
-    after = fields.with(clip.after, {
-      left = fields.with(clip.after.left, { architectures = { "CLIPVisionModelWithProjection" } }),
-    }),
+    before = clip.before, after = clip.after,
   },
 } }

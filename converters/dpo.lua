@@ -41,7 +41,7 @@ return { {
       rules.refuse.right(policy.copy .. ".*", no_policy, lacks_policy),
       { "*", policy.place .. ".*", also_right = policy.copy .. ".*" },
     },
-    config = fields.config { fields.told.left { "dpo" }, own_options, { "*" } },
+    config = fields.config { fields.used.left { "dpo" }, own_options, { "*" } },
     prepare = { left = check_name, right = check_options },
     after = options,
   },

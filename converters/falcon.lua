@@ -13,7 +13,7 @@ local since = require "converters.modelzoo.since"
 local classes = require "converters.classes.hf.falcon"
 local zoo = require "converters.classes.zoo.decoder"
 
-local must, told, drop = fields.must, fields.told, fields.drop
+local fixed, must, used, drop = fields.fixed, fields.must, fields.used, fields.drop
 local qkv, refuse = actions.qkv, rules.refuse
 local null, float, absent = cbk.null, cbk.float, values.absent
 local between, variant = rules.between, rules.variant
@@ -99,18 +99,15 @@ local function no_alibi(alibi)
 end
 
 local shared = fields.config {
-  { "vocab_size",                                     is = "size" },
-  { "tie_word_embeddings", "share_embedding_weights", is = "boolean" },
+  { "vocab_size" },
+  { "tie_word_embeddings", "share_embedding_weights" },
   decoder.four_times,
-  told.right { "rotary_dim", "embedding_dropout_rate" },
-  { "max_position_embeddings",                        is = "size" },
-  must.right { nonlinearity = "gelu" },
-  { "attention_dropout",   "attention_dropout_rate",  is = "rate" },
-  { "hidden_dropout",      "residual_dropout_rate",   is = "rate" },
-  { "layer_norm_epsilon",                             is = "positive" },
-  must.right { use_bias_in_output = false, norm_type = "layernorm", embedding_layer_norm = false },
-  { "initializer_range",                              is = "number" },
-  decoder.fixed,
+  used.right { "rotary_dim", "embedding_dropout_rate" },
+  { "max_position_embeddings" },
+  { "attention_dropout",   "attention_dropout_rate" },
+  { "hidden_dropout",      "residual_dropout_rate" },
+  { "layer_norm_epsilon" },
+  { "initializer_range" },
 }
 
 ---Right to left: what Falcon does not have.
@@ -140,17 +137,16 @@ local any_positions = {
   end,
 }
 local let_through = fields.config {
-  { "alibi", "position_embedding_type", any_positions, is = { left = "boolean" } },
+  { "alibi", "position_embedding_type", any_positions },
   { false, "norm_first", values.lost(true, "Falcon's Hugging Face code norms before each part of a layer") },
 }
 
 local rw_config = fields.config {
   shared,
   let_through,
-  { "n_head",  "num_heads",         is = "heads", alias_left = "num_attention_heads" },
-  { "n_layer", "num_hidden_layers", is = "depth", alias_left = "num_hidden_layers" },
+  { "n_head",  "num_heads" },
+  { "n_layer", "num_hidden_layers" },
   must.right { use_projection_bias_in_attention = false, use_ffn_bias_in_attention = false, use_ffn_bias = false },
-  must.left { bias = false },
   rotary.unscaled(),
   drop.left { "architectures", "auto_map", "bos_token_id", "eos_token_id", "torch_dtype", "use_cache" },
   drop.right { attention_module = "multiquery_attention", attention_type = "scaled_dot_product", loss_scaling = "num_tokens" },
@@ -200,14 +196,14 @@ end
 
 local rw_7b = generation(decoder.with_head("transformer", "word_embeddings", seven), fields.config {
   must.left { model_type = "RefinedWebModel", multi_query = true },
-  told.right { "extra_attention_params" },
+  used.right { "extra_attention_params" },
   { "parallel_attn", "use_untied_layer_norm", {
     forward = function(parallel)
       if parallel ~= true then cbk.warn "parallel_attn=false is left out: the Model Zoo's Falcon has parallel attention" end
       return false
     end,
     backward = function() return true end,
-  }, is = "boolean" },
+  } },
 }, { model_type = "RefinedWebModel", multi_query = true }, { use_untied_layer_norm = false })
 
 local rw_40b = generation(decoder.with_head("transformer", "word_embeddings", forty), fields.config {
@@ -246,26 +242,25 @@ local modern_positions = {
 
 local modern_config = fields.config {
   rotary.scaling { "linear", "yarn", "longrope" },
-  must.left { model_type = "falcon", activation = "gelu" },
+  fixed.left { model_type = "falcon" },
+  fixed.right { attention_module = "multiquery_attention" },
   shared,
-  { "alibi",        "position_embedding_type", modern_positions, is = { left = "boolean" } },
-  must.right { norm_first = true },
-  told.left { "partial_rotary_factor", ffn_hidden_size = "size?" },
-  { "rope_theta",                       is = "positive" },
-  { "num_attention_heads", "num_heads", is = "heads" },
+  { "alibi",        "position_embedding_type", modern_positions },
+  used.left { "partial_rotary_factor", "ffn_hidden_size" },
+  { "rope_theta" },
+  { "num_attention_heads", "num_heads" },
   { "num_kv_heads",        "extra_attention_params",  free_key_heads },
-  { "num_hidden_layers",                is = "depth" },
+  { "num_hidden_layers" },
   { "bias", false, { forward = function(bias, here)
     for _, name in ipairs(decoder.biases) do here:set(name, bias) end
-  end }, is = "boolean" },
-  { "use_projection_bias_in_attention", is = "boolean" },
-  { "use_ffn_bias_in_attention",        is = "boolean" },
-  { "use_ffn_bias",                     is = "boolean" },
-  told.left {
-    new_decoder_architecture = "boolean", multi_query = "boolean", parallel_attn = "boolean", num_ln_in_parallel_attn = "size?",
+  end } },
+  { "use_projection_bias_in_attention" },
+  { "use_ffn_bias_in_attention" },
+  { "use_ffn_bias" },
+  used.left {
+    "new_decoder_architecture", "multi_query", "parallel_attn", "num_ln_in_parallel_attn",
   },
-  told.right { use_untied_layer_norm = "boolean" },
-  must.right { attention_module = "multiquery_attention", attention_type = "scaled_dot_product" },
+  used.right { "use_untied_layer_norm" },
   drop.right { loss_scaling = "num_tokens" },
 }
 
@@ -350,9 +345,8 @@ local falcon = {
     },
   },
   after = {
-    left = { model_type = "falcon", architectures = { "FalconForCausalLM" } },
     right = {
-      attention_module = "multiquery_attention", attention_type = "scaled_dot_product", embedding_dropout_rate = float(0),
+      attention_type = "scaled_dot_product", embedding_dropout_rate = float(0),
       extra_attention_params = { num_kv_groups = 1 }, loss_scaling = "num_tokens", max_position_embeddings = 2048,
       nonlinearity = "gelu", share_embedding_weights = true, use_bias_in_output = false, use_ffn_bias = false,
       use_ffn_bias_in_attention = false, use_projection_bias_in_attention = false, use_untied_layer_norm = true,
@@ -390,7 +384,7 @@ end
 
 local with = { ["7B"] = rw_7b, ["40B"] = rw_40b, ["180B"] = falcon }
 local without = { ["7B"] = headless(rw_7b, seven), ["40B"] = headless(rw_40b, forty),
-  ["180B"] = variant(headless(falcon, modern), { after = decoder.of_class(falcon.after, "FalconModel") }) }
+  ["180B"] = headless(falcon, modern) }
 
 return {
   {

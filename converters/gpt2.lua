@@ -11,9 +11,8 @@ local classes = require "converters.classes.hf.gpt2"
 local zoo = require "converters.classes.zoo.decoder"
 
 local refuse = rules.refuse
-local must, drop = fields.must, fields.drop
+local fixed, drop = fields.fixed, fields.drop
 local qkv, transpose, buffer = actions.qkv, actions.transpose, actions.buffer
-local null = cbk.null
 local between, variant = rules.between, rules.variant
 
 -- --- keys
@@ -60,33 +59,23 @@ local tied_head = {
 -- --- config
 
 local config = fields.config {
-  must.right { norm_type = "layernorm" },
-  must.left { model_type = "gpt2" },
-  { "vocab_size",                                     is = "size" },
-  must.right { position_embedding_type = "learned", use_position_embedding = true },
-  { "embd_pdrop",          "embedding_dropout_rate",  is = "rate" },
-  { "tie_word_embeddings", "share_embedding_weights", is = "boolean" },
-  must.right { embedding_layer_norm = false },
-  { "n_embd",              "hidden_size",             is = "width", alias_left = "hidden_size" },
-  { "n_head",              "num_heads",               is = "heads", alias_left = "num_attention_heads" },
-  { "n_layer",             "num_hidden_layers",       is = "depth", alias_left = "num_hidden_layers" },
-  { "n_positions",         "max_position_embeddings", is = "size",  alias_left = "max_position_embeddings" },
+  fixed.left { model_type = "gpt2" },
+  fixed.right { use_bias_in_output = false },
+  { "vocab_size" },
+  { "embd_pdrop",          "embedding_dropout_rate" },
+  { "tie_word_embeddings", "share_embedding_weights" },
+  { "n_embd",              "hidden_size" },
+  { "n_head",              "num_heads" },
+  { "n_layer",             "num_hidden_layers" },
+  { "n_positions",         "max_position_embeddings" },
   { "scale_attn_weights",  "attention_type", values.choice { [true] = "scaled_dot_product", [false] = "dot_product" } },
-  must.right { use_projection_bias_in_attention = true, use_ffn_bias_in_attention = true, use_ffn_bias = true },
-  { "n_inner",             "filter_size",             is = { left = "size?", right = "size" } },
+  { "n_inner",             "filter_size" },
   { "activation_function", "nonlinearity",            values.activation },
-  { "attn_pdrop",          "attention_dropout_rate",  is = "rate" },
-  { "resid_pdrop",         "dropout_rate",            is = "rate" },
-  { "rotary_dim",                                     is = "size?" },
-  { "layer_norm_epsilon",                             is = "positive" },
-  must.right { use_bias_in_output = false },
-  { "initializer_range",                              is = "number" },
-  must.right { fixed_sparse_attention = null, norm_first = true, use_ff_layer1_dropout = false },
-  must.right { attention_module = "aiayn_attention" },
-  decoder.no_groups,
-  decoder.fixed,
-  must.left { scale_attn_by_inverse_layer_idx = false, reorder_and_upcast_attn = false },
-  must.left { add_cross_attention = fields.any_of(false, null) },
+  { "attn_pdrop",          "attention_dropout_rate" },
+  { "resid_pdrop",         "dropout_rate" },
+  { "rotary_dim" },
+  { "layer_norm_epsilon" },
+  { "initializer_range" },
 }
 
 local before = {
@@ -99,7 +88,6 @@ local before = {
 
 local hf = {
   keys = decoder.with_head("transformer", "wte", now), config = config, before = before,
-  after = { left = { model_type = "gpt2", architectures = { "GPT2LMHeadModel" } }, right = { use_bias_in_output = false } },
   prepare = { left = decoder.inner_size, right = decoder.dropouts },
   mup = "gpt",
 }
@@ -120,18 +108,17 @@ local function prepare_right_2_0(from)
   if from.dropout_rate ~= nil then decoder.dropouts(from) end
 end
 
--- up to 2.0 position embeddings are no module of their own, and up to 1.9 norms have no type
+-- up to 2.0 position embeddings are no module of their own
 local hf_2_0 = variant(hf, {
   keys = decoder.with_head("transformer", "wte", then_), fill = tied_head, tool = "2.0.3",
   before = { left = { tie_word_embeddings = true }, right = before.right },
   prepare = { left = prepare_left_2_0, right = prepare_right_2_0 },
 })
-local hf_1_9 = variant(hf_2_0, { config = fields.without(config, { "norm_type" }) })
+local hf_1_9 = variant(hf_2_0, { config = fields.config { config, drop.right { use_rms_norm = false } } })
 
 local function headless(converter, keys)
   return {
     keys = decoder.without_head(keys), fill = invented_head, config = converter.config,
-    after = decoder.of_class(converter.after, "GPT2Model"),
   }
 end
 

@@ -12,7 +12,7 @@ local since = require "converters.modelzoo.since"
 local classes = require "converters.classes.hf.gpt_neox"
 local zoo = require "converters.classes.zoo.decoder"
 
-local must, told = fields.must, fields.told
+local fixed, must, used = fields.fixed, fields.must, fields.used
 local buffer = actions.buffer
 local null, float = cbk.null, cbk.float
 local between, variant = rules.between, rules.variant
@@ -53,35 +53,26 @@ local with_head = rules.keys {
 -- --- config
 
 local config = fields.config {
-  rotary.scaling { "linear", "yarn", "longrope" },
-  must.right { norm_type = "layernorm" },
-  must.left { model_type = "gpt_neox" },
-  { "vocab_size",                                     is = "size" },
-  must.right { position_embedding_type = "rotary", use_position_embedding = true, embedding_dropout_rate = 0 },
-  { "tie_word_embeddings", "share_embedding_weights", is = "boolean" },
-  { "hidden_size",                                    is = "width" },
-  { "num_attention_heads", "num_heads",               is = "heads" },
-  { "num_hidden_layers",                              is = "depth" },
-  { "max_position_embeddings",                        is = "size" },
-  must.left { scale_attn_weights = true },
-  must.right { attention_type = "scaled_dot_product" },
-  must.right { use_projection_bias_in_attention = true, use_ffn_bias_in_attention = true, use_ffn_bias = true },
-  { "intermediate_size",   "filter_size",             is = "size" },
+  fixed.left { model_type = "gpt_neox" },
+  fixed.right {
+    attention_type = "scaled_dot_product", use_projection_bias_in_attention = true, use_ffn_bias_in_attention = true, use_ffn_bias = true,
+    use_bias_in_output = false, use_untied_layer_norm = true, embedding_dropout_rate = float(0),
+  },
+  { "vocab_size" },
+  { "tie_word_embeddings", "share_embedding_weights" },
+  { "hidden_size" },
+  { "num_attention_heads", "num_heads" },
+  { "num_hidden_layers" },
+  { "max_position_embeddings" },
+  { "intermediate_size",   "filter_size" },
   { "hidden_act",          "nonlinearity",            values.activation },
-  { "layer_norm_eps",      "layer_norm_epsilon",      is = "positive" },
-  { "attention_dropout",   "attention_dropout_rate",  is = "rate" },
-  { "hidden_dropout",      "residual_dropout_rate",   is = "rate" },
+  { "layer_norm_eps",      "layer_norm_epsilon" },
+  { "attention_dropout",   "attention_dropout_rate" },
+  { "hidden_dropout",      "residual_dropout_rate" },
   { "rotary_pct",          "rotary_dim",              rotary.share "num_attention_heads" },
-  must.left { rotary_emb_base = fields.any_of(10000, null), attention_bias = true },
-  must.right { rope_theta = fields.any_of(10000, null) },
-  told.left { "rope_theta", "partial_rotary_factor" },
-  must.right { use_bias_in_output = false },
-  must.left { use_parallel_residual = true },
-  { "initializer_range",                              is = "number" },
-  must.right { embedding_layer_norm = false, fixed_sparse_attention = null, norm_first = true },
-  must.right { use_ff_layer1_dropout = false, use_untied_layer_norm = true, attention_module = "aiayn_attention" },
-  decoder.no_groups,
-  decoder.fixed,
+  used.left { "rope_theta", "partial_rotary_factor" },
+  rotary.scaling { "linear", "yarn", "longrope" },
+  { "initializer_range" },
 }
 
 local own_names = { rope_theta = "rotary_emb_base", partial_rotary_factor = "rotary_pct" }
@@ -103,12 +94,8 @@ local hf = {
     },
   },
   after = {
-    left = { model_type = "gpt_neox", architectures = { "GPTNeoXForCausalLM" }, rotary_emb_base = 10000, rotary_pct = float(1) },
-    right = {
-      attention_dropout_rate = float(0), attention_type = "scaled_dot_product", embedding_dropout_rate = float(0),
-      residual_dropout_rate = float(0), use_bias_in_output = false, use_ffn_bias = true, use_ffn_bias_in_attention = true,
-      use_projection_bias_in_attention = true, use_untied_layer_norm = true,
-    },
+    left = { rotary_emb_base = 10000, rotary_pct = float(1) },
+    right = { attention_dropout_rate = float(0), residual_dropout_rate = float(0) },
   },
 }
 
@@ -123,15 +110,14 @@ local hf_2_0 = variant(hf, {
   config = fields.config {
     fields.without(config, { "attention_dropout", "hidden_dropout", unpack(rope_fields) }),
     must.right { attention_dropout_rate = 0, residual_dropout_rate = 0 },
-    told.left { "rope_scaling", "rope_parameters" },
+    used.left { "rope_scaling", "rope_parameters" },
     fields.drop.left { attention_dropout = 0, hidden_dropout = 0 },
   },
   before = { left = fields.with(hf.before.left, {}, rope_fields), right = fields.with(hf.before.right, {}, rope_fields) },
 })
-local hf_1_9 = variant(hf_2_0, { config = fields.without(hf_2_0.config, { "norm_type" }) })
 
 local headless = {
-  keys = decoder.without_head(body), fill = decoder.invented_head "embed_in.weight", after = decoder.of_class(hf.after, "GPTNeoXModel"),
+  keys = decoder.without_head(body), fill = decoder.invented_head "embed_in.weight",
 }
 
 return {
@@ -143,9 +129,8 @@ return {
     between("cs-1.8, cs-1.9", "cs-2.0", decoder.gptj_to_2_0),
     between("cs-2.0", "cs-2.1", decoder.to_2_1),
     between("hf", "cs-2.1 .. cs-2.9", hf),
-    between("hf", "cs-2.0", hf_2_0),
-    between("hf", "cs-1.8, cs-1.9", hf_1_9),
-    between("hf", "cs-1.7", hf_1_9, { prefix = false }),
+    between("hf", "cs-1.8 .. cs-2.0", hf_2_0),
+    between("hf", "cs-1.7", hf_2_0, { prefix = false }),
   },
   {
     model = "gpt-neox-headless", name = "gpt-neox", note = "GPTNeoXModel <-> GPTJModel (configured as GPT-NeoX)",
@@ -155,8 +140,7 @@ return {
     between("cs-1.9", "cs-2.0", decoder.gptj_to_2_0),
     between("cs-2.0", "cs-2.1", decoder.to_2_1),
     between("hf", "cs-2.1 .. cs-2.9", hf, headless),
-    between("hf", "cs-2.0", hf_2_0, headless),
-    between("hf", "cs-1.8, cs-1.9", hf_1_9, headless),
-    between("hf", "cs-1.7", variant(hf_1_9, { prefix = false }), headless),
+    between("hf", "cs-1.8 .. cs-2.0", hf_2_0, headless),
+    between("hf", "cs-1.7", variant(hf_2_0, { prefix = false }), headless),
   },
 }

@@ -12,7 +12,7 @@ local classes = require "converters.classes.hf.gptj"
 local zoo = require "converters.classes.zoo.decoder"
 
 local only, refuse = rules.only, rules.refuse
-local must = fields.must
+local fixed = fields.fixed
 local buffer = actions.buffer
 local between, variant = rules.between, rules.variant
 local null, float = cbk.null, cbk.float
@@ -59,33 +59,28 @@ end
 -- --- config
 
 local config = fields.config {
-  must.right { norm_type = "layernorm" },
-  must.left { model_type = "gptj" },
-  { "vocab_size",                                     is = "size" },
+  fixed.left { model_type = "gptj" },
+  fixed.right {
+    attention_type = "scaled_dot_product", use_projection_bias_in_attention = false, use_ffn_bias_in_attention = false,
+    use_ffn_bias = true, use_untied_layer_norm = false,
+  },
+  { "vocab_size" },
   { "rotary_dim",          "rotary_dim",              rotary.dim("n_embd", "n_head") },
   rotary.unscaled(),
   { "rotary",              "position_embedding_type", values.choice { [true] = "rotary" } },
-  must.right { use_position_embedding = true },
-  { "embd_pdrop",          "embedding_dropout_rate",  is = "rate" },
-  { "tie_word_embeddings", "share_embedding_weights", is = "boolean" },
-  { "n_embd",              "hidden_size",             is = "width", alias_left = "hidden_size" },
-  { "n_head",              "num_heads",               is = "heads", alias_left = "num_attention_heads" },
-  { "n_layer",             "num_hidden_layers",       is = "depth", alias_left = "num_hidden_layers" },
-  { "n_positions",         "max_position_embeddings", is = "size",  alias_left = "max_position_embeddings" },
-  must.left { scale_attn_weights = true },
-  must.right { attention_type = "scaled_dot_product" },
-  must.right { use_projection_bias_in_attention = false, use_ffn_bias_in_attention = false, use_ffn_bias = true },
-  { "n_inner",             "filter_size",             is = { left = "size?", right = "size" } },
+  { "embd_pdrop",          "embedding_dropout_rate" },
+  { "tie_word_embeddings", "share_embedding_weights" },
+  { "n_embd",              "hidden_size" },
+  { "n_head",              "num_heads" },
+  { "n_layer",             "num_hidden_layers" },
+  { "n_positions",         "max_position_embeddings" },
+  { "n_inner",             "filter_size" },
   { "activation_function", "nonlinearity",            values.activation },
-  { "attn_pdrop",          "attention_dropout_rate",  is = "rate" },
-  { "resid_pdrop",         "residual_dropout_rate",   is = "rate" },
-  { "layer_norm_epsilon",                             is = "positive" },
-  { "use_bias_in_output",  nil, { forward = function(has) return has end, backward = function() return true end }, is = "boolean" },
-  { "initializer_range",                              is = "number" },
-  must.right { embedding_layer_norm = false, fixed_sparse_attention = null, norm_first = true },
-  must.right { use_ff_layer1_dropout = false, use_untied_layer_norm = false, attention_module = "aiayn_attention" },
-  decoder.no_groups,
-  decoder.fixed,
+  { "attn_pdrop",          "attention_dropout_rate" },
+  { "resid_pdrop",         "residual_dropout_rate" },
+  { "layer_norm_epsilon" },
+  { "use_bias_in_output", nil, { forward = function(has) return has end, backward = function() return true end } },
+  { "initializer_range" },
 }
 
 local in_one_form = rotary.in_one_form { rope_type = "default", rope_theta = 10000 }
@@ -119,24 +114,18 @@ local hf = {
       use_projection_bias_in_attention = true, use_untied_layer_norm = false, rotary_dim = decoder.quarter_of_head,
     },
   },
-  after = {
-    left = { model_type = "gptj", architectures = { "GPTJForCausalLM" } },
-    right = {
-      attention_type = "scaled_dot_product", use_bias_in_output = true, use_ffn_bias = true, use_ffn_bias_in_attention = false,
-      use_projection_bias_in_attention = false, use_untied_layer_norm = false,
-    },
-  },
+  after = { right = { use_bias_in_output = true } },
   prepare = { left = prepare_left },
   fill = { left = { { "lm_head.bias", zero_bias } } },
 }
 
 local hf_1_9 = variant(hf, {
-  keys = decoder.with_head("transformer", "wte", then_), config = fields.without(config, { "norm_type" }), tool = "2.0.3",
+  keys = decoder.with_head("transformer", "wte", then_), tool = "2.0.3",
 })
 
 local head = decoder.invented_head "wte.weight"
 local function headless_of(keys)
-  return { keys = decoder.without_head(keys), fill = head, after = decoder.of_class(hf.after, "GPTJModel") }
+  return { keys = decoder.without_head(keys), fill = head }
 end
 local headless, headless_1_9 = headless_of(now), headless_of(then_)
 

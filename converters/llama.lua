@@ -12,7 +12,7 @@ local classes = require "converters.classes.hf.llama"
 local zoo = require "converters.classes.zoo.decoder"
 
 local only = rules.only
-local must, told = fields.must, fields.told
+local fixed, must, used = fields.fixed, fields.must, fields.used
 local rows = actions.rotary
 local null, float, absent = cbk.null, cbk.float, values.absent
 local between, variant = rules.between, rules.variant
@@ -86,38 +86,33 @@ local head_dim = {
     local width, heads = values.size_of(at.from, "hidden_size"), values.size_of(at.from, "num_attention_heads")
     if not absent(size) and size * heads ~= width then at:refuse(size, ("hidden_size / num_attention_heads (%g)"):format(width / heads)) end
   end,
-  is = { left = "size?" },
 }
 
 local config = fields.config {
-  rotary.scaling { "linear", "yarn", "llama3", "longrope" },
-  must.right { norm_type = "rmsnorm" },
+  fixed.left { model_type = "llama" },
+  fixed.right {
+    norm_type = "rmsnorm", norm_first = true, embedding_layer_norm = false, position_embedding_type = "rotary",
+    attention_type = "scaled_dot_product", use_projection_bias_in_attention = false, use_ffn_bias_in_attention = false,
+    use_ffn_bias = false, use_bias_in_output = false, use_ff_layer1_dropout = false, attention_dropout_rate = float(0),
+    dropout_rate = float(0), embedding_dropout_rate = float(0),
+  },
+  must.right { use_rms_norm = true },
+  { "vocab_size" },
+  { "tie_word_embeddings", "share_embedding_weights" },
+  { "hidden_size" },
+  { "num_attention_heads", "num_heads" },
   { "num_key_value_heads", "extra_attention_params", values.grouped_queries },
   { false,                 "attention_module",       attention_module },
-  must.left { model_type = "llama" },
-  { "vocab_size",                                     is = "size" },
-  must.right { position_embedding_type = "rotary", use_position_embedding = true, embedding_dropout_rate = 0 },
-  { "tie_word_embeddings", "share_embedding_weights", is = "boolean" },
-  must.right { embedding_layer_norm = false },
-  { "hidden_size",                                    is = "width" },
-  { "num_attention_heads", "num_heads",               is = "heads" },
-  { "num_hidden_layers",                              is = "depth" },
-  { "max_position_embeddings",                        is = "size" },
-  must.right { attention_type = "scaled_dot_product" },
-  must.right { use_projection_bias_in_attention = false, use_ffn_bias_in_attention = false, use_ffn_bias = false },
-  { "intermediate_size",   "filter_size",             is = "size" },
+  { "num_hidden_layers" },
+  { "max_position_embeddings" },
+  { "intermediate_size",   "filter_size" },
   { "hidden_act",          "nonlinearity",           values.glu },
-  must.right { attention_dropout_rate = 0, dropout_rate = 0 },
-  told.right { "rotary_dim" },
-  { "head_dim", false, head_dim },
-  { "rope_theta",                                     is = "positive" },
-  { "rms_norm_eps",        "layer_norm_epsilon",      is = "positive" },
-  must.right { use_bias_in_output = false },
-  { "initializer_range",                              is = "number" },
-  must.right { fixed_sparse_attention = null, norm_first = true, use_ff_layer1_dropout = false, use_rms_norm = true },
-  must.left { attention_bias = fields.any_of(false, null), mlp_bias = fields.any_of(false, null), sliding_window = null },
-  must.left { partial_rotary_factor = fields.any_of(1, null) },
-  decoder.fixed,
+  { "head_dim",            false,                    head_dim },
+  used.right { "rotary_dim" },
+  { "rope_theta" },
+  rotary.scaling { "linear", "yarn", "llama3", "longrope" },
+  { "rms_norm_eps",        "layer_norm_epsilon" },
+  { "initializer_range" },
 }
 
 local before = {
@@ -133,18 +128,8 @@ local before = {
   },
 }
 
-local after = {
-  left = { model_type = "llama", architectures = { "LlamaForCausalLM" } },
-  right = {
-    attention_dropout_rate = float(0), attention_type = "scaled_dot_product", dropout_rate = float(0),
-    embedding_dropout_rate = float(0), embedding_layer_norm = false, norm_first = true, norm_type = "rmsnorm",
-    position_embedding_type = "rotary", use_bias_in_output = false, use_ff_layer1_dropout = false, use_ffn_bias = false,
-    use_ffn_bias_in_attention = false, use_projection_bias_in_attention = false,
-  },
-}
-
 local hf = {
-  keys = decoder.with_head("model", "embed_tokens", now), config = config, before = before, after = after,
+  keys = decoder.with_head("model", "embed_tokens", now), config = config, before = before,
   prepare = { left = rotary.in_one_form { partial_rotary_factor = 1 }, right = rotary.check_dim },
   finish = { right = rotary.set_dim },
 }
@@ -158,20 +143,23 @@ local hf_2_0 = variant(hf, {
   config = fields.config {
     fields.without(config, { "num_key_value_heads", unpack(rope_fields) }),
     { "num_key_value_heads", "extra_attention_params", values.grouped_queries_2_0 },
-    told.left { "rope_scaling", "rope_parameters", rope_theta = "positive" },
+    used.left { "rope_scaling", "rope_parameters", "rope_theta" },
+    fixed.right { use_position_embedding = true },
   },
   before = {
     left = fields.with(before.left, {}, rope_fields),
     right = fields.with(before.right, {}, rope_fields),
   },
-  after = { left = after.left, right = fields.with(after.right, { use_position_embedding = true }) },
 })
 
 local hf_1_9 = variant(hf_2_0, {
   keys = decoder.with_head("model", "embed_tokens", then_1_9),
-  config = fields.config { fields.without(hf_2_0.config, { "norm_type", "num_key_value_heads" }), told.left { "num_key_value_heads" } },
+  config = fields.config {
+    fields.without(hf_2_0.config, { "norm_type", "use_rms_norm", "num_key_value_heads" }),
+    used.left { "num_key_value_heads" },
+    fixed.right { use_rms_norm = true },
+  },
   before = { left = hf_2_0.before.left, right = fields.with(hf_2_0.before.right, { use_rms_norm = false }, { "norm_type" }) },
-  after = { left = after.left, right = fields.with(hf_2_0.after.right, { use_rms_norm = true }, { "norm_type" }) },
 })
 
 ---What Hugging Face says in these fields, earlier releases cannot.
@@ -181,8 +169,8 @@ local fields_since = { right = since.gpt2, left = fields.with(rotary.unscaled_be
   rope_theta = { "2.1", 10000 },
 }) }
 
-local function headless(converter, keys)
-  return { keys = decoder.without_head(keys), fill = invented_head, after = decoder.of_class(converter.after, "LlamaModel") }
+local function headless(keys)
+  return { keys = decoder.without_head(keys), fill = invented_head }
 end
 
 return {
@@ -203,8 +191,8 @@ return {
     aliases = { ["llamaV2-headless"] = "llama", ["code-llama-headless"] = "llama", ["wizardlm-headless"] = "llama" },
     between("cs-1.9", "cs-2.0", decoder.to_2_0),
     between("cs-2.0", "cs-2.1", decoder.to_2_1),
-    between("hf", "cs-2.1 .. cs-2.9", hf, headless(hf, now)),
-    between("hf", "cs-2.0", hf_2_0, headless(hf_2_0, then_2_0)),
-    between("hf", "cs-1.9", hf_1_9, headless(hf_1_9, then_1_9)),
+    between("hf", "cs-2.1 .. cs-2.9", hf, headless(now)),
+    between("hf", "cs-2.0", hf_2_0, headless(then_2_0)),
+    between("hf", "cs-1.9", hf_1_9, headless(then_1_9)),
   },
 }

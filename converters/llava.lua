@@ -13,7 +13,7 @@ local zoo = require "converters.classes.zoo.llava"
 local since = require "converters.modelzoo.since"
 
 local llama = catalogue.direct(require("converters.llama")[1], "hf", "cs-2.9").converter
-local must, drop, told = fields.must, fields.drop, fields.told
+local must, drop, used = fields.must, fields.drop, fields.used
 local absent, float = values.absent, cbk.float
 
 -- --- the projector
@@ -183,8 +183,7 @@ local image = {
   },
   before = clip.before,
   after = {
-    left = fields.with(clip.after.left, { architectures = { "CLIPVisionModel" } }),
-    right = fields.with(clip.after.right, { name = "ViTModel" }),
+    left = clip.after.left, right = fields.with(clip.after.right, { name = "ViTModel" }),
   },
   files = { ["preprocessor_config.json"] = function(config)
     return {
@@ -205,7 +204,7 @@ local text = {
   },
   config = fields.config {
     model_type({ llava = true, llava_llama = true, llama = true }, "LLaVA with a LLaMA"),
-    told.left { "mm_vision_tower", mm_hidden_size = "size" },
+    used.left { "mm_vision_tower", "mm_hidden_size" },
     must.right { name = fields.any_of("LlamaModel", "llama_model", "llama") },
     fields.without(llama.config, { "model_type" }),
     { "mm_projector_type",        "projector",                      projector },
@@ -213,7 +212,7 @@ local text = {
     { "mm_vision_select_layer",   "image_feature_select_layer_idx", feature_layer },
     must.left { mm_use_im_start_end = false, mm_use_im_patch_token = false },
     { "tune_mm_mlp_adapter",      "freeze",                         frozen },
-    told.left { "unfreeze_mm_vision_tower", "freeze_mm_mlp_adapter" },
+    used.left { "unfreeze_mm_vision_tower", "freeze_mm_mlp_adapter" },
     must.left { tune_mm_vision_resampler = false },
     { "image_aspect_ratio", false, one_image },
     must.left { mm_patch_merge_type = fields.any_of("flat", cbk.null) },
@@ -232,12 +231,12 @@ local text = {
   },
   after = {
     left = {
-      architectures = { "LlavaLlamaForCausalLM" }, bos_token_id = 1, eos_token_id = 2, freeze_mm_mlp_adapter = false,
+      bos_token_id = 1, eos_token_id = 2, freeze_mm_mlp_adapter = false,
       freeze_mm_vision_resampler = false, image_aspect_ratio = "pad", mm_use_im_patch_token = false, mm_use_im_start_end = false,
       model_type = "llava", pad_token_id = 0, tune_mm_mlp_adapter = false, tune_mm_vision_resampler = false,
       unfreeze_mm_vision_tower = false, use_cache = true,
     },
-    right = fields.with(llama.after.right, { name = "LlamaModel" }),
+    right = { name = "LlamaModel" },
   },
   prepare = llama.prepare, finish = llama.finish,
   fill = { right = { { linear(0, "weight"), invented_projector } } },

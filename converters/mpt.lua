@@ -11,7 +11,7 @@ local classes = require "converters.classes.hf.mpt"
 local zoo = require "converters.classes.zoo.decoder"
 
 local only, tie, qkv = rules.only, actions.tie, actions.qkv
-local must, drop, told = fields.must, fields.drop, fields.told
+local fixed, must, drop, used = fields.fixed, fields.must, fields.drop, fields.used
 local null, float = cbk.null, cbk.float
 local between = rules.between
 
@@ -107,44 +107,35 @@ local norm_type = {
 }
 
 local config = fields.config {
-  must.left { model_type = "mpt" },
-  { "vocab_size",                                          is = "size" },
-  must.right { use_position_embedding = true },
-  { "emb_pdrop",           "embedding_dropout_rate",       is = "rate" },
-  { "tie_word_embeddings", "share_embedding_weights",      is = "boolean" },
-  must.right { pos_scaling_factor = fields.any_of(1, null) },
-  told.right { "pos_scaling_type", "pos_scaling_extra_args" },
-  must.right { embedding_layer_norm = false },
-  { "d_model",             "hidden_size",                  is = "width", alias_left = "hidden_size" },
-  { "n_heads",             "num_heads",                    is = "heads", alias_left = "num_attention_heads" },
-  { "n_layers",            "num_hidden_layers",            is = "depth", alias_left = "num_hidden_layers" },
-  { "max_seq_len",         "max_position_embeddings",      is = "size" },
+  fixed.left { model_type = "mpt" },
+  fixed.right {
+    use_bias_in_output = false, nonlinearity = "gelu", norm_first = true, embedding_layer_norm = false, use_ff_layer1_dropout = false,
+  },
+  must.right { layer_norm_epsilon = 1e-5 },
+  { "vocab_size" },
+  { "emb_pdrop",           "embedding_dropout_rate" },
+  { "tie_word_embeddings", "share_embedding_weights" },
+  { "d_model",             "hidden_size" },
+  { "n_heads",             "num_heads" },
+  { "n_layers",            "num_hidden_layers" },
+  { "max_seq_len",         "max_position_embeddings" },
   { "attn_config.attn_type",     "attention_module",        values.choice { multihead_attention = "aiayn_attention" } },
   { "attn_config.softmax_scale", "attention_type",          attention_type },
-  { "attn_config.attn_pdrop",    "attention_dropout_rate", is = "rate" },
+  { "attn_config.attn_pdrop",    "attention_dropout_rate" },
   { "attn_config.alibi",         "position_embedding_type", positions },
-  must.left { ["attn_config.alibi_bias_max"] = 8, ["attn_config.rope"] = fields.any_of(false, null) },
   -- no error, as the Model Zoo's converter lets these two through
   { "attn_config.clip_qkv",  false, values.lost(null, "the Model Zoo clips no queries, keys and values, so logits change") },
   { "attn_config.qk_ln",     false, values.lost(false, "the Model Zoo's model has no norms of queries and keys, so logits change") },
-  must.left { ["attn_config.prefix_lm"] = fields.any_of(false, null), ["ffn_config.ffn_type"] = fields.any_of("mptmlp", null) },
   drop.left { ["attn_config.attn_uses_sequence_id"] = false },
-  told.left { "learned_pos_emb", "attn_config.attn_impl" }, -- of positions; which kernel computes the same
+  used.left { "learned_pos_emb", "attn_config.attn_impl" }, -- of positions; which kernel computes the same
   { "no_bias", false, { forward = function(without, here)
     for _, name in ipairs(decoder.biases) do here:set(name, not without) end
-  end }, is = "boolean" },
-  told.right(decoder.biases),
-  { "expansion_ratio",     "filter_size",  expansion,      is = { left = "positive", right = "size" } },
-  must.right { nonlinearity = "gelu" },
-  { "resid_pdrop",         "dropout_rate",                 is = "rate" },
-  must.left { layer_norm_epsilon = 1e-5 },
-  must.right { layer_norm_epsilon = 1e-5, use_bias_in_output = false },
-  { "initializer_range",                                   is = "number" },
-  must.right { fixed_sparse_attention = null, norm_first = true, use_ff_layer1_dropout = false },
-  { "norm_type",           "norm_type",    norm_type },
-  decoder.no_groups,
-  decoder.fixed,
-  must.left { embedding_fraction = 1, logit_scale = null },
+  end } },
+  used.right(decoder.biases),
+  { "expansion_ratio",     "filter_size",                   expansion },
+  { "resid_pdrop",         "dropout_rate" },
+  { "initializer_range" },
+  { "norm_type",           "norm_type",                     norm_type },
 }
 
 local function attention(implementation)
@@ -192,12 +183,11 @@ local hf = {
     },
   },
   after = {
-    left = fields.with(attention "torch", { model_type = "mpt", architectures = { "MPTForCausalLM" } }),
+    left = fields.with(attention "torch", { architectures = { "MPTForCausalLM" } }),
     right = {
       attention_dropout_rate = float(0), attention_type = "scaled_dot_product", dropout_rate = float(0),
-      embedding_dropout_rate = float(0), embedding_layer_norm = false, nonlinearity = "gelu", norm_first = true,
-      position_embedding_type = "learned", share_embedding_weights = true, use_bias_in_output = false,
-      use_ff_layer1_dropout = false, use_ffn_bias = true, use_ffn_bias_in_attention = true, use_projection_bias_in_attention = true,
+      embedding_dropout_rate = float(0), position_embedding_type = "learned", share_embedding_weights = true,
+      use_ffn_bias = true, use_ffn_bias_in_attention = true, use_projection_bias_in_attention = true,
     },
   },
   finish = { left = function(to, from)
@@ -222,7 +212,7 @@ return {
     since = { right = since.gpt2 },
     between("hf", "cs-2.1 .. cs-2.3", hf, {
       keys = rules.keys { body, rules.drop.left("lm_head.{weight,bias}", "a copy of the embedding is written") },
-      after = decoder.of_class(hf.after, "MPTModel"),
+      after = { left = fields.with(hf.after.left, { architectures = { "MPTModel" } }), right = hf.after.right },
     }),
   },
 }

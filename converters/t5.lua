@@ -12,7 +12,7 @@ local zoo = require "converters.classes.zoo.t5"
 local between, variant = rules.between, rules.variant
 
 local only = rules.only
-local must, told, drop = fields.must, fields.told, fields.drop
+local fixed, must, used, drop = fields.fixed, fields.must, fields.used, fields.drop
 
 -- --- embeddings: up to three keys hold one tensor, and files of old releases hold it once, as null elsewhere
 
@@ -204,7 +204,6 @@ local function activation(name_of)
       warn_of_gelu(name)
       return names.backward(name, here)
     end,
-    is = names.is,
   }
 end
 
@@ -266,37 +265,27 @@ local function activation_in(name) return name == "gated-gelu" and "gelu_new" or
 ---@param name_of fun(here: FieldAt): any   the activation by its usual name
 local function config_for(name_of)
   return fields.config {
-    must.right { norm_type = "rmsnorm", use_pre_encoder_decoder_layer_norm = true },
-    must.left { model_type = "t5" },
-    { "vocab_size",          "src_vocab_size",             vocabulary,             is = "size" },
-    told.right { "extra_ids" },
+    fixed.left { model_type = "t5" },
+    fixed.right { norm_type = "rmsnorm" },
+    { "vocab_size",          "src_vocab_size",             vocabulary },
+    used.right { "extra_ids" },
     { false,                 "tgt_vocab_size",             same_as "src_vocab_size" },
-    { "d_model",                                                                   is = "size", alias_left = "hidden_size" },
-    { "d_kv",                                                                      is = "size", alias_left = "head_dim" },
-    { "d_ff",                                                                      is = "size" },
-    { "num_layers",          "encoder_num_hidden_layers",                          is = "depth", alias_left = "num_hidden_layers" },
-    { "num_decoder_layers",  "decoder_num_hidden_layers",                          is = "depth" },
-    { "num_heads",                                                                 is = "size", alias_left = "num_attention_heads" },
-    must.right { use_projection_bias_in_attention = false },
-    { "relative_attention_num_buckets",                                            is = "count" },
-    { "tie_word_embeddings", "share_embedding_weights",                            is = "boolean" },
-    must.left { is_encoder_decoder = true, tie_encoder_decoder = fields.any_of(false, cbk.null), relative_attention_max_distance = 128 },
-    { "dropout_rate",                                                              is = "rate" },
+    { "d_model" },
+    { "d_kv" },
+    { "d_ff" },
+    { "num_layers",          "encoder_num_hidden_layers" },
+    { "num_decoder_layers",  "decoder_num_hidden_layers" },
+    { "num_heads" },
+    { "relative_attention_num_buckets" },
+    { "tie_word_embeddings", "share_embedding_weights" },
+    { "dropout_rate" },
     { false,                 "relu_dropout_rate",          same_as("dropout_rate", 0.1) },
-    { "layer_norm_epsilon",                                                        is = "positive" },
+    { "layer_norm_epsilon" },
     { "feed_forward_proj",   "encoder_nonlinearity",       activation(name_of) },
     { false,                 "decoder_nonlinearity",       same_as("encoder_nonlinearity", "relu") },
-    { "dense_act_fn", false, as_named(name_of, activation_in) },
-    name_of == as_it_is and { "is_gated_act", false, as_named(name_of, named_gated), is = { left = "boolean?" } }
-      or told.left { is_gated_act = "boolean" },
-    must.right { position_embedding_type = "relative", share_encoder_decoder_embedding = true },
+    { "dense_act_fn",        false,                        as_named(name_of, activation_in) },
+    name_of == as_it_is and { "is_gated_act", false,       as_named(name_of, named_gated) } or used.left { "is_gated_act" },
     drop.right(positions),
-    must.right { use_dropout_outside_residual_path = true, use_pre_encoder_decoder_dropout = false },
-    must.right { use_ffn_bias = false, use_transformer_initialization = false, use_bias_in_output = false },
-    must.right { attention_module = "aiayn_attention", attention_type = "dot_product", tie_encoder_decoder = false },
-    must.right { norm_first = true },
-    decoder.no_groups,
-    decoder.one_expert,
   }
 end
 
@@ -317,8 +306,8 @@ local hf = {
   config = config_for(as_it_is),
   before = before,
   after = {
-    left = { model_type = "t5", architectures = { "T5ForConditionalGeneration" }, decoder_start_token_id = 0 }, -- that of padding
-    right = fields.with(positions, { norm_type = "rmsnorm" }),
+    left = { decoder_start_token_id = 0 }, -- that of padding
+    right = positions,
   },
 }
 
@@ -338,7 +327,6 @@ local hf_2_0 = variant(hf, {
 
 local hf_1_8 = variant(hf_2_0, {
   config = fields.config { must.right { use_t5_layer_norm = true }, fields.without(hf_2_0.config, { "norm_type" }) },
-  after = { left = hf.after.left, right = positions },
 })
 
 ---1.9 copied the name where is_gated_act says that there is no gate.
@@ -364,7 +352,7 @@ local hf_1_7 = variant(hf_1_8, {
   prefix = false,
   config = fields.config {
     must.right { use_pre_encoder_decoder_layer_norm = false },
-    fields.without(hf_1_8.config, { "use_pre_encoder_decoder_layer_norm" }),
+    hf_1_8.config,
   },
 })
 

@@ -110,7 +110,7 @@ for _, one in ipairs(list) do
   end
   if one.config and not looked[one.config] and not one.inside then
     looked[one.config] = true
-    for _, found in ipairs { check.fields(one.config), check.defaults(one.own), check.demands(one.own) } do
+    for _, found in ipairs { check.fields(one.config), check.defaults(one.own, one.model.classes) } do
       for _, finding in ipairs(found) do
         local has_place = finding.rule and finding.rule.origin
         add(finding.kind, finding.text, has_place and position.of(finding.rule) or one.title, one.title)

@@ -41,7 +41,6 @@ local KNOWN = {
   ["converters/engine/convert.lua -> converters.modelzoo.trainer"] = true,
   ["converters/engine/rules.lua -> a computed name"] = true,
   ["converters/notation/entries.lua -> converters.engine.choices"] = true,
-  ["converters/notation/entries.lua -> converters.engine.demands"] = true,
   ["converters/notation/entries.lua -> converters.engine.naming"] = true,
   ["converters/notation/files.lua -> converters.engine.catalogue"] = true,
   ["converters/notation/files.lua -> converters.engine.class"] = true,

@@ -4,7 +4,6 @@
 local cbk = require "cbk"
 local pretrained = require "converters.engine.pretrained"
 local fields = require "converters.engine.fields"
-local sections = require "converters.engine.sections"
 local patterns = require "converters.engine.patterns"
 local rules = require "converters.engine.rules"
 local relate = require "converters.bench.relate"
@@ -205,8 +204,10 @@ local function check_captures(rule, side, findings)
 end
 
 ---The fields that a side of a config may have; nil where it may have any.
-local function fields_of(own, side)
-  local out = {}
+---@param classes? table<Side, Class>   of the model, where the table has none of its own
+local function fields_of(own, side, classes)
+  local class = (own.classes or classes or {})[side]
+  local out = class and class:by_name() or {}
   for _, rule in ipairs(own.config or {}) do
     if rule[side] == "*" then return nil end
     if rule[side] then out[rule[side]] = true end
@@ -325,13 +326,6 @@ function check.fields(set)
         if target and target ~= "*" then target_of[target] = target_of[target] or rule end
       end
     end
-    for _, rule in ipairs(set) do
-      local alias = rule.alias and rule.alias[side]
-      if alias and taken[alias] then
-        findings[#findings + 1] = { kind = "collision", rule = rule,
-          text = ("'%s' of the %s has the other name '%s', which is a field of a rule of its own"):format(rule[side], side, alias) }
-      end
-    end
   end
   for _, rule in ipairs(set) do
     if not reached[rule] then
@@ -345,8 +339,8 @@ end
 ---What is written where nothing else is said, and refused when it is read.
 local function check_refused(own, side, findings)
   for _, rule in ipairs(own.config or {}) do
-    local value
-    if rule.kind == "must" and rule[side] then value = own.after and own.after[side] and own.after[side][rule[side]] end
+    local after, value = own.after and own.after[side], nil
+    if after and rule.kind == "must" and rule[side] then value = after[rule[side]] end
     local is_plain = value ~= nil and type(value) ~= "function" and type(value) ~= "table"
     if is_plain and not fields.same(cbk.dict { value = value }.value, rule.value) then
       findings[#findings + 1] = { kind = "collision",
@@ -358,11 +352,12 @@ end
 
 ---Defaults of fields that no config rule names: they are misspelt, or the way back does not know what this one writes.
 ---@param own Converter
+---@param classes? table<Side, Class>   of the model
 ---@return { kind: string, text: string }[]
-function check.defaults(own)
+function check.defaults(own, classes)
   local findings = {}
   for _, side in ipairs { "left", "right" } do
-    local known = fields_of(own, side)
+    local known = fields_of(own, side, classes)
     for _, what in ipairs(known and { "before", "after" } or {}) do
       local names = {}
       for name in pairs(own[what] and own[what][side] or {}) do
@@ -372,7 +367,7 @@ function check.defaults(own)
       table.sort(names)
       if #names > 0 then
         findings[#findings + 1] = { kind = "unknown field",
-          text = ("%s.%s has %s, which no config rule names; fields.drop.%s and fields.told.%s are for what has no counterpart")
+          text = ("%s.%s has %s, which no config rule names; fields.drop.%s and fields.used.%s are for what has no counterpart")
             :format(what, side, table.concat(names, ", "), side, side) }
       end
     end
@@ -408,31 +403,6 @@ function check.since(model)
         findings[#findings + 1] = { kind = "unknown field",
           text = ("since.%s of %s has '%s', which no config rule of its tables names"):format(side, model.model, name) }
       end
-    end
-  end
-  return findings
-end
-
-local function has_word(asked, word)
-  for name, is in pairs(asked) do
-    if is:gsub("%?$", "") == word then return name end
-  end
-end
-
----What the config rules leave unsaid that others rely on: the width that heads share.
----@param own Converter
----@return { kind: string, text: string }[]
-function check.demands(own)
-  local findings, asked = {}, {}
-  local function add(text, ...) findings[#findings + 1] = { kind = "unsaid", text = text:format(...) } end
-  for _, side in ipairs { "left", "right" } do asked[side] = sections.asked(own.config or {}, side) end
-  for _, rule in ipairs(own.config or {}) do
-    if rule.left == "*" or rule.right == "*" then return findings end
-  end
-  for _, side in ipairs { "left", "right" } do
-    local heads = has_word(asked[side], "heads")
-    if heads and not has_word(asked[side], "width") then
-      add("'%s' of the %s are heads, but no rule says which width they share (is = \"width\")", heads, side)
     end
   end
   return findings

@@ -3,7 +3,6 @@
 local cbk = require "cbk"
 local releases = require "converters.modelzoo.releases"
 local rules = require "converters.engine.rules"
-local sections = require "converters.engine.sections"
 local fields = require "converters.engine.fields"
 local naming = require "converters.engine.naming"
 local wrap = require "converters.engine.wrap"
@@ -163,6 +162,16 @@ end
 
 local by_name = {} -- model name or alias: { Model, name in the Model Zoo, file }
 
+---Tables between Hugging Face and a release have the model's classes, unless they have classes of their own.
+---@param model Model
+local function describe(model)
+  for _, converter in ipairs(model) do
+    for _, own in pairs(converter[1] == "hf" and (converter.variants or { converter }) or {}) do
+      own.classes = own.classes or model.classes
+    end
+  end
+end
+
 ---Adds a family file's models (notation/files.lua checks them).
 ---@param models Model[]
 ---@param where string       the file
@@ -176,6 +185,7 @@ function catalogue.add(models, where, is_own)
     by_name[name] = earlier or { model, zoo_name, where, is_own = is_own }
   end
   for _, model in ipairs(models) do
+    describe(model)
     add(model.model, model, model.name or model.model)
     for alias, zoo_name in pairs(model.aliases or {}) do add(alias, model, zoo_name) end
   end
@@ -279,22 +289,16 @@ function catalogue.class_of(model, converter, format)
   if is_known then return found, release end
 end
 
----What the fields of a release's model section must be, as the right sides of the tables say.
+---The class of the Model Zoo that a model section is of; of one that wraps another model, the class of that.
 ---@param model Model
 ---@param section Dict
----@return Asked
-function catalogue.asked(model, section)
-  local out = {}
-  local function add(own)
-    for name, is in pairs(own.config and sections.asked(own.config, "right") or {}) do out[name] = out[name] or is end
-    for _, variant in pairs(own.variants or {}) do add(variant) end
-  end
+---@return Class|nil
+function catalogue.zoo_class(model, section)
   for _, converter in ipairs(model) do
-    add(converter)
     local inner = converter.wrap and catalogue.find(section[converter.wrap.says.right])
-    if inner then return catalogue.asked(inner, section) end
+    if inner then return catalogue.zoo_class(inner, section) end
   end
-  return out
+  return model.classes and model.classes.right
 end
 
 ---Every format that a model has: all releases since the oldest that its tables name, and what else they name.

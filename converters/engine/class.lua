@@ -2,8 +2,8 @@
 
 local cbk = require "cbk"
 local extents = require "cbk.extents"
-local demands = require "converters.engine.demands"
 local extent = require "converters.engine.extent"
+local field_kinds = require "converters.engine.field_kinds"
 local fields = require "converters.engine.fields"
 local kinds = require "converters.engine.kinds"
 local releases = require "converters.modelzoo.releases"
@@ -15,15 +15,17 @@ local MOST_TENSORS = 150000 -- of a model; the largest ones have 100,000
 -- --- writing classes
 
 ---@class ClassField
----@field kind string        what the value must be (demands.lua)
----@field default any        of the class; nil: without this field nothing is described, or it is derived from others
----@field aliases? string[]  other names under which the class reads it
+---@field kind? string       what the value must be (field_kinds.lua); nil: anything
+---@field default any        of the class; nil: it may be left out or null
+---@field aliases string[]   other names under which the class reads it
 ---@field unbiased? any      the value with which some tensors have no bias
+---@field free? boolean      a model with another value computes the same once it is trained
+---@field unused? fun(value: any, config: Dict): boolean   which values say no more than the default
 
 ---Makers of fields, one for each kind of value: `size(768)`, `text("gelu", "hidden_act")`.
 ---@type table<string, fun(default: any, ...: string): ClassField>
 class.kinds = {}
-for _, word in ipairs(demands.words()) do
+for _, word in ipairs(field_kinds.names()) do
   class.kinds[word] = function(default, ...) return { kind = word, default = default, aliases = { ... } } end
 end
 
@@ -37,6 +39,34 @@ end
 
 ---A value of any kind, which no tensor depends on, or whose parts `derived` reads.
 function class.kinds.any(default, ...) return { default = default, aliases = { ... } } end
+
+---A value of any kind that does not change what a trained model computes: how it is trained, which kernel computes it.
+function class.kinds.free(default, ...) return class.free(class.kinds.any(default, ...)) end
+
+---Makers by their names: `local size, text = class.makers "size text"`.
+---@param names string
+function class.makers(names)
+  local out = {}
+  for name in names:gmatch "%a+" do out[#out + 1] = class.kinds[name] or error("no kind of fields is called " .. name, 2) end
+  return unpack(out)
+end
+
+---A field that may have any value where no rule names it: it counts only together with others.
+---@param field ClassField
+---@return ClassField
+function class.free(field)
+  field.free = true
+  return field
+end
+
+---A field of which some values say no more than the default.
+---@param field ClassField
+---@param unused fun(value: any, config: Dict): boolean   neither nil nor null
+---@return ClassField
+function class.unused(field, unused)
+  field.unused = unused
+  return field
+end
 
 ---@alias TensorNode table   A tensor `{ "lm_head.weight", { "vocab_size", "hidden_size" } }`, or a list of nodes; false is no tensor.
 ---A tensor's extents are numbers, or texts over config fields: "3 * hidden_size". `tied`: the key of the same tensor;
@@ -138,6 +168,18 @@ function class.extend(base, more)
   return out
 end
 
+---Whether an extent's value follows from what the config says and the class assumes.
+---@param texts table<string, string>   extents that the class derives
+---@param written Extent
+---@return boolean
+local function knows(values, texts, written)
+  for name in extent.names_in(written) do
+    local text = texts[name]
+    if text and not knows(values, texts, text) or not text and extent.value_of(values, name) == nil then return false end
+  end
+  return true
+end
+
 ---The map that a field is in: "attn_config.alibi" may be a field of a section, or, while rules run, a field of that name.
 ---@param config Dict
 ---@param name string
@@ -146,6 +188,37 @@ local function place_of(config, name)
   local section, inner = name:match "^(.-)%.(.*)$"
   if config[name] == nil and section and kinds.is_dict(config, section) then return config[section], inner end
   return config, name
+end
+
+---Whether a config says nothing of a field.
+local function is_absent(config, name, field)
+  for _, key in ipairs { name, unpack(field.aliases) } do
+    local map, inner = place_of(config, key)
+    if map[inner] ~= nil then return false end
+  end
+  return true
+end
+
+---The fields by all names under which the class reads them.
+---@return table<string, ClassField>
+function Class:by_name()
+  local out = {}
+  for name, field in pairs(self.fields) do
+    out[name] = field
+    for _, alias in ipairs(field.aliases) do out[alias] = out[alias] or field end
+  end
+  return out
+end
+
+---Refuses a config whose numbers do not go together: heads that do not share the width evenly.
+---@param config Dict
+function Class:check(config)
+  local values, texts = self:values(config)
+  local said = {}
+  for name, field in pairs(self.fields) do said[name] = not is_absent(config, name, field) and values[name] or nil end
+  for name, text in pairs(texts) do
+    if rawget(values, name) == nil and knows(said, texts, text) then extent.value(text, values) end
+  end
 end
 
 ---Takes the fields out of a config that the programs of a release refuse.
@@ -157,7 +230,7 @@ function Class:take_removed(config, release)
   end
 end
 
----What a config says of a field; nil where it is null, the default where it is absent. A size that has a default cannot be null.
+---What a config says of a field; nil where it is null, the default where it is absent.
 ---@param config Dict
 ---@param name string
 ---@param field ClassField
@@ -165,25 +238,13 @@ local function read(config, name, field)
   local names = { name, unpack(field.aliases) }
   for _, key in ipairs(names) do
     local map, inner = place_of(config, key)
-    local value, demand = map[inner], field.kind and demands.find(field.kind)
-    if value == cbk.null and not (demand and demand.needed and field.default) then return nil end
-    if value ~= nil then
-      if demand and not demands.holds(demand, value, cbk.kind(map, inner)) then fields.refuse(key, value, demand.says) end
-      if demand and demand.number then return tonumber(tostring(value)) end
-      if demand and demand.plain then return demand.plain(value) end
-      return value
-    end
+    local value = map[inner]
+    local wanted = value ~= nil and field_kinds.mistake(field, value, cbk.kind(map, inner))
+    if wanted then fields.refuse(key, value, wanted) end
+    if value == cbk.null then return nil end
+    if value ~= nil then return field_kinds.read(field, value) end
   end
   return field.default
-end
-
----Whether a config says nothing of a field.
-local function is_absent(config, name, field)
-  for _, key in ipairs { name, unpack(field.aliases) } do
-    local map, inner = place_of(config, key)
-    if map[inner] ~= nil then return false end
-  end
-  return true
 end
 
 ---The values that the class's tensors depend on. Those that the class derives are worked out when they are asked for.
@@ -394,17 +455,6 @@ function ClassTensors:fields_of(written, found)
   return found
 end
 
----Whether the config says, or the class assumes, every field that an extent depends on.
----@param written Extent
----@return boolean
-function ClassTensors:knows(written)
-  for name in extent.names_in(written) do
-    local text = self.texts[name]
-    if text and not self:knows(text) or not text and extent.value_of(self.values, name) == nil then return false end
-  end
-  return true
-end
-
 ---What is wrong with the shape that a checkpoint has under a key; nil where nothing is, and where the class has no such tensor.
 ---An extent whose fields the config does not say may be any: some are optional, as programs take them from the training data.
 ---@param key string
@@ -415,7 +465,7 @@ function ClassTensors:mistake(key, shape)
   if not one then return nil end
   local expected, is_same, differing = {}, #one.extents == #shape, {}
   for i, written in ipairs(one.extents) do
-    expected[i] = one.of:knows(written) and one.of:size(written) or shape[i] or 0
+    expected[i] = knows(one.of.values, one.of.texts, written) and one.of:size(written) or shape[i] or 0
     if shape[i] ~= expected[i] then
       is_same = false
       one.of:fields_of(written, differing)

@@ -141,9 +141,9 @@ local function warn_of_others(what, names)
 end
 
 local function config_to_hf(job, step, config)
-  local asked, section = sections.asked(step.converter.config, step.side), cbk.copy(trainer.model(config))
-  sections.check(section, asked)
-  local folded, scale, untie = fold_mup(sections.plain(section, asked), step.converter, job.model.model)
+  local known, section = sections.known_fields(step.converter, step.side), cbk.copy(trainer.model(config))
+  sections.check(section, known)
+  local folded, scale, untie = fold_mup(sections.plain(section, known), step.converter, job.model.model)
   local to, from, dropped, assumed = sections.convert(step.converter, step.side, folded, nil, nil, { hf_config = job.hf_config })
   note_dropped(dropped, from)
   file.precision_to_hf(to, config)
@@ -167,8 +167,8 @@ local function config_between_releases(job, step, config)
   config = cbk.deep_copy(config)
   local moves, at = {}, trainer.place_of_model(config) .. "."
   local section = trainer.model(config)
-  local known = catalogue.asked(job.model, section)
-  local to, from, dropped, assumed = sections.convert(step.converter, step.side, section, moves, known)
+  local class = catalogue.zoo_class(job.model, section)
+  local to, from, dropped, assumed = sections.convert(step.converter, step.side, section, moves, class)
   for _, one in ipairs(moves) do one[1], one[2] = at .. one[1], at .. one[2] end
   note_dropped(dropped, from)
   local src, tgt = catalogue.release(step.src), catalogue.release(step.tgt)

@@ -112,6 +112,11 @@ function extent.value(written, values)
   if type(written) == "number" then return written end
   local result = formula(written)(values)
   if result and result >= 0 and result % 1 == 0 and result < 2 ^ 53 then return result end
+  local width, count = written:match("^(" .. NAME .. ") / (" .. NAME .. ")$")
+  if result and width then
+    local whole = extent.value_of(values, width)
+    fields.refuse(count, extent.value_of(values, count), ("a divisor of %s (%s)"):format(width, fields.shown(whole)))
+  end
   local named = {}
   for name in extent.names_in(written) do
     local value = extent.value_of(values, name)

@@ -13,7 +13,6 @@ local fields = {}
 ---@class FieldAction   An invertible pair on values; nil means that nothing is written.
 ---@field forward fun(value: any, at: FieldAt): any
 ---@field backward fun(value: any, at: FieldAt): any
----@field is? table<Side, string>   what the values must be (Demand), where the rule does not say
 
 ---How a config value is shown in a message.
 local function shown(value)
@@ -39,6 +38,8 @@ function fields.refuse(field, value, supported, advice)
 end
 
 local function plain(value)
+  local kind = type(value) == "userdata" and cbk.kind(value)
+  if kind == "float" or kind == "int" then return tonumber(tostring(value)) end
   if value == true then return 1 end
   if value == false then return 0 end
   return value
@@ -66,23 +67,16 @@ fields.same = same
 
 -- --- writing tables
 
----What a rule asks for, by sides; `is` is one word for both, or a table of them.
-local function sides_of(is)
-  if type(is) == "string" then return { left = is, right = is } end
-  return is
-end
-
 ---Rules for fields of one side: their names, or each with its value.
----@param kind "must"|"told"|"drop"
-local function one_sided(kind)
+---@param rule table   what they have in common
+local function one_sided(rule)
   local make = {}
   for side in pairs(rules.other) do
     make[side] = function(names)
       local out = { is_fields = true }
       for key, value in pairs(names) do
-        local rule = type(key) == "number" and { [side] = value } or { [side] = key, value = value }
-        rule.kind, rule.is = kind, kind == "told" and sides_of(rule.value) or nil
-        out[#out + 1] = rule
+        local field = type(key) == "number" and { [side] = value } or { [side] = key, value = value }
+        out[#out + 1] = rules.variant(rule, field)
       end
       return out
     end
@@ -90,22 +84,25 @@ local function one_sided(kind)
   return make
 end
 
----`must.right { norm_type = "rmsnorm" }`: the field exists on the right only and has one value that the left can express.
-fields.must = one_sided "must"
+---`fixed.right { norm_type = "rmsnorm" }`: the right has a field that the left has not, with one value that the left can express. Read,
+---the field must have it; in a config that is written, it has it.
+fields.fixed = one_sided { kind = "must", is_written = true }
 
----`told.right { "a", b = "size" }`: fields of the right that other rules or functions of the table read, and what they must be.
-fields.told = one_sided "told"
+---`must.right { seed = 1 }`: as `fixed`, but never written.
+fields.must = one_sided { kind = "must" }
+
+---`used.right { "a" }`: fields of the right that other rules or functions of the table read.
+fields.used = one_sided { kind = "used" }
 
 ---`drop.right { "a", b = false }`: fields of the right that have no place on the left. A warning names them, unless they are null
 ---or have the value that goes without saying.
-fields.drop = one_sided "drop"
+fields.drop = one_sided { kind = "drop" }
 
 ---One of several values, in `must`.
 function fields.any_of(...) return { any_of = { ... } } end
 
----A table of config rules: `{ left, right, action }`; one name alone stands for both sides; "*" copies what no rule names. What the
----value must be, `is` says: `is = "size"`, or of each side `is = { left = "number", right = "size" }`. `alias_left` is another name under
----which the programs of the left read the field, too.
+---A table of config rules: `{ left, right, action }`; one name alone is that of both sides; "*" copies what no rule names. What values may
+---be, and what a field that no rule names must be, the classes of both sides say.
 function fields.config(written)
   local out, source, line = { is_fields = true }, position.here(3)
   for place = 1, table.maxn(written) do
@@ -119,7 +116,6 @@ function fields.config(written)
       local left, right, action = entry[1], entry[2], entry[3]
       if right == nil then right = left end
       out[#out + 1] = { left = left or nil, right = right or nil, action = action, kind = "pair",
-        is = sides_of(entry.is or action and action.is), alias = { left = entry.alias_left, right = entry.alias_right },
         origin = { source = source, line = line, place = place, names = { left or right, right or nil } } }
     end
   end

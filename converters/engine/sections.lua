@@ -1,9 +1,10 @@
 -- Runs config rules over one model section, in one direction: over what a CS config has under `model`, or a whole config.json.
 
 local cbk = require "cbk"
-local demands = require "converters.engine.demands"
+local field_kinds = require "converters.engine.field_kinds"
 local fields = require "converters.engine.fields"
 local kinds = require "converters.engine.kinds"
+local naming = require "converters.engine.naming"
 local rules = require "converters.engine.rules"
 
 local sections = {}
@@ -32,84 +33,57 @@ end
 
 function FieldAt:refuse(value, supported) fields.refuse(self.field, value, supported) end
 
--- --- what fields must be
+-- --- what fields may be
 
----@alias Asked table<string, string>   what fields of one side must be (Demand), by their names
+---@alias KnownFields table<string, ClassField>   of one side, by all names under which its class reads them
 
----What the fields of one side must be.
----@param set table[]   of fields.config
+---What is known of the fields of one side.
+---@param step Converter
 ---@param side Side
----@return Asked
-function sections.asked(set, side)
-  local out = {}
-  for _, rule in ipairs(set) do
-    local name = rule[side]
-    if name and rule.is and not out[name] then out[name] = rule.is[side] end
-  end
-  return out
+---@return KnownFields
+function sections.known_fields(step, side)
+  local class = step.classes and step.classes[side]
+  return class and class:by_name() or {}
 end
 
-local function names_of(asked, word, config)
-  local out = {}
-  for name, is in pairs(asked) do
-    if is:gsub("%?$", "") == word and kinds.present(config[name]) then out[#out + 1] = name end
-  end
-  return out
-end
-
----No head is wider than another, unless the config says itself how wide they are.
-local function check_heads(config, asked)
-  if names_of(asked, "inner", config)[1] then return end
-  local width = names_of(asked, "width", config)[1]
-  for _, name in ipairs(width and names_of(asked, "heads", config) or {}) do
-    if config[width] % config[name] ~= 0 then
-      fields.refuse(name, config[name], ("a divisor of %s (%d)"):format(width, config[width]))
-    end
-  end
-end
-
----Refuses a value that is not what the field's rule asks for, and heads that do not share the width.
+---Refuses values of another kind than their fields have.
 ---@param config Dict
----@param asked Asked
----@param place? string   what stands before the names in messages
-function sections.check(config, asked, place)
+---@param known KnownFields
+---@param place? string   what is before the names in messages
+function sections.check(config, known, place)
   for name in cbk.items(config) do
-    local demand, may_be_null = demands.find(asked[name] or "")
-    local value = config[name]
-    local is_fine = not demand or may_be_null and value == cbk.null or demands.holds(demand, value, cbk.kind(config, name))
-    if not is_fine then fields.refuse((place or "") .. tostring(name), value, demand.says) end
+    local wanted = field_kinds.mistake(known[name], config[name], cbk.kind(config, name))
+    if wanted then fields.refuse((place or "") .. tostring(name), config[name], wanted) end
   end
-  check_heads(config, asked)
 end
 
 ---Has each value as rules and functions know it; of a config that holds what it must (check).
 ---@param config Dict   changed in place
----@param asked Asked
+---@param known KnownFields
 ---@return Dict
-function sections.plain(config, asked)
+function sections.plain(config, known)
   for _, name in ipairs(cbk.keys(config)) do
-    local demand = demands.find(asked[name] or "")
-    if demand and demand.plain and kinds.present(config[name]) then config[name] = demand.plain(config[name]) end
+    local plain = field_kinds.plain(known[name], config[name])
+    if plain ~= config[name] then config[name] = plain end
   end
   return config
 end
 
-local function tell_of_quoted(config, asked)
+local function warn_of_quoted(config, known)
   local names = {}
   for name in cbk.items(config) do
-    local demand = demands.find(asked[name] or "")
-    if demand and demands.is_quoted(demand, config[name]) then names[#names + 1] = ("%s=%s"):format(name, fields.shown(config[name])) end
+    if field_kinds.is_quoted(known[name], config[name]) then names[#names + 1] = ("%s=%s"):format(name, fields.shown(config[name])) end
   end
   if #names > 0 then cbk.warn("numbers in quotes stay so, though not every program reads them: " .. table.concat(names, ", ")) end
 end
 
 ---Without a size, which nothing else gave the other side, no model is described.
-local function check_missing(config, to, by_name, side)
+---@param known KnownFields
+local function check_missing(config, to, by_name, side, known)
   local missing = {}
   for name, rule in pairs(by_name) do
     local target = rule.kind == "pair" and rule[rules.other[side]]
-    local demand, may_be_null = demands.find(rule.is and rule.is[side] or "")
-    if target and demand and demand.needed and not may_be_null and config[name] == nil and to[target] == nil then
+    if target and field_kinds.is_needed(known[name]) and config[name] == nil and to[target] == nil then
       missing[#missing + 1] = "'" .. name .. "'"
     end
   end
@@ -120,23 +94,43 @@ end
 
 -- --- running
 
----The rules of a side by the names of its fields. A field that must have one value on the other side is a mistake on this one, where
----no rule of this side names it.
-local function compile(set, side)
-  local by_name, mistakes, rest = {}, {}, nil
-  for _, rule in ipairs(set) do
-    local name = rule[side]
-    if name == "*" then
-      rest = rule
-      break
-    elseif name then
-      by_name[name] = by_name[name] or rule
-    elseif rule.kind == "must" then
-      mistakes[rule[rules.other[side]]] = rule
+---What holds for the fields of a class that no rule names: they are as the class has them by default.
+---@param class Class|nil
+---@param is_named fun(name: string): boolean
+---@return table<string, table>   rules by the names of fields
+local function usual_values(class, side, is_named)
+  local out = {}
+  for name, field in pairs(class and class.fields or {}) do
+    local names, is_free = { name, unpack(field.aliases) }, field.free or field.kind == "rate"
+    for _, one in ipairs(names) do is_free = is_free or is_named(one) end
+    local value = field.default
+    if value == nil then value = cbk.null end
+    if type(value) == "string" then value = fields.any_of(value) end -- which messages quote
+    for _, one in ipairs(is_free and {} or names) do
+      out[one] = { [side] = one, kind = "must", value = value, unused = field.unused, is_usual = true }
     end
   end
-  for name, rule in pairs(mistakes) do by_name[name] = by_name[name] or rule end
-  return by_name, rest
+  return out
+end
+
+---The rules of a side by the names of its fields. A field of the other side alone is a mistake on this one.
+---@param step Converter
+---@param side Side
+local function compile(step, side)
+  local by_name, foreign, other = {}, {}, rules.other[side]
+  for _, rule in ipairs(step.config) do
+    if rule[side] == "*" then return by_name, rule end
+    if rule[side] then by_name[rule[side]] = by_name[rule[side]] or rule end
+    if rule[other] then foreign[rule[other]] = rule end
+  end
+  local classes = step.classes or {}
+  for name, rule in pairs(usual_values(classes[side], side, function(name) return by_name[name] ~= nil end)) do by_name[name] = rule end
+  for name, rule in pairs(usual_values(classes[other], other, function(name) return foreign[name] ~= nil end)) do foreign[name] = rule end
+  local known = sections.known_fields(step, side)
+  for name, rule in pairs(foreign) do
+    if rule.kind == "must" and not known[name] then by_name[name] = by_name[name] or rule end
+  end
+  return by_name
 end
 
 ---Whether anything that is written comes from a field.
@@ -150,14 +144,17 @@ end
 ---@return boolean|nil is_lost   the field says something that the other side has no place for
 local function convert_field(rule, side, at)
   local name = at.field
-  if rule.kind == "told" then return end
+  if rule.kind == "used" then return end
   if rule.kind == "drop" then return kinds.present(at.from[name]) and (rule.value == nil or not fields.same(at.from[name], rule.value)) end
   if rule.kind == "must" then
     if not rule[side] then
       cbk.fail("config", ("the config field '%s' (=%s) should not appear in the config of this side: it is the other side's, where only "
         .. "%s is supported; take it out if that is meant"):format(name, fields.shown(at.from[name]), fields.shown(rule.value)))
     end
-    if not fields.same(at.from[name], rule.value) then at:refuse(at.from[name], rule.value) end
+    local value = at.from[name]
+    local is_unused = rule.unused and kinds.present(value) and rule.unused(value, at.from)
+      or rule.is_usual and rule.value ~= true and value == cbk.null
+    if not is_unused and not fields.same(value, rule.value) then at:refuse(value, rule.value) end
     return
   end
   local target = rule[rules.other[side]]
@@ -181,17 +178,16 @@ end
 
 ---Refuses what a rule made of a value, where that is not what a field of the other side must be.
 ---@param to Dict
----@param asked Asked                  of the side that is written
+---@param known KnownFields   of the side that is written
 ---@param at FieldAt
-local function check_made(to, asked, at)
+local function check_made(to, known, at)
   for name in cbk.items(to) do
-    local demand, may_be_null = demands.find(asked[name] or "")
     local value, source = to[name], at.made[name]
-    local is_fine = not demand or may_be_null and value == cbk.null or demands.holds(demand, value, cbk.kind(to, name))
-    if not is_fine then
+    local wanted = field_kinds.mistake(known[name], value, cbk.kind(to, name))
+    if wanted then
       local cause = source and source ~= name and (" with %s=%s"):format(source, fields.shown(at.from[source])) or ""
       cbk.fail("config", ("cannot convert the config%s: %s would be %s, which must be %s"):format(cause, name, fields.shown(value),
-        demand.says))
+        wanted))
     end
   end
 end
@@ -210,31 +206,36 @@ local function flatten(config, nested)
   return out
 end
 
----Fields that are there under another name of theirs get the name that the rules have. Where both are there, Hugging Face's classes
----set the own one first, and the other one over it (PretrainedConfig.attribute_map).
+---Gives a field its own name, where the config has it under another one. Where both are there, Hugging Face's classes set the own one
+---first, and the other one over it (PretrainedConfig.attribute_map).
 ---@param config Dict   changed in place
-local function use_own_names(config, set, side)
-  for _, rule in ipairs(set) do
-    local name, alias = rule[side], rule.alias and rule.alias[side]
-    if alias and config[alias] ~= nil then
-      local value = config[alias]
-      if kinds.present(value) then
-        sections.check(cbk.dict { [alias] = value }, { [alias] = rule.is and rule.is[side] })
-        if kinds.present(config[name]) and not fields.same(config[name], value) then
-          cbk.warn(("the config has %s=%s and %s=%s, which are two names of one field; the latter holds, as Hugging Face reads it"):format(
-            name, fields.shown(config[name]), alias, fields.shown(value)))
-        end
-        config[name] = cbk.raw(config, alias)
-      end
-      config[alias] = nil
+---@param field ClassField
+local function use_own_name(config, name, alias, field)
+  local value = config[alias]
+  if kinds.present(value) then
+    sections.check(cbk.dict { [alias] = value }, { [alias] = field })
+    if kinds.present(config[name]) and not fields.same(config[name], value) then
+      cbk.warn(("the config has %s=%s and %s=%s, which are two names of one field; the latter holds, as its model reads it"):format(
+        name, fields.shown(config[name]), alias, fields.shown(value)))
     end
+    config[name] = cbk.raw(config, alias)
   end
+  config[alias] = nil
 end
 
 ---The fields of a model section by the names that the rules have for them.
 local function named(step, side, config)
-  local out = flatten(config, (step.nested or {})[side])
-  use_own_names(out, step.config, side)
+  local out, is_rule = flatten(config, (step.nested or {})[side]), {}
+  for _, rule in ipairs(step.config) do is_rule[rule[side] or ""] = true end
+  local class = not is_rule["*"] and step.classes and step.classes[side]
+  local own = class and class.fields or {}
+  for _, first in ipairs(naming.sorted(own)) do
+    local names, name = { first, unpack(own[first].aliases) }, nil
+    for _, one in ipairs(names) do name = name or is_rule[one] and one or nil end
+    for _, alias in ipairs(name and names or {}) do
+      if out[alias] ~= nil and not is_rule[alias] then use_own_name(out, name, alias, own[first]) end
+    end
+  end
   return out
 end
 
@@ -289,18 +290,18 @@ local function prepare_components(step, side, from, by_name)
   end
 end
 
-local says_size = { width = true, heads = true, inner = true, size = true }
-
----A config without the number of layers that says another size is incomplete; one that says none may be all defaults.
----@param assumed table<string, true|"alone">   changed: "alone" for such numbers
----@param asked Asked
-local function mark_depth(assumed, asked, given, by_name)
-  local says_any = false
-  for name, is in pairs(asked) do says_any = says_any or says_size[is] and given[name] ~= nil end
-  for name, is in pairs(says_any and asked or {}) do
-    local rule = is == "depth" and by_name[name]
-    if rule and assumed[rule.right or ""] then assumed[rule.right] = "alone" end
+---What a config of a side says whatever the other side does: the values that are fixed, and the name of the class.
+---@param step Converter
+---@param side Side
+---@return table<string, any>
+function sections.constants(step, side)
+  local out = fields.with(step.after and step.after[side] or {}, {})
+  for _, rule in ipairs(step.config or {}) do
+    if rule.is_written and rule[side] and out[rule[side]] == nil then out[rule[side]] = rule.value end
   end
+  local class = side == "left" and step.classes and step.classes.left
+  if class and out.architectures == nil then out.architectures = { class.name } end
+  return out
 end
 
 ---@class Read   The checkpoint that a config is converted with; without one (convert-config) nothing is known of it.
@@ -312,26 +313,27 @@ end
 ---@param side Side      the side that `from` is
 ---@param from Dict
 ---@param moves? Moves   fields that get another name are added
----@param known? Asked   what else is known of the fields, where the table copies what it does not name
+---@param class? Class   that describes both sides, where the table copies what it does not name
 ---@param read? Read     the checkpoint of that config
 ---@return Dict to, Dict from   `from` is complete with its defaults
 ---@return string[] dropped     fields of the file that have no place on the other side
----@return table assumed        fields of the right that defaults say, not the file ("alone": mark_depth); of a part, a table of its own
----@return string[] unsaid      further fields without a place on the other side, which nobody misses: null, the usual value, or told
-function sections.convert(step, side, from, moves, known, read)
+---@return table assumed        fields of the right that defaults say, not the file; of a part, a table of its own
+---@return string[] unsaid      further fields without a place on the other side, which nobody misses: null, the usual value, or used
+function sections.convert(step, side, from, moves, class, read)
   local other, nested = rules.other[side], step.nested or {}
-  local by_name, rest = compile(step.config, side)
+  local by_name, rest = compile(step, side)
   local given = named(step, side, from)
   local defaults = step.before and step.before[side] or {}
+  class = class or step.classes and step.classes[side]
+  local known = class and class:by_name() or {}
   from = fields.fill(cbk.copy(given), defaults)
-  local asked = sections.asked(step.config, side)
-  for name, is in pairs(known or {}) do asked[name] = asked[name] or is end
-  sections.check(from, asked)
-  sections.plain(from, asked)
-  if not rest then tell_of_quoted(from, asked) end -- a table that copies every field leaves all as they are
+  sections.check(from, known)
+  sections.plain(from, known)
+  if class then class:check(from) end
+  if not rest then warn_of_quoted(from, known) end -- a table that copies every field leaves all as they are
   if step.prepare and step.prepare[side] then
     from = step.prepare[side](from, given, read or {}) or from
-    sections.check(from, asked)
+    sections.check(from, known)
   end
   prepare_components(step, side, from, by_name)
   local dropped, assumed, unsaid = {}, {}, {}
@@ -343,17 +345,16 @@ function sections.convert(step, side, from, moves, known, read)
     at.field = name
     if rule and rule.right and given[name] == nil and type(defaults[name]) ~= "function" then assumed[rule.right] = true end
     local is_lost = not rule or convert_field(rule, side, at)
-    if given[name] ~= nil and (is_lost or rule.kind == "drop" or rule.kind == "told") then
+    if given[name] ~= nil and (is_lost or rule.kind == "drop" or rule.kind == "used") then
       local list = is_lost and kinds.present(given[name]) and dropped or unsaid
       list[#list + 1] = tostring(name)
     end
   end
-  mark_depth(assumed, asked, given, by_name)
-  fields.fill(at.to, step.after and step.after[other])
+  fields.fill(at.to, sections.constants(step, other))
   nest(at.to, nested[other])
-  if not rest then check_missing(from, at.to, by_name, side) end
+  if not rest then check_missing(from, at.to, by_name, side, sections.known_fields(step, side)) end
   if step.finish and step.finish[other] then at.to = step.finish[other](at.to, from, read or {}) or at.to end
-  check_made(flatten(at.to, nested[other]), sections.asked(step.config, other), at)
+  check_made(flatten(at.to, nested[other]), sections.known_fields(step, other), at)
   return at.to, from, dropped, assumed, unsaid
 end
 
@@ -362,10 +363,9 @@ end
 ---@param side Side
 ---@return fun(name: string): boolean
 function sections.known(step, side)
-  local by_name, parts = compile(step.config, side), {}
-  for _, rule in ipairs(step.config) do
-    local alias = rule.alias and rule.alias[side]
-    if alias then by_name[alias] = rule end
+  local by_name, parts = compile(step, side), {}
+  for name, field in pairs(step.classes and step.classes[side] and step.classes[side].fields or {}) do
+    for _, alias in ipairs(field.aliases) do by_name[alias] = by_name[alias] or by_name[name] end
   end
   for _, part in ipairs(step.components or {}) do parts[part[side]] = sections.known(part, side) end
   return function(name)
@@ -385,7 +385,7 @@ end
 ---@param config Dict
 ---@return Refused[]
 function sections.refused(step, side, config)
-  local by_name, rest = compile(step.config, side)
+  local by_name, rest = compile(step, side)
   local defaults, out = {}, {}
   for name, value in pairs(step.before and step.before[side] or {}) do
     if type(value) ~= "function" then defaults[name] = value end
@@ -395,7 +395,7 @@ function sections.refused(step, side, config)
   for _, name in ipairs(cbk.keys(from)) do
     at.field = name
     local rule = by_name[name] or rest
-    local fine, problem = pcall(convert_field, rule or { kind = "told" }, side, at)
+    local fine, problem = pcall(convert_field, rule or { kind = "used" }, side, at)
     local what, instead = tostring(not fine and problem.message):match "^cannot convert the config with (.*): only (.*) is supported"
     if what then out[#out + 1] = { field = name, text = ("%s (not %s)"):format(what, instead) } end
   end

@@ -1,6 +1,5 @@
 -- What the functions take that tables of keys and of config fields are written with.
 
-local entries = require "converters.notation.entries"
 local shapes = require "converters.notation.shapes"
 
 local named, maybe, text, func = shapes.named, shapes.maybe, shapes.text, shapes.func
@@ -43,7 +42,6 @@ end
 
 local values = named("fields and their values", shapes.map(text, shapes.any, "fields and their values: { norm_type = \"rmsnorm\" }"))
 local names = names_or(shapes.any, "names of fields, or fields and their values")
-local asked = names_or(entries.demand, "names of fields, or fields and what they must be")
 local config, list = named("config rules", arguments.made_by.config), named("a list of fields", shapes.list(text, "a list of texts"))
 local defaults = named("defaults", shapes.table)
 
@@ -55,7 +53,8 @@ arguments.fields = {
 for _, side in ipairs { "left", "right" } do
   arguments.rules["only." .. side] = { pattern, why, maybe(named("the pattern of what it is a copy of", text)) }
   for _, kind in ipairs { "drop.", "refuse." } do arguments.rules[kind .. side] = { pattern, why, maybe(named("a condition", func)) } end
-  arguments.fields["must." .. side], arguments.fields["told." .. side], arguments.fields["drop." .. side] = { values }, { asked }, { names }
+  arguments.fields["must." .. side], arguments.fields["fixed." .. side] = { values }, { values }
+  arguments.fields["used." .. side], arguments.fields["drop." .. side] = { list }, { names }
 end
 
 return arguments

@@ -2,7 +2,6 @@
 
 local cbk = require "cbk"
 local choices = require "converters.engine.choices"
-local demands = require "converters.engine.demands"
 local naming = require "converters.engine.naming"
 local position = require "converters.notation.position"
 local shapes = require "converters.notation.shapes"
@@ -30,18 +29,7 @@ entries.options = {
   number = shapes.record("a pair of functions, forward and backward", { forward = func, backward = func }, { "forward", "backward" }),
 }
 
-local word = shapes.of("one of " .. table.concat(demands.words(), ", ") .. ", maybe with a ?", function(value)
-  return type(value) == "string" and demands.find(value) ~= nil
-end)
-
----What a field must be: one word, or one of each side.
-entries.demand = either(word, shapes.record("what each side must be", { left = word, right = word }))
-
----What a config rule may say beside its two names and its pair of functions.
----@type table<string, Shape>
-local field_options = { is = entries.demand, alias_left = text, alias_right = text }
-
-local pair_of_functions = shapes.record("a pair of functions", { forward = func, backward = func, is = entries.demand })
+local pair_of_functions = shapes.record("a pair of functions", { forward = func, backward = func })
 
 ---Tells of a mistake in an entry, with its place: the line of its names, where one below that of its table has them.
 ---@param what string      "keys"
@@ -65,7 +53,8 @@ local function mistake_in_options(entry, options)
       local mistake = wanted.mistake(value, name)
       if mistake then return mistake end
     elseif type(name) ~= "number" then
-      return ("a rule has no option '%s'; there are %s"):format(tostring(name), table.concat(naming.sorted(options), ", "))
+      local known = naming.sorted(options)
+      return ("a rule has no option '%s'%s"):format(tostring(name), #known > 0 and "; there are " .. table.concat(known, ", ") or "")
     end
   end
 end
@@ -136,7 +125,7 @@ end
 
 -- --- config fields
 
-local one_sided_rules = "it is of the %s alone, and has no pair of functions; fields.told.%s, fields.must.%s and fields.drop.%s do without"
+local one_sided_rules = "it is of the %s alone, and has no pair of functions; fields.used.%s, fields.fixed.%s and fields.drop.%s do without"
 
 ---What an entry says that no config rule can say.
 ---@return string|nil
@@ -156,7 +145,7 @@ local function mistake_in_field(entry)
   end
   local missing = pair and (left and not pair.forward and "forward" or right and not pair.backward and "backward")
   if missing then return ("its pair of functions has no '%s'"):format(missing) end
-  return mistake_in_options(entry, field_options)
+  return mistake_in_options(entry, {})
 end
 
 ---Refuses an entry of a table of config fields that says what no rule can say, with its place.

@@ -45,15 +45,14 @@ local around = { -- what happens to configs
   config = rules_of.config, before = sides(map), after = sides(map), prepare = sides(func), finish = sides(func),
   nested = sides(names),
 }
+local model_class = shapes.of("a model class", function(value) return getmetatable(value) == class.Class end)
+local classes = shapes.record("the classes of both sides", { left = model_class, right = model_class })
 local of_file = { formats, formats, note = text, tool = shapes.one_of { "1.9.1", "2.0.3" } }
 local of_model = {
   mup = shapes.one_of { "gpt", "bert", "t5", false }, prefix = shapes.one_of { true, false, "left", "right" }, only_model = flag,
-  named_from = release,
+  named_from = release, classes = classes,
 }
 local fill = { fill = sides(filled) }
-local model_class = shapes.of("a model class", function(value) return getmetatable(value) == class.Class end)
-local classes = shapes.record("the classes of both sides", { left = model_class, right = model_class })
-
 local function with(...)
   local out = {}
   for _, one in ipairs { ... } do

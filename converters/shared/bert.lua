@@ -6,9 +6,8 @@ local rules = require "converters.engine.rules"
 local fields = require "converters.engine.fields"
 local actions = require "converters.vocabulary.actions"
 local values = require "converters.vocabulary.values"
-local decoder = require "converters.shared.decoder"
 
-local must, drop = fields.must, fields.drop
+local fixed, must, drop = fields.fixed, fields.must, fields.drop
 local variant = rules.variant
 
 local bert = {}
@@ -67,35 +66,26 @@ local function as_encoder(field)
 end
 
 local config = fields.config {
-  must.left { model_type = "bert" },
-  { "vocab_size",                                                      is = "size" },
+  fixed.left { model_type = "bert" },
+  { "vocab_size" },
   { "position_embedding_type", nil, values.choice { absolute = "learned" } },
-  { "max_position_embeddings",                                         is = "size" },
-  { "tie_word_embeddings",          "share_embedding_weights",         is = "boolean" },
-  { "hidden_size",                                                     is = "width" },
-  { "num_attention_heads",          "num_heads",                       is = "heads" },
-  { "num_hidden_layers",                                               is = "depth" },
-  { "intermediate_size",            "filter_size",                     is = "size" },
+  { "max_position_embeddings" },
+  { "tie_word_embeddings",          "share_embedding_weights" },
+  { "hidden_size" },
+  { "num_attention_heads",          "num_heads" },
+  { "num_hidden_layers" },
+  { "intermediate_size",            "filter_size" },
   { "hidden_act",                   "encoder_nonlinearity",            values.activation },
   { "mlm_nonlinearity", false, { forward = as_encoder "hidden_act" } },
   { false, "mlm_nonlinearity", { backward = as_encoder "encoder_nonlinearity" } },
   must.right { pooler_nonlinearity = fields.any_of("tanh", cbk.null) }, -- null: check_pooler
-  { "hidden_dropout_prob",          "dropout_rate",                    is = "rate" },
-  { "attention_probs_dropout_prob", "attention_dropout_rate",          is = "rate" },
-  must.right { disable_nsp = false },
-  must.left { type_vocab_size = 2, is_decoder = fields.any_of(false, cbk.null), add_cross_attention = fields.any_of(false, cbk.null) },
-  { "layer_norm_eps",               "layer_norm_epsilon",              is = "positive" },
-  must.right { attention_type = "scaled_dot_product", use_projection_bias_in_attention = true },
-  must.right { use_ffn_bias_in_attention = true, use_ffn_bias = true },
-  must.right { attention_module = "aiayn_attention", norm_first = false, use_final_layer_norm = false, embedding_layer_norm = true },
-  must.right { mask_padding_in_positional_embed = false, num_segments = fields.any_of(2, cbk.null) },
-  must.right { use_ffn_bias_in_mlm = true, use_output_bias_in_mlm = true },
-  { "initializer_range",                                               is = "number" },
+  { "hidden_dropout_prob",          "dropout_rate" },
+  { "attention_probs_dropout_prob", "attention_dropout_rate" },
+  { "layer_norm_eps",               "layer_norm_epsilon" },
+  { "initializer_range" },
+  must.right { num_segments = fields.any_of(2, cbk.null) },
+  must.right { disable_nsp = false, use_ffn_bias_in_mlm = true, use_output_bias_in_mlm = true }, -- also of models without these parts
   drop.right { enable_vts = false, freeze_ffn_bias_in_glu = false },
-  must.right { use_position_embedding = true, attention_sliding_window_length = cbk.null },
-  decoder.inner_width,
-  decoder.no_groups,
-  decoder.one_expert,
 }
 
 local before = {
@@ -170,7 +160,7 @@ function bert.hugging_face(model)
     keys = model.keys "position_embeddings.embed",
     config = model.config and fields.config { model.config, config } or config,
     before = { left = before.left, right = fields.with(before.right, model.defaults or {}) },
-    after = { left = fields.with({ model_type = "bert" }, after.left or {}), right = after.right },
+    after = model.after,
     prepare = { left = model.prepare, right = function(from)
       if not model.has.pooler then check_unused_pooler(from) end
       check_pooler(from)
@@ -181,7 +171,7 @@ function bert.hugging_face(model)
   local up_to_2_0 = variant(since_2_1, {
     keys = model.keys "position_embeddings", tool = "2.0.3",
     after = {
-      left = since_2_1.after.left,
+      left = after.left,
       right = fields.with(after.right or {}, { enable_vts = false }, { "freeze_ffn_bias_in_glu" }),
     },
   })
@@ -209,15 +199,7 @@ bert.all_classes = {
 }
 
 local copy = rules.keys { { "*" } }
-local same = fields.config {
-  { "vocab_size",              is = "size" },
-  { "max_position_embeddings", is = "size" },
-  { "hidden_size",             is = "width" },
-  { "num_heads",               is = "heads" },
-  { "num_hidden_layers",       is = "depth" },
-  { "filter_size",             is = "size" },
-  { "*" },
-}
+local same = fields.config { { "*" } }
 
 ---1.6 -> 1.7: the encoder of Hugging Face's names becomes the Model Zoo's own. Keys that came back from 1.8 may begin with `model.`.
 ---@param keys Rule[]

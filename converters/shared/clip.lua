@@ -6,7 +6,7 @@ local fields = require "converters.engine.fields"
 local actions = require "converters.vocabulary.actions"
 local values = require "converters.vocabulary.values"
 
-local must, drop, told = fields.must, fields.drop, fields.told
+local fixed, drop = fields.fixed, fields.drop
 
 local clip = {}
 
@@ -91,7 +91,7 @@ local function with_notice(change)
 end
 
 local names = values.activations { silu = "swiglu", gelu_pytorch_tanh = "gelu_new" }
-local activation = { forward = with_notice(names.forward), backward = with_notice(names.backward), is = names.is }
+local activation = { forward = with_notice(names.forward), backward = with_notice(names.backward) }
 
 ---The Model Zoo's embedding layer does not read the field.
 local USUAL_EPSILON = 1e-5
@@ -102,41 +102,37 @@ local function warn_of_epsilon(epsilon, here)
   end
   return cbk.raw(here.from, here.field)
 end
-local epsilon_of_norms = { forward = warn_of_epsilon, backward = warn_of_epsilon, is = "positive" }
+local epsilon_of_norms = { forward = warn_of_epsilon, backward = warn_of_epsilon }
+
+local layout = {
+  attention_type = "scaled_dot_product", position_embedding_type = "learned", prepend_cls_token = true, use_bias_in_output = false,
+  use_conv_patchified_embedding = true, use_embed_proj_bias = false, use_encoder_pooler_layer = false, use_ffn_bias = true,
+  use_ffn_bias_in_attention = true, use_post_embed_layer_norm = true, use_projection_bias_in_attention = true,
+}
 
 clip.config = fields.config {
-  must.right { use_post_embed_layer_norm = true, use_embed_proj_bias = false, use_bias_in_output = false },
-  { "projection_dim",      "num_classes",              is = "size" },
-  { "num_labels", false, { forward = function(count, here) here:set("num_classes", count) end }, is = "size" },
-  { "attention_dropout",   "attention_dropout_rate",   is = "rate" },
+  fixed.right(layout),
+  fixed.right { norm_first = true },
+  { "projection_dim",      "num_classes" },
+  { "num_labels", false, { forward = function(count, here) here:set("num_classes", count) end } },
+  { "attention_dropout",   "attention_dropout_rate" },
   drop.right { dropout_rate = 0 },
-  must.right { position_embedding_type = "learned" },
-  { "hidden_size",                                     is = "width" },
-  { "num_hidden_layers",                               is = "depth" },
+  { "hidden_size" },
+  { "num_hidden_layers" },
   { "layer_norm_eps",      "layer_norm_epsilon",       epsilon_of_norms },
-  { "num_attention_heads", "num_heads",                is = "heads" },
-  must.right { attention_type = "scaled_dot_product" },
+  { "num_attention_heads", "num_heads" },
   { "hidden_act",          "nonlinearity",             activation },
-  must.right { use_projection_bias_in_attention = true, use_ffn_bias_in_attention = true, use_ffn_bias = true },
-  { "intermediate_size",   "filter_size",              is = "size" },
-  { "initializer_range",                               is = "number" },
-  { "image_size", nil, image,                          is = { left = "size" } },
-  { "num_channels",                                    is = "size" },
-  { "patch_size", nil, square,                         is = { left = "size" } },
-  must.right { use_conv_patchified_embedding = true },
-  told.left { "initializer_factor" }, -- of no effect on what a trained model computes
-  must.right { norm_first = true, prepend_cls_token = true, use_encoder_pooler_layer = false },
+  { "intermediate_size",   "filter_size" },
+  { "initializer_range" },
+  { "image_size", nil, image },
+  { "num_channels" },
+  { "patch_size", nil, square },
   { "encoder_stride", false, { forward = function(stride, here)
     if stride ~= here.from.patch_size then here:refuse(stride, ("the patch_size (%s)"):format(fields.shown(here.from.patch_size))) end
   end } },
 }
 
-local layout = {
-  attention_type = "scaled_dot_product", dropout_rate = cbk.float(0), num_classes = 512, position_embedding_type = "learned",
-  prepend_cls_token = true, use_bias_in_output = false, use_conv_patchified_embedding = true, use_embed_proj_bias = false,
-  use_encoder_pooler_layer = false, use_ffn_bias = true, use_ffn_bias_in_attention = true, use_post_embed_layer_norm = true,
-  use_projection_bias_in_attention = true,
-}
+local unsaid = { dropout_rate = cbk.float(0), num_classes = 512 }
 
 clip.before = {
   left = {
@@ -144,12 +140,9 @@ clip.before = {
     initializer_range = 0.02, intermediate_size = 3072, layer_norm_eps = 1e-05, num_attention_heads = 12, num_channels = 3,
     num_hidden_layers = 12, patch_size = 32, projection_dim = 512,
   },
-  right = fields.with(layout, { nonlinearity = "gelu" }),
+  right = fields.with(fields.with(layout, unsaid), { nonlinearity = "gelu" }),
 }
 
-clip.after = {
-  left = { model_type = "clip_vision_model" },
-  right = fields.with(layout, { norm_first = true }),
-}
+clip.after = { left = { model_type = "clip_vision_model" }, right = unsaid }
 
 return clip

@@ -78,13 +78,6 @@ function decoder.without_head(keys)
   return rules.keys { keys, rules.drop.right("lm_head.{weight,bias}", "a headless model has no head") }
 end
 
----The defaults of a config that is written (Converter.after), for another class of Hugging Face.
----@param after table<Side, table>
----@param class string   "GPT2Model"
-function decoder.of_class(after, class)
-  return { left = fields.with(after.left, { architectures = { class } }), right = after.right }
-end
-
 ---The head that the Model Zoo's model has and a headless checkpoint lacks (Converter.fill).
 ---@param embedding string   the embedding's key on the left
 function decoder.invented_head(embedding)
@@ -101,7 +94,7 @@ decoder.four_times = fields.config {
       return size
     end,
     backward = function(size) return size end,
-  }, is = "width", alias_left = "n_embed" },
+  } },
   { false, "filter_size", { backward = function(inner, at)
     local size = at.from.hidden_size
     if type(size) == "number" and inner ~= 4 * size then at:refuse(inner, ("4 * hidden_size (%d)"):format(4 * size)) end
@@ -125,43 +118,6 @@ end
 
 ---Of the right: rotary_dim where a config does not say it (before.right).
 function decoder.quarter_of_head(from) return math.floor(heads.size(from) * 0.25) end
-
-local no = fields.any_of(false, cbk.null)
-
----A layer of the Model Zoo may hold several experts, which these models of Hugging Face do not.
-decoder.one_expert = fields.config {
-  { false, "moe_params", { backward = function(experts, at)
-    local is_one = kinds.is_dict(experts) and (experts.num_experts == nil or experts.num_experts == 1)
-    if not values.absent(experts) and not is_one then at:refuse(experts, "one expert (num_experts: 1)") end
-  end } },
-}
-
----Every head has keys of its own, as wide as the others.
-decoder.inner_width = fields.config {
-  { false, "attention_inner_dim", { backward = function(size, at)
-    if not values.absent(size) and size ~= at.from.hidden_size then at:refuse(size, fields.any_of(cbk.null, at.from.hidden_size)) end
-  end }, is = { right = "inner?" } },
-}
-decoder.no_groups = fields.config {
-  { false, "extra_attention_params", { backward = function(extra, at)
-    local is_empty = kinds.is_dict(extra) and #extra == 0
-    if not values.absent(extra) and not is_empty then at:refuse(extra, "null (each head has keys of its own)") end
-  end } },
-}
-
----What the Model Zoo's decoders may have and Hugging Face's do not.
-decoder.fixed = fields.config {
-  fields.must.right {
-    alibi_trainable_slopes = no, attention_chunk_size = cbk.null, attention_logit_softcapping = cbk.null,
-    attention_qk_norm_layer = cbk.null, attention_sink_tokens = cbk.null, attention_sliding_window_length = cbk.null,
-    attention_vertical_column_spacing = cbk.null, attention_vertical_column_width = cbk.null, constant_pos_embedding = cbk.null,
-    final_logit_softcapping = cbk.null, norm_first_sandwich = no, num_extra_input_vocab_tokens = 0, position_embedding_offset = 0,
-    rel_distance_mode = fields.any_of("default", cbk.null), scale_qk_dot_by_layer_idx = no,
-    sliding_window_every_other_decoder_layer = no, use_biasless_norm = no,
-  },
-  decoder.inner_width,
-  decoder.one_expert,
-}
 
 ---Fields of the right that the left says with one.
 decoder.biases = { "use_projection_bias_in_attention", "use_ffn_bias_in_attention", "use_ffn_bias" }

@@ -2,6 +2,7 @@
 -- fields of their own, the Model Zoo in pos_scaling_*; each is read into one form, and what is said twice must be the same.
 
 local cbk = require "cbk"
+local class = require "converters.engine.class"
 local sections = require "converters.engine.sections"
 local fields = require "converters.engine.fields"
 local kinds = require "converters.engine.kinds"
@@ -31,9 +32,12 @@ local head = { rope_type = true, factor = true, rope_theta = true, partial_rotar
 
 local other_names = { type = "rope_type" }
 
-local asked = {
-  factor = "positive", rope_theta = "positive", partial_rotary_factor = "rate", beta_fast = "positive", beta_slow = "positive",
-  low_freq_factor = "positive", high_freq_factor = "positive", original_max_position_embeddings = "size?",
+local positive = class.kinds.positive
+
+local known = {
+  factor = positive(), rope_theta = positive(), partial_rotary_factor = class.kinds.rate(), beta_fast = positive(),
+  beta_slow = positive(), low_freq_factor = positive(), high_freq_factor = positive(),
+  original_max_position_embeddings = class.kinds.size(),
 }
 
 ---Adds what `map[key]` says of a property, unless it contradicts what has been said of it.
@@ -57,7 +61,7 @@ local function say_map(said, config, section)
   local map, place = config[section], section .. "."
   if absent(map) then return end
   if not kinds.is_dict(map) then fields.refuse(section, map, "null or a map") end
-  sections.check(map, asked, place)
+  sections.check(map, known, place)
   for name in cbk.items(map) do say(said, other_names[name] or tostring(name), map, name, place) end
 end
 
@@ -208,7 +212,7 @@ end
 function rotary.scaling(types)
   local supported, is_supported = fields.any_of(unpack(types)), {}
   for _, name in ipairs(types) do is_supported[name] = true end
-  local pair = { is = { right = "positive" } }
+  local pair = {}
 
   function pair.forward(_, at)
     local said = said_by_maps(at.from)
@@ -239,17 +243,17 @@ function rotary.scaling(types)
 
   return fields.config {
     { "rope_scaling", "pos_scaling_factor", pair },
-    fields.told.left { "rope_parameters" },
-    fields.told.right { "pos_scaling_type", "pos_scaling_extra_args" },
+    fields.used.left { "rope_parameters" },
+    fields.used.right { "pos_scaling_type", "pos_scaling_extra_args" },
   }
 end
 
 ---Rules for a model whose positions are as they are (in_one_form on the left), which the Model Zoo's class could scale.
 function rotary.unscaled()
   return fields.config {
-    fields.told.left { "rope_scaling", "rope_parameters", "rope_theta", "partial_rotary_factor" },
+    fields.used.left { "rope_scaling", "rope_parameters", "rope_theta", "partial_rotary_factor" },
     fields.must.right { rope_theta = fields.any_of(10000, null), pos_scaling_factor = fields.any_of(1, null) },
-    fields.told.right { "pos_scaling_type", "pos_scaling_extra_args" },
+    fields.used.right { "pos_scaling_type", "pos_scaling_extra_args" },
   }
 end
 
@@ -283,14 +287,13 @@ function rotary.dim(width, count)
     end
   end
   local function size_left(from) return left_size(from, width, count) end
-  return { forward = copy(size_left), backward = copy(heads.size), is = { left = "size?", right = "size?" } }
+  return { forward = copy(size_left), backward = copy(heads.size) }
 end
 
 ---A share of each head on the left, a rotary_dim on the right.
 ---@param count string   what the left calls the number of heads
 function rotary.share(count)
   return {
-    is = { left = "rate", right = "size" },
     forward = function(share, at)
       if type(share) ~= "number" then at:refuse(share, "a number") end
       local size = left_size(at.from, "hidden_size", count)

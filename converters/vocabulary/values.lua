@@ -1,7 +1,7 @@
 -- The things that happen to config values on their way, each written once as an invertible pair.
 
 local cbk = require "cbk"
-local demands = require "converters.engine.demands"
+local field_kinds = require "converters.engine.field_kinds"
 local fields = require "converters.engine.fields"
 local kinds = require "converters.engine.kinds"
 local rules = require "converters.engine.rules"
@@ -16,7 +16,7 @@ values.absent = absent
 local function size_of(from, name)
   local value = from[name]
   if absent(value) then cbk.fail("config", ("the config has no '%s'"):format(name)) end
-  if not demands.is_size(value) then fields.refuse(name, value, demands.size) end
+  if not field_kinds.is_size(value) then fields.refuse(name, value, field_kinds.size) end
   return value
 end
 values.size_of = size_of
@@ -65,7 +65,7 @@ local further_activations = { gelu_accurate = "gelu_new", gelu_python = "gelu", 
 function values.activations(own)
   local forward = rules.variant(rules.variant(further_activations, activations), own)
   local backward = rules.variant(inverse(activations), inverse(own))
-  return { forward = by(forward), backward = by(backward), is = { left = "text", right = "text" } }
+  return { forward = by(forward), backward = by(backward) }
 end
 
 ---… of a feed-forward part without a gate.
@@ -81,7 +81,9 @@ values.glu = values.choice { silu = "swiglu", relu = "reglu", gelu = "geglu" }
 ---@param field string   the one that counts the key heads
 local function check_groups(groups, from, heads, field)
   local count = size_of(from, heads)
-  if not demands.is_size(groups) or count % groups ~= 0 then fields.refuse(field, groups, ("a divisor of %s (%d)"):format(heads, count)) end
+  if not field_kinds.is_size(groups) or count % groups ~= 0 then
+    fields.refuse(field, groups, ("a divisor of %s (%d)"):format(heads, count))
+  end
 end
 values.check_groups = check_groups
 

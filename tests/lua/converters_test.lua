@@ -121,7 +121,7 @@ describe("Converters: configs", function()
 
   it("what a config cannot say is named", function()
     local config = cbk.dict { model = cbk.dict { norm_type = "rmsnorm", dropout_rate = 0.1 } }
-    fails("norm_type='rmsnorm': only layernorm", convert.config, job("gpt2", "cs-2.3", "hf"), config)
+    fails("norm_type='rmsnorm': only 'layernorm'", convert.config, job("gpt2", "cs-2.3", "hf"), config)
     fails("should not appear", convert.config, job("gpt2", "hf", "cs-2.3"), cbk.dict { norm_first = true })
     local llama = cbk.dict { num_key_value_heads = 3, num_attention_heads = 4 }
     fails("num_key_value_heads=3", convert.config, job("llama", "hf", "cs-2.3"), llama)
@@ -159,7 +159,7 @@ describe("Converters: configs", function()
     local wide = { -- model, from, to, heads, width
       { "llama", "hf", "cs-2.4", "num_attention_heads", "hidden_size" }, { "llama", "cs-2.4", "hf", "num_heads", "hidden_size" },
       { "llama", "cs-2.2", "cs-2.3", "num_heads", "hidden_size" }, { "gpt2", "hf", "cs-2.4", "n_head", "n_embd" },
-      { "bert", "hf", "cs-2.4", "num_attention_heads", "hidden_size" }, { "falcon", "hf", "cs-2.4", "n_head", "hidden_size" },
+      { "bert", "hf", "cs-2.4", "num_attention_heads", "hidden_size" }, { "falcon", "hf", "cs-2.4", "num_attention_heads", "hidden_size" },
       { "mpt", "hf", "cs-2.3", "n_heads", "d_model" }, { "bloom", "hf", "cs-2.4", "n_head", "hidden_size" },
     }
     for _, case in ipairs(wide) do
@@ -521,7 +521,7 @@ describe("Converters: nothing is lost or invented in silence", function()
     text = warned(run, set, "left", { twin = t, again = t })
     says(text, "2 keys are left out: again, twin (it is known only as a copy of 'a', which is missing)")
     local table = { config = fields.config {
-      fields.drop.left { "seed", bias = false }, fields.told.left { "kind" }, { "width", "size" },
+      fields.drop.left { "seed", bias = false }, fields.used.left { "kind" }, { "width", "size" },
     } }
     local function dropped(from) return select(3, sections.convert(table, "left", cbk.dict(from))) end
     same(dropped { seed = 3, bias = true, kind = "x", width = 4, other = 1 }, { "bias", "other", "seed" })

@@ -143,7 +143,7 @@ describe("cbk new and cbk params", function()
       return { {
         model = "mine", CLASSES
         { "hf", "cs-2.4", keys = rules.keys { { "layers.N.lin.{weight,bias}", "layers.N.lin.{weight,bias}" } },
-          config = fields.config { { "width", is = "width" }, { "layers", "num_hidden_layers", is = "depth" } } },
+          config = fields.config { { "width" }, { "layers", "num_hidden_layers" } } },
       } }]]
     cbk.fs.write(dir .. "/own.lua", (own:gsub("CLASSES", "classes = { left = mine, right = mine },")))
     cbk.fs.write(dir .. "/poor.lua", (own:gsub("CLASSES", "")))
@@ -317,7 +317,7 @@ describe("a config that does not fit its tensors", function()
 
   it("is named as the reason", function()
     said({ hidden_size = "8" }, "hidden_size='8'")
-    said({ num_attention_heads = 3 }, "hidden_size=8, num_attention_heads=3")
+    said({ num_attention_heads = 3 }, "num_attention_heads=3: only a divisor of hidden_size (8)")
     said({ hidden_size = 16 }, "'lm_head.weight': expected [50, 16] (hidden_size=16), found [50, 8]")
     said({ model_type = "bloom" }, "the config says model_type=bloom, but", "their names are those of llama")
     said({ model_type = "nobody" }, "the config says model_type=nobody, which is of no known model")

@@ -159,7 +159,8 @@ describe("Inputs: what one side leaves out or cannot say", function()
     t5 = { attention_module = "multiquery_attention", attention_type = "scaled_dot_product", use_bias_in_output = true },
     gpt2 = { attention_module = "multiquery_attention", attention_sliding_window_length = 4, scale_qk_dot_by_layer_idx = true },
     llama = { attention_logit_softcapping = 30, moe_params = cbk.dict { num_experts = 2 } },
-    gptj = { position_embedding_offset = 2 }, ["gpt-neox"] = { norm_first_sandwich = true }, bloom = { final_logit_softcapping = 1 },
+    gptj = { norm_first = false }, ["gpt-neox"] = { attention_sliding_window_length = 4 },
+    bloom = { final_logit_softcapping = 1, position_embedding_offset = 2 },
   }
 
   it("is refused by field and value where there is no word for it", function()

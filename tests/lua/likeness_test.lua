@@ -100,7 +100,7 @@ describe("the fields of a config", function()
   it("say what is not the model's", function()
     local way = old_ways("llama", { ["cs-2.0"] = true })[1]
     local text = told("gpt2", way.format, model_of(way))
-    for _, part in ipairs { "position_embedding_type='rotary' (not learned)", "norm_type='rmsnorm' (not layernorm)" } do
+    for _, part in ipairs { "position_embedding_type='rotary' (not 'learned')", "norm_type='rmsnorm' (not 'layernorm')" } do
       is_true(text:find(part, 1, true), text)
     end
     is_true(text:find("nonlinearity='swiglu',", 1, true) and #text < 400, text) -- without the list of all others

@@ -192,11 +192,11 @@ describe("Rotary positions: what neither side can express", function()
       { "llama", "cs-2.9", "hf", scaled(8, "llama3"), "pos_scaling_extra_args has no 'low_freq_factor', which type llama3 needs" },
       { "llama", "cs-2.9", "hf", { pos_scaling_factor = 8 }, "pos_scaling_factor is not 1, but pos_scaling_type is missing" },
       { "falcon", "cs-2.9", "hf", scaled(8, "llama3"), "pos_scaling_type='llama3': only 'linear' or 'yarn' or 'longrope'" },
-      { "gpt-neox", "cs-2.9", "hf", { rope_theta = 5 }, "rope_theta=5: only 10000 or null" },
-      { "gptj", "cs-2.9", "hf", { rope_theta = 5 }, "rope_theta=5: only 10000 or null" },
-      { "gptj", "cs-2.9", "hf", { pos_scaling_factor = 2 }, "pos_scaling_factor=2: only 1 or null" },
-      { "bloom", "cs-2.9", "hf", { pos_scaling_factor = 2 }, "pos_scaling_factor=2: only 1 or null" }, -- which scales ALiBi, too
-      { "mpt", "cs-2.3", "hf", { pos_scaling_factor = 2 }, "pos_scaling_factor=2: only 1 or null" },
+      { "gpt-neox", "cs-2.9", "hf", { rope_theta = 5 }, "rope_theta=5: only 10000" },
+      { "gptj", "cs-2.9", "hf", { rope_theta = 5 }, "rope_theta=5: only 10000" },
+      { "gptj", "cs-2.9", "hf", { pos_scaling_factor = 2 }, "pos_scaling_factor=2: only 1" },
+      { "bloom", "cs-2.9", "hf", { pos_scaling_factor = 2 }, "pos_scaling_factor=2: only 1" }, -- which scales ALiBi, too
+      { "mpt", "cs-2.3", "hf", { pos_scaling_factor = 2 }, "pos_scaling_factor=2: only 1" },
     }
   end)
 

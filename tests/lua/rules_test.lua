@@ -80,7 +80,7 @@ describe("Rules: findings", function()
       local text = ([[
         local rules, fields = require "converters.engine.rules", require "converters.engine.fields"
         return { { model = "tied", note = "Tied", { "hf", "cs-2.4", keys = rules.keys { %s },
-          config = fields.config { { "width", "hidden_size", is = "width" }, { "heads", "num_heads", is = "heads" },
+          config = fields.config { { "width", "hidden_size" }, { "heads", "num_heads" },
             fields.must.left { model_type = "tied" } }, after = { left = { model_type = "tied" } } } } }]]):format(entries)
       cbk.fs.write(dir .. "/tied.lua", text, { overwrite = true })
       return harness.cbk(dir, "rules", "tied.lua")
@@ -174,10 +174,10 @@ describe("Rules: findings", function()
         { "lines.c", "lines.d", read_only = 3 },
       }
     end)
-    fails(("rules_test.lua:%d: entry 2 of this table of config fields: is must"):format(line + 10), function()
+    fails(("rules_test.lua:%d: entry 2 of this table of config fields: a rule has no option 'when'"):format(line + 10), function()
       local _ = fields.config {
         { "a" },
-        { "line_width", is = "widht" },
+        { "line_width", when = "widht" },
       }
     end)
     fails(("rules_test.lua:%d: the choices in 'b.{line,x}'"):format(line + 16), function()
@@ -208,7 +208,7 @@ describe("Rules: findings", function()
       ["what comes of it must be a text, not nothing"] = { values.lost, 1 },
       ["fields.must.right("] = { fields.must.right, "norm_type" },
       ["has 1; it must be fields and their values: { norm_type = "] = { fields.must.left, { "norm_type" } },
-      ["c must be one of boolean, count, depth"] = { fields.told.left, { "a", c = "sise" } },
+      ["a list of fields has 'c'; it must be a list of texts"] = { fields.used.left, { "a", c = "size" } },
       ["a name must be a text, not 5"] = { fields.drop.left, { 5 } },
       ["config rules must be made by fields.config, not a table"] = { fields.without, {}, { "a" } },
       ["rules.only.left(a pattern, the reason[, the pattern of what it is a copy of]): the reason must be"] = { rules.only.left, "a" },
@@ -328,13 +328,9 @@ describe("Rules: findings", function()
   it("what a config field must be", function()
     local half = { forward = function() end }
     for part, entry in pairs {
-      ["is must be one of boolean, count, depth"] = { "a", "b", is = "sise" }, ["not 3"] = { "a", "b", is = 3 },
-      ["what each side must be has no 'lft'; did you mean 'left'?"] = { "a", "b", is = { lft = "size" } },
-      ["what each side must be holds 'size' without a name: { left = …, right = … }"] = { "a", "b", is = { "size", "inner" } },
-      ["a rule has no option 'iss'; there are alias_left, alias_right, is"] = { "a", "b", iss = "size" },
-      ["alias_left must be a text, not 3"] = { "a", "b", alias_left = 3 },
+      ["a rule has no option 'is'"] = { "a", "b", is = "size" },
       ["a rule is { left, right, pair }; of one name for both sides it is { \"a\" }"] = "a",
-      ["it is of the left alone, and has no pair of functions; fields.told.left, fields.must.left"] = { "a", false, is = "positive" },
+      ["it is of the left alone, and has no pair of functions; fields.used.left, fields.fixed.left"] = { "a", false },
       ["it is of the right alone"] = { false, "a" }, ["it names no field"] = {},
       ["the name on the right is missing: { \"a\", \"a\", … }"] = { "a", half },
       ["its pair of functions has no 'backward'"] = { "a", "b", half },
@@ -346,20 +342,6 @@ describe("Rules: findings", function()
       fails(part, fields.config, { entry })
     end
     fields.config { { "a", false, half }, { false, "b", { backward = half.forward } } }
-    for _, entries in ipairs { { { "a", "b" }, { "c", "d", alias_left = "a" } }, { { "c", "d", alias_left = "a" }, { "a", "b" } } } do
-      local twice = check.fields(fields.config(entries))
-      assert(twice[1].text:find("'c' of the left has the other name 'a', which is a field of a rule of its own", 1, true))
-    end
-    local function found(...)
-      local out = {}
-      for i, finding in ipairs(check.demands { config = fields.config { ... } }) do out[i] = finding.text end
-      return table.concat(out, "\n")
-    end
-    local unsaid = found({ "n", "num_hidden_layers" }, { "m", "depths", is = "depth" }, { "k", "num_heads", is = "heads" })
-    assert(unsaid:find("'k' of the left are heads", 1, true) and unsaid:find("'num_heads' of the right are heads", 1, true), unsaid)
-    equal(found({ "n", "num_hidden_layers", is = "depth" }, { "m", "depths", is = "depth" }, { "d", "hidden_size", is = "width" },
-      { "k", "num_heads", is = "heads" }), "")
-    equal(found { "*" }, "")
   end)
 
   it("a file that cannot be read says where it breaks, in a line", function()
@@ -384,7 +366,7 @@ describe("Rules: findings", function()
   end)
 
   it("defaults of fields that no rule names", function()
-    local config = fields.config { { "n", "m" }, fields.told.left { "seen" } }
+    local config = fields.config { { "n", "m" }, fields.used.left { "seen" } }
     local found = check.defaults { config = config, before = { left = { zzz = 3, seen = 1 } }, after = { right = { m = 4, nosuch = 3 } } }
     equal(#found, 2)
     assert(found[1].text:find("before.left has 'zzz', which", 1, true) and found[2].text:find("after.right has 'nosuch'", 1, true))
@@ -438,7 +420,7 @@ describe("Rules: findings", function()
           local found = {}
           if not looked[one.keys] then found = check.keys(one.keys) end
           looked[one.keys] = true
-          for _, more in ipairs { one.config and check.fields(one.config) or {}, check.defaults(one.own), check.demands(one.own) } do
+          for _, more in ipairs { one.config and check.fields(one.config) or {}, check.defaults(one.own, one.model.classes) } do
             for _, finding in ipairs(more) do found[#found + 1] = finding end
           end
           if #found > 0 then error(("%s: %s: %s"):format(one.title, found[1].kind, found[1].text)) end
@@ -536,7 +518,7 @@ local rules, fields = require "converters.engine.rules", require "converters.eng
 return { { model = "own", note = "a model",
   { "hf", "cs-2.4",
     keys = rules.keys { { "embed.weight", "e.weight" }, { "h.N.w", "l.N.w" }, { "head.weight" } },
-    config = fields.config { { "n", "num_hidden_layers", is = "depth" } },
+    config = fields.config { { "n", "num_hidden_layers" } },
     %s
   },
   %s
@@ -587,7 +569,7 @@ return { { model = "own", note = "a model",
 
   it("parts of a tensor that rules.each counts: one that is not there, one too many", function()
     local each = '{ rules.each("x.N.E.w", "E", "experts"), "y.N", experts }'
-    local file = own_file:format("", ""):gsub('{ "head.weight" }', each):gsub('{ { "n"', '{ { "experts", is = "size" }, { "n"')
+    local file = own_file:format("", ""):gsub('{ "head.weight" }', each):gsub('{ { "n"', '{ { "experts" }, { "n"')
     local function told(count, names)
       local dir = harness.temp_dir()
       cbk.fs.write(dir .. "/own.lua", 'local experts = require "converters.vocabulary.actions".pair("experts", function(list) '

@@ -19,9 +19,9 @@ return { {
     keys = rules.keys { { "embed.weight", "e.weight", look },
       { "norm.weight", "n.weight", when = function(at) attempt("when", nil, at) return true end } },
     config = fields.config {
-      { "width", "hidden_size", is = "width",
+      { "width", "hidden_size",
         { forward = function(v, at) attempt("field", v, at) return v end, backward = function(v) return v end } },
-      { "depth", "num_hidden_layers", is = "depth" }, { "heads", "num_heads", is = "heads" },
+      { "depth", "num_hidden_layers" }, { "heads", "num_heads" },
     },
   },
 } }

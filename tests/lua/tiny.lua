@@ -64,9 +64,12 @@ end
 
 ---Without the other names of its fields.
 local function plain_config(name, own)
-  local out = config_for(name, own)
-  for _, rule in ipairs(own.config) do
-    if rule.alias and rule.alias.left then out[rule.alias.left] = nil end
+  local out, is_named = config_for(name, own), {}
+  for _, rule in ipairs(own.config) do is_named[rule.left or ""] = true end
+  for first, field in pairs(own.classes.left.fields) do
+    for _, one in ipairs { first, unpack(field.aliases) } do
+      if not is_named[one] and #field.aliases > 0 then out[one] = nil end
+    end
   end
   return out
 end

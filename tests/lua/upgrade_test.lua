@@ -400,9 +400,9 @@ describe("names of weights", function()
   local function old_file(names, version)
     local model = cbk.dict()
     for _, name in ipairs(names) do
-      model[name] = cbk.tensor { 1 }
+      model[name] = name == "classifier.weight" and cbk.full({ 2, 768 }, 1) or cbk.tensor { 1 }
       local module = name:match "^(.*%.dense)%.weight$" or name:match "^(.*LayerNorm)%.weight$" or name:match "^(cl[%w_.]*)%.weight$"
-      if module then model[module .. ".bias"] = cbk.tensor { 1 } end
+      if module then model[module .. ".bias"] = module == "classifier" and cbk.tensor { 1, 2 } or cbk.tensor { 1 } end
     end
     local format = version and "cerebras-h5" or "torch-zip"
     return { checkpoint = { root = cbk.dict { model = model }, format = format, version = version, path = "x.mdl" } }

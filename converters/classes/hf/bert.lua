@@ -1,11 +1,10 @@
 -- Hugging Face's BERT: configuration_bert.py and modeling_bert.py of transformers 4.48.
 
 local class = require "converters.engine.class"
+local kinds = require "converters.engine.kinds"
 
 local below, each, linear, norm = class.below, class.each, class.linear, class.norm
-local kinds = class.kinds
-local size, depth, number, positive, rate, boolean, text, any = kinds.size, kinds.depth, kinds.number, kinds.positive, kinds.rate,
-  kinds.boolean, kinds.text, kinds.any
+local size, depth, number, positive, rate, boolean, text, free = class.makers "size depth number positive rate boolean text free"
 
 local bert = {}
 
@@ -13,12 +12,12 @@ local fields = {
   vocab_size = size(30522), hidden_size = size(768), num_hidden_layers = depth(12), num_attention_heads = size(12),
   intermediate_size = size(3072), hidden_act = text "gelu", hidden_dropout_prob = rate(0.1), attention_probs_dropout_prob = rate(0.1),
   max_position_embeddings = size(512), type_vocab_size = size(2), initializer_range = number(0.02), layer_norm_eps = positive(1e-12),
-  position_embedding_type = text "absolute", use_cache = boolean(true), classifier_dropout = rate(), tie_word_embeddings = boolean(true),
-  id2label = any(), num_labels = size(), is_decoder = boolean(false), add_cross_attention = boolean(false),
+  position_embedding_type = text "absolute", use_cache = free(true), classifier_dropout = rate(), tie_word_embeddings = boolean(true),
+  id2label = free(), num_labels = class.free(size()), is_decoder = boolean(false), add_cross_attention = boolean(false),
 }
 
 local function derived(c)
-  local labels = c.num_labels and "num_labels" or { c.id2label and #c.id2label or 2, "id2label" }
+  local labels = c.num_labels and "num_labels" or { kinds.is_dict(c.id2label) and #c.id2label or 2, "id2label" }
   return { labels = labels, head_dim = "hidden_size / num_attention_heads" }
 end
 

@@ -3,18 +3,19 @@
 local class = require "converters.engine.class"
 
 local below, each, linear, norm = class.below, class.each, class.linear, class.norm
-local kinds = class.kinds
-local size, depth, number, positive, rate, boolean, any = kinds.size, kinds.depth, kinds.number, kinds.positive, kinds.rate,
-  kinds.boolean, kinds.any
+local size, depth, number, positive, rate, boolean, free = class.makers "size depth number positive rate boolean free"
 
 local bloom = {}
 
 local fields = {
   vocab_size = size(250880), hidden_size = size(64, "n_embed"), n_layer = depth(2, "num_hidden_layers"),
   n_head = size(8, "num_attention_heads"), layer_norm_epsilon = positive(1e-5), initializer_range = number(0.02),
-  use_cache = boolean(true), apply_residual_connection_post_layernorm = boolean(false), hidden_dropout = rate(0),
-  attention_dropout = rate(0), pretraining_tp = any(1), slow_but_exact = boolean(false), tie_word_embeddings = boolean(true),
+  use_cache = free(true), apply_residual_connection_post_layernorm = boolean(false), hidden_dropout = rate(0),
+  attention_dropout = rate(0), pretraining_tp = free(1), slow_but_exact = free(false), tie_word_embeddings = boolean(true),
+  scale_attn_by_inverse_layer_idx = boolean(false), reorder_and_upcast_attn = boolean(false),
 }
+
+local function derived() return { head_dim = "hidden_size / n_head" } end
 
 local body = {
   { "word_embeddings.weight", { "vocab_size", "hidden_size" } },
@@ -30,10 +31,10 @@ local body = {
   norm("ln_f", "hidden_size"),
 }
 
-bloom.BloomModel = class.new "BloomModel" { fields = fields, tensors = function() return body end }
+bloom.BloomModel = class.new "BloomModel" { fields = fields, derived = derived, tensors = function() return body end }
 
 bloom.BloomForCausalLM = class.new "BloomForCausalLM" {
-  fields = fields,
+  fields = fields, derived = derived,
   tensors = function(c)
     return {
       below("transformer", body),

@@ -3,8 +3,7 @@
 local class = require "converters.engine.class"
 
 local below, each, linear, norm = class.below, class.each, class.linear, class.norm
-local kinds = class.kinds
-local size, depth, number, positive, rate, text = kinds.size, kinds.depth, kinds.number, kinds.positive, kinds.rate, kinds.text
+local size, depth, number, positive, rate, text, free = class.makers "size depth number positive rate text free"
 
 local clip = {}
 
@@ -12,7 +11,7 @@ local fields = {
   hidden_size = size(768), intermediate_size = size(3072), projection_dim = size(512), num_hidden_layers = depth(12),
   num_attention_heads = size(12), num_channels = size(3), image_size = size(224), patch_size = size(32),
   hidden_act = text "quick_gelu", layer_norm_eps = positive(1e-5), attention_dropout = rate(0), initializer_range = number(0.02),
-  initializer_factor = number(1),
+  initializer_factor = free(1),
 }
 
 local function derived(c)

@@ -4,19 +4,19 @@
 local class = require "converters.engine.class"
 
 local below, each, linear, norm = class.below, class.each, class.linear, class.norm
-local kinds = class.kinds
-local size, depth, number, positive, rate, boolean, text, any = kinds.size, kinds.depth, kinds.number, kinds.positive, kinds.rate,
-  kinds.boolean, kinds.text, kinds.any
+local size, depth, number, positive, rate, boolean, text, any, free = class.makers "size depth number positive rate boolean text any free"
 
 local falcon = {}
 
 local fields = {
   vocab_size = size(65024), hidden_size = size(4544), num_hidden_layers = depth(32, "n_layer"),
-  num_attention_heads = size(71, "n_head"), num_kv_heads = size(), n_head_kv = size(), ffn_hidden_size = size(),
-  num_ln_in_parallel_attn = size(), layer_norm_epsilon = positive(1e-5), initializer_range = number(0.02), use_cache = boolean(true),
-  hidden_dropout = rate(0), attention_dropout = rate(0), alibi = boolean(false), new_decoder_architecture = boolean(false),
-  multi_query = boolean(true), parallel_attn = boolean(true), bias = boolean(false), max_position_embeddings = size(2048),
-  rope_theta = positive(10000), rope_scaling = any(), activation = text "gelu", tie_word_embeddings = boolean(true),
+  num_attention_heads = size(71, "n_head"), layer_norm_epsilon = positive(1e-5), initializer_range = number(0.02),
+  hidden_dropout = rate(0), attention_dropout = rate(0), alibi = boolean(false), parallel_attn = boolean(true), bias = boolean(false),
+  max_position_embeddings = size(2048), rope_theta = positive(10000), rope_scaling = any(), activation = text "gelu",
+  tie_word_embeddings = boolean(true), use_cache = free(true),
+  -- of one generation, as the others do not read them
+  multi_query = class.free(boolean(true)), new_decoder_architecture = class.free(boolean(false)), num_kv_heads = class.free(size()),
+  n_head_kv = class.free(size()), ffn_hidden_size = class.free(size()), num_ln_in_parallel_attn = class.free(size()),
 }
 
 ---RefinedWeb of 40B is the one that counts its key heads.

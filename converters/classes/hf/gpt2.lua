@@ -3,9 +3,7 @@
 local class = require "converters.engine.class"
 
 local below, each, conv1d, norm = class.below, class.each, class.conv1d, class.norm
-local kinds = class.kinds
-local size, depth, number, positive, rate, boolean, text = kinds.size, kinds.depth, kinds.number, kinds.positive, kinds.rate,
-  kinds.boolean, kinds.text
+local size, depth, number, positive, rate, boolean, text, free = class.makers "size depth number positive rate boolean text free"
 
 local gpt2 = {}
 
@@ -14,13 +12,13 @@ local fields = {
   n_layer = depth(12, "num_hidden_layers"), n_head = size(12, "num_attention_heads"), n_inner = size(),
   activation_function = text "gelu_new", resid_pdrop = rate(0.1), embd_pdrop = rate(0.1), attn_pdrop = rate(0.1),
   layer_norm_epsilon = positive(1e-5), initializer_range = number(0.02), scale_attn_weights = boolean(true),
-  scale_attn_by_inverse_layer_idx = boolean(false), reorder_and_upcast_attn = boolean(false), use_cache = boolean(true),
-  tie_word_embeddings = boolean(true), add_cross_attention = boolean(false), summary_type = text "cls_index",
-  summary_use_proj = boolean(true), summary_activation = text(), summary_first_dropout = rate(0.1),
-  summary_proj_to_labels = boolean(true),
+  scale_attn_by_inverse_layer_idx = boolean(false), reorder_and_upcast_attn = boolean(false), use_cache = free(true),
+  tie_word_embeddings = boolean(true), add_cross_attention = boolean(false), summary_type = free "cls_index",
+  summary_use_proj = free(true), summary_activation = free(), summary_first_dropout = free(0.1),
+  summary_proj_to_labels = free(true),
 }
 
-local function derived(c) return { inner = c.n_inner and "n_inner" or "4 * n_embd" } end
+local function derived(c) return { inner = c.n_inner and "n_inner" or "4 * n_embd", head_dim = "n_embd / n_head" } end
 
 local body = {
   { "wte.weight", { "vocab_size", "n_embd" } },

@@ -3,9 +3,8 @@
 local class = require "converters.engine.class"
 
 local below, each, linear, norm = class.below, class.each, class.linear, class.norm
-local kinds = class.kinds
-local size, depth, number, positive, rate, boolean, text, any = kinds.size, kinds.depth, kinds.number, kinds.positive, kinds.rate,
-  kinds.boolean, kinds.text, kinds.any
+local size, depth, number, positive, rate, boolean, bias, text, any, free =
+  class.makers "size depth number positive rate boolean bias text any free"
 
 local gpt_neox = {}
 
@@ -13,13 +12,13 @@ local fields = {
   vocab_size = size(50432), hidden_size = size(6144), num_hidden_layers = depth(44), num_attention_heads = size(64),
   intermediate_size = size(24576), hidden_act = text "gelu", rotary_pct = rate(0.25), rotary_emb_base = positive(10000),
   attention_dropout = rate(0), hidden_dropout = rate(0), classifier_dropout = rate(0.1), max_position_embeddings = size(2048),
-  initializer_range = number(0.02), layer_norm_eps = positive(1e-5), use_cache = boolean(true), tie_word_embeddings = boolean(false),
-  use_parallel_residual = boolean(true), rope_scaling = any(), attention_bias = kinds.bias(true),
+  initializer_range = number(0.02), layer_norm_eps = positive(1e-5), use_cache = free(true), tie_word_embeddings = boolean(false),
+  use_parallel_residual = boolean(true), rope_scaling = any(), attention_bias = bias(true), scale_attn_weights = boolean(true),
 }
 
 local function derived(c)
   local dim = math.floor(c.hidden_size / c.num_attention_heads * (c.rotary_pct or 1))
-  return { rotary_dim = { dim, "hidden_size", "num_attention_heads", "rotary_pct" } }
+  return { head_dim = "hidden_size / num_attention_heads", rotary_dim = { dim, "hidden_size", "num_attention_heads", "rotary_pct" } }
 end
 
 local function body(c)

@@ -3,21 +3,19 @@
 local class = require "converters.engine.class"
 
 local below, each, linear, norm = class.below, class.each, class.linear, class.norm
-local kinds = class.kinds
-local size, depth, number, positive, rate, boolean, text = kinds.size, kinds.depth, kinds.number, kinds.positive, kinds.rate,
-  kinds.boolean, kinds.text
+local size, depth, number, positive, rate, boolean, text, free = class.makers "size depth number positive rate boolean text free"
 
 local gptj = {}
 
 local fields = {
   vocab_size = size(50400), n_positions = size(2048, "max_position_embeddings"), n_embd = size(4096, "hidden_size"),
-  n_layer = depth(28, "num_hidden_layers"), n_head = size(16, "num_attention_heads"), n_inner = size(), rotary_dim = size(64),
+  n_layer = depth(28, "num_hidden_layers"), n_head = size(16, "num_attention_heads"), n_inner = size(), rotary_dim = class.free(size(64)),
   activation_function = text "gelu_new", resid_pdrop = rate(0), embd_pdrop = rate(0), attn_pdrop = rate(0),
-  layer_norm_epsilon = positive(1e-5), initializer_range = number(0.02), use_cache = boolean(true),
-  tie_word_embeddings = boolean(false),
+  layer_norm_epsilon = positive(1e-5), initializer_range = number(0.02), use_cache = free(true),
+  tie_word_embeddings = boolean(false), scale_attn_weights = boolean(true), rotary = boolean(true), use_bias_in_output = boolean(true),
 }
 
-local function derived(c) return { inner = c.n_inner and "n_inner" or "4 * n_embd" } end
+local function derived(c) return { inner = c.n_inner and "n_inner" or "4 * n_embd", head_dim = "n_embd / n_head" } end
 
 ---@param attention TensorNode   the projections
 local function body(attention)

@@ -3,8 +3,7 @@
 local class = require "converters.engine.class"
 
 local below, each, linear, norm = class.below, class.each, class.linear, class.norm
-local size, depth, number, positive, rate, boolean, text, any = class.kinds.size, class.kinds.depth, class.kinds.number,
-  class.kinds.positive, class.kinds.rate, class.kinds.boolean, class.kinds.text, class.kinds.any
+local size, depth, number, positive, rate, boolean, text, any, free = class.makers "size depth number positive rate boolean text any free"
 
 local llama = {}
 
@@ -13,7 +12,8 @@ local fields = {
   num_attention_heads = size(32), num_key_value_heads = size(), head_dim = size(), max_position_embeddings = size(2048),
   hidden_act = text "silu", rms_norm_eps = positive(1e-6), initializer_range = number(0.02), attention_bias = boolean(false),
   mlp_bias = boolean(false), attention_dropout = rate(0), rope_theta = positive(10000), rope_scaling = any(),
-  tie_word_embeddings = boolean(false), use_cache = boolean(true), pretraining_tp = any(1),
+  tie_word_embeddings = boolean(false), use_cache = free(true), pretraining_tp = free(1), sliding_window = any(),
+  partial_rotary_factor = positive(1),
 }
 
 local function derived(c)

@@ -4,8 +4,7 @@
 local class = require "converters.engine.class"
 
 local below, each, linear, norm = class.below, class.each, class.linear, class.norm
-local kinds = class.kinds
-local size, depth, number, positive, boolean, text = kinds.size, kinds.depth, kinds.number, kinds.positive, kinds.boolean, kinds.text
+local size, depth, number, positive, rate, boolean, text, any = class.makers "size depth number positive rate boolean text any"
 
 local mpt = {}
 
@@ -14,8 +13,12 @@ local fields = {
   n_layers = depth(24, "num_hidden_layers"), expansion_ratio = positive(4), max_seq_len = size(2048),
   ["attn_config.alibi"] = boolean(true), learned_pos_emb = boolean(true), no_bias = boolean(true),
   norm_type = text "low_precision_layernorm", layer_norm_epsilon = positive(1e-5), initializer_range = number(0.02),
-  tie_word_embeddings = boolean(true),
+  tie_word_embeddings = boolean(true), embedding_fraction = positive(1), logit_scale = any(), emb_pdrop = rate(0), resid_pdrop = rate(0),
+  ["attn_config.attn_pdrop"] = rate(0), ["attn_config.alibi_bias_max"] = positive(8), ["attn_config.rope"] = boolean(false),
+  ["attn_config.prefix_lm"] = boolean(false), ["ffn_config.ffn_type"] = text "mptmlp",
 }
+
+local function derived() return { head_dim = "d_model / n_heads" } end
 
 local function body(c)
   local bias = not c.no_bias
@@ -34,10 +37,10 @@ local function body(c)
   }
 end
 
-mpt.MptModel = class.new "MptModel" { fields = fields, tensors = body }
+mpt.MptModel = class.new "MptModel" { fields = fields, derived = derived, tensors = body }
 
 mpt.MptForCausalLM = class.new "MptForCausalLM" {
-  fields = fields,
+  fields = fields, derived = derived,
   tensors = function(c)
     return {
       below("transformer", body(c)),

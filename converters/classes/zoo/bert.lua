@@ -4,22 +4,27 @@ local class = require "converters.engine.class"
 local parts = require "converters.classes.zoo.parts"
 
 local below, each, linear, norm = class.below, class.each, class.linear, class.norm
-local kinds = class.kinds
-local size, depth, number, positive, rate, boolean, text, any = kinds.size, kinds.depth, kinds.number, kinds.positive, kinds.rate,
-  kinds.boolean, kinds.text, kinds.any
+local size, depth, number, positive, rate, boolean, bias, text, any =
+  class.makers "size depth number positive rate boolean bias text any"
 
 local bert = {}
 
 local encoder_fields = {
   vocab_size = size(30522), hidden_size = size(768), num_hidden_layers = depth(12), num_heads = size(12), filter_size = size(3072),
-  max_position_embeddings = size(1024), position_embedding_type = text "learned", num_relative_attention_buckets = size(32),
-  alibi_trainable_slopes = boolean(false), rotary_dim = size(), rope_theta = positive(10000), num_segments = number(2),
-  layer_norm_epsilon = any(1e-5), norm_first = boolean(false), embedding_layer_norm = boolean(true),
-  use_final_layer_norm = boolean(false), add_pooling_layer = boolean(true), encoder_nonlinearity = text "gelu",
-  pooler_nonlinearity = text(), dropout_rate = rate(0.1), attention_dropout_rate = rate(0.1), embedding_dropout_rate = rate(),
-  use_projection_bias_in_attention = kinds.bias(true), use_ffn_bias_in_attention = kinds.bias(true), use_ffn_bias = kinds.bias(true),
-  attention_type = text "scaled_dot_product", attention_module = text "aiayn_attention", extra_attention_params = any(),
-  mask_padding_in_positional_embed = boolean(false), freeze_ffn_bias_in_glu = boolean(false), initializer_range = number(0.02),
+  max_position_embeddings = size(1024), num_segments = number(2), add_pooling_layer = boolean(true),
+  -- positions
+  position_embedding_type = text "learned", num_relative_attention_buckets = class.free(size(32)),
+  alibi_trainable_slopes = class.free(boolean(false)), rotary_dim = class.free(size()), rope_theta = class.free(positive(10000)),
+  mask_padding_in_positional_embed = boolean(false), use_position_embedding = boolean(true),
+  -- attention
+  attention_type = text "scaled_dot_product", attention_module = text "aiayn_attention",
+  extra_attention_params = class.unused(any(), parts.is_empty), attention_sliding_window_length = any(),
+  use_projection_bias_in_attention = bias(true), use_ffn_bias_in_attention = bias(true),
+  -- norms and feed-forward parts
+  layer_norm_epsilon = positive(1e-5), norm_first = boolean(false), embedding_layer_norm = boolean(true),
+  use_final_layer_norm = boolean(false), encoder_nonlinearity = text "gelu", pooler_nonlinearity = text(), use_ffn_bias = bias(true),
+  freeze_ffn_bias_in_glu = boolean(false), dropout_rate = rate(0.1), attention_dropout_rate = rate(0.1),
+  embedding_dropout_rate = rate(), initializer_range = number(0.02),
 }
 
 ---@param prefix string   "bert", or "bert_encoder" before the masked-language head
@@ -42,13 +47,16 @@ local function encoder(c, since, prefix)
   })
 end
 
+local HEAD = "hidden_size / num_heads"
+
 bert.BertForPreTraining = class.new "BertForPreTraining" {
   since = "1.7", renamed = parts.renamed, fields = class.extend(encoder_fields, {
     vocab_size = size(50257), max_position_embeddings = size(), num_segments = number(), disable_nsp = boolean(false),
-    share_embedding_weights = boolean(true), use_ffn_bias_in_mlm = boolean(true), use_output_bias_in_mlm = boolean(true),
-    mlm_nonlinearity = text(), num_classes = size(2),
+    num_classes = class.free(size(2)), share_embedding_weights = boolean(true),
+    use_ffn_bias_in_mlm = boolean(true), use_output_bias_in_mlm = boolean(true),
+    mlm_nonlinearity = text(),
   }),
-  derived = function(c) return { num_segments = c.num_segments or (c.disable_nsp and 0 or 2) } end,
+  derived = function(c) return { head_dim = HEAD, num_segments = c.num_segments or (c.disable_nsp and 0 or 2) } end,
   tensors = function(c, since)
     local words = "bert_encoder.embedding_layer.word_embeddings.weight"
     c.add_pooling_layer = not c.disable_nsp
@@ -68,6 +76,7 @@ bert.BertForPreTraining = class.new "BertForPreTraining" {
 local function fine_tuned(name, own, head)
   return class.new(name) {
     since = "1.7", renamed = parts.renamed, fields = class.extend(encoder_fields, own),
+    derived = function() return { head_dim = HEAD } end,
     tensors = function(c, since) return { encoder(c, since, "bert"), head(c) } end,
   }
 end
@@ -82,5 +91,9 @@ bert.BertForTokenClassification = fine_tuned("BertForTokenClassification", {
 
 bert.BertForQuestionAnswering = fine_tuned("BertForQuestionAnswering", { add_pooling_layer = boolean(false) },
   function() return linear("classifier", "hidden_size", 2, true) end)
+
+bert.BertForSummarization = fine_tuned("BertForSummarization", {
+  add_pooling_layer = boolean(false), num_labels = size(2), use_cls_bias = boolean(true),
+}, function(c) return linear("classifier", "hidden_size", "num_labels", c.use_cls_bias) end)
 
 return bert

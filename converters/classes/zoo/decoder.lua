@@ -6,37 +6,50 @@ local kinds_of = require "converters.engine.kinds"
 local parts = require "converters.classes.zoo.parts"
 
 local each = class.each
-local kinds = class.kinds
-local size, depth, number, positive, rate, boolean, text, any = kinds.size, kinds.depth, kinds.number, kinds.positive, kinds.rate,
-  kinds.boolean, kinds.text, kinds.any
+local size, depth, number, positive, rate, boolean, bias, norm_kind, text, any, free =
+  class.makers "size depth number positive rate boolean bias norm text any free"
+local unused = class.unused
 
 local decoder = {}
 
 local gptj = {
   vocab_size = size(50257), hidden_size = size(768), num_hidden_layers = depth(12), num_heads = size(12), filter_size = size(3072),
-  max_position_embeddings = size(1024), position_embedding_type = text "rotary", num_relative_attention_buckets = size(),
-  alibi_trainable_slopes = boolean(false), rotary_dim = size(), rope_theta = positive(10000), fold_rope_consts = boolean(false),
-  pos_scaling_factor = positive(1), pos_scaling_type = text "linear", pos_scaling_extra_args = any(),
-  norm_type = kinds.norm "layernorm", use_rms_norm = boolean(), layer_norm_epsilon = any(1e-5), use_untied_layer_norm = boolean(false),
-  nonlinearity = text "gelu",
+  max_position_embeddings = size(1024), share_embedding_weights = boolean(true),
+  -- positions
+  position_embedding_type = text "rotary", num_relative_attention_buckets = class.free(size()), alibi_trainable_slopes = boolean(false),
+  rotary_dim = class.free(size()), rope_theta = unused(positive(10000), parts.is_not_rotary "rotary"), pos_scaling_factor = positive(1),
+  pos_scaling_type = unused(text "linear", parts.is_unscaled), pos_scaling_extra_args = unused(any(), parts.is_unscaled),
+  fold_rope_consts = free(),
+  -- attention
+  attention_type = text "scaled_dot_product", attention_module = text "aiayn_attention",
+  extra_attention_params = unused(any(), parts.is_empty), attention_sink_tokens = any(), attention_sliding_window_length = any(),
+  use_projection_bias_in_attention = bias(true), use_ffn_bias_in_attention = bias(true), attention_kernel = free(),
+  attention_softmax_fp32 = free(true),
+  -- norms and feed-forward parts
+  norm_type = norm_kind "layernorm", layer_norm_epsilon = positive(1e-5), use_untied_layer_norm = boolean(false),
+  nonlinearity = text "gelu", use_ffn_bias = bias(false), use_bias_in_output = boolean(false),
+  moe_params = unused(any(nil, "moe"), parts.is_one_expert),
+  -- training
   dropout_rate = rate(0.1, "residual_dropout_rate"), attention_dropout_rate = rate(0.1),
-  embedding_dropout_rate = rate(0.1, "embd_pdrop"), share_embedding_weights = boolean(true), use_bias_in_output = boolean(false),
-  use_projection_bias_in_attention = kinds.bias(true), use_ffn_bias_in_attention = kinds.bias(true), use_ffn_bias = kinds.bias(false),
-  attention_type = text "scaled_dot_product", attention_module = text "aiayn_attention", extra_attention_params = any(),
-  attention_kernel = text(), attention_softmax_fp32 = boolean(true), attention_sink_tokens = any(),
-  attention_sliding_window_length = any(), attention_logits_alpha = number(1), scale_qk_dot_by_d = boolean(false),
-  embeddings_scale = number(1), output_logits_alpha = number(), scale_output_logits_by_d = boolean(true),
-  mup_base_hidden_size = number(), mup_base_filter_size = number(), moe_params = any(nil, "moe"), initializer_range = number(0.02),
+  embedding_dropout_rate = rate(0.1, "embd_pdrop"), initializer_range = number(0.02),
+  -- muP (modelzoo/mup.lua)
+  mup_base_hidden_size = free(), mup_base_filter_size = free(), attention_logits_alpha = free(1), scale_qk_dot_by_d = free(false),
+  embeddings_scale = free(1), output_logits_alpha = free(), scale_output_logits_by_d = free(true),
+  -- of older releases
+  norm_first = boolean(true), use_ff_layer1_dropout = boolean(false), use_position_embedding = boolean(true),
+  use_rms_norm = unused(boolean(), parts.is_false), use_biasless_norm = boolean(false), fixed_sparse_attention = any(),
+  embedding_layer_norm = boolean(false),
 }
 
 local gpt2 = class.extend(gptj, {
-  position_embedding_type = text "learned", use_ffn_bias = kinds.bias(true), embedding_layer_norm = boolean(false),
-  attention_inner_dim = size(), attention_qk_norm_layer = text(), attention_qk_norm_eps = positive(1e-5),
-  num_relative_attention_buckets = size(32), position_embedding_offset = number(0), num_extra_input_vocab_tokens = number(0),
-  norm_first_sandwich = boolean(false), attention_chunk_size = any(), attention_logit_softcapping = number(),
-  final_logit_softcapping = number(), attention_vertical_column_spacing = any(), attention_vertical_column_width = any(),
-  constant_pos_embedding = any(), fixed_sparse_attention = any(), output_logits_scale = number(), rel_distance_mode = text "default",
-  scale_qk_dot_by_layer_idx = boolean(false), sliding_window_every_other_decoder_layer = boolean(false),
+  position_embedding_type = text "learned", rope_theta = unused(positive(10000), parts.is_not_rotary "learned"),
+  use_ffn_bias = bias(true), attention_inner_dim = unused(size(), parts.is_hidden_size), attention_qk_norm_layer = text(),
+  attention_qk_norm_eps = class.free(positive(1e-5)), num_relative_attention_buckets = class.free(size(32)),
+  position_embedding_offset = number(0), num_extra_input_vocab_tokens = number(0), norm_first_sandwich = boolean(false),
+  attention_chunk_size = any(), attention_logit_softcapping = number(), final_logit_softcapping = number(),
+  attention_vertical_column_spacing = any(), attention_vertical_column_width = any(), constant_pos_embedding = any(),
+  output_logits_scale = free(), rel_distance_mode = text "default", scale_qk_dot_by_layer_idx = boolean(false),
+  sliding_window_every_other_decoder_layer = boolean(false),
 })
 gpt2.use_untied_layer_norm = nil
 

@@ -1,6 +1,7 @@
 -- Modules that several classes of the Model Zoo are made of, as lists of tensors.
 
 local class = require "converters.engine.class"
+local kinds = require "converters.engine.kinds"
 
 local below, each, linear, norm = class.below, class.each, class.linear, class.norm
 
@@ -12,6 +13,24 @@ parts.renamed = {
   { "^relative_pe_helper%.", "embedding_layer.position_embed_helper." },
   { "^relative_position_(%l+)%.", "%1_embeddings.position_embed_helper." },
 }
+
+---Values that say no more than the default (class.unused).
+function parts.is_false(value) return value == false end
+function parts.is_empty(value) return kinds.is_dict(value) and #value == 0 end
+function parts.is_hidden_size(value, config) return value == config.hidden_size end
+function parts.is_one_expert(experts)
+  return kinds.is_dict(experts) and (experts.num_experts == nil or experts.num_experts == 1)
+end
+
+---How positions are scaled does not matter where the factor is 1, but for longrope, which has factors of its own.
+function parts.is_unscaled(_, config)
+  return config.pos_scaling_type ~= "longrope" and (kinds.absent(config.pos_scaling_factor) or config.pos_scaling_factor == 1)
+end
+
+---@param usual string   the class's position_embedding_type
+function parts.is_not_rotary(usual)
+  return function(_, config) return (config.position_embedding_type or usual) ~= "rotary" end
+end
 
 local GATED = { liglu = true, geglu = true, reglu = true, swiglu = true }
 

@@ -4,9 +4,8 @@ local class = require "converters.engine.class"
 local parts = require "converters.classes.zoo.parts"
 
 local each = class.each
-local kinds = class.kinds
-local size, depth, number, rate, boolean, text, any = kinds.size, kinds.depth, kinds.number, kinds.rate, kinds.boolean, kinds.text,
-  kinds.any
+local size, depth, number, positive, rate, boolean, bias, text, any, free =
+  class.makers "size depth number positive rate boolean bias text any free"
 
 local t5 = {}
 
@@ -15,11 +14,14 @@ local fields = {
   encoder_num_hidden_layers = depth(6), decoder_num_hidden_layers = depth(), encoder_nonlinearity = text "relu",
   decoder_nonlinearity = text(), position_embedding_type = text "relative", relative_attention_num_buckets = size(32),
   src_max_position_embeddings = size(), tgt_max_position_embeddings = size(),
-  norm_type = text "rmsnorm", use_t5_layer_norm = boolean(), layer_norm_epsilon = any(1e-5),
-  use_projection_bias_in_attention = kinds.bias(false), use_ffn_bias = kinds.bias(false), share_embedding_weights = boolean(true),
+  norm_type = text "rmsnorm", use_t5_layer_norm = boolean(), layer_norm_epsilon = positive(1e-5),
+  use_projection_bias_in_attention = bias(false), use_ffn_bias = bias(false), share_embedding_weights = boolean(true),
   share_encoder_decoder_embedding = boolean(true), use_pre_encoder_decoder_layer_norm = boolean(true), dropout_rate = rate(0.1),
-  relu_dropout_rate = rate(), extra_ids = number(0), initializer_factor = number(1), attention_module = text "aiayn_attention",
-  extra_attention_params = any(), tie_encoder_decoder = boolean(false), use_transformer_initialization = boolean(false),
+  relu_dropout_rate = rate(), extra_ids = number(0), initializer_factor = free(1), attention_module = text "aiayn_attention",
+  extra_attention_params = class.unused(any(), parts.is_empty),
+  tie_encoder_decoder = boolean(false), use_transformer_initialization = boolean(false), attention_type = text "dot_product",
+  use_dropout_outside_residual_path = boolean(true), use_pre_encoder_decoder_dropout = boolean(false), norm_first = boolean(true),
+  use_bias_in_output = boolean(false), moe_params = class.unused(any(nil, "moe"), parts.is_one_expert),
 }
 
 local function derived(c)

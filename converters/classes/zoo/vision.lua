@@ -5,9 +5,7 @@ local kinds_of = require "converters.engine.kinds"
 local parts = require "converters.classes.zoo.parts"
 
 local below, each, linear, norm = class.below, class.each, class.linear, class.norm
-local kinds = class.kinds
-local size, depth, number, positive, rate, boolean, text, any = kinds.size, kinds.depth, kinds.number, kinds.positive, kinds.rate,
-  kinds.boolean, kinds.text, kinds.any
+local size, depth, number, positive, rate, boolean, bias, text, any = class.makers "size depth number positive rate boolean bias text any"
 
 local vision = {}
 
@@ -17,7 +15,7 @@ local fields = {
   use_conv_patchified_embedding = boolean(false), use_embed_proj_bias = boolean(true), use_post_embed_layer_norm = boolean(false),
   use_encoder_pooler_layer = boolean(false), use_final_layer_norm = boolean(true), norm_first = boolean(true),
   nonlinearity = text "gelu", layer_norm_epsilon = positive(1e-5), dropout_rate = rate(0), attention_dropout_rate = rate(0.1),
-  use_projection_bias_in_attention = kinds.bias(true), use_ffn_bias_in_attention = kinds.bias(true), use_ffn_bias = kinds.bias(true),
+  use_projection_bias_in_attention = bias(true), use_ffn_bias_in_attention = bias(true), use_ffn_bias = bias(true),
   attention_type = text "scaled_dot_product", initializer_range = number(0.02), use_bias_in_output = boolean(true),
   num_classes = size(2),
 }

@@ -9,6 +9,7 @@ local catalogue = require "converters.engine.catalogue"
 local jobs = require "cbk.converters.job"
 local kinds = require "converters.engine.kinds"
 local notation = require "converters.notation.files"
+local sections = require "converters.engine.sections"
 local trainer = require "converters.modelzoo.trainer"
 
 local root = debug.getinfo(1, "S").source:match "^@(.*)scripts/lib/cbk/converters/[^/]*$" or ""
@@ -58,8 +59,8 @@ end
 function converters.hugging_face_types(model)
   local out = {}
   local function add(converter)
-    local after = converter.after and converter.after.left
-    if after and after.model_type then out[after.model_type] = true end
+    local kind = sections.constants(converter, "left").model_type
+    if kind then out[kind] = true end
     for _, variant in pairs(converter.variants or {}) do add(variant) end
   end
   for _, converter in ipairs(model) do add(converter) end

@@ -1,0 +1,97 @@
+-- The kinds of values that config fields have, as model classes name them: what computes with a value, or loops over it, relies on its
+-- kind.
+
+local cbk = require "cbk"
+local naming = require "converters.engine.naming"
+
+local field_kinds = {}
+
+local MOST = 2 ^ 53
+
+---@class FieldKind
+---@field holds fun(value: any): boolean
+---@field says string        what such a value is, in messages
+---@field needed? boolean    without it, no model is described
+---@field null? boolean      null says as much as nothing
+---@field plain? fun(value: any): any   the same, as rules and functions know it
+---@field number? boolean    a text that programs read as a number holds too, as YAML's 1e-5 is to some
+
+local function whole(most)
+  return function(value) return type(value) == "number" and value % 1 == 0 and value >= 1 and value <= most end
+end
+
+---@param holds fun(value: number): boolean
+local function number(says, holds) return { holds = holds, says = says, number = true, null = true } end
+
+---@type table<string, FieldKind>
+local known = {
+  size = { holds = whole(MOST), says = "a whole number of at least 1", needed = true },
+  depth = { holds = whole(1e5), says = "a whole number from 1 to 100000", needed = true },
+  number = number("a number", function() return true end),
+  positive = number("a number above 0", function(value) return value > 0 end),
+  rate = number("a number from 0 to 1", function(value) return value >= 0 and value <= 1 end),
+  boolean = { -- 1 and 0 are these to the programs that read a config (fields.same)
+    holds = function(value) return type(value) == "boolean" or value == 1 or value == 0 end, says = "true or false",
+    plain = function(value) return value == true or value == 1 end,
+  },
+  text = { holds = function(value) return type(value) == "string" end, says = "a text", null = true },
+}
+
+---The names of all kinds.
+---@return string[]
+function field_kinds.names() return naming.sorted(known) end
+
+field_kinds.is_size = known.size.holds
+field_kinds.size = known.size.says
+
+---@param kind FieldKind
+local function holds(kind, value, value_kind)
+  if not kind.number then return kind.holds(value) end
+  local read = (value_kind == "int" or value_kind == "float" or value_kind == "str") and tonumber(tostring(value))
+  return read ~= nil and read ~= false and read == read and math.abs(read) < math.huge and kind.holds(read)
+end
+
+---What a value must be, where it is something else; nil where it may be what it is. Null is as good as no default, or false,
+---and as any value where any will do.
+---@param field ClassField|nil
+---@param value any
+---@param value_kind string   cbk.kind of it
+---@return string|nil
+function field_kinds.mistake(field, value, value_kind)
+  local kind = field and known[field.kind]
+  if not kind then return nil end
+  if value == cbk.null then return not (kind.null or field.free or not field.default) and kind.says or nil end
+  return not holds(kind, value, value_kind) and kind.says or nil
+end
+
+---A value as rules and functions know it: true for 1.
+---@param field ClassField|nil
+function field_kinds.plain(field, value)
+  local kind = field and known[field.kind]
+  if not (kind and kind.plain) or value == nil or value == cbk.null then return value end
+  return kind.plain(value)
+end
+
+---A number for a text that programs read as one; else the plain value.
+---@param field ClassField
+function field_kinds.read(field, value)
+  local kind = known[field.kind]
+  if kind and kind.number then return tonumber(tostring(value)) end
+  return field_kinds.plain(field, value)
+end
+
+---Whether the value is a text that programs read as a number.
+---@param field ClassField|nil
+function field_kinds.is_quoted(field, value)
+  local kind = field and known[field.kind]
+  return kind and kind.number and type(value) == "string" and tonumber(value) ~= nil
+end
+
+---Whether no model is described without the field.
+---@param field ClassField|nil
+function field_kinds.is_needed(field)
+  local kind = field and known[field.kind]
+  return kind ~= nil and kind.needed == true and field.default ~= nil
+end
+
+return field_kinds
