@@ -47,7 +47,7 @@ for _, name in ipairs { "base_layer_width", "base_lr", "base_init_std", "m_embed
   if not args[name] then assumed[#assumed + 1] = ("%s %s"):format(name, defaults[name]) end
 end
 local config = mup_config.generate(cbk.config.load(args.input_yaml), base)
-if #assumed > 0 then cbk.warn("the base model is not described in full; using Cerebras-GPT's " .. table.concat(assumed, ", ")) end
+if #assumed > 0 then cbk.warn("the base model is not fully described: using Cerebras-GPT's " .. table.concat(assumed, ", ")) end
 cbk.config.save(config, target, { overwrite = args.overwrite, format = "yaml", indent = 2 })
 cli.say(args, "muP config saved to " .. target)
 cli.print_result(args, true, { { "config", target } })

@@ -15,8 +15,8 @@ local advice = require "converters.diagnosis.advice"
 local default_shard_size = "10GB"
 
 local parser = cli.parser("convert", "Convert a checkpoint together with its config, streamed: memory stays small whatever the size.", [[
---model, --src-fmt and --config may be left out: they are found by themselves in config.json or
-params.yaml beside the checkpoint, in its metadata and its tensors ('cbk identify' says why).
+--model, --src-fmt and --config are detected if you leave them out: from config.json or params.yaml
+beside the checkpoint, its metadata and its tensors ('cbk identify' prints why).
 
 examples:
   cbk convert llama-folder --to cs-2.4
@@ -25,20 +25,20 @@ examples:
   cbk convert --model gpt2 --src-fmt hf --tgt-fmt cs-2.4 --config config.json gpt2 --dry-run]])
 parser:argument("checkpoint_file", "a checkpoint (.bin, .safetensors, .mdl), an index.json of shards, or a folder of shards")
   :argname "CHECKPOINT"
-parser:option("--model", "the model, as `cbk list` names it (default: found out)"):argname "NAME"
-parser:option("--src-fmt", "its format: hf, cs-X.Y, or cs-auto (from the checkpoint; default: found out)"):argname "FORMAT"
+parser:option("--model", "the model, as `cbk list` names it (default: detected)"):argname "NAME"
+parser:option("--src-fmt", "its format: hf, cs-X.Y, or cs-auto to detect the release (default: detected)"):argname "FORMAT"
 parser:option("--to --tgt-fmt", "the format wanted: hf, cs-X.Y or cs-current"):target("tgt_fmt"):argname("FORMAT"):count(1)
 parser:option("--config", "its config: config.json or params.yaml (default: the one beside it)"):argname "FILE"
 parser:option("-o --output-dir", "where to write (default: beside each input, or in its folder)"):argname "DIR"
 parser:option("--hf-shard-size", "largest size of a Hugging Face shard", default_shard_size):argname "SIZE"
 parser:flag("--export-safetensors", "write Hugging Face shards as safetensors")
 parser:flag("--drop-unmatched-keys", "leave out keys that no rule matches, instead of failing")
-parser:flag("--debug", "print on stderr what becomes of each key")
+parser:flag("--debug", "print on stderr how each key is converted")
 parser:option("--seed", "random seed for weights that the source lacks", "0"):argname("N"):convert(cli.whole_number)
-parser:option("--h5-version", "0.4 or 0.5, for Cerebras output (default: what the target release reads)")
+parser:option("--h5-version", "0.4 or 0.5, for Cerebras output (default: the newest that the target release reads)")
   :argname("VERSION"):choices { "0.4", "0.5" }
 cli.converter_options(parser)
-parser:option("--explain", "print which rule takes these keys (of either side; globs), and why no other; write nothing")
+parser:option("--explain", "print the rule for these source or target keys (globs), and why others do not apply; write nothing")
   :argname("KEY"):count "*"
 cli.output_options(parser)
 cli.input_options(parser)
@@ -47,14 +47,14 @@ local args = parser:parse()
 -- --- what to do
 
 for _, key in ipairs(args.explain) do
-  if key == "" then cli.usage_error("convert", "--explain: a key or a glob is expected") end
+  if key == "" then cli.usage_error("convert", "--explain: expected a key or a glob, found an empty text") end
   args.dry_run = true
 end
 
 local sizes = { B = true, KB = true, KiB = true, MB = true, MiB = true, GB = true, GiB = true }
 local unit = args.hf_shard_size:match "^%d+(%a+)$"
 if not sizes[unit or ""] then
-  cbk.fail("usage", ("--hf-shard-size %s: digits and one of B, KB, KiB, MB, MiB, GB, GiB are expected"):format(args.hf_shard_size))
+  cbk.fail("usage", ("--hf-shard-size %s: expected digits and one of B, KB, KiB, MB, MiB, GB, GiB"):format(args.hf_shard_size))
 end
 
 args.checkpoint_file = args.checkpoint_file:gsub("([^/])/+$", "%1") -- a folder is named by its own name
@@ -62,7 +62,7 @@ args.config = args.config and args.config:gsub("([^/])/+$", "%1")
 
 converters.load(args.converter, args.sandbox)
 local checkpoint
-local identity_found, found_names = identify.complete(args, function()
+local identity_found, found_names = identify.set_options(args, function()
   checkpoint = cli.open(args.checkpoint_file, args)
   return checkpoint
 end)
@@ -77,7 +77,7 @@ if args.src_fmt == "cs-auto" then
 end
 local route = converters.route(args.model, args.src_fmt, args.tgt_fmt)
 local to_hf, parts = route.tgt == "hf", composite.parts(route)
-local folders = parts and not to_hf -- what is read is a folder of folders
+local folders = parts and not to_hf -- the input is a folder of folders
 if not parts then args.config = converters.config_file(args.config, route) end
 
 ---Where an output goes: its folder, beside or inside the input, and its name without a suffix.
@@ -99,8 +99,8 @@ else
 end
 for _, target in ipairs(#args.explain == 0 and targets or {}) do converters.refuse_existing(target, args) end
 if config_target and #args.explain == 0 then converters.refuse_existing(config_target, args) end
-if args.h5_version and to_hf then cbk.warn "--h5-version says nothing about a Hugging Face output" end
-if args.export_safetensors and not to_hf then cbk.warn "--export-safetensors says nothing about a CS output" end
+if args.h5_version and to_hf then cbk.warn "--h5-version is ignored: the output is in Hugging Face's format" end
+if args.export_safetensors and not to_hf then cbk.warn "--export-safetensors is ignored: the output is a Cerebras checkpoint" end
 
 -- --- the plan
 
@@ -157,7 +157,7 @@ if to_hf then
   options.format = args.export_safetensors and "safetensors" or "torch"
   options.shard_size = args.hf_shard_size
   if job.path[#job.path].converter.tool == "1.9.1" then
-    if args.hf_shard_size ~= default_shard_size then cbk.warn(("--hf-shard-size: from %s one file is written"):format(job.src)) end
+    if args.hf_shard_size ~= default_shard_size then cbk.warn(("--hf-shard-size is ignored: %s writes one file"):format(job.src)) end
     options.shard_size = "1000000GB"
   end
   options.shard_stem = args.export_safetensors and "model" or "pytorch_model"

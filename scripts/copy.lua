@@ -48,7 +48,7 @@ parser:option("--shard-size", "write shards of at most this size, such as 10GB")
 cli.input_options(parser)
 cli.output_options(parser)
 local args = parser:parse()
-if args.target == "-" then cli.usage_error("copy", "DST '-': a checkpoint is a file, and cannot go to standard output") end
+if args.target == "-" then cli.usage_error("copy", "DST '-': a checkpoint cannot be written to standard output; name a file") end
 
 local TENSORS = { tensor = true, parameter = true, ndarray = true, np_scalar = true }
 

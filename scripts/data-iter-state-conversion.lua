@@ -10,7 +10,7 @@ Releases 1.8 and 1.9 wrote how far each worker had come into files of their own,
 cerebras.save_iter_state_path. Those of the last checkpoint's step are added up (map) or listed
 (iterable) under the key 'dataloader' of a new checkpoint; all else is copied, streamed.
 
-`cbk convert` does this by itself from 1.9 to 2.0 when the config names that folder, and
+`cbk convert` does the same from 1.9 to 2.0 if the config names that folder, and
 `cbk show --dataloader` prints where a run will resume.
 
 examples:

@@ -10,15 +10,15 @@ under one name get the other one too, as a hard link: no byte is stored twice. E
 becomes the number of steps that its schedule has taken.
 
 The tensors are not read: the file is copied as a file and what changes is appended.
-With --fix_inplace nothing is copied either, which takes milliseconds; whenever that is killed,
-the file is the old one or the new one.
+With --fix_inplace nothing is copied, which takes milliseconds. If it is killed, the file is the
+old one or the new one.
 
 examples:
   cbk fix-checkpoint-spec checkpoint_1000.mdl
   cbk fix-checkpoint-spec checkpoint_1000.mdl --fixed_checkpoint_path fixed.mdl
   cbk fix-checkpoint-spec checkpoint_1000.mdl --fix_inplace]])
 parser:argument("checkpoint_path", "the checkpoint"):argname "CHECKPOINT"
-parser:option("--fixed_checkpoint_path", "where the fixed one goes (default: beside it, with _fixed in its name)")
+parser:option("--fixed_checkpoint_path", "where to write the fixed one (default: beside it, with _fixed in its name)")
   :hidden_name("--fixed-checkpoint-path"):argname "PATH"
 parser:flag("--fix_inplace", "change the checkpoint itself, after asking"):hidden_name "--fix-inplace"
 parser:flag("-y --yes", "do not ask")
@@ -26,7 +26,7 @@ cli.input_options(parser)
 cli.options(parser, "overwrite", "sync", "no-progress-bar", "quiet", "json")
 local args = parser:parse()
 
-if args.fixed_checkpoint_path == "" then cli.usage_error("fix-checkpoint-spec", "--fixed_checkpoint_path is empty") end
+if args.fixed_checkpoint_path == "" then cli.usage_error("fix-checkpoint-spec", "--fixed_checkpoint_path: expected a path") end
 
 local function say(line)
   cli.say(args, line)
@@ -67,7 +67,7 @@ end
 local function read_spec()
   local text, version = edit:attribute "__spec__", edit:attribute "__version__"
   if text == nil then
-    cbk.fail("key", ("'%s' has no __spec__: it is no checkpoint, or one whose tree is lost"):format(path))
+    cbk.fail("key", ("'%s' has no __spec__: it is not a checkpoint, or its tree is lost"):format(path))
   elseif type(version) == "number" and version > 0.45 then
     cbk.fail("unsupported", ("'%s' has format %.1f, of release 2.5 or later: there is nothing to fix"):format(path, version))
   elseif type(text) ~= "string" then

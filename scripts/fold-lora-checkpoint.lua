@@ -53,7 +53,7 @@ converters.refuse_existing(config_target, args)
 
 cli.depend_on(args.params, args)
 local config = cbk.config.load(args.params)
-lora.groups(config) -- a wrong setting is told before the checkpoint is opened
+lora.groups(config) -- a wrong setting is reported before the checkpoint is opened
 local checkpoint = cli.open(args.checkpoint_path, args)
 local model = converters.convert.model_of(checkpoint.root)
 local root = cbk.dict()
@@ -69,7 +69,7 @@ local written, plan = converters.write(target, {
 }, args)
 if written then
   if not (target:find "%.mdl$" or target:find "%.h5$" or target:find "%.hdf5?$") then
-    cbk.warn(("'%s' is a Cerebras H5 checkpoint, despite its name; `cbk copy` makes others of it"):format(target))
+    cbk.warn(("'%s' is a Cerebras H5 checkpoint, despite its name; `cbk copy` converts it to other formats"):format(target))
   end
   cli.say(args, "Saved folded config to: " .. config_target)
   cli.say(args, "Saved folded checkpoint to: " .. target)

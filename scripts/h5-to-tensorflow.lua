@@ -26,7 +26,7 @@ local args = parser:parse()
 
 local checkpoint = cli.open(args.h5_path, args)
 if not checkpoint.format:find "h5" then
-  cbk.fail("value", ("'%s' is no H5 file (%s); 'cbk copy' takes any checkpoint"):format(args.h5_path, checkpoint.format))
+  cbk.fail("value", ("'%s' is not an H5 file (%s); 'cbk copy' reads others"):format(args.h5_path, checkpoint.format))
 end
 
 local SCALARS = { bool = "bool", float = "float64" }
@@ -58,7 +58,7 @@ local function convert(_, value)
     if value.repr:find("has no data", 1, true) then return nil, value.repr end
     cbk.fail("unsupported", value.repr .. "; --exclude leaves it out")
   end
-  return nil, ("it is no array (%s)"):format(kind)
+  return nil, ("it is not an array (%s)"):format(kind)
 end
 
 local options = { format = "tensorflow", shard_size = args.shard_size }

@@ -5,10 +5,10 @@ local cli = require "cbk.cli"
 local converters = require "cbk.converters"
 local identify = require "cbk.identify"
 
-local parser = cli.parser("identify", "Find out which model, class, format and release checkpoints are of, and why.", [[
-The config beside a checkpoint is found by itself: config.json, or the YAML of the same name, of the
-same conversion (both end in _to_cs-2.5), or the only one of no conversion. The last line is the
-command that converts the checkpoint, where its config file is found and it can be converted.
+local parser = cli.parser("identify", "Detect the model, class, format and release of checkpoints, and say why.", [[
+The config beside a checkpoint is config.json, or a YAML file: the one of the same name, the one of
+the same conversion (both end in _to_cs-2.5), or the only one that no conversion wrote. The last line
+is the command that converts the checkpoint, if its config exists and it can be converted.
 
 Exit code: 0 found, 1 some checkpoint fits no model or cannot be read, 2 wrong usage.
 

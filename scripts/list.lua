@@ -24,7 +24,7 @@ local args = parser:parse()
 converters.load(args.converter, args.sandbox)
 local catalogue = converters.catalogue
 
----A mistyped name is an error that tells what is near.
+---A mistyped name is an error that suggests others.
 local function known(kind, name, names, nearest)
   for _, one in ipairs(names) do
     if one == name then return name end
@@ -36,7 +36,7 @@ end
 
 ---A format that some model has; what it means is for each model to say.
 local function format_of(name)
-  if name == "cs-auto" then cbk.fail("format", "cs-auto is what `cbk convert` finds in a checkpoint; name a format here") end
+  if name == "cs-auto" then cbk.fail("format", "cs-auto needs a checkpoint; name a format such as cs-2.4") end
   if name then known("format", catalogue.resolve(name), converter_list.formats(), converter_list.nearest_formats) end
   return name
 end

@@ -4,8 +4,8 @@ local cbk = require "cbk"
 local cli = require "cbk.cli"
 local listing = require "cbk.listing"
 
-local parser = cli.parser("ls", "List what is in a checkpoint. Nothing but headers is read.", [[
-Layers that differ in nothing but their number are folded: layers.{0..31}. A tensor with
+local parser = cli.parser("ls", "List what is in a checkpoint. Only headers are read.", [[
+Layers that differ only in their number are folded: layers.{0..31}. A tensor with
 '= KEY' behind it is tied to that one.
 
 GLOB matches whole keys: '*' is any text (dots too), '?' for one character, [a-z],
@@ -17,8 +17,8 @@ examples:
   cbk ls --flat pytorch_model.bin '*.bias']])
 parser:argument("file", "a checkpoint, an index.json, a TensorFlow prefix or a folder with one"):argname "FILE"
 parser:argument("glob", "only keys that match"):argname "GLOB":args "?"
-parser:flag("--flat", "one line per value with its whole key")
-parser:flag("--all", "the tree without folding")
+parser:flag("--flat", "print one line per value, with its whole key")
+parser:flag("--all", "print the tree without folding")
 cli.input_options(parser)
 cli.options(parser, "json")
 local args = parser:parse()

@@ -28,7 +28,7 @@ examples:
   cbk rules mine.lua
   cbk rules mine.lua model.safetensors.index.json --config config.json
   cbk rules llama --one-way]])
-parser:argument("file", "the converter's file, or a model's name for that of cbk"):argname "FILE"
+parser:argument("file", "the converter's file, or the name of a model of cbk"):argname "FILE"
 parser:argument("checkpoint", "a checkpoint whose keys are checked against the rules"):argname("CHECKPOINT"):args "?"
 parser:option("--keys", "a text file of keys to check, one per line"):argname "FILE"
 parser:option("--model", "only this model of the file"):argname "NAME"
@@ -38,12 +38,12 @@ parser:flag("--one-way", "list all keys that are converted in one direction only
 cli.input_options(parser)
 cli.options(parser, "json")
 local args = parser:parse()
-if args.keys and args.checkpoint then cli.usage_error("rules", "--keys and a checkpoint: give one of them") end
+if args.keys and args.checkpoint then cli.usage_error("rules", "--keys and a checkpoint cannot be combined") end
 if args.config and not (args.keys or args.checkpoint) then cli.usage_error("rules", "--config needs --keys or a checkpoint") end
 
 -- --- what to look at
 
---- The file, and whether it is one of cbk's own. A folder may have a model's name: checkpoints lie in such folders.
+--- The file, and whether it is one of cbk's own. A folder may have a model's name: checkpoints are in such folders.
 local function file_of(name)
   if cbk.fs.exists(name) and not cbk.fs.is_dir(name) then return name end
   local own = converters.catalogue.file_of(name)
@@ -52,7 +52,7 @@ local function file_of(name)
     return own, true
   end
   local near = converter_list.nearest(name, converters.catalogue.names())
-  cbk.fail("file", ("there is no file '%s', nor a model of that name%s"):format(name,
+  cbk.fail("file", ("'%s' is neither a file nor a model%s"):format(name,
     #near > 0 and "; did you mean " .. table.concat(near, " or ") .. "?" or ""))
 end
 
@@ -81,13 +81,13 @@ if args.model and #list == 0 and #models > 0 then
   cli.usage_error("rules", ("--model %s: the file has no such model; it has %s"):format(args.model, table.concat(names, ", ")))
 end
 
--- --- findings of the tables alone; a rule that several tables share is told of once
+-- --- findings of the tables alone; a rule that several tables share is reported once
 
-local told, one_way, looked, excused = {}, {}, {}, {}
+local reported, one_way, looked, excused = {}, {}, {}, {}
 
 local function add_once(kind, text, where, title)
-  if told[kind .. where] then return end
-  told[kind .. where] = true
+  if reported[kind .. where] then return end
+  reported[kind .. where] = true
   add(kind, text, where, title)
 end
 
@@ -127,7 +127,7 @@ end
 
 -- --- coverage
 
----The parts of a composite whose folders stand in this one.
+---The parts of a composite whose folders are in this one.
 local function parts_in(folder)
   for _, one in ipairs(list) do
     local parts = one.converter.components
@@ -148,7 +148,7 @@ local function keys_to_cover()
     local checkpoint = cli.open(args.checkpoint, args)
     local count = #cbk.leaf_rows(checkpoint:raw_root())
     if count > MOST_KEYS then
-      cbk.fail("keys", ("'%s' has %d keys; %d are the most that are compared with rules"):format(args.checkpoint, count, MOST_KEYS))
+      cbk.fail("keys", ("'%s' has %d keys; at most %d can be compared with rules"):format(args.checkpoint, count, MOST_KEYS))
     end
     local input = other_names.input(checkpoint)
     return coverage.keys_of(input.source), input
@@ -156,13 +156,13 @@ local function keys_to_cover()
   if not args.keys then return nil end
   local file, why = io.open(args.keys, "rb") -- which may be a pipe
   local text = file and (file:read(MOST_TEXT) or file:read "*a")
-  if not text then cbk.fail("file", ("cannot read the keys in '%s': %s"):format(args.keys, why or "it is no text")) end
+  if not text then cbk.fail("file", ("cannot read the keys in '%s': %s"):format(args.keys, why or "it is not a text")) end
   local out = {}
   for line in (text .. "\n"):gmatch "(.-)\r?\n" do
     local key = line:match "^%s*([^#%s]%S*)"
     if key then out[#out + 1] = key end
   end
-  if #out == 0 then cbk.fail("keys", ("'%s' has no keys, one in each line"):format(args.keys)) end
+  if #out == 0 then cbk.fail("keys", ("'%s' has no keys; write one per line"):format(args.keys)) end
   return out
 end
 
@@ -206,7 +206,7 @@ if config and input and best and #best.unmatched + #best.refused == 0 then
   if refusal then add("coverage", "`cbk convert` refuses this: " .. refusal, titles(best)) end
 end
 
--- --- telling
+-- --- output
 
 ---The tables that the file itself has, and their rules.
 local function counts()

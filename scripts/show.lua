@@ -9,11 +9,11 @@ local listing = require "cbk.listing"
 local numbers = require "cbk.numbers"
 
 local parser = cli.parser("show", "Show values of a checkpoint, one by one.", [[
-For a tensor: what it is, where its bytes lie, what shares them, statistics, and elements from
+For a tensor: dtype and shape, where its bytes are, what shares them, statistics, and elements from
 its edges. The statistics read the whole tensor, in blocks; the rest reads a few elements.
 
 --dataloader shows where a run that loads the checkpoint resumes in its data: how many samples
-each worker skips, and whose state it takes. FILE may also be the folder in which releases 1.8
+each worker skips, and from which worker's state. FILE may also be the folder in which releases 1.8
 and 1.9 kept such states.
 
 examples:
@@ -24,10 +24,10 @@ examples:
 parser:argument("file", "a checkpoint, an index.json, a TensorFlow prefix or a folder with one"):argname "FILE"
 parser:argument("key", "a key, or a glob over whole keys"):argname "KEY":args "*"
 parser:flag("--no-stats", "do not read whole tensors")
-parser:flag("--dataloader", "where the data loader of a run resumes")
-parser:option("--workers", "--dataloader: tasks of that run (default: as many as there are states)"):argname("N"):convert(cli.whole_number)
-parser:option("--batch-size", "--dataloader: samples of one batch, to count batches too"):argname("N"):convert(cli.whole_number)
-parser:option("--seed", "--dataloader: what that run shuffles with; leave it out if it does not"):argname("N"):convert(cli.whole_number)
+parser:flag("--dataloader", "print where the data loader of a run resumes")
+parser:option("--workers", "with --dataloader: tasks of that run (default: one per state)"):argname("N"):convert(cli.whole_number)
+parser:option("--batch-size", "with --dataloader: samples per batch, to print batches too"):argname("N"):convert(cli.whole_number)
+parser:option("--seed", "with --dataloader: the seed of that run, if it shuffles"):argname("N"):convert(cli.whole_number)
 cli.input_options(parser)
 cli.options(parser, "json")
 local args = parser:parse()

@@ -5,7 +5,7 @@ local cli = require "cbk.cli"
 local tensorflow = require "cbk.cli.tensorflow"
 
 local parser = cli.parser("tensorflow-to-h5", "Convert a TensorFlow checkpoint to an H5 file, streamed.", [[
-Each variable becomes a dataset of the H5 file, whose name is that of the variable percent-encoded.
+Each variable becomes a dataset of the H5 file, named by the percent-encoded name of the variable.
 Tensors of texts are left out and named on stderr, unless --strings asks for them: they become
 datasets of strings. Quantized variables and the object graph of TensorFlow 2 mean nothing in H5 and
 are always left out. Datasets are not compressed: trained weights hardly shrink, and so they can be
@@ -19,7 +19,7 @@ examples:
   cbk tensorflow-to-h5 run/model.ckpt-1000 model.h5
   cbk tensorflow-to-h5 run model.h5 --exclude '*/Adam' --exclude '*/Adam_1'
   cbk tensorflow-to-h5 run/model.ckpt-1000 shards --shard-size 10GB]])
-parser:argument("saver_path", "the prefix, its .index file, or a folder, whose 'checkpoint' file decides")
+parser:argument("saver_path", "the prefix, its .index file, or a folder with a 'checkpoint' file")
 parser:argument("h5_path", "what to write")
 parser:option("--shard-size", "write files of at most this size, such as 10GB"):argname("SIZE"):convert(cli.size "--shard-size")
 parser:flag("--strings", "store tensors of texts too, as datasets of variable-length strings")
@@ -29,14 +29,14 @@ local args = parser:parse()
 tensorflow.check_path(args.saver_path)
 local checkpoint = cli.open(args.saver_path, args)
 if checkpoint.format ~= "tensorflow" then
-  cbk.fail("value", ("'%s' is no TensorFlow checkpoint (%s); 'cbk copy' takes any"):format(args.saver_path, checkpoint.format))
+  cbk.fail("value", ("'%s' is not a TensorFlow checkpoint (%s); 'cbk copy' reads others"):format(args.saver_path, checkpoint.format))
 end
 
 local OBJECT_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
 
 local function convert(name, value)
   if name == "." or name == ".." then
-    cbk.fail("value", ("the variable '%s' cannot be a dataset of an H5 file, where that is a folder; --exclude %s leaves it out")
+    cbk.fail("value", ("the variable '%s' cannot be a dataset: other variables make it a group; leave it out with --exclude %s")
       :format(name, name))
   end
   local foreign = cbk.kind(value) == "object" and value.type == "tensorflow.tensor" and value.state.dtype

@@ -7,12 +7,11 @@ local release = require "cbk.identify.release"
 local upgrade = require "cbk.upgrade"
 
 local parser = cli.parser("upgrade", [[
-Bring a checkpoint and its config to a newer release: find out which release they are of, fix what
-releases before 2.0 left wrong in the file, keep the state of the data loaders, and convert release
-by release. The plan is shown and confirmed once; then everything is written in one pass, without
-files in between.]], [[
-The release is found in __metadata__, the H5 version, the weight names and the fields of the config.
-If these leave several releases with different results, pass --from. The states of 1.8 and 1.9 data
+Bring a checkpoint and its config to a newer release: detect their release, repair files of
+releases before 2.0, keep the state of the data loaders, and convert release by release. The plan is
+printed and confirmed once; then everything is written in one pass, without files in between.]], [[
+The release is detected from __metadata__, the H5 version, the weight names and the fields of the
+config. If several releases remain and give different results, pass --from. The states of 1.8 and 1.9 data
 loaders are read from the folder that the config names in cerebras.save_iter_state_path. 'cbk help
 upgrade' has the single steps, 'cbk help releases' the rules.
 
@@ -23,15 +22,15 @@ parser:argument("checkpoint_file", "the checkpoint"):argname "CHECKPOINT"
 parser:option("--model", "the model, as `cbk list` names it"):argname("NAME"):count(1)
 parser:option("--config", "its YAML config"):argname("FILE"):count(1)
 parser:option("--to", "the format wanted: cs-2.0 or later, or cs-current"):argname("FORMAT"):count(1)
-parser:option("--from", "the format it has (default: found out)"):argname "FORMAT"
+parser:option("--from", "the format it has (default: detected)"):argname "FORMAT"
 parser:option("-w --worker_data_iter_files_dir", "the states of 1.8 or 1.9 data loaders (default: as the config says)"):argname "DIR"
 parser:option("-d --dataloader_type", "how the 1.8 or 1.9 run loads its data (default: as the config says)")
   :hidden_name("--dataloader-type"):choices { "map", "iterable" }
 cli.shuffle_seed(parser, "-s --shuffle_seed", "seed for a map loader's state (default: what the config shuffles with)")
 parser:flag("--no-dataloader-state", "ignore the states of 1.8 or 1.9 data loaders: the run begins at sample 0")
 parser:option("-o --output-dir", "where to write (default: beside the inputs)"):argname "DIR"
-parser:option("--h5-version", "0.4 or 0.5 (default: what the release reads)"):argname("VERSION"):choices { "0.4", "0.5" }
-parser:flag("--accept-missing", "continue where the file lacks parts of the optimizer's or schedules' state")
+parser:option("--h5-version", "0.4 or 0.5 (default: the newest that the release reads)"):argname("VERSION"):choices { "0.4", "0.5" }
+parser:flag("--accept-missing", "continue if parts of the optimizer's or schedules' state are missing")
 parser:flag("--drop-unmatched-keys", "leave out keys that no rule matches, instead of failing")
 parser:flag("-y --yes", "do not ask")
 cli.input_options(parser)
@@ -50,8 +49,8 @@ end
 converters.load()
 local from, to = resolved("from", args.from), resolved("to", args.to)
 if not converters.catalogue.since(converters.catalogue.release(to), "2.0") then
-  cli.usage_error("upgrade", ("--to %s: H5 0.4 is the oldest format that is written, and releases before 2.0 refuse what is newer "
-    .. "than their own; cs-2.0 or later is possible"):format(args.to))
+  cli.usage_error("upgrade", ("--to %s: cbk writes H5 0.4 and later, which releases before 2.0 cannot read; "
+    .. "use cs-2.0 or later"):format(args.to))
 end
 cli.depend_on(args.config, args)
 local config = upgrade.open_config(args.config)
@@ -59,7 +58,7 @@ local old = upgrade.open(args.checkpoint_file, cli.reading(args))
 local options = { seed = args.shuffle_seed, kind = args.dataloader_type, without_state = args.no_dataloader_state,
   accept_missing = args.accept_missing, drop_unmatched = args.drop_unmatched_keys }
 if args.no_dataloader_state and (args.worker_data_iter_files_dir or args.dataloader_type) then
-  cli.usage_error("upgrade", "--no-dataloader-state leaves out what --worker_data_iter_files_dir and --dataloader_type are about")
+  cli.usage_error("upgrade", "--no-dataloader-state cannot be combined with --worker_data_iter_files_dir or --dataloader_type")
 end
 local given, evidence = config, {}
 if args.worker_data_iter_files_dir then
@@ -68,7 +67,7 @@ if args.worker_data_iter_files_dir then
   config.cerebras = cbk.dict { save_iter_state_path = args.worker_data_iter_files_dir }
 end
 if args.dataloader_type and (cbk.find(config, "cerebras.save_iter_state_path") or cbk.null) == cbk.null then
-  cli.usage_error("upgrade", "--dataloader_type: the config names no folder of states (cerebras.save_iter_state_path), and neither does "
+  cli.usage_error("upgrade", "--dataloader_type needs a folder of states: set cerebras.save_iter_state_path in the config, or pass "
     .. "--worker_data_iter_files_dir")
 end
 if not from then
@@ -78,7 +77,7 @@ if not from then
 end
 local since = converters.catalogue.since
 if since(converters.catalogue.release(from), converters.catalogue.release(to)) then
-  cbk.fail("usage", ("'%s' is of release %s already: there is nothing to upgrade to %s"):format(args.checkpoint_file,
+  cbk.fail("usage", ("'%s' is already of release %s: there is nothing to upgrade to %s"):format(args.checkpoint_file,
     converters.catalogue.release(from), to))
 end
 if args.worker_data_iter_files_dir and since(converters.catalogue.release(from), "2.0") then
@@ -106,7 +105,7 @@ end
 local tgt_release = converters.catalogue.release(job.tgt)
 local h5_version = args.h5_version or converters.h5_version(tgt_release)
 
-local is_unattended = args.yes or args.json -- warnings then go where scripts look for them
+local is_unattended = args.yes or args.json -- warnings then go to stderr
 local found, steps = {}, cbk.list()
 for i, one in ipairs(evidence) do found[i] = release.line(one) end
 for i, part in ipairs(done.parts) do steps[i] = cbk.dict { { "title", part.title }, { "lines", cbk.list(part.lines) } } end

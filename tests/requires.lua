@@ -1,7 +1,9 @@
 -- Checks the direction of `require` in scripts/ and converters/: lua5.1 tests/requires.lua
 -- README.md ("Where things are") has the same order for readers.
 
---- From below to above: a file may require its own layer and earlier ones. The first layer with a fitting pattern has the file.
+local requires = {}
+
+--- From below to above. A file may require its own layer and earlier ones. The first layer with a fitting pattern has the file.
 local LAYERS = {
   { "the library cbk.X", "^scripts/lib/cbk/[%w_]+%.lua$", except = "scripts/lib/cbk/classes.lua" },
   { "cbk.cli and cbk.repl", "^scripts/lib/cbk/cli/", "^scripts/lib/cbk/repl/" },
@@ -47,34 +49,31 @@ local KNOWN = {
   ["converters/notation/files.lua -> converters.modelzoo.releases"] = true,
 }
 
-local failures = 0
-
-local function report(...)
-  io.stderr:write(string.format(...), "\n")
-  failures = failures + 1
-end
-
-local function files()
-  local out, list = {}, assert(io.popen "git ls-files --cached --others --exclude-standard 'scripts/*.lua' 'converters/*.lua'")
-  for path in list:lines() do
-    if not path:find "^scripts/examples/" and not path:find "/meta%.lua$" then out[#out + 1] = path end
-  end
-  list:close()
-  return out
-end
-
 local function layer_of(path)
   for rank, layer in ipairs(LAYERS) do
-    for _, pattern in ipairs(layer) do
-      if path:find(pattern) and path ~= layer.except then return rank end
+    for i = 2, #layer do
+      if path:find(layer[i]) and path ~= layer.except then return rank end
     end
   end
 end
 
---- The modules that a file requires, and whether it requires one whose name is not written there.
-local function required(path)
+---Why a file may not require another; nil if it may.
+---@param path string
+---@param target string   a path, too
+---@return string|nil
+function requires.why_not(path, target)
+  local own, other = layer_of(path), layer_of(target)
+  if not own then return "its own file is in no layer of tests/requires.lua" end
+  if not other then return "that file is in no layer of tests/requires.lua" end
+  if other > own then return ("but %s is above %s"):format(LAYERS[other][1], LAYERS[own][1]) end
+end
+
+---The modules that a file requires, and whether it requires one whose name is not written there.
+---@param text string
+---@return string[] names, boolean is_computed
+function requires.modules(text)
   local names, is_computed = {}, false
-  for line in io.lines(path) do
+  for line in (text .. "\n"):gmatch "(.-)\n" do
     local code = line:gsub("%-%-.*$", ""):gsub("'[^']*'", "")
     local rest = code:gsub('%f[%w_]require%s*%(?%s*"([%w_.]+)"%s*(%.?%.?)', function(name, joined)
       if joined == ".." then is_computed = true else names[#names + 1] = name end
@@ -85,55 +84,79 @@ local function required(path)
   return names, is_computed
 end
 
-local function path_of(module, exists)
+---The file of a module; nil if it is none of `texts`.
+local function path_of(module, texts)
   local stem = module:gsub("%.", "/")
   for _, path in ipairs { stem .. ".lua", "scripts/lib/" .. stem .. ".lua", "scripts/lib/" .. stem .. "/init.lua" } do
-    if exists[path] then return path end
+    if texts[path] then return path end
   end
 end
 
-local paths, exists, graph, used = files(), {}, {}, {}
-for _, path in ipairs(paths) do exists[path] = true end
-
---- A break of the order: reported, unless it is known.
-local function broken(path, target, why)
-  local one = path .. " -> " .. target
-  used[one] = true
-  if not KNOWN[one] then report("%s requires %s, %s", path, target, why) end
+---Adds the first cycle through each file.
+local function add_cycles(graph, paths, out)
+  local state = {}
+  local function visit(path, trail)
+    if state[path] == "done" then return end
+    trail[#trail + 1] = path
+    if state[path] == "open" then
+      out[#out + 1] = "a cycle: " .. table.concat(trail, " -> ")
+      return
+    end
+    state[path] = "open"
+    for _, target in ipairs(graph[path]) do visit(target, { unpack(trail) }) end
+    state[path] = "done"
+  end
+  for _, path in ipairs(paths) do visit(path, {}) end
 end
 
-for _, path in ipairs(paths) do
-  local rank, names, is_computed = layer_of(path), required(path)
-  graph[path] = {}
-  if not rank then report("%s is in no layer of tests/requires.lua", path) end
-  if is_computed and not COMPUTED[path] then broken(path, "a computed name", "which no check can follow") end
-  for _, name in ipairs(names) do
-    local target = path_of(name, exists)
-    local above = target and rank and layer_of(target)
-    if above and above > rank then
-      broken(path, name, ("but %s is above %s"):format(LAYERS[above][1], LAYERS[rank][1]))
-    elseif target then
-      table.insert(graph[path], target)
-    elseif not OUTSIDE[name] then
-      report("%s requires %s, which does not exist", path, name)
+---What is wrong with a set of files.
+---@param texts table<string, string>        by path
+---@param known? table<string, boolean>      breaks that are not reported; default: KNOWN
+---@return string[]
+function requires.problems(texts, known)
+  local paths, graph, used, out = {}, {}, {}, {}
+  known = known or KNOWN
+  local function broken(path, target, why)
+    local one = path .. " -> " .. target
+    used[one] = true
+    if not known[one] then out[#out + 1] = ("%s requires %s, %s"):format(path, target, why) end
+  end
+  for path in pairs(texts) do paths[#paths + 1] = path end
+  table.sort(paths)
+  for _, path in ipairs(paths) do
+    local names, is_computed = requires.modules(texts[path])
+    graph[path] = {}
+    if is_computed and not COMPUTED[path] then broken(path, "a computed name", "which no check can follow") end
+    for _, name in ipairs(names) do
+      local target = path_of(name, texts)
+      local why = target and requires.why_not(path, target)
+      if why then
+        broken(path, name, why)
+      elseif target then
+        table.insert(graph[path], target)
+      elseif not OUTSIDE[name] then
+        out[#out + 1] = ("%s requires %s, which does not exist"):format(path, name)
+      end
     end
   end
+  for one in pairs(known) do
+    if not used[one] then out[#out + 1] = ("the known break '%s' is gone; remove its line from tests/requires.lua"):format(one) end
+  end
+  add_cycles(graph, paths, out)
+  return out
 end
 
-for one in pairs(KNOWN) do
-  if not used[one] then report("the known break '%s' is gone; remove its line from tests/requires.lua", one) end
-end
+if ... then return requires end -- in a test
 
---- Cycles inside a layer.
-local state = {}
-local function visit(path, trail)
-  if state[path] == "done" then return end
-  trail[#trail + 1] = path
-  if state[path] == "open" then return report("a cycle: %s", table.concat(trail, " -> ")) end
-  state[path] = "open"
-  for _, target in ipairs(graph[path]) do visit(target, { unpack(trail) }) end
-  state[path] = "done"
+local texts, list = {}, assert(io.popen "git ls-files --cached --others --exclude-standard 'scripts/*.lua' 'converters/*.lua'")
+for path in list:lines() do
+  local file = not path:find "/meta%.lua$" and io.open(path) -- meta.lua never runs
+  if file then
+    texts[path] = file:read "*a"
+    file:close()
+  end
 end
-for _, path in ipairs(paths) do visit(path, {}) end
-
-os.exit(failures == 0 and 0 or 1)
+list:close()
+local problems = requires.problems(texts)
+for _, problem in ipairs(problems) do io.stderr:write(problem, "\n") end
+os.exit(#problems == 0 and 0 or 1)

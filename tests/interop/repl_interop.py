@@ -181,7 +181,7 @@ class Tests:
                               (":save", "missing argument: :save FILE"), (":time", "missing argument: :time EXPRESSION"),
                               (":time 1 +", "unexpected symbol near '1'"), (":opne x", "there is no command :opne; did you mean :open?"),
                               (":zzzz", "there is no command :zzzz; :help lists them"), ("pritn", "'pritn' is nil; did you mean print?"),
-                              (":help zz", "there is no help on 'zz'; :help lists what there is"), (":help ls", ":ls [GLOB]\n  what is in ckpt; GLOB as in 'cbk ls'"),
+                              (":help zz", "there is no help for 'zz'; :help lists what there is"), (":help ls", ":ls [GLOB]\n  what is in ckpt; GLOB as in 'cbk ls'"),
                               ("open x", "'open x' means nothing in Lua; did you mean :open x?"),
                               ("tensors(1)", "there is no function 'tensors'; did you mean cbk.tensors?")):
             equal(s.line(typed), answer)

@@ -283,15 +283,15 @@ class Tests:
     def test_files_of_another_step(self):
         """What the state files and the checkpoint say of the step is compared by all three commands."""
         state = os.path.join(self.states, "data_iter_checkpoint_state_file_global")
-        worker = f"no worker's file in '{self.states}' is of step 60"
+        worker = f"'{self.states}' has no worker's file of step 60"
         with open(state, "w") as f:
             f.write("100")
-        other = "are of step 100 and the checkpoint is of step 150"
+        other = "are of step 100, but the checkpoint is of step 150"
         text = self.upgrade("--dry-run").stdout  # the checkpoint's own are there too
-        assert f"those of step {STEP}, the checkpoint's, are taken; the last checkpoint was of step 100" in text, text
+        assert f"files of step {STEP} in '{self.states}' are used, as the checkpoint is of that step; the last checkpoint was of step 100" in text, text
         assert "samples streamed 1600, 1604" in text, text
         shown = subprocess.run([self.cbk, "show", "--dataloader", self.states], capture_output=True, text=True, check=True)
-        assert "step 100, 1 workers; files of step 150 lie there too" in shown.stdout and "state of worker 1" in shown.stderr, shown
+        assert "step 100, 1 workers; there are also files of step 150" in shown.stdout and "state of worker 1" in shown.stderr, shown
         ready = os.path.join(self.folder, "ready.mdl")
 
         def by_tool():
@@ -310,18 +310,18 @@ class Tests:
         with open(state, "w") as f:
             f.write("60")
         run = by_tool()
-        assert run.returncode == 0 and worker in run.stderr and "are of step 60 and" in run.stderr, run.stderr
+        assert run.returncode == 0 and worker in run.stderr and "are of step 60, but" in run.stderr, run.stderr
         text = by_convert().stderr
-        assert worker in text and "are of step 60 and the checkpoint is of step 150" in text and "100, 150" in text, text
+        assert worker in text and "are of step 60, but the checkpoint is of step 150" in text and "100, 150" in text, text
         for name in ("0", "1"):
             os.rename(os.path.join(self.states, f"data_iter_state_file_worker_{name}_step_150.txt"),
                       os.path.join(self.states, f"data_iter_state_file_worker_{name}_step_140.txt"))
         text = self.upgrade("--yes", code=1).stderr
-        assert "are of step 60 and the checkpoint is of step 150" in text and "100, 140" in text, text
+        assert "are of step 60, but the checkpoint is of step 150" in text and "100, 140" in text, text
         with open(state, "w") as f:
             f.write("140")
         text = self.upgrade("--yes", code=1).stderr
-        assert "are of step 140 and the checkpoint is of step 150" in text and "--no-dataloader-state" in text, text
+        assert "are of step 140, but the checkpoint is of step 150" in text and "--no-dataloader-state" in text, text
         assert "no state: a run" in self.upgrade("--dry-run", "--no-dataloader-state").stdout
         with open(state, "w") as f:
             f.write("60")
@@ -330,7 +330,7 @@ class Tests:
         self.tree["lr_scheduler"]["_milestones"] = [10, 20]
         self.write(0.2, ())
         assert "warning: " + worker in self.upgrade("--dry-run").stdout and "warning: " + worker in by_convert().stderr
-        for bad, text in (("", "not an empty text"), ("nowhere", "--worker_data_iter_files_dir: 'nowhere' is not a folder")):
+        for bad, text in (("", "found an empty text"), ("nowhere", "--worker_data_iter_files_dir: 'nowhere' is not a folder")):
             assert text in self.upgrade("--yes", "-w", bad, code=2 if bad == "" else 1).stderr
 
     def test_plan(self):
@@ -363,7 +363,7 @@ class Tests:
         text = self.upgrade("--dry-run", "-w", self.states).stdout
         assert "data loader        map style, seed 7\n" in text and "warning: the state has" not in text, text
         text = self.upgrade("--dry-run", "-w", self.states, "-s", "8").stdout
-        assert "map style, seed 8\n" in text and "warning: the state has seed 8, the run has seed 7" in text, text
+        assert "map style, seed 8\n" in text and "warning: the state has seed 8, but the run has seed 7" in text, text
         self.write_config(make_config())
         assert "data loader        no state: a run that loads the checkpoint begins at sample 0" in self.upgrade("--dry-run").stdout
         # A state of later releases stays as it is, and is told too.
@@ -384,7 +384,7 @@ class Tests:
                 text = self.upgrade("--dry-run", to=to).stdout
                 assert ("begins at sample 0; add dataloader there" in text) == is_told and (name in text or not is_told), text
                 assert ("task 0 resumes" in text) != is_told, text
-        for systems, warning in ((2, ""), (3, "the state is of 2 workers and the run has 3: all of them start from sample 0")):
+        for systems, warning in ((2, ""), (3, "the state is of 2 workers, but the run has 3: all of them start from sample 0")):
             config = make_config(self.states)
             config["runconfig"] |= {"num_csx": systems, "num_workers_per_csx": 1}
             self.write_config(config)
@@ -401,9 +401,9 @@ class Tests:
             assert "--dataloader_type map or iterable" in text and "--no-dataloader-state" in text, text
             assert "dataloader: 3204 samples" in self.upgrade("--dry-run", "-d", "map").stdout
             assert "no state: a run" in self.upgrade("--dry-run", "--no-dataloader-state").stdout
-        assert "leaves out what" in self.upgrade("--no-dataloader-state", "-d", "map", code=2).stderr
+        assert "cannot be combined with" in self.upgrade("--no-dataloader-state", "-d", "map", code=2).stderr
         self.write_config(make_config())
-        assert "names no folder of states" in self.upgrade("-d", "map", code=2).stderr
+        assert "needs a folder of states" in self.upgrade("-d", "map", code=2).stderr
 
     def carried(self, model, weights, config, version=0.1, omit=()):
         """The weights of a checkpoint (H5 0.1: of 1.6 or 1.7) after an upgrade to 2.5, the config, and what was told."""
@@ -512,16 +512,16 @@ class Tests:
         save_old(self.checkpoint, {"model": bert}, 0.2, ["model." + head])
         r = subprocess.run([self.cbk, "upgrade", "--model", "bert", "--config", self.config, self.checkpoint, "--to", "cs-2.5", "--yes",
                             "-o", os.path.join(self.folder, "none")], capture_output=True, text=True, check=False)
-        assert r.returncode == 1 and f"incomplete: nothing is stored as model.{head}" in r.stderr, r
+        assert r.returncode == 1 and f"incomplete: no data is stored for model.{head}" in r.stderr, r
 
     def test_state_that_is_not_stored(self):
         """A leaf of the run's state that is missing is never passed over; accepted, the optimizer's begin anew."""
         lost = ["optimizer.state.1.exp_avg", "optimizer.param_groups.0.lr", "lr_scheduler._schedulers.0.last_epoch"]
         self.write(0.2, [*TIED, *lost])
         text = self.upgrade("--yes", code=1).stderr
-        assert f"nothing is stored under {lost[0]}, {lost[1]}: " in text and "--accept-missing" in text, text
+        assert f"no data is stored for {lost[0]}, {lost[1]}: " in text and "--accept-missing" in text, text
         text = self.upgrade("--yes", "--accept-missing").stderr
-        assert "of optimizer.state.1 parts are not stored" in text and f"nothing is stored under {lost[1]}: None" in text, text
+        assert "parts of optimizer.state.1 are not stored" in text and f"no data is stored for {lost[1]}: it is None" in text, text
         found = self.result()[0]
         expected = self.expected()
         for name, value in self.tree["optimizer"]["state"][1].items():
@@ -536,7 +536,7 @@ class Tests:
             del f["optimizer.state.0.step"]
         self.checkpoint = new
         text = self.upgrade("--yes", "--overwrite", "--from", "cs-2.0", code=1).stderr
-        assert "nothing is stored under optimizer.state.0.step, optimizer.state.1.exp_avg:" in text, text
+        assert "no data is stored for optimizer.state.0.step, optimizer.state.1.exp_avg:" in text, text
 
     def test_mup(self):
         """A run of 1.8 with muP: the tensors stay, its scales become those of 2.3."""
@@ -613,16 +613,16 @@ class Tests:
         del config["model"]["use_rms_norm"]
         self.write_config(config)
         self.checkpoint = prepared(self.cbk, self.folder, self.checkpoint, self.states, "fix-checkpoint-spec", "data-iter-state-conversion")
-        assert "1.8 to 2.0, and it matters which" in self.upgrade("--yes", to="cs-2.0", code=1).stderr
+        assert "1.8 to 2.0, with different results" in self.upgrade("--yes", to="cs-2.0", code=1).stderr
         text = self.upgrade("--yes", code=1).stderr
-        for part in ("1.8 to 2.0, and it matters which", "H5 format 0.4 without a release: up to 2.0 as a rule", "--from cs-X.Y"):
+        for part in ("1.8 to 2.0, with different results", "H5 format 0.4 without a release: up to 2.0 (usually)", "--from cs-X.Y"):
             assert part in text, text
         assert not os.path.exists(self.out)
         self.upgrade("--yes", "--from", "cs-1.8")
         self.checkpoint = os.path.join(self.out, "prepared_1_to_cs-2.5.mdl")
         self.config = os.path.join(self.out, "params_to_cs-2.5.yaml")
         text = self.upgrade("--yes", code=2).stderr
-        assert all(part in text for part in ("is of release 2.5 already", "__metadata__ says 2.5.0: 2.5", "--from cs-X.Y")), text
+        assert all(part in text for part in ("is already of release 2.5", "__metadata__ says 2.5.0: 2.5", "--from cs-X.Y")), text
 
     def test_it_asks_first(self):
         assert "--yes" in self.upgrade(code=2).stderr and not os.path.exists(self.out)
@@ -671,7 +671,7 @@ class Tests:
         refused("data_iter_checkpoint_state_file_global")
         config = make_config()
         self.write_config({"trainer": {"init": {"model": config["model"]}}})
-        refused("not of one release", "H5 format 0.2: 1.8", "trainer section: 2.3 and later")
+        refused("of different releases", "H5 format 0.2: 1.8", "trainer section: 2.3 and later")
 
 
 def main():

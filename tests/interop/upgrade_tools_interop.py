@@ -323,7 +323,7 @@ def large_steps(tool, top):
         found = {name: int(f["lr_scheduler." + name][()]) for name in names}
         check("large steps: exact", found == names, found)
     run = tool.fix(path, "--fixed_checkpoint_path", "")
-    check("an empty output path", run.returncode == 2 and run.stdout == "" and "--fixed_checkpoint_path is empty" in run.stderr, run)
+    check("an empty output path", run.returncode == 2 and run.stdout == "" and "--fixed_checkpoint_path: expected a path" in run.stderr, run)
 
 
 # ------------------------------------------------------------------ in place, killed
@@ -569,7 +569,7 @@ def data_iter_errors(tool, top, pt, folder, put):
     refused("a file in place of the output's folder", "cannot write into", target=os.path.join(pt, "x.mdl"))
     refused("a folder as output", "exists already", target=folder)
     for bad, text, *parts in (("a_1_b_10.txt", "1.0", "'1.0'"), ("a_1_b_10.txt", ""), ("a_1_b_10.txt", "\n5"), ("x_y.txt", "1"), ("1_b_x.txt", "1"),
-                              ("a_b_c_10.txt", "1"), (".txt", "1"), ("a_1_b_10.txt", str(2**63), "more than a checkpoint holds"), ("notes.txt", "")):
+                              ("a_b_c_10.txt", "1"), (".txt", "1"), ("a_1_b_10.txt", str(2**63), "more than a checkpoint can hold"), ("notes.txt", "")):
         put(bad, text)
         refused(f"{bad!r} with {text!r}", bad, *parts)
         os.remove(os.path.join(folder, bad))

@@ -102,7 +102,7 @@ describe("list", function()
     cbk.fs.write(dir .. "/p.yaml", "model: {hidden_size: 4}\n")
     local code, out, err = run(dir, "convert-config", "--model", "gpt2", "--src-fmt", "cs-2.1", "--tgt-fmt", "cs-2.2", "p.yaml")
     equal({ code, err }, { 0, "" })
-    has(out, "Config saved to ./p_to_cs-2.2.yaml\nNo tensor changes, only metadata and config do: cs-2.1 -> cs-2.2\n")
+    has(out, "Config saved to ./p_to_cs-2.2.yaml\nTensors are unchanged; only metadata and config change in: cs-2.1 -> cs-2.2\n")
   end)
 
   it("what there is not", function()
@@ -116,7 +116,7 @@ describe("list", function()
     code, _, stderr = run(dir, "list", "--src-fmt", "cs-2.9", "--tgt-fmt", "cs-2.10")
     failed(code, 1, stderr, "cs-2.9 and cs-2.10 are the same: nothing changes")
     code, _, stderr = run(dir, "list", "--src-fmt", "cs-auto")
-    failed(code, 1, stderr, "cs-auto is what `cbk convert` finds in a checkpoint; name a format here")
+    failed(code, 1, stderr, "cs-auto needs a checkpoint; name a format such as cs-2.4")
   end)
 end)
 
@@ -127,7 +127,7 @@ describe("command lines", function()
     local cases = {
       { "--threads '0'", "b.pt", "--threads", "0" }, { "--threads '-1'", "b.pt", "--threads", "-1" },
       { "--shard-size '-5'", "b.pt", "--shard-size", "-5" },
-      { "'1.5KB': a whole number with a unit", "b.pt", "--shard-size", "1.5KB" }, { "DST '-'", "-" },
+      { "'1.5KB': expected a whole number with a unit", "b.pt", "--shard-size", "1.5KB" }, { "DST '-'", "-" },
       { "'bfloat15' is not a dtype; did you mean bfloat16 or float16?", "b.pt", "--to-dtype", "bfloat15" },
       { "'zz9plural' is not a dtype; known are bool, uint8, ", "b.pt", "--to-dtype", "zz9plural" },
       { "a floating dtype is expected", "b.pt", "--to-dtype", "int8" }, { "a floating dtype", "b.pt", "--to-dtype", "complex64" },
@@ -586,7 +586,7 @@ describe("cbk copy", function()
     code, _, err = run(dir, "copy", "a.pt", "b.pt", "--include", "model.embeding.weight")
     failed(code, 1, err, "; did you mean 'model.embedding.weight'")
     code, _, err = run(dir, "copy", "a.pt", "b.pt", "--exclude", "*")
-    failed(code, 1, err, "no key of 'a.pt' is left: --exclude takes all of them away")
+    failed(code, 1, err, "no key of 'a.pt' is left: --exclude leaves out all of them")
     equal(cbk.fs.list(dir), { "a.pt" })
   end)
 

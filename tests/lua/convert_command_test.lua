@@ -134,7 +134,7 @@ describe("cbk convert", function()
       local code
       code, _, stderr = run "--dry-run"
       equal(code, 0)
-      for i = 2, 3 do has(stderr, ("warning: '%s' exists already: without --dry-run this is refused"):format(one[i])) end
+      for i = 2, 3 do has(stderr, ("warning: '%s' exists already: without --dry-run this is an error"):format(one[i])) end
       code, _, stderr = run()
       equal(code, 1)
       has(stderr, ("'%s' exists already"):format(one[2]))

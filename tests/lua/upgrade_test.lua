@@ -47,7 +47,7 @@ describe("the spec fix", function()
     equal(spec.missing_aliases(stored, set(stored)), {})
     equal(spec.alias_of "x.ln_f.weight", "x.transformer_decoder.norm.weight")
     raises("alias not found for missing key 'model.other'", function() spec.missing_aliases({ "model.other" }, set {}) end)
-    raises("not one of the tied weights that are known by name alone", function()
+    raises("only embeddings, lm_head and a decoder's final norm can be restored by name", function()
       spec.missing_aliases({ "cls.predictions.decoder.weight" }, set {})
     end)
     raises("could not find key 'lm_head.weight'", function()
@@ -68,7 +68,7 @@ describe("the spec fix", function()
       { name = names[2], value = 100 }, { name = names[3], value = 100 }, { name = names[4], value = 0 }, { name = names[5], value = 70 },
     })
     equal(spec.last_epochs({ "lr_scheduler.4.last_epoch" }, 5, {}), { { name = "lr_scheduler.4.last_epoch", value = 5 } })
-    raises("no milestone for schedule 3", function() spec.last_epochs({ "lr_scheduler.3.last_epoch" }, 5, { 1, 2 }) end)
+    raises("expected a milestone for schedule 3", function() spec.last_epochs({ "lr_scheduler.3.last_epoch" }, 5, { 1, 2 }) end)
     raises("'x' at its end is not a whole number", function() spec.milestone_names { "lr_scheduler.milestones.x" } end)
   end)
 end)
@@ -90,14 +90,14 @@ describe("what a file does not store", function()
   end
 
   it("is an error of the run's state, unless that is accepted", function()
-    raises("nothing is stored under optimizer.state.1.step, lr_scheduler.x: an optimizer or schedule that finds None there stops. "
-      .. "--accept-missing continues", function()
+    raises("no data is stored for optimizer.state.1.step, lr_scheduler.x: an optimizer or schedule fails with None "
+      .. "there; with --accept-missing, the optimizer's state", function()
       lost_leaves.settle(checkpoint { step = none }, { "optimizer.state.1.step", "lr_scheduler.x" })
     end, "key")
     equal(lost_leaves.settle(checkpoint(), { "model.a", "model.b" }),
-      { "nothing is stored under model.a, model.b: read as None, for a tie of the model to fill" })
+      { "no data is stored for model.a, model.b: read as None, until a tie of the model fills it" })
     equal(lost_leaves.settle(checkpoint(), { "lr_scheduler.x" }, true),
-      { "nothing is stored under lr_scheduler.x: None, and what needs it in the run stops" })
+      { "no data is stored for lr_scheduler.x: it is None, and a run that needs it fails" })
   end)
 
   it("lets a parameter's optimizer state begin anew, all of it, or none", function()
@@ -113,7 +113,7 @@ describe("what a file does not store", function()
     for _, more in ipairs { { exp_avg = none, mu_product = cbk.float(0.5) }, { exp_avg = none, exp_avg_sq = none } } do
       local root = checkpoint(more)
       local told = lost_leaves.settle(root, { "optimizer.state.1.exp_avg" }, true)
-      equal(told, { "nothing is stored under optimizer.state.1.exp_avg: None, and what needs it in the run stops" })
+      equal(told, { "no data is stored for optimizer.state.1.exp_avg: it is None, and a run that needs it fails" })
       equal({ root.optimizer.state[1].exp_avg, root.optimizer.state[1].step:item() }, { none, 7 })
     end
   end)
@@ -130,7 +130,7 @@ describe("what a file does not store", function()
   it("may be no weight in the end", function()
     local root = cbk.dict { model = cbk.dict { a = none, b = cbk.tensor { 1 } } }
     lost_leaves.check_model(root, function(key) return key == "b" end)
-    raises("nothing is stored as model.a, and no tie", function() lost_leaves.check_model(root, function() return true end) end, "key")
+    raises("no data is stored for model.a, and no tie", function() lost_leaves.check_model(root, function() return true end) end, "key")
   end)
 end)
 
@@ -197,7 +197,7 @@ describe("telling a release", function()
     local said = cbk.dict { __metadata__ = cbk.list { cbk.dict { version = "2.2.0" } } }
     equal(candidates("0.5", said, of_2_0, "2.10.0"), "")
     local habit = release.evidence({ format = "cerebras-h5", version = "0.4", root = cbk.dict() }, both, false)[1]
-    equal(release.line(habit), "H5 format 0.4 without a release: up to 2.0 as a rule")
+    equal(release.line(habit), "H5 format 0.4 without a release: up to 2.0 (usually)")
   end)
 
   it("lets habits give way, and sees a contradiction", function()
@@ -316,10 +316,10 @@ describe("the steps of an upgrade", function()
 
   it("leave the schedule's count where no step is known", function()
     for _, from in ipairs { "cs-1.8", "cs-1.9", "cs-2.0" } do
-      raises("nothing is stored under global_step", function() last_epoch(from, cbk.null, 5) end, "key")
+      raises("no data is stored for global_step", function() last_epoch(from, cbk.null, 5) end, "key")
       local last, done = last_epoch(from, cbk.null, 5, true)
       equal(last, 5, from)
-      harness.is_true(upgrade.text(done):find("warning: nothing is stored under global_step", 1, true), upgrade.text(done))
+      harness.is_true(upgrade.text(done):find("warning: no data is stored for global_step", 1, true), upgrade.text(done))
     end
     local root = cbk.dict { model = cbk.dict(), global_step = cbk.null, lr_scheduler = cbk.dict { last_epoch = 5 } }
     local job = conversion.job("gpt2", "cs-1.9", "cs-2.0")
@@ -339,7 +339,8 @@ describe("the steps of an upgrade", function()
     end
     for text, step in pairs { ["100.5"] = 100.5, nan = 0 / 0, inf = math.huge, ["1e+300"] = 1e300 } do
       for _, last in ipairs { 0, tensor(0, "int64") } do
-        raises(("global_step is %s: a whole number"):format(text), function() last_epoch("cs-1.8", cbk.float(step), last) end, "value")
+        local problem = ("global_step is %s: expected a whole number"):format(text)
+        raises(problem, function() last_epoch("cs-1.8", cbk.float(step), last) end, "value")
         raises("global_step is", function() last_epoch("cs-1.8", tensor(step, "float64"), last) end, "value")
       end
     end
@@ -456,7 +457,7 @@ describe("names of weights", function()
       if samples then
         equal(run().dataloader.all_worker_states[1].samples_streamed, samples)
       else
-        raises("are of step 5 and the checkpoint is of step 100", run, "value")
+        raises("are of step 5, but the checkpoint is of step 100", run, "value")
       end
     end
   end)
@@ -472,10 +473,12 @@ describe("names of weights", function()
       "model.transformer_decoder.layers.0.norm1.weight_mask",
     }
     raises("they look like those of gpt2 of", function() check("bert", "cs-2.5", gpt2) end, "key")
-    raises("holds no weights", function()
+    raises("has no weights", function()
       upgrade.identity({ root = old_file({}).checkpoint.root }, upgrade.job("gpt2", "cs-1.7", "cs-2.5"), {})
     end, "key")
-    raises("fit no release", function() upgrade.detect(old_file({ gpt2[2] }, "0.1"), config, "bert", "cs-2.5") end, "convert")
+    raises("fit none of the possible releases", function()
+      upgrade.detect(old_file({ gpt2[2] }, "0.1"), config, "bert", "cs-2.5")
+    end, "convert")
     raises("no model that is known", function() check("gpt2", "cs-2.5", { "x" }) end, "key")
     equal(check("gpt2", "cs-2.5", gpt2), nil)
     gpt2[4] = "model.adapter.weight"
@@ -488,8 +491,8 @@ describe("cbk upgrade", function()
   it("knows which releases there are, and which it can write for", function()
     local folder = harness.temp_dir()
     for option, text in pairs {
-      ["--to=cs-9.9"] = "--to cs-9.9: there is no release 9.9; known are 1.6, ", ["--to=hf"] = "--to hf: cs-X.Y is expected",
-      ["--to=cs-1.9"] = "--to cs-1.9: H5 0.4 is the oldest format that is written", ["--to=cs-1.10"] = "there is no release 1.10",
+      ["--to=cs-9.9"] = "--to cs-9.9: there is no release 9.9; known are 1.6, ", ["--to=hf"] = "--to hf: expected cs-X.Y",
+      ["--to=cs-1.9"] = "--to cs-1.9: cbk writes H5 0.4 and later", ["--to=cs-1.10"] = "there is no release 1.10",
     } do
       local code, _, problem = harness.cbk(folder, "upgrade", "--model", "gpt2", "--config", "c.yaml", "x.mdl", option)
       equal(code, 2, option)

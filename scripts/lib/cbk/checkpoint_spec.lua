@@ -1,12 +1,12 @@
--- What is wrong in checkpoints of releases before 2.0 and how it is put right: tied weights of which one name was not stored, and
--- step counts of schedules that had stopped. Rules over names and numbers; who calls them reads and writes the file.
+-- Repairs of checkpoints of releases before 2.0: tied weights that were stored under one name only, and wrong step counts of schedules.
+-- These are rules over names and numbers; the caller reads and writes the file.
 
 local cbk = require "cbk"
 local python_int = require "cbk.python_int"
 
 local spec = {}
 
----Ends of names that mean one weight. The first pair with an end that fits decides.
+---Endings of names of one weight. The first pair with a fitting ending decides.
 spec.aliases = {
   { "embedding_layer.word_embeddings.weight", "lm_head.weight" },
   { "ln_f.weight", "transformer_decoder.norm.weight" },
@@ -30,7 +30,7 @@ end
 ---@param keys string[]                  leaf keys of the spec, in its order
 ---@param has fun(key: string): boolean  whether the file stores that very name
 ---@return { key: string, source: string }[] tied
----@return { key: string, source?: string }[] lost   those whose data is nowhere; source: where it should be
+---@return { key: string, source?: string }[] lost   keys without data; source: where it should be
 function spec.match_missing(keys, has)
   local tied, lost, supplied = {}, {}, {}
   for _, key in ipairs(keys) do
@@ -56,8 +56,8 @@ function spec.missing_aliases(keys, has)
     cbk.fail("key", ("could not find key '%s' in the checkpoint; it should hold the data of '%s', which is not stored")
       :format(first.source, first.key))
   elseif first then
-    cbk.fail("key", ("alias not found for missing key '%s': nothing is stored under it, and it is not one of the tied weights "
-      .. "that are known by name alone, embeddings with lm_head and the final norm of decoders; `cbk upgrade` knows those of each model")
+    cbk.fail("key", ("alias not found for missing key '%s': no data is stored for it, and only embeddings, lm_head and a "
+      .. "decoder's final norm can be restored by name; `cbk upgrade` knows the tied weights of each model")
       :format(first.key))
   end
   return tied
@@ -94,7 +94,7 @@ function spec.last_epochs(names, global_step, milestones)
     if has_text(name, "lr_scheduler") and has_text(name, "last_epoch") then
       local schedule = tonumber(#milestones > 0 and name:match "(%d+)%.last_epoch" or 0, 10)
       if schedule > #milestones then
-        cbk.fail("value", ("'%s': there is no milestone for schedule %d, as the checkpoint has %d of them")
+        cbk.fail("value", ("'%s': expected a milestone for schedule %d, but the checkpoint has only %d")
           :format(name, schedule, #milestones))
       end
       local value = global_step

@@ -1,4 +1,4 @@
--- What differs between two configs, told in a few lines: fields that moved or got another name, that changed, that are new or gone.
+-- The difference of two configs in a few lines: fields that moved or were renamed, changed, added or removed.
 
 local cbk = require "cbk"
 

@@ -1,5 +1,5 @@
--- How far data loaders had come: the entry `dataloader` of a checkpoint, and the files that releases 1.8 and 1.9 kept beside
--- theirs, as typed tables; and where a run that loads them continues.
+-- States of data loaders: the entry `dataloader` of a checkpoint, and the files that releases 1.8 and 1.9 kept beside theirs, as typed
+-- tables; and where a run that loads them continues.
 
 local cbk = require "cbk"
 local python_int = require "cbk.python_int"
@@ -12,7 +12,7 @@ local state = {}
 ---@field version 0|1             0: releases from 2.0 on; 1: later ones
 ---@field samples_streamed integer
 ---@field seed? integer           version 0: what the samples were shuffled with
----@field dataset? any            version 1: the dataset's own state, as it stands there
+---@field dataset? any            version 1: the dataset's own state, unchanged
 
 ---@class ShardState
 ---@field samples_streamed integer
@@ -27,7 +27,7 @@ local state = {}
 ---@field folder string
 ---@field step integer            the step of these workers' files
 ---@field last_step integer       the global step of the last checkpoint
----@field other_workers table<integer, true>   those that have files of other steps
+---@field other_workers table<integer, true>   workers with files of other steps
 ---@field workers { worker: integer, samples_streamed: integer|Value }[]   those of that step, in the order of the workers;
 ---                               a Value from 2^53 on
 ---@field other_steps integer[]   the steps of files that were not opened
@@ -165,7 +165,7 @@ end
 local LARGEST = 9.2e18 -- what an int64 holds, with a margin for what Lua's numbers round
 
 local function check_int64(count, what)
-  if math.abs(count) > LARGEST then cbk.fail("value", ("%s, %.3g, are more than a checkpoint holds"):format(what, count)) end
+  if math.abs(count) > LARGEST then cbk.fail("value", ("%s, %.3g, are more than a checkpoint can hold"):format(what, count)) end
 end
 
 local GLOBAL = "data_iter_checkpoint_state_file_global"
@@ -187,7 +187,7 @@ local function parse_name(folder, name)
   local worker = #fields >= 3 and python_int(fields[#fields - 2])
   local step = worker and python_int(fields[#fields]:match "^[^.]*")
   if not step then
-    cbk.fail("value", ("'%s' is not a worker's state file (…_WORKER_step_STEP.txt); no other .txt may lie there")
+    cbk.fail("value", ("'%s' is not a worker's state file (expected …_WORKER_step_STEP.txt); remove other .txt files from the folder")
       :format(cbk.fs.join(folder, name)))
   end
   return worker, step
@@ -197,7 +197,7 @@ end
 ---@return integer   the global step of the last checkpoint
 local function global_step(folder)
   if not cbk.fs.is_dir(folder) then
-    local from = folder:find "^/" and "" or (" (seen from '%s')"):format(cbk.fs.absolute ".")
+    local from = folder:find "^/" and "" or (" (relative to '%s')"):format(cbk.fs.absolute ".")
     cbk.fail("io", ("'%s' is not a folder%s"):format(folder, from))
   end
   local path = cbk.fs.join(folder, GLOBAL)
@@ -207,7 +207,7 @@ end
 
 ---Reads the folder that releases 1.8 and 1.9 kept (`cerebras.save_iter_state_path`). Files of other steps are not opened.
 ---@param folder string
----@param wanted? integer   a step whose files are read where there are some, instead of those of the last checkpoint
+---@param wanted? integer   the step to read, if it has files; else the step of the last checkpoint
 ---@return FilesState
 function state.read_files(folder, wanted)
   local last, names, is_there = global_step(folder), {}, false
@@ -241,7 +241,7 @@ function state.read_files(folder, wanted)
   return out
 end
 
----The step that a checkpoint says it is of, or nil.
+---The step of a checkpoint, or nil.
 ---@param root Dict
 ---@return number|nil
 function state.step_of(root)
@@ -254,7 +254,7 @@ local function joined(numbers, what)
   return ("%s%s %s"):format(what, #numbers == 1 and "" or "s", shown)
 end
 
----What is wrong with a set of workers: some are absent or there twice, or a count is negative.
+---What is wrong with a set of workers: some are missing or occur twice, or a count is negative.
 ---@param from IterableState|FilesState
 ---@return string[] warnings
 function state.worker_doubts(from)
@@ -275,13 +275,13 @@ function state.worker_doubts(from)
     if worker > largest then missing[#missing + 1] = worker end
   end
   table.sort(missing)
-  if #missing > 0 then out[#out + 1] = joined(missing, "there is no state of worker") .. ": what these had streamed is not counted" end
-  if #doubled > 0 then out[#out + 1] = "there are several states of " .. joined(doubled, "worker") .. ": all of them count" end
+  if #missing > 0 then out[#out + 1] = joined(missing, "there is no state of worker") .. ": their samples are not counted" end
+  if #doubled > 0 then out[#out + 1] = "there are several states of " .. joined(doubled, "worker") .. ": all of them are counted" end
   if #negative > 0 then out[#out + 1] = "the count of samples is negative in the state of " .. joined(negative, "worker") end
   return out
 end
 
----What speaks against these files being those of a checkpoint.
+---Signs that the files belong to another checkpoint.
 ---@param files FilesState
 ---@param root Dict     the checkpoint's tree
 ---@param step? number  … which may have lost its step
@@ -292,16 +292,16 @@ function state.doubts(files, root, step)
   local out = {}
   step = step or state.step_of(root)
   local is_other = step ~= nil and step ~= files.step
-  local steps = #files.other_steps > 0 and (" (there are some of %s)"):format(joined(files.other_steps, "step")) or ""
+  local steps = #files.other_steps > 0 and (" (there are files of %s)"):format(joined(files.other_steps, "step")) or ""
   if is_other then
-    out[1] = ("the data loaders' files in '%s' are of step %d and the checkpoint is of step %d: the run would continue elsewhere in its "
+    out[1] = ("the data loaders' files in '%s' are of step %d, but the checkpoint is of step %d: the run would resume elsewhere in its "
       .. "data%s"):format(files.folder, files.step, step, steps)
   elseif files.step ~= files.last_step then
-    out[1] = ("of the data loaders' files in '%s' those of step %d, the checkpoint's, are taken; the last checkpoint was of step %d")
-      :format(files.folder, files.step, files.last_step)
+    out[1] = ("the data loaders' files of step %d in '%s' are used, as the checkpoint is of that step; the last checkpoint was of step %d")
+      :format(files.step, files.folder, files.last_step)
   end
   if #files.workers == 0 then
-    out[#out + 1] = ("no worker's file in '%s' is of step %d, that of the last checkpoint%s: the state says that nothing was streamed")
+    out[#out + 1] = ("'%s' has no worker's file of step %d, the last checkpoint's%s: the new state says that no samples were streamed")
       :format(files.folder, files.step, steps)
   end
   for _, warning in ipairs(state.worker_doubts(files)) do out[#out + 1] = ("'%s': %s"):format(files.folder, warning) end
@@ -345,7 +345,7 @@ end
 ---@field workers? integer       tasks that stream
 ---@field batch_size? integer    samples of one batch
 ---@field seed? integer          of the shuffling or mixing; leave it out when the run does neither
----@field kind? "map"|"iterable" for files, which do not tell; iterable by default
+---@field kind? "map"|"iterable" for files, which do not say; iterable by default
 
 ---@class RestartTask
 ---@field task integer           from 0
@@ -367,7 +367,7 @@ local function restart_iterable(workers, run)
   local count = run.workers or #workers
   if count ~= #workers then
     out.from_start, out.samples_streamed = true, 0
-    out.warnings[1] = ("the state is of %d workers and the run has %d: all of them start from sample 0"):format(#workers, count)
+    out.warnings[1] = ("the state is of %d workers, but the run has %d: all of them start from sample 0"):format(#workers, count)
     for task = 0, count - 1 do
       out.tasks[task + 1] = { task = task, shard_index = task, samples_streamed = 0 }
     end
@@ -384,7 +384,7 @@ local function restart_iterable(workers, run)
   return out
 end
 
---- In 1.8 and 1.9 each worker goes on with its own file, at a whole batch.
+--- In 1.8 and 1.9 each worker continues from its own file, at a whole batch.
 local function restart_files(files, run)
   local total = rounded(total_of(files.workers))
   if run.kind == "map" then return restart_map(total) end
@@ -395,7 +395,7 @@ local function restart_files(files, run)
       batch_index = run.batch_size and math.ceil(samples / run.batch_size) }
   end
   if run.workers and run.workers ~= #files.workers then
-    out.warnings[1] = ("there are files of %d workers, and the run has %d"):format(#files.workers, run.workers)
+    out.warnings[1] = ("there are files of %d workers, but the run has %d"):format(#files.workers, run.workers)
   end
   return out
 end
@@ -409,7 +409,7 @@ function state.restart(from, run)
   if from.kind == "files" then return restart_files(from, run) end
   if from.kind == "iterable" then return restart_iterable(from.workers, run) end
   if run.seed and from.seed and run.seed ~= from.seed then
-    cbk.fail("value", ("the state has seed %d, the run has seed %d: a run that shuffles or mixes its data refuses the state")
+    cbk.fail("value", ("the state has seed %d, but the run has seed %d: a run that shuffles or mixes its data refuses the state")
       :format(from.seed, run.seed))
   end
   return restart_map(from.samples_streamed)

@@ -1,4 +1,4 @@
--- Folding long lists of keys: what differs in nothing but its layer number becomes one line, "layers.{0..31}.weight".
+-- Folding long lists of keys: keys that differ only in the layer number become one line, "layers.{0..31}.weight".
 
 local cbk = require "cbk"
 

@@ -159,7 +159,7 @@ local function listing(list, out)
   end
 end
 
---- Lines of annotations: one that ends in the middle of a sentence goes on in the next.
+--- Lines of annotations: one that ends in the middle of a sentence continues in the next.
 local function paragraphs(lines, out)
   local goes_on = false
   for _, line in ipairs(lines) do

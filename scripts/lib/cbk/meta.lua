@@ -86,7 +86,7 @@ function Tensor:affine(factor, term) end
 ---@return Tensor
 function Tensor:replace_nan(value) end
 ---The same elements, checked when they are read or streamed: one that is NaN or infinite is a `value` error that begins with `what`,
----and an output of which it is a part does not appear.
+---and an output that contains it does not appear.
 ---@param what string
 ---@return Tensor
 function Tensor:require_finite(what) end
@@ -102,7 +102,7 @@ function Tensor:tolist() end
 ---The one element.
 function Tensor:item() end
 ---{ min, max, mean, std, nan, inf, zeros (counts), numel }: one pass in blocks. The first four are those of the finite elements, nil
----where there is none. std is that of the population (divided by n), as NumPy's. Integers are exact: min and max beyond 2^53 come as
+---if there are none. std is that of the population (divided by n), as NumPy's. Integers are exact: min and max beyond 2^53 come as
 ---int64 or uint64 cdata.
 ---@return table
 function Tensor:stats() end
@@ -297,7 +297,7 @@ function cbk.raw_leaves(tree) end
 ---@field tensors integer
 ---@field numel integer
 ---@field bytes integer
----@field values integer     leaves that are no tensors
+---@field values integer     leaves that are not tensors
 ---@field tied integer       tensors whose bytes belong to another one already
 ---@field stored integer     bytes without those of tied tensors
 ---@field dtypes { dtype: string, tensors: integer, numel: integer, bytes: integer }[]
@@ -335,7 +335,7 @@ function LeafRows:earlier(i) end
 function LeafRows:ties(i, most) end
 ---@return LeafTotals
 function LeafRows:totals() end
----The rows as lines of a listing: what differs in nothing but numbers is one group.
+---The rows as lines of a listing: rows that differ only in numbers are one group.
 ---@param options? { unfolded: boolean }
 ---@return LeafGroups
 function LeafRows:groups(options) end
@@ -348,7 +348,7 @@ function LeafRows:groups(options) end
 ---@field count integer|nil  rows
 ---@field shape string|nil   "[4..40, 64]"
 ---@field role string|nil
----@field values any[]|nil   the first distinct values of rows that are no tensors
+---@field values any[]|nil   the first distinct values of rows that are not tensors
 ---@field more_values boolean|nil
 ---@field tied_to string|nil
 ---@field shares string|nil
@@ -370,7 +370,7 @@ function LeafGroups:each(visit) end
 ---@return LeafRows
 function cbk.leaf_rows(tree, pattern) end
 ---@private
----Groups keys that differ in nothing but numbers, "layers.{0..31}.weight"; only those of one signature.
+---Groups keys that differ only in numbers, "layers.{0..31}.weight"; only those of one signature.
 ---@param keys string[]
 ---@param signatures string[]
 ---@return { name: string, members: integer[] }[]
@@ -379,7 +379,7 @@ function cbk.fold_keys(keys, signatures) end
 ---@return string
 function cbk.key_text(key) end
 ---The tree made again. `path(path, value)` gives the new dotted path of a leaf, or nil to leave it out; `leaf(path, value)` the
----new leaf, once per shared one. Kinds and order stay; two leaves with one path are an error. What stays as it is, is shared
+---new leaf, once per shared one. Kinds and order stay; two leaves with one path are an error. Unchanged parts are shared
 ---with `tree`. With `checkpoint`, where the tree is from, a new tree that takes too much memory for its files is refused.
 ---@param options { path?: fun(path: string, value: any): string?, leaf?: fun(path: string, value: any): any, checkpoint?: Checkpoint }
 ---@return Dict
@@ -544,7 +544,7 @@ cbk.progress = require "cbk.progress"
 cbk.natural = require "cbk.natural"
 ---Like keys on one line: "layers.{0..31}.weight".
 cbk.fold = require "cbk.fold"
----How far data loaders had come, and where a run resumes.
+---States of data loaders, and where a run resumes.
 cbk.dataloader_state = require "cbk.dataloader_state"
 ---The rules of `cbk fix-checkpoint-spec`.
 cbk.checkpoint_spec = require "cbk.checkpoint_spec"

@@ -16,7 +16,7 @@ function progress.format_time(seconds)
   return ("%d:%02d:%02d"):format(math.floor(minutes / 60), minutes % 60, seconds % 60)
 end
 
---- The last characters of a long key tell more than the first ones.
+--- The last characters of a long key say more than the first ones.
 local function shortened(key, width)
   if width < 8 then return "" end
   local most_bytes = 4 * width -- of so many characters

@@ -1,4 +1,4 @@
--- Numbers of a checkpoint, which stand there as numbers or as tensors of one element.
+-- Numbers of a checkpoint, which are stored as numbers or as tensors of one element.
 
 local cbk = require "cbk"
 
@@ -22,7 +22,7 @@ function scalar.of(container, key)
   return type(value) == "cdata" and value or tonumber(value)
 end
 
----True of two numbers of which one may be an int64.
+---Whether two numbers are equal; one may be an int64.
 function scalar.equal(a, b) return a == b and tonumber(a) == tonumber(b) end
 
 ---@param number number|integer

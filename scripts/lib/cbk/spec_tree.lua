@@ -1,4 +1,4 @@
--- The spec fix (`cbk.checkpoint_spec`) on the tree of an H5 checkpoint that was opened: nothing is written, the tree is made right.
+-- The spec fix (`cbk.checkpoint_spec`) on the tree of an H5 checkpoint that is open: it changes the tree, and writes nothing.
 
 local cbk = require "cbk"
 local scalar = require "cbk.scalar"
@@ -33,7 +33,7 @@ local function set(place, value) place.container[place.key] = value end
 ---The number that a leaf holds; nil for None.
 local function number_of(name, place)
   if place.kind == "none" then return nil end
-  return scalar.of(place.container, place.key) or cbk.fail("value", ("'%s' holds no number"):format(name))
+  return scalar.of(place.container, place.key) or cbk.fail("value", ("'%s' is not a number"):format(name))
 end
 
 ---A number in the kind that the leaf has now.
@@ -48,7 +48,7 @@ local function set_number(name, place, number)
     set(place, cbk.int(number))
     place.kind = "int"
   else
-    cbk.fail("value", ("'%s' is no number but %s"):format(name, place.kind))
+    cbk.fail("value", ("'%s' should be a number, found %s"):format(name, place.kind))
   end
 end
 
@@ -58,7 +58,7 @@ local function encoded(key)
 end
 
 ---@return { key: string, source: string }[] restored
----@return string[] missing   names of leaves whose data is nowhere: they are None
+---@return string[] missing   names of leaves without data: they are None
 local function restore(names, places, stored)
   local restored, lost = spec.match_missing(names, function(key) return stored[key] or false end)
   for _, tie in ipairs(restored) do
@@ -78,7 +78,7 @@ end
 
 ---Which leaves of a tree the file stores.
 ---@param names string[]
----@param stored string[]|nil   the names of its datasets; nil: all that its tree names are there
+---@param stored string[]|nil   the names of its datasets; nil: all that its tree names
 ---@return table<string, true>
 local function stored_leaves(names, stored)
   local out, is_there = {}, {}
@@ -91,7 +91,7 @@ local function update_epochs(names, places)
   local global_step = places.global_step and number_of("global_step", places.global_step)
   if not global_step then return nil end
   if not scalar.is_whole(global_step) then
-    cbk.fail("value", ("global_step is %s: a whole number of steps is expected, as the schedules count them too"):format(global_step))
+    cbk.fail("value", ("global_step is %s: expected a whole number of steps, as schedules count them"):format(global_step))
   end
   local milestones = {}
   for i, name in ipairs(spec.milestone_names(names)) do
@@ -118,24 +118,24 @@ end
 
 ---@class OldFile   A checkpoint that was opened.
 ---@field checkpoint Checkpoint
----@field stored string[]|nil        names of its datasets, for H5 versions whose tree may name more; nil: all is there
----@field is_rewritten boolean       it is no file that a release before 2.0 wrote
+---@field stored string[]|nil        names of its datasets, for H5 versions whose tree may name more; nil: all are stored
+---@field is_rewritten boolean       a tool wrote it, not a release before 2.0
 ---@field has_scalar_dicts boolean   some nodes were TensorScalarDict, which reads as dict
 
 local scalar_dict = ("TensorScalarDict"):gsub(".", function(c) return ("%02x"):format(c:byte()) end)
 
-local MOST_VALUES = 65536 -- beside tensors; H5, in which what is upgraded is written, holds no more
+local MOST_VALUES = 65536 -- beside tensors; the H5 files that are written hold no more
 
 ---@param checkpoint Checkpoint
 ---@return OldFile
 function spec_tree.old_file(checkpoint)
   local values = cbk.leaf_rows(checkpoint:raw_root()):totals().values
   if values > MOST_VALUES then
-    cbk.fail("checkpoint", ("'%s' holds %d values that are not tensors; a checkpoint of the Model Zoo has %d at most"):format(
+    cbk.fail("checkpoint", ("'%s' holds %d values that are not tensors; a checkpoint of the Model Zoo has at most %d"):format(
       checkpoint.path, values, MOST_VALUES))
   end
   if not (cbk.kind(checkpoint.root) or ""):find "dict" then
-    cbk.fail("checkpoint", ("'%s' holds no dict of parts (model, optimizer, …)"):format(checkpoint.path))
+    cbk.fail("checkpoint", ("'%s' should be a dict of parts (model, optimizer, …)"):format(checkpoint.path))
   end
   local version = checkpoint.format == "cerebras-h5" and (tonumber(checkpoint.version) or 1)
   local old = { checkpoint = checkpoint, is_rewritten = not version or version > 0.35, has_scalar_dicts = false }
@@ -155,7 +155,7 @@ function spec_tree.fix(old)
   local names, places = leaves_of(root)
   local is_stored = stored_leaves(names, old.stored)
   for _, name in ipairs(old.is_rewritten and names or {}) do
-    -- what wrote the file anew found no dataset and wrote None
+    -- a tool that copied the file found no dataset and wrote None
     local source = places[name].kind == "none" and places[spec.alias_of(name) or ""]
     if source and source.kind ~= "none" then is_stored[name] = nil end
   end

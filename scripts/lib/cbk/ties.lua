@@ -4,7 +4,7 @@ local extents = require "cbk.extents"
 
 local ties = {}
 
----What a tensor sees of which storage, as a text; nil of one that is computed.
+---The storage of a tensor and the part that it sees, as a text; nil if the tensor is computed.
 ---@param tensor Tensor
 ---@return string|nil
 function ties.view_id(tensor)

@@ -4,7 +4,7 @@ local cbk = require "cbk"
 
 local wrap = {}
 
---- Where the lines that follow begin: at the last column of a table (two spaces stand before it) in the left half, else
+--- Where the lines that follow begin: at the last column of a table (after two spaces) in the left half, else
 --- where the first one does.
 local function hanging(line, width)
   local indent = #line:match "^ *"
@@ -33,7 +33,7 @@ local function add_line(out, line, width)
   out[#out + 1] = current
 end
 
----The text with lines of at most `width` columns; only a word that is longer stands out.
+---The text with lines of at most `width` columns; only a longer word exceeds it.
 ---@param text string
 ---@param width? integer  nil: the text as it is
 ---@return string

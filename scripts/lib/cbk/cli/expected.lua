@@ -256,7 +256,7 @@ end
 function Writer:node(path, value)
   self.count = self.count + 1
   if self.count > self.limit then
-    cbk.fail("value", ("the tree has more than %d values: containers that are shared over and over"):format(self.limit))
+    cbk.fail("value", ("the tree has more than %d values, because containers are shared over and over"):format(self.limit))
   end
   local kind = cbk.kind(value)
   if TENSORS[kind] then return self:tensor(path, value) end

@@ -95,7 +95,7 @@ end
 
 local NARROWEST, WIDEST, NARROW = 40, 100, 72
 
----Columns for help: those of the terminal within bounds that are good to read.
+---Columns for help: as wide as the terminal, within bounds that are easy to read.
 ---@return integer
 function cli.width()
   local columns = tonumber(os.getenv "COLUMNS") or cbk.terminal.width "stdout" or WIDEST
@@ -195,7 +195,7 @@ end
 local function at_least_one(name)
   return function(text)
     local number = whole_number(text)
-    if not number or number < 1 then return nil, ("%s '%s': a whole number of at least 1 is expected"):format(name, text) end
+    if not number or number < 1 then return nil, ("%s '%s': expected a whole number of at least 1"):format(name, text) end
     return number
   end
 end
@@ -206,7 +206,7 @@ local function size(name)
   return function(text)
     local ok, value = pcall(cbk.parse_size, text)
     if ok and value >= 1 then return value end
-    return nil, ("%s '%s': a whole number with a unit, such as 512MiB or 10GB, is expected"):format(name, text)
+    return nil, ("%s '%s': expected a whole number with a unit, such as 512MiB or 10GB"):format(name, text)
   end
 end
 
@@ -237,8 +237,8 @@ local common = {
     p:flag("--allow-overflow", "write values that the target's dtype cannot hold as infinite, NaN or the nearest integer, with a warning")
   end,
   ["max-expansion"] = function(p)
-    p:option("--max-expansion", "limit the bytes that repeated, compressed or constant data of the input may become, such as 100GB "
-      .. "(default: the larger of 16 GiB and 1,000 times its size)"):argname("SIZE"):convert(size "--max-expansion")
+    p:option("--max-expansion", "limit how large repeated, compressed or constant data may become when written, such as 100GB "
+      .. "(default: the larger of 16 GiB and 1,000 times the input)"):argname("SIZE"):convert(size "--max-expansion")
   end,
 }
 
@@ -292,10 +292,10 @@ function cli.shuffle_seed(parser, names, description, default)
   end)
 end
 
----An option that names a folder: an error where there is none.
+---Checks an option that names a folder.
 ---@param name string     the command
 function cli.folder(name, option, path)
-  if path == "" then cli.usage_error(name, option .. ": the name of a folder is expected, not an empty text") end
+  if path == "" then cli.usage_error(name, option .. ": expected the name of a folder, found an empty text") end
   if not cbk.fs.is_dir(path) then cbk.fail("io", ("%s: '%s' is not a folder"):format(option, path)) end
 end
 
@@ -318,7 +318,7 @@ function cli.print_error(args, code, message)
   io.stderr:write(line or "cbk: " .. cbk.shown(message), "\n")
 end
 
----Opens a checkpoint and passes on what its reader warns of.
+---Opens a checkpoint and prints the reader's warnings.
 ---@param path string
 ---@param args table
 function cli.open(path, args)
@@ -376,7 +376,7 @@ function cli.commit(outputs, args)
   return true, plan_of(plans)
 end
 
----Asks before something is changed that cannot be had back. Without an answer it is an error.
+---Asks before a change that cannot be undone. Without an answer it is an error.
 ---@param args table       of an option --yes
 ---@param question string
 ---@return boolean
@@ -413,7 +413,7 @@ local function write_json_list(count, item, margin)
   io.stdout:write(count > 0 and margin:sub(1, -3) or "", "]")
 end
 
----Prints a list of which each item is made when it is printed.
+---Prints a list; each item is made when it is printed.
 ---@param count integer
 ---@param item fun(i: integer): any
 function cli.print_json_list(count, item)
@@ -421,7 +421,7 @@ function cli.print_json_list(count, item)
   print()
 end
 
----Prints an object of which the items of long lists are made when they are printed.
+---Prints an object; the items of long lists are made when they are printed.
 ---@param members ({ [1]: string, [2]: any } | { [1]: string, count: integer, item: fun(i: integer): any })[]
 function cli.print_json_object(members)
   for i, member in ipairs(members) do

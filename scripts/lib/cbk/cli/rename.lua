@@ -18,8 +18,8 @@ local function plain_rule(old, new)
 end
 
 --- A glob over the whole key; the n-th wildcard of the replacement is what the n-th of the pattern matched. A "*" takes as much as
---- it can, so the texts between them are looked for from the end, in the key turned round: a Lua pattern would try every way to
---- share the key among the stars, for minutes where somebody made a key for that.
+--- it can, so the texts between them are looked for from the end, in the reversed key: a Lua pattern would try every
+--- division of the key among the stars, which takes minutes for a key made for that.
 local function glob_rule(old, new)
   local _, wildcards = old:gsub("[*?]", "")
   local _, used = new:gsub("[*?]", "")
@@ -35,14 +35,14 @@ local function glob_rule(old, new)
 
   ---What the wildcards match, the last one first.
   local function captures_of(key)
-    local turned, at, out = key:reverse(), 1, {}
+    local reversed, at, out = key:reverse(), 1, {}
     for i, pattern in ipairs(between) do
       local from = at
-      if i == count and i > 1 then from = #turned + 1 - #old:match "^[^*]*" end
+      if i == count and i > 1 then from = #reversed + 1 - #old:match "^[^*]*" end
       if from < at then return nil end
-      local found = { turned:find(pattern, from) }
+      local found = { reversed:find(pattern, from) }
       if not found[1] then return nil end
-      if i > 1 then out[#out + 1] = turned:sub(at, found[1] - 1):reverse() end
+      if i > 1 then out[#out + 1] = reversed:sub(at, found[1] - 1):reverse() end
       for k = 3, #found do out[#out + 1] = found[k] end
       at = found[2] + 1
     end

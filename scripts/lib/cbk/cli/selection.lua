@@ -52,7 +52,7 @@ end
 ---@param tree Dict|List
 function Selection:fail_empty(path, tree)
   local test = self.include[1]
-  if not test or test.hits > 0 then cbk.fail("key", ("no key of '%s' is left: --exclude takes all of them away"):format(path)) end
+  if not test or test.hits > 0 then cbk.fail("key", ("no key of '%s' is left: --exclude leaves out all of them"):format(path)) end
   local rows, keys = cbk.leaf_rows(tree), {}
   for i = 1, math.min(#rows, 10000) do keys[i] = rows:path(i) end
   local near = cbk.nearest(test.glob, keys, 3)

@@ -17,7 +17,7 @@ end
 ---An error for a saver_path that names nothing, with what it may have meant.
 ---@param path string
 function tensorflow.check_path(path)
-  if path == "" then cli.usage_error("tensorflow-to-h5", "saver_path is empty") end
+  if path == "" then cli.usage_error("tensorflow-to-h5", "SAVER_PATH: expected a path, found an empty text") end
   local is_folder = cbk.fs.is_dir(path)
   local is_bundle = cbk.fs.exists(path .. ".index") or cbk.fs.exists(cbk.fs.join(path, "checkpoint"))
   if is_bundle or cbk.fs.exists(path) and not is_folder then return end
@@ -28,7 +28,7 @@ function tensorflow.check_path(path)
   local near = is_folder and {} or cbk.nearest(cbk.fs.basename(path), names, 3)
   if #near == 0 then near = { unpack(names, 1, 3) } end
   for i, name in ipairs(near) do near[i] = ("'%s'"):format(folder == "." and name or cbk.fs.join(folder, name)) end
-  if is_folder and #near > 0 then return end -- which one, or that there are several, is told by whoever opens it
+  if is_folder and #near > 0 then return end -- opening it reports which one it is, or that there are several
   local why = is_folder and ("there is no TensorFlow checkpoint in the folder '%s': no file 'checkpoint' names one"):format(path)
     or ("there is no TensorFlow checkpoint '%s': neither '%s.index' nor a folder of that name"):format(path, path)
   cbk.fail("io", why .. (#near > 0 and "; did you mean " .. table.concat(near, " or ") .. "?" or ""))
@@ -79,7 +79,7 @@ end
 function tensorflow.write(what, checkpoint, target, options, args, convert)
   check_target(checkpoint, target)
   options.overwrite = args.overwrite
-  local output = cbk.create(target, options) -- a target that is there is told before what is left out
+  local output = cbk.create(target, options) -- an existing target is reported before what is left out
   output:set_root(chosen_variables(checkpoint, args, convert))
   local written, plan = cli.commit(output, args)
   if written then cli.say(args, ("%s saved to %s"):format(what, target)) end

@@ -15,7 +15,7 @@ function composite.parts(route) return route.path[route.tgt == "hf" and #route.p
 local function folder_of(top, part)
   local folder = cbk.fs.join(top, part.left)
   if not cbk.fs.is_dir(folder) then
-    cbk.fail("io", ("'%s' has no folder '%s': the model is made of a folder for each part"):format(top, part.left))
+    cbk.fail("io", ("'%s' has no folder '%s': expected a folder for each part of the model"):format(top, part.left))
   end
   return folder
 end
@@ -47,7 +47,7 @@ function composite.open(top, parts, args)
   return { source = out, deduplicated = deduplicated, kept = kept }
 end
 
----The JSON files that stand beside the tensors of a part, by name.
+---The JSON files beside the tensors of a part, by name.
 ---@param part Component
 ---@param config Dict   of all parts
 ---@param top string    the folder with the folders of the parts

@@ -1,4 +1,4 @@
--- Finds the converters, which stand beside the scripts, and what the commands over them share.
+-- Loads the converters, which are in a folder beside the scripts, and what their commands share.
 
 local cbk = require "cbk"
 local cli = require "cbk.cli"
@@ -53,7 +53,7 @@ function converters.config_file(path, job)
   return job.src == "hf" and cbk.fs.is_dir(path) and cbk.fs.exists(inside) and inside or path
 end
 
----The types that a model's Hugging Face configs say.
+---The values of `model_type` in a model's Hugging Face configs.
 ---@param model Model
 ---@return table<string, true>
 function converters.hugging_face_types(model)
@@ -67,7 +67,7 @@ function converters.hugging_face_types(model)
   return out
 end
 
----The models that a config says it is for, the shortest name first; none where it says nothing, or nothing that is known.
+---The models that a config names, the shortest name first; none if it names none, or an unknown one.
 ---@param is_hf boolean
 ---@param section Dict|nil   a config of Hugging Face, or the model section of another
 ---@return string[] models
@@ -88,18 +88,18 @@ function converters.stated_models(is_hf, section)
   return out, ("%s='%s'"):format(field, stated)
 end
 
----What a model's file lacks, where it has no class for a format.
+---The error for a model without a class for a format.
 ---@param name string
 ---@param format string
 ---@return string|nil   "the model mine in 'mine.lua' has no class for hf; …"
 function converters.lacking_class(name, format)
   local model, side = catalogue.find(name), format == "hf" and "left" or "right"
   if not model or model.classes and model.classes[side] then return nil end
-  return ("the model %s in '%s' has no class for %s, which says its tensors; add `classes = { %s = … }` to it (converters/README.md)")
+  return ("the model %s in '%s' has no class for %s, so its tensors are unknown; add `classes = { %s = … }` to it (converters/README.md)")
     :format(name, catalogue.file_of(name), format, side)
 end
 
----What is said where a config is for another model than --model.
+---The error for a config of another model than --model.
 ---@param stated string[]   of stated_models
 ---@param field string
 ---@param model_name string
@@ -107,7 +107,7 @@ function converters.other_model(stated, field, model_name)
   return ("this config is for %s (%s), but --model is %s; use --model %s"):format(stated[1], field, model_name, stated[1])
 end
 
----The new config. Where it cannot be converted and says that it is for another model, the error names that one.
+---The new config. If it cannot be converted and names another model, the error says so.
 ---@param model_name string   as the user named it
 ---@param job Job
 ---@param config Dict
@@ -126,14 +126,14 @@ function converters.config(model_name, job, config)
   cbk.fail("config", result.message:find(field, 1, true) and advice or ("%s; %s"):format(result.message, advice))
 end
 
----What has been written, for people; and which steps only changed what stands around the tensors.
+---Prints what was written, and which steps changed only metadata and config.
 ---@param args table
 ---@param job Job
 ---@param ... string   lines
 function converters.say_saved(args, job, ...)
   for _, line in ipairs { ... } do cli.say(args, line) end
   if job.same then return cli.say(args, job.same) end
-  if #job.copies > 0 then cli.say(args, "No tensor changes, only metadata and config do: " .. table.concat(job.copies, ", ")) end
+  if #job.copies > 0 then cli.say(args, "Tensors are unchanged; only metadata and config change in: " .. table.concat(job.copies, ", ")) end
 end
 
 -- --- file names
@@ -151,13 +151,13 @@ function converters.stem(path, job)
   return name
 end
 
----Refuses to replace a file or folder unless asked; --dry-run tells.
+---Refuses to replace a file or folder without --overwrite; with --dry-run it is a warning.
 ---@param path string
 ---@param args { overwrite: boolean|nil, dry_run: boolean|nil }
 function converters.refuse_existing(path, args)
   if args.overwrite or not cbk.fs.exists(path) then return end
   if not args.dry_run then cbk.fail("exists", ("'%s' exists already"):format(path)) end
-  cbk.warn(("'%s' exists already: without --dry-run this is refused, unless it is removed or --overwrite is added"):format(path))
+  cbk.warn(("'%s' exists already: without --dry-run this is an error; remove it or add --overwrite"):format(path))
 end
 
 ---The newest version of H5 checkpoints that a release reads.

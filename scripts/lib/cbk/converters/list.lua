@@ -67,7 +67,7 @@ end
 
 local in_one_pass = "release by release, in one pass"
 
----The pairs of formats that no table joins: those of a group, and those of Hugging Face with them.
+---The pairs of formats that no table joins, within a group and with Hugging Face.
 ---@param model Model
 ---@param add fun(src: string, tgt: string, note: string)
 local function add_ways(model, add)

@@ -1,5 +1,5 @@
--- Names of tensors that a safetensors file leaves out. It holds no tensor twice: who writes it keeps one name, and may note the others
--- in `__metadata__` (safetensors.torch.save_model), as removed name = kept name; of shards, in each of them or in their index.
+-- Names of tensors that a safetensors file leaves out. It holds no tensor twice: its writer keeps one name, and may note the others in
+-- `__metadata__` (safetensors.torch.save_model), as removed name = kept name; for shards, in each of them or in their index.
 
 local cbk = require "cbk"
 local kinds = require "converters.engine.kinds"
@@ -11,8 +11,8 @@ local other_names = {}
 ---@return boolean
 function other_names.are_left_out(checkpoint) return checkpoint.format:find "^safetensors" ~= nil end
 
----The tree with the names that were left out, and which these are: anyone may write anything there, so what is no name of a tensor of
----the file, or is one already, is nothing.
+---The tree with the names that were left out. Anyone may write anything into the metadata: an entry that does not name a tensor, or
+---names one that the file has already, is ignored.
 ---@param checkpoint Checkpoint
 ---@return Dict root, table<string, string> kept   by the names that were left out
 function other_names.added(checkpoint)

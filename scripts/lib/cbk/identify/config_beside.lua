@@ -39,7 +39,7 @@ end
 ---@class ConfigBeside
 ---@field path? string
 ---@field config? Dict     what is in it
----@field problem? string   why there is none, though there are files
+---@field problem? string   why none of the files is used
 
 ---The YAML files of a folder that may be configs, with their names' ends.
 ---@return { path: string, stem: string, config?: Dict, problem?: string }[]
@@ -92,7 +92,7 @@ function config_beside.find(path, is_hf)
     if one.config then readable[#readable + 1], names[#names + 1] = one, cbk.fs.basename(one.path) end
   end
   if #readable > 1 then
-    return { problem = ("several configs are beside it: %s; name one with --config"):format(table.concat(names, ", ")) }
+    return { problem = ("there are several configs beside it: %s; name one with --config"):format(table.concat(names, ", ")) }
   end
   return readable[1] or files[1] or {}
 end

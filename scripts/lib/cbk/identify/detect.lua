@@ -1,5 +1,5 @@
--- Finds the release of the Model Zoo that a checkpoint and its config are of: by what they say and how they look (release.lua), and
--- where that leaves several, by converting the files as each of them.
+-- Detects the release of a checkpoint and its config: from the evidence in them (release.lua), and if several releases remain, by
+-- converting the files as each of them.
 
 local cbk = require "cbk"
 local converters = require "cbk.converters"
@@ -23,7 +23,7 @@ end
 function detect.reasons(evidence, advice)
   local lines = {}
   for i, one in ipairs(evidence) do lines[i] = release.line(one) end
-  return (" (%s); %s"):format(#lines > 0 and table.concat(lines, "; ") or "nothing shows its release", advice)
+  return (" (%s); %s"):format(#lines > 0 and table.concat(lines, "; ") or "there is no evidence of its release", advice)
 end
 
 -- --- trials
@@ -34,10 +34,10 @@ local function is_same(a, b)
   return fill(a) ~= nil and fill(a) == fill(b) and a.dtype == b.dtype and extents.shape(a:shape()) == extents.shape(b:shape())
 end
 
---- What speaks against a release is that keys do not fit; all other problems would be there in each.
+--- Only keys that do not fit count against a release; all other problems would occur in each.
 local strikes = { key = true, unmatched = true, convert = true }
 
----@class Trial        What becomes of the files as those of one release.
+---@class Trial        The conversion of the files as files of one release.
 ---@field from string
 ---@field is_target boolean   there is nothing to convert
 ---@field done? { root: Dict, config: Dict }
@@ -85,7 +85,7 @@ local function are_alike(tried)
   return true
 end
 
----Of several releases those whose keys the files have; fails where there is none, or where all fail alike.
+---The releases whose keys the files have; an error if there is none, or if all fail with the same message.
 ---@param tried Trial[]
 ---@return Trial[]
 local function fitting(tried)
@@ -97,21 +97,21 @@ local function fitting(tried)
     problems[i] = ("as %s: %s"):format(one.from, texts[i] or "")
   end
   if all_alike then error(tried[1].problem, 0) end
-  if #out == 0 then cbk.fail("convert", "the files fit no release that they may be of; " .. table.concat(problems, "; ")) end
+  if #out == 0 then cbk.fail("convert", "the files fit none of the possible releases: " .. table.concat(problems, "; ")) end
   return out
 end
 
----The oldest of the releases that the files may be of, where it makes no difference which; else an error that shows the evidence.
+---The oldest possible release, if all give the same result; else an error that shows the evidence.
 ---@param evidence Evidence[]   names of weights are added where they decided
 ---@param model_name string
 ---@param target string         the format wanted
----@param try fun(from: string): { root: Dict, config: Dict }   what becomes of the files as those of a release
+---@param try fun(from: string): { root: Dict, config: Dict }   the conversion of the files as files of a release
 ---@param advice string         how to name the release
 ---@return string release
 function detect.release(evidence, model_name, target, try, advice)
   local model, possible = catalogue.find(model_name), release.candidates(evidence)
   local function refuse(message) cbk.fail("format", message .. detect.reasons(evidence, advice)) end
-  if #possible == 0 then refuse "the checkpoint and the config are not of one release" end
+  if #possible == 0 then refuse "checkpoint and config are of different releases" end
   local known = {}
   for _, one in ipairs(possible) do
     local format = model and catalogue.format_at(model, one)
@@ -126,7 +126,7 @@ function detect.release(evidence, model_name, target, try, advice)
   local tried = fitting(trials(known, model, target, try))
   if #tried > 1 and not are_alike(tried) then
     for i, one in ipairs(tried) do known[i] = one.from end
-    refuse(("the files may be of release %s, and it matters which"):format(detect.listed({ unpack(known, 1, #tried) })))
+    refuse(("the files may be of release %s, with different results"):format(detect.listed({ unpack(known, 1, #tried) })))
   end
   if #tried < #known then
     evidence[#evidence + 1] = { what = "names of weights", from = tried[1].from, to = tried[#tried].from }

@@ -89,7 +89,7 @@ end
 ---@param keys string[]
 ---@param shape_of fun(key: string): integer[]|nil
 ---@return Candidate[]
----@return string[] problems   of configs that do not describe a model that they are for
+---@return string[] problems   why the config does not describe a model that it names
 local function candidates(asked, format, keys, shape_of)
   local out, problems = {}, {}
   for _, one in ipairs(described(asked.side)) do
@@ -133,7 +133,7 @@ local function of_type(config)
   if type(stated) ~= "string" then return function() return true end end
   return function(one)
     local types = converters.hugging_face_types(one.model)
-    local says_none = next(types) == nil -- a user's own may say none
+    local says_none = next(types) == nil -- a user's own may have none
     return types[old_types[stated] or stated] == true or says_none and (one.model.model == stated or one.class.name == class)
   end
 end
@@ -149,7 +149,7 @@ local function way_from(model, format)
   end
 end
 
----Whether a model's table to Hugging Face takes this config; that of the nearest release, where the own one has none.
+---Whether a model's table to Hugging Face reads this config. Without a table of the same release, the nearest one counts.
 ---@param path Path
 local function takes(path, section)
   local step = path[#path]
@@ -187,7 +187,7 @@ end
 ---@field config? string    a path
 ---@field why string[]
 ---@field others string[]   models that fit as well
----@field problem? string   why no config beside the checkpoint is taken
+---@field problem? string   why no config beside the checkpoint is used
 ---@field reason? string    why there is no model
 
 ---@param checkpoint Checkpoint
@@ -195,13 +195,13 @@ end
 ---@return string[] formats, string|nil release, string[] why
 local function formats_of(checkpoint, config)
   if not kinds.is_dict(checkpoint.root, "model") then
-    return { "hf" }, nil, { "the tensors are at the top, as in Hugging Face's files" }
+    return { "hf" }, nil, { "the tensors are at the top level, as in Hugging Face's files" }
   end
   local old = spec_tree.old_file(checkpoint)
   local evidence, why, formats = release.evidence(checkpoint, config, old.has_scalar_dicts), {}, {}
   local possible = release.candidates(evidence)
   for _, one in ipairs(evidence) do why[#why + 1] = release.line(one) end
-  if #possible == 0 then cbk.fail("format", "the checkpoint and the config are not of one release: " .. table.concat(why, "; ")) end
+  if #possible == 0 then cbk.fail("format", "checkpoint and config are of different releases: " .. table.concat(why, "; ")) end
   for i, one in ipairs(possible) do formats[i] = "cs-" .. one end
   return formats, #possible == 1 and possible[1] or nil, why
 end
@@ -239,7 +239,7 @@ local function take(found, list, count)
     if is_other then found.others[#found.others + 1] = list[i].model.model end
   end
   local one = best.fit
-  found.why[#found.why + 1] = ("%d of %d keys are tensors of %s with the shapes that the config says"):format(one.matched, count,
+  found.why[#found.why + 1] = ("%d of %d keys are tensors of %s, with the shapes of the config"):format(one.matched, count,
     best.class.name)
   for _, what in ipairs { "missing", "unknown" } do
     if #one[what] > 0 then found.why[#found.why + 1] = ("%d %s: %s"):format(#one[what], what, weight_names.shown(one[what])) end
@@ -249,7 +249,7 @@ local function take(found, list, count)
   end
 end
 
----The models that have these names, in the first of the formats in which any has.
+---The models that have these names, in the first format with such a model.
 ---@param keys string[]
 ---@param formats string[]
 ---@return string[] names, string format
@@ -272,14 +272,14 @@ local function reason_of(list, problems, stated, keys, formats)
   if best and #best.fit.wrong > 0 and #best.fit.wrong >= #best.fit.unknown then
     return ("the config does not fit the tensors: '%s': %s"):format(best.fit.wrong[1].key, best.fit.wrong[1].why)
   end
-  local others = #like > 0 and ("; their names are those of %s"):format(table.concat(like, " or ")) or ""
-  if not stated then return "no model that takes the config has its tensors" .. others end
+  local others = #like > 0 and ("; the names are those of %s"):format(table.concat(like, " or ")) or ""
+  if not stated then return "no model that fits the config has these tensors" .. others end
   if best then
     return ("the config says %s, but %d of %d keys are not tensors of %s: %s%s"):format(stated, #best.fit.unknown, #keys,
       best.class.name, weight_names.shown(best.fit.unknown), others)
   end
   local lacking = #problems == 0 and like[1] and converters.lacking_class(like[1], formats[1])
-  return problems[1] or lacking or ("the config says %s, which is of no known model%s"):format(stated, others)
+  return problems[1] or lacking or ("the config says %s, which is not a known model%s"):format(stated, others)
 end
 
 ---@param found Identity
@@ -328,8 +328,8 @@ local function by_names(found, keys, formats, class)
   end
   local best = ranked(list)[1]
   if not best then
-    found.reason = "no model has its tensors, and no config is beside it"
-    found.why[#found.why + 1] = "there is no config, and the names of the tensors fit no model"
+    found.reason = "no model has these tensors, and there is no config beside the checkpoint"
+    found.why[#found.why + 1] = "there is no config, and no model has these tensor names"
     return
   end
   found.model, found.format = best.model.model, format
@@ -339,7 +339,7 @@ local function by_names(found, keys, formats, class)
     local is_other = list[i].is_named == best.is_named and not is_headless(list[i].model.model)
     if is_other then found.others[#found.others + 1] = list[i].model.model end
   end
-  found.why[#found.why + 1] = ("there is no config; the names of all %d tensors are those of %s"):format(#keys, found.model)
+  found.why[#found.why + 1] = ("there is no config; all %d tensor names are those of %s"):format(#keys, found.model)
 end
 
 ---Which model a checkpoint is, by its config and its tensors.
@@ -360,7 +360,7 @@ function identify.checkpoint(path, checkpoint, config_path)
     format = formats[1], release = of, config = beside.config and beside.path, why = why, others = {}, problem = beside.problem,
   }
   if beside.problem then why[#why + 1] = beside.problem end
-  if params then why[#why + 1] = "the config in its __metadata__ is taken" end
+  if params then why[#why + 1] = "the config is read from its __metadata__" end
   local keys, shape_of = keys_of(checkpoint)
   local kept = hf_config.of(checkpoint.root)
   if config then
@@ -371,7 +371,7 @@ function identify.checkpoint(path, checkpoint, config_path)
   return found, beside.config
 end
 
----The model whose parts are the folders of a folder, as Hugging Face's LLaVA; nil where none is.
+---The model whose parts are the folders of a folder, as Hugging Face's LLaVA; nil if there is none.
 ---@param path string
 ---@return Model|nil
 local function composite_in(path)
@@ -387,7 +387,7 @@ local function composite_in(path)
   end
 end
 
----The format that --src-fmt cs-auto stands for.
+---The format that --src-fmt cs-auto means.
 ---@param checkpoint Checkpoint
 ---@param name string     a model
 ---@param tgt_fmt string
@@ -410,21 +410,21 @@ function identify.auto_format(checkpoint, name, tgt_fmt, config)
   return model and catalogue.format_at(model, found) or "cs-" .. found
 end
 
----Where a checkpoint can be converted to as it was found, which is tried without a word; nil and the reason where it cannot.
+---The format that a checkpoint can be converted to, found by trying; nil and the reason if there is none.
 ---@param found Identity
 ---@param checkpoint Checkpoint
 ---@param config Dict|nil   of the file `found.config`
 ---@return string|nil target, string|nil reason
 function identify.target(found, checkpoint, config)
   if not found.model then return nil end
-  if not config then return nil, "it can be converted once a config file is named with --config" end
+  if not config then return nil, "to convert it, name its config with --config" end
   local model = catalogue.find(found.model)
   local fine, result = report.quietly(function()
     local probe = found.format == "hf" and "cs-current" or "hf"
     local format = (found.format == "hf" or found.release) and found.format
       or identify.auto_format(checkpoint, found.model, probe, config)
     local _, target = way_from(model, format)
-    if not target then cbk.fail("unsupported", "no converters lead from there") end
+    if not target then cbk.fail("unsupported", "no converter reads it") end
     local job = converters.job(converters.route(found.model, format, target), other_names.input(checkpoint))
     converters.config(found.model, job, config)
     converters.convert.checkpoint(job, job.source)
@@ -432,18 +432,18 @@ function identify.target(found, checkpoint, config)
     return target
   end)
   if fine then return result end
-  return nil, ("it cannot be converted as it is: %s"):format(result.message or tostring(result))
+  return nil, ("it cannot be converted: %s"):format(result.message or tostring(result))
 end
 
----Sets the options of a conversion that the user did not give: model, source format and config.
+---Sets the options that the user left out: model, source format and config.
 ---@param args table          of the command: checkpoint_file, model, src_fmt, config
 ---@param open fun(): Checkpoint
 ---@return Identity|nil found   what was found; nil where all was given
 ---@return string[] names       of the options that were set
-function identify.complete(args, open)
+function identify.set_options(args, open)
   if args.model and args.src_fmt and args.config then return nil, {} end
   local function ask(option, why, advice)
-    cbk.fail("usage", ("cannot find out %s of '%s': %s; %s"):format(option:match "^%-%-src" and "the format"
+    cbk.fail("usage", ("cannot detect %s of '%s': %s; %s"):format(option:match "^%-%-src" and "the format"
       or "the " .. option:sub(3), args.checkpoint_file, why, advice or "name it with " .. option))
   end
   local whole = composite_in(args.checkpoint_file)
@@ -455,12 +455,12 @@ function identify.complete(args, open)
   end
   if found.problem then cbk.fail("config", found.problem) end
   if not args.model and not found.model then
-    ask("--model", found.reason, found.config and "mend the config, name another with --config, or name the model with --model")
+    ask("--model", found.reason, found.config and "correct the config, name another with --config, or name the model with --model")
   end
   if not args.model and #found.others > 0 then
     ask("--model", ("%s or %s fit"):format(found.model, table.concat(found.others, " or ")))
   end
-  if not found.config then ask("--config", "no config is beside it") end
+  if not found.config then ask("--config", "there is no config beside it") end
   set("model", found.model)
   set("src_fmt", (found.format == "hf" or found.release) and found.format or "cs-auto")
   set("config", found.config)
@@ -495,7 +495,7 @@ local function check_model(model_name, format, section)
   if #stated > 0 then cbk.fail("config", converters.other_model(stated, field, model_name)) end
 end
 
----Which model and format a config is of, where the user does not say it. Of several formats of the Model Zoo, the newest.
+---The model and format of a config, as far as the user does not name them. Of several formats of the Model Zoo, the newest.
 ---@param config Dict
 ---@param model? string    as the user says
 ---@param format? string
@@ -512,7 +512,7 @@ function identify.model_of_config(config, model, format)
   end
   local stated = section[is_hf and "model_type" or "name"]
   if type(stated) ~= "string" then
-    cbk.fail("usage", ("the config does not say its model (no '%s'); name it with --model"):format(is_hf and "model_type" or "model.name"))
+    cbk.fail("usage", ("the config has no '%s'; name the model with --model"):format(is_hf and "model_type" or "model.name"))
   end
   local wanted = is_hf and architecture(config) or nil
   local accepts, found = is_hf and of_type(config) or of_name({ catalogue.resolve(format) }, section), {}
@@ -525,7 +525,7 @@ function identify.model_of_config(config, model, format)
   local others = converters.stated_models(is_hf, section)
   local lacking = converters.lacking_class(others[1] or stated, format)
   if lacking then cbk.fail("unsupported", lacking) end
-  cbk.fail("unsupported", ("no known model is '%s'; name one with --model ('cbk list' lists them)"):format(stated))
+  cbk.fail("unsupported", ("'%s' is not a known model; name one with --model ('cbk list' lists them)"):format(stated))
 end
 
 return identify

@@ -1,5 +1,4 @@
--- Which release of the Model Zoo a checkpoint and its config are of, told from what they say and how they look.
--- (README.md has the table of what tells which.)
+-- Detects the release of the Model Zoo that wrote a checkpoint and its config (help/releases.md has the table).
 
 local cbk = require "cbk"
 local kinds = require "converters.engine.kinds"
@@ -23,12 +22,12 @@ local function release_in(text)
   return releases.unchanged[found] and newest or releases.place[found] and found or nil
 end
 
----What is wrong with a release that somebody names, or nil.
+---What is wrong with a release that the user names, or nil.
 ---@param name string|nil   "2.5"
 ---@return string|nil
 function release.problem(name)
   local known = table.concat(releases.known, ", ")
-  if not name then return "cs-X.Y is expected, of the releases " .. known end
+  if not name then return "expected cs-X.Y, of the releases " .. known end
   if not releases.place[name] then return ("there is no release %s; known are %s"):format(name, known) end
 end
 
@@ -118,7 +117,7 @@ local function tensor_hints(root, add)
   end
 end
 
----All that tells a release, the strongest first.
+---All evidence for a release, the strongest first.
 ---@param checkpoint Checkpoint
 ---@param config Dict|nil
 ---@param has_scalar_dicts boolean
@@ -166,7 +165,7 @@ end
 ---"H5 format 0.2: 1.8"
 ---@param one Evidence
 function release.line(one)
-  local habit = one.is_overruled and " as a rule, not here" or one.is_habit and " as a rule" or ""
+  local habit = one.is_overruled and " (usually; contradicted here)" or one.is_habit and " (usually)" or ""
   return ("%s: %s%s"):format(one.what, release.range(one), habit)
 end
 

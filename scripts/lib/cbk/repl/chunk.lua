@@ -1,5 +1,4 @@
--- What is typed at the prompt, as Lua that runs: there, a local would be gone with its line; in a script, an expression has to
--- be printed.
+-- Turns what is typed at the prompt into Lua that runs: a local would be lost with its line, and an expression has to be printed.
 
 local chunk = {}
 
@@ -126,14 +125,14 @@ local function call_with(name, text)
   end
 end
 
----The entry as a statement of a script, whose `header` defines what it needs.
+---The entry as a statement of a script; the script's `header` defines what it needs.
 ---@param entry PromptEntry
 ---@return string
 function chunk.statement(entry)
   local text = entry.is_expression and entry.text or chunk.with_globals(entry.text)
   if entry.values > 0 then return call_with(entry.muted and "_keep" or "_show", (text:gsub(";%s*$", ""))) end
   text = text:gsub("^%s*=%s*", "")
-  return text:find "^%s*%(" and ";" .. text or text -- else it would go on with the line before it
+  return text:find "^%s*%(" and ";" .. text or text -- else it would continue the line before it
 end
 
 ---What a script of such statements begins with.

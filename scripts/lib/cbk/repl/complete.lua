@@ -158,7 +158,7 @@ local function lua_names(text, env)
   end
   local chain, separator, prefix = text:match "([%a_][%w_.]*)([.:])([%w_]*)$"
   if chain then
-    -- What stands before the chain may make it part of a longer expression: f().x
+    -- What is before the chain may make it part of a longer expression: f().x
     if text:sub(1, #text - #chain - #separator - #prefix):find "[%]%)\"'%.:]$" then return #text, {} end
     local value = resolve(chain, env)
     if value == nil then return #text, {} end
@@ -177,7 +177,7 @@ end
 
 -- --- inside strings
 
---- The text of the string that is open at the end, and what stands before its quote; nil outside of strings.
+--- The text of the string that is open at the end, and what is before its quote; nil outside of strings.
 local function open_string(text)
   local quote, start
   local at = 1
@@ -198,7 +198,7 @@ end
 --- Outside of Lua strings there is no way to type control characters: such names are not offered.
 local function as_it_is(text) return cbk.shown(text) == text and text or nil end
 
---- File names that go on from `typed`, as `spell` has them; folders end with "/".
+--- File names that start with `typed`, as `spell` has them; folders end with "/".
 local function files(typed, spell)
   local folder, name = typed:match "^(.*/)([^/]*)$"
   if not folder then folder, name = "", typed end
@@ -214,7 +214,7 @@ local function files(typed, spell)
   return out
 end
 
---- Keys below a tree that go on from `typed`, up to the next dot, as a shell shows folders; `ending` behind whole keys.
+--- Keys below a tree that start with `typed`, up to the next dot, as a shell shows folders; `ending` behind whole keys.
 local function keys(tree, typed, spell, ending)
   local root = native_type(tree) == "Checkpoint" and tree.root or tree
   local seen, out, level = {}, {}, nil
@@ -230,7 +230,7 @@ local function keys(tree, typed, spell, ending)
       end
     end
   end
-  -- A level with a single name is no choice: go on to the next one.
+  -- A level with a single name is no choice: continue with the next one.
   if #out == 1 and level and #level > #typed then
     local deeper = keys(root, level, spell, ending)
     if #deeper == 1 then return deeper end
@@ -267,7 +267,7 @@ local function after_command(command, rest, env, commands)
   return nil
 end
 
----What may stand at the cursor: the byte before which the replaced part begins, and the candidates.
+---What may be at the cursor: the byte before which the replaced part begins, and the candidates.
 ---@param line string
 ---@param cursor integer  bytes before the cursor
 ---@param env table       the globals of the session

@@ -66,7 +66,7 @@ end
 
 -- --- Lua
 
---- A string cannot go on in the next line, unless its line ends with a backslash.
+--- A string cannot continue on the next line, unless its line ends with a backslash.
 local function is_incomplete(message, text)
   if message:find("unfinished string", 1, true) then return text:find "\\$" ~= nil end
   return message:find "near '<eof>'" ~= nil
@@ -199,7 +199,7 @@ commands.help = {
     if not text then text = session:help_of_value(rest) end
     if not text then
       local hint = #near > 0 and "; did you mean " .. table.concat(near, " or ") .. "?" or "; :help lists what there is"
-      cbk.fail("key", ("there is no help on %s%s"):format(cbk.quote(rest), hint))
+      cbk.fail("key", ("there is no help for %s%s"):format(cbk.quote(rest), hint))
     end
     print_text(text)
   end,

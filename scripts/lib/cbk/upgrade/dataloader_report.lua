@@ -12,7 +12,7 @@ local function samples(count) return ("%s sample%s"):format(numbers.grouped(coun
 
 local FORMS = {
   files = function(state)
-    local others = #state.other_steps > 0 and ("; files of step %s lie there too"):format(table.concat(state.other_steps, ", ")) or ""
+    local others = #state.other_steps > 0 and ("; there are also files of step %s"):format(table.concat(state.other_steps, ", ")) or ""
     return ("files of release 1.8 or 1.9, step %d, %d workers%s"):format(state.step, #state.workers, others)
   end,
   iterable = function(state) return ("iterable, states of %d workers"):format(#state.workers) end,
@@ -51,7 +51,7 @@ end
 ---@return string
 function report.form(state) return FORMS[state.kind](state) end
 
----Where the tasks of a run go on, a line each.
+---Where the tasks of a run continue, one line each.
 ---@param restart Restart
 ---@param run Run
 ---@return string[]
@@ -62,7 +62,7 @@ end
 local function read(path, args)
   if cbk.fs.is_dir(path) and dataloader_state.is_files(path) then return dataloader_state.read_files(path) end
   local state = dataloader_state.of(cbk.open(path, cli.reading(args)))
-  return state or cbk.fail("key", "it has no 'dataloader': a run that loads it begins at sample 0")
+  return state or cbk.fail("key", "there is no 'dataloader' in it: a run that loads it begins at sample 0")
 end
 
 local function print_json(restarts)

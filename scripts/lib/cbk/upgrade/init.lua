@@ -1,4 +1,4 @@
--- An old checkpoint and its config carried over several releases in one go: the tree that is to be written, and what was done.
+-- Upgrades an old checkpoint and its config over several releases at once: the tree to write, and what was done.
 
 local cbk = require "cbk"
 local converters = require "cbk.converters"
@@ -22,11 +22,11 @@ local convert, catalogue = converters.convert, converters.catalogue
 ---@class UpgradeOptions
 ---@field seed? integer|Value          of a map loader's state; default: what the config shuffles with
 ---@field kind? "map"|"iterable"        of the data loader; default: as the config says
----@field without_state? boolean        the states of 1.8 and 1.9 data loaders are left where they are
----@field accept_missing? boolean       goes on where the file lacks parts of the run's state
+---@field without_state? boolean        ignores the states of 1.8 and 1.9 data loaders
+---@field accept_missing? boolean       continues if the file lacks parts of the run's state
 ---@field drop_unmatched? boolean       leaves out keys that no rule matches
 
----What changes a config belongs to one release: each counts, also where `cbk convert` takes several at once.
+---The job of an upgrade. It takes the releases one by one, even where `cbk convert` takes several at once.
 ---@return Job
 ---@param options? UpgradeOptions
 function upgrade.job(model_name, from, to, options)
@@ -47,7 +47,7 @@ function upgrade.format_at(model_name, number)
 end
 
 ---@param path string
----@return Dict   of which it is sure that it describes a model
+---@return Dict   which describes a model
 function upgrade.open_config(path)
   local config = cbk.config.load(path)
   local problem
@@ -70,14 +70,14 @@ function upgrade.open(path, reading) return spec_tree.old_file(cbk.open(path, re
 
 -- --- what is done
 
----A number, whose kind is of no interest.
+---A number without its kind.
 local function shown(number) return (tostring(number):gsub("LL$", "")) end
 
 local function fix_lines(fix)
   local out = {}
   if fix.has_scalar_dicts then out[1] = "TensorScalarDict becomes dict" end
   for _, tie in ipairs(fix.restored) do out[#out + 1] = ("restored: %s, tied to %s"):format(tie.key, tie.source) end
-  if not fix.epochs then out[#out + 1] = "last_epoch: cannot be fixed without a global_step" end
+  if not fix.epochs then out[#out + 1] = "last_epoch: cannot be repaired without a global_step" end
   for _, epoch in ipairs(fix.epochs or {}) do
     out[#out + 1] = ("%s: %s -> %s"):format(epoch.name, shown(epoch.before), shown(epoch.value))
   end
@@ -140,14 +140,14 @@ local checkpoint_fields = {
   "runconfig.checkpoint_path", "trainer.fit.ckpt_path", "trainer.validate.ckpt_path", "trainer.validate_all.ckpt_paths",
 }
 
----Refuses names that the model does not have in the format that was reached; tells what else speaks against the files being what
----is asked for.
+---Refuses weight names that the model does not have in the target format, and reports other signs that the files are of another
+---model or release.
 ---@param done Upgrade
 ---@param job Job
 ---@param given { config: Dict, root: Dict }   before the steps
 ---@return UpgradePart|nil
 function upgrade.identity(done, job, given)
-  if #coverage.keys_of(done.root) == 0 then cbk.fail("key", "the checkpoint's 'model' holds no weights: there is nothing to upgrade") end
+  if #coverage.keys_of(done.root) == 0 then cbk.fail("key", "the checkpoint's 'model' has no weights: there is nothing to upgrade") end
   local warnings = {}
   local function add(text) warnings[#warnings + 1] = text end
   add(identity.release(job, given.root, "--from"))
@@ -157,7 +157,7 @@ function upgrade.identity(done, job, given)
   return #warnings > 0 and { title = "model", lines = {}, warnings = warnings } or nil
 end
 
----Where the new config still leads to the old checkpoint. Its values stay: they may be meant.
+---The fields of the new config that still name the old checkpoint. Their values stay, since they may be intended.
 ---@param config Dict     the new one
 ---@param target string   the new checkpoint
 ---@return UpgradePart|nil
@@ -198,7 +198,7 @@ function upgrade.run(old, config, job)
     local fix = spec_tree.fix(old)
     root, lost, is_own = fix.root, fix.lost, true
     parts[1] = { title = "spec", lines = fix_lines(fix) }
-    if #parts[1].lines == 0 then parts[1].lines[1] = "nothing to fix" end
+    if #parts[1].lines == 0 then parts[1].lines[1] = "nothing to repair" end
   else
     lost = spec_tree.lost(old)
   end
@@ -220,14 +220,14 @@ end
 
 -- --- from which release
 
-local upgrade_advice = "if that is wrong, or to choose, say the release with --from cs-X.Y"
+local upgrade_advice = "name the release with --from cs-X.Y"
 
----The release that the files are of, with what shows it.
+---The release of the files, with the evidence.
 ---@param old OldFile
 ---@param config Dict
 ---@param model_name string
 ---@param target string   "cs-2.5"
----@param prepared? Dict    the config as it is to be upgraded, where the command line adds to it
+---@param prepared? Dict    the config to upgrade, if the command line adds to it
 ---@param options? UpgradeOptions
 ---@return string release
 ---@return Evidence[]
@@ -235,7 +235,7 @@ function upgrade.detect(old, config, model_name, target, prepared, options)
   local evidence = release.evidence(old.checkpoint, config, old.has_scalar_dicts)
   local possible = release.candidates(evidence)
   if #possible > 0 and releases.since(possible[1], catalogue.release(target)) then
-    cbk.fail("usage", ("'%s' is of release %s already: there is nothing to upgrade to %s%s"):format(old.checkpoint.path,
+    cbk.fail("usage", ("'%s' is already of release %s: there is nothing to upgrade to %s%s"):format(old.checkpoint.path,
       detect.listed(possible), target, detect.reasons(evidence, upgrade_advice)))
   end
   local function try(from)
@@ -251,7 +251,7 @@ end
 -- --- for people
 
 ---@param done Upgrade
----@param without_warnings? boolean   which are told elsewhere
+---@param without_warnings? boolean   if they are printed elsewhere
 ---@return string
 function upgrade.text(done, without_warnings)
   local out = {}

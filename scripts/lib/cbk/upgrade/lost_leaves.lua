@@ -1,5 +1,5 @@
--- Leaves that the tree of a checkpoint names and its file does not store: they read as None. Weights may be filled by the ties of
--- their model; of the run's state, that of an optimizer's parameter can begin anew.
+-- Leaves that the tree of a checkpoint names, but its file does not store: they read as None. Ties of the model may fill weights, and
+-- the optimizer's state of a parameter can be reset.
 
 local cbk = require "cbk"
 local extents = require "cbk.extents"
@@ -15,7 +15,7 @@ local function shape_of(value) return cbk.kind(value) == "tensor" and extents.jo
 
 ---What a parameter's state was before the first step; nil where that is not known.
 ---@param entry Dict   the states of the parameter, some of them None
----@param other Dict   those of a parameter that has them all
+---@param other Dict   the states of a parameter that has them all
 ---@return Dict|nil
 local function fresh(entry, other)
   local out, shapes = cbk.dict(), { [""] = {} }
@@ -37,7 +37,7 @@ local function fresh(entry, other)
   return out
 end
 
----Adds what is None because whoever wrote the file anew found nothing there: the step, and states of some parameters only. (A
+---Adds what is None because an earlier rewrite of the file found no data: the step, and states that only some parameters lack. (A
 ---parameter that was never trained has no momentum.)
 ---@param root Dict
 ---@param names string[]   of what is known to be lost
@@ -60,7 +60,7 @@ function lost_leaves.with_none_states(root, names)
   return out
 end
 
----Lets the optimizer's state of the parameters that lack a part of it begin anew, in place.
+---Resets the optimizer's state of the parameters that lack a part of it, in place.
 ---@param root Dict
 ---@param names string[]
 ---@return string[] restarted   "optimizer.state.3"
@@ -78,9 +78,9 @@ local function restart(root, names)
     if lacking[place] then
       for other_key in cbk.items(states) do
         local is_whole = not lacking[optimizer_state.path(other_key)] and is_dict(states, other_key)
-        local anew = is_whole and fresh(states[key], states[other_key])
-        if anew then
-          for name in cbk.items(anew) do states[key][name] = cbk.raw(anew, name) end
+        local zero = is_whole and fresh(states[key], states[other_key])
+        if zero then
+          for name in cbk.items(zero) do states[key][name] = cbk.raw(zero, name) end
           done[place], restarted[#restarted + 1] = true, place
           break
         end
@@ -102,30 +102,30 @@ local function split(names)
   return weights, state
 end
 
----Tells of the leaves that are lost. Those of the run's state are an error unless that is accepted.
----@param root Dict        changed where a state begins anew
+---Reports the leaves that are lost. Those of the run's state are an error unless `accept` is set.
+---@param root Dict        changed where a state is reset
 ---@param names string[]
 ---@param accept? boolean
 ---@return string[] warnings
 function lost_leaves.settle(root, names, accept)
   local weights, state = split(names)
   if #state > 0 and not accept then
-    cbk.fail("key", ("nothing is stored under %s: an optimizer or schedule that finds None there stops. --accept-missing continues: the "
-      .. "optimizer's state of such a parameter is reset to zero where that is known, and the rest is None"):format(
+    cbk.fail("key", ("no data is stored for %s: an optimizer or schedule fails with None there; with --accept-missing, the "
+      .. "optimizer's state of such a parameter is reset to zero if all of it starts at zero, and the rest is None"):format(
         naming.first(state)))
   end
   local warnings = {}
   local function warn(text, list)
     if #list > 0 then warnings[#warnings + 1] = text:format(naming.first(list)) end
   end
-  warn("nothing is stored under %s: read as None, for a tie of the model to fill", weights)
+  warn("no data is stored for %s: read as None, until a tie of the model fills it", weights)
   local restarted, left = restart(root, state)
-  warn("of %s parts are not stored: the state of such a parameter is reset: all its moments and steps are zero", restarted)
-  warn("nothing is stored under %s: None, and what needs it in the run stops", left)
+  warn("parts of %s are not stored: the state of these parameters is reset, all moments and steps to zero", restarted)
+  warn("no data is stored for %s: it is None, and a run that needs it fails", left)
   return warnings
 end
 
----Refuses a model of which weights are None in the end.
+---Refuses a model with weights that are still None after the conversion.
 ---@param root Dict
 ---@param is_weight fun(key: string): boolean   whether the model has such a weight
 function lost_leaves.check_model(root, is_weight)
@@ -134,7 +134,7 @@ function lost_leaves.check_model(root, is_weight)
     if cbk.kind(root.model, key) == "none" and is_weight(tostring(key)) then none[#none + 1] = "model." .. tostring(key) end
   end
   if #none > 0 then
-    cbk.fail("key", ("the checkpoint is incomplete: nothing is stored as %s, and no tie of the model gives %s data"):format(
+    cbk.fail("key", ("the checkpoint is incomplete: no data is stored for %s, and no tie of the model fills %s"):format(
       naming.first(none), #none == 1 and "it" or "them"))
   end
 end

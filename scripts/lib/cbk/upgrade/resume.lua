@@ -1,4 +1,4 @@
--- Where the run of a config goes on in its data when it loads a checkpoint.
+-- Where a run continues in its data after it loads a checkpoint, as its config says.
 
 local cbk = require "cbk"
 local dataloader_report = require "cbk.upgrade.dataloader_report"
@@ -18,7 +18,7 @@ end
 --- What releases have called the run's options, before and after the trainer.
 local clusters = { "trainer.init.backend.cluster_config.", "runconfig." }
 
----The tasks that stream, as far as the config tells.
+---The number of tasks that stream, if the config says it.
 local function workers_of(config)
   for _, cluster in ipairs(clusters) do
     local systems, workers = cbk.find(config, cluster .. "num_csx"), cbk.find(config, cluster .. "num_workers_per_csx")
@@ -77,7 +77,7 @@ local function names_in(value)
   return out
 end
 
----Why the run does not look at the state of its data loader, or nil.
+---Why the run ignores the state of its data loader, or nil.
 ---@param config Dict
 ---@return string|nil
 function resume.unloaded(config)
