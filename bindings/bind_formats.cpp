@@ -1,6 +1,7 @@
 // Formats at their own level, for looking at files without opening them as checkpoints: cbk.pickle,
-// cbk.safetensors, cbk.tensorflow.
+// cbk.safetensors, cbk.tensorflow. What the names of files say: cbk.format_of_name, cbk.suffixes.
 #include "bindings/modules.hpp"
+#include "host/formats/file_names.hpp"
 #include "host/formats/hdf5/inspect.hpp"
 #include "host/formats/safetensors/header.hpp"
 #include "host/formats/tensorflow/foreign.hpp"
@@ -105,6 +106,19 @@ int h5_inspect(lua_State* L) {
   return 1;
 }
 
+/// cbk.format_of_name(path): the format that the suffix says, or nil.
+int format_of_name(lua_State* L) {
+  const FormatNames* names = names_by_suffix(check_path(L, 1));
+  names == nullptr ? lua_pushnil(L) : push(L, names->format);
+  return 1;
+}
+
+/// cbk.suffixes(): all suffixes that say a format, as text.
+int suffixes(lua_State* L) {
+  push(L, std::string_view(list_of_suffixes()));
+  return 1;
+}
+
 /// cbk.tensorflow.texts(object): the texts of a tensor of texts, in C order.
 int tensorflow_texts(lua_State* L) {
   const Value value = to_value(L, 1);
@@ -139,6 +153,9 @@ void bind_formats(lua_State* L) {
   set_group(L, "h5", h5);
   static const luaL_Reg tensorflow[] = {{"texts", guarded<tensorflow_texts>}, {nullptr, nullptr}};
   set_group(L, "tensorflow", tensorflow);
+  static const luaL_Reg functions[] = {
+      {"format_of_name", guarded<format_of_name>}, {"suffixes", guarded<suffixes>}, {nullptr, nullptr}};
+  set_functions(L, functions);
 }
 
 }  // namespace cbk::lua

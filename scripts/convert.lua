@@ -160,7 +160,6 @@ if to_hf then
     if args.hf_shard_size ~= default_shard_size then cbk.warn(("--hf-shard-size is ignored: %s writes one file"):format(job.src)) end
     options.shard_size = "1000000GB"
   end
-  options.shard_stem = args.export_safetensors and "model" or "pytorch_model"
   config_file.format, config_file.style = "json", { indent = 4 }
 else
   local tgt_release = converters.catalogue.release(job.tgt)

@@ -7,9 +7,11 @@ local selection = require "cbk.cli.selection"
 local ties = require "cbk.ties"
 
 local parser = cli.parser("copy", "Copy a checkpoint: any format to any format, streamed.", [[
-The target's format follows from its name: .pt .pth .bin (PyTorch), .safetensors, .mdl .h5 .hdf5
-(Cerebras H5), .index (TensorFlow); --format says it for other names. With --shard-size the target
-is a folder of shards with their index.json, or a TensorFlow checkpoint with several data files.
+The target's format follows from its name:
+  ]] .. cbk.suffixes() .. [[
+
+--format says it for other names. With --shard-size the target is a folder of shards with their
+index.json, or a TensorFlow checkpoint with several data files.
 
 GLOB matches whole keys: '*' matches any text (dots too), '?' one character, [a-z], {a,b};
 a plain name also means everything below it. Without --include everything is copied; --exclude

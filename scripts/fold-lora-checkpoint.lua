@@ -68,7 +68,7 @@ local written, plan = converters.write(target, {
   format = config_target:find "%.json$" and "json" or "yaml",
 }, args)
 if written then
-  if not (target:find "%.mdl$" or target:find "%.h5$" or target:find "%.hdf5?$") then
+  if cbk.format_of_name(target) ~= "h5" then
     cbk.warn(("'%s' is a Cerebras H5 checkpoint, despite its name; `cbk copy` converts it to other formats"):format(target))
   end
   cli.say(args, "Saved folded config to: " .. config_target)

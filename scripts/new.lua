@@ -11,7 +11,7 @@ local parser = cli.parser("new", [[
 Make a checkpoint with the tensors of a model, from its config alone: a tiny model for a test, or a
 prototype.]], [[
 Weights are random and the same for the same seed; norms are ones, biases zeros, tied weights one
-tensor. The suffix of the output says its format: .safetensors, .bin, .pt, .mdl.
+tensor. The suffix of the output says its format, as for `cbk copy`.
 
 examples:
   cbk new config.json -o model.safetensors
@@ -33,7 +33,7 @@ local model, format = identify.model_of_config(config, args.model, args.format)
 local root = classes.new(config, model, format, { seed = args.seed, init = args.init })
 local options = { root = root, overwrite = args.overwrite or args.dry_run }
 local release = converters.catalogue.release(converters.catalogue.resolve(format))
-if release and (args.output:find "%.mdl$" or args.output:find "%.h5$") then
+if release and cbk.format_of_name(args.output) == "h5" then
   options.h5_version, options.framework_version = converters.h5_version(release), release .. ".0"
 end
 local out = cbk.create(args.output, options)

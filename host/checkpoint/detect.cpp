@@ -5,6 +5,7 @@
 
 #include "host/base/utf8.hpp"
 #include "host/checkpoint/sharded.hpp"
+#include "host/formats/file_names.hpp"
 #include "host/formats/h5/reader.hpp"
 #include "host/formats/safetensors/reader.hpp"
 #include "host/formats/tensorflow/reader.hpp"
@@ -91,7 +92,7 @@ void fail_as_foreign(const MappedFile& file) {
     fail(Errc::format, "it is a bare pickle, not a torch checkpoint");
   }
   if (is_text(head)) fail_as_text(head);
-  if (file.path().extension() == ".index") {
+  if (file.path().extension() == bundle_index_suffix) {
     fail(Errc::format,
          "the index of a TensorFlow checkpoint ends with the mark of its table, and this file of {} does "
          "not: it was cut short, or is another kind of file",

@@ -1,9 +1,8 @@
 #include "host/checkpoint/make_writer.hpp"
 
-#include <array>
-
 #include "host/base/replaced.hpp"
 #include "host/checkpoint/sharded.hpp"
+#include "host/formats/file_names.hpp"
 #include "host/formats/h5/writer.hpp"
 #include "host/formats/safetensors/writer.hpp"
 #include "host/formats/tensorflow/foreign.hpp"
@@ -14,42 +13,21 @@
 namespace cbk {
 namespace {
 
-struct Suffix {
-  std::string_view suffix;
-  std::string_view format;
-};
-constexpr std::array<Suffix, 10> suffixes = {{{".pt", "torch"},
-                                              {".pth", "torch"},
-                                              {".bin", "torch"},
-                                              {".ckpt", "torch"},
-                                              {".safetensors", "safetensors"},
-                                              {".mdl", "h5"},
-                                              {".h5", "h5"},
-                                              {".hdf5", "h5"},
-                                              {".hdf", "h5"},
-                                              {".index", "tensorflow"}}};
-
-std::string format_of(const fs::path& target, const WriteOptions& options) {
-  constexpr std::array<std::string_view, 4> formats = {"torch", "safetensors", "h5", "tensorflow"};
-  if (options.format == "tf") return "tensorflow";
+/// The format that is asked for, or that the name says.
+const FormatNames& format_of(const fs::path& target, const WriteOptions& options) {
   if (!options.format.empty()) {
-    for (std::string_view format : formats) {
-      if (format == options.format) return options.format;
-    }
+    const FormatNames* known = names_of(options.format == "tf" ? "tensorflow" : options.format);
+    if (known != nullptr) return *known;
     fail(Errc::usage,
          "{} is not a format that can be written; known are torch, safetensors, h5 and tensorflow",
          quote(options.format));
   }
-  for (const Suffix& known : suffixes) {
-    if (target.extension() == known.suffix) return std::string(known.format);
-  }
-  if (options.shard_size) return options.shard_stem == "model" ? "safetensors" : "torch";
+  if (const FormatNames* said = names_by_suffix(target)) return *said;
+  if (options.shard_size) return *names_of(options.shard_stem == "model" ? "safetensors" : "torch");
   fail(Errc::usage,
-       "the format does not follow from the name '{}': end it in .pt, .pth, .bin or .ckpt (torch), "
-       ".safetensors, "
-       ".mdl, .h5, .hdf5 or .hdf (h5) or .index (tensorflow), or name the format (--format, in Lua format = "
-       "…)",
-       target.string());
+       "the format does not follow from the name '{}': end it in {}, or name the format (--format, in Lua "
+       "format = …)",
+       target.string(), list_of_suffixes());
 }
 
 void check_target(const fs::path& target, bool overwrite) {
@@ -124,7 +102,7 @@ std::unique_ptr<Writer> make_single_writer(const Value& root, const fs::path& ta
 
 std::unique_ptr<Writer> make_writer(const Value& root, const fs::path& named, const WriteOptions& options) {
   const fs::path target = named.has_filename() ? named : named.parent_path();  // "out/" is "out"
-  const std::string format = format_of(target, options);
+  const std::string format(format_of(target, options).format);
   const bool is_bundle = format == "tensorflow";
   const bool is_folder = options.shard_size && !is_bundle;
   const bool is_flat = format == "h5" && options.h5_version == "flat";

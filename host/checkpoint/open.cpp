@@ -1,12 +1,12 @@
 #include "host/checkpoint/open.hpp"
 
 #include <algorithm>
-#include <array>
 
 #include "host/base/entries.hpp"
 #include "host/base/memory_budget.hpp"
 #include "host/checkpoint/detect.hpp"
 #include "host/checkpoint/sharded.hpp"
+#include "host/formats/file_names.hpp"
 #include "host/formats/h5/reader.hpp"
 #include "host/formats/safetensors/reader.hpp"
 #include "host/formats/tensorflow/reader.hpp"
@@ -59,7 +59,7 @@ Checkpoint open_mapped(const std::shared_ptr<const MappedFile>& file, const Open
   const auto memory = std::make_shared<MemoryBudget>(file->size());
   Checkpoint checkpoint;
   if (container == Container::shard_index ||
-      (container == Container::other && path.string().ends_with(".index.json"))) {
+      (container == Container::other && path.string().ends_with(shard_index_suffix))) {
     checkpoint = read_sharded(file, options, [&](std::shared_ptr<const MappedFile> shard) {
       return within(fmt::format("shard '{}'", shard->path().filename().string()), [&] {
         memory->add_file(shard->size());
@@ -79,31 +79,6 @@ Checkpoint open_mapped(const std::shared_ptr<const MappedFile>& file, const Open
 
 // --- folders
 
-bool is_model_file(const fs::path& name) {
-  constexpr std::array<std::string_view, 8> suffixes = {".safetensors", ".bin", ".pt",   ".pth",
-                                                        ".ckpt",        ".mdl", ".hdf5", ".h5"};
-  return std::find(suffixes.begin(), suffixes.end(), name.extension().string()) != suffixes.end();
-}
-
-/// "model-00001-of-00003.safetensors": a part, which needs its index.
-bool is_shard_name(const std::string& name) {
-  const size_t of = name.rfind("-of-");
-  const auto are_digits = [&](size_t start, size_t count) {
-    return start + count <= name.size() && std::all_of(name.begin() + static_cast<ptrdiff_t>(start),
-                                                       name.begin() + static_cast<ptrdiff_t>(start + count),
-                                                       [](unsigned char c) { return std::isdigit(c) != 0; });
-  };
-  return of != std::string::npos && of >= 6 && are_digits(of - 5, 5) && are_digits(of + 4, 5);
-}
-
-/// "model.ckpt-1.data-00000-of-00001": a part of a TensorFlow checkpoint, whose prefix is the answer.
-std::string prefix_of_data_file(const std::string& path) {
-  const size_t data = path.rfind(".data-");
-  return data != std::string::npos && path.size() == data + 20 && is_shard_name(path.substr(data))
-             ? path.substr(0, data)
-             : "";
-}
-
 /// The one checkpoint of a folder: the latest one of TensorFlow; an index; else the file with the usual name;
 /// else the only model file.
 std::shared_ptr<const MappedFile> checkpoint_in(const fs::path& folder, const OpenOptions& options) {
@@ -115,13 +90,14 @@ std::shared_ptr<const MappedFile> checkpoint_in(const fs::path& folder, const Op
   for (const fs::directory_entry& entry : entries_of(folder)) {
     const std::string name = entry.path().filename().string();
     if (entry.is_directory()) continue;
-    if (name.ends_with(".index.json") || name.ends_with(".index")) {
+    const FormatNames* names = names_by_suffix(name);
+    if (name.ends_with(shard_index_suffix) || name.ends_with(bundle_index_suffix)) {
       indexes.push_back(name);
-    } else if (is_model_file(name) && is_shard_name(name)) {
+    } else if (is_shard_name(name)) {
       has_shards = true;
-    } else if (is_model_file(name)) {
+    } else if (names != nullptr) {
       files.push_back(name);
-      if (name == "model.safetensors" || name == "pytorch_model.bin") usual.push_back(name);
+      if (name == names->usual) usual.push_back(name);
     }
   }
   std::sort(indexes.begin(), indexes.end());
@@ -134,7 +110,7 @@ std::shared_ptr<const MappedFile> checkpoint_in(const fs::path& folder, const Op
   std::vector<std::string> all = indexes;
   all.insert(all.end(), files.begin(), files.end());
   if (all.empty() && has_shards)
-    fail(Errc::format, "the folder has shards, but not their index (*.index.json)");
+    fail(Errc::format, "the folder has shards, but not their index (*{})", shard_index_suffix);
   if (all.empty()) fail(Errc::format, "the folder holds no checkpoint");
   fail(Errc::usage, "the folder holds several checkpoints; open one of {}", listed(all));
 }
@@ -149,11 +125,11 @@ Checkpoint open_checkpoint(const fs::path& path, const OpenOptions& options) {
     return within(fmt::format("cannot open '{}'", inner->path().string()),
                   [&] { return open_mapped(inner, options); });
   }
-  if (!fs::exists(path, ignored) && fs::exists(path.string() + ".index", ignored)) {
-    return open_checkpoint(path.string() + ".index", options);
-  }
-  if (const std::string prefix = prefix_of_data_file(path.string()); !prefix.empty()) {
-    fail(Errc::usage, "{}: it is a data file of a TensorFlow checkpoint; open '{}'", context, prefix);
+  const std::string with_index = path.string() + std::string(bundle_index_suffix);
+  if (!fs::exists(path, ignored) && fs::exists(with_index, ignored))
+    return open_checkpoint(with_index, options);
+  if (const auto prefix = prefix_of_data_file(path.string())) {
+    fail(Errc::usage, "{}: it is a data file of a TensorFlow checkpoint; open '{}'", context, *prefix);
   }
   const auto file = MappedFile::open(path);
   return within(context, [&] { return open_mapped(file, options); });

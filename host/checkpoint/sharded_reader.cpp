@@ -3,6 +3,7 @@
 
 #include "host/base/named_files.hpp"
 #include "host/checkpoint/sharded.hpp"
+#include "host/formats/file_names.hpp"
 #include "host/value/json.hpp"
 #include "host/value/kind.hpp"
 
@@ -93,8 +94,8 @@ Checkpoint read_sharded(const std::shared_ptr<const MappedFile>& index_file, con
   out.path = path;
   out.metadata = index.metadata;
   auto root = std::make_shared<Dict>();
-  std::string format =
-      path.filename().string().find(".safetensors") != std::string::npos ? "safetensors" : "torch";
+  const FormatNames* names = names_by_suffix(path.stem().stem());  // of an index without keys
+  std::string format = names != nullptr && names->format == "safetensors" ? "safetensors" : "torch";
   for (const auto& [file, keys] : index.keys) {
     const Checkpoint shard = open_file(shards.at(file));
     take_keys(*root, shard, file, keys);

@@ -1,8 +1,8 @@
 #include <algorithm>
-#include <regex>
 
 #include "host/base/open_files.hpp"
 #include "host/checkpoint/sharded.hpp"
+#include "host/formats/file_names.hpp"
 #include "host/formats/h5/writer.hpp"
 #include "host/formats/safetensors/writer.hpp"
 #include "host/formats/tensorflow/foreign.hpp"
@@ -17,12 +17,6 @@ namespace {
 uint64_t counted_size(const Tensor& tensor) {
   if (tensor.dtype() == DType::boolean) return (static_cast<uint64_t>(tensor.numel()) + 7) / 8;
   return tensor.nbytes();
-}
-
-/// "model-00001-of-00003.safetensors", "pytorch_model.bin.index.json".
-bool is_shard_file(std::string_view name) {
-  static const std::regex shard(R"(.*-\d{5}-of-\d{5}\.(bin|safetensors|h5)|.*\.index\.json)");
-  return std::regex_match(name.begin(), name.end(), shard);
 }
 
 struct Shard {
@@ -41,8 +35,9 @@ class ShardedWriter : public Writer {
     std::erase_if(companions_, [](const auto& each) { return !is_inside_folder(each.first); });
     if (options.shard_size.value() == 0) fail(Errc::usage, "a shard size of 0; the default is 10GB");
     const bool is_torch = format_ == "torch";
-    suffix_ = is_torch ? ".bin" : format_ == "h5" ? ".h5" : ".safetensors";
-    stem_ = !options.shard_stem.empty() ? options.shard_stem : is_torch ? "pytorch_model" : "model";
+    const FormatNames& names = *names_of(format_);
+    suffix_ = names.shard_suffix;
+    stem_ = options.shard_stem.empty() ? std::string(names.shard_stem) : options.shard_stem;
     const Value texts = Value::dict();
     const std::vector<NamedTensor> tensors =
         flat_tensors(take_texts(root, texts.as_dict()), "a sharded checkpoint");
@@ -61,7 +56,7 @@ class ShardedWriter : public Writer {
   [[nodiscard]] const std::vector<std::string>& warnings() const override { return warnings_; }
 
   std::vector<Slot> lay_out(Transaction& transaction) override {
-    StagedFolder& folder = transaction.folder(target_, overwrite_, is_shard_file);
+    StagedFolder& folder = transaction.folder(target_, overwrite_, is_written_shard_name);
     std::vector<Slot> slots;
     for (size_t i = 0; i < writers_.size(); ++i) {
       const std::vector<Slot> part = writers_[i]->lay_out_in(folder.file(shards_[i].file));
@@ -82,7 +77,7 @@ class ShardedWriter : public Writer {
   }
 
  private:
-  [[nodiscard]] std::string index_name() const { return stem_ + suffix_ + ".index.json"; }
+  [[nodiscard]] std::string index_name() const { return stem_ + suffix_ + std::string(shard_index_suffix); }
 
   /// The tree without the tensors of texts.
   static Value take_texts(const Value& root, Dict& texts) {
@@ -117,7 +112,7 @@ class ShardedWriter : public Writer {
     }
     check_open_files(shards_.size(), total);
     for (size_t i = 0; i < shards_.size(); ++i) {
-      shards_[i].file = fmt::format("{}-{:05}-of-{:05}{}", stem_, i + 1, shards_.size(), suffix_);
+      shards_[i].file = shard_name(stem_, i + 1, shards_.size(), suffix_);
     }
     const Value map = Value::dict();
     for (const auto& [key, value] : texts.entries()) map.as_dict().set(key_text(key), shards_.front().file);

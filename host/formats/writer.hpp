@@ -65,8 +65,7 @@ class ShardWriter : public Writer {
 
 struct WriteOptions {
   bool overwrite = false;
-  std::string format;  // "torch", "safetensors", "h5", "tensorflow"; empty: from the name (.pt .pth .bin /
-                       // .safetensors / .mdl .h5 .hdf5 / .index)
+  std::string format;  // "torch", "safetensors", "h5", "tensorflow"; empty: from the name (file_names.hpp)
   std::string h5_version;              // "0.4" or "0.5"; empty: 0.5
   std::string framework_version;       // H5: the release named in the file ("2.10.0"); empty: none for 0.4,
                                        // "2.10.0" for 0.5

@@ -171,6 +171,8 @@ describe("cbk new and cbk params", function()
       equal(cbk.open(dir .. "/" .. release .. ".mdl").version, version)
     end
     runs(dir, "new", "p.yaml", "--format", "cs-2.4", "-o", "a.pt")
+    runs(dir, "new", "p.yaml", "--format", "cs-2.4", "-o", "a.hdf")
+    equal(cbk.open(dir .. "/a.hdf").version, "0.4")
   end)
 end)
 

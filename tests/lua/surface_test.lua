@@ -19,6 +19,17 @@ local function methods_of(object)
   return debug.getmetatable(object).methods
 end
 
+describe("names of files", function()
+  it("say a format by the suffixes that help lists", function()
+    local known = { h5 = ".mdl .h5 .hdf5 .hdf", torch = ".pt .pth .bin .ckpt", safetensors = ".safetensors", tensorflow = ".index" }
+    for format, suffixes in pairs(known) do
+      assert(cbk.suffixes():find(("%s (%s)"):format(suffixes, format), 1, true), format)
+      for suffix in suffixes:gmatch "%S+" do t.equal(cbk.format_of_name("a.b/model" .. suffix), format) end
+    end
+    for _, name in ipairs { "model.gguf", "a.mdl/model", "mdl" } do t.equal(cbk.format_of_name(name), nil) end
+  end)
+end)
+
 describe("surface", function()
   local function objects()
     local folder = t.temp_dir()

@@ -190,8 +190,4 @@ std::string write_index(uint32_t shards, const std::vector<Entry>& variables) {
   return write_table(entries);
 }
 
-fs::path data_file(const fs::path& prefix, uint32_t shard, uint32_t shards) {
-  return fmt::format("{}.data-{:05}-of-{:05}", prefix.string(), shard, shards);
-}
-
 }  // namespace cbk::tensorflow

@@ -41,7 +41,4 @@ Index read_index(const MappedFile& file, MemoryBudget& memory);
 /// The content of the file `<prefix>.index` of little-endian data. `variables`: by name, without slices.
 std::string write_index(uint32_t shards, const std::vector<Entry>& variables);
 
-/// "<prefix>.data-00002-of-00008"
-fs::path data_file(const fs::path& prefix, uint32_t shard, uint32_t shards);
-
 }  // namespace cbk::tensorflow

@@ -5,6 +5,7 @@
 #include <set>
 
 #include "host/base/crc32c.hpp"
+#include "host/formats/file_names.hpp"
 #include "host/formats/tensorflow/foreign.hpp"
 #include "host/formats/tensorflow/index.hpp"
 #include "host/formats/tensorflow/join_slices.hpp"
@@ -14,7 +15,6 @@
 namespace cbk::tensorflow {
 namespace {
 
-constexpr std::string_view index_suffix = ".index";
 // In memory, about.
 constexpr uint64_t leaf_bytes = 700;
 constexpr uint64_t text_bytes = 48;  // of one that is decoded
@@ -66,7 +66,7 @@ class DataFiles {
     }
     check(needed);
     for (const uint32_t shard : needed) {
-      const fs::path path = data_file(prefix_, shard, shards_);
+      const fs::path path = data_file_name(prefix_.string(), shard, shards_);
       memory.add_file(files_.emplace(shard, MappedFile::open(path, file)).first->second->size());
     }
   }
@@ -89,7 +89,7 @@ class DataFiles {
     std::vector<std::string> missing;
     std::error_code ignored;
     for (const uint32_t shard : needed) {
-      const fs::path path = data_file(prefix_, shard, shards_);
+      const fs::path path = data_file_name(prefix_.string(), shard, shards_);
       if (!fs::is_regular_file(path, ignored)) missing.push_back(quote(path.filename().string()));
     }
     if (missing.empty()) return;
@@ -102,13 +102,12 @@ class DataFiles {
   /// A data file of this prefix with another number of shards, for the message.
   [[nodiscard]] std::string other_data_files() const {
     const fs::path folder = prefix_.parent_path().empty() ? fs::path(".") : prefix_.parent_path();
-    const std::string start = prefix_.filename().string() + ".data-";
-    const std::string end = data_file("", 0, shards_).string().substr(std::string_view(".data-00000").size());
     std::vector<std::string> found;
     std::error_code ignored;
     for (const fs::directory_entry& entry : fs::directory_iterator(folder, ignored)) {
       const std::string name = entry.path().filename().string();
-      if (name.starts_with(start) && !name.ends_with(end)) found.push_back(name);
+      if (prefix_of_data_file(name) == prefix_.filename().string() && !name.ends_with(end_of_parts(shards_)))
+        found.push_back(name);
     }
     return found.empty() ? "" : quote(*std::min_element(found.begin(), found.end()));
   }
@@ -295,13 +294,13 @@ bool looks_like_index(ByteView file) {
 
 Checkpoint read(const std::shared_ptr<const MappedFile>& index, MemoryPtr memory) {
   const std::string path = index->path().string();
-  if (!path.ends_with(index_suffix)) {
+  if (!path.ends_with(bundle_index_suffix)) {
     fail(Errc::unsupported,
          "it is a table of TensorFlow whose name does not end in '.index': either a checkpoint of the old "
          "form V1, which is "
          "not supported, or an index that was renamed");
   }
-  const fs::path prefix = path.substr(0, path.size() - index_suffix.size());
+  const fs::path prefix = path.substr(0, path.size() - bundle_index_suffix.size());
   memory = or_own(std::move(memory), index->size());
   Checkpoint checkpoint = BundleReader(prefix, index, *memory).read();
   checkpoint.path = index->path();

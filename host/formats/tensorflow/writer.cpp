@@ -7,6 +7,7 @@
 #include "host/base/open_files.hpp"
 #include "host/base/replaced.hpp"
 #include "host/base/utf8.hpp"
+#include "host/formats/file_names.hpp"
 #include "host/formats/tensorflow/foreign.hpp"
 #include "host/formats/tensorflow/index.hpp"
 #include "host/formats/tensorflow/state_file.hpp"
@@ -16,12 +17,10 @@
 namespace cbk::tensorflow {
 namespace {
 
-constexpr std::string_view index_suffix = ".index";
-
 fs::path prefix_of(const fs::path& target) {
   const std::string text = target.string();
-  const bool is_index = text.ends_with(index_suffix);
-  fs::path prefix = is_index ? fs::path(text.substr(0, text.size() - index_suffix.size())) : target;
+  const bool is_index = text.ends_with(bundle_index_suffix);
+  fs::path prefix = is_index ? fs::path(text.substr(0, text.size() - bundle_index_suffix.size())) : target;
   std::error_code ignored;
   if (!prefix.has_filename() || (!is_index && fs::is_directory(prefix, ignored))) {
     fail(Errc::usage, "'{}' is a folder; a TensorFlow checkpoint is written under a prefix, such as '{}'",
@@ -31,7 +30,7 @@ fs::path prefix_of(const fs::path& target) {
 }
 
 fs::path index_file(const fs::path& prefix) {
-  return prefix.string() + std::string(index_suffix);
+  return prefix.string() + std::string(bundle_index_suffix);
 }
 
 /// A variable to be, and its bytes.
@@ -120,7 +119,7 @@ class BundleWriter final : public Writer {
   std::vector<Slot> lay_out(Transaction& transaction) override {
     std::vector<StagedFile*> data;
     for (uint32_t shard = 0; shard < shards(); ++shard) {
-      data.push_back(&transaction.early_file(data_file(prefix_, shard, shards()), true));
+      data.push_back(&transaction.early_file(data_file_name(prefix_.string(), shard, shards()), true));
       data.back()->reserve(shard_sizes_[shard]);
     }
     index_ = &transaction.early_file(index_file(prefix_), overwrite_);
@@ -150,7 +149,7 @@ class BundleWriter final : public Writer {
     std::vector<std::string> remains;
     std::error_code ignored;
     for (uint32_t shard = 0; shard < shards(); ++shard) {
-      const fs::path path = data_file(prefix_, shard, shards());
+      const fs::path path = data_file_name(prefix_.string(), shard, shards());
       if (fs::exists(fs::symlink_status(path, ignored))) remains.push_back(quote(path.filename().string()));
     }
     if (remains.empty()) return;
@@ -214,20 +213,12 @@ class BundleWriter final : public Writer {
   /// Those of the checkpoint that was replaced, if it had another number of them.
   [[nodiscard]] std::vector<fs::path> other_data_files() const {
     if (!overwrite_) return {};
-    const std::string start = prefix_.filename().string() + ".data-";
-    const std::string end = fmt::format("-of-{:05}", shards());
     const fs::path folder = prefix_.parent_path().empty() ? fs::path(".") : prefix_.parent_path();
-    const auto is_digits = [](std::string_view text) {
-      return text.size() >= 5 && text.find_first_not_of("0123456789") == std::string_view::npos;
-    };
     std::error_code ignored;
     std::vector<fs::path> old;
     for (const fs::directory_entry& entry : fs::directory_iterator(folder, ignored)) {
       const std::string name = entry.path().filename().string();
-      if (!name.starts_with(start) || name.ends_with(end)) continue;
-      const std::string numbers = name.substr(start.size());
-      const size_t of = numbers.find("-of-");
-      if (of != std::string::npos && is_digits(numbers.substr(0, of)) && is_digits(numbers.substr(of + 4)))
+      if (prefix_of_data_file(name) == prefix_.filename().string() && !name.ends_with(end_of_parts(shards())))
         old.push_back(entry.path());
     }
     return old;

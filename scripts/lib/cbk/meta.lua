@@ -454,6 +454,15 @@ function cbk.fs.remove(path, options) end -- { recursive }; a missing file is fi
 function cbk.fs.temp_dir() end            -- a new empty folder
 function cbk.fs.program() end             -- the running program, for scripts that call cbk again
 
+-- --- names of files (host/formats/file_names.hpp)
+---The format that the suffix of a path says: "torch", "safetensors", "h5" or "tensorflow"; nil when it says none.
+---@param path string
+---@return string?
+function cbk.format_of_name(path) end
+---All suffixes that say a format, as text for help and messages: ".pt .pth .bin .ckpt (torch), …".
+---@return string
+function cbk.suffixes() end
+
 -- --- formats at their own level: cbk.h5, cbk.pickle, cbk.safetensors, cbk.tensorflow (bindings/bind_formats.cpp, bindings/bind_h5_edit.cpp)
 ---H5 files at their own level.
 cbk.h5 = {}

@@ -1,0 +1,64 @@
+// The names of checkpoint files: which suffix says which format, and how shards and indexes are called.
+// Everything that opens, finds, writes or removes files by their names asks here.
+#pragma once
+
+#include <filesystem>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+
+namespace cbk {
+
+namespace fs = std::filesystem;
+
+/// The names that one format has.
+struct FormatNames {
+  std::string_view format;                     // as in WriteOptions
+  std::span<const std::string_view> suffixes;  // of its files; TensorFlow: of its index
+  std::string_view shard_suffix;               // of shards that are written; empty: it has none
+  std::string_view shard_stem;                 // of shards that are written, unless another is asked for
+  std::string_view usual;                      // the one file of a Hugging Face folder; empty: it has none
+};
+
+/// All formats that can be written.
+std::span<const FormatNames> all_format_names();
+
+/// nullptr for a format that cannot be written.
+const FormatNames* names_of(std::string_view format);
+
+/// By the suffix of a file; nullptr when it says no format.
+const FormatNames* names_by_suffix(const fs::path& file);
+
+/// ".pt, .pth, .bin or .ckpt (torch), …": for messages.
+std::string list_of_suffixes();
+
+// --- shards
+
+/// The index of a checkpoint in several files ends in it.
+inline constexpr std::string_view shard_index_suffix = ".index.json";
+
+/// "model-00001-of-00003.safetensors"; `number` counts from 1.
+std::string shard_name(std::string_view stem, size_t number, size_t count, std::string_view suffix);
+
+/// "-of-00003": how the names of all shards, without their suffix, and of all data files end.
+std::string end_of_parts(size_t count);
+
+/// Whether it is the name of a shard, of any format.
+bool is_shard_name(const fs::path& file);
+
+/// Whether a writer of shards gives this name to a shard or to an index.
+bool is_written_shard_name(std::string_view name);
+
+// --- TensorFlow
+
+/// The index of a TensorFlow checkpoint ends in it; what is before it is the prefix.
+inline constexpr std::string_view bundle_index_suffix = ".index";
+
+/// "<prefix>.data-00000-of-00002"; `number` counts from 0.
+std::string data_file_name(std::string_view prefix, size_t number, size_t count);
+
+/// The prefix of the name of a data file; nothing: it is another name.
+std::optional<std::string> prefix_of_data_file(std::string_view name);
+
+}  // namespace cbk

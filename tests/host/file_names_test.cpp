@@ -1,0 +1,91 @@
+#include "host/formats/file_names.hpp"
+
+#include <catch2/catch.hpp>
+
+#include "host/checkpoint/make_writer.hpp"
+#include "host/checkpoint/open.hpp"
+#include "host/plan/plan.hpp"
+#include "tests/host/folder.hpp"
+
+using namespace cbk;
+
+namespace {
+
+void save(const fs::path& target, const WriteOptions& options = {}) {
+  const Value root = Value::dict();
+  root.as_dict().set("w", Tensor::full(DType::float32, {3}, 1));
+  const auto writer = make_writer(root, target, options);
+  execute(*writer, {});
+}
+
+/// The format by the content, in the words of WriteOptions.
+std::string format_at(const fs::path& path) {
+  const std::string format = open_checkpoint(path).format;
+  if (format.find("h5") != std::string::npos) return "h5";
+  return format.substr(0, format.find('-'));
+}
+
+}  // namespace
+
+TEST_CASE("file names: each suffix is written, opened and found in a folder as the same format", "[names]") {
+  for (const FormatNames& names : all_format_names()) {
+    for (const std::string_view suffix : names.suffixes) {
+      CAPTURE(suffix);
+      const Folder folder;
+      const fs::path path = folder.path("x" + std::string(suffix));
+      CHECK(names_by_suffix(path) == &names);
+      CHECK(list_of_suffixes().find(suffix) != std::string::npos);
+      save(path);
+      CHECK(format_at(path) == names.format);
+      CHECK(format_at(folder.path()) == names.format);
+      if (names.shard_suffix.empty()) continue;
+
+      // The same file under the name of a shard is not taken for a checkpoint.
+      const std::string shard = shard_name("x", 1, 2, suffix);
+      fs::rename(path, folder.path(shard));
+      CHECK(is_shard_name(shard));
+      CHECK(is_written_shard_name(shard) == (suffix == names.shard_suffix));
+      CHECK_THROWS_WITH(open_checkpoint(folder.path()), Catch::Contains("but not their index"));
+      CHECK(format_at(folder.path(shard)) == names.format);
+    }
+    CHECK(names_of(names.format) == &names);
+    CHECK((names.usual.empty() || names_by_suffix(names.usual) == &names));
+  }
+  CHECK(names_by_suffix("x.gguf") == nullptr);
+  CHECK(names_by_suffix("mdl") == nullptr);
+  CHECK(names_of("onnx") == nullptr);
+}
+
+TEST_CASE("file names: shards are written under names that are known as theirs", "[names]") {
+  for (const FormatNames& names : all_format_names()) {
+    if (names.shard_suffix.empty()) continue;
+    CAPTURE(names.format);
+    const Folder folder;
+    WriteOptions options;
+    options.format = names.format;
+    options.h5_version = names.format == "h5" ? "flat" : "";
+    options.shard_size = 4;
+    save(folder.path("out"), options);
+    for (const std::string& name : folder.names("out")) CHECK(is_written_shard_name(name));
+    CHECK(is_shard_name(folder.names("out").front()));
+    CHECK(format_at(folder.path("out")) == names.format);
+  }
+}
+
+TEST_CASE("file names: parts have two numbers of five digits or more", "[names]") {
+  CHECK(shard_name("model", 2, 3, ".bin") == "model-00002-of-00003.bin");
+  CHECK(shard_name("model", 2, 123456, ".bin") == "model-00002-of-123456.bin");
+  CHECK(data_file_name("a/m.ckpt", 0, 2) == "a/m.ckpt.data-00000-of-00002");
+  for (const char* name :
+       {"model-00001-of-00003.safetensors", "-00001-of-00003.mdl", "m-123456-of-123457.pt"})
+    CHECK(is_shard_name(name));
+  for (const char* name : {"model.bin", "model-0001-of-0003.bin", "model-00001-of-00003",
+                           "00001-of-00003.bin", "model-00001-of-0000x.bin", "model-x0001-of-00003.bin",
+                           "m-00001-of-00002.txt", "m.index", "m-00001-of-00002.index"})
+    CHECK_FALSE(is_shard_name(name));
+  CHECK(is_written_shard_name("pytorch_model.bin.index.json"));
+  CHECK_FALSE(is_written_shard_name("config.json"));
+  CHECK(prefix_of_data_file("m.ckpt-1.data-00000-of-00001") == "m.ckpt-1");
+  CHECK(prefix_of_data_file("m.data-00000-of-00001.tmp") == std::nullopt);
+  CHECK(prefix_of_data_file("m-00000-of-00001") == std::nullopt);
+}
