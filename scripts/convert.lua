@@ -46,147 +46,201 @@ local args = parser:parse()
 
 -- --- what to do
 
-for _, key in ipairs(args.explain) do
-  if key == "" then cli.usage_error("convert", "--explain: expected a key or a glob, found an empty text") end
-  args.dry_run = true
+local SIZES = { B = true, KB = true, KiB = true, MB = true, MiB = true, GB = true, GiB = true }
+
+local function check_options()
+  for _, key in ipairs(args.explain) do
+    if key == "" then cli.usage_error("convert", "--explain: expected a key or a glob, found an empty text") end
+    args.dry_run = true
+  end
+  if not SIZES[args.hf_shard_size:match "^%d+(%a+)$" or ""] then
+    cbk.fail("usage", ("--hf-shard-size %s: expected digits and one of B, KB, KiB, MB, MiB, GB, GiB"):format(args.hf_shard_size))
+  end
+  args.checkpoint_file = args.checkpoint_file:gsub("([^/])/+$", "%1") -- a folder is named by its own name
+  args.config = args.config and args.config:gsub("([^/])/+$", "%1")
 end
 
-local sizes = { B = true, KB = true, KiB = true, MB = true, MiB = true, GB = true, GiB = true }
-local unit = args.hf_shard_size:match "^%d+(%a+)$"
-if not sizes[unit or ""] then
-  cbk.fail("usage", ("--hf-shard-size %s: expected digits and one of B, KB, KiB, MB, MiB, GB, GiB"):format(args.hf_shard_size))
-end
-
-args.checkpoint_file = args.checkpoint_file:gsub("([^/])/+$", "%1") -- a folder is named by its own name
-args.config = args.config and args.config:gsub("([^/])/+$", "%1")
-
-converters.load(args.converter, args.sandbox)
-local checkpoint
-local identity_found, found_names = identify.set_options(args, function()
-  checkpoint = cli.open(args.checkpoint_file, args)
+---Sets the options that were left out.
+---@return Checkpoint|nil   if it had to be opened for that
+local function detect_options()
+  local checkpoint
+  local function open()
+    checkpoint = checkpoint or cli.open(args.checkpoint_file, args)
+    return checkpoint
+  end
+  local found, names = identify.set_options(args, open)
+  if found then
+    local texts = {}
+    for i, name in ipairs(names) do texts[i] = ("--%s %s"):format(name:gsub("_", "-"), args[name]) end
+    cli.say(args, "Found: " .. cbk.shown(table.concat(texts, " ")))
+  end
+  if args.src_fmt == "cs-auto" then
+    args.src_fmt = identify.auto_format(open(), args.model, args.tgt_fmt, cbk.config.load(args.config))
+  end
   return checkpoint
-end)
-if identity_found then
-  local texts = {}
-  for i, name in ipairs(found_names) do texts[i] = ("--%s %s"):format(name:gsub("_", "-"), args[name]) end
-  cli.say(args, "Found: " .. cbk.shown(table.concat(texts, " ")))
-end
-if args.src_fmt == "cs-auto" then
-  checkpoint = checkpoint or cli.open(args.checkpoint_file, args)
-  args.src_fmt = identify.auto_format(checkpoint, args.model, args.tgt_fmt, cbk.config.load(args.config))
-end
-local route = converters.route(args.model, args.src_fmt, args.tgt_fmt)
-local to_hf, parts = route.tgt == "hf", composite.parts(route)
-local folders = parts and not to_hf -- the input is a folder of folders
-if not parts then args.config = converters.config_file(args.config, route) end
-
----Where an output goes: its folder, beside or inside the input, and its name without a suffix.
-local function output_of(path, name_inside)
-  local folder = (folders or cbk.fs.is_dir(path)) and path or cbk.fs.dirname(path)
-  local stem = folders and name_inside or converters.stem(path, route)
-  return args.output_dir or folder, ("%s_to_%s"):format(stem, route.tgt)
 end
 
-local folder, name = output_of(args.checkpoint_file, "pytorch_model")
-local config_folder, config_name = output_of(args.config, "config")
-local targets, config_target = { cbk.fs.join(folder, to_hf and name or name .. ".mdl") }, nil
-if to_hf and parts then
-  for i, part in ipairs(parts) do targets[i] = cbk.fs.join(folder, part.left) end
-elseif to_hf then
-  config_target = cbk.fs.join(targets[1], "config.json")
-else
-  config_target = cbk.fs.join(config_folder, config_name .. ".yaml")
+---@class Targets
+---@field folder string        of the checkpoint
+---@field checkpoints string[]  one for each part
+---@field config string        a path; "*" in it is each part
+
+---@param route Route
+---@param parts Component[]|nil
+---@return Targets
+local function targets_of(route, parts)
+  local to_hf = route.tgt == "hf"
+  local reads_parts = parts and not to_hf -- the input is a folder of folders
+  ---An output's folder, beside or inside the input, and its name without a suffix.
+  local function place(path, name_inside)
+    local folder = (reads_parts or cbk.fs.is_dir(path)) and path or cbk.fs.dirname(path)
+    local stem = reads_parts and name_inside or converters.stem(path, route)
+    return args.output_dir or folder, ("%s_to_%s"):format(stem, route.tgt)
+  end
+  local folder, name = place(args.checkpoint_file, "pytorch_model")
+  local out = { folder = folder, checkpoints = { cbk.fs.join(folder, to_hf and name or name .. ".mdl") } }
+  if to_hf and parts then
+    for i, part in ipairs(parts) do out.checkpoints[i] = cbk.fs.join(folder, part.left) end
+    out.config = cbk.fs.join(folder, "*", "config.json")
+  elseif to_hf then
+    out.config = cbk.fs.join(out.checkpoints[1], "config.json")
+  else
+    local config_folder, config_name = place(args.config, "config")
+    out.config = cbk.fs.join(config_folder, config_name .. ".yaml")
+  end
+  return out
 end
-for _, target in ipairs(#args.explain == 0 and targets or {}) do converters.refuse_existing(target, args) end
-if config_target and #args.explain == 0 then converters.refuse_existing(config_target, args) end
-if args.h5_version and to_hf then cbk.warn "--h5-version is ignored: the output is in Hugging Face's format" end
-if args.export_safetensors and not to_hf then cbk.warn "--export-safetensors is ignored: the output is a Cerebras checkpoint" end
+
+---@param targets Targets
+local function refuse_existing(targets)
+  if #args.explain > 0 then return end
+  for _, target in ipairs(targets.checkpoints) do converters.refuse_existing(target, args) end
+  converters.refuse_existing(targets.config, args)
+end
 
 -- --- the plan
 
-if not folders then cli.depend_on(args.config, args) end
-local source_config = folders and composite.load_configs(args.config, parts, args) or cbk.config.load(args.config)
-local input
-if folders then
-  input = composite.open(args.checkpoint_file, parts, args)
-else
-  input = other_names.input(checkpoint or cli.open(args.checkpoint_file, args))
+---@param input JobInput
+local function warn_of_other_release(route, input)
+  local version, stated = release.of_metadata(input.source)
+  if stated and route.src ~= "hf" and stated ~= converters.catalogue.release(route.src) then
+    cbk.warn(("the checkpoint's __metadata__ says release %s, but --src-fmt is %s: it is read as %s"):format(cbk.shown(version),
+      args.src_fmt, route.src))
+  end
 end
-local source = input.source
-local version, said = release.of_metadata(source)
-if said and route.src ~= "hf" and said ~= converters.catalogue.release(route.src) then
-  cbk.warn(("the checkpoint's __metadata__ says release %s, but --src-fmt is %s: it is read as %s"):format(cbk.shown(version), args.src_fmt,
-    route.src))
-end
-local job = converters.job(route, input, {
-  seed = args.seed, drop_unmatched = args.drop_unmatched_keys, is_watched = args.debug or args.dry_run, advise = advice,
-})
-local config = converters.config(args.model, job, source_config)
-local watch = job.watch
-local planned, root = pcall(function()
-  local new = converters.convert.checkpoint(job, source)
-  identity.refuse(job, source)
-  return new
-end)
-if not planned and watch and #watch.steps[1] == 0 then error(root, 0) end
-if #args.explain > 0 then
+
+---Prints the rules of the keys that --explain names, and ends the program.
+local function print_explanation(job, planned, problem)
   local is_known, results = true, cbk.list()
   for i, key in ipairs(args.explain) do
-    local lines, count = explain.lines(watch, key)
+    local lines, count = explain.lines(job.watch, key)
     results[i] = cbk.dict { { "key", key }, { "rules", count }, { "lines", cbk.list(lines) } }
     if i > 1 then cli.say(args, "") end
     for _, line in ipairs(lines) do cli.say(args, cbk.shown(line)) end
     is_known = is_known and count > 0
   end
   if args.json then cli.print_json(results) end
-  if not planned then error(root, 0) end
+  if not planned then error(problem, 0) end
   os.exit(is_known and 0 or 1)
 end
-local rows = watch and plan.rows(watch) or {}
-if not args.json then
+
+---@param rows PlanRow[]
+local function print_rows(rows, planned)
   local stream = args.dry_run and io.stdout or io.stderr
   for _, row in ipairs(rows) do stream:write(cbk.shown(plan.line(row)), "\n") end
-  if watch then stream:write(planned and "" or "up to the error: ", plan.summary(rows), "\n") end
+  stream:write(planned and "" or "up to the error: ", plan.summary(rows), "\n")
 end
-if not planned then error(root, 0) end
-local doubts = identity.doubts(job, { config = source_config, root = source }, { config = config, root = root })
-for _, doubt in ipairs(doubts) do cbk.warn(doubt) end
 
-local options, config_file = { root = root }, { path = config_target, tree = config }
-if to_hf then
-  options.format = args.export_safetensors and "safetensors" or "torch"
-  options.shard_size = args.hf_shard_size
-  if job.path[#job.path].converter.tool == "1.9.1" then
-    if args.hf_shard_size ~= default_shard_size then cbk.warn(("--hf-shard-size is ignored: %s writes one file"):format(job.src)) end
-    options.shard_size = "1000000GB"
-  end
-  config_file.format, config_file.style = "json", { indent = 4 }
-else
-  local tgt_release = converters.catalogue.release(job.tgt)
-  options.format = "h5"
-  options.h5_version = args.h5_version or converters.h5_version(tgt_release)
-  options.framework_version = tgt_release .. ".0"
-  config_file.format, config_file.style = "yaml", { indent = 4, sort = true }
+---@param job Job
+---@param config Dict   the source's
+---@return Dict root, Dict config   to write
+---@return PlanRow[] rows           what becomes of each key, if that was asked for
+local function convert(job, config)
+  local new_config = converters.config(args.model, job, config)
+  local planned, root = pcall(function()
+    local new = converters.convert.checkpoint(job, job.source)
+    identity.refuse(job, job.source)
+    return new
+  end)
+  if not planned and job.watch and #job.watch.steps[1] == 0 then error(root, 0) end
+  if #args.explain > 0 then print_explanation(job, planned, root) end
+  local rows = job.watch and plan.rows(job.watch) or {}
+  if job.watch and not args.json then print_rows(rows, planned) end
+  if not planned then error(root, 0) end
+  cli.warn(identity.doubts(job, { config = config, root = job.source }, { config = new_config, root = root }))
+  return root, new_config, rows
 end
 
 -- --- the output
 
-local saved, forecast
-if to_hf and parts then
-  local outputs = {}
-  for i, part in ipairs(parts) do
-    local own = { root = root[part.left], companions = composite.files(part, config, folder) }
-    for option, value in pairs(options) do own[option] = own[option] or value end
-    outputs[i] = { path = targets[i], options = own }
+---@param job Job
+---@return table   options of cbk.create
+local function options_of(job)
+  if job.tgt ~= "hf" then
+    local number = converters.catalogue.release(job.tgt)
+    return { format = "h5", h5_version = args.h5_version or converters.h5_version(number), framework_version = number .. ".0" }
   end
-  saved, forecast = converters.write_all(outputs, args)
-  config_target = cbk.fs.join(folder, "*", "config.json")
-else
-  saved, forecast = converters.write(targets[1], options, config_file, args)
+  local out = { format = args.export_safetensors and "safetensors" or "torch", shard_size = args.hf_shard_size }
+  if job.path[#job.path].converter.tool == "1.9.1" then
+    if args.hf_shard_size ~= default_shard_size then cbk.warn(("--hf-shard-size is ignored: %s writes one file"):format(job.src)) end
+    out.shard_size = "1000000GB"
+  end
+  return out
 end
-local result = { { "checkpoint", parts and to_hf and folder or targets[1] }, { "config", parts and to_hf and folder or config_target } }
+
+---@param job Job
+---@param targets Targets
+---@param parts Component[]|nil   to write
+---@return boolean saved, table forecast
+local function write(job, targets, parts, root, config)
+  local options = options_of(job)
+  if parts then
+    local outputs = {}
+    for i, part in ipairs(parts) do
+      local own = { root = root[part.left], companions = composite.files(part, config, targets.folder) }
+      for option, value in pairs(options) do own[option] = value end
+      outputs[i] = { path = targets.checkpoints[i], options = own }
+    end
+    return converters.write_all(outputs, args)
+  end
+  local to_hf = job.tgt == "hf"
+  options.root = root
+  return converters.write(targets.checkpoints[1], options, {
+    path = targets.config, tree = config, format = to_hf and "json" or "yaml", style = { indent = 4, sort = not to_hf },
+  }, args)
+end
+
+-- --- all of it
+
+check_options()
+converters.load(args.converter, args.sandbox)
+local checkpoint = detect_options()
+local route = converters.route(args.model, args.src_fmt, args.tgt_fmt)
+local to_hf, parts = route.tgt == "hf", composite.parts(route)
+local read_parts, written_parts = not to_hf and parts or nil, to_hf and parts or nil
+if not parts then args.config = converters.config_file(args.config, route) end
+local targets = targets_of(route, parts)
+refuse_existing(targets)
+if args.h5_version and to_hf then cbk.warn "--h5-version is ignored: the output is in Hugging Face's format" end
+if args.export_safetensors and not to_hf then cbk.warn "--export-safetensors is ignored: the output is a Cerebras checkpoint" end
+
+if not read_parts then cli.depend_on(args.config, args) end
+local source_config = read_parts and composite.load_configs(args.config, read_parts, args) or cbk.config.load(args.config)
+local input = read_parts and composite.open(args.checkpoint_file, read_parts, args)
+  or other_names.input(checkpoint or cli.open(args.checkpoint_file, args))
+warn_of_other_release(route, input)
+local job = converters.job(route, input, {
+  seed = args.seed, drop_unmatched = args.drop_unmatched_keys, is_watched = args.debug or args.dry_run, advise = advice,
+})
+local root, config, rows = convert(job, source_config)
+local saved, forecast = write(job, targets, written_parts, root, config)
+
+local result = {
+  { "checkpoint", written_parts and targets.folder or targets.checkpoints[1] },
+  { "config", written_parts and targets.folder or targets.config },
+}
 for field, value in cbk.items(args.dry_run and plan.tree(rows) or {}) do result[#result + 1] = { field, value } end
 cli.print_result(args, saved, result, forecast)
 local verb = saved and "saved" or "would be saved"
-converters.say_saved(args, job, ("Checkpoint %s to %s"):format(verb, table.concat(targets, ", ")),
-  ("Config %s to %s"):format(verb, config_target))
+converters.say_saved(args, job, ("Checkpoint %s to %s"):format(verb, table.concat(targets.checkpoints, ", ")),
+  ("Config %s to %s"):format(verb, targets.config))
