@@ -6,9 +6,8 @@ local converters = require "cbk.converters"
 local mup_config = require "converters.modelzoo.mup_config"
 
 local parser = cli.parser("convert-config-to-mup", [[
-Make a muP config for a GPT-2/3 model: initializers, output and embedding scales and learning rates
-follow from the width of the model and from what was tuned on a base model. Everything else stays as
-it is in the input.]], [[
+Make a muP config for a GPT-2/3 model. Initializers, output and embedding scales and learning rates
+follow from the model's width and from the values tuned on a base model. The rest is unchanged.]], [[
 examples:
   cbk convert-config-to-mup -i params.yaml
   cbk convert-config-to-mup -i params.yaml -d_base 256 -lr_base 6e-3 -std_base 0.08 -m_base 10]])

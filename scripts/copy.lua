@@ -10,14 +10,14 @@ local parser = cli.parser("copy", "Copy a checkpoint: any format to any format, 
 The target's format follows from its name:
   ]] .. cbk.suffixes() .. [[
 
---format says it for other names. With --shard-size the target is a folder of shards with their
+For other names, pass --format. With --shard-size the target is a folder of shards with their
 index.json, or a TensorFlow checkpoint with several data files.
 
 GLOB matches whole keys: '*' matches any text (dots too), '?' one character, [a-z], {a,b};
-a plain name also means everything below it. Without --include everything is copied; --exclude
-takes away from that.
+a plain name also means everything below it. Without --include everything is copied. --exclude
+has the last word.
 
---rename 'OLD=NEW' changes keys; several are applied in order, to what the ones before made:
+--rename 'OLD=NEW' changes keys; several are applied in order, each to the result of the one before:
   plain text     every OLD in a key becomes NEW          --rename 'gamma=weight'
   with * or ?    OLD is the whole key; each * (or ?) in NEW
                  is what that one matched                --rename 'model.*=*'
@@ -25,8 +25,8 @@ takes away from that.
 
 An '=' in OLD is written '\='.
 
-Tied tensors stay tied where the target can hold that. What a target cannot hold is refused
-before anything is written.
+Tied tensors stay tied if the target's format has ties. A value that the format cannot hold is an
+error before anything is written.
 
 examples:
   cbk copy pytorch_model.bin model.safetensors --to-dtype bfloat16
@@ -34,13 +34,13 @@ examples:
   cbk copy model.safetensors folder --format safetensors --shard-size 5GB]])
 local function floating(text)
   local dtype, problem = cli.dtype(text)
-  if dtype and not cbk.dtype(dtype).floating then return nil, ("--to-dtype '%s': a floating dtype is expected"):format(text) end
+  if dtype and not cbk.dtype(dtype).floating then return nil, ("--to-dtype '%s': expected a floating dtype"):format(text) end
   return dtype, problem
 end
 
 parser:argument("source", "a checkpoint, an index.json, a TensorFlow prefix or a folder with one"):argname "SRC"
 parser:argument("target", "what to write"):argname "DST"
-parser:option("--format", "torch, safetensors, h5 or tensorflow, whose DST is a prefix (default: from DST)"):argname "FORMAT"
+parser:option("--format", "torch, safetensors, h5 or tensorflow (DST is then a prefix; default: from DST)"):argname "FORMAT"
 parser:option("--h5-version", "0.4, 0.5 or flat (default: 0.5)"):argname("VERSION"):choices { "0.4", "0.5", "flat" }
 parser:option("--to-dtype", "the dtype of all floating tensors: bfloat16, float16, float32, …"):argname("DTYPE"):convert(floating)
 parser:option("--include", "copy only these keys"):argname("GLOB"):count "*"
@@ -76,7 +76,7 @@ local function new_key(key)
   return key
 end
 
---- A list without its first items begins with 0 nevertheless.
+--- A list without its first items begins with 0 again.
 local function warn_of_new_positions(before, after)
   local rows = cbk.leaf_rows(after)
   for key in cbk.leaves(before) do

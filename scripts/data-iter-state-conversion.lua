@@ -6,9 +6,9 @@ local dataloader_state = require "cbk.dataloader_state"
 
 local parser = cli.parser("data-iter-state-conversion",
   "Move the data loader state of a 1.8 or 1.9 run into its checkpoint, where release 2.0 looks for it.", [[
-Releases 1.8 and 1.9 wrote how far each worker had come into files of their own, in the folder
-cerebras.save_iter_state_path. Those of the last checkpoint's step are added up (map) or listed
-(iterable) under the key 'dataloader' of a new checkpoint; all else is copied, streamed.
+Releases 1.8 and 1.9 wrote the position of each worker into separate files, in the folder
+cerebras.save_iter_state_path. The positions at the last checkpoint's step are added up (map) or
+listed (iterable) under the key 'dataloader' of a new checkpoint; the rest is copied, streamed.
 
 `cbk convert` does the same from 1.9 to 2.0 if the config names that folder, and
 `cbk show --dataloader` prints where a run will resume.

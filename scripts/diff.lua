@@ -9,11 +9,11 @@ local numbers = require "cbk.numbers"
 
 local parser = cli.parser("diff", "Compare two checkpoints of any formats: keys, shapes, dtypes, values.", [[
 Values are compared by their dotted keys. The order of keys and the kinds of containers (dict or
-OrderedDict, tensor or parameter) do not count, for not every format has them. Elements agree
-when |a - b| <= T + R * |b|, or when both are NaN. Tensors are read in blocks, so that any size
-takes little memory.
+OrderedDict, tensor or parameter) are not compared, since not every format has them. Elements agree
+when |a - b| <= T + R * |b|, or when both are NaN. Tensors are read in blocks;
+memory stays small.
 
-exit code: 0 the same, 1 different, 2 something went wrong
+exit code: 0 the same, 1 different, 2 an error
 
 examples:
   cbk diff model.bin model.safetensors

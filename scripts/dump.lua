@@ -4,8 +4,8 @@ local cli = require "cbk.cli"
 local expected = require "cbk.cli.expected"
 
 local parser = cli.parser("dump", "Print the whole content of a checkpoint as JSON (schema cbk-expected/1).", [[
-Tensors of more than 4096 bytes are given by the SHA-256 of their bytes. The output is
-streamed: it may be large, the memory it takes is not.
+For a tensor of more than 4096 bytes, the SHA-256 of its bytes is printed. The output is streamed: it
+may be large, but memory stays small.
 
 examples:
   cbk dump model.mdl | jq '.root.items[0]'

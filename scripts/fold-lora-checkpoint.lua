@@ -18,7 +18,7 @@ examples:
 parser:option("--model", "the model, such as gpt2 or llama"):argname("NAME"):count(1)
 parser:option("-p --params", "its YAML config, with model.lora_params"):argname("FILE"):count(1)
 parser:option("--checkpoint_path", "the checkpoint"):argname("FILE"):count(1)
-parser:option("--h5-version", "0.4 or 0.5 (default: the checkpoint's own, else 0.5)"):argname("VERSION"):choices { "0.4", "0.5" }
+parser:option("--h5-version", "0.4 or 0.5 (default: the checkpoint's version, else 0.5)"):argname("VERSION"):choices { "0.4", "0.5" }
 cli.input_options(parser)
 cli.output_options(parser)
 local args = parser:parse()

@@ -5,8 +5,8 @@ local cli = require "cbk.cli"
 local tensorflow = require "cbk.cli.tensorflow"
 
 local parser = cli.parser("h5-to-tensorflow", "Convert an H5 file to a TensorFlow checkpoint, streamed.", [[
-Each dataset becomes a variable; of a training checkpoint that is every tensor and number, under its
-dotted name. Texts and None have no array and are left out, with a warning.
+Each dataset becomes a variable. In a training checkpoint, these are all tensors and numbers, under
+their dotted names. Texts and None are left out, with a warning.
 
 Writes SAVER_PATH.data-00000-of-00001 (several such files with --shard-size), then
 SAVER_PATH.index, and then the state file 'checkpoint' of the folder, which names the new
@@ -18,7 +18,7 @@ name also means everything below it.
 examples:
   cbk h5-to-tensorflow model.h5 run/model.ckpt-1000
   cbk h5-to-tensorflow shards run/model.ckpt-1000 --shard-size 10GB]])
-parser:argument("h5_path", "an H5 file, or a folder that tensorflow-to-h5 --shard-size has written")
+parser:argument("h5_path", "an H5 file, or a folder written by tensorflow-to-h5 --shard-size")
 parser:argument("saver_path", "the prefix to write under")
 parser:option("--shard-size", "write data files of at most this size, such as 10GB"):argname("SIZE"):convert(cli.size "--shard-size")
 tensorflow.options(parser)

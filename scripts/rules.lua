@@ -15,14 +15,14 @@ local tables = require "converters.diagnosis.tables"
 local rules = require "converters.engine.rules"
 
 local parser = cli.parser("rules", [[
-Look through the tables of a converter: rules that no key reaches, two rules for one target,
-letters and choices that do not correspond, keys that are converted in one direction only without a
-reason. With keys, or a checkpoint: keys that no rule matches, and rules that no key matches.]], [[
+Check the tables of a converter. Report rules that no key reaches, two rules for one target,
+letters and choices that do not correspond, and keys that are converted in one direction only
+without a reason. With keys or a checkpoint, also report keys without a rule, and rules without a key.]], [[
 The file is a Lua program. It runs in a sandbox: it has tables, arithmetic and the functions of
 converters, and can neither open files nor start programs. With --no-sandbox it has all your
 rights, and may require modules of its own; use that only for a file that you trust.
 
-Exit code: 0 clean, 1 something was found, 2 wrong usage.
+Exit code: 0 clean, 1 findings, 2 wrong usage.
 
 examples:
   cbk rules mine.lua

@@ -130,7 +130,7 @@ describe("command lines", function()
       { "'1.5KB': expected a whole number with a unit", "b.pt", "--shard-size", "1.5KB" }, { "DST '-'", "-" },
       { "'bfloat15' is not a dtype; did you mean bfloat16 or float16?", "b.pt", "--to-dtype", "bfloat15" },
       { "'zz9plural' is not a dtype; known are bool, uint8, ", "b.pt", "--to-dtype", "zz9plural" },
-      { "a floating dtype is expected", "b.pt", "--to-dtype", "int8" }, { "a floating dtype", "b.pt", "--to-dtype", "complex64" },
+      { "expected a floating dtype", "b.pt", "--to-dtype", "int8" }, { "a floating dtype", "b.pt", "--to-dtype", "complex64" },
       { "'0.4', '0.5', 'flat'", "b.mdl", "--h5-version", "0.9" },
       { "would be a torch checkpoint", "b.pt", "--h5-version", "0.4" },
     }

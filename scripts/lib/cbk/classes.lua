@@ -1,4 +1,4 @@
--- The model classes that cbk knows: which tensors a model has for a config.
+-- Model classes: the tensors that a model has for a config.
 
 local cbk = require "cbk"
 local converters = require "cbk.converters"

@@ -1,5 +1,5 @@
--- What a value looks like for people: trees folded, tensors as one line and a few elements from their edges. A tensor is
--- never read as a whole for printing.
+-- Values as text for people: trees folded, tensors as one line and a few elements from their edges. A tensor is never read as a
+-- whole for printing.
 
 local cbk = require "cbk"
 local listing = require "cbk.listing"

@@ -1,4 +1,4 @@
--- Lua's own errors in words that do not need Lua's manual, with what may have been meant.
+-- Lua's own errors in plain words, with suggestions.
 local cbk = require "cbk"
 
 --- "; did you mean cbk.open?" where cbk has a function `name`.

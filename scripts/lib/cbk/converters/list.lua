@@ -1,4 +1,4 @@
--- What converts between what, for people: the rows of `cbk list`, and the names nearest to a mistyped one.
+-- The rows of `cbk list`, and the known names nearest to a mistyped one.
 
 local cbk = require "cbk"
 local catalogue = require "converters.engine.catalogue"

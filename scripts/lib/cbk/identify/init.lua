@@ -1,4 +1,4 @@
--- Finds out which model, format and release a checkpoint is of, and which config belongs to it.
+-- Detects the model, format and release of a checkpoint, and the config that belongs to it.
 
 local cbk = require "cbk"
 local converters = require "cbk.converters"
