@@ -46,7 +46,7 @@ describe("what convert may have been meant to do", function()
       refused(dir, "llama", "hf", format,
         ("cannot convert llama from hf to %s: '%s' is not a format of llama; did you mean cs-2.4?"):format(format, format))
     end
-    refused(dir, "falcn", "hf", "cs-2.4", "cannot convert falcn from hf to cs-2.4: There is no model 'falcn'; did you mean falcon?")
+    refused(dir, "falcn", "hf", "cs-2.4", "cannot convert falcn from hf to cs-2.4: there is no model 'falcn'; did you mean falcon?")
   end)
 
   it("names the model that the config is for", function()

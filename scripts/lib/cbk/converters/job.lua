@@ -44,7 +44,7 @@ function jobs.route(model_name, src, tgt)
   local model, zoo_name = catalogue.find(model_name)
   local function cannot(why) cbk.fail("unsupported", ("cannot convert %s from %s to %s: %s"):format(model_name, src, tgt, why)) end
   if not model then
-    cannot(("There is no model '%s'%s"):format(model_name,
+    cannot(("there is no model '%s'%s"):format(model_name,
       did_you_mean(converter_list.nearest(model_name, catalogue.names())) or "; 'cbk list' lists the models"))
   end
   local from, to = catalogue.resolve(src, model), catalogue.resolve(tgt, model)
