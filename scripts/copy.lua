@@ -8,7 +8,7 @@ local ties = require "cbk.ties"
 
 local parser = cli.parser("copy", "Copy a checkpoint: any format to any format, streamed.", [[
 The target's format follows from its name:
-  ]] .. cbk.suffixes() .. [[
+  ]] .. cbk.suffixes() .. "\n" .. [[
 
 For other names, pass --format. With --shard-size the target is a folder of shards with their
 index.json, or a TensorFlow checkpoint with several data files.
