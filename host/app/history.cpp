@@ -37,7 +37,7 @@ void History::load() {
   try {
     text = read_file(file_, 64ULL << 20);
   } catch (const Error&) {
-    return;  // there is none yet
+    return;  // none exists yet
   }
   size_t lines = 0;
   for (size_t begin = 0; begin < text.size();) {

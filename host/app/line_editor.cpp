@@ -119,7 +119,7 @@ struct LineEditor::State {
     for (const std::string& entry : history.entries()) ::history(shown, &event, H_ENTER, entry.c_str());
   }
 
-  /// One character; libedit's own reader goes on after Ctrl-C.
+  /// One character; libedit's own reader continues after Ctrl-C.
   static int read_character(EditLine* editor, wchar_t* out) {
     State& state = of(editor);
     std::mbstate_t decoder{};

@@ -43,7 +43,7 @@ fs::path scripts_folder() {
   }
   std::error_code ignored;
   const fs::path folder = fs::read_symlink("/proc/self/exe", ignored).parent_path();
-  // Installed: bin/cbk beside share/cbk. Built: the program lies in build/<preset> of the source tree.
+  // Installed: bin/cbk beside share/cbk. Built: the program is in build/<preset> of the source tree.
   for (const fs::path& candidate :
        {folder.parent_path() / "share" / "cbk" / "scripts", folder.parent_path().parent_path() / "scripts",
         fs::path(CBK_SOURCE_DIR) / "scripts"}) {

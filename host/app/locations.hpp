@@ -14,7 +14,7 @@ namespace fs = std::filesystem;
 /// source tree.
 fs::path scripts_folder();
 
-/// The entries of a Lua search path that do not depend on where somebody happens to stand.
+/// The entries of a Lua search path that do not depend on the current folder.
 std::string absolute_entries(std::string_view path);
 
 /// `package.path` for a program whose own folder is `own` ("" for none): the library, `own`, then the

@@ -50,7 +50,7 @@ int exit_program(lua_State* L) {
   std::exit(finish_output(finished(L, code)));
 }
 
-/// Assigning or reading a global that nobody declared is a misspelt local; here it is told.
+/// Assigning or reading a global that nobody declared is a misspelt local; here it is an error.
 constexpr const char* lock_globals = R"(
 setmetatable(_G, {
   __newindex = function(_, name)
@@ -252,7 +252,7 @@ int Interpreter::fail_now() {
   if (interrupt_requested()) failure = {"interrupted", "interrupted"};
   if (failure.code == "interrupted") code = exit_interrupted;
   if (failure.code == "usage" && !show_place_)
-    code = exit_usage;  // a mistake in a script is none of its user
+    code = exit_usage;  // a mistake in a script is not one of its user
   report_error(failure.code, failure.code == "interrupted" ? "interrupted" : failure.message);
   if (traceback_ && !traceback.empty()) std::fprintf(stderr, "%s\n", shown(traceback, true).c_str());
   lua_settop(L_, 0);

@@ -6,7 +6,7 @@
 
 namespace cbk {
 
-/// Wide (East Asian) characters take two, combining ones none; what is no character, one. For text that
+/// Wide (East Asian) characters take two, combining ones none; what is not a character, one. For text that
 /// `shown` gave.
 size_t columns_of(std::string_view text);
 

@@ -23,7 +23,7 @@ enum class Errc {
   format,       // a file that is damaged, or not what it says it is
   unsupported,  // well-formed, but not supported
   refused,      // would have to execute or trust untrusted input
-  exists,       // the target is there already
+  exists,       // the target exists already
   io,           // the operating system said no
   no_space,     // the disk is full
   interrupted,  // Ctrl-C
@@ -71,7 +71,7 @@ decltype(auto) within(Context&& context, Body&& body) {
 }
 
 /// Untrusted text for a terminal: control characters, invisible ones, those that turn the direction of text,
-/// and bytes that are no characters become \xNN. `lines`: line feeds and tabs stay.
+/// and bytes that are not characters become \xNN. `lines`: line feeds and tabs stay.
 std::string shown(std::string_view text, bool lines = false);
 
 /// The same in quotes, at most `limit` bytes of it.

@@ -79,7 +79,7 @@ MappedFile::~MappedFile() {
 
 ByteView MappedFile::slice(uint64_t offset, uint64_t length, std::string_view what) const {
   if (offset > size_ || length > size_ - offset) {
-    fail(Errc::format, "{} should lie at bytes {} to {}, but the file has {} bytes; is it cut short?", what,
+    fail(Errc::format, "{} should be at bytes {} to {}, but the file has {} bytes; is it cut short?", what,
          offset, offset + length, size_);
   }
   return bytes().subspan(offset, length);
@@ -125,7 +125,7 @@ void MappedFile::read(uint64_t offset, std::span<std::byte> out) const {
 }
 
 void MappedFile::drop(uint64_t offset, uint64_t length) const noexcept {
-  // The page in which the range begins, too: what lies before it in there was mostly used before. So a run of
+  // The page in which the range begins, too: what is before it in there was mostly used before. So a run of
   // small ranges goes as a whole.
   const uint64_t page = 4096;
   uint64_t begin = offset / page * page;

@@ -12,7 +12,7 @@ constexpr size_t npos = std::string_view::npos;
 size_t bracket_end(std::string_view pattern, size_t at) {
   size_t end = at + 1;
   if (end < pattern.size() && (pattern[end] == '!' || pattern[end] == '^')) ++end;
-  if (end < pattern.size() && pattern[end] == ']') ++end;  // a leading ] stands for itself
+  if (end < pattern.size() && pattern[end] == ']') ++end;  // a leading ] is literal
   end = pattern.find(']', end);
   if (end == npos) fail(Errc::usage, "the pattern {} has a '[' without ']'", quote(pattern));
   return end + 1;
@@ -25,7 +25,7 @@ size_t next_piece(std::string_view pattern, size_t at) {
   return at + 1;
 }
 
-/// Expands the first pair of braces and goes on with each result.
+/// Expands the first pair of braces and continues with each result.
 void expand(const std::string& pattern, std::vector<std::string>& out) {
   if (out.size() >= max_alternatives)
     fail(Errc::usage, "the pattern has more than {} alternatives", max_alternatives);

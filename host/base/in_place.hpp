@@ -1,4 +1,4 @@
-// A file that is changed where it stands.
+// A file that is changed in place.
 #pragma once
 
 #include "host/base/file.hpp"

@@ -57,7 +57,7 @@ std::shared_ptr<const MappedFile> mapped(const Below& opened, const fs::path& pa
   if (opened.error != 0) fail_errno("open", path.string(), opened.error);
   auto file = MappedFile::open(path, index);
   if (!are_same(opened.file.get(), file->fd()))
-    fail(Errc::io, "'{}' was exchanged while it was opened", path.string());
+    fail(Errc::io, "'{}' was replaced while it was opened", path.string());
   return file;
 }
 

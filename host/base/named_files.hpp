@@ -21,12 +21,12 @@ class NamedFiles {
 
   /// `folder`: of the checkpoint; empty is the working directory. `allowed`: more folders, where symbolic
   /// links and names that leave `folder` may lead to. `index`: what the names are written in, if what is
-  /// opened depends on it. Errors: `usage` for one that is no folder.
+  /// opened depends on it. Errors: `usage` for one that is not a folder.
   NamedFiles(fs::path folder, const std::vector<fs::path>& allowed,
              std::shared_ptr<const MappedFile> index = nullptr);
 
   /// The file of that name; nullptr if absent. Errors: `refused`, naming the option that allows it;
-  /// `io` for what cannot be read or is no regular file; `format` for what is no name.
+  /// `io` for what cannot be read or is not a regular file; `format` for what is not a name.
   [[nodiscard]] std::shared_ptr<const MappedFile> find(const std::string& name,
                                                        Link link = Link::refused) const;
   /// The same; no such file is an `io` error.

@@ -43,14 +43,15 @@ void check_open_files(size_t files, uint64_t bytes) {
   const size_t room = limit.rlim_cur > used ? static_cast<size_t>(limit.rlim_cur) - used : 0;
   if (files <= room) return;
   if (room == 0) {
-    fail(Errc::usage, "no more files can be open at once (ulimit -n is {}): a higher limit is needed",
+    fail(Errc::usage, "too many files are open; the limit (ulimit -n) is {}, raise it",
          static_cast<uint64_t>(limit.rlim_cur));
   }
   // Two shards beside each other hold more than one shard's size, or they would be one.
   const uint64_t fits = room > 1 ? 2 * (bytes / (room - 1) + 1) : bytes;
-  fail(Errc::usage,
-       "{} files would be open at once, and {} can be (ulimit -n is {}); try a shard size of {}B or more",
-       files, room, static_cast<uint64_t>(limit.rlim_cur), fits);
+  fail(
+      Errc::usage,
+      "{} files would be open at once, but only {} can be (ulimit -n is {}); try a shard size of {}B or more",
+      files, room, static_cast<uint64_t>(limit.rlim_cur), fits);
 }
 
 }  // namespace cbk

@@ -28,7 +28,7 @@ void refuse_sticky(const fs::path& path) {
   if (::stat(folder_of(path).c_str(), &folder) != 0 || ::lstat(path.c_str(), &file) != 0) return;
   const uid_t us = ::geteuid();
   if ((folder.st_mode & S_ISVTX) == 0 || us == 0 || us == folder.st_uid || us == file.st_uid) return;
-  fail(Errc::io, "cannot replace '{}': it is another user's; choose another name", path.string());
+  fail(Errc::io, "cannot replace '{}': it belongs to another user; choose another name", path.string());
 }
 
 /// The target itself, or what a symbolic link leads to.

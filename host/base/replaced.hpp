@@ -9,8 +9,8 @@ namespace cbk {
 void refuse_existing(const fs::path& target, bool overwrite);
 
 /// What a write to `target` changes: the file behind a symbolic link. Refuses what is there (`exists`)
-/// unless `overwrite`, and always (`io`) what is no regular file, a link to nothing, and what the system will
-/// not let us replace, which is better known before the work than after it.
+/// unless `overwrite`, and always (`io`) what is not a regular file, a link to nothing, and what the system
+/// will not let us replace, which is better known before the work than after it.
 fs::path replaceable_file(const fs::path& target, bool overwrite);
 
 /// The same for a folder; one with folders in it is refused: files are carried over one by one.

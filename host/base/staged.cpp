@@ -17,7 +17,7 @@ std::string self_of(int fd) {
 }
 
 /// A file without a name vanishes even with kill -9. None where the file system cannot do that, or where
-/// there is no /proc, without which it could never get a name.
+/// /proc is missing, without which it could never get a name.
 FileDescriptor open_nameless(const fs::path& folder) {
   FileDescriptor fd(retried([&] { return ::open(folder.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0666); }));
   if (fd.get() >= 0) return ::access(self_of(fd.get()).c_str(), F_OK) == 0 ? std::move(fd) : FileDescriptor();

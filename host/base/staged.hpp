@@ -43,7 +43,7 @@ class Staged {
 
 class StagedFile final : public Staged {
  public:
-  /// `target` as `replaceable_file` has it. The file has no name and lies in `folder`, which is on the
+  /// `target` as `replaceable_file` has it. The file has no name and is in `folder`, which is on the
   /// target's file system; where the system cannot do that, it is called `name` and is ours alone. Errors:
   /// `io`.
   StagedFile(fs::path target, fs::path name, const fs::path& folder);

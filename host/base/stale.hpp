@@ -20,11 +20,11 @@ fs::path old_sibling(const fs::path& target);
 void lock_as_in_use(const FileDescriptor& fd) noexcept;
 
 /// Removes what was left over beside `targets`: new ones that were never finished, at any time; old ones only
-/// when the new ones are there, since after a kill they may be all that there is.
+/// when the new ones are there, since after a kill they may be all that is left.
 void remove_unfinished(const std::vector<fs::path>& targets) noexcept;
 void remove_replaced(const std::vector<fs::path>& targets) noexcept;
 
-/// Names that must not outlive the program, from before they are there.
+/// Names that must not outlive the program, from before they exist.
 void remember_temporary(const fs::path& name);
 void forget_temporary(const fs::path& name) noexcept;
 

@@ -114,7 +114,7 @@ void Transaction::place() {
   old_.clear();
   if (stuck.empty()) std::rethrow_exception(failure);
   for (const Member& member : members_) member.staged->release();
-  fail(Errc::io, "{}; this could not be taken back: {}", message_of(failure), listed(stuck));
+  fail(Errc::io, "{}; this could not be undone: {}", message_of(failure), listed(stuck));
 }
 
 /// What was replaced, now and by runs that were killed.

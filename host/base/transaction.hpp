@@ -22,12 +22,12 @@ namespace cbk {
 class Transaction {
  public:
   /// A new file or folder, kept until the transaction goes; missing folders above it are made. Errors: as
-  /// `replaceable_file` and `replaceable_folder`; `usage` for a target that is there twice.
+  /// `replaceable_file` and `replaceable_folder`; `usage` for a target that is given twice.
   StagedFile& file(const fs::path& target, bool overwrite);
   /// One that may be there before the others: among old ones, nothing refers to it yet.
   StagedFile& early_file(const fs::path& target, bool overwrite);
   StagedFolder& folder(const fs::path& target, bool overwrite, StagedFolder::IsReplaced is_replaced);
-  /// An old file that goes when everything is there.
+  /// An old file that is removed when everything is written.
   void remove(fs::path path) { removed_.push_back(std::move(path)); }
   /// Files that must be at the commit what they were when they were opened.
   void expect_unchanged(const SourceFiles& files) { sources_.insert(files.begin(), files.end()); }
@@ -49,7 +49,7 @@ class Transaction {
   void clean_up();
   void sync_folders() const;
 
-  Parents parents_;  // destroyed after what lies in them
+  Parents parents_;  // destroyed after what is in them
   std::vector<Member> members_;
   std::vector<fs::path> old_;  // what stepped aside
   std::vector<fs::path> removed_;

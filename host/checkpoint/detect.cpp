@@ -94,8 +94,8 @@ void fail_as_foreign(const MappedFile& file) {
   if (is_text(head)) fail_as_text(head);
   if (file.path().extension() == bundle_index_suffix) {
     fail(Errc::format,
-         "the index of a TensorFlow checkpoint ends with the mark of its table, and this file of {} does "
-         "not: it was cut short, or is another kind of file",
+         "the index of a TensorFlow checkpoint ends with a magic number, which this file of {} lacks: "
+         "it was cut short, or is another kind of file",
          format_size(file.size()));
   }
   fail(

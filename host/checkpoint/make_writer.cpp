@@ -109,8 +109,7 @@ std::unique_ptr<Writer> make_writer(const Value& root, const fs::path& named, co
   if (options.keep_texts && !is_flat && !is_bundle)
     fail(Errc::usage, "tensors of texts can be kept in flat H5 and TensorFlow checkpoints only");
   if (format != "h5" && !options.h5_version.empty())
-    fail(Errc::usage, "'{}' would be a {} checkpoint: an H5 version does not belong to it", target.string(),
-         format);
+    fail(Errc::usage, "'{}' would be a {} checkpoint: leave out the H5 version", target.string(), format);
   if (is_bundle) {
     check_target(named, true);  // its writer knows the files
   } else {

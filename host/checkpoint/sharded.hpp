@@ -16,7 +16,7 @@ bool is_shard_index(std::string_view text);
 /// Opens a single file by its content.
 using OpenFile = std::function<Checkpoint(std::shared_ptr<const MappedFile> file)>;
 
-/// The keys stand file by file in the order of the file names, within a file in the order of the index. Only
+/// The keys are in the order of the file names, within a file in the order of the index. Only
 /// the shards' headers are read. Errors: `format` for a bad index, missing shards (all of them named), or
 /// keys that their shard lacks.
 Checkpoint read_sharded(const std::shared_ptr<const MappedFile>& index, const OpenOptions& options,

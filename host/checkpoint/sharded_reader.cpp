@@ -24,11 +24,11 @@ Index read_index(const fs::path& path) {
   const Value root = parse_json(read_file(path, max_index), options);
   const Value* map = root.find("weight_map");
   if (map == nullptr || !map->is(Value::Kind::dict))
-    fail(Errc::format, "there is no 'weight_map' with keys and files in it");
+    fail(Errc::format, "it has no 'weight_map', a table of keys and their files");
   Index index;
   for (const auto& [key, file] : map->as_dict().entries()) {
     if (!file.is(Value::Kind::string)) {
-      fail(Errc::format, "'weight_map' gives {} for {}, where the name of a file belongs", a_kind(file),
+      fail(Errc::format, "'weight_map' should name a file, but gives {} for {}", a_kind(file),
            quote(key.as_string()));
     }
     index.keys[file.as_string()].push_back(key.as_string());
@@ -56,7 +56,7 @@ Shards open_shards(const NamedFiles& files, const Index& index) {
   return shards;
 }
 
-/// Takes over the keys that the index promises; whatever else is in the shard is not part of the checkpoint.
+/// Takes over the keys that the index lists; whatever else is in the shard is not part of the checkpoint.
 void take_keys(Dict& root, const Checkpoint& shard, const std::string& file,
                const std::vector<std::string>& keys) {
   if (!shard.root.is(Value::Kind::dict)) {
@@ -72,7 +72,7 @@ void take_keys(Dict& root, const Checkpoint& shard, const std::string& file,
     }
   }
   if (!absent.empty()) {
-    fail(Errc::format, "the shard {} lacks {} that the index promises: {}", quote(file),
+    fail(Errc::format, "the shard {} lacks {} that the index lists: {}", quote(file),
          absent.size() == 1 ? "a key" : fmt::format("{} keys", absent.size()), listed(absent));
   }
 }

@@ -116,7 +116,7 @@ Value parse_config(std::string_view text, ConfigFormat format, const ConfigWarni
 
 std::string dump_config(const Value& value, ConfigFormat format, const ConfigWriteOptions& options) {
   if (options.indent < 2 || options.indent > 9)
-    fail(Errc::usage, "an indent of {}; from 2 to 9 are possible", options.indent);
+    fail(Errc::usage, "the indent should be from 2 to 9, not {}", options.indent);
   const bool is_json = format == ConfigFormat::json;
   const Value tree = options.sort_keys || is_json ? arranged(value, options.sort_keys, is_json) : value;
   if (!is_json) return yaml::write(tree, options.indent);

@@ -22,10 +22,11 @@ std::optional<ConfigFormat> config_format_of(const fs::path& path);
 /// "yaml" or "json"; anything else is a `usage` error.
 ConfigFormat parse_config_format(std::string_view name);
 
-/// Told what reading a config lost: a key that stands twice keeps its last value, as in Python.
+/// Gets what reading a config lost: a key that is there twice keeps its last value, as in Python.
 using ConfigWarning = std::function<void(std::string)>;
 
-/// The format is told by the suffix, else by the content. Errors and warnings name the file, line and column.
+/// The format follows from the suffix, else from the content. Errors and warnings name the file, line and
+/// column.
 Value load_config(const fs::path& path, const ConfigWarning& warn = {});
 
 /// Errors: `format` with line and column; `refused` for tags that would make objects.

@@ -9,8 +9,8 @@
 
 namespace cbk::yaml {
 
-/// Anchors, aliases and merge keys are resolved into copies of their own. `warn`, if set, is told of keys
-/// that stand twice in one map. Errors: `format` with line and column; `refused` for tags beyond YAML's own.
+/// Anchors, aliases and merge keys are resolved into copies of their own. `warn`, if set, gets the keys
+/// that one map has twice. Errors: `format` with line and column; `refused` for tags beyond YAML's own.
 Value read(std::string_view text, const std::function<void(std::string)>& warn = {});
 
 /// Block style, laid out as PyYAML does.

@@ -19,7 +19,7 @@ bool is_break(char c) {
 
 constexpr size_t pair_size = std::string_view("\\ud83d\\ude00").size();
 
-/// Whether `\uDhhh` stands at `at`, one of `digits` behind the D; `first` is d, or what hides it.
+/// Whether `\uDhhh` is at `at`, one of `digits` behind the D; `first` is d, or what hides it.
 bool is_half(std::string_view text, size_t at, char first, std::string_view digits) {
   const auto lower = [&](size_t i) {
     return static_cast<char>(std::tolower(static_cast<unsigned char>(text[at + i])));

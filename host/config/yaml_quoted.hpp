@@ -18,7 +18,7 @@ std::optional<std::string> decode_quoted(std::string_view source, size_t offset)
 std::optional<std::string> end_folded(std::string_view source, size_t offset, std::string_view text);
 
 /// Pairs of surrogates ("\ud83d\ude00", as JSON writes characters beyond U+FFFF), which the parser refuses,
-/// as other escapes of the same length. Nothing when there are none, or when they could not be told apart
+/// as other escapes of the same length. Nothing when there are none, or when they could not be distinguished
 /// from others again.
 std::optional<std::string> hide_surrogates(std::string_view source);
 

@@ -91,8 +91,7 @@ void check_directives(std::string_view text) {
       return;
     }
   }
-  if (has_directive)
-    fail(Errc::format, "line {}: there is no document after the lines that begin with '%'", number);
+  if (has_directive) fail(Errc::format, "line {}: no document follows the lines that begin with '%'", number);
 }
 
 /// What the parser keeps of the tokens that begin at this character: inside of brackets it keeps all of them
@@ -308,7 +307,7 @@ class Builder : public YAML::EventHandler {
       fail_at(mark, Errc::format, fmt::format("nested deeper than {} levels", max_depth));
   }
 
-  /// What an alias stands for, as values of its own.
+  /// What an alias refers to, as values of its own.
   Value copy(const Value& value, const YAML::Mark& mark, size_t depth) {
     charge(mark, own_memory(value));
     check_depth(mark, depth);

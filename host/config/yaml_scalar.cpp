@@ -113,7 +113,7 @@ bool is_special_float(std::string_view text) {
   return is_one_of(text.substr(is_signed ? 1 : 0), infinities) || is_one_of(text, nans);
 }
 
-/// A prefix, then digits of which one at least is not "_".
+/// A prefix, then digits and "_", at least one digit.
 bool is_prefixed(std::string_view text, std::string_view prefix, std::string_view digits) {
   Scan scan(text);
   scan.one_of("+-");
@@ -255,14 +255,14 @@ void check_moment(std::string_view text) {
                                          std::chrono::month(static_cast<unsigned>(month)),
                                          std::chrono::day(static_cast<unsigned>(day))};
   if (year == 0 || !date.ok() || hour > 23 || minute > 59 || second > 59)
-    fail(Errc::format, "{} is no date; in quotes it is text", quote(text, 60));
+    fail(Errc::format, "{} is not a date; write text in quotes", quote(text, 60));
 }
 
 double decimal_float(std::string_view text) {
   const std::string_view digits = text.substr(text.starts_with('+') ? 1 : 0);
   double number = 0;
   const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), number);
-  // Beyond the range: strtod tells infinity from zero.
+  // Beyond the range: strtod distinguishes infinity from zero.
   return error == std::errc::result_out_of_range ? std::strtod(std::string(digits).c_str(), nullptr) : number;
 }
 
@@ -335,7 +335,7 @@ Value convert(std::string_view text, ScalarKind kind) {
     if (found == ScalarKind::integer) return integer_of(text).as_double();
     if (found == ScalarKind::real || found == ScalarKind::exponent_real) return real_of(text);
   }
-  fail(Errc::format, "{} is not what its tag says", quote(text, 60));
+  fail(Errc::format, "{} does not fit its tag", quote(text, 60));
 }
 
 Value resolve(std::string_view text) {

@@ -1,4 +1,4 @@
-// What a format must say to be written by the streaming executor (host/plan).
+// What the streaming executor (host/plan) needs from a format to write it.
 //
 // The constructor of a writer checks the whole tree and decides every item, so that all that can be wrong is
 // found before the first byte is written. `lay_out` then makes the files of a transaction, writes headers and
@@ -52,7 +52,7 @@ class ShardWriter : public Writer {
   std::vector<Slot> lay_out(Transaction& transaction) final {
     return lay_out_in(transaction.file(target_, overwrite_));
   }
-  /// The same in a file that is there.
+  /// The same in an existing file.
   virtual std::vector<Slot> lay_out_in(StagedFile& file) = 0;
 
  protected:

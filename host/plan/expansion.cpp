@@ -91,7 +91,7 @@ class Expansion {
 
   std::unordered_map<const Storage*, Use> uses_;
   uint64_t filled_ = 0;
-  const std::string* key_ = nullptr;  // of the item that is looked at
+  const std::string* key_ = nullptr;  // of the item that is being checked
   const std::string* largest_ = nullptr;
   uint64_t most_ = 0;
 };

@@ -243,7 +243,7 @@ class Execution {
     return out;
   }
 
-  /// Asks the sources for what only all of their bytes can tell.
+  /// Asks the sources for what depends on all of their bytes.
   void verify() const {
     std::unordered_set<const Expression*> seen;
     for (const Item& item : items_) {
@@ -299,7 +299,7 @@ class Execution {
   size_t position_ = 0;  // in order_
   int64_t cursor_ = 0;   // next element of that item
   int64_t step_ = 1;
-  std::map<size_t, Begun> begun_;    // items of which some blocks are written
+  std::map<size_t, Begun> begun_;    // items with some blocks written
   std::vector<uint32_t> checksums_;  // of the items that are written
   std::map<size_t, Losses> losses_;  // of the items that have some
   std::exception_ptr failure_;

@@ -15,7 +15,7 @@ namespace {
 constexpr size_t most_runs = 4096;
 constexpr uint64_t block_size = 256 << 10;
 
-/// A checkpoint may have 100,000 storages, of which a few are read at a time: they share some locks. Who has
+/// A checkpoint may have 100,000 storages, and a few are read at a time: they share some locks. Who has
 /// one takes no second one.
 std::mutex& lock_of(const void* storage) {
   static std::array<std::mutex, 64> locks;
@@ -30,7 +30,7 @@ class CheckedStorage final : public PackedStorage {
 
   [[nodiscard]] uint64_t size() const override { return bytes_->size(); }
   [[nodiscard]] uint64_t stored_size() const override { return cbk::stored_size(*bytes_); }
-  /// Whoever could see all bytes would not say which ones were looked at.
+  /// Whoever could see all bytes would not report which ones were read.
   [[nodiscard]] ByteView view() const override { return expected_.is_strict ? ByteView() : bytes_->view(); }
 
   void read(uint64_t offset, std::span<std::byte> out) const override {
@@ -68,7 +68,7 @@ class CheckedStorage final : public PackedStorage {
     [[nodiscard]] uint64_t end() const { return offset + size; }
   };
 
-  /// Joins a run with those beside it; what overlaps or lies about in too many pieces is not followed
+  /// Joins a run with those beside it; what overlaps or is in too many pieces is not followed
   /// further.
   void note(Run run) const {
     if (run.size == size()) return decide(run.crc);

@@ -180,7 +180,7 @@ class ElementExpression final : public Expression {
   ElementOp op_;
 };
 
-/// The elements of another expression, all of which must be finite: a `value` error that begins with `what`.
+/// The elements of another expression, which must all be finite: a `value` error that begins with `what`.
 class FiniteExpression final : public Expression {
  public:
   FiniteExpression(ExpressionPtr input, std::string what)

@@ -8,7 +8,7 @@
 
 namespace cbk {
 
-/// `packed`, which lies in `file`, unpacks to `size` bytes; `what` names it in messages. Reading from front
+/// `packed`, a part of `file`, unpacks to `size` bytes; `what` names it in messages. Reading from front
 /// to back, also by several threads close to each other, costs one pass; going back far starts again.
 StoragePtr inflated_storage(std::shared_ptr<const MappedFile> file, ByteView packed, Deflated form,
                             uint64_t size, std::string what);

@@ -44,7 +44,7 @@ class Storage {
   [[nodiscard]] virtual Place place() const { return {}; }
   /// Adds all files that the bytes come from.
   virtual void add_files(SourceFiles& /*files*/) const {}
-  /// CRC-32 (zip's polynomial) of all bytes, where the source file already tells it.
+  /// CRC-32 (zip's polynomial) of all bytes, where the source file already has it.
   [[nodiscard]] virtual std::optional<uint32_t> crc32() const { return std::nullopt; }
 };
 

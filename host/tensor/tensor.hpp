@@ -25,7 +25,7 @@ int64_t numel_of(const Shape& shape);
 Shape contiguous_strides(const Shape& shape);
 std::string to_string(const Shape& shape);  // "[2, 3]"
 
-/// A storage seen as an array: element (i0, i1, …) lies at offset + Σ i·stride, all in elements of `dtype`.
+/// A storage seen as an array: element (i0, i1, …) is at offset + Σ i·stride, all in elements of `dtype`.
 struct View {
   StoragePtr storage;
   DType dtype = DType::float32;
@@ -39,7 +39,7 @@ class Expression;  // host/tensor/expression.hpp
 class Tensor {
  public:
   Tensor() = default;
-  /// Checks that every element lies inside the storage (`format` error otherwise).
+  /// Checks that every element is inside the storage (`format` error otherwise).
   static Tensor from_view(View view);
   /// Dense elements in memory.
   static Tensor from_bytes(DType dtype, Shape shape, Bytes bytes);

@@ -187,8 +187,7 @@ Tensor Tensor::transpose(int64_t a, int64_t b) const {
 Tensor Tensor::slice(int64_t dim, int64_t start, int64_t stop, int64_t step) const {
   const size_t position = checked_dim(dim, this->dim());
   const int64_t extent = shape()[position];
-  if (step < 1)
-    fail(Errc::value, "a slice step of {}; it must be at least 1 (flip turns a tensor round)", step);
+  if (step < 1) fail(Errc::value, "a slice step of {}; it must be at least 1 (flip reverses a tensor)", step);
   auto clamped = [&](int64_t bound) {
     return std::clamp<int64_t>(bound < 0 ? bound + extent : bound, 0, extent);
   };

@@ -17,7 +17,7 @@ struct JsonReadOptions {
   /// Gets each list or object that is a member of the top object, once it is complete; the tree keeps None in
   /// its place. So a long text of many members needs the memory of one.
   std::function<void(const std::string& key, const Value& member)> take_member = {};
-  std::function<void(std::string)> warn = {};  // gets the first keys that stand twice in one object, and the
+  std::function<void(std::string)> warn = {};  // gets the first keys that one object has twice, and the
                                                // number of others; the last one counts
 };
 

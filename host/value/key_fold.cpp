@@ -12,7 +12,7 @@
 namespace cbk {
 namespace {
 
-constexpr size_t most_numbers = 16;  // a key with more is no layer's
+constexpr size_t most_numbers = 16;  // a key with more is not a layer's
 constexpr size_t most_digits = 9;
 constexpr char place_mark =
     '\1';  // a number's place in a template; the number of its digits follows, if it begins with 0

@@ -59,7 +59,7 @@ std::optional<Part> part_at(std::string_view name, size_t from, bool by_slash) {
   if (by_slash) {
     if (from >= name.size()) return std::nullopt;
     const size_t slash = name.find('/', from);
-    if (slash == std::string_view::npos) return last;  // "w" is no part of "w/x", whose part is "w/"
+    if (slash == std::string_view::npos) return last;  // "w/x" has the part "w/", not "w"
     return Part{slash + 1, slash + 1};
   }
   if (from > name.size()) return std::nullopt;
@@ -205,7 +205,7 @@ class Outliner {
     for (const uint32_t end : below.ends) {
       const Entries branch = entries.subspan(begin, end - begin);
       const std::string name = source_.name(branch[0]);
-      // A visitor may have changed the tree, and so the names: then there may be no such part any more.
+      // A visitor may have changed the tree, and so the names: then this part may be gone.
       const auto part = part_at(name, from, has_slashes(name));
       lines(branch, from, part ? part->next : name.size() + 1, is_root ? indent : indent + 1);
       begin = end;

@@ -9,7 +9,7 @@
 
 namespace cbk {
 
-/// Entries 0 to `count` - 1, of which nothing is kept: names are asked for when they are needed. Parts of a
+/// Entries 0 to `count` - 1. None is kept: names are asked for when they are needed. Parts of a
 /// name end at dots outside of braces ("a.layers.{0..31}.w"), or, in TensorFlow's names, behind slashes.
 struct OutlineEntries {
   size_t count = 0;

@@ -1,4 +1,4 @@
-// Keys that stand twice in a text. The first ones are reported with their places, the others by their number:
+// Keys that a text has twice. The first ones are reported with their places, the others by their number:
 // a text may consist of nothing else.
 #pragma once
 

@@ -32,7 +32,7 @@ bool begins_with_part(std::string_view path, std::string_view part) {
   return path.size() > part.size() && path.starts_with(part) && path[part.size()] == '.';
 }
 
-/// The steps to `path`: those of `old` at both ends as far as they fit, and one key for what stands between.
+/// The steps to `path`: those of `old` at both ends as far as they fit, and one key for what is between.
 Steps renamed(const Steps& old, std::string_view path) {
   size_t last = old.size();
   std::string_view rest = path;
@@ -244,7 +244,7 @@ class Rewriter {
 
   // --- where no path changes
 
-  /// Nothing for a value of which nothing is kept; the value itself if it stays as it is.
+  /// Nothing for a value that is left out whole; the value itself if it stays as it is.
   std::optional<Value> copy(const Value& value) {
     if (value.is(Value::Kind::dict) && !value.as_dict().empty()) return copy_dict(value);
     if (value.is(Value::Kind::sequence) && !value.as_sequence().items.empty()) return copy_list(value);

@@ -8,7 +8,7 @@
 
 namespace cbk {
 
-/// Open addressing over row numbers, of which there are less than 2^32 - 1. Not thread-safe.
+/// Open addressing over row numbers, fewer than 2^32 - 1. Not thread-safe.
 class RowIndex {
  public:
   /// The first row that was added with this hash and for which `is_same(row)` holds.

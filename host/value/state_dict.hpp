@@ -15,7 +15,7 @@ struct NamedTensor {
 };
 
 /// The tensors of a dict, in its order; the names of nested dicts are joined with ".". `format` is for
-/// messages. Errors: `value`, naming what is not a tensor (the first 20 keys) and names that stand for two
+/// messages. Errors: `value`, naming what is not a tensor (the first 20 keys) and names that belong to two
 /// tensors.
 std::vector<NamedTensor> flat_tensors(const Value& root, std::string_view format);
 

@@ -12,7 +12,7 @@ namespace cbk {
 /// The type of the object that `unreadable` makes; its repr is `why`.
 inline constexpr std::string_view unreadable_type = "unreadable";
 
-/// Stands for a value of which nothing is known but `why` it cannot be read, which may name it. A tensor
+/// The place of a value that cannot be read; `why` may name it, and is all that is known. A tensor
 /// whose bytes alone cannot be read is a tensor (`unreadable_storage`).
 Value unreadable(std::string why);
 

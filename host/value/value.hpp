@@ -2,7 +2,7 @@
 // spelling.
 //
 // A Value is a cheap handle. Containers are shared by reference, as in Python: copying a Value copies the
-// handle, and two handles on one node are "the same object" (tied tensors, a list that stands in two places).
+// handle, and two handles on one node are "the same object" (tied tensors, a list that is in two places).
 // Not thread-safe for writing; reading from several threads is fine.
 #pragma once
 

@@ -141,7 +141,7 @@ TEST_CASE("checkpoint: indexes that lie are refused", "[checkpoint]") {
       {R"({"weight_map": {"a": "s.safetensors", "b": "gone.bin", "c": "lost.bin"}})",
        "2 of 3 shards are missing: 'gone.bin', 'lost.bin'"},
       {R"({"weight_map": {"a": "s.safetensors", "b": "s.safetensors"}})",
-       "lacks a key that the index promises: 'b'"},
+       "lacks a key that the index lists: 'b'"},
       {R"({"weight_map": {"a": "../s.safetensors"}})", "'weight_map' of 'a': it names the file"},
       {R"({"weight_map": {"a": "/etc/passwd"}})", "--allow-external '/etc'"},
       {R"({"weight_map": {"a": ""}})", "'' is not the name of a file"},

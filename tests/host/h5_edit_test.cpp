@@ -144,7 +144,7 @@ TEST_CASE("H5 edit: what cannot be done leaves the file as it is") {
   CHECK_THAT(refusal([](FileEdit& e) { e.link("a", "missing"); }), Catch::Contains("'missing'"));
   CHECK_THAT(refusal([](FileEdit& e) { e.link("n001", "matrix"); }), Catch::Contains("already"));
   for (const std::string name : {"", ".", "a/b"})
-    CHECK_THAT(refusal([&](FileEdit& e) { e.link(name, "matrix"); }), Catch::Contains("no name"));
+    CHECK_THAT(refusal([&](FileEdit& e) { e.link(name, "matrix"); }), Catch::Contains("cannot be the name"));
   CHECK_THAT(refusal([](FileEdit& e) { e.set_value("missing", Value(1)); }), Catch::Contains("'missing'"));
   const auto refused_value = [&](const std::string& name, const Value& value) {
     return refusal([&](FileEdit& e) { e.set_value(name, value); });

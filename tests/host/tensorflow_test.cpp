@@ -536,7 +536,7 @@ TEST_CASE("tensorflow: an index that lies is refused with the variable's name", 
           [](Bundle& b) { b.header.set_num_shards(3); });
   refused("byte order", [](Bundle& b) { b.header.set_endianness(2); });
   refused("UTF-8", [](Bundle& b) { b.add("\xff", counting(DType::int8, {1})); });
-  refused("no entry", [](Bundle& b) { b.entries["b"] = "\xff\xff"; });
+  refused("not an entry", [](Bundle& b) { b.entries["b"] = "\xff\xff"; });
 }
 
 TEST_CASE("tensorflow: names that a short index repeats are refused", "[tensorflow]") {

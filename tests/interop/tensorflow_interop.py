@@ -313,8 +313,8 @@ def choosing(s):
     s.call("h5-to-tensorflow", "shards", "joined", "--shard-size", "1KB")
     assert read_bundle(s.path("joined"))[0] == {name: content(array) for name, array in arrays().items()}
     assert "matches --include 'nothing'" in s.refused("tensorflow-to-h5", "c", "none.h5", "--include", "nothing", "-q")
-    assert "no TensorFlow" in s.refused("tensorflow-to-h5", "kernels.h5", "x.h5")
-    assert "no H5" in s.refused("h5-to-tensorflow", "c", "x")
+    assert "not a TensorFlow" in s.refused("tensorflow-to-h5", "kernels.h5", "x.h5")
+    assert "not an H5" in s.refused("h5-to-tensorflow", "c", "x")
     assert "a folder" in s.call("h5-to-tensorflow", "kernels.h5", "shards", status=2).stderr
 
 
@@ -406,7 +406,7 @@ def names(s):
     """saver_path: a prefix, its index, a folder with or without a state file; what is none of these is told with what it may have meant."""
     for name in (".", ".."):
         write_bundle(s.path("dots"), {name: np.arange(1), "a": np.arange(2)})
-        assert f"--exclude {name} leaves it out" in s.refused("tensorflow-to-h5", "dots", "dots.h5", "--overwrite")
+        assert f"leave it out with --exclude {name}" in s.refused("tensorflow-to-h5", "dots", "dots.h5", "--overwrite")
         s.call("tensorflow-to-h5", "dots", "dots.h5", "--exclude", name, "--overwrite")
     os.mkdir(s.path("run"))
     write_bundle(s.path("run/model.ckpt-1"), {"a": np.arange(1)})
@@ -501,7 +501,7 @@ def lies(s):
     told(s, "1 is missing: 'p.data-00001-of-00003'", "there is 'p.data-00001-of-00004'")
     os.remove(s.path("p.data-00001-of-00004"))
     write_bundle(s.path("p"), arrays_of_three, shards=3, header=field(1, 2) + field(3, field(1, 1)))
-    told(s, "'o'", "data file 2, but the index says that there are 2")
+    told(s, "'o'", "data file 2, but there are 2, counted from 0")
     write_bundle(s.path("p"), arrays_of_three, shards=3, header=field(1, 4) + field(3, field(1, 1)))
     told(s, "4 files", "3 are missing", "there is 'p.data-00000-of-00003'")
 
@@ -556,7 +556,7 @@ def many_files(s):
         s.call(*command, "--shard-size", fits, "--overwrite", **limit(200, 200))
         s.call("diff", "v.h5", command[2])
         assert not [name for name in os.listdir(s.folder) if "tmp" in name]
-    assert "a higher limit is needed" in s.call("h5-to-tensorflow", "v.h5", "x.ckpt", status=2, **limit(12, 12)).stderr
+    assert "too many files are open" in s.call("h5-to-tensorflow", "v.h5", "x.ckpt", status=2, **limit(12, 12)).stderr
     s.call("h5-to-tensorflow", "v.h5", "w.ckpt", "--shard-size", "64B", **limit(1000, 4000))
     assert "`ulimit -n`" in s.call("ls", "w.ckpt", status=1, **limit(200, 200)).stderr
 

@@ -22,7 +22,7 @@ Located Datasets::follow(const std::shared_ptr<hdf5::File>& start, const hdf5::L
     link = file->find(target);
     if (link == nullptr) fail(Errc::format, "the link leads to {}, which does not exist", quote(target));
   }
-  fail(Errc::format, "links go in a circle");
+  fail(Errc::format, "links form a cycle");
 }
 
 Located Datasets::find(const std::shared_ptr<hdf5::File>& file, std::string_view path) {

@@ -31,7 +31,7 @@ class Datasets {
     TensorLeaf::Role role = TensorLeaf::Role::tensor;
   };
   /// The leaf of a stored dataset. Asked again for the same, it is the same node: a tie. Where its elements
-  /// are kept in a way that is not supported, or in a file that is not there, whoever reads them is told.
+  /// are kept in a way that is not supported, or in a missing file, reading them is an error.
   Value leaf(const Located& located, const As& as);
   /// The one element of a dataset.
   Value scalar(const Located& located);

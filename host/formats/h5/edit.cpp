@@ -88,7 +88,7 @@ FileEdit::FileEdit(std::shared_ptr<const MappedFile> file, const OpenOptions& op
   }
   if (superblock.end == hdf5::undefined_address || superblock.end < superblock.start + superblock.size ||
       superblock.end < superblock.base) {
-    hdf5::damaged("its end lies before its beginning");
+    hdf5::damaged("its end is before its beginning");
   }
   check_pickles(file_, options.allow_records);
   if (file_.root().references > 1) fail(Errc::unsupported, "its root group has further names");
@@ -100,7 +100,7 @@ FileEdit::FileEdit(std::shared_ptr<const MappedFile> file, const OpenOptions& op
   superblock_ = as_text(mapped_->bytes().subspan(superblock.start, superblock.size));
   for (const hdf5::Link& link : file_.links()) {
     if (link.kind == hdf5::Link::Kind::other)
-      fail(Errc::unsupported, "{} is a link of a user's own kind", quote(link.name));
+      fail(Errc::unsupported, "{} is a user-defined link", quote(link.name));
     if (link.name.empty() || link.name.find('\0') != std::string::npos)
       hdf5::damaged("a link without a proper name");
     links_.emplace(link.name, Target{link, std::nullopt});
@@ -129,13 +129,13 @@ void FileEdit::set_attribute(const std::string& name, const std::string& text) {
 
 FileEdit::Target& FileEdit::target(const std::string& name) {
   const auto found = links_.find(name);
-  if (found == links_.end()) fail(Errc::key, "there is no {} in the file", quote(name));
+  if (found == links_.end()) fail(Errc::key, "the file has no {}", quote(name));
   return found->second;
 }
 
 Located FileEdit::locate(const std::string& name) {
   Located located = datasets_.follow(files_.main(), target(name).link);
-  if (located.file != files_.main()) fail(Errc::unsupported, "{} lies in another file", quote(name));
+  if (located.file != files_.main()) fail(Errc::unsupported, "{} is in another file", quote(name));
   if (!located.object.is_dataset()) fail(Errc::unsupported, "{} is not a dataset", quote(name));
   return located;
 }
@@ -152,8 +152,8 @@ Value FileEdit::scalar(const std::string& name) {
 
 void FileEdit::link(const std::string& name, const std::string& source) {
   if (name.empty() || name == "." || name.find_first_of("/\0"sv) != std::string::npos)
-    fail(Errc::key, "{} is no name for a dataset", quote(name));
-  if (has(name)) fail(Errc::value, "there is a {} already", quote(name));
+    fail(Errc::key, "{} cannot be the name of a dataset", quote(name));
+  if (has(name)) fail(Errc::value, "{} exists already", quote(name));
   Target made{{name, hdf5::Link::Kind::hard, hdf5::undefined_address, "", ""}, target(source).value};
   made.link.address = locate(source).object.address;
   links_.emplace(name, std::move(made));
@@ -166,7 +166,7 @@ void FileEdit::set_value(const std::string& name, const Value& value) {
     const hdf5::Dataset dataset = hdf5::read_dataset(file_.objects(), located.object);
     if (dataset.space.is_null) return;
     const auto dtype = dataset.type.dtype();
-    if (!dtype) fail(Errc::dtype, "elements of type {} take no number", dataset.type.describe());
+    if (!dtype) fail(Errc::dtype, "elements of type {} cannot hold a number", dataset.type.describe());
     const uint64_t size = checked_mul(dataset.space.count(), dataset.type.size, "a dataset");
     if (size > largest_value) {
       fail(Errc::unsupported, "it has {}; only values up to {} are changed", format_size(size),
@@ -232,7 +232,7 @@ FileEdit::Addresses FileEdit::add_recounted(hdf5::Builder& builder) {
     if (object.references > old) {
       // Names in groups below the root would stay with the old header. A count that is too high harms nobody.
       if (count < old) continue;
-      fail(Errc::unsupported, "a dataset that gets another name has some in groups below the root already");
+      fail(Errc::unsupported, "a dataset to rename also has names in groups below the root");
     }
     hdf5::HeaderBuilder header;
     header.set_references(count);

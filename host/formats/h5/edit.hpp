@@ -1,6 +1,6 @@
 // Changes to an H5 file that leave its bytes where they are: other attributes of the root, further names for
 // datasets, other values of small ones. What changes is written anew behind the end of the file; then the
-// superblock, one small write, turns from the old root group to the new one. The layout is in FORMAT.md.
+// superblock, one small write, switches from the old root group to the new one. The layout is in FORMAT.md.
 #pragma once
 
 #include <functional>
@@ -19,7 +19,7 @@ namespace cbk::h5 {
 /// stored. Not thread-safe; belongs to one owner.
 class FileEdit {
  public:
-  /// Errors: `io`, `format`; `refused` for pickles that are no plain data (see check_pickles); `unsupported`
+  /// Errors: `io`, `format`; `refused` for pickles that are not plain data (see check_pickles); `unsupported`
   /// for files that HDF5 keeps in a way that an addition would break.
   explicit FileEdit(const fs::path& path) : FileEdit(MappedFile::open(path)) {}
   explicit FileEdit(std::shared_ptr<const MappedFile> file, const OpenOptions& options = {});
@@ -54,7 +54,7 @@ class FileEdit {
   struct NewValue {
     hdf5::ObjectHeader object;
     DType dtype = DType::float32;
-    uint32_t swapped = 0;  // bytes that stand the other way round in the file; 0: none
+    uint32_t swapped = 0;  // size of the units that are in the other byte order in the file; 0: none
     Shape shape;
     Bytes data;  // little-endian
   };

@@ -49,7 +49,7 @@ FileWriter::Plan FileWriter::plan_dataset(const std::string& key, std::string_vi
   overhead_ += 400 + 2 * name.size();
   if (tensor.nbytes() == 0) return plan;
   plan.item = static_cast<uint32_t>(items_.size());
-  // Large tensors begin on a page, small ones stand close together.
+  // Large tensors begin on a page, small ones are close together.
   const uint64_t offset = align_up(data_end_, tensor.nbytes() >= large ? 4096 : 8);
   items_.push_back({key, tensor});
   offsets_.push_back(offset);

@@ -54,7 +54,7 @@ class FileWriter : public ShardWriter {
   std::vector<Item> items_;
   std::vector<uint64_t> offsets_;
   uint64_t data_end_ = hdf5::superblock_size;
-  std::string superblock_;  // written by `finish`: without it the file is no HDF5
+  std::string superblock_;  // written by `finish`: without it the file is not HDF5
   StagedFile* file_ = nullptr;
 };
 

@@ -54,7 +54,7 @@ std::string metadata_head(std::string_view key) {
 
 std::string leaf_metadata(std::string_view key, const Value& metadata) {
   std::string out = metadata_head(key);
-  // One level deeper than the object would stand alone.
+  // One level deeper than the object alone would be.
   const std::string object = to_json(metadata, {.indent = 4, .ascii = true, .python = true});
   for (const char c : object) {
     out += c;

@@ -45,7 +45,7 @@ double version_of(const hdf5::Attributes& root) {
        latest.empty() ? std::string("; it is empty") : "; the latest it names is " + quote(latest));
 }
 
-/// A variable. Of a link to nowhere, and of elements that no dtype has, the file tells no more than that.
+/// A variable. A link to nowhere, and elements that no dtype has, are values that cannot be read.
 Value read_variable(Datasets& datasets, const hdf5::Link& link) {
   const auto why_not = [&](const Error& error) {
     return unreadable(
@@ -59,7 +59,7 @@ Value read_variable(Datasets& datasets, const hdf5::Link& link) {
     return why_not(error);
   }
   if (!located.object.is_dataset())
-    fail(Errc::format, "it is not a dataset; the file is no checkpoint and no flat file of variables");
+    fail(Errc::format, "it is not a dataset; the file is neither a checkpoint nor a flat file of variables");
   try {
     if (Datasets::holds_texts(located)) return datasets.texts(located);
     const bool is_bfloat = located.file->attributes(located.object).is_set("is_bfloat16");

@@ -9,10 +9,10 @@
 
 namespace cbk::h5 {
 
-/// Whether an HDF5 signature stands at one of the places where HDF5 looks for it.
+/// Whether an HDF5 signature is at one of the places where HDF5 looks for it.
 bool is_hdf5(ByteView bytes);
 
-/// Errors: `format` for damage and for files that are no checkpoint, `unsupported` for newer formats and
+/// Errors: `format` for damage and for files that are not checkpoints, `unsupported` for newer formats and
 /// foreign filters, `refused` for pickles that would have to run code.
 /// `memory`: the budget of the checkpoint (see `or_own`).
 Checkpoint read(std::shared_ptr<const MappedFile> file, const OpenOptions& options, MemoryPtr memory = {});

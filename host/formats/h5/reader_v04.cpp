@@ -40,7 +40,7 @@ class Reader {
       : datasets_(datasets), version_(version), allow_records_(allow_records) {}
 
   Value read(const Located& located, int depth = 0) {
-    if (depth > max_links) fail(Errc::format, "links go in a circle");
+    if (depth > max_links) fail(Errc::format, "links form a cycle");
     const hdf5::Attributes attributes = located.file->attributes(located.object);
     if (const auto type = attributes.text("__H5_TYPE__"))
       return read_tagged(located, attributes, *type, depth);

@@ -77,7 +77,7 @@ const Value& first_of(const Value& object, std::string_view name) {
   return items.front();
 }
 
-/// What a leaf turned out to be: a value, or a link to another key.
+/// What a leaf is: a value, or a link to another key.
 struct Leaf {
   Value value;
   std::string link;
@@ -144,7 +144,7 @@ class Reader {
   Value unwrap(const Value& value, int depth) {
     const Sequence* nested = as_nested(value);
     if (nested == nullptr) return value;
-    if (depth > max_nesting) fail(Errc::format, "nested objects go too deep");
+    if (depth > max_nesting) fail(Errc::format, "objects are nested too deeply");
     const Value& content = nested->items[0];
     const Value& wrapper = nested->items[1];
     const std::string& type = member(wrapper, "__TYPE__").as_string();
@@ -179,7 +179,7 @@ class Reader {
 
   static void check_shape(const Tensor& stored, const Shape& expected) {
     if (stored.shape() != expected) {
-      fail(Errc::format, "the metadata says shape {}, the dataset has {}", to_string(expected),
+      fail(Errc::format, "the metadata has the shape {}, but the dataset {}", to_string(expected),
            to_string(stored.shape()));
     }
   }
@@ -263,7 +263,7 @@ class Reader {
   }
 
   Value read_external(const Value& metadata, int depth) {
-    if (depth > max_nesting) fail(Errc::format, "external links go in a circle");
+    if (depth > max_nesting) fail(Errc::format, "external links form a cycle");
     const std::string& path = member(metadata, "path").as_string();
     const std::string& key = member(metadata, "key").as_string();
     return within(quote(key) + " in " + quote(path), [&] {
@@ -304,7 +304,7 @@ size_t follow_links(const std::vector<Leaf>& leaves,
     const auto next = positions.find(leaves[at].link);
     if (next == positions.end())
       fail(Errc::format, "it is a link to {}, which is not in the checkpoint", quote(leaves[at].link));
-    if (hops > 64) fail(Errc::format, "links go in a circle");
+    if (hops > 64) fail(Errc::format, "links form a cycle");
     at = next->second;
   }
   return at;

@@ -5,7 +5,7 @@
 
 namespace cbk::h5 {
 
-/// The globals of the pickle are looked at, never imported. What the pickle makes meanwhile must fit into
+/// The globals of the pickle are compared, never imported. What the pickle makes meanwhile must fit into
 /// what is left of `memory`.
 TreeSpec parse_spec_v04(std::string_view hex, const MemoryBudget& memory);
 

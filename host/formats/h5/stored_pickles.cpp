@@ -13,7 +13,8 @@ bool is_space(char c) {
   return c == ' ' || (c >= '\t' && c <= '\r');
 }
 
-/// Python's bytes.fromhex skips spaces; it fails for anything else that is no digit, and so reads no pickle.
+/// Python's bytes.fromhex skips spaces; it fails for anything else that is not a digit, and so reads no
+/// pickle.
 void check_hex(std::string text, bool allow_records, const MemoryBudget& memory) {
   std::erase_if(text, is_space);
   const auto is_digit = [](unsigned char c) { return std::isxdigit(c) != 0; };

@@ -14,7 +14,7 @@ std::string from_hex(std::string_view hex);
 /// Everything but letters, digits and "_.-~" as %XX.
 std::string percent_encode(std::string_view text);
 
-/// A % that is not followed by two hex digits stands for itself.
+/// A % that is not followed by two hex digits is kept.
 std::string percent_decode(std::string_view text);
 
 }  // namespace cbk::h5

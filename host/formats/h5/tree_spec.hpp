@@ -35,7 +35,7 @@ Value build_tree(const TreeSpec& spec, const std::function<Value()>& next);
 
 // --- the parts that both forms of a spec are made of; errors are `format` or `unsupported`
 
-/// "builtins.dict", …; and what a name stands for.
+/// "builtins.dict", …; and what a name means.
 std::string_view container_name(TreeSpec::Kind kind);
 TreeSpec::Kind container_kind(std::string_view name);
 

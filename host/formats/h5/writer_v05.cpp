@@ -71,7 +71,7 @@ class WriterV05 final : public FileWriter {
     for (; !tree.leaves.empty(); tree.leaves.pop_front()) {
       FlatLeaf& leaf = tree.leaves.front();
       if (leaf.key.size() > max_key || leaf.key.find('\0') != std::string::npos)
-        fail(Errc::key, "{} is no key for H5", quote(leaf.key));
+        fail(Errc::key, "{} cannot be a key in H5", quote(leaf.key));
       if (!is_strict_utf8(leaf.key)) fail(Errc::key, "the key {} is not Unicode text", quote(leaf.key));
       add_leaf(std::move(leaf));
     }
@@ -264,7 +264,7 @@ class WriterV05 final : public FileWriter {
     return folder->datasets[std::string(path)];
   }
 
-  /// The members of the metadata stand on the dataset once more, as the original writer leaves them.
+  /// The members of the metadata are on the dataset once more, as the original writer leaves them.
   uint64_t add_data(hdf5::Builder& builder, const Leaf& leaf) const {
     hdf5::HeaderBuilder header = start_dataset(leaf.plan);
     if (leaf.stored == Stored::tensor) {
@@ -272,7 +272,7 @@ class WriterV05 final : public FileWriter {
       const auto rank = static_cast<int64_t>(leaf.plan.tensor.shape().size());
       std::string shape;
       for (const int64_t extent : leaf.plan.tensor.shape()) append_le(shape, extent);
-      // An empty tuple has no integers to tell it from floats.
+      // An empty tuple has no integers to distinguish it from floats.
       header.add_attribute("shapes", rank == 0 ? float64_ : int64_, hdf5::encode_dataspace({1, rank}), shape);
       header.add_attribute("dtypes", hdf5::text_datatype(), hdf5::encode_dataspace({1}),
                            builder.text("torch." + std::string(name_of(leaf.plan.tensor.dtype()))));

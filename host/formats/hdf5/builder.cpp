@@ -119,7 +119,7 @@ std::string Builder::text(std::string_view text) {
   return reference;
 }
 
-/// A collection of its own, which never lies in the image.
+/// A collection of its own, outside of the image.
 uint64_t Builder::add_large_text(std::string_view text) {
   close_collection();
   give(size());
@@ -144,7 +144,7 @@ void Builder::add_bool(HeaderBuilder& header, std::string_view name, bool value)
 }
 
 GroupTables Builder::add_group_tables(const Links& links, const SoftLinks& soft) {
-  // Names first; offset 0 is the empty name that lies before all others.
+  // Names first; offset 0 is the empty name before all others.
   std::string names(8, '\0');
   const auto add_name = [&names](const std::string& name) {
     const uint64_t at = names.size();

@@ -27,7 +27,7 @@ class Builder {
   /// Appends a structure; its address.
   uint64_t add(std::string_view bytes);
 
-  /// A variable-length text: the 16 bytes that stand for it in an attribute.
+  /// A variable-length text: the 16 bytes that refer to it in an attribute.
   std::string text(std::string_view text);
 
   void add_text(HeaderBuilder& header, std::string_view name, std::string_view value);

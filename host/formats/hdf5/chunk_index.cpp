@@ -50,13 +50,13 @@ class IndexReader {
     const uint64_t offset = checked_add(image_.base(), address, "the place of a chunk");
     const uint64_t end = checked_add(offset, size, "the place of a chunk");
     if (end > image_.file()->size())
-      damaged("a chunk lies at bytes {} to {}, beyond the end; is it cut short?", offset, end);
+      damaged("a chunk is at bytes {} to {}, beyond the end; is it cut short?", offset, end);
     if (dataset_.filters.empty() && size < bytes_) damaged("a chunk has {} of {} bytes", size, bytes_);
     image_.memory().charge(sizeof(StoredChunk));
     chunks_.push_back({number, offset, size, mask});
   }
 
-  /// The number of the chunk at these chunk coordinates; false if it lies outside the extents.
+  /// The number of the chunk at these chunk coordinates; false if it is outside the extents.
   template <typename Coordinate>
   bool number_of(Coordinate coordinate, uint64_t& number) const {
     number = 0;
@@ -90,7 +90,8 @@ class IndexReader {
       const bool inside = number_of(
           [&](size_t d) {
             const uint64_t offset = in.u64();
-            if (found == 0 && offset % dataset_.layout.chunk[d] != 0) damaged("a chunk at a crooked place");
+            if (found == 0 && offset % dataset_.layout.chunk[d] != 0)
+              damaged("a chunk that is not on the chunk grid");
             return offset / dataset_.layout.chunk[d];
           },
           number);

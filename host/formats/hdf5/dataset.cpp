@@ -217,7 +217,7 @@ Dataset read_dataset(const Objects& objects, const ObjectHeader& object) {
   dataset.space = read_dataspace(in);
   dataset.layout = read_layout(Cursor(layout->body, image.sizes(), "a data layout"));
   for (const Message& message : object.messages) {
-    if (message.shared) continue;  // a fill value may be; then it is zero as far as we can tell
+    if (message.shared) continue;  // a fill value may be; then it is taken as zero
     Cursor body(message.body, image.sizes(), "a dataset");
     if (message.type == MessageType::filters) {
       dataset.filters = read_filters(body);
@@ -263,7 +263,7 @@ StoragePtr open_storage(const std::shared_ptr<const Image>& image, const Dataset
       storage = open_external(layout, size, external);
       break;
     case Layout::Kind::virtual_:
-      fail(Errc::unsupported, "a virtual dataset: its data lies in other datasets");
+      fail(Errc::unsupported, "a virtual dataset: its data is in other datasets");
   }
   return dataset.type.is_swapped() ? swapped_storage(std::move(storage), dataset.type.component_size())
                                    : storage;

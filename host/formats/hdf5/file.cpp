@@ -119,7 +119,7 @@ const Link* File::find(std::string_view path) {
     const Group* here = &groups_.at(root_.address);
     std::string_view rest = current;
     const Link* link = nullptr;
-    std::string base;  // path of the group the link stands in
+    std::string base;  // path of the group that has the link
     bool is_soft = false;
     while (true) {
       // As HDF5 does: "a//b" is "a/b" and "." is the group itself.
@@ -145,7 +145,7 @@ const Link* File::find(std::string_view path) {
     }
     if (!is_soft) return link;
   }
-  fail(Errc::format, "soft links at {} go in a circle", quote(path));
+  fail(Errc::format, "soft links at {} form a cycle", quote(path));
 }
 
 }  // namespace cbk::hdf5

@@ -51,7 +51,8 @@ class File {
   [[nodiscard]] Attributes attributes(const ObjectHeader& object) {
     return {objects_, objects_.attributes(object)};
   }
-  /// The link at a path from the root ("a/b": in group a), soft links followed; nullptr when there is none.
+  /// The link at a path from the root ("a/b": in group a), soft links followed; nullptr when it does not
+  /// exist.
   [[nodiscard]] const Link* find(std::string_view path);
   /// The links of a group.
   [[nodiscard]] const std::vector<Link>& links_of(const ObjectHeader& group);

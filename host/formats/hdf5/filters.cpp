@@ -18,7 +18,7 @@ T load_be(ByteView bytes, uint64_t offset, const char* what) {
   return value;
 }
 
-/// The most that a compressed byte can stand for; a chunk that claims more is not believed.
+/// The most that a compressed byte can unpack to; a chunk that claims more is not believed.
 void check_ratio(uint64_t stored, uint64_t size, uint64_t ratio) {
   if (size / ratio > stored + 64) damaged("a chunk of {} bytes cannot hold {}", stored, size);
 }
@@ -27,7 +27,7 @@ Bytes undo_lz4(ByteView in, uint64_t limit) {
   constexpr const char* what = "an LZ4 chunk";
   const auto total = load_be<uint64_t>(in, 0, what);
   const auto block = load_be<uint32_t>(in, 8, what);
-  if (total > limit) damaged("an LZ4 chunk says it has {} bytes, at most {} are right", total, limit);
+  if (total > limit) damaged("an LZ4 chunk claims {} bytes, but holds at most {}", total, limit);
   if (total > 0 && block == 0) damaged("an LZ4 chunk with empty blocks");
   check_ratio(in.size(), total, 255);
   Bytes out(total);

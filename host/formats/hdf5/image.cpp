@@ -17,7 +17,7 @@ void Image::charge(uint64_t work) const {
 ByteView Image::bytes(uint64_t address, uint64_t length, const char* what) const {
   const uint64_t size = file_->size() - base();
   if (address > size || length > size - address) {
-    damaged("{} should lie at bytes {} to {}, but the file has {}", what, address, address + length, size);
+    damaged("{} should be at bytes {} to {}, but the file has {}", what, address, address + length, size);
   }
   charge(length + 16);
   return file_->bytes().subspan(base() + address, length);

@@ -28,7 +28,7 @@ class Image {
   [[nodiscard]] ByteView bytes(uint64_t address, uint64_t length, const char* what) const;
   /// As much of `length` as the file has.
   [[nodiscard]] ByteView bytes_up_to(uint64_t address, uint64_t length, const char* what) const;
-  /// Metadata that begins with `signature` and ends with its checksum; the cursor stands behind the
+  /// Metadata that begins with `signature` and ends with its checksum; the cursor is behind the
   /// signature.
   [[nodiscard]] Cursor checked(uint64_t address, uint64_t length, std::string_view signature,
                                const char* what) const;

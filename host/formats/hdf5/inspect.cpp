@@ -61,7 +61,7 @@ class Inspector {
     }
   }
 
-  /// A name that stands for an object elsewhere.
+  /// A name that refers to an object elsewhere.
   void add_link(const std::string& name, const Link& link) {
     Value entry = Value::dict();
     entry.as_dict().set("name", name);

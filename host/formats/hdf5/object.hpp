@@ -31,7 +31,7 @@ enum class MessageType : uint16_t {
 
 struct Message {
   MessageType type;
-  bool shared = false;  // the content lies in another object
+  bool shared = false;  // the content is in another object
   ByteView body;
   uint8_t flags = 0;
 };

@@ -56,7 +56,7 @@ Superblock read_superblock(ByteView file) {
   Cursor in(bytes, out.sizes, "the superblock");
   in.skip(head.position());
   out.base = in.address();
-  if (out.base == undefined_address || out.base > file.size()) damaged("its base address lies outside");
+  if (out.base == undefined_address || out.base > file.size()) damaged("its base address is beyond the end");
   const uint64_t extension = in.address();  // in the older versions a place for free space, never used
   out.end = in.address();
   if (out.end != undefined_address && out.end > file.size()) {
@@ -98,7 +98,7 @@ std::string replace_root(ByteView file, const Superblock& superblock, uint64_t r
     const std::string entry = encode_root_entry(root, tables);
     const size_t entry_at = out.size() - entry.size();
     out.replace(entry_at, entry.size(), entry);
-    store_le(&out[entry_at - 16], end);  // the address of driver information lies between
+    store_le(&out[entry_at - 16], end);  // the address of driver information is between
     return out;
   }
   store_le(&out[out.size() - 4 - 8], root);

@@ -24,7 +24,7 @@ struct Superblock {
   uint64_t size = 0;
   uint8_t version = 0;
   FieldSizes sizes;
-  GroupRanks ranks;                        // versions 0 and 1; in later ones the extension may tell others
+  GroupRanks ranks;                        // versions 0 and 1; in later ones the extension may have others
   bool is_open_for_writing = false;        // version 3 only
   uint64_t base = 0;                       // what addresses are relative to
   uint64_t extension = undefined_address;  // versions 2 and 3
@@ -35,7 +35,7 @@ struct Superblock {
 /// Where HDF5 looks for its signature: at 0, 512, 1024, 2048, …; `undefined_address` if it is nowhere.
 uint64_t find_signature(ByteView bytes);
 
-/// Errors: `format` for what is no HDF5 file, damaged or cut short; `unsupported` for an unknown version.
+/// Errors: `format` for what is not an HDF5 file, damaged or cut short; `unsupported` for an unknown version.
 Superblock read_superblock(ByteView file);
 
 inline constexpr uint64_t superblock_size = 96;  // of what `encode_superblock` gives
@@ -44,7 +44,7 @@ inline constexpr uint64_t superblock_size = 96;  // of what `encode_superblock` 
 std::string encode_superblock(uint64_t root, const GroupTables& tables, uint64_t end);
 
 /// The superblock of `file` with another root group and another end. `tables`: those of the root, or nullptr
-/// when it is no old-style group. Addresses have 8 bytes.
+/// when it is not an old-style group. Addresses have 8 bytes.
 std::string replace_root(ByteView file, const Superblock& superblock, uint64_t root,
                          const GroupTables* tables, uint64_t end);
 

@@ -34,7 +34,7 @@ bool is_container(const Value& value) {
   return value.is(Value::Kind::sequence) || value.is(Value::Kind::dict) || value.is(Value::Kind::object);
 }
 
-/// What a value that is no container takes in a tree.
+/// What a value that is not a container takes in a tree.
 uint64_t own_bytes(const Value& value) {
   switch (value.kind()) {
     case Value::Kind::string:
@@ -67,14 +67,14 @@ void check_key(const Value& key, size_t& parts) {
       const auto kind = key.as_sequence().kind;
       if (kind != Sequence::Kind::tuple && kind != Sequence::Kind::frozenset &&
           kind != Sequence::Kind::torch_size) {
-        fail(Errc::format, "{} is a dict key", a_kind(key));
+        fail(Errc::format, "{} cannot be a dict key", a_kind(key));
       }
       for (const Value& item : key.as_sequence().items) check_key(item, parts);
       break;
     }
     case Value::Kind::dict:
     case Value::Kind::tensor:
-      fail(Errc::format, "{} is a dict key", a_kind(key));
+      fail(Errc::format, "{} cannot be a dict key", a_kind(key));
     default:
       break;
   }
@@ -188,7 +188,7 @@ Value Arena::keep(Value value, uint64_t bytes) {
 }
 
 /// Lets go of containers that nobody else holds. Parents are younger than most of their children, so walking
-/// backwards frees whole trees in one pass; the children still stand in `nodes_`, so nothing recurses.
+/// backwards frees whole trees in one pass; the children are still in `nodes_`, so nothing recurses.
 void Arena::sweep() {
   for (size_t i = nodes_.size(); i-- > 0;) {
     if (!nodes_[i].value.is_unshared()) continue;

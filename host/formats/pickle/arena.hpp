@@ -1,5 +1,5 @@
 // The values made while a pickle is read. The arena bounds their memory, and takes them apart again without
-// recursion and without leaks when the pickle turns out to be bad (cycles, chains a million containers deep).
+// recursion and without leaks when the pickle is found to be bad (cycles, chains a million containers deep).
 #pragma once
 
 #include <memory>

@@ -88,7 +88,7 @@ Value encode(CallContext& context, const Arguments& arguments) {
     } else if ((byte == 0xc2 || byte == 0xc3) && i + 1 < text.size()) {
       data.push_back(static_cast<char>((byte & 3) << 6 | (static_cast<uint8_t>(text[++i]) & 0x3f)));
     } else {
-      fail(Errc::format, "text beyond Latin-1 where bytes are spelled");
+      fail(Errc::format, "bytes that are written as text beyond Latin-1");
     }
   }
   return context.arena.bytes(std::move(data));
@@ -156,7 +156,7 @@ Value make_device(CallContext& context, const Arguments& arguments) {
 Value make_layout(CallContext& context, const Arguments& arguments) {
   const std::string& name = arguments.at(0).as_string();
   const auto meaning = find_global(name, false);
-  if (meaning != Meaning::layout) fail(Errc::format, "{} is no layout", quote(name));
+  if (meaning != Meaning::layout) fail(Errc::format, "{} is not a layout", quote(name));
   return context.arena.object("torch.layout", name);
 }
 
@@ -264,7 +264,7 @@ Value call(CallContext& context, Meaning meaning, const std::string& global, con
     case Meaning::dill_eval_repr:
       return eval_repr(context, arguments);
     case Meaning::record:
-      if (arguments.size() != 0) fail(Errc::format, "{} with arguments", global);
+      if (arguments.size() != 0) fail(Errc::format, "{} takes no arguments", global);
       return context.arena.object(global);
     case Meaning::dtype:
     case Meaning::layout:
@@ -280,9 +280,9 @@ Value build(CallContext& context, const Value& target, const Value& state) {
   switch (target.kind()) {
     case Value::Kind::dict: {
       Dict& dict = target.as_dict();
-      if (dict.kind != Dict::Kind::ordered) fail(Errc::format, "{} is given a state", a_kind(target));
+      if (dict.kind != Dict::Kind::ordered) fail(Errc::format, "{} cannot have a state", a_kind(target));
       if (!state.is(Value::Kind::dict))
-        fail(Errc::format, "an OrderedDict is given {} as its state", a_kind(state));
+        fail(Errc::format, "the state of an OrderedDict should be a dict, not {}", a_kind(state));
       dict.attributes = state;
       return target;
     }
@@ -310,7 +310,7 @@ Value build(CallContext& context, const Value& target, const Value& state) {
     default:
       break;
   }
-  fail(Errc::format, "{} is given a state", a_kind(target));
+  fail(Errc::format, "{} cannot have a state", a_kind(target));
 }
 
 }  // namespace cbk::pickle

@@ -11,7 +11,7 @@
 
 namespace cbk::pickle {
 
-/// The arguments of one call; asking for one that is not there is a `format` error.
+/// The arguments of one call; asking for a missing one is a `format` error.
 class Arguments {
  public:
   explicit Arguments(const Value& tuple);
@@ -37,7 +37,8 @@ struct CallContext {
 Value call(CallContext& context, Meaning meaning, const std::string& global, const Value& arguments);
 
 /// Sets the state of an object: an OrderedDict's attributes, a numpy dtype or array, a record's state.
-/// The object afterwards: `target` itself, or what takes its place (an array whose elements are no numbers).
+/// The object afterwards: `target` itself, or what takes its place (an array of elements that are not
+/// numbers).
 Value build(CallContext& context, const Value& target, const Value& state);
 
 /// `value` as an Object of that type, or a `format` error that says what was expected.

@@ -54,7 +54,7 @@ enum class Meaning {
   // dill
   dill_load_type,
   dill_eval_repr,
-  // classes that stand for themselves
+  // classes that are kept as such
   record,      // instances become Objects: NEWOBJ, BUILD
   class_only,  // may be named as a value, never called
 };

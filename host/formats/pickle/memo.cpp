@@ -21,7 +21,7 @@ uint64_t Memo::parse_index(std::string_view text) {
   uint64_t index = 0;
   auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), index);
   if (error != std::errc{} || end != text.data() + text.size())
-    fail(Errc::format, "{} is no memo index", quote(text));
+    fail(Errc::format, "{} is not a memo index", quote(text));
   return index;
 }
 
@@ -53,7 +53,7 @@ void Memo::look_through(std::string_view pickle) {
           break;
       }
     }
-  } catch (const Error&) {  // NOLINT(bugprone-empty-catch): found again, and told, when the pickle is run
+  } catch (const Error&) {  // NOLINT(bugprone-empty-catch): found again, and reported, when the pickle is run
   }
 }
 
@@ -73,7 +73,7 @@ bool Memo::put(uint64_t index, const Value& value) {
 }
 
 const Value& Memo::get(uint64_t index) {
-  if (index >= values_.size() || !is_set_[index]) fail(Errc::format, "there is no memo entry {}", index);
+  if (index >= values_.size() || !is_set_[index]) fail(Errc::format, "the memo has no entry {}", index);
   if (values_[index].is(Value::Kind::string)) arena_.charge(values_[index].as_string().size());
   return values_[index];
 }

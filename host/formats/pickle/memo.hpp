@@ -20,7 +20,7 @@ class Memo {
   [[nodiscard]] uint64_t next() const { return size_; }
   /// Whether the value is kept. Errors: `format` for a number far beyond those of a pickler.
   bool put(uint64_t index, const Value& value);
-  /// Errors: `format` for a number that stands for nothing.
+  /// Errors: `format` for a number without a value.
   const Value& get(uint64_t index);
   /// Another value for a number that is kept.
   void replace(uint64_t index, const Value& value) { values_.at(index) = value; }

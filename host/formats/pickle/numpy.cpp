@@ -110,7 +110,7 @@ Value numpy_dtype(CallContext& context, const Arguments& arguments) {
 
 void build_numpy_dtype(Object& dtype, const Value& state) {
   const std::string_view order = raw_bytes(Arguments(state).at(1));
-  if (order.size() != 1) fail(Errc::format, "{} is no byte order of a numpy dtype", quote(order));
+  if (order.size() != 1) fail(Errc::format, "{} is not a byte order of a numpy dtype", quote(order));
   if (!dtype.repr.starts_with(order)) dtype.repr = fmt::format("{}{}", order, dtype.repr);
 }
 

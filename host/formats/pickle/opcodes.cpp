@@ -141,7 +141,7 @@ std::string argument_text(const Instruction& instruction) {
 }
 
 void InstructionReader::fail_early(uint64_t count) const {
-  fail(Errc::format, "the pickle ends too early: {} at offset {} wants {} bytes, {} are left",
+  fail(Errc::format, "the pickle ends too early: {} at offset {} needs {} bytes, {} are left",
        name_of(static_cast<Op>(bytes_[start_])), start_, count, bytes_.size() - position_);
 }
 
@@ -169,7 +169,7 @@ Instruction InstructionReader::next() {
   Instruction instruction{start_, static_cast<Op>(byte), 0, {}, {}};
   switch (lookup.forms[byte]) {
     case Form::unknown:
-      fail(Errc::format, "byte 0x{:02x} at offset {} of the pickle is no opcode", byte, start_);
+      fail(Errc::format, "byte 0x{:02x} at offset {} of the pickle is not an opcode", byte, start_);
     case Form::none:
       break;
     case Form::u1:

@@ -79,21 +79,21 @@ enum class Op : uint8_t {
   readonly_buffer = 0x98,
 };
 
-/// "BINGET"; empty for a byte that is no opcode.
+/// "BINGET"; empty for a byte that is not an opcode.
 std::string_view name_of(Op op);
 
 struct Instruction {
   uint64_t offset = 0;
   Op op = Op::stop;
   int64_t number = 0;       // fixed-size integers, memo indexes, a frame's length
-  std::string_view text;    // counted or line arguments, as they stand in the file
+  std::string_view text;    // counted or line arguments, as they are in the file
   std::string_view second;  // the second line of GLOBAL and INST
 };
 
 /// For people: a number, or the beginning of a text in quotes; otherwise empty.
 std::string argument_text(const Instruction& instruction);
 
-/// Steps through a pickle; every length is checked against the bytes that are there (`format` errors with the
+/// Steps through a pickle; every length is checked against the bytes that are left (`format` errors with the
 /// offset).
 class InstructionReader {
  public:

@@ -354,7 +354,7 @@ void Pickler::range(const Object& object) {
   // "range(3, 9)" or "range(3, 9, 2)"
   std::string_view rest = object.repr;
   if (!rest.starts_with("range(") || !rest.ends_with(")"))
-    fail(Errc::value, "{} is no range", quote(object.repr));
+    fail(Errc::value, "{} is not a range", quote(object.repr));
   rest = rest.substr(6, rest.size() - 7);
   std::vector<Value> numbers;
   while (true) {
@@ -364,7 +364,7 @@ void Pickler::range(const Object& object) {
     rest.remove_prefix(comma + 2);
   }
   if (numbers.size() == 2) numbers.emplace_back(1);
-  if (numbers.size() != 3) fail(Errc::value, "{} is no range", quote(object.repr));
+  if (numbers.size() != 3) fail(Errc::value, "{} is not a range", quote(object.repr));
   global("builtins.range");
   for (const Value& number : numbers) integer(number.as_integer());
   call(3);
@@ -422,7 +422,7 @@ void Pickler::number_tensor(const Value& list, DType dtype) {
 void Pickler::quantized(const Object& object) {
   const Dict& state = object.state.as_dict();
   const StorageClass* type = find_quantized_class(state.at("dtype").as_string());
-  if (type == nullptr) fail(Errc::value, "{} is no quantized dtype", quote(state.at("dtype").as_string()));
+  if (type == nullptr) fail(Errc::value, "{} is not a quantized dtype", quote(state.at("dtype").as_string()));
   const Tensor& elements = state.at("int_repr").as_tensor();
   const std::string& scheme = state.at("qscheme").as_string();
   global("torch._utils._rebuild_qtensor");

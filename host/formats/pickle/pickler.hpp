@@ -36,7 +36,7 @@ struct PicklerOptions {
 /// Errors: `value` for what a pickle cannot hold (graph tensors), naming the dotted path.
 std::string dump(const Value& value, const PicklerOptions& options);
 
-/// Calls `store` and checks as `pickle` does, and makes nothing; what `store` gives is not looked at.
+/// Calls `store` and checks as `dump` does, and makes nothing; what `store` gives is not checked.
 void rehearse(const Value& value, const PicklerOptions& options);
 
 /// An object as Cerebras H5 files keep it: protocol 4, one frame, dill's spelling.

@@ -13,7 +13,7 @@ class RefusedGlobals {
     if (seen_.insert(global).second && names_.size() < 1000) names_.push_back(global);
   }
   [[nodiscard]] bool empty() const { return names_.empty(); }
-  /// The `refused` error. `may_be_records`: reading with allow_records may be the way.
+  /// The `refused` error. `may_be_records`: reading with allow_records may help.
   [[noreturn]] void fail_with_all(bool may_be_records) const;
 
  private:

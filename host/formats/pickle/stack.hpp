@@ -34,12 +34,12 @@ class Stack {
   }
 
   Value pop() {
-    if (values_.size() <= floor()) fail(Errc::format, "the pickle takes a value that does not exist");
+    if (values_.size() <= floor()) fail(Errc::format, "the pickle takes a value, but its stack has none");
     Value value = std::move(values_.back());
     values_.pop_back();
     return value;
   }
-  /// POP: the last value, or the mark if nothing stands above it.
+  /// POP: the last value, or the mark if nothing is above it.
   void pop_or_unmark() {
     if (!marks_.empty() && values_.size() == marks_.back()) {
       marks_.pop_back();
@@ -61,7 +61,7 @@ class Stack {
     return items;
   }
   [[nodiscard]] const Value& top() const {
-    if (values_.size() <= floor()) fail(Errc::format, "the pickle uses a value that does not exist");
+    if (values_.size() <= floor()) fail(Errc::format, "the pickle uses a value, but its stack has none");
     return values_.back();
   }
   /// The value on top becomes another one.

@@ -16,7 +16,7 @@ constexpr size_t memo_text_limit = 256;         // longer text is rarely repeate
 /// Python's spelling of a dotted global: everything up to the last dot is the module.
 std::pair<std::string, std::string> split_global(std::string_view global) {
   const size_t dot = global.rfind('.');
-  if (dot == std::string_view::npos) fail(Errc::value, "{} is no dotted name of a class", quote(global));
+  if (dot == std::string_view::npos) fail(Errc::value, "{} is not the dotted name of a class", quote(global));
   return {std::string(global.substr(0, dot)), std::string(global.substr(dot + 1))};
 }
 
@@ -187,7 +187,7 @@ void Stream::global(std::string_view dotted) {
       module = "copy_reg";
     }
     if ((module + attribute).find('\n') != std::string::npos)
-      fail(Errc::value, "{} is no name", quote(dotted));
+      fail(Errc::value, "{} cannot be the name of a class", quote(dotted));
     op(Op::global);
     out_ += module + "\n" + attribute + "\n";
   }

@@ -65,7 +65,7 @@ class Stream {
   bool fetch_known(const void* node);
 
  private:
-  /// A text in the memo, where it stands in the pickle.
+  /// A text in the memo, and its place in the pickle.
   struct Text {
     uint64_t begin = 0;
     uint32_t size = 0;

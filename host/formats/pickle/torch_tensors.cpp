@@ -22,7 +22,7 @@ StorageRef storage_of(const Value& value) {
   const Object& object = expect_object(value, "torch.storage");
   const StorageClass* type = storage_class_named(object.repr);
   const View* elements = object.state.as_tensor().view();
-  if (type == nullptr || elements == nullptr) fail(Errc::format, "{} is no storage", quote(object.repr));
+  if (type == nullptr || elements == nullptr) fail(Errc::format, "{} is not a storage", quote(object.repr));
   return {*elements, *type};
 }
 
@@ -218,7 +218,7 @@ Value rebuild_quantized(CallContext& context, const Arguments& arguments) {
     put("scale", quantizer.at(1).as_double());
     put("zero_point", quantizer.at(2).as_int());
   } else {
-    // torch gives both schemes one name in pickles; the zero points tell which it is.
+    // torch gives both schemes one name in pickles; the zero points decide which it is.
     const bool real_points = is_floating(quantizer.at(2).as_tensor().dtype());
     put("qscheme", real_points ? std::string(float_scheme) : scheme);
     put("scales", numbers(context, quantizer.at(1), DType::float64));

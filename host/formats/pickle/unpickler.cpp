@@ -17,7 +17,7 @@
 namespace cbk::pickle {
 namespace {
 
-/// The type of the stand-in for whatever a refused global would have made; its repr is the global.
+/// The type of the placeholder for whatever a refused global would have made; its repr is the global.
 constexpr std::string_view refused_type = "refused";
 
 /// What a whole number of so many bytes takes, kept as decimal digits.
@@ -53,7 +53,7 @@ class Machine {
       interpret();
     } catch (const Error& error) {
       if (refused_.empty())
-        throw Error(error.code(), fmt::format("{} (the pickle's byte {})", error.what(), at_));
+        throw Error(error.code(), fmt::format("{} (at byte {} of the pickle)", error.what(), at_));
     }
     if (!refused_.empty()) refused_.fail_with_all(!options_.allow_records);
     if (consumed != nullptr) *consumed = reader_.position();
@@ -355,7 +355,7 @@ void Machine::push_float_text(std::string_view text) {
   char* end = nullptr;
   const double real = std::strtod(number.c_str(), &end);
   if (number.empty() || end != number.c_str() + number.size())
-    fail(Errc::format, "{} is no number", quote(text));
+    fail(Errc::format, "{} is not a number", quote(text));
   push(real);
 }
 
@@ -457,7 +457,7 @@ void Machine::set_state() {
 
 void Machine::load_persistent(const Value& id) {
   push(attempt("a persistent id", [&]() -> Value {
-    if (!options_.persistent_load) fail(Errc::format, "a persistent id where none belongs");
+    if (!options_.persistent_load) fail(Errc::format, "an unexpected persistent id");
     return arena_.keep_storage(options_.persistent_load(id));
   }));
 }

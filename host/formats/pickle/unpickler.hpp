@@ -20,7 +20,7 @@ struct UnpickleOptions {
   /// Gives the elements of an untyped storage their dtype (a file of other byte order swaps them here);
   /// unset: as they are.
   std::function<StoragePtr(const StoragePtr& storage, DType dtype)> retype;
-  /// Told what could not be kept (attributes of a tensor).
+  /// Gets what could not be kept (attributes of a tensor).
   std::function<void(std::string warning)> warn;
   /// Called for each value that cannot be read, which stays in the tree as such (see
   /// value/unreadable.hpp); unset: such a value is an error.
@@ -33,7 +33,7 @@ struct UnpickleOptions {
 /// What `persistent_load` returns for a storage: an Object "torch.storage" whose repr is the storage class
 /// ("FloatStorage") and whose state is a one-dimensional tensor over all its elements.
 ///
-/// A global that stands as a value is an Object "class" with its dotted name as repr
+/// A global that is itself a value is an Object "class" with its dotted name as repr
 /// ("collections.OrderedDict"). No bytes of the pickle are kept: what is written again is made from values.
 ///
 /// The value of the one pickle at the start of `bytes`; `consumed` gets its length.

@@ -27,7 +27,7 @@ struct Header {
 /// Reads and checks everything but the tensors' bytes. Errors: `format`.
 Header read_header(const MappedFile& file);
 
-/// Length, header and padding, ready to be written in front of the data. Entries stand in their order.
+/// Length, header and padding, ready to be written in front of the data. Entries keep their order.
 std::string write_header(const std::vector<Entry>& entries, const Value& metadata);
 
 }  // namespace cbk::safetensors

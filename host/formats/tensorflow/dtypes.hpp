@@ -20,7 +20,7 @@ struct DTypeInfo {
   DType dtype = DType::uint8;  // plain and quantized
 };
 
-/// What stands for the dtypes of TensorFlow releases to come.
+/// The dtypes of TensorFlow releases to come.
 inline constexpr DTypeInfo unknown_dtype = {0, "unknown", DTypeInfo::Kind::unreadable};
 
 /// nullptr for a number or name that TensorFlow does not know.

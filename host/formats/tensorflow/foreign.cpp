@@ -38,7 +38,7 @@ uint32_t add_length(uint32_t crc, uint64_t length, bool big_endian) {
   return add(length);
 }
 
-/// Calls `visit` for the length of each text; the result is where their checksum stands.
+/// Calls `visit` for the length of each text; the result is where their checksum is.
 template <typename Visit>
 size_t each_length(ByteView bytes, int64_t count, Visit&& visit) {
   if (static_cast<uint64_t>(count) > bytes.size())

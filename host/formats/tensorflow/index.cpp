@@ -31,7 +31,7 @@ Message parse(std::string_view bytes) {
   Message message;
   if (bytes.size() > largest_message) fail(Errc::format, "an entry of {}", format_size(bytes.size()));
   if (!message.ParseFromArray(bytes.data(), static_cast<int>(bytes.size()))) {
-    fail(Errc::format, "it is no entry of a TensorFlow checkpoint");
+    fail(Errc::format, "it is not an entry of a TensorFlow checkpoint");
   }
   return message;
 }
@@ -91,7 +91,7 @@ std::vector<Extent> read_extents(const proto::Slice& slice, const Shape& shape) 
 
 void read_place(const proto::Entry& message, uint32_t shards, Entry& entry) {
   if (message.shard_id() < 0 || static_cast<uint32_t>(message.shard_id()) >= shards) {
-    fail(Errc::format, "its bytes should be in data file {}, but the index says that there are {}",
+    fail(Errc::format, "its bytes should be in data file {}, but there are {}, counted from 0",
          message.shard_id(), shards);
   }
   if (message.offset() < 0 || message.size() < 0) {

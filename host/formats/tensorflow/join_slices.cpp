@@ -28,7 +28,7 @@ int64_t stop_of(const Piece& piece, size_t dim) {
   return piece.start[dim] + piece.tensor.shape()[dim];
 }
 
-/// Fills boxes from pieces: a box that is no single piece is cut along a dim, where no piece lies across if
+/// Fills boxes from pieces: a box that is not a single piece is cut along a dim, where no piece crosses it if
 /// there is such a place.
 class Joiner {
  public:

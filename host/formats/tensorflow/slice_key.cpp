@@ -26,7 +26,7 @@ void append_text(std::string& out, std::string_view text) {
   out += '\1';
 }
 
-/// Big-endian two's complement of n bytes, of which the first n + 1 bits are sign and length: n ones (zeros
+/// Big-endian two's complement of n bytes; the first n + 1 bits are sign and length: n ones (zeros
 /// when negative), then the other.
 void append_signed(std::string& out, int64_t value) {
   const auto magnitude = static_cast<uint64_t>(value < 0 ? ~value : value);

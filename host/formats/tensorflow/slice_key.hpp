@@ -1,4 +1,4 @@
-// The keys under which the slices of a partitioned variable stand in the index: name and place, encoded so
+// The keys of the slices of a partitioned variable in the index: name and place, encoded so
 // that they sort by both, before all names of variables.
 #pragma once
 

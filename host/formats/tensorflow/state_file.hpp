@@ -26,7 +26,7 @@ State read_state(const fs::path& file);
 std::shared_ptr<const MappedFile> latest_in(const fs::path& folder, const std::vector<fs::path>& allowed);
 
 /// The content of the state file of `prefix`'s folder after `prefix` was saved: its checkpoints so far, and
-/// this one as the latest; where the file says when each was saved, it goes on saying so. Errors: as
+/// this one as the latest; where the file says when each was saved, it keeps that. Errors: as
 /// `read_state`.
 std::string next_state(const fs::path& prefix);
 

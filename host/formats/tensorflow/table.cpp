@@ -81,7 +81,8 @@ void each_entry(std::string_view block, Visit&& visit) {
     const uint64_t shared = cursor.varint();
     const uint64_t fresh = cursor.varint();
     const uint64_t value_size = cursor.varint();
-    if (shared > key.size()) fail(Errc::format, "a key shares more than the one before it has");
+    if (shared > key.size())
+      fail(Errc::format, "a key shares more bytes with the key before it than that has");
     key.resize(shared);
     key += cursor.text(fresh);
     visit(std::string_view(key), cursor.text(value_size));
@@ -97,14 +98,14 @@ struct Unpacked {
 Unpacked unpacked(std::string_view packed, MemoryBudget& memory) {
   size_t size = 0;
   if (!snappy::GetUncompressedLength(packed.data(), packed.size(), &size))
-    fail(Errc::format, "a block is no Snappy");
+    fail(Errc::format, "a block is not valid Snappy data");
   if (size > largest_block || size > packed.size() * largest_expansion) {
     fail(Errc::format, "a block of {} that should unpack to {}", format_size(packed.size()),
          format_size(size));
   }
   Unpacked out{MemoryLoan(memory, size), std::string(size, '\0')};
   if (!snappy::RawUncompress(packed.data(), packed.size(), out.text.data()))
-    fail(Errc::format, "a block is no Snappy");
+    fail(Errc::format, "a block is not valid Snappy data");
   return out;
 }
 
@@ -168,7 +169,7 @@ class TableFile {
 
   void read(const TableVisitor& visit) {
     if (!is_table(as_bytes(file_)))
-      fail(Errc::format, "it is no index of a TensorFlow checkpoint: the table's end is missing");
+      fail(Errc::format, "it is not the index of a TensorFlow checkpoint: the end of the table is missing");
     const std::string_view footer = file_.substr(file_.size() - footer_size, footer_size - 8);
     Cursor cursor(footer, "the end of the index");
     const BlockHandle meta = read_handle(cursor);
@@ -237,7 +238,7 @@ class TableFile {
       case '\1':
         return {content, unpacked(content, memory_)};
       default:
-        fail(Errc::unsupported, "{} of the index is compressed in the unknown way {}", what,
+        fail(Errc::unsupported, "{} of the index has the unknown compression {}", what,
              static_cast<uint8_t>(stored.back()));
     }
   }

@@ -75,7 +75,7 @@ Variable foreign_variable(const std::string& name, const Value& value) {
     return numbers_variable(name, foreign.dtype, foreign.elements);
   Variable variable = numbers_variable(name, foreign.dtype, foreign.elements);
   variable.entry.shape = foreign.shape;
-  // The checksum of texts is not that of their bytes, so they are looked at here.
+  // The checksum of texts is not that of their bytes, so they are checked here.
   const Stored stored(foreign.elements);
   variable.entry.crc = texts_crc(stored.bytes(), numel_of(foreign.shape), false);
   variable.has_checksum = true;

@@ -99,7 +99,7 @@ class LegacyReader {
     if (kind != "storage") fail(Errc::format, "a persistent id of the kind {}", quote(kind));
     const std::string& global = pickle::expect_object(parts.at(1), "class").repr;
     const pickle::StorageClass* type = pickle::find_storage_class(global);
-    if (type == nullptr) fail(Errc::format, "{} is no storage class", quote(global));
+    if (type == nullptr) fail(Errc::format, "{} is not a storage class", quote(global));
     const int64_t count = parts.at(4).as_int();
     if (count < 0) fail(Errc::format, "a storage of {} elements", count);
     const StoragePtr storage = root(parts.at(2).as_string(), *type, static_cast<uint64_t>(count));
@@ -110,7 +110,7 @@ class LegacyReader {
       first = part.at(1).as_int();
       length = part.at(2).as_int();
       if (first < 0 || length < 0 || first > count || length > count - first) {
-        fail(Errc::format, "a part of a storage that lies outside of it");
+        fail(Errc::format, "a part of a storage that is outside of it");
       }
     }
     const Tensor elements = Tensor::from_view({storage, type->dtype, first, {length}, {1}});

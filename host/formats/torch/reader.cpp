@@ -81,7 +81,7 @@ class ZipReader {
       if (inside == "constants.pkl" || inside.starts_with("code/")) {
         fail(Errc::unsupported,
              "a TorchScript program, not a checkpoint; in Python, "
-             "torch.save(torch.jit.load(file).state_dict(), …) makes one of it");
+             "torch.save(torch.jit.load(file).state_dict(), …) makes a checkpoint of it");
       }
     }
   }
@@ -146,7 +146,7 @@ class ZipReader {
     }
     const std::string& global = pickle::expect_object(parts.at(1), "class").repr;
     const pickle::StorageClass* type = pickle::find_storage_class(global);
-    if (type == nullptr) fail(Errc::format, "{} is no storage class", quote(global));
+    if (type == nullptr) fail(Errc::format, "{} is not a storage class", quote(global));
     const StoragePtr raw = record(parts.at(2).as_string());
     const int64_t count = parts.at(4).as_int();
     if (count < 0 ||

@@ -46,7 +46,7 @@ void StoragePlan::add(const Tensor& tensor, const std::string& storage_class) {
   const auto number = static_cast<uint32_t>(storage_classes_.size());
   const uint32_t class_number = storage_classes_.try_emplace(storage_class, number).first->second;
   const void* source = source_of(tensor);
-  // Raw elements without a storage class of their own are told apart by their dtype.
+  // Raw elements without a storage class of their own are distinguished by their dtype.
   const auto is_same = [&](uint32_t other) {
     const Tensor& first = uses_[groups_[other].first].tensor;
     return groups_[other].storage_class == class_number && first.dtype() == tensor.dtype() &&

@@ -1,4 +1,4 @@
-// Which storages an output gets, and where in them each tensor lies.
+// Which storages an output gets, and where in them each tensor is.
 //
 // Views of one source storage stay views of one storage. A storage is written whole when at least half of it
 // is referred to; otherwise only the referenced ranges are, one after the other, still as one storage. A

@@ -71,7 +71,7 @@ class ZipFileWriter final : public ShardWriter {
  private:
   /// A member is small content that is known now, or a storage whose items are written by the executor.
   struct Member {
-    uint32_t crc32 = 0;     // of the content, of the whole storage if the source tells it, or of nothing
+    uint32_t crc32 = 0;     // of the content, of the whole storage if the source has it, or of nothing
     uint32_t end_item = 0;  // its items are those from that of the member before
   };
 
@@ -114,7 +114,7 @@ class ZipFileWriter final : public ShardWriter {
 
   ZipLayout layout_;
   std::vector<Member> members_;
-  std::map<size_t, std::string> contents_;  // of the members that are no storages
+  std::map<size_t, std::string> contents_;  // of the members that are not storages
   std::vector<Item> items_;
   std::vector<uint64_t> offsets_;
   uint64_t item_bytes_ = 0;

@@ -97,7 +97,7 @@ void check_sizes(const MappedFile& file, const ZipEntry& entry) {
   }
 }
 
-/// Where a member's bytes start, which only the header before them tells.
+/// Where a member's bytes start, which only the header before them has.
 uint64_t data_offset(const MappedFile& file, const ZipEntry& entry) {
   const Fields local(file.slice(entry.header_offset, zip::local_size, "a zip member's header"));
   if (local.u32(0) != zip::local_signature) {
@@ -107,7 +107,7 @@ uint64_t data_offset(const MappedFile& file, const ZipEntry& entry) {
   return entry.header_offset + zip::local_size + local.u16(26) + local.u16(28);
 }
 
-/// A member that is not compressed. Its header is looked at when the first byte is wanted: 20,000 headers lie
+/// A member that is not compressed. Its header is read when the first byte is wanted: 20,000 headers lie
 /// on as many pages.
 class StoredMember final : public Storage {
  public:
@@ -184,7 +184,7 @@ ZipArchive::Directory ZipArchive::find_directory() const {
     if (locator.u32(0) != zip::locator64_signature) return directory;
     const Fields end64(file_->slice(locator.u64(8), zip::end64_size, "the zip64 end record"));
     if (end64.u32(0) != zip::end64_signature)
-      fail(Errc::format, "the zip64 end record is not where it should be");
+      fail(Errc::format, "the zip64 end record is missing where it is expected");
     return {end64.u64(48), end64.u64(40), end64.u64(32)};
   }
   fail(Errc::format, "the zip archive has no end record: the file is cut off or damaged");
@@ -288,7 +288,8 @@ uint32_t ZipArchive::crc_of_member(const ZipEntry& entry) const {
 bool ZipArchive::checksums_are_left_out() const {
   const auto all_zero = std::ranges::all_of(entries_, [](const ZipEntry& entry) { return entry.crc32 == 0; });
   if (!all_zero) return false;
-  // Only data can tell a checksum that is 0 from one that was not computed: look at the first small member.
+  // Only data can distinguish a checksum that is 0 from one that was not computed: look at the first small
+  // member.
   const auto first = std::ranges::find_if(entries_, [](const ZipEntry& entry) { return entry.size > 0; });
   if (first == entries_.end() || first->size > (16ULL << 20)) return first != entries_.end();
   return crc_of_member(*first) != 0;

@@ -41,7 +41,7 @@ class ZipArchive {
 
   [[nodiscard]] const std::vector<ZipEntry>& entries() const { return entries_; }
   [[nodiscard]] const ZipEntry* find(std::string_view name) const;
-  /// False when the writer was told to leave checksums out: all of them are 0, and the data's are not.
+  /// False when the writer left checksums out: all of them are 0, and the data's are not.
   [[nodiscard]] bool has_checksums() const { return has_checksums_; }
 
   /// The whole member, checked against its CRC-32. Larger than `limit`, or unpacked beyond the file's budget,

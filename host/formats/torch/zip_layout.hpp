@@ -17,8 +17,7 @@ inline constexpr uint64_t end_size = 22;
 inline constexpr uint64_t end64_size = 56;
 inline constexpr uint64_t locator64_size = 20;
 
-inline constexpr uint32_t in_zip64 =
-    0xffffffff;  // a 32-bit field whose value stands in the zip64 extra field
+inline constexpr uint32_t in_zip64 = 0xffffffff;  // a 32-bit field with its value in the zip64 extra field
 inline constexpr uint16_t zip64_extra = 0x0001;
 inline constexpr uint16_t padding_extra = 0x4246;  // "FB": torch aligns data with it
 

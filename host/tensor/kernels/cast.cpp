@@ -139,7 +139,7 @@ To convert(From value) {
     return value != From{};
   } else if constexpr (std::is_floating_point_v<From> && std::is_integral_v<To>) {
     if (std::isnan(value)) return 0;
-    // 2^63 as a float lies beyond int64's maximum, hence >=.
+    // 2^63 as a float is beyond int64's maximum, hence >=.
     if (value >= static_cast<From>(std::numeric_limits<To>::max())) return std::numeric_limits<To>::max();
     if (value <= static_cast<From>(std::numeric_limits<To>::min())) return std::numeric_limits<To>::min();
     return static_cast<To>(value);

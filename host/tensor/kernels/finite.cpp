@@ -8,7 +8,7 @@ namespace {
 
 constexpr int64_t chunk = 4096;
 
-/// The first number of which the bits under `mask` are `pattern`, or -1.
+/// The first number with `pattern` as its bits under `mask`, or -1.
 template <typename Bits>
 int64_t first_match(const std::byte* numbers, int64_t count, Bits mask, Bits pattern) {
   const auto matches = [&](int64_t i) {

@@ -19,7 +19,7 @@ struct Loop {
 void copy_box(const std::byte* source, int64_t offset, std::span<const Loop> loops, uint32_t itemsize,
               std::byte* out);
 
-/// Whether a run of this loop is read with what lies between its elements, and thinned out.
+/// Whether a run of this loop is read with what is between its elements, and thinned out.
 inline bool is_thinned(const Loop& loop) {
   return loop.stride > 1 && loop.stride <= 16;
 }
