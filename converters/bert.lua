@@ -3,23 +3,18 @@
 local cbk = require "cbk"
 local rules = require "converters.engine.rules"
 local fields = require "converters.engine.fields"
-local actions = require "converters.vocabulary.actions"
 local bert = require "converters.shared.bert"
-local decoder = require "converters.shared.decoder"
 local since = require "converters.modelzoo.since"
 local classes = require "converters.classes.hf.bert"
 local zoo = require "converters.classes.zoo.bert"
 
-local tie, between = actions.tie, rules.between
-
-local words, classifier = "bert_encoder.embedding_layer.word_embeddings.weight", "bert_mlm_head.classifier.ffn.0.linear_layer.weight"
+local between = rules.between
 
 -- --- keys
 
-local hf_words, hf_decoder = "bert.embeddings.word_embeddings.weight", "cls.predictions.decoder.weight"
-
----Files that have each tensor once, and old ones, know the decoder's bias by its other name alone.
-local function is_bias_of_decoder(at) return at.deduplicated or at:source(hf_decoder) ~= nil end
+local function has_decoder_alone(at)
+  return at:source "cls.predictions.decoder.weight" ~= nil and at:source "cls.predictions.decoder.bias" == nil
+end
 
 ---Without pooler and next-sentence head (BertForMaskedLM) the other weights are as they were.
 local function pretraining(position)
@@ -28,19 +23,13 @@ local function pretraining(position)
     { "bert",                                            "bert_encoder",                               bert.encoder(position) },
     { "cls.predictions.transform.dense.{weight,bias}",   "bert_mlm_head.mlm_transform.ffn.ffn.0.linear_layer.{weight,bias}" },
     bert.norm("cls.predictions.transform.LayerNorm",     "bert_mlm_head.mlm_transform.ln"),
-    { hf_decoder,                                        classifier, tied_left = { hf_words, decoder.is_tied } },
+    { "cls.predictions.decoder.weight",                  "bert_mlm_head.classifier.ffn.0.linear_layer.weight" },
     { "cls.predictions.decoder.bias",                    "bert_mlm_head.classifier.ffn.0.linear_layer.bias",
-      also_left = "cls.predictions.bias", tied_left = { "cls.predictions.bias", is_bias_of_decoder } },
+      also_left = "cls.predictions.bias" },
+    { "cls.predictions.bias",                            "bert_mlm_head.classifier.ffn.0.linear_layer.bias",
+      read_only = "its only name in old files", when = has_decoder_alone },
     { "cls.seq_relationship.{weight,bias}",              "bert_cls_head.classifier.ffn.0.linear_layer.{weight,bias}" },
   }
-end
-
----Old checkpoints hold one of the two names of a tied tensor as null, which Hugging Face does not know.
-local function untied(position)
-  return rules.override(pretraining(position), rules.keys {
-    { hf_words,   words,      tie.or_from(classifier) },
-    { hf_decoder, classifier, decoder.head(hf_words, words), tied_left = { hf_words, decoder.is_tied } },
-  })
 end
 
 ---The Model Zoo's model does without pooler and next-sentence head where its config says so.
@@ -50,7 +39,7 @@ local tell_of_nsp = { "bert_cls_head.classifier.ffn.0.linear_layer.weight", func
 end }
 
 local since_2_1, up_to_2_0, up_to_1_7 = bert.hugging_face {
-  keys = untied, has = { pooler = true, mlm = true },
+  keys = pretraining, has = { pooler = true, mlm = true },
   fill = { right = { tell_of_nsp } },
   after = { right = { freeze_ffn_bias_in_glu = false } },
 }
@@ -60,14 +49,7 @@ local since_2_1, up_to_2_0, up_to_1_7 = bert.hugging_face {
 local from_1_6 = pretraining "position_embeddings"
 
 ---1.8, 1.9 -> 2.0: tied tensors get both their names.
-local to_2_0 = {
-  keys = rules.keys {
-    { "[model.]" .. words,      nil, tie.if_shared(classifier) },
-    { "[model.]" .. classifier, nil, tie.if_shared(words) },
-    { "*" },
-  },
-  config = fields.config { { "*" } },
-}
+local to_2_0 = { keys = rules.keys { { "*" } }, config = fields.config { { "*" } }, all_names = true }
 
 local notes = {
   first = { note = "BertPretrainModel class" },

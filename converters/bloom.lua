@@ -71,7 +71,7 @@ local function warn_of_gelu()
 end
 
 local hf = {
-  keys = decoder.with_head("transformer", "word_embeddings", now), config = config,
+  keys = now, config = config,
   before = {
     left = {
       apply_residual_connection_post_layernorm = false, attention_dropout = cbk.float(0), hidden_dropout = cbk.float(0),
@@ -90,36 +90,16 @@ local hf = {
 -- --- earlier releases, as what they lack
 
 local hf_2_0 = variant(hf, {
-  keys = decoder.with_head("transformer", "word_embeddings", then_), tool = "2.0.3",
+  keys = then_, tool = "2.0.3",
   fill = { right = { { old_slopes, actions.buffer.alibi_slopes } } },
 })
 
----The model without its head: `keys` are those of its release.
-local function headless(converter, keys)
-  local head = decoder.invented_head("word_embeddings.weight").right
-  return variant(converter, {
-    keys = decoder.without_head(keys),
-    fill = { right = { head[1], head[2], converter.fill.right[1] } },
-  })
-end
-
-return {
-  {
-    model = "bloom", name = "bloom", note = "BloomForCausalLM <-> GPT2LMHeadModel (configured as BLOOM)",
-    classes = { left = classes.BloomForCausalLM, right = zoo.GPT2LMHeadModel },
-    since = { right = since.gpt2 },
-    between("cs-1.9", "cs-2.0", decoder.to_2_0),
-    between("cs-2.0", "cs-2.1", decoder.to_2_1),
-    between("hf", "cs-2.1 .. cs-2.9", hf, { mup = "gpt" }),
-    between("hf", "cs-1.9, cs-2.0", hf_2_0, { mup = "gpt" }),
-  },
-  {
-    model = "bloom-headless", name = "bloom", note = "BloomModel <-> GPT2LMHeadModel (configured as BLOOM)",
-    classes = { left = classes.BloomModel, right = zoo.GPT2LMHeadModel },
-    since = { right = since.gpt2 },
-    between("cs-1.9", "cs-2.0", decoder.to_2_0),
-    between("cs-2.0", "cs-2.1", decoder.to_2_1),
-    between("hf", "cs-2.1 .. cs-2.9", headless(hf, now)),
-    between("hf", "cs-1.9, cs-2.0", headless(hf_2_0, then_)),
-  },
-}
+return { decoder.models {
+  model = "bloom", note = "%s <-> GPT2LMHeadModel (configured as BLOOM)",
+  classes = { with_head = classes.BloomForCausalLM, headless = classes.BloomModel, right = zoo.GPT2LMHeadModel },
+  since = { right = since.gpt2 }, place = "transformer", embedding = "word_embeddings",
+  between("cs-1.9", "cs-2.0", decoder.to_2_0),
+  between("cs-2.0", "cs-2.1", decoder.to_2_1),
+  between("hf", "cs-2.1 .. cs-2.9", hf, { mup = "gpt" }),
+  between("hf", "cs-1.9, cs-2.0", hf_2_0, { mup = "gpt" }),
+} }

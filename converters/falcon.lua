@@ -194,7 +194,7 @@ local function generation(keys, config, left, right)
   }
 end
 
-local rw_7b = generation(decoder.with_head("transformer", "word_embeddings", seven), fields.config {
+local rw_7b = generation(seven, fields.config {
   must.left { model_type = "RefinedWebModel", multi_query = true },
   used.right { "extra_attention_params" },
   { "parallel_attn", "use_untied_layer_norm", {
@@ -206,7 +206,7 @@ local rw_7b = generation(decoder.with_head("transformer", "word_embeddings", sev
   } },
 }, { model_type = "RefinedWebModel", multi_query = true }, { use_untied_layer_norm = false })
 
-local rw_40b = generation(decoder.with_head("transformer", "word_embeddings", forty), fields.config {
+local rw_40b = generation(forty, fields.config {
   must.left { model_type = "RefinedWeb" },
   { "n_head_kv",     "extra_attention_params", {
     forward = function(count, here)
@@ -325,7 +325,7 @@ local function finish_left(to, from, read)
 end
 
 local falcon = {
-  keys = decoder.with_head("transformer", "word_embeddings", modern), config = modern_config,
+  keys = modern, config = modern_config,
   before = {
     left = {
       alibi = false, attention_dropout = float(0), bias = false, hidden_dropout = float(0),
@@ -372,37 +372,20 @@ end
 ---Configs of 7B and 40B get their name with this step: up to 2.4 they have none.
 local to_2_5 = between("cs-2.4", "cs-2.5", { keys = rules.keys { { "*" } }, config = fields.config { { "*" } }, named_from = "2.5" })
 
-local invented_head = decoder.invented_head "word_embeddings.weight"
-
 ---Hugging Face's default, which headless configs may leave out, decides what the head is made of.
-local function headless(converter, keys)
+local function headless(converter)
   local left = fields.with(converter.before.left, { tie_word_embeddings = true })
-  return variant(converter, {
-    keys = decoder.without_head(keys), fill = invented_head, before = { left = left, right = converter.before.right },
-  })
+  return variant(converter, { before = { left = left, right = converter.before.right } })
 end
 
-local with = { ["7B"] = rw_7b, ["40B"] = rw_40b, ["180B"] = falcon }
-local without = { ["7B"] = headless(rw_7b, seven), ["40B"] = headless(rw_40b, forty),
-  ["180B"] = headless(falcon, modern) }
+local generations = { ["7B"] = rw_7b, ["40B"] = rw_40b, ["180B"] = falcon }
 
-return {
-  {
-    model = "falcon", name = "falcon", note = "FalconForCausalLM / RWForCausalLM <-> GPTJModel (configured as Falcon)",
-    classes = { left = classes.FalconForCausalLM, right = zoo.GPTJModel },
-    since = { right = since.gptj },
-    between("cs-2.0", "cs-2.1", decoder.to_2_1),
-    to_2_5,
-    { "hf", "cs-2.1 .. cs-2.9", variants = with, choose = style },
-    { "hf", "cs-1.9, cs-2.0", variants = with, choose = rw_style, tool = "2.0.3" },
-  },
-  {
-    model = "falcon-headless", name = "falcon", note = "FalconModel / RWModel <-> GPTJModel (configured as Falcon)",
-    classes = { left = classes.FalconModel, right = zoo.GPTJModel },
-    since = { right = since.gptj },
-    between("cs-2.0", "cs-2.1", decoder.to_2_1),
-    to_2_5,
-    { "hf", "cs-2.1 .. cs-2.9", variants = without, choose = style },
-    { "hf", "cs-1.9, cs-2.0", variants = without, choose = rw_style, tool = "2.0.3" },
-  },
-}
+return { decoder.models {
+  model = "falcon", note = "%s <-> GPTJModel (configured as Falcon)",
+  classes = { with_head = classes.FalconForCausalLM, headless = classes.FalconModel, right = zoo.GPTJModel },
+  since = { right = since.gptj }, place = "transformer", embedding = "word_embeddings", headless = headless,
+  between("cs-2.0", "cs-2.1", decoder.to_2_1),
+  to_2_5,
+  { "hf", "cs-2.1 .. cs-2.9", variants = generations, choose = style },
+  { "hf", "cs-1.9, cs-2.0", variants = generations, choose = rw_style, tool = "2.0.3" },
+} }

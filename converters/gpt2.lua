@@ -49,13 +49,6 @@ end
 
 local now, then_ = body "position_embeddings.embed", body(before_2_1)
 
-local invented_head = decoder.invented_head "wte.weight"
-
--- releases up to 2.0 filled in the head that a tied Hugging Face file leaves out
-local tied_head = {
-  right = { { "lm_head.weight", function(here) return here:source "transformer.wte.weight" end } },
-}
-
 -- --- config
 
 local config = fields.config {
@@ -87,7 +80,7 @@ local before = {
 }
 
 local hf = {
-  keys = decoder.with_head("transformer", "wte", now), config = config, before = before,
+  keys = now, config = config, before = before,
   prepare = { left = decoder.inner_size, right = decoder.dropouts },
   mup = "gpt",
 }
@@ -110,50 +103,30 @@ end
 
 -- up to 2.0 position embeddings are no module of their own
 local hf_2_0 = variant(hf, {
-  keys = decoder.with_head("transformer", "wte", then_), fill = tied_head, tool = "2.0.3",
+  keys = then_, all_names = true, tool = "2.0.3",
   before = { left = { tie_word_embeddings = true }, right = before.right },
   prepare = { left = prepare_left_2_0, right = prepare_right_2_0 },
 })
 local hf_1_9 = variant(hf_2_0, { config = fields.config { config, drop.right { use_rms_norm = false } } })
 
-local function headless(converter, keys)
-  return {
-    keys = decoder.without_head(keys), fill = invented_head, config = converter.config,
-  }
-end
-
-return {
-  {
-    model = "gpt2", name = "gpt2", note = "GPT2LMHeadModel <-> GPT2LMHeadModel (configured as GPT-2)",
-    classes = { left = classes.GPT2LMHeadModel, right = zoo.GPT2LMHeadModel },
-    since = { right = since.gpt2 },
-    between("cs-1.7", "cs-1.8", decoder.to_1_8),
-    between("cs-1.8, cs-1.9", "cs-2.0", decoder.to_2_0),
-    between("cs-2.0", "cs-2.1", decoder.to_2_1),
-    between("cs-2.2", "cs-2.3 .. cs-2.9", {
-      keys = rules.keys { { "*" } },
-      config = fields.config {
-        drop.left { use_position_embedding = true, "alibi_implementation", "weight_initialization_seed" },
-        drop.right { use_position_embedding = true, "alibi_implementation", "weight_initialization_seed" },
-        { "*" },
-      },
-    }),
-    between("cs-2.4", "cs-2.4-backbone", require "converters.shared.backbone"),
-    between("hf", "cs-2.1 .. cs-2.9", hf),
-    between("hf", "cs-2.0", hf_2_0),
-    between("hf", "cs-1.8, cs-1.9", hf_1_9),
-    between("hf", "cs-1.7", hf_1_9, { prefix = false, fill = false }),
-  },
-  {
-    model = "gpt2-headless", name = "gpt2", note = "GPT2Model <-> GPT2LMHeadModel (configured as GPT-2)",
-    classes = { left = classes.GPT2Model, right = zoo.GPT2LMHeadModel },
-    since = { right = since.gpt2 },
-    between("cs-1.7", "cs-1.8", decoder.to_1_8),
-    between("cs-1.9", "cs-2.0", decoder.to_2_0),
-    between("cs-2.0", "cs-2.1", decoder.to_2_1),
-    between("hf", "cs-2.1 .. cs-2.9", hf, headless(hf, now)),
-    between("hf", "cs-2.0", hf_2_0, headless(hf_2_0, then_)),
-    between("hf", "cs-1.8, cs-1.9", hf_1_9, headless(hf_1_9, then_)),
-    between("hf", "cs-1.7", variant(hf_1_9, { prefix = false }), headless(hf_1_9, then_)),
-  },
-}
+return { decoder.models {
+  model = "gpt2", note = "%s <-> GPT2LMHeadModel (configured as GPT-2)",
+  classes = { with_head = classes.GPT2LMHeadModel, headless = classes.GPT2Model, right = zoo.GPT2LMHeadModel },
+  since = { right = since.gpt2 }, place = "transformer", embedding = "wte",
+  between("cs-1.7", "cs-1.8", decoder.to_1_8),
+  between("cs-1.8, cs-1.9", "cs-2.0", decoder.to_2_0),
+  between("cs-2.0", "cs-2.1", decoder.to_2_1),
+  between("cs-2.2", "cs-2.3 .. cs-2.9", {
+    keys = rules.keys { { "*" } },
+    config = fields.config {
+      drop.left { use_position_embedding = true, "alibi_implementation", "weight_initialization_seed" },
+      drop.right { use_position_embedding = true, "alibi_implementation", "weight_initialization_seed" },
+      { "*" },
+    },
+  }),
+  between("cs-2.4", "cs-2.4-backbone", require "converters.shared.backbone"),
+  between("hf", "cs-2.1 .. cs-2.9", hf),
+  between("hf", "cs-2.0", hf_2_0),
+  between("hf", "cs-1.8, cs-1.9", hf_1_9),
+  between("hf", "cs-1.7", hf_1_9, { prefix = false, all_names = false }),
+} }

@@ -43,13 +43,6 @@ local body = rules.keys {
   { "layers.N", "transformer_decoder.layers.N", layer },
 }
 
-local with_head = rules.keys {
-  { "embed_out.weight", "lm_head.weight", decoder.head("gpt_neox.embed_in.weight", "embedding_layer.word_embeddings.weight"),
-    tied_left = { "gpt_neox.embed_in.weight", decoder.is_tied } },
-  { "embed_out.bias",   "lm_head.bias" },
-  { "gpt_neox", "", body },
-}
-
 -- --- config
 
 local config = fields.config {
@@ -78,7 +71,8 @@ local config = fields.config {
 local own_names = { rope_theta = "rotary_emb_base", partial_rotary_factor = "rotary_pct" }
 
 local hf = {
-  keys = with_head, config = config, prepare = { left = rotary.in_one_form({ rope_theta = 10000 }, own_names) },
+  keys = body, config = config,
+  prepare = { left = rotary.in_one_form({ rope_theta = 10000 }, own_names) },
   before = {
     left = {
       hidden_act = "gelu", hidden_size = 6144, initializer_range = 0.02, intermediate_size = 24576, layer_norm_eps = 1e-05,
@@ -116,31 +110,14 @@ local hf_2_0 = variant(hf, {
   before = { left = fields.with(hf.before.left, {}, rope_fields), right = fields.with(hf.before.right, {}, rope_fields) },
 })
 
-local headless = {
-  keys = decoder.without_head(body), fill = decoder.invented_head "embed_in.weight",
-}
-
-return {
-  {
-    model = "gpt-neox", name = "gpt-neox", note = "GPTNeoXForCausalLM <-> GPTJModel (configured as GPT-NeoX)",
-    classes = { left = classes.GPTNeoXForCausalLM, right = zoo.GPTJModel },
-    since = fields_since,
-    between("cs-1.7", "cs-1.8", decoder.to_1_8),
-    between("cs-1.8, cs-1.9", "cs-2.0", decoder.gptj_to_2_0),
-    between("cs-2.0", "cs-2.1", decoder.to_2_1),
-    between("hf", "cs-2.1 .. cs-2.9", hf),
-    between("hf", "cs-1.8 .. cs-2.0", hf_2_0),
-    between("hf", "cs-1.7", hf_2_0, { prefix = false }),
-  },
-  {
-    model = "gpt-neox-headless", name = "gpt-neox", note = "GPTNeoXModel <-> GPTJModel (configured as GPT-NeoX)",
-    classes = { left = classes.GPTNeoXModel, right = zoo.GPTJModel },
-    since = fields_since,
-    between("cs-1.7", "cs-1.8", decoder.to_1_8),
-    between("cs-1.9", "cs-2.0", decoder.gptj_to_2_0),
-    between("cs-2.0", "cs-2.1", decoder.to_2_1),
-    between("hf", "cs-2.1 .. cs-2.9", hf, headless),
-    between("hf", "cs-1.8 .. cs-2.0", hf_2_0, headless),
-    between("hf", "cs-1.7", variant(hf_2_0, { prefix = false }), headless),
-  },
-}
+return { decoder.models {
+  model = "gpt-neox", note = "%s <-> GPTJModel (configured as GPT-NeoX)",
+  classes = { with_head = classes.GPTNeoXForCausalLM, headless = classes.GPTNeoXModel, right = zoo.GPTJModel },
+  since = fields_since, place = "gpt_neox", embedding = "embed_in", head = "embed_out",
+  between("cs-1.7", "cs-1.8", decoder.to_1_8),
+  between("cs-1.8, cs-1.9", "cs-2.0", decoder.gptj_to_2_0),
+  between("cs-2.0", "cs-2.1", decoder.to_2_1),
+  between("hf", "cs-2.1 .. cs-2.9", hf),
+  between("hf", "cs-1.8 .. cs-2.0", hf_2_0),
+  between("hf", "cs-1.7", hf_2_0, { prefix = false }),
+} }

@@ -100,7 +100,7 @@ local function prepare_left(from, given)
 end
 
 local hf = {
-  keys = decoder.with_head("transformer", "wte", now), config = config,
+  keys = now, config = config,
   before = {
     left = {
       activation_function = "gelu_new", attn_pdrop = float(0), embd_pdrop = float(0), initializer_range = 0.02,
@@ -116,42 +116,22 @@ local hf = {
   },
   after = { right = { use_bias_in_output = true } },
   prepare = { left = prepare_left },
-  fill = { left = { { "lm_head.bias", zero_bias } } },
+  head_fill = { left = { { "lm_head.bias", zero_bias } } },
 }
 
 local hf_1_9 = variant(hf, {
-  keys = decoder.with_head("transformer", "wte", then_), tool = "2.0.3",
+  keys = then_, tool = "2.0.3",
 })
 
-local head = decoder.invented_head "wte.weight"
-local function headless_of(keys)
-  return { keys = decoder.without_head(keys), fill = head }
-end
-local headless, headless_1_9 = headless_of(now), headless_of(then_)
-
-return {
-  {
-    model = "gptj", name = "gptj", note = "GPTJForCausalLM <-> GPTJModel",
-    classes = { left = classes.GPTJForCausalLM, right = zoo.GPTJModel },
-    since = { right = since.gptj },
-    between("cs-1.7", "cs-1.8", decoder.to_1_8),
-    between("cs-1.8, cs-1.9", "cs-2.0", decoder.gptj_to_2_0),
-    between("cs-2.0", "cs-2.1", decoder.to_2_1),
-    between("hf", "cs-2.3 .. cs-2.9", hf, { mup = "gpt" }),
-    between("hf", "cs-2.0 .. cs-2.2", hf),
-    between("hf", "cs-1.8, cs-1.9", hf_1_9),
-    between("hf", "cs-1.7", hf_1_9, { prefix = false }),
-  },
-  {
-    model = "gptj-headless", name = "gptj", note = "GPTJModel <-> GPTJModel",
-    classes = { left = classes.GPTJModel, right = zoo.GPTJModel },
-    since = { right = since.gptj },
-    between("cs-1.7", "cs-1.8", decoder.to_1_8),
-    between("cs-1.9", "cs-2.0", decoder.gptj_to_2_0),
-    between("cs-2.0", "cs-2.1", decoder.to_2_1),
-    between("hf", "cs-2.3 .. cs-2.9", variant(hf, { mup = "gpt" }), headless),
-    between("hf", "cs-2.0 .. cs-2.2", hf, headless),
-    between("hf", "cs-1.8, cs-1.9", hf_1_9, headless_1_9),
-    between("hf", "cs-1.7", variant(hf_1_9, { prefix = false }), headless_1_9),
-  },
-}
+return { decoder.models {
+  model = "gptj", note = "%s <-> GPTJModel",
+  classes = { with_head = classes.GPTJForCausalLM, headless = classes.GPTJModel, right = zoo.GPTJModel },
+  since = { right = since.gptj }, place = "transformer", embedding = "wte",
+  between("cs-1.7", "cs-1.8", decoder.to_1_8),
+  between("cs-1.8, cs-1.9", "cs-2.0", decoder.gptj_to_2_0),
+  between("cs-2.0", "cs-2.1", decoder.to_2_1),
+  between("hf", "cs-2.3 .. cs-2.9", hf, { mup = "gpt" }),
+  between("hf", "cs-2.0 .. cs-2.2", hf),
+  between("hf", "cs-1.8, cs-1.9", hf_1_9),
+  between("hf", "cs-1.7", hf_1_9, { prefix = false }),
+} }

@@ -64,8 +64,6 @@ local output_with_frequencies = rules.keys {
 local then_2_0 = body(layer(output_with_frequencies, nil, rows.keys_2_0))
 local then_1_9 = body(layer(output_with_frequencies, nil, rows.keys_1_9))
 
-local invented_head = decoder.invented_head "embed_tokens.weight"
-
 -- --- config
 
 ---Whether keys are grouped; in how many groups, extra_attention_params says.
@@ -129,7 +127,7 @@ local before = {
 }
 
 local hf = {
-  keys = decoder.with_head("model", "embed_tokens", now), config = config, before = before,
+  keys = now, config = config, before = before,
   prepare = { left = rotary.in_one_form { partial_rotary_factor = 1 }, right = rotary.check_dim },
   finish = { right = rotary.set_dim },
 }
@@ -139,7 +137,7 @@ local hf = {
 local rope_fields = { "rope_scaling", "rope_parameters", "pos_scaling_factor", "pos_scaling_type", "pos_scaling_extra_args", "rope_theta" }
 
 local hf_2_0 = variant(hf, {
-  keys = decoder.with_head("model", "embed_tokens", then_2_0), tool = "2.0.3",
+  keys = then_2_0, tool = "2.0.3",
   config = fields.config {
     fields.without(config, { "num_key_value_heads", unpack(rope_fields) }),
     { "num_key_value_heads", "extra_attention_params", values.grouped_queries_2_0 },
@@ -153,7 +151,7 @@ local hf_2_0 = variant(hf, {
 })
 
 local hf_1_9 = variant(hf_2_0, {
-  keys = decoder.with_head("model", "embed_tokens", then_1_9),
+  keys = then_1_9,
   config = fields.config {
     fields.without(hf_2_0.config, { "norm_type", "use_rms_norm", "num_key_value_heads" }),
     used.left { "num_key_value_heads" },
@@ -169,30 +167,14 @@ local fields_since = { right = since.gpt2, left = fields.with(rotary.unscaled_be
   rope_theta = { "2.1", 10000 },
 }) }
 
-local function headless(keys)
-  return { keys = decoder.without_head(keys), fill = invented_head }
-end
-
-return {
-  {
-    model = "llama", name = "llama", note = "LlamaForCausalLM <-> GPT2LMHeadModel (configured as LLaMA)",
-    classes = { left = classes.LlamaForCausalLM, right = zoo.GPT2LMHeadModel },
-    since = fields_since, aliases = { llamaV2 = "llama", ["code-llama"] = "llama", wizardlm = "llama" },
-    between("cs-1.9", "cs-2.0", decoder.to_2_0),
-    between("cs-2.0", "cs-2.1", decoder.to_2_1),
-    between("hf", "cs-2.1 .. cs-2.9", hf, { mup = "gpt" }),
-    between("hf", "cs-2.0", hf_2_0, { mup = "gpt" }),
-    between("hf", "cs-1.9", hf_1_9, { mup = "gpt" }),
-  },
-  {
-    model = "llama-headless", name = "llama", note = "LlamaModel <-> GPT2LMHeadModel (configured as LLaMA)",
-    classes = { left = classes.LlamaModel, right = zoo.GPT2LMHeadModel },
-    since = fields_since,
-    aliases = { ["llamaV2-headless"] = "llama", ["code-llama-headless"] = "llama", ["wizardlm-headless"] = "llama" },
-    between("cs-1.9", "cs-2.0", decoder.to_2_0),
-    between("cs-2.0", "cs-2.1", decoder.to_2_1),
-    between("hf", "cs-2.1 .. cs-2.9", hf, headless(now)),
-    between("hf", "cs-2.0", hf_2_0, headless(then_2_0)),
-    between("hf", "cs-1.9", hf_1_9, headless(then_1_9)),
-  },
-}
+return { decoder.models {
+  model = "llama", note = "%s <-> GPT2LMHeadModel (configured as LLaMA)",
+  classes = { with_head = classes.LlamaForCausalLM, headless = classes.LlamaModel, right = zoo.GPT2LMHeadModel },
+  since = fields_since, aliases = { llamaV2 = "llama", ["code-llama"] = "llama", wizardlm = "llama" },
+  place = "model", embedding = "embed_tokens",
+  between("cs-1.9", "cs-2.0", decoder.to_2_0),
+  between("cs-2.0", "cs-2.1", decoder.to_2_1),
+  between("hf", "cs-2.1 .. cs-2.9", hf, { mup = "gpt" }),
+  between("hf", "cs-2.0", hf_2_0, { mup = "gpt" }),
+  between("hf", "cs-1.9", hf_1_9, { mup = "gpt" }),
+} }

@@ -10,7 +10,7 @@ local since = require "converters.modelzoo.since"
 local classes = require "converters.classes.hf.mpt"
 local zoo = require "converters.classes.zoo.decoder"
 
-local only, tie, qkv = rules.only, actions.tie, actions.qkv
+local only, qkv = rules.only, actions.qkv
 local fixed, must, drop, used = fields.fixed, fields.must, fields.drop, fields.used
 local null, float = cbk.null, cbk.float
 local between = rules.between
@@ -32,8 +32,7 @@ local slopes = "embedding_layer.position_embed_helper.slopes"
 
 local body = rules.keys {
   { "wpe.{weight,bias}",  "embedding_layer.position_embeddings.embed.{weight,bias}" },
-  { "wte.weight",         "embedding_layer.word_embeddings.weight",         tie.or_from "lm_head.weight", also_right = "lm_head.weight" },
-  { "wte.bias",           "embedding_layer.word_embeddings.bias",           also_right = "lm_head.bias" },
+  { "wte.{weight,bias}",  "embedding_layer.word_embeddings.{weight,bias}",  also_right = "lm_head.{weight,bias}" },
   { "wpe.{weight,bias}",  "embedding_layer.position_embeddings.{weight,bias}", read_only = "its name up to 2.0" },
   { "blocks.N",           "transformer_decoder.layers.N",                   layer },
   decoder.final_norm "norm_f",

@@ -5,7 +5,6 @@ local rules = require "converters.engine.rules"
 local fields = require "converters.engine.fields"
 local actions = require "converters.vocabulary.actions"
 local values = require "converters.vocabulary.values"
-local decoder = require "converters.shared.decoder"
 local since = require "converters.modelzoo.since"
 local classes = require "converters.classes.hf.t5"
 local zoo = require "converters.classes.zoo.t5"
@@ -14,70 +13,21 @@ local between, variant = rules.between, rules.variant
 local only = rules.only
 local fixed, must, used, drop = fields.fixed, fields.must, fields.used, fields.drop
 
--- --- embeddings: up to three keys hold one tensor, and files of old releases hold it once, as null elsewhere
-
-local HEAD = "lm_head.weight"
-local DECODER, ENCODER = "decoder_embeddings.word_embeddings.weight", "encoder_embeddings.word_embeddings.weight"
-
----The keys that the config ties to each other.
-local function tied(here)
-  local out = { DECODER }
-  if here.right.share_embedding_weights ~= false then table.insert(out, 1, HEAD) end
-  if here.right.share_encoder_decoder_embedding ~= false then out[#out + 1] = ENCODER end
-  return out
-end
-
----The first value that any of the keys has.
-local function first(here, keys)
-  local prefix = here.key:match "^model%." or ""
-  for _, key in ipairs(keys) do
-    local value = here:source(prefix .. key)
-    if value ~= nil and value ~= cbk.null then return value, key end
-  end
-end
-
----A null is read from a key that it is tied to.
-local function read_tied(value, here)
-  if value ~= cbk.null then return value end
-  local keys, own = tied(here), here.key:gsub("^model%.", "")
-  for _, key in ipairs(keys) do
-    if key == own then return first(here, keys) or value end
-  end
-  return value
-end
-local embedding = actions.pair("copy", function(value) return value end, read_tied, { takes_null = true })
-
-local function warn_of_differences(here, keys, kept, kept_key)
-  for _, key in ipairs(keys) do
-    local other = first(here, { key })
-    if other and here:differ(other, kept) then
-      cbk.warn(("'%s' and '%s' differ, though the config ties them; that of '%s' is kept"):format(kept_key, key, kept_key))
-    end
-  end
-end
-
----Where all three are one, the first one that is there is written under every name; else only what is null is filled in.
-local function tie(value, here)
-  local keys = tied(here)
-  if #keys < 3 then return read_tied(value, here) end
-  local kept, kept_key = first(here, keys)
-  if not kept then return value end
-  local prefix = here.key:match "^model%." or ""
-  if here.key == prefix .. DECODER then -- the one key that is always there
-    warn_of_differences(here, keys, kept, kept_key)
-    for _, key in ipairs(keys) do
-      if here:source(prefix .. key) == nil then here:emit(prefix .. key, kept) end
-    end
-  end
-  return kept
-end
-local all_embeddings = actions.pair("tie embeddings", tie, tie, { takes_null = true })
+local HEAD, DECODER = "lm_head.weight", "decoder_embeddings.word_embeddings.weight"
 
 local function has_decoder_embedding(here)
-  if here:source("model." .. DECODER) == nil then
+  if not (here:is_stored(DECODER) or here:is_stored("model." .. DECODER)) then
     cbk.fail("key", ("unable to find '%s' in the checkpoint"):format(DECODER))
   end
 end
+
+---Where the config ties all three embeddings, release 2.0 has the head's tensor under every name.
+local function of_head(value, here)
+  has_decoder_embedding(here)
+  local is_one = here.right.share_embedding_weights ~= false and here.right.share_encoder_decoder_embedding ~= false
+  return is_one and here:source((here.key:match "^model%." or "") .. HEAD) or value
+end
+local one_embedding = actions.pair("tied to the head", of_head, of_head, { takes_null = true })
 
 -- --- keys of one layer
 
@@ -139,7 +89,7 @@ local other_biases = only.left(block_bias:format "N", "all blocks use the positi
 local cross_bias = rules.drop.left("decoder.block.N.layer.1.EncDecAttention.relative_attention_bias.{weight,bias}", "not used by T5")
 
 local stacks = rules.keys {
-  { "{encoder,decoder}_token_embedding.weight",                 "{encoder,decoder}_embeddings.word_embeddings.weight", embedding,
+  { "{encoder,decoder}_token_embedding.weight",                 "{encoder,decoder}_embeddings.word_embeddings.weight",
     read_only = "its name in release 1.6" },
   { "{encoder,decoder}.absolute_position_embedding[.weight]",   "{encoder,decoder}_embeddings.position_embeddings[.weight]" },
   { "decoder.block.N",           "decoder.layers.N",           cross_attention },
@@ -150,10 +100,8 @@ local stacks = rules.keys {
 
 local function hf_keys(...)
   return rules.keys {
-    { HEAD, nil, decoder.head("shared.weight", DECODER, embedding),
-      tied_left = { "shared.weight", decoder.is_tied } },
-    { "{encoder,decoder}.embed_tokens.weight", "{encoder,decoder}_embeddings.word_embeddings.weight", embedding,
-      also_left = "shared.weight", tied_left = "shared.weight" },
+    { HEAD },
+    { "{encoder,decoder}.embed_tokens.weight", "{encoder,decoder}_embeddings.word_embeddings.weight", also_left = "shared.weight" },
     rules.keys { ... },
     other_biases,
     stacks,
@@ -173,7 +121,7 @@ end)
 
 local keys_1_6 = rules.keys {
   only.left("{encoder,decoder}.embed_tokens.weight", "a copy of the token embedding", "{encoder,decoder}_token_embedding.weight"),
-  { HEAD, nil, embedding },
+  { HEAD },
   first_bias(old_bias, bias_of_all_blocks),
   other_biases,
   stacks,
@@ -375,12 +323,7 @@ local to_1_8 = {
 }
 
 local to_2_0 = {
-  keys = rules.keys {
-    { "[model.]" .. HEAD, nil, all_embeddings },
-    { "[model.]" .. DECODER, nil, all_embeddings },
-    { "[model.]" .. ENCODER, nil, all_embeddings },
-    { "*" },
-  },
+  keys = rules.keys { { "[model.]{encoder,decoder}_embeddings.word_embeddings.weight", nil, one_embedding }, { "*" } }, all_names = true,
   config = fields.config {
     { "use_t5_layer_norm", "norm_type", values.choice { [true] = "rmsnorm", [false] = "layernorm" } },
     { "*" },

@@ -225,10 +225,6 @@ local function tell_one_way(set, one_way)
       local side = rule.left and "left" or "right"
       one_way[#one_way + 1] = { side = side, rule = rule, pattern = rule[side][1], text = text[rule.kind]:format(rule.why) }
     end
-    for side, tied in pairs(rule.tied) do
-      one_way[#one_way + 1] = { side = side, rule = rule, pattern = tied[1],
-        text = ("read for '%s' too, in a file that has each tensor once"):format(rule[side][1]) }
-    end
     for _, side in ipairs { "left", "right" } do
       for _, extra in ipairs(rule.also[side]) do
         one_way[#one_way + 1] = { side = side, rule = rule, pattern = extra[1],

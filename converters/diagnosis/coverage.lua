@@ -72,13 +72,31 @@ local function note_target(first, beside, key, hit)
   end
 end
 
+---Marks rules as used whose key a file may lack, as it has the tensor under another name that the class ties to it by default.
+---@param tree table
+---@param used table<Rule, true>   changed
+local function mark_tied(one, side, tree, keys, used)
+  local class = (one.own and one.own.classes or one.model and one.model.classes or {})[side]
+  local fine, known = pcall(function() return class:tensors(cbk.dict()) end)
+  if not fine then return end
+  local is_there = {}
+  for _, key in ipairs(keys) do is_there[known:own_key(key) or key] = true end
+  for _, names in ipairs(known:tied_names()) do
+    local has_any = false
+    for _, name in ipairs(names) do has_any = has_any or is_there[name] end
+    for _, name in ipairs(has_any and names or {}) do
+      for _, hit in ipairs(patterns.match(tree, name)) do used[hit.ending.rule.base or hit.ending.rule] = true end
+    end
+  end
+end
+
 ---@param one Table
 ---@param side Side
 ---@param keys string[]
 ---@param at? table      an At for conditions: { left, right, source }
 ---@return Coverage
 function coverage.of(one, side, keys, at)
-  local tree, endings = patterns.compile(one.keys, side)
+  local tree = patterns.compile(one.keys, side)
   local out = { tables = { one }, side = side, matched = 0, copied = 0, unmatched = {}, idle = {}, refused = {}, beyond = {},
     beside = {} }
   local used, first = {}, {}
@@ -98,11 +116,7 @@ function coverage.of(one, side, keys, at)
       if own and at then out.beyond[key] = count_before(tree, own, at) or count_before(tree, own:gsub("^model%.", ""), at) end
     end
   end
-  local is_there = {}
-  for _, key in ipairs(keys) do is_there[own_key(one, key, side) or key] = true end
-  for _, ending in ipairs(endings) do
-    if ending.tied and is_there[ending.tied[1]] then used[ending.rule.base or ending.rule] = true end
-  end
+  mark_tied(one, side, tree, keys, used)
   for _, rule in ipairs(one.keys) do
     if rule[side] and not used[rule] then out.idle[#out.idle + 1] = rule end
   end

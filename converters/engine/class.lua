@@ -410,15 +410,19 @@ function ClassTensors:assumed_counts()
   return out
 end
 
----The names of each tensor that has several, by any of them.
----@return table<string, string[]>
-function ClassTensors:names_of_tied()
-  local out = {}
+---The names of each tensor that has several, in the class's order.
+---@return string[][]
+function ClassTensors:tied_names()
+  local out, by_name = {}, {}
   for _, one in ipairs(self) do
-    local other = one.tied_to and not one.optional and (out[one.tied_to] or self.by_key[one.tied_to] and { one.tied_to })
-    if other then
-      other[#other + 1] = one.key
-      out[one.tied_to], out[one.key] = other, other
+    local root = one.tied_to and not one.optional and self.by_key[one.tied_to] and one.tied_to
+    if root and not by_name[root] then
+      by_name[root] = { root }
+      out[#out + 1] = by_name[root]
+    end
+    if root then
+      table.insert(by_name[root], one.key)
+      by_name[one.key] = by_name[root]
     end
   end
   return out

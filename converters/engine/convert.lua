@@ -10,6 +10,7 @@ local fit = require "converters.engine.fit"
 local fields = require "converters.engine.fields"
 local pretrained = require "converters.engine.pretrained"
 local sections = require "converters.engine.sections"
+local ties = require "converters.engine.ties"
 local mup = require "converters.modelzoo.mup"
 local releases = require "converters.modelzoo.releases"
 local since = require "converters.modelzoo.since"
@@ -385,32 +386,6 @@ local function fit_of(job, part, format, side, tensors, given)
   end)
 end
 
----The checkpoint with the names of its tied tensors that rules read: all of them, where the file has each tensor once; else the first.
----@param known ClassTensors
----@param source Dict
----@param kept table<string, string>   names of the file, by other names of the same tensors
----@param has_each_once boolean
----@return Dict source, table<string, string> kept
-local function with_tied(known, source, kept, has_each_once)
-  local out, names, present = nil, kept, {}
-  for key in cbk.items(source) do
-    local own = type(key) == "string" and known:own_key(key)
-    if own then present[own] = key end
-  end
-  for key, tied in pairs(known:names_of_tied()) do
-    local is_wanted = not present[key] and (has_each_once or key == tied[1])
-    for _, other in ipairs(is_wanted and tied or {}) do
-      local file_key = present[other]
-      if file_key then
-        if not out then out, names = cbk.copy(source), rules.variant(kept) end
-        out[key], names[key] = source[file_key], kept[file_key] or file_key
-        break
-      end
-    end
-  end
-  return out or source, names
-end
-
 ---@param list MissingKeys[]
 local function names_of(list)
   local out = {}
@@ -488,15 +463,13 @@ local function convert_part(job, i, part, is_refused)
   if type(deduplicated) == "table" then deduplicated = deduplicated[converter.left] end
   local kept = i == 1 and job.kept or {}
   if type(kept[converter.left]) == "table" then kept = kept[converter.left] end
-  local at = {
-    side = step.side, left = configs.left, right = configs.right, assumed = configs.assumed, deduplicated = deduplicated,
-    source = function(_, key) return source[key] or prefix and source[prefix .. key] end,
-  }
-  if read and is_checked then source, kept = with_tied(read.known, source, kept, deduplicated == true) end
-  source, kept = keys.with_tied(converter.keys, at, source, kept)
+  if read and (is_checked or converter.all_names) then
+    source, kept = ties.spread(read.known, source, kept, { each_once = deduplicated == true, all = converter.all_names,
+      no_nulls = converter.all_names or is_hf(step.tgt), is_watched = job.trace ~= nil })
+  end
   local made, unmatched, moves = keys.convert(converter.keys, step.side, source, {
     left = configs.left, right = configs.right, seed = job.seed, known = is_checked and read and read.known or nil, fill = converter.fill,
-    deduplicated = deduplicated, kept = kept, prefix = prefix, no_nulls = is_hf(step.tgt), view = view_for(job, i, step),
+    kept = kept, prefix = prefix, no_nulls = is_hf(step.tgt), view = view_for(job, i, step),
     masks = not is_hf(step.src) and not is_hf(step.tgt), is_refused = is_refused,
     trace = job.trace and function(record) tell(job, i, part, record) end,
   })

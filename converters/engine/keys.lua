@@ -19,7 +19,6 @@ local MOST_VALUES = 1e5 -- of a letter
 ---@field left Dict                 the two model configs, complete with defaults
 ---@field right Dict
 ---@field seed integer
----@field deduplicated boolean      the file has each tensor under one name, as safetensors files have: other names of it are not there
 local At = {}
 At.__index = At
 keys.At = At
@@ -30,6 +29,10 @@ function At:source(key)
   if value == nil and run.prefix then value = run.read((self.prefix == "" and run.prefix or "") .. key) end
   return value
 end
+
+---Whether the checkpoint has a key itself, and not only another name of its tensor.
+---@param key string
+function At:is_stored(key) return self.run.kept[key] == nil and self:source(key) ~= nil end
 
 ---Whether two tensors are told apart by their values, which are read unless they are one; null says nothing. Who only watches
 ---(options.trace) reads none.
@@ -81,48 +84,6 @@ local function fail(message, ...) cbk.fail("convert", message:format(...)) end
 ---@field forward fun(value: any, at: At): any    left to right
 ---@field backward fun(value: any, at: At): any
 ---@field takes_null? boolean
-
----The key that a rule's own is read from, as that is not there and both are names of one tensor.
----@param rule Rule   without choices
----@param at At
----@return string|nil
-function keys.tied_to(rule, at)
-  local tied = rule.tied[at.side]
-  local is_read = tied and at:source(rule[at.side][1]) == nil and at:source(tied[1]) ~= nil and tied[2](at)
-  return is_read and tied[1] or nil
-end
-
----The source with keys that rules read and that are not there, as what is tied to them is: tied_left the other way round. A file of
----each tensor once may have kept any of its names.
----@param set Rule[]
----@param at At
----@param source Dict
----@param kept table<string, string>   KeyOptions.kept
----@return Dict source, table<string, string> kept
-function keys.with_tied(set, at, source, kept)
-  local side, is_read, tied, has_other = at.side, {}, {}, {}
-  for _, rule in ipairs(set) do
-    for _, one in ipairs(rule.kind == nil and rules.expand(rule) or {}) do
-      local name, other = one[side][1], one.tied[side] and one.tied[side][1]
-      is_read[name] = true
-      if other then tied[#tied + 1] = one end
-      if other and at:source(other) ~= nil then has_other[name] = true end
-    end
-  end
-  for _, rule in ipairs(tied) do -- other names of what is not there
-    if at:source(rule[side][1]) == nil then is_read[rule.tied[side][1]] = true end
-  end
-  local out, names = source, kept
-  for _, rule in ipairs(tied) do
-    local name, other, holds = rule[side][1], rule.tied[side][1], rule.tied[side][2]
-    local value = at:source(name)
-    if value ~= nil and not has_other[name] and is_read[other] and out[other] == nil and holds(at) then
-      if out == source then out, names = cbk.copy(source), rules.variant(kept) end
-      has_other[name], out[other], names[other] = true, value, names[name] or name
-    end
-  end
-  return out, names
-end
 
 ---@param value any
 function keys.is_count(value) return type(value) == "number" and value % 1 == 0 and value >= 0 and value <= MOST_VALUES end
@@ -263,25 +224,21 @@ end
 
 ---A key that the other side has no place for: an error, or named, or known anyway.
 ---@param hits Hit[]      its rule, and all others that fit
----@param tied Ending[]   what is read from it all the same
-function Run:pass_over(hits, tied)
-  local at, ending, is_read = self.at, self.hit.ending, {}
-  for _, one in ipairs(tied) do is_read[one.pattern] = true end
+function Run:pass_over(hits)
+  local at, ending = self.at, self.hit.ending
   if ending.kind == "refuse" and self.given ~= cbk.null then fail("cannot convert key '%s': %s", at.key, ending.why) end
   if ending.kind == "drop" then self:leave_out(ending.why) end
   for _, hit in ipairs(hits) do
     local original = hit.ending.copy_of and patterns.render(hit.ending.copy_of, hit.caught)
     local other = original and at:source(original)
     if original and other == nil then
-      local why = "it is known only as a copy of '%s', which is missing"
-      if self.tied[at.key] then why = why .. "; if the two are one tensor, convert a copy of the file as .safetensors (cbk copy)" end
-      if not is_read[original] then self:leave_out(why, { of = original, pattern = hit.ending.rule.copy_of }) end
+      self:leave_out("it is known only as a copy of '%s', which is missing", { of = original, pattern = hit.ending.rule.copy_of })
     elseif original and not hit.ending.rule.is_made and at:differ(self.given, other) then
       self:leave_out("it differs from '%s', which is kept", { of = original, pattern = hit.ending.rule.copy_of })
     end
   end
   self.moves[at.full_key] = { is_changed = false }
-  if #tied == 0 then self:tell "pass" end
+  self:tell "pass"
 end
 
 ---Numbers of a key as the other side counts them.
@@ -398,33 +355,6 @@ function Run:find()
   return hits
 end
 
----The rules whose own key is not there, and is read from the key where the run stands.
----@return Ending[]
-function Run:tied_here()
-  local out = {}
-  for _, ending in ipairs(self.tied[self.at.key] or {}) do
-    if keys.tied_to(ending.rule, self.at) then out[#out + 1] = ending end
-  end
-  return out
-end
-
----Says that the key's tensor stands in the file under another name.
-function Run:note_tied() self.note = self.note and "tied + " .. self.note or "tied" end
-
----Reads a rule's own key from the one where the run stands.
----@param ending Ending
----@param value any   as it stands in the checkpoint
-function Run:apply_tied(ending, value)
-  local at = self.at
-  local tied_key = at.key
-  at.key, self.given, self.note = ending.pattern, value, nil
-  if self.view then value, self.note = self.view(at.prefix .. ending.pattern, value) end
-  self:note_tied()
-  self.hit, self.rejected = { ending = ending, caught = {} }, {}
-  self:apply(self.hit, value)
-  at.key = tied_key
-end
-
 ---Converts one key; false when no rule fits it.
 function Run:convert(key, value)
   if type(key) ~= "string" then return false end
@@ -439,17 +369,15 @@ function Run:convert(key, value)
     self:tell "unmatched"
     return false
   end
-  local tied, stored = self:tied_here(), value
   if self.view then value, self.note = self.view(key, value) end
-  if self.kept[key] then self:note_tied() end
+  if self.kept[key] then self.note = self.note and "tied + " .. self.note or "tied" end
   if weight then
     self:apply_mask(weight, value)
   elseif self.hit.ending.kind == "write" then
     self:apply(self.hit, value)
   else
-    self:pass_over(hits, tied)
+    self:pass_over(hits)
   end
-  for _, ending in ipairs(tied) do self:apply_tied(ending, stored) end
   return true
 end
 
@@ -520,7 +448,6 @@ end
 ---@field right Dict
 ---@field prefix? string                accepted before the keys that are read, never written
 ---@field fill? table<Side, table[]>    { key, function(at) }: what the target needs and nothing wrote
----@field deduplicated? boolean        At.deduplicated
 ---@field kept? table<string, string>   other names of the same tensors, of keys that the file only notes
 ---@field no_nulls? boolean             the target cannot hold null
 ---@field masks? boolean                it holds masks of sparse weights
@@ -545,7 +472,7 @@ function keys.convert(set, side, source, options)
     tree = tree, endings = endings, direction = side == "left" and "forward" or "backward",
     out = cbk.dict(), writer = {}, gathered = {}, missing = {}, collisions = {}, left_out = {},
     kept = options.kept or {}, known = options.known, reads_all = rules.reads_all(set, side),
-    tied = {}, moves = {}, prefix = options.prefix, no_nulls = options.no_nulls, masks = options.masks, view = view,
+    moves = {}, prefix = options.prefix, no_nulls = options.no_nulls, masks = options.masks, view = view,
     trace = options.trace,
   }, Run)
   function run.read(key)
@@ -553,15 +480,7 @@ function keys.convert(set, side, source, options)
     if value == nil or not view then return value end
     return (view(key, value))
   end
-  run.at = setmetatable({ run = run, side = side, left = options.left, right = options.right, seed = options.seed or 0,
-    deduplicated = options.deduplicated == true }, At)
-  for _, ending in ipairs(endings) do
-    local key = ending.tied and ending.tied[1]
-    if key then
-      run.tied[key] = run.tied[key] or {}
-      table.insert(run.tied[key], ending)
-    end
-  end
+  run.at = setmetatable({ run = run, side = side, left = options.left, right = options.right, seed = options.seed or 0 }, At)
   local unmatched = {}
   for key, value in cbk.items(source) do
     if not run:convert(key, value) then

@@ -98,7 +98,6 @@ end
 ---@field to table[]       … of the keys that are written
 ---@field also table[]     templates of further keys, each with its function
 ---@field copy_of? table   template of the key that says the same
----@field tied? Tied       … of the key that its own is read from when it is not there
 
 local function insert(tree, pattern, ending)
   local node = tree
@@ -117,7 +116,7 @@ local function beside(rule, side, extra)
   return {
     kind = "only", why = "made again on the way back", copy_of = not own.each and own[1] or nil, is_made = not extra.is_copy,
     base = rule.base or rule,
-    also = { left = {}, right = {} }, tied = {}, [side] = { pattern },
+    also = { left = {}, right = {} }, [side] = { pattern },
   }
 end
 
@@ -139,7 +138,7 @@ function patterns.compile(set, side)
     local ending = {
       order = #endings + 1, rule = rule, pattern = pattern, kind = rule.kind or "write", why = rule.why,
       from = templates(from, places), to = templates(to, places),
-      also = extras, copy_of = rule.copy_of and template(rule.copy_of, places), tied = rule.tied[side],
+      also = extras, copy_of = rule.copy_of and template(rule.copy_of, places),
     }
     endings[#endings + 1] = ending
     insert(tree, pattern, ending)

@@ -17,7 +17,6 @@ local rules = {}
 ---@field action? Action
 ---@field when? fun(at: At): boolean      the rule counts only where this holds
 ---@field also table<Side, { [1]: string, [2]: fun(at: At, value: any): any }[]>  further keys written on that side
----@field tied table<Side, Tied>   where that side is read: the key that its own is read from when it is not there
 ---@field number? { forward: fun(n: integer): integer, backward: fun(n: integer): integer }   counts the other side's way
 ---@field kind? "only"|"drop"|"refuse"   of a rule for one side: what becomes of such a key
 ---@field why? string        of such a rule
@@ -25,8 +24,6 @@ local rules = {}
 ---@field copy_of? string    only: the pattern of the key that says the same
 ---@field origin Origin
 ---@field below? { [1]: Rule, [2]: table|nil }   the two names that it was put below, and those that it was below already
-
----@alias Tied { [1]: string, [2]: fun(at: At): boolean }   the key, and whether it is the same tensor
 
 ---@class Origin   Where a rule was written.
 ---@field source string    the file
@@ -68,13 +65,6 @@ local function also(entry)
     out[i] = { one[1], one[2] or function(_, value) return value end, is_copy = one[2] == nil }
   end
   return out
-end
-
----Without a condition of its own, a key is tied where the file has each tensor under one name.
-local function tied(entry)
-  if not entry then return nil end
-  local key, holds = unpack(type(entry) == "table" and entry or { entry })
-  return { key, holds or function(at) return at.deduplicated end }
 end
 
 ---What has all words of a name that is not there, in one of the vocabularies: "rotary.set_dim" for "set_rotary_dim".
@@ -140,8 +130,6 @@ function rules.map(rule, change)
   for name, value in pairs(rule) do out[name] = value end
   out.left, out.right = changed(rule.left, change.left), changed(rule.right, change.right)
   out.also = { left = changed_extras(rule.also.left, change.left), right = changed_extras(rule.also.right, change.right) }
-  out.tied = {}
-  for side, one in pairs(rule.tied) do out.tied[side] = { change[side](one[1]), one[2] } end
   if rule.copy_of then out.copy_of = change[rule.left and "left" or "right"](rule.copy_of) end
   return out
 end
@@ -238,7 +226,7 @@ local function variant(base, change)
 end
 
 ---A table of key rules: `{ left, right, action }`; one name alone stands for both sides; a table of rules in the third place
----is put below the two names; `false` says nothing. Options of a rule: when, also_left, also_right, tied_left, number,
+---is put below the two names; `false` says nothing. Options of a rule: when, also_left, also_right, number,
 ---read_only.
 ---@return Rule[]
 function rules.keys(written)
@@ -258,7 +246,7 @@ function rules.keys(written)
       add(entry)
     elseif type(inner) == "table" and inner.is_rules then
       local change, has_choices = { left = below(left[1]), right = below(right[1]) }, (left[1] .. right[1]):find "[%[{]"
-      local names = { left = left, right = right, also = { left = {}, right = {} }, tied = {}, origin = origin(place, left[1], right[1]) }
+      local names = { left = left, right = right, also = { left = {}, right = {} }, origin = origin(place, left[1], right[1]) }
       for _, rule in ipairs(inner) do
         local one = rules.map(rule, change)
         if has_choices then checked(one) end
@@ -268,27 +256,11 @@ function rules.keys(written)
     else
       add(checked {
         left = left, right = right, action = inner, when = entry.when, number = entry.number, read_only = entry.read_only,
-        also = { left = also(entry.also_left), right = also(entry.also_right) }, tied = { left = tied(entry.tied_left) },
+        also = { left = also(entry.also_left), right = also(entry.also_right) },
         origin = origin(place, left[1], right[1]),
       })
     end
   end
-  return out
-end
-
----A table of key rules with others in place of those that have the same two names.
----@param base Rule[]
----@param changes Rule[]
----@return Rule[]
-function rules.override(base, changes)
-  local function id(rule) return table.concat(rule.left or {}, ",") .. " " .. table.concat(rule.right or {}, ",") end
-  local instead, out = {}, { is_rules = true }
-  for _, rule in ipairs(changes) do instead[id(rule)] = rule end
-  for i, rule in ipairs(base) do
-    out[i] = instead[id(rule)] or rule
-    instead[id(rule)] = nil
-  end
-  for name in pairs(instead) do cbk.fail("converter", ("rules.override: there is no rule '%s' to put another in place of"):format(name)) end
   return out
 end
 
@@ -298,7 +270,7 @@ local function one_sided(kind)
     make[side] = function(pattern, why, last)
       local source, line = position.here(3)
       return checked {
-        [side] = { pattern }, kind = kind, why = why, also = { left = {}, right = {} }, tied = {},
+        [side] = { pattern }, kind = kind, why = why, also = { left = {}, right = {} },
         copy_of = kind == "only" and last or nil, when = kind ~= "only" and last or nil,
         origin = { source = source, line = line, place = 1, names = { pattern } },
       }

@@ -16,14 +16,14 @@ arguments.made_by = { keys = made_by("rules.keys", "is_rules"), config = made_by
 
 -- --- rules
 
-local pattern, why, keys = named("a pattern", text), named("the reason", text), named("a table of keys", arguments.made_by.keys)
+local pattern, why = named("a pattern", text), named("the reason", text)
 local formats, converter = named("formats", text), named("a converter", shapes.table)
 local changes = maybe(named("fields that differ", shapes.table))
 
 ---@type table<string, Shape[]>
 arguments.rules = {
   each = { pattern, named("one of its letters", text), named("a field or a function", shapes.either(text, func)) },
-  override = { keys, keys }, variant = { converter, changes }, between = { formats, formats, converter, changes },
+  variant = { converter, changes }, between = { formats, formats, converter, changes },
 }
 
 -- --- fields

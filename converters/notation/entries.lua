@@ -25,7 +25,7 @@ local extras = either(text, shapes.list(extra, "a list of patterns or { pattern,
 ---What a key rule may say beside its two names and its action.
 ---@type table<string, Shape>
 entries.options = {
-  when = func, also_left = extras, also_right = extras, tied_left = extra, read_only = shapes.named("a text: which files have it", text),
+  when = func, also_left = extras, also_right = extras, read_only = shapes.named("a text: which files have it", text),
   number = shapes.record("a pair of functions, forward and backward", { forward = func, backward = func }, { "forward", "backward" }),
 }
 
@@ -98,9 +98,6 @@ local function mistake_in(entry)
     local side = entry[1] and "left" or "right"
     return ("the other side is missing; for keys of the %s alone, there are rules.only, rules.drop and rules.refuse: rules.only.%s(…)")
       :format(side, side)
-  end
-  if entry.tied_left and (type(entry[1]) ~= "string" or entry[1]:find "%f[%w_*][%u*]%f[^%w_*]") then
-    return "tied_left is for one key that has no letters"
   end
   local action = entry[3]
   if type(action) == "table" and action.is_rules then return mistake_below(entry) end

@@ -50,6 +50,7 @@ local classes = shapes.record("the classes of both sides", { left = model_class,
 local of_file = { formats, formats, note = text, tool = shapes.one_of { "1.9.1", "2.0.3" } }
 local of_model = {
   mup = shapes.one_of { "gpt", "bert", "t5", false }, prefix = shapes.one_of { true, false, "left", "right" }, only_model = flag,
+  all_names = flag,
   named_from = release, classes = classes,
 }
 local fill = { fill = sides(filled) }

@@ -5,83 +5,86 @@ local cbk = require "cbk"
 local rules = require "converters.engine.rules"
 local fields = require "converters.engine.fields"
 local actions = require "converters.vocabulary.actions"
-local kinds = require "converters.engine.kinds"
 local heads = require "converters.vocabulary.heads"
 local values = require "converters.vocabulary.values"
 
 local decoder = {}
 
-local tie = actions.tie
+-- --- keys
 
--- --- tensors with two names; old checkpoints hold one of the two as null
-
----Whether a head is more than another name of the embedding.
-function decoder.is_untied(at) return at.right.share_embedding_weights == false end
-
----Whether it is one, and the file has only the embedding.
-function decoder.is_tied(at) return at.deduplicated and not decoder.is_untied(at) end
-
----The embedding, which may be the head.
----@param left string
+---@param left string   the embedding
 function decoder.embedding(left)
-  return rules.keys {
-    { left .. ".weight", "embedding_layer.word_embeddings.weight", tie.or_from "lm_head.weight" },
-    { left .. ".bias",   "embedding_layer.word_embeddings.bias" },
-  }
+  return rules.keys { { left .. ".{weight,bias}", "embedding_layer.word_embeddings.{weight,bias}" } }
 end
 
 ---The last norm, which the Model Zoo writes twice.
 ---@param left string
 function decoder.final_norm(left)
   return rules.keys {
-    { left .. ".weight", "transformer_decoder.norm.weight", tie.or_from "ln_f.weight", also_right = "ln_f.weight" },
-    { left .. ".bias",   "transformer_decoder.norm.bias",   tie.or_from "ln_f.bias",   also_right = "ln_f.bias" },
+    { left .. ".{weight,bias}", "transformer_decoder.norm.{weight,bias}", also_right = "ln_f.{weight,bias}" },
   }
-end
-
----The head, which may be another name of the embedding; where the config says that it is, and the two differ, that is told.
----@param left string    the embedding
----@param right string
----@param copy? Action   how it is read where it is null
----@return Action
-function decoder.head(left, right, copy)
-  copy = copy or tie.or_from(right)
-  local function telling(act, name)
-    return function(value, at)
-      local other = not decoder.is_untied(at) and at:source(name)
-      if kinds.is_tensor(value) and kinds.is_tensor(other) and at:differ(value, other) then
-        cbk.warn(("'%s' and '%s' differ, though the config ties them; both are written as they are"):format(at.key, name))
-      end
-      return act(value, at)
-    end
-  end
-  return actions.pair("copy", telling(copy.forward, left), telling(copy.backward, right), { takes_null = true, parts = 1 })
-end
-
----The keys of a model with its head, which may be the embedding.
----@param left string        what stands before all other keys on the left
----@param embedding string   the embedding there
----@param keys Rule[]
-function decoder.with_head(left, embedding, keys)
-  local words = ("%s.%s.weight"):format(left, embedding)
-  return rules.keys {
-    { "lm_head.weight", nil, decoder.head(words, "embedding_layer.word_embeddings.weight"),
-      tied_left = { words, decoder.is_tied } },
-    { "lm_head.bias" },
-    { left, "", keys },
-  }
-end
-
----The keys of a model without a head; the Model Zoo's has one all the same.
----@param keys Rule[]
-function decoder.without_head(keys)
-  return rules.keys { keys, rules.drop.right("lm_head.{weight,bias}", "a headless model has no head") }
 end
 
 ---The head that the Model Zoo's model has and a headless checkpoint lacks (Converter.fill).
 ---@param embedding string   the embedding's key on the left
-function decoder.invented_head(embedding)
-  return { right = { { "lm_head.weight", actions.head.weight(embedding) }, { "lm_head.bias", actions.head.bias } } }
+local function invented_head(embedding)
+  return { { "lm_head.weight", actions.head.weight(embedding) }, { "lm_head.bias", actions.head.bias } }
+end
+
+-- --- a decoder with its head and without, which are two classes of Hugging Face
+
+---@class Decoders
+---@field model string              "bloom"; without its head it is "bloom-headless"
+---@field name? string              of both in the Model Zoo, default: model
+---@field note string               with %s for the class of Hugging Face
+---@field classes { with_head: Class, headless: Class, right: Class }
+---@field aliases? table<string, string>
+---@field since? table<Side, SinceTable>
+---@field place string              what is before all keys but the head's: "transformer"
+---@field embedding string          "word_embeddings"
+---@field head? string              default: "lm_head"
+---@field headless? fun(converter: Converter): Converter   what is different without the head
+---@field [integer] Converter       to Hugging Face, with the keys of the model without its head; `head_fill` as `fill`, of the head only
+
+---@param family Decoders
+---@param change fun(converter: Converter): Converter
+---@return Model
+local function model_of(family, class, suffix, change)
+  local aliases = {}
+  for alias, zoo_name in pairs(family.aliases or {}) do aliases[alias .. suffix] = zoo_name end
+  local out = { model = family.model .. suffix, name = family.name or family.model, note = family.note:format(class.name),
+    classes = { left = class, right = family.classes.right }, since = family.since, aliases = aliases }
+  for i, converter in ipairs(family) do
+    local variants = {}
+    for name, one in pairs(converter.variants or {}) do variants[name] = change(one) end
+    local is_step = converter[1] ~= "hf" -- between releases
+    out[i] = is_step and converter or converter.variants and rules.variant(converter, { variants = variants }) or change(converter)
+  end
+  return out
+end
+
+local function without_head_fill(converter, change)
+  local out = rules.variant(converter, change)
+  out.head_fill = nil
+  return out
+end
+
+---Both models of a family.
+---@param family Decoders
+---@return Model, Model
+function decoder.models(family)
+  local head, embedding = family.head or "lm_head", family.embedding .. ".weight"
+  local function with_head(converter)
+    return without_head_fill(converter, { fill = converter.head_fill or converter.fill,
+      keys = rules.keys { { head .. ".{weight,bias}", "lm_head.{weight,bias}" }, { family.place, "", converter.keys } } })
+  end
+  local function headless(converter)
+    local fill = invented_head(embedding)
+    for _, one in ipairs(converter.fill and converter.fill.right or {}) do fill[#fill + 1] = one end
+    return without_head_fill(family.headless and family.headless(converter) or converter, { fill = { right = fill },
+      keys = rules.keys { converter.keys, rules.drop.right("lm_head.{weight,bias}", "a headless model has no head") } })
+  end
+  return model_of(family, family.classes.with_head, "", with_head), model_of(family, family.classes.headless, "-headless", headless)
 end
 
 -- --- config fields that follow from others
@@ -148,15 +151,7 @@ decoder.to_1_8 = {
 
 ---1.8, 1.9 -> 2.0: tied tensors get both their names; norms are named by type.
 decoder.to_2_0 = {
-  keys = rules.keys {
-    { "[model.]lm_head.weight", nil, tie.if_shared "embedding_layer.word_embeddings.weight" },
-    { "[model.]embedding_layer.word_embeddings.weight", nil, tie.if_shared "lm_head.weight" },
-    { "[model.]transformer_decoder.norm.weight", nil, tie.to "ln_f.weight" },
-    { "[model.]transformer_decoder.norm.bias", nil, tie.to "ln_f.bias" },
-    { "[model.]ln_f.weight", nil, tie.to "transformer_decoder.norm.weight" },
-    { "[model.]ln_f.bias", nil, tie.to "transformer_decoder.norm.bias" },
-    { "*" },
-  },
+  keys = rules.keys { { "*" } }, all_names = true,
   config = fields.config {
     { "use_rms_norm", "norm_type", values.choice { [true] = "rmsnorm", [false] = "layernorm" } },
     { "*" },
@@ -166,7 +161,7 @@ decoder.to_2_0 = {
 
 ---The same for the Model Zoo's GPTJModel (gptj, gpt-neox, codegen), whose norms may lack a bias instead.
 decoder.gptj_to_2_0 = {
-  keys = decoder.to_2_0.keys,
+  keys = rules.keys { { "*" } }, all_names = true,
   config = fields.config {
     { "use_biasless_norm", "norm_type", values.choice { [true] = "biasless-layernorm", [false] = "layernorm" } },
     { "*" },

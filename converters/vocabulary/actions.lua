@@ -219,43 +219,6 @@ function actions.qkv.grouped(groups, options)
   return pair("grouped qkv", forward, backward, { parts = 3 })
 end
 
--- --- ties
-
-actions.tie = {}
-
-local function null_like(value) return value == cbk.null end
-
----Two names of one tensor, either of which an old file may lack or hold as null.
----@param partner string
----@param holds? fun(at: At): boolean
-function actions.tie.to(partner, holds)
-  local function join(value, at)
-    if holds and not holds(at) then return value end
-    local name = (at.key:match "^model%." or "") .. partner
-    local other = at:source(name)
-    if other == nil then
-      at:emit(name, value)
-    elseif null_like(value) then
-      return other
-    end
-    return value
-  end
-  return pair("tie", join, join, { takes_null = true, parts = 1 })
-end
-
----As `to`, where the config shares input and output embeddings (the default).
-function actions.tie.if_shared(partner)
-  return actions.tie.to(partner, function(at) return at.right.share_embedding_weights ~= false end)
-end
-
----Right to left, a null is read from under another name.
-function actions.tie.or_from(partner)
-  return pair("copy", function(value) return value end, function(value, at)
-    if null_like(value) then return at:source(partner) or value end
-    return value
-  end, { takes_null = true, parts = 1 })
-end
-
 -- --- tensors that one side has and the other computes (for also_left, also_right and fill)
 
 actions.buffer = {}
@@ -338,7 +301,6 @@ shapes.guard(actions, "actions", {
   ["qkv.grouped"] = { named("a function that counts the groups", func),
     maybe(shapes.record("a table of options", { rotary = shapes.flag })) },
   ["rotary.frequencies"] = { named("the base", shapes.number) },
-  ["tie.to"] = { key, maybe(func) }, ["tie.if_shared"] = { key }, ["tie.or_from"] = { key },
   ["buffer.causal_mask"] = { field }, ["buffer.scalar"] = { shapes.number }, ["buffer.positions"] = { field }, ["head.weight"] = { key },
 })
 

@@ -31,7 +31,7 @@ local function ask(one, config)
   list:beyond "layers.9.weight"
   list:assumed_counts()
   list:assumed_biases()
-  list:names_of_tied()
+  list:tied_names()
 end
 
 ---What is raised that is not said about the config.

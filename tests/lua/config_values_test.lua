@@ -66,9 +66,7 @@ describe("Configs: what the other side cannot express", function()
   it("muP that cannot be folded", function()
     local t5 = { scale_qk_dot_by_d = true, embeddings_scale = 2, output_logits_scale = 0.5 }
     refuses {
-      { "llama-headless", "cs-2.9", "hf", { mup_base_hidden_size = 4 }, "mup_base_hidden_size=4), which cannot be" },
-      { "llama-headless", "cs-2.0", "hf", { mup_base_hidden_size = 4 }, "mup_base_hidden_size=4)" },
-      { "bloom-headless", "cs-2.9", "hf", { mup_base_hidden_size = 4 }, "mup_base_hidden_size=4)" },
+      { "bert-qa", "cs-2.9", "hf", { mup_base_hidden_size = 4 }, "mup_base_hidden_size=4), which cannot be" },
       { "mpt-headless", "cs-2.3", "hf", { mup_base_hidden_size = 4 }, "mup_base_hidden_size=4)" },
       { "t5", "cs-2.9", "hf", t5, "scale_qk_dot_by_d=true: only muP in this model's own words (mup_base_d_model, mup_base_d_ff, mup" },
       { "t5", "cs-2.9", "hf", { mup_base_hidden_size = 4 }, "mup_base_hidden_size=4: only muP in this model's own words" },

@@ -141,7 +141,7 @@ describe("DPO", function()
     watch, totals = watched("cs-2.9-dpo", "hf", config, cs)
     same({ totals.written, totals.left_out, totals.not_matched }, { 12, 14, 1 })
     has(explain.lines(watch, "ref_model.*ln_f*"), "a copy; the model is that below 'policy_model.model'")
-    has(explain.lines(watch, "policy_model.model.lm_haed.weight"), "    lm_head.weight")
+    has(explain.lines(watch, "policy_model.model.lm_haed.weight"), "    lm_head.{weight,bias}")
   end)
 
   it("muP of the inner model is folded", function()

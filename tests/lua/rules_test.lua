@@ -150,13 +150,11 @@ describe("Rules: findings", function()
 
   it("what is written wrongly is refused at once, with its place", function()
     fails("rules_test.lua:", function() local _ = rules.keys { { "a", "b", { name = "half", forward = function() end } } } end)
-    fails("tied_left is for one key that has no letters", rules.keys, { { "a.N", "b.N", tied_left = "c" } })
     fails("has no option 'also_lft'", rules.keys, { { "a", "b", also_lft = "c" } })
     fails("entry 2 of this table of keys: a rule is { left, right, action }; of one name for both sides it is { \"b\" }", rules.keys,
       { { "a" }, "b" })
     fails("the other side is missing; for keys of the left alone, there are rules.only", rules.keys, { { "a", false } })
     fails("for keys of the right alone", rules.keys, { { false, "a" } })
-    fails("no rule 'a c'", rules.override, rules.keys { { "a", "b" } }, rules.keys { { "a", "c" } })
     fails("a rule has no option 'needed'", rules.keys, { { "a", "b", needed = true } })
     fails("read_only must be a text, not ''", rules.keys, { { "a", "b", read_only = "" } })
     fails("rules_test.lua:", function() local _ = rules.keys { { "a", "b", rules.keys { { "c" } }, read_only = 1 } } end)
@@ -200,7 +198,6 @@ describe("Rules: findings", function()
       ["a table of options has no 'part'; did you mean 'parts'?"] = { actions.pair, "x", f, f, { part = 3 } },
       ["argument 4 must be a table of options, not 3"] = { actions.pair, "x", f, f, 3 },
       ["actions.qkv.keys(a pattern with one %s)"] = { actions.qkv.keys, "proj.weight" },
-      ["a key must be a text, not nothing"] = { actions.tie.to },
       ["actions.buffer.causal_mask(a field)"] = { actions.buffer.causal_mask, 5 },
       ["the base must be a number"] = { actions.rotary.frequencies },
       ["values.choice("] = { values.choice, {} },
@@ -213,7 +210,6 @@ describe("Rules: findings", function()
       ["config rules must be made by fields.config, not a table"] = { fields.without, {}, { "a" } },
       ["rules.only.left(a pattern, the reason[, the pattern of what it is a copy of]): the reason must be"] = { rules.only.left, "a" },
       ["rules.drop.right(a pattern, the reason[, a condition])"] = { rules.drop.right, "a", "", f },
-      ["rules.override(a table of keys, a table of keys): a table of keys must be made by rules.keys"] = { rules.override, {}, {} },
       ["rules.between(formats, formats, a converter[, fields that differ])"] = { rules.between, "hf", "cs-2.4" },
       ["rules.each(a pattern, one of its letters, a field or a function)"] = { rules.each, "a.E", "E" },
     } do
@@ -442,7 +438,8 @@ describe("Rules: coverage", function()
     assert(best.tables[1].title:find "hf <%-> cs%-2.1")
     local idle = {}
     for _, rule in ipairs(best.idle) do idle[rules.text(rule)] = true end
-    assert(idle["model.norm.bias <-> transformer_decoder.norm.bias"] and not idle["lm_head.weight"])
+    assert(idle["model.layers.N.mlp.up_proj.{weight,bias} <-> transformer_decoder.layers.N.ffn.ffn.0.linear_layer.{weight,bias}"])
+    assert(not idle["lm_head.{weight,bias}"])
   end)
 
   it("a file's other models do not matter", function()

@@ -1,0 +1,81 @@
+-- Tied weights: tensors that a model class has under several names. What a checkpoint has under some of them, rules see under all that
+-- they may read: a file of each tensor once (safetensors) lacks the others, and old ones have null there.
+
+local cbk = require "cbk"
+local kinds = require "converters.engine.kinds"
+local rules = require "converters.engine.rules"
+
+local ties = {}
+
+---@class TieOptions
+---@field each_once? boolean   the file has each tensor under one name
+---@field all? boolean         all names are wanted, whatever the file has (Converter.all_names)
+---@field no_nulls? boolean    null becomes the tensor of another name
+---@field is_watched? boolean  nothing is read: values are not compared
+
+---The names in a checkpoint by those that the class has.
+---@param known ClassTensors
+---@param source Dict
+---@return table<string, string>
+local function names_there(known, source)
+  local out = {}
+  for key in cbk.items(source) do
+    local own = type(key) == "string" and known:own_key(key)
+    if own then out[own] = key end
+  end
+  return out
+end
+
+---The first of some names that has a tensor.
+---@return string|nil   as the checkpoint has it
+local function first_there(names, there, source)
+  for _, name in ipairs(names) do
+    local key = there[name]
+    if key and source[key] ~= cbk.null then return key, name end
+  end
+end
+
+local function differ(a, b)
+  if not (kinds.is_tensor(a) and kinds.is_tensor(b)) or a:same(b) then return false end
+  return not cbk.equal(a:shape(), b:shape()) or a:compare(b).different > 0
+end
+
+---Says that the file has several tensors where the config ties them to one.
+---@param first string   key of one of them
+local function warn_of_differences(names, there, source, first)
+  local others = {}
+  for _, name in ipairs(names) do
+    local key = there[name]
+    if key and key ~= first and differ(source[first], source[key]) then others[#others + 1] = "'" .. key .. "'" end
+  end
+  if #others == 0 then return end
+  cbk.warn(("'%s' differs from %s, though the config ties them"):format(first, table.concat(others, " and ")))
+end
+
+---The checkpoint with the names of its tied tensors that rules read.
+---@param known ClassTensors
+---@param source Dict
+---@param kept table<string, string>   KeyOptions.kept
+---@param options TieOptions
+---@return Dict source, table<string, string> kept
+function ties.spread(known, source, kept, options)
+  local there, out, out_kept = names_there(known, source), source, kept
+  for _, names in ipairs(known:tied_names()) do
+    local first, own = first_there(names, there, source)
+    for i, name in ipairs(first and names or {}) do
+      local key = there[name]
+      local is_wanted = key == nil and (options.each_once or options.all or i == 1)
+        or key and source[key] == cbk.null and options.no_nulls
+      if is_wanted then
+        if out == source then out, out_kept = cbk.copy(source), rules.variant(kept) end
+        local place = key or first:sub(1, math.max(0, #first - #own)) .. name
+        out[place] = source[first]
+        if not key then out_kept[place] = kept[first] or first end
+      end
+    end
+    if first and not options.is_watched then warn_of_differences(names, there, source, first) end
+  end
+  return out, out_kept
+end
+
+return ties
