@@ -397,6 +397,42 @@ function ClassTensors:beyond(key)
   end
 end
 
+---The layer that a key is of: "transformer_decoder.layers.1.".
+---@param key string
+---@return string|nil layer, Extent|nil count   of such layers
+function ClassTensors:layer_of(key)
+  local layer, found
+  for prefix, count in pairs(self.counts) do
+    local number = key:sub(1, #prefix) == prefix and key:match("^%d+%.", #prefix + 1)
+    if number and (not layer or #prefix < #layer) then layer, found = prefix .. number, count end
+  end
+  return layer, found
+end
+
+---The first layer all of whose weights are missing.
+---@param missing string[]
+---@return string|nil layer, string|nil count   "num_hidden_layers=3"
+function ClassTensors:absent_layer(missing)
+  if #missing == 0 then return nil end
+  local wanted, counts, is_missing = {}, {}, {}
+  for _, key in ipairs(missing) do is_missing[key] = true end
+  for _, one in ipairs(self) do
+    local layer, count = self:layer_of(one.key)
+    if layer and not (one.buffer or one.optional) then
+      if wanted[layer] == nil then wanted[layer], counts[#counts + 1] = true, { layer, count } end
+      wanted[layer] = wanted[layer] and is_missing[one.key] == true
+    end
+  end
+  local has_some = {} -- of a stack; else the checkpoint is of another model, or has other names
+  for _, pair in ipairs(counts) do
+    if not wanted[pair[1]] then has_some[(pair[1]:gsub("%d+%.$", ""))] = true end
+  end
+  for _, pair in ipairs(counts) do
+    local stack = pair[1]:gsub("%d+%.$", "")
+    if wanted[pair[1]] and has_some[stack] then return pair[1], table.concat(self:fields_of(pair[2], {}), ", ") end
+  end
+end
+
 ---The numbers of layers, experts and the like that only a default says: "num_hidden_layers=12".
 ---@return string[]
 function ClassTensors:assumed_counts()

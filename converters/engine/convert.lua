@@ -7,6 +7,7 @@ local kinds = require "converters.engine.kinds"
 local naming = require "converters.engine.naming"
 local keys = require "converters.engine.keys"
 local fit = require "converters.engine.fit"
+local fit_checks = require "converters.engine.fit_checks"
 local fields = require "converters.engine.fields"
 local pretrained = require "converters.engine.pretrained"
 local sections = require "converters.engine.sections"
@@ -309,13 +310,6 @@ local function accepted_prefix(converter, step)
   return (accepted == true or accepted == step.side) and "model." or nil
 end
 
----The weights that are missing, and the number of layers that only a default says.
----@param found Fit
----@param missing string[]
-local function lacking_of(found, missing)
-  return { count = #missing, assumed = #missing > 0 and found.known:assumed_counts()[1] or nil, unpack(missing, 1, 20) }
-end
-
 ---Weights that are not there: an error, once it is known that no key is without a rule.
 local function report_lacking(job, lacking)
   if lacking.count == 0 then return end
@@ -386,25 +380,6 @@ local function fit_of(job, part, format, side, tensors, given)
   end)
 end
 
----@param list MissingKeys[]
-local function names_of(list)
-  local out = {}
-  for i, one in ipairs(list) do out[i] = one.name end
-  return table.concat(out, ", ")
-end
-
----Says what a checkpoint does without that it may lack.
----@param found Fit
-local function warn_of_lacks(found)
-  for _, one in ipairs(found.lacks) do
-    cbk.warn(("the checkpoint lacks %s, which some models do without: %s"):format(one.name, naming.first(one.keys)))
-  end
-  if #found.unsaid > 0 then
-    cbk.warn(("the config does not say %s, and the checkpoint has none of the biases that the default means: it is converted without them")
-      :format(names_of(found.unsaid)))
-  end
-end
-
 ---What the user's file says of a part, without defaults.
 local function given_of(job, i, part, side)
   local section = is_hf(job.path[i].src) and job.files[i] or trainer.model(job.files[i])
@@ -412,41 +387,9 @@ local function given_of(job, i, part, side)
   return name and section[name] or section
 end
 
----Refuses tensors of other shapes than the config says.
----@param found Fit|nil
----@param place string      what is before the keys in the checkpoint
----@param is_read boolean   the tensors are read, not made by rules
-local function refuse_shapes(found, place, is_read)
-  local wrong = found and found.wrong or {}
-  if #wrong == 0 then return end
-  local shown = { count = #wrong }
-  for i = 1, math.min(#wrong, 5) do shown[i] = ("'%s%s': %s"):format(place, wrong[i].key, wrong[i].why) end
-  cbk.fail("shape", ("the config contradicts %d tensor%s of the %s: %s; %s"):format(#wrong, #wrong == 1 and "" or "s",
-    is_read and "checkpoint" or "converted checkpoint", naming.first(shown),
-    is_read and "use the config that belongs to the checkpoint" or "the config or the converter's rules are wrong"))
-end
-
----Refuses weights that the class does not have, where rules write them all the same; biases are a warning.
----@param found Fit
----@param place string   what is before the keys in the checkpoint
----@param moves table<string, KeyMove>
-local function refuse_strange(found, place, moves)
-  local weights, biases = {}, {}
-  for _, key in ipairs(found.unknown) do
-    local list = key:find "%.bias$" and biases or weights
-    if moves[key] and moves[key].to then list[#list + 1] = place .. key end
-  end
-  local function text(list)
-    return ("the checkpoint has %d %s that %s does not have with this config: %s"):format(#list, list == biases and "biases" or "weights",
-      found.known.class.name, naming.first(list))
-  end
-  if #weights > 0 then cbk.fail("convert", text(weights)) end
-  if #biases > 0 then cbk.warn(text(biases)) end
-end
-
 ---@param part Part
 ---@param is_refused boolean   a key without a rule fails, so that what is missing says nothing
----@return Dict made, string[] unmatched, table lacking   keys of the part: without a rule, and not there (complete.lacking)
+---@return Dict made, string[] unmatched, table lacking   keys of the part: without a rule, and not there (fit_checks.lacking)
 ---@return table<string, KeyMove> moves
 local function convert_part(job, i, part, is_refused)
   local step, converter, configs, source = job.path[i], part.converter, part.configs, part.source
@@ -457,8 +400,9 @@ local function convert_part(job, i, part, is_refused)
     job.is_unchecked = true
     cbk.warn(("no class describes '%s': whether its checkpoint is complete and fits the config is not checked"):format(job.model.model))
   end
-  refuse_shapes(read, part.reads, true)
+  fit_checks.shapes(read, part.reads, true)
   local is_checked = not rules.reads_all(converter.keys, step.side)
+  if read and not is_checked then fit_checks.layers(read, part.reads) end
   local deduplicated = i == 1 and job.deduplicated
   if type(deduplicated) == "table" then deduplicated = deduplicated[converter.left] end
   local kept = i == 1 and job.kept or {}
@@ -474,19 +418,19 @@ local function convert_part(job, i, part, is_refused)
     trace = job.trace and function(record) tell(job, i, part, record) end,
   })
   if not read or not is_checked or is_refused and #unmatched > 0 then return made, unmatched, { count = 0 }, moves end
-  if #read.missing > 0 or #unmatched > 0 then return made, unmatched, lacking_of(read, read.missing), moves end
-  refuse_strange(read, part.reads, moves)
+  if #read.missing > 0 or #unmatched > 0 then return made, unmatched, fit_checks.lacking(read, read.missing), moves end
+  fit_checks.strangers(read, part.reads, moves)
   local written = fit_of(job, part, step.tgt, rules.other[step.side], made)
-  refuse_shapes(written, part.writes[1], false)
+  fit_checks.shapes(written, part.writes[1], false)
   local biases = {} -- that the config does not say, and that the target needs
   for _, one in ipairs(written and #written.missing > 0 and read.unsaid or {}) do
     for _, key in ipairs(one.keys) do biases[#biases + 1] = key end
   end
-  if #biases > 0 then return made, unmatched, lacking_of(read, biases), moves end
+  if #biases > 0 then return made, unmatched, fit_checks.lacking(read, biases), moves end
   if written and #written.missing > 0 then
     cbk.warn(("what is written lacks %d weights that its model needs: %s"):format(#written.missing, naming.first(written.missing)))
   end
-  warn_of_lacks(read)
+  fit_checks.warn_of_lacks(read)
   return made, unmatched, { count = 0 }, moves
 end
 

@@ -142,6 +142,23 @@ describe("Inputs: what one side leaves out or cannot say", function()
     end
   end)
 
+  it("is refused between releases, too, where the checkpoint has other layers than the config says", function()
+    for name, field in pairs { llama = "num_hidden_layers", t5 = "encoder_num_hidden_layers", bert = "num_hidden_layers" } do
+      local config, root = tiny.model(newest[name])
+      config = conversion.with(config, { num_hidden_layers = 2, num_layers = 2 })
+      root = tiny.checkpoint(catalogue.find(name).classes.left, config)
+      conversion.warnings(function() config, root = conversion.run(name, "hf", "cs-2.4", config, root) end)
+      local section = trainer.model(config)
+      conversion.warnings(function() conversion.run(name, "cs-2.4", "cs-2.5", config, root) end)
+      section[field] = 1
+      conversion.fails(("the checkpoint has more than %s=1: '"):format(field), conversion.run, name, "cs-2.4", "cs-2.5", config, root)
+      section[field] = 3
+      conversion.fails((".layers.2.', but the config says %s=3"):format(field), conversion.run, name, "cs-2.4", "cs-2.5", config, root)
+      section[field] = nil
+      conversion.warnings(function() conversion.run(name, "cs-2.4", "cs-2.5", config, root) end)
+    end
+  end)
+
   it("is no loss where it is told in other words", function()
     local way = newest.gpt2
     local config = conversion.with(tiny.config("gpt2", way.converter), { use_bfloat16 = true })

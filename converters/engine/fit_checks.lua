@@ -1,0 +1,77 @@
+-- What is refused, and what is said, of a checkpoint that does not fit its class (fit.lua).
+
+local cbk = require "cbk"
+local naming = require "converters.engine.naming"
+
+local fit_checks = {}
+
+---Refuses tensors of other shapes than the config says.
+---@param found Fit|nil
+---@param place string      what is before the keys in the checkpoint
+---@param is_read boolean   the tensors are read, not made by rules
+function fit_checks.shapes(found, place, is_read)
+  local wrong = found and found.wrong or {}
+  if #wrong == 0 then return end
+  local shown = { count = #wrong }
+  for i = 1, math.min(#wrong, 5) do shown[i] = ("'%s%s': %s"):format(place, wrong[i].key, wrong[i].why) end
+  cbk.fail("shape", ("the config contradicts %d tensor%s of the %s: %s; %s"):format(#wrong, #wrong == 1 and "" or "s",
+    is_read and "checkpoint" or "converted checkpoint", naming.first(shown),
+    is_read and "use the config that belongs to the checkpoint" or "the config or the converter's rules are wrong"))
+end
+
+---Refuses more or fewer layers, or experts, than the config counts. For tables that copy what they do not name, as between releases:
+---they know nothing of single weights.
+---@param found Fit
+---@param place string   what is before the keys in the checkpoint
+function fit_checks.layers(found, place)
+  if #found.known:assumed_counts() > 0 then return end -- what a config does not say, it does not contradict
+  local advice = "use the config that belongs to the checkpoint"
+  for _, key in ipairs(found.unknown) do
+    local said = found.known:beyond(key)
+    if said then cbk.fail("convert", ("the checkpoint has more than %s: '%s%s'; %s"):format(said, place, key, advice)) end
+  end
+  local layer, count = found.known:absent_layer(found.missing)
+  if layer then
+    cbk.fail("convert", ("the checkpoint has nothing below '%s%s', but the config says %s; %s"):format(place, layer, count, advice))
+  end
+end
+
+---Refuses weights that the class does not have, where rules write them all the same; biases are a warning.
+---@param found Fit
+---@param place string   what is before the keys in the checkpoint
+---@param moves table<string, KeyMove>
+function fit_checks.strangers(found, place, moves)
+  local weights, biases = {}, {}
+  for _, key in ipairs(found.unknown) do
+    local list = key:find "%.bias$" and biases or weights
+    if moves[key] and moves[key].to then list[#list + 1] = place .. key end
+  end
+  local function text(list)
+    return ("the checkpoint has %d %s that %s does not have with this config: %s"):format(#list, list == biases and "biases" or "weights",
+      found.known.class.name, naming.first(list))
+  end
+  if #weights > 0 then cbk.fail("convert", text(weights)) end
+  if #biases > 0 then cbk.warn(text(biases)) end
+end
+
+---The weights that are missing, and the number of layers that only a default says.
+---@param found Fit
+---@param missing string[]
+function fit_checks.lacking(found, missing)
+  return { count = #missing, assumed = #missing > 0 and found.known:assumed_counts()[1] or nil, unpack(missing, 1, 20) }
+end
+
+---Says what a checkpoint does without that it may lack.
+---@param found Fit
+function fit_checks.warn_of_lacks(found)
+  for _, one in ipairs(found.lacks) do
+    cbk.warn(("the checkpoint lacks %s, which some models do without: %s"):format(one.name, naming.first(one.keys)))
+  end
+  if #found.unsaid == 0 then return end
+  local names = {}
+  for i, one in ipairs(found.unsaid) do names[i] = one.name end
+  cbk.warn(("the config does not say %s, and the checkpoint has none of the biases that the default means: it is converted without them")
+    :format(table.concat(names, ", ")))
+end
+
+return fit_checks
