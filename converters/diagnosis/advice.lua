@@ -2,7 +2,7 @@
 
 local cbk = require "cbk"
 local catalogue = require "converters.engine.catalogue"
-local convert = require "converters.engine.convert"
+local convert = require "converters.conversion.convert"
 local coverage = require "converters.diagnosis.coverage"
 local naming = require "converters.engine.naming"
 local kinds = require "converters.engine.kinds"

@@ -6,7 +6,7 @@ local catalogue = require "converters.engine.catalogue"
 local coverage = require "converters.diagnosis.coverage"
 local patterns = require "converters.engine.patterns"
 local tables = require "converters.diagnosis.tables"
-local releases = require "converters.modelzoo.releases"
+local releases = require "converters.engine.releases"
 
 local weight_names = {}
 

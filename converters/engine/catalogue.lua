@@ -1,7 +1,7 @@
 -- Which models there are, between which formats each converts, and by which steps one gets from a format to another.
 
 local cbk = require "cbk"
-local releases = require "converters.modelzoo.releases"
+local releases = require "converters.engine.releases"
 local rules = require "converters.engine.rules"
 local fields = require "converters.engine.fields"
 local naming = require "converters.engine.naming"
@@ -221,7 +221,7 @@ function catalogue.names() return naming.sorted(by_name) end
 
 -- --- steps
 
----The generic steps: keys stay, the config file changes (releases.upgrade).
+---The generic steps: keys stay, the config file changes (modelzoo/run_config.lua).
 local copy = {
   keys = rules.keys { { "*" } },
   config = fields.config { { "*" } },

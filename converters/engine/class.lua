@@ -6,7 +6,7 @@ local extent = require "converters.engine.extent"
 local field_kinds = require "converters.engine.field_kinds"
 local fields = require "converters.engine.fields"
 local kinds = require "converters.engine.kinds"
-local releases = require "converters.modelzoo.releases"
+local releases = require "converters.engine.releases"
 
 local class = {}
 

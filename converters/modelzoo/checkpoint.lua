@@ -7,7 +7,8 @@ local scalar = require "cbk.scalar"
 local kinds = require "converters.engine.kinds"
 local hf_config = require "converters.modelzoo.hf_config"
 local optimizer_state = require "converters.modelzoo.optimizer_state"
-local releases = require "converters.modelzoo.releases"
+local releases = require "converters.engine.releases"
+local run_config = require "converters.modelzoo.run_config"
 
 local is_dict, is_list, present = kinds.is_dict, kinds.is_list, kinds.present
 
@@ -155,7 +156,7 @@ function checkpoint.upgrade(old, model, from, to, configs)
   optimizer_state.rename_parameters(out, configs.moves)
   optimizer_state.move_sparsity(out)
   if not releases.since(from, "2.0") then fix_last_epoch(out) end
-  if releases.takes_states(from, to) then checkpoint.add_data_state(configs.old, out, configs.loader) end
+  if run_config.takes_states(from, to) then checkpoint.add_data_state(configs.old, out, configs.loader) end
   if old.__metadata__ ~= nil then out.__metadata__ = old.__metadata__ end
   if not configs.is_between then add_metadata(out, to, configs.new, hf_config.of(old)) end
   return out

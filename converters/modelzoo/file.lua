@@ -4,7 +4,8 @@ local cbk = require "cbk"
 local fields = require "converters.engine.fields"
 local kinds = require "converters.engine.kinds"
 local naming = require "converters.engine.naming"
-local releases = require "converters.modelzoo.releases"
+local releases = require "converters.engine.releases"
+local run_config = require "converters.modelzoo.run_config"
 local trainer = require "converters.modelzoo.trainer"
 
 local file = {}
@@ -16,7 +17,7 @@ local file = {}
 ---@return string|nil converted   the field that it is made of
 function file.precision_to_cs(to, from, release)
   if release ~= "2.1" and release ~= "2.2" and release ~= "2.3" then return end
-  local fp16_type = releases.fp16_type(from.use_bfloat16, "use_bfloat16")
+  local fp16_type = run_config.fp16_type(from.use_bfloat16, "use_bfloat16")
   if fp16_type then
     to.fp16_type = fp16_type
     return "use_bfloat16"

@@ -4,7 +4,7 @@
 local cbk = require "cbk"
 local fields = require "converters.engine.fields"
 local kinds = require "converters.engine.kinds"
-local releases = require "converters.modelzoo.releases"
+local releases = require "converters.engine.releases"
 
 local since = {}
 

@@ -5,7 +5,7 @@ local arguments = require "converters.notation.arguments"
 local catalogue = require "converters.engine.catalogue"
 local class = require "converters.engine.class"
 local position = require "converters.notation.position"
-local releases = require "converters.modelzoo.releases"
+local releases = require "converters.engine.releases"
 local sandbox = require "converters.notation.sandbox"
 local shapes = require "converters.notation.shapes"
 

@@ -7,7 +7,8 @@ local cbk = require "cbk"
 local converters = require "cbk.converters"
 local catalogue, convert = converters.catalogue, converters.convert
 local classes = require "cbk.classes"
-local releases = require "converters.modelzoo.releases"
+local releases = require "converters.engine.releases"
+local run_config = require "converters.modelzoo.run_config"
 local trainer = require "converters.modelzoo.trainer"
 local plan = require "converters.bench.plan"
 local conversion = require "conversion"
@@ -217,7 +218,7 @@ end
 ---What the original converter leaves in the config file where it takes these releases at once: `rest` does what it leaves.
 local exceptions = {
   { from = "1.8", to = "2.0", why = "it goes by the release that it begins with: run options are cleaned from 1.9 on",
-    rest = function(config) return releases.upgrade(config, "1.9", "2.0") end },
+    rest = function(config) return run_config.upgrade(config, "1.9", "2.0") end },
   { from = "2.2", to = "2.4 2.5 2.6 2.7 2.8 2.9", why = "only 2.2 to 2.3 writes a trainer's file, and only 2.3 to 2.4 names the model",
     rest = function(config)
       config = trainer.from_legacy(config, {})

@@ -168,7 +168,7 @@ describe("Keys: letters", function()
     local function convert(value)
       local step = { converter = converter, side = "left", src = "hf", tgt = "cs-2.4" }
       local job = { model = { model = "made", converter }, path = { step }, seed = 0 }
-      return require("converters.engine.convert").config(job, cbk.dict { experts = value })
+      return require("converters.conversion.convert").config(job, cbk.dict { experts = value })
     end
     equal(convert(3).model.num_experts, 3)
     fails("'num_experts' counts 'E', and is 'ten': only a whole number from 0", convert, "ten")

@@ -621,7 +621,8 @@ describe("Rules: the notation", function()
     end
     return out
   end
-  local families, programs = sources("converters", "converters/shared"), sources("converters/engine", "scripts", "scripts/lib/cbk",
+  local families = sources("converters", "converters/shared")
+  local programs = sources("converters/engine", "converters/conversion", "scripts", "scripts/lib/cbk",
     "scripts/lib/cbk/converters", "scripts/lib/cbk/identify", "scripts/lib/cbk/upgrade")
 
   local function any(texts, pattern)

@@ -16,7 +16,7 @@ local root = debug.getinfo(1, "S").source:match "^@(.*)scripts/lib/cbk/converter
 
 local converters = {
   catalogue = catalogue,
-  convert = require "converters.engine.convert",
+  convert = require "converters.conversion.convert",
   route = jobs.route,
   job = jobs.job,
 }

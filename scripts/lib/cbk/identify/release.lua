@@ -2,7 +2,7 @@
 
 local cbk = require "cbk"
 local kinds = require "converters.engine.kinds"
-local releases = require "converters.modelzoo.releases"
+local releases = require "converters.engine.releases"
 
 local release = {}
 

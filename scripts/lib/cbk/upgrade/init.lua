@@ -13,7 +13,7 @@ local spec_tree = require "cbk.spec_tree"
 local coverage = require "converters.diagnosis.coverage"
 local identity = require "converters.diagnosis.identity"
 local weight_names = require "converters.diagnosis.weight_names"
-local releases = require "converters.modelzoo.releases"
+local releases = require "converters.engine.releases"
 local trainer = require "converters.modelzoo.trainer"
 
 local upgrade = {}

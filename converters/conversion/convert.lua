@@ -13,7 +13,8 @@ local pretrained = require "converters.engine.pretrained"
 local sections = require "converters.engine.sections"
 local ties = require "converters.engine.ties"
 local mup = require "converters.modelzoo.mup"
-local releases = require "converters.modelzoo.releases"
+local releases = require "converters.engine.releases"
+local run_config = require "converters.modelzoo.run_config"
 local since = require "converters.modelzoo.since"
 local trainer = require "converters.modelzoo.trainer"
 local catalogue = require "converters.engine.catalogue"
@@ -180,7 +181,7 @@ local function config_between_releases(job, step, config)
   tell_of_layout(src, tgt, config)
   trainer.set_model(config, to)
   local at_once_from = job.path.at_once and catalogue.release(job.path[1].src) or nil
-  config = releases.upgrade(config, src, tgt, moves, { at_once_from = at_once_from, keeps_lists = job.keeps_lists })
+  config = run_config.upgrade(config, src, tgt, moves, { at_once_from = at_once_from, keeps_lists = job.keeps_lists })
   if tgt == (step.converter.named_from or "2.4") and src ~= tgt and catalogue.since(tgt, src) and not at_once_from then
     file.set_name(trainer.model(config), tgt, job.zoo_name)
   end

@@ -3,25 +3,14 @@
 local cbk = require "cbk"
 local fields = require "converters.engine.fields"
 local kinds = require "converters.engine.kinds"
+local releases = require "converters.engine.releases"
 local mup = require "converters.modelzoo.mup"
 local optimizers = require "converters.modelzoo.optimizers"
 local trainer = require "converters.modelzoo.trainer"
 
 local present, is_dict, is_list = kinds.present, kinds.is_dict, kinds.is_list
 
-local releases = {}
-
----Every CS release that formats are named after, oldest first.
-releases.known = { "1.6", "1.7", "1.8", "1.9", "2.0", "2.1", "2.2", "2.3", "2.4", "2.5", "2.6", "2.7", "2.8", "2.9" }
-releases.newest = releases.known[#releases.known]
----Releases that came out without changing any model's layout.
-releases.unchanged = { ["2.10"] = true }
-
-releases.place = {}
-for i, release in ipairs(releases.known) do releases.place[release] = i end
-
----True where `a` is at least as new as `b`.
-function releases.since(a, b) return (releases.place[a] or 0) >= releases.place[b] end
+local run_config = {}
 
 ---Moves a field, unless the new one is there.
 ---@param at string      where the tree stands: "runconfig."
@@ -139,7 +128,7 @@ end
 ---What use_bfloat16 became; nil where it says nothing.
 ---@param flag any
 ---@param field string   that says it, in messages
-function releases.fp16_type(flag, field)
+function run_config.fp16_type(flag, field)
   if not present(flag) then return nil end
   if not fields.same(flag, fields.any_of(true, false)) then fields.refuse(field, flag, fields.any_of(true, false)) end
   return fields.same(flag, true) and "bfloat16" or "float16"
@@ -156,7 +145,7 @@ local function aliases_of_2_1(config, moves)
     end
     model.precision_opt_level = nil
   end
-  local fp16_type = releases.fp16_type(model.use_bfloat16, "use_bfloat16")
+  local fp16_type = run_config.fp16_type(model.use_bfloat16, "use_bfloat16")
   if fp16_type then
     model.fp16_type = fp16_type
     moves[#moves + 1] = { at .. "use_bfloat16", at .. "fp16_type" }
@@ -283,7 +272,7 @@ end
 ---way back to 1.9, which reads the files, they stay where they are.
 ---@param from string
 ---@param to string
-function releases.takes_states(from, to) return releases.since(to, "2.0") and releases.since(to, from) end
+function run_config.takes_states(from, to) return releases.since(to, "2.0") and releases.since(to, from) end
 
 ---Takes out the section that says where the states of data loaders are: from 2.0 on they are in the checkpoint. What is there is read.
 local function drop_cerebras(config, dropped)
@@ -301,10 +290,10 @@ end
 ---@param moves? Moves   where fields went is added
 ---@param options? { at_once_from: string|nil, keeps_lists: boolean|nil }   the release of the whole conversion, where it takes several
 ---releases at once; whether the trainer layout gets lists that the original converter drops
-function releases.upgrade(config, from, to, moves, options)
+function run_config.upgrade(config, from, to, moves, options)
   local dropped, at_once_from = {}, options and options.at_once_from
   moves = moves or {}
-  if releases.takes_states(from, to) then drop_cerebras(config, dropped) end
+  if run_config.takes_states(from, to) then drop_cerebras(config, dropped) end
   if from == to then return config end -- another kind of model, of the same release
   if from == "1.9" and at_once_from == "1.8" then
     tell_of_run_options(config)
@@ -325,4 +314,4 @@ function releases.upgrade(config, from, to, moves, options)
   return config
 end
 
-return releases
+return run_config
