@@ -126,7 +126,7 @@ std::string_view check_string(lua_State* L, int index) {
 std::filesystem::path check_path(lua_State* L, int index) {
   if (lua_type(L, index) != LUA_TSTRING) fail_type(L, index, "path");
   const std::string_view text = check_string(L, index);
-  if (text.empty()) fail_argument(L, index, "a path expected, got an empty text");
+  if (text.empty()) fail_argument(L, index, "a path expected, got an empty string");
   if (text.find('\0') != std::string_view::npos) fail_argument(L, index, "a path cannot contain a zero byte");
   return std::filesystem::path(text);
 }

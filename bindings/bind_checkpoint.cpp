@@ -1,4 +1,4 @@
-// Checkpoint: what cbk.open gives; a lazy tree with the facts of its files.
+// Checkpoint: the result of cbk.open, a lazy tree with facts about its files.
 #include "bindings/leaves.hpp"
 #include "bindings/modules.hpp"
 #include "bindings/reading.hpp"
@@ -19,9 +19,9 @@ int open(lua_State* L) {
   return 1;
 }
 
-/// What a misspelt key may have meant: leaves, fields and methods.
+/// Names that a misspelt key may have meant: leaves, fields and methods.
 std::vector<std::string> known_names(lua_State* L, const Value& root) {
-  constexpr size_t most = 20'000;  // to compare with
+  constexpr size_t most = 20'000;  // names to compare with
   std::vector<std::string> out = {"root", "format", "version", "path", "metadata", "warnings", "files"};
   for (std::string& method : method_names(L, 1)) out.push_back(std::move(method));
   try {
@@ -29,7 +29,7 @@ std::vector<std::string> known_names(lua_State* L, const Value& root) {
       if (out.size() < most) out.push_back(path);
     });
   } catch (const Error&) {
-    // A tree that holds itself has no list of leaves; the first ones do.
+    // The leaves of a tree that holds itself never end; the first ones are enough.
   }
   return out;
 }
@@ -37,8 +37,7 @@ std::vector<std::string> known_names(lua_State* L, const Value& root) {
 int checkpoint_index(lua_State* L) {
   const auto checkpoint = self(L);
   if (lua_type(L, 2) != LUA_TSTRING) {
-    fail(Errc::usage,
-         "a Checkpoint is indexed by dotted keys, not by a {}; other keys are those of ckpt.root",
+    fail(Errc::usage, "a Checkpoint is indexed by dotted keys, not by a {}; use ckpt.root for other keys",
          type_name(L, 2));
   }
   const std::string_view key = check_string(L, 2);
@@ -60,12 +59,12 @@ int checkpoint_index(lua_State* L) {
     push(L, *value);
   } else {
     fail_member(quote(checkpoint->path.string()), key, known_names(L, checkpoint->root),
-                "ckpt:get(key) gives nil for a missing key");
+                "ckpt:get(key) returns nil for a missing key");
   }
   return 1;
 }
 
-/// The value at a dotted path, whatever the names of fields and methods; nil where there is none.
+/// The value at a dotted path, even if a field or method has the same name; nil if it is missing.
 int get(lua_State* L) {
   const auto checkpoint = self(L);
   const Value* value = find_path(checkpoint->root, check_string(L, 2));
@@ -79,11 +78,11 @@ int has(lua_State* L) {
 }
 
 int refuse_assignment(lua_State* L) {
-  fail(Errc::usage, "{} is read only; out = cbk.create(path) makes a checkpoint whose keys can be set",
+  fail(Errc::usage, "{} is read-only; use out = cbk.create(path) for a checkpoint whose keys can be set",
        quote(self(L)->path.string()));
 }
 
-/// The root with its exact kind, also when it is a number.
+/// The root with its exact kind, even if it is a number.
 int raw_root(lua_State* L) {
   push_raw(L, self(L)->root);
   return 1;

@@ -50,7 +50,7 @@ int save(lua_State* L) {
   const std::string format = options.text("format");
   const auto by_name = config_format_of(path);
   if (format.empty() && !by_name) {
-    fail(Errc::usage, R"(the format does not follow from the name '{}'; say format = "yaml" or "json")",
+    fail(Errc::usage, R"(cannot tell the format from the name '{}'; pass format = "yaml" or "json")",
          path.string());
   }
   const std::string text = within(path.string(), [&] {

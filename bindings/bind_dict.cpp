@@ -1,5 +1,4 @@
-// Dict: an ordered map. Indexing is always data; what one does with it are functions of the module
-// (bind_tree.cpp).
+// Dict: an ordered map. Indexing always gives data; operations are functions of the module (bind_tree.cpp).
 #include "bindings/containers.hpp"
 #include "bindings/kind.hpp"
 #include "bindings/modules.hpp"
@@ -49,13 +48,14 @@ Dict::Kind dict_kind(std::string_view name) {
   fail(Errc::usage, "unknown kind of dict {}; known: dict, ordereddict", quote(name));
 }
 
-/// { {key, value}, … }: the way to write an ordered Dict in Lua.
+/// From { {key, value}, … }: how Lua code writes an ordered Dict.
 void fill_from_pairs(lua_State* L, int index, Dict& dict) {
   const auto count = static_cast<int>(lua_objlen(L, index));
   for (int i = 1; i <= count; ++i) {
     lua_rawgeti(L, index, i);
     if (!lua_istable(L, -1) || lua_objlen(L, -1) != 2) {
-      fail_argument(L, index, fmt::format("a list of {{key, value}} pairs expected; item {} is not one", i));
+      fail_argument(L, index,
+                    fmt::format("a list of {{key, value}} pairs expected; item {} is not a pair", i));
     }
     lua_rawgeti(L, -1, 1);
     Value key = key_at(L, lua_gettop(L));
@@ -90,10 +90,10 @@ int make_dict(lua_State* L) {
   return 1;
 }
 
-/// As in Python, a key cannot change later: scalars, and tuples of such. `parts` bounds the work on tuples.
+/// As in Python, keys are immutable: scalars and tuples of scalars. `parts` bounds the work on tuples.
 void check_key(const Value& key, size_t& parts) {
   constexpr size_t key_limit = 256;
-  if (++parts > key_limit) fail(Errc::usage, "a tuple of more than {} parts cannot be a key", key_limit);
+  if (++parts > key_limit) fail(Errc::usage, "a tuple that is a key can have at most {} parts", key_limit);
   if (key.is(Value::Kind::dict) || key.is(Value::Kind::tensor) || key.is(Value::Kind::object) ||
       (key.is(Value::Kind::sequence) && key.as_sequence().kind != Sequence::Kind::tuple)) {
     fail(Errc::usage, "{} cannot be a key{}", a_kind(key), parts > 1 ? ", nor be inside one" : "");

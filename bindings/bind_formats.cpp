@@ -1,5 +1,5 @@
-// Formats at their own level, for looking at files without opening them as checkpoints: cbk.pickle,
-// cbk.safetensors, cbk.tensorflow. What the names of files say: cbk.format_of_name, cbk.suffixes.
+// Low-level views of files that need not be whole checkpoints: cbk.pickle, cbk.safetensors, cbk.tensorflow.
+// Formats by file name: cbk.format_of_name, cbk.suffixes.
 #include "bindings/modules.hpp"
 #include "host/formats/file_names.hpp"
 #include "host/formats/hdf5/inspect.hpp"
@@ -25,7 +25,8 @@ int pickle_records(lua_State* L) {
   const auto file = MappedFile::open(path);  // the names are views into it
   const torch::ZipArchive archive = within(path.string(), [&] {
     if (torch::legacy_magic_size(as_text(file->bytes())) > 0)
-      fail(Errc::unsupported, "a legacy torch file is no archive; cbk.pickle.opcodes shows its pickles");
+      fail(Errc::unsupported,
+           "a legacy torch file is not an archive; use cbk.pickle.opcodes to see its pickles");
     return torch::ZipArchive(file);
   });
   lua_createtable(L, static_cast<int>(archive.entries().size()), 0);
@@ -42,7 +43,7 @@ int pickle_records(lua_State* L) {
   return 1;
 }
 
-/// `cbk.pickle.verify(path)`: reads every record and compares checksums; the number of records.
+/// `cbk.pickle.verify(path)`: compares the checksums of all records; returns the number of records.
 int pickle_verify(lua_State* L) {
   const fs::path path = check_path(L, 1);
   const size_t count = within(path.string(), [&] {
@@ -50,7 +51,7 @@ int pickle_verify(lua_State* L) {
     if (torch::legacy_magic_size(as_text(file->bytes())) > 0)
       fail(Errc::unsupported, "a legacy torch file has no checksums");
     const torch::ZipArchive archive(file);
-    if (!archive.has_checksums()) fail(Errc::unsupported, "its writer left the checksums out");
+    if (!archive.has_checksums()) fail(Errc::unsupported, "the archive was written without checksums");
     for (const torch::ZipEntry& entry : archive.entries()) archive.verify(entry);
     return archive.entries().size();
   });
@@ -106,26 +107,26 @@ int h5_inspect(lua_State* L) {
   return 1;
 }
 
-/// cbk.format_of_name(path): the format that the suffix says, or nil.
+/// cbk.format_of_name(path): the format that the suffix stands for, or nil.
 int format_of_name(lua_State* L) {
   const FormatNames* names = names_by_suffix(check_path(L, 1));
   names == nullptr ? lua_pushnil(L) : push(L, names->format);
   return 1;
 }
 
-/// cbk.suffixes(): all suffixes that say a format, as text.
+/// cbk.suffixes(): all suffixes that stand for a format, as text.
 int suffixes(lua_State* L) {
   push(L, std::string_view(list_of_suffixes()));
   return 1;
 }
 
-/// cbk.tensorflow.texts(object): the texts of a tensor of texts, in C order.
+/// cbk.tensorflow.texts(object): the strings of a string tensor, in C order.
 int tensorflow_texts(lua_State* L) {
   const Value value = to_value(L, 1);
-  if (!tensorflow::is_foreign(value)) fail(Errc::usage, "a tensor of texts expected, got {}", a_kind(value));
+  if (!tensorflow::is_foreign(value)) fail(Errc::usage, "a string tensor expected, got {}", a_kind(value));
   const tensorflow::ForeignTensor tensor = tensorflow::to_foreign(value);
   if (tensor.dtype->kind != tensorflow::DTypeInfo::Kind::string) {
-    fail(Errc::usage, "a tensor of {} holds no texts", tensor.dtype->name);
+    fail(Errc::usage, "a string tensor expected, got a tensor of {}", tensor.dtype->name);
   }
   const Bytes bytes = tensor.elements.to_bytes();
   const auto texts = tensorflow::decode_texts(bytes, numel_of(tensor.shape));

@@ -74,7 +74,7 @@ int size(lua_State* L) {
   const fs::path path = check_path(L, 1);
   std::error_code error;
   const uintmax_t bytes = fs::file_size(path, error);
-  if (error) fail_with("look at", path, error);
+  if (error) fail_with("read the size of", path, error);
   push_unsigned(L, bytes);
   return 1;
 }

@@ -39,8 +39,8 @@ int list_newindex(lua_State* L) {
   const auto count = static_cast<int64_t>(items.size());
   const int64_t position = position_at(L, 2);
   if (position < 1 || position > count + 1) {
-    fail(Errc::usage, "a List of {} items has no position {}; the next one is {}", count, position,
-         count + 1);
+    fail(Errc::usage, "position {1} is out of range for a List of {0} items; the next new position is {2}",
+         count, position, count + 1);
   }
   if (!lua_isnil(L, 3)) {
     Value value = within(fmt::format("[{}]", position), [&] { return to_value(L, 3); });
@@ -80,7 +80,7 @@ int make_sequence(lua_State* L) {
   return 1;
 }
 
-/// cbk.set(from): every value once, in the order in which they come.
+/// cbk.set(from): every value once, in order of first appearance.
 int make_set(lua_State* L) {
   auto set = std::make_shared<Sequence>();
   set->kind = Sequence::Kind::set;
@@ -124,7 +124,8 @@ std::vector<Value> items_at(lua_State* L, int index) {
   if (!lua_istable(L, index)) fail_type(L, index, "table or List");
   const size_t count = lua_objlen(L, index);
   lua_pushnil(L);
-  if (count == 0 && lua_next(L, index) != 0) fail_argument(L, index, "a table with names is not a list");
+  if (count == 0 && lua_next(L, index) != 0)
+    fail_argument(L, index, "a list expected, got a table with names");
   lua_settop(L, index);
   items.reserve(count);
   for (size_t i = 1; i <= count; ++i) {

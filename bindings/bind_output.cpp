@@ -1,5 +1,5 @@
-// Output: a checkpoint to be written. Lua fills its tree; plan tells what a commit would do; commit streams
-// it.
+// Output: a checkpoint to be written. Lua fills its tree, `plan` reports what a commit would do, `commit`
+// streams it.
 #include "bindings/containers.hpp"
 #include "bindings/modules.hpp"
 #include "bindings/progress.hpp"
@@ -77,11 +77,11 @@ int create(lua_State* L) {
 std::shared_ptr<Output> unwritten(lua_State* L, int index = 1) {
   auto output = check<Output>(L, index);
   if (output->is_written)
-    fail(Errc::usage, "'{}' is written already; cbk.create makes another output", output->target.string());
+    fail(Errc::usage, "'{}' was already written; use cbk.create for another output", output->target.string());
   return output;
 }
 
-/// Keys only: what is known of the output itself are methods, so that any key can be set.
+/// Keys only: facts about the output itself are methods, so that any key can be set.
 int output_index(lua_State* L) {
   const auto output = self(L);
   const Value key = key_at(L, 2);
@@ -91,7 +91,7 @@ int output_index(lua_State* L) {
     std::vector<std::string> known = method_names(L, 1);
     for (const auto& [other, ignored] : dict.entries()) known.push_back(key_text(other));
     fail_member(quote(output->target.string()), key_text(key), known,
-                "out:get(key) gives nil for a key that is not set");
+                "out:get(key) returns nil for a key that is not set");
   }
   push(L, *value);
   return 1;
@@ -220,7 +220,7 @@ Options commit_options(lua_State* L) {
   return {L, 2, {"threads", "memory", "sync", "allow_overflow", "max_expansion", "progress", "sources"}};
 }
 
-/// A file that is not a checkpoint, as it is now, for the option `sources`.
+/// The present state of a file that is not a checkpoint, for the option `sources`.
 int source_file(lua_State* L) {
   push(L, MappedFile::open(check_path(L, 1)));
   return 1;
@@ -273,7 +273,7 @@ int commit(lua_State* L) {
 
 /// cbk.commit(outputs, options): all of them, or none; a list of plans.
 int commit_together(lua_State* L) {
-  if (!lua_istable(L, 1)) fail(Errc::usage, "cbk.commit takes a list of outputs, as cbk.create makes them");
+  if (!lua_istable(L, 1)) fail(Errc::usage, "cbk.commit expects a list of outputs made by cbk.create");
   const Options options = commit_options(L);
   std::vector<std::shared_ptr<Output>> outputs;
   const auto count = static_cast<int>(lua_objlen(L, 1));

@@ -43,7 +43,7 @@ int rewrite_tree(lua_State* L) {
       if (lua_type(L, -1) == LUA_TSTRING) {
         chosen = std::string(check_string(L, -1));
       } else if (lua_toboolean(L, -1) != 0) {
-        fail(Errc::usage, "option 'path' should give a text or nil, not a {}", type_name(L, -1));
+        fail(Errc::usage, "option 'path' should return a string or nil, not a {}", type_name(L, -1));
       }
       lua_pop(L, 1);
       return chosen;

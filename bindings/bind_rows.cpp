@@ -1,5 +1,5 @@
-// `cbk.leaf_rows`: the leaves of a tree by number, what each of them is, and their keys folded. Lua gets
-// tables of one row at a time, because a checkpoint may have a million of them.
+// `cbk.leaf_rows`: the leaves of a tree by number, with their types, shapes and folded keys. Lua gets one row
+// at a time, because a checkpoint may have a million of them.
 #include <numeric>
 
 #include "bindings/kind.hpp"
@@ -101,8 +101,8 @@ std::optional<std::string> path_of(const LeafRows& rows, std::optional<size_t> r
 
 // --- folding
 
-/// Rows that differ in nothing but numbers in their keys share a line; where that hides few shapes, each has
-/// a line of its own, where they vary wildly they are given as a range.
+/// Rows whose keys differ only in their numbers share a line. If they have few distinct shapes, each shape
+/// has its own line; otherwise the shapes are shown as a range.
 class RowFolder {
  public:
   explicit RowFolder(const LeafRows& rows) : rows_(rows), by_shape_(rows.size()) {}
@@ -172,7 +172,7 @@ void set_unsigned(lua_State* L, const char* key, uint64_t number) {
   lua_setfield(L, -2, key);
 }
 
-/// Pushes a table of what row `index` is; of a tensor without its shape.
+/// Pushes a table that describes row `index`. Tensors come without their shape.
 void push_facts(lua_State* L, const LeafRows& rows, size_t index) {
   constexpr int fields_of_most = 8;
   lua_createtable(L, 0, fields_of_most);
@@ -362,7 +362,7 @@ void set_values(lua_State* L, const LeafRows& rows, const std::vector<uint32_t>&
   set_boolean(L, "more_values", has_more);
 }
 
-/// Pushes what a line shows of a group: of its first row, and what its rows have in common.
+/// Pushes the facts that a line shows: those of the group's first row, and what its rows have in common.
 void push_group(lua_State* L, const LeafGroups& groups, size_t group) {
   const LeafRows& rows = *groups.rows;
   const std::vector<uint32_t> members = groups.members(group);
@@ -390,7 +390,7 @@ void push_group(lua_State* L, const LeafGroups& groups, size_t group) {
   set_field(L, "shape", shape_text(low, high));
 }
 
-/// Calls the function at 2 with a label and the table at the top, which is taken off.
+/// Calls the function at 2 with a label and the table at the top, which it pops.
 void call_for_line(lua_State* L, size_t indent, std::string_view label) {
   lua_pushvalue(L, 2);
   lua_pushnumber(L, static_cast<double>(indent));
@@ -400,7 +400,7 @@ void call_for_line(lua_State* L, size_t indent, std::string_view label) {
   lua_pop(L, 1);
 }
 
-/// `groups:outline(visit)`: calls visit(indent, label, group) for each line; of a container the group has
+/// `groups:outline(visit)`: calls visit(indent, label, group) for each line. The group of a container has
 /// only `tensors` and `bytes`.
 int outline_of(lua_State* L) {
   const auto groups = check<LeafGroups>(L, 1);

@@ -1,5 +1,5 @@
-// Tensor: a lazy tensor expression. Every method that makes one returns at once; only those of
-// tensor_reading.cpp read.
+// Tensor: a lazy tensor expression. Methods that make one return at once; only those in tensor_reading.cpp
+// read data.
 #include <algorithm>
 #include <array>
 
@@ -67,7 +67,7 @@ int storage(lua_State* L) {
   const uint32_t itemsize = size_of(view->dtype);
   const Storage::Place place = view->storage->place();
   lua_createtable(L, 0, 6);
-  // The address tells who shares with whom; user-space addresses are exact as numbers.
+  // Equal addresses mean shared storage; user-space addresses are exact as numbers.
   set_integer(L, "id", reinterpret_cast<uintptr_t>(view->storage.get()));
   set_integer(L, "offset", static_cast<uint64_t>(view->offset));
   set_integer(L, "numel", view->storage->size() / itemsize);
@@ -80,7 +80,7 @@ int storage(lua_State* L) {
   return 1;
 }
 
-/// The id alone, for those who ask it of every tensor.
+/// The id alone, for callers that need it of every tensor.
 int storage_id(lua_State* L) {
   const View* view = self_tensor(L).view();
   if (view == nullptr) return 0;
@@ -88,7 +88,7 @@ int storage_id(lua_State* L) {
   return 1;
 }
 
-/// Why no byte can be read, or nothing.
+/// Why the tensor cannot be read; nothing if it can.
 int problem(lua_State* L) {
   const std::string_view problem = problem_of(*self_tensor(L).expression());
   if (problem.empty()) return 0;
@@ -111,7 +111,7 @@ int same(lua_State* L) {
 
 /// The extent of the first dim.
 int64_t rows_of(const Tensor& tensor) {
-  if (tensor.dim() == 0) fail(Errc::shape, "a tensor without dims has no rows; its element is t:item()");
+  if (tensor.dim() == 0) fail(Errc::shape, "a tensor without dims has no rows; use t:item() for its element");
   return tensor.shape().front();
 }
 
@@ -128,7 +128,7 @@ int push_row(lua_State* L, int64_t position) {
 int row_at(lua_State* L, int64_t position) {
   const int64_t count = rows_of(self_tensor(L));
   if (position < 1 || position > count) {
-    fail(Errc::shape, "there is no row {} in a tensor of the shape {}; rows count from 1", position,
+    fail(Errc::shape, "row {} is out of range for a tensor of shape {}; rows count from 1", position,
          to_string(self_tensor(L).shape()));
   }
   return push_row(L, position);
@@ -158,7 +158,7 @@ int rows(lua_State* L) {
 }
 
 int refuse_assignment(lua_State*) {
-  fail(Errc::usage, "a tensor cannot be changed; methods and operators make a new one");
+  fail(Errc::usage, "a tensor cannot be changed; its methods and operators return a new one");
 }
 
 int tensor_index(lua_State* L) {

@@ -1,4 +1,4 @@
-// The functions of the module that make tensors: from numbers, from nothing, and of several.
+// Functions that make tensors: from numbers, constant or random, and by joining several.
 #include "bindings/elements.hpp"
 #include "bindings/modules.hpp"
 

@@ -1,4 +1,4 @@
-// cbk.terminal: what kind of thing stdin, stdout and stderr are, and how wide texts are there.
+// cbk.terminal: whether stdin, stdout and stderr are terminals, and how wide they and texts are.
 #include <sys/ioctl.h>
 #include <unistd.h>
 
@@ -21,7 +21,7 @@ int is_tty(lua_State* L) {
   return 1;
 }
 
-/// Columns, or nil where there is no terminal.
+/// Columns, or nil without a terminal.
 int width(lua_State* L) {
   winsize size{};
   if (::ioctl(descriptor(L), TIOCGWINSZ, &size) != 0 || size.ws_col == 0) return 0;

@@ -31,7 +31,7 @@ int match_glob(lua_State* L) {
   return 1;
 }
 
-/// `cbk.glob(pattern, text)` tells whether it matches; `cbk.glob(pattern)` gives the function that does.
+/// `cbk.glob(pattern, text)`: whether it matches. `cbk.glob(pattern)` returns a function that tests a text.
 int glob(lua_State* L) {
   const auto pattern = std::make_shared<const Glob>(check_string(L, 1));
   if (lua_isnoneornil(L, 2)) {

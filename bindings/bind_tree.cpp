@@ -12,8 +12,8 @@
 
 namespace cbk::lua {
 
-/// A Dict or List that a loop goes over, as far as it reached when the loop began. The loop may change it:
-/// what is erased is left out, what is replaced is seen as it is then.
+/// A Dict or List that a loop iterates over, with the length it had when the loop began. The loop may change
+/// it: erased items are skipped, replaced items are seen with their new value.
 struct Items {
   std::optional<Dict::Pin> dict;
   std::shared_ptr<Sequence> list;
@@ -25,7 +25,7 @@ struct TypeName<Items> {
   static constexpr const char* value = "Items";
 };
 
-/// The leaves of a tree that a loop goes over.
+/// The leaves of a tree that a loop iterates over.
 struct Leaves {
   LeafTable table;
   Glob glob;
@@ -73,7 +73,7 @@ int next_item(lua_State* L) {
   return 0;
 }
 
-/// An iterator over the Dict or List at 1.
+/// Pushes an iterator over the Dict or List at 1.
 template <Raw raw>
 void push_items(lua_State* L) {
   auto items = std::make_shared<Items>();
@@ -142,7 +142,7 @@ int items_of(lua_State* L) {
   return 1;
 }
 
-/// `cbk.raw_items(container)`: as items, with exact kinds (1.0 is no int); for a Dict or a List.
+/// `cbk.raw_items(container)`: as items, with exact kinds (1.0 stays a float); for a Dict or a List.
 int raw_items_of(lua_State* L) {
   push_items<Raw::all>(L);
   return 1;
@@ -259,7 +259,7 @@ void push_list_as_table(lua_State* L, const std::vector<Value>& items, Unfolding
 
 void push_as_table(lua_State* L, const Value& value, Unfolding& unfolding, int depth) {
   luaL_checkstack(L, 8, "a tree nested too deeply");
-  if (depth > 500) fail(Errc::value, "a tree nested deeper than 500 levels cannot become a table");
+  if (depth > 500) fail(Errc::value, "cannot make a table of a tree with more than 500 levels");
   if (value.is(Value::Kind::dict)) {
     const Dict& dict = value.as_dict();
     unfolding.enter(value, dict.size(), [&] { push_dict_as_table(L, dict, unfolding, depth + 1); });

@@ -123,11 +123,12 @@ int exact(lua_State* L) {
     return 1;
   }
   if (is_uint64(L, 1) && cdata_bits(L, 1) > (1ULL << 53)) {
-    fail(Errc::value, "{} cannot be a Lua number without rounding", cdata_bits(L, 1));
+    fail(Errc::value, "{} has no exact Lua number (it would be rounded)", cdata_bits(L, 1));
   }
   constexpr int64_t limit = int64_t{1} << 53;
   const int64_t value = check_integer(L, 1);
-  if (value < -limit || value > limit) fail(Errc::value, "{} cannot be a Lua number without rounding", value);
+  if (value < -limit || value > limit)
+    fail(Errc::value, "{} has no exact Lua number (it would be rounded)", value);
   lua_pushnumber(L, static_cast<double>(value));
   return 1;
 }
@@ -272,9 +273,9 @@ class Reader {
       ++count;
       lua_pop(L_, 1);
     }
-    if (count == 0) fail_here("an empty table may be a list or a dict; say cbk.list() or cbk.dict()");
+    if (count == 0) fail_here("an empty table may be a list or a dict; write cbk.list() or cbk.dict()");
     if (length > 0 && count != length)
-      fail_here("a table that mixes positions and names is neither a list nor a dict");
+      fail_here("expected a list or a dict, got a table that mixes positions and names");
     Value value;
     unfolding_.enter(lua_topointer(L_, index), count,
                      [&] { value = length > 0 ? read_list(index, length) : read_dict(index); });

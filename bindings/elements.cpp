@@ -43,7 +43,7 @@ void push_element(lua_State* L, DType dtype, const std::byte* wide_element) {
   }
 }
 
-/// Pushes dims `dim`… of the block at `next` and moves it on.
+/// Pushes dims `dim`… of the block at `next` and advances `next`.
 void push_nested(lua_State* L, const Tensor& tensor, size_t dim, const std::byte*& next) {
   if (dim == tensor.shape().size()) {
     push_element(L, tensor.dtype(), next);
@@ -117,24 +117,26 @@ class Collector {
       }
     } else {
       if (depth_ == unknown) depth_ = dim;
-      if (dim != depth_) fail(Errc::shape, "the lists are not equally deep everywhere");
+      if (dim != depth_) fail(Errc::shape, "expected lists of the same depth everywhere");
       add_scalar(index);
     }
   }
 
   void enter(size_t dim, size_t extent) {
-    if (dim >= 64) fail(Errc::shape, "more than 64 dims");
-    if (++list_count_ > max_lists) {  // empty ones, in lists that are shared
-      fail(Errc::value, "the elements are in more than {} lists; give a flat list and the option 'shape'",
+    if (dim >= 64) fail(Errc::shape, "a tensor has at most 64 dims");
+    if (++list_count_ > max_lists) {  // empty lists can be shared, and so be many
+      fail(Errc::value,
+           "the elements are nested in more than {} lists; give a flat list and the option 'shape'",
            max_lists);
     }
     if (dim < depth_ && dim == shape_.size()) {
       shape_.push_back(static_cast<int64_t>(extent));
       if (extent == 0) depth_ = dim + 1;
     }
-    if (dim >= shape_.size()) fail(Errc::shape, "the lists are not equally deep everywhere");
+    if (dim >= shape_.size()) fail(Errc::shape, "expected lists of the same depth everywhere");
     if (shape_[dim] != static_cast<int64_t>(extent)) {
-      fail(Errc::shape, "the lists at depth {} differ in length: {} and {}", dim + 1, shape_[dim], extent);
+      fail(Errc::shape, "expected lists of the same length at depth {}, got {} and {}", dim + 1, shape_[dim],
+           extent);
     }
   }
 
@@ -151,7 +153,7 @@ class Collector {
     if (lua_isboolean(L_, index)) return lua_toboolean(L_, index);
     const auto value = to_integer(L_, index);
     if (!value) {
-      fail(Errc::value, "{} cannot be an element of {}", printed(index), name_of(dtype_));
+      fail(Errc::value, "{} cannot be an element of a tensor of {}", printed(index), name_of(dtype_));
     }
     check_range(*value);
     return *value;
@@ -171,7 +173,7 @@ class Collector {
       append(0.0);
       return;
     }
-    if (lua_objlen(L_, index) != 2) fail(Errc::value, "a complex element is a number or {{re, im}}");
+    if (lua_objlen(L_, index) != 2) fail(Errc::value, "expected a complex element as a number or {{re, im}}");
     for (int part = 1; part <= 2; ++part) {
       lua_rawgeti(L_, index, part);
       append(number_at(lua_gettop(L_)));
@@ -209,7 +211,7 @@ class Collector {
   template <typename T>
   void append(T value) {
     if (bytes_.size() / size_of(wide(dtype_)) > max_elements) {
-      fail(Errc::value, "more than {} elements from Lua lists", max_elements);
+      fail(Errc::value, "Lua lists can give at most {} elements", max_elements);
     }
     const size_t size = bytes_.size();
     bytes_.resize(size + sizeof value);
@@ -231,7 +233,7 @@ Tensor collect_flat(lua_State* L, int index, DType dtype, const Shape& shape) {
   if (!list && !lua_istable(L, index)) fail_type(L, index, "list of elements");
   const size_t count = list ? list->items.size() : lua_objlen(L, index);
   if (static_cast<int64_t>(count) != numel_of(shape)) {
-    fail(Errc::shape, "{} elements given for the shape {}", count, to_string(shape));
+    fail(Errc::shape, "expected {} elements for shape {}, got {}", numel_of(shape), to_string(shape), count);
   }
   for (size_t i = 0; i < count; ++i) {
     if (list) {
@@ -249,7 +251,7 @@ Tensor collect_flat(lua_State* L, int index, DType dtype, const Shape& shape) {
 
 void push_elements(lua_State* L, const Tensor& tensor) {
   if (static_cast<uint64_t>(tensor.numel()) > max_elements) {
-    fail(Errc::value, "{} elements are too many for Lua lists (at most {}); slice first", tensor.numel(),
+    fail(Errc::value, "expected at most {1} elements, got {0}; slice the tensor first", tensor.numel(),
          max_elements);
   }
   const Bytes source = tensor.to_bytes();

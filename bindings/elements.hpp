@@ -8,7 +8,7 @@ namespace cbk::lua {
 /// Pushes the elements as nested lists (a plain value for 0 dims).
 void push_elements(lua_State* L, const Tensor& tensor);
 
-/// Nested Lua lists, Lists or one number as a tensor of `dtype`; `shape`, when given, tells the shape of a
+/// Nested Lua lists, Lists or one number as a tensor of `dtype`; `shape`, when given, is the shape of a
 /// flat list.
 Tensor tensor_from(lua_State* L, int index, DType dtype, const std::optional<Shape>& shape);
 

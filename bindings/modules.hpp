@@ -1,4 +1,4 @@
-// What each bind_<type>.cpp gives to the native module, and the module itself.
+// The functions that register each type in the native module, and the module itself.
 #pragma once
 
 #include "bindings/runtime.hpp"
@@ -20,7 +20,7 @@ void bind_config(lua_State* L);
 void bind_checkpoint(lua_State* L);
 void bind_output(lua_State* L);
 void bind_formats(lua_State* L);
-void bind_h5_edit(lua_State* L);  // after bind_formats: cbk.h5 is there
+void bind_h5_edit(lua_State* L);  // after bind_formats, which makes cbk.h5
 void bind_terminal(lua_State* L);
 
 /// `require "cbk.native"`.

@@ -19,7 +19,7 @@ Options::Options(lua_State* L, int index, std::initializer_list<std::string_view
   while (lua_next(L, index) != 0) {
     lua_pop(L, 1);
     if (lua_type(L, -1) != LUA_TSTRING) {
-      fail_argument(L, index, fmt::format("option names are texts, got a {}", type_name(L, -1)));
+      fail_argument(L, index, fmt::format("option names are strings, got a {}", type_name(L, -1)));
     }
     const std::string name = lua_tostring(L, -1);
     if (std::find(known.begin(), known.end(), name) != known.end()) continue;
@@ -60,7 +60,7 @@ std::string Options::text(const char* name, std::string_view otherwise) const {
   push(name);
   std::string value(otherwise);
   if (!lua_isnil(L_, -1)) {
-    if (lua_type(L_, -1) != LUA_TSTRING) fail_option(name, "a text");
+    if (lua_type(L_, -1) != LUA_TSTRING) fail_option(name, "a string");
     size_t length = 0;
     const char* text = lua_tolstring(L_, -1, &length);
     value.assign(text, length);
@@ -96,7 +96,7 @@ std::optional<uint64_t> Options::size(const char* name) const {
     value = within(fmt::format("option '{}'", name), [&] { return parse_size(lua_tostring(L_, -1)); });
   } else if (!lua_isnil(L_, -1)) {
     const auto number = to_integer(L_, -1);
-    if (!number || *number < 0) fail_option(name, "a number of bytes or a text such as '512MiB'");
+    if (!number || *number < 0) fail_option(name, "a number of bytes or a string such as '512MiB'");
     value = static_cast<uint64_t>(*number);
   }
   lua_pop(L_, 1);

@@ -1,4 +1,4 @@
-// The option `progress` of what takes long: true for the standard display on stderr, or a function.
+// The option `progress` of long calls: true for the standard display on stderr, or a function.
 #pragma once
 
 #include "bindings/runtime.hpp"
@@ -6,7 +6,7 @@
 
 namespace cbk::lua {
 
-/// Pushes the function that the option stands for, or nil, and gives what calls it: empty for nil. It is good
+/// Pushes the option's function (or nil) and returns a callback for it, empty for nil. The callback is valid
 /// while the function stays on the stack. An error in the function stops the work.
 std::function<void(const ExecuteOptions::Progress&)> push_progress(lua_State* L, const Options& options);
 

@@ -204,29 +204,29 @@ int index_methods(lua_State* L) {
 /// Operators that a type does not have; upvalue 1: what it lacks.
 int refuse_operator(lua_State* L) {
   const std::string name = type_name(L, lua_type(L, 1) == LUA_TUSERDATA ? 1 : 2);
-  fail(Errc::usage, "this {} {}", name, lua_tostring(L, lua_upvalueindex(1)));
+  fail(Errc::usage, "a {} {}", name, lua_tostring(L, lua_upvalueindex(1)));
 }
 
-/// `object(…)`; a loop calls what is behind its `in` with two arguments.
+/// `object(…)`; a `for` loop calls the value after `in` with two arguments.
 int refuse_call(lua_State* L) {
   const bool is_loop = lua_gettop(L) == 3;
-  fail(Errc::usage, "this {} is not a function{}", type_name(L, 1),
-       is_loop ? "; a loop over it begins with 'for key, value in pairs(x) do'" : "");
+  fail(Errc::usage, "a {} is not a function{}", type_name(L, 1),
+       is_loop ? "; loop over it with 'for key, value in pairs(x) do'" : "");
 }
 
 void set_refused_operators(lua_State* L) {
   constexpr std::pair<const char*, const char*> operators[] = {
       {"__len", "has no length"},
-      {"__concat", "cannot be joined with '..'; tostring(x) gives its text"},
-      {"__lt", "has no order: '<' and '>' do not take it"},
-      {"__le", "has no order: '<=' and '>=' do not take it"},
+      {"__concat", "cannot be joined with '..'; use tostring(x)"},
+      {"__lt", "cannot be compared with '<' or '>'"},
+      {"__le", "cannot be compared with '<=' or '>='"},
       {"__add", "cannot be added"},
       {"__sub", "cannot be subtracted"},
       {"__mul", "cannot be multiplied"},
       {"__div", "cannot be divided"},
-      {"__mod", "has no operator '%'"},
-      {"__pow", "has no operator '^'"},
-      {"__unm", "has no negative"}};
+      {"__mod", "does not support '%'"},
+      {"__pow", "does not support '^'"},
+      {"__unm", "cannot be negated"}};
   for (const auto& [event, problem] : operators) {
     push_function(L, problem, guarded<refuse_operator>);
     lua_setfield(L, -2, event);
@@ -329,7 +329,7 @@ void forget(lua_State* L, const void* node) {
 }
 
 void fail_closed(const char* name) {
-  fail(Errc::usage, "this {} was closed; open it again to use it", name);
+  fail(Errc::usage, "this {} is closed; open it again to use it", name);
 }
 
 }  // namespace detail

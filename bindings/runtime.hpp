@@ -1,4 +1,4 @@
-// The one way between C++ and Lua. A fixed vocabulary: `check` raises when an argument is wrong, `opt` takes
+// The bridge between C++ and Lua. A fixed vocabulary: `check` raises when an argument is wrong, `opt` takes
 // a default when it is absent, `is` tests, `push` hands to Lua, `guarded` wraps every C function that Lua can
 // call.
 //
@@ -37,11 +37,11 @@ struct Failure {
 /// known.
 void push_failure(lua_State* L, const Failure& failure);
 
-/// What an `exists` error advises: it depends on who can say that a file is to be replaced. Until this is
-/// called, that is the Lua code with its `overwrite = true`.
+/// Sets the advice of `exists` errors: a command has an option to replace files, Lua code has
+/// `overwrite = true` (the default advice).
 void set_overwrite_advice(lua_State* L, std::string_view advice);
 
-/// The failure that stands behind an error value of a protected call (a table of ours, or any other value).
+/// The failure in the error value of a protected call (one of our tables, or any other value).
 Failure failure_at(lua_State* L, int index);
 
 /// A C function for Lua out of one that may throw. The Lua error is raised only after the catch block has
@@ -64,14 +64,13 @@ int guarded(lua_State* L) {
   return lua_error(L);
 }
 
-/// "bad argument #2 to 'Tensor:slice' (…)", nearly as Lua says it; arguments of a method count behind its
+/// "bad argument #2 to 'Tensor:slice' (…)", much like Lua's own; arguments of a method count from after the
 /// object.
 [[noreturn]] void fail_argument(lua_State* L, int index, std::string_view what);
 /// The same, "Tensor expected, got number".
 [[noreturn]] void fail_type(lua_State* L, int index, std::string_view expected);
 
-/// The object of `subject` has no member `name` (`key`); those that look like it are named, with `advice`
-/// behind them.
+/// Error `key`: the object `subject` has no member `name`. Names the similar ones, then adds `advice`.
 [[noreturn]] void fail_member(std::string_view subject, std::string_view name,
                               const std::vector<std::string>& known, std::string_view advice = {});
 /// The names of the methods of the object at `index`.
@@ -165,8 +164,7 @@ bool is_closed(lua_State* L, int index) {
   return box != nullptr && !box->object;
 }
 
-/// Gives T its metatable: __gc, __eq, __tostring, __name and __index for all types alike, and what `spec`
-/// adds.
+/// Gives T its metatable: __gc, __eq, __tostring, __name and __index like every type, plus those of `spec`.
 template <typename T>
 void register_type(lua_State* L, const TypeSpec& spec) {
   detail::make_metatable(L, TypeName<T>::value, spec, collect_box<T>, equal_boxes<T>, describe_box<T>);
@@ -202,7 +200,7 @@ void push(lua_State* L, std::shared_ptr<T> object) {
   detail::remember(L, node);
 }
 
-/// `object:close()`: lets go now; any later use is an error that says so.
+/// `object:close()`: releases the object now; any later use is an error.
 template <typename T>
 int close_box(lua_State* L) {
   auto* box = static_cast<Box<T>*>(detail::find_userdata(L, 1, TypeName<T>::value));
@@ -251,7 +249,7 @@ void set_boolean(lua_State* L, const char* name, bool value);
 
 // --- options
 
-/// Named options in a table (or nil: none). An unknown name is an error that tells the nearest known ones.
+/// Named options in a table (or nil: none). An unknown name is an error that lists the nearest known ones.
 class Options {
  public:
   Options(lua_State* L, int index, std::initializer_list<std::string_view> known);
@@ -275,7 +273,7 @@ class Options {
 
 // --- values
 
-/// What Lua sees of a value: plain types where Lua has them, else a Dict, List, Tensor or Value.
+/// The Lua form of a value: a plain type if Lua has it, else a Dict, List, Tensor or Value.
 void push(lua_State* L, const Value& value);
 /// The value with its exact kind and spelling, boxed.
 void push_raw(lua_State* L, const Value& value);

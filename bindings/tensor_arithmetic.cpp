@@ -1,4 +1,4 @@
-// Methods and operators of Tensor that compute: casts, sums, products. Nothing is read yet.
+// Methods and operators of Tensor that compute: casts, sums, products. They read no data yet.
 #include "bindings/tensor_methods.hpp"
 
 namespace cbk::lua {
@@ -34,7 +34,7 @@ int matmul(lua_State* L) {
 /// The number on the other side of a tensor.
 double operand(lua_State* L, int index) {
   if (lua_type(L, index) != LUA_TNUMBER && !is_int64(L, index) && !is_uint64(L, index)) {
-    fail(Errc::usage, "a Tensor can be computed with a number or another Tensor, not with {}{}",
+    fail(Errc::usage, "a Tensor operator expects a number or another Tensor, not {}{}",
          lua_isnil(L, index) ? "" : "a ", type_name(L, index));
   }
   return check_number(L, index);
@@ -63,7 +63,7 @@ int operator_mul(lua_State* L) {
 
 int operator_div(lua_State* L) {
   const auto a = test<const TensorLeaf>(L, 1);
-  if (!a || is<const TensorLeaf>(L, 2)) fail(Errc::usage, "a tensor can be divided by a number only");
+  if (!a || is<const TensorLeaf>(L, 2)) fail(Errc::usage, "a tensor can only be divided by a number");
   return push_result(L, a->tensor.affine(1 / operand(L, 2), 0));
 }
 

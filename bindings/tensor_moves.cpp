@@ -1,4 +1,4 @@
-// Methods of Tensor that move elements without computing. Nothing is read.
+// Methods of Tensor that move elements without computing. They read no data.
 #include <algorithm>
 
 #include "bindings/tensor_methods.hpp"
@@ -27,7 +27,7 @@ int slice(lua_State* L) {
 int64_t dim_at(lua_State* L, int index, const Tensor& tensor) {
   const int64_t value = check_integer(L, index);
   if (value < -tensor.dim() || value >= tensor.dim()) {
-    fail(Errc::shape, "dim {} of a tensor with the shape {}", value, to_string(tensor.shape()));
+    fail(Errc::shape, "dim {} is out of range for a tensor of shape {}", value, to_string(tensor.shape()));
   }
   return value < 0 ? value + tensor.dim() : value;
 }
@@ -38,7 +38,7 @@ int select(lua_State* L) {
   const int64_t extent = tensor.shape()[static_cast<size_t>(along)];
   int64_t index = check_integer(L, 3);
   if (index < -extent || index >= extent) {
-    fail(Errc::shape, "index {} in dim {} of a tensor with the shape {}", index, along,
+    fail(Errc::shape, "index {} is out of range in dim {} of a tensor of shape {}", index, along,
          to_string(tensor.shape()));
   }
   if (index < 0) index += extent;
@@ -73,12 +73,12 @@ int split(lua_State* L) {
   }
   int64_t total = 0;
   for (const int64_t size : sizes) {
-    if (size < 0 || size > extent - total) total = extent;  // too much: told below
+    if (size < 0 || size > extent - total) total = extent;  // too much: reported below
     total += size < 0 ? 1 : size;
   }
   if (total != extent) {
-    fail(Errc::shape, "parts {} do not fill dim {} of the shape {}", to_string(sizes), along,
-         to_string(tensor.shape()));
+    fail(Errc::shape, "expected sizes that add up to {} (dim {} of shape {}), got {}", extent, along,
+         to_string(tensor.shape()), to_string(sizes));
   }
   lua_createtable(L, static_cast<int>(sizes.size()), 0);
   int64_t at = 0;

@@ -25,12 +25,13 @@ int tolist(lua_State* L) {
 
 int item(lua_State* L) {
   const Tensor& tensor = self_tensor(L);
-  if (tensor.numel() != 1) fail(Errc::shape, "item() of a tensor with {} elements", tensor.numel());
+  if (tensor.numel() != 1)
+    fail(Errc::shape, "item() expects a tensor with one element, got {} elements", tensor.numel());
   push_elements(L, tensor.reshape({}));
   return 1;
 }
 
-/// A number; an integer beyond 2^53 as int64 or uint64, and beyond those as a Value.
+/// A number; integers beyond 2^53 become int64 or uint64, larger ones a Value.
 void push_number(lua_State* L, const Number& number) {
   if (const double* real = std::get_if<double>(&number)) return lua_pushnumber(L, *real);
   const Wide whole = std::get<Wide>(number);

@@ -37,7 +37,7 @@ void mark_unfinished(lua_State* L, int index, std::string_view problem) {
 }
 
 void mark_finished(lua_State* L, int index) {
-  if (lua_isnoneornil(L, index)) return;  // a method called without its object, which is an error of its own
+  if (lua_isnoneornil(L, index)) return;  // a method called without its object: another check reports it
   lua_pushnil(L);
   note(L, index < 0 ? index - 1 : index);
 }

@@ -1,5 +1,5 @@
 // Work that a script has to finish: an output or the edit of an H5 file. It is finished when it was
-// committed, forecast or closed; until then it is not collected, so that the end of the script can name it.
+// committed, planned or closed; until then it is not collected, so that the end of the script can name it.
 #pragma once
 
 #include <string>
@@ -14,7 +14,7 @@ namespace cbk::lua {
 void mark_unfinished(lua_State* L, int index, std::string_view problem);
 void mark_finished(lua_State* L, int index);
 
-/// The problems of what is unfinished, sorted.
+/// The problems of all unfinished work, sorted.
 std::vector<std::string> unfinished(lua_State* L);
 
 }  // namespace cbk::lua

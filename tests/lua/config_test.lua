@@ -25,7 +25,7 @@ describe("config", function()
 
   it("tells the format by the suffix, and refuses to guess", function()
     local folder = t.temp_dir()
-    t.raises("the format does not follow from the name", function() cbk.config.save(cbk.dict(), cbk.fs.join(folder, "x.txt")) end, "usage")
+    t.raises("cannot tell the format from the name", function() cbk.config.save(cbk.dict(), cbk.fs.join(folder, "x.txt")) end, "usage")
     t.raises("unknown option", function() cbk.config.save(cbk.dict(), cbk.fs.join(folder, "x.json"), { ident = 1 }) end, "usage")
     t.equal(cbk.fs.list(folder), {})
   end)

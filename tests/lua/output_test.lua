@@ -132,9 +132,9 @@ describe("Output", function()
   it("does not change after its commit", function()
     local out = cbk.create(t.temp_dir() .. "/x.pt", { root = sample() })
     out:commit()
-    t.raises("is written already", function() out:commit() end, "usage")
-    t.raises("is written already", function() out.more = cbk.tensor { 1 } end, "usage")
-    t.raises("is written already", function() out:set_root(sample()) end, "usage")
+    t.raises("was already written", function() out:commit() end, "usage")
+    t.raises("was already written", function() out.more = cbk.tensor { 1 } end, "usage")
+    t.raises("was already written", function() out:set_root(sample()) end, "usage")
     t.equal(out.step, 7)
   end)
 
@@ -257,7 +257,7 @@ describe("Names that do not exist", function()
     local cases = {
       { "'lm_haed.weight'; did you mean 'lm_head.weight'? ckpt:get(key)", function() return ckpt["lm_haed.weight"] end },
       { "did you mean 'tensors'", function() return ckpt:tensor() end },
-      { "has no 'zzzzzzzzzz'; ckpt:get(key) gives nil", function() return ckpt.zzzzzzzzzz end },
+      { "has no 'zzzzzzzzzz'; ckpt:get(key) returns nil", function() return ckpt.zzzzzzzzzz end },
       { "did you mean 'commit'? out:get(key)", function() out:comit() end },
       { "did you mean 'lm_head.weight'", function() return out["lm_head.weigth"] end },
       { "a Tensor has no 'mean'; t:stats().mean reads it", function() return cbk.tensor { 1 }:mean() end },
@@ -267,7 +267,7 @@ describe("Names that do not exist", function()
       { "cbk.fs has no 'lst'; did you mean cbk.fs.list?", function() return cbk.fs.lst end },
     }
     for _, case in ipairs(cases) do t.raises(case[1], case[2], "key") end
-    t.raises("read only; out = cbk.create(path)", function() ckpt["z"] = 1 end, "usage")
+    t.raises("read-only; use out = cbk.create(path)", function() ckpt["z"] = 1 end, "usage")
     t.raises("dotted keys, not by a number", function() return ckpt[1] end, "usage")
     t.raises("table of options such as { dtype = … } expected, got string", function() return cbk.tensor({ 1 }, "int64") end, "usage")
     local place = select(2, pcall(function() return ckpt.zzzzzzzzzz end)).where
@@ -310,7 +310,7 @@ describe("Checkpoint", function()
     t.equal(keys, { "model.b" })
     checkpoint:close()
     t.equal(tostring(checkpoint), "Checkpoint (closed)")
-    t.raises("was closed", function() return checkpoint.root end, "usage")
+    t.raises("is closed", function() return checkpoint.root end, "usage")
   end)
 
   it("says what a file is not", function()
@@ -337,7 +337,7 @@ describe("Checkpoint", function()
   it("has no records where the file is a legacy one", function()
     local path = t.temp_dir() .. "/x.pt"
     cbk.fs.write(path, "L119547037146038801333356L\n.I1001\n.")
-    t.raises("is no archive", function() cbk.pickle.records(path) end, "unsupported")
+    t.raises("is not an archive", function() cbk.pickle.records(path) end, "unsupported")
     t.raises("no checksums", function() cbk.pickle.verify(path) end, "unsupported")
     t.equal(#opcodes_of(path), 4)
   end)

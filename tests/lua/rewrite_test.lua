@@ -55,7 +55,7 @@ describe("cbk.rewrite", function()
     raises("into a list", function() moved(tree(), "^list%.1", "list.name") end, "key")
     local other = cbk.dict { { "a", 1 }, { "b", cbk.dict { { "x", 2 } } } }
     raises("a value and a container", function() moved(other, "^b", "a") end, "key")
-    raises("should give a text", function() cbk.rewrite(tree(), { path = function() return 1 end }) end)
+    raises("should return a string", function() cbk.rewrite(tree(), { path = function() return 1 end }) end)
   end)
 
   it("passes errors of its functions on", function()
