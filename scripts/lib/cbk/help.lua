@@ -2,106 +2,11 @@
 -- `---@private` marks there is for cbk's own scripts: it has help, but no list and no completion names it.
 
 local cbk = require "cbk"
+local annotations = require "cbk.annotations"
 
 local help = {}
 
----@class HelpEntry
----@field name string      "cbk.open", "Tensor:stats", "Tensor"
----@field kind "function"|"class"|"value"
----@field signature string
----@field text string[]    the description, line by line
----@field params table[]   { name, type, text }
----@field returns table[]  { type, text }
----@field fields table[]   { name, type, text }
-
--- --- reading annotations
-
---- "string|nil  words" → "string|nil", "words". A type may hold spaces inside its brackets, after ":" and after ",".
-local function split_type(text)
-  local depth, at = 0, 1
-  while at <= #text do
-    local c = text:sub(at, at)
-    if c:find "[%(%{%[<]" then depth = depth + 1 end
-    if c:find "[%)%}%]>]" then depth = depth - 1 end
-    if c == " " and depth <= 0 and not text:sub(1, at - 1):find "[:,|]$" then break end
-    at = at + 1
-  end
-  local rest = text:sub(at + 1):gsub("^%s+", ""):gsub("^[#@]%s*", "")
-  return text:sub(1, at - 1), rest
-end
-
-local function new_block() return { text = {}, params = {}, returns = {}, fields = {} } end
-
-local function add_annotation(block, tag, rest)
-  if tag == "param" then
-    local name, more = rest:match "^(%S+)%s*(.*)$"
-    local kind, text = split_type(more or "")
-    table.insert(block.params, { name = name, type = kind, text = text })
-  elseif tag == "return" then
-    local kind, text = split_type(rest)
-    table.insert(block.returns, { type = kind, text = text })
-  elseif tag == "field" then
-    local name, more = rest:match "^(%S+)%s*(.*)$"
-    local kind, text = split_type(more or "")
-    table.insert(block.fields, { name = name, type = kind, text = text })
-  elseif tag == "class" then
-    local name, text = rest:match "^([%w_.]+)%s*:?%s*(.*)$"
-    block.class = name
-    if text ~= "" then table.insert(block.text, 1, text) end
-  elseif tag == "private" then
-    block.is_private = true
-  end
-end
-
-local function class_entry(block)
-  return { name = block.class, kind = "class", signature = block.class, text = block.text, params = {}, returns = {},
-    fields = block.fields, is_private = block.is_private }
-end
-
-local function function_entry(block, name, arguments)
-  local optional = {}
-  for _, param in ipairs(block.params) do
-    if param.name:sub(-1) == "?" then optional[param.name:sub(1, -2)] = true end
-  end
-  local shown = arguments:gsub("[%w_]+", function(argument) return optional[argument] and argument .. "?" or argument end)
-  local types = {}
-  for _, result in ipairs(block.returns) do types[#types + 1] = result.type end
-  local signature = ("%s(%s)"):format(name, shown)
-  if #types > 0 then signature = signature .. " → " .. table.concat(types, ", ") end
-  return { name = name, kind = "function", signature = signature, text = block.text, params = block.params,
-    returns = block.returns, fields = {}, is_private = block.is_private }
-end
-
---- Adds the entries of one file. `rename` maps the local name of its module to the public one; without it, the file is meta.lua.
-local function read_file(path, rename, add)
-  local block = new_block()
-  for line in (cbk.fs.read(path) .. "\n"):gmatch "(.-)\r?\n" do
-    local comment = line:match "^%-%-%-%s?(.*)$"
-    local owner, separator, method, arguments, tail = line:match "^function ([%w_.]+)([.:])([%w_]+)%((.-)%)(.*)$"
-    local value = line:match "^([%w_]+%.[%w_.]+) = "
-    if comment then
-      local tag, rest = comment:match "^@(%w+)%s*(.*)$"
-      if tag == "class" and block.class then -- two classes, one behind the other
-        if not rename then add(class_entry(block)) end
-        block = new_block()
-      end
-      if tag then add_annotation(block, tag, rest) else table.insert(block.text, comment) end
-    else
-      if block.class and not rename then add(class_entry(block)) end
-      if owner then
-        local remark = tail:match "%-%-%s*(.+)$"
-        if remark and #block.text == 0 then block.text = { remark } end
-        local public = rename and rename[owner] or owner
-        local documented = #block.text + #block.params + #block.returns > 0 or not rename
-        if documented then add(function_entry(block, public .. separator .. method, arguments)) end
-      elseif value and #block.text > 0 and not block.class then
-        add { name = value, kind = "value", signature = value, text = block.text, params = {}, returns = {}, fields = {} }
-      end
-      block = new_block()
-    end
-  end
-end
-
+---@type table<string, Annotation>, Annotation[]
 local index, order
 
 --- All entries by name, and those that are public in their order; read once.
@@ -116,9 +21,14 @@ local function entries()
     if not entry.is_private then order[#order + 1] = entry end
   end
   local meta = assert(package.searchpath("cbk.meta", package.path))
-  read_file(meta, nil, add)
+  for _, entry in ipairs(annotations.read(meta)) do
+    if entry.kind ~= "value" or #entry.text > 0 then add(entry) end
+  end
   for module in cbk.fs.read(meta):gmatch '\ncbk%.([%w_]+) = require "cbk%.%1"' do
-    read_file(assert(package.searchpath("cbk." .. module, package.path)), { [module] = "cbk." .. module }, add)
+    local path = assert(package.searchpath("cbk." .. module, package.path))
+    for _, entry in ipairs(annotations.read(path, { [module] = "cbk." .. module })) do
+      if entry.kind ~= "class" and entry.is_documented then add(entry) end
+    end
   end
   return index, order
 end
