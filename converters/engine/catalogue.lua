@@ -9,48 +9,57 @@ local wrap = require "converters.engine.wrap"
 
 local catalogue = {}
 
----@class Converter   One table between two formats. Of releases on both sides its rules are about the two that stand side by side.
+---@class Converter   One table between two formats. If both sides are releases, its rules are about two adjacent ones.
 ---@field [1] string        left formats: "hf", "cs-1.8, cs-1.9"
 ---@field [2] string        right formats: "cs-2.1 .. cs-2.9"
----@field keys Rule[]
----@field config table[]
----@field before? table<Side, table>   defaults of a config that is read
----@field after? table<Side, table>    defaults of a config that is written
----@field prepare? table<Side, fun(config: Dict, given: Dict, read: Read): Dict?>   before the rules; what the file says without defaults
----@field finish? table<Side, fun(to: Dict, from: Dict, read: Read): Dict?>      after the defaults
----@field fill? table<Side, table[]>   keys made where the checkpoint has none
----@field nested? table<Side, string[]> sections of a config that the rules see as "section.field"
----@field mup? "gpt"|"bert"|"t5"|false  CS -> HF folds muP (default: refuses it; false: its fields are like any other)
----@field prefix? boolean|Side         keys that are read may start with `model.`, or of one side (default: CS keys, to hf)
----@field tool? "1.9.1"|"2.0.3"      the release of the reference's tool whose ways outputs of this table have: 2.0.3 takes one extension
----                              off a file's name, not all; 1.9.1 writes all tensors of an hf output into one shard
----@field only_model? boolean          nothing but `model` survives
----@field named_from? string           the first release whose configs get `model.name` from this table (default: 2.4)
----@field choose? fun(config: Dict, side: Side): string   the name of the variant that a config belongs to
----@field variants? table<string, Converter>              … tables without formats, of which one is run
----@field components? Component[]      several models side by side: `keys` are theirs, `config` has what is about the whole
----@field wrap? Wrap                   a model inside this one, by its own tables: `config` and `after` are what is added to them
----@field classes? Classes             … of a part, or of a model inside another; default: the model's
----@field note? string
+---@field keys Rule[]       The key rules: `rules.keys { … }`.
+---@field config table[]    The config rules: `fields.config { … }`.
+---@field before? table<Side, table>   Defaults of a config that is read, per side. A function computes one from the other fields.
+---@field after? table<Side, table>    Values that are added to a config that is written, per side. A config that is read may differ.
+---@field prepare? table<Side, fun(config: Dict, given: Dict, read: Read): Dict?>   Per side: `function(config, given, read)` on a config
+---                                    that is read, before the rules. It changes the config or returns another. `given` lacks the defaults.
+---@field finish? table<Side, fun(to: Dict, from: Dict, read: Read): Dict?>   Per side: `function(to, from, read)` on a config that is
+---                                    written, at the end. `from` is the config that was read.
+---@field fill? table<Side, table[]>   Per side: `{ { key, function(at) }, … }`, tensors to make if nothing wrote the key. nil makes none.
+---@field nested? table<Side, string[]>   Per side: sections of the config that config rules see as `attn_config.alibi`.
+---@field mup? "gpt"|"bert"|"t5"|false   How muP multipliers are folded into the weights on the way to Hugging Face: as in `"gpt"`,
+---                                    `"bert"` or `"t5"`. Without it, a muP config is refused; with `false`, its fields are like any other.
+---@field prefix? boolean|Side         Whether keys that are read may begin with `model.`: `true`, `false`, `"left"` or `"right"`. Default:
+---                                    Model Zoo keys on the way to Hugging Face may.
+---@field all_names? boolean           Tied tensors get all names that the class of the side that is read has, and null becomes the tensor
+---                                    of another name. Default: missing names are added only if the file has each tensor once.
+---@field tool? "1.9.1"|"2.0.3"        The release of the original converter whose output files are imitated. `"2.0.3"` takes one extension
+---                                    off a file's name, not all. `"1.9.1"` writes a Hugging Face output as one shard.
+---@field only_model? boolean          Only the model of a checkpoint is converted. Optimizer state and the rest are left out.
+---@field named_from? string           The first release whose configs get `model.name` (default: 2.4).
+---@field variants? table<string, Converter>   Converters without formats, by name, of which `choose` selects one.
+---@field choose? fun(config: Dict, side: Side): string   … `function(config, side)` returns the name of the variant.
+---@field components? Component[]      A list of models side by side. `config` is then about the whole.
+---@field wrap? Wrap                   A model inside this one, converted by its own tables. `config` is added to them.
+---@field classes? Classes             The model classes of both sides, if they are not those of the model.
+---@field note? string                 A text for `cbk list`, if it is not the model's.
 
 ---@class Classes   The model classes of both sides.
 ---@field left? Class
 ---@field right? Class
 
 ---@class Component: Converter   One model of a composite.
----@field left string    its folder, and its section of the config, among the Hugging Face files
----@field right string   its section of the Model Zoo's model config; its keys stand in the one checkpoint with all others'
----@field beside? string[]             fields of its right config that stand beside the section, not in it
----@field folders? table<string, string>                  fields of its left config that name the folder of another part
----@field files? table<string, fun(config: Dict): table>  further JSON files of its folder, made from its left config
+---@field left string    Its folder among the Hugging Face files, and its section of their config.
+---@field right string   … its section of the Model Zoo's config. The keys of all components are in one checkpoint.
+---@field beside? string[]             Fields of its Model Zoo config that are beside the section, not in it.
+---@field folders? table<string, string>   Fields of its Hugging Face config that name the folder of another component.
+---@field files? table<string, fun(config: Dict): table>   … further JSON files of its folder: functions of its Hugging Face config, by file
+---                                    name.
 
 ---@class Model
----@field model string
----@field name? string                 the Model Zoo's name, written as model.name from 2.4 on
----@field aliases? table<string, string>   alias to its Model Zoo name
----@field note? string                 the classes, for `cbk list`
----@field classes? Classes
----@field since? table<Side, SinceTable>   the release that each field came with: of Hugging Face's that a release cannot say, and of CS
+---@field model string                 Its name for `--model`.
+---@field name? string                 … its name in the Model Zoo, if that differs: configs have it as `model.name` since 2.4.
+---@field aliases? table<string, string>   … further names for `--model`, each with its name in the Model Zoo.
+---@field note? string                 A text for `cbk list`, usually both classes.
+---@field classes? Classes             The model classes of both sides: `{ left = …, right = … }`. They have the fields and tensors.
+---@field since? table<Side, SinceTable>   Per side: `{ field = { release, usual } }`. Older releases cannot express another value than the
+---                                    usual one, so such a config is refused. `told` makes it a warning. The Model Zoo's fields are in
+---                                    `modelzoo/since.lua`.
 ---@field [integer] Converter
 
 -- --- formats

@@ -22,28 +22,29 @@ local MOST_TENSORS = 150000 -- of a model; the largest ones have 100,000
 ---@field free? boolean      a model with another value computes the same once it is trained
 ---@field unused? fun(value: any, config: Dict): boolean   which values say no more than the default
 
----Makers of fields, one for each kind of value: `size(768)`, `text("gelu", "hidden_act")`.
+---Functions that describe a field, one for each kind of value in `engine/field_kinds.lua`. Arguments are the default and further names
+---of the field: `text("gelu", "hidden_act")`.
 ---@type table<string, fun(default: any, ...: string): ClassField>
 class.kinds = {}
 for _, word in ipairs(field_kinds.names()) do
   class.kinds[word] = function(default, ...) return { kind = word, default = default, aliases = { ... } } end
 end
 
----A flag that says whether there are biases. Of one that a config leaves out, the checkpoint may know better.
+---… a flag for biases. If a config leaves it out, the checkpoint decides.
 function class.kinds.bias(default, ...) return { kind = "boolean", default = default, aliases = { ... }, unbiased = false } end
 
----The type of a layer norm, as the Model Zoo names it.
+---… the Model Zoo's name for the type of a layer norm.
 function class.kinds.norm(default, ...)
   return { kind = "text", default = default, aliases = { ... }, unbiased = "biasless-layernorm" }
 end
 
----A value of any kind, which no tensor depends on, or whose parts `derived` reads.
+---… a value of any kind, such as a map.
 function class.kinds.any(default, ...) return { default = default, aliases = { ... } } end
 
----A value of any kind that does not change what a trained model computes: how it is trained, which kernel computes it.
+---… a value of any kind that does not change what a trained model computes.
 function class.kinds.free(default, ...) return class.free(class.kinds.any(default, ...)) end
 
----Makers by their names: `local size, text = class.makers "size text"`.
+---Several of `class.kinds` by their names: `local size, text = class.makers "size text"`.
 ---@param names string
 function class.makers(names)
   local out = {}
@@ -51,7 +52,7 @@ function class.makers(names)
   return unpack(out)
 end
 
----A field that may have any value where no rule names it: it counts only together with others.
+---Marks a field that may have any value if no rule names it, because it means something only together with others.
 ---@param field ClassField
 ---@return ClassField
 function class.free(field)
@@ -59,9 +60,9 @@ function class.free(field)
   return field
 end
 
----A field of which some values say no more than the default.
+---… a field with values that mean the same as its default: `unused(value, config)` returns true for them.
 ---@param field ClassField
----@param unused fun(value: any, config: Dict): boolean   neither nil nor null
+---@param unused fun(value: any, config: Dict): boolean
 ---@return ClassField
 function class.unused(field, unused)
   field.unused = unused
@@ -69,26 +70,30 @@ function class.unused(field, unused)
 end
 
 ---@alias TensorNode table   A tensor `{ "lm_head.weight", { "vocab_size", "hidden_size" } }`, or a list of nodes; false is no tensor.
----A tensor's extents are numbers, or texts over config fields: "3 * hidden_size". `tied`: the key of the same tensor;
----`buffer`: it is computed from the config, so that a checkpoint may lack it; `optional`: only older versions saved it; `part`: a name
----of tensors that a checkpoint may lack all together, with a warning; `init`: what all its elements are in a new model, where they are
----not random.
+---A tensor's extents are numbers, or texts over config fields: "3 * hidden_size".
 
----Nodes below a prefix.
+---@class TensorOptions
+---@field tied? string         The key of the same tensor; false if it is not tied.
+---@field buffer? boolean      … true if it is computed from the config, so that a checkpoint may lack it.
+---@field optional? boolean    … true if only some versions of the class save it. `class.optional` sets it.
+---@field part? string         … the name of tensors that a checkpoint may lack all together, with a warning. `class.may_lack` sets it.
+---@field init? number         … the value of all its elements in a new model; random if it is absent.
+
+---Tensors below a prefix.
 ---@param prefix string
 ---@param nodes TensorNode
 ---@return TensorNode
 function class.below(prefix, nodes) return { prefix = prefix, nodes = nodes } end
 
----Nodes below "prefix.0", "prefix.1", and so on.
----@param count integer|string   how many; a text is over config fields
+---… below "prefix.0", "prefix.1", and so on.
+---@param count integer|string   a number, or a text over config fields
 ---@param nodes TensorNode|fun(index: integer): TensorNode
 ---@return TensorNode
 function class.each(prefix, count, nodes) return { prefix = prefix, count = count, nodes = nodes } end
 
----All tensors of another class below a prefix.
+---… all tensors of another class, with its own config.
 ---@param other Class
----@param config Dict   of that class
+---@param config Dict
 ---@return TensorNode
 function class.part(prefix, other, config) return { prefix = prefix, class = other, config = config } end
 
@@ -101,7 +106,7 @@ local function each_tensor(nodes, mark)
   end
 end
 
----Nodes that a checkpoint may lack all together: `class.may_lack("the pooler", linear(…))`.
+---Tensors that a checkpoint may lack all together, with a warning: `class.may_lack("the pooler", linear(…))`.
 ---@param name string
 ---@param nodes TensorNode
 ---@return TensorNode
@@ -110,7 +115,7 @@ function class.may_lack(name, nodes)
   return nodes
 end
 
----Nodes that only some versions of the class saved.
+---… tensors that only some versions of the class save.
 ---@param nodes TensorNode
 ---@return TensorNode
 function class.optional(nodes)
@@ -118,17 +123,17 @@ function class.optional(nodes)
   return nodes
 end
 
----A Linear of PyTorch: the weight is [outputs, inputs].
+---Weight and bias of a PyTorch Linear; the weight is [outputs, inputs].
 function class.linear(name, inputs, outputs, has_bias)
   return { { name .. ".weight", { outputs, inputs } }, has_bias and { name .. ".bias", { outputs }, init = 0 } }
 end
 
----A Conv1D of transformers: the weight is [inputs, outputs].
+---… of a Conv1D of transformers; the weight is [inputs, outputs].
 function class.conv1d(name, inputs, outputs)
   return { { name .. ".weight", { inputs, outputs } }, { name .. ".bias", { outputs }, init = 0 } }
 end
 
----A layer norm, with a bias unless that is said.
+---… of a layer norm. It has a bias unless `has_bias` is false.
 function class.norm(name, size, has_bias)
   return { { name .. ".weight", { size }, init = 1 }, has_bias ~= false and { name .. ".bias", { size }, init = 0 } }
 end
@@ -147,10 +152,22 @@ end
 ---                                          of what the release is not older than
 local Class = {}
 Class.__index = Class
+---@private
 class.Class = Class
 
+---@class ClassTable
+---@field fields table<string, ClassField>   The config fields by name: `{ width = size(768) }`.
+---@field tensors fun(c: table, since: fun(release: string): boolean): TensorNode   `function(c, since)` returns the tensors. `c` has the
+---                                          values of the config, `since "2.1"` is true in that release and later.
+---@field derived? fun(c: table): table      `function(c)` returns values that follow from others: `{ head_dim = "hidden_size / heads" }`.
+---                                          A value that no text can express is `{ value, FIELD, … }` with the fields it depends on.
+---@field since? string                      The first release of the Model Zoo that has these tensors.
+---@field removed? table<string, string>     … fields that the class refuses, each with the first release that does.
+---@field renamed? string[][]                … names in older files: pairs of a Lua pattern and its replacement.
+
+---`class.new "NAME" { fields = …, tensors = … }`: a model class.
 ---@param name string
----@return fun(written: { fields: table<string, ClassField>, derived?: function, tensors: function }): Class
+---@return fun(written: ClassTable): Class
 function class.new(name)
   return function(written)
     return setmetatable({ name = name, fields = written.fields, since = written.since, renamed = written.renamed, removed = written.removed,
@@ -158,7 +175,7 @@ function class.new(name)
   end
 end
 
----The config fields of a class with others added, or in their place.
+---A copy of the fields of a class with some added or replaced.
 ---@param base table<string, ClassField>
 ---@param more table<string, ClassField>
 function class.extend(base, more)
@@ -311,6 +328,7 @@ end
 ---The shape of a tensor that a class has for a config.
 ---@param one ClassTensor
 ---@return integer[]
+---@private
 function class.shape(one)
   local out = {}
   for i, written in ipairs(one.extents) do out[i] = one.of:size(written) end

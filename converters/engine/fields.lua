@@ -14,7 +14,6 @@ local fields = {}
 ---@field forward fun(value: any, at: FieldAt): any
 ---@field backward fun(value: any, at: FieldAt): any
 
----How a config value is shown in a message.
 local function shown(value)
   if value == nil or value == cbk.null then return "null" end
   if type(value) == "table" and value.any_of then
@@ -28,9 +27,11 @@ local function shown(value)
   local ok, text = pcall(cbk.json, value)
   return ok and text or tostring(value)
 end
+---`fields.shown(value)`: a config value as messages show it.
 fields.shown = shown
 
----@param supported any  what the other side can express
+---The error for a value that cannot be converted.
+---@param supported any   what the other side can express: a value, or a text
 ---@param advice? string   the end of the message
 function fields.refuse(field, value, supported, advice)
   local what = type(supported) == "string" and supported or shown(supported)
@@ -45,7 +46,6 @@ local function plain(value)
   return value
 end
 
----Equality as the target programs see it: true is 1, false is 0; `b` may be one of several.
 local function same(a, b)
   if type(b) == "table" and b.any_of then
     for _, one in ipairs(b.any_of) do
@@ -63,6 +63,8 @@ local function same(a, b)
   end
   return #a == #b
 end
+---`fields.same(a, b)`: whether the programs that read a config see the same value: true is 1, false is 0. `b` may be
+---`fields.any_of(…)`.
 fields.same = same
 
 -- --- writing tables
@@ -84,25 +86,25 @@ local function one_sided(rule)
   return make
 end
 
----`fixed.right { norm_type = "rmsnorm" }`: the right has a field that the left has not, with one value that the left can express. Read,
----the field must have it; in a config that is written, it has it.
+---`fields.fixed.right { norm_type = "rmsnorm" }`: a field of one side only, with the one value that the other side can express. The
+---field is written, and another value is refused.
 fields.fixed = one_sided { kind = "must", is_written = true }
 
----`must.right { seed = 1 }`: as `fixed`, but never written.
+---`fields.must.right { use_rms_norm = true }`: as `fields.fixed`, but the field is not written.
 fields.must = one_sided { kind = "must" }
 
----`used.right { "a" }`: fields of the right that other rules or functions of the table read.
+---`fields.used.right { "rotary_dim" }`: fields that other rules or functions of the converter read.
 fields.used = one_sided { kind = "used" }
 
----`drop.right { "a", b = false }`: fields of the right that have no place on the left. A warning names them, unless they are null
----or have the value that goes without saying.
+---`fields.drop.right { "seed", bias = false }`: fields that have no place on the other side. A warning names them, unless they are null
+---or have the value given here.
 fields.drop = one_sided { kind = "drop" }
 
----One of several values, in `must`.
+---One of several values, in `fields.must` and in messages.
 function fields.any_of(...) return { any_of = { ... } } end
 
----A table of config rules: `{ left, right, action }`; one name alone is that of both sides; "*" copies what no rule names. What values may
----be, and what a field that no rule names must be, the classes of both sides say.
+---`fields.config { { left, right, pair }, … }`: a table of config rules. A name without a partner is the same on both sides. `{ "*" }`
+---copies all fields that no rule names. `{ "old", false, pair }` is for a field of one side only.
 function fields.config(written)
   local out, source, line = { is_fields = true }, position.here(3)
   for place = 1, table.maxn(written) do
@@ -122,7 +124,7 @@ function fields.config(written)
   return out
 end
 
----The rules that name none of the given fields: how an older release is told from its successor.
+---Config rules without those that name the given fields, for an older release.
 function fields.without(base, names)
   local gone, out = {}, { is_fields = true }
   for _, name in ipairs(names) do gone[name] = true end
@@ -132,7 +134,7 @@ function fields.without(base, names)
   return out
 end
 
----A set of defaults with some more and without others.
+---A copy of a table of defaults with more fields, and without some names.
 function fields.with(base, more, names)
   local out = rules.variant(base, more)
   for _, name in ipairs(names or {}) do out[name] = nil end
@@ -146,14 +148,14 @@ local function tree(value)
   return value[1] ~= nil and cbk.list(value) or cbk.dict(value)
 end
 
----A default that repeats another field, also where the file says null.
+---A default that is the value of another field, even if that is null.
 ---@param other string
 function fields.same_as(other)
   return function(config) return config[other] ~= nil and cbk.raw(config, other) or nil end
 end
 
----Adds the missing fields, those last that functions make of the others; dicts are filled one level deep.
----@param defaults? table<string, any>   a function is one over the config
+---Adds missing fields to a config. A default may be a function of the config; these come last. Maps are filled one level deep.
+---@param defaults? table<string, any>
 function fields.fill(config, defaults)
   local names, made = {}, {}
   for name, value in pairs(defaults or {}) do

@@ -13,35 +13,35 @@ local keys = {}
 
 local MOST_VALUES = 1e5 -- of a letter
 
----@class At   Where an action stands: what it may ask and do.
----@field side Side                 the side that is read
----@field key string                the key that is read, without the optional prefix
----@field left Dict                 the two model configs, complete with defaults
----@field right Dict
----@field seed integer
+---@class At   What an action can ask for and do.
+---@field left Dict                 The two model configs, complete with defaults.
+---@field right Dict                …
+---@field side Side                 The side that is read, "left" or "right".
+---@field key string                … the key that is read, without `model.`.
+---@field seed integer              … the value of `--seed`.
 local At = {}
 At.__index = At
 keys.At = At
 
----The value of another key of the checkpoint that is read, or nil; where keys may begin with a prefix, some may do without it.
+---Another tensor of the checkpoint that is read, or nil.
 function At:source(key)
   local run, value = self.run, self.run.read(self.prefix .. key)
   if value == nil and run.prefix then value = run.read((self.prefix == "" and run.prefix or "") .. key) end
   return value
 end
 
----Whether the checkpoint has a key itself, and not only another name of its tensor.
+---… whether the checkpoint has the key itself, not only another name of a tied tensor.
 ---@param key string
 function At:is_stored(key) return self.run.kept[key] == nil and self:source(key) ~= nil end
 
----Whether two tensors are told apart by their values, which are read unless they are one; null says nothing. Who only watches
----(options.trace) reads none.
+---… whether two tensors have different values. Values are read only if the tensors are not the same one.
 function At:differ(a, b)
+  -- who only watches (options.trace) reads no values
   if a == cbk.null or b == cbk.null or self.run.trace or a:same(b) then return false end
   return not cbk.equal(a:shape(), b:shape()) or a:compare(b).different > 0
 end
 
----Writes one more key.
+---Writes a tensor under one more key.
 function At:emit(key, value)
   local earlier = self.run.out[key]
   if earlier ~= nil and self:differ(earlier, value) then
@@ -60,10 +60,11 @@ function keys.seed_of(key, seed)
   return high * 2 ^ 31 + low
 end
 
----A tensor for a key that the checkpoint does not have, named in a warning: random numbers of `--seed`, or all zeros.
+---A new tensor for a key that the checkpoint lacks, with a warning.
 ---@param shape integer[]
----@param spread? number|{ uniform: number }   normal numbers of that standard deviation; uniform ones up to it; nil: zeros
----@param key? string   default: where the action stands
+---@param spread? number|{ uniform: number }   the standard deviation of normal random numbers, `{ uniform = x }` for uniform ones up to ±x,
+---                                            or nil for zeros
+---@param key? string   the key in the warning (default: the one at hand)
 ---@return Tensor
 function At:invent(shape, spread, key)
   key = key or self.key

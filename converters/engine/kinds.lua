@@ -5,9 +5,11 @@ local extents = require "cbk.extents"
 
 local kinds = {}
 
+---Whether a value is nil or null.
 ---@param value any
 function kinds.absent(value) return value == nil or value == cbk.null end
 
+---… the opposite.
 ---@param value any
 function kinds.present(value) return value ~= nil and value ~= cbk.null end
 
@@ -18,7 +20,7 @@ local function kind_of(value, key)
   return takes_key and value[key] ~= nil and cbk.kind(value, key) or ""
 end
 
----Whether a value, or `value[key]`, is a dict.
+---… whether a value, or `value[key]`, is a map.
 ---@param value any
 ---@param key? any
 ---@return boolean
@@ -26,13 +28,14 @@ function kinds.is_dict(value, key) return kind_of(value, key):find "dict" ~= nil
 
 ---Fails where the root of a checkpoint is no dict.
 ---@param root any
+---@private
 function kinds.check_root(root)
   if not kinds.is_dict(root) then
     cbk.fail("checkpoint", ("the checkpoint is no dict of tensors; its root is of the kind '%s'"):format(tostring(cbk.kind(root))))
   end
 end
 
----Whether a value, or `value[key]`, is a list.
+---… whether a value, or `value[key]`, is a list.
 ---@param value any
 ---@param key? any
 ---@return boolean
@@ -40,12 +43,14 @@ function kinds.is_list(value, key) return kind_of(value, key) == "list" end
 
 local TENSORS = { tensor = true, parameter = true, ndarray = true, np_scalar = true }
 
+---… whether a value is a tensor.
 ---@param value any
 function kinds.is_tensor(value) return TENSORS[kind_of(value)] == true end
 
 ---Dtype and shape of what is read or written; the kind of what is no tensor.
 ---@param value any
 ---@return string|nil
+---@private
 function kinds.facts(value)
   if value == nil then return nil end
   if value == cbk.null then return "null" end

@@ -31,6 +31,7 @@ local rules = {}
 ---@field place integer    its place in that table
 ---@field names string[]   its patterns as they stand there
 
+---@private
 rules.other = { left = "right", right = "left" }
 
 -- --- telling of rules
@@ -38,6 +39,7 @@ rules.other = { left = "right", right = "left" }
 ---A rule as its author may know it: its names with their choices.
 ---@param rule Rule
 ---@return string
+---@private
 function rules.text(rule)
   rule = rule.base or rule
   local function side(list)
@@ -52,6 +54,7 @@ end
 ---A rule with its place, for messages.
 ---@param rule Rule
 ---@return string
+---@private
 function rules.named(rule) return ("rule '%s' at %s"):format(rules.text(rule), position.of(rule)) end
 
 -- --- writing tables
@@ -93,6 +96,7 @@ end
 ---@param library T
 ---@param what string    "action"
 ---@return T
+---@private
 function rules.strict(library, what, prefix)
   prefix = prefix or ""
   for name, inner in pairs(library) do
@@ -125,6 +129,7 @@ end
 ---@param rule Rule
 ---@param change table<Side, fun(pattern: string): string>
 ---@return Rule
+---@private
 function rules.map(rule, change)
   local out = {}
   for name, value in pairs(rule) do out[name] = value end
@@ -182,6 +187,7 @@ end
 ---as many, `[…]` with `[…]`, which may stand on one side only. What was written stands in their field `base`.
 ---@param rule Rule
 ---@return Rule[]
+---@private
 function rules.expand(rule)
   local out = {}
   expand(rule, out)
@@ -207,6 +213,7 @@ end
 ---Whether a table copies whatever is on a side.
 ---@param set Rule[]
 ---@param side Side
+---@private
 function rules.reads_all(set, side)
   for _, rule in ipairs(set) do
     if rule.kind == nil and rule[side] and rule[side][1]:find("*", 1, true) then return true end
@@ -225,9 +232,8 @@ local function variant(base, change)
   return out
 end
 
----A table of key rules: `{ left, right, action }`; one name alone stands for both sides; a table of rules in the third place
----is put below the two names; `false` says nothing. Options of a rule: when, also_left, also_right, number,
----read_only.
+---`rules.keys { { left, right, action }, … }`: a table of key rules. A key without a partner has the same name on both sides. A table
+---of rules in the third place applies below the two names. `false` in place of a rule is skipped.
 ---@return Rule[]
 function rules.keys(written)
   local out, source, line = { is_rules = true }, position.here(3)
@@ -279,12 +285,12 @@ local function one_sided(kind)
   return make
 end
 
----`rules.only.left(pattern, why, copy_of)`: that side has it and needs it, the other one knows it anyway: it is computed from the
----config, or it is a copy of another key. Reading it, nothing is said (unless what it is a copy of is not there).
+---`rules.only.left(pattern, why, copy_of)`: only that side has the key, and the other side does not need it. `copy_of` is the pattern
+---of a key with the same values; if that key is missing or differs, a warning names both.
 rules.only = one_sided "only"
----`rules.drop.left(pattern, why, when)`: it has no place on the other side. Reading it, a warning names it.
+---`rules.drop.left(pattern, why, when)`: the key has no place on the other side. A warning names it.
 rules.drop = one_sided "drop"
----`rules.refuse.left(pattern, why, when)`: reading such a key is an error.
+---`rules.refuse.left(pattern, why, when)`: such a key is an error.
 rules.refuse = one_sided "refuse"
 
 ---@class Each
@@ -292,8 +298,8 @@ rules.refuse = one_sided "refuse"
 ---@field count string|fun(at: At): integer   how many values it has: a field of the right config, or a function
 ---@field place? integer                      of the letter among what a key's pattern caught
 
----Several keys of one side, one per value of a capital letter: `each("experts.E.w1.weight", "E", "num_experts")`.
----@param count string|fun(at: At): integer
+---A list of keys, one for each value of a capital letter: `rules.each("experts.E.w1.weight", "E", "num_experts")`.
+---@param count string|fun(at: At): integer   a field of the right config, or `function(at)`
 function rules.each(pattern, letter, count)
   if not ("." .. pattern .. "."):find("." .. letter .. ".", 1, true) then
     local source, line = position.here(3)
@@ -302,17 +308,17 @@ function rules.each(pattern, letter, count)
   return { pattern, each = { letter = letter, count = count } }
 end
 
----The same converter with fields that differ: a release that changed a little.
+---A copy of a converter with other values for some fields. `false` removes a field.
 ---@param converter Converter
 ---@param change? table
 ---@return Converter
 function rules.variant(converter, change) return variant(converter, change) end
 
----A converter between two (further) formats: `between("cs-2.0", "cs-2.1", decoder.to_2_1)`.
+---… a copy for these two formats: `rules.between("cs-2.0", "cs-2.1", decoder.to_2_1)`.
 ---@param left string
 ---@param right string
 ---@param converter Converter
----@param change? table   fields that differ
+---@param change? table
 ---@return Converter
 function rules.between(left, right, converter, change)
   local out = variant(converter, change)

@@ -9,20 +9,20 @@ local rules = require "converters.engine.rules"
 
 local sections = {}
 
----@class FieldAt   Where a field's action stands.
----@field field string  the field that is read
----@field from Dict     the whole model section that is read, with defaults
----@field to Dict       the model section that is being written
+---@class FieldAt   What a function on a config value can ask for and do.
+---@field field string  The name of the field that is read.
+---@field from Dict     … the config that is read, with defaults.
+---@field to Dict       … the config that is written.
 local FieldAt = {}
 FieldAt.__index = FieldAt
 
----Sets another field of the target.
+---Sets another field of the config that is written.
 function FieldAt:set(name, value) self.to[name], self.made[name] = value, self.field end
 
----Says that something has no place on the other side; a warning names it.
+---Reports a field that has no place on the other side.
 function FieldAt:leave_out(name) self.dropped[#self.dropped + 1] = name end
 
----Names what a map holds beside `known`.
+---… all entries of a map except those in `known`.
 ---@param map Dict
 ---@param known table<string, any>|Dict
 function FieldAt:leave_out_others(map, known)
@@ -31,6 +31,7 @@ function FieldAt:leave_out_others(map, known)
   end
 end
 
+---The error for a value that cannot be converted. `supported` is what can be: a value, or a text.
 function FieldAt:refuse(value, supported) fields.refuse(self.field, value, supported) end
 
 -- --- what fields may be
@@ -304,9 +305,9 @@ function sections.constants(step, side)
   return out
 end
 
----@class Read   The checkpoint that a config is converted with; without one (convert-config) nothing is known of it.
----@field source? Dict      its tree
----@field hf_config? Dict   what it keeps of a Hugging Face config
+---@class Read   The checkpoint that a config is converted with. It is empty without one (convert-config).
+---@field source? Dict      The checkpoint's tree of tensors.
+---@field hf_config? Dict   … what the checkpoint keeps of a Hugging Face config.
 
 ---Converts one model section.
 ---@param step Converter

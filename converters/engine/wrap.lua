@@ -9,11 +9,11 @@ local rules = require "converters.engine.rules"
 local wrap = {}
 
 ---@class Wrap
----@field says table<Side, string>        the config field of each side that names the model inside
----@field called? table<string, string>   what the left calls a model, where its name here is another
----@field models string[]                 those that may be inside
----@field place string                    the inner model's keys of the right stand below it
----@field copy string                     … and once more below this; passed over when they are read
+---@field says table<Side, string>        The config field of each side that names the model inside.
+---@field called? table<string, string>   … names that the left has for models, where they differ: `{ gpt_neox = "gpt-neox" }`.
+---@field models string[]                 The models that may be inside.
+---@field place string                    The prefix of the inner model's keys on the right.
+---@field copy string                     … a second prefix, below which they are written again. It is not read.
 
 ---The name of the model inside, or an error.
 ---@param wrapper Wrap

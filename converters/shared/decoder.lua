@@ -12,12 +12,13 @@ local decoder = {}
 
 -- --- keys
 
----@param left string   the embedding
+---The key rule of the embedding.
+---@param left string   its key
 function decoder.embedding(left)
   return rules.keys { { left .. ".{weight,bias}", "embedding_layer.word_embeddings.{weight,bias}" } }
 end
 
----The last norm, which the Model Zoo writes twice.
+---… of the last norm, which the Model Zoo has twice.
 ---@param left string
 function decoder.final_norm(left)
   return rules.keys {
@@ -69,7 +70,8 @@ local function without_head_fill(converter, change)
   return out
 end
 
----Both models of a family.
+---Both models of a family: with the language-model head, and without it (`bloom`, `bloom-headless`). `Decoders` in this file has the
+---fields of the table.
 ---@param family Decoders
 ---@return Model, Model
 function decoder.models(family)
@@ -89,7 +91,7 @@ end
 
 -- --- config fields that follow from others
 
----Config rules of the hidden size, where the left has no field for the inner size, which is four times that.
+---Config rules of `hidden_size` for a left without the inner size, which is four times that.
 decoder.four_times = fields.config {
   { "hidden_size", "hidden_size", {
     forward = function(size, at)
@@ -104,7 +106,7 @@ decoder.four_times = fields.config {
   end } },
 }
 
----Left to right: GPT-2's inner size is four times the other where it is not given (prepare.left).
+---… for `prepare.left`: GPT-2's inner size, if it is not given.
 function decoder.inner_size(from)
   if values.absent(from.n_inner) and not values.absent(from.n_embd) then from.n_inner = 4 * from.n_embd end
 end
@@ -122,10 +124,10 @@ end
 ---Of the right: rotary_dim where a config does not say it (before.right).
 function decoder.quarter_of_head(from) return math.floor(heads.size(from) * 0.25) end
 
----Fields of the right that the left says with one.
+---The three bias fields of the right for which the left has one.
 decoder.biases = { "use_projection_bias_in_attention", "use_ffn_bias_in_attention", "use_ffn_bias" }
 
----Right to left: what they say, or an error where they differ.
+---… their value in a config, or an error if they differ.
 function decoder.common_bias(from)
   local said
   for _, name in ipairs(decoder.biases) do
@@ -140,7 +142,7 @@ end
 
 -- --- steps between releases
 
----1.7 -> 1.8: the same names, which may begin with `model.` from then on.
+---Steps between releases, for `rules.between`. 1.7 to 1.8: keys may begin with `model.` since 1.8.
 decoder.to_1_8 = {
   keys = rules.keys {
     { "*", "model.*", when = function(here) return here.side == "right" end, read_only = "release 1.7 had no such prefix" },
@@ -149,7 +151,7 @@ decoder.to_1_8 = {
   config = fields.config { { "*" } },
 }
 
----1.8, 1.9 -> 2.0: tied tensors get both their names; norms are named by type.
+---… 1.8 or 1.9 to 2.0: tied tensors get both names, and norms are named by type.
 decoder.to_2_0 = {
   keys = rules.keys { { "*" } }, all_names = true,
   config = fields.config {
@@ -159,7 +161,7 @@ decoder.to_2_0 = {
   before = { left = { use_rms_norm = false }, right = { norm_type = "layernorm" } },
 }
 
----The same for the Model Zoo's GPTJModel (gptj, gpt-neox, codegen), whose norms may lack a bias instead.
+---… the same for the Model Zoo's GPTJModel (gptj, gpt-neox), whose norms may lack a bias.
 decoder.gptj_to_2_0 = {
   keys = rules.keys { { "*" } }, all_names = true,
   config = fields.config {
@@ -168,7 +170,7 @@ decoder.gptj_to_2_0 = {
   },
 }
 
----2.0 -> 2.1: position embeddings become a module of their own.
+---… 2.0 to 2.1: position embeddings are a module of their own.
 decoder.to_2_1 = {
   keys = rules.keys {
     { "[model.]embedding_layer.position_embeddings.weight", "[model.]embedding_layer.position_embeddings.embed.weight" },

@@ -19,18 +19,20 @@ end
 
 local one_to_one = { parts = 1 }
 
----`actions.pair(name, forward, backward, options)`: for a converter's own needs.
+---`actions.pair(name, forward, backward, options)`: an action of your own; see README.md. `options.parts` is the number of keys on
+---the right for one on the left. With `options.takes_null`, null values of old checkpoints are passed to it; else null stays null.
 function actions.pair(name, forward, backward, options)
   return pair(name, forward, backward, options)
 end
 
----Conv1D against Linear: a matrix is turned, a vector stays.
 local function transposed(t) return t:dim() == 2 and t:transpose(0, 1) or t end
+
+---A matrix is transposed, a vector is copied: Conv1D to Linear.
 actions.transpose = pair("transpose", transposed, transposed, one_to_one)
 
 local function rows_of(t) return t:shape()[1] or cbk.fail("shape", "a scalar has no rows") end
 
----One tensor on the left, equal parts of its rows on the right.
+---One tensor on the left, that many equal parts of its rows on the right.
 ---@param count integer
 function actions.split(count)
   return pair("split", function(t)
@@ -71,12 +73,12 @@ local function check_inputs(t, config)
   if columns and columns ~= width then cbk.fail("shape", ("%d inputs are not the hidden_size (%g)"):format(columns, width)) end
 end
 
----`keys "self_attn.proj_%s_dense_layer.weight"`: the three keys of q, k and v.
+---`actions.qkv.keys "proj_%s.weight"`: the list of the three keys of q, k and v.
 function actions.qkv.keys(pattern)
   return { pattern:format "q", pattern:format "k", pattern:format "v" }
 end
 
----Left: one Linear with q, k and v below each other, the rows of a head as they are; right: three Linears.
+---Left: one Linear with q, k and v below each other. Right: three Linears. Heads and key heads come from the right config.
 actions.qkv.stacked = pair("stacked qkv", function(t, at)
   local queries, keys, size = heads_of.queries(at.right), heads_of.keys(at.right), heads_of.size(at.right)
   check_rows(t, at.right, queries, keys, keys)
@@ -91,7 +93,7 @@ end, function(parts, at)
   return cbk.cat(parts, 0)
 end, { parts = 3 })
 
----Left: one Conv1D, which is such a Linear turned.
+---… the left is a Conv1D.
 actions.qkv.conv1d = pair("qkv", function(t, at)
   return actions.qkv.stacked.forward(transposed(t), at)
 end, function(parts, at)
@@ -133,10 +135,11 @@ local function rotary(name, heads, check)
   return pair(name, turn(true), turn(false), one_to_one)
 end
 
----Query rows, one block per head; of a weight or a bias.
+---Interleaves the rows of each head: two halves on the left, pairs on the right, of the first `rotary_dim` rows. For weights and
+---biases of the queries.
 actions.rotary.queries = rotary("rotary q", heads_of.queries, check_rows)
 
----Key rows, one block per key head; of a weight or a bias.
+---… of the keys, by key heads.
 actions.rotary.keys = rotary("rotary k", heads_of.keys, check_rows)
 
 local function check_every_head(t, config, heads)
@@ -146,18 +149,18 @@ local function check_every_head(t, config, heads)
   end
 end
 
----As release 1.9 had it: a key head for each head, whatever groups the config says, as Hugging Face's have none there.
+---… as in release 1.9, where each head has a key head, whatever the config says of groups.
 actions.rotary.keys_1_9 = rotary("rotary k", heads_of.keys, check_every_head)
 
----As release 2.0 had it, whose configs may say fewer key heads than there are.
+---… as in release 2.0, whose configs may count fewer key heads than the checkpoint has.
 actions.rotary.keys_2_0 = rotary("rotary k", heads_of.keys, function(t, config, heads)
   if not pcall(check_rows, t, config, heads) then check_every_head(t, config, heads) end
 end)
 
----A vector of one head, such as the weight of a norm over each head.
+---… for a vector as long as one head, such as the weight of a norm over each head.
 actions.rotary.vector = rotary("rotary vector", function() return 1 end, check_rows)
 
----Frequencies that old files carry as a buffer: base^(-2i/rotary_dim).
+---A function for `also_left`: the buffer `inv_freq` of old files, base^(-2i/rotary_dim).
 function actions.rotary.frequencies(base)
   return function(at)
     local dim, out = values.size_of(at.right, "rotary_dim"), {}
@@ -166,13 +169,13 @@ function actions.rotary.frequencies(base)
   end
 end
 
----The number of heads that the right config says.
+---For `actions.qkv.grouped`: as many groups as heads.
 actions.qkv.heads = heads_of.queries
 
----Left: one Linear of groups of heads, in each its queries, then one key, then one value head; right: three Linears with rotary
----pairs. One group holds all queries in front; as many groups as heads take q, k and v in turn.
----@param groups fun(config: Dict): number   how many groups the right config says
----@param options? { rotary: boolean }       rotary = false: the rows of a head stay as they are
+---Left: one Linear, group by group: the group's queries, then one key head, then one value head. Right: three Linears with
+---interleaved rows, or with rows as they are for `{ rotary = false }`.
+---@param groups fun(config: Dict): number   the number of groups, as a function of the right config
+---@param options? { rotary: boolean }
 function actions.qkv.grouped(groups, options)
   local is_rotary = not (options and options.rotary == false)
   local function turn(t, heads, at, to_pairs)
@@ -219,11 +222,12 @@ function actions.qkv.grouped(groups, options)
   return pair("grouped qkv", forward, backward, { parts = 3 })
 end
 
--- --- tensors that one side has and the other computes (for also_left, also_right and fill)
+-- --- tensors that one side has and the other computes
 
 actions.buffer = {}
 
----Ones on and below the diagonal, (1, 1, n, n) of uint8.
+---Functions for `also_left`, `also_right` and `fill` that make buffers. `causal_mask`: ones on and below the diagonal, (1, 1, n, n) of
+---uint8; `field` of the right config is n.
 function actions.buffer.causal_mask(field)
   return function(at)
     local n = values.size_of(at.right, field)
@@ -231,12 +235,12 @@ function actions.buffer.causal_mask(field)
   end
 end
 
----A float32 scalar.
+---… a float32 scalar.
 function actions.buffer.scalar(value)
   return function() return cbk.full({}, value, { dtype = "float32" }) end
 end
 
----0, 1, … for each row of the tensor that it stands beside, as the left config counts them: (1, n) of int64.
+---… 0, 1, …, (1, n) of int64; `field` of the left config is n, or the rows of the rule's tensor.
 function actions.buffer.positions(field)
   return function(at, rows)
     if rows == cbk.null then return nil end
@@ -262,7 +266,7 @@ local function alibi_slopes(n)
   return out
 end
 
----The slopes of ALiBi positions, (heads, 1) of float32, where the right config has such positions.
+---… the slopes of ALiBi positions, (heads, 1) of float32, if the right config has such positions.
 function actions.buffer.alibi_slopes(at)
   if at.right.position_embedding_type ~= "alibi" then return nil end
   local heads = heads_of.queries(at.right)
@@ -272,8 +276,8 @@ end
 
 actions.head = {}
 
----The language-model head that a headless checkpoint lacks: the embedding where they are tied, else random.
----@param embedding string  the embedding's key on the left
+---For `fill`: the language-model head that a headless checkpoint lacks. It is the embedding if they are tied, else random.
+---@param embedding string   the embedding's key on the left
 function actions.head.weight(embedding)
   return function(at)
     if at.left.tie_word_embeddings == true then return at:source(embedding) end
@@ -281,7 +285,7 @@ function actions.head.weight(embedding)
   end
 end
 
----Its bias, where the config wants one.
+---… its bias, if the config has one.
 function actions.head.bias(at)
   return at.right.use_bias_in_output == true and at:invent { values.size_of(at.right, "vocab_size") } or nil
 end

@@ -7,10 +7,12 @@ local values = require "converters.vocabulary.values"
 
 local heads = {}
 
----@param config Dict   of a release, with its defaults
+---The number of heads in a Model Zoo config.
+---@param config Dict
 ---@return integer
 function heads.queries(config) return values.size_of(config, "num_heads") end
 
+---… the number of key heads.
 ---@param config Dict
 ---@return integer
 function heads.keys(config)
@@ -24,7 +26,7 @@ function heads.keys(config)
   return values.size_of(extra, "num_kv_groups")
 end
 
----The width of all heads together, and the field that says it.
+---… the width of all heads together, and its field.
 ---@param config Dict
 ---@return integer width, string field
 function heads.width(config)
@@ -32,7 +34,7 @@ function heads.width(config)
   return values.size_of(config, field), field
 end
 
----How many rows one head has, and as what: "hidden_size // num_heads".
+---… the rows of one head, and how they are computed: "hidden_size // num_heads".
 ---@param config Dict
 ---@return integer size, string formula
 function heads.size(config)

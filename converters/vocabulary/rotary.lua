@@ -92,12 +92,12 @@ end
 
 local unscaled = { "2.1", is_unscaled, says = "null or of type 'default'" }
 
----Models that know no scaling before 2.1 (`since`).
+---For `since`: releases before 2.1 do not scale positions.
 function rotary.unscaled_before_2_1() return { rope_scaling = unscaled, rope_parameters = unscaled } end
 
----Reads the maps beside the fields that say the same, which then say it alone (prepare.left).
----@param only table<string, any>    what the Model Zoo's model can express, by the names of rope_parameters
----@param own? table<string, string>   what the model's own fields are called, by these names
+---For `prepare.left`: moves `rope_scaling` and `rope_parameters` into single fields.
+---@param only table<string, any>   the values that the right can express, `{ partial_rotary_factor = 1 }`
+---@param own? table<string, string>   the model's own names of the fields, `{ rope_theta = "rotary_emb_base" }`
 function rotary.in_one_form(only, own)
   own = own or {}
   return function(from, given)
@@ -206,9 +206,9 @@ local function rope_scaling(said)
   return out
 end
 
----Rules of rope_scaling, or the rope_parameters that say the same, which is null where nothing is scaled (before.left), and of
----pos_scaling_factor, pos_scaling_type and pos_scaling_extra_args.
----@param types string[]   those that the models of both sides have
+---`rotary.scaling { "linear", … }`: config rules for longer contexts of these types. `rope_scaling` or `rope_parameters` become
+---`pos_scaling_factor`, `pos_scaling_type` and `pos_scaling_extra_args`.
+---@param types string[]
 function rotary.scaling(types)
   local supported, is_supported = fields.any_of(unpack(types)), {}
   for _, name in ipairs(types) do is_supported[name] = true end
@@ -248,7 +248,7 @@ function rotary.scaling(types)
   }
 end
 
----Rules for a model whose positions are as they are (in_one_form on the left), which the Model Zoo's class could scale.
+---Config rules for a model whose positions are never scaled.
 function rotary.unscaled()
   return fields.config {
     fields.used.left { "rope_scaling", "rope_parameters", "rope_theta", "partial_rotary_factor" },
@@ -275,9 +275,9 @@ end
 
 local part = "an even number, at most the head size, %s (%d)"
 
----A rotary_dim on both sides.
----@param width string   what the left calls the width and the number of heads
----@param count string
+---A pair for `rotary_dim` on both sides.
+---@param width string   the left's field of the hidden size
+---@param count string   the left's field of the number of heads
 function rotary.dim(width, count)
   local function copy(size_of)
     return function(rows, at)
@@ -290,8 +290,8 @@ function rotary.dim(width, count)
   return { forward = copy(size_left), backward = copy(heads.size) }
 end
 
----A share of each head on the left, a rotary_dim on the right.
----@param count string   what the left calls the number of heads
+---… the left has the share of each head.
+---@param count string
 function rotary.share(count)
   return {
     forward = function(share, at)
@@ -309,10 +309,10 @@ function rotary.share(count)
   }
 end
 
----Left to right: rotary_dim is the head size (finish.right).
+---For `finish.right`: sets `rotary_dim` to the head size.
 function rotary.set_dim(to) to.rotary_dim = heads.size(to) end
 
----Right to left: rotary_dim must be the head size, which Hugging Face has no field for (prepare.right).
+---… for `prepare.right`: an error if `rotary_dim` is not the head size.
 function rotary.check_dim(from)
   if absent(from.rotary_dim) then cbk.fail("config", "rotary_dim must be specified in the config") end
   local size, formula = heads.size(from)

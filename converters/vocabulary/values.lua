@@ -10,15 +10,18 @@ local shapes = require "converters.notation.shapes"
 local values = {}
 
 local absent, is_dict = kinds.absent, kinds.is_dict
+
+---`values.absent(value)`: whether a value is nil or null.
 values.absent = absent
 
----A size that a rule computes with, or an error that names the field.
 local function size_of(from, name)
   local value = from[name]
   if absent(value) then cbk.fail("config", ("the config has no '%s'"):format(name)) end
   if not field_kinds.is_size(value) then fields.refuse(name, value, field_kinds.size) end
   return value
 end
+
+---`values.size_of(config, name)`: a size from the config, or an error that names the field.
 values.size_of = size_of
 
 local function keys_of(map)
@@ -37,7 +40,7 @@ local function inverse(map)
   return out
 end
 
----One value for another, by a map; another value is an error. 1 and 0 are true and false, as to the target programs.
+---The function of a map of values. 1 and 0 are true and false, as to the target programs.
 local function by(map)
   return function(value, at)
     local out = map[value]
@@ -47,7 +50,7 @@ local function by(map)
   end
 end
 
----One value for another, both ways: `choice { [true] = "scaled_dot_product", [false] = "dot_product" }`.
+---`values.choice { [true] = "a", [false] = "b" }`: one value for another, both ways. Any other value is an error.
 function values.choice(forward) return { forward = by(forward), backward = by(inverse(forward)) } end
 
 -- --- activations
@@ -60,7 +63,7 @@ end
 -- Hugging Face has two names for what the Model Zoo has one for.
 local further_activations = { gelu_accurate = "gelu_new", gelu_python = "gelu", gelu_pytorch_tanh = "gelu_new" }
 
----Activations that both sides know, and a family's own pairs of names.
+---`values.activations { ["gated-gelu"] = "geglu" }`: activations that both sides know, and a family's own.
 ---@param own table<string, string>
 function values.activations(own)
   local forward = rules.variant(rules.variant(further_activations, activations), own)
@@ -68,13 +71,12 @@ function values.activations(own)
   return { forward = by(forward), backward = by(backward) }
 end
 
----… of a feed-forward part without a gate.
+---… without own ones.
 values.activation = values.activations {}
 
----… of a gated one: silu <-> swiglu.
+---… activations with a gate: silu to swiglu.
 values.glu = values.choice { silu = "swiglu", relu = "reglu", gelu = "geglu" }
 
----Refuses key heads that the heads do not share evenly.
 ---@param groups any
 ---@param from Dict
 ---@param heads string   the field that counts the heads
@@ -85,9 +87,12 @@ local function check_groups(groups, from, heads, field)
     fields.refuse(field, groups, ("a divisor of %s (%d)"):format(heads, count))
   end
 end
+
+---`values.check_groups(groups, config, heads, field)`: an error if the number of key heads does not divide the config's `heads`.
+---`field` is named in the error.
 values.check_groups = check_groups
 
----Key heads, and how many queries share one.
+---Key heads: `num_key_value_heads` of the left to `attention_module` and `extra_attention_params` of the right.
 values.grouped_queries = {
   forward = function(groups, at)
     local heads = size_of(at.from, "num_attention_heads")
@@ -119,7 +124,7 @@ values.grouped_queries = {
   end,
 }
 
----As release 2.0 had it: the way back knows key heads only for multiquery_attention.
+---… as in release 2.0, where the way back reads key heads only for `multiquery_attention`.
 values.grouped_queries_2_0 = {
   forward = values.grouped_queries.forward,
   backward = function(extra, at)
@@ -130,8 +135,8 @@ values.grouped_queries_2_0 = {
 
 -- --- what has no place, but changes what the model computes
 
----Of one side: left out with a warning that says the value and what comes of it, where it is not the usual one. For releases of which
----the Model Zoo's converter goes on, and so must this one; elsewhere such a value is refused (fields.must).
+---For a field of one side that changes what the model computes. It is left out; if its value is not the usual one, a warning names the
+---value and the consequence. Only for releases whose original converter continues; elsewhere use `fields.must`.
 ---@param usual any
 ---@param consequence string
 function values.lost(usual, consequence)
