@@ -7,9 +7,9 @@ local converters = require "cbk.converters"
 local identify = require "cbk.identify"
 local other_names = require "cbk.converters.other_names"
 local release = require "cbk.identify.release"
-local explain = require "converters.bench.explain"
+local explain = require "converters.authoring.explain"
 local identity = require "converters.diagnosis.identity"
-local plan = require "converters.bench.plan"
+local dry_run = require "converters.authoring.dry_run"
 local advice = require "converters.diagnosis.advice"
 
 local default_shard_size = "10GB"
@@ -144,17 +144,17 @@ local function print_explanation(job, planned, problem)
   os.exit(is_known and 0 or 1)
 end
 
----@param rows PlanRow[]
+---@param rows DryRunRow[]
 local function print_rows(rows, planned)
   local stream = args.dry_run and io.stdout or io.stderr
-  for _, row in ipairs(rows) do stream:write(cbk.shown(plan.line(row)), "\n") end
-  stream:write(planned and "" or "up to the error: ", plan.summary(rows), "\n")
+  for _, row in ipairs(rows) do stream:write(cbk.shown(dry_run.line(row)), "\n") end
+  stream:write(planned and "" or "up to the error: ", dry_run.summary(rows), "\n")
 end
 
 ---@param job Job
 ---@param config Dict   the source's
 ---@return Dict root, Dict config   to write
----@return PlanRow[] rows           what becomes of each key, if that was asked for
+---@return DryRunRow[] rows           what becomes of each key, if that was asked for
 local function convert(job, config)
   local new_config = converters.config(args.model, job, config)
   local planned, root = pcall(function()
@@ -164,7 +164,7 @@ local function convert(job, config)
   end)
   if not planned and job.watch and #job.watch.steps[1] == 0 then error(root, 0) end
   if #args.explain > 0 then print_explanation(job, planned, root) end
-  local rows = job.watch and plan.rows(job.watch) or {}
+  local rows = job.watch and dry_run.rows(job.watch) or {}
   if job.watch and not args.json then print_rows(rows, planned) end
   if not planned then error(root, 0) end
   cli.warn(identity.doubts(job, { config = config, root = job.source }, { config = new_config, root = root }))
@@ -239,7 +239,7 @@ local result = {
   { "checkpoint", written_parts and targets.folder or targets.checkpoints[1] },
   { "config", written_parts and targets.folder or targets.config },
 }
-for field, value in cbk.items(args.dry_run and plan.tree(rows) or {}) do result[#result + 1] = { field, value } end
+for field, value in cbk.items(args.dry_run and dry_run.tree(rows) or {}) do result[#result + 1] = { field, value } end
 cli.print_result(args, saved, result, forecast)
 local verb = saved and "saved" or "would be saved"
 converters.say_saved(args, job, ("Checkpoint %s to %s"):format(verb, table.concat(targets.checkpoints, ", ")),

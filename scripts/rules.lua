@@ -6,7 +6,7 @@ local composite = require "cbk.converters.composite"
 local converters = require "cbk.converters"
 local other_names = require "cbk.converters.other_names"
 local converter_list = require "cbk.converters.list"
-local check = require "converters.bench.check"
+local check = require "converters.authoring.check"
 local coverage = require "converters.diagnosis.coverage"
 local notation = require "converters.notation.files"
 local position = require "converters.notation.position"
@@ -191,7 +191,8 @@ for _, reading in ipairs(readings) do
       titles(reading))
   end
   for _, one in ipairs(reading.beside) do
-    local text = "'%s' is read only, so that nothing writes it; but these keys have it beside '%s'; to write both, say also_%s = '%s' there"
+    local text = "'%s' is read-only and never written, but these keys have it together with '%s'; to write both, "
+      .. "add also_%s = '%s' to that rule"
     add("coverage", text:format(one.key, one.other, reading.side, one.rule[reading.side][1]), position.of(one.rule), titles(reading))
   end
   if #reading.refused > 0 then

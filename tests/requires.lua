@@ -14,7 +14,7 @@ local LAYERS = {
   { "converters/vocabulary", "^converters/vocabulary/" },
   { "converters/classes", "^converters/classes/" },
   { "the families", "^converters/shared/", "^converters/[%w_]+%.lua$" },
-  { "converters/diagnosis and bench", "^converters/diagnosis/", "^converters/bench/" },
+  { "converters/diagnosis and authoring", "^converters/diagnosis/", "^converters/authoring/" },
   { "cbk.converters and cbk.classes", "^scripts/lib/cbk/converters/", "^scripts/lib/cbk/classes%.lua$" },
   { "cbk.identify", "^scripts/lib/cbk/identify/" },
   { "cbk.upgrade", "^scripts/lib/cbk/upgrade/" },

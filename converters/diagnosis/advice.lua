@@ -1,4 +1,4 @@
--- What to try when keys of a checkpoint fit no rule, or weights are not there.
+-- Advice for checkpoints with keys that fit no rule, or with missing weights.
 
 local cbk = require "cbk"
 local catalogue = require "converters.engine.catalogue"
@@ -12,7 +12,7 @@ local weight_names = require "converters.diagnosis.weight_names"
 
 local advice = {}
 
-local MOST_KEYS = 2000 -- of which a model is known
+local MOST_KEYS = 2000 -- enough to recognize a model
 local TENSORS = { tensor = true, parameter = true }
 
 local function holds_tensors(tree)
@@ -35,7 +35,7 @@ local function wrapper(source)
   return found
 end
 
----The first of the checkpoint's keys.
+---The first keys of the checkpoint.
 local function keys_of(source)
   local out = {}
   for i, key in ipairs(coverage.keys_of(source)) do
@@ -44,7 +44,7 @@ local function keys_of(source)
   return out
 end
 
----Where another table of the model leaves these keys out, why.
+---Why another table of the model leaves these keys out; nil if none does.
 ---@param unmatched string[]
 local function known_as_lost(job, unmatched)
   local whys = {}
@@ -62,7 +62,7 @@ local function known_as_lost(job, unmatched)
   return whys[unmatched[1]]
 end
 
----Numbers of keys beyond those that the config counts.
+---Keys whose numbers are beyond a count in the config.
 ---@param job Job
 ---@param unmatched string[]
 ---@return string|nil text, integer|nil count
@@ -78,8 +78,7 @@ local function beyond_counts(job, unmatched)
   end
 end
 
----The name below which keys fit, all of them, that do not as they are, as where a model without a head was saved alone; and what is
----not there even so.
+---The prefix with which all keys fit, as when a model without its head was saved alone; and the weights that are missing even so.
 ---@return string|nil name, string[]|nil lacking
 local function name_to_add(job, keys)
   for _, reading in ipairs(weight_names.tables_of(job.model, job.path[1].src)) do
@@ -98,7 +97,7 @@ local function name_to_add(job, keys)
   end
 end
 
----Which models need no more than what is there, as the end of a message; nil if none does.
+---The models for which the checkpoint is complete, as the end of a message; nil if there are none.
 ---@param job Job
 ---@param source Dict   the checkpoint
 ---@return string|nil
@@ -108,14 +107,14 @@ function advice.lacking(job, source)
     local lacking = coverage.lacking(one, side, job.files[1], keys)
     return lacking and #lacking == 0
   end)
-  if #names > 0 then return "; what is there is all that --model " .. table.concat(names, " or ") .. " needs" end
+  if #names > 0 then return "; the checkpoint is complete for --model " .. table.concat(names, " or ") end
 end
 
----What else the keys may be, where no number is beyond a count.
+---What else the keys may be, apart from numbers beyond a count.
 local function of_names(job, source, unmatched)
   local below = wrapper(source)
   if below and (below ~= "model" or job.path[1].src == "hf") then
-    return ("; the tensors lie below '%s': `cbk copy CHECKPOINT FLAT --include %s --rename '%s.*=*'` takes them out"):format(
+    return ("; the tensors are below '%s': move them up with `cbk copy CHECKPOINT FLAT --include %s --rename '%s.*=*'`"):format(
       below, below, below)
   end
   local keys = keys_of(source)
@@ -124,15 +123,16 @@ local function of_names(job, source, unmatched)
   local extra = weight_names.name_to_remove(job.model, job.path[1].src, keys)
   if extra then
     local place = job.path[1].src == "hf" and "" or "model."
-    return ("; without '%s.' they fit (`cbk copy CHECKPOINT NEW --rename '%s%s.*=%s*'`)"):format(extra, place, extra, place)
+    return ("; they fit without the prefix '%s.': `cbk copy CHECKPOINT NEW --rename '%s%s.*=%s*'`"):format(extra, place, extra, place)
   end
   local name, lacking = name_to_add(job, keys)
   if name then
-    local also = lacking and #lacking > 0 and (", but the model's %s"):format(naming.first(lacking)) .. " would be missing" or ""
-    return ("; all keys fit below '%s' (`cbk copy CHECKPOINT NEW --rename '*=%s.*'`)%s"):format(name, name, also)
+    local also = lacking and #lacking > 0 and (" (still missing: %s)"):format(naming.first(lacking)) or ""
+    return ("; all keys fit with the prefix '%s.': `cbk copy CHECKPOINT NEW --rename '*=%s.*'`%s"):format(name, name, also)
   end
   local why = known_as_lost(job, unmatched)
-  if why then return ("; other ways from %s leave that out (%s); so does --drop-unmatched-keys"):format(job.path[1].src, why) end
+  local text = "; other conversions from %s leave it out (%s): pass --drop-unmatched-keys to do so here"
+  if why then return text:format(job.path[1].src, why) end
 end
 
 ---What else the keys may be, as the end of a message; nil if nothing is known.
@@ -143,13 +143,13 @@ end
 function advice.unmatched(job, source, unmatched)
   for _, key in ipairs(unmatched) do
     if key:find "%.lora_[AB]" then
-      return "; these are LoRA weights, which only the Model Zoo knows: fold them into the weights first (cbk fold-lora-checkpoint)"
+      return "; these are LoRA weights, which only the Model Zoo has: fold them into the weights first with `cbk fold-lora-checkpoint`"
     end
   end
   local beyond, count = beyond_counts(job, unmatched)
   local rest = count ~= #unmatched and of_names(job, source, unmatched) or ""
-  local told = (beyond and "; " .. beyond or "") .. rest
-  return told ~= "" and told or nil
+  local text = (beyond and "; " .. beyond or "") .. rest
+  return text ~= "" and text or nil
 end
 
 return advice

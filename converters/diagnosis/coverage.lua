@@ -1,4 +1,4 @@
--- Which keys of a list a converter's rules fit, and which rules fit none of them.
+-- Coverage of a list of keys by a converter's rules: keys without a rule, and rules without a key.
 
 local cbk = require "cbk"
 local report = require "cbk.report"
@@ -16,14 +16,14 @@ local coverage = {}
 ---@field tables Table[]
 ---@field side Side
 ---@field matched integer
----@field copied integer     … of these, by a rule that fits all keys
+---@field copied integer     matched by a rule that fits any key
 ---@field unmatched string[]
----@field idle Rule[]        rules, as they were written, that fit no key
+---@field idle Rule[]        rules, as written, that fit no key
 ---@field refused string[]   keys that a rule refuses
----@field beside { key: string, other: string, rule: Rule }[]   keys of a rule that is read only, beside another one of the same target
+---@field beside { key: string, other: string, rule: Rule }[]   keys of a read-only rule, together with another key of the same target
 ---@field beyond table<string, string>   why: "num_experts=3" for one of `unmatched` whose number the config does not count
 
----A key as the table sees it; nil where it is not one of this table's part or of the model that it is about.
+---A key as the table sees it; nil if it belongs to another part, or to no model of this table.
 ---@param one Table
 ---@param key string
 ---@param side Side
@@ -34,7 +34,7 @@ local function own_key(one, key, side)
   return key:sub(1, #prefix) == prefix and key:sub(#prefix + 1) or nil
 end
 
----The first rule that fits; a condition counts as met where there is no config to ask.
+---The first rule that fits. Without a config, conditions count as met.
 local function find(tree, key, at)
   for _, hit in ipairs(patterns.match(tree, key)) do
     if not at then return hit end
@@ -44,7 +44,7 @@ local function find(tree, key, at)
   end
 end
 
----What the config says of a number of the key that is beyond it, where a rule fits but for that.
+---The config's count, if a rule fits but for a number in the key that is beyond it.
 ---@return string|nil   "num_experts=3"
 local function count_before(tree, key, at)
   for _, hit in ipairs(patterns.match(tree, key)) do
@@ -56,7 +56,7 @@ local function count_before(tree, key, at)
   end
 end
 
----Whether two keys of one file become the same key, one of them by a rule that is read only: that one is not written again.
+---Notes two keys of one file that become the same key, one of them by a read-only rule: that one is not written again.
 ---@param first table<string, { key: string, rule: Rule }>   by target, of the keys so far; changed
 local function note_target(first, beside, key, hit)
   local rule = hit.ending.rule.base or hit.ending.rule
@@ -72,7 +72,7 @@ local function note_target(first, beside, key, hit)
   end
 end
 
----Marks rules as used whose key a file may lack, as it has the tensor under another name that the class ties to it by default.
+---Marks rules as used if the file has their tensor under another name, which the class ties to it by default.
 ---@param tree table
 ---@param used table<Rule, true>   changed
 local function mark_tied(one, side, tree, keys, used)
@@ -123,18 +123,18 @@ function coverage.of(one, side, keys, at)
   return out
 end
 
----How many of the keys without a rule have one, but for a number that the config does not count; nil if none.
+---How many unmatched keys would fit a rule if their numbers were not beyond a count of the config; nil if none.
 ---@param reading Coverage
 ---@return string|nil text, integer|nil count
 function coverage.beyond(reading)
   local counts, order, count = {}, {}, 0
   for _, key in ipairs(reading.unmatched) do
-    local said = reading.beyond[key]
-    if said and not counts[said] then counts[said], order[#order + 1] = 0, said end
-    if said then counts[said], count = counts[said] + 1, count + 1 end
+    local count_text = reading.beyond[key]
+    if count_text and not counts[count_text] then counts[count_text], order[#order + 1] = 0, count_text end
+    if count_text then counts[count_text], count = counts[count_text] + 1, count + 1 end
   end
-  for i, said in ipairs(order) do
-    order[i] = ("%d of them %s beyond %s of the config"):format(counts[said], counts[said] == 1 and "is" or "are", said)
+  for i, text in ipairs(order) do
+    order[i] = ("%d of them %s beyond %s of the config"):format(counts[text], counts[text] == 1 and "has a number" or "have numbers", text)
   end
   if count > 0 then return table.concat(order, ", "), count end
 end
@@ -154,14 +154,14 @@ function coverage.keys_of(root)
   return out
 end
 
----Runs `f` without its warnings; nil and the reason where it fails.
+---Runs `f` without its warnings; nil and the reason if it fails.
 local function quietly(f, ...)
   local fine, result = report.quietly(f, ...)
   if fine then return result or true end
   return nil, type(result) == "table" and result.message or tostring(result)
 end
 
----What the conditions of a table ask: both configs, complete with defaults; nil and the reason where the table cannot read this config.
+---What the conditions of a table need: both configs, complete with defaults; nil and the reason if the table cannot read this config.
 ---@param one Table
 ---@param side Side
 ---@param config Dict    the whole file
@@ -185,7 +185,7 @@ function coverage.at(one, side, config, has)
   return nil, "the config chooses another table"
 end
 
----What a checkpoint with these keys lacks of the class that the table reads; nil where the table cannot read this config, or no class
+---What a checkpoint with these keys lacks of the class that the table reads; nil if the table cannot read this config, or no class
 ---describes it.
 ---@param one Table
 ---@param side Side
@@ -202,7 +202,7 @@ function coverage.lacking(one, side, config, keys)
   return fit.of(class:tensors(at[side], { release = release }), own, function() end).missing
 end
 
----Why a conversion by a table fails; nil where it does not.
+---Why a conversion by a table fails; nil if it does not.
 ---@param one Table
 ---@param side Side
 ---@param config Dict   the whole file
@@ -223,7 +223,7 @@ function coverage.refusal(one, side, config, source, names)
   return not fine and why or nil
 end
 
----The parts of a composite in one: a key is matched where one of them knows it.
+---The parts of a composite in one: a key is matched if any of them knows it.
 ---@param group Coverage[]
 ---@param count integer   of all keys
 local function joined(group, count)
@@ -244,7 +244,7 @@ local function joined(group, count)
   return out
 end
 
----Whether a table takes any key, as steps between releases do: that it fits says nothing.
+---Whether a table takes any key, as steps between releases do: then a fit means nothing.
 ---@param one Table
 function coverage.takes_all(one)
   for _, rule in ipairs(one.keys) do
@@ -253,8 +253,8 @@ function coverage.takes_all(one)
   return false
 end
 
----The tables that a list of keys may be read by: those that do not take any key, where there are such.
-local function telling(tables)
+---The tables that do not take any key; all of them if every one does.
+local function specific(tables)
   local out = {}
   for _, one in ipairs(tables) do
     if not coverage.takes_all(one) then out[#out + 1] = one end
@@ -262,7 +262,7 @@ local function telling(tables)
   return #out > 0 and out or tables
 end
 
----Keys of one part's file alone, under the name that the part has among others; nil where they say their parts themselves.
+---Keys of one part's own file with the part's name as prefix; nil if they have such prefixes already.
 local function keys_of_part(one, side, keys)
   if not one.part or side == "right" then return nil end
   for _, part in ipairs(one.converter.components) do
@@ -275,7 +275,7 @@ local function keys_of_part(one, side, keys)
   return out
 end
 
----The place of the newest release that a converter is about.
+---The position of the newest release of a converter.
 local function newest_of(converter)
   local out = 0
   for _, text in ipairs { converter[1], converter[2] } do
@@ -284,24 +284,24 @@ local function newest_of(converter)
   return out
 end
 
----The better of two readings knows more keys, or is about a newer release, or has fewer rules without a key.
+---The better of two readings knows more keys, has a newer release, or has fewer rules without a key.
 local function is_better(a, b)
   if a.score ~= b.score then return a.score > b.score end
   if a.newest ~= b.newest then return a.newest > b.newest end
   return a.idle < b.idle
 end
 
----The reading of a list of keys that fits best: the tables of one converter and one side; nil, and why the first cannot, where none
----can read the config.
+---The reading of a list of keys that fits best: the tables of one converter and one side. If none can read the config: nil, and why
+---the first cannot.
 ---@param tables Table[]
 ---@param keys string[]
 ---@param config? Dict
 ---@return Coverage|nil, string|nil why
 function coverage.best(tables, keys, config)
-  local there, groups, order, first_why = {}, {}, {}, nil
-  for _, key in ipairs(keys) do there[key] = true end
-  local function has(key) return there[key] or there["model." .. key] end
-  for _, one in ipairs(telling(tables)) do
+  local present, groups, order, first_why = {}, {}, {}, nil
+  for _, key in ipairs(keys) do present[key] = true end
+  local function has(key) return present[key] or present["model." .. key] end
+  for _, one in ipairs(specific(tables)) do
     for _, side in ipairs { "left", "right" } do
       local at, why
       if config then at, why = coverage.at(one, side, config, has) end

@@ -1,5 +1,5 @@
--- Whether files are what their user says: of that release, and of that model. Steps between releases take any config and any key; the
--- model's table to Hugging Face knows what its weights are called, which of them it needs, and what its fields may be.
+-- Checks that files are of the release and model that the user named. Steps between releases take any config and any key; the model's
+-- table to Hugging Face knows its weight names, which weights it needs, and the values of its fields.
 
 local cbk = require "cbk"
 local config_changes = require "cbk.config_changes"
@@ -15,18 +15,18 @@ local weight_names = require "converters.diagnosis.weight_names"
 
 local identity = {}
 
----What is not done where a checkpoint is older than its user says.
----@param stated string   the format that the file names
+---The changes that are not made if a checkpoint is older than the user says.
+---@param stated string   the format in the file
 local function missed(job, stated)
   local from, to, target = (catalogue.place_of(stated)), (catalogue.place_of(job.src)), (catalogue.place_of(job.tgt))
   local is_passed_over = from and from < to and (not target or to <= target) and catalogue.path(job.model, stated, job.src)
-  return is_passed_over and (", and what %s -> %s changes stays as it was"):format(stated, job.src) or ""
+  return is_passed_over and (", without the changes from %s to %s"):format(stated, job.src) or ""
 end
 
----A checkpoint that says another release than its user. Where both have the same table to Hugging Face, it makes no difference.
+---A checkpoint whose metadata has another release than the user says. If both have the same table to Hugging Face, it makes no difference.
 ---@param job Job
 ---@param root Dict       of a release
----@param option string   that says which: "--src-fmt"
+---@param option string   of the release: "--src-fmt"
 ---@return string|nil
 function identity.release(job, root, option)
   local found = checkpoint.release(root)
@@ -35,15 +35,15 @@ function identity.release(job, root, option)
   if stated == job.src then return nil end
   local direct = job.tgt == "hf" and #job.path == 1 and catalogue.direct(job.model, stated, "hf")
   if direct and direct.converter == job.path[1].converter then return nil end
-  local advice = catalogue.path(job.model, stated, job.tgt) and ("; %s %s takes it at its word"):format(option, stated) or ""
-  return ("the checkpoint says that it is of release %s (__metadata__); as %s says, it is converted as one of %s%s%s"):format(found, option,
-    job.src, missed(job, stated), advice)
+  local advice = catalogue.path(job.model, stated, job.tgt) and ("; if __metadata__ is right, use %s %s"):format(option, stated) or ""
+  return ("the checkpoint's __metadata__ says release %s, but %s is %s: converted as %s%s%s"):format(found, option, job.src, job.src,
+    missed(job, stated), advice)
 end
 
----What the class of the new model says for its config; nil where none describes it.
+---The new model's tensors by its class and config; nil if no class describes it.
 ---@param job Job
 ---@param config Dict   the whole file, of the target
----@return ClassTensors|nil known, string place   what is before the model's keys
+---@return ClassTensors|nil known, string place   the prefix of the model's keys
 local function described(job, config)
   local section, step = trainer.model(config), catalogue.direct(job.model, job.tgt, "hf")
   local converter = step and step.converter.wrap and catalogue.wrapped(step, section).converter or {}
@@ -52,7 +52,7 @@ local function described(job, config)
   return class:tensors(section, { release = release }), converter.inside and converter.inside.place .. "." or ""
 end
 
----Weights that the model needs, as its config says, and that are not there.
+---Weights that the model's config needs and the checkpoint lacks.
 ---@param job Job
 ---@param config Dict   the whole file, of the target
 ---@param root Dict     … and its checkpoint
@@ -71,18 +71,18 @@ function identity.lacking(job, config, root)
     for _, key in ipairs(part.keys) do lacking[#lacking + 1] = place .. key end
   end
   if #lacking == 0 then return nil end
-  return ("the checkpoint lacks %d %s that the model of its config needs, and so does what is written: %s"):format(#lacking,
+  return ("the checkpoint lacks %d %s that its config needs (%s): the output lacks them as well"):format(#lacking,
     #lacking == 1 and "weight" or "weights", naming.first(lacking))
 end
 
----Whether two tensors are told apart by their values, which are read unless they are one.
+---Whether two tensors have different values, which are read unless both are the same tensor.
 local function differ(a, b)
   if not (kinds.is_tensor(a) and kinds.is_tensor(b)) or a:same(b) then return false end
   local fine, found = pcall(a.compare, a, b) -- dtypes that cannot be compared differ
   return not fine or found.different > 0
 end
 
----Weights that the config ties, and that differ all the same. Who only watches (job.trace) reads none.
+---Weights that the config ties, but that differ. A dry run (job.trace) reads no values.
 ---@param job Job
 ---@param config Dict   the whole file, of the target
 ---@param root Dict     … and its checkpoint
@@ -93,13 +93,13 @@ function identity.untied(job, config, root)
   local function value(key) return model[place .. key] or model[place .. "model." .. key] end
   for _, one in ipairs(known or {}) do
     if one.tied_to and differ(value(one.key), value(one.tied_to)) then
-      return ("'%s%s' and '%s%s' differ, though the config ties them; both are kept as they are"):format(place, one.key, place,
+      return ("the config ties '%s%s' and '%s%s', but their values differ: both are kept"):format(place, one.key, place,
         one.tied_to)
     end
   end
 end
 
----What of the new config contradicts the model and fits another. Only what the user wrote counts: the steps fill in values too.
+---Fields of the new config that contradict the model and fit another. Only the user's fields count: the steps fill in values, too.
 ---@param job Job
 ---@param given Dict    the config before the steps
 ---@param config Dict   … and after them
@@ -115,16 +115,16 @@ function identity.other_model(job, given, config, root)
   end)
 end
 
----Refuses a checkpoint between releases that is empty, or most of whose weights have names that are not the model's.
+---Refuses a checkpoint between releases that is empty, or whose weight names are mostly unknown to the model.
 ---@param job Job
 ---@param root Dict   as it is read
 function identity.refuse(job, root)
   if job.src == "hf" or job.tgt == "hf" then return end -- tables to Hugging Face know the keys
-  if #coverage.keys_of(root) == 0 then cbk.fail("key", "the checkpoint's 'model' holds no weights: there is nothing to convert") end
+  if #coverage.keys_of(root) == 0 then cbk.fail("key", "the checkpoint's 'model' has no weights: nothing to convert") end
   weight_names.refuse_others(job.model.model, job.src, root, "--model and --src-fmt")
 end
 
----What speaks against the files being what their user says.
+---Doubts that the files are of the release and model that the user named.
 ---@param job Job
 ---@param old { config: Dict, root: Dict }   the files that are read
 ---@param new { config: Dict, root: Dict }   … and those to be written

@@ -1,5 +1,5 @@
--- Whether files are those of another model than the one that was asked for. Steps between releases take any config and any key; a
--- model's table to Hugging Face knows which values its fields have and what its weights are called.
+-- Checks whether files are of another model than the one that was asked for. Steps between releases take any config and any key; a
+-- model's table to Hugging Face knows the values of its fields and its weight names.
 
 local report = require "cbk.report"
 local catalogue = require "converters.engine.catalogue"
@@ -12,7 +12,7 @@ local likeness = {}
 
 local MOST_TEXT = 100
 
----Those whose fields count.
+---The entries whose fields count.
 ---@param refused Refused[]
 ---@param counts fun(field: string): boolean
 ---@return Refused[]
@@ -24,11 +24,11 @@ local function kept(refused, counts)
   return out
 end
 
----What of a config contradicts a model; of several layouts, the one that fits best. Nil where no table tells.
+---The fields of a config that contradict a model, by the layout that fits best. Nil if no table knows.
 ---@param model Model
 ---@param format string   "cs-2.5"
 ---@param config Dict     the model section
----@param counts? fun(field: string): boolean   which fields do; default: all, and defaults of what is not said
+---@param counts? fun(field: string): boolean   whether a field counts; default: all do, even those that got a default
 ---@return Refused[]|nil
 local function contradictions(model, format, config, counts)
   local step = catalogue.direct(model, format, "hf")
@@ -41,23 +41,23 @@ local function contradictions(model, format, config, counts)
   return best
 end
 
----False of a headless one, or another whose Model Zoo class is that of a model of its own.
+---False for a headless model, or any other that shares its Model Zoo class with the model of that name.
 ---@param model Model
 local function is_own_class(model)
   local namesake = catalogue.find(model.name or model.model)
   return not namesake or namesake == model
 end
 
----What of a field contradicts, without all that it may be where that is much.
+---The contradiction of a field, without the list of possible values if that is long.
 local function brief(text) return #text <= MOST_TEXT and text or (text:gsub(" %(not [^()]*%)$", "")) end
 
----Another model whose fields and weights those are, where some of what the user wrote speaks against the one that was asked for. A
--- config that no other model fits describes a variant, which the Model Zoo may well train though Hugging Face has none of it.
+---Another model that fits the fields and weights, if some of the user's fields contradict the one that was asked for. A config that
+-- fits no other model is a variant: the Model Zoo may train it although Hugging Face lacks it.
 ---@param model_name string
 ---@param format string
 ---@param config Dict   the whole file
 ---@param root Dict
----@param is_own fun(field: string): boolean   whether a field of the model section stood in the user's file
+---@param is_own fun(field: string): boolean   whether a field of the model section is in the user's file
 ---@return string|nil
 function likeness.warning(model_name, format, config, root, is_own)
   local model, section, keys = catalogue.find(model_name), trainer.model(config), coverage.keys_of(root)
@@ -74,7 +74,7 @@ function likeness.warning(model_name, format, config, root, is_own)
   if #others == 0 then return nil end
   local texts = {}
   for i, one in ipairs(found) do texts[i] = brief(one.text) end
-  return ("the config does not describe a %s as elsewhere: %s; all fields and names of weights fit --model %s"):format(model_name,
+  return ("the config does not fit %s: %s; all its fields and the weight names fit --model %s"):format(model_name,
     table.concat(texts, ", "), table.concat(others, " or "))
 end
 

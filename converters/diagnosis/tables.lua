@@ -9,18 +9,18 @@ local tables = {}
 
 ---@class Table
 ---@field model Model
----@field converter Converter   that has it
----@field own Converter         … which is this one, or its variant, or its part, or held by it
----@field variant? Converter    … or rather this variant of it
----@field part? Component       … or this part of a composite
----@field inside? Wrap           … or the table of a model that another one holds
----@field held? string           … which is this one
+---@field converter Converter   the converter with this table
+---@field own Converter         the table's own converter: the same, its variant, its part, or one that it holds
+---@field variant? Converter    set if `own` is a variant
+---@field part? Component       set if `own` is a part of a composite
+---@field inside? Wrap          set if `own` belongs to a model inside another one
+---@field held? string          the name of the model inside
 ---@field keys Rule[]
 ---@field config? table[]
 ---@field title string          "llama: hf <-> cs-2.1 .. cs-2.9"
 
 ---@param models Model[]
----@param only? string   one model, or one that a model of the file holds
+---@param only? string   the name of one model, which may be inside another
 ---@return Table[]
 function tables.of(models, only)
   local out = {}
@@ -33,7 +33,7 @@ function tables.of(models, only)
       out[#out + 1] = one
     end
   end
-  ---A converter's tables: one, its variants', its parts', or those of the models that it may hold.
+  ---A converter's tables: its own, those of its variants and parts, and of models that it may hold.
   function add_own(model, converter, own, title, more)
     add(model, converter, own, title, more)
     for _, name in ipairs(naming.sorted(own.variants or {})) do

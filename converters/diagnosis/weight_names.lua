@@ -1,5 +1,5 @@
--- Whether the names in a checkpoint are those that a model has in a format, and whose they are when not. Tables between releases
--- take any key; those to Hugging Face and of named layers know them all.
+-- Checks the names in a checkpoint against those of a model in a format, and finds the models that they look like. Tables between
+-- releases take any key; those to Hugging Face and of named layers know all names.
 
 local cbk = require "cbk"
 local catalogue = require "converters.engine.catalogue"
@@ -16,21 +16,21 @@ function weight_names.tables_of(model, format)
   local out = {}
   for _, one in ipairs(tables.of { model }) do
     for i, side in ipairs { "left", "right" } do
-      local is_told = catalogue.names_format(one.converter[i], format) and not coverage.takes_all(one)
-      if is_told then out[#out + 1] = { table = one, side = side } end
+      local knows_names = catalogue.names_format(one.converter[i], format) and not coverage.takes_all(one)
+      if knows_names then out[#out + 1] = { table = one, side = side } end
     end
   end
   return out
 end
 
----@class Names   What knows the names of a format.
+---@class Names   Tables and patterns that know the names of a format.
 ---@field readings { table: Table, side: Side }[]
----@field own table[]   trees of patterns: names that steps between releases gave, or are yet to change
----@field old table[]   … names that they have changed
+---@field own table[]   trees of patterns: names of this format in steps between releases
+---@field old table[]   trees of patterns: names of earlier formats that such steps have changed
 
----Adds the names that one side of a step between releases says.
+---Adds the names of one side of a step between releases.
 ---@param names Names
----@param one Table   that takes any key, but says what becomes of some
+---@param one Table   takes any key, but renames some
 ---@param side Side
 ---@param place integer   of the format
 local function add_step(names, one, side, place)
@@ -43,9 +43,9 @@ local function add_step(names, one, side, place)
   if list then list[#list + 1] = (patterns.compile(one.keys, side)) end
 end
 
----Whether one of the trees has a rule for the key that is not one for all keys.
+---Whether one of the trees has a rule for the key other than the rule for any key.
 ---@param trees table[]
----@param is_renamed? boolean   … and gives it another name
+---@param is_renamed? boolean   only rules that give another name
 local function is_named(trees, key, is_renamed)
   for _, tree in ipairs(trees) do
     for _, hit in ipairs(patterns.match(tree, key)) do
@@ -57,7 +57,7 @@ local function is_named(trees, key, is_renamed)
   return false
 end
 
----Whether the tables know the key as a further name only.
+---Whether the tables only read the key, as a further name of a tensor.
 ---@param names Names
 local function is_other_name(names, key)
   for _, reading in ipairs(names.readings) do
@@ -68,10 +68,10 @@ local function is_other_name(names, key)
   return true
 end
 
----The weight that a mask or the factors of a LoRA update are of, whose names follow its own; else the key itself.
+---The weight of a mask or of a LoRA update's factors, whose names extend its own; else the key itself.
 local function weight_of(key) return (key:gsub("_mask$", ""):gsub("%.lora_[AB]$", ".weight")) end
 
---- The keys that none of these tables knows, or that have another name since.
+--- The keys that none of these tables knows, or that have been renamed since.
 ---@param names Names
 local function unknown(names, keys)
   local left, is_left, out = {}, {}, {}
@@ -85,7 +85,7 @@ local function unknown(names, keys)
   return out
 end
 
----The tables of a format, or of the newest one before it that has any.
+---The tables of a format, or of the newest earlier format with tables.
 ---@return Names|nil
 ---@return boolean is_exact
 local function nearest_names(model, format)
@@ -102,7 +102,7 @@ local function nearest_names(model, format)
   return names, is_exact
 end
 
----Tells the names of a model's weights from others; without tables all are its weights.
+---A function that tests whether a name is one of the model's weights. Without tables every name is.
 ---@param model_name string
 ---@param format string   "cs-2.5"
 ---@return fun(key: string): boolean
@@ -112,7 +112,7 @@ function weight_names.knows(model_name, format)
   return function(key) return not names or #unknown(names, { key }) == 0 end
 end
 
----One key of each kind: keys that differ by numbers only are as many as the model has layers, or experts.
+---One key of each kind: keys that differ only in their numbers (of layers, of experts) are one kind.
 ---@param keys string[]
 ---@return string[]
 local function kinds_of(keys)
@@ -125,15 +125,15 @@ local function kinds_of(keys)
 end
 
 ---@class StrangeNames
----@field keys string[]     that the model's tables for the format do not know
----@field count integer     of all keys of the checkpoint
----@field is_exact boolean  there are tables for this very format
----@field is_other boolean  most kinds of names are strange: the checkpoint is of another model or release
+---@field keys string[]     keys that the model's tables for the format do not know
+---@field count integer     number of all keys in the checkpoint
+---@field is_exact boolean  whether there are tables for this very format
+---@field is_other boolean  whether most kinds of names are unknown: the checkpoint is of another model or release
 
 ---@param model_name string
 ---@param format string   "cs-2.5"
 ---@param root Dict
----@return StrangeNames|nil   nil where no table tells
+---@return StrangeNames|nil   nil if no table knows the names
 function weight_names.strange(model_name, format, root)
   local model = catalogue.find(model_name)
   if not model then return nil end
@@ -144,7 +144,7 @@ function weight_names.strange(model_name, format, root)
   return { keys = strange, count = #keys, is_exact = is_exact, is_other = #kinds_of(strange) * 2 > #kinds_of(keys) }
 end
 
----The models whose tables for a format know every key, without that one; those that use most of their rules first.
+---The other models whose tables for a format know every key; those with the fewest unused rules first.
 ---@param keys string[]
 ---@param format string
 ---@param model Model
@@ -169,7 +169,7 @@ function weight_names.models_that_fit(keys, format, model, accepts)
   return { unpack(out, 1, 3) }
 end
 
----Which models, and of which formats, names look like: "bert of cs-1.6". The model that was asked for is preferred.
+---The models and formats that names look like: "bert of cs-1.6". The model that was asked for comes first.
 ---@param names string[]
 ---@param model_name string
 ---@return string|nil
@@ -215,7 +215,7 @@ function weight_names.shown(keys)
   return table.concat(first, ", ") .. (rest > 0 and (", … and %d more"):format(rest) or "")
 end
 
----The name below which all keys stand that the model has without it: `module` of a model that was trained in parallel.
+---A prefix of all keys that the model does not have, such as `module` after data-parallel training.
 ---@param model Model
 ---@param format string
 ---@param keys string[]
@@ -236,7 +236,7 @@ local function text_of(strange, model_name, format)
     weight_names.shown(strange.keys))
 end
 
----What is said of names that are not the model's in this format; nil where it is not sure that they are none.
+---The warning about names that the model does not have in this format; nil if that is not certain.
 ---@param model_name string
 ---@param format string
 ---@param root Dict
@@ -247,23 +247,23 @@ function weight_names.warning(model_name, format, root)
   return is_sure and text_of(strange, model_name, format) .. "; they are kept as they are" or nil
 end
 
----Refuses a checkpoint most of whose kinds of names are not those of the model in this format.
+---Refuses a checkpoint if most kinds of its names are unknown for the model in this format.
 ---@param model_name string
 ---@param format string
 ---@param root Dict
----@param options string   those that say what the checkpoint is of: "--model and --from"
+---@param options string   the options for model and format: "--model and --from"
 function weight_names.refuse_others(model_name, format, root, options)
   local strange = weight_names.strange(model_name, format, root)
   if not strange or not strange.is_other then return end
   local name = weight_names.name_to_remove(catalogue.find(model_name), format, strange.keys)
   local like = not name and weight_names.resembled(strange.keys, model_name)
-  local advice = name and ("without '%s.' they are (`cbk copy CHECKPOINT NEW --rename 'model.%s.*=model.*'`)"):format(name, name)
-    or like and ("they look like those of %s: say what fits with %s"):format(like, options)
-    or "no model that is known has such names"
+  local advice = name and ("remove the prefix '%s.' with `cbk copy CHECKPOINT NEW --rename 'model.%s.*=model.*'`"):format(name, name)
+    or like and ("they look like those of %s; choose with %s"):format(like, options)
+    or "no known model has such names"
   cbk.fail("key", ("%s; %s"):format(text_of(strange, model_name, format), advice))
 end
 
----Refuses a checkpoint whose names are not those of the model in this format; a few strange ones are a warning.
+---Refuses a checkpoint if most of its names are unknown for the model in this format; a few are a warning.
 ---@param model_name string
 ---@param format string
 ---@param root Dict

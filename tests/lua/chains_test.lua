@@ -10,7 +10,7 @@ local classes = require "cbk.classes"
 local releases = require "converters.engine.releases"
 local run_config = require "converters.modelzoo.run_config"
 local trainer = require "converters.modelzoo.trainer"
-local plan = require "converters.bench.plan"
+local dry_run = require "converters.authoring.dry_run"
 local conversion = require "conversion"
 local harness = require "harness"
 local tiny = require "tiny"
@@ -343,11 +343,11 @@ local function check_plan(name, path, source, output, what, warnings)
   local model, zoo_name = catalogue.find(name)
   local job = { model = model, zoo_name = zoo_name, path = path, seed = 1 }
   convert.config(job, source[1])
-  local watch, read, written = plan.watch(job), {}, {}
+  local watch, read, written = dry_run.watch(job), {}, {}
   job.trace = watch.trace
   convert.checkpoint(job, source[2])
   check_left_out(watch, warnings, what)
-  for _, row in ipairs(plan.rows(watch)) do
+  for _, row in ipairs(dry_run.rows(watch)) do
     if row.source then read[row.source] = true end
     if row.target and row.kind ~= "part" then
       assert(not written[row.target], ("%s: '%s' is planned twice"):format(what, row.target))

@@ -5,8 +5,8 @@ local converters = require "cbk.converters"
 local conversion = require "conversion"
 local harness = require "harness"
 
-local explain = require "converters.bench.explain"
-local plan = require "converters.bench.plan"
+local explain = require "converters.authoring.explain"
+local dry_run = require "converters.authoring.dry_run"
 
 local describe, it = harness.describe, harness.it
 
@@ -127,10 +127,10 @@ describe("DPO", function()
     local function watched(src, tgt, config, root)
       local job = conversion.job("dpo", src, tgt)
       converters.convert.config(job, config)
-      local watch = plan.watch(job)
+      local watch = dry_run.watch(job)
       job.trace = watch.trace
       pcall(converters.convert.checkpoint, job, root)
-      return watch, plan.totals(plan.rows(watch))
+      return watch, dry_run.totals(dry_run.rows(watch))
     end
     local watch, totals = watched("hf", "cs-2.9-dpo", families.llama.config, families.llama.hf)
     same(totals.written, 26) -- of 12 keys: the last norm has two names

@@ -82,23 +82,23 @@ local function of_release(root, version)
 end
 
 describe("a checkpoint's own word about its release", function()
-  local said = "the checkpoint says that it is of release %s (__metadata__); as --src-fmt says, it is converted as one of %s%s"
+  local said = "the checkpoint's __metadata__ says release %s, but --src-fmt is %s: converted as %s%s"
   for _, one in ipairs {
     { "bert", "2.0.0", "cs-2.0", "cs-2.9" }, { "bert", "2.0.1", "cs-2.0", "hf" }, { "gpt2", "2.10.0", "cs-2.9", "cs-2.8" },
     { "gpt2", "2.10.0", "cs-2.9", "cs-2.9" }, { "gpt2", "2.4.0", "cs-2.5", "hf" }, { "gpt2", nil, "cs-2.1", "cs-2.9" },
     { "dpo", "2.4.0", "cs-2.4-dpo", "cs-2.5-dpo" },
-    { "bert", "2.0.0", "cs-2.1", "cs-2.9", ", and what cs-2.0 -> cs-2.1 changes stays as it was; --src-fmt cs-2.0 takes it at its word" },
-    { "bert", "2.0.0", "cs-2.1", "hf", ", and what cs-2.0 -> cs-2.1 changes stays as it was; --src-fmt cs-2.0 takes it at its word" },
-    { "bert", "2.1.0", "cs-2.0", "cs-2.9", "; --src-fmt cs-2.1 takes it at its word" },
-    { "bert", "1.8.0", "cs-2.1", "cs-2.0", "; --src-fmt cs-1.8 takes it at its word" },
+    { "bert", "2.0.0", "cs-2.1", "cs-2.9", ", without the changes from cs-2.0 to cs-2.1; if __metadata__ is right, use --src-fmt cs-2.0" },
+    { "bert", "2.0.0", "cs-2.1", "hf", ", without the changes from cs-2.0 to cs-2.1; if __metadata__ is right, use --src-fmt cs-2.0" },
+    { "bert", "2.1.0", "cs-2.0", "cs-2.9", "; if __metadata__ is right, use --src-fmt cs-2.1" },
+    { "bert", "1.8.0", "cs-2.1", "cs-2.0", "; if __metadata__ is right, use --src-fmt cs-1.8" },
     { "bert", "2.11.0", "cs-2.1", "cs-2.0", "" },
-    { "dpo", "2.5.0", "cs-2.4-dpo", "cs-2.6-dpo", "; --src-fmt cs-2.5-dpo takes it at its word" },
+    { "dpo", "2.5.0", "cs-2.4-dpo", "cs-2.6-dpo", "; if __metadata__ is right, use --src-fmt cs-2.5-dpo" },
   } do
     local name, version, src, tgt, rest = unpack(one, 1, 5)
     it(("%s %s as %s to %s"):format(name, version or "without it", src, tgt), function()
       local config, root = model_of(name, src)
       local doubts = told(name, src, tgt, config, version and of_release(root, version) or root)
-      equal(doubts[1], rest and said:format(version:match "^%d+%.%d+", src, rest) or nil)
+      equal(doubts[1], rest and said:format(version:match "^%d+%.%d+", src, src, rest) or nil)
     end)
   end
 end)
@@ -121,7 +121,7 @@ describe("a checkpoint between releases", function()
       local config, root = model_of(name, src)
       equal(told(name, src, tgt, config, root), {})
       local doubts = told(name, src, tgt, config, renamed(root, function(key) return not key:find(pattern) and key or nil end))
-      one_of(doubts, "that the model of its config needs, and so does what is written: ")
+      one_of(doubts, "that its config needs (")
       equal(#doubts, 1)
     end)
   end
@@ -131,9 +131,10 @@ describe("a checkpoint between releases", function()
     local without = renamed(root, function(key) return not key:find "pooler" and not key:find "cls_head" and key or nil end)
     local function lacks(name) return without.model[name] == nil and root.model[name] ~= nil end
     assert(lacks "bert_encoder.pooler.pooler.ffn.0.linear_layer.weight" and lacks "bert_cls_head.classifier.ffn.0.linear_layer.weight")
-    equal(told("bert", "cs-2.1", "cs-2.9", config, without), { "the checkpoint lacks 4 weights that the model of its config needs, and so "
-      .. "does what is written: bert_cls_head.classifier.ffn.0.linear_layer.weight, bert_cls_head.classifier.ffn.0.linear_layer.bias, "
-      .. "bert_encoder.pooler.pooler.ffn.0.linear_layer.weight, bert_encoder.pooler.pooler.ffn.0.linear_layer.bias" })
+    equal(told("bert", "cs-2.1", "cs-2.9", config, without), { "the checkpoint lacks 4 weights that its config needs ("
+      .. "bert_cls_head.classifier.ffn.0.linear_layer.weight, bert_cls_head.classifier.ffn.0.linear_layer.bias, "
+      .. "bert_encoder.pooler.pooler.ffn.0.linear_layer.weight, bert_encoder.pooler.pooler.ffn.0.linear_layer.bias): "
+      .. "the output lacks them as well" })
     config.model.disable_nsp = true
     equal(told("bert", "cs-2.1", "cs-2.9", config, without), {})
   end)
@@ -148,7 +149,7 @@ describe("a checkpoint between releases", function()
       local config, root = model_of(name, src)
       local tgt = src:gsub("%d%.%d", "2.9")
       equal(told(name, src, tgt, config, root), {})
-      local said = ("'%s' and '%s' differ, though the config ties them; both are kept as they are"):format(head, words)
+      local said = ("the config ties '%s' and '%s', but their values differ: both are kept"):format(head, words)
       root.model[head] = root.model[head]:affine(2, 1)
       equal(told(name, src, tgt, config, root), { said })
       root.model[head] = cbk.full(root.model[head]:shape(), 1, { dtype = "complex64" })
@@ -181,8 +182,8 @@ describe("a checkpoint between releases", function()
     local config, root = model_of("dpo", "cs-2.1-dpo")
     root = renamed(root, function(key) return key:find "^ref_model" and key or nil end)
     local doubts = told("dpo", "cs-2.1-dpo", "cs-2.9-dpo", config, root)
-    one_of(doubts, "and so does what is written: policy_model.model.")
-    for name in doubts[1]:match("written: (.*)$"):gmatch "[%w_]+%.[%w_.]+" do assert(name:find "^policy_model%.model%.", name) end
+    one_of(doubts, "weights that its config needs (policy_model.model.")
+    for name in doubts[1]:match("needs %((.*)%)"):gmatch "[%w_]+%.[%w_.]+" do assert(name:find "^policy_model%.model%.", name) end
   end)
 
   it("with long names that no model has is refused in seconds", function()
@@ -198,11 +199,12 @@ describe("a checkpoint between releases", function()
     local parallel = renamed(root, function(key) return "module." .. key end)
     local nested = renamed(root, function(key) return "model.bert." .. key end)
     for _, case in ipairs {
-      { "bert", "cs-2.0", config, cbk.dict { model = cbk.dict() }, "holds no weights: there is nothing to convert" },
-      { "bert", "cs-2.0", llama_config, llama, "say what fits with --model and --src-fmt" },
+      { "bert", "cs-2.0", config, cbk.dict { model = cbk.dict() }, "has no weights: nothing to convert" },
+      { "bert", "cs-2.0", llama_config, llama, "choose with --model and --src-fmt" },
       { "bert", "cs-2.0", llama_config, llama, "they look like those of llama of " },
       { "falcon", "cs-2.0", config, root, "they look like those of bert of " },
-      { "bert", "cs-2.0", config, parallel, "without 'module.' they are (`cbk copy CHECKPOINT NEW --rename 'model.module.*=model.*'`)" },
+      { "bert", "cs-2.0", config, parallel,
+        "remove the prefix 'module.' with `cbk copy CHECKPOINT NEW --rename 'model.module.*=model.*'`" },
       { "bert", "cs-2.0", config, nested, "weight names are unknown in bert cs-2.0" },
     } do
       local doubts, problem = told(case[1], case[2], "cs-2.9", case[3], case[4])
@@ -246,7 +248,7 @@ describe("a checkpoint between releases", function()
       equal(problem, nil)
       equal(#doubts, 2) -- 2.9 stores experts in another form
       one_of(doubts, ("%d of %d weight names are unknown in %s cs-2.9: "):format(count, #root.model, name))
-      one_of(doubts, "weights that the model of its config needs")
+      one_of(doubts, "weights that its config needs")
       one_of(doubts, "; they are kept as they are")
     end)
   end
@@ -278,10 +280,9 @@ describe("a checkpoint between releases", function()
         "p.yaml", "a.mdl", "--dry-run")
       equal(code, 0, stderr)
       for _, part in ipairs {
-        ("the checkpoint says that it is of release 2.0 (__metadata__); as %s says, it is converted as one of cs-2.1"):format(option),
+        ("the checkpoint's __metadata__ says release 2.0, but %s is cs-2.1: converted as cs-2.1"):format(option),
         "1 of 22 weight names are unknown in gpt2 cs-2.4: embedding_layer.position_embeddings.weight",
-        "the checkpoint lacks 1 weight that the model of its config needs, and so does what is written: "
-          .. "transformer_decoder.layers.0.norm1.weight",
+        "the checkpoint lacks 1 weight that its config needs (transformer_decoder.layers.0.norm1.weight)",
       } do
         one_of({ stdout, stderr }, "warning: " .. part)
       end

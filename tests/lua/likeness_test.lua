@@ -87,7 +87,7 @@ describe("the fields of a config", function()
         for _, other in ipairs(asked) do
           if catalogue.path(catalogue.find(other), way.format, "cs-2.5") then
             local text = told(other, way.format, config, root) or "nothing"
-            local is_told = text:find("not describe a " .. other, 1, true) and text:match "fit %-%-model (.*)" == name
+            local is_told = text:find("not fit " .. other .. ":", 1, true) and text:match "fit %-%-model (.*)" == name
             is_true(is_told, ("%s of %s as %s: %s"):format(name, way.format, other, text))
             count = count + 1
           end

@@ -185,7 +185,7 @@ describe("cbk fold-lora-checkpoint", function()
     local code, _, err = harness.cbk(folder, "convert", "--model", "gpt2", "--src-fmt", "cs-2.4", "--tgt-fmt", "hf", "--config", "q.yaml",
       "c.1.mdl", "-o", "out")
     equal(code, 1)
-    equal(err:find("fold them into the weights first (cbk fold-lora-checkpoint)", 1, true) ~= nil, true, err)
+    equal(err:find("fold them into the weights first with `cbk fold-lora-checkpoint`", 1, true) ~= nil, true, err)
   end)
 
   it("writes checkpoint and config beside the inputs, and replaces nothing", function()

@@ -1,4 +1,4 @@
--- The converter author's bench: what `cbk rules` finds in a table, coverage of keys, and that the bundled families are clean.
+-- `cbk rules`: mistakes that it finds in tables, coverage of keys, and that the bundled families are clean.
 
 local cbk = require "cbk"
 local harness = require "harness"
@@ -6,11 +6,11 @@ local conversion = require "conversion"
 local rules = require "converters.engine.rules"
 local fields = require "converters.engine.fields"
 local actions = require "converters.vocabulary.actions"
-local check = require "converters.bench.check"
+local check = require "converters.authoring.check"
 local coverage = require "converters.diagnosis.coverage"
 local notation = require "converters.notation.files"
 local position = require "converters.notation.position"
-local relate = require "converters.bench.relate"
+local relate = require "converters.authoring.relate"
 local tables = require "converters.diagnosis.tables"
 local tiny = require "tiny"
 
@@ -66,8 +66,8 @@ describe("Rules: findings", function()
 
   it("a rule for one direction needs a reason", function()
     finds("one way: left to right, 'c' is never written: 'a <-> b'", { { "a", "b" }, { "a", "c" } })
-    finds("to write both keys, say also_right = 'c' there", { { "a", "b" }, { "a", "c" } })
-    finds("'a <-> b' (tests/lua/rules_test.lua:64) takes 'a'; if it is only read",
+    finds("to write both keys, add also_right = 'c' to that rule", { { "a", "b" }, { "a", "c" } })
+    finds("'a <-> b' (tests/lua/rules_test.lua:64) takes 'a'; if only some files have this key",
       { { "a", "b" }, { "a", "c", when = function() return true end } })
     equal(found_in { { "a", "b" }, { "a", "c", read_only = "its old name" } }, {})
     local _, single = check.keys(rules.keys { { "a", "b" }, { "a", "c", read_only = "its old name" } })
@@ -87,14 +87,14 @@ describe("Rules: findings", function()
     end
     local code, out = converter [[{ "embed.weight", "emb.weight" }, { "embed.weight", "lm_head.weight" }]]
     equal(code, 1)
-    local advice = out:match "say (also_right = '[^']+') there"
+    local advice = out:match "add (also_right = '[^']+') to that rule"
     local files_have = [[{ "embed.weight", "emb.weight" }, { "embed.weight", "lm_head.weight", read_only = "its name" }]]
     equal((converter(files_have)), 0) -- true of files with one of the two
     cbk.fs.write(dir .. "/both.txt", "emb.weight\nlm_head.weight\n")
     local status, text = harness.cbk(dir, "rules", "tied.lua", "--keys", "both.txt")
     equal(status, 1)
-    assert(text:find("'lm_head.weight' is read only, so that nothing writes it; but these keys have it beside 'emb.weight'; to write both, "
-      .. "say also_right = 'lm_head.weight' there", 1, true), text)
+    assert(text:find("'lm_head.weight' is read-only and never written, but these keys have it together with 'emb.weight'; "
+      .. "to write both, add also_right = 'lm_head.weight' to that rule", 1, true), text)
     equal((converter(([[{ "embed.weight", "emb.weight", %s }]]):format(advice))), 0)
     cbk.config.save(cbk.dict { model_type = "tied", width = 2, heads = 1 }, dir .. "/config.json")
     cbk.create(dir .. "/m.safetensors", { root = cbk.dict { ["embed.weight"] = cbk.full({ 3, 2 }, 1) } }):commit()
@@ -371,8 +371,8 @@ describe("Rules: findings", function()
     local texts = { refused[1].text, refused[2].text }
     table.sort(texts)
     equal(#refused, 2)
-    equal(texts, { "after.right writes bias=false, which fields.must.right refuses: only true may be read",
-      "after.right writes norm='rms', which fields.must.right refuses: only 'layer' may be read" })
+    equal(texts, { "after.right writes bias=false, but fields.must.right accepts only true",
+      "after.right writes norm='rms', but fields.must.right accepts only 'layer'" })
     equal(check.defaults { config = fields.config { { "*" } }, after = { right = { any = 1 } } }, {})
   end)
 
@@ -393,7 +393,7 @@ describe("Rules: findings", function()
       local all = check.since { model = "x", since = { left = left }, converter }
       return #all == 1 and all[1].text or #all
     end
-    equal(found { n = { "2.4", 1 }, nn = { "2.4", 1 } }, "since.left of x has 'nn', which no config rule of its tables names")
+    equal(found { n = { "2.4", 1 }, nn = { "2.4", 1 } }, "since.left of x has 'nn', which no config rule names")
     equal(found { n = { "2.4", 1 } }, 0)
     equal(found({ part = { nn = { "2.4", 1 } } }, { components = { { left = "part" } } }), 0)
     equal(found(require("converters.modelzoo.since").gpt2), 0)
@@ -588,7 +588,9 @@ return { { model = "own", note = "a model",
     assert(found:find("refuses this: 1 key is expected in the checkpoint but missing: x.1.0.w", 1, true), found)
     assert(refused:find("expected in the checkpoint but missing: x.1.0.w", 1, true), refused)
     found, refused = told(1, "x.0.0.w x.0.1.w x.1.0.w")
-    for _, text in ipairs { found, refused } do assert(text:find("; 1 of them is beyond experts=1 of the config", 1, true), text) end
+    for _, text in ipairs { found, refused } do
+      assert(text:find("; 1 of them has a number beyond experts=1 of the config", 1, true), text)
+    end
     assert(not refused:find("all keys fit", 1, true), refused)
     assert(not select(2, told(1, "x.0.0.w x.1.0.w stranger")):find("beyond", 1, true))
   end)

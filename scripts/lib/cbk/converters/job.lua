@@ -4,7 +4,7 @@ local cbk = require "cbk"
 local converter_list = require "cbk.converters.list"
 local catalogue = require "converters.engine.catalogue"
 local hf_config = require "converters.modelzoo.hf_config"
-local plan = require "converters.bench.plan"
+local dry_run = require "converters.authoring.dry_run"
 
 local jobs = {}
 
@@ -87,7 +87,7 @@ function jobs.job(route, input, options)
   if input and route.tgt == "hf" then job.hf_config = hf_config.of(input.source) end
   if job.is_stepwise then job.path.at_once = false end
   if job.is_watched then
-    job.watch = plan.watch(job)
+    job.watch = dry_run.watch(job)
     job.trace = job.watch.trace
   end
   job.configs, job.files, job.copies = {}, {}, {}

@@ -1,19 +1,19 @@
--- The plan of a conversion key by key, from what the engine tells while it runs (KeyRecord).
+-- The dry run of a conversion, key by key, from the engine's trace (KeyRecord).
 
 local cbk = require "cbk"
 local kinds = require "converters.engine.kinds"
 
-local plan = {}
+local dry_run = {}
 
 ---@class Watch   The records of a job, step by step.
 ---@field job Job
 ---@field steps KeyRecord[][]
----@field trace fun(record: KeyRecord, step: integer)   adds one: the job's `trace`
+---@field trace fun(record: KeyRecord, step: integer)   adds a record; set as the job's `trace`
 
----What keeps what becomes of each key.
+---Collects what happens to each key of a job.
 ---@param job Job
 ---@return Watch
-function plan.watch(job)
+function dry_run.watch(job)
   local watch = { job = job, steps = {} }
   for i in ipairs(job.path) do watch.steps[i] = {} end
   function watch.trace(record, step)
@@ -23,19 +23,19 @@ function plan.watch(job)
   return watch
 end
 
----@class PlanRow
----@field source? string      as it stands in the checkpoint; nil: made here
+---@class DryRunRow
+---@field source? string      the key in the checkpoint; nil: made here
 ---@field target? string
----@field action string       what happens on the way, "copy" if nothing does
+---@field action string       what happens to the tensor, "copy" if nothing does
 ---@field why? string         why nothing is written
 ---@field from? string        dtype and shape
 ---@field to? string
 ---@field kind "written"|"made"|"part"|"left out"|"not matched"
 
----What one record did to a tensor; nil for a plain copy.
+---What one step did to a tensor; nil for a plain copy.
 ---@param record KeyRecord
 ---@return string|nil
-function plan.action(record)
+function dry_run.action(record)
   local action = record.ending and record.ending.kind == "write" and record.ending.rule.action
   local name = record.what ~= "fill" and action and action.name ~= "copy" and action.name or nil
   if record.note then return name and record.note .. " + " .. name or record.note end
@@ -47,7 +47,7 @@ local function why_not(record)
   return record.ending.why
 end
 
----For each step, which record wrote a key; and which keys no part of a composite knows.
+---For each step: the record that wrote each key, and the keys that a part of a composite knows.
 local function index(watch)
   local writers, known = {}, {}
   for i, records in ipairs(watch.steps) do
@@ -61,8 +61,8 @@ local function index(watch)
 end
 
 ---@param watch Watch
----@return PlanRow[]
-function plan.rows(watch)
+---@return DryRunRow[]
+function dry_run.rows(watch)
   local writers, known = index(watch)
   local rows, last = {}, #watch.steps
   for i, records in ipairs(watch.steps) do
@@ -72,7 +72,7 @@ function plan.rows(watch)
       if not is_known and not is_written_again and (i == last or not record.target) then
         local actions, first, at = {}, record, i
         while first do
-          local action = plan.action(first)
+          local action = dry_run.action(first)
           if action then table.insert(actions, 1, action) end
           local earlier = at > 1 and writers[at - 1][first.source]
           if not earlier then break end
@@ -92,20 +92,20 @@ function plan.rows(watch)
   return rows
 end
 
----@param row PlanRow
+---@param row DryRunRow
 ---@return string
-function plan.line(row)
+function dry_run.line(row)
   local source = row.source or "(made here)"
   if not row.target then return ("%s -> (nothing: %s)  %s"):format(source, row.why, row.from or "") end
-  if row.kind == "part" then return ("%s -> %s  %s, with others"):format(source, row.target, row.action) end
+  if row.kind == "part" then return ("%s -> %s  %s, together with others"):format(source, row.target, row.action) end
   local facts = (not row.from or row.from == row.to) and row.to or row.from .. " -> " .. row.to
   return ("%s -> %s  %s  %s"):format(source, row.target, row.action, facts)
 end
 
----How many keys of each kind, and how often each action.
----@param rows PlanRow[]
+---Numbers of keys of each kind, and of each action.
+---@param rows DryRunRow[]
 ---@return table   { keys, written, made, left_out, not_matched, actions = { {name, count} … } }
-function plan.totals(rows)
+function dry_run.totals(rows)
   local out, read = { keys = 0, written = 0, made = 0, left_out = 0, not_matched = 0, actions = {} }, {}
   local count = {}
   for _, row in ipairs(rows) do
@@ -127,8 +127,8 @@ function plan.totals(rows)
 end
 
 ---@return string
-function plan.summary(rows)
-  local totals = plan.totals(rows)
+function dry_run.summary(rows)
+  local totals = dry_run.totals(rows)
   local actions, rest = {}, {}
   for i, one in ipairs(totals.actions) do actions[i] = ("%s %d"):format(one[1], one[2]) end
   for _, one in ipairs { { "made here", totals.made }, { "left out", totals.left_out }, { "not matched", totals.not_matched } } do
@@ -138,16 +138,16 @@ function plan.summary(rows)
     table.concat(rest))
 end
 
----All of it for machines.
----@param rows PlanRow[]
+---All rows and totals as data, for --json.
+---@param rows DryRunRow[]
 ---@return Dict
-function plan.tree(rows)
+function dry_run.tree(rows)
   local keys, actions = cbk.list(), cbk.dict()
   for i, row in ipairs(rows) do keys[i] = cbk.dict(row) end
-  local totals = plan.totals(rows)
+  local totals = dry_run.totals(rows)
   for _, one in ipairs(totals.actions) do actions[one[1]] = one[2] end
   totals.actions = actions
   return cbk.dict { { "keys", keys }, { "totals", cbk.dict(totals) } }
 end
 
-return plan
+return dry_run

@@ -1,13 +1,13 @@
--- Tells of single keys which rule took them, what each step did, and why the nearest other rules did not.
+-- Explains single keys: which rule took them, what each step did, and why the nearest other rules did not fit.
 
 local cbk = require "cbk"
 local patterns = require "converters.engine.patterns"
 local kinds = require "converters.engine.kinds"
 local rules = require "converters.engine.rules"
-local plan = require "converters.bench.plan"
+local dry_run = require "converters.authoring.dry_run"
 local position = require "converters.notation.position"
 local wrap = require "converters.engine.wrap"
-local relate = require "converters.bench.relate"
+local relate = require "converters.authoring.relate"
 
 local explain = {}
 
@@ -21,7 +21,7 @@ local function one_side(ending, side)
   return ("%s  (%s)"):format(#list == 1 and list[1] or ending.pattern, position.of(rule))
 end
 
----What the letters and stars of a pattern stand for.
+---The values of a pattern's letters and stars.
 local function captures(ending, caught)
   local out = {}
   for i, name in ipairs(patterns.captures(ending.pattern)) do out[i] = ("%s = %s"):format(name, caught[i]) end
@@ -30,7 +30,7 @@ end
 
 -- --- why others did not
 
----Rules that fit a key almost, best first: the first part that differs.
+---Rules that almost fit a key, best first, each with the first part that differs.
 ---@param endings Ending[]
 ---@param key string
 ---@param skip table<Rule, boolean>
@@ -62,7 +62,7 @@ end
 ---@param endings Ending[]
 ---@param tree table
 ---@param key string
----@param taken Ending|nil      the rule that took it
+---@param taken Ending|nil      the rule that took the key
 ---@param rejected Ending[]     rules whose condition does not hold
 ---@param side Side
 local function others(endings, tree, key, taken, rejected, side)
@@ -92,14 +92,14 @@ end
 -- --- one record
 
 local function what_happened(record)
-  local action = plan.action(record) or "copy"
+  local action = dry_run.action(record) or "copy"
   local ending = record.ending
   if record.what == "write" then
     return ("%s: %s -> %s"):format(action, kinds.facts(record.given) or "nothing", kinds.facts(record.value))
   elseif record.what == "beside" then
-    return ("written beside it: %s"):format(kinds.facts(record.value))
+    return ("written as well: %s"):format(kinds.facts(record.value))
   elseif record.what == "pass" then
-    return ending.kind == "drop" and "left out: " .. ending.why or "passed over: " .. ending.why
+    return ending.kind == "drop" and "left out: " .. ending.why or "ignored: " .. ending.why
   elseif record.what == "fill" then
     return "no rule wrote it, so it is made: " .. kinds.facts(record.value)
   elseif record.what == "unmatched" then
@@ -111,7 +111,7 @@ end
 ---@param record KeyRecord
 ---@param step Step
 ---@param out string[]
-local function tell(record, step, out)
+local function describe(record, step, out)
   local function add(text, ...) out[#out + 1] = text:format(...) end
   local ending = record.ending
   add("  %s -> %s: %s", step.src, step.tgt, record.target or "(nothing)")
@@ -132,7 +132,7 @@ end
 
 -- --- all that belongs together
 
----The records of a key's whole way: those of earlier steps that made it, and of later ones that read it.
+---The records of a key in all steps: earlier steps that made it, and later ones that read it.
 local function thread(watch, step, record)
   local way = { [step] = { record } }
   for i = step - 1, 1, -1 do
@@ -161,14 +161,14 @@ local function is_known_elsewhere(watch, step, record)
   end
 end
 
----Where a key that there is not would come from, or go.
-local function tell_of_stranger(watch, key, out)
+---Where a key that does not exist would come from, or go to.
+local function describe_unknown(watch, key, out)
   local names = {}
   for _, record in ipairs(watch.steps[1]) do names[#names + 1] = record.source end
   for _, record in ipairs(watch.steps[#watch.steps]) do names[#names + 1] = record.target end
   local near = cbk.nearest(key, names)
-  out[#out + 1] = ("%s is neither in the checkpoint nor would it be written%s"):format(key,
-    #near > 0 and "; nearest are " .. table.concat(near, ", ") or "")
+  out[#out + 1] = ("'%s' is neither in the checkpoint nor in the output%s"):format(key,
+    #near > 0 and "; the nearest keys are " .. table.concat(near, ", ") or "")
   local job = watch.job
   local function look(i, side, text)
     local converter = job.configs[i] and job.configs[i].converter or job.path[i].converter
@@ -191,7 +191,7 @@ local function tell_of_stranger(watch, key, out)
 end
 
 ---@param watch Watch
----@param glob string     of source or target keys
+---@param glob string     matches source or target keys
 ---@return string[] lines, integer count
 function explain.lines(watch, glob)
   local matches, out, seen, count = cbk.glob(glob), {}, {}, 0
@@ -205,14 +205,14 @@ function explain.lines(watch, glob)
     for i, step_taken in ipairs(watch.job.path) do
       for _, one in ipairs(way[i]) do
         seen[one] = true
-        tell(one, step_taken, out)
+        describe(one, step_taken, out)
       end
     end
   end
   for _, record in ipairs(watch.steps[1]) do consider(1, record, record.source) end
   local last = #watch.steps
   for _, record in ipairs(watch.steps[last]) do consider(last, record, record.target) end
-  if count == 0 then tell_of_stranger(watch, glob, out) end
+  if count == 0 then describe_unknown(watch, glob, out) end
   return out, count
 end
 

@@ -1,4 +1,5 @@
--- How patterns without choices relate to each other and to keys. Parts are literals, capital letters (digits) and stars.
+-- Relations of patterns to each other and to keys: covering, overlapping, nearly fitting. Patterns have no choices here; their parts are
+-- literals, capital letters (numbers) and stars.
 
 local patterns = require "converters.engine.patterns"
 
@@ -64,7 +65,7 @@ function relate.overlap(one, other)
   return from(1, 1)
 end
 
----How many parts of a key and a pattern are alike from the front and from the back, and where they differ first.
+---How many parts of a key and a pattern agree from the front and from the back, and where they differ first.
 ---@return integer front, integer back, string|nil wanted, string|nil found   `wanted`: the pattern's part, `found`: the key's
 function relate.alike(pattern, key)
   local p, k = patterns.split(pattern), patterns.split(key)

@@ -1,12 +1,12 @@
--- Looks through a converter's table of keys for what its author did not mean: rules that no key reaches, two rules for one target,
--- keys that go one way only. Nothing is converted.
+-- Finds mistakes in a converter's tables: rules that no key reaches, two rules for one target, keys that go one way only. It converts
+-- nothing.
 
 local cbk = require "cbk"
 local pretrained = require "converters.engine.pretrained"
 local fields = require "converters.engine.fields"
 local patterns = require "converters.engine.patterns"
 local rules = require "converters.engine.rules"
-local relate = require "converters.bench.relate"
+local relate = require "converters.authoring.relate"
 local position = require "converters.notation.position"
 local since = require "converters.modelzoo.since"
 
@@ -17,8 +17,8 @@ local check = {}
 ---@field rule Rule
 ---@field text string
 
----@class OneWay   Keys that are not written again, or not read again, and why.
----@field side Side     on which they are
+---@class OneWay   Keys that are only read or only written, and why.
+---@field side Side     the side with these keys
 ---@field pattern string
 ---@field text string
 ---@field rule Rule
@@ -33,7 +33,7 @@ local function shadow_of(endings, ending)
   end
 end
 
----For each rule, as it was written, and each side: what takes its keys away, if that is so for all of them.
+---For each rule, as written, and each side: the rule that takes all of its keys, if there is one.
 ---@return table<Rule, table<Side, { by: Rule, is_same: boolean }>>   is_same: both have the very same pattern there
 local function shadows(compiled)
   local out, reached = {}, {}
@@ -55,17 +55,17 @@ local function shadows(compiled)
   return out
 end
 
----What to do about a rule that never writes its key: one of two keys that are both written belongs to the first rule.
+---What to do about a rule that never writes its key. If both keys shall be written, the first rule has to name the second key.
 local function never_written(rule, first, side)
   local other = rules.other[side]
   local key = rule[other][1]
-  local advice = 'if it is only read, from some files, say which: read_only = "…"'
-  if first[other] and not rule.when then advice = ("to write both keys, say also_%s = '%s' there"):format(other, key) end
+  local advice = 'if only some files have this key, say which: read_only = "…"'
+  if first[other] and not rule.when then advice = ("to write both keys, add also_%s = '%s' to that rule"):format(other, key) end
   return ("%s, '%s' is never written: '%s' (%s) takes '%s'; %s"):format(towards[side], key, rules.text(first), position.of(first),
     rule[side][1], advice)
 end
 
----@param excused table<Rule, boolean>   those whose `read_only` is needed; some are added
+---@param excused table<Rule, boolean>   rules that need their `read_only`; changed
 local function check_reach(set, compiled, findings, one_way, excused)
   local by_rule = shadows(compiled)
   for _, rule in ipairs(set) do
@@ -108,10 +108,10 @@ local function targets_of(ending, other)
   return out
 end
 
----A quick look before a thorough one, at the last parts of two patterns.
+---A quick test of the last parts of two patterns, before the thorough one.
 local function may_be_alike(one, other) return one == other or #one == 1 or #other == 1 end
 
----One key that both have as their target; a key that both would read goes to the first.
+---Whether both can write the same key. Keys that both could read do not count: the first rule takes them.
 local function collide(a, b)
   if not may_meet(a.ending, b.ending) then return false end
   if has_star_alone(a.pattern) or has_star_alone(b.pattern) then return false end
@@ -132,22 +132,23 @@ local function check_own_targets(ending, side, findings)
 end
 
 local function check_targets(endings, side, findings, excused)
-  local seen, told = {}, {}
-  for _, finding in ipairs(findings) do told[finding.rule] = true end
+  local seen, reported = {}, {}
+  for _, finding in ipairs(findings) do reported[finding.rule] = true end
   for _, ending in ipairs(endings) do
     if not shadow_of(endings, ending) then
       check_own_targets(ending, side, findings)
       for _, target in ipairs(targets_of(ending, rules.other[side])) do
         for _, earlier in ipairs(seen) do
           local rule, first = target.ending.rule.base or target.ending.rule, earlier.ending.rule.base or earlier.ending.rule
-          local meet = may_be_alike(earlier.last, target.last) and not told[rule] and not told[first] and collide(earlier, target)
+          local meet = may_be_alike(earlier.last, target.last) and not reported[rule] and not reported[first] and collide(earlier, target)
           if meet and (rule.read_only or first.read_only) then
             excused[rule], excused[first] = true, true
           elseif meet then
-            told[rule] = true
+            reported[rule] = true
             findings[#findings + 1] = { kind = "collision", rule = rule,
-              text = ("%s, '%s' and '%s' both become '%s' (%s); if a file has one of them only, say which has this one: read_only = \"…\"")
-                :format(towards[side], earlier.ending.pattern, target.ending.pattern, target.pattern, position.of(first)) }
+              text = ("%s, '%s' and '%s' both become '%s' (%s); if a file has only one of them, say which files have this one: "
+                .. "read_only = \"…\""):format(towards[side], earlier.ending.pattern, target.ending.pattern, target.pattern,
+                position.of(first)) }
           end
         end
         seen[#seen + 1] = target
@@ -164,7 +165,7 @@ local function count_of(list)
   return out
 end
 
----The rule whose names have the letter: that of a table of rules, where it stands in what they all are below.
+---The rule whose pattern has the letter, which may be the common prefix of a table of rules.
 local function owner_of(rule, side, letter)
   local below = rule.below
   while below do
@@ -178,8 +179,8 @@ local function check_captures(rule, side, findings)
   local other = rules.other[side]
   local from, to = rule[side], rule[other]
   local function add(owner, text, ...) findings[#findings + 1] = { kind = "captures", rule = owner, text = text:format(...) } end
-  local there = count_of(patterns.captures(from[1]))
-  for letter, count in pairs(there) do
+  local caught = count_of(patterns.captures(from[1]))
+  for letter, count in pairs(caught) do
     if count > 1 then add(rule, "'%s' is repeated in '%s'; only one of them is kept", letter, from[1]) end
   end
   if not to then return end
@@ -189,12 +190,12 @@ local function check_captures(rule, side, findings)
   for i, pattern in ipairs(written) do
     local wanted = count_of(patterns.captures(pattern))
     for letter in pairs(wanted) do
-      if not there[letter] and letter ~= counted_to then
+      if not caught[letter] and letter ~= counted_to then
         local owner = owner_of(rule, other, letter)
         add(owner, "%s '%s' has no value in '%s'", towards[side], letter, owner == rule and pattern or owner[other][1])
       end
     end
-    for letter in pairs(there) do
+    for letter in pairs(caught) do
       if i == 1 and not wanted[letter] and letter ~= counted_from then
         local owner = owner_of(rule, side, letter)
         add(owner, "%s all values of '%s' in '%s' become one key", towards[side], letter, owner[side][1])
@@ -203,8 +204,8 @@ local function check_captures(rule, side, findings)
   end
 end
 
----The fields that a side of a config may have; nil where it may have any.
----@param classes? table<Side, Class>   of the model, where the table has none of its own
+---The fields that a side of a config may have; nil if it may have any.
+---@param classes? table<Side, Class>   of the model, if the table has none of its own
 local function fields_of(own, side, classes)
   local class = (own.classes or classes or {})[side]
   local out = class and class:by_name() or {}
@@ -217,9 +218,9 @@ end
 
 -- --- all of it
 
----What is written beside other keys and passed over on the way back, and what rules of one side say.
-local function tell_one_way(set, one_way)
-  local text = { only = "passed over: %s", drop = "left out, with a warning: %s", refuse = "an error: %s" }
+---Collects keys that are written together with others and ignored on the way back, and the rules of one side.
+local function collect_one_way(set, one_way)
+  local text = { only = "ignored: %s", drop = "left out, with a warning: %s", refuse = "an error: %s" }
   for _, rule in ipairs(set) do
     if rule.kind then
       local side = rule.left and "left" or "right"
@@ -228,7 +229,7 @@ local function tell_one_way(set, one_way)
     for _, side in ipairs { "left", "right" } do
       for _, extra in ipairs(rule.also[side]) do
         one_way[#one_way + 1] = { side = side, rule = rule, pattern = extra[1],
-          text = ("written beside '%s', and passed over when it is read"):format(rule[side][1]) }
+          text = ("written together with '%s', and ignored when it is read"):format(rule[side][1]) }
       end
     end
   end
@@ -236,7 +237,7 @@ end
 
 ---@param set Rule[]
 ---@return Finding[] findings, OneWay[] one_way
----@return table<Rule, boolean> excused   rules whose `read_only` is needed, as another one has their way back
+---@return table<Rule, boolean> excused   rules that need their `read_only`, because another rule writes their target
 function check.keys(set)
   local findings, one_way, compiled, excused = {}, {}, {}, {}
   for _, side in ipairs { "left", "right" } do compiled[side] = select(2, patterns.compile(set, side)) end
@@ -247,11 +248,11 @@ function check.keys(set)
     end
   end
   for _, side in ipairs { "left", "right" } do check_targets(compiled[side], side, findings, excused) end
-  tell_one_way(set, one_way)
+  collect_one_way(set, one_way)
   return findings, one_way, excused
 end
 
----Rules that say that they are read only, and are written wherever they are used; several tables may share one.
+---Rules with `read_only` whose keys are always written. Several tables may share a rule.
 ---@param looked { [1]: Rule[], [2]: table<Rule, boolean> }[]   tables, and what check.keys says is excused
 ---@return Finding[]
 function check.read_only(looked)
@@ -265,7 +266,7 @@ function check.read_only(looked)
       if rule.read_only and not (rule.when or is_needed[id(rule)] or seen[id(rule)]) then
         seen[id(rule)] = true
         findings[#findings + 1] = { kind = "both ways", rule = rule,
-          text = "its keys are written in both directions: leave out `read_only`" }
+          text = "its keys are written in both directions: remove `read_only`" }
       end
     end
   end
@@ -332,7 +333,7 @@ function check.fields(set)
   return findings
 end
 
----What is written where nothing else is said, and refused when it is read.
+---Defaults that are written, but refused when they are read.
 local function check_refused(own, side, findings)
   for _, rule in ipairs(own.config or {}) do
     local after, value = own.after and own.after[side], nil
@@ -340,13 +341,13 @@ local function check_refused(own, side, findings)
     local is_plain = value ~= nil and type(value) ~= "function" and type(value) ~= "table"
     if is_plain and not fields.same(cbk.dict { value = value }.value, rule.value) then
       findings[#findings + 1] = { kind = "collision",
-        text = ("after.%s writes %s=%s, which fields.must.%s refuses: only %s may be read"):format(side, rule[side], fields.shown(value),
+        text = ("after.%s writes %s=%s, but fields.must.%s accepts only %s"):format(side, rule[side], fields.shown(value),
           side, fields.shown(rule.value)) }
     end
   end
 end
 
----Defaults of fields that no config rule names: they are misspelt, or the way back does not know what this one writes.
+---Defaults of fields without a config rule: they are misspelt, or the way back cannot read what this one writes.
 ---@param own Converter
 ---@param classes? table<Side, Class>   of the model
 ---@return { kind: string, text: string }[]
@@ -363,7 +364,7 @@ function check.defaults(own, classes)
       table.sort(names)
       if #names > 0 then
         findings[#findings + 1] = { kind = "unknown field",
-          text = ("%s.%s has %s, which no config rule names; fields.drop.%s and fields.used.%s are for what has no counterpart")
+          text = ("%s.%s has %s, which no config rule names; use fields.drop.%s or fields.used.%s for fields without a counterpart")
             :format(what, side, table.concat(names, ", "), side, side) }
       end
     end
@@ -372,7 +373,7 @@ function check.defaults(own, classes)
   return findings
 end
 
----The tables that a converter's config goes by; nil where one of them copies any field, or is another model's.
+---The fields of all tables of a converter; nil if one of them copies any field, or belongs to another model.
 local function fields_of_all(model, side)
   local out, is_open = {}, false
   local function look(own)
@@ -386,7 +387,7 @@ local function fields_of_all(model, side)
   return not is_open and out or nil
 end
 
----Fields that `since` knows and no config rule does. What the Model Zoo's classes have is told where they are (modelzoo/since.lua).
+---Fields that only `since` knows, but no config rule. Shared lists of the Model Zoo's classes (modelzoo/since.lua) are not checked.
 ---@param model Model
 ---@return { kind: string, text: string }[]
 function check.since(model)
@@ -397,7 +398,7 @@ function check.since(model)
     for name in pairs(known and own or {}) do
       if not known[name] then
         findings[#findings + 1] = { kind = "unknown field",
-          text = ("since.%s of %s has '%s', which no config rule of its tables names"):format(side, model.model, name) }
+          text = ("since.%s of %s has '%s', which no config rule names"):format(side, model.model, name) }
       end
     end
   end

@@ -8,8 +8,8 @@ local conversion = require "conversion"
 local rules = require "converters.engine.rules"
 local fields = require "converters.engine.fields"
 local actions = require "converters.vocabulary.actions"
-local explain = require "converters.bench.explain"
-local plan = require "converters.bench.plan"
+local explain = require "converters.authoring.explain"
+local dry_run = require "converters.authoring.dry_run"
 local advice = require "converters.diagnosis.advice"
 local seventy_billion = require "seventy_billion"
 local tiny = require "tiny"
@@ -26,7 +26,7 @@ local function planned(path, source, options)
   local job = { model = { model = "made" }, zoo_name = "made", path = path, seed = 0 }
   for name, value in pairs(options or {}) do job[name] = value end
   convert.config(job, cbk.dict { a = 1 })
-  local watch = plan.watch(job)
+  local watch = dry_run.watch(job)
   job.trace = watch.trace
   local fine, problem = pcall(convert.checkpoint, job, cbk.dict(source))
   return watch, fine, problem
@@ -39,7 +39,7 @@ end
 
 local function lines(watch)
   local out = {}
-  for i, row in ipairs(plan.rows(watch)) do out[i] = plan.line(row) end
+  for i, row in ipairs(dry_run.rows(watch)) do out[i] = dry_run.line(row) end
   table.sort(out)
   return out
 end
@@ -68,7 +68,7 @@ describe("Plan: key by key", function()
       "copy -> copied  copy  float32 [4, 2]",
       "freq -> (nothing: computed)  float32 [4, 2]", "gone -> (nothing: no place)  float32 [4, 2]",
     })
-    equal(plan.summary(plan.rows(watch)), "keys read: 5; written: 6 (split 2, transpose 2, copy 1); made here: 1; left out: 2")
+    equal(dry_run.summary(dry_run.rows(watch)), "keys read: 5; written: 6 (split 2, transpose 2, copy 1); made here: 1; left out: 2")
   end)
 
   it("values that are no tensors", function()
@@ -82,7 +82,7 @@ describe("Plan: key by key", function()
       side = "right", src = "hf", tgt = "hf" } }, { q = t, k = t })
     local found = lines(watch)
     has(found, "-> a  split  2 x float32 [4, 2] -> float32 [8, 2]")
-    has(found, "-> a  split, with others")
+    has(found, "-> a  split, together with others")
   end)
 
   it("what does not fit is in the plan of a conversion that fails", function()
@@ -101,7 +101,7 @@ describe("Plan: key by key", function()
     local watch, fine = planned(table, { words = t }, { deduplicated = true })
     assert(fine)
     equal(lines(watch), { "words -> in  transpose  float32 [4, 2] -> float32 [2, 4]", "words -> out  tied  float32 [4, 2]" })
-    equal(plan.summary(plan.rows(watch)), "keys read: 1; written: 2 (transpose 1, tied 1)")
+    equal(dry_run.summary(dry_run.rows(watch)), "keys read: 1; written: 2 (transpose 1, tied 1)")
     equal(lines((planned(table, { words = t }))), { "words -> in  transpose  float32 [4, 2] -> float32 [2, 4]" })
     has(explain.lines(watch, "out"), "for       head, which is missing: another name of the same tensor")
     has(explain.lines(watch, "out"), "does      tied: float32 [4, 2] -> float32 [4, 2]")
@@ -128,7 +128,7 @@ describe("Plan: key by key", function()
     local table = { components = { part "eye", part "ear" }, config = fields.config {} }
     local job = { model = { model = "made" }, path = { { converter = table, side = "left", src = "hf", tgt = "cs-2.4" } } }
     convert.config(job, cbk.dict { eye = cbk.dict { a = 1 }, ear = cbk.dict { a = 1 } })
-    local watch = plan.watch(job)
+    local watch = dry_run.watch(job)
     job.trace = watch.trace
     convert.checkpoint(job, cbk.dict { eye = cbk.dict { w = t }, ear = cbk.dict { w = t } })
     equal(lines(watch), { "ear/w -> ear.w  copy  float32 [4, 2]", "eye/w -> eye.w  copy  float32 [4, 2]" })
@@ -157,7 +157,7 @@ describe("Plan: explanations", function()
     has(told, "h.N.attn.{q,k} <-> layers.N.{q,k}")
     has(told, "N = 7")
     has(told, "copy: float32 [2] -> float32 [2]")
-    has(told, ("plan_test.lua:%d): fits, but its condition (%stests/lua/plan_test.lua:"):format(line - 11, here))
+    has(told, ("dry_run_test.lua:%d): fits, but its condition (%stests/lua/dry_run_test.lua:"):format(line - 11, here))
     has(told, "fits too, but comes later")
     has(told, "h.N.attn.v")
     has(told, "part 4 is 'q', not 'v'")
@@ -183,7 +183,7 @@ describe("Plan: explanations", function()
   it("a key that is not there", function()
     local told, count = explain.lines(watch, "h.7.attn.w")
     equal(count, 0)
-    has(told, "neither in the checkpoint nor would it be written; nearest are h.7.attn.q")
+    has(told, "is neither in the checkpoint nor in the output; the nearest keys are h.7.attn.q")
     has(told, "as a key of hf: * <-> rest.*")
     has(told, "as a key of cs-2.4: no rule fits")
   end)
@@ -223,7 +223,7 @@ describe("Plan: advice on keys that fit no rule", function()
         if name then bare[name] = tensor end
       end
       local told = advice.unmatched(one, bare, cbk.keys(bare))
-      has(told, "all keys fit below 'bert' (`cbk copy CHECKPOINT NEW --rename '*=bert.*'`), but the model's ")
+      has(told, "all keys fit with the prefix 'bert.': `cbk copy CHECKPOINT NEW --rename '*=bert.*'` (still missing: ")
       has(told, "cls.predictions.transform.dense.weight")
     end)
   end)
@@ -245,7 +245,8 @@ describe("Plan: advice on keys that fit no rule", function()
         fine, problem = pcall(converters.convert.checkpoint, one, root)
         assert(not fine)
       end)
-      has(problem.message, ("; without 'module.' they fit (`cbk copy CHECKPOINT NEW --rename '%smodule.*=%s*'`)"):format(place, place))
+      has(problem.message,
+        ("; they fit without the prefix 'module.': `cbk copy CHECKPOINT NEW --rename '%smodule.*=%s*'`"):format(place, place))
       for _, text in ipairs(warnings) do assert(not text:find("checkpoint", 1, true), text) end
     end
   end)
@@ -255,7 +256,7 @@ describe("Plan: advice on keys that fit no rule", function()
       local one = converters.job(converters.route("bert-sequence-classifier", "hf", format))
       converters.convert.config(one, conversion.with(config, { problem_type = "single_label_classification" }))
       root["bert.pooler.dense.weight"], root["bert.pooler.dense.bias"] = nil, nil
-      has(advice.lacking(one, root), "all that --model bert-token-classifier needs")
+      has(advice.lacking(one, root), "the checkpoint is complete for --model bert-token-classifier")
       root["bert.embeddings.word_embeddings.weight"] = nil
       equal(advice.lacking(one, root), nil)
     end)
@@ -264,7 +265,7 @@ describe("Plan: advice on keys that fit no rule", function()
   it("other ways leave them out", function()
     local key = "decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight"
     local t5 = converters.job(converters.route("t5", "hf", "cs-1.9"))
-    has(advice.unmatched(t5, cbk.dict { [key] = t }, { key }), "(not used by T5); so does --drop-unmatched-keys")
+    has(advice.unmatched(t5, cbk.dict { [key] = t }, { key }), "(not used by T5): pass --drop-unmatched-keys to do so here")
     equal(advice.unmatched(t5, cbk.dict { [key] = t, x = t }, { key, "x" }), nil)
   end)
 end)
@@ -302,7 +303,7 @@ describe("Plan: the command", function()
     has(stdout, "\n\nlm_head.weight\n")
     code, stdout = run(dir, "--explain", "model.layers.3.self_attn.q_pro.weight")
     equal(code, 1)
-    has(stdout, "nearest are model.layers.3.self_attn.q_proj.weight")
+    has(stdout, "the nearest keys are model.layers.3.self_attn.q_proj.weight")
   end)
 
   ---What the readme's commands find.
