@@ -41,7 +41,6 @@ end }
 local since_2_1, up_to_2_0, up_to_1_7 = bert.hugging_face {
   keys = pretraining, has = { pooler = true, mlm = true },
   fill = { right = { tell_of_nsp } },
-  after = { right = { freeze_ffn_bias_in_glu = false } },
 }
 
 -- --- steps between releases

@@ -101,19 +101,15 @@ return {
     config = fields.config {
       { "classifier_dropout", "encoder_output_dropout_rate" },
       { "num_labels",         "num_classes" },
-      fields.drop.right { include_padding_in_loss = false, loss_weight = 1 },
+      fields.written.right { include_padding_in_loss = false, loss_weight = cbk.float(1) },
     },
     prepare = all(labels, dropout), defaults = { dropout_rate = cbk.float(0), attention_dropout_rate = cbk.float(0) },
-    after = {
-      right = { loss_weight = cbk.float(1), include_padding_in_loss = false },
-    },
   }),
   family({ model = "bert-qa", name = "bert-qa", note = "BertForQuestionAnswering",
     classes = { left = classes.BertForQuestionAnswering, right = zoo.BertForQuestionAnswering }, aliases = { ["bert-q&a"] = "bert-qa" } }, {
     keys = with_head "qa_outputs", has = {},
     config = fields.fixed.left { num_labels = 2 },
     prepare = labels,
-
   }),
   family { model = "bert-summarization", name = "bert/extractive_summarization", note = "BertForSummarization",
     classes = { right = zoo.BertForSummarization } },

@@ -72,18 +72,8 @@ end
 
 local hf = {
   keys = now, config = config,
-  before = {
-    left = {
-      apply_residual_connection_post_layernorm = false, attention_dropout = cbk.float(0), hidden_dropout = cbk.float(0),
-      hidden_size = 64, initializer_range = 0.02, layer_norm_epsilon = 1e-05, n_head = 8, n_layer = 2, tie_word_embeddings = true,
-      vocab_size = 250880,
-    },
-    right = { embedding_layer_norm = false, share_embedding_weights = true },
-  },
-  prepare = { left = warn_of_gelu, right = function(from)
-    decoder.dropouts(from)
-    warn_of_gelu()
-  end },
+  defaults = { right = decoder.dropouts },
+  prepare = { left = warn_of_gelu, right = warn_of_gelu },
   fill = { right = { { slopes, actions.buffer.alibi_slopes } } },
 }
 

@@ -16,7 +16,7 @@ return { {
       { "vision_model",                    "vit_model", clip.tower },
       { "visual_projection.{weight,bias}", "classifier.classifier.ffn.0.linear_layer.{weight,bias}" },
     },
-    config = fields.config { fields.must.left { model_type = "clip_vision_model" }, clip.config },
-    before = clip.before, after = clip.after,
+    config = fields.config { fields.fixed.left { model_type = "clip_vision_model" }, clip.config },
+    defaults = clip.defaults,
   },
 } }

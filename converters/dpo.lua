@@ -16,7 +16,6 @@ local policy = {
 }
 
 local usual = { beta = 0.1, reference_free = false }
-local options = { right = { dpo = usual } }
 
 ---Both sides name the model inside.
 local function check_name(from) wrap.model_in(policy, from, "right") end
@@ -30,19 +29,18 @@ end
 local function lacks_policy(at) return at:source(policy.place .. at.key:sub(#policy.copy + 1)) == nil end
 local no_policy = ("the policy, below '%s', has no such key, and the reference does not replace it"):format(policy.place)
 
-local own_options = fields.drop.right { dpo = cbk.dict(usual) }
+local options = fields.written.right { dpo = cbk.dict(usual) }
 
 return { {
   model = "dpo", name = "dpo", note = "a model that is trained by DPO: " .. table.concat(policy.models, ", "),
   since = { right = since.gpt2 }, -- since 2.1, other decoders have no fields that these lack
-  { "hf", "cs-2.1-dpo .. cs-2.9-dpo", wrap = policy, after = options, config = own_options },
+  { "hf", "cs-2.1-dpo .. cs-2.9-dpo", wrap = policy, config = options },
   { "cs-2.1-no-dpo", "cs-2.1-dpo",
     keys = rules.keys {
       rules.refuse.right(policy.copy .. ".*", no_policy, lacks_policy),
       { "*", policy.place .. ".*", also_right = policy.copy .. ".*" },
     },
-    config = fields.config { fields.used.left { "dpo" }, own_options, { "*" } },
+    config = fields.config { fields.used.left { "dpo" }, options, { "*" } },
     prepare = { left = check_name, right = check_options },
-    after = options,
   },
 } }

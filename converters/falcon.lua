@@ -13,10 +13,10 @@ local since = require "converters.modelzoo.since"
 local classes = require "converters.classes.hf.falcon"
 local zoo = require "converters.classes.zoo.decoder"
 
-local fixed, must, used, drop = fields.fixed, fields.must, fields.used, fields.drop
+local fixed, used, drop, written, none = fields.fixed, fields.used, fields.drop, fields.written, fields.none
 local qkv, refuse = actions.qkv, rules.refuse
 local null, float, absent = cbk.null, cbk.float, values.absent
-local between, variant = rules.between, rules.variant
+local between = rules.between
 
 -- --- keys
 
@@ -102,7 +102,8 @@ local shared = fields.config {
   { "vocab_size" },
   { "tie_word_embeddings", "share_embedding_weights" },
   decoder.four_times,
-  used.right { "rotary_dim", "embedding_dropout_rate" },
+  used.right { "rotary_dim" },
+  fixed.right { embedding_dropout_rate = float(0) },
   { "max_position_embeddings" },
   { "attention_dropout",   "attention_dropout_rate" },
   { "hidden_dropout",      "residual_dropout_rate" },
@@ -112,7 +113,6 @@ local shared = fields.config {
 
 ---Right to left: what Falcon does not have.
 local function check(from)
-  if from.embedding_dropout_rate ~= 0 then fields.refuse("embedding_dropout_rate", from.embedding_dropout_rate, 0) end
   if from.filter_size == nil then cbk.fail("config", "the config has no 'filter_size'") end
   rotary.check_dim(from)
 end
@@ -141,33 +141,30 @@ local let_through = fields.config {
   { false, "norm_first", values.lost(true, "Falcon's Hugging Face code norms before each part of a layer") },
 }
 
+local code = "modelling_RW.RW"
+
 local rw_config = fields.config {
   shared,
   let_through,
   { "n_head",  "num_heads" },
   { "n_layer", "num_hidden_layers" },
-  must.right { use_projection_bias_in_attention = false, use_ffn_bias_in_attention = false, use_ffn_bias = false },
   rotary.unscaled(),
-  drop.left { "architectures", "auto_map", "bos_token_id", "eos_token_id", "torch_dtype", "use_cache" },
-  drop.right { attention_module = "multiquery_attention", attention_type = "scaled_dot_product", loss_scaling = "num_tokens" },
-}
-
-local code = "modelling_RW.RW"
-local rw_left = {
-  alibi = false, architectures = { "RWForCausalLM" }, bias = false, bos_token_id = 11, eos_token_id = 11, parallel_attn = true,
-  torch_dtype = "bfloat16", use_cache = true,
-  auto_map = {
-    AutoConfig = "configuration_RW.RWConfig", AutoModel = code .. "Model", AutoModelForCausalLM = code .. "ForCausalLM",
-    AutoModelForQuestionAnswering = code .. "ForQuestionAnswering",
-    AutoModelForSequenceClassification = code .. "ForSequenceClassification",
-    AutoModelForTokenClassification = code .. "ForTokenClassification",
+  fixed.right {
+    use_projection_bias_in_attention = false, use_ffn_bias_in_attention = false, use_ffn_bias = false, use_bias_in_output = false,
+    nonlinearity = "gelu",
   },
-}
-local rw_right = {
-  attention_module = "multiquery_attention", attention_type = "scaled_dot_product", embedding_dropout_rate = float(0),
-  extra_attention_params = { num_kv_groups = 1 }, loss_scaling = "num_tokens", max_position_embeddings = 2048,
-  nonlinearity = "gelu", position_embedding_type = "rotary", share_embedding_weights = true, use_bias_in_output = false,
-  use_ffn_bias = false, use_ffn_bias_in_attention = false, use_projection_bias_in_attention = false,
+  written.right { attention_module = "multiquery_attention", attention_type = "scaled_dot_product", loss_scaling = "num_tokens" },
+  drop.left { "architectures", "auto_map", "bos_token_id", "eos_token_id", "torch_dtype", "use_cache" },
+  fixed.left { bias = false },
+  written.left {
+    architectures = { "RWForCausalLM" }, bos_token_id = 11, eos_token_id = 11, torch_dtype = "bfloat16", use_cache = true,
+    auto_map = {
+      AutoConfig = "configuration_RW.RWConfig", AutoModel = code .. "Model", AutoModelForCausalLM = code .. "ForCausalLM",
+      AutoModelForQuestionAnswering = code .. "ForQuestionAnswering",
+      AutoModelForSequenceClassification = code .. "ForSequenceClassification",
+      AutoModelForTokenClassification = code .. "ForTokenClassification",
+    },
+  },
 }
 
 ---Releases before 2.1 read the layouts of 7B and 40B only.
@@ -184,19 +181,22 @@ local function prepare_rw(from, given)
   return turned_plainly(from, given)
 end
 
----One generation; what it completes a config with, it also writes.
-local function generation(keys, config, left, right)
-  local defaults = { left = fields.with(rw_left, left), right = fields.with(rw_right, right) }
+---@param untied boolean   whether it has two norms
+local function generation(keys, config, untied)
   return {
-    keys = keys, config = fields.config { rw_config, config }, before = defaults, after = defaults,
+    keys = keys, config = fields.config { config, rw_config },
+    defaults = { right = {
+      extra_attention_params = { num_kv_groups = 1 }, embedding_dropout_rate = float(0), max_position_embeddings = 2048,
+      use_untied_layer_norm = untied, use_projection_bias_in_attention = none, use_ffn_bias_in_attention = none,
+    } },
     prepare = { left = prepare_rw, right = check }, named_from = "2.5",
     finish = { right = rotary.set_dim },
   }
 end
 
 local rw_7b = generation(seven, fields.config {
-  must.left { model_type = "RefinedWebModel", multi_query = true },
-  used.right { "extra_attention_params" },
+  fixed.left { model_type = "RefinedWebModel", multi_query = true },
+  fixed.right { extra_attention_params = cbk.dict { num_kv_groups = 1 } },
   { "parallel_attn", "use_untied_layer_norm", {
     forward = function(parallel)
       if parallel ~= true then cbk.warn "parallel_attn=false is left out: the Model Zoo's Falcon has parallel attention" end
@@ -204,10 +204,10 @@ local rw_7b = generation(seven, fields.config {
     end,
     backward = function() return true end,
   } },
-}, { model_type = "RefinedWebModel", multi_query = true }, { use_untied_layer_norm = false })
+}, false)
 
 local rw_40b = generation(forty, fields.config {
-  must.left { model_type = "RefinedWeb" },
+  fixed.left { model_type = "RefinedWeb" },
   { "n_head_kv",     "extra_attention_params", {
     forward = function(count, here)
       values.check_groups(count, here.from, "n_head", here.field)
@@ -216,7 +216,7 @@ local rw_40b = generation(forty, fields.config {
     backward = key_heads,
   } },
   { "parallel_attn", "use_untied_layer_norm",  values.choice { [true] = true } },
-}, { model_type = "RefinedWeb", tie_word_embeddings = true }, { use_untied_layer_norm = true })
+}, true)
 
 -- --- config: 180B, `falcon` of the transformers library
 
@@ -243,7 +243,9 @@ local modern_positions = {
 local modern_config = fields.config {
   rotary.scaling { "linear", "yarn", "longrope" },
   fixed.left { model_type = "falcon" },
-  fixed.right { attention_module = "multiquery_attention" },
+  fixed.right {
+    attention_module = "multiquery_attention", attention_type = "scaled_dot_product", nonlinearity = "gelu", use_bias_in_output = false,
+  },
   shared,
   { "alibi",        "position_embedding_type", modern_positions },
   used.left { "partial_rotary_factor", "ffn_hidden_size" },
@@ -261,7 +263,7 @@ local modern_config = fields.config {
     "new_decoder_architecture", "multi_query", "parallel_attn", "num_ln_in_parallel_attn",
   },
   used.right { "use_untied_layer_norm" },
-  drop.right { loss_scaling = "num_tokens" },
+  written.right { loss_scaling = "num_tokens" },
 }
 
 local in_one_form = rotary.in_one_form { partial_rotary_factor = 1 }
@@ -326,32 +328,10 @@ end
 
 local falcon = {
   keys = modern, config = modern_config,
-  before = {
-    left = {
-      alibi = false, attention_dropout = float(0), bias = false, hidden_dropout = float(0),
-      hidden_size = 4544, initializer_range = 0.02, layer_norm_epsilon = 1e-05, max_position_embeddings = 2048, multi_query = true,
-      new_decoder_architecture = false, num_attention_heads = 71, num_hidden_layers = 32, num_kv_heads = null,
-      num_ln_in_parallel_attn = 2, parallel_attn = true, rope_scaling = null, rope_theta = float(10000),
-      vocab_size = 65024,
-    },
-    -- Dropout rates that a config leaves out are GPTJModel's 0.1 (see gptj.lua), where Hugging Face's are 0, so they must be written;
-    -- and a pos_scaling_factor without a pos_scaling_type is linear.
-    right = {
-      attention_dropout_rate = 0.1, attention_module = "aiayn_attention", attention_type = "scaled_dot_product",
-      embedding_dropout_rate = 0.1, residual_dropout_rate = 0.1,
-      extra_attention_params = one_group, max_position_embeddings = 1024, nonlinearity = "gelu",
-      pos_scaling_factor = float(1), pos_scaling_type = "linear", position_embedding_type = "rotary", rope_theta = float(10000),
-      share_embedding_weights = true, use_untied_layer_norm = false,
-    },
-  },
-  after = {
-    right = {
-      attention_type = "scaled_dot_product", embedding_dropout_rate = float(0),
-      extra_attention_params = { num_kv_groups = 1 }, loss_scaling = "num_tokens", max_position_embeddings = 2048,
-      nonlinearity = "gelu", share_embedding_weights = true, use_bias_in_output = false, use_ffn_bias = false,
-      use_ffn_bias_in_attention = false, use_projection_bias_in_attention = false, use_untied_layer_norm = true,
-    },
-  },
+  defaults = { left = { num_kv_heads = null, rope_scaling = null }, right = {
+    extra_attention_params = one_group, embedding_dropout_rate = 0.1, use_projection_bias_in_attention = none,
+    use_ffn_bias_in_attention = none, use_ffn_bias = none,
+  } },
   prepare = { left = prepare_left, right = prepare_right },
   finish = { left = finish_left, right = finish_right },
 }
@@ -372,18 +352,12 @@ end
 ---Configs of 7B and 40B get their name with this step: up to 2.4 they have none.
 local to_2_5 = between("cs-2.4", "cs-2.5", { keys = rules.keys { { "*" } }, config = fields.config { { "*" } }, named_from = "2.5" })
 
----Hugging Face's default, which headless configs may leave out, decides what the head is made of.
-local function headless(converter)
-  local left = fields.with(converter.before.left, { tie_word_embeddings = true })
-  return variant(converter, { before = { left = left, right = converter.before.right } })
-end
-
 local generations = { ["7B"] = rw_7b, ["40B"] = rw_40b, ["180B"] = falcon }
 
 return { decoder.models {
   model = "falcon", note = "%s <-> GPTJModel (configured as Falcon)",
   classes = { with_head = classes.FalconForCausalLM, headless = classes.FalconModel, right = zoo.GPTJModel },
-  since = { right = since.gptj }, place = "transformer", embedding = "word_embeddings", headless = headless,
+  since = { right = since.gptj }, place = "transformer", embedding = "word_embeddings",
   between("cs-2.0", "cs-2.1", decoder.to_2_1),
   to_2_5,
   { "hf", "cs-2.1 .. cs-2.9", variants = generations, choose = style },

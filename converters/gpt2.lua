@@ -71,19 +71,13 @@ local config = fields.config {
   { "initializer_range" },
 }
 
-local before = {
-  left = {
-    activation_function = "gelu_new", attn_pdrop = 0.1, embd_pdrop = 0.1, layer_norm_epsilon = 1e-05, n_positions = 1024,
-    resid_pdrop = 0.1, scale_attn_weights = true, tie_word_embeddings = true,
-  },
-  right = { max_position_embeddings = 1024, nonlinearity = "gelu", share_embedding_weights = true },
-}
-
 local hf = {
-  keys = now, config = config, before = before,
-  prepare = { left = decoder.inner_size, right = decoder.dropouts },
+  keys = now, config = config, defaults = { right = decoder.dropouts },
+  prepare = { left = decoder.inner_size },
   mup = "gpt",
 }
+
+local one_rate = fields.same_as "dropout_rate"
 
 ---Up to 2.0 what a config leaves out is left out, also where the other side's default is another one.
 local function prepare_left_2_0(from)
@@ -96,16 +90,18 @@ local function prepare_left_2_0(from)
   end
 end
 
----… and on the way back, too: both sides' classes take 0.1.
-local function prepare_right_2_0(from)
-  if from.dropout_rate ~= nil then decoder.dropouts(from) end
-end
+local unsaid = { -- … and on the way back, too: both sides' classes have 0.1
+  left = {}, right = { dropout_rate = fields.none, embedding_dropout_rate = one_rate, attention_dropout_rate = one_rate },
+}
+for _, name in ipairs {
+  "activation_function", "attn_pdrop", "embd_pdrop", "initializer_range", "layer_norm_epsilon", "n_positions", "resid_pdrop",
+  "scale_attn_weights",
+} do unsaid.left[name] = fields.none end
 
 -- up to 2.0 position embeddings are no module of their own
 local hf_2_0 = variant(hf, {
   keys = then_, all_names = true, tool = "2.0.3",
-  before = { left = { tie_word_embeddings = true }, right = before.right },
-  prepare = { left = prepare_left_2_0, right = prepare_right_2_0 },
+  defaults = unsaid, prepare = { left = prepare_left_2_0 },
 })
 local hf_1_9 = variant(hf_2_0, { config = fields.config { config, drop.right { use_rms_norm = false } } })
 

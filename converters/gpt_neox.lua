@@ -12,9 +12,9 @@ local since = require "converters.modelzoo.since"
 local classes = require "converters.classes.hf.gpt_neox"
 local zoo = require "converters.classes.zoo.decoder"
 
-local fixed, must, used = fields.fixed, fields.must, fields.used
+local fixed, used = fields.fixed, fields.used
 local buffer = actions.buffer
-local null, float = cbk.null, cbk.float
+local float = cbk.float
 local between, variant = rules.between, rules.variant
 
 -- --- keys
@@ -64,6 +64,7 @@ local config = fields.config {
   { "hidden_dropout",      "residual_dropout_rate" },
   { "rotary_pct",          "rotary_dim",              rotary.share "num_attention_heads" },
   used.left { "rope_theta", "partial_rotary_factor" },
+  fixed.left { rotary_emb_base = 10000 },
   rotary.scaling { "linear", "yarn", "longrope" },
   { "initializer_range" },
 }
@@ -73,24 +74,7 @@ local own_names = { rope_theta = "rotary_emb_base", partial_rotary_factor = "rot
 local hf = {
   keys = body, config = config,
   prepare = { left = rotary.in_one_form({ rope_theta = 10000 }, own_names) },
-  before = {
-    left = {
-      hidden_act = "gelu", hidden_size = 6144, initializer_range = 0.02, intermediate_size = 24576, layer_norm_eps = 1e-05,
-      max_position_embeddings = 2048, num_attention_heads = 64, num_hidden_layers = 44, rope_scaling = null, rotary_emb_base = 10000,
-      rotary_pct = 0.25, tie_word_embeddings = false, use_parallel_residual = true, vocab_size = 50432,
-    },
-    right = {
-      attention_dropout_rate = 0.1, embedding_dropout_rate = 0.1, initializer_range = 0.02, layer_norm_epsilon = 1e-05,
-      max_position_embeddings = 1024, nonlinearity = "gelu", norm_first = true, pos_scaling_factor = float(1),
-      pos_scaling_type = "linear", residual_dropout_rate = 0.1, share_embedding_weights = true, use_bias_in_output = false,
-      use_ffn_bias = false, use_ffn_bias_in_attention = true, use_projection_bias_in_attention = true, use_untied_layer_norm = false,
-      rotary_dim = decoder.quarter_of_head,
-    },
-  },
-  after = {
-    left = { rotary_emb_base = 10000, rotary_pct = float(1) },
-    right = { attention_dropout_rate = float(0), residual_dropout_rate = float(0) },
-  },
+  defaults = { left = { rope_scaling = cbk.null }, right = { rotary_dim = decoder.quarter_of_head } },
 }
 
 -- --- earlier releases, as what they lack: scaled positions, and dropout
@@ -103,11 +87,10 @@ local hf_2_0 = variant(hf, {
   tool = "2.0.3",
   config = fields.config {
     fields.without(config, { "attention_dropout", "hidden_dropout", unpack(rope_fields) }),
-    must.right { attention_dropout_rate = 0, residual_dropout_rate = 0 },
+    fixed.right { attention_dropout_rate = float(0), residual_dropout_rate = float(0) },
     used.left { "rope_scaling", "rope_parameters" },
     fields.drop.left { attention_dropout = 0, hidden_dropout = 0 },
   },
-  before = { left = fields.with(hf.before.left, {}, rope_fields), right = fields.with(hf.before.right, {}, rope_fields) },
 })
 
 return { decoder.models {

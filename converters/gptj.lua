@@ -15,7 +15,7 @@ local only, refuse = rules.only, rules.refuse
 local fixed = fields.fixed
 local buffer = actions.buffer
 local between, variant = rules.between, rules.variant
-local null, float = cbk.null, cbk.float
+local null = cbk.null
 
 -- --- keys
 
@@ -85,7 +85,7 @@ local config = fields.config {
 
 local in_one_form = rotary.in_one_form { rope_type = "default", rope_theta = 10000 }
 
----Null says that whole heads are turned; to the Model Zoo it says a quarter of each (before.right).
+---Null says that whole heads are turned; to the Model Zoo it says a quarter of each (defaults.right).
 local function name_whole_heads(from)
   if from.rotary_dim ~= null then return end
   from.rotary_dim = math.floor(values.size_of(from, "n_embd") / values.size_of(from, "n_head"))
@@ -101,20 +101,7 @@ end
 
 local hf = {
   keys = now, config = config,
-  before = {
-    left = {
-      activation_function = "gelu_new", attn_pdrop = float(0), embd_pdrop = float(0), initializer_range = 0.02,
-      layer_norm_epsilon = 1e-05, n_embd = 4096, n_head = 16, n_layer = 28, n_positions = 2048, resid_pdrop = float(0), rotary_dim = 64,
-      tie_word_embeddings = false, vocab_size = 50400,
-    },
-    right = {
-      attention_dropout_rate = 0.1, embedding_dropout_rate = 0.1, initializer_range = 0.02, layer_norm_epsilon = 1e-05,
-      max_position_embeddings = 1024, nonlinearity = "gelu", norm_first = true, residual_dropout_rate = 0.1,
-      share_embedding_weights = true, use_bias_in_output = false, use_ffn_bias = false, use_ffn_bias_in_attention = true,
-      use_projection_bias_in_attention = true, use_untied_layer_norm = false, rotary_dim = decoder.quarter_of_head,
-    },
-  },
-  after = { right = { use_bias_in_output = true } },
+  defaults = { left = { rotary = fields.none }, right = { position_embedding_type = fields.none, rotary_dim = decoder.quarter_of_head } },
   prepare = { left = prepare_left },
   head_fill = { left = { { "lm_head.bias", zero_bias } } },
 }

@@ -113,21 +113,9 @@ local config = fields.config {
   { "initializer_range" },
 }
 
-local before = {
-  left = {
-    hidden_act = "silu", hidden_size = 4096, initializer_range = 0.02, intermediate_size = 11008, max_position_embeddings = 2048,
-    num_attention_heads = 32, num_hidden_layers = 32, rms_norm_eps = 1e-06, rope_scaling = null, tie_word_embeddings = false,
-    vocab_size = 32000,
-  },
-  right = {
-    layer_norm_epsilon = 1e-05, max_position_embeddings = 1024, nonlinearity = "gelu", norm_first = true, norm_type = "layernorm",
-    pos_scaling_factor = float(1), position_embedding_type = "learned", share_embedding_weights = true, use_bias_in_output = false,
-    use_ffn_bias = true, use_ffn_bias_in_attention = true, use_projection_bias_in_attention = true,
-  },
-}
-
 local hf = {
-  keys = now, config = config, before = before,
+  keys = now, config = config,
+  defaults = { left = { rope_theta = fields.none, rope_scaling = null }, right = { pos_scaling_type = fields.none } },
   prepare = { left = rotary.in_one_form { partial_rotary_factor = 1 }, right = rotary.check_dim },
   finish = { right = rotary.set_dim },
 }
@@ -144,10 +132,6 @@ local hf_2_0 = variant(hf, {
     used.left { "rope_scaling", "rope_parameters", "rope_theta" },
     fixed.right { use_position_embedding = true },
   },
-  before = {
-    left = fields.with(before.left, {}, rope_fields),
-    right = fields.with(before.right, {}, rope_fields),
-  },
 })
 
 local hf_1_9 = variant(hf_2_0, {
@@ -157,7 +141,7 @@ local hf_1_9 = variant(hf_2_0, {
     used.left { "num_key_value_heads" },
     fixed.right { use_rms_norm = true },
   },
-  before = { left = hf_2_0.before.left, right = fields.with(hf_2_0.before.right, { use_rms_norm = false }, { "norm_type" }) },
+  defaults = { right = { use_rms_norm = false } },
 })
 
 ---What Hugging Face says in these fields, earlier releases cannot.

@@ -13,7 +13,7 @@ local zoo = require "converters.classes.zoo.llava"
 local since = require "converters.modelzoo.since"
 
 local llama = catalogue.direct(require("converters.llama")[1], "hf", "cs-2.9").converter
-local must, drop, used = fields.must, fields.drop, fields.used
+local fixed, must, drop, used, written = fields.fixed, fields.must, fields.drop, fields.used, fields.written
 local absent, float = values.absent, cbk.float
 
 -- --- the projector
@@ -129,7 +129,7 @@ local frozen = {
     return out
   end,
   backward = function(patterns, here)
-    if absent(patterns) then return false end -- nothing is said of the image model: after.left
+    if absent(patterns) then return false end -- nothing is said of the image model: written.left
     local found, others = {}, {}
     if cbk.kind(here.from, "freeze") ~= "list" then here:refuse(patterns, "a list of patterns") end
     for _, pattern in cbk.items(patterns) do
@@ -177,14 +177,13 @@ local image = {
   },
   config = fields.config {
     model_type({ clip = true, clip_vision_model = true }, "CLIP"),
+    written.left { model_type = "clip_vision_model" },
     must.right { name = fields.any_of("ViTModel", "vit_model", "vision_transformer") },
     drop.right { "fp16_type" },
+    written.right { name = "ViTModel" },
     clip.config,
   },
-  before = clip.before,
-  after = {
-    left = clip.after.left, right = fields.with(clip.after.right, { name = "ViTModel" }),
-  },
+  defaults = clip.defaults,
   files = { ["preprocessor_config.json"] = function(config)
     return {
       crop_size = { height = config.image_size, width = config.image_size }, size = config.image_size,
@@ -210,33 +209,28 @@ local text = {
     { "mm_projector_type",        "projector",                      projector },
     { "mm_vision_select_feature", "image_feature_select_mode",      values.choice { patch = "patch", cls_patch = "cls_patch" } },
     { "mm_vision_select_layer",   "image_feature_select_layer_idx", feature_layer },
-    must.left { mm_use_im_start_end = false, mm_use_im_patch_token = false },
+    fixed.left { mm_use_im_start_end = false, mm_use_im_patch_token = false, tune_mm_vision_resampler = false },
     { "tune_mm_mlp_adapter",      "freeze",                         frozen },
     used.left { "unfreeze_mm_vision_tower", "freeze_mm_mlp_adapter" },
-    must.left { tune_mm_vision_resampler = false },
     { "image_aspect_ratio", false, one_image },
     must.left { mm_patch_merge_type = fields.any_of("flat", cbk.null) },
     drop.left {
       "architectures", "bos_token_id", "eos_token_id", "freeze_mm_vision_resampler", "pad_token_id", "use_cache",
     },
+    written.left {
+      model_type = "llava", bos_token_id = 1, eos_token_id = 2, pad_token_id = 0, use_cache = true, image_aspect_ratio = "pad",
+      freeze_mm_mlp_adapter = false, freeze_mm_vision_resampler = false, unfreeze_mm_vision_tower = false, tune_mm_mlp_adapter = false,
+    },
+    written.right { name = "LlamaModel" },
   },
   beside = { "projector", "image_feature_select_mode", "image_feature_select_layer_idx", "freeze" },
   folders = { mm_vision_tower = "image_model" },
-  before = {
-    left = fields.with(llama.before.left, {
-      mm_hidden_size = usual_width, mm_projector_type = "mlp2x_gelu", mm_use_im_patch_token = false, mm_use_im_start_end = false,
-      mm_vision_select_feature = "patch", mm_vision_select_layer = -2, tune_mm_mlp_adapter = false,
-    }),
-    right = fields.with(llama.before.right, { share_embedding_weights = false, freeze = cbk.null }),
-  },
-  after = {
+  defaults = {
     left = {
-      bos_token_id = 1, eos_token_id = 2, freeze_mm_mlp_adapter = false,
-      freeze_mm_vision_resampler = false, image_aspect_ratio = "pad", mm_use_im_patch_token = false, mm_use_im_start_end = false,
-      model_type = "llava", pad_token_id = 0, tune_mm_mlp_adapter = false, tune_mm_vision_resampler = false,
-      unfreeze_mm_vision_tower = false, use_cache = true,
+      rope_theta = fields.none, mm_hidden_size = usual_width, mm_projector_type = "mlp2x_gelu", mm_vision_select_feature = "patch",
+      mm_vision_select_layer = -2, tune_mm_mlp_adapter = false,
     },
-    right = { name = "LlamaModel" },
+    right = { share_embedding_weights = false, freeze = cbk.null },
   },
   prepare = llama.prepare, finish = llama.finish,
   fill = { right = { { linear(0, "weight"), invented_projector } } },
@@ -260,7 +254,7 @@ end
 local function check_given(from)
   local text_model, image_model = from.text_model, from.image_model
   if not kinds.is_dict(text_model) or not absent(text_model.mm_hidden_size) or not kinds.is_dict(image_model) then return end
-  local width = absent(image_model.hidden_size) and clip.before.left.hidden_size or image_model.hidden_size
+  local width = classes.image_model:values(image_model).hidden_size
   if width == usual_width then return end
   cbk.fail("config", ("the config of text_model has no 'mm_hidden_size': add the hidden_size of the image_model (%s)"):format(
     fields.shown(width)))
@@ -277,15 +271,14 @@ local hf = {
   "hf", "cs-2.2 .. cs-2.9",
   components = { image, text },
   config = fields.config {
-    drop.right { image_start_idx = 1, label_smoothing = 0, loss_scaling = "num_tokens", loss_weight = 1, z_loss_eps = 0 },
+    written.right {
+      image_start_idx = 1, label_smoothing = float(0), loss_scaling = "num_tokens", loss_weight = float(1), z_loss_eps = float(0),
+    },
   },
   prepare = { left = function(from)
     take_tower(from)
     check_given(from)
   end },
-  after = { right = {
-    image_start_idx = 1, label_smoothing = float(0), loss_scaling = "num_tokens", loss_weight = float(1), z_loss_eps = float(0),
-  } },
   finish = {
     left = function(to, from)
       check_widths("projector.image_model.input_unit", to.text_model.mm_hidden_size, to.image_model.hidden_size)

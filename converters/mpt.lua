@@ -11,7 +11,7 @@ local classes = require "converters.classes.hf.mpt"
 local zoo = require "converters.classes.zoo.decoder"
 
 local only, qkv = rules.only, actions.qkv
-local fixed, must, drop, used = fields.fixed, fields.must, fields.drop, fields.used
+local fixed, must, used, written = fields.fixed, fields.must, fields.used, fields.written
 local null, float = cbk.null, cbk.float
 local between = rules.between
 
@@ -107,6 +107,8 @@ local norm_type = {
 
 local config = fields.config {
   fixed.left { model_type = "mpt" },
+  fixed.left { ["attn_config.alibi_bias_max"] = 8, ["attn_config.prefix_lm"] = false },
+  written.left { ["attn_config.attn_impl"] = "torch", ["attn_config.attn_uses_sequence_id"] = false },
   fixed.right {
     use_bias_in_output = false, nonlinearity = "gelu", norm_first = true, embedding_layer_norm = false, use_ff_layer1_dropout = false,
   },
@@ -125,8 +127,8 @@ local config = fields.config {
   -- no error, as the Model Zoo's converter lets these two through
   { "attn_config.clip_qkv",  false, values.lost(null, "the Model Zoo clips no queries, keys and values, so logits change") },
   { "attn_config.qk_ln",     false, values.lost(false, "the Model Zoo's model has no norms of queries and keys, so logits change") },
-  drop.left { ["attn_config.attn_uses_sequence_id"] = false },
-  used.left { "learned_pos_emb", "attn_config.attn_impl" }, -- of positions; which kernel computes the same
+  written.left { ["attn_config.clip_qkv"] = null, ["attn_config.qk_ln"] = false },
+  used.left { "learned_pos_emb" }, -- of positions
   { "no_bias", false, { forward = function(without, here)
     for _, name in ipairs(decoder.biases) do here:set(name, not without) end
   end } },
@@ -136,15 +138,6 @@ local config = fields.config {
   { "initializer_range" },
   { "norm_type",           "norm_type",                     norm_type },
 }
-
-local function attention(implementation)
-  return {
-    ["attn_config.alibi"] = false, ["attn_config.alibi_bias_max"] = 8, ["attn_config.attn_impl"] = implementation,
-    ["attn_config.attn_pdrop"] = float(0), ["attn_config.attn_type"] = "multihead_attention",
-    ["attn_config.attn_uses_sequence_id"] = false, ["attn_config.clip_qkv"] = null, ["attn_config.prefix_lm"] = false,
-    ["attn_config.qk_ln"] = false, ["attn_config.softmax_scale"] = null,
-  }
-end
 
 local function has_bias(source)
   for key in cbk.items(source) do
@@ -167,27 +160,16 @@ local function as_weights_show(from, given, read)
 end
 
 local hf = {
-  keys = rules.keys { { "transformer", "", body } }, config = config, nested = { left = { "attn_config", "ffn_config" } },
+  keys = rules.keys { { "transformer", "", body } },
+  config = fields.config { written.left { architectures = { "MPTForCausalLM" } }, config },
+  nested = { left = { "attn_config", "ffn_config" } },
   prepare = { left = as_weights_show },
-  before = {
-    left = fields.with(attention "triton", {
-      d_model = 2048, emb_pdrop = float(0), embedding_fraction = float(1), expansion_ratio = 4, learned_pos_emb = true,
-      logit_scale = null, max_seq_len = 2048, n_heads = 16, n_layers = 24, no_bias = false, norm_type = "low_precision_layernorm",
-      resid_pdrop = float(0), vocab_size = 50368,
-    }),
-    right = {
-      layer_norm_epsilon = 1e-05, max_position_embeddings = 1024, nonlinearity = "gelu", norm_first = true, norm_type = "layernorm",
-      position_embedding_type = "learned", share_embedding_weights = true, use_bias_in_output = false, use_ffn_bias = true,
-      use_ffn_bias_in_attention = true, use_projection_bias_in_attention = true,
+  defaults = {
+    left = {
+      initializer_range = fields.none, no_bias = false, ["attn_config.alibi"] = false, ["attn_config.softmax_scale"] = null,
+      ["attn_config.attn_type"] = "multihead_attention",
     },
-  },
-  after = {
-    left = fields.with(attention "torch", { architectures = { "MPTForCausalLM" } }),
-    right = {
-      attention_dropout_rate = float(0), attention_type = "scaled_dot_product", dropout_rate = float(0),
-      embedding_dropout_rate = float(0), position_embedding_type = "learned", share_embedding_weights = true,
-      use_ffn_bias = true, use_ffn_bias_in_attention = true, use_projection_bias_in_attention = true,
-    },
+    right = { initializer_range = fields.none },
   },
   finish = { left = function(to, from)
     to.no_bias = not decoder.common_bias(from)
@@ -211,7 +193,7 @@ return {
     since = { right = since.gpt2 },
     between("hf", "cs-2.1 .. cs-2.3", hf, {
       keys = rules.keys { body, rules.drop.left("lm_head.{weight,bias}", "a copy of the embedding is written") },
-      after = { left = fields.with(hf.after.left, { architectures = { "MPTModel" } }), right = hf.after.right },
+      config = fields.config { written.left { architectures = { "MPTModel" } }, config },
     }),
   },
 }

@@ -11,7 +11,7 @@ local zoo = require "converters.classes.zoo.t5"
 local between, variant = rules.between, rules.variant
 
 local only = rules.only
-local fixed, must, used, drop = fields.fixed, fields.must, fields.used, fields.drop
+local fixed, must, used, written = fields.fixed, fields.must, fields.used, fields.written
 
 local HEAD, DECODER = "lm_head.weight", "decoder_embeddings.word_embeddings.weight"
 
@@ -189,9 +189,6 @@ local vocabulary = {
   end,
 }
 
----Relative positions have no end, but the Model Zoo names one.
-local positions = { src_max_position_embeddings = 512, tgt_max_position_embeddings = 512 }
-
 ---What the name of the feed-forward part says already. Of a gated one that name decides, as in the Model Zoo's converter.
 ---@param name_of fun(here: FieldAt): any
 ---@param implied fun(name: string): any
@@ -233,29 +230,17 @@ local function config_for(name_of)
     { false,                 "decoder_nonlinearity",       same_as("encoder_nonlinearity", "relu") },
     { "dense_act_fn",        false,                        as_named(name_of, activation_in) },
     name_of == as_it_is and { "is_gated_act", false,       as_named(name_of, named_gated) } or used.left { "is_gated_act" },
-    drop.right(positions),
+    written.right { src_max_position_embeddings = 512, tgt_max_position_embeddings = 512 }, -- relative positions have no end
+    written.left { decoder_start_token_id = 0 }, -- that of padding
   }
 end
-
-local before = {
-  left = {
-    d_ff = 2048, d_kv = 64, d_model = 512, dropout_rate = 0.1, feed_forward_proj = "relu", layer_norm_epsilon = 1e-06, num_heads = 8,
-    num_layers = 6, relative_attention_num_buckets = 32, tie_word_embeddings = true, vocab_size = 32128,
-    num_decoder_layers = fields.same_as "num_layers",
-  },
-  right = {
-    d_ff = 2048, d_kv = 64, layer_norm_epsilon = 1e-05, relative_attention_num_buckets = 32, share_embedding_weights = true,
-    decoder_num_hidden_layers = fields.same_as "encoder_num_hidden_layers",
-  },
-}
 
 local hf = {
   keys = hf_keys(cross_bias, first_bias(new_bias), first_bias(old_bias)),
   config = config_for(as_it_is),
-  before = before,
-  after = {
-    left = { decoder_start_token_id = 0 }, -- that of padding
-    right = positions,
+  defaults = {
+    left = { num_decoder_layers = fields.same_as "num_layers" },
+    right = { decoder_num_hidden_layers = fields.same_as "encoder_num_hidden_layers" },
   },
 }
 
@@ -298,6 +283,10 @@ local hf_1_9 = variant(hf_1_8, {
 
 local hf_1_7 = variant(hf_1_8, {
   prefix = false,
+  defaults = {
+    left = hf.defaults.left,
+    right = fields.with(hf.defaults.right, { use_pre_encoder_decoder_layer_norm = false }), -- it says the opposite up to 1.7
+  },
   config = fields.config {
     must.right { use_pre_encoder_decoder_layer_norm = false },
     hf_1_8.config,

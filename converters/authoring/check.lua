@@ -1,9 +1,7 @@
 -- Finds mistakes in a converter's tables: rules that no key reaches, two rules for one target, keys that go one way only. It converts
 -- nothing.
 
-local cbk = require "cbk"
 local pretrained = require "converters.engine.pretrained"
-local fields = require "converters.engine.fields"
 local patterns = require "converters.engine.patterns"
 local rules = require "converters.engine.rules"
 local relate = require "converters.authoring.relate"
@@ -325,7 +323,7 @@ function check.fields(set)
     end
   end
   for _, rule in ipairs(set) do
-    if not reached[rule] then
+    if not (reached[rule] or rule.is_written) then
       findings[#findings + 1] = { kind = "unreachable", rule = rule,
         text = ("no field reaches the config rule %s: an earlier one takes it"):format(field_text(rule)) }
     end
@@ -333,21 +331,7 @@ function check.fields(set)
   return findings
 end
 
----Defaults that are written, but refused when they are read.
-local function check_refused(own, side, findings)
-  for _, rule in ipairs(own.config or {}) do
-    local after, value = own.after and own.after[side], nil
-    if after and rule.kind == "must" and rule[side] then value = after[rule[side]] end
-    local is_plain = value ~= nil and type(value) ~= "function" and type(value) ~= "table"
-    if is_plain and not fields.same(cbk.dict { value = value }.value, rule.value) then
-      findings[#findings + 1] = { kind = "collision",
-        text = ("after.%s writes %s=%s, but fields.must.%s accepts only %s"):format(side, rule[side], fields.shown(value),
-          side, fields.shown(rule.value)) }
-    end
-  end
-end
-
----Defaults of fields without a config rule: they are misspelt, or the way back cannot read what this one writes.
+---Defaults of fields that no config rule names: they are misspelt, or the way back does not know what this one writes.
 ---@param own Converter
 ---@param classes? table<Side, Class>   of the model
 ---@return { kind: string, text: string }[]
@@ -355,20 +339,16 @@ function check.defaults(own, classes)
   local findings = {}
   for _, side in ipairs { "left", "right" } do
     local known = fields_of(own, side, classes)
-    for _, what in ipairs(known and { "before", "after" } or {}) do
-      local names = {}
-      for name in pairs(own[what] and own[what][side] or {}) do
-        local is_common = side == "left" and pretrained.is_common(name)
-        if not known[name] and not is_common then names[#names + 1] = "'" .. name .. "'" end
-      end
-      table.sort(names)
-      if #names > 0 then
-        findings[#findings + 1] = { kind = "unknown field",
-          text = ("%s.%s has %s, which no config rule names; use fields.drop.%s or fields.used.%s for fields without a counterpart")
-            :format(what, side, table.concat(names, ", "), side, side) }
-      end
+    local names = {}
+    for name in pairs(known and own.defaults and own.defaults[side] or {}) do
+      if not (known[name] or side == "left" and pretrained.is_common(name)) then names[#names + 1] = "'" .. name .. "'" end
     end
-    check_refused(own, side, findings)
+    table.sort(names)
+    if #names > 0 then
+      findings[#findings + 1] = { kind = "unknown field",
+        text = ("defaults.%s has %s, which no config rule names; use fields.drop.%s or fields.used.%s for fields without a counterpart")
+          :format(side, table.concat(names, ", "), side, side) }
+    end
   end
   return findings
 end

@@ -50,6 +50,7 @@ function tables.of(models, only)
     end
   end
   for _, model in ipairs(models) do
+    catalogue.describe(model)
     for _, converter in ipairs(model) do
       local title = ("%s: %s <-> %s"):format(model.model, converter[1], converter[2])
       add_own(model, converter, converter, title)

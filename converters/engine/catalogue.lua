@@ -14,8 +14,8 @@ local catalogue = {}
 ---@field [2] string        right formats: "cs-2.1 .. cs-2.9"
 ---@field keys Rule[]       The key rules: `rules.keys { … }`.
 ---@field config table[]    The config rules: `fields.config { … }`.
----@field before? table<Side, table>   Defaults of a config that is read, per side. A function computes one from the other fields.
----@field after? table<Side, table>    Values that are added to a config that is written, per side. A config that is read may differ.
+---@field defaults? table<Side, table>   Per side: values of fields that a config leaves out, if they are not the class's. A function
+---                                    computes one from the other fields. `fields.none`: the field has no default.
 ---@field prepare? table<Side, fun(config: Dict, given: Dict, read: Read): Dict?>   Per side: `function(config, given, read)` on a config
 ---                                    that is read, before the rules. It changes the config or returns another. `given` lacks the defaults.
 ---@field finish? table<Side, fun(to: Dict, from: Dict, read: Read): Dict?>   Per side: `function(to, from, read)` on a config that is
@@ -173,7 +173,7 @@ local by_name = {} -- model name or alias: { Model, name in the Model Zoo, file 
 
 ---Tables between Hugging Face and a release have the model's classes, unless they have classes of their own.
 ---@param model Model
-local function describe(model)
+function catalogue.describe(model)
   for _, converter in ipairs(model) do
     for _, own in pairs(converter[1] == "hf" and (converter.variants or { converter }) or {}) do
       own.classes = own.classes or model.classes
@@ -194,7 +194,7 @@ function catalogue.add(models, where, is_own)
     by_name[name] = earlier or { model, zoo_name, where, is_own = is_own }
   end
   for _, model in ipairs(models) do
-    describe(model)
+    catalogue.describe(model)
     add(model.model, model, model.name or model.model)
     for alias, zoo_name in pairs(model.aliases or {}) do add(alias, model, zoo_name) end
   end

@@ -11,7 +11,7 @@ local MOST = 2 ^ 53
 ---@class FieldKind
 ---@field holds fun(value: any): boolean
 ---@field says string        what such a value is, in messages
----@field needed? boolean    without it, no model is described
+---@field needed? boolean    a Model Zoo config must say it
 ---@field null? boolean      null says as much as nothing
 ---@field plain? fun(value: any): any   the same, as rules and functions know it
 ---@field number? boolean    a text that programs read as a number holds too, as YAML's 1e-5 is to some
@@ -26,6 +26,7 @@ local function number(says, holds) return { holds = holds, says = says, number =
 ---@type table<string, FieldKind>
 local known = {
   size = { holds = whole(MOST), says = "a whole number of at least 1", needed = true },
+  length = { holds = whole(MOST), says = "a whole number of at least 1" }, -- of a sequence
   depth = { holds = whole(1e5), says = "a whole number from 1 to 100000", needed = true },
   number = number("a number", function() return true end),
   positive = number("a number above 0", function(value) return value > 0 end),
@@ -87,7 +88,7 @@ function field_kinds.is_quoted(field, value)
   return kind and kind.number and type(value) == "string" and tonumber(value) ~= nil
 end
 
----Whether no model is described without the field.
+---Whether a Model Zoo config must say the field, though its class has a default.
 ---@param field ClassField|nil
 function field_kinds.is_needed(field)
   local kind = field and known[field.kind]

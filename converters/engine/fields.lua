@@ -100,6 +100,12 @@ fields.used = one_sided { kind = "used" }
 ---or have the value given here.
 fields.drop = one_sided { kind = "drop" }
 
+---`fields.written.right { loss_weight = 1 }`: as `fields.drop`, and the field is written with this value.
+fields.written = one_sided { kind = "drop", is_written = true }
+
+---In `defaults`: the field has no default.
+function fields.none() end
+
 ---One of several values, in `fields.must` and in messages.
 function fields.any_of(...) return { any_of = { ... } } end
 

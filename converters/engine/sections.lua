@@ -296,12 +296,40 @@ end
 ---@param side Side
 ---@return table<string, any>
 function sections.constants(step, side)
-  local out = fields.with(step.after and step.after[side] or {}, {})
+  local out = {}
   for _, rule in ipairs(step.config or {}) do
-    if rule.is_written and rule[side] and out[rule[side]] == nil then out[rule[side]] = rule.value end
+    if rule.is_written and rule[side] and out[rule[side]] == nil then out[rule[side]] = cbk.deep_copy(rule.value) end
   end
   local class = side == "left" and step.classes and step.classes.left
   if class and out.architectures == nil then out.architectures = { class.name } end
+  return out
+end
+
+---Whether a rule reads what the class has where a config leaves a field out. A Model Zoo config must say its sizes, and a rate that
+---only training uses is checked where it is said.
+---@param rule table|nil
+---@param field ClassField
+local function reads_default(rule, side, field)
+  if field.default == nil or not rule or not rule[side] or rule.is_usual then return false end
+  if rule.kind == "must" then return field.kind ~= "rate" end
+  return (rule.kind == "pair" or rule.kind == "used") and not (side == "right" and field_kinds.is_needed(field))
+end
+
+---The values of fields that a config of a side leaves out: those of its class, or the converter's own.
+---@param step Converter
+---@param side Side
+---@param by_name table<string, table>   rules by the names of fields
+---@return table<string, any>
+local function defaults_of(step, side, by_name)
+  local out = {}
+  for name, field in pairs(sections.known_fields(step, side)) do
+    if reads_default(by_name[name], side, field) then
+      out[name] = field.kind == "rate" and cbk.float(field.default) or field.default
+    end
+  end
+  for name, value in pairs(step.defaults and step.defaults[side] or {}) do
+    if value == fields.none then out[name] = nil else out[name] = value end
+  end
   return out
 end
 
@@ -324,7 +352,7 @@ function sections.convert(step, side, from, moves, class, read)
   local other, nested = rules.other[side], step.nested or {}
   local by_name, rest = compile(step, side)
   local given = named(step, side, from)
-  local defaults = step.before and step.before[side] or {}
+  local defaults = rest and (step.defaults or {})[side] or defaults_of(step, side, by_name)
   class = class or step.classes and step.classes[side]
   local known = class and class:by_name() or {}
   from = fields.fill(cbk.copy(given), defaults)
@@ -388,7 +416,7 @@ end
 function sections.refused(step, side, config)
   local by_name, rest = compile(step, side)
   local defaults, out = {}, {}
-  for name, value in pairs(step.before and step.before[side] or {}) do
+  for name, value in pairs(defaults_of(step, side, by_name)) do
     if type(value) ~= "function" then defaults[name] = value end
   end
   local from = fields.fill(named(step, side, config), defaults)

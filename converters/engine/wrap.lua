@@ -41,11 +41,9 @@ end
 ---@return Converter
 function wrap.around(outer, inner, name)
   local says = outer.wrap.says.right
-  local after = inner.after or {}
   local out = fields.with(inner, {
     inside = outer.wrap,
-    config = inner.config and fields.config { fields.must.right { [says] = name }, outer.config, inner.config },
-    after = { left = after.left, right = fields.with(after.right or {}, fields.with(outer.after.right, { [says] = name })) },
+    config = inner.config and fields.config { fields.fixed.right { [says] = name }, outer.config, inner.config },
   })
   if inner.variants then
     out.variants = {}

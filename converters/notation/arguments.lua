@@ -53,7 +53,7 @@ arguments.fields = {
 for _, side in ipairs { "left", "right" } do
   arguments.rules["only." .. side] = { pattern, why, maybe(named("the pattern of what it is a copy of", text)) }
   for _, kind in ipairs { "drop.", "refuse." } do arguments.rules[kind .. side] = { pattern, why, maybe(named("a condition", func)) } end
-  arguments.fields["must." .. side], arguments.fields["fixed." .. side] = { values }, { values }
+  for _, kind in ipairs { "must.", "fixed.", "written." } do arguments.fields[kind .. side] = { values } end
   arguments.fields["used." .. side], arguments.fields["drop." .. side] = { list }, { names }
 end
 

@@ -42,7 +42,7 @@ local texts = shapes.map(text, text, "texts by names: { a = \"b\" }")
 
 local rules_of = arguments.made_by
 local around = { -- what happens to configs
-  config = rules_of.config, before = sides(map), after = sides(map), prepare = sides(func), finish = sides(func),
+  config = rules_of.config, defaults = sides(map), prepare = sides(func), finish = sides(func),
   nested = sides(names),
 }
 local model_class = shapes.of("a model class", function(value) return getmetatable(value) == class.Class end)
@@ -87,7 +87,7 @@ notation.records = {
   components = shapes.record("a converter with components", with(of_file, around, of_model, {
     components = shapes.list(component, "a list of components"),
   }), { "config" }),
-  wrap = shapes.record("a converter with wrap", with(of_file, { wrap = wrap, config = rules_of.config, after = sides(map) })),
+  wrap = shapes.record("a converter with wrap", with(of_file, { wrap = wrap, config = rules_of.config })),
   component = component, variant = variant, ["what wraps"] = wrap,
 }
 

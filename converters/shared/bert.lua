@@ -88,15 +88,10 @@ local config = fields.config {
   drop.right { enable_vts = false, freeze_ffn_bias_in_glu = false },
 }
 
-local before = {
-  left = {
-    attention_probs_dropout_prob = 0.1, hidden_act = "gelu", hidden_dropout_prob = 0.1, hidden_size = 768, intermediate_size = 3072,
-    layer_norm_eps = 1e-12, max_position_embeddings = 512, num_attention_heads = 12, num_hidden_layers = 12,
-    tie_word_embeddings = true, vocab_size = 30522,
-  },
+local defaults = {
+  left = { initializer_range = fields.none, position_embedding_type = fields.none },
   right = {
-    encoder_nonlinearity = "gelu", share_embedding_weights = true, layer_norm_epsilon = 1e-5, dropout_rate = 0.1,
-    attention_dropout_rate = fields.same_as "dropout_rate",
+    initializer_range = fields.none, position_embedding_type = fields.none, attention_dropout_rate = fields.same_as "dropout_rate",
   },
 }
 
@@ -148,19 +143,18 @@ end
 ---@field has { pooler?: boolean, mlm?: boolean }   what has an activation apart from the encoder's
 ---@field config? table                 fields of the head
 ---@field prepare? fun(from: Dict)      over a Hugging Face config
----@field after? table<Side, table>     defaults of a config that is written
 ---@field defaults? table               of its Model Zoo class, where they are its own
 ---@field fill? table<Side, table[]>
+
+local function config_of(model, more) return fields.config { model.config or false, config, more } end
 
 ---@param model BertModel
 ---@return Converter since_2_1, Converter up_to_2_0, Converter up_to_1_7
 function bert.hugging_face(model)
-  local after = model.after or {}
   local since_2_1 = {
     keys = model.keys "position_embeddings.embed",
-    config = model.config and fields.config { model.config, config } or config,
-    before = { left = before.left, right = fields.with(before.right, model.defaults or {}) },
-    after = model.after,
+    config = config_of(model, model.has.mlm and fields.written.right { freeze_ffn_bias_in_glu = false }),
+    defaults = { left = defaults.left, right = fields.with(defaults.right, model.defaults or {}) },
     prepare = { left = model.prepare, right = function(from)
       if not model.has.pooler then check_unused_pooler(from) end
       check_pooler(from)
@@ -170,10 +164,7 @@ function bert.hugging_face(model)
   }
   local up_to_2_0 = variant(since_2_1, {
     keys = model.keys "position_embeddings", tool = "2.0.3",
-    after = {
-      left = after.left,
-      right = fields.with(after.right or {}, { enable_vts = false }, { "freeze_ffn_bias_in_glu" }),
-    },
+    config = config_of(model, fields.written.right { enable_vts = false }),
   })
   local up_to_1_7 = variant(up_to_2_0, {
     prefix = false,

@@ -6,7 +6,7 @@ local fields = require "converters.engine.fields"
 local actions = require "converters.vocabulary.actions"
 local values = require "converters.vocabulary.values"
 
-local fixed, drop = fields.fixed, fields.drop
+local fixed = fields.fixed
 
 local clip = {}
 
@@ -116,7 +116,7 @@ clip.config = fields.config {
   { "projection_dim",      "num_classes" },
   { "num_labels", false, { forward = function(count, here) here:set("num_classes", count) end } },
   { "attention_dropout",   "attention_dropout_rate" },
-  drop.right { dropout_rate = 0 },
+  fields.written.right { dropout_rate = cbk.float(0) },
   { "hidden_size" },
   { "num_hidden_layers" },
   { "layer_norm_eps",      "layer_norm_epsilon",       epsilon_of_norms },
@@ -132,17 +132,6 @@ clip.config = fields.config {
   end } },
 }
 
-local unsaid = { dropout_rate = cbk.float(0), num_classes = 512 }
-
-clip.before = {
-  left = {
-    attention_dropout = cbk.float(0), hidden_act = "quick_gelu", hidden_size = 768, image_size = 224, initializer_factor = cbk.float(1),
-    initializer_range = 0.02, intermediate_size = 3072, layer_norm_eps = 1e-05, num_attention_heads = 12, num_channels = 3,
-    num_hidden_layers = 12, patch_size = 32, projection_dim = 512,
-  },
-  right = fields.with(fields.with(layout, unsaid), { nonlinearity = "gelu" }),
-}
-
-clip.after = { left = { model_type = "clip_vision_model" }, right = unsaid }
+clip.defaults = { right = fields.with(layout, { num_classes = 512 }) }
 
 return clip

@@ -44,7 +44,6 @@ end
 ---@field place string              what is before all keys but the head's: "transformer"
 ---@field embedding string          "word_embeddings"
 ---@field head? string              default: "lm_head"
----@field headless? fun(converter: Converter): Converter   what is different without the head
 ---@field [integer] Converter       to Hugging Face, with the keys of the model without its head; `head_fill` as `fill`, of the head only
 
 ---@param family Decoders
@@ -83,7 +82,7 @@ function decoder.models(family)
   local function headless(converter)
     local fill = invented_head(embedding)
     for _, one in ipairs(converter.fill and converter.fill.right or {}) do fill[#fill + 1] = one end
-    return without_head_fill(family.headless and family.headless(converter) or converter, { fill = { right = fill },
+    return without_head_fill(converter, { fill = { right = fill },
       keys = rules.keys { converter.keys, rules.drop.right("lm_head.{weight,bias}", "a headless model has no head") } })
   end
   return model_of(family, family.classes.with_head, "", with_head), model_of(family, family.classes.headless, "-headless", headless)
@@ -111,17 +110,14 @@ function decoder.inner_size(from)
   if values.absent(from.n_inner) and not values.absent(from.n_embd) then from.n_inner = 4 * from.n_embd end
 end
 
----Right to left: GPT-2's one dropout rate stands for those that are not given (prepare.right).
-function decoder.dropouts(from)
-  for _, name in ipairs { "embedding_dropout_rate", "attention_dropout_rate" } do
-    if from[name] == nil then
-      if from.dropout_rate == nil then cbk.fail("config", ("the config has neither '%s' nor 'dropout_rate'"):format(name)) end
-      from[name] = cbk.raw(from, "dropout_rate")
-    end
-  end
+local function one_dropout(from)
+  return cbk.raw(from, "dropout_rate") or cbk.fail("config", "the config has no 'dropout_rate', nor one for each of its parts")
 end
 
----Of the right: rotary_dim where a config does not say it (before.right).
+---GPT-2's one dropout rate, for those that a config of the right leaves out (defaults.right).
+decoder.dropouts = { dropout_rate = fields.none, embedding_dropout_rate = one_dropout, attention_dropout_rate = one_dropout }
+
+---Of the right: rotary_dim where a config does not say it (defaults.right).
 function decoder.quarter_of_head(from) return math.floor(heads.size(from) * 0.25) end
 
 ---The three bias fields of the right for which the left has one.
@@ -158,7 +154,7 @@ decoder.to_2_0 = {
     { "use_rms_norm", "norm_type", values.choice { [true] = "rmsnorm", [false] = "layernorm" } },
     { "*" },
   },
-  before = { left = { use_rms_norm = false }, right = { norm_type = "layernorm" } },
+  defaults = { left = { use_rms_norm = false }, right = { norm_type = "layernorm" } },
 }
 
 ---… the same for the Model Zoo's GPTJModel (gptj, gpt-neox), whose norms may lack a bias.

@@ -262,7 +262,8 @@ describe("Configs: what a field must be", function()
     local own = { config = fields.config { { "ffn_dim", "filter_size" }, { "slope" } }, classes = {
       left = described { ffn_dim = makers.size(4), slope = makers.rate() },
       right = described { filter_size = makers.size(4), slope = makers.rate() } } }
-    fails("the config has no 'ffn_dim'", sections.convert, own, "left", dict())
+    fails("the config has no 'filter_size' in its model section", sections.convert, own, "right", dict())
+    harness.equal(sections.convert(own, "left", dict()).filter_size, 4) -- as its class has it
     fails("ffn_dim=-8: only a whole number of at least 1", sections.convert, own, "left", dict { ffn_dim = -8 })
     fails("filter_size='8': only a whole number of at least 1", sections.convert, own, "right", dict { filter_size = "8" })
     fails("slope=2: only a number from 0 to 1", sections.convert, own, "left", dict { ffn_dim = 8, slope = 2 })

@@ -197,7 +197,8 @@ describe("Converters: configs", function()
   it("a config that is none is refused, and what is missing is named", function()
     fails("should be a map of fields, found a list", convert.config, job("llama", "hf", "cs-2.4"), cbk.list())
     fails("the config is empty", convert.config, job("llama", "hf", "cs-2.4"), cbk.dict())
-    fails("no 'n_embd', 'n_head', 'n_layer'", convert.config, job("gpt2", "hf", "cs-2.4"), cbk.dict { vocab_size = 5 })
+    fails("no 'filter_size', 'hidden_size', 'num_heads', 'num_hidden_layers'", convert.config, job("gpt2", "cs-2.4", "hf"),
+      cbk.dict { model = cbk.dict { vocab_size = 5, dropout_rate = 0 } })
     for shown, bad in pairs { ["[]"] = cbk.list(), ["'x'"] = "x", null = cbk.null } do
       fails(("with model=%s: only a map of fields"):format(shown), convert.config, job("llama", "cs-2.4", "hf"), cbk.dict { model = bad })
     end
@@ -720,7 +721,7 @@ describe("Converters: the README", function()
 
   it("defaults do not reach the input", function()
     local from = cbk.dict { a = 1 }
-    sections.convert({ config = fields.config { { "*" } }, before = { left = { b = 2 } } }, "left", from)
+    sections.convert({ config = fields.config { { "*" } }, defaults = { left = { b = 2 } } }, "left", from)
     assert(from.b == nil)
   end)
 end)

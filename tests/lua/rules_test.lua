@@ -81,7 +81,7 @@ describe("Rules: findings", function()
         local rules, fields = require "converters.engine.rules", require "converters.engine.fields"
         return { { model = "tied", note = "Tied", { "hf", "cs-2.4", keys = rules.keys { %s },
           config = fields.config { { "width", "hidden_size" }, { "heads", "num_heads" },
-            fields.must.left { model_type = "tied" } }, after = { left = { model_type = "tied" } } } } }]]):format(entries)
+            fields.fixed.left { model_type = "tied" } } } } }]]):format(entries)
       cbk.fs.write(dir .. "/tied.lua", text, { overwrite = true })
       return harness.cbk(dir, "rules", "tied.lua")
     end
@@ -249,7 +249,7 @@ describe("Rules: findings", function()
       ["a converter with variants needs 'choose'"] = none { variants = { a = { keys = K, config = F } } },
       ["variants is empty"] = none { variants = {}, choose = f },
       ["variants.a: a variant needs 'config'"] = none { variants = { a = { keys = K } }, choose = f },
-      ["a converter with variants has no 'after'"] = none { variants = { a = { keys = K, config = F } }, choose = f, after = {} },
+      ["a converter with variants has no 'defaults'"] = none { variants = { a = { keys = K, config = F } }, choose = f, defaults = {} },
       ["components is empty"] = none { components = {}, config = F },
       ["components.1: a component needs 'left'"] = none { components = { {} }, config = F },
       ["two components have the same left, '"] = none { components = { part, rules.variant(part, { right = "r2" }) }, config = F },
@@ -259,8 +259,7 @@ describe("Rules: findings", function()
       ["wrap: wrap needs 'says'"] = none { wrap = {} },
       ["wrap.says: the field of each side needs 'right'"] = none { wrap = rules.variant(held, { says = { left = "a" } }) },
       ["wrap.models is empty"] = none { wrap = rules.variant(held, { models = {} }) },
-      ["after has 'rigth'; it must be of a side, left or right"] = of("hf", "cs-2.4", { after = { rigth = {} } }),
-      ["before has 'norm_type'"] = of("hf", "cs-2.4", { before = { norm_type = "x" } }),
+      ["defaults has 'rigth'; it must be of a side, left or right"] = of("hf", "cs-2.4", { defaults = { rigth = {} } }),
       ["finish must be of a side, left or right: { right = … }, each a function, not"] = of("hf", "cs-2.4", { finish = f }),
       ["prepare.left must be a function, not a table"] = of("hf", "cs-2.4", { prepare = { left = {} } }),
       ["fill.right must be a list of { key, function }, not 'x'"] = of("hf", "cs-2.4", { fill = { right = "x" } }),
@@ -271,8 +270,8 @@ describe("Rules: findings", function()
       fails("m.lua: ", notation.check, { { model = "m", converter } }, "m.lua")
     end
     notation.check({ { model = "m", none { wrap = held }, of("cs-2.1", "cs-2.2"), of("cs-2.2", "cs-2.3", { fill = false }) } }, "m.lua")
-    fails("variants.one.after has 'rigth'", notation.check, { { model = "m",
-      none { variants = { one = { keys = K, config = F, after = { rigth = {} } } }, choose = f } } }, "m.lua")
+    fails("variants.one.defaults has 'rigth'", notation.check, { { model = "m",
+      none { variants = { one = { keys = K, config = F, defaults = { rigth = {} } } }, choose = f } } }, "m.lua")
     for _, text in ipairs {
       "cs-2.9 .. cs-2.1", "cs-2.1 - cs-2.9", "cs-2.1 .. cs-2.9-dpo", "", "hf,", "huggingface", "cs-3.7", "cs-2.4 dpo",
     } do
@@ -363,17 +362,10 @@ describe("Rules: findings", function()
 
   it("defaults of fields that no rule names", function()
     local config = fields.config { { "n", "m" }, fields.used.left { "seen" } }
-    local found = check.defaults { config = config, before = { left = { zzz = 3, seen = 1 } }, after = { right = { m = 4, nosuch = 3 } } }
+    local found = check.defaults { config = config, defaults = { left = { zzz = 3, seen = 1 }, right = { m = 4, nosuch = 3 } } }
     equal(#found, 2)
-    assert(found[1].text:find("before.left has 'zzz', which", 1, true) and found[2].text:find("after.right has 'nosuch'", 1, true))
-    local must = fields.config { fields.must.right { norm = "layer", act = fields.any_of("relu", "gelu"), bias = true } }
-    local refused = check.defaults { config = must, after = { right = { norm = "rms", act = "gelu", bias = false } } }
-    local texts = { refused[1].text, refused[2].text }
-    table.sort(texts)
-    equal(#refused, 2)
-    equal(texts, { "after.right writes bias=false, but fields.must.right accepts only true",
-      "after.right writes norm='rms', but fields.must.right accepts only 'layer'" })
-    equal(check.defaults { config = fields.config { { "*" } }, after = { right = { any = 1 } } }, {})
+    assert(found[1].text:find("defaults.left has 'zzz', which", 1, true) and found[2].text:find("defaults.right has 'nosuch'", 1, true))
+    equal(check.defaults { config = fields.config { { "*" } }, defaults = { right = { any = 1 } } }, {})
   end)
 
   it("keys that two parts of a composite write", function()

@@ -56,7 +56,8 @@ local function config_for(name, own, layout)
   for field, value in pairs(families[family_of(name)] or {}) do out[field] = value end
   for field, value in cbk.items(layout and cbk.dict(layout.fields) or cbk.dict()) do out[field] = value end
   for _, rule in ipairs(own.config) do
-    local is_plain = rule.kind == "must" and rule.left and type(rule.value) ~= "table"
+    local has_default = rule.left and own.classes and own.classes.left and own.classes.left.fields[rule.left]
+    local is_plain = rule.kind == "must" and rule.left and not has_default and type(rule.value) ~= "table"
     if is_plain and out[rule.left] == nil then out[rule.left] = rule.value end
   end
   return out

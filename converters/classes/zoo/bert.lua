@@ -4,14 +4,14 @@ local class = require "converters.engine.class"
 local parts = require "converters.classes.zoo.parts"
 
 local below, each, linear, norm = class.below, class.each, class.linear, class.norm
-local size, depth, number, positive, rate, boolean, bias, text, any =
-  class.makers "size depth number positive rate boolean bias text any"
+local size, length, depth, number, positive, rate, boolean, bias, text, any =
+  class.makers "size length depth number positive rate boolean bias text any"
 
 local bert = {}
 
 local encoder_fields = {
   vocab_size = size(30522), hidden_size = size(768), num_hidden_layers = depth(12), num_heads = size(12), filter_size = size(3072),
-  max_position_embeddings = size(1024), num_segments = number(2), add_pooling_layer = boolean(true),
+  max_position_embeddings = length(1024), num_segments = number(2), add_pooling_layer = boolean(true),
   -- positions
   position_embedding_type = text "learned", num_relative_attention_buckets = class.free(size(32)),
   alibi_trainable_slopes = class.free(boolean(false)), rotary_dim = class.free(size()), rope_theta = class.free(positive(10000)),

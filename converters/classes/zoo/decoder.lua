@@ -6,15 +6,15 @@ local kinds_of = require "converters.engine.kinds"
 local parts = require "converters.classes.zoo.parts"
 
 local each = class.each
-local size, depth, number, positive, rate, boolean, bias, norm_kind, text, any, free =
-  class.makers "size depth number positive rate boolean bias norm text any free"
+local size, length, depth, number, positive, rate, boolean, bias, norm_kind, text, any, free =
+  class.makers "size length depth number positive rate boolean bias norm text any free"
 local unused = class.unused
 
 local decoder = {}
 
 local gptj = {
   vocab_size = size(50257), hidden_size = size(768), num_hidden_layers = depth(12), num_heads = size(12), filter_size = size(3072),
-  max_position_embeddings = size(1024), share_embedding_weights = boolean(true),
+  max_position_embeddings = length(1024), share_embedding_weights = boolean(true),
   -- positions
   position_embedding_type = text "rotary", num_relative_attention_buckets = class.free(size()), alibi_trainable_slopes = boolean(false),
   rotary_dim = class.free(size()), rope_theta = unused(positive(10000), parts.is_not_rotary "rotary"), pos_scaling_factor = positive(1),
