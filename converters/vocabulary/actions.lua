@@ -19,7 +19,7 @@ end
 
 local one_to_one = { parts = 1 }
 
----`actions.pair(name, forward, backward, options)`: an action of your own; see README.md. `options.parts` is the number of keys on
+---`actions.pair(name, forward, backward, options)`: an action of your own; see ACTIONS.md. `options.parts` is the number of keys on
 ---the right for one on the left. With `options.takes_null`, null values of old checkpoints are passed to it; else null stays null.
 function actions.pair(name, forward, backward, options)
   return pair(name, forward, backward, options)

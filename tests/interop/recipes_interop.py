@@ -1,6 +1,6 @@
 #!/usr/bin/python3
 """Every recipe of the pages, run as it is written: the blocks of shell commands, scripts and consoles are taken out of README.md,
-converters/README.md and the help on upgrades, the files that they name are made tiny, and each command must succeed.
+those of converters/ and the help on upgrades, the files that they name are made tiny, and each command must succeed.
 
 A recipe that needs a file that nothing here makes fails with its name: add it to INPUTS.
 
@@ -22,7 +22,7 @@ from harness import Run
 
 TOP = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..")
 HELP = os.path.join("scripts", "help", "upgrade.md")
-PAGES = ("README.md", os.path.join("converters", "README.md"), HELP)
+PAGES = ("README.md", os.path.join("converters", "README.md"), os.path.join("converters", "ACTIONS.md"), HELP)
 # What stands for "…" in a command: the rest of a conversion by one's own table.
 REST = "--model tiny --src-fmt hf --tgt-fmt cs-2.4 --config config.json model.safetensors"
 
@@ -100,6 +100,10 @@ cbk.create("model.safetensors", { root = root }):commit()
 cbk.config.save(cbk.dict { model_type = "tiny", width = 4, depth = 1, heads = 2 }, "config.json")
 """
 
+SMALL = """
+cbk.config.save(cbk.dict { model_type = "small", width = 16, inner = 32, depth = 1, heads = 4, context = 8, words = 100 }, "config.json")
+"""
+
 
 def small(name, **options):
     """A checkpoint of a few keys."""
@@ -131,7 +135,9 @@ INPUTS = (
     ("fold-lora", "model.mdl", LORA),
     ("convert-config-to-mup", "params.yaml", GPT2),
     ("h5-to-tensorflow", "model.h5", small("model.h5")),
-    ("rules", "model.safetensors", TINY),
+    ("params config.json --converter small.lua", "config.json", SMALL),
+    ("rules tiny.lua", "model.safetensors", TINY),
+    ("rules mine.lua", "model.safetensors", TINY),
     ("convert --converter", "model.safetensors", TINY),
     ("upgrade", "checkpoint_1000.mdl", old_run),
     ("fix-checkpoint-spec", "checkpoint_1000.mdl", old_run),

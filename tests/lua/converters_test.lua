@@ -1,4 +1,4 @@
--- The converter engine on small models that are made here: both directions, errors, chains, and the README's example.
+-- The converter engine on small models that are made here: both directions, errors, chains, and the tutorials' examples.
 
 local cbk = require "cbk"
 local converters = require "cbk.converters"
@@ -661,13 +661,13 @@ describe("Converters: nothing is lost or invented in silence", function()
   end)
 end)
 
-describe("Converters: the README", function()
-  local text = cbk.fs.read(here .. "converters/README.md")
-  local function example(heading) return text:match(heading .. ".-```lua\n(.-)```") end
+describe("Converters: the tutorials", function()
+  local readme, about_actions = cbk.fs.read(here .. "converters/README.md"), cbk.fs.read(here .. "converters/ACTIONS.md")
+  local function example(text, heading) return text:match(heading .. ".-```lua\n(.-)```") end
 
   ---There and back by the one model of a file's text: its configs and checkpoints.
   local function there_and_back(code, config, hf)
-    local model = assert(loadstring(code, "README.md"))()[1]
+    local model = assert(loadstring(code, "example"))()[1]
     local function job_of(src, tgt) return { model = model, zoo_name = model.model, path = catalogue.path(model, src, tgt), seed = 0 } end
     local there, back = job_of("hf", "cs-2.4"), job_of("cs-2.4", "hf")
     local cs_config = convert.config(there, config)
@@ -677,9 +677,9 @@ describe("Converters: the README", function()
     return cs_config.model, cs.model
   end
 
-  it("the example of the readme works", function()
+  it("the first example works", function()
     local given = cbk.dict { model_type = "tiny", width = 2, depth = 1, heads = 1 }
-    local config, cs = there_and_back(example "in twenty lines", given, cbk.dict {
+    local config, cs = there_and_back(example(readme, "in twenty lines"), given, cbk.dict {
       ["embed.weight"] = counted({ 3, 2 }, 0), ["blocks.0.attn.qkv.weight"] = counted({ 6, 2 }, 0),
       ["blocks.0.attn.out.weight"] = counted({ 2, 2 }, 0), ["blocks.0.norm.weight"] = counted({ 2 }, 0),
     })
@@ -687,8 +687,25 @@ describe("Converters: the README", function()
     same(cs["transformer_decoder.layers.0.self_attn.proj_v_dense_layer.weight"]:tolist(), { { 9, 10 }, { 11, 12 } })
   end)
 
-  it("so does the one with an action of its own, which `cbk rules` finds nothing to say about", function()
-    local code, config = example "An action of one's own", cbk.dict {
+  it("so does the one with classes, from a config alone", function()
+    local dir = harness.temp_dir()
+    cbk.fs.write(dir .. "/small.lua", example(readme, "## With classes"))
+    cbk.fs.write(dir .. "/config.json", assert(readme:match '`({ "model_type".-})`'))
+    local function cbk_runs(...)
+      local status, stdout, stderr = harness.cbk(dir, ...)
+      harness.equal(status, 0, stdout .. stderr)
+      return stdout
+    end
+    assert(cbk_runs("params", "config.json", "--converter", "small.lua"):find("blocks.0.qkv.weight  [48, 16]", 1, true))
+    cbk_runs("new", "config.json", "--converter", "small.lua", "--output", "model.safetensors")
+    assert(cbk_runs("rules", "small.lua", "model.safetensors", "--config", "config.json"):find "clean\n$")
+    cbk_runs("convert", "model.safetensors", "--converter", "small.lua", "--to", "cs-2.4", "--output-dir", "there")
+    cbk_runs("convert", "there/model_to_cs-2.4.mdl", "--converter", "small.lua", "--to", "hf", "--output-dir", "back")
+    cbk_runs("diff", "model.safetensors", "back/model_to_cs-2.4_to_hf")
+  end)
+
+  it("so does the one with an action of its own, and `cbk rules` finds nothing", function()
+    local code, config = example(about_actions, "An action of your own"), cbk.dict {
       model_type = "fused", hidden_size = 16, num_hidden_layers = 2, num_attention_heads = 4, num_key_value_heads = 2,
       intermediate_size = 12,
     }

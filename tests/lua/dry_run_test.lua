@@ -1,4 +1,4 @@
--- `cbk convert --dry-run` and `--explain`: the plan key by key, which rule took a key and why no other; what the README shows.
+-- `cbk convert --dry-run` and `--explain`: the plan key by key, which rule took a key and why no other; what the tutorials show.
 
 local cbk = require "cbk"
 local class = require "converters.engine.class"
@@ -328,18 +328,19 @@ describe("Plan: the command", function()
     has(stderr, "keys read: 5; written: 7 (transpose 1, stacked qkv 3, copy 3)\n")
   end)
 
-  it("the readme shows what happens", function()
+  it("the tutorials show what happens", function()
     local dir, text = harness.temp_dir(), cbk.fs.read(here .. "converters/README.md")
     prepare(dir, text)
-    local commands = 0
-    for command, output in (text:match "```console\n(.-)```" .. "$ "):gmatch "cbk ([^\n]*)\n(.-)%f[$]" do
+    local commands, about_actions = 0, cbk.fs.read(here .. "converters/ACTIONS.md")
+    local shown = text:match "```console\n(.-)```" .. about_actions:match "```console\n(.-)```"
+    for command, output in (shown .. "$ "):gmatch "cbk ([^\n]*)\n(.-)%f[$]" do
       local words = {}
       for word in command:gmatch "%S+" do words[#words + 1] = word:gsub("'", "") end
       local code, stdout = harness.cbk(dir, unpack(words))
       equal({ code, stdout }, { 0, output }, command)
       commands = commands + 1
     end
-    equal(commands, 4)
+    equal(commands, 3)
     equal(cbk.fs.list(dir), { "config.json", "model.safetensors", "tiny.lua" })
   end)
 end)
