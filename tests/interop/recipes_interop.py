@@ -1,6 +1,6 @@
 #!/usr/bin/python3
 """Every recipe of the pages, run as it is written: the blocks of shell commands, scripts and consoles are taken out of README.md,
-those of converters/ and the help on upgrades, the files that they name are made tiny, and each command must succeed.
+those of converters/ and pages of help, the files that they name are made tiny, and each command must succeed.
 
 A recipe that needs a file that nothing here makes fails with its name: add it to INPUTS.
 
@@ -21,10 +21,8 @@ import upgrade_interop as old
 from harness import Run
 
 TOP = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..")
-HELP = os.path.join("scripts", "help", "upgrade.md")
-PAGES = ("README.md", os.path.join("converters", "README.md"), os.path.join("converters", "ACTIONS.md"), HELP)
-# What stands for "…" in a command: the rest of a conversion by one's own table.
-REST = "--model tiny --src-fmt hf --tgt-fmt cs-2.4 --config config.json model.safetensors"
+HELP = tuple(os.path.join("scripts", "help", name) for name in ("conversion.md", "recipes.md", "run.md", "upgrade.md"))
+PAGES = ("README.md", os.path.join("converters", "README.md"), os.path.join("converters", "ACTIONS.md")) + HELP
 
 
 def read(page):
@@ -33,9 +31,11 @@ def read(page):
 
 
 def blocks(page):
-    """(language, text) of each block of code that can be run. In help, it is a paragraph of command lines."""
-    if page == HELP:
-        return [("sh", text) for text in re.findall(r"^((?:  cbk .*\n)+)", read(page), re.M)]
+    """(language, text) of each block of code that can be run. In help, it is a paragraph of command lines, or an indented script."""
+    if page in HELP:
+        scripts = re.findall(r"^  -- \S+\.lua: .*\n(?:  .*\n)+", read(page), re.M)
+        return ([("sh", text) for text in re.findall(r"(?<=\n\n)((?:  cbk .*\n)+)", read(page))]
+                + [("lua", re.sub(r"^  ", "", text, flags=re.M)) for text in scripts])
     found = re.findall(r"^```(\w+)\n(.*?)^```", read(page), re.S | re.M)
     unknown = {language for language, _ in found} - {"sh", "lua", "console"}
     assert not unknown, f"{page} has blocks of {unknown}, which nothing here can run"
@@ -131,6 +131,7 @@ def old_run(recipe):
 # For commands that begin so, what makes a file: Lua, or a function. What is for all commands leaves alone what an earlier one wrote.
 INPUTS = (
     ("identify", "llama", LLAMA),
+    ("convert llama", "llama", LLAMA),
     ("params", "llama/config.json", LLAMA),
     ("fold-lora", "model.mdl", LORA),
     ("convert-config-to-mup", "params.yaml", GPT2),
@@ -179,12 +180,12 @@ class Recipe(Run):
 
     def follow(self, command):
         """Runs the command, with a terminal that says yes to questions."""
-        words = shlex.split(command.replace("…", REST), comments=True)
+        words = shlex.split(command, comments=True)
         if words[0] == "bash":
             assert words[1] == "bootstrap" and f"  {words[2]} " in read("bootstrap"), command
             return
         assert words[0] == "cbk", f"'{command}' calls another program than cbk"
-        self.prepare(command.replace("…", REST))
+        self.prepare(command)
         ours, theirs = pty.openpty()
         os.write(ours, b"y\n")
         done = subprocess.run([self.cbk, *words[1:]], cwd=self.folder, stdin=theirs, capture_output=True, text=True, timeout=120, check=False)
