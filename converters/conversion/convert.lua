@@ -1,4 +1,4 @@
--- One conversion: the config file and the checkpoint along the steps between two formats. Nothing is written here.
+-- One conversion: the config file and the checkpoint along the steps between two formats. It writes no files.
 
 local cbk = require "cbk"
 local dataloader_state = require "cbk.dataloader_state"
@@ -36,7 +36,7 @@ local function value_of(name, config)
   return value
 end
 
----A field with its value where that is short.
+---A field with its value if that is short.
 local function with_value(name, config)
   local value = value_of(name, config)
   if value == nil or type(value) == "table" then return name end
@@ -46,7 +46,7 @@ end
 
 local MOST_SHOWN = 120 -- fields, and characters of a field's name
 
----@param config Dict           what the fields were in
+---@param config Dict           the config with these fields
 ---@param what_happens? string
 local function note_dropped(dropped, config, what_happens)
   local named = {}
@@ -58,12 +58,12 @@ local function note_dropped(dropped, config, what_happens)
   cbk.warn(("config fields without a counterpart are %s: %s"):format(what_happens or "left out", naming.first(named, MOST_SHOWN)))
 end
 
----@param assumed table<string, boolean>   fields of the right that defaults say, not the file
+---@param assumed table<string, boolean>   fields of the right side that come from defaults, not from the file
 local function both_configs(step, from, to, assumed)
   return { converter = step.converter, [step.side] = from, [rules.other[step.side]] = to, assumed = assumed }
 end
 
----The table that a step runs: where there is a model inside, or a family has several layouts, the config says which.
+---The table that a step runs. The config chooses it for a model inside another one, or for a family with several layouts.
 local function chosen(step, config)
   local section = is_hf(step.src) and config or trainer.model(config)
   if step.converter.wrap then step = catalogue.wrapped(step, section) end
@@ -72,7 +72,7 @@ local function chosen(step, config)
   local name = converter.choose(section, step.side)
   local variant = converter.variants[name]
   if not variant then
-    cbk.fail("converter", ("%s -> %s: 'choose' says %s; the variants are %s"):format(step.src, step.tgt, fields.shown(name),
+    cbk.fail("converter", ("%s -> %s: 'choose' returned %s; the variants are %s"):format(step.src, step.tgt, fields.shown(name),
       table.concat(naming.sorted(converter.variants), ", ")))
   end
   return { converter = variant, side = step.side, src = step.src, tgt = step.tgt }
@@ -86,10 +86,10 @@ local function fold_mup(model, converter, name)
   return mup.fold(model, converter.mup, name)
 end
 
----Fields of a Hugging Face config that the Model Zoo has no place for, as far as a user wants to know; the model's own come first.
+---Fields of a Hugging Face config without a place in the Model Zoo that are worth a warning; the model's own come first.
 ---@param names string[]
----@param is_kept boolean|nil   the checkpoint keeps them, so that those of every model are not worth a word
-local function worth_telling(names, config, is_kept)
+---@param is_kept boolean|nil   the checkpoint keeps them: no warning for fields that every model has
+local function worth_reporting(names, config, is_kept)
   local out, everywhere = {}, {}
   for _, name in ipairs(names) do
     local field = name:match "[^.]*$"
@@ -110,7 +110,7 @@ local function without(names, one)
   return out
 end
 
----Takes the fields out of a model section, and of its parts, that the programs of its release refuse.
+---Removes the fields from a model section and its parts that the programs of its release refuse.
 local function take_removed(job, step, section)
   local release = catalogue.release(job.path[1].tgt) -- a model inside another is converted by its newest table
   for _, part in ipairs(step.converter.components or {}) do
@@ -129,7 +129,7 @@ local function config_from_hf(job, step, config)
   since.check(known.right, to, way)
   local converted = file.precision_to_cs(to, config, release)
   local is_kept = job.keeps_fields and not job.path[#job.path].converter.only_model
-  local lost = without(worth_telling(dropped, from, is_kept), converted)
+  local lost = without(worth_reporting(dropped, from, is_kept), converted)
   note_dropped(lost, from, is_kept and "kept in the checkpoint, for the way back" or nil)
   for _, name in ipairs(dropped) do unsaid[#unsaid + 1] = name end
   job.hf_config = hf_config.pick(config, without(unsaid, converted))
@@ -140,7 +140,7 @@ end
 
 local function warn_of_others(what, names)
   if #names == 0 then return end
-  cbk.warn(("Hugging Face's files are about the model only; of the %s these are left out: %s"):format(what, naming.all(names)))
+  cbk.warn(("Hugging Face files describe the model only; left out of the %s: %s"):format(what, naming.all(names)))
 end
 
 local function config_to_hf(job, step, config)
@@ -157,12 +157,12 @@ local function config_to_hf(job, step, config)
   return to, configs
 end
 
----The layout came with 2.3; where a step leads back behind it, the file stays what it is.
+---The trainer layout came with 2.3. A step back to an older release keeps it, with a warning.
 ---@param config Dict   the whole file
-local function tell_of_layout(src, tgt, config)
+local function warn_of_layout(src, tgt, config)
   if not releases.since(src, "2.3") or releases.since(tgt, "2.3") or not trainer.is(config) then return end
-  cbk.warn(("the config keeps its 'trainer' layout, which came with release 2.3: %s reads none of it; its parts belong in model, "
-    .. "optimizer, runconfig, train_input and eval_input there"):format(tgt))
+  cbk.warn(("the config keeps its 'trainer' layout, which release %s does not read (it is new in 2.3): move its parts to model, "
+    .. "optimizer, runconfig, train_input and eval_input"):format(tgt))
 end
 
 local function config_between_releases(job, step, config)
@@ -178,7 +178,7 @@ local function config_between_releases(job, step, config)
   if not catalogue.since(tgt, src) then
     since.check((job.model.since or {}).right, to, { to = tgt, from = src, starts_at_hf = is_hf(job.path[1].src) })
   end
-  tell_of_layout(src, tgt, config)
+  warn_of_layout(src, tgt, config)
   trainer.set_model(config, to)
   local at_once_from = job.path.at_once and catalogue.release(job.path[1].src) or nil
   config = run_config.upgrade(config, src, tgt, moves, { at_once_from = at_once_from, keeps_lists = job.keeps_lists })
@@ -201,26 +201,26 @@ end
 ---@field path Path
 ---@field drop_unmatched? boolean
 ---@field seed? integer
----@field deduplicated? boolean|table<string, boolean>   At.deduplicated of the file that is read, or of each part's
----@field kept? table<string, string>|table<string, table<string, string>>   of keys that are there but for a note of the file: the name
----                              of the same tensor that it has; or these of each part
----@field source? Dict          the tree of the checkpoint that is read; nil where only a config is converted
+---@field deduplicated? boolean|table<string, boolean>   At.deduplicated of the source file, or of each part's file
+---@field kept? table<string, string>|table<string, table<string, string>>   names of tensors that the source file has under another name,
+---                              as its metadata says; or these of each part
+---@field source? Dict          the tree of the source checkpoint; nil if only a config is converted
 ---@field keeps_fields? boolean   the checkpoint is converted, too, so that no field of a Hugging Face config is lost (hf_config)
----@field hf_config? Dict        the fields of a Hugging Face config that the checkpoint keeps: of one that is read, set by whoever opens
----                              it, before the config is converted; else set by the conversion of the config
+---@field hf_config? Dict        the fields of a Hugging Face config that the checkpoint keeps. For a source checkpoint, whoever opens it
+---                              sets them before the config is converted; else the conversion of the config sets them
 ---@field keeps_lists? boolean   states to load and tags may be lists in the trainer layout; the original converter drops these
----@field loader? LoaderOptions   for the states of data loaders that are taken from files
+---@field loader? LoaderOptions   for states of data loaders that are read from files
 ---@field advise? { unmatched: fun(job: Job, source: Dict, keys: string[]): string|nil, lacking: fun(job: Job, source: Dict): string|nil }
----                              what to try, as the end of the message
----@field report? Report         where warnings of the steps go; else to what is running
+---                              advice, as the end of the message
+---@field report? Report         gets the warnings of the steps; default: the running report
 ---@field trace? fun(record: KeyRecord, step: integer)
----@field configs table[]   what each step made of the model section, by which converter, once the config is converted;
+---@field configs table[]   the model sections and the converter of each step, once the config is converted;
 ---                              between releases also `moves`: Moves, of the whole file
 ---@field files Dict[]      the config file before each step, and after the last
----@field is_unchecked? boolean   it was said that no class describes the model
----@field copies string[]   the steps that change no tensor, but metadata and config only
+---@field is_unchecked? boolean   the warning that the model has no class was given
+---@field copies string[]   the steps that change metadata and config only, no tensor
 
----Runs `body`, whose errors tell the step where there are several.
+---Runs `body`. If there are several steps, its errors name the step.
 ---@param job Job
 ---@param i integer   the step
 local function in_step(job, i, body, ...)
@@ -231,7 +231,7 @@ local function in_step(job, i, body, ...)
   cbk.fail(result.code, ("%s -> %s: %s"):format(job.path[i].src, job.path[i].tgt, result.message))
 end
 
----The tables of keys that a step runs, with the configs that each is about: parts of a composite have sections of their own.
+---The tables of keys that a step runs, each with its configs: parts of a composite have their own sections.
 ---@param configs table   of one step (Job)
 ---@return { converter: Converter, configs: table }[]
 function convert.tables(configs)
@@ -268,7 +268,7 @@ function convert.config(job, config)
   if not kinds.is_dict(config) then
     cbk.fail("config", ("the config should be a map of fields, found a %s"):format(tostring(cbk.kind(config))))
   end
-  if #config == 0 then cbk.fail("config", "the config is empty: it names no field of the model") end
+  if #config == 0 then cbk.fail("config", "the config is empty: it has no model fields") end
   job.configs, job.files, job.copies = {}, {}, {}
   for i, step in ipairs(job.path) do
     if step.converter.generic then job.copies[#job.copies + 1] = step.src .. " -> " .. step.tgt end
@@ -282,14 +282,14 @@ end
 local function report_unmatched(job, unmatched)
   if #unmatched == 0 then return end
   local advice = not job.drop_unmatched and job.advise and job.advise.unmatched(job, job.source, unmatched)
-  local names = job.drop_unmatched and naming.all(unmatched) or naming.first(unmatched, advice and 5) -- what to do shall be seen
+  local names = job.drop_unmatched and naming.all(unmatched) or naming.first(unmatched, advice and 5) -- keep the advice in view
   local is_all = job.drop_unmatched or #unmatched < keys.ENOUGH_UNMATCHED
   local message = ("%s%d key%s not matched: %s"):format(is_all and "" or "at least ", #unmatched, #unmatched == 1 and " was" or "s were",
     names)
   if not job.drop_unmatched then
     cbk.fail("unmatched", message .. (advice or "; to convert without them, add --drop-unmatched-keys"))
   end
-  cbk.warn(message .. "; dropped, as --drop-unmatched-keys says")
+  cbk.warn(message .. "; dropped because of --drop-unmatched-keys")
 end
 
 local function view_for(job, i, step)
@@ -304,33 +304,33 @@ local function view_for(job, i, step)
   end
 end
 
----What keys that are read may start with.
+---A prefix that source keys may have.
 local function accepted_prefix(converter, step)
   local accepted = converter.prefix
   if accepted == nil then accepted = is_hf(step.tgt) end
   return (accepted == true or accepted == step.side) and "model." or nil
 end
 
----Weights that are not there: an error, once it is known that no key is without a rule.
+---Missing weights: an error, after keys without a rule have been reported.
 local function report_lacking(job, lacking)
   if lacking.count == 0 then return end
-  local assumed = lacking.assumed and ("; %s is the default, which the config does not say"):format(lacking.assumed) or ""
+  local assumed = lacking.assumed and ("; %s is assumed, because the config does not set it"):format(lacking.assumed) or ""
   cbk.fail("convert", ("the checkpoint is incomplete: %d %s missing: %s%s%s"):format(lacking.count,
     lacking.count == 1 and "weight is" or "weights are", naming.first(lacking), assumed,
     job.advise and job.advise.lacking(job, job.source) or ""))
 end
 
----@class Part   What the rules of one table are run over: the model, one of several side by side, or the one inside another.
+---@class Part   The input of one table's rules: the model, one of several parts, or the model inside another one.
 ---@field converter Converter
 ---@field configs { left: Dict, right: Dict, assumed: table<string, boolean> }
 ---@field source Dict
----@field reads string      what stands before its keys in the checkpoint that is read
----@field writes string[]   … in the one that is written; several, where it is written several times
----@field folder? string    that its tensors are written to
+---@field reads string      the prefix of its keys in the source checkpoint
+---@field writes string[]   the prefixes of its keys in the target checkpoint; several if it is written several times
+---@field folder? string    the folder for its tensors
 
 ---On the left each part of a composite is a checkpoint of its own, on the right they share one.
 ---@return Part[]
----@return string[] unmatched   keys that stand in no part
+---@return string[] unmatched   keys of no part
 local function parts_of(job, i, source)
   local out, unmatched, is_left = convert.tables(job.configs[i]), {}, job.path[i].side == "left"
   for _, part in ipairs(out) do
@@ -350,8 +350,8 @@ local function parts_of(job, i, source)
   return out, unmatched
 end
 
----What became of a key, under its names in the checkpoints; what is written several times is told each time.
-local function tell(job, i, part, record)
+---Traces what happened to a key, with its names in the checkpoints; once for each time that it is written.
+local function trace_record(job, i, part, record)
   for k, place in ipairs(record.target and part.writes or { "" }) do
     local out = rules.variant(record, { source = part.reads .. record.source, target = record.target and place .. record.target })
     if k > 1 and out.what == "write" then out.what = "beside" end
@@ -367,11 +367,11 @@ local function text_keys(tensors)
   return out
 end
 
----How a part's tensors fit the class that describes them; nil where none does.
----@param format string   that the tensors are in
+---How a part's tensors fit their class; nil if they have none.
+---@param format string   the format of the tensors
 ---@param side Side
 ---@param tensors Dict
----@param given? Dict      what the user's file says
+---@param given? Dict      the fields in the user's file
 ---@return Fit|nil
 local function fit_of(job, part, format, side, tensors, given)
   local class, release = catalogue.class_of(job.model, part.converter, format)
@@ -381,7 +381,7 @@ local function fit_of(job, part, format, side, tensors, given)
   end)
 end
 
----What the user's file says of a part, without defaults.
+---The fields of a part in the user's file, without defaults.
 local function given_of(job, i, part, side)
   local section = is_hf(job.path[i].src) and job.files[i] or trainer.model(job.files[i])
   local name = part.converter.left and part.converter[side]
@@ -389,8 +389,8 @@ local function given_of(job, i, part, side)
 end
 
 ---@param part Part
----@param is_refused boolean   a key without a rule fails, so that what is missing says nothing
----@return Dict made, string[] unmatched, table lacking   keys of the part: without a rule, and not there (fit_checks.lacking)
+---@param is_refused boolean   keys without a rule are an error, so that missing weights need no report
+---@return Dict made, string[] unmatched, table lacking   keys of the part without a rule, and missing ones (fit_checks.lacking)
 ---@return table<string, KeyMove> moves
 local function convert_part(job, i, part, is_refused)
   local step, converter, configs, source = job.path[i], part.converter, part.configs, part.source
@@ -399,7 +399,7 @@ local function convert_part(job, i, part, is_refused)
   local read = fit_of(job, part, step.src, step.side, source, given_of(job, i, part, step.side))
   if not read and not job.model.classes and not job.is_unchecked and (is_hf(step.src) or is_hf(step.tgt)) then
     job.is_unchecked = true
-    cbk.warn(("no class describes '%s': whether its checkpoint is complete and fits the config is not checked"):format(job.model.model))
+    cbk.warn(("no class describes '%s': completeness and shapes of its checkpoint are not checked"):format(job.model.model))
   end
   fit_checks.shapes(read, part.reads, true)
   local is_checked = not rules.reads_all(converter.keys, step.side)
@@ -416,20 +416,20 @@ local function convert_part(job, i, part, is_refused)
     left = configs.left, right = configs.right, seed = job.seed, known = is_checked and read and read.known or nil, fill = converter.fill,
     kept = kept, prefix = prefix, no_nulls = is_hf(step.tgt), view = view_for(job, i, step),
     masks = not is_hf(step.src) and not is_hf(step.tgt), is_refused = is_refused,
-    trace = job.trace and function(record) tell(job, i, part, record) end,
+    trace = job.trace and function(record) trace_record(job, i, part, record) end,
   })
   if not read or not is_checked or is_refused and #unmatched > 0 then return made, unmatched, { count = 0 }, moves end
   if #read.missing > 0 or #unmatched > 0 then return made, unmatched, fit_checks.lacking(read, read.missing), moves end
   fit_checks.strangers(read, part.reads, moves)
   local written = fit_of(job, part, step.tgt, rules.other[step.side], made)
   fit_checks.shapes(written, part.writes[1], false)
-  local biases = {} -- that the config does not say, and that the target needs
+  local biases = {} -- of fields that the config lacks, and that the target needs
   for _, one in ipairs(written and #written.missing > 0 and read.unsaid or {}) do
     for _, key in ipairs(one.keys) do biases[#biases + 1] = key end
   end
   if #biases > 0 then return made, unmatched, fit_checks.lacking(read, biases), moves end
   if written and #written.missing > 0 then
-    cbk.warn(("what is written lacks %d weights that its model needs: %s"):format(#written.missing, naming.first(written.missing)))
+    cbk.warn(("the output lacks %d weights that its model needs: %s"):format(#written.missing, naming.first(written.missing)))
   end
   fit_checks.warn_of_lacks(read)
   return made, unmatched, { count = 0 }, moves
@@ -451,7 +451,7 @@ local function put(out, part, made)
 end
 
 ---@return Dict out
----@return table<string, KeyMove> moves   where it is one table that is run, as between releases
+---@return table<string, KeyMove> moves   if one table is run, as between releases
 local function convert_model(job, i, source)
   local untie = job.configs[i].untie
   local parts, unmatched = parts_of(job, i, untie and untie(source) or source)
@@ -482,13 +482,13 @@ function convert.model_of(root)
   if not kinds.is_dict(root, "model") then
     local shown = {}
     for key in cbk.items(root) do shown[#shown + 1] = tostring(key) end
-    cbk.fail("checkpoint", "the checkpoint has no dict 'model' at its top, as CS checkpoints have; it holds " .. naming.first(shown))
+    cbk.fail("checkpoint", "expected a CS checkpoint with a dict 'model' at its top, found the keys " .. naming.first(shown))
   end
   return root.model
 end
 
----What the release moves into the model from elsewhere in the checkpoint: the step is none that only copies tensors.
-local function tell_of_moved(job, i, converted, model)
+---Traces tensors that the release moves into the model from elsewhere in the checkpoint; such a step is not a plain copy.
+local function trace_moved(job, i, converted, model)
   local text, copies = job.path[i].src .. " -> " .. job.path[i].tgt, job.copies or {}
   for k = #model > #converted and #copies or 0, 1, -1 do
     if copies[k] == text then table.remove(copies, k) end
@@ -501,7 +501,7 @@ local function tell_of_moved(job, i, converted, model)
   end
 end
 
----What a checkpoint has beside its model and the list of releases that it has seen.
+---The parts of a checkpoint besides its model and the list of its releases.
 local function beside_model(root)
   local names = {}
   for name in cbk.items(root) do
@@ -522,11 +522,11 @@ local function between_releases(job, i, root)
   local is_between = job.path.at_once and (i < #job.path or job.configs[1].converter.only_model)
   local out = checkpoint.upgrade(root, model, catalogue.release(step.src), catalogue.release(step.tgt),
     { old = job.files[i], new = job.files[i + 1], loader = job.loader, is_between = is_between, moves = moves })
-  tell_of_moved(job, i, converted, out.model)
+  trace_moved(job, i, converted, out.model)
   return out
 end
 
----Runs a step over a checkpoint that is what it is to become, as others want to know what becomes of its keys.
+---Runs a step between equal formats, only for the trace of its keys.
 local function stay(job, i, root)
   convert_model(job, i, convert.model_of(root))
   return root
@@ -553,7 +553,7 @@ end
 ---@return Dict
 function convert.checkpoint_step(job, i, root) return in_step(job, i, checkpoint_step, root) end
 
----Each config that is written says the dtype of its weights.
+---Sets the dtype of the weights in each new config.
 ---@param parts? Component[]
 local function set_dtypes(job, parts, root)
   local config, kept = job.files[#job.files], job.hf_config

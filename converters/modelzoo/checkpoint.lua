@@ -1,5 +1,5 @@
--- What stands beside the model in a checkpoint of the Model Zoo, from one release to the next: sparsity masks, schedules, the
--- states of data loaders, and the list of releases that the file has seen.
+-- The parts of a Model Zoo checkpoint besides the model, from one release to the next: sparsity masks, schedules, the states of
+-- data loaders, and the list of the file's releases.
 
 local cbk = require "cbk"
 local python_int = require "cbk.python_int"
@@ -14,7 +14,7 @@ local is_dict, is_list, present = kinds.is_dict, kinds.is_list, kinds.present
 
 local checkpoint = {}
 
----Before 2.0 the schedule's own count of steps could lag behind. One that does not keeps its kind, and one without a step its place.
+---Before 2.0 the schedule's own count of steps could lag behind. If it is right, or there is no step, it stays as it is.
 local function fix_last_epoch(root)
   if not present(root.global_step) or not is_dict(root, "lr_scheduler") or root.lr_scheduler.last_epoch == nil then return end
   local step, last = scalar.of(root, "global_step"), scalar.of(root.lr_scheduler, "last_epoch")
@@ -26,18 +26,18 @@ end
 
 local loader_kinds = { GptHDF5DataProcessor = "iterable", GptHDF5MapDataProcessor = "map" }
 
----The folder that a config names, or nil.
+---The folder of data loader states in a config, or nil.
 local function state_folder(config)
   local folder = is_dict(config, "cerebras") and config.cerebras.save_iter_state_path
   if not present(folder) or folder == false then return nil end
   if type(folder) ~= "string" or folder == "" then
-    cbk.fail("config", ("cerebras.save_iter_state_path: the name of a folder is expected, not %s"):format(
-      folder == "" and "an empty text" or cbk.json(folder)))
+    cbk.fail("config", ("cerebras.save_iter_state_path: expected the name of a folder, found %s"):format(
+      folder == "" and "an empty string" or cbk.json(folder)))
   end
   return folder
 end
 
----What a map loader shuffles or mixes with, or nil where it does neither. A number in quotes is meant as one.
+---The seed of a map loader that shuffles or mixes; nil if it does neither. A number in quotes counts as a number.
 ---@param input Dict   train_input, or the section that it became
 ---@return integer|Value|nil
 function checkpoint.shuffle_seed(input)
@@ -46,16 +46,16 @@ function checkpoint.shuffle_seed(input)
   local raw = cbk.raw(input, "shuffle_seed")
   local seed = python_int(tostring(raw), true)
   if seed == nil or type(input.shuffle_seed) == "boolean" then
-    cbk.fail("config", ("shuffle_seed: a whole number is expected, not %s"):format(cbk.json(input.shuffle_seed)))
+    cbk.fail("config", ("shuffle_seed: expected a whole number, found %s"):format(cbk.json(input.shuffle_seed)))
   end
   return seed
 end
 
----@class LoaderOptions   How the states of data loaders are taken from their files. Without any: as the original converter does.
----@field seed? integer|Value|"config"   of a map loader; "config": what the run shuffles with; default: 0
----@field kind? "map"|"iterable"         default: as train_input.data_processor says
----@field step? integer                  the checkpoint's, where conversions may have dropped it
----@field is_upgrade? boolean            files of the checkpoint's own step win, and others are refused; a class may be qualified
+---@class LoaderOptions   How the states of data loaders are read from their files. Default: like the original converter.
+---@field seed? integer|Value|"config"   of a map loader; "config": the seed with which the run shuffles; default: 0
+---@field kind? "map"|"iterable"         default: from train_input.data_processor
+---@field step? integer                  the checkpoint's step, if conversions may have dropped it
+---@field is_upgrade? boolean            prefer files of the checkpoint's own step, and refuse others; a class may be qualified
 
 ---The kind of a config's data loader.
 ---@param options LoaderOptions
@@ -66,17 +66,17 @@ local function loader_kind(config, options)
   local class = options.is_upgrade and type(processor) == "string" and processor:match "[^.]*$" or processor
   if loader_kinds[class] then return loader_kinds[class] end
   local advice = options.is_upgrade
-    and "; --dataloader_type map or iterable says what it is, --no-dataloader-state continues without the state" or ""
+    and "; pass --dataloader_type map or iterable, or --no-dataloader-state to continue without the state" or ""
   if not present(processor) then
-    cbk.fail("data", "the config names no train_input.data_processor, which says how the data loader states of "
-      .. "cerebras.save_iter_state_path are to be read: GptHDF5DataProcessor or GptHDF5MapDataProcessor" .. advice)
+    cbk.fail("data", "cannot read the data loader states of cerebras.save_iter_state_path: expected train_input.data_processor to be "
+      .. "GptHDF5DataProcessor or GptHDF5MapDataProcessor, found none" .. advice)
   end
   local given = type(processor) == "userdata" and cbk.json(processor) or tostring(processor)
-  cbk.fail("data", ("data loader states of train_input.data_processor=%s cannot be converted; those of GptHDF5DataProcessor and "
-    .. "GptHDF5MapDataProcessor can%s"):format(given, advice))
+  cbk.fail("data", ("cannot convert data loader states of train_input.data_processor=%s: expected GptHDF5DataProcessor or "
+    .. "GptHDF5MapDataProcessor%s"):format(given, advice))
 end
 
----The files of a folder that are the checkpoint's; tells of what speaks against them.
+---The files in a folder that belong to the checkpoint; warns about doubts.
 ---@param options LoaderOptions
 local function files_of(folder, root, options)
   local dataloader_state = require "cbk.dataloader_state"
@@ -84,18 +84,18 @@ local function files_of(folder, root, options)
   local read, files = pcall(dataloader_state.read_files, folder, options.is_upgrade and step or nil)
   if not read then
     cbk.fail(files.code or "internal", ("cerebras.save_iter_state_path: %s%s"):format(files.message or tostring(files),
-      options.is_upgrade and "; --worker_data_iter_files_dir names another folder, --no-dataloader-state continues without" or ""))
+      options.is_upgrade and "; pass --worker_data_iter_files_dir for another folder, or --no-dataloader-state to continue without" or ""))
   end
   local warnings, is_useless, is_other = dataloader_state.doubts(files, root, step)
   if is_useless then cbk.fail("value", ("%s; %s"):format(warnings[1], warnings[2])) end
   if is_other and options.is_upgrade then
-    cbk.fail("value", warnings[1] .. "; --no-dataloader-state continues without them")
+    cbk.fail("value", warnings[1] .. "; pass --no-dataloader-state to continue without them")
   end
   for _, warning in ipairs(warnings) do cbk.warn(warning) end
   return files
 end
 
----Adds `dataloader` where the config of a 1.8 or 1.9 run names a folder of files that say how far its data loaders had come.
+---Adds `dataloader` if the config of a 1.8 or 1.9 run names a folder with the states of its data loaders.
 ---@param config Dict   the whole old config
 ---@param root Dict     the new checkpoint, changed in place
 ---@param options? LoaderOptions
@@ -113,15 +113,15 @@ function checkpoint.add_data_state(config, root, options)
   local seed = options.seed
   if seed == "config" then seed = wanted end
   if kind == "map" and seed == nil and tostring(wanted) ~= "0" then
-    cbk.warn(("the data loader's state gets seed 0, as from the Model Zoo's converter, but train_input has shuffle_seed %s and refuses "
-      .. "it: `cbk upgrade`, or `cbk data-iter-state-conversion --shuffle_seed %s` before, gives it that seed")
+    cbk.warn(("the data loader state gets seed 0 (like the Model Zoo's converter), but train_input has shuffle_seed %s and will refuse "
+      .. "it: use `cbk upgrade`, or run `cbk data-iter-state-conversion --shuffle_seed %s` before")
       :format(tostring(wanted), tostring(wanted)))
   end
   local dataloader_state = require "cbk.dataloader_state"
   root.dataloader = dataloader_state.to_dict(dataloader_state.from_files(files, kind, seed))
 end
 
----Remembers the release and the config that the checkpoint is now for, and what it keeps of a Hugging Face config.
+---Adds the checkpoint's new release and config to its metadata, and the kept fields of a Hugging Face config.
 ---@param kept? Dict
 local function add_metadata(root, release, params, kept)
   local list = cbk.list()
@@ -135,13 +135,13 @@ local function add_metadata(root, release, params, kept)
   root.__metadata__ = list
 end
 
----All of it: the new checkpoint of an old one whose model is converted.
+---The new checkpoint from an old one, with the converted model.
 ---@param old Dict
 ---@param model Dict        the new model
 ---@param from string       the release of the old one
 ---@param to string
 ---@param configs { old: Dict, new: Dict, loader?: LoaderOptions, is_between?: boolean, moves: table<string, KeyMove> }   the whole config
----                              files; the new checkpoint is on its way only, and none to remember; where the model's keys went
+---                              files; `is_between`: the release is not added to the metadata; `moves`: of the model's keys
 ---@return Dict
 function checkpoint.upgrade(old, model, from, to, configs)
   local out = cbk.dict()
@@ -152,7 +152,7 @@ function checkpoint.upgrade(old, model, from, to, configs)
       out[name] = cbk.raw(old, name)
     end
   end
-  optimizer_state.tell_of_positions(out, configs.moves, old.model)
+  optimizer_state.warn_of_positions(out, configs.moves, old.model)
   optimizer_state.rename_parameters(out, configs.moves)
   optimizer_state.move_sparsity(out)
   if not releases.since(from, "2.0") then fix_last_epoch(out) end
@@ -162,11 +162,11 @@ function checkpoint.upgrade(old, model, from, to, configs)
   return out
 end
 
----A checkpoint that is made from Hugging Face's.
+---The new checkpoint from a Hugging Face model.
 ---@param model Dict
 ---@param release string
 ---@param params Dict     the whole config file
----@param kept Dict       the fields of the old config that the new one has no place for
+---@param kept Dict       the fields of the old config without a place in the new one
 ---@return Dict
 function checkpoint.from_hf(model, release, params, kept)
   local out = cbk.dict()
@@ -175,7 +175,7 @@ function checkpoint.from_hf(model, release, params, kept)
   return out
 end
 
----The release that a checkpoint says it is of, or nil.
+---The release in a checkpoint's metadata, or nil.
 ---@param root any
 ---@return string|nil
 function checkpoint.release(root)

@@ -1,4 +1,4 @@
--- What a config file of the Model Zoo says around a family's own fields: precision, the model's name, its other sections.
+-- The parts of a Model Zoo config file besides a family's own fields: precision, the model's name, other sections.
 
 local cbk = require "cbk"
 local fields = require "converters.engine.fields"
@@ -10,11 +10,11 @@ local trainer = require "converters.modelzoo.trainer"
 
 local file = {}
 
----The precision field, which stands beside the model in one layout and in it in the other.
+---Converts the precision field, which is beside the model in one layout and inside it in the other.
 ---@param to Dict     the model section of the Model Zoo
 ---@param from Dict   the config of Hugging Face
 ---@param release string
----@return string|nil converted   the field that it is made of
+---@return string|nil converted   the source field
 function file.precision_to_cs(to, from, release)
   if release ~= "2.1" and release ~= "2.2" and release ~= "2.3" then return end
   local fp16_type = run_config.fp16_type(from.use_bfloat16, "use_bfloat16")
@@ -24,15 +24,15 @@ function file.precision_to_cs(to, from, release)
   end
 end
 
--- What use_bfloat16 says of each, before there were types.
+-- The use_bfloat16 of each type, for releases before there were types.
 local is_bfloat16 = { bfloat16 = true, cbfloat16 = true, float16 = false }
 
----@param place string   where the type stands
+---@param place string   the path of the type
 local function check_type(kind, place)
   if is_bfloat16[kind] == nil then fields.refuse(place, kind, fields.any_of(unpack(naming.sorted(is_bfloat16)))) end
 end
 
----… and back, or an error.
+---Converts the precision field back.
 ---@param to Dict       the config of Hugging Face
 ---@param config Dict   the whole file of the Model Zoo
 function file.precision_to_hf(to, config)
@@ -42,7 +42,7 @@ function file.precision_to_hf(to, config)
   to.use_bfloat16 = is_bfloat16[kind]
 end
 
----Between releases: a type is one that there is. It stays where the older release does not know it, as in the Model Zoo's converter.
+---Between releases: the type must be known. It is kept even if the older release does not know it, as in the Model Zoo's converter.
 ---@param config Dict   the whole file, as it is read
 ---@param src string
 ---@param tgt string
@@ -57,32 +57,32 @@ function file.check_precision(config, src, tgt)
   if kinds.absent(kind) then return end
   check_type(kind, place)
   if not releases.since(tgt, "2.1") then
-    cbk.warn(("%s=%s stays, though release %s does not know it%s"):format(place, fields.shown(kind), tgt, kind == "cbfloat16"
-      and "; it has no such type" or (": use_bfloat16: %s says the same there"):format(tostring(is_bfloat16[kind]))))
+    cbk.warn(("%s=%s is kept, but release %s does not know it%s"):format(place, fields.shown(kind), tgt, kind == "cbfloat16"
+      and "; it has no such type" or ("; there it is use_bfloat16: %s"):format(tostring(is_bfloat16[kind]))))
   end
 end
 
----Names the model for releases that look it up by name.
+---Sets the model's name for releases that look it up by name.
 ---@param model Dict
 ---@param release string|nil
 ---@param zoo_name string
----@param from? string   the first release that does
+---@param from? string   the first such release
 function file.set_name(model, release, zoo_name, from)
   if release and releases.since(release, from or "2.4") and model.name == nil then model.name = zoo_name end
 end
 
----A Model Zoo file among Hugging Face's would convert into a model of nothing but defaults.
+---Refuses a Model Zoo file in place of a Hugging Face one: it would become a model with defaults only.
 ---@param config Dict
 function file.refuse(config)
   for _, section in ipairs { "model", "trainer" } do
     if kinds.is_dict(config, section) then
-      cbk.fail("config", ("this is a config of the Model Zoo, not of Hugging Face: it has a section '%s'; "
-        .. "give its format, such as --src-fmt cs-%s"):format(section, releases.newest))
+      cbk.fail("config", ("expected a Hugging Face config, found one of the Model Zoo (it has a section '%s'); "
+        .. "pass its format, such as --src-fmt cs-%s"):format(section, releases.newest))
     end
   end
 end
 
----The parts of a file beside its model, but for the precision, which stands in Hugging Face's config.
+---The parts of a file besides its model and the precision, which the Hugging Face config has.
 ---@param config Dict
 ---@return string[]
 function file.beside_model(config)
@@ -102,7 +102,7 @@ function file.beside_model(config)
   return out
 end
 
----A sideband-sparse checkpoint holds NaN where a weight is zero.
+---Whether a checkpoint is sideband-sparse: it has NaN in place of zero weights.
 ---@param config Dict
 ---@return boolean
 function file.is_sideband(config)

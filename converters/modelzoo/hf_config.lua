@@ -1,5 +1,5 @@
--- The fields of a Hugging Face config that the Model Zoo has no place for (token ids, names of labels, …). The Model Zoo checks its
--- configs, so they are kept in the checkpoint: as `hf_config` in the last element of its `__metadata__` list.
+-- Fields of a Hugging Face config without a place in the Model Zoo (token ids, names of labels, …). The Model Zoo checks its configs,
+-- so the checkpoint keeps them: as `hf_config` in the last element of its `__metadata__` list.
 
 local cbk = require "cbk"
 local kinds = require "converters.engine.kinds"
@@ -8,7 +8,7 @@ local is_dict, is_list = kinds.is_dict, kinds.is_list
 
 local hf_config = {}
 
----Copies a field that a name with dots finds ("attn_config.clip_qkv", or a field whose own name has dots).
+---Copies a field by its dotted path ("attn_config.clip_qkv"), or by a name that has dots itself.
 local function pick_one(from, name, to)
   if from[name] ~= nil then
     to[name] = cbk.raw(from, name)
@@ -30,7 +30,7 @@ function hf_config.pick(config, names)
   return out
 end
 
----The fields that a checkpoint of the Model Zoo keeps, or nil.
+---The kept fields in a checkpoint of the Model Zoo, or nil.
 ---@param root any   the tree of the checkpoint
 ---@return Dict|nil
 function hf_config.of(root)
@@ -43,27 +43,28 @@ end
 ---An architecture without a head for a task: GPT2Model, but not GPT2LMHeadModel.
 local function is_headless(name) return type(name) == "string" and name:find "Model$" ~= nil and not name:find "HeadModel$" end
 
----Both are models with a head, or both are without.
+---Whether both models have a head, or both have none.
 local function same_kind(kept, own)
   if not (is_list(kept) and is_list(own) and #kept > 0 and #own > 0) then return false end
   return is_headless(kept[1]) == is_headless(own[1])
 end
 
----Fields that let Transformers load code, maybe from a repository that they name. A checkpoint may be anybody's.
+---Fields that let Transformers load code, maybe from a remote repository. Checkpoints are not trusted.
 local NAMES_CODE = { auto_map = true, custom_pipelines = true, trust_remote_code = true }
 
----Puts kept fields back into a config of Hugging Face. Fields that a rule of the converter makes or checks stay as they are, and what
----names code is left out.
+---Puts kept fields back into a Hugging Face config. Fields with a rule of the converter stay as they are; fields that name code are
+---left out.
 ---@param to Dict         changed in place
----@param kept Dict       which anybody may have written
----@param is_known fun(name: string): boolean   whether a rule of the converter is about the field
----@param place? string   the section that `to` is, with a dot at its end
+---@param kept Dict       not trusted
+---@param is_known fun(name: string): boolean   whether the converter has a rule for the field
+---@param place? string   the path of `to`, with a dot at its end
 function hf_config.restore(to, kept, is_known, place)
   for name in cbk.items(kept) do
     local path = (place or "") .. tostring(name)
     local is_free = not is_known(path) and (path ~= "architectures" or to[name] == nil or same_kind(kept[name], to[name]))
     if NAMES_CODE[name] then
-      cbk.warn(("'%s' of the config that the checkpoint keeps is left out: it names code that Transformers would load"):format(path))
+      local text = "'%s' in the Hugging Face config that the checkpoint keeps is left out: it names code that Transformers would load"
+      cbk.warn(text:format(path))
     elseif is_dict(kept, name) and (is_free or is_dict(to, name)) then
       local section = is_dict(to, name) and to[name] or cbk.dict()
       hf_config.restore(section, kept[name], is_known, path .. ".")
@@ -87,9 +88,9 @@ local function floating_dtype(model)
   return best
 end
 
----Says in a config of Hugging Face which dtype its weights have. What a converter's table sets by itself stays.
+---Sets the dtype of the weights in a Hugging Face config, unless the converter's table has set it.
 ---@param config Dict   changed in place
----@param model Dict    the tensors that are written
+---@param model Dict    the new tensors
 ---@param kept? Dict
 function hf_config.set_dtype(config, model, kept)
   local name = config.torch_dtype == nil and config.dtype ~= nil and "dtype" or "torch_dtype" -- Transformers 5 and 4

@@ -1,4 +1,4 @@
--- Low-rank adaptation: folding the A and B matrices of a checkpoint into the weights that they adapt.
+-- Low-rank adaptation (LoRA): folding the A and B matrices of a checkpoint into the weights that they adapt.
 
 local cbk = require "cbk"
 local extents = require "cbk.extents"
@@ -30,17 +30,17 @@ local function targets_of(params, name)
 end
 
 ---@class LoraGroup
----@field rank number              0: modules of this group are not adapted
+---@field rank number              0: the modules of this group are not adapted
 ---@field scale number             alpha / rank
 ---@field fan_in_fan_out boolean   weights are stored (in, out)
----@field targets string[]|nil     classes that must all be around a module; nil: all modules
----@field name string              of the setting, for messages
+---@field targets string[]|nil     classes that must all contain a module; nil: all modules
+---@field name string              the setting's name, for messages
 
 ---@return LoraGroup
 local function group_of(params, name)
   if not is_dict(params) then refuse("%s must be a dict of LoRA settings", name) end
   for field in cbk.items(params) do
-    if not fields[field] then refuse("%s.%s is not a LoRA setting; they are r, alpha, dropout, fan_in_fan_out, merge_weights and "
+    if not fields[field] then refuse("%s.%s is not a LoRA setting; known: r, alpha, dropout, fan_in_fan_out, merge_weights and "
       .. "target_modules", name, tostring(field)) end
   end
   local rank, alpha, fan = params.r, params.alpha, params.fan_in_fan_out
@@ -58,10 +58,10 @@ end
 function lora.groups(config)
   if not is_dict(config, "model") then
     refuse("the config has no section 'model' with lora_params in it%s", config.trainer ~= nil
-      and "; files with a 'trainer' section, of release 2.3 and later, are not read here" or "")
+      and "; the 'trainer' layout of release 2.3 and later is not supported here" or "")
   end
   local params = config.model.lora_params
-  if not present(params) then refuse "model.lora_params is missing: it says rank and alpha" end
+  if not present(params) then refuse "model.lora_params, with rank and alpha, is missing" end
   if not is_list(config.model, "lora_params") then return { group_of(params, "model.lora_params") } end
   local out = {}
   for i, one in cbk.items(params) do out[i] = group_of(one, ("model.lora_params[%d]"):format(i - 1)) end
@@ -69,7 +69,7 @@ function lora.groups(config)
   return out
 end
 
--- --- which settings are whose
+-- --- the settings of each module
 
 local function all_in(targets, classes)
   local has = {}
@@ -80,7 +80,7 @@ local function all_in(targets, classes)
   return true
 end
 
----Whether the classes that are known here can say that a group does not mean a module.
+---Whether the known classes are enough to decide that a group does not include a module.
 local function is_decidable(group, complete)
   for _, class in ipairs(group.targets) do
     if not modules.known[class] then return false end
@@ -88,18 +88,18 @@ local function is_decidable(group, complete)
   return complete
 end
 
----The first group whose classes are all around the module.
+---The first group whose classes all contain the module.
 local function group_for(path, groups, model, config)
   local classes, complete = modules.classes(path, model, config)
   for _, group in ipairs(groups) do
     if not group.targets or all_in(group.targets, classes) then return group end
     if not is_decidable(group, complete) then
       if #groups == 1 then return group end
-      refuse("%s.target_modules: it is not clear whether they mean %s (%s%s)", group.name, path, table.concat(classes, " > "),
+      refuse("%s.target_modules: cannot tell whether they include %s (%s%s)", group.name, path, table.concat(classes, " > "),
         complete and "" or " > …")
     end
   end
-  refuse("no target_modules of model.lora_params mean %s (%s), which has LoRA weights", path, table.concat(classes, " > "))
+  refuse("%s (%s) has LoRA weights, but no target_modules of model.lora_params include it", path, table.concat(classes, " > "))
 end
 
 local function is_embedding(path, model, config)
@@ -117,11 +117,11 @@ end
 
 local function shown(value) return extents.shape(value:shape()) end
 
----What is wrong with a module's three matrices, or nil. `rows` and `columns` are those of the product B·A.
+---The mistake in a module's three matrices, or nil. `rows` and `columns` are those of the product B·A.
 local function problem_of(weight, a, b, rank, flipped)
   for name, value in pairs { weight = weight, lora_A = a, lora_B = b } do
-    if not is_matrix(value) then return name .. " is no matrix" end
-    if not cbk.dtype(value.dtype).floating then return ("%s is %s: folding would round what was trained away"):format(name, value.dtype) end
+    if not is_matrix(value) then return name .. " is not a matrix" end
+    if not cbk.dtype(value.dtype).floating then return ("%s is %s: folding would round the update away"):format(name, value.dtype) end
   end
   local rows, columns = b:shape()[1], a:shape()[2]
   if flipped then rows, columns = columns, rows end
@@ -152,7 +152,7 @@ local function fold(weight, a, b, scale, flipped)
   return folded:as { role = weight.role, requires_grad = weight.requires_grad }
 end
 
----The modules that have both LoRA matrices; half of a pair is an error.
+---The modules with both LoRA matrices; half of a pair is an error.
 local function adapted(model)
   local out, halves = {}, {}
   for key in cbk.items(model) do
@@ -163,10 +163,10 @@ local function adapted(model)
       end
       out[path] = true
     elseif not path and tostring(key):find("lora_", 1, true) then
-      cbk.fail("unmatched", ("'%s': a LoRA tensor that is neither lora_A nor lora_B"):format(key))
+      cbk.fail("unmatched", ("'%s' is a LoRA tensor, but neither lora_A nor lora_B"):format(key))
     end
   end
-  if #halves > 0 then cbk.fail("checkpoint", "the checkpoint lacks " .. naming.first(halves) .. ", without which LoRA cannot be folded") end
+  if #halves > 0 then cbk.fail("checkpoint", "cannot fold LoRA: the checkpoint lacks " .. naming.first(halves)) end
   if next(out) == nil then cbk.fail("checkpoint", "the checkpoint has no LoRA weights (keys that end in .lora_A and .lora_B)") end
   return out
 end
@@ -217,7 +217,7 @@ function lora.config(config, model)
         if not present(model[head]) then
           cbk.fail("checkpoint", ("the folded embeddings differ from %s, which the checkpoint lacks"):format(head))
         end
-        cbk.warn "the input embeddings have LoRA weights: folded, they are tied to the head no more (share_embedding_weights: false)"
+        cbk.warn "the input embeddings have LoRA weights: folded, they are no longer tied to the head (share_embedding_weights: false)"
         config.model.share_embedding_weights = false
       end
     end

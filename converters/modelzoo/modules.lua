@@ -1,11 +1,11 @@
--- Which classes the modules of a Model Zoo model have, told from the names of its parameters: settings such as the target
--- modules of LoRA name classes, checkpoints name modules.
+-- The classes of a Model Zoo model's modules, by the names of its parameters: settings such as LoRA's target modules name
+-- classes, checkpoints name modules.
 
 local modules = {}
 
 local lm = "GPT2LMHeadModel"
 
----The model class of each model, and the class of what it keeps under `model.`.
+---The class of each model, and the class of its `model.` child.
 modules.models = {
   gpt2 = { "Gpt2Model", lm }, gpt3 = { "GPT3Model", lm }, llama = { "LlamaModel", lm }, mistral = { "MistralModel", lm },
   mixtral = { "MixtralModel", lm }, bloom = { "BloomModel", lm }, btlm = { "BTLMModel", lm }, jais = { "JAISModel", lm },
@@ -78,12 +78,12 @@ local function settle(class, config, root, is_leaf)
   return class
 end
 
----The classes of a module and of all that it is inside of, outermost first.
+---The classes of a module and of all modules around it, outermost first.
 ---@param path string     "model.transformer_decoder.layers.0.self_attn.proj_q_dense_layer"
 ---@param model string    as the Model Zoo names it
 ---@param config Dict     its model section
 ---@return string[] classes
----@return boolean complete  false: further classes of this module are not known here
+---@return boolean complete  false: further classes of this module are unknown
 function modules.classes(path, model, config)
   local known = modules.models[model]
   if not known then return {}, false end
@@ -100,7 +100,7 @@ function modules.classes(path, model, config)
   return out, true
 end
 
----Every class that `classes` may name.
+---Every class that `classes` may return.
 modules.known = { ModuleList = true, MultiheadAttention = true, MultiQueryAttention = true, TransformerDecoderLayer = true,
   GPTJDecoderLayer = true, SparseMoEBlock = true }
 for _, pair in pairs(modules.models) do

@@ -1,5 +1,5 @@
--- Models trained in the maximal-update parametrization: its multipliers are folded into the weights when a format without
--- them is written (CS -> HF), and told in the words of release 2.3 when a 2.2 config is upgraded.
+-- Models in the maximal-update parametrization (muP). Towards Hugging Face its multipliers are folded into the weights; an upgrade
+-- from 2.2 rewrites them as fields of release 2.3.
 
 local cbk = require "cbk"
 local fields = require "converters.engine.fields"
@@ -12,7 +12,7 @@ local mup = {}
 local function truthy(value) return present(value) and value ~= false and value ~= 0 end
 local function number(value, default) return present(value) and value or default end
 
----Refuses a field that a multiplier is computed from and that is no number; one that is divided by is above 0.
+---Refuses a field of a multiplier that is not a number; a divisor must be above 0.
 local function check_number(section, name, path)
   local value, divides = section[name], name:find "^mup_base_" or name == "decoder_kernel"
   if not present(value) or type(value) == "boolean" and name:find "^scale_" then return end
@@ -22,7 +22,7 @@ end
 
 local old_fields = { "output_logits_scale", "embeddings_scale", "scale_qk_dot_by_d" }
 
----Which style a CS model config is written in: "2.3" (mup_base_*), "2.2", or nil when it is not muP at all.
+---The style of a CS model config: "2.3" (mup_base_*), "2.2", or nil without muP.
 function mup.style(model)
   for name, value in cbk.items(model) do
     if type(name) == "string" and name:find "^mup_base_" and present(value) then return "2.3" end
@@ -36,7 +36,7 @@ function mup.style(model)
   return nil
 end
 
--- --- which tensor is scaled by what; keys are CS keys without `model.`
+-- --- the factor of each tensor; keys are CS keys without `model.`
 
 local function set(...)
   local out = {}
@@ -44,12 +44,12 @@ local function set(...)
   return out
 end
 
----A field that is true where a config does not say it.
+---A field with the default true.
 local function unless_false(value) return value == nil or truthy(value) end
 
 local function head_size(model) return math.floor(model.hidden_size / model.num_heads) end
 
----What logits are multiplied by, where the width counts by itself or by its root.
+---The factor of logits, by the width or its root.
 local function logits_scale(model, width, by_d) return number(model.output_logits_alpha, 1) / (by_d and width or width ^ 0.5) end
 
 ---Of the decoder classes and BERT.
@@ -93,13 +93,13 @@ end
 
 -- --- families
 
----@class Folding   How a family folds.
+---@class Folding   How the multipliers of a family are folded.
 ---@field words string                  the embedding, and the head that may be the same tensor
 ---@field head string
----@field logits table<string, true>    the tensors that logits are made of
----@field embeddings? fun(model: Dict): table<string, true>   those that embeddings_scale multiplies
+---@field logits table<string, true>    the tensors of the logits
+---@field embeddings? fun(model: Dict): table<string, true>   the tensors that embeddings_scale multiplies
 ---@field scale table<string, fun(model: Dict, key: string, folding: Folding): number|nil>   by style
----@field fields string[]               those that are folded
+---@field fields string[]               the fields that are folded
 
 local gpt_fields = {
   "mup_base_hidden_size", "mup_base_filter_size", "attention_logits_alpha", "output_logits_alpha", "scale_output_logits_by_d",
@@ -144,24 +144,24 @@ local foldings = {
 
 -- --- folding
 
----Refuses fields that make a config muP in other words than those that the family folds: each family has its own.
+---Refuses muP fields that belong to other families: each family has its own.
 ---@param style "2.2"|"2.3"
 ---@param own string[]   the fields that folding reads
-local function check_words(model, style, own)
-  local known, said = {}, {}
+local function check_fields(model, style, own)
+  local known, base_fields = {}, {}
   for _, field in ipairs(own) do
     known[field] = true
-    if field:find "^mup_base_" then said[#said + 1] = field end
+    if field:find "^mup_base_" then base_fields[#base_fields + 1] = field end
   end
   for name, value in cbk.items(model) do
     local is_foreign = style == "2.2" and name == "scale_qk_dot_by_d" or type(name) == "string" and name:find "^mup_base_"
     if is_foreign and present(value) and not known[name] then
-      fields.refuse(name, value, ("muP in this model's own words (%s)"):format(table.concat(said, ", ")))
+      fields.refuse(name, value, ("muP by this model's own fields (%s)"):format(table.concat(base_fields, ", ")))
     end
   end
 end
 
----What makes a config muP, for messages.
+---The muP fields of a config, for messages.
 local function shown_fields(model)
   local out = {}
   for name, value in cbk.items(model) do
@@ -171,7 +171,7 @@ local function shown_fields(model)
   return table.concat(out, ", ")
 end
 
----Whether a tensor is none of fractions, so that muP cannot multiply it as it is; an error where nothing real can be made of it.
+---Whether a tensor has whole numbers, which need a cast before muP can multiply them; an error for complex numbers.
 local function is_whole(key, tensor, factor)
   local dtype = cbk.dtype(tensor.dtype)
   if dtype.floating then return false end
@@ -182,25 +182,25 @@ local function is_whole(key, tensor, factor)
   return (dtype.integer or dtype.name == "bool") and (key:find "weight$" or key:find "bias$") ~= nil
 end
 
----A weight times a number, as PyTorch has it: whole numbers and truth values become float32, or all fractions were lost. So do those
----that muP leaves alone: queries, keys and values may become one tensor.
+---A weight times a number, as in PyTorch: whole numbers and booleans become float32 to keep fractions. So do weights without a factor,
+---because queries, keys and values may become one tensor.
 ---@param factor number|nil
----@param told table<string, boolean>   dtypes that were told
+---@param warned table<string, boolean>   dtypes with a warning
 ---@return Tensor, string|nil   what was done
-local function multiplied(key, tensor, factor, told)
+local function multiplied(key, tensor, factor, warned)
   local what = factor and ("muP: x %g"):format(factor)
   if is_whole(key, tensor, factor) then
-    if not told[tensor.dtype] then
-      cbk.warn(("'%s' is %s, and muP multiplies weights by fractions: it is written as float32, and so is every other weight of %s")
+    if not warned[tensor.dtype] then
+      cbk.warn(("'%s' is %s, but muP multiplies weights by fractions: all weights of %s are written as float32")
         :format(key, tensor.dtype, tensor.dtype))
     end
-    told[tensor.dtype] = true
+    warned[tensor.dtype] = true
     tensor, what = tensor:to "float32", what and what .. " as float32" or "as float32"
   end
   return factor and tensor:affine(factor, 0) or tensor, what
 end
 
----A checkpoint may hold two tied tensors once: the other one as null, or the head not at all.
+---Gives the head and the embedding a tensor each. A checkpoint may have tied tensors once: the other one is null, or the head is missing.
 ---@param folding Folding
 local function untie(source, folding)
   local function name_of(key) return source["model." .. key] ~= nil and "model." .. key or key end
@@ -211,10 +211,10 @@ local function untie(source, folding)
   return out
 end
 
----@param family? "gpt"|"bert"|"t5"|false   how the family folds; nil: not at all; false: it knows no muP
+---@param family? "gpt"|"bert"|"t5"|false   nil: muP cannot be folded; false: the family has no muP
 ---@param name string          the model's name, for messages
 ---@return Dict folded         the model section without muP
----@return (fun(key: string, tensor: any): any, string?)|nil view  scales a tensor of the checkpoint on reading, and says so
+---@return (fun(key: string, tensor: any): any, string?)|nil view  scales a tensor of the checkpoint on reading, and returns what it did
 ---@return (fun(source: Dict): Dict)|nil untie   gives head and embedding a tensor each, as they are scaled differently
 function mup.fold(model, family, name)
   if family == false then return model, nil end
@@ -223,8 +223,8 @@ function mup.fold(model, family, name)
     cbk.fail("config", ("the config uses muP (%s), which cannot be converted for %s"):format(shown_fields(model), name))
   end
   if not style then return model, nil end -- a multiplier by itself is a field without a counterpart, and is named as such
-  local folding, folded, told = foldings[family], cbk.copy(model), {}
-  check_words(model, style, folding.fields)
+  local folding, folded, warned = foldings[family], cbk.copy(model), {}
+  check_fields(model, style, folding.fields)
   for _, field in ipairs(folding.fields) do
     check_number(model, field)
     folded[field] = nil
@@ -234,7 +234,7 @@ function mup.fold(model, family, name)
     if not kinds.is_tensor(tensor) then return tensor end
     key = key:gsub("^model%.", "")
     local factor = folding.scale[style](model, key, folding)
-    return multiplied(key, tensor, factor ~= 1 and factor or nil, told)
+    return multiplied(key, tensor, factor ~= 1 and factor or nil, warned)
   end, model.share_embedding_weights ~= false and function(source) return untie(source, folding) end or nil
 end
 
@@ -251,7 +251,7 @@ local function widen(model, field, factor)
   model[field] = new
 end
 
----Tells the 2.2 muP fields in 2.3's words, in place; needs the learning rate's adjustment, which goes away.
+---Rewrites the muP fields of 2.2 as those of 2.3, in place; needs the learning rate's adjustment, which is removed.
 ---@param moves Moves
 function mup.upgrade(model, optimizer, moves)
   if mup.style(model) ~= "2.2" then return end

@@ -1,5 +1,5 @@
--- A GPT-2/3 config in the standard parametrization, told anew as a muP config (of release 2.2) with the hyperparameters that were
--- tuned on a small base model.
+-- Makes a muP config (of release 2.2) from a GPT-2/3 config in the standard parametrization, with hyperparameters that were tuned on
+-- a small base model.
 
 local cbk = require "cbk"
 local kinds = require "converters.engine.kinds"
@@ -8,7 +8,7 @@ local present, is_dict = kinds.present, kinds.is_dict
 
 local mup_config = {}
 
----Those of the Cerebras-GPT paper.
+---The values of the Cerebras-GPT paper.
 mup_config.defaults = { base_layer_width = 256, base_lr = 6e-3, base_init_std = 0.08, m_embed = 10 }
 
 local function refuse(message, ...) cbk.fail("config", message:format(...)) end
@@ -24,8 +24,8 @@ end
 local function model_of(config)
   for _, name in ipairs { "hidden_size", "num_hidden_layers" } do
     if not is_dict(config, "model") or config.model[name] == nil then
-      refuse("a GPT-2/3 config is expected, and this one has no model.%s%s", name, config.trainer ~= nil
-        and " (files with a 'trainer' section, of release 2.3 and later, are not read here)" or "")
+      refuse("expected a GPT-2/3 config, found no model.%s%s", name, config.trainer ~= nil
+        and " (the 'trainer' layout of release 2.3 and later is not supported here)" or "")
     end
   end
   return config.model
@@ -47,7 +47,7 @@ local function is_zero(value) return value == 0 or value == false end
 local function retune(schedule, base_lr)
   local name, initial, last = schedule.scheduler, schedule.initial_learning_rate, schedule.end_learning_rate
   if not schedules[name or ""] then
-    refuse("optimizer.learning_rate: %s is not supported; Linear and CosineDecay are",
+    refuse("optimizer.learning_rate: expected Linear or CosineDecay, found %s",
       present(name) and "the scheduler " .. tostring(name) or "an entry without a scheduler")
   end
   if is_zero(initial) then -- the warm-up, up to the base
@@ -72,12 +72,12 @@ local function set_learning_rate(optimizer, base_lr)
     optimizer.learning_rate = cbk.float(base_lr)
     return
   elseif kind ~= "list" then
-    refuse("optimizer.learning_rate: %s is not supported; a list of a Linear warm-up and a Linear or CosineDecay decay is expected",
+    refuse("optimizer.learning_rate: expected a list of a Linear warm-up and a Linear or CosineDecay decay, found %s",
       type(rate) == "userdata" and cbk.json(rate) or tostring(rate))
   end
   for i, schedule in cbk.items(rate) do
     if not is_dict(schedule) then
-      refuse("optimizer.learning_rate[%d] is no scheduler with settings", i - 1)
+      refuse("optimizer.learning_rate[%d] must be a scheduler with settings", i - 1)
     end
     retune(schedule, base_lr)
   end

@@ -1,4 +1,4 @@
--- What an optimizer's state says of parameters: their names, which change with the model's, and how sparse they are.
+-- The parameters in an optimizer's state: their names, which change with the model's, and their sparsity.
 
 local cbk = require "cbk"
 local fold = require "cbk.fold"
@@ -27,10 +27,10 @@ local function move_of(moves, name)
   if move then return move, move.to and "model." .. move.to end
 end
 
----@class Names   Of parameters, as they are followed through a step.
+---@class Names   Names of parameters through a step.
 ---@field moves table<string, KeyMove>
----@field lost string[]      those that the model has no more under one name
----@field changed string[]   … and those whose tensors are others now
+---@field lost string[]      names that the new model lacks, or has split
+---@field changed string[]   names whose tensors have other values now
 ---@field seen table<string, boolean>
 
 ---@param names Names
@@ -43,7 +43,7 @@ local function follow(names, name)
   return new or name
 end
 
----A list or tuple with other members; nil where `tree[key]` is neither.
+---A list or tuple with other members; nil if `tree[key]` is neither.
 ---@param change fun(value: any): any   nil: it stays what it is
 local function with_members(tree, key, change)
   if not is_sequence(tree, key) then return nil end
@@ -112,15 +112,15 @@ function optimizer_state.path(key, state)
   return PLACE .. cbk.key_text(key) .. (state ~= nil and "." .. cbk.key_text(state) or "")
 end
 
----The path of the parameter that a state belongs to; nil where a path is of something else.
+---The path of the parameter that a state belongs to; nil for other paths.
 ---@param path string   "optimizer.state.3.exp_avg"
 ---@return string|nil   "optimizer.state.3"
 function optimizer_state.parameter_of(path)
   return path:sub(1, #PLACE) == PLACE and path:match "^(.*)%.[^.]+$" or nil
 end
 
----The keys whose tensors are none of the others, under whatever name.
----@param is_known fun(key: string): any   that one is
+---The keys whose tensors are not among the others, under any name.
+---@param is_known fun(key: string): any   keys that are among the others for sure
 local function alone(tensors, others, is_known)
   local function is_other(value)
     for _, other in cbk.items(others) do
@@ -134,11 +134,11 @@ local function alone(tensors, others, is_known)
   return out
 end
 
----Tells of positions that are others now, as the model has parameters more or less than before.
+---Warns if positions mean other parameters now, because the model has lost or gained some.
 ---@param root Dict
 ---@param moves table<string, KeyMove>
 ---@param old Dict   the model before
-function optimizer_state.tell_of_positions(root, moves, old)
+function optimizer_state.warn_of_positions(root, moves, old)
   if not is_dict(root, "optimizer") or not is_by_position(root.optimizer) then return end
   local is_target = {}
   for _, move in pairs(moves) do is_target[move.to or 0] = true end
@@ -146,13 +146,13 @@ function optimizer_state.tell_of_positions(root, moves, old)
   local added = alone(root.model, old, function(key) return is_target[key] end)
   if #gone + #added == 0 then return end
   local texts = {}
-  if #gone > 0 then texts[1] = "without " .. naming.first(gone) end
-  if #added > 0 then texts[#texts + 1] = "with " .. naming.first(added) end
-  cbk.warn("the optimizer's state is by positions of parameters and stays as it is, but the model is one " .. table.concat(texts, ", ")
-    .. ": from there on, positions are those of others")
+  if #gone > 0 then texts[1] = "lacks " .. naming.first(gone) end
+  if #added > 0 then texts[#texts + 1] = "adds " .. naming.first(added) end
+  cbk.warn("the optimizer's state refers to parameters by position, but the new model " .. table.concat(texts, " and ")
+    .. ": it is kept as it is, and later positions now mean different parameters")
 end
 
----Parameters keep their state when the model calls them otherwise.
+---Renames parameters in the optimizer's state as in the model.
 ---@param root Dict                        changed in place
 ---@param moves table<string, KeyMove>   of the model's keys
 function optimizer_state.rename_parameters(root, moves)
@@ -167,17 +167,17 @@ function optimizer_state.rename_parameters(root, moves)
   end
   if is_dict(root, "sparsity") then root.sparsity = with_names(names, root.sparsity, { "sparsity" }) end
   if #names.lost > 0 then
-    cbk.warn(("the optimizer's state keeps names of parameters that the model has no more, or several of: %s"):format(
+    cbk.warn(("the optimizer's state keeps names of parameters that the new model lacks or has split: %s"):format(
       naming.first(names.lost)))
   end
   if #names.changed > 0 then
-    cbk.warn(("the optimizer's state is kept as it is of parameters that are converted: %s"):format(naming.first(names.changed)))
+    cbk.warn(("these parameters are converted, but their state in the optimizer is kept as it is: %s"):format(naming.first(names.changed)))
   end
 end
 
 -- --- sparsity
 
----Names what a dict has beside the fields that are known.
+---Adds the unknown fields of a dict.
 ---@param known table<string, boolean>
 local function add_others(lost, place, tree, known)
   for name in cbk.items(tree) do
@@ -185,7 +185,7 @@ local function add_others(lost, place, tree, known)
   end
 end
 
----The masks of a sparsity state beside the weights that they are of.
+---Moves the masks of a sparsity state next to their weights.
 ---@param lost { path: string }[]
 local function move_masks(root, state, lost)
   for weight, own in cbk.items(state) do
@@ -225,7 +225,7 @@ local function levels_of(groups, lost)
   return levels
 end
 
----Sparsity state moves from the optimizer to masks beside the weights; what has no place there is named.
+---Moves sparsity state from the optimizer to masks next to the weights; warns about fields without a place there.
 ---@param root Dict   changed in place
 function optimizer_state.move_sparsity(root)
   if not is_dict(root, "optimizer") or root.optimizer.sparsity == nil then return end
@@ -245,7 +245,8 @@ function optimizer_state.move_sparsity(root)
   if #lost == 0 then return end
   local names = {}
   for i, group in ipairs(fold.groups(lost)) do names[i] = group.name end
-  cbk.warn(("masks and steps of the optimizer's sparsity become the model's, and these are left out: %s"):format(table.concat(names, ", ")))
+  cbk.warn(("the masks and steps of the optimizer's sparsity are moved to the model; other fields are left out: %s"):format(
+    table.concat(names, ", ")))
 end
 
 return optimizer_state

@@ -1,4 +1,4 @@
--- Optimizers as data: what each takes in a config, and what it keeps of every parameter.
+-- Optimizers as data: their settings in a config, and their states for each parameter.
 
 local optimizers = {}
 
@@ -34,11 +34,10 @@ local classes = {
   sgd = { settings = "lr momentum dampening weight_decay nesterov maximize", zero = "step momentum_buffer" },
 }
 
---- The states that a parameter has from its first step on only, so that None may be meant.
+--- The states that a parameter gets at its first step, so that None is valid before.
 local may_be_none = { momentum_buffer = true }
 
---- Where the part `optimizer` of a checkpoint, and its sparsity, name parameters: as keys of a dict, or as members of lists that
---- each of the groups has.
+--- The places with names of parameters in a checkpoint's `optimizer` and its sparsity: keys of a dict, and lists in each group.
 optimizers.BY_PARAMETER, optimizers.GROUPS, optimizers.LISTS = "state", "param_groups", { "params", "param_names" }
 
 ---@param names string

@@ -1,4 +1,4 @@
--- What a release changed in the YAML file around the model: run options, optimizer and schedule names, sparsity.
+-- Changes of the releases to the YAML file around the model: run options, optimizer and schedule names, sparsity.
 
 local cbk = require "cbk"
 local fields = require "converters.engine.fields"
@@ -12,8 +12,8 @@ local present, is_dict, is_list = kinds.present, kinds.is_dict, kinds.is_list
 
 local run_config = {}
 
----Moves a field, unless the new one is there.
----@param at string      where the tree stands: "runconfig."
+---Moves a field, unless the new one exists.
+---@param at string      the path of the tree: "runconfig."
 ---@param moves Moves
 local function rename(tree, old, new, at, moves)
   if tree[old] == nil then return end
@@ -24,7 +24,7 @@ local function rename(tree, old, new, at, moves)
   tree[old] = nil
 end
 
----Takes away a field that the newer release has no more, and remembers its name.
+---Removes a field that the newer release no longer has, and notes its name.
 local function drop(tree, field, name, dropped)
   if present(tree[field]) then dropped[#dropped + 1] = name end
   tree[field] = nil
@@ -51,7 +51,7 @@ end
 
 -- --- from 2.0 to 2.1: names of optimizer and schedule parameters
 
----Which settings a schedule takes, by the lower-case name of its class.
+---The settings of each schedule, by the lower-case name of its class.
 local of_schedules = {
   constantlr = "learning_rate total_iters", polynomiallr = "initial_learning_rate end_learning_rate total_iters power cycle",
   linearlr = "initial_learning_rate end_learning_rate total_iters cycle",
@@ -125,9 +125,9 @@ local function rename_optimizer(optimizer, moves)
   end
 end
 
----What use_bfloat16 became; nil where it says nothing.
+---The type that replaces use_bfloat16; nil if it is not set.
 ---@param flag any
----@param field string   that says it, in messages
+---@param field string   its name, for messages
 function run_config.fp16_type(flag, field)
   if not present(flag) then return nil end
   if not fields.same(flag, fields.any_of(true, false)) then fields.refuse(field, flag, fields.any_of(true, false)) end
@@ -255,8 +255,8 @@ end
 
 -- --- all of it
 
----What the original converter leaves when it goes from 1.8 to 2.0 at once.
-local function tell_of_run_options(config)
+---Warns about options that the original converter keeps when it goes from 1.8 to 2.0 at once.
+local function warn_of_run_options(config)
   local cleaned, names = cbk.deep_copy(config), {}
   clean_runconfig(cleaned, {}, {})
   if config.csconfig ~= nil then names[1] = "csconfig" end
@@ -264,17 +264,17 @@ local function tell_of_run_options(config)
     if cleaned.runconfig[name] == nil then names[#names + 1] = "runconfig." .. tostring(name) end
   end
   if #names == 0 then return end
-  cbk.warn(("from cs-1.8 at once, options stay that cs-2.0 does not know (convert to cs-1.9 first, and they become its own): %s"):format(
+  cbk.warn(("a conversion from cs-1.8 at once keeps options that cs-2.0 does not know (convert to cs-1.9 first to change them): %s"):format(
     table.concat(names, ", ")))
 end
 
----Whether a step takes the states of data loaders from their files into the checkpoint, where 2.0 and later look for them. On the
----way back to 1.9, which reads the files, they stay where they are.
+---Whether a step puts the states of data loaders from their files into the checkpoint, where 2.0 and later read them. On the way
+---back to 1.9, which reads the files, nothing changes.
 ---@param from string
 ---@param to string
 function run_config.takes_states(from, to) return releases.since(to, "2.0") and releases.since(to, from) end
 
----Takes out the section that says where the states of data loaders are: from 2.0 on they are in the checkpoint. What is there is read.
+---Removes the section with the folder of data loader states: from 2.0 on they are in the checkpoint.
 local function drop_cerebras(config, dropped)
   if is_dict(config, "cerebras") then
     for name in cbk.items(config.cerebras) do
@@ -286,17 +286,17 @@ local function drop_cerebras(config, dropped)
   config.cerebras = nil
 end
 
----Changes what release `from` wrote into what `to` reads, in place; `config` is the whole file, its model section already new.
----@param moves? Moves   where fields went is added
----@param options? { at_once_from: string|nil, keeps_lists: boolean|nil }   the release of the whole conversion, where it takes several
----releases at once; whether the trainer layout gets lists that the original converter drops
+---Changes a file of release `from` into one of `to`, in place; `config` is the whole file, its model section already new.
+---@param moves? Moves   gets the moved fields
+---@param options? { at_once_from: string|nil, keeps_lists: boolean|nil }   the source release, if the conversion takes several releases
+---at once; whether the trainer layout gets lists that the original converter drops
 function run_config.upgrade(config, from, to, moves, options)
   local dropped, at_once_from = {}, options and options.at_once_from
   moves = moves or {}
   if run_config.takes_states(from, to) then drop_cerebras(config, dropped) end
   if from == to then return config end -- another kind of model, of the same release
   if from == "1.9" and at_once_from == "1.8" then
-    tell_of_run_options(config)
+    warn_of_run_options(config)
   elseif from == "1.9" or from == "2.0" then
     clean_runconfig(config, dropped, moves)
   end
@@ -305,11 +305,12 @@ function run_config.upgrade(config, from, to, moves, options)
     micro_batch_size(config, dropped)
     sparsity_of_2_2(config, moves)
   end
-  if #dropped > 0 then cbk.warn(("config fields that %s has no more are left out: %s"):format(to, table.concat(dropped, ", "))) end
+  local text = "config fields that release %s no longer has are left out: %s"
+  if #dropped > 0 then cbk.warn(text:format(to, table.concat(dropped, ", "))) end
   if from == "2.2" and to == "2.3" and not trainer.is(config) then
     mup.upgrade(config.model, trainer.section(config, "optimizer"), moves)
     if not at_once_from then return trainer.from_legacy(config, moves, options and options.keeps_lists) end
-    cbk.warn "from cs-2.2 at once, the file keeps its layout (convert to cs-2.3 first, and it becomes a trainer's)"
+    cbk.warn "a conversion from cs-2.2 at once keeps the file's layout (convert to cs-2.3 first for the trainer layout)"
   end
   return config
 end

@@ -1,5 +1,5 @@
--- Since which release the fields of a model section exist, class by class, and what models computed before as if they had said it.
--- A config that says something else has no place in an older release.
+-- The release that added each field of a model section, class by class, and the value that older models behave like. Older releases
+-- cannot express other values.
 
 local cbk = require "cbk"
 local fields = require "converters.engine.fields"
@@ -8,25 +8,24 @@ local releases = require "converters.engine.releases"
 
 local since = {}
 
----@class Since   Of one field. Null is always as if it were not there.
----@field [1] string  the release that it came with
----@field [2] any     what goes without saying before: a value, fields.any_of, or a function (value, section) that tells whether
----                   this value does
----@field says? string    … in words, where it is a function
----@field told? boolean|"steps"   a warning, as the original converter goes on; "steps": between releases only
+---@class Since   The history of one field. Null counts as absent.
+---@field [1] string  the release that added it
+---@field [2] any     the value of older models: a value, fields.any_of, or a function (value, section) that tests a value
+---@field says? string    that value in words, for a function
+---@field told? boolean|"steps"   a warning in place of an error, as in the original converter; "steps": between releases only
 
 ---@alias SinceTable table<string, Since|Since[]|SinceTable>   fields (several, where a later release knew more values: the newest
 ---first), and sections with fields of their own
 
 -- --- the classes of the Model Zoo
 
----As many groups as heads is plain attention; of some groups, 1.9 gave each to every n-th head, and not to neighbours.
+---As many groups as heads is plain attention; with fewer groups, 1.9 gave each to every n-th head, not to neighbours.
 local grouped = { "2.0", function(extra, section)
   local groups = kinds.is_dict(extra) and extra.num_kv_groups
   return kinds.absent(groups) or groups == 1 or groups == section.num_heads
 end, says = "num_kv_groups=1, or as many as heads,", told = true }
 
----How positions are scaled does not matter where the factor is 1, but for longrope, which has factors of its own.
+---With a factor of 1 the kind of scaling does not matter, except for longrope, which has factors of its own.
 local function is_unscaled(section)
   return section.pos_scaling_type ~= "longrope" and (kinds.absent(section.pos_scaling_factor) or section.pos_scaling_factor == 1)
 end
@@ -79,7 +78,7 @@ since.gptj = fields.with(decoders, {
   use_biasless_norm = { "1.9", false }, scale_qk_dot_by_d = { "2.3", false }, embeddings_scale = { "2.3", 1 },
 })
 
----BertModel and all that is built on it
+---BertModel and the models built on it
 since.bert = fields.with(fields.with(positions, mup), {
   use_final_layer_norm = { "1.9", false }, mask_padding_in_positional_embed = { "2.0", false, told = true },
   position_embedding_type = { "2.1", fields.any_of("learned", "fixed") },
@@ -98,35 +97,35 @@ since.t5 = {
 
 -- --- the check
 
-local function goes_without_saying(entry, value, section)
+local function is_expressible(entry, value, section)
   if kinds.absent(value) then return true end
   if type(entry[2]) == "function" then return entry[2](value, section) end
   return fields.same(value, entry[2])
 end
 
----@class SinceWay   Between which formats a model section goes.
----@field to string          the release that reads it
----@field from? string       the release that it came from, whose own unknown fields stay what they are; nil: it is Hugging Face's
+---@class SinceWay   The formats between which a model section is converted.
+---@field to string          the target release
+---@field from? string       the source release, whose unknown fields are kept; nil: Hugging Face
 ---@field starts_at_hf boolean   the whole conversion, of which this may be one step, starts with Hugging Face's files
 
----Refuses, or tells, what a field says that the release does not know.
+---Refuses, or warns about, a field's value that the release does not know.
 ---@param entry Since
 ---@param way SinceWay
----@return boolean|nil is_said
+---@return boolean|nil is_reported
 local function check_field(entry, name, section, way)
   local came, value = entry[1], section[name]
   local is_known = releases.since(way.to, came) or way.from and not releases.since(way.from, came)
-  if is_known or goes_without_saying(entry, value, section) then return end
+  if is_known or is_expressible(entry, value, section) then return end
   local usual = entry.says or fields.shown(entry[2])
   if not entry.told or entry.told == "steps" and way.starts_at_hf then
     fields.refuse(name, value, usual, (" before release %s; to keep it, convert to cs-%s or a later release"):format(came, came))
   end
-  cbk.warn(("%s=%s stays, but the model of release %s computes something else: before release %s it knows only %s"):format(
+  cbk.warn(("%s=%s is kept, but the model of release %s computes something else: before release %s it supports only %s"):format(
     name, fields.shown(value), way.to, came, (usual:gsub(",$", ""))))
   return true
 end
 
----Refuses, or tells, what a model section says in fields that the release does not have.
+---Refuses, or warns about, fields of a model section that the release does not have.
 ---@param known SinceTable|nil
 ---@param section Dict
 ---@param way SinceWay

@@ -11,14 +11,14 @@ local trainer = {}
 
 function trainer.is(config) return present(config.trainer) end
 
----Where the model section stands: its parent and name.
+---The parent of the model section.
 local function place(config)
   if not trainer.is(config) then return config end
   if present(config.model) then
-    cbk.fail("config", "the config has a section 'model' and a section 'trainer', which both describe the model: take one out")
+    cbk.fail("config", "the config has a section 'model' and a section 'trainer', which both describe the model: remove one")
   end
   if is_list(config, "trainer") then
-    cbk.fail("config", "converting a config with multiple trainer configs is not supported: give one of them")
+    cbk.fail("config", "expected one trainer config, found multiple trainer configs; pass a file with one of them")
   end
   return is_dict(config, "trainer") and is_dict(config.trainer, "init") and config.trainer.init
     or cbk.fail("config", "the config has a 'trainer' section without 'init'")
@@ -32,12 +32,12 @@ function trainer.model(config)
   return parent.model
 end
 
----… and its dotted path.
+---The dotted path of the model section.
 function trainer.place_of_model(config) return trainer.is(config) and "trainer.init.model" or "model" end
 
 function trainer.set_model(config, model) place(config).model = model end
 
----A section of a legacy file; nil where it is not there, or null, as `runconfig:` with nothing below it is.
+---A section of a legacy file; nil if it is missing, or null (`runconfig:` with nothing below it).
 ---@param config Dict
 ---@param name string
 ---@return Dict|nil
@@ -47,7 +47,7 @@ function trainer.section(config, name)
   return config[name]
 end
 
----Its sparsity: a level, a group, or a list of groups.
+---The sparsity of a legacy file: a level, a group, or a list of groups.
 ---@param config Dict
 ---@return any
 function trainer.sparsity(config)
@@ -65,9 +65,9 @@ end
 
 -- --- legacy to trainer
 
--- Where the fields of a legacy file go: "new <- section.field", or "section.field" where the name stays. Such a field is a scalar;
--- with ".*" behind it a dict or a list, with "?" either, with "+" a list too in an upgrade. Null and empty containers count as absent,
--- and what is absent makes no section.
+-- The new places of a legacy file's fields: "new <- section.field", or "section.field" if the name stays. The field is a scalar; with
+-- ".*" at the end a dict or a list, with "?" either, with "+" also a list in an upgrade. Null and empty containers count as absent, and
+-- absent fields make no section.
 local layout = {
   head = { "runconfig.model_dir", "runconfig.seed" },
   backend = {
@@ -122,7 +122,7 @@ local layout = {
     { name = "ComputeNorm", value = "optimizer.log_summaries" },
     { name = "LoadCheckpointStates", "runconfig.load_checkpoint_states+" },
     { name = "KeepNCheckpoints", "n <- runconfig.max_checkpoints" },
-    { name = "LogSparsity" }, -- its switch stands somewhere in the sparsity section
+    { name = "LogSparsity" }, -- its switch is somewhere in the sparsity section
     { name = "WeightCompression", "compressions <- model.compression.*" },
     { name = "SelectiveGrad", "selective_grads <- model.selective_grad.*" },
     { each = "runconfig.experimental.listeners.*", name_from = "listener_type" },
@@ -141,7 +141,7 @@ local layout = {
   validate_all = { "ckpt_paths <- runconfig.checkpoint_path" },
 }
 
----The value without what is null or empty; nil if nothing is left.
+---The value without null and empty parts; nil if nothing is left.
 local function filled(tree, name)
   local what = cbk.kind(tree, name)
   if what == "none" then return nil end
@@ -156,9 +156,10 @@ local function filled(tree, name)
   return #out > 0 and out or nil
 end
 
----Takes fields of the legacy file by their sources, and knows which were asked for, which are of another kind, and where they went.
+---A function that takes fields of the legacy file by their sources. Records the fields that were asked for, those of another kind, and
+---the moves.
 ---@param moves Moves
----@param keeps_lists? boolean   of fields of the form "+", which the original converter drops
+---@param keeps_lists? boolean   in fields of the form "+", where the original converter drops them
 local function taker(config, moves, keeps_lists)
   local asked, lists, misfits = {}, {}, {}
   ---@param source string   "section.field", "section.field.*", "section.field?" or "section.field+"
@@ -181,7 +182,7 @@ local function taker(config, moves, keeps_lists)
       return nil
     end
     asked[section .. "." .. path:match "^[^.]+"] = true
-    -- items that moved up, for empty ones before them, are not where they were
+    -- items after removed empty ones have other positions now
     local is_whole = value ~= nil and (not is_list(tree, field) or #value == #tree[field])
     if target and is_whole then moves[#moves + 1] = { section .. "." .. path, target } end
     return value
@@ -189,7 +190,7 @@ local function taker(config, moves, keeps_lists)
   return take, asked, lists, misfits
 end
 
----A dict of the fields that are there, in the order of the layout.
+---A dict of the fields that exist, in the order of the layout.
 ---@param at? string   its place in the new file
 local function fill(take, names, at)
   local out = cbk.dict()
@@ -209,7 +210,7 @@ local function fill(take, names, at)
   return out
 end
 
----A list of `{Name: options}`. A switch makes the callback (true) or names it as absent (false).
+---A list of `{Name: options}`. A switch adds the callback (true) or disables it (false).
 ---@param at string     its place in the new file
 ---@param moves Moves
 local function fill_list(take, entries, switches, at, moves)
@@ -245,7 +246,7 @@ local function fill_list(take, entries, switches, at, moves)
   return out
 end
 
----The fields of a section (not of runconfig) that the layout puts elsewhere: they are not left behind.
+---The fields of a section (not of runconfig) that the layout moves elsewhere.
 local function moved_fields(section)
   local out = {}
   local function look(node)
@@ -279,13 +280,13 @@ for _, class in ipairs(schedule_classes) do
 end
 
 ---@param from string   its path in the legacy file
----@param at string     where it comes to stand
+---@param at string     its path in the new file
 local function schedule(entry, from, at, moves)
-  local known = "known are " .. table.concat(schedule_classes, ", ")
+  local known = "known: " .. table.concat(schedule_classes, ", ")
   if not present(entry.scheduler) then cbk.fail("config", ("%s has no 'scheduler'; %s"):format(from, known)) end
   local name = tostring(entry.scheduler)
   local class = schedule_class[name:lower()]
-  if not class then cbk.fail("config", ("%s: the scheduler '%s' is not known; %s"):format(from, name, known)) end
+  if not class then cbk.fail("config", ("%s: unknown scheduler '%s'; %s"):format(from, name, known)) end
   local options = cbk.copy(entry)
   options.scheduler, options.main_scheduler = nil, nil
   moves[#moves + 1] = { from .. ".scheduler", at .. "." .. class }
@@ -300,7 +301,7 @@ local function schedule_list(entries, at, moves)
     if not is_dict(entry) then fields.refuse(("optimizer.learning_rate.%d"):format(i - 1), entry, "a map with a scheduler") end
     local wanted = present(entry.main_scheduler) and tostring(entry.main_scheduler) or main
     if main and wanted ~= main then
-      cbk.fail("config", ("optimizer.learning_rate: main_scheduler is '%s' and '%s'; one is possible"):format(main, wanted))
+      cbk.fail("config", ("optimizer.learning_rate: expected one main_scheduler, found '%s' and '%s'"):format(main, wanted))
     end
     main = wanted
   end
@@ -318,14 +319,14 @@ local function schedule_list(entries, at, moves)
   return cbk.dict { [class] = cbk.dict { schedulers = list } }
 end
 
----A number, one schedule or several; null is as if it were not there.
+---Refuses an empty learning rate: it is a number, one schedule or several. Null counts as absent.
 local function check_rate(optimizer)
   local rate = optimizer.learning_rate
-  local holds_nothing = (is_dict(optimizer, "learning_rate") or is_list(optimizer, "learning_rate")) and #rate == 0
-  if holds_nothing then fields.refuse("optimizer.learning_rate", rate, "a number, a map with a scheduler or a list of such maps") end
+  local is_empty = (is_dict(optimizer, "learning_rate") or is_list(optimizer, "learning_rate")) and #rate == 0
+  if is_empty then fields.refuse("optimizer.learning_rate", rate, "a number, a map with a scheduler or a list of such maps") end
 end
 
----The list of the one scheduler; what it is made of leaves the optimizer, except a plain number.
+---A list with the one scheduler. Its fields are removed from the optimizer, except a plain number.
 local function schedulers(optimizer, moves)
   local rate = optimizer.learning_rate
   if rate == nil then return nil end
@@ -349,7 +350,7 @@ local function schedulers(optimizer, moves)
   return cbk.list { out }
 end
 
----The sparsity section without `add_summaries`, and what these said.
+---The sparsity section without `add_summaries`, and their value.
 local function sparsity(config)
   if trainer.sparsity(config) == nil then return nil, nil end
   if not is_dict(config, "sparsity") and not is_list(config, "sparsity") then
@@ -360,8 +361,8 @@ local function sparsity(config)
   if is_dict(config, "sparsity") then summaries = section.add_summaries end
   local function look(tree)
     if is_dict(tree) and tree.add_summaries ~= nil then
-      local said = tree.add_summaries
-      if present(said) and said ~= false and said ~= 0 and said ~= "" then summaries = true end
+      local value = tree.add_summaries
+      if present(value) and value ~= false and value ~= 0 and value ~= "" then summaries = true end
       tree.add_summaries = nil
     end
     for key in cbk.items(tree) do
@@ -373,7 +374,7 @@ local function sparsity(config)
   return section, summaries
 end
 
----What the layout has no place for, by its name in the legacy file.
+---Warns about fields without a place in the layout, by their names in the legacy file.
 ---@param lists table<string, true>   lists that an upgrade would keep
 ---@param misfits table<string, true>   fields of another kind than the layout has
 local function warn_of_the_rest(config, asked, lists, misfits)
@@ -385,8 +386,8 @@ local function warn_of_the_rest(config, asked, lists, misfits)
     if is_dict(config, section) then
       for name in cbk.items(config[section]) do
         local field = section .. "." .. tostring(name)
-        local goes_without_saying = field == "runconfig.mode" and config.runconfig.mode == "train"
-        if not asked[field] and not goes_without_saying and filled(config[section], name) ~= nil then
+        local is_default = field == "runconfig.mode" and config.runconfig.mode == "train"
+        if not asked[field] and not is_default and filled(config[section], name) ~= nil then
           unknown[#unknown + 1] = field .. (lists[field] and " (a list, which `cbk upgrade` keeps)" or "")
         end
       end
@@ -431,8 +432,8 @@ end
 
 ---The file of a 2.3 trainer from a legacy file.
 ---@param config Dict
----@param moves? Moves   where fields went is added
----@param keeps_lists? boolean   states to load and tags may be lists
+---@param moves? Moves   gets the moved fields
+---@param keeps_lists? boolean   keep states to load and tags that are lists
 ---@return Dict
 function trainer.from_legacy(config, moves, keeps_lists)
   moves = moves or {}

@@ -1,10 +1,10 @@
--- What the functions take that tables of keys and of config fields are written with.
+-- Arguments of the functions that tables of keys and of config fields are written with.
 
 local shapes = require "converters.notation.shapes"
 
 local named, maybe, text, func = shapes.named, shapes.maybe, shapes.text, shapes.func
 
----@param mark string   which it has
+---@param mark string   the field that marks such a table
 local function made_by(maker, mark)
   return shapes.of("made by " .. maker, function(value) return type(value) == "table" and value[mark] == true end)
 end
@@ -42,7 +42,7 @@ end
 
 local values = named("fields and their values", shapes.map(text, shapes.any, "fields and their values: { norm_type = \"rmsnorm\" }"))
 local names = names_or(shapes.any, "names of fields, or fields and their values")
-local config, list = named("config rules", arguments.made_by.config), named("a list of fields", shapes.list(text, "a list of texts"))
+local config, list = named("config rules", arguments.made_by.config), named("a list of fields", shapes.list(text, "a list of strings"))
 local defaults = named("defaults", shapes.table)
 
 ---@type table<string, Shape[]>

@@ -1,4 +1,4 @@
--- What the entries of tables may say, of keys and of config fields.
+-- Checks of the entries in tables of keys and of config fields.
 
 local cbk = require "cbk"
 local choices = require "converters.engine.choices"
@@ -8,7 +8,7 @@ local shapes = require "converters.notation.shapes"
 
 local entries = {}
 
----@return table|nil   a list, also of one
+---@return table|nil   a list, maybe of one value
 function entries.list(value)
   if value == nil or value == false then return nil end
   return type(value) == "table" and value or { value }
@@ -20,7 +20,7 @@ local text, func, either = shapes.text, shapes.func, shapes.either
 local extra = either(text, shapes.record("{ pattern, function }", { text, func }, { 1 }))
 local extras = either(text, shapes.list(extra, "a list of patterns or { pattern, function }"))
 
--- --- what they may say
+-- --- what an entry may have
 
 ---@class KeyOptions
 ---@field when? fun(at: At): boolean   `function(at)`: the rule is used only if it returns true.
@@ -31,16 +31,16 @@ local extras = either(text, shapes.list(extra, "a list of patterns or { pattern,
 ---@field read_only? string     The key of one side is read and never written, because an earlier rule writes that tensor. The text says
 ---                             which files have it.
 
----What a key rule may say beside its two names and its action.
+---The options of a key rule, besides its two names and its action.
 ---@type table<string, Shape>
 entries.options = {
-  when = func, also_left = extras, also_right = extras, read_only = shapes.named("a text: which files have it", text),
+  when = func, also_left = extras, also_right = extras, read_only = shapes.named("a string that says which files have it", text),
   number = shapes.record("a pair of functions, forward and backward", { forward = func, backward = func }, { "forward", "backward" }),
 }
 
 local pair_of_functions = shapes.record("a pair of functions", { forward = func, backward = func })
 
----Tells of a mistake in an entry, with its place: the line of its names, where one below that of its table has them.
+---Reports a mistake in an entry with its place: the first line with its names from that of the table on.
 ---@param what string      "keys"
 ---@param entry any
 ---@param place integer    in its table
@@ -52,7 +52,7 @@ local function fail(mistake, what, entry, place, source, line)
   cbk.fail("converter", ("%s: entry %d of this table of %s: %s"):format(position.of_entry(source, line, names), place, what, mistake))
 end
 
----What an entry says beside its two names, and cannot say.
+---A mistake in an entry's options.
 ---@param options table<string, Shape>
 ---@return string|nil
 local function mistake_in_options(entry, options)
@@ -63,30 +63,30 @@ local function mistake_in_options(entry, options)
       if mistake then return mistake end
     elseif type(name) ~= "number" then
       local known = naming.sorted(options)
-      return ("a rule has no option '%s'%s"):format(tostring(name), #known > 0 and "; there are " .. table.concat(known, ", ") or "")
+      return ("a rule has no option '%s'%s"):format(tostring(name), #known > 0 and "; known: " .. table.concat(known, ", ") or "")
     end
   end
 end
 
 -- --- keys
 
----A side of several keys is a list of tensors, which an action makes; one that says of how many is held to it.
+---Several keys on a side are a list of tensors, which needs an action; an action with `parts` needs that many.
 local function mistake_in_counts(entry, action)
   local left, right = list(entry[1]), list(entry[2] or entry[1])
   if #left == 1 and #right == 1 and not (left.each or right.each) then
     if not action or (action.parts or 1) == 1 then return end
   end
-  if not action then return "a list of keys needs an action, which makes them of one tensor" end
+  if not action then return "a list of keys needs an action that splits and joins tensors" end
   if action.parts and (#left > 1 or left.each or right.each or #right ~= action.parts) then
-    if action.parts == 1 then return ("'%s' is for one key on each side"):format(action.name) end
-    return ("'%s' is for one key on the left and %d on the right"):format(action.name, action.parts)
+    if action.parts == 1 then return ("'%s' needs one key on each side"):format(action.name) end
+    return ("'%s' needs one key on the left and %d on the right"):format(action.name, action.parts)
   end
 end
 
----A table of rules is put below two names, and has no options of its own.
+---A table of rules goes below two prefixes, and has no options of its own.
 local function mistake_below(entry)
   for name in pairs(entry) do
-    if type(name) ~= "number" then return ("'%s' is no option of a table of rules"):format(name) end
+    if type(name) ~= "number" then return ("a table of rules has no option '%s'"):format(name) end
   end
   for i, prefix in ipairs { entry[1], entry[2] } do
     local mistake = type(prefix) ~= "string" and "a table of rules needs a name on each side" or prefix ~= "" and choices.mistake(prefix)
@@ -94,31 +94,33 @@ local function mistake_below(entry)
   end
 end
 
----What an entry of a table of keys says that no rule can say.
+---A mistake in an entry of a table of keys.
 ---@return string|nil
 local function mistake_in(entry)
-  if type(entry) == "string" then return ('a rule is { left, right, action }; of one name for both sides it is { "%s" }'):format(entry) end
+  if type(entry) == "string" then
+    return ('a rule is { left, right, action }; with one name for both sides, write { "%s" }'):format(entry)
+  end
   if type(entry) ~= "table" then return "a rule is { left, right, action }, not " .. tostring(entry) end
   if entry.is_rules or entry.kind then return nil end
   for i = 1, 2 do
-    if entry[i] and type(entry[i]) ~= "string" and type(entry[i]) ~= "table" then return ("side %d is no pattern"):format(i) end
+    if entry[i] and type(entry[i]) ~= "string" and type(entry[i]) ~= "table" then return ("side %d must be a pattern"):format(i) end
   end
   if not entry[1] or entry[2] == false then
     local side = entry[1] and "left" or "right"
-    return ("the other side is missing; for keys of the %s alone, there are rules.only, rules.drop and rules.refuse: rules.only.%s(…)")
-      :format(side, side)
+    return ("the other side is missing; for keys of the %s only, use rules.only.%s, rules.drop.%s or rules.refuse.%s")
+      :format(side, side, side, side)
   end
   local action = entry[3]
   if type(action) == "table" and action.is_rules then return mistake_below(entry) end
-  if type(action) == "function" then return "the third place holds a function: is it one that makes an action, and to be called?" end
+  if type(action) == "function" then return "the third place is a function; if it makes an action, call it" end
   local is_action = type(action) == "table" and type(action.forward) == "function" and type(action.backward) == "function"
   if action ~= nil and not is_action then
-    return "the third place holds an action (a pair of functions, forward and backward) or a table of rules, not " .. tostring(action)
+    return "the third place must be an action (a pair of functions, forward and backward) or a table of rules, not " .. tostring(action)
   end
   return mistake_in_counts(entry, action)
 end
 
----Refuses an entry of a table of keys that says what no rule can say, with its place.
+---Refuses a wrong entry of a table of keys, with its place.
 ---@param entry any
 ---@param place integer   in its table
 ---@param source string
@@ -131,12 +133,12 @@ end
 
 -- --- config fields
 
-local one_sided_rules = "it is of the %s alone, and has no pair of functions; fields.used.%s, fields.fixed.%s and fields.drop.%s do without"
+local one_sided_rules = "without the other side a rule needs a pair of functions; or use fields.used.%s, fields.fixed.%s or fields.drop.%s"
 
----What an entry says that no config rule can say.
+---A mistake in an entry of a table of config fields.
 ---@return string|nil
 local function mistake_in_field(entry)
-  if type(entry) == "string" then return ('a rule is { left, right, pair }; of one name for both sides it is { "%s" }'):format(entry) end
+  if type(entry) == "string" then return ('a rule is { left, right, pair }; with one name for both sides, write { "%s" }'):format(entry) end
   if type(entry) ~= "table" then return "a rule is { left, right, pair }, not " .. tostring(entry) end
   local left, right, pair = entry[1], entry[2], entry[3]
   if right == nil then right = left end
@@ -154,7 +156,7 @@ local function mistake_in_field(entry)
   return mistake_in_options(entry, {})
 end
 
----Refuses an entry of a table of config fields that says what no rule can say, with its place.
+---Refuses a wrong entry of a table of config fields, with its place.
 ---@param entry any
 ---@param place integer   in its table
 ---@param source string

@@ -1,4 +1,4 @@
--- What a family's file may say: its words, what each must be, and whether the file is written with them.
+-- The schema of a family's file: its fields, their types, and the checks of a file.
 
 local cbk = require "cbk"
 local arguments = require "converters.notation.arguments"
@@ -32,13 +32,13 @@ function since.mistake(value, name) -- a section has fields of its own, a field 
     local first = type(one) == "table" and one[1]
     local shape = type(one) == "table" and first == nil and since or type(first) == "table" and usuals or usual
     local mistake = shape.mistake(one, ("%s.%s"):format(name, tostring(field)))
-    if mistake then return ("'%s' is no { release, usual }: %s"):format(tostring(field), mistake) end
+    if mistake then return ("'%s' must be { release, usual }: %s"):format(tostring(field), mistake) end
   end
 end
 
 local filled = shapes.list(shapes.record("{ key, function }", { text, func }, { 1, 2 }), "a list of { key, function }")
 local names = shapes.list(text, "a list of names")
-local texts = shapes.map(text, text, "texts by names: { a = \"b\" }")
+local texts = shapes.map(text, text, "strings by name: { a = \"b\" }")
 
 local rules_of = arguments.made_by
 local around = { -- what happens to configs
@@ -74,7 +74,7 @@ local wrap = shapes.record("wrap", {
   models = names, place = text, copy = text,
 }, { "says", "models", "place", "copy" })
 
----Every table that a file is made of, by what it is; a converter is of the kind of the one field that stands first in it.
+---Every kind of table in a file. The kind of a converter is the one of `kinds` that it has.
 ---@type table<string, Shape>
 notation.records = {
   model = shapes.record("a model", {
@@ -91,7 +91,7 @@ notation.records = {
   component = component, variant = variant, ["what wraps"] = wrap,
 }
 
----Just one of these makes a converter.
+---A converter has exactly one of these.
 local kinds = { "keys", "variants", "components", "wrap" }
 
 -- --- checks
@@ -108,57 +108,58 @@ end
 local function kind_of(converter, at)
   local found = {}
   for _, kind in ipairs(kinds) do found[#found + 1] = converter[kind] and kind or nil end
-  if converter[3] ~= nil then fail(at, nil, "a converter holds a %s without a name: keys = …, config = …", type(converter[3])) end
-  if #found == 0 and converter.choose then fail(at, "choose", "a converter with 'choose' has 'variants'") end
+  if converter[3] ~= nil then fail(at, nil, "a converter has a %s without a name; write keys = …, config = …", type(converter[3])) end
+  if #found == 0 and converter.choose then fail(at, "choose", "a converter with 'choose' needs 'variants'") end
   if #found ~= 1 then
-    fail(at, found[2], "a converter has just one of 'keys', 'variants', 'components' and 'wrap', not %s", #found == 0 and "none of them"
+    fail(at, found[2], "a converter needs exactly one of 'keys', 'variants', 'components' and 'wrap', found %s", #found == 0 and "none"
       or ("'%s' and '%s'"):format(found[1], found[2]))
   end
   return found[1]
 end
 
----Hugging Face's format has nothing in common with a release, nor anything to become but one.
+---A side is either Hugging Face or releases, and not both sides are Hugging Face.
 local function check_has_sides(converter, at)
   local count = 0
   for side = 1, 2 do
     local list, set = catalogue.formats(converter[side])
-    if set.hf and #list > 1 then fail(at, nil, "'%s': hf is alone on its side, without releases", converter[side]) end
+    if set.hf and #list > 1 then fail(at, nil, "'%s': a side is either hf or releases, not both", converter[side]) end
     count = count + (set.hf and 1 or 0)
   end
-  if count == 2 then fail(at, nil, "both sides are hf: a table leads from one format to another") end
+  if count == 2 then fail(at, nil, "both sides are hf; a table converts between two formats") end
 end
 
----What stands between two releases is passed step by step, by tables of its own.
+---A table between releases describes one step; longer conversions take several steps.
 local function check_is_step(converter, at)
   for _, left in ipairs(catalogue.formats(converter[1])) do
     for _, right in ipairs(catalogue.formats(converter[2])) do
       if catalogue.is_step(left, right) then return end
     end
   end
-  fail(at, nil, "no release of '%s' is next to one of '%s': a table is about one step, and the steps between are taken anyway",
+  fail(at, nil, "no release of '%s' is next to one of '%s'; a table describes one step, and conversions take as many as they need",
     converter[1], converter[2])
 end
 
----One table leads from a format to another, and it does so both ways.
----@param places table<string, fun(field?: string): string>   of those that were seen, by the two formats
+---Two formats have one table, which works in both directions.
+---@param places table<string, fun(field?: string): string>   of earlier tables, by the two formats
 local function check_pairs(converter, at, places)
   for _, left in ipairs(catalogue.formats(converter[1])) do
     for _, right in ipairs(catalogue.formats(converter[2])) do
       if left == right then fail(at, nil, "'%s' is on both sides", left) end
       local pair = left < right and left .. " <-> " .. right or right .. " <-> " .. left
       if places[pair] and places[pair] ~= at then
-        fail(at, nil, "there are two tables for %s <-> %s: this one, and that at %s; one reads both ways", left, right, places[pair]())
+        fail(at, nil, "two tables are for %s <-> %s: this one and the one at %s; one table works in both directions", left, right,
+          places[pair]())
       end
       places[pair] = at
     end
   end
 end
 
----A name stands for one model of the file.
----@param seen table<string, fun(): string>   the places of those that were seen
+---Each name is of one model of the file.
+---@param seen table<string, fun(): string>   the places of earlier models, by name
 local function check_names(model, at, seen)
   for name in pairs(with({ [model.model] = true }, model.aliases or {})) do
-    if seen[name] then fail(at, nil, "there are two models '%s': this one, and that at %s", name, seen[name]()) end
+    if seen[name] then fail(at, nil, "two models are named '%s': this one and the one at %s", name, seen[name]()) end
     seen[name] = at
   end
 end
@@ -175,14 +176,14 @@ local function check_parts(converter, at)
   end
 end
 
----@param place_of fun(...: string): fun(field?: string): string   the place of the next table that has these words
+---@param place_of fun(...: string): fun(field?: string): string   the place of the next table with these strings
 local function check_converters(model, at, place_of)
   local seen = {}
   for place = 1, table.maxn(model) do
     local converter = model[place]
-    if type(converter) ~= "table" then fail(at, nil, "entry %d of model '%s' is no converter", place, model.model) end
+    if type(converter) ~= "table" then fail(at, nil, "entry %d of model '%s' must be a converter (a table)", place, model.model) end
     if type(converter[1]) ~= "string" or type(converter[2]) ~= "string" then
-      fail(at, nil, "a converter of '%s' begins with its two formats: { \"hf\", \"cs-2.1 .. cs-2.9\", keys = …, … }", model.model)
+      fail(at, nil, "a converter of '%s' must begin with its two formats: { \"hf\", \"cs-2.1 .. cs-2.9\", keys = …, … }", model.model)
     end
     local own = place_of(converter[1], converter[2])
     check(notation.records[kind_of(converter, own)], converter, own)
@@ -204,18 +205,20 @@ local function places_in(where)
   end
 end
 
----Refuses what is no list of models.
+---Refuses a file's result if it is not a valid list of models.
 ---@param models Model[]
 ---@param where string   the file
 function notation.check(models, where)
   local function at_file() return where end
   if type(models) == "table" and models.model ~= nil then
-    fail(at_file, nil, "it returns a model: a file returns a list of them: return { { model = …, … } }")
+    fail(at_file, nil, "the file returns one model; it must return a list of models: return { { model = …, … } }")
   end
-  if type(models) ~= "table" or models[1] == nil then fail(at_file, nil, "it returns no list of models (see converters/README.md)") end
+  if type(models) ~= "table" or models[1] == nil then
+    fail(at_file, nil, "the file must return a list of models (see converters/README.md)")
+  end
   local place_of, seen = places_in(where), {}
   for i, model in ipairs(models) do
-    if type(model) ~= "table" then fail(at_file, nil, "entry %d of its list is no model: { model = …, … }", i) end
+    if type(model) ~= "table" then fail(at_file, nil, "entry %d of the returned list must be a model: { model = …, … }", i) end
     local at = type(model.model) == "string" and place_of(model.model) or at_file
     local named = {}
     for name, value in pairs(model) do
@@ -238,8 +241,8 @@ function notation.read(path, is_sandboxed)
   if not chunk then cbk.fail("converter", ("cannot read the converter '%s': %s"):format(path, why)) end
   local fine, models = pcall(chunk)
   if not fine then
-    local told = type(models) == "table" and models.message or tostring(models)
-    cbk.fail("converter", (told:gsub("\n.*", ""))) -- the places where a module was looked for
+    local problem = type(models) == "table" and models.message or tostring(models)
+    cbk.fail("converter", (problem:gsub("\n.*", ""))) -- the places where a module was looked for
   end
   notation.check(models, path)
   return models

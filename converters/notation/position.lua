@@ -1,4 +1,4 @@
--- Where in which file a rule or a function of a converter was written.
+-- The file and line in which a rule or a function of a converter is defined.
 
 local cbk = require "cbk"
 
@@ -6,7 +6,7 @@ local position = {}
 
 local root = debug.getinfo(1, "S").source:match "^@(.*)converters/notation/[^/]*$" or ""
 
-local readable -- the only files that are read for messages, beside cbk's own; nil: all
+local readable -- the files that may be read for messages, besides cbk's own; nil: all
 
 ---Restricts what is read for messages to such files: a sandboxed converter may claim any origin for its rules.
 ---@param path string
@@ -15,8 +15,8 @@ function position.restrict(path)
   readable[path] = true
 end
 
----Where a converter's file calls: the file and the line.
----@param level integer   as for debug.getinfo, which is called here
+---The file and line of the caller in a converter's file.
+---@param level integer   as for debug.getinfo when called from here
 ---@return string source, integer line
 function position.here(level)
   local at = debug.getinfo(level, "Sl")
@@ -39,13 +39,13 @@ local function lines(path)
   return lines_of[path]
 end
 
----A path as it is shown: cbk's own files begin with "converters/".
+---A path for messages: cbk's own files begin with "converters/".
 ---@param path string
 function position.file(path) return root ~= "" and path:sub(1, #root) == root and path:sub(#root + 1) or path end
 
 local function shown(source, line) return ("%s:%d"):format(position.file(source), line) end
 
----The first line from `start` on that has all the names in quotes.
+---The first line from `start` on with all the names in quotes.
 local function line_with(text, start, names)
   for line = start, #text do
     local has_all = true
@@ -54,7 +54,7 @@ local function line_with(text, start, names)
   end
 end
 
----Where a pattern may stand whose table was made by a function: in the file that called it, or in what that file shares with others.
+---The files that may have the pattern of a table made by a function: the file that called it, and those it requires.
 local function files_of(source)
   local out = { source }
   for _, line in ipairs(lines(source) or {}) do
@@ -87,7 +87,7 @@ function position.of(rule)
   return shown(origin.source, origin.line)
 end
 
----The line from that of its table on that has the names of an entry, else that of the table.
+---The first line with an entry's names from that of its table on, else that of the table.
 ---@param source string
 ---@param line integer
 ---@param names string[]
@@ -96,10 +96,10 @@ function position.of_entry(source, line, names)
   return shown(source, #names > 0 and lines(source) and line_with(lines(source), line, names) or line)
 end
 
----The line that has the names, of a table that is known by them; of its field, where one further on says it.
+---The line of the table with these names; the line of its field, if a later one has it.
 ---@param source string
 ---@param names string[]
----@param count integer    of tables that have these names, up to this one
+---@param count integer    number of tables with these names, up to this one
 ---@param field? string
 ---@return string
 function position.of_table(source, names, count, field)

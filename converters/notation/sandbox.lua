@@ -1,5 +1,5 @@
--- What a converter's file sees when it is run without rights: tables, texts, arithmetic and the words of converters. Nothing that
--- it can reach opens files, starts programs, loads code or looks into memory, also not by the objects that its functions are given.
+-- The environment of a sandboxed converter: tables, strings, arithmetic and the converter modules. Nothing that it can reach opens
+-- files, starts programs, loads code or looks into memory, not even through the objects that its functions get.
 
 local cbk = require "cbk"
 
@@ -25,14 +25,14 @@ local CBK = set [[bytes cat complex copy deep_copy dict dtype equal exact fail f
   key_text keys kind leaf_rows leaves list nearest null parse_size quote rand randn raw raw_items raw_leaves remove set shown stack
   tensor tensors totable tril tuple version warn]]
 
---- What a file may require beside `cbk` and the model classes.
+--- The modules that a file may require, besides `cbk` and the model classes.
 local MODULES = set [[
   converters.engine.class converters.engine.fields converters.engine.kinds converters.engine.rules converters.engine.wrap
   converters.modelzoo.since converters.shared.backbone converters.shared.bert converters.shared.clip
   converters.shared.decoder converters.vocabulary.actions converters.vocabulary.heads converters.vocabulary.rotary
   converters.vocabulary.values]]
 
---- A table whose unknown names are errors that say why.
+--- A table that raises an error with advice for unknown names.
 local function strict(names, what)
   return setmetatable(names, {
     __index = function(_, name)
@@ -40,7 +40,8 @@ local function strict(names, what)
         .. "--sandbox elsewhere"):format(what, tostring(name)))
     end,
     __newindex = function(_, name)
-      cbk.fail("converter", ("'%s%s' is assigned, but is not the converter's own; is a 'local' missing?"):format(what, tostring(name)))
+      cbk.fail("converter", ("cannot assign to '%s%s', which is not the converter's own; is a 'local' missing?"):format(what,
+        tostring(name)))
     end,
   })
 end
@@ -51,7 +52,7 @@ local function chosen(library, names, what)
   return strict(out, what)
 end
 
---- Functions by names, also in several levels; actions and lists are not.
+--- Whether a table has functions by name, maybe in several levels; actions and lists are no libraries.
 local function is_library(value)
   if type(value) ~= "table" or rawget(value, "forward") ~= nil or rawget(value, 1) ~= nil then return false end
   for _, inner in pairs(value) do
@@ -60,7 +61,7 @@ local function is_library(value)
   return false
 end
 
---- A copy of a module, so that nobody else's is changed. What is no library stays the same object: such are compared.
+--- A copy of a module, so that a converter cannot change the original. Other objects stay the same, because they are compared.
 local function view(value, copies)
   if not is_library(value) then return value end
   if not copies[value] then
@@ -76,13 +77,14 @@ local function required(own_cbk)
   return function(name)
     if name == "cbk" then return own_cbk end
     if not (MODULES[name] or type(name) == "string" and name:find "^converters%.classes%.[%w_.]+$") then
-      error(("module '%s' not found: a sandboxed converter has cbk and the converters' words only"):format(tostring(name)), 2)
+      error(("module '%s' is not available: a sandboxed converter can only require cbk and the converter modules"):format(
+        tostring(name)), 2)
     end
     return view(require(name), copies)
   end
 end
 
---- Once a file without rights was loaded, nobody has these any more: a method is found by any object of its type.
+--- Removes unsafe functions for the whole program: any object of their type would give access to them.
 local function take_away()
   rawset(string, "dump", nil)
   debug.getmetatable(cbk.full({}, 0)).methods.ptr = nil
@@ -90,8 +92,8 @@ end
 
 local MOST_SECONDS, MOST_MEMORY = 60, 64 * 1024 -- of processor time; KiB of Lua
 
----Ends the program where what runs from now on takes too long or too much memory. An error would not do: files may catch those.
----@param fail fun(why: string)   says why
+---Ends the program if the code from now on takes too much time or memory. An error is not enough, because a file could catch it.
+---@param fail fun(why: string)   prints why
 function sandbox.limit(fail)
   local start = os.clock()
   debug.sethook(function()
@@ -104,7 +106,7 @@ function sandbox.limit(fail)
   end, "", 1e6)
 end
 
----The file as a function that has no rights.
+---The file as a function in the sandbox.
 ---@param path string
 ---@return function|nil chunk, string|nil problem
 function sandbox.load(path)

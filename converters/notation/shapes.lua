@@ -1,4 +1,4 @@
--- What an author may write: what fields of tables and arguments of functions must be. A shape says what is wrong with a value.
+-- Types of table fields and function arguments in converters. A shape describes a type, and the mistake in a value.
 
 local cbk = require "cbk"
 local position = require "converters.notation.position"
@@ -6,10 +6,10 @@ local position = require "converters.notation.position"
 local shapes = {}
 
 ---@class Shape
----@field says string   what it stands for, in messages
----@field what? string  … as an argument
+---@field says string   the type, in messages
+---@field what? string  the name of an argument of this type
 ---@field is_optional? boolean
----@field mistake fun(value: any, name: string): string|nil, string|nil   what is wrong with the value of that name; the field in it
+---@field mistake fun(value: any, name: string): string|nil, string|nil   the mistake in the value of that name, and its field
 
 local function shown(value)
   local kind = type(value)
@@ -32,7 +32,7 @@ local function of_type(says, kind) return shapes.of(says, function(value) return
 
 shapes.any = shapes.of("a value", function(value) return value ~= nil end)
 shapes.flag, shapes.func, shapes.table = of_type("true or false", "boolean"), of_type("a function", "function"), of_type("a table", "table")
-shapes.text = shapes.of("a text", function(value) return type(value) == "string" and value ~= "" end)
+shapes.text = shapes.of("a string", function(value) return type(value) == "string" and value ~= "" end)
 shapes.file_name = shapes.of("the name of a file or folder, without its folder", function(value)
   return type(value) == "string" and value ~= "" and value ~= "." and value ~= ".." and not value:find "[/%z]"
 end)
@@ -41,7 +41,7 @@ shapes.size = shapes.of("a whole number of at least 1", function(value)
   return type(value) == "number" and value >= 1 and value % 1 == 0 and value < math.huge
 end)
 
----The same by another name, which says what it is for.
+---The same type under another name, which says what it is for.
 ---@param says string
 ---@param one Shape
 function shapes.named(says, one) return { says = says, what = says, mistake = one.mistake } end
@@ -53,7 +53,7 @@ function shapes.one_of(list)
   return shapes.of("one of " .. table.concat(words, ", "), function(value) return known[value] end)
 end
 
----@param ... Shape   the last one's mistake is told of a table
+---@param ... Shape   a wrong table gets the mistake of the last one
 function shapes.either(...)
   local list, words = { ... }, {}
   for i, one in ipairs(list) do words[i] = one.says end
@@ -69,7 +69,7 @@ function shapes.either(...)
 end
 
 ---@param one Shape
----@return Shape   which an argument may leave out
+---@return Shape   of an optional argument
 function shapes.maybe(one)
   return { says = one.says, what = one.what, is_optional = true, mistake = function(value, name)
     if value ~= nil then return one.mistake(value, name) end
@@ -78,11 +78,11 @@ end
 
 -- --- tables
 
----A table whose values are called by what they are in.
----@param key Shape    what its keys are
+---A table with keys and values of one type each.
+---@param key Shape
 ---@param value Shape
 ---@param says string
----@param is_filled? boolean   it has one at least
+---@param is_filled? boolean   it needs at least one entry
 ---@return Shape
 function shapes.map(key, value, says, is_filled)
   return { says = says, mistake = function(map, name)
@@ -99,16 +99,16 @@ end
 ---@param value Shape
 function shapes.list(value, says) return shapes.map(shapes.number, value, says, true) end
 
----Something for a side, or for each.
+---A value for one side, or for each.
 ---@param value Shape
 function shapes.sides(value)
   return shapes.map(shapes.one_of { "left", "right" }, value, ("of a side, left or right: { right = … }, each %s"):format(value.says))
 end
 
----A table with named fields; false says nothing.
+---A table with named fields; false counts as absent.
 ---@param says string                     "a converter"
 ---@param fields table<string|1|2, Shape>
----@param needs? (string|integer)[]        which of them must be there
+---@param needs? (string|integer)[]        the required ones
 ---@return Shape
 function shapes.record(says, fields, needs)
   local out, names = { says = says, fields = fields }, {}
@@ -120,12 +120,12 @@ function shapes.record(says, fields, needs)
       local wanted = fields[key]
       if not wanted and type(key) == "number" then
         local as = #names == 2 and (": { %s = …, %s = … }"):format(unpack(names)) or ""
-        return ("%s holds %s without a name%s"):format(says, shown(own), as)
+        return ("%s has %s without a name%s"):format(says, shown(own), as)
       end
       if not wanted then
         local near = cbk.nearest(tostring(key), names)[1]
         return ("%s has no '%s'; %s"):format(says, tostring(key), near and ("did you mean '%s'?"):format(near)
-          or "there are " .. table.concat(names, ", ")), key
+          or "known: " .. table.concat(names, ", ")), key
       end
       local path = type(key) == "number" and ("entry %d of %s"):format(key, name) or name == "" and key or name .. "." .. key
       local mistake, inside
@@ -162,11 +162,11 @@ local function mistake_in(wants, ...)
     if mistake then return mistake end
   end
   for i = #wants + 1, select("#", ...) do
-    if select(i, ...) ~= nil then return ("argument %d is one too many"):format(i) end
+    if select(i, ...) ~= nil then return ("argument %d is not expected"):format(i) end
   end
 end
 
----Puts functions in place of those of a library that look at their arguments first; what is wrong is told with the author's line.
+---Wraps the functions of a library to check their arguments; mistakes are reported with the author's line.
 ---@param library table
 ---@param prefix string                      "actions"
 ---@param signatures table<string, Shape[]>  by dotted names

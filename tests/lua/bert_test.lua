@@ -91,7 +91,7 @@ describe("BERT: Hugging Face", function()
     local two = hf_config { num_hidden_layers = 2 }
     fails("16 weights are missing: bert.encoder.layer.1.attention.self.query.weight", conversion.run, "bert", "hf", "cs-2.4", two, hf)
     two.num_hidden_layers = nil
-    fails("num_hidden_layers=12 is the default, which the config does not say", conversion.run, "bert", "hf", "cs-2.4", two, hf)
+    fails("num_hidden_layers=12 is assumed, because the config does not set it", conversion.run, "bert", "hf", "cs-2.4", two, hf)
   end)
 
   it("a bias under two names is compared", function()

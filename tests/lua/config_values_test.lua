@@ -68,9 +68,9 @@ describe("Configs: what the other side cannot express", function()
     refuses {
       { "bert-qa", "cs-2.9", "hf", { mup_base_hidden_size = 4 }, "mup_base_hidden_size=4), which cannot be" },
       { "mpt-headless", "cs-2.3", "hf", { mup_base_hidden_size = 4 }, "mup_base_hidden_size=4)" },
-      { "t5", "cs-2.9", "hf", t5, "scale_qk_dot_by_d=true: only muP in this model's own words (mup_base_d_model, mup_base_d_ff, mup" },
-      { "t5", "cs-2.9", "hf", { mup_base_hidden_size = 4 }, "mup_base_hidden_size=4: only muP in this model's own words" },
-      { "gpt2", "cs-2.9", "hf", { mup_base_d_model = 4 }, "mup_base_d_model=4: only muP in this model's own words" },
+      { "t5", "cs-2.9", "hf", t5, "scale_qk_dot_by_d=true: only muP by this model's own fields (mup_base_d_model, mup_base_d_ff, mup" },
+      { "t5", "cs-2.9", "hf", { mup_base_hidden_size = 4 }, "mup_base_hidden_size=4: only muP by this model's own fields" },
+      { "gpt2", "cs-2.9", "hf", { mup_base_d_model = 4 }, "mup_base_d_model=4: only muP by this model's own fields" },
     }
   end)
 
@@ -331,8 +331,9 @@ describe("Configs: precision", function()
       refuses { { "gpt2", src, tgt, { fp16_type = "bf16" }, "model.fp16_type='bf16': only 'bfloat16' or 'cbfloat16' or 'float16'" } }
       local _, told = variations.converted { "gpt2", src, tgt, { fp16_type = "bfloat16" } }
       local is_lost = tgt == "cs-2.0" or tgt == "cs-1.9"
-      harness.equal(told:find("model.fp16_type='bfloat16' stays, though release 2.0 does not know it", 1, true) ~= nil, is_lost)
-      local same = { bfloat16 = ": use_bfloat16: true says", float16 = ": use_bfloat16: false says", cbfloat16 = "; it has no such type" }
+      harness.equal(told:find("model.fp16_type='bfloat16' is kept, but release 2.0 does not know it", 1, true) ~= nil, is_lost)
+      local same = { bfloat16 = "; there it is use_bfloat16: true", float16 = "; there it is use_bfloat16: false",
+        cbfloat16 = "; it has no such type" }
       for kind, instead in pairs(same) do
         _, told = variations.converted { "gpt2", src, tgt, { fp16_type = kind } }
         harness.equal(told:find("does not know it" .. instead, 1, true) ~= nil, is_lost)

@@ -330,7 +330,7 @@ describe("Converters: checkpoints, there and back", function()
           out = convert.checkpoint(one, cbk.dict { model = completed(one, weights) })["lm_head.weight"]
         end)
         same({ out.dtype, out:tolist() }, { want, { { 0.25, dtype == "bool" and 0 or 0.75 } } })
-        local message = ("'lm_head.weight' is %s, and muP multiplies weights by fractions: it is written as float32"):format(dtype)
+        local message = ("'lm_head.weight' is %s, but muP multiplies weights by fractions"):format(dtype)
         same(table.concat(told):find(message, 1, true) ~= nil, want ~= dtype, dtype)
       end
     end
@@ -346,7 +346,7 @@ describe("Converters: checkpoints, there and back", function()
       for key, tensor in cbk.items(cbk.copy(weights)) do weights[key] = counted(tensor:shape(), 0):to(dtype) end
       local warnings = conversion.warnings(function() out[i] = convert.checkpoint(one, cbk.dict { model = weights }) end)
       same(#warnings, i - 1)
-      assert(i == 1 or warnings[1]:find("float32, and so is every other weight of int8", 1, true), warnings[1])
+      assert(i == 1 or warnings[1]:find("all weights of int8 are written as float32", 1, true), warnings[1])
     end
     for key, tensor in cbk.items(out[1]) do
       same({ out[2][key].dtype, out[2][key]:tolist() }, { tensor.dtype, tensor:tolist() }, key)
@@ -417,7 +417,7 @@ describe("Converters: releases", function()
     local names = "csconfig, runconfig.num_act_servers, runconfig.is_pretrained_checkpoint"
     assert(told("cs-1.8", "cs-2.0", options):find("does not know .*: " .. names))
     assert(not told("cs-1.8", "cs-2.0", "model: {use_rms_norm: false}\nrunconfig: {seed: 1}"):find "at once")
-    assert(told("cs-2.2", "cs-2.9", "model: {hidden_size: 8}"):find "keeps its layout")
+    assert(told("cs-2.2", "cs-2.9", "model: {hidden_size: 8}"):find "keeps the file's layout")
     local incomplete = "model: {scale_qk_dot_by_d: true, embeddings_scale: 1.0, output_logits_scale: 0.5}"
     fails("decoder_kernel", told, "cs-2.2", "cs-2.9", incomplete)
   end)
@@ -467,7 +467,7 @@ describe("Converters: several tables for one pair of formats", function()
       convert.config(back, config)
       assert(convert.checkpoint(back, cs)[key] ~= nil)
     end
-    fails("'choose' says 'other'; the variants are new, old", convert.config, there, cbk.dict { kind = "other" })
+    fails("'choose' returned 'other'; the variants are new, old", convert.config, there, cbk.dict { kind = "other" })
   end)
 
   it("a composite has its parts in folders on one side", function()
@@ -597,7 +597,7 @@ describe("Converters: nothing is lost or invented in silence", function()
     local root = convert.checkpoint(lenient, gpt2_checkpoint())
     for i = 1, 25 do cs[name(i)], root[name(i)] = i, i end
     for what, told in pairs { config = warned(convert.config, back, cs), checkpoint = warned(convert.checkpoint, back, root) } do
-      says(told, ("of the %s these are left out"):format(what))
+      says(told, ("left out of the %s: "):format(what))
       for i = 1, 25 do says(told, name(i)) end
     end
   end)
@@ -609,15 +609,15 @@ describe("Converters: nothing is lost or invented in silence", function()
       max_position_embeddings = 3,
     }
     says(warned(convert.config, back, cbk.dict { model = model, optimizer = cbk.dict { a = 1 }, empty = cbk.null }),
-      "of the config these are left out: optimizer")
+      "left out of the config: optimizer")
     local init = cbk.dict { model = model, seed = 3 }
     says(warned(convert.config, back, cbk.dict { trainer = cbk.dict { init = init, fit = cbk.dict { a = 1 } } }),
-      "of the config these are left out: trainer.fit, trainer.init.seed")
+      "left out of the config: trainer.fit, trainer.init.seed")
     local root = cbk.dict { model = completed(back, cbk.dict()), global_step = 7 }
-    says(warned(convert.checkpoint, back, root), "of the checkpoint these are left out: global_step")
+    says(warned(convert.checkpoint, back, root), "left out of the checkpoint: global_step")
     local legacy = cbk.dict { model = model, cerebras = cbk.dict { a = 1 }, runconfig = cbk.dict { save_losses = true } }
     says(warned(convert.config, job("gpt2", "cs-2.0", "cs-2.1"), legacy),
-      "config fields that 2.1 has no more are left out: cerebras.a, runconfig.save_losses")
+      "config fields that release 2.1 no longer has are left out: cerebras.a, runconfig.save_losses")
     legacy = cbk.dict { model = model, runconfig = cbk.dict { mode = "eval" }, stranger = 5 }
     says(warned(convert.config, job("gpt2", "cs-2.2", "cs-2.3"), legacy), "are dropped: runconfig.mode, stranger")
   end)

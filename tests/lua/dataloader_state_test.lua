@@ -171,12 +171,12 @@ describe("the data loader files of 1.8 and 1.9", function()
     root = cbk.dict()
     zoo_checkpoint.add_data_state(shuffled, root, { seed = 5 })
     equal(root.dataloader.seed, 5)
-    raises("shuffle_seed: a whole number is expected, not \"x\"", function()
+    raises("shuffle_seed: expected a whole number, found \"x\"", function()
       shuffled.train_input.shuffle_seed = "x"
       zoo_checkpoint.add_data_state(shuffled, cbk.dict(), { seed = "config" })
     end, "config")
     local qualified = config "modelzoo.data.GptHDF5MapDataProcessor"
-    raises("cannot be converted", function() zoo_checkpoint.add_data_state(qualified, cbk.dict()) end, "data")
+    raises("cannot convert data loader states", function() zoo_checkpoint.add_data_state(qualified, cbk.dict()) end, "data")
     cbk.fs.write(cbk.fs.join(qualified.cerebras.save_iter_state_path, "a_0_b_60.txt"), "30")
     for options, samples in pairs { [{ is_upgrade = true }] = 915, [{ is_upgrade = true, step = 60 }] = 30 } do
       root = cbk.dict { dataloader = cbk.null }
@@ -195,7 +195,7 @@ describe("the data loader files of 1.8 and 1.9", function()
       zoo_checkpoint.add_data_state(qualified, root, { is_upgrade = true, kind = "iterable" })
       equal(#root.dataloader.all_worker_states, 4)
     end
-    for text, bad in pairs { ["not an empty text"] = "", ["expected, not 5"] = 5, ["expected, not true"] = true,
+    for text, bad in pairs { ["found an empty string"] = "", ["found 5"] = 5, ["found true"] = true,
       ["save_iter_state_path: 'no/such' is not a folder (relative to '/"] = "no/such" } do
       raises(text, function()
         shuffled.cerebras.save_iter_state_path = bad

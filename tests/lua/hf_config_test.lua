@@ -112,7 +112,7 @@ describe("Fields of Hugging Face configs", function()
     local told = table.concat(conversion.warnings(function() back = conversion.run("llama", "cs-2.4", "hf", cs_config, cs) end), "\n")
     equal({ back.auto_map, back.trust_remote_code, back.mine.custom_pipelines, back.mine.kept }, { [4] = 2 })
     for _, name in ipairs { "auto_map", "trust_remote_code", "mine.custom_pipelines" } do
-      assert(told:find(("'%s' of the config that the checkpoint keeps is left out: it names code"):format(name), 1, true), told)
+      assert(told:find(("'%s' in the Hugging Face config that the checkpoint keeps is left out"):format(name), 1, true), told)
     end
     for _, odd in ipairs { null, 3, "x", cbk.list { 1 } } do
       cs.__metadata__[1].hf_config = odd

@@ -137,7 +137,7 @@ describe("Inputs: what one side leaves out or cannot say", function()
       local config, root = tiny.model(way)
       config = conversion.with(config, {}, { field })
       conversion.warnings(function()
-        conversion.fails("the default, which the config does not say", conversion.run, name, "hf", way.format, config, root)
+        conversion.fails("is assumed, because the config does not set it", conversion.run, name, "hf", way.format, config, root)
       end)
     end
   end)

@@ -65,10 +65,12 @@ describe("LoRA folding", function()
     local folded = lora.fold(checkpoint(), config(groups), "gpt2")
     equal(folded[linear .. ".weight"]:tolist()[1], { 8, 15, 22 })
     equal(folded[embedding .. ".weight"]:tolist()[1], { 4, 31 })
-    raises("no target_modules of model.lora_params mean model.embedding_layer", function()
+    raises("no target_modules of model.lora_params include it", function()
       lora.fold(checkpoint(), config(cbk.list { group(7, "TransformerDecoderLayer") }), "gpt2")
     end)
-    raises("it is not clear", function() lora.fold(checkpoint(), config(cbk.list { group(1, "MyLayer"), group(2, "Linear") }), "gpt2") end)
+    raises("cannot tell whether they include", function()
+      lora.fold(checkpoint(), config(cbk.list { group(1, "MyLayer"), group(2, "Linear") }), "gpt2")
+    end)
     equal(#lora.fold(checkpoint(), config(group(1, "MyLayer")), "gpt2"), 2)
   end)
 
@@ -102,9 +104,9 @@ describe("LoRA folding", function()
     } do
       raises(text, function() lora.fold(checkpoint(), config(cbk.dict(params)), "gpt2") end)
     end
-    raises("model.lora_params is missing", function() lora.groups(cbk.dict { model = cbk.dict { r = 1 } }) end)
-    raises("model.lora_params is missing", function() lora.groups(config(cbk.null)) end)
-    raises("'trainer' section", function() lora.groups(cbk.dict { trainer = cbk.dict() }) end)
+    raises("model.lora_params, with rank and alpha, is missing", function() lora.groups(cbk.dict { model = cbk.dict { r = 1 } }) end)
+    raises("model.lora_params, with rank and alpha, is missing", function() lora.groups(config(cbk.null)) end)
+    raises("'trainer' layout", function() lora.groups(cbk.dict { trainer = cbk.dict() }) end)
   end)
 
   it("refuses checkpoints that lack a half", function()
@@ -289,7 +291,7 @@ describe("muP configs", function()
 
   it("need a legacy config with schedules that are known", function()
     for text, rate in pairs {
-      ["0.1 is not supported"] = 0.1, ["scheduler Constant"] = cbk.list { cbk.dict { scheduler = "Constant" } },
+      ["found 0.1"] = 0.1, ["scheduler Constant"] = cbk.list { cbk.dict { scheduler = "Constant" } },
       ["`end_learning_rate` needs"] = cbk.list { schedule("Linear", 1, cbk.null) },
       ["an entry without a scheduler"] = cbk.list { cbk.dict { total_iters = 3 } },
       ["must be numbers"] = cbk.list { schedule("Linear", nil, 1) },

@@ -82,7 +82,7 @@ describe("the optimizer's state between releases", function()
     local warnings = conversion.warnings(function() config, out = conversion.run("dpo", "cs-2.1-no-dpo", "cs-2.1-dpo", config, root) end)
     assert(cbk.equal(out.optimizer, root.optimizer))
     equal(warnings[#warnings],
-      "the optimizer's state keeps names of parameters that the model has no more, or several of: w, v")
+      "the optimizer's state keeps names of parameters that the new model lacks or has split: w, v")
 
     local converter = { keys = rules.keys { { "w", "u", actions.transpose }, { "*" } }, config = fields.config { { "*" } } }
     local job = { model = { model = "made" }, zoo_name = "made", seed = 0,
@@ -93,7 +93,7 @@ describe("the optimizer's state between releases", function()
       out = convert.checkpoint(job, root)
     end)
     equal(cbk.keys(out.optimizer.state), { "u" })
-    equal(warnings, { "the optimizer's state is kept as it is of parameters that are converted: w" })
+    equal(warnings, { "these parameters are converted, but their state in the optimizer is kept as it is: w" })
   end)
 
   it("may have its parameters in tuples", function()
@@ -111,11 +111,11 @@ describe("the optimizer's state between releases", function()
   end)
 
   it("by position is told where the model has parameters more or less", function()
-    local said = "the optimizer's state is by positions of parameters and stays as it is, but the model is one %s: from there on, "
-      .. "positions are those of others"
+    local said = "the optimizer's state refers to parameters by position, but the new model %s: it is kept as it is, and later "
+      .. "positions now mean different parameters"
     for what, set in pairs {
-      ["without w"] = { rules.drop.left("w", "it is old"), { "*" } },
-      ["without w, with q, k"] = { { "w", { "q", "k" }, actions.split(2) }, { "*" } },
+      ["lacks w"] = { rules.drop.left("w", "it is old"), { "*" } },
+      ["lacks w and adds q, k"] = { { "w", { "q", "k" }, actions.split(2) }, { "*" } },
       [""] = { { "w", "u", also_right = "again" }, { "*" } },
     } do
       local job = { model = { model = "made" }, zoo_name = "made", seed = 0, path = {
@@ -127,7 +127,7 @@ describe("the optimizer's state between releases", function()
         convert.config(job, cbk.dict { model = cbk.dict { a = 1 } })
         out = convert.checkpoint(job, root)
       end)) do
-        if text:find("positions", 1, true) then positions[#positions + 1] = text end
+        if text:find("by position", 1, true) then positions[#positions + 1] = text end
       end
       assert(cbk.equal(out.optimizer, root.optimizer))
       equal(positions, what ~= "" and { said:format(what) } or {})
@@ -144,7 +144,7 @@ describe("the optimizer's state between releases", function()
 end)
 
 describe("the optimizer's sparsity", function()
-  local said = "masks and steps of the optimizer's sparsity become the model's, and these are left out: "
+  local said = "the masks and steps of the optimizer's sparsity are moved to the model; other fields are left out: "
   local mask = cbk.dict { mask = tensor(0) }
   local place = "optimizer.sparsity."
   for what, one in pairs {

@@ -151,12 +151,12 @@ describe("Rules: findings", function()
   it("what is written wrongly is refused at once, with its place", function()
     fails("rules_test.lua:", function() local _ = rules.keys { { "a", "b", { name = "half", forward = function() end } } } end)
     fails("has no option 'also_lft'", rules.keys, { { "a", "b", also_lft = "c" } })
-    fails("entry 2 of this table of keys: a rule is { left, right, action }; of one name for both sides it is { \"b\" }", rules.keys,
+    fails("entry 2 of this table of keys: a rule is { left, right, action }; with one name for both sides, write { \"b\" }", rules.keys,
       { { "a" }, "b" })
-    fails("the other side is missing; for keys of the left alone, there are rules.only", rules.keys, { { "a", false } })
-    fails("for keys of the right alone", rules.keys, { { false, "a" } })
+    fails("the other side is missing; for keys of the left only, use rules.only.left", rules.keys, { { "a", false } })
+    fails("for keys of the right only", rules.keys, { { false, "a" } })
     fails("a rule has no option 'needed'", rules.keys, { { "a", "b", needed = true } })
-    fails("read_only must be a text, not ''", rules.keys, { { "a", "b", read_only = "" } })
+    fails("read_only must be a string, not ''", rules.keys, { { "a", "b", read_only = "" } })
     fails("rules_test.lua:", function() local _ = rules.keys { { "a", "b", rules.keys { { "c" } }, read_only = 1 } } end)
     fails("there is no action 'transpse'; did you mean transpose", function() return actions.transpse end)
     fails("there is no action 'rotary.query'", function() return actions.rotary.query end)
@@ -191,7 +191,7 @@ describe("Rules: findings", function()
     for part, call in pairs {
       ["actions.split(the count of parts): the count of parts must be a whole number of at least 1, not nothing"] = { actions.split },
       ["must be a whole number of at least 1, not 0"] = { actions.split, 0 },
-      ["argument 2 is one too many"] = { actions.split, 2, 3 },
+      ["argument 2 is not expected"] = { actions.split, 2, 3 },
       ["a function that counts the groups must be a function, not nothing"] = { actions.qkv.grouped },
       ["a function that counts the groups must be a function, not 8"] = { actions.qkv.grouped, 8 },
       ["a table of options has no 'rotry'; did you mean 'rotary'?"] = { actions.qkv.grouped, f, { rotry = false } },
@@ -202,11 +202,11 @@ describe("Rules: findings", function()
       ["the base must be a number"] = { actions.rotary.frequencies },
       ["values.choice("] = { values.choice, {} },
       ["'x' is for both"] = { values.choice, { a = "x", b = "x" } },
-      ["what comes of it must be a text, not nothing"] = { values.lost, 1 },
+      ["what comes of it must be a string, not nothing"] = { values.lost, 1 },
       ["fields.must.right("] = { fields.must.right, "norm_type" },
       ["has 1; it must be fields and their values: { norm_type = "] = { fields.must.left, { "norm_type" } },
-      ["a list of fields has 'c'; it must be a list of texts"] = { fields.used.left, { "a", c = "size" } },
-      ["a name must be a text, not 5"] = { fields.drop.left, { 5 } },
+      ["a list of fields has 'c'; it must be a list of strings"] = { fields.used.left, { "a", c = "size" } },
+      ["a name must be a string, not 5"] = { fields.drop.left, { 5 } },
       ["config rules must be made by fields.config, not a table"] = { fields.without, {}, { "a" } },
       ["rules.only.left(a pattern, the reason[, the pattern of what it is a copy of]): the reason must be"] = { rules.only.left, "a" },
       ["rules.drop.right(a pattern, the reason[, a condition])"] = { rules.drop.right, "a", "", f },
@@ -229,23 +229,24 @@ describe("Rules: findings", function()
     local held = { says = { left = "a", right = "b" }, models = { "llama" }, place = "p", copy = "c" }
     for text, converter in pairs {
       ["'cs-2.x' is no format"] = of("hf", "cs-2.x"), ["is next to"] = of("cs-2.1", "cs-2.3 .. cs-2.5"),
-      ["begins with its two formats"] = { keys = K, config = F },
-      ["'cs-2.1, hf': hf is alone"] = of("hf", "cs-2.1, hf"), ["'hf, cs-2.1': hf is alone"] = of("hf, cs-2.1", "cs-2.2"),
+      ["must begin with its two formats"] = { keys = K, config = F },
+      ["'cs-2.1, hf': a side is either hf or releases"] = of("hf", "cs-2.1, hf"),
+      ["'hf, cs-2.1': a side is either hf or releases"] = of("hf, cs-2.1", "cs-2.2"),
       ["both sides are hf"] = of("hf", "hf"), ["'cs-2.1' is on both sides"] = of("cs-2.1", "cs-2.1, cs-2.2"),
       ["has no 'prefx'; did you mean 'prefix'?"] = of("hf", "cs-2.4", { prefx = true }),
-      ["holds a table without a name: keys = …"] = { "hf", "cs-2.4", K, F },
+      ["has a table without a name; write keys = …"] = { "hf", "cs-2.4", K, F },
       ["mup must be one of 'gpt', 'bert', 't5', false, not 'gtp'"] = of("hf", "cs-2.4", { mup = "gtp" }),
       ["prefix must be one of true, false, 'left', 'right', not 'model.'"] = of("hf", "cs-2.4", { prefix = "model." }),
       ["tool must be one of '1.9.1', '2.0.3', not '3'"] = of("hf", "cs-2.4", { tool = "3" }),
       ["named_from must be one of the releases 1.6, 1.7"] = of("hf", "cs-2.4", { named_from = "9.9" }),
       ["only_model must be true or false, not 'y'"] = of("hf", "cs-2.4", { only_model = "y" }),
-      ["note must be a text, not 3"] = of("hf", "cs-2.4", { note = 3 }),
+      ["note must be a string, not 3"] = of("hf", "cs-2.4", { note = 3 }),
       ["keys must be made by rules.keys"] = none { keys = {}, config = F },
       ["config must be made by fields.config"] = none { keys = K, config = {} },
       ["a converter needs 'config'"] = none { keys = K },
-      ["just one of 'keys', 'variants', 'components' and 'wrap', not none"] = none { config = F },
-      ["not 'keys' and 'variants'"] = of("hf", "cs-2.4", { variants = {} }),
-      ["a converter with 'choose' has 'variants'"] = none { choose = f },
+      ["exactly one of 'keys', 'variants', 'components' and 'wrap', found none"] = none { config = F },
+      ["found 'keys' and 'variants'"] = of("hf", "cs-2.4", { variants = {} }),
+      ["a converter with 'choose' needs 'variants'"] = none { choose = f },
       ["a converter with variants needs 'choose'"] = none { variants = { a = { keys = K, config = F } } },
       ["variants is empty"] = none { variants = {}, choose = f },
       ["variants.a: a variant needs 'config'"] = none { variants = { a = { keys = K } }, choose = f },
@@ -264,7 +265,7 @@ describe("Rules: findings", function()
       ["prepare.left must be a function, not a table"] = of("hf", "cs-2.4", { prepare = { left = {} } }),
       ["fill.right must be a list of { key, function }, not 'x'"] = of("hf", "cs-2.4", { fill = { right = "x" } }),
       ["entry 2 of fill.right.1 must be a function, not 3"] = of("hf", "cs-2.4", { fill = { right = { { "k", 3 } } } }),
-      ["nested.left.1 must be a text"] = of("hf", "cs-2.4", { nested = { left = { 3 } } }),
+      ["nested.left.1 must be a string"] = of("hf", "cs-2.4", { nested = { left = { 3 } } }),
     } do
       fails(text, notation.check, { { model = "m", converter } }, "m.lua")
       fails("m.lua: ", notation.check, { { model = "m", converter } }, "m.lua")
@@ -283,8 +284,8 @@ describe("Rules: findings", function()
       notation.check({ { model = "m", of("hf", text) } }, "m.lua")
     end
     for text, pair in pairs {
-      ["two tables for hf <-> cs-2.4: this one, and that at m.lua"] = { of("hf", "cs-2.1 .. cs-2.9"), of("hf", "cs-2.4") },
-      ["two tables for cs-2.2 <-> cs-2.1"] = { of("cs-2.1", "cs-2.2"), of("cs-2.2", "cs-2.1") },
+      ["two tables are for hf <-> cs-2.4: this one and the one at m.lua"] = { of("hf", "cs-2.1 .. cs-2.9"), of("hf", "cs-2.4") },
+      ["two tables are for cs-2.2 <-> cs-2.1"] = { of("cs-2.1", "cs-2.2"), of("cs-2.2", "cs-2.1") },
     } do
       fails(text, notation.check, { { model = "m", unpack(pair) } }, "m.lua")
     end
@@ -298,16 +299,16 @@ describe("Rules: findings", function()
 
   it("models of a file", function()
     for text, models in pairs {
-      ["a model needs 'model'"] = { {} }, ["model must be a text, not 3"] = { { model = 3 } },
-      ["a file returns a list of them"] = { model = "m" }, ["it returns no list of models"] = {},
-      ["entry 1 of its list is no model"] = { "m" },
+      ["a model needs 'model'"] = { {} }, ["model must be a string, not 3"] = { { model = 3 } },
+      ["it must return a list of models"] = { model = "m" }, ["the file must return a list of models"] = {},
+      ["entry 1 of the returned list must be a model"] = { "m" },
       ["a model has no 'sinse'; did you mean 'since'?"] = { { model = "m", sinse = {} } },
-      ["name must be a text, not 3"] = { { model = "m", name = 3 } }, ["note must be a text, not 3"] = { { model = "m", note = 3 } },
-      ["aliases has 1; it must be texts by names"] = { { model = "m", aliases = { "y" } } },
-      ["aliases.y must be a text, not 3"] = { { model = "m", aliases = { y = 3 } } },
-      ["entry 1 of model 'm' is no converter"] = { { model = "m", "hf" } },
-      ["there are two models 'm'"] = { { model = "m" }, { model = "m" } },
-      ["there are two models 'a'"] = { { model = "m", aliases = { a = "m" } }, { model = "a" } },
+      ["name must be a string, not 3"] = { { model = "m", name = 3 } }, ["note must be a string, not 3"] = { { model = "m", note = 3 } },
+      ["aliases has 1; it must be strings by name"] = { { model = "m", aliases = { "y" } } },
+      ["aliases.y must be a string, not 3"] = { { model = "m", aliases = { y = 3 } } },
+      ["entry 1 of model 'm' must be a converter"] = { { model = "m", "hf" } },
+      ["two models are named 'm'"] = { { model = "m" }, { model = "m" } },
+      ["two models are named 'a'"] = { { model = "m", aliases = { a = "m" } }, { model = "a" } },
       ["since has 'rigth'"] = { { model = "m", since = { rigth = {} } } },
       ["since.right.a.told must be true or false or one of 'steps'"] =
         { { model = "m", since = { right = { a = { "2.3", 1, told = "x" } } } } },
@@ -316,7 +317,7 @@ describe("Rules: findings", function()
       fails(text, notation.check, models, "m.lua")
     end
     for _, entry in ipairs { { "2.33", 1 }, 5, { inner = { 2, 1 } }, { "2.3" } } do
-      fails("is no { release, usual }", notation.check, { { model = "m", since = { right = { a = entry } } } }, "m.lua")
+      fails("must be { release, usual }", notation.check, { { model = "m", since = { right = { a = entry } } } }, "m.lua")
     end
   end)
 
@@ -324,9 +325,9 @@ describe("Rules: findings", function()
     local half = { forward = function() end }
     for part, entry in pairs {
       ["a rule has no option 'is'"] = { "a", "b", is = "size" },
-      ["a rule is { left, right, pair }; of one name for both sides it is { \"a\" }"] = "a",
-      ["it is of the left alone, and has no pair of functions; fields.used.left, fields.fixed.left"] = { "a", false },
-      ["it is of the right alone"] = { false, "a" }, ["it names no field"] = {},
+      ["a rule is { left, right, pair }; with one name for both sides, write { \"a\" }"] = "a",
+      ["without the other side a rule needs a pair of functions; or use fields.used.left, fields.fixed.left"] = { "a", false },
+      ["or use fields.used.right"] = { false, "a" }, ["it names no field"] = {},
       ["the name on the right is missing: { \"a\", \"a\", … }"] = { "a", half },
       ["its pair of functions has no 'backward'"] = { "a", "b", half },
       ["a pair of functions has no 'forwards'; did you mean 'forward'?"] = { "a", "b", { forwards = half.forward } },
@@ -342,10 +343,10 @@ describe("Rules: findings", function()
   it("a file that cannot be read says where it breaks, in a line", function()
     local dir = harness.temp_dir()
     for part, text in pairs {
-      ["own.lua:2: module 'converters.engine.rulez' not found:"] = '\nlocal rules = require "converters.engine.rulez"',
+      ["own.lua:2: module 'converters.engine.rulez' is not available:"] = '\nlocal rules = require "converters.engine.rulez"',
       ["own.lua:2: there is no function 'rules.key'; did you mean rules.keys?"] =
         'local rules = require "converters.engine.rules"\nrules.key {}',
-      ["it returns no list of models"] = "return 5",
+      ["the file must return a list of models"] = "return 5",
     } do
       cbk.fs.write(dir .. "/own.lua", text, { overwrite = true })
       local code, stdout = harness.cbk(dir, "rules", "own.lua")
@@ -518,7 +519,7 @@ return { { model = "own", note = "a model",
     local dir = harness.temp_dir()
     for part, case in pairs {
       ["own.lua:6: tool must be one of"] = { "tool = '3'", "" },
-      ["own.lua:8: there are two tables for hf <-> cs-2.4: this one, and that at own.lua:3"] =
+      ["own.lua:8: two tables are for hf <-> cs-2.4: this one and the one at own.lua:3"] =
         { "", '{ "hf", "cs-2.1 .. cs-2.5", keys = rules.keys { { "a" } }, config = fields.config { { "a" } } }' },
       ["own.lua:8: a converter needs 'config'"] = { "", '{ "hf", "cs-2.5", keys = rules.keys { { "a" } } }' },
       ["own.lua:2: aliases has 1"] = { "", 'aliases = { "y" }' },
