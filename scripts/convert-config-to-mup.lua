@@ -1,4 +1,4 @@
--- cbk convert-config-to-mup: a muP config made of a GPT-2/3 config
+-- cbk convert-config-to-mup: make a muP config from a GPT-2/3 config
 
 local cbk = require "cbk"
 local cli = require "cbk.cli"

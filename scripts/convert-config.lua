@@ -1,4 +1,4 @@
--- cbk convert-config: the config of a model alone
+-- cbk convert-config: convert a model's config alone
 
 local cbk = require "cbk"
 local cli = require "cbk.cli"
@@ -16,7 +16,7 @@ parser:option("--tgt-fmt", "the format wanted: hf, cs-X.Y or cs-current"):argnam
 parser:option("-o --output-dir", "where to write (default: beside the input)"):argname "DIR"
 cli.converter_options(parser)
 cli.options(parser, "overwrite", "json")
-parser:flag("--debug", "accepted for old command lines; see --traceback")
+parser:flag("--debug", "no effect; accepted for old command lines (see cbk --traceback)")
 local args = parser:parse()
 
 converters.load(args.converter, args.sandbox)

@@ -1,4 +1,4 @@
--- cbk convert: a model between Hugging Face and the Model Zoo
+-- cbk convert: convert a model between Hugging Face and the Model Zoo
 
 local cbk = require "cbk"
 local cli = require "cbk.cli"

@@ -1,4 +1,4 @@
--- cbk copy: a checkpoint in another format, dtype or part
+-- cbk copy: copy a checkpoint to another format or dtype, or parts of it
 
 local cbk = require "cbk"
 local cli = require "cbk.cli"
@@ -14,8 +14,7 @@ For other names, pass --format. With --shard-size the target is a folder of shar
 index.json, or a TensorFlow checkpoint with several data files.
 
 GLOB matches whole keys: '*' matches any text (dots too), '?' one character, [a-z], {a,b};
-a plain name also means everything below it. Without --include everything is copied. --exclude
-has the last word.
+a plain name also means everything below it. --exclude overrides --include.
 
 --rename 'OLD=NEW' changes keys; several are applied in order, each to the result of the one before:
   plain text     every OLD in a key becomes NEW          --rename 'gamma=weight'
@@ -42,11 +41,13 @@ parser:argument("source", "a checkpoint, an index.json, a TensorFlow prefix or a
 parser:argument("target", "what to write"):argname "DST"
 parser:option("--format", "torch, safetensors, h5 or tensorflow (DST is then a prefix; default: from DST)"):argname "FORMAT"
 parser:option("--h5-version", "0.4, 0.5 or flat (default: 0.5)"):argname("VERSION"):choices { "0.4", "0.5", "flat" }
-parser:option("--to-dtype", "the dtype of all floating tensors: bfloat16, float16, float32, …"):argname("DTYPE"):convert(floating)
-parser:option("--include", "copy only these keys"):argname("GLOB"):count "*"
-parser:option("--exclude", "leave these keys out"):argname("GLOB"):count "*"
-parser:option("--rename", "change keys"):argname("OLD=NEW"):count "*"
-parser:option("--shard-size", "write shards of at most this size, such as 10GB"):argname("SIZE"):convert(cli.size "--shard-size")
+parser:option("--to-dtype", "convert all floating tensors to this dtype: bfloat16, float16, float32, … (default: unchanged)")
+  :argname("DTYPE"):convert(floating)
+parser:option("--include", "copy only these keys (default: all); may be repeated"):argname("GLOB"):count "*"
+parser:option("--exclude", "leave these keys out; may be repeated"):argname("GLOB"):count "*"
+parser:option("--rename", "rename keys; may be repeated"):argname("OLD=NEW"):count "*"
+parser:option("--shard-size", "write shards of at most this size, such as 10GB (default: one file)"):argname("SIZE")
+  :convert(cli.size "--shard-size")
 cli.input_options(parser)
 cli.output_options(parser)
 local args = parser:parse()

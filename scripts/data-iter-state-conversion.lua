@@ -1,4 +1,4 @@
--- cbk data-iter-state-conversion: data loader state of 1.8 or 1.9, as 2.0 needs it
+-- cbk data-iter-state-conversion: move the data loader state of 1.8 or 1.9 into the checkpoint
 
 local cbk = require "cbk"
 local cli = require "cbk.cli"

@@ -1,4 +1,4 @@
--- cbk demo: a small GPT-2, to the Model Zoo and back
+-- cbk demo: convert a small GPT-2 to the Model Zoo and back
 
 local cbk = require "cbk"
 local cli = require "cbk.cli"

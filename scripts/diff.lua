@@ -1,4 +1,4 @@
--- cbk diff: what differs between two checkpoints.
+-- cbk diff: compare two checkpoints
 
 local cbk = require "cbk"
 local cli = require "cbk.cli"
@@ -13,7 +13,7 @@ OrderedDict, tensor or parameter) are not compared, since not every format has t
 when |a - b| <= T + R * |b|, or when both are NaN. Tensors are read in blocks;
 memory stays small.
 
-exit code: 0 the same, 1 different, 2 an error
+Exit code: 0 the same, 1 different, 2 an error.
 
 examples:
   cbk diff model.bin model.safetensors

@@ -1,4 +1,4 @@
--- cbk dump: the whole content of a checkpoint as JSON
+-- cbk dump: print the whole content of a checkpoint as JSON
 
 local cli = require "cbk.cli"
 local expected = require "cbk.cli.expected"
@@ -12,7 +12,7 @@ examples:
   cbk dump pytorch_model.bin >content.json]])
 parser:argument("file", "a checkpoint, an index.json, a TensorFlow prefix or a folder with one"):argname "FILE"
 cli.input_options(parser)
-parser:flag("--json", "the output is always JSON; errors and warnings, too")
+parser:flag("--json", "print errors and warnings as JSON too; the output always is")
 local args = parser:parse()
 
 local checkpoint = cli.open(args.file, args)

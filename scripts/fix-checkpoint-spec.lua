@@ -1,4 +1,4 @@
--- cbk fix-checkpoint-spec: repairs of an H5 checkpoint from before 2.0
+-- cbk fix-checkpoint-spec: repair an H5 checkpoint of a release before 2.0
 
 local cbk = require "cbk"
 local cli = require "cbk.cli"

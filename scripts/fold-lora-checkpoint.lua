@@ -1,4 +1,4 @@
--- cbk fold-lora-checkpoint: LoRA matrices folded into the weights
+-- cbk fold-lora-checkpoint: fold LoRA matrices into the weights
 
 local cbk = require "cbk"
 local cli = require "cbk.cli"
@@ -12,6 +12,8 @@ local parser = cli.parser("fold-lora-checkpoint", [[
 Fold the LoRA matrices of a Cerebras checkpoint into the weights that they adapt, streamed. Write
 NAME_folded beside each of its two inputs: a Cerebras H5 checkpoint with the model alone, whatever
 the extension of its input is, and the config without lora_params.]], [[
+A folded weight that contains NaN is an error, and nothing is written.
+
 examples:
   cbk fold-lora-checkpoint --model gpt2 -p params.yaml --checkpoint_path model.mdl
   cbk fold-lora-checkpoint --model llama -p params.yaml --checkpoint_path model.mdl --dry-run]])

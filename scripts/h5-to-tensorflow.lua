@@ -1,4 +1,4 @@
--- cbk h5-to-tensorflow: an H5 file as a TensorFlow checkpoint.
+-- cbk h5-to-tensorflow: convert an H5 file to a TensorFlow checkpoint
 
 local cbk = require "cbk"
 local cli = require "cbk.cli"
@@ -10,7 +10,8 @@ their dotted names. Texts and None are left out, with a warning.
 
 Writes SAVER_PATH.data-00000-of-00001 (several such files with --shard-size), then
 SAVER_PATH.index, and then the state file 'checkpoint' of the folder, which names the new
-checkpoint as its latest one.
+checkpoint as its latest one. All these files are open while they are written; if the system does
+not allow that many (ulimit -Hn), the error names a shard size that fits.
 
 GLOB matches whole names: '*' matches any text, '?' one character, [a-z], {a,b}; a plain
 name also means everything below it.
@@ -20,7 +21,8 @@ examples:
   cbk h5-to-tensorflow shards run/model.ckpt-1000 --shard-size 10GB]])
 parser:argument("h5_path", "an H5 file, or a folder written by tensorflow-to-h5 --shard-size")
 parser:argument("saver_path", "the prefix to write under")
-parser:option("--shard-size", "write data files of at most this size, such as 10GB"):argname("SIZE"):convert(cli.size "--shard-size")
+parser:option("--shard-size", "write data files of at most this size, such as 10GB (default: one file)"):argname("SIZE")
+  :convert(cli.size "--shard-size")
 tensorflow.options(parser)
 local args = parser:parse()
 

@@ -1,4 +1,4 @@
--- cbk help: this list, help of commands, pages about topics
+-- cbk help: print this list, the help of a command, or a page about a topic
 
 local cbk = require "cbk"
 local cli = require "cbk.cli"
@@ -21,6 +21,7 @@ local BUILT_IN = {
   ["run SCRIPT [ARGUMENTS]"] = "run a Lua script, which has all your rights; '-' reads it from standard input",
   ["-e EXPRESSION"] = "evaluate Lua and print the result",
 }
+local BUILT_IN_PAGES = { run = true } -- the help of such a command
 local GROUPS = {
   { "explore", "ls", "show", "diff", "dump", "repl" },
   { "convert", "identify", "convert", "convert-config", "copy", "list", "list-converters", "rules", "params", "new", "fold-lora-checkpoint",
@@ -41,6 +42,12 @@ local function topics()
   local out = {}
   for _, name in ipairs(cbk.fs.is_dir(folder) and cbk.fs.list(folder) or {}) do out[#out + 1] = name:match "^(.+)%.md$" end
   return out
+end
+
+---What a page is about: its first sentence.
+local function summary_of_topic(topic)
+  local text = cbk.fs.read(cbk.fs.join(folder, topic .. ".md")):match "^#[^\n]*\n\n(.-)%.%s"
+  return (text:gsub("%s+", " "):gsub("^%u%l", string.lower))
 end
 
 --- The groups, and last what is in none of them: commands of the user's own.
@@ -69,11 +76,16 @@ Usage: cbk [--traceback] COMMAND [ARGUMENTS]
       print(wrap.text(("  %s%s%s"):format(name, (" "):rep(math.max(column - #name, 2)), summary), width))
     end
   end
+  local pages = {}
+  for _, topic in ipairs(topics()) do
+    if not BUILT_IN_PAGES[topic] then pages[#pages + 1] = ("    %-28s%s"):format(topic, summary_of_topic(topic)) end
+  end
   print(wrap.text(([[
 
 help:
   cbk help COMMAND              options and examples of a command, as 'cbk COMMAND --help'
-  cbk help TOPIC                a page about one of %s
+  cbk help TOPIC                a page about a topic:
+%s
 
 options:
   --traceback                   after an error, print where in the Lua code it came from
@@ -82,7 +94,7 @@ options:
 environment:
   CBK_PATH                      folders with commands of your own (NAME.lua), searched first
   CBK_SCRIPTS                   another script library
-  COLUMNS                       the width of help]]):format(table.concat(topics(), ", ")), width))
+  COLUMNS                       the width of help]]):format(table.concat(pages, "\n")), width))
 end
 
 local function print_topic(topic)

@@ -1,4 +1,4 @@
--- cbk identify: which model, class, format and release a checkpoint is of
+-- cbk identify: detect the model, class, format and release of a checkpoint
 
 local cbk = require "cbk"
 local cli = require "cbk.cli"

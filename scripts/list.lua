@@ -1,4 +1,4 @@
--- cbk list: models, and the formats they convert between
+-- cbk list: list models, and the formats between which they convert
 
 local cbk = require "cbk"
 local cli = require "cbk.cli"
@@ -16,7 +16,7 @@ parser:argument("model", "one model (default: all)"):args "?"
 parser:option("--src-fmt", "only what reads this format: hf, cs-X.Y, cs-current"):argname "FORMAT"
 parser:option("--tgt-fmt", "only what writes this format"):argname "FORMAT"
 parser:flag("--all", "list every pair of formats that a table converts, with notes")
-parser:flag("--hide-notes", "--all: leave out the last column")
+parser:flag("--hide-notes", "with --all: leave out the notes")
 cli.options(parser, "json")
 cli.converter_options(parser)
 local args = parser:parse()

@@ -1,4 +1,4 @@
--- cbk ls: what is in a checkpoint.
+-- cbk ls: list what is in a checkpoint
 
 local cbk = require "cbk"
 local cli = require "cbk.cli"
@@ -8,7 +8,7 @@ local parser = cli.parser("ls", "List what is in a checkpoint. Only headers are 
 Layers that differ only in their number are folded: layers.{0..31}. A tensor with
 '= KEY' behind it is tied to that one.
 
-GLOB matches whole keys: '*' is any text (dots too), '?' for one character, [a-z],
+GLOB matches whole keys: '*' matches any text (dots too), '?' one character, [a-z],
 {a,b}; a plain name also means everything below it.
 
 examples:

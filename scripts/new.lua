@@ -1,4 +1,4 @@
--- cbk new: a checkpoint of a model class, with random weights
+-- cbk new: make a checkpoint of a model, with random weights
 
 local cbk = require "cbk"
 local classes = require "cbk.classes"
@@ -11,15 +11,15 @@ local parser = cli.parser("new", [[
 Make a checkpoint with the tensors of a model, from its config alone: a tiny model for a test, or a
 prototype.]], [[
 Weights are random and the same for the same seed; norms are ones, biases zeros, tied weights one
-tensor. The suffix of the output says its format, as for `cbk copy`.
+tensor. The suffix of the output decides its format, as for `cbk copy`.
 
 examples:
   cbk new config.json -o model.safetensors
   cbk new params.yaml --model llama --format cs-2.4 -o model.mdl --init zeros]])
-parser:argument("config", "config.json or params.yaml; of the latter, the section 'model' is enough"):argname "CONFIG"
+parser:argument("config", "config.json or params.yaml, or a YAML file with the section 'model' alone"):argname "CONFIG"
 parser:option("-o --output", "the checkpoint to write"):argname("FILE"):count(1)
-parser:option("--model", "the model, as `cbk list` names it (default: as the config says)"):argname "NAME"
-parser:option("--format", "the config's format: hf or cs-X.Y (default: as the config says)"):argname "FORMAT"
+parser:option("--model", "the model, as `cbk list` names it (default: detected)"):argname "NAME"
+parser:option("--format", "the config's format: hf or cs-X.Y (default: detected)"):argname "FORMAT"
 parser:option("--seed", "random seed", "0"):argname("N"):convert(cli.whole_number)
 parser:option("--init", "normal: random weights; zeros: all zeros", "normal"):choices { "normal", "zeros" }
 cli.converter_options(parser)

@@ -1,4 +1,4 @@
--- cbk params: the tensors of a model, from its config alone
+-- cbk params: list the tensors of a model, from its config alone
 
 local cbk = require "cbk"
 local cli = require "cbk.cli"
@@ -12,9 +12,9 @@ local parser = cli.parser("params", "List the tensors that a model has, from its
 examples:
   cbk params config.json
   cbk params params.yaml --model gpt2 --format cs-2.4 --json]])
-parser:argument("config", "config.json or params.yaml; of the latter, the section 'model' is enough"):argname "CONFIG"
-parser:option("--model", "the model, as `cbk list` names it (default: as the config says)"):argname "NAME"
-parser:option("--format", "the config's format: hf or cs-X.Y (default: as the config says)"):argname "FORMAT"
+parser:argument("config", "config.json or params.yaml, or a YAML file with the section 'model' alone"):argname "CONFIG"
+parser:option("--model", "the model, as `cbk list` names it (default: detected)"):argname "NAME"
+parser:option("--format", "the config's format: hf or cs-X.Y (default: detected)"):argname "FORMAT"
 cli.converter_options(parser)
 cli.options(parser, "json")
 local args = parser:parse()

@@ -1,4 +1,4 @@
--- cbk repl: a prompt to explore checkpoints in Lua
+-- cbk repl: explore checkpoints in Lua, at a prompt
 
 local cli = require "cbk.cli"
 

@@ -1,4 +1,4 @@
--- cbk rules: mistakes in the tables of a converter
+-- cbk rules: check the tables of a converter
 
 local cbk = require "cbk"
 local cli = require "cbk.cli"

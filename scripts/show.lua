@@ -1,4 +1,4 @@
--- cbk show: values of a checkpoint, one by one
+-- cbk show: print values of a checkpoint, with statistics
 
 local cbk = require "cbk"
 local cli = require "cbk.cli"
@@ -8,7 +8,7 @@ local inspect = require "cbk.inspect"
 local listing = require "cbk.listing"
 local numbers = require "cbk.numbers"
 
-local parser = cli.parser("show", "Show values of a checkpoint, one by one.", [[
+local parser = cli.parser("show", "Print values of a checkpoint: dtype, shape, place, statistics and elements.", [[
 For a tensor: dtype and shape, where its bytes are, what shares them, statistics, and elements from
 its edges. The statistics read the whole tensor, in blocks; the rest reads a few elements.
 

@@ -1,4 +1,4 @@
--- cbk tensorflow-to-h5: a TensorFlow checkpoint as an H5 file.
+-- cbk tensorflow-to-h5: convert a TensorFlow checkpoint to an H5 file
 
 local cbk = require "cbk"
 local cli = require "cbk.cli"
@@ -21,7 +21,8 @@ examples:
   cbk tensorflow-to-h5 run/model.ckpt-1000 shards --shard-size 10GB]])
 parser:argument("saver_path", "the prefix, its .index file, or a folder with a 'checkpoint' file")
 parser:argument("h5_path", "what to write")
-parser:option("--shard-size", "write files of at most this size, such as 10GB"):argname("SIZE"):convert(cli.size "--shard-size")
+parser:option("--shard-size", "write files of at most this size, such as 10GB (default: one file)"):argname("SIZE")
+  :convert(cli.size "--shard-size")
 parser:flag("--strings", "store tensors of texts too, as datasets of variable-length strings")
 tensorflow.options(parser)
 local args = parser:parse()

@@ -1,4 +1,4 @@
--- cbk upgrade: an old run for a newer release, in one pass
+-- cbk upgrade: bring an old run to a newer release, in one pass
 
 local cbk = require "cbk"
 local cli = require "cbk.cli"

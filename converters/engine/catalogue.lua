@@ -32,7 +32,7 @@ local catalogue = {}
 ---                                    off a file's name, not all. `"1.9.1"` writes a Hugging Face output as one shard.
 ---@field only_model? boolean          Only the model of a checkpoint is converted. Optimizer state and the rest are left out.
 ---@field named_from? string           The first release whose configs get `model.name` (default: 2.4).
----@field variants? table<string, Converter>   Converters without formats, by name, of which `choose` selects one.
+---@field variants? table<string, Converter>   Converters without formats, by name. `choose` selects one of them.
 ---@field choose? fun(config: Dict, side: Side): string   … `function(config, side)` returns the name of the variant.
 ---@field components? Component[]      A list of models side by side. `config` is then about the whole.
 ---@field wrap? Wrap                   A model inside this one, converted by its own tables. `config` is added to them.

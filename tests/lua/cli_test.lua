@@ -40,6 +40,9 @@ describe("cbk help", function()
       is_true(width_of(line) <= 80, line)
     end
     is_true(not out:find("your own (CBK_PATH)", 1, true), "all are in a group")
+    for _, topic in ipairs(topics) do
+      is_true(topic == "run" or out:find(("\n    %s  +%%l"):format(topic)), topic .. " has a line")
+    end
     for _, group in ipairs { "explore", "convert", "upgrade", "script" } do has(out, "\n" .. group .. ":\n  ") end
     equal({ shell(harness.temp_dir(), "COLUMNS=80 cbk help") }, { code, out, "" })
   end)
@@ -82,10 +85,13 @@ describe("cbk help", function()
     local texts = {}
     for _, topic in ipairs(topics) do texts[topic .. ".md"] = select(2, run(dir, "help", topic)) end
     for _, name in ipairs(names) do texts[name] = select(2, run(dir, name, "--help")) end
+    for _, page in ipairs { "README.md", "converters/README.md", "converters/ACTIONS.md", "converters/REFERENCE.md" } do
+      texts[page] = cbk.fs.read(here .. page):gsub("`[^`\n]*`", "") -- without names
+    end
     for name, text in pairs(texts) do
       text = " " .. text:gsub("%W+", " ")
       for _, words in ipairs { "tell", "tells", "told", "stand", "stands", "goes on", "is none", "are none", "not there", "of which" } do
-        is_true(not text:find(" " .. words .. " ", 1, true), ("'%s' in the help of %s"):format(words, name))
+        is_true(not text:find(" " .. words .. " ", 1, true), ("'%s' in %s"):format(words, name))
       end
     end
   end)

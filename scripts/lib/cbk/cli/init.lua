@@ -217,7 +217,7 @@ local common = {
       :convert(at_least_one "--threads")
   end,
   memory = function(p)
-    p:option("--memory", "memory for blocks in flight, such as 256MiB"):argname("SIZE"):convert(size "--memory")
+    p:option("--memory", "limit the memory for blocks in flight (default: 96MiB)"):argname("SIZE"):convert(size "--memory")
   end,
   overwrite = function(p) p:flag("--overwrite", "replace an existing output") end,
   ["dry-run"] = function(p) p:flag("--dry-run", "print what would be read and written, and write nothing; tensors are not checked") end,

@@ -8,8 +8,8 @@ local tensorflow = {}
 
 ---Adds the options of both commands.
 function tensorflow.options(parser)
-  parser:option("--include", "convert only these variables"):argname("GLOB"):count "*"
-  parser:option("--exclude", "leave these variables out"):argname("GLOB"):count "*"
+  parser:option("--include", "convert only these variables (default: all); may be repeated"):argname("GLOB"):count "*"
+  parser:option("--exclude", "leave these variables out; may be repeated"):argname("GLOB"):count "*"
   cli.input_options(parser)
   return cli.output_options(parser)
 end
