@@ -4,7 +4,6 @@ local cbk = require "cbk"
 local rules = require "converters.engine.rules"
 local fields = require "converters.engine.fields"
 local bert = require "converters.shared.bert"
-local since = require "converters.modelzoo.since"
 local classes = require "converters.classes.hf.bert"
 local zoo = require "converters.classes.zoo.bert"
 
@@ -48,7 +47,7 @@ local since_2_1, up_to_2_0, up_to_1_7 = bert.hugging_face {
 local from_1_6 = pretraining "position_embeddings"
 
 ---1.8, 1.9 -> 2.0: tied tensors get both their names.
-local to_2_0 = { keys = rules.keys { { "*" } }, config = fields.config { { "*" } }, all_names = true }
+local to_2_0 = { keys = rules.keys { { "*" } }, config = fields.config { { "*" } } }
 
 local notes = {
   first = { note = "BertPretrainModel class" },
@@ -56,7 +55,7 @@ local notes = {
 }
 
 return { {
-  model = "bert", name = "bert", note = "BertForPreTraining", since = { right = since.bert },
+  model = "bert", name = "bert", note = "BertForPreTraining",
   classes = { left = classes.BertForPreTraining, right = zoo.BertForPreTraining },
   between("cs-1.6", "cs-1.7 .. cs-2.0", bert.from_1_6(from_1_6), notes.first),
   between("cs-1.7", "cs-1.8, cs-1.9, cs-2.0", bert.to_1_8, bert.all_classes),

@@ -6,7 +6,6 @@ local fields = require "converters.engine.fields"
 local kinds = require "converters.engine.kinds"
 local values = require "converters.vocabulary.values"
 local bert = require "converters.shared.bert"
-local since = require "converters.modelzoo.since"
 local classes = require "converters.classes.hf.bert"
 local zoo = require "converters.classes.zoo.bert"
 
@@ -74,7 +73,6 @@ local function family(names, head)
     between("cs-2.0", "cs-2.1", bert.to_2_1, bert.all_classes),
   }
   for key, value in pairs(names) do out[key] = value end
-  out.since = { right = since.bert }
   if head then
     local since_2_1, up_to_2_0, up_to_1_7 = bert.hugging_face(head)
     out[4] = between("hf", "cs-2.1 .. cs-2.9", since_2_1)

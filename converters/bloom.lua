@@ -6,7 +6,6 @@ local rules = require "converters.engine.rules"
 local fields = require "converters.engine.fields"
 local actions = require "converters.vocabulary.actions"
 local decoder = require "converters.shared.decoder"
-local since = require "converters.modelzoo.since"
 local classes = require "converters.classes.hf.bloom"
 local zoo = require "converters.classes.zoo.decoder"
 
@@ -87,7 +86,7 @@ local hf_2_0 = variant(hf, {
 return { decoder.models {
   model = "bloom", note = "%s <-> GPT2LMHeadModel (configured as BLOOM)",
   classes = { with_head = classes.BloomForCausalLM, headless = classes.BloomModel, right = zoo.GPT2LMHeadModel },
-  since = { right = since.gpt2 }, place = "transformer", embedding = "word_embeddings",
+  place = "transformer", embedding = "word_embeddings",
   between("cs-1.9", "cs-2.0", decoder.to_2_0),
   between("cs-2.0", "cs-2.1", decoder.to_2_1),
   between("hf", "cs-2.1 .. cs-2.9", hf, { mup = "gpt" }),

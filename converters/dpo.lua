@@ -5,7 +5,6 @@ local cbk = require "cbk"
 local rules = require "converters.engine.rules"
 local fields = require "converters.engine.fields"
 local wrap = require "converters.engine.wrap"
-local since = require "converters.modelzoo.since"
 
 local policy = {
   says = { left = "model_type", right = "model_name" },
@@ -33,7 +32,6 @@ local options = fields.written.right { dpo = cbk.dict(usual) }
 
 return { {
   model = "dpo", name = "dpo", note = "a model that is trained by DPO: " .. table.concat(policy.models, ", "),
-  since = { right = since.gpt2 }, -- since 2.1, other decoders have no fields that these lack
   { "hf", "cs-2.1-dpo .. cs-2.9-dpo", wrap = policy, config = options },
   { "cs-2.1-no-dpo", "cs-2.1-dpo",
     keys = rules.keys {

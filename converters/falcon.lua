@@ -9,7 +9,6 @@ local kinds = require "converters.engine.kinds"
 local rotary = require "converters.vocabulary.rotary"
 local values = require "converters.vocabulary.values"
 local decoder = require "converters.shared.decoder"
-local since = require "converters.modelzoo.since"
 local classes = require "converters.classes.hf.falcon"
 local zoo = require "converters.classes.zoo.decoder"
 
@@ -357,7 +356,7 @@ local generations = { ["7B"] = rw_7b, ["40B"] = rw_40b, ["180B"] = falcon }
 return { decoder.models {
   model = "falcon", note = "%s <-> GPTJModel (configured as Falcon)",
   classes = { with_head = classes.FalconForCausalLM, headless = classes.FalconModel, right = zoo.GPTJModel },
-  since = { right = since.gptj }, place = "transformer", embedding = "word_embeddings",
+  place = "transformer", embedding = "word_embeddings",
   between("cs-2.0", "cs-2.1", decoder.to_2_1),
   to_2_5,
   { "hf", "cs-2.1 .. cs-2.9", variants = generations, choose = style },

@@ -6,7 +6,6 @@ local fields = require "converters.engine.fields"
 local actions = require "converters.vocabulary.actions"
 local values = require "converters.vocabulary.values"
 local decoder = require "converters.shared.decoder"
-local since = require "converters.modelzoo.since"
 local classes = require "converters.classes.hf.gpt2"
 local zoo = require "converters.classes.zoo.decoder"
 
@@ -98,9 +97,12 @@ for _, name in ipairs {
   "scale_attn_weights",
 } do unsaid.left[name] = fields.none end
 
+-- since 1.8, also of files that have a tied tensor once
+local function tied_head(at) return at.left.tie_word_embeddings == true and at:source "transformer.wte.weight" or nil end
+
 -- up to 2.0 position embeddings are no module of their own
 local hf_2_0 = variant(hf, {
-  keys = then_, all_names = true, tool = "2.0.3",
+  keys = then_, tool = "2.0.3", head_fill = { right = { { "lm_head.weight", tied_head } } },
   defaults = unsaid, prepare = { left = prepare_left_2_0 },
 })
 local hf_1_9 = variant(hf_2_0, { config = fields.config { config, drop.right { use_rms_norm = false } } })
@@ -108,7 +110,7 @@ local hf_1_9 = variant(hf_2_0, { config = fields.config { config, drop.right { u
 return { decoder.models {
   model = "gpt2", note = "%s <-> GPT2LMHeadModel (configured as GPT-2)",
   classes = { with_head = classes.GPT2LMHeadModel, headless = classes.GPT2Model, right = zoo.GPT2LMHeadModel },
-  since = { right = since.gpt2 }, place = "transformer", embedding = "wte",
+  place = "transformer", embedding = "wte",
   between("cs-1.7", "cs-1.8", decoder.to_1_8),
   between("cs-1.8, cs-1.9", "cs-2.0", decoder.to_2_0),
   between("cs-2.0", "cs-2.1", decoder.to_2_1),
@@ -124,5 +126,5 @@ return { decoder.models {
   between("hf", "cs-2.1 .. cs-2.9", hf),
   between("hf", "cs-2.0", hf_2_0),
   between("hf", "cs-1.8, cs-1.9", hf_1_9),
-  between("hf", "cs-1.7", hf_1_9, { prefix = false, all_names = false }),
+  between("hf", "cs-1.7", hf_1_9, { head_fill = false }),
 } }

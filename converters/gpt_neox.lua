@@ -8,7 +8,6 @@ local actions = require "converters.vocabulary.actions"
 local rotary = require "converters.vocabulary.rotary"
 local values = require "converters.vocabulary.values"
 local decoder = require "converters.shared.decoder"
-local since = require "converters.modelzoo.since"
 local classes = require "converters.classes.hf.gpt_neox"
 local zoo = require "converters.classes.zoo.decoder"
 
@@ -81,8 +80,6 @@ local hf = {
 
 local rope_fields = { "rope_scaling", "rope_parameters", "pos_scaling_factor", "pos_scaling_type", "pos_scaling_extra_args" }
 
-local fields_since = { left = rotary.unscaled_before_2_1(), right = since.gptj }
-
 local hf_2_0 = variant(hf, {
   tool = "2.0.3",
   config = fields.config {
@@ -96,11 +93,11 @@ local hf_2_0 = variant(hf, {
 return { decoder.models {
   model = "gpt-neox", note = "%s <-> GPTJModel (configured as GPT-NeoX)",
   classes = { with_head = classes.GPTNeoXForCausalLM, headless = classes.GPTNeoXModel, right = zoo.GPTJModel },
-  since = fields_since, place = "gpt_neox", embedding = "embed_in", head = "embed_out",
+  since = rotary.unscaled_before_2_1(), place = "gpt_neox", embedding = "embed_in", head = "embed_out",
   between("cs-1.7", "cs-1.8", decoder.to_1_8),
   between("cs-1.8, cs-1.9", "cs-2.0", decoder.gptj_to_2_0),
   between("cs-2.0", "cs-2.1", decoder.to_2_1),
   between("hf", "cs-2.1 .. cs-2.9", hf),
   between("hf", "cs-1.8 .. cs-2.0", hf_2_0),
-  between("hf", "cs-1.7", hf_2_0, { prefix = false }),
+  between("hf", "cs-1.7", hf_2_0),
 } }

@@ -7,7 +7,6 @@ local actions = require "converters.vocabulary.actions"
 local rotary = require "converters.vocabulary.rotary"
 local values = require "converters.vocabulary.values"
 local decoder = require "converters.shared.decoder"
-local since = require "converters.modelzoo.since"
 local classes = require "converters.classes.hf.gptj"
 local zoo = require "converters.classes.zoo.decoder"
 
@@ -113,12 +112,12 @@ local hf_1_9 = variant(hf, {
 return { decoder.models {
   model = "gptj", note = "%s <-> GPTJModel",
   classes = { with_head = classes.GPTJForCausalLM, headless = classes.GPTJModel, right = zoo.GPTJModel },
-  since = { right = since.gptj }, place = "transformer", embedding = "wte",
+  place = "transformer", embedding = "wte",
   between("cs-1.7", "cs-1.8", decoder.to_1_8),
   between("cs-1.8, cs-1.9", "cs-2.0", decoder.gptj_to_2_0),
   between("cs-2.0", "cs-2.1", decoder.to_2_1),
   between("hf", "cs-2.3 .. cs-2.9", hf, { mup = "gpt" }),
   between("hf", "cs-2.0 .. cs-2.2", hf),
   between("hf", "cs-1.8, cs-1.9", hf_1_9),
-  between("hf", "cs-1.7", hf_1_9, { prefix = false }),
+  between("hf", "cs-1.7", hf_1_9),
 } }

@@ -7,7 +7,6 @@ local actions = require "converters.vocabulary.actions"
 local rotary = require "converters.vocabulary.rotary"
 local values = require "converters.vocabulary.values"
 local decoder = require "converters.shared.decoder"
-local since = require "converters.modelzoo.since"
 local classes = require "converters.classes.hf.llama"
 local zoo = require "converters.classes.zoo.decoder"
 
@@ -144,17 +143,17 @@ local hf_1_9 = variant(hf_2_0, {
   defaults = { right = { use_rms_norm = false } },
 })
 
----What Hugging Face says in these fields, earlier releases cannot.
-local fields_since = { right = since.gpt2, left = fields.with(rotary.unscaled_before_2_1(), {
+-- what Hugging Face's fields can say since then
+local since = fields.with(rotary.unscaled_before_2_1(), {
   num_key_value_heads = { "2.0", function(groups, from) return groups == from.num_attention_heads end,
     says = "as many as num_attention_heads" },
   rope_theta = { "2.1", 10000 },
-}) }
+})
 
 return { decoder.models {
   model = "llama", note = "%s <-> GPT2LMHeadModel (configured as LLaMA)",
   classes = { with_head = classes.LlamaForCausalLM, headless = classes.LlamaModel, right = zoo.GPT2LMHeadModel },
-  since = fields_since, aliases = { llamaV2 = "llama", ["code-llama"] = "llama", wizardlm = "llama" },
+  since = since, aliases = { llamaV2 = "llama", ["code-llama"] = "llama", wizardlm = "llama" },
   place = "model", embedding = "embed_tokens",
   between("cs-1.9", "cs-2.0", decoder.to_2_0),
   between("cs-2.0", "cs-2.1", decoder.to_2_1),

@@ -10,7 +10,6 @@ local values = require "converters.vocabulary.values"
 local clip = require "converters.shared.clip"
 local classes = require "converters.classes.hf.llava"
 local zoo = require "converters.classes.zoo.llava"
-local since = require "converters.modelzoo.since"
 
 local llama = catalogue.direct(require("converters.llama")[1], "hf", "cs-2.9").converter
 local fixed, must, drop, used, written = fields.fixed, fields.must, fields.drop, fields.used, fields.written
@@ -293,6 +292,5 @@ local hf = {
 
 return { {
   model = "llava", name = "llava", hf, classes = { right = zoo.LlavaModel },
-  since = { right = { text_model = since.gpt2 } },
   note = "CLIPVisionModel (folder image_model) and LlavaLlamaForCausalLM (folder text_model) <-> LLaVA",
 } }

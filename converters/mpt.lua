@@ -6,7 +6,6 @@ local fields = require "converters.engine.fields"
 local actions = require "converters.vocabulary.actions"
 local values = require "converters.vocabulary.values"
 local decoder = require "converters.shared.decoder"
-local since = require "converters.modelzoo.since"
 local classes = require "converters.classes.hf.mpt"
 local zoo = require "converters.classes.zoo.decoder"
 
@@ -184,13 +183,11 @@ return {
   {
     model = "mpt", name = "mpt", note = "MPTForCausalLM <-> GPT2LMHeadModel (configured as MPT)",
     classes = { left = classes.MptForCausalLM, right = zoo.GPT2LMHeadModel },
-    since = { right = since.gpt2 },
     between("hf", "cs-2.1 .. cs-2.3", hf),
   },
   {
     model = "mpt-headless", name = "mpt", note = "MPTModel <-> GPT2LMHeadModel (configured as MPT)",
     classes = { left = classes.MptModel, right = zoo.GPT2LMHeadModel },
-    since = { right = since.gpt2 },
     between("hf", "cs-2.1 .. cs-2.3", hf, {
       keys = rules.keys { body, rules.drop.left("lm_head.{weight,bias}", "a copy of the embedding is written") },
       config = fields.config { written.left { architectures = { "MPTModel" } }, config },

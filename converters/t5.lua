@@ -5,7 +5,6 @@ local rules = require "converters.engine.rules"
 local fields = require "converters.engine.fields"
 local actions = require "converters.vocabulary.actions"
 local values = require "converters.vocabulary.values"
-local since = require "converters.modelzoo.since"
 local classes = require "converters.classes.hf.t5"
 local zoo = require "converters.classes.zoo.t5"
 local between, variant = rules.between, rules.variant
@@ -282,7 +281,6 @@ local hf_1_9 = variant(hf_1_8, {
 })
 
 local hf_1_7 = variant(hf_1_8, {
-  prefix = false,
   defaults = {
     left = hf.defaults.left,
     right = fields.with(hf.defaults.right, { use_pre_encoder_decoder_layer_norm = false }), -- it says the opposite up to 1.7
@@ -300,7 +298,7 @@ local negated_norm = fields.config {
   { "*" },
 }
 
-local to_1_7 = { keys = keys_1_6, config = fields.config { { "*" } }, only_model = true }
+local to_1_7 = { keys = keys_1_6, config = fields.config { { "*" } } }
 
 local to_1_8 = {
   keys = rules.keys {
@@ -312,7 +310,7 @@ local to_1_8 = {
 }
 
 local to_2_0 = {
-  keys = rules.keys { { "[model.]{encoder,decoder}_embeddings.word_embeddings.weight", nil, one_embedding }, { "*" } }, all_names = true,
+  keys = rules.keys { { "[model.]{encoder,decoder}_embeddings.word_embeddings.weight", nil, one_embedding }, { "*" } },
   config = fields.config {
     { "use_t5_layer_norm", "norm_type", values.choice { [true] = "rmsnorm", [false] = "layernorm" } },
     { "*" },
@@ -335,7 +333,7 @@ return {
   {
     model = "t5", name = "t5", note = "T5ForConditionalGeneration <-> T5ForConditionalGeneration",
     classes = { left = classes.T5ForConditionalGeneration, right = zoo.T5ForConditionalGeneration },
-    since = { right = since.t5 }, aliases = { ul2 = "t5", ["flan-ul2"] = "t5", transformer = "transformer" },
+    aliases = { ul2 = "t5", ["flan-ul2"] = "t5", transformer = "transformer" },
     between("cs-1.6", "cs-1.7 .. cs-1.9", to_1_7),
     between("cs-1.7", "cs-1.8, cs-1.9", to_1_8),
     between("cs-1.8, cs-1.9", "cs-2.0", to_2_0),

@@ -6,7 +6,6 @@ local patterns = require "converters.engine.patterns"
 local rules = require "converters.engine.rules"
 local relate = require "converters.authoring.relate"
 local position = require "converters.notation.position"
-local since = require "converters.modelzoo.since"
 
 local check = {}
 
@@ -367,19 +366,15 @@ local function fields_of_all(model, side)
   return not is_open and out or nil
 end
 
----Fields that only `since` knows, but no config rule. Shared lists of the Model Zoo's classes (modelzoo/since.lua) are not checked.
+---Fields that only `since` knows, but no config rule.
 ---@param model Model
 ---@return { kind: string, text: string }[]
 function check.since(model)
-  local findings, of_class = {}, {}
-  for _, known in pairs(since) do of_class[known] = true end
-  for side, own in pairs(model.since or {}) do
-    local known = not of_class[own] and fields_of_all(model, side)
-    for name in pairs(known and own or {}) do
-      if not known[name] then
-        findings[#findings + 1] = { kind = "unknown field",
-          text = ("since.%s of %s has '%s', which no config rule names"):format(side, model.model, name) }
-      end
+  local findings, known = {}, model.since and fields_of_all(model, "left")
+  for name in pairs(known and model.since or {}) do
+    if not known[name] then
+      findings[#findings + 1] = { kind = "unknown field",
+        text = ("since of %s has '%s', which no config rule names"):format(model.model, name) }
     end
   end
   return findings

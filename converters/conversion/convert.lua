@@ -15,7 +15,7 @@ local ties = require "converters.engine.ties"
 local mup = require "converters.modelzoo.mup"
 local releases = require "converters.engine.releases"
 local run_config = require "converters.modelzoo.run_config"
-local since = require "converters.modelzoo.since"
+local since = require "converters.engine.since"
 local trainer = require "converters.modelzoo.trainer"
 local catalogue = require "converters.engine.catalogue"
 local wrap = require "converters.engine.wrap"
@@ -26,6 +26,9 @@ local hf_config = require "converters.modelzoo.hf_config"
 local convert = {}
 
 local function is_hf(format) return format == "hf" end
+
+---@param step Step
+local function keeps_model_only(step) return releases.keeps_model_only(step.src, step.tgt) end
 
 -- --- configs
 
@@ -120,15 +123,21 @@ local function take_removed(job, step, section)
   if class then class:take_removed(section, release) end
 end
 
+---@return SinceTable|nil
+local function since_of_class(model, section)
+  local class = catalogue.zoo_class(model, section)
+  return class and class.came_with
+end
+
 local function config_from_hf(job, step, config)
   file.refuse(config)
   local to, from, dropped, assumed, unsaid = sections.convert(step.converter, step.side, config, nil, nil, { source = job.source })
-  local release, known = catalogue.release(step.tgt), job.model.since or {}
+  local release = catalogue.release(step.tgt)
   local way = { to = release, starts_at_hf = true }
-  since.check(known.left, from, way)
-  since.check(known.right, to, way)
+  since.check(job.model.since, from, way)
+  since.check(since_of_class(job.model, to), to, way)
   local converted = file.precision_to_cs(to, config, release)
-  local is_kept = job.keeps_fields and not job.path[#job.path].converter.only_model
+  local is_kept = job.keeps_fields and not keeps_model_only(job.path[#job.path])
   local lost = without(worth_reporting(dropped, from, is_kept), converted)
   note_dropped(lost, from, is_kept and "kept in the checkpoint, for the way back" or nil)
   for _, name in ipairs(dropped) do unsaid[#unsaid + 1] = name end
@@ -176,7 +185,7 @@ local function config_between_releases(job, step, config)
   note_dropped(dropped, from)
   local src, tgt = catalogue.release(step.src), catalogue.release(step.tgt)
   if not catalogue.since(tgt, src) then
-    since.check((job.model.since or {}).right, to, { to = tgt, from = src, starts_at_hf = is_hf(job.path[1].src) })
+    since.check(since_of_class(job.model, to), to, { to = tgt, from = src, starts_at_hf = is_hf(job.path[1].src) })
   end
   warn_of_layout(src, tgt, config)
   trainer.set_model(config, to)
@@ -304,14 +313,7 @@ local function view_for(job, i, step)
   end
 end
 
----A prefix that source keys may have.
-local function accepted_prefix(converter, step)
-  local accepted = converter.prefix
-  if accepted == nil then accepted = is_hf(step.tgt) end
-  return (accepted == true or accepted == step.side) and "model." or nil
-end
-
----Missing weights: an error, after keys without a rule have been reported.
+---Weights that are not there: an error, once it is known that no key is without a rule.
 local function report_lacking(job, lacking)
   if lacking.count == 0 then return end
   local assumed = lacking.assumed and ("; %s is assumed, because the config does not set it"):format(lacking.assumed) or ""
@@ -395,7 +397,7 @@ end
 local function convert_part(job, i, part, is_refused)
   local step, converter, configs, source = job.path[i], part.converter, part.configs, part.source
   kinds.check_root(source)
-  local prefix = accepted_prefix(converter, step)
+  local prefix = releases.reads_prefix(step.src, step.tgt) and "model." or nil
   local read = fit_of(job, part, step.src, step.side, source, given_of(job, i, part, step.side))
   if not read and not job.model.classes and not job.is_unchecked and (is_hf(step.src) or is_hf(step.tgt)) then
     job.is_unchecked = true
@@ -408,9 +410,10 @@ local function convert_part(job, i, part, is_refused)
   if type(deduplicated) == "table" then deduplicated = deduplicated[converter.left] end
   local kept = i == 1 and job.kept or {}
   if type(kept[converter.left]) == "table" then kept = kept[converter.left] end
-  if read and (is_checked or converter.all_names) then
-    source, kept = ties.spread(read.known, source, kept, { each_once = deduplicated == true, all = converter.all_names,
-      no_nulls = converter.all_names or is_hf(step.tgt), is_watched = job.trace ~= nil })
+  local all = releases.names_all(step.src, step.tgt)
+  if read and (is_checked or all) then
+    source, kept = ties.spread(read.known, source, kept, { each_once = deduplicated == true, all = all, no_nulls = all or is_hf(step.tgt),
+      is_watched = job.trace ~= nil })
   end
   local made, unmatched, moves = keys.convert(converter.keys, step.side, source, {
     left = configs.left, right = configs.right, seed = job.seed, known = is_checked and read and read.known or nil, fill = converter.fill,
@@ -513,13 +516,13 @@ end
 local function between_releases(job, i, root)
   local step = job.path[i]
   local model, moves = convert_model(job, i, convert.model_of(root))
-  if job.configs[i].converter.only_model then
+  if keeps_model_only(step) then
     local names = beside_model(root)
     cbk.warn(("%s -> %s keeps the model only%s"):format(step.src, step.tgt, #names > 0 and "; left out: " .. naming.all(names) or ""))
     return cbk.dict { model = model }
   end
   local converted = cbk.copy(model)
-  local is_between = job.path.at_once and (i < #job.path or job.configs[1].converter.only_model)
+  local is_between = job.path.at_once and (i < #job.path or keeps_model_only(job.path[1]))
   local out = checkpoint.upgrade(root, model, catalogue.release(step.src), catalogue.release(step.tgt),
     { old = job.files[i], new = job.files[i + 1], loader = job.loader, is_between = is_between, moves = moves })
   trace_moved(job, i, converted, out.model)

@@ -24,13 +24,8 @@ local catalogue = {}
 ---@field nested? table<Side, string[]>   Per side: sections of the config that config rules see as `attn_config.alibi`.
 ---@field mup? "gpt"|"bert"|"t5"|false   How muP multipliers are folded into the weights on the way to Hugging Face: as in `"gpt"`,
 ---                                    `"bert"` or `"t5"`. Without it, a muP config is refused; with `false`, its fields are like any other.
----@field prefix? boolean|Side         Whether keys that are read may begin with `model.`: `true`, `false`, `"left"` or `"right"`. Default:
----                                    Model Zoo keys on the way to Hugging Face may.
----@field all_names? boolean           Tied tensors get all names that the class of the side that is read has, and null becomes the tensor
----                                    of another name. Default: missing names are added only if the file has each tensor once.
 ---@field tool? "1.9.1"|"2.0.3"        The release of the original converter whose output files are imitated. `"2.0.3"` takes one extension
 ---                                    off a file's name, not all. `"1.9.1"` writes a Hugging Face output as one shard.
----@field only_model? boolean          Only the model of a checkpoint is converted. Optimizer state and the rest are left out.
 ---@field named_from? string           The first release whose configs get `model.name` (default: 2.4).
 ---@field variants? table<string, Converter>   Converters without formats, by name. `choose` selects one of them.
 ---@field choose? fun(config: Dict, side: Side): string   … `function(config, side)` returns the name of the variant.
@@ -57,9 +52,9 @@ local catalogue = {}
 ---@field aliases? table<string, string>   … further names for `--model`, each with its name in the Model Zoo.
 ---@field note? string                 A text for `cbk list`, usually both classes.
 ---@field classes? Classes             The model classes of both sides: `{ left = …, right = … }`. They have the fields and tensors.
----@field since? table<Side, SinceTable>   Per side: `{ field = { release, usual } }`. Older releases cannot express another value than the
----                                    usual one, so such a config is refused. `told` makes it a warning. The Model Zoo's fields are in
----                                    `modelzoo/since.lua`.
+---@field since? SinceTable            Fields of Hugging Face configs: `{ field = { release, usual } }`. Older releases cannot express
+---                                    another value than the usual one, so such a config is refused. `told` makes it a warning. The
+---                                    Model Zoo's fields have this in their classes.
 ---@field [integer] Converter
 
 -- --- formats

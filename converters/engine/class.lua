@@ -144,6 +144,7 @@ end
 ---@field name string                        "LlamaForCausalLM"
 ---@field fields table<string, ClassField>
 ---@field since? string                      the first release of the Model Zoo that has these tensors
+---@field came_with? SinceTable              the releases that its fields came with (engine/since.lua)
 ---@field removed? table<string, string>    fields that its programs refuse, with the release since which they do
 ---@field renamed? string[][]                names of older files: a Lua pattern and its replacement, { "%.gamma$", ".weight" }
 ---@field derived? fun(c: table): table      values that follow from others; a text is an extent: { head_dim = "hidden_size / num_heads" };
@@ -162,6 +163,8 @@ class.Class = Class
 ---@field derived? fun(c: table): table      `function(c)` returns values that follow from others: `{ head_dim = "hidden_size / heads" }`.
 ---                                          A value that no text can express is `{ value, FIELD, … }` with the fields it depends on.
 ---@field since? string                      The first release of the Model Zoo that has these tensors.
+---@field came_with? SinceTable              … the releases with which fields came: `{ rope_theta = { "2.1", 10000 } }`, where older ones
+---                                          compute with the second value.
 ---@field removed? table<string, string>     … fields that the class refuses, each with the first release that does.
 ---@field renamed? string[][]                … names in older files: pairs of a Lua pattern and its replacement.
 
@@ -171,6 +174,7 @@ class.Class = Class
 function class.new(name)
   return function(written)
     return setmetatable({ name = name, fields = written.fields, since = written.since, renamed = written.renamed, removed = written.removed,
+      came_with = written.came_with,
       derived = written.derived, nodes = written.tensors }, Class)
   end
 end

@@ -14,4 +14,17 @@ for i, release in ipairs(releases.known) do releases.place[release] = i end
 ---True where `a` is at least as new as `b`.
 function releases.since(a, b) return (releases.place[a] or 0) >= releases.place[b] end
 
+---Whether keys that are read may begin with `model.`: on the way to Hugging Face, but for 1.7, and back to 1.6.
+---@param src string   formats
+---@param tgt string
+function releases.reads_prefix(src, tgt) return tgt == "hf" and src ~= "cs-1.7" or tgt == "cs-1.6" end
+
+---Whether a step keeps the model only, as those of 1.6 do.
+function releases.keeps_model_only(src, tgt) return src == "cs-1.6" or tgt == "cs-1.6" end
+
+local untied = { ["cs-1.6"] = true, ["cs-1.7"] = true, ["cs-1.8"] = true, ["cs-1.9"] = true }
+
+---Whether a step writes tied tensors under all their names, as those into and out of 2.0 do.
+function releases.names_all(src, tgt) return untied[src] and tgt == "cs-2.0" or untied[tgt] and src == "cs-2.0" or false end
+
 return releases

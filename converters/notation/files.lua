@@ -49,8 +49,7 @@ local model_class = shapes.of("a model class", function(value) return getmetatab
 local classes = shapes.record("the classes of both sides", { left = model_class, right = model_class })
 local of_file = { formats, formats, note = text, tool = shapes.one_of { "1.9.1", "2.0.3" } }
 local of_model = {
-  mup = shapes.one_of { "gpt", "bert", "t5", false }, prefix = shapes.one_of { true, false, "left", "right" }, only_model = flag,
-  all_names = flag,
+  mup = shapes.one_of { "gpt", "bert", "t5", false },
   named_from = release, classes = classes,
 }
 local fill = { fill = sides(filled) }
@@ -78,7 +77,7 @@ local wrap = shapes.record("wrap", {
 ---@type table<string, Shape>
 notation.records = {
   model = shapes.record("a model", {
-    model = text, name = text, note = text, aliases = texts, since = sides(since), classes = classes,
+    model = text, name = text, note = text, aliases = texts, since = since, classes = classes,
   }, { "model" }),
   keys = shapes.record("a converter", with(of_file, rules_of, around, fill, of_model), table_needs),
   variants = shapes.record("a converter with variants", with(of_file, {

@@ -167,7 +167,6 @@ function bert.hugging_face(model)
     config = config_of(model, fields.written.right { enable_vts = false }),
   })
   local up_to_1_7 = variant(up_to_2_0, {
-    prefix = false,
     prepare = { left = model.prepare, right = function(from)
       if not model.has.pooler then check_unused_pooler(from) end
       tell_of_activations(from, model.has, "encoder_nonlinearity")
@@ -195,7 +194,7 @@ local same = fields.config { { "*" } }
 ---1.6 -> 1.7: the encoder of Hugging Face's names becomes the Model Zoo's own. Keys that came back from 1.8 may begin with `model.`.
 ---@param keys Rule[]
 function bert.from_1_6(keys)
-  return { keys = keys, config = same, only_model = true, prefix = "right" }
+  return { keys = keys, config = same }
 end
 
 ---1.7 -> 1.8: pooler and masked-language head get activations of their own.

@@ -149,7 +149,7 @@ decoder.to_1_8 = {
 
 ---… 1.8 or 1.9 to 2.0: tied tensors get both names, and norms are named by type.
 decoder.to_2_0 = {
-  keys = rules.keys { { "*" } }, all_names = true,
+  keys = rules.keys { { "*" } },
   config = fields.config {
     { "use_rms_norm", "norm_type", values.choice { [true] = "rmsnorm", [false] = "layernorm" } },
     { "*" },
@@ -159,7 +159,7 @@ decoder.to_2_0 = {
 
 ---… the same for the Model Zoo's GPTJModel (gptj, gpt-neox), whose norms may lack a bias.
 decoder.gptj_to_2_0 = {
-  keys = rules.keys { { "*" } }, all_names = true,
+  keys = rules.keys { { "*" } },
   config = fields.config {
     { "use_biasless_norm", "norm_type", values.choice { [true] = "biasless-layernorm", [false] = "layernorm" } },
     { "*" },

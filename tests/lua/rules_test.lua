@@ -233,13 +233,11 @@ describe("Rules: findings", function()
       ["'cs-2.1, hf': a side is either hf or releases"] = of("hf", "cs-2.1, hf"),
       ["'hf, cs-2.1': a side is either hf or releases"] = of("hf, cs-2.1", "cs-2.2"),
       ["both sides are hf"] = of("hf", "hf"), ["'cs-2.1' is on both sides"] = of("cs-2.1", "cs-2.1, cs-2.2"),
-      ["has no 'prefx'; did you mean 'prefix'?"] = of("hf", "cs-2.4", { prefx = true }),
+      ["has no 'prepar'; did you mean 'prepare'?"] = of("hf", "cs-2.4", { prepar = true }),
       ["has a table without a name; write keys = …"] = { "hf", "cs-2.4", K, F },
       ["mup must be one of 'gpt', 'bert', 't5', false, not 'gtp'"] = of("hf", "cs-2.4", { mup = "gtp" }),
-      ["prefix must be one of true, false, 'left', 'right', not 'model.'"] = of("hf", "cs-2.4", { prefix = "model." }),
       ["tool must be one of '1.9.1', '2.0.3', not '3'"] = of("hf", "cs-2.4", { tool = "3" }),
       ["named_from must be one of the releases 1.6, 1.7"] = of("hf", "cs-2.4", { named_from = "9.9" }),
-      ["only_model must be true or false, not 'y'"] = of("hf", "cs-2.4", { only_model = "y" }),
       ["note must be a string, not 3"] = of("hf", "cs-2.4", { note = 3 }),
       ["keys must be made by rules.keys"] = none { keys = {}, config = F },
       ["config must be made by fields.config"] = none { keys = K, config = {} },
@@ -309,15 +307,14 @@ describe("Rules: findings", function()
       ["entry 1 of model 'm' must be a converter"] = { { model = "m", "hf" } },
       ["two models are named 'm'"] = { { model = "m" }, { model = "m" } },
       ["two models are named 'a'"] = { { model = "m", aliases = { a = "m" } }, { model = "a" } },
-      ["since has 'rigth'"] = { { model = "m", since = { rigth = {} } } },
-      ["since.right.a.told must be true or false or one of 'steps'"] =
-        { { model = "m", since = { right = { a = { "2.3", 1, told = "x" } } } } },
+      ["since.a.told must be true or false or one of 'steps'"] =
+        { { model = "m", since = { a = { "2.3", 1, told = "x" } } } },
     } do
       fails("m.lua: ", notation.check, models, "m.lua")
       fails(text, notation.check, models, "m.lua")
     end
     for _, entry in ipairs { { "2.33", 1 }, 5, { inner = { 2, 1 } }, { "2.3" } } do
-      fails("must be { release, usual }", notation.check, { { model = "m", since = { right = { a = entry } } } }, "m.lua")
+      fails("must be { release, usual }", notation.check, { { model = "m", since = { a = entry } } }, "m.lua")
     end
   end)
 
@@ -383,13 +380,12 @@ describe("Rules: findings", function()
     local config = fields.config { { "n", "m" } }
     local function found(left, more)
       local converter = rules.variant({ "hf", "cs-2.4", keys = rules.keys { { "a" } }, config = config }, more)
-      local all = check.since { model = "x", since = { left = left }, converter }
+      local all = check.since { model = "x", since = left, converter }
       return #all == 1 and all[1].text or #all
     end
-    equal(found { n = { "2.4", 1 }, nn = { "2.4", 1 } }, "since.left of x has 'nn', which no config rule names")
+    equal(found { n = { "2.4", 1 }, nn = { "2.4", 1 } }, "since of x has 'nn', which no config rule names")
     equal(found { n = { "2.4", 1 } }, 0)
     equal(found({ part = { nn = { "2.4", 1 } } }, { components = { { left = "part" } } }), 0)
-    equal(found(require("converters.modelzoo.since").gpt2), 0)
   end)
 
   it("a rule knows its line", function()

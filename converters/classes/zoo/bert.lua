@@ -2,6 +2,7 @@
 
 local class = require "converters.engine.class"
 local parts = require "converters.classes.zoo.parts"
+local came_with = require "converters.classes.zoo.came_with"
 
 local below, each, linear, norm = class.below, class.each, class.linear, class.norm
 local size, length, depth, number, positive, rate, boolean, bias, text, any =
@@ -50,7 +51,7 @@ end
 local HEAD = "hidden_size / num_heads"
 
 bert.BertForPreTraining = class.new "BertForPreTraining" {
-  since = "1.7", renamed = parts.renamed, fields = class.extend(encoder_fields, {
+  since = "1.7", came_with = came_with.bert, renamed = parts.renamed, fields = class.extend(encoder_fields, {
     vocab_size = size(50257), max_position_embeddings = size(), num_segments = number(), disable_nsp = boolean(false),
     num_classes = class.free(size(2)), share_embedding_weights = boolean(true),
     use_ffn_bias_in_mlm = boolean(true), use_output_bias_in_mlm = boolean(true),
@@ -75,7 +76,7 @@ bert.BertForPreTraining = class.new "BertForPreTraining" {
 ---@param head fun(c: table): TensorNode
 local function fine_tuned(name, own, head)
   return class.new(name) {
-    since = "1.7", renamed = parts.renamed, fields = class.extend(encoder_fields, own),
+    since = "1.7", came_with = came_with.bert, renamed = parts.renamed, fields = class.extend(encoder_fields, own),
     derived = function() return { head_dim = HEAD } end,
     tensors = function(c, since) return { encoder(c, since, "bert"), head(c) } end,
   }

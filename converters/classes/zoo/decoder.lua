@@ -4,6 +4,7 @@
 local class = require "converters.engine.class"
 local kinds_of = require "converters.engine.kinds"
 local parts = require "converters.classes.zoo.parts"
+local came_with = require "converters.classes.zoo.came_with"
 
 local each = class.each
 local size, length, depth, number, positive, rate, boolean, bias, norm_kind, text, any, free =
@@ -107,7 +108,7 @@ local function model(c, since, layer_norms)
 end
 
 decoder.GPT2LMHeadModel = class.new "GPT2LMHeadModel" {
-  fields = gpt2, derived = derived, renamed = parts.renamed,
+  fields = gpt2, came_with = came_with.gpt2, derived = derived, renamed = parts.renamed,
   removed = { norm_first = "2.4", use_ff_layer1_dropout = "2.4" }, -- written as the reference does, which its own 2.4 refuses
   tensors = function(c, since)
     c.norm_type = parts.norm_type(c, since, c.use_rms_norm)
@@ -118,7 +119,7 @@ decoder.GPT2LMHeadModel = class.new "GPT2LMHeadModel" {
 }
 
 decoder.GPTJModel = class.new "GPTJModel" {
-  fields = gptj, derived = derived, renamed = parts.renamed,
+  fields = gptj, came_with = came_with.gptj, derived = derived, renamed = parts.renamed,
   tensors = function(c, since)
     c.norm_type = parts.norm_type(c, since, c.use_rms_norm)
     return model(c, since, {

@@ -5,6 +5,7 @@ local class = require "converters.engine.class"
 local kinds_of = require "converters.engine.kinds"
 local decoder = require "converters.classes.zoo.decoder"
 local vision = require "converters.classes.zoo.vision"
+local came_with = require "converters.classes.zoo.came_with"
 
 local below, linear, any = class.below, class.linear, class.kinds.any
 
@@ -54,7 +55,7 @@ llava.text_part = class.new "LlamaModel" {
 }
 
 llava.LlavaModel = class.new "LlavaModel" {
-  removed = { label_smoothing = "2.4", z_loss_eps = "2.4" },
+  removed = { label_smoothing = "2.4", z_loss_eps = "2.4" }, came_with = { text_model = came_with.gpt2 },
   fields = { image_model = any(), text_model = any(), projector = any() }, derived = derived_units,
   tensors = function(c)
     return {

@@ -2,6 +2,7 @@
 
 local class = require "converters.engine.class"
 local parts = require "converters.classes.zoo.parts"
+local came_with = require "converters.classes.zoo.came_with"
 
 local each = class.each
 local size, depth, number, positive, rate, boolean, bias, text, any, free =
@@ -84,7 +85,7 @@ local function model(c, since)
 end
 
 t5.T5ForConditionalGeneration = class.new "T5ForConditionalGeneration" {
-  since = "1.7", fields = fields, derived = derived, renamed = parts.renamed, tensors = model,
+  since = "1.7", fields = fields, came_with = came_with.t5, derived = derived, renamed = parts.renamed, tensors = model,
 }
 
 return t5

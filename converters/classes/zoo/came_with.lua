@@ -1,23 +1,11 @@
--- The release that added each field of a model section, class by class, and the value that older models behave like. Older releases
--- cannot express other values.
+-- The releases with which config fields of the Model Zoo's classes came, and the values that older releases compute with.
 
 local cbk = require "cbk"
 local fields = require "converters.engine.fields"
 local kinds = require "converters.engine.kinds"
-local releases = require "converters.engine.releases"
 
-local since = {}
-
----@class Since   The history of one field. Null counts as absent.
----@field [1] string  the release that added it
----@field [2] any     the value of older models: a value, fields.any_of, or a function (value, section) that tests a value
----@field says? string    that value in words, for a function
----@field told? boolean|"steps"   a warning in place of an error, as in the original converter; "steps": between releases only
-
----@alias SinceTable table<string, Since|Since[]|SinceTable>   fields (several, where a later release knew more values: the newest
----first), and sections with fields of their own
-
--- --- the classes of the Model Zoo
+---@type table<string, SinceTable>
+local came_with = {}
 
 ---As many groups as heads is plain attention; with fewer groups, 1.9 gave each to every n-th head, not to neighbours.
 local grouped = { "2.0", function(extra, section)
@@ -59,7 +47,7 @@ local decoders = fields.with(fields.with(positions, mup), {
 })
 
 ---GPT2LMHeadModel
-since.gpt2 = fields.with(decoders, {
+came_with.gpt2 = fields.with(decoders, {
   embedding_layer_norm = { "1.8", false },
   position_embedding_type = { "1.9", fields.any_of("learned", "fixed") }, alibi_trainable_slopes = { "1.9", false },
   use_rms_norm = { "1.9", false, told = true }, scale_qk_dot_by_d = { "1.9", false }, embeddings_scale = { "1.9", 1 },
@@ -74,12 +62,12 @@ since.gpt2 = fields.with(decoders, {
 })
 
 ---GPTJModel
-since.gptj = fields.with(decoders, {
+came_with.gptj = fields.with(decoders, {
   use_biasless_norm = { "1.9", false }, scale_qk_dot_by_d = { "2.3", false }, embeddings_scale = { "2.3", 1 },
 })
 
 ---BertModel and the models built on it
-since.bert = fields.with(fields.with(positions, mup), {
+came_with.bert = fields.with(fields.with(positions, mup), {
   use_final_layer_norm = { "1.9", false }, mask_padding_in_positional_embed = { "2.0", false, told = true },
   position_embedding_type = { "2.1", fields.any_of("learned", "fixed") },
   embedding_layer_norm = { "2.1", true }, norm_first = { "2.1", false }, scale_qk_dot_by_d = { "2.3", false },
@@ -87,7 +75,7 @@ since.bert = fields.with(fields.with(positions, mup), {
 })
 
 ---T5ForConditionalGeneration
-since.t5 = {
+came_with.t5 = {
   attention_module = { "2.1", "aiayn_attention" }, extra_attention_params = { "2.1", is_empty, says = "null" },
   mup_base_d_model = { "2.3", cbk.null }, mup_base_d_ff = { "2.3", cbk.null }, mup_base_d_kv = { "2.3", cbk.null },
   embeddings_alpha = { "2.3", 1 }, encoder_attention_logits_alpha = { "2.3", 1 }, decoder_attention_logits_alpha = { "2.3", 1 },
@@ -95,51 +83,4 @@ since.t5 = {
   scale_output_logits_by_d = { "2.3", false },
 }
 
--- --- the check
-
-local function is_expressible(entry, value, section)
-  if kinds.absent(value) then return true end
-  if type(entry[2]) == "function" then return entry[2](value, section) end
-  return fields.same(value, entry[2])
-end
-
----@class SinceWay   The formats between which a model section is converted.
----@field to string          the target release
----@field from? string       the source release, whose unknown fields are kept; nil: Hugging Face
----@field starts_at_hf boolean   the whole conversion, of which this may be one step, starts with Hugging Face's files
-
----Refuses, or warns about, a field's value that the release does not know.
----@param entry Since
----@param way SinceWay
----@return boolean|nil is_reported
-local function check_field(entry, name, section, way)
-  local came, value = entry[1], section[name]
-  local is_known = releases.since(way.to, came) or way.from and not releases.since(way.from, came)
-  if is_known or is_expressible(entry, value, section) then return end
-  local usual = entry.says or fields.shown(entry[2])
-  if not entry.told or entry.told == "steps" and way.starts_at_hf then
-    fields.refuse(name, value, usual, (" before release %s; to keep it, convert to cs-%s or a later release"):format(came, came))
-  end
-  cbk.warn(("%s=%s is kept, but the model of release %s computes something else: before release %s it supports only %s"):format(
-    name, fields.shown(value), way.to, came, (usual:gsub(",$", ""))))
-  return true
-end
-
----Refuses, or warns about, fields of a model section that the release does not have.
----@param known SinceTable|nil
----@param section Dict
----@param way SinceWay
-function since.check(known, section, way)
-  for _, name in ipairs(known and cbk.keys(section) or {}) do
-    local entry = known[name]
-    if entry and entry[1] then
-      for _, one in ipairs(type(entry[1]) == "table" and entry or { entry }) do
-        if check_field(one, name, section, way) then break end
-      end
-    elseif entry and kinds.is_dict(section, name) then
-      since.check(entry, section[name], way)
-    end
-  end
-end
-
-return since
+return came_with

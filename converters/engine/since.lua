@@ -1,0 +1,64 @@
+-- Refuses what a config says in fields that a release does not have yet.
+
+local cbk = require "cbk"
+local fields = require "converters.engine.fields"
+local kinds = require "converters.engine.kinds"
+local releases = require "converters.engine.releases"
+
+local since = {}
+
+---@class Since   The history of one field. Null counts as absent.
+---@field [1] string  the release that added it
+---@field [2] any     the value of older models: a value, fields.any_of, or a function (value, section) that tests a value
+---@field says? string    that value in words, for a function
+---@field told? boolean|"steps"   a warning in place of an error, as in the original converter; "steps": between releases only
+
+---@alias SinceTable table<string, Since|Since[]|SinceTable>   fields (several, where a later release knew more values: the newest
+---first), and sections with fields of their own
+
+local function is_expressible(entry, value, section)
+  if kinds.absent(value) then return true end
+  if type(entry[2]) == "function" then return entry[2](value, section) end
+  return fields.same(value, entry[2])
+end
+
+---@class SinceWay   The formats between which a model section is converted.
+---@field to string          the target release
+---@field from? string       the source release, whose unknown fields are kept; nil: Hugging Face
+---@field starts_at_hf boolean   the whole conversion, of which this may be one step, starts with Hugging Face's files
+
+---Refuses, or warns about, a field's value that the release does not know.
+---@param entry Since
+---@param way SinceWay
+---@return boolean|nil is_reported
+local function check_field(entry, name, section, way)
+  local came, value = entry[1], section[name]
+  local is_known = releases.since(way.to, came) or way.from and not releases.since(way.from, came)
+  if is_known or is_expressible(entry, value, section) then return end
+  local usual = entry.says or fields.shown(entry[2])
+  if not entry.told or entry.told == "steps" and way.starts_at_hf then
+    fields.refuse(name, value, usual, (" before release %s; to keep it, convert to cs-%s or a later release"):format(came, came))
+  end
+  cbk.warn(("%s=%s is kept, but the model of release %s computes something else: before release %s it supports only %s"):format(
+    name, fields.shown(value), way.to, came, (usual:gsub(",$", ""))))
+  return true
+end
+
+---Refuses, or warns about, fields of a model section that the release does not have.
+---@param known SinceTable|nil
+---@param section Dict
+---@param way SinceWay
+function since.check(known, section, way)
+  for _, name in ipairs(known and cbk.keys(section) or {}) do
+    local entry = known[name]
+    if entry and entry[1] then
+      for _, one in ipairs(type(entry[1]) == "table" and entry or { entry }) do
+        if check_field(one, name, section, way) then break end
+      end
+    elseif entry and kinds.is_dict(section, name) then
+      since.check(entry, section[name], way)
+    end
+  end
+end
+
+return since
