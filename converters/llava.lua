@@ -154,7 +154,7 @@ local one_image = { forward = function(way, here)
   here:leave_out(here.field)
 end }
 
----Which model a file is of, its folder says already; another model's name is told.
+---The folder says which model a file is of; another model's name is reported.
 ---@param known table<string, true>
 ---@param class string
 local function model_type(known, class)

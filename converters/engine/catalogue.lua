@@ -53,7 +53,7 @@ local catalogue = {}
 ---@field note? string                 A text for `cbk list`, usually both classes.
 ---@field classes? Classes             The model classes of both sides: `{ left = …, right = … }`. They have the fields and tensors.
 ---@field since? SinceTable            Fields of Hugging Face configs: `{ field = { release, usual } }`. Older releases cannot express
----                                    another value than the usual one, so such a config is refused. `told` makes it a warning. The
+---                                    another value than the usual one, so such a config is refused. `warn` makes it a warning. The
 ---                                    Model Zoo's fields have this in their classes.
 ---@field [integer] Converter
 

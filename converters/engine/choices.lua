@@ -40,7 +40,7 @@ end
 ---@param pattern string
 ---@param choice Choice
 ---@param other string     the pattern that has it
----@return Choice[]        several where it is not told which
+---@return Choice[]        several if the text does not decide
 function choices.partners(pattern, choice, other)
   local same, alike = {}, {}
   for _, own in ipairs(choices.of(pattern)) do

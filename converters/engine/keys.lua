@@ -180,7 +180,7 @@ function Run:write(target, value)
   self:tell("write", target, value)
 end
 
----Calls a function of the rule at hand; what it raises is told together with the key, its shape and the rule.
+---Calls a function of the current rule; its errors are reported with the key, its shape and the rule.
 ---@param what string   it does
 function Run:call(what, rule, f, ...)
   local fine, result = pcall(f, ...)
@@ -210,7 +210,7 @@ function Run:gather(hit)
   return complete and parts or nil
 end
 
----Remembers that the key is lost. Keys that one rule makes copies are told together.
+---Notes that the key is lost. Keys that one rule makes copies are reported together.
 ---@param why string
 ---@param copy? { of: string, pattern: string }   what it is a copy of, and as the rule has it: named in `why` as %s
 function Run:leave_out(why, copy)

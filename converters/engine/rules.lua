@@ -194,7 +194,7 @@ function rules.expand(rule)
   return out
 end
 
----Refuses patterns that are none, and choices of which it is not told what goes with what.
+---Refuses invalid patterns, and choices that do not say what goes with what.
 ---@return Rule
 local function checked(rule)
   local has_choices

@@ -11,7 +11,7 @@ local since = {}
 ---@field [1] string  the release that added it
 ---@field [2] any     the value of older models: a value, fields.any_of, or a function (value, section) that tests a value
 ---@field says? string    that value in words, for a function
----@field told? boolean|"steps"   a warning in place of an error, as in the original converter; "steps": between releases only
+---@field warn? boolean|"steps"   a warning in place of an error, as in the original converter; "steps": between releases only
 
 ---@alias SinceTable table<string, Since|Since[]|SinceTable>   fields (several, where a later release knew more values: the newest
 ---first), and sections with fields of their own
@@ -36,7 +36,7 @@ local function check_field(entry, name, section, way)
   local is_known = releases.since(way.to, came) or way.from and not releases.since(way.from, came)
   if is_known or is_expressible(entry, value, section) then return end
   local usual = entry.says or fields.shown(entry[2])
-  if not entry.told or entry.told == "steps" and way.starts_at_hf then
+  if not entry.warn or entry.warn == "steps" and way.starts_at_hf then
     fields.refuse(name, value, usual, (" before release %s; to keep it, convert to cs-%s or a later release"):format(came, came))
   end
   cbk.warn(("%s=%s is kept, but the model of release %s computes something else: before release %s it supports only %s"):format(

@@ -27,7 +27,7 @@ end
 ---The model section of either layout.
 function trainer.model(config)
   local parent = place(config)
-  if parent.model == nil then cbk.fail("config", "the config has no 'model' section") end
+  if parent.model == nil then cbk.fail("config", "the config has no 'model' section; a config of Hugging Face has the format hf") end
   if not is_dict(parent, "model") then fields.refuse(trainer.place_of_model(config), parent.model, "a map of fields") end
   return parent.model
 end

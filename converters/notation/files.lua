@@ -22,7 +22,7 @@ end }
 
 local release = shapes.of("one of the releases " .. table.concat(releases.known, ", "), function(value) return releases.place[value] end)
 local usual = shapes.record("{ release, usual }", {
-  release, shapes.any, says = text, told = shapes.either(flag, shapes.one_of { "steps" }),
+  release, shapes.any, says = text, warn = shapes.either(flag, shapes.one_of { "steps" }),
 }, { 1, 2 })
 local usuals = shapes.list(usual, "a list of { release, usual }")
 local since = { says = "fields, each { release, usual }" }

@@ -25,7 +25,7 @@ const FormatNames& format_of(const fs::path& target, const WriteOptions& options
   if (const FormatNames* said = names_by_suffix(target)) return *said;
   if (options.shard_size) return *names_of(options.shard_stem == "model" ? "safetensors" : "torch");
   fail(Errc::usage,
-       "the format does not follow from the name '{}': end it in {}, or name the format (--format, in Lua "
+       "cannot tell the format from the name '{}': end it in {}, or name the format (--format, in Lua "
        "format = …)",
        target.string(), list_of_suffixes());
 }

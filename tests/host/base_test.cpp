@@ -337,7 +337,7 @@ TEST_CASE("a source that another program changes is refused at the commit", "[ba
   CHECK(folder.names() == std::vector<std::string>{"in"});
 }
 
-TEST_CASE("what cannot be read says so", "[base]") {
+TEST_CASE("unreadable files are reported as such", "[base]") {
   Folder folder;
   CHECK_THROWS_WITH(MappedFile::open(folder.path("none")),
                     Catch::Contains("none") && Catch::Contains("No such file"));

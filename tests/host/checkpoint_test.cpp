@@ -201,7 +201,7 @@ TEST_CASE("checkpoint: a folder that holds one checkpoint", "[checkpoint]") {
   CHECK_THROWS_WITH(open_checkpoint(folder.path("parts")), Catch::Contains("index"));
 }
 
-TEST_CASE("checkpoint: the format of a target is told by its suffix, or said", "[checkpoint]") {
+TEST_CASE("checkpoint: the suffix of a target gives its format, or an option", "[checkpoint]") {
   const Folder folder;
   CHECK_THROWS_WITH(make_writer(vectors({}), folder.path("x.gguf"), {}),
                     Catch::Contains(".safetensors") && Catch::Contains(".mdl"));

@@ -291,7 +291,7 @@ TEST_CASE("config: what is wrong is said with its place") {
   }
 }
 
-TEST_CASE("config: of a key that stands twice the last value counts, as in Python, and that is said") {
+TEST_CASE("config: the last value of a repeated key counts, as in Python, with a warning") {
   struct Case {
     std::string text;
     ConfigFormat format;

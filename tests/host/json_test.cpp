@@ -162,7 +162,7 @@ TEST_CASE("json: duplicate keys: the last wins, or are refused") {
   CHECK_THAT(message_of(text, strict), Catch::Contains("'a'") && Catch::Contains("line 1"));
 }
 
-TEST_CASE("json: of many keys that stand twice, the first are reported") {
+TEST_CASE("json: of many repeated keys, the first are reported") {
   std::string text = R"({"a": 0)";
   for (int i = 0; i < 40000; ++i) text += R"(, "a": 0)";
   std::vector<std::string> warnings;

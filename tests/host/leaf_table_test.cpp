@@ -115,7 +115,7 @@ TEST_CASE("A LeafTable refuses trees without end", "[value]") {
   loop.as_sequence().items.clear();
 }
 
-TEST_CASE("TensorTies tells tied tensors from those that share a storage", "[value]") {
+TEST_CASE("TensorTies distinguishes tied tensors from those that share a storage", "[value]") {
   const StoragePtr shared = storage_of(64);
   const Value twice(view_of(storage_of(16), 0, 4));
   const LeafTable table(dict_of({{"a", view_of(shared, 0, 4)},

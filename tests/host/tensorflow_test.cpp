@@ -230,7 +230,7 @@ TEST_CASE("tensorflow: what is written is read back, under any name of it", "[te
   }
 }
 
-TEST_CASE("tensorflow: other formats leave texts out, and say so", "[tensorflow]") {
+TEST_CASE("tensorflow: other formats leave strings out, with a warning", "[tensorflow]") {
   const Folder folder;
   const Value root = dict({{"w", counting(DType::float32, {2})}, {"graph", texts({}, {"x"})}});
   WriteOptions options;
@@ -466,7 +466,7 @@ TEST_CASE("tensorflow: partitioned texts", "[tensorflow]") {
         std::vector<std::string>{"a", "bb", "c", "dd", "", "f"});
 }
 
-TEST_CASE("tensorflow: slices that do not fit are told in one line with the variable's name",
+TEST_CASE("tensorflow: slices that do not fit are reported in one line with the variable's name",
           "[tensorflow]") {
   const Folder folder;
   const Tensor vector = counting(DType::int32, {10});
@@ -556,17 +556,17 @@ TEST_CASE("tensorflow: variants and unknown types are left out with a warning", 
   const Folder folder;
   Bundle bundle;
   proto::Entry entry = Bundle::describe(DType::float32, {});
-  const auto [dtype, told] = GENERATE(std::pair(21, "type variant"), std::pair(99, "unknown dtype 99"));
+  const auto [dtype, reported] = GENERATE(std::pair(21, "type variant"), std::pair(99, "unknown dtype 99"));
   entry.set_dtype(dtype);
   bundle.place("v", entry, "whatever");
   bundle.add("w", counting(DType::int8, {1}));
   const Checkpoint checkpoint = open_checkpoint(bundle.write(folder, "p"));
   CHECK(checkpoint.root.as_dict().size() == 1);
   REQUIRE(checkpoint.warnings.size() == 1);
-  CHECK_THAT(checkpoint.warnings.front(), Catch::Contains("'v' is left out") && Catch::Contains(told));
+  CHECK_THAT(checkpoint.warnings.front(), Catch::Contains("'v' is left out") && Catch::Contains(reported));
 }
 
-TEST_CASE("tensorflow: a block that cannot be read is told by the names around it", "[tensorflow]") {
+TEST_CASE("tensorflow: a block that cannot be read is reported with the names around it", "[tensorflow]") {
   const Folder folder;
   Bundle bundle;
   for (int i = 0; i < 4000; ++i)

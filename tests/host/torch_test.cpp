@@ -155,7 +155,7 @@ TEST_CASE("only what is referred to is written, when that is less than half", "[
   CHECK(storage_of(*back.find("head"))->size() == 4 * (10 + 100 + 10));
 }
 
-TEST_CASE("checksums that the source tells are not computed again", "[torch]") {
+TEST_CASE("checksums of the source are not computed again", "[torch]") {
   const Folder folder;
   write(dict_of({{"a", number_tensor(100)}, {"b", number_tensor(50)}}), folder.path("a.pt"));
   const Value root = read(folder.path("a.pt")).root;

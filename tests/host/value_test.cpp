@@ -177,7 +177,7 @@ TEST_CASE("what is erased from a dict leaves the rest in its order, at a constan
   CHECK(large.entries().begin() == large.entries().end());
 }
 
-TEST_CASE("a tree of any depth goes without recursion", "[value]") {
+TEST_CASE("a tree of any depth needs no recursion", "[value]") {
   const auto nested = [](const Value& leaf) {
     Value tree = leaf;
     for (int i = 0; i < 300000; ++i) {

@@ -82,7 +82,7 @@ READABLE = {
 }
 
 
-def told(words, text):
+def reported(words, text):
     assert words in text, text
 
 
@@ -143,7 +143,7 @@ def one_of_each(run):
                 run.refused(["--exclude", words, f"'{name}'"], "copy", path, run.path(target), "--include", name, "--include", "plain", "--rename", "plain=other")
                 assert not os.path.exists(run.path(target))
             run.check(f"{name} is not copied to {target}", copied)
-        run.check(f"show {name} tells why", lambda: told(words, run.call("show", path, name)))
+        run.check(f"show {name} tells why", lambda: reported(words, run.call("show", path, name)))
         if is_tensor:
             run.check(f"{name}:stats() tells why", lambda: run.refused([words, f"'{name}'"], "-e", f"cbk.open('{path}').root['{name}']:stats()"))
             script = (f"local t = cbk.open('{path}').root['{name}']:to 'float32' * 2; "

@@ -16,7 +16,7 @@ To add a family, write models/NAME.py (about thirty lines where the Model Zoo's 
 `w.linear(name, x, size)`, `w.layer_norm(name, x, eps)` and the like ask for tensors by their names in the checkpoint. Asked for
 the first time they are made, so a forward pass is also the list of keys and shapes. A case gives the config of the side that it
 starts from; `model`, `model_zoo` and `hugging_face` where they are not the file's; a `tolerance` where the two sides differ by what
-no converter can change, and in `told` what the warnings say of that (a regular expression). Every case is also converted without each field that its definition has a default for (`c.get`): what comes out must
+no converter can change, and in `warning` what the warnings say of that (a regular expression). Every case is also converted without each field that its definition has a default for (`c.get`): what comes out must
 mean that default, or is refused with the field's name (or the one that `instead` has for it); not so without the fields in `keep`.
 `RELEASES = ["cs-1.8", "cs-2.0"]`: every case that starts with Hugging Face also goes to these releases (those with tables of their
 own), from there to the newest one, and back the same way. Of a case, `releases` are its own, `refused` says what some of them cannot
@@ -117,9 +117,9 @@ class Run:
 
     def convert(self, model, src, tgt, config, checkpoint):
         """What is written: config and checkpoint."""
-        told = self.call("convert", "--model", model, "--src-fmt", src, "--tgt-fmt", tgt, "--config", config, checkpoint,
+        output = self.call("convert", "--model", model, "--src-fmt", src, "--tgt-fmt", tgt, "--config", config, checkpoint,
                          "--output-dir", self.make_folder())
-        return [re.search(what + " saved to (.*)", told).group(1) for what in ("Config", "Checkpoint")]
+        return [re.search(what + " saved to (.*)", output).group(1) for what in ("Config", "Checkpoint")]
 
     def save_hugging_face(self, config, tensors):
         out = self.make_folder()
@@ -178,7 +178,7 @@ class Case:
         self.zoo, self.hf = case.get("model_zoo") or family.model_zoo, case.get("hugging_face") or family.hugging_face
         self.buffers = getattr(family, "BUFFERS", None)
         random = torch.Generator().manual_seed(7)
-        self.tolerance, self.told = case.get("tolerance", TOLERANCE), case.get("told")
+        self.tolerance, self.warning = case.get("tolerance", TOLERANCE), case.get("warning")
         self.tokens = family.inputs(random) if hasattr(family, "inputs") else (torch.randint(19, (2, 7), generator=random),)
         self.run, self.config, self.starts_with_hf = run, case.get("hf") or case["cs"], "hf" in case
         weights, self.least = Weights(seed=5, embedding_std=embedding_std), embedding_std
@@ -191,7 +191,7 @@ class Case:
 
     def there(self):
         (self.to_model_zoo if self.starts_with_hf else self.to_hugging_face)()
-        need(re.search(self.told or "", self.run.said), f"no warning says '{self.told}': {self.run.said}")
+        need(re.search(self.warning or "", self.run.said), f"no warning says '{self.warning}': {self.run.said}")
 
     def back(self):
         (self.to_hugging_face if self.starts_with_hf else self.to_model_zoo)()
@@ -260,7 +260,7 @@ def left_out(run, family, case):
             continue
         try:
             config = {name: value for name, value in case[side].items() if name != field}
-            one = Case(run, family, {**case, side: config, "told": None, "tolerance": tolerance}, SMALL)
+            one = Case(run, family, {**case, side: config, "warning": None, "tolerance": tolerance}, SMALL)
         except (KeyError, RuntimeError):  # it has none, or one that these sizes do not suit
             continue
 
@@ -343,7 +343,7 @@ def main():
         for family in families(options.family):
             for name, case in family.CASES.items():
                 one = Case(run, family, case)
-                steps = [one.there, one.back, *([one.notices] if not one.told or one.starts_with_hf else []),
+                steps = [one.there, one.back, *([one.notices] if not one.warning or one.starts_with_hf else []),
                          *through_old(one, family, case), *left_out(run, family, case)]
                 for step in steps:
                     try:

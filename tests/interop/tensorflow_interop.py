@@ -403,7 +403,7 @@ def quantized(s):
 
 
 def names(s):
-    """saver_path: a prefix, its index, a folder with or without a state file; what is none of these is told with what it may have meant."""
+    """saver_path: a prefix, its index, a folder with or without a state file; what is none of these is reported with what it may have meant."""
     for name in (".", ".."):
         write_bundle(s.path("dots"), {name: np.arange(1), "a": np.arange(2)})
         assert f"leave it out with --exclude {name}" in s.refused("tensorflow-to-h5", "dots", "dots.h5", "--overwrite")
@@ -456,7 +456,7 @@ COMMANDS = (("ls", "{}"), ("show", "{}", "m/w"), ("dump", "{}"), ("copy", "{}", 
             ("tensorflow-to-h5", "{}", "out.h5"), ("diff", "{}", "whole"))
 
 
-def told(s, *parts, prefix="p", commands=COMMANDS):
+def reported(s, *parts, prefix="p", commands=COMMANDS):
     """Every command says so in one line, and leaves nothing."""
     before = sorted(os.listdir(s.folder))
     for command in commands:
@@ -477,18 +477,18 @@ def lies(s):
     s.call("diff", "p", "whole", status=1)
     assert s.dump("p")["m/w"] == content(matrix)
     sliced(((0, 0), (5, 7)), ((4, 0), (5, 7)))
-    told(s, "p.index", "variable 'm/w'", "overlap in [4:5, 0:7]")
+    reported(s, "p.index", "variable 'm/w'", "overlap in [4:5, 0:7]")
     sliced(((0, 0), (4, 7)), ((5, 0), (4, 7)))
-    told(s, "variable 'm/w'", "leave out [4:5, 0:7]")
+    reported(s, "variable 'm/w'", "leave out [4:5, 0:7]")
     sliced(((0, 0), (9, 7)), ((0, 0), (9, 7)))
-    told(s, "a slice of 'm/w'", "repeated in the index")
+    reported(s, "a slice of 'm/w'", "repeated in the index")
     sliced(((0, 0), (4, 7)), ((4, 0), (5, 7)), change=lambda entries: [e for e in entries if e[0] != slice_key(b"m/w", (4, 0), (5, 7))])
-    told(s, "variable 'm/w'", "its slice [4:9, 0:7] is missing")
+    reported(s, "variable 'm/w'", "its slice [4:9, 0:7] is missing")
     sliced(((0, 0), (4, 7)), ((4, 0), (5, 7)), change=lambda entries: [(k, v.replace(field(1, 1), field(1, 3), 1)) if k[:1] == b"\0" else (k, v)
                                                                       for k, v in entries])
-    told(s, "variable 'm/w'", "is int32 [4, 7] instead of float32 [4, 7]")
+    reported(s, "variable 'm/w'", "is int32 [4, 7] instead of float32 [4, 7]")
     sliced(((0, 0), (4, 7)), ((4, 0), (5, 7)), change=lambda entries: entries + [entries[-1]])
-    told(s, "'z'", "repeated in the index")
+    reported(s, "'z'", "repeated in the index")
 
     # Data files: one of three is gone, the count is another one, a byte is another one.
     arrays_of_three = {"m/w": matrix, "n": np.arange(5), "o": np.arange(4)}
@@ -496,14 +496,14 @@ def lies(s):
     os.rename(s.path("p.data-00000-of-00001"), s.path("stray"))
     s.dump("p")
     os.rename(s.path("p.data-00001-of-00003"), s.path("away"))
-    told(s, "3 files", "1 is missing: 'p.data-00001-of-00003'")
+    reported(s, "3 files", "1 is missing: 'p.data-00001-of-00003'")
     os.rename(s.path("away"), s.path("p.data-00001-of-00004"))
-    told(s, "1 is missing: 'p.data-00001-of-00003'", "there is 'p.data-00001-of-00004'")
+    reported(s, "1 is missing: 'p.data-00001-of-00003'", "there is 'p.data-00001-of-00004'")
     os.remove(s.path("p.data-00001-of-00004"))
     write_bundle(s.path("p"), arrays_of_three, shards=3, header=field(1, 2) + field(3, field(1, 1)))
-    told(s, "'o'", "data file 2, but there are 2, counted from 0")
+    reported(s, "'o'", "data file 2, but there are 2, counted from 0")
     write_bundle(s.path("p"), arrays_of_three, shards=3, header=field(1, 4) + field(3, field(1, 1)))
-    told(s, "4 files", "3 are missing", "there is 'p.data-00000-of-00003'")
+    reported(s, "4 files", "3 are missing", "there is 'p.data-00000-of-00003'")
 
 
 def flipped(s):
@@ -519,14 +519,14 @@ def flipped(s):
                 good = f.read()
             with open(path, "wb") as f:
                 f.write(good[:-9] + bytes([good[-9] ^ 1]) + good[-8:])
-            told(s, "'m/w' is damaged", f"p.data-0000{shard}-of-00002", commands=reading)
+            reported(s, "'m/w' is damaged", f"p.data-0000{shard}-of-00002", commands=reading)
             with open(path, "wb") as f:
                 f.write(good)
     write_bundle(s.path("p"), {}, texts={"m/w": [b"alpha", b"beta"]})
     with open(s.path("p.data-00000-of-00001"), "r+b") as f:
         f.seek(-2, os.SEEK_END)
         f.write(b"?")
-    told(s, "'m/w'", "checksum", commands=(("dump", "{}"), ("copy", "{}", "out", "--format", "tensorflow"), ("tensorflow-to-h5", "{}", "out.h5", "--strings")))
+    reported(s, "'m/w'", "checksum", commands=(("dump", "{}"), ("copy", "{}", "out", "--format", "tensorflow"), ("tensorflow-to-h5", "{}", "out.h5", "--strings")))
 
 
 def listing(s):

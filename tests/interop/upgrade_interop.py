@@ -366,7 +366,7 @@ class Tests:
         assert "map style, seed 8\n" in text and "warning: the state has seed 8, but the run has seed 7" in text, text
         self.write_config(make_config())
         assert "data loader        no state: a run that loads the checkpoint begins at sample 0" in self.upgrade("--dry-run").stdout
-        # A state of later releases stays as it is, and is told too.
+        # A state of later releases stays as it is, and is reported too.
         self.tree["dataloader"] = {"all_worker_states": [{"samples_streamed": 9, "shard_index": 0}, {"samples_streamed": 4, "shard_index": 1}]}
         self.write(0.3)
         text = self.upgrade("--dry-run").stdout
@@ -406,7 +406,7 @@ class Tests:
         assert "needs a folder of states" in self.upgrade("-d", "map", code=2).stderr
 
     def carried(self, model, weights, config, version=0.1, omit=()):
-        """The weights of a checkpoint (H5 0.1: of 1.6 or 1.7) after an upgrade to 2.5, the config, and what was told."""
+        """The weights of a checkpoint (H5 0.1: of 1.6 or 1.7) after an upgrade to 2.5, the config, and what was reported."""
         self.write_config(config)
         self.tree = {"model": weights}
         save_old(self.checkpoint, self.tree, version, [f"model.{name}" for name in omit])

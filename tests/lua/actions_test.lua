@@ -102,7 +102,7 @@ describe("Actions: heads", function()
     end
   end)
 
-  it("a Conv1D is turned", function()
+  it("a Conv1D is transposed", function()
     local at, t = { right = config() }, counted({ 8, 24 }, 0)
     local q, k, v = unpack(qkv.conv1d.forward(t, at))
     for i, part in ipairs { q, k, v } do

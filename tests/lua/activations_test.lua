@@ -82,7 +82,7 @@ describe("Activations of T5", function()
     end
   end)
 
-  it("have them up to 2.0 where a field says so, too", function()
+  it("have them up to 2.0 if a field says so, too", function()
     for _, release in ipairs { "cs-1.7", "cs-1.9", "cs-2.0" } do
       for name, zoo in pairs { gelu = "geglu", silu = "swiglu", relu = "reglu", ["gated-gelu"] = "geglu" } do
         harness.equal(both(converted { "t5", "hf", release, { feed_forward_proj = name, is_gated_act = true } }), { zoo, zoo }, release)
@@ -93,10 +93,10 @@ describe("Activations of T5", function()
     end
   end)
 
-  it("are copied by 1.9 where that field says that there are none, which is told", function()
-    local model, told = converted { "t5", "hf", "cs-1.9", { feed_forward_proj = "gated-silu", is_gated_act = false } }
+  it("are copied by 1.9 with a warning if that field denies them", function()
+    local model, reported = converted { "t5", "hf", "cs-1.9", { feed_forward_proj = "gated-silu", is_gated_act = false } }
     harness.equal(both(model), { "gated-silu", "gated-silu" })
-    assert(told:find("feed_forward_proj='gated-silu' is copied, as is_gated_act=false says that it is not gated", 1, true), told)
+    assert(reported:find("feed_forward_proj='gated-silu' is copied, as is_gated_act=false says that it is not gated", 1, true), reported)
   end)
 
   it("with another name, or with fields that say another thing, are refused", function()
@@ -115,8 +115,8 @@ describe("Activations of T5", function()
     end
     refuses { { "t5", "hf", newest, { feed_forward_proj = "relu", is_gated_act = true },
       "is_gated_act=true: only false, as feed_forward_proj='relu' says" } }
-    local _, told = converted { "t5", "hf", newest, { feed_forward_proj = "gated-silu", is_gated_act = false } }
-    assert(told:find("is_gated_act=false is left out: feed_forward_proj='gated-silu' decides, which means true", 1, true), told)
+    local _, reported = converted { "t5", "hf", newest, { feed_forward_proj = "gated-silu", is_gated_act = false } }
+    assert(reported:find("is_gated_act=false is left out: feed_forward_proj='gated-silu' decides, which means true", 1, true), reported)
   end)
 
   it("of the decoder repeat the encoder's, which is relu where the config does not say it", function()

@@ -97,8 +97,8 @@ describe("BERT: Hugging Face", function()
   it("a bias under two names is compared", function()
     local hf = hf_checkpoint(pretraining)
     hf["cls.predictions.bias"] = hf["cls.predictions.decoder.bias"]:affine(1, 1)
-    local told = table.concat(conversion.warnings(conversion.run, "bert", "hf", "cs-2.4", hf_config(), hf), "\n")
-    assert(told:find("cls.predictions.bias (it differs from 'cls.predictions.decoder.bias', which is kept)", 1, true), told)
+    local reported = table.concat(conversion.warnings(conversion.run, "bert", "hf", "cs-2.4", hf_config(), hf), "\n")
+    assert(reported:find("cls.predictions.bias (it differs from 'cls.predictions.decoder.bias', which is kept)", 1, true), reported)
   end)
 
   it("gamma and beta are old names of a norm, never two of them", function()
@@ -111,7 +111,7 @@ describe("BERT: Hugging Face", function()
     same(cs.model["bert_encoder.embed_ln_f.bias"]:tolist(), hf[norm .. "beta"]:tolist())
   end)
 
-  it("the decoder has two names there, of which one is enough", function()
+  it("the decoder has two names there; one is enough", function()
     local config, cs = conversion.run("bert", "hf", "cs-2.4", hf_config(), hf_checkpoint(pretraining))
     local _, hf = conversion.run("bert", "cs-2.4", "hf", config, cs)
     same(hf["cls.predictions.bias"]:tolist(), hf["cls.predictions.decoder.bias"]:tolist())
@@ -131,7 +131,7 @@ describe("BERT: Hugging Face", function()
     local function silent(release, want, hf, options)
       local got, _
       local warnings = conversion.warnings(function() _, got = conversion.run("bert", "hf", release, hf_config(), hf, options) end)
-      for _, told in ipairs(warnings) do assert(told:find("pooler of release 1.7", 1, true), told) end
+      for _, reported in ipairs(warnings) do assert(reported:find("pooler of release 1.7", 1, true), reported) end
       same(#got.model, #want.model, release)
       conversion.equal_tensors(want.model, got.model, release)
     end
@@ -145,17 +145,17 @@ describe("BERT: Hugging Face", function()
     fails("cls.predictions.decoder.weight", conversion.run, "bert", "hf", "cs-2.4", untied, once, { deduplicated = true })
   end)
 
-  it("without pooler and next-sentence head (BertForMaskedLM) it is converted, and told so", function()
+  it("without pooler and next-sentence head (BertForMaskedLM) it is converted, with a warning", function()
     local without = { "bert.pooler.dense.weight", "bert.pooler.dense.bias", "cls.seq_relationship.weight", "cls.seq_relationship.bias" }
     local hf = conversion.with(hf_checkpoint(pretraining), {}, without)
     local config, cs
-    local told = table.concat(conversion.warnings(function()
+    local reported = table.concat(conversion.warnings(function()
       config, cs = conversion.run("bert", "hf", "cs-2.4", hf_config(), hf)
     end), "\n")
-    assert(told:find("lacks the next-sentence head, which some models do without: cls.seq_relationship.weight", 1, true), told)
-    assert(told:find("lacks the pooler, which some models do without: bert.pooler.dense.weight", 1, true), told)
-    assert(told:find("add disable_nsp: true to the config", 1, true), told)
-    assert(told:find("to convert it back to Hugging Face, take that out", 1, true), told)
+    assert(reported:find("lacks the next-sentence head, which some models do without: cls.seq_relationship.weight", 1, true), reported)
+    assert(reported:find("lacks the pooler, which some models do without: bert.pooler.dense.weight", 1, true), reported)
+    assert(reported:find("add disable_nsp: true to the config", 1, true), reported)
+    assert(reported:find("to convert it back to Hugging Face, take that out", 1, true), reported)
     same(#cs.model, #hf)
     local _, back = conversion.run("bert", "cs-2.4", "hf", config, cs)
     conversion.equal_tensors(hf, back)
@@ -189,8 +189,8 @@ describe("BERT: Hugging Face", function()
         output_logits_alpha = 5 } do config.model[name] = value end
       change(cs.model)
       local out, hf
-      local told = conversion.warnings(function() out, hf = conversion.run("bert", "cs-2.4", "hf", config, cs) end)
-      same(#told, 0)
+      local reported = conversion.warnings(function() out, hf = conversion.run("bert", "cs-2.4", "hf", config, cs) end)
+      same(#reported, 0)
       assert(out.tie_word_embeddings == false)
       same(hf["cls.predictions.bias"]:tolist(), hf["cls.predictions.decoder.bias"]:tolist())
       for name, tensor in cbk.items(want) do

@@ -63,13 +63,13 @@ local function add_cases(out, way, layout)
   local config, root = tiny.model(way)
   for field, value in pairs(layout or {}) do config[field] = value end
   if layout then root = tiny.checkpoint(catalogue.find(way.name).classes.left, config) end
-  local told = layout or way.layout and way.layout.fields
-  out[#out + 1] = { name = way.name, src = "hf", tgt = way.format, config = config, root = root, layout = told }
+  local reported = layout or way.layout and way.layout.fields
+  out[#out + 1] = { name = way.name, src = "hf", tgt = way.format, config = config, root = root, layout = reported }
   config, root = conversion.run(way.name, "hf", way.format, config, root)
-  out[#out + 1] = { name = way.name, src = way.format, tgt = "hf", config = config, root = root, layout = told }
+  out[#out + 1] = { name = way.name, src = way.format, tgt = "hf", config = config, root = root, layout = reported }
   if not way.converter.wrap then
     local beside = neighbour(way.name, way.format)
-    out[#out + 1] = { name = way.name, src = way.format, tgt = beside, config = config, root = root, layout = told }
+    out[#out + 1] = { name = way.name, src = way.format, tgt = beside, config = config, root = root, layout = reported }
   end
 end
 

@@ -112,7 +112,7 @@ describe("cbk help", function()
 end)
 
 describe("examples", function()
-  it("stand in the help of every command, and can be typed", function()
+  it("are in the help of every command, and can be typed", function()
     for _, name in ipairs { "run", unpack(names) } do
       local dir, count = harness.temp_dir(), 0
       local help = select(2, run(dir, name, "--help"))

@@ -105,7 +105,7 @@ describe("list", function()
     has(out, "Config saved to ./p_to_cs-2.2.yaml\nTensors are unchanged; only metadata and config change in: cs-2.1 -> cs-2.2\n")
   end)
 
-  it("what there is not", function()
+  it("what does not exist", function()
     local dir = harness.temp_dir()
     local code, _, stderr = run(dir, "list", "falcn")
     failed(code, 1, stderr, "did you mean falcon?")
@@ -216,7 +216,7 @@ describe("keys that are not what they seem", function()
     equal(cbk.open(dir .. "/e.pt")["a=b"]:item(), 2)
   end)
 
-  it("change in lists that lose items, which is told", function()
+  it("change in lists that lose items, with a warning", function()
     local dir = folder("a.pt", cbk.list { cbk.tensor { 1 }, cbk.tensor { 2 } })
     local code, _, stderr = run(dir, "copy", "a.pt", "b.pt", "--include", "1")
     equal(code, 0)
@@ -277,7 +277,7 @@ end
 local function weights_only(root) root.optimizer, root.step = nil, nil end
 
 describe("cbk ls", function()
-  it("folds layers, tells ties and totals", function()
+  it("folds layers, shows ties and totals", function()
     local dir = harness.temp_dir()
     make_model(dir, "model.pt")
     local code, out, err = run(dir, "ls", "model.pt")
@@ -358,7 +358,7 @@ describe("cbk ls", function()
 end)
 
 describe("cbk show", function()
-  it("tells the header, the place, ties, statistics and elements", function()
+  it("shows the header, the place, ties, statistics and elements", function()
     local dir = harness.temp_dir()
     make_model(dir, "model.pt")
     local code, out = run(dir, "show", "model.pt", "model.head.weight", "optimizer.lr")
@@ -396,7 +396,7 @@ describe("cbk diff", function()
     has(out, "the same: 10 values")
   end)
 
-  it("is 1 and tells keys, shapes, dtypes and values that differ", function()
+  it("is 1 and lists keys, shapes, dtypes and values that differ", function()
     local dir = harness.temp_dir()
     make_model(dir, "a.pt")
     make_model(dir, "b.pt", function(root)
@@ -628,7 +628,7 @@ describe("every command", function()
     end
   end)
 
-  it("has help, and tells wrong options with exit code 2", function()
+  it("has help, and reports wrong options with exit code 2", function()
     local dir = harness.temp_dir()
     for _, command in ipairs {
       "ls", "show", "dump", "diff", "copy", "repl", "demo", "fix-checkpoint-spec", "data-iter-state-conversion",

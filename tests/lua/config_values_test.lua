@@ -36,8 +36,8 @@ describe("Configs: what the other side cannot express", function()
         { "llama", "hf", "cs-2.9", { num_key_value_heads = bad }, "num_key_value_heads=" },
       }
     end
-    local told = warnings(run, { "falcon", "cs-2.9", "hf", { extra_attention_params = null } })
-    assert(table.concat(told):find("extra_attention_params is not given: num_kv_groups=1 is taken", 1, true))
+    local reported = warnings(run, { "falcon", "cs-2.9", "hf", { extra_attention_params = null } })
+    assert(table.concat(reported):find("extra_attention_params is not given: num_kv_groups=1 is taken", 1, true))
   end)
 
   it("Falcon's layouts", function()
@@ -93,14 +93,14 @@ describe("Configs: what the other side cannot express", function()
   it("what would be written, and is not what it must be", function()
     local wide = { d_model = 4096, n_heads = 32, expansion_ratio = 2.67 }
     refuses { { "mpt", "hf", "cs-2.3", wide, "expansion_ratio=2.67: filter_size would be 10936.32, which must be a whole number" } }
-    local told = table.concat(warnings(run, { "mpt", "hf", "cs-2.3", { expansion_ratio = 2.5 } }))
-    assert(told:find("expansion_ratio=2.5: the way back takes whole ratios only", 1, true), told)
+    local reported = table.concat(warnings(run, { "mpt", "hf", "cs-2.3", { expansion_ratio = 2.5 } }))
+    assert(reported:find("expansion_ratio=2.5: the way back takes whole ratios only", 1, true), reported)
   end)
 
   it("what is left out, though the model computes something else without it", function()
     local function tells(part, case)
-      local told = table.concat(warnings(run, case), "\n")
-      assert(told:find(part, 1, true), told)
+      local reported = table.concat(warnings(run, case), "\n")
+      assert(reported:find(part, 1, true), reported)
     end
     for field, value in pairs { clip_qkv = 6, qk_ln = true } do
       local name = "attn_config." .. field
@@ -171,16 +171,16 @@ describe("Configs: fields with two names", function()
     harness.equal({ model.num_heads, model.num_hidden_layers, model.hidden_size, model.filter_size }, { 16, 24, 1024, 4096 })
   end)
 
-  it("as Hugging Face's classes read two values: the other name's holds, which is told", function()
+  it("as Hugging Face's classes read two values: the other name's holds, with a warning", function()
     for _, case in ipairs {
       { "gpt2", { n_layer = 2, num_hidden_layers = 3 }, "num_hidden_layers", 3, "n_layer=2 and num_hidden_layers=3" },
       { "bloom", { hidden_size = 8, n_embed = 16 }, "hidden_size", 16, "hidden_size=8 and n_embed=16" },
     } do
       local model, changes, field, value, message = unpack(case)
       local out
-      local told = table.concat(warnings(function() out = run { model, "hf", "cs-2.9", changes } end))
+      local reported = table.concat(warnings(function() out = run { model, "hf", "cs-2.9", changes } end))
       harness.equal((out.trainer and out.trainer.init or out).model[field], value, model)
-      assert(told:find("the config has " .. message .. ", which are two names of one field", 1, true), told)
+      assert(reported:find("the config has " .. message .. ", which are two names of one field", 1, true), reported)
     end
   end)
 end)
@@ -325,18 +325,18 @@ describe("Configs: precision", function()
     end
   end)
 
-  it("between releases is one that there is, and is told where the older one has another field", function()
+  it("between releases must be known; if the older release has another field, there is a warning", function()
     for _, way in ipairs { { "cs-2.1", "cs-2.0" }, { "cs-2.1", "cs-2.3" }, { "cs-2.2", "cs-2.3" }, { "cs-2.1", "cs-1.9" } } do
       local src, tgt = unpack(way)
       refuses { { "gpt2", src, tgt, { fp16_type = "bf16" }, "model.fp16_type='bf16': only 'bfloat16' or 'cbfloat16' or 'float16'" } }
-      local _, told = variations.converted { "gpt2", src, tgt, { fp16_type = "bfloat16" } }
+      local _, reported = variations.converted { "gpt2", src, tgt, { fp16_type = "bfloat16" } }
       local is_lost = tgt == "cs-2.0" or tgt == "cs-1.9"
-      harness.equal(told:find("model.fp16_type='bfloat16' is kept, but release 2.0 does not know it", 1, true) ~= nil, is_lost)
+      harness.equal(reported:find("model.fp16_type='bfloat16' is kept, but release 2.0 does not know it", 1, true) ~= nil, is_lost)
       local same = { bfloat16 = "; there it is use_bfloat16: true", float16 = "; there it is use_bfloat16: false",
         cbfloat16 = "; it has no such type" }
       for kind, instead in pairs(same) do
-        _, told = variations.converted { "gpt2", src, tgt, { fp16_type = kind } }
-        harness.equal(told:find("does not know it" .. instead, 1, true) ~= nil, is_lost)
+        _, reported = variations.converted { "gpt2", src, tgt, { fp16_type = kind } }
+        harness.equal(reported:find("does not know it" .. instead, 1, true) ~= nil, is_lost)
       end
     end
     variations.converted { "gpt2", "cs-2.0", "cs-1.9", { fp16_type = "bf16" } } -- which neither of them knows
@@ -351,8 +351,8 @@ describe("Configs: precision", function()
     for kind, flag in pairs { bfloat16 = true, cbfloat16 = true, float16 = false } do
       config.fp16_type = kind
       local out
-      local told = table.concat(warnings(function() out = convert.config(job("gpt2", "cs-2.2", "hf"), config) end))
-      assert(out.use_bfloat16 == flag and not told:find "fp16_type", told)
+      local reported = table.concat(warnings(function() out = convert.config(job("gpt2", "cs-2.2", "hf"), config) end))
+      assert(out.use_bfloat16 == flag and not reported:find "fp16_type", reported)
     end
     config.fp16_type = null
     local out
@@ -379,7 +379,7 @@ describe("Configs: what every class of Hugging Face has", function()
     use_bfloat16 = false, _attn_implementation_autoset = false, _name_or_path = "",
   }
 
-  ---What is told of the fields of a config.
+  ---What is reported of the fields of a config.
   local function told_of(way, config)
     return table.concat(warnings(convert.config, job(way.name, "hf", way.format), config), "\n")
   end
@@ -394,8 +394,8 @@ describe("Configs: what every class of Hugging Face has", function()
       if full.is_encoder_decoder == nil then full.is_encoder_decoder = way.name == "t5" end
       harness.equal(told_of(way, full), before, way.name .. " to " .. way.format)
     end
-    local told = table.concat(warnings(run, { "gpt2", "hf", "cs-2.9", { is_decoder = true, chunk_size_feed_forward = 3 } }))
-    assert(told:find("chunk_size_feed_forward=3", 1, true) and told:find("is_decoder=true", 1, true), told)
+    local reported = table.concat(warnings(run, { "gpt2", "hf", "cs-2.9", { is_decoder = true, chunk_size_feed_forward = 3 } }))
+    assert(reported:find("chunk_size_feed_forward=3", 1, true) and reported:find("is_decoder=true", 1, true), reported)
     refuses { { "t5", "hf", "cs-2.9", { tie_encoder_decoder = true }, "tie_encoder_decoder=true: only false" } }
     refuses { { "t5", "cs-2.9", "hf", { tie_encoder_decoder = true }, "tie_encoder_decoder=true: only false" } }
   end)

@@ -107,7 +107,7 @@ describe("cbk convert", function()
     equal({ code, cbk.config.parse(stdout, "json")[1].key }, { 0, "lm_head.weight" })
   end)
 
-  it("copies between two names of one format, and says so", function()
+  it("copies between two names of one format, and reports it", function()
     local dir = folder_with("llama", "cs-2.9")
     for i, pair in ipairs { { "cs-2.9", "cs-2.10" }, { "cs-2.9", "cs-current" }, { "cs-2.10", "cs-2.9" }, { "cs-2.10", "cs-current" } } do
       local out = "o" .. i
@@ -124,7 +124,7 @@ describe("cbk convert", function()
     has(stderr, "from cs-2.9 to cs-2.9: both formats are the same; for another --tgt-fmt, llama has hf, cs-1.9 … cs-2.8")
   end)
 
-  it("tells in a dry run of outputs that are there already", function()
+  it("reports existing outputs in a dry run", function()
     local dir = folder_with("llama", "cs-2.9")
     for _, one in ipairs { { "cs-2.8", "o/a_to_cs-2.8.mdl", "o/p_to_cs-2.8.yaml" }, { "hf", "o/a_to_hf", "o/a_to_hf/config.json" } } do
       local function run(...) return convert(dir, "cs-2.9", one[1], "--model", "llama", "-o", "o", ...) end
@@ -145,7 +145,7 @@ describe("cbk convert", function()
     end
   end)
 
-  it("takes seeds below 2^53, each of which is another", function()
+  it("takes seeds below 2^53, all different", function()
     local dir, made = folder_with("gpt2-headless", "hf", { tie_word_embeddings = false }), {}
     for _, seed in ipairs { "0", "1", "2147483648", "4294967296", "9007199254740991" } do
       local code, _, stderr = convert(dir, "hf", "cs-2.4", "--model", "gpt2-headless", "--seed", seed, "-o", "o" .. seed)

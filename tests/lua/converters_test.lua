@@ -132,13 +132,13 @@ describe("Converters: configs", function()
     local function other(value, at) at:set("other", value) end
     local step = { config = fields.config {
       { "lost", "x", { forward = nothing, backward = nothing } }, { "moved", "y", { forward = other, backward = nothing } },
-      { "told", "z", { forward = function(_, at) at:leave_out "told.part" end, backward = nothing } },
+      { "reported", "z", { forward = function(_, at) at:leave_out "reported.part" end, backward = nothing } },
       { "left", false, { forward = nothing } },
     } }
-    local to, _, dropped = sections.convert(step, "left", cbk.dict { lost = 1, moved = 2, told = 3, left = 4 })
+    local to, _, dropped = sections.convert(step, "left", cbk.dict { lost = 1, moved = 2, reported = 3, left = 4 })
     same(to, cbk.dict { other = 2 })
     table.sort(dropped)
-    same(cbk.list(dropped), cbk.list { "lost", "told.part" })
+    same(cbk.list(dropped), cbk.list { "lost", "reported.part" })
     same(cbk.list(select(3, sections.convert(step, "left", cbk.dict { lost = cbk.null }))), cbk.list {})
   end)
 
@@ -172,7 +172,7 @@ describe("Converters: configs", function()
     same(convert.config(job("t5", "cs-2.1", "cs-2.2"), t5).model.num_heads, 3)
   end)
 
-  it("numbers are numbers; one in quotes stays as it is written, and is told", function()
+  it("numbers are numbers; one in quotes stays as it is written, with a warning", function()
     local function neox(field, value)
       return cbk.dict { hidden_size = 16, num_attention_heads = 4, num_hidden_layers = 1, vocab_size = 5, intermediate_size = 8,
         [field] = value }
@@ -184,8 +184,10 @@ describe("Converters: configs", function()
     fails("layer_norm_epsilon='1e-5x': only a number", convert.config, job("gpt2", "cs-2.2", "cs-2.3"),
       cbk.dict { model = cbk.dict { layer_norm_epsilon = "1e-5x" } })
     local out
-    local told = conversion.warnings(function() out = convert.config(job("gpt-neox", "hf", "cs-2.4"), neox("layer_norm_eps", "1e-5")) end)
-    same(told[1], "numbers in quotes stay so, though not every program reads them: layer_norm_eps='1e-5'")
+    local reported = conversion.warnings(function()
+      out = convert.config(job("gpt-neox", "hf", "cs-2.4"), neox("layer_norm_eps", "1e-5"))
+    end)
+    same(reported[1], "numbers in quotes stay so, though not every program reads them: layer_norm_eps='1e-5'")
     same(out.model.layer_norm_epsilon, "1e-5")
     local quoted = cbk.dict { model = cbk.dict { layer_norm_epsilon = "1e-5" } }
     assert(not table.concat(conversion.warnings(convert.config, job("gpt2", "cs-2.3", "cs-2.9"), quoted)):find "quotes")
@@ -194,7 +196,7 @@ describe("Converters: configs", function()
     same(cbk.config.dump(plain, "yaml"):match "1e%-5", "1e-5")
   end)
 
-  it("a config that is none is refused, and what is missing is named", function()
+  it("something else than a config is refused, and what is missing is named", function()
     fails("should be a map of fields, found a list", convert.config, job("llama", "hf", "cs-2.4"), cbk.list())
     fails("the config is empty", convert.config, job("llama", "hf", "cs-2.4"), cbk.dict())
     fails("no 'filter_size', 'hidden_size', 'num_heads', 'num_hidden_layers'", convert.config, job("gpt2", "cs-2.4", "hf"),
@@ -317,7 +319,7 @@ describe("Converters: checkpoints, there and back", function()
     same(out["lm_head.weight"]:tolist(), { { 1, 1.5, 2, 2.5 } })
   end)
 
-  it("mup makes float32 of whole numbers, and says so", function()
+  it("mup makes float32 of whole numbers, with a warning", function()
     local gpt2 = { num_heads = 1, num_hidden_layers = 1, dropout_rate = 0.1, max_position_embeddings = 3, vocab_size = 1, filter_size = 8,
       hidden_size = 2, mup_base_hidden_size = 0.5 }
     for dtype, want in pairs { int8 = "float32", int64 = "float32", uint8 = "float32", bool = "float32", float16 = "float16" } do
@@ -326,12 +328,12 @@ describe("Converters: checkpoints, there and back", function()
         convert.config(one, cbk.dict { model = gpt2 })
         local weights = cbk.dict { ["embedding_layer.word_embeddings.weight"] = counted({ 1, 2 }, 0),
           ["lm_head.weight"] = cbk.tensor({ 1, dtype == "bool" and 0 or 3 }, { shape = { 1, 2 }, dtype = dtype }) }
-        local told = conversion.warnings(function()
+        local reported = conversion.warnings(function()
           out = convert.checkpoint(one, cbk.dict { model = completed(one, weights) })["lm_head.weight"]
         end)
         same({ out.dtype, out:tolist() }, { want, { { 0.25, dtype == "bool" and 0 or 0.75 } } })
         local message = ("'lm_head.weight' is %s, but muP multiplies weights by fractions"):format(dtype)
-        same(table.concat(told):find(message, 1, true) ~= nil, want ~= dtype, dtype)
+        same(table.concat(reported):find(message, 1, true) ~= nil, want ~= dtype, dtype)
       end
     end
   end)
@@ -409,17 +411,17 @@ describe("Converters: releases", function()
     same(chain_root.model["model.lm_head.weight"]:tolist(), weights["model.embedding_layer.word_embeddings.weight"]:tolist())
   end)
 
-  it("what several releases at once leave as it was is told", function()
-    local function told(src, tgt, text)
+  it("what a conversion over several releases at once leaves unchanged is reported", function()
+    local function reported(src, tgt, text)
       return table.concat(conversion.warnings(convert.config, job("gpt2", src, tgt), cbk.config.parse(text, "yaml")), "\n")
     end
     local options = "model: {use_rms_norm: false}\ncsconfig: {}\nrunconfig: {seed: 1, num_act_servers: 1, is_pretrained_checkpoint: true}"
     local names = "csconfig, runconfig.num_act_servers, runconfig.is_pretrained_checkpoint"
-    assert(told("cs-1.8", "cs-2.0", options):find("does not know .*: " .. names))
-    assert(not told("cs-1.8", "cs-2.0", "model: {use_rms_norm: false}\nrunconfig: {seed: 1}"):find "at once")
-    assert(told("cs-2.2", "cs-2.9", "model: {hidden_size: 8}"):find "keeps the file's layout")
+    assert(reported("cs-1.8", "cs-2.0", options):find("does not know .*: " .. names))
+    assert(not reported("cs-1.8", "cs-2.0", "model: {use_rms_norm: false}\nrunconfig: {seed: 1}"):find "at once")
+    assert(reported("cs-2.2", "cs-2.9", "model: {hidden_size: 8}"):find "keeps the file's layout")
     local incomplete = "model: {scale_qk_dot_by_d: true, embeddings_scale: 1.0, output_logits_scale: 0.5}"
-    fails("decoder_kernel", told, "cs-2.2", "cs-2.9", incomplete)
+    fails("decoder_kernel", reported, "cs-2.2", "cs-2.9", incomplete)
   end)
 
   it("formats and names", function()
@@ -567,7 +569,7 @@ describe("Converters: nothing is lost or invented in silence", function()
     end
   end)
 
-  it("a field that is null is none; a sliding window is one that LLaMA has not", function()
+  it("a null field is absent; LLaMA has no sliding window", function()
     local job_2_4 = job("llama", "hf", "cs-2.4")
     same(warned(convert.config, job_2_4, config { sliding_window = cbk.null, stranger = cbk.null }), "")
     fails("sliding_window=4096: only null", convert.config, job_2_4, config { sliding_window = 4096 })
@@ -596,13 +598,13 @@ describe("Converters: nothing is lost or invented in silence", function()
     local back, cs = job("gpt2", "cs-2.3", "hf"), convert.config(job("gpt2", "hf", "cs-2.3"), gpt2_config)
     local root = convert.checkpoint(lenient, gpt2_checkpoint())
     for i = 1, 25 do cs[name(i)], root[name(i)] = i, i end
-    for what, told in pairs { config = warned(convert.config, back, cs), checkpoint = warned(convert.checkpoint, back, root) } do
-      says(told, ("left out of the %s: "):format(what))
-      for i = 1, 25 do says(told, name(i)) end
+    for what, reported in pairs { config = warned(convert.config, back, cs), checkpoint = warned(convert.checkpoint, back, root) } do
+      says(reported, ("left out of the %s: "):format(what))
+      for i = 1, 25 do says(reported, name(i)) end
     end
   end)
 
-  it("what stands beside the model is named where only the model is converted", function()
+  it("parts besides the model are named if only the model is converted", function()
     local back = job("gpt2", "cs-2.4", "hf")
     local model = cbk.dict {
       dropout_rate = 0.1, hidden_size = 4, num_heads = 1, num_hidden_layers = 1, vocab_size = 5, filter_size = 8,

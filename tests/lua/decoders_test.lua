@@ -184,16 +184,16 @@ describe("Decoders: Hugging Face", function()
     for _, case in ipairs { { plain, "alibi", false }, { learned, "learned", false }, { biased, "alibi", true } } do
       local hf, position, bias = unpack(case)
       local config, cs, back, _
-      local told = table.concat(conversion.warnings(function() config, cs = conversion.run("mpt", "hf", "cs-2.3", silent, hf) end))
-      assert(not told:find "alibi", told)
+      local reported = table.concat(conversion.warnings(function() config, cs = conversion.run("mpt", "hf", "cs-2.3", silent, hf) end))
+      assert(not reported:find "alibi", reported)
       same({ config.model.position_embedding_type, config.model.use_ffn_bias }, { position, bias })
       conversion.warnings(function() _, back = conversion.run("mpt", "cs-2.3", "hf", config, cs) end)
       conversion.equal_tensors(hf, back)
     end
     local out
-    local told = conversion.warnings(function() out = converters.convert.config(conversion.job("mpt", "hf", "cs-2.3"), silent) end)
+    local reported = conversion.warnings(function() out = converters.convert.config(conversion.job("mpt", "hf", "cs-2.3"), silent) end)
     same(out.model.position_embedding_type, "learned")
-    assert(told[1]:find("attn_config.alibi is not given: false is taken", 1, true), told[1])
+    assert(reported[1]:find("attn_config.alibi is not given: false is taken", 1, true), reported[1])
     local no_positions = with(silent, { attn_config = cbk.dict { alibi = false } })
     fails("1 weight is missing: transformer.wpe.weight", conversion.run, "mpt", "hf", "cs-2.3", no_positions, plain)
   end)

@@ -134,8 +134,8 @@ describe("DPO", function()
     end
     local watch, totals = watched("hf", "cs-2.9-dpo", families.llama.config, families.llama.hf)
     same(totals.written, 26) -- of 12 keys: the last norm has two names
-    local told, count = explain.lines(watch, "ref_model.*lm_head*")
-    same({ count, told[1] }, { 1, "lm_head.weight" })
+    local reported, count = explain.lines(watch, "ref_model.*lm_head*")
+    same({ count, reported[1] }, { 1, "lm_head.weight" })
     local config, cs = llama_dpo()
     cs.model["stranger.weight"] = conversion.counted({ 2 }, 0)
     watch, totals = watched("cs-2.9-dpo", "hf", config, cs)
@@ -177,7 +177,7 @@ describe("DPO: releases", function()
     return config, cs
   end
 
-  it("a model that is none becomes one, and back", function()
+  it("a plain model becomes a DPO model, and back", function()
     local config, cs = plain "cs-2.1"
     local dpo_config, dpo = run("dpo", "cs-2.1-no-dpo", "cs-2.1-dpo", config, cs)
     same(dpo_config.model.dpo.beta, 0.1)
@@ -191,17 +191,17 @@ describe("DPO: releases", function()
     fails("model_name='t5'", run, "dpo", "cs-2.1-no-dpo", "cs-2.1-dpo", cbk.dict { model = with(config.model, { model_name = "t5" }) }, cs)
   end)
 
-  it("back to none: the reference is told in one line, and nothing stands for the policy", function()
+  it("back to a plain model: the reference is reported in one line, the policy not at all", function()
     local function back(change)
       local config, dpo = run("dpo", "cs-2.1-no-dpo", "cs-2.1-dpo", plain "cs-2.1")
       change(dpo)
       return conversion.warnings(run, "dpo", "cs-2.1-dpo", "cs-2.1-no-dpo", config, dpo)
     end
     same(#back(function() end), 0)
-    local told = back(trained)
-    same(#told, 1)
-    has(told, "13 keys are left out: ref_model.model.")
-    has(told, "(it differs from 'policy_model.model.*', which is kept)")
+    local reported = back(trained)
+    same(#reported, 1)
+    has(reported, "13 keys are left out: ref_model.model.")
+    has(reported, "(it differs from 'policy_model.model.*', which is kept)")
     local function lacking(part)
       return function(dpo)
         for key in cbk.items(cbk.copy(dpo.model)) do
@@ -216,8 +216,8 @@ describe("DPO: releases", function()
   it("warns of nothing that was not in the input", function()
     local there = conversion.warnings(run, "dpo", "hf", "cs-2.1-no-dpo", families.llama.config, families.llama.hf)
     local back = conversion.warnings(run, "dpo", "cs-2.1-no-dpo", "hf", plain "cs-2.1")
-    for _, told in ipairs { there, back } do
-      for _, one in ipairs(told) do assert(not one:find "dpo" and not one:find "ref_model", one) end
+    for _, reported in ipairs { there, back } do
+      for _, one in ipairs(reported) do assert(not one:find "dpo" and not one:find "ref_model", one) end
     end
   end)
 

@@ -116,9 +116,9 @@ describe("Plan: key by key", function()
       { converter = { keys = two, config = config }, side = "left", src = "cs-2.4", tgt = "hf" },
     }, { a = t })
     equal(lines(watch), { "a -> c  transpose  float32 [4, 2] -> float32 [2, 4]" })
-    local told = explain.lines(watch, "c")
-    has(told, "hf -> cs-2.4: b")
-    has(told, "cs-2.4 -> hf: c")
+    local reported = explain.lines(watch, "c")
+    has(reported, "hf -> cs-2.4: b")
+    has(reported, "cs-2.4 -> hf: c")
   end)
 
   it("keys of a composite's parts say whose they are", function()
@@ -150,20 +150,20 @@ describe("Plan: explanations", function()
   }, { ["h.7.attn.q"] = t, ["h.x.attn.q"] = t })
 
   it("which rule, with what, and why no other", function()
-    local told, count = explain.lines(watch, "h.7.*")
+    local reported, count = explain.lines(watch, "h.7.*")
     equal(count, 1)
     local line = debug.getinfo(1, "l").currentline
-    has(told, "hf -> cs-2.4: layers.7.q")
-    has(told, "h.N.attn.{q,k} <-> layers.N.{q,k}")
-    has(told, "N = 7")
-    has(told, "copy: float32 [2] -> float32 [2]")
-    has(told, ("dry_run_test.lua:%d): fits, but its condition (%stests/lua/dry_run_test.lua:"):format(line - 11, here))
-    has(told, "fits too, but comes later")
-    has(told, "h.N.attn.v")
-    has(told, "part 4 is 'q', not 'v'")
+    has(reported, "hf -> cs-2.4: layers.7.q")
+    has(reported, "h.N.attn.{q,k} <-> layers.N.{q,k}")
+    has(reported, "N = 7")
+    has(reported, "copy: float32 [2] -> float32 [2]")
+    has(reported, ("dry_run_test.lua:%d): fits, but its condition (%stests/lua/dry_run_test.lua:"):format(line - 11, here))
+    has(reported, "fits too, but comes later")
+    has(reported, "h.N.attn.v")
+    has(reported, "part 4 is 'q', not 'v'")
   end)
 
-  it("rules that a function made of one line are told of once", function()
+  it("rules that a function made from one line are reported once", function()
     local function same(place) return { "h.N.mlp", place, when = never } end
     local made = planned(hf { keys = rules.keys { same "a.N", same "b.N", { "h.N.mlp", "c.N" }, { "h.N.{x,y}", "z.N.{x,y}" } } },
       { ["h.7.mlp"] = t })
@@ -181,11 +181,11 @@ describe("Plan: explanations", function()
   end)
 
   it("a key that is not there", function()
-    local told, count = explain.lines(watch, "h.7.attn.w")
+    local reported, count = explain.lines(watch, "h.7.attn.w")
     equal(count, 0)
-    has(told, "is neither in the checkpoint nor in the output; the nearest keys are h.7.attn.q")
-    has(told, "as a key of hf: * <-> rest.*")
-    has(told, "as a key of cs-2.4: no rule fits")
+    has(reported, "is neither in the checkpoint nor in the output; the nearest keys are h.7.attn.q")
+    has(reported, "as a key of hf: * <-> rest.*")
+    has(reported, "as a key of cs-2.4: no rule fits")
   end)
 end)
 
@@ -207,14 +207,14 @@ describe("Plan: advice on keys that fit no rule", function()
     equal(advice.unmatched(job, cbk.dict { ["transformer.wte.weight"] = t, optimizer = inner }, {}), nil)
   end)
 
-  ---What a BERT is told that lacks some of its keys, or has them under other names.
+  ---What a BERT is reported that lacks some of its keys, or has them under other names.
   local function bert(f)
     local way = tiny.newest_ways()["bert-token-classifier"]
     local config, root = tiny.model(way)
     return f(way.format, config, root)
   end
 
-  it("they fit below a name, which is told with what is not there even so", function()
+  it("they fit with a prefix, which is named with what is missing even so", function()
     bert(function(format, config, root)
       local one, bare = converters.job(converters.route("bert", "hf", format)), cbk.dict()
       converters.convert.config(one, config)
@@ -222,13 +222,13 @@ describe("Plan: advice on keys that fit no rule", function()
         local name = key:match "^bert%.(.*)"
         if name then bare[name] = tensor end
       end
-      local told = advice.unmatched(one, bare, cbk.keys(bare))
-      has(told, "all keys fit with the prefix 'bert.': `cbk copy CHECKPOINT NEW --rename '*=bert.*'` (still missing: ")
-      has(told, "cls.predictions.transform.dense.weight")
+      local reported = advice.unmatched(one, bare, cbk.keys(bare))
+      has(reported, "all keys fit with the prefix 'bert.': `cbk copy CHECKPOINT NEW --rename '*=bert.*'` (still missing: ")
+      has(reported, "cls.predictions.transform.dense.weight")
     end)
   end)
 
-  it("they fit without a name, which is told without what is missing but for it", function()
+  it("they fit without a prefix, which is named without what is missing only with it", function()
     for _, way in ipairs { { "bert", "hf", "cs-2.9", "" }, { "bert", "cs-2.9", "hf", "model." }, { "gpt2", "hf", "cs-2.4", "" } } do
       local name, src, tgt, place = unpack(way)
       local own, problem = tiny.newest_ways()[name], nil
@@ -318,7 +318,7 @@ describe("Plan: the command", function()
     } }):commit()
   end
 
-  it("--debug tells the plan on stderr and converts", function()
+  it("--debug prints the dry run on stderr and converts", function()
     local dir = harness.temp_dir()
     prepare(dir, cbk.fs.read(here .. "converters/README.md"))
     local code, stdout, stderr = harness.cbk(dir, "convert", "--converter", "tiny.lua", "--model", "tiny", "--src-fmt", "hf",

@@ -245,7 +245,7 @@ describe("listing", function()
     is_true(lines(root):find('\n  ""', 1, true), lines(root))
   end)
 
-  it("tells few shapes apart, and many as a range", function()
+  it("shows few shapes one by one, and many as a range", function()
     local root = cbk.dict()
     for i = 0, 9 do
       root[("a.%d.w"):format(i)] = cbk.full({ i < 5 and 2 or 3 }, 0)
@@ -279,7 +279,7 @@ describe("listing", function()
     is_true(not names(17):find("{", 1, true))
   end)
 
-  it("tells ties, also of two tensors over the same bytes", function()
+  it("shows ties, also of two tensors over the same bytes", function()
     local base = cbk.tensor { { 1, 2 }, { 3, 4 } }
     local rows = cbk.leaf_rows(cbk.dict { { "base", base }, { "same", base }, { "again", base:reshape { 2, 2 } } })
     equal(rows[2].tied_to, "base")

@@ -97,13 +97,13 @@ describe("Falcon", function()
   it("configs of the first generations say that there are no biases, as the Model Zoo's default is that there are", function()
     for _, case in ipairs { { "7B", "cs-2.4" }, { "40B", "cs-2.9" }, { "7B", "cs-1.9" }, { "40B", "cs-2.0" } } do
       local one = job("falcon", "hf", case[2])
-      local told = conversion.warnings(function()
+      local reported = conversion.warnings(function()
         local model = convert.config(one, config(layouts[case[1]].config, { bias = false })).model
         for _, name in ipairs { "use_projection_bias_in_attention", "use_ffn_bias_in_attention", "use_ffn_bias", "use_bias_in_output" } do
           equal(model[name], false, name)
         end
       end)
-      equal(#told, 0)
+      equal(#reported, 0)
     end
   end)
 
@@ -123,8 +123,8 @@ describe("Falcon", function()
     for name, prefix in pairs { falcon = "transformer.", ["falcon-headless"] = "" } do
       local hf, cs_config, cs, again_config, again = checkpoint(layout, prefix), nil, nil, nil, nil
       if name == "falcon" then hf["lm_head.weight"] = counted(3, 16) end
-      local told = conversion.warnings(function() cs_config, cs = conversion.run(name, "hf", "cs-2.5", layout.config, hf) end)
-      assert(table.concat(told):find("only with the checkpoint that is written", 1, true))
+      local reported = conversion.warnings(function() cs_config, cs = conversion.run(name, "hf", "cs-2.5", layout.config, hf) end)
+      assert(table.concat(reported):find("only with the checkpoint that is written", 1, true))
       equal(cs_config.model.use_untied_layer_norm, false)
       conversion.warnings(function() again_config, again = conversion.run(name, "cs-2.5", "hf", cs_config, cs) end)
       conversion.equal_tensors(hf, again)

@@ -1,5 +1,5 @@
 -- What a family of the Model Zoo may say and Hugging Face's model does not have, and the other way round: refused with the values that
--- are possible; what the reference lets through in some releases is told with its value and what comes of it.
+-- are possible; what the reference lets through in some releases is reported with its value and what comes of it.
 
 local cbk = require "cbk"
 local harness = require "harness"
@@ -34,7 +34,7 @@ local function limit(format, limits)
 end
 
 describe("Limits of a family: towards Hugging Face", function()
-  it("norms and where they stand", function()
+  it("norms and their places", function()
     limit("cs-2.9", {
       { "falcon", "norm_type", { "rmsnorm", "foo" }, "'layernorm' is", { "layernorm" } },
       { "falcon", "norm_first", { false }, "true is", { true } },
@@ -93,7 +93,7 @@ describe("Limits of a family: towards Hugging Face", function()
     end
   end)
 
-  it("what releases up to 2.0 let through of Falcon is told", function()
+  it("what releases up to 2.0 let through of Falcon is reported", function()
     local hf = dict {
       model_type = "RefinedWebModel", hidden_size = 8, n_head = 2, n_layer = 1, vocab_size = 5, multi_query = true, bias = false,
       hidden_dropout = 0, attention_dropout = 0, initializer_range = 0.02, layer_norm_epsilon = 1e-5,
@@ -106,15 +106,15 @@ describe("Limits of a family: towards Hugging Face", function()
         return table.concat(conversion.warnings(convert.config, conversion.job("falcon", release, "hf"), other), "\n")
       end
       for field, value in pairs { norm_first = false, position_embedding_type = "learned" } do
-        local told = back(field, value)
-        assert(told:find(("%s=%s is left out: Falcon's Hugging Face code"):format(field, shown(value)), 1, true), told)
+        local reported = back(field, value)
+        assert(reported:find(("%s=%s is left out: Falcon's Hugging Face code"):format(field, shown(value)), 1, true), reported)
       end
       conversion.fails("norm_type='rmsnorm': only 'layernorm'", back, "norm_type", "rmsnorm")
       conversion.fails("embedding_layer_norm=true: only false", back, "embedding_layer_norm", true)
     end
   end)
 
-  it("a field of the other side is told with what that could say", function()
+  it("a field of the other side is reported with its possible values", function()
     refuses {
       { "bert-qa", "cs-2.9", "hf", { num_labels = 2 }, "'num_labels' (=2) should not appear in the config of this side: it is the other "
         .. "side's, where only 2 is supported; take it out" },
@@ -226,11 +226,11 @@ describe("Limits of a family: towards the Model Zoo", function()
     for _, name in ipairs { "gpt2", "gpt2-headless" } do
       for _, format in ipairs { "cs-1.7", "cs-1.9", "cs-2.0" } do
         local plain, zoo, back = conversion.with(variations.hf_config(name), {}, { "resid_pdrop", "attn_pdrop", "embd_pdrop" }), nil, nil
-        local told = conversion.warnings(function()
+        local reported = conversion.warnings(function()
           zoo = convert.config(conversion.job(name, "hf", format), plain)
           back = convert.config(conversion.job(name, format, "hf"), zoo)
         end)
-        assert(told[2]:find("resid_pdrop is not given", 1, true), told[2])
+        assert(reported[2]:find("resid_pdrop is not given", 1, true), reported[2])
         harness.equal({ back.resid_pdrop, back.attn_pdrop, back.embd_pdrop }, {})
         zoo.model.dropout_rate = 0.5
         conversion.warnings(function() back = convert.config(conversion.job(name, format, "hf"), zoo) end)
@@ -251,8 +251,8 @@ describe("Limits of a family: towards the Model Zoo", function()
   it("CLIP's embedding has one epsilon in the Model Zoo", function()
     for _, way in ipairs { { "hf", "cs-2.9", "layer_norm_eps" }, { "cs-2.9", "hf", "layer_norm_epsilon" } } do
       local src, tgt, field = unpack(way)
-      local config, told = converted { "clip-vit", src, tgt, { [field] = 0.5 } }
-      assert(told:find(field .. "=0.5: the norm behind the embeddings always uses 1e-05 in the Model Zoo", 1, true), told)
+      local config, reported = converted { "clip-vit", src, tgt, { [field] = 0.5 } }
+      assert(reported:find(field .. "=0.5: the norm behind the embeddings always uses 1e-05 in the Model Zoo", 1, true), reported)
       harness.equal(config.layer_norm_eps or config.layer_norm_epsilon, 0.5)
       harness.equal(select(2, converted { "clip-vit", src, tgt, { [field] = 1e-5 } }):find("norm behind", 1, true), nil)
     end
@@ -261,9 +261,9 @@ describe("Limits of a family: towards the Model Zoo", function()
   it("a field that both have, though only one value of it: MPT's layer_norm_epsilon", function()
     for _, model in ipairs { "mpt", "mpt-headless" } do
       local plain = converted { model, "hf", "cs-2.3", {} }
-      local config, told = converted { model, "hf", "cs-2.3", { layer_norm_epsilon = 1e-5 } }
+      local config, reported = converted { model, "hf", "cs-2.3", { layer_norm_epsilon = 1e-5 } }
       conversion.same(config, plain)
-      harness.equal(told:find("layer_norm_epsilon", 1, true), nil)
+      harness.equal(reported:find("layer_norm_epsilon", 1, true), nil)
       refuses { { model, "hf", "cs-2.3", { layer_norm_epsilon = 1e-6 }, "layer_norm_epsilon=1e-06: only 1e-05 is supported" } }
     end
   end)
@@ -279,13 +279,13 @@ describe("Limits of a family: towards the Model Zoo", function()
     end
   end)
 
-  it("GPT-NeoX's dropout before 2.1 is none", function()
+  it("GPT-NeoX has no dropout before 2.1", function()
     for _, format in ipairs { "cs-1.7", "cs-1.8", "cs-1.9", "cs-2.0" } do
       local _, silent = converted { "gpt-neox", "hf", format, { hidden_dropout = 0, attention_dropout = 0 } }
       harness.equal(silent:find("dropout", 1, true), nil)
       for _, field in ipairs { "hidden_dropout", "attention_dropout" } do
-        local _, told = converted { "gpt-neox", "hf", format, { [field] = 0.5 } }
-        assert(told:find(field .. "=0.5", 1, true), told)
+        local _, reported = converted { "gpt-neox", "hf", format, { [field] = 0.5 } }
+        assert(reported:find(field .. "=0.5", 1, true), reported)
       end
     end
   end)
@@ -304,9 +304,9 @@ describe("Limits of a family: towards the Model Zoo", function()
 
   it("GPT-J's rotary_dim of null: whole heads here, a quarter there", function()
     for _, format in ipairs { "cs-1.7", "cs-1.9", "cs-2.2", "cs-2.9" } do
-      local config, told = converted { "gptj", "hf", format, { rotary_dim = null } }
+      local config, reported = converted { "gptj", "hf", format, { rotary_dim = null } }
       harness.equal(config.rotary_dim, 4)
-      assert(told:find("rotary_dim=null becomes 4, the head size: Hugging Face", 1, true), told)
+      assert(reported:find("rotary_dim=null becomes 4, the head size: Hugging Face", 1, true), reported)
       conversion.warnings(function()
         harness.equal(convert.config(conversion.job("gptj", format, "hf"), dict { model = config }).rotary_dim, 4)
       end)
@@ -314,14 +314,14 @@ describe("Limits of a family: towards the Model Zoo", function()
     refuses { { "gptj", "hf", "cs-2.9", { rotary_dim = null, n_embd = 6 }, "rotary_dim=3: only an even number" } }
   end)
 
-  it("a Falcon whose config does not come back alone is told", function()
+  it("a Falcon whose config does not come back alone is reported", function()
     local part = "num_ln_in_parallel_attn=1 with num_kv_heads=%d: only with the checkpoint that is written can the new config"
     for _, case in ipairs { { 1, 2, true }, { 2, 2, false }, { 1, 1, false }, { 1, 4, false } } do
       local norms, groups, is_one_way = unpack(case)
       local there = { "falcon", "hf", "cs-2.9", { model_type = "falcon", new_decoder_architecture = true, num_attention_heads = 4,
         n_head = 4, num_kv_heads = groups, num_ln_in_parallel_attn = norms } }
-      local config, told = converted(there)
-      harness.equal(told:find(part:format(groups), 1, true) ~= nil, is_one_way)
+      local config, reported = converted(there)
+      harness.equal(reported:find(part:format(groups), 1, true) ~= nil, is_one_way)
       conversion.warnings(function()
         harness.equal(not pcall(convert.config, conversion.job("falcon", "cs-2.9", "hf"), dict { model = config }), is_one_way)
       end)

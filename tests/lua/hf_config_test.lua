@@ -88,12 +88,12 @@ describe("Fields of Hugging Face configs", function()
 
   it("that convert-config alone loses are named", function()
     local config = with_extras((tiny.model(tiny.newest_ways().llama)))
-    local told = table.concat(conversion.warnings(converters.convert.config, conversion.job("llama", "hf", "cs-2.4"), config), "\n")
-    assert(told:find("are left out: ", 1, true) and told:find("eos_token_id=[2, 5]", 1, true), told)
+    local reported = table.concat(conversion.warnings(converters.convert.config, conversion.job("llama", "hf", "cs-2.4"), config), "\n")
+    assert(reported:find("are left out: ", 1, true) and reported:find("eos_token_id=[2, 5]", 1, true), reported)
     local job = conversion.job("llama", "hf", "cs-2.4", { keeps_fields = true })
-    told = table.concat(conversion.warnings(converters.convert.config, job, config), "\n")
-    assert(told:find("kept in the checkpoint, for the way back: ", 1, true) and told:find("my_own=", 1, true), told)
-    assert(not told:find("eos_token_id", 1, true), told)
+    reported = table.concat(conversion.warnings(converters.convert.config, job, config), "\n")
+    assert(reported:find("kept in the checkpoint, for the way back: ", 1, true) and reported:find("my_own=", 1, true), reported)
+    assert(not reported:find("eos_token_id", 1, true), reported)
   end)
 
   it("that a checkpoint claims do not replace those that the model has", function()
@@ -109,10 +109,10 @@ describe("Fields of Hugging Face configs", function()
     cs.__metadata__[1].hf_config = cbk.dict {
       auto_map = cbk.dict { AutoModel = "evil--model.Evil" }, trust_remote_code = true, mine = cbk.dict { custom_pipelines = 1, kept = 2 },
     }
-    local told = table.concat(conversion.warnings(function() back = conversion.run("llama", "cs-2.4", "hf", cs_config, cs) end), "\n")
+    local reported = table.concat(conversion.warnings(function() back = conversion.run("llama", "cs-2.4", "hf", cs_config, cs) end), "\n")
     equal({ back.auto_map, back.trust_remote_code, back.mine.custom_pipelines, back.mine.kept }, { [4] = 2 })
     for _, name in ipairs { "auto_map", "trust_remote_code", "mine.custom_pipelines" } do
-      assert(told:find(("'%s' in the Hugging Face config that the checkpoint keeps is left out"):format(name), 1, true), told)
+      assert(reported:find(("'%s' in the Hugging Face config that the checkpoint keeps is left out"):format(name), 1, true), reported)
     end
     for _, odd in ipairs { null, 3, "x", cbk.list { 1 } } do
       cs.__metadata__[1].hf_config = odd

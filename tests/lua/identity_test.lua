@@ -44,7 +44,7 @@ end
 
 ---What is said of files as those of a model and release, or why they are refused.
 ---@return string[]|nil doubts, string|nil problem
-local function told(name, src, tgt, config, root)
+local function reported(name, src, tgt, config, root)
   local model, zoo_name = catalogue.find(name)
   local path = src == tgt and catalogue.stay(model, src) or catalogue.path(model, src, tgt)
   local job, doubts = { model = model, zoo_name = zoo_name, path = path, src = src, tgt = tgt, seed = 0 }, nil
@@ -97,16 +97,16 @@ describe("a checkpoint's own word about its release", function()
     local name, version, src, tgt, rest = unpack(one, 1, 5)
     it(("%s %s as %s to %s"):format(name, version or "without it", src, tgt), function()
       local config, root = model_of(name, src)
-      local doubts = told(name, src, tgt, config, version and of_release(root, version) or root)
+      local doubts = reported(name, src, tgt, config, version and of_release(root, version) or root)
       equal(doubts[1], rest and said:format(version:match "^%d+%.%d+", src, src, rest) or nil)
     end)
   end
 end)
 
 describe("a checkpoint between releases", function()
-  it("keeps a weight that no rule knows, which is told", function()
+  it("keeps a weight that no rule knows, with a warning", function()
     local config, root = model_of("bert", "cs-2.0")
-    local doubts = told("bert", "cs-2.1", "cs-2.9", config, root)
+    local doubts = reported("bert", "cs-2.1", "cs-2.9", config, root)
     one_of(doubts, "1 of 31 weight names are unknown in bert cs-2.9: bert_encoder.embedding_layer.position_embeddings.weight;")
   end)
 
@@ -117,26 +117,26 @@ describe("a checkpoint between releases", function()
     { "gpt2", "cs-2.9", "cs-2.9", "norm1" },
   } do
     local name, src, tgt, pattern = unpack(one)
-    it(("%s tells of weights that its config needs and it lacks"):format(name), function()
+    it(("%s: missing weights that its config needs are reported"):format(name), function()
       local config, root = model_of(name, src)
-      equal(told(name, src, tgt, config, root), {})
-      local doubts = told(name, src, tgt, config, renamed(root, function(key) return not key:find(pattern) and key or nil end))
+      equal(reported(name, src, tgt, config, root), {})
+      local doubts = reported(name, src, tgt, config, renamed(root, function(key) return not key:find(pattern) and key or nil end))
       one_of(doubts, "that its config needs (")
       equal(#doubts, 1)
     end)
   end
 
-  it("tells of weights that it may lack, too, as towards Hugging Face", function()
+  it("reports weights that it may lack, too, as towards Hugging Face", function()
     local config, root = model_of("bert", "cs-2.1")
     local without = renamed(root, function(key) return not key:find "pooler" and not key:find "cls_head" and key or nil end)
     local function lacks(name) return without.model[name] == nil and root.model[name] ~= nil end
     assert(lacks "bert_encoder.pooler.pooler.ffn.0.linear_layer.weight" and lacks "bert_cls_head.classifier.ffn.0.linear_layer.weight")
-    equal(told("bert", "cs-2.1", "cs-2.9", config, without), { "the checkpoint lacks 4 weights that its config needs ("
+    equal(reported("bert", "cs-2.1", "cs-2.9", config, without), { "the checkpoint lacks 4 weights that its config needs ("
       .. "bert_cls_head.classifier.ffn.0.linear_layer.weight, bert_cls_head.classifier.ffn.0.linear_layer.bias, "
       .. "bert_encoder.pooler.pooler.ffn.0.linear_layer.weight, bert_encoder.pooler.pooler.ffn.0.linear_layer.bias): "
       .. "the output lacks them as well" })
     config.model.disable_nsp = true
-    equal(told("bert", "cs-2.1", "cs-2.9", config, without), {})
+    equal(reported("bert", "cs-2.1", "cs-2.9", config, without), {})
   end)
 
   for _, one in ipairs {
@@ -145,17 +145,17 @@ describe("a checkpoint between releases", function()
     { "dpo", "cs-2.4-dpo", "policy_model.model.lm_head.weight", "policy_model.model.embedding_layer.word_embeddings.weight" },
   } do
     local name, src, head, words = unpack(one)
-    it(("of a %s tells of tied weights that differ"):format(name), function()
+    it(("of a %s: tied weights that differ are reported"):format(name), function()
       local config, root = model_of(name, src)
       local tgt = src:gsub("%d%.%d", "2.9")
-      equal(told(name, src, tgt, config, root), {})
+      equal(reported(name, src, tgt, config, root), {})
       local said = ("the config ties '%s' and '%s', but their values differ: both are kept"):format(head, words)
       root.model[head] = root.model[head]:affine(2, 1)
-      equal(told(name, src, tgt, config, root), { said })
+      equal(reported(name, src, tgt, config, root), { said })
       root.model[head] = cbk.full(root.model[head]:shape(), 1, { dtype = "complex64" })
-      equal(told(name, src, tgt, config, root), { said })
+      equal(reported(name, src, tgt, config, root), { said })
       config.model.share_embedding_weights = false
-      equal(told(name, src, tgt, config, root), {})
+      equal(reported(name, src, tgt, config, root), {})
     end)
   end
 
@@ -172,8 +172,8 @@ describe("a checkpoint between releases", function()
         local second, count = key:gsub("layers%.0%.", "layers.1.")
         if count == 1 then whole.model[second] = root.model[key] end
       end
-      equal(told(one[1], one[2], one[3], config, cbk.dict(whole)), {})
-      local _, problem = told(one[1], one[2], one[3], config, root)
+      equal(reported(one[1], one[2], one[3], config, cbk.dict(whole)), {})
+      local _, problem = reported(one[1], one[2], one[3], config, root)
       one_of({ problem }, "layers.1.', but the config says num_hidden_layers=2")
     end)
   end
@@ -181,7 +181,7 @@ describe("a checkpoint between releases", function()
   it("with a model inside names what it lacks in full", function()
     local config, root = model_of("dpo", "cs-2.1-dpo")
     root = renamed(root, function(key) return key:find "^ref_model" and key or nil end)
-    local doubts = told("dpo", "cs-2.1-dpo", "cs-2.9-dpo", config, root)
+    local doubts = reported("dpo", "cs-2.1-dpo", "cs-2.9-dpo", config, root)
     one_of(doubts, "weights that its config needs (policy_model.model.")
     for name in doubts[1]:match("needs %((.*)%)"):gmatch "[%w_]+%.[%w_.]+" do assert(name:find "^policy_model%.model%.", name) end
   end)
@@ -207,11 +207,11 @@ describe("a checkpoint between releases", function()
         "remove the prefix 'module.' with `cbk copy CHECKPOINT NEW --rename 'model.module.*=model.*'`" },
       { "bert", "cs-2.0", config, nested, "weight names are unknown in bert cs-2.0" },
     } do
-      local doubts, problem = told(case[1], case[2], "cs-2.9", case[3], case[4])
+      local doubts, problem = reported(case[1], case[2], "cs-2.9", case[3], case[4])
       equal(doubts, nil, case[5])
       one_of({ problem }, case[5])
     end
-    equal(told("bert", "cs-2.0", "cs-2.9", config, renamed(root, function(key) return "model." .. key end)), {})
+    equal(reported("bert", "cs-2.0", "cs-2.9", config, renamed(root, function(key) return "model." .. key end)), {})
   end)
 
   it("may have masks and factors of LoRA beside its weights", function()
@@ -221,7 +221,7 @@ describe("a checkpoint between releases", function()
       local module = key:match "^(.*dense_layer)%.weight$" or key:match "^(.*linear_layer.*)%.weight$"
       for _, factor in ipairs(module and { ".lora_A", ".lora_B" } or {}) do root.model[module .. factor] = root.model[key] end
     end
-    equal(told("llama", "cs-2.1", "cs-2.9", config, root), {})
+    equal(reported("llama", "cs-2.1", "cs-2.9", config, root), {})
   end)
 
   for _, one in ipairs {
@@ -230,7 +230,7 @@ describe("a checkpoint between releases", function()
       "ffn.experts__.%d.fused_ffns.0.linear_layer_for_glu.expert_weights", "ffn.experts__.%d.fused_ffns.1.linear_layer.expert_weights" } },
   } do
     local name, gate, experts = unpack(one)
-    it(("of a %s with many experts is taken, and they are told"):format(name), function()
+    it(("of a %s with many experts is converted, with a warning about them"):format(name), function()
       local config, root = model_of(name, "cs-2.4")
       config.model.moe_params = cbk.dict { num_experts = 64, top_k = 2 }
       root = renamed(root, function(key) return not key:find "%.ffn%." and key or nil end)
@@ -244,7 +244,7 @@ describe("a checkpoint between releases", function()
       for i = 0, 63 do
         for _, key in ipairs(experts) do add(key:format(i)) end
       end
-      local doubts, problem = told(name, "cs-2.4", "cs-2.9", config, root)
+      local doubts, problem = reported(name, "cs-2.4", "cs-2.9", config, root)
       equal(problem, nil)
       equal(#doubts, 2) -- 2.9 stores experts in another form
       one_of(doubts, ("%d of %d weight names are unknown in %s cs-2.9: "):format(count, #root.model, name))
@@ -269,7 +269,7 @@ describe("a checkpoint between releases", function()
     equal({ code, stderr }, { 0, "" })
   end)
 
-  it("is told as a command, and by `cbk upgrade` too", function()
+  it("is reported by the command, and by `cbk upgrade` too", function()
     local dir = harness.temp_dir()
     local config, root = model_of("gpt2", "cs-2.0")
     root = renamed(of_release(root, "2.0.0"), function(key) return not key:find "norm1.weight" and key or nil end)
@@ -298,7 +298,7 @@ describe("a checkpoint between releases", function()
       config, root = conversion.run("llama", "hf", "cs-2.0", cbk.config.load(dir .. "/config.json"), hf)
     end)
     local start = os.clock()
-    equal(told("llama", "cs-2.0", "cs-2.9", config, root), {})
+    equal(reported("llama", "cs-2.0", "cs-2.9", config, root), {})
     assert(os.clock() - start < 2, os.clock() - start) -- some 0.1 s; interpreted, and on a slow machine, more
   end)
 
@@ -309,8 +309,8 @@ describe("a checkpoint between releases", function()
       local own = catalogue.place_of(way.format)
       for _, format in ipairs((catalogue.groups(catalogue.find(way.name))[1] or {})) do
         local place, kind = catalogue.place_of(format)
-        if kind ~= "-backbone" and place >= own and (place - own) % 2 == 0 then -- older ones lack some names, which is told
-          local doubts, problem = told(way.name, way.format, format, config, root)
+        if kind ~= "-backbone" and place >= own and (place - own) % 2 == 0 then -- older ones lack some names, which is reported
+          local doubts, problem = reported(way.name, way.format, format, config, root)
           equal(doubts or problem, {}, ("%s, %s to %s"):format(way.name, way.format, format))
           count = count + 1
         end

@@ -159,13 +159,13 @@ describe("Inputs: what one side leaves out or cannot say", function()
     end
   end)
 
-  it("is no loss where it is told in other words", function()
+  it("is no loss if other fields express it", function()
     local way = newest.gpt2
     local config = conversion.with(tiny.config("gpt2", way.converter), { use_bfloat16 = true })
     local job = conversion.job("gpt2", "hf", "cs-2.2")
     local out
-    local told = table.concat(conversion.warnings(function() out = convert.config(job, config) end), "\n")
-    assert(out.model.fp16_type == "bfloat16" and not told:find("bfloat16", 1, true), told)
+    local reported = table.concat(conversion.warnings(function() out = convert.config(job, config) end), "\n")
+    assert(out.model.fp16_type == "bfloat16" and not reported:find("bfloat16", 1, true), reported)
     local linear = cbk.dict { rope_type = "linear", factor = 2 }
     conversion.same(converted("gpt-neox", "cs", { rope_scaling = linear }).pos_scaling_factor, 2)
   end)
@@ -338,20 +338,20 @@ describe("Inputs: all forms of a checkpoint, all families", function()
     return config, root, job, convert.checkpoint(job, root).model
   end
 
-  it("with a head that is another tensor, though the config ties it, are told, from either side", function()
+  it("with a head that is another tensor, though the config ties it, are reported, from either side", function()
     for name, names in pairs(tied) do
       local config, root, way = nil, nil, newest[name]
       conversion.warnings(function() config, root = tied_model(name, names) end)
-      local function told(src, tgt, own, source)
+      local function reported(src, tgt, own, source)
         local out = {}
         local warned = conversion.warnings(function() out = { conversion.run(name, src, tgt, own, source) } end)
         return table.concat(warned, "\n"):find("differs from .*, though the config ties them") ~= nil, unpack(out)
       end
-      local is_told, cs_config, cs = told("hf", way.format, config, root)
-      equal({ is_told, told(way.format, "hf", cs_config, cs) == true }, { false, false }, name)
+      local is_told, cs_config, cs = reported("hf", way.format, config, root)
+      equal({ is_told, reported(way.format, "hf", cs_config, cs) == true }, { false, false }, name)
       root[names[2]] = root[names[2]]:affine(2, 1)
-      is_told, cs_config, cs = told("hf", way.format, config, root)
-      equal({ is_told, (told(way.format, "hf", cs_config, cs)) }, { true, true }, name)
+      is_told, cs_config, cs = reported("hf", way.format, config, root)
+      equal({ is_told, (reported(way.format, "hf", cs_config, cs)) }, { true, true }, name)
     end
   end)
 
@@ -369,7 +369,7 @@ describe("Inputs: all forms of a checkpoint, all families", function()
   end
 
   for name, names in pairs(tied) do
-    it("tied tensors of " .. name .. ", of which safetensors files have one name, are written under all that the target has", function()
+    it("tied tensors of " .. name .. " that safetensors files have once are written under all names that the target has", function()
       local dir = harness.temp_dir()
       conversion.warnings(function()
         local config, root, _, want = tied_model(name, names)
@@ -391,7 +391,7 @@ describe("Inputs: all forms of a checkpoint, all families", function()
   end
 
   for name, names in pairs(tied) do
-    it("tied tensors of " .. name .. ", of which a safetensors file keeps the first name and notes the others", function()
+    it("tied tensors of " .. name .. ": a safetensors file keeps the first name and notes the others", function()
       local dir = harness.temp_dir()
       conversion.warnings(function()
         local config, root, _, want = tied_model(name, names)
@@ -409,7 +409,7 @@ describe("Inputs: all forms of a checkpoint, all families", function()
     end)
   end
 
-  it("tied tensors of which a safetensors file has another name than the first, without a note, are written under all names", function()
+  it("tied tensors that a safetensors file has under another name than the first, without a note, are written under all names", function()
     for name, names in pairs(tied) do
       conversion.warnings(function()
         local config, root, job, want = tied_model(name, names)
@@ -444,7 +444,7 @@ describe("Inputs: all forms of a checkpoint, all families", function()
     end
   end)
 
-  it("as a command, the output stands beside the input and is named after it", function()
+  it("as a command, the output is beside the input and is named after it", function()
     local dir = harness.temp_dir()
     local config, root = tiny.model(newest.llama)
     cbk.config.save(config, dir .. "/config.json")

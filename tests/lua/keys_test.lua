@@ -69,7 +69,7 @@ describe("Keys: several for one tensor", function()
   end)
 end)
 
-describe("Keys: what stands there", function()
+describe("Keys: values that are no tensors", function()
   local pair_of = actions.pair("pair", function(t) return { t, t } end, function(parts) return cbk.cat(parts, 0) end)
 
   it("a number, a text or nothing at all in the place of a weight is refused by name", function()
@@ -95,8 +95,8 @@ describe("Keys: what stands there", function()
         source[(name == prefixed and "model." or "") .. name] = counted({ 2 }, 0)
       end
       local out
-      local told = conversion.warnings(function() out = run(set, "right", source, { prefix = "model." }) end)
-      equal({ #told, #out, out.qk:shape() }, { 0, 2, { 4 } }, prefixed)
+      local reported = conversion.warnings(function() out = run(set, "right", source, { prefix = "model." }) end)
+      equal({ #reported, #out, out.qk:shape() }, { 0, 2, { 4 } }, prefixed)
     end
   end)
 end)
@@ -132,7 +132,7 @@ describe("Keys: one per value of a letter", function()
     fails("it gives 3 x float32 [1, 2] for 4 keys", run, set, "right", there, of(4))
   end)
 
-  it("a count that is none is told with its field or rule", function()
+  it("a count that is not a number is reported with its field or rule", function()
     local function counts(count, options)
       return { { rules.each("h.E.w", "E", count), "w", stack } }, "left", { ["h.0.w"] = counted({ 1 }, 0) }, options
     end
@@ -189,7 +189,7 @@ describe("Keys: choices", function()
     return out
   end
 
-  it("go together by their words or their number, wherever they stand", function()
+  it("go together by their words or their number, in any place", function()
     equal(becomes("[model.]norm.{weight,bias}", "decoder.norm.{weight,bias}", { "norm.weight", "model.norm.bias" }),
       { ["norm.weight"] = "decoder.norm.weight", ["model.norm.bias"] = "decoder.norm.bias" })
     equal(becomes("{q,k,v}.{weight,bias}", "{weight,bias}.{x,y,z}", { "k.weight", "v.bias" }),
@@ -200,7 +200,7 @@ describe("Keys: choices", function()
       { ["model.x.a"] = "x.transformer.c", ["x.b"] = "x.d" })
   end)
 
-  it("are refused with the table where it is not told what goes with what", function()
+  it("are refused with the table if it is not clear what goes with what", function()
     for _, case in ipairs {
       { "a.{w,b}", "c.{x,y,z}" }, { "a.{w,b}", "c.w" }, { "c.w", "a.{w,b}" }, { "{a,b}.{c,d}", "{c,x}.{a,y}" },
       { "{a,b}.x", "{c,d}.{e,f}" }, { "[a.]x.[b.]y", "[c.]x.[d.]y" }, { "a", "b", also_left = "c.{x,y}" },
@@ -232,7 +232,7 @@ describe("Keys: choices", function()
 end)
 
 describe("Keys: errors name the key and the rule", function()
-  it("of conditions and of what stands beside", function()
+  it("of conditions and of further keys", function()
     local t = { a = counted({ 2 }, 0) }
     local function broken() error "broken" end
     fails("cannot convert key 'a' (float32 [2]) with 'its condition':", run, { { "a", "b", when = broken } }, "left", t)
@@ -241,7 +241,7 @@ describe("Keys: errors name the key and the rule", function()
       { { "a", "b", also_right = { { "c", broken } } } }, "left", t)
   end)
 
-  it("a word that there is not is told with its place and those that there are", function()
+  it("an unknown word is reported with its place and the known ones", function()
     fails("tests/lua/keys_test.lua:", function() return actions.rotary.query end)
     fails("there is no action 'rotary.query'; there are frequencies, keys, ", function()
       return actions.rotary.query

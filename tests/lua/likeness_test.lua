@@ -15,7 +15,7 @@ local describe, it, equal, is_true = harness.describe, harness.it, harness.equal
 
 ---What an upgrade to 2.5 says of the model.
 ---@return string|nil
-local function told(name, format, config, root)
+local function reported(name, format, config, root)
   local job, text = upgrade.job(name, format, "cs-2.5" .. format:match "^cs%-[%d.]+(.*)$"), nil
   conversion.warnings(function()
     local done = upgrade.run({ checkpoint = { root = root } }, config, job)
@@ -78,7 +78,7 @@ local variants = {
 local of_releases = { ["cs-1.9"] = true, ["cs-2.2"] = true }
 
 describe("the fields of a config", function()
-  it("tell a model that is asked for as another one", function()
+  it("reveal a model that is asked for as another one", function()
     local count = 0
     for name, asked in pairs { gpt2 = { "llama", "bloom", "gpt-neox" }, llama = { "gpt2", "bloom" }, ["gpt-neox"] = { "gptj", "llama" },
       bloom = { "gpt2" }, gptj = { "gpt2", "gpt-neox", "llama" } } do
@@ -86,7 +86,7 @@ describe("the fields of a config", function()
         local config, root = model_of(way)
         for _, other in ipairs(asked) do
           if catalogue.path(catalogue.find(other), way.format, "cs-2.5") then
-            local text = told(other, way.format, config, root) or "nothing"
+            local text = reported(other, way.format, config, root) or "nothing"
             local is_told = text:find("not fit " .. other .. ":", 1, true) and text:match "fit %-%-model (.*)" == name
             is_true(is_told, ("%s of %s as %s: %s"):format(name, way.format, other, text))
             count = count + 1
@@ -99,7 +99,7 @@ describe("the fields of a config", function()
 
   it("say what is not the model's", function()
     local way = old_ways("llama", { ["cs-2.0"] = true })[1]
-    local text = told("gpt2", way.format, model_of(way))
+    local text = reported("gpt2", way.format, model_of(way))
     for _, part in ipairs { "position_embedding_type='rotary' (not 'learned')", "norm_type='rmsnorm' (not 'layernorm')" } do
       is_true(text:find(part, 1, true), text)
     end
@@ -109,7 +109,7 @@ describe("the fields of a config", function()
   it("are right in every family and release", function()
     for _, way in ipairs(old_ways()) do
       local config, root = model_of(way)
-      equal(told(way.name, way.format, config, root), nil, way.name .. " of " .. way.format)
+      equal(reported(way.name, way.format, config, root), nil, way.name .. " of " .. way.format)
     end
   end)
 
@@ -118,8 +118,9 @@ describe("the fields of a config", function()
       for _, way in ipairs(old_ways(name, of_releases)) do
         for _, change in ipairs(changes) do
           local config, root = vary(way, change)
-          equal(told(name, way.format, config, root), nil, ("%s of %s with %s"):format(name, way.format, cbk.json(trainer.model(config))))
-          if name == "t5" then equal(told("transformer", way.format, config, root), nil, way.format) end
+          equal(reported(name, way.format, config, root), nil,
+            ("%s of %s with %s"):format(name, way.format, cbk.json(trainer.model(config))))
+          if name == "t5" then equal(reported("transformer", way.format, config, root), nil, way.format) end
         end
       end
     end
@@ -128,7 +129,7 @@ describe("the fields of a config", function()
   it("are not judged by what they do not say", function()
     local gpt2 = cbk.dict { model = cbk.dict { ["model.transformer_decoder.layers.0.norm1.bias"] = conversion.counted({ 8 }, 0) } }
     for name, format in pairs { gpt2 = "cs-2.0", bert = "cs-1.8", bloom = "cs-1.9", llama = "cs-1.9" } do
-      equal(told(name, format, cbk.config.parse("model: {hidden_size: 8, nonlinearity: gelu}", "yaml"), gpt2), nil)
+      equal(reported(name, format, cbk.config.parse("model: {hidden_size: 8, nonlinearity: gelu}", "yaml"), gpt2), nil)
     end
   end)
 
@@ -136,6 +137,6 @@ describe("the fields of a config", function()
     local of_1_7 = cbk.config.parse("model: {hidden_size: 8, encoder_nonlinearity: gelu, num_heads: 2, vocab_size: 3}", "yaml")
     local words = conversion.counted({ 3, 8 }, 0)
     local root = cbk.dict { model = cbk.dict { ["bert_encoder.embedding_layer.word_embeddings.weight"] = words } }
-    equal(told("bert", "cs-1.7", of_1_7, root), nil)
+    equal(reported("bert", "cs-1.7", of_1_7, root), nil)
   end)
 end)

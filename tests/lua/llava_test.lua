@@ -144,8 +144,8 @@ describe("LLaVA", function()
     local cs_config, cs = run("llava", "hf", "cs-2.4", config(), checkpoint())
     local layers = cs_config.model.projector.image_model
     layers.layers_dropout_rates = cbk.list { 0.1, cbk.null }
-    local told = table.concat(conversion.warnings(run, "llava", "cs-2.4", "hf", cs_config, cs), "\n")
-    assert(told:find("text_model.projector.image_model.layers_dropout_rates", 1, true), told)
+    local reported = table.concat(conversion.warnings(run, "llava", "cs-2.4", "hf", cs_config, cs), "\n")
+    assert(reported:find("text_model.projector.image_model.layers_dropout_rates", 1, true), reported)
     layers.use_bias = false
     fails("projector.image_model.use_bias=false", run, "llava", "cs-2.4", "hf", cs_config, cs)
     layers.use_bias = nil
@@ -183,9 +183,9 @@ describe("LLaVA", function()
     local whole = cbk.dict { image_model = cbk.dict { model_type = "clip", vision_config = image_config }, text_model = text_config }
     whole.image_model.projection_dim, whole.image_model.text_config = 7, cbk.dict { hidden_size = 4 }
     local cs_config
-    local told = table.concat(conversion.warnings(function() cs_config = run("llava", "hf", "cs-2.4", whole, hf) end), "\n")
+    local reported = table.concat(conversion.warnings(function() cs_config = run("llava", "hf", "cs-2.4", whole, hf) end), "\n")
     same(cs_config.model.image_model.hidden_size, 4)
-    assert(told:find("left out: image_model.text_config, image_model.projection_dim", 1, true), told)
+    assert(reported:find("left out: image_model.text_config, image_model.projection_dim", 1, true), reported)
   end)
 
   it("keys that no part knows are named with their part", function()
@@ -248,12 +248,12 @@ describe("LLaVA", function()
   it("every field that is left out is named, those last that all configs have", function()
     local fields = { use_cache = true, torch_dtype = "bfloat16", transformers_version = "4.36.2", output_scores = true }
     for i = 1, 40 do fields[("own_%d"):format(i)] = i end
-    local told = table.concat(conversion.warnings(require("cbk.converters").convert.config, conversion.job("llava", "hf", "cs-2.4"),
+    local reported = table.concat(conversion.warnings(require("cbk.converters").convert.config, conversion.job("llava", "hf", "cs-2.4"),
       config(fields))) .. ","
     local last_own, first_common = 0, math.huge
     for name, value in pairs(fields) do
       local shown = type(value) == "string" and "'" .. value .. "'" or tostring(value)
-      local at = told:find(("text_model.%s=%s,"):format(name, shown), 1, true)
+      local at = reported:find(("text_model.%s=%s,"):format(name, shown), 1, true)
       assert(at, name .. " is not named")
       if name:find "^own" then last_own = math.max(last_own, at) else first_common = math.min(first_common, at) end
     end
@@ -261,22 +261,22 @@ describe("LLaVA", function()
   end)
 
   it("images in patches of a grid are another model's", function()
-    local function told(fields)
+    local function reported(fields)
       return table.concat(conversion.warnings(require("cbk.converters").convert.config, conversion.job("llava", "hf", "cs-2.4"),
         config(fields)), "\n")
     end
     for field, bad in pairs { mm_patch_merge_type = { "spatial", "spatial_unpad" }, image_aspect_ratio = { "anyres", "anyres_max_9" } } do
-      for _, value in ipairs(bad) do fails(("with %s='%s': only "):format(field, value), told, { [field] = value }) end
+      for _, value in ipairs(bad) do fails(("with %s='%s': only "):format(field, value), reported, { [field] = value }) end
     end
     for _, usual in ipairs { "flat", cbk.null } do
-      local silent = told { mm_patch_merge_type = usual, image_aspect_ratio = "pad" }
+      local silent = reported { mm_patch_merge_type = usual, image_aspect_ratio = "pad" }
       assert(not silent:find "mm_patch_merge_type" and not silent:find "image_aspect_ratio", silent)
     end
-    assert(told({ image_aspect_ratio = "square" }):find("text_model.image_aspect_ratio='square'", 1, true))
+    assert(reported({ image_aspect_ratio = "square" }):find("text_model.image_aspect_ratio='square'", 1, true))
   end)
 
-  it("a field that is missing, and models that the folders do not hold, are told", function()
-    local function told(text, image)
+  it("a missing field, and models that the folders do not hold, are reported", function()
+    local function reported(text, image)
       return table.concat(conversion.warnings(require("cbk.converters").convert.config, conversion.job("llava", "hf", "cs-2.4"),
         config(text, image)), "\n")
     end
@@ -284,9 +284,9 @@ describe("LLaVA", function()
     absent.text_model = with(absent.text_model, {}, { "mm_hidden_size" })
     fails("the config of text_model has no 'mm_hidden_size': add the hidden_size of the image_model (4)",
       require("cbk.converters").convert.config, conversion.job("llava", "hf", "cs-2.4"), absent)
-    assert(told({}, { model_type = "siglip_vision_model" }):find("model_type='siglip_vision_model' is ignored", 1, true))
-    assert(told({ model_type = "llava_mpt" }, {}):find("model_type='llava_mpt' is ignored", 1, true))
-    for _, usual in ipairs { "llava", "llava_llama" } do assert(not told({ model_type = usual }, {}):find "model_type") end
+    assert(reported({}, { model_type = "siglip_vision_model" }):find("model_type='siglip_vision_model' is ignored", 1, true))
+    assert(reported({ model_type = "llava_mpt" }, {}):find("model_type='llava_mpt' is ignored", 1, true))
+    for _, usual in ipairs { "llava", "llava_llama" } do assert(not reported({ model_type = usual }, {}):find "model_type") end
   end)
 end)
 

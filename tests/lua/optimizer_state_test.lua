@@ -73,7 +73,7 @@ describe("the optimizer's state between releases", function()
     end
   end
 
-  it("stays where the model is written twice, or its tensors are others, which is told", function()
+  it("stays if the model is written twice, or its tensors change, with a warning", function()
     local config = cbk.dict { model = cbk.dict { model_name = "llama", a = 1 } }
     local root = cbk.dict { model = cbk.dict { w = tensor(0), v = tensor(1) } }
     local groups = cbk.list { cbk.dict { params = cbk.list { "v" } } }
@@ -110,7 +110,7 @@ describe("the optimizer's state between releases", function()
     equal({ found, groups[1].param_names[1], groups[1].lr }, { 1, new, 0.5 })
   end)
 
-  it("by position is told where the model has parameters more or less", function()
+  it("by position is reported if the model gains or loses parameters", function()
     local said = "the optimizer's state refers to parameters by position, but the new model %s: it is kept as it is, and later "
       .. "positions now mean different parameters"
     for what, set in pairs {

@@ -299,7 +299,7 @@ describe("Names that do not exist", function()
 end)
 
 describe("Checkpoint", function()
-  it("tells its facts and finds values by path", function()
+  it("has facts and finds values by path", function()
     local path = t.temp_dir() .. "/x.pt"
     cbk.create(path, { root = sample() }):commit()
     local checkpoint = cbk.open(path)

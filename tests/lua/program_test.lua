@@ -128,7 +128,7 @@ describe("program", function()
     t.is_true(select(3, run { "--traceback", "run", path }):find "stack traceback")
   end)
 
-  it("tells wrong usage with 2", function()
+  it("reports wrong usage with 2", function()
     for _, case in ipairs { { {}, "no command" }, { { "nonsense" }, "no command 'nonsense'" }, { { "rum" }, "did you mean run" },
       { { "--nope" }, "unknown option" }, { { "run" }, "run: missing argument SCRIPT" }, { { "-e" }, "-e: missing argument EXPRESSION" },
       { { "lss" }, "cbk: there is no command 'lss'; did you mean ls or list?\n" },

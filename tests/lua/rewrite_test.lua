@@ -129,7 +129,7 @@ describe("rename rules", function()
     { "a=b=c", "a", "b=c" },
   }
 
-  it("change keys as the help tells", function()
+  it("change keys as in the help", function()
     for _, case in ipairs(cases) do equal(rename.parse(case[1]).apply(case[2]), case[3], case[1]) end
   end)
 

@@ -51,11 +51,11 @@ describe("Rotary positions: said twice", function()
         { rope_scaling = of(linear, { rope_type = "linear" }) }, { rope_scaling = of(linear, { type = "Linear" }) },
         { rope_scaling = dict(linear), rope_parameters = null }, { rope_scaling = of(linear, { foo = null }) },
       } do
-        local out, told = converted(hf(name, same))
+        local out, reported = converted(hf(name, same))
         harness.equal(out.pos_scaling_factor, 4, name)
         out.pos_scaling_factor = cbk.raw(want, "pos_scaling_factor")
         harness.equal(out, want, name)
-        assert(not told:find "rope_", told)
+        assert(not reported:find "rope_", reported)
       end
     end
   end)
@@ -68,21 +68,21 @@ describe("Rotary positions: said twice", function()
           { rope_scaling = dict { rope_type = kind } }, { rope_parameters = dict { rope_type = kind } }, { rope_parameters = dict() },
           { rope_scaling = dict { type = kind }, rope_parameters = dict { rope_type = kind } },
         } do
-          local out, told = converted(hf(name, same))
+          local out, reported = converted(hf(name, same))
           harness.equal(out, want, name)
-          assert(not told:find "rope_", told)
+          assert(not reported:find "rope_", reported)
         end
       end
       for _, place in ipairs { "rope_parameters", "rope_scaling" } do
-        local _, told = converted(hf(name, { [place] = dict { rope_type = "default", foo = 3, factor = 8 } }))
+        local _, reported = converted(hf(name, { [place] = dict { rope_type = "default", foo = 3, factor = 8 } }))
         for _, part in ipairs { place .. ".foo=3 is left out", place .. ".factor=8 is left out" } do
-          assert(told:find(part, 1, true), told)
+          assert(reported:find(part, 1, true), reported)
         end
       end
     end
   end)
 
-  it("the base of the frequencies, wherever it stands", function()
+  it("the base of the frequencies, in any place", function()
     for _, name in ipairs { "llama", "falcon" } do
       for _, same in ipairs {
         { rope_theta = 500 }, { rope_parameters = dict { rope_theta = 500 } },
@@ -90,10 +90,10 @@ describe("Rotary positions: said twice", function()
         { rope_theta = null, rope_scaling = dict { type = "linear", factor = 4, rope_theta = cbk.float(500) } },
         { rope_scaling = dict { type = "default", rope_theta = 500 }, rope_parameters = dict { rope_theta = 500 } },
       } do
-        local out, told = converted(hf(name, same))
+        local out, reported = converted(hf(name, same))
         harness.equal(out.rope_theta, 500, name)
         harness.equal(out.pos_scaling_extra_args, nil)
-        assert(not told:find "rope_", told)
+        assert(not reported:find "rope_", reported)
       end
     end
     local out = converted(hf("llama", { rope_scaling = of(llama3, { rope_theta = 500 }) }))
@@ -215,13 +215,14 @@ describe("Rotary positions: what neither side can express", function()
         refuses { { name, "hf", "cs-2.9", with(changes), message } }
       end
       local same = { rope_theta = 10000, rope_scaling = null, rope_parameters = dict { rope_type = "default", rope_theta = 10000 } }
-      local out, told = converted { name, "hf", "cs-2.9", with(same) }
-      assert(not told:find "rope_" and out.rope_theta == nil, told)
+      local out, reported = converted { name, "hf", "cs-2.9", with(same) }
+      assert(not reported:find "rope_" and out.rope_theta == nil, reported)
     end
     for _, name in ipairs { "gptj", "gpt-neox" } do
       for _, usual in ipairs { 10000, cbk.float(10000), null } do
-        local out, told = converted { name, "cs-2.9", "hf", { rope_theta = usual, pos_scaling_factor = 1, pos_scaling_type = "linear" } }
-        assert(not told:find "rope_theta" and not told:find "pos_scaling" and out.rope_theta == nil, told)
+        local unscaled = { rope_theta = usual, pos_scaling_factor = 1, pos_scaling_type = "linear" }
+        local out, reported = converted { name, "cs-2.9", "hf", unscaled }
+        assert(not reported:find "rope_theta" and not reported:find "pos_scaling" and out.rope_theta == nil, reported)
       end
     end
   end)
@@ -229,24 +230,24 @@ end)
 
 describe("Rotary positions: there and back", function()
   local function back(name, fields)
-    local out, told = converted { name, "cs-2.9", "hf", fields }
-    return out.rope_scaling, told
+    local out, reported = converted { name, "cs-2.9", "hf", fields }
+    return out.rope_scaling, reported
   end
 
   it("every type", function()
     for _, map in ipairs { dict { type = "linear", factor = 4 }, dict(yarn), of(yarn, { beta_fast = 64, beta_slow = 2 }),
       dict(longrope), of(longrope, { factor = 2, attention_factor = 1.5, original_max_position_embeddings = 2 }), dict(llama3) } do
-      local there, told = converted(hf("llama", { rope_scaling = map }))
-      assert(not told:find "rope_", told)
+      local there, reported = converted(hf("llama", { rope_scaling = map }))
+      assert(not reported:find "rope_", reported)
       local fields = scaled(cbk.raw(there, "pos_scaling_factor"), there.pos_scaling_type, there.pos_scaling_extra_args)
       harness.equal((back("llama", fields)), map)
     end
   end)
 
-  it("what goes without saying is not written", function()
-    local out, told = converted(hf("llama", { rope_scaling = of(yarn, { beta_fast = 32, beta_slow = 1, truncate = true }) }))
+  it("defaults are not written", function()
+    local out, reported = converted(hf("llama", { rope_scaling = of(yarn, { beta_fast = 32, beta_slow = 1, truncate = true }) }))
     harness.equal(out.pos_scaling_extra_args, { original_max_position_embeddings = 2 })
-    assert(not told:find "rope_", told)
+    assert(not reported:find "rope_", reported)
     local same = { original_max_position_embeddings = 2, mscale_a = 0.1, mscale_b = 1, extrapolation_factor = 1, factor = 2, type = "YaRN" }
     harness.equal((back("llama", scaled(2, "YaRN", same))), yarn)
     for _, fields in ipairs { { pos_scaling_factor = null }, scaled(1, "linear"), scaled(cbk.float(1), "llama3"), scaled(1, null) } do
@@ -255,22 +256,22 @@ describe("Rotary positions: there and back", function()
     harness.equal(select(2, back("llama", scaled(1, "yarn", { original_max_position_embeddings = 2 }))):find "left out" ~= nil, true)
   end)
 
-  it("what has no place is told by the name that the file has", function()
+  it("fields without a place are reported by their names in the file", function()
     for _, place in ipairs { "rope_scaling", "rope_parameters" } do
       local config = dict { [place] = of(yarn, { finetuned = true }) }
-      local told = table.concat(conversion.warnings(convert.config, conversion.job("llama", "hf", "cs-2.4"), config))
-      harness.equal(told, ("config fields without a counterpart are left out: %s.finetuned=true"):format(place))
+      local reported = table.concat(conversion.warnings(convert.config, conversion.job("llama", "hf", "cs-2.4"), config))
+      harness.equal(reported, ("config fields without a counterpart are left out: %s.finetuned=true"):format(place))
     end
   end)
 end)
 
 describe("Rotary positions: the part of a head", function()
-  it("is an even number of rows, at most the head's, but for a default, which is told", function()
+  it("is an even number of rows, at most the head's; another default gets a warning", function()
     local config = cbk.deep_copy(variations.hf_config "gptj")
     config.rotary_dim = nil
-    local told = table.concat(conversion.warnings(function() convert.config(conversion.job("gptj", "hf", "cs-2.9"), config) end))
+    local reported = table.concat(conversion.warnings(function() convert.config(conversion.job("gptj", "hf", "cs-2.9"), config) end))
     local usual = "the config has no rotary_dim, and the usual 64 is not an even number, at most the head size, n_embd // n_head (4)"
-    assert(told:find(usual, 1, true), told)
+    assert(reported:find(usual, 1, true), reported)
     for _, bad in ipairs { 3, 5, 300 } do
       refuses {
         hf("gptj", { rotary_dim = bad }, ("rotary_dim=%d: only an even number, at most the head size, n_embd // n_head"):format(bad)),

@@ -112,7 +112,7 @@ describe("Rules: findings", function()
     finds("collision: left to right, it writes 'q' twice", { { "a", { "q", "q", "v" }, actions.split(3) } })
   end)
 
-  it("a letter of what several rules are below is told there", function()
+  it("a letter in the prefix of several rules is reported there", function()
     local set = rules.keys { { "l.N", "d.M", rules.keys { { "a", "b" }, { "in.E", "in", rules.keys { { "c.{w,b}" } } } } } }
     local texts = {}
     for _, finding in ipairs((check.keys(set))) do texts[rules.text(finding.rule) .. " | " .. finding.text] = true end
@@ -164,7 +164,7 @@ describe("Rules: findings", function()
     fails("'set_rotary_dim'; did you mean rotary.set_dim?", function() return require("converters.vocabulary.values").set_rotary_dim end)
   end)
 
-  it("an entry is told with its own line", function()
+  it("an entry is reported with its own line", function()
     local line = debug.getinfo(1, "l").currentline
     fails(("rules_test.lua:%d: entry 2 of this table of keys: read_only"):format(line + 4), function()
       local _ = rules.keys {
@@ -307,8 +307,8 @@ describe("Rules: findings", function()
       ["entry 1 of model 'm' must be a converter"] = { { model = "m", "hf" } },
       ["two models are named 'm'"] = { { model = "m" }, { model = "m" } },
       ["two models are named 'a'"] = { { model = "m", aliases = { a = "m" } }, { model = "a" } },
-      ["since.a.told must be true or false or one of 'steps'"] =
-        { { model = "m", since = { a = { "2.3", 1, told = "x" } } } },
+      ["since.a.warn must be true or false or one of 'steps'"] =
+        { { model = "m", since = { a = { "2.3", 1, warn = "x" } } } },
     } do
       fails("m.lua: ", notation.check, models, "m.lua")
       fails(text, notation.check, models, "m.lua")
@@ -547,16 +547,16 @@ return { { model = "own", note = "a model",
     clean(dir, "own.lua", "own.bin")
     if cbk.fs.exists "/dev/stdin" then
       local piped = io.popen(("cd '%s' && echo h.0.w | '%s' rules own.lua --keys /dev/stdin"):format(dir, cbk.fs.program()))
-      local told = piped:read "*a"
+      local reported = piped:read "*a"
       piped:close()
-      assert(told:find("own, hf to cs-2.4: 1 of 1 keys fit", 1, true), told)
+      assert(reported:find("own, hf to cs-2.4: 1 of 1 keys fit", 1, true), reported)
     end
   end)
 
   it("parts of a tensor that rules.each counts: one that is not there, one too many", function()
     local each = '{ rules.each("x.N.E.w", "E", "experts"), "y.N", experts }'
     local file = own_file:format("", ""):gsub('{ "head.weight" }', each):gsub('{ { "n"', '{ { "experts" }, { "n"')
-    local function told(count, names)
+    local function reported(count, names)
       local dir = harness.temp_dir()
       cbk.fs.write(dir .. "/own.lua", 'local experts = require "converters.vocabulary.actions".pair("experts", function(list) '
         .. 'return require "cbk".cat(list, 0) end, function(t) return t:split(1, 0) end)\n' .. file)
@@ -572,16 +572,16 @@ return { { model = "own", note = "a model",
       equal(planned:find("up to the error: keys read:", 1, true) ~= nil, code ~= 0, planned)
       return found, refused
     end
-    told(2, "x.0.0.w x.0.1.w x.1.0.w x.1.1.w")
-    local found, refused = told(2, "x.0.0.w x.0.1.w x.1.1.w")
+    reported(2, "x.0.0.w x.0.1.w x.1.0.w x.1.1.w")
+    local found, refused = reported(2, "x.0.0.w x.0.1.w x.1.1.w")
     assert(found:find("refuses this: 1 key is expected in the checkpoint but missing: x.1.0.w", 1, true), found)
     assert(refused:find("expected in the checkpoint but missing: x.1.0.w", 1, true), refused)
-    found, refused = told(1, "x.0.0.w x.0.1.w x.1.0.w")
+    found, refused = reported(1, "x.0.0.w x.0.1.w x.1.0.w")
     for _, text in ipairs { found, refused } do
       assert(text:find("; 1 of them has a number beyond experts=1 of the config", 1, true), text)
     end
     assert(not refused:find("all keys fit", 1, true), refused)
-    assert(not select(2, told(1, "x.0.0.w x.1.0.w stranger")):find("beyond", 1, true))
+    assert(not select(2, reported(1, "x.0.0.w x.1.0.w stranger")):find("beyond", 1, true))
   end)
 
   it("a composite's folder, and the file of one part", function()

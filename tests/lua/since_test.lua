@@ -1,4 +1,4 @@
--- Fields that a release does not have yet: refused, or told, on every way into it; what goes without saying there is not.
+-- Fields that a release does not have yet: refused, or reported, on every way into it; what goes without saying there is not.
 
 local cbk = require "cbk"
 local conversion = require "conversion"
@@ -29,8 +29,8 @@ end
 local function converted(model, src, tgt, section)
   local config = src == "hf" and section or cbk.dict { model = section }
   local out
-  local told = conversion.warnings(function() out = convert.config(conversion.job(model, src, tgt), config) end)
-  return told, tgt == "hf" and out or out.model
+  local reported = conversion.warnings(function() out = convert.config(conversion.job(model, src, tgt), config) end)
+  return reported, tgt == "hf" and out or out.model
 end
 
 describe("Fields newer than the release", function()
@@ -56,10 +56,10 @@ describe("Fields newer than the release", function()
     end)
   end
 
-  it("what the original converter lets through is told once, and stays between releases", function()
+  it("what the original converter lets through is reported once, and kept between releases", function()
     local grouped = { attention_module = "multiquery_attention", extra_attention_params = { num_kv_groups = 2 }, rope_theta = 500000 }
-    local told, out = converted("llama", "cs-2.3", "cs-1.9", with(decoder, grouped))
-    local text = table.concat(told, "\n")
+    local reported, out = converted("llama", "cs-2.3", "cs-1.9", with(decoder, grouped))
+    local text = table.concat(reported, "\n")
     for _, field in ipairs { "rope_theta=500000 is kept", 'extra_attention_params={"num_kv_groups": 2} is kept' } do
       local _, count = text:gsub(field:gsub("%p", "%%%0"), "")
       harness.equal(count, 1, text)
@@ -85,10 +85,10 @@ describe("Fields newer than the release", function()
     local said, knows, older, refusal, stays = unpack(case)
     it(("positions that release %s does not know: %s"):format(older, refusal), function()
       conversion.fails(refusal, converted, "llama", "hf", "cs-" .. older, with(llama, said))
-      local told, out = converted("llama", "hf", "cs-" .. knows, with(llama, said))
-      assert(not table.concat(told):find "before release", table.concat(told))
-      told = table.concat((converted("llama", "cs-" .. knows, "cs-" .. older, out)), "\n")
-      assert(told:find(stays or refusal:match "^[^:]*", 1, true) and told:find "computes something else", told)
+      local reported, out = converted("llama", "hf", "cs-" .. knows, with(llama, said))
+      assert(not table.concat(reported):find "before release", table.concat(reported))
+      reported = table.concat((converted("llama", "cs-" .. knows, "cs-" .. older, out)), "\n")
+      assert(reported:find(stays or refusal:match "^[^:]*", 1, true) and reported:find "computes something else", reported)
     end)
   end
 
@@ -119,17 +119,17 @@ describe("Fields newer than the release", function()
     end)
   end)
 
-  it("what goes without saying is not told, nor what the newer release knows", function()
+  it("neither usual values nor those that the newer release knows are reported", function()
     local usual = {
       rope_theta = 10000, pos_scaling_factor = cbk.float(1), pos_scaling_type = "yarn", extra_attention_params = { num_kv_groups = 4 },
       attention_module = "aiayn_attention", mup_base_hidden_size = cbk.null, moe_params = { num_experts = 1 }, norm_first_sandwich = false,
     }
     for _, way in ipairs { { "cs-2.9", "cs-1.9" }, { "cs-1.9", "cs-2.9" } } do
-      local told = table.concat((converted("llama", way[1], way[2], with(decoder, usual))), "\n")
-      assert(not told:find "came with", told)
+      local reported = table.concat((converted("llama", way[1], way[2], with(decoder, usual))), "\n")
+      assert(not reported:find "came with", reported)
     end
     assert(not table.concat((converted("llama", "cs-1.9", "cs-2.0", with(decoder, { rope_theta = 5 })))):find "came with")
-    local told = converted("llama", "hf", "cs-1.9", with(llama, { num_key_value_heads = 4, rope_scaling = cbk.null }))
-    assert(not table.concat(told):find "came with")
+    local reported = converted("llama", "hf", "cs-1.9", with(llama, { num_key_value_heads = 4, rope_scaling = cbk.null }))
+    assert(not table.concat(reported):find "came with")
   end)
 end)

@@ -76,8 +76,8 @@ end
 local function told_by(f, ...)
   local result
   local function keep(...) result = f(...) end
-  local told = conversion.warnings(keep, ...)
-  return result, told
+  local reported = conversion.warnings(keep, ...)
+  return result, reported
 end
 
 describe("Converters: T5", function()
@@ -95,9 +95,9 @@ describe("Converters: T5", function()
     assert(config.encoder_nonlinearity == "swiglu" and config.decoder_nonlinearity == "swiglu")
     local gate = "decoder.block.1.layer.2.DenseReluDense.wi_0.weight"
     local function told_without(...)
-      local _, told = told_by(run, "t5", "hf", "cs-2.9", hf_config { feed_forward_proj = "gated-silu", tie_word_embeddings = false },
+      local _, reported = told_by(run, "t5", "hf", "cs-2.9", hf_config { feed_forward_proj = "gated-silu", tie_word_embeddings = false },
         conversion.with(hf_checkpoint(true), {}, { ... }))
-      return told
+      return reported
     end
     same(#told_without(), 0)
     fails("1 weight is missing: ", told_without, gate)
@@ -195,10 +195,10 @@ describe("Converters: T5's embeddings, one tensor under three names", function()
     same(upgrade({ [DECODER] = a })[HEAD]:tolist(), { { 1 }, { 2 } })
   end)
 
-  it("a difference is told", function()
-    local out, told = told_by(upgrade, { [HEAD] = b, [DECODER] = a, [ENCODER] = b })
+  it("a difference is reported", function()
+    local out, reported = told_by(upgrade, { [HEAD] = b, [DECODER] = a, [ENCODER] = b })
     same(out[DECODER]:tolist(), { { 6 }, { 7 } })
-    assert(#told == 1 and told[1]:find(DECODER, 1, true), table.concat(told, "\n"))
+    assert(#reported == 1 and reported[1]:find(DECODER, 1, true), table.concat(reported, "\n"))
   end)
 
   it("what the config does not tie stays apart", function()
@@ -267,10 +267,10 @@ describe("Converters: T5's muP and errors", function()
     assert(run("t5", "hf", "cs-2.3", hf_config(), hf) ~= nil)
   end)
 
-  it("copies that differ from what they are copies of are told", function()
+  it("copies that differ from their originals are reported", function()
     local function told_of(hf)
-      local _, told = told_by(run, "t5", "hf", "cs-2.3", hf_config { num_layers = 1 }, hf)
-      return table.concat(told, "\n")
+      local _, reported = told_by(run, "t5", "hf", "cs-2.3", hf_config { num_layers = 1 }, hf)
+      return table.concat(reported, "\n")
     end
     local hf = hf_checkpoint()
     local other = "decoder.block.1.layer.0.SelfAttention.relative_attention_bias.weight"
@@ -286,8 +286,8 @@ describe("Converters: T5's muP and errors", function()
     assert(not text:find("differs from 'encoder", 1, true), text)
     local config, root = run("t5", "hf", "cs-2.4", hf_config(), hf)
     root.model[DECODER] = counted({ 5, 4 }, 7)
-    local _, told = told_by(run, "t5", "cs-2.4", "hf", config, root)
-    text = table.concat(told, "\n")
+    local _, reported = told_by(run, "t5", "cs-2.4", "hf", config, root)
+    text = table.concat(reported, "\n")
     assert(text:find("differ, though both are 'shared.weight'", 1, true), text)
   end)
 
@@ -310,12 +310,12 @@ describe("Converters: T5's muP and errors", function()
     same(part.model[ENCODER]:tolist(), full["shared.weight"]:tolist())
   end)
 
-  it("embeddings under the shared name alone are told to be lost where every name could be there", function()
+  it("embeddings under the shared name alone are reported as lost if every name could exist", function()
     local hf = hf_checkpoint()
     hf["encoder.embed_tokens.weight"], hf["decoder.embed_tokens.weight"] = nil, nil
-    local _, told = told_by(run, "t5", "hf", "cs-2.3", hf_config(), hf)
-    same(#told, 3)
-    assert(told[1]:find("'shared.weight' differs from 'lm_head.weight', though the config ties them", 1, true), told[1])
-    assert(told[3]:find("shared.weight (it is known only as a copy of 'decoder.embed_tokens.weight'", 1, true), told[3])
+    local _, reported = told_by(run, "t5", "hf", "cs-2.3", hf_config(), hf)
+    same(#reported, 3)
+    assert(reported[1]:find("'shared.weight' differs from 'lm_head.weight', though the config ties them", 1, true), reported[1])
+    assert(reported[3]:find("shared.weight (it is known only as a copy of 'decoder.embed_tokens.weight'", 1, true), reported[3])
   end)
 end)

@@ -11,7 +11,7 @@ local function counting(...)
 end
 
 describe("Tensor", function()
-  it("tells its facts", function()
+  it("has facts", function()
     local x = cbk.tensor({ { 1, 2, 3 }, { 4, 5, 6 } }, { dtype = "half" })
     t.equal({ x.dtype, x:dim(), x:numel(), x:nbytes(), x.role, x.requires_grad }, { "float16", 2, 6, 12, "tensor", false })
     t.equal(x:shape(), { 2, 3 })
@@ -222,7 +222,7 @@ describe("Tensor", function()
     t.equal({ bits[1], bits_anchor ~= nil }, { 0x3f80, true })
   end)
 
-  it("tells who shares bytes", function()
+  it("knows which tensors share bytes", function()
     local x = counting(4, 2)
     local storage = x:storage()
     t.equal({ storage.offset, storage.numel, storage.file }, { 0, 8 })

@@ -40,7 +40,7 @@ describe("TensorFlow checkpoints", function()
     equal(cbk.fs.read(folder .. "/checkpoint"):find "timestamp", nil)
   end)
 
-  it("are told when they are written, and when a folder has none", function()
+  it("are reported when they are written, and when a folder has none", function()
     local folder = harness.temp_dir()
     cbk.create(folder .. "/x.h5", { format = "h5", h5_version = "flat", root = cbk.dict { x = cbk.tensor { 1, 2 } } }):commit()
     local _, out = harness.cbk(folder, "h5-to-tensorflow", "x.h5", "a-2")
@@ -58,8 +58,8 @@ describe("TensorFlow checkpoints", function()
     local numbers = cbk.config.parse([[{ "ok": 9223372036854775807, "half": 9223372036854775808, "most": 18446744073709551615,
       "huge": 18446744073709551616, "low": -9223372036854775809 }]], "json")
     cbk.create(folder .. "/x.mdl", { root = numbers }):commit()
-    local told = run(folder, "h5-to-tensorflow", "x.mdl", "m")
-    for _, name in ipairs { "huge", "low" } do assert(told:find("'" .. name .. "' is left out: no dtype holds", 1, true), told) end
+    local reported = run(folder, "h5-to-tensorflow", "x.mdl", "m")
+    for _, name in ipairs { "huge", "low" } do assert(reported:find("'" .. name .. "' is left out: no dtype holds", 1, true), reported) end
     local root = cbk.open(folder .. "/m").root
     equal(#root, 3)
     equal({ root.ok.dtype, root.half.dtype, root.most.dtype }, { "int64", "uint64", "uint64" })

@@ -184,18 +184,18 @@ describe("Converters: the trainer layout", function()
     end
   end)
 
-  it("is told where a step leads behind it", function()
-    local function told(model, tgt, config)
+  it("is reported if a step leads to a release before it", function()
+    local function reported(model, tgt, config)
       local job = conversion.job(model, "cs-2.9", tgt)
       return table.concat(warnings_of(function() require("cbk.converters").convert.config(job, config) end), "\n")
     end
     local new = cbk.dict { trainer = cbk.dict { init = cbk.dict { model = cbk.dict { hidden_size = 4 } } } }
     for _, model in ipairs { "gpt2", "llama", "bert" } do
-      local _, count = told(model, "cs-2.1", new):gsub("keeps its 'trainer' layout, which release 2.2 does not read", "")
+      local _, count = reported(model, "cs-2.1", new):gsub("keeps its 'trainer' layout, which release 2.2 does not read", "")
       same(count, 1, model)
     end
-    assert(not told("gpt2", "cs-2.3", new):find "layout")
-    assert(not told("gpt2", "cs-2.2", cbk.dict { model = cbk.dict { hidden_size = 4 } }):find "layout")
+    assert(not reported("gpt2", "cs-2.3", new):find "layout")
+    assert(not reported("gpt2", "cs-2.2", cbk.dict { model = cbk.dict { hidden_size = 4 } }):find "layout")
   end)
 
   it("every listener is a callback of its own", function()
@@ -324,7 +324,7 @@ describe("Converters: the trainer layout", function()
     upgraded { sparsity_schedule = cbk.list { cbk.list { 0, 0.5 } } }
   end)
 
-  it("fields of another kind than their place has are told, wherever they stand", function()
+  it("fields of another kind than their place has are reported, in any place", function()
     local said = table.concat(warnings_of(function()
       trainer.from_legacy(legacy {
         { source = "optimizer.optimizer_type", value = "SGD" }, { source = "optimizer.grad_accum_steps", value = cbk.list { 1 } },
@@ -394,13 +394,13 @@ describe("Converters: data loader states", function()
     end
   end)
 
-  it("are told of where their section is none", function()
-    local told = conversion.warnings(function()
+  it("are reported if their section is not a map", function()
+    local reported = conversion.warnings(function()
       local config = cbk.dict { model = cbk.dict { hidden_size = 8 }, cerebras = "x" }
       local new_config = conversion.run("gpt2", "cs-1.9", "cs-2.0", config, cbk.dict { model = cbk.dict { x = cbk.tensor { 1 } } })
       conversion.same(new_config.cerebras, nil)
     end)
-    assert(table.concat(told, "\n"):find("that release 2.0 no longer has are left out: cerebras", 1, true), told[1])
+    assert(table.concat(reported, "\n"):find("that release 2.0 no longer has are left out: cerebras", 1, true), reported[1])
   end)
 
   it("are left alone where there is nothing to read", function()

@@ -112,8 +112,8 @@ describe("what a file does not store", function()
     end
     for _, more in ipairs { { exp_avg = none, mu_product = cbk.float(0.5) }, { exp_avg = none, exp_avg_sq = none } } do
       local root = checkpoint(more)
-      local told = lost_leaves.settle(root, { "optimizer.state.1.exp_avg" }, true)
-      equal(told, { "no data is stored for optimizer.state.1.exp_avg: it is None, and a run that needs it fails" })
+      local reported = lost_leaves.settle(root, { "optimizer.state.1.exp_avg" }, true)
+      equal(reported, { "no data is stored for optimizer.state.1.exp_avg: it is None, and a run that needs it fails" })
       equal({ root.optimizer.state[1].exp_avg, root.optimizer.state[1].step:item() }, { none, 7 })
     end
   end)
@@ -211,7 +211,7 @@ end)
 describe("changes of a config", function()
   local function config(text) return cbk.config.parse(text, "yaml") end
 
-  it("tell moves that are known, values, and what is new or gone", function()
+  it("show known moves, values, and what is new or gone", function()
     local moves = {
       { "b.old", "b.x" }, { "e.some_steps", "e.steps" }, { "b.x", "b.new" }, { "k", "t.Named" }, { "a", "t.a" }, { "e", "t.e" },
     }
@@ -268,14 +268,14 @@ describe("the steps of an upgrade", function()
     end
   end)
 
-  it("tell of the config what was done, not what looks like it", function()
-    local told = {}
+  it("show what was done to the config, not what looks like it", function()
+    local reported = {}
     local function upgraded(from, to, config)
-      told = {}
+      reported = {}
       for _, part in ipairs(run("gpt2", from, to, config).parts) do
-        for _, line in ipairs(part.lines) do told[#told + 1] = line:match "^config: (.*)" end
+        for _, line in ipairs(part.lines) do reported[#reported + 1] = line:match "^config: (.*)" end
       end
-      return table.concat(told, "\n")
+      return table.concat(reported, "\n")
     end
     local run_options = "model: {use_rms_norm: true}\nrunconfig: {num_act_servers: 2, keep_checkpoint_max: 2}"
     equal(upgraded("cs-1.9", "cs-2.0", run_options), table.concat({
@@ -351,7 +351,7 @@ describe("the steps of an upgrade", function()
     equal(config.trainer.init.callbacks[1], { LoadCheckpointStates = { load_checkpoint_states = { "model", "dataloader" } } })
   end)
 
-  it("are told where one of several fails", function()
+  it("are reported if one of several fails", function()
     raises("cs-2.1 -> cs-2.2: runconfig.use_cs_grad_accum=5", function()
       run("gpt2", "cs-1.8", "cs-2.5", "model: {hidden_size: 8}\nrunconfig: {use_cs_grad_accum: 5}")
     end, "config")
@@ -362,22 +362,22 @@ describe("the steps of an upgrade", function()
     end)
   end)
 
-  it("tell where the new config leads to the old checkpoint", function()
+  it("report a new config that names the old checkpoint", function()
     local old = "model: {hidden_size: 8}\noptimizer: {optimizer_type: AdamW, learning_rate: 0.1}\ntrain_input: {n: 1}\neval_input: {n: 1}\n"
       .. "runconfig: {checkpoint_path: old.mdl, autoload_last_checkpoint: true, model_dir: runs/a}"
-    local function told(to, config)
+    local function reported(to, config)
       local part = upgrade.stale(run("gpt2", "cs-2.1", to, config).config, "new.mdl")
       return part and table.concat(part.warnings, "\n")
     end
-    equal(told("cs-2.2", old), [[
+    equal(reported("cs-2.2", old), [[
 runconfig.checkpoint_path is still "old.mdl"; the new checkpoint is 'new.mdl'
 runconfig.autoload_last_checkpoint is true: the run would load the last checkpoint in its model_dir 'runs/a', not 'new.mdl']])
-    equal(told("cs-2.3", old), [[
+    equal(reported("cs-2.3", old), [[
 trainer.fit.ckpt_path is still "old.mdl"; the new checkpoint is 'new.mdl'
 trainer.validate.ckpt_path is still "old.mdl"; the new checkpoint is 'new.mdl'
 trainer.validate_all.ckpt_paths is still "old.mdl"; the new checkpoint is 'new.mdl'
 trainer.init.checkpoint.autoload_last_checkpoint is true: the run would load the last checkpoint in its model_dir 'runs/a', not 'new.mdl']])
-    equal(told("cs-2.3", "model: {hidden_size: 8}\nrunconfig: {checkpoint_path: null, autoload_last_checkpoint: false}"), nil)
+    equal(reported("cs-2.3", "model: {hidden_size: 8}\nrunconfig: {checkpoint_path: null, autoload_last_checkpoint: false}"), nil)
   end)
 
   it("take the states of data loaders over on the way from 1.9 to 2.0", function()
@@ -388,11 +388,11 @@ trainer.init.checkpoint.autoload_last_checkpoint is true: the run would load the
       .. "cerebras: {save_iter_state_path: '" .. folder .. "'}")
     equal(done.root.dataloader, { samples_streamed = 40, seed = 0 })
     equal(done.config.cerebras, nil)
-    local told = {}
+    local reported = {}
     for _, part in ipairs(done.parts) do
-      for _, line in ipairs(part.lines) do told[line] = part.title end
+      for _, line in ipairs(part.lines) do reported[line] = part.title end
     end
-    equal(told["dataloader: 40 samples streamed"], "cs-1.9 -> cs-2.0")
+    equal(reported["dataloader: 40 samples streamed"], "cs-1.9 -> cs-2.0")
   end)
 end)
 
@@ -430,7 +430,7 @@ describe("names of weights", function()
   }
   local config = cbk.dict { model = cbk.dict { num_heads = 2 } }
 
-  it("tell 1.6 from 1.7, in H5 files and in pickles", function()
+  it("distinguish 1.6 from 1.7, in H5 files and in pickles", function()
     for release_of, list in pairs { ["1.6"] = of_1_6, ["1.7"] = of_1_7 } do
       for model, names in pairs(list) do
         local found, evidence = upgrade.detect(old_file(names, "0.1"), config, model, "cs-2.5")
@@ -506,7 +506,7 @@ describe("cbk upgrade", function()
     local folder = harness.temp_dir()
     for text, why in pairs {
       [""] = "the config is empty", ["- 1"] = "the config should be a map of fields, found a list",
-      ["a: 1"] = "the config has no 'model' section",
+      ["a: 1"] = "the config has no 'model' section; a config of Hugging Face has the format hf",
       ["model: {}"] = "the model section of the config is empty", ["trainer: {}"] = "the config has a 'trainer' section without 'init'",
     } do
       cbk.fs.write(folder .. "/c.yaml", text .. "\n", { overwrite = true })

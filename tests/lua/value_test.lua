@@ -22,7 +22,7 @@ describe("Dict", function()
     t.equal({ dict.keys, dict["a.b"], dict.close, dict.missing }, { 1, 2, 3 })
   end)
 
-  it("tells int keys from text keys", function()
+  it("distinguishes int keys from text keys", function()
     local dict = cbk.dict()
     dict[0], dict["0"], dict[true] = "int", "text", "one"
     t.equal({ dict[0], dict["0"], dict[1] }, { "int", "text", "one" }) -- as in Python, True is 1
@@ -165,7 +165,7 @@ describe("trees", function()
     for path, tensor in cbk.tensors(tree()) do t.equal({ path, tensor:numel() }, { "model.a.b", 2 }) end
   end)
 
-  it("say so when they hold themselves", function()
+  it("are refused when they hold themselves", function()
     local root = cbk.dict()
     root.self = root
     t.raises("holds itself", function() cbk.leaves(root) end, "value")

@@ -62,8 +62,8 @@ end
 ---@return Dict, string
 function variations.converted(case)
   local out
-  local told = conversion.warnings(function() out = variations.run(case) end)
-  return out.model or out, table.concat(told, "\n")
+  local reported = conversion.warnings(function() out = variations.run(case) end)
+  return out.model or out, table.concat(reported, "\n")
 end
 
 return variations

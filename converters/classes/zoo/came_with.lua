@@ -11,7 +11,7 @@ local came_with = {}
 local grouped = { "2.0", function(extra, section)
   local groups = kinds.is_dict(extra) and extra.num_kv_groups
   return kinds.absent(groups) or groups == 1 or groups == section.num_heads
-end, says = "num_kv_groups=1, or as many as heads,", told = true }
+end, says = "num_kv_groups=1, or as many as heads,", warn = true }
 
 ---With a factor of 1 the kind of scaling does not matter, except for longrope, which has factors of its own.
 local function is_unscaled(section)
@@ -27,12 +27,12 @@ local function is_one_expert(experts)
 end
 
 local positions = {
-  rope_theta = { "2.1", 10000, told = "steps" }, pos_scaling_factor = { "2.1", 1, told = "steps" },
+  rope_theta = { "2.1", 10000, warn = "steps" }, pos_scaling_factor = { "2.1", 1, warn = "steps" },
   pos_scaling_type = {
-    { "2.4", is_before_longrope, says = "'linear', 'yarn' or 'llama3'", told = "steps" },
-    { "2.3", is_linear, says = "'linear'", told = "steps" },
+    { "2.4", is_before_longrope, says = "'linear', 'yarn' or 'llama3'", warn = "steps" },
+    { "2.3", is_linear, says = "'linear'", warn = "steps" },
   },
-  pos_scaling_extra_args = { "2.3", is_unused, says = "null", told = "steps" },
+  pos_scaling_extra_args = { "2.3", is_unused, says = "null", warn = "steps" },
 }
 
 local mup = {
@@ -50,7 +50,7 @@ local decoders = fields.with(fields.with(positions, mup), {
 came_with.gpt2 = fields.with(decoders, {
   embedding_layer_norm = { "1.8", false },
   position_embedding_type = { "1.9", fields.any_of("learned", "fixed") }, alibi_trainable_slopes = { "1.9", false },
-  use_rms_norm = { "1.9", false, told = true }, scale_qk_dot_by_d = { "1.9", false }, embeddings_scale = { "1.9", 1 },
+  use_rms_norm = { "1.9", false, warn = true }, scale_qk_dot_by_d = { "1.9", false }, embeddings_scale = { "1.9", 1 },
   output_logits_scale = { "1.9", 1 },
   position_embedding_offset = { "2.0", 0 }, scale_qk_dot_by_layer_idx = { "2.0", false },
   attention_inner_dim = { "2.3", cbk.null }, attention_logit_softcapping = { "2.3", cbk.null },
@@ -68,7 +68,7 @@ came_with.gptj = fields.with(decoders, {
 
 ---BertModel and the models built on it
 came_with.bert = fields.with(fields.with(positions, mup), {
-  use_final_layer_norm = { "1.9", false }, mask_padding_in_positional_embed = { "2.0", false, told = true },
+  use_final_layer_norm = { "1.9", false }, mask_padding_in_positional_embed = { "2.0", false, warn = true },
   position_embedding_type = { "2.1", fields.any_of("learned", "fixed") },
   embedding_layer_norm = { "2.1", true }, norm_first = { "2.1", false }, scale_qk_dot_by_d = { "2.3", false },
   embeddings_scale = { "2.3", 1 }, freeze_ffn_bias_in_glu = { "2.3", false },

@@ -23,5 +23,5 @@ def hugging_face(w, c, ids):
 
 HF = {"model_type": "bloom", "vocab_size": 19, "hidden_size": 32, "n_head": 4, "n_layer": 2, "layer_norm_epsilon": 0.1}
 # Hugging Face's BLOOM approximates gelu by tanh; the converter leaves the Model Zoo at gelu itself, as the reference does
-TANH = {"tolerance": 2e-4, "told": "approximation by tanh"}
+TANH = {"tolerance": 2e-4, "warning": "approximation by tanh"}
 CASES = {"tied": {"hf": HF, **TANH}, "head of its own": {"hf": {**HF, "tie_word_embeddings": False}, **TANH}}

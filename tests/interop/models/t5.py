@@ -102,7 +102,7 @@ CASES = {
     "tied": {"hf": HF},
     "head of its own, gated": {"hf": {**HF, "feed_forward_proj": "gated-silu", "tie_word_embeddings": False}, "releases": ["cs-1.9", "cs-2.0"]},
     # Hugging Face approximates this gelu by tanh, whatever else a config says
-    "gated by gelu": {"hf": {**HF, "feed_forward_proj": "gated-gelu"}, "tolerance": 1e-3, "told": "approximation by tanh",
+    "gated by gelu": {"hf": {**HF, "feed_forward_proj": "gated-gelu"}, "tolerance": 1e-3, "warning": "approximation by tanh",
                       "releases": ["cs-1.8"]},
     "muP": {"cs": CS},
     "muP, heads of another size": {"cs": {**CS, "mup_base_d_kv": 3, "scale_encoder_qk_dot_by_d": False, "scale_decoder_qk_dot_by_d": False,

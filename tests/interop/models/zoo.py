@@ -61,7 +61,7 @@ def key_heads_of(c):
 
 
 def logits_scale(c, hidden_size):
-    """By which muP multiplies the logits: told by 2.2, computed since 2.3."""
+    """By which muP multiplies the logits: given by 2.2, computed since 2.3."""
     if not c.get("mup_base_hidden_size"):
         return c.get("output_logits_scale") or 1.0
     width = hidden_size / c["mup_base_hidden_size"]
