@@ -34,8 +34,8 @@ local function groups(config)
   return values.size_of(extra, "num_kv_groups")
 end
 
-local function has_biases(here) return here.left.bias == true end
-local function has_none(here) return not has_biases(here) end
+local function has_biases(at) return at.left.bias == true end
+local function has_none(at) return not has_biases(at) end
 local no_bias = "Falcon has either all biases (bias: true; use_projection_bias_in_attention, use_ffn_bias_in_attention and use_ffn_bias: "
   .. "true) or none, and the config does not say that it has them"
 
@@ -66,8 +66,8 @@ local function body(norms)
 end
 
 ---Right to left, the Hugging Face config that is being written says what the first norm is called.
-local function has_two_norms(here)
-  return here.side == "left" or here.left.parallel_attn == true and here.left.num_ln_in_parallel_attn == 2
+local function has_two_norms(at)
+  return at.side == "left" or at.left.parallel_attn == true and at.left.num_ln_in_parallel_attn == 2
 end
 
 local one_norm = rules.keys { { "input_layernorm.{weight,bias}", "norm1.{weight,bias}" } }
@@ -117,9 +117,9 @@ local function check(from)
 end
 
 ---Right to left: in how many groups the heads are.
-local function key_heads(_, here)
-  local count = groups(here.from)
-  values.check_groups(count, here.from, "num_heads", "extra_attention_params.num_kv_groups")
+local function key_heads(_, at)
+  local count = groups(at.from)
+  values.check_groups(count, at.from, "num_heads", "extra_attention_params.num_kv_groups")
   return count
 end
 
@@ -208,8 +208,8 @@ local rw_7b = generation(seven, fields.config {
 local rw_40b = generation(forty, fields.config {
   fixed.left { model_type = "RefinedWeb" },
   { "n_head_kv",     "extra_attention_params", {
-    forward = function(count, here)
-      values.check_groups(count, here.from, "n_head", here.field)
+    forward = function(count, at)
+      values.check_groups(count, at.from, "n_head", at.field)
       return cbk.dict { num_kv_groups = count }
     end,
     backward = key_heads,
@@ -221,10 +221,10 @@ local rw_40b = generation(forty, fields.config {
 
 ---Only the new architecture has a free number of key heads.
 local free_key_heads = {
-  forward = function(count, here)
-    local from = here.from
+  forward = function(count, at)
+    local from = at.from
     local all = from.num_attention_heads
-    if not absent(count) then values.check_groups(count, from, "num_attention_heads", here.field) end
+    if not absent(count) then values.check_groups(count, from, "num_attention_heads", at.field) end
     if from.new_decoder_architecture ~= true then count = from.multi_query == true and 1 or all end
     return cbk.dict { num_kv_groups = absent(count) and all or count }
   end,
@@ -233,8 +233,8 @@ local free_key_heads = {
 
 local modern_positions = {
   forward = no_alibi,
-  backward = function(kind, here)
-    if kind ~= "rotary" and kind ~= "alibi" then here:refuse(kind, fields.any_of("rotary", "alibi")) end
+  backward = function(kind, at)
+    if kind ~= "rotary" and kind ~= "alibi" then at:refuse(kind, fields.any_of("rotary", "alibi")) end
     return kind == "alibi"
   end,
 }
@@ -252,8 +252,8 @@ local modern_config = fields.config {
   { "num_attention_heads", "num_heads" },
   { "num_kv_heads",        "extra_attention_params",  free_key_heads },
   { "num_hidden_layers" },
-  { "bias", false, { forward = function(bias, here)
-    for _, name in ipairs(decoder.biases) do here:set(name, bias) end
+  { "bias", false, { forward = function(bias, at)
+    for _, name in ipairs(decoder.biases) do at:set(name, bias) end
   end } },
   { "use_projection_bias_in_attention" },
   { "use_ffn_bias_in_attention" },

@@ -32,18 +32,18 @@ local counted_by_two = {
 local function linear(i, part) return ("projector_image_model.ffn.%d.linear_layer.%s"):format(i, part) end
 
 ---A LLaMA that has seen no images has no projector: random numbers, as PyTorch begins with.
-local function invented_projector(here)
-  local count, width = depth(here.left), here.left.hidden_size
+local function invented_projector(at)
+  local count, width = depth(at.left), at.left.hidden_size
   for i = 0, count - 1 do
-    if here:source(("model.mm_projector.%d.weight"):format(2 * i)) ~= nil then return nil end
+    if at:source(("model.mm_projector.%d.weight"):format(2 * i)) ~= nil then return nil end
   end
   local first
   for i = 0, count - 1 do
-    local inputs = i == 0 and here.left.mm_hidden_size or width
+    local inputs = i == 0 and at.left.mm_hidden_size or width
     local spread = { uniform = inputs ^ -0.5 }
-    local weight = here:invent({ width, inputs }, spread, linear(i, "weight"))
-    if i == 0 then first = weight else here:emit(linear(i, "weight"), weight) end
-    here:emit(linear(i, "bias"), here:invent({ width }, spread, linear(i, "bias")))
+    local weight = at:invent({ width, inputs }, spread, linear(i, "weight"))
+    if i == 0 then first = weight else at:emit(linear(i, "weight"), weight) end
+    at:emit(linear(i, "bias"), at:invent({ width }, spread, linear(i, "bias")))
   end
   return first
 end
@@ -56,22 +56,22 @@ end
 
 ---The projector's name on the left, its layers on the right.
 local projector = {
-  forward = function(kind, here)
-    local from, count = here.from, depth(here.from)
-    if not count or count < 1 or count > 1000 then here:refuse(kind, "mlp<number>x_gelu") end
+  forward = function(kind, at)
+    local from, count = at.from, depth(at.from)
+    if not count or count < 1 or count > 1000 then at:refuse(kind, "mlp<number>x_gelu") end
     return cbk.dict { image_model = cbk.dict {
       name = "FeedForwardNetwork", input_unit = cbk.raw(from, "mm_hidden_size"), use_bias = true,
       layers_units = feed_forward(count, from.hidden_size, from.hidden_size), layers_activation = feed_forward(count, "gelu", cbk.null),
     } }
   end,
-  backward = function(parts, here)
+  backward = function(parts, at)
     local layers = cbk.find(parts, "image_model")
     if not kinds.is_dict(layers) then cbk.fail("config", "the config has no map projector.image_model") end
     if parts.text_model ~= nil then cbk.warn "projector.text_model is left out: LLaVA's LLaMA has no projector" end
-    here:leave_out_others(parts, { image_model = true, text_model = true })
+    at:leave_out_others(parts, { image_model = true, text_model = true })
     local known = { name = true, input_unit = true, use_bias = true, layers_units = true, layers_activation = true }
     for name in cbk.items(layers) do
-      if not known[name] and not absent(layers[name]) then here:leave_out("projector.image_model." .. tostring(name)) end
+      if not known[name] and not absent(layers[name]) then at:leave_out("projector.image_model." .. tostring(name)) end
     end
     local function check(name, want)
       if layers[name] == nil or not cbk.equal(layers[name], want) then
@@ -82,8 +82,8 @@ local projector = {
     check("use_bias", true)
     local count = (cbk.kind(layers, "layers_activation") or "") == "list" and #layers.layers_activation or 0
     check("layers_activation", feed_forward(count, "gelu", cbk.null))
-    check("layers_units", feed_forward(count, here.from.hidden_size, here.from.hidden_size))
-    here:set("mm_hidden_size", cbk.raw(layers, "input_unit"))
+    check("layers_units", feed_forward(count, at.from.hidden_size, at.from.hidden_size))
+    at:set("mm_hidden_size", cbk.raw(layers, "input_unit"))
     return ("mlp%dx_gelu"):format(count)
   end,
 }
@@ -94,12 +94,12 @@ local function is_whole(value) return type(value) == "number" and value % 1 == 0
 
 ---The left counts the embedding as layer 0.
 local feature_layer = {
-  forward = function(layer, here)
-    if not is_whole(layer) or layer == 0 then here:refuse(layer, "the number of a layer (0 would be the embedding)") end
+  forward = function(layer, at)
+    if not is_whole(layer) or layer == 0 then at:refuse(layer, "the number of a layer (0 would be the embedding)") end
     return layer < 0 and layer or layer - 1
   end,
-  backward = function(layer, here)
-    if not is_whole(layer) then here:refuse(layer, "the number of a layer") end
+  backward = function(layer, at)
+    if not is_whole(layer) then at:refuse(layer, "the number of a layer") end
     return layer < 0 and layer or layer + 1
   end,
 }
@@ -120,17 +120,17 @@ local function is_pattern_of(pattern, part) return pattern == part or pattern ==
 
 ---What is not trained, part by part.
 local frozen = {
-  forward = function(only_projector, here)
+  forward = function(only_projector, at)
     local out = cbk.list()
-    if here.from.unfreeze_mm_vision_tower ~= true then out[#out + 1] = "^image_model" end
+    if at.from.unfreeze_mm_vision_tower ~= true then out[#out + 1] = "^image_model" end
     if only_projector == true then out[#out + 1] = "^text_model" end
-    if here.from.freeze_mm_mlp_adapter == true then out[#out + 1] = "^projector_image_model" end
+    if at.from.freeze_mm_mlp_adapter == true then out[#out + 1] = "^projector_image_model" end
     return out
   end,
-  backward = function(patterns, here)
+  backward = function(patterns, at)
     if absent(patterns) then return false end -- nothing is said of the image model: written.left
     local found, others = {}, {}
-    if cbk.kind(here.from, "freeze") ~= "list" then here:refuse(patterns, "a list of patterns") end
+    if cbk.kind(at.from, "freeze") ~= "list" then at:refuse(patterns, "a list of patterns") end
     for _, pattern in cbk.items(patterns) do
       local known
       for _, part in ipairs { "image_model", "text_model", "projector_image_model" } do
@@ -139,8 +139,8 @@ local frozen = {
       if not known then others[#others + 1] = tostring(pattern) end
     end
     if #others > 0 then cbk.warn("freeze: these patterns are left out: " .. table.concat(others, ", ")) end
-    here:set("unfreeze_mm_vision_tower", not found.image_model)
-    here:set("freeze_mm_mlp_adapter", found.projector_image_model == true)
+    at:set("unfreeze_mm_vision_tower", not found.image_model)
+    at:set("freeze_mm_mlp_adapter", found.projector_image_model == true)
     return found.text_model == true
   end,
 }
@@ -148,10 +148,10 @@ local frozen = {
 -- --- the two parts
 
 ---How an image is fit into the tower's square is not said on the right; as a grid of patches (LLaVA 1.6), it is another model's.
-local one_image = { forward = function(way, here)
+local one_image = { forward = function(way, at)
   if absent(way) or way == "pad" then return end -- as the way back has it
-  if way ~= "square" then here:refuse(way, fields.any_of("pad", "square", cbk.null)) end
-  here:leave_out(here.field)
+  if way ~= "square" then at:refuse(way, fields.any_of("pad", "square", cbk.null)) end
+  at:leave_out(at.field)
 end }
 
 ---The folder says which model a file is of; another model's name is reported.

@@ -43,62 +43,62 @@ local body = rules.keys {
 
 ---Learned, where the model has no other positions: MPT may have rotary ones, or none.
 local positions = {
-  forward = function(alibi, here)
+  forward = function(alibi, at)
     if alibi == true then return "alibi" end
-    if alibi ~= false then here:refuse(alibi, fields.any_of(true, false)) end
-    if here.from.learned_pos_emb ~= true then
-      fields.refuse("learned_pos_emb", here.from.learned_pos_emb, "true, where attn_config.alibi is false,")
+    if alibi ~= false then at:refuse(alibi, fields.any_of(true, false)) end
+    if at.from.learned_pos_emb ~= true then
+      fields.refuse("learned_pos_emb", at.from.learned_pos_emb, "true, where attn_config.alibi is false,")
     end
     return "learned"
   end,
-  backward = function(kind, here)
-    if kind ~= "alibi" and kind ~= "learned" then here:refuse(kind, fields.any_of("alibi", "learned")) end
+  backward = function(kind, at)
+    if kind ~= "alibi" and kind ~= "learned" then at:refuse(kind, fields.any_of("alibi", "learned")) end
     return kind == "alibi"
   end,
 }
 
 ---Null stands for 1/sqrt(head size).
 local attention_type = {
-  forward = function(scale, here)
+  forward = function(scale, at)
     if values.absent(scale) then return "scaled_dot_product" end
-    return scale == 1 and "dot_product" or here:refuse(scale, fields.any_of(null, 1.0))
+    return scale == 1 and "dot_product" or at:refuse(scale, fields.any_of(null, 1.0))
   end,
-  backward = function(kind, here)
+  backward = function(kind, at)
     if kind == "scaled_dot_product" then return null end
-    return kind == "dot_product" and float(1) or here:refuse(kind, fields.any_of("scaled_dot_product", "dot_product"))
+    return kind == "dot_product" and float(1) or at:refuse(kind, fields.any_of("scaled_dot_product", "dot_product"))
   end,
 }
 
 local expansion = {
-  forward = function(ratio, here)
-    if type(ratio) ~= "number" then here:refuse(ratio, "a number") end
+  forward = function(ratio, at)
+    if type(ratio) ~= "number" then at:refuse(ratio, "a number") end
     if ratio % 1 ~= 0 then
       cbk.warn(("expansion_ratio=%s: the way back takes whole ratios only, so the new config cannot be converted again"):format(ratio))
     end
-    return ratio * here.from.d_model
+    return ratio * at.from.d_model
   end,
-  backward = function(inner, here)
-    local ratio = type(inner) == "number" and inner / values.size_of(here.from, "hidden_size") or 0.5
-    if ratio % 1 ~= 0 then here:refuse(inner, "a whole multiple of hidden_size (the expansion_ratio)") end
+  backward = function(inner, at)
+    local ratio = type(inner) == "number" and inner / values.size_of(at.from, "hidden_size") or 0.5
+    if ratio % 1 ~= 0 then at:refuse(inner, "a whole multiple of hidden_size (the expansion_ratio)") end
     return ratio
   end,
 }
 
 ---Without biases the norms have none either.
 local norm_type = {
-  forward = function(kind, here)
+  forward = function(kind, at)
     local plain = tostring(kind):gsub("^low_precision_", "")
     if plain ~= "layernorm" and plain ~= "rmsnorm" then
-      here:refuse(kind, fields.any_of("layernorm", "low_precision_layernorm", "low_precision_rmsnorm", "rmsnorm"))
+      at:refuse(kind, fields.any_of("layernorm", "low_precision_layernorm", "low_precision_rmsnorm", "rmsnorm"))
     end
     if plain ~= kind then cbk.warn(("norm_type=%s becomes %s: its lower precision is left out"):format(kind, plain)) end
-    return plain == "layernorm" and here.from.no_bias == true and "biasless-layernorm" or plain
+    return plain == "layernorm" and at.from.no_bias == true and "biasless-layernorm" or plain
   end,
-  backward = function(kind, here)
+  backward = function(kind, at)
     if kind == "layernorm" or kind == "rmsnorm" then return kind end
-    if kind ~= "biasless-layernorm" then here:refuse(kind, fields.any_of("biasless-layernorm", "layernorm", "rmsnorm")) end
-    if decoder.common_bias(here.from) ~= false then
-      here:refuse(kind, "layernorm, or no biases at all (" .. table.concat(decoder.biases, ", ") .. "),")
+    if kind ~= "biasless-layernorm" then at:refuse(kind, fields.any_of("biasless-layernorm", "layernorm", "rmsnorm")) end
+    if decoder.common_bias(at.from) ~= false then
+      at:refuse(kind, "layernorm, or no biases at all (" .. table.concat(decoder.biases, ", ") .. "),")
     end
     return "layernorm"
   end,
@@ -128,8 +128,8 @@ local config = fields.config {
   { "attn_config.qk_ln",     false, values.lost(false, "the Model Zoo's model has no norms of queries and keys, so logits change") },
   written.left { ["attn_config.clip_qkv"] = null, ["attn_config.qk_ln"] = false },
   used.left { "learned_pos_emb" }, -- of positions
-  { "no_bias", false, { forward = function(without, here)
-    for _, name in ipairs(decoder.biases) do here:set(name, not without) end
+  { "no_bias", false, { forward = function(without, at)
+    for _, name in ipairs(decoder.biases) do at:set(name, not without) end
   end } },
   used.right(decoder.biases),
   { "expansion_ratio",     "filter_size",                   expansion },

@@ -14,61 +14,43 @@ local fixed, must, used, written = fields.fixed, fields.must, fields.used, field
 
 local HEAD, DECODER = "lm_head.weight", "decoder_embeddings.word_embeddings.weight"
 
-local function has_decoder_embedding(here)
-  if not (here:is_stored(DECODER) or here:is_stored("model." .. DECODER)) then
+local function has_decoder_embedding(at)
+  if not (at:is_stored(DECODER) or at:is_stored("model." .. DECODER)) then
     cbk.fail("key", ("unable to find '%s' in the checkpoint"):format(DECODER))
   end
 end
 
 ---Where the config ties all three embeddings, release 2.0 has the head's tensor under every name.
-local function of_head(value, here)
-  has_decoder_embedding(here)
-  local is_one = here.right.share_embedding_weights ~= false and here.right.share_encoder_decoder_embedding ~= false
-  return is_one and here:source((here.key:match "^model%." or "") .. HEAD) or value
+local function of_head(value, at)
+  has_decoder_embedding(at)
+  local is_one = at.right.share_embedding_weights ~= false and at.right.share_encoder_decoder_embedding ~= false
+  return is_one and at:source((at.key:match "^model%." or "") .. HEAD) or value
 end
 local one_embedding = actions.pair("tied to the head", of_head, of_head, { takes_null = true })
 
 -- --- keys of one layer
 
----Left to right, a rule reads what is there; right to left, it counts where all of these hold.
-local function back(...)
-  local conditions = { ... }
-  return function(here)
-    for _, holds in ipairs(here.side == "right" and conditions or {}) do
-      if not holds(here) then return false end
-    end
-    return true
-  end
-end
-
 local function named_gated(name) return type(name) == "string" and name:find "^gated%-" ~= nil end
 
----By the config of Hugging Face, also by the one that is being written.
-local function is_gated(here) return named_gated(here.left.feed_forward_proj) end
-local function is_plain(here) return not is_gated(here) end
+-- Towards Hugging Face, its own config says how the matrices are named.
+local function is_gated(at) return at.side == "left" or named_gated(at.left.feed_forward_proj) end
+local function is_plain(at) return at.side == "left" or not named_gated(at.left.feed_forward_proj) end
 
----Whether a layer's third part is the feed-forward part: a decoder's layer has cross-attention before it.
-local function is_third(here)
-  local layer = here.key:match "^decoder%.layers%.%d+%."
-  return layer ~= nil and here:source(layer .. "multihead_attn.proj_q_dense_layer.weight") ~= nil
+---@param part integer   which part of a layer the feed-forward part is
+local function layer(part)
+  local feed_forward = ("layer.%d.DenseReluDense."):format(part)
+  return rules.keys {
+    -- Hugging Face                                    Model Zoo
+    { "layer.0.SelfAttention.{q,k,v,o}.{weight,bias}", "self_attn.proj_{q,k,v,output}_dense_layer.{weight,bias}" },
+    { "layer.0.layer_norm.{weight,bias}",              "norm1.{weight,bias}" },
+    { "layer.1.layer_norm.{weight,bias}",              "norm2.{weight,bias}" },
+    { "layer.2.layer_norm.{weight,bias}",              "norm3.{weight,bias}" },
+    { feed_forward .. "wi.{weight,bias}",              "ffn.ffn.0.linear_layer.{weight,bias}", when = is_plain },
+    { feed_forward .. "wi_0.{weight,bias}",            "ffn.ffn.0.linear_layer_for_glu.{weight,bias}" },
+    { feed_forward .. "wi_1.{weight,bias}",            "ffn.ffn.0.linear_layer.{weight,bias}", when = is_gated },
+    { feed_forward .. "wo.{weight,bias}",              "ffn.ffn.1.linear_layer.{weight,bias}" },
+  }
 end
-local function is_second(here) return not is_third(here) end
-
-local layer = rules.keys {
-  -- Hugging Face                                    Model Zoo
-  { "layer.0.SelfAttention.{q,k,v,o}.{weight,bias}", "self_attn.proj_{q,k,v,output}_dense_layer.{weight,bias}" },
-  { "layer.0.layer_norm.{weight,bias}",              "norm1.{weight,bias}" },
-  { "layer.1.layer_norm.{weight,bias}",              "norm2.{weight,bias}" },
-  { "layer.2.layer_norm.{weight,bias}",              "norm3.{weight,bias}" },
-  { "layer.1.DenseReluDense.wi.{weight,bias}",       "ffn.ffn.0.linear_layer.{weight,bias}",         when = back(is_second, is_plain) },
-  { "layer.1.DenseReluDense.wi_0.{weight,bias}",     "ffn.ffn.0.linear_layer_for_glu.{weight,bias}", when = back(is_second) },
-  { "layer.1.DenseReluDense.wi_1.{weight,bias}",     "ffn.ffn.0.linear_layer.{weight,bias}",         when = back(is_second, is_gated) },
-  { "layer.1.DenseReluDense.wo.{weight,bias}",       "ffn.ffn.1.linear_layer.{weight,bias}",         when = back(is_second) },
-  { "layer.2.DenseReluDense.wi.{weight,bias}",       "ffn.ffn.0.linear_layer.{weight,bias}",         when = back(is_third, is_plain) },
-  { "layer.2.DenseReluDense.wi_0.{weight,bias}",     "ffn.ffn.0.linear_layer_for_glu.{weight,bias}", when = back(is_third) },
-  { "layer.2.DenseReluDense.wi_1.{weight,bias}",     "ffn.ffn.0.linear_layer.{weight,bias}",         when = back(is_third, is_gated) },
-  { "layer.2.DenseReluDense.wo.{weight,bias}",       "ffn.ffn.1.linear_layer.{weight,bias}",         when = back(is_third) },
-}
 
 local cross_attention = rules.keys {
   { "layer.1.EncDecAttention.{q,k,v,o}.{weight,bias}", "multihead_attn.proj_{q,k,v,output}_dense_layer.{weight,bias}" },
@@ -91,8 +73,8 @@ local stacks = rules.keys {
   { "{encoder,decoder}_token_embedding.weight",                 "{encoder,decoder}_embeddings.word_embeddings.weight",
     read_only = "its name in release 1.6" },
   { "{encoder,decoder}.absolute_position_embedding[.weight]",   "{encoder,decoder}_embeddings.position_embeddings[.weight]" },
-  { "decoder.block.N",           "decoder.layers.N",           cross_attention },
-  { "{encoder,decoder}.block.N", "{encoder,decoder}.layers.N", layer },
+  { "encoder.block.N", "encoder.layers.N", layer(1) },
+  { "decoder.block.N", "decoder.layers.N", rules.keys { cross_attention, layer(2) } },
   { "{encoder,decoder}.final_layer_norm.{weight,bias}",         "{encoder,decoder}.norm.{weight,bias}" },
   { "lm_head.bias" },
 }
@@ -108,12 +90,12 @@ local function hf_keys(...)
 end
 
 -- 1.6 had the first block's positions in every block: as many as the encoder has, in the decoder too
-local bias_of_all_blocks = actions.pair("in every block", function(value) return value end, function(value, here)
-  local stack, kind = here.key:match "^relative_position_(%a+)%.relative_attention_bias%.(%a+)$"
-  local count = here.left.encoder_num_hidden_layers
+local bias_of_all_blocks = actions.pair("in every block", function(value) return value end, function(value, at)
+  local stack, kind = at.key:match "^relative_position_(%a+)%.relative_attention_bias%.(%a+)$"
+  local count = at.left.encoder_num_hidden_layers
   if type(count) ~= "number" then cbk.fail("config", "the config does not say 'encoder_num_hidden_layers'") end
   for block = 1, count - 1 do
-    here:emit(("%s.block.%d.layer.0.SelfAttention.relative_attention_bias.%s"):format(stack, block, kind), value)
+    at:emit(("%s.block.%d.layer.0.SelfAttention.relative_attention_bias.%s"):format(stack, block, kind), value)
   end
   return value
 end)
@@ -138,105 +120,96 @@ local function warn_of_gelu(name)
 end
 
 ---One activation on the left, one for each stack on the right.
----@param name_of fun(here: FieldAt): any   the activation by its usual name, which says whether there is a gate
-local function activation(name_of)
-  return {
-    forward = function(_, here)
-      local out = names.forward(name_of(here), here)
-      warn_of_gelu(out)
-      here:set("decoder_nonlinearity", out)
-      return out
-    end,
-    backward = function(name, here)
-      warn_of_gelu(name)
-      return names.backward(name, here)
-    end,
-  }
-end
-
-local function as_it_is(here) return here.from.feed_forward_proj end
+local activation = {
+  forward = function(name, at)
+    local out = names.forward(name, at)
+    warn_of_gelu(out)
+    at:set("decoder_nonlinearity", out)
+    return out
+  end,
+  backward = function(name, at)
+    warn_of_gelu(name)
+    return names.backward(name, at)
+  end,
+}
 
 ---Up to 2.0 a field of its own may say that there is a gate.
-local function gated_by_field(here)
-  local name = here.from.feed_forward_proj
-  if here.from.is_gated_act ~= true or named_gated(name) then return name end
+local function name_gate(from)
+  local name = from.feed_forward_proj
+  if from.is_gated_act ~= true or named_gated(name) then return end
   local gated = "gated-" .. tostring(name)
   if not gates[gated] then
     fields.refuse("feed_forward_proj", name, "'gelu', 'relu' or 'silu', where is_gated_act is true,")
   end
-  return gated
+  from.feed_forward_proj = gated
 end
 
 ---A field of the right that may only repeat another one.
 ---@param usual? any   of the other one, where the config does not say it
 local function same_as(other, usual)
-  return { backward = function(value, here)
-    local want = here.from[other]
+  return { backward = function(value, at)
+    local want = at.from[other]
     if values.absent(want) then want = usual end
-    if not values.absent(value) and value ~= want then here:refuse(value, ("the value of %s (%s)"):format(other, fields.shown(want))) end
+    if not values.absent(value) and value ~= want then at:refuse(value, ("the value of %s (%s)"):format(other, fields.shown(want))) end
   end }
 end
 
 ---The Model Zoo may count the sentinels of its training task apart from the vocabulary; embeddings have rows for both.
 local vocabulary = {
   forward = function(size) return size end,
-  backward = function(_, here)
-    local size = values.size_of(here.from, "src_vocab_size")
-    local sentinels = values.absent(here.from.extra_ids) and 0 or here.from.extra_ids
+  backward = function(_, at)
+    local size = values.size_of(at.from, "src_vocab_size")
+    local sentinels = values.absent(at.from.extra_ids) and 0 or at.from.extra_ids
     if type(sentinels) ~= "number" or sentinels < 0 or sentinels % 1 ~= 0 then fields.refuse("extra_ids", sentinels, "a whole number") end
     return size + sentinels
   end,
 }
 
 ---What the name of the feed-forward part says already. Of a gated one that name decides, as in the Model Zoo's converter.
----@param name_of fun(here: FieldAt): any
 ---@param implied fun(name: string): any
-local function as_named(name_of, implied)
-  return { forward = function(value, here)
-    local name = tostring(name_of(here) or "relu")
+local function as_named(implied)
+  return { forward = function(value, at)
+    local name = tostring(at.from.feed_forward_proj or "relu")
     local want = implied(name)
     if values.absent(value) or value == want then return end
     if not named_gated(name) then
-      here:refuse(value, ("%s, as feed_forward_proj=%s says,"):format(fields.shown(want), fields.shown(name)))
+      at:refuse(value, ("%s, as feed_forward_proj=%s says,"):format(fields.shown(want), fields.shown(name)))
     end
-    cbk.warn(("%s=%s is left out: feed_forward_proj=%s decides, which means %s"):format(here.field, fields.shown(value),
+    cbk.warn(("%s=%s is left out: feed_forward_proj=%s decides, which means %s"):format(at.field, fields.shown(value),
       fields.shown(name), fields.shown(want)))
   end }
 end
 
 local function activation_in(name) return name == "gated-gelu" and "gelu_new" or name:match "[^-]*$" end
 
----@param name_of fun(here: FieldAt): any   the activation by its usual name
-local function config_for(name_of)
-  return fields.config {
-    fixed.left { model_type = "t5" },
-    fixed.right { norm_type = "rmsnorm" },
-    { "vocab_size",          "src_vocab_size",             vocabulary },
-    used.right { "extra_ids" },
-    { false,                 "tgt_vocab_size",             same_as "src_vocab_size" },
-    { "d_model" },
-    { "d_kv" },
-    { "d_ff" },
-    { "num_layers",          "encoder_num_hidden_layers" },
-    { "num_decoder_layers",  "decoder_num_hidden_layers" },
-    { "num_heads" },
-    { "relative_attention_num_buckets" },
-    { "tie_word_embeddings", "share_embedding_weights" },
-    { "dropout_rate" },
-    { false,                 "relu_dropout_rate",          same_as("dropout_rate", 0.1) },
-    { "layer_norm_epsilon" },
-    { "feed_forward_proj",   "encoder_nonlinearity",       activation(name_of) },
-    { false,                 "decoder_nonlinearity",       same_as("encoder_nonlinearity", "relu") },
-    { "dense_act_fn",        false,                        as_named(name_of, activation_in) },
-    name_of == as_it_is and { "is_gated_act", false,       as_named(name_of, named_gated) } or used.left { "is_gated_act" },
-    written.right { src_max_position_embeddings = 512, tgt_max_position_embeddings = 512 }, -- relative positions have no end
-    written.left { decoder_start_token_id = 0 }, -- that of padding
-  }
-end
+local config = fields.config {
+  fixed.left { model_type = "t5" },
+  fixed.right { norm_type = "rmsnorm" },
+  { "vocab_size",          "src_vocab_size",             vocabulary },
+  used.right { "extra_ids" },
+  { false,                 "tgt_vocab_size",             same_as "src_vocab_size" },
+  { "d_model" },
+  { "d_kv" },
+  { "d_ff" },
+  { "num_layers",          "encoder_num_hidden_layers" },
+  { "num_decoder_layers",  "decoder_num_hidden_layers" },
+  { "num_heads" },
+  { "relative_attention_num_buckets" },
+  { "tie_word_embeddings", "share_embedding_weights" },
+  { "dropout_rate" },
+  { false,                 "relu_dropout_rate",          same_as("dropout_rate", 0.1) },
+  { "layer_norm_epsilon" },
+  { "feed_forward_proj",   "encoder_nonlinearity",       activation },
+  { false,                 "decoder_nonlinearity",       same_as("encoder_nonlinearity", "relu") },
+  { "dense_act_fn",        false,                        as_named(activation_in) },
+  { "is_gated_act",        false,                        as_named(named_gated) },
+  written.right { src_max_position_embeddings = 512, tgt_max_position_embeddings = 512 }, -- relative positions have no end
+  written.left { decoder_start_token_id = 0 }, -- that of padding
+}
 
 local hf = {
   keys = hf_keys(cross_bias, first_bias(new_bias), first_bias(old_bias)),
-  config = config_for(as_it_is),
+  config = config,
   defaults = {
     left = { num_decoder_layers = fields.same_as "num_layers" },
     right = { decoder_num_hidden_layers = fields.same_as "encoder_num_hidden_layers" },
@@ -253,7 +226,7 @@ end }
 
 local hf_2_0 = variant(hf, {
   keys = hf_keys(cross_bias, first_bias(old_bias)), tool = "2.0.3", mup = false,
-  config = config_for(gated_by_field),
+  prepare = { left = name_gate },
   fill = { left = { has_positions } },
 })
 
@@ -262,22 +235,16 @@ local hf_1_8 = variant(hf_2_0, {
 })
 
 ---1.9 copied the name where is_gated_act says that there is no gate.
-local activation_1_9 = variant(activation(gated_by_field), {
-  forward = function(name, here)
-    if here.from.is_gated_act ~= false or not gates[name] then return activation(gated_by_field).forward(name, here) end
-    cbk.warn(("feed_forward_proj=%s is copied, as is_gated_act=false says that it is not gated: release 1.9 knows no such activation; "
-      .. "without is_gated_act it becomes %s"):format(fields.shown(name), gates[name]))
-    here:set("decoder_nonlinearity", name)
-    return name
-  end,
-})
+local function copy_ungated(to, from)
+  local name = from.feed_forward_proj
+  if from.is_gated_act ~= false or not gates[name] then return end
+  cbk.warn(("feed_forward_proj=%s is copied, as is_gated_act=false says that it is not gated: release 1.9 knows no such activation; "
+    .. "without is_gated_act it becomes %s"):format(fields.shown(name), gates[name]))
+  to.encoder_nonlinearity, to.decoder_nonlinearity = name, name
+end
 
 local hf_1_9 = variant(hf_1_8, {
-  keys = hf_keys(first_bias(old_bias)), tool = "1.9.1",
-  config = fields.config {
-    fields.without(hf_1_8.config, { "feed_forward_proj" }),
-    { "feed_forward_proj", "encoder_nonlinearity", activation_1_9 },
-  },
+  keys = hf_keys(first_bias(old_bias)), tool = "1.9.1", finish = { right = copy_ungated },
 })
 
 local hf_1_7 = variant(hf_1_8, {
@@ -302,7 +269,7 @@ local to_1_7 = { keys = keys_1_6, config = fields.config { { "*" } } }
 
 local to_1_8 = {
   keys = rules.keys {
-    { "*", "model.*", when = function(here) return here.side == "right" end },
+    { "*", "model.*", when = function(at) return at.side == "right" end },
     { "model.*", "model.model.*" },
     { "*" },
   },

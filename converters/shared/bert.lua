@@ -59,9 +59,9 @@ end
 
 ---The Model Zoo has a field for the masked-language head's activation, Hugging Face uses the encoder's.
 local function as_encoder(field)
-  return function(value, where)
-    local encoder = where.from[field]
-    if value ~= cbk.null and value ~= encoder then where:refuse(value, encoder) end
+  return function(value, at)
+    local encoder = at.from[field]
+    if value ~= cbk.null and value ~= encoder then at:refuse(value, encoder) end
   end
 end
 

@@ -54,36 +54,36 @@ end
 ---Hugging Face has one number where the Model Zoo has height and width.
 local square = {
   forward = function(size) return cbk.list { size, size } end,
-  backward = function(sides, here)
-    if not side_of(sides) then here:refuse(sides, "a list of two equal numbers") end
+  backward = function(sides, at)
+    if not side_of(sides) then at:refuse(sides, "a list of two equal numbers") end
     return cbk.raw(sides, 1)
   end,
 }
 
 ---Images are whole patches: the Model Zoo's model asks for it.
-local function check_patches(size, patch, here)
+local function check_patches(size, patch, at)
   if type(patch) == "number" and patch > 0 and size % patch ~= 0 then
-    here:refuse(here.from[here.field], ("a multiple of patch_size (%s)"):format(patch))
+    at:refuse(at.from[at.field], ("a multiple of patch_size (%s)"):format(patch))
   end
 end
 local image = {
-  forward = function(size, here)
-    check_patches(size, here.from.patch_size, here)
+  forward = function(size, at)
+    check_patches(size, at.from.patch_size, at)
     return square.forward(size)
   end,
-  backward = function(sides, here)
-    local out = square.backward(sides, here)
-    check_patches(side_of(sides), side_of(here.from.patch_size), here)
+  backward = function(sides, at)
+    local out = square.backward(sides, at)
+    check_patches(side_of(sides), side_of(at.from.patch_size), at)
     return out
   end,
 }
 
 ---The Model Zoo's converter makes silu a swiglu, though CLIP has no gates.
 local function with_notice(change)
-  return function(name, here)
-    local out = change(name, here)
+  return function(name, at)
+    local out = change(name, at)
     if name == "silu" or name == "swiglu" then
-      cbk.warn(("%s=%s becomes %s, as in the Model Zoo's converter: swiglu has a gate, for which CLIP has no weights"):format(here.field,
+      cbk.warn(("%s=%s becomes %s, as in the Model Zoo's converter: swiglu has a gate, for which CLIP has no weights"):format(at.field,
         fields.shown(name), fields.shown(out)))
     end
     return out
@@ -95,12 +95,12 @@ local activation = { forward = with_notice(names.forward), backward = with_notic
 
 ---The Model Zoo's embedding layer does not read the field.
 local USUAL_EPSILON = 1e-5
-local function warn_of_epsilon(epsilon, here)
+local function warn_of_epsilon(epsilon, at)
   if type(epsilon) == "number" and epsilon ~= USUAL_EPSILON then
-    cbk.warn(("%s=%s: the norm behind the embeddings always uses %g in the Model Zoo, so outputs differ slightly"):format(here.field,
+    cbk.warn(("%s=%s: the norm behind the embeddings always uses %g in the Model Zoo, so outputs differ slightly"):format(at.field,
       fields.shown(epsilon), USUAL_EPSILON))
   end
-  return cbk.raw(here.from, here.field)
+  return cbk.raw(at.from, at.field)
 end
 local epsilon_of_norms = { forward = warn_of_epsilon, backward = warn_of_epsilon }
 
@@ -114,7 +114,7 @@ clip.config = fields.config {
   fixed.right(layout),
   fixed.right { norm_first = true },
   { "projection_dim",      "num_classes" },
-  { "num_labels", false, { forward = function(count, here) here:set("num_classes", count) end } },
+  { "num_labels", false, { forward = function(count, at) at:set("num_classes", count) end } },
   { "attention_dropout",   "attention_dropout_rate" },
   fields.written.right { dropout_rate = cbk.float(0) },
   { "hidden_size" },
@@ -127,8 +127,8 @@ clip.config = fields.config {
   { "image_size", nil, image },
   { "num_channels" },
   { "patch_size", nil, square },
-  { "encoder_stride", false, { forward = function(stride, here)
-    if stride ~= here.from.patch_size then here:refuse(stride, ("the patch_size (%s)"):format(fields.shown(here.from.patch_size))) end
+  { "encoder_stride", false, { forward = function(stride, at)
+    if stride ~= at.from.patch_size then at:refuse(stride, ("the patch_size (%s)"):format(fields.shown(at.from.patch_size))) end
   end } },
 }
 

@@ -141,7 +141,7 @@ end
 ---Steps between releases, for `rules.between`. 1.7 to 1.8: keys may begin with `model.` since 1.8.
 decoder.to_1_8 = {
   keys = rules.keys {
-    { "*", "model.*", when = function(here) return here.side == "right" end, read_only = "release 1.7 had no such prefix" },
+    { "*", "model.*", when = function(at) return at.side == "right" end, read_only = "release 1.7 had no such prefix" },
     { "*" },
   },
   config = fields.config { { "*" } },
