@@ -13,7 +13,7 @@ local classes = require "converters.classes.hf.falcon"
 local zoo = require "converters.classes.zoo.decoder"
 
 local fixed, used, drop, written, none = fields.fixed, fields.used, fields.drop, fields.written, fields.none
-local qkv, refuse = actions.qkv, rules.refuse
+local qkv = actions.qkv
 local null, float, absent = cbk.null, cbk.float, values.absent
 local between = rules.between
 
@@ -34,24 +34,13 @@ local function groups(config)
   return values.size_of(extra, "num_kv_groups")
 end
 
-local function has_biases(at) return at.left.bias == true end
-local function has_none(at) return not has_biases(at) end
-local no_bias = "Falcon has either all biases (bias: true; use_projection_bias_in_attention, use_ffn_bias_in_attention and use_ffn_bias: "
-  .. "true) or none, and the config does not say that it has them"
-
 local projections = rules.keys {
-  refuse.left("self_attention.{query_key_value,dense}.bias",                        no_bias, has_none),
-  refuse.left("mlp.{dense_h_to_4h,dense_4h_to_h}.bias",                             no_bias, has_none),
-  refuse.right("self_attn.proj_{q,k,v,output}_dense_layer.bias",                    no_bias, has_none),
-  refuse.right("ffn.ffn.{0,1}.linear_layer.bias",                                   no_bias, has_none),
-  { "", "", rules.keys {
-    -- Hugging Face                             Model Zoo                                            where bytes change
-    { "self_attention.query_key_value.weight",  qkv.keys "self_attn.proj_%s_dense_layer.weight",     qkv.grouped(groups) },
-    { "self_attention.query_key_value.bias",    qkv.keys "self_attn.proj_%s_dense_layer.bias",       qkv.grouped(groups) },
-    { "self_attention.dense.{weight,bias}",     "self_attn.proj_output_dense_layer.{weight,bias}" },
-    { "mlp.dense_h_to_4h.{weight,bias}",        "ffn.ffn.0.linear_layer.{weight,bias}" },
-    { "mlp.dense_4h_to_h.{weight,bias}",        "ffn.ffn.1.linear_layer.{weight,bias}" },
-  } },
+  -- Hugging Face                             Model Zoo                                            where bytes change
+  { "self_attention.query_key_value.weight",  qkv.keys "self_attn.proj_%s_dense_layer.weight",     qkv.grouped(groups) },
+  { "self_attention.query_key_value.bias",    qkv.keys "self_attn.proj_%s_dense_layer.bias",       qkv.grouped(groups) },
+  { "self_attention.dense.{weight,bias}",     "self_attn.proj_output_dense_layer.{weight,bias}" },
+  { "mlp.dense_h_to_4h.{weight,bias}",        "ffn.ffn.0.linear_layer.{weight,bias}" },
+  { "mlp.dense_4h_to_h.{weight,bias}",        "ffn.ffn.1.linear_layer.{weight,bias}" },
 }
 
 local function body(norms)

@@ -36,21 +36,28 @@ function fit_checks.layers(found, place)
   end
 end
 
----Refuses weights that the class does not have, where rules write them all the same; biases are a warning.
+---The biases of norms, which the original converters pass on whatever the config says.
+---@param known ClassTensors
+local function is_norm_bias(known, key)
+  local weight = key:find "%.bias$" and known.by_key[known:own_key((key:gsub("bias$", "weight"))) or ""]
+  return weight and #weight.extents == 1
+end
+
+---Refuses tensors that the class does not have, where rules write them all the same; for biases of norms it warns.
 ---@param found Fit
 ---@param place string   what is before the keys in the checkpoint
 ---@param moves table<string, KeyMove>
 function fit_checks.strangers(found, place, moves)
-  local weights, biases = {}, {}
+  local others, biases = {}, {}
   for _, key in ipairs(found.unknown) do
-    local list = key:find "%.bias$" and biases or weights
+    local list = is_norm_bias(found.known, key) and biases or others
     if moves[key] and moves[key].to then list[#list + 1] = place .. key end
   end
   local function text(list)
-    return ("the checkpoint has %d %s that %s does not have with this config: %s"):format(#list, list == biases and "biases" or "weights",
+    return ("the checkpoint has %d %s that %s does not have with this config: %s"):format(#list, list == biases and "biases" or "tensors",
       found.known.class.name, naming.first(list))
   end
-  if #weights > 0 then cbk.fail("convert", text(weights)) end
+  if #others > 0 then cbk.fail("convert", text(others) .. "; use the config that belongs to the checkpoint") end
   if #biases > 0 then cbk.warn(text(biases)) end
 end
 

@@ -163,9 +163,9 @@ describe("Falcon", function()
       raises("must be the same", function() with_flags(flags[1], flags[2], flags[3]) end)
     end
     equal(with_flags(nil, nil, nil), nil)
-    raises("dense_layer.bias': Falcon has either all biases", function() convert.checkpoint(to_hf, cbk.dict { model = cs }) end)
+    raises("linear_layer.bias", function() convert.checkpoint(to_hf, cbk.dict { model = cs }) end)
     convert.config(to_cs, config(layout.config, { bias = false }))
-    raises("Falcon has either all biases", function() convert.checkpoint(to_cs, hf) end)
+    raises("FalconForCausalLM does not have with this config", function() convert.checkpoint(to_cs, hf) end)
     convert.config(to_cs, layout.config)
     hf["transformer.h.0.mlp.dense_4h_to_h.bias"] = nil
     raises("1 weight is missing: transformer.h.0.mlp.dense_4h_to_h.bias", function() convert.checkpoint(to_cs, hf) end)
