@@ -22,7 +22,7 @@ local between = rules.between
 ---The Model Zoo's attention has one group where the config does not say how many.
 local function one_group(from)
   local shown = fields.shown(from.attention_module)
-  cbk.warn(("extra_attention_params is not given: num_kv_groups=1 is taken, as attention_module=%s does"):format(shown))
+  cbk.warn(("extra_attention_params is not given: num_kv_groups=1 is assumed, as for attention_module=%s"):format(shown))
   return cbk.dict { num_kv_groups = 1 }
 end
 

@@ -88,7 +88,7 @@ local in_one_form = rotary.in_one_form { rope_type = "default", rope_theta = 100
 local function name_whole_heads(from)
   if from.rotary_dim ~= null then return end
   from.rotary_dim = math.floor(values.size_of(from, "n_embd") / values.size_of(from, "n_head"))
-  cbk.warn(("rotary_dim=null becomes %d, the head size: Hugging Face turns whole heads then, the Model Zoo a quarter of each"):format(
+  cbk.warn(("rotary_dim=null becomes %d, the head size: Hugging Face rotates whole heads then, the Model Zoo a quarter of each"):format(
     from.rotary_dim))
 end
 

@@ -160,7 +160,7 @@ end }
 local function model_type(known, class)
   return { "model_type", false, { forward = function(name)
     if known[name] then return end
-    cbk.warn(("model_type=%s is ignored: the folder's model is taken for a %s"):format(fields.shown(name), class))
+    cbk.warn(("model_type=%s is ignored: the model of this folder is read as a %s"):format(fields.shown(name), class))
   end } }
 end
 
@@ -245,7 +245,7 @@ local function take_tower(from)
   for name in cbk.items(whole) do
     if name ~= "vision_config" and name ~= "model_type" and not absent(whole[name]) then others[#others + 1] = "image_model." .. name end
   end
-  if #others > 0 then cbk.warn("of a whole CLIP the image tower is taken; left out: " .. table.concat(others, ", ")) end
+  if #others > 0 then cbk.warn("only the image tower of the CLIP model is used; left out: " .. table.concat(others, ", ")) end
   from.image_model = whole.vision_config
 end
 

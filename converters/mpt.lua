@@ -73,7 +73,7 @@ local expansion = {
   forward = function(ratio, at)
     if type(ratio) ~= "number" then at:refuse(ratio, "a number") end
     if ratio % 1 ~= 0 then
-      cbk.warn(("expansion_ratio=%s: the way back takes whole ratios only, so the new config cannot be converted again"):format(ratio))
+      cbk.warn(("expansion_ratio=%s: only whole ratios can be converted back, so the new config cannot"):format(ratio))
     end
     return ratio * at.from.d_model
   end,
@@ -153,7 +153,7 @@ local function as_weights_show(from, given, read)
   if given["attn_config.alibi"] == nil and read.source then
     from["attn_config.alibi"] = not has "wpe.weight"
   elseif given["attn_config.alibi"] == nil then
-    cbk.warn "attn_config.alibi is not given: false is taken, where Hugging Face's default is true; add it, or convert the checkpoint too"
+    cbk.warn "attn_config.alibi is not given: false is assumed, Hugging Face's default is true; add it, or convert the checkpoint too"
   end
   if given.no_bias == nil and read.source then from.no_bias = not has_bias(read.source) end
 end

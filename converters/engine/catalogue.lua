@@ -76,7 +76,7 @@ function catalogue.formats(text)
   local list, set = {}, {}
   local function add(format)
     if not is_format(format) then
-      fail("'%s' is no format; there are hf, cs-X.Y and 'cs-X.Y .. cs-X.Y', with X.Y one of %s", format,
+      fail("'%s' is not a format; known: hf, cs-X.Y and 'cs-X.Y .. cs-X.Y', with X.Y one of %s", format,
         table.concat(releases.known, ", "))
     end
     list[#list + 1], set[format] = format, true

@@ -48,7 +48,7 @@ function class.kinds.free(default, ...) return class.free(class.kinds.any(defaul
 ---@param names string
 function class.makers(names)
   local out = {}
-  for name in names:gmatch "%a+" do out[#out + 1] = class.kinds[name] or error("no kind of fields is called " .. name, 2) end
+  for name in names:gmatch "%a+" do out[#out + 1] = class.kinds[name] or error("unknown kind of fields: " .. name, 2) end
   return unpack(out)
 end
 

@@ -35,7 +35,7 @@ local known = {
     holds = function(value) return type(value) == "boolean" or value == 1 or value == 0 end, says = "true or false",
     plain = function(value) return value == true or value == 1 end,
   },
-  text = { holds = function(value) return type(value) == "string" end, says = "a text", null = true },
+  text = { holds = function(value) return type(value) == "string" end, says = "a string", null = true },
 }
 
 ---The names of all kinds.

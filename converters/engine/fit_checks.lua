@@ -28,7 +28,7 @@ function fit_checks.layers(found, place)
   local advice = "use the config that belongs to the checkpoint"
   for _, key in ipairs(found.unknown) do
     local said = found.known:beyond(key)
-    if said then cbk.fail("convert", ("the checkpoint has more than %s: '%s%s'; %s"):format(said, place, key, advice)) end
+    if said then cbk.fail("convert", ("the config says %s, but the checkpoint has '%s%s'; %s"):format(said, place, key, advice)) end
   end
   local layer, count = found.known:absent_layer(found.missing)
   if layer then

@@ -45,7 +45,7 @@ end
 function At:emit(key, value)
   local earlier = self.run.out[key]
   if earlier ~= nil and self:differ(earlier, value) then
-    cbk.warn(("'%s' and an earlier key differ, though both are '%s'; that of '%s' is kept"):format(self.key, key, self.key))
+    cbk.warn(("two source tensors for '%s' have different values; keeping that of '%s'"):format(key, self.key))
   end
   self.run.out[key] = value
   self.run:tell(self.run.hit and "beside" or "fill", key, value)
@@ -169,7 +169,7 @@ end
 ---Remembers a target; a second source for it is an error.
 function Run:write(target, value)
   if value == cbk.null and self.no_nulls then
-    fail("key '%s' is null in the checkpoint, and the target format has no such value", self.at.key)
+    fail("key '%s' is null in the checkpoint, which the target format cannot hold", self.at.key)
   end
   local earlier = self.writer[target]
   if earlier and earlier ~= self.at.full_key then
@@ -278,7 +278,7 @@ end
 function Run:check_numbers()
   local known = self.known
   local said = known and not known:own_key(self.at.key) and known:beyond(self.at.key)
-  if said then fail("the checkpoint has more than %s: %s", said, self.at.full_key) end
+  if said then fail("the config says %s, but the checkpoint has '%s'", said, self.at.full_key) end
 end
 
 ---@class KeyMove   What became of a key of one tensor.
@@ -299,7 +299,7 @@ end
 function Run:check_weight(value)
   if self.reads_all or value == cbk.null then return end
   if not kinds.is_tensor(value) then
-    fail("key '%s' is %s in the checkpoint, where a tensor belongs", self.at.full_key, kinds.facts(value))
+    fail("key '%s' of the checkpoint: expected a tensor, found %s", self.at.full_key, kinds.facts(value))
   end
   for _, extent in ipairs(value:shape()) do
     if extent == 0 then fail("key '%s' (%s) has no elements", self.at.full_key, kinds.facts(value)) end

@@ -31,7 +31,7 @@ function kinds.is_dict(value, key) return kind_of(value, key):find "dict" ~= nil
 ---@private
 function kinds.check_root(root)
   if not kinds.is_dict(root) then
-    cbk.fail("checkpoint", ("the checkpoint is no dict of tensors; its root is of the kind '%s'"):format(tostring(cbk.kind(root))))
+    cbk.fail("checkpoint", ("expected a checkpoint with a dict of tensors, found a root of the kind '%s'"):format(tostring(cbk.kind(root))))
   end
 end
 

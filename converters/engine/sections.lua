@@ -75,7 +75,7 @@ local function warn_of_quoted(config, known)
   for name in cbk.items(config) do
     if field_kinds.is_quoted(known[name], config[name]) then names[#names + 1] = ("%s=%s"):format(name, fields.shown(config[name])) end
   end
-  if #names > 0 then cbk.warn("numbers in quotes stay so, though not every program reads them: " .. table.concat(names, ", ")) end
+  if #names > 0 then cbk.warn("numbers in quotes are kept as text, which not every program reads: " .. table.concat(names, ", ")) end
 end
 
 ---Without a size, which nothing else gave the other side, no model is described.
@@ -216,7 +216,7 @@ local function use_own_name(config, name, alias, field)
   if kinds.present(value) then
     sections.check(cbk.dict { [alias] = value }, { [alias] = field })
     if kinds.present(config[name]) and not fields.same(config[name], value) then
-      cbk.warn(("the config has %s=%s and %s=%s, which are two names of one field; the latter holds, as its model reads it"):format(
+      cbk.warn(("the config has %s=%s and %s=%s, which are two names of one field; the latter is used, as in the model's own class"):format(
         name, fields.shown(config[name]), alias, fields.shown(value)))
     end
     config[name] = cbk.raw(config, alias)

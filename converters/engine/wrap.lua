@@ -24,7 +24,7 @@ function wrap.model_in(wrapper, config, side)
   local field = wrapper.says[side]
   local said = config[field]
   if said == nil then
-    cbk.fail("config", ("the config has no '%s', which names the model inside: add %s: llama, or which it is of %s"):format(field, field,
+    cbk.fail("config", ("the config has no '%s', which names the model inside: add %s: llama, or another one of %s"):format(field, field,
       table.concat(wrapper.models, ", ")))
   end
   local name = side == "left" and wrapper.called and wrapper.called[said] or said
@@ -69,7 +69,7 @@ function wrap.is_copy(wrapper, key) return key:sub(1, #wrapper.copy + 1) == wrap
 ---How keys of the right are passed over that say the same once more.
 ---@param wrapper Wrap
 local function copies_of(wrapper)
-  local rule = rules.drop.right(wrapper.copy .. ".*", ("a copy; the model is that below '%s'"):format(wrapper.place))
+  local rule = rules.drop.right(wrapper.copy .. ".*", ("a copy; the model below '%s' is used"):format(wrapper.place))
   return patterns.compile(rules.keys { rule }, "right")
 end
 
@@ -106,7 +106,7 @@ function wrap.take_out(wrapper, source, trace)
   end
   if copies > 0 then
     local what = copies == 1 and "key below '%s' is" or "keys below '%s' are"
-    cbk.warn(("%d " .. what .. " left out; the model is that below '%s'"):format(copies, wrapper.copy, wrapper.place))
+    cbk.warn(("%d " .. what .. " left out; the model below '%s' is used"):format(copies, wrapper.copy, wrapper.place))
   end
   return inner, strangers
 end

@@ -125,10 +125,11 @@ end
 local function tell_of_activations(zoo, has, field)
   local own = zoo.encoder_nonlinearity
   if has.pooler and own ~= "tanh" then
-    cbk.warn(("the pooler of release 1.7 uses %s=%s, Hugging Face's tanh: what it makes differs"):format(field, fields.shown(own)))
+    cbk.warn(("the pooler of release 1.7 uses %s=%s, Hugging Face's tanh: its output differs"):format(field, fields.shown(own)))
   end
   if has.mlm and own ~= "gelu" then
-    cbk.warn(("the masked-language head of release 1.7 always uses gelu, not %s=%s; since 1.8 it can"):format(field, fields.shown(own)))
+    cbk.warn(("the masked-language head of release 1.7 always uses gelu, not %s=%s; releases since 1.8 use it"):format(field,
+      fields.shown(own)))
   end
 end
 

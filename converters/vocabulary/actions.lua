@@ -60,7 +60,7 @@ local function check_rows(t, config, ...)
   local said = ("%s %d / num_heads %d"):format(field, width, queries)
   if keys ~= queries then said = ("%s, num_kv_groups %d"):format(said, keys) end
   local what = table.concat({ ... }, " + ") .. (heads == 1 and " head" or " heads")
-  cbk.fail("shape", ("%d rows are not %s of %g (%s)"):format(rows, what, size, said))
+  cbk.fail("shape", ("expected %g rows (%s of %g: %s), found %d; check these fields"):format(heads * size, what, size, said, rows))
 end
 
 -- --- query, key, value
@@ -70,7 +70,7 @@ actions.qkv = {}
 ---Refuses a fused projection, or a part of one, that reads another width than the model's.
 local function check_inputs(t, config)
   local columns, width = t:shape()[2], values.size_of(config, "hidden_size")
-  if columns and columns ~= width then cbk.fail("shape", ("%d inputs are not the hidden_size (%g)"):format(columns, width)) end
+  if columns and columns ~= width then cbk.fail("shape", ("expected %g inputs (hidden_size), found %d"):format(width, columns)) end
 end
 
 ---`actions.qkv.keys "proj_%s.weight"`: the list of the three keys of q, k and v.
@@ -145,7 +145,7 @@ actions.rotary.keys = rotary("rotary k", heads_of.keys, check_rows)
 local function check_every_head(t, config, heads)
   check_rows(t, config, heads_of.queries(config))
   if heads ~= heads_of.queries(config) then
-    cbk.warn(("keys of every head are turned as the config has them, as %d groups: is their number right?"):format(heads))
+    cbk.warn(("rotary rows of the keys are reordered for %d groups, as the config says; check that the number is right"):format(heads))
   end
 end
 
@@ -270,7 +270,7 @@ end
 function actions.buffer.alibi_slopes(at)
   if at.right.position_embedding_type ~= "alibi" then return nil end
   local heads = heads_of.queries(at.right)
-  if heads > 2 ^ 16 then cbk.fail("config", ("num_heads is %.0f: that many slopes are not made"):format(heads)) end
+  if heads > 2 ^ 16 then cbk.fail("config", ("num_heads is %.0f: at most 65536 heads can have ALiBi slopes"):format(heads)) end
   return cbk.tensor(alibi_slopes(heads), { dtype = "float32", shape = { heads, 1 } })
 end
 

@@ -39,7 +39,7 @@ end
 ---@return integer size, string formula
 function heads.size(config)
   local count, width, field = heads.queries(config), heads.width(config)
-  if width % count ~= 0 then cbk.fail("config", ("%s %d is no multiple of num_heads %d"):format(field, width, count)) end
+  if width % count ~= 0 then cbk.fail("config", ("%s %d is not a multiple of num_heads %d"):format(field, width, count)) end
   return width / count, field .. " // num_heads"
 end
 

@@ -47,7 +47,7 @@ local function say(said, property, map, key, place)
   local value, before, name = map[key], said[property], place .. tostring(key)
   if absent(value) then return end
   if property == "rope_type" then
-    if type(value) ~= "string" then fields.refuse(name, value, "a text") end
+    if type(value) ~= "string" then fields.refuse(name, value, "a string") end
     value = value:lower()
   end
   if not before then
@@ -116,7 +116,7 @@ function rotary.in_one_form(only, own)
     for _, property in ipairs(is_default and said or {}) do
       local one = said[property]
       if not head[property] or property == "factor" then
-        cbk.warn(("%s=%s is left out: positions that are not scaled have no such part"):format(one.name, fields.shown(one.value)))
+        cbk.warn(("%s=%s is left out: positions that are not scaled do not use it"):format(one.name, fields.shown(one.value)))
       end
     end
     return from
@@ -189,7 +189,7 @@ local function said_by_fields(config)
   say_map(said, config, "pos_scaling_extra_args")
   local theta = said.rope_theta
   if theta and absent(config.rope_theta) and theta.value ~= 10000 then
-    fields.refuse(theta.name, theta.value, "the value of rope_theta (10000, as the config does not say it)")
+    fields.refuse(theta.name, theta.value, "the value of rope_theta (10000, the default)")
   end
   return said
 end
@@ -270,7 +270,7 @@ end
 local function check_rows(rows, size, value, at, supported)
   if rows >= 2 and rows <= size and rows % 2 == 0 then return end
   if not at.assumed.rotary_dim then at:refuse(value, supported .. ",") end
-  cbk.warn(("the config has no %s, and the usual %s is not %s"):format(at.field, fields.shown(value), supported))
+  cbk.warn(("the config has no %s, and the default %s is not %s"):format(at.field, fields.shown(value), supported))
 end
 
 local part = "an even number, at most the head size, %s (%d)"

@@ -71,19 +71,20 @@ describe("Actions: heads", function()
     local q, k = counted({ 8, 8 }, 0), counted({ 4, 8 }, 0)
     for _, case in ipairs {
       -- Phi-3-medium's shape of things: of equal thirds, each would be wrong
-      { "24 rows are not 4 + 2 + 2 heads of 2 (hidden_size 8 / num_heads 4, num_kv_groups 2)", qkv.stacked, half, counted({ 24, 8 }, 0) },
-      { "16 rows are not 4 + 4 + 4 heads of 2 (hidden_size 8 / num_heads 4)", qkv.stacked, plain, counted({ 16, 8 }, 0) },
-      { "25 rows are not", qkv.stacked, plain, counted({ 25 }, 0) },
-      { "12 rows are not 4 + 4 + 4 heads of 2", qkv.conv1d, plain, counted({ 4, 12 }, 0) },
-      { "12 rows are not", qkv.conv1d, plain, counted({ 12 }, 0) },
-      { "4 inputs are not the hidden_size (8)", qkv.conv1d, plain, counted({ 4, 24 }, 0) },
-      { "4 inputs are not the hidden_size (8)", qkv.stacked, plain, counted({ 24, 4 }, 0) },
-      { "4 inputs are not the hidden_size (8)", qkv.grouped(qkv.heads), plain, counted({ 24, 4 }, 0) },
+      { "expected 16 rows (4 + 2 + 2 heads of 2: hidden_size 8 / num_heads 4, num_kv_groups 2), found 24", qkv.stacked,
+        half, counted({ 24, 8 }, 0) },
+      { "expected 24 rows (4 + 4 + 4 heads of 2: hidden_size 8 / num_heads 4), found 16", qkv.stacked, plain, counted({ 16, 8 }, 0) },
+      { "), found 25; check", qkv.stacked, plain, counted({ 25 }, 0) },
+      { "expected 24 rows (4 + 4 + 4 heads of 2: ", qkv.conv1d, plain, counted({ 4, 12 }, 0) },
+      { "), found 12; check", qkv.conv1d, plain, counted({ 12 }, 0) },
+      { "expected 8 inputs (hidden_size), found 4", qkv.conv1d, plain, counted({ 4, 24 }, 0) },
+      { "expected 8 inputs (hidden_size), found 4", qkv.stacked, plain, counted({ 24, 4 }, 0) },
+      { "expected 8 inputs (hidden_size), found 4", qkv.grouped(qkv.heads), plain, counted({ 24, 4 }, 0) },
       { "the config has no 'num_heads'", qkv.stacked, cbk.dict { hidden_size = 8 }, counted({ 24, 8 }, 0) },
-      { "hidden_size 8 is no multiple of num_heads 3", qkv.stacked, config(nil, { num_heads = 3 }), counted({ 24, 8 }, 0) },
-      { "4 rows are not 4 heads of 2", rotary.queries, half, k },
-      { "8 rows are not 2 heads of 2 (hidden_size 8 / num_heads 4, num_kv_groups 2)", rotary.keys, half, q },
-      { "8 rows are not 1 head of 2", rotary.vector, plain, counted({ 8 }, 0) }, -- a bias of queries
+      { "hidden_size 8 is not a multiple of num_heads 3", qkv.stacked, config(nil, { num_heads = 3 }), counted({ 24, 8 }, 0) },
+      { "expected 8 rows (4 heads of 2: ", rotary.queries, half, k },
+      { "expected 4 rows (2 heads of 2: hidden_size 8 / num_heads 4, num_kv_groups 2), found 8", rotary.keys, half, q },
+      { "expected 2 rows (1 head of 2: ", rotary.vector, plain, counted({ 8 }, 0) }, -- a bias of queries
       { "a scalar has no rows", rotary.vector, plain, counted({}, 0) },
       { "a scalar has no rows", actions.split(2), plain, counted({}, 0) },
       { "5 rows do not split into 2 parts", actions.split(2), plain, counted({ 5 }, 0) },
@@ -91,11 +92,11 @@ describe("Actions: heads", function()
       raises(case[1], function() case[2].forward(case[4], { right = case[3] }) end)
     end
     for _, case in ipairs {
-      { "8 rows are not 2 heads of 2", qkv.stacked, half, { q, q, k } },
-      { "4 rows are not 4 heads of 2", qkv.stacked, plain, { k, q, q } },
-      { "4 inputs are not the hidden_size (8)", qkv.stacked, plain, { q, counted({ 8, 4 }, 0), q } },
-      { "4 rows are not 4 heads of 2", qkv.conv1d, plain, { q, q, k } },
-      { "8 rows are not 1 head of 2", rotary.vector, plain, counted({ 8 }, 0) },
+      { "expected 4 rows (2 heads of 2: ", qkv.stacked, half, { q, q, k } },
+      { "expected 8 rows (4 heads of 2: ", qkv.stacked, plain, { k, q, q } },
+      { "expected 8 inputs (hidden_size), found 4", qkv.stacked, plain, { q, counted({ 8, 4 }, 0), q } },
+      { "expected 8 rows (4 heads of 2: ", qkv.conv1d, plain, { q, q, k } },
+      { "expected 2 rows (1 head of 2: ", rotary.vector, plain, counted({ 8 }, 0) },
       { "parts of 8 and 4 rows are not equal", actions.split(2), plain, { q, k } },
     } do
       raises(case[1], function() case[2].backward(case[4], { right = case[3] }) end)

@@ -37,7 +37,7 @@ describe("Configs: what the other side cannot express", function()
       }
     end
     local reported = warnings(run, { "falcon", "cs-2.9", "hf", { extra_attention_params = null } })
-    assert(table.concat(reported):find("extra_attention_params is not given: num_kv_groups=1 is taken", 1, true))
+    assert(table.concat(reported):find("extra_attention_params is not given: num_kv_groups=1 is assumed", 1, true))
   end)
 
   it("Falcon's layouts", function()
@@ -94,7 +94,7 @@ describe("Configs: what the other side cannot express", function()
     local wide = { d_model = 4096, n_heads = 32, expansion_ratio = 2.67 }
     refuses { { "mpt", "hf", "cs-2.3", wide, "expansion_ratio=2.67: filter_size would be 10936.32, which must be a whole number" } }
     local reported = table.concat(warnings(run, { "mpt", "hf", "cs-2.3", { expansion_ratio = 2.5 } }))
-    assert(reported:find("expansion_ratio=2.5: the way back takes whole ratios only", 1, true), reported)
+    assert(reported:find("expansion_ratio=2.5: only whole ratios can be converted back", 1, true), reported)
   end)
 
   it("what is left out, though the model computes something else without it", function()
@@ -201,7 +201,7 @@ describe("Configs: what a field must be", function()
     { "gpt2", "hf", "cs-2.9", "n_positions", sizes, size }, { "gpt2", "hf", "cs-2.9", "n_inner", { "32", -3, 0.5 }, size },
     { "gpt2", "hf", "cs-2.9", "attn_pdrop", { -0.5, 1.5, "x", list { 1 } }, rate },
     { "gpt2", "hf", "cs-2.9", "tie_word_embeddings", { "yes", 2, list() }, switch },
-    { "gpt2", "hf", "cs-2.9", "activation_function", { 3, list { "gelu" } }, "a text" },
+    { "gpt2", "hf", "cs-2.9", "activation_function", { 3, list { "gelu" } }, "a string" },
     { "t5", "hf", "cs-2.9", "d_kv", sizes, size }, { "t5", "hf", "cs-2.9", "d_ff", sizes, size },
     { "t5", "hf", "cs-2.9", "relative_attention_num_buckets", sizes, size }, { "t5", "cs-2.9", "hf", "d_model", sizes, size },
     { "gpt-neox", "hf", "cs-2.9", "layer_norm_eps", numbers, positive }, { "llama", "hf", "cs-2.9", "rope_theta", { 0, -1 }, positive },

@@ -82,7 +82,7 @@ describe("cbk convert", function()
       { "convert", "--model", "llama", "--src-fmt", "hf", "--tgt-fmt", "cs-2.4", "--config", "config.json", "list.pt" } } do
       local code, _, stderr = harness.cbk(dir, unpack(words))
       equal(code, 1, stderr)
-      has(stderr, "the checkpoint is no dict of tensors; its root is of the kind 'list'")
+      has(stderr, "expected a checkpoint with a dict of tensors, found a root of the kind 'list'")
     end
   end)
 

@@ -187,7 +187,7 @@ describe("Converters: configs", function()
     local reported = conversion.warnings(function()
       out = convert.config(job("gpt-neox", "hf", "cs-2.4"), neox("layer_norm_eps", "1e-5"))
     end)
-    same(reported[1], "numbers in quotes stay so, though not every program reads them: layer_norm_eps='1e-5'")
+    same(reported[1], "numbers in quotes are kept as text, which not every program reads: layer_norm_eps='1e-5'")
     same(out.model.layer_norm_epsilon, "1e-5")
     local quoted = cbk.dict { model = cbk.dict { layer_norm_epsilon = "1e-5" } }
     assert(not table.concat(conversion.warnings(convert.config, job("gpt2", "cs-2.3", "cs-2.9"), quoted)):find "quotes")
@@ -733,9 +733,9 @@ describe("Converters: the tutorials", function()
     harness.equal({ status, stdout }, { 0, "fused.lua: 1 table, 3 rules\n"
       .. "fused, hf to cs-2.1 .. cs-2.9: 6 of 6 keys fit; every rule has a key\nclean\n" })
     hf["h.0.fused_in.weight"] = counted({ 43, 16 }, 0)
-    fails("31 rows are not 4 + 2 + 2 heads of 4", there_and_back, code, config, hf)
+    fails("expected 32 rows (4 + 2 + 2 heads of 4: ", there_and_back, code, config, hf)
     config.num_key_value_heads = nil
-    fails("31 rows are not 4 + 4 + 4 heads of 4", there_and_back, code, config, hf)
+    fails("expected 48 rows (4 + 4 + 4 heads of 4: ", there_and_back, code, config, hf)
   end)
 
   it("defaults do not reach the input", function()

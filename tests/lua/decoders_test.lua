@@ -193,7 +193,7 @@ describe("Decoders: Hugging Face", function()
     local out
     local reported = conversion.warnings(function() out = converters.convert.config(conversion.job("mpt", "hf", "cs-2.3"), silent) end)
     same(out.model.position_embedding_type, "learned")
-    assert(reported[1]:find("attn_config.alibi is not given: false is taken", 1, true), reported[1])
+    assert(reported[1]:find("attn_config.alibi is not given: false is assumed", 1, true), reported[1])
     local no_positions = with(silent, { attn_config = cbk.dict { alibi = false } })
     fails("1 weight is missing: transformer.wpe.weight", conversion.run, "mpt", "hf", "cs-2.3", no_positions, plain)
   end)

@@ -140,7 +140,7 @@ describe("DPO", function()
     cs.model["stranger.weight"] = conversion.counted({ 2 }, 0)
     watch, totals = watched("cs-2.9-dpo", "hf", config, cs)
     same({ totals.written, totals.left_out, totals.not_matched }, { 12, 14, 1 })
-    has(explain.lines(watch, "ref_model.*ln_f*"), "a copy; the model is that below 'policy_model.model'")
+    has(explain.lines(watch, "ref_model.*ln_f*"), "a copy; the model below 'policy_model.model' is used")
     has(explain.lines(watch, "policy_model.model.lm_haed.weight"), "    lm_head.{weight,bias}")
   end)
 
@@ -165,7 +165,7 @@ describe("DPO", function()
     fails("model_type='opt': only 'bloom' or 'falcon'", run, "dpo", "hf", "cs-2.4-dpo", with(config, { model_type = "opt" }), hf)
     local cs_config, cs = llama_dpo()
     cs_config.model.model_name = nil
-    fails("which names the model inside: add model_name: llama, or which it is of bloom,", run, "dpo", "cs-2.4-dpo", "hf", cs_config, cs)
+    fails("which names the model inside: add model_name: llama, or another one of bloom,", run, "dpo", "cs-2.4-dpo", "hf", cs_config, cs)
   end)
 end)
 

@@ -151,7 +151,8 @@ describe("Inputs: what one side leaves out or cannot say", function()
       local section = trainer.model(config)
       conversion.warnings(function() conversion.run(name, "cs-2.4", "cs-2.5", config, root) end)
       section[field] = 1
-      conversion.fails(("the checkpoint has more than %s=1: '"):format(field), conversion.run, name, "cs-2.4", "cs-2.5", config, root)
+      conversion.fails(("the config says %s=1, but the checkpoint has '"):format(field), conversion.run, name,
+        "cs-2.4", "cs-2.5", config, root)
       section[field] = 3
       conversion.fails((".layers.2.', but the config says %s=3"):format(field), conversion.run, name, "cs-2.4", "cs-2.5", config, root)
       section[field] = nil

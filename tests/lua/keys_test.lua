@@ -74,8 +74,8 @@ describe("Keys: values that are no tensors", function()
 
   it("a number, a text or nothing at all in the place of a weight is refused by name", function()
     for shown, value in pairs {
-      ["key 'n.weight' is float in the checkpoint, where a tensor belongs"] = 1.5,
-      ["key 'n.weight' is str in the checkpoint"] = "x", ["key 'n.weight' is dict in the checkpoint"] = cbk.dict(),
+      ["key 'n.weight' of the checkpoint: expected a tensor, found float"] = 1.5,
+      ["expected a tensor, found str"] = "x", ["expected a tensor, found dict"] = cbk.dict(),
       ["key 'n.weight' (float32 [0]) has no elements"] = counted({ 0 }, 0),
       ["key 'n.weight' (float32 [4, 0]) has no elements"] = counted({ 4, 0 }, 0),
     } do

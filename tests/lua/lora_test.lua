@@ -168,7 +168,8 @@ describe("cbk fold-lora-checkpoint", function()
       }
       for _, way in ipairs(ways) do
         local code, _, err = harness.cbk(folder, unpack(way))
-        equal({ code, err }, { 1, ("cbk: the checkpoint is no dict of tensors; its root is of the kind '%s'\n"):format(kind) }, way[1])
+        local message = "cbk: expected a checkpoint with a dict of tensors, found a root of the kind '%s'\n"
+        equal({ code, err }, { 1, message:format(kind) }, way[1])
       end
     end
   end)

@@ -140,7 +140,7 @@ describe("Rotary positions: what neither side can express", function()
           case(3, "=3: only null or a map"),
           case(dict { type = "dynamic", factor = 2 }, ".type='dynamic': " .. only),
           case(dict { rope_type = "dynamic", factor = 2 }, ".rope_type='dynamic': " .. only),
-          case(dict { rope_type = 3, factor = 2 }, ".rope_type=3: only a text"),
+          case(dict { rope_type = 3, factor = 2 }, ".rope_type=3: only a string"),
           case(dict { type = "linear" }, " has no 'factor'"),
           case(dict { type = "linear", factor = -1 }, ".factor=-1: only a number above 0"),
           case(dict { type = "linear", factor = "x" }, ".factor='x': only a number above 0"),
@@ -173,7 +173,7 @@ describe("Rotary positions: what neither side can express", function()
         refuses { case(scaled(8, bad), ("pos_scaling_type=%s: only 'linear' or 'yarn' or "):format(shown)) }
       end
       refuses {
-        case(scaled(8, 3), "pos_scaling_type=3: only a text"),
+        case(scaled(8, 3), "pos_scaling_type=3: only a string"),
         case(scaled(-1, "linear"), "pos_scaling_factor=-1: only a number above 0"),
         case(scaled("x", "linear"), "pos_scaling_factor='x': only a number above 0"),
         case(scaled(8, "linear", { factor = 3 }), "pos_scaling_extra_args.factor=3: only the value of pos_scaling_factor (8)"),
@@ -270,7 +270,7 @@ describe("Rotary positions: the part of a head", function()
     local config = cbk.deep_copy(variations.hf_config "gptj")
     config.rotary_dim = nil
     local reported = table.concat(conversion.warnings(function() convert.config(conversion.job("gptj", "hf", "cs-2.9"), config) end))
-    local usual = "the config has no rotary_dim, and the usual 64 is not an even number, at most the head size, n_embd // n_head (4)"
+    local usual = "the config has no rotary_dim, and the default 64 is not an even number, at most the head size, n_embd // n_head (4)"
     assert(reported:find(usual, 1, true), reported)
     for _, bad in ipairs { 3, 5, 300 } do
       refuses {

@@ -228,7 +228,7 @@ describe("Rules: findings", function()
     local part = { left = "a", right = "b", keys = K, config = F }
     local held = { says = { left = "a", right = "b" }, models = { "llama" }, place = "p", copy = "c" }
     for text, converter in pairs {
-      ["'cs-2.x' is no format"] = of("hf", "cs-2.x"), ["is next to"] = of("cs-2.1", "cs-2.3 .. cs-2.5"),
+      ["'cs-2.x' is not a format"] = of("hf", "cs-2.x"), ["is next to"] = of("cs-2.1", "cs-2.3 .. cs-2.5"),
       ["must begin with its two formats"] = { keys = K, config = F },
       ["'cs-2.1, hf': a side is either hf or releases"] = of("hf", "cs-2.1, hf"),
       ["'hf, cs-2.1': a side is either hf or releases"] = of("hf, cs-2.1", "cs-2.2"),
