@@ -1,7 +1,7 @@
 -- Low-rank adaptation (LoRA): folding the A and B matrices of a checkpoint into the weights that they adapt.
 
 local cbk = require "cbk"
-local extents = require "cbk.extents"
+local low_rank = require "cbk.low_rank"
 local kinds = require "converters.engine.kinds"
 local naming = require "converters.engine.naming"
 local modules = require "converters.modelzoo.modules"
@@ -110,48 +110,6 @@ end
 
 -- --- folding
 
-local function is_matrix(value)
-  local kind = cbk.kind(value)
-  return (kind == "tensor" or kind == "parameter" or kind == "ndarray") and value:dim() == 2
-end
-
-local function shown(value) return extents.shape(value:shape()) end
-
----The mistake in a module's three matrices, or nil. `rows` and `columns` are those of the product B·A.
-local function problem_of(weight, a, b, rank, flipped)
-  for name, value in pairs { weight = weight, lora_A = a, lora_B = b } do
-    if not is_matrix(value) then return name .. " is not a matrix" end
-    if not cbk.dtype(value.dtype).floating then return ("%s is %s: folding would round the update away"):format(name, value.dtype) end
-  end
-  local rows, columns = b:shape()[1], a:shape()[2]
-  if flipped then rows, columns = columns, rows end
-  local shape = weight:shape()
-  if a:shape()[1] ~= rank or b:shape()[2] ~= rank then
-    return ("lora_A %s and lora_B %s do not have the rank %d"):format(shown(a), shown(b), rank)
-  elseif shape[1] ~= rows or shape[2] ~= columns then
-    return ("lora_A %s and lora_B %s do not fit the weight %s"):format(shown(a), shown(b), shown(weight))
-  end
-end
-
----Refuses a matrix that would spoil the whole weight, before anything is written.
-local function check_finite(name, value)
-  local stats = value:stats()
-  if stats.nan + stats.inf == 0 then return end
-  cbk.fail("checkpoint", ("%s has %d NaN and %d infinite elements: folding would spread them over the weight"):format(name, stats.nan,
-    stats.inf))
-end
-
----weight + B·A · scale, computed in float32 (float64 for a float64 weight) and rounded once. The weight is checked as it is streamed;
----a commit counts results that overflow.
-local function fold(weight, a, b, scale, flipped)
-  local dtype = weight.dtype == "float64" and "float64" or "float32"
-  a, b = a:to(dtype), b:to(dtype)
-  local update = flipped and a:transpose(0, 1):matmul(b:transpose(0, 1)) or b:matmul(a)
-  local base = weight:require_finite "LoRA is not folded: the weight itself is not finite"
-  local folded = base:to(dtype):add(update:affine(scale, 0)):to(weight.dtype)
-  return folded:as { role = weight.role, requires_grad = weight.requires_grad }
-end
-
 ---The modules with both LoRA matrices; half of a pair is an error.
 local function adapted(model)
   local out, halves = {}, {}
@@ -184,10 +142,10 @@ function lora.fold(model, config, model_name)
       local weight, a, b = model[key], model[path .. ".lora_A"], model[path .. ".lora_B"]
       local group = group_for(path, groups, model_name, config.model)
       local flipped = is_embedding(path, model_name, config.model) or group.fan_in_fan_out
-      local problem = problem_of(weight, a, b, group.rank, flipped)
+      local problem = low_rank.mistake(weight, a, b, group.rank, flipped)
       if problem then cbk.fail("shape", ("%s: %s (%s)"):format(path, problem, group.name)) end
-      for name, value in pairs { lora_A = a, lora_B = b } do check_finite(path .. "." .. name, value) end
-      out[key] = fold(weight, a, b, group.scale, flipped)
+      for name, value in pairs { lora_A = a, lora_B = b } do low_rank.check_finite(path .. "." .. name, value) end
+      out[key] = low_rank.fold(weight, a, b, group.scale, flipped)
     elseif not tostring(key):find "%.lora_[AB]$" then
       out[key] = cbk.raw(model, key)
     end

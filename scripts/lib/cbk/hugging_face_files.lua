@@ -1,0 +1,35 @@
+-- The files beside a Hugging Face checkpoint that belong to the model as it is used: tokenizer, generation, preprocessing.
+
+local cbk = require "cbk"
+
+local hugging_face_files = {}
+
+local NAMES = {
+  "added_tokens.json", "chat_template.jinja", "chat_template.json", "generation_config.json", "merges.txt", "preprocessor_config.json",
+  "processor_config.json", "sentencepiece.bpe.model", "special_tokens_map.json", "spiece.model", "spm.model", "tokenizer.json",
+  "tokenizer.model", "tokenizer_config.json", "vocab.json", "vocab.txt",
+}
+
+---The names of those files in a folder, sorted.
+---@param folder string
+---@return string[]
+function hugging_face_files.names(folder)
+  local out = {}
+  for _, name in ipairs(NAMES) do
+    local path = cbk.fs.join(folder, name)
+    if cbk.fs.exists(path) and not cbk.fs.is_dir(path) then out[#out + 1] = name end
+  end
+  return out
+end
+
+---Those files of a folder, to be written beside a checkpoint.
+---@param folder string
+---@param files? table<string, string>   contents by names, which are added to
+---@return table<string, string>
+function hugging_face_files.read(folder, files)
+  files = files or {}
+  for _, name in ipairs(hugging_face_files.names(folder)) do files[name] = cbk.fs.read(cbk.fs.join(folder, name)) end
+  return files
+end
+
+return hugging_face_files

@@ -1,0 +1,60 @@
+-- Low-rank adaptation (LoRA): a weight with the product of its matrices A and B added.
+
+local cbk = require "cbk"
+local extents = require "cbk.extents"
+
+local low_rank = {}
+
+local function is_matrix(value)
+  local kind = cbk.kind(value)
+  return (kind == "tensor" or kind == "parameter" or kind == "ndarray") and value:dim() == 2
+end
+
+local function shown(value) return extents.shape(value:shape()) end
+
+---The mistake in a module's three matrices, or nil.
+---@param weight Tensor    (rows, columns), or the other way round where it is flipped
+---@param a Tensor         (rank, columns)
+---@param b Tensor         (rows, rank)
+---@param rank integer
+---@param flipped boolean  embeddings, and layers with fan_in_fan_out
+---@return string|nil
+function low_rank.mistake(weight, a, b, rank, flipped)
+  for name, value in pairs { weight = weight, lora_A = a, lora_B = b } do
+    if not is_matrix(value) then return name .. " is not a matrix" end
+    if not cbk.dtype(value.dtype).floating then return ("%s is %s: folding would round the update away"):format(name, value.dtype) end
+  end
+  local rows, columns = b:shape()[1], a:shape()[2]
+  if flipped then rows, columns = columns, rows end
+  local shape = weight:shape()
+  if a:shape()[1] ~= rank or b:shape()[2] ~= rank then
+    return ("lora_A %s and lora_B %s do not have the rank %d"):format(shown(a), shown(b), rank)
+  elseif shape[1] ~= rows or shape[2] ~= columns then
+    return ("lora_A %s and lora_B %s do not fit the weight %s"):format(shown(a), shown(b), shown(weight))
+  end
+end
+
+---Refuses a matrix that would spoil the whole weight, before anything is written.
+---@param name string
+---@param value Tensor
+function low_rank.check_finite(name, value)
+  local stats = value:stats()
+  if stats.nan + stats.inf == 0 then return end
+  cbk.fail("checkpoint", ("%s has %d NaN and %d infinite elements: folding would spread them over the weight"):format(name, stats.nan,
+    stats.inf))
+end
+
+---weight + B·A · scale, computed in float32 (float64 for a float64 weight) and rounded once. The weight is checked as it is streamed;
+---a commit counts results that overflow.
+---@param scale number   alpha / rank
+---@return Tensor
+function low_rank.fold(weight, a, b, scale, flipped)
+  local dtype = weight.dtype == "float64" and "float64" or "float32"
+  a, b = a:to(dtype), b:to(dtype)
+  local update = flipped and a:transpose(0, 1):matmul(b:transpose(0, 1)) or b:matmul(a)
+  local base = weight:require_finite "LoRA is not folded: the weight itself is not finite"
+  local folded = base:to(dtype):add(update:affine(scale, 0)):to(weight.dtype)
+  return folded:as { role = weight.role, requires_grad = weight.requires_grad }
+end
+
+return low_rank

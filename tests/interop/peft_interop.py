@@ -1,0 +1,205 @@
+#!/usr/bin/python3
+"""LoRA adapters in PEFT's files, folded by cbk, against modules that add the low-rank product as PEFT's layers do, in PyTorch.
+
+Usage: peft_interop.py --cbk PATH
+"""
+import argparse
+import json
+import math
+import os
+import re
+import sys
+import tempfile
+
+import torch
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+from harness import Run  # noqa: E402  pylint: disable=wrong-import-position
+
+WIDTH, INNER, WORDS = 8, 12, 10
+LINEARS = {"attn.q_proj": (WIDTH, WIDTH), "mlp.up": (INNER, WIDTH), "mlp.down": (WIDTH, INNER)}
+
+
+def base_model(layers=2):
+    torch.manual_seed(1)
+    out = {"model.embed_tokens.weight": torch.randn(WORDS, WIDTH)}
+    for i in range(layers):
+        for name, (rows, columns) in LINEARS.items():
+            out[f"model.layers.{i}.{name}.weight"] = torch.randn(rows, columns)
+            out[f"model.layers.{i}.{name}.bias"] = torch.randn(rows)
+    return out
+
+
+def rank_of(config, module, patterns, usual):
+    for pattern, value in config.get(patterns, {}).items():
+        if re.match(rf"(.*\.)?({pattern})$", module):  # peft.utils.other.get_pattern_key
+            return value
+    return config[usual]
+
+
+def adapter_for(base, config, modules):
+    """Tensors with PEFT's names, and the scale of each module."""
+    tensors, scales = {}, {}
+    for module in modules:
+        rank, alpha = rank_of(config, module, "rank_pattern", "r"), rank_of(config, module, "alpha_pattern", "lora_alpha")
+        rows, columns = base[module + ".weight"].shape
+        if config.get("fan_in_fan_out"):
+            rows, columns = columns, rows
+        scales[module] = alpha / (math.sqrt(rank) if config.get("use_rslora") else rank)
+        if "embed" in module:
+            tensors[f"base_model.model.{module}.lora_embedding_A"] = torch.randn(rank, rows)
+            tensors[f"base_model.model.{module}.lora_embedding_B"] = torch.randn(columns, rank)
+        else:
+            tensors[f"base_model.model.{module}.lora_A.weight"] = torch.randn(rank, columns)
+            tensors[f"base_model.model.{module}.lora_B.weight"] = torch.randn(rows, rank)
+    return tensors, scales
+
+
+def write(run, name, config, tensors):
+    folder = run.path(name)
+    os.makedirs(folder)
+    with open(os.path.join(folder, "adapter_config.json"), "w", encoding="utf-8") as file:
+        json.dump({"peft_type": "LORA", "task_type": "CAUSAL_LM", "bias": "none", "inference_mode": True, "lora_dropout": 0.05, **config}, file)
+    torch.save(tensors, os.path.join(folder, "adapter_model.bin"))
+    return folder
+
+
+def close(a, b):
+    assert a.dtype == b.dtype, (a.dtype, b.dtype)
+    assert torch.allclose(a, b, rtol=2e-5, atol=2e-5), (a - b).abs().max()
+
+
+def outputs_agree(run, name, config, modules, fan=False):
+    """Each module's output, with the product added as PEFT's forward does, and with the folded weight."""
+    base = base_model()
+    if fan:
+        base = {key: value.t().contiguous() if value.dim() == 2 and "embed" not in key else value for key, value in base.items()}
+    tensors, scales = adapter_for(base, config, modules)
+    torch.save(base, run.path(name + ".bin"))
+    run.call("fold-lora-checkpoint", "--adapter", write(run, name, config, tensors), run.path(name + ".bin"), "-o",
+             run.path(name + "_merged.bin"), "--no-progress-bar")
+    merged = torch.load(run.path(name + "_merged.bin"), weights_only=True)
+    assert list(merged) == list(base)
+    for key, weight in base.items():
+        module = key[:-len(".weight")]
+        if not key.endswith(".weight") or module not in scales:
+            assert torch.equal(merged[key], weight), key
+        elif "embed" in module:
+            a, b = (tensors[f"base_model.model.{module}.lora_embedding_{letter}"] for letter in "AB")
+            ids = torch.arange(WORDS)
+            want = weight[ids] + torch.nn.functional.embedding(ids, a.t()) @ b.t() * scales[module]
+            close(merged[key][ids], want)
+        else:
+            a, b = (tensors[f"base_model.model.{module}.lora_{letter}.weight"] for letter in "AB")
+            x = torch.randn(5, a.shape[1])
+            want = x @ (weight if fan else weight.t()) + x @ a.t() @ b.t() * scales[module]
+            close(x @ (merged[key] if fan else merged[key].t()), want)
+
+
+def replaced(run):
+    """modules_to_save, a trained bias, and a head that is new."""
+    base, config = base_model(1), {"r": 2, "lora_alpha": 4, "modules_to_save": ["score", "embed_tokens"]}
+    tensors, _ = adapter_for(base, config, ["model.layers.0.mlp.up"])
+    more = {"model.embed_tokens.weight": torch.randn(WORDS, WIDTH), "model.layers.0.mlp.up.base_layer.bias": torch.randn(INNER),
+            "score.weight": torch.randn(3, WIDTH)}
+    tensors.update({"base_model.model." + key: value for key, value in more.items()})
+    torch.save(base, run.path("replaced.bin"))
+    run.call("fold-lora-checkpoint", "--adapter", write(run, "replaced", config, tensors), run.path("replaced.bin"), "-o",
+             run.path("replaced_merged.bin"), "--no-progress-bar")
+    merged = torch.load(run.path("replaced_merged.bin"), weights_only=True)
+    for key, value in more.items():
+        assert torch.equal(merged[key.replace(".base_layer", "")], value), key
+
+
+def tied(run):
+    """A head that is the embedding stays the embedding."""
+    base, config = base_model(1), {"r": 2, "lora_alpha": 4}
+    base["lm_head.weight"] = base["model.embed_tokens.weight"]
+    tensors, _ = adapter_for(base, config, ["model.embed_tokens"])
+    torch.save(base, run.path("tied.bin"))
+    run.call("fold-lora-checkpoint", "--adapter", write(run, "tied", config, tensors), run.path("tied.bin"), "-o",
+             run.path("tied_merged.bin"), "--no-progress-bar")
+    merged = torch.load(run.path("tied_merged.bin"), weights_only=True)
+    assert torch.equal(merged["lm_head.weight"], merged["model.embed_tokens.weight"])
+    assert not torch.equal(merged["lm_head.weight"], base["lm_head.weight"])
+
+
+def folders(run):
+    """A folder of shards in, a folder of shards out, with the files beside it."""
+    base, config = base_model(), {"r": 2, "lora_alpha": 4}
+    tensors, _ = adapter_for(base, config, ["model.layers.1.mlp.up"])
+    source = run.path("sharded")
+    os.makedirs(source)
+    torch.save(base, os.path.join(source, "pytorch_model.bin"))
+    for name, text in {"config.json": '{"model_type": "llama"}', "tokenizer.json": "{}", "notes.txt": "no"}.items():
+        with open(os.path.join(source, name), "w", encoding="utf-8") as file:
+            file.write(text)
+    adapter = write(run, "sharded_adapter", config, tensors)
+    with open(os.path.join(adapter, "tokenizer.json"), "w", encoding="utf-8") as file:
+        file.write('{"of": "adapter"}')
+    run.call("fold-lora-checkpoint", "--adapter", adapter, source, "-o", run.path("out"), "--shard-size", "1KB", "--no-progress-bar")
+    with open(run.path("out/pytorch_model.bin.index.json"), encoding="utf-8") as file:
+        files = set(json.load(file)["weight_map"].values())
+    assert len(files) > 1
+    merged = {}
+    for name in files:
+        merged.update(torch.load(run.path("out/" + name), weights_only=True))
+    assert set(merged) == set(base)
+    with open(run.path("out/tokenizer.json"), encoding="utf-8") as file:
+        assert json.load(file) == {"of": "adapter"}
+    assert os.path.exists(run.path("out/config.json")) and not os.path.exists(run.path("out/notes.txt"))
+
+
+REFUSED = {
+    "use_dora": ({"use_dora": True}, {}, "DoRA rescales"),
+    "peft_type": ({"peft_type": "IA3"}, {}, "only LORA"),
+    "unknown": ({"layer_replication": [[0, 2]]}, {}, "layer_replication=[[0, 2]] is not supported"),
+    "pissa": ({"init_lora_weights": "pissa"}, {}, "changes the base model"),
+    "regex": ({"rank_pattern": {"(q|k)_proj": 4}}, {}, "regular expression '(q|k)_proj'"),
+    "rank": ({"r": 3}, {}, "do not have the rank 3"),
+    "magnitude": ({}, {"base_model.model.model.layers.0.mlp.up.lora_magnitude_vector": torch.ones(INNER)}, "lora_magnitude_vector"),
+    "stranger": ({}, {"base_model.model.other.x.lora_A.weight": torch.ones(2, 8), "base_model.model.other.x.lora_B.weight": torch.ones(8, 2)},
+                 "the base model lacks 1 weights that the adapter adapts: other.x.weight"),
+    "half": ({}, {"base_model.model.model.layers.0.mlp.down.lora_A.weight": torch.ones(2, INNER)}, "but not lora_B"),
+    "shape": ({}, {"base_model.model.model.embed_tokens.weight": torch.ones(11, WIDTH)}, "is [11, 8] in the adapter, but [10, 8]"),
+    "nan": ({}, {"base_model.model.model.layers.0.mlp.up.lora_B.weight": torch.full((INNER, 2), float("nan"))}, "24 NaN"),
+}
+
+
+def refused(run, name, changes, more, message):
+    base, config = base_model(1), {"r": 2, "lora_alpha": 4}
+    tensors, _ = adapter_for(base, config, ["model.layers.0.mlp.up"])
+    tensors.update(more)
+    torch.save(base, run.path(f"refused_{name}.bin"))
+    out = run.path(f"refused_{name}_merged.bin")
+    done = run.run("fold-lora-checkpoint", "--adapter", write(run, "refused_" + name, {**config, **changes}, tensors),
+                   run.path(f"refused_{name}.bin"), "-o", out)
+    assert done.returncode == 1 and message in done.stderr, done.stderr
+    assert not os.path.exists(out)
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--cbk", required=True)
+    args = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        run = Run(args.cbk, folder)
+        every = [f"model.layers.{i}.{name}" for i in range(2) for name in LINEARS]
+        plain = {"r": 2, "lora_alpha": 3}
+        for name, config, modules, fan in [
+            ("plain", plain, every, False), ("embedding", plain, ["model.embed_tokens", *every[:2]], False),
+            ("stabilized", {**plain, "r": 4, "use_rslora": True}, every, False),
+            ("patterns", {**plain, "rank_pattern": {"mlp.up": 4, r"model.layers.0.attn.q_proj": 1, r"layers\.\d+\.mlp\.down": 3},
+                          "alpha_pattern": {"^model.layers.1.mlp.up": 7}}, every, False),
+            ("conv1d", {**plain, "fan_in_fan_out": True}, every, True),
+        ]:
+            run.check(name, lambda n=name, c=config, m=modules, f=fan: outputs_agree(run, n, c, m, f))
+        for action in (replaced, tied, folders):
+            run.check(action.__name__, lambda a=action: a(run))
+        for name, (changes, more, message) in REFUSED.items():
+            run.check("refused: " + name, lambda n=name, c=changes, m=more, t=message: refused(run, n, c, m, t))
+        return run.close()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
