@@ -134,6 +134,20 @@ local function compile(step, side)
   return by_name
 end
 
+---The fields of a side that must have one value each: what the other side cannot express.
+---@param step Converter
+---@param side Side
+---@return table<string, any>   values by the names of fields
+function sections.limits(step, side)
+  local out, known = {}, (step.classes or {})[side]
+  local by_name, rest = compile(step, side)
+  for name, rule in pairs(rest and {} or by_name) do
+    local is_own = rule[side] and (not rule.is_usual or known.fields[name])
+    if is_own and rule.kind == "must" then out[name] = rule.value end
+  end
+  return out
+end
+
 ---Whether anything that is written comes from a field.
 local function has_set(at, name)
   for _, source in pairs(at.made) do
