@@ -38,7 +38,7 @@ local tell_of_nsp = { "bert_cls_head.classifier.ffn.0.linear_layer.weight", func
 end }
 
 local since_2_1, up_to_2_0, up_to_1_7 = bert.hugging_face {
-  keys = pretraining, has = { pooler = true, mlm = true },
+  keys = pretraining, has = { pooler = true, mlm = true }, freezes = true,
   fill = { right = { tell_of_nsp } },
 }
 

@@ -39,8 +39,9 @@ local layer = rules.keys {
 
 local position_ids = { "embeddings.position_ids", actions.buffer.positions "max_position_embeddings" }
 
----@param position string      where the position embeddings stand in this release
-function bert.encoder(position)
+---@param position string      where the position embeddings are in this release
+---@param has_no_pooler? boolean
+function bert.encoder(position, has_no_pooler)
   return rules.keys {
     { "embeddings.position_embeddings.weight", "embedding_layer." .. position .. ".weight",   also_left = { position_ids } },
     { "embeddings.word_embeddings.weight",     "embedding_layer.word_embeddings.weight" },
@@ -51,6 +52,7 @@ function bert.encoder(position)
     { "embeddings.token_type_embeddings.weight", "embedding_layer.segment_embeddings.weight" },
     norm("embeddings.LayerNorm",               "embed_ln_f"),
     { "encoder.layer.N",                       "transformer_encoder.layers.N",                layer },
+    not has_no_pooler and
     { "pooler.dense.{weight,bias}",            "pooler.pooler.ffn.0.linear_layer.{weight,bias}" },
   }
 end
@@ -65,7 +67,20 @@ local function as_encoder(field)
   end
 end
 
-local config = fields.config {
+---Positions that begin behind the padding token's number: Hugging Face counts the rows before them too.
+---@param sign integer
+local function beyond_padding(sign)
+  return function(count, at)
+    local pad = at.from.pad_token_id
+    local is_whole = type(pad) == "number" and pad % 1 == 0 and pad >= 0
+    if not is_whole then fields.refuse("pad_token_id", pad, "a whole number of at least 0") end
+    if count + sign * (pad + 1) < 1 then at:refuse(count, ("more than pad_token_id + 1 (%d)"):format(pad + 1)) end
+    return count + sign * (pad + 1)
+  end
+end
+bert.behind_padding = { forward = beyond_padding(-1), backward = beyond_padding(1) }
+
+bert.config = fields.config {
   fixed.left { model_type = "bert" },
   { "vocab_size" },
   { "position_embedding_type", nil, values.choice { absolute = "learned" } },
@@ -143,18 +158,20 @@ end
 ---@field keys fun(position: string): Rule[]
 ---@field has { pooler?: boolean, mlm?: boolean }   what has an activation apart from the encoder's
 ---@field config? table                 fields of the head
+---@field base? table                   of the encoder, default: bert.config
+---@field freezes? boolean              since 2.1 its configs get freeze_ffn_bias_in_glu
 ---@field prepare? fun(from: Dict)      over a Hugging Face config
 ---@field defaults? table               of its Model Zoo class, where they are its own
 ---@field fill? table<Side, table[]>
 
-local function config_of(model, more) return fields.config { model.config or false, config, more } end
+local function config_of(model, more) return fields.config { model.config or false, model.base or bert.config, more } end
 
 ---@param model BertModel
 ---@return Converter since_2_1, Converter up_to_2_0, Converter up_to_1_7
 function bert.hugging_face(model)
   local since_2_1 = {
     keys = model.keys "position_embeddings.embed",
-    config = config_of(model, model.has.mlm and fields.written.right { freeze_ffn_bias_in_glu = false }),
+    config = config_of(model, model.freezes and fields.written.right { freeze_ffn_bias_in_glu = false }),
     defaults = { left = defaults.left, right = fields.with(defaults.right, model.defaults or {}) },
     prepare = { left = model.prepare, right = function(from)
       if not model.has.pooler then check_unused_pooler(from) end

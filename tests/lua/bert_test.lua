@@ -5,6 +5,7 @@ local converters = require "cbk.converters"
 local converter_list = require "cbk.converters.list"
 local harness = require "harness"
 local conversion = require "conversion"
+local tiny = require "tiny"
 
 local convert = converters.convert
 local describe, it = harness.describe, harness.it
@@ -326,5 +327,43 @@ describe("BERT: releases", function()
       if row.note == "release by release, in one pass" then ways[#ways + 1] = row.src .. " to " .. row.tgt end
     end
     same(cbk.list(ways), cbk.list { "cs-1.6 … cs-2.9 to cs-1.6 … cs-2.9", "hf to cs-1.6", "cs-1.6 to hf" })
+  end)
+end)
+
+describe("RoBERTa", function()
+  local config = cbk.dict {
+    model_type = "roberta", vocab_size = 5, hidden_size = 4, num_attention_heads = 2, num_hidden_layers = 0, intermediate_size = 6,
+    max_position_embeddings = 6, pad_token_id = 1, type_vocab_size = 1,
+  }
+  local way = tiny.newest_ways().roberta
+
+  it("has positions behind the padding token, and a first segment of zeros where the Model Zoo has none", function()
+    local full, root = tiny.model(way)
+    local cs_config, cs = conversion.run("roberta", "hf", "cs-2.9", full, root)
+    same({ cs_config.model.max_position_embeddings, cs_config.model.pad_token_id, cs_config.model.num_segments }, { 4, 1, 2 })
+    cs_config.model.num_segments = nil
+    cs.model["bert_encoder.embedding_layer.segment_embeddings.weight"] = nil
+    local back_config, back
+    local told = table.concat(conversion.warnings(function()
+      back_config, back = conversion.run("roberta", "cs-2.9", "hf", cs_config, cs)
+    end))
+    same({ back_config.max_position_embeddings, back_config.type_vocab_size }, { 6, 1 })
+    assert(told:find("token_type_embeddings.weight' is not in the checkpoint: zeros are written", 1, true), told)
+    same(back["roberta.embeddings.token_type_embeddings.weight"]:shape(), { 1, 8 })
+  end)
+
+  it("refuses positions that end before the padding token, and a padding token that is none", function()
+    for field, value in pairs { max_position_embeddings = 2, pad_token_id = -1 } do
+      local changed = conversion.with(config, { [field] = value, num_hidden_layers = 1 })
+      fails(field .. "=" .. value, convert.config, job("roberta", "hf", "cs-2.9"), changed)
+    end
+  end)
+
+  it("warns where a pickle has the head's bias under its second name only", function()
+    local full, root = tiny.model(way)
+    root["lm_head.decoder.bias"] = nil
+    local told = table.concat(conversion.warnings(conversion.run, "roberta", "hf", "cs-2.9", full, root), "\n")
+    assert(told:find("lm_head.bias (it is known only as a copy of 'lm_head.decoder.bias', which is missing)", 1, true), told)
+    assert(told:find("zeros are written", 1, true), told)
   end)
 end)

@@ -63,6 +63,7 @@ local families = {
   llama = with(llama, { share_embedding_weights = false }),
   dpo = with(llama, { model_name = "llama", dpo = { beta = 0.5 } }),
   bert = bert, ["bert-qa"] = bert, ["bert-sequence-classifier"] = with(bert, { num_labels = 2 }),
+  roberta = with(bert, { disable_nsp = true, mask_padding_in_positional_embed = true, pad_token_id = 1, num_segments = 2 }),
   ["bert-token-classifier"] = with(bert, { num_classes = 2 }), ["bert-summarization"] = with(bert, { num_classes = 2 }),
   t5 = {
     src_vocab_size = 5, d_model = 4, d_kv = 3, d_ff = 8, num_heads = 2, use_pre_encoder_decoder_layer_norm = true,

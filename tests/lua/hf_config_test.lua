@@ -20,7 +20,9 @@ local extras = {
 
 local function with_extras(config)
   local out = cbk.copy(config)
-  for _, pair in ipairs(extras) do out[pair[1]] = pair[2] end
+  for _, pair in ipairs(extras) do
+    if out[pair[1]] == nil then out[pair[1]] = pair[2] end
+  end
   return out
 end
 
@@ -129,6 +131,7 @@ describe("architectures and torch_dtype", function()
     ["gptj-headless"] = "GPTJModel", ["gpt-neox"] = "GPTNeoXForCausalLM", ["gpt-neox-headless"] = "GPTNeoXModel",
     bloom = "BloomForCausalLM", ["bloom-headless"] = "BloomModel", mpt = "MPTForCausalLM", ["mpt-headless"] = "MPTModel",
     falcon = "FalconForCausalLM", ["falcon-headless"] = "FalconModel", ["clip-vit"] = "CLIPVisionModelWithProjection",
+    roberta = "RobertaForMaskedLM",
     ["bert-sequence-classifier"] = "BertForSequenceClassification", ["bert-token-classifier"] = "BertForTokenClassification",
   }
 

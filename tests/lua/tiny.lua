@@ -22,7 +22,7 @@ local sizes = {
 
 local families = {
   ["bert-sequence-classifier"] = { problem_type = "single_label_classification" },
-  gptj = { rotary_dim = 2 }, ["gpt-neox"] = { rotary_pct = 0.5 },
+  roberta = { max_position_embeddings = 6, pad_token_id = 1 }, gptj = { rotary_dim = 2 }, ["gpt-neox"] = { rotary_pct = 0.5 },
   llava = { mm_projector_type = "mlp1x_gelu", mm_vision_select_layer = -1 },
 }
 

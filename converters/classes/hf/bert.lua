@@ -8,7 +8,7 @@ local size, depth, number, positive, rate, boolean, text, free = class.makers "s
 
 local bert = {}
 
-local fields = {
+bert.fields = {
   vocab_size = size(30522), hidden_size = size(768), num_hidden_layers = depth(12), num_attention_heads = size(12),
   intermediate_size = size(3072), hidden_act = text "gelu", hidden_dropout_prob = rate(0.1), attention_probs_dropout_prob = rate(0.1),
   max_position_embeddings = size(512), type_vocab_size = size(2), initializer_range = number(0.02), layer_norm_eps = positive(1e-12),
@@ -16,14 +16,15 @@ local fields = {
   id2label = free(), num_labels = class.free(size()), is_decoder = boolean(false), add_cross_attention = boolean(false),
 }
 
-local function derived(c)
+function bert.derived(c)
   local labels = c.num_labels and "num_labels" or { kinds.is_dict(c.id2label) and #c.id2label or 2, "id2label" }
   return { labels = labels, head_dim = "hidden_size / num_attention_heads" }
 end
 
 ---@param has_pooler? boolean   else only files of older versions have one
-local function encoder(c, has_pooler)
-  return below("bert", {
+---@param prefix? string        default: "bert"
+function bert.encoder(c, has_pooler, prefix)
+  return below(prefix or "bert", {
     { "embeddings.position_ids", { 1, "max_position_embeddings" }, buffer = true },
     { "embeddings.word_embeddings.weight", { "vocab_size", "hidden_size" } },
     { "embeddings.position_embeddings.weight", { "max_position_embeddings", "hidden_size" } },
@@ -57,27 +58,27 @@ local function predictions(c)
   })
 end
 
-local renamed = { { "%.gamma$", ".weight" }, { "%.beta$", ".bias" } }
+bert.renamed = { { "%.gamma$", ".weight" }, { "%.beta$", ".bias" } }
 
 local function new(name, tensors)
-  return class.new(name) { fields = fields, derived = derived, renamed = renamed, tensors = tensors }
+  return class.new(name) { fields = bert.fields, derived = bert.derived, renamed = bert.renamed, tensors = tensors }
 end
 
 bert.BertForPreTraining = new("BertForPreTraining", function(c)
   local next_sentence = class.may_lack("the next-sentence head", linear("cls.seq_relationship", "hidden_size", 2, true))
-  return { encoder(c, true), predictions(c), next_sentence }
+  return { bert.encoder(c, true), predictions(c), next_sentence }
 end)
 
 bert.BertForSequenceClassification = new("BertForSequenceClassification", function(c)
-  return { encoder(c, true), linear("classifier", "hidden_size", "labels", true) }
+  return { bert.encoder(c, true), linear("classifier", "hidden_size", "labels", true) }
 end)
 
 bert.BertForTokenClassification = new("BertForTokenClassification", function(c)
-  return { encoder(c), linear("classifier", "hidden_size", "labels", true) }
+  return { bert.encoder(c), linear("classifier", "hidden_size", "labels", true) }
 end)
 
 bert.BertForQuestionAnswering = new("BertForQuestionAnswering", function(c)
-  return { encoder(c), linear("qa_outputs", "hidden_size", "labels", true) }
+  return { bert.encoder(c), linear("qa_outputs", "hidden_size", "labels", true) }
 end)
 
 return bert

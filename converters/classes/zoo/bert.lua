@@ -16,7 +16,7 @@ local encoder_fields = {
   -- positions
   position_embedding_type = text "learned", num_relative_attention_buckets = class.free(size(32)),
   alibi_trainable_slopes = class.free(boolean(false)), rotary_dim = class.free(size()), rope_theta = class.free(positive(10000)),
-  mask_padding_in_positional_embed = boolean(false), use_position_embedding = boolean(true),
+  mask_padding_in_positional_embed = boolean(false), pad_token_id = class.free(number(0)), use_position_embedding = boolean(true),
   -- attention
   attention_type = text "scaled_dot_product", attention_module = text "aiayn_attention",
   extra_attention_params = class.unused(any(), parts.is_empty), attention_sliding_window_length = any(),
@@ -48,7 +48,11 @@ local function encoder(c, since, prefix)
   })
 end
 
-local HEAD = "hidden_size / num_heads"
+---Positions are counted from behind the padding token's number, where padding has a position of its own.
+local function derived(c)
+  local offset = c.mask_padding_in_positional_embed and "pad_token_id + 1" or 0
+  return { head_dim = "hidden_size / num_heads", position_embedding_offset = offset }
+end
 
 bert.BertForPreTraining = class.new "BertForPreTraining" {
   since = "1.7", came_with = came_with.bert, renamed = parts.renamed, fields = class.extend(encoder_fields, {
@@ -57,7 +61,7 @@ bert.BertForPreTraining = class.new "BertForPreTraining" {
     use_ffn_bias_in_mlm = boolean(true), use_output_bias_in_mlm = boolean(true),
     mlm_nonlinearity = text(),
   }),
-  derived = function(c) return { head_dim = HEAD, num_segments = c.num_segments or (c.disable_nsp and 0 or 2) } end,
+  derived = function(c) return class.extend(derived(c), { num_segments = c.num_segments or (c.disable_nsp and 0 or 2) }) end,
   tensors = function(c, since)
     local words = "bert_encoder.embedding_layer.word_embeddings.weight"
     c.add_pooling_layer = not c.disable_nsp
@@ -77,7 +81,7 @@ bert.BertForPreTraining = class.new "BertForPreTraining" {
 local function fine_tuned(name, own, head)
   return class.new(name) {
     since = "1.7", came_with = came_with.bert, renamed = parts.renamed, fields = class.extend(encoder_fields, own),
-    derived = function() return { head_dim = HEAD } end,
+    derived = derived,
     tensors = function(c, since) return { encoder(c, since, "bert"), head(c) } end,
   }
 end

@@ -13,15 +13,16 @@ def inputs(random):
     return torch.randint(19, (2, 7), generator=random), torch.randint(2, (2, 7), generator=random)
 
 
-def hugging_face_encoder(w, c, ids, segments):
+def hugging_face_encoder(w, c, ids, segments, name="bert", positions=None):
     width, heads, eps = c["hidden_size"], c["num_attention_heads"], c.get("layer_norm_eps", 1e-12)
-    x = w.embedding("bert.embeddings.word_embeddings", ids, c["vocab_size"], width)
-    x = x + w.embedding("bert.embeddings.position_embeddings", torch.arange(ids.shape[1]), c["max_position_embeddings"], width)
-    x = x + w.embedding("bert.embeddings.token_type_embeddings", segments, c.get("type_vocab_size", 2), width)
-    x = w.layer_norm("bert.embeddings.LayerNorm", x, eps)
+    x = w.embedding(name + ".embeddings.word_embeddings", ids, c["vocab_size"], width)
+    positions = torch.arange(ids.shape[1]) if positions is None else positions
+    x = x + w.embedding(name + ".embeddings.position_embeddings", positions, c["max_position_embeddings"], width)
+    x = x + w.embedding(name + ".embeddings.token_type_embeddings", segments, c.get("type_vocab_size", 2), width)
+    x = w.layer_norm(name + ".embeddings.LayerNorm", x, eps)
     for i in range(c["num_hidden_layers"]):
-        layer = f"bert.encoder.layer.{i}."
-        q, k, v = (split(w.linear(f"{layer}attention.self.{name}", x, width), heads) for name in ("query", "key", "value"))
+        layer = f"{name}.encoder.layer.{i}."
+        q, k, v = (split(w.linear(f"{layer}attention.self.{part}", x, width), heads) for part in ("query", "key", "value"))
         out = w.linear(layer + "attention.output.dense", attention(q, k, v, (width // heads) ** -0.5), width)
         x = w.layer_norm(layer + "attention.output.LayerNorm", x + out, eps)
         hidden = ACTIVATIONS[c.get("hidden_act", "gelu")](w.linear(layer + "intermediate.dense", x, c["intermediate_size"]))
@@ -43,12 +44,14 @@ def hugging_face(w, c, ids, segments):
     return logits, w.linear("cls.seq_relationship", hugging_face_pooler(w, x), 2)
 
 
-def model_zoo_encoder(w, c, name, ids, segments):
+def model_zoo_encoder(w, c, name, ids, segments, positions=None, offset=0):
     width, heads, eps = c["hidden_size"], c["num_heads"], c.get("layer_norm_epsilon", 1e-5)
     embedding = name + ".embedding_layer."
     x = w.embedding(embedding + "word_embeddings", ids, c["vocab_size"], width)
-    x = x + w.embedding(embedding + "position_embeddings.embed", torch.arange(ids.shape[1]), c["max_position_embeddings"], width)
-    x = x + w.embedding(embedding + "segment_embeddings", segments, 2, width)
+    positions = torch.arange(ids.shape[1]) if positions is None else positions
+    x = x + w.embedding(embedding + "position_embeddings.embed", positions, c["max_position_embeddings"] + offset, width)
+    if segments is not None:
+        x = x + w.embedding(embedding + "segment_embeddings", segments, c.get("num_segments", 2), width)
     x = w.layer_norm(name + ".embed_ln_f", x * c.get("embeddings_scale", 1.0), eps)
     scale = (width // heads) ** (-1 if c.get("scale_qk_dot_by_d", bool(c.get("mup_base_hidden_size"))) else -0.5)
     for i in range(c["num_hidden_layers"]):
