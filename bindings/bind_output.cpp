@@ -40,10 +40,22 @@ void read_companions(lua_State* L, const Options& options, WriteOptions& out) {
   }
 }
 
+void read_shards(lua_State* L, const Options& options, WriteOptions& out) {
+  if (!options.has("shards")) return;
+  options.push("shards");
+  const Value shards = to_value(L, -1);
+  lua_pop(L, 1);
+  for (const auto& [name, number] : shards.as_dict().entries()) {
+    if (!number.is(Value::Kind::integer) || number.as_int() < 1)
+      fail(Errc::usage, "shards: expected a number from 1 for each name");
+    out.shards.emplace(name.as_string(), static_cast<uint64_t>(number.as_int()));
+  }
+}
+
 int create(lua_State* L) {
   const Options options(L, 2,
                         {"root", "overwrite", "format", "h5_version", "framework_version", "shard_size",
-                         "shard_stem", "keep_texts", "metadata", "companions"});
+                         "shards", "single_file", "shard_stem", "keep_texts", "metadata", "companions"});
   auto output = std::make_shared<Output>();
   output->target = check_path(L, 1);
   output->options.overwrite = options.flag("overwrite");
@@ -51,6 +63,8 @@ int create(lua_State* L) {
   output->options.h5_version = options.text("h5_version");
   output->options.framework_version = options.text("framework_version");
   output->options.shard_size = options.size("shard_size");
+  output->options.single_file = options.flag("single_file");
+  read_shards(L, options, output->options);
   output->options.shard_stem = options.text("shard_stem");
   output->options.keep_texts = options.flag("keep_texts");
   if (options.has("metadata")) {

@@ -3,6 +3,7 @@
 local cbk = require "cbk"
 local cli = require "cbk.cli"
 local composite = require "cbk.converters.composite"
+local hugging_face_files = require "cbk.hugging_face_files"
 local converters = require "cbk.converters"
 local identify = require "cbk.identify"
 local other_names = require "cbk.converters.other_names"
@@ -32,6 +33,7 @@ parser:option("--config", "its config: config.json or params.yaml (default: the 
 parser:option("-o --output-dir", "where to write (default: beside each input, or in its folder)"):argname "DIR"
 parser:option("--hf-shard-size", "largest size of a Hugging Face shard", default_shard_size):argname "SIZE"
 parser:flag("--export-safetensors", "write Hugging Face shards as safetensors")
+parser:flag("--single-file", "write pytorch_model.bin or model.safetensors for Hugging Face, without shards and index")
 parser:flag("--drop-unmatched-keys", "leave out keys that no rule matches, instead of failing")
 parser:flag("--debug", "print on stderr how each key is converted")
 parser:option("--seed", "random seed for weights that the source lacks", "0"):argname("N"):convert(cli.whole_number)
@@ -180,8 +182,9 @@ local function options_of(job)
     local number = converters.catalogue.release(job.tgt)
     return { format = "h5", h5_version = args.h5_version or converters.h5_version(number), framework_version = number .. ".0" }
   end
-  local out = { format = args.export_safetensors and "safetensors" or "torch", shard_size = args.hf_shard_size }
-  if job.path[#job.path].converter.tool == "1.9.1" then
+  local out = { format = args.export_safetensors and "safetensors" or "torch" }
+  if args.single_file then out.single_file = true else out.shard_size = args.hf_shard_size end
+  if out.shard_size and job.path[#job.path].converter.tool == "1.9.1" then
     if args.hf_shard_size ~= default_shard_size then cbk.warn(("--hf-shard-size is ignored: %s writes one file"):format(job.src)) end
     out.shard_size = "1000000GB"
   end
@@ -210,6 +213,11 @@ local function write(job, targets, parts, root, config)
   }, args)
 end
 
+---Where the files beside a Hugging Face checkpoint are.
+local function folder_of_input()
+  return cbk.fs.is_dir(args.checkpoint_file) and args.checkpoint_file or cbk.fs.dirname(args.checkpoint_file)
+end
+
 -- --- all of it
 
 check_options()
@@ -222,6 +230,7 @@ if not parts then args.config = converters.config_file(args.config, route) end
 local targets = targets_of(route, parts)
 refuse_existing(targets)
 if args.h5_version and to_hf then cbk.warn "--h5-version is ignored: the output is in Hugging Face's format" end
+if args.single_file and not to_hf then cbk.warn "--single-file is ignored: a Cerebras checkpoint is one file" end
 if args.export_safetensors and not to_hf then cbk.warn "--export-safetensors is ignored: the output is a Cerebras checkpoint" end
 
 if not read_parts then cli.depend_on(args.config, args) end
@@ -241,6 +250,8 @@ local result = {
 }
 for field, value in cbk.items(args.dry_run and dry_run.tree(rows) or {}) do result[#result + 1] = { field, value } end
 cli.print_result(args, saved, result, forecast)
+local beside = route.src == "hf" and not to_hf and not read_parts and hugging_face_files.names(folder_of_input()) or {}
+if #beside > 0 then cli.say(args, "Not converted, since only Hugging Face's programs read them: " .. table.concat(beside, ", ")) end
 local verb = saved and "saved" or "would be saved"
 converters.say_saved(args, job, ("Checkpoint %s to %s"):format(verb, table.concat(targets.checkpoints, ", ")),
   ("Config %s to %s"):format(verb, targets.config))

@@ -4,14 +4,15 @@ local cbk = require "cbk"
 local cli = require "cbk.cli"
 local rename = require "cbk.cli.rename"
 local selection = require "cbk.cli.selection"
+local shard_by = require "cbk.cli.shard_by"
 local ties = require "cbk.ties"
 
 local parser = cli.parser("copy", "Copy a checkpoint: any format to any format, streamed.", [[
 The target's format follows from its name:
   ]] .. cbk.suffixes() .. "\n" .. [[
 
-For other names, pass --format. With --shard-size the target is a folder of shards with their
-index.json, or a TensorFlow checkpoint with several data files.
+For other names, pass --format. With --shard-size or --shard-by the target is a folder of shards
+with their index.json, or a TensorFlow checkpoint with several data files.
 
 GLOB matches whole keys: '*' matches any text (dots too), '?' one character, [a-z], {a,b};
 a plain name also means everything below it. --exclude overrides --include.
@@ -30,7 +31,8 @@ error before anything is written.
 examples:
   cbk copy pytorch_model.bin model.safetensors --to-dtype bfloat16
   cbk copy model.mdl weights.pt --include model --rename 'model.*=*'
-  cbk copy model.safetensors folder --format safetensors --shard-size 5GB]])
+  cbk copy model.safetensors folder --format safetensors --shard-size 5GB
+  cbk copy model.safetensors folder --format safetensors --shard-by '*embed*']])
 local function floating(text)
   local dtype, problem = cli.dtype(text)
   if dtype and not cbk.dtype(dtype).floating then return nil, ("--to-dtype '%s': expected a floating dtype"):format(text) end
@@ -48,6 +50,7 @@ parser:option("--exclude", "leave these keys out; may be repeated"):argname("GLO
 parser:option("--rename", "rename keys; may be repeated"):argname("OLD=NEW"):count "*"
 parser:option("--shard-size", "write shards of at most this size, such as 10GB (default: one file)"):argname("SIZE")
   :convert(cli.size "--shard-size")
+shard_by.option(parser)
 cli.input_options(parser)
 cli.output_options(parser)
 local args = parser:parse()
@@ -124,6 +127,8 @@ if rules.path then
   if dropped > 0 then warn_of_new_positions(source, root) end
 end
 
+local names = {}
+for key in cbk.leaves(#args.shard_by > 0 and root or cbk.dict()) do names[#names + 1] = key end
 local output = cbk.create(args.target, {
   root = root,
   metadata = checkpoint.format == "safetensors" and checkpoint.metadata ~= cbk.null and checkpoint.metadata or nil,
@@ -131,6 +136,7 @@ local output = cbk.create(args.target, {
   format = args.format,
   h5_version = args.h5_version,
   shard_size = args.shard_size,
+  shards = shard_by.shards("copy", args, names),
   keep_texts = args.h5_version == "flat" and checkpoint.format:find "^flat%-h5" ~= nil, -- else it loses what it has
 })
 local written, plan = cli.commit(output, args)

@@ -19,7 +19,7 @@ name also means everything below it.
 examples:
   cbk h5-to-tensorflow model.h5 run/model.ckpt-1000
   cbk h5-to-tensorflow shards run/model.ckpt-1000 --shard-size 10GB]])
-parser:argument("h5_path", "an H5 file, or a folder written by tensorflow-to-h5 --shard-size")
+parser:argument("h5_path", "an H5 file, or a folder written by tensorflow-to-h5 --shard-size or --shard-by")
 parser:argument("saver_path", "the prefix to write under")
 parser:option("--shard-size", "write data files of at most this size, such as 10GB (default: one file)"):argname("SIZE")
   :convert(cli.size "--shard-size")
@@ -64,4 +64,4 @@ local function convert(_, value)
 end
 
 local options = { format = "tensorflow", shard_size = args.shard_size }
-tensorflow.write("TensorFlow checkpoint", checkpoint, args.saver_path, options, args, convert)
+tensorflow.write("h5-to-tensorflow", "TensorFlow checkpoint", checkpoint, args.saver_path, options, args, convert)

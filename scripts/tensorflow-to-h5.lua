@@ -49,4 +49,6 @@ local function convert(name, value)
 end
 
 local options = { format = "h5", h5_version = "flat", keep_texts = true, shard_size = args.shard_size }
-tensorflow.write(args.shard_size and "H5 files" or "H5 file", checkpoint, args.h5_path, options, args, convert)
+local has_shards = args.shard_size or #args.shard_by > 0
+local what = has_shards and "H5 files" or "H5 file"
+tensorflow.write("tensorflow-to-h5", what, checkpoint, args.h5_path, options, args, convert)

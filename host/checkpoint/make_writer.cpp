@@ -23,7 +23,7 @@ const FormatNames& format_of(const fs::path& target, const WriteOptions& options
          quote(options.format));
   }
   if (const FormatNames* said = names_by_suffix(target)) return *said;
-  if (options.shard_size) return *names_of(options.shard_stem == "model" ? "safetensors" : "torch");
+  if (options.is_folder()) return *names_of(options.shard_stem == "model" ? "safetensors" : "torch");
   fail(Errc::usage,
        "cannot tell the format from the name '{}': end it in {}, or name the format (--format, in Lua "
        "format = …)",
@@ -104,7 +104,7 @@ std::unique_ptr<Writer> make_writer(const Value& root, const fs::path& named, co
   const fs::path target = named.has_filename() ? named : named.parent_path();  // "out/" is "out"
   const std::string format(format_of(target, options).format);
   const bool is_bundle = format == "tensorflow";
-  const bool is_folder = options.shard_size && !is_bundle;
+  const bool is_folder = options.is_folder() && !is_bundle;
   const bool is_flat = format == "h5" && options.h5_version == "flat";
   if (options.keep_texts && !is_flat && !is_bundle)
     fail(Errc::usage, "tensors of texts can be kept in flat H5 and TensorFlow checkpoints only");

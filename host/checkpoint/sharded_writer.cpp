@@ -33,7 +33,7 @@ class ShardedWriter : public Writer {
         metadata_(options.metadata),
         companions_(options.companions) {
     std::erase_if(companions_, [](const auto& each) { return !is_inside_folder(each.first); });
-    if (options.shard_size.value() == 0) fail(Errc::usage, "a shard size of 0; the default is 10GB");
+    if (options.shard_size == 0) fail(Errc::usage, "a shard size of 0; the default is 10GB");
     const bool is_torch = format_ == "torch";
     const FormatNames& names = *names_of(format_);
     suffix_ = names.shard_suffix;
@@ -41,7 +41,8 @@ class ShardedWriter : public Writer {
     const Value texts = Value::dict();
     const std::vector<NamedTensor> tensors =
         flat_tensors(take_texts(root, texts.as_dict()), "a sharded checkpoint");
-    split(tensors, texts.as_dict(), options.shard_size.value());
+    is_single_ = options.single_file;
+    split(tensors, texts.as_dict(), options);
     check_companions();
     make_writers();
     for (const auto& writer : writers_) {
@@ -62,7 +63,7 @@ class ShardedWriter : public Writer {
       const std::vector<Slot> part = writers_[i]->lay_out_in(folder.file(shards_[i].file));
       slots.insert(slots.end(), part.begin(), part.end());
     }
-    folder.file(index_name()).write(0, as_bytes(index_));
+    if (!is_single_) folder.file(index_name()).write(0, as_bytes(index_));
     for (const auto& [name, content] : companions_) folder.file(name).write(0, as_bytes(content));
     return slots;
   }
@@ -93,26 +94,45 @@ class ShardedWriter : public Writer {
 
   /// A shard ends where the next tensor would pass the limit, even if nothing is in it yet: so does the
   /// reference.
-  void split(const std::vector<NamedTensor>& tensors, const Dict& texts, uint64_t limit) {
-    shards_.emplace_back();
-    for (const auto& [key, value] : texts.entries()) shards_.back().root.as_dict().set(key, value);
-    std::vector<size_t> shard_of;
+  static std::vector<size_t> shards_by_size(const std::vector<NamedTensor>& tensors, uint64_t limit) {
+    std::vector<size_t> out;
+    size_t shard = 0;
     uint64_t current = 0;
-    uint64_t total = 0;
     for (const NamedTensor& tensor : tensors) {
       const uint64_t size = counted_size(tensor.leaf.as_tensor());
       if (current + size > limit) {
-        shards_.emplace_back();
+        ++shard;
         current = 0;
       }
       current += size;
-      total += size;
-      shards_.back().root.as_dict().set(tensor.name, tensor.leaf);
-      shard_of.push_back(shards_.size() - 1);
+      out.push_back(shard);
+    }
+    return out;
+  }
+
+  /// The shard of each tensor.
+  static std::vector<size_t> layout_of(const std::vector<NamedTensor>& tensors, const WriteOptions& options) {
+    if (options.shard_size && options.shards.empty() && !options.single_file)
+      return shards_by_size(tensors, *options.shard_size);
+    std::vector<std::string> names;
+    for (const NamedTensor& tensor : tensors) names.push_back(tensor.name);
+    return shards_by_name(names, options.shards);
+  }
+
+  void split(const std::vector<NamedTensor>& tensors, const Dict& texts, const WriteOptions& options) {
+    const std::vector<size_t> shard_of = layout_of(tensors, options);
+    const auto last = std::max_element(shard_of.begin(), shard_of.end());
+    shards_.resize(last == shard_of.end() ? 1 : *last + 1);
+    for (const auto& [key, value] : texts.entries()) shards_.front().root.as_dict().set(key, value);
+    uint64_t total = 0;
+    for (size_t i = 0; i < tensors.size(); ++i) {
+      total += counted_size(tensors[i].leaf.as_tensor());
+      shards_[shard_of[i]].root.as_dict().set(tensors[i].name, tensors[i].leaf);
     }
     check_open_files(shards_.size(), total);
     for (size_t i = 0; i < shards_.size(); ++i) {
-      shards_[i].file = shard_name(stem_, i + 1, shards_.size(), suffix_);
+      shards_[i].file = is_single_ ? std::string(names_of(format_)->usual)
+                                   : shard_name(stem_, i + 1, shards_.size(), suffix_);
     }
     const Value map = Value::dict();
     for (const auto& [key, value] : texts.entries()) map.as_dict().set(key_text(key), shards_.front().file);
@@ -166,6 +186,7 @@ class ShardedWriter : public Writer {
   std::string stem_;
   std::string suffix_;
   std::vector<Shard> shards_;
+  bool is_single_ = false;
   std::string index_;
   uint64_t overhead_ = 0;
   std::vector<Item> items_;

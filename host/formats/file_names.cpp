@@ -87,6 +87,7 @@ bool is_shard_name(const fs::path& file) {
 bool is_written_shard_name(std::string_view name) {
   if (name.ends_with(shard_index_suffix)) return true;
   return std::ranges::any_of(formats, [&](const FormatNames& names) {
+    if (!names.usual.empty() && name == names.usual) return true;
     return !names.shard_suffix.empty() && name.ends_with(names.shard_suffix) &&
            before_part(name.substr(0, name.size() - names.shard_suffix.size()), "-");
   });

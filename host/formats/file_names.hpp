@@ -47,7 +47,7 @@ std::string end_of_parts(size_t count);
 /// Whether it is the name of a shard, of any format.
 bool is_shard_name(const fs::path& file);
 
-/// Whether a writer of shards gives this name to a shard or to an index.
+/// Whether a writer of shards gives this name to a shard, to an index or to the one file of a folder.
 bool is_written_shard_name(std::string_view name);
 
 // --- TensorFlow

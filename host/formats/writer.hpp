@@ -14,6 +14,7 @@
 
 #include "host/base/checksum.hpp"
 #include "host/base/transaction.hpp"
+#include "host/formats/shard_layout.hpp"
 #include "host/value/value.hpp"
 
 namespace cbk {
@@ -71,12 +72,17 @@ struct WriteOptions {
                                        // "2.10.0" for 0.5
   std::optional<uint64_t> shard_size;  // set: a sharded folder with its index.json (torch, safetensors, flat
                                        // H5), or several data files (tensorflow)
+  ShardsByName shards;                 // in place of shard_size, where it is not empty
+  bool single_file = false;            // a folder with one file, without an index
   std::string shard_stem;              // "pytorch_model" or "model" by default
   bool keep_texts = false;             // flat H5: tensors of texts too, which are left out otherwise
   Value metadata;                      // safetensors __metadata__ (text to text)
   /// Small files (name, content) that appear together with the checkpoint: beside it or inside the folder of
   /// a sharded one, elsewhere where the name is an absolute path.
   std::vector<std::pair<std::string, std::string>> companions;
+
+  /// Whether the target is a folder (but for tensorflow).
+  [[nodiscard]] bool is_folder() const { return shard_size || !shards.empty() || single_file; }
 };
 
 }  // namespace cbk

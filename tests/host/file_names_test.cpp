@@ -1,4 +1,5 @@
 #include "host/formats/file_names.hpp"
+#include "host/formats/shard_layout.hpp"
 
 #include <catch2/catch.hpp>
 
@@ -72,6 +73,14 @@ TEST_CASE("file names: shards are written under names that are known as theirs",
   }
 }
 
+TEST_CASE("shards by names: files are numbered without gaps, and the rest are in a last one", "[names]") {
+  using Places = std::vector<size_t>;
+  CHECK(shards_by_name({"a", "b", "c"}, {}) == Places{0, 0, 0});
+  CHECK(shards_by_name({"a", "b", "c"}, {{"b", 7}, {"c", 3}, {"z", 5}}) == Places{2, 1, 0});
+  CHECK(shards_by_name({"a", "b"}, {{"a", 2}, {"b", 2}}) == Places{0, 0});
+  CHECK(shards_by_name({}, {{"a", 1}}).empty());
+}
+
 TEST_CASE("file names: parts have two numbers of five digits or more", "[names]") {
   CHECK(shard_name("model", 2, 3, ".bin") == "model-00002-of-00003.bin");
   CHECK(shard_name("model", 2, 123456, ".bin") == "model-00002-of-123456.bin");
@@ -84,6 +93,7 @@ TEST_CASE("file names: parts have two numbers of five digits or more", "[names]"
                            "m-00001-of-00002.txt", "m.index", "m-00001-of-00002.index"})
     CHECK_FALSE(is_shard_name(name));
   CHECK(is_written_shard_name("pytorch_model.bin.index.json"));
+  CHECK(is_written_shard_name("model.safetensors"));
   CHECK_FALSE(is_written_shard_name("config.json"));
   CHECK(prefix_of_data_file("m.ckpt-1.data-00000-of-00001") == "m.ckpt-1");
   CHECK(prefix_of_data_file("m.data-00000-of-00001.tmp") == std::nullopt);

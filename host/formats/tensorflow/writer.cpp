@@ -95,7 +95,7 @@ class BundleWriter final : public Writer {
       : prefix_(std::move(prefix)), overwrite_(options.overwrite) {
     if (options.shard_size == 0) fail(Errc::usage, "a shard size of 0; the default is one data file");
     collect(root);
-    split(options.shard_size.value_or(std::numeric_limits<uint64_t>::max()));
+    place(options);
     refuse_existing(index_file(prefix_), overwrite_);
     if (!overwrite_) warn_of_remains();
     uint64_t bytes = 0;
@@ -198,15 +198,37 @@ class BundleWriter final : public Writer {
     }
   }
 
-  /// Places the variables in the order of the tree, one behind the other, as TensorFlow does.
-  void split(uint64_t limit) {
-    shard_sizes_ = {0};
-    for (Variable& variable : variables_) {
-      const uint64_t used = shard_sizes_.back();
-      if (used > 0 && variable.entry.size > limit - std::min(used, limit)) shard_sizes_.push_back(0);
-      variable.entry.shard = shards() - 1;
-      variable.entry.offset = shard_sizes_.back();
-      shard_sizes_.back() = checked_add(shard_sizes_.back(), variable.entry.size, "the data file");
+  /// The data file of each variable.
+  [[nodiscard]] std::vector<size_t> layout(const WriteOptions& options) const {
+    std::vector<std::string> names;
+    for (const Variable& variable : variables_) names.push_back(variable.entry.name);
+    if (!options.shards.empty()) return shards_by_name(names, options.shards);
+    const uint64_t limit = options.shard_size.value_or(std::numeric_limits<uint64_t>::max());
+    std::vector<size_t> out;
+    size_t shard = 0;
+    uint64_t used = 0;
+    for (const Variable& variable : variables_) {
+      if (used > 0 && variable.entry.size > limit - std::min(used, limit)) {
+        ++shard;
+        used = 0;
+      }
+      used = checked_add(used, variable.entry.size, "the data file");
+      out.push_back(shard);
+    }
+    return out;
+  }
+
+  /// Places the variables in the order of the tree, one behind the other in their file, as TensorFlow does.
+  void place(const WriteOptions& options) {
+    const std::vector<size_t> shard_of = layout(options);
+    const auto last = std::max_element(shard_of.begin(), shard_of.end());
+    shard_sizes_.assign(last == shard_of.end() ? 1 : *last + 1, 0);
+    for (size_t i = 0; i < variables_.size(); ++i) {
+      Entry& entry = variables_[i].entry;
+      uint64_t& size = shard_sizes_[shard_of[i]];
+      entry.shard = static_cast<uint32_t>(shard_of[i]);
+      entry.offset = size;
+      size = checked_add(size, entry.size, "the data file");
     }
   }
 

@@ -3,6 +3,7 @@
 local cbk = require "cbk"
 local cli = require "cbk.cli"
 local selection = require "cbk.cli.selection"
+local shard_by = require "cbk.cli.shard_by"
 
 local tensorflow = {}
 
@@ -10,6 +11,7 @@ local tensorflow = {}
 function tensorflow.options(parser)
   parser:option("--include", "convert only these variables (default: all); may be repeated"):argname("GLOB"):count "*"
   parser:option("--exclude", "leave these variables out; may be repeated"):argname("GLOB"):count "*"
+  shard_by.option(parser)
   cli.input_options(parser)
   return cli.output_options(parser)
 end
@@ -70,17 +72,24 @@ local function check_target(checkpoint, target)
 end
 
 ---Writes the chosen variables of `checkpoint`.
+---@param command string
 ---@param what string    what is written, for people
 ---@param checkpoint Checkpoint
 ---@param target string
 ---@param options table  as `cbk.create` takes them
 ---@param args table
 ---@param convert fun(name: string, value: any): any, string?   what is written, or nil and why a variable is left out
-function tensorflow.write(what, checkpoint, target, options, args, convert)
+function tensorflow.write(command, what, checkpoint, target, options, args, convert)
   check_target(checkpoint, target)
   options.overwrite = args.overwrite
   local output = cbk.create(target, options) -- an existing target is reported before what is left out
-  output:set_root(chosen_variables(checkpoint, args, convert))
+  local root = chosen_variables(checkpoint, args, convert)
+  options.shards = shard_by.shards(command, args, cbk.keys(root))
+  if options.shards then
+    output:close()
+    output = cbk.create(target, options)
+  end
+  output:set_root(root)
   local written, plan = cli.commit(output, args)
   if written then cli.say(args, ("%s saved to %s"):format(what, target)) end
   cli.print_result(args, written, { { "checkpoint", target } }, plan)

@@ -189,7 +189,8 @@ end
 ---@param args table         of cli.output_options
 ---@return boolean written, table plan
 function converters.write(target, options, config, args)
-  local folder = options.shard_size and target or cbk.fs.dirname(target) -- where names of companions are looked for
+  -- where names of companions are looked for
+  local folder = (options.shard_size or options.single_file) and target or cbk.fs.dirname(target)
   local name = cbk.fs.dirname(config.path) == folder and cbk.fs.basename(config.path) or cbk.fs.absolute(config.path)
   options.companions = { [name] = cbk.config.dump(config.tree, config.format, config.style) }
   return converters.write_all({ { path = target, options = options } }, args)

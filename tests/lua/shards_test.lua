@@ -1,0 +1,77 @@
+-- Checkpoints in several files: by names (--shard-by), and one file in place of shards (--single-file).
+
+local cbk = require "cbk"
+local conversion = require "conversion"
+local harness = require "harness"
+local tiny = require "tiny"
+
+local describe, it, equal = harness.describe, harness.it, harness.equal
+local run = harness.cbk
+
+local function ten_tensors(dir)
+  local root = cbk.dict()
+  for i = 0, 9 do root[("layers.%d.weight"):format(i)] = conversion.counted({ 2, 3 }, 10 * i) end
+  root["embed.weight"] = conversion.counted({ 4 }, 0)
+  cbk.create(dir .. "/a.safetensors", { root = root }):commit { progress = false }
+end
+
+---The keys of each shard of a folder, in the order of the files.
+local function keys_of_shards(dir, suffix)
+  local out = {}
+  for _, name in ipairs(cbk.fs.list(dir)) do
+    if name:find(suffix .. "$") then out[#out + 1] = cbk.keys(cbk.open(dir .. "/" .. name).root) end
+  end
+  return out
+end
+
+describe("shards by names", function()
+  it("have the tensors of each glob, the first that matches, and the rest in a last file", function()
+    local dir = harness.temp_dir()
+    ten_tensors(dir)
+    equal((run(dir, "copy", "a.safetensors", "out", "--format", "safetensors", "--shard-by", "embed", "--shard-by", "layers.[0-4]*",
+      "--shard-by", "layers.[0-7]*")), 0)
+    local shards = keys_of_shards(dir .. "/out", "safetensors")
+    equal(#shards, 4)
+    equal(shards[1], { "embed.weight" })
+    equal({ #shards[2], #shards[3], #shards[4] }, { 5, 3, 2 })
+    equal((run(dir, "diff", "out", "a.safetensors")), 0)
+    equal(shards[4], { "layers.8.weight", "layers.9.weight" })
+  end)
+
+  it("are data files of TensorFlow, and H5 files of those again", function()
+    local dir = harness.temp_dir()
+    ten_tensors(dir)
+    cbk.fs.mkdir(dir .. "/tf")
+    equal((run(dir, "copy", "a.safetensors", "tf/m", "--format", "tensorflow", "--shard-by", "embed")), 0)
+    assert(cbk.fs.exists(dir .. "/tf/m.data-00001-of-00002"))
+    equal((run(dir, "diff", "tf/m", "a.safetensors")), 0)
+    equal((run(dir, "tensorflow-to-h5", "tf/m", "h5", "--shard-by", "layers.0", "--shard-by", "layers.1")), 0)
+    equal(#keys_of_shards(dir .. "/h5", "h5"), 3)
+    equal((run(dir, "h5-to-tensorflow", "h5", "tf/again", "--shard-by", "layers")), 0)
+    equal((run(dir, "diff", "tf/again", "tf/m")), 0)
+  end)
+
+  it("refuse a glob that matches nothing, and a size besides", function()
+    local dir = harness.temp_dir()
+    ten_tensors(dir)
+    local code, _, stderr = run(dir, "copy", "a.safetensors", "out", "--format", "safetensors", "--shard-by", "layer")
+    equal({ code, stderr }, { 1, "cbk: --shard-by 'layer' matches no tensor that is left for it\n" })
+    equal((run(dir, "copy", "a.safetensors", "out", "--shard-by", "embed", "--shard-size", "1GB", "--format", "torch")), 2)
+    assert(not cbk.fs.exists(dir .. "/out"))
+  end)
+end)
+
+describe("a Hugging Face checkpoint in one file", function()
+  it("has no index, and its usual name", function()
+    local dir = harness.temp_dir()
+    local config, root = tiny.model(tiny.newest_ways().gpt2)
+    conversion.warnings(function() config, root = conversion.run("gpt2", "hf", "cs-2.4", config, root) end)
+    cbk.config.save(config, dir .. "/p.yaml")
+    cbk.create(dir .. "/a.mdl", { root = root }):commit { progress = false }
+    for name, more in pairs { ["pytorch_model.bin"] = {}, ["model.safetensors"] = { "--export-safetensors" } } do
+      equal((run(dir, "convert", "--model", "gpt2", "--config", "p.yaml", "a.mdl", "--to", "hf", "--single-file", "--overwrite",
+        unpack(more))), 0)
+      equal(cbk.fs.list(dir .. "/a_to_hf"), { "config.json", name })
+    end
+  end)
+end)
