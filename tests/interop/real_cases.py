@@ -1,4 +1,8 @@
 """Cases for the real-model check (REALMODELS_CASES): it runs this file inside its own cases.py, whose names are used here."""
+import os
+
+import yaml
+
 
 # ------------------------------------------------------------------ RoBERTa: padded tokens have a position of their own
 def roberta_inputs(model):
@@ -11,3 +15,89 @@ roberta_mz = Side(bert_load, lambda m, x, want, state: [keep(first(m(**x)), x)],
 for case_name, case_fields in {"1 segment": {}, "2 segments, relu, eps": {"type_vocab_size": 2, "hidden_act": "relu", "layer_norm_eps": 1e-3},
                                "padding is 3, untied": {"pad_token_id": 3, "tie_word_embeddings": False}}.items():
     lm("roberta", "Model Zoo: " + case_name, T.RobertaForMaskedLM, roberta(**case_fields), hf=logits_hf, mz=roberta_mz, inputs=roberta_inputs)
+
+
+# ------------------------------------------------------------------ models of two parts: a folder for each
+def composite_case(family, name, model, build, call, load, call_zoo, unseen=(), **options):
+    """`build()` gives the real models by folder, `call(models)` their outputs; `load(params, state, notes)` and `call_zoo(zoo)` are of
+    the Model Zoo. `unseen`: weights that the outputs do not depend on."""
+    def custom(run, d, cs, index, differ, blind, read_mdl):
+        res, notes, models = {}, [], build()
+        for i, (folder, one) in enumerate(models.items()):
+            custom_case.k["randomize"](one, index + i)
+            one.eval().save_pretrained(f"{d}/hf/{folder}", safe_serialization=i % 2 == 1)
+        with torch.no_grad():
+            want = call(models)
+        run(["convert", "--model", model, "--src-fmt", "hf", "--tgt-fmt", cs, "--config", d + "/hf", d + "/hf", "-o", d + "/cs", "--no-progress-bar"])
+        mdl, yml = (next(f"{d}/cs/{n}" for n in os.listdir(d + "/cs") if n.endswith(end)) for end in (".mdl", ".yaml"))
+
+        def back(source, folder, tag):
+            run(["convert", "--model", model, "--src-fmt", cs, "--tgt-fmt", "hf", "--config", yml, source, "-o", d + folder, "--no-progress-bar"])
+            again = {}
+            for part, one in models.items():
+                again[part], info = type(one).from_pretrained(f"{d}{folder}/{part}", output_loading_info=True, attn_implementation="eager")
+                if type(T.AutoConfig.from_pretrained(f"{d}{folder}/{part}")) is not type(one.config):
+                    res[tag + "-auto"] = "AutoConfig finds another class"
+                lost = {k: v for k, v in info.items() if v and not all("pooler" in n for n in v)}
+                if lost:
+                    res[tag + "-keys"] = str(lost)
+                again[part].eval()
+            with torch.no_grad():
+                res[tag] = differ(want, call(again))
+        back(mdl, "/back", "hf")
+        with open(yml, encoding="utf-8") as f:
+            params = yaml.safe_load(f)["model"]
+        zoo = load(params, read_mdl(mdl), notes)
+        with torch.no_grad():
+            res["mz"] = differ(want, call_zoo(zoo))
+        left = [n for n in blind(None, zoo, None, call_zoo) if not any(part in n for part in (*KB, *unseen))]
+        if left:
+            res["blind"] = f"the test does not see {len(left)} weights: {left[:4]}"
+        torch.save({"model": {"model." + k: v for k, v in zoo.state_dict().items()}}, d + "/mz.mdl")
+        back(d + "/mz.mdl", "/mzback", "mz-hf")
+        return "bin", res, notes
+    custom_case = Case(family, name, model, None, inputs=None, hf=None, custom=custom, **options)
+    custom_case.k = {}
+    CASES.append(custom_case)
+
+
+# ------------------------------------------------------------------ DPR and DRAGON+: scores of questions and texts
+dpr_inputs = [enc_inputs(T.BertModel(bert(num_hidden_layers=0, vocab_size=V))) for _ in range(2)]
+dpr_inputs[1] = {**dpr_inputs[1], "input_ids": ids(None, seed=8)}
+
+
+def dpr_load(params, state, notes):
+    for section in ("q_encoder", "ctx_encoder"):
+        params[section]["name"] = "bert_model"  # as cbk's warning says
+    zoo = inner(mz_model(params, notes))
+    for name in ("question_encoder", "ctx_encoder"):  # its own load_state_dict needs a newer torch
+        strict(getattr(zoo, name), {k[len(name) + 1:]: v for k, v in state.items() if k.startswith(name + ".")})
+    return zoo
+
+
+def dpr_zoo(zoo):
+    named = {}
+    for prefix, x in zip(("questions_", "ctx_"), dpr_inputs):
+        named.update({prefix + field: x[field][:, None] if prefix == "ctx_" else x[field] for field in x})
+    scores, _, questions, texts = zoo(**named)
+    return [questions, texts, scores]
+
+
+def scored(questions, texts):
+    return [questions, texts, questions @ texts.T]
+
+
+def dragon_build():
+    return {name: T.BertModel._from_config(bert(hidden_act=act), attn_implementation="eager") for name, act in (("q_encoder", "gelu"), ("ctx_encoder", "relu"))}
+
+
+def dpr_build():
+    config = T.DPRConfig(**{k: v for k, v in bert().to_dict().items() if k not in ("model_type", "architectures")})
+    return {"q_encoder": T.DPRQuestionEncoder(config), "ctx_encoder": T.DPRContextEncoder(config)}
+
+
+DPR = dict(load=dpr_load, call_zoo=dpr_zoo)
+composite_case("dragon", "two BertModels", "dragon", dragon_build, call=lambda m: scored(
+    *(one(**x).last_hidden_state[:, 0] for one, x in zip(m.values(), dpr_inputs))), **DPR)
+composite_case("dpr", "two encoders", "dpr", dpr_build, call=lambda m: scored(
+    *(one(**x).pooler_output for one, x in zip(m.values(), dpr_inputs))), **DPR)

@@ -6,8 +6,8 @@ local harness = require "harness"
 local describe, it, equal = harness.describe, harness.it, harness.equal
 
 local FILES = {
-  hf = { "bert", "bloom", "clip", "falcon", "gpt2", "gpt_neox", "gptj", "llama", "llava", "mpt", "roberta", "t5" },
-  zoo = { "bert", "decoder", "llava", "t5", "vision" },
+  hf = { "bert", "bloom", "clip", "dpr", "falcon", "gpt2", "gpt_neox", "gptj", "llama", "llava", "mpt", "roberta", "t5" },
+  zoo = { "bert", "decoder", "dpr", "llava", "t5", "vision" },
 }
 
 local VALUES = {

@@ -22,9 +22,8 @@ function bert.derived(c)
 end
 
 ---@param has_pooler? boolean   else only files of older versions have one
----@param prefix? string        default: "bert"
-function bert.encoder(c, has_pooler, prefix)
-  return below(prefix or "bert", {
+function bert.body(c, has_pooler)
+  return {
     { "embeddings.position_ids", { 1, "max_position_embeddings" }, buffer = true },
     { "embeddings.word_embeddings.weight", { "vocab_size", "hidden_size" } },
     { "embeddings.position_embeddings.weight", { "max_position_embeddings", "hidden_size" } },
@@ -44,8 +43,11 @@ function bert.encoder(c, has_pooler, prefix)
     }),
     has_pooler and class.may_lack("the pooler", linear("pooler.dense", "hidden_size", "hidden_size", true))
       or class.optional(linear("pooler.dense", "hidden_size", "hidden_size", true)),
-  })
+  }
 end
+
+---@param prefix? string        default: "bert"
+function bert.encoder(c, has_pooler, prefix) return below(prefix or "bert", bert.body(c, has_pooler)) end
 
 ---The masked-language head. Its output is the embedding, unless the config unties them.
 local function predictions(c)

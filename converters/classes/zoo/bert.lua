@@ -10,7 +10,7 @@ local size, length, depth, number, positive, rate, boolean, bias, text, any =
 
 local bert = {}
 
-local encoder_fields = {
+bert.encoder_fields = {
   vocab_size = size(30522), hidden_size = size(768), num_hidden_layers = depth(12), num_heads = size(12), filter_size = size(3072),
   max_position_embeddings = length(1024), num_segments = number(2), add_pooling_layer = boolean(true),
   -- positions
@@ -28,11 +28,10 @@ local encoder_fields = {
   embedding_dropout_rate = rate(), initializer_range = number(0.02),
 }
 
----@param prefix string   "bert", or "bert_encoder" before the masked-language head
-local function encoder(c, since, prefix)
+function bert.body(c, since)
   local sizes = { width = "hidden_size", inner = "hidden_size" }
   local pooler = linear("pooler.pooler.ffn.0.linear_layer", "hidden_size", "hidden_size", true)
-  return below(prefix, {
+  return {
     { "embedding_layer.word_embeddings.weight", { "vocab_size", "hidden_size" } },
     parts.positions(c, since, "hidden_size", "num_heads") or false,
     c.num_segments and c.num_segments ~= 0 and { "embedding_layer.segment_embeddings.weight", { "num_segments", "hidden_size" } },
@@ -45,28 +44,31 @@ local function encoder(c, since, prefix)
     }),
     c.use_final_layer_norm and norm("transformer_encoder.norm", "hidden_size"),
     c.add_pooling_layer and class.may_lack("the pooler", pooler) or class.optional(pooler),
-  })
+  }
 end
 
+---@param prefix string   "bert", or "bert_encoder" before the masked-language head
+function bert.encoder(c, since, prefix) return below(prefix, bert.body(c, since)) end
+
 ---Positions are counted from behind the padding token's number, where padding has a position of its own.
-local function derived(c)
+function bert.derived(c)
   local offset = c.mask_padding_in_positional_embed and "pad_token_id + 1" or 0
   return { head_dim = "hidden_size / num_heads", position_embedding_offset = offset }
 end
 
 bert.BertForPreTraining = class.new "BertForPreTraining" {
-  since = "1.7", came_with = came_with.bert, renamed = parts.renamed, fields = class.extend(encoder_fields, {
+  since = "1.7", came_with = came_with.bert, renamed = parts.renamed, fields = class.extend(bert.encoder_fields, {
     vocab_size = size(50257), max_position_embeddings = size(), num_segments = number(), disable_nsp = boolean(false),
     num_classes = class.free(size(2)), share_embedding_weights = boolean(true),
     use_ffn_bias_in_mlm = boolean(true), use_output_bias_in_mlm = boolean(true),
     mlm_nonlinearity = text(),
   }),
-  derived = function(c) return class.extend(derived(c), { num_segments = c.num_segments or (c.disable_nsp and 0 or 2) }) end,
+  derived = function(c) return class.extend(bert.derived(c), { num_segments = c.num_segments or (c.disable_nsp and 0 or 2) }) end,
   tensors = function(c, since)
     local words = "bert_encoder.embedding_layer.word_embeddings.weight"
     c.add_pooling_layer = not c.disable_nsp
     return {
-      encoder(c, since, "bert_encoder"),
+      bert.encoder(c, since, "bert_encoder"),
       not c.disable_nsp and class.may_lack("the next-sentence head",
         linear("bert_cls_head.classifier.ffn.0.linear_layer", "hidden_size", "num_classes", true)),
       linear("bert_mlm_head.mlm_transform.ffn.ffn.0.linear_layer", "hidden_size", "hidden_size", c.use_ffn_bias_in_mlm),
@@ -80,9 +82,9 @@ bert.BertForPreTraining = class.new "BertForPreTraining" {
 ---@param head fun(c: table): TensorNode
 local function fine_tuned(name, own, head)
   return class.new(name) {
-    since = "1.7", came_with = came_with.bert, renamed = parts.renamed, fields = class.extend(encoder_fields, own),
-    derived = derived,
-    tensors = function(c, since) return { encoder(c, since, "bert"), head(c) } end,
+    since = "1.7", came_with = came_with.bert, renamed = parts.renamed, fields = class.extend(bert.encoder_fields, own),
+    derived = bert.derived,
+    tensors = function(c, since) return { bert.encoder(c, since, "bert"), head(c) } end,
   }
 end
 

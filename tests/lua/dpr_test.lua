@@ -1,0 +1,69 @@
+-- DPR and DRAGON+: two encoders there and back, poolers, and how 2.2 and 2.3 scale scores.
+
+local cbk = require "cbk"
+local converters = require "cbk.converters"
+local conversion = require "conversion"
+local harness = require "harness"
+local tiny = require "tiny"
+
+local convert = converters.convert
+local describe, it = harness.describe, harness.it
+local same, fails, run, job = conversion.same, conversion.fails, conversion.run, conversion.job
+
+local prefixes = { dragon = { "", "" }, dpr = { "question_encoder.bert_model.", "ctx_encoder.bert_model." } }
+
+describe("DPR and DRAGON+", function()
+  for name, prefix in pairs(prefixes) do
+    for _, format in ipairs { "cs-2.3", "cs-2.9", name == "dpr" and "cs-2.2" or nil } do
+      it(("%s there and back by %s"):format(name, format), function()
+        local config, root = tiny.model(tiny.composite(name))
+        local cs_config, cs, back_config, back
+        conversion.warnings(function()
+          cs_config, cs = run(name, "hf", format, config, root)
+          back_config, back = run(name, format, "hf", cs_config, cs)
+        end)
+        assert(root.q_encoder[prefix[1] .. "embeddings.word_embeddings.weight"] ~= nil)
+        assert(cs.model["ctx_encoder.transformer_encoder.layers.0.norm1.weight"] ~= nil)
+        for part, tensors in cbk.items(root) do conversion.equal_tensors(tensors, back[part]) end
+        same(back_config.ctx_encoder.model_type, name == "dpr" and "dpr" or "bert")
+        for _, section in ipairs { cs_config.model, cs_config.model.q_encoder } do
+          same(section.name, format == "cs-2.9" and "dpr" or nil)
+        end
+        same(cs_config.model.scale_similarity == false, format == "cs-2.2")
+      end)
+    end
+  end
+
+  it("leaves poolers out, with a warning", function()
+    local config, root = tiny.model(tiny.composite "dragon")
+    root.q_encoder["pooler.dense.weight"] = conversion.counted({ 8, 8 }, 1)
+    root.q_encoder["pooler.dense.bias"] = conversion.counted({ 8 }, 1)
+    local told = table.concat(conversion.warnings(run, "dragon", "hf", "cs-2.9", config, root), "\n")
+    assert(told:find("(the output is that of the first token, without a pooler)", 1, true), told)
+  end)
+
+  it("has projections as wide as the model only", function()
+    local config = tiny.model(tiny.composite "dragon")
+    config.q_encoder.projection_dim = 8
+    local made = convert.config(job("dragon", "hf", "cs-2.9"), config)
+    same({ made.model.q_encoder.add_pooling_layer, made.model.ctx_encoder.add_pooling_layer }, { true })
+    same(convert.config(job("dragon", "cs-2.9", "hf"), made).q_encoder.projection_dim, 8)
+    config.ctx_encoder.projection_dim = 4
+    fails("projection_dim=4: only 0 or the hidden_size (8)", convert.config, job("dragon", "hf", "cs-2.9"), config)
+  end)
+
+  it("scales scores by a switch in 2.2, and by a number since", function()
+    local config = tiny.model(tiny.composite "dpr")
+    local old = convert.config(job("dpr", "hf", "cs-2.2"), config)
+    for value, expected in pairs { [true] = 8 ^ 0.5, [false] = 1 } do
+      old.model.scale_similarity = value
+      local new = convert.config(job("dpr", "cs-2.2", "cs-2.3"), old)
+      local section = new.trainer and new.trainer.init.model or new.model
+      same({ section.softmax_temperature, section.pooler_type }, { expected, "cls" })
+      same(convert.config(job("dpr", "cs-2.3", "cs-2.2"), cbk.dict { model = section }).model.scale_similarity, value)
+    end
+    local other = cbk.dict { model = cbk.dict { softmax_temperature = 7, q_encoder = old.model.q_encoder } }
+    local told = table.concat(conversion.warnings(convert.config, job("dpr", "cs-2.3", "cs-2.2"), other))
+    assert(told:find("softmax_temperature=7 becomes scale_similarity=false", 1, true), told)
+  end)
+end)
