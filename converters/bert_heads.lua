@@ -3,9 +3,9 @@
 local cbk = require "cbk"
 local rules = require "converters.engine.rules"
 local fields = require "converters.engine.fields"
-local kinds = require "converters.engine.kinds"
 local values = require "converters.vocabulary.values"
 local bert = require "converters.shared.bert"
+local labels = require "converters.shared.labels"
 local classes = require "converters.classes.hf.bert"
 local zoo = require "converters.classes.zoo.bert"
 
@@ -24,18 +24,6 @@ local function with_head(head)
 end
 
 -- --- config; what a Hugging Face config leaves out is as its model assumes
-
-local function labels(from)
-  local names, count = from.id2label, 2
-  if not absent(names) then
-    if not kinds.is_dict(names) then fields.refuse("id2label", names, "a map from numbers to names") end
-    count = #cbk.keys(names)
-    if not absent(from.num_labels) and from.num_labels ~= count then
-      fields.refuse("num_labels", from.num_labels, ("the number of names in id2label (%d)"):format(count))
-    end
-  end
-  if absent(from.num_labels) then from.num_labels = count end
-end
 
 local function dropout(from)
   if absent(from.classifier_dropout) then from.classifier_dropout = cbk.raw(from, "hidden_dropout_prob") end

@@ -101,3 +101,36 @@ composite_case("dragon", "two BertModels", "dragon", dragon_build, call=lambda m
     *(one(**x).last_hidden_state[:, 0] for one, x in zip(m.values(), dpr_inputs))), **DPR)
 composite_case("dpr", "two encoders", "dpr", dpr_build, call=lambda m: scored(
     *(one(**x).pooler_output for one, x in zip(m.values(), dpr_inputs))), **DPR)
+
+
+# ------------------------------------------------------------------ ViT and DINOv2
+def vit(**k):
+    return T.ViTConfig(**{**dict(hidden_size=H, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4, image_size=16, patch_size=4,
+                                 encoder_stride=4, num_labels=5), **k})
+
+
+def dinov2(**k):
+    return T.Dinov2Config(**{**dict(hidden_size=H, mlp_ratio=2, num_hidden_layers=2, num_attention_heads=4, image_size=16, patch_size=4,
+                                    num_labels=5), **k})
+
+
+def vit_load(params, state, notes):
+    return strict(inner(mz_model(params, notes)), state)
+
+
+def image_features(m, x, want, state):
+    return [first(m.vit_model(input_image=x["pixel_values"]))]
+
+
+vit_mz = Side(vit_load, lambda m, x, want, state: [first(m(input_image=x["pixel_values"]))], save="model.", blind=KB)
+masked_mz = Side(vit_load, vit_mz.call, save="model.", blind=(*KB, "mask_token"))
+Vi = dict(inputs=im_inputs, hf=lambda m, x: [m(**x).logits], mz=vit_mz)
+lm("vit", "plain", T.ViTForImageClassification, vit(), **Vi)
+lm("vit", "relu, eps", T.ViTForImageClassification, vit(hidden_act="relu", layer_norm_eps=1e-3), **Vi)
+lm("vit", "no biases", T.ViTForImageClassification, vit(qkv_bias=False), refuse="the reference asks for them", **Vi)
+Hl = dict(inputs=im_inputs, hf=lambda m, x: [m(**x).last_hidden_state], mz=Side(vit_load, image_features, save=None, blind=(*KB, "classifier", "mask_token")))
+lm("vit", "headless", T.ViTModel, vit(), model="vit-headless", **Hl, ignore=lambda k, v: all("pooler" in n for n in v))
+lm("dinov2", "plain", T.Dinov2ForImageClassification, dinov2(), **{**Vi, "mz": masked_mz})
+lm("dinov2", "swiglu, eps, scale", T.Dinov2ForImageClassification, dinov2(use_swiglu_ffn=True, mlp_ratio=4, layer_norm_eps=1e-3, layerscale_value=0.1), **{**Vi, "mz": masked_mz})
+lm("dinov2", "relu", T.Dinov2ForImageClassification, dinov2(hidden_act="relu", mlp_ratio=1.6), **{**Vi, "mz": masked_mz})
+lm("dinov2", "headless", T.Dinov2Model, dinov2(), model="dinov2-headless", **Hl)

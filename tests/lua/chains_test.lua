@@ -19,7 +19,7 @@ local describe, it = harness.describe, harness.it
 
 -- --- model sections, as of the release that a model starts from
 
-local starts = { llava = "2.2", dpr = "2.2", dragon = "2.3" }
+local starts = { llava = "2.2", dpr = "2.2", dragon = "2.3", dinov2 = "2.4", ["dinov2-headless"] = "2.4" }
 local function start_of(name) return starts[name] or "2.1" end
 
 ---The CS formats of a model that lead to each other: all that it has.
@@ -50,6 +50,8 @@ local llama = with(no_biases, { norm_type = "rmsnorm", position_embedding_type =
 local bert = { encoder_nonlinearity = "gelu", pooler_nonlinearity = "gelu", mlm_nonlinearity = "gelu" } -- as 1.7 has them
 local vit = { image_size = cbk.list { 4, 4 }, patch_size = cbk.list { 2, 2 }, use_post_embed_layer_norm = true, use_bias_in_output = false }
 
+local plain_vit = { use_post_embed_layer_norm = false, use_bias_in_output = true }
+
 local families = {
   gpt2 = { -- with muP in the words of 2.2, which 2.3 tells in others
     output_logits_scale = 0.5, embeddings_scale = 10.5, scale_qk_dot_by_d = true, alibi_implementation = "expand",
@@ -72,13 +74,14 @@ local families = {
   },
   dpr = { q_encoder = with(decoder, bert), ctx_encoder = with(decoder, bert), scale_similarity = true },
   dragon = { q_encoder = with(decoder, bert), ctx_encoder = with(decoder, bert), softmax_temperature = 2 },
-  ["clip-vit"] = vit,
+  ["clip-vit"] = vit, vit = with(vit, plain_vit),
+  dinov2 = with(with(vit, plain_vit), { layerscale_value = 1, use_masked_patches = true, use_dinov2_classifier = true }),
   llava = {
     image_model = with(decoder, vit), text_model = with(decoder, llama),
     projector = { image_model = { input_unit = 4, layers_units = cbk.list { 4, 4 }, use_bias = true } },
   },
 }
-for _, name in ipairs { "gpt2", "gptj", "gpt-neox", "falcon", "bloom", "mpt", "llama" } do
+for _, name in ipairs { "vit", "dinov2", "gpt2", "gptj", "gpt-neox", "falcon", "bloom", "mpt", "llama" } do
   families[name .. "-headless"] = families[name]
 end
 

@@ -648,14 +648,17 @@ describe("Converters: nothing is lost or invented in silence", function()
       if name:find "headless$" and name ~= "mpt-headless" and model.model == name then -- MPT's embedding is its head
         for _, converter in ipairs(model) do
           for _, own in pairs(converter[1] == "hf" and (converter.variants or { converter }) or {}) do
-            assert(own.fill and own.fill.right[1][1] == "lm_head.weight", name)
+            assert(own.fill, name)
             local run_of = { out = {}, tell = function() end, read = function() end }
-            local at = setmetatable({ key = "lm_head.weight", prefix = "", run = run_of, seed = 1, left = {}, right = {
-              vocab_size = 3, hidden_size = 2, use_bias_in_output = true,
+            local at = setmetatable({ prefix = "", run = run_of, seed = 1, left = {}, right = {
+              vocab_size = 3, num_classes = 3, hidden_size = 2, use_bias_in_output = true,
             } }, keys.At)
-            says(warned(own.fill.right[1][2], at), "'lm_head.weight' is not in the checkpoint")
-            at.key = "lm_head.bias"
-            says(warned(own.fill.right[2][2], at), "'lm_head.bias' is not in the checkpoint: zeros")
+            for i, part in ipairs { "weight", "bias" } do
+              local key, invent = unpack(own.fill.right[i])
+              assert(key == "lm_head." .. part or key == "classifier.classifier.ffn.0.linear_layer." .. part, name)
+              at.key = key
+              says(warned(invent, at), ("'%s' is not in the checkpoint%s"):format(key, part == "bias" and ": zeros" or ""))
+            end
           end
         end
       end

@@ -131,7 +131,8 @@ describe("architectures and torch_dtype", function()
     ["gptj-headless"] = "GPTJModel", ["gpt-neox"] = "GPTNeoXForCausalLM", ["gpt-neox-headless"] = "GPTNeoXModel",
     bloom = "BloomForCausalLM", ["bloom-headless"] = "BloomModel", mpt = "MPTForCausalLM", ["mpt-headless"] = "MPTModel",
     falcon = "FalconForCausalLM", ["falcon-headless"] = "FalconModel", ["clip-vit"] = "CLIPVisionModelWithProjection",
-    roberta = "RobertaForMaskedLM",
+    roberta = "RobertaForMaskedLM", vit = "ViTForImageClassification", ["vit-headless"] = "ViTModel",
+    dinov2 = "Dinov2ForImageClassification", ["dinov2-headless"] = "Dinov2Model",
     ["bert-sequence-classifier"] = "BertForSequenceClassification", ["bert-token-classifier"] = "BertForTokenClassification",
   }
 

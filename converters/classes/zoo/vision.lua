@@ -1,5 +1,6 @@
 -- The Model Zoo's ViT (ViTModel.py, ViTClassificationModel.py). Fields and defaults: Model Zoo 2.9.
 
+local cbk = require "cbk"
 local class = require "converters.engine.class"
 local kinds_of = require "converters.engine.kinds"
 local parts = require "converters.classes.zoo.parts"
@@ -17,7 +18,12 @@ local fields = {
   nonlinearity = text "gelu", layer_norm_epsilon = positive(1e-5), dropout_rate = rate(0), attention_dropout_rate = rate(0.1),
   use_projection_bias_in_attention = bias(true), use_ffn_bias_in_attention = bias(true), use_ffn_bias = bias(true),
   attention_type = text "scaled_dot_product", initializer_range = number(0.02), use_bias_in_output = boolean(true),
-  num_classes = size(2),
+  num_classes = size(2), layerscale_value = number(), use_masked_patches = boolean(false), use_dinov2_classifier = boolean(false),
+  stochastic_depth_drop_prob = rate(0),
+}
+
+local came_with = {
+  layerscale_value = { "2.4", cbk.null }, use_masked_patches = { "2.4", false }, use_dinov2_classifier = { "2.4", false },
 }
 
 ---Height and width of what is a list of two numbers, or one number.
@@ -41,6 +47,7 @@ local function tower(c)
     or { "hidden_size", "num_channels * patch_height * patch_width" }
   return {
     c.prepend_cls_token and { "embedding_layer.cls_embedding", { "hidden_size" } },
+    c.use_masked_patches and { "embedding_layer.mask_token", { "hidden_size" }, init = 0 },
     { "embedding_layer.linear_proj.weight", patch },
     c.use_embed_proj_bias and { "embedding_layer.linear_proj.bias", { "hidden_size" } },
     c.position_embedding_type == "learned" and { "embedding_layer.position_embeddings.weight", { "positions", "hidden_size" } },
@@ -51,6 +58,7 @@ local function tower(c)
         parts.feed_forward("ffn", "hidden_size", "filter_size", c.nonlinearity, c.use_ffn_bias),
         norm("norm1", "hidden_size"),
         norm("norm2", "hidden_size"),
+        c.layerscale_value and { { "layer_scale1", { "hidden_size" } }, { "layer_scale2", { "hidden_size" } } },
       }),
       c.use_final_layer_norm and norm("transformer_encoder.norm", "hidden_size"),
       c.use_encoder_pooler_layer and linear("pooler.pooler.ffn.0.linear_layer", "hidden_size", "hidden_size", true),
@@ -61,11 +69,12 @@ end
 vision.ViTModel = class.new "ViTModel" { fields = fields, derived = derived, tensors = tower }
 
 vision.ViTClassificationModel = class.new "ViTClassificationModel" {
-  fields = fields, derived = derived,
+  fields = fields, derived = derived, came_with = came_with,
   tensors = function(c)
+    local inputs = c.use_dinov2_classifier and "2 * hidden_size" or "hidden_size" -- of the class token, and the mean of the others
     return {
       below("vit_model", tower(c)),
-      linear("classifier.classifier.ffn.0.linear_layer", "hidden_size", "num_classes", c.use_bias_in_output),
+      linear("classifier.classifier.ffn.0.linear_layer", inputs, "num_classes", c.use_bias_in_output),
     }
   end,
 }

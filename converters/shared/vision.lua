@@ -1,0 +1,160 @@
+-- What image towers of Hugging Face have in common against the Model Zoo's ViT: CLIP, ViT, DINOv2.
+
+local cbk = require "cbk"
+local rules = require "converters.engine.rules"
+local fields = require "converters.engine.fields"
+local actions = require "converters.vocabulary.actions"
+local values = require "converters.vocabulary.values"
+
+local vision = {}
+
+-- --- keys
+
+---The class token's position is Hugging Face's first row, and the Model Zoo's last.
+vision.token_first = actions.pair("class token", function(t)
+  local rows = t:shape()[1]
+  return cbk.cat({ t:slice(0, 1, rows), t:slice(0, 0, 1) }, 0)
+end, function(t)
+  local rows = t:shape()[1]
+  return cbk.cat({ t:slice(0, rows - 1, rows), t:slice(0, 0, rows - 1) }, 0)
+end)
+
+---… of a left with the batch dimension too.
+vision.token_first_of_batch = actions.pair("class token", function(t, at)
+  return vision.token_first.forward(t:reshape { t:shape()[2], t:shape()[3] }, at)
+end, function(t, at)
+  return vision.token_first.backward(t, at):reshape { 1, t:shape()[1], t:shape()[2] }
+end)
+
+---A vector that the left has with two dimensions before it.
+vision.vector = actions.pair("vector", function(t) return t:reshape { -1 } end, function(t) return t:reshape { 1, 1, t:shape()[1] } end)
+
+---The embeddings of ViT and DINOv2.
+vision.embeddings = rules.keys {
+  -- Hugging Face                                   Model Zoo
+  { "cls_token",                                     "cls_embedding",               vision.vector },
+  { "position_embeddings",                           "position_embeddings.weight",  vision.token_first_of_batch },
+  { "patch_embeddings.projection.{weight,bias}",     "linear_proj.{weight,bias}" },
+}
+
+vision.attention = rules.keys {
+  { "attention.attention.query.{weight,bias}",       "self_attn.proj_q_dense_layer.{weight,bias}" },
+  { "attention.attention.key.{weight,bias}",         "self_attn.proj_k_dense_layer.{weight,bias}" },
+  { "attention.attention.value.{weight,bias}",       "self_attn.proj_v_dense_layer.{weight,bias}" },
+  { "attention.output.dense.{weight,bias}",          "self_attn.proj_output_dense_layer.{weight,bias}" },
+}
+
+---The rest of the body, below `encoder` on the right.
+---@param layer Rule[]
+function vision.body(layer)
+  return rules.keys {
+    { "embeddings",               "embedding_layer",                                  vision.embeddings },
+    { "encoder.layer.N",          "encoder.transformer_encoder.layers.N",             rules.keys { vision.attention, layer } },
+    { "layernorm.{weight,bias}",  "encoder.transformer_encoder.norm.{weight,bias}" },
+  }
+end
+
+---A model with a classifier, and one without it: then the right's is random.
+---@param place string         what the left's body is below, with the classifier
+---@param body Rule[]
+---@param inputs integer       how often the hidden size is the classifier's width
+---@return table with_head, table headless   `keys` and `fill` of a converter
+function vision.heads(place, body, inputs)
+  local classifier = "classifier.classifier.ffn.0.linear_layer"
+  local with_head = { keys = rules.keys {
+    { place, "vit_model", body },
+    { "classifier.{weight,bias}", classifier .. ".{weight,bias}" },
+  } }
+  local headless = {
+    keys = rules.keys {
+      { "", "vit_model", body },
+      rules.drop.right(classifier .. ".{weight,bias}", "the left has no classifier"),
+    },
+    fill = { right = {
+      { classifier .. ".weight", function(at) return at:invent({ at.right.num_classes, inputs * at.right.hidden_size }, 0.02) end },
+      { classifier .. ".bias", function(at) return at:invent { at.right.num_classes } end },
+    } },
+  }
+  return with_head, headless
+end
+
+-- --- config
+
+---The side of a square, of which the Model Zoo has height and width.
+local function side_of(sides)
+  local is_pair = type(sides) == "userdata" and (cbk.kind(sides) == "list" or cbk.kind(sides) == "tuple") and #sides == 2
+  return is_pair and sides[1] == sides[2] and type(sides[1]) == "number" and sides[1] or nil
+end
+
+---Hugging Face has one number where the Model Zoo has height and width.
+local square = {
+  forward = function(size) return cbk.list { size, size } end,
+  backward = function(sides, at)
+    if not side_of(sides) then at:refuse(sides, "a list of two equal numbers") end
+    return cbk.raw(sides, 1)
+  end,
+}
+
+---Images are whole patches: the Model Zoo's model asks for it.
+local function check_patches(size, patch, at)
+  if type(patch) == "number" and patch > 0 and size % patch ~= 0 then
+    at:refuse(at.from[at.field], ("a multiple of patch_size (%s)"):format(patch))
+  end
+end
+local image = {
+  forward = function(size, at)
+    check_patches(size, at.from.patch_size, at)
+    return square.forward(size)
+  end,
+  backward = function(sides, at)
+    local out = square.backward(sides, at)
+    check_patches(side_of(sides), side_of(at.from.patch_size), at)
+    return out
+  end,
+}
+
+---The Model Zoo's converter makes silu a swiglu, though the left has no gates.
+local function with_notice(change)
+  return function(name, at)
+    local out = change(name, at)
+    if name == "silu" or name == "swiglu" then
+      cbk.warn(("%s=%s becomes %s, as in the Model Zoo's converter: swiglu has a gate, for which this model has no weights"):format(
+        at.field, fields.shown(name), fields.shown(out)))
+    end
+    return out
+  end
+end
+
+local names = values.activations { silu = "swiglu", gelu_pytorch_tanh = "gelu_new" }
+local activation = { forward = with_notice(names.forward), backward = with_notice(names.backward) }
+
+---The left's field is of masked images, for which it must be the side of a patch.
+local function check_stride(stride, at)
+  if stride ~= at.from.patch_size then at:refuse(stride, ("the patch_size (%s)"):format(fields.shown(at.from.patch_size))) end
+end
+
+---The activation and the inner size.
+vision.feed_forward = fields.config {
+  { "hidden_act",          "nonlinearity", activation },
+  { "intermediate_size",   "filter_size" },
+  { "encoder_stride", false, { forward = check_stride } },
+}
+
+---Further sizes.
+vision.config = fields.config {
+  { "hidden_size" },
+  { "num_hidden_layers" },
+  { "num_attention_heads", "num_heads" },
+  { "initializer_range" },
+  { "image_size", nil, image },
+  { "num_channels" },
+  { "patch_size", nil, square },
+}
+
+---What the right says of a model like ViT.
+vision.layout = fields.fixed.right {
+  position_embedding_type = "learned", prepend_cls_token = true, use_bias_in_output = true, use_conv_patchified_embedding = true,
+  use_encoder_pooler_layer = false,
+}
+
+return vision
