@@ -4,14 +4,15 @@
 local cbk = require "cbk"
 local rules = require "converters.engine.rules"
 local fields = require "converters.engine.fields"
-local catalogue = require "converters.engine.catalogue"
 local kinds = require "converters.engine.kinds"
 local values = require "converters.vocabulary.values"
 local clip = require "converters.shared.clip"
+local decoder = require "converters.shared.decoder"
+local llama_family = require "converters.shared.llama"
 local classes = require "converters.classes.hf.llava"
 local zoo = require "converters.classes.zoo.llava"
 
-local llama = catalogue.direct(require("converters.llama")[1], "hf", "cs-2.9").converter
+local llama = llama_family.converter "llama"
 local fixed, must, drop, used, written = fields.fixed, fields.must, fields.drop, fields.used, fields.written
 local absent, float = values.absent, cbk.float
 
@@ -195,7 +196,7 @@ local image = {
 local text = {
   left = "text_model", right = "text_model", classes = { left = classes.text_model, right = zoo.text_part },
   keys = rules.keys {
-    { "", "text_model", llama.keys },
+    { "", "text_model", decoder.with_head("model", llama.keys) },
     { "model.mm_projector.N.{weight,bias}", "projector_image_model.ffn.N.linear_layer.{weight,bias}", number = counted_by_two },
     rules.drop.left("model.vision_tower.*", "the image tower is a part of its own"),
     rules.drop.right("projector_text_model.*", "LLaVA's LLaMA has no projector"),

@@ -47,29 +47,40 @@ local function why_not(record)
   return record.ending.why
 end
 
----For each step: the record that wrote each key, and the keys that a part of a composite knows.
+---For each step: the record that wrote each key, and the one that read it; a part of a composite may not know what another one reads.
 local function index(watch)
-  local writers, known = {}, {}
+  local writers, readers = {}, {}
   for i, records in ipairs(watch.steps) do
-    writers[i], known[i] = {}, {}
+    writers[i], readers[i] = {}, {}
     for _, record in ipairs(records) do
       if record.target and record.what ~= "part" then writers[i][record.target] = record end
-      if record.what ~= "unmatched" then known[i][record.source] = true end
+      if record.what ~= "unmatched" then readers[i][record.source] = record end
     end
   end
-  return writers, known
+  return writers, readers
+end
+
+---What the steps after this one make of its target.
+---@param readers table<string, KeyRecord>[]
+---@param step integer
+local function final_target(readers, step, target)
+  for i = step + 1, #readers do
+    local reader = readers[i][target]
+    target = reader and reader.target or target
+  end
+  return target
 end
 
 ---@param watch Watch
 ---@return DryRunRow[]
 function dry_run.rows(watch)
-  local writers, known = index(watch)
+  local writers, readers = index(watch)
   local rows, last = {}, #watch.steps
   for i, records in ipairs(watch.steps) do
     for _, record in ipairs(records) do
-      local is_known = record.what == "unmatched" and known[i][record.source]
+      local is_known = record.what == "unmatched" and readers[i][record.source]
       local is_written_again = record.target and record.what ~= "part" and writers[i][record.target] ~= record
-      if not is_known and not is_written_again and (i == last or not record.target) then
+      if not is_known and not is_written_again and (i == last or not record.target or record.what == "part") then
         local actions, first, at = {}, record, i
         while first do
           local action = dry_run.action(first)
@@ -80,7 +91,8 @@ function dry_run.rows(watch)
         end
         local done = #actions > 0 and table.concat(actions, " + ") or first.what == "fill" and "made" or "copy"
         rows[#rows + 1] = {
-          source = first.what ~= "fill" and first.source or nil, target = record.target,
+          source = first.what ~= "fill" and first.source or nil,
+          target = record.target and final_target(readers, i, record.target),
           action = done, why = not record.target and why_not(record) or nil,
           from = kinds.facts(first.given), to = kinds.facts(record.value),
           kind = record.what == "unmatched" and "not matched" or not record.target and "left out"

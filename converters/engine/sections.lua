@@ -445,4 +445,18 @@ function sections.refused(step, side, config)
   return out
 end
 
+---How many fields the table carries over that the config does not have: of two tables that take a config, the one with fewer is the
+---closer.
+---@param step Converter
+---@param side Side
+---@param config Dict
+---@return integer
+function sections.idle(step, side, config)
+  local count = 0
+  for name, rule in pairs((compile(step, side))) do
+    if rule.kind == "pair" and config[name] == nil then count = count + 1 end
+  end
+  return count
+end
+
 return sections

@@ -28,7 +28,7 @@ local CBK = set [[bytes cat complex copy deep_copy dict dtype equal exact fail f
 --- The modules that a file may require, besides `cbk` and the model classes.
 local MODULES = set [[
   converters.engine.class converters.engine.fields converters.engine.kinds converters.engine.rules converters.engine.wrap
-  converters.shared.backbone converters.shared.bert converters.shared.clip
+  converters.shared.backbone converters.shared.bert converters.shared.llama converters.shared.clip
   converters.shared.decoder converters.vocabulary.actions converters.vocabulary.heads converters.vocabulary.rotary
   converters.vocabulary.values]]
 

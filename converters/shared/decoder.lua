@@ -63,6 +63,14 @@ local function model_of(family, class, suffix, change)
   return out
 end
 
+---The keys of a model with its head.
+---@param place string   what is before all keys but the head's
+---@param keys Rule[]    of the model without its head
+---@param head? string   default: "lm_head"
+function decoder.with_head(place, keys, head)
+  return rules.keys { { (head or "lm_head") .. ".{weight,bias}", "lm_head.{weight,bias}" }, { place, "", keys } }
+end
+
 local function without_head_fill(converter, change)
   local out = rules.variant(converter, change)
   out.head_fill = nil
@@ -74,10 +82,10 @@ end
 ---@param family Decoders
 ---@return Model, Model
 function decoder.models(family)
-  local head, embedding = family.head or "lm_head", family.embedding .. ".weight"
+  local embedding = family.embedding .. ".weight"
   local function with_head(converter)
     return without_head_fill(converter, { fill = converter.head_fill or converter.fill,
-      keys = rules.keys { { head .. ".{weight,bias}", "lm_head.{weight,bias}" }, { family.place, "", converter.keys } } })
+      keys = decoder.with_head(family.place, converter.keys, family.head) })
   end
   local function headless(converter)
     local fill = invented_head(embedding)

@@ -19,14 +19,19 @@ local describe, it = harness.describe, harness.it
 
 -- --- model sections, as of the release that a model starts from
 
-local starts = { llava = "2.2", dpr = "2.2", dragon = "2.3", dinov2 = "2.4", ["dinov2-headless"] = "2.4" }
-local function start_of(name) return starts[name] or "2.1" end
-
 ---The CS formats of a model that lead to each other: all that it has.
 local function formats_of(name)
   local groups = catalogue.groups(catalogue.find(name))
   assert(#groups == 1, name .. " has formats that no way joins")
   return groups[1]
+end
+
+---2.1, or the first release since then that has the model.
+local function start_of(name)
+  for _, format in ipairs(formats_of(name)) do
+    local release = catalogue.release(format)
+    if releases.since(release, "2.1") then return release end
+  end
 end
 
 local function format_of(name, release) return catalogue.format_at(catalogue.find(name), release) end
@@ -62,7 +67,9 @@ local families = {
   falcon = with(no_biases, { use_untied_layer_norm = true }),
   bloom = { position_embedding_type = "alibi", embedding_layer_norm = true },
   mpt = { position_embedding_type = "alibi" },
-  llama = with(llama, { share_embedding_weights = false }),
+  llama = with(llama, { share_embedding_weights = false }), mistral = with(llama, { attention_sliding_window_length = 2 }),
+  qwen2 = with(llama, { use_projection_bias_in_attention = true }),
+  mixtral = with(llama, { moe = cbk.dict { { "num_experts", 3 }, { "top_k", 2 }, { "load_balancing_loss_coef", 0.25 } } }),
   dpo = with(llama, { model_name = "llama", dpo = { beta = 0.5 } }),
   bert = bert, ["bert-qa"] = bert, ["bert-sequence-classifier"] = with(bert, { num_labels = 2 }),
   roberta = with(bert, { disable_nsp = true, mask_padding_in_positional_embed = true, pad_token_id = 1, num_segments = 2 }),
@@ -81,9 +88,6 @@ local families = {
     projector = { image_model = { input_unit = 4, layers_units = cbk.list { 4, 4 }, use_bias = true } },
   },
 }
-for _, name in ipairs { "vit", "dinov2", "gpt2", "gptj", "gpt-neox", "falcon", "bloom", "mpt", "llama" } do
-  families[name .. "-headless"] = families[name]
-end
 
 -- a model without a class of its own has the tensors of another one
 local class_of = { ["bert-summarization"] = "bert-token-classifier", dpo = "llama" }
@@ -91,6 +95,7 @@ local class_of = { ["bert-summarization"] = "bert-token-classifier", dpo = "llam
 -- what is before its keys
 local places = {
   dpo = { "policy_model.model.", "ref_model.model." }, llama = { "model." }, gptj = { "model." }, ["bert-qa"] = { "model." },
+  mistral = { "model." }, mixtral = { "model." }, qwen2 = { "model." },
 }
 
 -- what checkpoints up to 1.9 held as null
@@ -150,7 +155,8 @@ end
 ---@return Dict config, Dict root   of the release that it starts from
 local function made(name, without)
   local model, start = catalogue.find(name), start_of(name)
-  local config = merged({ model = merged(decoder, families[model.model] or {}) }, around(start))
+  local family = families[model.model] or families[model.model:match "^(.*)%-headless$"] or {}
+  local config = merged({ model = merged(decoder, family) }, around(start))
   local class, weights = classes.find(class_of[name] or name, "cs-" .. start), cbk.dict()
   for key, tensor in cbk.items(tiny.checkpoint(class, config.model, start)) do
     for _, place in ipairs(places[name] or { "" }) do weights[place .. key] = tensor end
@@ -175,7 +181,7 @@ end
 
 local function run(name, path, config, root)
   local _, zoo_name = catalogue.find(name)
-  local job = { model = catalogue.find(name), zoo_name = zoo_name, path = path, seed = 1 }
+  local job = { model = catalogue.find(name), zoo_name = zoo_name, path = path, seed = 1, source = root }
   config = convert.config(job, config)
   return { config, convert.checkpoint(job, root) }
 end
@@ -347,7 +353,7 @@ end
 ---The plan of a conversion reads and writes the very keys that the conversion does.
 local function check_plan(name, path, source, output, what, warnings)
   local model, zoo_name = catalogue.find(name)
-  local job = { model = model, zoo_name = zoo_name, path = path, seed = 1 }
+  local job = { model = model, zoo_name = zoo_name, path = path, seed = 1, source = source[2] }
   convert.config(job, source[1])
   local watch, read, written = dry_run.watch(job), {}, {}
   job.trace = watch.trace

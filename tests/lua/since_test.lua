@@ -37,7 +37,7 @@ describe("Fields newer than the release", function()
   local refused = {
     -- model, from, to, a config's field, what the message names
     { "llama", "cs-2.9", "cs-2.2", { attention_logits_alpha = 2 }, "attention_logits_alpha=2: only 1" },
-    { "llama", "cs-2.2", "cs-2.1", { attention_sliding_window_length = 7 }, "attention_sliding_window_length=7: only null" },
+    { "llama", "cs-2.1", "cs-2.0", { attention_sliding_window_length = 7 }, "attention_sliding_window_length=7: only null" },
     { "llama", "hf", "cs-1.9", { num_key_value_heads = 2 }, "num_key_value_heads=2: only as many as num_attention_heads" },
     { "gpt2", "cs-2.3", "cs-2.2", { mup_base_hidden_size = 8 }, "mup_base_hidden_size=8: only null" },
     { "gpt2", "cs-1.9", "cs-1.8", { position_embedding_type = "alibi" }, "position_embedding_type='alibi': only 'learned' or 'fixed'" },

@@ -23,37 +23,66 @@ local function derived(c)
   }
 end
 
-local function body(c)
-  local bias = c.attention_bias
+local function is_biased(c) return c.attention_bias end
+
+local function gated(c)
   return {
-    { "embed_tokens.weight", { "vocab_size", "hidden_size" } },
-    each("layers", "num_hidden_layers", {
-      linear("self_attn.q_proj", "hidden_size", "num_attention_heads * head_dim", bias),
-      linear("self_attn.k_proj", "hidden_size", "num_key_value_heads * head_dim", bias),
-      linear("self_attn.v_proj", "hidden_size", "num_key_value_heads * head_dim", bias),
-      linear("self_attn.o_proj", "num_attention_heads * head_dim", "hidden_size", bias),
-      class.optional { norm("self_attn.q_norm", "head_dim"), norm("self_attn.k_norm", "head_dim") }, -- of models derived from it
-      { "self_attn.rotary_emb.inv_freq", { "head_dim / 2" }, buffer = true },
-      linear("mlp.gate_proj", "hidden_size", "intermediate_size", c.mlp_bias),
-      linear("mlp.up_proj", "hidden_size", "intermediate_size", c.mlp_bias),
-      linear("mlp.down_proj", "intermediate_size", "hidden_size", c.mlp_bias),
-      norm("input_layernorm", "hidden_size", false),
-      norm("post_attention_layernorm", "hidden_size", false),
-    }),
-    norm("norm", "hidden_size", false),
+    linear("mlp.gate_proj", "hidden_size", "intermediate_size", c.mlp_bias),
+    linear("mlp.up_proj", "hidden_size", "intermediate_size", c.mlp_bias),
+    linear("mlp.down_proj", "intermediate_size", "hidden_size", c.mlp_bias),
   }
 end
 
-llama.LlamaModel = class.new "LlamaModel" { fields = fields, derived = derived, tensors = body }
+---@class LlamaLike   What differs in models that are built as LLaMA.
+---@field qkv_bias? fun(c: table): boolean      whether the projections of q, k and v have biases
+---@field output_bias? fun(c: table): boolean   … and that of the output
+---@field feed_forward? fun(c: table): TensorNode
+---@field head_norms? TensorNode                norms of queries and keys
 
-llama.LlamaForCausalLM = class.new "LlamaForCausalLM" {
-  fields = fields, derived = derived,
-  tensors = function(c)
+---@param own LlamaLike
+local function body_of(own)
+  local qkv_bias, output_bias, feed_forward = own.qkv_bias or is_biased, own.output_bias or is_biased, own.feed_forward or gated
+  return function(c)
+    local bias = qkv_bias(c)
     return {
-      below("model", body(c)),
-      { "lm_head.weight", { "vocab_size", "hidden_size" }, tied = c.tie_word_embeddings and "model.embed_tokens.weight" },
+      { "embed_tokens.weight", { "vocab_size", "hidden_size" } },
+      each("layers", "num_hidden_layers", {
+        linear("self_attn.q_proj", "hidden_size", "num_attention_heads * head_dim", bias),
+        linear("self_attn.k_proj", "hidden_size", "num_key_value_heads * head_dim", bias),
+        linear("self_attn.v_proj", "hidden_size", "num_key_value_heads * head_dim", bias),
+        linear("self_attn.o_proj", "num_attention_heads * head_dim", "hidden_size", output_bias(c)),
+        own.head_norms or class.optional { norm("self_attn.q_norm", "head_dim"), norm("self_attn.k_norm", "head_dim") }, -- of relatives
+        { "self_attn.rotary_emb.inv_freq", { "head_dim / 2" }, buffer = true },
+        feed_forward(c),
+        norm("input_layernorm", "hidden_size", false),
+        norm("post_attention_layernorm", "hidden_size", false),
+      }),
+      norm("norm", "hidden_size", false),
     }
-  end,
-}
+  end
+end
+
+---The classes of a model that is built as LLaMA, without and with its head.
+---@param name string   "Llama": LlamaModel and LlamaForCausalLM
+---@param own_fields table<string, ClassField>   in place of LLaMA's, or besides
+---@param own? LlamaLike
+---@return table<string, Class>
+function llama.classes(name, own_fields, own)
+  local all, body = class.extend(fields, own_fields), body_of(own or {})
+  return {
+    [name .. "Model"] = class.new(name .. "Model") { fields = all, derived = derived, tensors = body },
+    [name .. "ForCausalLM"] = class.new(name .. "ForCausalLM") {
+      fields = all, derived = derived,
+      tensors = function(c)
+        return {
+          below("model", body(c)),
+          { "lm_head.weight", { "vocab_size", "hidden_size" }, tied = c.tie_word_embeddings and "model.embed_tokens.weight" },
+        }
+      end,
+    },
+  }
+end
+
+for name, one in pairs(llama.classes("Llama", {})) do llama[name] = one end
 
 return llama

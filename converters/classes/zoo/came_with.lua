@@ -42,7 +42,7 @@ local mup = {
 
 local decoders = fields.with(fields.with(positions, mup), {
   attention_module = { "1.9", "aiayn_attention" }, extra_attention_params = grouped, alibi_trainable_slopes = { "2.1", false },
-  attention_sliding_window_length = { "2.2", cbk.null }, attention_sink_tokens = { "2.4", cbk.null },
+  attention_sliding_window_length = { "2.1", cbk.null }, attention_sink_tokens = { "2.4", cbk.null },
   moe_params = { "2.3", is_one_expert, says = "one expert (num_experts: 1)" },
 })
 

@@ -69,16 +69,16 @@ local function derived(c)
   }
 end
 
----Before 2.9 experts were stored in other forms, which are not described here.
+---Before 2.9 all experts' matrices were stored in one tensor, and so does the `functional` form since then.
 local function feed_forward(c, since)
   local experts = part_of(c.moe_params, "num_experts") or 1
   if experts <= 1 then return parts.feed_forward("ffn", "hidden_size", "filter_size", c.nonlinearity, c.use_ffn_bias) end
   local form = c.moe_params.moe_implementation
-  if not since "2.9" or form ~= nil and form ~= "experimental" then return false end
+  local stored = not since "2.9" and "fused" or form == nil and "either" or form == "experimental" and "single" or "fused"
   local shared = part_of(c.moe_params, "num_shared_experts") and " + moe_params.num_shared_experts" or ""
   local routing = c.moe_params.routing_algorithm
   return parts.experts("ffn", "hidden_size", "filter_size", c.nonlinearity, c.use_ffn_bias, "moe_params.num_experts" .. shared,
-    routing == nil or routing == "learned")
+    routing == nil or routing == "learned", stored)
 end
 
 local function model(c, since, layer_norms)

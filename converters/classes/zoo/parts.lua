@@ -122,10 +122,22 @@ end
 ---Several feed-forward parts, between which a gate chooses.
 ---@param experts string
 ---@param is_routed boolean   by a learned gate
-function parts.experts(name, width, inner, activation, has_bias, experts, is_routed)
+---@param form "fused"|"single"|"either"   whether the matrices of all experts are in one tensor; "either": single ones, but converted
+---                                         checkpoints have fused ones
+function parts.experts(name, width, inner, activation, has_bias, experts, is_routed, form)
+  local fused = {
+    { "0.linear_layer.expert_weights", { inner, experts, width } },
+    GATED[activation or ""] and { "0.linear_layer_for_glu.expert_weights", { inner, experts, width } },
+    { "1.linear_layer.expert_weights", { width, experts, inner } },
+  }
+  local single = layers(width, inner, activation, has_bias)("0", "1")
+  if form == "either" then
+    fused, single = class.optional(fused), class.may_lack("single experts", single)
+  end
   return below(name, {
     is_routed and linear("gate", width, experts),
-    each("experts.experts", experts, layers(width, inner, activation, has_bias)("0", "1")),
+    form ~= "fused" and each("experts.experts", experts, single),
+    form ~= "single" and below("experts.fused_ffns", fused),
   })
 end
 

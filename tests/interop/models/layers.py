@@ -87,12 +87,18 @@ def split(x, heads):
     return x.unflatten(-1, (heads, -1)).transpose(1, 2)
 
 
-def attention(q, k, v, scale=1.0, bias=None, causal=False):
-    """Fewer key heads serve equal runs of queries; the heads stand beside each other in the result."""
+def attention(q, k, v, scale=1.0, bias=None, causal=False, window=None, cap=None):
+    """Fewer key heads serve equal runs of queries; the heads stand beside each other in the result.
+
+    A token sees no more than `window` tokens, itself among them. Scores stay below `cap`."""
     k, v = (t.repeat_interleave(q.shape[1] // t.shape[1], 1) for t in (k, v))
     scores = q @ k.transpose(-1, -2) * scale
+    if cap:
+        scores = torch.tanh(scores / cap) * cap
     if bias is not None:
         scores = scores + bias
+    if window:
+        scores = scores.masked_fill(torch.ones(scores.shape[-2:], dtype=torch.bool).tril(-window), -math.inf)
     if causal:
         scores = scores.masked_fill(torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1), -math.inf)
     return (scores.softmax(-1) @ v).transpose(1, 2).flatten(-2)

@@ -18,20 +18,25 @@ def positions(c, length):
     return angle
 
 
-def hugging_face(w, c, ids):
+def feed_forward(w, layer, x, c):
+    width, inner = c["hidden_size"], c["intermediate_size"]
+    gate = ACTIVATIONS[c.get("hidden_act", "silu")](w.linear(layer + "mlp.gate_proj", x, inner, False))
+    return w.linear(layer + "mlp.down_proj", gate * w.linear(layer + "mlp.up_proj", x, inner, False), width, False)
+
+
+def hugging_face(w, c, ids, feed_forward=feed_forward, bias=False):
     width, heads, eps = c["hidden_size"], c["num_attention_heads"], c.get("rms_norm_eps", 1e-6)
     key_heads, angle = c.get("num_key_value_heads") or heads, positions(c, ids.shape[1])
     x = w.embedding("model.embed_tokens", ids, c["vocab_size"], width)
     for i in range(c["num_hidden_layers"]):
         layer = f"model.layers.{i}."
         normed = w.rms_norm(layer + "input_layernorm", x, eps)
-        q, k, v = (split(w.linear(f"{layer}self_attn.{name}_proj", normed, count * (width // heads), False), count)
+        q, k, v = (split(w.linear(f"{layer}self_attn.{name}_proj", normed, count * (width // heads), bias), count)
                    for name, count in (("q", heads), ("k", key_heads), ("v", key_heads)))
-        out = attention(rotate_halves(q, angle), rotate_halves(k, angle), v, (width // heads) ** -0.5, causal=True)
+        out = attention(rotate_halves(q, angle), rotate_halves(k, angle), v, (width // heads) ** -0.5, causal=True,
+                        window=c.get("sliding_window"))
         x = x + w.linear(layer + "self_attn.o_proj", out, width, False)
-        normed, inner = w.rms_norm(layer + "post_attention_layernorm", x, eps), c["intermediate_size"]
-        gate = ACTIVATIONS[c.get("hidden_act", "silu")](w.linear(layer + "mlp.gate_proj", normed, inner, False))
-        x = x + w.linear(layer + "mlp.down_proj", gate * w.linear(layer + "mlp.up_proj", normed, inner, False), width, False)
+        x = x + feed_forward(w, layer, w.rms_norm(layer + "post_attention_layernorm", x, eps), c)
     x = w.rms_norm("model.norm", x, eps)
     return w.head("lm_head", x, c["vocab_size"], "model.embed_tokens.weight" if c.get("tie_word_embeddings", False) else None)
 

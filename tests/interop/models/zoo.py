@@ -22,6 +22,31 @@ def feed_forward(w, name, x, size, nonlinearity, bias):
     return w.linear(name + ".ffn.ffn.1.linear_layer", hidden, x.shape[-1], bias)
 
 
+def expert_of(w, name, number, x, size, count):
+    """The expert's matrices are its own tensors, or (up to 2.8) a slice of one tensor for all: (rows, experts, columns)."""
+    def matrix(part, module, rows, columns):
+        fused = f"{name}.ffn.experts.fused_ffns.{part}.{module}.expert_weights"
+        if fused in w.tensors:
+            return w.get(fused, rows, count, columns)[:, number]
+        return w.get(f"{name}.ffn.experts.experts.{number}.{part}.{module}.weight", rows, columns)
+
+    width = x.shape[-1]
+    gate = ACTIVATIONS["silu"](x @ matrix(0, "linear_layer_for_glu", size, width).T)
+    return (gate * (x @ matrix(0, "linear_layer", size, width).T)) @ matrix(1, "linear_layer", width, size).T
+
+
+def chosen(scores, top_k):
+    """For each token the weights of its best experts, which add up to 1; of the others, 0."""
+    best = scores.softmax(-1).topk(top_k, -1)
+    return torch.zeros_like(scores).scatter(-1, best.indices, best.values / best.values.sum(-1, keepdim=True))
+
+
+def experts(w, name, x, c):
+    count = c["moe"]["num_experts"]
+    weights = chosen(w.linear(name + ".ffn.gate", x, count, False), c["moe"]["top_k"])
+    return sum(weights[..., i, None] * expert_of(w, name, i, x, c["filter_size"], count) for i in range(count))
+
+
 def rotary_angles(c, length):
     size, base = c.get("rotary_dim") or int(c["hidden_size"] // c["num_heads"] * 0.25), c.get("rope_theta", 10000.0)
     factor, kind = c.get("pos_scaling_factor", 1.0), c.get("pos_scaling_type", "linear")
@@ -51,8 +76,8 @@ def self_attention(w, name, x, c, key_heads, mup):
     elif kind == "alibi":
         slopes = w.get("embedding_layer.position_embed_helper.slopes", heads, 1)[:, 0]
         bias_of_positions = alibi_bias(slopes, x.shape[1]) / c.get("pos_scaling_factor", 1.0)
-    return w.linear(name + ".proj_output_dense_layer", attention(q, k, v, scale, bias_of_positions, causal=True), width,
-                    c.get("use_ffn_bias_in_attention", True))
+    attended = attention(q, k, v, scale, bias_of_positions, causal=True, window=c.get("attention_sliding_window_length"))
+    return w.linear(name + ".proj_output_dense_layer", attended, width, c.get("use_ffn_bias_in_attention", True))
 
 
 def key_heads_of(c):
@@ -89,8 +114,9 @@ def gpt2_lm_head_model(w, c, ids):
     for i in range(c["num_hidden_layers"]):
         layer = f"transformer_decoder.layers.{i}"
         x = x + self_attention(w, layer + ".self_attn", norm(layer + ".norm1", x), c, key_heads_of(c), mup)
-        x = x + feed_forward(w, layer, norm(layer + ".norm3", x), c["filter_size"], c.get("nonlinearity", "gelu"),
-                             c.get("use_ffn_bias", True))
+        normed = norm(layer + ".norm3", x)
+        x = x + (experts(w, layer, normed, c) if c.get("moe") else
+                 feed_forward(w, layer, normed, c["filter_size"], c.get("nonlinearity", "gelu"), c.get("use_ffn_bias", True)))
     return last_norm_and_head(w, c, norm, x) * logits_scale(c, width)
 
 

@@ -63,6 +63,7 @@ local function is_headless(name) return name:find "%-headless$" ~= nil end
 ---@field fit Fit
 ---@field mistakes integer
 ---@field is_named boolean    a config of Hugging Face names its class
+---@field idle integer         fields of its table that a config of the Model Zoo does not have
 
 ---Those that fit best first.
 ---@param list Candidate[]
@@ -70,6 +71,7 @@ local function ranked(list)
   table.sort(list, function(one, other)
     if one.mistakes ~= other.mistakes then return one.mistakes < other.mistakes end
     if one.is_named ~= other.is_named then return one.is_named end
+    if one.idle ~= other.idle then return one.idle < other.idle end
     local a, b = one.model.model, other.model.model
     if is_headless(a) ~= is_headless(b) then return is_headless(b) end
     if #a ~= #b then return #a < #b end
@@ -83,6 +85,7 @@ end
 ---@field section Dict           the model's config
 ---@field architecture? string   what a config of Hugging Face says
 ---@field accepts fun(one: { model: Model, class: Class }): boolean
+---@field idle fun(model: Model): integer
 
 ---@param asked Asked
 ---@param format string
@@ -100,7 +103,7 @@ local function candidates(asked, format, keys, shape_of)
       end)
       if fine then
         out[#out + 1] = { model = one.model, class = class, fit = result, mistakes = fit.mistakes(result),
-          is_named = is_of_class(one.model, asked.architecture) }
+          is_named = is_of_class(one.model, asked.architecture), idle = asked.idle(one.model) }
       else
         problems[#problems + 1] = ("the config does not describe %s: %s"):format(one.model.model, result.message or tostring(result))
       end
@@ -158,6 +161,22 @@ local function takes(path, section)
     if fine and refused and #refused == 0 then return true end
   end
   return step.tgt ~= "hf"
+end
+
+---The fields of a model's table to Hugging Face that a config does not have; none of a config that is Hugging Face's.
+---@param formats string[]
+local function idle_of(formats, section)
+  return function(model)
+    for _, format in ipairs(formats) do
+      local path = way_from(model, format)
+      local step = path and path[#path]
+      if step and step.tgt == "hf" then
+        local _, one = next(step.converter.variants or { step.converter })
+        return sections.idle(one, step.side, section)
+      end
+    end
+    return 0
+  end
 end
 
 ---@param formats string[]   of the Model Zoo, of which the config may be
@@ -235,7 +254,8 @@ local function take(found, list, count)
   local best = list[1]
   found.model, found.class = best.model.model, best.class.name
   for i = 2, #list do
-    local is_other = list[i].mistakes == best.mistakes and list[i].is_named == best.is_named and not is_headless(list[i].model.model)
+    local is_tie = list[i].mistakes == best.mistakes and list[i].is_named == best.is_named and list[i].idle == best.idle
+    local is_other = is_tie and not is_headless(list[i].model.model)
     if is_other then found.others[#found.others + 1] = list[i].model.model end
   end
   local one = best.fit
@@ -301,6 +321,7 @@ local function by_config(found, config, formats, kept, keys, shape_of)
   local asked = {
     side = is_hf and "left" or "right", section = section, architecture = class,
     accepts = is_hf and of_type(config) or of_name(formats, section),
+    idle = idle_of(is_hf and {} or formats, section),
   }
   local list, problems, format = nearest_candidates(asked, formats, keys, shape_of)
   found.format = format
@@ -324,7 +345,7 @@ local function by_names(found, keys, formats, class)
   local list, names, format = {}, models_by_names(keys, formats)
   for _, name in ipairs(names) do
     local model = catalogue.find(name)
-    if way_from(model, format) then list[#list + 1] = { model = model, mistakes = 0, is_named = is_of_class(model, class) } end
+    if way_from(model, format) then list[#list + 1] = { model = model, mistakes = 0, is_named = is_of_class(model, class), idle = 0 } end
   end
   local best = ranked(list)[1]
   if not best then
@@ -518,7 +539,7 @@ function identify.model_of_config(config, model, format)
   local accepts, found = is_hf and of_type(config) or of_name({ catalogue.resolve(format) }, section), {}
   for _, one in ipairs(described(is_hf and "left" or "right")) do
     if accepts(one) then
-      found[#found + 1] = { model = one.model, mistakes = 0, is_named = is_of_class(one.model, wanted) }
+      found[#found + 1] = { model = one.model, mistakes = 0, is_named = is_of_class(one.model, wanted), idle = 0 }
     end
   end
   if #found > 0 then return ranked(found)[1].model.model, format end

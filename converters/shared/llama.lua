@@ -1,0 +1,139 @@
+-- What LLaMA and the models that are built as it have in common: half-split rotary rows and separate projections against the Model
+-- Zoo's GPT2LMHeadModel with rotary pairs.
+
+local cbk = require "cbk"
+local rules = require "converters.engine.rules"
+local fields = require "converters.engine.fields"
+local actions = require "converters.vocabulary.actions"
+local rotary = require "converters.vocabulary.rotary"
+local values = require "converters.vocabulary.values"
+local decoder = require "converters.shared.decoder"
+
+local fixed, used = fields.fixed, fields.used
+local rows = actions.rotary
+local null, float, absent = cbk.null, cbk.float, values.absent
+
+local llama = {}
+
+-- --- keys
+
+---Rules of attention and norms.
+---@param output? Rule[]   of the output projection
+---@param keys? Action     of the key heads
+function llama.attention(output, keys)
+  return rules.keys {
+    -- Hugging Face                              Model Zoo                                          where bytes change
+    { "self_attn.q_proj.{weight,bias}",          "self_attn.proj_q_dense_layer.{weight,bias}",      rows.queries },
+    { "self_attn.k_proj.{weight,bias}",          "self_attn.proj_k_dense_layer.{weight,bias}",      keys or rows.keys },
+    { "self_attn.v_proj.{weight,bias}",          "self_attn.proj_v_dense_layer.{weight,bias}" },
+    output or
+    { "self_attn.o_proj.{weight,bias}",          "self_attn.proj_output_dense_layer.{weight,bias}" },
+    rules.only.left("self_attn.rotary_emb.inv_freq", "recomputed from the config"),
+  }
+end
+
+llama.norms = rules.keys {
+  { "input_layernorm.{weight,bias}",             "norm1.{weight,bias}" },
+  { "post_attention_layernorm.{weight,bias}",    "norm3.{weight,bias}" },
+}
+
+llama.head_norms = rules.keys { { "self_attn.{q,k}_norm.{weight,bias}", "self_attn.{q,k}_norm.{weight,bias}", rows.vector } }
+
+llama.feed_forward = rules.keys {
+  { "mlp.up_proj.{weight,bias}",                 "ffn.ffn.0.linear_layer.{weight,bias}" },
+  { "mlp.gate_proj.{weight,bias}",               "ffn.ffn.0.linear_layer_for_glu.{weight,bias}" },
+  { "mlp.down_proj.{weight,bias}",               "ffn.ffn.1.linear_layer.{weight,bias}" },
+}
+
+---The model without its head.
+---@param ... Rule[]   of a layer
+function llama.body(...)
+  return rules.keys {
+    decoder.embedding "embed_tokens",
+    decoder.final_norm "norm",
+    { "layers.N", "transformer_decoder.layers.N", rules.keys { ... } },
+  }
+end
+
+-- --- config
+
+---Whether keys are grouped; in how many groups, extra_attention_params says.
+local attention_module = {
+  backward = function(module, at)
+    if not absent(module) and module ~= "aiayn_attention" and module ~= "multiquery_attention" then
+      at:refuse(module, fields.any_of("aiayn_attention", "multiquery_attention"))
+    end
+    if module == "multiquery_attention" and absent(at.from.extra_attention_params) then
+      cbk.fail("config", "attention_module=multiquery_attention needs extra_attention_params.num_kv_groups")
+    end
+  end,
+}
+
+---The Model Zoo's heads have no other size than the width over their number.
+local head_dim = {
+  forward = function(size, at)
+    local width, heads = values.size_of(at.from, "hidden_size"), values.size_of(at.from, "num_attention_heads")
+    if not absent(size) and size * heads ~= width then at:refuse(size, ("hidden_size / num_attention_heads (%g)"):format(width / heads)) end
+  end,
+}
+
+llama.config = fields.config {
+  fixed.right {
+    norm_type = "rmsnorm", norm_first = true, embedding_layer_norm = false, position_embedding_type = "rotary",
+    attention_type = "scaled_dot_product", use_projection_bias_in_attention = false, use_ffn_bias_in_attention = false,
+    use_ffn_bias = false, use_bias_in_output = false, use_ff_layer1_dropout = false, attention_dropout_rate = float(0),
+    dropout_rate = float(0), embedding_dropout_rate = float(0),
+  },
+  fields.must.right { use_rms_norm = true },
+  { "vocab_size" },
+  { "tie_word_embeddings", "share_embedding_weights" },
+  { "hidden_size" },
+  { "num_attention_heads", "num_heads" },
+  { "num_key_value_heads", "extra_attention_params", values.grouped_queries },
+  { false,                 "attention_module",       attention_module },
+  { "num_hidden_layers" },
+  { "max_position_embeddings" },
+  { "intermediate_size",   "filter_size" },
+  { "hidden_act",          "nonlinearity",           values.glu },
+  { "head_dim",            false,                    head_dim },
+  used.right { "rotary_dim" },
+  { "rope_theta" },
+  rotary.scaling { "linear", "yarn", "llama3", "longrope" },
+  { "rms_norm_eps",        "layer_norm_epsilon" },
+  { "initializer_range" },
+}
+
+-- --- the converter
+
+---Key heads that the right does not say, where the left's class would have another number of them. A config alone is written as the
+---original converter writes it.
+---@param usual integer   the class's
+local function name_key_heads(usual)
+  return function(to, _, read)
+    if to.num_key_value_heads ~= nil or to.num_attention_heads == usual then return end
+    if read.source then
+      to.num_key_value_heads = to.num_attention_heads
+    else
+      cbk.warn(("num_key_value_heads is not written, and %d is Hugging Face's default: add num_key_value_heads: %d"):format(usual,
+        to.num_attention_heads))
+    end
+  end
+end
+
+---The converter of a model that is built as LLaMA.
+---@param model_type string
+---@param more? table           config rules before those of LLaMA
+---@param keys? Rule[]          of the model without its head
+---@param key_heads? integer    those of the left's class, if it does not have one for each head
+---@return Converter
+function llama.converter(model_type, more, keys, key_heads)
+  return {
+    keys = keys or llama.body(llama.attention(), llama.head_norms, llama.norms, llama.feed_forward),
+    config = fields.config { fixed.left { model_type = model_type }, more, llama.config },
+    defaults = { left = { rope_theta = fields.none, rope_scaling = null }, right = { pos_scaling_type = fields.none } },
+    prepare = { left = rotary.in_one_form { partial_rotary_factor = 1 }, right = rotary.check_dim },
+    finish = { left = key_heads and name_key_heads(key_heads), right = rotary.set_dim },
+  }
+end
+
+return llama
