@@ -23,21 +23,26 @@ function bert.norm(left, right)
 end
 local norm = bert.norm
 
+---A layer without its norms.
+bert.linears = rules.keys {
+  -- Hugging Face                              Model Zoo
+  { "attention.self.query.{weight,bias}",      "self_attn.proj_q_dense_layer.{weight,bias}" },
+  { "attention.self.key.{weight,bias}",        "self_attn.proj_k_dense_layer.{weight,bias}" },
+  { "attention.self.value.{weight,bias}",      "self_attn.proj_v_dense_layer.{weight,bias}" },
+  { "attention.output.dense.{weight,bias}",    "self_attn.proj_output_dense_layer.{weight,bias}" },
+  { "intermediate.dense.{weight,bias}",        "ffn.ffn.0.linear_layer.{weight,bias}" },
+  { "output.dense.{weight,bias}",              "ffn.ffn.1.linear_layer.{weight,bias}" },
+}
+
 local layer = rules.keys {
-  rules.keys {
-    -- Hugging Face                            Model Zoo
-    { "attention.self.query.{weight,bias}",    "self_attn.proj_q_dense_layer.{weight,bias}" },
-    { "attention.self.key.{weight,bias}",      "self_attn.proj_k_dense_layer.{weight,bias}" },
-    { "attention.self.value.{weight,bias}",    "self_attn.proj_v_dense_layer.{weight,bias}" },
-    { "attention.output.dense.{weight,bias}",  "self_attn.proj_output_dense_layer.{weight,bias}" },
-    { "intermediate.dense.{weight,bias}",      "ffn.ffn.0.linear_layer.{weight,bias}" },
-    { "output.dense.{weight,bias}",            "ffn.ffn.1.linear_layer.{weight,bias}" },
-  },
+  bert.linears,
   norm("attention.output.LayerNorm",           "norm1"),
   norm("output.LayerNorm",                     "norm2"),
 }
 
-local position_ids = { "embeddings.position_ids", actions.buffer.positions "max_position_embeddings" }
+---For `also_left` of position embeddings.
+bert.position_ids = { "embeddings.position_ids", actions.buffer.positions "max_position_embeddings" }
+local position_ids = bert.position_ids
 
 ---@param position string      where the position embeddings are in this release
 ---@param has_no_pooler? boolean

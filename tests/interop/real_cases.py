@@ -17,6 +17,27 @@ for case_name, case_fields in {"1 segment": {}, "2 segments, relu, eps": {"type_
     lm("roberta", "Model Zoo: " + case_name, T.RobertaForMaskedLM, roberta(**case_fields), hf=logits_hf, mz=roberta_mz, inputs=roberta_inputs)
 
 
+# ------------------------------------------------------------------ ESM-2
+def esm_padded(model):
+    x = roberta_inputs(model)
+    del x["token_type_ids"]
+    x["input_ids"][:, 3] = model.config.mask_token_id
+    return x
+
+
+# The Model Zoo has no contact head; with rotary positions, 4.48 makes unused position embeddings and computes inv_freq.
+ESM_OWN = ("contact_head", "position_embeddings", "inv_freq")
+for case_name, case_fields in {
+    "absolute": {}, "rotary, as published": {"position_embedding_type": "rotary", "token_dropout": True, "emb_layer_norm_before": False},
+    "rotary, norm before, untied, eps": {"position_embedding_type": "rotary", "emb_layer_norm_before": True, "tie_word_embeddings": False,
+                                         "layer_norm_eps": 1e-3},
+}.items():
+    lm("esm-2", "Model Zoo: " + case_name, T.EsmForMaskedLM, esm(**case_fields), hf=logits_hf, mz=roberta_mz, inputs=esm_padded)
+for case in CASES:
+    if case.family == "esm-2":
+        case.ignore = lambda k, v: k == "missing_keys" and all(any(own in n for own in ESM_OWN) for n in v)
+
+
 # ------------------------------------------------------------------ models of two parts: a folder for each
 def composite_case(family, name, model, build, call, load, call_zoo, unseen=(), **options):
     """`build()` gives the real models by folder, `call(models)` their outputs; `load(params, state, notes)` and `call_zoo(zoo)` are of

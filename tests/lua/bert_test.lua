@@ -367,3 +367,44 @@ describe("RoBERTa", function()
     assert(told:find("zeros are written", 1, true), told)
   end)
 end)
+
+describe("ESM-2", function()
+  local config = cbk.dict {
+    model_type = "esm", vocab_size = 5, hidden_size = 4, num_attention_heads = 2, num_hidden_layers = 1, intermediate_size = 6,
+    max_position_embeddings = 6, pad_token_id = 1, mask_token_id = 3, token_dropout = true, position_embedding_type = "rotary",
+  }
+  local there, back = job("esm-2", "hf", "cs-2.9"), job("esm-2", "cs-2.9", "hf")
+
+  local function section(changes) return conversion.with(convert.config(there, cbk.copy(config)).model, changes or {}) end
+
+  it("has rotary positions over whole heads, or positions behind the padding token", function()
+    local rotary = section()
+    same({ rotary.max_position_embeddings, rotary.rotary_dim, rotary.embedding_layer_norm }, { 6, 2, false })
+    local learned = convert.config(there, conversion.with(config, { position_embedding_type = "absolute" })).model
+    same({ learned.max_position_embeddings, learned.mask_padding_in_positional_embed }, { 4, true })
+    same(learned.rotary_dim, nil)
+    local read = convert.config(back, cbk.dict { model = learned })
+    same({ read.model_type, read.max_position_embeddings, read.position_embedding_type }, { "esm", 6, "absolute" })
+  end)
+
+  it("refuses what the other side computes otherwise", function()
+    for field, value in pairs { hidden_act = "relu", is_folding_model = true, position_embedding_type = "relative_key" } do
+      fails(field .. "=", convert.config, there, conversion.with(config, { [field] = value }))
+    end
+    fails("mask_token_id=null", convert.config, there, conversion.with(config, { mask_token_id = cbk.null }))
+    for field, value in pairs { rotary_dim = 1, rope_theta = 500, encoder_nonlinearity = "relu", num_segments = 2, norm_first = false } do
+      fails(field .. "=", convert.config, back, cbk.dict { model = section { [field] = value } })
+    end
+    fails("mask_padding_in_positional_embed=", convert.config, back, cbk.dict { model = section { position_embedding_type = "learned" } })
+  end)
+
+  it("leaves the contact head out, and positions that rotary models do not use", function()
+    local way = tiny.newest_ways()["esm-2"]
+    local full, root = tiny.model(way)
+    full.position_embedding_type = "rotary"
+    root["esm.contact_head.regression.weight"] = counted({ 1, 2 }, 0)
+    root["esm.contact_head.regression.bias"] = counted({ 1 }, 0)
+    local told = table.concat(conversion.warnings(conversion.run, "esm-2", "hf", "cs-2.9", full, root), "\n")
+    for _, part in ipairs { "contact_head", "position_embeddings" } do assert(told:find(part, 1, true), told) end
+  end)
+end)

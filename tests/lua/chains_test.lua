@@ -72,6 +72,10 @@ local families = {
   mixtral = with(llama, { moe = cbk.dict { { "num_experts", 3 }, { "top_k", 2 }, { "load_balancing_loss_coef", 0.25 } } }),
   dpo = with(llama, { model_name = "llama", dpo = { beta = 0.5 } }),
   bert = bert, ["bert-qa"] = bert, ["bert-sequence-classifier"] = with(bert, { num_labels = 2 }),
+  ["esm-2"] = { -- as params_esm2_t12_35M_UR50D.yaml
+    encoder_nonlinearity = "gelu", mlm_nonlinearity = "gelu", disable_nsp = true, embedding_layer_norm = false, use_final_layer_norm = true,
+    position_embedding_type = "rotary", rotary_dim = 2, pad_token_id = 1, mask_token_id = 3, token_dropout = true,
+  },
   roberta = with(bert, { disable_nsp = true, mask_padding_in_positional_embed = true, pad_token_id = 1, num_segments = 2 }),
   ["bert-token-classifier"] = with(bert, { num_classes = 2 }), ["bert-summarization"] = with(bert, { num_classes = 2 }),
   t5 = {

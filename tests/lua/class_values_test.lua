@@ -6,7 +6,7 @@ local harness = require "harness"
 local describe, it, equal = harness.describe, harness.it, harness.equal
 
 local FILES = {
-  hf = { "bert", "bloom", "clip", "dpr", "falcon", "gpt2", "gpt_neox", "gptj", "llama", "llava", "mpt", "roberta", "t5", "vit" },
+  hf = { "bert", "bloom", "clip", "dpr", "esm", "falcon", "gpt2", "gpt_neox", "gptj", "llama", "llava", "mpt", "roberta", "t5", "vit" },
   zoo = { "bert", "decoder", "dpr", "llava", "t5", "vision" },
 }
 

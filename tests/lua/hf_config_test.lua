@@ -131,7 +131,7 @@ describe("architectures and torch_dtype", function()
     ["gptj-headless"] = "GPTJModel", ["gpt-neox"] = "GPTNeoXForCausalLM", ["gpt-neox-headless"] = "GPTNeoXModel",
     bloom = "BloomForCausalLM", ["bloom-headless"] = "BloomModel", mpt = "MPTForCausalLM", ["mpt-headless"] = "MPTModel",
     falcon = "FalconForCausalLM", ["falcon-headless"] = "FalconModel", ["clip-vit"] = "CLIPVisionModelWithProjection",
-    roberta = "RobertaForMaskedLM", vit = "ViTForImageClassification", ["vit-headless"] = "ViTModel",
+    roberta = "RobertaForMaskedLM", ["esm-2"] = "EsmForMaskedLM", vit = "ViTForImageClassification", ["vit-headless"] = "ViTModel",
     dinov2 = "Dinov2ForImageClassification", ["dinov2-headless"] = "Dinov2Model",
     mistral = "MistralForCausalLM", ["mistral-headless"] = "MistralForCausalLM", mixtral = "MixtralForCausalLM",
     ["mixtral-headless"] = "MixtralModel", qwen2 = "Qwen2ForCausalLM", ["qwen2-headless"] = "Qwen2Model",

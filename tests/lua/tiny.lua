@@ -22,6 +22,7 @@ local sizes = {
 
 local families = {
   ["bert-sequence-classifier"] = { problem_type = "single_label_classification" },
+  ["esm-2"] = { max_position_embeddings = 6, pad_token_id = 1, hidden_act = "gelu" },
   roberta = { max_position_embeddings = 6, pad_token_id = 1 }, gptj = { rotary_dim = 2 }, ["gpt-neox"] = { rotary_pct = 0.5 },
   mistral = { num_key_value_heads = 2 }, qwen2 = { num_key_value_heads = 2 },
   mixtral = { num_key_value_heads = 2, num_local_experts = 3, num_experts_per_tok = 2 },
@@ -37,6 +38,9 @@ local grouped = { num_attention_heads = 4, n_head = 4, num_kv_heads = 2 }
 
 ---@type table<string, Layout[]>
 local layouts = {
+  ["esm-2"] = {
+    { fields = { position_embedding_type = "rotary", emb_layer_norm_before = true, token_dropout = true, mask_token_id = 2 } },
+  },
   falcon = {
     { fields = { model_type = "RefinedWebModel", multi_query = true }, since = "2.1" }, -- 7B
     { fields = conversion.with(cbk.dict(grouped), { model_type = "RefinedWeb", n_head_kv = 2 }) }, -- 40B

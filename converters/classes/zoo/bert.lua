@@ -79,6 +79,15 @@ bert.BertForPreTraining = class.new "BertForPreTraining" {
   end,
 }
 
+local pre_training = bert.BertForPreTraining
+
+bert.Esm2ForPreTraining = class.new "Esm2ForPreTraining" {
+  since = "2.1", came_with = came_with.bert, renamed = parts.renamed, fields = class.extend(pre_training.fields, {
+    norm_first = boolean(true), token_dropout = boolean(false), mask_token_id = number(),
+  }),
+  derived = pre_training.derived, tensors = pre_training.nodes,
+}
+
 ---@param head fun(c: table): TensorNode
 local function fine_tuned(name, own, head)
   return class.new(name) {
