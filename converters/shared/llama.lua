@@ -58,7 +58,7 @@ end
 -- --- config
 
 ---Whether keys are grouped; in how many groups, extra_attention_params says.
-local attention_module = {
+llama.attention_module = {
   backward = function(module, at)
     if not absent(module) and module ~= "aiayn_attention" and module ~= "multiquery_attention" then
       at:refuse(module, fields.any_of("aiayn_attention", "multiquery_attention"))
@@ -90,7 +90,7 @@ llama.config = fields.config {
   { "hidden_size" },
   { "num_attention_heads", "num_heads" },
   { "num_key_value_heads", "extra_attention_params", values.grouped_queries },
-  { false,                 "attention_module",       attention_module },
+  { false,                 "attention_module",       llama.attention_module },
   { "num_hidden_layers" },
   { "max_position_embeddings" },
   { "intermediate_size",   "filter_size" },

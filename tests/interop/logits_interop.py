@@ -281,7 +281,8 @@ SWAPS = [(".proj_q_dense", ".proj_k_dense"), (".proj_k_dense", ".proj_v_dense"),
 SQUARE = ["attn.proj_output_dense_layer.weight", "attn.proj_q_dense_layer.weight"]
 NUMBERS = ["layer_norm_epsilon", "rope_theta", "pos_scaling_factor", "embeddings_scale", "attention_logits_alpha", "output_logits_alpha",
            "output_logits_scale", "mup_base_hidden_size", "embeddings_alpha", "encoder_attention_logits_alpha",
-           "decoder_attention_logits_alpha", "mup_base_d_model", "attention_sliding_window_length"]
+           "decoder_attention_logits_alpha", "mup_base_d_model"]
+WINDOW = "attention_sliding_window_length"
 SWITCHES = ["scale_qk_dot_by_d", "scale_output_logits_by_d", "scale_encoder_qk_dot_by_d", "scale_decoder_qk_dot_by_d",
             "use_untied_layer_norm"]
 
@@ -316,6 +317,8 @@ def mistakes(config, tensors):
     for field in NUMBERS:
         if config.get(field):
             yield f"another {field}", {**config, field: config[field] * 3}, tensors
+    if config.get(WINDOW):
+        yield f"another {WINDOW}", {**config, WINDOW: config[WINDOW] // 3}, tensors
     for field in SWITCHES:
         if config.get(field) is not None and not (field == "use_untied_layer_norm" and not config[field]):
             yield f"another {field}", {**config, field: not config[field]}, tensors

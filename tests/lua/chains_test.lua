@@ -68,6 +68,10 @@ local families = {
   bloom = { position_embedding_type = "alibi", embedding_layer_norm = true },
   mpt = { position_embedding_type = "alibi" },
   llama = with(llama, { share_embedding_weights = false }), mistral = with(llama, { attention_sliding_window_length = 2 }),
+  gemma2 = with(llama, {
+    norm_first_sandwich = true, sliding_window_every_other_decoder_layer = true, attention_inner_dim = 8, rotary_dim = 4,
+    nonlinearity = "geglu", embeddings_scale = 2, attention_logits_alpha = 0.5, initializer_range = 0.02,
+  }),
   qwen2 = with(llama, { use_projection_bias_in_attention = true }),
   mixtral = with(llama, { moe = cbk.dict { { "num_experts", 3 }, { "top_k", 2 }, { "load_balancing_loss_coef", 0.25 } } }),
   dpo = with(llama, { model_name = "llama", dpo = { beta = 0.5 } }),
@@ -99,7 +103,7 @@ local class_of = { ["bert-summarization"] = "bert-token-classifier", dpo = "llam
 -- what is before its keys
 local places = {
   dpo = { "policy_model.model.", "ref_model.model." }, llama = { "model." }, gptj = { "model." }, ["bert-qa"] = { "model." },
-  mistral = { "model." }, mixtral = { "model." }, qwen2 = { "model." },
+  mistral = { "model." }, mixtral = { "model." }, gemma2 = { "model." }, qwen2 = { "model." },
 }
 
 -- what checkpoints up to 1.9 held as null

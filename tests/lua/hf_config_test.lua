@@ -133,6 +133,7 @@ describe("architectures and torch_dtype", function()
     falcon = "FalconForCausalLM", ["falcon-headless"] = "FalconModel", ["clip-vit"] = "CLIPVisionModelWithProjection",
     roberta = "RobertaForMaskedLM", ["esm-2"] = "EsmForMaskedLM", vit = "ViTForImageClassification", ["vit-headless"] = "ViTModel",
     dinov2 = "Dinov2ForImageClassification", ["dinov2-headless"] = "Dinov2Model",
+    gemma2 = "Gemma2ForCausalLM", ["gemma2-headless"] = "Gemma2Model",
     mistral = "MistralForCausalLM", ["mistral-headless"] = "MistralForCausalLM", mixtral = "MixtralForCausalLM",
     ["mixtral-headless"] = "MixtralModel", qwen2 = "Qwen2ForCausalLM", ["qwen2-headless"] = "Qwen2Model",
     ["bert-sequence-classifier"] = "BertForSequenceClassification", ["bert-token-classifier"] = "BertForTokenClassification",

@@ -38,10 +38,13 @@ end
 ---@field output_bias? fun(c: table): boolean   … and that of the output
 ---@field feed_forward? fun(c: table): TensorNode
 ---@field head_norms? TensorNode                norms of queries and keys
+---@field norms? string[]                       of a layer
 
 ---@param own LlamaLike
 local function body_of(own)
   local qkv_bias, output_bias, feed_forward = own.qkv_bias or is_biased, own.output_bias or is_biased, own.feed_forward or gated
+  local names, norms = own.norms or { "input_layernorm", "post_attention_layernorm" }, {}
+  for i, name in ipairs(names) do norms[i] = norm(name, "hidden_size", false) end
   return function(c)
     local bias = qkv_bias(c)
     return {
@@ -54,8 +57,7 @@ local function body_of(own)
         own.head_norms or class.optional { norm("self_attn.q_norm", "head_dim"), norm("self_attn.k_norm", "head_dim") }, -- of relatives
         { "self_attn.rotary_emb.inv_freq", { "head_dim / 2" }, buffer = true },
         feed_forward(c),
-        norm("input_layernorm", "hidden_size", false),
-        norm("post_attention_layernorm", "hidden_size", false),
+        norms,
       }),
       norm("norm", "hidden_size", false),
     }
