@@ -131,7 +131,8 @@ end
 
 local function config_from_hf(job, step, config)
   file.refuse(config)
-  local to, from, dropped, assumed, unsaid = sections.convert(step.converter, step.side, config, nil, nil, { source = job.source })
+  local section = sections.of_file(step.converter, step.side, config)
+  local to, from, dropped, assumed, unsaid = sections.convert(step.converter, step.side, section, nil, nil, { source = job.source })
   local release = catalogue.release(step.tgt)
   local way = { to = release, starts_at_hf = true }
   since.check(job.model.since, from, way)
@@ -144,7 +145,7 @@ local function config_from_hf(job, step, config)
   job.hf_config = hf_config.pick(config, without(unsaid, converted))
   take_removed(job, step, to)
   file.set_name(to, release, job.zoo_name, step.converter.named_from)
-  return cbk.dict { model = to }, both_configs(step, from, to, assumed)
+  return cbk.dict { model = sections.for_file(step.converter, "right", to) }, both_configs(step, from, to, assumed)
 end
 
 local function warn_of_others(what, names)
@@ -154,6 +155,7 @@ end
 
 local function config_to_hf(job, step, config)
   local known, section = sections.known_fields(step.converter, step.side), cbk.copy(trainer.model(config))
+  section = sections.of_file(step.converter, step.side, section)
   sections.check(section, known)
   local folded, scale, untie = fold_mup(sections.plain(section, known), step.converter, job.model.model)
   local to, from, dropped, assumed = sections.convert(step.converter, step.side, folded, nil, nil,
@@ -164,7 +166,7 @@ local function config_to_hf(job, step, config)
   if job.hf_config then hf_config.restore(to, job.hf_config, sections.known(step.converter, rules.other[step.side])) end
   local configs = both_configs(step, from, to, assumed)
   configs.scale, configs.untie = scale, untie
-  return to, configs
+  return sections.for_file(step.converter, "left", to), configs
 end
 
 ---The trainer layout came with 2.3. A step back to an older release keeps it, with a warning.
@@ -387,6 +389,7 @@ end
 ---The fields of a part in the user's file, without defaults.
 local function given_of(job, i, part, side)
   local section = is_hf(job.path[i].src) and job.files[i] or trainer.model(job.files[i])
+  section = sections.of_file(job.configs[i].converter, side, section)
   local name = part.converter.left and part.converter[side]
   return name and section[name] or section
 end

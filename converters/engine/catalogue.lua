@@ -22,6 +22,9 @@ local catalogue = {}
 ---                                    written, at the end. `from` is the config that was read.
 ---@field fill? table<Side, table[]>   Per side: `{ { key, function(at) }, … }`, tensors to make if nothing wrote the key. nil makes none.
 ---@field nested? table<Side, string[]>   Per side: sections of the config that config rules see as `attn_config.alibi`.
+---@field layout? table<Side, { read: fun(config: Dict): (Dict), write: fun(config: Dict): Dict }>   Per side: a pair of functions for a
+---                                    model section that has another layout in files than for the rules. `read` makes the rules' one of a
+---                                    section that is read, first of all, and `write` the file's, last of all.
 ---@field mup? "gpt"|"bert"|"t5"|false   How muP multipliers are folded into the weights on the way to Hugging Face: as in `"gpt"`,
 ---                                    `"bert"` or `"t5"`. Without it, a muP config is refused; with `false`, its fields are like any other.
 ---@field tool? "1.9.1"|"2.0.3"        The release of the original converter whose output files are imitated. `"2.0.3"` takes one extension

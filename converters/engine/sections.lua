@@ -93,6 +93,24 @@ local function check_missing(config, to, by_name, side, known)
   if #missing > 0 then cbk.fail("config", "the config has no " .. table.concat(missing, ", ") .. place) end
 end
 
+-- --- layouts of files
+
+---A model section of a file as the rules have it.
+---@param step Converter
+---@param side Side
+---@param section Dict
+---@return Dict
+function sections.of_file(step, side, section)
+  local layout = step.layout and step.layout[side]
+  return layout and layout.read(cbk.copy(section)) or section
+end
+
+---… and the other way.
+function sections.for_file(step, side, section)
+  local layout = step.layout and step.layout[side]
+  return layout and layout.write(cbk.copy(section)) or section
+end
+
 -- --- running
 
 ---What holds for the fields of a class that no rule names: they are as the class has them by default.

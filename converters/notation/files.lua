@@ -51,6 +51,7 @@ local of_file = { formats, formats, note = text, tool = shapes.one_of { "1.9.1",
 local of_model = {
   mup = shapes.one_of { "gpt", "bert", "t5", false },
   named_from = release, classes = classes,
+  layout = sides(shapes.record("a pair of functions", { read = func, write = func }, { "read", "write" })),
 }
 local fill = { fill = sides(filled) }
 local function with(...)

@@ -155,3 +155,41 @@ lm("dinov2", "plain", T.Dinov2ForImageClassification, dinov2(), **{**Vi, "mz": m
 lm("dinov2", "swiglu, eps, scale", T.Dinov2ForImageClassification, dinov2(use_swiglu_ffn=True, mlp_ratio=4, layer_norm_eps=1e-3, layerscale_value=0.1), **{**Vi, "mz": masked_mz})
 lm("dinov2", "relu", T.Dinov2ForImageClassification, dinov2(hidden_act="relu", mlp_ratio=1.6), **{**Vi, "mz": masked_mz})
 lm("dinov2", "headless", T.Dinov2Model, dinov2(), model="dinov2-headless", **Hl)
+
+
+# ------------------------------------------------------------------ LLaVA as a MultimodalSimple
+def as_simple(zoo):
+    """The Model Zoo's model, called as its LLaVA is: the image's patches are behind the first token."""
+    def forward(image_data, text_input_ids, attention_mask):
+        images = image_data[:, None]
+        count = zoo.image_model.compute_image_features(image_data=images).shape[2]
+        places = torch.arange(1, count + 1)[None, None].expand(len(images), 1, count)
+        return type(zoo).forward(zoo, image_data=images, text_input_ids=text_input_ids, attention_mask=attention_mask, image_data_loc=places)
+    zoo.forward = forward
+    return zoo
+
+
+def simple_case(llava):
+    def custom(run, d, cs, index, differ, blind, read_mdl):
+        def run_other(args):
+            return run(["mmsimple-llava" if a == "llava" else a for a in args])
+        names, real = llava.custom.__globals__, mz_model
+        llava.k.update(custom_case.k)
+
+        def made(params, notes):
+            image = params["image_model_list"]["image_models"][0]["image_encoder"]
+            notes.append("Model Zoo's config class has no num_classes, use_bias_in_output")
+            del image["num_classes"], image["use_bias_in_output"]
+            return as_simple(inner(real(params, notes)))
+        names["mz_model"] = made
+        try:
+            return llava.custom(run_other, d, cs, index, differ, lambda *a: [n for n in blind(*a) if "transformer_encoder.norm" not in n], read_mdl)
+        finally:
+            names["mz_model"] = real
+    custom_case = Case("mmsimple-llava", llava.name, "mmsimple-llava", None, inputs=None, hf=None, custom=custom)
+    custom_case.k = {}
+    CASES.append(custom_case)
+
+
+for case in [one for one in CASES if one.family == "llava"]:
+    simple_case(case)

@@ -42,6 +42,14 @@ local decoder = {
   precision_opt_level = 1,
 }
 
+local function merged(...)
+  local out = cbk.dict()
+  for _, one in ipairs { ... } do
+    for name, value in pairs(one) do out[name] = type(value) == "table" and merged(value) or value end
+  end
+  return out
+end
+
 local no_biases = { use_projection_bias_in_attention = false, use_ffn_bias_in_attention = false, use_ffn_bias = false }
 
 local function with(base, more)
@@ -91,6 +99,16 @@ local families = {
   dragon = { q_encoder = with(decoder, bert), ctx_encoder = with(decoder, bert), softmax_temperature = 2 },
   ["clip-vit"] = vit, vit = with(vit, plain_vit),
   dinov2 = with(with(vit, plain_vit), { layerscale_value = 1, use_masked_patches = true, use_dinov2_classifier = true }),
+  ["mmsimple-llava"] = {
+    image_model_list = {
+      image_models = cbk.list { cbk.dict { image_model = cbk.list { merged(decoder, vit, { image_layer_idx = -1 }) } } },
+      global_image_projection = {
+        name = "FeedForwardNetwork", input_unit = 4, layers_units = cbk.list { 4, 4 }, use_bias = true,
+        layers_activation = cbk.list { "gelu", cbk.null },
+      },
+    },
+    text_model = with(decoder, llama),
+  },
   llava = {
     image_model = with(decoder, vit), text_model = with(decoder, llama),
     projector = { image_model = { input_unit = 4, layers_units = cbk.list { 4, 4 }, use_bias = true } },
@@ -108,14 +126,6 @@ local places = {
 
 -- what checkpoints up to 1.9 held as null
 local nulls = { gpt2 = "lm_head.weight", t5 = "lm_head.weight", bert = "bert_mlm_head.classifier.ffn.0.linear_layer.weight" }
-
-local function merged(...)
-  local out = cbk.dict()
-  for _, one in ipairs { ... } do
-    for name, value in pairs(one) do out[name] = type(value) == "table" and merged(value) or value end
-  end
-  return out
-end
 
 ---What stands around the model, in the words of the release.
 local function around(release)

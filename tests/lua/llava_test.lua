@@ -2,6 +2,7 @@
 
 local cbk = require "cbk"
 local conversion = require "conversion"
+local converters = require "cbk.converters"
 local harness = require "harness"
 
 local describe, it = harness.describe, harness.it
@@ -375,5 +376,46 @@ describe("LLaVA: files", function()
     local code, text = call("convert", "--model", "llava", "--src-fmt", "hf", "--tgt-fmt", "cs-2.4", "--config", source, source, "-o", out)
     assert(code == 1 and text:find("no folder 'text_model'", 1, true), text)
     assert(not cbk.fs.exists(out))
+  end)
+end)
+
+describe("LLaVA as a MultimodalSimple", function()
+  local model = "mmsimple-llava"
+
+  for _, release in ipairs { "cs-2.3", "cs-2.9" } do
+    it("comes back as it was by " .. release, function()
+      local cs_config, cs = run(model, "hf", release, config({ mm_vision_select_layer = 1 }), checkpoint())
+      local section = cs_config.model
+      local first = section.image_model_list.image_models[1]
+      local image = release == "cs-2.3" and first.image_model[1] or first.image_encoder
+      same({ image.name, image.image_layer_idx }, { "ViTModel", 0 })
+      same(section.image_model_list.global_image_projection.layers_units, cbk.list { 8, 8 })
+      for _, name in ipairs { "image_model", "projector", "image_start_idx" } do same(section[name], nil) end
+      assert(cs.model["image_model.image_model_list.0.0.embedding_layer.cls_embedding"] ~= nil)
+      assert(cs.model["image_model.projection.ffn.1.linear_layer.weight"] ~= nil)
+      local again_config, again = run(model, release, "hf", cs_config, cs)
+      for part, tensors in cbk.items(checkpoint()) do conversion.equal_tensors(tensors, again[part]) end
+      same({ again_config.text_model.mm_vision_select_layer, again_config.text_model.mm_projector_type }, { 1, "mlp2x_gelu" })
+    end)
+  end
+
+  it("refuses several image models, projections of their own, and features behind the last norm", function()
+    local cs_config = run(model, "hf", "cs-2.4", config(), checkpoint())
+    local function refused(message, change)
+      local changed = cbk.deep_copy(cs_config)
+      change(changed.model.image_model_list)
+      fails(message, converters.convert.config, conversion.job(model, "cs-2.4", "hf"), changed)
+    end
+    refused("must have one image model", function(list) list.image_models = cbk.list { list.image_models[1], list.image_models[1] } end)
+    refused("without a projection of its own", function(list) list.image_models[1].projection_layer = cbk.dict { name = "x" } end)
+    refused("image_layer_idx=null", function(list) list.image_models[1].image_encoder.image_layer_idx = cbk.null end)
+    refused("no map image_model_list.global_image_projection", function(list) list.global_image_projection = nil end)
+  end)
+
+  it("has another place for the image model before 2.4", function()
+    local cs_config, cs = run(model, "hf", "cs-2.3", config(), checkpoint())
+    local newer = run(model, "cs-2.3", "cs-2.4", cs_config, cs)
+    local section = newer.trainer and newer.trainer.init.model or newer.model
+    same(section.image_model_list.image_models[1].image_encoder.name, "ViTModel")
   end)
 end)

@@ -27,6 +27,7 @@ local families = {
   gemma2 = { num_key_value_heads = 2, head_dim = 4, hidden_activation = "gelu" },
   mistral = { num_key_value_heads = 2 }, qwen2 = { num_key_value_heads = 2 },
   mixtral = { num_key_value_heads = 2, num_local_experts = 3, num_experts_per_tok = 2 },
+  ["mmsimple-llava"] = { mm_projector_type = "mlp1x_gelu", mm_vision_select_layer = -1 },
   llava = { mm_projector_type = "mlp1x_gelu", mm_vision_select_layer = -1 },
 }
 
