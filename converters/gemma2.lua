@@ -43,11 +43,6 @@ local activation = {
   backward = values.choice({ gelu = "geglu" }).backward,
 }
 
-local head_dim = {
-  forward = function(size, at) return size * values.size_of(at.from, "num_attention_heads") end,
-  backward = function(_, at) return (heads.size(at.from)) end,
-}
-
 ---Embeddings are multiplied by the root of their width: always on the left, as the field says on the right.
 local embeddings_scale = {
   backward = function(scale, at)
@@ -67,17 +62,6 @@ local query_scale = {
   backward = function(alpha, at)
     if type(alpha) ~= "number" or alpha <= 0 then at:refuse(alpha, "a number above 0") end
     return float(heads.size(at.from) / alpha ^ 2)
-  end,
-}
-
-local attention_bias = {
-  forward = function(has_bias, at)
-    at:set("use_ffn_bias_in_attention", has_bias)
-    return has_bias
-  end,
-  backward = function(has_bias, at)
-    if at.from.use_ffn_bias_in_attention ~= has_bias then at:refuse(has_bias, "the value of use_ffn_bias_in_attention") end
-    return has_bias
   end,
 }
 
@@ -115,9 +99,9 @@ local config = fields.config {
   { "num_attention_heads",     "num_heads" },
   { "num_key_value_heads",     "extra_attention_params", values.grouped_queries },
   { false,                     "attention_module", llama.attention_module },
-  { "head_dim",                "attention_inner_dim", head_dim },
+  { "head_dim",                "attention_inner_dim", llama.inner_dim },
   { "query_pre_attn_scalar",   "attention_logits_alpha", query_scale },
-  { "attention_bias",          "use_projection_bias_in_attention", attention_bias },
+  { "attention_bias",          "use_projection_bias_in_attention", llama.attention_bias },
   fields.used.right { "use_ffn_bias_in_attention", "rotary_dim", PATTERN },
   { "attention_dropout",       "attention_dropout_rate" },
   { "attn_logit_softcapping",  "attention_logit_softcapping" },

@@ -14,7 +14,7 @@ local fixed, used = fields.fixed, fields.used
 local rows = actions.rotary
 local between, variant = rules.between, rules.variant
 
-local hf = llama.converter "llama"
+local hf = llama.converter { model_type = "llama" }
 
 -- --- earlier releases, as what they lack
 

@@ -16,5 +16,7 @@ return { decoder.models {
   model = "mistral", note = "%s <-> GPT2LMHeadModel (configured as Mistral)",
   classes = { with_head = classes.MistralForCausalLM, headless = classes.MistralModel, right = zoo.GPT2LMHeadModel },
   place = "model", embedding = "embed_tokens",
-  rules.between("hf", "cs-2.1 .. cs-2.9", llama.converter("mistral", window, nil, 8), { mup = "gpt" }),
+  rules.between("hf", "cs-2.1 .. cs-2.9", llama.converter {
+    model_type = "mistral", config = window, key_heads = 8,
+  }, { mup = "gpt" }),
 } }

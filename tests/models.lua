@@ -3,6 +3,7 @@
 local cbk = require "cbk"
 local converters = require "cbk.converters"
 local fields = require "converters.engine.fields"
+local inexpressible = require "converters.diagnosis.inexpressible"
 local list = require "cbk.converters.list"
 local naming = require "converters.engine.naming"
 local sections = require "converters.engine.sections"
@@ -103,7 +104,11 @@ function models.text()
       if not model.model:find "%-headless$" then limits[#limits + 1] = limits_of(model) end
     end
   end
-  return table.concat(rows) .. table.concat(limits)
+  local none = {}
+  for _, kind in ipairs(naming.sorted(inexpressible.models)) do
+    none[#none + 1] = ("- `%s`: %s.\n"):format(kind, inexpressible.models[kind])
+  end
+  return table.concat(rows) .. "\n## Models that the Model Zoo cannot compute\n\n" .. table.concat(none) .. table.concat(limits)
 end
 
 if ... ~= "models" then

@@ -7,6 +7,7 @@ local coverage = require "converters.diagnosis.coverage"
 local patterns = require "converters.engine.patterns"
 local tables = require "converters.diagnosis.tables"
 local releases = require "converters.engine.releases"
+local sections = require "converters.engine.sections"
 
 local weight_names = {}
 
@@ -144,7 +145,8 @@ function weight_names.strange(model_name, format, root)
   return { keys = strange, count = #keys, is_exact = is_exact, is_other = #kinds_of(strange) * 2 > #kinds_of(keys) }
 end
 
----The other models whose tables for a format know every key; those with the fewest unused rules first.
+---The other models whose tables for a format know every key. Those with the fewest fields come first, as the others are made from them;
+---then those with the fewest unused rules.
 ---@param keys string[]
 ---@param format string
 ---@param model Model
@@ -154,17 +156,23 @@ function weight_names.models_that_fit(keys, format, model, accepts)
   local out = {}
   for _, name in ipairs(catalogue.names()) do
     local other = catalogue.find(name)
-    local least
+    local least, fewest
     for _, reading in ipairs(other ~= model and not (other.aliases or {})[name] and weight_names.tables_of(other, format) or {}) do
       local one = reading.table
       local knows_first = not one.part and not one.inside and #coverage.of(one, reading.side, { keys[1] }).unmatched == 0
       local found = knows_first and coverage.of(one, reading.side, keys)
       local fits = found and #found.unmatched + #found.refused + found.copied == 0
-      if fits and (not accepts or accepts(one, reading.side)) then least = math.min(least or math.huge, #found.idle) end
+      if fits and (not accepts or accepts(one, reading.side)) then
+        least = math.min(least or math.huge, #found.idle)
+        fewest = math.min(fewest or math.huge, sections.idle(one.own, reading.side, {}))
+      end
     end
-    if least then out[#out + 1] = { name = name, idle = least } end
+    if least then out[#out + 1] = { name = name, idle = least, fields = fewest } end
   end
-  table.sort(out, function(a, b) return a.idle < b.idle or a.idle == b.idle and a.name < b.name end)
+  table.sort(out, function(a, b)
+    if a.fields ~= b.fields then return a.fields < b.fields end
+    return a.idle < b.idle or a.idle == b.idle and a.name < b.name
+  end)
   for i, one in ipairs(out) do out[i] = one.name end
   return { unpack(out, 1, 3) }
 end

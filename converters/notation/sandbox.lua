@@ -25,12 +25,10 @@ local CBK = set [[bytes cat complex copy deep_copy dict dtype equal exact fail f
   key_text keys kind leaf_rows leaves list nearest null parse_size quote rand randn raw raw_items raw_leaves remove set shown stack
   tensor tensors totable tril tuple version warn]]
 
---- The modules that a file may require, besides `cbk` and the model classes.
+--- The modules that a file may require, besides `cbk` and whatever only describes models.
 local MODULES = set [[
-  converters.engine.class converters.engine.fields converters.engine.kinds converters.engine.rules converters.engine.wrap
-  converters.shared.backbone converters.shared.bert converters.shared.llama converters.shared.clip
-  converters.shared.decoder converters.vocabulary.actions converters.vocabulary.heads converters.vocabulary.rotary
-  converters.vocabulary.values]]
+  converters.engine.class converters.engine.fields converters.engine.kinds converters.engine.rules converters.engine.wrap]]
+local FOLDERS = set "classes shared vocabulary"
 
 --- A table that raises an error with advice for unknown names.
 local function strict(names, what)
@@ -76,7 +74,7 @@ local function required(own_cbk)
   local copies = {}
   return function(name)
     if name == "cbk" then return own_cbk end
-    if not (MODULES[name] or type(name) == "string" and name:find "^converters%.classes%.[%w_.]+$") then
+    if not (MODULES[name] or type(name) == "string" and FOLDERS[name:match "^converters%.(%l+)%.[%w_.]+$"]) then
       error(("module '%s' is not available: a sandboxed converter can only require cbk and the converter modules"):format(
         tostring(name)), 2)
     end

@@ -5,6 +5,7 @@ local cbk = require "cbk"
 local rules = require "converters.engine.rules"
 local fields = require "converters.engine.fields"
 local actions = require "converters.vocabulary.actions"
+local heads = require "converters.vocabulary.heads"
 local rotary = require "converters.vocabulary.rotary"
 local values = require "converters.vocabulary.values"
 local decoder = require "converters.shared.decoder"
@@ -69,11 +70,29 @@ llama.attention_module = {
   end,
 }
 
----The Model Zoo's heads have no other size than the width over their number.
+---For `head_dim` and `attention_inner_dim`, the width of all heads (since 2.3).
+llama.inner_dim = {
+  forward = function(size, at) return size * values.size_of(at.from, "num_attention_heads") end,
+  backward = function(_, at) return (heads.size(at.from)) end,
+}
+
+---For `attention_bias` and the two fields of the Model Zoo.
+llama.attention_bias = {
+  forward = function(has_bias, at)
+    at:set("use_ffn_bias_in_attention", has_bias)
+    return has_bias
+  end,
+  backward = function(has_bias, at)
+    if at.from.use_ffn_bias_in_attention ~= has_bias then at:refuse(has_bias, "the value of use_ffn_bias_in_attention") end
+    return has_bias
+  end,
+}
+
+---Up to 2.2, the Model Zoo's heads have no other size than the width over their number.
 local head_dim = {
   forward = function(size, at)
-    local width, heads = values.size_of(at.from, "hidden_size"), values.size_of(at.from, "num_attention_heads")
-    if not absent(size) and size * heads ~= width then at:refuse(size, ("hidden_size / num_attention_heads (%g)"):format(width / heads)) end
+    local width, count = values.size_of(at.from, "hidden_size"), values.size_of(at.from, "num_attention_heads")
+    if not absent(size) and size * count ~= width then at:refuse(size, ("hidden_size / num_attention_heads (%g)"):format(width / count)) end
   end,
 }
 
@@ -120,19 +139,29 @@ local function name_key_heads(usual)
   end
 end
 
+---@class LlamaLikeConverter
+---@field model_type string
+---@field config? table               config rules before LLaMA's
+---@field without? string[]           fields of which LLaMA's rules do not hold
+---@field keys? Rule[]                of the model without its head
+---@field key_heads? integer          those of the left's class, if it does not have one for each head
+---@field prepare? fun(from: Dict)    further checks of a config of the right
+
 ---The converter of a model that is built as LLaMA.
----@param model_type string
----@param more? table           config rules before those of LLaMA
----@param keys? Rule[]          of the model without its head
----@param key_heads? integer    those of the left's class, if it does not have one for each head
+---@param own LlamaLikeConverter
 ---@return Converter
-function llama.converter(model_type, more, keys, key_heads)
+function llama.converter(own)
+  local function prepare_right(from)
+    if own.prepare then own.prepare(from) end
+    rotary.check_dim(from)
+  end
+  local usual = own.without and fields.without(llama.config, own.without) or llama.config
   return {
-    keys = keys or llama.body(llama.attention(), llama.head_norms, llama.norms, llama.feed_forward),
-    config = fields.config { fixed.left { model_type = model_type }, more, llama.config },
+    keys = own.keys or llama.body(llama.attention(), llama.head_norms, llama.norms, llama.feed_forward),
+    config = fields.config { fixed.left { model_type = own.model_type }, own.config, usual },
     defaults = { left = { rope_theta = fields.none, rope_scaling = null }, right = { pos_scaling_type = fields.none } },
-    prepare = { left = rotary.in_one_form { partial_rotary_factor = 1 }, right = rotary.check_dim },
-    finish = { left = key_heads and name_key_heads(key_heads), right = rotary.set_dim },
+    prepare = { left = rotary.in_one_form { partial_rotary_factor = 1 }, right = prepare_right },
+    finish = { left = own.key_heads and name_key_heads(own.key_heads), right = rotary.set_dim },
   }
 end
 

@@ -65,6 +65,9 @@ local vit = { image_size = cbk.list { 4, 4 }, patch_size = cbk.list { 2, 2 }, us
 
 local plain_vit = { use_post_embed_layer_norm = false, use_bias_in_output = true }
 
+local moe = cbk.dict { { "num_experts", 3 }, { "top_k", 2 }, { "load_balancing_loss_coef", 0.25 } }
+local head_norms = { attention_qk_norm_layer = "rmsnorm", layer_norm_epsilon = 0.001, attention_qk_norm_eps = 0.001 }
+
 local families = {
   gpt2 = { -- with muP in the words of 2.2, which 2.3 tells in others
     output_logits_scale = 0.5, embeddings_scale = 10.5, scale_qk_dot_by_d = true, alibi_implementation = "expand",
@@ -81,7 +84,9 @@ local families = {
     nonlinearity = "geglu", embeddings_scale = 2, attention_logits_alpha = 0.5, initializer_range = 0.02,
   }),
   qwen2 = with(llama, { use_projection_bias_in_attention = true }),
-  mixtral = with(llama, { moe = cbk.dict { { "num_experts", 3 }, { "top_k", 2 }, { "load_balancing_loss_coef", 0.25 } } }),
+  mixtral = with(llama, { moe = moe }), phi3 = with(llama, { dropout_rate = 0.5 }),
+  qwen3 = with(llama, with(head_norms, { attention_inner_dim = 8, rotary_dim = 4 })),
+  ["qwen3-moe"] = with(llama, with(head_norms, { moe = moe })),
   dpo = with(llama, { model_name = "llama", dpo = { beta = 0.5 } }),
   bert = bert, ["bert-qa"] = bert, ["bert-sequence-classifier"] = with(bert, { num_labels = 2 }),
   ["esm-2"] = { -- as params_esm2_t12_35M_UR50D.yaml
@@ -121,7 +126,8 @@ local class_of = { ["bert-summarization"] = "bert-token-classifier", dpo = "llam
 -- what is before its keys
 local places = {
   dpo = { "policy_model.model.", "ref_model.model." }, llama = { "model." }, gptj = { "model." }, ["bert-qa"] = { "model." },
-  mistral = { "model." }, mixtral = { "model." }, gemma2 = { "model." }, qwen2 = { "model." },
+  mistral = { "model." }, mixtral = { "model." }, gemma2 = { "model." }, phi3 = { "model." }, qwen2 = { "model." },
+  qwen3 = { "model." }, ["qwen3-moe"] = { "model." },
 }
 
 -- what checkpoints up to 1.9 held as null

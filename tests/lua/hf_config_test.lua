@@ -133,6 +133,8 @@ describe("architectures and torch_dtype", function()
     falcon = "FalconForCausalLM", ["falcon-headless"] = "FalconModel", ["clip-vit"] = "CLIPVisionModelWithProjection",
     roberta = "RobertaForMaskedLM", ["esm-2"] = "EsmForMaskedLM", vit = "ViTForImageClassification", ["vit-headless"] = "ViTModel",
     dinov2 = "Dinov2ForImageClassification", ["dinov2-headless"] = "Dinov2Model",
+    phi3 = "Phi3ForCausalLM", ["phi3-headless"] = "Phi3Model", qwen3 = "Qwen3ForCausalLM", ["qwen3-headless"] = "Qwen3Model",
+    ["qwen3-moe"] = "Qwen3MoeForCausalLM", ["qwen3-moe-headless"] = "Qwen3MoeModel",
     gemma2 = "Gemma2ForCausalLM", ["gemma2-headless"] = "Gemma2Model",
     mistral = "MistralForCausalLM", ["mistral-headless"] = "MistralForCausalLM", mixtral = "MixtralForCausalLM",
     ["mixtral-headless"] = "MixtralModel", qwen2 = "Qwen2ForCausalLM", ["qwen2-headless"] = "Qwen2Model",

@@ -25,6 +25,8 @@ local families = {
   ["esm-2"] = { max_position_embeddings = 6, pad_token_id = 1, hidden_act = "gelu" },
   roberta = { max_position_embeddings = 6, pad_token_id = 1 }, gptj = { rotary_dim = 2 }, ["gpt-neox"] = { rotary_pct = 0.5 },
   gemma2 = { num_key_value_heads = 2, head_dim = 4, hidden_activation = "gelu" },
+  qwen3 = { num_key_value_heads = 1, head_dim = 6 }, ["qwen3-moe"] = { num_key_value_heads = 2, head_dim = 4, num_experts = 3,
+    num_experts_per_tok = 2, moe_intermediate_size = 8 },
   mistral = { num_key_value_heads = 2 }, qwen2 = { num_key_value_heads = 2 },
   mixtral = { num_key_value_heads = 2, num_local_experts = 3, num_experts_per_tok = 2 },
   ["mmsimple-llava"] = { mm_projector_type = "mlp1x_gelu", mm_vision_select_layer = -1 },

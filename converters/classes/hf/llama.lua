@@ -33,9 +33,18 @@ local function gated(c)
   }
 end
 
+local function separate(_, bias)
+  return {
+    linear("self_attn.q_proj", "hidden_size", "num_attention_heads * head_dim", bias),
+    linear("self_attn.k_proj", "hidden_size", "num_key_value_heads * head_dim", bias),
+    linear("self_attn.v_proj", "hidden_size", "num_key_value_heads * head_dim", bias),
+  }
+end
+
 ---@class LlamaLike   What differs in models that are built as LLaMA.
 ---@field qkv_bias? fun(c: table): boolean      whether the projections of q, k and v have biases
 ---@field output_bias? fun(c: table): boolean   … and that of the output
+---@field projections? fun(c: table): TensorNode   of q, k and v
 ---@field feed_forward? fun(c: table): TensorNode
 ---@field head_norms? TensorNode                norms of queries and keys
 ---@field norms? string[]                       of a layer
@@ -43,16 +52,14 @@ end
 ---@param own LlamaLike
 local function body_of(own)
   local qkv_bias, output_bias, feed_forward = own.qkv_bias or is_biased, own.output_bias or is_biased, own.feed_forward or gated
+  local projections = own.projections or separate
   local names, norms = own.norms or { "input_layernorm", "post_attention_layernorm" }, {}
   for i, name in ipairs(names) do norms[i] = norm(name, "hidden_size", false) end
   return function(c)
-    local bias = qkv_bias(c)
     return {
       { "embed_tokens.weight", { "vocab_size", "hidden_size" } },
       each("layers", "num_hidden_layers", {
-        linear("self_attn.q_proj", "hidden_size", "num_attention_heads * head_dim", bias),
-        linear("self_attn.k_proj", "hidden_size", "num_key_value_heads * head_dim", bias),
-        linear("self_attn.v_proj", "hidden_size", "num_key_value_heads * head_dim", bias),
+        projections(c, qkv_bias(c)),
         linear("self_attn.o_proj", "num_attention_heads * head_dim", "hidden_size", output_bias(c)),
         own.head_norms or class.optional { norm("self_attn.q_norm", "head_dim"), norm("self_attn.k_norm", "head_dim") }, -- of relatives
         { "self_attn.rotary_emb.inv_freq", { "head_dim / 2" }, buffer = true },

@@ -7,8 +7,12 @@ RELEASES = ["cs-1.9", "cs-2.0"]
 BUFFERS = r"\.rotary_emb\.inv_freq"  # a constant that old Hugging Face files hold
 
 
+def head_size(c):
+    return c.get("head_dim") or c["hidden_size"] // c["num_attention_heads"]
+
+
 def positions(c, length):
-    size = c["hidden_size"] // c["num_attention_heads"]
+    size = head_size(c)
     scaling = c.get("rope_scaling") or {}
     kind = scaling.get("rope_type", scaling.get("type"))
     angle = angles(length, size, c.get("rope_theta", 10000.0), scaling["factor"] if kind == "linear" else 1.0)
@@ -24,17 +28,22 @@ def feed_forward(w, layer, x, c):
     return w.linear(layer + "mlp.down_proj", gate * w.linear(layer + "mlp.up_proj", x, inner, False), width, False)
 
 
-def hugging_face(w, c, ids, feed_forward=feed_forward, bias=False):
+def projections(w, layer, x, heads, key_heads, size, bias):
+    return (split(w.linear(f"{layer}self_attn.{name}_proj", x, count * size, bias), count)
+            for name, count in (("q", heads), ("k", key_heads), ("v", key_heads)))
+
+
+def hugging_face(w, c, ids, feed_forward=feed_forward, bias=False, projections=projections, head_norms=False):
     width, heads, eps = c["hidden_size"], c["num_attention_heads"], c.get("rms_norm_eps", 1e-6)
-    key_heads, angle = c.get("num_key_value_heads") or heads, positions(c, ids.shape[1])
+    key_heads, angle, size = c.get("num_key_value_heads") or heads, positions(c, ids.shape[1]), head_size(c)
     x = w.embedding("model.embed_tokens", ids, c["vocab_size"], width)
     for i in range(c["num_hidden_layers"]):
         layer = f"model.layers.{i}."
         normed = w.rms_norm(layer + "input_layernorm", x, eps)
-        q, k, v = (split(w.linear(f"{layer}self_attn.{name}_proj", normed, count * (width // heads), bias), count)
-                   for name, count in (("q", heads), ("k", key_heads), ("v", key_heads)))
-        out = attention(rotate_halves(q, angle), rotate_halves(k, angle), v, (width // heads) ** -0.5, causal=True,
-                        window=c.get("sliding_window"))
+        q, k, v = projections(w, layer, normed, heads, key_heads, size, bias)
+        if head_norms:
+            q, k = w.rms_norm(layer + "self_attn.q_norm", q, eps), w.rms_norm(layer + "self_attn.k_norm", k, eps)
+        out = attention(rotate_halves(q, angle), rotate_halves(k, angle), v, size ** -0.5, causal=True, window=c.get("sliding_window"))
         x = x + w.linear(layer + "self_attn.o_proj", out, width, False)
         x = x + feed_forward(w, layer, w.rms_norm(layer + "post_attention_layernorm", x, eps), c)
     x = w.rms_norm("model.norm", x, eps)

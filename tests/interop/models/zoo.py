@@ -35,15 +35,15 @@ def expert_of(w, name, number, x, size, count):
     return (gate * (x @ matrix(0, "linear_layer", size, width).T)) @ matrix(1, "linear_layer", width, size).T
 
 
-def chosen(scores, top_k):
-    """For each token the weights of its best experts, which add up to 1; of the others, 0."""
+def chosen(scores, top_k, normed=True):
+    """For each token the weights of its best experts, which add up to 1 if they are `normed`; of the others, 0."""
     best = scores.softmax(-1).topk(top_k, -1)
-    return torch.zeros_like(scores).scatter(-1, best.indices, best.values / best.values.sum(-1, keepdim=True))
+    return torch.zeros_like(scores).scatter(-1, best.indices, best.values / (best.values.sum(-1, keepdim=True) if normed else 1))
 
 
 def experts(w, name, x, c):
     count = c["moe"]["num_experts"]
-    weights = chosen(w.linear(name + ".ffn.gate", x, count, False), c["moe"]["top_k"])
+    weights = chosen(w.linear(name + ".ffn.gate", x, count, False), c["moe"]["top_k"], c["moe"].get("expert_weighting_normalization", True))
     return sum(weights[..., i, None] * expert_of(w, name, i, x, c["filter_size"], count) for i in range(count))
 
 
@@ -60,11 +60,14 @@ def rotary_angles(c, length):
 
 def self_attention(w, name, x, c, key_heads, mup):
     heads, width = c["num_heads"], x.shape[-1]
-    size = width // heads
+    inner = c.get("attention_inner_dim") or width
+    size = inner // heads
     bias = c.get("use_projection_bias_in_attention", True)
-    q = split(w.linear(name + ".proj_q_dense_layer", x, width, bias), heads)
+    q = split(w.linear(name + ".proj_q_dense_layer", x, inner, bias), heads)
     k = split(w.linear(name + ".proj_k_dense_layer", x, key_heads * size, bias), key_heads)
     v = split(w.linear(name + ".proj_v_dense_layer", x, key_heads * size, bias), key_heads)
+    if c.get("attention_qk_norm_layer"):
+        q, k = (w.rms_norm(f"{name}.{part}_norm", t, c["attention_qk_norm_eps"]) for part, t in (("q", q), ("k", k)))
     scale = 1.0
     if c.get("attention_type", "scaled_dot_product") == "scaled_dot_product":
         scale = size ** -0.5 * (size ** -0.5 if c.get("scale_qk_dot_by_d", mup) else 1)

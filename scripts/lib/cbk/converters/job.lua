@@ -5,6 +5,7 @@ local converter_list = require "cbk.converters.list"
 local catalogue = require "converters.engine.catalogue"
 local hf_config = require "converters.modelzoo.hf_config"
 local dry_run = require "converters.authoring.dry_run"
+local inexpressible = require "converters.diagnosis.inexpressible"
 
 local jobs = {}
 
@@ -44,6 +45,8 @@ function jobs.route(model_name, src, tgt)
   local model, zoo_name = catalogue.find(model_name)
   local function cannot(why) cbk.fail("unsupported", ("cannot convert %s from %s to %s: %s"):format(model_name, src, tgt, why)) end
   if not model then
+    local why = inexpressible.why(model_name)
+    if why then cannot(why) end
     cannot(("there is no model '%s'%s"):format(model_name,
       did_you_mean(converter_list.nearest(model_name, catalogue.names())) or "; 'cbk list' lists the models"))
   end

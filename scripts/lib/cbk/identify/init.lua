@@ -13,6 +13,7 @@ local kinds = require "converters.engine.kinds"
 local sections = require "converters.engine.sections"
 local coverage = require "converters.diagnosis.coverage"
 local file_identity = require "converters.diagnosis.identity"
+local inexpressible = require "converters.diagnosis.inexpressible"
 local weight_names = require "converters.diagnosis.weight_names"
 local hf_config = require "converters.modelzoo.hf_config"
 local trainer = require "converters.modelzoo.trainer"
@@ -294,6 +295,8 @@ local function reason_of(list, problems, stated, keys, formats)
   end
   local others = #like > 0 and ("; the names are those of %s"):format(table.concat(like, " or ")) or ""
   if not stated then return "no model that fits the config has these tensors" .. others end
+  local why = inexpressible.why(stated:match "^model_type=(.*)")
+  if why then return why end
   if best then
     return ("the config says %s, but %d of %d keys are not tensors of %s: %s%s"):format(stated, #best.fit.unknown, #keys,
       best.class.name, weight_names.shown(best.fit.unknown), others)
@@ -343,9 +346,9 @@ end
 ---@param class string|nil   of Hugging Face, that the checkpoint keeps
 local function by_names(found, keys, formats, class)
   local list, names, format = {}, models_by_names(keys, formats)
-  for _, name in ipairs(names) do
+  for i, name in ipairs(names) do -- the most likely ones first
     local model = catalogue.find(name)
-    if way_from(model, format) then list[#list + 1] = { model = model, mistakes = 0, is_named = is_of_class(model, class), idle = 0 } end
+    if way_from(model, format) then list[#list + 1] = { model = model, mistakes = 0, is_named = is_of_class(model, class), idle = i } end
   end
   local best = ranked(list)[1]
   if not best then
@@ -543,6 +546,8 @@ function identify.model_of_config(config, model, format)
     end
   end
   if #found > 0 then return ranked(found)[1].model.model, format end
+  local why = inexpressible.why(stated)
+  if why then cbk.fail("unsupported", why) end
   local others = converters.stated_models(is_hf, section)
   local lacking = converters.lacking_class(others[1] or stated, format)
   if lacking then cbk.fail("unsupported", lacking) end

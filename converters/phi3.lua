@@ -1,0 +1,42 @@
+-- Phi-3: LLaMA with queries, keys and values in one projection, and gate and inner projection in one.
+
+local rules = require "converters.engine.rules"
+local fields = require "converters.engine.fields"
+local actions = require "converters.vocabulary.actions"
+local decoder = require "converters.shared.decoder"
+local llama = require "converters.shared.llama"
+local classes = require "converters.classes.hf.phi3"
+local zoo = require "converters.classes.zoo.decoder"
+
+local stacked, rows = actions.qkv.stacked, actions.rotary
+
+local qkv = actions.pair("stacked qkv + rotary", function(t, at)
+  local parts = stacked.forward(t, at)
+  return { rows.queries.forward(parts[1], at), rows.keys.forward(parts[2], at), parts[3] }
+end, function(parts, at)
+  return stacked.backward({ rows.queries.backward(parts[1], at), rows.keys.backward(parts[2], at), parts[3] }, at)
+end, { parts = 3 })
+
+local layer = rules.keys {
+  { "self_attn.qkv_proj.weight", actions.qkv.keys "self_attn.proj_%s_dense_layer.weight", qkv },
+  { "self_attn.o_proj.weight",   "self_attn.proj_output_dense_layer.weight" },
+  { "mlp.gate_up_proj.weight",   { "ffn.ffn.0.linear_layer_for_glu.weight", "ffn.ffn.0.linear_layer.weight" }, actions.split(2) },
+  { "mlp.down_proj.weight",      "ffn.ffn.1.linear_layer.weight" },
+}
+
+local config = fields.config {
+  { "sliding_window",    "attention_sliding_window_length" },
+  { "resid_pdrop",       "dropout_rate" },
+  { "embd_pdrop",        "embedding_dropout_rate" },
+  { "attention_dropout", "attention_dropout_rate" },
+}
+
+return { decoder.models {
+  model = "phi3", note = "%s <-> GPT2LMHeadModel (configured as Phi-3)",
+  classes = { with_head = classes.Phi3ForCausalLM, headless = classes.Phi3Model, right = zoo.GPT2LMHeadModel },
+  place = "model", embedding = "embed_tokens",
+  rules.between("hf", "cs-2.3 .. cs-2.9", llama.converter {
+    model_type = "phi3", config = config, keys = llama.body(layer, llama.norms),
+    without = { "dropout_rate", "embedding_dropout_rate", "attention_dropout_rate" },
+  }),
+} }
