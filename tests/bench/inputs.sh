@@ -10,4 +10,4 @@ mkdir -p "$in/tf"
 # Releases before 2.0 stored a tied weight under one name only.
 /usr/bin/python3 -c "import h5py, sys; del h5py.File(sys.argv[1], 'r+')['model.model.lm_head.weight']" "$in/old.mdl"
 mkdir -p "$in/70b"
-"$cbk" -e "dofile '$here/../lua/seventy_billion.lua' '$in/70b'"
+"$cbk" -e "local huge = dofile '$here/../lua/huge_models.lua'; huge.write('$in/70b', huge.llama_70b)"

@@ -11,7 +11,7 @@ local actions = require "converters.vocabulary.actions"
 local explain = require "converters.authoring.explain"
 local dry_run = require "converters.authoring.dry_run"
 local advice = require "converters.diagnosis.advice"
-local seventy_billion = require "seventy_billion"
+local huge_models = require "huge_models"
 local tiny = require "tiny"
 
 local convert = converters.convert
@@ -281,9 +281,25 @@ describe("Plan: the command", function()
     return harness.cbk(dir, unpack(words))
   end
 
+  it("experts of 8 x 22B are planned one by one, or stacked", function()
+    local dir = harness.temp_dir()
+    huge_models.write(dir, huge_models.mixtral_8x22b)
+    for format, summary in pairs {
+      ["cs-2.8"] = "keys read: 1739; written: 564 (copy 284, rotary q 56, rotary k 56, stacked experts 168)",
+      ["cs-2.9"] = "keys read: 1739; written: 1740 (copy 1628, rotary q 56, rotary k 56)",
+    } do
+      local code, stdout = harness.cbk(dir, "convert", dir, "--to", format, "--dry-run")
+      equal(code, 0)
+      has(stdout, summary)
+      has(stdout, "reads 261.9 GiB, writes 261.9 GiB")
+      local blocks = tonumber(stdout:match "memory for blocks ([%d.]+) MiB")
+      assert(blocks and blocks <= 64, stdout:match "memory for blocks[^\n]*")
+    end
+  end)
+
   it("a model of 70B is planned without its bytes", function()
     local dir = harness.temp_dir()
-    seventy_billion(dir)
+    huge_models.write(dir, huge_models.llama_70b)
     local code, stdout = run(dir, "--dry-run")
     equal(code, 0)
     has(stdout, "keys read: 723; written: 724 (copy 564, rotary q 80, rotary k 80)")

@@ -6,7 +6,7 @@ local conversion = require "conversion"
 local converters = require "cbk.converters"
 local harness = require "harness"
 local identity = require "converters.diagnosis.identity"
-local seventy_billion = require "seventy_billion"
+local huge_models = require "huge_models"
 local tiny = require "tiny"
 local trainer = require "converters.modelzoo.trainer"
 
@@ -291,7 +291,7 @@ describe("a checkpoint between releases", function()
 
   it("of 70B is looked at in no time", function()
     local dir = harness.temp_dir()
-    seventy_billion(dir)
+    huge_models.write(dir, huge_models.llama_70b)
     local config, root
     conversion.warnings(function()
       local hf = cbk.open(dir .. "/model.safetensors").root
