@@ -20,6 +20,7 @@ local reference = {}
 local root = debug.getinfo(1, "S").source:match "^@(.*)tests/reference%.lua$" or ""
 
 ---@class Section
+---@field part? string[]      a part of the page begins here: its title, and what it is for
 ---@field title string
 ---@field file string         below converters/, which has the annotations
 ---@field intro string
@@ -32,42 +33,46 @@ local root = debug.getinfo(1, "S").source:match "^@(.*)tests/reference%.lua$" or
 
 ---@type Section[]
 local sections = {
-  { title = "A model", file = "engine/catalogue.lua", class = "Model", records = { "model" },
+  { part = { "The language", "What every converter is written in." },
+    title = "A model", file = "engine/catalogue.lua", class = "Model", records = { "model" },
     intro = "A family's file returns a list of models. Each is a table with these fields and its converters." },
   { title = "A converter", file = "engine/catalogue.lua", class = "Converter",
     records = { "keys", "variants", "components", "wrap", "variant" },
     intro = "`{ \"hf\", \"cs-2.1 .. cs-2.9\", keys = …, config = … }`: a table between two formats. Exactly one of `keys`, `variants`, "
       .. "`components` and `wrap` is required. `{ left = …, right = … }` holds a value for each side; either may be left out." },
-  { title = "A component", file = "engine/catalogue.lua", class = "Component", records = { "component" }, within = "components = ",
-    intro = "One model of a composite. It is a converter without formats, and has these fields besides." },
-  { title = "A wrapper", file = "engine/wrap.lua", class = "Wrap", records = { "what wraps" }, within = "wrap = ",
-    intro = "The value of a converter's `wrap`." },
   { title = "Key rules", file = "engine/rules.lua", library = rules, prefix = "rules",
     intro = "`local rules = require \"converters.engine.rules\"`. `left` and `right` are forms of the function, one for each side." },
   { title = "Options of a key rule", file = "notation/entries.lua", class = "KeyOptions", accepted = entries.options,
     intro = "`{ left, right, action, when = … }`." },
-  { title = "Config rules", file = "engine/fields.lua", library = fields, prefix = "fields",
-    intro = "`local fields = require \"converters.engine.fields\"`. `left` and `right` are forms of the function, one for each side." },
-  { title = "Actions on tensors", file = "vocabulary/actions.lua", library = actions, prefix = "actions",
-    intro = "`local actions = require \"converters.vocabulary.actions\"`. An action is the third entry of a key rule. What it computes "
-      .. "with is read from the right config." },
   { title = "What an action gets", file = "engine/keys.lua", class = "At", prefix = "at",
     intro = "`function(value, at)`: `at` in actions and in `when`, `also_left`, `also_right` and `fill`." },
-  { title = "Functions on config values", file = "vocabulary/values.lua", library = values, prefix = "values",
-    intro = "`local values = require \"converters.vocabulary.values\"`. A pair of functions is the third entry of a config rule." },
-  { title = "Rotary positions", file = "vocabulary/rotary.lua", library = rotary, prefix = "rotary",
-    intro = "`local rotary = require \"converters.vocabulary.rotary\"`." },
+  { title = "Config rules", file = "engine/fields.lua", library = fields, prefix = "fields",
+    intro = "`local fields = require \"converters.engine.fields\"`. `left` and `right` are forms of the function, one for each side." },
   { title = "What a function on a config value gets", file = "engine/sections.lua", class = "FieldAt", prefix = "at",
     intro = "`function(value, at)`." },
   { title = "What `prepare` and `finish` get", file = "engine/sections.lua", class = "Read", prefix = "read",
     intro = "`function(config, given, read)` and `function(to, from, read)`: `read` is the checkpoint that is converted with the config." },
-  { title = "Tests and sizes", file = "engine/kinds.lua", library = kinds, prefix = "kinds",
-    intro = "For functions of your own: `local kinds = require \"converters.engine.kinds\"`." },
+  { part = { "Models of several parts", "For LLaVA, DPR and DPO; most converters need none of it." },
+    title = "A component", file = "engine/catalogue.lua", class = "Component", records = { "component" }, within = "components = ",
+    intro = "One model of a composite. It is a converter without formats, and has these fields besides." },
+  { title = "A wrapper", file = "engine/wrap.lua", class = "Wrap", records = { "what wraps" }, within = "wrap = ",
+    intro = "The value of a converter's `wrap`." },
+  { part = { "Libraries", "Look here before you write a function of your own." },
+    title = "Actions on tensors", file = "vocabulary/actions.lua", library = actions, prefix = "actions",
+    intro = "`local actions = require \"converters.vocabulary.actions\"`. An action is the third entry of a key rule. What it computes "
+      .. "with is read from the right config." },
+  { title = "Functions on config values", file = "vocabulary/values.lua", library = values, prefix = "values",
+    intro = "`local values = require \"converters.vocabulary.values\"`. A pair of functions is the third entry of a config rule." },
+  { title = "Rotary positions", file = "vocabulary/rotary.lua", library = rotary, prefix = "rotary",
+    intro = "`local rotary = require \"converters.vocabulary.rotary\"`." },
   { title = "Attention heads", file = "vocabulary/heads.lua", library = heads, prefix = "heads",
     intro = "`local heads = require \"converters.vocabulary.heads\"`." },
+  { title = "Tests and sizes", file = "engine/kinds.lua", library = kinds, prefix = "kinds",
+    intro = "For functions of your own: `local kinds = require \"converters.engine.kinds\"`." },
   { title = "Decoder families", file = "shared/decoder.lua", library = decoder, prefix = "decoder",
     intro = "`local decoder = require \"converters.shared.decoder\"`: what the Model Zoo's decoder models have in common." },
-  { title = "Model classes", file = "engine/class.lua", library = class, prefix = "class",
+  { part = { "Model classes", "For a class that `converters/classes/` does not have yet." },
+    title = "Model classes", file = "engine/class.lua", library = class, prefix = "class",
     intro = "`local class = require \"converters.engine.class\"`." },
   { title = "Fields of a class", file = "engine/class.lua", class = "ClassTable", within = "class.new",
     intro = "`class.new \"NAME\" { fields = …, tensors = … }`." },
@@ -203,7 +208,8 @@ local function cell(text) return (text:gsub("|", "\\|")) end
 function reference.text()
   local out, count, all = { HEAD }, 0, files()
   for _, section in ipairs(sections) do
-    out[#out + 1] = ("## %s\n\n%s\n\n| name | meaning | example |\n|---|---|---|"):format(section.title, section.intro)
+    if section.part then out[#out + 1] = ("## %s\n\n%s\n"):format(unpack(section.part)) end
+    out[#out + 1] = ("### %s\n\n%s\n\n| name | meaning | example |\n|---|---|---|"):format(section.title, section.intro)
     for _, entry in ipairs(entries_of(section)) do
       local names = {}
       for i, shown in ipairs(entry.shown) do names[i] = "`" .. cell(shown) .. "`" end

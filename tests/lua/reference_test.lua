@@ -56,7 +56,7 @@ describe("Converters: the reference", function()
       return out
     end
     local function has(title, word)
-      local section = page:match("\n## " .. title .. "\n(.-)\n## ") or page:match("\n## " .. title .. "\n(.*)$")
+      local section = page:match("\n### " .. title .. "\n(.-)\n##") or page:match("\n### " .. title .. "\n(.*)$")
       assert(section:find("`" .. word .. "`", 1, true), ("'%s' is not in '%s'"):format(word, title))
     end
     for _, word in ipairs(read_of "written") do has("Fields of a class", word) end
