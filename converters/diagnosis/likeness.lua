@@ -41,6 +41,18 @@ local function contradictions(model, format, config, counts)
   return best
 end
 
+---How far a model's table is from a config: how many of its fields the config does not have.
+---@param model Model
+---@param format string
+---@param config Dict   the model section
+local function distance(model, format, config)
+  local step, least = catalogue.direct(model, format, "hf"), math.huge
+  for _, converter in pairs(step and (step.converter.variants or { step.converter }) or {}) do
+    if converter.config then least = math.min(least, sections.idle(converter, step.side, config)) end
+  end
+  return least
+end
+
 ---False for a headless model, or any other that shares its Model Zoo class with the model of that name.
 ---@param model Model
 local function is_own_class(model)
@@ -51,8 +63,9 @@ end
 ---The contradiction of a field, without the list of possible values if that is long.
 local function brief(text) return #text <= MOST_TEXT and text or (text:gsub(" %(not [^()]*%)$", "")) end
 
----Another model that fits the fields and weights, if some of the user's fields contradict the one that was asked for. A config that
--- fits no other model is a variant: the Model Zoo may train it although Hugging Face lacks it.
+---Another model that fits the fields and weights, if some of the user's fields contradict the one that was asked for. It may lack three
+-- fields more for each of these: a family with many fields takes most configs of one with few. A config that fits no other model is a
+-- variant: the Model Zoo may train it although Hugging Face lacks it.
 ---@param model_name string
 ---@param format string
 ---@param config Dict   the whole file
@@ -64,8 +77,10 @@ function likeness.warning(model_name, format, config, root, is_own)
   local found, others = {}, {}
   local fine, problem = report.quietly(function()
     found = model and contradictions(model, format, section, is_own) or {}
+    local farthest = #found > 0 and 3 * #found + distance(model, format, section)
     others = #found > 0 and weight_names.models_that_fit(keys, format, model, function(one, side)
-      local against = is_own_class(one.model) and contradictions(one.model, format, section)
+      local is_close = is_own_class(one.model) and distance(one.model, format, section) <= farthest
+      local against = is_close and contradictions(one.model, format, section)
       local lacking = against and #against == 0 and coverage.lacking(one, side, config, keys)
       return lacking and #lacking == 0
     end) or {}

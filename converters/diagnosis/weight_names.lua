@@ -191,10 +191,12 @@ function weight_names.resembled(names, model_name)
       seen[model] = true
       for _, one in ipairs(tables.of { model }) do
         for i, side in ipairs { "left", "right" } do
-          local known = coverage.takes_all(one) and 0 or #keys - #coverage.of(one, side, keys).unmatched
+          local of = not coverage.takes_all(one) and coverage.of(one, side, keys)
+          local known = of and #keys - #of.unmatched or 0
           if known > best then best, found = known, {} end
           if known == best and known > 0 then
-            found[#found + 1] = { model = model, format = one.converter[i], is_asked = model == asked, place = #found }
+            found[#found + 1] = { model = model, format = one.converter[i], is_asked = model == asked, idle = #of.idle, place = #found,
+              fields = sections.idle(one.own, side, {}) }
           end
         end
       end
@@ -203,6 +205,8 @@ function weight_names.resembled(names, model_name)
   table.sort(found, function(a, b)
     if a.is_asked ~= b.is_asked then return a.is_asked end
     if (a.format == "hf") ~= (b.format == "hf") then return b.format == "hf" end
+    if a.fields ~= b.fields then return a.fields < b.fields end
+    if a.idle ~= b.idle then return a.idle < b.idle end
     return a.place < b.place
   end)
   local out, named = {}, {}

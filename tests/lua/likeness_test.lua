@@ -61,7 +61,7 @@ local variants = {
     { position_embedding_type = "alibi" }, { position_embedding_type = "rotary", rotary_dim = 4 },
     { position_embedding_type = "fixed" }, { position_embedding_type = "relative" },
     { embedding_layer_norm = true }, { nonlinearity = "swiglu" }, { share_embedding_weights = false },
-    { attention_module = "multiquery_attention", extra_attention_params = cbk.dict { num_kv_groups = 1 } },
+    { attention_module = "multiquery_attention", extra_attention_params = cbk.dict { num_kv_groups = 1 }, use_ffn_bias = false },
     { norm_type = "rmsnorm" }, { use_ffn_bias = false },
     { use_projection_bias_in_attention = false, use_ffn_bias_in_attention = false },
     { position_embedding_type = "alibi", use_ffn_bias = false, norm_type = "rmsnorm" },
