@@ -4,71 +4,30 @@ local cbk = require "cbk"
 local rules = require "converters.engine.rules"
 local fields = require "converters.engine.fields"
 local actions = require "converters.vocabulary.actions"
-local values = require "converters.vocabulary.values"
 local decoder = require "converters.shared.decoder"
+local gpt2 = require "converters.shared.gpt2"
 local classes = require "converters.classes.hf.gpt2"
 local zoo = require "converters.classes.zoo.decoder"
 
-local refuse = rules.refuse
-local fixed, drop = fields.fixed, fields.drop
-local qkv, transpose, buffer = actions.qkv, actions.transpose, actions.buffer
+local refuse, drop = rules.refuse, fields.drop
+local qkv, buffer = actions.qkv, actions.buffer
 local between, variant = rules.between, rules.variant
 
 -- --- keys
 
-local layer = rules.keys {
-  -- Hugging Face                    Model Zoo                                           where bytes change
-  { "attn.c_proj.{weight,bias}",    "self_attn.proj_output_dense_layer.{weight,bias}",   transpose },
+local layer = gpt2.layer(rules.keys {
   { "attn.c_attn.weight",           qkv.keys "self_attn.proj_%s_dense_layer.weight",     qkv.conv1d },
   { "attn.c_attn.bias",             qkv.keys "self_attn.proj_%s_dense_layer.bias",       qkv.conv1d,
     also_left = {
       { "attn.bias",                buffer.causal_mask "max_position_embeddings" },
       { "attn.masked_bias",         buffer.scalar(-1e4) },
     } },
-  { "ln_1.{weight,bias}",           "norm1.{weight,bias}" },
-  { "ln_2.{weight,bias}",           "norm3.{weight,bias}" },
-  { "mlp.c_fc.{weight,bias}",       "ffn.ffn.0.linear_layer.{weight,bias}",              transpose },
-  { "mlp.c_proj.{weight,bias}",     "ffn.ffn.1.linear_layer.{weight,bias}",              transpose },
   refuse.left("attn.q_attn.{weight,bias}", "cross-attention has no counterpart"),
-}
+}, actions.transpose)
 
-local before_2_1 = "position_embeddings"
+local now, then_ = gpt2.body(layer), gpt2.body(layer, true)
 
----@param position string   where the position embeddings stand in this release
-local function body(position)
-  return rules.keys {
-    { "wpe.{weight,bias}",          "embedding_layer." .. position .. ".{weight,bias}" },
-    decoder.embedding "wte",
-    position ~= before_2_1 and
-    { "wpe.{weight,bias}",          "embedding_layer.position_embeddings.{weight,bias}", read_only = "its name up to 2.0" },
-    { "h.N",                        "transformer_decoder.layers.N",                      layer },
-    decoder.final_norm "ln_f",
-  }
-end
-
-local now, then_ = body "position_embeddings.embed", body(before_2_1)
-
--- --- config
-
-local config = fields.config {
-  fixed.left { model_type = "gpt2" },
-  fixed.right { use_bias_in_output = false },
-  { "vocab_size" },
-  { "embd_pdrop",          "embedding_dropout_rate" },
-  { "tie_word_embeddings", "share_embedding_weights" },
-  { "n_embd",              "hidden_size" },
-  { "n_head",              "num_heads" },
-  { "n_layer",             "num_hidden_layers" },
-  { "n_positions",         "max_position_embeddings" },
-  { "scale_attn_weights",  "attention_type", values.choice { [true] = "scaled_dot_product", [false] = "dot_product" } },
-  { "n_inner",             "filter_size" },
-  { "activation_function", "nonlinearity",            values.activation },
-  { "attn_pdrop",          "attention_dropout_rate" },
-  { "resid_pdrop",         "dropout_rate" },
-  { "rotary_dim" },
-  { "layer_norm_epsilon" },
-  { "initializer_range" },
-}
+local config = fields.config { fields.fixed.left { model_type = "gpt2" }, gpt2.config }
 
 local hf = {
   keys = now, config = config, defaults = { right = decoder.dropouts },

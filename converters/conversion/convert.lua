@@ -145,7 +145,10 @@ local function config_from_hf(job, step, config)
   job.hf_config = hf_config.pick(config, without(unsaid, converted))
   take_removed(job, step, to)
   file.set_name(to, release, job.zoo_name, step.converter.named_from)
-  return cbk.dict { model = sections.for_file(step.converter, "right", to) }, both_configs(step, from, to, assumed)
+  local whole = cbk.dict { model = to }
+  sections.move(step.converter.beside, to, whole)
+  whole.model = sections.for_file(step.converter, "right", to)
+  return whole, both_configs(step, from, to, assumed)
 end
 
 local function warn_of_others(what, names)
@@ -156,13 +159,15 @@ end
 local function config_to_hf(job, step, config)
   local known, section = sections.known_fields(step.converter, step.side), cbk.copy(trainer.model(config))
   section = sections.of_file(step.converter, step.side, section)
+  local others = cbk.copy(config)
+  sections.move(step.converter.beside, others, section)
   sections.check(section, known)
   local folded, scale, untie = fold_mup(sections.plain(section, known), step.converter, job.model.model)
   local to, from, dropped, assumed = sections.convert(step.converter, step.side, folded, nil, nil,
     { hf_config = job.hf_config, source = job.source })
   note_dropped(dropped, from)
   file.precision_to_hf(to, config)
-  warn_of_others("config", file.beside_model(config))
+  warn_of_others("config", file.beside_model(others))
   if job.hf_config then hf_config.restore(to, job.hf_config, sections.known(step.converter, rules.other[step.side])) end
   local configs = both_configs(step, from, to, assumed)
   configs.scale, configs.untie = scale, untie

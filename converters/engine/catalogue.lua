@@ -25,6 +25,7 @@ local catalogue = {}
 ---@field layout? table<Side, { read: fun(config: Dict): (Dict), write: fun(config: Dict): Dict }>   Per side: a pair of functions for a
 ---                                    model section that has another layout in files than for the rules. `read` makes the rules' one of a
 ---                                    section that is read, first of all, and `write` the file's, last of all.
+---@field beside? string[]             Fields of its Model Zoo config that config rules see, but that are beside the section of the model.
 ---@field mup? "gpt"|"bert"|"t5"|false   How muP multipliers are folded into the weights on the way to Hugging Face: as in `"gpt"`,
 ---                                    `"bert"` or `"t5"`. Without it, a muP config is refused; with `false`, its fields are like any other.
 ---@field tool? "1.9.1"|"2.0.3"        The release of the original converter whose output files are imitated. `"2.0.3"` takes one extension
@@ -44,7 +45,6 @@ local catalogue = {}
 ---@class Component: Converter   One model of a composite.
 ---@field left string    Its folder among the Hugging Face files, and its section of their config.
 ---@field right string   … its section of the Model Zoo's config. The keys of all components are in one checkpoint.
----@field beside? string[]             Fields of its Model Zoo config that are beside the section, not in it.
 ---@field folders? table<string, string>   Fields of its Hugging Face config that name the folder of another component.
 ---@field files? table<string, fun(config: Dict): table>   … further JSON files of its folder: functions of its Hugging Face config, by file
 ---                                    name.

@@ -288,7 +288,10 @@ local function nest(config, nested)
 end
 
 ---Moves what `names` says from one section into another.
-local function move(names, from, to)
+---@param names? string[]
+---@param from Dict   changed in place, as `to`
+---@param to Dict
+function sections.move(names, from, to)
   for _, name in ipairs(names or {}) do
     if from[name] ~= nil then
       to[name] = cbk.raw(from, name)
@@ -302,7 +305,7 @@ local function rule_of(part, side)
   local function convert(section, at)
     local to, complete, dropped, assumed, unsaid = sections.convert(part, side, section)
     at.from[at.field], at.assumed[part.right] = complete, assumed
-    if side == "left" then move(part.beside, to, at.to) end
+    if side == "left" then sections.move(part.beside, to, at.to) end
     for _, name in ipairs(dropped) do at:leave_out(at.field .. "." .. name) end
     for _, name in ipairs(unsaid) do at.unsaid[#at.unsaid + 1] = at.field .. "." .. name end
     return to
@@ -318,7 +321,7 @@ local function prepare_components(step, side, from, by_name)
     if not kinds.is_dict(from, name) then cbk.fail("config", ("the config has no section '%s'"):format(name)) end
     if side == "right" and part.beside then
       from[name] = cbk.copy(from[name])
-      move(part.beside, from, from[name])
+      sections.move(part.beside, from, from[name])
     end
   end
 end

@@ -251,11 +251,21 @@ local function widen(model, field, factor)
   model[field] = new
 end
 
+local function remove_kernel(optimizer)
+  local adjust = optimizer.adjust_learning_rate
+  adjust.decoder_kernel = nil
+  if #adjust == 0 then optimizer.adjust_learning_rate = nil end
+end
+
 ---Rewrites the muP fields of 2.2 as those of 2.3, in place; needs the learning rate's adjustment, which is removed.
 ---@param moves Moves
 function mup.upgrade(model, optimizer, moves)
-  if mup.style(model) ~= "2.2" then return end
   local adjust = optimizer and optimizer.adjust_learning_rate
+  if mup.style(model) ~= "2.2" then
+    -- A converted config says only that the learning rate is not adjusted; the trainer layout would need the optimizer's name.
+    local is_idle = kinds.is_dict(adjust) and fields.same(adjust.decoder_kernel, 1) and optimizer.optimizer_type == nil
+    return is_idle and remove_kernel(optimizer) or nil
+  end
   local kernel = present(adjust) and cbk.kind(adjust) == "dict" and adjust.decoder_kernel
   if not truthy(kernel) then
     cbk.fail("config", "a muP config of release 2.2 needs optimizer.adjust_learning_rate.decoder_kernel")
@@ -267,8 +277,7 @@ function mup.upgrade(model, optimizer, moves)
       cbk.fail("config", ("a muP config of release 2.2 needs '%s': only decoder models had muP then"):format(field))
     end
   end
-  adjust.decoder_kernel = nil
-  if #adjust == 0 then optimizer.adjust_learning_rate = nil end
+  remove_kernel(optimizer)
   local width = 1 / kernel
   model.mup_base_hidden_size = cbk.float(model.hidden_size / width)
   model.mup_base_filter_size = cbk.float(model.filter_size / width)

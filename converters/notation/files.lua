@@ -43,7 +43,7 @@ local texts = shapes.map(text, text, "strings by name: { a = \"b\" }")
 local rules_of = arguments.made_by
 local around = { -- what happens to configs
   config = rules_of.config, defaults = sides(map), prepare = sides(func), finish = sides(func),
-  nested = sides(names),
+  nested = sides(names), beside = names,
 }
 local model_class = shapes.of("a model class", function(value) return getmetatable(value) == class.Class end)
 local classes = shapes.record("the classes of both sides", { left = model_class, right = model_class })
@@ -65,12 +65,13 @@ end
 local table_needs = { "keys", "config" }
 
 local component = shapes.record("a component", with(rules_of, around, fill, {
-  left = shapes.file_name, right = text, beside = names, folders = texts, classes = classes,
+  left = shapes.file_name, right = text, folders = texts, classes = classes,
   files = shapes.map(shapes.file_name, func, "functions by the names of files"),
 }), { "left", "right", unpack(table_needs) })
 local variant = shapes.record("a variant", with(rules_of, around, fill, of_model, { note = text }), table_needs)
 local wrap = shapes.record("wrap", {
-  says = shapes.record("the field of each side", { left = text, right = text }, { "left", "right" }), called = texts,
+  says = shapes.record("the field of each side", { left = text, right = text }, { "left", "right" }),
+  called = shapes.map(text, shapes.either(text, func), "strings or functions by name"),
   models = names, place = text, copy = text,
 }, { "says", "models", "place", "copy" })
 

@@ -314,8 +314,9 @@ def mistakes(config, tensors):
             yield f"'{part}' transposed", config, turned
     if config.get("position_embedding_type") == "rotary":
         yield "rotary halves for pairs", config, rotary_halves(tensors, config["rotary_dim"])
+    is_learned = config.get("position_embedding_type", "learned") == "learned"  # nothing scales such positions
     for field in NUMBERS:
-        if config.get(field):
+        if config.get(field) and not (is_learned and field == "pos_scaling_factor"):
             yield f"another {field}", {**config, field: config[field] * 3}, tensors
     if config.get(WINDOW):
         yield f"another {WINDOW}", {**config, WINDOW: config[WINDOW] // 3}, tensors

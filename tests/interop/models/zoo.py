@@ -1,4 +1,6 @@
 """The Model Zoo's decoder classes, which many families are configurations of. `c` is the model section of the YAML file."""
+import re
+
 import torch
 
 from .layers import ACTIVATIONS, alibi_bias, angles, attention, rotate_pairs, split, stretched_bands
@@ -72,6 +74,8 @@ def self_attention(w, name, x, c, key_heads, mup):
     if c.get("attention_type", "scaled_dot_product") == "scaled_dot_product":
         scale = size ** -0.5 * (size ** -0.5 if c.get("scale_qk_dot_by_d", mup) else 1)
     scale *= c.get("attention_logits_alpha", 1.0)
+    if c.get("scale_qk_dot_by_layer_idx", False):
+        scale /= int(re.search(r"layers\.(\d+)", name)[1]) + 1
     bias_of_positions, kind = None, c.get("position_embedding_type")
     if kind == "rotary":
         angle = rotary_angles(c, x.shape[1])
