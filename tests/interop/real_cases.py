@@ -193,3 +193,14 @@ def simple_case(llava):
 
 for case in [one for one in CASES if one.family == "llava"]:
     simple_case(case)
+
+
+# ------------------------------------------------------------------ CodeGen, StarCoder
+lm("codegen", "rotary 4 of 8", T.CodeGenForCausalLM, codegen())
+lm("codegen", "8 heads, n_inner, relu, eps", T.CodeGenForCausalLM, codegen(n_head=8, rotary_dim=2, n_inner=40, activation_function="relu", layer_norm_epsilon=1e-3))
+lm("codegen", "headless", T.CodeGenModel, codegen(), model="codegen-headless", hf=headless_hf, mz=mz_headless)
+
+next(case for case in CASES if case.family == "starcoder").mz = mz_plain  # nothing rotates
+lm("starcoder", "a key head for each, relu, n_inner, eps", T.GPTBigCodeForCausalLM, bigcode(multi_query=False, activation_function="relu", n_inner=40, layer_norm_epsilon=1e-3), mz=mz_plain)
+lm("starcoder", "unscaled, untied", T.GPTBigCodeForCausalLM, bigcode(scale_attn_weights=False, tie_word_embeddings=False), mz=mz_plain)
+lm("starcoder", "headless", T.GPTBigCodeModel, bigcode(), model="starcoder-headless", hf=headless_hf, mz=mz_headless)

@@ -138,6 +138,10 @@ describe("architectures and torch_dtype", function()
     gemma2 = "Gemma2ForCausalLM", ["gemma2-headless"] = "Gemma2Model",
     mistral = "MistralForCausalLM", ["mistral-headless"] = "MistralForCausalLM", mixtral = "MixtralForCausalLM",
     ["mixtral-headless"] = "MixtralModel", qwen2 = "Qwen2ForCausalLM", ["qwen2-headless"] = "Qwen2Model",
+    btlm = "BTLMLMHeadModel", ["btlm-headless"] = "BTLMModel", jais = "JAISLMHeadModel",
+    ["jais-headless"] = "JAISModel", codegen = "CodeGenForCausalLM", ["codegen-headless"] = "CodeGenModel",
+    santacoder = "GPT2LMHeadCustomModel", ["santacoder-headless"] = "GPT2LMHeadCustomModel", starcoder = "GPTBigCodeForCausalLM",
+    ["starcoder-headless"] = "GPTBigCodeForCausalLM", -- as the original converter writes them
     ["bert-sequence-classifier"] = "BertForSequenceClassification", ["bert-token-classifier"] = "BertForTokenClassification",
   }
 

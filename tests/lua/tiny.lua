@@ -23,7 +23,8 @@ local sizes = {
 local families = {
   ["bert-sequence-classifier"] = { problem_type = "single_label_classification" },
   ["esm-2"] = { max_position_embeddings = 6, pad_token_id = 1, hidden_act = "gelu" },
-  roberta = { max_position_embeddings = 6, pad_token_id = 1 }, gptj = { rotary_dim = 2 }, ["gpt-neox"] = { rotary_pct = 0.5 },
+  roberta = { max_position_embeddings = 6, pad_token_id = 1 }, gptj = { rotary_dim = 2 }, codegen = { n_head = 4, rotary_dim = 2 },
+  ["gpt-neox"] = { rotary_pct = 0.5 },
   gemma2 = { num_key_value_heads = 2, head_dim = 4, hidden_activation = "gelu" },
   qwen3 = { num_key_value_heads = 1, head_dim = 6 }, ["qwen3-moe"] = { num_key_value_heads = 2, head_dim = 4, num_experts = 3,
     num_experts_per_tok = 2, moe_intermediate_size = 8 },

@@ -56,7 +56,11 @@ local codegen = body { linear("attn.qkv_proj", "n_embd", "3 * n_embd"), linear("
 
 gptj.GPTJModel = class.new "GPTJModel" { fields = fields, derived = derived, tensors = function() return own end }
 gptj.GPTJForCausalLM = class.new "GPTJForCausalLM" { fields = fields, derived = derived, tensors = with_head(own) }
-gptj.CodeGenModel = class.new "CodeGenModel" { fields = fields, derived = derived, tensors = function() return codegen end }
-gptj.CodeGenForCausalLM = class.new "CodeGenForCausalLM" { fields = fields, derived = derived, tensors = with_head(codegen) }
+
+local codegen_fields = class.extend(fields, { n_ctx = free(2048) }) -- which its code does not read
+codegen_fields.rotary, codegen_fields.use_bias_in_output = nil, nil
+
+gptj.CodeGenModel = class.new "CodeGenModel" { fields = codegen_fields, derived = derived, tensors = function() return codegen end }
+gptj.CodeGenForCausalLM = class.new "CodeGenForCausalLM" { fields = codegen_fields, derived = derived, tensors = with_head(codegen) }
 
 return gptj

@@ -80,6 +80,7 @@ ACTIVATIONS = {
     "gelu": F.gelu, "relu": F.relu, "silu": F.silu, "tanh": torch.tanh,
     "gelu_new": lambda x: 0.5 * x * (1 + torch.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x ** 3))),
 }
+ACTIVATIONS["gelu_pytorch_tanh"] = ACTIVATIONS["gelu_new"]  # two names of one
 
 
 # ------------------------------------------------------------------ attention; heads are (batch, heads, length, size)
