@@ -8,8 +8,11 @@ local wrap = require "converters.engine.wrap"
 
 local policy = {
   says = { left = "model_type", right = "model_name" },
-  called = { gpt_neox = "gpt-neox" },
-  models = { "bloom", "falcon", "gpt2", "gptj", "gpt-neox", "llama", "mpt" },
+  called = {
+    gpt_neox = "gpt-neox", gpt_bigcode = "starcoder",
+    gpt2 = function(config) return config.attention_head_type == "multiquery" and "santacoder" or "gpt2" end,
+  },
+  models = { "bloom", "falcon", "gpt2", "gptj", "gpt-neox", "llama", "mistral", "mpt", "santacoder", "starcoder" },
   place = "policy_model.model",
   copy = "ref_model.model",
 }

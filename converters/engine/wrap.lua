@@ -10,7 +10,8 @@ local wrap = {}
 
 ---@class Wrap
 ---@field says table<Side, string>        The config field of each side that names the model inside.
----@field called? table<string, string>   … names that the left has for models, where they differ: `{ gpt_neox = "gpt-neox" }`.
+---@field called? table<string, string|fun(config: Dict): string>   … names that the left has for models, where they differ:
+---                                       `{ gpt_neox = "gpt-neox" }`. A function chooses by the config.
 ---@field models string[]                 The models that may be inside.
 ---@field place string                    The prefix of the inner model's keys on the right.
 ---@field copy string                     … a second prefix, below which they are written again. It is not read.
@@ -28,6 +29,7 @@ function wrap.model_in(wrapper, config, side)
       table.concat(wrapper.models, ", ")))
   end
   local name = side == "left" and wrapper.called and wrapper.called[said] or said
+  if type(name) == "function" then name = name(config) end
   for _, known in ipairs(wrapper.models) do
     if name == known then return known end
   end

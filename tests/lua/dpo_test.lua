@@ -4,6 +4,7 @@ local cbk = require "cbk"
 local converters = require "cbk.converters"
 local conversion = require "conversion"
 local harness = require "harness"
+local tiny = require "tiny"
 
 local explain = require "converters.authoring.explain"
 local dry_run = require "converters.authoring.dry_run"
@@ -97,6 +98,17 @@ describe("DPO", function()
       for field, value in cbk.items(inner_config.model) do
         if field ~= "name" then same(config.model[field], value, field) end
       end
+    end)
+  end
+
+  for _, name in ipairs { "mistral", "santacoder", "starcoder" } do
+    it("holds a " .. name .. ", whatever Hugging Face calls it", function()
+      conversion.warnings(function()
+        local config, hf = tiny.model(tiny.newest_ways()[name])
+        if name == "santacoder" then config.attention_head_type = "multiquery" end
+        local there = conversion.there_and_back("dpo", "cs-2.6-dpo", config, hf)
+        same(there.model.model_name, name)
+      end)
     end)
   end
 
