@@ -107,7 +107,7 @@ int h5_inspect(lua_State* L) {
   return 1;
 }
 
-/// cbk.format_of_name(path): the format that the suffix stands for, or nil.
+/// cbk.format_of_name(path): the format of the suffix, or nil.
 int format_of_name(lua_State* L) {
   const FormatNames* names = names_by_suffix(check_path(L, 1));
   names == nullptr ? lua_pushnil(L) : push(L, names->format);

@@ -57,7 +57,7 @@ local positions = {
   end,
 }
 
----Null stands for 1/sqrt(head size).
+---Null means 1/sqrt(head size).
 local attention_type = {
   forward = function(scale, at)
     if values.absent(scale) then return "scaled_dot_product" end

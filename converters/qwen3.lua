@@ -28,7 +28,7 @@ local epsilon = {
   end,
 }
 
----A list for each layer, of which all must be of one kind.
+---A list with an entry for each layer, which must all be the same.
 ---@param usual? string
 local function all_layers(usual)
   return { forward = function(list, at)

@@ -200,7 +200,7 @@ end
 
 ---Loads every family file of a folder.
 ---@param folder string
----@param check fun(models: any, where: string)   refuses what is none
+---@param check fun(models: any, where: string)   refuses anything else
 function catalogue.load_folder(folder, check)
   for _, name in ipairs(cbk.fs.list(folder)) do
     local module = name:match "^([%w_-]+)%.lua$"
@@ -267,7 +267,7 @@ function catalogue.newest_step(model, side)
   end
 end
 
----The step of the model that stands inside a wrapper, put into it.
+---The step of the model inside a wrapper, put into it.
 ---@param step Step     of a converter with `wrap`
 ---@param config Dict   the model section of its side, which names the model inside
 ---@return Step
@@ -333,7 +333,7 @@ local function copying(src, tgt)
   return { converter = copy, side = a < b and "left" or "right", src = src, tgt = tgt }
 end
 
----Whether no release stands between two formats.
+---Whether no release is between two formats.
 ---@return boolean|nil
 function catalogue.is_step(src, tgt)
   local from, to = (place_of(src)), (place_of(tgt))

@@ -1,4 +1,4 @@
--- What a pattern may be made of before its choices are taken: `{weight,bias}` stands for one of these, `[model.]` for a piece that
+-- What a pattern may be made of before its choices are taken: `{weight,bias}` means one of these, `[model.]` for a piece that
 -- may be missing.
 
 local choices = {}

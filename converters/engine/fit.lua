@@ -12,7 +12,7 @@ local fit = {}
 ---@field missing string[]   keys that the class needs and the checkpoint lacks
 ---@field unknown string[]   keys of the checkpoint that the class does not have
 ---@field lacks MissingKeys[]    parts that a checkpoint may lack, and this one does: "the pooler"
----@field unsaid MissingKeys[]   fields by whose default there are biases, none of which the checkpoint has
+---@field unsaid MissingKeys[]   fields whose default asks for biases that the checkpoint does not have
 ---@field wrong { key: string, why: string }[]   keys with another shape than the config says
 
 ---The name that all names of a tensor lead to.

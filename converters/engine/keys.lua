@@ -140,7 +140,7 @@ end
 ---@class KeyRecord   What became of a key, for those who watch (options.trace).
 ---@field what "write"|"beside"|"fill"|"part"|"pass"|"unmatched"   `part`: joined with others into the target; `pass`: passed over, by a
 ---rule of one side
----@field source string       the key as it stands in the checkpoint
+---@field source string       the key as it is in the checkpoint
 ---@field key string          … as the rules see it
 ---@field target? string
 ---@field ending? Ending      the rule that fitted

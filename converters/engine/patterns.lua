@@ -1,6 +1,6 @@
 -- Patterns of keys, and the tree that a converter's rules are compiled into, which is walked once per key.
 --
--- A pattern is a dotted key: `N` (any single capital letter) stands for digits, `*` for one or more parts (choices.lua: what else
+-- A pattern is a dotted key: `N` (any single capital letter) means digits, `*` for one or more parts (choices.lua: what else
 -- one may write). What a pattern matched on one side is carried over to the other.
 
 local rules = require "converters.engine.rules"

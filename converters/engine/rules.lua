@@ -1,4 +1,4 @@
--- Tables of key rules, and what each of their rules stands for (notation/entries.lua: what one may write; patterns.lua: what a pattern is).
+-- Tables of key rules, and what each of their rules means (notation/entries.lua: what one may write; patterns.lua: what a pattern is).
 
 local cbk = require "cbk"
 local choices = require "converters.engine.choices"
@@ -184,7 +184,7 @@ local function expand(rule, out)
 end
 
 ---A rule without choices: one for each of them. `{…}` goes with the `{…}` of the other side in the same words, else with the one of
----as many, `[…]` with `[…]`, which may stand on one side only. What was written stands in their field `base`.
+---as many, `[…]` with `[…]`, which may be on one side only. What was written is in their field `base`.
 ---@param rule Rule
 ---@return Rule[]
 ---@private

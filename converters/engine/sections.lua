@@ -313,7 +313,7 @@ local function rule_of(part, side)
   return { left = part.left, right = part.right, kind = "pair", action = { forward = convert, backward = convert } }
 end
 
----Each part has its section, with what stands beside it on the right, and a rule.
+---Each part has its section, with what is beside it on the right, and a rule.
 local function prepare_components(step, side, from, by_name)
   for _, part in ipairs(step.components or {}) do
     local name = part[side]

@@ -25,7 +25,7 @@ end
 ---@class SinceWay   The formats between which a model section is converted.
 ---@field to string          the target release
 ---@field from? string       the source release, whose unknown fields are kept; nil: Hugging Face
----@field starts_at_hf boolean   the whole conversion, of which this may be one step, starts with Hugging Face's files
+---@field starts_at_hf boolean   the whole conversion, not only this step, starts with Hugging Face's files
 
 ---Refuses, or warns about, a field's value that the release does not know.
 ---@param entry Since

@@ -54,7 +54,7 @@ function wrap.around(outer, inner, name)
   return out
 end
 
----The key of the inner model that stands there; nil where none does.
+---The key of the inner model at that place; nil if it has none.
 ---@param wrapper Wrap
 ---@param key any
 ---@return string|nil

@@ -26,7 +26,7 @@ local attention = {
 }
 local decoder_layer = { self_attn = "attention", multihead_attn = "attention", ffn = "FeedForwardNetwork" }
 
----The classes of a class's children. `0` stands for every number; a name with a dot is a plain ModuleList.
+---The classes of a class's children. `0` means every number; a name with a dot is a plain ModuleList.
 local children = {
   [lm] = decoder_lm, GPTJModel = decoder_lm,
   T5ForConditionalGeneration = {

@@ -142,7 +142,7 @@ end
 ---@class LlamaLikeConverter
 ---@field model_type string
 ---@field config? table               config rules before LLaMA's
----@field without? string[]           fields of which LLaMA's rules do not hold
+---@field without? string[]           fields that LLaMA's rules are not for
 ---@field keys? Rule[]                of the model without its head
 ---@field key_heads? integer          those of the left's class, if it does not have one for each head
 ---@field prepare? fun(from: Dict)    further checks of a config of the right

@@ -1,5 +1,5 @@
 -- LLaVA: CLIP's image tower and a LLaMA, joined by a small feed-forward part (the projector). Two folders of Hugging Face
--- files, of which the LLaMA's has the projector; one Model Zoo checkpoint.
+-- files, the projector in the LLaMA's; one Model Zoo checkpoint.
 
 local cbk = require "cbk"
 local rules = require "converters.engine.rules"

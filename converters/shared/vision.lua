@@ -80,7 +80,7 @@ end
 
 -- --- config
 
----The side of a square, of which the Model Zoo has height and width.
+---The side of a square. The Model Zoo has its height and width.
 local function side_of(sides)
   local is_pair = type(sides) == "userdata" and (cbk.kind(sides) == "list" or cbk.kind(sides) == "tuple") and #sides == 2
   return is_pair and sides[1] == sides[2] and type(sides[1]) == "number" and sides[1] or nil

@@ -42,7 +42,7 @@ local known = {
 
 ---Adds what `map[key]` says of a property, unless it contradicts what has been said of it.
 ---@param said Positions
----@param place string   what stands before the key in messages
+---@param place string   what is before the key in messages
 local function say(said, property, map, key, place)
   local value, before, name = map[key], said[property], place .. tostring(key)
   if absent(value) then return end
@@ -146,7 +146,7 @@ local scalings = {
 }
 
 ---@param said Positions   of a type that there is
----@param place string     where its parts stand
+---@param place string     where its parts are
 local function check(said, place)
   local kind = said.rope_type.value
   local scaling = scalings[kind]
@@ -257,14 +257,14 @@ function rotary.unscaled()
   }
 end
 
--- --- the part of a head that is turned, in pairs of rows
+-- --- the part of a head that is rotated, in pairs of rows
 
 ---What the left's fields say.
 local function left_size(from, width, count)
   return math.floor(values.size_of(from, width) / values.size_of(from, count)), ("%s // %s"):format(width, count)
 end
 
----Refuses rows that are no part of a head in pairs; where the field's usual value is not, a warning tells.
+---Refuses rows that are no part of a head in pairs. A default that is none is only a warning.
 ---@param value any   of the field, which `rows` are made of
 ---@param supported string
 local function check_rows(rows, size, value, at, supported)

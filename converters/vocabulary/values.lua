@@ -149,7 +149,7 @@ end
 
 -- --- what constructors take
 
----Each value of the right stands for one of the left, or there is no way back.
+---Each value of the right is one of the left's, or there is no way back.
 local choice = { says = "values of the left and those of the right, each once" }
 function choice.mistake(map, name)
   if type(map) ~= "table" or next(map) == nil then return ("%s must be %s"):format(name, choice.says) end

@@ -13,7 +13,7 @@ namespace cbk {
 
 class MemoryBar {
  public:
-  /// Of an input that stands for a file of so many bytes.
+  /// Of an input in place of a file of so many bytes.
   explicit MemoryBar(uint64_t file_size) {
     static const bool hooks = __sanitizer_install_malloc_and_free_hooks(allocated, freed) != 0;
     if (!hooks) std::abort();

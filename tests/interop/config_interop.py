@@ -226,7 +226,7 @@ DEVIATIONS = {
     "a: !\n": ({"a": ""}, "the same"),
     ": a\n": ({None: "a"}, "YAML allows an empty key"),
     "a: &x 1\nb: &x 2\nc: *x\n": ({"a": 1, "b": 2, "c": 2}, "YAML allows an anchor to be set again"),
-    "a:\tb\n": ({"a": "b"}, "YAML allows tabs between what stands in one line"),
+    "a:\tb\n": ({"a": "b"}, "YAML allows tabs within a line"),
     "-\ta\n": (["a"], "the same"),
     "a: b\tc\n": ({"a": "b\tc"}, "YAML allows tabs in texts"),
     "a: \x85\n": ({"a": "\x85"}, "lines end with a newline, since YAML 1.2"),

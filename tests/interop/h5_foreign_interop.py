@@ -143,9 +143,9 @@ def one_of_each(run):
                 run.refused(["--exclude", words, f"'{name}'"], "copy", path, run.path(target), "--include", name, "--include", "plain", "--rename", "plain=other")
                 assert not os.path.exists(run.path(target))
             run.check(f"{name} is not copied to {target}", copied)
-        run.check(f"show {name} tells why", lambda: reported(words, run.call("show", path, name)))
+        run.check(f"show {name} says why", lambda: reported(words, run.call("show", path, name)))
         if is_tensor:
-            run.check(f"{name}:stats() tells why", lambda: run.refused([words, f"'{name}'"], "-e", f"cbk.open('{path}').root['{name}']:stats()"))
+            run.check(f"{name}:stats() says why", lambda: run.refused([words, f"'{name}'"], "-e", f"cbk.open('{path}').root['{name}']:stats()"))
             script = (f"local t = cbk.open('{path}').root['{name}']:to 'float32' * 2; "
                       f"cbk.create('{run.path('x.pt')}', {{ root = {{ t = t }} }}):commit()")
             run.check(f"what is computed from {name} is not written", lambda: run.refused([words], "-e", script))

@@ -56,7 +56,7 @@ def need(condition, text):
 
 # ------------------------------------------------------------------ files
 def read_h5(path):
-    """The tensors below `model`, with h5py. Format 0.5 (since release 2.5) tells in attributes of the root what each leaf is, a tied
+    """The tensors below `model`, with h5py. Format 0.5 (since release 2.5) has in attributes of the root what each leaf is, a tied
     one by the name of another; in 0.4 it is an attribute of the dataset, and a tied one is a hard link."""
     out = {}
     with h5py.File(path, "r") as f:
@@ -274,7 +274,7 @@ def left_out(run, family, case):
         yield step
 
 
-# ------------------------------------------------------------------ mistakes, made in what stands on the Model Zoo's side
+# ------------------------------------------------------------------ mistakes, made in what is on the Model Zoo's side
 SWAPS = [(".proj_q_dense", ".proj_k_dense"), (".proj_k_dense", ".proj_v_dense"), (".linear_layer.", ".linear_layer_for_glu."),
          (".norm1.", ".norm2."), (".norm1.", ".norm3."), (".norm2.", ".norm3."),
          ("encoder_embeddings.position_", "decoder_embeddings.position_")]

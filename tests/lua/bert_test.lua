@@ -344,11 +344,11 @@ describe("RoBERTa", function()
     cs_config.model.num_segments = nil
     cs.model["bert_encoder.embedding_layer.segment_embeddings.weight"] = nil
     local back_config, back
-    local told = table.concat(conversion.warnings(function()
+    local warned = table.concat(conversion.warnings(function()
       back_config, back = conversion.run("roberta", "cs-2.9", "hf", cs_config, cs)
     end))
     same({ back_config.max_position_embeddings, back_config.type_vocab_size }, { 6, 1 })
-    assert(told:find("token_type_embeddings.weight' is not in the checkpoint: zeros are written", 1, true), told)
+    assert(warned:find("token_type_embeddings.weight' is not in the checkpoint: zeros are written", 1, true), warned)
     same(back["roberta.embeddings.token_type_embeddings.weight"]:shape(), { 1, 8 })
   end)
 
@@ -362,9 +362,9 @@ describe("RoBERTa", function()
   it("warns where a pickle has the head's bias under its second name only", function()
     local full, root = tiny.model(way)
     root["lm_head.decoder.bias"] = nil
-    local told = table.concat(conversion.warnings(conversion.run, "roberta", "hf", "cs-2.9", full, root), "\n")
-    assert(told:find("lm_head.bias (it is known only as a copy of 'lm_head.decoder.bias', which is missing)", 1, true), told)
-    assert(told:find("zeros are written", 1, true), told)
+    local warned = table.concat(conversion.warnings(conversion.run, "roberta", "hf", "cs-2.9", full, root), "\n")
+    assert(warned:find("lm_head.bias (it is known only as a copy of 'lm_head.decoder.bias', which is missing)", 1, true), warned)
+    assert(warned:find("zeros are written", 1, true), warned)
   end)
 end)
 
@@ -404,7 +404,7 @@ describe("ESM-2", function()
     full.position_embedding_type = "rotary"
     root["esm.contact_head.regression.weight"] = counted({ 1, 2 }, 0)
     root["esm.contact_head.regression.bias"] = counted({ 1 }, 0)
-    local told = table.concat(conversion.warnings(conversion.run, "esm-2", "hf", "cs-2.9", full, root), "\n")
-    for _, part in ipairs { "contact_head", "position_embeddings" } do assert(told:find(part, 1, true), told) end
+    local warned = table.concat(conversion.warnings(conversion.run, "esm-2", "hf", "cs-2.9", full, root), "\n")
+    for _, part in ipairs { "contact_head", "position_embeddings" } do assert(warned:find(part, 1, true), warned) end
   end)
 end)

@@ -69,7 +69,7 @@ local moe = cbk.dict { { "num_experts", 3 }, { "top_k", 2 }, { "load_balancing_l
 local head_norms = { attention_qk_norm_layer = "rmsnorm", layer_norm_epsilon = 0.001, attention_qk_norm_eps = 0.001 }
 
 local families = {
-  gpt2 = { -- with muP in the words of 2.2, which 2.3 tells in others
+  gpt2 = { -- with muP in the words of 2.2, which 2.3 says in others
     output_logits_scale = 0.5, embeddings_scale = 10.5, scale_qk_dot_by_d = true, alibi_implementation = "expand",
     initializer = { name = "truncated_normal", std = 0.5, a = -1.5, b = 1.5 }, output_layer_initializer = { name = "normal", std = 0.25 },
   },
@@ -133,7 +133,7 @@ local places = {
 -- what checkpoints up to 1.9 held as null
 local nulls = { gpt2 = "lm_head.weight", t5 = "lm_head.weight", bert = "bert_mlm_head.classifier.ffn.0.linear_layer.weight" }
 
----What stands around the model, in the words of the release.
+---What is around the model, in the words of the release.
 local function around(release)
   if not releases.since(release, "2.1") then
     return {
@@ -160,7 +160,7 @@ end
 -- muP is younger than the oldest releases
 local mup = { "output_logits_scale", "embeddings_scale", "scale_qk_dot_by_d" }
 
----An optimizer that knows the parameters by name; one has a mask, which from 2.1 on stands beside it.
+---An optimizer that knows the parameters by name; one has a mask, which since 2.1 is beside it.
 local function optimizer_of(weights)
   local state, names, sparsity = cbk.dict(), cbk.list(), cbk.dict()
   for i, name in ipairs(cbk.keys(weights)) do
@@ -328,7 +328,7 @@ local function is_named(warnings, part)
   return false
 end
 
----What a leaf says, wherever it stands.
+---What a leaf says, wherever it is.
 local function text_of(value)
   return cbk.json(cbk.kind(value) == "tensor" and cbk.list { value:tolist() } or value)
 end
@@ -357,7 +357,7 @@ local function check_left_out(watch, warnings, what)
   end
 end
 
----Whatever stands beside the model is in the output, too, or named in a warning; and the optimizer knows the model's own names.
+---Whatever is beside the model is in the output, too, or named in a warning; and the optimizer knows the model's own names.
 local function check_beside_model(source, output, warnings, what)
   local there = {}
   for _, value in cbk.raw_leaves(output) do there[text_of(value)] = true end

@@ -100,7 +100,7 @@ function parts.attention(name, sizes, has_bias, output_bias, norm_kind)
   })
 end
 
----Two Linears, of which the first has a gate beside it for the activations that are gated.
+---Two Linears. The first has a gate beside it if the activation is gated.
 ---@param gate? string   the gate's name, where a checkpoint may lack it
 local function layers(width, inner, activation, has_bias, gate)
   return function(first, second)

@@ -55,7 +55,7 @@ class Weights:
         return F.linear(x, weight, self.bias(name, size) if bias else None)
 
     def conv1d(self, name, x, size):
-        """GPT-2's linear layer: the matrix stands the other way."""
+        """GPT-2's linear layer: the matrix is transposed."""
         return x @ self.get(name + ".weight", x.shape[-1], size, std=x.shape[-1] ** -0.5) + self.bias(name, size)
 
     def embedding(self, name, ids, count, size):

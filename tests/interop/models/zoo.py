@@ -103,7 +103,7 @@ def logits_scale(c, hidden_size):
 def last_norm_and_head(w, c, norm, x):
     x = norm("transformer_decoder.norm", x)
     for name in ("weight", "bias") if c.get("norm_type", "layernorm") == "layernorm" else ("weight",):
-        w.again(f"transformer_decoder.norm.{name}", f"ln_f.{name}")  # one module that stands in two places
+        w.again(f"transformer_decoder.norm.{name}", f"ln_f.{name}")  # one module in two places
     tied = "embedding_layer.word_embeddings.weight" if c.get("share_embedding_weights", True) else None
     return w.head("lm_head", x, c["vocab_size"], tied, c.get("use_bias_in_output", False))
 
