@@ -142,7 +142,7 @@ local function config_from_hf(job, step, config)
   local lost = without(worth_reporting(dropped, from, is_kept), converted)
   note_dropped(lost, from, is_kept and "kept in the checkpoint, for the way back" or nil)
   for _, name in ipairs(dropped) do unsaid[#unsaid + 1] = name end
-  job.hf_config = hf_config.pick(config, without(unsaid, converted))
+  job.hf_config = hf_config.pick(section, without(unsaid, converted))
   take_removed(job, step, to)
   file.set_name(to, release, job.zoo_name, step.converter.named_from)
   local whole = cbk.dict { model = to }

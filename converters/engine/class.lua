@@ -352,7 +352,8 @@ end
 ---The tensors of another class, with its own config.
 function ClassTensors:add_part(node, prefix)
   if not kinds.is_dict(node.config) then return end
-  for _, one in ipairs(node.class:tensors(node.config, { prefix = prefix .. node.prefix .. ".", release = self.release })) do
+  local place = node.prefix == "" and prefix or prefix .. node.prefix .. "."
+  for _, one in ipairs(node.class:tensors(node.config, { prefix = place, release = self.release })) do
     self[#self + 1], self.by_key[one.key] = one, one
   end
 end

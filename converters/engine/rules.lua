@@ -257,6 +257,7 @@ function rules.keys(written)
         local one = rules.map(rule, change)
         if has_choices then checked(one) end
         one.below = { names, rule.below }
+        one.read_only = entry.read_only or one.read_only
         add(one)
       end
     else

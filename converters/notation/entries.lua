@@ -29,7 +29,7 @@ local extras = either(text, shapes.list(extra, "a list of patterns or { pattern,
 ---@field also_right? table     …
 ---@field number? FieldAction   A pair `{ forward, backward }` over the numbers in a key, for layers 0, 2, 4 that become 0, 1, 2.
 ---@field read_only? string     The key of one side is read and never written, because an earlier rule writes that tensor. The text says
----                             which files have it.
+---                             which files have it. Also of a table of rules.
 
 ---The options of a key rule, besides its two names and its action.
 ---@type table<string, Shape>
@@ -83,10 +83,15 @@ local function mistake_in_counts(entry, action)
   end
 end
 
----A table of rules goes below two prefixes, and has no options of its own.
+---A table of rules goes below two prefixes, and has one option, `read_only`.
 local function mistake_below(entry)
-  for name in pairs(entry) do
-    if type(name) ~= "number" then return ("a table of rules has no option '%s'"):format(name) end
+  for name, value in pairs(entry) do
+    if name == "read_only" then
+      local mistake = entries.options.read_only.mistake(value, name)
+      if mistake then return mistake end
+    elseif type(name) ~= "number" then
+      return ("a table of rules has no option '%s'"):format(name)
+    end
   end
   for i, prefix in ipairs { entry[1], entry[2] } do
     local mistake = type(prefix) ~= "string" and "a table of rules needs a name on each side" or prefix ~= "" and choices.mistake(prefix)

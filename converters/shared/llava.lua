@@ -14,7 +14,7 @@ local zoo = require "converters.classes.zoo.llava"
 
 local llava = {}
 
-local llama = llama_family.converter "llama"
+local llama = llama_family.converter { model_type = "llama" }
 local fixed, must, drop, used, written = fields.fixed, fields.must, fields.drop, fields.used, fields.written
 local absent, float = values.absent, cbk.float
 

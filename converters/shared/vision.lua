@@ -87,7 +87,7 @@ local function side_of(sides)
 end
 
 ---Hugging Face has one number where the Model Zoo has height and width.
-local square = {
+vision.square = {
   forward = function(size) return cbk.list { size, size } end,
   backward = function(sides, at)
     if not side_of(sides) then at:refuse(sides, "a list of two equal numbers") end
@@ -104,10 +104,10 @@ end
 local image = {
   forward = function(size, at)
     check_patches(size, at.from.patch_size, at)
-    return square.forward(size)
+    return vision.square.forward(size)
   end,
   backward = function(sides, at)
-    local out = square.backward(sides, at)
+    local out = vision.square.backward(sides, at)
     check_patches(side_of(sides), side_of(at.from.patch_size), at)
     return out
   end,
@@ -148,7 +148,7 @@ vision.config = fields.config {
   { "initializer_range" },
   { "image_size", nil, image },
   { "num_channels" },
-  { "patch_size", nil, square },
+  { "patch_size", nil, vision.square },
 }
 
 ---What the right says of a model like ViT.

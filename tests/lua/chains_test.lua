@@ -104,6 +104,17 @@ local families = {
   dragon = { q_encoder = with(decoder, bert), ctx_encoder = with(decoder, bert), softmax_temperature = 2 },
   ["clip-vit"] = vit, vit = with(vit, plain_vit),
   dinov2 = with(with(vit, plain_vit), { layerscale_value = 1, use_masked_patches = true, use_dinov2_classifier = true }),
+  mllama = {
+    text_model = merged(decoder, llama, {
+      num_extra_input_vocab_tokens = 8, cross_attention_layers = cbk.list { 1 }, num_hidden_layers = 2, rotary_dim = 2,
+    }),
+    image_model = {
+      hidden_size = 4, num_heads = 2, num_hidden_layers = 1, num_global_layers = 1, filter_size = 6, vision_output_dim = 4,
+      image_size = cbk.list { 4, 4 }, patch_size = cbk.list { 2, 2 }, num_channels = 3, max_num_tiles = 2,
+      supported_aspect_ratios = cbk.list { cbk.list { 1, 1 } }, name = "MllamaVisionModel", use_ffn_bias = true,
+      use_projection_bias_in_attention = true, use_ffn_bias_in_attention = false, use_conv_patchified_embedding = false,
+    },
+  },
   ["mmsimple-llava"] = {
     image_model_list = {
       image_models = cbk.list { cbk.dict { image_model = cbk.list { merged(decoder, vit, { image_layer_idx = -1 }) } } },

@@ -6,8 +6,11 @@ local harness = require "harness"
 local describe, it, equal = harness.describe, harness.it, harness.equal
 
 local FILES = {
-  hf = { "bert", "bloom", "clip", "dpr", "esm", "falcon", "gpt2", "gpt_neox", "gptj", "llama", "llava", "mpt", "roberta", "t5", "vit" },
-  zoo = { "bert", "decoder", "dpr", "llava", "t5", "vision" },
+  hf = {
+    "bert", "bloom", "clip", "dpr", "esm", "falcon", "gpt2", "gpt_neox", "gptj", "llama", "llava",
+    "mllama", "mpt", "roberta", "t5", "vit",
+  },
+  zoo = { "bert", "decoder", "dpr", "llava", "mllama", "t5", "vision" },
 }
 
 local VALUES = {

@@ -131,6 +131,7 @@ describe("architectures and torch_dtype", function()
     ["gptj-headless"] = "GPTJModel", ["gpt-neox"] = "GPTNeoXForCausalLM", ["gpt-neox-headless"] = "GPTNeoXModel",
     bloom = "BloomForCausalLM", ["bloom-headless"] = "BloomModel", mpt = "MPTForCausalLM", ["mpt-headless"] = "MPTModel",
     falcon = "FalconForCausalLM", ["falcon-headless"] = "FalconModel", ["clip-vit"] = "CLIPVisionModelWithProjection",
+    mllama = "MllamaForConditionalGeneration",
     roberta = "RobertaForMaskedLM", ["esm-2"] = "EsmForMaskedLM", vit = "ViTForImageClassification", ["vit-headless"] = "ViTModel",
     dinov2 = "Dinov2ForImageClassification", ["dinov2-headless"] = "Dinov2Model",
     phi3 = "Phi3ForCausalLM", ["phi3-headless"] = "Phi3Model", qwen3 = "Qwen3ForCausalLM", ["qwen3-headless"] = "Qwen3Model",

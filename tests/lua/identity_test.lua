@@ -16,7 +16,8 @@ local describe, it, equal = harness.describe, harness.it, harness.equal
 
 ---Makes head and embedding one tensor where the config ties them.
 local function tie(config, model)
-  local is_untied = trainer.model(config).share_embedding_weights == false
+  local section = trainer.model(config)
+  local is_untied = (section.text_model or section).share_embedding_weights == false
   for key in cbk.items(is_untied and cbk.dict() or model) do
     local place = key:match "^(.*)lm_head%.weight$" or key == bert_head and "bert_encoder."
     local words = place and model[place .. "embedding_layer.word_embeddings.weight"]

@@ -31,6 +31,17 @@ local families = {
   mistral = { num_key_value_heads = 2 }, qwen2 = { num_key_value_heads = 2 },
   mixtral = { num_key_value_heads = 2, num_local_experts = 3, num_experts_per_tok = 2 },
   ["mmsimple-llava"] = { mm_projector_type = "mlp1x_gelu", mm_vision_select_layer = -1 },
+  mllama = {
+    text_config = cbk.dict {
+      model_type = "mllama_text_model", vocab_size = 5, hidden_size = 8, num_attention_heads = 2, num_key_value_heads = 1,
+      num_hidden_layers = 2, intermediate_size = 6, max_position_embeddings = 4, cross_attention_layers = cbk.list { 1 }, pad_token_id = 0,
+    },
+    vision_config = cbk.dict {
+      model_type = "mllama_vision_model", hidden_size = 4, attention_heads = 2, num_hidden_layers = 1, num_global_layers = 1,
+      intermediate_size = 6, vision_output_dim = 8, image_size = 4, patch_size = 2, num_channels = 3, max_num_tiles = 2,
+      supported_aspect_ratios = cbk.list { cbk.list { 1, 1 }, cbk.list { 1, 2 } }, intermediate_layers_indices = cbk.list { 0 },
+    },
+  },
   llava = { mm_projector_type = "mlp1x_gelu", mm_vision_select_layer = -1 },
 }
 

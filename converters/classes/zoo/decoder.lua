@@ -50,7 +50,7 @@ local gpt2 = class.extend(gptj, {
   attention_chunk_size = any(), attention_logit_softcapping = number(), final_logit_softcapping = number(),
   attention_vertical_column_spacing = any(), attention_vertical_column_width = any(), constant_pos_embedding = any(),
   output_logits_scale = free(), rel_distance_mode = text "default", scale_qk_dot_by_layer_idx = boolean(false),
-  sliding_window_every_other_decoder_layer = boolean(false),
+  sliding_window_every_other_decoder_layer = boolean(false), cross_attention_layers = unused(any(), parts.is_empty_list),
 })
 gpt2.use_untied_layer_norm = nil
 
@@ -81,8 +81,22 @@ local function feed_forward(c, since)
     routing == nil or routing == "learned", stored)
 end
 
+---Attention of a layer over the text; in its place over the image, with gates.
+local function attentions(c, sizes)
+  local is_cross, list = {}, c.cross_attention_layers
+  for i = 1, kinds_of.is_list(list) and #list or 0 do is_cross[list[i]] = true end
+  local function attention(name, norms)
+    return parts.attention(name, sizes, c.use_projection_bias_in_attention, c.use_ffn_bias_in_attention, norms)
+  end
+  return function(i)
+    if not is_cross[i] then return attention("self_attn", c.attention_qk_norm_layer) end
+    return { attention("multihead_attn", "rmsnorm"), { "cross_attn_attn_gate", { 1 } }, { "cross_attn_mlp_gate", { 1 } } }
+  end
+end
+
 local function model(c, since, layer_norms)
   local sizes = { width = "hidden_size", inner = "inner", keys = "groups * head_dim", norm_size = "head_dim" }
+  local attention_of = attentions(c, sizes)
   local more = c.num_extra_input_vocab_tokens
   local rows = more and more ~= 0 and "vocab_size + num_extra_input_vocab_tokens" or "vocab_size"
   local final = parts.norm("", "hidden_size", c.norm_type) or {}
@@ -95,11 +109,9 @@ local function model(c, since, layer_norms)
     parts.positions(c, since, "hidden_size", "num_heads") or false,
     c.embedding_layer_norm and parts.norm("embedding_ln_f", "hidden_size", c.norm_type),
     parts.norm("ln_f", "hidden_size", c.norm_type),
-    each("transformer_decoder.layers", "num_hidden_layers", {
-      parts.attention("self_attn", sizes, c.use_projection_bias_in_attention, c.use_ffn_bias_in_attention, c.attention_qk_norm_layer),
-      layer_norms,
-      feed_forward(c, since),
-    }),
+    each("transformer_decoder.layers", "num_hidden_layers", function(i)
+      return { attention_of(i), layer_norms, feed_forward(c, since) }
+    end),
     norm_copy,
     { "lm_head.weight", { c.share_embedding_weights and rows or "vocab_size", "hidden_size" },
       tied = c.share_embedding_weights and "embedding_layer.word_embeddings.weight" },

@@ -1,0 +1,52 @@
+-- MLLaMA: sections of its configs, names of its keys up to transformers 4.51, what cannot be said.
+
+local cbk = require "cbk"
+local conversion = require "conversion"
+local harness = require "harness"
+local tiny = require "tiny"
+local converters = require "cbk.converters"
+
+local describe, it = harness.describe, harness.it
+local same, fails, with, run = conversion.same, conversion.fails, conversion.with, conversion.run
+
+describe("MLLaMA", function()
+  local config, root = tiny.model(tiny.newest_ways().mllama)
+  config = cbk.dict { model_type = "mllama", text_config = config.text_config, vision_config = config.vision_config }
+  config.text_config.eos_token_id = 2
+
+  it("has sections for its language model and its vision model on both sides", function()
+    local cs_config, cs = run("mllama", "hf", "cs-2.9", config, root)
+    local text, image = cs_config.model.text_model, cs_config.model.image_model
+    same({ text.name, text.num_extra_input_vocab_tokens, text.rotary_dim, text.rope_theta }, { "llama", 8, 4, 500000 })
+    same({ image.name, image.num_heads, image.layer_norm_epsilon }, { "MllamaVisionModel", 2, 1e-5 })
+    same({ text.cross_attention_layers, image.image_size }, { cbk.list { 1 }, cbk.list { 4, 4 } })
+    same(cs.model["image_model.patch_embedding.weight"]:shape(), { 4, 12 })
+    assert(cs.model["text_model.model.transformer_decoder.layers.1.multihead_attn.q_norm.weight"] ~= nil)
+    local back = run("mllama", "cs-2.9", "hf", cs_config, cs)
+    same({ back.model_type, back.text_config.model_type, back.text_config.eos_token_id }, { "mllama", "mllama_text_model", 2 })
+  end)
+
+  it("reads the names that keys had up to transformers 4.51", function()
+    local old = cbk.dict()
+    for key, tensor in cbk.items(root) do
+      local name = key:gsub("^model%.language_model", "language_model.model"):gsub("^lm_head", "language_model.lm_head")
+      old[(name:gsub("^model%.", ""))] = tensor
+    end
+    local _, want = run("mllama", "hf", "cs-2.9", config, root)
+    local _, got = run("mllama", "hf", "cs-2.9", config, old)
+    conversion.equal_tensors(want.model, got.model)
+  end)
+
+  it("refuses what the other side computes otherwise", function()
+    local there, back = conversion.job("mllama", "hf", "cs-2.9"), conversion.job("mllama", "cs-2.9", "hf")
+    local convert = converters.convert.config
+    fails("no section 'vision_config'", convert, there, cbk.dict { text_config = config.text_config })
+    local cs_config = convert(there, config)
+    for field, value in pairs { use_ffn_bias = false, use_conv_patchified_embedding = true, patch_size = cbk.list { 2, 1 } } do
+      local changed = with(cs_config.model, { image_model = with(cs_config.model.image_model, { [field] = value }) })
+      fails("image_model." .. field .. "=", convert, back, cbk.dict { model = changed })
+    end
+    local changed = with(cs_config.model, { text_model = with(cs_config.model.text_model, { num_extra_input_vocab_tokens = 0 }) })
+    fails("num_extra_input_vocab_tokens=0", convert, back, cbk.dict { model = changed })
+  end)
+end)
