@@ -54,6 +54,7 @@ local config = fields.config {
   fields.must.right { position_embedding_type = "rotary" },
   { "n_head", "num_heads", { forward = whole_heads, backward = whole_heads } },
   fields.without(gptj.config, { "n_head" }),
+  fields.used.left { "n_ctx" }, -- which Hugging Face's code does not read
 }
 
 ---Hugging Face's code reads null as more rows than a head has.

@@ -85,8 +85,11 @@ local softmax = { "attention_softmax_in_fp32", "scale_attention_softmax_in_fp32"
 ---@param name string   the left's field for the type of the softmax
 ---@param more? table   config rules
 local function hf(name, is_2_0, more)
+  local other = name == softmax[1] and softmax[2] or softmax[1]
   return {
-    keys = gpt2.body(layer, is_2_0), config = fields.config { { name, "attention_softmax_fp32" }, more or false, config }, mup = "gpt",
+    keys = gpt2.body(layer, is_2_0), mup = "gpt", config = fields.config {
+      { name, "attention_softmax_fp32" }, more or false, config, fields.drop.left { [other] = true },
+    },
     defaults = {
       left = { [softmax[1]] = fields.none, [softmax[2]] = fields.none },
       right = { [softmax[3]] = fields.none, embedding_dropout_rate = one_rate, attention_dropout_rate = one_rate },

@@ -193,6 +193,19 @@ describe("CodeGen, SantaCoder, StarCoder", function()
     same(of { attention_module = "aiayn_attention", extra_attention_params = cbk.null }, false)
   end)
 
+  it("fields that say nothing new are not reported", function()
+    for field, value in pairs { scale_attention_softmax_in_fp32 = true, attention_softmax_in_fp32 = true } do
+      for _, release in ipairs { "cs-2.0", "cs-2.4" } do
+        local _, said = converted({ "starcoder", "hf", release, { [field] = value } })
+        assert(not said:find(field, 1, true), said)
+      end
+    end
+    local _, said = converted({ "starcoder", "hf", "cs-2.4", { scale_attention_softmax_in_fp32 = false } })
+    assert(said:find("scale_attention_softmax_in_fp32=false", 1, true), said)
+    _, said = converted({ "codegen", "hf", "cs-2.4", { n_ctx = 4 } })
+    assert(not said:find("n_ctx", 1, true), said)
+  end)
+
   it("fields that newer releases refuse are named", function()
     local config, root = small "santacoder"
     local _, _, said = there("santacoder", "cs-2.4", config, root)
