@@ -77,7 +77,7 @@ if not from then
 end
 local since = converters.catalogue.since
 if since(converters.catalogue.release(from), converters.catalogue.release(to)) then
-  cbk.fail("usage", ("'%s' is already of release %s: there is nothing to upgrade to %s"):format(args.checkpoint_file,
+  cbk.fail("usage", upgrade.NOTHING_TO_DO:format(args.checkpoint_file,
     converters.catalogue.release(from), to))
 end
 if args.worker_data_iter_files_dir and since(converters.catalogue.release(from), "2.0") then

@@ -325,8 +325,10 @@ end
 local function report_lacking(job, lacking)
   if lacking.count == 0 then return end
   local assumed = lacking.assumed and ("; %s is assumed, because the config does not set it"):format(lacking.assumed) or ""
-  cbk.fail("convert", ("the checkpoint is incomplete: %d %s missing: %s%s%s"):format(lacking.count,
-    lacking.count == 1 and "weight is" or "weights are", naming.first(lacking), assumed,
+  local layers = lacking.layer and not lacking.assumed
+    and ("; the config says %s, and the checkpoint has nothing below '%s'"):format(lacking.layers, lacking.layer) or ""
+  cbk.fail("convert", ("the checkpoint is incomplete: %d %s missing: %s%s%s%s"):format(lacking.count,
+    lacking.count == 1 and "weight is" or "weights are", naming.first(lacking, layers ~= "" and 3 or nil), assumed, layers,
     job.advise and job.advise.lacking(job, job.source) or ""))
 end
 
@@ -408,7 +410,7 @@ local function convert_part(job, i, part, is_refused)
   kinds.check_root(source)
   local prefix = releases.reads_prefix(step.src, step.tgt) and "model." or nil
   local read = fit_of(job, part, step.src, step.side, source, given_of(job, i, part, step.side))
-  if not read and not job.model.classes and not job.is_unchecked and (is_hf(step.src) or is_hf(step.tgt)) then
+  if not read and not job.is_unchecked and (is_hf(step.src) or is_hf(step.tgt)) then
     job.is_unchecked = true
     cbk.warn(("no class describes '%s': completeness and shapes of its checkpoint are not checked"):format(job.model.model))
   end
@@ -442,6 +444,11 @@ local function convert_part(job, i, part, is_refused)
   if #biases > 0 then return made, unmatched, fit_checks.lacking(read, biases), moves end
   if written and #written.missing > 0 then
     cbk.warn(("the output lacks %d weights that its model needs: %s"):format(#written.missing, naming.first(written.missing)))
+  end
+  if written and not converter.left then fit_checks.warn_of_strangers(written) end -- parts write each other's tensors
+  if not written and not job.is_unchecked and (is_hf(step.src) or is_hf(step.tgt)) then
+    job.is_unchecked = true
+    cbk.warn(("no class describes '%s' in %s: completeness and shapes of the output are not checked"):format(job.model.model, step.tgt))
   end
   fit_checks.warn_of_lacks(read)
   return made, unmatched, { count = 0 }, moves
@@ -482,6 +489,7 @@ local function convert_model(job, i, source)
     local place = part.converter.inside and part.reads or "" -- a part of a composite has a checkpoint of its own
     for _, key in ipairs(lost) do lacking[#lacking + 1] = place .. key end
     lacking.count, lacking.assumed = lacking.count + lost.count, lacking.assumed or lost.assumed
+    lacking.layer, lacking.layers = lacking.layer or lost.layer, lacking.layers or lost.layers
   end
   report_unmatched(job, unmatched)
   report_lacking(job, lacking)

@@ -166,7 +166,7 @@ class.Class = Class
 ---@field came_with? SinceTable              … the releases with which fields came: `{ rope_theta = { "2.1", 10000 } }`, where older ones
 ---                                          compute with the second value.
 ---@field removed? table<string, string>     … fields that the class refuses, each with the first release that does.
----@field renamed? string[][]                … names in older files: pairs of a Lua pattern and its replacement.
+---@field renamed? string[][]                … names of tensors in older files: pairs of a Lua pattern and its replacement.
 
 ---`class.new "NAME" { fields = …, tensors = … }`: a model class.
 ---@param name string

@@ -13,7 +13,7 @@ function fit_checks.shapes(found, place, is_read)
   local wrong = found and found.wrong or {}
   if #wrong == 0 then return end
   local shown = { count = #wrong }
-  for i = 1, math.min(#wrong, 5) do shown[i] = ("'%s%s': %s"):format(place, wrong[i].key, wrong[i].why) end
+  for i = 1, math.min(#wrong, 3) do shown[i] = ("'%s%s': %s"):format(place, wrong[i].key, wrong[i].why) end
   cbk.fail("shape", ("the config contradicts %d tensor%s of the %s: %s; %s"):format(#wrong, #wrong == 1 and "" or "s",
     is_read and "checkpoint" or "converted checkpoint", naming.first(shown),
     is_read and "use the config that belongs to the checkpoint" or "the config or the converter's rules are wrong"))
@@ -61,11 +61,25 @@ function fit_checks.strangers(found, place, moves)
   if #biases > 0 then cbk.warn(text(biases)) end
 end
 
----The weights that are missing, and the number of layers that only a default says.
+---The weights that are missing, a layer without any weight, and the number of layers that only a default says.
 ---@param found Fit
 ---@param missing string[]
 function fit_checks.lacking(found, missing)
-  return { count = #missing, assumed = #missing > 0 and found.known:assumed_counts()[1] or nil, unpack(missing, 1, 20) }
+  local layer, count = found.known:absent_layer(missing)
+  return { count = #missing, assumed = #missing > 0 and found.known:assumed_counts()[1] or nil, layer = layer, layers = count,
+    unpack(missing, 1, 20) }
+end
+
+---Names tensors of the output that its model does not have, because rules write them under such names.
+---@param written Fit
+function fit_checks.warn_of_strangers(written)
+  local list = {}
+  for _, key in ipairs(written.unknown) do
+    if not is_norm_bias(written.known, key) then list[#list + 1] = key end
+  end
+  if #list == 0 then return end
+  cbk.warn(("the output has %d tensor%s that %s does not have: %s"):format(#list, #list == 1 and "" or "s", written.known.class.name,
+    naming.first(list)))
 end
 
 ---Says what a checkpoint does without that it may lack.

@@ -13,7 +13,7 @@ local decoder = {}
 -- --- keys
 
 ---The key rule of the embedding.
----@param left string   its key
+---@param left string   its key without `.weight`
 function decoder.embedding(left)
   return rules.keys { { left .. ".{weight,bias}", "embedding_layer.word_embeddings.{weight,bias}" } }
 end

@@ -10,7 +10,7 @@ local size, depth, number, positive, rate, boolean, text, any, free =
 local gpt2 = {}
 
 local fields = {
-  vocab_size = size(50257), n_positions = size(1024, "max_position_embeddings", "n_ctx"), n_embd = size(768, "hidden_size"),
+  vocab_size = size(50257), n_positions = size(1024, "max_position_embeddings"), n_ctx = free(), n_embd = size(768, "hidden_size"),
   n_layer = depth(12, "num_hidden_layers"), n_head = size(12, "num_attention_heads"), n_inner = size(),
   activation_function = text "gelu_new", resid_pdrop = rate(0.1), embd_pdrop = rate(0.1), attn_pdrop = rate(0.1),
   layer_norm_epsilon = positive(1e-5), initializer_range = number(0.02), scale_attn_weights = boolean(true),

@@ -187,7 +187,7 @@ end
 
 local function whole_number(text)
   local number = tonumber(text)
-  if not number or number % 1 ~= 0 or number < 0 then return nil, ("'%s' is not a whole number"):format(text) end
+  if not number or number % 1 ~= 0 or number < 0 then return nil, ("expected a whole number of at least 0, not '%s'"):format(text) end
   if number >= 2 ^ 53 then return nil, ("'%s' is not a whole number below 2^53"):format(text) end
   return number
 end
@@ -220,7 +220,7 @@ local common = {
     p:option("--memory", "limit the memory for blocks in flight (default: 96MiB)"):argname("SIZE"):convert(size "--memory")
   end,
   overwrite = function(p) p:flag("--overwrite", "replace an existing output") end,
-  ["dry-run"] = function(p) p:flag("--dry-run", "print what would be read and written, and write nothing; tensors are not checked") end,
+  ["dry-run"] = function(p) p:flag("--dry-run", "print what would be read and written, and write nothing; values are not read") end,
   ["no-progress-bar"] = function(p) p:flag("--no-progress-bar", "print no progress on stderr") end,
   quiet = function(p) p:flag("-q --quiet", "print neither progress nor warnings") end,
   json = function(p) p:flag("--json", "print the result, errors and warnings as JSON; see 'cbk help json'") end,

@@ -17,6 +17,8 @@ local releases = require "converters.engine.releases"
 local trainer = require "converters.modelzoo.trainer"
 
 local upgrade = {}
+
+upgrade.NOTHING_TO_DO = "'%s' is already of release %s: there is nothing to upgrade to %s ('cbk convert' goes back to older releases)"
 local convert, catalogue = converters.convert, converters.catalogue
 
 ---@class UpgradeOptions
@@ -235,7 +237,7 @@ function upgrade.detect(old, config, model_name, target, prepared, options)
   local evidence = release.evidence(old.checkpoint, config, old.has_scalar_dicts)
   local possible = release.candidates(evidence)
   if #possible > 0 and releases.since(possible[1], catalogue.release(target)) then
-    cbk.fail("usage", ("'%s' is already of release %s: there is nothing to upgrade to %s%s"):format(old.checkpoint.path,
+    cbk.fail("usage", (upgrade.NOTHING_TO_DO .. "%s"):format(old.checkpoint.path,
       detect.listed(possible), target, detect.reasons(evidence, upgrade_advice)))
   end
   local function try(from)
