@@ -6,7 +6,7 @@
 Whole processes in turn, warm page cache, nothing dirty before a run; the ratio is taken round by round. `--touch` touches that many
 GB of memory before each run: under a hypervisor that takes idle pages back, whoever writes first would pay for them. On such a
 machine system time swings by a factor of ten; the least of all rounds and the time in user mode say more than medians there. The
-peak is of anonymous memory. Goals: at 4 GB no family slower than 1.6 times cp (medians), and a peak of at most 100 MB.
+peak is of anonymous memory. Goals: at 4 GB no family slower than 1.2 times cp (medians), and a peak of at most 64 MB.
 """
 import argparse
 import json
@@ -23,153 +23,127 @@ import typing
 
 import numpy as np
 
-SLOWEST, LARGEST = 1.6, 100e6
-UNTIED = {"tie_word_embeddings": False}
+SLOWEST, LARGEST = 1.2, 64e6
 
 
-# ------------------------------------------------------------------ what the families consist of: config, once, per layer
-def gpt2():
-    d, vocabulary = 2048, 50257
-    once = {"transformer.wte.weight": (vocabulary, d), "transformer.wpe.weight": (1024, d), "transformer.ln_f.weight": (d,),
-            "transformer.ln_f.bias": (d,), "lm_head.weight": (vocabulary, d)}
-    layer = {}
-    for name, rows, columns in (("attn.c_attn", d, 3 * d), ("attn.c_proj", d, d), ("mlp.c_fc", d, 4 * d), ("mlp.c_proj", 4 * d, d)):
-        layer.update({f"transformer.h.%d.{name}.weight": (rows, columns), f"transformer.h.%d.{name}.bias": (columns,)})
-    layer.update({f"transformer.h.%d.{name}.{part}": (d,) for name in ("ln_1", "ln_2") for part in ("weight", "bias")})
-    return {"model_type": "gpt2", "n_embd": d, "n_head": 16, "n_positions": 1024, "vocab_size": vocabulary,
-            "activation_function": "gelu_new", "attn_pdrop": 0.1, "embd_pdrop": 0.1, "resid_pdrop": 0.1,
-            "layer_norm_epsilon": 1e-5, **UNTIED}, ["n_layer"], once, layer
+# ------------------------------------------------------------------ configs in the families' real shapes
+LLAMA = {"hidden_size": 4096, "num_attention_heads": 32, "num_key_value_heads": 8, "intermediate_size": 14336, "vocab_size": 32000,
+         "max_position_embeddings": 4096}
+GPT2 = {"model_type": "gpt2", "n_embd": 2048, "n_head": 16, "n_positions": 1024, "vocab_size": 50257, "activation_function": "gelu_new"}
+BERT = {"hidden_size": 1024, "num_attention_heads": 16, "intermediate_size": 4096, "vocab_size": 30522, "max_position_embeddings": 512}
+FALCON = {"hidden_size": 4096, "vocab_size": 65024, "parallel_attn": True, "bias": False}
+IMAGE = {"hidden_size": 1024, "num_attention_heads": 16, "intermediate_size": 4096, "image_size": 336, "patch_size": 14, "num_channels": 3}
+CLIP = {**IMAGE, "model_type": "clip_vision_model", "projection_dim": 768, "hidden_act": "quick_gelu"}
+LLAVA = {**LLAMA, "model_type": "llava", "hidden_act": "silu", "mm_hidden_size": 1024, "mm_projector_type": "mlp2x_gelu",
+         "mm_vision_select_layer": -2, "mm_vision_select_feature": "patch", "tune_mm_mlp_adapter": False}
+PROJECTOR = {"model.mm_projector.0.weight": [4096, 1024], "model.mm_projector.0.bias": [4096],
+             "model.mm_projector.2.weight": [4096, 4096], "model.mm_projector.2.bias": [4096]}
+BIGCODE = {"n_embd": 4096, "n_head": 32, "n_inner": 16384, "n_positions": 2048, "vocab_size": 49152,
+           "activation_function": "gelu_pytorch_tanh"}
+EXPERTS = {**LLAMA, "num_local_experts": 8, "num_experts_per_tok": 2}
 
 
-def llama():
-    d, heads, groups, inner, vocabulary = 4096, 32, 8, 14336, 32000
-    once = {"model.embed_tokens.weight": (vocabulary, d), "model.norm.weight": (d,), "lm_head.weight": (vocabulary, d)}
-    shapes = {"self_attn.q_proj": (d, d), "self_attn.k_proj": (d // heads * groups, d), "self_attn.v_proj": (d // heads * groups, d),
-              "self_attn.o_proj": (d, d), "mlp.gate_proj": (inner, d), "mlp.up_proj": (inner, d), "mlp.down_proj": (d, inner),
-              "input_layernorm": (d,), "post_attention_layernorm": (d,)}
-    return {"model_type": "llama", "hidden_size": d, "num_attention_heads": heads, "num_key_value_heads": groups,
-            "intermediate_size": inner, "vocab_size": vocabulary, "max_position_embeddings": 4096, **UNTIED}, ["num_hidden_layers"], once, {
-                f"model.layers.%d.{name}.weight": shape for name, shape in shapes.items()}
-
-
-def bert():
-    d, inner, vocabulary = 1024, 4096, 30522
-    linear = {"bert.pooler.dense": (d, d), "cls.predictions.transform.dense": (d, d), "cls.seq_relationship": (2, d),
-              "cls.predictions.decoder": (vocabulary, d)}
-    once = {f"bert.embeddings.{name}.weight": (rows, d) for name, rows in (
-        ("word_embeddings", vocabulary), ("position_embeddings", 512), ("token_type_embeddings", 2))}
-    norms = {"bert.embeddings.LayerNorm": (d,), "cls.predictions.transform.LayerNorm": (d,)}
-    layer = {"attention.self.query": (d, d), "attention.self.key": (d, d), "attention.self.value": (d, d), "attention.output.dense": (d, d),
-             "intermediate.dense": (inner, d), "output.dense": (d, inner), "attention.output.LayerNorm": (d,), "output.LayerNorm": (d,)}
-    for name, shape in {**linear, **norms}.items():
-        once.update({name + ".weight": shape, name + ".bias": shape[:1]})
-    once["cls.predictions.bias"] = (vocabulary,)
-    each = {}
-    for name, shape in layer.items():
-        each.update({f"bert.encoder.layer.%d.{name}.weight": shape, f"bert.encoder.layer.%d.{name}.bias": shape[:1]})
-    return {"model_type": "bert", "hidden_size": d, "num_attention_heads": 16, "intermediate_size": inner, "vocab_size": vocabulary,
-            "max_position_embeddings": 512, **UNTIED}, ["num_hidden_layers"], once, each
-
-
-def t5():
-    d, inner, heads, vocabulary = 1024, 4096, 16, 32128
-    once = {"shared.weight": (vocabulary, d), "lm_head.weight": (vocabulary, d)}
-    each = {}
-    for stack, last in (("encoder", 1), ("decoder", 2)):
-        once.update({f"{stack}.embed_tokens.weight": (vocabulary, d), f"{stack}.final_layer_norm.weight": (d,),
-                     f"{stack}.block.0.layer.0.SelfAttention.relative_attention_bias.weight": (32, heads)})
-        block = f"{stack}.block.%d.layer."
-        each.update({f"{block}{i}.layer_norm.weight": (d,) for i in range(last + 1)})
-        for part in ["0.SelfAttention"] + (["1.EncDecAttention"] if last == 2 else []):
-            each.update({f"{block}{part}.{name}.weight": (d, d) for name in "qkvo"})
-        each.update({f"{block}{last}.DenseReluDense.{name}.weight": shape for name, shape in (
-            ("wi_0", (inner, d)), ("wi_1", (inner, d)), ("wo", (d, inner)))})
-    return {"model_type": "t5", "d_model": d, "d_kv": 64, "d_ff": inner, "num_heads": heads, "vocab_size": vocabulary,
-            "is_encoder_decoder": True, "feed_forward_proj": "gated-silu", **UNTIED}, ["num_layers", "num_decoder_layers"], once, each
-
-
-def falcon(config, depth, d, heads, groups, norms):
-    once = {"transformer.word_embeddings.weight": (65024, d), "lm_head.weight": (65024, d)}
-    once.update({f"transformer.ln_f.{part}": (d,) for part in ("weight", "bias")})
-    shapes = {"self_attention.query_key_value": (d // heads * (heads + 2 * groups), d), "self_attention.dense": (d, d),
-              "mlp.dense_h_to_4h": (4 * d, d), "mlp.dense_4h_to_h": (d, 4 * d)}
-    each = {f"transformer.h.%d.{name}.weight": shape for name, shape in shapes.items()}
-    each.update({f"transformer.h.%d.{name}.{part}": (d,) for name in norms for part in ("weight", "bias")})
-    return {**config, "hidden_size": d, "vocab_size": 65024, "parallel_attn": True, "bias": False, **UNTIED}, [depth], once, each
-
-
-def clip():
-    d, inner = 1024, 4096
-    once = {"vision_model.embeddings.class_embedding": (d,), "vision_model.embeddings.patch_embedding.weight": (d, 3, 14, 14),
-            "vision_model.embeddings.position_embedding.weight": (577, d)}
-    for name in ("pre_layrnorm", "post_layernorm"):
-        once.update({f"vision_model.{name}.{part}": (d,) for part in ("weight", "bias")})
-    shapes = {**{f"self_attn.{name}_proj": (d, d) for name in ("q", "k", "v", "out")}, "mlp.fc1": (inner, d), "mlp.fc2": (d, inner),
-              "layer_norm1": (d,), "layer_norm2": (d,)}
-    each = {}
-    for name, shape in shapes.items():
-        each.update({f"vision_model.encoder.layers.%d.{name}.{part}": size for part, size in (("weight", shape), ("bias", shape[:1]))})
-    return {"model_type": "clip_vision_model", "hidden_size": d, "num_attention_heads": 16, "intermediate_size": inner, "image_size": 336,
-            "patch_size": 14, "num_channels": 3, "projection_dim": 768, "hidden_act": "quick_gelu"}, ["num_hidden_layers"], once, each
-
-
-def llava_text():
-    config, depths, once, each = llama()
-    for i, inputs in ((0, 1024), (2, config["hidden_size"])):
-        once.update({f"model.mm_projector.{i}.weight": (config["hidden_size"], inputs), f"model.mm_projector.{i}.bias": (config["hidden_size"],)})
-    return {**config, "model_type": "llava", "hidden_act": "silu", "mm_hidden_size": 1024, "mm_projector_type": "mlp2x_gelu",
-            "mm_vision_select_layer": -2, "mm_vision_select_feature": "patch", "tune_mm_mlp_adapter": False}, depths, once, each
+class Part(typing.NamedTuple):
+    config: dict
+    depths: tuple = ("num_hidden_layers",)  # fields that count layers
+    share: float = 1.0  # of the size
+    model: str = ""  # whose tensors it has, if that is not the family's
+    kind: str = ""  # … and its model_type
+    more: dict = {}  # … and further ones
 
 
 class Family(typing.NamedTuple):
     model: str
     dtype: str
-    parts: dict  # folder below that of the model: contents, share of the size
+    parts: dict  # by the folder below that of the model
     cs: str = "cs-2.9"
 
 
-def single(model, dtype, contents, **more):
-    return Family(model, dtype, {"": (contents, 1.0)}, **more)
+def single(model, dtype, config, *depths, cs="cs-2.9", like=""):
+    return Family(model, dtype, {"": Part(config, depths or ("num_hidden_layers",), 1.0, like)}, cs)
 
 
 FAMILIES = {
-    "gpt2": single("gpt2", "F32", gpt2), "llama": single("llama", "BF16", llama), "bert": single("bert", "F32", bert),
-    "t5": single("t5", "F32", t5),
-    "falcon-7b": single("falcon", "BF16", lambda: falcon({"model_type": "RefinedWebModel", "n_head": 71, "multi_query": True},
-                                                         "n_layer", 4544, 71, 1, ["input_layernorm"])),
-    "falcon-40b": single("falcon", "BF16", lambda: falcon({"model_type": "RefinedWeb", "n_head": 64, "n_head_kv": 8},
-                                                          "n_layer", 4096, 64, 8, ["ln_attn", "ln_mlp"])),
-    "falcon-180b": single("falcon", "BF16", lambda: falcon(
-        {"model_type": "falcon", "num_attention_heads": 64, "num_kv_heads": 8, "new_decoder_architecture": True},
-        "num_hidden_layers", 4096, 64, 8, ["ln_attn", "ln_mlp"])),
-    "llava": Family("llava", "F32", {"image_model": (clip, 0.2), "text_model": (llava_text, 0.8)}),
-    "dpo": single("dpo", "F32", llama, cs="cs-2.9-dpo"),  # the second copy in the file is a link to the first
+    "gpt2": single("gpt2", "F32", GPT2, "n_layer"),
+    "llama": single("llama", "BF16", {**LLAMA, "model_type": "llama"}),
+    "bert": single("bert", "F32", {**BERT, "model_type": "bert"}),
+    "t5": single("t5", "F32", {"model_type": "t5", "d_model": 1024, "d_kv": 64, "d_ff": 4096, "num_heads": 16, "vocab_size": 32128,
+                               "is_encoder_decoder": True, "feed_forward_proj": "gated-silu"}, "num_layers", "num_decoder_layers"),
+    "falcon-7b": single("falcon", "BF16", {**FALCON, "model_type": "RefinedWebModel", "hidden_size": 4544, "n_head": 71,
+                                           "multi_query": True}, "n_layer"),
+    "falcon-40b": single("falcon", "BF16", {**FALCON, "model_type": "RefinedWeb", "n_head": 64, "n_head_kv": 8}, "n_layer"),
+    "falcon-180b": single("falcon", "BF16", {**FALCON, "model_type": "falcon", "num_attention_heads": 64, "num_kv_heads": 8,
+                                             "new_decoder_architecture": True}),
+    "llava": Family("llava", "F32", {"image_model": Part(CLIP, share=0.2, model="clip-vit"), "text_model": Part(LLAVA, share=0.8, model="llama", kind="llama", more=PROJECTOR)}),
+    "dpo": single("dpo", "F32", {**LLAMA, "model_type": "llama"}, cs="cs-2.9-dpo", like="llama"),  # the second copy is a link
+    "gptj": single("gptj", "BF16", {"model_type": "gptj", "n_embd": 4096, "n_head": 16, "rotary_dim": 64, "n_positions": 2048,
+                                    "vocab_size": 50400, "n_inner": 16384}, "n_layer"),
+    "gpt-neox": single("gpt-neox", "BF16", {"model_type": "gpt_neox", "hidden_size": 4096, "num_attention_heads": 32,
+                                            "intermediate_size": 16384, "vocab_size": 50432, "rotary_pct": 0.25}),
+    "bloom": single("bloom", "BF16", {"model_type": "bloom", "hidden_size": 4096, "n_head": 32, "vocab_size": 250880}, "n_layer"),
+    "mpt": single("mpt", "BF16", {"model_type": "mpt", "d_model": 4096, "n_heads": 32, "expansion_ratio": 4, "max_seq_len": 2048,
+                                  "vocab_size": 50432, "no_bias": True, "attn_config": {"alibi": True}}, "n_layers", cs="cs-2.3"),
+    "mistral": single("mistral", "BF16", {**LLAMA, "model_type": "mistral"}),
+    "mixtral": single("mixtral", "BF16", {**EXPERTS, "model_type": "mixtral"}),
+    "mixtral, stacked": single("mixtral", "BF16", {**EXPERTS, "model_type": "mixtral"}, cs="cs-2.8"),
+    "gemma2": single("gemma2", "BF16", {"model_type": "gemma2", "vocab_size": 256000}),
+    "qwen2": single("qwen2", "BF16", {**LLAMA, "model_type": "qwen2"}),
+    "qwen3": single("qwen3", "BF16", {**LLAMA, "model_type": "qwen3", "head_dim": 128}),
+    "phi3": single("phi3", "BF16", {**LLAMA, "model_type": "phi3"}),
+    "btlm": single("btlm", "F32", {**GPT2, "model_type": "btlm", "activation_function": "swiglu", "position_embedding_type": "alibi"},
+                   "n_layer"),
+    "jais": single("jais", "F32", {**GPT2, "model_type": "jais", "activation_function": "swiglu", "position_embedding_type": "alibi"},
+                   "n_layer"),
+    "codegen": single("codegen", "BF16", {"model_type": "codegen", "n_embd": 4096, "n_head": 16, "rotary_dim": 64, "n_positions": 2048,
+                                          "n_ctx": 2048, "vocab_size": 51200, "n_inner": 16384}, "n_layer"),
+    "santacoder": single("santacoder", "BF16", {**BIGCODE, "model_type": "gpt2", "attention_head_type": "multiquery"}, "n_layer"),
+    "starcoder": single("starcoder", "BF16", {**BIGCODE, "model_type": "gpt_bigcode", "multi_query": True}, "n_layer"),
+    "roberta": single("roberta", "F32", {**BERT, "model_type": "roberta", "max_position_embeddings": 514, "type_vocab_size": 1}),
+    "esm-2": single("esm-2", "F32", {**BERT, "model_type": "esm", "vocab_size": 33, "position_embedding_type": "rotary",
+                                     "token_dropout": True, "pad_token_id": 1, "mask_token_id": 32}),
+    "vit": single("vit", "F32", {**IMAGE, "model_type": "vit", "num_labels": 1000}),
+    "dinov2": single("dinov2", "F32", {"model_type": "dinov2", "hidden_size": 1024, "num_attention_heads": 16, "mlp_ratio": 4,
+                                       "image_size": 518, "patch_size": 14, "num_channels": 3, "num_labels": 1000}),
 }
 
 
-def make(cbk, folder, contents, dtype, size):
-    """folder/config.json and folder/pytorch_model.bin of about `size` bytes; random bits that are no NaN."""
-    config, depths, once, layer = contents()
-    width = {"F32": 4, "BF16": 2}[dtype]
+def tensors_of(cbk, config, model):
+    """Shapes by key, of tied tensors too: pickles have all names."""
+    said = subprocess.run([cbk, "params", config, "--model", model, "--format", "hf", "--json"], stdout=subprocess.PIPE, check=True)
+    return {one["key"]: one["shape"] for one in json.loads(said.stdout)["tensors"]
+            if not (one.get("buffer") or one.get("optional"))}
 
-    def volume(shapes):
-        return sum(int(np.prod(shape)) for shape in shapes.values()) * width
-    depth = max(1, round((size - volume(once)) / volume(layer)))
-    shapes = {**once, **{key % i: shape for i in range(depth) for key, shape in layer.items()}}
+
+def make(cbk, folder, part, family, size):
+    """folder/config.json and folder/pytorch_model.bin of about `size` bytes; random bits that are no NaN."""
     os.makedirs(folder, exist_ok=True)
-    with open(os.path.join(folder, "config.json"), "w", encoding="utf-8") as f:
-        json.dump({**config, **{field: depth for field in depths}}, f)
+    path, width = os.path.join(folder, "config.json"), {"F32": 4, "BF16": 2}[family.dtype]
+
+    def write(config, depth):
+        with open(path, "w", encoding="utf-8") as f:
+            json.dump({"tie_word_embeddings": False, **config, **{field: depth for field in part.depths}}, f)
+
+    def describe(depth):
+        write({**part.config, "model_type": part.kind or part.config["model_type"]}, depth)
+        shapes = {**tensors_of(cbk, path, part.model or family.model), **part.more}
+        return shapes, sum(int(np.prod(shape)) for shape in shapes.values()) * width
+    (_, one), (_, two) = describe(1), describe(2)
+    depth = max(2, 1 + round((size - one) / (two - one)))
+    shapes, _ = describe(depth)
+    write(part.config, depth)
     header, at = {}, 0
     for key, shape in shapes.items():
-        header[key] = {"dtype": dtype, "shape": shape, "data_offsets": [at, at + int(np.prod(shape)) * width]}
+        header[key] = {"dtype": family.dtype, "shape": shape, "data_offsets": [at, at + int(np.prod(shape)) * width]}
         at = header[key]["data_offsets"][1]
     text = json.dumps(header).encode()
     pool = (np.random.default_rng(1).integers(0, 1 << 16, 1 << 22, dtype=np.uint16) & 0xBFFF).tobytes()
     source, target = os.path.join(folder, "made.safetensors"), os.path.join(folder, "pytorch_model.bin")
     with open(source, "wb") as f:
         f.write(struct.pack("<Q", len(text)) + text)
-        for start in range(0, at, len(pool)):
-            f.write(pool[: at - start])
+        for one in header.values():  # tensors of one shape are equal, as tied ones are
+            length = one["data_offsets"][1] - one["data_offsets"][0]
+            for start in range(0, length, len(pool)):
+                f.write(pool[: length - start])
     subprocess.run([cbk, "copy", "-q", "--overwrite", source, target], check=True, stdout=subprocess.DEVNULL)
     os.remove(source)
 
@@ -252,8 +226,8 @@ def main():
         folder, out, there = (os.path.join(options.folder, part) for part in (name, name + ".out", name + ".cs"))
         try:
             family = FAMILIES[name]
-            for part, (contents, share) in family.parts.items():
-                make(cbk, os.path.join(folder, part), contents, family.dtype, options.gb * share * 1e9)
+            for place, part in family.parts.items():
+                make(cbk, os.path.join(folder, place), part, family, options.gb * part.share * 1e9)
             is_whole = len(family.parts) > 1  # folders are converted as one
             path = folder if is_whole else os.path.join(folder, "pytorch_model.bin")
             config = folder if is_whole else os.path.join(folder, "config.json")
