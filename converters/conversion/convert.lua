@@ -445,7 +445,7 @@ local function convert_part(job, i, part, is_refused)
   if written and #written.missing > 0 then
     cbk.warn(("the output lacks %d weights that its model needs: %s"):format(#written.missing, naming.first(written.missing)))
   end
-  if written and not converter.left then fit_checks.warn_of_strangers(written) end -- parts write each other's tensors
+  if written and not converter.left then fit_checks.strange_output(written, is_hf(step.tgt)) end -- parts write each other's tensors
   if not written and not job.is_unchecked and (is_hf(step.src) or is_hf(step.tgt)) then
     job.is_unchecked = true
     cbk.warn(("no class describes '%s' in %s: completeness and shapes of the output are not checked"):format(job.model.model, step.tgt))

@@ -70,16 +70,20 @@ function fit_checks.lacking(found, missing)
     unpack(missing, 1, 20) }
 end
 
----Names tensors of the output that its model does not have, because rules write them under such names.
+---Names tensors of the output that its model does not have. Hugging Face's programs leave them out and compute something else, so there it
+---is an error.
 ---@param written Fit
-function fit_checks.warn_of_strangers(written)
+---@param is_hf boolean
+function fit_checks.strange_output(written, is_hf)
   local list = {}
   for _, key in ipairs(written.unknown) do
     if not is_norm_bias(written.known, key) then list[#list + 1] = key end
   end
   if #list == 0 then return end
-  cbk.warn(("the output has %d tensor%s that %s does not have: %s"):format(#list, #list == 1 and "" or "s", written.known.class.name,
-    naming.first(list)))
+  local text = ("the output has %d tensor%s that %s does not have: %s"):format(#list, #list == 1 and "" or "s", written.known.class.name,
+    naming.first(list))
+  if is_hf then cbk.fail("convert", text .. "; the config or the converter's rules are wrong") end
+  cbk.warn(text)
 end
 
 ---Says what a checkpoint does without that it may lack.

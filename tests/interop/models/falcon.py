@@ -56,5 +56,5 @@ CASES = {
     "180B": {"hf": {**NEW, "new_decoder_architecture": True, "num_kv_heads": 2, "tie_word_embeddings": False}, "releases": []},
     "a key head for each query, biases": {"hf": {**NEW, "multi_query": False, "parallel_attn": True, "bias": True,
                                                  "tie_word_embeddings": True}, "releases": []},
-    "biases that the defaults complete": {"cs": {**ZOO, "use_ffn_bias": True}},
+    "biases that the defaults complete": {"cs": {**ZOO, "use_ffn_bias": True}, "instead": {"use_ffn_bias": "query_key_value.bias"}},
 }
