@@ -7,6 +7,7 @@
 #include <iterator>
 #include <numeric>
 #include <system_error>
+#include <utility>
 
 #include "host/base/utf8.hpp"
 
@@ -99,19 +100,21 @@ std::string listed(const std::vector<std::string>& names, size_t limit) {
 
 namespace {
 
+/// Insertions, deletions, replacements and swaps of neighbours that make `b` of `a`.
 size_t edit_distance(std::string_view a, std::string_view b) {
-  std::vector<size_t> row(b.size() + 1);
-  std::iota(row.begin(), row.end(), size_t{0});
+  std::vector<size_t> before;
+  std::vector<size_t> above(b.size() + 1);
+  std::iota(above.begin(), above.end(), size_t{0});
   for (size_t i = 1; i <= a.size(); ++i) {
-    size_t diagonal = row[0];
-    row[0] = i;
+    std::vector<size_t> row(b.size() + 1, i);
     for (size_t j = 1; j <= b.size(); ++j) {
-      size_t above = row[j];
-      row[j] = std::min({above + 1, row[j - 1] + 1, diagonal + (a[i - 1] == b[j - 1] ? 0 : 1)});
-      diagonal = above;
+      row[j] = std::min({above[j] + 1, row[j - 1] + 1, above[j - 1] + (a[i - 1] == b[j - 1] ? 0 : 1)});
+      const bool is_swap = i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1];
+      if (is_swap) row[j] = std::min(row[j], before[j - 2] + 1);
     }
+    before = std::exchange(above, std::move(row));
   }
-  return row[b.size()];
+  return above[b.size()];
 }
 
 }  // namespace
@@ -125,7 +128,7 @@ std::vector<std::string> nearest(std::string_view name, const std::vector<std::s
   for (const std::string& candidate : candidates) {
     const bool begins = name.size() >= least_beginning && candidate.starts_with(name);
     const size_t distance = begins ? 1 : edit_distance(name, std::string_view(candidate).substr(0, 200));
-    if (distance <= std::max<size_t>(2, name.size() / 2)) ranked.emplace_back(distance, candidate);
+    if (distance <= std::max<size_t>(1, (name.size() + 1) / 3)) ranked.emplace_back(distance, candidate);
   }
   std::stable_sort(ranked.begin(), ranked.end(),
                    [](const auto& a, const auto& b) { return a.first < b.first; });

@@ -38,6 +38,9 @@ TEST_CASE("names that were meant", "[base]") {
   CHECK(nearest("lama", models).at(0) == "llama");
   CHECK(nearest("gtp2", models).at(0) == "gpt2");
   CHECK(nearest("zzzzzz", models).empty());
+  CHECK(nearest("foo", {"dpo", "fs"}).empty());  // two of three letters differ
+  CHECK(nearest("nope", {"copy"}).empty());
+  CHECK(nearest("hff", {"hf"}).at(0) == "hf");
   CHECK(nearest("fold-lora", {"fold", "fold-lora-checkpoint"}).at(0) == "fold-lora-checkpoint");
 }
 
