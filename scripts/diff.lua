@@ -20,13 +20,15 @@ examples:
   cbk diff old.mdl new.mdl --rtol 1e-3 --ignore-dtype]])
 parser:argument("a", "a checkpoint, an index.json, a TensorFlow prefix or a folder with one"):argname "A"
 parser:argument("b", "the other one"):argname "B"
-local function tolerance(text)
-  local number = tonumber(text)
-  if not number or number < 0 or number ~= number then return nil, ("'%s' is not a tolerance"):format(text) end
-  return number
+local function tolerance(name)
+  return function(text)
+    local number = tonumber(text)
+    if number and number >= 0 then return number end
+    return nil, ("%s '%s': expected a number of at least 0"):format(name, text)
+  end
 end
-parser:option("--rtol", "relative tolerance"):argname("R"):convert(tolerance):default "0"
-parser:option("--atol", "absolute tolerance"):argname("T"):convert(tolerance):default "0"
+parser:option("--rtol", "relative tolerance"):argname("R"):convert(tolerance "--rtol"):default "0"
+parser:option("--atol", "absolute tolerance"):argname("T"):convert(tolerance "--atol"):default "0"
 parser:flag("--keys-only", "compare keys, kinds, shapes and dtypes, and read no values")
 parser:flag("--ignore-dtype", "compare the values of tensors of different dtypes")
 parser:flag("--all", "list every difference, not the first 20 of each kind")

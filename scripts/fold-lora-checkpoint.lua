@@ -107,9 +107,7 @@ local function zoo_model(name)
     for known in pairs(modules.models) do
       if not listed[known] then names[#names + 1] = known end
     end
-    local near = converter_list.nearest(name, names)
-    cli.usage_error("fold-lora-checkpoint", ("there is no model '%s'"):format(name)
-      .. (#near > 0 and ("; did you mean %s?"):format(table.concat(near, " or ")) or ""))
+    cli.usage_error("fold-lora-checkpoint", ("there is no model '%s'; %s"):format(name, converter_list.advice(name, names)))
   end
   return zoo_name
 end
@@ -152,4 +150,8 @@ local function fold_cerebras()
   cli.print_result(args, written, { { "checkpoint", target }, { "config", config_target } }, plan)
 end
 
+if not args.adapter and not args.checkpoint_path then
+  cli.usage_error("fold-lora-checkpoint", args.base and "--adapter is missing: the folder of the adapter for BASE"
+    or "expected BASE and --adapter (Hugging Face), or --model, --params and --checkpoint_path (Cerebras)")
+end
 if args.adapter then fold_adapter() else fold_cerebras() end

@@ -20,16 +20,16 @@ parser:argument("config", "config.json or params.yaml, or a YAML file with the s
 parser:option("-o --output", "the checkpoint to write"):argname("FILE"):count(1)
 parser:option("--model", "the model, as `cbk list` names it (default: detected)"):argname "NAME"
 parser:option("--format", "the config's format: hf or cs-X.Y (default: detected)"):argname "FORMAT"
-parser:option("--seed", "random seed", "0"):argname("N"):convert(cli.whole_number)
+parser:option("--seed", "random seed", "0"):argname("N"):convert(cli.whole_number "--seed")
 parser:option("--init", "normal: random weights; zeros: all zeros", "normal"):choices { "normal", "zeros" }
 cli.converter_options(parser)
 cli.output_options(parser)
 local args = parser:parse()
 
-converters.load(args.converter, args.sandbox)
+local only = converters.load(args.converter, args.sandbox)
 converters.refuse_existing(args.output, args)
 local config = config_beside.load(args.config)
-local model, format = identify.model_of_config(config, args.model, args.format)
+local model, format = identify.model_of_config(config, args.model or only, args.format)
 local root = classes.new(config, model, format, { seed = args.seed, init = args.init })
 local options = { root = root, overwrite = args.overwrite or args.dry_run }
 local release = converters.catalogue.release(converters.catalogue.resolve(format))

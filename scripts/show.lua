@@ -25,9 +25,11 @@ parser:argument("file", "a checkpoint, an index.json, a TensorFlow prefix or a f
 parser:argument("key", "a key, or a glob over whole keys"):argname "KEY":args "*"
 parser:flag("--no-stats", "do not read whole tensors")
 parser:flag("--dataloader", "print where the data loader of a run resumes")
-parser:option("--workers", "with --dataloader: tasks of that run (default: one per state)"):argname("N"):convert(cli.whole_number)
-parser:option("--batch-size", "with --dataloader: samples per batch, to print batches too"):argname("N"):convert(cli.whole_number)
-parser:option("--seed", "with --dataloader: the seed of that run, if it shuffles"):argname("N"):convert(cli.whole_number)
+parser:option("--workers", "with --dataloader: tasks of that run (default: one per state)"):argname("N")
+  :convert(cli.whole_number "--workers")
+parser:option("--batch-size", "with --dataloader: samples per batch, to print batches too"):argname("N")
+  :convert(cli.whole_number "--batch-size")
+parser:option("--seed", "with --dataloader: the seed of that run, if it shuffles"):argname("N"):convert(cli.whole_number "--seed")
 cli.input_options(parser)
 cli.options(parser, "json")
 local args = parser:parse()
@@ -72,6 +74,7 @@ local function expand(key, shown)
     if matches(rows:path(i)) then shown[#shown + 1] = i end
   end
   if #shown > before then return end
+  if key:find "[*?%[{]" then cbk.fail("key", ("no key of '%s' matches %s"):format(args.file, cbk.quote(key))) end
   local some_keys = {}
   for i = 1, math.min(#rows, 10000) do some_keys[i] = rows:path(i) end
   local near = cbk.nearest(key, some_keys, 3)

@@ -155,7 +155,7 @@ describe("cbk convert", function()
       for _, other in ipairs(made) do assert(head:compare(other).different > 0, "seed " .. seed) end
       made[#made + 1] = head
     end
-    for seed, why in pairs { ["9007199254740992"] = "is not a whole number below 2^53", ["18446744073709551616"] = "below 2^53",
+    for seed, why in pairs { ["9007199254740992"] = "expected a whole number below 2^53", ["18446744073709551616"] = "below 2^53",
       ["-1"] = "expected a whole number of at least 0", ["1.5"] = "expected a whole number of at least 0" } do
       local code, _, stderr = convert(dir, "hf", "cs-2.4", "--model", "gpt2-headless", "--seed=" .. seed)
       equal(code, 2)

@@ -2,6 +2,7 @@
 
 local cbk = require "cbk"
 local converters = require "cbk.converters"
+local converter_list = require "cbk.converters.list"
 local class = require "converters.engine.class"
 local checkpoint = require "converters.modelzoo.checkpoint"
 local keys = require "converters.engine.keys"
@@ -17,7 +18,7 @@ local classes = { shape = class.shape }
 ---@return string|nil release
 function classes.find(name, format)
   local model = catalogue.find(name)
-  if not model then cbk.fail("unsupported", ("there is no model '%s'; 'cbk list' lists the models"):format(name)) end
+  if not model then cbk.fail("unsupported", ("there is no model '%s'; %s"):format(name, converter_list.advice(name, catalogue.names()))) end
   local found, release = catalogue.class_of(model, {}, catalogue.resolve(format, model))
   if not found then
     cbk.fail("unsupported", converters.lacking_class(name, format)

@@ -185,18 +185,15 @@ function cli.single_dash(parser, names)
   end)
 end
 
-local function whole_number(text)
-  local number = tonumber(text)
-  if not number or number % 1 ~= 0 or number < 0 then return nil, ("expected a whole number of at least 0, not '%s'"):format(text) end
-  if number >= 2 ^ 53 then return nil, ("'%s' is not a whole number below 2^53"):format(text) end
-  return number
-end
-
-local function at_least_one(name)
+---A conversion for the option `name`: a whole number, at least `least` (default: 0).
+---@param name string
+---@param least? integer
+local function whole_number(name, least)
   return function(text)
-    local number = whole_number(text)
-    if not number or number < 1 then return nil, ("%s '%s': expected a whole number of at least 1"):format(name, text) end
-    return number
+    local number = tonumber(text)
+    if number and number % 1 == 0 and number >= (least or 0) and number < 2 ^ 53 then return number end
+    local wanted = number and number >= 2 ^ 53 and "below 2^53" or ("of at least %d"):format(least or 0)
+    return nil, ("%s '%s': expected a whole number %s"):format(name, text, wanted)
   end
 end
 
@@ -214,7 +211,7 @@ end
 local common = {
   threads = function(p)
     p:option("--threads", "worker threads (default: as many as the machine has, at most 4)"):argname("N")
-      :convert(at_least_one "--threads")
+      :convert(whole_number("--threads", 1))
   end,
   memory = function(p)
     p:option("--memory", "limit the memory for blocks in flight (default: 96MiB)"):argname("SIZE"):convert(size "--memory")
@@ -301,7 +298,7 @@ end
 
 ---For `:convert(cli.size "--shard-size")`.
 cli.size = size
----For `:convert(cli.whole_number)`.
+---For `:convert(cli.whole_number "--seed")`.
 cli.whole_number = whole_number
 
 ---Prints warnings on stderr.

@@ -47,8 +47,7 @@ function jobs.route(model_name, src, tgt)
   if not model then
     local why = inexpressible.why(model_name)
     if why then cannot(why) end
-    cannot(("there is no model '%s'%s"):format(model_name,
-      did_you_mean(converter_list.nearest(model_name, catalogue.names())) or "; 'cbk list' lists the models"))
+    cannot(("there is no model '%s'; %s"):format(model_name, converter_list.advice(model_name, catalogue.names())))
   end
   local from, to = catalogue.resolve(src, model), catalogue.resolve(tgt, model)
   for asked, used in pairs { [src] = from, [tgt] = to } do

@@ -204,6 +204,15 @@ function list.nearest(name, names)
   return { unpack(out, 1, 3) }
 end
 
+---The end of a message about an unknown model.
+---@param name string
+---@param names string[]
+---@return string   "did you mean llama?"
+function list.advice(name, names)
+  local near = list.nearest(name, names)
+  return #near > 0 and ("did you mean %s?"):format(table.concat(near, " or ")) or "`cbk list` lists the models"
+end
+
 local HUGGING_FACE = { hf = true, huggingface = true, huggingfacehub = true, transformers = true }
 
 ---The formats of the releases next to the one that a mistyped format says, those of its kind first; else those that are spelt alike.

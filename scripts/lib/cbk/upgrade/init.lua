@@ -13,12 +13,13 @@ local spec_tree = require "cbk.spec_tree"
 local coverage = require "converters.diagnosis.coverage"
 local identity = require "converters.diagnosis.identity"
 local weight_names = require "converters.diagnosis.weight_names"
+local kinds = require "converters.engine.kinds"
 local releases = require "converters.engine.releases"
 local trainer = require "converters.modelzoo.trainer"
 
 local upgrade = {}
 
-upgrade.NOTHING_TO_DO = "'%s' is already of release %s: there is nothing to upgrade to %s ('cbk convert' goes back to older releases)"
+upgrade.NOTHING_TO_DO = "'%s' is already of release %s: there is nothing to upgrade to %s; `cbk convert` converts to older releases"
 local convert, catalogue = converters.convert, converters.catalogue
 
 ---@class UpgradeOptions
@@ -234,11 +235,15 @@ local upgrade_advice = "name the release with --from cs-X.Y"
 ---@return string release
 ---@return Evidence[]
 function upgrade.detect(old, config, model_name, target, prepared, options)
+  if not kinds.is_dict(old.checkpoint.root, "model") then
+    cbk.fail("format", ("expected a Cerebras checkpoint, found no 'model' in '%s'; `cbk convert` converts those of Hugging Face"):format(
+      old.checkpoint.path))
+  end
   local evidence = release.evidence(old.checkpoint, config, old.has_scalar_dicts)
   local possible = release.candidates(evidence)
   if #possible > 0 and releases.since(possible[1], catalogue.release(target)) then
     cbk.fail("usage", (upgrade.NOTHING_TO_DO .. "%s"):format(old.checkpoint.path,
-      detect.listed(possible), target, detect.reasons(evidence, upgrade_advice)))
+      detect.listed(possible), target, detect.reasons(evidence, "if it is of an older one, name that with --from cs-X.Y")))
   end
   local function try(from)
     local format = upgrade.format_at(model_name, from)
