@@ -278,8 +278,8 @@ local function finish_right(to, from)
   rotary.set_dim(to)
   local count = groups(to)
   if not has_way_back(to.use_untied_layer_norm, count, to.num_heads) then
-    cbk.warn(("num_ln_in_parallel_attn=%s with num_kv_heads=%d: only with the checkpoint that is written can the new config be "
-      .. "converted back to Hugging Face, not alone or with one that is trained from it"):format(
+    cbk.warn(("num_ln_in_parallel_attn=%s with num_kv_heads=%d: the new config can be converted back to Hugging Face only together with "
+      .. "the checkpoint that is written, not with one trained from it"):format(
       fields.shown(from.num_ln_in_parallel_attn), count))
   end
 end
@@ -306,8 +306,8 @@ local function finish_left(to, from, read)
   local count, all = groups(from), from.num_heads
   if not has_one and not has_way_back(two, count, all) then
     cbk.fail("config", ("cannot convert the config with use_untied_layer_norm=false and extra_attention_params.num_kv_groups=%d: with one "
-      .. "norm only 1 or num_heads (%d) groups are supported, but for a checkpoint that was made from Hugging Face's and keeps "
-      .. "num_ln_in_parallel_attn=1"):format(count, all))
+      .. "norm only 1 or %d (num_heads) groups are supported; other numbers need the checkpoint that was converted from Hugging Face, "
+      .. "which keeps num_ln_in_parallel_attn=1"):format(count, all))
   end
   to.parallel_attn, to.new_decoder_architecture, to.multi_query = true, two or has_one, count == 1
   to.num_ln_in_parallel_attn = two and 2 or has_one and 1 or null

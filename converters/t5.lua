@@ -238,8 +238,8 @@ local hf_1_8 = variant(hf_2_0, {
 local function copy_ungated(to, from)
   local name = from.feed_forward_proj
   if from.is_gated_act ~= false or not gates[name] then return end
-  cbk.warn(("feed_forward_proj=%s is copied, as is_gated_act=false says that it is not gated: release 1.9 knows no such activation; "
-    .. "without is_gated_act it becomes %s"):format(fields.shown(name), gates[name]))
+  cbk.warn(("feed_forward_proj=%s is copied because of is_gated_act=false, but release 1.9 has no such activation; remove is_gated_act to "
+    .. "get %s"):format(fields.shown(name), gates[name]))
   to.encoder_nonlinearity, to.decoder_nonlinearity = name, name
 end
 

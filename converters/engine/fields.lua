@@ -93,7 +93,8 @@ fields.fixed = one_sided { kind = "must", is_written = true }
 ---`fields.must.right { use_rms_norm = true }`: as `fields.fixed`, but the field is not written.
 fields.must = one_sided { kind = "must" }
 
----`fields.used.right { "rotary_dim" }`: fields that other rules or functions of the converter read.
+---`fields.used.right { "rotary_dim" }`: fields that other rules or functions of the converter read. Without this, such a field
+---must have its class's default.
 fields.used = one_sided { kind = "used" }
 
 ---`fields.drop.right { "seed", bias = false }`: fields that have no place on the other side. A warning names them, unless they are null

@@ -270,7 +270,7 @@ function Run:act(rule, value, count)
   local action = rule.action
   local made = self:call(action.name, rule, action[self.direction], value, self.at)
   local mistake = mistake_in(made, count, value)
-  if mistake then self:fail(action.name, rule, ("it gives %s for %s"):format(mistake, count and count .. " keys" or "one key")) end
+  if mistake then self:fail(action.name, rule, ("expected %s, found %s"):format(count and count .. " tensors" or "a tensor", mistake)) end
   return made
 end
 

@@ -181,8 +181,8 @@ local function convert_field(rule, side, at)
   if rule.kind == "drop" then return kinds.present(at.from[name]) and (rule.value == nil or not fields.same(at.from[name], rule.value)) end
   if rule.kind == "must" then
     if not rule[side] then
-      cbk.fail("config", ("the config field '%s' (=%s) should not appear in the config of this side: it is the other side's, where only "
-        .. "%s is supported; take it out if that is meant"):format(name, fields.shown(at.from[name]), fields.shown(rule.value)))
+      cbk.fail("config", ("the config field '%s' (=%s) should not appear in the config, because it is a field of the other format; remove "
+        .. "it if %s is meant, the only value that is supported there"):format(name, fields.shown(at.from[name]), fields.shown(rule.value)))
     end
     local value = at.from[name]
     local is_unused = rule.unused and kinds.present(value) and rule.unused(value, at.from)

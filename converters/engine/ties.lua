@@ -49,7 +49,7 @@ local function warn_of_differences(names, there, source, first)
     if key and key ~= first and differ(source[first], source[key]) then others[#others + 1] = "'" .. key .. "'" end
   end
   if #others == 0 then return end
-  cbk.warn(("'%s' differs from %s, though the config ties them"):format(first, table.concat(others, " and ")))
+  cbk.warn(("'%s' differs from %s, though the config ties them; the values are not changed"):format(first, table.concat(others, " and ")))
 end
 
 ---The checkpoint with the names of its tied tensors that rules read.

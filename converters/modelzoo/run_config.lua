@@ -264,7 +264,7 @@ local function warn_of_run_options(config)
     if cleaned.runconfig[name] == nil then names[#names + 1] = "runconfig." .. tostring(name) end
   end
   if #names == 0 then return end
-  cbk.warn(("a conversion from cs-1.8 at once keeps options that cs-2.0 does not know (convert to cs-1.9 first to change them): %s"):format(
+  cbk.warn(("a direct conversion from cs-1.8 keeps options that cs-2.0 does not know: %s; convert to cs-1.9 first to change them"):format(
     table.concat(names, ", ")))
 end
 

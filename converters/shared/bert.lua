@@ -128,8 +128,8 @@ end
 local function check_unused_pooler(from)
   local value = from.pooler_nonlinearity
   if not values.absent(value) and value ~= "tanh" then
-    fields.refuse("pooler_nonlinearity", value, "'tanh'", "; this model has no pooler: with pooler_nonlinearity: tanh in the config it is "
-      .. "converted, and stays what it is")
+    fields.refuse("pooler_nonlinearity", value, "'tanh'", "; this model has no pooler, so the value has no effect: write "
+      .. "pooler_nonlinearity: tanh to convert it")
   end
 end
 
@@ -145,10 +145,10 @@ end
 local function tell_of_activations(zoo, has, field)
   local own = zoo.encoder_nonlinearity
   if has.pooler and own ~= "tanh" then
-    cbk.warn(("the pooler of release 1.7 uses %s=%s, Hugging Face's tanh: its output differs"):format(field, fields.shown(own)))
+    cbk.warn(("the pooler of release 1.7 uses %s=%s, that of Hugging Face tanh: its output differs"):format(field, fields.shown(own)))
   end
   if has.mlm and own ~= "gelu" then
-    cbk.warn(("the masked-language head of release 1.7 always uses gelu, not %s=%s; releases since 1.8 use it"):format(field,
+    cbk.warn(("the masked-language head of release 1.7 always uses gelu, not %s=%s as releases since 1.8 do"):format(field,
       fields.shown(own)))
   end
 end
@@ -227,8 +227,8 @@ bert.to_1_8 = {
     local encoder = from.encoder_nonlinearity == nil and "gelu" or from.encoder_nonlinearity
     if from.pooler_nonlinearity ~= nil and from.pooler_nonlinearity ~= encoder then
       local supported = ("encoder_nonlinearity (%s), before release 1.8,"):format(fields.shown(encoder))
-      fields.refuse("pooler_nonlinearity", from.pooler_nonlinearity, supported, ("; with pooler_nonlinearity: %s in the config it is "
-        .. "converted, as it is from Hugging Face, but what its pooler makes differs"):format(tostring(encoder)))
+      fields.refuse("pooler_nonlinearity", from.pooler_nonlinearity, supported, ("; write pooler_nonlinearity: %s to convert it all "
+        .. "the same, with another output of the pooler"):format(tostring(encoder)))
     end
     local field = from.mlm_nonlinearity ~= nil and "mlm_nonlinearity" or "encoder_nonlinearity"
     if (from[field] or encoder) ~= "gelu" then

@@ -135,8 +135,8 @@ local function rotary(name, heads, check)
   return pair(name, turn(true), turn(false), one_to_one)
 end
 
----Interleaves the rows of each head: two halves on the left, pairs on the right, of the first `rotary_dim` rows. For weights and
----biases of the queries.
+---Rotary rows: Hugging Face rotates row i with row i + rotary_dim / 2, the Model Zoo row 2i with row 2i + 1. Interleaves the first
+---`rotary_dim` rows of each head, in weights and biases of the queries.
 actions.rotary.queries = rotary("rotary q", heads_of.queries, check_rows)
 
 ---… of the keys, by key heads.

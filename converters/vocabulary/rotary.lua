@@ -270,7 +270,8 @@ end
 local function check_rows(rows, size, value, at, supported)
   if rows >= 2 and rows <= size and rows % 2 == 0 then return end
   if not at.assumed.rotary_dim then at:refuse(value, supported .. ",") end
-  cbk.warn(("the config has no %s, and the default %s is not %s"):format(at.field, fields.shown(value), supported))
+  cbk.warn(("the config has no %s, and the default %s is not %s: it is converted as it is"):format(at.field, fields.shown(value),
+    supported))
 end
 
 local part = "an even number, at most the head size, %s (%d)"
@@ -290,7 +291,7 @@ function rotary.dim(width, count)
   return { forward = copy(size_left), backward = copy(heads.size) }
 end
 
----… the left has the share of each head.
+---… the left has it as a share of the head size, as `partial_rotary_factor`.
 ---@param count string
 function rotary.share(count)
   return {

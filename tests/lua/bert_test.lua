@@ -244,7 +244,7 @@ describe("BERT: what the other side cannot say", function()
     fails("pooler_nonlinearity", to_hf("bert", { pooler_nonlinearity = false }))
     for _, head in ipairs { "bert-qa", "bert-token-classifier" } do
       for _, release in ipairs { "cs-1.7", "cs-1.9", "cs-2.9" } do
-        fails("pooler_nonlinearity='gelu': only 'tanh' is supported; this model has no pooler: with", convert.config,
+        fails("pooler_nonlinearity='gelu': only 'tanh' is supported; this model has no pooler, so the value has no effect", convert.config,
           job(head, release, "hf"), cbk.dict { model = cbk.dict { pooler_nonlinearity = "gelu", encoder_nonlinearity = "gelu" } })
       end
     end
@@ -299,7 +299,7 @@ describe("BERT: releases", function()
     same(convert.config(job("bert-summarization", "cs-1.9", "cs-1.7"), new), new)
     new.model.pooler_nonlinearity = "tanh"
     fails("pooler_nonlinearity='tanh'", convert.config, job("bert", "cs-1.8", "cs-1.7"), new)
-    fails("with pooler_nonlinearity: relu in the config it is converted", convert.config, job("bert", "cs-1.8", "cs-1.7"), new)
+    fails("write pooler_nonlinearity: relu to convert it", convert.config, job("bert", "cs-1.8", "cs-1.7"), new)
     new.model.pooler_nonlinearity, new.model.mlm_nonlinearity = "relu", nil
     fails("encoder_nonlinearity='relu'", convert.config, job("bert", "cs-2.0", "cs-1.6"), new)
   end)

@@ -124,7 +124,7 @@ describe("Falcon", function()
       local hf, cs_config, cs, again_config, again = checkpoint(layout, prefix), nil, nil, nil, nil
       if name == "falcon" then hf["lm_head.weight"] = counted(3, 16) end
       local reported = conversion.warnings(function() cs_config, cs = conversion.run(name, "hf", "cs-2.5", layout.config, hf) end)
-      assert(table.concat(reported):find("only with the checkpoint that is written", 1, true))
+      assert(table.concat(reported):find("only together with the checkpoint that is written", 1, true))
       equal(cs_config.model.use_untied_layer_norm, false)
       conversion.warnings(function() again_config, again = conversion.run(name, "cs-2.5", "hf", cs_config, cs) end)
       conversion.equal_tensors(hf, again)

@@ -116,9 +116,9 @@ describe("Limits of a family: towards Hugging Face", function()
 
   it("a field of the other side is reported with its possible values", function()
     refuses {
-      { "bert-qa", "cs-2.9", "hf", { num_labels = 2 }, "'num_labels' (=2) should not appear in the config of this side: it is the other "
-        .. "side's, where only 2 is supported; take it out" },
-      { "gpt2", "hf", "cs-2.9", { norm_type = "rmsnorm" }, "where only 'layernorm' is supported" },
+      { "bert-qa", "cs-2.9", "hf", { num_labels = 2 }, "'num_labels' (=2) should not appear in the config, because it is a "
+        .. "field of the other format; remove it if 2 is meant" },
+      { "gpt2", "hf", "cs-2.9", { norm_type = "rmsnorm" }, "remove it if 'layernorm' is meant" },
     }
   end)
 end)
@@ -315,7 +315,7 @@ describe("Limits of a family: towards the Model Zoo", function()
   end)
 
   it("a Falcon whose config does not come back alone is reported", function()
-    local part = "num_ln_in_parallel_attn=1 with num_kv_heads=%d: only with the checkpoint that is written can the new config"
+    local part = "num_ln_in_parallel_attn=1 with num_kv_heads=%d: the new config can be converted back"
     for _, case in ipairs { { 1, 2, true }, { 2, 2, false }, { 1, 1, false }, { 1, 4, false } } do
       local norms, groups, is_one_way = unpack(case)
       local there = { "falcon", "hf", "cs-2.9", { model_type = "falcon", new_decoder_architecture = true, num_attention_heads = 4,

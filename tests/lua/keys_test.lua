@@ -28,10 +28,11 @@ describe("Keys: several for one tensor", function()
   it("an action gives as many tensors as there are keys", function()
     local t = counted({ 2 }, 0)
     for _, case in ipairs {
-      { giving { t, t }, "it gives 2 x float32 [2] for 3 keys" }, { giving { t, t, t, t }, "it gives 4 x float32 [2] for 3 keys" },
-      { giving(t), "it gives float32 [2] for 3 keys" }, { giving { t, t, 5 }, "it gives int for 3 keys" },
-      { giving {}, "it gives no tensors for 3 keys" }, { giving { t, nil, t }, "it gives nothing as number 2 for 3 keys" },
-      { giving(nil), "it gives nothing (does it return a value?) for 3 keys" },
+      { giving { t, t }, "expected 3 tensors, found 2 x float32 [2]" },
+      { giving { t, t, t, t }, "expected 3 tensors, found 4 x float32 [2]" },
+      { giving(t), "expected 3 tensors, found float32 [2]" }, { giving { t, t, 5 }, "expected 3 tensors, found int" },
+      { giving {}, "expected 3 tensors, found no tensors" }, { giving { t, nil, t }, "expected 3 tensors, found nothing as number 2" },
+      { giving(nil), "expected 3 tensors, found nothing (does it return a value?)" },
     } do
       fails("cannot convert key 'qkv' (float32 [4, 2]) with 'giver': " .. case[2], run, { { "qkv", three, case[1] } }, "left", fused)
     end
@@ -46,7 +47,7 @@ describe("Keys: several for one tensor", function()
       { giving { t, t }, "2 x float32 [2]" }, { giving(5), "int" }, { giving "text", "str" }, { giving {}, "no tensors" },
       { giving(nil), "nothing (does it return a value?)" },
     } do
-      fails(("with 'giver': it gives %s for one key"):format(case[2]), run, { { "a", "b", case[1] } }, "left", { a = t })
+      fails(("with 'giver': expected a tensor, found %s"):format(case[2]), run, { { "a", "b", case[1] } }, "left", { a = t })
     end
     equal(run({ { "a", "b", giving(cbk.null) } }, "left", { a = t }).b, cbk.null)
   end)
@@ -128,8 +129,8 @@ describe("Keys: one per value of a letter", function()
 
   it("on the way back there are as many as the config counts", function()
     local there = run(set, "left", experts(3), of(3))
-    fails("it gives 3 x float32 [1, 2] for 2 keys", run, set, "right", there, of(2))
-    fails("it gives 3 x float32 [1, 2] for 4 keys", run, set, "right", there, of(4))
+    fails("expected 2 tensors, found 3 x float32 [1, 2]", run, set, "right", there, of(2))
+    fails("expected 4 tensors, found 3 x float32 [1, 2]", run, set, "right", there, of(4))
   end)
 
   it("a count that is not a number is reported with its field or rule", function()
