@@ -22,7 +22,7 @@ local args = parser:parse()
 converters.load(args.converter, args.sandbox)
 local job = converters.job(converters.route(args.model, args.src_fmt, args.tgt_fmt))
 local to_hf, parts = job.tgt == "hf", composite.parts(job)
-if not parts then args.config_file = converters.config_file(args.config_file, job) end
+if not parts then args.config_file = converters.config_file(args.config_file) end
 local folder = args.output_dir or cbk.fs.dirname(args.config_file)
 
 ---Writes the config of each part into its own folder.

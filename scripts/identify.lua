@@ -10,7 +10,7 @@ The config beside a checkpoint is config.json, or a YAML file: the one of the sa
 the same conversion (both end in _to_cs-2.5), or the only one that no conversion wrote. The last line
 is the command that converts the checkpoint, if its config exists and it can be converted.
 
-Exit code: 0 found, 1 some checkpoint fits no model or cannot be read, 2 wrong usage.
+Exit code: 0 found, 1 some checkpoint fits no model, or it or its config cannot be read, 2 wrong usage.
 
 examples:
   cbk identify model.safetensors
@@ -24,7 +24,7 @@ cli.options(parser, "json")
 local args = parser:parse()
 if args.config and #args.file > 1 then cli.usage_error("identify", "--config is the config of one checkpoint; give one FILE") end
 
-converters.load(args.converter, args.sandbox)
+local only = converters.load(args.converter, args.sandbox)
 
 ---The value of an option for a shell.
 local function quoted(text)
@@ -61,7 +61,7 @@ local function print_found(found, command)
   print("format   " .. found.format)
   if found.class then print("class    " .. found.class) end
   if found.release then print("release  " .. found.release) end
-  print("config   " .. cbk.shown(found.config or "none found"))
+  print("config   " .. cbk.shown(found.config or found.problem and "none that can be used" or "none found"))
   for i, line in ipairs(found.why) do print((i == 1 and "why      " or "         ") .. cbk.shown(line)) end
   if command then print("convert  " .. cbk.shown(command)) end
 end
@@ -73,6 +73,12 @@ local function look(path)
   local found, config = identify.checkpoint(path, checkpoint, args.config)
   local target, why_none = identify.target(found, checkpoint, config)
   if why_none then found.why[#found.why + 1] = why_none end
+  if not found.model and only then -- it may have no class
+    found.model = only
+    target = identify.target(found, checkpoint, config)
+    found.model = target and only or nil
+    if target then found.why[#found.why + 1] = ("it can be converted with %s, the only model of '%s'"):format(only, args.converter) end
+  end
   return found, target and command_of(path, found, target)
 end
 
@@ -89,7 +95,7 @@ for i, path in ipairs(args.file) do
     results[i] = cbk.dict { error = message }
     if not args.json then print("error    " .. cbk.shown(message)) end
   end
-  all_known = all_known and fine and found.model ~= nil
+  all_known = all_known and fine and found.model ~= nil and not found.is_broken
 end
 if args.json then cli.print_json(#args.file == 1 and results[1] or results) end
 os.exit(all_known and 0 or 1)

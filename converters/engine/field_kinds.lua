@@ -8,9 +8,25 @@ local field_kinds = {}
 
 local MOST = 2 ^ 53
 
+---@class FieldKinds   What `class.kinds` has.
+---@field size any       A size of tensors, such as a width or a number of heads: a whole number of at least 1. A Model Zoo config must
+---                      have it.
+---@field depth any      A number of layers or experts: a whole number from 1 to 100,000. A Model Zoo config must have it.
+---@field length any     The length of a sequence: a whole number of at least 1.
+---@field number any     Any number.
+---@field positive any   A number above 0, such as an epsilon.
+---@field rate any       A number from 0 to 1, such as a dropout rate.
+---@field boolean any    true or false. 1 and 0 count as these.
+---@field text any       A string, such as the name of an activation.
+---@field bias any       true or false: whether some tensors have biases. If a config leaves it out, the checkpoint decides.
+---@field norm any       The Model Zoo's name for the type of a layer norm.
+---@field any any        A value of any kind, such as a map.
+---@field free any       A value of any kind that does not change what a trained model computes, such as the initializer's range.
+
 ---@class FieldKind
 ---@field holds fun(value: any): boolean
 ---@field says string        what such a value is, in messages
+---@field most? number        larger ones are not held exactly
 ---@field needed? boolean    a Model Zoo config must say it
 ---@field null? boolean      null says as much as nothing
 ---@field plain? fun(value: any): any   the same, as rules and functions know it
@@ -25,8 +41,8 @@ local function number(says, holds) return { holds = holds, says = says, number =
 
 ---@type table<string, FieldKind>
 local known = {
-  size = { holds = whole(MOST), says = "a whole number of at least 1", needed = true },
-  length = { holds = whole(MOST), says = "a whole number of at least 1" }, -- of a sequence
+  size = { holds = whole(MOST), says = "a whole number of at least 1", needed = true, most = MOST },
+  length = { holds = whole(MOST), says = "a whole number of at least 1", most = MOST }, -- of a sequence
   depth = { holds = whole(1e5), says = "a whole number from 1 to 100000", needed = true },
   number = number("a number", function() return true end),
   positive = number("a number above 0", function(value) return value > 0 end),
@@ -52,6 +68,15 @@ local function holds(kind, value, value_kind)
   return read ~= nil and read ~= false and read == read and math.abs(read) < math.huge and kind.holds(read)
 end
 
+---What a value must be. A number above what Lua's numbers hold exactly is not the one that is shown, so its limit is named.
+---@param kind FieldKind
+local function wanted(kind, value, value_kind)
+  local is_number = value_kind == "int" or value_kind == "float"
+  local read = is_number and tonumber((tostring(value):gsub("LL$", "")))
+  local is_too_large = kind.most and read and read >= kind.most
+  return is_too_large and "a whole number up to 2^53" or kind.says
+end
+
 ---What a value must be, where it is something else; nil where it may be what it is. Null is as good as no default, or false,
 ---and as any value where any will do.
 ---@param field ClassField|nil
@@ -62,7 +87,7 @@ function field_kinds.mistake(field, value, value_kind)
   local kind = field and known[field.kind]
   if not kind then return nil end
   if value == cbk.null then return not (kind.null or field.free or not field.default) and kind.says or nil end
-  return not holds(kind, value, value_kind) and kind.says or nil
+  return not holds(kind, value, value_kind) and wanted(kind, value, value_kind) or nil
 end
 
 ---A value as rules and functions know it: true for 1.

@@ -76,7 +76,7 @@ end
 function file.refuse(config)
   for _, section in ipairs { "model", "trainer" } do
     if kinds.is_dict(config, section) then
-      cbk.fail("config", ("expected a Hugging Face config, found one of the Model Zoo (it has a section '%s'); "
+      cbk.fail("config", ("expected a config of Hugging Face, found one of the Model Zoo (it has a section '%s'); "
         .. "pass its format, such as --src-fmt cs-%s"):format(section, releases.newest))
     end
   end

@@ -27,7 +27,14 @@ end
 ---The model section of either layout.
 function trainer.model(config)
   local parent = place(config)
-  if parent.model == nil then cbk.fail("config", "the config has no 'model' section; a config of Hugging Face has the format hf") end
+  if parent.model == nil then
+    for _, field in ipairs { "model_type", "architectures" } do
+      if present(config[field]) then
+        cbk.fail("config", ("expected a config of the Model Zoo, found one of Hugging Face (it has '%s'); its format is hf"):format(field))
+      end
+    end
+    cbk.fail("config", "expected a config of the Model Zoo, found no section 'model'")
+  end
   if not is_dict(parent, "model") then fields.refuse(trainer.place_of_model(config), parent.model, "a map of fields") end
   return parent.model
 end

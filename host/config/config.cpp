@@ -99,10 +99,15 @@ Value load_config(const fs::path& path, const ConfigWarning& warn) {
   const ConfigWarning warn_of_file = [&](const std::string& warning) {
     if (warn) warn(fmt::format("the config '{}', {}", path.string(), warning));
   };
+  const std::string text = read_file(path, max_size);
   return within(fmt::format("cannot read the config '{}'", path.string()), [&] {
-    const std::string text = read_file(path, max_size);
     const auto format = config_format_of(path);
-    return format ? parse_config(text, *format, warn_of_file) : parse_unnamed(text, warn_of_file);
+    try {
+      return format ? parse_config(text, *format, warn_of_file) : parse_unnamed(text, warn_of_file);
+    } catch (const Error&) {
+      if (text.find('\0') == std::string::npos) throw;
+      fail(Errc::format, "it is a binary file, perhaps a checkpoint; expected JSON or YAML");
+    }
   });
 }
 

@@ -284,8 +284,43 @@ describe("the config beside a checkpoint", function()
     rename(dir, "a.yaml", "params.yaml")
     cbk.fs.remove(dir .. "/params.yaml")
     cbk.fs.write(dir .. "/params.yaml", "model:\n  name: [llama\n  x: }\n")
-    refuses(dir, "params.yaml' beside it: ", "convert", "a.mdl", "--to", "hf")
+    refuses(dir, "params.yaml' beside the checkpoint: ", "convert", "a.mdl", "--to", "hf")
     has(why(identified(dir, "a.mdl")), "cannot read the config '")
+    has(why(identified(dir, "a.mdl")), "to convert it, correct the config or name another with --config")
+    local code, out = harness.cbk(dir, "identify", "a.mdl")
+    equal(code, 1)
+    has(out, "config   none that can be used\n")
+  end)
+
+  it("may be named by its folder, and is no checkpoint", function()
+    local dir = hf_folder(llama)
+    runs(dir, "params", ".")
+    runs(dir, "convert", "m.safetensors", "--to", "cs-2.4", "--config", ".")
+    refuses(dir, "cannot read the config 'm.safetensors': it is a binary file, perhaps a checkpoint; expected JSON or YAML",
+      "params", "m.safetensors")
+    refuses(dir, "cbk: cannot open 'none.json': No such file", "params", "none.json")
+  end)
+
+  it("is of the other side", function()
+    local dir, zoo = hf_folder(llama), zoo_folder(llama, "llama", "cs-2.4")
+    refuses(dir, "expected a config of Hugging Face, found one of the Model Zoo (it has a section 'model')", "convert", "m.safetensors",
+      "--to", "cs-2.4", "--config", zoo .. "/a.yaml")
+    refuses(zoo, "expected a config of the Model Zoo, found one of Hugging Face (it has 'model_type'); its format is hf", "convert",
+      "a.mdl", "--to", "hf", "--config", dir .. "/config.json")
+    refuses(dir, "'m.safetensors' is a checkpoint of Hugging Face, but --src-fmt is cs-2.4; use --src-fmt hf", "convert", "m.safetensors",
+      "--to", "hf", "--src-fmt", "cs-2.4")
+    refuses(dir, "expected a Cerebras checkpoint, found no 'model' in 'm.safetensors'", "upgrade", "m.safetensors", "--to", "cs-2.5",
+      "--model", "llama", "--config", zoo .. "/a.yaml")
+  end)
+
+  it("does not name its model by a list", function()
+    local dir = hf_folder(llama, conversion.with(llama, { model_type = cbk.list { "x" } }))
+    local code, out = harness.cbk(dir, "identify", "m.safetensors")
+    equal(code, 1)
+    has(out, 'the config says model_type=["x"]: expected a string')
+    refuses(dir, 'the config says model_type=["x"]: expected a string; correct the config, or name another with --config', "convert",
+      "m.safetensors", "--to", "cs-2.4")
+    refuses(dir, 'the config says model_type=["x"]: expected a string', "params", "config.json")
   end)
 end)
 
@@ -321,7 +356,7 @@ describe("a config that does not fit its tensors", function()
     said({ hidden_size = "8" }, "hidden_size='8'")
     said({ num_attention_heads = 3 }, "num_attention_heads=3: only a divisor of hidden_size (8)")
     said({ hidden_size = 16 }, "'lm_head.weight': expected [50, 16] (hidden_size=16), found [50, 8]")
-    said({ model_type = "bloom" }, "the config says model_type=bloom, but", "the names are those of llama")
+    said({ model_type = "bloom" }, "the config says model_type=bloom, but", "the tensor names are those of llama")
     said({ model_type = "nobody" }, "the config says model_type=nobody, which is not a known model")
   end)
 end)

@@ -506,7 +506,7 @@ describe("cbk upgrade", function()
     local folder = harness.temp_dir()
     for text, why in pairs {
       [""] = "the config is empty", ["- 1"] = "the config should be a map of fields, found a list",
-      ["a: 1"] = "the config has no 'model' section; a config of Hugging Face has the format hf",
+      ["a: 1"] = "expected a config of the Model Zoo, found no section 'model'",
       ["model: {}"] = "the model section of the config is empty", ["trainer: {}"] = "the config has a 'trainer' section without 'init'",
     } do
       cbk.fs.write(folder .. "/c.yaml", text .. "\n", { overwrite = true })

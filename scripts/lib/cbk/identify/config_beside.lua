@@ -1,15 +1,16 @@
 -- The config that belongs to a checkpoint: config.json, or one of the YAML files beside it.
 
 local cbk = require "cbk"
+local converters = require "cbk.converters"
 local kinds = require "converters.engine.kinds"
 
 local config_beside = {}
 
 ---A config file, which holds a map of fields.
----@param path string
+---@param path string   also of the folder with a config.json
 ---@return Dict
 function config_beside.load(path)
-  local config = cbk.config.load(path)
+  local config = cbk.config.load(converters.config_file(path))
   if not kinds.is_dict(config) then
     cbk.fail("config", ("cannot read the config '%s': the config should be a map of fields, found a %s"):format(path,
       tostring(cbk.kind(config))))
@@ -33,13 +34,14 @@ local function try(file)
   if fine then return result end
   local why, said = result.message or tostring(result), ("cannot read the config '%s': "):format(file)
   if why:sub(1, #said) == said then why = why:sub(#said + 1) end
-  return nil, ("cannot read the config '%s' beside it: %s"):format(file, why)
+  return nil, ("cannot read the config '%s' beside the checkpoint: %s"):format(file, why)
 end
 
 ---@class ConfigBeside
 ---@field path? string
 ---@field config? Dict     what is in it
 ---@field problem? string   why none of the files is used
+---@field is_broken? boolean   that is, since it cannot be read
 
 ---The YAML files of a folder that may be configs, with their names' ends.
 ---@return { path: string, stem: string, config?: Dict, problem?: string }[]
@@ -84,7 +86,7 @@ function config_beside.find(path, is_hf)
     local file = cbk.fs.join(folder, "config.json")
     if not cbk.fs.exists(file) then return {} end
     local config, problem = try(file)
-    return { path = config and file, config = config, problem = problem }
+    return { path = config and file, config = config, problem = problem, is_broken = problem ~= nil }
   end
   local files = nearest(yaml_files(folder), (cbk.fs.basename(path):gsub("%.%a+$", "")))
   local readable, names = {}, {}
@@ -94,7 +96,8 @@ function config_beside.find(path, is_hf)
   if #readable > 1 then
     return { problem = ("there are several configs beside it: %s; name one with --config"):format(table.concat(names, ", ")) }
   end
-  return readable[1] or files[1] or {}
+  if readable[1] or not files[1] then return readable[1] or {} end
+  return { problem = files[1].problem, is_broken = true }
 end
 
 return config_beside

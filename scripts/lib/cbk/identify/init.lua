@@ -8,6 +8,7 @@ local other_names = require "cbk.converters.other_names"
 local release = require "cbk.identify.release"
 local report = require "cbk.report"
 local spec_tree = require "cbk.spec_tree"
+local fields = require "converters.engine.fields"
 local fit = require "converters.engine.fit"
 local kinds = require "converters.engine.kinds"
 local sections = require "converters.engine.sections"
@@ -55,6 +56,10 @@ local function architecture(config)
   local first = config and kinds.is_list(config, "architectures") and config.architectures[1]
   return type(first) == "string" and first or nil
 end
+
+---Whether a config is one of Hugging Face.
+---@param config Dict
+local function says_hugging_face(config) return type(config.model_type) == "string" or architecture(config) ~= nil end
 
 local function is_headless(name) return name:find "%-headless$" ~= nil end
 
@@ -106,7 +111,8 @@ local function candidates(asked, format, keys, shape_of)
         out[#out + 1] = { model = one.model, class = class, fit = result, mistakes = fit.mistakes(result),
           is_named = is_of_class(one.model, asked.architecture), idle = asked.idle(one.model) }
       else
-        problems[#problems + 1] = ("the config does not describe %s: %s"):format(one.model.model, result.message or tostring(result))
+        local message, instead = result.message or tostring(result), ("cannot describe %s by the config"):format(one.model.model)
+        problems[#problems + 1] = message:gsub("^cannot convert the config", (instead:gsub("%%", "%%%%")))
       end
     end
   end
@@ -208,7 +214,9 @@ end
 ---@field why string[]
 ---@field others string[]   models that fit as well
 ---@field problem? string   why no config beside the checkpoint is used
+---@field is_broken? boolean   that is, since it cannot be read
 ---@field reason? string    why there is no model
+---@field is_config_wrong? boolean   that is, since its config cannot be that of a known model, whatever --model says
 
 ---@param checkpoint Checkpoint
 ---@param config Dict|nil
@@ -293,7 +301,7 @@ local function reason_of(list, problems, stated, keys, formats)
   if best and #best.fit.wrong > 0 and #best.fit.wrong >= #best.fit.unknown then
     return ("the config does not fit the tensors: '%s': %s"):format(best.fit.wrong[1].key, best.fit.wrong[1].why)
   end
-  local others = #like > 0 and ("; the names are those of %s"):format(table.concat(like, " or ")) or ""
+  local others = #like > 0 and ("; the tensor names are those of %s"):format(table.concat(like, " or ")) or ""
   if not stated then return "no model that fits the config has these tensors" .. others end
   local why = inexpressible.why(stated:match "^model_type=(.*)")
   if why then return why end
@@ -305,20 +313,42 @@ local function reason_of(list, problems, stated, keys, formats)
   return problems[1] or lacking or ("the config says %s, which is not a known model%s"):format(stated, others)
 end
 
+---The error for the name of a model that is no text.
+---@param field string
+local function not_a_string(field, value)
+  return ("the config says %s=%s: expected a string"):format(field, fields.shown(value))
+end
+
+---A config of Hugging Face, which is its own model section.
+---@param config Dict
+---@return Dict
+local function hugging_face_section(config)
+  local section = kinds.is_dict(config, "trainer") and "trainer" or kinds.is_dict(config, "model") and "model"
+  if section and not says_hugging_face(config) then
+    cbk.fail("config", ("expected a config of Hugging Face, found one of the Model Zoo (it has a section '%s')"):format(section))
+  end
+  return config
+end
+
 ---@param found Identity
 ---@param config Dict
 ---@param formats string[]
 ---@param kept Dict|nil   what the checkpoint keeps of a config of Hugging Face
 local function by_config(found, config, formats, kept, keys, shape_of)
   local is_hf, why = found.format == "hf", found.why
-  local fine, section = pcall(is_hf and function() return config end or trainer.model, config)
+  local fine, section = pcall(is_hf and hugging_face_section or trainer.model, config)
   if not fine then
-    found.reason = section.message or tostring(section)
+    found.reason, found.is_config_wrong = section.message or tostring(section), true
     why[#why + 1] = found.reason
     return
   end
   local class = architecture(is_hf and config or kept)
   local field = is_hf and "model_type" or "name"
+  if kinds.present(section[field]) and type(section[field]) ~= "string" then
+    found.reason, found.is_config_wrong = not_a_string(field, section[field]), true
+    why[#why + 1] = found.reason
+    return
+  end
   local stated = type(section[field]) == "string" and ("%s=%s"):format(field, section[field]) or nil
   if stated then why[#why + 1] = "the config says " .. stated end
   local asked = {
@@ -330,6 +360,7 @@ local function by_config(found, config, formats, kept, keys, shape_of)
   found.format = format
   if not list[1] or list[1].fit.matched * 2 < #keys then
     found.reason = reason_of(list, problems, stated, keys, formats)
+    found.is_config_wrong = is_hf and stated ~= nil or #problems > 0 or list[1] ~= nil and #list[1].fit.wrong > 0
     why[#why + 1] = found.reason
     return
   end
@@ -353,7 +384,7 @@ local function by_names(found, keys, formats, class)
   local best = ranked(list)[1]
   if not best then
     found.reason = "no model has these tensors, and there is no config beside the checkpoint"
-    found.why[#found.why + 1] = "there is no config, and no model has these tensor names"
+    found.why[#found.why + 1] = (found.problem and "" or "there is no config, and ") .. "no model has these tensor names"
     return
   end
   found.model, found.format = best.model.model, format
@@ -363,7 +394,8 @@ local function by_names(found, keys, formats, class)
     local is_other = list[i].is_named == best.is_named and not is_headless(list[i].model.model)
     if is_other then found.others[#found.others + 1] = list[i].model.model end
   end
-  found.why[#found.why + 1] = ("there is no config; all %d tensor names are those of %s"):format(#keys, found.model)
+  found.why[#found.why + 1] = ("%sall %d tensor names are those of %s"):format(found.problem and "" or "there is no config; ", #keys,
+    found.model)
 end
 
 ---Which model a checkpoint is, by its config and its tensors.
@@ -375,13 +407,14 @@ end
 function identify.checkpoint(path, checkpoint, config_path)
   kinds.check_root(checkpoint.root)
   local is_hf = not kinds.is_dict(checkpoint.root, "model")
-  local beside = config_path and { path = config_path, config = config_beside.load(config_path) }
+  local beside = config_path and { path = converters.config_file(config_path), config = config_beside.load(config_path) }
     or config_beside.find(is_hf and path or checkpoint.path, is_hf) -- of a folder, the file in it names the config
   local params = not beside.config and not is_hf and kept_params(checkpoint.root) or nil
   local config = beside.config or params
   local formats, of, why = formats_of(checkpoint, config)
   local found = {
-    format = formats[1], release = of, config = beside.config and beside.path, why = why, others = {}, problem = beside.problem,
+    format = formats[1], release = of, config = beside.config and beside.path, why = why, others = {},
+    problem = beside.problem, is_broken = beside.is_broken,
   }
   if beside.problem then why[#why + 1] = beside.problem end
   if params then why[#why + 1] = "the config is read from its __metadata__" end
@@ -441,7 +474,10 @@ end
 ---@return string|nil target, string|nil reason
 function identify.target(found, checkpoint, config)
   if not found.model then return nil end
-  if not config then return nil, "to convert it, name its config with --config" end
+  if not config then
+    return nil, found.is_broken and "to convert it, correct the config or name another with --config"
+      or "to convert it, name its config with --config"
+  end
   local model = catalogue.find(found.model)
   local fine, result = report.quietly(function()
     local probe = found.format == "hf" and "cs-current" or "hf"
@@ -462,24 +498,34 @@ end
 ---Sets the options that the user left out: model, source format and config.
 ---@param args table          of the command: checkpoint_file, model, src_fmt, config
 ---@param open fun(): Checkpoint
+---@param only string|nil      the one model of the user's converter: the default of --model
 ---@return Identity|nil found   what was found; nil where all was given
 ---@return string[] names       of the options that were set
-function identify.set_options(args, open)
-  if args.model and args.src_fmt and args.config then return nil, {} end
+function identify.set_options(args, open, only)
+  if (args.model or only) and args.src_fmt and args.config then
+    args.model = args.model or only
+    return nil, {}
+  end
   local function ask(option, why, advice)
     cbk.fail("usage", ("cannot detect %s of '%s': %s; %s"):format(option:match "^%-%-src" and "the format"
       or "the " .. option:sub(3), args.checkpoint_file, why, advice or "name it with " .. option))
   end
   local whole = composite_in(args.checkpoint_file)
-  local found = whole and { model = whole.model, format = "hf", config = args.checkpoint_file, why = {}, others = {} }
-    or identify.checkpoint(args.checkpoint_file, open(), args.config)
+  local found, config = whole and { model = whole.model, format = "hf", config = args.checkpoint_file, why = {}, others = {} }, nil
+  if not found then found, config = identify.checkpoint(args.checkpoint_file, open(), args.config) end
   local names = {}
   local function set(field, value)
     if args[field] == nil then args[field], names[#names + 1] = value, field end
   end
   if found.problem then cbk.fail("config", found.problem) end
+  if args.src_fmt and args.src_fmt ~= "hf" and found.format == "hf" and config and says_hugging_face(config) then
+    cbk.fail("usage", ("'%s' is a checkpoint of Hugging Face, but --src-fmt is %s; use --src-fmt hf"):format(args.checkpoint_file,
+      args.src_fmt))
+  end
+  if only then set("model", only) end
   if not args.model and not found.model then
-    ask("--model", found.reason, found.config and "correct the config, name another with --config, or name the model with --model")
+    ask("--model", found.reason, found.is_config_wrong and "correct the config, or name another with --config"
+      or found.config and "correct the config, name another with --config, or name the model with --model")
   end
   if not args.model and #found.others > 0 then
     ask("--model", ("%s or %s fit"):format(found.model, table.concat(found.others, " or ")))
@@ -525,7 +571,7 @@ end
 ---@param format? string
 ---@return string model, string format
 function identify.model_of_config(config, model, format)
-  local says_hf = type(config.model_type) == "string" or architecture(config) ~= nil
+  local says_hf = says_hugging_face(config)
   local is_zoo = not says_hf and (config.model ~= nil or config.trainer ~= nil)
   if format then check_format(is_zoo, says_hf, format) end
   format = format or (is_zoo and "cs-current" or "hf")
@@ -534,10 +580,12 @@ function identify.model_of_config(config, model, format)
     check_model(model, format, section)
     return model, format
   end
-  local stated = section[is_hf and "model_type" or "name"]
-  if type(stated) ~= "string" then
-    cbk.fail("usage", ("the config has no '%s'; name the model with --model"):format(is_hf and "model_type" or "model.name"))
+  local field = is_hf and "model_type" or "name"
+  local stated = section[field]
+  if kinds.absent(stated) then
+    cbk.fail("usage", ("the config has no '%s'; name the model with --model"):format(is_hf and field or "model.name"))
   end
+  if type(stated) ~= "string" then cbk.fail("config", not_a_string(field, stated)) end
   local wanted = is_hf and architecture(config) or nil
   local accepts, found = is_hf and of_type(config) or of_name({ catalogue.resolve(format) }, section), {}
   for _, one in ipairs(described(is_hf and "left" or "right")) do
