@@ -12,6 +12,7 @@ local explain = require "converters.authoring.explain"
 local identity = require "converters.diagnosis.identity"
 local dry_run = require "converters.authoring.dry_run"
 local advice = require "converters.diagnosis.advice"
+local own_output = require "converters.authoring.own_output"
 
 local default_shard_size = "10GB"
 
@@ -30,13 +31,13 @@ parser:option("--model", "the model, as `cbk list` names it (default: detected)"
 parser:option("--src-fmt", "its format: hf, cs-X.Y, or cs-auto to detect the release (default: detected)"):argname "FORMAT"
 parser:option("--to --tgt-fmt", "the format wanted: hf, cs-X.Y or cs-current"):target("tgt_fmt"):argname("FORMAT"):count(1)
 parser:option("--config", "its config: config.json or params.yaml (default: the one beside it)"):argname "FILE"
-parser:option("-o --output-dir", "where to write (default: beside each input, or in its folder)"):argname "DIR"
+parser:option("-o --output-dir", "where to write (default: beside the input; inside it, if it is a folder)"):argname "DIR"
 parser:option("--hf-shard-size", "largest size of a Hugging Face shard", default_shard_size):argname "SIZE"
 parser:flag("--export-safetensors", "write Hugging Face shards as safetensors")
 parser:flag("--single-file", "write pytorch_model.bin or model.safetensors for Hugging Face, without shards and index")
 parser:flag("--drop-unmatched-keys", "leave out keys that no rule matches, instead of failing")
 parser:flag("--debug", "print on stderr how each key is converted")
-parser:option("--seed", "random seed for weights that the source lacks", "0"):argname("N"):convert(cli.whole_number)
+parser:option("--seed", "random seed for weights that the source lacks", "0"):argname("N"):convert(cli.whole_number "--seed")
 parser:option("--h5-version", "0.4 or 0.5, for Cerebras output (default: the newest that the target release reads)")
   :argname("VERSION"):choices { "0.4", "0.5" }
 cli.converter_options(parser)
@@ -63,14 +64,15 @@ local function check_options()
 end
 
 ---Sets the options that were left out.
+---@param only string|nil   of converters.load
 ---@return Checkpoint|nil   if it had to be opened for that
-local function detect_options()
+local function detect_options(only)
   local checkpoint
   local function open()
     checkpoint = checkpoint or cli.open(args.checkpoint_file, args)
     return checkpoint
   end
-  local found, names = identify.set_options(args, open)
+  local found, names = identify.set_options(args, open, only)
   if found then
     local texts = {}
     for i, name in ipairs(names) do texts[i] = ("--%s %s"):format(name:gsub("_", "-"), args[name]) end
@@ -170,6 +172,7 @@ local function convert(job, config)
   if job.watch and not args.json then print_rows(rows, planned) end
   if not planned then error(root, 0) end
   cli.warn(identity.doubts(job, { config = config, root = job.source }, { config = new_config, root = root }))
+  cli.warn(own_output.doubts(job, new_config, root))
   return root, new_config, rows
 end
 
@@ -221,12 +224,11 @@ end
 -- --- all of it
 
 check_options()
-converters.load(args.converter, args.sandbox)
-local checkpoint = detect_options()
+local checkpoint = detect_options(converters.load(args.converter, args.sandbox))
 local route = converters.route(args.model, args.src_fmt, args.tgt_fmt)
 local to_hf, parts = route.tgt == "hf", composite.parts(route)
 local read_parts, written_parts = not to_hf and parts or nil, to_hf and parts or nil
-if not parts then args.config = converters.config_file(args.config, route) end
+if not parts then args.config = converters.config_file(args.config) end
 local targets = targets_of(route, parts)
 refuse_existing(targets)
 if args.h5_version and to_hf then cbk.warn "--h5-version is ignored: the output is in Hugging Face's format" end

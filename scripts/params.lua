@@ -19,9 +19,9 @@ cli.converter_options(parser)
 cli.options(parser, "json")
 local args = parser:parse()
 
-converters.load(args.converter, args.sandbox)
+local only = converters.load(args.converter, args.sandbox)
 local config = config_beside.load(args.config)
-local list = classes.tensors(config, identify.model_of_config(config, args.model, args.format))
+local list = classes.tensors(config, identify.model_of_config(config, args.model or only, args.format))
 
 ---Elements of a tensor.
 local function count(shape)

@@ -29,6 +29,7 @@ local root = debug.getinfo(1, "S").source:match "^@(.*)tests/reference%.lua$" or
 ---@field class? string       in place of a library: its fields and methods are described
 ---@field records? string[]   the tables of notation/files.lua that accept these fields
 ---@field accepted? table     … or what accepts them, by their names
+---@field calls? boolean      … and these are functions
 ---@field within? string      a pattern of files that have examples
 
 ---@type Section[]
@@ -67,13 +68,17 @@ local sections = {
     intro = "`local rotary = require \"converters.vocabulary.rotary\"`." },
   { title = "Attention heads", file = "vocabulary/heads.lua", library = heads, prefix = "heads",
     intro = "`local heads = require \"converters.vocabulary.heads\"`." },
-  { title = "Tests and sizes", file = "engine/kinds.lua", library = kinds, prefix = "kinds",
+  { title = "Kinds of values", file = "engine/kinds.lua", library = kinds, prefix = "kinds",
     intro = "For functions of your own: `local kinds = require \"converters.engine.kinds\"`." },
   { title = "Decoder families", file = "shared/decoder.lua", library = decoder, prefix = "decoder",
     intro = "`local decoder = require \"converters.shared.decoder\"`: what the Model Zoo's decoder models have in common." },
   { part = { "Model classes", "For a class that `converters/classes/` does not have yet." },
     title = "Model classes", file = "engine/class.lua", library = class, prefix = "class",
     intro = "`local class = require \"converters.engine.class\"`." },
+  { title = "Kinds of fields", file = "engine/field_kinds.lua", class = "FieldKinds", accepted = class.kinds, calls = true,
+    within = "class%.makers",
+    intro = "`local size, rate = class.makers \"size rate\"`, then `{ width = size(768), dropout = rate(0.1) }` with the default of each "
+      .. "field. A value of another kind is refused." },
   { title = "Fields of a class", file = "engine/class.lua", class = "ClassTable", within = "class.new",
     intro = "`class.new \"NAME\" { fields = …, tensors = … }`." },
   { title = "Options of a tensor", file = "engine/class.lua", class = "TensorOptions", within = "class.new",
@@ -118,7 +123,7 @@ local function add_class(out, section, annotation)
   for _, field in ipairs(annotation.fields) do
     local name = field.name:gsub("%?$", "")
     local shown = section.prefix and section.prefix .. "." .. name or name
-    local pattern = section.prefix and whole_word(shown) or "%f[%w_]" .. name .. " = "
+    local pattern = section.prefix and whole_word(shown) or "%f[%w_]" .. name .. (section.calls and "[ (][\"%w]" or " = ")
     if not name:find "^%[" then add(out, name, shown, text_of { text = { field.text }, params = {} }, pattern) end
   end
 end

@@ -304,7 +304,7 @@ local function report_unmatched(job, unmatched)
   local message = ("%s%d key%s not matched: %s"):format(is_all and "" or "at least ", #unmatched, #unmatched == 1 and " was" or "s were",
     names)
   if not job.drop_unmatched then
-    cbk.fail("unmatched", message .. (advice or "; to convert without them, add --drop-unmatched-keys"))
+    cbk.fail("unmatched", message .. (advice or "; to leave them out, if the model works without them, add --drop-unmatched-keys"))
   end
   cbk.warn(message .. "; dropped because of --drop-unmatched-keys")
 end
@@ -443,7 +443,8 @@ local function convert_part(job, i, part, is_refused)
   end
   if #biases > 0 then return made, unmatched, fit_checks.lacking(read, biases), moves end
   if written and #written.missing > 0 then
-    cbk.warn(("the output lacks %d weights that its model needs: %s"):format(#written.missing, naming.first(written.missing)))
+    cbk.warn(("the output lacks %d weight%s that its model needs: %s"):format(#written.missing, #written.missing == 1 and "" or "s",
+      naming.first(written.missing)))
   end
   if written and not converter.left then fit_checks.strange_output(written, is_hf(step.tgt)) end -- parts write each other's tensors
   if not written and not job.is_unchecked and (is_hf(step.src) or is_hf(step.tgt)) then
@@ -502,7 +503,7 @@ function convert.model_of(root)
   if not kinds.is_dict(root, "model") then
     local shown = {}
     for key in cbk.items(root) do shown[#shown + 1] = tostring(key) end
-    cbk.fail("checkpoint", "expected a CS checkpoint with a dict 'model' at its top, found the keys " .. naming.first(shown))
+    cbk.fail("checkpoint", "expected a Cerebras checkpoint with a dict 'model', found the keys " .. naming.first(shown))
   end
   return root.model
 end

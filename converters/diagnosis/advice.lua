@@ -112,6 +112,8 @@ end
 
 ---What else the keys may be, apart from numbers beyond a count.
 local function of_names(job, source, unmatched)
+  local own = catalogue.is_own(job.model.model) and catalogue.file_of(job.model.model)
+  if own then return ("; add %s to '%s'"):format(#unmatched == 1 and "a rule for it" or "rules for them", own) end
   local below = wrapper(source)
   if below and (below ~= "model" or job.path[1].src == "hf") then
     return ("; the tensors are below '%s': move them up with `cbk copy CHECKPOINT FLAT --include %s --rename '%s.*=*'`"):format(

@@ -22,10 +22,11 @@ local catalogue = {}
 ---                                    written, at the end. `from` is the config that was read.
 ---@field fill? table<Side, table[]>   Per side: `{ { key, function(at) }, … }`, tensors to make if nothing wrote the key. nil makes none.
 ---@field nested? table<Side, string[]>   Per side: sections of the config that config rules see as `attn_config.alibi`.
----@field layout? table<Side, { read: fun(config: Dict): (Dict), write: fun(config: Dict): Dict }>   Per side: a pair of functions for a
----                                    model section that has another layout in files than for the rules. `read` makes the rules' one of a
----                                    section that is read, first of all, and `write` the file's, last of all.
----@field beside? string[]             Fields of its Model Zoo config that config rules see, but that are beside the section of the model.
+---@field layout? table<Side, { read: fun(config: Dict): (Dict), write: fun(config: Dict): Dict }>   Per side: functions for a model section
+---                                    whose layout in files is not that of the rules. `read(section)` returns the rules' layout; it is
+---                                    called before everything else. `write(section)` returns the file's layout; it is called last.
+---@field beside? string[]             Fields that a Model Zoo config has beside the model section, and that config rules see as if they
+---                                    were in it.
 ---@field mup? "gpt"|"bert"|"t5"|false   How muP multipliers are folded into the weights on the way to Hugging Face: as in `"gpt"`,
 ---                                    `"bert"` or `"t5"`. Without it, a muP config is refused; with `false`, its fields are like any other.
 ---@field tool? "1.9.1"|"2.0.3"        The release of the original converter whose output files are imitated. `"2.0.3"` takes one extension
@@ -222,6 +223,9 @@ end
 ---The file of a model.
 ---@return string|nil
 function catalogue.file_of(name) return by_name[name] and by_name[name][3] end
+
+---Whether a model is of a user's own file.
+function catalogue.is_own(name) return by_name[name] ~= nil and by_name[name].is_own == true end
 
 ---All model names, aliases included, sorted.
 function catalogue.names() return naming.sorted(by_name) end

@@ -6,6 +6,7 @@ local extent = require "converters.engine.extent"
 local field_kinds = require "converters.engine.field_kinds"
 local fields = require "converters.engine.fields"
 local kinds = require "converters.engine.kinds"
+local naming = require "converters.engine.naming"
 local releases = require "converters.engine.releases"
 
 local class = {}
@@ -22,33 +23,40 @@ local MOST_TENSORS = 150000 -- of a model; the largest ones have 100,000
 ---@field free? boolean      a model with another value computes the same once it is trained
 ---@field unused? fun(value: any, config: Dict): boolean   which values say no more than the default
 
----Functions that describe a field, one for each kind of value in `engine/field_kinds.lua`. Arguments are the default and further names
----of the field: `text("gelu", "hidden_act")`.
+---Functions that describe a field, one for each kind of value (see Kinds of fields). Arguments are the default and further names of the
+---field: `text("gelu", "hidden_act")`. A field without a default may be left out.
 ---@type table<string, fun(default: any, ...: string): ClassField>
 class.kinds = {}
 for _, word in ipairs(field_kinds.names()) do
   class.kinds[word] = function(default, ...) return { kind = word, default = default, aliases = { ... } } end
 end
 
----… a flag for biases. If a config leaves it out, the checkpoint decides.
+---A flag for biases. If a config leaves it out, the checkpoint decides.
+---@private
 function class.kinds.bias(default, ...) return { kind = "boolean", default = default, aliases = { ... }, unbiased = false } end
 
----… the Model Zoo's name for the type of a layer norm.
+---The Model Zoo's name for the type of a layer norm.
+---@private
 function class.kinds.norm(default, ...)
   return { kind = "text", default = default, aliases = { ... }, unbiased = "biasless-layernorm" }
 end
 
----… a value of any kind, such as a map.
+---A value of any kind, such as a map.
+---@private
 function class.kinds.any(default, ...) return { default = default, aliases = { ... } } end
 
----… a value of any kind that does not change what a trained model computes.
+---A value of any kind that does not change what a trained model computes.
+---@private
 function class.kinds.free(default, ...) return class.free(class.kinds.any(default, ...)) end
 
 ---Several of `class.kinds` by their names: `local size, text = class.makers "size text"`.
 ---@param names string
 function class.makers(names)
   local out = {}
-  for name in names:gmatch "%a+" do out[#out + 1] = class.kinds[name] or error("unknown kind of fields: " .. name, 2) end
+  for name in names:gmatch "%a+" do
+    out[#out + 1] = class.kinds[name]
+      or error(("there is no kind of fields '%s'; there are %s"):format(name, table.concat(naming.sorted(class.kinds), ", ")), 2)
+  end
   return unpack(out)
 end
 
@@ -168,11 +176,30 @@ class.Class = Class
 ---@field removed? table<string, string>     … fields that the class refuses, each with the first release that does.
 ---@field renamed? string[][]                … names of tensors in older files: pairs of a Lua pattern and its replacement.
 
+local LUA_KINDS = { string = "str", number = "float", boolean = "bool" } -- as cbk.kind names them
+
+---What is wrong with a class as it is written; nil where nothing is.
+---@param written ClassTable
+---@return string|nil
+local function mistake_in(written)
+  if type(written.fields) ~= "table" then return "'fields' must be a table of fields by name" end
+  if type(written.tensors) ~= "function" then return "'tensors' must be a function that returns the tensors" end
+  for name, field in pairs(written.fields) do
+    if type(field) ~= "table" or not field.aliases then
+      return ("the field '%s' must be made by one of class.kinds, such as size(768), not a %s"):format(tostring(name), type(field))
+    end
+    local wanted = field.default ~= nil and field_kinds.mistake(field, field.default, LUA_KINDS[type(field.default)] or "")
+    if wanted then return ("the default of the field '%s' must be %s, not %s"):format(name, wanted, fields.shown(field.default)) end
+  end
+end
+
 ---`class.new "NAME" { fields = …, tensors = … }`: a model class.
 ---@param name string
 ---@return fun(written: ClassTable): Class
 function class.new(name)
   return function(written)
+    local mistake = mistake_in(written)
+    if mistake then error(("class %s: %s"):format(name, mistake), 2) end
     return setmetatable({ name = name, fields = written.fields, since = written.since, renamed = written.renamed, removed = written.removed,
       came_with = written.came_with,
       derived = written.derived, nodes = written.tensors }, Class)
@@ -309,6 +336,8 @@ end
 ---@field values table<string, any>
 ---@field texts table<string, string>
 ---@field sizes table<Extent, integer>
+---@field known_extents table<Extent, true>   those whose names are fields
+---@field names table<string, ClassField>     the fields, by all their names
 ---@field counts table<string, Extent>   how many there are below a prefix: "layers." to "num_hidden_layers"
 ---@field class Class
 ---@field config Dict
@@ -339,6 +368,23 @@ function class.shape(one)
   return out
 end
 
+---Refuses an extent with the name of no field.
+---@param written Extent
+---@param key string   the tensor's, or the prefix of what is repeated
+function ClassTensors:check_names(written, key)
+  if self.known_extents[written] then return end
+  for name in extent.names_in(written) do
+    local field = name:match "^[^.]+"
+    local is_known = self.names[name] or self.names[field] or self.texts[field] or rawget(self.values, field) ~= nil
+    if not is_known then
+      local near = cbk.nearest(name, naming.sorted(self.names), 1)[1]
+      cbk.fail("converter", ("class %s: '%s' has the extent '%s', but '%s' is not one of its fields%s"):format(self.class.name, key,
+        written, name, near and ("; did you mean %s?"):format(near) or ""))
+    end
+  end
+  self.known_extents[written] = true
+end
+
 function ClassTensors:add(node, prefix)
   local one = { key = prefix .. node[1], extents = node[2], of = self, init = node.init, buffer = node.buffer,
     optional = node.optional, part = node.part }
@@ -346,6 +392,7 @@ function ClassTensors:add(node, prefix)
   if #self == MOST_TENSORS then
     cbk.fail("config", ("the config describes more than %d tensors; check its numbers of layers and experts"):format(MOST_TENSORS))
   end
+  for _, written in ipairs(one.extents) do self:check_names(written, one.key) end
   self[#self + 1], self.by_key[one.key] = one, one
 end
 
@@ -366,7 +413,10 @@ function ClassTensors:flatten(node, prefix)
   for i = 1, table.maxn(node) do self:flatten(node[i], prefix) end
   local nodes, count = node.nodes, node.count
   if nodes and not count then return self:flatten(nodes, prefix .. node.prefix .. ".") end
-  if nodes then self.counts[prefix .. node.prefix .. "."] = count end
+  if nodes then
+    self:check_names(count, prefix .. node.prefix)
+    self.counts[prefix .. node.prefix .. "."] = count
+  end
   for i = 0, nodes and self:size(count) - 1 or -1 do
     self:flatten(type(nodes) == "function" and nodes(i) or nodes, ("%s%s.%d."):format(prefix, node.prefix, i))
   end
@@ -385,7 +435,8 @@ function Class:tensors(config, options)
   options = options or {}
   local values, texts = self:values(config, options.values)
   local function since(first) return options.release == nil or releases.since(options.release, first) end
-  local out = setmetatable({ by_key = {}, sizes = {}, counts = {}, values = values, texts = texts, class = self, config = config,
+  local out = setmetatable({ by_key = {}, sizes = {}, counts = {}, known_extents = {}, names = self:by_name(),
+    values = values, texts = texts, class = self, config = config,
     given = options.given or config, prefix = options.prefix or "", release = options.release }, ClassTensors)
   out:flatten(self.nodes(values, since), out.prefix)
   return out

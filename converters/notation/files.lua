@@ -239,7 +239,7 @@ function notation.read(path, is_sandboxed)
   if is_sandboxed then position.restrict(path) end
   local chunk, why
   if is_sandboxed then chunk, why = sandbox.load(path) else chunk, why = loadfile(path, "t") end
-  if not chunk then cbk.fail("converter", ("cannot read the converter '%s': %s"):format(path, why)) end
+  if not chunk then cbk.fail("converter", ("cannot read the converter: %s"):format(why)) end
   local fine, models = pcall(chunk)
   if not fine then
     local problem = type(models) == "table" and models.message or tostring(models)

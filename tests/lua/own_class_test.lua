@@ -77,3 +77,79 @@ describe("GPT-2's n_ctx", function()
     equal(class:by_name().n_ctx == class:by_name().n_positions, false)
   end)
 end)
+
+describe("Mistakes in a class of one's own", function()
+  ---What converting says when one text of the converter is another.
+  local function said(from, to, right)
+    local dir = folder(right or "make 'Right'", "ff")
+    local first, last = TABLE:find(from, 1, true)
+    is_true(first, from)
+    local changed = TABLE:sub(1, first - 1) .. to:gsub("%%", "%%%%") .. TABLE:sub(last + 1)
+    cbk.fs.write(dir .. "/own.lua", changed:format(right or "make 'Right'", "ff"), { overwrite = true })
+    return select(2, convert(dir, 2))
+  end
+
+  it("are named with the converter's line", function()
+    has(said("size()", "size"), "class Left: the field 'hidden_size' must be made by one of class.kinds, such as size(768), not a "
+      .. "function\n")
+    has(said("size()", "size 'a'"), "class Left: the default of the field 'hidden_size' must be a whole number of at least 1, not 'a'")
+    has(said('makers "size depth"', 'makers "size dept"'), "cbk: own.lua:4: there is no kind of fields 'dept'; there are any, bias, ")
+    has(said("tensors = ", "tensor = "), "class Left: 'tensors' must be a function")
+    has(said("return { {", "return {"), "cbk: cannot read the converter: own.lua:")
+  end)
+
+  it("are extents with the name of no field", function()
+    has(said('"hidden_size", "hidden_size", false', '"hidden_size", "2 * hidden_siz", false'), "class Left: 'layers.0.ff.weight' has the "
+      .. "extent '2 * hidden_siz', but 'hidden_siz' is not one of its fields; did you mean hidden_size?")
+    has(said('"layers", "num_hidden_layers"', '"layers", "num_layers"'), "class Left: 'layers' has the extent 'num_layers'")
+  end)
+
+  it("are fields that the class of the Model Zoo does not have, and defaults that ask for biases", function()
+    local keys = ('{ "layers.N.ff.weight", "layers.N.%s.weight" }')
+    local right = "require 'converters.classes.zoo.decoder'.GPT2LMHeadModel"
+    local text = said('{ "num_hidden_layers" }', '{ "num_hidden_layers" }, fields.fixed.right { norm_typ = "rmsnorm" }', right)
+    has(text, "warning: the converter names the field 'norm_typ', which GPT2LMHeadModel does not have; did you mean norm_type?")
+    has(said(keys, '{ "layers.N.ff.weight", "transformer_decoder.layers.N.self_attn.proj_q_dense_layer.weight" }', right),
+      "the output's config does not say use_projection_bias_in_attention, whose default means 6 biases that the output lacks: ")
+  end)
+
+  it("are keys without a rule, which are not those of another model", function()
+    local text = said('"layers.N.ff.weight"', '"layers.N.f.weight"')
+    has(text, "cbk: 2 keys were not matched: layers.0.ff.weight, layers.1.ff.weight; add rules for them to 'own.lua'\n")
+  end)
+end)
+
+describe("The one model of a converter's file", function()
+  ---The table without classes.
+  local function poor()
+    local dir = folder("nil", "ff")
+    local text = cbk.fs.read(dir .. "/own.lua"):gsub("classes = %b{},", "")
+    cbk.fs.write(dir .. "/own.lua", text, { overwrite = true })
+    cbk.config.save(cbk.dict { model_type = "own", hidden_size = 4, num_hidden_layers = 2 }, dir .. "/config.json")
+    return dir, text
+  end
+  local function runs(dir, ...)
+    local code, stdout, stderr = harness.cbk(dir, ...)
+    equal(code, 0, stderr)
+    return stdout
+  end
+
+  it("is used without --model, there and back", function()
+    local dir = poor()
+    has(runs(dir, "identify", "m.safetensors", "--converter", "own.lua"), "it can be converted with own, the only model of 'own.lua'")
+    has(runs(dir, "convert", ".", "--to", "cs-2.4", "--converter", "own.lua", "-o", "there"), "Found: --model own --src-fmt hf --config ")
+    local made = "there/" .. cbk.fs.basename(dir) .. "_to_cs-2.4.mdl"
+    runs(dir, "convert", made, "--to", "hf", "--converter", "own.lua", "-o", "back", "--single-file", "--export-safetensors")
+    runs(dir, "diff", "m.safetensors", "back/" .. cbk.fs.basename(dir) .. "_to_cs-2.4_to_hf")
+  end)
+
+  it("is not used where the file has several", function()
+    local dir, text = poor()
+    cbk.fs.write(dir .. "/own.lua", (text:gsub("return { {", "local one = { {"):gsub("%s*$", "\n")
+      .. "local other = {}\nfor k, v in pairs(one[1]) do other[k] = v end\nother.model = 'other'\nreturn { one[1], other }\n"),
+      { overwrite = true })
+    local code, _, stderr = harness.cbk(dir, "convert", "m.safetensors", "--to", "cs-2.4", "--converter", "own.lua")
+    equal(code, 2)
+    has(stderr, "cannot detect the model of 'm.safetensors'")
+  end)
+end)

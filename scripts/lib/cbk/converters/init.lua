@@ -24,13 +24,20 @@ local converters = {
 ---Loads every family, and a user's own file before them.
 ---@param own? string
 ---@param is_sandboxed? boolean   the user's own file has no rights
+---@return string|nil only   the model of the user's own file, if it has exactly one: the default of --model
 function converters.load(own, is_sandboxed)
+  local only
   if own then
     local fine, models = pcall(notation.read, own, is_sandboxed)
-    if not fine then cbk.fail("converter", ("in the converter '%s': %s"):format(own, models.message or tostring(models))) end
+    if not fine then
+      local why = models.message or tostring(models)
+      cbk.fail("converter", why:find(own, 1, true) and why or ("in the converter '%s': %s"):format(own, why))
+    end
     catalogue.add(models, own, true)
+    only = #models == 1 and models[1].model or nil
   end
   catalogue.load_folder(root .. "converters", notation.check)
+  return only
 end
 
 ---A list of keys for people: layers on one line, the first 20 of them.
@@ -46,11 +53,10 @@ end
 
 ---The config file of a model, which may be given as the folder that it is in.
 ---@param path string
----@param job Route
 ---@return string
-function converters.config_file(path, job)
+function converters.config_file(path)
   local inside = cbk.fs.join(path, "config.json")
-  return job.src == "hf" and cbk.fs.is_dir(path) and cbk.fs.exists(inside) and inside or path
+  return cbk.fs.is_dir(path) and cbk.fs.exists(inside) and inside or path
 end
 
 ---The values of `model_type` in a model's Hugging Face configs.

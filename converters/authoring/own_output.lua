@@ -1,0 +1,57 @@
+-- Mistakes of a user's own converter that show in the config which it writes for the Model Zoo: names of fields that its class does
+-- not have, and fields that it leaves out though the class's default asks for tensors.
+
+local cbk = require "cbk"
+local catalogue = require "converters.engine.catalogue"
+local fit = require "converters.engine.fit"
+local naming = require "converters.engine.naming"
+local trainer = require "converters.modelzoo.trainer"
+
+local own_output = {}
+
+---@param class Class
+---@param written table<string, true>   fields of the right that the converter's config rules name
+---@return string[]
+local function unknown_fields(class, written)
+  local known, out = class:by_name(), {}
+  local names = naming.sorted(known)
+  for _, name in ipairs(naming.sorted(written)) do
+    if not known[name] and name ~= "name" then
+      local near = cbk.nearest(name, names, 1)[1]
+      out[#out + 1] = ("the converter names the field '%s', which %s does not have%s"):format(name, class.name,
+        near and ("; did you mean %s?"):format(near) or "")
+    end
+  end
+  return out
+end
+
+---The fields of the right that the last table names.
+local function named_fields(converter)
+  local out = {}
+  for _, rule in ipairs(converter.config or {}) do
+    if type(rule.right) == "string" and rule.right:find "^[%w_]+$" then out[rule.right] = true end
+  end
+  return out
+end
+
+---What is doubtful in the output of a user's own converter; nothing for a family of cbk.
+---@param job Job
+---@param config Dict   that is written
+---@param root Dict     that is written
+---@return string[]   warnings
+function own_output.doubts(job, config, root)
+  if not catalogue.is_own(job.model.model) or job.tgt == "hf" then return {} end
+  local converter = job.path[#job.path].converter
+  local class, release = catalogue.class_of(job.model, converter, job.tgt)
+  if not class then return {} end
+  local out = unknown_fields(class, named_fields(converter))
+  local keys = {}
+  for key in cbk.items(root.model or cbk.dict()) do keys[#keys + 1] = key end
+  for _, one in ipairs(fit.of(class:tensors(trainer.model(config), { release = release }), keys, function() end).unsaid) do
+    out[#out + 1] = ("the output's config does not say %s, whose default means %d biases that the output lacks: %s; set it with "
+      .. "fields.fixed.right"):format(one.name, #one.keys, naming.first(one.keys))
+  end
+  return out
+end
+
+return own_output
