@@ -418,7 +418,7 @@ describe("Converters: releases", function()
     end
     local options = "model: {use_rms_norm: false}\ncsconfig: {}\nrunconfig: {seed: 1, num_act_servers: 1, is_pretrained_checkpoint: true}"
     local names = "csconfig, runconfig.num_act_servers, runconfig.is_pretrained_checkpoint"
-    assert(reported("cs-1.8", "cs-2.0", options):find("does not know .*: " .. names))
+    assert(reported("cs-1.8", "cs-2.0", options):find("does not know: " .. names))
     assert(not reported("cs-1.8", "cs-2.0", "model: {use_rms_norm: false}\nrunconfig: {seed: 1}"):find "direct conversion")
     assert(reported("cs-2.2", "cs-2.9", "model: {hidden_size: 8}"):find "keeps the file's layout")
     local incomplete = "model: {scale_qk_dot_by_d: true, embeddings_scale: 1.0, output_logits_scale: 0.5}"
