@@ -9,18 +9,23 @@ RELEASES = ["cs-1.7", "cs-2.0"]
 BUFFERS = r"\.attn\.(masked_)?bias"  # constants that old Hugging Face files hold
 
 
-def hugging_face(w, c, ids):
+def projections(linear, name, x, c):
+    return (split(t, c["n_head"]) for t in linear(name, x, 3 * c["n_embd"]).split(c["n_embd"], -1))
+
+
+def hugging_face(w, c, ids, linear=None, projections=projections):
+    """`linear` makes a layer: a Conv1D, if it is not given."""
+    linear = linear or w.conv1d
     width, heads, eps = c["n_embd"], c["n_head"], c.get("layer_norm_epsilon", 1e-5)
     scale = (width // heads) ** -0.5 if c.get("scale_attn_weights", True) else 1.0
     x = w.embedding("transformer.wte", ids, c["vocab_size"], width)
     x = x + w.embedding("transformer.wpe", torch.arange(ids.shape[1]), c.get("n_positions", 1024), width)
     for i in range(c["n_layer"]):
         layer = f"transformer.h.{i}."
-        packed = w.conv1d(layer + "attn.c_attn", w.layer_norm(layer + "ln_1", x, eps), 3 * width)
-        q, k, v = (split(t, heads) for t in packed.split(width, -1))
-        x = x + w.conv1d(layer + "attn.c_proj", attention(q, k, v, scale, causal=True), width)
-        hidden = w.conv1d(layer + "mlp.c_fc", w.layer_norm(layer + "ln_2", x, eps), c.get("n_inner") or 4 * width)
-        x = x + w.conv1d(layer + "mlp.c_proj", ACTIVATIONS[c.get("activation_function", "gelu_new")](hidden), width)
+        q, k, v = projections(linear, layer + "attn.c_attn", w.layer_norm(layer + "ln_1", x, eps), c)
+        x = x + linear(layer + "attn.c_proj", attention(q, k, v, scale, causal=True), width)
+        hidden = linear(layer + "mlp.c_fc", w.layer_norm(layer + "ln_2", x, eps), c.get("n_inner") or 4 * width)
+        x = x + linear(layer + "mlp.c_proj", ACTIVATIONS[c.get("activation_function", "gelu_new")](hidden), width)
     x = w.layer_norm("transformer.ln_f", x, eps)
     return w.head("lm_head", x, c["vocab_size"], "transformer.wte.weight" if c.get("tie_word_embeddings", True) else None)
 

@@ -7,14 +7,18 @@ RELEASES = ["cs-1.7", "cs-2.0"]
 BUFFERS = r"\.attn\.(masked_)?bias"  # constants that old Hugging Face files hold
 
 
-def hugging_face(w, c, ids):
+def projections(w, name, x, width, heads):
+    return (split(w.linear(f"{name}{part}_proj", x, width, False), heads) for part in "qkv")
+
+
+def hugging_face(w, c, ids, projections=projections):
     width, heads, eps = c["n_embd"], c["n_head"], c.get("layer_norm_epsilon", 1e-5)
     angle = angles(ids.shape[1], c.get("rotary_dim", 64), 10000.0)
     x = w.embedding("transformer.wte", ids, c["vocab_size"], width)
     for i in range(c["n_layer"]):
         layer = f"transformer.h.{i}."
         normed = w.layer_norm(layer + "ln_1", x, eps)
-        q, k, v = (split(w.linear(f"{layer}attn.{name}_proj", normed, width, False), heads) for name in "qkv")
+        q, k, v = projections(w, layer + "attn.", normed, width, heads)
         out = attention(rotate_pairs(q, angle), rotate_pairs(k, angle), v, (width // heads) ** -0.5, causal=True)
         hidden = ACTIVATIONS[c.get("activation_function", "gelu_new")](w.linear(layer + "mlp.fc_in", normed, c.get("n_inner") or 4 * width))
         x = x + w.linear(layer + "attn.out_proj", out, width, False) + w.linear(layer + "mlp.fc_out", hidden, width)
