@@ -7,6 +7,7 @@ local converters = require "cbk.converters"
 local other_names = require "cbk.converters.other_names"
 local converter_list = require "cbk.converters.list"
 local check = require "converters.authoring.check"
+local check_config = require "converters.authoring.check_config"
 local coverage = require "converters.diagnosis.coverage"
 local notation = require "converters.notation.files"
 local position = require "converters.notation.position"
@@ -110,11 +111,9 @@ for _, one in ipairs(list) do
   end
   if one.config and not looked[one.config] and not one.inside then
     looked[one.config] = true
-    for _, found in ipairs { check.fields(one.config), check.defaults(one.own, one.model.classes) } do
-      for _, finding in ipairs(found) do
-        local has_place = finding.rule and finding.rule.origin
-        add(finding.kind, finding.text, has_place and position.of(finding.rule) or one.title, one.title)
-      end
+    for _, finding in ipairs(check_config.table(one.own, one.model.classes)) do
+      local has_place = finding.rule and finding.rule.origin
+      add(finding.kind, finding.text, has_place and position.of(finding.rule) or one.title, one.title)
     end
   end
 end
@@ -122,7 +121,7 @@ end
 add_rules(check.read_only(excused))
 for _, model in ipairs(models) do
   for _, converter in ipairs(model) do add_rules(check.parts(converter.components or {}), model.model) end
-  for _, finding in ipairs(check.since(model)) do add(finding.kind, finding.text, path) end
+  for _, finding in ipairs(check_config.since(model)) do add(finding.kind, finding.text, path) end
 end
 
 -- --- coverage

@@ -24,9 +24,9 @@ local root = debug.getinfo(1, "S").source:match "^@(.*)tests/reference%.lua$" or
 ---@field title string
 ---@field file string         below converters/, which has the annotations
 ---@field intro string
----@field library? table      its functions and values are described
----@field prefix? string      the library's name in converters; of a class, the name of an argument that is of the class
----@field class? string       in place of a library: its fields and methods are described
+---@field module? table       its functions and values are described
+---@field prefix? string      the module's name in converters; of a class, the name of an argument that is of the class
+---@field class? string       in place of a module: its fields and methods are described
 ---@field records? string[]   the tables of notation/files.lua that accept these fields
 ---@field accepted? table     … or what accepts them, by their names
 ---@field calls? boolean      … and these are functions
@@ -41,13 +41,13 @@ local sections = {
     records = { "keys", "variants", "components", "wrap", "variant" },
     intro = "`{ \"hf\", \"cs-2.1 .. cs-2.9\", keys = …, config = … }`: a table between two formats. Exactly one of `keys`, `variants`, "
       .. "`components` and `wrap` is required. `{ left = …, right = … }` holds a value for each side; either may be left out." },
-  { title = "Key rules", file = "engine/rules.lua", library = rules, prefix = "rules",
+  { title = "Key rules", file = "engine/rules.lua", module = rules, prefix = "rules",
     intro = "`local rules = require \"converters.engine.rules\"`. `left` and `right` are forms of the function, one for each side." },
   { title = "Options of a key rule", file = "notation/entries.lua", class = "KeyOptions", accepted = entries.options,
     intro = "`{ left, right, action, when = … }`." },
   { title = "What an action gets", file = "engine/keys.lua", class = "At", prefix = "at",
     intro = "`function(value, at)`: `at` in actions and in `when`, `also_left`, `also_right` and `fill`." },
-  { title = "Config rules", file = "engine/fields.lua", library = fields, prefix = "fields",
+  { title = "Config rules", file = "engine/fields.lua", module = fields, prefix = "fields",
     intro = "`local fields = require \"converters.engine.fields\"`. `left` and `right` are forms of the function, one for each side." },
   { title = "What a function on a config value gets", file = "engine/sections.lua", class = "FieldAt", prefix = "at",
     intro = "`function(value, at)`." },
@@ -59,21 +59,21 @@ local sections = {
   { title = "A wrapper", file = "engine/wrap.lua", class = "Wrap", records = { "what wraps" }, within = "wrap = ",
     intro = "The value of a converter's `wrap`." },
   { part = { "Libraries", "Look here before you write a function of your own." },
-    title = "Actions on tensors", file = "vocabulary/actions.lua", library = actions, prefix = "actions",
+    title = "Actions on tensors", file = "vocabulary/actions.lua", module = actions, prefix = "actions",
     intro = "`local actions = require \"converters.vocabulary.actions\"`. An action is the third entry of a key rule. What it computes "
       .. "with is read from the right config." },
-  { title = "Functions on config values", file = "vocabulary/values.lua", library = values, prefix = "values",
+  { title = "Functions on config values", file = "vocabulary/values.lua", module = values, prefix = "values",
     intro = "`local values = require \"converters.vocabulary.values\"`. A pair of functions is the third entry of a config rule." },
-  { title = "Rotary positions", file = "vocabulary/rotary.lua", library = rotary, prefix = "rotary",
+  { title = "Rotary positions", file = "vocabulary/rotary.lua", module = rotary, prefix = "rotary",
     intro = "`local rotary = require \"converters.vocabulary.rotary\"`." },
-  { title = "Attention heads", file = "vocabulary/heads.lua", library = heads, prefix = "heads",
+  { title = "Attention heads", file = "vocabulary/heads.lua", module = heads, prefix = "heads",
     intro = "`local heads = require \"converters.vocabulary.heads\"`." },
-  { title = "Kinds of values", file = "engine/kinds.lua", library = kinds, prefix = "kinds",
+  { title = "Kinds of values", file = "engine/kinds.lua", module = kinds, prefix = "kinds",
     intro = "For functions of your own: `local kinds = require \"converters.engine.kinds\"`." },
-  { title = "Decoder families", file = "shared/decoder.lua", library = decoder, prefix = "decoder",
+  { title = "Decoder families", file = "shared/decoder.lua", module = decoder, prefix = "decoder",
     intro = "`local decoder = require \"converters.shared.decoder\"`: what the Model Zoo's decoder models have in common." },
   { part = { "Model classes", "For a class that `converters/classes/` does not have yet." },
-    title = "Model classes", file = "engine/class.lua", library = class, prefix = "class",
+    title = "Model classes", file = "engine/class.lua", module = class, prefix = "class",
     intro = "`local class = require \"converters.engine.class\"`." },
   { title = "Kinds of fields", file = "engine/field_kinds.lua", class = "FieldKinds", accepted = class.kinds, calls = true,
     within = "class%.makers",
@@ -141,7 +141,7 @@ local function entries_of(section)
     elseif is_public and method and annotation.is_documented then
       local own = section.prefix .. ":" .. method
       add(out, method, section.prefix .. signature:sub(#section.class + 1), text_of(annotation), whole_word(own))
-    elseif is_public and section.library and #annotation.text > 0 and name:match "^[^.:]+" == section.prefix then
+    elseif is_public and section.module and #annotation.text > 0 and name:match "^[^.:]+" == section.prefix then
       local code, text = text_of(annotation):match "^`([^`]*)`: (.*)$"
       add(out, name, code or signature, text or text_of(annotation), whole_word(name))
     end
@@ -189,7 +189,7 @@ end
 local function example_of(entry, section, all)
   local file
   for _, pattern in ipairs(entry.patterns) do file = file or user_of({ pattern }, section.within, all) end
-  for _, name in ipairs(section.library and entry.names or {}) do
+  for _, name in ipairs(section.module and entry.names or {}) do
     local owner, own = name:match "^(.*%..*)%.([%w_]+)$"
     file = file or owner and user_of({ whole_word(owner), "[ .(]" .. own .. "%f[^%w_]" }, section.within, all)
   end
@@ -278,14 +278,14 @@ function reference.problems()
     end
     if next(names) == nil then out[#out + 1] = ("section '%s' has no entries"):format(section.title) end
     if section.class then described[section.class] = names end
-    if section.library then
+    if section.module then
       for name in pairs(names) do
-        if not exists(section.library, name:match "%.(.*)$") then out[#out + 1] = ("there is no '%s'"):format(name) end
+        if not exists(section.module, name:match "%.(.*)$") then out[#out + 1] = ("there is no '%s'"):format(name) end
       end
       for _, annotation in ipairs(annotations.read(root .. "converters/" .. section.file)) do
         if annotation.is_private then names[annotation.name] = true end
       end
-      check_library(section, section.library, section.prefix, names, out)
+      check_library(section, section.module, section.prefix, names, out)
     end
   end
   for _, section in ipairs(sections) do

@@ -1,7 +1,6 @@
--- Finds mistakes in a converter's tables: rules that no key reaches, two rules for one target, keys that go one way only. It converts
--- nothing.
+-- Finds mistakes in a converter's key rules: rules that no key reaches, two rules for one target, keys that go one way only. It
+-- converts nothing.
 
-local pretrained = require "converters.engine.pretrained"
 local patterns = require "converters.engine.patterns"
 local rules = require "converters.engine.rules"
 local relate = require "converters.authoring.relate"
@@ -201,18 +200,6 @@ local function check_captures(rule, side, findings)
   end
 end
 
----The fields that a side of a config may have; nil if it may have any.
----@param classes? table<Side, Class>   of the model, if the table has none of its own
-local function fields_of(own, side, classes)
-  local class = (own.classes or classes or {})[side]
-  local out = class and class:by_name() or {}
-  for _, rule in ipairs(own.config or {}) do
-    if rule[side] == "*" then return nil end
-    if rule[side] then out[rule[side]] = true end
-  end
-  return out
-end
-
 -- --- all of it
 
 ---Collects keys that are written together with others and ignored on the way back, and the rules of one side.
@@ -288,94 +275,6 @@ function check.parts(parts)
     end
     findings[#findings + 1] = collision
     for _, ending in ipairs(own) do seen[#seen + 1] = { pattern = ending.pattern, rule = ending.rule, part = part.left } end
-  end
-  return findings
-end
-
--- --- config rules
-
-local function field_text(rule)
-  local kind = rule.kind ~= "pair" and rule.kind .. " " or ""
-  if not (rule.left and rule.right) then return kind .. "'" .. tostring(rule.left or rule.right) .. "'" end
-  return kind .. "'" .. rule.left .. (rule.left == rule.right and "" or "' <-> '" .. rule.right) .. "'"
-end
-
----Config rules that no field reaches, and fields that become one field.
----@param set table[]   of fields.config
----@return { kind: string, text: string }[]
-function check.fields(set)
-  local findings, reached = {}, {}
-  for _, side in ipairs { "left", "right" } do
-    local taken, target_of, rest = {}, {}, nil
-    for _, rule in ipairs(set) do
-      local name, target = rule[side], rule.kind == "pair" and rule[rules.other[side]]
-      if name and not taken[name] and not rest then
-        reached[rule] = true
-        if name == "*" then rest = rule else taken[name] = rule end
-        local earlier = target and target_of[target]
-        if earlier and not (earlier.action or rule.action) then
-          findings[#findings + 1] = { kind = "collision", rule = rule,
-            text = ("%s, the fields '%s' and '%s' both become '%s'"):format(towards[side], earlier[side], name, target) }
-        end
-        if target and target ~= "*" then target_of[target] = target_of[target] or rule end
-      end
-    end
-  end
-  for _, rule in ipairs(set) do
-    if not (reached[rule] or rule.is_written) then
-      findings[#findings + 1] = { kind = "unreachable", rule = rule,
-        text = ("no field reaches the config rule %s: an earlier one takes it"):format(field_text(rule)) }
-    end
-  end
-  return findings
-end
-
----Defaults of fields that no config rule names: they are misspelt, or the way back does not know what this one writes.
----@param own Converter
----@param classes? table<Side, Class>   of the model
----@return { kind: string, text: string }[]
-function check.defaults(own, classes)
-  local findings = {}
-  for _, side in ipairs { "left", "right" } do
-    local known = fields_of(own, side, classes)
-    local names = {}
-    for name in pairs(known and own.defaults and own.defaults[side] or {}) do
-      if not (known[name] or side == "left" and pretrained.is_common(name)) then names[#names + 1] = "'" .. name .. "'" end
-    end
-    table.sort(names)
-    if #names > 0 then
-      findings[#findings + 1] = { kind = "unknown field",
-        text = ("defaults.%s has %s, which no config rule names; use fields.drop.%s or fields.used.%s for fields without a counterpart")
-          :format(side, table.concat(names, ", "), side, side) }
-    end
-  end
-  return findings
-end
-
----The fields of all tables of a converter; nil if one of them copies any field, or belongs to another model.
-local function fields_of_all(model, side)
-  local out, is_open = {}, false
-  local function look(own)
-    local known = own.config and fields_of(own, side)
-    is_open = is_open or own.wrap ~= nil
-    for name in pairs(known or {}) do out[name] = true end
-    for _, variant in pairs(own.variants or {}) do look(variant) end
-    for _, part in ipairs(own.components or {}) do out[part[side]] = true end
-  end
-  for _, converter in ipairs(model) do look(converter) end
-  return not is_open and out or nil
-end
-
----Fields that only `since` knows, but no config rule.
----@param model Model
----@return { kind: string, text: string }[]
-function check.since(model)
-  local findings, known = {}, model.since and fields_of_all(model, "left")
-  for name in pairs(known and model.since or {}) do
-    if not known[name] then
-      findings[#findings + 1] = { kind = "unknown field",
-        text = ("since of %s has '%s', which no config rule names"):format(model.model, name) }
-    end
   end
   return findings
 end

@@ -8,6 +8,7 @@ local fields = require "converters.engine.fields"
 local kinds = require "converters.engine.kinds"
 local naming = require "converters.engine.naming"
 local releases = require "converters.engine.releases"
+local strict = require "converters.engine.strict"
 
 local class = {}
 
@@ -59,6 +60,11 @@ function class.makers(names)
   end
   return unpack(out)
 end
+
+---The classes of a file by name. An unknown name is an error: a converter without a class is not checked.
+---@param classes table<string, Class|function>
+---@return table<string, Class|function>
+function class.module(classes) return strict(classes, "class") end
 
 ---Marks a field that may have any value if no rule names it, because it means something only together with others.
 ---@param field ClassField

@@ -6,6 +6,7 @@ local naming = require "converters.engine.naming"
 local arguments = require "converters.notation.arguments"
 local entries = require "converters.notation.entries"
 local position = require "converters.notation.position"
+local strict = require "converters.engine.strict"
 local shapes = require "converters.notation.shapes"
 
 local rules = {}
@@ -103,13 +104,10 @@ function rules.strict(library, what, prefix)
     local kind = type(inner) == "table" and inner.forward == nil and type(select(2, next(inner))) -- nothing but data otherwise
     if kind == "function" or kind == "table" then rules.strict(inner, what, prefix .. name .. ".") end
   end
-  return setmetatable(library, { __index = function(_, name)
-    local names = naming.sorted(library)
-    local near = cbk.nearest(tostring(name), names)
-    local meant, source, line = by_words(tostring(name)) or near[1] and prefix .. near[1], position.here(3)
-    cbk.fail("converter", ("%s:%d: there is no %s '%s%s'; %s"):format(source, line, what, prefix, tostring(name),
-      meant and "did you mean " .. meant .. "?" or "there are " .. table.concat(names, ", ")))
-  end })
+  return strict(library, what, prefix, function(name)
+    local near = cbk.nearest(name, naming.sorted(library))[1]
+    return by_words(name) or near and prefix .. near
+  end)
 end
 
 local function changed(patterns, change)

@@ -264,7 +264,7 @@ local function left_size(from, width, count)
   return math.floor(values.size_of(from, width) / values.size_of(from, count)), ("%s // %s"):format(width, count)
 end
 
----Refuses rows that are no part of a head in pairs. A default that is none is only a warning.
+---Refuses a rotated part that is not an even number of a head's rows. Where the value is only assumed, it warns.
 ---@param value any   of the field, which `rows` are made of
 ---@param supported string
 local function check_rows(rows, size, value, at, supported)

@@ -352,7 +352,7 @@ describe("RoBERTa", function()
     same(back["roberta.embeddings.token_type_embeddings.weight"]:shape(), { 1, 8 })
   end)
 
-  it("refuses positions that end before the padding token, and a padding token that is none", function()
+  it("refuses positions that end before the padding token, and a padding token outside the vocabulary", function()
     for field, value in pairs { max_position_embeddings = 2, pad_token_id = -1 } do
       local changed = conversion.with(config, { [field] = value, num_hidden_layers = 1 })
       fails(field .. "=" .. value, convert.config, job("roberta", "hf", "cs-2.9"), changed)

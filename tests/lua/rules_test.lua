@@ -6,7 +6,9 @@ local conversion = require "conversion"
 local rules = require "converters.engine.rules"
 local fields = require "converters.engine.fields"
 local actions = require "converters.vocabulary.actions"
+local class = require "converters.engine.class"
 local check = require "converters.authoring.check"
+local check_config = require "converters.authoring.check_config"
 local coverage = require "converters.diagnosis.coverage"
 local notation = require "converters.notation.files"
 local position = require "converters.notation.position"
@@ -67,7 +69,7 @@ describe("Rules: findings", function()
   it("a rule for one direction needs a reason", function()
     finds("one way: left to right, 'c' is never written: 'a <-> b'", { { "a", "b" }, { "a", "c" } })
     finds("to write both keys, add also_right = 'c' to that rule", { { "a", "b" }, { "a", "c" } })
-    finds("'a <-> b' (tests/lua/rules_test.lua:64) takes 'a'; if only some files have this key",
+    finds("'a <-> b' (tests/lua/rules_test.lua:66) takes 'a'; if only some files have this key",
       { { "a", "b" }, { "a", "c", when = function() return true end } })
     equal(found_in { { "a", "b" }, { "a", "c", read_only = "its old name" } }, {})
     local _, single = check.keys(rules.keys { { "a", "b" }, { "a", "c", read_only = "its old name" } })
@@ -343,6 +345,8 @@ describe("Rules: findings", function()
       ["own.lua:2: module 'converters.engine.rulez' is not available:"] = '\nlocal rules = require "converters.engine.rulez"',
       ["own.lua:2: there is no function 'rules.key'; did you mean rules.keys?"] =
         'local rules = require "converters.engine.rules"\nrules.key {}',
+      ["own.lua:2: there is no class 'GPT2LMHead'; did you mean GPT2LMHeadModel?"] =
+        'local zoo = require "converters.classes.zoo.decoder"\nlocal unknown = zoo.GPT2LMHead',
       ["the file must return a list of models"] = "return 5",
     } do
       cbk.fs.write(dir .. "/own.lua", text, { overwrite = true })
@@ -353,17 +357,31 @@ describe("Rules: findings", function()
   end)
 
   it("config rules", function()
-    local found = check.fields(fields.config { { "a", "b" }, { "a", "b" }, { "c", "b" } })
+    local found = check_config.fields(fields.config { { "a", "b" }, { "a", "b" }, { "c", "b" } })
     equal(#found, 2)
     assert(found[1].text:find("both become 'b'", 1, true) and found[2].text:find("'a' <-> 'b'", 1, true))
   end)
 
   it("defaults of fields that no rule names", function()
     local config = fields.config { { "n", "m" }, fields.used.left { "seen" } }
-    local found = check.defaults { config = config, defaults = { left = { zzz = 3, seen = 1 }, right = { m = 4, nosuch = 3 } } }
+    local found = check_config.defaults { config = config, defaults = { left = { zzz = 3, seen = 1 }, right = { m = 4, nosuch = 3 } } }
     equal(#found, 2)
     assert(found[1].text:find("defaults.left has 'zzz', which", 1, true) and found[2].text:find("defaults.right has 'nosuch'", 1, true))
-    equal(check.defaults { config = fields.config { { "*" } }, defaults = { right = { any = 1 } } }, {})
+    equal(check_config.defaults { config = fields.config { { "*" } }, defaults = { right = { any = 1 } } }, {})
+  end)
+
+  it("fields that a class does not have, but nearly", function()
+    local function no_tensors() return {} end
+    local classes = {
+      left = class.new "Left" { fields = { width = class.kinds.size() }, tensors = no_tensors },
+      right = class.new "Right" { fields = { norm_type = class.kinds.text() }, tensors = no_tensors },
+    }
+    local config = fields.config { { "width", "norm_tipe" }, fields.fixed.right { norm_typ = "rmsnorm", unlike_any = 1 } }
+    local found = check_config.table({ config = config }, classes)
+    equal({ #found, found[1].text, found[2].text }, {
+      2, "the config rule 'width' <-> 'norm_tipe' writes a field that Right does not have; did you mean norm_type?",
+      "the config rule fixed 'norm_typ' writes a field that Right does not have; did you mean norm_type?",
+    })
   end)
 
   it("keys that two parts of a composite write", function()
@@ -380,7 +398,7 @@ describe("Rules: findings", function()
     local config = fields.config { { "n", "m" } }
     local function found(left, more)
       local converter = rules.variant({ "hf", "cs-2.4", keys = rules.keys { { "a" } }, config = config }, more)
-      local all = check.since { model = "x", since = left, converter }
+      local all = check_config.since { model = "x", since = left, converter }
       return #all == 1 and all[1].text or #all
     end
     equal(found { n = { "2.4", 1 }, nn = { "2.4", 1 } }, "since of x has 'nn', which no config rule names")
@@ -405,9 +423,7 @@ describe("Rules: findings", function()
           local found = {}
           if not looked[one.keys] then found = check.keys(one.keys) end
           looked[one.keys] = true
-          for _, more in ipairs { one.config and check.fields(one.config) or {}, check.defaults(one.own, one.model.classes) } do
-            for _, finding in ipairs(more) do found[#found + 1] = finding end
-          end
+          for _, finding in ipairs(one.config and check_config.table(one.own, one.model.classes) or {}) do found[#found + 1] = finding end
           if #found > 0 then error(("%s: %s: %s"):format(one.title, found[1].kind, found[1].text)) end
         end
       end

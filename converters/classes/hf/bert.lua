@@ -83,4 +83,4 @@ bert.BertForQuestionAnswering = new("BertForQuestionAnswering", function(c)
   return { bert.encoder(c), linear("qa_outputs", "hidden_size", "labels", true) }
 end)
 
-return bert
+return class.module(bert)

@@ -43,4 +43,4 @@ bloom.BloomForCausalLM = class.new "BloomForCausalLM" {
   end,
 }
 
-return bloom
+return class.module(bloom)

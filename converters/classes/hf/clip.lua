@@ -45,4 +45,4 @@ clip.CLIPVisionModelWithProjection = class.new "CLIPVisionModelWithProjection" {
   tensors = function() return { body, linear("visual_projection", "hidden_size", "projection_dim") } end,
 }
 
-return clip
+return class.module(clip)

@@ -29,4 +29,4 @@ end
 dpr.DPRQuestionEncoder = encoder("DPRQuestionEncoder", "question_encoder")
 dpr.DPRContextEncoder = encoder("DPRContextEncoder", "ctx_encoder")
 
-return dpr
+return class.module(dpr)

@@ -62,4 +62,4 @@ esm.EsmForMaskedLM = class.new "EsmForMaskedLM" {
   end,
 }
 
-return esm
+return class.module(esm)

@@ -66,4 +66,4 @@ falcon.FalconForCausalLM = class.new "FalconForCausalLM" {
   end,
 }
 
-return falcon
+return class.module(falcon)

@@ -103,4 +103,4 @@ add({ headless = "GPTBigCodeModel", with_head = "GPTBigCodeForCausalLM" },
     return body(learned_positions, linear("attn.c_attn", "n_embd", c.multi_query and "n_embd + 2 * head_dim" or "3 * n_embd"), linear)
   end)
 
-return gpt2
+return class.module(gpt2)

@@ -51,4 +51,4 @@ gpt_neox.GPTNeoXForCausalLM = class.new "GPTNeoXForCausalLM" {
   end,
 }
 
-return gpt_neox
+return class.module(gpt_neox)

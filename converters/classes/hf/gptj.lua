@@ -63,4 +63,4 @@ codegen_fields.rotary, codegen_fields.use_bias_in_output = nil, nil
 gptj.CodeGenModel = class.new "CodeGenModel" { fields = codegen_fields, derived = derived, tensors = function() return codegen end }
 gptj.CodeGenForCausalLM = class.new "CodeGenForCausalLM" { fields = codegen_fields, derived = derived, tensors = with_head(codegen) }
 
-return gptj
+return class.module(gptj)

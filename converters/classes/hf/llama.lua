@@ -78,7 +78,7 @@ end
 ---@return table<string, Class>
 function llama.classes(name, own_fields, own)
   local all, body = class.extend(fields, own_fields), body_of(own or {})
-  return {
+  return class.module {
     [name .. "Model"] = class.new(name .. "Model") { fields = all, derived = derived, tensors = body },
     [name .. "ForCausalLM"] = class.new(name .. "ForCausalLM") {
       fields = all, derived = derived,
@@ -94,4 +94,4 @@ end
 
 for name, one in pairs(llama.classes("Llama", {})) do llama[name] = one end
 
-return llama
+return class.module(llama)

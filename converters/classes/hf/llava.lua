@@ -22,4 +22,4 @@ llava.text_model = class.new "LlavaLlamaForCausalLM" {
   end,
 }
 
-return llava
+return class.module(llava)

@@ -130,16 +130,23 @@ mllama.flat = class.new "MllamaForConditionalGeneration" {
   end,
 }
 
+---A config whose fields of the text model are beside its other section.
+---@param inner any          the section of the text model
+---@param section string     the other section's name
+---@param image any          the other section
+---@return Dict
+function mllama.flattened(inner, section, image)
+  local out = cbk.dict { [section] = image }
+  for name in cbk.items(kinds.is_dict(inner) and inner or cbk.dict()) do out[name] = inner[name] end
+  return out
+end
+
 ---As a file has it.
 mllama.MllamaForConditionalGeneration = class.new "MllamaForConditionalGeneration" {
   fields = { text_config = any(), vision_config = any() }, renamed = mllama.flat.renamed,
   tensors = function(c)
-    local flat = cbk.dict { vision_config = c.vision_config }
-    for name in cbk.items(c.text_config and kinds.is_dict(c.text_config) and c.text_config or cbk.dict()) do
-      flat[name] = c.text_config[name]
-    end
-    return class.part("", mllama.flat, flat)
+    return class.part("", mllama.flat, mllama.flattened(c.text_config, "vision_config", c.vision_config))
   end,
 }
 
-return mllama
+return class.module(mllama)

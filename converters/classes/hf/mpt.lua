@@ -49,4 +49,4 @@ mpt.MptForCausalLM = class.new "MptForCausalLM" {
   end,
 }
 
-return mpt
+return class.module(mpt)

@@ -33,4 +33,4 @@ local moe = llama.classes("Qwen3Moe", class.extend(fields, {
 }), { head_norms = head_norms(), feed_forward = experts })
 
 for name, one in pairs(moe) do qwen3[name] = one end
-return qwen3
+return class.module(qwen3)

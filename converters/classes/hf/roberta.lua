@@ -21,4 +21,4 @@ roberta.RobertaForMaskedLM = class.new "RobertaForMaskedLM" {
   end,
 }
 
-return roberta
+return class.module(roberta)

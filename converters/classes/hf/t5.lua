@@ -76,4 +76,4 @@ t5.T5ForConditionalGeneration = class.new "T5ForConditionalGeneration" {
   end,
 }
 
-return t5
+return class.module(t5)

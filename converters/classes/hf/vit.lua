@@ -102,4 +102,4 @@ vit.Dinov2ForImageClassification = class.new "Dinov2ForImageClassification" {
 
 vit.Dinov2Model = class.new "Dinov2Model" { fields = dinov2_fields, derived = derived_of_dinov2, tensors = dinov2_body }
 
-return vit
+return class.module(vit)

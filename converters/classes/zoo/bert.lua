@@ -112,4 +112,4 @@ bert.BertForSummarization = fine_tuned("BertForSummarization", {
   add_pooling_layer = boolean(false), num_labels = size(2), use_cls_bias = boolean(true),
 }, function(c) return linear("classifier", "hidden_size", "num_labels", c.use_cls_bias) end)
 
-return bert
+return class.module(bert)

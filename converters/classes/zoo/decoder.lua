@@ -141,4 +141,4 @@ decoder.GPTJModel = class.new "GPTJModel" {
   end,
 }
 
-return decoder
+return class.module(decoder)

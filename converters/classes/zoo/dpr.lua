@@ -40,4 +40,4 @@ dpr.DPRModel = class.new "DPRModel" {
   end,
 }
 
-return dpr
+return class.module(dpr)

@@ -113,4 +113,4 @@ llava.MultimodalSimple = class.new "MultimodalSimple" {
   end,
 }
 
-return llava
+return class.module(llava)

@@ -1,6 +1,5 @@
 -- The Model Zoo's MLLaMA. Its vision model is not published: its tensors are those that the original converter writes.
 
-local cbk = require "cbk"
 local class = require "converters.engine.class"
 local kinds = require "converters.engine.kinds"
 local decoder = require "converters.classes.zoo.decoder"
@@ -79,12 +78,8 @@ mllama.flat = class.new "MLLaMA" {
 mllama.MLLaMA = class.new "MLLaMA" {
   fields = { text_model = any(), image_model = any() },
   tensors = function(c)
-    local flat = cbk.dict { image_model = c.image_model }
-    for name in cbk.items(c.text_model and kinds.is_dict(c.text_model) and c.text_model or cbk.dict()) do
-      flat[name] = c.text_model[name]
-    end
-    return class.part("", mllama.flat, flat)
+    return class.part("", mllama.flat, hf.flattened(c.text_model, "image_model", c.image_model))
   end,
 }
 
-return mllama
+return class.module(mllama)

@@ -88,4 +88,4 @@ t5.T5ForConditionalGeneration = class.new "T5ForConditionalGeneration" {
   since = "1.7", fields = fields, came_with = came_with.t5, derived = derived, renamed = parts.renamed, tensors = model,
 }
 
-return t5
+return class.module(t5)

@@ -79,4 +79,4 @@ vision.ViTClassificationModel = class.new "ViTClassificationModel" {
   end,
 }
 
-return vision
+return class.module(vision)

@@ -1,0 +1,160 @@
+-- Finds mistakes in a converter's config rules: rules that no field reaches, fields that become one field, misspelt fields. It converts
+-- nothing.
+
+local cbk = require "cbk"
+local naming = require "converters.engine.naming"
+local pretrained = require "converters.engine.pretrained"
+local rules = require "converters.engine.rules"
+
+local check_config = {}
+
+local towards = { left = "left to right", right = "right to left" }
+
+---The fields that a side of a config may have; nil if it may have any.
+---@param classes? table<Side, Class>   of the model, if the table has none of its own
+local function fields_of(own, side, classes)
+  local class = (own.classes or classes or {})[side]
+  local out = class and class:by_name() or {}
+  for _, rule in ipairs(own.config or {}) do
+    if rule[side] == "*" then return nil end
+    if rule[side] then out[rule[side]] = true end
+  end
+  return out
+end
+
+local function field_text(rule)
+  local kind = rule.kind ~= "pair" and (rule.is_written and "fixed" or rule.kind) .. " " or ""
+  if not (rule.left and rule.right) then return kind .. "'" .. tostring(rule.left or rule.right) .. "'" end
+  return kind .. "'" .. rule.left .. (rule.left == rule.right and "" or "' <-> '" .. rule.right) .. "'"
+end
+
+---Config rules that no field reaches, and fields that become one field.
+---@param set table[]   of fields.config
+---@return { kind: string, text: string }[]
+function check_config.fields(set)
+  local findings, reached = {}, {}
+  for _, side in ipairs { "left", "right" } do
+    local taken, target_of, rest = {}, {}, nil
+    for _, rule in ipairs(set) do
+      local name, target = rule[side], rule.kind == "pair" and rule[rules.other[side]]
+      if name and not taken[name] and not rest then
+        reached[rule] = true
+        if name == "*" then rest = rule else taken[name] = rule end
+        local earlier = target and target_of[target]
+        if earlier and not (earlier.action or rule.action) then
+          findings[#findings + 1] = { kind = "collision", rule = rule,
+            text = ("%s, the fields '%s' and '%s' both become '%s'"):format(towards[side], earlier[side], name, target) }
+        end
+        if target and target ~= "*" then target_of[target] = target_of[target] or rule end
+      end
+    end
+  end
+  for _, rule in ipairs(set) do
+    if not (reached[rule] or rule.is_written) then
+      findings[#findings + 1] = { kind = "unreachable", rule = rule,
+        text = ("no field reaches the config rule %s: an earlier one takes it"):format(field_text(rule)) }
+    end
+  end
+  return findings
+end
+
+---Fields that any config of Hugging Face may have.
+local function is_common(side, name) return side == "left" and (name == "model_type" or pretrained.is_common(name)) end
+
+---Defaults of fields that no config rule names: they are misspelt, or the way back does not know what this one writes.
+---@param own Converter
+---@param classes? table<Side, Class>   of the model
+---@return { kind: string, text: string }[]
+function check_config.defaults(own, classes)
+  local findings = {}
+  for _, side in ipairs { "left", "right" } do
+    local known = fields_of(own, side, classes)
+    local names = {}
+    for name in pairs(known and own.defaults and own.defaults[side] or {}) do
+      if not (known[name] or is_common(side, name)) then names[#names + 1] = "'" .. name .. "'" end
+    end
+    table.sort(names)
+    if #names > 0 then
+      findings[#findings + 1] = { kind = "unknown field",
+        text = ("defaults.%s has %s, which no config rule names; use fields.drop.%s or fields.used.%s for fields without a counterpart")
+          :format(side, table.concat(names, ", "), side, side) }
+    end
+  end
+  return findings
+end
+
+---Whether two names differ in one place, by at most two letters.
+local function is_slip(one, other)
+  local shorter, longer = math.min(#one, #other), math.max(#one, #other)
+  local first, last = 0, 0
+  while first < shorter and one:byte(first + 1) == other:byte(first + 1) do first = first + 1 end
+  while last < shorter - first and one:byte(-last - 1) == other:byte(-last - 1) do last = last + 1 end
+  return longer - first - last <= 2
+end
+
+---Fields that rules write and that the class does not have, but one of nearly that name: they are misspelt.
+---@param own Converter
+---@param classes? table<Side, Class>   of the model
+---@return { kind: string, text: string }[]
+function check_config.names(own, classes)
+  local findings = {}
+  for _, side in ipairs { "left", "right" } do
+    local class = (own.classes or classes or {})[side]
+    local known = class and class:by_name() or {}
+    for _, rule in ipairs(class and own.config or {}) do
+      local name = rule[side]
+      local is_written = rule.is_written or rule.kind == "pair" and rule[rules.other[side]]
+      local is_nested = name and name:find(".", 1, true) -- classes describe the first level
+      local is_strange = name and name ~= "*" and is_written and not (is_nested or known[name] or is_common(side, name))
+      local near = is_strange and cbk.nearest(name, naming.sorted(known))[1]
+      if near and is_slip(name, near) then
+        findings[#findings + 1] = { kind = "unknown field", rule = rule,
+          text = ("the config rule %s writes a field that %s does not have; did you mean %s?"):format(field_text(rule), class.name, near) }
+      end
+    end
+  end
+  return findings
+end
+
+---What is wrong with the config rules of a table.
+---@param own Converter
+---@param classes? table<Side, Class>   of the model
+---@return { kind: string, text: string, rule?: table }[]
+function check_config.table(own, classes)
+  local out = {}
+  for _, findings in ipairs { check_config.fields(own.config), check_config.defaults(own, classes),
+    check_config.names(own, classes) } do
+    for _, finding in ipairs(findings) do out[#out + 1] = finding end
+  end
+  return out
+end
+
+---The fields of all tables of a converter; nil if one of them copies any field, or belongs to another model.
+local function fields_of_all(model, side)
+  local out, is_open = {}, false
+  local function look(own)
+    local known = own.config and fields_of(own, side)
+    is_open = is_open or own.wrap ~= nil
+    for name in pairs(known or {}) do out[name] = true end
+    for _, variant in pairs(own.variants or {}) do look(variant) end
+    for _, part in ipairs(own.components or {}) do out[part[side]] = true end
+  end
+  for _, converter in ipairs(model) do look(converter) end
+  return not is_open and out or nil
+end
+
+---Fields that only `since` knows, but no config rule.
+---@param model Model
+---@return { kind: string, text: string }[]
+function check_config.since(model)
+  local findings, known = {}, model.since and fields_of_all(model, "left")
+  for name in pairs(known and model.since or {}) do
+    if not known[name] then
+      findings[#findings + 1] = { kind = "unknown field",
+        text = ("since of %s has '%s', which no config rule names"):format(model.model, name) }
+    end
+  end
+  return findings
+end
+
+return check_config

@@ -1,0 +1,23 @@
+-- Tables whose unknown names are errors, so that a misspelt name in a converter is not a silent nil.
+
+local cbk = require "cbk"
+local naming = require "converters.engine.naming"
+local position = require "converters.notation.position"
+
+---Makes unknown names of a table errors, which name the nearest ones.
+---@generic T
+---@param library T
+---@param what string      "action"
+---@param prefix? string   what is written before its names in a message
+---@param meant? fun(name: string): string|nil   a better guess than the nearest name
+---@return T
+local function strict(library, what, prefix, meant)
+  return setmetatable(library, { __index = function(_, name)
+    local names, source, line = naming.sorted(library), position.here(3)
+    local near = meant and meant(tostring(name)) or cbk.nearest(tostring(name), names)[1]
+    cbk.fail("converter", ("%s:%d: there is no %s '%s%s'; %s"):format(source, line, what, prefix or "", tostring(name),
+      near and "did you mean " .. near .. "?" or "there are " .. table.concat(names, ", ")))
+  end })
+end
+
+return strict
