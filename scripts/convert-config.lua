@@ -3,23 +3,41 @@
 local cbk = require "cbk"
 local cli = require "cbk.cli"
 local composite = require "cbk.converters.composite"
+local config_beside = require "cbk.identify.config_beside"
 local converters = require "cbk.converters"
+local identify = require "cbk.identify"
 
 local parser = cli.parser("convert-config", "Convert a model's config file.", [[
 examples:
+  cbk convert-config config.json --to cs-2.4
   cbk convert-config --model llama --src-fmt hf --tgt-fmt cs-2.4 config.json
   cbk convert-config --model gpt2 --src-fmt cs-1.9 --tgt-fmt cs-current params.yaml -o new]])
 parser:argument("config_file", "config.json or params.yaml"):argname "CONFIG"
-parser:option("--model", "the model, as `cbk list` names it"):argname("NAME"):count(1)
-parser:option("--src-fmt", "its format: hf or cs-X.Y"):argname("FORMAT"):count(1)
-parser:option("--tgt-fmt", "the format wanted: hf, cs-X.Y or cs-current"):argname("FORMAT"):count(1)
+parser:option("--model", "the model, as `cbk list` names it (default: detected)"):argname "NAME"
+parser:option("--src-fmt", "its format: hf or cs-X.Y (default: hf, if it is a config of Hugging Face)"):argname "FORMAT"
+parser:option("--to --tgt-fmt", "the format wanted: hf, cs-X.Y or cs-current"):target("tgt_fmt"):argname("FORMAT"):count(1)
 parser:option("-o --output-dir", "where to write (default: beside the input)"):argname "DIR"
 cli.converter_options(parser)
 cli.options(parser, "overwrite", "json")
 parser:flag("--debug", "no effect; accepted for old command lines (see cbk --traceback)")
 local args = parser:parse()
 
-converters.load(args.converter, args.sandbox)
+---Sets the options that were left out.
+---@param only string|nil   of converters.load
+local function detect_options(only)
+  if args.src_fmt and (args.model or only) then
+    args.model = args.model or only
+    return
+  end
+  local given = config_beside.load(args.config_file)
+  if not args.src_fmt and not identify.says_hugging_face(given) then
+    cli.usage_error("convert-config", "--src-fmt is missing: the format of this config cannot be detected without its checkpoint")
+  end
+  args.model, args.src_fmt = identify.model_of_config(given, args.model or only, args.src_fmt)
+  cli.say(args, ("Found: --model %s --src-fmt %s"):format(args.model, args.src_fmt))
+end
+
+detect_options(converters.load(args.converter, args.sandbox))
 local job = converters.job(converters.route(args.model, args.src_fmt, args.tgt_fmt))
 local to_hf, parts = job.tgt == "hf", composite.parts(job)
 if not parts then args.config_file = converters.config_file(args.config_file) end

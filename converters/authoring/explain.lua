@@ -1,6 +1,7 @@
 -- Explains single keys: which rule took them, what each step did, and why the nearest other rules did not fit.
 
 local cbk = require "cbk"
+local naming = require "converters.engine.naming"
 local patterns = require "converters.engine.patterns"
 local kinds = require "converters.engine.kinds"
 local rules = require "converters.engine.rules"
@@ -163,10 +164,11 @@ end
 
 ---Where a key that does not exist would come from, or go to.
 local function describe_unknown(watch, key, out)
-  local names = {}
-  for _, record in ipairs(watch.steps[1]) do names[#names + 1] = record.source end
-  for _, record in ipairs(watch.steps[#watch.steps]) do names[#names + 1] = record.target end
-  local near = cbk.nearest(key, names)
+  local seen = {}
+  for _, record in ipairs(watch.steps[1]) do seen[record.source or false] = true end
+  for _, record in ipairs(watch.steps[#watch.steps]) do seen[record.target or false] = true end
+  seen[false] = nil
+  local near = cbk.nearest(key, naming.sorted(seen))
   out[#out + 1] = ("'%s' is neither in the checkpoint nor in the output%s"):format(key,
     #near > 0 and "; the nearest keys are " .. table.concat(near, ", ") or "")
   local job = watch.job

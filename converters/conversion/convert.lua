@@ -296,15 +296,27 @@ end
 
 -- --- checkpoints
 
-local function report_unmatched(job, unmatched)
+---What to do about keys without a rule. Where weights are missing as well, these are probably theirs, and not to be left out.
+---@param count integer
+---@param lacking { count: integer, [integer]: string }
+local function advice_on(count, lacking)
+  if lacking.count > 0 then
+    return ("; %d %s missing: %s; if they have other names here, rename them with `cbk copy --rename`"):format(lacking.count,
+      lacking.count == 1 and "weight is" or "weights are", naming.first(lacking, 3))
+  end
+  local it = count == 1 and "it" or "them"
+  return ("; to leave %s out, if the model works without %s, add --drop-unmatched-keys"):format(it, it)
+end
+
+local function report_unmatched(job, unmatched, lacking)
   if #unmatched == 0 then return end
   local advice = not job.drop_unmatched and job.advise and job.advise.unmatched(job, job.source, unmatched)
-  local names = job.drop_unmatched and naming.all(unmatched) or naming.first(unmatched, advice and 5) -- keep the advice in view
+  local names = job.drop_unmatched and naming.all(unmatched) or naming.first(unmatched, 5) -- keep the advice in view
   local is_all = job.drop_unmatched or #unmatched < keys.ENOUGH_UNMATCHED
   local message = ("%s%d key%s not matched: %s"):format(is_all and "" or "at least ", #unmatched, #unmatched == 1 and " was" or "s were",
     names)
   if not job.drop_unmatched then
-    cbk.fail("unmatched", message .. (advice or "; to leave them out, if the model works without them, add --drop-unmatched-keys"))
+    cbk.fail("unmatched", message .. (advice or advice_on(#unmatched, lacking)))
   end
   cbk.warn(message .. "; dropped because of --drop-unmatched-keys")
 end
@@ -432,7 +444,7 @@ local function convert_part(job, i, part, is_refused)
     masks = not is_hf(step.src) and not is_hf(step.tgt), is_refused = is_refused,
     trace = job.trace and function(record) trace_record(job, i, part, record) end,
   })
-  if not read or not is_checked or is_refused and #unmatched > 0 then return made, unmatched, { count = 0 }, moves end
+  if not read or not is_checked then return made, unmatched, { count = 0 }, moves end
   if #read.missing > 0 or #unmatched > 0 then return made, unmatched, fit_checks.lacking(read, read.missing), moves end
   fit_checks.strangers(read, part.reads, moves)
   local written = fit_of(job, part, step.tgt, rules.other[step.side], made)
@@ -492,7 +504,7 @@ local function convert_model(job, i, source)
     lacking.count, lacking.assumed = lacking.count + lost.count, lacking.assumed or lost.assumed
     lacking.layer, lacking.layers = lacking.layer or lost.layer, lacking.layers or lost.layers
   end
-  report_unmatched(job, unmatched)
+  report_unmatched(job, unmatched, lacking)
   report_lacking(job, lacking)
   return out, moves
 end

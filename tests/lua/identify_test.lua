@@ -111,8 +111,8 @@ describe("cbk new and cbk params", function()
       end
       refused("this is a config of Hugging Face, but --format is cs-2.4", "config.json", "--format", "cs-2.4")
       refused("this is a config of the Model Zoo, but --format is hf", "p.yaml", "--format", "hf", "--model", "llama")
-      refused("this config is for gpt2 (model_type='gpt2'), but --model is bloom; use --model gpt2", "config.json", "--model", "bloom")
-      refused("this config is for gpt2 (name='gpt2'), but --model is gptj; use --model gpt2", "p.yaml", "--model", "gptj", "--format",
+      refused("this config is for gpt2 (model_type='gpt2'), not for bloom; use --model gpt2", "config.json", "--model", "bloom")
+      refused("this config is for gpt2 (name='gpt2'), not for gptj; use --model gpt2", "p.yaml", "--model", "gptj", "--format",
         "cs-2.4")
     end
     runs(dir, "params", "config.json", "--model", "gpt2-headless")
@@ -311,6 +311,13 @@ describe("the config beside a checkpoint", function()
       "--to", "hf", "--src-fmt", "cs-2.4")
     refuses(dir, "expected a Cerebras checkpoint, found no 'model' in 'm.safetensors'", "upgrade", "m.safetensors", "--to", "cs-2.5",
       "--model", "llama", "--config", zoo .. "/a.yaml")
+  end)
+
+  it("is converted alone, with what is detected", function()
+    local dir, zoo = hf_folder(llama), zoo_folder(llama, "llama", "cs-2.4")
+    has(runs(dir, "convert-config", "config.json", "--to", "cs-2.4"), "Found: --model llama --src-fmt hf\nConfig saved to ")
+    refuses(zoo, "--src-fmt is missing: the format of this config cannot be detected", "convert-config", "a.yaml", "--to", "hf")
+    has(runs(zoo, "convert-config", "a.yaml", "--to", "hf", "--src-fmt", "cs-2.4"), "Found: --model llama --src-fmt cs-2.4\n")
   end)
 
   it("does not name its model by a list", function()

@@ -119,6 +119,29 @@ describe("Mistakes in a class of one's own", function()
   end)
 end)
 
+describe("Keys without a rule", function()
+  ---What converting a LLaMA says, whose keys have other names or which has one more.
+  local function said(change)
+    local dir, root = harness.temp_dir(), cbk.dict()
+    local config = cbk.dict { { "model_type", "llama" }, { "vocab_size", 8 }, { "hidden_size", 8 }, { "num_attention_heads", 2 },
+      { "num_hidden_layers", 1 }, { "intermediate_size", 16 } }
+    for key, tensor in cbk.items(require("cbk.classes").new(config, "llama", "hf")) do root[change[key] or key] = tensor end
+    for key, value in pairs(change) do if value == true then root[key] = cbk.full({ 2 }, 0) end end
+    cbk.create(dir .. "/m.safetensors", { root = root }):commit { progress = false }
+    cbk.config.save(config, dir .. "/config.json")
+    return select(3, harness.cbk(dir, "convert", "m.safetensors", "--to", "cs-2.4"))
+  end
+
+  it("may be left out where nothing is missing", function()
+    has(said { scale = true }, "1 key was not matched: scale; to leave it out, if the model works without it, add --drop-unmatched-keys\n")
+  end)
+
+  it("are to be renamed where weights are missing", function()
+    has(said { ["model.norm.weight"] = "model.last.weight" }, "1 key was not matched: model.last.weight; 1 weight is missing: "
+      .. "model.norm.weight; if they have other names here, rename them with `cbk copy --rename`\n")
+  end)
+end)
+
 describe("The one model of a converter's file", function()
   ---The table without classes.
   local function poor()

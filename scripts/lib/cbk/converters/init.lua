@@ -110,7 +110,7 @@ end
 ---@param field string
 ---@param model_name string
 function converters.other_model(stated, field, model_name)
-  return ("this config is for %s (%s), but --model is %s; use --model %s"):format(stated[1], field, model_name, stated[1])
+  return ("this config is for %s (%s), not for %s; use --model %s"):format(stated[1], field, model_name, stated[1])
 end
 
 ---The new config. If it cannot be converted and names another model, the error says so.

@@ -59,7 +59,8 @@ end
 
 ---Whether a config is one of Hugging Face.
 ---@param config Dict
-local function says_hugging_face(config) return type(config.model_type) == "string" or architecture(config) ~= nil end
+---@return boolean
+function identify.says_hugging_face(config) return type(config.model_type) == "string" or architecture(config) ~= nil end
 
 local function is_headless(name) return name:find "%-headless$" ~= nil end
 
@@ -324,7 +325,7 @@ end
 ---@return Dict
 local function hugging_face_section(config)
   local section = kinds.is_dict(config, "trainer") and "trainer" or kinds.is_dict(config, "model") and "model"
-  if section and not says_hugging_face(config) then
+  if section and not identify.says_hugging_face(config) then
     cbk.fail("config", ("expected a config of Hugging Face, found one of the Model Zoo (it has a section '%s')"):format(section))
   end
   return config
@@ -360,7 +361,7 @@ local function by_config(found, config, formats, kept, keys, shape_of)
   found.format = format
   if not list[1] or list[1].fit.matched * 2 < #keys then
     found.reason = reason_of(list, problems, stated, keys, formats)
-    found.is_config_wrong = is_hf and stated ~= nil or #problems > 0 or list[1] ~= nil and #list[1].fit.wrong > 0
+    found.is_config_wrong = #problems > 0 or is_hf and stated and not list[1] or list[1] and #list[1].fit.wrong > 0
     why[#why + 1] = found.reason
     return
   end
@@ -518,7 +519,7 @@ function identify.set_options(args, open, only)
     if args[field] == nil then args[field], names[#names + 1] = value, field end
   end
   if found.problem then cbk.fail("config", found.problem) end
-  if args.src_fmt and args.src_fmt ~= "hf" and found.format == "hf" and config and says_hugging_face(config) then
+  if args.src_fmt and args.src_fmt ~= "hf" and found.format == "hf" and config and identify.says_hugging_face(config) then
     cbk.fail("usage", ("'%s' is a checkpoint of Hugging Face, but --src-fmt is %s; use --src-fmt hf"):format(args.checkpoint_file,
       args.src_fmt))
   end
@@ -571,7 +572,7 @@ end
 ---@param format? string
 ---@return string model, string format
 function identify.model_of_config(config, model, format)
-  local says_hf = says_hugging_face(config)
+  local says_hf = identify.says_hugging_face(config)
   local is_zoo = not says_hf and (config.model ~= nil or config.trainer ~= nil)
   if format then check_format(is_zoo, says_hf, format) end
   format = format or (is_zoo and "cs-current" or "hf")
