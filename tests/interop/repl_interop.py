@@ -170,7 +170,7 @@ class Tests:
         equal(s.line("ls"), "3")
         has(s.line("cbk.opne"), "did you mean cbk.open?")
         has(s.line(f"cbk.create('{self.model}')"), "or pass overwrite = true")
-        has(s.line("ckpt['haed']"), "or 'head'?")
+        has(s.line("ckpt['haed']"), "did you mean 'head'?")
         s.send(CTRL_D)
         equal(s.end(), 0)
 
