@@ -58,13 +58,13 @@ local function file_of(name)
 end
 
 converters.load()
-local path, is_own = file_of(args.file)
+local path, is_bundled = file_of(args.file)
 local findings = {} -- { where, kind, text }
 
 local function add(kind, text, where, title) findings[#findings + 1] = { kind = kind, text = text, where = where, table = title } end
 
 local function load_models()
-  local fine, models = pcall(notation.read, path, not (is_own or args.no_sandbox))
+  local fine, models = pcall(notation.read, path, not (is_bundled or args.no_sandbox))
   if fine then return models end
   add("broken", type(models) == "table" and models.message or tostring(models), path)
   return {}
@@ -73,7 +73,7 @@ end
 local MOST_TEXT = 2 ^ 28 -- of a list of keys
 local MOST_KEYS = 150000 -- of a checkpoint; the largest models have 100,000
 
-if not (is_own or args.no_sandbox) then sandbox.limit(function(why) cli.print_error(args, "converter", why) end) end
+if not (is_bundled or args.no_sandbox) then sandbox.limit(function(why) cli.print_error(args, "converter", why) end) end
 local models = load_models()
 local list = tables.of(models, args.model)
 if args.model and #list == 0 and #models > 0 then
@@ -111,7 +111,7 @@ for _, one in ipairs(list) do
   end
   if one.config and not looked[one.config] and not one.inside then
     looked[one.config] = true
-    for _, finding in ipairs(check_config.table(one.own, one.model.classes)) do
+    for _, finding in ipairs(check_config.table(one.own, one.model.classes, not converters.catalogue.file_of(one.model.model))) do
       local has_place = finding.rule and finding.rule.origin
       add(finding.kind, finding.text, has_place and position.of(finding.rule) or one.title, one.title)
     end
@@ -121,7 +121,9 @@ end
 add_rules(check.read_only(excused))
 for _, model in ipairs(models) do
   for _, converter in ipairs(model) do add_rules(check.parts(converter.components or {}), model.model) end
-  for _, finding in ipairs(check_config.since(model)) do add(finding.kind, finding.text, path) end
+  for _, found in ipairs { check_config.since(model), check_config.classes(model) } do
+    for _, finding in ipairs(found) do add(finding.kind, finding.text, path) end
+  end
 end
 
 -- --- coverage

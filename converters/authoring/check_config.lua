@@ -58,8 +58,11 @@ function check_config.fields(set)
   return findings
 end
 
----Fields that any config of Hugging Face may have.
-local function is_common(side, name) return side == "left" and (name == "model_type" or pretrained.is_common(name)) end
+---Fields that any config may have.
+local function is_common(side, name)
+  if side == "right" then return name == "name" end
+  return name == "model_type" or pretrained.is_common(name)
+end
 
 ---Defaults of fields that no config rule names: they are misspelt, or the way back does not know what this one writes.
 ---@param own Converter
@@ -92,11 +95,13 @@ local function is_slip(one, other)
   return longer - first - last <= 2
 end
 
----Fields that rules write and that the class does not have, but one of nearly that name: they are misspelt.
+---Fields that rules write and that the class does not have. The Model Zoo refuses them; a config of Hugging Face may have any, so that
+---there only names that are nearly those of a field are reported.
 ---@param own Converter
 ---@param classes? table<Side, Class>   of the model
----@return { kind: string, text: string }[]
-function check_config.names(own, classes)
+---@param is_strict? boolean   for a user's converter; cbk's own families write what the reference writes
+---@return { kind: string, text: string, rule: table, side: Side }[]
+function check_config.names(own, classes, is_strict)
   local findings = {}
   for _, side in ipairs { "left", "right" } do
     local class = (own.classes or classes or {})[side]
@@ -107,9 +112,10 @@ function check_config.names(own, classes)
       local is_nested = name and name:find(".", 1, true) -- classes describe the first level
       local is_strange = name and name ~= "*" and is_written and not (is_nested or known[name] or is_common(side, name))
       local near = is_strange and cbk.nearest(name, naming.sorted(known))[1]
-      if near and is_slip(name, near) then
-        findings[#findings + 1] = { kind = "unknown field", rule = rule,
-          text = ("the config rule %s writes a field that %s does not have; did you mean %s?"):format(field_text(rule), class.name, near) }
+      if is_strange and (is_strict and side == "right" or near and is_slip(name, near)) then
+        findings[#findings + 1] = { kind = "unknown field", rule = rule, side = side,
+          text = ("the config rule %s writes a field that %s does not have%s"):format(field_text(rule), class.name,
+            near and ("; did you mean %s?"):format(near) or "") }
       end
     end
   end
@@ -119,14 +125,31 @@ end
 ---What is wrong with the config rules of a table.
 ---@param own Converter
 ---@param classes? table<Side, Class>   of the model
+---@param is_strict? boolean   of check_config.names
 ---@return { kind: string, text: string, rule?: table }[]
-function check_config.table(own, classes)
+function check_config.table(own, classes, is_strict)
   local out = {}
   for _, findings in ipairs { check_config.fields(own.config), check_config.defaults(own, classes),
-    check_config.names(own, classes) } do
+    check_config.names(own, classes, is_strict) } do
     for _, finding in ipairs(findings) do out[#out + 1] = finding end
   end
   return out
+end
+
+---Extents that are no fields, in the tensors that a class has for its defaults.
+---@param model Model
+---@return { kind: string, text: string }[]
+function check_config.classes(model)
+  local findings = {}
+  for _, side in ipairs { "left", "right" } do
+    local class = (model.classes or {})[side]
+    local fine, problem = pcall(function() return class and class:tensors(cbk.dict()) end)
+    -- Other errors are of fields that have no default.
+    if not fine and type(problem) == "table" and problem.code == "converter" then
+      findings[#findings + 1] = { kind = "class", text = problem.message }
+    end
+  end
+  return findings
 end
 
 ---The fields of all tables of a converter; nil if one of them copies any field, or belongs to another model.

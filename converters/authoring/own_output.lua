@@ -3,36 +3,12 @@
 
 local cbk = require "cbk"
 local catalogue = require "converters.engine.catalogue"
+local check_config = require "converters.authoring.check_config"
 local fit = require "converters.engine.fit"
 local naming = require "converters.engine.naming"
 local trainer = require "converters.modelzoo.trainer"
 
 local own_output = {}
-
----@param class Class
----@param written table<string, true>   fields of the right that the converter's config rules name
----@return string[]
-local function unknown_fields(class, written)
-  local known, out = class:by_name(), {}
-  local names = naming.sorted(known)
-  for _, name in ipairs(naming.sorted(written)) do
-    if not known[name] and name ~= "name" then
-      local near = cbk.nearest(name, names, 1)[1]
-      out[#out + 1] = ("the converter names the field '%s', which %s does not have%s"):format(name, class.name,
-        near and ("; did you mean %s?"):format(near) or "")
-    end
-  end
-  return out
-end
-
----The fields of the right that the last table names.
-local function named_fields(converter)
-  local out = {}
-  for _, rule in ipairs(converter.config or {}) do
-    if type(rule.right) == "string" and rule.right:find "^[%w_]+$" then out[rule.right] = true end
-  end
-  return out
-end
 
 ---What is doubtful in the output of a user's own converter; nothing for a family of cbk.
 ---@param job Job
@@ -44,7 +20,10 @@ function own_output.doubts(job, config, root)
   local converter = job.path[#job.path].converter
   local class, release = catalogue.class_of(job.model, converter, job.tgt)
   if not class then return {} end
-  local out = unknown_fields(class, named_fields(converter))
+  local out = {}
+  for _, finding in ipairs(check_config.names({ config = converter.config, classes = { right = class } }, nil, true)) do
+    out[#out + 1] = finding.text
+  end
   local keys = {}
   for key in cbk.items(root.model or cbk.dict()) do keys[#keys + 1] = key end
   for _, one in ipairs(fit.of(class:tensors(trainer.model(config), { release = release }), keys, function() end).unsaid) do

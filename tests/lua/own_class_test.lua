@@ -108,7 +108,7 @@ describe("Mistakes in a class of one's own", function()
     local keys = ('{ "layers.N.ff.weight", "layers.N.%s.weight" }')
     local right = "require 'converters.classes.zoo.decoder'.GPT2LMHeadModel"
     local text = said('{ "num_hidden_layers" }', '{ "num_hidden_layers" }, fields.fixed.right { norm_typ = "rmsnorm" }', right)
-    has(text, "warning: the converter names the field 'norm_typ', which GPT2LMHeadModel does not have; did you mean norm_type?")
+    has(text, "warning: the config rule fixed 'norm_typ' writes a field that GPT2LMHeadModel does not have; did you mean norm_type?")
     has(said(keys, '{ "layers.N.ff.weight", "transformer_decoder.layers.N.self_attn.proj_q_dense_layer.weight" }', right),
       "the output's config does not say use_projection_bias_in_attention, whose default means 6 biases that the output lacks: ")
   end)

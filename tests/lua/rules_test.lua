@@ -382,6 +382,16 @@ describe("Rules: findings", function()
       2, "the config rule 'width' <-> 'norm_tipe' writes a field that Right does not have; did you mean norm_type?",
       "the config rule fixed 'norm_typ' writes a field that Right does not have; did you mean norm_type?",
     })
+    found = check_config.table({ config = config }, classes, true)
+    equal({ #found, found[3].text }, { 3, "the config rule fixed 'unlike_any' writes a field that Right does not have" })
+  end)
+
+  it("an extent that is no field of its class", function()
+    local own = class.new "Own" { fields = { width = class.kinds.size(4) }, tensors = function() return { { "w", { "widht" } } } end }
+    local found = check_config.classes { classes = { left = own } }
+    equal({ #found, found[1] and found[1].text },
+      { 1, "class Own: 'w' has the extent 'widht', but 'widht' is not one of its fields; did you mean width?" })
+    equal(check_config.classes {}, {})
   end)
 
   it("keys that two parts of a composite write", function()
