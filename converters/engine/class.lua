@@ -157,6 +157,7 @@ end
 ---@class Class
 ---@field name string                        "LlamaForCausalLM"
 ---@field fields table<string, ClassField>
+---@field field_names string[]               sorted, so that of several mistakes always the same one is reported
 ---@field since? string                      the first release of the Model Zoo that has these tensors
 ---@field came_with? SinceTable              the releases that its fields came with (engine/since.lua)
 ---@field removed? table<string, string>    fields that its programs refuse, with the release since which they do
@@ -191,6 +192,7 @@ local function mistake_in(written)
   if type(written.fields) ~= "table" then return "'fields' must be a table of fields by name" end
   if type(written.tensors) ~= "function" then return "'tensors' must be a function that returns the tensors" end
   for name, field in pairs(written.fields) do
+    if type(name) ~= "string" then return ("the name of a field must be a string, not a %s"):format(type(name)) end
     if type(field) ~= "table" or not field.aliases then
       return ("the field '%s' must be made by one of class.kinds, such as size(768), not a %s"):format(tostring(name), type(field))
     end
@@ -206,9 +208,9 @@ function class.new(name)
   return function(written)
     local mistake = mistake_in(written)
     if mistake then error(("class %s: %s"):format(name, mistake), 2) end
-    return setmetatable({ name = name, fields = written.fields, since = written.since, renamed = written.renamed, removed = written.removed,
-      came_with = written.came_with,
-      derived = written.derived, nodes = written.tensors }, Class)
+    return setmetatable({ name = name, fields = written.fields, field_names = naming.sorted(written.fields), since = written.since,
+      renamed = written.renamed, removed = written.removed, came_with = written.came_with, derived = written.derived,
+      nodes = written.tensors }, Class)
   end
 end
 
@@ -257,7 +259,8 @@ end
 ---@return table<string, ClassField>
 function Class:by_name()
   local out = {}
-  for name, field in pairs(self.fields) do
+  for _, name in ipairs(self.field_names) do
+    local field = self.fields[name]
     out[name] = field
     for _, alias in ipairs(field.aliases) do out[alias] = out[alias] or field end
   end
@@ -270,8 +273,8 @@ function Class:check(config)
   local values, texts = self:values(config)
   local said = {}
   for name, field in pairs(self.fields) do said[name] = not is_absent(config, name, field) and values[name] or nil end
-  for name, text in pairs(texts) do
-    if rawget(values, name) == nil and knows(said, texts, text) then extent.value(text, values) end
+  for _, name in ipairs(naming.sorted(texts)) do
+    if rawget(values, name) == nil and knows(said, texts, texts[name]) then extent.value(texts[name], values) end
   end
 end
 
@@ -308,7 +311,7 @@ end
 ---@return table<string, string> texts   the extents that the class derives; of a number, the fields it is computed from
 function Class:values(config, instead)
   local out, texts = {}, {}
-  for name, field in pairs(self.fields) do out[name] = read(config, name, field) end
+  for _, name in ipairs(self.field_names) do out[name] = read(config, name, self.fields[name]) end
   for name, value in pairs(instead or {}) do out[name] = value end
   for name, value in pairs(self.derived and self.derived(out) or {}) do
     if type(value) == "table" then
@@ -467,7 +470,8 @@ end
 ---@param key string
 ---@return string|nil
 function ClassTensors:beyond(key)
-  for prefix, count in pairs(self.counts) do
+  for _, prefix in ipairs(naming.sorted(self.counts)) do
+    local count = self.counts[prefix]
     local _, stop = key:find(prefix, 1, true)
     local number = stop and key:match("^%d+", stop + 1)
     if number and tonumber(number) >= self:size(count) then

@@ -75,11 +75,13 @@ local function one_sided(rule)
   local make = {}
   for side in pairs(rules.other) do
     make[side] = function(names)
-      local out = { is_fields = true }
-      for key, value in pairs(names) do
-        local field = type(key) == "number" and { [side] = value } or { [side] = key, value = value }
-        out[#out + 1] = rules.variant(rule, field)
+      local out, with_values = { is_fields = true }, {}
+      for key in pairs(names) do
+        if type(key) == "string" then with_values[#with_values + 1] = key end
       end
+      table.sort(with_values)
+      for _, name in ipairs(names) do out[#out + 1] = rules.variant(rule, { [side] = name }) end
+      for _, name in ipairs(with_values) do out[#out + 1] = rules.variant(rule, { [side] = name, value = names[name] }) end
       return out
     end
   end

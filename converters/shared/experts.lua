@@ -5,6 +5,7 @@ local rules = require "converters.engine.rules"
 local fields = require "converters.engine.fields"
 local actions = require "converters.vocabulary.actions"
 local kinds = require "converters.engine.kinds"
+local naming = require "converters.engine.naming"
 local values = require "converters.vocabulary.values"
 
 local null = cbk.null
@@ -81,11 +82,15 @@ local fixed = {
   router_use_bias = false,
 }
 
+-- What the left may say in fields of its own, in the order in which it is written.
+local carried = { "top_k", "load_balancing_loss_coef", "expert_weighting_normalization" }
+
 ---@param own table<string, string>
 local function check(map, at, own)
   if not kinds.is_dict(map) then at:refuse(map, "a map with num_experts, top_k and load_balancing_loss_coef") end
   local known = { num_experts = true, moe_implementation = true, router_fp32 = true }
-  for name, usual in pairs(fixed) do
+  for _, name in ipairs(naming.sorted(fixed)) do
+    local usual = fixed[name]
     if not own[name] and map[name] ~= nil and not fields.same(map[name], usual) then fields.refuse("moe." .. name, map[name], usual) end
     known[name] = true
   end
@@ -99,18 +104,18 @@ function experts.count(own)
   return {
     forward = function(number, at)
       local map = cbk.dict { { "num_experts", number } }
-      for _, name in ipairs { "top_k", "load_balancing_loss_coef", "expert_weighting_normalization" } do
+      for _, name in ipairs(carried) do
         if own[name] then map[name] = cbk.raw(at.from, own[name]) end
       end
       return map
     end,
     backward = function(map, at)
       check(map, at, own)
-      for name, field in pairs(own) do
+      for _, name in ipairs(carried) do
         local value = cbk.raw(map, name)
         if value == nil and name == "expert_weighting_normalization" then value = true end
-        if values.absent(value) then cbk.fail("config", ("the config has no moe.%s"):format(name)) end
-        at:set(field, value)
+        if own[name] and values.absent(value) then cbk.fail("config", ("the config has no moe.%s"):format(name)) end
+        if own[name] then at:set(own[name], value) end
       end
       return values.size_of(map, "num_experts")
     end,

@@ -4,6 +4,7 @@ local cbk = require "cbk"
 local converters = require "cbk.converters"
 local report = require "cbk.report"
 local hf_config = require "converters.modelzoo.hf_config"
+local naming = require "converters.engine.naming"
 local catalogue, convert = converters.catalogue, converters.convert
 
 converters.load()
@@ -85,7 +86,7 @@ end
 ---A dict with further fields, or with other values; without those that `gone` names.
 function conversion.with(base, more, gone)
   local out = cbk.copy(base)
-  for name, value in pairs(more or {}) do out[name] = value end
+  for _, name in ipairs(naming.sorted(more or {})) do out[name] = more[name] end
   for _, name in ipairs(gone or {}) do out[name] = nil end
   return out
 end

@@ -74,8 +74,7 @@ local function family_of(name) return (name:gsub("%-headless$", "")) end
 ---@param own Converter   one table
 ---@param layout? Layout
 local function config_for(name, own, layout)
-  local out = cbk.dict(sizes)
-  for field, value in pairs(families[family_of(name)] or {}) do out[field] = value end
+  local out = conversion.with(cbk.dict(sizes), families[family_of(name)])
   for field, value in cbk.items(layout and cbk.dict(layout.fields) or cbk.dict()) do out[field] = value end
   for _, rule in ipairs(own.config) do
     local has_default = rule.left and own.classes and own.classes.left and own.classes.left.fields[rule.left]
