@@ -1,11 +1,12 @@
 -- Mistakes of a user's own converter that show in the config which it writes for the Model Zoo: names of fields that its class does
--- not have, and fields that it leaves out though the class's default asks for tensors.
+-- not have, fields that it leaves out though the class's default asks for tensors, and tensors that the config ties though they differ.
 
 local cbk = require "cbk"
 local catalogue = require "converters.engine.catalogue"
 local check_config = require "converters.authoring.check_config"
 local fit = require "converters.engine.fit"
 local naming = require "converters.engine.naming"
+local ties = require "converters.engine.ties"
 local trainer = require "converters.modelzoo.trainer"
 
 local own_output = {}
@@ -24,9 +25,13 @@ function own_output.doubts(job, config, root)
   for _, finding in ipairs(check_config.names({ config = converter.config, classes = { right = class } }, nil, true)) do
     out[#out + 1] = finding.text
   end
-  local keys = {}
-  for key in cbk.items(root.model or cbk.dict()) do keys[#keys + 1] = key end
-  for _, one in ipairs(fit.of(class:tensors(trainer.model(config), { release = release }), keys, function() end).unsaid) do
+  local model, keys = root.model or cbk.dict(), {}
+  for key in cbk.items(model) do keys[#keys + 1] = key end
+  local known = class:tensors(trainer.model(config), { release = release })
+  for _, difference in ipairs(job.watch and {} or ties.differences(known, model)) do
+    out[#out + 1] = ("in the output, %s; set the field that ties them with a pair or with fields.fixed.right"):format(difference)
+  end
+  for _, one in ipairs(fit.of(known, keys, function() end).unsaid) do
     out[#out + 1] = ("the output's config does not say %s, whose default means %d biases that the output lacks: %s; set it with "
       .. "fields.fixed.right"):format(one.name, #one.keys, naming.first(one.keys))
   end

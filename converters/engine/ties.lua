@@ -40,16 +40,31 @@ local function differ(a, b)
   return not cbk.equal(a:shape(), b:shape()) or a:compare(b).different > 0
 end
 
----Says that the file has several tensors where the config ties them to one.
----@param first string   key of one of them
-local function warn_of_differences(names, there, source, first)
+---Says that several tensors differ that the config ties to one.
+---@param names string[]               that the class has for one tensor
+---@param there table<string, string>  the checkpoint's names of them
+---@param first string                 key of one of them
+---@return string|nil
+local function difference(names, there, source, first)
   local others = {}
   for _, name in ipairs(names) do
     local key = there[name]
     if key and key ~= first and differ(source[first], source[key]) then others[#others + 1] = "'" .. key .. "'" end
   end
-  if #others == 0 then return end
-  cbk.warn(("'%s' differs from %s, though the config ties them; the values are not changed"):format(first, table.concat(others, " and ")))
+  return #others > 0 and ("'%s' differs from %s, though the config ties them"):format(first, table.concat(others, " and ")) or nil
+end
+
+---What is tied by the config of a checkpoint, and differs in it. Values are read.
+---@param known ClassTensors
+---@param source Dict
+---@return string[]
+function ties.differences(known, source)
+  local there, out = names_there(known, source), {}
+  for _, names in ipairs(known:tied_names()) do
+    local first = first_there(names, there, source)
+    out[#out + 1] = first and difference(names, there, source, first)
+  end
+  return out
 end
 
 ---The checkpoint with the names of its tied tensors that rules read.
@@ -73,7 +88,8 @@ function ties.spread(known, source, kept, options)
         if not key then out_kept[place] = kept[first] or first end
       end
     end
-    if first and not options.is_watched then warn_of_differences(names, there, source, first) end
+    local problem = first and not options.is_watched and difference(names, there, source, first)
+    if problem then cbk.warn(problem .. "; the values are not changed") end
   end
   return out, out_kept
 end

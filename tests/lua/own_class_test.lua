@@ -113,6 +113,29 @@ describe("Mistakes in a class of one's own", function()
       "the output's config does not say use_projection_bias_in_attention, whose default means 6 biases that the output lacks: ")
   end)
 
+  it("are tensors that the output's config ties, though they differ", function()
+    local ties = [[{ { "head", { "hidden_size", "hidden_size" }, tied = name == "Right" and "embed" or nil },
+      { "embed", { "hidden_size", "hidden_size" } },]]
+    local dir = folder("make 'Right'", "ff")
+    local text = cbk.fs.read(dir .. "/own.lua"):gsub("return { class.each", "return " .. ties:gsub("%%", "%%%%") .. " class.each")
+    text = text:gsub("rules.keys {", '%0 { "embed" }, { "head" },')
+    cbk.fs.write(dir .. "/own.lua", text, { overwrite = true })
+    local function write(head)
+      local root = cbk.dict { embed = cbk.full({ 4, 4 }, 2), head = cbk.full({ 4, 4 }, head) }
+      for i = 0, 1 do root[("layers.%d.ff.weight"):format(i)] = cbk.full({ 4, 4 }, 1) end
+      cbk.create(dir .. "/m.safetensors", { root = root, overwrite = true }):commit { progress = false }
+    end
+    write(3)
+    local code, stderr = convert(dir, 2)
+    equal(code, 0, stderr)
+    has(stderr, "warning: in the output, 'embed' differs from 'head', though the config ties them; set the field that ties them with a "
+      .. "pair or with fields.fixed.right\n")
+    cbk.fs.remove(dir .. "/m_to_cs-2.4.mdl")
+    cbk.fs.remove(dir .. "/config_to_cs-2.4.yaml")
+    write(2)
+    equal({ convert(dir, 2) }, { 0, "" })
+  end)
+
   it("are keys without a rule, which are not those of another model", function()
     local text = said('"layers.N.ff.weight"', '"layers.N.f.weight"')
     has(text, "cbk: 2 keys were not matched: layers.0.ff.weight, layers.1.ff.weight; add rules for them to 'own.lua'\n")
