@@ -35,7 +35,7 @@ end
 
 ---@return integer code, string stderr
 local function convert(dir, layers)
-  cbk.config.save(cbk.dict { model_type = "own", hidden_size = 4, num_hidden_layers = layers }, dir .. "/config.json")
+  cbk.config.save(cbk.dict { model_type = "own", hidden_size = 4, num_hidden_layers = layers }, dir .. "/config.json", { overwrite = true })
   local code, _, stderr = harness.cbk(dir, "convert", "--converter", "own.lua", "--model", "own", "--src-fmt", "hf", "--tgt-fmt", "cs-2.4",
     "--config", "config.json", "m.safetensors")
   return code, stderr
