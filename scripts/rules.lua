@@ -158,6 +158,9 @@ local function keys_to_cover()
   local file, why = io.open(args.keys, "rb") -- which may be a pipe
   local text = file and (file:read(MOST_TEXT) or file:read "*a")
   if not text then cbk.fail("file", ("cannot read the keys in '%s': %s"):format(args.keys, why or "it is not a text")) end
+  if text:find("\0", 1, true) then
+    cbk.fail("keys", ("'%s' is not a text with one key per line; give a checkpoint without --keys"):format(args.keys))
+  end
   local out = {}
   for line in (text .. "\n"):gmatch "(.-)\r?\n" do
     local key = line:match "^%s*([^#%s]%S*)"

@@ -100,6 +100,8 @@ describe("Rules: findings", function()
     equal((converter(([[{ "embed.weight", "emb.weight", %s }]]):format(advice))), 0)
     cbk.config.save(cbk.dict { model_type = "tied", width = 2, heads = 1 }, dir .. "/config.json")
     cbk.create(dir .. "/m.safetensors", { root = cbk.dict { ["embed.weight"] = cbk.full({ 3, 2 }, 1) } }):commit()
+    local _, _, stderr = harness.cbk(dir, "rules", "tied.lua", "--keys", "m.safetensors")
+    assert(stderr:find("'m.safetensors' is not a text with one key per line; give a checkpoint without --keys", 1, true), stderr)
     equal((harness.cbk(dir, "convert", "--converter", "tied.lua", "--model", "tied", "--src-fmt", "hf", "--tgt-fmt", "cs-2.4", "--config",
       "config.json", "m.safetensors", "--output-dir", "out")), 0)
     equal(cbk.keys(cbk.open(dir .. "/out/m_to_cs-2.4.mdl").root.model), { "emb.weight", "lm_head.weight" })
