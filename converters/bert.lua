@@ -2,7 +2,6 @@
 
 local cbk = require "cbk"
 local rules = require "converters.engine.rules"
-local fields = require "converters.engine.fields"
 local bert = require "converters.shared.bert"
 local classes = require "converters.classes.hf.bert"
 local zoo = require "converters.classes.zoo.bert"
@@ -42,24 +41,18 @@ local since_2_1, up_to_2_0, up_to_1_7 = bert.hugging_face {
   fill = { right = { tell_of_nsp } },
 }
 
--- --- steps between releases
+-- 1.6 -> 1.7: the encoder of Hugging Face's names becomes the Model Zoo's own
+local to_1_7 = { keys = pretraining "position_embeddings", note = "BertPretrainModel class" }
 
-local from_1_6 = pretraining "position_embeddings"
-
----1.8, 1.9 -> 2.0: tied tensors get both their names.
-local to_2_0 = { keys = rules.keys { { "*" } }, config = fields.config { { "*" } } }
-
-local notes = {
-  first = { note = "BertPretrainModel class" },
-  pretraining = { note = "BertForPreTraining class" },
-}
+-- 1.8, 1.9 -> 2.0: tied tensors get both their names
+local to_2_0 = { note = "BertForPreTraining class" }
 
 return { {
   model = "bert", name = "bert", note = "BertForPreTraining",
   classes = { left = classes.BertForPreTraining, right = zoo.BertForPreTraining },
-  between("cs-1.6", "cs-1.7 .. cs-2.0", bert.from_1_6(from_1_6), notes.first),
+  between("cs-1.6", "cs-1.7 .. cs-2.0", to_1_7),
   between("cs-1.7", "cs-1.8, cs-1.9, cs-2.0", bert.to_1_8, bert.all_classes),
-  between("cs-1.8, cs-1.9", "cs-2.0", to_2_0, notes.pretraining),
+  between("cs-1.8, cs-1.9", "cs-2.0", to_2_0),
   between("cs-2.0", "cs-2.1", bert.to_2_1, bert.all_classes),
   between("hf", "cs-2.3 .. cs-2.9", since_2_1, { mup = "bert" }),
   between("hf", "cs-2.1, cs-2.2", since_2_1),

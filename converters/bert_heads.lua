@@ -49,14 +49,14 @@ end
 
 -- --- the models
 
-local from_1_6 = with_head "classifier" "position_embeddings"
+local to_1_7 = { keys = with_head "classifier" "position_embeddings" }
 
 ---The steps that all heads have in common, and those between Hugging Face and a head that it has too.
 ---@param names table          model, name, note, aliases
 ---@param head? BertModel
 local function family(names, head)
   local out = {
-    between("cs-1.6", "cs-1.7 .. cs-2.0", bert.from_1_6(from_1_6), bert.fine_tuned_classes),
+    between("cs-1.6", "cs-1.7 .. cs-2.0", to_1_7, bert.fine_tuned_classes),
     between("cs-1.7", "cs-1.8, cs-1.9, cs-2.0", bert.to_1_8, bert.all_classes),
     between("cs-2.0", "cs-2.1", bert.to_2_1, bert.all_classes),
   }

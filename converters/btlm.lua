@@ -115,14 +115,6 @@ end
 
 -- --- config
 
-local position = {
-  forward = function(kind, at)
-    if kind ~= "alibi" and kind ~= "learned" then at:refuse(kind, fields.any_of("alibi", "learned")) end
-    return kind
-  end,
-}
-position.backward = position.forward
-
 ---Positions of more tokens than in training: their distances are divided by a factor.
 local scaling = {
   forward = function(map, at)
@@ -144,7 +136,7 @@ local scaling = {
 ---What both releases of the table can express.
 local common = fields.config {
   { "activation_function",             "nonlinearity",             values.activations { swiglu = "swiglu" } },
-  { "position_embedding_type",         "position_embedding_type",  position },
+  { "position_embedding_type",         "position_embedding_type",  values.choice { alibi = "alibi", learned = "learned" } },
   { "mup_width_scale",                 "optimizer",                width_scale },
   { "mup_output_alpha",                "output_logits_scale",      output_alpha },
   { "mup_scale_qk_dot_by_d",           "scale_qk_dot_by_d" },

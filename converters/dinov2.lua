@@ -4,12 +4,8 @@ local rules = require "converters.engine.rules"
 local fields = require "converters.engine.fields"
 local actions = require "converters.vocabulary.actions"
 local values = require "converters.vocabulary.values"
-local labels = require "converters.shared.labels"
 local vision = require "converters.shared.vision"
 local classes = require "converters.classes.hf.vit"
-local zoo = require "converters.classes.zoo.vision"
-
-local between = rules.between
 
 -- --- keys
 
@@ -20,7 +16,7 @@ local function is_plain(at) return not is_gated(at) end
 
 local gated = { "ffn.ffn.0.linear_layer_for_glu.{weight,bias}", "ffn.ffn.0.linear_layer.{weight,bias}" }
 
-local body = rules.keys {
+local keys = rules.keys {
   { "embeddings.mask_token",              "embedding_layer.mask_token",             mask_token },
   vision.body(rules.keys {
     -- Hugging Face                      Model Zoo
@@ -34,14 +30,11 @@ local body = rules.keys {
     { "layer_scale2.lambda1",             "layer_scale2" },
   }),
 }
-local with_head, headless = vision.heads("dinov2", body, 2)
 
 ---Hugging Face's model has the token of masked patches in any case.
-local no_mask_token = function(at)
+local function no_mask_token(at)
   return not at.right.use_masked_patches and at:invent { 1, at.left.hidden_size } or nil
 end
-with_head.fill = { left = { { "dinov2.embeddings.mask_token", no_mask_token } } }
-headless.fill.left = { { "embeddings.mask_token", no_mask_token } }
 
 -- --- config
 
@@ -78,36 +71,17 @@ local scale = { forward = function(value) return value end, backward = function(
   return value
 end }
 
-local function config(more)
-  return fields.config {
-    fields.fixed.left { model_type = "dinov2" },
-    vision.layout,
-    { "num_labels",                   "num_classes" },
-    { "hidden_dropout_prob",          "dropout_rate" },
-    { "attention_probs_dropout_prob", "attention_dropout_rate" },
-    { "drop_path_rate",               "stochastic_depth_drop_prob" },
-    { "layer_norm_eps",               "layer_norm_epsilon" },
-    { "hidden_act",                   "nonlinearity",              act },
-    { "mlp_ratio",                    "filter_size",               ratio },
-    { "layerscale_value", nil, scale },
-    fields.used.left { "use_swiglu_ffn" },
-    fields.written.right { use_masked_patches = true },
-    vision.config,
-    more,
-  }
-end
-
-local hf = { config = config(fields.fixed.right { use_dinov2_classifier = true }), prepare = { left = labels } }
-
-return {
-  {
-    model = "dinov2", name = "vision_transformer", note = "Dinov2ForImageClassification <-> ViTClassificationModel",
-    classes = { left = classes.Dinov2ForImageClassification, right = zoo.ViTClassificationModel },
-    between("hf", "cs-2.4 .. cs-2.9", hf, with_head),
-  },
-  {
-    model = "dinov2-headless", name = "vision_transformer", note = "Dinov2Model <-> ViTClassificationModel",
-    classes = { left = classes.Dinov2Model, right = zoo.ViTClassificationModel },
-    between("hf", "cs-2.4 .. cs-2.9", hf, headless),
-  },
+local config = fields.config {
+  { "drop_path_rate",  "stochastic_depth_drop_prob" },
+  { "hidden_act",      "nonlinearity",  act },
+  { "mlp_ratio",       "filter_size",   ratio },
+  { "layerscale_value", nil, scale },
+  fields.used.left { "use_swiglu_ffn" },
+  fields.fixed.right { use_dinov2_classifier = true },
+  fields.written.right { use_masked_patches = true },
 }
+
+return { vision.models {
+  model = "dinov2", classes = { with_head = classes.Dinov2ForImageClassification, headless = classes.Dinov2Model },
+  formats = "cs-2.4 .. cs-2.9", keys = keys, inputs = 2, config = config, fill = { "embeddings.mask_token", no_mask_token },
+} }

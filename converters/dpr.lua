@@ -109,7 +109,6 @@ local temperature = {
   end,
 }
 local to_2_3 = {
-  keys = rules.keys { { "*" } },
   config = fields.config { { "scale_similarity", "softmax_temperature", temperature }, { "*" } },
   finish = {
     left = function(to) fields.fill(to, { scale_similarity = false }) end,

@@ -338,7 +338,7 @@ local function style(config, side)
 end
 
 ---Configs of 7B and 40B get their name with this step: up to 2.4 they have none.
-local to_2_5 = between("cs-2.4", "cs-2.5", { keys = rules.keys { { "*" } }, config = fields.config { { "*" } }, named_from = "2.5" })
+local to_2_5 = between("cs-2.4", "cs-2.5", { named_from = "2.5" })
 
 local generations = { ["7B"] = rw_7b, ["40B"] = rw_40b, ["180B"] = falcon }
 

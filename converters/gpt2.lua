@@ -74,7 +74,6 @@ return { decoder.models {
   between("cs-1.8, cs-1.9", "cs-2.0", decoder.to_2_0),
   between("cs-2.0", "cs-2.1", decoder.to_2_1),
   between("cs-2.2", "cs-2.3 .. cs-2.9", {
-    keys = rules.keys { { "*" } },
     config = fields.config {
       drop.left { use_position_embedding = true, "alibi_implementation", "weight_initialization_seed" },
       drop.right { use_position_embedding = true, "alibi_implementation", "weight_initialization_seed" },

@@ -3,7 +3,7 @@
 local rules = require "converters.engine.rules"
 local fields = require "converters.engine.fields"
 local decoder = require "converters.shared.decoder"
-local experts = require "converters.shared.experts"
+local experts = require "converters.vocabulary.experts"
 local llama = require "converters.shared.llama"
 local classes = require "converters.classes.hf.mixtral"
 local zoo = require "converters.classes.zoo.decoder"

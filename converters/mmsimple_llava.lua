@@ -77,10 +77,7 @@ local function in_place(place)
     to.image_model_list = list
   end
 end
-local to_2_4 = {
-  keys = rules.keys { { "*" } }, config = fields.config { { "*" } },
-  finish = { left = in_place(as_list), right = in_place(as_encoder) },
-}
+local to_2_4 = { finish = { left = in_place(as_list), right = in_place(as_encoder) } }
 
 return { {
   model = "mmsimple-llava", name = "multimodal_simple", classes = { right = zoo.MultimodalSimple },

@@ -265,8 +265,6 @@ local negated_norm = fields.config {
   { "*" },
 }
 
-local to_1_7 = { keys = keys_1_6, config = fields.config { { "*" } } }
-
 local to_1_8 = {
   keys = rules.keys {
     { "*", "model.*", when = function(at) return at.side == "right" end },
@@ -293,7 +291,6 @@ local to_2_1 = {
     { "[model.]" .. old_bias, "[model.]" .. new_bias },
     { "*" },
   },
-  config = fields.config { { "*" } },
 }
 
 return {
@@ -301,7 +298,7 @@ return {
     model = "t5", name = "t5", note = "T5ForConditionalGeneration <-> T5ForConditionalGeneration",
     classes = { left = classes.T5ForConditionalGeneration, right = zoo.T5ForConditionalGeneration },
     aliases = { ul2 = "t5", ["flan-ul2"] = "t5", transformer = "transformer" },
-    between("cs-1.6", "cs-1.7 .. cs-1.9", to_1_7),
+    between("cs-1.6", "cs-1.7 .. cs-1.9", { keys = keys_1_6 }),
     between("cs-1.7", "cs-1.8, cs-1.9", to_1_8),
     between("cs-1.8, cs-1.9", "cs-2.0", to_2_0),
     between("cs-2.0", "cs-2.1", to_2_1),

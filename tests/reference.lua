@@ -40,7 +40,8 @@ local sections = {
   { title = "A converter", file = "engine/catalogue.lua", class = "Converter",
     records = { "keys", "variants", "components", "wrap", "variant" },
     intro = "`{ \"hf\", \"cs-2.1 .. cs-2.9\", keys = …, config = … }`: a table between two formats. Exactly one of `keys`, `variants`, "
-      .. "`components` and `wrap` is required. `{ left = …, right = … }` holds a value for each side; either may be left out." },
+      .. "`components` and `wrap` is required; between two releases, keys and "
+      .. "fields without rules are copied. `{ left = …, right = … }` holds a value for each side; either may be left out." },
   { title = "Key rules", file = "engine/rules.lua", module = rules, prefix = "rules",
     intro = "`local rules = require \"converters.engine.rules\"`. `left` and `right` are forms of the function, one for each side." },
   { title = "Options of a key rule", file = "notation/entries.lua", class = "KeyOptions", accepted = entries.options,

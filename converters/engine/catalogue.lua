@@ -232,12 +232,18 @@ function catalogue.names() return naming.sorted(by_name) end
 
 -- --- steps
 
+local copied = { keys = rules.keys { { "*" } }, config = fields.config { { "*" } } }
+
 ---The generic steps: keys stay, the config file changes (modelzoo/run_config.lua).
-local copy = {
-  keys = rules.keys { { "*" } },
-  config = fields.config { { "*" } },
-  generic = true,
-}
+local copy = rules.variant(copied, { generic = true })
+
+---Between two releases, keys and fields stay as they are where a converter has no rules for them.
+---@param converter Converter   is changed in place
+function catalogue.complete_step(converter)
+  local is_step = not (catalogue.names_format(converter[1], "hf") or catalogue.names_format(converter[2], "hf"))
+  if not is_step or converter.choose or converter.components or converter.wrap then return end
+  converter.keys, converter.config = converter.keys or copied.keys, converter.config or copied.config
+end
 
 ---@class Step
 ---@field converter Converter

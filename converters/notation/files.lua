@@ -187,6 +187,7 @@ local function check_converters(model, at, place_of)
       fail(at, nil, "a converter of '%s' must begin with its two formats: { \"hf\", \"cs-2.1 .. cs-2.9\", keys = …, … }", model.model)
     end
     local own = place_of(converter[1], converter[2])
+    catalogue.complete_step(converter)
     check(notation.records[kind_of(converter, own)], converter, own)
     check_parts(converter, own)
     check_has_sides(converter, own)
@@ -206,7 +207,7 @@ local function places_in(where)
   end
 end
 
----Refuses a file's result if it is not a valid list of models.
+---Refuses a file's result if it is not a valid list of models. What a step between releases leaves out is added.
 ---@param models Model[]
 ---@param where string   the file
 function notation.check(models, where)

@@ -1,7 +1,6 @@
 -- The nested config of the Model Zoo's backbone models (2.4): the same fields as the flat one, put where they belong.
 
 local cbk = require "cbk"
-local rules = require "converters.engine.rules"
 local fields = require "converters.engine.fields"
 local kinds = require "converters.engine.kinds"
 
@@ -90,7 +89,6 @@ local function unify(nested)
 end
 
 return {
-  keys = rules.keys { { "*" } },
   config = config,
   prepare = { right = unify },
   finish = { right = alternate },

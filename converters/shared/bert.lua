@@ -211,18 +211,8 @@ bert.all_classes = {
   note = "BertForPreTraining, BertForSequenceClassification, BertForQuestionAnswering, and BertForSummarization classes",
 }
 
-local copy = rules.keys { { "*" } }
-local same = fields.config { { "*" } }
-
----1.6 -> 1.7: the encoder of Hugging Face's names becomes the Model Zoo's own. Keys that came back from 1.8 may begin with `model.`.
----@param keys Rule[]
-function bert.from_1_6(keys)
-  return { keys = keys, config = same }
-end
-
 ---1.7 -> 1.8: pooler and masked-language head get activations of their own.
 bert.to_1_8 = {
-  keys = copy, config = same,
   prepare = { right = function(from)
     local encoder = from.encoder_nonlinearity == nil and "gelu" or from.encoder_nonlinearity
     if from.pooler_nonlinearity ~= nil and from.pooler_nonlinearity ~= encoder then
@@ -250,7 +240,6 @@ bert.to_2_1 = {
       "[model.]{bert_encoder,bert}.embedding_layer.position_embeddings.fpe" },
     { "*" },
   },
-  config = same,
 }
 
 return bert

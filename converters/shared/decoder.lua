@@ -152,12 +152,10 @@ decoder.to_1_8 = {
     { "*", "model.*", when = function(at) return at.side == "right" end, read_only = "release 1.7 had no such prefix" },
     { "*" },
   },
-  config = fields.config { { "*" } },
 }
 
 ---… 1.8 or 1.9 to 2.0: tied tensors get both names, and norms are named by type.
 decoder.to_2_0 = {
-  keys = rules.keys { { "*" } },
   config = fields.config {
     { "use_rms_norm", "norm_type", values.choice { [true] = "rmsnorm", [false] = "layernorm" } },
     { "*" },
@@ -167,7 +165,6 @@ decoder.to_2_0 = {
 
 ---… the same for the Model Zoo's GPTJModel (gptj, gpt-neox), whose norms may lack a bias.
 decoder.gptj_to_2_0 = {
-  keys = rules.keys { { "*" } },
   config = fields.config {
     { "use_biasless_norm", "norm_type", values.choice { [true] = "biasless-layernorm", [false] = "layernorm" } },
     { "*" },
@@ -184,7 +181,6 @@ decoder.to_2_1 = {
     { "[model.]relative_pe_helper.slopes",                  "[model.]embedding_layer.position_embed_helper.slopes" },
     { "*" },
   },
-  config = fields.config { { "*" } },
 }
 
 return decoder

@@ -5,6 +5,8 @@ local rules = require "converters.engine.rules"
 local fields = require "converters.engine.fields"
 local actions = require "converters.vocabulary.actions"
 local values = require "converters.vocabulary.values"
+local labels = require "converters.shared.labels"
+local zoo = require "converters.classes.zoo.vision"
 
 local vision = {}
 
@@ -52,30 +54,6 @@ function vision.body(layer)
     { "encoder.layer.N",          "encoder.transformer_encoder.layers.N",             rules.keys { vision.attention, layer } },
     { "layernorm.{weight,bias}",  "encoder.transformer_encoder.norm.{weight,bias}" },
   }
-end
-
----A model with a classifier, and one without it: then the right's is random.
----@param place string         what the left's body is below, with the classifier
----@param body Rule[]
----@param inputs integer       how often the hidden size is the classifier's width
----@return table with_head, table headless   `keys` and `fill` of a converter
-function vision.heads(place, body, inputs)
-  local classifier = "classifier.classifier.ffn.0.linear_layer"
-  local with_head = { keys = rules.keys {
-    { place, "vit_model", body },
-    { "classifier.{weight,bias}", classifier .. ".{weight,bias}" },
-  } }
-  local headless = {
-    keys = rules.keys {
-      { "", "vit_model", body },
-      rules.drop.right(classifier .. ".{weight,bias}", "the left has no classifier"),
-    },
-    fill = { right = {
-      { classifier .. ".weight", function(at) return at:invent({ at.right.num_classes, inputs * at.right.hidden_size }, 0.02) end },
-      { classifier .. ".bias", function(at) return at:invent { at.right.num_classes } end },
-    } },
-  }
-  return with_head, headless
 end
 
 -- --- config
@@ -151,10 +129,54 @@ vision.config = fields.config {
   { "patch_size", nil, vision.square },
 }
 
----What the right says of a model like ViT.
-vision.layout = fields.fixed.right {
-  position_embedding_type = "learned", prepend_cls_token = true, use_bias_in_output = true, use_conv_patchified_embedding = true,
-  use_encoder_pooler_layer = false,
+-- --- ViT and DINOv2 with a classifier and without it, which are two classes of Hugging Face
+
+---@class Classifiers
+---@field model string              "vit", which the left's keys begin with; without its classifier it is "vit-headless"
+---@field classes { with_head: Class, headless: Class }
+---@field formats string            "cs-2.1 .. cs-2.9"
+---@field keys Rule[]               of the left without its classifier
+---@field inputs integer            how often the hidden size is the classifier's width
+---@field config Rule[]             what the family has besides
+---@field finish? table<Side, function>
+---@field fill? table               a key of the left, below `model`, and a function that makes its tensor
+
+---The fields of all of them.
+local classifier_config = fields.config {
+  fields.fixed.right {
+    position_embedding_type = "learned", prepend_cls_token = true, use_bias_in_output = true, use_conv_patchified_embedding = true,
+    use_encoder_pooler_layer = false,
+  },
+  { "num_labels",                   "num_classes" },
+  { "hidden_dropout_prob",          "dropout_rate" },
+  { "attention_probs_dropout_prob", "attention_dropout_rate" },
+  { "layer_norm_eps",               "layer_norm_epsilon" },
+  vision.config,
 }
+
+local classifier = "classifier.classifier.ffn.0.linear_layer"
+
+---Both models of a family: with a classifier, and without it; then the right's is random.
+---@param family Classifiers
+---@return Model, Model
+function vision.models(family)
+  local config = fields.config { fields.fixed.left { model_type = family.model }, classifier_config, family.config }
+  local function model(class, suffix, place, head, random)
+    local fill = { left = family.fill and { { place .. family.fill[1], family.fill[2] } }, right = random }
+    local keys = rules.keys { { place:match "^(.-)%.?$", "vit_model", family.keys }, head }
+    return {
+      model = family.model .. suffix, name = "vision_transformer", note = class.name .. " <-> ViTClassificationModel",
+      classes = { left = class, right = zoo.ViTClassificationModel },
+      rules.between("hf", family.formats, {
+        keys = keys, config = config, fill = fill, prepare = { left = labels }, finish = family.finish,
+      }),
+    }
+  end
+  return model(family.classes.with_head, "", family.model .. ".", { "classifier.{weight,bias}", classifier .. ".{weight,bias}" }),
+    model(family.classes.headless, "-headless", "", rules.drop.right(classifier .. ".{weight,bias}", "the left has no classifier"), {
+      { classifier .. ".weight", function(at) return at:invent({ at.right.num_classes, family.inputs * at.right.hidden_size }, 0.02) end },
+      { classifier .. ".bias", function(at) return at:invent { at.right.num_classes } end },
+    })
+end
 
 return vision

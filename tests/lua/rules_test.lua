@@ -273,6 +273,9 @@ describe("Rules: findings", function()
       fails("m.lua: ", notation.check, { { model = "m", converter } }, "m.lua")
     end
     notation.check({ { model = "m", none { wrap = held }, of("cs-2.1", "cs-2.2"), of("cs-2.2", "cs-2.3", { fill = false }) } }, "m.lua")
+    local step = { "cs-2.1", "cs-2.2", config = F }
+    notation.check({ { model = "m", step, { "cs-2.2", "cs-2.3" } } }, "m.lua")
+    equal({ rules.text(step.keys[1]), step.config == F }, { "*", true }) -- between releases, keys are copied
     fails("variants.one.defaults has 'rigth'", notation.check, { { model = "m",
       none { variants = { one = { keys = K, config = F, defaults = { rigth = {} } } }, choose = f } } }, "m.lua")
     for _, text in ipairs {

@@ -70,7 +70,6 @@ end
 ---For `rules.between("cs-2.8", "cs-2.9", …)`.
 experts.to_2_9 = {
   keys = rules.keys { step "0.linear_layer_for_glu", step "0.linear_layer", step "1.linear_layer", { "*" } },
-  config = fields.config { { "*" } },
 }
 
 -- --- config
