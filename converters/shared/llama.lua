@@ -88,12 +88,13 @@ llama.attention_bias = {
   end,
 }
 
----Up to 2.2, the Model Zoo's heads have no other size than the width over their number.
+---… where heads as wide as the model is need no field.
 local head_dim = {
   forward = function(size, at)
-    local width, count = values.size_of(at.from, "hidden_size"), values.size_of(at.from, "num_attention_heads")
-    if not absent(size) and size * count ~= width then at:refuse(size, ("hidden_size / num_attention_heads (%g)"):format(width / count)) end
+    local inner = not absent(size) and size * values.size_of(at.from, "num_attention_heads")
+    return inner ~= values.size_of(at.from, "hidden_size") and inner or nil
   end,
+  backward = function(inner, at) return not absent(inner) and heads.size(at.from) or nil end,
 }
 
 llama.config = fields.config {
@@ -114,7 +115,7 @@ llama.config = fields.config {
   { "max_position_embeddings" },
   { "intermediate_size",   "filter_size" },
   { "hidden_act",          "nonlinearity",           values.glu },
-  { "head_dim",            false,                    head_dim },
+  { "head_dim",            "attention_inner_dim",    head_dim },
   used.right { "rotary_dim" },
   { "rope_theta" },
   rotary.scaling { "linear", "yarn", "llama3", "longrope" },

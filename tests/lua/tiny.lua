@@ -54,6 +54,7 @@ local grouped = { num_attention_heads = 4, n_head = 4, num_kv_heads = 2 }
 
 ---@type table<string, Layout[]>
 local layouts = {
+  llama = { { fields = { head_dim = 6 }, since = "2.3" } }, -- which is not hidden_size / num_attention_heads
   ["esm-2"] = {
     { fields = { position_embedding_type = "rotary", emb_layer_norm_before = true, token_dropout = true, mask_token_id = 2 } },
   },
