@@ -128,8 +128,8 @@ end
 local function warn_of_other_release(route, input)
   local version, stated = release.of_metadata(input.source)
   if stated and route.src ~= "hf" and stated ~= converters.catalogue.release(route.src) then
-    cbk.warn(("the checkpoint's __metadata__ says release %s, but --src-fmt is %s: it is read as %s"):format(cbk.shown(version),
-      args.src_fmt, route.src))
+    cbk.warn(("the checkpoint's __metadata__ says release %s, but --src-fmt is %s: it is read as %s; if __metadata__ is right, use "
+      .. "--src-fmt cs-auto"):format(cbk.shown(version), args.src_fmt, route.src))
   end
 end
 

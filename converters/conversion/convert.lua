@@ -140,7 +140,7 @@ local function config_from_hf(job, step, config)
   local converted = file.precision_to_cs(to, config, release)
   local is_kept = job.keeps_fields and not keeps_model_only(job.path[#job.path])
   local lost = without(worth_reporting(dropped, from, is_kept), converted)
-  note_dropped(lost, from, is_kept and "kept in the checkpoint, for the way back" or nil)
+  note_dropped(lost, from, is_kept and "kept in the checkpoint, and restored on the way back" or nil)
   for _, name in ipairs(dropped) do unsaid[#unsaid + 1] = name end
   job.hf_config = hf_config.pick(section, without(unsaid, converted))
   take_removed(job, step, to)
@@ -302,7 +302,7 @@ end
 local function advice_on(count, lacking)
   if lacking.count > 0 then
     return ("; %d %s missing: %s; if they have other names here, rename them with `cbk copy --rename`"):format(lacking.count,
-      lacking.count == 1 and "weight is" or "weights are", naming.first(lacking, 3))
+      lacking.count == 1 and "weight is" or "weights are", naming.few(lacking, 3))
   end
   local it = count == 1 and "it" or "them"
   return ("; to leave %s out, if the model works without %s, add --drop-unmatched-keys"):format(it, it)
@@ -311,7 +311,7 @@ end
 local function report_unmatched(job, unmatched, lacking)
   if #unmatched == 0 then return end
   local advice = not job.drop_unmatched and job.advise and job.advise.unmatched(job, job.source, unmatched)
-  local names = job.drop_unmatched and naming.all(unmatched) or naming.first(unmatched, 5) -- keep the advice in view
+  local names = job.drop_unmatched and naming.all(unmatched) or naming.few(unmatched) -- keep the advice in view
   local is_all = job.drop_unmatched or #unmatched < keys.ENOUGH_UNMATCHED
   local message = ("%s%d key%s not matched: %s"):format(is_all and "" or "at least ", #unmatched, #unmatched == 1 and " was" or "s were",
     names)
@@ -339,9 +339,10 @@ local function report_lacking(job, lacking)
   local assumed = lacking.assumed and ("; %s is assumed, because the config does not set it"):format(lacking.assumed) or ""
   local layers = lacking.layer and not lacking.assumed
     and ("; the config says %s, and the checkpoint has nothing below '%s'"):format(lacking.layers, lacking.layer) or ""
+  local advice = job.advise and job.advise.lacking(job, job.source)
+    or assumed == "" and layers == "" and "; use a complete checkpoint, or check with `cbk identify` that the model is right" or ""
   cbk.fail("convert", ("the checkpoint is incomplete: %d %s missing: %s%s%s%s"):format(lacking.count,
-    lacking.count == 1 and "weight is" or "weights are", naming.first(lacking, layers ~= "" and 3 or nil), assumed, layers,
-    job.advise and job.advise.lacking(job, job.source) or ""))
+    lacking.count == 1 and "weight is" or "weights are", naming.few(lacking, layers ~= "" and 3 or nil), assumed, layers, advice))
 end
 
 ---@class Part   The input of one table's rules: the model, one of several parts, or the model inside another one.
@@ -456,7 +457,7 @@ local function convert_part(job, i, part, is_refused)
   if #biases > 0 then return made, unmatched, fit_checks.lacking(read, biases), moves end
   if written and #written.missing > 0 then
     cbk.warn(("the output lacks %d weight%s that its model needs: %s"):format(#written.missing, #written.missing == 1 and "" or "s",
-      naming.first(written.missing)))
+      naming.few(written.missing)))
   end
   if written and not converter.left then fit_checks.strange_output(written, is_hf(step.tgt)) end -- parts write each other's tensors
   if not written and not job.is_unchecked and (is_hf(step.src) or is_hf(step.tgt)) then

@@ -72,7 +72,7 @@ function identity.lacking(job, config, root)
   end
   if #lacking == 0 then return nil end
   return ("the checkpoint lacks %d %s that its config needs (%s): the output lacks them as well"):format(#lacking,
-    #lacking == 1 and "weight" or "weights", naming.first(lacking))
+    #lacking == 1 and "weight" or "weights", naming.few(lacking))
 end
 
 ---Whether two tensors have different values, which are read unless both are the same tensor.

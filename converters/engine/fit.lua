@@ -13,7 +13,7 @@ local fit = {}
 ---@field unknown string[]   keys of the checkpoint that the class does not have
 ---@field lacks MissingKeys[]    parts that a checkpoint may lack, and this one does: "the pooler"
 ---@field unsaid MissingKeys[]   fields whose default asks for biases that the checkpoint does not have
----@field wrong { key: string, why: string }[]   keys with another shape than the config says
+---@field wrong { key: string, why: string, fields: string[] }[]   keys with another shape than the config says, by these fields
 
 ---The name that all names of a tensor lead to.
 ---@param known ClassTensors
@@ -66,11 +66,12 @@ function fit.of(known, keys, shape_of)
   for _, key in ipairs(keys) do
     local own = known:own_key(key)
     local shape = own and shape_of(key)
-    local why = shape and known:mistake(own, shape)
+    local why, fields
+    if shape then why, fields = known:mistake(own, shape) end
     if not own then
       out.unknown[#out.unknown + 1] = key
     elseif why then
-      out.wrong[#out.wrong + 1] = { key = key, why = why }
+      out.wrong[#out.wrong + 1] = { key = key, why = why, fields = fields }
     else
       out.matched = out.matched + 1
     end

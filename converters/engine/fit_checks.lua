@@ -5,6 +5,26 @@ local naming = require "converters.engine.naming"
 
 local fit_checks = {}
 
+local MOST_SHAPES = 2 -- in one message; more are hard to compare
+local MOST_KEPT = 2000 -- names of missing weights
+
+---The first tensor for each set of config fields that asks for another shape, the smallest sets first.
+---@param wrong { key: string, why: string, fields: string[] }[]
+---@return { key: string, why: string }[]
+local function one_of_each(wrong)
+  local out, seen = {}, {}
+  for i, one in ipairs(wrong) do
+    local cause = table.concat(one.fields, ", ")
+    if not seen[cause] then out[#out + 1] = { key = one.key, why = one.why, fields = #one.fields, place = i } end
+    seen[cause] = true
+  end
+  table.sort(out, function(a, b)
+    if a.fields ~= b.fields then return a.fields < b.fields end
+    return a.place < b.place
+  end)
+  return out
+end
+
 ---Refuses tensors of other shapes than the config says.
 ---@param found Fit|nil
 ---@param place string      what is before the keys in the checkpoint
@@ -12,10 +32,12 @@ local fit_checks = {}
 function fit_checks.shapes(found, place, is_read)
   local wrong = found and found.wrong or {}
   if #wrong == 0 then return end
-  local shown = { count = #wrong }
-  for i = 1, math.min(#wrong, 3) do shown[i] = ("'%s%s': %s"):format(place, wrong[i].key, wrong[i].why) end
-  cbk.fail("shape", ("the config contradicts %d tensor%s of the %s: %s; %s"):format(#wrong, #wrong == 1 and "" or "s",
-    is_read and "checkpoint" or "converted checkpoint", naming.first(shown),
+  local shown = {}
+  for i, one in ipairs(one_of_each(wrong)) do
+    if i <= MOST_SHAPES then shown[i] = ("'%s%s': %s"):format(place, one.key, one.why) end
+  end
+  cbk.fail("shape", ("the config contradicts %d tensor%s of the %s%s %s; %s"):format(#wrong, #wrong == 1 and "" or "s",
+    is_read and "checkpoint" or "converted checkpoint", #wrong > #shown and ", such as" or ":", table.concat(shown, ", and "),
     is_read and "use the config that belongs to the checkpoint" or "the config or the converter's rules are wrong"))
 end
 
@@ -55,7 +77,7 @@ function fit_checks.strangers(found, place, moves)
   end
   local function text(list)
     return ("the checkpoint has %d %s that %s does not have with this config: %s"):format(#list, list == biases and "biases" or "tensors",
-      found.known.class.name, naming.first(list))
+      found.known.class.name, naming.few(list))
   end
   if #others > 0 then cbk.fail("convert", text(others) .. "; use the config that belongs to the checkpoint") end
   if #biases > 0 then cbk.warn(text(biases)) end
@@ -67,7 +89,7 @@ end
 function fit_checks.lacking(found, missing)
   local layer, count = found.known:absent_layer(missing)
   return { count = #missing, assumed = #missing > 0 and found.known:assumed_counts()[1] or nil, layer = layer, layers = count,
-    unpack(missing, 1, 20) }
+    unpack(missing, 1, MOST_KEPT) }
 end
 
 ---Names tensors of the output that its model does not have. Hugging Face's programs leave them out and compute something else, so there it
@@ -81,7 +103,7 @@ function fit_checks.strange_output(written, is_hf)
   end
   if #list == 0 then return end
   local text = ("the output has %d tensor%s that %s does not have: %s"):format(#list, #list == 1 and "" or "s", written.known.class.name,
-    naming.first(list))
+    naming.few(list))
   if is_hf then cbk.fail("convert", text .. "; the config or the converter's rules are wrong") end
   cbk.warn(text)
 end
@@ -90,7 +112,7 @@ end
 ---@param found Fit
 function fit_checks.warn_of_lacks(found)
   for _, one in ipairs(found.lacks) do
-    cbk.warn(("the checkpoint lacks %s, which some models do without: %s"):format(one.name, naming.first(one.keys)))
+    cbk.warn(("the checkpoint lacks %s, which some models do without: %s"):format(one.name, naming.few(one.keys)))
   end
   if #found.unsaid == 0 then return end
   local names = {}

@@ -24,6 +24,20 @@ function naming.all(list)
   return table.concat(names, ", ")
 end
 
+---The first few keys. Those that differ in nothing but their numbers are one name, "layers.{0..31}.weight".
+---@param list string[]   the first of them will do, with their number as `count`
+---@param most? integer   names that are shown (default: 5)
+---@return string
+function naming.few(list, most)
+  local entries, names, named = {}, {}, 0
+  for i, name in ipairs(list) do entries[i] = { path = tostring(name) } end
+  for i, group in ipairs(fold.groups(entries)) do
+    if i <= (most or 5) then names[i], named = group.name, named + #group.members end
+  end
+  local rest = (list.count or #list) - named
+  return table.concat(names, ", ") .. (rest > 0 and (", … and %d more"):format(rest) or "")
+end
+
 ---@param list { count: integer? }   the first of them will do, where it says how many there are
 ---@param most? integer   that are named, default 20
 ---@return string

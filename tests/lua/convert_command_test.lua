@@ -91,7 +91,8 @@ describe("cbk convert", function()
     for format, is_other in pairs { ["cs-2.3"] = true, ["cs-2.4"] = false, ["cs-auto"] = false } do
       local code, _, stderr = convert(dir, format, "hf", "--model", "llama", "-o", format)
       equal(code, 0, stderr)
-      local warning = "warning: the checkpoint's __metadata__ says release 2.4.0, but --src-fmt is %s: it is read as %s\n"
+      local warning = "warning: the checkpoint's __metadata__ says release 2.4.0, but --src-fmt is %s: it is read as %s; "
+        .. "if __metadata__ is right, use --src-fmt cs-auto\n"
       equal(stderr:find(warning:format(format, format), 1, true) ~= nil, is_other, format)
     end
   end)

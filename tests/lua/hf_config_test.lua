@@ -94,7 +94,7 @@ describe("Fields of Hugging Face configs", function()
     assert(reported:find("are left out: ", 1, true) and reported:find("eos_token_id=[2, 5]", 1, true), reported)
     local job = conversion.job("llama", "hf", "cs-2.4", { keeps_fields = true })
     reported = table.concat(conversion.warnings(converters.convert.config, job, config), "\n")
-    assert(reported:find("kept in the checkpoint, for the way back: ", 1, true) and reported:find("my_own=", 1, true), reported)
+    assert(reported:find("kept in the checkpoint, and restored on the way back: ", 1, true) and reported:find("my_own=", 1, true), reported)
     assert(not reported:find("eos_token_id", 1, true), reported)
   end)
 
