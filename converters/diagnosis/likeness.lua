@@ -4,13 +4,14 @@
 local report = require "cbk.report"
 local catalogue = require "converters.engine.catalogue"
 local coverage = require "converters.diagnosis.coverage"
+local naming = require "converters.engine.naming"
 local sections = require "converters.engine.sections"
 local trainer = require "converters.modelzoo.trainer"
 local weight_names = require "converters.diagnosis.weight_names"
 
 local likeness = {}
 
-local MOST_TEXT = 100
+local MOST_TEXT, MOST_FIELDS = 100, 3 -- characters of a contradiction, and contradictions in a message
 
 ---The entries whose fields count.
 ---@param refused Refused[]
@@ -90,7 +91,7 @@ function likeness.warning(model_name, format, config, root, is_own)
   local texts = {}
   for i, one in ipairs(found) do texts[i] = brief(one.text) end
   return ("the config does not fit %s: %s; all its fields and the weight names fit --model %s"):format(model_name,
-    table.concat(texts, ", "), table.concat(others, " or "))
+    naming.first(texts, MOST_FIELDS), table.concat(others, " or "))
 end
 
 return likeness

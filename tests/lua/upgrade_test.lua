@@ -516,6 +516,25 @@ describe("cbk upgrade", function()
   end)
 end)
 
+describe("an upgrade as another model", function()
+  it("is refused if weights and config are of a third", function()
+    local dir = harness.temp_dir()
+    cbk.config.save(cbk.dict { model_type = "llama", vocab_size = 8, hidden_size = 8, num_attention_heads = 2, num_hidden_layers = 1,
+      intermediate_size = 16 }, dir .. "/config.json")
+    equal((harness.cbk(dir, "new", "config.json", "-o", "m.safetensors")), 0)
+    equal((harness.cbk(dir, "convert", "m.safetensors", "--to", "cs-2.4", "-o", "new")), 0)
+    local function upgraded(model)
+      return harness.cbk(dir, "upgrade", "--model", model, "--config", "new/config_to_cs-2.4.yaml", "new/m_to_cs-2.4.mdl", "--to", "cs-2.5",
+        "--dry-run")
+    end
+    local code, _, problem = upgraded "gpt2"
+    equal(code, 2)
+    equal(problem:match "^cbk: this checkpoint is not of gpt2: .*; all its fields and the weight names fit ([^\n]*)",
+      "--model llama or mistral or phi3")
+    equal((upgraded "llama"), 0)
+  end)
+end)
+
 describe("the plan of an upgrade", function()
   local dir, config, root
   local function run(...)

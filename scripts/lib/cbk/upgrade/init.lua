@@ -154,9 +154,12 @@ function upgrade.identity(done, job, given)
   local warnings = {}
   local function add(text) warnings[#warnings + 1] = text end
   add(identity.release(job, given.root, "--from"))
-  add(weight_names.check(job.model.model, job.tgt, done.root))
+  local strange = weight_names.check(job.model.model, job.tgt, done.root)
+  local other = identity.other_model(job, given.config, done.config, done.root)
+  if strange and other then cbk.fail("usage", ("this checkpoint is not of %s: %s"):format(job.model.model, other)) end
+  add(strange)
   add(identity.lacking(job, done.config, done.root))
-  add(identity.other_model(job, given.config, done.config, done.root))
+  add(other)
   return #warnings > 0 and { title = "model", lines = {}, warnings = warnings } or nil
 end
 
