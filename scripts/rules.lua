@@ -267,7 +267,8 @@ local function as_text()
       say(("  %s '%s': %s (%s)"):format(row.side == "left" and "left " or "right", row.pattern, row.text, row.where))
     end
   elseif #one_way > 0 then
-    print(("%s one way only, each for a reason; --one-way lists them"):format(#one_way == 1 and "1 key goes" or #one_way .. " keys go"))
+    print(("%s meant to be converted in one direction only; --one-way lists %s"):format(
+      #one_way == 1 and "1 key is" or #one_way .. " keys are", #one_way == 1 and "it with the reason" or "them with the reasons"))
   end
   for _, reading in ipairs(readings) do
     say(("%s: %d of %d keys fit; %s"):format(titles(reading), reading.matched, #keys, #reading.idle == 0 and "every rule has a key"

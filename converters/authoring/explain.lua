@@ -170,7 +170,7 @@ local function describe_unknown(watch, key, out)
   seen[false] = nil
   local near = cbk.nearest(key, naming.sorted(seen))
   out[#out + 1] = ("'%s' is neither in the checkpoint nor in the output%s"):format(key,
-    #near > 0 and "; the nearest keys are " .. table.concat(near, ", ") or "")
+    #near > 0 and "; the nearest keys are " .. table.concat(near, ", ") or "; --dry-run lists all keys")
   local job = watch.job
   local function look(i, side, text)
     local converter = job.configs[i] and job.configs[i].converter or job.path[i].converter

@@ -334,6 +334,7 @@ end
 ---@field extents Extent[]   as the class has them: { "vocab_size", "hidden_size" }
 ---@field of ClassTensors              with the config that says its shape
 ---@field tied_to? string              the key of the same tensor
+---@field tied_near? string            … if the tie is below the tensor's own prefix
 ---@field init? number                 what its elements are in a new model; nil: random numbers
 ---@field part? string                 a checkpoint may lack all tensors of this name, with a warning
 ---@field buffer? boolean              computed from the config: a checkpoint may lack it
@@ -394,10 +395,36 @@ function ClassTensors:check_names(written, key)
   self.known_extents[written] = true
 end
 
+local OPTIONS = { [1] = true, [2] = true, tied = true, buffer = true, optional = true, part = true, init = true }
+
+---Refuses misspelt options of a tensor, which would be ignored.
+function ClassTensors:check_options(node, key)
+  for name in pairs(node) do
+    if not OPTIONS[name] then
+      local near = cbk.nearest(tostring(name), { "tied", "buffer", "optional", "part", "init" })[1]
+      cbk.fail("converter", ("class %s: the tensor '%s' has no option '%s'; %s"):format(self.class.name, key, tostring(name),
+        near and ("did you mean %s?"):format(near) or "known: buffer, init, optional, part, tied"))
+    end
+  end
+end
+
+---Refuses ties to tensors that the class does not have.
+function ClassTensors:check_ties()
+  for _, one in ipairs(self) do
+    local has_tied = self.by_key[one.tied_to] or one.tied_near and self.by_key[one.tied_near]
+    if one.of == self and one.tied_to and not has_tied then
+      cbk.fail("converter", ("class %s: '%s' is tied to '%s', which is not one of its tensors"):format(self.class.name, one.key,
+        one.tied_to))
+    end
+  end
+end
+
 function ClassTensors:add(node, prefix)
+  self:check_options(node, prefix .. node[1])
   local one = { key = prefix .. node[1], extents = node[2], of = self, init = node.init, buffer = node.buffer,
     optional = node.optional, part = node.part }
   one.tied_to = node.tied and self.prefix .. node.tied or nil
+  one.tied_near = node.tied and prefix .. node.tied or nil
   if #self == MOST_TENSORS then
     cbk.fail("config", ("the config describes more than %d tensors; check its numbers of layers and experts"):format(MOST_TENSORS))
   end
@@ -448,6 +475,7 @@ function Class:tensors(config, options)
     values = values, texts = texts, class = self, config = config,
     given = options.given or config, prefix = options.prefix or "", release = options.release }, ClassTensors)
   out:flatten(self.nodes(values, since), out.prefix)
+  out:check_ties()
   return out
 end
 
@@ -583,7 +611,8 @@ end
 ---An extent whose fields the config does not say may be any: some are optional, as programs take them from the training data.
 ---@param key string
 ---@param shape integer[]
----@return string|nil   "expected [300, 64] (vocab_size=300, hidden_size=64), found [256, 64]"
+---@return string|nil why      "expected [300, 64] (vocab_size=300), found [256, 64]"
+---@return string[]|nil fields   those of the extents that differ, with their values: "vocab_size=300"
 function ClassTensors:mistake(key, shape)
   local one = self.by_key[self:own_key(key) or ""]
   if not one then return nil end
@@ -597,7 +626,7 @@ function ClassTensors:mistake(key, shape)
   end
   if is_same then return nil end
   local why = #differing > 0 and (" (%s)"):format(table.concat(differing, ", ")) or ""
-  return ("expected %s%s, found %s"):format(extents.shape(expected), why, extents.shape(shape))
+  return ("expected %s%s, found %s"):format(extents.shape(expected), why, extents.shape(shape)), differing
 end
 
-return class
+return strict(class, "function", "class.")

@@ -70,8 +70,9 @@ fields.same = same
 -- --- writing tables
 
 ---Rules for fields of one side: their names, or each with its value.
+---@param name string
 ---@param rule table   what they have in common
-local function one_sided(rule)
+local function one_sided(name, rule)
   local make = {}
   for side in pairs(rules.other) do
     make[side] = function(names)
@@ -85,26 +86,30 @@ local function one_sided(rule)
       return out
     end
   end
-  return make
+  return setmetatable(make, { __call = function()
+    local file, line = position.here(3)
+    local said = ("fields.NAME needs a side: fields.NAME.left { … } or fields.NAME.right { … }"):gsub("NAME", name)
+    cbk.fail("converter", ("%s:%d: %s"):format(file, line, said))
+  end })
 end
 
 ---`fields.fixed.right { norm_type = "rmsnorm" }`: a field of one side only, with the one value that the other side can express. The
 ---field is written, and another value is refused.
-fields.fixed = one_sided { kind = "must", is_written = true }
+fields.fixed = one_sided("fixed", { kind = "must", is_written = true })
 
 ---`fields.must.right { use_rms_norm = true }`: as `fields.fixed`, but the field is not written.
-fields.must = one_sided { kind = "must" }
+fields.must = one_sided("must", { kind = "must" })
 
 ---`fields.used.right { "rotary_dim" }`: fields that other rules or functions of the converter read. Without this, such a field
 ---must have its class's default.
-fields.used = one_sided { kind = "used" }
+fields.used = one_sided("used", { kind = "used" })
 
 ---`fields.drop.right { "seed", bias = false }`: fields that have no place on the other side. A warning names them, unless they are null
 ---or have the value given here.
-fields.drop = one_sided { kind = "drop" }
+fields.drop = one_sided("drop", { kind = "drop" })
 
 ---`fields.written.right { loss_weight = 1 }`: as `fields.drop`, and the field is written with this value.
-fields.written = one_sided { kind = "drop", is_written = true }
+fields.written = one_sided("written", { kind = "drop", is_written = true })
 
 ---In `defaults`: the field has no default.
 function fields.none() end

@@ -189,6 +189,8 @@ function Run:call(what, rule, f, ...)
 end
 
 function Run:fail(what, rule, why)
+  local field = self.at.side == "left" and why:match "^the config has no '([^']*)'$" -- rules made the right config
+  if field then why = ("the right config has no '%s'; add a config rule that writes it"):format(field) end
   fail("cannot convert key '%s' (%s) with '%s': %s (%s)", self.at.key, kinds.facts(self.given), what, why, rules.named(rule))
 end
 

@@ -52,11 +52,38 @@ function rules.text(rule)
   return left == right and left or left .. " <-> " .. right
 end
 
+---What several names have in common once: "proj_{q,k,v}_dense_layer.weight".
+---@param list string[]
+---@return string
+local function joined(list)
+  local start, ending = #list[1], #list[1]
+  for _, name in ipairs(list) do
+    while name:sub(1, start) ~= list[1]:sub(1, start) do start = start - 1 end
+    while ending > 0 and name:sub(-ending) ~= list[1]:sub(-ending) do ending = ending - 1 end
+  end
+  local middle = {}
+  for i, name in ipairs(list) do
+    if start + ending >= #name or start == 0 then return "{ " .. table.concat(list, ", ") .. " }" end
+    middle[i] = name:sub(start + 1, #name - ending)
+  end
+  return ("%s{%s}%s"):format(list[1]:sub(1, start), table.concat(middle, ","), ending > 0 and list[1]:sub(-ending) or "")
+end
+
 ---A rule with its place, for messages.
 ---@param rule Rule
 ---@return string
 ---@private
-function rules.named(rule) return ("rule '%s' at %s"):format(rules.text(rule), position.of(rule)) end
+function rules.named(rule)
+  local text = rules.text(rule)
+  for _, side in ipairs { "left", "right" } do
+    local list = (rule.base or rule)[side]
+    if list and #list > 1 then
+      local from, to = text:find("{ " .. table.concat(list, ", ") .. " }", 1, true)
+      text = from and text:sub(1, from - 1) .. joined(list) .. text:sub(to + 1) or text
+    end
+  end
+  return ("rule '%s' at %s"):format(text, position.of(rule))
+end
 
 -- --- writing tables
 

@@ -174,6 +174,9 @@ local function has_set(at, name)
   return false
 end
 
+---A value that the only possible one is, for `fields.refuse`, which shows texts as they are.
+local function quoted(value) return type(value) == "string" and fields.any_of(value) or value end
+
 ---@return boolean|nil is_lost   the field says something that the other side has no place for
 local function convert_field(rule, side, at)
   local name = at.field
@@ -187,7 +190,9 @@ local function convert_field(rule, side, at)
     local value = at.from[name]
     local is_unused = rule.unused and kinds.present(value) and rule.unused(value, at.from)
       or rule.is_usual and rule.value ~= true and value == cbk.null
-    if not is_unused and not fields.same(value, rule.value) then at:refuse(value, rule.value) end
+    local advice = rule.is_usual and at.own_file
+      and ("; no rule of '%s' names this field, so it must have its default: add a rule for it"):format(at.own_file)
+    if not is_unused and not fields.same(value, rule.value) then fields.refuse(name, value, quoted(rule.value), advice) end
     return
   end
   local target = rule[rules.other[side]]
@@ -403,6 +408,7 @@ function sections.convert(step, side, from, moves, class, read)
   local dropped, assumed, unsaid = {}, {}, {}
   local at = setmetatable({
     from = from, to = cbk.dict(), made = {}, dropped = dropped, assumed = assumed, unsaid = unsaid, moves = moves,
+    own_file = step.own_file,
   }, FieldAt)
   for _, name in ipairs(cbk.keys(from)) do
     local rule = by_name[name] or rest

@@ -12,11 +12,13 @@ local position = require "converters.notation.position"
 ---@param meant? fun(name: string): string|nil   a better guess than the nearest name
 ---@return T
 local function strict(library, what, prefix, meant)
-  return setmetatable(library, { __index = function(_, name)
+  local call = (getmetatable(library) or {}).__call
+  return setmetatable(library, { __call = call, __index = function(_, name)
     local names, source, line = naming.sorted(library), position.here(3)
-    local near = meant and meant(tostring(name)) or cbk.nearest(tostring(name), names)[1]
+    local near = cbk.nearest(tostring(name), names)[1]
+    near = meant and meant(tostring(name)) or near and (prefix or "") .. near
     cbk.fail("converter", ("%s:%d: there is no %s '%s%s'; %s"):format(source, line, what, prefix or "", tostring(name),
-      near and "did you mean " .. near .. "?" or "there are " .. table.concat(names, ", ")))
+      near and ("did you mean %s?"):format(near) or "there are " .. table.concat(names, ", ")))
   end })
 end
 

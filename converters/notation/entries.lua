@@ -105,7 +105,7 @@ local function mistake_in(entry)
   if type(entry) == "string" then
     return ('a rule is { left, right, action }; with one name for both sides, write { "%s" }'):format(entry)
   end
-  if type(entry) ~= "table" then return "a rule is { left, right, action }, not " .. tostring(entry) end
+  if type(entry) ~= "table" then return "a rule is { left, right, action }, not " .. shapes.shown(entry) end
   if entry.is_rules or entry.kind then return nil end
   for i = 1, 2 do
     if entry[i] and type(entry[i]) ~= "string" and type(entry[i]) ~= "table" then return ("side %d must be a pattern"):format(i) end
@@ -120,7 +120,7 @@ local function mistake_in(entry)
   if type(action) == "function" then return "the third place is a function; if it makes an action, call it" end
   local is_action = type(action) == "table" and type(action.forward) == "function" and type(action.backward) == "function"
   if action ~= nil and not is_action then
-    return "the third place must be an action (a pair of functions, forward and backward) or a table of rules, not " .. tostring(action)
+    return "the third place must be an action (a pair of functions, forward and backward) or a table of rules, not " .. shapes.shown(action)
   end
   return mistake_in_counts(entry, action)
 end
@@ -144,7 +144,7 @@ local one_sided_rules = "without the other side a rule needs a pair of functions
 ---@return string|nil
 local function mistake_in_field(entry)
   if type(entry) == "string" then return ('a rule is { left, right, pair }; with one name for both sides, write { "%s" }'):format(entry) end
-  if type(entry) ~= "table" then return "a rule is { left, right, pair }, not " .. tostring(entry) end
+  if type(entry) ~= "table" then return "a rule is { left, right, pair }, not " .. shapes.shown(entry) end
   local left, right, pair = entry[1], entry[2], entry[3]
   if right == nil then right = left end
   if left and type(left) ~= "string" then return "the name on the left is missing: { left, right, pair }" end

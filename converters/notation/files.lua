@@ -46,7 +46,7 @@ local around = { -- what happens to configs
   nested = sides(names), beside = names,
 }
 local model_class = shapes.of("a model class", function(value) return getmetatable(value) == class.Class end)
-local classes = shapes.record("the classes of both sides", { left = model_class, right = model_class })
+local classes = shapes.record("'classes'", { left = model_class, right = model_class })
 local of_file = { formats, formats, note = text, tool = shapes.one_of { "1.9.1", "2.0.3" } }
 local of_model = {
   mup = shapes.one_of { "gpt", "bert", "t5", false },
@@ -247,6 +247,9 @@ function notation.read(path, is_sandboxed)
     cbk.fail("converter", (problem:gsub("\n.*", ""))) -- the places where a module was looked for
   end
   notation.check(models, path)
+  for _, model in ipairs(models) do
+    for _, converter in ipairs(model) do converter.own_file = position.file(path) end
+  end
   return models
 end
 

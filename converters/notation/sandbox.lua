@@ -2,6 +2,8 @@
 -- files, starts programs, loads code or looks into memory, not even through the objects that its functions get.
 
 local cbk = require "cbk"
+local naming = require "converters.engine.naming"
+local position = require "converters.notation.position"
 
 local sandbox = {}
 
@@ -30,12 +32,28 @@ local MODULES = set [[
   converters.engine.class converters.engine.fields converters.engine.kinds converters.engine.rules converters.engine.wrap]]
 local FOLDERS = set "classes shared vocabulary"
 
---- A table that raises an error with advice for unknown names.
-local function strict(names, what)
+--- Whether a name exists outside the sandbox. Nothing is loaded for it.
+local function exists_outside(whole, name)
+  if rawget(whole, name) ~= nil then return true end
+  for _, known in ipairs(whole == cbk and cbk.help.names() or {}) do
+    if known == "cbk." .. tostring(name) then return true end
+  end
+  return false
+end
+
+--- A table that raises an error for unknown names: with advice if they exist outside, else as a misspelt name.
+---@param whole table   what has these names outside
+local function strict(names, what, whole)
   return setmetatable(names, {
     __index = function(_, name)
-      cbk.fail("converter", ("a sandboxed converter has no '%s%s'; if you trust the file, pass --no-sandbox to `cbk rules`, or leave out "
-        .. "--sandbox elsewhere"):format(what, tostring(name)))
+      local source, line = position.here(3)
+      if exists_outside(whole, name) then
+        cbk.fail("converter", ("%s:%d: a sandboxed converter has no '%s%s'; if you trust the file, pass --no-sandbox to `cbk rules`, or "
+          .. "leave out --sandbox elsewhere"):format(source, line, what, tostring(name)))
+      end
+      local near = cbk.nearest(tostring(name), naming.sorted(names), 1)[1]
+      cbk.fail("converter", ("%s:%d: there is no %s'%s%s'%s"):format(source, line, what == "" and "global " or "", what, tostring(name),
+        near and ("; did you mean %s%s?"):format(what, near) or ""))
     end,
     __newindex = function(_, name)
       cbk.fail("converter", ("cannot assign to '%s%s', which is not the converter's own; is a 'local' missing?"):format(what,
@@ -47,7 +65,7 @@ end
 local function chosen(library, names, what)
   local out = {}
   for name in pairs(names) do out[name] = library[name] end
-  return strict(out, what)
+  return strict(out, what, library)
 end
 
 --- Whether a table has functions by name, maybe in several levels; actions and lists are no libraries.
@@ -114,7 +132,7 @@ function sandbox.load(path)
   for name, names in pairs(LIBRARIES) do env[name] = chosen(require(name), names, name .. ".") end
   env.cbk = chosen(cbk, CBK, "cbk.")
   env.require = required(env.cbk)
-  return loadfile(path, "t", strict(env, ""))
+  return loadfile(path, "t", strict(env, "", _G))
 end
 
 return sandbox

@@ -11,12 +11,15 @@ local shapes = {}
 ---@field is_optional? boolean
 ---@field mistake fun(value: any, name: string): string|nil, string|nil   the mistake in the value of that name, and its field
 
+---A value in a message; of a table only that it is one.
 local function shown(value)
   local kind = type(value)
   if kind == "string" then return "'" .. value .. "'" end
   if kind == "number" or kind == "boolean" then return tostring(value) end
   return value == nil and "nothing" or value == cbk.null and "null" or "a " .. kind
 end
+
+shapes.shown = shown
 
 local function must_be(says, value, name) return ("%s must be %s, not %s"):format(name, says, shown(value)) end
 

@@ -298,7 +298,7 @@ describe("Limits of a family: towards the Model Zoo", function()
       end
     end
     for _, format in ipairs { "cs-1.7", "cs-1.8", "cs-1.9", "cs-2.0", "cs-2.9" } do
-      refuses { { "t5", "hf", format, { model_type = "mt5" }, "model_type='mt5': only t5 is" } }
+      refuses { { "t5", "hf", format, { model_type = "mt5" }, "model_type='mt5': only 't5' is" } }
     end
   end)
 

@@ -52,8 +52,8 @@ describe("A class of one's own", function()
   it("names what the target's class does not have", function()
     local code, stderr = convert(folder("make 'Right'", "fff"), 2)
     equal(code, 0)
-    has(stderr, "the output lacks 2 weights that its model needs: layers.0.ff.weight, layers.1.ff.weight")
-    has(stderr, "the output has 2 tensors that Right does not have: layers.0.fff.weight, layers.1.fff.weight")
+    has(stderr, "the output lacks 2 weights that its model needs: layers.{0,1}.ff.weight")
+    has(stderr, "the output has 2 tensors that Right does not have: layers.{0,1}.fff.weight")
   end)
 
   it("reports a side without a class", function()
@@ -136,9 +136,23 @@ describe("Mistakes in a class of one's own", function()
     equal({ convert(dir, 2) }, { 0, "" })
   end)
 
+  it("are misspelt functions, options of tensors and ties", function()
+    has(said("class.linear", "class.liner"), "cbk: own.lua:9: there is no function 'class.liner'; did you mean class.linear?\n")
+    local own = '{ { "a.weight", { "hidden_size" }, %s }, class.each('
+    has(said("{ class.each(", own:format "tide = 'b'"), "class Left: the tensor 'a.weight' has no option 'tide'; did you mean tied?")
+    has(said("{ class.each(", own:format "tied = 'b'"), "class Left: 'a.weight' is tied to 'b', which is not one of its tensors")
+  end)
+
+  it("are fields that no rule names, and rules without a side", function()
+    has(said('{ { "hidden_size" }, ', "{ "), "only null is supported; no rule of 'own.lua' names this field, so it must have its default: "
+      .. "add a rule for it\n")
+    has(said("fields.fixed.left {", "fields.fixed {"), "cbk: own.lua:16: fields.fixed needs a side: fields.fixed.left { … } or "
+      .. "fields.fixed.right { … }\n")
+  end)
+
   it("are keys without a rule, which are not those of another model", function()
     local text = said('"layers.N.ff.weight"', '"layers.N.f.weight"')
-    has(text, "cbk: 2 keys were not matched: layers.0.ff.weight, layers.1.ff.weight; add rules for them to 'own.lua'\n")
+    has(text, "cbk: 2 keys were not matched: layers.{0,1}.ff.weight; add rules for them to 'own.lua'\n")
   end)
 end)
 

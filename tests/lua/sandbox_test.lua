@@ -84,6 +84,27 @@ describe("a sandboxed converter", function()
     equal({ code, stdout, (stderr:find('{"error": {"code": "converter"', 1, true)) }, { 1, "", 1 })
   end)
 
+  it("names what it lacks, and misspelt names, with the line", function()
+    local dir = folder()
+    local function said(text)
+      cbk.fs.write(dir .. "/own.lua", text, { overwrite = true })
+      return (select(2, harness.cbk(dir, "rules", "own.lua")))
+    end
+    for text, message in pairs {
+      ["\nreturn os.time()"] = "own.lua:2: a sandboxed converter has no 'os'; if you trust the file, pass --no-sandbox",
+      ["return require 'cbk'.open"] = "own.lua:1: a sandboxed converter has no 'cbk.open'; if you trust",
+      ["return sise"] = "own.lua:1: there is no global 'sise'\n",
+      ["return require 'cbk'.fulll"] = "own.lua:1: there is no 'cbk.fulll'; did you mean cbk.full?",
+    } do
+      is_true(said(text):find(message, 1, true), said(text))
+    end
+  end)
+
+  it("needs a converter to be sandboxed", function()
+    local code, _, stderr = harness.cbk(folder(), "list", "--sandbox")
+    equal({ code, stderr }, { 2, "cbk: --sandbox needs --converter FILE: cbk's own converters are not sandboxed\n" })
+  end)
+
   it("does what any converter does", function()
     local dir = folder()
     cbk.fs.write(dir .. "/tiny.lua", tiny "")

@@ -22,7 +22,7 @@ function classes.find(name, format)
   local found, release = catalogue.class_of(model, {}, catalogue.resolve(format, model))
   if not found then
     cbk.fail("unsupported", converters.lacking_class(name, format)
-      or ("the tensors of %s in the format %s are not described"):format(name, format))
+      or ("%s has no format '%s'; `cbk list %s` lists its formats"):format(name, format, name))
   end
   return found, release
 end

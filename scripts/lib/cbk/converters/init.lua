@@ -27,6 +27,7 @@ local converters = {
 ---@return string|nil only   the model of the user's own file, if it has exactly one: the default of --model
 function converters.load(own, is_sandboxed)
   local only
+  if is_sandboxed and not own then cbk.fail("usage", "--sandbox needs --converter FILE: cbk's own converters are not sandboxed") end
   if own then
     local fine, models = pcall(notation.read, own, is_sandboxed)
     if not fine then
