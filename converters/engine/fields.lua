@@ -70,9 +70,9 @@ fields.same = same
 -- --- writing tables
 
 ---Rules for fields of one side: their names, or each with its value.
----@param name string
+---@param own string    the function's name: "fixed"
 ---@param rule table   what they have in common
-local function one_sided(name, rule)
+local function one_sided(own, rule)
   local make = {}
   for side in pairs(rules.other) do
     make[side] = function(names)
@@ -88,7 +88,7 @@ local function one_sided(name, rule)
   end
   return setmetatable(make, { __call = function()
     local file, line = position.here(3)
-    local said = ("fields.NAME needs a side: fields.NAME.left { … } or fields.NAME.right { … }"):gsub("NAME", name)
+    local said = ("fields.NAME needs a side: fields.NAME.left { … } or fields.NAME.right { … }"):gsub("NAME", own)
     cbk.fail("converter", ("%s:%d: %s"):format(file, line, said))
   end })
 end

@@ -2,7 +2,6 @@
 -- files, starts programs, loads code or looks into memory, not even through the objects that its functions get.
 
 local cbk = require "cbk"
-local naming = require "converters.engine.naming"
 local position = require "converters.notation.position"
 
 local sandbox = {}
@@ -51,7 +50,10 @@ local function strict(names, what, whole)
         cbk.fail("converter", ("%s:%d: a sandboxed converter has no '%s%s'; if you trust the file, pass --no-sandbox to `cbk rules`, or "
           .. "leave out --sandbox elsewhere"):format(source, line, what, tostring(name)))
       end
-      local near = cbk.nearest(tostring(name), naming.sorted(names), 1)[1]
+      local known = {}
+      for one in pairs(names) do known[#known + 1] = one end
+      table.sort(known)
+      local near = cbk.nearest(tostring(name), known, 1)[1]
       cbk.fail("converter", ("%s:%d: there is no %s'%s%s'%s"):format(source, line, what == "" and "global " or "", what, tostring(name),
         near and ("; did you mean %s%s?"):format(what, near) or ""))
     end,

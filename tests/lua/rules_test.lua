@@ -299,7 +299,6 @@ describe("Rules: findings", function()
   it("a model of two files", function()
     local catalogue = require "converters.engine.catalogue"
     fails("there are two models 'llama': in '", catalogue.add, { { model = "llama" } }, "other.lua")
-    fails("there are two models 'llama': in '", catalogue.add, { { model = "other", aliases = { llama = "llama" } } }, "other.lua")
   end)
 
   it("models of a file", function()
