@@ -38,6 +38,11 @@ for _, one in ipairs(list) do
   elseif not one.optional then parameters = parameters + count(classes.shape(one)) end
 end
 
+local MOST_PARAMETERS = 2 ^ 51 -- whose bytes are exact numbers
+if parameters > MOST_PARAMETERS then
+  cbk.fail("config", ("the config describes %.3g parameters, more than any file can hold; check its sizes"):format(parameters))
+end
+
 local function as_json(one)
   local out = cbk.dict { { "key", one.key }, { "shape", cbk.list(classes.shape(one)) } }
   for _, field in ipairs { "tied_to", "buffer", "optional" } do out[field] = one[field] end

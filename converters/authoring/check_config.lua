@@ -140,9 +140,8 @@ end
 ---@param model Model
 ---@return { kind: string, text: string }[]
 function check_config.classes(model)
-  local findings = {}
-  for _, side in ipairs { "left", "right" } do
-    local class = (model.classes or {})[side]
+  local findings, classes = {}, model.classes or {}
+  for _, class in ipairs { classes.left or false, classes.right ~= classes.left and classes.right or false } do
     local fine, problem = pcall(function() return class and class:tensors(cbk.dict()) end)
     -- Other errors are of fields that have no default.
     if not fine and type(problem) == "table" and problem.code == "converter" then

@@ -408,9 +408,22 @@ function ClassTensors:check_options(node, key)
   end
 end
 
+---Refuses tensors that are tied to each other in a circle.
+function ClassTensors:check_circle(first)
+  local seen, one = {}, first
+  while one do
+    if seen[one] then
+      cbk.fail("converter", ("class %s: '%s' is tied to '%s', and that leads back to it; one of the names must not be tied")
+        :format(self.class.name, first.key, first.tied_to))
+    end
+    seen[one], one = true, self.by_key[one.tied_to]
+  end
+end
+
 ---Refuses ties to tensors that the class does not have.
 function ClassTensors:check_ties()
   for _, one in ipairs(self) do
+    if one.tied_to then self:check_circle(one) end
     local has_tied = self.by_key[one.tied_to] or one.tied_near and self.by_key[one.tied_near]
     if one.of == self and one.tied_to and not has_tied then
       cbk.fail("converter", ("class %s: '%s' is tied to '%s', which is not one of its tensors"):format(self.class.name, one.key,

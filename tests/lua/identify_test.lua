@@ -115,6 +115,8 @@ describe("cbk new and cbk params", function()
       refused("this config is for gpt2 (name='gpt2'), not for gptj; use --model gpt2", "p.yaml", "--model", "gptj", "--format",
         "cs-2.4")
     end
+    cbk.config.save(conversion.with(gpt2, { vocab_size = 2 ^ 50 }), dir .. "/wide.json")
+    refuses(dir, "the config describes 9.01e+15 parameters, more than any file can hold; check its sizes", "params", "wide.json")
     runs(dir, "params", "config.json", "--model", "gpt2-headless")
     runs(dir, "params", "p.yaml", "--model", "llama")
   end)

@@ -141,6 +141,8 @@ describe("Mistakes in a class of one's own", function()
     local own = '{ { "a.weight", { "hidden_size" }, %s }, class.each('
     has(said("{ class.each(", own:format "tide = 'b'"), "class Left: the tensor 'a.weight' has no option 'tide'; did you mean tied?")
     has(said("{ class.each(", own:format "tied = 'b'"), "class Left: 'a.weight' is tied to 'b', which is not one of its tensors")
+    has(said("{ class.each(", own:format "tied = 'a.weight'"), "class Left: 'a.weight' is tied to 'a.weight', and that leads back to it; "
+      .. "one of the names must not be tied")
   end)
 
   it("are fields that no rule names, and rules without a side", function()
