@@ -1,5 +1,5 @@
 -- Writes converters/REFERENCE.md from the annotations of what a converter's author can write: cbk run tests/reference.lua
--- An annotation that begins with "…" is about one more name of the entry above it.
+-- An annotation that begins with "…" continues the entry above it.
 
 local cbk = require "cbk"
 local annotations = require "cbk.annotations"
@@ -56,9 +56,10 @@ local sections = {
     intro = "`function(config, given, read)` and `function(to, from, read)`: `read` is the checkpoint that is converted with the config." },
   { part = { "Models of several parts", "For LLaVA, DPR and DPO; most converters need none of it." },
     title = "A component", file = "engine/catalogue.lua", class = "Component", records = { "component" }, within = "components = ",
-    intro = "One model of a composite. It is a converter without formats, and has these fields besides." },
+    intro = "One of several models in one checkpoint, such as the image model of LLaVA. It has the fields of a converter, without formats, "
+      .. "and these." },
   { title = "A wrapper", file = "engine/wrap.lua", class = "Wrap", records = { "what wraps" }, within = "wrap = ",
-    intro = "The value of a converter's `wrap`." },
+    intro = "The value of a converter's `wrap`: how a model contains another one. DPO has a LLaMA, for example, under two prefixes." },
   { part = { "Libraries", "Look here before you write a function of your own." },
     title = "Actions on tensors", file = "vocabulary/actions.lua", module = actions, prefix = "actions",
     intro = "`local actions = require \"converters.vocabulary.actions\"`. An action is the third entry of a key rule. What it computes "
@@ -103,14 +104,12 @@ local function text_of(annotation)
   return (text:gsub("^%s+", ""):gsub("([^.])$", "%1."))
 end
 
----Adds an entry, or one more name to the last one.
+---Adds an entry. An annotation "…" alone is one more name of the last entry, "… text" an entry that continues it.
 local function add(out, name, shown, text, pattern)
   local last, more = out[#out], text:match "^…%s*(.-)%.?$"
-  if not (more and last) then
-    last = { names = {}, shown = {}, text = text:gsub("^%l", string.upper), patterns = {} }
+  if not (more == "" and last) then
+    last = { names = {}, shown = {}, text = more and ("… %s."):format(more) or text:gsub("^%l", string.upper), patterns = {} }
     out[#out + 1] = last
-  elseif more ~= "" then
-    last.text = ("%s `%s`: %s."):format(last.text, name:match "[%w_]+$", more)
   end
   table.insert(last.names, name)
   table.insert(last.shown, shown)
@@ -205,7 +204,7 @@ local HEAD = [[
 # Reference of converters
 
 Everything that a converter's author can write. [README.md](README.md) is the tutorial; start there.
-The last column names a file that uses the entry.
+The last column names a file that uses the entry. A meaning that begins with "…" continues the row above.
 ]]
 
 local function cell(text) return (text:gsub("|", "\\|")) end

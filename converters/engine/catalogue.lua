@@ -44,16 +44,17 @@ local catalogue = {}
 ---@field right? Class
 
 ---@class Component: Converter   One model of a composite.
----@field left string    Its folder among the Hugging Face files, and its section of their config.
----@field right string   … its section of the Model Zoo's config. The keys of all components are in one checkpoint.
----@field folders? table<string, string>   Fields of its Hugging Face config that name the folder of another component.
----@field files? table<string, fun(config: Dict): table>   … further JSON files of its folder: functions of its Hugging Face config, by file
----                                    name.
+---@field left string    The component's folder in the Hugging Face files: "image_model".
+---@field right string   The component's section of the Model Zoo's config. The keys of all components are in one checkpoint.
+---@field folders? table<string, string>   Fields of the component's Hugging Face config that contain the folder of another component:
+---                                    `{ mm_vision_tower = "image_model" }`.
+---@field files? table<string, fun(config: Dict): table>   More JSON files to write into the folder:
+---                                    `{ ["preprocessor_config.json"] = function(config) … end }`.
 
 ---@class Model
 ---@field model string                 Its name for `--model`.
----@field name? string                 … its name in the Model Zoo, if that differs: configs have it as `model.name` since 2.4.
----@field aliases? table<string, string>   … further names for `--model`, each with its name in the Model Zoo.
+---@field name? string                 Its name in the Model Zoo, if that differs: configs have it as `model.name` since 2.4.
+---@field aliases? table<string, string>   Further names for `--model`, each with its name in the Model Zoo.
 ---@field note? string                 A text for `cbk list`, usually both classes.
 ---@field classes? Classes             The model classes of both sides: `{ left = …, right = … }`. They have the fields and tensors.
 ---@field since? SinceTable            Fields of Hugging Face configs: `{ field = { release, usual } }`. Older releases cannot express

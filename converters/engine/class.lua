@@ -88,10 +88,10 @@ end
 
 ---@class TensorOptions
 ---@field tied? string         The key of the same tensor; false if it is not tied.
----@field buffer? boolean      … true if it is computed from the config, so that a checkpoint may lack it.
----@field optional? boolean    … true if only some versions of the class save it. `class.optional` sets it.
----@field part? string         … the name of tensors that a checkpoint may lack all together, with a warning. `class.may_lack` sets it.
----@field init? number         … the value of all its elements in a new model; random if it is absent.
+---@field buffer? boolean      True if it is computed from the config, so that a checkpoint may lack it.
+---@field optional? boolean    True if only some versions of the class save it. `class.optional` sets it.
+---@field part? string         The name of tensors that a checkpoint may lack all together, with a warning. `class.may_lack` sets it.
+---@field init? number         The value of all its elements in a new model; random if it is absent.
 
 ---Tensors below a prefix.
 ---@param prefix string
@@ -178,10 +178,10 @@ class.Class = Class
 ---@field derived? fun(c: table): table      `function(c)` returns values that follow from others: `{ head_dim = "hidden_size / heads" }`.
 ---                                          A value that no text can express is `{ value, FIELD, … }` with the fields it depends on.
 ---@field since? string                      The first release of the Model Zoo that has these tensors.
----@field came_with? SinceTable              … the releases with which fields came: `{ rope_theta = { "2.1", 10000 } }`, where older ones
+---@field came_with? SinceTable              The releases with which fields came: `{ rope_theta = { "2.1", 10000 } }`, where older ones
 ---                                          compute with the second value.
----@field removed? table<string, string>     … fields that the class refuses, each with the first release that does.
----@field renamed? string[][]                … names of tensors in older files: pairs of a Lua pattern and its replacement.
+---@field removed? table<string, string>     Fields that the class refuses, each with the first release that does.
+---@field renamed? string[][]                Names of tensors in older files: pairs of a Lua pattern and its replacement.
 
 local LUA_KINDS = { string = "str", number = "float", boolean = "bool" } -- as cbk.kind names them
 

@@ -17,8 +17,8 @@ local MOST_VALUES = 1e5 -- of a letter
 ---@field left Dict                 The two model configs, complete with defaults.
 ---@field right Dict                …
 ---@field side Side                 The side that is read, "left" or "right".
----@field key string                … the key that is read, without `model.`.
----@field seed integer              … the value of `--seed`.
+---@field key string                The key that is read, without `model.`.
+---@field seed integer              The value of `--seed`.
 local At = {}
 At.__index = At
 keys.At = At

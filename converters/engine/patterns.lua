@@ -66,7 +66,8 @@ function patterns.render(pieces, caught, letters)
     if type(piece) == "number" then
       out[i] = caught[piece]
     elseif type(piece) == "table" then
-      out[i] = letters and letters[piece[1]] or error(("'%s' has no value in a target key"):format(piece[1]), 0)
+      out[i] = letters and letters[piece[1]] or error(("'%s' is in the pattern of the key to write, but not in that of the key to read; "
+        .. "`cbk rules FILE` names the rule"):format(piece[1]), 0)
     else
       out[i] = piece
     end

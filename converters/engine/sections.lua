@@ -11,8 +11,8 @@ local sections = {}
 
 ---@class FieldAt   What a function on a config value can ask for and do.
 ---@field field string  The name of the field that is read.
----@field from Dict     … the config that is read, with defaults.
----@field to Dict       … the config that is written.
+---@field from Dict     The config that is read, with defaults.
+---@field to Dict       The config that is written.
 local FieldAt = {}
 FieldAt.__index = FieldAt
 
@@ -375,7 +375,7 @@ end
 
 ---@class Read   The checkpoint that a config is converted with. It is empty without one (convert-config).
 ---@field source? Dict      The checkpoint's tree of tensors.
----@field hf_config? Dict   … what the checkpoint keeps of a Hugging Face config.
+---@field hf_config? Dict   What the checkpoint keeps of a Hugging Face config.
 
 ---Converts one model section.
 ---@param step Converter

@@ -9,12 +9,14 @@ local rules = require "converters.engine.rules"
 local wrap = {}
 
 ---@class Wrap
----@field says table<Side, string>        The config field of each side that names the model inside.
----@field called? table<string, string|fun(config: Dict): string>   … names that the left has for models, where they differ:
----                                       `{ gpt_neox = "gpt-neox" }`. A function chooses by the config.
----@field models string[]                 The models that may be inside.
----@field place string                    The prefix of the inner model's keys on the right.
----@field copy string                     … a second prefix, below which they are written again. It is not read.
+---@field says table<Side, string>        The config field, on each side, that has the name of the inner model:
+---                                       `{ left = "model_type", right = "model_name" }`.
+---@field called? table<string, string|fun(config: Dict): string>   Values of that field on the left that differ from the name in
+---                                       `cbk list`: `{ gpt_neox = "gpt-neox" }`. A function computes the name from the config.
+---@field models string[]                 The models that can be the inner model.
+---@field place string                    The prefix of the inner model's keys on the right: "policy_model.model".
+---@field copy string                     The prefix of a second copy of these keys on the right, "ref_model.model". It is written, and
+---                                       ignored when it is read.
 
 ---The name of the model inside, or an error.
 ---@param wrapper Wrap
