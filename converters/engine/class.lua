@@ -334,7 +334,7 @@ end
 ---@field extents Extent[]   as the class has them: { "vocab_size", "hidden_size" }
 ---@field of ClassTensors              with the config that says its shape
 ---@field tied_to? string              the key of the same tensor
----@field tied_near? string            … if the tie is below the tensor's own prefix
+---@field tied_near? string            … if that name is below the tensor's own prefix
 ---@field init? number                 what its elements are in a new model; nil: random numbers
 ---@field part? string                 a checkpoint may lack all tensors of this name, with a warning
 ---@field buffer? boolean              computed from the config: a checkpoint may lack it
@@ -420,15 +420,19 @@ function ClassTensors:check_circle(first)
   end
 end
 
----Refuses ties to tensors that the class does not have.
-function ClassTensors:check_ties()
+---Finds the tensors that others are tied to: a name is that of the whole model, or is below the tensor's own prefix.
+function ClassTensors:resolve_ties()
+  for _, one in ipairs(self) do
+    if one.of == self and one.tied_to and not self.by_key[one.tied_to] then
+      if not self.by_key[one.tied_near] then
+        cbk.fail("converter", ("class %s: '%s' is tied to '%s', which is not one of its tensors"):format(self.class.name, one.key,
+          one.tied_to))
+      end
+      one.tied_to = one.tied_near
+    end
+  end
   for _, one in ipairs(self) do
     if one.tied_to then self:check_circle(one) end
-    local has_tied = self.by_key[one.tied_to] or one.tied_near and self.by_key[one.tied_near]
-    if one.of == self and one.tied_to and not has_tied then
-      cbk.fail("converter", ("class %s: '%s' is tied to '%s', which is not one of its tensors"):format(self.class.name, one.key,
-        one.tied_to))
-    end
   end
 end
 
@@ -488,7 +492,7 @@ function Class:tensors(config, options)
     values = values, texts = texts, class = self, config = config,
     given = options.given or config, prefix = options.prefix or "", release = options.release }, ClassTensors)
   out:flatten(self.nodes(values, since), out.prefix)
-  out:check_ties()
+  out:resolve_ties()
   return out
 end
 

@@ -89,6 +89,15 @@ describe("Model classes", function()
     equal(list:beyond "layers.1.other", nil)
   end)
 
+  it("are tied to a name of the model, or to one beside theirs", function()
+    local pair = { { "a", { "layers" } }, { "b", { "layers" }, tied = "a" }, { "c", { "layers" }, tied = "top" } }
+    local Pair = class.new "Pair" { fields = { layers = depth(2) }, tensors = function()
+      return { { "top", { "layers" } }, class.each("layers", "layers", pair) }
+    end }
+    local list = Pair:tensors(cbk.dict())
+    equal({ list.by_key["layers.1.b"].tied_to, list.by_key["layers.1.c"].tied_to }, { "layers.1.a", "top" })
+  end)
+
   it("fit a checkpoint that has a tied tensor under one name, and none that lacks a weight", function()
     local config = { width = 4, layers = 1 }
     equal(fit.mistakes(fit_without(config, "^$")), 0)
