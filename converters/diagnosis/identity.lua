@@ -75,13 +75,6 @@ function identity.lacking(job, config, root)
     #lacking == 1 and "weight" or "weights", naming.few(lacking))
 end
 
----Whether two tensors have different values, which are read unless both are the same tensor.
-local function differ(a, b)
-  if not (kinds.is_tensor(a) and kinds.is_tensor(b)) or a:same(b) then return false end
-  local fine, found = pcall(a.compare, a, b) -- dtypes that cannot be compared differ
-  return not fine or found.different > 0
-end
-
 ---Weights that the config ties, but that differ. A dry run (job.trace) reads no values.
 ---@param job Job
 ---@param config Dict   the whole file, of the target
@@ -92,7 +85,7 @@ function identity.untied(job, config, root)
   local known, place = described(job, config)
   local function value(key) return model[place .. key] or model[place .. "model." .. key] end
   for _, one in ipairs(known or {}) do
-    if one.tied_to and differ(value(one.key), value(one.tied_to)) then
+    if one.tied_to and kinds.differ(value(one.key), value(one.tied_to)) then
       return ("the config ties '%s%s' and '%s%s', but their values differ: both are kept"):format(place, one.key, place,
         one.tied_to)
     end

@@ -18,7 +18,6 @@ local MOST_VALUES = 1e5 -- of a letter
 ---@field right Dict                …
 ---@field side Side                 The side that is read, "left" or "right".
 ---@field key string                The key that is read, without `model.`.
----@field seed integer              The value of `--seed`.
 local At = {}
 At.__index = At
 keys.At = At
@@ -34,17 +33,10 @@ end
 ---@param key string
 function At:is_stored(key) return self.run.kept[key] == nil and self:source(key) ~= nil end
 
----… whether two tensors have different values. Values are read only if the tensors are not the same one.
-function At:differ(a, b)
-  -- who only watches (options.trace) reads no values
-  if a == cbk.null or b == cbk.null or self.run.trace or a:same(b) then return false end
-  return not cbk.equal(a:shape(), b:shape()) or a:compare(b).different > 0
-end
-
 ---Writes a tensor under one more key.
 function At:emit(key, value)
   local earlier = self.run.out[key]
-  if earlier ~= nil and self:differ(earlier, value) then
+  if earlier ~= nil and self.run:differ(earlier, value) then
     cbk.warn(("two source tensors for '%s' have different values; keeping that of '%s'"):format(key, self.key))
   end
   self.run.out[key] = value
@@ -69,10 +61,10 @@ end
 function At:invent(shape, spread, key)
   key = key or self.key
   local is_uniform = type(spread) == "table"
-  local what = is_uniform and ("uniform random values (±%g) of seed %d"):format(spread.uniform, self.seed)
-    or spread and ("normal random values (0, %g) of seed %d"):format(spread, self.seed) or "zeros"
+  local what = is_uniform and ("uniform random values (±%g) of seed %d"):format(spread.uniform, self.run.seed)
+    or spread and ("normal random values (0, %g) of seed %d"):format(spread, self.run.seed) or "zeros"
   cbk.warn(("'%s' is not in the checkpoint: %s are written"):format(key, what))
-  local seed = keys.seed_of(key, self.seed)
+  local seed = keys.seed_of(key, self.run.seed)
   if is_uniform then return cbk.rand(shape, { low = -spread.uniform, high = spread.uniform, seed = seed, dtype = "float32" }) end
   if not spread then return cbk.full(shape, 0, { dtype = "float32" }) end
   return cbk.randn(shape, { mean = 0, std = spread, seed = seed, dtype = "float32" })
@@ -225,6 +217,9 @@ function Run:leave_out(why, copy)
   group[#group + 1] = { path = self.at.full_key }
 end
 
+---Whether two tensors have different values. Who only watches (`options.trace`) reads none.
+function Run:differ(a, b) return not self.trace and kinds.differ(a, b) end
+
 ---A key that the other side has no place for: an error, or named, or known anyway.
 ---@param hits Hit[]      its rule, and all others that fit
 function Run:pass_over(hits)
@@ -236,7 +231,7 @@ function Run:pass_over(hits)
     local other = original and at:source(original)
     if original and other == nil then
       self:leave_out("it is known only as a copy of '%s', which is missing", { of = original, pattern = hit.ending.rule.copy_of })
-    elseif original and not hit.ending.rule.is_made and at:differ(self.given, other) then
+    elseif original and not hit.ending.rule.is_made and self:differ(self.given, other) then
       self:leave_out("it differs from '%s', which is kept", { of = original, pattern = hit.ending.rule.copy_of })
     end
   end
@@ -476,14 +471,14 @@ function keys.convert(set, side, source, options)
     out = cbk.dict(), writer = {}, gathered = {}, missing = {}, collisions = {}, left_out = {},
     kept = options.kept or {}, known = options.known, reads_all = rules.reads_all(set, side),
     moves = {}, prefix = options.prefix, no_nulls = options.no_nulls, masks = options.masks, view = view,
-    trace = options.trace,
+    trace = options.trace, seed = options.seed or 0,
   }, Run)
   function run.read(key)
     local value = source[key]
     if value == nil or not view then return value end
     return (view(key, value))
   end
-  run.at = setmetatable({ run = run, side = side, left = options.left, right = options.right, seed = options.seed or 0 }, At)
+  run.at = setmetatable({ run = run, side = side, left = options.left, right = options.right }, At)
   local unmatched = {}
   for key, value in cbk.items(source) do
     if not run:convert(key, value) then

@@ -47,6 +47,16 @@ local TENSORS = { tensor = true, parameter = true, ndarray = true, np_scalar = t
 ---@param value any
 function kinds.is_tensor(value) return TENSORS[kind_of(value)] == true end
 
+---… whether two tensors have different values, which are read unless both are the same tensor.
+---@param a any
+---@param b any
+---@private
+function kinds.differ(a, b)
+  if not (kinds.is_tensor(a) and kinds.is_tensor(b)) or a:same(b) then return false end
+  local fine, found = pcall(a.compare, a, b) -- dtypes that cannot be compared differ
+  return not fine or not cbk.equal(a:shape(), b:shape()) or found.different > 0
+end
+
 ---Dtype and shape of what is read or written; the kind of what is no tensor.
 ---@param value any
 ---@return string|nil

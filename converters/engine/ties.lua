@@ -35,11 +35,6 @@ local function first_there(names, there, source)
   end
 end
 
-local function differ(a, b)
-  if not (kinds.is_tensor(a) and kinds.is_tensor(b)) or a:same(b) then return false end
-  return not cbk.equal(a:shape(), b:shape()) or a:compare(b).different > 0
-end
-
 ---Says that several tensors differ that the config ties to one.
 ---@param names string[]               that the class has for one tensor
 ---@param there table<string, string>  the checkpoint's names of them
@@ -49,7 +44,7 @@ local function difference(names, there, source, first)
   local others = {}
   for _, name in ipairs(names) do
     local key = there[name]
-    if key and key ~= first and differ(source[first], source[key]) then others[#others + 1] = "'" .. key .. "'" end
+    if key and key ~= first and kinds.differ(source[first], source[key]) then others[#others + 1] = "'" .. key .. "'" end
   end
   return #others > 0 and ("'%s' differs from %s, though the config ties them"):format(first, table.concat(others, " and ")) or nil
 end

@@ -650,8 +650,8 @@ describe("Converters: nothing is lost or invented in silence", function()
         for _, converter in ipairs(model) do
           for _, own in pairs(converter[1] == "hf" and (converter.variants or { converter }) or {}) do
             assert(own.fill, name)
-            local run_of = { out = {}, tell = function() end, read = function() end }
-            local at = setmetatable({ prefix = "", run = run_of, seed = 1, left = {}, right = {
+            local run_of = { out = {}, seed = 1, tell = function() end, read = function() end }
+            local at = setmetatable({ prefix = "", run = run_of, left = {}, right = {
               vocab_size = 3, num_classes = 3, hidden_size = 2, use_bias_in_output = true,
             } }, keys.At)
             for i, part in ipairs { "weight", "bias" } do
