@@ -177,9 +177,9 @@ def check_folded(folder):
                 expected = (expected + (update.T if "embed" in name else update)).to(state[name].dtype)
             given = torch.from_numpy(f[f"model.{name}"][()])
             given = given.view(torch.bfloat16) if state[name].dtype == torch.bfloat16 else given
-            # Sums in another order may round to the neighbour.
-            near = torch.isclose(given.float(), expected.float(), rtol=2**-7 if given.dtype == torch.bfloat16 else 1e-5, atol=1e-5)
-            check(f"LoRA folded: {name}", near.all() and (given == expected).float().mean() > 0.9, f"{(~near).sum()} elements differ")
+            # Sums in another order may round to the neighbour: how many do depends on the BLAS that PyTorch finds.
+            near = torch.isclose(given.float(), expected.float(), rtol=2**-7 if given.dtype == torch.bfloat16 else 1e-6, atol=2e-6)
+            check(f"LoRA folded: {name}", near.all(), f"{(~near).sum()} elements differ")
 
 
 def exactness(cbk, top):
