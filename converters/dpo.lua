@@ -19,6 +19,10 @@ local policy = {
 
 local usual = { beta = 0.1, reference_free = false }
 
+---Mixtral's experts are other tensors up to 2.8.
+local with_experts = fields.with(policy, { models = { "mixtral", unpack(policy.models) } })
+table.sort(with_experts.models)
+
 ---Both sides name the model inside.
 local function check_name(from) wrap.model_in(policy, from, "right") end
 
@@ -34,8 +38,10 @@ local no_policy = ("the policy, below '%s', has no such key, and the reference d
 local options = fields.written.right { dpo = cbk.dict(usual) }
 
 return { {
-  model = "dpo", name = "dpo", note = "a model that is trained by DPO: " .. table.concat(policy.models, ", "),
-  { "hf", "cs-2.1-dpo .. cs-2.9-dpo", wrap = policy, config = options },
+  model = "dpo", name = "dpo", note = "a model that is trained by DPO: " .. table.concat(policy.models, ", ")
+    .. "; since cs-2.9-dpo also mixtral",
+  { "hf", "cs-2.9-dpo", wrap = with_experts, config = options },
+  { "hf", "cs-2.1-dpo .. cs-2.8-dpo", wrap = policy, config = options },
   { "cs-2.1-no-dpo", "cs-2.1-dpo",
     keys = rules.keys {
       rules.refuse.right(policy.copy .. ".*", no_policy, lacks_policy),

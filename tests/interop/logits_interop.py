@@ -22,6 +22,8 @@ mean that default, or is refused with the field's name (or the one that `instead
 own), from there to the newest one, and back the same way. Of a case, `releases` are its own, `refused` says what some of them cannot
 hold ({"cs-1.9": "field"}), `one_way` what Hugging Face cannot once the newest release has it, and `outputs` how many outputs are the
 same where a release computes the others in its own way.
+`FOLDERS` names the parts of a model of several configs, each in a folder of its own with Hugging Face; `SECTIONS` those in one config.
+Below a folder, names of tensors begin with its name and a slash. `NEWEST` is the newest format where it has another name, `TRAINED` what a trainer puts before names where it is not `model.`.
 `inputs(random)` where a model takes more than one row of tokens (each has 19), `BUFFERS` (a regular expression) where a side writes constants that no forward
 pass needs, and more outputs than one (a tuple) are possible. Take unusual values (an epsilon of 0.1, a base of 50): defaults that
 are wrong show only then.
@@ -31,6 +33,7 @@ Usage: logits_interop.py --cbk PATH [NAME]
 import argparse
 import importlib
 import json
+import multiprocessing
 import os
 import re
 import subprocess
@@ -42,7 +45,8 @@ import h5py
 import torch
 import yaml
 
-from models.layers import Different, Weights  # noqa: E402
+from logits_mistakes import mistakes
+from models.layers import Different, Weights
 
 NEWEST = "cs-2.9"
 TOLERANCE = 1e-5  # of the largest logit, or of 1
@@ -92,6 +96,16 @@ def read_hugging_face(config, checkpoint):
         return json.load(f), read_shards(checkpoint if os.path.isdir(checkpoint) else os.path.dirname(checkpoint))
 
 
+def read_folders(folder, names):
+    """The config of a model of several folders, and its tensors."""
+    configs, tensors = {}, {}
+    for name in names:
+        part = os.path.join(folder, name)
+        configs[name], own = read_hugging_face(os.path.join(part, "config.json"), part)
+        tensors.update({f"{name}/{key}": tensor for key, tensor in own.items()})
+    return configs, tensors
+
+
 def read_model_zoo(config, checkpoint):
     """The model section of the YAML file, in either of its layouts."""
     with open(config, encoding="utf-8") as f:
@@ -99,9 +113,21 @@ def read_model_zoo(config, checkpoint):
     return whole["trainer"]["init"]["model"] if "trainer" in whole else whole["model"], read_h5(checkpoint)
 
 
+def save_folder(folder, config, tensors):
+    """Where config and weights are."""
+    os.makedirs(folder, exist_ok=True)
+    paths = os.path.join(folder, "config.json"), os.path.join(folder, "pytorch_model.bin")
+    with open(paths[0], "w", encoding="utf-8") as f:
+        json.dump(config, f)
+    torch.save(tensors, paths[1])
+    return paths
+
+
 class Run:
-    def __init__(self, cbk, folder):
-        self.cbk, self.folder, self.count, self.written, self.said = cbk, folder, 0, 0, ""
+    """The calls of cbk for one case. `number` is that of the case, so that cases begin with other layouts."""
+    def __init__(self, cbk, folder, number, family):
+        self.cbk, self.folder, self.count, self.written, self.said = cbk, folder, 0, number, ""
+        self.parts, self.trained = getattr(family, "FOLDERS", ()), getattr(family, "TRAINED", "model.")
 
     def make_folder(self):
         self.count += 1
@@ -123,10 +149,16 @@ class Run:
 
     def save_hugging_face(self, config, tensors):
         out = self.make_folder()
-        torch.save(tensors, os.path.join(out, "pytorch_model.bin"))
-        with open(os.path.join(out, "config.json"), "w", encoding="utf-8") as f:
-            json.dump(config, f)
-        return os.path.join(out, "config.json"), os.path.join(out, "pytorch_model.bin")
+        if not self.parts:
+            return save_folder(out, config, tensors)
+        for part in self.parts:
+            own = {key[len(part) + 1:]: tensor for key, tensor in tensors.items() if key.startswith(part + "/")}
+            save_folder(os.path.join(out, part), config[part], own)
+        return out, out
+
+    def read_hugging_face(self, config, checkpoint):
+        first = checkpoint.split(", ")[0]  # of the parts
+        return read_folders(os.path.dirname(first), self.parts) if self.parts else read_hugging_face(config, checkpoint)
 
     def to_model_zoo(self, model, release, config, tensors):
         return read_model_zoo(*self.convert(model, "hf", release, *self.save_hugging_face(config, tensors)))
@@ -135,7 +167,7 @@ class Run:
         """Every other time as a trainer writes it: a file of the trainer layout, keys that begin with `model.`"""
         self.written += 1
         if by_trainer := self.written % 2 == 0 and release != "cs-2.2":
-            tensors = {"model." + key: tensor for key, tensor in tensors.items()}
+            tensors = {self.trained + key: tensor for key, tensor in tensors.items()}
         out = self.make_folder()
         pickled, checkpoint = os.path.join(out, "pickled.mdl"), os.path.join(out, "checkpoint.mdl")
         torch.save({"model": tensors}, checkpoint if pickle else pickled)
@@ -144,7 +176,7 @@ class Run:
             need(h5py.is_hdf5(checkpoint), "the copy is no H5 file")
         with open(os.path.join(out, "params.yaml"), "w", encoding="utf-8") as f:
             yaml.safe_dump({"trainer": {"init": {"model": config}}} if by_trainer else {"model": config}, f)
-        return read_hugging_face(*self.convert(model, release, "hf", os.path.join(out, "params.yaml"), checkpoint))
+        return self.read_hugging_face(*self.convert(model, release, "hf", os.path.join(out, "params.yaml"), checkpoint))
 
 
 # ------------------------------------------------------------------ logits
@@ -174,7 +206,7 @@ class Case:
     """One config of a family, from the side that it is given for to the other one and back."""
 
     def __init__(self, run, family, case, embedding_std=1.0):
-        self.model, self.release = case.get("model", family.MODEL), case.get("release", NEWEST)
+        self.model, self.release = case.get("model", family.MODEL), case.get("release", getattr(family, "NEWEST", NEWEST))
         self.zoo, self.hf = case.get("model_zoo") or family.model_zoo, case.get("hugging_face") or family.hugging_face
         self.buffers = getattr(family, "BUFFERS", None)
         random = torch.Generator().manual_seed(7)
@@ -207,20 +239,20 @@ class Case:
     def through(self, release):
         """To the newest release by an old one, of which nothing is known but its files, and back."""
         old = self.run.convert(self.model, "hf", release, *self.run.save_hugging_face(*self.start))
-        new = self.run.convert(self.model, release, NEWEST, *old)
+        new = self.run.convert(self.model, release, self.release, *old)
         config, tensors = read_model_zoo(*new)
         count = self.outputs.get(release, len(self.logits))
         got = read_back(self.zoo, config, tensors, self.tokens, None)
         equal(self.logits[:count], got[:count], self.tolerance, self.least)
         need(count == len(got) or distance(self.logits[count:], got[count:]) > self.tolerance, "the other outputs are the same, too")
-        again = self.run.convert(self.model, NEWEST, release, *new)
+        again = self.run.convert(self.model, self.release, release, *new)
         try:
-            back = read_hugging_face(*self.run.convert(self.model, release, "hf", *again))
+            back = self.run.read_hugging_face(*self.run.convert(self.model, release, "hf", *again))
             need(release not in self.one_way, "the way back is not refused")
         except Different as problem:
             if release not in self.one_way or self.one_way[release] not in str(problem):
                 raise
-            back = read_hugging_face(*self.run.convert(self.model, release, "hf", *old))
+            back = self.run.read_hugging_face(*self.run.convert(self.model, release, "hf", *old))
         equal(self.logits, read_back(self.hf, *back, self.tokens, self.buffers), self.tolerance, self.least)
 
     def notices(self):
@@ -251,15 +283,24 @@ def through_old(one, family, case):
 
 
 # ------------------------------------------------------------------ fields that a config may leave out
+def without_each(config, sections):
+    """Each field, and the config without it; those of sections, too."""
+    for field in config:
+        if field not in sections:
+            yield field, {name: value for name, value in config.items() if name != field}
+        else:
+            for inner, rest in without_each(config[field], ()):
+                yield inner, {**config, field: rest}
+
+
 def left_out(run, family, case):
     """A step for each field of a case's config that the definition has a default for; without any mup_base field there is no muP.
     What is embedded is small, so that norms show their epsilon."""
     side, tolerance = "hf" if "hf" in case else "cs", 10 * case.get("tolerance", TOLERANCE)
-    for field in case[side]:
+    for field, config in without_each(case[side], getattr(family, "FOLDERS", getattr(family, "SECTIONS", ()))):
         if field.startswith("mup_base_") or field in ("model_type", *case.get("keep", ())):
             continue
         try:
-            config = {name: value for name, value in case[side].items() if name != field}
             one = Case(run, family, {**case, side: config, "warning": None, "tolerance": tolerance}, SMALL)
         except (KeyError, RuntimeError):  # it has none, or one that these sizes do not suit
             continue
@@ -270,68 +311,44 @@ def left_out(run, family, case):
                 one.back()
             except Different as problem:
                 refused = str(problem).splitlines()[-1] if str(problem).startswith("cbk convert: ") else ""
-                need(case.get("instead", {}).get(field, field) in refused, f"without {field}: {problem}")
+                need(case.get("instead", {}).get(field, field) in refused, str(problem))
+        step.__name__ = "without " + field
         yield step
-
-
-# ------------------------------------------------------------------ mistakes, made in what is on the Model Zoo's side
-SWAPS = [(".proj_q_dense", ".proj_k_dense"), (".proj_k_dense", ".proj_v_dense"), (".linear_layer.", ".linear_layer_for_glu."),
-         (".norm1.", ".norm2."), (".norm1.", ".norm3."), (".norm2.", ".norm3."),
-         ("encoder_embeddings.position_", "decoder_embeddings.position_")]
-SQUARE = ["attn.proj_output_dense_layer.weight", "attn.proj_q_dense_layer.weight"]
-NUMBERS = ["layer_norm_epsilon", "rope_theta", "pos_scaling_factor", "embeddings_scale", "attention_logits_alpha", "output_logits_alpha",
-           "output_logits_scale", "mup_base_hidden_size", "embeddings_alpha", "encoder_attention_logits_alpha",
-           "decoder_attention_logits_alpha", "mup_base_d_model"]
-WINDOW = "attention_sliding_window_length"
-SWITCHES = ["scale_qk_dot_by_d", "scale_output_logits_by_d", "scale_encoder_qk_dot_by_d", "scale_decoder_qk_dot_by_d",
-            "use_untied_layer_norm"]
-
-
-def swapped(tensors, a, b):
-    out = dict(tensors)
-    for name in tensors:
-        other = name.replace(a, b)
-        if a in name and other in tensors and tensors[other].shape == tensors[name].shape:
-            out[name], out[other] = tensors[other], tensors[name]
-    return out
-
-
-def rotary_halves(tensors, size):
-    """Rows of queries and keys as if nobody had interleaved them."""
-    def undone(rows):
-        return rows.reshape(-1, size // 2, 2, rows[0].numel()).transpose(1, 2).reshape(rows.shape)
-    return {name: undone(t) if re.search("proj_[qk]_dense", name) else t for name, t in tensors.items()}
-
-
-def mistakes(config, tensors):
-    for a, b in SWAPS:
-        wrong = swapped(tensors, a, b)
-        if any(wrong[name] is not tensors[name] for name in tensors):
-            yield f"'{a}' for '{b}'", config, wrong
-    for part in SQUARE:
-        turned = {name: t.T if part in name and t.shape[0] == t.shape[1] else t for name, t in tensors.items()}
-        if any(turned[name] is not tensors[name] for name in tensors):
-            yield f"'{part}' transposed", config, turned
-    if config.get("position_embedding_type") == "rotary":
-        yield "rotary halves for pairs", config, rotary_halves(tensors, config["rotary_dim"])
-    is_learned = config.get("position_embedding_type", "learned") == "learned"  # nothing scales such positions
-    for field in NUMBERS:
-        if config.get(field) and not (is_learned and field == "pos_scaling_factor"):
-            yield f"another {field}", {**config, field: config[field] * 3}, tensors
-    if config.get(WINDOW):
-        yield f"another {WINDOW}", {**config, WINDOW: config[WINDOW] // 3}, tensors
-    for field in SWITCHES:
-        if config.get(field) is not None and not (field == "use_untied_layer_norm" and not config[field]):
-            yield f"another {field}", {**config, field: not config[field]}, tensors
 
 
 # ------------------------------------------------------------------ all cases
 def families(only):
     folder = os.path.join(os.path.dirname(os.path.abspath(__file__)), "models")
     for name in sorted(f[:-3] for f in os.listdir(folder) if f.endswith(".py")):
-        family = importlib.import_module("models." + name)
-        if hasattr(family, "CASES") and only in (None, name):
-            yield family
+        if only in (None, name) and hasattr(importlib.import_module("models." + name), "CASES"):
+            yield name
+
+
+def steps_of(run, family, case):
+    one = Case(run, family, case)
+    return [one.there, one.back, *([one.notices] if not one.warning or one.starts_with_hf else []), *through_old(one, family, case),
+            *left_out(run, family, case)]
+
+
+def test_case(job):
+    """How many steps of a case pass, and what is wrong with the others."""
+    cbk, folder, module, name, number = job
+    family = importlib.import_module("models." + module)
+    own = os.path.join(folder, str(number))
+    os.mkdir(own)
+    passed, failed = 0, []
+    for step in steps_of(Run(cbk, own, number, family), family, family.CASES[name]):
+        try:
+            step()
+            passed += 1
+        except Exception as problem:  # whatever a definition or a file runs into
+            failed.append(f"FAILED {family.MODEL}, {name}, {step.__name__}: {type(problem).__name__}: {problem}")
+    return passed, failed
+
+
+def start_worker():
+    torch.set_num_threads(1)
+    torch.set_grad_enabled(False)
 
 
 def main():
@@ -339,23 +356,13 @@ def main():
     parser.add_argument("--cbk", required=True)
     parser.add_argument("family", nargs="?", help="only this file of models/")
     options = parser.parse_args()
-    torch.set_num_threads(1)
-    torch.set_grad_enabled(False)
     passed, failed = 0, 0
-    with tempfile.TemporaryDirectory() as folder:
-        run = Run(os.path.abspath(options.cbk), folder)
-        for family in families(options.family):
-            for name, case in family.CASES.items():
-                one = Case(run, family, case)
-                steps = [one.there, one.back, *([one.notices] if not one.warning or one.starts_with_hf else []),
-                         *through_old(one, family, case), *left_out(run, family, case)]
-                for step in steps:
-                    try:
-                        step()
-                        passed += 1
-                    except Exception as problem:  # whatever a definition or a file runs into
-                        failed += 1
-                        print(f"FAILED {family.MODEL}, {name}, {step.__name__}: {type(problem).__name__}: {problem}")
+    with tempfile.TemporaryDirectory() as folder, multiprocessing.Pool(initializer=start_worker) as pool:
+        cases = [(name, case) for name in families(options.family) for case in importlib.import_module("models." + name).CASES]
+        jobs = [(os.path.abspath(options.cbk), folder, *case, number) for number, case in enumerate(cases)]
+        for right, wrong in pool.imap_unordered(test_case, jobs):
+            passed, failed = passed + right, failed + len(wrong)
+            print(*wrong, sep="\n", end="\n" if wrong else "")
     print(f"{passed} passed, {failed} failed")
     return 1 if failed or not passed else 0
 

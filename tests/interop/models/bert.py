@@ -13,15 +13,16 @@ def inputs(random):
     return torch.randint(19, (2, 7), generator=random), torch.randint(2, (2, 7), generator=random)
 
 
-def hugging_face_encoder(w, c, ids, segments, name="bert", positions=None):
+def hugging_face_encoder(w, c, ids, segments, name="bert.", positions=None):
+    """`name` is what the names of tensors begin with."""
     width, heads, eps = c["hidden_size"], c["num_attention_heads"], c.get("layer_norm_eps", 1e-12)
-    x = w.embedding(name + ".embeddings.word_embeddings", ids, c["vocab_size"], width)
+    x = w.embedding(name + "embeddings.word_embeddings", ids, c["vocab_size"], width)
     positions = torch.arange(ids.shape[1]) if positions is None else positions
-    x = x + w.embedding(name + ".embeddings.position_embeddings", positions, c["max_position_embeddings"], width)
-    x = x + w.embedding(name + ".embeddings.token_type_embeddings", segments, c.get("type_vocab_size", 2), width)
-    x = w.layer_norm(name + ".embeddings.LayerNorm", x, eps)
+    x = x + w.embedding(name + "embeddings.position_embeddings", positions, c["max_position_embeddings"], width)
+    x = x + w.embedding(name + "embeddings.token_type_embeddings", segments, c.get("type_vocab_size", 2), width)
+    x = w.layer_norm(name + "embeddings.LayerNorm", x, eps)
     for i in range(c["num_hidden_layers"]):
-        layer = f"{name}.encoder.layer.{i}."
+        layer = f"{name}encoder.layer.{i}."
         q, k, v = (split(w.linear(f"{layer}attention.self.{part}", x, width), heads) for part in ("query", "key", "value"))
         out = w.linear(layer + "attention.output.dense", attention(q, k, v, (width // heads) ** -0.5), width)
         x = w.layer_norm(layer + "attention.output.LayerNorm", x + out, eps)

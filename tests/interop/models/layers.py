@@ -1,4 +1,5 @@
 """What the model definitions are made of: weights that know their names and shapes, attention, positions, activations."""
+import copy
 import math
 
 import torch
@@ -21,9 +22,19 @@ class Weights:
         self.embedding_std = embedding_std
         self.tensors = {} if tensors is None else tensors
         self.random = torch.Generator().manual_seed(seed) if tensors is None else None
-        self.used = set()
+        self.used, self.prefix = set(), ""
+
+    def below(self, prefix):
+        """The same checkpoint, for a definition that does not know that its names begin with `prefix`."""
+        out = copy.copy(self)
+        out.prefix = self.prefix + prefix
+        return out
+
+    def has(self, name):
+        return self.prefix + name in self.tensors
 
     def get(self, name, *shape, mean=0.0, std=1.0):
+        name = self.prefix + name
         if self.random and name not in self.tensors:
             self.tensors[name] = mean + std * torch.randn(shape, generator=self.random)
         if name not in self.tensors:
@@ -36,6 +47,7 @@ class Weights:
 
     def again(self, name, other):
         """`other` is a second name of the tensor `name`."""
+        name, other = self.prefix + name, self.prefix + other
         if self.random:
             if other in self.tensors:
                 raise Different(f"'{other}' was used before it became '{name}'")
@@ -77,7 +89,7 @@ class Weights:
 
 
 ACTIVATIONS = {
-    "gelu": F.gelu, "relu": F.relu, "silu": F.silu, "tanh": torch.tanh,
+    "quick_gelu": lambda x: x * torch.sigmoid(1.702 * x), "gelu": F.gelu, "relu": F.relu, "silu": F.silu, "tanh": torch.tanh,
     "gelu_new": lambda x: 0.5 * x * (1 + torch.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x ** 3))),
 }
 ACTIVATIONS["gelu_pytorch_tanh"] = ACTIVATIONS["gelu_new"]  # two names of one

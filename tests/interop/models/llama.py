@@ -33,10 +33,12 @@ def projections(w, layer, x, heads, key_heads, size, bias):
             for name, count in (("q", heads), ("k", key_heads), ("v", key_heads)))
 
 
-def hugging_face(w, c, ids, feed_forward=feed_forward, bias=False, projections=projections, head_norms=False):
+def hugging_face(w, c, ids, feed_forward=feed_forward, bias=False, projections=projections, head_norms=False,
+                 place=lambda embedded: embedded):
+    """`place` puts images between tokens."""
     width, heads, eps = c["hidden_size"], c["num_attention_heads"], c.get("rms_norm_eps", 1e-6)
     key_heads, angle, size = c.get("num_key_value_heads") or heads, positions(c, ids.shape[1]), head_size(c)
-    x = w.embedding("model.embed_tokens", ids, c["vocab_size"], width)
+    x = place(w.embedding("model.embed_tokens", ids, c["vocab_size"], width))
     for i in range(c["num_hidden_layers"]):
         layer = f"model.layers.{i}."
         normed = w.rms_norm(layer + "input_layernorm", x, eps)

@@ -3,9 +3,10 @@ import torch
 import torch.nn.functional as F
 
 from .layers import ACTIVATIONS, angles, attention, rotate_halves, rotate_pairs, split
-from .zoo import feed_forward
+from .zoo import feed_forward, rotary_angles
 
 MODEL = "mllama"
+SECTIONS = ("text_config", "vision_config")
 TILES = 2
 
 
@@ -70,12 +71,13 @@ def hugging_face(w, c, ids, images, shapes):
     t, v = c["text_config"], c["vision_config"]
     kernel = w.get("model.vision_model.patch_embedding.weight", v["hidden_size"], 3, v["patch_size"], v["patch_size"], std=0.2)
     patches = F.conv2d(images.flatten(0, 1), kernel, stride=v["patch_size"]).flatten(2).transpose(1, 2).unflatten(0, (-1, TILES))
-    seen = vision(w, HF_SIDE, patches, shapes, v, v["attention_heads"], v["intermediate_size"], v["norm_eps"], v["hidden_act"])
-    width, heads, key_heads, eps = t["hidden_size"], t["num_attention_heads"], t["num_key_value_heads"], t["rms_norm_eps"]
+    seen = vision(w, HF_SIDE, patches, shapes, v, v["attention_heads"], v["intermediate_size"], v.get("norm_eps", 1e-5),
+                  v.get("hidden_act", "gelu"))
+    width, heads, key_heads, eps = t["hidden_size"], t["num_attention_heads"], t["num_key_value_heads"], t.get("rms_norm_eps", 1e-5)
     seen = w.linear("model.multi_modal_projector", seen, width)
     size, name = width // heads, "model.language_model."
     x = w.embedding(name + "embed_tokens", ids, t["vocab_size"] + 8, width)
-    angle = angles(ids.shape[1], size, t["rope_theta"])
+    angle = angles(ids.shape[1], size, t.get("rope_theta", 500000.0))
     for i in range(t["num_hidden_layers"]):
         layer, is_cross = f"{name}layers.{i}.", i in t["cross_attention_layers"]
         part = layer + ("cross_attn." if is_cross else "self_attn.")
@@ -90,10 +92,11 @@ def hugging_face(w, c, ids, images, shapes):
         out = w.linear(part + "o_proj", attention(q, k, v, size ** -0.5, causal=not is_cross), width, False)
         x = x + (out * w.get(layer + "cross_attn_attn_gate", 1).tanh() if is_cross else out)
         normed = w.rms_norm(layer + "post_attention_layernorm", x, eps)
-        hidden = ACTIVATIONS["silu"](w.linear(layer + "mlp.gate_proj", normed, t["intermediate_size"], False))
+        hidden = ACTIVATIONS[t.get("hidden_act", "silu")](w.linear(layer + "mlp.gate_proj", normed, t["intermediate_size"], False))
         out = w.linear(layer + "mlp.down_proj", hidden * w.linear(layer + "mlp.up_proj", normed, t["intermediate_size"], False), width, False)
         x = x + (out * w.get(layer + "cross_attn_mlp_gate", 1).tanh() if is_cross else out)
-    return w.head("lm_head", w.rms_norm(name + "norm", x, eps), t["vocab_size"])
+    tied = name + "embed_tokens.weight" if t.get("tie_word_embeddings", False) else None
+    return w.head("lm_head", w.rms_norm(name + "norm", x, eps), t["vocab_size"], tied)
 
 
 def model_zoo(w, c, ids, images, shapes):
@@ -108,7 +111,7 @@ def model_zoo(w, c, ids, images, shapes):
     seen = w.linear("projection", seen, width)
     size, name = width // heads, "text_model.model."
     x = w.embedding(name + "embedding_layer.word_embeddings", ids, t["vocab_size"] + t["num_extra_input_vocab_tokens"], width)
-    angle = angles(ids.shape[1], t["rotary_dim"], t["rope_theta"])
+    angle = rotary_angles(t, ids.shape[1])
     for i in range(t["num_hidden_layers"]):
         layer, is_cross = f"{name}transformer_decoder.layers.{i}", i in t["cross_attention_layers"]
         part = layer + (".multihead_attn." if is_cross else ".self_attn.")

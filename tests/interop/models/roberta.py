@@ -24,7 +24,7 @@ def positions(ids, pad):
 
 def hugging_face(w, c, ids, segments):
     pad, eps = c.get("pad_token_id", 1), c.get("layer_norm_eps", 1e-12)
-    x = hugging_face_encoder(w, c, ids, segments % c.get("type_vocab_size", 2), "roberta", positions(ids, pad))
+    x = hugging_face_encoder(w, c, ids, segments % c.get("type_vocab_size", 2), "roberta.", positions(ids, pad))
     words = ACTIVATIONS["gelu"](w.linear("lm_head.dense", x, c["hidden_size"]))
     words = w.layer_norm("lm_head.layer_norm", words, eps)
     tied = "roberta.embeddings.word_embeddings.weight" if c.get("tie_word_embeddings", True) else None

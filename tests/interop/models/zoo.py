@@ -28,7 +28,7 @@ def expert_of(w, name, number, x, size, count):
     """The expert's matrices are its own tensors, or (up to 2.8) a slice of one tensor for all: (rows, experts, columns)."""
     def matrix(part, module, rows, columns):
         fused = f"{name}.ffn.experts.fused_ffns.{part}.{module}.expert_weights"
-        if fused in w.tensors:
+        if w.has(fused):
             return w.get(fused, rows, count, columns)[:, number]
         return w.get(f"{name}.ffn.experts.experts.{number}.{part}.{module}.weight", rows, columns)
 
@@ -108,8 +108,8 @@ def last_norm_and_head(w, c, norm, x):
     return w.head("lm_head", x, c["vocab_size"], tied, c.get("use_bias_in_output", False))
 
 
-def gpt2_lm_head_model(w, c, ids):
-    """Norms before attention and before the feed-forward part; learned or rotary positions."""
+def gpt2_lm_head_model(w, c, ids, place=lambda embedded: embedded):
+    """Norms before attention and before the feed-forward part; learned or rotary positions. `place` puts images between tokens."""
     width, norm, mup = c["hidden_size"], norm_of(w, c), bool(c.get("mup_base_hidden_size"))
     x = w.embedding("embedding_layer.word_embeddings", ids, c["vocab_size"], width)
     if c.get("position_embedding_type", "learned") == "learned":
@@ -117,7 +117,7 @@ def gpt2_lm_head_model(w, c, ids):
                             c.get("max_position_embeddings", 1024), width)
     if c.get("embedding_layer_norm", False):
         x = norm("embedding_ln_f", x)
-    x = x * c.get("embeddings_scale", 1.0)
+    x = place(x * c.get("embeddings_scale", 1.0))
     for i in range(c["num_hidden_layers"]):
         layer = f"transformer_decoder.layers.{i}"
         x = x + self_attention(w, layer + ".self_attn", norm(layer + ".norm1", x), c, key_heads_of(c), mup)
