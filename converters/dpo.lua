@@ -40,8 +40,8 @@ local options = fields.written.right { dpo = cbk.dict(usual) }
 return { {
   model = "dpo", name = "dpo", note = "a model that is trained by DPO: " .. table.concat(policy.models, ", ")
     .. "; since cs-2.9-dpo also mixtral",
-  { "hf", "cs-2.9-dpo", wrap = with_experts, config = options },
   { "hf", "cs-2.1-dpo .. cs-2.8-dpo", wrap = policy, config = options },
+  { "hf", "cs-2.9-dpo", wrap = with_experts, config = options },
   { "cs-2.1-no-dpo", "cs-2.1-dpo",
     keys = rules.keys {
       rules.refuse.right(policy.copy .. ".*", no_policy, lacks_policy),
