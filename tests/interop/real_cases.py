@@ -1,4 +1,5 @@
 """Cases for the real-model check (REALMODELS_CASES): it runs this file inside its own cases.py, whose names are used here."""
+import importlib
 import os
 
 import yaml
@@ -204,3 +205,12 @@ next(case for case in CASES if case.family == "starcoder").mz = mz_plain  # noth
 lm("starcoder", "a key head for each, relu, n_inner, eps", T.GPTBigCodeForCausalLM, bigcode(multi_query=False, activation_function="relu", n_inner=40, layer_norm_epsilon=1e-3), mz=mz_plain)
 lm("starcoder", "unscaled, untied", T.GPTBigCodeForCausalLM, bigcode(scale_attn_weights=False, tie_word_embeddings=False), mz=mz_plain)
 lm("starcoder", "headless", T.GPTBigCodeModel, bigcode(), model="starcoder-headless", hf=headless_hf, mz=mz_headless)
+
+
+# ------------------------------------------------------------------ LLaMA, Mixtral
+next(case for case in CASES if (case.family, case.name) == ("llama", "head_dim")).refuse = None  # it is attention_inner_dim
+
+# A token's product with an expert's matrix, or nothing where the router chose others.
+importlib.import_module("cerebras.pytorch.nn.functional").sparse_act_matmul = lambda x, mask, weight, capacity: (x @ weight.T) * mask[..., None]
+lm("mixtral", "3 experts, 1 of them, tied, eps", T.MixtralForCausalLM,
+   mixtral(num_local_experts=3, num_experts_per_tok=1, tie_word_embeddings=True, rms_norm_eps=1e-3))
