@@ -11,7 +11,7 @@ local zoo = require "converters.classes.zoo.decoder"
 
 local fixed, written = fields.fixed, fields.written
 local transpose, buffer, halves = actions.transpose, actions.buffer, actions.split(2)
-local between, variant = rules.between, rules.variant
+local between = rules.between
 
 -- --- keys
 
@@ -55,15 +55,9 @@ local hf = {
   keys = keys, config = config, defaults = { right = decoder.dropouts }, prepare = { left = decoder.inner_size }, mup = "gpt",
 }
 
----As the original converter, which writes fields that the programs of these releases refuse.
-local function warn_of_fields()
-  cbk.warn "the config has scale_by_layer_index and softmax_dtype_fp32, which the Model Zoo refuses since 2.4: remove both lines to train"
-end
-
 return { decoder.models {
   model = "santacoder", note = "%s <-> GPT2LMHeadModel (configured as SantaCoder)",
   classes = { with_head = classes.GPT2LMHeadCustomModel, headless = classes.GPT2CustomModel, right = zoo.GPT2LMHeadModel },
   place = "transformer", embedding = "wte",
-  between("hf", "cs-2.4 .. cs-2.9", variant(hf, { finish = { right = warn_of_fields } })),
-  between("hf", "cs-2.1 .. cs-2.3", hf),
+  between("hf", "cs-2.1 .. cs-2.9", hf),
 } }

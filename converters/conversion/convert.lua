@@ -113,14 +113,14 @@ local function without(names, one)
   return out
 end
 
----Removes the fields from a model section and its parts that the programs of its release refuse.
-local function take_removed(job, step, section)
+---Removes the fields from a model section and its parts that the programs of its release refuse, or warns of them.
+local function heed_refusals(job, step, section)
   local release = catalogue.release(job.path[1].tgt) -- a model inside another is converted by its newest table
   for _, part in ipairs(step.converter.components or {}) do
-    if part.classes and part.classes.right then part.classes.right:take_removed(section[part.right], release) end
+    if part.classes and part.classes.right then part.classes.right:heed_refusals(section[part.right], release) end
   end
   local class = (step.converter.classes or job.model.classes or {}).right
-  if class then class:take_removed(section, release) end
+  if class then class:heed_refusals(section, release) end
 end
 
 ---@return SinceTable|nil
@@ -132,9 +132,11 @@ end
 local function config_from_hf(job, step, config)
   file.refuse(config)
   local section = sections.of_file(step.converter, step.side, config)
-  local to, from, dropped, assumed, unsaid = sections.convert(step.converter, step.side, section, nil, nil, { source = job.source })
+  local moves, named = {}, {}
+  local to, from, dropped, assumed, unsaid = sections.convert(step.converter, step.side, section, moves, nil, { source = job.source })
+  for _, move in ipairs(moves) do named[move[2]] = move[1] end
   local release = catalogue.release(step.tgt)
-  local way = { to = release, starts_at_hf = true }
+  local way = { to = release, starts_at_hf = true, named = named, given = from }
   since.check(job.model.since, from, way)
   since.check(since_of_class(job.model, to), to, way)
   local converted = file.precision_to_cs(to, config, release)
@@ -143,7 +145,7 @@ local function config_from_hf(job, step, config)
   note_dropped(lost, from, is_kept and "kept in the checkpoint, and restored on the way back" or nil)
   for _, name in ipairs(dropped) do unsaid[#unsaid + 1] = name end
   job.hf_config = hf_config.pick(section, without(unsaid, converted))
-  take_removed(job, step, to)
+  heed_refusals(job, step, to)
   file.set_name(to, release, job.zoo_name, step.converter.named_from)
   local whole = cbk.dict { model = to }
   sections.move(step.converter.beside, to, whole)

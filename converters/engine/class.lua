@@ -161,6 +161,7 @@ end
 ---@field since? string                      the first release of the Model Zoo that has these tensors
 ---@field came_with? SinceTable              the releases that its fields came with (engine/since.lua)
 ---@field removed? table<string, string>    fields that its programs refuse, with the release since which they do
+---@field refused? table<string, string>    … that are written nevertheless, as by the original converter
 ---@field renamed? string[][]                names of older files: a Lua pattern and its replacement, { "%.gamma$", ".weight" }
 ---@field derived? fun(c: table): table      values that follow from others; a text is an extent: { head_dim = "hidden_size / num_heads" };
 ---                                          what no extent can say is a number and the fields it is computed from: { 5, "image_size" }
@@ -180,7 +181,8 @@ class.Class = Class
 ---@field since? string                      The first release of the Model Zoo that has these tensors.
 ---@field came_with? SinceTable              The releases with which fields came: `{ rope_theta = { "2.1", 10000 } }`, where older ones
 ---                                          compute with the second value.
----@field removed? table<string, string>     Fields that the class refuses, each with the first release that does.
+---@field removed? table<string, string>     Fields that the class refuses, each with the first release that does. They are not written.
+---@field refused? table<string, string>     … that are written, with a warning.
 ---@field renamed? string[][]                Names of tensors in older files: pairs of a Lua pattern and its replacement.
 
 local LUA_KINDS = { string = "str", number = "float", boolean = "bool" } -- as cbk.kind names them
@@ -209,8 +211,8 @@ function class.new(name)
     local mistake = mistake_in(written)
     if mistake then error(("class %s: %s"):format(name, mistake), 2) end
     return setmetatable({ name = name, fields = written.fields, field_names = naming.sorted(written.fields), since = written.since,
-      renamed = written.renamed, removed = written.removed, came_with = written.came_with, derived = written.derived,
-      nodes = written.tensors }, Class)
+      renamed = written.renamed, removed = written.removed, refused = written.refused, came_with = written.came_with,
+      derived = written.derived, nodes = written.tensors }, Class)
   end
 end
 
@@ -269,22 +271,32 @@ end
 
 ---Refuses a config whose numbers do not go together: heads that do not share the width evenly.
 ---@param config Dict
-function Class:check(config)
+---@param given? Dict   … without its defaults
+function Class:check(config, given)
   local values, texts = self:values(config)
   local said = {}
+  local function is_default(name) return given ~= nil and self.fields[name] ~= nil and is_absent(given, name, self.fields[name]) end
   for name, field in pairs(self.fields) do said[name] = not is_absent(config, name, field) and values[name] or nil end
   for _, name in ipairs(naming.sorted(texts)) do
-    if rawget(values, name) == nil and knows(said, texts, texts[name]) then extent.value(texts[name], values) end
+    if rawget(values, name) == nil and knows(said, texts, texts[name]) then extent.value(texts[name], values, is_default) end
   end
 end
 
----Takes the fields out of a config that the programs of a release refuse.
+---Takes the fields out of a config that the programs of a release refuse, and warns of those that are written nevertheless.
 ---@param config Dict       changed in place
 ---@param release string|nil
-function Class:take_removed(config, release)
+function Class:heed_refusals(config, release)
+  if not release then return end
   for name, first in pairs(self.removed or {}) do
-    if release and releases.since(release, first) then config[name] = nil end
+    if releases.since(release, first) then config[name] = nil end
   end
+  local found, since = {}, nil
+  for _, name in ipairs(naming.sorted(self.refused or {})) do
+    if config[name] ~= nil and releases.since(release, self.refused[name]) then found[#found + 1], since = name, self.refused[name] end
+  end
+  if #found == 0 then return end
+  cbk.warn(("the config has %s, which the Model Zoo's %s refuses since %s: remove %s to train"):format(table.concat(found, " and "),
+    self.name, since, #found == 1 and "this line" or "these lines"))
 end
 
 ---What a config says of a field; nil where it is null, the default where it is absent.

@@ -4,6 +4,7 @@ local cbk = require "cbk"
 require "cbk.converters"
 local class = require "converters.engine.class"
 local fit = require "converters.engine.fit"
+local conversion = require "conversion"
 local harness = require "harness"
 local describe, it, equal, raises = harness.describe, harness.it, harness.equal, harness.raises
 
@@ -55,14 +56,17 @@ describe("Model classes", function()
     equal(keys_of(Made:tensors(cbk.dict { width = 4, layers = 1 }, { prefix = "model." }))[1], "model.embed.weight")
   end)
 
-  it("take out fields that a release refuses", function()
-    local removing = class.new "Removing" { fields = {}, removed = { old = "2.4" }, tensors = function() return {} end }
-    local function left(release)
-      local config = cbk.dict { old = 1, new = 2 }
-      removing:take_removed(config, release)
-      return #config
+  it("take out fields that a release refuses, or warn of them", function()
+    local refusing = class.new "Refusing" {
+      fields = {}, removed = { old = "2.4" }, refused = { kept = "2.4", other = "2.5" }, tensors = function() return {} end,
+    }
+    local function heeded(release)
+      local config = cbk.dict { old = 1, new = 2, kept = 3 }
+      local said = conversion.warnings(function() refusing:heed_refusals(config, release) end)
+      return { #config, said[1] }
     end
-    equal({ left "2.3", left "2.4", left "2.9", left(nil) }, { 2, 1, 1, 2 })
+    equal({ heeded "2.3", heeded(nil) }, { { 3 }, { 3 } })
+    equal(heeded "2.4", { 2, "the config has kept, which the Model Zoo's Refusing refuses since 2.4: remove this line to train" })
   end)
 
   it("refuse values that are none, and configs that describe too much", function()

@@ -250,7 +250,7 @@ describe("LLaVA", function()
     local fields = { use_cache = true, torch_dtype = "bfloat16", transformers_version = "4.36.2", output_scores = true }
     for i = 1, 40 do fields[("own_%d"):format(i)] = i end
     local reported = table.concat(conversion.warnings(require("cbk.converters").convert.config, conversion.job("llava", "hf", "cs-2.4"),
-      config(fields))) .. ","
+      config(fields)), ",") .. ","
     local last_own, first_common = 0, math.huge
     for name, value in pairs(fields) do
       local shown = type(value) == "string" and "'" .. value .. "'" or tostring(value)
@@ -259,6 +259,16 @@ describe("LLaVA", function()
       if name:find "^own" then last_own = math.max(last_own, at) else first_common = math.min(first_common, at) end
     end
     assert(last_own < first_common)
+  end)
+
+  it("fields of the image model that the Model Zoo refuses are named", function()
+    for _, model in ipairs { "llava", "mmsimple-llava" } do
+      for release, is_refused in pairs { ["cs-2.3"] = false, ["cs-2.4"] = true } do
+        local job = conversion.job(model, "hf", release)
+        local said = table.concat(conversion.warnings(require("cbk.converters").convert.config, job, config()))
+        same(said:find("num_classes and use_bias_in_output, which the Model Zoo's ViTModel refuses since 2.4", 1, true) ~= nil, is_refused)
+      end
+    end
   end)
 
   it("images in patches of a grid are another model's", function()

@@ -122,6 +122,7 @@ end
 decoder.GPT2LMHeadModel = class.new "GPT2LMHeadModel" {
   fields = gpt2, came_with = came_with.gpt2, derived = derived, renamed = parts.renamed,
   removed = { norm_first = "2.4", use_ff_layer1_dropout = "2.4" }, -- written as the reference does, which its own 2.4 refuses
+  refused = { scale_by_layer_index = "2.4", softmax_dtype_fp32 = "2.4" },
   tensors = function(c, since)
     c.norm_type = parts.norm_type(c, since, c.use_rms_norm)
     local names = c.norm_first_sandwich and { "norm1", "norm3", "norm1_post", "norm3_post" } or { "norm1", "norm3" }

@@ -56,7 +56,7 @@ end
 ---@param place string   where its tensors are
 function llava.image_part(place)
   return class.new "ViTModel" {
-    fields = vision.ViTModel.fields, derived = vision.ViTModel.derived,
+    fields = vision.ViTModel.fields, derived = vision.ViTModel.derived, refused = vision.ViTModel.refused,
     tensors = function(c) return below(place, vision.ViTModel.nodes(c)) end,
   }
 end
