@@ -26,6 +26,17 @@ end
 ---@field to string          the target release
 ---@field from? string       the source release, whose unknown fields are kept; nil: Hugging Face
 ---@field starts_at_hf boolean   the whole conversion, not only this step, starts with Hugging Face's files
+---@field named? table<string, string>   Hugging Face's names of fields, where a step starts with its config
+---@field given? Dict        … and that config
+
+---A field as the user's config has it. The values that a release knows are those of the Model Zoo's field, so only one that may not be
+---set at all has the other name.
+---@return string name, any value
+local function as_given(entry, name, value, way)
+  local own = way.named and way.named[name]
+  if own and fields.same(entry[2], cbk.null) then return own, way.given[own] end
+  return name, value
+end
 
 ---Refuses, or warns about, a field's value that the release does not know.
 ---@param entry Since
@@ -37,7 +48,8 @@ local function check_field(entry, name, section, way)
   if is_known or is_expressible(entry, value, section) then return end
   local usual = entry.says or fields.shown(entry[2])
   if not entry.warn or entry.warn == "steps" and way.starts_at_hf then
-    fields.refuse(name, value, usual, (" before release %s; to keep it, convert to cs-%s or a later release"):format(came, came))
+    local own, given = as_given(entry, name, value, way)
+    fields.refuse(own, given, usual, (" before release %s; to keep it, convert to cs-%s or a later release"):format(came, came))
   end
   cbk.warn(("%s=%s is kept, but the model of release %s computes something else: before release %s it supports only %s"):format(
     name, fields.shown(value), way.to, came, (usual:gsub(",$", ""))))

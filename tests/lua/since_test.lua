@@ -39,6 +39,7 @@ describe("Fields newer than the release", function()
     { "llama", "cs-2.9", "cs-2.2", { attention_logits_alpha = 2 }, "attention_logits_alpha=2: only 1" },
     { "llama", "cs-2.1", "cs-2.0", { attention_sliding_window_length = 7 }, "attention_sliding_window_length=7: only null" },
     { "llama", "hf", "cs-1.9", { num_key_value_heads = 2 }, "num_key_value_heads=2: only as many as num_attention_heads" },
+    { "llama", "hf", "cs-2.2", { head_dim = 8 }, "head_dim=8: only a value that follows from hidden_size and the number of heads is" },
     { "gpt2", "cs-2.3", "cs-2.2", { mup_base_hidden_size = 8 }, "mup_base_hidden_size=8: only null" },
     { "gpt2", "cs-1.9", "cs-1.8", { position_embedding_type = "alibi" }, "position_embedding_type='alibi': only 'learned' or 'fixed'" },
     { "gpt-neox", "hf", "cs-2.0", { rope_scaling = { type = "linear", factor = 2 } },
