@@ -77,8 +77,7 @@ if not from then
 end
 local since = converters.catalogue.since
 if since(converters.catalogue.release(from), converters.catalogue.release(to)) then
-  cbk.fail("usage", upgrade.NOTHING_TO_DO:format(args.checkpoint_file,
-    converters.catalogue.release(from), to))
+  cbk.fail("usage", upgrade.NOTHING_TO_DO:format(args.checkpoint_file, converters.catalogue.release(from)))
 end
 if args.worker_data_iter_files_dir and since(converters.catalogue.release(from), "2.0") then
   cli.usage_error("upgrade", ("--worker_data_iter_files_dir: release %s keeps the states in the checkpoint")

@@ -122,15 +122,16 @@ local function of_names(job, source, unmatched)
   local keys = keys_of(source)
   local names = weight_names.models_that_fit(keys, job.path[1].src, job.model)
   if #names > 0 then return "; all keys fit --model " .. table.concat(names, " or ") end
+  local place = job.path[1].src == "hf" and "" or "model." -- `keys` are without it
   local extra = weight_names.name_to_remove(job.model, job.path[1].src, keys)
   if extra then
-    local place = job.path[1].src == "hf" and "" or "model."
     return ("; they fit without the prefix '%s.': `cbk copy CHECKPOINT NEW --rename '%s%s.*=%s*'`"):format(extra, place, extra, place)
   end
   local name, lacking = name_to_add(job, keys)
   if name then
     local also = lacking and #lacking > 0 and (" (still missing: %s)"):format(naming.first(lacking)) or ""
-    return ("; all keys fit with the prefix '%s.': `cbk copy CHECKPOINT NEW --rename '*=%s.*'`%s"):format(name, name, also)
+    return ("; all keys fit with the prefix '%s.': `cbk copy CHECKPOINT NEW --rename '%s*=%s%s.*'`%s"):format(name, place, place, name,
+      also)
   end
   local why = known_as_lost(job, unmatched)
   local text = "; other conversions from %s leave it out (%s): pass --drop-unmatched-keys to do so here"

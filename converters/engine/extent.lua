@@ -107,15 +107,17 @@ end
 ---The value of an extent.
 ---@param written Extent
 ---@param values table<string, any>
+---@param is_default? fun(name: string): boolean   whether the config lacks a field, so that its value is the default
 ---@return integer
-function extent.value(written, values)
+function extent.value(written, values, is_default)
   if type(written) == "number" then return written end
   local result = formula(written)(values)
   if result and result >= 0 and result % 1 == 0 and result < 2 ^ 53 then return result end
   local width, count = written:match("^(" .. NAME .. ") / (" .. NAME .. ")$")
   if result and width then
-    local whole = extent.value_of(values, width)
-    fields.refuse(count, extent.value_of(values, count), ("a divisor of %s (%s)"):format(width, fields.shown(whole)))
+    local whole, parts = extent.value_of(values, width), extent.value_of(values, count)
+    fields.refuse(count, parts, ("a divisor of %s (%s)"):format(width, fields.shown(whole)), is_default and is_default(count)
+      and (" (%s is the default, as the config has no '%s')"):format(fields.shown(parts), count))
   end
   local named = {}
   for name in extent.names_in(written) do

@@ -398,7 +398,7 @@ function sections.convert(step, side, from, moves, class, read)
   from = fields.fill(cbk.copy(given), defaults)
   sections.check(from, known)
   sections.plain(from, known)
-  if class then class:check(from) end
+  if class then class:check(from, given) end
   if not rest then warn_of_quoted(from, known) end -- a table that copies every field leaves all as they are
   if step.prepare and step.prepare[side] then
     from = step.prepare[side](from, given, read or {}) or from

@@ -76,8 +76,8 @@ end
 function file.refuse(config)
   for _, section in ipairs { "model", "trainer" } do
     if kinds.is_dict(config, section) then
-      cbk.fail("config", ("expected a config of Hugging Face, found one of the Model Zoo (it has a section '%s'); "
-        .. "pass its format, such as --src-fmt cs-%s"):format(section, releases.newest))
+      cbk.fail("config", ("expected a config of Hugging Face, as the source format is hf, found one of the Model Zoo (it has a section "
+        .. "'%s'); pass its format, such as --src-fmt cs-%s"):format(section, releases.newest))
     end
   end
 end

@@ -54,8 +54,8 @@ describe("what convert may have been meant to do", function()
     refused(dir, "gpt2", "hf", "cs-2.4", "this config is for llama (model_type='llama'), not for gpt2; use --model llama")
     local own = cbk.config.load(dir .. "/config.json")
     cbk.config.save(cbk.dict { model_type = "gpt2", n_embd = 4 }, dir .. "/config.json", { overwrite = true })
-    refused(dir, "gptj", "hf", "cs-2.4", "cannot convert the config with n_head=16: only a divisor of n_embd (4) is supported; "
-      .. "this config is for gpt2 (model_type='gpt2'), not for gptj; use --model gpt2")
+    refused(dir, "gptj", "hf", "cs-2.4", "cannot convert the config with n_head=16: only a divisor of n_embd (4) is supported "
+      .. "(16 is the default, as the config has no 'n_head'); this config is for gpt2 (model_type='gpt2'), not for gptj; use --model gpt2")
     own.model_type = "unheard-of"
     cbk.config.save(own, dir .. "/config.json", { overwrite = true })
     local _, _, stderr = convert(dir, "hf", "cs-2.4", "--model", "gpt2")

@@ -228,6 +228,18 @@ describe("Plan: advice on keys that fit no rule", function()
     end)
   end)
 
+  it("they fit with a prefix below 'model', where a Model Zoo checkpoint has them", function()
+    local way = tiny.newest_ways().bert
+    local config, there = conversion.run("bert", "hf", way.format, tiny.model(way))
+    local one, bare = converters.job(converters.route("bert", way.format, "hf")), cbk.dict()
+    converters.convert.config(one, config)
+    for key, tensor in cbk.items(there.model) do
+      local name = key:match "^bert_encoder%.(.*)"
+      if name then bare[name] = tensor end
+    end
+    has(advice.unmatched(one, bare, cbk.keys(bare)), "--rename 'model.*=model.bert_encoder.*'`")
+  end)
+
   it("they fit without a prefix, which is named without what is missing only with it", function()
     for _, way in ipairs { { "bert", "hf", "cs-2.9", "" }, { "bert", "cs-2.9", "hf", "model." }, { "gpt2", "hf", "cs-2.4", "" } } do
       local name, src, tgt, place = unpack(way)

@@ -305,8 +305,8 @@ describe("the config beside a checkpoint", function()
 
   it("is of the other side", function()
     local dir, zoo = hf_folder(llama), zoo_folder(llama, "llama", "cs-2.4")
-    refuses(dir, "expected a config of Hugging Face, found one of the Model Zoo (it has a section 'model')", "convert", "m.safetensors",
-      "--to", "cs-2.4", "--config", zoo .. "/a.yaml")
+    refuses(dir, "expected a config of Hugging Face, as the checkpoint is, found one of the Model Zoo (it has a section 'model')",
+      "convert", "m.safetensors", "--to", "cs-2.4", "--config", zoo .. "/a.yaml")
     refuses(zoo, "expected a config of the Model Zoo, found one of Hugging Face (it has 'model_type'); its format is hf", "convert",
       "a.mdl", "--to", "hf", "--config", dir .. "/config.json")
     refuses(dir, "'m.safetensors' is a checkpoint of Hugging Face, but --src-fmt is cs-2.4; use --src-fmt hf", "convert", "m.safetensors",
@@ -363,7 +363,7 @@ describe("a config that does not fit its tensors", function()
 
   it("is named as the reason", function()
     said({ hidden_size = "8" }, "hidden_size='8'")
-    said({ num_attention_heads = 3 }, "num_attention_heads=3: only a divisor of hidden_size (8)")
+    said({ num_attention_heads = 3 }, "for llama, the config has num_attention_heads=3: only a divisor of hidden_size (8)")
     said({ hidden_size = 16 }, "'lm_head.weight': expected [50, 16] (hidden_size=16), found [50, 8]")
     said({ model_type = "bloom" }, "the config says model_type=bloom, but", "the tensor names are those of llama")
     said({ model_type = "nobody" }, "the config says model_type=nobody, which is not a known model")

@@ -112,8 +112,8 @@ local function candidates(asked, format, keys, shape_of)
         out[#out + 1] = { model = one.model, class = class, fit = result, mistakes = fit.mistakes(result),
           is_named = is_of_class(one.model, asked.architecture), idle = asked.idle(one.model) }
       else
-        local message, instead = result.message or tostring(result), ("cannot describe %s by the config"):format(one.model.model)
-        problems[#problems + 1] = message:gsub("^cannot convert the config", (instead:gsub("%%", "%%%%")))
+        local message, name = result.message or tostring(result), one.model.model:gsub("%%", "%%%%")
+        problems[#problems + 1] = message:gsub("^cannot convert the config with ", ("for %s, the config has "):format(name))
       end
     end
   end
@@ -326,7 +326,8 @@ end
 local function hugging_face_section(config)
   local section = kinds.is_dict(config, "trainer") and "trainer" or kinds.is_dict(config, "model") and "model"
   if section and not identify.says_hugging_face(config) then
-    cbk.fail("config", ("expected a config of Hugging Face, found one of the Model Zoo (it has a section '%s')"):format(section))
+    cbk.fail("config",
+      ("expected a config of Hugging Face, as the checkpoint is, found one of the Model Zoo (it has a section '%s')"):format(section))
   end
   return config
 end

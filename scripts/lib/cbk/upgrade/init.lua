@@ -19,7 +19,7 @@ local trainer = require "converters.modelzoo.trainer"
 
 local upgrade = {}
 
-upgrade.NOTHING_TO_DO = "'%s' is already of release %s: there is nothing to upgrade to %s; `cbk convert` converts to older releases"
+upgrade.NOTHING_TO_DO = "'%s' is already of release %s; `cbk convert` converts to older releases"
 local convert, catalogue = converters.convert, converters.catalogue
 
 ---@class UpgradeOptions
@@ -246,7 +246,7 @@ function upgrade.detect(old, config, model_name, target, prepared, options)
   local possible = release.candidates(evidence)
   if #possible > 0 and releases.since(possible[1], catalogue.release(target)) then
     cbk.fail("usage", (upgrade.NOTHING_TO_DO .. "%s"):format(old.checkpoint.path,
-      detect.listed(possible), target, detect.reasons(evidence, "if it is of an older one, name that with --from cs-X.Y")))
+      detect.listed(possible), detect.reasons(evidence, "if it is of an older one, name that with --from cs-X.Y")))
   end
   local function try(from)
     local format = upgrade.format_at(model_name, from)
