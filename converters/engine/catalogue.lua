@@ -200,22 +200,45 @@ function catalogue.add(models, where, is_own)
   end
 end
 
----Loads every family file of a folder.
+local waiting = {} -- family files that nobody has asked for: module to a function that adds its models
+
+---Makes every family file of a folder known. A file is loaded when its model is asked for: all of them take longer than a small
+---conversion.
 ---@param folder string
 ---@param check fun(models: any, where: string)   refuses anything else
 function catalogue.load_folder(folder, check)
   for _, name in ipairs(cbk.fs.list(folder)) do
     local module = name:match "^([%w_-]+)%.lua$"
     if module then
-      local models, path = require("converters." .. module), cbk.fs.join(folder, name)
-      check(models, path)
-      catalogue.add(models, path)
+      waiting[module] = function()
+        local models, path = require("converters." .. module), cbk.fs.join(folder, name)
+        check(models, path)
+        catalogue.add(models, path)
+      end
     end
   end
 end
 
+local function load_file(module)
+  local add = waiting[module]
+  waiting[module] = nil
+  if add then add() end
+end
+
+local function load_all()
+  for _, module in ipairs(naming.sorted(waiting)) do load_file(module) end
+end
+
+---Loads the file that is named after a model, or all files if the model is in none such.
+local function load_for(name)
+  if by_name[name] or next(waiting) == nil then return end
+  load_file((tostring(name):gsub("%-headless$", ""):gsub("%-", "_")))
+  if not by_name[name] then load_all() end
+end
+
 ---@return Model|nil, string|nil zoo_name
 function catalogue.find(name)
+  load_for(name)
   local entry = by_name[name]
   if not entry then return nil end
   return entry[1], entry[2]
@@ -223,13 +246,19 @@ end
 
 ---The file of a model.
 ---@return string|nil
-function catalogue.file_of(name) return by_name[name] and by_name[name][3] end
+function catalogue.file_of(name)
+  load_for(name)
+  return by_name[name] and by_name[name][3]
+end
 
 ---Whether a model is of a user's own file.
-function catalogue.is_own(name) return by_name[name] ~= nil and by_name[name].is_own == true end
+function catalogue.is_own(name) return by_name[name] ~= nil and by_name[name].is_own == true end -- such files are loaded at once
 
 ---All model names, aliases included, sorted.
-function catalogue.names() return naming.sorted(by_name) end
+function catalogue.names()
+  load_all()
+  return naming.sorted(by_name)
+end
 
 -- --- steps
 
