@@ -7,7 +7,7 @@ local includes = {}
 local ROWS = {
   { "host/base" },
   { "host/tensor" },
-  { "host/value" },
+  { "host/value", "host/compute" },
   { "host/formats" }, -- what all formats share: the files directly in it
   { "host/formats/hdf5", "host/formats/pickle" },
   { "host/formats/safetensors", "host/formats/tensorflow", "host/formats/torch" },

@@ -1,0 +1,378 @@
+// cbk.compute: functions that make variables, those of neural networks, and the recording of steps.
+// scripts/lib/cstorch gives them the names of the training API.
+#include <algorithm>
+
+#include "bindings/modules.hpp"
+#include "bindings/variable_methods.hpp"
+#include "host/compute/context.hpp"
+#include "host/compute/parallel.hpp"
+#include "host/compute/program.hpp"
+
+namespace cbk::lua {
+
+template <>
+struct TypeName<compute::Program> {
+  static constexpr const char* value = "Program";
+};
+
+namespace {
+
+using compute::context;
+using compute::VariablePtr;
+
+DType dtype_option(lua_State* L, int index, DType otherwise) {
+  return Options(L, index, {"dtype"}).dtype("dtype", otherwise);
+}
+
+// --- making
+
+/// The numbers of nested tables in order; the first table of each level sets the extents.
+void read_nested(lua_State* L, int index, size_t level, Shape& shape, std::vector<double>& values) {
+  if (!lua_istable(L, index)) {
+    if (level != shape.size())
+      fail(Errc::value, "tensor: a list is not nested evenly: found a {} at depth {}", type_name(L, index),
+           level);
+    values.push_back(lua_isboolean(L, index) ? (lua_toboolean(L, index) != 0 ? 1.0 : 0.0)
+                                             : check_number(L, index));
+    return;
+  }
+  luaL_checkstack(L, 4, "tensor");
+  const auto count = static_cast<int64_t>(lua_objlen(L, index));
+  if (level == shape.size() && values.empty()) shape.push_back(count);
+  if (level >= shape.size() || shape[level] != count) {
+    fail(Errc::value, "tensor: a list is not nested evenly: {} elements at depth {}", count, level);
+  }
+  for (int64_t i = 1; i <= count; ++i) {
+    lua_rawgeti(L, index, static_cast<int>(i));
+    read_nested(L, lua_gettop(L), level + 1, shape, values);
+    lua_pop(L, 1);
+  }
+}
+
+/// `tensor(list, { dtype, shape, requires_grad })`, or of a number or a tensor of cbk.
+int tensor(lua_State* L) {
+  const Options options(L, 2, {"dtype", "shape", "requires_grad"});
+  VariablePtr out;
+  if (const auto leaf = test<const TensorLeaf>(L, 1)) {
+    const DType dtype = options.dtype("dtype", leaf->tensor.dtype());
+    out = compute::Variable::from_tensor(dtype == leaf->tensor.dtype() ? leaf->tensor
+                                                                       : leaf->tensor.cast(dtype));
+  } else if (const auto other = test<compute::Variable>(L, 1)) {
+    out = compute::clone(compute::cast(other->detached(), options.dtype("dtype", other->dtype())));
+  } else {
+    Shape shape;
+    std::vector<double> values;
+    read_nested(L, 1, 0, shape, values);
+    if (options.has("shape")) {
+      options.push("shape");
+      const Shape wanted = check_integers(L, lua_gettop(L));
+      lua_pop(L, 1);
+      if (numel_of(wanted) != static_cast<int64_t>(values.size())) {
+        fail(Errc::value, "tensor: {} numbers cannot have the shape {}", values.size(), to_string(wanted));
+      }
+      shape = wanted;
+    }
+    out = compute::Variable::from_doubles(options.dtype("dtype", DType::float32), shape, values);
+  }
+  if (options.flag("requires_grad")) out->set_requires_grad(true);
+  return push_variable(L, out);
+}
+
+int full(lua_State* L) {
+  const Shape shape = check_integers(L, 1);
+  const double value = check_number(L, 2);
+  return push_variable(L, compute::full(dtype_option(L, 3, DType::float32), shape, value, context().device));
+}
+
+int full_like(lua_State* L) {
+  const auto x = check_variable(L, 1);
+  return push_variable(
+      L, compute::full(dtype_option(L, 3, x->dtype()), x->shape(), check_number(L, 2), x->device()));
+}
+
+int arange(lua_State* L) {
+  const bool has_stop = lua_isnumber(L, 2) != 0;
+  const double first = check_number(L, 1);
+  const double step = lua_isnumber(L, 3) != 0 ? check_number(L, 3) : 1;
+  int options = 4;
+  if (!has_stop) options = 2;
+  if (has_stop && lua_istable(L, 3)) options = 3;
+  return push_variable(L, compute::arange(dtype_option(L, options, DType::float32), has_stop ? first : 0,
+                                          has_stop ? check_number(L, 2) : first, step));
+}
+
+int rand(lua_State* L) {
+  return push_variable(L, compute::random_uniform(dtype_option(L, 2, DType::float32), check_integers(L, 1)));
+}
+int randn(lua_State* L) {
+  return push_variable(L, compute::random_normal(dtype_option(L, 2, DType::float32), check_integers(L, 1)));
+}
+
+int randint(lua_State* L) {
+  const double low = check_number(L, 1), high = check_number(L, 2);
+  return push_variable(
+      L, compute::random_integers(dtype_option(L, 4, DType::int64), check_integers(L, 3), low, high));
+}
+
+int manual_seed(lua_State* L) {
+  context().seed = static_cast<uint64_t>(check_integer(L, 1));
+  context().drawn = 0;
+  return 0;
+}
+
+int dropout_mask(lua_State* L) {
+  return push_variable(L, compute::dropout_mask(check_integers(L, 1), check_number(L, 2)));
+}
+
+int where(lua_State* L) {
+  return push_variable(L, compute::where(check_variable(L, 1), check_input(L, 2), check_input(L, 3)));
+}
+
+std::vector<VariablePtr> check_list(lua_State* L, int index) {
+  luaL_checktype(L, index, LUA_TTABLE);
+  std::vector<VariablePtr> out;
+  for (size_t i = 1; i <= lua_objlen(L, index); ++i) {
+    lua_rawgeti(L, index, static_cast<int>(i));
+    out.push_back(check_variable(L, lua_gettop(L)));
+    lua_pop(L, 1);
+  }
+  return out;
+}
+
+int cat(lua_State* L) {
+  return push_variable(L, compute::concat(check_list(L, 1), opt_integer(L, 2, 0)));
+}
+int stack(lua_State* L) {
+  return push_variable(L, compute::stack(check_list(L, 1), opt_integer(L, 2, 0)));
+}
+
+int is_tensor(lua_State* L) {
+  lua_pushboolean(L, is<compute::Variable>(L, 1));
+  return 1;
+}
+
+/// The values as a tensor of cbk, over the same memory.
+int to_lazy(lua_State* L) {
+  push(L, check_variable(L, 1)->to_tensor());
+  return 1;
+}
+
+// --- neural networks
+
+VariablePtr opt_variable(lua_State* L, int index) {
+  return lua_isnoneornil(L, index) ? nullptr : check_variable(L, index);
+}
+
+VariablePtr variable_option(lua_State* L, const Options& options, const char* name) {
+  if (!options.has(name)) return nullptr;
+  options.push(name);
+  VariablePtr out = check_variable(L, lua_gettop(L));
+  lua_pop(L, 1);
+  return out;
+}
+
+int linear(lua_State* L) {
+  return push_variable(L, compute::linear(check_variable(L, 1), check_variable(L, 2), opt_variable(L, 3)));
+}
+int embedding(lua_State* L) {
+  return push_variable(L, compute::embedding(check_variable(L, 1), check_variable(L, 2)));
+}
+
+int layer_norm(lua_State* L) {
+  const double eps = Options(L, 4, {"eps"}).number("eps", 1e-5);
+  return push_variable(
+      L, compute::layer_norm(check_variable(L, 1), check_variable(L, 2), opt_variable(L, 3), eps));
+}
+
+int rms_norm(lua_State* L) {
+  const double eps = Options(L, 3, {"eps"}).number("eps", 1e-6);
+  return push_variable(L, compute::rms_norm(check_variable(L, 1), check_variable(L, 2), eps));
+}
+
+int gelu(lua_State* L) {
+  const std::string form = Options(L, 2, {"approximate"}).text("approximate", "none");
+  if (form != "none" && form != "tanh")
+    fail(Errc::value, "gelu: approximate must be \"none\" or \"tanh\", not {}", quote(form));
+  return push_variable(
+      L, compute::unary(form == "tanh" ? compute::ElementOp::gelu_tanh : compute::ElementOp::gelu,
+                        check_variable(L, 1)));
+}
+
+int silu(lua_State* L) {
+  return push_variable(L, compute::unary(compute::ElementOp::silu, check_variable(L, 1)));
+}
+
+int cross_entropy(lua_State* L) {
+  const Options options(L, 3, {"reduction", "ignore_index"});
+  const std::string name = options.text("reduction", "mean");
+  const bool is_known = name == "mean" || name == "sum" || name == "none";
+  if (!is_known)
+    fail(Errc::value, "cross_entropy: reduction must be \"mean\", \"sum\" or \"none\", not {}", quote(name));
+  using compute::Reduction;
+  const auto reduction = name == "mean" ? Reduction::mean : name == "sum" ? Reduction::sum : Reduction::none;
+  const int64_t ignored = options.integer("ignore_index", INT64_MIN, INT64_MAX).value_or(-100);
+  return push_variable(
+      L, compute::cross_entropy(check_variable(L, 1), check_variable(L, 2), reduction, ignored));
+}
+
+int attention(lua_State* L) {
+  const Options options(L, 4, {"causal", "scale", "mask", "window", "slopes"});
+  compute::AttentionOptions how;
+  how.causal = options.flag("causal");
+  if (options.has("scale")) how.scale = options.number("scale", 1);
+  how.window = options.integer("window", INT64_MIN, INT64_MAX);
+  how.mask = variable_option(L, options, "mask");
+  how.slopes = variable_option(L, options, "slopes");
+  return push_variable(
+      L, compute::attention(check_variable(L, 1), check_variable(L, 2), check_variable(L, 3), how));
+}
+
+// --- modes. Each returns what was before, so that a scope in Lua can set it again.
+
+int records_gradients(lua_State* L) {
+  lua_pushboolean(L, context().records_gradients);
+  if (!lua_isnoneornil(L, 1)) context().records_gradients = lua_toboolean(L, 1) != 0;
+  return 1;
+}
+
+int may_read_device(lua_State* L) {
+  lua_pushboolean(L, context().may_read_device);
+  if (!lua_isnoneornil(L, 1)) context().may_read_device = lua_toboolean(L, 1) != 0;
+  return 1;
+}
+
+compute::Device check_device(lua_State* L, int index) {
+  const std::string_view name = check_string(L, index);
+  for (const auto device : {compute::Device::cpu, compute::Device::csx}) {
+    if (compute::name_of(device) == name) return device;
+  }
+  fail(Errc::value, "unknown device {}: expected \"cpu\" or \"csx\"", quote(name));
+}
+
+/// The device of new tensors.
+int device(lua_State* L) {
+  push(L, compute::name_of(context().device));
+  if (!lua_isnoneornil(L, 1)) context().device = check_device(L, 1);
+  return 1;
+}
+
+/// `place(t, device)`: t, which is on that device from now on.
+int place(lua_State* L) {
+  check_variable(L, 1)->set_device(check_device(L, 2));
+  lua_settop(L, 1);
+  return 1;
+}
+
+int threads(lua_State* L) {
+  push_integer(L, compute::thread_count());
+  if (!lua_isnoneornil(L, 1)) compute::set_thread_count(static_cast<int>(check_integer(L, 1, 1, 256)));
+  return 1;
+}
+
+/// Memory that tensors hold now, and how often memory was allocated since the start.
+int memory(lua_State* L) {
+  const auto count = compute::Buffer::count();
+  push_unsigned(L, count.live_bytes);
+  push_unsigned(L, count.allocations);
+  return 2;
+}
+
+// --- programs
+
+/// `program(can_run_early)`
+int program(lua_State* L) {
+  push(L, std::make_shared<compute::Program>(lua_toboolean(L, 1) != 0));
+  return 1;
+}
+
+/// `recording(program or nil)`: what is recorded from now on; returns what was before.
+int recording(lua_State* L) {
+  compute::Program* before = context().program;
+  context().program = lua_isnoneornil(L, 1) ? nullptr : check<compute::Program>(L, 1).get();
+  lua_pushboolean(L, before != nullptr);
+  return 1;
+}
+
+int program_keep(lua_State* L) {
+  check<compute::Program>(L, 1)->keep(check_variable(L, 2)->buffer());
+  return 0;
+}
+
+int program_when(lua_State* L) {
+  const auto flag = check_variable(L, 2);
+  if (flag->numel() != 1)
+    fail(Errc::shape, "a condition needs a tensor of one element, not of shape {}", to_string(flag->shape()));
+  check<compute::Program>(L, 1)->begin_condition(flag->operand());
+  return 0;
+}
+
+int program_end_when(lua_State* L) {
+  check<compute::Program>(L, 1)->end_condition();
+  return 0;
+}
+
+int program_finish(lua_State* L) {
+  check<compute::Program>(L, 1)->finish();
+  return 0;
+}
+
+int program_run(lua_State* L) {
+  check<compute::Program>(L, 1)->run();
+  return 0;
+}
+
+int program_size(lua_State* L) {
+  const auto size = check<compute::Program>(L, 1)->size();
+  lua_newtable(L);
+  set_integer(L, "recorded", size.recorded);
+  set_integer(L, "kernels", size.kernels);
+  set_integer(L, "arena_bytes", size.arena_bytes);
+  return 1;
+}
+
+}  // namespace
+
+void bind_compute(lua_State* L) {
+  static const luaL_Reg functions[] = {{"tensor", computed<tensor>},
+                                       {"full", computed<full>},
+                                       {"full_like", computed<full_like>},
+                                       {"arange", computed<arange>},
+                                       {"rand", computed<rand>},
+                                       {"randn", computed<randn>},
+                                       {"randint", computed<randint>},
+                                       {"manual_seed", computed<manual_seed>},
+                                       {"dropout_mask", computed<dropout_mask>},
+                                       {"where", computed<where>},
+                                       {"cat", computed<cat>},
+                                       {"stack", computed<stack>},
+                                       {"is_tensor", computed<is_tensor>},
+                                       {"to_lazy", computed<to_lazy>},
+                                       {"linear", computed<linear>},
+                                       {"embedding", computed<embedding>},
+                                       {"layer_norm", computed<layer_norm>},
+                                       {"rms_norm", computed<rms_norm>},
+                                       {"gelu", computed<gelu>},
+                                       {"silu", computed<silu>},
+                                       {"cross_entropy", computed<cross_entropy>},
+                                       {"attention", computed<attention>},
+                                       {"records_gradients", computed<records_gradients>},
+                                       {"may_read_device", computed<may_read_device>},
+                                       {"device", computed<device>},
+                                       {"place", computed<place>},
+                                       {"threads", computed<threads>},
+                                       {"memory", computed<memory>},
+                                       {"program", computed<program>},
+                                       {"recording", computed<recording>},
+                                       {nullptr, nullptr}};
+  static const luaL_Reg methods[] = {{"keep", computed<program_keep>},
+                                     {"when", computed<program_when>},
+                                     {"end_when", computed<program_end_when>},
+                                     {"finish", computed<program_finish>},
+                                     {"run", computed<program_run>},
+                                     {"size", computed<program_size>},
+                                     {nullptr, nullptr}};
+  register_type<compute::Program>(L, {methods, nullptr, nullptr});
+  set_group(L, "compute", functions);
+}
+
+}  // namespace cbk::lua

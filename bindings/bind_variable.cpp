@@ -1,0 +1,176 @@
+// The type Variable: what scripts of `cstorch` call a tensor.
+#include <algorithm>
+#include <cmath>
+
+#include "bindings/modules.hpp"
+#include "bindings/variable_methods.hpp"
+#include "host/compute/context.hpp"
+
+namespace cbk::lua {
+
+std::string_view kind_of(Errc code) {
+  switch (code) {
+    case Errc::usage:
+    case Errc::dtype:
+      return "type";
+    case Errc::value:
+    case Errc::key:
+      return "value";
+    default:
+      return "runtime";
+  }
+}
+
+compute::VariablePtr check_variable(lua_State* L, int index) {
+  if (auto variable = test<compute::Variable>(L, index)) return variable;
+  fail_type(L, index, "tensor");
+}
+
+compute::Input check_input(lua_State* L, int index) {
+  if (auto variable = test<compute::Variable>(L, index)) return variable;
+  if (lua_type(L, index) == LUA_TNUMBER || is_int64(L, index) || is_uint64(L, index))
+    return check_number(L, index);
+  if (lua_isboolean(L, index)) return lua_toboolean(L, index) != 0 ? 1.0 : 0.0;
+  fail_type(
+      L, index,
+      is<const TensorLeaf>(L, index) ? "tensor of cstorch (cstorch.tensor makes one)" : "tensor or number");
+}
+
+int push_variable(lua_State* L, const compute::VariablePtr& variable) {
+  constexpr uint64_t least = 64ULL << 20;
+  static uint64_t limit = least;
+  if (compute::Buffer::count().live_bytes > limit) {
+    lua_gc(L, LUA_GCCOLLECT, 0);
+    limit = std::max(least, compute::Buffer::count().live_bytes / 2 * 3);
+  }
+  push(L, variable);
+  return 1;
+}
+
+compute::Dims opt_dims(lua_State* L, int index) {
+  if (lua_isnoneornil(L, index)) return {};
+  if (lua_type(L, index) == LUA_TNUMBER) return {check_integer(L, index)};
+  return check_integers(L, index);
+}
+
+bool keepdim(lua_State* L, int index) {
+  return Options(L, index, {"keepdim"}).flag("keepdim");
+}
+
+namespace {
+
+/// One element as Lua has it.
+void push_element(lua_State* L, DType dtype, double value) {
+  if (dtype == DType::boolean) {
+    lua_pushboolean(L, value != 0);
+  } else if (is_floating(dtype)) {
+    lua_pushnumber(L, value);
+  } else {
+    push_integer(L, static_cast<int64_t>(value));
+  }
+}
+
+void push_nested(lua_State* L, DType dtype, const Shape& shape, size_t dim, const double*& values) {
+  if (dim == shape.size()) return push_element(L, dtype, *values++);
+  luaL_checkstack(L, 3, "tolist");
+  lua_createtable(L, static_cast<int>(shape[dim]), 0);
+  for (int64_t i = 0; i < shape[dim]; ++i) {
+    push_nested(L, dtype, shape, dim + 1, values);
+    lua_rawseti(L, -2, static_cast<int>(i + 1));
+  }
+}
+
+int tolist(lua_State* L) {
+  const auto x = check_variable(L, 1);
+  constexpr int64_t most = 100'000'000;
+  if (x->numel() > most)
+    fail(Errc::value, "tolist() of {} elements is too much for Lua; take a slice", x->numel());
+  const std::vector<double> values = x->to_doubles();
+  const double* at = values.data();
+  push_nested(L, x->dtype(), x->shape(), 0, at);
+  return 1;
+}
+
+int item(lua_State* L) {
+  const auto x = check_variable(L, 1);
+  push_element(L, x->dtype(), x->item());
+  return 1;
+}
+
+int describe(lua_State* L) {
+  const auto x = check_variable(L, 1);
+  constexpr int64_t most = 8;
+  const std::vector<double> values = x->to_doubles(most);
+  std::string text = fmt::format("Tensor {} {}", name_of(x->dtype()), to_string(x->shape()));
+  for (size_t i = 0; i < values.size(); ++i) text += fmt::format("{}{:.6g}", i == 0 ? ": " : ", ", values[i]);
+  if (x->numel() > most) text += ", …";
+  push(L, std::string_view(text));
+  return 1;
+}
+
+int index(lua_State* L) {
+  const auto x = check_variable(L, 1);
+  if (lua_type(L, 2) != LUA_TSTRING)
+    fail(Errc::usage, "a tensor is indexed with t:select(dim, i) or t:slice(dim, start, stop), from 0");
+  const std::string_view key = check_string(L, 2);
+  if (key == "dtype") {
+    push(L, name_of(x->dtype()));
+  } else if (key == "device") {
+    push(L, name_of(x->device()));
+  } else if (key == "requires_grad") {
+    lua_pushboolean(L, x->requires_grad());
+  } else if (key == "is_leaf") {
+    lua_pushboolean(L, x->is_leaf());
+  } else if (key == "grad") {
+    if (!x->grad()) return 0;
+    push(L, x->grad());
+  } else {
+    std::vector<std::string> known = method_names(L, 1);
+    known.insert(known.end(), {"dtype", "device", "requires_grad", "grad", "is_leaf"});
+    fail_member("a tensor", key, known);
+  }
+  return 1;
+}
+
+int assign(lua_State* L) {
+  const auto x = check_variable(L, 1);
+  const std::string_view key = check_string(L, 2);
+  if (key == "requires_grad") {
+    x->set_requires_grad(lua_toboolean(L, 3) != 0);
+  } else if (key == "grad") {
+    if (lua_isnil(L, 3)) return x->set_grad(nullptr), 0;
+    const auto gradient = check_variable(L, 3);
+    if (gradient->shape() != x->shape() || gradient->dtype() != x->dtype()) {
+      fail(Errc::shape, "the gradient of a tensor {} {} must be the same, not {} {}", name_of(x->dtype()),
+           to_string(x->shape()), name_of(gradient->dtype()), to_string(gradient->shape()));
+    }
+    x->set_grad(gradient);
+  } else {
+    fail(Errc::usage, "'{}' of a tensor cannot be assigned; grad and requires_grad can", key);
+  }
+  return 0;
+}
+
+/// Names the methods of an object hidden behind `index` above.
+const luaL_Reg own[] = {{"tolist", computed<tolist>}, {"item", computed<item>}, {nullptr, nullptr}};
+
+std::vector<luaL_Reg> joined(std::initializer_list<const luaL_Reg*> lists) {
+  std::vector<luaL_Reg> all;
+  for (const luaL_Reg* list : lists) {
+    for (; list->name != nullptr; ++list) all.push_back(*list);
+  }
+  all.push_back({nullptr, nullptr});
+  return all;
+}
+
+}  // namespace
+
+void bind_variable(lua_State* L) {
+  static const luaL_Reg own_metamethods[] = {
+      {"__tostring", computed<describe>}, {"__newindex", computed<assign>}, {nullptr, nullptr}};
+  const auto methods = joined({own, variable_math, variable_moves, variable_in_place, variable_gradients});
+  const auto metamethods = joined({own_metamethods, variable_operators});
+  register_type<compute::Variable>(L, {methods.data(), metamethods.data(), computed<index>});
+}
+
+}  // namespace cbk::lua

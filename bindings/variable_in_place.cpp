@@ -1,0 +1,115 @@
+// Methods of Variable that write in place; each returns its tensor. And those of gradients.
+#include "bindings/variable_methods.hpp"
+#include "host/compute/tape.hpp"
+
+namespace cbk::lua {
+namespace {
+
+using compute::ElementOp;
+using compute::Input;
+
+int self(lua_State* L) {
+  lua_settop(L, 1);
+  return 1;
+}
+
+/// An option that is a number or a 0-dim tensor.
+std::optional<Input> input_option(lua_State* L, int index, const char* name) {
+  const Options options(L, index, {name});
+  if (!options.has(name)) return std::nullopt;
+  options.push(name);
+  Input input = check_input(L, lua_gettop(L));
+  lua_pop(L, 1);
+  return input;
+}
+
+/// x + alpha·d, or x - alpha·d.
+template <int sign>
+int add(lua_State* L) {
+  const auto x = check_variable(L, 1);
+  const Input d = check_input(L, 2);
+  if (auto alpha = input_option(L, 3, "alpha")) {
+    compute::write_addcmul(x, d, *alpha, static_cast<double>(sign));
+  } else {
+    compute::write_binary(sign > 0 ? ElementOp::add : ElementOp::subtract, x, d);
+  }
+  return self(L);
+}
+
+template <ElementOp op>
+int binary(lua_State* L) {
+  compute::write_binary(op, check_variable(L, 1), check_input(L, 2));
+  return self(L);
+}
+
+template <ElementOp op>
+int unary(lua_State* L) {
+  compute::write_unary(op, check_variable(L, 1));
+  return self(L);
+}
+
+int copy(lua_State* L) {
+  compute::copy_into(check_variable(L, 1), check_input(L, 2));
+  return self(L);
+}
+
+int zero(lua_State* L) {
+  compute::copy_into(check_variable(L, 1), 0.0);
+  return self(L);
+}
+
+using Combiner = void (*)(const compute::VariablePtr&, const Input&, const Input&, const Input&);
+
+template <Combiner combiner>
+int combine(lua_State* L) {
+  const auto x = check_variable(L, 1);
+  combiner(x, check_input(L, 2), check_input(L, 3), input_option(L, 4, "value").value_or(1.0));
+  return self(L);
+}
+
+int lerp(lua_State* L) {
+  compute::write_lerp(check_variable(L, 1), check_input(L, 2), check_input(L, 3));
+  return self(L);
+}
+
+int clamp(lua_State* L) {
+  const auto x = check_variable(L, 1);
+  if (lua_isnoneornil(L, 2) && lua_isnoneornil(L, 3))
+    fail(Errc::usage, "clamp_(min, max) needs at least one of the two bounds");
+  if (!lua_isnoneornil(L, 2)) compute::write_binary(ElementOp::maximum, x, check_input(L, 2));
+  if (!lua_isnoneornil(L, 3)) compute::write_binary(ElementOp::minimum, x, check_input(L, 3));
+  return self(L);
+}
+
+int requires_grad(lua_State* L) {
+  check_variable(L, 1)->set_requires_grad(lua_isnoneornil(L, 2) || lua_toboolean(L, 2) != 0);
+  return self(L);
+}
+
+int backward(lua_State* L) {
+  const auto x = check_variable(L, 1);
+  compute::run_backward(x, lua_isnoneornil(L, 2) ? nullptr : check_variable(L, 2));
+  return 0;
+}
+
+}  // namespace
+
+const luaL_Reg variable_in_place[] = {{"copy_", computed<copy>},
+                                      {"fill_", computed<copy>},
+                                      {"zero_", computed<zero>},
+                                      {"add_", computed<add<1>>},
+                                      {"sub_", computed<add<-1>>},
+                                      {"mul_", computed<binary<ElementOp::multiply>>},
+                                      {"div_", computed<binary<ElementOp::divide>>},
+                                      {"sqrt_", computed<unary<ElementOp::sqrt>>},
+                                      {"neg_", computed<unary<ElementOp::negate>>},
+                                      {"addcmul_", computed<combine<compute::write_addcmul>>},
+                                      {"addcdiv_", computed<combine<compute::write_addcdiv>>},
+                                      {"lerp_", computed<lerp>},
+                                      {"clamp_", computed<clamp>},
+                                      {nullptr, nullptr}};
+
+const luaL_Reg variable_gradients[] = {
+    {"requires_grad_", computed<requires_grad>}, {"backward", computed<backward>}, {nullptr, nullptr}};
+
+}  // namespace cbk::lua

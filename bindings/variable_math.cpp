@@ -1,0 +1,145 @@
+// Methods and operators of Variable that compute new ones.
+#include "bindings/variable_methods.hpp"
+
+namespace cbk::lua {
+namespace {
+
+using compute::ElementOp;
+using compute::Input;
+
+template <ElementOp op>
+int unary(lua_State* L) {
+  return push_variable(L, compute::unary(op, check_variable(L, 1)));
+}
+
+template <ElementOp op>
+int binary(lua_State* L) {
+  check_variable(L, 1);
+  return push_variable(L, compute::binary(op, check_input(L, 1), check_input(L, 2)));
+}
+
+/// An operand of an operator may stand on either side.
+template <ElementOp op>
+int operate(lua_State* L) {
+  return push_variable(L, compute::binary(op, check_input(L, 1), check_input(L, 2)));
+}
+
+int refuse_less(lua_State*) {
+  fail(Errc::refused, "tensors are compared with a:lt(b), which gives a tensor; < gives one truth value");
+}
+int refuse_less_equal(lua_State*) {
+  fail(Errc::refused, "tensors are compared with a:le(b), which gives a tensor; <= gives one truth value");
+}
+
+std::optional<Input> opt_input(lua_State* L, int index) {
+  if (lua_isnoneornil(L, index)) return std::nullopt;
+  return check_input(L, index);
+}
+
+int clamp(lua_State* L) {
+  const auto x = check_variable(L, 1);
+  const auto low = opt_input(L, 2), high = opt_input(L, 3);
+  if (!low && !high) fail(Errc::usage, "clamp(min, max) needs at least one of the two bounds");
+  return push_variable(L, compute::clamp(x, low, high));
+}
+
+int masked_fill(lua_State* L) {
+  const auto x = check_variable(L, 1);
+  return push_variable(L, compute::where(check_variable(L, 2), check_input(L, 3), x));
+}
+
+int to(lua_State* L) {
+  return push_variable(L, compute::cast(check_variable(L, 1), check_dtype(L, 2)));
+}
+
+using Reducer = compute::VariablePtr (*)(const compute::VariablePtr&, const compute::Dims&, bool);
+
+template <Reducer reducer>
+int reduce(lua_State* L) {
+  return push_variable(L, reducer(check_variable(L, 1), opt_dims(L, 2), keepdim(L, 3)));
+}
+
+int argmax(lua_State* L) {
+  const auto x = check_variable(L, 1);
+  std::optional<int64_t> dim;
+  if (!lua_isnoneornil(L, 2)) dim = check_integer(L, 2);
+  return push_variable(L, compute::argmax(x, dim, keepdim(L, 3)));
+}
+
+int topk(lua_State* L) {
+  const auto [values, places] = compute::topk(check_variable(L, 1), check_integer(L, 2));
+  push_variable(L, values);
+  push_variable(L, places);
+  return 2;
+}
+
+int matmul(lua_State* L) {
+  return push_variable(L, compute::matmul(check_variable(L, 1), check_variable(L, 2)));
+}
+
+template <bool is_log>
+int softmax(lua_State* L) {
+  return push_variable(L, compute::softmax(check_variable(L, 1), opt_integer(L, 2, -1), is_log));
+}
+
+}  // namespace
+
+const luaL_Reg variable_math[] = {{"abs", computed<unary<ElementOp::absolute>>},
+                                  {"exp", computed<unary<ElementOp::exp>>},
+                                  {"log", computed<unary<ElementOp::log>>},
+                                  {"sqrt", computed<unary<ElementOp::sqrt>>},
+                                  {"rsqrt", computed<unary<ElementOp::rsqrt>>},
+                                  {"square", computed<unary<ElementOp::square>>},
+                                  {"sign", computed<unary<ElementOp::sign>>},
+                                  {"floor", computed<unary<ElementOp::floor>>},
+                                  {"ceil", computed<unary<ElementOp::ceil>>},
+                                  {"cos", computed<unary<ElementOp::cos>>},
+                                  {"sin", computed<unary<ElementOp::sin>>},
+                                  {"tanh", computed<unary<ElementOp::tanh>>},
+                                  {"sigmoid", computed<unary<ElementOp::sigmoid>>},
+                                  {"relu", computed<unary<ElementOp::relu>>},
+                                  {"erf", computed<unary<ElementOp::erf>>},
+                                  {"neg", computed<unary<ElementOp::negate>>},
+                                  {"isfinite", computed<unary<ElementOp::is_finite>>},
+                                  {"logical_not", computed<unary<ElementOp::logical_not>>},
+                                  {"add", computed<binary<ElementOp::add>>},
+                                  {"sub", computed<binary<ElementOp::subtract>>},
+                                  {"mul", computed<binary<ElementOp::multiply>>},
+                                  {"div", computed<binary<ElementOp::divide>>},
+                                  {"pow", computed<binary<ElementOp::power>>},
+                                  {"maximum", computed<binary<ElementOp::maximum>>},
+                                  {"minimum", computed<binary<ElementOp::minimum>>},
+                                  {"eq", computed<binary<ElementOp::equal>>},
+                                  {"ne", computed<binary<ElementOp::not_equal>>},
+                                  {"lt", computed<binary<ElementOp::less>>},
+                                  {"le", computed<binary<ElementOp::less_equal>>},
+                                  {"gt", computed<binary<ElementOp::greater>>},
+                                  {"ge", computed<binary<ElementOp::greater_equal>>},
+                                  {"logical_and", computed<binary<ElementOp::logical_and>>},
+                                  {"logical_or", computed<binary<ElementOp::logical_or>>},
+                                  {"clamp", computed<clamp>},
+                                  {"masked_fill", computed<masked_fill>},
+                                  {"to", computed<to>},
+                                  {"sum", computed<reduce<compute::sum>>},
+                                  {"mean", computed<reduce<compute::mean>>},
+                                  {"amax", computed<reduce<compute::amax>>},
+                                  {"amin", computed<reduce<compute::amin>>},
+                                  {"norm", computed<reduce<compute::norm>>},
+                                  {"argmax", computed<argmax>},
+                                  {"topk", computed<topk>},
+                                  {"matmul", computed<matmul>},
+                                  {"softmax", computed<softmax<false>>},
+                                  {"log_softmax", computed<softmax<true>>},
+                                  {nullptr, nullptr}};
+
+const luaL_Reg variable_operators[] = {{"__add", computed<operate<ElementOp::add>>},
+                                       {"__sub", computed<operate<ElementOp::subtract>>},
+                                       {"__mul", computed<operate<ElementOp::multiply>>},
+                                       {"__div", computed<operate<ElementOp::divide>>},
+                                       {"__pow", computed<operate<ElementOp::power>>},
+                                       {"__unm", computed<unary<ElementOp::negate>>},
+                                       {"__lt", computed<refuse_less>},
+                                       {"__le", computed<refuse_less_equal>},
+                                       {nullptr, nullptr}};
+
+}  // namespace cbk::lua

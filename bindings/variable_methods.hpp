@@ -1,0 +1,57 @@
+// What the files of the type Variable share. A Variable is what scripts of `cstorch` call a tensor.
+#pragma once
+
+#include "bindings/runtime.hpp"
+#include "host/compute/operators.hpp"
+#include "host/compute/variable.hpp"
+
+namespace cbk::lua {
+
+template <>
+struct TypeName<compute::Variable> {
+  static constexpr const char* value = "Variable";
+};
+
+/// The kind of an error as PyTorch has it: "value", "type" or "runtime".
+std::string_view kind_of(Errc code);
+
+/// As `guarded`; the error table has the field `kind`, which cstorch promises.
+template <int (*Body)(lua_State*)>
+int computed(lua_State* L) {
+  {
+    std::optional<Failure> failure;
+    std::string_view kind = "runtime";
+    try {
+      return Body(L);
+    } catch (const Error& error) {
+      failure.emplace(Failure{std::string(name_of(error.code())), error.what()});
+      kind = kind_of(error.code());
+    } catch (const std::bad_alloc&) {
+      failure.emplace(Failure{"memory", "not enough memory"});
+    } catch (const std::exception& error) {
+      failure.emplace(Failure{"internal", error.what()});
+    }
+    push_failure(L, *failure);
+    set_field(L, "kind", kind);
+  }
+  return lua_error(L);
+}
+
+compute::VariablePtr check_variable(lua_State* L, int index);
+/// A variable or a number.
+compute::Input check_input(lua_State* L, int index);
+/// Pushes it, and collects garbage when variables hold much more memory than after the last time: Lua does
+/// not see it.
+int push_variable(lua_State* L, const compute::VariablePtr& variable);
+/// A dim, a list of dims, or nothing.
+compute::Dims opt_dims(lua_State* L, int index);
+/// `keepdim` of an options table.
+bool keepdim(lua_State* L, int index);
+
+extern const luaL_Reg variable_math[];   // element-wise, reductions, products
+extern const luaL_Reg variable_moves[];  // shapes and views
+extern const luaL_Reg variable_in_place[];
+extern const luaL_Reg variable_gradients[];
+extern const luaL_Reg variable_operators[];  // + - * / ^ and comparisons
+
+}  // namespace cbk::lua

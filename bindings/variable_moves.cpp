@@ -1,0 +1,103 @@
+// Methods of Variable that show its elements in another shape.
+#include "bindings/variable_methods.hpp"
+
+namespace cbk::lua {
+namespace {
+
+int shape(lua_State* L) {
+  push_integers(L, check_variable(L, 1)->shape());
+  return 1;
+}
+
+int size(lua_State* L) {
+  const auto x = check_variable(L, 1);
+  push_integer(L, x->shape()[static_cast<size_t>(compute::check_dim(check_integer(L, 2), x->dim()))]);
+  return 1;
+}
+
+int dim(lua_State* L) {
+  push_integer(L, check_variable(L, 1)->dim());
+  return 1;
+}
+
+int numel(lua_State* L) {
+  push_integer(L, check_variable(L, 1)->numel());
+  return 1;
+}
+
+int reshape(lua_State* L) {
+  return push_variable(L, compute::reshape(check_variable(L, 1), check_integers(L, 2)));
+}
+int permute(lua_State* L) {
+  return push_variable(L, compute::permute(check_variable(L, 1), check_integers(L, 2)));
+}
+int expand(lua_State* L) {
+  return push_variable(L, compute::expand(check_variable(L, 1), check_integers(L, 2)));
+}
+
+int transpose(lua_State* L) {
+  return push_variable(L, compute::transpose(check_variable(L, 1), check_integer(L, 2), check_integer(L, 3)));
+}
+
+int squeeze(lua_State* L) {
+  const auto x = check_variable(L, 1);
+  std::optional<int64_t> at;
+  if (!lua_isnoneornil(L, 2)) at = check_integer(L, 2);
+  return push_variable(L, compute::squeeze(x, at));
+}
+
+int unsqueeze(lua_State* L) {
+  return push_variable(L, compute::unsqueeze(check_variable(L, 1), check_integer(L, 2)));
+}
+
+int slice(lua_State* L) {
+  const auto x = check_variable(L, 1);
+  return push_variable(L, compute::slice(x, check_integer(L, 2), opt_integer(L, 3, 0),
+                                         opt_integer(L, 4, INT64_MAX), opt_integer(L, 5, 1)));
+}
+
+int select(lua_State* L) {
+  return push_variable(L, compute::select(check_variable(L, 1), check_integer(L, 2), check_integer(L, 3)));
+}
+
+int flatten(lua_State* L) {
+  const auto x = check_variable(L, 1);
+  return push_variable(L, compute::reshape(x, {x->numel()}));
+}
+
+/// `t:split(size, dim)`: a list; the last part may be smaller.
+int split(lua_State* L) {
+  const auto x = check_variable(L, 1);
+  const int64_t length = check_integer(L, 2, 1);
+  const int64_t at = compute::check_dim(opt_integer(L, 3, 0), x->dim());
+  const int64_t extent = x->shape()[static_cast<size_t>(at)];
+  lua_newtable(L);
+  int count = 0;
+  for (int64_t begin = 0; begin == 0 || begin < extent; begin += length) {
+    push_variable(L, compute::slice(x, at, begin, std::min(extent, begin + length), 1));
+    lua_rawseti(L, -2, ++count);
+  }
+  return 1;
+}
+
+int clone(lua_State* L) {
+  return push_variable(L, compute::clone(check_variable(L, 1)));
+}
+int contiguous(lua_State* L) {
+  return push_variable(L, compute::contiguous(check_variable(L, 1)));
+}
+int detach(lua_State* L) {
+  return push_variable(L, check_variable(L, 1)->detached());
+}
+
+}  // namespace
+
+const luaL_Reg variable_moves[] = {
+    {"shape", computed<shape>},           {"size", computed<size>},           {"dim", computed<dim>},
+    {"numel", computed<numel>},           {"reshape", computed<reshape>},     {"permute", computed<permute>},
+    {"expand", computed<expand>},         {"transpose", computed<transpose>}, {"squeeze", computed<squeeze>},
+    {"unsqueeze", computed<unsqueeze>},   {"slice", computed<slice>},         {"select", computed<select>},
+    {"flatten", computed<flatten>},       {"split", computed<split>},         {"clone", computed<clone>},
+    {"contiguous", computed<contiguous>}, {"detach", computed<detach>},       {nullptr, nullptr}};
+
+}  // namespace cbk::lua

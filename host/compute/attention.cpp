@@ -1,0 +1,293 @@
+// Scaled dot-product attention, a block of queries at a time: the scores of a block against all keys are
+// made, used and forgotten, forwards and backwards (after Dao et al. 2022 and Rabe and Staats 2021).
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "host/base/error.hpp"
+#include "host/compute/function_kernel.hpp"
+#include "host/compute/gemm.hpp"
+#include "host/compute/operators.hpp"
+#include "host/compute/parallel.hpp"
+#include "host/compute/promote.hpp"
+#include "host/compute/row_math.hpp"
+#include "host/compute/strided.hpp"
+#include "host/compute/tape.hpp"
+
+namespace cbk::compute {
+namespace {
+
+using Operands = std::vector<Operand>;
+constexpr int64_t block = 128;  // queries
+
+/// Extents, the same for all heads.
+struct Sizes {
+  int64_t batch = 1, heads = 1, groups = 1, queries = 0, keys = 0, width = 0, value_width = 0;
+  double scale = 1;
+  bool causal = false, has_mask = false, adds_mask = false, has_slopes = false;
+  int64_t window = 0;  // 0: none
+  /// Queries are the last of the keys where there are fewer (a cache of keys before them).
+  [[nodiscard]] int64_t last_key(int64_t query) const {
+    return causal ? std::min(keys - 1, query + keys - queries) : keys - 1;
+  }
+  [[nodiscard]] int64_t first_key(int64_t query) const {
+    return window > 0 ? std::max<int64_t>(0, query + keys - queries - window + 1) : 0;
+  }
+};
+
+template <typename T>
+T* scratch(int slot, int64_t size) {
+  thread_local std::vector<T> memory[4];
+  if (memory[slot].size() < static_cast<size_t>(size)) memory[slot].resize(static_cast<size_t>(size));
+  return memory[slot].data();
+}
+
+/// Scores of queries [begin, begin + rows) of one head against keys [0, keys): scaled, with mask and slopes;
+/// -inf where nothing is seen.
+template <typename T>
+void make_scores(const Sizes& s, const Operands& reads, int64_t b, int64_t h, int64_t begin, int64_t rows,
+                 int64_t keys, T* scores) {
+  const int64_t group = h / (s.heads / s.groups);
+  const T* q = reads[0].data<T>() + ((b * s.heads + h) * s.queries + begin) * s.width;
+  const T* k = reads[1].data<T>() + (b * s.groups + group) * s.keys * s.width;
+  gemm<T>({q, s.width, false}, {k, s.width, true}, {scores, keys, false}, rows, keys, s.width,
+          static_cast<T>(s.scale));
+  const T hidden = -std::numeric_limits<T>::infinity();
+  for (int64_t i = 0; i < rows; ++i) {
+    T* row = scores + i * keys;
+    const int64_t first = std::min(keys, s.first_key(begin + i)),
+                  end = std::max(first, std::min(keys, s.last_key(begin + i) + 1));
+    std::fill(row, row + first, hidden);
+    std::fill(row + end, row + keys, hidden);
+    if (s.has_slopes) {
+      const T slope = reads[4].data<T>()[h];
+      for (int64_t j = first; j < end; ++j)
+        row[j] -= slope * static_cast<T>(std::abs(begin + i + s.keys - s.queries - j));
+    }
+    if (!s.has_mask) continue;
+    const Operand& mask = reads[3];
+    const int64_t at =
+        mask.offset + b * mask.strides[0] + h * mask.strides[1] + (begin + i) * mask.strides[2];
+    for (int64_t j = first; j < end; ++j) {
+      const int64_t place = at + j * mask.strides[3];
+      if (s.adds_mask) {
+        row[j] += reinterpret_cast<const T*>(mask.buffer->data())[place];
+      } else if (reinterpret_cast<const uint8_t*>(mask.buffer->data())[place] == 0) {
+        row[j] = hidden;
+      }
+    }
+  }
+}
+
+/// exp(score - log_sum) in place; a row that sees nothing becomes zeros.
+template <typename T>
+void make_weights(T* row, int64_t keys, T log_sum) {
+  static const ElementLoop subtract = find_loop<T>(ElementOp::subtract, 2),
+                           exp = find_loop<T>(ElementOp::exp, 0);
+  if (std::isinf(log_sum)) return static_cast<void>(std::fill_n(row, keys, T{0}));
+  subtract(row, &log_sum, nullptr, row, static_cast<size_t>(keys));
+  exp(row, nullptr, nullptr, row, static_cast<size_t>(keys));
+}
+
+/// The logarithm of the sum of exponentials of a row, which is changed.
+template <typename T>
+T log_sum_of(T* row, int64_t keys, T* powers) {
+  const T most = row_max(row, keys);
+  if (std::isinf(most) && most < 0) return most;
+  std::copy_n(row, keys, powers);
+  make_weights(powers, keys, most);
+  return most + static_cast<T>(std::log(row_sum(powers, keys)));
+}
+
+int64_t keys_of_block(const Sizes& s, int64_t begin, int64_t rows) {
+  return std::max<int64_t>(1, s.last_key(begin + rows - 1) + 1);
+}
+
+struct Forward {
+  Sizes s;
+  /// reads: q, k, v, mask, slopes. writes: out, log-sums.
+  template <typename T>
+  void run(const Operands& reads, const Operands& writes) const {
+    const int64_t blocks = (s.queries + block - 1) / block;
+    parallel_for(s.batch * s.heads * blocks, [&](int64_t task) {
+      const int64_t begin = task % blocks * block, head = task / blocks, b = head / s.heads,
+                    h = head % s.heads;
+      const int64_t rows = std::min(block, s.queries - begin), keys = keys_of_block(s, begin, rows);
+      T* scores = scratch<T>(0, rows * keys);
+      make_scores<T>(s, reads, b, h, begin, rows, keys, scores);
+      T* powers = scratch<T>(1, keys);
+      for (int64_t i = 0; i < rows; ++i) {
+        const T log_sum = log_sum_of(scores + i * keys, keys, powers);
+        writes[1].data<T>()[head * s.queries + begin + i] = log_sum;
+        make_weights(scores + i * keys, keys, log_sum);
+      }
+      const T* v = reads[2].data<T>() + (b * s.groups + h / (s.heads / s.groups)) * s.keys * s.value_width;
+      T* out = writes[0].data<T>() + (head * s.queries + begin) * s.value_width;
+      gemm<T>({scores, keys, false}, {v, s.value_width, false}, {out, s.value_width, false}, rows,
+              s.value_width, keys);
+    });
+  }
+};
+
+struct Backward {
+  Sizes s;
+  /// reads: q, k, v, mask, slopes, out, log-sums, upstream. writes: dq, dk, dv.
+  template <typename T>
+  void run(const Operands& reads, const Operands& writes) const {
+    // A task has all queries that share keys, so that no two write one row.
+    parallel_for(s.batch * s.groups, [&](int64_t task) {
+      T* dk = writes[1].data<T>() + task * s.keys * s.width;
+      T* dv = writes[2].data<T>() + task * s.keys * s.value_width;
+      std::fill_n(dk, s.keys * s.width, T{0});
+      std::fill_n(dv, s.keys * s.value_width, T{0});
+      const int64_t shared = s.heads / s.groups;
+      for (int64_t h = task % s.groups * shared; h < (task % s.groups + 1) * shared; ++h) {
+        for (int64_t begin = 0; begin < s.queries; begin += block) {
+          run_block<T>(reads, writes, task, task / s.groups, h, begin, dk, dv);
+        }
+      }
+    });
+  }
+
+ private:
+  template <typename T>
+  void run_block(const Operands& reads, const Operands& writes, int64_t group, int64_t b, int64_t h,
+                 int64_t begin, T* dk, T* dv) const {
+    const int64_t rows = std::min(block, s.queries - begin), keys = keys_of_block(s, begin, rows);
+    const int64_t first = (b * s.heads + h) * s.queries + begin;
+    const T* k = reads[1].data<T>() + group * s.keys * s.width;
+    const T* v = reads[2].data<T>() + group * s.keys * s.value_width;
+    const T* q = reads[0].data<T>() + first * s.width;
+    const T* out = reads[5].data<T>() + first * s.value_width;
+    const T* g = reads[7].data<T>() + first * s.value_width;
+    T* weights = scratch<T>(0, rows * keys);
+    T* slopes = scratch<T>(2, rows * keys);
+    make_scores<T>(s, reads, b, h, begin, rows, keys, weights);
+    for (int64_t i = 0; i < rows; ++i) make_weights(weights + i * keys, keys, reads[6].data<T>()[first + i]);
+    gemm<T>({weights, keys, true}, {g, s.value_width, false}, {dv, s.value_width, false}, keys, s.value_width,
+            rows, 1, true);
+    gemm<T>({g, s.value_width, false}, {v, s.value_width, true}, {slopes, keys, false}, rows, keys,
+            s.value_width);
+    for (int64_t i = 0; i < rows; ++i) {
+      const T along = static_cast<T>(row_dot(g + i * s.value_width, out + i * s.value_width, s.value_width));
+      T* slope = slopes + i * keys;
+      const T* weight = weights + i * keys;
+      for (int64_t j = 0; j < keys; ++j) slope[j] = weight[j] * (slope[j] - along);
+    }
+    const T scale = static_cast<T>(s.scale);
+    gemm<T>({slopes, keys, false}, {k, s.width, false},
+            {writes[0].data<T>() + first * s.width, s.width, false}, rows, s.width, keys, scale);
+    gemm<T>({slopes, keys, true}, {q, s.width, false}, {dk, s.width, false}, keys, s.width, rows, scale,
+            true);
+  }
+};
+
+template <typename Body>
+void execute_for(DType type, Operands reads, Operands writes, Body body) {
+  execute(std::move(reads), std::move(writes), [type, body](const Operands& r, const Operands& w) {
+    if (type == DType::float32) {
+      body.template run<float>(r, w);
+    } else {
+      body.template run<double>(r, w);
+    }
+  });
+}
+
+Sizes sizes_of(const VariablePtr& q, const VariablePtr& k, const VariablePtr& v,
+               const AttentionOptions& options) {
+  const auto extent = [](const VariablePtr& x, int64_t from_end) {
+    return x->shape()[x->shape().size() - static_cast<size_t>(from_end)];
+  };
+  const bool have_dims = q->dim() >= 2 && k->dim() == q->dim() && v->dim() == q->dim();
+  const auto fail_shapes = [&](const char* why) {
+    fail(Errc::shape, "attention: q {}, k {} and v {}: {}", to_string(q->shape()), to_string(k->shape()),
+         to_string(v->shape()), why);
+  };
+  if (!have_dims) fail_shapes("all need the same number of dims, at least 2");
+  Sizes s;
+  s.queries = extent(q, 2);
+  s.keys = extent(k, 2);
+  s.width = extent(q, 1);
+  s.value_width = extent(v, 1);
+  s.heads = q->dim() > 2 ? extent(q, 3) : 1;
+  s.groups = q->dim() > 2 ? extent(k, 3) : 1;
+  for (int64_t i = 0; i + 3 < q->dim(); ++i) {
+    s.batch *= q->shape()[i];
+    if (k->shape()[i] != q->shape()[i] || v->shape()[i] != q->shape()[i])
+      fail_shapes("the batch dims must be the same");
+  }
+  if (extent(k, 1) != s.width || extent(v, 2) != s.keys || (v->dim() > 2 && extent(v, 3) != s.groups)) {
+    fail_shapes("q and k need one width, k and v one number of keys and heads");
+  }
+  if (s.groups == 0 || s.heads % s.groups != 0) fail_shapes("the heads of k and v must divide those of q");
+  if (options.window && (!options.causal || *options.window < 1))
+    fail(Errc::value, "attention: a window needs causal = true and at least 1, not {}", *options.window);
+  s.scale = options.scale.value_or(1 / std::sqrt(static_cast<double>(s.width)));
+  s.causal = options.causal;
+  s.window = options.window.value_or(0);
+  s.has_mask = options.mask != nullptr;
+  s.has_slopes = options.slopes != nullptr;
+  s.adds_mask = s.has_mask && is_floating(options.mask->dtype());
+  return s;
+}
+
+}  // namespace
+
+VariablePtr attention(const VariablePtr& q, const VariablePtr& k, const VariablePtr& v,
+                      const AttentionOptions& options) {
+  const Sizes s = sizes_of(q, k, v, options);
+  const Device device = common_device({&q, &k, &v, &options.mask, &options.slopes});
+  const DType type = compute_type(q->dtype());
+  if (!is_floating(q->dtype()))
+    fail(Errc::dtype, "attention of {} is not possible: cast it to float32 first", name_of(q->dtype()));
+  Shape shape = q->shape();
+  shape.back() = s.value_width;
+  VariablePtr out = Variable::empty(type, shape, device);
+  const VariablePtr log_sums = Variable::empty(type, {s.batch * s.heads, s.queries}, device);
+  Operands reads;
+  std::vector<Saved> saved;
+  VariablePtr result;
+  {
+    const Scoped no_grad(context().records_gradients, false);
+    for (const VariablePtr& one : {q, k, v}) {
+      const VariablePtr dense = contiguous(cast(one, type));
+      saved.emplace_back(dense);
+      reads.push_back(dense->operand());
+    }
+    const VariablePtr nothing = Variable::empty(type, {0}, device);
+    reads.push_back(nothing->operand());
+    reads.push_back(nothing->operand());
+    if (options.mask) {
+      const VariablePtr mask = cast(options.mask, s.adds_mask ? type : DType::boolean);
+      reads[3] = expanded(mask->operand(), {s.batch, s.heads, s.queries, s.keys});
+    }
+    if (options.slopes) {
+      if (options.slopes->shape() != Shape{s.heads})
+        fail(Errc::shape, "attention: expected {} slopes, found shape {}", s.heads,
+             to_string(options.slopes->shape()));
+      reads[4] = contiguous(cast(options.slopes, type))->operand();
+    }
+    if (out->numel() > 0) execute_for(type, reads, {out->operand(), log_sums->operand()}, Forward{s});
+    result = cast(out, q->dtype());
+  }
+  return recorded("attention", result == out ? out : result->detached(), {q, k, v}, [&]() -> Node::Backward {
+    return [=, kept = out->detached()](const VariablePtr& upstream) -> std::vector<VariablePtr> {
+      Operands all = reads;
+      for (size_t i = 0; i < 3; ++i) all[i] = saved[i].get()->operand();
+      all.push_back(kept->operand());
+      all.push_back(log_sums->operand());
+      all.push_back(contiguous(cast(upstream, type))->operand());
+      std::vector<VariablePtr> gradients;
+      Operands writes;
+      for (const Saved& one : saved) {
+        gradients.push_back(Variable::empty(type, one.get()->shape(), upstream->device()));
+        writes.push_back(gradients.back()->operand());
+      }
+      if (kept->numel() > 0) execute_for(type, all, writes, Backward{s});
+      for (VariablePtr& gradient : gradients) gradient = cast(gradient, upstream->dtype());
+      return gradients;
+    };
+  });
+}
+
+}  // namespace cbk::compute

@@ -1,0 +1,67 @@
+#include "host/compute/buffer.hpp"
+
+#include <atomic>
+#include <cstdlib>
+#include <new>
+
+namespace cbk::compute {
+namespace {
+
+std::atomic<uint64_t> live_bytes{0};
+std::atomic<uint64_t> allocations{0};
+
+uint64_t rounded(uint64_t size) {
+  return (size + buffer_alignment - 1) / buffer_alignment * buffer_alignment;
+}
+
+std::byte* take(uint64_t size) {
+  void* memory = std::aligned_alloc(buffer_alignment, rounded(size));
+  if (memory == nullptr) throw std::bad_alloc();
+  live_bytes += size;
+  ++allocations;
+  return static_cast<std::byte*>(memory);
+}
+
+void give_back(std::byte* memory, uint64_t size) {
+  live_bytes -= size;
+  std::free(memory);
+}
+
+}  // namespace
+
+Buffer::Buffer(uint64_t size, bool owns) : size_(size), owns_(owns) {
+  if (owns && size > 0) memory_ = take(size);
+}
+
+Buffer::~Buffer() {
+  if (owns_ && memory_ != nullptr) give_back(memory_, size_);
+}
+
+std::shared_ptr<Buffer> Buffer::allocate(uint64_t size) {
+  return std::shared_ptr<Buffer>(new Buffer(size, true));
+}
+
+std::shared_ptr<Buffer> Buffer::planned(uint64_t size) {
+  return std::shared_ptr<Buffer>(new Buffer(size, false));
+}
+
+void Buffer::place(std::shared_ptr<std::byte> arena, uint64_t offset) {
+  memory_ = arena.get() + offset;
+  arena_ = std::move(arena);
+}
+
+void Buffer::displace() {
+  memory_ = nullptr;
+  arena_.reset();
+}
+
+Buffer::Count Buffer::count() {
+  return {live_bytes.load(), allocations.load()};
+}
+
+std::shared_ptr<std::byte> allocate_arena(uint64_t size) {
+  if (size == 0) return {};
+  return {take(size), [size](std::byte* memory) { give_back(memory, size); }};
+}
+
+}  // namespace cbk::compute

@@ -1,0 +1,58 @@
+// The memory of a variable: aligned, writable, counted. Shared by views; not thread-safe (kernels that run in
+// parallel write disjoint parts).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+namespace cbk::compute {
+
+inline constexpr size_t buffer_alignment = 64;
+
+class Buffer {
+ public:
+  /// Memory of its own, with any content.
+  static std::shared_ptr<Buffer> allocate(uint64_t size);
+  /// Without memory until a program places it.
+  static std::shared_ptr<Buffer> planned(uint64_t size);
+
+  Buffer(const Buffer&) = delete;
+  Buffer& operator=(const Buffer&) = delete;
+  ~Buffer();
+
+  [[nodiscard]] std::byte* data() const { return memory_; }
+  [[nodiscard]] uint64_t size() const { return size_; }
+  [[nodiscard]] bool has_memory() const { return memory_ != nullptr || size_ == 0; }
+  [[nodiscard]] bool is_planned() const { return !owns_; }
+
+  /// Memory of a program's arena, which must live as long as anybody reads this buffer.
+  void place(std::shared_ptr<std::byte> arena, uint64_t offset);
+  /// The memory is another's again: readers get an error.
+  void displace();
+
+  /// How often it was written in place: what was saved for a gradient must not have changed since.
+  [[nodiscard]] uint64_t version() const { return version_; }
+  void mark_written() { ++version_; }
+
+  struct Count {
+    uint64_t live_bytes = 0;
+    uint64_t allocations = 0;  // since the start
+  };
+  static Count count();
+
+ private:
+  Buffer(uint64_t size, bool owns);
+  std::byte* memory_ = nullptr;
+  uint64_t size_;
+  uint64_t version_ = 0;
+  bool owns_;
+  std::shared_ptr<std::byte> arena_;
+};
+
+using BufferPtr = std::shared_ptr<Buffer>;
+
+/// Aligned memory for an arena, counted as a buffer's.
+std::shared_ptr<std::byte> allocate_arena(uint64_t size);
+
+}  // namespace cbk::compute

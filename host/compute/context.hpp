@@ -1,0 +1,42 @@
+// What operators of one thread work under: whether gradients are recorded, whether steps are, which random
+// number is next. One per thread that runs Lua.
+#pragma once
+
+#include <cstdint>
+
+#include "host/compute/kernel.hpp"
+#include "host/compute/variable.hpp"
+
+namespace cbk::compute {
+
+class Program;
+
+struct Context {
+  bool records_gradients = true;
+  Program* program = nullptr;    // that is being recorded, if any
+  Device device = Device::cpu;   // of new variables
+  bool may_read_device = false;  // a closure runs on a checkpoint step
+  uint64_t seed = 0;
+  uint64_t drawn = 0;  // random tensors so far: each has a sequence of its own
+};
+
+Context& context();
+
+/// Sets a field of the context until the end of the scope.
+template <typename T>
+class Scoped {
+ public:
+  Scoped(T& field, T value) : field_(field), before_(field) { field = value; }
+  Scoped(const Scoped&) = delete;
+  Scoped& operator=(const Scoped&) = delete;
+  ~Scoped() { field_ = before_; }
+
+ private:
+  T& field_;
+  T before_;
+};
+
+/// Runs a kernel now, or adds it to the program that is being recorded. What it writes has a new version.
+void execute(KernelPtr kernel);
+
+}  // namespace cbk::compute

@@ -1,0 +1,553 @@
+// The loops of element_op.hpp, compiled once for each instruction set (Highway's foreach_target).
+#include "host/compute/element_op.hpp"
+
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#define HWY_DISABLED_TARGETS (HWY_SSSE3 | HWY_SSE4)
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "host/compute/element_loops.cpp"
+#include <hwy/foreach_target.h>
+#include <hwy/highway.h>
+// after highway.h
+#include <hwy/contrib/math/math-inl.h>
+
+HWY_BEFORE_NAMESPACE();
+namespace cbk::compute::HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+template <class V>
+using TOf = hn::TFromV<V>;
+
+// --- functions of a vector. NaN in gives NaN out; Highway's own functions do not promise that.
+
+template <class D, class V>
+V exp_of(D d, V x) {
+  using T = TOf<V>;
+  const T most = sizeof(T) == 4 ? T(88.7228) : T(709.782);
+  const V y = hn::Exp(d, hn::Min(x, hn::Set(d, most)));
+  const V big =
+      hn::IfThenElse(hn::Gt(x, hn::Set(d, most)), hn::Set(d, std::numeric_limits<T>::infinity()), y);
+  return hn::IfThenElse(hn::Eq(x, x), big, x);
+}
+
+template <class D, class V>
+V log_of(D d, V x) {
+  using T = TOf<V>;
+  const V zero = hn::Zero(d);
+  const V infinity = hn::Set(d, std::numeric_limits<T>::infinity());
+  V y = hn::Log(d, x);
+  y = hn::IfThenElse(hn::Eq(x, zero), hn::Neg(infinity), y);
+  y = hn::IfThenElse(hn::Eq(x, infinity), x, y);
+  return hn::IfThenElse(hn::Ge(x, zero), y, hn::Set(d, std::numeric_limits<T>::quiet_NaN()));
+}
+
+template <class D, class V>
+V sigmoid_of(D d, V x) {
+  const V one = hn::Set(d, 1);
+  return hn::Div(one, hn::Add(one, exp_of(d, hn::Neg(x))));
+}
+
+// 1 - 2 / (exp(2x) + 1), and for small x the odd polynomial, where that difference would lose digits.
+template <class D, class V>
+V tanh_of(D d, V x) {
+  const V y = hn::Tanh(d, hn::Min(hn::Max(x, hn::Set(d, -30)), hn::Set(d, 30)));
+  return hn::IfThenElse(hn::Eq(x, x), y, x);
+}
+
+/// Polynomials fitted to erf by Chebyshev nodes: below 1 x·P(x²), error 1.2e-9; above it
+/// 1 - exp(-x²)·Q(1 / (1 + x/2)), error 1.1e-10.
+template <class D, class V>
+V small_erf(D d, V x) {
+  const V u = hn::Mul(x, x);
+  V y = hn::Set(d, 7.882497127085057e-05F);
+  for (const float c : {-0.0008018854997630981F, 0.005189311943211961F, -0.0268543287963383F,
+                        0.11283597463494816F, -0.37612626903581164F, 1.1283791658815032F}) {
+    y = hn::MulAdd(y, u, hn::Set(d, c));
+  }
+  return hn::Mul(x, y);
+}
+
+template <class D, class V>
+V large_erf(D d, V x) {
+  const V one = hn::Set(d, 1);
+  const V t = hn::Div(one, hn::MulAdd(x, hn::Set(d, 0.5F), one));
+  V y = hn::Set(d, -0.2296115312916125F);
+  for (const float c : {0.6331780946464818F, -0.060351192154138734F, 0.3943983665439054F,
+                        0.26040134792431757F, 0.0017410426096082232F}) {
+    y = hn::MulAdd(y, t, hn::Set(d, c));
+  }
+  return hn::NegMulAdd(exp_of(d, hn::Neg(hn::Mul(x, x))), y, one);
+}
+
+template <class D, class V, hwy::EnableIf<sizeof(TOf<V>) == 4>* = nullptr>
+V erf_of(D d, V x) {
+  const V size = hn::Abs(x);
+  const V large = hn::CopySign(large_erf(d, hn::Min(size, hn::Set(d, 4))), x);
+  const V y = hn::IfThenElse(hn::Lt(size, hn::Set(d, 1)), small_erf(d, x), large);
+  return hn::IfThenElse(hn::Eq(x, x), y, x);
+}
+
+/// Each lane by the C library.
+template <class D, class V, class F>
+V lanes_of(D d, V x, F function) {
+  HWY_ALIGN TOf<V> lanes[hn::MaxLanes(d)];
+  hn::Store(x, d, lanes);
+  for (size_t i = 0; i < hn::Lanes(d); ++i) lanes[i] = function(lanes[i]);
+  return hn::Load(d, lanes);
+}
+
+template <class D, class V, hwy::EnableIf<sizeof(TOf<V>) == 8>* = nullptr>
+V erf_of(D d, V x) {
+  return lanes_of(d, x, [](double value) { return std::erf(value); });
+}
+
+/// Φ(x), the normal distribution: gelu(x) = x·Φ(x) (Hendrycks and Gimpel 2016).
+template <class D, class V>
+V normal_of(D d, V x) {
+  const V half = hn::Set(d, 0.5);
+  return hn::MulAdd(half, erf_of(d, hn::Mul(x, hn::Set(d, TOf<V>(0.70710678118654752440)))), half);
+}
+
+/// tanh(√(2/π)·(x + 0.044715·x³)), of the tanh form of gelu.
+template <class D, class V>
+V gelu_tanh_of(D d, V x) {
+  using T = TOf<V>;
+  const V cube = hn::Mul(hn::Mul(x, x), x);
+  return tanh_of(
+      d, hn::Mul(hn::Set(d, T(0.79788456080286535588)), hn::MulAdd(cube, hn::Set(d, T(0.044715)), x)));
+}
+
+template <class D, class V>
+V gelu_tanh_slope_of(D d, V x) {
+  using T = TOf<V>;
+  const V one = hn::Set(d, 1);
+  const V half = hn::Set(d, T(0.5));
+  const V t = gelu_tanh_of(d, x);
+  const V inner = hn::Mul(hn::Set(d, T(0.79788456080286535588)),
+                          hn::MulAdd(hn::Mul(x, x), hn::Set(d, T(3 * 0.044715)), one));
+  const V rest = hn::Mul(hn::Mul(half, x), hn::Mul(hn::NegMulAdd(t, t, one), inner));
+  return hn::MulAdd(half, hn::Add(one, t), rest);
+}
+
+template <class D, class M>
+auto truth(D d, M mask) {
+  return hn::IfThenElseZero(mask, hn::Set(d, 1));
+}
+
+// --- the operations, as functors of (tag, operands)
+
+#define CBK_UNARY(name, expression)           \
+  struct name {                               \
+    template <class D, class V>               \
+    HWY_INLINE V operator()(D d, V x) const { \
+      (void)d;                                \
+      return expression;                      \
+    }                                         \
+  }
+CBK_UNARY(CopyOp, x);
+CBK_UNARY(NegateOp, hn::Neg(x));
+CBK_UNARY(AbsoluteOp, hn::Abs(x));
+CBK_UNARY(ExpOp, exp_of(d, x));
+CBK_UNARY(LogOp, log_of(d, x));
+CBK_UNARY(SqrtOp, hn::Sqrt(x));
+CBK_UNARY(RsqrtOp, hn::Div(hn::Set(d, 1), hn::Sqrt(x)));
+CBK_UNARY(SquareOp, hn::Mul(x, x));
+CBK_UNARY(SignOp,
+          hn::IfThenElse(hn::Eq(x, x),
+                         hn::Sub(truth(d, hn::Gt(x, hn::Zero(d))), truth(d, hn::Lt(x, hn::Zero(d)))), x));
+CBK_UNARY(FloorOp, hn::Floor(x));
+CBK_UNARY(CeilOp, hn::Ceil(x));
+CBK_UNARY(CosOp, lanes_of(d, x, [](TOf<V> value) { return std::cos(value); }));
+CBK_UNARY(SinOp, lanes_of(d, x, [](TOf<V> value) { return std::sin(value); }));
+CBK_UNARY(TanhOp, tanh_of(d, x));
+CBK_UNARY(SigmoidOp, sigmoid_of(d, x));
+CBK_UNARY(ReluOp, hn::IfThenZeroElse(hn::Le(x, hn::Zero(d)), x));
+CBK_UNARY(ErfOp, erf_of(d, x));
+CBK_UNARY(GeluOp, hn::Mul(x, normal_of(d, x)));
+// Φ(x) + x·φ(x)
+CBK_UNARY(GeluSlopeOp,
+          hn::MulAdd(hn::Mul(x, hn::Set(d, TOf<V>(0.39894228040143267794))),
+                     exp_of(d, hn::Mul(hn::Set(d, TOf<V>(-0.5)), hn::Mul(x, x))), normal_of(d, x)));
+CBK_UNARY(GeluTanhOp,
+          hn::Mul(hn::Mul(hn::Set(d, TOf<V>(0.5)), x), hn::Add(hn::Set(d, 1), gelu_tanh_of(d, x))));
+CBK_UNARY(GeluTanhSlopeOp, gelu_tanh_slope_of(d, x));
+CBK_UNARY(SiluOp, hn::Mul(x, sigmoid_of(d, x)));
+// s + x·s·(1 - s)
+struct SiluSlopeOp {
+  template <class D, class V>
+  HWY_INLINE V operator()(D d, V x) const {
+    const V s = sigmoid_of(d, x);
+    return hn::MulAdd(hn::Mul(x, s), hn::Sub(hn::Set(d, 1), s), s);
+  }
+};
+CBK_UNARY(ReciprocalOp, hn::Div(hn::Set(d, 1), x));
+CBK_UNARY(IsFiniteOp, truth(d, hn::Le(hn::Abs(x), hn::Set(d, std::numeric_limits<TOf<V>>::max()))));
+CBK_UNARY(LogicalNotOp, truth(d, hn::Eq(x, hn::Zero(d))));
+#undef CBK_UNARY
+
+#define CBK_BINARY(name, expression)               \
+  struct name {                                    \
+    template <class D, class V>                    \
+    HWY_INLINE V operator()(D d, V x, V y) const { \
+      (void)d;                                     \
+      return expression;                           \
+    }                                              \
+  }
+CBK_BINARY(AddOp, hn::Add(x, y));
+CBK_BINARY(SubtractOp, hn::Sub(x, y));
+CBK_BINARY(MultiplyOp, hn::Mul(x, y));
+CBK_BINARY(DivideOp, hn::Div(x, y));
+// As in PyTorch, NaN on either side is NaN.
+CBK_BINARY(MaximumOp, hn::IfThenElse(hn::Eq(x, x), hn::IfThenElse(hn::Eq(y, y), hn::Max(x, y), y), x));
+CBK_BINARY(MinimumOp, hn::IfThenElse(hn::Eq(x, x), hn::IfThenElse(hn::Eq(y, y), hn::Min(x, y), y), x));
+CBK_BINARY(EqualOp, truth(d, hn::Eq(x, y)));
+CBK_BINARY(NotEqualOp, truth(d, hn::Ne(x, y)));
+CBK_BINARY(LessOp, truth(d, hn::Lt(x, y)));
+CBK_BINARY(LessEqualOp, truth(d, hn::Le(x, y)));
+CBK_BINARY(GreaterOp, truth(d, hn::Gt(x, y)));
+CBK_BINARY(GreaterEqualOp, truth(d, hn::Ge(x, y)));
+CBK_BINARY(LogicalAndOp, truth(d, hn::And(hn::Ne(x, hn::Zero(d)), hn::Ne(y, hn::Zero(d)))));
+CBK_BINARY(LogicalOrOp, truth(d, hn::Or(hn::Ne(x, hn::Zero(d)), hn::Ne(y, hn::Zero(d)))));
+#undef CBK_BINARY
+
+struct PowerOp {
+  template <class D, class V>
+  HWY_INLINE V operator()(D d, V x, V y) const {
+    HWY_ALIGN TOf<V> bases[hn::MaxLanes(d)];
+    HWY_ALIGN TOf<V> exponents[hn::MaxLanes(d)];
+    hn::Store(x, d, bases);
+    hn::Store(y, d, exponents);
+    for (size_t i = 0; i < hn::Lanes(d); ++i) bases[i] = std::pow(bases[i], exponents[i]);
+    return hn::Load(d, bases);
+  }
+};
+
+struct WhereOp {
+  template <class D, class V>
+  HWY_INLINE V operator()(D d, V condition, V x, V y) const {
+    return hn::IfThenElse(hn::Ne(condition, hn::Zero(d)), x, y);
+  }
+};
+
+// --- the loops: whole vectors, then what is left one by one with the same arithmetic
+
+template <typename T, bool is_scalar, class D>
+HWY_INLINE auto operand(D d, const T* values, size_t i) {
+  if constexpr (is_scalar) {
+    return hn::Set(d, values[0]);
+  } else {
+    return hn::LoadU(d, values + i);
+  }
+}
+
+template <typename T, class Step>
+HWY_INLINE void walk(size_t count, Step step) {
+  const hn::ScalableTag<T> d;
+  const hn::CappedTag<T, 1> one;
+  size_t i = 0;
+  for (; i + hn::Lanes(d) <= count; i += hn::Lanes(d)) step(d, i);
+  for (; i < count; ++i) step(one, i);
+}
+
+template <typename T, class F, bool a_scalar>
+void unary_loop(const void* a, const void* /*b*/, const void* /*c*/, void* out, size_t count) {
+  const auto* x = static_cast<const T*>(a);
+  auto* to = static_cast<T*>(out);
+  walk<T>(count, [&](auto d, size_t i) { hn::StoreU(F()(d, operand<T, a_scalar>(d, x, i)), d, to + i); });
+}
+
+template <typename T, class F, bool a_scalar, bool b_scalar>
+void binary_loop(const void* a, const void* b, const void* /*c*/, void* out, size_t count) {
+  const auto* x = static_cast<const T*>(a);
+  const auto* y = static_cast<const T*>(b);
+  auto* to = static_cast<T*>(out);
+  walk<T>(count, [&](auto d, size_t i) {
+    hn::StoreU(F()(d, operand<T, a_scalar>(d, x, i), operand<T, b_scalar>(d, y, i)), d, to + i);
+  });
+}
+
+template <typename T, class F, bool b_scalar, bool c_scalar>
+void ternary_loop(const void* a, const void* b, const void* c, void* out, size_t count) {
+  const auto* x = static_cast<const T*>(a);
+  const auto* y = static_cast<const T*>(b);
+  const auto* z = static_cast<const T*>(c);
+  auto* to = static_cast<T*>(out);
+  walk<T>(count, [&](auto d, size_t i) {
+    hn::StoreU(
+        F()(d, operand<T, false>(d, x, i), operand<T, b_scalar>(d, y, i), operand<T, c_scalar>(d, z, i)), d,
+        to + i);
+  });
+}
+
+template <typename T, class F>
+ElementLoop unary(unsigned scalars) {
+  return (scalars & 1U) != 0 ? unary_loop<T, F, true> : unary_loop<T, F, false>;
+}
+
+template <typename T, class F>
+ElementLoop binary(unsigned scalars) {
+  // Both of one element: the result has one as well, and a vector of it is as good.
+  if ((scalars & 3U) == 3) return binary_loop<T, F, true, true>;
+  if ((scalars & 1U) != 0) return binary_loop<T, F, true, false>;
+  return (scalars & 2U) != 0 ? binary_loop<T, F, false, true> : binary_loop<T, F, false, false>;
+}
+
+template <typename T, class F>
+ElementLoop ternary(unsigned scalars) {
+  if ((scalars & 1U) != 0) return nullptr;
+  if ((scalars & 6U) == 6) return ternary_loop<T, F, true, true>;
+  if ((scalars & 2U) != 0) return ternary_loop<T, F, true, false>;
+  return (scalars & 4U) != 0 ? ternary_loop<T, F, false, true> : ternary_loop<T, F, false, false>;
+}
+
+template <typename T>
+ElementLoop loop_of(ElementOp op, unsigned s) {
+  switch (op) {
+    case ElementOp::copy:
+      return unary<T, CopyOp>(s);
+    case ElementOp::negate:
+      return unary<T, NegateOp>(s);
+    case ElementOp::absolute:
+      return unary<T, AbsoluteOp>(s);
+    case ElementOp::exp:
+      return unary<T, ExpOp>(s);
+    case ElementOp::log:
+      return unary<T, LogOp>(s);
+    case ElementOp::sqrt:
+      return unary<T, SqrtOp>(s);
+    case ElementOp::rsqrt:
+      return unary<T, RsqrtOp>(s);
+    case ElementOp::square:
+      return unary<T, SquareOp>(s);
+    case ElementOp::sign:
+      return unary<T, SignOp>(s);
+    case ElementOp::floor:
+      return unary<T, FloorOp>(s);
+    case ElementOp::ceil:
+      return unary<T, CeilOp>(s);
+    case ElementOp::cos:
+      return unary<T, CosOp>(s);
+    case ElementOp::sin:
+      return unary<T, SinOp>(s);
+    case ElementOp::tanh:
+      return unary<T, TanhOp>(s);
+    case ElementOp::sigmoid:
+      return unary<T, SigmoidOp>(s);
+    case ElementOp::relu:
+      return unary<T, ReluOp>(s);
+    case ElementOp::erf:
+      return unary<T, ErfOp>(s);
+    case ElementOp::gelu:
+      return unary<T, GeluOp>(s);
+    case ElementOp::gelu_slope:
+      return unary<T, GeluSlopeOp>(s);
+    case ElementOp::gelu_tanh:
+      return unary<T, GeluTanhOp>(s);
+    case ElementOp::gelu_tanh_slope:
+      return unary<T, GeluTanhSlopeOp>(s);
+    case ElementOp::silu:
+      return unary<T, SiluOp>(s);
+    case ElementOp::silu_slope:
+      return unary<T, SiluSlopeOp>(s);
+    case ElementOp::reciprocal:
+      return unary<T, ReciprocalOp>(s);
+    case ElementOp::is_finite:
+      return unary<T, IsFiniteOp>(s);
+    case ElementOp::logical_not:
+      return unary<T, LogicalNotOp>(s);
+    case ElementOp::add:
+      return binary<T, AddOp>(s);
+    case ElementOp::subtract:
+      return binary<T, SubtractOp>(s);
+    case ElementOp::multiply:
+      return binary<T, MultiplyOp>(s);
+    case ElementOp::divide:
+      return binary<T, DivideOp>(s);
+    case ElementOp::power:
+      return binary<T, PowerOp>(s);
+    case ElementOp::maximum:
+      return binary<T, MaximumOp>(s);
+    case ElementOp::minimum:
+      return binary<T, MinimumOp>(s);
+    case ElementOp::equal:
+      return binary<T, EqualOp>(s);
+    case ElementOp::not_equal:
+      return binary<T, NotEqualOp>(s);
+    case ElementOp::less:
+      return binary<T, LessOp>(s);
+    case ElementOp::less_equal:
+      return binary<T, LessEqualOp>(s);
+    case ElementOp::greater:
+      return binary<T, GreaterOp>(s);
+    case ElementOp::greater_equal:
+      return binary<T, GreaterEqualOp>(s);
+    case ElementOp::logical_and:
+      return binary<T, LogicalAndOp>(s);
+    case ElementOp::logical_or:
+      return binary<T, LogicalOrOp>(s);
+    case ElementOp::where:
+      return ternary<T, WhereOp>(s);
+  }
+  return nullptr;
+}
+
+ElementLoop float_loop(ElementOp op, unsigned scalars) {
+  return loop_of<float>(op, scalars);
+}
+ElementLoop double_loop(ElementOp op, unsigned scalars) {
+  return loop_of<double>(op, scalars);
+}
+
+}  // namespace cbk::compute::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace cbk::compute {
+namespace {
+
+HWY_EXPORT(float_loop);
+HWY_EXPORT(double_loop);
+
+// Whole numbers: rare and small, so one plain loop.
+int64_t whole(ElementOp op, int64_t a, int64_t b, int64_t c) {
+  // Sums and products wrap around, as in PyTorch.
+  const auto x = static_cast<uint64_t>(a);
+  const auto y = static_cast<uint64_t>(b);
+  switch (op) {
+    case ElementOp::negate:
+      return static_cast<int64_t>(0 - x);
+    case ElementOp::absolute:
+      return a < 0 ? static_cast<int64_t>(0 - x) : a;
+    case ElementOp::square:
+      return static_cast<int64_t>(x * x);
+    case ElementOp::sign:
+      return (a > 0 ? 1 : 0) - (a < 0 ? 1 : 0);
+    case ElementOp::relu:
+      return a > 0 ? a : 0;
+    case ElementOp::is_finite:
+      return 1;
+    case ElementOp::logical_not:
+      return a == 0 ? 1 : 0;
+    case ElementOp::add:
+      return static_cast<int64_t>(x + y);
+    case ElementOp::subtract:
+      return static_cast<int64_t>(x - y);
+    case ElementOp::multiply:
+      return static_cast<int64_t>(x * y);
+    case ElementOp::maximum:
+      return a > b ? a : b;
+    case ElementOp::minimum:
+      return a < b ? a : b;
+    case ElementOp::equal:
+      return a == b ? 1 : 0;
+    case ElementOp::not_equal:
+      return a != b ? 1 : 0;
+    case ElementOp::less:
+      return a < b ? 1 : 0;
+    case ElementOp::less_equal:
+      return a <= b ? 1 : 0;
+    case ElementOp::greater:
+      return a > b ? 1 : 0;
+    case ElementOp::greater_equal:
+      return a >= b ? 1 : 0;
+    case ElementOp::logical_and:
+      return a != 0 && b != 0 ? 1 : 0;
+    case ElementOp::logical_or:
+      return a != 0 || b != 0 ? 1 : 0;
+    case ElementOp::where:
+      return a != 0 ? b : c;
+    default:
+      return a;  // copy, floor, ceil
+  }
+}
+
+template <ElementOp op, unsigned scalars>
+void whole_loop(const void* a, const void* b, const void* c, void* out, size_t count) {
+  const auto at = [](const void* values, size_t i, unsigned bit) {
+    return values == nullptr ? 0 : static_cast<const int64_t*>(values)[(scalars & bit) != 0 ? 0 : i];
+  };
+  for (size_t i = 0; i < count; ++i) {
+    static_cast<int64_t*>(out)[i] = whole(op, at(a, i, 1), at(b, i, 2), at(c, i, 4));
+  }
+}
+
+template <ElementOp op>
+ElementLoop whole_of(unsigned scalars) {
+  constexpr ElementLoop loops[] = {whole_loop<op, 0>, whole_loop<op, 1>, whole_loop<op, 2>,
+                                   whole_loop<op, 3>, whole_loop<op, 4>, whole_loop<op, 5>,
+                                   whole_loop<op, 6>, whole_loop<op, 7>};
+  return loops[scalars & 7U];
+}
+
+}  // namespace
+
+template <>
+ElementLoop find_loop<float>(ElementOp op, unsigned scalars) {
+  return HWY_DYNAMIC_DISPATCH(float_loop)(op, scalars);
+}
+
+template <>
+ElementLoop find_loop<double>(ElementOp op, unsigned scalars) {
+  return HWY_DYNAMIC_DISPATCH(double_loop)(op, scalars);
+}
+
+template <>
+ElementLoop find_loop<int64_t>(ElementOp op, unsigned scalars) {
+  switch (op) {
+    case ElementOp::copy:
+      return whole_of<ElementOp::copy>(scalars);
+    case ElementOp::floor:
+      return whole_of<ElementOp::floor>(scalars);
+    case ElementOp::ceil:
+      return whole_of<ElementOp::ceil>(scalars);
+    case ElementOp::negate:
+      return whole_of<ElementOp::negate>(scalars);
+    case ElementOp::absolute:
+      return whole_of<ElementOp::absolute>(scalars);
+    case ElementOp::square:
+      return whole_of<ElementOp::square>(scalars);
+    case ElementOp::sign:
+      return whole_of<ElementOp::sign>(scalars);
+    case ElementOp::relu:
+      return whole_of<ElementOp::relu>(scalars);
+    case ElementOp::is_finite:
+      return whole_of<ElementOp::is_finite>(scalars);
+    case ElementOp::logical_not:
+      return whole_of<ElementOp::logical_not>(scalars);
+    case ElementOp::add:
+      return whole_of<ElementOp::add>(scalars);
+    case ElementOp::subtract:
+      return whole_of<ElementOp::subtract>(scalars);
+    case ElementOp::multiply:
+      return whole_of<ElementOp::multiply>(scalars);
+    case ElementOp::maximum:
+      return whole_of<ElementOp::maximum>(scalars);
+    case ElementOp::minimum:
+      return whole_of<ElementOp::minimum>(scalars);
+    case ElementOp::equal:
+      return whole_of<ElementOp::equal>(scalars);
+    case ElementOp::not_equal:
+      return whole_of<ElementOp::not_equal>(scalars);
+    case ElementOp::less:
+      return whole_of<ElementOp::less>(scalars);
+    case ElementOp::less_equal:
+      return whole_of<ElementOp::less_equal>(scalars);
+    case ElementOp::greater:
+      return whole_of<ElementOp::greater>(scalars);
+    case ElementOp::greater_equal:
+      return whole_of<ElementOp::greater_equal>(scalars);
+    case ElementOp::logical_and:
+      return whole_of<ElementOp::logical_and>(scalars);
+    case ElementOp::logical_or:
+      return whole_of<ElementOp::logical_or>(scalars);
+    case ElementOp::where:
+      return whole_of<ElementOp::where>(scalars);
+    default:
+      return nullptr;
+  }
+}
+
+}  // namespace cbk::compute
+#endif

@@ -1,0 +1,75 @@
+// What can be done to each element alone. One list for eager operators, recorded steps and fused formulas.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+
+namespace cbk::compute {
+
+enum class ElementOp : uint8_t {
+  // of one element
+  copy,
+  negate,
+  absolute,
+  exp,
+  log,
+  sqrt,
+  rsqrt,
+  square,
+  sign,
+  floor,
+  ceil,
+  cos,
+  sin,
+  tanh,
+  sigmoid,
+  relu,
+  erf,
+  gelu,
+  gelu_slope,
+  gelu_tanh,
+  gelu_tanh_slope,
+  silu,
+  silu_slope,
+  reciprocal,
+  is_finite,
+  logical_not,
+  // of two
+  add,
+  subtract,
+  multiply,
+  divide,
+  power,
+  maximum,
+  minimum,
+  equal,
+  not_equal,
+  less,
+  less_equal,
+  greater,
+  greater_equal,
+  logical_and,
+  logical_or,
+  // of three
+  where,  // the second where the first is not zero, else the third
+};
+inline constexpr int element_op_count = static_cast<int>(ElementOp::where) + 1;
+
+/// Number of operands.
+int arity(ElementOp op);
+/// PyTorch's name: "mul", "gt".
+std::string_view name_of(ElementOp op);
+/// Whether the result is true or false.
+bool is_predicate(ElementOp op);
+
+/// out[i] = op(a[i], b[i], c[i]); an operand in `scalars` (bit 0: a, bit 1: b, bit 2: c) has one element.
+/// `out` may be one of the operands. All are of one type, predicates give 0 and 1.
+using ElementLoop = void (*)(const void* a, const void* b, const void* c, void* out, size_t count);
+
+/// The loop of this machine's instruction set for elements of type T: float, double or int64_t. nullptr:
+/// there is no such operation on T.
+template <typename T>
+ElementLoop find_loop(ElementOp op, unsigned scalars);
+
+}  // namespace cbk::compute

@@ -1,0 +1,532 @@
+// Element-wise operators and their gradients.
+#include <algorithm>
+#include <array>
+#include <cmath>
+
+#include "host/base/error.hpp"
+#include "host/compute/context.hpp"
+#include "host/compute/elementwise.hpp"
+#include "host/compute/operators.hpp"
+#include "host/compute/promote.hpp"
+#include "host/compute/strided.hpp"
+#include "host/compute/tape.hpp"
+
+namespace cbk::compute {
+namespace {
+
+/// A chain that is made step by step.
+class Builder {
+ public:
+  Builder(DType type, Shape domain) {
+    chain_.type = type;
+    chain_.domain = std::move(domain);
+  }
+
+  ChainValue input(const Input& operand) {
+    if (const auto* number = std::get_if<double>(&operand)) {
+      chain_.constants.push_back(*number);
+      return {ChainValue::Kind::constant, static_cast<int>(chain_.constants.size()) - 1};
+    }
+    chain_.inputs.push_back(expanded(std::get<VariablePtr>(operand)->operand(), chain_.domain));
+    return {ChainValue::Kind::input, static_cast<int>(chain_.inputs.size()) - 1};
+  }
+
+  ChainValue step(ElementOp op, ChainValue a, ChainValue b = {}, ChainValue c = {}) {
+    chain_.steps.push_back({op, {a, b, c}});
+    return {ChainValue::Kind::step, static_cast<int>(chain_.steps.size()) - 1};
+  }
+
+  void finish(const Operand& to, ChainValue value) {
+    chain_.outputs.push_back({to, value});
+    execute(std::make_unique<Elementwise>(std::move(chain_)));
+  }
+
+ private:
+  ElementChain chain_;
+};
+
+Shape shape_of(const Input& operand) {
+  const auto* variable = std::get_if<VariablePtr>(&operand);
+  return variable == nullptr ? Shape{} : (*variable)->shape();
+}
+
+VariablePtr variable_of(const Input& operand) {
+  const auto* variable = std::get_if<VariablePtr>(&operand);
+  return variable == nullptr ? nullptr : *variable;
+}
+
+[[noreturn]] void fail_two_devices() {
+  fail(Errc::refused,
+       "a tensor on the CSX and one on the CPU cannot be used together: make it inside of the step, or put "
+       "it into the model "
+       "with register_buffer");
+}
+
+Device device_of(std::initializer_list<const Input*> operands) {
+  std::optional<Device> device;
+  for (const Input* operand : operands) {
+    const VariablePtr variable = variable_of(*operand);
+    if (!variable) continue;
+    if (device && *device != variable->device()) fail_two_devices();
+    device = variable->device();
+  }
+  return device.value_or(context().device);
+}
+
+bool makes_floats(ElementOp op) {
+  switch (op) {
+    case ElementOp::exp:
+    case ElementOp::log:
+    case ElementOp::sqrt:
+    case ElementOp::rsqrt:
+    case ElementOp::cos:
+    case ElementOp::sin:
+    case ElementOp::tanh:
+    case ElementOp::sigmoid:
+    case ElementOp::erf:
+    case ElementOp::gelu:
+    case ElementOp::gelu_tanh:
+    case ElementOp::silu:
+    case ElementOp::reciprocal:
+    case ElementOp::divide:
+      return true;
+    default:
+      return false;
+  }
+}
+
+DType dtype_for(ElementOp op, DType operands) {
+  if (is_predicate(op)) return DType::boolean;
+  return makes_floats(op) && !is_floating(operands) ? DType::float32 : operands;
+}
+
+/// The type of the arithmetic: that of the result, or for predicates that of the operands.
+DType type_for(ElementOp op, DType operands, DType result) {
+  return compute_type(is_predicate(op) ? operands : result);
+}
+
+VariablePtr product(const VariablePtr& a, const Input& b) {
+  return binary(ElementOp::multiply, a, b);
+}
+
+/// The gradient of one operand: upstream times the slope.
+VariablePtr unary_gradient(ElementOp op, const VariablePtr& g, const VariablePtr& x, const VariablePtr& y) {
+  switch (op) {
+    case ElementOp::negate:
+      return unary(ElementOp::negate, g);
+    case ElementOp::absolute:
+      return product(g, unary(ElementOp::sign, x));
+    case ElementOp::exp:
+      return product(g, y);
+    case ElementOp::log:
+      return binary(ElementOp::divide, g, x);
+    case ElementOp::sqrt:
+      return binary(ElementOp::divide, g, product(y, 2.0));
+    case ElementOp::rsqrt:
+      return product(g, product(product(unary(ElementOp::square, y), y), -0.5));
+    case ElementOp::square:
+      return product(g, product(x, 2.0));
+    case ElementOp::cos:
+      return product(g, unary(ElementOp::negate, unary(ElementOp::sin, x)));
+    case ElementOp::sin:
+      return product(g, unary(ElementOp::cos, x));
+    case ElementOp::tanh:
+      return product(g, binary(ElementOp::subtract, 1.0, unary(ElementOp::square, y)));
+    case ElementOp::sigmoid:
+      return product(g, product(y, binary(ElementOp::subtract, 1.0, y)));
+    case ElementOp::relu:
+      return product(g, binary(ElementOp::greater, y, 0.0));
+    case ElementOp::erf:  // 2/√π·exp(-x²)
+      return product(g, product(unary(ElementOp::exp, unary(ElementOp::negate, unary(ElementOp::square, x))),
+                                1.1283791670955126));
+    case ElementOp::gelu:
+      return product(g, unary(ElementOp::gelu_slope, x));
+    case ElementOp::gelu_tanh:
+      return product(g, unary(ElementOp::gelu_tanh_slope, x));
+    case ElementOp::silu:
+      return product(g, unary(ElementOp::silu_slope, x));
+    case ElementOp::reciprocal:
+      return product(g, unary(ElementOp::negate, unary(ElementOp::square, y)));
+    case ElementOp::sign:
+    case ElementOp::floor:
+    case ElementOp::ceil:
+      return full(g->dtype(), g->shape(), 0, g->device());
+    default:
+      return g;  // copy
+  }
+}
+
+bool uses_result(ElementOp op) {
+  switch (op) {
+    case ElementOp::exp:
+    case ElementOp::sqrt:
+    case ElementOp::rsqrt:
+    case ElementOp::tanh:
+    case ElementOp::sigmoid:
+    case ElementOp::relu:
+    case ElementOp::reciprocal:
+      return true;
+    default:
+      return false;
+  }
+}
+
+/// 1 where an operand is the larger (or smaller), half where both are equal.
+VariablePtr share_of(ElementOp op, const VariablePtr& g, const Input& mine, const Input& other) {
+  const ElementOp wins = op == ElementOp::maximum ? ElementOp::greater : ElementOp::less;
+  const VariablePtr won = cast(binary(wins, mine, other), g->dtype());
+  const VariablePtr equal = cast(binary(ElementOp::equal, mine, other), g->dtype());
+  return product(g, binary(ElementOp::add, won, product(equal, 0.5)));
+}
+
+std::vector<VariablePtr> binary_gradients(ElementOp op, const VariablePtr& g, const Input& a, const Input& b,
+                                          bool needs_a, bool needs_b) {
+  VariablePtr ga, gb;
+  switch (op) {
+    case ElementOp::add:
+      ga = g;
+      gb = g;
+      break;
+    case ElementOp::subtract:
+      ga = g;
+      if (needs_b) gb = unary(ElementOp::negate, g);
+      break;
+    case ElementOp::multiply:
+      if (needs_a) ga = product(g, b);
+      if (needs_b) gb = product(g, a);
+      break;
+    case ElementOp::divide:
+      if (needs_a) ga = binary(ElementOp::divide, g, b);
+      if (needs_b)
+        gb = unary(ElementOp::negate,
+                   binary(ElementOp::divide, product(g, a), unary(ElementOp::square, variable_of(b))));
+      break;
+    case ElementOp::power:
+      if (needs_a)
+        ga = product(g, binary(ElementOp::multiply, b,
+                               binary(ElementOp::power, a, binary(ElementOp::subtract, b, 1.0))));
+      if (needs_b) {
+        // 0^b has the slope 0, where log(0) would make NaN of it
+        const VariablePtr base =
+            variable_of(a) ? variable_of(a) : full(g->dtype(), {}, std::get<double>(a), g->device());
+        const VariablePtr logarithm =
+            where(binary(ElementOp::greater, base, 0.0), unary(ElementOp::log, base), 0.0);
+        gb = product(g, product(binary(ElementOp::power, a, b), logarithm));
+      }
+      break;
+    case ElementOp::maximum:
+    case ElementOp::minimum:
+      if (needs_a) ga = share_of(op, g, a, b);
+      if (needs_b) gb = share_of(op, g, b, a);
+      break;
+    default:
+      return {nullptr, nullptr};
+  }
+  if (needs_a) ga = sum_to(ga, shape_of(a));
+  if (needs_b) gb = sum_to(gb, shape_of(b));
+  return {needs_a ? ga : nullptr, needs_b ? gb : nullptr};
+}
+
+/// A saved operand: a variable as it was, or a number.
+class SavedInput {
+ public:
+  SavedInput(const Input& input, bool is_needed) {
+    if (const auto* variable = std::get_if<VariablePtr>(&input)) {
+      if (is_needed) {
+        saved_.emplace(*variable);
+      } else {
+        shape_only_ = (*variable)->detached();
+      }
+    } else {
+      number_ = std::get<double>(input);
+    }
+  }
+  [[nodiscard]] Input get() const {
+    if (saved_) return saved_->get();
+    if (shape_only_) return shape_only_;
+    return number_;
+  }
+
+ private:
+  std::optional<Saved> saved_;
+  VariablePtr shape_only_;  // whose values the gradient does not use
+  double number_ = 0;
+};
+
+bool requires_grad(const Input& input) {
+  const VariablePtr variable = variable_of(input);
+  return variable && variable->requires_grad();
+}
+
+VariablePtr record_unary(ElementOp op, const VariablePtr& x, const VariablePtr& y) {
+  if (is_predicate(op)) return y;
+  return recorded(std::string(name_of(op)), y, {x}, [&]() -> Node::Backward {
+    const Saved saved(uses_result(op) ? y : x);
+    return [op, saved](const VariablePtr& g) -> std::vector<VariablePtr> {
+      const VariablePtr& value = saved.get();
+      return {unary_gradient(op, g, value, value)};
+    };
+  });
+}
+
+VariablePtr record_binary(ElementOp op, const Input& a, const Input& b, const VariablePtr& y) {
+  if (is_predicate(op)) return y;
+  return recorded(std::string(name_of(op)), y, {variable_of(a), variable_of(b)}, [&]() -> Node::Backward {
+    const bool needs_a = requires_grad(a), needs_b = requires_grad(b);
+    const bool is_sum = op == ElementOp::add || op == ElementOp::subtract;
+    const bool is_product = op == ElementOp::multiply;
+    const SavedInput saved_a(a, !is_sum && (!is_product || needs_b));
+    const SavedInput saved_b(b, !is_sum && (!is_product || needs_a));
+    return [=](const VariablePtr& g) {
+      return binary_gradients(op, g, saved_a.get(), saved_b.get(), needs_a, needs_b);
+    };
+  });
+}
+
+/// x^2, x^0.5 and the like have operations of their own, which are exact and fast.
+std::optional<ElementOp> simple_power(double exponent) {
+  if (exponent == 2) return ElementOp::square;
+  if (exponent == 0.5) return ElementOp::sqrt;
+  if (exponent == -0.5) return ElementOp::rsqrt;
+  if (exponent == 1) return ElementOp::copy;
+  if (exponent == -1) return ElementOp::reciprocal;
+  return std::nullopt;
+}
+
+/// What is written in place and read through another view of the same memory is copied first.
+Input without_overlap(const VariablePtr& x, const Input& operand) {
+  const VariablePtr variable = variable_of(operand);
+  if (!variable || variable->buffer() != x->buffer() || variable->operand().is_same_view(x->operand()))
+    return operand;
+  return clone(variable);
+}
+
+void check_writable(const VariablePtr& x) {
+  if (!context().records_gradients) return;
+  if (x->is_leaf() && x->requires_grad()) {
+    fail(Errc::refused,
+         "a leaf that requires a gradient is written in place: do it in cstorch.no_grad(function() ... end)");
+  }
+}
+
+void check_fits(const VariablePtr& x, const Shape& other) {
+  if (broadcast(x->shape(), other) != x->shape()) {
+    fail(Errc::shape, "cannot write shape {} into a tensor of shape {}", to_string(other),
+         to_string(x->shape()));
+  }
+}
+
+/// Ops of several operands, written into x without a gradient (optimizers).
+template <typename Body>
+void write_chain(const VariablePtr& x, std::initializer_list<const Input*> operands, Body body) {
+  check_writable(x);
+  if (context().records_gradients && x->requires_grad()) {
+    fail(Errc::refused,
+         "this in-place operator has no gradient: use it in cstorch.no_grad(function() ... end)");
+  }
+  std::vector<Input> inputs;
+  for (const Input* operand : operands) {
+    const Input own = x;
+    device_of({&own, operand});
+    check_fits(x, shape_of(*operand));
+    inputs.push_back(without_overlap(x, *operand));
+  }
+  Builder builder(compute_type(x->dtype()), x->shape());
+  const ChainValue self = builder.input(x);
+  std::vector<ChainValue> values;
+  for (const Input& input : inputs) values.push_back(builder.input(input));
+  const ChainValue result = body(builder, self, values);
+  builder.finish(x->operand(), result);
+}
+
+}  // namespace
+
+VariablePtr unary(ElementOp op, const VariablePtr& x) {
+  const DType dtype = dtype_for(op, x->dtype());
+  VariablePtr y = Variable::empty(dtype, x->shape(), x->device());
+  Builder builder(type_for(op, x->dtype(), dtype), x->shape());
+  builder.finish(y->operand(), builder.step(op, builder.input(x)));
+  return record_unary(op, x, y);
+}
+
+VariablePtr binary(ElementOp op, const Input& a, const Input& b) {
+  if (op == ElementOp::power && std::holds_alternative<double>(b)) {
+    if (const auto simple = simple_power(std::get<double>(b))) return unary(*simple, variable_of(a));
+  }
+  const DType operands = result_dtype({&a, &b});
+  const DType dtype = dtype_for(op, operands);
+  const Device device = device_of({&a, &b});
+  Shape shape = broadcast(shape_of(a), shape_of(b));
+  const DType type =
+      op == ElementOp::power && !is_floating(dtype) ? DType::float64 : type_for(op, operands, dtype);
+  VariablePtr y = Variable::empty(dtype, shape, device);
+  Builder builder(type, std::move(shape));
+  const ChainValue left = builder.input(a);
+  const ChainValue right = builder.input(b);
+  builder.finish(y->operand(), builder.step(op, left, right));
+  return record_binary(op, a, b, y);
+}
+
+VariablePtr where(const VariablePtr& condition, const Input& a, const Input& b) {
+  const Input test = condition;
+  const DType dtype = result_dtype({&a, &b});
+  const Device device = device_of({&test, &a, &b});
+  Shape shape = broadcast(condition->shape(), broadcast(shape_of(a), shape_of(b)));
+  VariablePtr y = Variable::empty(dtype, shape, device);
+  Builder builder(compute_type(dtype), shape);
+  const ChainValue c = builder.input(condition);
+  const ChainValue left = builder.input(a);
+  const ChainValue right = builder.input(b);
+  builder.finish(y->operand(), builder.step(ElementOp::where, c, left, right));
+  return recorded("where", y, {variable_of(a), variable_of(b)}, [&]() -> Node::Backward {
+    const Saved saved(condition);
+    const bool needs_a = requires_grad(a), needs_b = requires_grad(b);
+    return
+        [=, a_shape = shape_of(a), b_shape = shape_of(b)](const VariablePtr& g) -> std::vector<VariablePtr> {
+          return {needs_a ? sum_to(where(saved.get(), g, 0.0), a_shape) : nullptr,
+                  needs_b ? sum_to(where(saved.get(), 0.0, g), b_shape) : nullptr};
+        };
+  });
+}
+
+VariablePtr cast(const VariablePtr& x, DType dtype) {
+  if (dtype == x->dtype()) return x;
+  VariablePtr y = Variable::empty(dtype, x->shape(), x->device());
+  // Whole numbers that become floats, and the other way round, pass through the wider one.
+  const bool is_whole = !is_floating(x->dtype()) && !is_floating(dtype);
+  const DType type = is_whole ? DType::int64
+                     : x->dtype() == DType::float64 || dtype == DType::float64 || !is_floating(dtype) ||
+                             !is_floating(x->dtype())
+                         ? DType::float64
+                         : DType::float32;
+  Builder builder(type, x->shape());
+  const ChainValue value = builder.input(x);
+  builder.finish(y->operand(), dtype == DType::boolean
+                                   ? builder.step(ElementOp::not_equal, value, builder.input(0.0))
+                                   : builder.step(ElementOp::copy, value));
+  if (!is_floating(dtype)) return y;
+  return recorded("to", y, {x}, [&]() -> Node::Backward {
+    return [from = x->dtype()](const VariablePtr& g) -> std::vector<VariablePtr> { return {cast(g, from)}; };
+  });
+}
+
+VariablePtr clone(const VariablePtr& x) {
+  VariablePtr y = Variable::empty(x->dtype(), x->shape(), x->device());
+  Builder builder(compute_type(x->dtype()), x->shape());
+  builder.finish(y->operand(), builder.step(ElementOp::copy, builder.input(x)));
+  return recorded("clone", y, {x}, []() -> Node::Backward {
+    return [](const VariablePtr& g) -> std::vector<VariablePtr> { return {g}; };
+  });
+}
+
+VariablePtr contiguous(const VariablePtr& x) {
+  return x->operand().is_contiguous() ? x : clone(x);
+}
+
+VariablePtr clamp(const VariablePtr& x, const std::optional<Input>& low, const std::optional<Input>& high) {
+  Input y = x;
+  if (low) y = binary(ElementOp::maximum, y, *low);
+  if (high) y = binary(ElementOp::minimum, y, *high);
+  return variable_of(y);
+}
+
+VariablePtr sum_to(const VariablePtr& gradient, const Shape& shape) {
+  if (gradient->shape() == shape) return gradient;
+  Dims dims;
+  const size_t more = gradient->shape().size() - shape.size();
+  for (size_t i = 0; i < gradient->shape().size(); ++i) {
+    if (i < more || shape[i - more] != gradient->shape()[i]) dims.push_back(static_cast<int64_t>(i));
+  }
+  return reshape(sum(gradient, dims, true), shape);
+}
+
+void write_unary(ElementOp op, const VariablePtr& x) {
+  check_writable(x);
+  const VariablePtr before = context().records_gradients && x->requires_grad() ? clone(x) : x;
+  Builder builder(compute_type(x->dtype()), x->shape());
+  const ChainValue value = builder.input(before);
+  builder.finish(x->operand(), builder.step(op, value));
+  if (before == x) return;
+  const VariablePtr result = record_unary(op, before, x->detached());
+  x->set_node(result->node());
+}
+
+void write_binary(ElementOp op, const VariablePtr& x, const Input& b) {
+  check_writable(x);
+  const Input own = x;
+  device_of({&own, &b});
+  check_fits(x, shape_of(b));
+  if (!is_floating(x->dtype()) && (makes_floats(op) || is_floating(result_dtype({&own, &b})))) {
+    fail(Errc::dtype, "{}_: the result has fractions, and a tensor of {} cannot hold them", name_of(op),
+         name_of(x->dtype()));
+  }
+  const bool is_recorded = context().records_gradients && (x->requires_grad() || requires_grad(b));
+  // The gradient needs the old values of what is multiplied.
+  const VariablePtr before = is_recorded && op != ElementOp::add && op != ElementOp::subtract ? clone(x) : x;
+  const Input other = without_overlap(x, b);
+  Builder builder(compute_type(x->dtype()), x->shape());
+  const ChainValue left = builder.input(before);
+  const ChainValue right = builder.input(other);
+  const NodePtr history = x->node();
+  builder.finish(x->operand(), builder.step(op, left, right));
+  if (!is_recorded) return;
+  VariablePtr source = before == x ? x->detached() : before;
+  if (before == x) source->set_node(history);
+  x->set_node(record_binary(op, source, b, x->detached())->node());
+}
+
+void copy_into(const VariablePtr& x, const Input& source) {
+  check_writable(x);
+  const Input own = x;
+  device_of({&own, &source});
+  check_fits(x, shape_of(source));
+  const Input from = without_overlap(x, source);
+  const VariablePtr variable = variable_of(from);
+  const DType read = variable ? variable->dtype() : x->dtype();
+  const bool is_wide = compute_type(read) != compute_type(x->dtype());
+  Builder builder(is_wide ? DType::float64 : compute_type(x->dtype()), x->shape());
+  builder.finish(x->operand(), builder.step(ElementOp::copy, builder.input(from)));
+  if (!context().records_gradients || !(x->requires_grad() || requires_grad(source))) return;
+  const VariablePtr result = recorded("copy_", x->detached(), {variable_of(source)}, [&]() -> Node::Backward {
+    return [shape = shape_of(source)](const VariablePtr& g) -> std::vector<VariablePtr> {
+      return {sum_to(g, shape)};
+    };
+  });
+  x->set_node(result->node());
+}
+
+void write_addcmul(const VariablePtr& x, const Input& a, const Input& b, const Input& scale) {
+  write_chain(x, {&a, &b, &scale}, [](Builder& builder, ChainValue self, const std::vector<ChainValue>& v) {
+    const ChainValue both =
+        builder.step(ElementOp::multiply, builder.step(ElementOp::multiply, v[0], v[1]), v[2]);
+    return builder.step(ElementOp::add, self, both);
+  });
+}
+
+void write_addcdiv(const VariablePtr& x, const Input& a, const Input& b, const Input& scale) {
+  write_chain(x, {&a, &b, &scale}, [](Builder& builder, ChainValue self, const std::vector<ChainValue>& v) {
+    const ChainValue both =
+        builder.step(ElementOp::multiply, builder.step(ElementOp::divide, v[0], v[1]), v[2]);
+    return builder.step(ElementOp::add, self, both);
+  });
+}
+
+void write_lerp(const VariablePtr& x, const Input& end, const Input& weight) {
+  write_chain(x, {&end, &weight}, [](Builder& builder, ChainValue self, const std::vector<ChainValue>& v) {
+    const ChainValue way =
+        builder.step(ElementOp::multiply, builder.step(ElementOp::subtract, v[0], self), v[1]);
+    return builder.step(ElementOp::add, self, way);
+  });
+}
+
+Device common_device(std::initializer_list<const VariablePtr*> variables) {
+  std::optional<Device> device;
+  for (const VariablePtr* variable : variables) {
+    if (!*variable) continue;
+    if (device && *device != (*variable)->device()) fail_two_devices();
+    device = (*variable)->device();
+  }
+  return device.value_or(context().device);
+}
+
+}  // namespace cbk::compute

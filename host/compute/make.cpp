@@ -1,0 +1,89 @@
+// New variables: constants and random numbers.
+#include <cmath>
+
+#include "host/base/error.hpp"
+#include "host/compute/elementwise.hpp"
+#include "host/compute/function_kernel.hpp"
+#include "host/compute/operators.hpp"
+#include "host/compute/promote.hpp"
+#include "host/tensor/kernels/cast.hpp"
+
+namespace cbk::compute {
+namespace {
+
+/// Numbers of a sequence of its own for each draw: the same for any number of threads, others in each replay.
+template <typename Draw>
+VariablePtr random(DType dtype, Shape shape, Draw draw) {
+  VariablePtr out = Variable::empty(dtype, std::move(shape));
+  execute({}, {out->operand()}, [draw](const std::vector<Operand>&, const std::vector<Operand>& writes) {
+    const Operand& to = writes[0];
+    const uint64_t seed = context().seed * 0x9e3779b97f4a7c15ULL + ++context().drawn;
+    const Tensor numbers = draw(to.shape, seed);
+    std::vector<std::byte> dense(numbers.nbytes());
+    numbers.read(0, dense);
+    cast_elements(numbers.dtype(), dense.data(), to.dtype, to.bytes(), to.numel());
+  });
+  return out;
+}
+
+}  // namespace
+
+VariablePtr full(DType dtype, Shape shape, double value, Device device) {
+  VariablePtr out = Variable::empty(dtype, std::move(shape), device);
+  ElementChain chain;
+  chain.type = compute_type(dtype);
+  chain.domain = out->shape();
+  chain.constants = {value};
+  chain.outputs = {{out->operand(), {ChainValue::Kind::constant, 0}}};
+  execute(std::make_unique<Elementwise>(std::move(chain)));
+  return out;
+}
+
+VariablePtr arange(DType dtype, double start, double stop, double step) {
+  if (step == 0 || !std::isfinite(start) || !std::isfinite(stop) || !std::isfinite(step)) {
+    fail(Errc::value, "arange: start, stop and step must be finite and step not 0");
+  }
+  const double count = std::max(0.0, std::ceil((stop - start) / step));
+  if (count > 1e12) fail(Errc::value, "arange: {} elements are too many", count);
+  VariablePtr out = Variable::empty(dtype, {static_cast<int64_t>(count)});
+  execute({}, {out->operand()},
+          [start, step](const std::vector<Operand>&, const std::vector<Operand>& writes) {
+            const Operand& to = writes[0];
+            for (int64_t i = 0; i < to.numel(); ++i) {
+              const double value = start + static_cast<double>(i) * step;
+              cast_elements(DType::float64, reinterpret_cast<const std::byte*>(&value), to.dtype,
+                            to.bytes() + i * size_of(to.dtype), 1);
+            }
+          });
+  return out;
+}
+
+VariablePtr random_uniform(DType dtype, Shape shape) {
+  return random(dtype, std::move(shape), [](const Shape& of, uint64_t seed) {
+    return Tensor::uniform(DType::float32, of, 0, 1, seed);
+  });
+}
+
+VariablePtr random_normal(DType dtype, Shape shape) {
+  return random(dtype, std::move(shape), [](const Shape& of, uint64_t seed) {
+    return Tensor::normal(DType::float32, of, 0, 1, seed);
+  });
+}
+
+VariablePtr random_integers(DType dtype, Shape shape, double low, double high) {
+  if (low >= high || low != std::floor(low) || high != std::floor(high)) {
+    fail(Errc::value, "randint: expected whole numbers low < high, found {} and {}", low, high);
+  }
+  return random(dtype, std::move(shape), [low, high](const Shape& of, uint64_t seed) {
+    return Tensor::uniform(DType::float64, of, low, high, seed).cast(DType::int64);
+  });
+}
+
+VariablePtr dropout_mask(Shape shape, double p) {
+  if (!(p >= 0 && p < 1)) fail(Errc::value, "dropout: p must be in [0, 1), not {}", p);
+  const VariablePtr numbers = random_uniform(DType::float32, std::move(shape));
+  return binary(ElementOp::multiply, cast(binary(ElementOp::greater_equal, numbers, p), DType::float32),
+                1 / (1 - p));
+}
+
+}  // namespace cbk::compute

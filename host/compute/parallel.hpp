@@ -1,0 +1,19 @@
+// Work on several threads. Tasks are cut by the shape of the work, never by the number of threads, so that
+// results have the same bits on one thread and on many.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+
+namespace cbk::compute {
+
+/// Threads that work, the caller's included. At first as many as the machine has cores.
+int thread_count();
+/// From 1 to 256. Not while work is running.
+void set_thread_count(int count);
+
+/// Calls `task(i)` for every i in [0, count), on several threads if there are more than one task. The first
+/// exception is thrown again here, when all tasks have ended.
+void parallel_for(int64_t count, const std::function<void(int64_t)>& task);
+
+}  // namespace cbk::compute

@@ -1,0 +1,117 @@
+#include "host/compute/row_math.hpp"
+
+#include <algorithm>
+
+// The plain loops below vectorise well; the best instruction set is chosen when the program starts.
+#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && !defined(__SANITIZE_THREAD__) && \
+    !defined(__SANITIZE_ADDRESS__)
+#define CBK_CLONES __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
+#else
+#define CBK_CLONES
+#endif
+
+namespace cbk::compute {
+namespace {
+
+constexpr int lanes = 32;
+constexpr int64_t block = 1024;  // of float sums, before they go to a double
+
+}  // namespace
+
+CBK_CLONES double row_sum(const float* x, int64_t count) {
+  double total = 0;
+  int64_t i = 0;
+  while (i + lanes <= count) {
+    float sums[lanes] = {};
+    const int64_t end = std::min(count - lanes, i + block - lanes);
+    for (; i <= end; i += lanes) {
+      for (int j = 0; j < lanes; ++j) sums[j] += x[i + j];
+    }
+    for (const float sum : sums) total += static_cast<double>(sum);
+  }
+  for (; i < count; ++i) total += static_cast<double>(x[i]);
+  return total;
+}
+
+CBK_CLONES double row_sum(const double* x, int64_t count) {
+  double sums[lanes] = {};
+  int64_t i = 0;
+  for (; i + lanes <= count; i += lanes) {
+    for (int j = 0; j < lanes; ++j) sums[j] += x[i + j];
+  }
+  double total = 0;
+  for (const double sum : sums) total += sum;
+  for (; i < count; ++i) total += x[i];
+  return total;
+}
+
+CBK_CLONES double row_dot(const float* x, const float* y, int64_t count) {
+  double total = 0;
+  int64_t i = 0;
+  while (i + lanes <= count) {
+    float sums[lanes] = {};
+    const int64_t end = std::min(count - lanes, i + block - lanes);
+    for (; i <= end; i += lanes) {
+      for (int j = 0; j < lanes; ++j) sums[j] += x[i + j] * y[i + j];
+    }
+    for (const float sum : sums) total += static_cast<double>(sum);
+  }
+  for (; i < count; ++i) total += static_cast<double>(x[i]) * static_cast<double>(y[i]);
+  return total;
+}
+
+CBK_CLONES double row_dot(const double* x, const double* y, int64_t count) {
+  double sums[lanes] = {};
+  int64_t i = 0;
+  for (; i + lanes <= count; i += lanes) {
+    for (int j = 0; j < lanes; ++j) sums[j] += x[i + j] * y[i + j];
+  }
+  double total = 0;
+  for (const double sum : sums) total += sum;
+  for (; i < count; ++i) total += x[i] * y[i];
+  return total;
+}
+
+namespace {
+
+template <typename T>
+inline T largest(const T* x, int64_t count) {
+  T best[lanes];
+  std::fill_n(best, lanes, x[0]);
+  int64_t i = 0;
+  for (; i + lanes <= count; i += lanes) {
+    // A NaN stays: comparisons with it are false.
+    for (int j = 0; j < lanes; ++j) best[j] = best[j] >= x[i + j] || best[j] != best[j] ? best[j] : x[i + j];
+  }
+  T out = x[0];
+  for (const T one : best) out = out >= one || out != out ? out : one;
+  for (; i < count; ++i) out = out >= x[i] || out != out ? out : x[i];
+  return out;
+}
+
+}  // namespace
+
+CBK_CLONES float row_max(const float* x, int64_t count) {
+  return largest(x, count);
+}
+CBK_CLONES double row_max(const double* x, int64_t count) {
+  return largest(x, count);
+}
+
+CBK_CLONES void row_add(float* y, const float* x, float a, int64_t count) {
+  for (int64_t i = 0; i < count; ++i) y[i] += a * x[i];
+}
+
+CBK_CLONES void row_add(double* y, const double* x, double a, int64_t count) {
+  for (int64_t i = 0; i < count; ++i) y[i] += a * x[i];
+}
+
+CBK_CLONES void row_collect(double* total, const float* x, int64_t count) {
+  for (int64_t i = 0; i < count; ++i) total[i] += static_cast<double>(x[i]);
+}
+
+CBK_CLONES void row_collect(double* total, const double* x, int64_t count) {
+  for (int64_t i = 0; i < count; ++i) total[i] += x[i];
+}
+
+}  // namespace cbk::compute

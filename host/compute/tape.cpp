@@ -1,0 +1,127 @@
+#include "host/compute/tape.hpp"
+
+#include <algorithm>
+#include <functional>
+#include <map>
+#include <unordered_set>
+
+#include "host/base/error.hpp"
+#include "host/compute/context.hpp"
+#include "host/compute/operators.hpp"
+
+namespace cbk::compute {
+namespace {
+
+uint64_t next_order() {
+  thread_local uint64_t order = 0;
+  return ++order;
+}
+
+/// Gradients of leaves share no memory with each other, since a program may change them in place.
+class Leaves {
+ public:
+  explicit Leaves(const Buffer* given) { taken_.insert(given); }
+
+  void add(const VariablePtr& leaf, VariablePtr gradient) {
+    if (leaf->grad()) {
+      leaf->set_grad(add_tensors(leaf->grad(), gradient));
+      return;
+    }
+    if (gradient->dtype() != leaf->dtype()) gradient = cast(gradient, leaf->dtype());
+    const bool is_own = gradient->operand().is_contiguous() && taken_.insert(gradient->buffer().get()).second;
+    leaf->set_grad(is_own ? gradient : clone(gradient));
+  }
+
+ private:
+  static VariablePtr add_tensors(const VariablePtr& a, const VariablePtr& b) {
+    return binary(ElementOp::add, a, b);
+  }
+  std::unordered_set<const Buffer*> taken_;
+};
+
+}  // namespace
+
+const VariablePtr& Saved::get() const {
+  if (variable_->buffer()->version() != version_) {
+    fail(Errc::refused,
+         "a tensor of shape {} that backward needs was changed in place after it was used; use clone() "
+         "before the change, or "
+         "an operator that makes a new tensor",
+         to_string(variable_->shape()));
+  }
+  return variable_;
+}
+
+Node::Node(std::string name, const std::vector<VariablePtr>& inputs, Backward backward)
+    : name_(std::move(name)), backward_(std::move(backward)), order_(next_order()) {
+  for (const VariablePtr& input : inputs) {
+    Edge edge;
+    if (input && input->node()) {
+      edge.node = input->node();
+    } else if (input && input->requires_grad()) {
+      edge.leaf = input;
+    }
+    edges_.push_back(std::move(edge));
+  }
+}
+
+bool needs_gradient(const std::vector<VariablePtr>& inputs) {
+  return context().records_gradients &&
+         std::any_of(inputs.begin(), inputs.end(),
+                     [](const VariablePtr& input) { return input && input->requires_grad(); });
+}
+
+void run_backward(const VariablePtr& root, VariablePtr gradient) {
+  if (!root->requires_grad()) {
+    fail(Errc::refused,
+         "backward: this tensor does not depend on anything that requires a gradient (or was computed under "
+         "no_grad)");
+  }
+  if (!gradient) {
+    if (root->numel() != 1) {
+      fail(Errc::refused,
+           "backward() without a gradient needs a tensor of one element, not of shape {}: reduce it with "
+           "sum() or mean()",
+           to_string(root->shape()));
+    }
+    gradient = full(root->dtype(), root->shape(), 1, root->device());
+  }
+  if (gradient->shape() != root->shape()) {
+    fail(Errc::shape, "backward: the gradient has shape {}, the tensor {}", to_string(gradient->shape()),
+         to_string(root->shape()));
+  }
+  const Scoped no_grad(context().records_gradients, false);
+  Leaves leaves(gradient->buffer().get());
+  if (root->is_leaf()) return leaves.add(root, gradient);
+  struct Pending {
+    NodePtr node;
+    VariablePtr gradient;
+  };
+  std::map<uint64_t, Pending, std::greater<>> pending;
+  pending[root->node()->order_] = {root->node(), std::move(gradient)};
+  while (!pending.empty()) {
+    auto [node, upstream] = std::move(pending.begin()->second);
+    pending.erase(pending.begin());
+    if (!node->backward_) {
+      fail(Errc::refused,
+           "backward was run through this graph before ({}), and its values are gone: compute the tensor "
+           "again",
+           node->name_);
+    }
+    const auto backward = std::exchange(node->backward_, nullptr);
+    std::vector<VariablePtr> gradients = backward(upstream);
+    for (size_t i = 0; i < gradients.size(); ++i) {
+      const Node::Edge& edge = node->edges_[i];
+      if (!gradients[i]) continue;
+      if (edge.leaf) {
+        leaves.add(edge.leaf, gradients[i]);
+      } else if (edge.node) {
+        Pending& next = pending[edge.node->order_];
+        next.node = edge.node;
+        next.gradient = next.gradient ? binary(ElementOp::add, next.gradient, gradients[i]) : gradients[i];
+      }
+    }
+  }
+}
+
+}  // namespace cbk::compute

@@ -1,0 +1,60 @@
+// Reverse-mode gradients: each operator that is recorded leaves a node; backward visits nodes from the last
+// made to the first. Kernels of gradients are operators as well, so a recorded step holds them too.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "host/compute/variable.hpp"
+
+namespace cbk::compute {
+
+/// A value that a gradient needs later. Errors when it was written in place since.
+class Saved {
+ public:
+  explicit Saved(const VariablePtr& variable)
+      : variable_(variable->detached()), version_(variable->buffer()->version()) {}
+  [[nodiscard]] const VariablePtr& get() const;
+
+ private:
+  VariablePtr variable_;
+  uint64_t version_;
+};
+
+class Node {
+ public:
+  /// The gradients of the inputs, from that of the result; nullptr where an input has none.
+  using Backward = std::function<std::vector<VariablePtr>(const VariablePtr& gradient)>;
+
+  Node(std::string name, const std::vector<VariablePtr>& inputs, Backward backward);
+
+ private:
+  friend void run_backward(const VariablePtr& root, VariablePtr gradient);
+  struct Edge {
+    NodePtr node;
+    VariablePtr leaf;
+  };
+  std::string name_;
+  std::vector<Edge> edges_;
+  Backward backward_;
+  uint64_t order_;
+};
+
+/// Whether a result of these inputs is to be recorded.
+bool needs_gradient(const std::vector<VariablePtr>& inputs);
+
+/// Gives `result` a node, if gradients are recorded and an input needs one. `backward` is made only then.
+template <typename Make>
+VariablePtr recorded(std::string name, VariablePtr result, const std::vector<VariablePtr>& inputs,
+                     Make make_backward) {
+  if (needs_gradient(inputs))
+    result->set_node(std::make_shared<Node>(std::move(name), inputs, make_backward()));
+  return result;
+}
+
+/// Adds the gradient of `root` to `grad` of every leaf below it. `gradient` may be left out for one element.
+/// The graph is gone after it. Errors: `usage`, `shape`.
+void run_backward(const VariablePtr& root, VariablePtr gradient);
+
+}  // namespace cbk::compute

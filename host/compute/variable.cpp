@@ -1,0 +1,144 @@
+#include "host/compute/variable.hpp"
+
+#include <algorithm>
+
+#include "host/base/error.hpp"
+#include "host/compute/context.hpp"
+#include "host/compute/program.hpp"
+#include "host/compute/strided.hpp"
+#include "host/tensor/kernels/cast.hpp"
+
+namespace cbk::compute {
+namespace {
+
+/// A buffer's memory as the storage of lazy tensors.
+class BufferStorage final : public Storage {
+ public:
+  explicit BufferStorage(BufferPtr buffer) : buffer_(std::move(buffer)) {}
+  [[nodiscard]] uint64_t size() const override { return buffer_->size(); }
+  [[nodiscard]] ByteView view() const override { return {buffer_->data(), buffer_->size()}; }
+  void read(uint64_t offset, std::span<std::byte> out) const override {
+    const ByteView part = view().subspan(offset, out.size());
+    std::copy(part.begin(), part.end(), out.begin());
+  }
+
+ private:
+  BufferPtr buffer_;
+};
+
+void check_dtype(DType dtype) {
+  switch (dtype) {
+    case DType::boolean:
+    case DType::uint8:
+    case DType::int32:
+    case DType::int64:
+    case DType::float16:
+    case DType::bfloat16:
+    case DType::float32:
+    case DType::float64:
+      return;
+    default:
+      fail(Errc::dtype,
+           "cannot compute with {}; cast it to bool, uint8, int32, int64, float16, bfloat16, float32 or "
+           "float64",
+           name_of(dtype));
+  }
+}
+
+}  // namespace
+
+std::string_view name_of(Device device) {
+  return device == Device::cpu ? "cpu" : "csx";
+}
+
+VariablePtr Variable::empty(DType dtype, Shape shape, Device device) {
+  check_dtype(dtype);
+  const uint64_t size = static_cast<uint64_t>(numel_of(shape)) * size_of(dtype);
+  BufferPtr buffer = context().program != nullptr ? Buffer::planned(size) : Buffer::allocate(size);
+  return std::make_shared<Variable>(whole(std::move(buffer), dtype, std::move(shape)), device);
+}
+
+VariablePtr Variable::empty(DType dtype, Shape shape) {
+  return empty(dtype, std::move(shape), context().device);
+}
+
+VariablePtr Variable::from_tensor(const Tensor& tensor) {
+  check_dtype(tensor.dtype());
+  auto buffer = Buffer::allocate(tensor.nbytes());
+  tensor.read(0, {buffer->data(), buffer->size()});
+  return std::make_shared<Variable>(whole(std::move(buffer), tensor.dtype(), tensor.shape()),
+                                    context().device);
+}
+
+VariablePtr Variable::from_doubles(DType dtype, Shape shape, std::span<const double> values) {
+  check_dtype(dtype);
+  auto buffer = Buffer::allocate(values.size() * size_of(dtype));
+  cast_elements(DType::float64, reinterpret_cast<const std::byte*>(values.data()), dtype, buffer->data(),
+                static_cast<int64_t>(values.size()));
+  return std::make_shared<Variable>(whole(std::move(buffer), dtype, std::move(shape)), context().device);
+}
+
+void Variable::set_requires_grad(bool value) {
+  if (value && !is_floating(dtype())) {
+    fail(Errc::dtype, "only tensors of floats can have a gradient, not {}", name_of(dtype()));
+  }
+  if (!is_leaf())
+    fail(Errc::usage, "requires_grad can be set on a leaf only; use detach() for a copy without history");
+  requires_grad_ = value;
+}
+
+VariablePtr Variable::detached() const {
+  return std::make_shared<Variable>(operand_, device_);
+}
+
+void Variable::check_readable() const {
+  if (Program* program = context().program) {
+    if (!program->can_run_early()) {
+      fail(Errc::refused,
+           "the value of a tensor cannot be read inside of a compiled step, which is recorded once and then "
+           "replayed: keep to "
+           "tensors, no numbers, prints or conditions, and read values in a function made with "
+           "cstorch.step_closure");
+    }
+    program->run_early();
+  }
+  if (!operand_.buffer->has_memory()) {
+    fail(Errc::refused,
+         "this tensor's value is gone: it was made inside of a step or a formula, which has ended. Pass it "
+         "to a function made "
+         "with cstorch.step_closure, or copy it into a tensor that exists before");
+  }
+  if (device_ == Device::csx && !context().may_read_device) {
+    fail(Errc::refused,
+         "the value of a tensor on the CSX can be read in a function made with cstorch.step_closure, from "
+         "its arguments; weights "
+         "and optimizer state on checkpoint steps only");
+  }
+}
+
+Tensor Variable::to_tensor() const {
+  check_readable();
+  return Tensor::from_view({std::make_shared<BufferStorage>(operand_.buffer), operand_.dtype, operand_.offset,
+                            operand_.shape, operand_.strides});
+}
+
+std::vector<double> Variable::to_doubles(int64_t most) const {
+  check_readable();
+  const int64_t count = std::min(most, numel());
+  std::vector<double> out(static_cast<size_t>(count));
+  if (count == 0) return out;
+  std::vector<std::byte> dense(static_cast<size_t>(count) * size_of(dtype()));
+  gather(operand_, 0, count, dense.data());
+  cast_elements(dtype(), dense.data(), DType::float64, reinterpret_cast<std::byte*>(out.data()), count);
+  return out;
+}
+
+double Variable::item() const {
+  if (numel() != 1) {
+    fail(Errc::value, "item() needs a tensor of one element, not of shape {}; use tolist()",
+         to_string(shape()));
+  }
+  return to_doubles()[0];
+}
+
+}  // namespace cbk::compute

@@ -1,0 +1,76 @@
+// A variable: a tensor with values in memory that can be written, and that remembers how it was computed.
+//
+// Variables are shared by pointer; views share a buffer. Whatever makes or changes one runs on one thread
+// (that of Lua); only kernels use more.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "host/compute/kernel.hpp"
+
+namespace cbk::compute {
+
+class Node;  // host/compute/tape.hpp
+using NodePtr = std::shared_ptr<Node>;
+
+/// Where a variable lives. On the emulated system its values cannot be read in the middle of a step.
+enum class Device : uint8_t { cpu, csx };
+std::string_view name_of(Device device);
+
+class Variable;
+using VariablePtr = std::shared_ptr<Variable>;
+
+class Variable {
+ public:
+  Variable(Operand operand, Device device) : operand_(std::move(operand)), device_(device) {}
+
+  /// New memory on the device of new variables, with any content (recorded: without memory yet).
+  static VariablePtr empty(DType dtype, Shape shape);
+  static VariablePtr empty(DType dtype, Shape shape, Device device);
+  /// The elements of a lazy tensor, read once. Errors: those of reading; `dtype` of what cannot be computed
+  /// with.
+  static VariablePtr from_tensor(const Tensor& tensor);
+  static VariablePtr from_doubles(DType dtype, Shape shape, std::span<const double> values);
+
+  [[nodiscard]] const Operand& operand() const { return operand_; }
+  [[nodiscard]] DType dtype() const { return operand_.dtype; }
+  [[nodiscard]] const Shape& shape() const { return operand_.shape; }
+  [[nodiscard]] int64_t dim() const { return operand_.dim(); }
+  [[nodiscard]] int64_t numel() const { return operand_.numel(); }
+  [[nodiscard]] Device device() const { return device_; }
+  void set_device(Device device) { device_ = device; }
+  [[nodiscard]] const BufferPtr& buffer() const { return operand_.buffer; }
+
+  // --- gradients
+  [[nodiscard]] bool requires_grad() const { return requires_grad_ || node_ != nullptr; }
+  [[nodiscard]] bool is_leaf() const { return node_ == nullptr; }
+  /// Errors: `dtype` unless it is a float; `usage` for what is not a leaf.
+  void set_requires_grad(bool value);
+  [[nodiscard]] const VariablePtr& grad() const { return grad_; }
+  void set_grad(VariablePtr grad) { grad_ = std::move(grad); }
+  [[nodiscard]] const NodePtr& node() const { return node_; }
+  void set_node(NodePtr node) { node_ = std::move(node); }
+
+  /// The same elements without history.
+  [[nodiscard]] VariablePtr detached() const;
+
+  // --- reading. Errors: `refused` where the device does not allow it now, or the values are gone.
+  void check_readable() const;
+  /// The values as a lazy tensor over this memory: later writes show in it.
+  [[nodiscard]] Tensor to_tensor() const;
+  /// The first elements as float64.
+  [[nodiscard]] std::vector<double> to_doubles(int64_t most = INT64_MAX) const;
+  [[nodiscard]] double item() const;
+
+ private:
+  Operand operand_;
+  Device device_;
+  bool requires_grad_ = false;
+  VariablePtr grad_;
+  NodePtr node_;
+};
+
+}  // namespace cbk::compute

@@ -1,0 +1,185 @@
+-- Tensors that compute: what makes them, and the scopes in which they are computed. Their methods are native (cbk.compute).
+
+local cbk = require "cbk"
+
+local native = cbk.compute
+
+---@class cstorch.Tensor : userdata
+---@field dtype string          "float32", "float64", "float16", "bfloat16", "int32", "int64", "uint8" or "bool"
+---@field device string         "cpu" or "csx"
+---@field grad cstorch.Tensor?  what `backward` left; may be assigned
+---@field requires_grad boolean
+---@field is_leaf boolean       whether it was made, not computed
+
+---@alias cstorch.Input cstorch.Tensor|number
+
+local tensors = {}
+
+---A tensor of a number, of (nested) lists, or of a flat list and a shape; of a tensor of cbk without a copy through Lua. float32 unless
+---said otherwise: Lua cannot tell 1 from 1.0.
+---@param values number|table|Tensor|cstorch.Tensor
+---@param options? { dtype: string, shape: integer[], requires_grad: boolean }
+---@return cstorch.Tensor
+function tensors.tensor(values, options) return native.tensor(values, options) end
+
+---@param shape integer[]
+---@param options? { dtype: string }
+---@return cstorch.Tensor
+function tensors.zeros(shape, options) return native.full(shape, 0, options) end
+
+---@param shape integer[]
+---@param options? { dtype: string }
+---@return cstorch.Tensor
+function tensors.ones(shape, options) return native.full(shape, 1, options) end
+
+---@param shape integer[]
+---@param value number
+---@param options? { dtype: string }
+---@return cstorch.Tensor
+function tensors.full(shape, value, options) return native.full(shape, value, options) end
+
+---Zeros with the shape, dtype and device of `like`.
+---@param like cstorch.Tensor
+---@param options? { dtype: string }
+---@return cstorch.Tensor
+function tensors.zeros_like(like, options) return native.full_like(like, 0, options) end
+
+---@param like cstorch.Tensor
+---@param options? { dtype: string }
+---@return cstorch.Tensor
+function tensors.ones_like(like, options) return native.full_like(like, 1, options) end
+
+---@param like cstorch.Tensor
+---@param value number
+---@param options? { dtype: string }
+---@return cstorch.Tensor
+function tensors.full_like(like, value, options) return native.full_like(like, value, options) end
+
+---start, start + step, … before stop; `arange(n)` is 0 to n - 1.
+---@param start number
+---@param stop? number
+---@param step? number
+---@param options? { dtype: string }
+---@return cstorch.Tensor
+function tensors.arange(start, stop, step, options) return native.arange(start, stop, step, options) end
+
+---Uniform numbers from [0, 1).
+---@param shape integer[]
+---@param options? { dtype: string }
+---@return cstorch.Tensor
+function tensors.rand(shape, options) return native.rand(shape, options) end
+
+---Normal numbers: mean 0, standard deviation 1.
+---@param shape integer[]
+---@param options? { dtype: string }
+---@return cstorch.Tensor
+function tensors.randn(shape, options) return native.randn(shape, options) end
+
+---Whole numbers from [low, high), int64.
+---@param low integer
+---@param high integer
+---@param shape integer[]
+---@param options? { dtype: string }
+---@return cstorch.Tensor
+function tensors.randint(low, high, shape, options) return native.randint(low, high, shape, options) end
+
+---Begins the random numbers anew.
+---@param seed integer
+function tensors.manual_seed(seed) native.manual_seed(seed) end
+
+---`a` where the condition is not zero, else `b`.
+---@param condition cstorch.Tensor
+---@param a cstorch.Input
+---@param b cstorch.Input
+---@return cstorch.Tensor
+function tensors.where(condition, a, b) return native.where(condition, a, b) end
+
+---Tensors side by side along a dim.
+---@param list cstorch.Tensor[]
+---@param dim? integer   default 0
+---@return cstorch.Tensor
+function tensors.cat(list, dim) return native.cat(list, dim) end
+
+---Tensors of one shape along a new dim.
+---@param list cstorch.Tensor[]
+---@param dim? integer   default 0
+---@return cstorch.Tensor
+function tensors.stack(list, dim) return native.stack(list, dim) end
+
+---@param value any
+---@return boolean
+function tensors.is_tensor(value) return native.is_tensor(value) end
+
+---The values as a tensor of cbk, over the same memory: for checkpoints.
+---@param tensor cstorch.Tensor
+---@return Tensor
+function tensors.to_lazy(tensor) return native.to_lazy(tensor) end
+
+--- Calls `leave` whether or not there was an error, then gives the results or raises the error again.
+local function finish(leave, is_fine, ...)
+  leave(is_fine)
+  if not is_fine then error((...), 0) end
+  return ...
+end
+
+---Calls `fn` without recording gradients and returns its results.
+---@generic T
+---@param fn fun(...): T
+---@return T
+function tensors.no_grad(fn, ...)
+  local before = native.records_gradients(false)
+  return finish(function() native.records_gradients(before) end, pcall(fn, ...))
+end
+
+---@return boolean
+function tensors.is_grad_enabled() return native.records_gradients() end
+
+--- The program that operators are recorded into, if any.
+local recorded
+
+---Calls `fn` while operators are recorded into `program` instead of run.
+---@param program table
+---@param fn function
+function tensors.record(program, fn, ...)
+  local before = recorded
+  recorded = program
+  native.recording(program)
+  return finish(function()
+    recorded = before
+    native.recording(before)
+  end, pcall(fn, ...))
+end
+
+---Calls `fn` with its element-wise operators joined: each chain of them passes over memory once. What lasts must be written in place into
+---tensors that exist before; other tensors made inside have no values afterwards. Reading a value inside runs what is recorded so far.
+---@param fn function
+function tensors.formula(fn, ...)
+  if recorded then return fn(...) end
+  local program = native.program(true)
+  return finish(function(is_fine)
+    if not is_fine then return end
+    program:finish()
+    program:run()
+  end, pcall(tensors.record, program, fn, ...))
+end
+
+---Calls `fn` if the one element of `flag` is not zero: at once, or in a recorded step in each replay. What it writes must exist before.
+---@param flag cstorch.Tensor
+---@param fn fun()
+function tensors.when(flag, fn)
+  if not recorded then
+    local value = flag:item()
+    if value ~= 0 and value ~= false then fn() end
+    return
+  end
+  local program = recorded
+  program:when(flag)
+  finish(function() program:end_when() end, pcall(fn))
+end
+
+---Puts a tensor on the device of new tensors, in place.
+---@param tensor cstorch.Tensor
+---@return cstorch.Tensor
+function tensors.to_device(tensor) return native.place(tensor, native.device()) end
+
+return tensors
