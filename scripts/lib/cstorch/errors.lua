@@ -1,0 +1,91 @@
+-- Errors and warnings of the training API. An error is a table { kind, message, where } with a __tostring.
+
+local cbk = require "cbk"
+local session = require "cstorch.session"
+
+local errors = {}
+
+---@alias cstorch.ErrorKind "value"|"type"|"runtime"|"assertion"
+
+---@class cstorch.Error
+---@field kind cstorch.ErrorKind
+---@field message string
+---@field where? string    the script's file and line
+local Error = {}
+Error.__index = Error
+
+function Error:__tostring() return self.where and ("%s (%s)"):format(self.message, self.where) or self.message end
+
+local LIBRARY = debug.getinfo(1, "S").source:match "^(.*)errors%.lua$"
+
+--- The nearest caller outside of this library.
+local function outside()
+  local level = 3
+  while true do
+    local info = debug.getinfo(level, "Sl")
+    if not info then return nil end
+    local is_library = info.source:sub(1, #LIBRARY) == LIBRARY
+    if info.currentline > 0 and not is_library then return ("%s:%d"):format(info.short_src, info.currentline) end
+    level = level + 1
+  end
+end
+
+---Raises an error.
+---@param kind cstorch.ErrorKind
+---@param format string   as in string.format, with the values after it
+function errors.raise(kind, format, ...)
+  local message = select("#", ...) > 0 and format:format(...) or format
+  error(setmetatable({ kind = kind, message = message, where = outside() }, Error), 0)
+end
+
+---Raises an error when `condition` is false or nil; returns it otherwise.
+---@param condition any
+---@param kind cstorch.ErrorKind
+---@param format string
+function errors.check(condition, kind, format, ...)
+  if not condition then errors.raise(kind, format, ...) end
+  return condition
+end
+
+---A value as messages show it: strings in quotes, other things by what they are.
+---@return string
+function errors.show(value)
+  local kind = type(value)
+  if kind == "string" then return ("'%s'"):format(value) end
+  if kind == "number" then return ("%.14g"):format(value) end
+  if kind == "nil" or kind == "boolean" then return tostring(value) end
+  local class = kind == "table" and value.class
+  if type(class) == "table" and class.name then return "a " .. class.name end
+  return "a " .. (kind == "userdata" and cbk.kind(value) or kind)
+end
+
+---"; did you mean 'lr'?" when one of `names` looks like `name`, else an empty text.
+---@param name any
+---@param names string[]
+---@return string
+function errors.suggestion(name, names)
+  local near = type(name) == "string" and cbk.nearest(name, names, 1)[1]
+  return near and ("; did you mean '%s'?"):format(near) or ""
+end
+
+---Warns once for each text.
+---@param message string
+---@param info? table   details for the sink: `unused` is a sorted list of names
+function errors.warn(message, info)
+  if session.warned[message] then return end
+  session.warned[message] = true
+  local sink = session.sink or cbk.warn
+  sink(message, info)
+end
+
+---Sets where warnings go. Without a function: back to stderr.
+---@param sink? fun(message: string, info?: table)
+---@return fun(message: string, info?: table)? before
+function errors.on_warning(sink)
+  errors.check(sink == nil or type(sink) == "function", "type", "on_warning: expected a function, found %s", errors.show(sink))
+  local before = session.sink
+  session.sink = sink
+  return before
+end
+
+return errors

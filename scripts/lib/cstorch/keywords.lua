@@ -1,0 +1,91 @@
+-- Trailing keyword tables: what a function declares, against what a call gives.
+
+local cbk = require "cbk"
+local errors = require "cstorch.errors"
+
+local keywords = {}
+
+local function sentinel(name) return setmetatable({}, { __tostring = function() return name end }) end
+
+--- Declares a keyword that a call must give.
+keywords.REQUIRED = sentinel "REQUIRED"
+--- Declares a keyword that is nil when a call does not give it.
+keywords.OPTIONAL = sentinel "OPTIONAL"
+--- Takes back a keyword that the base class declares.
+keywords.REMOVED = sentinel "REMOVED"
+--- In a list of tags: the groups without tags.
+keywords.UNTAGGED = sentinel "UNTAGGED"
+
+---cbk's containers as plain tables, deeply; tables are copied, null is absent (in a list: UNTAGGED). Objects stay as they are.
+---@param value any
+---@return any
+function keywords.plain(value)
+  if value == cbk.null then return nil end
+  local kind = type(value)
+  if kind == "table" then
+    if getmetatable(value) ~= nil then return value end
+  elseif kind == "userdata" then
+    kind = cbk.kind(value)
+    if kind ~= "dict" and kind ~= "list" and kind ~= "tuple" then return value end
+  else
+    return value
+  end
+  local copy = {}
+  for key, item in cbk.items(value) do
+    if type(key) == "number" and item == cbk.null then item = keywords.UNTAGGED end
+    copy[key] = keywords.plain(item)
+  end
+  return copy
+end
+
+---What a call got wrong.
+---@param declared table<string, any>
+---@param given table<string, any>
+---@return string[] unknown, string[] missing   sorted
+function keywords.mistakes(declared, given)
+  local unknown, missing = {}, {}
+  for name in pairs(given) do
+    if declared[name] == nil then unknown[#unknown + 1] = type(name) == "string" and name or tostring(name) end
+  end
+  for name, default in pairs(declared) do
+    if default == keywords.REQUIRED and given[name] == nil then missing[#missing + 1] = name end
+  end
+  table.sort(unknown)
+  table.sort(missing)
+  return unknown, missing
+end
+
+---The declared names, sorted.
+---@param declared table<string, any>
+---@return string[]
+function keywords.names(declared)
+  local names = {}
+  for name in pairs(declared) do names[#names + 1] = name end
+  table.sort(names)
+  return names
+end
+
+---`given` with the defaults filled in. Unknown and missing names are type errors.
+---@param what string     the function, for messages
+---@param declared table<string, any>
+---@param given? table
+---@return table
+function keywords.complete(what, declared, given)
+  if given == nil then given = {} end
+  local is_map = type(given) == "table" and getmetatable(given) == nil or type(given) == "userdata" and cbk.kind(given) == "dict"
+  errors.check(is_map, "type", "%s: expected a keyword table such as { name = value }, found %s", what, errors.show(given))
+  given = keywords.plain(given)
+  local unknown, missing = keywords.mistakes(declared, given)
+  if unknown[1] then
+    local known = keywords.names(declared)
+    errors.raise("type", "%s: unknown keyword '%s'%s (known: %s)", what, unknown[1], errors.suggestion(unknown[1], known),
+      known[1] and table.concat(known, ", ") or "none")
+  end
+  if missing[1] then errors.raise("type", "%s: keyword '%s' is missing; it has no default", what, missing[1]) end
+  for name, default in pairs(declared) do
+    if given[name] == nil and default ~= keywords.OPTIONAL then given[name] = keywords.plain(default) end
+  end
+  return given
+end
+
+return keywords

@@ -1,0 +1,255 @@
+-- The base class of optimizers: parameter groups, state, hooks, state dicts.
+
+local class = require "cstorch.class"
+local errors = require "cstorch.errors"
+local hooks = require "cstorch.hooks"
+local keywords = require "cstorch.keywords"
+local ordered_map = require "cstorch.ordered_map"
+local session = require "cstorch.session"
+local state_dicts = require "cstorch.optim.state_dicts"
+local tags = require "cstorch.optim.tags"
+local tensors = require "cstorch.tensors"
+
+local check, show = errors.check, errors.show
+
+---@class cstorch.optim.Optimizer : cstorch.Class
+---@field param_groups table[]        each { params = { … }, lr = …, … }; a hyper-parameter is a number until a schedule makes it a tensor
+---@field state table                 `state[p].exp_avg`: an ordered map of tensors for each parameter
+---@field limits? table<string, table>   ranges of hyper-parameters: { min =, max =, below = }, for lists of each element
+---@field schedulers table[]          the schedules that write into its groups
+local Optimizer = class.Object:subclass "Optimizer"
+
+Optimizer.positional = 1
+Optimizer.abstract = { "preinitialize", "step" }
+
+-- --- making one
+
+--- The limit as text: ">= 0", "in [0, 1)".
+local function range_text(limit)
+  if limit.below then return ("in [%g, %g)"):format(limit.min, limit.below) end
+  if limit.max then return ("in [%g, %g]"):format(limit.min, limit.max) end
+  return (">= %g"):format(limit.min)
+end
+
+local function check_number(name, key, value, limit)
+  check(type(value) == "number", "type", "%s: expected a number as %s, found %s", name, key, show(value))
+  local is_inside = value >= limit.min and (not limit.max or value <= limit.max) and (not limit.below or value < limit.below)
+  check(is_inside, "value", "%s: %s must be %s, not %g", name, key, range_text(limit), value)
+end
+
+local function check_limits(self, group)
+  for key, limit in pairs(self.limits or {}) do
+    local value, name = group[key], self.class.name
+    if type(value) == "table" and not tensors.is_tensor(value) then
+      check(not limit.count or #value == limit.count, "type", "%s: expected %d numbers as %s, found %d", name, limit.count or 0, key, #value)
+      for i, item in ipairs(value) do check_number(name, ("%s[%d]"):format(key, i), item, limit) end
+    elseif value ~= nil and not tensors.is_tensor(value) then
+      check(not limit.count, "type", "%s: expected a list of %d numbers as %s, found %s", name, limit.count or 0, key, show(value))
+      check_number(name, key, value, limit)
+    end
+  end
+end
+
+--- The groups of a parameter list or of a list of groups, as new tables.
+local function as_groups(self, params)
+  local name = self.class.name
+  if tensors.is_tensor(params) then errors.raise("type", "%s: expected a list of parameters, found one tensor; put it in { }", name) end
+  check(type(params) == "table", "type", "%s: expected a list of parameters or of groups, found %s", name, show(params))
+  check(params[1] ~= nil, "value", "%s: the list of parameters is empty", name)
+  if tensors.is_tensor(params[1]) then return { { params = params } } end
+  local groups = {}
+  for g, given in ipairs(params) do
+    check(type(given) == "table" and not tensors.is_tensor(given), "type", "%s: expected a group { params = { ... } } at position %d, found %s", name, g,
+      show(given))
+    local group = {}
+    for key, value in ordered_map.items(given) do group[key] = keywords.plain(value) end
+    check(group.params ~= nil, "value", "%s: group %d has no 'params'", name, g)
+    if tensors.is_tensor(group.params) then group.params = { group.params } end
+    groups[g] = group
+  end
+  return groups
+end
+
+local function check_parameters(self, group, g, seen)
+  for k, p in ipairs(group.params) do
+    check(tensors.is_tensor(p), "type", "%s: parameter %d of group %d is %s, not a tensor", self.class.name, k, g, show(p))
+    check(not seen[p], "value", "%s: parameter %d of group %d is already in group %d", self.class.name, k, g, seen[p] or 0)
+    seen[p] = g
+  end
+end
+
+local function add_groups(self, params, defaults)
+  local seen = {}
+  for g, group in ipairs(as_groups(self, params)) do
+    group.params = { unpack(group.params) }
+    check_parameters(self, group, g, seen)
+    for key, value in pairs(defaults) do
+      if group[key] == nil then group[key] = keywords.plain(value) end
+    end
+    for key, default in pairs(self.class.keywords or {}) do
+      check(default ~= keywords.REQUIRED or group[key] ~= nil, "value", "%s: group %d has no '%s'", self.class.name, g, key)
+    end
+    check_limits(self, group)
+    self.param_groups[g] = group
+  end
+  for p in pairs(seen) do self.state[p] = ordered_map.new() end
+end
+
+--- `optimizer:step()` runs the class's `step` without recording gradients, as one fused formula, between the hooks.
+local function wrap_step(self)
+  local update, given = self.class.step, nil
+  local function run() return update(self, given) end
+  self.step = function(_, closure)
+    closure = hooks.run(self.hooks.step_pre, self, closure, "function")
+    check(closure == nil or type(closure) == "function", "type", "%s:step: expected a function or nothing, found %s", self.class.name, show(closure))
+    local loss = closure and closure()
+    given = closure and function() return loss end
+    local result = tensors.no_grad(tensors.formula, run)
+    hooks.run(self.hooks.step_post, self)
+    return result
+  end
+end
+
+---Sets up groups and state; a subclass calls it from its own `init`.
+---@param params table       a list of parameters, or of groups { params = { … }, lr = … }
+---@param defaults table     the hyper-parameters of groups that do not have their own
+---@param options? { enable_global_step: boolean }   keeps a float32 counter `state[p].step`, see `increment_global_step`
+function Optimizer:init(params, defaults, options)
+  self.param_groups, self.state, self.schedulers = {}, {}, {}
+  self.hooks = { step_pre = {}, step_post = {}, zero_grad_pre = {}, zero_grad_post = {}, load_state_dict_post = {} }
+  add_groups(self, params, defaults)
+  tensors.no_grad(self.preinitialize, self)
+  if options and options.enable_global_step then
+    for _, state in self:parameters() do state.step = self:scalar(0) end
+  end
+  session.optimizer_count = session.optimizer_count + 1
+  session.optimizers[self] = session.optimizer_count
+  for _, group in ipairs(self.param_groups) do group.tags = tags.normalize(group.tags) end
+  wrap_step(self)
+end
+
+-- --- what subclasses use
+
+---Iterates over all parameters: `for p, state, group in self:parameters() do`.
+---@return fun(): any, table, table
+function Optimizer:parameters()
+  local g, k = 1, 0
+  return function()
+    k = k + 1
+    local group = self.param_groups[g]
+    while group and k > #group.params do
+      g, k = g + 1, 1
+      group = self.param_groups[g]
+    end
+    if group then return group.params[k], self.state[group.params[k]], group end
+  end
+end
+
+---Iterates over the parameters that have a gradient: `for p, grad, state, group in self:gradients() do`.
+---@return fun(): any, any, table, table
+function Optimizer:gradients()
+  local next_parameter = self:parameters()
+  return function()
+    while true do
+      local p, state, group = next_parameter()
+      if p == nil then return nil end
+      local grad = p.grad
+      if grad then return p, grad, state, group end
+    end
+  end
+end
+
+---A state tensor of zeros in the shape of `p`, float32 also for a parameter of half precision.
+function Optimizer:zeros(p)
+  local zeros = tensors.zeros_like(p)
+  if p.dtype == "float16" or p.dtype == "bfloat16" then zeros = zeros:to "float32" end
+  return zeros
+end
+
+---A state tensor without dims, float32.
+---@param value number
+function Optimizer:scalar(value) return tensors.to_device(tensors.full({}, value, { dtype = "float32" })) end
+
+---Counts the parameter's step.
+---@return any step   the counter, a 0-dim tensor
+function Optimizer:increment_global_step(p)
+  local step = self.state[p] and self.state[p].step
+  check(step, "runtime", "%s has no step counter; pass { enable_global_step = true } to Optimizer.init", self.class.name)
+  return step:add_(1)
+end
+
+---Names of the state that follows a parameter's sparsity mask.
+---@return string[]
+function Optimizer:state_names_to_sparsify() return {} end
+
+-- --- using one
+
+---Removes the gradients.
+---@param options? { set_to_none: boolean }   false: fills them with zeros instead
+function Optimizer:zero_grad(options)
+  options = keywords.complete(self.class.name .. ":zero_grad", { set_to_none = true }, options)
+  options = hooks.run(self.hooks.zero_grad_pre, self, options, "table")
+  if options.set_to_none == false then
+    errors.warn "zero_grad: filling gradients with zeros changes the compiled graph; leave out set_to_none = false"
+  end
+  for p in self:parameters() do
+    if options.set_to_none ~= false then
+      p.grad = nil
+    elseif p.grad then
+      p.grad:zero_()
+    end
+  end
+  hooks.run(self.hooks.zero_grad_post, self)
+end
+
+---`{ state = { [0] = { exp_avg = … } }, param_groups = { { lr = …, params = { 0, 1 } } } }`: parameters are numbered over all groups, from 0.
+---@return table
+function Optimizer:state_dict() return state_dicts.of(self) end
+
+---Writes the state and the hyper-parameters of a state dict into this optimizer.
+---@param state_dict table
+function Optimizer:load_state_dict(state_dict)
+  tensors.no_grad(state_dicts.load, self, state_dict)
+  hooks.run(self.hooks.load_state_dict_post, self)
+end
+
+---Calls `f(self)`, or `f:apply(self)` of an object that has this method.
+function Optimizer:apply(f)
+  if type(f) == "function" then return f(self) end
+  local apply = type(f) == "table" and f.apply
+  check(type(apply) == "function", "type", "%s:apply: expected a function or an object with a method 'apply', found %s", self.class.name, show(f))
+  return apply(f, self)
+end
+
+---Replaces each state tensor by `f(tensor)`, unless that is nil.
+---@param f fun(value: any): any
+function Optimizer:visit_state(f)
+  for _, state in self:parameters() do
+    for name, value in ordered_map.items(state) do
+      local new = f(value)
+      if new ~= nil then state[name] = new end
+    end
+  end
+end
+
+---`hook(optimizer, closure)` runs before each step; it may return another closure.
+---@return cstorch.HookHandle
+function Optimizer:register_step_pre_hook(hook) return hooks.register(self.hooks.step_pre, hook) end
+
+---`hook(optimizer)` runs after each step.
+---@return cstorch.HookHandle
+function Optimizer:register_step_post_hook(hook) return hooks.register(self.hooks.step_post, hook) end
+
+---`hook(optimizer, options)` runs before `zero_grad`; it may return other options.
+---@return cstorch.HookHandle
+function Optimizer:register_zero_grad_pre_hook(hook) return hooks.register(self.hooks.zero_grad_pre, hook) end
+
+---`hook(optimizer)` runs after `zero_grad`.
+---@return cstorch.HookHandle
+function Optimizer:register_zero_grad_post_hook(hook) return hooks.register(self.hooks.zero_grad_post, hook) end
+
+---`hook(optimizer)` runs after `load_state_dict`.
+---@return cstorch.HookHandle
+function Optimizer:register_load_state_dict_post_hook(hook) return hooks.register(self.hooks.load_state_dict_post, hook) end
+
+return Optimizer

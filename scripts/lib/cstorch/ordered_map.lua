@@ -1,0 +1,68 @@
+-- Ordered maps: tables that keep the order in which their keys came, for state dicts and optimizer state.
+
+local cbk = require "cbk"
+
+local ordered_map = {}
+
+local function assign(map, key, value)
+  local meta = getmetatable(map)
+  local keys, values = meta.keys, meta.__index
+  if value == nil then
+    if values[key] == nil then return end
+    for i, known in ipairs(keys) do
+      if known == key then
+        table.remove(keys, i)
+        break
+      end
+    end
+  elseif values[key] == nil then
+    keys[#keys + 1] = key
+  end
+  values[key] = value
+end
+
+---An empty map, or one with the entries of `source` in their order.
+---@param source? table
+---@return table
+function ordered_map.new(source)
+  local map = setmetatable({}, { __index = {}, __newindex = assign, keys = {} })
+  if source then
+    for key, value in ordered_map.items(source) do map[key] = value end
+  end
+  return map
+end
+
+---@return boolean
+function ordered_map.is(value)
+  local meta = type(value) == "table" and getmetatable(value)
+  return meta and meta.__newindex == assign or false
+end
+
+---Iterates over the keys and values of an ordered map in their order; also over a list, a plain table (names sorted) and cbk's containers.
+---The map may change meanwhile: entries removed are skipped, entries added are not visited.
+---@param map table
+---@return fun(): any, any
+function ordered_map.items(map)
+  if not ordered_map.is(map) then return cbk.items(map) end
+  local meta = getmetatable(map)
+  local keys, values = { unpack(meta.keys) }, meta.__index
+  local i = 0
+  return function()
+    local key
+    repeat
+      i = i + 1
+      key = keys[i]
+      if key == nil then return nil end
+    until values[key] ~= nil
+    return key, values[key]
+  end
+end
+
+---@return any[]
+function ordered_map.keys(map)
+  local keys = {}
+  for key in ordered_map.items(map) do keys[#keys + 1] = key end
+  return keys
+end
+
+return ordered_map

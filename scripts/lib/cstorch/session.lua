@@ -1,0 +1,30 @@
+-- All global state of the training API in one table: `session.reset()` makes it anew.
+
+local session = {}
+
+---@class cstorch.Session
+---@field backend? table              what `cstorch.backend` made; `.kind` is "CSX", "CPU" or "GPU"
+---@field configuration? table        what `cstorch.configure` took
+---@field executor? table             the run in progress
+---@field optimizers table            optimizer to its number; does not keep optimizers alive
+---@field optimizer_count integer     numbers given so far
+---@field metrics table[]             in the order in which they were made
+---@field queued table[]              step closures that wait for the end of the step
+---@field repeated table[]            those that a traced step calls again in this step
+---@field sink? fun(message: string, info?: table)   where warnings go
+---@field warned table<string, boolean>
+
+---Forgets everything.
+function session.reset()
+  for name in pairs(session) do
+    if name ~= "reset" then session[name] = nil end
+  end
+  session.optimizers, session.optimizer_count = setmetatable({}, { __mode = "k" }), 0
+  session.metrics = {}
+  session.queued, session.repeated = {}, {}
+  session.warned = {}
+end
+
+session.reset()
+
+return session
