@@ -33,7 +33,7 @@ local function initialize(class, object, ...)
   if not declared then return object:init(...) end
   local positional = class.positional or debug.getinfo(class.init, "u").nparams - 2
   local arguments, count = { ... }, select("#", ...)
-  errors.check(count <= positional + 1, "type", "%s: expected %d arguments and a keyword table, found %d arguments", class.name, positional, count)
+  errors.check(count <= positional + 1, "type", "%s: expected %d arguments and a keyword table, found %d", class.name, positional, count)
   arguments[positional + 1] = keywords.complete(class.name, declared, arguments[positional + 1])
   object:init(unpack(arguments, 1, positional + 1))
 end
@@ -70,11 +70,12 @@ end
 ---@return cstorch.Class
 function Object:subclass(name, own_keywords)
   errors.check(type(name) == "string" and name ~= "", "type", "subclass: expected the name of the class, found %s", errors.show(name))
-  errors.check(own_keywords == nil or type(own_keywords) == "table", "type", "subclass: expected the keywords of %s as a table, found %s", name,
-    errors.show(own_keywords))
+  local has_keywords = own_keywords == nil or type(own_keywords) == "table"
+  errors.check(has_keywords, "type", "subclass: expected the keywords of %s as a table, found %s", name, errors.show(own_keywords))
   local metatable = {}
   for key, value in pairs(self.object_metatable or {}) do metatable[key] = value end
-  local class = { name = name, super = self, subclasses = {}, object_metatable = metatable, keywords = inherited_keywords(self, own_keywords) }
+  local class = { name = name, super = self, subclasses = {}, object_metatable = metatable }
+  class.keywords = inherited_keywords(self, own_keywords)
   if type(metatable.__index) ~= "function" then metatable.__index = class end
   class.class = class
   table.insert(self.subclasses, class)
@@ -86,8 +87,8 @@ function Object:subclass(name, own_keywords)
   })
 end
 
----Does nothing: the `init` of a class that has none.
-function Object:init() end
+---The `init` of a class that has none.
+function Object.init() end
 
 ---Whether the object's class is `class` or derives from it.
 ---@param class cstorch.Class

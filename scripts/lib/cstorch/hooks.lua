@@ -36,7 +36,8 @@ function hooks.run(list, owner, argument, allowed)
   for _, handle in ipairs({ unpack(list) }) do
     local result = handle.hook(owner, argument)
     if allowed and result ~= nil then
-      errors.check(type(result) == allowed, "runtime", "a pre hook of %s may return nil or a %s, not %s", owner.class.name, allowed, errors.show(result))
+      errors.check(type(result) == allowed, "runtime", "a pre hook of %s may return nil or a %s, not %s", owner.class.name, allowed,
+        errors.show(result))
       argument = result
     end
   end

@@ -16,6 +16,7 @@ local check, show = errors.check, errors.show
 ---@field param_groups table[]        each { params = { … }, lr = …, … }; a hyper-parameter is a number until a schedule makes it a tensor
 ---@field state table                 `state[p].exp_avg`: an ordered map of tensors for each parameter
 ---@field limits? table<string, table>   ranges of hyper-parameters: { min =, max =, below = }, for lists of each element
+---@field sparsified_state? string[]  names of the state that follows a parameter's sparsity mask
 ---@field schedulers table[]          the schedules that write into its groups
 local Optimizer = class.Object:subclass "Optimizer"
 
@@ -41,7 +42,8 @@ local function check_limits(self, group)
   for key, limit in pairs(self.limits or {}) do
     local value, name = group[key], self.class.name
     if type(value) == "table" and not tensors.is_tensor(value) then
-      check(not limit.count or #value == limit.count, "type", "%s: expected %d numbers as %s, found %d", name, limit.count or 0, key, #value)
+      local count = limit.count or #value
+      check(#value == count, "type", "%s: expected %d numbers as %s, found %d", name, count, key, #value)
       for i, item in ipairs(value) do check_number(name, ("%s[%d]"):format(key, i), item, limit) end
     elseif value ~= nil and not tensors.is_tensor(value) then
       check(not limit.count, "type", "%s: expected a list of %d numbers as %s, found %s", name, limit.count or 0, key, show(value))
@@ -59,8 +61,8 @@ local function as_groups(self, params)
   if tensors.is_tensor(params[1]) then return { { params = params } } end
   local groups = {}
   for g, given in ipairs(params) do
-    check(type(given) == "table" and not tensors.is_tensor(given), "type", "%s: expected a group { params = { ... } } at position %d, found %s", name, g,
-      show(given))
+    check(type(given) == "table" and not tensors.is_tensor(given), "type", "%s: expected a group { params = { ... } } at position %d, found %s",
+      name, g, show(given))
     local group = {}
     for key, value in ordered_map.items(given) do group[key] = keywords.plain(value) end
     check(group.params ~= nil, "value", "%s: group %d has no 'params'", name, g)
@@ -86,9 +88,6 @@ local function add_groups(self, params, defaults)
     for key, value in pairs(defaults) do
       if group[key] == nil then group[key] = keywords.plain(value) end
     end
-    for key, default in pairs(self.class.keywords or {}) do
-      check(default ~= keywords.REQUIRED or group[key] ~= nil, "value", "%s: group %d has no '%s'", self.class.name, g, key)
-    end
     check_limits(self, group)
     self.param_groups[g] = group
   end
@@ -101,7 +100,8 @@ local function wrap_step(self)
   local function run() return update(self, given) end
   self.step = function(_, closure)
     closure = hooks.run(self.hooks.step_pre, self, closure, "function")
-    check(closure == nil or type(closure) == "function", "type", "%s:step: expected a function or nothing, found %s", self.class.name, show(closure))
+    local is_closure = closure == nil or type(closure) == "function"
+    check(is_closure, "type", "%s:step: expected a function or nothing, found %s", self.class.name, show(closure))
     local loss = closure and closure()
     given = closure and function() return loss end
     local result = tensors.no_grad(tensors.formula, run)
@@ -120,7 +120,7 @@ function Optimizer:init(params, defaults, options)
   add_groups(self, params, defaults)
   tensors.no_grad(self.preinitialize, self)
   if options and options.enable_global_step then
-    for _, state in self:parameters() do state.step = self:scalar(0) end
+    for _, state in self:parameters() do state.step = self.scalar(0) end
   end
   session.optimizer_count = session.optimizer_count + 1
   session.optimizers[self] = session.optimizer_count
@@ -160,7 +160,7 @@ function Optimizer:gradients()
 end
 
 ---A state tensor of zeros in the shape of `p`, float32 also for a parameter of half precision.
-function Optimizer:zeros(p)
+function Optimizer.zeros(p)
   local zeros = tensors.zeros_like(p)
   if p.dtype == "float16" or p.dtype == "bfloat16" then zeros = zeros:to "float32" end
   return zeros
@@ -168,7 +168,7 @@ end
 
 ---A state tensor without dims, float32.
 ---@param value number
-function Optimizer:scalar(value) return tensors.to_device(tensors.full({}, value, { dtype = "float32" })) end
+function Optimizer.scalar(value) return tensors.to_device(tensors.full({}, value, { dtype = "float32" })) end
 
 ---Counts the parameter's step.
 ---@return any step   the counter, a 0-dim tensor
@@ -180,7 +180,7 @@ end
 
 ---Names of the state that follows a parameter's sparsity mask.
 ---@return string[]
-function Optimizer:state_names_to_sparsify() return {} end
+function Optimizer:state_names_to_sparsify() return { unpack(self.sparsified_state or {}) } end
 
 -- --- using one
 
@@ -202,7 +202,8 @@ function Optimizer:zero_grad(options)
   hooks.run(self.hooks.zero_grad_post, self)
 end
 
----`{ state = { [0] = { exp_avg = … } }, param_groups = { { lr = …, params = { 0, 1 } } } }`: parameters are numbered over all groups, from 0.
+---`{ state = { [0] = { exp_avg = … } }, param_groups = { { lr = …, params = { 0, 1 } } } }`: parameters are numbered over all
+---groups, from 0.
 ---@return table
 function Optimizer:state_dict() return state_dicts.of(self) end
 
@@ -217,7 +218,7 @@ end
 function Optimizer:apply(f)
   if type(f) == "function" then return f(self) end
   local apply = type(f) == "table" and f.apply
-  check(type(apply) == "function", "type", "%s:apply: expected a function or an object with a method 'apply', found %s", self.class.name, show(f))
+  check(type(apply) == "function", "type", "%s:apply: expected a function or an object with 'apply', found %s", self.class.name, show(f))
   return apply(f, self)
 end
 

@@ -79,7 +79,7 @@ local function load_state(optimizer, number, own, saved)
     elseif tensors.is_tensor(value) then
       own[name] = tensors.to_device(value:clone())
     else
-      own[name] = optimizer:scalar(value)
+      own[name] = optimizer.scalar(value)
     end
   end
 end
@@ -115,7 +115,8 @@ local function check_groups(optimizer, groups)
   for g, group in ipairs(own) do
     local params = groups[g].params
     local found = params == nil and 0 or #params
-    check(found == #group.params, "value", "group %d of the state dict has %d parameters, %s has %d there", g, found, optimizer.class.name, #group.params)
+    check(found == #group.params, "value", "group %d of the state dict has %d parameters, %s has %d there", g, found, optimizer.class.name,
+      #group.params)
   end
 end
 
@@ -129,11 +130,12 @@ function state_dicts.load(optimizer, dict)
   local numbers, saved_state = numbers_of(optimizer), dict.state or {}
   for g, group in ipairs(optimizer.param_groups) do
     local saved = ordered_map.new(dict.param_groups[g])
+    if optimizer.convert_group then optimizer.convert_group(saved) end
     for k, p in ipairs(group.params) do
       -- the numbers of the file count, as its groups may list parameters in another order than by number
       local state = entry(saved_state, tonumber(saved.params[k]))
       state = state and ordered_map.new(state)
-      if optimizer.convert_state then optimizer:convert_state(saved, state) end
+      if state and optimizer.convert_state then optimizer:convert_state(saved, state) end
       if state and #ordered_map.keys(state) > 0 then load_state(optimizer, numbers[p], optimizer.state[p], state) end
     end
     load_group(group, saved)

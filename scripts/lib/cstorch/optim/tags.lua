@@ -26,8 +26,8 @@ end
 ---@return any[]?
 function tags.wanted(value)
   local list = tags.normalize(value)
-  errors.check(type(value) ~= "table" or value == keywords.UNTAGGED or #list == #value, "value", "param_group_tags: a tag occurs twice in %s",
-    list and tags.text(list) or "")
+  local is_list = type(value) == "table" and value ~= keywords.UNTAGGED
+  errors.check(not is_list or #list == #value, "value", "param_group_tags: a tag occurs twice in %s", is_list and tags.text(value) or "")
   return list
 end
 

@@ -1,0 +1,35 @@
+-- What Adam and AdamW share: arguments, state, and the conversion of state that counts steps.
+
+local Optimizer = require "cstorch.optim.optimizer"
+
+---@class cstorch.optim.AdamBase : cstorch.optim.Optimizer
+local AdamBase = Optimizer:subclass("AdamBase", {
+  lr = 1e-3, betas = { 0.9, 0.999 }, eps = 1e-6, weight_decay = 0, l2_regularization_rate = 0, correct_bias = true, amsgrad = false,
+})
+
+AdamBase.limits = { lr = { min = 0 }, eps = { min = 0 }, betas = { min = 0, below = 1, count = 2 } }
+AdamBase.sparsified_state = { "exp_avg", "exp_avg_sq", "max_exp_avg_sq" }
+
+function AdamBase:preinitialize()
+  for p, state, group in self:parameters() do
+    state.exp_avg, state.exp_avg_sq = self.zeros(p), self.zeros(p)
+    if group.amsgrad then state.max_exp_avg_sq = self.zeros(p) end
+    if group.correct_bias then
+      state.beta1_power, state.beta2_power = self.scalar(group.betas[1]), self.scalar(group.betas[2])
+    end
+  end
+end
+
+--- A file of torch or Hugging Face has the number of steps instead of the powers of the betas.
+function AdamBase:convert_state(group, state)
+  local step = state.step
+  if step == nil or state.beta1_power ~= nil then return end
+  if type(step) ~= "number" then step = step:item() end
+  state.step = nil
+  if group.correct_bias ~= false then
+    local betas = group.betas or self.param_groups[1].betas
+    state.beta1_power, state.beta2_power = betas[1] ^ step, betas[2] ^ step
+  end
+end
+
+return AdamBase
