@@ -22,9 +22,9 @@ function Adadelta:step(closure)
     local v, a, rho, eps = state.square_avg, state.acc_delta, group.rho, group.eps
     if group.maximize then g = -g end
     g = g + p * group.weight_decay
-    v:mul_(rho):add_(g * g * (1 - rho))
+    v:mul_(rho):add_(g * (1 - rho) * g)
     local delta = (a + eps):sqrt() / (v + eps):sqrt() * g
-    a:mul_(rho):add_(delta * delta * (1 - rho))
+    a:mul_(rho):add_(delta * (1 - rho) * delta)
     p:sub_(delta * group.lr)
   end
   return loss

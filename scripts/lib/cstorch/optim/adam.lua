@@ -25,7 +25,7 @@ function Adam:step(closure)
     local m, v, power1, power2 = state.exp_avg, state.exp_avg_sq, state.beta1_power, state.beta2_power
     g = g + p * group.l2_regularization_rate
     m:mul_(beta1):add_(g * (1 - beta1))
-    v:mul_(beta2):add_(g * g * (1 - beta2))
+    v:mul_(beta2):add_(g * (1 - beta2) * g)
     if group.amsgrad then v = state.max_exp_avg_sq:copy_(state.max_exp_avg_sq:maximum(v)) end
     local u = m / (v:sqrt() + group.eps)
     p:sub_(u * ((1 - power2):sqrt() / (1 - power1)) * group.lr)

@@ -22,7 +22,7 @@ function AdamW:step(closure)
     local beta1, beta2 = group.betas[1], group.betas[2]
     local m, v = state.exp_avg, state.exp_avg_sq
     m:mul_(beta1):add_(g * (1 - beta1))
-    v:mul_(beta2):add_(g * g * (1 - beta2))
+    v:mul_(beta2):add_(g * (1 - beta2) * g)
     if group.amsgrad then v = state.max_exp_avg_sq:copy_(state.max_exp_avg_sq:maximum(v)) end
     local u = m / (v:sqrt() + group.eps)
     if group.correct_bias then

@@ -28,7 +28,7 @@ function Lamb:step(closure)
   for p, g, state, group in self:gradients() do
     local m, v, beta1, beta2 = state.exp_avg, state.exp_avg_sq, group.betas[1], group.betas[2]
     m:mul_(beta1):add_(g * (1 - beta1))
-    v:mul_(beta2):add_(g * g * (1 - beta2))
+    v:mul_(beta2):add_(g * (1 - beta2) * g)
     local u = m / (v:sqrt() + group.eps) + p * group.weight_decay
     if not group.adam then u = u * trust_ratio(p, u) end
     p:sub_(u * group.lr)

@@ -34,7 +34,7 @@ function NAdam:step(closure)
     local product = state.mu_product:mul_(mu)
     g = g + p * group.weight_decay
     m:mul_(beta1):add_(g * (1 - beta1))
-    v:mul_(beta2):add_(g * g * (1 - beta2))
+    v:mul_(beta2):add_(g * (1 - beta2) * g)
     local denominator = (v / (1 - beta2 ^ step)):sqrt() + group.eps
     local u = m * (mu_next / (1 - product * mu * mu_next)) + g * ((1 - mu) / (1 - product))
     p:sub_(u * group.lr / denominator)

@@ -27,7 +27,7 @@ function RAdam:step(closure)
     local m, v, beta1, beta2 = state.exp_avg, state.exp_avg_sq, group.betas[1], group.betas[2]
     g = g + p * group.weight_decay
     m:mul_(beta1):add_(g * (1 - beta1))
-    v:mul_(beta2):add_(g * g * (1 - beta2))
+    v:mul_(beta2):add_(g * (1 - beta2) * g)
 
     local correction = 1 - beta2 ^ step
     local limit = 2 / (1 - beta2) - 1

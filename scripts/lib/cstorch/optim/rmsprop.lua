@@ -27,7 +27,7 @@ function RMSprop:step(closure)
   for p, g, state, group in self:gradients() do
     local v, buffer, average, alpha = state.square_avg, state.momentum_buffer, state.grad_avg, group.alpha
     g = g + p * group.weight_decay
-    v:mul_(alpha):add_(g * g * (1 - alpha))
+    v:mul_(alpha):add_(g * (1 - alpha) * g)
     if average then
       average:mul_(alpha):add_(g * (1 - alpha))
       v = v - average * average

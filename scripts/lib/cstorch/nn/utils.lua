@@ -1,0 +1,53 @@
+-- Gradient clipping.
+
+local errors = require "cstorch.errors"
+local tensors = require "cstorch.tensors"
+
+local utils = {}
+
+local check, show = errors.check, errors.show
+
+--- The gradients of a parameter or a list of parameters.
+local function gradients(what, params)
+  if tensors.is_tensor(params) then params = { params } end
+  check(type(params) == "table", "type", "%s: expected a list of parameters, found %s", what, show(params))
+  local list = {}
+  for i, p in ipairs(params) do
+    check(tensors.is_tensor(p), "type", "%s: item %d of the parameters is %s, not a tensor", what, i, show(p))
+    list[#list + 1] = p.grad
+  end
+  return list
+end
+
+local function total_norm(grads)
+  local squares = tensors.to_device(tensors.zeros {})
+  for _, grad in ipairs(grads) do squares = squares + grad:to("float32"):norm():square() end
+  return squares:sqrt()
+end
+
+---Scales all gradients so that their common 2-norm is at most `max_norm`: g = g·min(1, max_norm/(norm + 1e-6)).
+---@param params any         a parameter or a list of parameters
+---@param max_norm number
+---@return any total_norm    before clipping, a 0-dim tensor
+function utils.clip_grad_norm_(params, max_norm)
+  check(type(max_norm) == "number" or tensors.is_tensor(max_norm), "type", "clip_grad_norm_: expected a number as max_norm, found %s", show(max_norm))
+  return tensors.no_grad(function()
+    local grads = gradients("clip_grad_norm_", params)
+    local total = total_norm(grads)
+    local coefficient = (max_norm / (total + 1e-6)):clamp(nil, 1)
+    for _, grad in ipairs(grads) do grad:mul_(coefficient) end
+    return total
+  end)
+end
+
+---Clamps the elements of all gradients to [-limit, limit].
+---@param params any      a parameter or a list of parameters
+---@param limit number
+function utils.clip_grad_value_(params, limit)
+  check(type(limit) == "number", "type", "clip_grad_value_: expected a number as limit, found %s", show(limit))
+  tensors.no_grad(function()
+    for _, grad in ipairs(gradients("clip_grad_value_", params)) do grad:clamp_(-limit, limit) end
+  end)
+end
+
+return utils
