@@ -64,7 +64,8 @@ local function inherited_keywords(base, own)
   return merged
 end
 
----Makes a class. Methods, abstract methods and metamethods (`__call`, `__index`, `__newindex`, …) are inherited.
+---Makes a class. Methods, abstract methods and metamethods (`__call`, `__index`, `__newindex`, …) are inherited. A function as
+---`__index` finds the class as `getmetatable(object).class`.
 ---@param name string
 ---@param own_keywords? table<string, any>   name to default, `cstorch.REQUIRED` or `cstorch.OPTIONAL`
 ---@return cstorch.Class
@@ -75,6 +76,7 @@ function Object:subclass(name, own_keywords)
   local metatable = {}
   for key, value in pairs(self.object_metatable or {}) do metatable[key] = value end
   local class = { name = name, super = self, subclasses = {}, object_metatable = metatable }
+  metatable.class = class
   class.keywords = inherited_keywords(self, own_keywords)
   if type(metatable.__index) ~= "function" then metatable.__index = class end
   class.class = class

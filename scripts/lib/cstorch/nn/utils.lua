@@ -30,7 +30,8 @@ end
 ---@param max_norm number
 ---@return any total_norm    before clipping, a 0-dim tensor
 function utils.clip_grad_norm_(params, max_norm)
-  check(type(max_norm) == "number" or tensors.is_tensor(max_norm), "type", "clip_grad_norm_: expected a number as max_norm, found %s", show(max_norm))
+  local is_number = type(max_norm) == "number" or tensors.is_tensor(max_norm)
+  check(is_number, "type", "clip_grad_norm_: expected a number as max_norm, found %s", show(max_norm))
   return tensors.no_grad(function()
     local grads = gradients("clip_grad_norm_", params)
     local total = total_norm(grads)

@@ -1,7 +1,6 @@
 -- cstorch.optim: optimizers, and what configures optimizers and schedules.
 
-local class = require "cstorch.class"
-local errors = require "cstorch.errors"
+local namespace = require "cstorch.namespace"
 
 local optim = {}
 
@@ -14,4 +13,12 @@ local FILES = {
 
 for name, file in pairs(FILES) do optim[name] = require("cstorch.optim." .. file) end
 
-return optim
+optim.lr_scheduler = require "cstorch.optim.lr_scheduler"
+optim.weight_decay_scheduler = require "cstorch.optim.weight_decay_scheduler"
+optim.scheduler = require "cstorch.optim.scheduler"
+optim.configure_optimizer = require "cstorch.optim.configure_optimizer"
+optim.configure_lr_scheduler = require("cstorch.optim.configure_schedules").configure_lr_scheduler
+optim.configure_scheduler = require("cstorch.optim.configure_schedules").configure_scheduler
+optim.configure_param_groups = require "cstorch.optim.configure_param_groups"
+
+return namespace("cstorch.optim", optim)

@@ -61,7 +61,8 @@ local function as_groups(self, params)
   if tensors.is_tensor(params[1]) then return { { params = params } } end
   local groups = {}
   for g, given in ipairs(params) do
-    check(type(given) == "table" and not tensors.is_tensor(given), "type", "%s: expected a group { params = { ... } } at position %d, not %s",
+    local is_group = type(given) == "table" and not tensors.is_tensor(given)
+    check(is_group, "type", "%s: expected a group { params = { ... } } at position %d, found %s",
       name, g, show(given))
     local group = {}
     for key, value in ordered_map.items(given) do group[key] = keywords.plain(value) end

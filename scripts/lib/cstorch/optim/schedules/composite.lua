@@ -1,0 +1,63 @@
+-- What schedules made of schedules share: taking over members, and state dicts with those of the members.
+
+local errors = require "cstorch.errors"
+local keywords = require "cstorch.keywords"
+local ordered_map = require "cstorch.ordered_map"
+local Scheduler = require "cstorch.optim.schedules.scheduler"
+local tensors = require "cstorch.tensors"
+
+local composite = {}
+
+--- A member is not stepped on its own any more.
+local function unregister(member)
+  local list = member.optimizer.schedulers
+  for i = #list, 1, -1 do
+    if list[i] == member then table.remove(list, i) end
+  end
+end
+
+---Checks the members of `owner` and takes them over.
+---@param owner cstorch.optim.Scheduler
+---@param members cstorch.optim.Scheduler[]
+function composite.adopt(owner, members)
+  owner:_check_members(members)
+  errors.check(members[1].optimizer == owner.optimizer, "value", "%s: its members belong to another optimizer", owner.class.name)
+  owner.param_group_tags = members[1].param_group_tags
+  for _, member in ipairs(members) do unregister(member) end
+end
+
+---Entry `name` of a state dict, and the rest of it.
+---@param dict table
+---@param name string
+---@return any entry, table rest
+function composite.split(dict, name)
+  local rest = ordered_map.new(dict)
+  local entry = rest[name]
+  rest[name] = nil
+  return entry, rest
+end
+
+function composite.state_dict(self)
+  local dict = Scheduler.state_dict(self)
+  dict.milestones, dict._milestones = nil, dict.milestones
+  local members = {}
+  for k, member in ipairs(self.schedulers) do members[k] = member:state_dict() end
+  dict._schedulers = members
+  return dict
+end
+
+function composite.load_state_dict(self, dict)
+  local members, rest = composite.split(dict, "_schedulers")
+  local milestones
+  milestones, rest = composite.split(rest, "_milestones")
+  if milestones ~= nil then
+    self.milestones = keywords.plain(milestones)
+    for i, milestone in ipairs(self.milestones) do self.milestones[i] = tensors.is_tensor(milestone) and milestone:item() or milestone end
+  end
+  for k, member in ipairs(self.schedulers) do
+    if members and members[k] then member:load_state_dict(members[k]) end
+  end
+  Scheduler.load_state_dict(self, rest)
+end
+
+return composite

@@ -1,0 +1,90 @@
+-- Makes the classes of one family of schedules (learning rate, weight decay, any key) from the definitions of this folder.
+
+local errors = require "cstorch.errors"
+local namespace = require "cstorch.namespace"
+
+local family = {}
+
+---@class cstorch.optim.ScheduleDefinition   One schedule, under the argument names of all families.
+---@field name string              "CosineDecay" makes CosineDecayLR, CosineDecayWD and CosineDecayScheduler
+---@field names? table<string, string>   suffix to the class name, where it is another
+---@field keywords table<string, any>
+---@field closed_form? fun(self: table, t: any): any   the value at step t, a 0-dim float32 tensor
+---@field validate? fun(self: table)     checks the arguments, which are fields by then
+
+--- The definitions, in the order of the reference.
+local DEFINITIONS = {
+  "constant", "polynomial", "linear", "exponential", "inverse_exponential_time_decay", "inverse_square_root_decay", "cosine_decay",
+  "sequential", "piecewise_constant", "multi_step", "step", "cosine_annealing", "lambda", "cosine_annealing_warm_restarts",
+  "multiplicative", "chained", "cyclic", "one_cycle", "scale_per_param",
+}
+
+--- Suffix to module.
+local MODULES = { LR = "lr_scheduler", WD = "weight_decay_scheduler", Scheduler = "scheduler" }
+
+--- Arguments that are not one number.
+local KINDS = {
+  cycle = "boolean", staircase = "boolean", three_phase = "boolean", mode = "string", scale_mode = "string", anneal_strategy = "string",
+  vals = "list of numbers", milestones = "list of numbers", schedulers = "table", scheduler = "table",
+}
+
+local function fits(value, kind)
+  if kind ~= "list of numbers" then return type(value) == kind end
+  if type(value) ~= "table" then return false end
+  for _, item in ipairs(value) do
+    if type(item) ~= "number" then return false end
+  end
+  return true
+end
+
+--- Wraps a definition's check of its own: each argument must have its type.
+local function checked(definition, renamed)
+  local own = definition.validate
+  return function(self)
+    for generic in pairs(definition.keywords) do
+      local name, kind = renamed[generic] or generic, KINDS[generic] or "number"
+      local value = self[name]
+      local is_right = value == nil or fits(value, kind)
+      errors.check(is_right, "type", "%s: expected a %s as %s, found %s", self.class.name, kind, name, errors.show(value))
+    end
+    if own then own(self) end
+  end
+end
+
+local function make(base, suffix, renamed, definition)
+  local declared = {}
+  for generic, default in pairs(definition.keywords) do declared[renamed[generic] or generic] = default end
+  local made = base:subclass(definition.names and definition.names[suffix] or definition.name .. suffix, declared)
+  for name, member in pairs(definition) do
+    if type(member) == "function" then made[name] = member end
+  end
+  if definition.positional then made.positional = definition.positional end
+  -- an argument that the family renames is a field under both names
+  function made.__index(object, name)
+    local own = renamed[name]
+    if own then return rawget(object, own) end
+    return getmetatable(object).class[name]
+  end
+  function made.__newindex(object, name, value) rawset(object, renamed[name] or name, value) end
+  made.validate = checked(definition, renamed)
+  if definition.closed_form then
+    made._get_closed_form = function(self) return self:closed_form(self.last_epoch:to "float32") end
+  end
+  return made
+end
+
+---Adds all schedules to `module`, as classes derived from `base`.
+---@param module table
+---@param base cstorch.Class
+---@param suffix string                     "LR"
+---@param renamed table<string, string>     argument name of all families to that of this one
+function family.add(module, base, suffix, renamed)
+  for _, file in ipairs(DEFINITIONS) do
+    local definition = require("cstorch.optim.schedules." .. file)
+    local made = make(base, suffix, renamed, definition)
+    module[made.name], module[definition.name .. suffix] = made, made
+  end
+  return namespace(("cstorch.optim.%s"):format(MODULES[suffix]), module)
+end
+
+return family

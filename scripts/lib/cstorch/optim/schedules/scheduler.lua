@@ -1,0 +1,193 @@
+-- The base class of schedules: a clock, a closed form of it, and the groups that get the value.
+
+local cbk = require "cbk"
+local class = require "cstorch.class"
+local closures = require "cstorch.run.closures"
+local errors = require "cstorch.errors"
+local keywords = require "cstorch.keywords"
+local Optimizer = require "cstorch.optim.optimizer"
+local ordered_map = require "cstorch.ordered_map"
+local session = require "cstorch.session"
+local tags = require "cstorch.optim.tags"
+local tensors = require "cstorch.tensors"
+
+local check, show = errors.check, errors.show
+
+---@class cstorch.optim.Scheduler : cstorch.Class
+---@field param_group_key string   what it writes in the groups: "lr", "weight_decay"
+---@field optimizer cstorch.optim.Optimizer
+---@field last_epoch any           the clock in steps: a 0-dim int64 tensor
+---@field total_iters? integer
+---@field param_group_tags? any[]  which groups it writes to; nil: all
+local Scheduler = class.Object:subclass("Scheduler", {
+  total_iters = keywords.OPTIONAL, last_epoch = -1, param_group_tags = keywords.OPTIONAL,
+})
+
+Scheduler.positional = 1
+Scheduler.abstract = { { "_get_closed_form", "_get_closed_form_lr" } }
+
+--- Fields that are not part of the state dict.
+local TRANSIENT = { optimizer = true, scheduler = true, schedulers = true }
+
+local function counter(value) return tensors.to_device(tensors.full({}, value, { dtype = "int64" })) end
+
+local function check_targets(self)
+  check(type(self.param_group_key) == "string", "type", "%s: the class has no param_group_key, such as \"lr\"", self.class.name)
+  for _, group in ipairs(self.optimizer.param_groups) do
+    if tags.match(group.tags, self.param_group_tags) then return end
+  end
+  local wanted, available = tags.text(self.param_group_tags), tags.available(self.optimizer.param_groups)
+  errors.raise("value", "%s: no parameter group has one of the tags %s; the groups have %s", self.class.name, wanted, available)
+end
+
+---Declared keywords become fields. The first value is written into the groups at once.
+---@param optimizer cstorch.optim.Optimizer
+---@param kw table
+function Scheduler:init(optimizer, kw)
+  check(class.is_a(optimizer, Optimizer), "type", "%s: expected an optimizer of cstorch.optim, found %s", self.class.name, show(optimizer))
+  for name, value in pairs(kw) do self[name] = value end
+  self.optimizer = optimizer
+  self.param_group_tags = tags.wanted(kw.param_group_tags)
+  check_targets(self)
+  self.last_epoch, self._step_count = counter(kw.last_epoch + 1), counter(1)
+  self._last_value, self._get_called_within_step = {}, false
+  self._keep_values = closures.step_closure(function(values)
+    for g, value in ipairs(values) do self._last_value[g] = value and value:item() end
+  end)
+  table.insert(optimizer.schedulers, self)
+  if self.validate then self:validate() end
+  self:_write()
+end
+
+-- --- values
+
+--- The closed form that the most derived class defines, under either of its names.
+local function closed_form(scheduler)
+  local own = scheduler.class
+  while own do
+    local method = rawget(own, "_get_closed_form") or rawget(own, "_get_closed_form_lr")
+    if method then return method end
+    own = own.super
+  end
+end
+
+---The value at the current clock, a 0-dim tensor.
+function Scheduler:_value()
+  local value = closed_form(self)(self)
+  local name = self.class.name
+  check(tensors.is_tensor(value), "type", "%s: the closed form must return a tensor, not %s; compute it from self.last_epoch", name, show(value))
+  return value
+end
+
+---The values of all groups; false for those that are not targeted.
+---@return table
+function Scheduler:_group_values()
+  local value, values = self:_value(), {}
+  for g, group in ipairs(self.optimizer.param_groups) do values[g] = tags.match(group.tags, self.param_group_tags) and value end
+  return values
+end
+
+local function write(self)
+  local key, values = self.param_group_key, self:_group_values()
+  for g, group in ipairs(self.optimizer.param_groups) do
+    if values[g] then
+      -- one tensor for the whole run, written in place: a traced step reads it at every replay
+      if not tensors.is_tensor(group[key]) then group[key] = Optimizer.scalar(0) end
+      group[key]:copy_(values[g])
+    end
+  end
+  if session.backend and session.backend.kind == "CSX" then
+    self._keep_values(values)
+  else
+    self._last_value = values
+  end
+end
+
+---Writes the current values into the groups.
+function Scheduler:_write() tensors.no_grad(write, self) end
+
+---Sets the clock.
+---@param clock any   a 0-dim int64 tensor
+function Scheduler:_set_clock(clock) self.last_epoch:copy_(clock) end
+
+local function advance(self)
+  self._step_count:add_(1)
+  -- a step that the gradient scaler skipped does not count
+  self.last_epoch:add_(self.optimizer.step_was_taken or 1)
+  self:_set_clock(self.last_epoch)
+end
+
+---Advances the clock by one step and writes the new values: to be called after the optimizer's step.
+function Scheduler:step()
+  self._get_called_within_step = true
+  tensors.no_grad(advance, self)
+  self:_write()
+  self._get_called_within_step = false
+end
+
+---The values written last, a number for each group; false for groups that are not targeted.
+---@return (number|false)[]
+function Scheduler:get_last_value()
+  local list = {}
+  for g, value in ipairs(self._last_value) do list[g] = tensors.is_tensor(value) and value:item() or value end
+  return list
+end
+
+-- --- state dicts
+
+--- A field as a state dict has it.
+local function saved(value)
+  if type(value) ~= "table" or tensors.is_tensor(value) then return value end
+  local copy = {}
+  for key, item in pairs(value) do copy[key] = item == keywords.UNTAGGED and cbk.null or saved(item) end
+  return copy
+end
+
+---All fields of the schedule but its optimizer.
+---@return table
+function Scheduler:state_dict()
+  local dict, names = ordered_map.new(), {}
+  for name, value in pairs(self) do
+    if not TRANSIENT[name] and type(value) ~= "function" then names[#names + 1] = name end
+  end
+  table.sort(names)
+  for _, name in ipairs(names) do dict[name] = saved(rawget(self, name)) end
+  dict._last_value = self:get_last_value()
+  return dict
+end
+
+---Overwrites all fields but the count of calls: arguments in the state dict win over those given to this object.
+---@param dict table
+function Scheduler:load_state_dict(dict)
+  check(type(dict) == "table" or type(dict) == "userdata", "type", "%s: expected a state dict, found %s", self.class.name, show(dict))
+  for name, value in ordered_map.items(dict) do
+    if name == "last_epoch" then
+      self.last_epoch:copy_(tensors.is_tensor(value) and tensors.to_device(value:to "int64") or counter(value))
+    elseif name ~= "_step_count" and name ~= "_last_value" and not TRANSIENT[name] then
+      value = keywords.plain(value)
+      self[name] = tensors.is_tensor(value) and value:dim() == 0 and value:item() or value
+    end
+  end
+  self:_write()
+end
+
+-- --- schedules made of schedules
+
+---Checks that all members are schedules of one optimizer, one key and the same tags.
+---@param members any
+function Scheduler:_check_members(members)
+  local name = self.class.name
+  check(type(members) == "table" and members[1] ~= nil, "value", "%s: expected a list of schedules, found %s", name, show(members))
+  local first = members[1]
+  local function text(own) return own and tags.text(own) or "none" end
+  for i, member in ipairs(members) do
+    check(class.is_a(member, Scheduler), "type", "%s: item %d of 'schedulers' is %s, not a schedule", name, i, show(member))
+    check(member.optimizer == first.optimizer, "value", "%s: schedule %d belongs to another optimizer than the first", name, i)
+    local key, first_key = member.param_group_key, first.param_group_key
+    check(key == first_key, "value", "%s: schedule %d writes '%s', the first '%s'", name, i, key, first_key)
+    local own, first_own = text(member.param_group_tags), text(first.param_group_tags)
+    check(own == first_own, "value", "%s: schedule %d has the tags %s, the first %s", name, i, own, first_own)
+  end
+end
+
+return Scheduler

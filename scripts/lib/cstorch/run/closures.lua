@@ -1,0 +1,117 @@
+-- Step closures: functions that run when the step has ended, with the tensors of the step on the host.
+
+local errors = require "cstorch.errors"
+local keywords = require "cstorch.keywords"
+local session = require "cstorch.session"
+local tensors = require "cstorch.tensors"
+
+local closures = {}
+
+local check, show = errors.check, errors.show
+
+---Arguments as a closure gets them: copies of their tensors, also in nested tables. The tracing of steps replaces it.
+---@param value any
+---@return any
+function closures.fetch(value)
+  if tensors.is_tensor(value) then return value:detach():clone() end
+  if type(value) ~= "table" or getmetatable(value) ~= nil then return value end
+  local copy = {}
+  for key, item in pairs(value) do copy[key] = closures.fetch(item) end
+  return copy
+end
+
+---The trace that is being recorded, a table; nil or false outside of one. The tracing of steps replaces it.
+---@return table|false|nil
+function closures.is_tracing() return false end
+
+local function is_csx() return session.backend.kind == "CSX" end
+
+local function fetched(arguments)
+  local copy = { n = arguments.n }
+  for i = 1, arguments.n do copy[i] = closures.fetch(arguments[i]) end
+  return copy
+end
+
+local function call(entry, arguments) entry.fn(unpack(arguments, 1, arguments.n)) end
+
+--- Whether the run's flags leave out all closures.
+local function skips_closures()
+  local configuration, backend = session.configuration or {}, session.backend or {}
+  return configuration.compile_only or configuration.validate_only or backend.compile_only or backend.validate_only or false
+end
+
+--- Whether `entry` is to run at the end of the current step.
+local function is_due(entry)
+  if skips_closures() then return false end
+  local executor = session.executor
+  if entry.kind == "checkpoint" then
+    check(executor, "runtime", "a checkpoint closure ran outside of a run; call it before or within a loop over a DataExecutor")
+    return executor:is_before_first_step() or executor:is_checkpoint_step()
+  end
+  return not executor or executor:is_before_first_step() or executor:is_activation_step()
+end
+
+local function enqueue(kind, fn, ...)
+  local entry = { kind = kind, fn = fn, arguments = { n = select("#", ...), ... } }
+  if not session.backend then return call(entry, fetched(entry.arguments)) end
+  local trace = closures.is_tracing()
+  if trace then
+    trace.closures = trace.closures or {}
+    table.insert(trace.closures, entry)
+    table.insert(session.repeated, entry)
+  else
+    -- On CSX a closure sees the values that the step ends with, elsewhere those of the call.
+    if not is_csx() then entry.arguments, entry.is_fetched = fetched(entry.arguments), true end
+    table.insert(session.queued, entry)
+  end
+end
+
+local function make(kind, what, fn, options)
+  check(type(fn) == "function", "type", "%s: expected a function, found %s", what, show(fn))
+  options = keywords.complete(what, { run_async = false }, options)
+  if options.run_async then errors.warn(what .. ": closures always run in order with the loop; run_async has no effect") end
+  return function(...) return enqueue(kind, fn, ...) end
+end
+
+---Makes a function that queues `fn` for the end of the step. Its tensor arguments arrive as host tensors. Without a backend it runs at
+---once.
+---@param fn function
+---@param options? { run_async: boolean }
+---@return fun(...)
+function closures.step_closure(fn, options) return make("step", "step_closure", fn, options) end
+
+---As `step_closure`, but `fn` runs only on checkpoint steps, and before the first step.
+---@param fn function
+---@param options? { run_async: boolean }
+---@return fun(...)
+function closures.checkpoint_closure(fn, options) return make("checkpoint", "checkpoint_closure", fn, options) end
+
+---Queues the closures that were called while `trace` was recorded: for each replay of it.
+---@param trace table
+function closures.requeue(trace)
+  for _, entry in ipairs(trace.closures or {}) do table.insert(session.repeated, entry) end
+end
+
+---Runs what is queued: first what traced steps called, then what the loop called. Closures called meanwhile wait for the next step.
+function closures.drain()
+  local repeated, queued = session.repeated, session.queued
+  session.repeated, session.queued = {}, {}
+  session.is_draining = true
+  local fine, problem = pcall(function()
+    for _, list in ipairs { repeated, queued } do
+      for _, entry in ipairs(list) do
+        if is_due(entry) then call(entry, entry.is_fetched and entry.arguments or fetched(entry.arguments)) end
+      end
+    end
+  end)
+  session.is_draining = false
+  if not fine then error(problem, 0) end
+end
+
+---Forgets what is queued.
+function closures.clear() session.repeated, session.queued = {}, {} end
+
+---@return boolean
+function closures.is_empty() return session.repeated[1] == nil and session.queued[1] == nil end
+
+return closures
