@@ -45,7 +45,8 @@ end
 function ordered_map.items(map)
   if not ordered_map.is(map) then return cbk.items(map) end
   local meta = getmetatable(map)
-  local keys, values = { unpack(meta.keys) }, meta.__index
+  local keys, values = {}, meta.__index
+  for position, key in ipairs(meta.keys) do keys[position] = key end
   local i = 0
   return function()
     local key

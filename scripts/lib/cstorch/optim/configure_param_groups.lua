@@ -7,10 +7,10 @@ local ordered_map = require "cstorch.ordered_map"
 local check, show = errors.check, errors.show
 
 --- Classes whose parameters do not decay.
-local NORMS = {}
-for name in ("LayerNorm RMSNorm BatchNorm1d BatchNorm2d BatchNorm3d InstanceNorm1d InstanceNorm2d InstanceNorm3d GroupNorm SyncBatchNorm"):gmatch "%S+" do
-  NORMS[name] = true
-end
+local NORMS = {
+  LayerNorm = true, RMSNorm = true, GroupNorm = true, SyncBatchNorm = true, BatchNorm1d = true, BatchNorm2d = true, BatchNorm3d = true,
+  InstanceNorm1d = true, InstanceNorm2d = true, InstanceNorm3d = true,
+}
 
 --- The parameters that a key of `adjust_learning_rate` means.
 local LAYERS = {
@@ -52,7 +52,8 @@ local function split_by_tags(members, filters)
   local groups, rest = {}, members
   for i, filter in ipairs(filters or {}) do
     local globs = type(filter.params) == "string" and { filter.params } or filter.params
-    check(type(globs) == "table" and filter.tag ~= nil, "value", "configure_param_groups: expected { params = glob, tag = name } as filter %d", i)
+    local is_filter = type(globs) == "table" and filter.tag ~= nil
+    check(is_filter, "value", "configure_param_groups: expected { params = glob, tag = name } as filter %d", i)
     local taken, left = {}, {}
     for _, member in ipairs(rest) do table.insert(matches(member.name, globs) and taken or left, member) end
     check(taken[1], "value", "configure_param_groups: the filter '%s' matches no parameter", table.concat(globs, "', '"))
@@ -120,7 +121,8 @@ return function(model, options)
   for i, group in ipairs(groups) do
     local params = {}
     for k, member in ipairs(group.members) do params[k] = member.p end
-    groups[i] = { params = params, weight_decay = group.decays and decay or 0, adjust_learning_rate = group.adjust_learning_rate, tags = group.tags }
+    local factor = group.adjust_learning_rate
+    groups[i] = { params = params, weight_decay = group.decays and decay or 0, adjust_learning_rate = factor, tags = group.tags }
   end
   return groups
 end

@@ -4,7 +4,6 @@ local class = require "cstorch.class"
 local errors = require "cstorch.errors"
 local keywords = require "cstorch.keywords"
 local lr = require "cstorch.optim.lr_scheduler"
-local ordered_map = require "cstorch.ordered_map"
 local tags = require "cstorch.optim.tags"
 local wd = require "cstorch.optim.weight_decay_scheduler"
 
@@ -57,16 +56,20 @@ local function check_arguments(made, arguments)
     local new = new_name(declared, name)
     check(not new, "value", "%s: '%s' is an old name; use '%s'", made.name, name, new or "")
   end
-  local names = keywords.names(declared)
-  check(not unknown[1], "value", "%s: unknown argument '%s'%s (known: %s)", made.name, unknown[1] or "", errors.suggestion(unknown[1], names),
-    table.concat(names, ", "))
+  if unknown[1] then
+    local names = keywords.names(declared)
+    local known = table.concat(names, ", ")
+    local near = errors.suggestion(unknown[1], names)
+    raise("value", "%s: unknown argument '%s'%s (known: %s)", made.name, unknown[1], near, known)
+  end
   check(not missing[1], "runtime", "%s: argument '%s' is missing", made.name, missing[1] or "")
 end
 
 --- One schedule from { scheduler = name, … }.
 local function build(optimizer, entry)
-  check(type(entry) == "table" and entry.scheduler ~= nil, "value", "learning_rate: expected a table with 'scheduler', found %s",
-    type(entry) == "table" and "one without" or show(entry))
+  local is_table = type(entry) == "table"
+  local found = is_table and "one without" or show(entry)
+  check(is_table and entry.scheduler ~= nil, "value", "learning_rate: expected a table with 'scheduler', found %s", found)
   local arguments = {}
   for name, value in pairs(entry) do
     if name ~= "scheduler" and name ~= "main_scheduler" then arguments[name] = value end
@@ -141,7 +144,8 @@ end
 --- The class that a config names exactly, and its arguments.
 local function named_class(config)
   local name, arguments = next(config)
-  check(type(name) == "string" and next(config, name) == nil, "value", "configure_scheduler: expected a table with one key, the name of a class")
+  local is_one = type(name) == "string" and next(config, name) == nil
+  check(is_one, "value", "configure_scheduler: expected a table with one key, the name of a class")
   local found = rawget(lr, name) or rawget(wd, name)
   if not found then
     for _, base in ipairs { lr.LRScheduler, wd.WeightDecayScheduler } do
@@ -168,8 +172,9 @@ local function build_generic(optimizer, config, inherited_tags)
   local own_tags = arguments.param_group_tags or false
   if arguments.scheduler ~= nil then arguments.scheduler = build_generic(optimizer, arguments.scheduler, own_tags) end
   if arguments.schedulers ~= nil then
-    check(type(arguments.schedulers) == "table", "value", "%s: expected a list as 'schedulers', found %s", made.name, show(arguments.schedulers))
-    for i, member in ipairs(arguments.schedulers) do arguments.schedulers[i] = build_generic(optimizer, member, own_tags) end
+    local members = arguments.schedulers
+    check(type(members) == "table", "value", "%s: expected a list as 'schedulers', found %s", made.name, show(members))
+    for i, member in ipairs(members) do members[i] = build_generic(optimizer, member, own_tags) end
   end
   check_arguments(made, arguments)
   if made.positional == 0 then return made(arguments) end
@@ -188,8 +193,9 @@ local function check_disjoint(schedules)
     end
     for _, tag in ipairs(schedule.param_group_tags or {}) do
       local place = key .. "\0" .. tostring(tag)
-      check(not owner[place], "value", "configure_scheduler: schedules %d and %d both write '%s' of the groups %s", owner[place] or 0, i, key,
-        tags.text { tag })
+      local text = tags.text { tag }
+      local first = owner[place] or i
+      check(first == i, "value", "configure_scheduler: schedules %d and %d both write '%s' of groups %s", first, i, key, text)
       owner[place] = i
     end
   end

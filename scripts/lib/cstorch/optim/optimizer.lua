@@ -84,7 +84,9 @@ end
 local function add_groups(self, params, defaults)
   local seen = {}
   for g, group in ipairs(as_groups(self, params)) do
-    group.params = { unpack(group.params) }
+    local own = {}
+    for k, p in ipairs(group.params) do own[k] = p end
+    group.params = own
     check_parameters(self, group, g, seen)
     for key, value in pairs(defaults) do
       if group[key] == nil then group[key] = keywords.plain(value) end

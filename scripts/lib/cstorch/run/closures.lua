@@ -52,7 +52,7 @@ local function is_due(entry)
 end
 
 local function enqueue(kind, fn, ...)
-  local entry = { kind = kind, fn = fn, arguments = { n = select("#", ...), ... } }
+  local entry = { kind = kind, fn = fn, arguments = { n = select("#", ...), ... }, executor = session.executor }
   if not session.backend then return call(entry, fetched(entry.arguments)) end
   local trace = closures.is_tracing()
   if trace then
@@ -108,10 +108,20 @@ function closures.drain()
   if not fine then error(problem, 0) end
 end
 
----Forgets what is queued.
-function closures.clear() session.repeated, session.queued = {}, {} end
-
----@return boolean
-function closures.is_empty() return session.repeated[1] == nil and session.queued[1] == nil end
+---Forgets what was queued while `executor` ran.
+---@param executor table
+---@return integer count   closures forgotten
+function closures.drop(executor)
+  local count = 0
+  for _, name in ipairs { "repeated", "queued" } do
+    local kept = {}
+    for _, entry in ipairs(session[name]) do
+      if entry.executor ~= executor then kept[#kept + 1] = entry end
+    end
+    count = count + #session[name] - #kept
+    session[name] = kept
+  end
+  return count
+end
 
 return closures

@@ -75,7 +75,8 @@ end
 function Scheduler:_value()
   local value = closed_form(self)(self)
   local name = self.class.name
-  check(tensors.is_tensor(value), "type", "%s: the closed form must return a tensor, not %s; compute it from self.last_epoch", name, show(value))
+  local is_tensor = tensors.is_tensor(value)
+  check(is_tensor, "type", "%s: the closed form must return a tensor computed from self.last_epoch, not %s", name, show(value))
   return value
 end
 

@@ -1,0 +1,237 @@
+-- Gradient scaling for half precision.
+
+local class = require "cstorch.class"
+local errors = require "cstorch.errors"
+local keywords = require "cstorch.keywords"
+local Optimizer = require "cstorch.optim.optimizer"
+local ordered_map = require "cstorch.ordered_map"
+local session = require "cstorch.session"
+local tensors = require "cstorch.tensors"
+
+local check, show = errors.check, errors.show
+
+local LEAST_SCALE, DEFAULT_SCALE, DEFAULT_INCREASE = 2 ^ -14, 2 ^ 15, 2000
+
+---@class cstorch.amp.GradScaler : cstorch.Class   Active on CSX; elsewhere it leaves losses and gradients alone.
+local GradScaler = class.Object:subclass("GradScaler", {
+  loss_scale = keywords.OPTIONAL, init_scale = keywords.OPTIONAL, steps_per_increase = keywords.OPTIONAL, min_loss_scale = keywords.OPTIONAL,
+  max_loss_scale = keywords.OPTIONAL, overflow_tolerance = 0.05, max_gradient_norm = keywords.OPTIONAL,
+})
+
+GradScaler.positional = 0
+
+-- --- making one
+
+--- `kw[name]` as a number; nil, false and 0 give the default.
+local function number_or(kw, name, default)
+  local value = kw[name]
+  if not value or value == 0 then return default end
+  check(type(value) == "number", "type", "GradScaler: expected a number as %s, found %s", name, show(value))
+  return value
+end
+
+local function check_arguments(self, kw)
+  local scale = kw.loss_scale
+  self.is_dynamic = scale == "dynamic"
+  check(self.is_dynamic or not scale or type(scale) == "number", "value", "GradScaler: loss_scale must be a number or 'dynamic', not %s", show(scale))
+  check(type(kw.overflow_tolerance) == "number", "type", "GradScaler: expected a number as overflow_tolerance, found %s", show(kw.overflow_tolerance))
+  if not self.is_dynamic then return end
+  check(self.min_loss_scale >= LEAST_SCALE, "value", "GradScaler: min_loss_scale must be >= 2^-14, not %g", self.min_loss_scale)
+  check(kw.overflow_tolerance >= 0, "value", "GradScaler: overflow_tolerance must be >= 0, not %g", kw.overflow_tolerance)
+end
+
+--- A 0-dim tensor that lives across steps and is written in place.
+local function kept(value, dtype) return tensors.to_device(tensors.full({}, value, { dtype = dtype })) end
+
+--- The optimizers made so far, in their order.
+local function registered_optimizers()
+  local list = {}
+  for optimizer in pairs(session.optimizers) do list[#list + 1] = optimizer end
+  table.sort(list, function(a, b) return session.optimizers[a] < session.optimizers[b] end)
+  return list
+end
+
+---`loss_scale` is a number (0 or nil: no scaling) or "dynamic". Dynamic scaling halves the scale when more than `overflow_tolerance` of the
+---steps since the last change overflowed, and doubles it after more than `steps_per_increase` steps. It attaches to all optimizers made so
+---far, so make it after them.
+---@param kw { loss_scale: number|"dynamic", init_scale: number, steps_per_increase: integer, min_loss_scale: number, max_loss_scale: number }
+function GradScaler:init(kw)
+  self.min_loss_scale = number_or(kw, "min_loss_scale", LEAST_SCALE)
+  self.max_loss_scale = number_or(kw, "max_loss_scale", DEFAULT_SCALE)
+  self.steps_per_increase = number_or(kw, "steps_per_increase", DEFAULT_INCREASE)
+  self.max_gradient_norm = number_or(kw, "max_gradient_norm", nil)
+  local initial = number_or(kw, "init_scale", DEFAULT_SCALE)
+  check_arguments(self, kw)
+  self.overflow_tolerance = kw.overflow_tolerance
+  if self.is_dynamic then
+    self.loss_scale = kept(math.min(self.max_loss_scale, initial), "float32")
+    self.non_clamped_scale = kept(math.min(self.max_loss_scale, initial), "float32")
+    self.steps_since_rescale, self.overflows_since_rescale = kept(0, "int64"), kept(0, "int64")
+    self.num_skipped_steps = kept(0, "int64")
+  else
+    local scale = number_or(kw, "loss_scale", 1)
+    self.loss_scale, self.is_unit = kept(scale, "float32"), scale == 1
+  end
+  self.stages, self.squares = {}, {}
+  self.optimizers = registered_optimizers()
+  for _, optimizer in ipairs(self.optimizers) do self:_attach(optimizer) end
+end
+
+--- Whether this optimizer's last step was taken: 1 or 0. Its schedules advance by it.
+function GradScaler:_attach(optimizer)
+  if self.is_dynamic then optimizer.step_was_taken = kept(1, "int64") end
+end
+
+local function is_active() return session.backend ~= nil and session.backend.kind == "CSX" end
+
+-- --- the steps of a training step, in their order
+
+local function check_optimizer(what, optimizer)
+  check(class.is_a(optimizer, Optimizer), "type", "GradScaler:%s: expected an optimizer of cstorch.optim, found %s", what, show(optimizer))
+end
+
+---The loss times the scale; its backward gives scaled gradients.
+---@param loss any   a tensor
+---@return any
+function GradScaler:scale(loss)
+  check(tensors.is_tensor(loss), "type", "GradScaler:scale: expected a tensor, found %s", show(loss))
+  if not is_active() then return loss end
+  check(not self.is_scaled, "runtime", "GradScaler:scale was called twice without update")
+  self.is_scaled = true
+  if self.is_unit then return loss end
+  for _, optimizer in ipairs(self.optimizers) do
+    for p in optimizer:parameters() do
+      check(p.grad == nil, "runtime", "GradScaler:scale: gradients are left from before; call zero_grad first, as scaled ones cannot be added")
+    end
+  end
+  return loss:to "float32" * self.loss_scale
+end
+
+local function unscale(self, optimizer)
+  local squares
+  for p, grad in optimizer:gradients() do
+    check(p.dtype == "float32" or p.dtype == "float16", "type", "GradScaler: expected float32 or float16 parameters, found %s", p.dtype)
+    if not self.is_unit then grad:copy_(grad:to "float32" / self.loss_scale) end
+    if self.is_dynamic then
+      local own = grad:to("float32"):square():sum()
+      squares = squares and squares + own or own
+    end
+  end
+  self.squares[optimizer] = squares
+end
+
+---Divides the optimizer's gradients by the scale. A second call does nothing.
+---@param optimizer cstorch.optim.Optimizer
+function GradScaler:unscale_(optimizer)
+  check_optimizer("unscale_", optimizer)
+  if not is_active() then return end
+  check(self.stages[optimizer] ~= "stepped", "runtime", "GradScaler:unscale_ was called after step; call update first")
+  if self.stages[optimizer] == "unscaled" then return end
+  self.stages[optimizer] = "unscaled"
+  tensors.no_grad(unscale, self, optimizer)
+end
+
+--- Clips within the scaler, as early releases did.
+local function clip(self, optimizer, norm)
+  if not self.max_gradient_norm then return end
+  errors.warn "GradScaler: max_gradient_norm is deprecated; use max_gradient_norm of cstorch.amp.optimizer_step"
+  local coefficient = (self.max_gradient_norm / (norm + 1e-6)):clamp(nil, 1)
+  for _, grad in optimizer:gradients() do grad:mul_(coefficient) end
+end
+
+--- Steps where the norm of the gradients is finite: NaN, infinity and an overflow of the squares count as overflow.
+local function guarded_step(self, optimizer)
+  local squares = self.squares[optimizer]
+  check(squares, "runtime", "GradScaler:step: the optimizer has no gradients; call backward on the scaled loss first")
+  local norm = squares:sqrt()
+  local is_finite = norm:lt(math.huge)
+  local taken = is_finite:to "int64"
+  self.overflowed = self.overflowed and self.overflowed:maximum(1 - taken) or 1 - taken
+  self.num_skipped_steps:add_(1 - taken)
+  if not optimizer.step_was_taken then self:_attach(optimizer) end
+  optimizer.step_was_taken:copy_(taken)
+  tensors.when(is_finite, function()
+    clip(self, optimizer, norm)
+    optimizer:step()
+  end)
+end
+
+---Steps the optimizer. With dynamic scaling a step whose gradients overflow changes nothing.
+---@param optimizer cstorch.optim.Optimizer
+function GradScaler:step(optimizer)
+  check_optimizer("step", optimizer)
+  if not is_active() then return optimizer:step() end
+  check(self.stages[optimizer] ~= "stepped", "runtime", "GradScaler:step was called twice without update")
+  self:unscale_(optimizer)
+  self.stages[optimizer] = "stepped"
+  if self.is_dynamic then return tensors.no_grad(guarded_step, self, optimizer) end
+  return optimizer:step()
+end
+
+--- Halves and doubles by exact products, so that a traced step has no branch.
+local function rescale(self)
+  local scale, steps, overflows = self.loss_scale, self.steps_since_rescale, self.overflows_since_rescale
+  steps:add_(1)
+  overflows:add_(self.overflowed)
+  local shrinks = (overflows:to "float32" / steps:to "float32"):gt(self.overflow_tolerance)
+  scale:mul_(1 - shrinks:to "float32" * 0.5)
+  steps:mul_(1 - shrinks:to "int64")
+  overflows:mul_(1 - shrinks:to "int64")
+  local grows = steps:gt(self.steps_per_increase)
+  scale:mul_(grows:to "float32" + 1)
+  steps:mul_(1 - grows:to "int64")
+  overflows:mul_(1 - grows:to "int64")
+  scale:clamp_(nil, self.max_loss_scale)
+  self.non_clamped_scale:copy_(scale)
+  scale:clamp_(self.min_loss_scale, nil)
+end
+
+---Ends the training step: adapts a dynamic scale.
+function GradScaler:update(...)
+  check(select("#", ...) == 0, "value", "GradScaler:update takes no argument; the scale follows from the overflows")
+  if not is_active() then return end
+  if self.is_dynamic then
+    check(self.overflowed, "runtime", "GradScaler:update: no optimizer was stepped through the scaler since the last update")
+    tensors.no_grad(rescale, self)
+  end
+  self.stages, self.squares, self.overflowed, self.is_scaled = {}, {}, nil, false
+end
+
+-- --- looking at it
+
+---The scale: a 0-dim tensor that `update` changes.
+function GradScaler:get_scale() return self.loss_scale end
+
+---The scale after the upper and before the lower limit.
+function GradScaler:get_non_clamped_scale() return self.non_clamped_scale or self.loss_scale end
+
+---How many steps were skipped: a 0-dim tensor that `step` changes.
+function GradScaler:get_num_skipped_steps() return self.num_skipped_steps or kept(0, "int64") end
+
+local SAVED = { "loss_scale", "steps_since_rescale", "overflows_since_rescale", "num_skipped_steps" }
+
+---@return table   empty off CSX
+function GradScaler:state_dict()
+  local dict = ordered_map.new()
+  if not is_active() then return dict end
+  for _, name in ipairs(SAVED) do dict[name] = self[name] end
+  return dict
+end
+
+---Restores what the state dict has; other values stay.
+---@param state_dict table
+function GradScaler:load_state_dict(state_dict)
+  check(type(state_dict) == "table" or type(state_dict) == "userdata", "type", "GradScaler: expected a state dict, found %s", show(state_dict))
+  tensors.no_grad(function()
+    for _, name in ipairs(SAVED) do
+      local value, own = keywords.plain(state_dict[name]), self[name]
+      if own and tensors.is_tensor(value) then
+        own:copy_(tensors.to_device(value:to(own.dtype)))
+      elseif own and value ~= nil then
+        own:fill_(value)
+      end
+    end
+  end)
+end
+
+return GradScaler

@@ -1,0 +1,167 @@
+-- A run: the loop over a loader's batches, its steps, and the closures at their ends.
+
+local batches = require "cstorch.utils.data.batches"
+local class = require "cstorch.class"
+local closures = require "cstorch.run.closures"
+local DataLoader = require "cstorch.utils.data.data_loader"
+local errors = require "cstorch.errors"
+local keywords = require "cstorch.keywords"
+local session = require "cstorch.session"
+local step_schedule = require "cstorch.utils.step_schedule"
+local tensors = require "cstorch.tensors"
+
+local check, show = errors.check, errors.show
+
+---@class cstorch.utils.data.DataExecutor : cstorch.Class
+---@field num_steps integer
+---@field iteration integer            the step, from 0; -1 before the first
+---@field user_iteration integer       the step, from 1; 0 before the first
+---@field is_initial_step boolean
+---@field on_final_iteration boolean
+---@field activation_steps integer     step closures run on every so many steps; lowered to meet the checkpoint steps
+---@field artifact_dir? string         of the backend
+local DataExecutor = class.Object:subclass("DataExecutor", {
+  num_steps = keywords.OPTIONAL, checkpoint_steps = keywords.OPTIONAL, activation_steps = 1,
+})
+
+--- The number of steps: as given, else the loader's budget, else its length.
+local function count_steps(loader, given)
+  if given == nil and loader:has_budget() then return loader:total_steps() end
+  local count = given
+  if count == nil then count = loader:length() end
+  check(count ~= nil, "runtime", "DataExecutor: the length of the loader is unknown; give num_steps")
+  local is_integer = type(count) == "number" and count == math.floor(count) and count < math.huge
+  check(is_integer, "value", "DataExecutor: num_steps must be an integer, not %s", show(count))
+  check(count >= 1, "runtime", "DataExecutor: num_steps must be at least 1, but is %d", count)
+  local configuration, backend = session.configuration or {}, session.backend or {}
+  local flag = (configuration.compile_only or backend.compile_only) and "compile_only"
+    or (configuration.validate_only or backend.validate_only) and "validate_only"
+  if flag and count > 1 then
+    errors.warn(("%s runs exactly one step, not %d"):format(flag, count))
+    return 1
+  end
+  return count
+end
+
+local function effective_activation_steps(given, ranges, num_steps)
+  local is_integer = type(given) == "number" and given == math.floor(given) and given >= 1 and given < math.huge
+  check(is_integer, "value", "DataExecutor: activation_steps must be an integer >= 1, not %s", show(given))
+  local effective = step_schedule.common_cadence(given, ranges, num_steps)
+  if effective ~= given then
+    errors.warn(("activation_steps is lowered from %d to %d to meet all checkpoint steps"):format(given, effective))
+  end
+  return effective
+end
+
+---@param loader cstorch.utils.data.DataLoader
+---@param kw { num_steps: integer, checkpoint_steps: any, activation_steps: integer }
+function DataExecutor:init(loader, kw)
+  check(class.is_a(loader, DataLoader), "type", "DataExecutor: expected a cstorch.utils.data.DataLoader, found %s", show(loader))
+  self.loader = loader
+  self.num_steps = count_steps(loader, kw.num_steps)
+  local cadence = kw.checkpoint_steps
+  if cadence == nil then cadence = (session.configuration or {}).checkpoint_steps end
+  self.checkpoints = step_schedule.ranges("checkpoint_steps", cadence, self.num_steps)
+  self.activation_steps = effective_activation_steps(kw.activation_steps, self.checkpoints, self.num_steps)
+  self.artifact_dir = session.backend and session.backend.artifact_dir
+  self:_set_iteration(-1)
+end
+
+function DataExecutor:_set_iteration(iteration)
+  self.iteration, self.user_iteration = iteration, iteration + 1
+  self.is_initial_step, self.on_final_iteration = iteration == 0, iteration == self.num_steps - 1
+end
+
+---The number of steps.
+---@return integer
+function DataExecutor:length() return self.num_steps end
+
+---@return boolean
+function DataExecutor:is_before_first_step() return self.iteration < 0 end
+
+---Whether weights are available at the end of the current step.
+---@return boolean
+function DataExecutor:is_checkpoint_step() return step_schedule.match(self.checkpoints, self.iteration) end
+
+---Whether step closures run at the end of the current step.
+---@return boolean
+function DataExecutor:is_activation_step() return self.on_final_iteration or self.user_iteration % self.activation_steps == 0 end
+
+---The next checkpoint step at or after the current one, from 1; nil when there is none.
+---@return integer?
+function DataExecutor:next_checkpoint_step()
+  local i = step_schedule.next(self.checkpoints, math.max(0, self.iteration))
+  return i and i + 1
+end
+
+-- --- the loop
+
+local function start(self)
+  local other = session.executor
+  if other then other:_abandon() end
+  self.loader:start_run()
+  session.executor = self
+  self.is_running = true
+end
+
+local function finish(self)
+  self.is_running = false
+  if session.executor == self then session.executor = nil end
+  self.loader:end_run(self.iteration < 0 or self.on_final_iteration or self:is_checkpoint_step())
+end
+
+--- Drops the closures that wait for the end of a step that never comes.
+function DataExecutor:_abandon()
+  local count = closures.drop(self)
+  if count > 0 then
+    errors.warn(("%d step closures of step %d never ran; after leaving a loop by break, call close() of the loader or the executor")
+      :format(count, self.user_iteration))
+  end
+  if self.is_running then finish(self) end
+end
+
+local function next_step(self)
+  check(session.executor == self, "runtime", "the run was ended by another loop, after step %d", self.user_iteration)
+  closures.drain()
+  if self.on_final_iteration then
+    closures.drop(self)
+    finish(self)
+    return nil
+  end
+  self:_set_iteration(self.iteration + 1)
+  local batch = self.loader:next_batch()
+  if session.backend and session.backend.kind == "CSX" then batch = batches.map(batch, tensors.to_device) end
+  return self.user_iteration, batch
+end
+
+---Loops over the steps: `for i, batch in executor:iter() do`, i from 1.
+---@return fun(): integer?, any
+function DataExecutor:iter()
+  local executor, has_ended = self, false
+  if self.is_running then self:_abandon() end
+  self:_set_iteration(-1)
+  -- a loop that was left by break is garbage some time later
+  local guard = newproxy(true)
+  getmetatable(guard).__gc = function()
+    if executor.is_running and not has_ended then executor:_abandon() end
+  end
+  return function()
+    if has_ended or not guard then return nil end
+    if not executor.is_running then start(executor) end
+    local i, batch = next_step(executor)
+    has_ended = i == nil
+    return i, batch
+  end
+end
+
+---Ends a loop that was left by `break`: runs the closures of its last step.
+function DataExecutor:close()
+  if not self.is_running then return end
+  if session.executor == self then
+    closures.drain()
+    closures.drop(self)
+  end
+  finish(self)
+end
+
+return DataExecutor
