@@ -92,29 +92,27 @@ end
 ---The `init` of a class that has none.
 function Object.init() end
 
----Whether the object's class is `class` or derives from it.
----@param class cstorch.Class
----@return boolean
-function Object:isinstance(class)
-  local own = self.class
+--- Whether `value` is an object of `base` or of a class derived from it.
+local function is_a(value, base)
+  local metatable = type(value) == "table" and getmetatable(value)
+  local own = type(metatable) == "table" and metatable.class
   while own do
-    if own == class then return true end
+    if own == base then return true end
     own = own.super
   end
   return false
 end
 
+---Whether the object's class is `class` or derives from it.
+---@param class cstorch.Class
+---@return boolean
+function Object:isinstance(class) return is_a(self, class) end
+
 local class = { Object = Object }
 
 ---Whether `value` is an object of `base` or of a class derived from it.
----@param value any
----@param base cstorch.Class
----@return boolean
-function class.is_a(value, base)
-  if type(value) ~= "table" then return false end
-  local own = value.class
-  return type(own) == "table" and rawget(own, "object_metatable") ~= nil and Object.isinstance(value, base)
-end
+---@type fun(value: any, base: cstorch.Class): boolean
+class.is_a = is_a
 
 ---All classes derived from `base`, by their lower-cased name. Of two with one name the later one.
 ---@param base cstorch.Class

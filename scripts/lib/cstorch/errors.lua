@@ -54,8 +54,9 @@ function errors.show(value)
   if kind == "string" then return ("'%s'"):format(value) end
   if kind == "number" then return ("%.14g"):format(value) end
   if kind == "nil" or kind == "boolean" then return tostring(value) end
-  local class = kind == "table" and value.class
-  if type(class) == "table" and class.name then return "a " .. class.name end
+  local metatable = kind == "table" and getmetatable(value)
+  local class = type(metatable) == "table" and metatable.class
+  if class then return "a " .. class.name end
   return "a " .. (kind == "userdata" and cbk.kind(value) or kind)
 end
 

@@ -2,6 +2,7 @@
 
 local cbk = require "cbk"
 local errors = require "cstorch.errors"
+local ordered_map = require "cstorch.ordered_map"
 
 local keywords = {}
 
@@ -23,7 +24,7 @@ function keywords.plain(value)
   if value == cbk.null then return nil end
   local kind = type(value)
   if kind == "table" then
-    if getmetatable(value) ~= nil then return value end
+    if getmetatable(value) ~= nil and not ordered_map.is(value) then return value end
   elseif kind == "userdata" then
     kind = cbk.kind(value)
     if kind ~= "dict" and kind ~= "list" and kind ~= "tuple" then return value end
@@ -31,11 +32,19 @@ function keywords.plain(value)
     return value
   end
   local copy = {}
-  for key, item in cbk.items(value) do
+  for key, item in ordered_map.items(value) do
     if type(key) == "number" and item == cbk.null then item = keywords.UNTAGGED end
     copy[key] = keywords.plain(item)
   end
   return copy
+end
+
+---Whether `value` can be a keyword table or a state dict: a plain table, an ordered map, or a dict of cbk.
+---@param value any
+---@return boolean
+function keywords.is_map(value)
+  if type(value) == "userdata" then return cbk.kind(value) == "dict" end
+  return type(value) == "table" and (getmetatable(value) == nil or ordered_map.is(value))
 end
 
 ---What a call got wrong.
@@ -72,7 +81,7 @@ end
 ---@return table
 function keywords.complete(what, declared, given)
   if given == nil then given = {} end
-  local is_map = type(given) == "table" and getmetatable(given) == nil or type(given) == "userdata" and cbk.kind(given) == "dict"
+  local is_map = keywords.is_map(given)
   errors.check(is_map, "type", "%s: expected a keyword table such as { name = value }, found %s", what, errors.show(given))
   given = keywords.plain(given)
   local unknown, missing = keywords.mistakes(declared, given)

@@ -14,8 +14,8 @@ local LEAST_SCALE, DEFAULT_SCALE, DEFAULT_INCREASE = 2 ^ -14, 2 ^ 15, 2000
 
 ---@class cstorch.amp.GradScaler : cstorch.Class   Active on CSX; elsewhere it leaves losses and gradients alone.
 local GradScaler = class.Object:subclass("GradScaler", {
-  loss_scale = keywords.OPTIONAL, init_scale = keywords.OPTIONAL, steps_per_increase = keywords.OPTIONAL, min_loss_scale = keywords.OPTIONAL,
-  max_loss_scale = keywords.OPTIONAL, overflow_tolerance = 0.05, max_gradient_norm = keywords.OPTIONAL,
+  loss_scale = keywords.OPTIONAL, init_scale = keywords.OPTIONAL, steps_per_increase = keywords.OPTIONAL,
+  min_loss_scale = keywords.OPTIONAL, max_loss_scale = keywords.OPTIONAL, overflow_tolerance = 0.05, max_gradient_norm = keywords.OPTIONAL,
 })
 
 GradScaler.positional = 0
@@ -31,13 +31,14 @@ local function number_or(kw, name, default)
 end
 
 local function check_arguments(self, kw)
-  local scale = kw.loss_scale
+  local scale, tolerance = kw.loss_scale, kw.overflow_tolerance
   self.is_dynamic = scale == "dynamic"
-  check(self.is_dynamic or not scale or type(scale) == "number", "value", "GradScaler: loss_scale must be a number or 'dynamic', not %s", show(scale))
-  check(type(kw.overflow_tolerance) == "number", "type", "GradScaler: expected a number as overflow_tolerance, found %s", show(kw.overflow_tolerance))
+  local is_known = self.is_dynamic or not scale or type(scale) == "number"
+  check(is_known, "value", "GradScaler: loss_scale must be a number or 'dynamic', not %s", show(scale))
+  check(type(tolerance) == "number", "type", "GradScaler: expected a number as overflow_tolerance, found %s", show(tolerance))
   if not self.is_dynamic then return end
   check(self.min_loss_scale >= LEAST_SCALE, "value", "GradScaler: min_loss_scale must be >= 2^-14, not %g", self.min_loss_scale)
-  check(kw.overflow_tolerance >= 0, "value", "GradScaler: overflow_tolerance must be >= 0, not %g", kw.overflow_tolerance)
+  check(tolerance >= 0, "value", "GradScaler: overflow_tolerance must be >= 0, not %g", tolerance)
 end
 
 --- A 0-dim tensor that lives across steps and is written in place.
@@ -51,10 +52,10 @@ local function registered_optimizers()
   return list
 end
 
----`loss_scale` is a number (0 or nil: no scaling) or "dynamic". Dynamic scaling halves the scale when more than `overflow_tolerance` of the
----steps since the last change overflowed, and doubles it after more than `steps_per_increase` steps. It attaches to all optimizers made so
----far, so make it after them.
----@param kw { loss_scale: number|"dynamic", init_scale: number, steps_per_increase: integer, min_loss_scale: number, max_loss_scale: number }
+---`loss_scale` is a number (0 or nil: no scaling) or "dynamic". Dynamic scaling halves the scale when more than `overflow_tolerance` of
+---the steps since the last change overflowed, and doubles it after more than `steps_per_increase` steps. It attaches to all optimizers
+---made so far, so make it after them.
+---@param kw table
 function GradScaler:init(kw)
   self.min_loss_scale = number_or(kw, "min_loss_scale", LEAST_SCALE)
   self.max_loss_scale = number_or(kw, "max_loss_scale", DEFAULT_SCALE)
@@ -101,7 +102,7 @@ function GradScaler:scale(loss)
   if self.is_unit then return loss end
   for _, optimizer in ipairs(self.optimizers) do
     for p in optimizer:parameters() do
-      check(p.grad == nil, "runtime", "GradScaler:scale: gradients are left from before; call zero_grad first, as scaled ones cannot be added")
+      check(p.grad == nil, "runtime", "GradScaler:scale: gradients are left from the step before; call zero_grad first")
     end
   end
   return loss:to "float32" * self.loss_scale
@@ -221,7 +222,8 @@ end
 ---Restores what the state dict has; other values stay.
 ---@param state_dict table
 function GradScaler:load_state_dict(state_dict)
-  check(type(state_dict) == "table" or type(state_dict) == "userdata", "type", "GradScaler: expected a state dict, found %s", show(state_dict))
+  local is_map = type(state_dict) == "table" or type(state_dict) == "userdata"
+  check(is_map, "type", "GradScaler: expected a state dict, found %s", show(state_dict))
   tensors.no_grad(function()
     for _, name in ipairs(SAVED) do
       local value, own = keywords.plain(state_dict[name]), self[name]

@@ -1,6 +1,7 @@
 -- Gradient clipping.
 
 local errors = require "cstorch.errors"
+local namespace = require "cstorch.namespace"
 local tensors = require "cstorch.tensors"
 
 local utils = {}
@@ -51,4 +52,4 @@ function utils.clip_grad_value_(params, limit)
   end)
 end
 
-return utils
+return namespace("cstorch.nn.utils", utils)

@@ -7,7 +7,7 @@ local AdamBase = Optimizer:subclass("AdamBase", {
   lr = 1e-3, betas = { 0.9, 0.999 }, eps = 1e-6, weight_decay = 0, l2_regularization_rate = 0, correct_bias = true, amsgrad = false,
 })
 
-AdamBase.limits = { lr = { min = 0 }, eps = { min = 0 }, betas = { min = 0, below = 1, count = 2 } }
+AdamBase.limits = { lr = { min = 0 }, eps = { min = 0 }, betas = { min = 0, below = 1 } }
 AdamBase.sparsified_state = { "exp_avg", "exp_avg_sq", "max_exp_avg_sq" }
 
 function AdamBase:preinitialize()

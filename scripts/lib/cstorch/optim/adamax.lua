@@ -9,7 +9,7 @@ local Optimizer = require "cstorch.optim.optimizer"
 ---@overload fun(params: table, keywords?: Adamax.Keywords): cstorch.optim.Adamax
 local Adamax = Optimizer:subclass("Adamax", { lr = 1e-3, betas = { 0.9, 0.999 }, eps = 1e-6, weight_decay = 0, maximize = false })
 
-Adamax.limits = { lr = { min = 0 }, eps = { min = 0 }, betas = { min = 0, below = 1, count = 2 } }
+Adamax.limits = { lr = { min = 0 }, eps = { min = 0 }, betas = { min = 0, below = 1 } }
 Adamax.sparsified_state = { "exp_avg", "exp_inf" }
 
 function Adamax:preinitialize()

@@ -86,7 +86,8 @@ local function main_scheduler(entries)
     local name = type(entry) == "table" and entry.main_scheduler
     if name then
       name = tostring(name):lower():gsub("lr$", "")
-      check(main == nil or main == name, "value", "learning_rate: main_scheduler is '%s' in one entry and '%s' in another", main or "", name)
+      local first = main or name
+      check(first == name, "value", "learning_rate: main_scheduler is '%s' in one entry and '%s' in another", first, name)
       main = name
     end
   end

@@ -11,7 +11,7 @@ local Optimizer = require "cstorch.optim.optimizer"
 ---@overload fun(params: table, keywords?: Lamb.Keywords): cstorch.optim.Lamb
 local Lamb = Optimizer:subclass("Lamb", { lr = 1e-3, betas = { 0.9, 0.999 }, eps = 1e-6, weight_decay = 0, adam = false })
 
-Lamb.limits = { lr = { min = 0 }, eps = { min = 0 }, betas = { min = 0, below = 1, count = 2 } }
+Lamb.limits = { lr = { min = 0 }, eps = { min = 0 }, betas = { min = 0, below = 1 } }
 Lamb.sparsified_state = { "exp_avg", "exp_avg_sq" }
 
 function Lamb:preinitialize()

@@ -9,7 +9,7 @@ local Optimizer = require "cstorch.optim.optimizer"
 ---@overload fun(params: table, keywords?: Lion.Keywords): cstorch.optim.Lion
 local Lion = Optimizer:subclass("Lion", { lr = 1e-4, betas = { 0.9, 0.99 }, weight_decay = 0 })
 
-Lion.limits = { lr = { min = 0 }, betas = { min = 0, below = 1, count = 2 }, weight_decay = { min = 0 } }
+Lion.limits = { lr = { min = 0 }, betas = { min = 0, below = 1 }, weight_decay = { min = 0 } }
 Lion.sparsified_state = { "exp_avg" }
 
 function Lion:preinitialize()

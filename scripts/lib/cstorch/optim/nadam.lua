@@ -11,7 +11,7 @@ local Optimizer = require "cstorch.optim.optimizer"
 local NAdam = Optimizer:subclass("NAdam", { lr = 2e-3, betas = { 0.9, 0.999 }, eps = 1e-8, weight_decay = 0, momentum_decay = 4e-3 })
 
 NAdam.limits = {
-  lr = { min = 0 }, betas = { min = 0, below = 1, count = 2 }, eps = { min = 0 }, weight_decay = { min = 0 }, momentum_decay = { min = 0 },
+  lr = { min = 0 }, betas = { min = 0, below = 1 }, eps = { min = 0 }, weight_decay = { min = 0 }, momentum_decay = { min = 0 },
 }
 NAdam.sparsified_state = { "exp_avg", "exp_avg_sq" }
 

@@ -15,7 +15,7 @@ local check, show = errors.check, errors.show
 ---@class cstorch.optim.Optimizer : cstorch.Class
 ---@field param_groups table[]        each { params = { … }, lr = …, … }; a hyper-parameter is a number until a schedule makes it a tensor
 ---@field state table                 `state[p].exp_avg`: an ordered map of tensors for each parameter
----@field limits? table<string, table>   ranges of hyper-parameters: { min =, max =, below = }, for lists of each element
+---@field limits? table<string, table>   ranges of hyper-parameters: { min =, max =, below = }; of a list for each element
 ---@field sparsified_state? string[]  names of the state that follows a parameter's sparsity mask
 ---@field schedulers table[]          the schedules that write into its groups
 local Optimizer = class.Object:subclass "Optimizer"
@@ -34,20 +34,31 @@ end
 
 local function check_number(name, key, value, limit)
   check(type(value) == "number", "type", "%s: expected a number as %s, found %s", name, key, show(value))
+  if not limit then return end
   local is_inside = value >= limit.min and (not limit.max or value <= limit.max) and (not limit.below or value < limit.below)
   check(is_inside, "value", "%s: %s must be %s, not %g", name, key, range_text(limit), value)
 end
 
-local function check_limits(self, group)
-  for key, limit in pairs(self.limits or {}) do
-    local value, name = group[key], self.class.name
-    if type(value) == "table" and not tensors.is_tensor(value) then
-      local count = limit.count or #value
-      check(#value == count, "type", "%s: expected %d numbers as %s, found %d", name, count, key, #value)
-      for i, item in ipairs(value) do check_number(name, ("%s[%d]"):format(key, i), item, limit) end
-    elseif value ~= nil and not tensors.is_tensor(value) then
-      check(not limit.count, "type", "%s: expected a list of %d numbers as %s, found %s", name, limit.count or 0, key, show(value))
+local function check_list(name, key, value, count, limit)
+  check(type(value) == "table", "type", "%s: expected a list of %d numbers as %s, found %s", name, count, key, show(value))
+  check(#value == count, "type", "%s: expected a list of %d numbers as %s, found %d", name, count, key, #value)
+  for i, item in ipairs(value) do check_number(name, ("%s[%d]"):format(key, i), item, limit) end
+end
+
+--- Hyper-parameters must have the type of their default and be within their limits.
+local function check_hyper_parameters(self, group)
+  local name, limits = self.class.name, self.limits or {}
+  for key, default in pairs(self.class.keywords or {}) do
+    local value, limit = group[key], limits[key]
+    local is_number = type(default) == "number" or limit and (default == keywords.REQUIRED or default == keywords.OPTIONAL)
+    if value == nil or tensors.is_tensor(value) then
+      check(value ~= nil or default ~= keywords.REQUIRED, "value", "%s: a group has no '%s'", name, key)
+    elseif type(default) == "boolean" then
+      check(type(value) == "boolean", "type", "%s: expected true or false as %s, found %s", name, key, show(value))
+    elseif is_number then
       check_number(name, key, value, limit)
+    elseif type(default) == "table" and type(default[1]) == "number" then
+      check_list(name, key, value, #default, limit)
     end
   end
 end
@@ -91,7 +102,7 @@ local function add_groups(self, params, defaults)
     for key, value in pairs(defaults) do
       if group[key] == nil then group[key] = keywords.plain(value) end
     end
-    check_limits(self, group)
+    check_hyper_parameters(self, group)
     self.param_groups[g] = group
   end
   for p in pairs(seen) do self.state[p] = ordered_map.new() end

@@ -11,7 +11,7 @@ local Optimizer = require "cstorch.optim.optimizer"
 ---@overload fun(params: table, keywords?: RAdam.Keywords): cstorch.optim.RAdam
 local RAdam = Optimizer:subclass("RAdam", { lr = 1e-3, betas = { 0.9, 0.999 }, eps = 1e-6, weight_decay = 0 })
 
-RAdam.limits = { lr = { min = 0 }, betas = { min = 0, below = 1, count = 2 }, eps = { min = 0 }, weight_decay = { min = 0 } }
+RAdam.limits = { lr = { min = 0 }, betas = { min = 0, below = 1 }, eps = { min = 0 }, weight_decay = { min = 0 } }
 RAdam.sparsified_state = { "exp_avg", "exp_avg_sq" }
 
 function RAdam:init(params, kw) RAdam.super.init(self, params, kw, { enable_global_step = true }) end

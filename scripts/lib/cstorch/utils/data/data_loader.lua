@@ -115,8 +115,8 @@ function DataLoader:state_dict()
   check_restartable(self)
   local executor = self.is_running and session.executor
   local is_available = not executor or executor:is_before_first_step() or executor:is_checkpoint_step() or executor.on_final_iteration
-  check(is_available, "runtime", "the loader's state is available before the first step, on checkpoint steps and on the last; this is step %d",
-    executor and executor.user_iteration or 0)
+  local step = executor and executor.user_iteration or 0
+  check(is_available, "runtime", "the loader's state is available before step 1, on checkpoint steps and the last; this is step %d", step)
   local states = {}
   for i, worker in ipairs(self.workers) do states[i] = worker:call "state_dict" end
   return self.workers[1]:call("aggregate_state_dict", states)

@@ -18,22 +18,23 @@ local workers = {}
 ---@return table?
 function workers.get_worker_state() return session.worker end
 
---- Runs `f` as this worker.
-local function leave(outer, ...)
+local function leave(outer, fine, ...)
   session.worker = outer
+  if not fine then error((...), 0) end
   return ...
 end
 
+--- Runs `f` as this worker.
 local function as_worker(self, f, ...)
   local outer = session.worker
   session.worker = self.state
-  local results = { pcall(f, ...) }
-  leave(outer)
-  if not results[1] then error(results[2], 0) end
-  return unpack(results, 2, table.maxn(results))
+  return leave(outer, pcall(f, ...))
 end
 
-local function has_method(source, name) return (type(source) == "table" or type(source) == "userdata") and type(source[name]) == "function" end
+local function has_method(source, name)
+  local is_object = type(source) == "table" or type(source) == "userdata"
+  return is_object and type(source[name]) == "function"
+end
 
 ---@param input_fn function
 ---@param arguments table
@@ -45,7 +46,8 @@ function Worker:init(input_fn, arguments, place)
   place.appliance_step, place.worker_step, place.samples_streamed = 0, 0, 0
   self.source = as_worker(self, input_fn, keywords.plain(arguments))
   local is_source = type(self.source) == "table" or has_method(self.source, "iter")
-  check(is_source, "type", "DataLoader: the input function must return a list of batches or an object with 'iter', not %s", show(self.source))
+  local found = show(self.source)
+  check(is_source, "type", "DataLoader: the input function must return a list of batches or an object with 'iter', not %s", found)
   self.is_list = not has_method(self.source, "iter")
 end
 
@@ -83,7 +85,12 @@ end
 ---The next batch; after the last one the source starts again.
 ---@return any
 function Worker:next()
-  local batch = self.iterator and as_worker(self, self.iterator)
+  local batch
+  if self.iterator and self.is_list then
+    batch = self.iterator()
+  elseif self.iterator then
+    batch = as_worker(self, self.iterator)
+  end
   if batch == nil then
     self.iterator = open(self)
     batch = as_worker(self, self.iterator)
