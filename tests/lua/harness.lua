@@ -75,7 +75,7 @@ function harness.is_true(value, what)
   if not value then error((what or "value") .. " is " .. shown(value), 2) end
 end
 
----Runs `body`, which must raise an error whose message contains `text` (plain), and whose code is `code` when that is given.
+---Runs `body`, which must raise an error whose message contains `text` (plain), and whose code (or kind) is `code` when that is given.
 ---@param text string
 ---@param body fun()
 ---@param code? string
@@ -84,9 +84,8 @@ function harness.raises(text, body, code)
   if ok then error(("no error; expected one with %q"):format(text), 2) end
   local message = tostring(problem)
   if not message:find(text, 1, true) then error(("the error is %q, expected one with %q"):format(message, text), 2) end
-  if code and (type(problem) ~= "table" or problem.code ~= code) then
-    error(("the code of the error %q is %s, expected %s"):format(message, type(problem) == "table" and problem.code or "none", code), 2)
-  end
+  local found = type(problem) == "table" and (problem.code or problem.kind) or "none"
+  if code and found ~= code then error(("the code of the error %q is %s, expected %s"):format(message, found, code), 2) end
 end
 
 ---A new folder, removed after the test.

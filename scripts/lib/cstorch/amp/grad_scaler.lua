@@ -3,6 +3,7 @@
 local class = require "cstorch.class"
 local errors = require "cstorch.errors"
 local keywords = require "cstorch.keywords"
+local loaded = require "cstorch.loaded"
 local Optimizer = require "cstorch.optim.optimizer"
 local ordered_map = require "cstorch.ordered_map"
 local session = require "cstorch.session"
@@ -222,16 +223,11 @@ end
 ---Restores what the state dict has; other values stay.
 ---@param state_dict table
 function GradScaler:load_state_dict(state_dict)
-  local is_map = type(state_dict) == "table" or type(state_dict) == "userdata"
-  check(is_map, "type", "GradScaler: expected a state dict, found %s", show(state_dict))
+  check(keywords.is_map(state_dict), "type", "GradScaler: expected a state dict, found %s", show(state_dict))
   tensors.no_grad(function()
     for _, name in ipairs(SAVED) do
       local value, own = keywords.plain(state_dict[name]), self[name]
-      if own and tensors.is_tensor(value) then
-        own:copy_(tensors.to_device(value:to(own.dtype)))
-      elseif own and value ~= nil then
-        own:fill_(value)
-      end
+      if own and value ~= nil then loaded.write(own, value, "GradScaler: " .. name) end
     end
   end)
 end

@@ -49,8 +49,8 @@ function ConfusionMetric:confusion(given)
   local labels, predictions, weights = given.labels, given.predictions, given.weights
   inputs.check_tensors(self, given, { "labels", "predictions", "weights" })
   for name, other in pairs { predictions = predictions, weights = weights } do
-    check(inputs.same_shape(labels, other), "value", "%s: labels have shape %s, %s have %s", self.class.name, tostring(labels:shape()), name,
-      tostring(other:shape()))
+    local shape, other_shape = tostring(labels:shape()), tostring(other:shape())
+    check(inputs.same_shape(labels, other), "value", "%s: labels have shape %s, %s have %s", self.class.name, shape, name, other_shape)
   end
   check_classes(self, "labels", labels)
   check_classes(self, "predictions", predictions)

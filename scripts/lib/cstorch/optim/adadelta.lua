@@ -13,7 +13,10 @@ Adadelta.limits = { lr = { min = 0 }, rho = { min = 0, max = 1 }, eps = { min = 
 Adadelta.sparsified_state = { "square_avg", "acc_delta" }
 
 function Adadelta:preinitialize()
-  for p, state in self:parameters() do state.square_avg, state.acc_delta = self.zeros(p), self.zeros(p) end
+  for p, state in self:parameters() do
+    state.square_avg = self.zeros(p)
+    state.acc_delta = self.zeros(p)
+  end
 end
 
 function Adadelta:step(closure)

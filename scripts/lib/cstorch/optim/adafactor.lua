@@ -40,7 +40,8 @@ end
 function Adafactor:preinitialize()
   for p, state in self:parameters() do
     if p:dim() >= 2 then
-      state.exp_avg_sq_row, state.exp_avg_sq_col = self.zeros(p:select(-1, 0)), self.zeros(p:select(-2, 0))
+      state.exp_avg_sq_row = self.zeros(p:select(-1, 0))
+      state.exp_avg_sq_col = self.zeros(p:select(-2, 0))
     else
       state.exp_avg_sq = self.zeros(p)
     end
@@ -72,6 +73,7 @@ function Adafactor:step(closure)
   return loss
 end
 
+Adafactor.limits = { lr = { min = 0 } }
 Adafactor.sparsified_state = { "exp_avg", "exp_avg_sq" }
 
 return Adafactor

@@ -1,5 +1,6 @@
 -- What Adam and AdamW share: arguments, state, and the conversion of state that counts steps.
 
+local loaded = require "cstorch.loaded"
 local Optimizer = require "cstorch.optim.optimizer"
 
 ---@class cstorch.optim.AdamBase : cstorch.optim.Optimizer
@@ -12,10 +13,12 @@ AdamBase.sparsified_state = { "exp_avg", "exp_avg_sq", "max_exp_avg_sq" }
 
 function AdamBase:preinitialize()
   for p, state, group in self:parameters() do
-    state.exp_avg, state.exp_avg_sq = self.zeros(p), self.zeros(p)
+    state.exp_avg = self.zeros(p)
+    state.exp_avg_sq = self.zeros(p)
     if group.amsgrad then state.max_exp_avg_sq = self.zeros(p) end
     if group.correct_bias then
-      state.beta1_power, state.beta2_power = self.scalar(group.betas[1]), self.scalar(group.betas[2])
+      state.beta1_power = self.scalar(group.betas[1])
+      state.beta2_power = self.scalar(group.betas[2])
     end
   end
 end
@@ -24,11 +27,12 @@ end
 function AdamBase:convert_state(group, state)
   local step = state.step
   if step == nil or state.beta1_power ~= nil then return end
-  if type(step) ~= "number" then step = step:item() end
+  step = loaded.plain(step)
   state.step = nil
   if group.correct_bias ~= false then
     local betas = group.betas or self.param_groups[1].betas
-    state.beta1_power, state.beta2_power = betas[1] ^ step, betas[2] ^ step
+    state.beta1_power = betas[1] ^ step
+    state.beta2_power = betas[2] ^ step
   end
 end
 

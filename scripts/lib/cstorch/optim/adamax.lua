@@ -14,7 +14,8 @@ Adamax.sparsified_state = { "exp_avg", "exp_inf" }
 
 function Adamax:preinitialize()
   for p, state, group in self:parameters() do
-    state.exp_avg, state.exp_inf = self.zeros(p), self.zeros(p)
+    state.exp_avg = self.zeros(p)
+    state.exp_inf = self.zeros(p)
     state.beta1_power = self.scalar(group.betas[1])
   end
 end

@@ -18,7 +18,9 @@ function ASGD:init(params, kw) ASGD.super.init(self, params, kw, { enable_global
 
 function ASGD:preinitialize()
   for p, state, group in self:parameters() do
-    state.eta, state.mu, state.ax = self.scalar(group.lr), self.scalar(1), self.zeros(p)
+    state.eta = self.scalar(group.lr)
+    state.mu = self.scalar(1)
+    state.ax = self.zeros(p)
   end
 end
 

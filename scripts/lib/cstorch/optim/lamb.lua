@@ -15,7 +15,10 @@ Lamb.limits = { lr = { min = 0 }, eps = { min = 0 }, betas = { min = 0, below = 
 Lamb.sparsified_state = { "exp_avg", "exp_avg_sq" }
 
 function Lamb:preinitialize()
-  for p, state in self:parameters() do state.exp_avg, state.exp_avg_sq = self.zeros(p), self.zeros(p) end
+  for p, state in self:parameters() do
+    state.exp_avg = self.zeros(p)
+    state.exp_avg_sq = self.zeros(p)
+  end
 end
 
 local function trust_ratio(p, u)

@@ -20,7 +20,8 @@ function NAdam:init(params, kw) NAdam.super.init(self, params, kw, { enable_glob
 function NAdam:preinitialize()
   for p, state in self:parameters() do
     state.mu_product = self.scalar(1)
-    state.exp_avg, state.exp_avg_sq = self.zeros(p), self.zeros(p)
+    state.exp_avg = self.zeros(p)
+    state.exp_avg_sq = self.zeros(p)
   end
 end
 

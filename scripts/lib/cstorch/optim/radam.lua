@@ -17,7 +17,10 @@ RAdam.sparsified_state = { "exp_avg", "exp_avg_sq" }
 function RAdam:init(params, kw) RAdam.super.init(self, params, kw, { enable_global_step = true }) end
 
 function RAdam:preinitialize()
-  for p, state in self:parameters() do state.exp_avg, state.exp_avg_sq = self.zeros(p), self.zeros(p) end
+  for p, state in self:parameters() do
+    state.exp_avg = self.zeros(p)
+    state.exp_avg_sq = self.zeros(p)
+  end
 end
 
 function RAdam:step(closure)

@@ -16,7 +16,8 @@ Rprop.sparsified_state = { "prev", "step_size" }
 
 function Rprop:preinitialize()
   for p, state, group in self:parameters() do
-    state.prev, state.step_size = self.zeros(p), self.zeros(p):fill_(group.lr)
+    state.prev = self.zeros(p)
+    state.step_size = self.zeros(p):fill_(group.lr)
   end
 end
 

@@ -3,6 +3,7 @@
 local cbk = require "cbk"
 local errors = require "cstorch.errors"
 local keywords = require "cstorch.keywords"
+local loaded = require "cstorch.loaded"
 local ordered_map = require "cstorch.ordered_map"
 local tensors = require "cstorch.tensors"
 
@@ -49,58 +50,29 @@ local function entry(map, key)
   return value
 end
 
-local function same_shape(a, b)
-  local x, y = a:shape(), b:shape()
-  if #x ~= #y then return false end
-  for i = 1, #x do
-    if x[i] ~= y[i] then return false end
-  end
-  return true
-end
-
---- Writes `value`, a tensor or a number, into the tensor `target`.
-local function write(target, value, where)
-  if type(value) == "number" then
-    check(target:dim() == 0, "value", "%s: expected a tensor of shape %s, found a number", where, tostring(target:shape()))
-    return target:fill_(value)
-  end
-  check(tensors.is_tensor(value), "type", "%s: expected a tensor, found %s", where, errors.show(value))
-  check(same_shape(target, value), "value", "%s: expected shape %s, found %s", where, tostring(target:shape()), tostring(value:shape()))
-  return target:copy_(tensors.to_device(value:to(target.dtype)))
-end
-
 local function load_state(optimizer, number, own, saved)
   for name in ordered_map.items(own) do
     check(saved[name] ~= nil, "value", "the state of parameter %d has no '%s', which %s needs", number, name, optimizer.class.name)
   end
   for name, value in ordered_map.items(saved) do
     if own[name] ~= nil then
-      write(own[name], value, ("state '%s' of parameter %d"):format(name, number))
-    elseif tensors.is_tensor(value) then
-      own[name] = tensors.to_device(value:clone())
-    else
+      loaded.write(own[name], value, ("state '%s' of parameter %d"):format(name, number))
+    elseif type(value) == "number" then
       own[name] = optimizer.scalar(value)
+    else
+      local tensor = errors.check(loaded.tensor(value), "type", "state '%s' of parameter %d is %s", name, number, errors.show(value))
+      own[name] = tensors.to_device(tensor:clone())
     end
   end
-end
-
---- A number from a number or a 0-dim tensor.
-local function plain_number(value)
-  if tensors.is_tensor(value) and value:dim() == 0 then return value:item() end
-  return value
 end
 
 local function load_group(group, saved)
   for key, value in ordered_map.items(saved) do
     if key ~= "params" and value ~= cbk.null then
       if tensors.is_tensor(group[key]) then
-        write(group[key], value, ("hyper-parameter '%s'"):format(key))
+        loaded.write(group[key], value, ("hyper-parameter '%s'"):format(key))
       else
-        value = keywords.plain(value)
-        if type(value) == "table" and getmetatable(value) == nil then
-          for i, item in ipairs(value) do value[i] = plain_number(item) end
-        end
-        value = plain_number(value)
+        value = loaded.plain(value)
         if type(group[key]) == "boolean" and type(value) == "number" then value = value ~= 0 end
         group[key] = value
       end
@@ -123,7 +95,7 @@ end
 ---@param optimizer cstorch.optim.Optimizer
 ---@param dict table
 function state_dicts.load(optimizer, dict)
-  local is_map = type(dict) == "table" or type(dict) == "userdata" and cbk.kind(dict) == "dict"
+  local is_map = keywords.is_map(dict)
   check(is_map and dict.param_groups ~= nil, "value", "expected the state dict of an optimizer { state =, param_groups = }, found %s",
     is_map and "no 'param_groups' in it" or errors.show(dict))
   check_groups(optimizer, dict.param_groups)

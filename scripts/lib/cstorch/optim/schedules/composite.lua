@@ -1,10 +1,9 @@
 -- What schedules made of schedules share: taking over members, and state dicts with those of the members.
 
 local errors = require "cstorch.errors"
-local keywords = require "cstorch.keywords"
+local loaded = require "cstorch.loaded"
 local ordered_map = require "cstorch.ordered_map"
 local Scheduler = require "cstorch.optim.schedules.scheduler"
-local tensors = require "cstorch.tensors"
 
 local composite = {}
 
@@ -51,8 +50,7 @@ function composite.load_state_dict(self, dict)
   local milestones
   milestones, rest = composite.split(rest, "_milestones")
   if milestones ~= nil then
-    self.milestones = keywords.plain(milestones)
-    for i, milestone in ipairs(self.milestones) do self.milestones[i] = tensors.is_tensor(milestone) and milestone:item() or milestone end
+    self.milestones = loaded.plain(milestones)
   end
   for k, member in ipairs(self.schedulers) do
     if members and members[k] then member:load_state_dict(members[k]) end

@@ -5,6 +5,7 @@ local class = require "cstorch.class"
 local closures = require "cstorch.run.closures"
 local errors = require "cstorch.errors"
 local keywords = require "cstorch.keywords"
+local loaded = require "cstorch.loaded"
 local Optimizer = require "cstorch.optim.optimizer"
 local ordered_map = require "cstorch.ordered_map"
 local session = require "cstorch.session"
@@ -160,13 +161,12 @@ end
 ---Overwrites all fields but the count of calls: arguments in the state dict win over those given to this object.
 ---@param dict table
 function Scheduler:load_state_dict(dict)
-  check(type(dict) == "table" or type(dict) == "userdata", "type", "%s: expected a state dict, found %s", self.class.name, show(dict))
+  check(keywords.is_map(dict), "type", "%s: expected a state dict, found %s", self.class.name, show(dict))
   for name, value in ordered_map.items(dict) do
     if name == "last_epoch" then
-      self.last_epoch:copy_(tensors.is_tensor(value) and tensors.to_device(value:to "int64") or counter(value))
+      loaded.write(self.last_epoch, value, self.class.name .. ": last_epoch")
     elseif name ~= "_step_count" and name ~= "_last_value" and not TRANSIENT[name] then
-      value = keywords.plain(value)
-      self[name] = tensors.is_tensor(value) and value:dim() == 0 and value:item() or value
+      self[name] = loaded.plain(value)
     end
   end
   self:_write()

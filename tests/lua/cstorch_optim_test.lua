@@ -1,0 +1,313 @@
+-- Optimizers: groups, state, hooks, state dicts, and the errors of each class.
+
+local cstorch = require "cstorch"
+local harness = require "harness"
+local describe, it, equal, is_true, raises = harness.describe, harness.it, harness.equal, harness.is_true, harness.raises
+local optim = cstorch.optim
+
+local function parameter(list, options) return cstorch.nn.Parameter(cstorch.tensor(list), options) end
+
+local function with_grad(p, grad)
+  p.grad = cstorch.tensor(grad)
+  return p
+end
+
+local ALL = {
+  "SGD", "Adam", "AdamW", "Adagrad", "Adadelta", "Adafactor", "Adamax", "ASGD", "Lamb", "Lion", "NAdam", "RAdam", "RMSprop", "Rprop",
+  "Muon",
+}
+
+describe("optimizer", function()
+  it("completes groups from the defaults, and keeps their extra keys", function()
+    local a, b = parameter { 1 }, parameter { 2 }
+    local opt = optim.SGD({ { params = { a }, lr = 0.5, tags = "norm", mark = "x" }, { params = b } }, { lr = 0.1, momentum = 0.9 })
+    local first, second = opt.param_groups[1], opt.param_groups[2]
+    equal({ first.lr, first.momentum, first.mark, first.tags }, { 0.5, 0.9, "x", { "norm" } })
+    equal({ second.lr, second.momentum, second.tags }, { 0.1, 0.9, nil })
+    is_true(first.params[1] == a and second.params[1] == b)
+  end)
+
+  it("has state for each of its parameters", function()
+    local a, b = parameter { 1, 2 }, parameter { 3 }
+    local opt = optim.AdamW { a, b }
+    local names = {}
+    for name in cstorch.items(opt.state[a]) do names[#names + 1] = name end
+    equal(names, { "exp_avg", "exp_avg_sq", "beta1_power", "beta2_power" })
+    equal(opt.state[a].exp_avg:tolist(), { 0, 0 })
+    equal(opt.state[parameter { 1 }], nil)
+    local plain = optim.SGD({ a }, { lr = 1 })
+    equal(next(require("cstorch.ordered_map").keys(plain.state[a])), nil)
+  end)
+
+  it("leaves a parameter without gradient alone", function()
+    local a, b = with_grad(parameter { 1 }, { 1 }), parameter { 1 }
+    local opt = optim.SGD({ a, b }, { lr = 0.5, momentum = 0.9, weight_decay = 1 })
+    opt:step()
+    equal({ a:item(), b:item(), opt.state[b].momentum_buffer:item() }, { 0, 1, 0 })
+    opt:zero_grad()
+    equal({ a.grad, b.grad }, {})
+  end)
+
+  it("calls the closure of a step, which may record gradients", function()
+    local p = parameter { 2 }
+    local opt = optim.SGD({ p }, { lr = 0.1 })
+    local recorded
+    local loss = opt:step(function()
+      recorded = cstorch.is_grad_enabled()
+      local loss = (p * p):sum()
+      loss:backward()
+      return loss
+    end)
+    equal({ recorded, loss:item() }, { true, 4 })
+    harness.near(p:item(), 1.6, 1e-6)
+    raises("expected a function or nothing, found 3", function() opt:step(3) end, "type")
+  end)
+
+  it("runs hooks in order and removes them by their handles", function()
+    local p, log = with_grad(parameter { 1 }, { 1 }), {}
+    local opt = optim.SGD({ p }, { lr = 1 })
+    local function note(word) return function() log[#log + 1] = word end end
+    opt:register_step_pre_hook(note "pre")
+    local handle = opt:register_step_pre_hook(note "gone")
+    opt:register_step_post_hook(note "post")
+    opt:register_zero_grad_pre_hook(note "zero")
+    opt:register_zero_grad_post_hook(note "zeroed")
+    opt:register_load_state_dict_post_hook(note "loaded")
+    handle:remove()
+    opt:step()
+    opt:zero_grad()
+    opt:load_state_dict(opt:state_dict())
+    equal(log, { "pre", "post", "zero", "zeroed", "loaded" })
+    opt:register_zero_grad_pre_hook(function() return 5 end)
+    raises("may return nil or a table, not 5", function() opt:zero_grad() end, "runtime")
+  end)
+
+  it("fills gradients with zeros on request, with a warning", function()
+    local warned
+    local p = with_grad(parameter { 1 }, { 1 })
+    local opt = optim.SGD({ p }, { lr = 1 })
+    cstorch.testing.reset()
+    local before = cstorch.on_warning(function(text) warned = text end)
+    opt:zero_grad { set_to_none = false }
+    cstorch.on_warning(before)
+    equal(p.grad:tolist(), { 0 })
+    is_true(warned:find "changes the compiled graph")
+  end)
+
+  it("counts steps only when asked to", function()
+    local p = parameter { 1 }
+    equal(optim.NAdam({ p }):increment_global_step(p):item(), 1)
+    local opt = optim.SGD({ p }, { lr = 1 })
+    raises("SGD has no step counter", function() opt:increment_global_step(p) end, "runtime")
+  end)
+
+  it("applies functions and objects, and visits state", function()
+    local p = parameter { 1, 2 }
+    local opt = optim.Lion { p }
+    opt:apply(function(self) self.mark = "f" end)
+    equal(opt.mark, "f")
+    opt:apply { apply = function(_, self) self.mark = "o" end }
+    equal(opt.mark, "o")
+    raises("expected a function or an object with 'apply'", function() opt:apply(1) end, "type")
+    opt:visit_state(function(value) return value + 1 end)
+    equal(opt.state[p].exp_avg:tolist(), { 1, 1 })
+  end)
+
+  it("names the state that follows a sparsity mask", function()
+    local p = parameter { { 1, 2 } }
+    equal(optim.AdamW({ p }):state_names_to_sparsify(), { "exp_avg", "exp_avg_sq", "max_exp_avg_sq" })
+    equal(optim.Muon({ p }):state_names_to_sparsify(), {})
+  end)
+
+  for name, case in pairs {
+    ["an empty list"] = { "the list of parameters is empty", {}, "value" },
+    ["one tensor"] = { "found one tensor; put it in { }", "tensor", "type" },
+    ["a number among the parameters"] = { "parameter 2 of group 1 is 5, not a tensor", "mixed", "type" },
+    ["a group without params"] = { "group 1 has no 'params'", { { lr = 1 } }, "value" },
+    ["a string"] = { "expected a list of parameters or of groups, found 'x'", "x", "type" },
+  } do
+    it("refuses " .. name, function()
+      local p = parameter { 1 }
+      local params = case[2] == "tensor" and p or case[2] == "mixed" and { p, 5 } or case[2]
+      raises(case[1], function() optim.SGD(params, { lr = 1 }) end, case[3])
+    end)
+  end
+
+  it("refuses a parameter that occurs twice", function()
+    local p = parameter { 1 }
+    raises("is already in group 1", function() optim.SGD({ { params = { p } }, { params = { p } } }, { lr = 1 }) end, "value")
+  end)
+
+  for _, name in ipairs(ALL) do
+    it(name .. " saves and restores its state", function()
+      local function make()
+        local p = parameter { { 1, 2, 3 }, { 4, 5, 6 } }
+        return p, optim[name]({ p }, { lr = 0.01 })
+      end
+      local p, opt = make()
+      local q, other = make()
+      for t = 1, 3 do
+        with_grad(p, { { t, -1, 2 }, { 0.5, t, -t } })
+        opt:step()
+      end
+      other:load_state_dict(opt:state_dict())
+      q:requires_grad_(false):copy_(p)
+      for _, pair in ipairs { { p, opt }, { q, other } } do
+        with_grad(pair[1], { { 1, 1, -1 }, { 2, -2, 0.25 } })
+        pair[2]:step()
+      end
+      equal(q:tolist(), p:tolist())
+      for state_name, value in cstorch.items(opt.state[p]) do equal(other.state[q][state_name]:tolist(), value:tolist(), state_name) end
+    end)
+
+    it(name .. " refuses a negative rate, text, and unknown names", function()
+      local params = { parameter { { 1, 2 } } }
+      raises("lr must be >= 0, not -1", function() optim[name](params, { lr = -1 }) end, "value")
+      raises("expected a number as lr, found 'x'", function() optim[name](params, { lr = "x" }) end, "type")
+      raises("unknown keyword 'learning_rate'", function() optim[name](params, { learning_rate = 1 }) end, "type")
+    end)
+  end
+
+  for _, case in ipairs {
+    { "SGD", { lr = 1, nesterov = true }, "nesterov needs momentum > 0" },
+    { "SGD", { lr = 1, momentum = -0.5 }, "momentum must be >= 0, not -0.5" },
+    { "SGD", { lr = 1, momentum = 0.9, dampening = 0.1, nesterov = true }, "dampening 0" },
+    { "AdamW", { betas = { 0.9, 1 } }, "betas[2] must be in [0, 1), not 1" },
+    { "Adam", { eps = -1 }, "eps must be >= 0" },
+    { "Adagrad", { lr_decay = -1 }, "lr_decay must be >= 0" },
+    { "Adadelta", { rho = 1.5 }, "rho must be in [0, 1], not 1.5" },
+    { "Adafactor", { lr = 1, clip_threshold = 2 }, "clip_threshold must be 1, not 2" },
+    { "Adafactor", { lr = 1, beta1 = 0.9 }, "beta1 is not supported" },
+    { "Adafactor", { relative_step = true }, "relative_step is not supported" },
+    { "Adafactor", { lr = 1, relative_step = true }, "exclude each other" },
+    { "Adafactor", { lr = 1, warmup_init = true }, "warmup_init needs relative_step" },
+    { "Adafactor", { lr = 1, eps = { 1 } }, "expected a pair of numbers as eps" },
+    { "NAdam", { momentum_decay = -1 }, "momentum_decay must be >= 0" },
+    { "RMSprop", { alpha = -1 }, "alpha must be >= 0" },
+    { "Muon", { momentum = 1 }, "momentum must be in [0, 1), not 1" },
+    { "Lion", { betas = { 0.9 } }, "expected a list of 2 numbers as betas, found 1", "type" },
+    { "Lion", { betas = 0.9 }, "expected a list of 2 numbers as betas, found 0.9", "type" },
+    { "SGD", { lr = 1, maximize = "yes" }, "expected true or false as maximize, found 'yes'", "type" },
+    { "SGD", {}, "keyword 'lr' is missing", "type" },
+  } do
+    it(("%s refuses what its constructor must: %s"):format(case[1], case[3]), function()
+      raises(case[3], function() optim[case[1]]({ parameter { { 1, 2 } } }, case[2]) end, case[4] or "value")
+    end)
+  end
+
+  it("Adafactor without a rate fails at its first step only", function()
+    local p = with_grad(parameter { 1 }, { 1 })
+    local opt = optim.Adafactor { p }
+    raises("there is no learning rate", function() opt:step() end, "value")
+  end)
+
+  it("Muon refuses parameters that are not matrices", function()
+    raises("expected parameters with 2 or 4 dims, found 1", function() optim.Muon { parameter { 1, 2 } } end, "value")
+  end)
+end)
+
+describe("optimizer state dict", function()
+  it("numbers parameters over all groups from 0", function()
+    local groups = { { params = { parameter { 1 } } }, { params = { parameter { 2 }, parameter { 3 } } } }
+    local opt = optim.SGD(groups, { lr = 0.1, momentum = 0.9 })
+    local dict = opt:state_dict()
+    equal({ dict.param_groups[1].params, dict.param_groups[2].params, dict.param_groups[1].lr }, { { 0 }, { 1, 2 }, 0.1 })
+    is_true(dict.state[2].momentum_buffer and not dict.state[3])
+  end)
+
+  it("loads hyper-parameters, and text in the place of integer keys", function()
+    local p = parameter { 1, 2 }
+    local opt = optim.SGD({ p }, { lr = 0.1, momentum = 0.9 })
+    opt:load_state_dict {
+      state = { ["0"] = { momentum_buffer = cstorch.tensor { 3, 4 } } },
+      param_groups = { { lr = cstorch.tensor(0.5), nesterov = true, params = { 0 } } },
+    }
+    equal(opt.state[p].momentum_buffer:tolist(), { 3, 4 })
+    equal({ opt.param_groups[1].lr, opt.param_groups[1].nesterov, opt.param_groups[1].momentum }, { 0.5, true, 0.9 })
+  end)
+
+  it("turns steps of torch into powers of the betas", function()
+    local p = parameter { 1 }
+    local opt = optim.AdamW({ p }, { betas = { 0.5, 0.25 } })
+    opt:load_state_dict {
+      state = { [0] = { step = 3, exp_avg = cstorch.tensor { 1 }, exp_avg_sq = cstorch.tensor { 2 } } },
+      param_groups = { { lr = 0.1, betas = { 0.5, 0.25 }, params = { 0 } } },
+    }
+    equal({ opt.state[p].beta1_power:item(), opt.state[p].beta2_power:item(), opt.state[p].step }, { 0.125, 0.015625 })
+  end)
+
+  it("takes the L2 rate of Adam from weight_decay of torch", function()
+    local opt = optim.Adam({ parameter { 1 } })
+    opt:load_state_dict { state = {}, param_groups = { { weight_decay = 0.3, params = { 0 } } } }
+    equal({ opt.param_groups[1].l2_regularization_rate, opt.param_groups[1].weight_decay }, { 0.3, 0 })
+  end)
+
+  for name, case in pairs {
+    ["another number of groups"] = { "has 2 parameter groups, SGD has 1", { param_groups = { { params = { 0 } }, { params = {} } } } },
+    ["another number of parameters"] = { "group 1 of the state dict has 2 parameters", { param_groups = { { params = { 0, 1 } } } } },
+    ["no groups"] = { "no 'param_groups' in it", {} },
+    ["a number"] = { "expected the state dict of an optimizer", 5 },
+    ["missing state"] = { "has no 'momentum_buffer', which SGD needs",
+      { state = { [0] = { other = 1 } }, param_groups = { { params = { 0 } } } } },
+    ["text as state"] = { "expected a tensor, found 'x'",
+      { state = { [0] = { momentum_buffer = "x" } }, param_groups = { { params = { 0 } } } }, "type" },
+  } do
+    it("refuses " .. name, function()
+      local opt = optim.SGD({ parameter { 1 } }, { lr = 0.1, momentum = 0.9 })
+      raises(case[1], function() opt:load_state_dict(case[2]) end, case[3] or "value")
+    end)
+  end
+
+  it("refuses another shape", function()
+    local opt = optim.SGD({ parameter { 1 } }, { lr = 0.1, momentum = 0.9 })
+    local dict = { state = { [0] = { momentum_buffer = cstorch.tensor { 1, 2 } } }, param_groups = { { params = { 0 } } } }
+    raises("state 'momentum_buffer' of parameter 0: expected shape [1], found [2]", function() opt:load_state_dict(dict) end, "value")
+  end)
+end)
+
+describe("a custom optimizer", function()
+  local function signum()
+    local Signum = optim.Optimizer:subclass("Signum", { lr = cstorch.REQUIRED, momentum = 0.9, weight_decay = 0 })
+    function Signum:init(params, kw)
+      cstorch.check(kw.lr >= 0, "value", "Signum: lr must be >= 0, not %g", kw.lr)
+      Signum.super.init(self, params, kw, { enable_global_step = true })
+    end
+    function Signum:preinitialize()
+      for _, group in ipairs(self.param_groups) do
+        for _, p in ipairs(group.params) do self.state[p].momentum_buffer = cstorch.zeros_like(p) end
+      end
+    end
+    return Signum
+  end
+
+  it("works like the built-in ones", function()
+    local Signum = signum()
+    function Signum:step(closure)
+      local loss = closure and closure()
+      for _, group in ipairs(self.param_groups) do
+        for _, p in ipairs(group.params) do
+          if p.grad then
+            self:increment_global_step(p)
+            local m = self.state[p].momentum_buffer
+            m:mul_(group.momentum):add_(p.grad * (1 - group.momentum))
+            p:sub_((m:sign() + p * group.weight_decay) * group.lr)
+          end
+        end
+      end
+      return loss
+    end
+    local p = with_grad(parameter { 1, 1 }, { 5, -5 })
+    local opt = optim.configure_optimizer { optimizer_type = "signum", params = { p }, lr = 0.25 }
+    opt:step()
+    equal(p:tolist(), { 0.75, 1.25 })
+    equal(opt.state[p].step:item(), 1)
+    is_true(opt.class == Signum)
+  end)
+
+  it("must have step and preinitialize", function()
+    local Signum = signum()
+    raises("lacks the abstract method step", function() Signum({ parameter { 1 } }, { lr = 1 }) end, "type")
+    local Empty = optim.Optimizer:subclass("Empty", {})
+    raises("lacks the abstract method preinitialize, step", function() Empty { parameter { 1 } } end, "type")
+  end)
+end)
