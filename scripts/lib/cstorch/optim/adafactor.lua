@@ -23,6 +23,9 @@ local Adafactor = Optimizer:subclass("Adafactor", {
   scale_parameter = true, relative_step = false, warmup_init = false,
 })
 
+Adafactor.limits = { lr = { min = 0 } }
+Adafactor.sparsified_state = { "exp_avg", "exp_avg_sq" }
+
 local check = errors.check
 
 function Adafactor:init(params, kw)
@@ -72,8 +75,5 @@ function Adafactor:step(closure)
   end
   return loss
 end
-
-Adafactor.limits = { lr = { min = 0 } }
-Adafactor.sparsified_state = { "exp_avg", "exp_avg_sq" }
 
 return Adafactor

@@ -101,7 +101,7 @@ local function start(self)
   if other then other:_abandon() end
   self.loader:start_run()
   session.executor = self
-  self.is_running = true
+  self.is_running, self.is_closed = true, false
 end
 
 local function finish(self)
@@ -121,7 +121,6 @@ function DataExecutor:_abandon()
 end
 
 local function next_step(self)
-  check(session.executor == self, "runtime", "the run was ended by another loop, after step %d", self.user_iteration)
   closures.drain()
   if self.on_final_iteration then
     closures.drop(self)
@@ -137,17 +136,19 @@ end
 ---Loops over the steps: `for i, batch in executor:iter() do`, i from 1.
 ---@return fun(): integer?, any
 function DataExecutor:iter()
-  local executor, has_ended = self, false
+  local executor, has_started, has_ended = self, false, false
   if self.is_running then self:_abandon() end
   self:_set_iteration(-1)
   -- a loop that was left by break is garbage some time later
   local guard = newproxy(true)
   getmetatable(guard).__gc = function()
-    if executor.is_running and not has_ended then executor:_abandon() end
+    if executor.is_running and has_started and not has_ended then executor:_abandon() end
   end
   return function()
-    if has_ended or not guard then return nil end
-    if not executor.is_running then start(executor) end
+    if has_ended or executor.is_closed and has_started or not guard then return nil end
+    if not has_started then start(executor) end
+    has_started = true
+    check(session.executor == executor, "runtime", "another loop ended this run after step %d; a loop cannot contain another", executor.user_iteration)
     local i, batch = next_step(executor)
     has_ended = i == nil
     return i, batch
@@ -161,6 +162,7 @@ function DataExecutor:close()
     closures.drain()
     closures.drop(self)
   end
+  self.is_closed = true
   finish(self)
 end
 

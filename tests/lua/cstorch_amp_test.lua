@@ -1,0 +1,129 @@
+-- Gradient scaling, the optimizer step and clipping.
+
+local cstorch = require "cstorch"
+local harness = require "harness"
+local describe, it, equal, raises = harness.describe, harness.it, harness.equal, harness.raises
+local amp, optim, utils = cstorch.amp, cstorch.optim, cstorch.nn.utils
+
+local function parameter(list) return cstorch.nn.Parameter(cstorch.tensor(list)) end
+
+local function sgd(p) return optim.SGD({ p }, { lr = 0.5 }) end
+
+local function fresh(body)
+  return function()
+    cstorch.testing.reset()
+    body()
+  end
+end
+
+describe("GradScaler", function()
+  it("leaves everything alone off CSX", fresh(function()
+    local p = parameter { 1 }
+    local opt, scaler = sgd(p), amp.GradScaler { loss_scale = "dynamic" }
+    local loss = (p * 3):sum()
+    equal(scaler:scale(loss) == loss, true)
+    loss:backward()
+    scaler:unscale_(opt)
+    scaler:step(opt)
+    scaler:update()
+    equal({ p:item(), next(require("cstorch.ordered_map").keys(scaler:state_dict())) }, { -0.5, nil })
+  end))
+
+  it("takes 0 as not given", fresh(function()
+    equal(amp.GradScaler({ loss_scale = "dynamic", init_scale = 0 }):get_scale():item(), 32768)
+    equal(amp.GradScaler({ loss_scale = 0 }):get_scale():item(), 1)
+    equal(amp.GradScaler({}):get_scale():item(), 1)
+    equal(amp.GradScaler({ loss_scale = "dynamic", init_scale = 64, max_loss_scale = 16 }):get_scale():item(), 16)
+  end))
+
+  it("loads plain numbers and leaves out what is missing", fresh(function()
+    local scaler = amp.GradScaler { loss_scale = "dynamic" }
+    scaler:load_state_dict { loss_scale = 8, num_skipped_steps = cstorch.tensor(3) }
+    equal({ scaler:get_scale():item(), scaler:get_num_skipped_steps():item(), scaler:get_num_skipped_steps().dtype }, { 8, 3, "int64" })
+    raises("expected a state dict, found 5", function() scaler:load_state_dict(5) end, "type")
+  end))
+
+  for _, case in ipairs {
+    { { loss_scale = "static" }, "loss_scale must be a number or 'dynamic', not 'static'", "value" },
+    { { loss_scale = "dynamic", min_loss_scale = 2 ^ -15 }, "min_loss_scale must be >= 2^-14", "value" },
+    { { loss_scale = "dynamic", overflow_tolerance = -1 }, "overflow_tolerance must be >= 0, not -1", "value" },
+    { { loss_scale = "dynamic", init_scale = "x" }, "expected a number as init_scale, found 'x'", "type" },
+    { { scale = 1 }, "unknown keyword 'scale'", "type" },
+  } do
+    it("refuses: " .. case[2], fresh(function() raises(case[2], function() amp.GradScaler(case[1]) end, case[3]) end))
+  end
+
+  it("goes through its stages in order on CSX", fresh(function()
+    cstorch.backend "CSX"
+    local p = cstorch.nn.Parameter(cstorch.tensor { 1 })
+    cstorch.compile(cstorch.nn.Sequential(cstorch.nn.Linear(1, 1)), { backend = cstorch.backend() })
+    local opt = sgd(p)
+    local scaler = amp.GradScaler { loss_scale = 4 }
+    raises("update takes no argument", function() scaler:update(2) end, "value")
+    raises("scale: expected a tensor, found 5", function() scaler:scale(5) end, "type")
+    raises("unscale_: expected an optimizer", function() scaler:unscale_(5) end, "type")
+    local loss = (p * 1):sum()
+    scaler:scale(loss)
+    raises("scale was called twice", function() scaler:scale(loss) end, "runtime")
+    scaler:step(opt)
+    raises("step was called twice", function() scaler:step(opt) end, "runtime")
+    raises("unscale_ was called after step", function() scaler:unscale_(opt) end, "runtime")
+    scaler:update()
+    p.grad = cstorch.zeros_like(p)
+    raises("gradients are left from the step before", function() scaler:scale(loss) end, "runtime")
+    local dynamic = amp.GradScaler { loss_scale = "dynamic" }
+    raises("no optimizer was stepped", function() dynamic:update() end, "runtime")
+  end))
+end)
+
+describe("optimizer_step", function()
+  it("steps several optimizers over gradients clipped together", fresh(function()
+    local p, q = parameter { 0 }, parameter { 0 }
+    amp.optimizer_step((p * 30 + q * 40):sum(), { sgd(p), sgd(q) }, nil, { max_gradient_norm = 5 })
+    harness.near(p:item(), -1.5, 1e-5)
+    harness.near(q:item(), -2, 1e-5)
+    equal({ p.grad, q.grad }, {})
+  end))
+
+  it("takes both names of the limit", fresh(function()
+    for _, name in ipairs { "max_gradient_value", "max_gradient_val" } do
+      local p = parameter { 0 }
+      amp.optimizer_step((p * 30):sum(), sgd(p), nil, { [name] = 2 })
+      equal(p:item(), -1, name)
+    end
+  end))
+
+  for _, case in ipairs {
+    { "expected a tensor as loss, found 5", "value", 5 },
+    { "expected an optimizer or a list of optimizers, found 'x'", "type", nil, "x" },
+    { "item 1 of the optimizers is 3", "type", nil, { 3 } },
+    { "expected a GradScaler or nil, found 2", "type", nil, nil, 2 },
+    { "max_gradient_norm must be >= 0, not -1", "value", nil, nil, nil, { max_gradient_norm = -1 } },
+    { "exclude each other", "value", nil, nil, nil, { max_gradient_norm = 1, max_gradient_value = 1 } },
+    { "unknown keyword 'max_norm'", "type", nil, nil, nil, { max_norm = 1 } },
+  } do
+    it("refuses: " .. case[1], fresh(function()
+      local p = parameter { 1 }
+      local loss, opt = case[3] or (p * 2):sum(), case[4] or sgd(p)
+      raises(case[1], function() amp.optimizer_step(loss, opt, case[5], case[6]) end, case[2])
+    end))
+  end
+end)
+
+describe("clipping", function()
+  it("takes one parameter, and leaves out those without gradients", fresh(function()
+    local p, q = parameter { 1 }, parameter { 1 }
+    p.grad = cstorch.tensor { 8 }
+    equal(utils.clip_grad_norm_({ p, q }, 2):item(), 8)
+    harness.near(p.grad:item(), 2, 1e-5)
+    utils.clip_grad_value_(p, 0.5)
+    equal(p.grad:item(), 0.5)
+    equal(utils.clip_grad_norm_(q, 1):item(), 0)
+  end))
+
+  it("refuses what it cannot clip", fresh(function()
+    raises("clip_grad_norm_: expected a list of parameters, found 3", function() utils.clip_grad_norm_(3, 1) end, "type")
+    raises("item 1 of the parameters is 'x', not a tensor", function() utils.clip_grad_value_({ "x" }, 1) end, "type")
+    raises("expected a number as limit, found nil", function() utils.clip_grad_value_({}) end, "type")
+  end))
+end)

@@ -1,0 +1,242 @@
+-- Schedules: the clock, groups and tags, composites, state dicts, custom classes, and errors.
+
+local cstorch = require "cstorch"
+local harness = require "harness"
+local describe, it, equal, is_true, raises, near = harness.describe, harness.it, harness.equal, harness.is_true, harness.raises, harness.near
+local optim, lr, wd = cstorch.optim, cstorch.optim.lr_scheduler, cstorch.optim.weight_decay_scheduler
+
+local function optimizer(extras)
+  local groups = {}
+  for g, extra in ipairs(extras or { {} }) do
+    groups[g] = { params = { cstorch.nn.Parameter(cstorch.tensor { 1 }) } }
+    for key, value in pairs(extra) do groups[g][key] = value end
+  end
+  return optim.SGD(groups, { lr = 0.5 })
+end
+
+--- The next values of a schedule as it is stepped.
+local function values(schedule, count)
+  local list = {}
+  for k = 1, count do
+    list[k] = schedule:get_last_lr()[1]
+    schedule:step()
+  end
+  return list
+end
+
+local function expect_near(got, want, tolerance)
+  equal(#got, #want)
+  for i, value in ipairs(want) do near(got[i], value, tolerance or 1e-6) end
+end
+
+describe("schedule", function()
+  it("writes a 0-dim tensor into the groups, the first value at once", function()
+    local opt = optimizer()
+    local schedule = lr.LinearLR(opt, { initial_learning_rate = 0, end_learning_rate = 1, total_iters = 4 })
+    local rate = opt.param_groups[1].lr
+    equal({ rate:item(), rate:dim(), schedule.last_epoch:item(), schedule.last_epoch.dtype }, { 0, 0, 0, "int64" })
+    opt:step()
+    schedule:step()
+    is_true(opt.param_groups[1].lr == rate, "the same tensor")
+    equal({ cstorch.value(rate), schedule.last_epoch:item(), schedule:get_last_lr() }, { 0.25, 1, { 0.25 } })
+    equal(cstorch.value(0.5), 0.5)
+  end)
+
+  it("starts behind last_epoch", function()
+    local schedule = lr.StepLR(optimizer(), { initial_learning_rate = 1, step_size = 2, gamma = 0.5, last_epoch = 3 })
+    equal({ schedule.last_epoch:item(), schedule:get_last_lr()[1] }, { 4, 0.25 })
+  end)
+
+  it("warns when get_lr is called outside of step", function()
+    cstorch.testing.reset()
+    local text
+    local before = cstorch.on_warning(function(message) text = message end)
+    equal(lr.ConstantLR(optimizer(), { learning_rate = 2 }):get_lr()[1]:item(), 2)
+    cstorch.on_warning(before)
+    is_true(text:find "get_last_lr")
+  end)
+
+  it("has its arguments as fields", function()
+    local schedule = lr.CosineDecayLR(optimizer(), { initial_learning_rate = 1, end_learning_rate = 0.5, total_iters = 3 })
+    equal({ schedule.initial_learning_rate, schedule.end_learning_rate, schedule.total_iters }, { 1, 0.5, 3 })
+    equal({ schedule.class.name, schedule:isinstance(lr.LRScheduler) }, { "CosineDecayLR", true })
+  end)
+
+  it("targets the groups of its tags", function()
+    local opt = optimizer { { tags = "a" }, { tags = { "b", "a" } }, { tags = "b" }, {} }
+    equal(lr.ConstantLR(opt, { learning_rate = 2, param_group_tags = "a" }):get_last_lr(), { 2, 2, false, false })
+    equal(lr.ConstantLR(opt, { learning_rate = 3, param_group_tags = { "b", cstorch.UNTAGGED } }):get_last_lr(), { false, 3, 3, 3 })
+    equal({ opt.param_groups[1].lr:item(), opt.param_groups[2].lr:item(), opt.param_groups[4].lr:item() }, { 2, 3, 3 })
+    raises("no parameter group has one of the tags { 'c' }; the groups have { 'a', 'b', UNTAGGED }",
+      function() lr.ConstantLR(opt, { learning_rate = 1, param_group_tags = "c" }) end, "value")
+    raises("a tag occurs twice", function() lr.ConstantLR(opt, { learning_rate = 1, param_group_tags = { "a", "a" } }) end, "value")
+  end)
+
+  it("of weight decay writes that", function()
+    local opt = optimizer()
+    local schedule = wd.LinearWD(opt, { initial_val = 0, end_val = 1, total_iters = 2 })
+    schedule:step()
+    equal({ opt.param_groups[1].weight_decay:item(), opt.param_groups[1].lr, schedule:get_last_wd() }, { 0.5, 0.5, { 0.5 } })
+  end)
+
+  it("of any key needs a class with param_group_key", function()
+    local arguments = { initial_val = 0.5, end_val = 0.9, total_iters = 4 }
+    raises("the class has no param_group_key", function() optim.scheduler.LinearScheduler(optimizer(), arguments) end, "type")
+    local LinearMomentum = optim.scheduler.LinearScheduler:subclass "LinearMomentum"
+    LinearMomentum.param_group_key = "momentum"
+    local opt = optimizer()
+    LinearMomentum(opt, arguments):step()
+    near(opt.param_groups[1].momentum:item(), 0.6, 1e-6)
+  end)
+
+  for _, case in ipairs {
+    { "LinearLR", { initial_learning_rate = 1, total_iters = 2 }, "keyword 'end_learning_rate' is missing", "type" },
+    { "LinearLR", { initial_learning_rate = 1, end_learning_rate = 1, total_iters = 2, powr = 1 }, "unknown keyword 'powr'", "type" },
+    { "LinearLR", { initial_learning_rate = "a", end_learning_rate = 1, total_iters = 2 }, "expected a number as initial_learning_rate", "type" },
+    { "StepLR", { initial_learning_rate = 1, step_size = 2, gamma = 1, total_iters = 3 }, "unknown keyword 'total_iters'", "type" },
+    { "CosineAnnealingWarmRestarts", { initial_learning_rate = 1, T_0 = 2, T_mult = 2 }, "T_mult must be 1, not 2", "value" },
+    { "PiecewiseConstantLR", { learning_rates = { 1, 2 }, milestones = { 3, 4 } }, "expected one value more than milestones", "value" },
+    { "PiecewiseConstantLR", { learning_rates = { 1, "x" }, milestones = { 3 } }, "expected a list of numbers as learning_rates", "type" },
+    { "ScalePerParamLR", { scheduler = 5 }, "expected a table as scheduler", "type" },
+    { "SequentialLR", { schedulers = {}, milestones = {} }, "expected a list of schedules", "value" },
+  } do
+    it(("%s refuses: %s"):format(case[1], case[3]), function() raises(case[3], function() lr[case[1]](optimizer(), case[2]) end, case[4]) end)
+  end
+
+  it("refuses what is not an optimizer", function()
+    raises("expected an optimizer of cstorch.optim, found 3", function() lr.ConstantLR(3, { learning_rate = 1 }) end, "type")
+  end)
+end)
+
+describe("composite schedule", function()
+  local function constant(opt, rate) return lr.ConstantLR(opt, { learning_rate = rate }) end
+  local function linear(opt, from, to, steps)
+    return lr.LinearLR(opt, { initial_learning_rate = from, end_learning_rate = to, total_iters = steps })
+  end
+
+  it("runs its members one after the other, each on its own clock", function()
+    local opt = optimizer()
+    local first, second = linear(opt, 0, 1, 2), linear(opt, 8, 4, 4)
+    equal(#opt.schedulers, 2)
+    local schedule = lr.SequentialLR(opt, { schedulers = { first, second }, milestones = { 2 } })
+    is_true(#opt.schedulers == 1 and opt.schedulers[1] == schedule)
+    expect_near(values(schedule, 5), { 0, 0.5, 8, 7, 6 })
+    equal({ first.last_epoch:item(), second.last_epoch:item(), schedule.milestones }, { 5, 3, { 2 } })
+  end)
+
+  it("multiplies chained members", function()
+    local opt = optimizer()
+    local schedule = lr.ChainedScheduler { schedulers = { constant(opt, 3), linear(opt, 2, 1, 2) } }
+    is_true(lr.ChainedLR == lr.ChainedScheduler)
+    expect_near(values(schedule, 3), { 3, 2.25, 1.5 })
+  end)
+
+  it("scales per group, also a sequence", function()
+    local opt = optimizer { { adjust_learning_rate = 0.5 }, { adjust_val = 3 }, {} }
+    local inner = lr.SequentialLR(opt, { schedulers = { constant(opt, 2), constant(opt, 4) }, milestones = { 1 } })
+    local schedule = lr.ScalePerParamLR(opt, { scheduler = inner })
+    equal(schedule:get_last_lr(), { 1, 6, 2 })
+    schedule:step()
+    equal(schedule:get_last_lr(), { 2, 12, 4 })
+    equal(schedule:state_dict().lr_adjustment_scalars, { 0.5, 3, 1 })
+  end)
+
+  it("refuses members that do not fit", function()
+    local opt, other = optimizer { { tags = "a" }, {} }, optimizer()
+    local function sequence(second) return function() lr.SequentialLR(opt, { schedulers = { constant(opt, 1), second }, milestones = { 1 } }) end end
+    raises("schedule 2 belongs to another optimizer", sequence(constant(other, 1)), "value")
+    raises("schedule 2 writes 'weight_decay', the first 'lr'", sequence(wd.ConstantWD(opt, { val = 1 })), "value")
+    raises("schedule 2 has the tags { 'a' }, the first none", sequence(lr.ConstantLR(opt, { learning_rate = 1, param_group_tags = "a" })), "value")
+    raises("item 2 of 'schedulers' is 7, not a schedule", sequence(7), "type")
+    raises("expected integers as milestones, found 1.5", function()
+      lr.SequentialLR(opt, { schedulers = { constant(opt, 1), constant(opt, 2) }, milestones = { 1.5 } })
+    end, "type")
+    raises("expected 1 milestones for 2 schedules, found 2", function()
+      lr.SequentialLR(opt, { schedulers = { constant(opt, 1), constant(opt, 2) }, milestones = { 1, 2 } })
+    end, "value")
+    raises("schedule 2, a ConstantLR, has no initial value", function()
+      lr.ChainedLR { schedulers = { constant(opt, 1), constant(opt, 2) } }
+    end, "value")
+    raises("a ChainedScheduler cannot be scaled", function()
+      lr.ScalePerParamLR(opt, { scheduler = lr.ChainedLR { schedulers = { constant(opt, 1) } } })
+    end, "value")
+  end)
+end)
+
+describe("schedule state dict", function()
+  it("restores every schedule", function()
+    local function build(opt)
+      return {
+        lr.PolynomialLR(opt, { initial_learning_rate = 1, end_learning_rate = 0, total_iters = 9, power = 2 }),
+        lr.ExponentialLR(opt, { initial_learning_rate = 1, total_iters = 3, decay_rate = 0.5 }),
+        lr.MultiStepLR(opt, { initial_learning_rate = 1, gamma = 0.5, milestones = { 2, 4 } }),
+        lr.PiecewiseConstantLR(opt, { learning_rates = { 3, 2, 1 }, milestones = { 2, 5 } }),
+        lr.CyclicLR(opt, { base_lr = 1, max_lr = 2, step_size_up = 3 }),
+        lr.OneCycleLR(opt, { initial_learning_rate = 1, max_lr = 2, total_steps = 10 }),
+        lr.ScalePerParamLR(opt, { scheduler = lr.StepLR(opt, { initial_learning_rate = 1, step_size = 2, gamma = 0.5 }) }),
+        lr.SequentialLR(opt, {
+          schedulers = { lr.ConstantLR(opt, { learning_rate = 5 }), lr.MultiplicativeLR(opt, { initial_learning_rate = 1, coefficient = 0.5 }) },
+          milestones = { 2 },
+        }),
+      }
+    end
+    local fresh = build(optimizer())
+    for i, schedule in ipairs(build(optimizer())) do
+      values(schedule, 4)
+      fresh[i]:load_state_dict(schedule:state_dict())
+      equal(fresh[i]:get_last_lr(), schedule:get_last_lr(), schedule.class.name)
+      expect_near(values(fresh[i], 3), values(schedule, 3))
+    end
+  end)
+
+  it("lets the arguments of the file win", function()
+    local opt = optimizer()
+    local schedule = lr.ConstantLR(opt, { learning_rate = 1 })
+    schedule:load_state_dict { learning_rate = 7, last_epoch = 3, _step_count = 9 }
+    equal({ opt.param_groups[1].lr:item(), schedule.last_epoch:item(), schedule:state_dict()._step_count:item() }, { 7, 3, 1 })
+  end)
+
+  it("refuses what is not one", function()
+    raises("expected a state dict, found 3", function() lr.ConstantLR(optimizer(), { learning_rate = 1 }):load_state_dict(3) end, "type")
+  end)
+end)
+
+describe("a custom schedule", function()
+  local WarmupHold = lr.LRScheduler:subclass("WarmupHold", { learning_rate = cstorch.REQUIRED, warmup_steps = cstorch.REQUIRED })
+  function WarmupHold:_get_closed_form_lr()
+    local t = self.last_epoch:to("float32")
+    return ((t + 1) / self.warmup_steps):clamp(nil, 1) * self.learning_rate
+  end
+
+  it("is made by name, and saves its keywords", function()
+    local schedule = optim.configure_lr_scheduler(optimizer(), { scheduler = "warmuphold", learning_rate = 1, warmup_steps = 4 })
+    expect_near(values(schedule, 5), { 0.25, 0.5, 0.75, 1, 1 })
+    local dict = schedule:state_dict()
+    equal({ dict.learning_rate, dict.warmup_steps, dict.last_epoch:item() }, { 1, 4, 5 })
+  end)
+
+  it("may use the later name of the closed form, and must have one", function()
+    local Later = lr.LRScheduler:subclass "Later"
+    raises("lacks the abstract method _get_closed_form or _get_closed_form_lr", function() Later(optimizer()) end, "type")
+    function Later:_get_closed_form() return self.last_epoch:to("float32") * 2 end
+    equal(values(Later(optimizer()), 3), { 0, 2, 4 })
+  end)
+
+  it("overrides the closed form of a built-in one", function()
+    local Half = lr.ConstantLR:subclass "Half"
+    function Half:_get_closed_form_lr() return cstorch.tensor(self.learning_rate / 2) end
+    equal(values(Half(optimizer(), { learning_rate = 3 }), 1), { 1.5 })
+  end)
+
+  it("gives the functions of LambdaLR", function()
+    local Ramp = lr.LambdaLR:subclass "Ramp"
+    function Ramp.set_value_lambda() return { function(t) return t + 1 end } end
+    equal(values(Ramp(optimizer(), { initial_learning_rate = 3 }), 2), { 3, 6 })
+  end)
+
+  it("must return a tensor", function()
+    local Number = lr.LRScheduler:subclass "Number"
+    function Number._get_closed_form() return 1 end
+    raises("the closed form must return a tensor computed from self.last_epoch, not 1", function() Number(optimizer()) end, "type")
+  end)
+end)
