@@ -1,6 +1,7 @@
 -- Tensors that compute: what makes them, and the scopes in which they are computed. Their methods are native (cbk.compute).
 
 local cbk = require "cbk"
+local session = require "cstorch.session"
 
 local native = cbk.compute
 
@@ -177,9 +178,33 @@ function tensors.when(flag, fn)
   finish(function() program:end_when() end, pcall(fn))
 end
 
----Puts a tensor on the device of new tensors, in place.
+---The device of the current backend.
+---@return "cpu"|"csx"
+function tensors.device() return session.backend and session.backend.kind == "CSX" and "csx" or "cpu" end
+
+---Puts a tensor on the device of the current backend, in place.
 ---@param tensor cstorch.Tensor
 ---@return cstorch.Tensor
-function tensors.to_device(tensor) return native.place(tensor, native.device()) end
+function tensors.to_device(tensor) return native.place(tensor, tensors.device()) end
+
+---A copy on the host, which can be read at any time.
+---@param tensor cstorch.Tensor
+---@return cstorch.Tensor
+function tensors.to_host(tensor) return native.place(tensor:detach():clone(), "cpu") end
+
+---Calls `fn` while values of tensors on the device may be read, or may not.
+---@param may_read boolean
+---@param fn function
+function tensors.readable(may_read, fn, ...)
+  local before = native.may_read_device(may_read)
+  return finish(function() native.may_read_device(before) end, pcall(fn, ...))
+end
+
+---Calls `fn` with new tensors on the device of the current backend.
+---@param fn function
+function tensors.on_device(fn, ...)
+  local before = native.device(tensors.device())
+  return finish(function() native.device(before) end, pcall(fn, ...))
+end
 
 return tensors

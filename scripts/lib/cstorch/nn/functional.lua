@@ -1,0 +1,122 @@
+-- Functions of neural networks, named and meant as in PyTorch's torch.nn.functional.
+
+local cbk = require "cbk"
+local errors = require "cstorch.errors"
+local keywords = require "cstorch.keywords"
+local namespace = require "cstorch.namespace"
+
+local native = cbk.compute
+
+local functional = {}
+
+---x · weightᵀ + bias.
+---@param x cstorch.Tensor          [..., in]
+---@param weight cstorch.Tensor     [out, in]
+---@param bias? cstorch.Tensor      [out]
+---@return cstorch.Tensor           # [..., out]
+function functional.linear(x, weight, bias) return native.linear(x, weight, bias) end
+
+---Rows of a table.
+---@param ids cstorch.Tensor      whole numbers from 0
+---@param weight cstorch.Tensor   [rows, width]
+---@return cstorch.Tensor         # [..., width]
+function functional.embedding(ids, weight) return native.embedding(ids, weight) end
+
+---(x - mean) / √(variance + eps) · weight + bias over the dims of `weight`, which are the last ones of x.
+---@param x cstorch.Tensor
+---@param weight cstorch.Tensor
+---@param bias? cstorch.Tensor
+---@param options? { eps: number }   default 1e-5
+---@return cstorch.Tensor
+function functional.layer_norm(x, weight, bias, options) return native.layer_norm(x, weight, bias, options) end
+
+---x / √(mean(x²) + eps) · weight over the dims of `weight`.
+---@param x cstorch.Tensor
+---@param weight cstorch.Tensor
+---@param options? { eps: number }   default 1e-6
+---@return cstorch.Tensor
+function functional.rms_norm(x, weight, options) return native.rms_norm(x, weight, options) end
+
+---The larger of x and 0.
+---@param x cstorch.Tensor
+---@return cstorch.Tensor
+function functional.relu(x) return x:relu() end
+
+---x · sigmoid(x).
+---@param x cstorch.Tensor
+---@return cstorch.Tensor
+function functional.silu(x) return native.silu(x) end
+
+---x · Φ(x), with the normal distribution Φ or its tanh form.
+---@param x cstorch.Tensor
+---@param options? { approximate: "none"|"tanh" }
+---@return cstorch.Tensor
+function functional.gelu(x, options) return native.gelu(x, options) end
+
+---@param x cstorch.Tensor
+---@param dim? integer   default: the last
+---@return cstorch.Tensor
+function functional.softmax(x, dim) return x:softmax(dim) end
+
+---@param x cstorch.Tensor
+---@param dim? integer   default: the last
+---@return cstorch.Tensor
+function functional.log_softmax(x, dim) return x:log_softmax(dim) end
+
+---Sets elements to 0 with the probability p and divides the others by 1 - p; x itself when not training.
+---@param x cstorch.Tensor
+---@param options? { p: number, training: boolean }   default 0.5 and true
+---@return cstorch.Tensor
+function functional.dropout(x, options)
+  options = keywords.complete("dropout", { p = 0.5, training = true }, options)
+  errors.check(options.p >= 0 and options.p <= 1, "value", "dropout: p must be in [0, 1], not %s", errors.show(options.p))
+  if not options.training or options.p == 0 then return x end
+  if options.p == 1 then return x * 0 end
+  return x * native.dropout_mask(x:shape(), options.p):to(x.dtype)
+end
+
+---softmax(q · kᵀ · scale + mask) · v, a block of queries at a time. The heads of k and v may be fewer than those of q and divide them.
+---@param q cstorch.Tensor   [..., heads, queries, width]
+---@param k cstorch.Tensor   [..., groups, keys, width]
+---@param v cstorch.Tensor   [..., groups, keys, width]
+---@param options? { causal: boolean, scale: number, mask: cstorch.Tensor, window: integer, slopes: cstorch.Tensor }   the mask is added, or of
+---   bools that are true where a key is seen; `window`: keys that a query sees, itself included; `slopes`: ALiBi, one for each head
+---@return cstorch.Tensor   # [..., heads, queries, width]
+function functional.scaled_dot_product_attention(q, k, v, options) return native.attention(q, k, v, options) end
+
+---log Σ exp(logits) - logits[label], of the rows whose label is not `ignore_index`.
+---@param logits cstorch.Tensor   [..., classes]
+---@param labels cstorch.Tensor   [...], whole numbers
+---@param options? { reduction: "mean"|"sum"|"none", ignore_index: integer }   default "mean" and -100
+---@return cstorch.Tensor
+function functional.cross_entropy(logits, labels, options) return native.cross_entropy(logits, labels, options) end
+
+local function reduce(name, losses, options)
+  local reduction = keywords.complete(name, { reduction = "mean" }, options).reduction
+  if reduction == "mean" then return losses:mean() end
+  if reduction == "sum" then return losses:sum() end
+  errors.check(reduction == "none", "value", '%s: reduction must be "mean", "sum" or "none", not %s', name, errors.show(reduction))
+  return losses
+end
+
+---(a - b)².
+---@param a cstorch.Tensor
+---@param b cstorch.Tensor
+---@param options? { reduction: "mean"|"sum"|"none" }
+---@return cstorch.Tensor
+function functional.mse_loss(a, b, options) return reduce("mse_loss", (a - b):square(), options) end
+
+---Cross-entropy of sigmoid(x) against the probabilities y, as max(x, 0) - x·y + log(1 + exp(-|x|)), which does not overflow.
+---@param x cstorch.Tensor
+---@param y cstorch.Tensor
+---@param options? { reduction: "mean"|"sum"|"none" }
+---@return cstorch.Tensor
+function functional.binary_cross_entropy_with_logits(x, y, options)
+  local losses = x:relu() - x * y + ((-x:abs()):exp() + 1):log()
+  return reduce("binary_cross_entropy_with_logits", losses, options)
+end
+
+functional.tanh = function(x) return x:tanh() end
+functional.sigmoid = function(x) return x:sigmoid() end
+
+return namespace("cstorch.nn.functional", functional)
