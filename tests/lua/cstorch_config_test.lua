@@ -3,7 +3,8 @@
 local cbk = require "cbk"
 local cstorch = require "cstorch"
 local harness = require "harness"
-local describe, it, equal, is_true, raises, near = harness.describe, harness.it, harness.equal, harness.is_true, harness.raises, harness.near
+local describe, it, equal, is_true, raises = harness.describe, harness.it, harness.equal, harness.is_true, harness.raises
+local near = harness.near
 local optim = cstorch.optim
 
 local function parameters() return { cstorch.nn.Parameter(cstorch.tensor { 1 }) } end
@@ -41,7 +42,8 @@ describe("configure_optimizer", function()
   it("accepts old names with legacy, and warns", function()
     local opt
     local _, texts = with_warnings(function()
-      opt = optim.configure_optimizer { optimizer_type = "Adam", params = parameters(), beta1 = 0.5, weight_decay_rate = 0.1, legacy = true }
+      local old = { optimizer_type = "Adam", params = parameters(), beta1 = 0.5, weight_decay_rate = 0.1, legacy = true }
+      opt = optim.configure_optimizer(old)
     end)
     equal({ opt.param_groups[1].betas, opt.param_groups[1].l2_regularization_rate }, { { 0.5, 0.999 }, 0.1 })
     equal(#texts, 2)
@@ -87,7 +89,7 @@ describe("configure_lr_scheduler", function()
   end)
 
   it("leaves its table alone", function()
-    local config = { { scheduler = "Linear", initial_learning_rate = 0, end_learning_rate = 1, total_iters = 2, main_scheduler = "sequential" } }
+    local config = { { scheduler = "Constant", learning_rate = 1, main_scheduler = "sequential" } }
     configure(config)
     equal(config[1].main_scheduler, "sequential")
   end)
@@ -98,12 +100,14 @@ describe("configure_lr_scheduler", function()
     { { learning_rate = 1 }, "expected a table with 'scheduler', found one without" },
     { { scheduler = 7 }, "expected the name of a schedule as 'scheduler', found 7" },
     { { scheduler = "Cosinedecai" }, "unknown scheduler 'Cosinedecai'; did you mean 'CosineDecayLR'?" },
-    { { scheduler = "Linear", initial_learning_rate = 1, end_learning_rate = 0, decay_steps = 3 }, "'decay_steps' is an old name; use 'total_iters'" },
+    { { scheduler = "Linear", initial_learning_rate = 1, end_learning_rate = 0, decay_steps = 3 },
+      "'decay_steps' is an old name; use 'total_iters'" },
     { { scheduler = "Cyclic", learning_rate = 1, max_lr = 2 }, "'learning_rate' is an old name; use 'base_lr'" },
     { { scheduler = "CosineAnnealing", initial_learning_rate = 1, t_max = 3 }, "'t_max' is an old name; use 'T_max'" },
     { { scheduler = "Constant", learning_rate = 1, foo = 2 }, "unknown argument 'foo'" },
     { { scheduler = "Constant" }, "argument 'learning_rate' is missing", "runtime" },
-    { { { scheduler = "Constant", learning_rate = 1 }, { scheduler = "Constant", learning_rate = 1 } }, "entry 1 needs 'total_iters'", "assertion" },
+    { { { scheduler = "Constant", learning_rate = 1 }, { scheduler = "Constant", learning_rate = 1 } },
+      "entry 1 needs 'total_iters'", "assertion" },
     { { { scheduler = "Constant", learning_rate = 1, total_iters = 2 }, 5 }, "expected a table with 'scheduler', found 5" },
   } do
     it("refuses: " .. case[2], function() raises(case[2], function() configure(case[1]) end, case[3] or "value") end)
@@ -122,8 +126,9 @@ describe("configure_scheduler", function()
     equal(schedule.class.name, "SequentialWD")
     for _ = 1, 2 do schedule:step() end
     equal({ schedule:get_last_wd(), opt.param_groups[2].weight_decay }, { { 3, false }, 0 })
-    equal(optim.configure_scheduler(sgd(), { ScalePerParamLR = { scheduler = { ConstantLR = { learning_rate = 1 } } } }).class.name, "ScalePerParamLR")
-    equal(optim.configure_scheduler(sgd(), { ChainedLR = { schedulers = { { ConstantLR = { learning_rate = 1 } } } } }):get_last_lr(), { 1, 1 })
+    local inner = { ConstantLR = { learning_rate = 1 } }
+    equal(optim.configure_scheduler(sgd(), { ScalePerParamLR = { scheduler = inner } }).class.name, "ScalePerParamLR")
+    equal(optim.configure_scheduler(sgd(), { ChainedLR = { schedulers = { inner } } }):get_last_lr(), { 1, 1 })
   end)
 
   it("builds lists whose members do not meet", function()
@@ -169,7 +174,7 @@ describe("configure_param_groups", function()
     local list = {}
     for g, group in ipairs(groups) do
       local own = {}
-      for k, p in ipairs(group.params) do own[k] = tostring(p:shape()) end
+      for k, p in ipairs(group.params) do own[k] = ("[%s]"):format(table.concat(p:shape(), ", ")) end
       list[g] = { decay = group.weight_decay, factor = group.adjust_learning_rate, tags = group.tags, shapes = table.concat(own, " ") }
     end
     return list
@@ -197,6 +202,8 @@ describe("configure_param_groups", function()
     { { adjust_learning_rate = { embedding = "x" } }, "expected a number for 'embedding', found 'x'", "type" },
     { { weight_decay = "x" }, "expected a number as weight_decay", "type" },
   } do
-    it("refuses: " .. case[2], function() raises(case[2], function() optim.configure_param_groups(model(), case[1]) end, case[3] or "value") end)
+    it("refuses: " .. case[2], function()
+      raises(case[2], function() optim.configure_param_groups(model(), case[1]) end, case[3] or "value")
+    end)
   end
 end)

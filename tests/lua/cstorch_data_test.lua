@@ -13,6 +13,21 @@ end
 
 local function loader(list, options) return data.DataLoader(function() return list end, options) end
 
+--- Runs a whole loop.
+local function run(source)
+  local steps = 0
+  for i in source:iter() do steps = i end
+  return steps
+end
+
+--- Begins a loop, calls `body` in its first step, and leaves it.
+local function leave(source, body)
+  for i in source:iter() do
+    body(i)
+    if i == 1 then break end
+  end
+end
+
 --- A test on a fresh backend, with the warnings that it gives.
 local function on(kind, body)
   return function()
@@ -65,11 +80,11 @@ describe("DataLoader", function()
 
   it("warns about batches of several sizes, which CSX refuses", on("CPU", function(texts)
     local list = { cstorch.tensor { 1, 2 }, cstorch.tensor { 1 } }
-    for _ in loader(list, { num_steps = 2 }):iter() do is_true(true) end
+    run(loader(list, { num_steps = 2 }))
     equal(texts, { "the batch size changes from 2 to 1; drop the last incomplete batch" })
     cstorch.testing.reset()
     cstorch.backend "CSX"
-    raises("the batch size changes from 2 to 1", function() for _ in loader(list, { num_steps = 2 }):iter() do is_true(true) end end, "runtime")
+    raises("the batch size changes from 2 to 1", function() run(loader(list, { num_steps = 2 })) end, "runtime")
   end))
 
   for _, case in ipairs {
@@ -80,7 +95,7 @@ describe("DataLoader", function()
     { function() return { { 1, 2 } } end, "expected a batch of tensors", "runtime" },
   } do
     it("refuses a source: " .. case[2], on("CPU", function()
-      raises(case[2], function() for _ in data.DataLoader(case[1], { num_steps = 1 }):iter() do is_true(true) end end, case[3])
+      raises(case[2], function() run(data.DataLoader(case[1], { num_steps = 1 })) end, case[3])
     end))
   end
 
@@ -188,10 +203,7 @@ describe("step closure", function()
 
   it("warns when the loop was left and is not closed", on("CPU", function(texts)
     local log, note = logger()
-    for i in loader(batches(3), { num_steps = 3 }):iter() do
-      note(i)
-      break
-    end
+    leave(loader(batches(3), { num_steps = 3 }), note)
     for i in loader(batches(1), { num_steps = 1 }):iter() do note("next", i) end
     equal(log, { "next:1" })
     equal(texts, { "1 step closures of step 1 never ran; after leaving a loop by break, call close() of the loader or the executor" })
@@ -199,13 +211,7 @@ describe("step closure", function()
 
   it("warns when an abandoned loop is collected", on("CPU", function(texts)
     local _, note = logger()
-    local function abandoned()
-      for i in loader(batches(3), { num_steps = 3 }):iter() do
-        note(i)
-        break
-      end
-    end
-    abandoned()
+    leave(loader(batches(3), { num_steps = 3 }), note)
     collectgarbage()
     collectgarbage()
     equal({ #texts, cstorch.current_executor() }, { 1, nil })
@@ -214,7 +220,7 @@ describe("step closure", function()
   it("ends a loop within which another one starts", on("CPU", function()
     local outer = loader(batches(2), { num_steps = 2 }):iter()
     outer()
-    for _ in loader(batches(1), { num_steps = 1 }):iter() do is_true(true) end
+    run(loader(batches(1), { num_steps = 1 }))
     raises("another loop ended this run after step 1", outer, "runtime")
   end))
 
@@ -357,8 +363,8 @@ describe("a restartable loader", function()
     cstorch.configure { num_csx = 2, num_workers_per_csx = 2 }
     cstorch.backend "CSX"
     local source = make()
-    local look, seen = nil, {}
-    look = cstorch.step_closure(function(batch) seen[#seen + 1] = table.concat(batch:tolist(), " ") end)
+    local seen = {}
+    local look = cstorch.step_closure(function(batch) seen[#seen + 1] = table.concat(batch:tolist(), " ") end)
     local state
     local keep = cstorch.step_closure(function() state = source:state_dict() end)
     for i, batch in data.DataExecutor(source, { num_steps = 3, checkpoint_steps = 3 }):iter() do
@@ -372,8 +378,8 @@ describe("a restartable loader", function()
   it("cannot be used again on CSX after a stop between checkpoints", on("CSX", function()
     local source = make()
     local executor = data.DataExecutor(source, { num_steps = 4, checkpoint_steps = 2 })
-    for _ in executor:iter() do break end
+    leave(executor, function() end)
     executor:close()
-    raises("the loader's state is unavailable", function() for _ in source:iter() do is_true(true) end end, "runtime")
+    raises("the loader's state is unavailable", function() run(source) end, "runtime")
   end))
 end)

@@ -2,7 +2,8 @@
 
 local cstorch = require "cstorch"
 local harness = require "harness"
-local describe, it, equal, is_true, raises, near = harness.describe, harness.it, harness.equal, harness.is_true, harness.raises, harness.near
+local describe, it, equal, is_true, raises = harness.describe, harness.it, harness.equal, harness.is_true, harness.raises
+local near = harness.near
 local optim, lr, wd = cstorch.optim, cstorch.optim.lr_scheduler, cstorch.optim.weight_decay_scheduler
 
 local function optimizer(extras)
@@ -92,7 +93,8 @@ describe("schedule", function()
   for _, case in ipairs {
     { "LinearLR", { initial_learning_rate = 1, total_iters = 2 }, "keyword 'end_learning_rate' is missing", "type" },
     { "LinearLR", { initial_learning_rate = 1, end_learning_rate = 1, total_iters = 2, powr = 1 }, "unknown keyword 'powr'", "type" },
-    { "LinearLR", { initial_learning_rate = "a", end_learning_rate = 1, total_iters = 2 }, "expected a number as initial_learning_rate", "type" },
+    { "LinearLR", { initial_learning_rate = "a", end_learning_rate = 1, total_iters = 2 },
+      "expected a number as initial_learning_rate", "type" },
     { "StepLR", { initial_learning_rate = 1, step_size = 2, gamma = 1, total_iters = 3 }, "unknown keyword 'total_iters'", "type" },
     { "CosineAnnealingWarmRestarts", { initial_learning_rate = 1, T_0 = 2, T_mult = 2 }, "T_mult must be 1, not 2", "value" },
     { "PiecewiseConstantLR", { learning_rates = { 1, 2 }, milestones = { 3, 4 } }, "expected one value more than milestones", "value" },
@@ -100,7 +102,9 @@ describe("schedule", function()
     { "ScalePerParamLR", { scheduler = 5 }, "expected a table as scheduler", "type" },
     { "SequentialLR", { schedulers = {}, milestones = {} }, "expected a list of schedules", "value" },
   } do
-    it(("%s refuses: %s"):format(case[1], case[3]), function() raises(case[3], function() lr[case[1]](optimizer(), case[2]) end, case[4]) end)
+    it(("%s refuses: %s"):format(case[1], case[3]), function()
+      raises(case[3], function() lr[case[1]](optimizer(), case[2]) end, case[4])
+    end)
   end
 
   it("refuses what is not an optimizer", function()
@@ -143,10 +147,13 @@ describe("composite schedule", function()
 
   it("refuses members that do not fit", function()
     local opt, other = optimizer { { tags = "a" }, {} }, optimizer()
-    local function sequence(second) return function() lr.SequentialLR(opt, { schedulers = { constant(opt, 1), second }, milestones = { 1 } }) end end
+    local function sequence(second)
+      return function() lr.SequentialLR(opt, { schedulers = { constant(opt, 1), second }, milestones = { 1 } }) end
+    end
+    local tagged = lr.ConstantLR(opt, { learning_rate = 1, param_group_tags = "a" })
     raises("schedule 2 belongs to another optimizer", sequence(constant(other, 1)), "value")
     raises("schedule 2 writes 'weight_decay', the first 'lr'", sequence(wd.ConstantWD(opt, { val = 1 })), "value")
-    raises("schedule 2 has the tags { 'a' }, the first none", sequence(lr.ConstantLR(opt, { learning_rate = 1, param_group_tags = "a" })), "value")
+    raises("schedule 2 has the tags { 'a' }, the first none", sequence(tagged), "value")
     raises("item 2 of 'schedulers' is 7, not a schedule", sequence(7), "type")
     raises("expected integers as milestones, found 1.5", function()
       lr.SequentialLR(opt, { schedulers = { constant(opt, 1), constant(opt, 2) }, milestones = { 1.5 } })
@@ -175,7 +182,9 @@ describe("schedule state dict", function()
         lr.OneCycleLR(opt, { initial_learning_rate = 1, max_lr = 2, total_steps = 10 }),
         lr.ScalePerParamLR(opt, { scheduler = lr.StepLR(opt, { initial_learning_rate = 1, step_size = 2, gamma = 0.5 }) }),
         lr.SequentialLR(opt, {
-          schedulers = { lr.ConstantLR(opt, { learning_rate = 5 }), lr.MultiplicativeLR(opt, { initial_learning_rate = 1, coefficient = 0.5 }) },
+          schedulers = {
+            lr.ConstantLR(opt, { learning_rate = 5 }), lr.MultiplicativeLR(opt, { initial_learning_rate = 1, coefficient = 0.5 }),
+          },
           milestones = { 2 },
         }),
       }

@@ -3,6 +3,7 @@
 local cbk = require "cbk"
 local errors = require "cstorch.errors"
 local keywords = require "cstorch.keywords"
+local shapes = require "cstorch.shapes"
 local tensors = require "cstorch.tensors"
 
 local check, show = errors.check, errors.show
@@ -33,27 +34,18 @@ function loaded.plain(value)
   return value
 end
 
-local function same_shape(a, b)
-  local x, y = a:shape(), b:shape()
-  if #x ~= #y then return false end
-  for i = 1, #x do
-    if x[i] ~= y[i] then return false end
-  end
-  return true
-end
-
 ---Writes a tensor or a number into the tensor `target`.
 ---@param target any
 ---@param value any
 ---@param where string   what it is, for messages
 function loaded.write(target, value, where)
   if type(value) == "number" or type(value) == "cdata" then
-    check(target:dim() == 0, "value", "%s: expected a tensor of shape %s, found a number", where, tostring(target:shape()))
+    check(target:dim() == 0, "value", "%s: expected a tensor of shape %s, found a number", where, shapes.text(target))
     return target:fill_(tonumber(value))
   end
   local tensor = loaded.tensor(value)
   check(tensor, "type", "%s: expected a tensor, found %s", where, show(value))
-  check(same_shape(target, tensor), "value", "%s: expected shape %s, found %s", where, tostring(target:shape()), tostring(tensor:shape()))
+  check(shapes.same(target, tensor), "value", "%s: expected shape %s, found %s", where, shapes.text(target), shapes.text(tensor))
   return target:copy_(tensors.to_device(tensor:to(target.dtype)))
 end
 

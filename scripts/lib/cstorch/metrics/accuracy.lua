@@ -4,6 +4,7 @@ local errors = require "cstorch.errors"
 local inputs = require "cstorch.metrics.inputs"
 local keywords = require "cstorch.keywords"
 local Metric = require "cstorch.metrics.metric"
+local shapes = require "cstorch.shapes"
 
 ---The sum of the weights of correct predictions over the number of tokens with a weight above 0; without weights the mean.
 ---@class cstorch.metrics.AccuracyMetric : cstorch.metrics.Metric
@@ -22,9 +23,9 @@ end
 function AccuracyMetric:update(given)
   inputs.check_tensors(self, given, { "labels", "predictions", "weights" })
   local labels, predictions, weights = given.labels, given.predictions, given.weights
-  if not inputs.same_shape(labels, predictions) then
-    errors.warn(("AccuracyMetric: predictions of shape %s are reshaped to that of the labels, %s"):format(tostring(predictions:shape()),
-      tostring(labels:shape())))
+  if not shapes.same(labels, predictions) then
+    errors.warn(("AccuracyMetric: predictions of shape %s are reshaped to that of the labels, %s"):format(shapes.text(predictions),
+      shapes.text(labels)))
     predictions = predictions:reshape(labels:shape())
   end
   local correct = labels:eq(predictions:to(labels.dtype)):to "float32"

@@ -4,6 +4,7 @@ local errors = require "cstorch.errors"
 local inputs = require "cstorch.metrics.inputs"
 local keywords = require "cstorch.keywords"
 local Metric = require "cstorch.metrics.metric"
+local shapes = require "cstorch.shapes"
 
 local check, show = errors.check, errors.show
 
@@ -28,7 +29,7 @@ function AtKMetric:hits(given)
   inputs.check_tensors(self, given, { "labels", "predictions", "weights" })
   local labels, predictions, weights = given.labels, given.predictions, given.weights
   local are_rows = labels:dim() == 2 and predictions:dim() == 2 and labels:size(0) == predictions:size(0)
-  local name, found, other = self.class.name, tostring(labels:shape()), tostring(predictions:shape())
+  local name, found, other = self.class.name, shapes.text(labels), shapes.text(predictions)
   check(are_rows, "value", "%s: expected labels [B, L] and predictions [B, C], found shapes %s and %s", name, found, other)
   local classes = predictions:size(1)
   check(self.k <= classes, "value", "%s: k is %d, but predictions have only %d classes", name, self.k, classes)

@@ -4,6 +4,7 @@ local errors = require "cstorch.errors"
 local inputs = require "cstorch.metrics.inputs"
 local keywords = require "cstorch.keywords"
 local Metric = require "cstorch.metrics.metric"
+local shapes = require "cstorch.shapes"
 local tensors = require "cstorch.tensors"
 
 local check, show = errors.check, errors.show
@@ -63,8 +64,8 @@ end
 function AUCMetric:update(given)
   inputs.check_tensors(self, given, { "labels", "predictions", "weights" })
   local labels, predictions = given.labels:flatten():unsqueeze(-1), given.predictions:flatten():unsqueeze(-1)
-  check(inputs.same_shape(labels, predictions), "value", "AUCMetric: labels have shape %s, predictions %s", tostring(given.labels:shape()),
-    tostring(given.predictions:shape()))
+  check(shapes.same(labels, predictions), "value", "AUCMetric: labels have shape %s, predictions %s", shapes.text(given.labels),
+    shapes.text(given.predictions))
   local positive = labels:ne(0):to "float32"
   local above = predictions:to("float32"):gt(tensors.tensor(self.thresholds)):to "float32"
   local weight = given.weights and given.weights:flatten():to("float32"):unsqueeze(-1) or 1

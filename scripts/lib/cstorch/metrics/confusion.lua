@@ -5,6 +5,7 @@ local inputs = require "cstorch.metrics.inputs"
 local keywords = require "cstorch.keywords"
 local Metric = require "cstorch.metrics.metric"
 local session = require "cstorch.session"
+local shapes = require "cstorch.shapes"
 local tensors = require "cstorch.tensors"
 
 local check, show = errors.check, errors.show
@@ -49,8 +50,8 @@ function ConfusionMetric:confusion(given)
   local labels, predictions, weights = given.labels, given.predictions, given.weights
   inputs.check_tensors(self, given, { "labels", "predictions", "weights" })
   for name, other in pairs { predictions = predictions, weights = weights } do
-    local shape, other_shape = tostring(labels:shape()), tostring(other:shape())
-    check(inputs.same_shape(labels, other), "value", "%s: labels have shape %s, %s have %s", self.class.name, shape, name, other_shape)
+    local shape, other_shape = shapes.text(labels), shapes.text(other)
+    check(shapes.same(labels, other), "value", "%s: labels have shape %s, %s have %s", self.class.name, shape, name, other_shape)
   end
   check_classes(self, "labels", labels)
   check_classes(self, "predictions", predictions)

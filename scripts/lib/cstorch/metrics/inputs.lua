@@ -18,16 +18,6 @@ function inputs.check_tensors(metric, given, names)
   end
 end
 
----@return boolean
-function inputs.same_shape(a, b)
-  local x, y = a:shape(), b:shape()
-  if #x ~= #y then return false end
-  for i = 1, #x do
-    if x[i] ~= y[i] then return false end
-  end
-  return true
-end
-
 ---A number or a tensor as a float32 tensor.
 ---@param metric cstorch.metrics.Metric
 ---@param name string

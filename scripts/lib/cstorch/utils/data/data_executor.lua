@@ -148,7 +148,8 @@ function DataExecutor:iter()
     if has_ended or executor.is_closed and has_started or not guard then return nil end
     if not has_started then start(executor) end
     has_started = true
-    check(session.executor == executor, "runtime", "another loop ended this run after step %d; a loop cannot contain another", executor.user_iteration)
+    local is_current = session.executor == executor
+    check(is_current, "runtime", "another loop ended this run after step %d; loops cannot be nested", executor.user_iteration)
     local i, batch = next_step(executor)
     has_ended = i == nil
     return i, batch
