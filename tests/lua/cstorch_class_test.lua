@@ -37,6 +37,11 @@ describe("cstorch class", function()
     equal(Base("x", { width = 3 }).kw.sizes[1], 1)
   end)
 
+  it("leaves tables of the caller the same tables", function()
+    local list = { 5 }
+    is_true(Base("x", { width = 1, sizes = list }).kw.sizes == list)
+  end)
+
   it("takes null as absent, and dicts of cbk", function()
     equal(Base("x", { width = 3, rate = cbk.null }).kw.rate, 0.5)
     local kw = Base("x", cbk.config.parse("width: 4\nsizes: [7, 8]\nnote: null\n", "yaml")).kw
@@ -125,6 +130,13 @@ describe("cstorch ordered map", function()
     local copy = ordered_map.new(map)
     copy.x = 2
     equal(map.x, 1)
+  end)
+
+  it("is one of the maps of cbk.items", function()
+    local keys = {}
+    for key in cbk.items(ordered_map.new { b = 1, a = 2 }) do keys[#keys + 1] = key end
+    for key in cbk.items(cbk.dict { c = 1 }) do keys[#keys + 1] = key end
+    equal(keys, { "a", "b", "c" })
   end)
 
   it("may change during a loop", function()

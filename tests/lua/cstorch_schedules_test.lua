@@ -80,6 +80,30 @@ describe("schedule", function()
     equal({ opt.param_groups[1].weight_decay:item(), opt.param_groups[1].lr, schedule:get_last_wd() }, { 0.5, 0.5, { 0.5 } })
   end)
 
+  it("is the same for rates and decays", function()
+    local names = { initial_val = "initial_learning_rate", end_val = "end_learning_rate", val = "learning_rate", vals = "learning_rates",
+      base_val = "base_lr", max_val = "max_lr" }
+    for _, case in ipairs {
+      { "Constant", { val = 3 } }, { "Polynomial", { initial_val = 3, end_val = 1, total_iters = 5, power = 2 } },
+      { "Exponential", { initial_val = 3, total_iters = 4, decay_rate = 0.5 } }, { "InverseSquareRootDecay", { initial_val = 3 } },
+      { "InverseExponentialTimeDecay", { initial_val = 3, total_iters = 4, step_exponent = 2, decay_rate = 0.5 } },
+      { "CosineDecay", { initial_val = 3, end_val = 1, total_iters = 5 } }, { "PiecewiseConstant", { vals = { 3, 2 }, milestones = { 2 } } },
+      { "MultiStep", { initial_val = 3, gamma = 0.5, milestones = { 1, 3 } } }, { "Step", { initial_val = 3, gamma = 0.5, step_size = 2 } },
+      { "CosineAnnealing", { initial_val = 3, T_max = 3 } }, { "Lambda", { initial_val = 3 } },
+      { "CosineAnnealingWarmRestarts", { initial_val = 3, T_0 = 2 } }, { "Multiplicative", { initial_val = 3, coefficient = 0.5 } },
+      { "Cyclic", { base_val = 1, max_val = 3, step_size_up = 2 } }, { "OneCycle", { initial_val = 1, max_val = 3, total_steps = 8 } },
+    } do
+      local name, arguments, renamed = case[1], case[2], {}
+      for key, value in pairs(arguments) do renamed[names[key] or key] = value end
+      local rate, decay = lr[name .. "LR"](optimizer(), renamed), wd[name .. "WD"](optimizer(), arguments)
+      for _ = 1, 7 do
+        equal(decay:get_last_wd(), rate:get_last_lr(), name)
+        rate:step()
+        decay:step()
+      end
+    end
+  end)
+
   it("of any key needs a class with param_group_key", function()
     local arguments = { initial_val = 0.5, end_val = 0.9, total_iters = 4 }
     raises("the class has no param_group_key", function() optim.scheduler.LinearScheduler(optimizer(), arguments) end, "type")

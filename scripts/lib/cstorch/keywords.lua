@@ -74,7 +74,16 @@ function keywords.names(declared)
   return names
 end
 
----`given` with the defaults filled in. Unknown and missing names are type errors.
+--- A new table with the entries of a keyword table; null is absent, containers of cbk are plain tables.
+local function entries(given)
+  local own = {}
+  for name, value in ordered_map.items(given) do
+    if value ~= cbk.null then own[name] = type(value) == "userdata" and keywords.plain(value) or value end
+  end
+  return own
+end
+
+---A new table: `given` with the defaults filled in. Unknown and missing names are type errors. Plain tables in it stay the same ones.
 ---@param what string     the function, for messages
 ---@param declared table<string, any>
 ---@param given? table
@@ -83,7 +92,7 @@ function keywords.complete(what, declared, given)
   if given == nil then given = {} end
   local is_map = keywords.is_map(given)
   errors.check(is_map, "type", "%s: expected a keyword table such as { name = value }, found %s", what, errors.show(given))
-  given = keywords.plain(given)
+  given = entries(given)
   local unknown, missing = keywords.mistakes(declared, given)
   if unknown[1] then
     local known = keywords.names(declared)

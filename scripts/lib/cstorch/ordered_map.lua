@@ -4,6 +4,8 @@ local cbk = require "cbk"
 
 local ordered_map = {}
 
+local items_of_cbk = cbk.items
+
 local function assign(map, key, value)
   local meta = getmetatable(map)
   local keys, values = meta.keys, meta.__index
@@ -43,7 +45,7 @@ end
 ---@param map table
 ---@return fun(): any, any
 function ordered_map.items(map)
-  if not ordered_map.is(map) then return cbk.items(map) end
+  if not ordered_map.is(map) then return items_of_cbk(map) end
   local meta = getmetatable(map)
   local keys, values = {}, meta.__index
   for position, key in ipairs(meta.keys) do keys[position] = key end
@@ -65,5 +67,8 @@ function ordered_map.keys(map)
   for key in ordered_map.items(map) do keys[#keys + 1] = key end
   return keys
 end
+
+--- Scripts iterate over all maps with one function.
+cbk.items = ordered_map.items
 
 return ordered_map

@@ -59,7 +59,7 @@ function Metric:init(name, kw)
   check(type(name) == "string", "type", "%s: expected a name as first argument, found %s", self.class.name, show(name))
   check(kw.compute_on_system or not is_csx(), "value", "%s: compute_on_system must be true on CSX", self.class.name)
   check(self.runs_on_csx or not is_csx(), "runtime", "%s cannot run on CSX; use the CPU backend", self.class.name)
-  for key, value in pairs(kw) do rawset(self, key, value) end
+  for key, value in pairs(kw) do rawset(self, key, keywords.plain(value)) end
   rawset(self, "name", name)
   rawset(self, "num_updates", 0)
   self:reset()

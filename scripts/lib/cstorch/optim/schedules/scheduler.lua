@@ -46,9 +46,9 @@ end
 ---@param kw table
 function Scheduler:init(optimizer, kw)
   check(class.is_a(optimizer, Optimizer), "type", "%s: expected an optimizer of cstorch.optim, found %s", self.class.name, show(optimizer))
-  for name, value in pairs(kw) do self[name] = value end
+  for name, value in pairs(kw) do self[name] = keywords.plain(value) end
   self.optimizer = optimizer
-  self.param_group_tags = tags.wanted(kw.param_group_tags)
+  self.param_group_tags = tags.wanted(self.param_group_tags)
   check_targets(self)
   self.last_epoch, self._step_count = counter(kw.last_epoch + 1), counter(1)
   self._last_value, self._get_called_within_step = {}, false
