@@ -10,7 +10,9 @@ local function ids(list) return cstorch.tensor(list, { dtype = "int64" }) end
 local function fresh(body)
   return function()
     cstorch.testing.reset()
-    body()
+    local fine, problem = pcall(body)
+    cstorch.testing.reset()
+    if not fine then error(problem, 0) end
   end
 end
 
