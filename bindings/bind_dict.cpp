@@ -31,8 +31,19 @@ int dict_newindex(lua_State* L) {
   return 0;
 }
 
+/// As of a Lua table: how many of the keys 1, 2, … there are.
 int dict_len(lua_State* L) {
-  lua_pushnumber(L, static_cast<double>(check<Dict>(L, 1)->size()));
+  const auto dict = check<Dict>(L, 1);
+  int64_t count = 0;
+  while (dict->find(Value(count + 1)) != nullptr) ++count;
+  lua_pushnumber(L, static_cast<double>(count));
+  return 1;
+}
+
+/// `cbk.count(x)`: entries of a Dict or items of a List.
+int count(lua_State* L) {
+  const auto dict = test<Dict>(L, 1);
+  lua_pushnumber(L, static_cast<double>(dict ? dict->size() : check<Sequence>(L, 1)->items.size()));
   return 1;
 }
 
@@ -122,7 +133,7 @@ void bind_dict(lua_State* L) {
                                          {"__tostring", guarded<dict_tostring>},
                                          {nullptr, nullptr}};
   register_type<Dict>(L, {.metamethods = metamethods, .index = guarded<dict_index>});
-  static const luaL_Reg functions[] = {{"dict", guarded<make_dict>}, {nullptr, nullptr}};
+  static const luaL_Reg functions[] = {{"dict", guarded<make_dict>}, {"count", guarded<count>}, {nullptr, nullptr}};
   set_functions(L, functions);
 }
 

@@ -287,7 +287,7 @@ function convert.config(job, config)
   if not kinds.is_dict(config) then
     cbk.fail("config", ("the config should be a map of fields, found a %s"):format(tostring(cbk.kind(config))))
   end
-  if #config == 0 then cbk.fail("config", "the config is empty: it has no model fields") end
+  if cbk.count(config) == 0 then cbk.fail("config", "the config is empty: it has no model fields") end
   job.configs, job.files, job.copies = {}, {}, {}
   for i, step in ipairs(job.path) do
     if step.converter.generic then job.copies[#job.copies + 1] = step.src .. " -> " .. step.tgt end

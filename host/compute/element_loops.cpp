@@ -268,16 +268,16 @@ void binary_loop(const void* a, const void* b, const void* /*c*/, void* out, siz
   });
 }
 
-template <typename T, class F, bool b_scalar, bool c_scalar>
+template <typename T, class F, unsigned scalars>
 void ternary_loop(const void* a, const void* b, const void* c, void* out, size_t count) {
   const auto* x = static_cast<const T*>(a);
   const auto* y = static_cast<const T*>(b);
   const auto* z = static_cast<const T*>(c);
   auto* to = static_cast<T*>(out);
   walk<T>(count, [&](auto d, size_t i) {
-    hn::StoreU(
-        F()(d, operand<T, false>(d, x, i), operand<T, b_scalar>(d, y, i), operand<T, c_scalar>(d, z, i)), d,
-        to + i);
+    hn::StoreU(F()(d, operand<T, (scalars & 1U) != 0>(d, x, i), operand<T, (scalars & 2U) != 0>(d, y, i),
+                   operand<T, (scalars & 4U) != 0>(d, z, i)),
+               d, to + i);
   });
 }
 
@@ -296,10 +296,10 @@ ElementLoop binary(unsigned scalars) {
 
 template <typename T, class F>
 ElementLoop ternary(unsigned scalars) {
-  if ((scalars & 1U) != 0) return nullptr;
-  if ((scalars & 6U) == 6) return ternary_loop<T, F, true, true>;
-  if ((scalars & 2U) != 0) return ternary_loop<T, F, true, false>;
-  return (scalars & 4U) != 0 ? ternary_loop<T, F, false, true> : ternary_loop<T, F, false, false>;
+  constexpr ElementLoop loops[] = {ternary_loop<T, F, 0>, ternary_loop<T, F, 1>, ternary_loop<T, F, 2>,
+                                   ternary_loop<T, F, 3>, ternary_loop<T, F, 4>, ternary_loop<T, F, 5>,
+                                   ternary_loop<T, F, 6>, ternary_loop<T, F, 7>};
+  return loops[scalars & 7U];
 }
 
 template <typename T>

@@ -10,7 +10,7 @@ describe("Dict", function()
     t.equal(cbk.keys(dict), { "b", "a", "c", "d" })
     dict.b = nil
     t.equal(cbk.json(dict), '{"a": 20, "c": 3, "d": 4}')
-    t.equal(#dict, 3)
+    t.equal(cbk.count(dict), 3)
   end)
 
   it("sorts the names of a plain table", function()
@@ -45,7 +45,15 @@ describe("Dict", function()
   it("may be changed while it is walked", function()
     local dict = cbk.dict { a = 1, b = 2, c = 3 }
     for key in cbk.items(dict) do dict[key] = nil end
+    t.equal(cbk.count(dict), 0)
+  end)
+
+  it("has the length of a Lua table", function()
+    local dict = cbk.dict { a = 1, b = 2 }
     t.equal(#dict, 0)
+    dict[1], dict[2], dict[4] = "one", "two", "four"
+    t.equal({ #dict, cbk.count(dict), cbk.count(cbk.list { 1, 2 }) }, { 2, 5, 2 })
+    t.raises("List expected", function() cbk.count(1) end)
   end)
 
   it("gives the same Lua value for the same node", function()

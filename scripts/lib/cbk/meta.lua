@@ -25,8 +25,8 @@ cbk.null = nil
 ---@field state any     objects: their attributes as a Dict
 ---@field value any     the plain Lua value where there is one (complex: {re, im}; bytes: a Lua string)
 
----@class Dict  An ordered map: `d.key`, `d["a.b"]`, `d[0]` (an int key), `d.key = v`, `d.key = nil`; `#d` entries. It has no
----methods, as all names in it are data: `cbk.items(d)`, `cbk.keys(d)` and other functions work on it.
+---@class Dict  An ordered map: `d.key`, `d["a.b"]`, `d[0]` (an int key), `d.key = v`, `d.key = nil`; `cbk.count(d)` entries. `#d` is that of
+---a Lua table: it counts the keys 1, 2, … It has no methods, as all names in it are data: `cbk.items(d)`, `cbk.keys(d)` and other functions work on it.
 ---@class List  `l[1]`, `#l`, `l[#l + 1] = v`, `l[#l] = nil`; also tuples, sets and deques (`cbk.kind`). Tuples do not change.
 
 ---@class Tensor  A lazy tensor: an expression over bytes on disk. Nothing is read before `tolist`, `item`, `stats`, `ptr`, or a commit.
@@ -235,6 +235,10 @@ function cbk.source_file(path) end
 ---@param kind? "dict"|"ordereddict"
 ---@return Dict
 function cbk.dict(from, kind) end
+---Entries of a Dict, or items of a List.
+---@param container Dict|List
+---@return integer
+function cbk.count(container) end
 ---@return List
 function cbk.list(from) end
 ---Iterates a Dict (key, value), a List or a plain table, in order. The loop may change the container.

@@ -187,6 +187,14 @@ function tensors.device() return session.backend and session.backend.kind == "CS
 ---@return cstorch.Tensor
 function tensors.to_device(tensor) return native.place(tensor, tensors.device()) end
 
+---A value for a tensor: of a checkpoint it is read, and it is put on the device of `like`.
+---@param value Tensor|cstorch.Tensor
+---@param like cstorch.Tensor
+---@return cstorch.Tensor
+function tensors.placed_like(value, like)
+  return native.place(native.is_tensor(value) and value:detach() or native.tensor(value), like.device)
+end
+
 ---A copy on the host, which can be read at any time.
 ---@param tensor cstorch.Tensor
 ---@return cstorch.Tensor

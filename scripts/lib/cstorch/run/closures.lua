@@ -2,6 +2,7 @@
 
 local errors = require "cstorch.errors"
 local keywords = require "cstorch.keywords"
+local parameter = require "cstorch.nn.parameter"
 local session = require "cstorch.session"
 local tensors = require "cstorch.tensors"
 
@@ -9,30 +10,39 @@ local closures = {}
 
 local check, show = errors.check, errors.show
 
----Arguments as a closure gets them: copies of their tensors, also in nested tables. The tracing of steps replaces it.
----@param value any
----@return any
-function closures.fetch(value)
-  if tensors.is_tensor(value) then return value:detach():clone() end
+--- Arguments as a closure gets them: copies of their tensors on the host, also in nested tables.
+local function fetch(value)
+  if tensors.is_tensor(value) then return tensors.to_host(value) end
   if type(value) ~= "table" or getmetatable(value) ~= nil then return value end
   local copy = {}
-  for key, item in pairs(value) do copy[key] = closures.fetch(item) end
+  for key, item in pairs(value) do copy[key] = fetch(item) end
   return copy
 end
-
----The trace that is being recorded, a table; nil or false outside of one. The tracing of steps replaces it.
----@return table|false|nil
-function closures.is_tracing() return false end
 
 local function is_csx() return session.backend.kind == "CSX" end
 
 local function fetched(arguments)
   local copy = { n = arguments.n }
-  for i = 1, arguments.n do copy[i] = closures.fetch(arguments[i]) end
+  for i = 1, arguments.n do copy[i] = fetch(arguments[i]) end
   return copy
 end
 
-local function call(entry, arguments) entry.fn(unpack(arguments, 1, arguments.n)) end
+--- Weights can be read on checkpoint steps and before the first step.
+local function may_read_weights()
+  local executor = session.executor
+  return not executor or executor:is_before_first_step() or executor:is_checkpoint_step()
+end
+
+local function call(entry, arguments) tensors.readable(may_read_weights(), entry.fn, unpack(arguments, 1, arguments.n)) end
+
+--- A weight has no value of its own in a step; a copy of it has.
+local function check_no_weights(value)
+  if tensors.is_tensor(value) then
+    check(not parameter.is(value), "runtime", "a weight cannot be an argument of a step closure on CSX: pass w:clone(), or save it")
+  elseif type(value) == "table" and getmetatable(value) == nil then
+    for _, item in pairs(value) do check_no_weights(item) end
+  end
+end
 
 --- Whether the run's flags leave out all closures.
 local function skips_closures()
@@ -54,7 +64,8 @@ end
 local function enqueue(kind, fn, ...)
   local entry = { kind = kind, fn = fn, arguments = { n = select("#", ...), ... }, executor = session.executor }
   if not session.backend then return call(entry, fetched(entry.arguments)) end
-  local trace = closures.is_tracing()
+  if is_csx() then check_no_weights(entry.arguments) end
+  local trace = session.trace
   if trace then
     trace.closures = trace.closures or {}
     table.insert(trace.closures, entry)

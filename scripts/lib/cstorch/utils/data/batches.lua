@@ -5,16 +5,17 @@ local tensors = require "cstorch.tensors"
 
 local batches = {}
 
----Calls `visit` with each tensor of a batch.
+---Calls `visit` with each tensor of a batch. Objects are left alone.
 ---@param batch any
 ---@param visit fun(t: any)
 local function each_tensor(batch, visit)
   if tensors.is_tensor(batch) then
     visit(batch)
-  elseif type(batch) == "table" then
+  elseif type(batch) == "table" and getmetatable(batch) == nil then
     for _, item in pairs(batch) do each_tensor(item, visit) end
   end
 end
+batches.each_tensor = each_tensor
 
 ---The batch with `f(tensor)` in the place of each tensor.
 ---@param batch any

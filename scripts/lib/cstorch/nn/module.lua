@@ -1,0 +1,268 @@
+-- The base of all modules: fields that hold parameters, buffers and modules are registered in the order in which they are assigned.
+
+local class = require "cstorch.class"
+local errors = require "cstorch.errors"
+local ordered_map = require "cstorch.ordered_map"
+local parameter = require "cstorch.nn.parameter"
+local tensors = require "cstorch.tensors"
+
+local check, show = errors.check, errors.show
+
+---@class cstorch.nn.Module : cstorch.Class
+---@field training boolean   true at first; `eval` makes it false, for this module and those in it
+local Module = class.Object:subclass "Module"
+
+local REGISTRIES = { "_parameters", "_buffers", "_modules" }
+
+--- The registry that has the name, if any.
+local function registry_of(module, name)
+  for _, registry in ipairs(REGISTRIES) do
+    local entries = rawget(module, registry)
+    if entries and entries[name] ~= nil then return entries end
+  end
+end
+
+--- The registry that a value belongs to.
+local function registry_for(module, value)
+  if parameter.is(value) then return module._parameters end
+  if class.is_a(value, Module) then return module._modules end
+end
+
+function Module:__index(name)
+  local entries = registry_of(self, name)
+  if entries then return entries[name] end
+  return getmetatable(self).class[name]
+end
+
+function Module:__newindex(name, value)
+  if rawget(self, "_parameters") == nil then
+    local needs_init = parameter.is(value) or class.is_a(value, Module)
+    check(not needs_init, "runtime", "%s: call %s.super.init(self) before assigning '%s'", self.class.name, self.class.name, tostring(name))
+    return rawset(self, name, value)
+  end
+  local old, new = registry_of(self, name), registry_for(self, value)
+  if old == self._buffers and value ~= nil and not new then
+    check(tensors.is_tensor(value), "type", "%s: the buffer '%s' must be a tensor, not %s", self.class.name, name, show(value))
+    new = old
+  end
+  if old and old ~= new then old[name] = nil end
+  if new then
+    new[name] = value
+  else
+    rawset(self, name, value)
+  end
+end
+
+---What calling the module does. Every module that is called has its own.
+function Module:forward()
+  errors.raise("runtime", "%s has no forward: define function %s:forward(…)", self.class.name, self.class.name)
+end
+
+function Module:__call(...) return self:forward(...) end
+
+function Module:__tostring()
+  local lines = {}
+  for name, child in ordered_map.items(self._modules) do
+    lines[#lines + 1] = ("  (%s): %s"):format(name, (tostring(child):gsub("\n", "\n  ")))
+  end
+  local what = self.class.name .. "(" .. (self.extra_text and self:extra_text() or "")
+  return #lines == 0 and what .. ")" or what .. "\n" .. table.concat(lines, "\n") .. "\n)"
+end
+
+---To be called before anything is assigned.
+function Module:init()
+  rawset(self, "_parameters", ordered_map.new())
+  rawset(self, "_buffers", ordered_map.new())
+  rawset(self, "_modules", ordered_map.new())
+  rawset(self, "_transient", {})
+  rawset(self, "training", true)
+end
+
+---Registers a parameter under a name that need not be an identifier.
+---@param name string
+---@param p cstorch.Tensor
+function Module:register_parameter(name, p)
+  check(parameter.is(p), "type", "register_parameter('%s'): expected an nn.Parameter, found %s", name, show(p))
+  self._parameters[name] = p
+end
+
+---Registers a tensor that is no parameter. It moves with the module, and is in its state dict unless `persistent` is false.
+---@param name string
+---@param tensor cstorch.Tensor
+---@param options? { persistent: boolean }   default true
+function Module:register_buffer(name, tensor, options)
+  check(tensors.is_tensor(tensor), "type", "register_buffer('%s'): expected a tensor, found %s", name, show(tensor))
+  self._buffers[name] = tensor
+  self._transient[name] = options and options.persistent == false or nil
+end
+
+---Registers a module under a name.
+---@param name string
+---@param module cstorch.nn.Module
+function Module:add_module(name, module)
+  check(class.is_a(module, Module), "type", "add_module('%s'): expected an nn.Module, found %s", name, show(module))
+  self._modules[name] = module
+end
+
+--- Calls visit(name, module) for this module and all in it, each once.
+local function walk(module, prefix, seen, visit)
+  if seen[module] then return end
+  seen[module] = true
+  visit(prefix, module)
+  for name, child in ordered_map.items(module._modules) do
+    walk(child, prefix == "" and name or prefix .. "." .. name, seen, visit)
+  end
+end
+
+--- An iterator over a list of { name, value }.
+local function pairs_of(list)
+  local i = 0
+  return function()
+    i = i + 1
+    if list[i] then return list[i][1], list[i][2] end
+  end
+end
+
+--- { name, value, module, own name } of the entries of a registry of all modules.
+local function entries_of(module, registry, keeps_duplicates)
+  local list, seen = {}, {}
+  walk(module, "", {}, function(prefix, one)
+    for name, value in ordered_map.items(one[registry]) do
+      if keeps_duplicates or not seen[value] then
+        list[#list + 1] = { prefix == "" and name or prefix .. "." .. name, value, one, name }
+      end
+      seen[value] = true
+    end
+  end)
+  return list
+end
+
+---This module, named "", and all modules in it.
+---@return fun(): string?, cstorch.nn.Module?
+function Module:named_modules()
+  local list = {}
+  walk(self, "", {}, function(name, module) list[#list + 1] = { name, module } end)
+  return pairs_of(list)
+end
+
+---Parameters of this module and those in it, each once.
+---@return fun(): string?, cstorch.Tensor?
+function Module:named_parameters() return pairs_of(entries_of(self, "_parameters")) end
+
+---@return fun(): string?, cstorch.Tensor?
+function Module:named_buffers() return pairs_of(entries_of(self, "_buffers")) end
+
+---Parameters of this module and those in it as a list, each once.
+---@return cstorch.Tensor[]
+function Module:parameters()
+  local list = {}
+  for _, p in self:named_parameters() do list[#list + 1] = p end
+  return list
+end
+
+--- { name, tensor } of parameters and buffers in the order of the modules; tied ones under all their names.
+local function state_entries(module)
+  local list = {}
+  walk(module, "", {}, function(prefix, one)
+    local function add(name, value) list[#list + 1] = { prefix == "" and name or prefix .. "." .. name, value } end
+    for name, value in ordered_map.items(one._parameters) do add(name, value) end
+    for name, value in ordered_map.items(one._buffers) do
+      if not one._transient[name] then add(name, value) end
+    end
+  end)
+  return list
+end
+
+---Names to parameters and persistent buffers, over the same memory.
+---@return table<string, cstorch.Tensor>
+function Module:state_dict()
+  local state, views = ordered_map.new(), {}
+  for _, entry in ipairs(state_entries(self)) do
+    views[entry[2]] = views[entry[2]] or entry[2]:detach()
+    state[entry[1]] = views[entry[2]]
+  end
+  return state
+end
+
+local function some(names)
+  table.sort(names)
+  local shown = {}
+  for i = 1, math.min(#names, 5) do shown[i] = "'" .. names[i] .. "'" end
+  return table.concat(shown, ", ") .. (#names > 5 and (" and %d more"):format(#names - 5) or "")
+end
+
+--- Names that only one side has, as one message or nil.
+local function mismatch(module, wanted, state)
+  local missing, unknown, names = {}, {}, {}
+  for name in pairs(wanted) do
+    names[#names + 1] = name
+    if state[name] == nil then missing[#missing + 1] = name end
+  end
+  for name in ordered_map.items(state) do
+    if wanted[name] == nil then unknown[#unknown + 1] = name end
+  end
+  local parts = {}
+  if #missing > 0 then parts[#parts + 1] = "missing " .. some(missing) end
+  if #unknown > 0 then parts[#parts + 1] = "unknown " .. some(unknown) .. errors.suggestion(unknown[1], names) end
+  if #parts > 0 then return ("%s: the state dict does not fit: %s"):format(module.class.name, table.concat(parts, "; ")) end
+end
+
+local function fits(shape, other)
+  if #shape ~= #other then return false end
+  for i = 1, #shape do
+    if shape[i] ~= other[i] then return false end
+  end
+  return true
+end
+
+---Copies values into parameters and buffers. They are tensors, or lazy ones of a checkpoint.
+---@param state table                   name to tensor
+---@param options? { strict: boolean }  default true: a name that only one side has is an error
+function Module:load_state_dict(state, options)
+  check(type(state) == "table" or type(state) == "userdata", "type", "load_state_dict: expected a map, found %s", show(state))
+  local wanted, entries = {}, state_entries(self)
+  for _, entry in ipairs(entries) do wanted[entry[1]] = entry[2] end
+  local problem = mismatch(self, wanted, state)
+  check(not problem or options and options.strict == false, "runtime", "%s", problem)
+  for _, entry in ipairs(entries) do
+    local value = state[entry[1]]
+    if value ~= nil then
+      local own, given = entry[2]:shape(), value:shape()
+      check(fits(own, given), "runtime", "load_state_dict: '%s' has shape [%s], the state dict [%s]", entry[1], table.concat(own, ", "),
+        table.concat(given, ", "))
+    end
+  end
+  tensors.no_grad(function()
+    for _, entry in ipairs(entries) do
+      local value = state[entry[1]]
+      if value ~= nil then entry[2]:copy_(tensors.placed_like(value, entry[2])) end
+    end
+  end)
+end
+
+---Sets `training` of this module and all in it.
+---@param mode? boolean   default true
+---@return cstorch.nn.Module self
+function Module:train(mode)
+  walk(self, "", {}, function(_, module) rawset(module, "training", mode ~= false) end)
+  return self
+end
+
+---@return cstorch.nn.Module self
+function Module:eval() return self:train(false) end
+
+---Removes the gradients of all parameters.
+function Module:zero_grad()
+  for _, p in self:named_parameters() do p.grad = nil end
+end
+
+---Calls `fn(module)` for all modules in this one, then for it.
+---@param fn fun(module: cstorch.nn.Module)
+---@return cstorch.nn.Module self
+function Module:apply(fn)
+  for _, child in ordered_map.items(self._modules) do child:apply(fn) end
+  fn(self)
+  return self
+end
+
+return Module

@@ -1,0 +1,89 @@
+-- `cstorch.save` and `cstorch.load`: nested maps of tensors, numbers and strings in an H5 checkpoint.
+
+local cbk = require "cbk"
+local errors = require "cstorch.errors"
+local keywords = require "cstorch.keywords"
+local ordered_map = require "cstorch.ordered_map"
+local session = require "cstorch.session"
+local tensors = require "cstorch.tensors"
+
+local check, show = errors.check, errors.show
+
+local checkpoint = {}
+
+--- Weights have values on the host on checkpoint steps only.
+local function check_step()
+  local executor = session.executor
+  if not executor or not session.backend or session.backend.kind ~= "CSX" then return end
+  if executor:is_before_first_step() or executor:is_checkpoint_step() then return end
+  local following = executor:next_checkpoint_step()
+  errors.raise("runtime", "save: weights are only available on checkpoint steps; this is step %d, and %s. Steps count from 1, as the loop's i does",
+    executor.user_iteration, following and "the next one is step " .. following or "there is none; configure checkpoint_steps sets them")
+end
+
+--- The tree as cbk's values. `lazy` has the tensors that were met, so that tied ones are stored once.
+local function to_value(value, place, lazy, open)
+  if tensors.is_tensor(value) then
+    lazy[value] = lazy[value] or tensors.to_lazy(value)
+    return lazy[value]
+  end
+  if type(value) ~= "table" then return value end
+  check(not open[value], "value", "save: the table at '%s' contains itself", place)
+  open[value] = true
+  local out
+  if #value > 0 then
+    out = {}
+    for i, item in ipairs(value) do out[i] = to_value(item, ("%s.%d"):format(place, i - 1), lazy, open) end
+  else
+    out = cbk.dict()
+    for key, item in ordered_map.items(value) do
+      local is_key = type(key) == "string" or type(key) == "number"
+      check(is_key, "type", "save: a key at '%s' is %s; keys are strings and numbers", place, show(key))
+      out[key] = to_value(item, place == "" and tostring(key) or place .. "." .. tostring(key), lazy, open)
+    end
+  end
+  open[value] = nil
+  return out
+end
+
+---Writes a checkpoint, whole or not at all. An earlier file of that name is replaced.
+---@param tree table     nested maps and lists of tensors, numbers, strings
+---@param path string
+function checkpoint.save(tree, path)
+  check(type(tree) == "table", "type", "save: expected a table, found %s", show(tree))
+  check(type(path) == "string", "type", "save: expected a path, found %s", show(path))
+  check_step()
+  local out = cbk.create(path, { root = to_value(tree, "", {}, {}), overwrite = true, format = "h5" })
+  out:commit()
+end
+
+--- All tensors of a tree in memory, in ordered maps and lists.
+local function in_memory(value)
+  local kind = type(value) == "userdata" and cbk.kind(value) or nil
+  if kind == "dict" or kind == "ordereddict" then
+    local map = ordered_map.new()
+    for key, item in cbk.items(value) do map[key] = in_memory(item) end
+    return map
+  end
+  if kind == "list" or kind == "tuple" then
+    local list = {}
+    for i = 1, #value do list[i] = in_memory(value[i]) end
+    return list
+  end
+  if kind == "tensor" or kind == "parameter" or kind == "ndarray" then return tensors.tensor(value) end
+  return value
+end
+
+---Opens a checkpoint of any format. Its tensors stay in the file until they are used.
+---@param path string
+---@param options? { map_location: string }   "cpu": all tensors are read now
+---@return table
+function checkpoint.load(path, options)
+  options = keywords.complete("load", { map_location = keywords.OPTIONAL }, options)
+  local location = options.map_location
+  check(location == nil or location == "cpu", "value", 'load: map_location must be "cpu" or nil, not %s', show(location))
+  local root = cbk.open(path):root()
+  return location and in_memory(root) or root
+end
+
+return checkpoint

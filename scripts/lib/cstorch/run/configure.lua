@@ -1,0 +1,44 @@
+-- `cstorch.configure{…}`: the configuration of the process, made once, before the model.
+
+local errors = require "cstorch.errors"
+local keywords = require "cstorch.keywords"
+local session = require "cstorch.session"
+
+local check, show = errors.check, errors.show
+
+local DEFAULTS = {
+  model_dir = "./", compile_dir = "/opt/cerebras/cached_compile", compile_only = false, validate_only = false, checkpoint_steps = 0,
+  num_csx = 1, max_wgt_servers = 24, mount_dirs = keywords.OPTIONAL, python_paths = keywords.OPTIONAL, transfer_processes = 5,
+  num_workers_per_csx = 1, job_labels = keywords.OPTIONAL, max_act_per_csx = 1, mgmt_address = keywords.OPTIONAL,
+}
+local AT_LEAST = {
+  checkpoint_steps = 0, num_csx = 1, max_wgt_servers = 1, transfer_processes = 1, num_workers_per_csx = 1, max_act_per_csx = 1,
+}
+local FLAGS = { "compile_only", "validate_only" }
+
+local function check_values(options)
+  for name, least in pairs(AT_LEAST) do
+    local value = options[name]
+    local is_count = type(value) == "number" and value == math.floor(value) and value >= least
+    check(is_count, "value", "configure: %s must be a whole number from %d, not %s", name, least, show(value))
+  end
+  for _, name in ipairs(FLAGS) do
+    check(type(options[name]) == "boolean", "type", "configure: %s must be true or false, not %s", name, show(options[name]))
+  end
+  local labels = options.job_labels or {}
+  check(type(labels) == "table", "type", "configure: job_labels must be a list of 'key=value', not %s", show(labels))
+  for _, label in ipairs(labels) do
+    local is_pair = type(label) == "string" and label:find "^[^=]+=" ~= nil
+    check(is_pair, "value", "configure: the job label %s must have the form 'key=value'", show(label))
+  end
+end
+
+---Sets the configuration of the process, once, before a model is compiled.
+---@param options { checkpoint_steps: integer, num_csx: integer, model_dir: string, compile_only: boolean, validate_only: boolean }
+return function(options)
+  check(not session.configuration, "runtime", "configure was called before: there is one configuration for each process")
+  check(not session.model, "runtime", "configure must be called before the first model is compiled")
+  options = keywords.complete("configure", DEFAULTS, options)
+  check_values(options)
+  session.configuration = options
+end

@@ -1,0 +1,86 @@
+-- `cstorch.compile_step`: on the CSX the body of a step runs once, while its operators are recorded; every step replays them.
+
+local batches = require "cstorch.utils.data.batches"
+local cbk = require "cbk"
+local closures = require "cstorch.run.closures"
+local errors = require "cstorch.errors"
+local session = require "cstorch.session"
+local tensors = require "cstorch.tensors"
+
+local check, show = errors.check, errors.show
+
+---A recorded step.
+---@class cstorch.Trace
+---@field program table
+---@field inputs any[]       arguments whose tensors are written before each replay
+---@field outputs any[]      what the body returned: the same handles for every step
+---@field closures? table[]  closures called in the body
+---@field model? cstorch.nn.Module
+---@field count integer      arguments
+
+--- Keeps the values of what is read after a run; the number of tensors.
+local function keep_outputs(trace)
+  local count = 0
+  local function keep(tensor)
+    trace.program:keep(tensor)
+    count = count + 1
+  end
+  batches.each_tensor(trace.outputs, keep)
+  for _, entry in ipairs(trace.closures or {}) do batches.each_tensor(entry.arguments, keep) end
+  return count
+end
+
+local function copy_of(tensor) return tensors.to_device(tensor:detach():clone()) end
+
+local function record(fn, ...)
+  local trace = { program = cbk.compute.program(), count = select("#", ...), inputs = {} }
+  for i = 1, trace.count do trace.inputs[i] = batches.map((select(i, ...)), copy_of) end
+  session.trace = trace
+  local fine, problem = pcall(function()
+    trace.outputs = { tensors.on_device(tensors.record, trace.program, fn, unpack(trace.inputs, 1, trace.count)) }
+  end)
+  session.trace = nil
+  if not fine then error(problem, 0) end
+  local count = keep_outputs(trace)
+  check(count > 0, "runtime", "compile_step: nothing would be computed: return a tensor, or pass one to a function made with step_closure")
+  trace.program:finish()
+  return trace
+end
+
+--- Writes the tensors of `given` into those of `input`.
+local function feed(input, given, place)
+  if tensors.is_tensor(input) then
+    check(tensors.is_tensor(given), "runtime", "compile_step: %s was a tensor in the first step and is %s now", place, show(given))
+    local fine, problem = pcall(input.copy_, input, given)
+    local same = fine and #input:shape() == #given:shape()
+    for dim, extent in ipairs(same and input:shape() or {}) do same = same and given:size(dim - 1) == extent end
+    check(same, "runtime", "compile_step: %s had shape [%s] in the first step and has [%s] now; drop the last, smaller batch (%s)", place,
+      table.concat(input:shape(), ", "), table.concat(given:shape(), ", "), fine and "drop_last" or tostring(problem))
+  elseif type(input) == "table" then
+    for key, item in pairs(input) do feed(item, type(given) == "table" and given[key] or nil, ("%s[%s]"):format(place, tostring(key))) end
+  end
+end
+
+local function replay(trace, ...)
+  for i = 1, trace.count do feed(trace.inputs[i], (select(i, ...)), "argument " .. i) end
+  closures.requeue(trace)
+  trace.program:run()
+  return unpack(trace.outputs)
+end
+
+---Makes a step of a function. On the CSX its body runs once; the tensors that it returned then have new values after each step. On the CPU it
+---runs every time.
+---@param fn function
+---@return function
+return function(fn)
+  check(type(fn) == "function", "type", "compile_step: expected a function, found %s", show(fn))
+  local trace
+  return function(...)
+    check(session.backend, "runtime", "compile_step: compile a model, or call cstorch.backend, before the first step")
+    if session.backend.kind ~= "CSX" then return fn(...) end
+    if trace then return replay(trace, ...) end
+    trace = record(fn, ...)
+    trace.program:run()
+    return unpack(trace.outputs)
+  end
+end
