@@ -197,7 +197,7 @@ describe("configure_param_groups", function()
 
   for _, case in ipairs {
     { { params = { { params = "nothing.*", tag = "x" } } }, "the filter 'nothing.*' matches no parameter" },
-    { { params = { { params = 5 } } }, "expected { params = glob, tag = name } as filter 1" },
+    { { params = { 5 } }, "expected { params = glob, tag = name } as filter 1" },
     { { adjust_learning_rate = { embeding = 2 } }, "unknown layer 'embeding'; did you mean 'embedding'?" },
     { { adjust_learning_rate = { embedding = "x" } }, "expected a number for 'embedding', found 'x'", "type" },
     { { weight_decay = "x" }, "expected a number as weight_decay", "type" },

@@ -170,6 +170,13 @@ describe("composite schedule", function()
     equal(schedule:state_dict().lr_adjustment_scalars, { 0.5, 3, 1 })
   end)
 
+  it("refuses a factor that is not a number", function()
+    local opt = optimizer { { adjust_learning_rate = "x" } }
+    raises("expected a number as factor of group 1, found 'x'", function()
+      lr.ScalePerParamLR(opt, { scheduler = constant(opt, 1) })
+    end, "type")
+  end)
+
   it("refuses members that do not fit", function()
     local opt, other = optimizer { { tags = "a" }, {} }, optimizer()
     local function sequence(second)

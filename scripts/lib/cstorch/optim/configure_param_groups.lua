@@ -51,9 +51,9 @@ end
 local function split_by_tags(members, filters)
   local groups, rest = {}, members
   for i, filter in ipairs(filters or {}) do
-    local globs = type(filter.params) == "string" and { filter.params } or filter.params
-    local is_filter = type(globs) == "table" and filter.tag ~= nil
+    local is_filter = type(filter) == "table" and filter.params ~= nil and filter.tag ~= nil
     check(is_filter, "value", "configure_param_groups: expected { params = glob, tag = name } as filter %d", i)
+    local globs = type(filter.params) == "table" and filter.params or { tostring(filter.params) }
     local taken, left = {}, {}
     for _, member in ipairs(rest) do table.insert(matches(member.name, globs) and taken or left, member) end
     check(taken[1], "value", "configure_param_groups: the filter '%s' matches no parameter", table.concat(globs, "', '"))

@@ -99,7 +99,7 @@ local function add_groups(self, params, defaults)
     for k, p in ipairs(group.params) do own[k] = p end
     group.params = own
     check_parameters(self, group, g, seen)
-    for key, value in pairs(defaults) do
+    for key, value in pairs(defaults or {}) do
       if group[key] == nil then group[key] = keywords.plain(value) end
     end
     check_hyper_parameters(self, group)
@@ -126,7 +126,7 @@ end
 
 ---Sets up groups and state; a subclass calls it from its own `init`.
 ---@param params table       a list of parameters, or of groups { params = { … }, lr = … }
----@param defaults table     the hyper-parameters of groups that do not have their own
+---@param defaults? table    the hyper-parameters of groups that do not have their own
 ---@param options? { enable_global_step: boolean }   keeps a float32 counter `state[p].step`, see `increment_global_step`
 function Optimizer:init(params, defaults, options)
   self.param_groups, self.state, self.schedulers = {}, {}, {}

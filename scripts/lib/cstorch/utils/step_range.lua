@@ -28,6 +28,7 @@ end
 ---@param i integer
 ---@return boolean
 function StepRange:match(i)
+  check(type(i) == "number", "type", "StepRange: expected a step number, found %s", show(i))
   if i < self.start or i >= self.stop then return false end
   return (i - self.start) % self.step == 0 or self.include_last and i == self.stop - 1
 end
@@ -59,6 +60,7 @@ end
 ---@param target integer
 ---@return integer
 function StepRange:next(target)
+  check(type(target) == "number", "type", "StepRange: expected a step number, found %s", show(target))
   check(target <= self:final(), "value", "StepRange: step %s is past the last step %d", show(target), self:final())
   local i = self.start + math.max(0, math.ceil((target - self.start) / self.step)) * self.step
   return math.min(i, self:final())

@@ -17,7 +17,11 @@ function ScalePerParam:validate()
   local inner = self.scheduler.class.name
   errors.check(not inner:find "^Chained", "value", "%s: a %s cannot be scaled", self.class.name, inner)
   local scalars = {}
-  for g, group in ipairs(self.optimizer.param_groups) do scalars[g] = group.adjust_learning_rate or group.adjust_val or 1 end
+  for g, group in ipairs(self.optimizer.param_groups) do
+    scalars[g] = group.adjust_learning_rate or group.adjust_val or 1
+    errors.check(type(scalars[g]) == "number", "type", "%s: expected a number as factor of group %d, found %s", self.class.name, g,
+      errors.show(scalars[g]))
+  end
   self.adjustment_scalars = scalars
   self:_set_clock(self.last_epoch)
 end
