@@ -18,7 +18,7 @@ local function fresh(body)
   end
 end
 
-describe("GradScaler", function()
+describe("cstorch: GradScaler", function()
   it("leaves everything alone off CSX", fresh(function()
     local p = parameter { 1 }
     local opt, scaler = sgd(p), amp.GradScaler { loss_scale = "dynamic" }
@@ -79,7 +79,7 @@ describe("GradScaler", function()
   end))
 end)
 
-describe("optimizer_step", function()
+describe("cstorch: optimizer_step", function()
   it("steps several optimizers over gradients clipped together", fresh(function()
     local p, q = parameter { 0 }, parameter { 0 }
     amp.optimizer_step((p * 30 + q * 40):sum(), { sgd(p), sgd(q) }, nil, { max_gradient_norm = 5 })
@@ -113,7 +113,7 @@ describe("optimizer_step", function()
   end
 end)
 
-describe("clipping", function()
+describe("cstorch: clipping", function()
   it("takes one parameter, and leaves out those without gradients", fresh(function()
     local p, q = parameter { 1 }, parameter { 1 }
     p.grad = cstorch.tensor { 8 }

@@ -20,7 +20,7 @@ local function warnings_of(body)
   return texts, details
 end
 
-describe("cstorch class", function()
+describe("cstorch: class", function()
   local Base = class.Object:subclass("Base", { width = keywords.REQUIRED, rate = 0.5, note = keywords.OPTIONAL, sizes = { 1, 2 } })
   function Base:init(first, kw) self.first, self.kw = first, kw end
   function Base:describe() return "base " .. self.first end
@@ -112,7 +112,7 @@ describe("cstorch class", function()
   end)
 end)
 
-describe("cstorch ordered map", function()
+describe("cstorch: ordered map", function()
   it("keeps the order of its keys", function()
     local map = ordered_map.new()
     map.b, map.a = 1, 2
@@ -150,7 +150,7 @@ describe("cstorch ordered map", function()
   end)
 end)
 
-describe("cstorch error", function()
+describe("cstorch: error", function()
   it("is a table with kind, message and place", function()
     local fine, problem = pcall(cstorch.check, false, "value", "x must be %s, not %d", "small", 7)
     equal({ fine, problem.kind, problem.message }, { false, "value", "x must be small, not 7" })
@@ -164,7 +164,7 @@ describe("cstorch error", function()
   end)
 end)
 
-describe("cstorch warning", function()
+describe("cstorch: warning", function()
   it("comes once for each text, with its details", function()
     cstorch.testing.reset()
     local errors = require "cstorch.errors"

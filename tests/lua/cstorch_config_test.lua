@@ -23,7 +23,7 @@ local function with_warnings(body)
   return unused, texts
 end
 
-describe("configure_optimizer", function()
+describe("cstorch: configure_optimizer", function()
   it("leaves its table alone", function()
     local options = { optimizer_type = "sgd", params = parameters(), learning_rate = 0.25, betas = { 1 } }
     local unused = with_warnings(function() equal(optim.configure_optimizer(options).param_groups[1].lr, 0.25) end)
@@ -77,7 +77,7 @@ describe("configure_optimizer", function()
   end)
 end)
 
-describe("configure_lr_scheduler", function()
+describe("cstorch: configure_lr_scheduler", function()
   local function configure(config, options) return optim.configure_lr_scheduler(optim.SGD(parameters(), { lr = 0.1 }), config, options) end
 
   it("takes configs of cbk", function()
@@ -114,7 +114,7 @@ describe("configure_lr_scheduler", function()
   end
 end)
 
-describe("configure_scheduler", function()
+describe("cstorch: configure_scheduler", function()
   local function sgd() return optim.SGD({ { params = parameters(), tags = "a" }, { params = parameters() } }, { lr = 0.1 }) end
 
   it("builds trees of exact class names", function()
@@ -155,7 +155,7 @@ describe("configure_scheduler", function()
   end
 end)
 
-describe("configure_param_groups", function()
+describe("cstorch: configure_param_groups", function()
   local nn = cstorch.nn
 
   local function model()

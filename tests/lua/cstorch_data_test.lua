@@ -41,7 +41,7 @@ local function on(kind, body)
   end
 end
 
-describe("DataLoader", function()
+describe("cstorch: DataLoader", function()
   it("gives its input function what is not the step budget", on("CPU", function()
     local given
     local source = data.DataLoader(function(kw)
@@ -108,7 +108,7 @@ describe("DataLoader", function()
   end))
 end)
 
-describe("StepRange", function()
+describe("cstorch: StepRange", function()
   it("matches its steps", function()
     local range = StepRange(1, 6, { step = 2, include_last = true })
     equal({ range:match(0), range:match(1), range:match(2), range:match(5), range:match(6) }, { false, true, false, true, false })
@@ -122,7 +122,7 @@ describe("StepRange", function()
   end)
 end)
 
-describe("DataExecutor", function()
+describe("cstorch: DataExecutor", function()
   it("counts steps", on("CPU", function()
     local executor = data.DataExecutor(loader(batches(3)), { num_steps = 2 })
     equal({ executor:length(), executor.iteration, executor.user_iteration, cstorch.current_executor() }, { 2, -1, 0, nil })
@@ -171,7 +171,7 @@ describe("DataExecutor", function()
   end
 end)
 
-describe("step closure", function()
+describe("cstorch: step closure", function()
   local function logger()
     local log = {}
     return log, cstorch.step_closure(function(...) log[#log + 1] = table.concat({ ... }, ":") end)
@@ -258,7 +258,7 @@ describe("step closure", function()
   end))
 end)
 
-describe("ShardedSampler", function()
+describe("cstorch: ShardedSampler", function()
   local function epoch(sampler)
     local list = {}
     for batch in sampler:batches() do list[#list + 1] = table.concat(batch, " ") end
@@ -299,7 +299,7 @@ describe("ShardedSampler", function()
   end
 end)
 
-describe("a restartable loader", function()
+describe("cstorch: a restartable loader", function()
   --- A source that counts up; its state is its position.
   local function counter(options)
     local at = 0

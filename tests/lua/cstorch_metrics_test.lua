@@ -16,7 +16,7 @@ local function fresh(body)
   end
 end
 
-describe("metric", function()
+describe("cstorch: metric", function()
   it("updates and computes when it is called", fresh(function()
     local metric = metrics.AccuracyMetric("accuracy", { compute_on_system = true })
     equal(metric({ labels = ids { 1, 2 }, predictions = ids { 1, 0 } }):item(), 0.5)

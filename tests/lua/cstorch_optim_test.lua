@@ -17,7 +17,7 @@ local ALL = {
   "Muon",
 }
 
-describe("optimizer", function()
+describe("cstorch: optimizer", function()
   it("completes groups from the defaults, and keeps their extra keys", function()
     local a, b = parameter { 1 }, parameter { 2 }
     local opt = optim.SGD({ { params = { a }, lr = 0.5, tags = "norm", mark = "x" }, { params = b } }, { lr = 0.1, momentum = 0.9 })
@@ -206,7 +206,7 @@ describe("optimizer", function()
   end)
 end)
 
-describe("optimizer state dict", function()
+describe("cstorch: optimizer state dict", function()
   it("numbers parameters over all groups from 0", function()
     local groups = { { params = { parameter { 1 } } }, { params = { parameter { 2 }, parameter { 3 } } } }
     local opt = optim.SGD(groups, { lr = 0.1, momentum = 0.9 })
@@ -265,7 +265,7 @@ describe("optimizer state dict", function()
   end)
 end)
 
-describe("a custom optimizer", function()
+describe("cstorch: a custom optimizer", function()
   local function signum()
     local Signum = optim.Optimizer:subclass("Signum", { lr = cstorch.REQUIRED, momentum = 0.9, weight_decay = 0 })
     function Signum:init(params, kw)

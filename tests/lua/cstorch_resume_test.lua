@@ -83,7 +83,7 @@ local function finally(finish, body)
   end
 end
 
-describe("a resumed run", function()
+describe("cstorch: a resumed run", function()
   for _, kind in ipairs { "CPU", "CSX" } do
     for _, name in ipairs { "AdamW", "SGD", "NAdam", "ASGD", "Adafactor" } do
       it(("goes on as if it had not stopped: %s on %s"):format(name, kind), finally(cstorch.testing.reset, function()

@@ -30,7 +30,7 @@ local function expect_near(got, want, tolerance)
   for i, value in ipairs(want) do near(got[i], value, tolerance or 1e-6) end
 end
 
-describe("schedule", function()
+describe("cstorch: schedule", function()
   it("writes a 0-dim tensor into the groups, the first value at once", function()
     local opt = optimizer()
     local schedule = lr.LinearLR(opt, { initial_learning_rate = 0, end_learning_rate = 1, total_iters = 4 })
@@ -137,7 +137,7 @@ describe("schedule", function()
   end)
 end)
 
-describe("composite schedule", function()
+describe("cstorch: composite schedule", function()
   local function constant(opt, rate) return lr.ConstantLR(opt, { learning_rate = rate }) end
   local function linear(opt, from, to, steps)
     return lr.LinearLR(opt, { initial_learning_rate = from, end_learning_rate = to, total_iters = steps })
@@ -202,7 +202,7 @@ describe("composite schedule", function()
   end)
 end)
 
-describe("schedule state dict", function()
+describe("cstorch: schedule state dict", function()
   it("restores every schedule", function()
     local function build(opt)
       return {
@@ -242,7 +242,7 @@ describe("schedule state dict", function()
   end)
 end)
 
-describe("a custom schedule", function()
+describe("cstorch: a custom schedule", function()
   local WarmupHold = lr.LRScheduler:subclass("WarmupHold", { learning_rate = cstorch.REQUIRED, warmup_steps = cstorch.REQUIRED })
   function WarmupHold:_get_closed_form_lr()
     local t = self.last_epoch:to("float32")

@@ -16,13 +16,13 @@ local session = {}
 
 ---Forgets everything.
 function session.reset()
-  for name in pairs(session) do
-    if name ~= "reset" then session[name] = nil end
-  end
-  session.optimizers, session.optimizer_count = setmetatable({}, { __mode = "k" }), 0
-  session.metrics = {}
-  session.queued, session.repeated = {}, {}
-  session.warned = {}
+  -- Nothing is allocated after this line: the collector, which may end an abandoned run, never sees a part of the state.
+  local fresh = {
+    reset = session.reset, optimizers = setmetatable({}, { __mode = "k" }), optimizer_count = 0, metrics = {}, queued = {}, repeated = {},
+    warned = {},
+  }
+  for name in pairs(session) do session[name] = fresh[name] end
+  for name, value in pairs(fresh) do session[name] = value end
 end
 
 session.reset()

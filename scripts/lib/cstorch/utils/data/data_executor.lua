@@ -142,7 +142,7 @@ function DataExecutor:iter()
   -- a loop that was left by break is garbage some time later
   local guard = newproxy(true)
   getmetatable(guard).__gc = function()
-    if executor.is_running and has_started and not has_ended then executor:_abandon() end
+    if session.executor == executor and has_started and not has_ended then executor:_abandon() end
   end
   return function()
     if has_ended or executor.is_closed and has_started or not guard then return nil end
