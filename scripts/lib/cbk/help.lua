@@ -153,6 +153,7 @@ end
 ---@param name string  "cbk.open", "Tensor", "Tensor:stats", "stats", "cbk.fs"
 ---@return string|nil text, string[] nearest
 function help.text(name)
+  if name:find "^c[sb]torch%f[^%w_]" then return require("cstorch.help").text(name) end
   local found = entries()[name] or entries()["cbk." .. name]
   if found and found.kind ~= "value" then return entry_text(found), {} end
   local below = names_with((found and found.name or name) .. ".")

@@ -8,6 +8,8 @@ local keywords = require "cstorch.keywords"
 ---@field super? cstorch.Class
 ---@field class cstorch.Class           an object's class
 ---@field keywords? table<string, any>  the trailing keyword table: name to default, REQUIRED or OPTIONAL
+---@field defined_in? string           the file, for help
+---@field defined_as? string           the name of its definition there
 ---@field positional? integer           arguments before the keyword table; without it: those that `init` takes
 ---@field abstract? table[]             methods that a subclass must have; a list in it means one of those
 local Object = { name = "Object", subclasses = {} }
@@ -78,6 +80,7 @@ function Object:subclass(name, own_keywords)
   local class = { name = name, super = self, subclasses = {}, object_metatable = metatable }
   metatable.class = class
   class.keywords = inherited_keywords(self, own_keywords)
+  class.defined_in = debug.getinfo(2, "S").source:match "^@(.*)$"
   if type(metatable.__index) ~= "function" then metatable.__index = class end
   class.class = class
   table.insert(self.subclasses, class)

@@ -14,8 +14,8 @@ local cstorch = {
 }
 
 for _, name in ipairs {
-  "tensor", "zeros", "ones", "full", "zeros_like", "ones_like", "full_like", "arange", "rand", "randn", "randint", "manual_seed", "where", "cat",
-  "stack", "is_tensor", "no_grad", "is_grad_enabled", "formula",
+  "tensor", "zeros", "ones", "full", "zeros_like", "ones_like", "full_like", "arange", "rand", "randn", "randint", "manual_seed", "where",
+  "cat", "stack", "is_tensor", "no_grad", "is_grad_enabled", "formula",
 } do
   cstorch[name] = tensors[name]
 end
@@ -32,23 +32,11 @@ function cstorch.value(x)
   return tonumber(x:item())
 end
 
---- Names of this module that are functions of a part, which loads when they are first used.
-local MEMBERS = {
-  configure = { "run.configure" }, backend = { "run.backend", "backend" }, use_cs = { "run.backend", "use_cs" }, compile = { "run.compile" },
-  compile_step = { "run.trace" }, trace = { "run.trace" }, step_closure = { "run.closures", "step_closure" },
-  checkpoint_closure = { "run.closures", "checkpoint_closure" }, run_step_closures = { "run.closures", "drain" },
-  save = { "run.checkpoint", "save" }, load = { "run.checkpoint", "load" },
-}
-for name, place in pairs(MEMBERS) do
-  cstorch[name] = function(...)
-    local part = require("cstorch." .. place[1])
-    local fn = place[2] and part[place[2]] or part
-    cstorch[name] = fn
-    return fn(...)
-  end
-end
-
 return namespace("cstorch", cstorch, {
   nn = "cstorch.nn", optim = "cstorch.optim", amp = "cstorch.amp", metrics = "cstorch.metrics", utils = "cstorch.utils",
   testing = "cstorch.testing",
+  configure = "cstorch.run.configure", backend = "cstorch.run.backend:backend", use_cs = "cstorch.run.backend:use_cs",
+  compile = "cstorch.run.compile", compile_step = "cstorch.run.trace", trace = "cstorch.run.trace",
+  step_closure = "cstorch.run.closures:step_closure", checkpoint_closure = "cstorch.run.closures:checkpoint_closure",
+  run_step_closures = "cstorch.run.closures:drain", save = "cstorch.run.checkpoint:save", load = "cstorch.run.checkpoint:load",
 })

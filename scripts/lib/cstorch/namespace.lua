@@ -5,13 +5,16 @@ local errors = require "cstorch.errors"
 ---Makes indexing `members` with an unknown name an error that names what looks like it.
 ---@param name string                 "cstorch.optim"
 ---@param members table
----@param parts? table<string, string>   names of members that load when they are first used, to their modules
+---@param parts? table<string, string>   members that load when they are first used: name to "module", or to "module:member" of it
 ---@return table members
 return function(name, members, parts)
   return setmetatable(members, {
+    parts = parts,
     __index = function(_, key)
       if parts and parts[key] then
-        local part = require(parts[key])
+        local module, member = parts[key]:match "^([^:]+):?(.*)$"
+        local part = require(module)
+        if member ~= "" then part = part[member] end
         rawset(members, key, part)
         return part
       end

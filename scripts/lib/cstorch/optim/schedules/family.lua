@@ -80,8 +80,10 @@ end
 ---@param renamed table<string, string>     argument name of all families to that of this one
 function family.add(module, base, suffix, renamed)
   for _, file in ipairs(DEFINITIONS) do
-    local definition = require("cstorch.optim.schedules." .. file)
+    local path = "cstorch.optim.schedules." .. file
+    local definition = require(path)
     local made = make(base, suffix, renamed, definition)
+    made.defined_in, made.defined_as = package.searchpath(path, package.path), definition.name
     module[made.name], module[definition.name .. suffix] = made, made
   end
   return namespace(("cstorch.optim.%s"):format(MODULES[suffix]), module)

@@ -1,0 +1,144 @@
+-- Help for names of cstorch, out of the comments above what they name, and of the keywords that classes declare.
+
+local cbk = require "cbk"
+local keywords = require "cstorch.keywords"
+
+local help = {}
+
+-- --- finding comments
+
+--- The lines of a source file; read once.
+local sources = setmetatable({}, { __index = function(known, path)
+  local lines = {}
+  for line in (cbk.fs.read(path) .. "\n"):gmatch "(.-)\r?\n" do lines[#lines + 1] = line end
+  known[path] = lines
+  return lines
+end })
+
+--- The annotation that ends above line `number`: its lines without the dashes.
+local function comment_above(lines, number)
+  local first = number
+  while first > 1 and lines[first - 1]:find "^%s*%-%-%-" do first = first - 1 end
+  local block = {}
+  for i = first, number - 1 do block[#block + 1] = lines[i]:match "^%s*%-%-%-%s?(.*)$" end
+  return block
+end
+
+--- Where the class is defined: its file and line. A schedule's is its definition, which all families share.
+local function place_of(class)
+  local name, path = class.name, class.defined_in
+  local starts = { ('subclass("%s"'):format(name), ('subclass "%s"'):format(name), ("local %s = {"):format(class.defined_as or name) }
+  for number, line in ipairs(path and sources[path] or {}) do
+    for _, start in ipairs(starts) do
+      if line:find(start, 1, true) then return path, number end
+    end
+  end
+end
+
+-- --- showing
+
+--- Text, parameters and results of an annotation.
+local function add_comment(block, out)
+  for _, line in ipairs(block) do
+    local tag, rest = line:match "^@(%w+)%s*(.*)$"
+    if tag == "param" then
+      out[#out + 1] = "    " .. rest:gsub("%s%s+", "  ")
+    elseif tag == "return" then
+      out[#out + 1] = "    returns " .. rest:gsub("%s%s+", "  ")
+    elseif not tag then
+      out[#out + 1] = "  " .. line
+    end
+  end
+end
+
+local function value_text(value)
+  if value == keywords.REQUIRED then return "required" end
+  if value == keywords.OPTIONAL then return "nil" end
+  if type(value) == "string" then return ('"%s"'):format(value) end
+  if type(value) ~= "table" then return tostring(value) end
+  local items = {}
+  for i, item in ipairs(value) do items[i] = value_text(item) end
+  return "{ " .. table.concat(items, ", ") .. " }"
+end
+
+--- The keywords of a class with their defaults.
+local function add_keywords(class, out)
+  local names = class.keywords and keywords.names(class.keywords) or {}
+  if names[1] == nil then return end
+  out[#out + 1] = ""
+  out[#out + 1] = "  keywords and their defaults:"
+  for _, name in ipairs(names) do out[#out + 1] = ("    %s = %s"):format(name, value_text(class.keywords[name])) end
+end
+
+--- Methods that a class has for its base class only.
+local HOOKS = { init = true, validate = true, closed_form = true, preinitialize = true, extra_text = true }
+
+--- The public methods that a class defines itself.
+local function add_methods(class, out)
+  local names = {}
+  for name, member in pairs(class) do
+    if type(member) == "function" and not name:find "^_" and not HOOKS[name] then names[#names + 1] = ":" .. name end
+  end
+  table.sort(names)
+  if names[1] then out[#out + 1] = "\n  methods: " .. table.concat(names, ", ") end
+end
+
+local function class_text(name, class)
+  local out = { name .. (class.super and class.super.name ~= "Object" and (" : " .. class.super.name) or "") }
+  local path, number = place_of(class)
+  if path then add_comment(comment_above(sources[path], number), out) end
+  add_keywords(class, out)
+  add_methods(class, out)
+  return table.concat(out, "\n")
+end
+
+local function function_text(name, fn)
+  local info = debug.getinfo(fn, "S")
+  local out = { name }
+  local path = info.source:match "^@(.*)$"
+  if path then
+    local line = sources[path][info.linedefined] or ""
+    out[1] = name .. (line:match "function[^%(]*(%(.-%))" or "()")
+    add_comment(comment_above(sources[path], info.linedefined), out)
+  end
+  return table.concat(out, "\n")
+end
+
+local function names_of(module)
+  local names = {}
+  for name in pairs(module) do names[#names + 1] = name end
+  local metatable = getmetatable(module)
+  for name in pairs(type(metatable) == "table" and metatable.parts or {}) do
+    if rawget(module, name) == nil then names[#names + 1] = name end
+  end
+  table.sort(names)
+  return names
+end
+
+local function is_class(value) return type(value) == "table" and rawget(value, "object_metatable") ~= nil end
+
+---Help about "cstorch", "cstorch.optim", "cstorch.optim.AdamW" or "cstorch.optim.Optimizer:zero_grad"; or nil and the names that are near.
+---@param name string
+---@return string? text, string[] nearest
+function help.text(name)
+  local place, value = "cstorch", require "cstorch"
+  for separator, part in name:gsub("^cbtorch", "cstorch"):gmatch "([.:])([%w_]+)" do
+    local found
+    if type(value) == "table" then
+      local fine, member = pcall(function() return value[part] end)
+      found = fine and member or nil
+    end
+    if found == nil then
+      local near = type(value) == "table" and cbk.nearest(part, names_of(value), 3) or {}
+      for i, known in ipairs(near) do near[i] = place .. separator .. known end
+      return nil, near
+    end
+    place, value = place .. separator .. part, found
+  end
+  if is_class(value) then return class_text(place, value), {} end
+  if type(value) == "function" then return function_text(place, value), {} end
+  if type(value) ~= "table" then return ("%s = %s"):format(place, value_text(value)), {} end
+  return ("%s\n  %s"):format(place, table.concat(names_of(value), "\n  ")), {}
+end
+
+return help

@@ -1,0 +1,30 @@
+-- Help about names of cstorch, as `:help` shows it.
+
+local harness = require "harness"
+local help = require "cbk.help"
+local describe, it, equal, is_true = harness.describe, harness.it, harness.equal, harness.is_true
+
+describe("cstorch: help", function()
+  for name, words in pairs {
+    ["cstorch.optim.AdamW"] = { "β1·m + (1 - β1)·g", "Source: Loshchilov", "betas = { 0.9, 0.999 }", "lr = 0.001", ":step" },
+    ["cstorch.optim.lr_scheduler.LinearLR"] = { "(initial - end)·(1 - t/N) + end", "end_learning_rate = required" },
+    ["cstorch.optim.weight_decay_scheduler.ChainedWD"] = { "fk(t)/initial_k", "schedulers = required" },
+    ["cstorch.metrics.MeanIOUMetric"] = { "M_cc/(row + column - M_cc)", "num_classes = required" },
+    ["cstorch.optim.Optimizer:zero_grad"] = { "zero_grad(options)", "Removes the gradients" },
+    ["cstorch.nn.utils.clip_grad_norm_"] = { "clip_grad_norm_(params, max_norm)", "min(1, max_norm/(norm + 1e-6))" },
+    ["cstorch.step_closure"] = { "step_closure(fn, options)", "run_async" },
+    ["cstorch.utils.data"] = { "DataLoader", "ShardedSampler" },
+    ["cstorch"] = { "optim", "checkpoint_closure", "UNTAGGED" },
+    ["cbtorch.save"] = { "cstorch.save(tree, path)" },
+  } do
+    it("describes " .. name, function()
+      local text = help.text(name)
+      for _, word in ipairs(words) do is_true(text:find(word, 1, true), word .. " in: " .. text) end
+    end)
+  end
+
+  it("names what looks like an unknown name", function()
+    local text, near = help.text "cstorch.optim.AdmW"
+    equal({ text, near[1] }, { nil, "cstorch.optim.AdamW" })
+  end)
+end)
