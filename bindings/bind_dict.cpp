@@ -133,7 +133,8 @@ void bind_dict(lua_State* L) {
                                          {"__tostring", guarded<dict_tostring>},
                                          {nullptr, nullptr}};
   register_type<Dict>(L, {.metamethods = metamethods, .index = guarded<dict_index>});
-  static const luaL_Reg functions[] = {{"dict", guarded<make_dict>}, {"count", guarded<count>}, {nullptr, nullptr}};
+  static const luaL_Reg functions[] = {
+      {"dict", guarded<make_dict>}, {"count", guarded<count>}, {nullptr, nullptr}};
   set_functions(L, functions);
 }
 

@@ -5,8 +5,8 @@ namespace cbk::lua {
 int open_native(lua_State* L) {
   lua_newtable(L);
   for (auto* bind : {bind_value, bind_dict, bind_list, bind_tree, bind_rows, bind_rewrite, bind_tensor,
-                     bind_tensor_functions, bind_variable, bind_compute, bind_text, bind_fs, bind_config, bind_checkpoint, bind_output,
-                     bind_formats, bind_h5_edit, bind_terminal}) {
+                     bind_tensor_functions, bind_variable, bind_compute, bind_text, bind_fs, bind_config,
+                     bind_checkpoint, bind_output, bind_formats, bind_h5_edit, bind_terminal}) {
     bind(L);
   }
   set_field(L, "version", std::string_view(CBK_VERSION));

@@ -120,6 +120,13 @@ void Elementwise::plan() {
       late_stores_.push_back(static_cast<int>(i));
     }
   }
+  for (size_t i = 0; i < views_.size(); ++i) {
+    const Operand& view = views_[i];
+    const bool is_known = std::any_of(dense_.begin(), dense_.end(),
+                                      [&](size_t other) { return view.is_same_view(views_[other]); });
+    if (view.dtype == chain_.type && !is_scalar(view) && view.is_contiguous() && !is_known)
+      dense_.push_back(i);
+  }
   give_slots();
 }
 
@@ -195,6 +202,21 @@ void Elementwise::run_task(int64_t task) {
   }
 }
 
+/// Asks for a part of the next block's memory while this one is computed: the hardware's own stops at each
+/// page.
+template <typename T>
+void Elementwise::fetch_ahead(int64_t begin, size_t part) const {
+  constexpr int64_t line = 64;
+  constexpr int64_t lines = block_bytes / line;
+  const auto parts = static_cast<int64_t>(vector_steps_.size());
+  const int64_t all = lines * static_cast<int64_t>(dense_.size());
+  const int64_t end = all * static_cast<int64_t>(part + 1) / parts;
+  for (int64_t i = all * static_cast<int64_t>(part) / parts; i < end; ++i) {
+    const Operand& view = views_[dense_[i / lines]];
+    __builtin_prefetch(view.bytes() + begin * static_cast<int64_t>(sizeof(T)) + i % lines * line, 0, 3);
+  }
+}
+
 template <typename T>
 void Elementwise::run_block(int64_t begin, int64_t count, std::byte* scratch) const {
   const size_t inputs = chain_.inputs.size();
@@ -219,7 +241,10 @@ void Elementwise::run_block(int64_t begin, int64_t count, std::byte* scratch) co
       cast_elements(view.dtype, raw, chain_.type, address(input), count);
     }
   }
-  for (const Planned& step : vector_steps_) {
+  const bool has_next = begin + block_bytes / static_cast<int64_t>(sizeof(T)) * 2 <= numel_;
+  for (size_t s = 0; s < vector_steps_.size(); ++s) {
+    const Planned& step = vector_steps_[s];
+    if (has_next) fetch_ahead<T>(begin + count, s);
     step.loop(address(step.operands[0]), step.count > 1 ? address(step.operands[1]) : nullptr,
               step.count > 2 ? address(step.operands[2]) : nullptr, address(step.result),
               static_cast<size_t>(count));

@@ -1,7 +1,7 @@
 #include "host/compute/fuse.hpp"
 
 #include <algorithm>
-#include <optional>
+#include <span>
 #include <unordered_map>
 #include <unordered_set>
 
@@ -36,7 +36,8 @@ class Group {
     append(std::move(step), position);
   }
 
-  [[nodiscard]] bool can_join(const RecordedStep& step) const {
+  /// `following`: kernels after it. One that shares no data is taken if a near one needs both.
+  [[nodiscard]] bool can_join(const RecordedStep& step, std::span<const RecordedStep> following) const {
     const auto* kernel = dynamic_cast<const Elementwise*>(step.kernel.get());
     if (kernel == nullptr || is_empty() || step.condition != condition_) return false;
     const ElementChain& chain = kernel->chain();
@@ -45,7 +46,8 @@ class Group {
     if (chain_.inputs.size() + chain_.outputs.size() + chain.inputs.size() + chain.outputs.size() >
         most_operands)
       return false;
-    return shares_data(chain) && reads_what_it_can(chain) && writes_what_it_can(chain);
+    return (shares_data(*kernel) || is_bridged(*kernel, following)) && reads_what_it_can(chain) &&
+           writes_what_it_can(chain);
   }
 
   void append(RecordedStep step, size_t position) {
@@ -102,13 +104,25 @@ class Group {
                        [&](const auto& output) { return output.to.buffer.get() == buffer; });
   }
 
-  [[nodiscard]] bool shares_data(const ElementChain& chain) const {
+  [[nodiscard]] bool shares_data(const Kernel& kernel) const {
     const auto is_known = [&](const Operand& operand) {
       return touches(chain_.inputs, operand.buffer.get()) || writes(operand.buffer.get());
     };
-    return std::any_of(chain.inputs.begin(), chain.inputs.end(), is_known) ||
-           std::any_of(chain.outputs.begin(), chain.outputs.end(),
-                       [&](const auto& output) { return is_known(output.to); });
+    return std::any_of(kernel.reads().begin(), kernel.reads().end(), is_known) ||
+           std::any_of(kernel.writes().begin(), kernel.writes().end(), is_known);
+  }
+
+  /// Whether one of the kernels right after it needs its result and data of the chain.
+  [[nodiscard]] bool is_bridged(const Kernel& kernel, std::span<const RecordedStep> following) const {
+    constexpr size_t near = 6;
+    for (const RecordedStep& next : following.first(std::min(near, following.size()))) {
+      const bool needs_it = std::any_of(
+          kernel.writes().begin(), kernel.writes().end(),
+          [&](const Operand& written) { return touches(next.kernel->reads(), written.buffer.get()); });
+      if (needs_it)
+        return dynamic_cast<const Elementwise*>(next.kernel.get()) != nullptr && shares_data(*next.kernel);
+    }
+    return false;
   }
 
   /// A value of the chain can be read at the same place only, and only if it needs no rounding.
@@ -173,6 +187,14 @@ class Group {
   }
 
   static ElementChain without_dead_steps(ElementChain chain) {
+    for (auto& output : chain.outputs) {
+      // What is only a copy of a step is written by that step.
+      while (output.value.kind == ChainValue::Kind::step &&
+             chain.steps[output.value.index].op == ElementOp::copy &&
+             chain.steps[output.value.index].operands[0].kind == ChainValue::Kind::step) {
+        output.value = chain.steps[output.value.index].operands[0];
+      }
+    }
     std::vector<bool> is_used(chain.steps.size(), false);
     const auto use = [&](ChainValue value) {
       if (value.kind == ChainValue::Kind::step) is_used[value.index] = true;
@@ -226,7 +248,7 @@ std::vector<RecordedStep> fuse(std::vector<RecordedStep> steps, const std::vecto
   };
   for (size_t i = 0; i < steps.size(); ++i) {
     RecordedStep& step = steps[i];
-    if (group.can_join(step)) {
+    if (group.can_join(step, std::span<const RecordedStep>(steps).subspan(i + 1))) {
       group.append(std::move(step), i);
       continue;
     }
