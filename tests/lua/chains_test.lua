@@ -176,7 +176,8 @@ local function optimizer_of(weights)
   local state, names, sparsity = cbk.dict(), cbk.list(), cbk.dict()
   for i, name in ipairs(cbk.keys(weights)) do
     names[i], state[name] = name, cbk.dict { exp_avg = conversion.counted({ 2 }, -100 * i) }
-    if cbk.count(sparsity) == 0 and name:find "position" then sparsity[name] = cbk.dict { mask = conversion.counted({ 2 }, -100 * i - 50) } end
+    local is_first = cbk.count(sparsity) == 0
+    if is_first and name:find "position" then sparsity[name] = cbk.dict { mask = conversion.counted({ 2 }, -100 * i - 50) } end
   end
   local groups = cbk.list { cbk.dict { lr = 0.125, params = names } }
   local out = cbk.dict { state = state, param_groups = groups }

@@ -76,11 +76,12 @@ function functional.dropout(x, options)
 end
 
 ---softmax(q · kᵀ · scale + mask) · v, a block of queries at a time. The heads of k and v may be fewer than those of q and divide them.
+---The mask is added, or of bools that are true where a key is seen; `window`: keys that a query sees, itself included; `slopes`: those of
+---ALiBi, one for each head.
 ---@param q cstorch.Tensor   [..., heads, queries, width]
 ---@param k cstorch.Tensor   [..., groups, keys, width]
 ---@param v cstorch.Tensor   [..., groups, keys, width]
----@param options? { causal: boolean, scale: number, mask: cstorch.Tensor, window: integer, slopes: cstorch.Tensor }   the mask is added, or of
----   bools that are true where a key is seen; `window`: keys that a query sees, itself included; `slopes`: ALiBi, one for each head
+---@param options? { causal: boolean, scale: number, mask: cstorch.Tensor, window: integer, slopes: cstorch.Tensor }
 ---@return cstorch.Tensor   # [..., heads, queries, width]
 function functional.scaled_dot_product_attention(q, k, v, options) return native.attention(q, k, v, options) end
 

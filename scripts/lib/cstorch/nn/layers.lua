@@ -49,7 +49,8 @@ function layers.Embedding:extra_text() return table.concat(self.weight:shape(), 
 
 local function norm_shape(what, shape)
   if type(shape) == "number" then shape = { shape } end
-  errors.check(type(shape) == "table" and #shape > 0, "type", "%s: expected an extent or a list of them, found %s", what, errors.show(shape))
+  local is_list = type(shape) == "table" and #shape > 0
+  errors.check(is_list, "type", "%s: expected an extent or a list of them, found %s", what, errors.show(shape))
   for _, one in ipairs(shape) do extent(what, "an extent", one) end
   return shape
 end

@@ -13,7 +13,8 @@ local known = setmetatable({}, { __mode = "k" })
 ---@param options? { requires_grad: boolean }   default true
 ---@return cstorch.Tensor
 function parameter.new(tensor, options)
-  errors.check(tensors.is_tensor(tensor), "type", "nn.Parameter: expected a tensor, found %s; cstorch.tensor makes one", errors.show(tensor))
+  local is_tensor = tensors.is_tensor(tensor)
+  errors.check(is_tensor, "type", "nn.Parameter: expected a tensor, found %s; cstorch.tensor makes one", errors.show(tensor))
   options = keywords.complete("nn.Parameter", { requires_grad = true }, options)
   local p = tensor:detach()
   if options.requires_grad then p:requires_grad_(true) end

@@ -23,8 +23,8 @@ function positions.rotate(x, width, theta)
   return tensors.cat({ rotated, x:slice(-1, width, dims[#dims]) }, -1)
 end
 
----The slopes of ALiBi (Press et al. 2021): a geometric sequence that begins with 2^(-8/n), for n heads a power of two; otherwise that of the
----next lower power, then every second one of the next higher.
+---The slopes of ALiBi (Press et al. 2021): a geometric sequence that begins with 2^(-8/n), for n heads a power of two; otherwise that of
+---the next lower power, then every second one of the next higher.
 ---@param heads integer
 ---@return cstorch.Tensor   # [heads]
 function positions.alibi_slopes(heads)

@@ -33,7 +33,7 @@ end
 ---@return cstorch.Backend
 function backend.backend(kind, options)
   if kind == nil and options == nil then
-    return check(session.backend, "runtime", "there is no backend yet: call cstorch.compile(model, { backend = … }) or cstorch.backend(kind)")
+    return check(session.backend, "runtime", "there is no backend yet: call cstorch.compile(model, …) or cstorch.backend(kind)")
   end
   kind = backend.kind_of(kind)
   check(not session.backend, "runtime", "there is a backend already (%s), and only one for each process", (session.backend or {}).kind)

@@ -17,7 +17,8 @@ local function check_step()
   if not executor or not session.backend or session.backend.kind ~= "CSX" then return end
   if executor:is_before_first_step() or executor:is_checkpoint_step() then return end
   local following = executor:next_checkpoint_step()
-  errors.raise("runtime", "save: weights are only available on checkpoint steps; this is step %d, and %s. Steps count from 1, as the loop's i does",
+  errors.raise("runtime",
+    "save: weights are available on checkpoint steps only; this is step %d, and %s. Steps count from 1, as i of the loop",
     executor.user_iteration, following and "the next one is step " .. following or "there is none; configure checkpoint_steps sets them")
 end
 

@@ -68,8 +68,8 @@ local function replay(trace, ...)
   return unpack(trace.outputs)
 end
 
----Makes a step of a function. On the CSX its body runs once; the tensors that it returned then have new values after each step. On the CPU it
----runs every time.
+---Makes a step of a function. On the CSX its body runs once; the tensors that it returned then have new values after each step. On the
+---CPU it runs every time.
 ---@param fn function
 ---@return function
 return function(fn)
