@@ -34,7 +34,9 @@ end
 
 return namespace("cstorch", cstorch, {
   nn = "cstorch.nn", optim = "cstorch.optim", amp = "cstorch.amp", metrics = "cstorch.metrics", utils = "cstorch.utils",
-  testing = "cstorch.testing",
+  testing = "cstorch.testing", sparse = "cstorch.sparse",
+  summarize_scalar = "cstorch.utils.summaries:summarize_scalar", summarize_tensor = "cstorch.utils.summaries:summarize_tensor",
+  save_summaries = "cstorch.utils.summaries:save_summaries",
   configure = "cstorch.run.configure", backend = "cstorch.run.backend:backend", use_cs = "cstorch.run.backend:use_cs",
   compile = "cstorch.run.compile", compile_step = "cstorch.run.trace", trace = "cstorch.run.trace",
   step_closure = "cstorch.run.closures:step_closure", checkpoint_closure = "cstorch.run.closures:checkpoint_closure",

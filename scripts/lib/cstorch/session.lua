@@ -9,6 +9,7 @@ local session = {}
 ---@field optimizers table            optimizer to its number; does not keep optimizers alive
 ---@field optimizer_count integer     numbers given so far
 ---@field metrics table[]             in the order in which they were made
+---@field summaries? table            what was noted since the last `save_summaries`
 ---@field queued table[]              step closures that wait for the end of the step
 ---@field repeated table[]            those that a traced step calls again in this step
 ---@field sink? fun(message: string, info?: table)   where warnings go

@@ -1,0 +1,104 @@
+-- Static sparsity: a mask for each weight that never changes.
+
+local class = require "cstorch.class"
+local errors = require "cstorch.errors"
+local keywords = require "cstorch.keywords"
+local Module = require("cstorch.nn").Module
+local Optimizer = require "cstorch.optim.optimizer"
+local ordered_map = require "cstorch.ordered_map"
+local shapes = require "cstorch.shapes"
+local tensors = require "cstorch.tensors"
+
+local check, show = errors.check, errors.show
+
+---Masks weights: the share `sparsity` of each is zero and stays zero. `init_method` says which: "random", or "topk" for the smallest ones.
+---`filter(name, p)` says which parameters get a mask; by default those with two dims and more whose name has none of embedding, norm,
+---lm_head and pe_helper.
+---@class cstorch.sparse.Static : cstorch.Class
+---@field masks table<any, any>   parameter to mask: 1 where the weight lives, else 0
+---@alias Static.Keywords { sparsity: number, init_method: "random"|"topk", filter: fun(name: string, p: any): boolean }
+---@overload fun(keywords: Static.Keywords): cstorch.sparse.Static
+local Static = class.Object:subclass("Static", { sparsity = keywords.REQUIRED, init_method = "random", filter = false })
+
+Static.positional = 0
+
+local DENSE = { "embedding", "norm", "lm_head", "pe_helper" }
+
+local function default_filter(name, p)
+  for _, word in ipairs(DENSE) do
+    if name:find(word, 1, true) then return false end
+  end
+  return p:dim() > 1
+end
+
+function Static:init(kw)
+  local share = kw.sparsity
+  check(type(share) == "number" and share >= 0 and share < 1, "value", "Static: sparsity must be a number in [0, 1), not %s", show(share))
+  local is_known = kw.init_method == "random" or kw.init_method == "topk"
+  check(is_known, "value", "Static: init_method must be 'random' or 'topk', not %s", show(kw.init_method))
+  check(not kw.filter or type(kw.filter) == "function", "type", "Static: expected a function as filter, found %s", show(kw.filter))
+  self.sparsity, self.init_method, self.filter = share, kw.init_method, kw.filter or default_filter
+  self.masks, self.names = {}, {}
+end
+
+--- 1 for the highest scores, 0 for the share of the lowest.
+local function make_mask(self, p)
+  local scores = self.init_method == "topk" and p:detach():abs() or tensors.to_device(tensors.rand(p:shape()))
+  local kept = p:numel() - math.floor(self.sparsity * p:numel())
+  local threshold = scores:flatten():topk(kept):amin()
+  return scores:ge(threshold):to(p.dtype)
+end
+
+local function mask_model(self, model)
+  local count = 0
+  for name, p in model:named_parameters() do
+    if not self.masks[p] and self.filter(name, p) then
+      local mask = make_mask(self, p)
+      self.masks[p], self.names[p] = mask, name
+      p:mul_(mask)
+      count = count + 1
+    end
+  end
+  check(count > 0, "value", "Static: the filter accepts no parameter of the %s", model.class.name)
+end
+
+local function mask_gradients(self, optimizer)
+  for p, grad in optimizer:gradients() do
+    if self.masks[p] then grad:mul_(self.masks[p]) end
+  end
+end
+
+local function mask_weights(self, optimizer)
+  local names = optimizer:state_names_to_sparsify()
+  for p, state in optimizer:parameters() do
+    local mask = self.masks[p]
+    if mask then
+      p:mul_(mask)
+      for _, name in ipairs(names) do
+        if state[name] and shapes.same(state[name], mask) then state[name]:mul_(mask) end
+      end
+    end
+  end
+end
+
+---Masks the weights of a model; or makes an optimizer mask gradients before its steps, and weights and state after them. Also
+---`optimizer:apply(sparsity)`. Apply it to the model first, and after loading its weights.
+---@param target any   an nn.Module or an optimizer
+function Static:apply(target)
+  if class.is_a(target, Module) then return tensors.no_grad(mask_model, self, target) end
+  check(class.is_a(target, Optimizer), "type", "Static:apply: expected a module or an optimizer, found %s", show(target))
+  check(next(self.masks) ~= nil, "runtime", "Static:apply: apply it to the model before its optimizer")
+  target:register_step_pre_hook(function(optimizer) tensors.no_grad(mask_gradients, self, optimizer) end)
+  target:register_step_post_hook(function(optimizer) tensors.no_grad(mask_weights, self, optimizer) end)
+end
+
+---The masks by the names of their parameters.
+---@return table
+function Static:state_dict()
+  local dict, parameters = ordered_map.new(), {}
+  for p, name in pairs(self.names) do parameters[name] = p end
+  for name, p in ordered_map.items(parameters) do dict[name] = self.masks[p] end
+  return dict
+end
+
+return Static
