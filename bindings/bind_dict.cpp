@@ -40,10 +40,17 @@ int dict_len(lua_State* L) {
   return 1;
 }
 
-/// `cbk.count(x)`: entries of a Dict or items of a List.
+/// `cbk.count(x)`: entries of a Dict, items of a List or of a Lua list.
 int count(lua_State* L) {
-  const auto dict = test<Dict>(L, 1);
-  lua_pushnumber(L, static_cast<double>(dict ? dict->size() : check<Sequence>(L, 1)->items.size()));
+  size_t size = 0;
+  if (const auto dict = test<Dict>(L, 1)) {
+    size = dict->size();
+  } else if (lua_istable(L, 1)) {
+    size = lua_objlen(L, 1);
+  } else {
+    size = check<Sequence>(L, 1)->items.size();
+  }
+  lua_pushnumber(L, static_cast<double>(size));
   return 1;
 }
 

@@ -86,7 +86,7 @@ local function layout(name, image, own, belongs)
     for field in cbk.items(section) do
       if own[field] == nil then (belongs[field] and config or others)[field] = cbk.raw(section, field) end
     end
-    config[name], config["beside_" .. name] = #others > 0 and others or nil, #stray > 0 and stray or nil
+    config[name], config["beside_" .. name] = cbk.count(others) > 0 and others or nil, cbk.count(stray) > 0 and stray or nil
     return config
   end
   local function write(config)

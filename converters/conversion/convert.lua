@@ -526,7 +526,7 @@ end
 ---Traces tensors that the release moves into the model from elsewhere in the checkpoint; such a step is not a plain copy.
 local function trace_moved(job, i, converted, model)
   local text, copies = job.path[i].src .. " -> " .. job.path[i].tgt, job.copies or {}
-  for k = #model > #converted and #copies or 0, 1, -1 do
+  for k = cbk.count(model) > cbk.count(converted) and #copies or 0, 1, -1 do
     if copies[k] == text then table.remove(copies, k) end
   end
   for key, value in cbk.items(job.trace and model or cbk.dict()) do

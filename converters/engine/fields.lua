@@ -61,7 +61,7 @@ local function same(a, b)
   for key in cbk.items(a) do
     if b[key] == nil or not same(a[key], b[key]) then return false end
   end
-  return #a == #b
+  return cbk.count(a) == cbk.count(b)
 end
 ---`fields.same(a, b)`: whether the programs that read a config see the same value: true is 1, false is 0. `b` may be
 ---`fields.any_of(…)`.

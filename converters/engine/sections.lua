@@ -288,7 +288,7 @@ local function nest(config, nested)
         config[name] = nil
       end
     end
-    if #inner > 0 then config[section] = inner end
+    if cbk.count(inner) > 0 then config[section] = inner end
   end
 end
 

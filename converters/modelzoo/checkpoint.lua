@@ -171,7 +171,7 @@ end
 function checkpoint.from_hf(model, release, params, kept)
   local out = cbk.dict()
   out.model = model
-  add_metadata(out, release, params, #kept > 0 and kept or nil)
+  add_metadata(out, release, params, cbk.count(kept) > 0 and kept or nil)
   return out
 end
 

@@ -59,7 +59,7 @@ local function followed(names, tree, key)
   if is_dict(tree, key) then
     local out = cbk.dict()
     for name in cbk.items(value) do out[follow(names, name)] = cbk.raw(value, name) end
-    return #out == #value and out or value
+    return cbk.count(out) == cbk.count(value) and out or value
   end
   return with_members(tree, key, function(name) return type(name) == "string" and follow(names, name) or nil end) or cbk.raw(tree, key)
 end

@@ -245,7 +245,7 @@ local function sparsity_of_2_2(config, moves)
     sparsity.update = cbk.dict { freq = sparsity.update }
     moves[#moves + 1] = { "sparsity.update", "sparsity.update.freq" }
   end
-  if #sparsity == 1 and type(sparsity.sparsity) == "number" then
+  if cbk.count(sparsity) == 1 and type(sparsity.sparsity) == "number" then
     config.sparsity = cbk.raw(sparsity, "sparsity")
     moves[#moves + 1] = { "sparsity.sparsity", "sparsity" }
   else

@@ -160,7 +160,7 @@ local function filled(tree, name)
     local value = filled(tree[name], key)
     if value ~= nil then out[is_items and #out + 1 or key] = value end
   end
-  return #out > 0 and out or nil
+  return cbk.count(out) > 0 and out or nil
 end
 
 ---A function that takes fields of the legacy file by their sources. Records the fields that were asked for, those of another kind, and
@@ -205,7 +205,7 @@ local function fill(take, names, at)
     local name, value
     if type(field) == "table" then
       name, value = field.name, fill(take, field, at .. "." .. field.name)
-      if #value == 0 then value = nil end
+      if cbk.count(value) == 0 then value = nil end
     else
       local renamed, source = field:match "^(%S+) <%- (%S+)$"
       source = source or field
@@ -237,7 +237,7 @@ local function fill_list(take, entries, switches, at, moves)
       end
     elseif entry[1] then
       local options = fill(take, entry, spot(entry.name))
-      if #options > 0 then add(entry.name, options) end
+      if cbk.count(options) > 0 then add(entry.name, options) end
     else
       local value = switches[entry.name]
       if entry.value then value = take(entry.value, spot(entry.name)) end
@@ -329,7 +329,7 @@ end
 ---Refuses an empty learning rate: it is a number, one schedule or several. Null counts as absent.
 local function check_rate(optimizer)
   local rate = optimizer.learning_rate
-  local is_empty = (is_dict(optimizer, "learning_rate") or is_list(optimizer, "learning_rate")) and #rate == 0
+  local is_empty = (is_dict(optimizer, "learning_rate") or is_list(optimizer, "learning_rate")) and cbk.count(rate) == 0
   if is_empty then fields.refuse("optimizer.learning_rate", rate, "a number, a map with a scheduler or a list of such maps") end
 end
 
@@ -413,7 +413,7 @@ end
 local function runs(take, config, moves)
   local function input(section)
     local data = trainer.section(config, section)
-    if data == nil or #data == 0 then return nil end
+    if data == nil or cbk.count(data) == 0 then return nil end
     return without_moved(cbk.copy(data), section)
   end
   local train, eval = input "train_input", input "eval_input"
@@ -426,7 +426,7 @@ local function runs(take, config, moves)
         moves[#moves + 1] = { entry[3], ("trainer.%s.%s"):format(name, entry[1]) }
       end
     end
-    if #section > 0 then out[name] = section end
+    if cbk.count(section) > 0 then out[name] = section end
   end
   local path_of = "runconfig.checkpoint_path"
   if train then
@@ -447,7 +447,7 @@ function trainer.from_legacy(config, moves, keeps_lists)
   local take, asked, lists, misfits = taker(config, moves, keeps_lists)
   local init = fill(take, layout.head, "trainer.init")
   local function put(name, section)
-    if section ~= nil and #section > 0 then init[name] = section end
+    if section ~= nil and cbk.count(section) > 0 then init[name] = section end
   end
   put("backend", fill(take, layout.backend, "trainer.init.backend"))
   init.model = without_moved(cbk.copy(trainer.model(config)), "model")

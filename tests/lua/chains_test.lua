@@ -301,8 +301,8 @@ local function equal_trees(want, got, what)
   for name in cbk.items(want) do
     if name ~= "model" then conversion.same(got[name], want[name], what .. ": " .. tostring(name)) end
   end
-  conversion.same(#got, #want, what)
-  conversion.same(#got.model, #want.model, what)
+  conversion.same(cbk.count(got), cbk.count(want), what)
+  conversion.same(cbk.count(got.model), cbk.count(want.model), what)
   for key, value in cbk.items(want.model) do
     local other = got.model[key]
     assert(other ~= nil, what .. ": " .. key)

@@ -87,7 +87,7 @@ describe("Falcon", function()
       local hf = checkpoint(layout, "transformer.")
       hf["lm_head.weight"] = counted(3, 16)
       local cs_config, cs, config_again, again = there_and_back("falcon", layout, hf)
-      equal(#again, #hf)
+      equal(cbk.count(again), cbk.count(hf))
       for key, tensor in cbk.items(hf) do equal(again[key]:tolist(), tensor:tolist()) end
       assert(cs["ln_f.weight"] ~= nil and cs_config.rotary_dim == 4 and cs_config.filter_size == 64)
       for field, value in cbk.items(layout.config) do equal(config_again[field], value) end
@@ -128,7 +128,7 @@ describe("Falcon", function()
       equal(cs_config.model.use_untied_layer_norm, false)
       conversion.warnings(function() again_config, again = conversion.run(name, "cs-2.5", "hf", cs_config, cs) end)
       conversion.equal_tensors(hf, again)
-      equal(#again, #hf)
+      equal(cbk.count(again), cbk.count(hf))
       for field, value in pairs(fields) do equal(again_config[field], value) end
       raises("keeps num_ln_in_parallel_attn=1", function()
         conversion.run(name, "cs-2.5", "hf", cs_config, cbk.dict { model = cs.model })
@@ -158,7 +158,7 @@ describe("Falcon", function()
       return convert.config(to_hf, cbk.dict { model = changed }).bias
     end
     equal(with_flags(nil, nil, true), true)
-    equal(#convert.checkpoint(to_hf, cbk.dict { model = cs }), #hf)
+    equal(cbk.count(convert.checkpoint(to_hf, cbk.dict { model = cs })), cbk.count(hf))
     for _, flags in ipairs { { true }, { nil, true }, { nil, nil, false }, { false }, { true, true, false } } do
       raises("must be the same", function() with_flags(flags[1], flags[2], flags[3]) end)
     end
@@ -196,7 +196,7 @@ describe("Falcon", function()
     local hf = checkpoint(layout, "")
     local _, cs, _, again = there_and_back("falcon-headless", layout, hf)
     equal(cs["lm_head.weight"]:tolist(), hf["word_embeddings.weight"]:tolist())
-    assert(again["lm_head.weight"] == nil and #again == #hf)
+    assert(again["lm_head.weight"] == nil and cbk.count(again) == cbk.count(hf))
   end)
 
   it("what a side cannot say is refused", function()

@@ -248,7 +248,7 @@ describe("a checkpoint between releases", function()
       local doubts, problem = reported(name, "cs-2.4", "cs-2.9", config, root)
       equal(problem, nil)
       equal(#doubts, 2) -- 2.9 stores experts in another form
-      one_of(doubts, ("%d of %d weight names are unknown in %s cs-2.9: "):format(count, #root.model, name))
+      one_of(doubts, ("%d of %d weight names are unknown in %s cs-2.9: "):format(count, cbk.count(root.model), name))
       one_of(doubts, "weights that its config needs")
       one_of(doubts, "; they are kept as they are")
     end)

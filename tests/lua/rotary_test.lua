@@ -97,7 +97,7 @@ describe("Rotary positions: said twice", function()
       end
     end
     local out = converted(hf("llama", { rope_scaling = of(llama3, { rope_theta = 500 }) }))
-    harness.equal({ out.rope_theta, out.pos_scaling_extra_args.rope_theta, #out.pos_scaling_extra_args }, { 500, nil, 3 })
+    harness.equal({ out.rope_theta, out.pos_scaling_extra_args.rope_theta, cbk.count(out.pos_scaling_extra_args) }, { 500, nil, 3 })
   end)
 
   it("otherwise, both fields are named as the file has them", function()

@@ -1,5 +1,6 @@
 -- Hugging Face's BERT: configuration_bert.py and modeling_bert.py of transformers 4.48.
 
+local cbk = require "cbk"
 local class = require "converters.engine.class"
 local kinds = require "converters.engine.kinds"
 
@@ -17,7 +18,7 @@ bert.fields = {
 }
 
 function bert.derived(c)
-  local labels = c.num_labels and "num_labels" or { kinds.is_dict(c.id2label) and #c.id2label or 2, "id2label" }
+  local labels = c.num_labels and "num_labels" or { kinds.is_dict(c.id2label) and cbk.count(c.id2label) or 2, "id2label" }
   return { labels = labels, head_dim = "hidden_size / num_attention_heads" }
 end
 

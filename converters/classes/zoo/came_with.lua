@@ -19,7 +19,7 @@ local function is_unscaled(section)
 end
 local function is_linear(kind, section) return kind == "linear" or is_unscaled(section) end
 local function is_before_longrope(kind) return kind ~= "longrope" end
-local function is_empty(map) return kinds.is_dict(map) and #map == 0 end
+local function is_empty(map) return kinds.is_dict(map) and cbk.count(map) == 0 end
 local function is_unused(extra, section) return is_empty(extra) or is_unscaled(section) end
 
 local function is_one_expert(experts)

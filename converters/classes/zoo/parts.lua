@@ -1,5 +1,6 @@
 -- Modules that several classes of the Model Zoo are made of, as lists of tensors.
 
+local cbk = require "cbk"
 local class = require "converters.engine.class"
 local kinds = require "converters.engine.kinds"
 
@@ -16,7 +17,7 @@ parts.renamed = {
 
 ---Values that say no more than the default (class.unused).
 function parts.is_false(value) return value == false end
-function parts.is_empty(value) return kinds.is_dict(value) and #value == 0 end
+function parts.is_empty(value) return kinds.is_dict(value) and cbk.count(value) == 0 end
 function parts.is_empty_list(value) return kinds.is_list(value) and #value == 0 end
 function parts.is_hidden_size(value, config) return value == config.hidden_size end
 function parts.is_one_expert(experts)

@@ -235,8 +235,8 @@ function cbk.source_file(path) end
 ---@param kind? "dict"|"ordereddict"
 ---@return Dict
 function cbk.dict(from, kind) end
----Entries of a Dict, or items of a List.
----@param container Dict|List
+---Entries of a Dict, items of a List or of a Lua list.
+---@param container Dict|List|any[]
 ---@return integer
 function cbk.count(container) end
 ---@return List

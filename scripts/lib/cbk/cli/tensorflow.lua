@@ -57,7 +57,7 @@ local function chosen_variables(checkpoint, args, convert)
   if not has_any then chosen:fail_empty(checkpoint.path, names) end
   cli.warn(chosen:idle())
   cli.warn(left_out)
-  if #out == 0 then cbk.fail("key", ("no variable of '%s' is left to convert"):format(checkpoint.path)) end
+  if cbk.count(out) == 0 then cbk.fail("key", ("no variable of '%s' is left to convert"):format(checkpoint.path)) end
   return out
 end
 

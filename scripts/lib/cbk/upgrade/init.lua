@@ -56,7 +56,7 @@ function upgrade.open_config(path)
   local problem
   if (cbk.kind(config) or ""):find "dict" then
     local fine, found = pcall(trainer.model, config)
-    problem = not fine and (found.message or found) or #found == 0 and "the model section of the config is empty"
+    problem = not fine and (found.message or found) or cbk.count(found) == 0 and "the model section of the config is empty"
   elseif config == cbk.null then
     problem = "the config is empty"
   else

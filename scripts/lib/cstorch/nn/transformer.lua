@@ -145,8 +145,8 @@ transformer.TransformerDecoderLayer = Module:subclass("TransformerDecoderLayer",
 
 ---@param width integer
 ---@param heads integer
----@param kw table   filter_size = 4 * width, nonlinearity, gated, norm, norm_first, eps, dropout, cross_attention, ffn_bias, and those of the
----   attention
+---@param kw table   filter_size = 4 * width, nonlinearity, gated, norm, norm_first, eps, dropout, cross_attention, ffn_bias, and those of
+---   the attention
 function transformer.TransformerDecoderLayer:init(width, heads, kw)
   Module.init(self)
   self.norm_first = kw.norm_first
