@@ -5,7 +5,16 @@ local requires = {}
 
 --- From below to above. A file may require its own layer and earlier ones. The first layer with a fitting pattern has the file.
 local LAYERS = {
-  { "the library cbk.X", "^scripts/lib/cbk/[%w_]+%.lua$", except = "scripts/lib/cbk/classes.lua" },
+  { "the library cbk.X", "^scripts/lib/cbk/[%w_]+%.lua$",
+    except = { ["scripts/lib/cbk/classes.lua"] = true, ["scripts/lib/cbk/help.lua"] = true } },
+  { "what cstorch is made of", "^scripts/lib/cstorch/[%w_]+%.lua$",
+    except = { ["scripts/lib/cstorch/init.lua"] = true, ["scripts/lib/cstorch/help.lua"] = true } },
+  { "cstorch.nn", "^scripts/lib/cstorch/nn/" },
+  { "cstorch.run and cstorch.utils", "^scripts/lib/cstorch/run/", "^scripts/lib/cstorch/utils/" },
+  { "cstorch.optim", "^scripts/lib/cstorch/optim/" },
+  { "cstorch.amp, .metrics and .sparse", "^scripts/lib/cstorch/amp/", "^scripts/lib/cstorch/metrics/", "^scripts/lib/cstorch/sparse/" },
+  { "cstorch", "^scripts/lib/cstorch/init%.lua$", "^scripts/lib/cstorch/help%.lua$" },
+  { "cbk.help", "^scripts/lib/cbk/help%.lua$" },
   { "cbk.cli and cbk.repl", "^scripts/lib/cbk/cli/", "^scripts/lib/cbk/repl/" },
   { "converters/notation", "^converters/notation/" },
   { "converters/engine", "^converters/engine/" },
@@ -27,6 +36,10 @@ local OUTSIDE = { ["cbk.native"] = true, ["cbk.commands"] = true, ["cbk.editor"]
 --- What takes the name of a module from elsewhere, and why.
 local COMPUTED = {
   ["scripts/lib/cbk/init.lua"] = "cbk.X loads the module of that name",
+  ["scripts/lib/cstorch/namespace.lua"] = "loads a part when it is first used",
+  ["scripts/lib/cstorch/nn/init.lua"] = "gathers the classes of its files",
+  ["scripts/lib/cstorch/optim/init.lua"] = "gathers the classes of its files",
+  ["scripts/lib/cstorch/optim/schedules/family.lua"] = "makes the classes of every schedule's file",
   ["converters/engine/catalogue.lua"] = "loads every family of a folder",
   ["converters/notation/sandbox.lua"] = "is the `require` of a sandboxed converter",
 }
@@ -44,7 +57,7 @@ local KNOWN = {
 local function layer_of(path)
   for rank, layer in ipairs(LAYERS) do
     for i = 2, #layer do
-      if path:find(layer[i]) and path ~= layer.except then return rank end
+      if path:find(layer[i]) and not (layer.except and layer.except[path]) then return rank end
     end
   end
 end

@@ -53,6 +53,13 @@ local function effective_activation_steps(given, ranges, num_steps)
   return effective
 end
 
+---Loops over the step budget: `for i, batch in loader:iter() do`, i from 1.
+---@return fun(): integer?, any
+function DataLoader:iter()
+  self.executor = DataExecutor(self, { num_steps = self:total_steps() })
+  return self.executor:iter()
+end
+
 ---@param loader cstorch.utils.data.DataLoader
 ---@param kw { num_steps: integer, checkpoint_steps: any, activation_steps: integer }
 function DataExecutor:init(loader, kw)

@@ -52,14 +52,6 @@ function DataLoader:total_steps() return budget.steps(self:length(), self.budget
 ---@return boolean
 function DataLoader:has_budget() return next(self.budget) ~= nil end
 
----Loops over the step budget: `for i, batch in loader:iter() do`, i from 1.
----@return fun(): integer?, any
-function DataLoader:iter()
-  local DataExecutor = require "cstorch.utils.data.data_executor"
-  self.executor = DataExecutor(self, { num_steps = self:total_steps() })
-  return self.executor:iter()
-end
-
 ---Ends a loop that was left by `break`: runs the closures of its last step.
 function DataLoader:close()
   if self.executor then self.executor:close() end
