@@ -242,7 +242,14 @@ VariablePtr attention(const VariablePtr& q, const VariablePtr& k, const Variable
     fail(Errc::dtype, "attention of {} is not possible: cast it to float32 first", name_of(q->dtype()));
   Shape shape = q->shape();
   shape.back() = s.value_width;
-  VariablePtr out = Variable::empty(type, shape, device);
+  for (const VariablePtr& given : {options.mask, options.slopes}) {
+    if (needs_gradient({given}))
+      fail(Errc::refused,
+           "attention gives no gradient for its mask and slopes: detach() them, or add a learned bias to "
+           "q:matmul(k:transpose(-1, -2)) yourself");
+  }
+  const bool is_empty = s.keys == 0 || numel_of(shape) == 0;
+  VariablePtr out = is_empty ? full(type, shape, 0, device) : Variable::empty(type, shape, device);
   const VariablePtr log_sums = Variable::empty(type, {s.batch * s.heads, s.queries}, device);
   Operands reads;
   std::vector<Saved> saved;
@@ -267,7 +274,7 @@ VariablePtr attention(const VariablePtr& q, const VariablePtr& k, const Variable
              to_string(options.slopes->shape()));
       reads[4] = contiguous(cast(options.slopes, type))->operand();
     }
-    if (out->numel() > 0) execute_for(type, reads, {out->operand(), log_sums->operand()}, Forward{s});
+    if (!is_empty) execute_for(type, reads, {out->operand(), log_sums->operand()}, Forward{s});
     result = cast(out, q->dtype());
   }
   return recorded("attention", result == out ? out : result->detached(), {q, k, v}, [&]() -> Node::Backward {
@@ -280,10 +287,11 @@ VariablePtr attention(const VariablePtr& q, const VariablePtr& k, const Variable
       std::vector<VariablePtr> gradients;
       Operands writes;
       for (const Saved& one : saved) {
-        gradients.push_back(Variable::empty(type, one.get()->shape(), upstream->device()));
+        const Shape& like = one.get()->shape();
+        gradients.push_back(is_empty ? full(type, like, 0, device) : Variable::empty(type, like, device));
         writes.push_back(gradients.back()->operand());
       }
-      if (kept->numel() > 0) execute_for(type, all, writes, Backward{s});
+      if (!is_empty) execute_for(type, all, writes, Backward{s});
       for (VariablePtr& gradient : gradients) gradient = cast(gradient, upstream->dtype());
       return gradients;
     };

@@ -179,6 +179,15 @@ VariablePtr share_of(ElementOp op, const VariablePtr& g, const Input& mine, cons
   return product(g, binary(ElementOp::add, won, product(equal, 0.5)));
 }
 
+/// b·a^(b-1), and 0 for b = 0 where a is 0, too.
+VariablePtr power_slope(const VariablePtr& a, const Input& b) {
+  const VariablePtr exponent = variable_of(b);
+  if (!exponent && std::get<double>(b) == 0) return full(a->dtype(), a->shape(), 0, a->device());
+  const VariablePtr slope =
+      binary(ElementOp::multiply, b, binary(ElementOp::power, a, binary(ElementOp::subtract, b, 1.0)));
+  return exponent ? where(binary(ElementOp::equal, exponent, 0.0), 0.0, slope) : slope;
+}
+
 std::vector<VariablePtr> binary_gradients(ElementOp op, const VariablePtr& g, const Input& a, const Input& b,
                                           bool needs_a, bool needs_b) {
   VariablePtr ga, gb;
@@ -202,9 +211,7 @@ std::vector<VariablePtr> binary_gradients(ElementOp op, const VariablePtr& g, co
                    binary(ElementOp::divide, product(g, a), unary(ElementOp::square, variable_of(b))));
       break;
     case ElementOp::power:
-      if (needs_a)
-        ga = product(g, binary(ElementOp::multiply, b,
-                               binary(ElementOp::power, a, binary(ElementOp::subtract, b, 1.0))));
+      if (needs_a) ga = product(g, power_slope(variable_of(a), b));
       if (needs_b) {
         // 0^b has the slope 0, where log(0) would make NaN of it
         const VariablePtr base =
@@ -301,12 +308,23 @@ Input without_overlap(const VariablePtr& x, const Input& operand) {
   return clone(variable);
 }
 
-void check_writable(const VariablePtr& x) {
-  if (!context().records_gradients) return;
+/// Whether a write of `inputs` into x is recorded.
+bool check_writable(const VariablePtr& x, std::initializer_list<const Input*> inputs) {
+  if (!context().records_gradients) return false;
   if (x->is_leaf() && x->requires_grad()) {
     fail(Errc::refused,
          "a leaf that requires a gradient is written in place: do it in cstorch.no_grad(function() ... end)");
   }
+  const bool is_recorded =
+      x->requires_grad() ||
+      std::any_of(inputs.begin(), inputs.end(), [](const Input* i) { return requires_grad(*i); });
+  if (is_recorded && x->is_view()) {
+    fail(
+        Errc::refused,
+        "writing in place into a view (of slice, select, reshape, …) has no gradient: make a new tensor with "
+        "cat or where, or clone() the view before");
+  }
+  return is_recorded;
 }
 
 void check_fits(const VariablePtr& x, const Shape& other) {
@@ -319,8 +337,7 @@ void check_fits(const VariablePtr& x, const Shape& other) {
 /// Ops of several operands, written into x without a gradient (optimizers).
 template <typename Body>
 void write_chain(const VariablePtr& x, std::initializer_list<const Input*> operands, Body body) {
-  check_writable(x);
-  if (context().records_gradients && x->requires_grad()) {
+  if (check_writable(x, operands)) {
     fail(Errc::refused,
          "this in-place operator has no gradient: use it in cstorch.no_grad(function() ... end)");
   }
@@ -424,10 +441,26 @@ VariablePtr contiguous(const VariablePtr& x) {
 }
 
 VariablePtr clamp(const VariablePtr& x, const std::optional<Input>& low, const std::optional<Input>& high) {
-  Input y = x;
-  if (low) y = binary(ElementOp::maximum, y, *low);
-  if (high) y = binary(ElementOp::minimum, y, *high);
-  return variable_of(y);
+  const auto clamped = [&] {
+    Input y = x;
+    if (low) y = binary(ElementOp::maximum, y, *low);
+    if (high) y = binary(ElementOp::minimum, y, *high);
+    return variable_of(y);
+  };
+  if ((low && variable_of(*low)) || (high && variable_of(*high))) return clamped();
+  VariablePtr result;
+  {
+    const Scoped no_grad(context().records_gradients, false);
+    result = clamped();
+  }
+  // Between numbers, the bounds themselves have the slope 1.
+  return recorded("clamp", result, {x}, [&]() -> Node::Backward {
+    return [low, high, saved = Saved(x)](VariablePtr g) -> std::vector<VariablePtr> {
+      if (low) g = where(binary(ElementOp::greater_equal, saved.get(), *low), g, 0.0);
+      if (high) g = where(binary(ElementOp::less_equal, saved.get(), *high), g, 0.0);
+      return {g};
+    };
+  });
 }
 
 VariablePtr sum_to(const VariablePtr& gradient, const Shape& shape) {
@@ -441,8 +474,7 @@ VariablePtr sum_to(const VariablePtr& gradient, const Shape& shape) {
 }
 
 void write_unary(ElementOp op, const VariablePtr& x) {
-  check_writable(x);
-  const VariablePtr before = context().records_gradients && x->requires_grad() ? clone(x) : x;
+  const VariablePtr before = check_writable(x, {}) ? clone(x) : x;
   Builder builder(compute_type(x->dtype()), x->shape());
   const ChainValue value = builder.input(before);
   builder.finish(x->operand(), builder.step(op, value));
@@ -452,7 +484,7 @@ void write_unary(ElementOp op, const VariablePtr& x) {
 }
 
 void write_binary(ElementOp op, const VariablePtr& x, const Input& b) {
-  check_writable(x);
+  const bool is_recorded = check_writable(x, {&b});
   const Input own = x;
   device_of({&own, &b});
   check_fits(x, shape_of(b));
@@ -460,7 +492,6 @@ void write_binary(ElementOp op, const VariablePtr& x, const Input& b) {
     fail(Errc::dtype, "{}_: the result has fractions, and a tensor of {} cannot hold them", name_of(op),
          name_of(x->dtype()));
   }
-  const bool is_recorded = context().records_gradients && (x->requires_grad() || requires_grad(b));
   // The gradient needs the old values of what is multiplied.
   const VariablePtr before = is_recorded && op != ElementOp::add && op != ElementOp::subtract ? clone(x) : x;
   const Input other = without_overlap(x, b);
@@ -476,7 +507,7 @@ void write_binary(ElementOp op, const VariablePtr& x, const Input& b) {
 }
 
 void copy_into(const VariablePtr& x, const Input& source) {
-  check_writable(x);
+  const bool is_recorded = check_writable(x, {&source});
   const Input own = x;
   device_of({&own, &source});
   check_fits(x, shape_of(source));
@@ -486,7 +517,7 @@ void copy_into(const VariablePtr& x, const Input& source) {
   const bool is_wide = compute_type(read) != compute_type(x->dtype());
   Builder builder(is_wide ? DType::float64 : compute_type(x->dtype()), x->shape());
   builder.finish(x->operand(), builder.step(ElementOp::copy, builder.input(from)));
-  if (!context().records_gradients || !(x->requires_grad() || requires_grad(source))) return;
+  if (!is_recorded) return;
   const VariablePtr result = recorded("copy_", x->detached(), {variable_of(source)}, [&]() -> Node::Backward {
     return [shape = shape_of(source)](const VariablePtr& g) -> std::vector<VariablePtr> {
       return {sum_to(g, shape)};

@@ -255,16 +255,21 @@ VariablePtr amin(const VariablePtr& x, const Dims& dims, bool keeps) {
 
 VariablePtr norm(const VariablePtr& x, const Dims& dims, bool keeps) {
   const Dims gone = reduced_dims(dims, x->dim());
-  const VariablePtr squares =
-      recorded("norm", folded(Fold::squares, x, gone, keeps), {x}, [&]() -> Node::Backward {
-        const Saved saved(x);
-        return [=](const VariablePtr& g) -> std::vector<VariablePtr> {
-          const VariablePtr twice =
-              binary(ElementOp::multiply, with_dims(g, saved.get()->shape(), gone), 2.0);
-          return {binary(ElementOp::multiply, saved.get(), twice)};
-        };
-      });
-  return unary(ElementOp::sqrt, squares);
+  VariablePtr y;
+  {
+    const Scoped no_grad(context().records_gradients, false);
+    y = unary(ElementOp::sqrt, folded(Fold::squares, x, gone, keeps));
+  }
+  return recorded("norm", y, {x}, [&]() -> Node::Backward {
+    const Saved saved(x), result(y);
+    return [=](const VariablePtr& g) -> std::vector<VariablePtr> {
+      // x / norm, and 0 where the norm is 0
+      const VariablePtr& length = result.get();
+      const VariablePtr scale =
+          where(binary(ElementOp::equal, length, 0.0), 0.0, binary(ElementOp::divide, g, length));
+      return {binary(ElementOp::multiply, saved.get(), with_dims(scale, saved.get()->shape(), gone))};
+    };
+  });
 }
 
 VariablePtr argmax(const VariablePtr& x, std::optional<int64_t> dim, bool keeps) {

@@ -52,6 +52,9 @@ class Variable {
   [[nodiscard]] const VariablePtr& grad() const { return grad_; }
   void set_grad(VariablePtr grad) { grad_ = std::move(grad); }
   [[nodiscard]] const NodePtr& node() const { return node_; }
+  /// Whether these are elements of another variable, which does not learn what is written here.
+  [[nodiscard]] bool is_view() const { return is_view_; }
+  void set_view() { is_view_ = true; }
   void set_node(NodePtr node) { node_ = std::move(node); }
 
   /// The same elements without history.
@@ -69,6 +72,7 @@ class Variable {
   Operand operand_;
   Device device_;
   bool requires_grad_ = false;
+  bool is_view_ = false;
   VariablePtr grad_;
   NodePtr node_;
 };

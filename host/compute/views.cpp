@@ -12,8 +12,10 @@ namespace cbk::compute {
 namespace {
 
 VariablePtr view_of(const VariablePtr& x, int64_t offset, Shape shape, Shape strides) {
-  return std::make_shared<Variable>(
+  auto view = std::make_shared<Variable>(
       Operand{x->buffer(), x->dtype(), offset, std::move(shape), std::move(strides)}, x->device());
+  view->set_view();
+  return view;
 }
 
 /// The extent -1 becomes what is left.

@@ -37,7 +37,8 @@ function transformer.MultiheadAttention:init(width, heads, kw)
   check(known, "value", 'MultiheadAttention: position must be "rotary", "alibi" or nil, not %s', show(kw.position))
   local head = inner / heads
   local rotary_dim = kw.rotary_dim or head
-  check(rotary_dim % 2 == 0 and rotary_dim <= head, "value", "MultiheadAttention: rotary_dim must be even and at most %d, not %s", head,
+  local fits = type(rotary_dim) == "number" and rotary_dim % 2 == 0 and rotary_dim <= head
+  check(kw.position ~= "rotary" or fits, "value", "MultiheadAttention: rotary_dim must be even and at most %d, not %s", head,
     show(rotary_dim))
   self.heads, self.groups, self.head_width, self.options, self.rotary_dim = heads, groups, head, kw, rotary_dim
   self.proj_q_dense_layer = layers.Linear(width, inner, { bias = kw.bias })
