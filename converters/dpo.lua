@@ -12,16 +12,12 @@ local policy = {
     gpt_neox = "gpt-neox", gpt_bigcode = "starcoder",
     gpt2 = function(config) return config.attention_head_type == "multiquery" and "santacoder" or "gpt2" end,
   },
-  models = { "bloom", "falcon", "gpt2", "gptj", "gpt-neox", "llama", "mistral", "mpt", "santacoder", "starcoder" },
+  models = { "bloom", "falcon", "gpt2", "gptj", "gpt-neox", "llama", "mistral", "mixtral", "mpt", "santacoder", "starcoder" },
   place = "policy_model.model",
   copy = "ref_model.model",
 }
 
 local usual = { beta = 0.1, reference_free = false }
-
----Mixtral's experts are other tensors up to 2.8.
-local with_experts = fields.with(policy, { models = { "mixtral", unpack(policy.models) } })
-table.sort(with_experts.models)
 
 ---Both sides name the model inside.
 local function check_name(from) wrap.model_in(policy, from, "right") end
@@ -39,9 +35,8 @@ local options = fields.written.right { dpo = cbk.dict(usual) }
 
 return { {
   model = "dpo", name = "dpo", note = "a model that is trained by DPO: " .. table.concat(policy.models, ", ")
-    .. "; since cs-2.9-dpo also mixtral",
-  { "hf", "cs-2.1-dpo .. cs-2.8-dpo", wrap = policy, config = options },
-  { "hf", "cs-2.9-dpo", wrap = with_experts, config = options },
+    .. " (mixtral since cs-2.3-dpo)",
+  { "hf", "cs-2.1-dpo .. cs-2.9-dpo", wrap = policy, config = options, named_from = "2.1" },
   { "cs-2.1-no-dpo", "cs-2.1-dpo",
     keys = rules.keys {
       rules.refuse.right(policy.copy .. ".*", no_policy, lacks_policy),

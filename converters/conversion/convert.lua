@@ -115,7 +115,7 @@ end
 
 ---Removes the fields from a model section and its parts that the programs of its release refuse, or warns of them.
 local function heed_refusals(job, step, section)
-  local release = catalogue.release(job.path[1].tgt) -- a model inside another is converted by its newest table
+  local release = catalogue.release(step.tgt)
   for _, part in ipairs(step.converter.components or {}) do
     if part.classes and part.classes.right then part.classes.right:heed_refusals(section[part.right], release) end
   end
@@ -264,6 +264,7 @@ end
 
 local function config_step(job, i, config)
   local step = chosen(job.path[i], config)
+  if step.converter.generic then job.copies[#job.copies + 1] = step.src .. " -> " .. step.tgt end
   local run = is_hf(step.src) and config_from_hf or is_hf(step.tgt) and config_to_hf
     or step.src == step.tgt and config_as_it_is or config_between_releases
   job.files[i] = config
@@ -289,8 +290,7 @@ function convert.config(job, config)
   end
   if cbk.count(config) == 0 then cbk.fail("config", "the config is empty: it has no model fields") end
   job.configs, job.files, job.copies = {}, {}, {}
-  for i, step in ipairs(job.path) do
-    if step.converter.generic then job.copies[#job.copies + 1] = step.src .. " -> " .. step.tgt end
+  for i in ipairs(job.path) do
     config = convert.config_step(job, i, config)
   end
   return config

@@ -307,19 +307,51 @@ function catalogue.newest_step(model, side)
   end
 end
 
+---The table between Hugging Face and a release: its own, or that of the last release before it that has one.
+---@param model Model
+---@param side Side   "left": from Hugging Face
+---@param release string
+---@return Converter|nil
+local function table_at(model, side, release)
+  for i = releases.place[release], 1, -1 do
+    local cs = "cs-" .. releases.known[i]
+    local step = catalogue.direct(model, side == "left" and "hf" or cs, side == "left" and cs or "hf")
+    if step then return step.converter end
+  end
+end
+
+local function plain(format) return format == "hf" and format or "cs-" .. catalogue.release(format) end
+
+---The step between two releases of the model inside a wrapper.
+---@param step Step
+---@param config Dict
+---@return Step
+local function wrapped_release(step, config)
+  local wrapper = step.converter.wrap
+  local model, src, tgt = catalogue.find(wrap.model_in(wrapper, config, "right")), plain(step.src), plain(step.tgt)
+  local inner = model and catalogue.direct(model, src, tgt)
+  local converter = inner and wrap.between(wrapper, inner.converter) or copy
+  return { converter = converter, side = inner and inner.side or step.side, src = step.src, tgt = step.tgt }
+end
+
 ---The step of the model inside a wrapper, put into it.
 ---@param step Step     of a converter with `wrap`
 ---@param config Dict   the model section of its side, which names the model inside
 ---@return Step
 function catalogue.wrapped(step, config)
+  if step.src ~= "hf" and step.tgt ~= "hf" then return wrapped_release(step, config) end
   local outer = step.converter
   local name = wrap.model_in(outer.wrap, config, step.side)
-  local model = catalogue.find(name)
-  local inner = model and catalogue.newest_step(model, step.side)
-  if not inner then cbk.fail("config", ("%s=%s: there is no converter of '%s'"):format(outer.wrap.says[step.side], name, name)) end
-  local converter = wrap.around(outer, inner.converter, name)
-  converter.classes = inner.converter.classes or model.classes
-  return { converter = converter, side = step.side, src = inner.src, tgt = inner.tgt }
+  local model, format = catalogue.find(name), step.side == "left" and step.tgt or step.src
+  local inner = model and table_at(model, step.side, catalogue.release(format))
+  if not inner then
+    cbk.fail("config", ("%s=%s: '%s' has no converter between hf and %s"):format(outer.wrap.says[step.side], name, name, format))
+  end
+  -- The original converter runs the newest table of the model inside, which decides whether there is a name. MPT's is of 2.3.
+  local newest = catalogue.release(catalogue.newest_step(model, "left").tgt)
+  local converter = wrap.around(outer, inner, name, releases.since(newest, "2.4") and outer.named_from or nil)
+  converter.classes = inner.classes or model.classes
+  return { converter = converter, side = step.side, src = plain(step.src), tgt = plain(step.tgt) }
 end
 
 ---The class that describes a model in a format; nil where none does.
@@ -365,12 +397,23 @@ local function nodes_of(model)
   return list, set
 end
 
----The step between two formats that the model's own tables do not name: releases that stand side by side.
-local function copying(src, tgt)
+---What a format of a model wraps; nil if nothing.
+---@return Wrap|nil
+local function wrapper_at(model, format)
+  for _, converter in ipairs(model) do
+    if converter.wrap and catalogue.names_format(converter[2], format) then return converter.wrap end
+  end
+end
+
+---The step between two formats that the model's own tables do not name: releases that stand side by side. A model inside another one
+---may have a table (catalogue.wrapped).
+local function copying(model, src, tgt)
   local a, kind = place_of(src)
   local b, other_kind = place_of(tgt)
   if not a or kind ~= other_kind or math.abs(a - b) ~= 1 or math.min(a, b) < releases.place["1.8"] then return nil end
-  return { converter = copy, side = a < b and "left" or "right", src = src, tgt = tgt }
+  local wrapper = wrapper_at(model, src)
+  local converter = wrapper and rules.variant(copy, { wrap = wrapper }) or copy
+  return { converter = converter, side = a < b and "left" or "right", src = src, tgt = tgt }
 end
 
 ---Whether no release is between two formats.
@@ -389,7 +432,7 @@ local function ways(model, src)
   for _, at in ipairs(queue) do
     for _, tgt in ipairs((at ~= "hf" or at == src) and nodes or {}) do
       local is_new = tgt ~= src and not step_to[tgt] and catalogue.is_step(at, tgt)
-      local step = is_new and (catalogue.direct(model, at, tgt) or copying(at, tgt))
+      local step = is_new and (catalogue.direct(model, at, tgt) or copying(model, at, tgt))
       if step then step_to[tgt], queue[#queue + 1] = step, tgt end
     end
   end

@@ -42,18 +42,31 @@ end
 ---@param outer Converter
 ---@param inner Converter
 ---@param name string   the inner model
+---@param named_from? string   in place of the inner model's (Converter.named_from)
 ---@return Converter
-function wrap.around(outer, inner, name)
+function wrap.around(outer, inner, name, named_from)
   local says = outer.wrap.says.right
   local out = fields.with(inner, {
-    inside = outer.wrap,
+    inside = outer.wrap, named_from = named_from,
     config = inner.config and fields.config { fields.fixed.right { [says] = name }, outer.config, inner.config },
   })
   if inner.variants then
     out.variants = {}
-    for key, variant in pairs(inner.variants) do out.variants[key] = wrap.around(outer, variant, name) end
+    for key, variant in pairs(inner.variants) do out.variants[key] = wrap.around(outer, variant, name, named_from) end
   end
   return out
+end
+
+---The table of the inner model between two releases, which holds for both copies: once trained, they differ.
+---@param wrapper Wrap
+---@param inner Converter
+---@return Converter
+function wrap.between(wrapper, inner)
+  return fields.with(inner, {
+    keys = rules.keys {
+      { wrapper.place, wrapper.place, inner.keys }, { wrapper.copy, wrapper.copy, inner.keys }, { "*" },
+    },
+  })
 end
 
 ---The key of the inner model at that place; nil if it has none.

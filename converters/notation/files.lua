@@ -88,7 +88,7 @@ notation.records = {
   components = shapes.record("a converter with components", with(of_file, around, of_model, {
     components = shapes.list(component, "a list of components"),
   }), { "config" }),
-  wrap = shapes.record("a converter with wrap", with(of_file, { wrap = wrap, config = rules_of.config })),
+  wrap = shapes.record("a converter with wrap", with(of_file, { wrap = wrap, config = rules_of.config, named_from = release })),
   component = component, variant = variant, ["what wraps"] = wrap,
 }
 

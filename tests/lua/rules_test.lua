@@ -524,7 +524,7 @@ describe("Rules: the command", function()
       assert(clean(dir, file, name .. ".bin"):find("\n" .. name .. ", hf to cs-2.1", 1, true))
       assert(clean(dir, file, name .. "-headless.bin"):find("\n" .. name .. "-headless, hf to cs-2.1", 1, true))
     end
-    assert(clean(dir, "dpo", "dpo.bin"):find("\ndpo of gpt2, hf to cs-2.9-dpo", 1, true))
+    assert(clean(dir, "dpo", "dpo.bin"):find("\ndpo of gpt2, hf to cs-2.1-dpo .. cs-2.9-dpo", 1, true))
     local code, stdout = harness.cbk(dir, "rules", "dpo", "llama-headless.bin")
     equal(code, 1, stdout)
   end)
