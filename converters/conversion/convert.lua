@@ -123,6 +123,15 @@ local function heed_refusals(job, step, section)
   if class then class:heed_refusals(section, release) end
 end
 
+---The same for a step to a newer release, which keeps the fields, as the original converter does.
+local function heed_newer(job, section, src, tgt)
+  local newest, class = catalogue.newest_step(job.model, "left"), catalogue.zoo_class(job.model, section)
+  for _, part in ipairs(newest and newest.converter.components or {}) do
+    if part.classes.right and kinds.is_dict(section, part.right) then part.classes.right:heed_newer(section[part.right], src, tgt) end
+  end
+  if class then class:heed_newer(section, src, tgt) end
+end
+
 ---@return SinceTable|nil
 local function since_of_class(model, section)
   local class = catalogue.zoo_class(model, section)
@@ -194,7 +203,9 @@ local function config_between_releases(job, step, config)
   for _, one in ipairs(moves) do one[1], one[2] = at .. one[1], at .. one[2] end
   note_dropped(dropped, from)
   local src, tgt = catalogue.release(step.src), catalogue.release(step.tgt)
-  if not catalogue.since(tgt, src) then
+  if catalogue.since(tgt, src) then
+    heed_newer(job, to, src, tgt)
+  else
     since.check(since_of_class(job.model, to), to, { to = tgt, from = src, starts_at_hf = is_hf(job.path[1].src) })
   end
   warn_of_layout(src, tgt, config)

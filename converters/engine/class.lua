@@ -282,6 +282,13 @@ function Class:check(config, given)
   end
 end
 
+---@param first string|nil   the release since which they are refused
+local function warn_of_refused(self, names, first)
+  if #names == 0 then return end
+  cbk.warn(("the config has %s, which the Model Zoo's %s refuses since %s: remove %s to train"):format(table.concat(names, " and "),
+    self.name, first, #names == 1 and "this line" or "these lines"))
+end
+
 ---Takes the fields out of a config that the programs of a release refuse, and warns of those that are written nevertheless.
 ---@param config Dict       changed in place
 ---@param release string|nil
@@ -290,13 +297,33 @@ function Class:heed_refusals(config, release)
   for name, first in pairs(self.removed or {}) do
     if releases.since(release, first) then config[name] = nil end
   end
-  local found, since = {}, nil
+  local found, first = {}, nil
   for _, name in ipairs(naming.sorted(self.refused or {})) do
-    if config[name] ~= nil and releases.since(release, self.refused[name]) then found[#found + 1], since = name, self.refused[name] end
+    if config[name] ~= nil and releases.since(release, self.refused[name]) then found[#found + 1], first = name, self.refused[name] end
   end
-  if #found == 0 then return end
-  cbk.warn(("the config has %s, which the Model Zoo's %s refuses since %s: remove %s to train"):format(table.concat(found, " and "),
-    self.name, since, #found == 1 and "this line" or "these lines"))
+  warn_of_refused(self, found, first)
+end
+
+---Warns of fields that a newer release refuses, and refuses those without which it computes something else.
+---@param config Dict       of the older release, with all of its fields
+---@param from string       that release
+---@param release string
+function Class:heed_newer(config, from, release)
+  local found, first = {}, nil
+  local function find(list, check)
+    for _, name in ipairs(naming.sorted(list or {})) do
+      if config[name] ~= nil and releases.since(release, list[name]) and not releases.since(from, list[name]) then
+        found[#found + 1], first = name, list[name]
+        check(self.fields[name], name)
+      end
+    end
+  end
+  find(self.removed, function(field, name)
+    if not field or field.default == nil or fields.same(config[name], field.default) then return end
+    fields.refuse(name, config[name], field.default, (" since release %s"):format(first))
+  end)
+  find(self.refused, function() end)
+  warn_of_refused(self, found, first)
 end
 
 ---What a config says of a field; nil where it is null, the default where it is absent.

@@ -146,3 +146,34 @@ describe("Steps between releases: DPO", function()
     is_true(why and why:find("the config has no 'model_name'", 1, true), why)
   end)
 end)
+
+describe("Steps between releases: fields that a newer release refuses", function()
+  local function made(name, format, change)
+    local config, root
+    conversion.warnings(function()
+      config, root = tiny.model(tiny.newest_ways()[name] or tiny.composite(name))
+      config, root = conversion.run(name, "hf", format, config, root)
+      change(trainer.model(config))
+    end)
+    return config, root
+  end
+
+  it("are named, also those of a part", function()
+    for name, wanted in pairs {
+      llama = { "the config has norm_first and use_ff_layer1_dropout, which the Model Zoo's GPT2LMHeadModel refuses since 2.4" },
+      llava = { "LlamaModel refuses since 2.4", "the config has label_smoothing and z_loss_eps, which the Model Zoo's LlavaModel" },
+    } do
+      local config, root = made(name, "cs-2.3", function() end)
+      local reported = table.concat(conversion.warnings(conversion.run, name, "cs-2.3", "cs-2.4", config, root), "\n")
+      for _, text in ipairs(wanted) do is_true(reported:find(text, 1, true), reported) end
+      local later = table.concat(conversion.warnings(conversion.run, name, "cs-2.4", "cs-2.5", config, root), "\n")
+      is_true(not later:find("refuses since 2.4", 1, true), later)
+    end
+  end)
+
+  it("are an error with a value that it does not compute with", function()
+    local config, root = made("llama", "cs-2.3", function(section) section.norm_first = false end)
+    conversion.fails("with norm_first=false: only true is supported since release 2.4", conversion.run, "llama", "cs-2.3", "cs-2.4", config,
+      root)
+  end)
+end)

@@ -76,7 +76,8 @@ function llava.text_part(place, removed)
 end
 
 llava.LlavaModel = class.new "LlavaModel" {
-  removed = { label_smoothing = "2.4", z_loss_eps = "2.4" }, came_with = { text_model = came_with.gpt2 },
+  removed = { label_smoothing = "2.4", z_loss_eps = "2.4" },
+  came_with = { image_model = vision.ViTModel.came_with, text_model = came_with.gpt2 },
   fields = { image_model = any(), text_model = any(), projector = any() }, derived = function(c) return derived_units(of_llava(c)) end,
   tensors = function(c)
     return {

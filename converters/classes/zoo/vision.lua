@@ -67,7 +67,7 @@ local function tower(c)
 end
 
 vision.ViTModel = class.new "ViTModel" {
-  fields = fields, derived = derived, tensors = tower, refused = { num_classes = "2.4", use_bias_in_output = "2.4" },
+  fields = fields, derived = derived, came_with = came_with, tensors = tower, refused = { num_classes = "2.4", use_bias_in_output = "2.4" },
 }
 
 vision.ViTClassificationModel = class.new "ViTClassificationModel" {
