@@ -339,6 +339,29 @@ local function call(...)
 end
 
 describe("LLaVA: files", function()
+  it("a folder of folders has no single config: new and params say how to get one", function()
+    local top = harness.temp_dir()
+    local source = cbk.fs.join(top, "source")
+    write_source(source)
+    local advice = "`cbk convert-config %s --model llava --src-fmt hf --tgt-fmt cs-current`"
+    local several = "it is a folder of several models (image_model, text_model), such as llava; make its config for the Model Zoo with "
+    for _, words in ipairs {
+      { "new", source, "--model", "llava", "-o", cbk.fs.join(top, "out.mdl") }, { "params", source },
+      { "convert-config", source, "--src-fmt", "hf", "--tgt-fmt", "cs-2.4" },
+    } do
+      local code, text = call(unpack(words))
+      assert(code == 1 and text:find(several .. advice:format(source), 1, true), text)
+    end
+    local code, text = call("params", cbk.fs.join(source, "text_model"), "--model", "llava")
+    assert(code == 1 and text:find("llava is several models in hf", 1, true) and text:find(advice:format "FOLDER", 1, true), text)
+    code, text = call("params", top)
+    assert(code == 1 and text:find("the folder has no config.json", 1, true), text)
+    code, text = call("convert-config", source, "--model", "llava", "--src-fmt", "hf", "--tgt-fmt", "cs-current", "-o", top)
+    same(code, 0, text)
+    code, text = call("new", cbk.fs.join(top, "source_to_cs-2.9.yaml"), "-o", cbk.fs.join(top, "out.mdl"))
+    same(code, 0, text)
+  end)
+
   it("a folder of folders becomes one checkpoint, and back", function()
     local top = harness.temp_dir()
     local source, out = cbk.fs.join(top, "source"), cbk.fs.join(top, "out")

@@ -3,6 +3,7 @@
 
 local cbk = require "cbk"
 local cli = require "cbk.cli"
+local catalogue = require "converters.engine.catalogue"
 local other_names = require "cbk.converters.other_names"
 
 local composite = {}
@@ -11,6 +12,31 @@ local composite = {}
 ---@param route Route
 ---@return Component[]|nil
 function composite.parts(route) return route.path[route.tgt == "hf" and #route.path or 1].converter.components end
+
+---The model whose parts are the folders of a folder, as Hugging Face's LLaVA, and its parts; nil if there is none.
+---@param path string
+---@return Model|nil model, Component[]|nil parts
+function composite.model_in(path)
+  for _, name in ipairs(cbk.fs.is_dir(path) and catalogue.names() or {}) do
+    local model = catalogue.find(name)
+    for _, converter in ipairs(model) do
+      local has_all = converter.components ~= nil
+      for _, part in ipairs(converter.components or {}) do
+        has_all = has_all and cbk.fs.is_dir(cbk.fs.join(path, part.left))
+      end
+      if has_all then return model, converter.components end
+    end
+  end
+end
+
+---How to get one config of a composite, in the Model Zoo's format.
+---@param name string     the model
+---@param folder string   of its Hugging Face files
+---@return string
+function composite.config_advice(name, folder)
+  return ("make its config for the Model Zoo with `cbk convert-config %s --model %s --src-fmt hf --tgt-fmt cs-current`, and use that")
+    :format(folder, name)
+end
 
 local function folder_of(top, part)
   local folder = cbk.fs.join(top, part.left)

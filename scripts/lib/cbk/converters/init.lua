@@ -6,6 +6,7 @@ local fold = require "cbk.fold"
 
 local catalogue = require "converters.engine.catalogue"
 
+local composite = require "cbk.converters.composite"
 local jobs = require "cbk.converters.job"
 local kinds = require "converters.engine.kinds"
 local notation = require "converters.notation.files"
@@ -102,6 +103,10 @@ end
 function converters.lacking_class(name, format)
   local model, side = catalogue.find(name), format == "hf" and "left" or "right"
   if not model or model.classes and model.classes[side] then return nil end
+  local step = side == "left" and catalogue.newest_step(model, side)
+  if step and step.converter.components then
+    return ("%s is several models in hf, each with a config of its own; %s"):format(name, composite.config_advice(name, "FOLDER"))
+  end
   return ("the model %s in '%s' has no class for %s, so its tensors are unknown; add `classes = { %s = … }` to it (converters/README.md)")
     :format(name, catalogue.file_of(name), format, side)
 end

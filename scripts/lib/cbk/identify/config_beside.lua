@@ -1,16 +1,30 @@
 -- The config that belongs to a checkpoint: config.json, or one of the YAML files beside it.
 
 local cbk = require "cbk"
+local composite = require "cbk.converters.composite"
 local converters = require "cbk.converters"
 local kinds = require "converters.engine.kinds"
 
 local config_beside = {}
 
+---Refuses a folder without a config of its own.
+local function check_folder(path)
+  if not cbk.fs.is_dir(path) then return end
+  local model, parts = composite.model_in(path)
+  if not model then cbk.fail("io", ("cannot read a config in '%s': the folder has no config.json"):format(path)) end
+  local names = {}
+  for i, part in ipairs(parts) do names[i] = part.left end
+  cbk.fail("io", ("cannot read one config in '%s': it is a folder of several models (%s), such as %s; %s"):format(path,
+    table.concat(names, ", "), model.model, composite.config_advice(model.model, path)))
+end
+
 ---A config file, which holds a map of fields.
 ---@param path string   also of the folder with a config.json
 ---@return Dict
 function config_beside.load(path)
-  local config = cbk.config.load(converters.config_file(path))
+  local file = converters.config_file(path)
+  check_folder(file)
+  local config = cbk.config.load(file)
   if not kinds.is_dict(config) then
     cbk.fail("config", ("cannot read the config '%s': the config should be a map of fields, found a %s"):format(path,
       tostring(cbk.kind(config))))

@@ -2,6 +2,7 @@
 
 local cbk = require "cbk"
 local converters = require "cbk.converters"
+local composite = require "cbk.converters.composite"
 local config_beside = require "cbk.identify.config_beside"
 local detect = require "cbk.identify.detect"
 local other_names = require "cbk.converters.other_names"
@@ -430,22 +431,6 @@ function identify.checkpoint(path, checkpoint, config_path)
   return found, beside.config
 end
 
----The model whose parts are the folders of a folder, as Hugging Face's LLaVA; nil if there is none.
----@param path string
----@return Model|nil
-local function composite_in(path)
-  for _, name in ipairs(cbk.fs.is_dir(path) and catalogue.names() or {}) do
-    local model = catalogue.find(name)
-    for _, converter in ipairs(model) do
-      local has_all = converter.components ~= nil
-      for _, part in ipairs(converter.components or {}) do
-        has_all = has_all and cbk.fs.is_dir(cbk.fs.join(path, part.left))
-      end
-      if has_all then return model end
-    end
-  end
-end
-
 ---The format that --src-fmt cs-auto means.
 ---@param checkpoint Checkpoint
 ---@param name string     a model
@@ -512,7 +497,7 @@ function identify.set_options(args, open, only)
     cbk.fail("usage", ("cannot detect %s of '%s': %s; %s"):format(option:match "^%-%-src" and "the format"
       or "the " .. option:sub(3), args.checkpoint_file, why, advice or "name it with " .. option))
   end
-  local whole = composite_in(args.checkpoint_file)
+  local whole = composite.model_in(args.checkpoint_file)
   local found, config = whole and { model = whole.model, format = "hf", config = args.checkpoint_file, why = {}, others = {} }, nil
   if not found then found, config = identify.checkpoint(args.checkpoint_file, open(), args.config) end
   local names = {}
