@@ -80,6 +80,7 @@ end
 ---@param options? { map_location: string }   "cpu": all tensors are read now
 ---@return table
 function checkpoint.load(path, options)
+  check(type(path) == "string", "type", "load: expected the path of a checkpoint, found %s", show(path))
   options = keywords.complete("load", { map_location = keywords.OPTIONAL }, options)
   local location = options.map_location
   check(location == nil or location == "cpu", "value", 'load: map_location must be "cpu" or nil, not %s', show(location))

@@ -9,6 +9,7 @@ local composite = {}
 
 --- A member is not stepped on its own any more.
 local function unregister(member)
+  member.is_member = true
   local list = member.optimizer.schedulers
   for i = #list, 1, -1 do
     if list[i] == member then table.remove(list, i) end

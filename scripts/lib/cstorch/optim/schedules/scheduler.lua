@@ -20,6 +20,7 @@ local check, show = errors.check, errors.show
 ---@field last_epoch any           the clock in steps: a 0-dim int64 tensor
 ---@field total_iters? integer
 ---@field param_group_tags? any[]  which groups it writes to; nil: all
+---@field is_member? boolean       its values are written by a schedule that it is part of
 local Scheduler = class.Object:subclass("Scheduler", {
   total_iters = keywords.OPTIONAL, last_epoch = -1, param_group_tags = keywords.OPTIONAL,
 })
@@ -28,7 +29,7 @@ Scheduler.positional = 1
 Scheduler.abstract = { { "_get_closed_form", "_get_closed_form_lr" } }
 
 --- Fields that are not part of the state dict.
-local TRANSIENT = { optimizer = true, scheduler = true, schedulers = true }
+local TRANSIENT = { optimizer = true, scheduler = true, schedulers = true, is_member = true }
 
 local function counter(value) return tensors.to_device(tensors.full({}, value, { dtype = "int64" })) end
 
@@ -169,7 +170,11 @@ function Scheduler:load_state_dict(dict)
       self[name] = loaded.plain(value)
     end
   end
-  self:_write()
+  if self.is_member then
+    self._last_value = loaded.plain(dict._last_value) or self._last_value
+  else
+    self:_write()
+  end
 end
 
 -- --- schedules made of schedules
