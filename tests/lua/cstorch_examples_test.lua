@@ -6,8 +6,7 @@ local harness = require "harness"
 local describe, it, equal, is_true = harness.describe, harness.it, harness.equal, harness.is_true
 
 local here = debug.getinfo(1, "S").source:match "^@(.*)tests/lua/" or ""
-if here:sub(1, 1) ~= "/" then here = cbk.fs.join(cbk.fs.absolute ".", here) end
-local examples = cbk.fs.join(here, "scripts/examples")
+local examples = cbk.fs.absolute(here .. "scripts/examples")
 
 local function run(folder, ...)
   local code, out, err = harness.cbk(folder, "run", ...)
@@ -81,11 +80,11 @@ describe("cstorch: the example train.lua", function()
 
   it("ends with the same checkpoint after a kill -9 and a restart, where batches are the same", function()
     local same_batches = {
-      ['local model = nn.'] = 'cstorch.manual_seed(1)\nlocal model = nn.',
+      ["local model = nn."] = 'cstorch.manual_seed(1)\nlocal model = nn.',
       ["local batches = {}"] = "cstorch.manual_seed(2)\n  local batches = {}",
       ["num_steps = 1000"] = "max_steps = 1000, initial_step = global_step",
-
-             ["  post_training_step(loss)"] = '  post_training_step(loss)\n  if os.getenv "STOP" == tostring(i) then os.execute "kill -9 $PPID" end',
+      ["  post_training_step(loss)"] =
+        '  post_training_step(loss)\n  if os.getenv "STOP" == tostring(i) then os.execute "kill -9 $PPID" end',
     }
     local whole, stopped = harness.temp_dir(), harness.temp_dir()
     run(whole, variant(whole, "train.lua", same_batches))
@@ -95,7 +94,7 @@ describe("cstorch: the example train.lua", function()
     run(stopped, script, "checkpoint_400.mdl")
     equal({ checkpoints(stopped) }, { "checkpoint_1000.mdl", 10 })
     equal(content(cbk.fs.join(stopped, "checkpoint_1000.mdl")), content(cbk.fs.join(whole, "checkpoint_1000.mdl")))
-    is_true(cbk.count(content(cbk.fs.join(whole, "checkpoint_1000.mdl"))) > 20)
+    is_true(content(cbk.fs.join(whole, "checkpoint_1000.mdl"))["optimizer.state.0.momentum_buffer"])
   end)
 end)
 
