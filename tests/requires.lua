@@ -14,6 +14,7 @@ local LAYERS = {
   { "cstorch.optim", "^scripts/lib/cstorch/optim/" },
   { "cstorch.amp, .metrics and .sparse", "^scripts/lib/cstorch/amp/", "^scripts/lib/cstorch/metrics/", "^scripts/lib/cstorch/sparse/" },
   { "cstorch", "^scripts/lib/cstorch/init%.lua$", "^scripts/lib/cstorch/help%.lua$" },
+  { "cbtorch", "^scripts/lib/cbtorch%.lua$" },
   { "cbk.help", "^scripts/lib/cbk/help%.lua$" },
   { "cbk.cli and cbk.repl", "^scripts/lib/cbk/cli/", "^scripts/lib/cbk/repl/" },
   { "converters/notation", "^converters/notation/" },
@@ -28,6 +29,7 @@ local LAYERS = {
   { "cbk.identify", "^scripts/lib/cbk/identify/" },
   { "cbk.upgrade", "^scripts/lib/cbk/upgrade/" },
   { "the commands", "^scripts/[%w_-]+%.lua$" },
+  { "examples", "^scripts/examples/" },
 }
 
 --- Modules of the program itself and of the system.

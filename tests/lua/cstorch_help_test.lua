@@ -23,6 +23,27 @@ describe("cstorch: help", function()
     end)
   end
 
+  it("completes names in the REPL", function()
+    local complete = require "cbk.repl.complete"
+    local env = { cstorch = require "cstorch" }
+    local function candidates(line) return select(2, complete.at(line, #line, env, {})) end
+    equal(candidates "cstorch.op", { "optim" })
+    equal(candidates "cstorch.st", { "stack(", "step_closure(" })
+    equal(candidates "cstorch.optim.Adam", { "Adam", "AdamBase", "AdamW", "Adamax" })
+    equal(candidates "local s = cstorch.optim.lr_scheduler.Cosine", {
+      "CosineAnnealingLR", "CosineAnnealingWarmRestarts", "CosineAnnealingWarmRestartsLR", "CosineDecayLR",
+    })
+    equal(candidates "cstorch.nn.functional.cross", { "cross_entropy(" })
+    equal(candidates "cstorch.utils.data.DataL", { "DataLoader" })
+    env.x = env.cstorch.ones { 2 }
+    equal(candidates "x:requires", { "requires_grad_(" })
+  end)
+
+  it("is the same under the name cbtorch", function()
+    equal(require "cbtorch" == require "cstorch", true)
+    equal(require("cbtorch").save, require("cstorch").save)
+  end)
+
   it("names what looks like an unknown name", function()
     local text, near = help.text "cstorch.optim.AdmW"
     equal({ text, near[1] }, { nil, "cstorch.optim.AdamW" })

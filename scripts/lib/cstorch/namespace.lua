@@ -9,7 +9,7 @@ local errors = require "cstorch.errors"
 ---@return table members
 return function(name, members, parts)
   return setmetatable(members, {
-    parts = parts,
+    namespace = name, parts = parts,
     __index = function(_, key)
       if parts and parts[key] then
         local module, member = parts[key]:match "^([^:]+):?(.*)$"

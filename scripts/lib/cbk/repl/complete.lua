@@ -17,9 +17,21 @@ end
 
 local TREES = { Dict = true, List = true, Checkpoint = true, Output = true }
 
+--- The parts of a module of cstorch, which load when they are first used; nil for other tables.
+local function parts_of(value)
+  local meta = debug.getmetatable(value)
+  local name = type(meta) == "table" and rawget(meta, "namespace")
+  if not name or rawget(package.loaded, name) ~= value then return nil end
+  return rawget(meta, "parts") or {}
+end
+
 --- `value[name]` without calling anything that belongs to a user.
 local function raw_field(value, name)
-  if type(value) == "table" then return rawget(value, name) end
+  if type(value) == "table" then
+    local field, parts = rawget(value, name), parts_of(value)
+    if field == nil and parts and parts[name] then return value[name] end
+    return field
+  end
   if TREES[native_type(value)] then
     local ok, field = pcall(function() return value[name] end)
     return ok and field or nil
@@ -54,6 +66,7 @@ local function members(value, separator)
     for key, item in next, value do
       if value ~= cbk or not help.is_private("cbk." .. tostring(key)) then add(key, type(item) == "function") end
     end
+    for name in pairs(parts_of(value) or {}) do add(name, type(raw_field(value, name)) == "function") end
     if value == cbk then
       for _, name in ipairs(help.names()) do
         local module = name:match "^cbk%.([%w_]+)%."

@@ -1,0 +1,3 @@
+-- The module `cstorch` under the name of the first releases.
+
+return require "cstorch"
