@@ -12,6 +12,7 @@ local session = {}
 ---@field summaries? table            what was noted since the last `save_summaries`
 ---@field queued table[]              step closures that wait for the end of the step
 ---@field repeated table[]            those that a traced step calls again in this step
+---@field losses table<table, boolean>   tensors that are checked at the end of the step
 ---@field sink? fun(message: string, info?: table)   where warnings go
 ---@field warned table<string, boolean>
 
@@ -20,7 +21,7 @@ function session.reset()
   -- Nothing is allocated after this line: the collector, which may end an abandoned run, never sees a part of the state.
   local fresh = {
     reset = session.reset, optimizers = setmetatable({}, { __mode = "k" }), optimizer_count = 0, metrics = {}, queued = {}, repeated = {},
-    warned = {},
+    warned = {}, losses = {},
   }
   for name in pairs(session) do session[name] = fresh[name] end
   for name, value in pairs(fresh) do session[name] = value end

@@ -4,6 +4,7 @@ local class = require "cstorch.class"
 local errors = require "cstorch.errors"
 local GradScaler = require "cstorch.amp.grad_scaler"
 local keywords = require "cstorch.keywords"
+local losses = require "cstorch.run.losses"
 local namespace = require "cstorch.namespace"
 local Optimizer = require "cstorch.optim.optimizer"
 local tensors = require "cstorch.tensors"
@@ -40,7 +41,8 @@ local function clip(optimizers, norm, value)
   if norm then utils.clip_grad_norm_(params, norm) else utils.clip_grad_value_(params, value) end
 end
 
----One training step from the loss: backward, clipping, the optimizers' steps, and the removal of the gradients.
+---One training step from the loss: backward, clipping, the optimizers' steps, and the removal of the gradients. In a
+---loop over a loader, a loss that is NaN or infinite stops the run at the end of the step.
 ---@param loss any                 a tensor
 ---@param optimizers any           an optimizer or a list
 ---@param grad_scaler? cstorch.amp.GradScaler   nil: the loss is not scaled
@@ -53,6 +55,7 @@ function amp.optimizer_step(loss, optimizers, grad_scaler, options)
   options = keywords.complete("optimizer_step",
     { max_gradient_norm = keywords.OPTIONAL, max_gradient_value = keywords.OPTIONAL, max_gradient_val = keywords.OPTIONAL }, options)
 
+  losses.watch(loss)
   local scaled = grad_scaler and grad_scaler:scale(loss) or loss
   scaled:backward()
   for _, optimizer in ipairs(optimizers) do

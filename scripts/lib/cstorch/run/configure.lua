@@ -10,11 +10,12 @@ local DEFAULTS = {
   model_dir = "./", compile_dir = "/opt/cerebras/cached_compile", compile_only = false, validate_only = false, checkpoint_steps = 0,
   num_csx = 1, max_wgt_servers = 24, mount_dirs = keywords.OPTIONAL, python_paths = keywords.OPTIONAL, transfer_processes = 5,
   num_workers_per_csx = 1, job_labels = keywords.OPTIONAL, max_act_per_csx = 1, mgmt_address = keywords.OPTIONAL,
+  check_loss_values = true, -- a loss that is NaN or infinite stops the run
 }
 local AT_LEAST = {
   checkpoint_steps = 0, num_csx = 1, max_wgt_servers = 1, transfer_processes = 1, num_workers_per_csx = 1, max_act_per_csx = 1,
 }
-local FLAGS = { "compile_only", "validate_only" }
+local FLAGS = { "compile_only", "validate_only", "check_loss_values" }
 
 local function check_values(options)
   for name, least in pairs(AT_LEAST) do

@@ -4,6 +4,7 @@ local batches = require "cstorch.utils.data.batches"
 local cbk = require "cbk"
 local closures = require "cstorch.run.closures"
 local errors = require "cstorch.errors"
+local losses = require "cstorch.run.losses"
 local session = require "cstorch.session"
 local tensors = require "cstorch.tensors"
 
@@ -16,6 +17,7 @@ local check, show = errors.check, errors.show
 ---@field outputs any[]      what the body returned: the same handles for every step
 ---@field closures? table[]  closures called in the body
 ---@field model? cstorch.nn.Module
+---@field losses table       tensors that are checked at the end of each step
 ---@field count integer      arguments
 
 --- Keeps the values of what is read after a run; the number of tensors.
@@ -33,16 +35,17 @@ end
 local function copy_of(tensor) return tensors.to_device(tensor:detach():clone()) end
 
 local function record(fn, ...)
-  local trace = { program = cbk.compute.program(), count = select("#", ...), inputs = {} }
+  local trace = { program = cbk.compute.program(), count = select("#", ...), inputs = {}, losses = {} }
   for i = 1, trace.count do trace.inputs[i] = batches.map((select(i, ...)), copy_of) end
   session.trace = trace
   local fine, problem = pcall(function()
-    trace.outputs = { tensors.on_device(tensors.record, trace.program, fn, unpack(trace.inputs, 1, trace.count)) }
+    trace.outputs = { losses.watch_results(tensors.on_device(tensors.record, trace.program, fn, unpack(trace.inputs, 1, trace.count))) }
   end)
   session.trace = nil
   if not fine then error(problem, 0) end
   local count = keep_outputs(trace)
   check(count > 0, "runtime", "compile_step: nothing would be computed: return a tensor, or pass one to a function made with step_closure")
+  for loss in pairs(trace.losses) do trace.program:keep(loss) end
   trace.program:finish()
   return trace
 end
@@ -61,15 +64,20 @@ local function feed(input, given, place)
   end
 end
 
-local function replay(trace, ...)
-  for i = 1, trace.count do feed(trace.inputs[i], (select(i, ...)), "argument " .. i) end
-  closures.requeue(trace)
+local function run(trace)
   trace.program:run()
+  for loss in pairs(trace.losses) do losses.watch(loss) end
   return unpack(trace.outputs)
 end
 
+local function replay(trace, ...)
+  for i = 1, trace.count do feed(trace.inputs[i], (select(i, ...)), "argument " .. i) end
+  closures.requeue(trace)
+  return run(trace)
+end
+
 ---Makes a step of a function. On the CSX its body runs once; the tensors that it returned then have new values after each step. On the
----CPU it runs every time.
+---CPU it runs every time. In a loop over a loader, a loss that it returns is checked: NaN or infinity stops the run.
 ---@param fn function
 ---@return function
 return function(fn)
@@ -77,10 +85,9 @@ return function(fn)
   local trace
   return function(...)
     check(session.backend, "runtime", "compile_step: compile a model, or call cstorch.backend, before the first step")
-    if session.backend.kind ~= "CSX" then return fn(...) end
+    if session.backend.kind ~= "CSX" then return losses.watch_results(fn(...)) end
     if trace then return replay(trace, ...) end
     trace = record(fn, ...)
-    trace.program:run()
-    return unpack(trace.outputs)
+    return run(trace)
   end
 end

@@ -4,6 +4,7 @@ local class = require "cstorch.class"
 local closures = require "cstorch.run.closures"
 local errors = require "cstorch.errors"
 local keywords = require "cstorch.keywords"
+local losses = require "cstorch.run.losses"
 local session = require "cstorch.session"
 local tensors = require "cstorch.tensors"
 
@@ -53,11 +54,7 @@ function Progress:_report(loss)
   local executor = session.executor
   local step = executor and executor.user_iteration or 1
   local value = tensors.is_tensor(loss) and tonumber(loss:item()) or loss
-  if self.check_loss_values then
-    local is_finite = value == value and math.abs(value) < math.huge
-    local remedy = "try a lower learning rate, gradient clipping or another loss scale"
-    check(is_finite, "runtime", "the loss of step %d is %s; %s", step, tostring(value), remedy)
-  end
+  if self.check_loss_values then losses.check_value(step, value) end
   self.samples = self.samples + self.batch_size
   if step % self.log_steps ~= 0 and not (executor and executor.on_final_iteration) then return end
   update_rates(self)

@@ -6,6 +6,7 @@ local closures = require "cstorch.run.closures"
 local DataLoader = require "cstorch.utils.data.data_loader"
 local errors = require "cstorch.errors"
 local keywords = require "cstorch.keywords"
+local losses = require "cstorch.run.losses"
 local session = require "cstorch.session"
 local step_schedule = require "cstorch.utils.step_schedule"
 local tensors = require "cstorch.tensors"
@@ -128,6 +129,7 @@ function DataExecutor:_abandon()
 end
 
 local function next_step(self)
+  losses.check(self.user_iteration)
   closures.drain()
   if self.on_final_iteration then
     closures.drop(self)
@@ -167,6 +169,7 @@ end
 function DataExecutor:close()
   if not self.is_running then return end
   if session.executor == self then
+    losses.check(self.user_iteration)
     closures.drain()
     closures.drop(self)
   end
