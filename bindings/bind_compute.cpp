@@ -157,6 +157,18 @@ int to_lazy(lua_State* L) {
   return 1;
 }
 
+/// `feed(input, given, place)`: the values of `given` for the input of a recorded step.
+int feed(lua_State* L) {
+  const auto input = check_variable(L, 1), given = check_variable(L, 2);
+  if (input->shape() != given->shape() || input->dtype() != given->dtype()) {
+    fail(Errc::shape,
+         "compile_step: {} was {} {} in the first step and is {} {} now; with drop_last, a loader leaves out the last, smaller batch",
+         check_string(L, 3), name_of(input->dtype()), to_string(input->shape()), name_of(given->dtype()), to_string(given->shape()));
+  }
+  compute::feed(input, given);
+  return 0;
+}
+
 // --- neural networks
 
 VariablePtr opt_variable(lua_State* L, int index) {
@@ -347,6 +359,7 @@ void bind_compute(lua_State* L) {
                                        {"stack", computed<stack>},
                                        {"is_tensor", computed<is_tensor>},
                                        {"to_lazy", computed<to_lazy>},
+                                       {"feed", computed<feed>},
                                        {"linear", computed<linear>},
                                        {"embedding", computed<embedding>},
                                        {"layer_norm", computed<layer_norm>},

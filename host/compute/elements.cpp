@@ -526,6 +526,11 @@ void copy_into(const VariablePtr& x, const Input& source) {
   x->set_node(result->node());
 }
 
+void feed(const VariablePtr& x, const VariablePtr& given) {
+  x->buffer()->mark_written();
+  gather(given->operand(), 0, given->numel(), x->operand().bytes());
+}
+
 void write_addcmul(const VariablePtr& x, const Input& a, const Input& b, const Input& scale) {
   write_chain(x, {&a, &b, &scale}, [](Builder& builder, ChainValue self, const std::vector<ChainValue>& v) {
     const ChainValue both =

@@ -4,11 +4,10 @@
 #include <oneapi/dnnl/dnnl.h>
 
 #include <algorithm>
-#include <vector>
 
 #include "host/base/error.hpp"
 #include "host/compute/parallel.hpp"
-#include "host/compute/row_math.hpp"
+#include "host/compute/small_gemm.hpp"
 
 namespace cbk::compute {
 namespace {
@@ -16,30 +15,6 @@ namespace {
 constexpr int64_t small =
     16384;  // products of fewer multiplications are done here: a library call costs more
 constexpr int64_t tile_rows = 512, tile_columns = 1024;
-
-template <typename T>
-T at(const Matrix<const T>& m, int64_t i, int64_t j) {
-  return m.is_transposed ? m.data[j * m.stride + i] : m.data[i * m.stride + j];
-}
-
-/// Row by row: out[i] += a[i, k] · b[k], where rows of b are dense; a transposed b is copied first.
-template <typename T>
-void plain_gemm(const Matrix<const T>& a, Matrix<const T> b, const Matrix<T>& out, int64_t rows,
-                int64_t columns, int64_t depth, T scale, bool adds) {
-  thread_local std::vector<T> dense;
-  if (b.is_transposed) {
-    dense.resize(static_cast<size_t>(depth * columns));
-    for (int64_t j = 0; j < columns; ++j) {
-      for (int64_t k = 0; k < depth; ++k) dense[k * columns + j] = b.data[j * b.stride + k];
-    }
-    b = {dense.data(), columns, false};
-  }
-  for (int64_t i = 0; i < rows; ++i) {
-    T* to = out.data + i * out.stride;
-    if (!adds) std::fill_n(to, columns, T{});
-    for (int64_t k = 0; k < depth; ++k) row_add(to, b.data + k * b.stride, scale * at(a, i, k), columns);
-  }
-}
 
 /// oneDNN parallelises with OpenMP; here a product belongs to one of our own threads.
 void use_one_thread() {
@@ -55,7 +30,7 @@ void use_one_thread() {
 template <>
 void gemm<float>(const Matrix<const float>& a, const Matrix<const float>& b, const Matrix<float>& out,
                  int64_t rows, int64_t columns, int64_t depth, float scale, bool adds) {
-  if (rows * columns * depth <= small) return plain_gemm<float>(a, b, out, rows, columns, depth, scale, adds);
+  if (rows * columns * depth <= small) return small_gemm(a, b, out, rows, columns, depth, scale, adds);
   use_one_thread();
   const auto status =
       dnnl_sgemm(a.is_transposed ? 'T' : 'N', b.is_transposed ? 'T' : 'N', rows, columns, depth, scale,
@@ -69,7 +44,7 @@ void gemm<float>(const Matrix<const float>& a, const Matrix<const float>& b, con
 template <>
 void gemm<double>(const Matrix<const double>& a, const Matrix<const double>& b, const Matrix<double>& out,
                   int64_t rows, int64_t columns, int64_t depth, double scale, bool adds) {
-  plain_gemm<double>(a, b, out, rows, columns, depth, scale, adds);
+  small_gemm(a, b, out, rows, columns, depth, scale, adds);
 }
 
 template <typename T>

@@ -42,6 +42,8 @@ VariablePtr contiguous(const VariablePtr& x);  // x itself if it is dense
 void write_unary(ElementOp op, const VariablePtr& x);
 void write_binary(ElementOp op, const VariablePtr& x, const Input& b);
 void copy_into(const VariablePtr& x, const Input& source);
+/// The elements of `given` for those of x, of the same shape and dtype, without a kernel.
+void feed(const VariablePtr& x, const VariablePtr& given);
 /// x + scale·a·b, x + scale·a/b, x + weight·(end - x), in the memory of x.
 void write_addcmul(const VariablePtr& x, const Input& a, const Input& b, const Input& scale);
 void write_addcdiv(const VariablePtr& x, const Input& a, const Input& b, const Input& scale);

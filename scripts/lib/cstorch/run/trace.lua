@@ -54,13 +54,10 @@ end
 local function feed(input, given, place)
   if tensors.is_tensor(input) then
     check(tensors.is_tensor(given), "runtime", "compile_step: %s was a tensor in the first step and is %s now", place, show(given))
-    local fine, problem = pcall(input.copy_, input, given)
-    local same = fine and #input:shape() == #given:shape()
-    for dim, extent in ipairs(same and input:shape() or {}) do same = same and given:size(dim - 1) == extent end
-    check(same, "runtime", "compile_step: %s had shape [%s] in the first step and has [%s] now; drop the last, smaller batch (%s)", place,
-      table.concat(input:shape(), ", "), table.concat(given:shape(), ", "), fine and "drop_last" or tostring(problem))
+    cbk.compute.feed(input, given, place)
   elseif type(input) == "table" then
-    for key, item in pairs(input) do feed(item, type(given) == "table" and given[key] or nil, ("%s[%s]"):format(place, tostring(key))) end
+    local is_table = type(given) == "table"
+    for key, item in pairs(input) do feed(item, is_table and given[key] or nil, place) end
   end
 end
 
