@@ -231,7 +231,7 @@ struct WhereOp {
   }
 };
 
-// --- the loops: whole vectors, then what is left one by one with the same arithmetic
+// --- the loops
 
 template <typename T, bool is_scalar, class D>
 HWY_INLINE auto operand(D d, const T* values, size_t i) {
@@ -242,39 +242,51 @@ HWY_INLINE auto operand(D d, const T* values, size_t i) {
   }
 }
 
-template <typename T, class Step>
-HWY_INLINE void walk(size_t count, Step step) {
+/// What is left of an operand, with zeros up to a whole vector.
+template <typename T, size_t size>
+HWY_INLINE const T* padded(const T* values, size_t begin, size_t count, bool is_scalar, T (&lanes)[size]) {
+  if (values == nullptr || is_scalar) return values;
+  std::memset(lanes, 0, sizeof lanes);
+  std::memcpy(lanes, values + begin, (count - begin) * sizeof(T));
+  return lanes;
+}
+
+/// Calls step(d, x, y, z, to, i) for whole vectors from element i on; the last ones pass through a vector of their own.
+template <typename T, unsigned scalars, class Step>
+HWY_INLINE void walk(const void* a, const void* b, const void* c, void* out, size_t count, Step step) {
   const hn::ScalableTag<T> d;
-  const hn::CappedTag<T, 1> one;
+  const auto *x = static_cast<const T*>(a), *y = static_cast<const T*>(b), *z = static_cast<const T*>(c);
+  auto* to = static_cast<T*>(out);
   size_t i = 0;
-  for (; i + hn::Lanes(d) <= count; i += hn::Lanes(d)) step(d, i);
-  for (; i < count; ++i) step(one, i);
+  for (; i + hn::Lanes(d) <= count; i += hn::Lanes(d)) step(d, x, y, z, to, i);
+  if (i == count) return;
+  constexpr size_t lanes = hn::MaxLanes(d);
+  HWY_ALIGN T xs[lanes];
+  HWY_ALIGN T ys[lanes];
+  HWY_ALIGN T zs[lanes];
+  HWY_ALIGN T result[lanes];
+  step(d, padded(x, i, count, (scalars & 1U) != 0, xs), padded(y, i, count, (scalars & 2U) != 0, ys),
+       padded(z, i, count, (scalars & 4U) != 0, zs), result, 0);
+  std::memcpy(to + i, result, (count - i) * sizeof(T));
 }
 
-template <typename T, class F, bool a_scalar>
+template <typename T, class F, unsigned scalars>
 void unary_loop(const void* a, const void* /*b*/, const void* /*c*/, void* out, size_t count) {
-  const auto* x = static_cast<const T*>(a);
-  auto* to = static_cast<T*>(out);
-  walk<T>(count, [&](auto d, size_t i) { hn::StoreU(F()(d, operand<T, a_scalar>(d, x, i)), d, to + i); });
+  walk<T, scalars>(a, nullptr, nullptr, out, count, [](auto d, const T* x, const T*, const T*, T* to, size_t i) {
+    hn::StoreU(F()(d, operand<T, (scalars & 1U) != 0>(d, x, i)), d, to + i);
+  });
 }
 
-template <typename T, class F, bool a_scalar, bool b_scalar>
+template <typename T, class F, unsigned scalars>
 void binary_loop(const void* a, const void* b, const void* /*c*/, void* out, size_t count) {
-  const auto* x = static_cast<const T*>(a);
-  const auto* y = static_cast<const T*>(b);
-  auto* to = static_cast<T*>(out);
-  walk<T>(count, [&](auto d, size_t i) {
-    hn::StoreU(F()(d, operand<T, a_scalar>(d, x, i), operand<T, b_scalar>(d, y, i)), d, to + i);
+  walk<T, scalars>(a, b, nullptr, out, count, [](auto d, const T* x, const T* y, const T*, T* to, size_t i) {
+    hn::StoreU(F()(d, operand<T, (scalars & 1U) != 0>(d, x, i), operand<T, (scalars & 2U) != 0>(d, y, i)), d, to + i);
   });
 }
 
 template <typename T, class F, unsigned scalars>
 void ternary_loop(const void* a, const void* b, const void* c, void* out, size_t count) {
-  const auto* x = static_cast<const T*>(a);
-  const auto* y = static_cast<const T*>(b);
-  const auto* z = static_cast<const T*>(c);
-  auto* to = static_cast<T*>(out);
-  walk<T>(count, [&](auto d, size_t i) {
+  walk<T, scalars>(a, b, c, out, count, [](auto d, const T* x, const T* y, const T* z, T* to, size_t i) {
     hn::StoreU(F()(d, operand<T, (scalars & 1U) != 0>(d, x, i), operand<T, (scalars & 2U) != 0>(d, y, i),
                    operand<T, (scalars & 4U) != 0>(d, z, i)),
                d, to + i);
@@ -283,15 +295,13 @@ void ternary_loop(const void* a, const void* b, const void* c, void* out, size_t
 
 template <typename T, class F>
 ElementLoop unary(unsigned scalars) {
-  return (scalars & 1U) != 0 ? unary_loop<T, F, true> : unary_loop<T, F, false>;
+  return (scalars & 1U) != 0 ? unary_loop<T, F, 1> : unary_loop<T, F, 0>;
 }
 
 template <typename T, class F>
 ElementLoop binary(unsigned scalars) {
-  // Both of one element: the result has one as well, and a vector of it is as good.
-  if ((scalars & 3U) == 3) return binary_loop<T, F, true, true>;
-  if ((scalars & 1U) != 0) return binary_loop<T, F, true, false>;
-  return (scalars & 2U) != 0 ? binary_loop<T, F, false, true> : binary_loop<T, F, false, false>;
+  constexpr ElementLoop loops[] = {binary_loop<T, F, 0>, binary_loop<T, F, 1>, binary_loop<T, F, 2>, binary_loop<T, F, 3>};
+  return loops[scalars & 3U];
 }
 
 template <typename T, class F>
