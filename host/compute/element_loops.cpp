@@ -251,7 +251,8 @@ HWY_INLINE const T* padded(const T* values, size_t begin, size_t count, bool is_
   return lanes;
 }
 
-/// Calls step(d, x, y, z, to, i) for whole vectors from element i on; the last ones pass through a vector of their own.
+/// Calls step(d, x, y, z, to, i) for whole vectors from element i on; the last ones pass through a vector of
+/// their own.
 template <typename T, unsigned scalars, class Step>
 HWY_INLINE void walk(const void* a, const void* b, const void* c, void* out, size_t count, Step step) {
   const hn::ScalableTag<T> d;
@@ -272,15 +273,17 @@ HWY_INLINE void walk(const void* a, const void* b, const void* c, void* out, siz
 
 template <typename T, class F, unsigned scalars>
 void unary_loop(const void* a, const void* /*b*/, const void* /*c*/, void* out, size_t count) {
-  walk<T, scalars>(a, nullptr, nullptr, out, count, [](auto d, const T* x, const T*, const T*, T* to, size_t i) {
-    hn::StoreU(F()(d, operand<T, (scalars & 1U) != 0>(d, x, i)), d, to + i);
-  });
+  walk<T, scalars>(a, nullptr, nullptr, out, count,
+                   [](auto d, const T* x, const T*, const T*, T* to, size_t i) {
+                     hn::StoreU(F()(d, operand<T, (scalars & 1U) != 0>(d, x, i)), d, to + i);
+                   });
 }
 
 template <typename T, class F, unsigned scalars>
 void binary_loop(const void* a, const void* b, const void* /*c*/, void* out, size_t count) {
   walk<T, scalars>(a, b, nullptr, out, count, [](auto d, const T* x, const T* y, const T*, T* to, size_t i) {
-    hn::StoreU(F()(d, operand<T, (scalars & 1U) != 0>(d, x, i), operand<T, (scalars & 2U) != 0>(d, y, i)), d, to + i);
+    hn::StoreU(F()(d, operand<T, (scalars & 1U) != 0>(d, x, i), operand<T, (scalars & 2U) != 0>(d, y, i)), d,
+               to + i);
   });
 }
 
@@ -300,7 +303,8 @@ ElementLoop unary(unsigned scalars) {
 
 template <typename T, class F>
 ElementLoop binary(unsigned scalars) {
-  constexpr ElementLoop loops[] = {binary_loop<T, F, 0>, binary_loop<T, F, 1>, binary_loop<T, F, 2>, binary_loop<T, F, 3>};
+  constexpr ElementLoop loops[] = {binary_loop<T, F, 0>, binary_loop<T, F, 1>, binary_loop<T, F, 2>,
+                                   binary_loop<T, F, 3>};
   return loops[scalars & 3U];
 }
 

@@ -211,9 +211,11 @@ void Elementwise::fetch_ahead(int64_t begin, size_t part) const {
   const auto parts = static_cast<int64_t>(vector_steps_.size());
   const int64_t all = lines * static_cast<int64_t>(dense_.size());
   const int64_t end = all * static_cast<int64_t>(part + 1) / parts;
-  for (int64_t i = all * static_cast<int64_t>(part) / parts; i < end; ++i) {
-    const Operand& view = views_[dense_[i / lines]];
-    __builtin_prefetch(view.bytes() + begin * static_cast<int64_t>(sizeof(T)) + i % lines * line, 0, 3);
+  for (int64_t i = all * static_cast<int64_t>(part) / parts; i < end;) {
+    const std::byte* from = views_[dense_[i / lines]].bytes() + begin * static_cast<int64_t>(sizeof(T));
+    for (const int64_t stop = std::min(end, (i / lines + 1) * lines); i < stop; ++i) {
+      __builtin_prefetch(from + i % lines * line, 0, 3);
+    }
   }
 }
 

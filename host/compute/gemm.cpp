@@ -14,7 +14,6 @@ namespace {
 
 constexpr int64_t small =
     16384;  // products of fewer multiplications are done here: a library call costs more
-constexpr int64_t tile_rows = 512, tile_columns = 1024;
 
 /// oneDNN parallelises with OpenMP; here a product belongs to one of our own threads.
 void use_one_thread() {
@@ -47,15 +46,26 @@ void gemm<double>(const Matrix<const double>& a, const Matrix<const double>& b, 
   small_gemm(a, b, out, rows, columns, depth, scale, adds);
 }
 
+/// How many products one is cut into: by its size alone. Each packs its matrices anew, so few and large ones
+/// are best.
+static int64_t parts_of(int64_t rows, int64_t columns, int64_t depth) {
+  constexpr int64_t worth_two = 1 << 25, most = 1 << 29;  // multiplications
+  const int64_t work = rows * columns * depth;
+  if (work < worth_two) return 1;
+  return ((work + most - 1) / most + 1) / 2 * 2;
+}
+
 template <typename T>
 void parallel_gemm(const Matrix<const T>& a, const Matrix<const T>& b, const Matrix<T>& out, int64_t rows,
                    int64_t columns, int64_t depth) {
-  const int64_t down = (rows + tile_rows - 1) / tile_rows;
-  const int64_t across = (columns + tile_columns - 1) / tile_columns;
-  parallel_for(down * across, [&](int64_t tile) {
-    const int64_t row = tile / across * tile_rows, column = tile % across * tile_columns;
-    gemm<T>(a.block(row, 0), b.block(0, column), out.block(row, column), std::min(tile_rows, rows - row),
-            std::min(tile_columns, columns - column), depth);
+  const bool by_rows = rows >= columns;
+  const int64_t extent = by_rows ? rows : columns;
+  const int64_t parts = std::min(extent, parts_of(rows, columns, depth));
+  if (parts == 0) return;
+  parallel_for(parts, [&](int64_t i) {
+    const int64_t begin = extent * i / parts, count = extent * (i + 1) / parts - begin;
+    if (by_rows) return gemm<T>(a.block(begin, 0), b, out.block(begin, 0), count, columns, depth);
+    gemm<T>(a, b.block(0, begin), out.block(0, begin), rows, count, depth);
   });
 }
 

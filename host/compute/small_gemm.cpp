@@ -29,7 +29,8 @@ const T* packed(const Matrix<const T>& b, int64_t depth, int64_t columns, int64_
 
 /// `count` rows of the result, two vectors wide, kept in registers over the whole depth.
 template <int count, typename T>
-HWY_INLINE void tile(const T* a, int64_t down, int64_t across, const T* b, int64_t width, int64_t depth, T* result) {
+HWY_INLINE void tile(const T* a, int64_t down, int64_t across, const T* b, int64_t width, int64_t depth,
+                     T* result) {
   const hn::ScalableTag<T> d;
   const auto lanes = static_cast<int64_t>(hn::Lanes(d));
   using V = hn::Vec<decltype(d)>;
@@ -50,8 +51,8 @@ HWY_INLINE void tile(const T* a, int64_t down, int64_t across, const T* b, int64
 }
 
 template <typename T>
-void multiply(const Matrix<const T>& a, const Matrix<const T>& b, const Matrix<T>& out, int64_t rows, int64_t columns, int64_t depth,
-              T scale, bool adds) {
+void multiply(const Matrix<const T>& a, const Matrix<const T>& b, const Matrix<T>& out, int64_t rows,
+              int64_t columns, int64_t depth, T scale, bool adds) {
   const hn::ScalableTag<T> d;
   const auto step = static_cast<int64_t>(hn::Lanes(d)) * 2;
   const int64_t width = (columns + step - 1) / step * step;
@@ -83,13 +84,13 @@ void multiply(const Matrix<const T>& a, const Matrix<const T>& b, const Matrix<T
   }
 }
 
-void multiply_floats(const Matrix<const float>& a, const Matrix<const float>& b, const Matrix<float>& out, int64_t rows, int64_t columns,
-                     int64_t depth, float scale, bool adds) {
+void multiply_floats(const Matrix<const float>& a, const Matrix<const float>& b, const Matrix<float>& out,
+                     int64_t rows, int64_t columns, int64_t depth, float scale, bool adds) {
   multiply(a, b, out, rows, columns, depth, scale, adds);
 }
 
-void multiply_doubles(const Matrix<const double>& a, const Matrix<const double>& b, const Matrix<double>& out, int64_t rows,
-                      int64_t columns, int64_t depth, double scale, bool adds) {
+void multiply_doubles(const Matrix<const double>& a, const Matrix<const double>& b, const Matrix<double>& out,
+                      int64_t rows, int64_t columns, int64_t depth, double scale, bool adds) {
   multiply(a, b, out, rows, columns, depth, scale, adds);
 }
 
@@ -103,14 +104,15 @@ HWY_EXPORT(multiply_floats);
 HWY_EXPORT(multiply_doubles);
 
 template <>
-void small_gemm<float>(const Matrix<const float>& a, const Matrix<const float>& b, const Matrix<float>& out, int64_t rows, int64_t columns,
-                       int64_t depth, float scale, bool adds) {
+void small_gemm<float>(const Matrix<const float>& a, const Matrix<const float>& b, const Matrix<float>& out,
+                       int64_t rows, int64_t columns, int64_t depth, float scale, bool adds) {
   HWY_DYNAMIC_DISPATCH(multiply_floats)(a, b, out, rows, columns, depth, scale, adds);
 }
 
 template <>
-void small_gemm<double>(const Matrix<const double>& a, const Matrix<const double>& b, const Matrix<double>& out, int64_t rows,
-                        int64_t columns, int64_t depth, double scale, bool adds) {
+void small_gemm<double>(const Matrix<const double>& a, const Matrix<const double>& b,
+                        const Matrix<double>& out, int64_t rows, int64_t columns, int64_t depth, double scale,
+                        bool adds) {
   HWY_DYNAMIC_DISPATCH(multiply_doubles)(a, b, out, rows, columns, depth, scale, adds);
 }
 
