@@ -162,8 +162,10 @@ int feed(lua_State* L) {
   const auto input = check_variable(L, 1), given = check_variable(L, 2);
   if (input->shape() != given->shape() || input->dtype() != given->dtype()) {
     fail(Errc::shape,
-         "compile_step: {} was {} {} in the first step and is {} {} now; with drop_last, a loader leaves out the last, smaller batch",
-         check_string(L, 3), name_of(input->dtype()), to_string(input->shape()), name_of(given->dtype()), to_string(given->shape()));
+         "compile_step: {} was {} {} in the first step and is {} {} now; with drop_last, a loader leaves out "
+         "the last, smaller batch",
+         check_string(L, 3), name_of(input->dtype()), to_string(input->shape()), name_of(given->dtype()),
+         to_string(given->shape()));
   }
   compute::feed(input, given);
   return 0;
@@ -291,9 +293,34 @@ int memory(lua_State* L) {
 
 // --- programs
 
-/// `program(can_run_early)`
+/// `program(reading)`: "refused", "runs early" or "in place".
 int program(lua_State* L) {
-  push(L, std::make_shared<compute::Program>(lua_toboolean(L, 1) != 0));
+  using Reading = compute::Program::Reading;
+  const std::string_view name = lua_isnoneornil(L, 1) ? "refused" : check_string(L, 1);
+  const Reading reading = name == "in place"     ? Reading::in_place
+                          : name == "runs early" ? Reading::runs_early
+                                                 : Reading::refused;
+  push(L, std::make_shared<compute::Program>(reading));
+  return 1;
+}
+
+int program_finish_lazily(lua_State* L) {
+  check<compute::Program>(L, 1)->finish_lazily();
+  return 0;
+}
+
+/// `program:lazy_value(t)`: the tensor of cbk that t became.
+int program_lazy_value(lua_State* L) {
+  const auto variable = check_variable(L, 2);
+  const auto value = check<compute::Program>(L, 1)->value_of(variable->buffer().get());
+  if (!value) {
+    push(L, variable->to_tensor());
+  } else if (variable->operand().is_contiguous() && variable->numel() == value->numel()) {
+    push(L, value->reshape(variable->shape()));
+  } else {
+    fail(Errc::refused, "a formula over tensors of a checkpoint gives whole tensors, not views of a part: {}",
+         to_string(variable->shape()));
+  }
   return 1;
 }
 
@@ -382,6 +409,8 @@ void bind_compute(lua_State* L) {
                                      {"end_when", computed<program_end_when>},
                                      {"finish", computed<program_finish>},
                                      {"run", computed<program_run>},
+                                     {"finish_lazily", computed<program_finish_lazily>},
+                                     {"lazy_value", computed<program_lazy_value>},
                                      {"size", computed<program_size>},
                                      {nullptr, nullptr}};
   register_type<compute::Program>(L, {methods, nullptr, nullptr});

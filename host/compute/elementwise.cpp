@@ -47,7 +47,72 @@ std::byte* scratch_of(size_t size) {
   return scratch.data();
 }
 
+/// Takes over the values that are used, in their order, and knows their new numbers.
+class Pruner {
+ public:
+  explicit Pruner(const ElementChain& chain) : chain_(chain) {
+    input_.resize(chain.inputs.size(), unused);
+    constant_.resize(chain.constants.size(), unused);
+    step_.resize(chain.steps.size(), unused);
+    out_.type = chain.type;
+    out_.domain = chain.domain;
+  }
+
+  ElementChain run() {
+    std::vector<ElementChain::Output> outputs = chain_.outputs;
+    for (auto& output : outputs) {
+      while (is_copy_of_step(output.value)) output.value = chain_.steps[output.value.index].operands[0];
+      mark(output.value);
+    }
+    for (size_t s = chain_.steps.size(); s-- > 0;) {
+      const auto& step = chain_.steps[s];
+      for (int i = 0; step_[s] != unused && i < arity(step.op); ++i) mark(step.operands[i]);
+    }
+    take(input_, chain_.inputs, out_.inputs);
+    take(constant_, chain_.constants, out_.constants);
+    take(step_, chain_.steps, out_.steps);
+    for (auto& step : out_.steps) {
+      for (int i = 0; i < arity(step.op); ++i) renumber(step.operands[i]);
+    }
+    for (auto& output : outputs) renumber(output.value);
+    out_.outputs = std::move(outputs);
+    return std::move(out_);
+  }
+
+ private:
+  static constexpr int unused = -1;
+
+  [[nodiscard]] bool is_copy_of_step(ChainValue value) const {
+    return value.kind == ChainValue::Kind::step && chain_.steps[value.index].op == ElementOp::copy &&
+           chain_.steps[value.index].operands[0].kind == ChainValue::Kind::step;
+  }
+
+  std::vector<int>& numbers(ChainValue::Kind kind) {
+    if (kind == ChainValue::Kind::input) return input_;
+    return kind == ChainValue::Kind::constant ? constant_ : step_;
+  }
+  void mark(ChainValue value) { numbers(value.kind)[value.index] = 0; }
+  void renumber(ChainValue& value) { value.index = numbers(value.kind)[value.index]; }
+
+  template <typename T>
+  static void take(std::vector<int>& numbers, const std::vector<T>& from, std::vector<T>& to) {
+    for (size_t i = 0; i < from.size(); ++i) {
+      if (numbers[i] == unused) continue;
+      numbers[i] = static_cast<int>(to.size());
+      to.push_back(from[i]);
+    }
+  }
+
+  const ElementChain& chain_;
+  ElementChain out_;
+  std::vector<int> input_, constant_, step_;  // new numbers
+};
+
 }  // namespace
+
+ElementChain pruned(const ElementChain& chain) {
+  return Pruner(chain).run();
+}
 
 Elementwise::Elementwise(ElementChain chain)
     : Kernel(inputs_of(chain), outputs_of(chain)), chain_(std::move(chain)), numel_(numel_of(chain_.domain)) {

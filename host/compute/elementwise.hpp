@@ -38,6 +38,10 @@ struct ElementChain {
   std::vector<Output> outputs;
 };
 
+/// The chain without steps, inputs and constants that no output needs. What is only a copy of a step is
+/// written by that step.
+ElementChain pruned(const ElementChain& chain);
+
 class Elementwise final : public Kernel {
  public:
   /// Errors: `dtype` where the type has no such operation.

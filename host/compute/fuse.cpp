@@ -92,7 +92,7 @@ class Group {
     } else {
       std::erase_if(chain_.outputs,
                     [&](const ElementChain::Output& output) { return !is_needed(output.to, readers, kept); });
-      out = {std::make_unique<Elementwise>(without_dead_steps(std::move(chain_))), condition_, flag_};
+      out = {std::make_unique<Elementwise>(pruned(std::move(chain_))), condition_, flag_};
     }
     *this = Group();
     return out;
@@ -184,39 +184,6 @@ class Group {
     return !std::all_of(found->second.begin(), found->second.end(), [&](size_t reader) {
       return std::find(members_.begin(), members_.end(), reader) != members_.end();
     });
-  }
-
-  static ElementChain without_dead_steps(ElementChain chain) {
-    for (auto& output : chain.outputs) {
-      // What is only a copy of a step is written by that step.
-      while (output.value.kind == ChainValue::Kind::step &&
-             chain.steps[output.value.index].op == ElementOp::copy &&
-             chain.steps[output.value.index].operands[0].kind == ChainValue::Kind::step) {
-        output.value = chain.steps[output.value.index].operands[0];
-      }
-    }
-    std::vector<bool> is_used(chain.steps.size(), false);
-    const auto use = [&](ChainValue value) {
-      if (value.kind == ChainValue::Kind::step) is_used[value.index] = true;
-    };
-    for (const auto& output : chain.outputs) use(output.value);
-    for (size_t s = chain.steps.size(); s-- > 0;) {
-      for (int i = 0; is_used[s] && i < arity(chain.steps[s].op); ++i) use(chain.steps[s].operands[i]);
-    }
-    std::vector<int> now(chain.steps.size(), 0);
-    std::vector<ElementChain::Step> steps;
-    const auto renumber = [&](ChainValue& value) {
-      if (value.kind == ChainValue::Kind::step) value.index = now[value.index];
-    };
-    for (size_t s = 0; s < chain.steps.size(); ++s) {
-      if (!is_used[s]) continue;
-      now[s] = static_cast<int>(steps.size());
-      for (int i = 0; i < arity(chain.steps[s].op); ++i) renumber(chain.steps[s].operands[i]);
-      steps.push_back(chain.steps[s]);
-    }
-    for (auto& output : chain.outputs) renumber(output.value);
-    chain.steps = std::move(steps);
-    return chain;
   }
 
   ElementChain chain_;

@@ -110,6 +110,22 @@ void Program::finish() {
   truths_.assign(conditions_.size(), Truth::unknown);
 }
 
+void Program::add_source(const BufferPtr& buffer, const Tensor& tensor) {
+  values_.emplace(buffer.get(), tensor);
+  sources_.push_back(buffer);
+}
+
+void Program::finish_lazily() {
+  steps_ = fuse(std::move(steps_), kept_);
+  run_lazily(steps_, values_);
+}
+
+std::optional<Tensor> Program::value_of(const Buffer* buffer) const {
+  const auto found = values_.find(buffer);
+  if (found == values_.end()) return std::nullopt;
+  return found->second;
+}
+
 void Program::place_buffers() {
   struct Life {
     BufferPtr buffer;

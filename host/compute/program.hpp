@@ -3,17 +3,21 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "host/compute/fuse.hpp"
 #include "host/compute/kernel.hpp"
+#include "host/compute/lazy.hpp"
 
 namespace cbk::compute {
 
 class Program {
  public:
-  /// `can_run_early`: reading a value runs what is recorded so far; otherwise reading is an error.
-  explicit Program(bool can_run_early = false) : can_run_early_(can_run_early) {}
+  /// What happens when a value is read before the end: an error; or what is recorded runs first; or it is
+  /// read where it lies, as lazy programs write no memory.
+  enum class Reading : uint8_t { refused, runs_early, in_place };
+  explicit Program(Reading reading = Reading::refused) : reading_(reading) {}
   Program(const Program&) = delete;
   Program& operator=(const Program&) = delete;
   ~Program();
@@ -28,13 +32,22 @@ class Program {
   /// The values of this buffer are read after a run.
   void keep(const BufferPtr& buffer);
 
-  [[nodiscard]] bool can_run_early() const { return can_run_early_ && open_condition_ == no_condition; }
+  [[nodiscard]] Reading reading() const {
+    return open_condition_ == no_condition ? reading_ : Reading::refused;
+  }
   /// Runs what is recorded and forgets it; every buffer that it wrote has memory of its own from now on.
   void run_early();
 
   /// Joins kernels and places buffers. Nothing is recorded after it.
   void finish();
   void run();
+
+  /// A lazy program: buffers that stand for tensors of a checkpoint, and instead of finish and run the
+  /// tensors that it would write.
+  void add_source(const BufferPtr& buffer, const Tensor& tensor);
+  void finish_lazily();
+  /// After it: the tensor of a buffer without memory.
+  [[nodiscard]] std::optional<Tensor> value_of(const Buffer* buffer) const;
 
   struct Size {
     size_t recorded = 0;
@@ -52,7 +65,9 @@ class Program {
   void place_buffers();
   bool holds(int condition);
 
-  bool can_run_early_;
+  Reading reading_;
+  LazyValues values_;
+  std::vector<BufferPtr> sources_;
   std::vector<RecordedStep> steps_;
   std::vector<Condition> conditions_;
   std::vector<Truth> truths_;

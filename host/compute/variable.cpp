@@ -64,6 +64,12 @@ VariablePtr Variable::empty(DType dtype, Shape shape) {
 
 VariablePtr Variable::from_tensor(const Tensor& tensor) {
   check_dtype(tensor.dtype());
+  Program* program = context().program;
+  if (program != nullptr && program->reading() == Program::Reading::in_place && tensor.numel() > 1) {
+    VariablePtr out = empty(tensor.dtype(), tensor.shape());
+    program->add_source(out->buffer(), tensor);
+    return out;
+  }
   auto buffer = Buffer::allocate(tensor.nbytes());
   tensor.read(0, {buffer->data(), buffer->size()});
   return std::make_shared<Variable>(whole(std::move(buffer), tensor.dtype(), tensor.shape()),
@@ -93,14 +99,15 @@ VariablePtr Variable::detached() const {
 
 void Variable::check_readable() const {
   if (Program* program = context().program) {
-    if (!program->can_run_early()) {
+    const Program::Reading reading = program->reading();
+    if (reading == Program::Reading::refused) {
       fail(Errc::refused,
            "the value of a tensor cannot be read inside of a compiled step, which is recorded once and then "
            "replayed: keep to "
            "tensors, no numbers, prints or conditions, and read values in a function made with "
            "cstorch.step_closure");
     }
-    program->run_early();
+    if (reading == Program::Reading::runs_early) program->run_early();
   }
   if (!operand_.buffer->has_memory()) {
     fail(Errc::refused,

@@ -15,7 +15,7 @@ local cstorch = {
 
 for _, name in ipairs {
   "tensor", "zeros", "ones", "full", "zeros_like", "ones_like", "full_like", "arange", "rand", "randn", "randint", "manual_seed", "where",
-  "cat", "stack", "is_tensor", "no_grad", "is_grad_enabled", "formula",
+  "cat", "stack", "is_tensor", "no_grad", "is_grad_enabled", "formula", "lazily",
 } do
   cstorch[name] = tensors[name]
 end

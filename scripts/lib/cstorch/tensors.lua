@@ -1,6 +1,7 @@
 -- Tensors that compute: what makes them, and the scopes in which they are computed. Their methods are native (cbk.compute).
 
 local cbk = require "cbk"
+local ordered_map = require "cstorch.ordered_map"
 local session = require "cstorch.session"
 
 local native = cbk.compute
@@ -156,12 +157,36 @@ end
 ---@param fn function
 function tensors.formula(fn, ...)
   if recorded then return fn(...) end
-  local program = native.program(true)
+  local program = native.program "runs early"
   return finish(function(is_fine)
     if not is_fine then return end
     program:finish()
     program:run()
   end, pcall(tensors.record, program, fn, ...))
+end
+
+--- Nested tables with f(tensor) in the place of each tensor.
+local function map_tensors(value, f, seen)
+  if native.is_tensor(value) then return f(value) end
+  if type(value) ~= "table" then return value end
+  if seen[value] then return seen[value] end
+  local copy = ordered_map.is(value) and ordered_map.new() or {}
+  seen[value] = copy
+  for key, item in ordered_map.items(value) do copy[key] = map_tensors(item, f, seen) end
+  return copy
+end
+
+---Calls `fn`, in which tensors of checkpoints are not read: `cstorch.tensor(t)` stands for one, formulas over it are recorded, and what `fn`
+---returns comes back as nested tables of tensors of cbk, which are computed block by block when they are written. For element-wise formulas,
+---as those of most optimizers are; others are an error.
+---@param fn fun(): table
+---@return table
+function tensors.lazily(fn, ...)
+  local program = native.program "in place"
+  local result = tensors.no_grad(tensors.record, program, fn, ...)
+  map_tensors(result, function(tensor) program:keep(tensor) end, {})
+  program:finish_lazily()
+  return map_tensors(result, function(tensor) return program:lazy_value(tensor) end, {})
 end
 
 ---Calls `fn` if the one element of `flag` is not zero: at once, or in a recorded step in each replay. What it writes must exist before.
