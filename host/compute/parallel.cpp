@@ -90,6 +90,7 @@ class Pool {
 
 int wanted_threads = static_cast<int>(std::clamp(std::thread::hardware_concurrency(), 1U, 256U));
 std::unique_ptr<Pool> pool;  // made when it is first needed
+std::mutex pool_in_use;      // it has one job at a time
 thread_local bool is_inside = false;
 
 }  // namespace
@@ -105,16 +106,19 @@ void set_thread_count(int count) {
 }
 
 void parallel_for(int64_t count, const std::function<void(int64_t)>& task) {
-  // A task that calls this itself runs its own tasks alone.
-  if (count <= 1 || wanted_threads == 1 || is_inside) {
+  // A task that calls this itself runs its own tasks alone, and so does a thread while another one has the pool.
+  std::unique_lock lock(pool_in_use, std::defer_lock);
+  if (count <= 1 || wanted_threads == 1 || is_inside || !lock.try_lock()) {
     for (int64_t i = 0; i < count; ++i) task(i);
     return;
   }
   if (!pool) pool = std::make_unique<Pool>(wanted_threads - 1);
   pool->run(count, [&task](int64_t i) {
-    is_inside = true;
+    const struct Inside {
+      Inside() { is_inside = true; }
+      ~Inside() { is_inside = false; }
+    } inside;
     task(i);
-    is_inside = false;
   });
 }
 
