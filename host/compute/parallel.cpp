@@ -106,7 +106,8 @@ void set_thread_count(int count) {
 }
 
 void parallel_for(int64_t count, const std::function<void(int64_t)>& task) {
-  // A task that calls this itself runs its own tasks alone, and so does a thread while another one has the pool.
+  // A task that calls this itself runs its own tasks alone, and so does a thread while another one has the
+  // pool.
   std::unique_lock lock(pool_in_use, std::defer_lock);
   if (count <= 1 || wanted_threads == 1 || is_inside || !lock.try_lock()) {
     for (int64_t i = 0; i < count; ++i) task(i);

@@ -13,7 +13,8 @@ int thread_count();
 void set_thread_count(int count);
 
 /// Calls `task(i)` for every i in [0, count), on several threads if there are more than one task. The first
-/// exception is thrown again here, when all tasks have ended. Several threads may call it; one of them gets help.
+/// exception is thrown again here, when all tasks have ended. Several threads may call it; one of them gets
+/// help.
 void parallel_for(int64_t count, const std::function<void(int64_t)>& task);
 
 }  // namespace cbk::compute

@@ -176,9 +176,9 @@ local function map_tensors(value, f, seen)
   return copy
 end
 
----Calls `fn`, in which tensors of checkpoints are not read: `cstorch.tensor(t)` stands for one, formulas over it are recorded, and what `fn`
----returns comes back as nested tables of tensors of cbk, which are computed block by block when they are written. For element-wise formulas,
----as those of most optimizers are; others are an error.
+---Calls `fn`, in which tensors of checkpoints are not read: `cstorch.tensor(t)` stands for one, formulas over it are recorded, and what
+---`fn` returns comes back as nested tables of tensors of cbk, which are computed block by block when they are written. For element-wise
+---formulas, as those of most optimizers are; others are an error.
 ---@param fn fun(): table
 ---@return table
 function tensors.lazily(fn, ...)
