@@ -74,12 +74,18 @@ local function yaml_files(folder)
   return out
 end
 
----The files that have the name of the checkpoint; else those of its conversion; else those of no conversion.
+---"_to_cs-2.5" of such a suffix.
+local function last_of(suffix) return suffix and suffix:match "_to_cs%-[%w.-]-$" end
+
+---The files that have the name of the checkpoint; else those of its conversions; else of its last one, as a folder that is converted
+---again gives the checkpoint a new name, but not the config; else those of no conversion.
 local function nearest(files, stem)
   local own = suffix_of(stem)
+  local last = last_of(own)
   for _, fits in ipairs {
     function(one) return one.stem == stem end,
     function(one) return own ~= nil and suffix_of(one.stem) == own end,
+    function(one) return last ~= nil and last_of(suffix_of(one.stem)) == last end,
     function(one) return suffix_of(one.stem) == nil end,
   } do
     local out = {}
