@@ -57,11 +57,11 @@ local embeddings_scale = {
 local query_scale = {
   forward = function(scalar, at)
     local size = values.size_of(at.from, "head_dim")
-    return scalar ~= size and float(math.sqrt(size / scalar)) or nil
+    if scalar ~= size then at:set("attention_logits_alpha", float(math.sqrt(size / scalar))) end
   end,
   backward = function(alpha, at)
     if type(alpha) ~= "number" or alpha <= 0 then at:refuse(alpha, "a number above 0") end
-    return float(heads.size(at.from) / alpha ^ 2)
+    at:set("query_pre_attn_scalar", float(heads.size(at.from) / alpha ^ 2))
   end,
 }
 
@@ -100,13 +100,15 @@ local config = fields.config {
   { "num_key_value_heads",     "extra_attention_params", values.grouped_queries },
   { false,                     "attention_module", llama.attention_module },
   { "head_dim",                "attention_inner_dim", llama.inner_dim },
-  { "query_pre_attn_scalar",   "attention_logits_alpha", query_scale },
+  { "query_pre_attn_scalar",   false, query_scale },
+  { false,                     "attention_logits_alpha", query_scale },
   { "attention_bias",          "use_projection_bias_in_attention", llama.attention_bias },
   fields.used.right { "use_ffn_bias_in_attention", "rotary_dim", PATTERN },
   { "attention_dropout",       "attention_dropout_rate" },
   { "attn_logit_softcapping",  "attention_logit_softcapping" },
   { "final_logit_softcapping" },
   { "sliding_window",          "attention_sliding_window_length", window },
+  { "layer_types",             false, llama.layer_types("sliding_attention", "full_attention") },
   { "num_hidden_layers" },
   { "max_position_embeddings" },
   { "intermediate_size",       "filter_size" },

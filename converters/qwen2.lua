@@ -12,6 +12,7 @@ local zoo = require "converters.classes.zoo.decoder"
 local config = fields.config {
   fields.fixed.right { use_projection_bias_in_attention = true },
   { "use_sliding_window", false, values.lost(false, "the Model Zoo has a window in all layers or in none, so logits change") },
+  { "layer_types", false, llama.layer_types "full_attention" },
   fields.without(rotary.unscaled(), { "rope_theta" }),
 }
 

@@ -28,21 +28,14 @@ local epsilon = {
   end,
 }
 
----A list with an entry for each layer, which must all be the same.
----@param usual? string
-local function all_layers(usual)
-  return { forward = function(list, at)
-    if kinds.absent(list) then return nil end
-    for _, one in ipairs(kinds.is_list(list) and list or { list }) do
-      if one ~= usual then at:refuse(one, usual or "an empty list") end
-    end
-  end }
-end
+local no_layers = { forward = function(list, at)
+  for _, one in ipairs(kinds.is_list(list) and list or {}) do at:refuse(one, "an empty list") end
+end }
 
 local config = fields.config {
   fields.fixed.right { attention_qk_norm_layer = "rmsnorm" },
   fields.must.left { use_sliding_window = false },
-  { "layer_types",    false,                             all_layers "full_attention" },
+  { "layer_types",    false,                             llama.layer_types "full_attention" },
   { "head_dim",       "attention_inner_dim",             llama.inner_dim },
   { "attention_bias", "use_projection_bias_in_attention", llama.attention_bias },
   { "rms_norm_eps",   "layer_norm_epsilon",              epsilon },
@@ -58,7 +51,7 @@ local with_experts = fields.config {
   { "moe_intermediate_size", "filter_size" },
   fields.used.left { "num_experts_per_tok", "router_aux_loss_coef", "norm_topk_prob" },
   fields.must.left { decoder_sparse_step = 1 },
-  { "mlp_only_layers", false, all_layers() },
+  { "mlp_only_layers", false, no_layers },
 }
 
 local without = { "head_dim", "use_projection_bias_in_attention", "use_ffn_bias_in_attention", "rms_norm_eps" }

@@ -6,6 +6,7 @@ local rules = require "converters.engine.rules"
 local fields = require "converters.engine.fields"
 local actions = require "converters.vocabulary.actions"
 local heads = require "converters.vocabulary.heads"
+local kinds = require "converters.engine.kinds"
 local rotary = require "converters.vocabulary.rotary"
 local values = require "converters.vocabulary.values"
 local decoder = require "converters.shared.decoder"
@@ -87,6 +88,18 @@ llama.attention_bias = {
     return has_bias
   end,
 }
+
+---For `layer_types`, Hugging Face's name of each layer's attention (since transformers 4.53), which must be these in turn.
+---@param ... string   "full_attention", "sliding_attention"
+function llama.layer_types(...)
+  local wanted = { ... }
+  return { forward = function(list, at)
+    if absent(list) then return end
+    for i, one in ipairs(kinds.is_list(list) and list or { list }) do
+      if one ~= wanted[(i - 1) % #wanted + 1] then at:refuse(one, table.concat(wanted, " and ") .. (#wanted > 1 and " in turn" or "")) end
+    end
+  end }
+end
 
 ---… where heads as wide as the model is need no field.
 local head_dim = {

@@ -195,6 +195,30 @@ local function each_class(visit)
 end
 
 describe("Limits of a family: towards the Model Zoo", function()
+  it("the attention of each layer, by its name", function()
+    local full, sliding = "full_attention", "sliding_attention"
+    for model, case in pairs {
+      qwen2 = { { full, sliding }, { full, full } }, qwen3 = { { sliding, full }, { full, full } },
+      gemma2 = { { full, full }, { sliding, full } },
+    } do
+      local config, root = tiny.model(tiny.newest_ways()[model])
+      config.layer_types = list(case[1])
+      conversion.fails("with layer_types='", conversion.run, model, "hf", "cs-2.9", config, root)
+      config.layer_types = list(case[2])
+      local reported = table.concat(conversion.warnings(conversion.run, model, "hf", "cs-2.9", config, root), "\n")
+      assert(not reported:find("layer_types", 1, true), reported)
+    end
+  end)
+
+  it("Gemma 2: both ways of attention, and a scale that is the usual one", function()
+    local config, root = tiny.model(tiny.newest_ways().gemma2)
+    conversion.fails("use_bidirectional_attention=true: only false", conversion.run, "gemma2", "hf", "cs-2.9",
+      conversion.with(config, { use_bidirectional_attention = true }), root)
+    config.query_pre_attn_scalar = config.head_dim
+    local reported = table.concat(conversion.warnings(conversion.run, "gemma2", "hf", "cs-2.9", config, root), "\n")
+    assert(not reported:find("query_pre_attn_scalar", 1, true), reported)
+  end)
+
   it("no field of a class of Hugging Face is one of the other side only", function()
     local checked = {}
     each_class(function(way, _, config)
