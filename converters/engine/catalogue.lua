@@ -322,14 +322,29 @@ end
 
 local function plain(format) return format == "hf" and format or "cs-" .. catalogue.release(format) end
 
+---The model inside a wrapper, and its table between Hugging Face and the release of a format; an error if it has none.
+---@param step Step
+---@param config Dict
+---@param side Side       of the config
+---@param format string   of the wrapper
+---@return string name, Model model, Converter converter
+local function held(step, config, side, format)
+  local wrapper = step.converter.wrap
+  local name = wrap.model_in(wrapper, config, side)
+  local model = catalogue.find(name)
+  local converter = model and table_at(model, step.side, catalogue.release(format))
+  if model and converter then return name, model, converter end
+  return cbk.fail("config", ("%s=%s: the model inside has no format %s"):format(wrapper.says[side], name, format))
+end
+
 ---The step between two releases of the model inside a wrapper.
 ---@param step Step
 ---@param config Dict
 ---@return Step
 local function wrapped_release(step, config)
-  local wrapper = step.converter.wrap
-  local model, src, tgt = catalogue.find(wrap.model_in(wrapper, config, "right")), plain(step.src), plain(step.tgt)
-  local inner = model and catalogue.direct(model, src, tgt)
+  local wrapper, src, tgt = step.converter.wrap, plain(step.src), plain(step.tgt)
+  local _, model = held(step, config, "right", step.tgt)
+  local inner = catalogue.direct(model, src, tgt)
   local converter = inner and wrap.between(wrapper, inner.converter) or copy
   return { converter = converter, side = inner and inner.side or step.side, src = step.src, tgt = step.tgt }
 end
@@ -341,12 +356,7 @@ end
 function catalogue.wrapped(step, config)
   if step.src ~= "hf" and step.tgt ~= "hf" then return wrapped_release(step, config) end
   local outer = step.converter
-  local name = wrap.model_in(outer.wrap, config, step.side)
-  local model, format = catalogue.find(name), step.side == "left" and step.tgt or step.src
-  local inner = model and table_at(model, step.side, catalogue.release(format))
-  if not inner then
-    cbk.fail("config", ("%s=%s: '%s' has no converter between hf and %s"):format(outer.wrap.says[step.side], name, name, format))
-  end
+  local name, model, inner = held(step, config, step.side, step.side == "left" and step.tgt or step.src)
   -- The original converter runs the newest table of the model inside, which decides whether there is a name. MPT's is of 2.3.
   local newest = catalogue.release(catalogue.newest_step(model, "left").tgt)
   local converter = wrap.around(outer, inner, name, releases.since(newest, "2.4") and outer.named_from or nil)

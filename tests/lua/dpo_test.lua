@@ -259,6 +259,8 @@ describe("DPO: as commands", function()
     cbk.create(dir .. "/model.bin", { root = families.llama.hf }):commit { progress = false }
     same(convert("hf", "cs-current", "config.json", "model.bin"), "./model_to_cs-2.9-dpo.mdl")
     local file, config = convert("hf", "cs-2.4-dpo", "config.json", "model.bin")
+    local _, _, advice = harness.cbk(dir, "convert", file, "--config", config, "--to", "hf")
+    assert(advice:find("name=dpo, for which --model dpo and --src-fmt (such as cs-2.9-dpo) are needed", 1, true), advice)
     file, config = convert("cs-2.4-dpo", "cs-2.5-dpo", config, file) -- which says its release
     local code, out, err = harness.cbk(dir, "upgrade", "-y", "--model", "dpo", "--to", "cs-current", "--config", config, file)
     harness.equal(code, 0, err)

@@ -1,6 +1,7 @@
 -- DPR and DRAGON+: two encoders there and back, poolers, and how 2.2 and 2.3 scale scores.
 
 local cbk = require "cbk"
+local composite = require "cbk.converters.composite"
 local converters = require "cbk.converters"
 local conversion = require "conversion"
 local harness = require "harness"
@@ -33,6 +34,17 @@ describe("DPR and DRAGON+", function()
       end)
     end
   end
+
+  it("a folder is DRAGON's or DPR's by the configs in it", function()
+    for name, kind in pairs { dragon = "bert", dpr = "dpr" } do
+      local top = harness.temp_dir()
+      for _, part in ipairs { "q_encoder", "ctx_encoder" } do
+        cbk.fs.mkdir(cbk.fs.join(top, part))
+        cbk.fs.write(cbk.fs.join(top, part, "config.json"), ('{ "model_type": "%s" }'):format(kind))
+      end
+      harness.equal(composite.model_in(top).model, name)
+    end
+  end)
 
   it("leaves poolers out, with a warning", function()
     local config, root = tiny.model(tiny.composite "dragon")

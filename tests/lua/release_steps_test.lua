@@ -104,7 +104,7 @@ describe("Steps between releases", function()
       local config, root
       conversion.warnings(function() config, root = tiny.model(tiny.newest_ways()[name]) end)
       if name == "santacoder" then config.attention_head_type = "multiquery" end
-      local count = check(dpo, config, root, "'mixtral' has no converter between hf and cs-2.")
+      local count = check(dpo, config, root, "the model inside has no format cs-2.")
       harness.equal(count, name == "mixtral" and 12 or 16)
     end)
   end
@@ -137,6 +137,12 @@ describe("Steps between releases: DPO", function()
     local kept = policy .. "embedding_layer.word_embeddings.weight"
     root.optimizer = cbk.dict { state = cbk.dict { [kept] = cbk.dict { step = 3 } } }
     conversion.same(try("dpo", "cs-2.8-dpo", "cs-2.9-dpo", config, root)[2].optimizer.state[kept].step, 3)
+  end)
+
+  it("a release without the model inside is refused", function()
+    local config, root = mixtral "cs-2.3-dpo"
+    local _, why = try("dpo", "cs-2.3-dpo", "cs-2.2-dpo", config, root)
+    is_true(why and why:find("model_name=mixtral: the model inside has no format cs-2.2-dpo", 1, true), why)
   end)
 
   it("a config that does not name the model inside is refused", function()

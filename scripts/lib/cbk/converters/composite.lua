@@ -4,6 +4,8 @@
 local cbk = require "cbk"
 local cli = require "cbk.cli"
 local catalogue = require "converters.engine.catalogue"
+local kinds = require "converters.engine.kinds"
+local sections = require "converters.engine.sections"
 local other_names = require "cbk.converters.other_names"
 
 local composite = {}
@@ -13,10 +15,24 @@ local composite = {}
 ---@return Component[]|nil
 function composite.parts(route) return route.path[route.tgt == "hf" and #route.path or 1].converter.components end
 
----The model whose parts are the folders of a folder, as Hugging Face's LLaVA, and its parts; nil if there is none.
+---Whether the configs in the folders of a composite's parts say the models that its parts are.
+---@param path string
+---@param parts Component[]
+local function says_parts(path, parts)
+  for _, part in ipairs(parts) do
+    local file, wanted = cbk.fs.join(path, part.left, "config.json"), sections.constants(part, "left").model_type
+    local fine, config = pcall(cbk.config.load, file)
+    if not fine or not kinds.is_dict(config) or config.model_type ~= wanted then return false end
+  end
+  return true
+end
+
+---The model whose parts are the folders of a folder, as Hugging Face's LLaVA, and its parts; nil if there is none. DPR and DRAGON have
+---folders of the same names.
 ---@param path string
 ---@return Model|nil model, Component[]|nil parts
 function composite.model_in(path)
+  local first
   for _, name in ipairs(cbk.fs.is_dir(path) and catalogue.names() or {}) do
     local model = catalogue.find(name)
     for _, converter in ipairs(model) do
@@ -24,9 +40,11 @@ function composite.model_in(path)
       for _, part in ipairs(converter.components or {}) do
         has_all = has_all and cbk.fs.is_dir(cbk.fs.join(path, part.left))
       end
-      if has_all then return model, converter.components end
+      if has_all and says_parts(path, converter.components) then return model, converter.components end
+      first = first or has_all and { model, converter.components } or nil
     end
   end
+  return unpack(first or {})
 end
 
 ---How to get one config of a composite, in the Model Zoo's format.

@@ -12,6 +12,7 @@ local spec_tree = require "cbk.spec_tree"
 local fields = require "converters.engine.fields"
 local fit = require "converters.engine.fit"
 local kinds = require "converters.engine.kinds"
+local releases = require "converters.engine.releases"
 local sections = require "converters.engine.sections"
 local coverage = require "converters.diagnosis.coverage"
 local file_identity = require "converters.diagnosis.identity"
@@ -312,6 +313,11 @@ local function reason_of(list, problems, stated, keys, formats)
       best.class.name, weight_names.shown(best.fit.unknown), others)
   end
   local lacking = #problems == 0 and like[1] and converters.lacking_class(like[1], formats[1])
+  local named = stated:match "^name=(.*)"
+  if not problems[1] and not lacking and named and catalogue.find(named) then
+    return ("the config says %s, for which --model %s and --src-fmt (such as %s) are needed"):format(stated, named,
+      catalogue.format_at(catalogue.find(named), releases.newest))
+  end
   return problems[1] or lacking or ("the config says %s, which is not a known model%s"):format(stated, others)
 end
 
