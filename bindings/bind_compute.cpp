@@ -404,7 +404,8 @@ void bind_compute(lua_State* L) {
                                        {"program", computed<program>},
                                        {"recording", computed<recording>},
                                        {nullptr, nullptr}};
-  static const luaL_Reg methods[] = {{"keep", computed<program_keep>},
+  static const luaL_Reg methods[] = {{"close", computed<close_box<compute::Program>>},
+                                     {"keep", computed<program_keep>},
                                      {"when", computed<program_when>},
                                      {"end_when", computed<program_end_when>},
                                      {"finish", computed<program_finish>},

@@ -159,9 +159,11 @@ function tensors.formula(fn, ...)
   if recorded then return fn(...) end
   local program = native.program "runs early"
   return finish(function(is_fine)
-    if not is_fine then return end
-    program:finish()
-    program:run()
+    if is_fine then
+      program:finish()
+      program:run()
+    end
+    program:close() -- values made inside are gone at once, not when garbage is collected
   end, pcall(tensors.record, program, fn, ...))
 end
 
