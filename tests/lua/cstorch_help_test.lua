@@ -1,5 +1,6 @@
 -- Help about names of cstorch, as `:help` shows it.
 
+local cbk = require "cbk"
 local harness = require "harness"
 local help = require "cbk.help"
 local describe, it, equal, is_true = harness.describe, harness.it, harness.equal, harness.is_true
@@ -42,6 +43,20 @@ describe("cstorch: help", function()
   it("is the same under the name cbtorch", function()
     equal(require "cbtorch" == require "cstorch", true)
     equal(require("cbtorch").save, require("cstorch").save)
+  end)
+
+  it("has a page whose script runs as it says", function()
+    local folder = harness.temp_dir()
+    local page = cbk.fs.read((debug.getinfo(1, "S").source:match "^@(.*)tests/lua/" or "") .. "scripts/help/training.md")
+    local lines = {}
+    for line in page:match("\nA complete run\n(.-)\nIt prints"):gmatch "[^\n]*\n" do lines[#lines + 1] = line:gsub("^  ", "") end
+    cbk.fs.write(folder .. "/line.lua", table.concat(lines))
+    local code, out, err = harness.cbk(folder, "run", "line.lua")
+    equal({ code, err }, { 0, "" })
+    local losses = {}
+    for step, loss in out:gmatch "step (%d+): loss ([%d.]+)\n" do losses[tonumber(step) / 50] = tonumber(loss) end
+    is_true(#losses == 4 and losses[4] < 1e-3 and losses[4] < losses[1], out)
+    equal({ cbk.fs.list(folder) }, { { "line.lua", "line_100.mdl", "line_200.mdl" } })
   end)
 
   it("names what looks like an unknown name", function()
