@@ -32,6 +32,12 @@ void read_nested(lua_State* L, int index, size_t level, Shape& shape, std::vecto
     if (level != shape.size())
       fail(Errc::value, "tensor: a list is not nested evenly: found a {} at depth {}", type_name(L, index),
            level);
+    if (!values.empty() || level > 0) {
+      const bool is_number = lua_type(L, index) == LUA_TNUMBER || lua_isboolean(L, index) ||
+                             is_int64(L, index) || is_uint64(L, index);
+      if (!is_number)
+        fail(Errc::usage, "tensor: expected numbers in the list, found a {}", type_name(L, index));
+    }
     values.push_back(lua_isboolean(L, index) ? (lua_toboolean(L, index) != 0 ? 1.0 : 0.0)
                                              : check_number(L, index));
     return;
@@ -129,11 +135,14 @@ int where(lua_State* L) {
 }
 
 std::vector<VariablePtr> check_list(lua_State* L, int index) {
-  luaL_checktype(L, index, LUA_TTABLE);
+  if (!lua_istable(L, index)) fail_type(L, index, "list of tensors");
   std::vector<VariablePtr> out;
   for (size_t i = 1; i <= lua_objlen(L, index); ++i) {
     lua_rawgeti(L, index, static_cast<int>(i));
-    out.push_back(check_variable(L, lua_gettop(L)));
+    const int top = lua_gettop(L);
+    if (!is<compute::Variable>(L, top))
+      fail(Errc::usage, "item {} of the list of tensors is a {}", i, type_name(L, top));
+    out.push_back(check_variable(L, top));
     lua_pop(L, 1);
   }
   return out;

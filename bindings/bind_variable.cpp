@@ -21,6 +21,39 @@ std::string_view kind_of(Errc code) {
   }
 }
 
+namespace {
+
+/// The nearest caller outside of cstorch's own files.
+void push_script_place(lua_State* L) {
+  lua_Debug caller;
+  for (int level = 1; lua_getstack(L, level, &caller) != 0; ++level) {
+    lua_getinfo(L, "Sl", &caller);
+    if (caller.currentline <= 0 ||
+        std::string_view(caller.source).find("/lib/cstorch/") != std::string_view::npos)
+      continue;
+    push(L, std::string_view(fmt::format("{}:{}", caller.short_src, caller.currentline)));
+    return;
+  }
+  lua_pushnil(L);
+}
+
+}  // namespace
+
+void push_computed_failure(lua_State* L, Failure failure, std::string_view kind) {
+  // What scripts know as a tensor and as functions of cstorch has other names in the bindings.
+  constexpr std::pair<std::string_view, std::string_view> names[] = {
+      {"cbk.compute.", ""}, {"Variable", "tensor"}, {"'__add'", "'+'"}, {"'__sub'", "'-'"},
+      {"'__mul'", "'*'"},   {"'__div'", "'/'"},     {"'__pow'", "'^'"}, {"'__newindex'", "an assignment"}};
+  for (const auto& [old, name] : names) {
+    for (size_t at = failure.message.find(old); at != std::string::npos; at = failure.message.find(old, at))
+      failure.message.replace(at, old.size(), name);
+  }
+  push_failure(L, failure);
+  set_field(L, "kind", kind);
+  push_script_place(L);
+  lua_setfield(L, -2, "where");
+}
+
 compute::VariablePtr check_variable(lua_State* L, int index) {
   if (auto variable = test<compute::Variable>(L, index)) return variable;
   fail_type(L, index, "tensor");

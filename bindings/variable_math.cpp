@@ -31,6 +31,17 @@ int refuse_less_equal(lua_State*) {
   fail(Errc::refused, "tensors are compared with a:le(b), which gives a tensor; <= gives one truth value");
 }
 
+int refuse_length(lua_State*) {
+  fail(Errc::usage, "a tensor has no length: t:size(dim) is an extent, t:numel() counts elements");
+}
+int refuse_concat(lua_State*) {
+  fail(Errc::usage, "a tensor cannot be joined with '..': use t:item() or tostring(t)");
+}
+int refuse_call(lua_State*) {
+  fail(Errc::usage,
+       "a tensor is not a function: t:select(dim, i) and t:slice(dim, start, stop) take parts of it");
+}
+
 std::optional<Input> opt_input(lua_State* L, int index) {
   if (lua_isnoneornil(L, index)) return std::nullopt;
   return check_input(L, index);
@@ -140,6 +151,9 @@ const luaL_Reg variable_operators[] = {{"__add", computed<operate<ElementOp::add
                                        {"__unm", computed<unary<ElementOp::negate>>},
                                        {"__lt", computed<refuse_less>},
                                        {"__le", computed<refuse_less_equal>},
+                                       {"__len", computed<refuse_length>},
+                                       {"__concat", computed<refuse_concat>},
+                                       {"__call", computed<refuse_call>},
                                        {nullptr, nullptr}};
 
 }  // namespace cbk::lua

@@ -15,6 +15,9 @@ struct TypeName<compute::Variable> {
 /// The kind of an error as PyTorch has it: "value", "type" or "runtime".
 std::string_view kind_of(Errc code);
 
+/// Pushes the error table of cstorch: with `kind`, its names, and a place in the script.
+void push_computed_failure(lua_State* L, Failure failure, std::string_view kind);
+
 /// As `guarded`; the error table has the field `kind`, which cstorch promises.
 template <int (*Body)(lua_State*)>
 int computed(lua_State* L) {
@@ -31,8 +34,7 @@ int computed(lua_State* L) {
     } catch (const std::exception& error) {
       failure.emplace(Failure{"internal", error.what()});
     }
-    push_failure(L, *failure);
-    set_field(L, "kind", kind);
+    push_computed_failure(L, std::move(*failure), kind);
   }
   return lua_error(L);
 }

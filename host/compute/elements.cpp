@@ -310,6 +310,11 @@ Input without_overlap(const VariablePtr& x, const Input& operand) {
 
 /// Whether a write of `inputs` into x is recorded.
 bool check_writable(const VariablePtr& x, std::initializer_list<const Input*> inputs) {
+  for (size_t dim = 0; dim < x->shape().size(); ++dim) {
+    if (x->operand().strides[dim] == 0 && x->shape()[dim] > 1)
+      fail(Errc::refused,
+           "an expanded tensor repeats its elements and cannot be written in place: clone() it before");
+  }
   if (!context().records_gradients) return false;
   if (x->is_leaf() && x->requires_grad()) {
     fail(Errc::refused,

@@ -1,6 +1,7 @@
 -- Tensors that compute: what makes them, and the scopes in which they are computed. Their methods are native (cbk.compute).
 
 local cbk = require "cbk"
+local errors = require "cstorch.errors"
 local ordered_map = require "cstorch.ordered_map"
 local session = require "cstorch.session"
 
@@ -129,6 +130,7 @@ end
 ---@param fn fun(...): T
 ---@return T
 function tensors.no_grad(fn, ...)
+  errors.check(type(fn) == "function", "type", "no_grad: expected a function, found %s", errors.show(fn))
   local before = native.records_gradients(false)
   return finish(function() native.records_gradients(before) end, pcall(fn, ...))
 end

@@ -9,6 +9,11 @@ local native = cbk.compute
 
 local functional = {}
 
+local function check_tensor(what, x)
+  errors.check(native.is_tensor(x), "type", "%s: expected a tensor, found %s", what, errors.show(x))
+  return x
+end
+
 ---x · weightᵀ + bias.
 ---@param x cstorch.Tensor          [..., in]
 ---@param weight cstorch.Tensor     [out, in]
@@ -40,7 +45,7 @@ function functional.rms_norm(x, weight, options) return native.rms_norm(x, weigh
 ---The larger of x and 0.
 ---@param x cstorch.Tensor
 ---@return cstorch.Tensor
-function functional.relu(x) return x:relu() end
+function functional.relu(x) return check_tensor("relu", x):relu() end
 
 ---x · sigmoid(x).
 ---@param x cstorch.Tensor
@@ -56,12 +61,12 @@ function functional.gelu(x, options) return native.gelu(x, options) end
 ---@param x cstorch.Tensor
 ---@param dim? integer   default: the last
 ---@return cstorch.Tensor
-function functional.softmax(x, dim) return x:softmax(dim) end
+function functional.softmax(x, dim) return check_tensor("softmax", x):softmax(dim) end
 
 ---@param x cstorch.Tensor
 ---@param dim? integer   default: the last
 ---@return cstorch.Tensor
-function functional.log_softmax(x, dim) return x:log_softmax(dim) end
+function functional.log_softmax(x, dim) return check_tensor("log_softmax", x):log_softmax(dim) end
 
 ---Sets elements to 0 with the probability p and divides the others by 1 - p; x itself when not training.
 ---@param x cstorch.Tensor
@@ -69,7 +74,9 @@ function functional.log_softmax(x, dim) return x:log_softmax(dim) end
 ---@return cstorch.Tensor
 function functional.dropout(x, options)
   options = keywords.complete("dropout", { p = 0.5, training = true }, options)
-  errors.check(options.p >= 0 and options.p <= 1, "value", "dropout: p must be in [0, 1], not %s", errors.show(options.p))
+  check_tensor("dropout", x)
+  errors.check(type(options.p) == "number" and options.p >= 0 and options.p <= 1, "value", "dropout: p must be in [0, 1], not %s",
+    errors.show(options.p))
   if not options.training or options.p == 0 then return x end
   if options.p == 1 then return x * 0 end
   return x * native.dropout_mask(x:shape(), options.p):to(x.dtype)
@@ -105,7 +112,9 @@ end
 ---@param b cstorch.Tensor
 ---@param options? { reduction: "mean"|"sum"|"none" }
 ---@return cstorch.Tensor
-function functional.mse_loss(a, b, options) return reduce("mse_loss", (a - b):square(), options) end
+function functional.mse_loss(a, b, options)
+  return reduce("mse_loss", (check_tensor("mse_loss", a) - check_tensor("mse_loss", b)):square(), options)
+end
 
 ---Cross-entropy of sigmoid(x) against the probabilities y, as max(x, 0) - x·y + log(1 + exp(-|x|)), which does not overflow.
 ---@param x cstorch.Tensor
@@ -113,11 +122,18 @@ function functional.mse_loss(a, b, options) return reduce("mse_loss", (a - b):sq
 ---@param options? { reduction: "mean"|"sum"|"none" }
 ---@return cstorch.Tensor
 function functional.binary_cross_entropy_with_logits(x, y, options)
+  check_tensor("binary_cross_entropy_with_logits", x)
+  check_tensor("binary_cross_entropy_with_logits", y)
   local losses = x:relu() - x * y + ((-x:abs()):exp() + 1):log()
   return reduce("binary_cross_entropy_with_logits", losses, options)
 end
 
-functional.tanh = function(x) return x:tanh() end
-functional.sigmoid = function(x) return x:sigmoid() end
+---@param x cstorch.Tensor
+---@return cstorch.Tensor
+function functional.tanh(x) return check_tensor("tanh", x):tanh() end
+
+---@param x cstorch.Tensor
+---@return cstorch.Tensor
+function functional.sigmoid(x) return check_tensor("sigmoid", x):sigmoid() end
 
 return namespace("cstorch.nn.functional", functional)

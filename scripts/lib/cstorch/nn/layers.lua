@@ -146,7 +146,8 @@ layers.ModuleList.__index = member
 ---@param list cstorch.nn.Module[]
 function layers.ModuleList:init(list)
   Module.init(self)
-  errors.check(list == nil or type(list) == "table", "type", "ModuleList: expected a list of modules, found %s", errors.show(list))
+  local is_list = list == nil or type(list) == "table" and getmetatable(list) == nil
+  errors.check(is_list, "type", "ModuleList: expected a list of modules { a, b }, found %s", errors.show(list))
   for _, module in ipairs(list or {}) do self:append(module) end
 end
 

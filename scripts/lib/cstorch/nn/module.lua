@@ -106,6 +106,8 @@ end
 
 --- Calls visit(name, module) for this module and all in it, each once.
 local function walk(module, prefix, seen, visit)
+  check(class.is_a(module, Module), "type", "expected an nn.Module, found %s; its methods need a colon, as in model:parameters()",
+    show(module))
   if seen[module] then return end
   seen[module] = true
   visit(prefix, module)
@@ -156,7 +158,7 @@ function Module:named_buffers() return pairs_of(entries_of(self, "_buffers")) en
 ---@return cstorch.Tensor[]
 function Module:parameters()
   local list = {}
-  for _, p in self:named_parameters() do list[#list + 1] = p end
+  for _, p in Module.named_parameters(self) do list[#list + 1] = p end
   return list
 end
 
@@ -227,6 +229,8 @@ function Module:load_state_dict(state, options)
   for _, entry in ipairs(entries) do
     local value = state[entry[1]]
     if value ~= nil then
+      local is_value = tensors.is_tensor(value) or type(value) == "userdata" and value.shape
+      check(is_value, "type", "load_state_dict: expected a tensor as '%s', found %s", entry[1], show(value))
       local own, given = entry[2]:shape(), value:shape()
       check(fits(own, given), "runtime", "load_state_dict: '%s' has shape [%s], the state dict [%s]", entry[1], table.concat(own, ", "),
         table.concat(given, ", "))
@@ -249,17 +253,18 @@ function Module:train(mode)
 end
 
 ---@return cstorch.nn.Module self
-function Module:eval() return self:train(false) end
+function Module:eval() return Module.train(self, false) end
 
 ---Removes the gradients of all parameters.
 function Module:zero_grad()
-  for _, p in self:named_parameters() do p.grad = nil end
+  for _, p in Module.named_parameters(self) do p.grad = nil end
 end
 
 ---Calls `fn(module)` for all modules in this one, then for it.
 ---@param fn fun(module: cstorch.nn.Module)
 ---@return cstorch.nn.Module self
 function Module:apply(fn)
+  check(type(fn) == "function", "type", "apply: expected a function, found %s", show(fn))
   for _, child in ordered_map.items(self._modules) do child:apply(fn) end
   fn(self)
   return self

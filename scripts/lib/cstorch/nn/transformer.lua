@@ -6,6 +6,8 @@ local keywords = require "cstorch.keywords"
 local layers = require "cstorch.nn.layers"
 local Module = require "cstorch.nn.module"
 local positions = require "cstorch.nn.positions"
+local shapes = require "cstorch.shapes"
+local tensors = require "cstorch.tensors"
 
 local check, show = errors.check, errors.show
 
@@ -19,8 +21,10 @@ local ATTENTION = {
 ---Attention of several heads. Groups of query heads may share keys and values; positions are "rotary", "alibi" or none.
 transformer.MultiheadAttention = Module:subclass("MultiheadAttention", ATTENTION)
 
+local function is_extent(value) return type(value) == "number" and value >= 1 and value == math.floor(value) end
+
 local function check_divides(what, part, whole)
-  local is_count = type(part) == "number" and part >= 1 and part == math.floor(part)
+  local is_count = is_extent(part)
   check(is_count and whole % part == 0, "value", "MultiheadAttention: %s must divide %d, but is %s", what, whole, show(part))
 end
 
@@ -29,7 +33,9 @@ end
 ---@param kw table   kv_groups = heads, bias, output_bias, dropout, inner_width = width, causal, window, position, rotary_dim, rope_theta
 function transformer.MultiheadAttention:init(width, heads, kw)
   Module.init(self)
+  check(is_extent(width), "value", "MultiheadAttention: width must be a whole number from 1, not %s", show(width))
   local inner = kw.inner_width or width
+  check(is_extent(inner), "value", "MultiheadAttention: inner_width must be a whole number from 1, not %s", show(inner))
   check_divides("the number of heads", heads, inner)
   local groups = kw.kv_groups or heads
   check_divides("kv_groups", groups, heads)
@@ -63,6 +69,11 @@ function transformer.MultiheadAttention:forward(q, k, v, options)
   options = keywords.complete("MultiheadAttention", { mask = keywords.OPTIONAL }, options)
   k = k or q
   v = v or k
+  for name, x in pairs { q = q or false, k = k, v = v } do
+    local fits = tensors.is_tensor(x) and x:dim() == 3
+    check(fits, "type", "MultiheadAttention: expected %s as a tensor [batch, length, width], found %s", name,
+      tensors.is_tensor(x) and shapes.text(x) or show(x or nil))
+  end
   local kw = self.options
   local queries = split_heads(self.proj_q_dense_layer(q), self.heads, self.head_width)
   local keys = split_heads(self.proj_k_dense_layer(k), self.groups, self.head_width)
