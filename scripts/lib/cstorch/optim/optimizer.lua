@@ -96,6 +96,8 @@ local function add_groups(self, params, defaults)
   local seen = {}
   for g, group in ipairs(as_groups(self, params)) do
     local own = {}
+    check(type(group.params) == "table", "type", "%s: expected a list as params of group %d, found %s", self.class.name, g,
+      show(group.params))
     for k, p in ipairs(group.params) do own[k] = p end
     group.params = own
     check_parameters(self, group, g, seen)
@@ -201,6 +203,7 @@ function Optimizer:state_names_to_sparsify() return { unpack(self.sparsified_sta
 ---Removes the gradients.
 ---@param options? { set_to_none: boolean }   false: fills them with zeros instead
 function Optimizer:zero_grad(options)
+  check(class.is_a(self, Optimizer), "type", "zero_grad: call it with a colon, as in optimizer:zero_grad()")
   options = keywords.complete(self.class.name .. ":zero_grad", { set_to_none = true }, options)
   options = hooks.run(self.hooks.zero_grad_pre, self, options, "table")
   if options.set_to_none == false then

@@ -28,7 +28,10 @@ local function to_value(value, place, lazy, open)
     lazy[value] = lazy[value] or tensors.to_lazy(value)
     return lazy[value]
   end
+  check(type(value) ~= "function", "type", "save: a function cannot be stored ('%s')", place)
   if type(value) ~= "table" then return value end
+  local is_map = getmetatable(value) == nil or ordered_map.is(value)
+  check(is_map, "type", "save: '%s' is %s, which cannot be stored; save its state_dict()", place, show(value))
   check(not open[value], "value", "save: the table at '%s' contains itself", place)
   open[value] = true
   local out

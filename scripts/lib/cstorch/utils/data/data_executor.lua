@@ -57,6 +57,7 @@ end
 ---Loops over the step budget: `for i, batch in loader:iter() do`, i from 1.
 ---@return fun(): integer?, any
 function DataLoader:iter()
+  check(class.is_a(self, DataLoader), "type", "iter: call it with a colon, as in loader:iter()")
   self.executor = DataExecutor(self, { num_steps = self:total_steps() })
   return self.executor:iter()
 end
@@ -101,6 +102,9 @@ function DataExecutor:next_checkpoint_step()
   local i = step_schedule.next(self.checkpoints, math.max(0, self.iteration))
   return i and i + 1
 end
+
+function DataLoader.__call() errors.raise("type", "a DataLoader is not a function: loop with 'for i, batch in loader:iter() do'") end
+function DataExecutor.__call() errors.raise("type", "a DataExecutor is not a function: loop with 'for i, batch in executor:iter() do'") end
 
 -- --- the loop
 
