@@ -60,6 +60,12 @@ local function split_heads(x, heads, width)
   return x:reshape({ x:size(0), x:size(1), heads, width }):permute { 0, 2, 1, 3 }
 end
 
+local function check_sequence(name, x)
+  local is_tensor = tensors.is_tensor(x)
+  check(is_tensor and x:dim() == 3, "type", "MultiheadAttention: expected %s as a tensor [batch, length, width], found %s", name,
+    is_tensor and shapes.text(x) or show(x))
+end
+
 ---@param q cstorch.Tensor      [batch, queries, width]
 ---@param k? cstorch.Tensor     [batch, keys, width]; default: q
 ---@param v? cstorch.Tensor     default: k
@@ -69,11 +75,9 @@ function transformer.MultiheadAttention:forward(q, k, v, options)
   options = keywords.complete("MultiheadAttention", { mask = keywords.OPTIONAL }, options)
   k = k or q
   v = v or k
-  for name, x in pairs { q = q or false, k = k, v = v } do
-    local fits = tensors.is_tensor(x) and x:dim() == 3
-    check(fits, "type", "MultiheadAttention: expected %s as a tensor [batch, length, width], found %s", name,
-      tensors.is_tensor(x) and shapes.text(x) or show(x or nil))
-  end
+  check_sequence("q", q)
+  check_sequence("k", k)
+  check_sequence("v", v)
   local kw = self.options
   local queries = split_heads(self.proj_q_dense_layer(q), self.heads, self.head_width)
   local keys = split_heads(self.proj_k_dense_layer(k), self.groups, self.head_width)
