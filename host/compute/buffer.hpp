@@ -30,6 +30,10 @@ class Buffer {
   void place(std::shared_ptr<std::byte> arena, uint64_t offset);
   /// The memory is another's again: readers get an error.
   void displace();
+  /// Only the kernels of a program read it from now on: its memory serves for other values, too.
+  void make_transient() { is_transient_ = true; }
+  /// Whether the values can be read now.
+  [[nodiscard]] bool has_values() const { return has_memory() && !is_transient_; }
 
   /// How often it was written in place: what was saved for a gradient must not have changed since.
   [[nodiscard]] uint64_t version() const { return version_; }
@@ -47,6 +51,7 @@ class Buffer {
   uint64_t size_;
   uint64_t version_ = 0;
   bool owns_;
+  bool is_transient_ = false;
   std::shared_ptr<std::byte> arena_;
 };
 

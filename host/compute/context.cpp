@@ -10,8 +10,13 @@ Context& context() {
 }
 
 void execute(KernelPtr kernel) {
+  Program* program = context().program;
+  for (const Operand& read : kernel->reads()) {
+    const bool is_pending = program != nullptr && !read.buffer->has_memory();
+    if (!is_pending && !read.buffer->has_values()) fail_without_values();
+  }
   for (const Operand& written : kernel->writes()) written.buffer->mark_written();
-  if (Program* program = context().program) {
+  if (program != nullptr) {
     program->record(std::move(kernel));
   } else {
     kernel->run();

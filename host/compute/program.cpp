@@ -161,6 +161,7 @@ void Program::place_buffers() {
   const auto memory = allocate_arena(arena.size());
   for (auto& [buffer, life] : lives) {
     life.buffer->place(memory, life.offset);
+    if (life.last < steps_.size()) life.buffer->make_transient();
     placed_.push_back(life.buffer);
   }
 }

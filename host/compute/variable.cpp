@@ -47,6 +47,13 @@ void check_dtype(DType dtype) {
 
 }  // namespace
 
+void fail_without_values() {
+  fail(Errc::refused,
+       "this tensor's value is gone: it was made inside of a step or a formula, which has ended. Return it "
+       "from the step, pass it to a "
+       "function made with cstorch.step_closure, or copy it into a tensor that exists before");
+}
+
 std::string_view name_of(Device device) {
   return device == Device::cpu ? "cpu" : "csx";
 }
@@ -109,12 +116,7 @@ void Variable::check_readable() const {
     }
     if (reading == Program::Reading::runs_early) program->run_early();
   }
-  if (!operand_.buffer->has_memory()) {
-    fail(Errc::refused,
-         "this tensor's value is gone: it was made inside of a step or a formula, which has ended. Pass it "
-         "to a function made "
-         "with cstorch.step_closure, or copy it into a tensor that exists before");
-  }
+  if (!operand_.buffer->has_values()) fail_without_values();
   if (device_ == Device::csx && !context().may_read_device) {
     fail(Errc::refused,
          "the value of a tensor on the CSX can be read in a function made with cstorch.step_closure, from "

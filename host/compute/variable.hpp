@@ -20,6 +20,9 @@ using NodePtr = std::shared_ptr<Node>;
 enum class Device : uint8_t { cpu, csx };
 std::string_view name_of(Device device);
 
+/// The error of a tensor that was made inside of a step or formula, which has ended.
+[[noreturn]] void fail_without_values();
+
 class Variable;
 using VariablePtr = std::shared_ptr<Variable>;
 

@@ -25,6 +25,24 @@ describe("cstorch: formulas", function()
     equal(x:tolist(), { 3, 6, 9 })
   end)
 
+  it("and steps give no value of a tensor that they have not returned", function()
+    cstorch.testing.reset()
+    cstorch.backend "CSX"
+    local inner, outer
+    local step = cstorch.compile_step(function(x)
+      inner = (x * 2):softmax(-1)
+      outer = inner:sum()
+      return outer
+    end)
+    local loader = cstorch.utils.data.DataLoader(function() return { cstorch.tensor { 1, 2 } } end, { num_steps = 2 })
+    for _, x in loader:iter() do
+      local sum = step(x)
+      raises("value is gone", function() return inner * 1 end)
+      equal((sum + 1).device, "csx")
+    end
+    cstorch.testing.reset()
+  end)
+
   it("run early where a value is read", function()
     local x, seen = cstorch.tensor { 1, 2 }, nil
     cstorch.formula(function()
