@@ -252,7 +252,7 @@ VariablePtr attention(const VariablePtr& q, const VariablePtr& k, const Variable
   VariablePtr out = is_empty ? full(type, shape, 0, device) : Variable::empty(type, shape, device);
   const VariablePtr log_sums = Variable::empty(type, {s.batch * s.heads, s.queries}, device);
   Operands reads;
-  std::vector<Saved> saved;
+  std::vector<Saved> saved, unchanged;
   VariablePtr result;
   {
     const Scoped no_grad(context().records_gradients, false);
@@ -266,22 +266,26 @@ VariablePtr attention(const VariablePtr& q, const VariablePtr& k, const Variable
     reads.push_back(nothing->operand());
     if (options.mask) {
       const VariablePtr mask = cast(options.mask, s.adds_mask ? type : DType::boolean);
+      unchanged.emplace_back(mask);
       reads[3] = expanded(mask->operand(), {s.batch, s.heads, s.queries, s.keys});
     }
     if (options.slopes) {
       if (options.slopes->shape() != Shape{s.heads})
         fail(Errc::shape, "attention: expected {} slopes, found shape {}", s.heads,
              to_string(options.slopes->shape()));
-      reads[4] = contiguous(cast(options.slopes, type))->operand();
+      const VariablePtr slopes = contiguous(cast(options.slopes, type));
+      unchanged.emplace_back(slopes);
+      reads[4] = slopes->operand();
     }
     if (!is_empty) execute_for(type, reads, {out->operand(), log_sums->operand()}, Forward{s});
     result = cast(out, q->dtype());
   }
   return recorded("attention", result == out ? out : result->detached(), {q, k, v}, [&]() -> Node::Backward {
-    return [=, kept = out->detached()](const VariablePtr& upstream) -> std::vector<VariablePtr> {
+    return [=, kept = Saved(out)](const VariablePtr& upstream) -> std::vector<VariablePtr> {
       Operands all = reads;
       for (size_t i = 0; i < 3; ++i) all[i] = saved[i].get()->operand();
-      all.push_back(kept->operand());
+      for (const Saved& one : unchanged) one.check();
+      all.push_back(kept.get()->operand());
       all.push_back(log_sums->operand());
       all.push_back(contiguous(cast(upstream, type))->operand());
       std::vector<VariablePtr> gradients;

@@ -29,20 +29,20 @@ void give_back(std::byte* memory, uint64_t size) {
 
 }  // namespace
 
-Buffer::Buffer(uint64_t size, bool owns) : size_(size), owns_(owns) {
-  if (owns && size > 0) memory_ = take(size);
+Buffer::Buffer(uint64_t size, uint64_t program) : size_(size), program_(program) {
+  if (program == 0 && size > 0) memory_ = take(size);
 }
 
 Buffer::~Buffer() {
-  if (owns_ && memory_ != nullptr) give_back(memory_, size_);
+  if (program_ == 0 && memory_ != nullptr) give_back(memory_, size_);
 }
 
 std::shared_ptr<Buffer> Buffer::allocate(uint64_t size) {
-  return std::shared_ptr<Buffer>(new Buffer(size, true));
+  return std::shared_ptr<Buffer>(new Buffer(size, 0));
 }
 
-std::shared_ptr<Buffer> Buffer::planned(uint64_t size) {
-  return std::shared_ptr<Buffer>(new Buffer(size, false));
+std::shared_ptr<Buffer> Buffer::planned(uint64_t size, uint64_t program) {
+  return std::shared_ptr<Buffer>(new Buffer(size, program));
 }
 
 void Buffer::place(std::shared_ptr<std::byte> arena, uint64_t offset) {

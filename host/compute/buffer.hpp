@@ -14,8 +14,8 @@ class Buffer {
  public:
   /// Memory of its own, with any content.
   static std::shared_ptr<Buffer> allocate(uint64_t size);
-  /// Without memory until a program places it.
-  static std::shared_ptr<Buffer> planned(uint64_t size);
+  /// Without memory until the program with this number places it.
+  static std::shared_ptr<Buffer> planned(uint64_t size, uint64_t program);
 
   Buffer(const Buffer&) = delete;
   Buffer& operator=(const Buffer&) = delete;
@@ -24,7 +24,8 @@ class Buffer {
   [[nodiscard]] std::byte* data() const { return memory_; }
   [[nodiscard]] uint64_t size() const { return size_; }
   [[nodiscard]] bool has_memory() const { return memory_ != nullptr || size_ == 0; }
-  [[nodiscard]] bool is_planned() const { return !owns_; }
+  /// Whether the program will give it memory and a value.
+  [[nodiscard]] bool is_pending_in(uint64_t program) const { return !has_memory() && program_ == program; }
 
   /// Memory of a program's arena, which must live as long as anybody reads this buffer.
   void place(std::shared_ptr<std::byte> arena, uint64_t offset);
@@ -38,6 +39,9 @@ class Buffer {
   /// How often it was written in place: what was saved for a gradient must not have changed since.
   [[nodiscard]] uint64_t version() const { return version_; }
   void mark_written() { ++version_; }
+  /// How often a gradient was recorded for what was written in place.
+  [[nodiscard]] uint64_t rewrites() const { return rewrites_; }
+  void mark_rewritten() { ++rewrites_; }
 
   struct Count {
     uint64_t live_bytes = 0;
@@ -46,11 +50,11 @@ class Buffer {
   static Count count();
 
  private:
-  Buffer(uint64_t size, bool owns);
+  Buffer(uint64_t size, uint64_t program);
   std::byte* memory_ = nullptr;
   uint64_t size_;
-  uint64_t version_ = 0;
-  bool owns_;
+  uint64_t version_ = 0, rewrites_ = 0;
+  uint64_t program_;  // 0: it has memory of its own
   bool is_transient_ = false;
   std::shared_ptr<std::byte> arena_;
 };

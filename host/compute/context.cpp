@@ -12,7 +12,7 @@ Context& context() {
 void execute(KernelPtr kernel) {
   Program* program = context().program;
   for (const Operand& read : kernel->reads()) {
-    const bool is_pending = program != nullptr && !read.buffer->has_memory();
+    const bool is_pending = program != nullptr && read.buffer->is_pending_in(program->number());
     if (!is_pending && !read.buffer->has_values()) fail_without_values();
   }
   for (const Operand& written : kernel->writes()) written.buffer->mark_written();

@@ -320,9 +320,9 @@ bool check_writable(const VariablePtr& x, std::initializer_list<const Input*> in
     fail(Errc::refused,
          "a leaf that requires a gradient is written in place: do it in cstorch.no_grad(function() ... end)");
   }
-  const bool is_recorded =
-      x->requires_grad() ||
-      std::any_of(inputs.begin(), inputs.end(), [](const Input* i) { return requires_grad(*i); });
+  std::vector<VariablePtr> variables = {x};
+  for (const Input* input : inputs) variables.push_back(variable_of(*input));
+  const bool is_recorded = needs_gradient(variables);
   if (is_recorded && x->is_view()) {
     fail(
         Errc::refused,
@@ -484,8 +484,7 @@ void write_unary(ElementOp op, const VariablePtr& x) {
   const ChainValue value = builder.input(before);
   builder.finish(x->operand(), builder.step(op, value));
   if (before == x) return;
-  const VariablePtr result = record_unary(op, before, x->detached());
-  x->set_node(result->node());
+  x->set_rewritten(record_unary(op, before, x->detached())->node());
 }
 
 void write_binary(ElementOp op, const VariablePtr& x, const Input& b) {
@@ -497,9 +496,11 @@ void write_binary(ElementOp op, const VariablePtr& x, const Input& b) {
     fail(Errc::dtype, "{}_: the result has fractions, and a tensor of {} cannot hold them", name_of(op),
          name_of(x->dtype()));
   }
-  // The gradient needs the old values of what is multiplied.
+  // The gradient needs the old values of what is multiplied, also where x is multiplied with itself.
   const VariablePtr before = is_recorded && op != ElementOp::add && op != ElementOp::subtract ? clone(x) : x;
-  const Input other = without_overlap(x, b);
+  const VariablePtr operand = variable_of(b);
+  const bool is_own = operand && operand->buffer() == x->buffer();
+  const Input other = is_recorded && is_own ? clone(operand) : without_overlap(x, b);
   Builder builder(compute_type(x->dtype()), x->shape());
   const ChainValue left = builder.input(before);
   const ChainValue right = builder.input(other);
@@ -508,7 +509,7 @@ void write_binary(ElementOp op, const VariablePtr& x, const Input& b) {
   if (!is_recorded) return;
   VariablePtr source = before == x ? x->detached() : before;
   if (before == x) source->set_node(history);
-  x->set_node(record_binary(op, source, b, x->detached())->node());
+  x->set_rewritten(record_binary(op, source, other, x->detached())->node());
 }
 
 void copy_into(const VariablePtr& x, const Input& source) {
@@ -528,12 +529,14 @@ void copy_into(const VariablePtr& x, const Input& source) {
       return {sum_to(g, shape)};
     };
   });
-  x->set_node(result->node());
+  x->set_rewritten(result->node());
 }
 
 void feed(const VariablePtr& x, const VariablePtr& given) {
+  if (!given->buffer()->has_values()) fail_without_values();
+  const VariablePtr source = given->buffer() == x->buffer() ? clone(given) : given;
   x->buffer()->mark_written();
-  gather(given->operand(), 0, given->numel(), x->operand().bytes());
+  gather(source->operand(), 0, source->numel(), x->operand().bytes());
 }
 
 void write_addcmul(const VariablePtr& x, const Input& a, const Input& b, const Input& scale) {

@@ -1,6 +1,7 @@
 #include "host/compute/program.hpp"
 
 #include <algorithm>
+#include <atomic>
 #include <map>
 #include <unordered_map>
 
@@ -63,6 +64,11 @@ bool is_true(const Operand& flag) {
 }
 
 }  // namespace
+
+Program::Program(Reading reading) : reading_(reading) {
+  static std::atomic<uint64_t> count{0};
+  number_ = ++count;
+}
 
 Program::~Program() {
   for (const BufferPtr& buffer : placed_) buffer->displace();

@@ -17,7 +17,7 @@ class Program {
   /// What happens when a value is read before the end: an error; or what is recorded runs first; or it is
   /// read where it lies, as lazy programs write no memory.
   enum class Reading : uint8_t { refused, runs_early, in_place };
-  explicit Program(Reading reading = Reading::refused) : reading_(reading) {}
+  explicit Program(Reading reading = Reading::refused);
   Program(const Program&) = delete;
   Program& operator=(const Program&) = delete;
   ~Program();
@@ -32,6 +32,8 @@ class Program {
   /// The values of this buffer are read after a run.
   void keep(const BufferPtr& buffer);
 
+  /// Of all programs: 1, 2, ….
+  [[nodiscard]] uint64_t number() const { return number_; }
   [[nodiscard]] Reading reading() const {
     return open_condition_ == no_condition ? reading_ : Reading::refused;
   }
@@ -66,6 +68,7 @@ class Program {
   bool holds(int condition);
 
   Reading reading_;
+  uint64_t number_;
   LazyValues values_;
   std::vector<BufferPtr> sources_;
   std::vector<RecordedStep> steps_;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <iterator>
 #include <map>
 #include <unordered_set>
 
@@ -41,7 +42,7 @@ class Leaves {
 
 }  // namespace
 
-const VariablePtr& Saved::get() const {
+void Saved::check() const {
   if (variable_->buffer()->version() != version_) {
     fail(Errc::refused,
          "a tensor of shape {} that backward needs was changed in place after it was used; use clone() "
@@ -49,7 +50,6 @@ const VariablePtr& Saved::get() const {
          "an operator that makes a new tensor",
          to_string(variable_->shape()));
   }
-  return variable_;
 }
 
 Node::Node(std::string name, const std::vector<VariablePtr>& inputs, Backward backward)
@@ -65,9 +65,24 @@ Node::Node(std::string name, const std::vector<VariablePtr>& inputs, Backward ba
   }
 }
 
+/// Nodes that only this one keeps go in a loop: a chain of 100,000 operators would nest as many destructors.
+Node::~Node() {
+  std::vector<Edge> open = std::move(edges_);
+  while (!open.empty()) {
+    const NodePtr node = std::move(open.back().node);
+    open.pop_back();
+    if (!node || node.use_count() > 1) continue;
+    std::move(node->edges_.begin(), node->edges_.end(), std::back_inserter(open));
+    node->edges_.clear();
+  }
+}
+
 bool needs_gradient(const std::vector<VariablePtr>& inputs) {
-  return context().records_gradients &&
-         std::any_of(inputs.begin(), inputs.end(),
+  if (!context().records_gradients) return false;
+  for (const VariablePtr& input : inputs) {
+    if (input) input->check_history();
+  }
+  return std::any_of(inputs.begin(), inputs.end(),
                      [](const VariablePtr& input) { return input && input->requires_grad(); });
 }
 
@@ -90,7 +105,10 @@ void run_backward(const VariablePtr& root, VariablePtr gradient) {
     fail(Errc::shape, "backward: the gradient has shape {}, the tensor {}", to_string(gradient->shape()),
          to_string(root->shape()));
   }
+  root->check_history();
+  common_device({&root, &gradient});
   const Scoped no_grad(context().records_gradients, false);
+  gradient = cast(gradient, root->dtype());
   Leaves leaves(gradient->buffer().get());
   if (root->is_leaf()) return leaves.add(root, gradient);
   struct Pending {

@@ -15,7 +15,11 @@ class Saved {
  public:
   explicit Saved(const VariablePtr& variable)
       : variable_(variable->detached()), version_(variable->buffer()->version()) {}
-  [[nodiscard]] const VariablePtr& get() const;
+  [[nodiscard]] const VariablePtr& get() const {
+    check();
+    return variable_;
+  }
+  void check() const;
 
  private:
   VariablePtr variable_;
@@ -28,6 +32,9 @@ class Node {
   using Backward = std::function<std::vector<VariablePtr>(const VariablePtr& gradient)>;
 
   Node(std::string name, const std::vector<VariablePtr>& inputs, Backward backward);
+  Node(const Node&) = delete;
+  Node& operator=(const Node&) = delete;
+  ~Node();
 
  private:
   friend void run_backward(const VariablePtr& root, VariablePtr gradient);

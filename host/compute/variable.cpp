@@ -16,7 +16,10 @@ class BufferStorage final : public Storage {
  public:
   explicit BufferStorage(BufferPtr buffer) : buffer_(std::move(buffer)) {}
   [[nodiscard]] uint64_t size() const override { return buffer_->size(); }
-  [[nodiscard]] ByteView view() const override { return {buffer_->data(), buffer_->size()}; }
+  [[nodiscard]] ByteView view() const override {
+    if (!buffer_->has_memory()) fail_without_values();  // that of a program which is gone
+    return {buffer_->data(), buffer_->size()};
+  }
   void read(uint64_t offset, std::span<std::byte> out) const override {
     const ByteView part = view().subspan(offset, out.size());
     std::copy(part.begin(), part.end(), out.begin());
@@ -61,7 +64,8 @@ std::string_view name_of(Device device) {
 VariablePtr Variable::empty(DType dtype, Shape shape, Device device) {
   check_dtype(dtype);
   const uint64_t size = static_cast<uint64_t>(numel_of(shape)) * size_of(dtype);
-  BufferPtr buffer = context().program != nullptr ? Buffer::planned(size) : Buffer::allocate(size);
+  BufferPtr buffer = context().program != nullptr ? Buffer::planned(size, context().program->number())
+                                                  : Buffer::allocate(size);
   return std::make_shared<Variable>(whole(std::move(buffer), dtype, std::move(shape)), device);
 }
 
@@ -100,6 +104,24 @@ void Variable::set_requires_grad(bool value) {
   requires_grad_ = value;
 }
 
+void Variable::set_view() {
+  is_view_ = true;
+  rewrites_ = operand_.buffer->rewrites();
+}
+
+void Variable::set_rewritten(NodePtr node) {
+  node_ = std::move(node);
+  operand_.buffer->mark_rewritten();
+}
+
+void Variable::check_history() const {
+  if (!is_view_ || rewrites_ == operand_.buffer->rewrites()) return;
+  fail(Errc::refused,
+       "this view of shape {} was taken before its tensor was written in place, and its gradient does not "
+       "know of that: take the view after the write",
+       to_string(shape()));
+}
+
 VariablePtr Variable::detached() const {
   return std::make_shared<Variable>(operand_, device_);
 }
@@ -131,16 +153,20 @@ Tensor Variable::to_tensor() const {
                             operand_.shape, operand_.strides});
 }
 
-std::vector<double> Variable::to_doubles(int64_t most) const {
+template <typename T>
+std::vector<T> Variable::to_values(int64_t most) const {
   check_readable();
   const int64_t count = std::min(most, numel());
-  std::vector<double> out(static_cast<size_t>(count));
+  std::vector<T> out(static_cast<size_t>(count));
   if (count == 0) return out;
   std::vector<std::byte> dense(static_cast<size_t>(count) * size_of(dtype()));
   gather(operand_, 0, count, dense.data());
-  cast_elements(dtype(), dense.data(), DType::float64, reinterpret_cast<std::byte*>(out.data()), count);
+  constexpr DType type = std::is_same_v<T, double> ? DType::float64 : DType::int64;
+  cast_elements(dtype(), dense.data(), type, reinterpret_cast<std::byte*>(out.data()), count);
   return out;
 }
+template std::vector<double> Variable::to_values(int64_t) const;
+template std::vector<int64_t> Variable::to_values(int64_t) const;
 
 double Variable::item() const {
   if (numel() != 1) {

@@ -57,8 +57,12 @@ class Variable {
   [[nodiscard]] const NodePtr& node() const { return node_; }
   /// Whether these are elements of another variable, which does not learn what is written here.
   [[nodiscard]] bool is_view() const { return is_view_; }
-  void set_view() { is_view_ = true; }
+  void set_view();
   void set_node(NodePtr node) { node_ = std::move(node); }
+  /// After a write in place that gradients know about. Views that exist already do not get the new node.
+  void set_rewritten(NodePtr node);
+  /// Errors: `refused` for a view that was taken before such a write.
+  void check_history() const;
 
   /// The same elements without history.
   [[nodiscard]] VariablePtr detached() const;
@@ -67,8 +71,12 @@ class Variable {
   void check_readable() const;
   /// The values as a lazy tensor over this memory: later writes show in it.
   [[nodiscard]] Tensor to_tensor() const;
-  /// The first elements as float64.
-  [[nodiscard]] std::vector<double> to_doubles(int64_t most = INT64_MAX) const;
+  /// The first elements as float64 or int64.
+  template <typename T>
+  [[nodiscard]] std::vector<T> to_values(int64_t most = INT64_MAX) const;
+  [[nodiscard]] std::vector<double> to_doubles(int64_t most = INT64_MAX) const {
+    return to_values<double>(most);
+  }
   [[nodiscard]] double item() const;
 
  private:
@@ -76,6 +84,7 @@ class Variable {
   Device device_;
   bool requires_grad_ = false;
   bool is_view_ = false;
+  uint64_t rewrites_ = 0;  // of the buffer, when this view was taken
   VariablePtr grad_;
   NodePtr node_;
 };
