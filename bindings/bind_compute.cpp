@@ -28,6 +28,9 @@ DType dtype_option(lua_State* L, int index, DType otherwise) {
 
 /// The numbers of nested tables in order; the first table of each level sets the extents.
 void read_nested(lua_State* L, int index, size_t level, Shape& shape, std::vector<double>& values) {
+  constexpr size_t most_dims = 64;
+  if (level > most_dims)
+    fail(Errc::value, "tensor: the lists are nested more than {} deep, or one contains itself", most_dims);
   if (!lua_istable(L, index)) {
     if (level != shape.size())
       fail(Errc::value, "tensor: a list is not nested evenly: found a {} at depth {}", type_name(L, index),
@@ -84,27 +87,45 @@ int tensor(lua_State* L) {
   return push_variable(L, out);
 }
 
-int full(lua_State* L) {
+int push_full(lua_State* L, double value, int options) {
   const Shape shape = check_integers(L, 1);
-  const double value = check_number(L, 2);
-  return push_variable(L, compute::full(dtype_option(L, 3, DType::float32), shape, value, context().device));
-}
-
-int full_like(lua_State* L) {
-  const auto x = check_variable(L, 1);
   return push_variable(
-      L, compute::full(dtype_option(L, 3, x->dtype()), x->shape(), check_number(L, 2), x->device()));
+      L, compute::full(dtype_option(L, options, DType::float32), shape, value, context().device));
 }
 
+int push_full_like(lua_State* L, double value, int options) {
+  const auto x = check_variable(L, 1);
+  return push_variable(L,
+                       compute::full(dtype_option(L, options, x->dtype()), x->shape(), value, x->device()));
+}
+
+int full(lua_State* L) {
+  check_integers(L, 1);
+  return push_full(L, check_number(L, 2), 3);
+}
+int full_like(lua_State* L) {
+  check_variable(L, 1);
+  return push_full_like(L, check_number(L, 2), 3);
+}
+template <int value>
+int constant(lua_State* L) {
+  return push_full(L, value, 2);
+}
+template <int value>
+int constant_like(lua_State* L) {
+  return push_full_like(L, value, 2);
+}
+
+/// `arange(stop)`, `arange(start, stop, step)`, and options after the last number.
 int arange(lua_State* L) {
-  const bool has_stop = lua_isnumber(L, 2) != 0;
   const double first = check_number(L, 1);
-  const double step = lua_isnumber(L, 3) != 0 ? check_number(L, 3) : 1;
-  int options = 4;
-  if (!has_stop) options = 2;
-  if (has_stop && lua_istable(L, 3)) options = 3;
-  return push_variable(L, compute::arange(dtype_option(L, options, DType::float32), has_stop ? first : 0,
-                                          has_stop ? check_number(L, 2) : first, step));
+  const auto is_given = [L](int index) { return !lua_isnoneornil(L, index) && !lua_istable(L, index); };
+  const bool has_stop = is_given(2), has_step = is_given(3);
+  const double start = has_stop ? first : 0, stop = has_stop ? check_number(L, 2) : first;
+  const double step = has_step ? check_number(L, 3) : 1;
+  int options = 2;
+  while (options < 4 && !lua_istable(L, options)) ++options;
+  return push_variable(L, compute::arange(dtype_option(L, options, DType::float32), start, stop, step));
 }
 
 int rand(lua_State* L) {
@@ -141,7 +162,7 @@ std::vector<VariablePtr> check_list(lua_State* L, int index) {
     lua_rawgeti(L, index, static_cast<int>(i));
     const int top = lua_gettop(L);
     if (!is<compute::Variable>(L, top))
-      fail(Errc::usage, "item {} of the list of tensors is a {}", i, type_name(L, top));
+      fail_argument(L, index, fmt::format("item {} of the list of tensors is a {}", i, type_name(L, top)));
     out.push_back(check_variable(L, top));
     lua_pop(L, 1);
   }
@@ -384,6 +405,10 @@ void bind_compute(lua_State* L) {
   static const luaL_Reg functions[] = {{"tensor", computed<tensor>},
                                        {"full", computed<full>},
                                        {"full_like", computed<full_like>},
+                                       {"zeros", computed<constant<0>>},
+                                       {"ones", computed<constant<1>>},
+                                       {"zeros_like", computed<constant_like<0>>},
+                                       {"ones_like", computed<constant_like<1>>},
                                        {"arange", computed<arange>},
                                        {"rand", computed<rand>},
                                        {"randn", computed<randn>},
@@ -403,7 +428,7 @@ void bind_compute(lua_State* L) {
                                        {"gelu", computed<gelu>},
                                        {"silu", computed<silu>},
                                        {"cross_entropy", computed<cross_entropy>},
-                                       {"attention", computed<attention>},
+                                       {"scaled_dot_product_attention", computed<attention>},
                                        {"records_gradients", computed<records_gradients>},
                                        {"may_read_device", computed<may_read_device>},
                                        {"device", computed<device>},

@@ -93,17 +93,19 @@ bool keepdim(lua_State* L, int index) {
 namespace {
 
 /// One element as Lua has it.
-void push_element(lua_State* L, DType dtype, double value) {
+void push_element(lua_State* L, DType, double value) {
+  lua_pushnumber(L, value);
+}
+void push_element(lua_State* L, DType dtype, int64_t value) {
   if (dtype == DType::boolean) {
     lua_pushboolean(L, value != 0);
-  } else if (is_floating(dtype)) {
-    lua_pushnumber(L, value);
   } else {
-    push_integer(L, static_cast<int64_t>(value));
+    push_integer(L, value);
   }
 }
 
-void push_nested(lua_State* L, DType dtype, const Shape& shape, size_t dim, const double*& values) {
+template <typename T>
+void push_nested(lua_State* L, DType dtype, const Shape& shape, size_t dim, const T*& values) {
   if (dim == shape.size()) return push_element(L, dtype, *values++);
   luaL_checkstack(L, 3, "tolist");
   lua_createtable(L, static_cast<int>(shape[dim]), 0);
@@ -113,29 +115,52 @@ void push_nested(lua_State* L, DType dtype, const Shape& shape, size_t dim, cons
   }
 }
 
+template <typename T>
+int push_list(lua_State* L, const compute::Variable& x) {
+  const std::vector<T> values = x.to_values<T>();
+  const T* at = values.data();
+  push_nested(L, x.dtype(), x.shape(), 0, at);
+  return 1;
+}
+
 int tolist(lua_State* L) {
   const auto x = check_variable(L, 1);
   constexpr int64_t most = 100'000'000;
-  if (x->numel() > most)
-    fail(Errc::value, "tolist() of {} elements is too much for Lua; take a slice", x->numel());
-  const std::vector<double> values = x->to_doubles();
-  const double* at = values.data();
-  push_nested(L, x->dtype(), x->shape(), 0, at);
-  return 1;
+  Shape tables = x->shape();  // also without elements
+  std::replace(tables.begin(), tables.end(), int64_t{0}, int64_t{1});
+  if (numel_of(tables) > most)
+    fail(Errc::value, "tolist() of a tensor of shape {} is too much for Lua; take a slice",
+         to_string(x->shape()));
+  return is_floating(x->dtype()) ? push_list<double>(L, *x) : push_list<int64_t>(L, *x);
 }
 
 int item(lua_State* L) {
   const auto x = check_variable(L, 1);
-  push_element(L, x->dtype(), x->item());
+  if (x->numel() != 1) {
+    fail(Errc::value, "item() needs a tensor of one element, not of shape {}; use tolist()",
+         to_string(x->shape()));
+  }
+  if (is_floating(x->dtype())) {
+    lua_pushnumber(L, x->item());
+  } else {
+    push_element(L, x->dtype(), x->to_values<int64_t>()[0]);
+  }
   return 1;
 }
 
 int describe(lua_State* L) {
   const auto x = check_variable(L, 1);
   constexpr int64_t most = 8;
-  const std::vector<double> values = x->to_doubles(most);
   std::string text = fmt::format("Tensor {} {}", name_of(x->dtype()), to_string(x->shape()));
-  for (size_t i = 0; i < values.size(); ++i) text += fmt::format("{}{:.6g}", i == 0 ? ": " : ", ", values[i]);
+  const auto add = [&text](const auto& values, const char* how) {
+    for (size_t i = 0; i < values.size(); ++i)
+      text += fmt::format("{}{}", i == 0 ? ": " : ", ", fmt::format(fmt::runtime(how), values[i]));
+  };
+  if (is_floating(x->dtype())) {
+    add(x->to_values<double>(most), "{:.6g}");
+  } else {
+    add(x->to_values<int64_t>(most), "{}");
+  }
   if (x->numel() > most) text += ", …";
   push(L, std::string_view(text));
   return 1;

@@ -1,4 +1,7 @@
 // What can be done to each element alone. One list for eager operators, recorded steps and fused formulas.
+//
+// A new one needs its name here and in element_op.cpp, its loop in element_loops.cpp, its gradient in
+// elements.cpp, its method in bindings/variable_math.cpp, and a line in tests/lua/cstorch_gradients_test.lua.
 #pragma once
 
 #include <cstddef>

@@ -101,6 +101,7 @@ int thread_count() {
 
 void set_thread_count(int count) {
   if (count < 1 || count > 256) fail(Errc::value, "number of threads: expected 1 to 256, found {}", count);
+  const std::lock_guard lock(pool_in_use);
   wanted_threads = count;
   pool.reset();
 }

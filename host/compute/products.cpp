@@ -137,6 +137,10 @@ VariablePtr product(const VariablePtr& a, const VariablePtr& b) {
 
 VariablePtr matmul(const VariablePtr& a, const VariablePtr& b) {
   if (a->dim() == 0 || b->dim() == 0) fail(Errc::shape, "matmul: a tensor without dims is no matrix; use *");
+  if (a->dtype() != b->dtype()) {
+    fail(Errc::dtype, "matmul: expected tensors of one dtype, found {} and {}; cast one with to()",
+         name_of(a->dtype()), name_of(b->dtype()));
+  }
   const bool is_row = a->dim() == 1, is_column = b->dim() == 1;
   const VariablePtr left = is_row ? unsqueeze(a, 0) : a;
   const VariablePtr right = is_column ? unsqueeze(b, 1) : b;

@@ -313,10 +313,13 @@ std::pair<VariablePtr, VariablePtr> topk(const VariablePtr& x, int64_t k) {
             for (int64_t row = 0; row < reads[0].numel() / count; ++row) {
               const double* row_values = from + row * count;
               std::iota(order.begin(), order.end(), 0);
-              std::partial_sort(
-                  order.begin(), order.begin() + k, order.end(), [row_values](int64_t a, int64_t b) {
-                    return row_values[a] > row_values[b] || (row_values[a] == row_values[b] && a < b);
-                  });
+              std::partial_sort(order.begin(), order.begin() + k, order.end(),
+                                [row_values](int64_t a, int64_t b) {
+                                  const double one = row_values[a], other = row_values[b];
+                                  if (std::isnan(one) || std::isnan(other))  // the largest, as in PyTorch
+                                    return std::isnan(one) && (!std::isnan(other) || a < b);
+                                  return one > other || (one == other && a < b);
+                                });
               for (int64_t i = 0; i < k; ++i) {
                 writes[0].data<double>()[row * k + i] = row_values[order[i]];
                 writes[1].data<int64_t>()[row * k + i] = order[i];

@@ -371,6 +371,8 @@ VariablePtr cross_entropy(const VariablePtr& logits, const VariablePtr& labels, 
          "cross_entropy: logits {} need labels of shape {}, not {}; the classes are the last dim",
          to_string(logits->shape()), to_string(rows), to_string(labels->shape()));
   }
+  if (logits->shape().back() == 0 && labels->numel() > 0)
+    fail(Errc::shape, "cross_entropy: logits {} have no classes", to_string(logits->shape()));
   const Device device = common_device({&logits, &labels});
   const DType type = compute_type(logits->dtype());
   VariablePtr out = Variable::empty(type, reduction == Reduction::none ? rows : Shape{}, device);

@@ -88,6 +88,7 @@ VariablePtr expand(const VariablePtr& x, const Shape& shape) {
     const int64_t own = static_cast<int64_t>(i) - (static_cast<int64_t>(shape.size()) - x->dim());
     if (shape[i] == -1 && own >= 0) whole_shape[i] = x->shape()[own];
   }
+  numel_of(whole_shape);  // fails for negative extents, and for too many elements
   const Operand view = expanded(x->operand(), whole_shape);
   VariablePtr y = view_of(x, view.offset, view.shape, view.strides);
   return recorded("expand", y, {x}, [&]() -> Node::Backward {
@@ -104,6 +105,7 @@ VariablePtr slice(const VariablePtr& x, int64_t dim, int64_t start, int64_t stop
   const auto clamped = [&](int64_t at) { return std::clamp<int64_t>(at < 0 ? at + extent : at, 0, extent); };
   start = clamped(start);
   stop = std::max(start, clamped(stop));
+  step = std::min(step, std::max<int64_t>(1, stop - start));
   Shape shape = x->shape();
   Shape strides = x->operand().strides;
   shape[dim] = (stop - start + step - 1) / step;

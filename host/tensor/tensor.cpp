@@ -55,10 +55,12 @@ void check_inside(const View& view) {
 
 int64_t numel_of(const Shape& shape) {
   int64_t count = 1;
+  bool is_empty = false;
   for (int64_t extent : shape) {
     if (extent < 0) fail(Errc::shape, "a negative extent in the shape {}", to_string(shape));
-    if (extent == 0) return 0;
+    is_empty |= extent == 0;
   }
+  if (is_empty) return 0;
   for (int64_t extent : shape) {
     if (__builtin_mul_overflow(count, extent, &count) || count > (int64_t{1} << 58)) {
       fail(Errc::shape, "the shape {} is too large", to_string(shape));

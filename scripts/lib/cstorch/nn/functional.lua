@@ -90,7 +90,9 @@ end
 ---@param v cstorch.Tensor   [..., groups, keys, width]
 ---@param options? { causal: boolean, scale: number, mask: cstorch.Tensor, window: integer, slopes: cstorch.Tensor }
 ---@return cstorch.Tensor   # [..., heads, queries, width]
-function functional.scaled_dot_product_attention(q, k, v, options) return native.attention(q, k, v, options) end
+function functional.scaled_dot_product_attention(q, k, v, options)
+  return native.scaled_dot_product_attention(q, k, v, options)
+end
 
 ---log Σ exp(logits) - logits[label], of the rows whose label is not `ignore_index`.
 ---@param logits cstorch.Tensor   [..., classes]
