@@ -2,7 +2,7 @@
 
 local cbk = require "cbk"
 local errors = require "cstorch.errors"
-local ordered_map = require "cstorch.ordered_map"
+local nested = require "cstorch.nested"
 local session = require "cstorch.session"
 
 local native = cbk.compute
@@ -28,12 +28,12 @@ function tensors.tensor(values, options) return native.tensor(values, options) e
 ---@param shape integer[]
 ---@param options? { dtype: string }
 ---@return cstorch.Tensor
-function tensors.zeros(shape, options) return native.full(shape, 0, options) end
+function tensors.zeros(shape, options) return native.zeros(shape, options) end
 
 ---@param shape integer[]
 ---@param options? { dtype: string }
 ---@return cstorch.Tensor
-function tensors.ones(shape, options) return native.full(shape, 1, options) end
+function tensors.ones(shape, options) return native.ones(shape, options) end
 
 ---@param shape integer[]
 ---@param value number
@@ -45,12 +45,12 @@ function tensors.full(shape, value, options) return native.full(shape, value, op
 ---@param like cstorch.Tensor
 ---@param options? { dtype: string }
 ---@return cstorch.Tensor
-function tensors.zeros_like(like, options) return native.full_like(like, 0, options) end
+function tensors.zeros_like(like, options) return native.zeros_like(like, options) end
 
 ---@param like cstorch.Tensor
 ---@param options? { dtype: string }
 ---@return cstorch.Tensor
-function tensors.ones_like(like, options) return native.full_like(like, 1, options) end
+function tensors.ones_like(like, options) return native.ones_like(like, options) end
 
 ---@param like cstorch.Tensor
 ---@param value number
@@ -118,6 +118,10 @@ function tensors.is_tensor(value) return native.is_tensor(value) end
 ---@return Tensor
 function tensors.to_lazy(tensor) return native.to_lazy(tensor) end
 
+local function check_function(what, fn)
+  errors.check(type(fn) == "function", "type", "%s: expected a function, found %s", what, errors.show(fn))
+end
+
 --- Calls `leave` whether or not there was an error, then gives the results or raises the error again.
 local function finish(leave, is_fine, ...)
   leave(is_fine)
@@ -130,7 +134,7 @@ end
 ---@param fn fun(...): T
 ---@return T
 function tensors.no_grad(fn, ...)
-  errors.check(type(fn) == "function", "type", "no_grad: expected a function, found %s", errors.show(fn))
+  check_function("no_grad", fn)
   local before = native.records_gradients(false)
   return finish(function() native.records_gradients(before) end, pcall(fn, ...))
 end
@@ -158,6 +162,7 @@ end
 ---tensors that exist before; other tensors made inside have no values afterwards. Reading a value inside runs what is recorded so far.
 ---@param fn function
 function tensors.formula(fn, ...)
+  check_function("formula", fn)
   if recorded then return fn(...) end
   local program = native.program "runs early"
   return finish(function(is_fine)
@@ -169,28 +174,18 @@ function tensors.formula(fn, ...)
   end, pcall(tensors.record, program, fn, ...))
 end
 
---- Nested tables with f(tensor) in the place of each tensor.
-local function map_tensors(value, f, seen)
-  if native.is_tensor(value) then return f(value) end
-  if type(value) ~= "table" then return value end
-  if seen[value] then return seen[value] end
-  local copy = ordered_map.is(value) and ordered_map.new() or {}
-  seen[value] = copy
-  for key, item in ordered_map.items(value) do copy[key] = map_tensors(item, f, seen) end
-  return copy
-end
-
 ---Calls `fn`, in which tensors of checkpoints are not read: `cstorch.tensor(t)` stands for one, formulas over it are recorded, and what
 ---`fn` returns comes back as nested tables of tensors of cbk, which are computed block by block when they are written. For element-wise
 ---formulas, as those of most optimizers are; others are an error.
 ---@param fn fun(): table
 ---@return table
 function tensors.lazily(fn, ...)
+  check_function("lazily", fn)
   local program = native.program "in place"
   local result = tensors.no_grad(tensors.record, program, fn, ...)
-  map_tensors(result, function(tensor) program:keep(tensor) end, {})
+  nested.each(result, function(tensor) program:keep(tensor) end)
   program:finish_lazily()
-  return map_tensors(result, function(tensor) return program:lazy_value(tensor) end, {})
+  return nested.map(result, function(tensor) return program:lazy_value(tensor) end)
 end
 
 ---Calls `fn` if the one element of `flag` is not zero: at once, or in a recorded step in each replay. What it writes must exist before.

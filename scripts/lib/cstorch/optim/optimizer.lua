@@ -20,7 +20,9 @@ local check, show = errors.check, errors.show
 ---@field schedulers table[]          the schedules that write into its groups
 local Optimizer = class.Object:subclass "Optimizer"
 
+Optimizer.noun = "optimizer"
 Optimizer.positional = 1
+class.optional(Optimizer, "limits", "sparsified_state", "convert_group", "convert_state", "step_was_taken")
 Optimizer.abstract = { "preinitialize", "step" }
 
 -- --- making one
@@ -87,6 +89,8 @@ end
 local function check_parameters(self, group, g, seen)
   for k, p in ipairs(group.params) do
     check(tensors.is_tensor(p), "type", "%s: parameter %d of group %d is %s, not a tensor", self.class.name, k, g, show(p))
+    check(p.is_leaf, "value", "%s: parameter %d of group %d was computed from others; an optimizer changes nn.Parameters only",
+      self.class.name, k, g)
     check(not seen[p], "value", "%s: parameter %d of group %d is already in group %d", self.class.name, k, g, seen[p] or 0)
     seen[p] = g
   end
@@ -110,14 +114,28 @@ local function add_groups(self, params, defaults)
   for p in pairs(seen) do self.state[p] = ordered_map.new() end
 end
 
+--- Notes the numbers that a step which is recorded now keeps, so that a later change of one does not go unnoticed.
+local function note_numbers(self)
+  for g, group in ipairs(self.param_groups) do
+    for _, key in ipairs(keywords.names(group)) do
+      if type(group[key]) == "number" then
+        table.insert(session.trace.numbers, { group = group, key = key, value = group[key], name = ("%s.param_groups[%d]"):format(
+          self.class.name, g) })
+      end
+    end
+  end
+end
+
 --- `optimizer:step()` runs the class's `step` without recording gradients, as one fused formula, between the hooks.
 local function wrap_step(self)
   local update, given = self.class.step, nil
   local function run() return update(self, given) end
-  self.step = function(_, closure)
+  self.step = function(object, closure)
+    check(object == self, "type", "%s.step: call it with a colon, as in optimizer:step()", self.class.name)
     closure = hooks.run(self.hooks.step_pre, self, closure, "function")
     local is_closure = closure == nil or type(closure) == "function"
     check(is_closure, "type", "%s:step: expected a function or nothing, found %s", self.class.name, show(closure))
+    if session.trace then note_numbers(self) end
     local loss = closure and closure()
     given = closure and function() return loss end
     local result = tensors.no_grad(tensors.formula, run)
@@ -189,7 +207,8 @@ function Optimizer.scalar(value) return tensors.to_device(tensors.full({}, value
 ---Counts the parameter's step.
 ---@return any step   the counter, a 0-dim tensor
 function Optimizer:increment_global_step(p)
-  local step = self.state[p] and self.state[p].step
+  check(self.state[p], "type", "increment_global_step: expected a parameter of this %s, found %s", self.class.name, show(p))
+  local step = self.state[p].step
   check(step, "runtime", "%s has no step counter; pass { enable_global_step = true } to Optimizer.init", self.class.name)
   return step:add_(1)
 end
@@ -203,7 +222,6 @@ function Optimizer:state_names_to_sparsify() return { unpack(self.sparsified_sta
 ---Removes the gradients.
 ---@param options? { set_to_none: boolean }   false: fills them with zeros instead
 function Optimizer:zero_grad(options)
-  check(class.is_a(self, Optimizer), "type", "zero_grad: call it with a colon, as in optimizer:zero_grad()")
   options = keywords.complete(self.class.name .. ":zero_grad", { set_to_none = true }, options)
   options = hooks.run(self.hooks.zero_grad_pre, self, options, "table")
   if options.set_to_none == false then
@@ -228,13 +246,17 @@ function Optimizer:state_dict() return state_dicts.of(self) end
 ---@param state_dict table
 function Optimizer:load_state_dict(state_dict)
   tensors.no_grad(state_dicts.load, self, state_dict)
+  for _, group in ipairs(self.param_groups) do
+    check_hyper_parameters(self, group)
+    group.tags = tags.normalize(group.tags)
+  end
   hooks.run(self.hooks.load_state_dict_post, self)
 end
 
 ---Calls `f(self)`, or `f:apply(self)` of an object that has this method.
 function Optimizer:apply(f)
   if type(f) == "function" then return f(self) end
-  local apply = type(f) == "table" and f.apply
+  local apply = type(f) == "table" and class.has(f, "apply") and f.apply
   check(type(apply) == "function", "type", "%s:apply: expected a function or an object with 'apply', found %s", self.class.name, show(f))
   return apply(f, self)
 end
@@ -242,6 +264,7 @@ end
 ---Replaces each state tensor by `f(tensor)`, unless that is nil.
 ---@param f fun(value: any): any
 function Optimizer:visit_state(f)
+  check(type(f) == "function", "type", "%s:visit_state: expected a function, found %s", self.class.name, show(f))
   for _, state in self:parameters() do
     for name, value in ordered_map.items(state) do
       local new = f(value)

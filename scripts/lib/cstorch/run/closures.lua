@@ -2,6 +2,7 @@
 
 local errors = require "cstorch.errors"
 local keywords = require "cstorch.keywords"
+local nested = require "cstorch.nested"
 local parameter = require "cstorch.nn.parameter"
 local session = require "cstorch.session"
 local tensors = require "cstorch.tensors"
@@ -10,20 +11,12 @@ local closures = {}
 
 local check, show = errors.check, errors.show
 
---- Arguments as a closure gets them: copies of their tensors on the host, also in nested tables.
-local function fetch(value)
-  if tensors.is_tensor(value) then return tensors.to_host(value) end
-  if type(value) ~= "table" or getmetatable(value) ~= nil then return value end
-  local copy = {}
-  for key, item in pairs(value) do copy[key] = fetch(item) end
-  return copy
-end
-
 local function is_csx() return session.backend.kind == "CSX" end
 
+--- Arguments as a closure gets them: copies of their tensors on the host, also in nested tables.
 local function fetched(arguments)
   local copy = { n = arguments.n }
-  for i = 1, arguments.n do copy[i] = fetch(arguments[i]) end
+  for i = 1, arguments.n do copy[i] = nested.map(arguments[i], tensors.to_host) end
   return copy
 end
 
@@ -36,12 +29,8 @@ end
 local function call(entry, arguments) tensors.readable(may_read_weights(), entry.fn, unpack(arguments, 1, arguments.n)) end
 
 --- A weight has no value of its own in a step; a copy of it has.
-local function check_no_weights(value)
-  if tensors.is_tensor(value) then
-    check(not parameter.is(value), "runtime", "a weight cannot be an argument of a step closure on CSX: pass w:clone(), or save it")
-  elseif type(value) == "table" and getmetatable(value) == nil then
-    for _, item in pairs(value) do check_no_weights(item) end
-  end
+local function check_no_weight(tensor)
+  check(not parameter.is(tensor), "runtime", "a weight cannot be an argument of a step closure on CSX: pass w:clone(), or save it")
 end
 
 --- Whether the run's flags leave out all closures.
@@ -64,7 +53,7 @@ end
 local function enqueue(kind, fn, ...)
   local entry = { kind = kind, fn = fn, arguments = { n = select("#", ...), ... }, executor = session.executor }
   if not session.backend then return call(entry, fetched(entry.arguments)) end
-  if is_csx() then check_no_weights(entry.arguments) end
+  if is_csx() then nested.each(entry.arguments, check_no_weight) end
   local trace = session.trace
   if trace then
     trace.closures = trace.closures or {}

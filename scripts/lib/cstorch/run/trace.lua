@@ -1,10 +1,10 @@
 -- `cstorch.compile_step`: on the CSX the body of a step runs once, while its operators are recorded; every step replays them.
 
-local batches = require "cstorch.utils.data.batches"
 local cbk = require "cbk"
 local closures = require "cstorch.run.closures"
 local errors = require "cstorch.errors"
 local losses = require "cstorch.run.losses"
+local nested = require "cstorch.nested"
 local session = require "cstorch.session"
 local tensors = require "cstorch.tensors"
 
@@ -18,6 +18,7 @@ local check, show = errors.check, errors.show
 ---@field closures? table[]  closures called in the body
 ---@field model? cstorch.nn.Module
 ---@field losses table       tensors that are checked at the end of each step
+---@field numbers table[]    hyper-parameters that are numbers: { group =, key =, value =, name = }
 ---@field count integer      arguments
 
 --- Keeps the values of what is read after a run; the number of tensors.
@@ -27,16 +28,16 @@ local function keep_outputs(trace)
     trace.program:keep(tensor)
     count = count + 1
   end
-  batches.each_tensor(trace.outputs, keep)
-  for _, entry in ipairs(trace.closures or {}) do batches.each_tensor(entry.arguments, keep) end
+  nested.each(trace.outputs, keep)
+  for _, entry in ipairs(trace.closures or {}) do nested.each(entry.arguments, keep) end
   return count
 end
 
 local function copy_of(tensor) return tensors.to_device(tensor:detach():clone()) end
 
 local function record(fn, ...)
-  local trace = { program = cbk.compute.program(), count = select("#", ...), inputs = {}, losses = {} }
-  for i = 1, trace.count do trace.inputs[i] = batches.map((select(i, ...)), copy_of) end
+  local trace = { program = cbk.compute.program(), count = select("#", ...), inputs = {}, losses = {}, numbers = {} }
+  for i = 1, trace.count do trace.inputs[i] = nested.map((select(i, ...)), copy_of) end
   session.trace = trace
   local fine, problem = pcall(function()
     trace.outputs = { losses.watch_results(tensors.on_device(tensors.record, trace.program, fn, unpack(trace.inputs, 1, trace.count))) }
@@ -55,9 +56,9 @@ local function feed(input, given, place)
   if tensors.is_tensor(input) then
     check(tensors.is_tensor(given), "runtime", "compile_step: %s was a tensor in the first step and is %s now", place, show(given))
     cbk.compute.feed(input, given, place)
-  elseif type(input) == "table" then
+  elseif nested.is(input) then
     local is_table = type(given) == "table"
-    for key, item in pairs(input) do feed(item, is_table and given[key] or nil, place) end
+    for key, item in nested.entries(input) do feed(item, is_table and given[key] or nil, place) end
   end
 end
 
@@ -67,7 +68,22 @@ local function run(trace)
   return unpack(trace.outputs)
 end
 
+--- Warns about hyper-parameters that were changed since the step was recorded.
+local function check_numbers(trace)
+  local numbers = trace.numbers
+  for i = 1, #numbers do
+    local one = numbers[i]
+    local value = one.group[one.key]
+    if value ~= one.value then
+      errors.warn(("%s.%s was changed from %s to %s, but a recorded step keeps the number that it was recorded with; use a schedule, or a "
+        .. "0-dim tensor that is written in place"):format(one.name, one.key, show(one.value), show(value)))
+      one.value = value
+    end
+  end
+end
+
 local function replay(trace, ...)
+  check_numbers(trace)
   for i = 1, trace.count do feed(trace.inputs[i], (select(i, ...)), "argument " .. i) end
   closures.requeue(trace)
   return run(trace)
@@ -82,6 +98,7 @@ return function(fn)
   local trace
   return function(...)
     check(session.backend, "runtime", "compile_step: compile a model, or call cstorch.backend, before the first step")
+    check(not session.trace, "runtime", "compile_step: a step was called inside of another one; call its function instead")
     if session.backend.kind ~= "CSX" then return losses.watch_results(fn(...)) end
     if trace then return replay(trace, ...) end
     trace = record(fn, ...)

@@ -1,33 +1,10 @@
 -- Batches: a tensor, or nested tables of tensors.
 
 local errors = require "cstorch.errors"
+local nested = require "cstorch.nested"
 local tensors = require "cstorch.tensors"
 
 local batches = {}
-
----Calls `visit` with each tensor of a batch. Objects are left alone.
----@param batch any
----@param visit fun(t: any)
-local function each_tensor(batch, visit)
-  if tensors.is_tensor(batch) then
-    visit(batch)
-  elseif type(batch) == "table" and getmetatable(batch) == nil then
-    for _, item in pairs(batch) do each_tensor(item, visit) end
-  end
-end
-batches.each_tensor = each_tensor
-
----The batch with `f(tensor)` in the place of each tensor.
----@param batch any
----@param f fun(t: any): any
----@return any
-function batches.map(batch, f)
-  if tensors.is_tensor(batch) then return f(batch) end
-  if type(batch) ~= "table" then return batch end
-  local copy = {}
-  for key, item in pairs(batch) do copy[key] = batches.map(item, f) end
-  return copy
-end
 
 ---The first extent of the batch's tensors. Different ones are an error with `is_strict`, else a warning.
 ---@param batch any
@@ -37,7 +14,7 @@ end
 function batches.size(batch, expected, is_strict)
   local size = expected
   local found
-  each_tensor(batch, function(t)
+  nested.each(batch, function(t)
     found = t:dim() == 0 and 1 or t:size(0)
     if size == nil then size = found end
     if found ~= size then

@@ -1,12 +1,12 @@
 -- A run: the loop over a loader's batches, its steps, and the closures at their ends.
 
-local batches = require "cstorch.utils.data.batches"
 local class = require "cstorch.class"
 local closures = require "cstorch.run.closures"
 local DataLoader = require "cstorch.utils.data.data_loader"
 local errors = require "cstorch.errors"
 local keywords = require "cstorch.keywords"
 local losses = require "cstorch.run.losses"
+local nested = require "cstorch.nested"
 local session = require "cstorch.session"
 local step_schedule = require "cstorch.utils.step_schedule"
 local tensors = require "cstorch.tensors"
@@ -24,6 +24,9 @@ local check, show = errors.check, errors.show
 local DataExecutor = class.Object:subclass("DataExecutor", {
   num_steps = keywords.OPTIONAL, checkpoint_steps = keywords.OPTIONAL, activation_steps = 1,
 })
+
+DataExecutor.noun = "executor"
+class.optional(DataExecutor, "is_running", "is_closed", "artifact_dir")
 
 --- The number of steps: as given, else the loader's budget, else its length.
 local function count_steps(loader, given)
@@ -57,7 +60,6 @@ end
 ---Loops over the step budget: `for i, batch in loader:iter() do`, i from 1.
 ---@return fun(): integer?, any
 function DataLoader:iter()
-  check(class.is_a(self, DataLoader), "type", "iter: call it with a colon, as in loader:iter()")
   self.executor = DataExecutor(self, { num_steps = self:total_steps() })
   return self.executor:iter()
 end
@@ -111,7 +113,7 @@ function DataExecutor.__call() errors.raise("type", "a DataExecutor is not a fun
 local function start(self)
   local other = session.executor
   if other then other:_abandon() end
-  self.loader:start_run()
+  self.loader:_start_run()
   session.executor = self
   self.is_running, self.is_closed = true, false
 end
@@ -119,7 +121,7 @@ end
 local function finish(self)
   self.is_running = false
   if session.executor == self then session.executor = nil end
-  self.loader:end_run(self.iteration < 0 or self.on_final_iteration or self:is_checkpoint_step())
+  self.loader:_end_run(self.iteration < 0 or self.on_final_iteration or self:is_checkpoint_step())
 end
 
 --- Drops the closures that wait for the end of a step that never comes.
@@ -141,8 +143,8 @@ local function next_step(self)
     return nil
   end
   self:_set_iteration(self.iteration + 1)
-  local batch = self.loader:next_batch()
-  if session.backend and session.backend.kind == "CSX" then batch = batches.map(batch, tensors.to_device) end
+  local batch = self.loader:_next_batch()
+  if session.backend and session.backend.kind == "CSX" then batch = nested.map(batch, tensors.to_device) end
   return self.user_iteration, batch
 end
 

@@ -16,6 +16,9 @@ local check, show = errors.check, errors.show
 ---@field executor? cstorch.utils.data.DataExecutor   of the last loop
 local DataLoader = class.Object:subclass "DataLoader"
 
+DataLoader.noun = "loader"
+class.optional(DataLoader, "workers", "executor", "is_running", "step", "batch_size")
+
 ---@param input_fn fun(arguments: table): any   returns a list of batches, or an object with `iter` and, if known, `length`
 ---@param options? table   the step budget (initial_step, num_steps, max_steps, num_epochs, steps_per_epoch, grad_accum_steps); all else
 ---  goes to `input_fn`
@@ -62,7 +65,7 @@ end
 local function is_csx() return session.backend ~= nil and session.backend.kind == "CSX" end
 
 ---Begins a run. A position that was loaded is kept.
-function DataLoader:start_run()
+function DataLoader:_start_run()
   local list = started(self)
   local is_lost = is_csx() and not self.has_state and list[1]:missing_methods()[1] == nil
   check(not is_lost, "runtime", "the loader's state is unavailable, as its last run stopped between checkpoint steps; make a new loader")
@@ -72,11 +75,11 @@ end
 
 ---Ends a run.
 ---@param has_state boolean   it stopped where the state of restartable sources is available
-function DataLoader:end_run(has_state) self.is_running, self.has_state = false, has_state end
+function DataLoader:_end_run(has_state) self.is_running, self.has_state = false, has_state end
 
 ---The next batch of all systems.
 ---@return any
-function DataLoader:next_batch()
+function DataLoader:_next_batch()
   local list, parts = self.workers, {}
   local local_id = self.step % self.num_workers_per_csx
   for wse_id = 0, self.num_csx - 1 do

@@ -11,6 +11,7 @@ local check, show = errors.check, errors.show
 ---@field source any               what the input function returned
 ---@field state table              what `get_worker_state` returns while its source runs
 local Worker = class.Object:subclass "Worker"
+class.optional(Worker, "iterator", "part_size", "source")
 
 local workers = {}
 
@@ -32,8 +33,7 @@ local function as_worker(self, f, ...)
 end
 
 local function has_method(source, name)
-  local is_object = type(source) == "table" or type(source) == "userdata"
-  return is_object and type(source[name]) == "function"
+  return type(source) == "table" and class.has(source, name) and type(source[name]) == "function"
 end
 
 ---@param input_fn function
@@ -73,7 +73,9 @@ end
 local function open(self)
   if self.is_list then return list_iterator(self.source) end
   local iterator = as_worker(self, self.source.iter, self.source)
-  check(iterator ~= nil, "type", "DataLoader: the source's method iter must return an iterator function, not nil")
+  local metatable = type(iterator) == "table" and getmetatable(iterator)
+  local is_callable = type(iterator) == "function" or type(metatable) == "table" and metatable.__call ~= nil
+  check(is_callable, "type", "DataLoader: the source's method iter must return an iterator function, not %s", show(iterator))
   return iterator
 end
 
