@@ -38,6 +38,13 @@ describe("cstorch: help", function()
     equal(candidates "cstorch.utils.data.DataL", { "DataLoader" })
     env.x = env.cstorch.ones { 2 }
     equal(candidates "x:requires", { "requires_grad_(" })
+    env.model = env.cstorch.nn.Sequential(env.cstorch.nn.Linear(2, 2))
+    env.opt = env.cstorch.optim.SGD(env.model:parameters(), { lr = 1 })
+    equal(candidates "model:named_p", { "named_parameters(" })
+    equal(candidates "opt:zero_", { "zero_grad(" })
+    equal(candidates "opt.param_g", { "param_groups" })
+    env.layer = env.cstorch.nn.Linear(2, 2)
+    equal(candidates "layer.wei", { "weight" })
   end)
 
   it("is the same under the name cbtorch", function()

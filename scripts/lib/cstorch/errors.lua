@@ -18,14 +18,18 @@ function Error:__tostring() return self.where and ("%s (%s)"):format(self.messag
 
 local LIBRARY = debug.getinfo(1, "S").source:match "^(.*)errors%.lua$"
 
+---Whether a function's source, as debug.getinfo has it, is a file of this library.
+---@param source string
+---@return boolean
+function errors.is_library(source) return source:sub(1, #LIBRARY) == LIBRARY end
+
 --- The nearest caller outside of this library.
 local function outside()
   local level = 3
   while true do
     local info = debug.getinfo(level, "Sl")
     if not info then return nil end
-    local is_library = info.source:sub(1, #LIBRARY) == LIBRARY
-    if info.currentline > 0 and not is_library then return ("%s:%d"):format(info.short_src, info.currentline) end
+    if info.currentline > 0 and not errors.is_library(info.source) then return ("%s:%d"):format(info.short_src, info.currentline) end
     level = level + 1
   end
 end
@@ -46,6 +50,35 @@ function errors.check(condition, kind, format, ...)
   if not condition then errors.raise(kind, format, ...) end
   return condition
 end
+
+local KINDS = { value = true, type = true, runtime = true, assertion = true }
+
+---`errors.check` for scripts, whose kind and format may be wrong themselves.
+---@param condition any
+---@param kind cstorch.ErrorKind
+---@param format string
+function errors.public_check(condition, kind, format, ...)
+  if condition then return condition end
+  errors.check(KINDS[kind], "type", 'check: expected "value", "type", "runtime" or "assertion" as kind, found %s', errors.show(kind))
+  errors.check(type(format) == "string", "type", "check: expected a text as message, found %s", errors.show(format))
+  local fine, message = pcall(string.format, format, ...)
+  errors.raise(kind, "%s", fine and message or format)
+end
+
+--- Errors of cbk have a code; what it is called here.
+local KIND_OF_CODE = { usage = "type", dtype = "type", value = "value", key = "value" }
+
+local function finish_call(fine, ...)
+  if fine then return ... end
+  local problem = ...
+  local is_of_cbk = type(problem) == "table" and problem.code and not problem.kind
+  if is_of_cbk then errors.raise(KIND_OF_CODE[problem.code] or "runtime", "%s", problem.message) end
+  error(problem, 0)
+end
+
+---Calls a function of cbk; its errors become those of this library.
+---@param fn function
+function errors.of_cbk(fn, ...) return finish_call(pcall(fn, ...)) end
 
 ---A value as messages show it: strings in quotes, other things by what they are.
 ---@return string

@@ -2,6 +2,7 @@
 
 local cbk = require "cbk"
 local keywords = require "cstorch.keywords"
+local original = require("cstorch.class").original
 
 local help = {}
 
@@ -71,7 +72,10 @@ local function add_keywords(class, out)
 end
 
 --- Methods that a class has for its base class only.
-local HOOKS = { init = true, validate = true, closed_form = true, preinitialize = true, extra_text = true }
+local HOOKS = {
+  init = true, validate = true, check_arguments = true, closed_form = true, preinitialize = true, extra_text = true, convert_group = true,
+  convert_state = true,
+}
 
 --- The public methods that a class defines itself.
 local function add_methods(class, out)
@@ -93,7 +97,7 @@ local function class_text(name, class)
 end
 
 local function function_text(name, fn)
-  local info = debug.getinfo(fn, "S")
+  local info = debug.getinfo(original(fn), "S")
   local out = { name }
   local path = info.source:match "^@(.*)$"
   if path then

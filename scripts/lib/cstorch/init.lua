@@ -10,8 +10,16 @@ local tensors = require "cstorch.tensors"
 
 local cstorch = {
   class = class, REQUIRED = keywords.REQUIRED, OPTIONAL = keywords.OPTIONAL, UNTAGGED = keywords.UNTAGGED,
-  check = errors.check, on_warning = errors.on_warning, items = ordered_map.items,
+  check = errors.public_check, on_warning = errors.on_warning,
 }
+
+---Iterates over the keys and values of an ordered map, a table, or a container of cbk.
+---@param map table
+---@return fun(): any, any
+function cstorch.items(map)
+  errors.check(type(map) == "table" or type(map) == "userdata", "type", "items: expected a map or a list, found %s", errors.show(map))
+  return errors.of_cbk(ordered_map.items, map)
+end
 
 for _, name in ipairs {
   "tensor", "zeros", "ones", "full", "zeros_like", "ones_like", "full_like", "arange", "rand", "randn", "randint", "manual_seed", "where",

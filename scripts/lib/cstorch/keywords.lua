@@ -6,6 +6,8 @@ local ordered_map = require "cstorch.ordered_map"
 
 local keywords = {}
 
+local MOST = 100 -- levels of tables
+
 local function sentinel(name) return setmetatable({}, { __tostring = function() return name end }) end
 
 --- Declares a keyword that a call must give.
@@ -19,8 +21,11 @@ keywords.UNTAGGED = sentinel "UNTAGGED"
 
 ---cbk's containers as plain tables, deeply; tables are copied, null is absent (in a list: UNTAGGED). Objects stay as they are.
 ---@param value any
+---@param depth? integer   of `value`, for itself
 ---@return any
-function keywords.plain(value)
+function keywords.plain(value, depth)
+  depth = depth or 0
+  errors.check(depth < MOST, "value", "tables are nested more than %d deep, or one contains itself", MOST)
   if value == cbk.null then return nil end
   local kind = type(value)
   if kind == "table" then
@@ -34,7 +39,7 @@ function keywords.plain(value)
   local copy = {}
   for key, item in ordered_map.items(value) do
     if type(key) == "number" and item == cbk.null then item = keywords.UNTAGGED end
-    copy[key] = keywords.plain(item)
+    copy[key] = keywords.plain(item, depth + 1)
   end
   return copy
 end

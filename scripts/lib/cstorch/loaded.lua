@@ -13,12 +13,19 @@ local loaded = {}
 --- The kinds of cbk's tensors, which are not read yet.
 local UNREAD = { tensor = true, parameter = true, ndarray = true, np_scalar = true }
 
+---Whether it is a tensor, of cstorch or of cbk.
+---@param value any
+---@return boolean
+function loaded.is_tensor(value)
+  return tensors.is_tensor(value) or type(value) == "userdata" and UNREAD[cbk.kind(value)] or false
+end
+
 ---The value as a tensor that computes; nil for other things.
 ---@param value any
 ---@return any?
 function loaded.tensor(value)
   if tensors.is_tensor(value) then return value end
-  return type(value) == "userdata" and UNREAD[cbk.kind(value)] and tensors.tensor(value) or nil
+  return loaded.is_tensor(value) and tensors.tensor(value) or nil
 end
 
 ---Plain Lua values in the place of cbk's containers and of tensors without dims.

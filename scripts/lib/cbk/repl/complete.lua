@@ -25,11 +25,34 @@ local function parts_of(value)
   return rawget(meta, "parts") or {}
 end
 
+local function is_name(text) return type(text) == "string" and text:find "^[%a_][%w_]*$" ~= nil end
+
+--- Calls visit(name, member) for what an object of cstorch has beside its own fields: parts of a module, methods of its classes.
+local function each_inherited(value, visit)
+  local meta = debug.getmetatable(value)
+  local class = type(meta) == "table" and rawget(meta, "class") or nil
+  for _, registry in ipairs { "_parameters", "_buffers", "_modules" } do
+    local own = class and debug.getmetatable(rawget(value, registry))
+    local entries = type(own) == "table" and rawget(own, "__index")
+    for name, member in next, type(entries) == "table" and entries or {} do visit(name, member) end
+  end
+  while type(class) == "table" do
+    for name, member in next, class do
+      if type(member) == "function" and is_name(name) and name:sub(1, 1) ~= "_" then visit(name, member) end
+    end
+    class = rawget(class, "super")
+  end
+end
+
 --- `value[name]` without calling anything that belongs to a user.
 local function raw_field(value, name)
   if type(value) == "table" then
     local field, parts = rawget(value, name), parts_of(value)
     if field == nil and parts and parts[name] then return value[name] end
+    if field ~= nil then return field end
+    each_inherited(value, function(key, member)
+      if key == name and field == nil then field = member end
+    end)
     return field
   end
   if TREES[native_type(value)] then
@@ -54,8 +77,6 @@ local function resolve(chain, env)
   return value
 end
 
-local function is_name(text) return type(text) == "string" and text:find "^[%a_][%w_]*$" ~= nil end
-
 --- Names below a value that may follow "." or ":", with "(" behind functions.
 local function members(value, separator)
   local out = {}
@@ -67,6 +88,7 @@ local function members(value, separator)
       if value ~= cbk or not help.is_private("cbk." .. tostring(key)) then add(key, type(item) == "function") end
     end
     for name in pairs(parts_of(value) or {}) do add(name, type(raw_field(value, name)) == "function") end
+    each_inherited(value, function(name, member) add(name, type(member) == "function") end)
     if value == cbk then
       for _, name in ipairs(help.names()) do
         local module = name:match "^cbk%.([%w_]+)%."

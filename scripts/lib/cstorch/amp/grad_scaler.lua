@@ -19,7 +19,10 @@ local GradScaler = class.Object:subclass("GradScaler", {
   min_loss_scale = keywords.OPTIONAL, max_loss_scale = keywords.OPTIONAL, overflow_tolerance = 0.05, max_gradient_norm = keywords.OPTIONAL,
 })
 
+GradScaler.noun = "scaler"
 GradScaler.positional = 0
+class.optional(GradScaler, "is_unit", "is_scaled", "overflowed", "non_clamped_scale", "num_skipped_steps", "steps_since_rescale",
+  "overflows_since_rescale")
 
 -- --- making one
 

@@ -77,8 +77,12 @@ end
 function ConfusionMetric:kept_classes(ignored)
   local list = {}
   for c = 1, self.num_classes do list[c] = 1 end
-  for _, class in ipairs(type(ignored) == "number" and { ignored } or ignored or {}) do
-    check(list[class + 1], "value", "%s: class %s to ignore is not one of 0 to %d", self.class.name, show(class), self.num_classes - 1)
+  if type(ignored) == "number" then ignored = { ignored } end
+  check(ignored == nil or type(ignored) == "table", "type", "%s: expected a list of classes to ignore, found %s", self.class.name,
+    show(ignored))
+  for _, class in ipairs(ignored or {}) do
+    local is_known = type(class) == "number" and list[class + 1] ~= nil
+    check(is_known, "value", "%s: class %s to ignore is not one of 0 to %d", self.class.name, show(class), self.num_classes - 1)
     list[class + 1] = 0
   end
   return tensors.to_device(tensors.tensor(list))

@@ -1,5 +1,6 @@
 -- The base class of metrics: state in buffers, `update`, `compute`, and the value after the step.
 
+local class = require "cstorch.class"
 local closures = require "cstorch.run.closures"
 local errors = require "cstorch.errors"
 local keywords = require "cstorch.keywords"
@@ -16,7 +17,9 @@ local check, show = errors.check, errors.show
 ---@field runs_on_csx boolean    false: refused on CSX
 local Metric = Module:subclass("Metric", { compute_on_system = true })
 
+Metric.noun = "metric"
 Metric.positional = 1
+class.optional(Metric, "cached", "number", "dtype", "was_updated", "inputs")
 Metric.abstract = { "reset", "update", "compute" }
 Metric.runs_on_csx = true
 
@@ -26,7 +29,8 @@ local function is_csx() return session.backend ~= nil and session.backend.kind =
 local function wrap_update(self)
   local update = self.class.update
   local count = closures.step_closure(function() self.num_updates = self.num_updates + 1 end)
-  rawset(self, "update", function(_, given)
+  rawset(self, "update", function(object, given)
+    check(object == self, "type", "%s.update: call it with a colon, as in metric:update{ … }", self.class.name)
     local inputs = keywords.complete(self.class.name .. ":update", self.inputs or {}, given)
     tensors.no_grad(update, self, inputs)
     rawset(self, "dtype", inputs.dtype)
@@ -59,7 +63,7 @@ function Metric:init(name, kw)
   check(type(name) == "string", "type", "%s: expected a name as first argument, found %s", self.class.name, show(name))
   check(kw.compute_on_system or not is_csx(), "value", "%s: compute_on_system must be true on CSX", self.class.name)
   check(self.runs_on_csx or not is_csx(), "runtime", "%s cannot run on CSX; use the CPU backend", self.class.name)
-  for key, value in pairs(kw) do rawset(self, key, keywords.plain(value)) end
+  for key, value in pairs(kw) do class.assign(self, key, keywords.plain(value)) end
   rawset(self, "name", name)
   rawset(self, "num_updates", 0)
   self:reset()
@@ -74,7 +78,7 @@ end
 function Metric:zero_state(name, shape)
   rawset(self, "cached", nil)
   rawset(self, "number", nil)
-  local known = self[name]
+  local known = self._buffers[name]
   if known then
     tensors.no_grad(known.zero_, known)
   else

@@ -1,6 +1,7 @@
 -- Layers with parameters, and activations. Initial values are those of PyTorch: uniform within ±1/√inputs for Linear, normal for
 -- Embedding, ones and zeros for norms.
 
+local class = require "cstorch.class"
 local errors = require "cstorch.errors"
 local functional = require "cstorch.nn.functional"
 local keywords = require "cstorch.keywords"
@@ -28,7 +29,7 @@ function layers.Linear:init(inputs, outputs, kw)
   local bound = 1 / math.sqrt(inputs)
   local function uniform(shape) return parameter.new((tensors.rand(shape) * 2 - 1) * bound) end
   self.weight = uniform { outputs, inputs }
-  if kw.bias then self.bias = uniform { outputs } end
+  self.bias = kw.bias and uniform { outputs } or nil
 end
 
 function layers.Linear:forward(x) return functional.linear(x, self.weight, self.bias) end
@@ -64,7 +65,7 @@ function layers.LayerNorm:init(shape, kw)
   Module.init(self)
   self.eps, shape = kw.eps, norm_shape("LayerNorm", shape)
   self.weight = parameter.new(tensors.ones(shape))
-  if kw.bias then self.bias = parameter.new(tensors.zeros(shape)) end
+  self.bias = kw.bias and parameter.new(tensors.zeros(shape)) or nil
 end
 
 function layers.LayerNorm:forward(x) return functional.layer_norm(x, self.weight, self.bias, { eps = self.eps }) end
@@ -124,7 +125,11 @@ layers.Sequential = Module:subclass "Sequential"
 ---@param ... cstorch.nn.Module
 function layers.Sequential:init(...)
   Module.init(self)
-  for i = 1, select("#", ...) do self:add_module(tostring(i - 1), (select(i, ...))) end
+  for i = 1, select("#", ...) do
+    local module = select(i, ...)
+    errors.check(class.is_a(module, Module), "type", "Sequential: expected modules, found %s as argument %d", errors.show(module), i)
+    self:add_module(tostring(i - 1), module)
+  end
 end
 
 --- `list[1]` is the module that is named "0".
@@ -152,7 +157,10 @@ function layers.ModuleList:init(list)
 end
 
 ---@param module cstorch.nn.Module
-function layers.ModuleList:append(module) self:add_module(tostring(self:length()), module) end
+function layers.ModuleList:append(module)
+  errors.check(class.is_a(module, Module), "type", "ModuleList: expected a module to append, found %s", errors.show(module))
+  self:add_module(tostring(self:length()), module)
+end
 
 ---The number of members.
 ---@return integer

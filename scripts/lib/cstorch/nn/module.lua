@@ -2,8 +2,11 @@
 
 local class = require "cstorch.class"
 local errors = require "cstorch.errors"
+local keywords = require "cstorch.keywords"
+local loaded = require "cstorch.loaded"
 local ordered_map = require "cstorch.ordered_map"
 local parameter = require "cstorch.nn.parameter"
+local shapes = require "cstorch.shapes"
 local tensors = require "cstorch.tensors"
 
 local check, show = errors.check, errors.show
@@ -11,6 +14,8 @@ local check, show = errors.check, errors.show
 ---@class cstorch.nn.Module : cstorch.Class
 ---@field training boolean   true at first; `eval` makes it false, for this module and those in it
 local Module = class.Object:subclass "Module"
+
+Module.noun = "model"
 
 local REGISTRIES = { "_parameters", "_buffers", "_modules" }
 
@@ -31,14 +36,14 @@ end
 function Module:__index(name)
   local entries = registry_of(self, name)
   if entries then return entries[name] end
-  return getmetatable(self).class[name]
+  return class.member(self, name)
 end
 
 function Module:__newindex(name, value)
   if rawget(self, "_parameters") == nil then
     local needs_init = parameter.is(value) or class.is_a(value, Module)
     check(not needs_init, "runtime", "%s: call %s.super.init(self) before assigning '%s'", self.class.name, self.class.name, tostring(name))
-    return rawset(self, name, value)
+    return class.assign(self, name, value)
   end
   local old, new = registry_of(self, name), registry_for(self, value)
   if old == self._buffers and value ~= nil and not new then
@@ -48,8 +53,9 @@ function Module:__newindex(name, value)
   if old and old ~= new then old[name] = nil end
   if new then
     new[name] = value
+    self.class.fields[name] = true -- it may become nil
   else
-    rawset(self, name, value)
+    class.assign(self, name, value)
   end
 end
 
@@ -60,12 +66,16 @@ end
 
 function Module:__call(...) return self:forward(...) end
 
+---What tostring shows between the parentheses.
+---@return string
+function Module:extra_text() return "" end -- luacheck: no unused args
+
 function Module:__tostring()
   local lines = {}
   for name, child in ordered_map.items(self._modules) do
     lines[#lines + 1] = ("  (%s): %s"):format(name, (tostring(child):gsub("\n", "\n  ")))
   end
-  local what = self.class.name .. "(" .. (self.extra_text and self:extra_text() or "")
+  local what = self.class.name .. "(" .. self:extra_text()
   return #lines == 0 and what .. ")" or what .. "\n" .. table.concat(lines, "\n") .. "\n)"
 end
 
@@ -78,10 +88,15 @@ function Module:init()
   rawset(self, "training", true)
 end
 
+local function check_name(what, name)
+  check(type(name) == "string" and name ~= "", "type", "%s: expected a name, found %s", what, show(name))
+end
+
 ---Registers a parameter under a name that need not be an identifier.
 ---@param name string
 ---@param p cstorch.Tensor
 function Module:register_parameter(name, p)
+  check_name("register_parameter", name)
   check(parameter.is(p), "type", "register_parameter('%s'): expected an nn.Parameter, found %s", name, show(p))
   self._parameters[name] = p
 end
@@ -91,23 +106,24 @@ end
 ---@param tensor cstorch.Tensor
 ---@param options? { persistent: boolean }   default true
 function Module:register_buffer(name, tensor, options)
+  check_name("register_buffer", name)
+  options = keywords.complete("register_buffer", { persistent = true }, options)
   check(tensors.is_tensor(tensor), "type", "register_buffer('%s'): expected a tensor, found %s", name, show(tensor))
   self._buffers[name] = tensor
-  self._transient[name] = options and options.persistent == false or nil
+  self._transient[name] = options.persistent == false or nil
 end
 
 ---Registers a module under a name.
 ---@param name string
 ---@param module cstorch.nn.Module
 function Module:add_module(name, module)
+  check_name("add_module", name)
   check(class.is_a(module, Module), "type", "add_module('%s'): expected an nn.Module, found %s", name, show(module))
   self._modules[name] = module
 end
 
 --- Calls visit(name, module) for this module and all in it, each once.
 local function walk(module, prefix, seen, visit)
-  check(class.is_a(module, Module), "type", "expected an nn.Module, found %s; its methods need a colon, as in model:parameters()",
-    show(module))
   if seen[module] then return end
   seen[module] = true
   visit(prefix, module)
@@ -209,31 +225,22 @@ local function mismatch(module, wanted, state)
   if #parts > 0 then return ("%s: the state dict does not fit: %s"):format(module.class.name, table.concat(parts, "; ")) end
 end
 
-local function fits(shape, other)
-  if #shape ~= #other then return false end
-  for i = 1, #shape do
-    if shape[i] ~= other[i] then return false end
-  end
-  return true
-end
-
 ---Copies values into parameters and buffers. They are tensors, or lazy ones of a checkpoint.
 ---@param state table                   name to tensor
 ---@param options? { strict: boolean }  default true: a name that only one side has is an error
 function Module:load_state_dict(state, options)
-  check(type(state) == "table" or type(state) == "userdata", "type", "load_state_dict: expected a map, found %s", show(state))
+  check(keywords.is_map(state), "type", "load_state_dict: expected a map of names to tensors, found %s", show(state))
+  options = keywords.complete("load_state_dict", { strict = true }, options)
   local wanted, entries = {}, state_entries(self)
   for _, entry in ipairs(entries) do wanted[entry[1]] = entry[2] end
   local problem = mismatch(self, wanted, state)
-  check(not problem or options and options.strict == false, "runtime", "%s", problem)
+  check(not problem or options.strict == false, "runtime", "%s", problem)
   for _, entry in ipairs(entries) do
     local value = state[entry[1]]
     if value ~= nil then
-      local is_value = tensors.is_tensor(value) or type(value) == "userdata" and value.shape
-      check(is_value, "type", "load_state_dict: expected a tensor as '%s', found %s", entry[1], show(value))
-      local own, given = entry[2]:shape(), value:shape()
-      check(fits(own, given), "runtime", "load_state_dict: '%s' has shape [%s], the state dict [%s]", entry[1], table.concat(own, ", "),
-        table.concat(given, ", "))
+      check(loaded.is_tensor(value), "type", "load_state_dict: expected a tensor as '%s', found %s", entry[1], show(value))
+      check(shapes.same(entry[2], value), "runtime", "load_state_dict: '%s' has shape %s, the state dict %s", entry[1],
+        shapes.text(entry[2]), shapes.text(value))
     end
   end
   tensors.no_grad(function()
@@ -248,6 +255,7 @@ end
 ---@param mode? boolean   default true
 ---@return cstorch.nn.Module self
 function Module:train(mode)
+  check(mode == nil or type(mode) == "boolean", "type", "train: expected true or false, found %s", show(mode))
   walk(self, "", {}, function(_, module) rawset(module, "training", mode ~= false) end)
   return self
 end

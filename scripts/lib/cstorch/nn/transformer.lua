@@ -1,5 +1,6 @@
 -- Attention and transformer layers with the parameter names of the Model Zoo.
 
+local class = require "cstorch.class"
 local errors = require "cstorch.errors"
 local functional = require "cstorch.nn.functional"
 local keywords = require "cstorch.keywords"
@@ -20,6 +21,7 @@ local ATTENTION = {
 
 ---Attention of several heads. Groups of query heads may share keys and values; positions are "rotary", "alibi" or none.
 transformer.MultiheadAttention = Module:subclass("MultiheadAttention", ATTENTION)
+class.optional(transformer.MultiheadAttention, "slopes")
 
 local function is_extent(value) return type(value) == "number" and value >= 1 and value == math.floor(value) end
 
@@ -41,6 +43,8 @@ function transformer.MultiheadAttention:init(width, heads, kw)
   check_divides("kv_groups", groups, heads)
   local known = kw.position == nil or kw.position == "rotary" or kw.position == "alibi"
   check(known, "value", 'MultiheadAttention: position must be "rotary", "alibi" or nil, not %s', show(kw.position))
+  check(type(kw.rope_theta) == "number" and kw.rope_theta > 0, "value", "MultiheadAttention: rope_theta must be a number > 0, not %s",
+    show(kw.rope_theta))
   local head = inner / heads
   local rotary_dim = kw.rotary_dim or head
   local fits = type(rotary_dim) == "number" and rotary_dim % 2 == 0 and rotary_dim <= head
@@ -99,6 +103,7 @@ local ACTIVATIONS = {
 
 --- A linear layer under the names of the Model Zoo's feed-forward network, with a gate if there is one.
 local Projection = Module:subclass("Projection", { bias = true, gated = false })
+class.optional(Projection, "linear_layer_for_glu")
 
 function Projection:init(inputs, outputs, kw)
   Module.init(self)
@@ -158,6 +163,7 @@ end
 
 ---Causal self-attention, cross-attention if asked for, and a feed-forward network, each with a residual and a norm.
 transformer.TransformerDecoderLayer = Module:subclass("TransformerDecoderLayer", LAYER)
+class.optional(transformer.TransformerDecoderLayer, "multihead_attn")
 
 ---@param width integer
 ---@param heads integer

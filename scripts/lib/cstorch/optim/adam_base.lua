@@ -1,5 +1,6 @@
 -- What Adam and AdamW share: arguments, state, and the conversion of state that counts steps.
 
+local check = require("cstorch.errors").check
 local loaded = require "cstorch.loaded"
 local Optimizer = require "cstorch.optim.optimizer"
 
@@ -27,10 +28,12 @@ end
 function AdamBase:convert_state(group, state)
   local step = state.step
   if step == nil or state.beta1_power ~= nil then return end
-  step = loaded.plain(step)
+  step = tonumber(loaded.plain(step))
   state.step = nil
   if group.correct_bias ~= false then
-    local betas = group.betas or self.param_groups[1].betas
+    local betas = loaded.plain(group.betas) or self.param_groups[1].betas
+    local are_numbers = type(betas) == "table" and type(betas[1]) == "number" and type(betas[2]) == "number"
+    check(step and are_numbers, "type", "%s: the state dict has a step or betas that are no numbers", self.class.name)
     state.beta1_power = betas[1] ^ step
     state.beta2_power = betas[2] ^ step
   end

@@ -86,8 +86,7 @@ end
 ---@param options { optimizer_type: string, params: table, learning_rate: any, lr: number, legacy: boolean }
 ---@return cstorch.optim.Optimizer
 return function(options)
-  local is_table = type(options) == "table" or type(options) == "userdata"
-  check(is_table, "type", "configure_optimizer: expected a table { optimizer_type =, params = }, found %s", show(options))
+  check(keywords.is_map(options), "type", "configure_optimizer: expected a table { optimizer_type =, params = }, found %s", show(options))
   local own = {}
   for name, value in ordered_map.items(options) do own[name] = keywords.plain(value) end
   local made, params, rate, accepts_old = find_class(own.optimizer_type), options.params, own.learning_rate, own.legacy

@@ -1,5 +1,6 @@
 -- Parameter groups of a model: without decay for biases and norms, with factors of the learning rate for layers.
 
+local class = require "cstorch.class"
 local errors = require "cstorch.errors"
 local keywords = require "cstorch.keywords"
 local ordered_map = require "cstorch.ordered_map"
@@ -50,6 +51,8 @@ end
 --- Splits off what the tag filters name: a list of { members =, tags = }.
 local function split_by_tags(members, filters)
   local groups, rest = {}, members
+  check(filters == nil or type(filters) == "table", "type", "configure_param_groups: expected a list of filters as params, found %s",
+    show(filters))
   for i, filter in ipairs(filters or {}) do
     local is_filter = type(filter) == "table" and filter.params ~= nil and filter.tag ~= nil
     check(is_filter, "value", "configure_param_groups: expected { params = glob, tag = name } as filter %d", i)
@@ -107,15 +110,19 @@ end
 ---  groups of a layer ("embedding", "decoder_kernel" or a glob) that factor; `params` is a list of { params = glob or globs, tag = name }
 ---@return table[]
 return function(model, options)
-  check(type(model) == "table" and model.named_parameters, "type", "configure_param_groups: expected a model, found %s", show(model))
+  local is_model = type(model) == "table" and class.has(model, "named_parameters")
+  check(is_model, "type", "configure_param_groups: expected a model, found %s", show(model))
   options = keywords.plain(options) or {}
   check(type(options) == "table", "type", "configure_param_groups: expected a table of options, found %s", show(options))
   local decay = options.weight_decay or 0
   check(type(decay) == "number", "type", "configure_param_groups: expected a number as weight_decay, found %s", show(decay))
   local groups = split_by_tags(trainable(model), options.params)
   groups = split(groups, { true, false }, function(member) return member.decays end, "decays")
-  if options.adjust_learning_rate and next(options.adjust_learning_rate) ~= nil then
-    local order, factor_of = factors_of(options.adjust_learning_rate)
+  local factors = options.adjust_learning_rate
+  check(factors == nil or type(factors) == "table", "type", "configure_param_groups: expected a table as adjust_learning_rate, found %s",
+    show(factors))
+  if factors and next(factors) ~= nil then
+    local order, factor_of = factors_of(factors)
     groups = split(groups, order, factor_of, "adjust_learning_rate")
   end
   for i, group in ipairs(groups) do

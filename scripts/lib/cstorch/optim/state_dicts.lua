@@ -80,12 +80,21 @@ local function load_group(group, saved)
   end
 end
 
+local function is_list(value)
+  if type(value) == "userdata" then return cbk.kind(value) == "list" or cbk.kind(value) == "tuple" end
+  return type(value) == "table" and getmetatable(value) == nil
+end
+
 local function check_groups(optimizer, groups)
   local own, count = optimizer.param_groups, 0
+  check(is_list(groups), "type", "expected a list as 'param_groups' of the state dict, found %s", errors.show(groups))
   for _ in ordered_map.items(groups) do count = count + 1 end
   check(count == #own, "value", "the state dict has %d parameter groups, %s has %d", count, optimizer.class.name, #own)
   for g, group in ipairs(own) do
+    check(keywords.is_map(groups[g]), "type", "expected a map as group %d of the state dict, found %s", g, errors.show(groups[g]))
     local params = groups[g].params
+    check(params == nil or is_list(params), "type", "expected a list as params of group %d of the state dict, found %s", g,
+      errors.show(params))
     local found = params == nil and 0 or #params
     check(found == #group.params, "value", "group %d of the state dict has %d parameters, %s has %d there", g, found, optimizer.class.name,
       #group.params)
@@ -100,12 +109,16 @@ function state_dicts.load(optimizer, dict)
     is_map and "no 'param_groups' in it" or errors.show(dict))
   check_groups(optimizer, dict.param_groups)
   local numbers, saved_state = numbers_of(optimizer), dict.state or {}
+  check(keywords.is_map(saved_state), "type", "expected a map as 'state' of the state dict, found %s", errors.show(saved_state))
   for g, group in ipairs(optimizer.param_groups) do
     local saved = ordered_map.new(dict.param_groups[g])
     if optimizer.convert_group then optimizer.convert_group(saved) end
     for k, p in ipairs(group.params) do
       -- the numbers of the file count, as its groups may list parameters in another order than by number
-      local state = entry(saved_state, tonumber(saved.params[k]))
+      local number = tonumber(saved.params[k])
+      check(number, "type", "expected numbers as params of group %d of the state dict, found %s", g, errors.show(saved.params[k]))
+      local state = entry(saved_state, number)
+      check(state == nil or keywords.is_map(state), "type", "expected a map as state of parameter %d, found %s", number, errors.show(state))
       state = state and ordered_map.new(state)
       if state and optimizer.convert_state then optimizer:convert_state(saved, state) end
       if state and #ordered_map.keys(state) > 0 then load_state(optimizer, numbers[p], optimizer.state[p], state) end

@@ -57,8 +57,8 @@ function checkpoint.save(tree, path)
   check(type(tree) == "table", "type", "save: expected a table, found %s", show(tree))
   check(type(path) == "string", "type", "save: expected a path, found %s", show(path))
   check_step()
-  local out = cbk.create(path, { root = to_value(tree, "", {}, {}), overwrite = true, format = "h5" })
-  out:commit()
+  local root = to_value(tree, "", {}, {})
+  errors.of_cbk(function() cbk.create(path, { root = root, overwrite = true, format = "h5" }):commit() end)
 end
 
 --- All tensors of a tree in memory, in ordered maps and lists.
@@ -87,8 +87,8 @@ function checkpoint.load(path, options)
   options = keywords.complete("load", { map_location = keywords.OPTIONAL }, options)
   local location = options.map_location
   check(location == nil or location == "cpu", "value", 'load: map_location must be "cpu" or nil, not %s', show(location))
-  local root = cbk.open(path).root
-  return location and in_memory(root) or root
+  local root = errors.of_cbk(cbk.open, path).root
+  return location and errors.of_cbk(in_memory, root) or root
 end
 
 return checkpoint

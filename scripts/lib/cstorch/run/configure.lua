@@ -20,7 +20,7 @@ local FLAGS = { "compile_only", "validate_only", "check_loss_values" }
 local function check_values(options)
   for name, least in pairs(AT_LEAST) do
     local value = options[name]
-    local is_count = type(value) == "number" and value == math.floor(value) and value >= least
+    local is_count = type(value) == "number" and value == math.floor(value) and value >= least and value < math.huge
     check(is_count, "value", "configure: %s must be a whole number from %d, not %s", name, least, show(value))
   end
   for _, name in ipairs(FLAGS) do

@@ -6,6 +6,7 @@ local errors = require "cstorch.errors"
 local keywords = require "cstorch.keywords"
 local losses = require "cstorch.run.losses"
 local session = require "cstorch.session"
+local shapes = require "cstorch.shapes"
 local tensors = require "cstorch.tensors"
 
 local check, show = errors.check, errors.show
@@ -19,7 +20,9 @@ local Progress = class.Object:subclass("Progress", {
   mode = "train", log_steps = 1, batch_size = keywords.REQUIRED, check_loss_values = true, print = false, clock = false,
 })
 
+Progress.noun = "progress"
 Progress.positional = 0
+class.optional(Progress, "start_time", "line_time", "rate", "global_rate")
 
 ---@param kw { mode: "train"|"eval", log_steps: integer, batch_size: integer, check_loss_values: boolean, print: fun(line: string) }
 function Progress:init(kw)
@@ -28,6 +31,9 @@ function Progress:init(kw)
     local value = kw[name]
     local is_count = type(value) == "number" and value == math.floor(value) and value >= 1
     check(is_count, "value", "Progress: %s must be an integer >= 1, not %s", name, show(value))
+  end
+  for _, name in ipairs { "print", "clock" } do
+    check(not kw[name] or type(kw[name]) == "function", "type", "Progress: expected a function as %s, found %s", name, show(kw[name]))
   end
   self.title, self.log_steps, self.batch_size = kw.mode == "train" and "Train" or "Eval", kw.log_steps, kw.batch_size
   self.check_loss_values, self.print, self.clock = kw.check_loss_values, kw.print or print, kw.clock or os.clock
@@ -67,6 +73,7 @@ end
 ---@param loss any   a 0-dim tensor
 function Progress:step(loss)
   check(tensors.is_tensor(loss), "type", "Progress:step: expected the loss as a tensor, found %s", show(loss))
+  check(loss:numel() == 1, "value", "Progress:step: expected a loss of one element, found shape %s", shapes.text(loss))
   if not self.start_time then
     self.start_time = self.clock()
     self.line_time = self.start_time

@@ -4,6 +4,7 @@ local cbk = require "cbk"
 local class = require "cstorch.class"
 local closures = require "cstorch.run.closures"
 local errors = require "cstorch.errors"
+local keywords = require "cstorch.keywords"
 local session = require "cstorch.session"
 local tensors = require "cstorch.tensors"
 
@@ -35,10 +36,11 @@ SummaryWriter.positional = 0
 
 ---@param kw { log_dir: string, base_step: integer }
 function SummaryWriter:init(kw)
-  check(type(kw.log_dir) == "string", "type", "SummaryWriter: expected a folder as log_dir, found %s", show(kw.log_dir))
+  local is_path = type(kw.log_dir) == "string" and kw.log_dir ~= ""
+  check(is_path, "type", "SummaryWriter: expected a folder as log_dir, found %s", show(kw.log_dir))
   check_step("SummaryWriter: base", kw.base_step)
   self.log_dir, self.base_step = kw.log_dir, kw.base_step
-  cbk.fs.mkdir(cbk.fs.join(self.log_dir, TENSORS))
+  errors.of_cbk(cbk.fs.mkdir, cbk.fs.join(self.log_dir, TENSORS))
   self.write_scalar = closures.step_closure(function(name, value, step) self:_write_scalar(name, value, step) end)
   self.write_tensor = closures.step_closure(function(name, tensor, step)
     require("cstorch.run.checkpoint").save({ tensor = tensor }, tensor_path(self.log_dir, name, step))
@@ -87,7 +89,8 @@ local SummaryReader = class.Object:subclass "SummaryReader"
 
 ---@param log_dir string
 function SummaryReader:init(log_dir)
-  check(type(log_dir) == "string" and cbk.fs.exists(log_dir), "value", "SummaryReader: there is no folder %s", show(log_dir))
+  local is_there = type(log_dir) == "string" and log_dir ~= "" and cbk.fs.exists(log_dir)
+  check(is_there, "value", "SummaryReader: there is no folder %s", show(log_dir))
   self.log_dir = log_dir
 end
 
@@ -95,10 +98,13 @@ end
 ---@param glob string   "train/*"
 ---@return table<string, { step: integer, value: number }[]>
 function SummaryReader:read_scalar(glob)
+  check(type(glob) == "string", "type", "read_scalar: expected a pattern of names such as 'train/*', found %s", show(glob))
   local pattern = "^" .. glob:gsub("[%^%$%(%)%%%.%[%]%+%-]", "%%%0"):gsub("%*", ".*"):gsub("%?", ".") .. "$"
   local found, path = {}, cbk.fs.join(self.log_dir, EVENTS)
   for line in (cbk.fs.exists(path) and cbk.fs.read(path) or ""):gmatch "[^\n]+" do
-    local event = cbk.config.parse(line, "json")
+    local fine, event = pcall(cbk.config.parse, line, "json")
+    local is_event = fine and keywords.is_map(event) and type(event.name) == "string"
+    check(is_event, "value", "read_scalar: '%s' has a line that is no summary: %s", path, line:sub(1, 60))
     if event.name:find(pattern) then
       found[event.name] = found[event.name] or {}
       table.insert(found[event.name], { step = event.step, value = event.value })
@@ -112,6 +118,8 @@ end
 ---@param step integer
 ---@return any
 function SummaryReader:read_tensor(name, step)
+  check_name("read_tensor", name)
+  check_step("read_tensor", step)
   local path = tensor_path(self.log_dir, name, step)
   check(cbk.fs.exists(path), "value", "SummaryReader: there is no tensor '%s' of step %s in '%s'", name, show(step), self.log_dir)
   return tensors.tensor(cbk.open(path).root.tensor)

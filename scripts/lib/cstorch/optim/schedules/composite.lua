@@ -1,6 +1,7 @@
 -- What schedules made of schedules share: taking over members, and state dicts with those of the members.
 
 local errors = require "cstorch.errors"
+local keywords = require "cstorch.keywords"
 local loaded = require "cstorch.loaded"
 local ordered_map = require "cstorch.ordered_map"
 local Scheduler = require "cstorch.optim.schedules.scheduler"
@@ -47,12 +48,18 @@ function composite.state_dict(self)
 end
 
 function composite.load_state_dict(self, dict)
+  errors.check(keywords.is_map(dict), "type", "%s: expected a state dict, found %s", self.class.name, errors.show(dict))
   local members, rest = composite.split(dict, "_schedulers")
   local milestones
   milestones, rest = composite.split(rest, "_milestones")
   if milestones ~= nil then
     self.milestones = loaded.plain(milestones)
+    self:check_arguments()
+    errors.check(#self.milestones == #self.schedulers - 1, "value", "%s: expected %d milestones in the state dict, found %d",
+      self.class.name, #self.schedulers - 1, #self.milestones)
   end
+  local is_list = members == nil or type(members) == "table" or type(members) == "userdata"
+  errors.check(is_list, "type", "%s: expected a list as _schedulers, found %s", self.class.name, errors.show(members))
   for k, member in ipairs(self.schedulers) do
     if members and members[k] then member:load_state_dict(members[k]) end
   end

@@ -1,5 +1,6 @@
 -- Makes the classes of one family of schedules (learning rate, weight decay, any key) from the definitions of this folder.
 
+local class = require "cstorch.class"
 local errors = require "cstorch.errors"
 local namespace = require "cstorch.namespace"
 
@@ -37,9 +38,8 @@ local function fits(value, kind)
   return true
 end
 
---- Wraps a definition's check of its own: each argument must have its type.
+--- A check that each argument has its type.
 local function checked(definition, renamed)
-  local own = definition.validate
   return function(self)
     for generic in pairs(definition.keywords) do
       local name, kind = renamed[generic] or generic, KINDS[generic] or "number"
@@ -47,7 +47,6 @@ local function checked(definition, renamed)
       local is_right = value == nil or fits(value, kind)
       errors.check(is_right, "type", "%s: expected a %s as %s, found %s", self.class.name, kind, name, errors.show(value))
     end
-    if own then own(self) end
   end
 end
 
@@ -63,10 +62,10 @@ local function make(base, suffix, renamed, definition)
   function made.__index(object, name)
     local own = renamed[name]
     if own then return rawget(object, own) end
-    return getmetatable(object).class[name]
+    return class.member(object, name)
   end
-  function made.__newindex(object, name, value) rawset(object, renamed[name] or name, value) end
-  made.validate = checked(definition, renamed)
+  function made.__newindex(object, name, value) class.assign(object, renamed[name] or name, value) end
+  made.check_arguments = checked(definition, renamed)
   if definition.closed_form then
     made._get_closed_form = function(self) return self:closed_form(self.last_epoch:to "float32") end
   end

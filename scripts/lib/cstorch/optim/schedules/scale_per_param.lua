@@ -48,6 +48,7 @@ function ScalePerParam:state_dict()
 end
 
 function ScalePerParam:load_state_dict(dict)
+  errors.check(keywords.is_map(dict), "type", "%s: expected a state dict, found %s", self.class.name, errors.show(dict))
   local inner, rest = composite.split(dict, "_scheduler")
   if inner then self.scheduler:load_state_dict(inner) end
   Scheduler.load_state_dict(self, rest)

@@ -25,7 +25,9 @@ local Scheduler = class.Object:subclass("Scheduler", {
   total_iters = keywords.OPTIONAL, last_epoch = -1, param_group_tags = keywords.OPTIONAL,
 })
 
+Scheduler.noun = "schedule"
 Scheduler.positional = 1
+class.optional(Scheduler, "validate", "check_arguments", "is_member", "initial_val", "set_lr_lambda", "param_group_key", "total_iters")
 Scheduler.abstract = { { "_get_closed_form", "_get_closed_form_lr" } }
 
 --- Fields that are not part of the state dict.
@@ -47,7 +49,11 @@ end
 ---@param kw table
 function Scheduler:init(optimizer, kw)
   check(class.is_a(optimizer, Optimizer), "type", "%s: expected an optimizer of cstorch.optim, found %s", self.class.name, show(optimizer))
+  local last = kw.last_epoch
+  local is_clock = type(last) == "number" and last == math.floor(last) and last >= -1 and last < math.huge
+  check(is_clock, "value", "%s: last_epoch must be a whole number from -1, not %s", self.class.name, show(last))
   for name, value in pairs(kw) do self[name] = keywords.plain(value) end
+  if self.check_arguments then self:check_arguments() end
   self.optimizer = optimizer
   self.param_group_tags = tags.wanted(self.param_group_tags)
   check_targets(self)
@@ -159,19 +165,28 @@ function Scheduler:state_dict()
   return dict
 end
 
+--- Fields that a state dict does not set.
+local KEPT = { _step_count = true, _last_value = true, last_epoch = true }
+
 ---Overwrites all fields but the count of calls: arguments in the state dict win over those given to this object.
 ---@param dict table
 function Scheduler:load_state_dict(dict)
   check(keywords.is_map(dict), "type", "%s: expected a state dict, found %s", self.class.name, show(dict))
+  if dict.last_epoch ~= nil then loaded.write(self.last_epoch, dict.last_epoch, self.class.name .. ": last_epoch") end
   for name, value in ordered_map.items(dict) do
-    if name == "last_epoch" then
-      loaded.write(self.last_epoch, value, self.class.name .. ": last_epoch")
-    elseif name ~= "_step_count" and name ~= "_last_value" and not TRANSIENT[name] then
+    local is_field = rawget(self, name) ~= nil or self.class.keywords[name] ~= nil
+    if is_field and not KEPT[name] and not TRANSIENT[name] then
       self[name] = loaded.plain(value)
+    elseif not is_field then
+      errors.warn(("%s: the state dict has '%s', which this class does not use"):format(self.class.name, tostring(name)))
     end
   end
+  if self.check_arguments then self:check_arguments() end
+  self.param_group_tags = tags.wanted(self.param_group_tags)
   if self.is_member then
-    self._last_value = loaded.plain(dict._last_value) or self._last_value
+    local values = loaded.plain(dict._last_value)
+    check(values == nil or type(values) == "table", "type", "%s: expected a list as _last_value, found %s", self.class.name, show(values))
+    self._last_value = values or self._last_value
   else
     self:_write()
   end

@@ -1,0 +1,290 @@
+-- Extents, numbers and memory at their limits: an error or the right values, never a crash or values of another tensor.
+
+local cbk = require "cbk"
+local cstorch = require "cstorch"
+local fresh = require "fresh"
+local harness = require "harness"
+local describe, it, equal, is_true, raises = harness.describe, harness.it, harness.equal, harness.is_true, harness.raises
+local nn, optim = cstorch.nn, cstorch.optim
+local F = nn.functional
+
+local function leaf(values) return cstorch.tensor(values, { requires_grad = true }) end
+
+describe("cstorch: extents", function()
+  local x = cstorch.tensor { { 1, 2, 3 }, { 4, 5, 6 } }
+  for text, body in pairs {
+    ["a negative extent in the shape [-1]"] = function() cstorch.zeros { -1 } end,
+    ["a negative extent in the shape [0, -3]"] = function() cstorch.zeros { 0, -3 } end,
+    ["a negative extent in the shape [-2, -3]"] = function() x:reshape { -2, -3 } end,
+    ["a negative extent in the shape [1, -1]"] = function() x:reshape { -1, -1 } end,
+    ["a negative extent in the shape [-1, 2, 3]"] = function() x:expand { -1, 2, 3 } end,
+    ["the shape [1099511627776, 1099511627776] is too large"] = function() cstorch.ones({ 1 }):expand { 2 ^ 40, 2 ^ 40 } end,
+    ["the shape [2147483648, 2147483648] is too large"] = function() cstorch.zeros { 2 ^ 31, 2 ^ 31 } end,
+    ["too much for Lua"] = function() cstorch.zeros({ 2 ^ 30, 0 }):tolist() end,
+    ["nested more than"] = function()
+      local list = {}
+      list[1] = list
+      cstorch.tensor(list)
+    end,
+    ["have no classes"] = function() F.cross_entropy(cstorch.zeros { 2, 0 }, cstorch.tensor({ -100, -100 }, { dtype = "int64" })) end,
+    ["found float32 and float64; cast one"] = function() x:matmul(cstorch.ones({ 3, 1 }, { dtype = "float64" })) end,
+  } do
+    it("are checked: " .. text, function() raises(text, body) end)
+  end
+
+  it("of a slice may be any number", function()
+    equal(x:slice(1, 0, 3, 2 ^ 53):tolist(), { { 1 }, { 4 } })
+    equal(x:slice(1, 1, 3, 9223372036854775807LL):tolist(), { { 2 }, { 5 } })
+    equal(x:slice(1, -2 ^ 53, 2 ^ 53):numel(), 6)
+    equal(x:slice(0, 5, 9, 3):shape()[1], 0)
+  end)
+end)
+
+describe("cstorch: numbers", function()
+  it("of int64 are read exactly", function()
+    local most = cstorch.tensor(2 ^ 53, { dtype = "int64" }) + 1
+    is_true(most:item() == 9007199254740993LL, tostring(most:item()))
+    is_true((cstorch.ones({ 2 }, { dtype = "int64" }) * 2 ^ 53 + 1):tolist()[2] == 9007199254740993LL)
+    equal(tostring(cstorch.tensor({ 1234567, 0 }, { dtype = "int64" })), "Tensor int64 [2]: 1234567, 0")
+  end)
+
+  it("that are NaN are the largest", function()
+    local values, places = cstorch.tensor({ 1, 0 / 0, 3, 0 / 0, 2 }):topk(3)
+    equal(places:tolist(), { 1, 3, 2 })
+    equal(values:tolist()[3], 3)
+  end)
+
+  it("of arange are numbers", function()
+    equal(cstorch.arange(1, 4, nil, { dtype = "int32" }):tolist(), { 1, 2, 3 })
+    raises("arange", function() cstorch.arange(1, 4, "x") end, "usage")
+    raises("arange", function() cstorch.arange(1, "x") end, "usage")
+  end)
+end)
+
+describe("cstorch: gradients of what is written in place", function()
+  it("by itself are those of PyTorch", function()
+    for name, expected in pairs { mul_ = { 12, 24 }, add_ = { 4, 4 }, sub_ = { 0, 0 }, div_ = { 0, 0 } } do
+      local w = leaf { 1.5, 3 }
+      local x = w * 2
+      x[name](x, x)
+      x:sum():backward()
+      equal(w.grad:tolist(), expected, name)
+    end
+  end)
+
+  it("by a view of itself, too", function()
+    local w = leaf { { 1, 2 }, { 3, 4 } }
+    local x = w * 1
+    x:mul_(x:transpose(0, 1))
+    x:sum():backward()
+    equal(w.grad:tolist(), { { 2, 6 }, { 4, 8 } })
+  end)
+
+  it("are refused for views that were taken before", function()
+    local w = leaf { 1, 2, 3 }
+    local x = w * 2
+    local view = x:slice(0, 0, 2)
+    x:mul_(3)
+    raises("take the view after the write", function() (view * 1):sum():backward() end, "refused")
+    raises("take the view after the write", function() view:sum() end, "refused")
+    equal(cstorch.no_grad(function() return view:sum():item() end), 18)
+    x:slice(0, 0, 2):sum():backward()
+    equal(w.grad:tolist(), { 6, 6, 0 })
+  end)
+
+  it("are refused for views that had no gradient before", function()
+    local w, x = leaf { 1, 2 }, cstorch.zeros { 2 }
+    local view = x:reshape { 2, 1 }
+    x:copy_(w)
+    raises("take the view after the write", function() return view * 2 end, "refused")
+    raises("take the view after the write", function() cstorch.zeros({ 2, 1 }):copy_(view) end, "refused")
+  end)
+
+  it("do not mind what no gradient was recorded for", function()
+    local p = nn.Parameter(cstorch.tensor { 1, 2 })
+    local view = p:reshape { 2, 1 }
+    cstorch.no_grad(function() p:add_(1) end)
+    view:sum():backward()
+    equal(p.grad:tolist(), { 1, 1 })
+  end)
+
+  it("are refused for attention whose result or mask changed", function()
+    local q, mask = leaf { { { { 1, 2 }, { 3, 4 } } } }, cstorch.zeros { 2, 2 }
+    local out = F.scaled_dot_product_attention(q, q, q, { mask = mask })
+    cstorch.no_grad(function() mask:fill_(-1) end)
+    raises("was changed in place", function() out:sum():backward() end, "refused")
+    out = F.scaled_dot_product_attention(q, q, q)
+    out:mul_(2)
+    raises("was changed in place", function() out:sum():backward() end, "refused")
+  end)
+
+  it("may come in another dtype", function()
+    local x = leaf { { 1, 2 } }
+    x:softmax(-1):backward(cstorch.tensor({ { 1, 0 } }, { dtype = "int64" }))
+    is_true(x.grad:tolist()[1][1] > 0.19)
+  end)
+end)
+
+describe("cstorch: long chains", function()
+  it("of operators are freed without a deep stack", function()
+    do
+      local x = leaf { 1 }
+      for _ = 1, 300000 do x = x + 0 end
+    end
+    collectgarbage()
+    collectgarbage()
+  end)
+end)
+
+local function csx_step(fn)
+  cstorch.testing.reset()
+  cstorch.backend "CSX"
+  return cstorch.compile_step(fn)
+end
+
+describe("cstorch: values of a finished step", function()
+  local function ones() return cstorch.ones { 4 } end
+
+  it("cannot be read in another step", fresh(function()
+    local kept
+    csx_step(function(x)
+      kept = x * 2 + 1
+      return x:sum()
+    end)(ones())
+    local second = cstorch.compile_step(function(x) return (x + kept):sum() end)
+    raises("this tensor's value is gone", function() second(ones()) end, "refused")
+  end))
+
+  it("cannot be the batch of another step", fresh(function()
+    local kept
+    csx_step(function(x)
+      kept = x * 2 + 1
+      return (kept * 3):sum()
+    end)(ones())
+    local second = cstorch.compile_step(function(x) return x:sum() end)
+    second(ones())
+    raises("this tensor's value is gone", function() second(kept) end, "refused")
+  end))
+
+  it("cannot be made in a step inside of a step", fresh(function()
+    local inner = csx_step(function(x) return x:sum() end)
+    local outer = cstorch.compile_step(function(x) return inner(x) end)
+    raises("a step was called inside of another one", function() outer(ones()) end, "runtime")
+  end))
+end)
+
+describe("cstorch: hyper-parameters of a recorded step", function()
+  --- Three steps of x - lr·1 from 0 on the CSX; `change(group, i)` runs before each.
+  local function train(change)
+    cstorch.backend "CSX"
+    local model = nn.Module()
+    model.p = nn.Parameter(cstorch.zeros { 1 })
+    local compiled = cstorch.compile(model)
+    local optimizer, texts, values = optim.SGD(model:parameters(), { lr = 0.5 }), {}, {}
+    local step = cstorch.compile_step(function()
+      local loss = compiled.p:sum()
+      loss:backward()
+      optimizer:step()
+      optimizer:zero_grad()
+      return model.p:clone()
+    end)
+    local keep = cstorch.step_closure(function(p) values[#values + 1] = p:item() end)
+    local before = cstorch.on_warning(function(text) texts[#texts + 1] = text end)
+    local loader = cstorch.utils.data.DataLoader(function() return { cstorch.ones { 1 } } end, { num_steps = 3 })
+    for i in loader:iter() do
+      change(optimizer.param_groups[1], i)
+      keep(step())
+    end
+    cstorch.on_warning(before)
+    return values, texts
+  end
+
+  it("keep their first number, and a change is noticed", fresh(function()
+    local values, texts = train(function(group, i) group.lr = i == 1 and 0.5 or 2 end)
+    equal(values, { -0.5, -1, -1.5 })
+    equal(#texts, 1)
+    is_true(texts[1]:find("SGD.param_groups[1].lr was changed from 0.5 to 2", 1, true), texts[1])
+  end))
+
+  it("may be tensors that are written in place", fresh(function()
+    local values, texts = train(function(group, i)
+      if i == 1 then group.lr = optim.Optimizer.scalar(0.5) else group.lr:fill_(2) end
+    end)
+    equal(values, { -0.5, -2.5, -4.5 })
+    equal(texts, {})
+  end))
+end)
+
+describe("cstorch: names that an object lacks", function()
+  local Net = nn.Module:subclass "Net"
+  function Net:init()
+    Net.super.init(self)
+    self.fc1 = nn.Linear(2, 2)
+    self.cache = nil
+  end
+
+  it("are errors that name what looks like them", function()
+    local net = Net()
+    raises("Net has no 'fc2'; did you mean 'fc1'?", function() return net.fc2 end, "value")
+    raises("Net has no 'paramters'; did you mean 'parameters'?", function() net:paramters() end, "value")
+    raises("Linear has no 'wieght'; did you mean 'weight'?", function() return net.fc1.wieght end, "value")
+    raises("SGD has no 'zero_gard'; did you mean 'zero_grad'?", function() optim.SGD(net:parameters(), { lr = 1 }):zero_gard() end, "value")
+    raises("did you mean 'parameters'?", function() cstorch.compile(net):paramters() end, "value")
+    cstorch.testing.reset()
+  end)
+
+  it("are nil once they were assigned", function()
+    local net = Net()
+    equal(net.cache, nil)
+    net.cache = 1
+    net.cache = nil
+    equal(net.cache, nil)
+    net.fc1 = nil
+    equal(net.fc1, nil)
+    equal(net[1], nil)
+  end)
+end)
+
+describe("cstorch: state dicts of unknown origin", function()
+  local function model() return nn.Linear(2, 1) end
+  local function optimizer() return optim.AdamW(model():parameters(), { lr = 0.1 }) end
+  local function schedule()
+    return optim.lr_scheduler.LinearLR(optimizer(), { initial_learning_rate = 1, end_learning_rate = 0, total_iters = 4 })
+  end
+
+  it("are refused with an error of cstorch", function()
+    local sd = optimizer():state_dict()
+    for _, groups in ipairs { { 3 }, { { params = 3 } }, { { params = { "a", "b" } } }, { { params = { {}, {} } } }, 3, "x" } do
+      local fine, problem = pcall(function() optimizer():load_state_dict { state = sd.state, param_groups = groups } end)
+      is_true(not fine and type(problem) == "table" and problem.kind, tostring(problem))
+    end
+    for _, state in ipairs { { [0] = 3 }, 3, { [0] = { exp_avg = "x" } }, { [0] = { step = "x" } } } do
+      local fine, problem = pcall(function() optimizer():load_state_dict { state = state, param_groups = sd.param_groups } end)
+      is_true(not fine and type(problem) == "table" and problem.kind, tostring(problem))
+    end
+    sd.param_groups[1].lr = "fast"
+    raises("expected a number as lr", function() optimizer():load_state_dict(sd) end, "type")
+    raises("expected a number as total_iters", function() schedule():load_state_dict { total_iters = "x" } end, "type")
+    raises("expected a map of names", function() model():load_state_dict(cstorch.ones { 2 }) end, "type")
+  end)
+
+  it("do not replace methods", function()
+    local one, texts = schedule(), {}
+    local before = cstorch.on_warning(function(text) texts[#texts + 1] = text end)
+    one:load_state_dict { step = 3, _write = "x", optimizer = 4, last_epoch = 2 }
+    cstorch.on_warning(before)
+    one:step()
+    harness.near(one:get_last_lr()[1], 0.25, 1e-6)
+    is_true(table.concat(texts, "\n"):find "which this class does not use", "a warning")
+  end)
+
+  it("come with an error of cstorch when the file is missing or damaged", function()
+    local folder = harness.temp_dir()
+    raises("missing.mdl", function() cstorch.load(folder .. "/missing.mdl") end, "runtime")
+    cbk.fs.write(folder .. "/damaged.mdl", "no checkpoint")
+    local fine, problem = pcall(cstorch.load, folder .. "/damaged.mdl")
+    is_true(not fine and problem.kind == "runtime" and problem.where, tostring(problem))
+    fine, problem = pcall(cstorch.save, { a = cstorch.ones { 1 } }, folder .. "/damaged.mdl/a.mdl")
+    is_true(not fine and problem.kind == "runtime" and problem.where, tostring(problem))
+  end)
+end)
