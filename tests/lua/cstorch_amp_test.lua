@@ -1,6 +1,7 @@
 -- Gradient scaling, the optimizer step and clipping.
 
 local cstorch = require "cstorch"
+local fresh = require "fresh"
 local harness = require "harness"
 local describe, it, equal, raises = harness.describe, harness.it, harness.equal, harness.raises
 local amp, optim, utils = cstorch.amp, cstorch.optim, cstorch.nn.utils
@@ -8,15 +9,6 @@ local amp, optim, utils = cstorch.amp, cstorch.optim, cstorch.nn.utils
 local function parameter(list) return cstorch.nn.Parameter(cstorch.tensor(list)) end
 
 local function sgd(p) return optim.SGD({ p }, { lr = 0.5 }) end
-
-local function fresh(body)
-  return function()
-    cstorch.testing.reset()
-    local fine, problem = pcall(body)
-    cstorch.testing.reset()
-    if not fine then error(problem, 0) end
-  end
-end
 
 describe("cstorch: GradScaler", function()
   it("leaves everything alone off CSX", fresh(function()

@@ -2,18 +2,10 @@
 
 local cbk = require "cbk"
 local cstorch = require "cstorch"
+local fresh = require "fresh"
 local harness = require "harness"
 local describe, it, equal, is_true, raises = harness.describe, harness.it, harness.equal, harness.is_true, harness.raises
 local nn, optim = cstorch.nn, cstorch.optim
-
-local function fresh(body)
-  return function()
-    cstorch.testing.reset()
-    local fine, problem = pcall(body)
-    cstorch.testing.reset()
-    if not fine then error(problem, 0) end
-  end
-end
 
 --- A loop whose loss is `bad` in step 3; `finish` gets the loss, the optimizer. Steps that a closure saw.
 local function train(kind, bad, finish)

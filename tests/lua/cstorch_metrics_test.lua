@@ -1,20 +1,12 @@
 -- Metrics: updates, resets, names, and errors.
 
 local cstorch = require "cstorch"
+local fresh = require "fresh"
 local harness = require "harness"
 local describe, it, equal, is_true, raises = harness.describe, harness.it, harness.equal, harness.is_true, harness.raises
 local metrics = cstorch.metrics
 
 local function ids(list) return cstorch.tensor(list, { dtype = "int64" }) end
-
-local function fresh(body)
-  return function()
-    cstorch.testing.reset()
-    local fine, problem = pcall(body)
-    cstorch.testing.reset()
-    if not fine then error(problem, 0) end
-  end
-end
 
 describe("cstorch: metric", function()
   it("updates and computes when it is called", fresh(function()
