@@ -1,4 +1,7 @@
--- What `cstorch` does of shared benchmarks of training: cbk run tests/bench/train.lua gpt2|mlp|adamw [--threads N] [--steps K] [--eager]
+-- What `cstorch` does of shared benchmarks of training:
+--
+--   cbk run tests/bench/train.lua gpt2|mlp|adamw [--threads N] [--steps K] [--eager] [--save FILE]
+--
 -- The same models as the peer's script trains, so that two lines can be compared: 10.9M-parameter GPT-2 (6 layers, width 384, 6 heads,
 -- sequence 256, batch 8, bytes; forward, backward, AdamW), an MLP 16 → 32 → 4 (batch 32, SGD), AdamW over 100M parameters.
 
@@ -6,11 +9,12 @@ local cbk = require "cbk"
 local cstorch = require "cstorch"
 local nn, F = cstorch.nn, cstorch.nn.functional
 
-local what, threads, steps, backend = arg[1], 1, nil, "CSX"
+local what, threads, steps, backend, path = arg[1], 1, nil, "CSX", nil
 for i = 2, #arg do
   if arg[i] == "--threads" then threads = tonumber(arg[i + 1]) end
   if arg[i] == "--steps" then steps = tonumber(arg[i + 1]) end
   if arg[i] == "--eager" then backend = "CPU" end
+  if arg[i] == "--save" then path = arg[i + 1] end
 end
 cbk.compute.threads(threads)
 
@@ -21,6 +25,14 @@ local time = ffi.new "cbk_time"
 local function now()
   ffi.C.clock_gettime(1, time) -- monotonic
   return tonumber(time.seconds) + tonumber(time.nanoseconds) * 1e-9
+end
+
+--- The peak of the process's memory so far, in MB.
+local function peak()
+  local file = assert(io.open "/proc/self/status")
+  local text = file:read "*a"
+  file:close()
+  return tonumber(text:match "VmHWM:%s+(%d+)") / 1024
 end
 
 local function median(list)
@@ -78,7 +90,14 @@ function models.gpt2()
     optimizer:step()
     return value
   end)
-  return { seconds = seconds, median = middle, tokens_per_second = 8 * 256 / seconds, parameters = count, loss = loss }
+  local before, after = peak(), nil
+  if path then
+    cstorch.step_closure(function() cstorch.save({ model = model:state_dict(), optimizer = optimizer:state_dict() }, path) end)()
+    cstorch.run_step_closures()
+    after = peak()
+  end
+  return { seconds = seconds, median = middle, tokens_per_second = 8 * 256 / seconds, parameters = count, loss = loss, peak_mb = before,
+    peak_mb_after_save = after }
 end
 
 function models.mlp()
