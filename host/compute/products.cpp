@@ -90,6 +90,16 @@ VariablePtr as_matrix(const VariablePtr& x, DType type) {
   return is_matrix(out->operand()) ? out : contiguous(out);
 }
 
+VariablePtr product(const VariablePtr& a, const VariablePtr& b);
+
+/// a · b with rows and columns in memory as those of `like`: the gradient of a transposed weight is needed as
+/// the weight lies.
+VariablePtr product_like(const VariablePtr& like, const VariablePtr& a, const VariablePtr& b) {
+  const Shape& strides = like->operand().strides;
+  if (strides[strides.size() - 2] >= strides.back()) return product(a, b);
+  return transpose(product(transpose(b, -1, -2), transpose(a, -1, -2)), -1, -2);
+}
+
 /// (…, m, k) · (…, k, n), both with at least two dims.
 VariablePtr product(const VariablePtr& a, const VariablePtr& b) {
   const size_t na = a->shape().size(), nb = b->shape().size();
@@ -127,8 +137,8 @@ VariablePtr product(const VariablePtr& a, const VariablePtr& b) {
     const bool needs_a = a->requires_grad(), needs_b = b->requires_grad();
     return [=](const VariablePtr& g) -> std::vector<VariablePtr> {
       const VariablePtr &x = saved_a.get(), &y = saved_b.get();
-      return {needs_a ? sum_to(product(g, transpose(y, -1, -2)), x->shape()) : nullptr,
-              needs_b ? sum_to(product(transpose(x, -1, -2), g), y->shape()) : nullptr};
+      return {needs_a ? sum_to(product_like(x, g, transpose(y, -1, -2)), x->shape()) : nullptr,
+              needs_b ? sum_to(product_like(y, transpose(x, -1, -2), g), y->shape()) : nullptr};
     };
   });
 }
