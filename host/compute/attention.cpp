@@ -37,7 +37,7 @@ struct Sizes {
 
 template <typename T>
 T* scratch(int slot, int64_t size) {
-  thread_local std::vector<T> memory[4];
+  thread_local std::vector<T> memory[2];
   if (memory[slot].size() < static_cast<size_t>(size)) memory[slot].resize(static_cast<size_t>(size));
   return memory[slot].data();
 }
@@ -89,14 +89,17 @@ void make_weights(T* row, int64_t keys, T log_sum) {
   exp(row, nullptr, nullptr, row, static_cast<size_t>(keys));
 }
 
-/// The logarithm of the sum of exponentials of a row, which is changed.
+/// Scores become weights, whose sum is 1. Returns the logarithm of the sum of their exponentials.
 template <typename T>
-T log_sum_of(T* row, int64_t keys, T* powers) {
+T normalize(T* row, int64_t keys) {
+  static const ElementLoop multiply = find_loop<T>(ElementOp::multiply, 2);
   const T most = row_max(row, keys);
+  make_weights(row, keys, most);
   if (std::isinf(most) && most < 0) return most;
-  std::copy_n(row, keys, powers);
-  make_weights(powers, keys, most);
-  return most + static_cast<T>(std::log(row_sum(powers, keys)));
+  const double sum = row_sum(row, keys);
+  const T factor = static_cast<T>(1 / sum);
+  multiply(row, &factor, nullptr, row, static_cast<size_t>(keys));
+  return most + static_cast<T>(std::log(sum));
 }
 
 int64_t keys_of_block(const Sizes& s, int64_t begin, int64_t rows) {
@@ -115,12 +118,8 @@ struct Forward {
       const int64_t rows = std::min(block, s.queries - begin), keys = keys_of_block(s, begin, rows);
       T* scores = scratch<T>(0, rows * keys);
       make_scores<T>(s, reads, b, h, begin, rows, keys, scores);
-      T* powers = scratch<T>(1, keys);
-      for (int64_t i = 0; i < rows; ++i) {
-        const T log_sum = log_sum_of(scores + i * keys, keys, powers);
-        writes[1].data<T>()[head * s.queries + begin + i] = log_sum;
-        make_weights(scores + i * keys, keys, log_sum);
-      }
+      for (int64_t i = 0; i < rows; ++i)
+        writes[1].data<T>()[head * s.queries + begin + i] = normalize(scores + i * keys, keys);
       const T* v = reads[2].data<T>() + (b * s.groups + h / (s.heads / s.groups)) * s.keys * s.value_width;
       T* out = writes[0].data<T>() + (head * s.queries + begin) * s.value_width;
       gemm<T>({scores, keys, false}, {v, s.value_width, false}, {out, s.value_width, false}, rows,
@@ -161,7 +160,7 @@ struct Backward {
     const T* out = reads[5].data<T>() + first * s.value_width;
     const T* g = reads[7].data<T>() + first * s.value_width;
     T* weights = scratch<T>(0, rows * keys);
-    T* slopes = scratch<T>(2, rows * keys);
+    T* slopes = scratch<T>(1, rows * keys);
     make_scores<T>(s, reads, b, h, begin, rows, keys, weights);
     for (int64_t i = 0; i < rows; ++i) make_weights(weights + i * keys, keys, reads[6].data<T>()[first + i]);
     gemm<T>({weights, keys, true}, {g, s.value_width, false}, {dv, s.value_width, false}, keys, s.value_width,
@@ -170,9 +169,7 @@ struct Backward {
             s.value_width);
     for (int64_t i = 0; i < rows; ++i) {
       const T along = static_cast<T>(row_dot(g + i * s.value_width, out + i * s.value_width, s.value_width));
-      T* slope = slopes + i * keys;
-      const T* weight = weights + i * keys;
-      for (int64_t j = 0; j < keys; ++j) slope[j] = weight[j] * (slope[j] - along);
+      row_slope(slopes + i * keys, weights + i * keys, slopes + i * keys, along, keys);
     }
     const T scale = static_cast<T>(s.scale);
     gemm<T>({slopes, keys, false}, {k, s.width, false},

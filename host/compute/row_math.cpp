@@ -89,6 +89,20 @@ inline T largest(const T* x, int64_t count) {
   return out;
 }
 
+template <typename T>
+void scale_row(T* y, const T* weight, const T* bias, T scale, int64_t count) {
+  if (bias == nullptr) {
+    for (int64_t i = 0; i < count; ++i) y[i] = y[i] * scale * weight[i];
+  } else {
+    for (int64_t i = 0; i < count; ++i) y[i] = y[i] * scale * weight[i] + bias[i];
+  }
+}
+
+template <typename T>
+void collect_products(double* total, const T* g, const T* x, T shift, T scale, int64_t count) {
+  for (int64_t i = 0; i < count; ++i) total[i] += static_cast<double>(g[i] * ((x[i] - shift) * scale));
+}
+
 }  // namespace
 
 CBK_CLONES float row_max(const float* x, int64_t count) {
@@ -112,6 +126,36 @@ CBK_CLONES void row_collect(double* total, const float* x, int64_t count) {
 
 CBK_CLONES void row_collect(double* total, const double* x, int64_t count) {
   for (int64_t i = 0; i < count; ++i) total[i] += x[i];
+}
+
+CBK_CLONES void row_shift(float* y, const float* x, float a, int64_t count) {
+  for (int64_t i = 0; i < count; ++i) y[i] = x[i] - a;
+}
+CBK_CLONES void row_shift(double* y, const double* x, double a, int64_t count) {
+  for (int64_t i = 0; i < count; ++i) y[i] = x[i] - a;
+}
+
+CBK_CLONES void row_scale(float* y, const float* weight, const float* bias, float scale, int64_t count) {
+  scale_row(y, weight, bias, scale, count);
+}
+CBK_CLONES void row_scale(double* y, const double* weight, const double* bias, double scale, int64_t count) {
+  scale_row(y, weight, bias, scale, count);
+}
+
+CBK_CLONES void row_slope(float* y, const float* weight, const float* g, float a, int64_t count) {
+  for (int64_t i = 0; i < count; ++i) y[i] = weight[i] * (g[i] - a);
+}
+CBK_CLONES void row_slope(double* y, const double* weight, const double* g, double a, int64_t count) {
+  for (int64_t i = 0; i < count; ++i) y[i] = weight[i] * (g[i] - a);
+}
+
+CBK_CLONES void row_collect(double* total, const float* g, const float* x, float shift, float scale,
+                            int64_t count) {
+  collect_products(total, g, x, shift, scale, count);
+}
+CBK_CLONES void row_collect(double* total, const double* g, const double* x, double shift, double scale,
+                            int64_t count) {
+  collect_products(total, g, x, shift, scale, count);
 }
 
 }  // namespace cbk::compute

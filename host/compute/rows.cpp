@@ -87,7 +87,7 @@ void softmax_gradient_row(const T* y, const T* g, T* out, int64_t width, bool is
     for (int64_t i = 0; i < width; ++i) out[i] = g[i] - out[i] * total;
   } else {
     const auto total = static_cast<T>(row_dot(g, y, width));
-    for (int64_t i = 0; i < width; ++i) out[i] = y[i] * (g[i] - total);
+    row_slope(out, y, g, total, width);
   }
 }
 
@@ -149,13 +149,12 @@ struct Norm {
       T* y = writes[0].data<T>() + row * width;
       const double mean = has_mean ? row_sum(x, width) / static_cast<double>(width) : 0;
       const T shift = static_cast<T>(mean);
-      for (int64_t i = 0; i < width; ++i) y[i] = x[i] - shift;
+      row_shift(y, x, shift, width);
       const double variance = row_dot(y, y, width) / static_cast<double>(width);
       const T scale = static_cast<T>(1 / std::sqrt(variance + eps));
       writes[1].data<T>()[row] = shift;
       writes[2].data<T>()[row] = scale;
-      for (int64_t i = 0; i < width; ++i)
-        y[i] = y[i] * scale * weight[i] + (bias == nullptr ? T{0} : bias[i]);
+      row_scale(y, weight, bias, scale, width);
     });
   }
 };
@@ -201,7 +200,7 @@ struct NormWeightGradient {
         const T* x = reads[0].data<T>() + row * width;
         const T* g = reads[1].data<T>() + row * width;
         const T shift = reads[2].data<T>()[row], scale = reads[3].data<T>()[row];
-        for (int64_t i = 0; i < width; ++i) weight[i] += static_cast<double>(g[i] * ((x[i] - shift) * scale));
+        row_collect(weight, g, x, shift, scale, width);
         row_collect(bias, g, width);
       }
     });
