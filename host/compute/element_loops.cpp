@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <type_traits>
 
 #define HWY_DISABLED_TARGETS (HWY_SSSE3 | HWY_SSE4)
 #undef HWY_TARGET_INCLUDE
@@ -231,6 +232,26 @@ struct WhereOp {
   }
 };
 
+/// Two operations, the result of the first as the first or last operand of the second.
+template <class First, class Second, bool is_last>
+struct PairOp {
+  template <class D, class V>
+  HWY_INLINE V operator()(D d, V x, V y, V z) const {
+    const V between = first(d, x, y);
+    return is_last ? Second()(d, z, between) : Second()(d, between, z);
+  }
+
+ private:
+  template <class D, class V>
+  HWY_INLINE V first(D d, V x, V y) const {
+    if constexpr (std::is_invocable_v<First, D, V, V>) {
+      return First()(d, x, y);
+    } else {
+      return First()(d, x);
+    }
+  }
+};
+
 // --- the loops
 
 template <typename T, bool is_scalar, class D>
@@ -407,6 +428,28 @@ ElementLoop loop_of(ElementOp op, unsigned s) {
   return nullptr;
 }
 
+template <class First, class Second, bool is_last = false>
+ElementLoop pair(unsigned scalars) {
+  return ternary<float, PairOp<First, Second, is_last>>(scalars);
+}
+
+/// The pairs that formulas of optimizers are made of.
+ElementLoop pair_loop(ElementOp first, ElementOp second, bool is_last, unsigned s) {
+  if (second == ElementOp::add || second == ElementOp::multiply) is_last = false;
+  const auto is = [&](ElementOp a, ElementOp b, bool last) {
+    return first == a && second == b && is_last == last;
+  };
+  if (is(ElementOp::multiply, ElementOp::add, false)) return pair<MultiplyOp, AddOp>(s);
+  if (is(ElementOp::multiply, ElementOp::multiply, false)) return pair<MultiplyOp, MultiplyOp>(s);
+  if (is(ElementOp::multiply, ElementOp::subtract, false)) return pair<MultiplyOp, SubtractOp>(s);
+  if (is(ElementOp::multiply, ElementOp::subtract, true)) return pair<MultiplyOp, SubtractOp, true>(s);
+  if (is(ElementOp::add, ElementOp::multiply, false)) return pair<AddOp, MultiplyOp>(s);
+  if (is(ElementOp::add, ElementOp::divide, true)) return pair<AddOp, DivideOp, true>(s);
+  if (is(ElementOp::divide, ElementOp::multiply, false)) return pair<DivideOp, MultiplyOp>(s);
+  if (is(ElementOp::sqrt, ElementOp::add, false)) return pair<SqrtOp, AddOp>(s);
+  return nullptr;
+}
+
 ElementLoop float_loop(ElementOp op, unsigned scalars) {
   return loop_of<float>(op, scalars);
 }
@@ -423,6 +466,7 @@ namespace {
 
 HWY_EXPORT(float_loop);
 HWY_EXPORT(double_loop);
+HWY_EXPORT(pair_loop);
 
 // Whole numbers: rare and small, so one plain loop.
 int64_t whole(ElementOp op, int64_t a, int64_t b, int64_t c) {
@@ -496,6 +540,10 @@ ElementLoop whole_of(unsigned scalars) {
 }
 
 }  // namespace
+
+ElementLoop find_pair(ElementOp first, ElementOp second, bool is_last, unsigned scalars) {
+  return HWY_DYNAMIC_DISPATCH(pair_loop)(first, second, is_last, scalars);
+}
 
 template <>
 ElementLoop find_loop<float>(ElementOp op, unsigned scalars) {

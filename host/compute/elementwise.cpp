@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <type_traits>
 
 #include "host/base/error.hpp"
 #include "host/compute/parallel.hpp"
@@ -11,8 +12,8 @@
 namespace cbk::compute {
 namespace {
 
-constexpr int64_t block_bytes = 4096;  // of a slot: half a dozen fit into the first cache
-constexpr int64_t blocks_per_task = 32;
+constexpr int64_t block_bytes = 2048;  // of a slot: a dozen and the operands fit into the first cache
+constexpr int64_t blocks_per_task = 64;
 constexpr int64_t slot_bytes = block_bytes + 64;
 constexpr int no_output = -1;
 
@@ -116,15 +117,12 @@ ElementChain pruned(const ElementChain& chain) {
 
 Elementwise::Elementwise(ElementChain chain)
     : Kernel(inputs_of(chain), outputs_of(chain)), chain_(std::move(chain)), numel_(numel_of(chain_.domain)) {
-  views_ = reads_;
-  views_.insert(views_.end(), writes_.begin(), writes_.end());
-  collapse(views_);
-  if (chain_.type == DType::float32) {
-    plan<float>();
-  } else if (chain_.type == DType::float64) {
-    plan<double>();
-  } else {
-    plan<int64_t>();
+  if (is_floating(chain_.type)) return;
+  for (const auto& step : chain_.steps) {
+    if (find_loop<int64_t>(step.op, 0) == nullptr) {
+      fail(Errc::dtype, "{} of {} numbers is not possible: cast them to float32 first", name_of(step.op),
+           name_of(chain_.type));
+    }
   }
 }
 
@@ -137,6 +135,9 @@ int Elementwise::number(ChainValue value) const {
 
 template <typename T>
 void Elementwise::plan() {
+  views_ = reads_;
+  views_.insert(views_.end(), writes_.begin(), writes_.end());
+  collapse(views_);
   const size_t inputs = chain_.inputs.size();
   const size_t values = inputs + chain_.constants.size() + chain_.steps.size();
   sources_.assign(values, {Source::Kind::scalar, 0});
@@ -156,6 +157,7 @@ void Elementwise::plan() {
   for (size_t s = 0; s < chain_.steps.size(); ++s) {
     const auto& step = chain_.steps[s];
     Planned planned;
+    planned.op = step.op;
     planned.count = arity(step.op);
     planned.result = number({ChainValue::Kind::step, static_cast<int>(s)});
     unsigned scalars = 0;
@@ -166,10 +168,6 @@ void Elementwise::plan() {
     }
     const bool all_scalar = scalars == (1U << static_cast<unsigned>(planned.count)) - 1;
     planned.loop = find_loop<T>(step.op, all_scalar ? 0 : scalars);
-    if (planned.loop == nullptr) {
-      fail(Errc::dtype, "{} of {} numbers is not possible: cast them to float32 first", name_of(step.op),
-           name_of(chain_.type));
-    }
     if (!all_scalar) sources_[planned.result] = {Source::Kind::slot, 0};
     (all_scalar ? scalar_steps_ : vector_steps_).push_back(planned);
   }
@@ -185,14 +183,46 @@ void Elementwise::plan() {
       late_stores_.push_back(static_cast<int>(i));
     }
   }
-  for (size_t i = 0; i < views_.size(); ++i) {
-    const Operand& view = views_[i];
-    const bool is_known = std::any_of(dense_.begin(), dense_.end(),
-                                      [&](size_t other) { return view.is_same_view(views_[other]); });
-    if (view.dtype == chain_.type && !is_scalar(view) && view.is_contiguous() && !is_known)
-      dense_.push_back(i);
-  }
+  if constexpr (std::is_same_v<T, float>) join_pairs();
   give_slots();
+}
+
+/// Two operations become one loop where no one else needs the result of the first.
+void Elementwise::join_pairs() {
+  std::vector<int> uses(sources_.size(), 0);
+  for (const Planned& step : vector_steps_) {
+    for (int i = 0; i < step.count; ++i) ++uses[step.operands[i]];
+  }
+  for (const auto& output : chain_.outputs) ++uses[number(output.value)];
+  for (size_t second = 1; second < vector_steps_.size(); ++second) {
+    // The first moves to the second: nothing between them may write what it reads.
+    for (size_t first = second; first-- > 0 && stores_[vector_steps_[first].result] == no_output;) {
+      if (uses[vector_steps_[first].result] != 1 || !join(first, second)) continue;
+      --second;
+      break;
+    }
+  }
+}
+
+/// Whether the step `second` now does what `first` did, too.
+bool Elementwise::join(size_t first, size_t second) {
+  const Planned& one = vector_steps_[first];
+  Planned& two = vector_steps_[second];
+  const bool is_last = two.operands[1] == one.result;
+  if (one.is_pair || two.count != 2 || (!is_last && two.operands[0] != one.result)) return false;
+  Planned pair = two;
+  pair.operands = {one.operands[0], one.operands[one.count - 1], two.operands[is_last ? 0 : 1]};
+  pair.count = 3;
+  pair.is_pair = true;
+  unsigned scalars = 0;
+  for (int i = 0; i < 3; ++i) {
+    if (sources_[pair.operands[i]].kind == Source::Kind::scalar) scalars |= 1U << static_cast<unsigned>(i);
+  }
+  pair.loop = find_pair(one.op, two.op, is_last, scalars);
+  if (one.count > 2 || pair.loop == nullptr) return false;
+  two = pair;
+  vector_steps_.erase(vector_steps_.begin() + static_cast<int64_t>(first));
+  return true;
 }
 
 /// Slots are used again after the last step that reads them.
@@ -250,6 +280,7 @@ void Elementwise::run_scalars() {
 
 template <typename T>
 void Elementwise::run_typed() {
+  if (sources_.empty()) plan<T>();
   run_scalars<T>();
   constexpr int64_t task_size = block_bytes / static_cast<int64_t>(sizeof(T)) * blocks_per_task;
   const int64_t tasks = (numel_ + task_size - 1) / task_size;
@@ -264,23 +295,6 @@ void Elementwise::run_task(int64_t task) {
   const int64_t end = std::min(numel_, (task + 1) * block * blocks_per_task);
   for (int64_t begin = task * block * blocks_per_task; begin < end; begin += block) {
     run_block<T>(begin, std::min(block, end - begin), scratch);
-  }
-}
-
-/// Asks for a part of the next block's memory while this one is computed: the hardware's own stops at each
-/// page.
-template <typename T>
-void Elementwise::fetch_ahead(int64_t begin, size_t part) const {
-  constexpr int64_t line = 64;
-  constexpr int64_t lines = block_bytes / line;
-  const auto parts = static_cast<int64_t>(vector_steps_.size());
-  const int64_t all = lines * static_cast<int64_t>(dense_.size());
-  const int64_t end = all * static_cast<int64_t>(part + 1) / parts;
-  for (int64_t i = all * static_cast<int64_t>(part) / parts; i < end;) {
-    const std::byte* from = views_[dense_[i / lines]].bytes() + begin * static_cast<int64_t>(sizeof(T));
-    for (const int64_t stop = std::min(end, (i / lines + 1) * lines); i < stop; ++i) {
-      __builtin_prefetch(from + i % lines * line, 0, 3);
-    }
   }
 }
 
@@ -308,10 +322,7 @@ void Elementwise::run_block(int64_t begin, int64_t count, std::byte* scratch) co
       cast_elements(view.dtype, raw, chain_.type, address(input), count);
     }
   }
-  const bool has_next = begin + block_bytes / static_cast<int64_t>(sizeof(T)) * 2 <= numel_;
-  for (size_t s = 0; s < vector_steps_.size(); ++s) {
-    const Planned& step = vector_steps_[s];
-    if (has_next) fetch_ahead<T>(begin + count, s);
+  for (const Planned& step : vector_steps_) {
     step.loop(address(step.operands[0]), step.count > 1 ? address(step.operands[1]) : nullptr,
               step.count > 2 ? address(step.operands[2]) : nullptr, address(step.result),
               static_cast<size_t>(count));

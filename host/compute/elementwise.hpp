@@ -61,6 +61,8 @@ class Elementwise final : public Kernel {
     std::array<int, 3> operands{};  // value numbers
     int result = 0;
     int count = 0;  // of operands
+    ElementOp op = ElementOp::copy;
+    bool is_pair = false;  // this operation and one before it
   };
   template <typename T>
   void plan();
@@ -72,15 +74,14 @@ class Elementwise final : public Kernel {
   void run_task(int64_t task);
   template <typename T>
   void run_block(int64_t begin, int64_t count, std::byte* scratch) const;
-  template <typename T>
-  void fetch_ahead(int64_t begin, size_t part) const;
   [[nodiscard]] int number(ChainValue value) const;
+  void join_pairs();
+  bool join(size_t first, size_t second);
   void give_slots();
 
   ElementChain chain_;
   int64_t numel_ = 0;
   std::vector<Operand> views_;   // inputs, then outputs, with the fewest dimensions
-  std::vector<size_t> dense_;    // views that lie in memory as they are read, each once
   std::vector<Source> sources_;  // by value number: inputs, constants, steps
   std::vector<int> stores_;      // by value number: the output that its step writes at once, or -1
   std::vector<Planned> scalar_steps_, vector_steps_;

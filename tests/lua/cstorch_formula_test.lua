@@ -43,6 +43,32 @@ describe("cstorch: formulas", function()
     cstorch.testing.reset()
   end)
 
+  it("round after each operation, as one operator after the other does", function()
+    cstorch.manual_seed(1)
+    local a, b, c, one = cstorch.rand { 1000 }, cstorch.rand { 1000 }, cstorch.rand { 1000 }, cstorch.tensor(0.3)
+    local function results()
+      local list = {}
+      for _, x in ipairs { a, one } do
+        for _, y in ipairs { b, one } do
+          for _, z in ipairs { c, one } do
+            for _, value in ipairs {
+              x * y + z, z + x * y, x * y * z, x * y - z, z - x * y, (x + y) * z, z / (x + y), (x / y) * z, x:sqrt() + z,
+            } do
+              list[#list + 1] = value + a * 0
+            end
+          end
+        end
+      end
+      return list
+    end
+    local expected, kept = results(), {}
+    for i = 1, #expected do kept[i] = cstorch.zeros { 1000 } end
+    cstorch.formula(function()
+      for i, value in ipairs(results()) do kept[i]:copy_(value) end
+    end)
+    for i = 1, #expected do equal(kept[i]:tolist(), expected[i]:tolist()) end
+  end)
+
   it("run early where a value is read", function()
     local x, seen = cstorch.tensor { 1, 2 }, nil
     cstorch.formula(function()
