@@ -216,16 +216,6 @@ int as(lua_State* L) {
   return 1;
 }
 
-/// The methods of all files in one list, which ends with nullptr.
-std::vector<luaL_Reg> joined(std::initializer_list<const luaL_Reg*> lists) {
-  std::vector<luaL_Reg> all;
-  for (const luaL_Reg* list : lists) {
-    for (; list->name != nullptr; ++list) all.push_back(*list);
-  }
-  all.push_back({nullptr, nullptr});
-  return all;
-}
-
 }  // namespace
 
 void push(lua_State* L, const Tensor& tensor) {

@@ -212,15 +212,6 @@ int assign(lua_State* L) {
 /// Names the methods of an object hidden behind `index` above.
 const luaL_Reg own[] = {{"tolist", computed<tolist>}, {"item", computed<item>}, {nullptr, nullptr}};
 
-std::vector<luaL_Reg> joined(std::initializer_list<const luaL_Reg*> lists) {
-  std::vector<luaL_Reg> all;
-  for (const luaL_Reg* list : lists) {
-    for (; list->name != nullptr; ++list) all.push_back(*list);
-  }
-  all.push_back({nullptr, nullptr});
-  return all;
-}
-
 }  // namespace
 
 void bind_variable(lua_State* L) {

@@ -182,6 +182,15 @@ void set_group(lua_State* L, const char* name, const luaL_Reg* functions) {
   lua_setfield(L, -2, name);
 }
 
+std::vector<luaL_Reg> joined(std::initializer_list<const luaL_Reg*> tables) {
+  std::vector<luaL_Reg> all;
+  for (const luaL_Reg* function : tables) {
+    for (; function->name != nullptr; ++function) all.push_back(*function);
+  }
+  all.push_back({nullptr, nullptr});
+  return all;
+}
+
 namespace detail {
 
 namespace {

@@ -118,6 +118,9 @@ void set_group(lua_State* L, const char* name, const luaL_Reg* functions);
 /// Its own upvalues begin at 2: the first one is the name, for messages.
 void push_function(lua_State* L, const char* name, lua_CFunction function, int upvalues = 0);
 
+/// All functions of the tables in one, which ends with nullptr.
+std::vector<luaL_Reg> joined(std::initializer_list<const luaL_Reg*> tables);
+
 struct TypeSpec {
   const luaL_Reg* methods = nullptr;      // found by name before `index` is asked
   const luaL_Reg* metamethods = nullptr;  // __tostring, __len, … and `__eq` instead of identity

@@ -6,6 +6,8 @@
 #include <cstdlib>
 #include <new>
 
+#include "host/base/error.hpp"
+
 namespace cbk::compute {
 namespace {
 
@@ -60,6 +62,13 @@ void Buffer::displace() {
 
 Buffer::Count Buffer::count() {
   return {live_bytes.load(), allocations.load()};
+}
+
+void fail_without_values() {
+  fail(Errc::refused,
+       "this tensor's value is gone: it was made inside of a step or a formula, which has ended. Return it "
+       "from the step, pass it to a "
+       "function made with cstorch.step_closure, or copy it into a tensor that exists before");
 }
 
 std::shared_ptr<std::byte> allocate_arena(uint64_t size) {

@@ -61,6 +61,9 @@ class Buffer {
 
 using BufferPtr = std::shared_ptr<Buffer>;
 
+/// The error of a tensor that was made inside of a step or formula, which has ended.
+[[noreturn]] void fail_without_values();
+
 /// Aligned memory for an arena, counted as a buffer's.
 std::shared_ptr<std::byte> allocate_arena(uint64_t size);
 

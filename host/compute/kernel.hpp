@@ -29,6 +29,8 @@ struct Operand {
   [[nodiscard]] bool is_contiguous() const;
   /// The same elements of the same buffer in the same order.
   [[nodiscard]] bool is_same_view(const Operand& other) const;
+  /// The same memory as a lazy tensor, which keeps it.
+  [[nodiscard]] Tensor to_tensor() const;
 };
 
 class Kernel {

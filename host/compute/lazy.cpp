@@ -74,27 +74,10 @@ double constant_of(const Operand& view, const LazyValues& values) {
   return out;
 }
 
-/// Memory as a lazy tensor, which keeps it.
-class MemoryOfBuffer final : public Storage {
- public:
-  explicit MemoryOfBuffer(BufferPtr buffer) : buffer_(std::move(buffer)) {}
-  [[nodiscard]] uint64_t size() const override { return buffer_->size(); }
-  [[nodiscard]] ByteView view() const override { return {buffer_->data(), buffer_->size()}; }
-  void read(uint64_t offset, std::span<std::byte> out) const override {
-    std::memcpy(out.data(), buffer_->data() + offset, out.size());
-  }
-
- private:
-  BufferPtr buffer_;
-};
-
 /// The elements of a view with the shape of the domain.
 Tensor tensor_of(const Operand& view, const LazyValues& values) {
   const auto found = values.find(view.buffer.get());
-  if (found == values.end()) {
-    return Tensor::from_view(
-        {std::make_shared<MemoryOfBuffer>(view.buffer), view.dtype, view.offset, view.shape, view.strides});
-  }
+  if (found == values.end()) return view.to_tensor();
   if (view.is_contiguous() && view.offset == 0 && view.numel() == found->second.numel())
     return found->second.reshape(view.shape);
   fail(Errc::refused,

@@ -44,8 +44,8 @@ class Program {
   void finish();
   void run();
 
-  /// A lazy program: buffers that stand for tensors of a checkpoint, and instead of finish and run the
-  /// tensors that it would write.
+  /// A lazy program reads tensors of a checkpoint that have no memory here. It is not run: it gives the
+  /// tensors that it would write, lazily.
   void add_source(const BufferPtr& buffer, const Tensor& tensor);
   void finish_lazily();
   /// After it: the tensor of a buffer without memory.

@@ -11,24 +11,6 @@
 namespace cbk::compute {
 namespace {
 
-/// A buffer's memory as the storage of lazy tensors.
-class BufferStorage final : public Storage {
- public:
-  explicit BufferStorage(BufferPtr buffer) : buffer_(std::move(buffer)) {}
-  [[nodiscard]] uint64_t size() const override { return buffer_->size(); }
-  [[nodiscard]] ByteView view() const override {
-    if (!buffer_->has_memory()) fail_without_values();  // that of a program which is gone
-    return {buffer_->data(), buffer_->size()};
-  }
-  void read(uint64_t offset, std::span<std::byte> out) const override {
-    const ByteView part = view().subspan(offset, out.size());
-    std::copy(part.begin(), part.end(), out.begin());
-  }
-
- private:
-  BufferPtr buffer_;
-};
-
 void check_dtype(DType dtype) {
   switch (dtype) {
     case DType::boolean:
@@ -49,13 +31,6 @@ void check_dtype(DType dtype) {
 }
 
 }  // namespace
-
-void fail_without_values() {
-  fail(Errc::refused,
-       "this tensor's value is gone: it was made inside of a step or a formula, which has ended. Return it "
-       "from the step, pass it to a "
-       "function made with cstorch.step_closure, or copy it into a tensor that exists before");
-}
 
 std::string_view name_of(Device device) {
   return device == Device::cpu ? "cpu" : "csx";
@@ -149,8 +124,7 @@ void Variable::check_readable() const {
 
 Tensor Variable::to_tensor() const {
   check_readable();
-  return Tensor::from_view({std::make_shared<BufferStorage>(operand_.buffer), operand_.dtype, operand_.offset,
-                            operand_.shape, operand_.strides});
+  return operand_.to_tensor();
 }
 
 template <typename T>

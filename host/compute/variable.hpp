@@ -20,9 +20,6 @@ using NodePtr = std::shared_ptr<Node>;
 enum class Device : uint8_t { cpu, csx };
 std::string_view name_of(Device device);
 
-/// The error of a tensor that was made inside of a step or formula, which has ended.
-[[noreturn]] void fail_without_values();
-
 class Variable;
 using VariablePtr = std::shared_ptr<Variable>;
 
@@ -33,7 +30,7 @@ class Variable {
   /// New memory on the device of new variables, with any content (recorded: without memory yet).
   static VariablePtr empty(DType dtype, Shape shape);
   static VariablePtr empty(DType dtype, Shape shape, Device device);
-  /// The elements of a lazy tensor, read once; in a lazy program a variable that stands for them. Errors:
+  /// The elements of a lazy tensor, read once; in a lazy program a variable without them, for formulas. Errors:
   /// those of reading; `dtype` of what cannot be computed with.
   static VariablePtr from_tensor(const Tensor& tensor);
   static VariablePtr from_doubles(DType dtype, Shape shape, std::span<const double> values);
