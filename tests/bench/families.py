@@ -10,6 +10,7 @@ peak is of anonymous memory. Goals: at 4 GB no family slower than 1.2 times cp (
 """
 import argparse
 import json
+import mmap
 import os
 import re
 import shutil
@@ -41,14 +42,27 @@ PROJECTOR = {"model.mm_projector.0.weight": [4096, 1024], "model.mm_projector.0.
 BIGCODE = {"n_embd": 4096, "n_head": 32, "n_inner": 16384, "n_positions": 2048, "vocab_size": 49152,
            "activation_function": "gelu_pytorch_tanh"}
 EXPERTS = {**LLAMA, "num_local_experts": 8, "num_experts_per_tok": 2}
+TWO_ENCODERS = {**BERT, "model_type": "dpr", "projection_dim": 0}
+
+
+def mllama(depth):
+    """Every fifth layer looks at the image."""
+    text = {**LLAMA, "model_type": "mllama_text_model", "num_hidden_layers": depth, "cross_attention_layers": [*range(3, depth, 5)],
+            "pad_token_id": 3, "hidden_act": "silu", "tie_word_embeddings": False}
+    image = {"model_type": "mllama_vision_model", "hidden_size": 1280, "attention_heads": 16, "num_hidden_layers": 16,
+             "num_global_layers": 4, "intermediate_size": 5120, "vision_output_dim": 3840, "image_size": 448, "patch_size": 14,
+             "max_num_tiles": 4, "supported_aspect_ratios": [[1, 1], [1, 2], [2, 2]], "intermediate_layers_indices": [3, 7],
+             "num_channels": 3, "norm_eps": 1e-5, "hidden_act": "gelu"}
+    return {"model_type": "mllama", "text_config": text, "vision_config": image}
 
 
 class Part(typing.NamedTuple):
-    config: dict
+    config: typing.Any  # a dict, or a function of the number of layers
     depths: tuple = ("num_hidden_layers",)  # fields that count layers
     share: float = 1.0  # of the size
     model: str = ""  # whose tensors it has, if that is not the family's
     kind: str = ""  # … and its model_type
+    prefix: tuple = ("", "")  # … of its keys, and what replaces it; keys without it are left out
     more: dict = {}  # … and further ones
 
 
@@ -63,6 +77,15 @@ def single(model, dtype, config, *depths, cs="cs-2.9", like=""):
     return Family(model, dtype, {"": Part(config, depths or ("num_hidden_layers",), 1.0, like)}, cs)
 
 
+LLAVA_PARTS = {"image_model": Part(CLIP, share=0.2, model="clip-vit"),
+               "text_model": Part(LLAVA, share=0.8, model="llama", kind="llama", more=PROJECTOR)}
+
+
+def encoders(model, kind, *prefixes):
+    return Family(model, "F32", {folder: Part({**TWO_ENCODERS, "model_type": kind}, share=0.5, model="bert", kind="bert",
+                                              prefix=("bert.", prefix)) for folder, prefix in zip(("q_encoder", "ctx_encoder"), prefixes)})
+
+
 FAMILIES = {
     "gpt2": single("gpt2", "F32", GPT2, "n_layer"),
     "llama": single("llama", "BF16", {**LLAMA, "model_type": "llama"}),
@@ -74,7 +97,8 @@ FAMILIES = {
     "falcon-40b": single("falcon", "BF16", {**FALCON, "model_type": "RefinedWeb", "n_head": 64, "n_head_kv": 8}, "n_layer"),
     "falcon-180b": single("falcon", "BF16", {**FALCON, "model_type": "falcon", "num_attention_heads": 64, "num_kv_heads": 8,
                                              "new_decoder_architecture": True}),
-    "llava": Family("llava", "F32", {"image_model": Part(CLIP, share=0.2, model="clip-vit"), "text_model": Part(LLAVA, share=0.8, model="llama", kind="llama", more=PROJECTOR)}),
+    "llava": Family("llava", "F32", LLAVA_PARTS),
+    "mmsimple-llava": Family("mmsimple-llava", "F32", LLAVA_PARTS),
     "dpo": single("dpo", "F32", {**LLAMA, "model_type": "llama"}, cs="cs-2.9-dpo", like="llama"),  # the second copy is a link
     "gptj": single("gptj", "BF16", {"model_type": "gptj", "n_embd": 4096, "n_head": 16, "rotary_dim": 64, "n_positions": 2048,
                                     "vocab_size": 50400, "n_inner": 16384}, "n_layer"),
@@ -89,6 +113,8 @@ FAMILIES = {
     "gemma2": single("gemma2", "BF16", {"model_type": "gemma2", "vocab_size": 256000}),
     "qwen2": single("qwen2", "BF16", {**LLAMA, "model_type": "qwen2"}),
     "qwen3": single("qwen3", "BF16", {**LLAMA, "model_type": "qwen3", "head_dim": 128}),
+    "qwen3-moe": single("qwen3-moe", "BF16", {**LLAMA, "model_type": "qwen3_moe", "head_dim": 128, "num_experts": 16,
+                                              "num_experts_per_tok": 2, "moe_intermediate_size": 1536}),
     "phi3": single("phi3", "BF16", {**LLAMA, "model_type": "phi3"}),
     "btlm": single("btlm", "F32", {**GPT2, "model_type": "btlm", "activation_function": "swiglu", "position_embedding_type": "alibi"},
                    "n_layer"),
@@ -101,6 +127,10 @@ FAMILIES = {
     "roberta": single("roberta", "F32", {**BERT, "model_type": "roberta", "max_position_embeddings": 514, "type_vocab_size": 1}),
     "esm-2": single("esm-2", "F32", {**BERT, "model_type": "esm", "vocab_size": 33, "position_embedding_type": "rotary",
                                      "token_dropout": True, "pad_token_id": 1, "mask_token_id": 32}),
+    "dpr": encoders("dpr", "dpr", "question_encoder.bert_model.", "ctx_encoder.bert_model."),
+    "dragon": encoders("dragon", "bert", "", ""),
+    "mllama": single("mllama", "BF16", mllama),
+    "clip-vit": single("clip-vit", "F32", {**CLIP, "model_type": "clip_vision_model"}),
     "vit": single("vit", "F32", {**IMAGE, "model_type": "vit", "num_labels": 1000}),
     "dinov2": single("dinov2", "F32", {"model_type": "dinov2", "hidden_size": 1024, "num_attention_heads": 16, "mlp_ratio": 4,
                                        "image_size": 518, "patch_size": 14, "num_channels": 3, "num_labels": 1000}),
@@ -119,18 +149,24 @@ def make(cbk, folder, part, family, size):
     os.makedirs(folder, exist_ok=True)
     path, width = os.path.join(folder, "config.json"), {"F32": 4, "BF16": 2}[family.dtype]
 
-    def write(config, depth):
+    def write(depth, changed):
+        if callable(part.config):
+            config = part.config(depth)
+        else:
+            config = {"tie_word_embeddings": False, **part.config, **{field: depth for field in part.depths}, **changed}
         with open(path, "w", encoding="utf-8") as f:
-            json.dump({"tie_word_embeddings": False, **config, **{field: depth for field in part.depths}}, f)
+            json.dump(config, f)
 
     def describe(depth):
-        write({**part.config, "model_type": part.kind or part.config["model_type"]}, depth)
-        shapes = {**tensors_of(cbk, path, part.model or family.model), **part.more}
+        write(depth, {"model_type": part.kind} if part.kind else {})
+        old, new = part.prefix
+        shapes = {new + key.removeprefix(old): shape for key, shape in tensors_of(cbk, path, part.model or family.model).items()
+                  if key.startswith(old)} | part.more
         return shapes, sum(int(np.prod(shape)) for shape in shapes.values()) * width
     (_, one), (_, two) = describe(1), describe(2)
     depth = max(2, 1 + round((size - one) / (two - one)))
     shapes, _ = describe(depth)
-    write(part.config, depth)
+    write(depth, {})
     header, at = {}, 0
     for key, shape in shapes.items():
         header[key] = {"dtype": family.dtype, "shape": shape, "data_offsets": [at, at + int(np.prod(shape)) * width]}
@@ -180,17 +216,27 @@ def files_of(path):
     return [os.path.join(top, name) for top, _, names in os.walk(path) for name in names] if os.path.isdir(path) else [path]
 
 
-def settle(out, path, touch):
-    """An empty folder, nothing that waits to be written, the input in the page cache."""
-    shutil.rmtree(out, ignore_errors=True)
-    os.makedirs(out)
-    os.sync()
-    if touch:
-        subprocess.run([sys.executable, "-c", f"x = b'x' * ({touch} << 30)"], check=True)
+def touch(gigabytes):
+    """Takes and frees memory, by large pages: what the next run takes is then really there."""
+    if not gigabytes:
+        return
+    with mmap.mmap(-1, gigabytes << 30, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as memory:
+        memory.madvise(mmap.MADV_HUGEPAGE)
+        page = b"x" * (2 << 20)
+        while memory.tell() < len(memory):
+            memory.write(page)
+
+
+def settle(out, path, gigabytes):
+    """An empty folder, nothing that waits to be written, the input in the page cache, memory at hand."""
     for one in files_of(path):
         with open(one, "rb") as f:
             while f.read(1 << 22):
                 pass
+    shutil.rmtree(out, ignore_errors=True)
+    os.makedirs(out)
+    os.sync()
+    touch(gigabytes)
 
 
 def race(title, path, command, copied, out, options):
