@@ -37,6 +37,29 @@ describe("cstorch: class", function()
     equal(Base("x", { width = 3 }).kw.sizes[1], 1)
   end)
 
+  it("prints an object with the keywords that it keeps, a class and a module by name", function()
+    local Kept = Base:subclass "Kept"
+    function Kept:init(kw) self.width, self.note, self.sizes = kw.width, kw.note, kw.sizes end
+    equal(tostring(Kept { width = 3, note = "x" }), 'Kept { note = "x", sizes = { 1, 2 }, width = 3 }')
+    equal({ tostring(Base("x", { width = 3 })), tostring(Kept), tostring(cstorch.optim) }, { "Base", "class Kept", "module cstorch.optim" })
+  end)
+
+  it("prints an optimizer with its groups, also on CSX", function()
+    cstorch.testing.reset()
+    local layer = cstorch.nn.Linear(2, 1)
+    local function optimizer()
+      return cstorch.optim.SGD({ { params = layer.weight }, { params = { layer.bias }, lr = 2 } }, { lr = 0.5 })
+    end
+    local text = [[SGD
+  group 1 (parameters: 1): dampening = 0, lr = 0.5, maximize = false, momentum = 0, nesterov = false, weight_decay = 0
+  group 2 (parameters: 1): dampening = 0, lr = 2, maximize = false, momentum = 0, nesterov = false, weight_decay = 0]]
+    equal(tostring(optimizer()), text)
+    local compiled = cstorch.compile(layer, { backend = "CSX" })
+    is_true(tostring(optimizer()):find("lr = ", 1, true))
+    equal(tostring(compiled), tostring(layer))
+    cstorch.testing.reset()
+  end)
+
   it("leaves tables of the caller the same tables", function()
     local list = { 5 }
     is_true(Base("x", { width = 1, sizes = list }).kw.sizes == list)

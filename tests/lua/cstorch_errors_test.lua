@@ -72,6 +72,10 @@ local CASES = {
     loader()
   end },
   { "type", "loader:iter()", function() data.DataLoader(rows, { num_steps = 1 }).iter() end },
+  { "type", "model_dir must be a string, not 3", function() cstorch.configure { model_dir = 3 } end },
+  { "type", "mount_dirs must be a list of strings, not 'x'", function() cstorch.configure { mount_dirs = "x" } end },
+  { "type", "python_paths must be a list of strings, but 3 is in it", function() cstorch.configure { python_paths = { 3 } } end },
+  { "value", "the form 'key=value'", function() cstorch.configure { job_labels = { "a" } } end },
   { "type", "a function cannot be stored ('a')", function() cstorch.save({ a = print }, "x.mdl") end },
   { "type", "save its state_dict()", function() cstorch.save({ a = model }, "x.mdl") end },
   { "type", "load: expected the path", function() cstorch.load() end },
@@ -80,6 +84,7 @@ local CASES = {
 describe("cstorch: errors", function()
   for _, case in ipairs(CASES) do
     it(("of the kind %s: %s"):format(case[1], case[2]), function()
+      cstorch.testing.reset()
       local fine, problem = pcall(case[3])
       is_true(not fine and type(problem) == "table", "an error: " .. tostring(problem))
       is_true(problem.message:find(case[2], 1, true), problem.message)

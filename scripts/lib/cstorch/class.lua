@@ -2,6 +2,7 @@
 
 local errors = require "cstorch.errors"
 local keywords = require "cstorch.keywords"
+local text = require "cstorch.text"
 
 -- The library's own methods raise an error when they are called without a colon. Names that an object does not have are errors as well.
 
@@ -18,6 +19,12 @@ local keywords = require "cstorch.keywords"
 ---@field abstract? table[]             methods that a subclass must have; a list in it means one of those
 local Object = { name = "Object", noun = "object", subclasses = {}, fields = {} }
 Object.class = Object
+Object.object_metatable = {
+  __tostring = function(object)
+    local fields = text.fields(object.class.keywords or {}, object)
+    return fields == "" and object.class.name or ("%s { %s }"):format(object.class.name, fields)
+  end,
+}
 
 --- Whether `value` is an object of `base` or of a class derived from it.
 local function is_a(value, base)

@@ -3,6 +3,7 @@
 local cbk = require "cbk"
 local keywords = require "cstorch.keywords"
 local original = require("cstorch.class").original
+local text = require "cstorch.text"
 
 local help = {}
 
@@ -52,23 +53,13 @@ local function add_comment(block, out)
   end
 end
 
-local function value_text(value)
-  if value == keywords.REQUIRED then return "required" end
-  if value == keywords.OPTIONAL then return "nil" end
-  if type(value) == "string" then return ('"%s"'):format(value) end
-  if type(value) ~= "table" then return tostring(value) end
-  local items = {}
-  for i, item in ipairs(value) do items[i] = value_text(item) end
-  return "{ " .. table.concat(items, ", ") .. " }"
-end
-
 --- The keywords of a class with their defaults.
 local function add_keywords(class, out)
   local names = class.keywords and keywords.names(class.keywords) or {}
   if names[1] == nil then return end
   out[#out + 1] = ""
   out[#out + 1] = "  keywords and their defaults:"
-  for _, name in ipairs(names) do out[#out + 1] = ("    %s = %s"):format(name, value_text(class.keywords[name])) end
+  for _, name in ipairs(names) do out[#out + 1] = ("    %s = %s"):format(name, text.value(class.keywords[name])) end
 end
 
 --- Methods that a class has for its base class only.
@@ -141,7 +132,7 @@ function help.text(name)
   end
   if is_class(value) then return class_text(place, value), {} end
   if type(value) == "function" then return function_text(place, value), {} end
-  if type(value) ~= "table" then return ("%s = %s"):format(place, value_text(value)), {} end
+  if type(value) ~= "table" then return ("%s = %s"):format(place, text.value(value)), {} end
   return ("%s\n  %s"):format(place, table.concat(names_of(value), "\n  ")), {}
 end
 

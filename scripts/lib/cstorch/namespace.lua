@@ -10,6 +10,7 @@ local errors = require "cstorch.errors"
 return function(name, members, parts)
   return setmetatable(members, {
     namespace = name, parts = parts,
+    __tostring = function() return "module " .. name end,
     __index = function(_, key)
       if parts and parts[key] then
         local module, member = parts[key]:match "^([^:]+):?(.*)$"

@@ -174,7 +174,7 @@ function tensors.formula(fn, ...)
   end, pcall(tensors.record, program, fn, ...))
 end
 
----Calls `fn`, in which tensors of checkpoints are not read: `cstorch.tensor(t)` stands for one, formulas over it are recorded, and what
+---Calls `fn`, in which tensors of checkpoints are not read: formulas over `cstorch.tensor(t)` are recorded, and what
 ---`fn` returns comes back as nested tables of tensors of cbk, which are computed block by block when they are written. For element-wise
 ---formulas, as those of most optimizers are; others are an error.
 ---@param fn fun(): table

@@ -1,4 +1,4 @@
--- What tells attention where a token is: rotated queries and keys, or a penalty for distance.
+-- The position of a token in attention: rotated queries and keys, or a penalty for distance.
 
 local tensors = require "cstorch.tensors"
 

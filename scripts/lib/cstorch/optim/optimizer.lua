@@ -9,6 +9,7 @@ local session = require "cstorch.session"
 local state_dicts = require "cstorch.optim.state_dicts"
 local tags = require "cstorch.optim.tags"
 local tensors = require "cstorch.tensors"
+local text = require "cstorch.text"
 
 local check, show = errors.check, errors.show
 
@@ -160,6 +161,15 @@ function Optimizer:init(params, defaults, options)
   session.optimizers[self] = session.optimizer_count
   for _, group in ipairs(self.param_groups) do group.tags = tags.normalize(group.tags) end
   wrap_step(self)
+end
+
+---The groups with their hyper-parameters, a line each.
+function Optimizer:__tostring()
+  local lines = { self.class.name }
+  for g, group in ipairs(self.param_groups) do
+    lines[g + 1] = ("  group %d (parameters: %d): %s"):format(g, #group.params, text.fields(self.class.keywords or {}, group))
+  end
+  return table.concat(lines, "\n")
 end
 
 -- --- what subclasses use

@@ -19,7 +19,7 @@ local function check_step()
   local following = executor:next_checkpoint_step()
   errors.raise("runtime",
     "save: weights are available on checkpoint steps only; this is step %d, and %s. Steps count from 1, as i of the loop",
-    executor.user_iteration, following and "the next one is step " .. following or "there is none; configure checkpoint_steps sets them")
+    executor.user_iteration, following and "the next one is step " .. following or "no other step is one; set checkpoint_steps")
 end
 
 --- The tree as cbk's values. `lazy` has the tensors that were met, so that tied ones are stored once.

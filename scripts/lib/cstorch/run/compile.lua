@@ -55,6 +55,8 @@ function Compiled:__index(name)
   return function(_, ...) return value(module, ...) end
 end
 
+function Compiled:__tostring() return tostring(self.module) end
+
 ---Puts the parameters and buffers of `model` on the backend's device. Tied parameters stay tied.
 ---@param model cstorch.nn.Module
 ---@param options? { backend: string|cstorch.Backend }   default: the current backend, or the CPU

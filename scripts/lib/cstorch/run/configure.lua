@@ -15,6 +15,8 @@ local DEFAULTS = {
 local AT_LEAST = {
   checkpoint_steps = 0, num_csx = 1, max_wgt_servers = 1, transfer_processes = 1, num_workers_per_csx = 1, max_act_per_csx = 1,
 }
+local TEXTS = { "model_dir", "compile_dir", "mgmt_address" }
+local LISTS = { "mount_dirs", "python_paths", "job_labels" }
 local FLAGS = { "compile_only", "validate_only", "check_loss_values" }
 
 local function check_values(options)
@@ -26,10 +28,19 @@ local function check_values(options)
   for _, name in ipairs(FLAGS) do
     check(type(options[name]) == "boolean", "type", "configure: %s must be true or false, not %s", name, show(options[name]))
   end
-  local labels = options.job_labels or {}
-  check(type(labels) == "table", "type", "configure: job_labels must be a list of 'key=value', not %s", show(labels))
-  for _, label in ipairs(labels) do
-    local is_pair = type(label) == "string" and label:find "^[^=]+=" ~= nil
+  for _, name in ipairs(TEXTS) do
+    check(options[name] == nil or type(options[name]) == "string", "type", "configure: %s must be a string, not %s", name,
+      show(options[name]))
+  end
+  for _, name in ipairs(LISTS) do
+    check(options[name] == nil or type(options[name]) == "table", "type", "configure: %s must be a list of strings, not %s", name,
+      show(options[name]))
+    for _, item in ipairs(options[name] or {}) do
+      check(type(item) == "string", "type", "configure: %s must be a list of strings, but %s is in it", name, show(item))
+    end
+  end
+  for _, label in ipairs(options.job_labels or {}) do
+    local is_pair = label:find "^[^=]+=" ~= nil
     check(is_pair, "value", "configure: the job label %s must have the form 'key=value'", show(label))
   end
 end

@@ -54,7 +54,7 @@ function step_schedule.match(ranges, i)
   return false
 end
 
----The first step at or after `i`, from 0; nil when there is none.
+---The first step at or after `i`, from 0; nil after the last one.
 ---@param ranges cstorch.utils.StepRange[]
 ---@param i integer
 ---@return integer?

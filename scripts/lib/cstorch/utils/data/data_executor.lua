@@ -98,7 +98,7 @@ function DataExecutor:is_checkpoint_step() return step_schedule.match(self.check
 ---@return boolean
 function DataExecutor:is_activation_step() return self.on_final_iteration or self.user_iteration % self.activation_steps == 0 end
 
----The next checkpoint step at or after the current one, from 1; nil when there is none.
+---The next checkpoint step at or after the current one, from 1; nil after the last one.
 ---@return integer?
 function DataExecutor:next_checkpoint_step()
   local i = step_schedule.next(self.checkpoints, math.max(0, self.iteration))
