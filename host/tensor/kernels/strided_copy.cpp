@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <utility>
 #include <vector>
 
 #include "host/base/error.hpp"
@@ -30,21 +31,54 @@ void copy_run(const std::byte* source, int64_t stride, int64_t count, std::byte*
     std::memcpy(out + i * static_cast<int64_t>(sizeof(T)), source + i * step, sizeof(T));
 }
 
+constexpr int64_t vector_bytes = 16;
+
+template <typename T>
+struct Vector {
+  using Type __attribute__((vector_size(vector_bytes))) = T;
+};
+template <>
+struct Vector<Pair> : Vector<uint64_t> {};
+
+/// a[k], b[k], a[k + 1], b[k + 1], … for half of the elements, from `first` on.
+template <size_t first, typename V, size_t... k>
+V interleaved(V a, V b, std::index_sequence<k...>) {
+  return __builtin_shufflevector(a, b, static_cast<int>(first + k / 2 + k % 2 * sizeof...(k))...);
+}
+
+/// As many rows as a vector has elements, `stride` and `pitch` bytes apart. Each round interleaves the rows of the
+/// first half with those of the second; after log2(n) rounds rows are columns.
+template <typename T>
+void transpose_square(const std::byte* source, int64_t stride, std::byte* out, int64_t pitch) {
+  using V = typename Vector<T>::Type;
+  constexpr size_t n = vector_bytes / sizeof(T);
+  std::array<V, n> rows;
+  for (size_t i = 0; i < n; ++i) std::memcpy(&rows[i], source + static_cast<int64_t>(i) * stride, sizeof(V));
+  if constexpr (n > 1) {
+    for (size_t round = n; round > 1; round /= 2) {
+      const std::array<V, n> before = rows;
+      for (size_t i = 0; i < n / 2; ++i) {
+        rows[2 * i] = interleaved<0>(before[i], before[i + n / 2], std::make_index_sequence<n>());
+        rows[2 * i + 1] = interleaved<n / 2>(before[i], before[i + n / 2], std::make_index_sequence<n>());
+      }
+    }
+  }
+  for (size_t i = 0; i < n; ++i) std::memcpy(out + static_cast<int64_t>(i) * pitch, &rows[i], sizeof(V));
+}
+
 /// One whole tile: rows of a cache line each, `stride` and `pitch` bytes apart.
 template <typename T>
 void transpose_tile(const std::byte* source, int64_t stride, std::byte* out, int64_t pitch) {
-  constexpr size_t tile = line_bytes / sizeof(T);
-  std::array<std::array<T, tile>, tile> rows;
-  std::array<std::array<T, tile>, tile> columns;
-  for (size_t b = 0; b < tile; ++b) {
-    std::memcpy(rows[b].data(), source + static_cast<int64_t>(b) * stride, line_bytes);
+  constexpr int64_t tile = line_bytes / sizeof(T);
+  constexpr int64_t square = vector_bytes / sizeof(T);
+  std::array<std::byte, tile * line_bytes> columns;
+  for (int64_t b = 0; b < tile; b += square) {
+    for (int64_t a = 0; a < tile; a += square) {
+      transpose_square<T>(source + b * stride + a * static_cast<int64_t>(sizeof(T)), stride,
+                          columns.data() + a * line_bytes + b * static_cast<int64_t>(sizeof(T)), line_bytes);
+    }
   }
-  for (size_t a = 0; a < tile; ++a) {
-    for (size_t b = 0; b < tile; ++b) columns[a][b] = rows[b][a];
-  }
-  for (size_t a = 0; a < tile; ++a) {
-    std::memcpy(out + static_cast<int64_t>(a) * pitch, columns[a].data(), line_bytes);
-  }
+  for (int64_t a = 0; a < tile; ++a) std::memcpy(out + a * pitch, columns.data() + a * line_bytes, line_bytes);
 }
 
 /// out[i][j] = source[i + j·stride] for an n × m block. Whole cache lines are read and written, whatever the
