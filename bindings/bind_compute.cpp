@@ -5,7 +5,7 @@
 #include "bindings/modules.hpp"
 #include "bindings/variable_methods.hpp"
 #include "host/compute/context.hpp"
-#include "host/compute/parallel.hpp"
+#include "host/base/parallel.hpp"
 #include "host/compute/program.hpp"
 
 namespace cbk::lua {
@@ -308,8 +308,8 @@ int place(lua_State* L) {
 }
 
 int threads(lua_State* L) {
-  push_integer(L, compute::thread_count());
-  if (!lua_isnoneornil(L, 1)) compute::set_thread_count(static_cast<int>(check_integer(L, 1, 1, 256)));
+  push_integer(L, thread_count());
+  if (!lua_isnoneornil(L, 1)) set_thread_count(static_cast<int>(check_integer(L, 1, 1, 256)));
   return 1;
 }
 

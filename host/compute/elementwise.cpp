@@ -5,7 +5,7 @@
 #include <type_traits>
 
 #include "host/base/error.hpp"
-#include "host/compute/parallel.hpp"
+#include "host/base/parallel.hpp"
 #include "host/compute/strided.hpp"
 #include "host/tensor/kernels/cast.hpp"
 

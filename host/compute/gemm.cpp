@@ -6,7 +6,7 @@
 #include <algorithm>
 
 #include "host/base/error.hpp"
-#include "host/compute/parallel.hpp"
+#include "host/base/parallel.hpp"
 #include "host/compute/small_gemm.hpp"
 
 namespace cbk::compute {

@@ -13,7 +13,7 @@
 #include "host/compute/context.hpp"
 #include "host/compute/gemm.hpp"
 #include "host/compute/operators.hpp"
-#include "host/compute/parallel.hpp"
+#include "host/base/parallel.hpp"
 #include "host/compute/program.hpp"
 #include "host/compute/tape.hpp"
 

@@ -1,4 +1,4 @@
-#include "host/compute/parallel.hpp"
+#include "host/base/parallel.hpp"
 
 #include <algorithm>
 #include <atomic>
@@ -11,7 +11,7 @@
 
 #include "host/base/error.hpp"
 
-namespace cbk::compute {
+namespace cbk {
 namespace {
 
 /// Threads that wait for a job, and share its tasks by a counter.
@@ -124,4 +124,4 @@ void parallel_for(int64_t count, const std::function<void(int64_t)>& task) {
   });
 }
 
-}  // namespace cbk::compute
+}  // namespace cbk

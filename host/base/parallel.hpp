@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <functional>
 
-namespace cbk::compute {
+namespace cbk {
 
 /// Threads that work, the caller's included. At first as many as the machine has cores.
 int thread_count();
@@ -17,4 +17,4 @@ void set_thread_count(int count);
 /// help.
 void parallel_for(int64_t count, const std::function<void(int64_t)>& task);
 
-}  // namespace cbk::compute
+}  // namespace cbk
