@@ -7,6 +7,7 @@
 #include "host/checkpoint/sharded.hpp"
 #include "host/formats/file_names.hpp"
 #include "host/formats/h5/reader.hpp"
+#include "host/formats/npy/header.hpp"
 #include "host/formats/safetensors/reader.hpp"
 #include "host/formats/tensorflow/reader.hpp"
 #include "host/formats/torch/reader.hpp"
@@ -42,14 +43,13 @@ struct Foreign {
   std::string_view magic;
   std::string_view what;
 };
-constexpr std::array<Foreign, 7> foreign_formats = {{
+constexpr std::array<Foreign, 6> foreign_formats = {{
     {"GGUF", "a GGUF file, which is not supported"},
     {"\x1f\x8b", "compressed with gzip; unpack it first"},
     {"\x28\xb5\x2f\xfd", "compressed with zstd; unpack it first"},
     {"\xfd"
      "7zXZ",
      "compressed with xz; unpack it first"},
-    {"\x93NUMPY", "a NumPy array, not a checkpoint"},
     {"\x7f"
      "ELF",
      "a program, not a checkpoint"},
@@ -76,6 +76,7 @@ Container detect(const MappedFile& file) {
   const std::string_view head = head_of(file);
   if (torch::looks_like_torch(as_bytes(head))) return Container::torch;
   if (safetensors::looks_like_safetensors(as_bytes(head))) return Container::safetensors;
+  if (npy::looks_like_npy(as_bytes(head))) return Container::npy;
   if (h5::is_hdf5(file.bytes())) return Container::h5;
   if (tensorflow::looks_like_index(file.bytes())) return Container::tensorflow;
   if (is_text(head) && is_shard_index(as_text(file.bytes()))) return Container::shard_index;
@@ -100,8 +101,8 @@ void fail_as_foreign(const MappedFile& file) {
   }
   fail(
       Errc::format,
-      "its format is not known; known are torch zip and legacy files, safetensors, HDF5, an index of shards, "
-      "and the index of a TensorFlow checkpoint");
+      "its format is not known; known are torch zip and legacy files, safetensors, HDF5, NumPy's .npy, an "
+      "index of shards, and the index of a TensorFlow checkpoint");
 }
 
 }  // namespace cbk

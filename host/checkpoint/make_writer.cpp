@@ -4,6 +4,7 @@
 #include "host/checkpoint/sharded.hpp"
 #include "host/formats/file_names.hpp"
 #include "host/formats/h5/writer.hpp"
+#include "host/formats/npy/writer.hpp"
 #include "host/formats/safetensors/writer.hpp"
 #include "host/formats/tensorflow/foreign.hpp"
 #include "host/formats/tensorflow/writer.hpp"
@@ -19,7 +20,7 @@ const FormatNames& format_of(const fs::path& target, const WriteOptions& options
     const FormatNames* known = names_of(options.format == "tf" ? "tensorflow" : options.format);
     if (known != nullptr) return *known;
     fail(Errc::usage,
-         "{} is not a format that can be written; known are torch, safetensors, h5 and tensorflow",
+         "{} is not a format that can be written; known are torch, safetensors, h5, tensorflow and npy",
          quote(options.format));
   }
   if (const FormatNames* said = names_by_suffix(target)) return *said;
@@ -95,6 +96,7 @@ std::unique_ptr<Writer> make_single_writer(const Value& root, const fs::path& ta
                                            const std::string& format, const WriteOptions& options) {
   if (format == "torch") return torch::make_writer(root, target, options.overwrite);
   if (format == "h5") return h5::make_writer(root, target, options);
+  if (format == "npy") return npy::make_writer(root, target, options.overwrite);
   return safetensors::make_writer(root, target, options.overwrite, options.metadata);
 }
 

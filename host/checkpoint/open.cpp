@@ -8,6 +8,7 @@
 #include "host/checkpoint/sharded.hpp"
 #include "host/formats/file_names.hpp"
 #include "host/formats/h5/reader.hpp"
+#include "host/formats/npy/reader.hpp"
 #include "host/formats/safetensors/reader.hpp"
 #include "host/formats/tensorflow/reader.hpp"
 #include "host/formats/tensorflow/state_file.hpp"
@@ -46,6 +47,8 @@ Checkpoint open_single(std::shared_ptr<const MappedFile> file, Container contain
       return h5::read(std::move(file), options, memory);
     case Container::tensorflow:
       return tensorflow::read(file, memory);
+    case Container::npy:
+      return npy::read(file);
     case Container::shard_index:
     case Container::other:
       break;

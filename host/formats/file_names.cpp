@@ -13,11 +13,14 @@ constexpr auto safetensors_suffixes = std::to_array<std::string_view>({".safeten
 constexpr auto h5_suffixes = std::to_array<std::string_view>({".mdl", ".h5", ".hdf5", ".hdf"});
 constexpr auto tensorflow_suffixes = std::to_array<std::string_view>({bundle_index_suffix});
 
-constexpr std::array<FormatNames, 4> formats = {{
+constexpr auto npy_suffixes = std::to_array<std::string_view>({".npy"});
+
+constexpr std::array<FormatNames, 5> formats = {{
     {"torch", torch_suffixes, ".bin", "pytorch_model", "pytorch_model.bin"},
     {"safetensors", safetensors_suffixes, ".safetensors", "model", "model.safetensors"},
     {"h5", h5_suffixes, ".h5", "model", ""},
     {"tensorflow", tensorflow_suffixes, "", "", ""},
+    {"npy", npy_suffixes, ".npy", "", ""},
 }};
 
 constexpr std::string_view of = "-of-";

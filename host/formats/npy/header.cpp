@@ -1,0 +1,188 @@
+#include "host/formats/npy/header.hpp"
+
+#include <charconv>
+#include <optional>
+
+#include "host/base/bytes.hpp"
+#include "host/base/error.hpp"
+#include "host/formats/pickle/numpy.hpp"
+
+namespace cbk::npy {
+namespace {
+
+constexpr std::string_view magic = "\x93NUMPY";
+constexpr size_t alignment = 64;
+constexpr uint64_t longest_header = 1'000'000;
+
+/// The Python literals that a header may have: texts, True and False, tuples of whole numbers.
+class Literals {
+ public:
+  explicit Literals(std::string_view text) : text_(text) {}
+
+  /// Whether the mark comes next; it is taken.
+  bool take(char mark) {
+    skip_blanks();
+    if (at_ >= text_.size() || text_[at_] != mark) return false;
+    ++at_;
+    return true;
+  }
+
+  void expect(char mark) {
+    if (!take(mark)) fail_here(fmt::format("'{}'", mark));
+  }
+
+  std::string_view text() {
+    skip_blanks();
+    const char mark = at_ < text_.size() ? text_[at_] : '\0';
+    const size_t end = mark == '\'' || mark == '"' ? text_.find(mark, at_ + 1) : std::string_view::npos;
+    if (end == std::string_view::npos) fail_here("a text");
+    const std::string_view out = text_.substr(at_ + 1, end - at_ - 1);
+    at_ = end + 1;
+    return out;
+  }
+
+  bool boolean() {
+    skip_blanks();
+    for (const bool value : {true, false}) {
+      const std::string_view word = value ? "True" : "False";
+      if (text_.substr(at_, word.size()) != word) continue;
+      at_ += word.size();
+      return value;
+    }
+    fail_here("True or False");
+  }
+
+  Shape shape() {
+    expect('(');
+    Shape out;
+    while (!take(')')) {
+      out.push_back(whole_number());
+      if (!take(',')) {
+        expect(')');
+        break;
+      }
+    }
+    return out;
+  }
+
+  void expect_end() {
+    skip_blanks();
+    if (at_ != text_.size()) fail_here("the end");
+  }
+
+  [[noreturn]] void fail_here(std::string_view expected) const {
+    fail(Errc::format, "the header has {} at byte {} where {} is expected",
+         at_ < text_.size() ? quote(text_.substr(at_, 20)) : "its end", at_, expected);
+  }
+
+ private:
+  void skip_blanks() { at_ = std::min(text_.find_first_not_of(" \n", at_), text_.size()); }
+
+  int64_t whole_number() {
+    skip_blanks();
+    int64_t number = 0;
+    const char* begin = text_.data() + at_;
+    const auto [end, problem] = std::from_chars(begin, text_.data() + text_.size(), number);
+    if (problem != std::errc() || number < 0) fail_here("a whole number from 0 to 2^63 - 1");
+    at_ += static_cast<size_t>(end - begin);
+    if (at_ < text_.size() && text_[at_] == 'L') ++at_;  // of Python 2
+    return number;
+  }
+
+  std::string_view text_;
+  size_t at_ = 0;
+};
+
+struct Members {
+  std::optional<std::string_view> descr;
+  std::optional<bool> is_column_major;
+  std::optional<Shape> shape;
+};
+
+Members read_members(std::string_view text) {
+  Literals literals(text);
+  Members out;
+  literals.expect('{');
+  while (!literals.take('}')) {
+    const std::string_view name = literals.text();
+    literals.expect(':');
+    if (name == "descr" && !out.descr) {
+      if (literals.take('[')) fail(Errc::dtype, "its elements are records of several fields, which are not read");
+      out.descr = literals.text();
+    } else if (name == "fortran_order" && !out.is_column_major) {
+      out.is_column_major = literals.boolean();
+    } else if (name == "shape" && !out.shape) {
+      out.shape = literals.shape();
+    } else {
+      fail(Errc::format, "the header has an unknown or second member {}", quote(name));
+    }
+    if (!literals.take(',')) {
+      literals.expect('}');
+      break;
+    }
+  }
+  literals.expect_end();
+  if (!out.descr || !out.is_column_major || !out.shape)
+    fail(Errc::format, "the header lacks 'descr', 'fortran_order' or 'shape'");
+  return out;
+}
+
+DType dtype_of(std::string_view descr) {
+  if (pickle::is_numpy_number(descr)) return pickle::dtype_of_numpy(descr);
+  const bool is_object = descr.find('O') != std::string_view::npos;
+  fail(Errc::dtype, "its elements are {} ({}), not numbers", is_object ? "Python objects" : "texts or raw bytes",
+       quote(descr));
+}
+
+}  // namespace
+
+bool looks_like_npy(ByteView head) {
+  return as_text(head).starts_with(magic);
+}
+
+Header read_header(ByteView file) {
+  const std::string_view bytes = as_text(file);
+  const auto cut_short = [&](uint64_t wanted) {
+    fail(Errc::format, "the header needs {} bytes, and the file has {}", wanted, bytes.size());
+  };
+  if (bytes.size() < 12) cut_short(12);
+  const int major = static_cast<unsigned char>(bytes[6]);
+  const int minor = static_cast<unsigned char>(bytes[7]);
+  if (major < 1 || major > 3 || minor != 0)
+    fail(Errc::format, "version {}.{} of the format is not known; known are 1.0, 2.0 and 3.0", major, minor);
+  const uint64_t begin = major == 1 ? 10 : 12;
+  const uint64_t length = major == 1 ? load_le<uint16_t>(file.data() + 8) : load_le<uint32_t>(file.data() + 8);
+  if (length > longest_header) fail(Errc::format, "the header has {} bytes; {} are allowed", length, longest_header);
+  if (begin + length > bytes.size()) cut_short(begin + length);
+  Members members = read_members(bytes.substr(begin, length));
+  Header out;
+  out.dtype = dtype_of(*members.descr);
+  out.is_big_endian = members.descr->starts_with('>');
+  out.is_column_major = *members.is_column_major;
+  out.shape = std::move(*members.shape);
+  out.data_start = begin + length;
+  return out;
+}
+
+std::string write_header(DType dtype, const Shape& shape) {
+  const std::string code = pickle::numpy_code(dtype);
+  const char order = size_of(dtype) == 1 ? '|' : '<';
+  std::string extents;
+  for (const int64_t extent : shape) extents += fmt::format("{}, ", extent);
+  if (shape.size() == 1) extents.pop_back();                            // (3,)
+  if (shape.size() > 1) extents.resize(extents.size() - 2);             // (2, 3)
+  std::string text =
+      fmt::format("{{'descr': '{}{}', 'fortran_order': False, 'shape': ({}), }}", order, code, extents);
+  const size_t before = 10 + text.size() + 1;
+  text.append((alignment - before % alignment) % alignment, ' ');
+  text += '\n';
+  if (text.size() > 0xffff) fail(Errc::value, "a shape of {} dims does not fit into the header", shape.size());
+  std::string out(magic);
+  out += '\x01';
+  out += '\0';
+  out += static_cast<char>(text.size() & 0xff);
+  out += static_cast<char>(text.size() >> 8);
+  return out + text;
+}
+
+}  // namespace cbk::npy

@@ -1,0 +1,27 @@
+// The header of NumPy's array files (FORMAT.md).
+#pragma once
+
+#include <string>
+
+#include "host/base/file.hpp"
+#include "host/tensor/tensor.hpp"
+
+namespace cbk::npy {
+
+struct Header {
+  DType dtype = DType::float32;
+  bool is_big_endian = false;
+  bool is_column_major = false;
+  Shape shape;
+  uint64_t data_start = 0;
+};
+
+bool looks_like_npy(ByteView head);
+
+/// Errors: `format`; `dtype` of elements that are no numbers.
+Header read_header(ByteView file);
+
+/// All bytes before the elements. Errors: `dtype` of what NumPy lacks (bfloat16, float8).
+std::string write_header(DType dtype, const Shape& shape);
+
+}  // namespace cbk::npy

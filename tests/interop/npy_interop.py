@@ -1,0 +1,99 @@
+#!/usr/bin/python3
+"""NumPy's .npy files, written by NumPy and by cbk, read by the other one; and files that lie.
+
+Usage: npy_interop.py --cbk PATH
+"""
+import argparse
+import os
+import sys
+import tempfile
+
+import numpy as np
+
+import harness
+
+CODES = ["?", "u1", "i1", "u2", "i2", "u4", "i4", "u8", "i8", "f2", "f4", "f8", "c8", "c16"]
+SHAPES = [(), (0,), (1,), (7,), (2, 3), (4, 0, 2), (3, 4, 5), (1,) * 20]
+
+
+def both_ways(run, rng):
+    """Every dtype, byte order and shape, in C and in column-major order: what cbk makes of it is the same array."""
+    for code in CODES:
+        for order in "<>" if code[-1] not in "?1" or code == "c16" else "|":
+            for shape in SHAPES:
+                dtype = np.dtype(order + code)
+                raw = rng.integers(0, 2 if code == "?" else 100, size=shape)
+                array = np.asarray(raw.astype(dtype), order="F" if rng.integers(2) else "C")
+                path, again = run.path("in.npy"), run.path("out.npy")
+
+                def check(array=array, path=path, again=again):
+                    np.save(path, array)
+                    run.call("copy", "-q", "--overwrite", path, again)
+                    found = np.load(again)
+                    assert found.dtype == array.dtype.newbyteorder("<") and found.shape == array.shape, (found.dtype, found.shape)
+                    assert np.array_equal(found, array), (found, array)
+                    assert (os.path.getsize(again) - array.nbytes) % 64 == 0, "the elements begin at a multiple of 64"
+                run.check(f"{order}{code} {shape}", check)
+
+
+def versions(run):
+    array = np.arange(6, dtype="f4").reshape(2, 3)
+    for version in (1, 0), (2, 0), (3, 0):
+        path = run.path("version.npy")
+        with open(path, "wb") as f:
+            np.lib.format.write_array(f, array, version=version)
+        run.check(f"version {version}", lambda: run.call("show", path, "version").index("[3, 4, 5]"))
+
+
+def file_of(header, data=b"\0" * 24, version=b"\x01\x00", length=None):
+    text = header.encode() + b"\n"
+    size = len(text) if length is None else length
+    return b"\x93NUMPY" + version + size.to_bytes(2 if version[0] == 1 else 4, "little") + text + data
+
+
+GOOD = "{'descr': '<f4', 'fortran_order': False, 'shape': (2, 3), }"
+LIES = {
+    "a short file": (b"\x93NUMPY\x01", "needs 12 bytes"),
+    "version 9": (file_of(GOOD, version=b"\x09\x00"), "version 9.0"),
+    "a header beyond the end": (file_of(GOOD, length=999), "the header needs 1009 bytes"),
+    "a huge header": (file_of(GOOD, version=b"\x02\x00", length=1 << 31), "1000000 are allowed"),
+    "too few elements": (file_of(GOOD, b"\0" * 23), "needs 24 bytes, and 23 follow"),
+    "too many elements": (file_of(GOOD, b"\0" * 25), "needs 24 bytes, and 25 follow"),
+    "a negative extent": (file_of(GOOD.replace("2", "-2")), "a whole number"),
+    "a huge extent": (file_of(GOOD.replace("2", "9" * 30)), "a whole number"),
+    "an overflow": (file_of(GOOD.replace("2", str(1 << 62))), "[4611686018427387904, 3]"),
+    "a missing member": (file_of("{'descr': '<f4', 'shape': (2, 3)}"), "lacks"),
+    "a member twice": (file_of("{'descr': '<f4', 'descr': '<f4', 'shape': (2, 3)}"), "second member 'descr'"),
+    "code": (file_of("__import__('os')"), "'{' is expected"),
+    "more after the dict": (file_of(GOOD + " + 1"), "the end is expected"),
+    "objects": (file_of(GOOD.replace("<f4", "|O")), "Python objects"),
+    "texts": (file_of(GOOD.replace("<f4", "<U8")), "texts or raw bytes"),
+    "records": (file_of(GOOD.replace("'<f4'", "[('a', '<f4')]")), "records of several fields"),
+}
+
+
+def lies(run):
+    for name, (content, message) in LIES.items():
+        path = run.path("lie.npy")
+        with open(path, "wb") as f:
+            f.write(content)
+
+        def check(path=path, message=message):
+            done = run.run("ls", path)
+            assert done.returncode == 1 and done.stderr.count("\n") == 1 and message in done.stderr, (done.returncode, done.stderr)
+        run.check(name, check)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--cbk", required=True)
+    with tempfile.TemporaryDirectory() as folder:
+        run = harness.Run(parser.parse_args().cbk, folder)
+        both_ways(run, np.random.default_rng(1))
+        versions(run)
+        lies(run)
+        return run.close()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
