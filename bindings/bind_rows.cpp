@@ -191,6 +191,20 @@ size_t check_index(lua_State* L, int argument, size_t count) {
   return static_cast<size_t>(check_integer(L, argument, 1, static_cast<int64_t>(count))) - 1;
 }
 
+/// `rows:choose(indices)`: only these rows from now on, in this order.
+int choose_rows(lua_State* L) {
+  const auto rows = check<LeafRows>(L, 1);
+  if (!lua_istable(L, 2)) fail_type(L, 2, "list of numbers");
+  std::vector<uint32_t> chosen;
+  for (size_t i = 1; i <= lua_objlen(L, 2); ++i) {
+    lua_rawgeti(L, 2, static_cast<int>(i));
+    chosen.push_back(static_cast<uint32_t>(rows->row(check_index(L, -1, rows->size()))));
+    lua_pop(L, 1);
+  }
+  rows->chosen = std::move(chosen);
+  return 0;
+}
+
 /// `rows[i]`
 int row_at(lua_State* L) {
   const auto rows = check<LeafRows>(L, 1);
@@ -487,7 +501,8 @@ void bind_rows(lua_State* L) {
   static const luaL_Reg row_methods[] = {
       {"path", guarded<row_path>},    {"value", guarded<row_value<false>>}, {"raw", guarded<row_value<true>>},
       {"find", guarded<find_row>},    {"earlier", guarded<earlier_rows>},   {"ties", guarded<ties_of_row>},
-      {"totals", guarded<totals_of>}, {"groups", guarded<groups_of>},       {nullptr, nullptr}};
+      {"totals", guarded<totals_of>}, {"groups", guarded<groups_of>},       {"choose", guarded<choose_rows>},
+      {nullptr, nullptr}};
   static const luaL_Reg row_metamethods[] = {{"__len", guarded<row_count>}, {nullptr, nullptr}};
   register_type<LeafRows>(L, {row_methods, row_metamethods, guarded<row_at>});
   static const luaL_Reg group_methods[] = {

@@ -4,7 +4,7 @@
 #include "bindings/modules.hpp"
 #include "host/base/bytes.hpp"
 #include "host/base/glob.hpp"
-#include "host/tensor/summary.hpp"
+#include "host/tensor/digest.hpp"
 
 namespace cbk::lua {
 

@@ -1,6 +1,18 @@
 #include "bindings/modules.hpp"
 
+#include <chrono>
+
 namespace cbk::lua {
+namespace {
+
+/// `cbk.clock()`
+int clock_seconds(lua_State* L) {
+  const std::chrono::duration<double> seconds = std::chrono::steady_clock::now().time_since_epoch();
+  lua_pushnumber(L, seconds.count());
+  return 1;
+}
+
+}  // namespace
 
 int open_native(lua_State* L) {
   lua_newtable(L);
@@ -9,6 +21,8 @@ int open_native(lua_State* L) {
                      bind_checkpoint, bind_output, bind_formats, bind_h5_edit, bind_terminal}) {
     bind(L);
   }
+  static const luaL_Reg functions[] = {{"clock", guarded<clock_seconds>}, {nullptr, nullptr}};
+  set_functions(L, functions);
   set_field(L, "version", std::string_view(CBK_VERSION));
   return 1;
 }

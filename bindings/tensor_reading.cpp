@@ -2,7 +2,8 @@
 #include "bindings/elements.hpp"
 #include "bindings/tensor_methods.hpp"
 #include "host/tensor/compare.hpp"
-#include "host/tensor/summary.hpp"
+#include "host/tensor/digest.hpp"
+#include "host/tensor/statistics.hpp"
 
 namespace cbk::lua {
 
@@ -46,17 +47,56 @@ void set_number(lua_State* L, const char* name, const std::optional<Number>& num
   lua_setfield(L, -2, name);
 }
 
+void set_numbers(lua_State* L, const char* name, const auto& numbers) {
+  lua_createtable(L, static_cast<int>(numbers.size()), 0);
+  for (size_t i = 0; i < numbers.size(); ++i) {
+    lua_pushnumber(L, static_cast<double>(numbers[i]));
+    lua_rawseti(L, -2, static_cast<int>(i + 1));
+  }
+  lua_setfield(L, -2, name);
+}
+
+/// The list of numbers in the option `name`.
+std::vector<double> numbers_of(lua_State* L, const Options& options, const char* name) {
+  std::vector<double> out;
+  if (!options.has(name)) return out;
+  options.push(name);
+  if (!lua_istable(L, -1)) fail(Errc::usage, "stats: expected a list of numbers as {}", name);
+  for (size_t i = 1; i <= lua_objlen(L, -1); ++i) {
+    lua_rawgeti(L, -1, static_cast<int>(i));
+    if (lua_type(L, -1) != LUA_TNUMBER) fail(Errc::usage, "stats: {}[{}] is not a number", name, i);
+    out.push_back(lua_tonumber(L, -1));
+    lua_pop(L, 1);
+  }
+  lua_pop(L, 1);
+  return out;
+}
+
+/// `t:stats { quantiles =, bins = }`
 int stats(lua_State* L) {
+  const Options options(L, 2, {"quantiles", "bins"});
+  const std::vector<double> shares = numbers_of(L, options, "quantiles");
+  const auto bins = options.integer("bins", 1, 1 << 16);
   const Statistics statistics = cbk::statistics(self_tensor(L));
-  lua_createtable(L, 0, 8);
+  lua_createtable(L, 0, 12);
   set_number(L, "min", statistics.min);
   set_number(L, "max", statistics.max);
   set_number(L, "mean", statistics.mean);
   set_number(L, "std", statistics.std);
+  set_number(L, "norm", statistics.norm);
   set_integer(L, "nan", static_cast<uint64_t>(statistics.nan));
   set_integer(L, "inf", static_cast<uint64_t>(statistics.inf));
   set_integer(L, "zeros", static_cast<uint64_t>(statistics.zeros));
+  set_integer(L, "subnormal", static_cast<uint64_t>(statistics.subnormal));
   set_integer(L, "numel", static_cast<uint64_t>(statistics.numel));
+  if (options.has("quantiles")) set_numbers(L, "quantiles", statistics.distribution.quantiles(shares));
+  if (bins) {
+    const Histogram histogram = statistics.distribution.histogram(*bins);
+    lua_createtable(L, 0, 2);
+    set_numbers(L, "edges", histogram.edges);
+    set_numbers(L, "counts", histogram.counts);
+    lua_setfield(L, -2, "histogram");
+  }
   return 1;
 }
 

@@ -3,6 +3,7 @@
 local cbk = require "cbk"
 local cli = require "cbk.cli"
 local listing = require "cbk.listing"
+local tensor_filter = require "cbk.cli.tensor_filter"
 
 local parser = cli.parser("ls", "List what is in a checkpoint. Only headers are read.", [[
 Layers that differ only in their number are folded: layers.{0..31}. A tensor with
@@ -14,11 +15,13 @@ GLOB matches whole keys: '*' matches any text (dots too), '?' one character, [a-
 examples:
   cbk ls model.safetensors
   cbk ls model.mdl 'model.layers.0'
-  cbk ls --flat pytorch_model.bin '*.bias']])
+  cbk ls --flat pytorch_model.bin '*.bias'
+  cbk ls model.safetensors --shape '*,4096' --sort size --top 10]])
 parser:argument("file", "a checkpoint, an index.json, a TensorFlow prefix or a folder with one"):argname "FILE"
 parser:argument("glob", "only keys that match"):argname "GLOB":args "?"
 parser:flag("--flat", "print one line per value, with its whole key")
 parser:flag("--all", "print the tree without folding")
+tensor_filter.options(parser, { "key", "size" })
 cli.input_options(parser)
 cli.options(parser, "json")
 local args = parser:parse()
@@ -28,6 +31,14 @@ local rows = cbk.leaf_rows(checkpoint:raw_root(), args.glob)
 if args.glob and #rows == 0 then
   cbk.fail("key", ("no key of '%s' matches %s"):format(args.file, cbk.quote(args.glob)))
 end
+
+local function value_of(i, by)
+  if by == "key" then return rows:path(i) end
+  return rows[i].bytes
+end
+
+local is_chosen = args.shape or args.dtype or args.sort or args.top
+if is_chosen then rows:choose(tensor_filter.sorted(tensor_filter.matching(rows, args), args, value_of)) end
 
 local function json_row(i)
   local row = rows[i]
@@ -55,5 +66,5 @@ end
 io.stdout:setvbuf("full", 65536)
 local function print_line(line) io.stdout:write(line, "\n") end
 print_line(cbk.shown(checkpoint.path) .. "  " .. listing.format_text(checkpoint))
-if args.flat then listing.flat(rows, print_line) else listing.tree(rows, print_line, { unfolded = args.all }) end
+if args.flat or args.sort or args.top then listing.flat(rows, print_line) else listing.tree(rows, print_line, { unfolded = args.all }) end
 print_line(listing.totals_text(rows:totals()))

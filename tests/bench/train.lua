@@ -18,15 +18,6 @@ for i = 2, #arg do
 end
 cbk.compute.threads(threads)
 
-local ffi = require "ffi"
-ffi.cdef "typedef struct { long seconds, nanoseconds; } cbk_time; int clock_gettime(int, cbk_time *);"
-local time = ffi.new "cbk_time"
-
-local function now()
-  ffi.C.clock_gettime(1, time) -- monotonic
-  return tonumber(time.seconds) + tonumber(time.nanoseconds) * 1e-9
-end
-
 --- The peak of the process's memory so far, in MB.
 local function peak()
   local file = assert(io.open "/proc/self/status")
@@ -48,12 +39,12 @@ local function loop(count, batch, body)
   local see = cstorch.step_closure(function(loss) last = loss:item() end)
   local times, start = {}, nil
   for i, one in loader:iter() do
-    if i == 3 then start = now() end
-    local begin = now()
+    if i == 3 then start = cbk.clock() end
+    local begin = cbk.clock()
     see(step(one))
-    times[i] = now() - begin
+    times[i] = cbk.clock() - begin
   end
-  local mean = (now() - start) / count
+  local mean = (cbk.clock() - start) / count
   return mean, median { unpack(times, math.max(3, #times - 500)) }, last
 end
 
@@ -125,9 +116,9 @@ function models.adamw()
     local times = {}
     fn()
     for i = 1, count do
-      local begin = now()
+      local begin = cbk.clock()
       fn()
-      times[i] = now() - begin
+      times[i] = cbk.clock() - begin
     end
     return median(times)
   end

@@ -4,7 +4,8 @@
 
 #include "host/base/glob.hpp"
 #include "host/tensor/compare.hpp"
-#include "host/tensor/summary.hpp"
+#include "host/tensor/digest.hpp"
+#include "host/tensor/statistics.hpp"
 #include "host/value/walk.hpp"
 
 using namespace cbk;

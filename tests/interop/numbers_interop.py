@@ -18,7 +18,7 @@ import harness
 
 DTYPES = {"BOOL": np.bool_, "U8": np.uint8, "I8": np.int8, "U16": np.uint16, "I16": np.int16, "U32": np.uint32, "I32": np.int32,
           "U64": np.uint64, "I64": np.int64, "F16": np.float16, "F32": np.float32, "F64": np.float64}
-SHAPES = [(), (0,), (3, 0, 2), (1,), (7,), (3, 5), (60, 50)]
+SHAPES = [(), (0,), (3, 0, 2), (1,), (7,), (3, 5), (60, 90)]
 
 
 def save(path, tensors):
@@ -92,8 +92,50 @@ def statistics(run, rng):
         save(path, tensors)
         shown = {}
         run.check(f"show {kind}", lambda: shown.update((e["key"], e["stats"]) for e in json.loads(run.call("show", "--json", path, "*"))))
+        spread = {}
+        quantiles = ",".join(map(str, SHARES))
+        run.check(f"stats {kind}", lambda: spread.update(
+            (e["key"], e) for e in json.loads(run.call("stats", "--json", "--quantiles", quantiles, path))["tensors"]))
         for name, (_, array) in tensors.items():
             run.check(f"{kind} {name}", lambda: check_statistics(shown[name], array))
+            run.check(f"stats {kind} {name}", lambda: (check_statistics(spread[name], array), check_spread(spread[name], array)))
+
+
+SHARES = [0, 0.01, 0.5, 0.99, 1]
+LEAST_NORMAL = {np.float16: 2.0**-14, np.float32: 2.0**-126, np.float64: 2.0**-1022}
+
+
+def check_spread(entry, array):
+    """What `stats` has beside `show`: the norm, subnormal numbers, quantiles, and a histogram whose counts are exact for its edges."""
+    flat = array.reshape(-1)
+    is_float = np.issubdtype(array.dtype, np.floating)
+    finite = flat[np.isfinite(flat)] if is_float else flat
+    histogram = entry["histogram"]
+    if finite.size == 0:
+        assert entry["norm"] is None and set(entry["quantiles"].values()) == {None} and histogram == {"edges": [], "counts": []}, entry
+        return
+    numbers = [float(x) if is_float else int(x) for x in finite.tolist()]
+    squares = sum(fractions.Fraction(x) ** 2 for x in numbers)
+    power = max(squares.numerator.bit_length() - squares.denominator.bit_length() - 100, -4000) // 2 * 2 if squares else 0
+    norm = math.sqrt(squares / fractions.Fraction(2) ** power) * 2.0 ** (power // 2)
+    if math.isinf(norm):
+        assert entry["norm"] == "inf", entry["norm"]
+    else:
+        close(entry["norm"], norm, 8, "norm")
+    if is_float:
+        assert entry["subnormal"] == sum(0 < abs(x) < LEAST_NORMAL[array.dtype.type] for x in numbers), entry
+    ordered = sorted(float(x) for x in numbers)
+    for share, found in entry["quantiles"].items():
+        place = float(share) * (len(ordered) - 1)
+        low, high = ordered[math.floor(place)], ordered[min(math.floor(place) + 1, len(ordered) - 1)]
+        width = 2.0**-7 if is_float and flat.size > 4096 else 2.0**-50
+        least = 2.0**-133 if is_float and flat.size > 4096 else 0  # the width of the ranges of subnormal numbers
+        assert low - abs(low) * width - least <= found <= high + abs(high) * width + least or abs(found) > 3e38, (share, found, low, high)
+    edges, counts = histogram["edges"], histogram["counts"]
+    assert sum(counts) == finite.size and edges[0] == ordered[0] and edges[-1] == ordered[-1], histogram
+    if len(edges) > 2 or edges[0] < edges[-1]:
+        assert sorted(set(edges)) == edges, edges
+        assert [int(n) for n in np.histogram(np.array(ordered), edges)[0]] == counts, (edges, counts)
 
 
 def differences(run, rng):

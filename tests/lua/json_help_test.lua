@@ -112,6 +112,7 @@ local calls = {
   { "convert-config-to-mup", { "convert-config-to-mup", "-i", "gpt2.yaml" } },
   { "ls", { "ls", "a.pt" } },
   { "show", { "show", "a.pt", "*" } },
+  { "stats", { "stats", "a.pt" } },
   { "show --dataloader", { "show", "--dataloader", "map.mdl" } },
   { "diff", { "diff", "a.pt", "b.pt" }, 1 },
   { "new", { "new", "config.json", "-o", "new.safetensors" } },

@@ -1,0 +1,82 @@
+-- Tables that fit the terminal: the least important columns are left out, then the first column is shortened.
+
+local cbk = require "cbk"
+
+local text_table = {}
+
+local NARROWEST = 12 -- of a shortened first column
+local GAP = 2
+
+---@class TextColumn
+---@field title string
+---@field right? boolean     aligned to the right
+---@field weight? integer    of all columns but the first, those of the largest weight are shown first
+
+local function column_widths(columns, rows)
+  local widths = {}
+  for c, column in ipairs(columns) do
+    widths[c] = cbk.terminal.columns(column.title)
+    for _, cells in ipairs(rows) do widths[c] = math.max(widths[c], cbk.terminal.columns(cells[c])) end
+  end
+  return widths
+end
+
+local function has_text(rows, c)
+  for _, cells in ipairs(rows) do
+    if cells[c] ~= "" then return true end
+  end
+  return false
+end
+
+--- Which columns are shown, and what they take: those with text, as many as fit beside the first one.
+local function fitting(columns, rows, widths, limit)
+  local order, shown, total = {}, { true }, math.min(widths[1], NARROWEST)
+  for c = 2, #columns do
+    if has_text(rows, c) then order[#order + 1] = c end
+  end
+  table.sort(order, function(a, b)
+    if columns[a].weight ~= columns[b].weight then return columns[a].weight > columns[b].weight end
+    return a < b
+  end)
+  for _, c in ipairs(order) do
+    if total + GAP + widths[c] > limit then break end
+    shown[c], total = true, total + GAP + widths[c]
+  end
+  return shown, total
+end
+
+--- The end of a long key says more than its beginning.
+local function shortened(text, width)
+  if cbk.terminal.columns(text) <= width then return text end
+  while cbk.terminal.columns(text) > width - 1 do text = text:gsub("^.[\128-\191]*", "", 1) end
+  return "…" .. text
+end
+
+---The lines of a table: titles, then a line for each row. Columns without any text are left out.
+---@param columns TextColumn[]
+---@param rows string[][]
+---@param limit? integer   columns of the terminal; without it, nothing is left out
+---@return string[]
+function text_table.lines(columns, rows, limit)
+  limit = limit or math.huge
+  local widths = column_widths(columns, rows)
+  local shown, total = fitting(columns, rows, widths, limit)
+  local first = math.min(widths[1], NARROWEST)
+  widths[1] = math.max(first, math.min(widths[1], limit - total + first))
+  local titles, out = {}, {}
+  for c, column in ipairs(columns) do titles[c] = column.title end
+  for i = 0, #rows do
+    local cells, pieces = i == 0 and titles or rows[i], {}
+    for c, column in ipairs(columns) do
+      if shown[c] then
+        local text = c == 1 and shortened(cells[c], widths[c]) or cells[c]
+        local padding = (" "):rep(widths[c] - cbk.terminal.columns(text))
+        pieces[#pieces + 1] = column.right and padding .. text or text .. padding
+      end
+    end
+    out[#out + 1] = (table.concat(pieces, (" "):rep(GAP)):gsub(" +$", ""))
+  end
+  return out
+end
+
+return text_table

@@ -1,0 +1,162 @@
+-- `cbk stats`, and the tensors that `cbk ls` chooses by shape and dtype.
+
+local cbk = require "cbk"
+local harness = require "harness"
+local text_table = require "cbk.text_table"
+local describe, it, equal, is_true = harness.describe, harness.it, harness.equal, harness.is_true
+local run = harness.cbk
+
+local function has(text, part) is_true(text:find(part, 1, true), ("no %q in %q"):format(part, text)) end
+
+local function lacks(text, part) is_true(not text:find(part, 1, true), ("%q in %q"):format(part, text)) end
+
+--- A folder with a checkpoint of few tensors, one of them tied.
+local function make()
+  local dir = harness.temp_dir()
+  local weight = cbk.tensor({ 1, 2, 3, 4, 0, 0 / 0, math.huge, -2 }, { shape = { 2, 4 } })
+  cbk.create(dir .. "/m.pt", { root = cbk.dict {
+    { "model", cbk.dict {
+      { "layers.0.weight", weight }, { "layers.1.weight", cbk.full({ 3, 4 }, 0.5) }, { "head", weight },
+      { "ids", cbk.tensor({ 5, 7 }, { dtype = "int64" }) }, { "nothing", cbk.tensor({}, { shape = { 0, 4 } }) },
+      { "wave", cbk.full({ 2 }, 1, { dtype = "complex64" }) },
+    } },
+    { "step", 3 },
+  } }):commit()
+  return dir
+end
+
+--- The words of the line that begins with `key`.
+local function line_of(text, key)
+  for line in text:gmatch "[^\n]+" do
+    if line:sub(1, #key) == key then return line:gsub(" +", " ") end
+  end
+  error(("no line for %s in %q"):format(key, text), 2)
+end
+
+local function keys_of(text)
+  local keys = {}
+  for key in text:gmatch "\n([^ ]+)" do keys[#keys + 1] = key:match "[^.]+$" end
+  return keys
+end
+
+describe("cbk stats", function()
+  it("prints a line for each tensor", function()
+    local code, out, err = run(make(), "stats", "m.pt")
+    equal({ code, err }, { 0, "" })
+    equal(line_of(out, "key"), "key dtype shape min max mean std norm nan inf zeros")
+    equal(line_of(out, "model.layers.0.weight"), "model.layers.0.weight float32 [2, 4] -2 4 1.333 1.972 5.831 12.5 % 12.5 % 12.5 %")
+    equal(line_of(out, "model.head"), "model.head = model.layers.0.weight float32 [2, 4] -2 4 1.333 1.972 5.831 12.5 % 12.5 % 12.5 %")
+    equal(line_of(out, "model.ids"), "model.ids int64 [2] 5 7 6 1 8.602")
+    equal(line_of(out, "model.nothing"), "model.nothing float32 [0, 4]")
+    lacks(out, "wave")
+  end)
+
+  it("sorts, filters and shows the first", function()
+    local dir = make()
+    local function keys(...) return keys_of(select(2, run(dir, "stats", "m.pt", ...))) end
+    equal(keys("--sort", "norm", "--top", "2"), { "ids", "weight" })
+    equal(keys("--sort", "key", "--dtype", "float32"), { "head", "weight", "weight", "nothing" })
+    equal(keys("--shape", "*,4", "--sort", "size"), { "weight", "weight", "head", "nothing" })
+    equal(keys("--shape", "2"), { "ids" })
+    equal(keys("--key", "*.1.*"), { "weight" })
+    equal(keys("--key", "model.layers.1"), { "weight" })
+  end)
+
+  it("prints quantiles, CSV and JSON", function()
+    local dir = make()
+    local out = select(2, run(dir, "stats", "m.pt", "--key", "model.ids", "--quantiles", "0,0.5,1"))
+    equal(line_of(out, "key"), "key dtype shape min max mean std norm q0 q0.5 q1")
+    equal(line_of(out, "model.ids"), "model.ids int64 [2] 5 7 6 1 8.602 5 6 7")
+    out = select(2, run(dir, "stats", "m.pt", "--csv", "--dtype", "int64"))
+    equal(out, "file,key,dtype,shape,numel,bytes,min,max,mean,std,norm,nan,inf,zeros,subnormal\n"
+      .. "m.pt,model.ids,int64,2,2,16,5,7,6,1,8.6023252670426267,0,0,0,0\n")
+    local tensors = cbk.totable(cbk.config.parse(select(2, run(dir, "stats", "m.pt", "--json", "--bins", "2")), "json")).tensors
+    equal(tensors[4].quantiles, { ["0.01"] = 5.02, ["0.5"] = 6, ["0.99"] = 6.98 })
+    equal(tensors[4].histogram, { edges = { 5, 6, 7 }, counts = { 1, 1 } })
+    equal({ tensors[1].nan, tensors[1].inf, tensors[1].zeros, tensors[3].tied_to }, { 1, 1, 1, "model.layers.0.weight" })
+    equal({ tensors[5].min, tensors[5].norm, tensors[5].histogram }, { cbk.null, cbk.null, { edges = {}, counts = {} } })
+  end)
+
+  it("takes several files, and warns of one without chosen tensors", function()
+    local dir = make()
+    cbk.create(dir .. "/n.safetensors", { root = cbk.dict { { "model.ids", cbk.tensor { 1 } } } }):commit()
+    local _, out, err = run(dir, "stats", "m.pt", "n.safetensors", "--dtype", "int64")
+    has(out, "m.pt: model.ids")
+    has(err, "no tensor of 'n.safetensors' is chosen")
+  end)
+
+  it("fits the terminal: keys are shortened, the least important columns left out", function()
+    local columns = { { title = "key" }, { title = "a", weight = 1 }, { title = "b", weight = 2, right = true }, { title = "c", weight = 3 } }
+    local rows = { { "model.layers.0.weight", "one", "2", "" }, { "ö", "three", "44", "" } }
+    equal(text_table.lines(columns, rows), { "key                    a       b", "model.layers.0.weight  one     2", "ö                      three  44" })
+    equal(text_table.lines(columns, rows, 20), { "key                b", "…layers.0.weight   2", "ö                 44" })
+    equal(text_table.lines(columns, rows, 5), { "key", "…rs.0.weight", "ö" })
+  end)
+
+  for words, message in pairs {
+    ["--shape x"] = "--shape 'x': expected extents such as '*,4096'",
+    ["--sort nrm"] = "Did you mean norm?",
+    ["--top 0"] = "--top '0': expected a whole number of at least 1",
+    ["--dtype float31"] = "float31",
+    ["--quantiles 2"] = "--quantiles '2': expected numbers from 0 to 1",
+    ["--csv --json"] = "exclude each other",
+  } do
+    it("refuses " .. words, function()
+      local list = {}
+      for word in words:gmatch "%S+" do list[#list + 1] = word end
+      local code, _, err = run(make(), "stats", "m.pt", unpack(list))
+      equal(code, 2)
+      has(err, message)
+    end)
+  end
+
+  it("says that nothing is chosen", function()
+    local code, _, err = run(make(), "stats", "m.pt", "--key", "nope")
+    equal(code, 1)
+    has(err, "no tensor is chosen; 'cbk ls' lists what there is")
+  end)
+end)
+
+describe("t:stats", function()
+  it("gives quantiles and a histogram when they are asked for", function()
+    local list = {}
+    for i = 1, 1000 do list[i] = i / 1000 end
+    local stats = cbk.tensor(list):stats { quantiles = { 0, 0.5, 1 }, bins = 4 }
+    equal({ stats.quantiles[1], stats.quantiles[3] }, { stats.min, stats.max })
+    harness.near(stats.quantiles[2], 0.5, 0.005)
+    equal(#stats.histogram.counts, 4)
+    local sum = 0
+    for i, count in ipairs(stats.histogram.counts) do
+      sum = sum + count
+      is_true(math.abs(count - 250) <= 5)
+      is_true(stats.histogram.edges[i] < stats.histogram.edges[i + 1])
+    end
+    equal(sum, 1000)
+    equal(cbk.tensor({ 1 }):stats().quantiles, nil)
+  end)
+
+  it("counts numbers below the least normal one of their dtype", function()
+    equal(cbk.tensor({ 2 ^ -15, 2 ^ -14, 0 }, { dtype = "float16" }):stats().subnormal, 1)
+    equal(cbk.tensor({ 2 ^ -15, 2 ^ -130, 0 }, { dtype = "bfloat16" }):stats().subnormal, 1)
+  end)
+
+  it("refuses shares that are no shares", function()
+    harness.raises("a quantile must be from 0 to 1, not 2", function() cbk.tensor({ 1 }):stats { quantiles = { 2 } } end)
+    harness.raises("list of numbers as quantiles", function() cbk.tensor({ 1 }):stats { quantiles = 0.5 } end)
+    harness.raises("bins", function() cbk.tensor({ 1 }):stats { bins = 0 } end)
+  end)
+end)
+
+describe("cbk ls", function()
+  it("chooses by shape and dtype, and sorts", function()
+    local dir = make()
+    local out = select(2, run(dir, "ls", "m.pt", "--shape", "*,4", "--flat"))
+    has(out, "model.layers.1.weight")
+    lacks(out, "ids")
+    lacks(out, "step")
+    out = select(2, run(dir, "ls", "m.pt", "--sort", "size", "--top", "1"))
+    has(out, "\nmodel.layers.1.weight  float32  [3, 4]  48 B\n")
+    lacks(out, "head")
+    equal(#cbk.config.parse(select(2, run(dir, "ls", "m.pt", "--dtype", "int64", "--json")), "json").entries, 1)
+  end)
+end)
