@@ -1,5 +1,5 @@
 // Quantiles and histograms out of counted ranges.
-#include <catch2/catch_test_macros.hpp>
+#include <catch2/catch.hpp>
 
 #include <algorithm>
 #include <cmath>
