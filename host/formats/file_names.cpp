@@ -20,7 +20,7 @@ constexpr std::array<FormatNames, 5> formats = {{
     {"safetensors", safetensors_suffixes, ".safetensors", "model", "model.safetensors"},
     {"h5", h5_suffixes, ".h5", "model", ""},
     {"tensorflow", tensorflow_suffixes, "", "", ""},
-    {"npy", npy_suffixes, ".npy", "", ""},
+    {"npy", npy_suffixes, "", "", ""},
 }};
 
 constexpr std::string_view of = "-of-";
