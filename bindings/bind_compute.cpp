@@ -4,8 +4,8 @@
 
 #include "bindings/modules.hpp"
 #include "bindings/variable_methods.hpp"
-#include "host/compute/context.hpp"
 #include "host/base/parallel.hpp"
+#include "host/compute/context.hpp"
 #include "host/compute/program.hpp"
 
 namespace cbk::lua {

@@ -499,10 +499,11 @@ std::string LeafGroups::name(size_t group) const {
 
 void bind_rows(lua_State* L) {
   static const luaL_Reg row_methods[] = {
-      {"path", guarded<row_path>},    {"value", guarded<row_value<false>>}, {"raw", guarded<row_value<true>>},
-      {"find", guarded<find_row>},    {"earlier", guarded<earlier_rows>},   {"ties", guarded<ties_of_row>},
-      {"totals", guarded<totals_of>}, {"groups", guarded<groups_of>},       {"choose", guarded<choose_rows>},
-      {nullptr, nullptr}};
+      {"path", guarded<row_path>},        {"value", guarded<row_value<false>>},
+      {"raw", guarded<row_value<true>>},  {"find", guarded<find_row>},
+      {"earlier", guarded<earlier_rows>}, {"ties", guarded<ties_of_row>},
+      {"totals", guarded<totals_of>},     {"groups", guarded<groups_of>},
+      {"choose", guarded<choose_rows>},   {nullptr, nullptr}};
   static const luaL_Reg row_metamethods[] = {{"__len", guarded<row_count>}, {nullptr, nullptr}};
   register_type<LeafRows>(L, {row_methods, row_metamethods, guarded<row_at>});
   static const luaL_Reg group_methods[] = {

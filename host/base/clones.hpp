@@ -1,4 +1,5 @@
-// Plain loops that vectorise well are compiled for several instruction sets; the best one is chosen when the program starts.
+// Plain loops that vectorise well are compiled for several instruction sets; the best one is chosen when the
+// program starts.
 #pragma once
 
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && !defined(__SANITIZE_THREAD__) && \

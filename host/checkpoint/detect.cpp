@@ -99,10 +99,9 @@ void fail_as_foreign(const MappedFile& file) {
          "it was cut short, or is another kind of file",
          format_size(file.size()));
   }
-  fail(
-      Errc::format,
-      "its format is not known; known are torch zip and legacy files, safetensors, HDF5, NumPy's .npy, an "
-      "index of shards, and the index of a TensorFlow checkpoint");
+  fail(Errc::format,
+       "its format is not known; known are torch zip and legacy files, safetensors, HDF5, NumPy's .npy, an "
+       "index of shards, and the index of a TensorFlow checkpoint");
 }
 
 }  // namespace cbk

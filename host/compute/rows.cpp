@@ -3,9 +3,9 @@
 #include <cmath>
 
 #include "host/base/error.hpp"
+#include "host/base/parallel.hpp"
 #include "host/compute/function_kernel.hpp"
 #include "host/compute/operators.hpp"
-#include "host/base/parallel.hpp"
 #include "host/compute/promote.hpp"
 #include "host/compute/row_math.hpp"
 #include "host/compute/tape.hpp"

@@ -30,8 +30,8 @@ class Variable {
   /// New memory on the device of new variables, with any content (recorded: without memory yet).
   static VariablePtr empty(DType dtype, Shape shape);
   static VariablePtr empty(DType dtype, Shape shape, Device device);
-  /// The elements of a lazy tensor, read once; in a lazy program a variable without them, for formulas. Errors:
-  /// those of reading; `dtype` of what cannot be computed with.
+  /// The elements of a lazy tensor, read once; in a lazy program a variable without them, for formulas.
+  /// Errors: those of reading; `dtype` of what cannot be computed with.
   static VariablePtr from_tensor(const Tensor& tensor);
   static VariablePtr from_doubles(DType dtype, Shape shape, std::span<const double> values);
 

@@ -34,8 +34,8 @@ class Distribution {
   /// numbers. Errors: `value` of a share that is not in [0, 1].
   [[nodiscard]] std::vector<double> quantiles(const std::vector<double>& shares) const;
 
-  /// At most `most` bins of about one width. An edge within a bin of the distribution moves to its nearer end,
-  /// so the counts are exact. Empty without numbers. Errors: `value` where `most` is below 1.
+  /// At most `most` bins of about one width. An edge within a bin of the distribution moves to its nearer
+  /// end, so the counts are exact. Empty without numbers. Errors: `value` where `most` is below 1.
   [[nodiscard]] Histogram histogram(int64_t most) const;
 
  private:

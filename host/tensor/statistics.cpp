@@ -20,9 +20,10 @@
 namespace cbk {
 namespace {
 
-constexpr int64_t block_size = 1 << 12;  // elements that are read at once: several passes go over them in the first cache
-constexpr int64_t few = 1 << 12;         // elements that are sorted instead of counted
-constexpr int64_t part_size = 1 << 18;   // elements of a task; results are joined in the order of the parts
+constexpr int64_t block_size =
+    1 << 12;  // elements that are read at once: several passes go over them in the first cache
+constexpr int64_t few = 1 << 12;        // elements that are sorted instead of counted
+constexpr int64_t part_size = 1 << 18;  // elements of a task; results are joined in the order of the parts
 
 /// The least positive number that is not subnormal.
 double least_normal(DType dtype) {
@@ -99,7 +100,8 @@ class SharedCounters {
 /// The value of an element whose float32 has the counter, for dtypes that have one for each.
 double single_value(size_t counter) {
   const uint32_t negative = std::bit_cast<uint32_t>(counter_begin(counter)) & 0xffff0000U;
-  return static_cast<double>(counter < counter_count / 2 ? std::bit_cast<float>(negative) : counter_begin(counter));
+  return static_cast<double>(counter < counter_count / 2 ? std::bit_cast<float>(negative)
+                                                         : counter_begin(counter));
 }
 
 Distribution distribution_of(const std::vector<int64_t>& counters, const Moments& moments, DType dtype) {
@@ -235,9 +237,7 @@ class WholeCounts {
     values_.clear();
   }
 
-  static size_t range_of(Wide value) {
-    return counter_of(floor_to_float(static_cast<double>(value)));
-  }
+  static size_t range_of(Wide value) { return counter_of(floor_to_float(static_cast<double>(value))); }
 
   std::map<Wide, int64_t> values_;
   std::vector<int64_t> ranges_;

@@ -1,5 +1,5 @@
-// What the elements of a tensor are like, in one pass over blocks, on several threads. The results have the same
-// bits for any number of threads. Ctrl-C is honoured between blocks.
+// What the elements of a tensor are like, in one pass over blocks, on several threads. The results have the
+// same bits for any number of threads. Ctrl-C is honoured between blocks.
 #pragma once
 
 #include <cstdint>
@@ -23,8 +23,8 @@ struct Statistics {
   int64_t zeros = 0;
   int64_t subnormal = 0;  // other than 0, but below the dtype's least normal number
   int64_t numel = 0;
-  /// Bins of floats are 1/128 of a factor of two wide; those of up to 4,096 elements, of bfloat16 and narrower
-  /// floats, and of up to 65,536 different integers are single values.
+  /// Bins of floats are 1/128 of a factor of two wide; those of up to 4,096 elements, of bfloat16 and
+  /// narrower floats, and of up to 65,536 different integers are single values.
   Distribution distribution;
 };
 

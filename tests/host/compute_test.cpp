@@ -10,10 +10,10 @@
 #include <vector>
 
 #include "host/base/error.hpp"
+#include "host/base/parallel.hpp"
 #include "host/compute/context.hpp"
 #include "host/compute/gemm.hpp"
 #include "host/compute/operators.hpp"
-#include "host/base/parallel.hpp"
 #include "host/compute/program.hpp"
 #include "host/compute/tape.hpp"
 

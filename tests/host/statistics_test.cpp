@@ -16,7 +16,8 @@ namespace {
 Tensor tensor_of(const std::vector<double>& numbers, DType dtype) {
   Bytes bytes(numbers.size() * 8);
   for (size_t i = 0; i < numbers.size(); ++i) store_le(bytes.data() + i * 8, numbers[i]);
-  return Tensor::from_bytes(DType::float64, {static_cast<int64_t>(numbers.size())}, std::move(bytes)).cast(dtype);
+  return Tensor::from_bytes(DType::float64, {static_cast<int64_t>(numbers.size())}, std::move(bytes))
+      .cast(dtype);
 }
 
 std::vector<double> normal_numbers(size_t count) {
@@ -56,7 +57,8 @@ TEST_CASE("the counts of a histogram are exact for its edges", "[tensor]") {
     const bool is_last = bin + 1 == found.counts.size();
     const auto count = std::count_if(numbers.begin(), numbers.end(), [&](double number) {
       const auto stored = static_cast<double>(static_cast<float>(number));
-      return stored >= found.edges[bin] && (stored < found.edges[bin + 1] || (is_last && stored == found.edges[bin + 1]));
+      return stored >= found.edges[bin] &&
+             (stored < found.edges[bin + 1] || (is_last && stored == found.edges[bin + 1]));
     });
     CHECK(found.counts[bin] == count);
   }

@@ -107,7 +107,8 @@ Members read_members(std::string_view text) {
     const std::string_view name = literals.text();
     literals.expect(':');
     if (name == "descr" && !out.descr) {
-      if (literals.take('[')) fail(Errc::dtype, "its elements are records of several fields, which are not read");
+      if (literals.take('['))
+        fail(Errc::dtype, "its elements are records of several fields, which are not read");
       out.descr = literals.text();
     } else if (name == "fortran_order" && !out.is_column_major) {
       out.is_column_major = literals.boolean();
@@ -130,8 +131,8 @@ Members read_members(std::string_view text) {
 DType dtype_of(std::string_view descr) {
   if (pickle::is_numpy_number(descr)) return pickle::dtype_of_numpy(descr);
   const bool is_object = descr.find('O') != std::string_view::npos;
-  fail(Errc::dtype, "its elements are {} ({}), not numbers", is_object ? "Python objects" : "texts or raw bytes",
-       quote(descr));
+  fail(Errc::dtype, "its elements are {} ({}), not numbers",
+       is_object ? "Python objects" : "texts or raw bytes", quote(descr));
 }
 
 }  // namespace
@@ -151,8 +152,10 @@ Header read_header(ByteView file) {
   if (major < 1 || major > 3 || minor != 0)
     fail(Errc::format, "version {}.{} of the format is not known; known are 1.0, 2.0 and 3.0", major, minor);
   const uint64_t begin = major == 1 ? 10 : 12;
-  const uint64_t length = major == 1 ? load_le<uint16_t>(file.data() + 8) : load_le<uint32_t>(file.data() + 8);
-  if (length > longest_header) fail(Errc::format, "the header has {} bytes; {} are allowed", length, longest_header);
+  const uint64_t length =
+      major == 1 ? load_le<uint16_t>(file.data() + 8) : load_le<uint32_t>(file.data() + 8);
+  if (length > longest_header)
+    fail(Errc::format, "the header has {} bytes; {} are allowed", length, longest_header);
   if (begin + length > bytes.size()) cut_short(begin + length);
   Members members = read_members(bytes.substr(begin, length));
   Header out;
@@ -169,14 +172,15 @@ std::string write_header(DType dtype, const Shape& shape) {
   const char order = size_of(dtype) == 1 ? '|' : '<';
   std::string extents;
   for (const int64_t extent : shape) extents += fmt::format("{}, ", extent);
-  if (shape.size() == 1) extents.pop_back();                            // (3,)
-  if (shape.size() > 1) extents.resize(extents.size() - 2);             // (2, 3)
+  if (shape.size() == 1) extents.pop_back();                 // (3,)
+  if (shape.size() > 1) extents.resize(extents.size() - 2);  // (2, 3)
   std::string text =
       fmt::format("{{'descr': '{}{}', 'fortran_order': False, 'shape': ({}), }}", order, code, extents);
   const size_t before = 10 + text.size() + 1;
   text.append((alignment - before % alignment) % alignment, ' ');
   text += '\n';
-  if (text.size() > 0xffff) fail(Errc::value, "a shape of {} dims does not fit into the header", shape.size());
+  if (text.size() > 0xffff)
+    fail(Errc::value, "a shape of {} dims does not fit into the header", shape.size());
   std::string out(magic);
   out += '\x01';
   out += '\0';

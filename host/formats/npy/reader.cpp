@@ -11,7 +11,8 @@ namespace {
 
 Tensor read_tensor(const std::shared_ptr<const MappedFile>& file) {
   Header header = read_header(file->bytes());
-  const uint64_t size = checked_mul(static_cast<uint64_t>(numel_of(header.shape)), size_of(header.dtype), "an array");
+  const uint64_t size =
+      checked_mul(static_cast<uint64_t>(numel_of(header.shape)), size_of(header.dtype), "an array");
   if (size != file->size() - header.data_start) {
     fail(Errc::format, "an array {} of {} needs {} bytes, and {} follow the header", to_string(header.shape),
          name_of(header.dtype), size, file->size() - header.data_start);

@@ -11,7 +11,8 @@ class FileWriter : public ShardWriter {
   FileWriter(const Value& root, fs::path target, bool overwrite) : ShardWriter(std::move(target), overwrite) {
     const std::vector<NamedTensor> tensors = flat_tensors(root, "npy");
     if (tensors.size() != 1) {
-      fail(Errc::value, "an .npy file holds one tensor, not {}; choose one with --include, or export it by its key",
+      fail(Errc::value,
+           "an .npy file holds one tensor, not {}; choose one with --include, or export it by its key",
            tensors.size());
     }
     const Tensor& tensor = tensors[0].leaf.as_tensor();

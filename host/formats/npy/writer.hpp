@@ -5,8 +5,8 @@
 
 namespace cbk::npy {
 
-/// The tree has one tensor. Errors: `value` of a tree with more or fewer, or with other values; `dtype` of what
-/// NumPy lacks.
+/// The tree has one tensor. Errors: `value` of a tree with more or fewer, or with other values; `dtype` of
+/// what NumPy lacks.
 std::unique_ptr<ShardWriter> make_writer(const Value& root, const fs::path& target, bool overwrite);
 
 }  // namespace cbk::npy

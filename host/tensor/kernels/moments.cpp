@@ -134,7 +134,8 @@ Moments moments(std::vector<T>& numbers, double least_normal) {
   const T* x = numbers.data();
   const size_t count = numbers.size();
   out.count = static_cast<int64_t>(count);
-  const int64_t small = small_in(x, count, std::max(static_cast<T>(least_normal), std::numeric_limits<T>::min()));
+  const int64_t small =
+      small_in(x, count, std::max(static_cast<T>(least_normal), std::numeric_limits<T>::min()));
   out.zeros = small == 0 ? 0 : zeros_in(x, count);
   out.subnormal = least_normal == 0 ? 0 : small - out.zeros;
   const auto [min, max] = extremes_of(x, count);
@@ -143,7 +144,8 @@ Moments moments(std::vector<T>& numbers, double least_normal) {
   out.mean = in_chunks(count, [&](size_t begin, size_t size) { return sum_of(x + begin, size); }) /
              static_cast<long double>(count);
   const auto mean = static_cast<decltype(sum_of(x, count))>(out.mean);
-  out.squares = in_chunks(count, [&](size_t begin, size_t size) { return squares_of(x + begin, size, mean); });
+  out.squares =
+      in_chunks(count, [&](size_t begin, size_t size) { return squares_of(x + begin, size, mean); });
   return out;
 }
 
@@ -160,8 +162,8 @@ void Moments::merge(const Moments& other) {
   const long double delta = other.mean - mean;
   const auto total = static_cast<long double>(count + other.count);
   mean += delta * static_cast<long double>(other.count) / total;
-  squares += other.squares + delta * delta * static_cast<long double>(count) *
-                                 static_cast<long double>(other.count) / total;
+  squares += other.squares +
+             delta * delta * static_cast<long double>(count) * static_cast<long double>(other.count) / total;
   count += other.count;
 }
 

@@ -46,8 +46,8 @@ V interleaved(V a, V b, std::index_sequence<k...>) {
   return __builtin_shufflevector(a, b, static_cast<int>(first + k / 2 + k % 2 * sizeof...(k))...);
 }
 
-/// As many rows as a vector has elements, `stride` and `pitch` bytes apart. Each round interleaves the rows of the
-/// first half with those of the second; after log2(n) rounds rows are columns.
+/// As many rows as a vector has elements, `stride` and `pitch` bytes apart. Each round interleaves the rows
+/// of the first half with those of the second; after log2(n) rounds rows are columns.
 template <typename T>
 void transpose_square(const std::byte* source, int64_t stride, std::byte* out, int64_t pitch) {
   using V = typename Vector<T>::Type;
@@ -78,7 +78,8 @@ void transpose_tile(const std::byte* source, int64_t stride, std::byte* out, int
                           columns.data() + a * line_bytes + b * static_cast<int64_t>(sizeof(T)), line_bytes);
     }
   }
-  for (int64_t a = 0; a < tile; ++a) std::memcpy(out + a * pitch, columns.data() + a * line_bytes, line_bytes);
+  for (int64_t a = 0; a < tile; ++a)
+    std::memcpy(out + a * pitch, columns.data() + a * line_bytes, line_bytes);
 }
 
 /// out[i][j] = source[i + j·stride] for an n × m block. Whole cache lines are read and written, whatever the
