@@ -97,7 +97,9 @@ local function read()
     known[one.rows] = of_file
     local stats = row.tied_to and of_file[row.tied_to] or one.rows:value(one.index):stats { quantiles = SHARES, bins = BINS }
     of_file[row.path] = stats
-    out[n] = { file = one.file, key = row.path, dtype = row.type, shape = row.shape, bytes = row.bytes, tied_to = row.tied_to, stats = stats }
+    out[n] = {
+      file = one.file, key = row.path, dtype = row.type, shape = row.shape, bytes = row.bytes, tied_to = row.tied_to, stats = stats,
+    }
     if not row.tied_to then show(row.path, row.bytes) end
   end
   return out
@@ -124,43 +126,59 @@ local function share_text(count, row) return count > 0 and numbers.percent(count
 
 local function share_title(share) return ("q%g"):format(share) end
 
+local NUMBERS, COUNTS = { "min", "max", "mean", "std", "norm" }, { "nan", "inf", "zeros", "subnormal" }
+local WEIGHTS = { min = 7, max = 7, mean = 7, std = 8, norm = 6, nan = 9, inf = 9, zeros = 2, subnormal = 2 }
+
+local function key_text(row)
+  local key = fold.shown(row.key) .. (row.tied_to and " = " .. fold.shown(row.tied_to) or "")
+  return #args.file > 1 and cbk.shown(row.file) .. ": " .. key or key
+end
+
+--- The columns of the table; `text` gives a row's cell.
+local function columns_of_table()
+  local columns = {
+    { title = "key", text = key_text }, { title = "dtype", weight = 3, text = function(row) return row.dtype end },
+    { title = "shape", weight = 4, text = function(row) return extents.shape(row.shape) end },
+  }
+  local function add(title, weight, text) columns[#columns + 1] = { title = title, right = true, weight = weight, text = text } end
+  for _, name in ipairs(NUMBERS) do
+    add(name, WEIGHTS[name], function(row) return number_text(row.stats[name], row, 4) end)
+  end
+  for i, share in ipairs(SHARES) do
+    add(share_title(share), 5, function(row) return number_text(row.stats.quantiles[i], row, 4) end)
+  end
+  for _, name in ipairs(COUNTS) do
+    add(name, WEIGHTS[name], function(row) return share_text(row.stats[name], row) end)
+  end
+  return columns
+end
+
 local function print_table(rows)
-  local columns = { { title = "key" }, { title = "dtype", weight = 3 }, { title = "shape", weight = 4 } }
-  for _, name in ipairs { "min", "max", "mean", "std", "norm" } do
-    local weight = name == "norm" and 6 or name == "std" and 8 or 7
-    columns[#columns + 1] = { title = name, right = true, weight = weight, number = name }
-  end
-  for i, share in ipairs(SHARES) do columns[#columns + 1] = { title = share_title(share), right = true, weight = 5, share = i } end
-  for _, name in ipairs { "nan", "inf", "zeros", "subnormal" } do
-    local weight = (name == "nan" or name == "inf") and 9 or 2
-    columns[#columns + 1] = { title = name, right = true, weight = weight, count = name }
-  end
-  local lines = {}
+  local columns, lines = columns_of_table(), {}
   for i, row in ipairs(rows) do
-    local key = fold.shown(row.key) .. (row.tied_to and " = " .. fold.shown(row.tied_to) or "")
-    local cells = { #args.file > 1 and cbk.shown(row.file) .. ": " .. key or key, row.dtype, extents.shape(row.shape) }
-    for c = 4, #columns do
-      local column = columns[c]
-      cells[c] = column.number and number_text(row.stats[column.number], row, 4)
-        or column.share and number_text(row.stats.quantiles[column.share], row, 4) or column.count and share_text(row.stats[column.count], row) or ""
-    end
+    local cells = {}
+    for c, column in ipairs(columns) do cells[c] = column.text(row) end
     lines[i] = cells
   end
-  for _, line in ipairs(text_table.lines(columns, lines, tonumber(os.getenv "COLUMNS") or cbk.terminal.width "stdout")) do print(line) end
+  local width = tonumber(os.getenv "COLUMNS") or cbk.terminal.width "stdout"
+  for _, line in ipairs(text_table.lines(columns, lines, width)) do print(line) end
 end
 
 local function csv_cell(text) return text:find '[",\r\n]' and '"' .. text:gsub('"', '""') .. '"' or text end
 
 local function print_csv(rows)
-  local titles = { "file", "key", "dtype", "shape", "numel", "bytes", "min", "max", "mean", "std", "norm", "nan", "inf", "zeros", "subnormal" }
+  local titles = { "file", "key", "dtype", "shape", "numel", "bytes" }
+  for _, names in ipairs { NUMBERS, COUNTS } do
+    for _, name in ipairs(names) do titles[#titles + 1] = name end
+  end
   for _, share in ipairs(SHARES) do titles[#titles + 1] = share_title(share) end
   print(table.concat(titles, ","))
   for _, row in ipairs(rows) do
     local stats = row.stats
     local cells = { csv_cell(row.file), csv_cell(row.key), row.dtype, csv_cell(table.concat(row.shape, ",")),
       numbers.whole_text(stats.numel), numbers.whole_text(row.bytes) }
-    for _, name in ipairs { "min", "max", "mean", "std", "norm" } do cells[#cells + 1] = number_text(stats[name], row, 17) end
-    for _, name in ipairs { "nan", "inf", "zeros", "subnormal" } do cells[#cells + 1] = numbers.whole_text(stats[name]) end
+    for _, name in ipairs(NUMBERS) do cells[#cells + 1] = number_text(stats[name], row, 17) end
+    for _, name in ipairs(COUNTS) do cells[#cells + 1] = numbers.whole_text(stats[name]) end
     for i in ipairs(SHARES) do cells[#cells + 1] = number_text(stats.quantiles[i], row, 17) end
     print(table.concat(cells, ","))
   end

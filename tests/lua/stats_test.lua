@@ -86,9 +86,15 @@ describe("cbk stats", function()
   end)
 
   it("fits the terminal: keys are shortened, the least important columns left out", function()
-    local columns = { { title = "key" }, { title = "a", weight = 1 }, { title = "b", weight = 2, right = true }, { title = "c", weight = 3 } }
+    local columns = {
+      { title = "key" }, { title = "a", weight = 1 }, { title = "b", weight = 2, right = true }, { title = "c", weight = 3 },
+    }
     local rows = { { "model.layers.0.weight", "one", "2", "" }, { "ö", "three", "44", "" } }
-    equal(text_table.lines(columns, rows), { "key                    a       b", "model.layers.0.weight  one     2", "ö                      three  44" })
+    equal(text_table.lines(columns, rows), {
+      "key                    a       b",
+      "model.layers.0.weight  one     2",
+      "ö                      three  44",
+    })
     equal(text_table.lines(columns, rows, 20), { "key                b", "…layers.0.weight   2", "ö                 44" })
     equal(text_table.lines(columns, rows, 5), { "key", "…rs.0.weight", "ö" })
   end)
