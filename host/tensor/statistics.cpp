@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <cstring>
 #include <limits>
 #include <map>
 #include <memory>
@@ -20,8 +21,8 @@
 namespace cbk {
 namespace {
 
-constexpr int64_t block_size =
-    1 << 12;  // elements that are read at once: several passes go over them in the first cache
+constexpr int64_t read_size = 1 << 16;   // elements that are read at once
+constexpr int64_t block_size = 1 << 12;  // of those; several passes go over them in the first cache
 constexpr int64_t few = 1 << 12;        // elements that are sorted instead of counted
 constexpr int64_t part_size = 1 << 18;  // elements of a task; results are joined in the order of the parts
 
@@ -47,11 +48,13 @@ double least_normal(DType dtype) {
   }
 }
 
-void read_block(const Tensor& tensor, int64_t begin, DType as, std::byte* out, int64_t count) {
-  if (tensor.dtype() == as) return tensor.read(begin, {out, static_cast<size_t>(count) * size_of(as)});
-  Scratch raw(static_cast<size_t>(count) * size_of(tensor.dtype()));
-  tensor.read(begin, raw.bytes());
-  cast_elements(tensor.dtype(), raw.data(), as, out, count);
+/// Dense elements as numbers of another dtype.
+void convert(DType from, const std::byte* raw, DType to, std::byte* out, int64_t count) {
+  if (from == to) {
+    std::memcpy(out, raw, static_cast<size_t>(count) * size_of(to));
+  } else {
+    cast_elements(from, raw, to, out, count);
+  }
 }
 
 // --- floats
@@ -130,7 +133,8 @@ Distribution distribution_of(const std::vector<int64_t>& counters, const Moments
 /// Of few elements, each value.
 Distribution sorted_values(const Tensor& tensor) {
   std::vector<double> numbers(static_cast<size_t>(tensor.numel()));
-  read_block(tensor, 0, DType::float64, reinterpret_cast<std::byte*>(numbers.data()), tensor.numel());
+  convert(tensor.dtype(), tensor.to_bytes().data(), DType::float64,
+          reinterpret_cast<std::byte*>(numbers.data()), tensor.numel());
   std::erase_if(numbers, [](double number) { return !std::isfinite(number); });
   std::sort(numbers.begin(), numbers.end());
   std::vector<Bin> bins;
@@ -141,27 +145,41 @@ Distribution sorted_values(const Tensor& tensor) {
   return Distribution(std::move(bins));
 }
 
+/// Adds a block of elements to `moments` and to the counters. The vectors are room that is used again.
+template <typename T>
+void add_floats(std::vector<T>& numbers, std::vector<float>& floors, DType dtype, Moments& moments,
+                std::vector<uint32_t>& counters) {
+  moments.merge(moments_of(numbers, least_normal(dtype)));
+  std::span<const float> counted;
+  if constexpr (sizeof(T) == 4) {
+    counted = numbers;
+  } else {
+    floors.resize(numbers.size());
+    std::transform(numbers.begin(), numbers.end(), floors.begin(), floor_to_float);
+    counted = floors;
+  }
+  count_floats(counted, std::span<uint32_t, counter_count>(counters));
+}
+
 template <typename T>
 Moments part_of_floats(const Tensor& tensor, int64_t begin, int64_t end, std::vector<uint32_t>& counters) {
   constexpr DType as = sizeof(T) == 4 ? DType::float32 : DType::float64;
+  const auto itemsize = static_cast<int64_t>(size_of(tensor.dtype()));
   Moments out;
   std::vector<T> numbers;
   std::vector<float> floors;
-  for (; begin < end; begin += block_size) {
+  Scratch raw(static_cast<size_t>(std::min(read_size, end - begin) * itemsize));
+  for (; begin < end; begin += read_size) {
     check_interrupt();
-    const int64_t count = std::min(block_size, end - begin);
-    numbers.resize(static_cast<size_t>(count));
-    read_block(tensor, begin, as, reinterpret_cast<std::byte*>(numbers.data()), count);
-    out.merge(moments_of(numbers, least_normal(tensor.dtype())));
-    std::span<const float> counted;
-    if constexpr (sizeof(T) == 4) {
-      counted = numbers;
-    } else {
-      floors.resize(numbers.size());
-      std::transform(numbers.begin(), numbers.end(), floors.begin(), floor_to_float);
-      counted = floors;
+    const int64_t size = std::min(read_size, end - begin);
+    tensor.read(begin, raw.bytes().first(static_cast<size_t>(size * itemsize)));
+    for (int64_t at = 0; at < size; at += block_size) {
+      const int64_t count = std::min(block_size, size - at);
+      numbers.resize(static_cast<size_t>(count));
+      convert(tensor.dtype(), raw.data() + at * itemsize, as, reinterpret_cast<std::byte*>(numbers.data()),
+              count);
+      add_floats(numbers, floors, tensor.dtype(), out, counters);
     }
-    count_floats(counted, std::span<uint32_t, counter_count>(counters));
   }
   return out;
 }
