@@ -19,12 +19,6 @@ local text = require "cstorch.text"
 ---@field abstract? table[]             methods that a subclass must have; a list in it means one of those
 local Object = { name = "Object", noun = "object", subclasses = {}, fields = {} }
 Object.class = Object
-Object.object_metatable = {
-  __tostring = function(object)
-    local fields = text.fields(object.class.keywords or {}, object)
-    return fields == "" and object.class.name or ("%s { %s }"):format(object.class.name, fields)
-  end,
-}
 
 --- Whether `value` is an object of `base` or of a class derived from it.
 local function is_a(value, base)
@@ -74,7 +68,13 @@ local function assign(object, name, value)
   rawset(object, name, value)
 end
 
-Object.object_metatable = { __index = member, __newindex = assign }
+--- The class with the keywords that the object keeps as fields.
+local function as_text(object)
+  local fields = text.fields(object.class.keywords or {}, object)
+  return fields == "" and object.class.name or ("%s { %s }"):format(object.class.name, fields)
+end
+
+Object.object_metatable = { __index = member, __newindex = assign, __tostring = as_text }
 
 -- --- methods
 
@@ -137,8 +137,7 @@ end
 local function initialize(class, object, ...)
   local declared = class.keywords
   if not declared then return object:init(...) end
-  local init = originals[class.init] or class.init
-  local positional = class.positional or debug.getinfo(init, "u").nparams - 2
+  local positional = positional_of(class)
   local arguments, count = { ... }, select("#", ...)
   errors.check(count <= positional + 1, "type", "%s: expected %d arguments and a keyword table, found %d", class.name, positional, count)
   arguments[positional + 1] = keywords.complete(class.name, declared, arguments[positional + 1])
