@@ -32,7 +32,8 @@ examples:
   cbk copy pytorch_model.bin model.safetensors --to-dtype bfloat16
   cbk copy model.mdl weights.pt --include model --rename 'model.*=*'
   cbk copy model.safetensors folder --format safetensors --shard-size 5GB
-  cbk copy model.safetensors folder --format safetensors --shard-by '*embed*']])
+  cbk copy model.safetensors folder --format safetensors --shard-by '*embed*'
+  cbk copy model.mdl head.npy --include model.lm_head.weight --to-dtype float32]])
 local function floating(text)
   local dtype, problem = cli.dtype(text)
   if dtype and not cbk.dtype(dtype).floating then return nil, ("--to-dtype '%s': expected a floating dtype"):format(text) end
@@ -41,7 +42,7 @@ end
 
 parser:argument("source", "a checkpoint, an index.json, a TensorFlow prefix or a folder with one"):argname "SRC"
 parser:argument("target", "what to write"):argname "DST"
-parser:option("--format", "torch, safetensors, h5 or tensorflow (DST is then a prefix; default: from DST)"):argname "FORMAT"
+parser:option("--format", "torch, safetensors, h5, tensorflow (DST is then a prefix) or npy (default: from DST)"):argname "FORMAT"
 parser:option("--h5-version", "0.4, 0.5 or flat (default: 0.5)"):argname("VERSION"):choices { "0.4", "0.5", "flat" }
 parser:option("--to-dtype", "convert all floating tensors to this dtype: bfloat16, float16, float32, … (default: unchanged)")
   :argname("DTYPE"):convert(floating)

@@ -84,6 +84,27 @@ def lies(run):
         run.check(name, check)
 
 
+def refusals(run):
+    """A file holds one tensor of a dtype that NumPy has."""
+    source = run.path("half.npy")
+    np.save(source, np.arange(4, dtype="f4"))
+    run.call("copy", "-q", source, run.path("half.safetensors"), "--to-dtype", "bfloat16")
+    script = run.path("two.lua")
+    with open(script, "w", encoding="utf-8") as f:
+        f.write('local cbk = require "cbk"\ncbk.create(arg[1], { root = cbk.dict { { "a", cbk.tensor { 1 } }, { "b", cbk.tensor { 2 } } } }):commit()\n')
+    for name, call, message in (
+        ("two tensors", ["run", script, run.path("two.npy")], "holds one tensor, not 2; choose one with --include"),
+        ("bfloat16", ["copy", run.path("half.safetensors"), run.path("b.npy")], "NumPy has no bfloat16, the dtype of 'half'"),
+        ("shards", ["copy", source, run.path("c.npy"), "--shard-size", "1MB"], "not as 'npy'"),
+    ):
+        def check(call=call, message=message):
+            done = run.run(*call)
+            assert done.returncode != 0 and message in done.stderr and "Traceback" not in done.stderr, (done.returncode, done.stderr)
+        run.check(name, check)
+    run.check("a cast", lambda: run.call("copy", "-q", run.path("half.safetensors"), run.path("d.npy"), "--to-dtype", "float32"))
+    run.check("its elements", lambda: np.testing.assert_array_equal(np.load(run.path("d.npy")), np.arange(4, dtype="f4")))
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--cbk", required=True)
@@ -92,6 +113,7 @@ def main():
         both_ways(run, np.random.default_rng(1))
         versions(run)
         lies(run)
+        refusals(run)
         return run.close()
 
 

@@ -12,12 +12,13 @@ class FileWriter : public ShardWriter {
     const std::vector<NamedTensor> tensors = flat_tensors(root, "npy");
     if (tensors.size() != 1) {
       fail(Errc::value,
-           "an .npy file holds one tensor, not {}; choose one with --include, or export it by its key",
+           "an .npy file holds one tensor, not {}; choose one with --include (in Lua: give a tree with one)",
            tensors.size());
     }
     const Tensor& tensor = tensors[0].leaf.as_tensor();
     if (!is_known(tensor.dtype())) {
-      fail(Errc::dtype, "NumPy has no {}: convert it ({} to float32, say), as 'cbk export' does",
+      fail(Errc::dtype,
+           "NumPy has no {}, the dtype of {}: cast it, with --to-dtype float32 (in Lua: t:to \"float32\")",
            name_of(tensor.dtype()), quote(tensors[0].name));
     }
     header_ = write_header(tensor.dtype(), tensor.shape());

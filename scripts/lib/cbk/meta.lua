@@ -146,7 +146,7 @@ function Tensor:as(options) end
 ---`get` or `has`. The names of the fields and methods here come first: a key of such a name ("version", "format", …) is read as
 ---`ckpt:get "version"`. `pairs(ckpt)` is `ckpt:leaves()`. A checkpoint is read only.
 ---@field root any           the tree; nearly always a Dict
----@field format string      "torch-zip" "torch-legacy" "torch-sharded" "safetensors" "safetensors-sharded" "cerebras-h5" "flat-h5" "tensorflow"
+---@field format string      "torch-zip" "torch-legacy" "torch-sharded" "safetensors" "safetensors-sharded" "cerebras-h5" "flat-h5" "tensorflow" "npy"
 ---@field version string
 ---@field path string
 ---@field files string[]
@@ -464,7 +464,7 @@ function cbk.fs.temp_dir() end            -- a new empty folder
 function cbk.fs.program() end             -- the running program, for scripts that call cbk again
 
 -- --- names of files (host/formats/file_names.hpp)
----The format that the suffix of a path says: "torch", "safetensors", "h5" or "tensorflow"; nil when it says none.
+---The format that the suffix of a path says: "torch", "safetensors", "h5", "tensorflow" or "npy"; nil when it says none.
 ---@param path string
 ---@return string?
 function cbk.format_of_name(path) end
