@@ -23,8 +23,8 @@ namespace {
 
 constexpr int64_t read_size = 1 << 16;   // elements that are read at once
 constexpr int64_t block_size = 1 << 12;  // of those; several passes go over them in the first cache
-constexpr int64_t few = 1 << 12;        // elements that are sorted instead of counted
-constexpr int64_t part_size = 1 << 18;  // elements of a task; results are joined in the order of the parts
+constexpr int64_t few = 1 << 12;         // elements that are sorted instead of counted
+constexpr int64_t part_size = 1 << 18;   // elements of a task; results are joined in the order of the parts
 
 /// The least positive number that is not subnormal.
 double least_normal(DType dtype) {
