@@ -29,8 +29,8 @@ describe("the direction of includes", function()
 
   it("refuses a neighbour of the same rank, and a folder without a row", function()
     equal(why("host/config/yaml_read.cpp", "host/plan/plan.hpp"), "but host/plan and host/config do not include each other")
-    equal(why("host/formats/npy/reader.cpp", "host/value/value.hpp"), "its own folder is in no row of tests/includes.lua")
-    equal(why("host/checkpoint/open.cpp", "host/formats/npy/reader.hpp"), "that folder is in no row of tests/includes.lua")
+    equal(why("host/formats/onnx/reader.cpp", "host/value/value.hpp"), "its own folder is in no row of tests/includes.lua")
+    equal(why("host/checkpoint/open.cpp", "host/formats/onnx/reader.hpp"), "that folder is in no row of tests/includes.lua")
   end)
 
   it("names file, line, include and reason", function()
