@@ -15,7 +15,8 @@ local parser = cli.parser("stats", "Print statistics of each tensor, read once."
 NaN and infinities are counted and left out of the rest. std is that of the population, norm the
 root of the sum of squares, subnormal the share of numbers other than 0 that are below the least
 normal number of their dtype. Quantiles of more than 4,096 elements of float16 and wider floats
-are within 1 % of the value; others are exact.
+are within 1 % of the value, unless they are float64 numbers outside of float32's range; others
+are exact.
 
 Tied tensors are read once. Tensors of complex numbers have no statistics and are left out.
 

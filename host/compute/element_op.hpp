@@ -76,8 +76,8 @@ template <typename T>
 ElementLoop find_loop(ElementOp op, unsigned scalars);
 
 /// The loop of two operations on floats in one pass, each with its own rounding: second(first(a, b), c), or
-/// second(c, first(a, b)) if `is_last`. A first operation of one operand has it as a and b. nullptr: there is
-/// no such loop.
+/// second(c, first(a, b)) if `is_last`. A first operation of one operand has it as a and b. nullptr for
+/// pairs without a loop.
 ElementLoop find_pair(ElementOp first, ElementOp second, bool is_last, unsigned scalars);
 
 }  // namespace cbk::compute

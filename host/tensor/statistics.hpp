@@ -24,7 +24,8 @@ struct Statistics {
   int64_t subnormal = 0;  // other than 0, but below the dtype's least normal number
   int64_t numel = 0;
   /// Bins of floats are 1/128 of a factor of two wide; those of up to 4,096 elements, of bfloat16 and
-  /// narrower floats, and of up to 65,536 different integers are single values.
+  /// narrower floats, and of up to 65,536 different integers are single values. Numbers of float64
+  /// outside of float32's range share a bin at each end.
   Distribution distribution;
 };
 

@@ -27,7 +27,7 @@ local function says_parts(path, parts)
   return true
 end
 
----The model whose parts are the folders of a folder, as Hugging Face's LLaVA, and its parts; nil if there is none. DPR and DRAGON have
+---The model whose parts are the folders of a folder, as Hugging Face's LLaVA, and its parts; nil for other folders. DPR and DRAGON have
 ---folders of the same names.
 ---@param path string
 ---@return Model|nil model, Component[]|nil parts
