@@ -176,7 +176,8 @@ void Elementwise::plan() {
     const int value = number(chain_.outputs[i].value);
     const bool is_direct = chain_.outputs[i].value.kind == ChainValue::Kind::step &&
                            view.dtype == chain_.type && view.is_contiguous() &&
-                           sources_[value].kind == Source::Kind::slot && stores_[value] == no_output;
+                           sources_[value].kind == Source::Kind::slot && stores_[value] == no_output &&
+                           !is_read_after(chain_.outputs[i].value.index, view);
     if (is_direct) {
       stores_[value] = static_cast<int>(inputs + i);
     } else {
@@ -185,6 +186,21 @@ void Elementwise::plan() {
   }
   if constexpr (std::is_same_v<T, float>) join_pairs();
   give_slots();
+}
+
+/// Whether a step after this one reads, from memory, what an output writes: a copy that is pruned away was
+/// made later than the value that it copies.
+bool Elementwise::is_read_after(int step, const Operand& written) const {
+  for (size_t s = static_cast<size_t>(step) + 1; s < chain_.steps.size(); ++s) {
+    for (int i = 0; i < arity(chain_.steps[s].op); ++i) {
+      const ChainValue operand = chain_.steps[s].operands[i];
+      if (operand.kind != ChainValue::Kind::input) continue;
+      if (sources_[operand.index].kind == Source::Kind::memory &&
+          views_[operand.index].buffer == written.buffer)
+        return true;
+    }
+  }
+  return false;
 }
 
 /// Two operations become one loop where no one else needs the result of the first.

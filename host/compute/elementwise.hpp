@@ -75,6 +75,7 @@ class Elementwise final : public Kernel {
   template <typename T>
   void run_block(int64_t begin, int64_t count, std::byte* scratch) const;
   [[nodiscard]] int number(ChainValue value) const;
+  [[nodiscard]] bool is_read_after(int step, const Operand& written) const;
   void join_pairs();
   bool join(size_t first, size_t second);
   void give_slots();

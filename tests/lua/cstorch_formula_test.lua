@@ -43,6 +43,17 @@ describe("cstorch: formulas", function()
     cstorch.testing.reset()
   end)
 
+  it("write a value after the last read of what it replaces", function()
+    local p, difference = cstorch.tensor { 1, 2, 3 }, cstorch.zeros { 3 }
+    cstorch.formula(function()
+      local new = p * 2
+      local change = new - p
+      p:copy_(new)
+      difference:copy_(change)
+    end)
+    equal({ p:tolist(), difference:tolist() }, { { 2, 4, 6 }, { 1, 2, 3 } })
+  end)
+
   it("round after each operation, as one operator after the other does", function()
     cstorch.manual_seed(1)
     local a, b, c, one = cstorch.rand { 1000 }, cstorch.rand { 1000 }, cstorch.rand { 1000 }, cstorch.tensor(0.3)
