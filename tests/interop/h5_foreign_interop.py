@@ -1,17 +1,23 @@
 #!/usr/bin/python3
-"""H5 files of plain h5py, of which cbk can read a part: they open, tell what cannot be read and why, and copy without it.
+"""H5 files of plain h5py with every structure and filter: they open, are read natively or by the HDF5 library in a child process, tell
+what cannot be read and why, and copy without it.
 
 Usage: h5_foreign_interop.py --cbk PATH
 """
 import argparse
+import ctypes
 import json
 import os
+import socket
+import struct
 import subprocess
 import sys
 import tempfile
 
 import h5py
+import hdf5plugin  # registers Blosc
 import numpy as np
+import zstandard
 
 import harness
 
@@ -29,6 +35,39 @@ def with_nbit(f, name):
     plist.set_filter(5, h5py.h5z.FLAG_OPTIONAL, ())
     space = h5py.h5s.create_simple(VALUES.shape)
     h5py.h5d.create(f.id, name.encode(), h5py.h5t.NATIVE_INT32, space, plist).write(h5py.h5s.ALL, h5py.h5s.ALL, VALUES)
+
+
+def of_17_bits(f, name):
+    """numbers that do not use all of their bits, packed"""
+    kind = h5py.h5t.NATIVE_INT32.copy()
+    kind.set_precision(17)
+    plist = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+    plist.set_chunk((7, 33))
+    plist.set_filter(5, h5py.h5z.FLAG_OPTIONAL, ())
+    h5py.h5d.create(f.id, name.encode(), kind, h5py.h5s.create_simple(VALUES.shape), plist).write(h5py.h5s.ALL, h5py.h5s.ALL, VALUES)
+
+
+def with_unknown_filter(f, name, number, pack):
+    """chunks that this process packs itself, since its library has no such filter"""
+    plist = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+    plist.set_chunk((20, 50))
+    plist.set_filter(number, h5py.h5z.FLAG_OPTIONAL, ())
+    made = h5py.h5d.create(f.id, name.encode(), h5py.h5t.NATIVE_INT32, h5py.h5s.create_simple(VALUES.shape), plist)
+    for row in range(0, 60, 20):
+        for column in range(0, 100, 50):
+            made.write_direct_chunk((row, column), pack(VALUES[row:row + 20, column:column + 50].tobytes()))
+
+
+def inside(f, name):
+    """a virtual dataset over another one of the same file"""
+    layout = h5py.VirtualLayout(shape=VALUES.shape, dtype="i4")
+    layout[:] = h5py.VirtualSource(".", "plain", shape=VALUES.shape)
+    f.create_virtual_dataset(name, layout)
+
+
+def growing(f, name, **options):
+    """one unlimited extent: the newest library indexes chunks by an extensible array"""
+    return with_filter(f, name, maxshape=(None, 100), **options)
 
 
 def dangling_soft(f, name):
@@ -61,10 +100,8 @@ def virtual(f, name):
 
 # name: (maker, words that tell why, whether dtype and shape are known all the same)
 UNREADABLE = {
-    "szip": (lambda f, n: with_filter(f, n, compression="szip"), "filter 4 (szip)", True),
-    "nbit": (with_nbit, "filter 5 (nbit)", True),
-    "scaleoffset": (lambda f, n: with_filter(f, n, scaleoffset=0), "filter 6 (scaleoffset)", True),
-    "virtual": (virtual, "virtual", True),
+    "no plugin": (lambda f, n: with_unknown_filter(f, n, 32099, bytes), "filter 32099", True),
+    "virtual": (virtual, "'neighbour.h5'", True),
     "raw": (raw_file_missing, "missing.raw", True),
     "soft": (dangling_soft, "/nowhere/at/all", False),
     "circle": (soft_circle, "circle", False),
@@ -78,6 +115,15 @@ READABLE = {
     "fletcher32": lambda f, n: with_filter(f, n, fletcher32=True),
     "fletcher32 after gzip": lambda f, n: with_filter(f, n, compression="gzip", shuffle=True, fletcher32=True),
     "a link": lambda f, n: f.__setitem__(n, h5py.SoftLink("/plain")),
+    "szip": lambda f, n: with_filter(f, n, compression="szip"),
+    "nbit": with_nbit,
+    "17 bits": of_17_bits,
+    "scaleoffset": lambda f, n: with_filter(f, n, scaleoffset=0),
+    "blosc": lambda f, n: with_filter(f, n, **hdf5plugin.Blosc()),
+    "zstd": lambda f, n: with_unknown_filter(f, n, 32015, zstandard.compress),
+    "inside": inside,
+    "growing": growing,
+    "growing, packed": lambda f, n: growing(f, n, compression="gzip"),
     "beside": lambda f, n: f.__setitem__(n, h5py.ExternalLink("neighbour.h5", "/w")),
 }
 
@@ -99,7 +145,7 @@ def one_of_each(run):
     path = run.path("all.h5")
     with h5py.File(run.path("neighbour.h5"), "w") as f:
         f["w"] = VALUES
-    with h5py.File(path, "w") as f:
+    with h5py.File(path, "w", libver="latest") as f:
         for name, make in READABLE.items():
             make(f, name)
         for name, (make, _, _) in UNREADABLE.items():
@@ -132,7 +178,7 @@ def one_of_each(run):
         root = dict((k["v"], n) for k, n in json.loads(run.call("dump", run.path("readable.h5")))["root"]["items"])
         for name in READABLE:
             assert root[name]["sha256"] == root["plain"]["sha256"], name
-    with h5py.File(run.path("readable.h5"), "w") as f:
+    with h5py.File(run.path("readable.h5"), "w", libver="latest") as f:
         for name, make in READABLE.items():
             make(f, name)
     run.check("checksummed chunks and links are read", values)
@@ -178,10 +224,139 @@ def damage(run):
     run.check("a damaged chunk is found, and leaves no target", found)
 
 
-def still_refused(run):
-    with h5py.File(run.path("group.h5"), "w") as f:
-        f["a/b"] = VALUES
-    run.check("a group is no variable", lambda: run.refused(["'a'", "not a dataset"], "ls", run.path("group.h5")))
+def library():
+    """the HDF5 library that h5py uses, for what h5py has no words for"""
+    return ctypes.CDLL([line.split()[-1] for line in open("/proc/self/maps") if "libhdf5_serial.so" in line][0])
+
+
+def shared_messages(run):
+    """types, shapes, fills, filters and attributes in the file's table of shared messages, and groups with packed heaps"""
+    h5, path = library(), run.path("shared.h5")
+    with_table = h5py.h5p.create(h5py.h5p.FILE_CREATE)
+    assert h5.H5Pset_shared_mesg_nindexes(ctypes.c_int64(with_table.id), 2) >= 0
+    assert h5.H5Pset_shared_mesg_index(ctypes.c_int64(with_table.id), 0, 0x1000, 1) >= 0  # attributes
+    assert h5.H5Pset_shared_mesg_index(ctypes.c_int64(with_table.id), 1, 0x082A, 1) >= 0  # all others
+    access = h5py.h5p.create(h5py.h5p.FILE_ACCESS)
+    access.set_libver_bounds(h5py.h5f.LIBVER_LATEST, h5py.h5f.LIBVER_LATEST)
+    with h5py.File(h5py.h5f.create(path.encode(), h5py.h5f.ACC_TRUNC, with_table, access)) as f:
+        packed = h5py.h5p.create(h5py.h5p.GROUP_CREATE)
+        assert h5.H5Pset_deflate(ctypes.c_int64(packed.id), 6) >= 0
+        f["w0"] = VALUES
+        for i in range(1, 40):
+            d = with_filter(f, f"w{i}", compression="gzip", fillvalue=7)
+            for j in range(20):
+                d.attrs[f"note {j}"] = "the same text at each dataset"
+        many = h5py.Group(h5py.h5g.create(f.id, b"group", gcpl=packed))
+        for i in range(200):
+            many[f"a rather long name of a dataset {i}"] = np.int32(i)
+
+    def values():
+        flat = run.path("flat.h5")
+        with h5py.File(path) as f, h5py.File(flat, "w") as out:
+            for name in f:
+                if name != "group":
+                    out[name] = f[name][()]
+        run.call("copy", path, run.path("shared.pt"), "--exclude", "group")
+        run.call("diff", run.path("shared.pt"), flat)
+    with h5py.File(path, "r+") as f:
+        group = {name: f["group"][name][()] for name in f["group"]}
+        del f["group"]
+    run.check("shared messages are read", values)
+
+    def heap():
+        with h5py.File(run.path("heap.h5"), "w", libver="latest") as f:
+            made = h5py.h5p.create(h5py.h5p.GROUP_CREATE)
+            assert h5.H5Pset_deflate(ctypes.c_int64(made.id), 6) >= 0
+            g = h5py.Group(h5py.h5g.create(f.id, b"group", gcpl=made))
+            for name, value in group.items():
+                g[name] = value
+            for name in group:
+                f[f"to {name}"] = h5py.SoftLink(f"/group/{name}")
+        rows = {row["key"]: row["shape"] for row in json.loads(run.call("ls", "--json", run.path("heap.h5")))["entries"]}
+        assert rows == {f"{place}{name}": [] for name in group for place in ("group.", "to ")}, rows
+        run.call("copy", run.path("heap.h5"), run.path("heap.pt"), "--rename", "group.*=*", "--include", "group")
+        with h5py.File(run.path("heap flat.h5"), "w") as f:
+            for name, value in group.items():
+                f[name] = value
+        run.call("diff", run.path("heap.pt"), run.path("heap flat.h5"))
+    run.check("links in packed heaps are followed", heap)
+
+
+def child(run):
+    """what the child process may do, and what is said when it is not well"""
+    program = os.path.join(os.path.dirname(os.path.realpath(run.cbk)), "cbk-hdf5")
+
+    def locked_in():
+        path = run.path("one.h5")
+        with h5py.File(path, "w") as f:
+            d = with_filter(f, "w", compression="szip")
+            address = h5py.h5o.get_info(d.id).addr
+        ours, theirs = socket.socketpair()
+        with open(path, "rb") as f:
+            saved = os.dup(3) if os.path.exists("/proc/self/fd/3") else None
+            os.dup2(f.fileno(), 3)
+            process = subprocess.Popen([program, "4"], stdin=theirs, pass_fds=(3,))
+            if saved is not None:
+                os.dup2(saved, 3)
+                os.close(saved)
+        ours.sendall(struct.pack("<QQQII", address, 130, 40, 0, 4))
+        status, size = struct.unpack("<II", ours.recv(8, socket.MSG_WAITALL))
+        assert (status, size) == (0, 160), (status, size)
+        got = np.frombuffer(ours.recv(size, socket.MSG_WAITALL), dtype="<i4")
+        assert (got == VALUES.reshape(-1)[130:170]).all(), got
+        proc = open(f"/proc/{process.pid}/status").read()
+        assert "Seccomp:\t2" in proc, proc
+        limits = open(f"/proc/{process.pid}/limits").read()
+        assert "Max address space         1073741824" in limits, limits
+        ours.close()
+        theirs.close()
+        assert process.wait(timeout=20) == 0
+    run.check("the child is locked in, and ends with cbk", locked_in)
+
+    def itself():
+        path = run.path("circle.h5")
+        with h5py.File(path, "w", libver="latest") as f:
+            layout = h5py.VirtualLayout(shape=VALUES.shape, dtype="i4")
+            layout[:] = h5py.VirtualSource(".", "w", shape=VALUES.shape)
+            f.create_virtual_dataset("w", layout)
+        r = subprocess.run([run.cbk, "copy", path, run.path("x.pt")], capture_output=True, text=True, timeout=120)
+        assert r.returncode == 1 and "HDF5 library" in r.stderr and r.stderr.count("\n") == 1, r
+        assert not os.path.exists(run.path("x.pt"))
+    run.check("a virtual dataset over itself is an error", itself)
+
+    def cut():
+        path = run.path("cut.h5")
+        with h5py.File(path, "w") as f:
+            place = with_filter(f, "w", compression="szip").id.get_chunk_info(11).byte_offset
+        with open(path, "r+b") as f:
+            f.seek(place)
+            f.write(b"\xff" * 40)
+        r = subprocess.run([run.cbk, "copy", path, run.path("x.pt")], capture_output=True, text=True, timeout=120)
+        assert r.returncode == 1 and "'w'" in r.stderr or "HDF5 library" in r.stderr, r
+    run.check("a damaged chunk that the library reads is an error", cut)
+
+
+def groups(run):
+    """groups are dicts, as in the files of Keras"""
+    path = run.path("groups.h5")
+    with h5py.File(path, "w") as f:
+        f["a/b/c"], f["a/d"], f["e"] = VALUES, VALUES, VALUES
+        f.create_group("none")
+        f["a/again"] = f["a/d"]
+
+    def tree():
+        rows = [row["key"] for row in json.loads(run.call("ls", "--json", path))["entries"]]
+        assert sorted(rows) == ["a.again", "a.b.c", "a.d", "e", "none"], rows
+        run.call("copy", path, run.path("groups.pt"))
+        run.call("diff", path, run.path("groups.pt"))
+    run.check("groups are dicts", tree)
+
+    def circle():
+        with h5py.File(run.path("round.h5"), "w") as f:
+            f["a/b/w"] = VALUES
+            f["a/b/up"] = f["a"]
+        run.refused(["'up'", "a group is inside itself"], "ls", run.path("round.h5"))
+    run.check("a group inside itself is an error", circle)
 
 
 def main():
@@ -192,7 +367,9 @@ def main():
         run = Suite(args.cbk, folder)
         one_of_each(run)
         damage(run)
-        still_refused(run)
+        shared_messages(run)
+        child(run)
+        groups(run)
     return run.close()
 
 

@@ -36,22 +36,38 @@ Located Datasets::find(const std::shared_ptr<hdf5::File>& file, std::string_view
   });
 }
 
-StoragePtr Datasets::storage(const Located& located, const hdf5::Dataset& dataset) {
+StoragePtr Datasets::by_library(const Located& located, const hdf5::Dataset& dataset, DType dtype) {
+  auto& reader = libraries_[located.file.get()];
+  if (!reader) reader = std::make_shared<hdf5::LibraryReader>(located.file->mapped());
+  return hdf5::library_storage(reader, dataset, located.object.address, dtype);
+}
+
+StoragePtr Datasets::storage(const Located& located, const hdf5::Dataset& dataset, DType dtype) {
+  const uint64_t size = checked_mul(dataset.space.count(), size_of(dtype), "a dataset");
+  const auto cannot = [&](Errc code, const std::string& why) {
+    return unreadable_storage(
+        size, Error(code, fmt::format("dataset {} cannot be read: {}", quote(located.name), why)));
+  };
   try {
+    if (!dataset.type.dtype()) return by_library(located, dataset, dtype);
     return hdf5::open_storage(located.file->objects().shared_image(), dataset,
                               [&](const std::string& name) { return files_.map(name); });
   } catch (const Error& error) {
-    if (error.code() != Errc::unsupported && error.code() != Errc::io) throw;
-    const uint64_t size = checked_mul(dataset.space.count(), dataset.type.size, "a dataset");
-    return unreadable_storage(size, Error(error.code(), fmt::format("dataset {} cannot be read: {}",
-                                                                    quote(located.name), error.what())));
+    if (error.code() == Errc::io) return cannot(error.code(), error.what());
+    if (error.code() != Errc::unsupported || !dataset.type.dtype()) throw;
+    try {
+      return by_library(located, dataset, dtype);
+    } catch (const Error& by_library) {
+      if (by_library.code() == Errc::interrupted) throw;
+      return cannot(by_library.code(), by_library.what());
+    }
   }
 }
 
 Tensor Datasets::tensor(const Located& located, std::optional<DType> wanted) {
   const hdf5::Dataset dataset = hdf5::read_dataset(located.file->objects(), located.object);
   if (dataset.space.is_null) fail(Errc::unsupported, "the dataset has no data");
-  const auto stored = dataset.type.dtype();
+  const auto stored = dataset.type.dtype() ? dataset.type.dtype() : dataset.type.widened();
   if (!stored) fail(Errc::unsupported, "elements of type {} have no dtype", dataset.type.describe());
   DType dtype = *stored;
   if (wanted == DType::bfloat16 && dtype != DType::bfloat16) {
@@ -61,7 +77,7 @@ Tensor Datasets::tensor(const Located& located, std::optional<DType> wanted) {
     dtype = DType::bfloat16;
   }
   View view;
-  view.storage = storage(located, dataset);
+  view.storage = storage(located, dataset, *stored);
   view.dtype = dtype;
   view.shape = dataset.space.shape();
   view.strides = contiguous_strides(view.shape);

@@ -6,6 +6,7 @@
 #include <tuple>
 
 #include "host/formats/h5/external.hpp"
+#include "host/formats/hdf5/library/library_reader.hpp"
 
 namespace cbk::h5 {
 
@@ -45,9 +46,11 @@ class Datasets {
  private:
   using Key = std::tuple<const hdf5::File*, uint64_t, int, TensorLeaf::Role>;
   Tensor tensor(const Located& located, std::optional<DType> wanted);
-  StoragePtr storage(const Located& located, const hdf5::Dataset& dataset);
+  StoragePtr storage(const Located& located, const hdf5::Dataset& dataset, DType dtype);
+  StoragePtr by_library(const Located& located, const hdf5::Dataset& dataset, DType dtype);
   ExternalFiles& files_;
   std::map<Key, Value> leaves_;
+  std::map<const hdf5::File*, std::shared_ptr<hdf5::LibraryReader>> libraries_;
 };
 
 /// An expression of a JIT graph over its arguments, kept but not computed.

@@ -1,6 +1,7 @@
 #include "host/formats/h5/reader.hpp"
 
 #include <cmath>
+#include <set>
 
 #include "host/formats/h5/reader_v04.hpp"
 #include "host/formats/h5/reader_v05.hpp"
@@ -45,42 +46,63 @@ double version_of(const hdf5::Attributes& root) {
        latest.empty() ? std::string("; it is empty") : "; the latest it names is " + quote(latest));
 }
 
-/// A variable. A link to nowhere, and elements that no dtype has, are values that cannot be read.
-Value read_variable(Datasets& datasets, const hdf5::Link& link) {
-  const auto why_not = [&](const Error& error) {
-    return unreadable(
-        fmt::format("dataset {} cannot be read: {}", quote(percent_decode(link.name)), error.what()));
-  };
-  Located located;
-  try {
-    located = datasets.follow(datasets.files().main(), link);
-  } catch (const Error& error) {
-    if (link.kind == hdf5::Link::Kind::hard || error.code() == Errc::refused) throw;
-    return why_not(error);
-  }
-  if (!located.object.is_dataset())
-    fail(Errc::format, "it is not a dataset; the file is neither a checkpoint nor a flat file of variables");
-  try {
-    if (Datasets::holds_texts(located)) return datasets.texts(located);
-    const bool is_bfloat = located.file->attributes(located.object).is_set("is_bfloat16");
-    return datasets.leaf(located, {is_bfloat ? std::optional(DType::bfloat16) : std::nullopt});
-  } catch (const Error& error) {
-    if (error.code() != Errc::unsupported && error.code() != Errc::io) throw;
-    return why_not(error);
-  }
-}
+/// A file without a spec: groups are dicts, datasets their leaves.
+class PlainTree {
+ public:
+  explicit PlainTree(Datasets& datasets) : datasets_(datasets) {}
 
-Value read_flat(Datasets& datasets) {
-  Value tree = Value::dict();
-  for (const hdf5::Link& link : datasets.files().main()->links()) {
-    const std::string name = percent_decode(link.name);
-    within(quote(name), [&] {
-      if (tree.find(name) != nullptr) fail(Errc::format, "two datasets have this name");
-      tree.as_dict().set(name, read_variable(datasets, link));
-    });
+  /// Links are charged wherever their group appears: groups in each other many times over run out of the
+  /// memory that the file may ask for.
+  Value group(const Located& located) {
+    if (!located.object.is_group()) fail(Errc::format, "it is neither a dataset nor a group");
+    if (open_.size() == max_depth) fail(Errc::format, "groups nested more than {} deep", max_depth);
+    const auto [here, is_new] = open_.insert({located.file.get(), located.object.address});
+    if (!is_new) fail(Errc::format, "a group is inside itself");
+    const std::vector<hdf5::Link>& links = located.file->links_of(located.object);
+    located.file->memory()->charge(link_bytes * (links.size() + 1));
+    Value tree = Value::dict();
+    for (const hdf5::Link& link : links) {
+      const std::string name = percent_decode(link.name);
+      within(quote(name), [&] {
+        if (tree.find(name) != nullptr) fail(Errc::format, "two datasets have this name");
+        tree.as_dict().set(name, member(located.file, link));
+      });
+    }
+    open_.erase(here);
+    return tree;
   }
-  return tree;
-}
+
+ private:
+  static constexpr size_t max_depth = 64;
+  static constexpr uint64_t link_bytes = 256;  // of an entry of the tree in memory, about
+
+  /// A link to nowhere, and elements that no dtype has, are values that cannot be read.
+  Value member(const std::shared_ptr<hdf5::File>& file, const hdf5::Link& link) {
+    const auto why_not = [&](const Error& error) {
+      return unreadable(
+          fmt::format("dataset {} cannot be read: {}", quote(percent_decode(link.name)), error.what()));
+    };
+    Located located;
+    try {
+      located = datasets_.follow(file, link);
+    } catch (const Error& error) {
+      if (link.kind == hdf5::Link::Kind::hard || error.code() == Errc::refused) throw;
+      return why_not(error);
+    }
+    if (!located.object.is_dataset()) return group(located);
+    try {
+      if (Datasets::holds_texts(located)) return datasets_.texts(located);
+      const bool is_bfloat = located.file->attributes(located.object).is_set("is_bfloat16");
+      return datasets_.leaf(located, {is_bfloat ? std::optional(DType::bfloat16) : std::nullopt});
+    } catch (const Error& error) {
+      if (error.code() != Errc::unsupported && error.code() != Errc::io) throw;
+      return why_not(error);
+    }
+  }
+
+  Datasets& datasets_;
+  std::set<std::pair<const hdf5::File*, uint64_t>> open_;  // groups that are being read
+};
 
 /// Root attributes that say something about the whole checkpoint.
 Value read_metadata(const hdf5::Attributes& root) {
@@ -120,7 +142,7 @@ Checkpoint read(std::shared_ptr<const MappedFile> file, const OpenOptions& optio
     fail(Errc::format, "the checkpoint has no __spec__: its tree is lost");
   } else {
     checkpoint.format = "flat-h5";
-    checkpoint.root = read_flat(datasets);
+    checkpoint.root = PlainTree(datasets).group({files.main(), files.main()->root(), ""});
   }
   checkpoint.files = files.paths();
   return checkpoint;

@@ -10,6 +10,7 @@ namespace cbk::hdf5 {
 
 enum class RecordType : uint8_t {
   huge_object = 1,
+  packed_huge_object = 2,
   link_name = 5,
   attribute_name = 8,
   chunk = 10,

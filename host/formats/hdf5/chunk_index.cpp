@@ -32,8 +32,7 @@ class IndexReader {
         read_btree2();
         break;
       case Layout::Index::extensible_array:
-        fail(Errc::unsupported,
-             "chunks indexed by an extensible array; rewrite the file with h5repack --high=1");
+        fail(Errc::internal, "chunks of an extensible array are read by the HDF5 library");
     }
     std::sort(chunks_.begin(), chunks_.end(),
               [](const StoredChunk& a, const StoredChunk& b) { return a.number < b.number; });

@@ -212,22 +212,21 @@ Dataset read_dataset(const Objects& objects, const ObjectHeader& object) {
   if (type == nullptr || space == nullptr || layout == nullptr)
     damaged("a dataset without type, shape or layout");
   dataset.type = objects.datatype(*type);
-  if (space->shared) fail(Errc::unsupported, "a shared HDF5 dataspace");
-  Cursor in(space->body, image.sizes(), "a dataspace");
+  Cursor in(objects.content(*space), image.sizes(), "a dataspace");
   dataset.space = read_dataspace(in);
   dataset.layout = read_layout(Cursor(layout->body, image.sizes(), "a data layout"));
   for (const Message& message : object.messages) {
-    if (message.shared) continue;  // a fill value may be; then it is taken as zero
-    Cursor body(message.body, image.sizes(), "a dataset");
+    const auto body = [&] { return Cursor(objects.content(message), image.sizes(), "a dataset"); };
     if (message.type == MessageType::filters) {
-      dataset.filters = read_filters(body);
+      Cursor list = body();
+      dataset.filters = read_filters(list);
     } else if (message.type == MessageType::fill_value) {
-      dataset.fill = read_fill(body, false);
+      dataset.fill = read_fill(body(), false);
     } else if (message.type == MessageType::old_fill_value && dataset.fill.empty()) {
-      dataset.fill = read_fill(body, true);
+      dataset.fill = read_fill(body(), true);
     } else if (message.type == MessageType::external_files) {
       dataset.layout.kind = Layout::Kind::external;
-      dataset.layout.pieces = read_external_files(image, body);
+      dataset.layout.pieces = read_external_files(image, body());
     }
   }
   if (dataset.fill.size() != dataset.type.size) dataset.fill.clear();
@@ -257,6 +256,8 @@ StoragePtr open_storage(const std::shared_ptr<const Image>& image, const Dataset
       }
       break;
     case Layout::Kind::chunked:
+      if (layout.index == Layout::Index::extensible_array)
+        fail(Errc::unsupported, "its chunks are in an extensible array");
       storage = std::make_shared<ChunkedStorage>(image, dataset);
       break;
     case Layout::Kind::external:

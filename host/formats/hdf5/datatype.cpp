@@ -15,9 +15,9 @@ void read_real(Cursor& in, Datatype& type, uint32_t flags) {
   const uint16_t offset = in.u16();
   const uint16_t precision = in.u16();
   const uint8_t exponent_at = in.u8();
-  const uint8_t exponent_bits = in.u8();
+  type.exponent_bits = in.u8();
   const uint8_t mantissa_at = in.u8();
-  const uint8_t mantissa_bits = in.u8();
+  type.mantissa_bits = in.u8();
   const uint32_t bias = in.u32();
   struct Known {
     uint32_t size, exponent, mantissa, bias;
@@ -27,7 +27,8 @@ void read_real(Cursor& in, Datatype& type, uint32_t flags) {
       {2, 5, 10, 15, false}, {2, 8, 7, 127, true}, {4, 8, 23, 127, false}, {8, 11, 52, 1023, false}};
   type.is_plain = false;
   for (const Known& k : known) {
-    if (type.size != k.size || exponent_bits != k.exponent || mantissa_bits != k.mantissa || bias != k.bias)
+    if (type.size != k.size || type.exponent_bits != k.exponent || type.mantissa_bits != k.mantissa ||
+        bias != k.bias)
       continue;
     type.is_plain = offset == 0 && precision == 8 * k.size && mantissa_at == 0 && exponent_at == k.mantissa &&
                     (flags & 0x40) == 0;
@@ -168,6 +169,34 @@ Datatype read_datatype(Cursor& in, int depth) {
   return type;
 }
 
+namespace {
+
+std::optional<DType> integer_dtype(uint32_t size, bool is_signed) {
+  switch (size) {
+    case 1:
+      return is_signed ? DType::int8 : DType::uint8;
+    case 2:
+      return is_signed ? DType::int16 : DType::uint16;
+    case 4:
+      return is_signed ? DType::int32 : DType::uint32;
+    case 8:
+      return is_signed ? DType::int64 : DType::uint64;
+    default:
+      return std::nullopt;
+  }
+}
+
+}  // namespace
+
+std::optional<DType> Datatype::widened() const {
+  if (kind == Class::integer || kind == Class::bitfield)
+    return size > 8 ? std::nullopt : integer_dtype(std::bit_ceil(size), is_signed);
+  if (kind != Class::real) return std::nullopt;
+  if (exponent_bits <= 8 && mantissa_bits <= 23) return DType::float32;
+  if (exponent_bits <= 11 && mantissa_bits <= 52) return DType::float64;
+  return std::nullopt;
+}
+
 std::optional<DType> Datatype::dtype() const {
   if (kind == Class::enumeration) return is_bool(*this) ? DType::boolean : base->dtype();
   if (kind == Class::compound) {
@@ -176,21 +205,7 @@ std::optional<DType> Datatype::dtype() const {
     return size == 16 ? std::optional(DType::complex128) : std::nullopt;
   }
   if (!is_plain) return std::nullopt;
-  if (kind == Class::integer || kind == Class::bitfield) {
-    const bool sign = is_signed;
-    switch (size) {
-      case 1:
-        return sign ? DType::int8 : DType::uint8;
-      case 2:
-        return sign ? DType::int16 : DType::uint16;
-      case 4:
-        return sign ? DType::int32 : DType::uint32;
-      case 8:
-        return sign ? DType::int64 : DType::uint64;
-      default:
-        return std::nullopt;
-    }
-  }
+  if (kind == Class::integer || kind == Class::bitfield) return integer_dtype(size, is_signed);
   if (kind == Class::real) {
     if (size == 2) return is_bfloat ? DType::bfloat16 : DType::float16;
     return size == 4 ? DType::float32 : DType::float64;

@@ -37,6 +37,8 @@ struct Datatype {
   bool big_endian = false;
   bool is_plain = true;  // numbers: all bits count and floats are IEEE (or bfloat16)
   bool is_bfloat = false;
+  uint8_t exponent_bits = 0;  // real
+  uint8_t mantissa_bits = 0;
   bool is_text = false;                  // vlen: of characters
   uint8_t padding = 0;                   // string: 0 NUL-terminated, 1 NUL-padded, 2 space-padded
   std::shared_ptr<const Datatype> base;  // enumeration, vlen, array
@@ -47,6 +49,8 @@ struct Datatype {
 
   /// Our dtype, if there is one: h5py's bool is an enumeration, its complex a compound of r and i.
   [[nodiscard]] std::optional<DType> dtype() const;
+  /// The narrowest dtype that holds numbers which do not use all of their bits (N-Bit), if there is one.
+  [[nodiscard]] std::optional<DType> widened() const;
   /// Whether the elements of that dtype lie in big-endian order.
   [[nodiscard]] bool is_swapped() const;
   /// Bytes that are swapped together: half of a complex number.

@@ -2,6 +2,7 @@
 
 #include <libdeflate.h>
 #include <lz4.h>
+#include <zstd.h>
 
 #include <algorithm>
 #include <memory>
@@ -63,6 +64,16 @@ Bytes undo_deflate(ByteView in, uint64_t limit) {
       LIBDEFLATE_SUCCESS) {
     damaged("a deflated chunk cannot be decoded");
   }
+  out.resize(got);
+  return out;
+}
+
+Bytes undo_zstd(ByteView in, uint64_t limit) {
+  check_ratio(in.size(), limit, 33'000);  // a block of 128 KiB in 4 bytes
+  thread_local std::unique_ptr<ZSTD_DCtx, size_t (*)(ZSTD_DCtx*)> decoder(ZSTD_createDCtx(), ZSTD_freeDCtx);
+  Bytes out(limit);
+  const size_t got = ZSTD_decompressDCtx(decoder.get(), out.data(), out.size(), in.data(), in.size());
+  if (ZSTD_isError(got) != 0) damaged("a Zstandard chunk cannot be decoded: {}", ZSTD_getErrorName(got));
   out.resize(got);
   return out;
 }
@@ -133,8 +144,6 @@ std::string_view name_of_filter(uint16_t id) {
       return "bitshuffle";
     case 32013:
       return "ZFP";
-    case 32015:
-      return "Zstandard";
     case 32026:
       return "Blosc2";
     default:
@@ -192,14 +201,12 @@ void check_filters(const std::vector<Filter>& filters) {
       case Filter::fletcher32:
       case Filter::lzf:
       case Filter::lz4:
+      case Filter::zstd:
         break;
       default:
         const std::string_view name = name_of_filter(filter.id);
-        fail(Errc::unsupported,
-             "its filter {}{} is not supported (1 deflate, 2 shuffle, 3 Fletcher-32, 32000 LZF and 32004 LZ4 "
-             "are); "
-             "rewrite the file without it, for example with h5repack -f NONE",
-             filter.id, name.empty() ? "" : fmt::format(" ({})", name));
+        fail(Errc::unsupported, "its filter {}{} is not supported", filter.id,
+             name.empty() ? "" : fmt::format(" ({})", name));
     }
   }
 }
@@ -217,6 +224,9 @@ Bytes decode_chunk(const std::vector<Filter>& filters, uint32_t mask, ByteView s
         break;
       case Filter::deflate:
         owned = undo_deflate(stored, limit);
+        break;
+      case Filter::zstd:
+        owned = undo_zstd(stored, limit);
         break;
       case Filter::lzf:
         owned = undo_lzf(stored, limit);

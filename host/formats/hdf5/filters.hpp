@@ -1,4 +1,4 @@
-// The filter pipeline of chunked datasets: deflate, shuffle, Fletcher-32, LZF and LZ4.
+// The filter pipeline of chunked datasets: deflate, shuffle, Fletcher-32, LZF, LZ4 and Zstandard.
 #pragma once
 
 #include <string>
@@ -9,7 +9,7 @@
 namespace cbk::hdf5 {
 
 struct Filter {
-  enum Id : uint16_t { deflate = 1, shuffle = 2, fletcher32 = 3, lzf = 32000, lz4 = 32004 };
+  enum Id : uint16_t { deflate = 1, shuffle = 2, fletcher32 = 3, lzf = 32000, lz4 = 32004, zstd = 32015 };
   uint16_t id = 0;
   bool optional = false;
   std::vector<uint32_t> values;

@@ -69,13 +69,16 @@ bool is_power_of_two(uint64_t value) {
 
 FractalHeap::FractalHeap(const Image& image, uint64_t address) : image_(image) {
   const FieldSizes sizes = image.sizes();
+  Cursor head = image.cursor(address, 4 + 1 + 2 + 2, "a fractal heap");
+  head.skip(4 + 1 + 2);
+  const uint16_t filter_length = head.u16();
+  const uint64_t filters = filter_length == 0 ? 0 : sizes.length + 4ULL + filter_length;
   const uint64_t fixed =
       4 + 1 + 2 + 2 + 1 + 4 + 12ULL * sizes.length + 3ULL * sizes.address + 2 + 2 + 2 + 2 + 4;
-  Cursor in = image.checked(address, fixed, "FRHP", "a fractal heap");
+  Cursor in = image.checked(address, fixed + filters, "FRHP", "a fractal heap");
   in.skip(1);
   id_length_ = in.u16();
-  if (in.u16() != 0) fail(Errc::unsupported, "a compressed HDF5 heap");
-  in.u8();
+  in.skip(2 + 1);
   max_managed_ = in.u32();
   in.length();
   huge_tree_ = in.address();
@@ -98,6 +101,31 @@ FractalHeap::FractalHeap(const Image& image, uint64_t address) : image_(image) {
   const unsigned direct_bytes = (bits_of(max_direct_) - 1 + 7) / 8;
   const unsigned managed_bytes = max_managed_ == 0 ? 1 : (bits_of(max_managed_) - 1) / 8 + 1;
   length_bytes_ = std::min(direct_bytes, managed_bytes);
+  if (filter_length > 0) read_filter_info(in, filter_length);
+}
+
+void FractalHeap::read_filter_info(Cursor& in, uint16_t length) {
+  root_stored_ = in.length();
+  root_mask_ = in.u32();
+  Cursor list(in.take(length), image_.sizes(), "the filters of a heap");
+  filters_ = read_filters(list);
+  check_filters(filters_);
+}
+
+ByteView FractalHeap::inside(const Block& block, uint64_t offset, uint64_t length) const {
+  if (offset > block.size || length > block.size - offset) damaged("a heap object outside its block");
+  if (filters_.empty()) {
+    Cursor in = image_.cursor(block.address, 4, "a heap's direct block");
+    in.expect("FHDB");
+    return image_.bytes(block.address + offset, length, "a heap object");
+  }
+  image_.charge(length);
+  const ByteView unpacked = image_.unpacked(block.address, block.size, [&] {
+    const ByteView stored = image_.bytes(block.address, block.stored, "a heap's direct block");
+    return decode_chunk(filters_, block.mask, stored, block.size);
+  });
+  if (unpacked.size() != block.size) damaged("a heap's direct block of two sizes");
+  return unpacked.subspan(offset, length);
 }
 
 uint64_t FractalHeap::row_size(uint64_t row) const {
@@ -131,53 +159,70 @@ ByteView FractalHeap::find(ByteView id) const {
 ByteView FractalHeap::managed(uint64_t offset, uint64_t length) const {
   const FieldSizes sizes = image_.sizes();
   const uint64_t max_direct_rows = bits_of(max_direct_) - bits_of(start_size_) + 2;
-  uint64_t block = root_;
+  Block block{root_, root_stored_, root_mask_, start_size_};
+  const uint64_t filter_fields = filters_.empty() ? 0 : sizes.length + 4ULL;
   uint64_t rows = root_rows_;
-  uint64_t size = start_size_;
-  uint64_t inside = offset;  // relative to the block
+  uint64_t left = offset;  // relative to the block
   for (int depth = 0; rows != 0; ++depth) {
     if (depth > 32) damaged("a fractal heap nested too deeply");
     uint64_t row = 0;
-    while (row < rows && (row >= 30 || inside >= row_start(row + 1))) ++row;
+    while (row < rows && (row >= 30 || left >= row_start(row + 1))) ++row;
     if (row >= rows) damaged("a heap object outside its heap");
-    const uint64_t column = (inside - row_start(row)) / row_size(row);
+    const uint64_t column = (left - row_start(row)) / row_size(row);
     if (column >= width_) damaged("a heap object outside its heap");
     const uint64_t entry = row * width_ + column;
-    Cursor in = image_.cursor(block, 5 + sizes.address + offset_bytes_ + (entry + 1) * sizes.address,
-                              "a heap's indirect block");
+    const bool is_direct = row < max_direct_rows;
+    // Entries of direct blocks come first, and have the fields of filters, if there are filters.
+    const uint64_t filtered = std::min(entry, max_direct_rows * width_) * filter_fields;
+    const uint64_t place = 1 + sizes.address + offset_bytes_ + entry * sizes.address + filtered;
+    const uint64_t fields = sizes.address + (is_direct ? filter_fields : 0);
+    Cursor in = image_.cursor(block.address, 4 + place + fields, "a heap's indirect block");
     in.expect("FHIB");
-    in.skip(1 + sizes.address + offset_bytes_ + entry * sizes.address);
-    block = in.address();
-    if (block == undefined_address) damaged("a heap object in a block that is missing");
-    inside -= row_start(row) + column * row_size(row);
-    size = row_size(row);
-    rows = row < max_direct_rows ? 0 : bits_of(size) - bits_of(start_size_ * width_) + 1;
+    in.skip(place);
+    block = {in.address(), 0, 0, row_size(row)};
+    if (block.address == undefined_address) damaged("a heap object in a block that is missing");
+    if (is_direct && filter_fields > 0) {
+      block.stored = in.length();
+      block.mask = in.u32();
+    }
+    left -= row_start(row) + column * row_size(row);
+    rows = is_direct ? 0 : bits_of(block.size) - bits_of(start_size_ * width_) + 1;
   }
-  Cursor in = image_.cursor(block, 4, "a heap's direct block");
-  in.expect("FHDB");
-  if (inside > size || length > size - inside) damaged("a heap object outside its block");
-  return image_.bytes(block + inside, length, "a heap object");
+  return inside(block, left, length);
 }
 
 ByteView FractalHeap::huge(Cursor id) const {
   const FieldSizes sizes = image_.sizes();
-  if (id_length_ - 1U >= sizes.address + sizes.length) {
-    const uint64_t address = id.address();
-    return image_.bytes(address, id.length(), "a huge heap object");
+  const bool packed = !filters_.empty();
+  // Where it is, and when heaps are packed which filters were left out, and its size unpacked.
+  const auto object = [&](Cursor& in) {
+    Block place{in.address(), in.length(), 0, 0};
+    if (packed) {
+      place.mask = in.u32();
+      place.size = in.length();
+    }
+    return place;
+  };
+  Block place;
+  if (id_length_ - 1U >= sizes.address + sizes.length + (packed ? 4 + sizes.length : 0)) {
+    place = object(id);
+  } else {
+    const uint64_t key =
+        id.number(static_cast<unsigned>(std::min<uint64_t>({8, id.remaining(), sizes.length})));
+    bool is_found = false;
+    const RecordType type = packed ? RecordType::packed_huge_object : RecordType::huge_object;
+    for_each_record(image_, huge_tree_, type, [&](Cursor record) {
+      const Block candidate = object(record);
+      if (is_found || record.length() != key) return;
+      place = candidate;
+      is_found = true;
+    });
+    if (!is_found) damaged("huge heap object {} is missing", key);
   }
-  const uint64_t key =
-      id.number(static_cast<unsigned>(std::min<uint64_t>({8, id.remaining(), sizes.length})));
-  ByteView found;
-  bool is_found = false;
-  for_each_record(image_, huge_tree_, RecordType::huge_object, [&](Cursor record) {
-    const uint64_t address = record.address();
-    const uint64_t length = record.length();
-    if (is_found || record.length() != key) return;
-    found = image_.bytes(address, length, "a huge heap object");
-    is_found = true;
-  });
-  if (!is_found) damaged("huge heap object {} is missing", key);
-  return found;
+  const ByteView stored = image_.bytes(place.address, place.stored, "a huge heap object");
+  if (!packed) return stored;
+  return image_.unpacked(place.address, place.size,
+                         [&] { return decode_chunk(filters_, place.mask, stored, place.size); });
 }
 
 }  // namespace cbk::hdf5

@@ -5,7 +5,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "host/formats/hdf5/image.hpp"
+#include "host/formats/hdf5/filters.hpp"
 
 namespace cbk::hdf5 {
 
@@ -40,10 +40,15 @@ class FractalHeap {
   [[nodiscard]] ByteView find(ByteView id) const;
 
  private:
-  struct Extent {
+  /// A direct block: where it is, what it takes there, and which filters were left out.
+  struct Block {
     uint64_t address = 0;
-    uint64_t start = 0;  // in the heap's own space
+    uint64_t stored = 0;
+    uint32_t mask = 0;
+    uint64_t size = 0;  // unpacked
   };
+  void read_filter_info(Cursor& in, uint16_t length);
+  [[nodiscard]] ByteView inside(const Block& block, uint64_t offset, uint64_t length) const;
   [[nodiscard]] ByteView managed(uint64_t offset, uint64_t length) const;
   [[nodiscard]] ByteView huge(Cursor id) const;
   [[nodiscard]] uint64_t row_size(uint64_t row) const;
@@ -60,6 +65,9 @@ class FractalHeap {
   unsigned length_bytes_ = 0;
   uint64_t root_ = 0;
   uint64_t root_rows_ = 0;
+  std::vector<Filter> filters_;  // of its direct blocks and huge objects
+  uint64_t root_stored_ = 0;
+  uint32_t root_mask_ = 0;
 };
 
 }  // namespace cbk::hdf5

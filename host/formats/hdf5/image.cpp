@@ -28,6 +28,13 @@ ByteView Image::bytes_up_to(uint64_t address, uint64_t length, const char* what)
   return bytes(address, address < size ? std::min(length, size - address) : length, what);
 }
 
+ByteView Image::unpacked(uint64_t address, uint64_t size, const std::function<Bytes()>& make) const {
+  const std::lock_guard lock(unpacking_);
+  if (const auto known = unpacked_.find(address); known != unpacked_.end()) return known->second;
+  memory_->charge(size);
+  return unpacked_.emplace(address, make()).first->second;
+}
+
 Cursor Image::checked(uint64_t address, uint64_t length, std::string_view expected, const char* what) const {
   if (length < expected.size() + 4) damaged("{} is too short", what);
   const ByteView all = bytes(address, length, what);

@@ -6,7 +6,10 @@
 #pragma once
 
 #include <atomic>
+#include <functional>
+#include <map>
 #include <memory>
+#include <mutex>
 
 #include "host/base/file.hpp"
 #include "host/base/memory_budget.hpp"
@@ -36,6 +39,9 @@ class Image {
     return {bytes(address, length, what), sizes(), what};
   }
   void charge(uint64_t work) const;
+  /// The `size` bytes that `make` unpacks from the block at an address: made once, and kept as long as the
+  /// image.
+  [[nodiscard]] ByteView unpacked(uint64_t address, uint64_t size, const std::function<Bytes()>& make) const;
   /// For what is kept of the file's content.
   [[nodiscard]] const MemoryPtr& shared_memory() const { return memory_; }
   [[nodiscard]] MemoryBudget& memory() const { return *memory_; }
@@ -46,6 +52,8 @@ class Image {
   MemoryPtr memory_;
   uint64_t budget_ = 0;
   mutable std::atomic<uint64_t> spent_{0};
+  mutable std::mutex unpacking_;
+  mutable std::map<uint64_t, Bytes> unpacked_;  // by address
 };
 
 }  // namespace cbk::hdf5

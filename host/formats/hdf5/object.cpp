@@ -98,21 +98,51 @@ ObjectHeader Objects::read(uint64_t address) const {
   return object;
 }
 
-Datatype Objects::datatype(const Message& message) const {
-  Cursor in(message.body, image_->sizes(), "a datatype");
-  if (!message.shared) return read_datatype(in);
-  // A committed datatype: an object of its own.
+ByteView Objects::content(const Message& message) const {
+  if (!message.shared) return message.body;
+  Cursor in(message.body, image_->sizes(), "a shared message");
   const uint8_t version = in.u8();
   const uint8_t kind = in.u8();
-  if (version == 1) in.skip(6);
-  if (version < 1 || version > 3 || (version == 3 && kind != 2))
-    fail(Errc::unsupported, "a shared HDF5 datatype of an unknown form");
-  if (version == 1) in.skip(image_->sizes().length);
-  const ObjectHeader named = read(in.address());
-  const Message* type = named.find(MessageType::datatype);
-  if (type == nullptr || type->shared) damaged("a committed datatype without a datatype");
-  Cursor inner(type->body, image_->sizes(), "a datatype");
-  return read_datatype(inner);
+  if (version < 1 || version > 3) damaged("a shared message of unknown version {}", version);
+  if (version == 3 && kind == 1) return in_shared_table(message.type, in.take(8));
+  if (version == 3 && kind != 2) damaged("a shared message of unknown kind {}", kind);
+  if (version == 1) in.skip(6ULL + image_->sizes().length);
+  // In an object of its own, as a committed datatype.
+  const ObjectHeader owner = read(in.address());
+  const Message* found = owner.find(message.type);
+  if (found == nullptr || found->shared) damaged("a shared message whose object does not have it");
+  return found->body;
+}
+
+/// The table lists indexes by the types of messages they have; each has a heap, from which ids lead.
+ByteView Objects::in_shared_table(MessageType type, ByteView heap_id) const {
+  const uint64_t extension = image_->superblock().extension;
+  if (image_->superblock().version < 2 || extension == undefined_address)
+    damaged("a shared message in a file without a table of them");
+  const ObjectHeader root = read(extension);
+  const Message* where = root.find(MessageType::shared_table);
+  if (where == nullptr) damaged("a shared message in a file without a table of them");
+  const FieldSizes sizes = image_->sizes();
+  Cursor place(where->body, sizes, "a shared message table");
+  place.skip(1);
+  const uint64_t address = place.address();
+  const uint8_t count = place.u8();
+  const uint64_t row = 1 + 1 + 2 + 4 + 2 + 2 + 2 + 2ULL * sizes.address;
+  Cursor in = image_->checked(address, 4 + count * row + 4, "SMTB", "a shared message table");
+  for (int i = 0; i < count; ++i) {
+    in.skip(1 + 1);
+    const uint16_t types = in.u16();
+    in.skip(4 + 2 + 2 + 2);
+    in.address();  // the index by content, which writers need
+    const uint64_t heap = in.address();
+    if ((types >> static_cast<unsigned>(type) & 1) != 0) return FractalHeap(*image_, heap).find(heap_id);
+  }
+  damaged("a shared message of type {} that no table has", static_cast<unsigned>(type));
+}
+
+Datatype Objects::datatype(const Message& message) const {
+  Cursor in(content(message), image_->sizes(), "a datatype");
+  return read_datatype(in);
 }
 
 Attribute Objects::attribute(ByteView body) const {
@@ -134,9 +164,8 @@ Attribute Objects::attribute(ByteView body) const {
   const std::string_view name = as_text(field(name_size));
   result.name = name.substr(0, name.find('\0'));
   result.type = datatype({MessageType::datatype, (flags & 1) != 0, field(type_size)});
-  if ((flags & 2) != 0)
-    fail(Errc::unsupported, "attribute {} has a shared dataspace", cbk::quote(result.name));
-  Cursor space(field(space_size), image_->sizes(), "a dataspace");
+  Cursor space(content({MessageType::dataspace, (flags & 2) != 0, field(space_size)}), image_->sizes(),
+               "a dataspace");
   result.space = read_dataspace(space);
   const uint64_t size = checked_mul(result.space.count(), result.type.size, "an attribute");
   result.data = in.take(size);
@@ -152,8 +181,7 @@ std::vector<Attribute> Objects::attributes(const ObjectHeader& object) const {
   };
   for (const Message& message : object.messages) {
     if (message.type == MessageType::attribute) {
-      if (message.shared) fail(Errc::unsupported, "a shared HDF5 attribute message");
-      add(message.body);
+      add(content(message));
     } else if (message.type == MessageType::attribute_info) {
       Cursor in(message.body, image_->sizes(), "an attribute info message");
       in.skip(1);
@@ -165,8 +193,8 @@ std::vector<Attribute> Objects::attributes(const ObjectHeader& object) const {
       const FractalHeap heap(*image_, heap_address);
       for_each_record(*image_, tree_address, RecordType::attribute_name, [&](Cursor record) {
         const ByteView id = record.take(8);
-        if ((record.u8() & 2) != 0) fail(Errc::unsupported, "a shared HDF5 attribute message");
-        add(heap.find(id));
+        const bool is_shared = (record.u8() & 2) != 0;
+        add(is_shared ? in_shared_table(MessageType::attribute, id) : heap.find(id));
       });
     }
   }

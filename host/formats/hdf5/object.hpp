@@ -20,6 +20,7 @@ enum class MessageType : uint16_t {
   group_info = 0x0A,
   filters = 0x0B,
   attribute = 0x0C,
+  shared_table = 0x0F,
   continuation = 0x10,
   symbol_table = 0x11,
   tree_ranks = 0x13,
@@ -31,7 +32,7 @@ enum class MessageType : uint16_t {
 
 struct Message {
   MessageType type;
-  bool shared = false;  // the content is in another object
+  bool shared = false;  // the content is elsewhere: Objects::content
   ByteView body;
   uint8_t flags = 0;
 };
@@ -67,6 +68,8 @@ class Objects {
   [[nodiscard]] ObjectHeader read(uint64_t address) const;
   /// All attributes, wherever they are stored, in the order of the file.
   [[nodiscard]] std::vector<Attribute> attributes(const ObjectHeader& object) const;
+  /// The content of a message, also when it is in another object or in the file's table of shared messages.
+  [[nodiscard]] ByteView content(const Message& message) const;
   /// The datatype of a dataset, also when it is a committed one.
   [[nodiscard]] Datatype datatype(const Message& message) const;
   /// The bytes of one element that is a string, or a sequence of bytes.
@@ -74,6 +77,7 @@ class Objects {
 
  private:
   [[nodiscard]] Attribute attribute(ByteView body) const;
+  [[nodiscard]] ByteView in_shared_table(MessageType type, ByteView heap_id) const;
   std::shared_ptr<const Image> image_;
   GlobalHeap strings_;
 };

@@ -1,0 +1,205 @@
+#include "host/formats/hdf5/library/library_reader.hpp"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <spawn.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+
+#include "host/base/interrupt.hpp"
+
+namespace cbk::hdf5 {
+namespace {
+
+using library::As;
+using library::Reply;
+using library::Request;
+using library::Status;
+using Clock = std::chrono::steady_clock;
+
+/// Without a byte for this long, the library is taken to hang: it unpacks a chunk in a second or two.
+constexpr std::chrono::seconds patience{60};
+
+/// cbk-hdf5 lies beside cbk (as built) or in libexec (as installed).
+fs::path program() {
+  const fs::path folder = fs::read_symlink("/proc/self/exe").parent_path();
+  for (const char* place : {"cbk-hdf5", "../cbk-hdf5", "../libexec/cbk/cbk-hdf5", "../lib/cbk/cbk-hdf5"}) {
+    if (::access((folder / place).c_str(), X_OK) == 0) return folder / place;
+  }
+  fail(Errc::io, "it needs the program cbk-hdf5, which is not beside {}; is the installation whole?",
+       quote((folder / "cbk").string()));
+}
+
+/// Only what the library and its plugins are found by.
+std::vector<std::string> environment() {
+  std::vector<std::string> out{"HDF5_USE_FILE_LOCKING=FALSE"};
+  for (const char* name : {"HDF5_PLUGIN_PATH", "LD_LIBRARY_PATH"}) {
+    if (const char* value = std::getenv(name)) out.push_back(std::string(name) + "=" + value);
+  }
+  return out;
+}
+
+std::vector<char*> pointers(std::vector<std::string>& texts) {
+  std::vector<char*> out;
+  for (std::string& text : texts) out.push_back(text.data());
+  out.push_back(nullptr);
+  return out;
+}
+
+/// A pair of connected sockets: ours, the child's.
+std::pair<FileDescriptor, FileDescriptor> connected_sockets() {
+  int ends[2];
+  if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0) fail_errno("start", "cbk-hdf5");
+  return {FileDescriptor(ends[0]), FileDescriptor(ends[1])};
+}
+
+class LibraryStorage final : public Storage {
+ public:
+  LibraryStorage(std::shared_ptr<LibraryReader> reader, Request request, uint64_t count)
+      : reader_(std::move(reader)), request_(request), size_(count * request.size) {}
+
+  [[nodiscard]] uint64_t size() const override { return size_; }
+  void read(uint64_t offset, std::span<std::byte> out) const override {
+    const uint64_t most = library::max_reply / request_.size;
+    while (!out.empty()) {
+      Request request = request_;
+      request.first = offset / request.size;
+      const uint64_t skipped = offset % request.size;
+      request.count = std::min(most, (skipped + out.size() + request.size - 1) / request.size);
+      const uint64_t bytes = request.count * request.size;
+      const uint64_t wanted = std::min<uint64_t>(bytes - skipped, out.size());
+      if (wanted == bytes) {
+        reader_->read(request, out.first(bytes));
+      } else {
+        Bytes whole(bytes);
+        reader_->read(request, whole);
+        std::memcpy(out.data(), whole.data() + skipped, wanted);
+      }
+      offset += wanted;
+      out = out.subspan(wanted);
+    }
+  }
+  [[nodiscard]] Place place() const override { return {reader_->file()->path().string(), 0}; }
+  void add_files(SourceFiles& files) const override { files.insert(reader_->file()); }
+
+ private:
+  std::shared_ptr<LibraryReader> reader_;
+  Request request_;  // of any part
+  uint64_t size_;
+};
+
+}  // namespace
+
+LibraryReader::~LibraryReader() {
+  stop();
+}
+
+void LibraryReader::stop() noexcept {
+  socket_ = FileDescriptor();
+  if (child_ <= 0) return;
+  ::kill(child_, SIGKILL);
+  retried([&] { return ::waitpid(child_, nullptr, 0); });
+  child_ = -1;
+}
+
+void LibraryReader::need(const std::vector<Filter>& filters) {
+  const std::lock_guard lock(mutex_);
+  bool is_new = false;
+  for (const Filter& filter : filters) is_new |= filters_.insert(filter.id).second;
+  if (is_new) stop();
+}
+
+void LibraryReader::start() {
+  const std::string path = program().string();
+  std::vector<std::string> arguments{path};
+  for (const uint16_t id : filters_) arguments.push_back(std::to_string(id));
+  std::vector<std::string> variables = environment();
+  auto [ours, theirs] = connected_sockets();
+  // Copies at other numbers: a descriptor that is already where it shall be would stay closed on exec.
+  const FileDescriptor checkpoint(::fcntl(file_->fd(), F_DUPFD_CLOEXEC, library::checkpoint_fd + 1));
+  posix_spawn_file_actions_t actions;
+  posix_spawn_file_actions_init(&actions);
+  posix_spawn_file_actions_adddup2(&actions, theirs.get(), library::socket_fd);
+  posix_spawn_file_actions_addopen(&actions, 1, "/dev/null", O_WRONLY, 0);
+  posix_spawn_file_actions_addopen(&actions, 2, "/dev/null", O_WRONLY, 0);
+  posix_spawn_file_actions_adddup2(&actions, checkpoint.get(), library::checkpoint_fd);
+  const int error = ::posix_spawn(&child_, path.c_str(), &actions, nullptr, pointers(arguments).data(),
+                                  pointers(variables).data());
+  posix_spawn_file_actions_destroy(&actions);
+  if (error != 0) {
+    child_ = -1;
+    fail_errno("start", path, error);
+  }
+  socket_ = std::move(ours);
+}
+
+void LibraryReader::fail_stopped() {
+  stop();
+  fail(Errc::format, "the HDF5 library gave up on it: the file is damaged, or needs more than {} of memory",
+       format_size(library::memory_limit));
+}
+
+void LibraryReader::receive(std::span<std::byte> out) {
+  Clock::time_point last = Clock::now();
+  while (!out.empty()) {
+    pollfd waiting{socket_.get(), POLLIN, 0};
+    const int ready = retried([&] { return ::poll(&waiting, 1, 100); });
+    if (interrupt_requested()) {
+      stop();
+      check_interrupt();
+    }
+    if (ready == 0) {
+      if (Clock::now() - last < patience) continue;
+      stop();
+      fail(Errc::format, "the HDF5 library has not read it in {} seconds; is the file damaged?",
+           patience.count());
+    }
+    const ssize_t got = retried([&] { return ::recv(socket_.get(), out.data(), out.size(), 0); });
+    if (got <= 0) fail_stopped();
+    out = out.subspan(static_cast<size_t>(got));
+    last = Clock::now();
+  }
+}
+
+void LibraryReader::read(const Request& request, std::span<std::byte> out) {
+  const std::lock_guard lock(mutex_);
+  if (child_ <= 0) start();
+  const auto sent = retried([&] { return ::send(socket_.get(), &request, sizeof request, MSG_NOSIGNAL); });
+  if (sent != sizeof request) fail_stopped();
+  Reply reply;
+  receive(std::as_writable_bytes(std::span(&reply, 1)));
+  if (reply.status == Status::ok) {
+    if (reply.size != out.size()) fail_stopped();
+    return receive(out);
+  }
+  if (reply.size > library::max_reply) fail_stopped();
+  std::string why(reply.size, '\0');
+  receive(std::as_writable_bytes(std::span(why)));
+  throw Error(reply.status == Status::unsupported ? Errc::unsupported : Errc::format, why);
+}
+
+StoragePtr library_storage(std::shared_ptr<LibraryReader> reader, const Dataset& dataset,
+                           uint64_t object_address, DType dtype) {
+  Request request;
+  request.address = object_address;
+  request.size = static_cast<uint32_t>(dataset.type.dtype() ? dataset.type.size : size_of(dtype));
+  if (!dataset.type.dtype()) {
+    request.as = dataset.type.kind == Datatype::Class::real ? As::real
+                 : dataset.type.is_signed                   ? As::integer
+                                                            : As::unsigned_integer;
+  }
+  reader->need(dataset.filters);
+  reader->read(request, {});
+  const uint64_t count = dataset.space.count();
+  checked_mul(count, request.size, "a dataset");
+  StoragePtr storage = std::make_shared<LibraryStorage>(std::move(reader), request, count);
+  return request.as == As::stored && dataset.type.is_swapped()
+             ? swapped_storage(std::move(storage), dataset.type.component_size())
+             : storage;
+}
+
+}  // namespace cbk::hdf5

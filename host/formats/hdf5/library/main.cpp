@@ -1,0 +1,250 @@
+// cbk-hdf5: reads elements of datasets with the HDF5 library, for LibraryReader. What it is given may be
+// hostile: before the first dataset is opened it gives up everything but its memory, the open checkpoint and
+// the socket.
+#include <hdf5.h>
+#include <seccomp.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdlib>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "host/formats/hdf5/library/protocol.hpp"
+
+namespace {
+
+using namespace cbk::hdf5::library;
+
+/// Closes an identifier of the library.
+class Handle {
+ public:
+  Handle(hid_t id, herr_t (*close)(hid_t)) : id_(id), close_(close) {}
+  Handle(Handle&& other) noexcept : id_(std::exchange(other.id_, -1)), close_(other.close_) {}
+  Handle& operator=(Handle&&) = delete;
+  ~Handle() {
+    if (id_ >= 0) close_(id_);
+  }
+  [[nodiscard]] hid_t get() const { return id_; }
+
+ private:
+  hid_t id_;
+  herr_t (*close_)(hid_t);
+};
+
+struct Failure {
+  Status status;
+  std::string why;
+};
+
+/// What the library says went wrong, at the place where it did.
+std::string library_error() {
+  std::string text;
+  H5Ewalk2(
+      H5E_DEFAULT, H5E_WALK_UPWARD,
+      [](unsigned, const H5E_error2_t* error, void* out) -> herr_t {
+        auto& innermost = *static_cast<std::string*>(out);
+        if (innermost.empty() && error->desc != nullptr) innermost = error->desc;
+        return 0;
+      },
+      &text);
+  H5Eclear2(H5E_DEFAULT);
+  return "the HDF5 library cannot read it: " + (text.empty() ? "no reason given" : text);
+}
+
+Handle checked(hid_t id, herr_t (*close)(hid_t)) {
+  if (id < 0) throw Failure{Status::damaged, library_error()};
+  return {id, close};
+}
+
+void write_all(const void* data, size_t size) {
+  const char* at = static_cast<const char*>(data);
+  while (size > 0) {
+    const ssize_t done = ::write(socket_fd, at, size);
+    if (done < 0 && errno == EINTR) continue;
+    if (done <= 0) std::_Exit(1);  // cbk is gone
+    at += done;
+    size -= static_cast<size_t>(done);
+  }
+}
+
+bool read_request(Request& request) {
+  char* at = reinterpret_cast<char*>(&request);
+  for (size_t left = sizeof request; left > 0;) {
+    const ssize_t got = ::read(socket_fd, at, left);
+    if (got < 0 && errno == EINTR) continue;
+    if (got <= 0) return false;
+    at += got;
+    left -= static_cast<size_t>(got);
+  }
+  return true;
+}
+
+void reply(Status status, const void* data, size_t size) {
+  const Reply head{status, static_cast<uint32_t>(size)};
+  write_all(&head, sizeof head);
+  write_all(data, size);
+}
+
+/// Elements [first, first + count) in C order, as blocks: each takes the longest run along one dimension.
+void select_range(hid_t space, const std::vector<hsize_t>& extents, hsize_t first, hsize_t count) {
+  const size_t rank = extents.size();
+  if (rank == 0) return;
+  H5Sselect_none(space);
+  std::vector<hsize_t> start(rank);
+  std::vector<hsize_t> block(rank);
+  while (count > 0) {
+    hsize_t rest = first;
+    for (size_t d = rank; d-- > 0; rest /= extents[d]) start[d] = rest % extents[d];
+    // Outward while the block begins at the edge and all of it is wanted.
+    size_t along = rank - 1;
+    hsize_t inner = 1;  // elements of one step along that dimension
+    while (along > 0 && start[along] == 0 && inner * extents[along] <= count) inner *= extents[along--];
+    const hsize_t steps = std::min(extents[along] - start[along], count / inner);
+    for (size_t d = 0; d < rank; ++d) block[d] = d < along ? 1 : d == along ? steps : extents[d];
+    if (H5Sselect_hyperslab(space, H5S_SELECT_OR, start.data(), nullptr, block.data(), nullptr) < 0)
+      throw Failure{Status::damaged, library_error()};
+    first += steps * inner;
+    count -= steps * inner;
+  }
+}
+
+/// The type in which elements come; the library converts numbers that do not use all of their bits.
+hid_t plain_type(const Request& request) {
+  const auto pick = [&](hid_t one, hid_t two, hid_t four, hid_t eight) -> hid_t {
+    switch (request.size) {
+      case 1:
+        return one;
+      case 2:
+        return two;
+      case 4:
+        return four;
+      case 8:
+        return eight;
+      default:
+        throw Failure{Status::unsupported, "its elements have a size that no dtype has"};
+    }
+  };
+  if (request.as == As::integer) return pick(H5T_STD_I8LE, H5T_STD_I16LE, H5T_STD_I32LE, H5T_STD_I64LE);
+  if (request.as == As::unsigned_integer)
+    return pick(H5T_STD_U8LE, H5T_STD_U16LE, H5T_STD_U32LE, H5T_STD_U64LE);
+  return request.size == 4 ? H5T_IEEE_F32LE : H5T_IEEE_F64LE;
+}
+
+/// Filters without a plugin, and elements in other files.
+void refuse_unreadable(hid_t dataset) {
+  const Handle made = checked(H5Dget_create_plist(dataset), H5Pclose);
+  const int filters = std::max(0, H5Pget_nfilters(made.get()));
+  for (unsigned i = 0; i < static_cast<unsigned>(filters); ++i) {
+    unsigned flags = 0;
+    unsigned info = 0;
+    size_t values = 0;
+    char name[64] = "";
+    const H5Z_filter_t id =
+        H5Pget_filter2(made.get(), i, &flags, &values, nullptr, sizeof name - 1, name, &info);
+    if (id < 0) throw Failure{Status::damaged, library_error()};
+    if (H5Zfilter_avail(id) > 0) continue;
+    const std::string known = name[0] == '\0' ? "" : std::string(" (") + name + ")";
+    throw Failure{Status::unsupported,
+                  "it needs filter " + std::to_string(id) + known +
+                      ", for which the HDF5 library here has no plugin; install one (for Blosc "
+                      "hdf5-filter-plugin-blosc-serial), or name its folder in HDF5_PLUGIN_PATH"};
+  }
+  if (H5Pget_layout(made.get()) != H5D_VIRTUAL) return;
+  size_t sources = 0;
+  if (H5Pget_virtual_count(made.get(), &sources) < 0) throw Failure{Status::damaged, library_error()};
+  for (size_t i = 0; i < sources; ++i) {
+    char name[256] = "";
+    if (H5Pget_virtual_filename(made.get(), i, name, sizeof name) < 0)
+      throw Failure{Status::damaged, library_error()};
+    if (std::string(name) != ".")
+      throw Failure{Status::unsupported,
+                    std::string("a virtual dataset: its data is in another file, '") + name + "'"};
+  }
+}
+
+void serve(hid_t file, const Request& request, std::vector<char>& elements) {
+  const Handle dataset = checked(H5Oopen_by_addr(file, request.address), H5Oclose);
+  if (H5Iget_type(dataset.get()) != H5I_DATASET) throw Failure{Status::damaged, "it is not a dataset"};
+  const Handle stored = checked(H5Dget_type(dataset.get()), H5Tclose);
+  if (H5Tdetect_class(stored.get(), H5T_VLEN) != 0 || H5Tdetect_class(stored.get(), H5T_REFERENCE) != 0 ||
+      H5Tis_variable_str(stored.get()) != 0)
+    throw Failure{Status::unsupported,
+                  "elements of variable length in a layout that only the HDF5 library reads"};
+  const hid_t type = request.as == As::stored ? stored.get() : plain_type(request);
+  if (H5Tget_size(type) != request.size) throw Failure{Status::damaged, "its elements have another size"};
+  refuse_unreadable(dataset.get());
+  const Handle space = checked(H5Dget_space(dataset.get()), H5Sclose);
+  const int rank = H5Sget_simple_extent_ndims(space.get());
+  if (rank < 0) throw Failure{Status::damaged, library_error()};
+  std::vector<hsize_t> extents(static_cast<size_t>(rank));
+  H5Sget_simple_extent_dims(space.get(), extents.data(), nullptr);
+  hsize_t total = 1;
+  for (const hsize_t extent : extents) total *= extent;
+  if (request.first > total || request.count > total - request.first ||
+      request.count > max_reply / request.size)
+    throw Failure{Status::damaged, "it has another shape"};
+  elements.resize(request.count * request.size);
+  if (request.count == 0) return;
+  select_range(space.get(), extents, request.first, request.count);
+  const hsize_t wanted = request.count;
+  const Handle memory = checked(H5Screate_simple(1, &wanted, nullptr), H5Sclose);
+  if (H5Dread(dataset.get(), type, memory.get(), space.get(), H5P_DEFAULT, elements.data()) < 0)
+    throw Failure{Status::damaged, library_error()};
+}
+
+/// From here on: memory, the files that are open, and the end. Anything else is an error to the library.
+bool lock_in() {
+  const scmp_filter_ctx rules = seccomp_init(SCMP_ACT_ERRNO(EPERM));
+  if (rules == nullptr) return false;
+  int failed = 0;
+  for (const int call :
+       {SCMP_SYS(read),        SCMP_SYS(write),      SCMP_SYS(pread64),       SCMP_SYS(lseek),
+        SCMP_SYS(fstat),       SCMP_SYS(newfstatat), SCMP_SYS(close),         SCMP_SYS(brk),
+        SCMP_SYS(mmap),        SCMP_SYS(munmap),     SCMP_SYS(mremap),        SCMP_SYS(mprotect),
+        SCMP_SYS(madvise),     SCMP_SYS(futex),      SCMP_SYS(clock_gettime), SCMP_SYS(gettimeofday),
+        SCMP_SYS(getrusage),   SCMP_SYS(getpid),     SCMP_SYS(rt_sigreturn),  SCMP_SYS(rt_sigprocmask),
+        SCMP_SYS(sched_yield), SCMP_SYS(exit),       SCMP_SYS(exit_group)}) {
+    failed |= seccomp_rule_add(rules, SCMP_ACT_ALLOW, call, 0);
+  }
+  failed |= seccomp_load(rules);
+  seccomp_release(rules);
+  return failed == 0;
+}
+
+}  // namespace
+
+int main(int count, char** arguments) {
+  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+  const rlimit no_core{0, 0};
+  const rlimit memory{memory_limit, memory_limit};
+  ::setrlimit(RLIMIT_CORE, &no_core);
+  ::setrlimit(RLIMIT_AS, &memory);
+  H5Eset_auto2(H5E_DEFAULT, nullptr, nullptr);
+  for (int i = 1; i < count; ++i) H5Zfilter_avail(std::atoi(arguments[i]));  // loads the plugins
+  const hid_t access = H5Pcreate(H5P_FILE_ACCESS);
+  H5Pset_cache(access, 0, 10'007, chunk_cache, 1.0);
+  const std::string path = "/proc/self/fd/" + std::to_string(checkpoint_fd);
+  const hid_t file = H5Fopen(path.c_str(), H5F_ACC_RDONLY, access);
+  const std::string why = file < 0 ? library_error() : "";
+  if (!lock_in()) return 1;
+  std::vector<char> elements;
+  for (Request request; read_request(request);) {
+    try {
+      if (file < 0) throw Failure{Status::damaged, why};
+      serve(file, request, elements);
+      reply(Status::ok, elements.data(), elements.size());
+    } catch (const Failure& failure) {
+      reply(failure.status, failure.why.data(), failure.why.size());
+    } catch (const std::bad_alloc&) {
+      const std::string text = "it needs more memory than is allowed";
+      reply(Status::damaged, text.data(), text.size());
+    }
+  }
+  std::_Exit(0);  // nothing to write, and a damaged file may not be closed
+}
