@@ -1,9 +1,10 @@
-// Small functions over text: byte sizes, globs, the nearest names, and errors.
+// Small functions over text: byte sizes, globs, the nearest names, pictures, and errors.
 #include <cstdio>
 
 #include "bindings/modules.hpp"
 #include "host/base/bytes.hpp"
 #include "host/base/glob.hpp"
+#include "host/base/png.hpp"
 #include "host/tensor/digest.hpp"
 
 namespace cbk::lua {
@@ -75,6 +76,21 @@ int quote_text(lua_State* L) {
   return 1;
 }
 
+/// `cbk.png(width, height, palette, pixels)`: the palette has three bytes for each colour.
+int png_of(lua_State* L) {
+  constexpr int64_t most = 1 << 15;
+  const std::string_view bytes = check_string(L, 3);
+  std::vector<Colour> palette;
+  for (size_t i = 0; i + 3 <= bytes.size(); i += 3) {
+    palette.push_back({static_cast<uint8_t>(bytes[i]), static_cast<uint8_t>(bytes[i + 1]),
+                       static_cast<uint8_t>(bytes[i + 2])});
+  }
+  const std::string_view pixels = check_string(L, 4);
+  push(L, std::string_view(
+              png(check_integer(L, 1, 1, most), check_integer(L, 2, 1, most), palette, as_bytes(pixels))));
+  return 1;
+}
+
 int print_warning(lua_State* L) {
   const std::string line = fmt::format("warning: {}\n", one_line(check_string(L, 1)));
   std::fflush(stdout);
@@ -117,6 +133,7 @@ void bind_text(lua_State* L) {
                                        {"hex", guarded<hex>},
                                        {"shown", guarded<shown_text>},
                                        {"quote", guarded<quote_text>},
+                                       {"png", guarded<png_of>},
                                        {"warn", guarded<print_warning>},
                                        {"fail", guarded<raise>},
                                        {"advise_overwrite", guarded<advise_overwrite>},

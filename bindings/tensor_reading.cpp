@@ -3,6 +3,7 @@
 #include "bindings/tensor_methods.hpp"
 #include "host/tensor/compare.hpp"
 #include "host/tensor/digest.hpp"
+#include "host/tensor/grid.hpp"
 #include "host/tensor/statistics.hpp"
 
 namespace cbk::lua {
@@ -100,6 +101,32 @@ int stats(lua_State* L) {
   return 1;
 }
 
+/// The field `name` of a table: one number of each cell.
+void set_cells(lua_State* L, const char* name, const Grid& grid, const auto& of) {
+  std::vector<double> numbers;
+  numbers.reserve(grid.cells.size());
+  for (const GridCell& cell : grid.cells) numbers.push_back(static_cast<double>(of(cell)));
+  set_numbers(L, name, numbers);
+}
+
+/// `t:grid { rows =, columns = }`
+int grid_of(lua_State* L) {
+  const Options options(L, 2, {"rows", "columns"});
+  constexpr int64_t most = 1 << 12;
+  const Grid found = cbk::grid(self_tensor(L), options.integer("rows", 1, most).value_or(64),
+                               options.integer("columns", 1, most).value_or(64));
+  lua_createtable(L, 0, 8);
+  set_integer(L, "rows", static_cast<uint64_t>(found.rows));
+  set_integer(L, "columns", static_cast<uint64_t>(found.columns));
+  set_cells(L, "mean", found, [](const GridCell& cell) { return cell.mean; });
+  set_cells(L, "rms", found, [](const GridCell& cell) { return cell.rms; });
+  set_cells(L, "min", found, [](const GridCell& cell) { return cell.min; });
+  set_cells(L, "max", found, [](const GridCell& cell) { return cell.max; });
+  set_cells(L, "nan", found, [](const GridCell& cell) { return cell.nan; });
+  set_cells(L, "inf", found, [](const GridCell& cell) { return cell.inf; });
+  return 1;
+}
+
 /// `a:compare(b, { rtol =, atol = })`: how two tensors of one shape differ.
 int compare_with(lua_State* L) {
   const Options options(L, 3, {"rtol", "atol"});
@@ -178,10 +205,15 @@ int ptr(lua_State* L) {
 
 }  // namespace
 
-const luaL_Reg tensor_reading[] = {{"tolist", guarded<tolist>}, {"item", guarded<item>},
-                                   {"stats", guarded<stats>},   {"compare", guarded<compare_with>},
-                                   {"hex", guarded<hex>},       {"sha256", guarded<sha256>},
-                                   {"ptr", guarded<ptr>},       {nullptr, nullptr}};
+const luaL_Reg tensor_reading[] = {{"tolist", guarded<tolist>},
+                                   {"item", guarded<item>},
+                                   {"stats", guarded<stats>},
+                                   {"grid", guarded<grid_of>},
+                                   {"compare", guarded<compare_with>},
+                                   {"hex", guarded<hex>},
+                                   {"sha256", guarded<sha256>},
+                                   {"ptr", guarded<ptr>},
+                                   {nullptr, nullptr}};
 
 void register_reading(lua_State* L) {
   register_type<Anchor>(L, {});

@@ -108,6 +108,11 @@ function Tensor:item() end
 ---@param options? { quantiles: number[], bins: integer }
 ---@return table
 function Tensor:stats(options) end
+---A matrix as at most `rows` times `columns` blocks (64 each by default), in one pass: { rows, columns, mean, rms, min, max, nan, inf }. The
+---lists have a number for each block, row by row; the first four leave out what is not finite, and are NaN where nothing is left.
+---@param options? { rows: integer, columns: integer }
+---@return table
+function Tensor:grid(options) end
 ---Lower-case hex of the little-endian C-order bytes; refuses more than 16 MiB.
 ---@return string
 function Tensor:hex() end
@@ -590,6 +595,12 @@ function cbk.quote(text, limit) end
 ---Bytes from "10GB" / "512MiB".
 function cbk.parse_size(text) end
 function cbk.format_size(bytes) end
+---@private
+---A PNG file of up to 256 colours. `palette` has three bytes for each, `pixels` a byte for each pixel, row by row.
+---@param palette string
+---@param pixels string
+---@return string
+function cbk.png(width, height, palette, pixels) end
 ---Prints a warning on stderr: "warning: …", or as a JSON object where a command was called with --json.
 function cbk.warn(message) end
 ---Seconds on a clock that never goes back, to measure with.
