@@ -16,6 +16,7 @@ local LAYERS = {
   { "cstorch", "^scripts/lib/cstorch/init%.lua$", "^scripts/lib/cstorch/help%.lua$" },
   { "cbtorch", "^scripts/lib/cbtorch%.lua$" },
   { "cbk.help", "^scripts/lib/cbk/help%.lua$" },
+  { "cbk.plot", "^scripts/lib/cbk/plot/" },
   { "cbk.cli and cbk.repl", "^scripts/lib/cbk/cli/", "^scripts/lib/cbk/repl/" },
   { "converters/notation", "^converters/notation/" },
   { "converters/engine", "^converters/engine/" },

@@ -1,0 +1,187 @@
+-- A number of each layer: how the norm of a weight goes from the first layer to the last one.
+
+local cbk = require "cbk"
+local figure = require "cbk.plot.figure"
+local fold = require "cbk.fold"
+local histogram = require "cbk.plot.histogram"
+local scale = require "cbk.plot.scale"
+
+local layers = {}
+
+---@class LayerSeries  the tensors whose keys differ in the number of the layer only
+---@field name string
+---@field layers integer[]
+---@field values number[]   NaN where a layer has none
+
+---@class LayersPlot
+---@field title string
+---@field of string
+---@field series LayerSeries[]
+
+---The key with '*' for the first of its parts that is a number, and that number; nil for a key without one.
+---@param key string
+---@return string|nil name, integer|nil layer
+function layers.split(key)
+  local before, layer, behind = ("." .. key .. "."):match "^(.-%.)(%d+)(%..*)$"
+  if not layer then return nil end
+  return (before .. "*" .. behind):sub(2, -2), tonumber(layer)
+end
+
+---@param entries { key: string, value: number|nil }[]
+---@param options { title: string, of: string }
+---@return LayersPlot
+function layers.plot(entries, options)
+  local by_name, series = {}, {}
+  for _, entry in ipairs(entries) do
+    local name, layer = layers.split(entry.key)
+    if name then
+      local one = by_name[name]
+      if not one then
+        one = { name = name, found = {} }
+        by_name[name] = one
+        series[#series + 1] = one
+      end
+      table.insert(one.found, { layer, entry.value or 0 / 0 })
+    end
+  end
+  for _, one in ipairs(series) do
+    table.sort(one.found, function(a, b) return a[1] < b[1] end)
+    one.layers, one.values = {}, {}
+    for i, pair in ipairs(one.found) do one.layers[i], one.values[i] = pair[1], pair[2] end
+    one.found = nil
+  end
+  return { title = options.title, of = options.of, series = series }
+end
+
+-- --- the terminal
+
+local TICKS, ASCII = { "▁", "▂", "▃", "▄", "▅", "▆", "▇", "█" }, { "_", ".", "-", "=", "+", "*", "#", "@" }
+
+--- A list as one tick each, or as at most `most` ticks that show the largest of neighbours.
+local function ticks(values, most, is_ascii)
+  local low, high = scale.range(values)
+  local marks, out = is_ascii and ASCII or TICKS, {}
+  local count = math.min(most, #values)
+  local place = low and scale.place(low, high)
+  for i = 0, count - 1 do
+    local value
+    for k = math.floor(i * #values / count) + 1, math.floor((i + 1) * #values / count) do
+      if values[k] ~= values[k] then value = 0 / 0 break end
+      value = math.max(value or values[k], values[k])
+    end
+    out[i + 1] = value ~= value and "!" or marks[math.min(#marks, math.floor(place(value) * #marks) + 1)]
+  end
+  return table.concat(out)
+end
+
+local function shortened(text, width)
+  if cbk.terminal.columns(text) <= width then return text end
+  while cbk.terminal.columns(text) > width - 1 do text = text:gsub("^.[\128-\191]*", "", 1) end
+  return "…" .. text
+end
+
+--- One series: a bar for each layer.
+local function bars(one, options)
+  local _, high = scale.range(one.values)
+  local out, widest, label = {}, 0, 0
+  for i, value in ipairs(one.values) do
+    widest, label = math.max(widest, #scale.text(value)), math.max(label, #tostring(one.layers[i]))
+  end
+  local room = math.max(8, options.width - widest - label - 4)
+  for i, value in ipairs(one.values) do
+    local share = value == value and (high or 0) > 0 and math.max(0, value / high) or 0
+    out[i] = (("%" .. label .. "d  %" .. widest .. "s  %s"):format(one.layers[i], scale.text(value),
+      histogram.bar(share, room, options.ascii)):gsub(" +$", ""))
+  end
+  table.insert(out, 1, fold.shown(one.name))
+  return out
+end
+
+---@param plot LayersPlot
+---@param options { width: integer, ascii: boolean }
+---@return string[]
+function layers.lines(plot, options)
+  if #plot.series == 1 then return bars(plot.series[1], options) end
+  local out, name_width, most = {}, 0, 1
+  for _, one in ipairs(plot.series) do
+    name_width, most = math.max(name_width, cbk.terminal.columns(fold.shown(one.name))), math.max(most, #one.values)
+  end
+  local RANGE = 20 -- of "0.00123 to 0.00456"
+  local room = math.min(most, math.max(8, math.floor((options.width - RANGE) / 2)))
+  name_width = math.max(12, math.min(name_width, options.width - RANGE - room - 4))
+  for _, one in ipairs(plot.series) do
+    local name = shortened(fold.shown(one.name), name_width)
+    local low, high = scale.range(one.values)
+    local drawn = ticks(one.values, room, options.ascii)
+    out[#out + 1] = ("%s%s  %s%s  %s"):format(name, (" "):rep(name_width - cbk.terminal.columns(name)), drawn,
+      (" "):rep(room - cbk.terminal.columns(drawn)), low and ("%s to %s"):format(scale.text(low), scale.text(high)) or "no values")
+  end
+  return out
+end
+
+-- --- pictures
+
+local MARGIN, GREY, MOST = 20, { 120, 120, 120 }, 12
+local COLOURS = { { 31, 119, 180 }, { 214, 39, 40 }, { 44, 160, 44 }, { 255, 127, 14 }, { 148, 103, 189 }, { 140, 86, 75 },
+  { 227, 119, 194 }, { 23, 190, 207 }, { 188, 189, 34 }, { 0, 0, 0 }, { 127, 127, 127 }, { 0, 0, 139 } }
+
+--- The lines of a series: pieces without values that are missing.
+local function draw_series(out, one, colour, x_of, y_of)
+  local points = {}
+  for i = 1, #one.values + 1 do
+    local value = one.values[i]
+    if value and value == value then
+      points[#points + 1] = { x_of(one.layers[i]), y_of(value) }
+      out:rect(x_of(one.layers[i]) - 2, y_of(value) - 2, 5, 5, colour)
+    else
+      if #points > 1 then out:line(points, colour) end
+      points = {}
+    end
+  end
+end
+
+---The first series of a plot as lines, with their names below.
+---@param plot LayersPlot
+---@param options { width: integer, height: integer }
+---@return Figure
+function layers.figure(plot, options)
+  local out, wide = figure.new(options.width, options.height), options.width - 2 * MARGIN
+  local shown, all, numbers_of_layers = {}, {}, {}
+  for i = 1, math.min(MOST, #plot.series) do
+    shown[i] = plot.series[i]
+    for k, value in ipairs(shown[i].values) do all[#all + 1], numbers_of_layers[#numbers_of_layers + 1] = value, shown[i].layers[k] end
+  end
+  local left_out = #plot.series - #shown
+  out:text(MARGIN, 12, figure.fitting(plot.title, wide))
+  local top = 30 + figure.LINE
+  local bottom = options.height - (#shown + (left_out > 0 and 2 or 1)) * figure.LINE - 30
+  local low, high = scale.range(all)
+  if not low then
+    out:text(options.width / 2, top, "no values", "middle", GREY)
+    return out
+  end
+  local first, last = scale.range(numbers_of_layers)
+  local axis = MARGIN + math.max(figure.text_width(scale.text(low)), figure.text_width(scale.text(high))) + 8
+  local across, up = scale.place(first, last), scale.place(low, high)
+  local function x_of(layer) return axis + (first < last and across(layer) or 0.5) * (options.width - MARGIN - axis) end
+  local function y_of(value) return bottom - (low < high and up(value) or 0.5) * (bottom - top) end
+  out:rect(axis, top, 1, bottom - top, GREY)
+  out:rect(axis, bottom, options.width - MARGIN - axis, 1, GREY)
+  out:text(axis - 8, top - 7, scale.text(high), "end")
+  out:text(axis - 8, bottom - 9, scale.text(low), "end")
+  out:text(x_of(first), bottom + 8, tostring(first), "middle")
+  if last > first then out:text(x_of(last), bottom + 8, tostring(last), "end") end
+  out:text((axis + options.width) / 2, bottom + 8, "layer", "middle", GREY)
+  for i, one in ipairs(shown) do
+    draw_series(out, one, COLOURS[i], x_of, y_of)
+    local y = bottom + 12 + i * figure.LINE
+    out:rect(MARGIN, y + 2, 12, 12, COLOURS[i])
+    out:text(MARGIN + 20, y, figure.fitting(fold.shown(one.name), wide - 20))
+  end
+  if left_out > 0 then
+    out:text(MARGIN, bottom + 12 + (#shown + 1) * figure.LINE, ("and %d more"):format(left_out), "start", GREY)
+  end
+  return out
+end
+
+return layers

@@ -1,0 +1,233 @@
+-- cbk plot: draw a tensor, in the terminal or as a picture
+
+local cbk = require "cbk"
+local cli = require "cbk.cli"
+local colour = require "cbk.colour"
+local extents = require "cbk.extents"
+local fold = require "cbk.fold"
+local heat_map = require "cbk.plot.heat_map"
+local histogram = require "cbk.plot.histogram"
+local layers = require "cbk.plot.layers"
+local numbers = require "cbk.numbers"
+local plot = require "cbk.plot"
+local progress = require "cbk.progress"
+
+local BLOCK_NUMBERS = { "rms", "mean", "min", "max" }
+local LAYER_NUMBERS = { "norm", "std", "mean", "min", "max", "nan", "inf", "zeros", "subnormal" }
+
+local parser = cli.parser("plot", "Draw a tensor: a histogram, a heat map, or a number by layer.", [[
+A heat map shows a matrix as blocks; of more than two dims, the first one is beside all others. '!' marks blocks with NaN
+or infinities. --by-layer draws all tensors whose keys match and have a number as one of their parts.
+
+Without -o, the picture is drawn in the terminal, in colours unless NO_COLOR is set.
+
+examples:
+  cbk plot model.safetensors model.layers.0.mlp.up_proj.weight --heat-map
+  cbk plot model.mdl '*.attention.*.weight' --by-layer -o norms.svg]])
+parser:argument("file", "a checkpoint, an index.json, a TensorFlow prefix or a folder with one"):argname "FILE"
+parser:argument("key", "the key of a tensor; with --by-layer a glob"):argname "KEY"
+parser:flag("--heat-map", "draw a matrix as blocks")
+parser:flag("--by-layer", "draw a number of each layer")
+parser:option("--of", ("what a block shows: %s (default: rms); or a layer: %s (default: norm)"):format(table.concat(BLOCK_NUMBERS, ", "),
+  table.concat(LAYER_NUMBERS, ", "))):argname "NUMBER"
+parser:option("--bins", "of the histogram (default: 20; of a picture: 64)"):argname("N"):convert(cli.whole_number("--bins", 1))
+parser:flag("--log", "a logarithmic scale, for the counts of a histogram and the colours of a heat map")
+parser:option("-o --output", "write a picture: FILE.svg or FILE.png"):argname "FILE"
+parser:option("--width", "columns of the terminal, or pixels of the picture (default: 960)"):argname("N")
+  :convert(cli.whole_number("--width", 20))
+parser:flag("--ascii", "draw with ASCII characters only, without colours")
+cli.input_options(parser)
+cli.options(parser, "overwrite", "no-progress-bar", "json")
+local args = parser:parse()
+
+local MOST_BINS, MOST_PIXELS = 2 ^ 16, 8192
+
+local function is_one_of(list, name)
+  for _, known in ipairs(list) do
+    if known == name then return true end
+  end
+  return false
+end
+
+--- The suffix of --output: "svg" or "png".
+local function check_arguments()
+  if args.heat_map and args.by_layer then cli.usage_error("plot", "--heat-map and --by-layer exclude each other") end
+  if args.output and args.json then cli.usage_error("plot", "--output and --json exclude each other") end
+  local known = args.heat_map and BLOCK_NUMBERS or LAYER_NUMBERS
+  if args.of and not (args.heat_map or args.by_layer) then cli.usage_error("plot", "--of needs --heat-map or --by-layer") end
+  if args.of and not is_one_of(known, args.of) then
+    cli.usage_error("plot", ("--of %s: expected one of %s"):format(cbk.quote(args.of), table.concat(known, ", ")))
+  end
+  if args.bins and args.bins > MOST_BINS then cli.usage_error("plot", ("--bins: expected at most %d"):format(MOST_BINS)) end
+  if (args.width or 0) > MOST_PIXELS then cli.usage_error("plot", ("--width: expected at most %d"):format(MOST_PIXELS)) end
+  if args.log and args.heat_map and args.of == "mean" then cli.usage_error("plot", "--log does not show a mean, which may be below 0") end
+  local suffix = args.output and (args.output:lower():match "%.(%w+)$" or "")
+  if args.output and suffix ~= "svg" and suffix ~= "png" then
+    cli.usage_error("plot", ("-o %s: expected a name that ends with .svg or .png"):format(cbk.quote(args.output)))
+  end
+  return suffix
+end
+local suffix = check_arguments()
+if args.output and not args.overwrite and cbk.fs.exists(args.output) then
+  cbk.fail("exists", ("cannot write %s: it exists; add --overwrite or choose another name"):format(cbk.quote(args.output)))
+end
+
+-- --- reading
+
+local rows = cbk.leaf_rows(cli.open(args.file, args):raw_root())
+
+local function is_drawn(row) return row.shape ~= nil and not row.problem and not row.type:find "^complex" end
+
+--- The tensor of the key, or the one that matches it.
+local function one_tensor()
+  local found = rows:find(args.key)
+  if not found then
+    local matches = cbk.glob(args.key)
+    for i = 1, #rows do
+      if matches(rows:path(i)) then
+        if found then
+          cbk.fail("key", ("several keys match %s; --by-layer draws them all"):format(cbk.quote(args.key)))
+        end
+        found = i
+      end
+    end
+  end
+  if not found then
+    local names = {}
+    for i = 1, #rows do names[i] = rows:path(i) end
+    local near = cbk.nearest(args.key, names, 1)[1]
+    cbk.fail("key", ("'%s' has no key %s%s"):format(cbk.shown(args.file), cbk.quote(args.key),
+      near and ("; did you mean %s?"):format(cbk.quote(near)) or "; 'cbk ls' lists them"))
+  end
+  local row = rows[found]
+  if row.problem then cbk.fail("value", ("cannot read %s: %s"):format(cbk.quote(row.path), row.problem)) end
+  if not row.shape then cbk.fail("dtype", ("%s is no tensor"):format(cbk.quote(row.path))) end
+  return rows:value(found), row
+end
+
+local function title_of(row) return ("%s  %s %s"):format(fold.shown(row.path), row.type, extents.shape(row.shape)) end
+
+--- A function that shows how much has been read.
+local function new_progress(total)
+  if not cli.has_progress(args) then return function() end end
+  local display, done, clock = progress.display(), 0, cbk.clock()
+  return function(row)
+    done = done + row.bytes
+    display { done = done, total = total, seconds = cbk.clock() - clock, key = row.path }
+  end
+end
+
+--- { key, value } of each tensor that matches and has a number in its key; tied ones are read once.
+local function layer_entries(of)
+  local chosen, total, out, known = {}, 0, {}, {}
+  local matches = cbk.glob(args.key)
+  for i = 1, #rows do
+    if matches(rows:path(i)) and layers.split(rows:path(i)) and is_drawn(rows[i]) then
+      chosen[#chosen + 1] = i
+      total = total + rows[i].bytes
+    end
+  end
+  if #chosen == 0 then
+    cbk.fail("key", ("no tensor of '%s' matches %s with a number in its key"):format(cbk.shown(args.file), cbk.quote(args.key)))
+  end
+  local show = new_progress(total)
+  for n, i in ipairs(chosen) do
+    local row = rows[i]
+    local stats = row.tied_to and known[row.tied_to] or rows:value(i):stats()
+    known[row.path] = stats
+    out[n] = { key = row.path, value = stats[of] and tonumber(stats[of]) }
+    show(row)
+  end
+  return out
+end
+
+-- --- drawing
+
+local function print_lines(lines)
+  for _, line in ipairs(lines) do print(line) end
+end
+
+---@class Drawing
+---@field title string[]
+---@field lines fun(options: table): string[]
+---@field figure fun(options: table): Figure
+---@field json fun(): Dict
+---@field height integer   of a picture, for its width of 960
+
+local function json_numbers(list)
+  local out = {}
+  for i, number in ipairs(list) do out[i] = numbers.json_number(number) end
+  return cbk.list(out)
+end
+
+local function json_of_tensor(row, kind)
+  return cbk.dict { { "kind", kind }, { "key", row.path }, { "dtype", row.type }, { "shape", cbk.list(row.shape) } }
+end
+
+local function draw_histogram()
+  local tensor, row = one_tensor()
+  local spread = plot.histogram(tensor, { title = title_of(row), bins = args.bins or (args.output and 64 or 20) })
+  return {
+    title = { spread.title, histogram.summary(spread) }, height = 480,
+    lines = function(options) return histogram.lines(spread, options) end,
+    figure = function(options) return histogram.figure(spread, options) end,
+    json = function()
+      local out = json_of_tensor(row, "histogram")
+      out.edges, out.counts = cbk.list(spread.stats.histogram.edges), cbk.list(spread.stats.histogram.counts)
+      return out
+    end,
+  }
+end
+
+local function draw_heat_map(width, with_colours)
+  local tensor, row = one_tensor()
+  local columns, most_rows = math.max(8, width - 12), with_colours and 64 or 32
+  if args.output then columns, most_rows = 128, 128 end
+  local blocks = plot.heat_map(tensor, { title = title_of(row), of = args.of or "rms", columns = columns, rows = most_rows })
+  return {
+    title = { blocks.title }, height = 960,
+    lines = function(options) return heat_map.lines(blocks, options) end,
+    figure = function(options) return heat_map.figure(blocks, options) end,
+    json = function()
+      local out = json_of_tensor(row, "heat-map")
+      out.of, out.rows, out.columns = blocks.of, blocks.rows, blocks.columns
+      out.values, out.nan, out.inf = json_numbers(blocks.values), cbk.list(blocks.nan), cbk.list(blocks.inf)
+      out.remarks = cbk.list(blocks.remarks)
+      return out
+    end,
+  }
+end
+
+local function draw_layers()
+  local of = args.of or "norm"
+  local title = ("%s by layer, %s"):format(of, cbk.shown(args.file))
+  local all = layers.plot(layer_entries(of), { title = title, of = of })
+  return {
+    title = { title }, height = 480 + 22 * math.min(#all.series, 12),
+    lines = function(options) return layers.lines(all, options) end,
+    figure = function(options) return layers.figure(all, options) end,
+    json = function()
+      local series = {}
+      for i, one in ipairs(all.series) do
+        series[i] = cbk.dict { { "name", one.name }, { "layers", cbk.list(one.layers) }, { "values", json_numbers(one.values) } }
+      end
+      return cbk.dict { { "kind", "layers" }, { "of", of }, { "series", cbk.list(series) } }
+    end,
+  }
+end
+
+local width = args.width or tonumber(os.getenv "COLUMNS") or cbk.terminal.width "stdout" or 80
+local with_colours = colour.enabled() and not args.ascii
+local drawing = args.by_layer and draw_layers() or args.heat_map and draw_heat_map(width, with_colours) or draw_histogram()
+
+if args.output then
+  local pixels = args.width or 960
+  local picture = drawing.figure { width = pixels, height = math.floor(drawing.height * math.max(pixels, 480) / 960), log = args.log }
+  cbk.fs.write(args.output, suffix == "svg" and picture:svg() or picture:png(), { overwrite = args.overwrite })
+  print(cbk.shown(args.output))
+elseif args.json then
+  cli.print_json(drawing.json())
+else
+  print_lines(drawing.title)
+  print_lines(drawing.lines { width = width, ascii = args.ascii, colour = with_colours, log = args.log })
+end

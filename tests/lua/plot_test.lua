@@ -1,0 +1,136 @@
+-- `cbk plot`: histograms, heat maps, numbers by layer; in the terminal, as SVG and as PNG.
+
+local cbk = require "cbk"
+local figure = require "cbk.plot.figure"
+local harness = require "harness"
+local layers = require "cbk.plot.layers"
+local scale = require "cbk.plot.scale"
+local describe, it, equal, is_true = harness.describe, harness.it, harness.equal, harness.is_true
+local run = harness.cbk
+
+local function has(text, part) is_true(text:find(part, 1, true), ("no %q in %q"):format(part, text)) end
+
+local HOSTILE = "<script>alert('x')</script>&\27[31m"
+
+local function make()
+  local dir, root = harness.temp_dir(), cbk.dict()
+  for layer = 0, 10 do
+    root["h." .. layer .. ".weight"], root["h." .. layer .. ".bias"] = cbk.full({ 2, 2 }, layer), cbk.full({ 4 }, 1)
+  end
+  root.spread = cbk.tensor({ 1, 1, 1, 1, 2, 2, 3, 0 / 0 })
+  root.matrix = cbk.cat({ cbk.full({ 17, 8 }, 1), cbk.full({ 1, 8 }, 0 / 0), cbk.full({ 14, 8 }, 3) }, 0)
+  root.ids, root.wave = cbk.tensor({ 1, 2 }, { dtype = "int64" }), cbk.full({ 2 }, 1, { dtype = "complex64" })
+  root.empty = cbk.full({ 0, 2 }, 1)
+  root.note, root[HOSTILE] = "text", cbk.full({ 2, 2 }, 1)
+  cbk.create(dir .. "/m.pt", { root = root }):commit()
+  return dir
+end
+
+describe("cbk plot", function()
+  it("draws a histogram", function()
+    local code, out, err = run(make(), "plot", "m.pt", "spread", "--bins", "2", "--ascii", "--width", "30")
+    equal({ code, err }, { 0, "" })
+    equal(out, "spread  float32 [8]\nmin 1  max 3  mean 1.57  std 0.728  norm 4.58  nan 1\n"
+      .. "1  4  ########################\n2  3  ##################\n3\n")
+    has(select(2, run(make(), "plot", "m.pt", "ids")), "ids  int64 [2]")
+    equal(select(2, run(make(), "plot", "m.pt", "empty")), "empty  float32 [0, 2]\n\n")
+  end)
+
+  it("draws a heat map, and says where NaN are", function()
+    local code, out, err = run(make(), "plot", "m.pt", "matrix", "--heat-map", "--ascii", "--width", "30")
+    equal({ code, err }, { 0, "" })
+    has(out, "\n17 |!!!!!!!!\n18 |@@@@@@@@\n")
+    has(out, "    0      7\nrms of blocks from 1 to 3\n! 8 NaN in row 17, columns 0 to 7\n")
+    has(select(2, run(make(), "plot", "m.pt", "h.3.bias", "--heat-map", "--of", "mean")), "mean of blocks from -1 to 1")
+  end)
+
+  it("draws a number by layer", function()
+    local dir = make()
+    local code, out, err = run(dir, "plot", "m.pt", "h.*.weight", "--by-layer", "--ascii", "--width", "30")
+    equal({ code, err }, { 0, "" })
+    has(out, "norm by layer, m.pt\nh.*.weight\n 0   0\n 1   2  ##\n")
+    has(out, "\n10  20  ######################\n") -- 10 comes behind 9
+    has(select(2, run(dir, "plot", "m.pt", "h.*", "--by-layer", "--of", "mean")), "h.*.weight    ▁▁▂▃▄▅▅▆▇██  0 to 10\n")
+  end)
+
+  it("writes SVG and PNG", function()
+    local dir = make()
+    for _, words in ipairs { { HOSTILE }, { HOSTILE, "--heat-map" }, { "h.*", "--by-layer" }, { "empty" } } do
+      for _, suffix in ipairs { "svg", "png" } do
+        local code, out, err = run(dir, "plot", "m.pt", "-o", "x." .. suffix, "--overwrite", unpack(words))
+        equal({ code, out, err }, { 0, "x." .. suffix .. "\n", "" })
+      end
+      local svg = cbk.fs.read(dir .. "/x.svg")
+      is_true(not svg:find("<script", 1, true) and not svg:find "%c[^\n]?%[31m")
+      if words[1] == HOSTILE then has(svg, "&lt;script&gt;alert(&#39;x&#39;)&lt;/script&gt;&amp;\\x1b[31m") end
+      equal(cbk.fs.read(dir .. "/x.png"):sub(1, 8), "\137PNG\r\n\26\n")
+    end
+    local code, _, err = run(dir, "plot", "m.pt", "spread", "-o", "x.svg")
+    equal(code, 1)
+    has(err, "--overwrite")
+  end)
+
+  for words, message in pairs {
+    ["--heat-map --by-layer"] = "exclude each other",
+    ["--of norm"] = "--of needs --heat-map or --by-layer",
+    ["--heat-map --of norm"] = "--of 'norm': expected one of rms, mean, min, max",
+    ["-o x.pdf"] = "expected a name that ends with .svg or .png",
+    ["-o x.png --json"] = "exclude each other",
+    ["--heat-map --log --of mean"] = "--log does not show a mean",
+  } do
+    it("refuses " .. words, function()
+      local list = {}
+      for word in words:gmatch "%S+" do list[#list + 1] = word end
+      local code, _, err = run(make(), "plot", "m.pt", "spread", unpack(list))
+      equal(code, 2)
+      has(err, message)
+    end)
+  end
+
+  it("says what is wrong with a key", function()
+    local dir = make()
+    for key, message in pairs {
+      spraed = "'m.pt' has no key 'spraed'; did you mean 'spread'?", ["h.*"] = "several keys match 'h.*'; --by-layer draws them all",
+      note = "'note' is no tensor", wave = "complex64 numbers have no order",
+    } do
+      local code, _, err = run(dir, "plot", "m.pt", key)
+      equal(code, 1)
+      has(err, message)
+    end
+    local code, _, err = run(dir, "plot", "m.pt", "spread", "--by-layer")
+    equal(code, 1)
+    has(err, "no tensor of 'm.pt' matches 'spread' with a number in its key")
+    has(select(3, run(dir, "plot", "m.pt", "empty", "--heat-map")), "cannot draw a tensor without elements")
+  end)
+end)
+
+describe("plots", function()
+  it("know the layer of a key", function()
+    equal({ layers.split "h.12.a.3" }, { "h.*.a.3", 12 })
+    equal({ layers.split "7" }, { "*", 7 })
+    equal({ layers.split "layer1.weight" }, {})
+  end)
+
+  it("have numbers and colours for all places", function()
+    equal({ scale.text(0 / 0), scale.text(-0), scale.text(1e-7), scale.text(123456) }, { "nan", "0", "1e-7", "1.23e+5" })
+    equal({ scale.colour(0), scale.colour(1), scale.colour(0.5, true) }, { { 68, 1, 84 }, { 253, 231, 37 }, { 247, 247, 247 } })
+    local colours = { { 0, 0, 0 }, { 255, 255, 255 }, { 255, 0, 255 } }
+    for i, place in ipairs { 16, 231, 201 } do equal(scale.terminal_colour(colours[i]), place) end
+    equal({ scale.range { 0 / 0, 1 / 0 } }, {})
+  end)
+
+  it("shorten long texts from their beginning", function()
+    equal(figure.fitting("abcdefghij", 84), "...ghij")
+    equal(figure.fitting("ab", 24), "ab")
+  end)
+end)
+
+describe("t:grid", function()
+  it("sees a matrix as blocks", function()
+    local grid = cbk.tensor({ 1, 2, 3, 4, 5, 0 / 0 }, { shape = { 2, 3 } }):grid { rows = 1, columns = 3 }
+    equal({ grid.rows, grid.columns, grid.mean, grid.max, grid.nan }, { 1, 3, { 2.5, 3.5, 3 }, { 4, 5, 3 }, { 0, 0, 1 } })
+    equal(cbk.full({ 100, 90 }, 1):grid().rows, 64)
+    harness.raises("a grid expects 2 dims", function() cbk.tensor({ 1 }):grid() end)
+    harness.raises("rows", function() cbk.full({ 2, 2 }, 1):grid { rows = 0 } end)
+  end)
+end)
