@@ -60,7 +60,8 @@ VariablePtr arange(DType dtype, double start, double stop, double step) {
 
 VariablePtr random_uniform(DType dtype, Shape shape) {
   return random(dtype, std::move(shape), [](const Shape& of, uint64_t seed) {
-    return Tensor::uniform(DType::float32, of, 0, 1, seed);
+    constexpr double below_one = 1 - 0x1p-25;  // the largest numbers must not round to 1
+    return Tensor::uniform(DType::float32, of, 0, below_one, seed);
   });
 }
 
@@ -74,9 +75,12 @@ VariablePtr random_integers(DType dtype, Shape shape, double low, double high) {
   if (low >= high || low != std::floor(low) || high != std::floor(high)) {
     fail(Errc::value, "randint: expected whole numbers low < high, found {} and {}", low, high);
   }
-  return random(dtype, std::move(shape), [low, high](const Shape& of, uint64_t seed) {
-    return Tensor::uniform(DType::float64, of, low, high, seed).cast(DType::int64);
-  });
+  // A cast rounds towards 0, which is down for numbers from 0 only.
+  const VariablePtr numbers =
+      random(DType::int64, std::move(shape), [range = high - low](const Shape& of, uint64_t seed) {
+        return Tensor::uniform(DType::float64, of, 0, range, seed).cast(DType::int64);
+      });
+  return cast(low == 0 ? numbers : binary(ElementOp::add, numbers, low), dtype);
 }
 
 VariablePtr dropout_mask(Shape shape, double p) {

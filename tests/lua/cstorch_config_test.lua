@@ -185,6 +185,12 @@ describe("cstorch: configure_param_groups", function()
       { { decay = 0.5, shapes = "[4, 3] [2, 3]" }, { decay = 0, shapes = "[3] [3] [2]" } })
   end)
 
+  it("takes norms as the reference does: derived ones, but not RMSNorm", function()
+    local Own = nn.LayerNorm:subclass "Own"
+    local groups = optim.configure_param_groups(nn.Sequential(Own(3), nn.RMSNorm(4)), { weight_decay = 0.5 })
+    equal(shapes(groups), { { decay = 0.5, shapes = "[4]" }, { decay = 0, shapes = "[3] [3]" } })
+  end)
+
   it("gives layers their factor, and filters their tag", function()
     local options = { weight_decay = 0.5, adjust_learning_rate = { embedding = 0.1 }, params = { { params = "out.*", tag = "head" } } }
     local groups = optim.configure_param_groups(model(), options)

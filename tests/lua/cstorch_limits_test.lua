@@ -54,6 +54,16 @@ describe("cstorch: numbers", function()
     equal(values:tolist()[3], 3)
   end)
 
+  it("of randint fill their range evenly, also below 0", function()
+    cstorch.manual_seed(1)
+    local counts = {}
+    for _, value in ipairs(cstorch.randint(-3, 3, { 6000 }):tolist()) do
+      counts[tonumber(value)] = (counts[tonumber(value)] or 0) + 1
+    end
+    for value = -3, 2 do is_true(math.abs((counts[value] or 0) - 1000) < 150, value) end
+    equal(cstorch.randint(-5, -4, { 2 }):tolist(), { -5, -5 })
+  end)
+
   it("of arange are numbers", function()
     equal(cstorch.arange(1, 4, nil, { dtype = "int32" }):tolist(), { 1, 2, 3 })
     raises("arange", function() cstorch.arange(1, 4, "x") end, "usage")

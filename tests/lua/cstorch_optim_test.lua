@@ -311,3 +311,24 @@ describe("cstorch: a custom optimizer", function()
     raises("lacks the abstract method preinitialize, step", function() Empty { parameter { 1 } } end, "type")
   end)
 end)
+
+describe("cstorch: the rectifier of RAdam", function()
+  it("is exact where its length has just become more than 5", function()
+    local p, x, m, v = parameter { 0.5 }, 0.5, 0, 0
+    local opt = optim.RAdam({ p }, { lr = 0.1 })
+    for t = 1, 10 do
+      local g = math.sin(t)
+      with_grad(p, { g })
+      opt:step()
+      m, v = 0.9 * m + 0.1 * g, 0.999 * v + 0.001 * g * g
+      local u, rest = m / (1 - 0.9 ^ t), 1 - 0.999 ^ t
+      local limit = 2 / (1 - 0.999) - 1
+      local length = limit - 2 * t * 0.999 ^ t / rest
+      if length > 5 then
+        u = u * math.sqrt((length - 4) * (length - 2) * limit / ((limit - 4) * (limit - 2) * length) * rest) / (math.sqrt(v) + 1e-6)
+      end
+      x = x - 0.1 * u
+    end
+    harness.near(p:item(), x, 1e-6)
+  end)
+end)

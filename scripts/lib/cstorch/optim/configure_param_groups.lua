@@ -7,9 +7,9 @@ local ordered_map = require "cstorch.ordered_map"
 
 local check, show = errors.check, errors.show
 
---- Classes whose parameters do not decay.
+--- Classes whose parameters do not decay; RMSNorm is not one of them in the reference.
 local NORMS = {
-  LayerNorm = true, RMSNorm = true, GroupNorm = true, SyncBatchNorm = true, BatchNorm1d = true, BatchNorm2d = true, BatchNorm3d = true,
+  LayerNorm = true, GroupNorm = true, SyncBatchNorm = true, BatchNorm1d = true, BatchNorm2d = true, BatchNorm3d = true,
   InstanceNorm1d = true, InstanceNorm2d = true, InstanceNorm3d = true,
 }
 
@@ -32,11 +32,18 @@ local function matches(name, globs)
   return false
 end
 
+--- Whether the module is of a class of NORMS, or of one derived from it.
+local function is_norm(module)
+  local own = module.class
+  while own and not NORMS[own.name] do own = own.super end
+  return own ~= nil
+end
+
 --- The trainable parameters, { name =, p =, decays = }, in the model's order.
 local function trainable(model)
   local norm_prefixes, list = {}, {}
   for name, module in model:named_modules() do
-    if NORMS[module.class.name] then norm_prefixes[name == "" and "" or name .. "."] = true end
+    if is_norm(module) then norm_prefixes[name == "" and "" or name .. "."] = true end
   end
   for name, p in model:named_parameters() do
     if p.requires_grad then

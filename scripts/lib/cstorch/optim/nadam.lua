@@ -28,7 +28,7 @@ end
 function NAdam:step(closure)
   local loss = closure and closure()
   for p, g, state, group in self:gradients() do
-    local step = self:increment_global_step(p)
+    local step = self:increment_global_step(p):to "float64" -- as 1 - β2^t is a difference of numbers that are close
     local m, v, beta1, beta2 = state.exp_avg, state.exp_avg_sq, group.betas[1], group.betas[2]
     local function momentum_at(t) return (1 - 0.96 ^ (t * group.momentum_decay) * 0.5) * beta1 end
     local mu, mu_next = momentum_at(step), momentum_at(step + 1)

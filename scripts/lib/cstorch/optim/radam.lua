@@ -26,7 +26,7 @@ end
 function RAdam:step(closure)
   local loss = closure and closure()
   for p, g, state, group in self:gradients() do
-    local step = self:increment_global_step(p)
+    local step = self:increment_global_step(p):to "float64" -- as 1 - β2^t and ρ are differences of numbers that are close
     local m, v, beta1, beta2 = state.exp_avg, state.exp_avg_sq, group.betas[1], group.betas[2]
     g = g + p * group.weight_decay
     m:mul_(beta1):add_(g * (1 - beta1))
