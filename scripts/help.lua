@@ -23,7 +23,7 @@ local BUILT_IN = {
 }
 local BUILT_IN_PAGES = { run = true } -- the help of such a command
 local GROUPS = {
-  { "explore", "ls", "show", "stats", "plot", "diff", "dump", "repl" },
+  { "explore", "ls", "show", "stats", "plot", "report", "diff", "dump", "repl" },
   { "convert", "identify", "convert", "convert-config", "copy", "list", "list-converters", "rules", "params", "new", "fold-lora-checkpoint",
     "convert-config-to-mup", "tensorflow-to-h5", "h5-to-tensorflow" },
   { "upgrade", "upgrade", "fix-checkpoint-spec", "data-iter-state-conversion" },

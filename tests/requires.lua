@@ -17,6 +17,7 @@ local LAYERS = {
   { "cbtorch", "^scripts/lib/cbtorch%.lua$" },
   { "cbk.help", "^scripts/lib/cbk/help%.lua$" },
   { "cbk.plot", "^scripts/lib/cbk/plot/" },
+  { "cbk.page", "^scripts/lib/cbk/page/" },
   { "cbk.cli and cbk.repl", "^scripts/lib/cbk/cli/", "^scripts/lib/cbk/repl/" },
   { "converters/notation", "^converters/notation/" },
   { "converters/engine", "^converters/engine/" },

@@ -613,7 +613,7 @@ describe("cbk copy", function()
 end)
 
 describe("every command", function()
-  local commands = { ls = {}, show = { "key" }, dump = {}, plot = { "key" }, copy = { "out.pt" }, repl = {} }
+  local commands = { ls = {}, show = { "key" }, dump = {}, plot = { "key" }, report = {}, copy = { "out.pt" }, repl = {} }
 
   it("says in one line what is wrong with its file", function()
     local dir = harness.temp_dir()
@@ -631,7 +631,7 @@ describe("every command", function()
   it("has help, and reports wrong options with exit code 2", function()
     local dir = harness.temp_dir()
     for _, command in ipairs {
-      "ls", "show", "stats", "plot", "dump", "diff", "copy", "repl", "demo", "fix-checkpoint-spec", "data-iter-state-conversion",
+      "ls", "show", "stats", "plot", "report", "dump", "diff", "copy", "repl", "demo", "fix-checkpoint-spec", "data-iter-state-conversion",
     } do
       local code, out, err = run(dir, command, "--help")
       equal(code, 0)

@@ -113,6 +113,7 @@ local calls = {
   { "ls", { "ls", "a.pt" } },
   { "show", { "show", "a.pt", "*" } },
   { "stats", { "stats", "a.pt" } },
+  { "report", { "report", "a.pt" } },
   { "plot", { "plot", "a.pt", "w" } },
   { "plot --heat-map", { "plot", "a.pt", "w", "--heat-map" } },
   { "plot --by-layer", { "plot", "hf.safetensors", "*", "--by-layer" } },

@@ -1,0 +1,94 @@
+-- `cbk report`: what is in the page. tests/interop/report_interop.py opens it in a browser.
+
+local cbk = require "cbk"
+local findings = require "cbk.page.findings"
+local harness = require "harness"
+local page = require "cbk.page"
+local describe, it, equal, is_true = harness.describe, harness.it, harness.equal, harness.is_true
+local run = harness.cbk
+
+local function has(text, part) is_true(text:find(part, 1, true), ("no %q in the page"):format(part)) end
+local function lacks(text, part) is_true(not text:find(part, 1, true), ("%q in the page"):format(part)) end
+
+local HOSTILE = "</script><b>&\27"
+
+local function create(path, root) cbk.create(path, { root = cbk.dict(root) }):commit() end
+
+local function make()
+  local dir = harness.temp_dir()
+  local weight = cbk.tensor({ 1, 2, 3, 4 }, { shape = { 2, 2 } })
+  create(dir .. "/a.pt", { { "h.0.w", weight }, { "h.1.w", cbk.tensor { 0 / 0, 1 } }, { "tied", weight }, { "zero", cbk.full({ 3 }, 0) },
+    { HOSTILE, cbk.full({ 2 }, 1) }, { "wave", cbk.full({ 2 }, 1, { dtype = "complex64" }) }, { "note", "text" } })
+  create(dir .. "/b.pt", { { "h.0.w", weight * 2 }, { "h.1.w", cbk.tensor { 0 / 0, 1 } }, { "tied", weight:reshape { 4 } },
+    { "zero", cbk.full({ 3 }, 0, { dtype = "int32" }) }, { "more", weight } })
+  return dir
+end
+
+local function data_of(html)
+  return cbk.totable(cbk.config.parse(html:match '<script type="application/json" id="data">(.-)</script>', "json"))
+end
+
+describe("cbk report", function()
+  it("writes tensors, findings and differences", function()
+    local dir = make()
+    local code, out, err = run(dir, "report", "a.pt", "b.pt", "-o", "x.html", "--no-progress-bar")
+    equal({ code, out, err }, { 0, "x.html\n", "" })
+    local html = cbk.fs.read(dir .. "/x.html")
+    has(html, "1 NaN of 2 elements")
+    has(html, "all elements are 0")
+    has(html, "1 tensor the same, 3 different, 2 only here, 1 only in the other.")
+    has(html, "100 % of elements differ, max abs 4, max rel 0.5")
+    has(html, "shape [2, 2], [4]")
+    has(html, "dtype float32, int32")
+    local tensors = data_of(html).tensors
+    equal(#tensors, 6)
+    equal({ tensors[1][1], tensors[1][2], tensors[1][3], tensors[1][4], tensors[1][6] }, { "h.0.w", "float32", { 2, 2 }, 16,
+      { 1, 4, 2.5, 1.11803, 5.47723 } })
+    equal(tensors[2][7], { 1, 0, 0, 0 })
+    equal(tensors[3][5], "h.0.w")
+    equal({ tensors[6][6], tensors[6][10] }, { cbk.null, "complex numbers have no statistics" })
+  end)
+
+  it("escapes keys, and allows its own script only", function()
+    local dir = make()
+    run(dir, "report", "a.pt", "-o", "x.html")
+    local html = cbk.fs.read(dir .. "/x.html")
+    equal(select(2, html:gsub("</script>", "")), 2)
+    equal(data_of(html).tensors[5][1], "</script><b>&\\x1b")
+    has(html, "default-src 'none'; script-src 'sha256-")
+    lacks(html, "unsafe-inline")
+    lacks(html, "http://www.w3.org/1999")
+    for attribute in html:gmatch '[%s"](on%a+)="' do error("an inline handler: " .. attribute) end
+    lacks(html:match "^(.-)<noscript>", 'style="')
+  end)
+
+  it("chooses tensors, replaces a page only if asked to, and refuses what has none", function()
+    local dir = make()
+    run(dir, "report", "a.pt", "-o", "x.html", "--key", "h", "--no-stats")
+    equal(#data_of(cbk.fs.read(dir .. "/x.html")).tensors, 2)
+    has(cbk.fs.read(dir .. "/x.html"), "Values were not read.")
+    local code, _, err = run(dir, "report", "a.pt", "-o", "x.html")
+    equal(code, 1)
+    has(err, "--overwrite")
+    code, _, err = run(dir, "report", "a.pt", "--key", "nope")
+    equal(code, 1)
+    has(err, "'a.pt' has no tensor that matches --key")
+    local json = cbk.config.parse(select(2, run(dir, "report", "a.pt", "--json", "--overwrite")), "json")
+    equal(cbk.totable(json), { written = true, page = "report.html", tensors = 6, findings = 2 })
+  end)
+end)
+
+describe("a report's page", function()
+  it("folds long tables and like findings", function()
+    local rows = {}
+    for i = 1, 20 do rows[i] = { "k" .. i } end
+    local html = page.table { titles = { "key" }, rows = rows, more = 3 }
+    has(html, "<summary>8 more</summary>")
+    has(html, "and 3 more")
+    local list = {}
+    for i = 0, 3 do list[i + 1] = { severity = "warning", key = "h." .. i .. ".b", text = "x" } end
+    list[5] = { severity = "error", key = "z", text = "y" }
+    equal(findings.folded(list), { { severity = "error", key = "z", text = "y" },
+      { severity = "warning", key = "h.{0..3}.b", text = "x" } })
+  end)
+end)
