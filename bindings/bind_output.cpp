@@ -52,10 +52,19 @@ void read_shards(lua_State* L, const Options& options, WriteOptions& out) {
   }
 }
 
+Compression check_compression(const std::string& name) {
+  if (name.empty()) return Compression::none;
+  if (name == "deflate") return Compression::deflate;
+  if (name == "lz4") return Compression::lz4;
+  if (name == "zstd") return Compression::zstd;
+  fail(Errc::usage, "compression: expected deflate, lz4 or zstd, got {}", quote(name));
+}
+
 int create(lua_State* L) {
-  const Options options(L, 2,
-                        {"root", "overwrite", "format", "h5_version", "framework_version", "shard_size",
-                         "shards", "single_file", "shard_stem", "keep_texts", "metadata", "companions"});
+  const Options options(
+      L, 2,
+      {"root", "overwrite", "format", "h5_version", "framework_version", "shard_size", "shards",
+       "single_file", "shard_stem", "keep_texts", "metadata", "companions", "compression"});
   auto output = std::make_shared<Output>();
   output->target = check_path(L, 1);
   output->options.overwrite = options.flag("overwrite");
@@ -64,6 +73,7 @@ int create(lua_State* L) {
   output->options.framework_version = options.text("framework_version");
   output->options.shard_size = options.size("shard_size");
   output->options.single_file = options.flag("single_file");
+  output->options.compression = check_compression(options.text("compression"));
   read_shards(L, options, output->options);
   output->options.shard_stem = options.text("shard_stem");
   output->options.keep_texts = options.flag("keep_texts");

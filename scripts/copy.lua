@@ -33,6 +33,7 @@ examples:
   cbk copy model.mdl weights.pt --include model --rename 'model.*=*'
   cbk copy model.safetensors folder --format safetensors --shard-size 5GB
   cbk copy model.safetensors folder --format safetensors --shard-by '*embed*'
+  cbk copy model.mdl small.mdl --compress deflate
   cbk copy model.mdl head.npy --include model.lm_head.weight --to-dtype float32]])
 local function floating(text)
   local dtype, problem = cli.dtype(text)
@@ -44,6 +45,8 @@ parser:argument("source", "a checkpoint, an index.json, a TensorFlow prefix or a
 parser:argument("target", "what to write"):argname "DST"
 parser:option("--format", "torch, safetensors, h5, tensorflow (DST is then a prefix) or npy (default: from DST)"):argname "FORMAT"
 parser:option("--h5-version", "0.4, 0.5 or flat (default: 0.5)"):argname("VERSION"):choices { "0.4", "0.5", "flat" }
+parser:option("--compress", "write H5 in chunks packed by deflate (h5py reads it), lz4 or zstd (h5py needs hdf5plugin; smaller)")
+  :argname("HOW"):choices { "deflate", "lz4", "zstd" }
 parser:option("--to-dtype", "convert all floating tensors to this dtype: bfloat16, float16, float32, … (default: unchanged)")
   :argname("DTYPE"):convert(floating)
 parser:option("--include", "copy only these keys (default: all); may be repeated"):argname("GLOB"):count "*"
@@ -136,6 +139,7 @@ local output = cbk.create(args.target, {
   overwrite = args.overwrite,
   format = args.format,
   h5_version = args.h5_version,
+  compression = args.compress,
   shard_size = args.shard_size,
   shards = shard_by.shards("copy", args, names),
   keep_texts = args.h5_version == "flat" and checkpoint.format:find "^flat%-h5" ~= nil, -- else it loses what it has

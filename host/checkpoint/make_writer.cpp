@@ -112,6 +112,10 @@ std::unique_ptr<Writer> make_writer(const Value& root, const fs::path& named, co
     fail(Errc::usage, "tensors of texts can be kept in flat H5 and TensorFlow checkpoints only");
   if (format != "h5" && !options.h5_version.empty())
     fail(Errc::usage, "'{}' would be a {} checkpoint: leave out the H5 version", target.string(), format);
+  if (format != "h5" && options.compression != Compression::none) {
+    fail(Errc::usage, "'{}' would be a {} checkpoint: only H5 has compressed chunks", target.string(),
+         format);
+  }
   if (is_bundle) {
     check_target(named, true);  // its writer knows the files
   } else {

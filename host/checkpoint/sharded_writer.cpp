@@ -30,6 +30,7 @@ class ShardedWriter : public Writer {
       : target_(std::move(target)),
         format_(std::move(format)),
         overwrite_(options.overwrite),
+        compression_(options.compression),
         metadata_(options.metadata),
         companions_(options.companions) {
     std::erase_if(companions_, [](const auto& each) { return !is_inside_folder(each.first); });
@@ -165,6 +166,7 @@ class ShardedWriter : public Writer {
     WriteOptions flat;
     flat.overwrite = true;
     flat.h5_version = "flat";
+    flat.compression = compression_;
     for (const Shard& shard : shards_) {
       const fs::path file = target_ / shard.file;
       writers_.push_back(format_ == "torch" ? torch::make_writer(shard.root, file, true)
@@ -181,6 +183,7 @@ class ShardedWriter : public Writer {
   fs::path target_;
   std::string format_;
   bool overwrite_;
+  Compression compression_;
   Value metadata_;
   std::vector<std::pair<std::string, std::string>> companions_;
   std::string stem_;

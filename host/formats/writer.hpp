@@ -19,14 +19,35 @@
 
 namespace cbk {
 
+/// Takes the pieces of an item whose stored size is not known before, as that of compressed chunks.
+class PieceSink {
+ public:
+  PieceSink() = default;
+  PieceSink(const PieceSink&) = delete;
+  PieceSink& operator=(const PieceSink&) = delete;
+  virtual ~PieceSink() = default;
+  /// What is stored of a piece. Called from any thread.
+  [[nodiscard]] virtual Bytes pack(ByteView piece) const = 0;
+  /// One piece after the other, in their order; items in the same order for any number of threads.
+  virtual void append(Bytes packed) = 0;
+};
+
 /// One run of bytes to be produced: the elements of `tensor` in C order.
 struct Item {
   std::string key;  // for progress and messages
   Tensor tensor;
   Checksum checksum = Checksum::none;  // that the writer wants to know in `finish`
+  /// Set: the elements go there instead of to a slot, `elements` at a time, and fewer at the end of each
+  /// `row` of elements.
+  struct Pieces {
+    PieceSink* sink = nullptr;
+    int64_t elements = 0;
+    int64_t row = 0;
+  };
+  std::optional<Pieces> pieces = std::nullopt;
 };
 
-/// Where an item goes.
+/// Where an item goes, unless it goes to a sink.
 struct Slot {
   StagedFile* file = nullptr;
   uint64_t offset = 0;
@@ -64,10 +85,14 @@ class ShardWriter : public Writer {
   bool overwrite_;
 };
 
+/// How the chunks of H5 are packed.
+enum class Compression { none, deflate, lz4, zstd };
+
 struct WriteOptions {
   bool overwrite = false;
   std::string format;  // "torch", "safetensors", "h5", "tensorflow"; empty: from the name (file_names.hpp)
-  std::string h5_version;              // "0.4" or "0.5"; empty: 0.5
+  std::string h5_version;                       // "0.4" or "0.5"; empty: 0.5
+  Compression compression = Compression::none;  // H5
   std::string framework_version;       // H5: the release named in the file ("2.10.0"); empty: none for 0.4,
                                        // "2.10.0" for 0.5
   std::optional<uint64_t> shard_size;  // set: a sharded folder with its index.json (torch, safetensors, flat

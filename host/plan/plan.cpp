@@ -136,6 +136,7 @@ class Execution {
     size_t item = 0;
     int64_t begin = 0;
     int64_t end = 0;
+    uint64_t turn = 0;  // of the pieces that go to sinks
   };
   struct BlockSum {
     int64_t begin = 0;
@@ -155,8 +156,13 @@ class Execution {
       const size_t item = order_[position_];
       const Tensor& tensor = items_[item].tensor;
       if (cursor_ < tensor.numel()) {
-        if (cursor_ == 0) step_ = block_elements(tensor, block_bytes_);
-        block = {item, cursor_, std::min(tensor.numel(), cursor_ + step_)};
+        if (const auto& pieces = items_[item].pieces) {
+          const int64_t row_end = (cursor_ / pieces->row + 1) * pieces->row;
+          block = {item, cursor_, std::min(row_end, cursor_ + pieces->elements), turns_++};
+        } else {
+          if (cursor_ == 0) step_ = block_elements(tensor, block_bytes_);
+          block = {item, cursor_, std::min(tensor.numel(), cursor_ + step_)};
+        }
         cursor_ = block.end;
         current_ = item;
         return true;
@@ -174,6 +180,7 @@ class Execution {
     } catch (...) {
       const std::lock_guard lock(mutex_);
       if (!failure_) failure_ = std::current_exception();
+      next_turn_.notify_all();
     }
     release_scratch();
     const std::lock_guard lock(mutex_);
@@ -189,7 +196,13 @@ class Execution {
     if (block.begin == 0) within(item.key, [&] { verify_scattered(expression); });
     BlockSum sum{block.begin, static_cast<uint64_t>(block.end - block.begin) * itemsize, 0};
     Losses losses;
-    for (int64_t begin = block.begin; begin < block.end;) {
+    if (item.pieces) {
+      Scratch buffer(sum.bytes);
+      within(item.key, [&] { losses += expression.read(block.begin, buffer.bytes()); });
+      append_in_turn(*item.pieces->sink, block.turn, item.pieces->sink->pack(buffer.bytes()));
+      done_.fetch_add(sum.bytes, std::memory_order_relaxed);
+    }
+    for (int64_t begin = item.pieces ? block.end : block.begin; begin < block.end;) {
       const uint64_t offset = slot.offset + static_cast<uint64_t>(begin) * itemsize;
       const int64_t end = std::min(block.end, begin + piece_elements(expression, offset));
       const uint64_t bytes = static_cast<uint64_t>(end - begin) * itemsize;
@@ -203,6 +216,19 @@ class Execution {
     }
     const bool dropped = expression.drop(block.begin, block.end);
     if (finish(block, sum, losses) && !dropped) drop_sources(expression);
+  }
+
+  /// Waits for all pieces before: where one goes depends on what they take. Blocks are handed out in turn, so
+  /// those before are in work.
+  void append_in_turn(PieceSink& sink, uint64_t turn, Bytes packed) {
+    std::unique_lock lock(mutex_);
+    next_turn_.wait(lock, [&] { return turn_ == turn || failure_; });
+    if (failure_) return;
+    lock.unlock();  // the turn is ours
+    sink.append(std::move(packed));
+    lock.lock();
+    ++turn_;
+    next_turn_.notify_all();
   }
 
   /// True for the block that was the last of its item to be done, whichever that is.
@@ -295,6 +321,9 @@ class Execution {
 
   std::mutex mutex_;  // everything below
   std::condition_variable finished_;
+  std::condition_variable next_turn_;
+  uint64_t turns_ = 0;  // given to blocks
+  uint64_t turn_ = 0;   // whose piece is appended next
   int running_ = 0;
   size_t position_ = 0;  // in order_
   int64_t cursor_ = 0;   // next element of that item

@@ -336,6 +336,75 @@ def child(run):
     run.check("a damaged chunk that the library reads is an error", cut)
 
 
+SHAPES = [(1,), (5000,), (3, 700000), (2, 3, 300, 400), (700, 1025), (60, 100), (), (0, 4), (1 << 21,), (3, 1 << 19)]
+
+
+def compressed(run):
+    """chunks that cbk packs, read by h5py (deflate), by cbk (all), and by the codecs themselves"""
+    random = np.random.default_rng(5)
+    arrays = {f"w{i}": (random.standard_normal(shape) * 8).round().astype(kind) for i, (shape, kind) in
+              enumerate((shape, kind) for shape in SHAPES for kind in ("f4", "i8", "f2", "u1"))}
+    arrays["noise"] = np.frombuffer(random.bytes(3 << 20), dtype="u1")  # does not get smaller
+    arrays["many"] = np.tile(np.arange(4096, dtype="f4"), 5 * 1024)  # 80 chunks: more than one node of the tree
+    source = run.path("plain.h5")
+    with h5py.File(source, "w") as f:
+        for name, array in arrays.items():
+            f[name] = array
+    with h5py.File(run.path("one.h5"), "w") as f:
+        f["w"] = arrays["w5"]
+
+    def by_h5py(version):
+        target = run.path(f"deflate-{version}.h5")
+        run.call("copy", source, target, "--compress", "deflate", "--h5-version", version, "--overwrite")
+        with h5py.File(target) as f:
+            for name, array in arrays.items():
+                assert np.array_equal(f[name][()], array) and f[name].dtype == array.dtype, name
+                assert (f[name].compression == "gzip") == (array.nbytes >= 4096 and array.ndim > 0), name
+            assert f["many"].id.get_num_chunks() == 80
+        assert os.path.getsize(target) < os.path.getsize(source) / 2
+        assert "deflate" in subprocess.run(["h5dump", "-p", "-H", "-d", "many", target], capture_output=True, text=True).stdout.lower()
+
+    def by_cbk(how, version):
+        target = run.path(f"{how}-{version}.mdl")
+        run.call("copy", source, target, "--format", "h5", "--compress", how, "--h5-version", version, "--overwrite")
+        run.call("diff", source, target)
+
+    for version in ("flat", "0.4", "0.5"):
+        run.check(f"h5py reads deflate {version}", lambda: by_h5py(version))
+        for how in ("deflate", "lz4", "zstd"):
+            run.check(f"cbk reads {how} {version}", lambda: by_cbk(how, version))
+
+    def codec():
+        run.call("copy", run.path("one.h5"), run.path("one.zstd.h5"), "--compress", "zstd", "--h5-version", "flat")
+        with h5py.File(run.path("one.zstd.h5")) as f:
+            chunk = f["w"].id.read_direct_chunk((0,))[1]
+            itemsize = f["w"].dtype.itemsize
+        bytes_ = np.frombuffer(zstandard.decompress(chunk), dtype="u1").reshape(itemsize, -1).T.tobytes()
+        assert np.frombuffer(bytes_, dtype=arrays["w5"].dtype)[:5000].tobytes() == arrays["w5"].tobytes()
+    run.check("a Zstandard chunk is a frame", codec)
+
+    def same_bytes():
+        made = []
+        for threads in (1, 2, 3, 7):
+            target = run.path(f"threads-{threads}.h5")
+            run.call("copy", source, target, "--compress", "zstd", "--threads", str(threads))
+            made.append(open(target, "rb").read())
+        assert made.count(made[0]) == 4
+    run.check("the same bytes for any number of threads", same_bytes)
+
+    def sharded():
+        folder = run.path("folder")
+        run.call("copy", source, folder, "--format", "h5", "--h5-version", "flat", "--shard-size", "40MB", "--compress", "deflate")
+        run.call("diff", source, folder)
+        assert sum(os.path.getsize(os.path.join(folder, name)) for name in os.listdir(folder)) < os.path.getsize(source) / 2
+    run.check("shards are packed too", sharded)
+
+    def elsewhere():
+        r = subprocess.run([run.cbk, "copy", source, run.path("x.pt"), "--compress", "zstd"], capture_output=True, text=True)
+        assert r.returncode != 0 and "only H5" in r.stderr and not os.path.exists(run.path("x.pt")), r
+    run.check("only H5 has compressed chunks", elsewhere)
+
+
 def groups(run):
     """groups are dicts, as in the files of Keras"""
     path = run.path("groups.h5")
@@ -370,6 +439,7 @@ def main():
         shared_messages(run)
         child(run)
         groups(run)
+        compressed(run)
     return run.close()
 
 

@@ -6,6 +6,7 @@ namespace cbk::h5 {
 namespace {
 
 constexpr uint64_t large = 65536;
+constexpr uint64_t worth_packing = 4096;
 constexpr size_t max_rank = 32;
 
 std::string_view datatype_of(DType dtype) {
@@ -49,6 +50,12 @@ FileWriter::Plan FileWriter::plan_dataset(const std::string& key, std::string_vi
   overhead_ += 400 + 2 * name.size();
   if (tensor.nbytes() == 0) return plan;
   plan.item = static_cast<uint32_t>(items_.size());
+  if (compression_ != Compression::none && !tensor.shape().empty() && tensor.nbytes() >= worth_packing) {
+    plan.packed = &packed_.emplace_back(compression_, tensor, packed_file_);
+    items_.push_back({key, tensor, Checksum::none, plan.packed->pieces()});
+    offsets_.push_back(0);
+    return plan;
+  }
   // Large tensors begin on a page, small ones are close together.
   const uint64_t offset = align_up(data_end_, tensor.nbytes() >= large ? 4096 : 8);
   items_.push_back({key, tensor});
@@ -57,13 +64,17 @@ FileWriter::Plan FileWriter::plan_dataset(const std::string& key, std::string_vi
   return plan;
 }
 
-hdf5::HeaderBuilder FileWriter::start_dataset(const Plan& plan) const {
+hdf5::HeaderBuilder FileWriter::start_dataset(hdf5::Builder& builder, const Plan& plan) const {
   const Shape& shape = plan.tensor.shape();
   hdf5::HeaderBuilder header;
   header.add(hdf5::MessageType::dataspace,
              shape.empty() ? hdf5::scalar_dataspace() : hdf5::encode_dataspace(shape));
   header.add(hdf5::MessageType::datatype, datatype_of(plan.tensor.dtype()));
   header.add(hdf5::MessageType::fill_value, hdf5::default_fill_value());
+  if (plan.packed != nullptr) {
+    plan.packed->describe(builder, header);
+    return header;
+  }
   header.add(hdf5::MessageType::layout,
              plan.item ? hdf5::encode_contiguous(offsets_[*plan.item], plan.tensor.nbytes())
                        : hdf5::encode_contiguous(hdf5::undefined_address, 0));
@@ -86,9 +97,18 @@ void FileWriter::add_number(hdf5::HeaderBuilder& header, std::string_view name, 
 }
 
 std::vector<Slot> FileWriter::lay_out_in(StagedFile& file) {
-  const uint64_t start = align_up(data_end_, 8);
   file_ = &file;
+  const uint64_t start = align_up(data_end_, 8);
   file_->reserve(start);
+  packed_file_ = {file_, start};
+  if (packed_.empty()) add_structures(start);
+  std::vector<Slot> slots;
+  slots.reserve(items_.size());
+  for (const uint64_t offset : offsets_) slots.push_back({file_, offset});
+  return slots;
+}
+
+void FileWriter::add_structures(uint64_t start) {
   hdf5::Builder builder(
       start, [&](uint64_t address, std::string_view bytes) { file_->write(address, as_bytes(bytes)); });
   hdf5::HeaderBuilder root;
@@ -97,14 +117,11 @@ std::vector<Slot> FileWriter::lay_out_in(StagedFile& file) {
   const uint64_t root_address = builder.add(root.finish());
   builder.finish();
   superblock_ = hdf5::encode_superblock(root_address, tables, builder.end());
-
-  std::vector<Slot> slots;
-  slots.reserve(items_.size());
-  for (const uint64_t offset : offsets_) slots.push_back({file_, offset});
-  return slots;
 }
 
 void FileWriter::finish(const std::vector<uint32_t>& /*crcs*/) {
+  // Where chunks are is known when all of them are written.
+  if (!packed_.empty()) add_structures(align_up(packed_file_.end, 8));
   file_->write(0, as_bytes(superblock_));
 }
 

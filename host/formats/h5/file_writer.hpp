@@ -2,9 +2,11 @@
 // written.
 #pragma once
 
+#include <deque>
 #include <memory>
 #include <optional>
 
+#include "host/formats/h5/packed_dataset.hpp"
 #include "host/formats/hdf5/builder.hpp"
 #include "host/formats/writer.hpp"
 
@@ -19,7 +21,8 @@ class FileWriter : public ShardWriter {
   void finish(const std::vector<uint32_t>& crcs) override;
 
  protected:
-  using ShardWriter::ShardWriter;
+  FileWriter(fs::path target, const WriteOptions& options)
+      : ShardWriter(std::move(target), options.overwrite), compression_(options.compression) {}
 
   /// Each value that is not a tensor becomes an object or an attribute of its own, a thousand bytes of
   /// structures. Errors: `unsupported` for more than 65,536 of them: what reads the file would take hours, or
@@ -36,14 +39,15 @@ class FileWriter : public ShardWriter {
   struct Plan {
     Tensor tensor;
     std::optional<uint32_t> item;
+    PackedDataset* packed = nullptr;  // where its elements are compressed
   };
   /// Errors: a shape or dtype that HDF5 cannot hold.
   Plan plan_dataset(const std::string& key, std::string_view name, const Tensor& tensor);
 
   /// Adds all objects and the root's attributes; the links of the root group are the result.
   virtual hdf5::Builder::Links build(hdf5::Builder& builder, hdf5::HeaderBuilder& root) = 0;
-  /// The header of a dataset without its attributes.
-  [[nodiscard]] hdf5::HeaderBuilder start_dataset(const Plan& plan) const;
+  /// The header of a dataset without its attributes. Its chunks are written.
+  hdf5::HeaderBuilder start_dataset(hdf5::Builder& builder, const Plan& plan) const;
   static hdf5::HeaderBuilder start_empty_dataset(DType dtype);
   static void add_number(hdf5::HeaderBuilder& header, std::string_view name, double value);
 
@@ -51,6 +55,11 @@ class FileWriter : public ShardWriter {
   uint64_t overhead_ = 4096;
 
  private:
+  void add_structures(uint64_t start);
+
+  Compression compression_;
+  std::deque<PackedDataset> packed_;
+  PackedFile packed_file_;
   std::vector<Item> items_;
   std::vector<uint64_t> offsets_;
   uint64_t data_end_ = hdf5::superblock_size;

@@ -104,7 +104,7 @@ class DatasetWriter : public FileWriter {
   }
 
   uint64_t add_data(hdf5::Builder& builder, const Leaf& leaf, std::string_view type) const {
-    hdf5::HeaderBuilder header = start_dataset(leaf.plan);
+    hdf5::HeaderBuilder header = start_dataset(builder, leaf.plan);
     header.set_references(leaf.names);
     builder.add_bool(header, "is_bfloat16", leaf.plan.tensor.dtype() == DType::bfloat16);
     builder.add_text(header, type_attribute, type);
@@ -164,7 +164,7 @@ class DatasetWriter : public FileWriter {
 class WriterV04 final : public DatasetWriter {
  public:
   WriterV04(const Value& root, const fs::path& target, const WriteOptions& options)
-      : DatasetWriter(target, options.overwrite), release_(options.framework_version) {
+      : DatasetWriter(target, options), release_(options.framework_version) {
     check_plain_values(root);
     FlatTree tree = flatten(root, false);
     warnings_ = tree.warnings;
@@ -234,7 +234,7 @@ class WriterV04 final : public DatasetWriter {
 class FlatWriter final : public DatasetWriter {
  public:
   FlatWriter(const Value& root, const fs::path& target, const WriteOptions& options)
-      : DatasetWriter(target, options.overwrite) {
+      : DatasetWriter(target, options) {
     if (!root.is(Value::Kind::dict))
       fail(Errc::value, "a flat H5 file holds named tensors; this is {}", a_kind(root));
     for (const auto& [key, value] : root.as_dict().entries()) {

@@ -59,7 +59,7 @@ struct Folder {
 class WriterV05 final : public FileWriter {
  public:
   WriterV05(const Value& root, const fs::path& target, const WriteOptions& options)
-      : FileWriter(target, options.overwrite),
+      : FileWriter(target, options),
         release_(options.framework_version.empty() ? default_release : options.framework_version) {
     check_plain_values(root);
     FlatTree tree = flatten(root, true);
@@ -266,7 +266,7 @@ class WriterV05 final : public FileWriter {
 
   /// The members of the metadata are on the dataset once more, as the original writer leaves them.
   uint64_t add_data(hdf5::Builder& builder, const Leaf& leaf) const {
-    hdf5::HeaderBuilder header = start_dataset(leaf.plan);
+    hdf5::HeaderBuilder header = start_dataset(builder, leaf.plan);
     if (leaf.stored == Stored::tensor) {
       builder.add_bool(header, "__TORCH__", true);
       const auto rank = static_cast<int64_t>(leaf.plan.tensor.shape().size());

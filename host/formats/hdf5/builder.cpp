@@ -214,6 +214,64 @@ GroupTables Builder::add_group_tables(const Links& links, const SoftLinks& soft)
   return tables;
 }
 
+namespace {
+
+/// Keys are the first chunk below a child; the last one is beyond all chunks.
+std::string chunk_key(const Builder::Chunk& chunk) {
+  std::string out;
+  append_le(out, chunk.size);
+  append_le(out, chunk.mask);
+  for (const uint64_t start : chunk.start) append_le(out, start);
+  append_le<uint64_t>(out, 0);  // within an element
+  return out;
+}
+
+std::string last_chunk_key(const Builder::Chunk& last, std::span<const uint32_t> extents) {
+  std::string out(8, '\0');
+  for (size_t d = 0; d < last.start.size(); ++d) append_le<uint64_t>(out, last.start[d] + extents[d]);
+  append_le<uint64_t>(out, extents.back());
+  return out;
+}
+
+}  // namespace
+
+uint64_t Builder::add_chunk_tree(std::span<const Chunk> chunks, std::span<const uint32_t> extents) {
+  constexpr size_t capacity = 64;  // of a node, in files with a superblock of version 0
+  const size_t key_size = 8 + 8 * extents.size();
+  const size_t node_size = 24 + capacity * 8 + (capacity + 1) * key_size;
+  struct Node {
+    uint64_t address = 0;
+    size_t first = 0;  // chunk below it
+  };
+  std::vector<Node> below;
+  for (size_t i = 0; i < chunks.size(); ++i) below.push_back({chunks[i].address, i});
+  const std::string end_key = last_chunk_key(chunks.back(), extents);
+  const auto key = [&](size_t i) { return i < below.size() ? chunk_key(chunks[below[i].first]) : end_key; };
+  for (uint8_t level = 0;; ++level) {
+    const size_t count = (below.size() + capacity - 1) / capacity;
+    const uint64_t first = end();
+    std::vector<Node> nodes;
+    for (size_t n = 0; n < count; ++n) {
+      const size_t begin = n * capacity;
+      const size_t stop = std::min(below.size(), begin + capacity);
+      std::string node = "TREE\1"s;
+      append_le(node, level);
+      append_le(node, static_cast<uint16_t>(stop - begin));
+      append_le(node, n == 0 ? undefined_address : first + (n - 1) * node_size);
+      append_le(node, n + 1 == count ? undefined_address : first + (n + 1) * node_size);
+      for (size_t i = begin; i < stop; ++i) {
+        node += key(i);
+        append_le(node, below[i].address);
+      }
+      node += key(stop);
+      node.resize(node_size, '\0');
+      nodes.push_back({add(node), below[begin].first});
+    }
+    below = std::move(nodes);
+    if (below.size() == 1) return below.front().address;
+  }
+}
+
 uint64_t Builder::add_leaf_node(const std::vector<Entry>& entries, size_t begin, size_t end) {
   std::string node = "SNOD\1\0"s;
   append_le(node, static_cast<uint16_t>(end - begin));

@@ -7,6 +7,7 @@
 
 #include <functional>
 #include <map>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -43,6 +44,16 @@ class Builder {
   GroupTables add_group_tables(const Links& links, const SoftLinks& soft = {});
   /// A group that is an object of its own.
   uint64_t add_group(const Links& links);
+
+  /// A chunk of a dataset: its first element's coordinates, and where it is.
+  struct Chunk {
+    std::vector<uint64_t> start;
+    uint64_t address = 0;
+    uint32_t size = 0;
+    uint32_t mask = 0;
+  };
+  /// The B-tree of chunks in C order; `extents`: of a chunk, followed by the bytes of an element.
+  uint64_t add_chunk_tree(std::span<const Chunk> chunks, std::span<const uint32_t> extents);
 
   /// Gives the sink what it does not have yet; call once, at the end.
   void finish();

@@ -153,6 +153,29 @@ std::string encode_contiguous(uint64_t address, uint64_t size) {
   return out;
 }
 
+std::string encode_chunked(uint64_t tree, std::span<const uint32_t> chunk) {
+  std::string out("\3\2"sv);
+  append_le(out, static_cast<uint8_t>(chunk.size()));
+  append_le(out, tree);
+  for (const uint32_t extent : chunk) append_le(out, extent);
+  return out;
+}
+
+std::string encode_filters(std::span<const Filter> filters) {
+  std::string out("\1"sv);
+  append_le(out, static_cast<uint8_t>(filters.size()));
+  out.append(6, '\0');
+  for (const Filter& filter : filters) {
+    append_le(out, filter.id);
+    append_le<uint16_t>(out, 0);  // no name
+    append_le<uint16_t>(out, filter.optional ? 1 : 0);
+    append_le(out, static_cast<uint16_t>(filter.values.size()));
+    for (const uint32_t value : filter.values) append_le(out, value);
+    if (filter.values.size() % 2 != 0) append_le<uint32_t>(out, 0);
+  }
+  return out;
+}
+
 std::string encode_symbol_table(uint64_t tree, uint64_t heap) {
   std::string out;
   append_le(out, tree);

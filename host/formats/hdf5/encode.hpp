@@ -5,6 +5,7 @@
 #include <string>
 #include <string_view>
 
+#include "host/formats/hdf5/filters.hpp"
 #include "host/formats/hdf5/object.hpp"
 #include "host/tensor/tensor.hpp"
 
@@ -26,6 +27,9 @@ std::string_view null_dataspace();
 /// A fill value of zeros, written only when asked for.
 std::string_view default_fill_value();
 std::string encode_contiguous(uint64_t address, uint64_t size);
+/// `chunk`: its extents, followed by the bytes of an element.
+std::string encode_chunked(uint64_t tree, std::span<const uint32_t> chunk);
+std::string encode_filters(std::span<const Filter> filters);
 std::string encode_symbol_table(uint64_t tree, uint64_t heap);
 std::string encode_compact(std::string_view data);
 

@@ -151,7 +151,52 @@ std::string_view name_of_filter(uint16_t id) {
   }
 }
 
+template <typename T>
+void store_be(Bytes& out, size_t offset, T value) {
+  for (size_t i = 0; i < sizeof(T); ++i)
+    out[offset + i] = static_cast<std::byte>(value >> (8 * (sizeof(T) - 1 - i)));
+}
+
 }  // namespace
+
+Bytes shuffled(ByteView chunk, size_t itemsize) {
+  Bytes out(chunk.begin(), chunk.end());
+  const size_t count = chunk.size() / itemsize;
+  for (size_t b = 0; b < itemsize; ++b) {
+    for (size_t i = 0; i < count; ++i) out[b * count + i] = chunk[i * itemsize + b];
+  }
+  return out;
+}
+
+Bytes deflated(ByteView chunk) {
+  thread_local std::unique_ptr<libdeflate_compressor, void (*)(libdeflate_compressor*)> encoder(
+      libdeflate_alloc_compressor(deflate_level), libdeflate_free_compressor);
+  Bytes out(libdeflate_zlib_compress_bound(encoder.get(), chunk.size()));
+  out.resize(libdeflate_zlib_compress(encoder.get(), chunk.data(), chunk.size(), out.data(), out.size()));
+  return out;
+}
+
+Bytes lz4_packed(ByteView chunk) {
+  constexpr size_t head = 8 + 4 + 4;  // one block
+  const auto size = static_cast<int>(chunk.size());
+  Bytes out(head + static_cast<size_t>(LZ4_compressBound(size)));
+  const int packed = LZ4_compress_default(reinterpret_cast<const char*>(chunk.data()),
+                                          reinterpret_cast<char*>(out.data() + head), size,
+                                          static_cast<int>(out.size() - head));
+  store_be<uint64_t>(out, 0, chunk.size());
+  store_be(out, 8, static_cast<uint32_t>(chunk.size()));
+  store_be(out, 12, static_cast<uint32_t>(packed));
+  out.resize(head + static_cast<size_t>(packed));
+  return out;
+}
+
+Bytes zstd_packed(ByteView chunk) {
+  Bytes out(ZSTD_compressBound(chunk.size()));
+  const size_t size = ZSTD_compress(out.data(), out.size(), chunk.data(), chunk.size(), zstd_level);
+  if (ZSTD_isError(size) != 0) fail(Errc::internal, "Zstandard: {}", ZSTD_getErrorName(size));
+  out.resize(size);
+  return out;
+}
 
 uint32_t fletcher32(ByteView bytes) {
   uint32_t low = 0;

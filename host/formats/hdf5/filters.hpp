@@ -27,4 +27,13 @@ uint32_t fletcher32(ByteView bytes);
 /// `size` bytes; anything else is a `format` error, found before more than about that much is allocated.
 Bytes decode_chunk(const std::vector<Filter>& filters, uint32_t mask, ByteView stored, uint64_t size);
 
+// What the filters of one chunk make of it, for writers. Thread-safe.
+
+constexpr uint32_t deflate_level = 4;  // h5py's
+constexpr uint32_t zstd_level = 3;     // zstd's own
+Bytes shuffled(ByteView chunk, size_t itemsize);
+Bytes deflated(ByteView chunk);
+Bytes lz4_packed(ByteView chunk);
+Bytes zstd_packed(ByteView chunk);
+
 }  // namespace cbk::hdf5

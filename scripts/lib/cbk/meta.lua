@@ -222,7 +222,7 @@ function Output:close() end
 ---`keep_texts`: flat H5 gets the tensors of texts too, as strings. `companions`: further small files (name → content) that appear
 ---together with the checkpoint: beside it or inside the folder of a sharded one, elsewhere where the name is an absolute path.
 ---@param path string
----@param options? { root: any, overwrite: boolean, format: string, h5_version: string, framework_version: string, shard_size: integer|string, shards: table<string, integer>, single_file: boolean, shard_stem: string, keep_texts: boolean, metadata: table, companions: table<string,string> }
+---@param options? { root: any, overwrite: boolean, format: string, h5_version: string, framework_version: string, shard_size: integer|string, shards: table<string, integer>, single_file: boolean, shard_stem: string, keep_texts: boolean, metadata: table, companions: table<string,string>, compression: "deflate"|"lz4"|"zstd" }
 ---@return Output
 function cbk.create(path, options) end
 ---Commits several outputs as one: all of them appear, or none. Options as of `Output:commit`. Returns their plans.
