@@ -258,6 +258,17 @@ describe("cstorch: optimizer state dict", function()
     end)
   end
 
+  it("makes the state that loaded hyper-parameters need", function()
+    local p = with_grad(parameter { 1 }, { 1 })
+    local opt = optim.AdamW({ p })
+    opt:load_state_dict { state = {}, param_groups = { { amsgrad = true, params = { 0 } } } }
+    opt:step()
+    is_true(opt.state[p].max_exp_avg_sq:item() > 0)
+    local function load(group) optim.AdamW({ parameter { 1 } }):load_state_dict { param_groups = { group } } end
+    raises("0-dim tensor as lr, found shape [2]", function() load { lr = cstorch.tensor { 1, 2 }, params = { 0 } } end, "value")
+    raises("a list of 2 numbers as betas", function() load { betas = cstorch.tensor { 1, 2 }, params = { 0 } } end, "type")
+  end)
+
   it("refuses another shape", function()
     local opt = optim.SGD({ parameter { 1 } }, { lr = 0.1, momentum = 0.9 })
     local dict = { state = { [0] = { momentum_buffer = cstorch.tensor { 1, 2 } } }, param_groups = { { params = { 0 } } } }

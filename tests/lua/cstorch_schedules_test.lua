@@ -238,6 +238,14 @@ describe("cstorch: schedule state dict", function()
   end)
 
   it("refuses what is not one", function()
+    local opt = optimizer()
+    local schedule = lr.SequentialLR(opt, { schedulers = { lr.ConstantLR(opt, { learning_rate = 1 }) }, milestones = {} })
+    raises("expected 1 members in the state dict, found 0", function() schedule:load_state_dict { _schedulers = {} } end, "value")
+    local function forget() end
+    schedule._keep_values = forget
+    schedule:load_state_dict { _keep_values = 1, last_epoch = 0 }
+    is_true(schedule._keep_values == forget, "a function is no state")
+    raises("one of the tags { 'x' }", function() schedule:load_state_dict { param_group_tags = "x" } end, "value")
     raises("expected a state dict, found 3", function() lr.ConstantLR(optimizer(), { learning_rate = 1 }):load_state_dict(3) end, "type")
   end)
 end)

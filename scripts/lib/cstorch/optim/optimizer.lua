@@ -6,6 +6,7 @@ local hooks = require "cstorch.hooks"
 local keywords = require "cstorch.keywords"
 local ordered_map = require "cstorch.ordered_map"
 local session = require "cstorch.session"
+local shapes = require "cstorch.shapes"
 local state_dicts = require "cstorch.optim.state_dicts"
 local tags = require "cstorch.optim.tags"
 local tensors = require "cstorch.tensors"
@@ -53,14 +54,17 @@ local function check_hyper_parameters(self, group)
   local name, limits = self.class.name, self.limits or {}
   for key, default in pairs(self.class.keywords or {}) do
     local value, limit = group[key], limits[key]
+    local is_list = type(default) == "table" and type(default[1]) == "number"
     local is_number = type(default) == "number" or limit and (default == keywords.REQUIRED or default == keywords.OPTIONAL)
-    if value == nil or tensors.is_tensor(value) then
-      check(value ~= nil or default ~= keywords.REQUIRED, "value", "%s: a group has no '%s'", name, key)
+    if value == nil then
+      check(default ~= keywords.REQUIRED, "value", "%s: a group has no '%s'", name, key)
+    elseif tensors.is_tensor(value) and not is_list then
+      check(value:numel() == 1, "value", "%s: expected a number or a 0-dim tensor as %s, found shape %s", name, key, shapes.text(value))
     elseif type(default) == "boolean" then
       check(type(value) == "boolean", "type", "%s: expected true or false as %s, found %s", name, key, show(value))
     elseif is_number then
       check_number(name, key, value, limit)
-    elseif type(default) == "table" and type(default[1]) == "number" then
+    elseif is_list then
       check_list(name, key, value, #default, limit)
     end
   end
@@ -127,6 +131,14 @@ local function note_numbers(self)
   end
 end
 
+--- The run mode is that of the last `train` or `eval` of a compiled model.
+local function check_mode()
+  local backend = session.backend
+  if not backend or backend.mode ~= "eval" then return end
+  backend.mode = "train"
+  errors.warn "an optimizer stepped in eval mode: the run is in train mode now; call train() of the model, as its Dropout is still off"
+end
+
 --- `optimizer:step()` runs the class's `step` without recording gradients, as one fused formula, between the hooks.
 local function wrap_step(self)
   local update, given = self.class.step, nil
@@ -136,6 +148,7 @@ local function wrap_step(self)
     closure = hooks.run(self.hooks.step_pre, self, closure, "function")
     local is_closure = closure == nil or type(closure) == "function"
     check(is_closure, "type", "%s:step: expected a function or nothing, found %s", self.class.name, show(closure))
+    check_mode()
     if session.trace then note_numbers(self) end
     local loss = closure and closure()
     given = closure and function() return loss end

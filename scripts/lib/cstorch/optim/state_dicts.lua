@@ -80,6 +80,31 @@ local function load_group(group, saved)
   end
 end
 
+--- Which state a group needs follows from its flags, and from whether its numbers are 0.
+local function flags_of(group)
+  local flags = {}
+  for key, value in pairs(group) do
+    if type(value) == "boolean" then flags[key] = value end
+    if type(value) == "number" then flags[key] = value ~= 0 end
+  end
+  return flags
+end
+
+--- Makes the state that the loaded hyper-parameters need and the state dict did not have.
+local function complete_state(optimizer)
+  local own, fresh = optimizer.state, {}
+  for p in optimizer:parameters() do fresh[p] = ordered_map.new() end
+  optimizer.state = fresh
+  local fine, problem = pcall(optimizer.preinitialize, optimizer)
+  optimizer.state = own
+  if not fine then error(problem, 0) end
+  for p, state in pairs(fresh) do
+    for name, value in ordered_map.items(state) do
+      if own[p][name] == nil then own[p][name] = value end
+    end
+  end
+end
+
 local function is_list(value)
   if type(value) == "userdata" then return cbk.kind(value) == "list" or cbk.kind(value) == "tuple" end
   return type(value) == "table" and getmetatable(value) == nil
@@ -110,6 +135,7 @@ function state_dicts.load(optimizer, dict)
   check_groups(optimizer, dict.param_groups)
   local numbers, saved_state = numbers_of(optimizer), dict.state or {}
   check(keywords.is_map(saved_state), "type", "expected a map as 'state' of the state dict, found %s", errors.show(saved_state))
+  local needs_other_state = false
   for g, group in ipairs(optimizer.param_groups) do
     local saved = ordered_map.new(dict.param_groups[g])
     if optimizer.convert_group then optimizer.convert_group(saved) end
@@ -123,8 +149,11 @@ function state_dicts.load(optimizer, dict)
       if state and optimizer.convert_state then optimizer:convert_state(saved, state) end
       if state and #ordered_map.keys(state) > 0 then load_state(optimizer, numbers[p], optimizer.state[p], state) end
     end
+    local before = flags_of(group)
     load_group(group, saved)
+    for key, value in pairs(flags_of(group)) do needs_other_state = needs_other_state or before[key] ~= value end
   end
+  if needs_other_state then complete_state(optimizer) end
 end
 
 return state_dicts

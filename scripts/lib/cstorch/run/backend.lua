@@ -12,6 +12,7 @@ local KINDS = { csx = "CSX", wse_ws = "CSX", cpu = "CPU", gpu = "GPU" }
 
 ---@class cstorch.Backend
 ---@field kind "CSX"|"CPU"|"GPU"
+---@field mode? "train"|"eval"   what was called last of a compiled model
 ---@field artifact_dir? string
 ---@field compile_only boolean
 ---@field validate_only boolean

@@ -52,7 +52,11 @@ function Compiled:__index(name)
   local value = self.module[name]
   if type(value) ~= "function" then return value end
   local module = self.module
-  return function(_, ...) return value(module, ...) end
+  return function(_, ...)
+    local sets_mode = (name == "train" or name == "eval") and session.backend
+    if sets_mode then session.backend.mode = (name == "eval" or (...) == false) and "eval" or "train" end
+    return value(module, ...)
+  end
 end
 
 function Compiled:__tostring() return tostring(self.module) end

@@ -60,6 +60,8 @@ function composite.load_state_dict(self, dict)
   end
   local is_list = members == nil or type(members) == "table" or type(members) == "userdata"
   errors.check(is_list, "type", "%s: expected a list as _schedulers, found %s", self.class.name, errors.show(members))
+  errors.check(members == nil or #members == #self.schedulers, "value", "%s: expected %d members in the state dict, found %d",
+    self.class.name, #self.schedulers, members and #members or 0)
   for k, member in ipairs(self.schedulers) do
     if members and members[k] then member:load_state_dict(members[k]) end
   end

@@ -174,7 +174,8 @@ function Scheduler:load_state_dict(dict)
   check(keywords.is_map(dict), "type", "%s: expected a state dict, found %s", self.class.name, show(dict))
   if dict.last_epoch ~= nil then loaded.write(self.last_epoch, dict.last_epoch, self.class.name .. ": last_epoch") end
   for name, value in ordered_map.items(dict) do
-    local is_field = rawget(self, name) ~= nil or self.class.keywords[name] ~= nil
+    local own = rawget(self, name)
+    local is_field = own ~= nil and type(own) ~= "function" or self.class.keywords[name] ~= nil
     if is_field and not KEPT[name] and not TRANSIENT[name] then
       self[name] = loaded.plain(value)
     elseif not is_field then
@@ -183,6 +184,7 @@ function Scheduler:load_state_dict(dict)
   end
   if self.check_arguments then self:check_arguments() end
   self.param_group_tags = tags.wanted(self.param_group_tags)
+  check_targets(self)
   if self.is_member then
     local values = loaded.plain(dict._last_value)
     check(values == nil or type(values) == "table", "type", "%s: expected a list as _last_value, found %s", self.class.name, show(values))
