@@ -134,6 +134,10 @@ end
 
 -- --- parsers
 
+---Called with a parser that is about to parse (`overview.parser`).
+---@type fun(parser: table)|nil
+cli.on_parse = nil
+
 ---A parser for `cbk NAME`; in a script that `cbk run` runs, help names the script. Give it arguments and options as argparse
 ---has them, then call `parser:parse()`.
 ---@param name string
@@ -142,6 +146,7 @@ end
 function cli.parser(name, description, epilog)
   local width = cli.width()
   local parser = argparse(call_of(name), wrap.prose(description, width), epilog and wrap.prose(epilog, width))
+  rawset(parser, "texts", { description = description, epilog = epilog or "" })
   parser:help_max_width(width):usage_max_width(width)
   if width < NARROW then parser:help_description_margin(8):usage_margin(2) end
   local labels = { option = label_of(width), argument = function(argument) return { argument:_get_argname(1) } end }
@@ -161,6 +166,7 @@ function cli.parser(name, description, epilog)
   end)
   local parse = parser.parse
   rawset(parser, "parse", function(self, words)
+    if cli.on_parse then cli.on_parse(self) end
     local args = parse(self, spelt_out(self, name, join_negative_numbers(words or arg)))
     if args.quiet then report.main.print = silent elseif args.json then report.main.print = warn_in_json end
     local can_overwrite = long_name(self, name, "--overwrite") ~= nil
