@@ -261,7 +261,8 @@ uint64_t FileEdit::add_root(hdf5::Builder& builder, std::optional<hdf5::GroupTab
   if (has_external) {
     // Old-style groups cannot hold these. Links in messages are found by looking through them all.
     header.use_version_2();
-    header.add(hdf5::MessageType::link_info, "\0\0\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff"sv);
+    header.add(hdf5::MessageType::link_info,
+               "\0\0\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff"sv);
     header.add(hdf5::MessageType::group_info, "\0\0"sv);
     for (const auto& [name, target] : links_) {
       const hdf5::Link& link = target.link;
