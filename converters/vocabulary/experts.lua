@@ -97,6 +97,13 @@ local function check(map, at, own)
   at:leave_out_others(map, known)
 end
 
+---A token cannot go to more experts than there are.
+---@param field string   the side's name of top_k
+local function check_top_k(field, top_k, number)
+  local chosen, all = tonumber(tostring(top_k)), tonumber(tostring(number))
+  if chosen and all and chosen > all then fields.refuse(field, top_k, ("at most the number of experts, %s,"):format(all)) end
+end
+
 ---A pair for the left's number of experts and the Model Zoo's one map, with what the left says in other fields.
 ---@param own { top_k: string, load_balancing_loss_coef: string, expert_weighting_normalization: string|nil }   their names
 function experts.count(own)
@@ -106,10 +113,12 @@ function experts.count(own)
       for _, name in ipairs(carried) do
         if own[name] then map[name] = cbk.raw(at.from, own[name]) end
       end
+      check_top_k(own.top_k, cbk.raw(map, "top_k"), number)
       return map
     end,
     backward = function(map, at)
       check(map, at, own)
+      check_top_k("moe.top_k", cbk.raw(map, "top_k"), cbk.raw(map, "num_experts"))
       for _, name in ipairs(carried) do
         local value = cbk.raw(map, name)
         if value == nil and name == "expert_weighting_normalization" then value = true end
