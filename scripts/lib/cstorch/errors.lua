@@ -90,6 +90,7 @@ function errors.show(value)
   local metatable = kind == "table" and getmetatable(value)
   local class = type(metatable) == "table" and metatable.class
   if class then return "a " .. class.name end
+  if kind == "userdata" and cbk.compute.is_tensor(value) then return "a tensor" end
   return "a " .. (kind == "userdata" and cbk.kind(value) or kind)
 end
 

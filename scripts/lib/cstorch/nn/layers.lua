@@ -139,6 +139,18 @@ local function member(self, key)
 end
 layers.Sequential.__index = member
 
+--- `list[1] = module` replaces the module that is named "0".
+local function replace_member(self, key, value)
+  if type(key) == "number" then
+    local name, count = ("%d"):format(key - 1), self:length()
+    errors.check(self._modules[name] ~= nil, "value", "%s: there is no module %g to replace, only 1 to %d", self.class.name, key, count)
+    errors.check(class.is_a(value, Module), "type", "%s: expected a module as item %d, found %s", self.class.name, key, errors.show(value))
+    key = name
+  end
+  Module.__newindex(self, key, value)
+end
+layers.Sequential.__newindex = replace_member
+
 function layers.Sequential:forward(x)
   for i = 1, self:length() do x = self[i](x) end
   return x
@@ -147,6 +159,7 @@ end
 ---A list of modules: `list[1]` is named "0".
 layers.ModuleList = Module:subclass "ModuleList"
 layers.ModuleList.__index = member
+layers.ModuleList.__newindex = replace_member
 
 ---@param list cstorch.nn.Module[]
 function layers.ModuleList:init(list)

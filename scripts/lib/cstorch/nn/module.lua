@@ -46,8 +46,13 @@ function Module:__newindex(name, value)
     return class.assign(self, name, value)
   end
   local old, new = registry_of(self, name), registry_for(self, value)
-  if old == self._buffers and value ~= nil and not new then
-    check(tensors.is_tensor(value), "type", "%s: the buffer '%s' must be a tensor, not %s", self.class.name, name, show(value))
+  if old and value ~= nil and not new then
+    local is_buffer = old == self._buffers
+    check(not is_buffer or tensors.is_tensor(value), "type", "%s: the buffer '%s' must be a tensor, not %s", self.class.name, name,
+      show(value))
+    check(is_buffer, "type", "%s: '%s' must be %s or nil, not %s%s", self.class.name, name,
+      old == self._parameters and "an nn.Parameter" or "a module", show(value),
+      old == self._parameters and "; to change its values, use copy_ in no_grad" or "")
     new = old
   end
   if old and old ~= new then old[name] = nil end
@@ -178,16 +183,20 @@ function Module:parameters()
   return list
 end
 
---- { name, tensor } of parameters and buffers in the order of the modules; tied ones under all their names.
+--- { name, tensor } of parameters and buffers in the order of the modules; tied ones and shared modules under all their names.
 local function state_entries(module)
-  local list = {}
-  walk(module, "", {}, function(prefix, one)
-    local function add(name, value) list[#list + 1] = { prefix == "" and name or prefix .. "." .. name, value } end
-    for name, value in ordered_map.items(one._parameters) do add(name, value) end
+  local list, open = {}, {}
+  local function add_all(prefix, one)
+    if open[one] then return end -- it contains itself
+    open[one] = true
+    for name, value in ordered_map.items(one._parameters) do list[#list + 1] = { prefix .. name, value } end
     for name, value in ordered_map.items(one._buffers) do
-      if not one._transient[name] then add(name, value) end
+      if not one._transient[name] then list[#list + 1] = { prefix .. name, value } end
     end
-  end)
+    for name, child in ordered_map.items(one._modules) do add_all(prefix .. name .. ".", child) end
+    open[one] = nil
+  end
+  add_all("", module)
   return list
 end
 

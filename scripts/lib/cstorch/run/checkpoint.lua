@@ -22,6 +22,18 @@ local function check_step()
     executor.user_iteration, following and "the next one is step " .. following or "no other step is one; set checkpoint_steps")
 end
 
+--- Whether a table has the keys 1 to n and no others.
+local function is_list(value)
+  local count = 0
+  for _ in pairs(value) do count = count + 1 end
+  return count > 0 and count == #value
+end
+
+local function check_key(key, place)
+  local is_key = type(key) == "string" or type(key) == "number"
+  check(is_key, "type", "save: a key at '%s' is %s; keys are strings and numbers", place, show(key))
+end
+
 --- The tree as cbk's values. `lazy` has the tensors that were met, so that tied ones are stored once.
 local function to_value(value, place, lazy, open)
   if tensors.is_tensor(value) then
@@ -35,14 +47,14 @@ local function to_value(value, place, lazy, open)
   check(not open[value], "value", "save: the table at '%s' contains itself", place)
   open[value] = true
   local out
-  if #value > 0 then
+  if is_list(value) then
     out = {}
     for i, item in ipairs(value) do out[i] = to_value(item, ("%s.%d"):format(place, i - 1), lazy, open) end
   else
     out = cbk.dict()
+    for key in pairs(value) do check_key(key, place) end -- items() sorts them
     for key, item in ordered_map.items(value) do
-      local is_key = type(key) == "string" or type(key) == "number"
-      check(is_key, "type", "save: a key at '%s' is %s; keys are strings and numbers", place, show(key))
+      check_key(key, place)
       out[key] = to_value(item, place == "" and tostring(key) or place .. "." .. tostring(key), lazy, open)
     end
   end
