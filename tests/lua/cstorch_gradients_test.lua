@@ -203,6 +203,12 @@ describe("cstorch: gradients at kinks", function()
     return x.grad:tolist()
   end
 
+  it("of binary_cross_entropy_with_logits is sigmoid(x) - y, also at 0", function()
+    local x = cstorch.tensor({ 0, 0, 0 }, { requires_grad = true })
+    F.binary_cross_entropy_with_logits(x, cstorch.tensor { 0, 0.5, 1 }, { reduction = "sum" }):backward()
+    equal(x.grad:tolist(), { 0.5, 0, -0.5 })
+  end)
+
   it("are those of PyTorch", function()
     equal(slopes({ 0 }, function(x) return x:relu() end), { 0 }, "relu")
     equal(slopes({ 0 }, function(x) return x:abs() end), { 0 }, "abs")

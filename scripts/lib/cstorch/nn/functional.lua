@@ -126,7 +126,8 @@ end
 function functional.binary_cross_entropy_with_logits(x, y, options)
   check_tensor("binary_cross_entropy_with_logits", x)
   check_tensor("binary_cross_entropy_with_logits", y)
-  local losses = x:relu() - x * y + ((-x:abs()):exp() + 1):log()
+  -- not relu(x): at 0 the gradient of a maximum is one half, and the whole is sigmoid(0) - y
+  local losses = x:maximum(0) - x * y + ((-x:abs()):exp() + 1):log()
   return reduce("binary_cross_entropy_with_logits", losses, options)
 end
 
