@@ -4,6 +4,7 @@
 #include "host/tensor/compare.hpp"
 #include "host/tensor/digest.hpp"
 #include "host/tensor/grid.hpp"
+#include "host/tensor/scan.hpp"
 #include "host/tensor/statistics.hpp"
 
 namespace cbk::lua {
@@ -127,13 +128,14 @@ int grid_of(lua_State* L) {
   return 1;
 }
 
-/// `a:compare(b, { rtol =, atol = })`: how two tensors of one shape differ.
+/// `a:compare(b, { rtol =, atol =, largest = })`: how two tensors of one shape differ.
 int compare_with(lua_State* L) {
-  const Options options(L, 3, {"rtol", "atol"});
+  const Options options(L, 3, {"rtol", "atol", "largest"});
   const Tolerance tolerance{options.number("rtol", 0), options.number("atol", 0)};
+  const auto most = static_cast<size_t>(options.integer("largest", 0, 1000).value_or(0));
   const Difference difference =
-      cbk::compare(self_tensor(L), check<const TensorLeaf>(L, 2)->tensor, tolerance);
-  lua_createtable(L, 0, 6);
+      cbk::compare(self_tensor(L), check<const TensorLeaf>(L, 2)->tensor, tolerance, most);
+  lua_createtable(L, 0, 9);
   set_integer(L, "numel", static_cast<uint64_t>(difference.numel));
   set_integer(L, "different", static_cast<uint64_t>(difference.different));
   if (difference.different > 0) set_integer(L, "first", static_cast<uint64_t>(difference.first));
@@ -141,6 +143,61 @@ int compare_with(lua_State* L) {
   lua_setfield(L, -2, "max_abs");
   set_number(L, "max_rel", difference.max_relative);
   set_boolean(L, "same_bits", difference.same_bits);
+  if (difference.relative_norm) set_number(L, "rel_norm", *difference.relative_norm);
+  if (difference.cosine) set_number(L, "cosine", *difference.cosine);
+  lua_createtable(L, static_cast<int>(difference.largest.size()), 0);
+  for (size_t i = 0; i < difference.largest.size(); ++i) {
+    lua_pushnumber(L, static_cast<double>(difference.largest[i].position));
+    lua_rawseti(L, -2, static_cast<int>(i + 1));
+  }
+  lua_setfield(L, -2, "largest");
+  return 1;
+}
+
+/// The dtypes that the option `name` lists.
+std::vector<DType> dtypes_of(lua_State* L, const Options& options, const char* name) {
+  std::vector<DType> out;
+  if (!options.has(name)) return out;
+  options.push(name);
+  if (!lua_istable(L, -1)) fail(Errc::usage, "scan: expected a list of dtypes as {}", name);
+  for (size_t i = 1; i <= lua_objlen(L, -1); ++i) {
+    lua_rawgeti(L, -1, static_cast<int>(i));
+    if (lua_type(L, -1) != LUA_TSTRING) fail(Errc::usage, "scan: {}[{}] is not the name of a dtype", name, i);
+    out.push_back(parse_dtype(lua_tostring(L, -1)));
+    lua_pop(L, 1);
+  }
+  lua_pop(L, 1);
+  return out;
+}
+
+/// `t:scan { dtypes = }`: what may be wrong with the elements.
+int scan(lua_State* L) {
+  const Options options(L, 2, {"dtypes"});
+  const std::vector<DType> dtypes = dtypes_of(L, options, "dtypes");
+  const Tensor& tensor = self_tensor(L);
+  const Scan scan = cbk::scan(tensor, dtypes);
+  lua_createtable(L, 0, 9);
+  for (const auto& [name, count] : {std::pair{"numel", scan.numel}, {"nan", scan.nan}, {"inf", scan.inf}}) {
+    set_integer(L, name, static_cast<uint64_t>(count));
+  }
+  if (scan.nan > 0) set_integer(L, "first_nan", static_cast<uint64_t>(scan.first_nan));
+  if (scan.inf > 0) set_integer(L, "first_inf", static_cast<uint64_t>(scan.first_inf));
+  if (scan.constant) {
+    push_elements(L, Tensor::from_bytes(tensor.dtype(), {}, *scan.constant));
+    lua_setfield(L, -2, "constant");
+  }
+  set_field(L, "fingerprint", fmt::format("{:016x}", scan.fingerprint));
+  if (dtypes.empty()) return 1;
+  set_number(L, "largest", scan.largest);
+  lua_createtable(L, 0, static_cast<int>(dtypes.size()));
+  for (size_t i = 0; i < dtypes.size(); ++i) {
+    lua_createtable(L, 0, 3);
+    set_integer(L, "overflowed", static_cast<uint64_t>(scan.losses[i].overflowed));
+    set_integer(L, "changed", static_cast<uint64_t>(scan.losses[i].changed));
+    set_integer(L, "vanished", static_cast<uint64_t>(scan.losses[i].vanished));
+    lua_setfield(L, -2, std::string(name_of(dtypes[i])).c_str());
+  }
+  lua_setfield(L, -2, "losses");
   return 1;
 }
 
@@ -210,6 +267,7 @@ const luaL_Reg tensor_reading[] = {{"tolist", guarded<tolist>},
                                    {"stats", guarded<stats>},
                                    {"grid", guarded<grid_of>},
                                    {"compare", guarded<compare_with>},
+                                   {"scan", guarded<scan>},
                                    {"hex", guarded<hex>},
                                    {"sha256", guarded<sha256>},
                                    {"ptr", guarded<ptr>},

@@ -4,90 +4,192 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
-#include <vector>
 
 #include "host/base/interrupt.hpp"
+#include "host/base/parallel.hpp"
+#include "host/base/scratch.hpp"
+#include "host/tensor/blocks.hpp"
 #include "host/tensor/expression.hpp"
 #include "host/tensor/kernels/cast.hpp"
+#include "host/tensor/kernels/differences.hpp"
+#include "host/tensor/kernels/finite.hpp"
 
 namespace cbk {
 namespace {
 
-constexpr int64_t block_bytes = 1 << 20;
+constexpr int64_t chunk_size = 1 << 11;  // elements; several passes go over them in the first cache
 constexpr double infinity = std::numeric_limits<double>::infinity();
 
-/// The numbers of a block, in the form in which they are compared: one double each, two for complex.
-class Numbers {
- public:
-  explicit Numbers(DType dtype) : dtype_(dtype) {}
+/// The dtype of the parts of a complex number.
+DType part_of(DType dtype) {
+  if (dtype == DType::complex64) return DType::float32;
+  return dtype == DType::complex128 ? DType::float64 : dtype;
+}
 
-  const double* convert(ByteView block) {
-    const DType part = dtype_ == DType::complex64    ? DType::float32
-                       : dtype_ == DType::complex128 ? DType::float64
-                                                     : dtype_;
-    const auto count = static_cast<int64_t>(block.size() / size_of(part));
-    numbers_.resize(static_cast<size_t>(count));
-    cast_elements(part, block.data(), DType::float64, reinterpret_cast<std::byte*>(numbers_.data()), count);
-    return numbers_.data();
+/// Whether float32 has all numbers of a dtype.
+bool fits_float(DType dtype) {
+  return dtype == DType::float32 || !loses(dtype, DType::float32);
+}
+
+/// The largest distances so far.
+class Largest {
+ public:
+  explicit Largest(size_t most) : most_(most) {}
+
+  /// Whether a later element at this distance would be kept.
+  [[nodiscard]] bool wants(double distance) const {
+    return distance > 0 && (items_.size() < most_ || (most_ > 0 && distance > items_.back().distance));
   }
 
+  void add(ElementDifference item) {
+    if (!wants(item.distance)) return;
+    if (items_.size() == most_) items_.pop_back();
+    const auto place =
+        std::upper_bound(items_.begin(), items_.end(), item,
+                         [](const auto& one, const auto& other) { return one.distance > other.distance; });
+    items_.insert(place, item);
+  }
+
+  [[nodiscard]] const std::vector<ElementDifference>& items() const { return items_; }
+
  private:
-  DType dtype_;
-  std::vector<double> numbers_;
+  size_t most_;
+  std::vector<ElementDifference> items_;
 };
 
+/// What is found in a run of elements. Runs are joined in their order.
+struct Found {
+  explicit Found(size_t most) : largest(most) {}
+
+  void join(const Found& later) {
+    if (first < 0) first = later.first;
+    different += later.different;
+    max_absolute = std::max(max_absolute, later.max_absolute);
+    max_relative = std::max(max_relative, later.max_relative);
+    same_bits = same_bits && later.same_bits;
+    sums += later.sums;
+    for (const ElementDifference& item : later.largest.items()) largest.add(item);
+  }
+
+  int64_t different = 0;
+  int64_t first = -1;
+  Number max_absolute = 0.0;
+  double max_relative = 0;
+  bool same_bits = true;
+  PairSums sums;  // while same_bits, not yet computed
+  Largest largest;
+};
+
+/// Compares runs of elements of two dtypes.
 class Comparer {
  public:
-  Comparer(DType a, DType b, const Tolerance& tolerance)
-      : a_(a), b_(b), numbers_a_(a), numbers_b_(b), tolerance_(tolerance) {
-    if (is_whole(a) && is_whole(b)) result.max_absolute = Wide{0};
+  Comparer(DType a, DType b, const Tolerance& tolerance, size_t most)
+      : a_(a),
+        b_(b),
+        whole_a_(is_whole(a)),
+        whole_b_(is_whole(b)),
+        plain_(!whole_a_ && !whole_b_ && !is_complex(a)),
+        single_(fits_float(a) && fits_float(b)),
+        tolerance_(tolerance),
+        found_(most) {
+    if (whole_a_ && whole_b_) found_.max_absolute = Wide{0};
   }
 
   void add(int64_t begin, ByteView a, ByteView b) {
     const auto count = static_cast<int64_t>(a.size() / size_of(a_));
-    if (is_complex(a_)) {
-      add_complex(begin, count, numbers_a_.convert(a), numbers_b_.convert(b));
-    } else if (is_whole(a_) && is_whole(b_)) {
-      add_whole(begin, count, a, b);
-    } else if (is_whole(a_) || is_whole(b_)) {
-      add_mixed(begin, count, a, b);
-    } else {
-      add_real(begin, count, numbers_a_.convert(a), numbers_b_.convert(b));
+    for (int64_t at = 0; at < count; at += chunk_size) {
+      const int64_t size = std::min(chunk_size, count - at);
+      add_chunk(begin + at, size, a.data() + at * size_of(a_), b.data() + at * size_of(b_));
     }
   }
 
-  Difference result;
+  [[nodiscard]] Found& found() { return found_; }
 
  private:
-  void add_whole(int64_t begin, int64_t count, ByteView a, ByteView b) {
+  void add_chunk(int64_t begin, int64_t count, const std::byte* a, const std::byte* b) {
+    if (plain_ && first_not_finite(a_, a, count) < 0 && first_not_finite(b_, b, count) < 0) {
+      const bool is_done =
+          single_ ? add_finite<float>(begin, count, a, b) : add_finite<double>(begin, count, a, b);
+      if (is_done) return;
+    }
+    const int64_t numbers = is_complex(a_) ? 2 * count : count;
+    double* x = converted<double>(a_, a, numbers, 0);
+    double* y = converted<double>(b_, b, numbers, 1);
     for (int64_t i = 0; i < count; ++i) {
-      const Wide x = whole_at(a_, a.data() + static_cast<size_t>(i) * size_of(a_));
-      const Wide y = whole_at(b_, b.data() + static_cast<size_t>(i) * size_of(b_));
-      if (x == y) continue;
-      note(begin + i, x > y ? x - y : y - x, std::abs(static_cast<double>(x)),
-           std::abs(static_cast<double>(y)));
+      if (is_complex(a_)) {
+        add_complex(begin + i, x + 2 * i, y + 2 * i);
+      } else {
+        add_sums(x[i], y[i]);
+        if (whole_a_ || whole_b_) {
+          add_whole(begin + i, a + i * size_of(a_), b + i * size_of(b_), x[i], y[i]);
+        } else if (!agree(x[i], y[i])) {
+          note(begin + i, std::abs(x[i] - y[i]), std::abs(x[i]), std::abs(y[i]));
+        }
+      }
     }
   }
 
-  void add_real(int64_t begin, int64_t count, const double* a, const double* b) {
-    for (int64_t i = 0; i < count; ++i) {
-      if (a[i] == b[i] || (std::isnan(a[i]) && std::isnan(b[i]))) continue;
-      note(begin + i, std::abs(a[i] - b[i]), std::abs(a[i]), std::abs(b[i]));
+  /// The elements as numbers that are computed with, in room `place`.
+  template <typename T>
+  T* converted(DType from, const std::byte* raw, int64_t count, size_t place) {
+    constexpr DType to = sizeof(T) == 4 ? DType::float32 : DType::float64;
+    auto* out = reinterpret_cast<T*>(room_[place]);
+    if (part_of(from) == to) {
+      std::memcpy(out, raw, static_cast<size_t>(count) * sizeof(T));
+    } else {
+      cast_elements(part_of(from), raw, to, reinterpret_cast<std::byte*>(out), count);
     }
+    return out;
   }
 
-  /// Whole numbers beside real ones.
-  void add_mixed(int64_t begin, int64_t count, ByteView a, ByteView b) {
-    const double* x = numbers_a_.convert(a);
-    const double* y = numbers_b_.convert(b);
-    const bool is_left = is_whole(a_);
-    const DType whole = is_left ? a_ : b_;
-    const std::byte* wholes = is_left ? a.data() : b.data();
-    for (int64_t i = 0; i < count; ++i) {
-      const Wide number = whole_at(whole, wholes + static_cast<size_t>(i) * size_of(whole));
-      const double distance = distance_between(number, is_left ? y[i] : x[i]);
-      if (distance != 0) note(begin + i, distance, std::abs(x[i]), std::abs(y[i]));
+  /// False where a difference is infinite.
+  template <typename T>
+  bool add_finite(int64_t begin, int64_t count, const std::byte* a, const std::byte* b) {
+    const T* x = converted<T>(a_, a, count, 0);
+    const T* y = converted<T>(b_, b, count, 1);
+    const auto size = static_cast<size_t>(count);
+    const PairDistances distances = distances_of_pairs(x, y, size, tolerance_.absolute, tolerance_.relative);
+    if (std::isinf(distances.max_absolute)) return false;
+    found_.sums += sums_of_pairs(x, y, size);
+    found_.max_absolute = std::max(found_.max_absolute, Number(distances.max_absolute));
+    found_.max_relative = std::max(found_.max_relative, distances.max_relative);
+    const auto distance = [&](int64_t i) {
+      return std::fabs(static_cast<double>(x[i]) - static_cast<double>(y[i]));
+    };
+    for (int64_t i = 0; distances.different > 0 && found_.first < 0 && i < count; ++i) {
+      if (distance(i) > allowed(std::fabs(static_cast<double>(y[i])))) found_.first = begin + i;
     }
+    for (int64_t i = 0; found_.largest.wants(distances.max_absolute) && i < count; ++i) {
+      found_.largest.add({begin + i, distance(i)});
+    }
+    found_.different += static_cast<int64_t>(distances.different);
+    return true;
+  }
+
+  static bool agree(double x, double y) { return x == y || (std::isnan(x) && std::isnan(y)); }
+
+  void add_sums(double x, double y) {
+    if (std::isfinite(x) && std::isfinite(y)) found_.sums.add(x, y);
+  }
+
+  void add_complex(int64_t position, const double* x, const double* y) {
+    add_sums(x[0], y[0]);
+    add_sums(x[1], y[1]);
+    if (agree(x[0], y[0]) && agree(x[1], y[1])) return;
+    note(position, std::hypot(x[0] - y[0], x[1] - y[1]), std::hypot(x[0], x[1]), std::hypot(y[0], y[1]));
+  }
+
+  /// One or both are whole numbers.
+  void add_whole(int64_t position, const std::byte* a, const std::byte* b, double x, double y) {
+    if (whole_a_ && whole_b_) {
+      const Wide one = whole_at(a_, a);
+      const Wide other = whole_at(b_, b);
+      if (one != other) note(position, one > other ? one - other : other - one, std::abs(x), std::abs(y));
+      return;
+    }
+    const double distance =
+        whole_a_ ? distance_between(whole_at(a_, a), y) : distance_between(whole_at(b_, b), x);
+    if (distance != 0) note(position, distance, std::abs(x), std::abs(y));
   }
 
   /// Exact where it is small, also beyond 2^53.
@@ -98,70 +200,174 @@ class Comparer {
     return static_cast<double>(whole > other ? whole - other : other - whole);
   }
 
-  void add_complex(int64_t begin, int64_t count, const double* a, const double* b) {
-    const auto same = [](double x, double y) { return x == y || (std::isnan(x) && std::isnan(y)); };
-    for (int64_t i = 0; i < count; ++i) {
-      const double* x = a + 2 * i;
-      const double* y = b + 2 * i;
-      if (same(x[0], y[0]) && same(x[1], y[1])) continue;
-      note(begin + i, std::hypot(x[0] - y[0], x[1] - y[1]), std::hypot(x[0], x[1]), std::hypot(y[0], y[1]));
-    }
+  /// An infinite size would make every distance acceptable.
+  [[nodiscard]] double allowed(double size_b) const {
+    return tolerance_.absolute + (std::isinf(size_b) ? 0 : tolerance_.relative * size_b);
   }
 
   void note(int64_t position, Number exact, double size_a, double size_b) {
     double distance = std::visit([](auto number) { return static_cast<double>(number); }, exact);
     if (std::isnan(distance)) exact = distance = infinity;
     const double larger = std::max(size_a, size_b);
-    result.max_absolute = std::max(result.max_absolute, exact);
-    result.max_relative = std::max(result.max_relative, std::isinf(distance) ? infinity : distance / larger);
-    // An infinite size would make every distance acceptable.
-    const double allowed = tolerance_.absolute + (std::isinf(size_b) ? 0 : tolerance_.relative * size_b);
-    if (distance <= allowed && !std::isinf(distance)) return;
-    if (result.different++ == 0) result.first = position;
+    found_.max_absolute = std::max(found_.max_absolute, exact);
+    found_.max_relative = std::max(found_.max_relative, std::isinf(distance) ? infinity : distance / larger);
+    found_.largest.add({position, distance});
+    if (distance <= allowed(size_b) && !std::isinf(distance)) return;
+    if (found_.different++ == 0) found_.first = position;
   }
 
   DType a_;
   DType b_;
-  Numbers numbers_a_;
-  Numbers numbers_b_;
+  bool whole_a_;
+  bool whole_b_;
+  bool plain_;   // neither whole nor complex
+  bool single_;  // float32 has all numbers of both
   Tolerance tolerance_;
+  Found found_;
+  double room_[2][2 * chunk_size];
 };
 
-}  // namespace
-
-Difference compare(const Tensor& a, const Tensor& b, const Tolerance& tolerance) {
+void check_pair(const Tensor& a, const Tensor& b) {
   if (a.shape() != b.shape()) {
     fail(Errc::shape, "cannot compare the shapes {} and {}", to_string(a.shape()), to_string(b.shape()));
   }
   if (is_complex(a.dtype()) != is_complex(b.dtype())) {
     fail(Errc::dtype, "cannot compare {} with {}", name_of(a.dtype()), name_of(b.dtype()));
   }
-  const int64_t size_a = size_of(a.dtype());
-  const int64_t size_b = size_of(b.dtype());
-  const int64_t step = block_bytes / std::max(size_a, size_b);
-  const bool one_dtype = a.dtype() == b.dtype();
-  Bytes bytes_a(static_cast<size_t>(std::min(step, a.numel()) * size_a));
-  Bytes bytes_b(static_cast<size_t>(std::min(step, a.numel()) * size_b));
-  Comparer comparer(a.dtype(), b.dtype(), tolerance);
-  comparer.result.numel = a.numel();
-  comparer.result.same_bits = one_dtype;
-  if (a.same_data(b)) return comparer.result;
-  for (int64_t begin = 0; begin < a.numel(); begin += step) {
-    check_interrupt();
-    const int64_t end = std::min(begin + step, a.numel());
-    const std::span<std::byte> block_a(bytes_a.data(), static_cast<size_t>((end - begin) * size_a));
-    const std::span<std::byte> block_b(bytes_b.data(), static_cast<size_t>((end - begin) * size_b));
-    a.read(begin, block_a);
-    b.read(begin, block_b);
-    a.expression()->drop(begin, end);
-    b.expression()->drop(begin, end);
-    if (one_dtype && std::memcmp(block_a.data(), block_b.data(), block_a.size()) == 0) continue;
-    comparer.result.same_bits = false;
-    comparer.add(begin, block_a, block_b);
+}
+
+/// One pass over a pair of tensors.
+class Comparison {
+ public:
+  Comparison(const Tensor& a, const Tensor& b, const Tolerance& tolerance, size_t most)
+      : a_(a), b_(b), tolerance_(tolerance), most_(most), blocks_({&a, &b}) {}
+
+  Found run() {
+    std::vector<Found> parts(static_cast<size_t>(blocks_.parts()), Found(most_));
+    parallel_for(blocks_.parts(),
+                 [&](int64_t part) { parts[static_cast<size_t>(part)] = compare_part(part); });
+    const bool is_same =
+        std::all_of(parts.begin(), parts.end(), [](const Found& part) { return part.same_bits; });
+    if (!is_same) add_sums_of_equal(parts);
+    Found out = std::move(parts.front());
+    for (size_t i = 1; i < parts.size(); ++i) out.join(parts[i]);
+    return out;
   }
+
+ private:
+  /// Calls `visit(begin, bytes of a, bytes of b)` with the blocks of a part.
+  template <typename Visit>
+  void each_block(int64_t part, Visit&& visit) {
+    const int64_t size_a = size_of(a_.dtype());
+    const int64_t size_b = size_of(b_.dtype());
+    Scratch room_a(static_cast<size_t>(blocks_.block() * size_a));
+    Scratch room_b(static_cast<size_t>(blocks_.block() * size_b));
+    blocks_.each(part, [&](int64_t begin, int64_t end) {
+      check_interrupt();
+      const auto block_a = room_a.bytes().first(static_cast<size_t>((end - begin) * size_a));
+      const auto block_b = room_b.bytes().first(static_cast<size_t>((end - begin) * size_b));
+      a_.read(begin, block_a);
+      b_.read(begin, block_b);
+      a_.expression()->drop(begin, end);
+      b_.expression()->drop(begin, end);
+      visit(begin, ByteView(block_a), ByteView(block_b));
+    });
+  }
+
+  Found compare_part(int64_t part) {
+    Comparer comparer(a_.dtype(), b_.dtype(), tolerance_, most_);
+    Found& found = comparer.found();
+    const bool one_dtype = a_.dtype() == b_.dtype();
+    double equal_squares = 0;
+    each_block(part, [&](int64_t begin, ByteView block_a, ByteView block_b) {
+      if (one_dtype && std::memcmp(block_a.data(), block_b.data(), block_a.size()) == 0) {
+        if (!found.same_bits) equal_squares += squares_of(block_a);
+        return;
+      }
+      // Blocks before the first difference are read again: most tensors that differ do so at once.
+      if (found.same_bits) equal_squares += squares_before(part, begin);
+      found.same_bits = false;
+      comparer.add(begin, block_a, block_b);
+    });
+    found.sums += {equal_squares, equal_squares, equal_squares, 0};
+    return std::move(found);
+  }
+
+  /// Parts without a difference were only compared byte by byte.
+  void add_sums_of_equal(std::vector<Found>& parts) {
+    parallel_for(blocks_.parts(), [&](int64_t part) {
+      Found& found = parts[static_cast<size_t>(part)];
+      if (!found.same_bits) return;
+      const double squares = squares_before(part, a_.numel());
+      found.sums = {squares, squares, squares, 0};
+      found.same_bits = false;
+    });
+  }
+
+  /// Of the elements of `part` before `end`.
+  double squares_before(int64_t part, int64_t end) {
+    const int64_t itemsize = size_of(a_.dtype());
+    Scratch room(static_cast<size_t>(blocks_.block() * itemsize));
+    double out = 0;
+    blocks_.each(part, [&](int64_t begin, int64_t block_end) {
+      if (begin >= end) return;
+      const auto block = room.bytes().first(static_cast<size_t>((block_end - begin) * itemsize));
+      a_.read(begin, block);
+      out += squares_of(block);
+    });
+    return out;
+  }
+
+  [[nodiscard]] double squares_of(ByteView block) const {
+    const DType dtype = part_of(a_.dtype());
+    const auto count = static_cast<int64_t>(block.size() / size_of(dtype));
+    double numbers[chunk_size];
+    double out = 0;
+    for (int64_t at = 0; at < count; at += chunk_size) {
+      const int64_t size = std::min(chunk_size, count - at);
+      cast_elements(dtype, block.data() + at * size_of(dtype), DType::float64,
+                    reinterpret_cast<std::byte*>(numbers), size);
+      if (first_not_finite(DType::float64, reinterpret_cast<std::byte*>(numbers), size) >= 0) {
+        std::replace_if(
+            numbers, numbers + size, [](double number) { return !std::isfinite(number); }, 0.0);
+      }
+      out += sum_of_squares(numbers, static_cast<size_t>(size));
+    }
+    return out;
+  }
+
+  const Tensor& a_;
+  const Tensor& b_;
+  Tolerance tolerance_;
+  size_t most_;
+  Blocks blocks_;
+};
+
+}  // namespace
+
+Difference compare(const Tensor& a, const Tensor& b, const Tolerance& tolerance, size_t most) {
+  check_pair(a, b);
+  Difference out;
+  out.numel = a.numel();
+  out.same_bits = a.dtype() == b.dtype();
+  if (is_whole(a.dtype()) && is_whole(b.dtype())) out.max_absolute = Wide{0};
+  if (a.same_data(b) || a.numel() == 0) return out;
+  Found found = Comparison(a, b, tolerance, most).run();
   drop_sources(*a.expression());
   drop_sources(*b.expression());
-  return comparer.result;
+  out.different = found.different;
+  out.first = found.first;
+  out.max_absolute = found.max_absolute;
+  out.max_relative = found.max_relative;
+  out.same_bits = out.same_bits && found.same_bits;
+  out.largest = found.largest.items();
+  if (found.same_bits) return out;
+  const PairSums& sums = found.sums;
+  out.relative_norm = sums.dd == 0 ? 0 : std::sqrt(sums.dd / sums.yy);
+  if (sums.xx > 0 && sums.yy > 0) {
+    out.cosine = std::clamp(sums.xy / (std::sqrt(sums.xx) * std::sqrt(sums.yy)), -1.0, 1.0);
+  }
+  return out;
 }
 
 }  // namespace cbk

@@ -1,0 +1,47 @@
+// How a tensor's elements are cut for a pass over them on several threads: parts for tasks, and in each part
+// blocks that are read at once. The cuts follow from the tensors alone, so that results do, too.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <initializer_list>
+
+#include "host/tensor/expression.hpp"
+
+namespace cbk {
+
+class Blocks {
+ public:
+  /// For tensors of the same number of elements that are read side by side.
+  explicit Blocks(std::initializer_list<const Tensor*> tensors) : numel_((*tensors.begin())->numel()) {
+    for (const Tensor* tensor : tensors) {
+      const int64_t rows = tensor->expression()->granularity();
+      if (rows <= most_rows) block_ = std::max(block_, (least_block + rows - 1) / rows * rows);
+    }
+    block_ = std::min(block_, std::max<int64_t>(numel_, 1));
+  }
+
+  [[nodiscard]] int64_t parts() const { return (numel_ + part() - 1) / part(); }
+  /// Elements of a block at most.
+  [[nodiscard]] int64_t block() const { return block_; }
+
+  /// Calls `visit(begin, end)` for the blocks of a part, in order.
+  template <typename Visit>
+  void each(int64_t number, Visit&& visit) const {
+    const int64_t stop = std::min((number + 1) * part(), numel_);
+    for (int64_t begin = number * part(); begin < stop; begin += block_)
+      visit(begin, std::min(begin + block_, stop));
+  }
+
+ private:
+  static constexpr int64_t least_block = 1 << 16;
+  static constexpr int64_t most_rows = 1 << 20;  // elements that are cheapest together
+  static constexpr int64_t blocks_of_part = 4;
+
+  [[nodiscard]] int64_t part() const { return blocks_of_part * block_; }
+
+  int64_t numel_;
+  int64_t block_ = least_block;
+};
+
+}  // namespace cbk

@@ -1,0 +1,216 @@
+#include "host/tensor/scan.hpp"
+
+#include <array>
+#include <bit>
+#include <cmath>
+#include <cstring>
+
+#include "host/base/interrupt.hpp"
+#include "host/base/parallel.hpp"
+#include "host/base/scratch.hpp"
+#include "host/tensor/blocks.hpp"
+#include "host/tensor/kernels/cast.hpp"
+#include "host/tensor/kernels/finite.hpp"
+
+namespace cbk {
+namespace {
+
+constexpr int64_t chunk_size = 1 << 12;
+
+// --- fingerprints
+
+uint64_t mixed(uint64_t word) {
+  word = (word ^ (word >> 32)) * 0x9e3779b97f4a7c15;
+  word = (word ^ (word >> 29)) * 0xd6e8feb86659fd93;
+  return word ^ (word >> 32);
+}
+
+/// Eight sums side by side, so that the multiplications need not wait for each other.
+uint64_t hash_of(ByteView bytes) {
+  constexpr size_t lanes = 8;
+  std::array<uint64_t, lanes> sums{};
+  size_t at = 0;
+  for (; at + 8 * lanes <= bytes.size(); at += 8 * lanes) {
+    for (size_t lane = 0; lane < lanes; ++lane) {
+      const auto word = load_le<uint64_t>(bytes.data() + at + 8 * lane);
+      sums[lane] = std::rotl((sums[lane] ^ word) * 0x9e3779b97f4a7c15, 29);
+    }
+  }
+  uint64_t out = bytes.size();
+  for (const uint64_t sum : sums) out = mixed(out ^ sum);
+  for (; at < bytes.size(); at += 8) {
+    uint64_t word = 0;
+    std::memcpy(&word, bytes.data() + at, std::min<size_t>(8, bytes.size() - at));
+    out = mixed(out ^ word);
+  }
+  return out;
+}
+
+// --- a part
+
+/// What is found in a part; parts are joined in their order.
+struct Found {
+  int64_t nan = 0;
+  int64_t inf = 0;
+  int64_t first_nan = -1;
+  int64_t first_inf = -1;
+  uint64_t fingerprint = 0;
+  bool is_constant = true;  // equal to the first element of the part
+  Bytes first;
+  std::vector<Losses> losses;
+  double largest = 0;
+
+  void join(const Found& later) {
+    nan += later.nan;
+    inf += later.inf;
+    if (first_nan < 0) first_nan = later.first_nan;
+    if (first_inf < 0) first_inf = later.first_inf;
+    fingerprint = mixed(fingerprint ^ later.fingerprint);
+    is_constant = is_constant && later.is_constant && first == later.first;
+    for (size_t i = 0; i < losses.size(); ++i) losses[i] += later.losses[i];
+    largest = std::max(largest, later.largest);
+  }
+};
+
+/// A dtype whose elements are real numbers, one or two of them.
+DType number_of(DType dtype) {
+  if (dtype == DType::complex64) return DType::float32;
+  return dtype == DType::complex128 ? DType::float64 : dtype;
+}
+
+class Scanner {
+ public:
+  Scanner(DType dtype, const std::vector<DType>& targets)
+      : dtype_(dtype), itemsize_(size_of(dtype)), targets_(targets) {
+    found_.losses.resize(targets.size());
+  }
+
+  void add(int64_t begin, ByteView block) {
+    const auto size = static_cast<size_t>(itemsize_);
+    if (found_.first.empty()) found_.first.assign(block.begin(), block.begin() + itemsize_);
+    // Equal to the first element of all, and each to the one before it.
+    found_.is_constant = found_.is_constant && std::memcmp(block.data(), found_.first.data(), size) == 0 &&
+                         std::memcmp(block.data(), block.data() + size, block.size() - size) == 0;
+    found_.fingerprint = mixed(found_.fingerprint ^ hash_of(block));
+    const int64_t count = static_cast<int64_t>(block.size()) / itemsize_;
+    if (first_not_finite(dtype_, block.data(), count) >= 0) count_strange(begin, block);
+    for (int64_t at = 0; !targets_.empty() && at < count; at += chunk_size) {
+      const int64_t chunk = std::min(chunk_size, count - at);
+      add_losses(block.data() + at * itemsize_, chunk);
+    }
+  }
+
+  [[nodiscard]] Found& found() { return found_; }
+
+ private:
+  void count_strange(int64_t begin, ByteView block) {
+    const DType part = number_of(dtype_);
+    const int64_t parts = itemsize_ / size_of(part);
+    const int64_t count = static_cast<int64_t>(block.size()) / itemsize_;
+    std::array<double, 2 * chunk_size> numbers{};
+    for (int64_t at = 0; at < count; at += chunk_size) {
+      const int64_t chunk = std::min(chunk_size, count - at);
+      cast_elements(part, block.data() + at * itemsize_, DType::float64,
+                    reinterpret_cast<std::byte*>(numbers.data()), chunk * parts);
+      for (int64_t i = 0; i < chunk; ++i) {
+        const double* number = numbers.data() + i * parts;
+        note(begin + at + i, std::isnan(number[0]) || std::isnan(number[parts - 1]),
+             std::isinf(number[0]) || std::isinf(number[parts - 1]));
+      }
+    }
+  }
+
+  void note(int64_t position, bool is_nan, bool is_inf) {
+    if (is_nan) {
+      if (found_.nan++ == 0) found_.first_nan = position;
+    } else if (is_inf) {
+      if (found_.inf++ == 0) found_.first_inf = position;
+    }
+  }
+
+  void add_losses(const std::byte* elements, int64_t count) {
+    std::array<double, chunk_size> room;
+    for (size_t i = 0; i < targets_.size(); ++i) {
+      found_.losses[i] +=
+          cast_elements(dtype_, elements, targets_[i], reinterpret_cast<std::byte*>(room.data()), count);
+    }
+    cast_elements(dtype_, elements, DType::float64, reinterpret_cast<std::byte*>(room.data()), count);
+    for (int64_t i = 0; i < count; ++i) {
+      const double size = std::fabs(room[static_cast<size_t>(i)]);
+      found_.largest =
+          size > found_.largest && size <= std::numeric_limits<double>::max() ? size : found_.largest;
+    }
+  }
+
+  DType dtype_;
+  int64_t itemsize_;
+  const std::vector<DType>& targets_;
+  Found found_;
+};
+
+Found scan_part(const Tensor& tensor, const Blocks& blocks, int64_t part, const std::vector<DType>& targets) {
+  const int64_t itemsize = size_of(tensor.dtype());
+  Scanner scanner(tensor.dtype(), targets);
+  Scratch room(static_cast<size_t>(blocks.block() * itemsize));
+  blocks.each(part, [&](int64_t begin, int64_t end) {
+    check_interrupt();
+    const auto block = room.bytes().first(static_cast<size_t>((end - begin) * itemsize));
+    tensor.read(begin, block);
+    tensor.expression()->drop(begin, end);
+    scanner.add(begin, block);
+  });
+  return std::move(scanner.found());
+}
+
+Scan as_scan(Found found, int64_t numel) {
+  Scan out;
+  out.numel = numel;
+  out.nan = found.nan;
+  out.inf = found.inf;
+  out.first_nan = found.first_nan;
+  out.first_inf = found.first_inf;
+  // Independent of how a constant tensor is cut: some are not stored at all.
+  out.fingerprint =
+      found.is_constant ? mixed(hash_of(found.first) ^ static_cast<uint64_t>(numel)) : found.fingerprint;
+  if (found.is_constant) out.constant = std::move(found.first);
+  out.losses = std::move(found.losses);
+  out.largest = found.largest;
+  return out;
+}
+
+/// A tensor of one repeated element has any size: it is described by one of them.
+Scan repeated(ByteView element, const Tensor& tensor, const std::vector<DType>& targets) {
+  Scanner scanner(tensor.dtype(), targets);
+  scanner.add(0, element);
+  Found& found = scanner.found();
+  found.nan *= tensor.numel();
+  found.inf *= tensor.numel();
+  for (Losses& losses : found.losses) {
+    for (int64_t* count : {&losses.overflowed, &losses.changed, &losses.vanished}) *count *= tensor.numel();
+  }
+  return as_scan(std::move(found), tensor.numel());
+}
+
+}  // namespace
+
+Scan scan(const Tensor& tensor, const std::vector<DType>& targets) {
+  for (const DType target : targets) check_cast(tensor.dtype(), target);
+  if (tensor.numel() == 0) {
+    Scan out;
+    out.losses.resize(targets.size());
+    return out;
+  }
+  if (const auto element = tensor.fill()) return repeated(*element, tensor, targets);
+  const Blocks blocks({&tensor});
+  std::vector<Found> parts(static_cast<size_t>(blocks.parts()));
+  parallel_for(blocks.parts(), [&](int64_t part) {
+    parts[static_cast<size_t>(part)] = scan_part(tensor, blocks, part, targets);
+  });
+  for (size_t i = 1; i < parts.size(); ++i) parts.front().join(parts[i]);
+  std::unordered_set<const Expression*> seen;
+  verify_sources(*tensor.expression(), &Storage::verify_whole, seen);
+  drop_sources(*tensor.expression());
+  return as_scan(std::move(parts.front()), tensor.numel());
+}
+
+}  // namespace cbk

@@ -1,0 +1,31 @@
+// What may be wrong with the elements of a tensor, and a fingerprint of them, in one pass over blocks, on
+// several threads. Ctrl-C is honoured between blocks.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "host/tensor/kernels/losses.hpp"
+#include "host/tensor/tensor.hpp"
+
+namespace cbk {
+
+struct Scan {
+  int64_t numel = 0;
+  int64_t nan = 0;
+  int64_t inf = 0;
+  int64_t first_nan = -1;  // in C order
+  int64_t first_inf = -1;
+  std::optional<Bytes> constant;  // the element that all are, bit by bit
+  /// Equal for tensors of one dtype with the same bytes, in any shape; for others nearly always another.
+  uint64_t fingerprint = 0;
+  std::vector<Losses> losses;  // for each dtype that was asked for: what a cast would cost
+  double largest = 0;          // of the finite |x|, if dtypes were asked for
+};
+
+/// Bytes that a checksum covers are compared with it, as a copy would. Errors: `format` for damage; `dtype`
+/// for a dtype that the elements cannot be cast to.
+Scan scan(const Tensor& tensor, const std::vector<DType>& targets = {});
+
+}  // namespace cbk

@@ -1,0 +1,143 @@
+// Scans and comparisons of tensors: what is found where, whatever the number of threads.
+#include <catch2/catch.hpp>
+
+#include <cmath>
+#include <limits>
+#include <random>
+
+#include "host/base/bytes.hpp"
+#include "host/base/error.hpp"
+#include "host/base/parallel.hpp"
+#include "host/tensor/compare.hpp"
+#include "host/tensor/scan.hpp"
+
+namespace cbk {
+namespace {
+
+constexpr double nan = std::numeric_limits<double>::quiet_NaN();
+constexpr double infinity = std::numeric_limits<double>::infinity();
+
+Tensor tensor_of(const std::vector<double>& numbers, DType dtype = DType::float32) {
+  Bytes bytes(numbers.size() * 8);
+  for (size_t i = 0; i < numbers.size(); ++i) store_le(bytes.data() + i * 8, numbers[i]);
+  return Tensor::from_bytes(DType::float64, {static_cast<int64_t>(numbers.size())}, std::move(bytes))
+      .cast(dtype);
+}
+
+std::vector<double> normal_numbers(size_t count, unsigned seed) {
+  std::mt19937 random(seed);
+  std::normal_distribution<double> normal(0, 1);
+  std::vector<double> out(count);
+  for (double& number : out) number = static_cast<double>(static_cast<float>(normal(random)));
+  return out;
+}
+
+template <typename Body>
+void with_threads(std::initializer_list<int> counts, Body&& body) {
+  const int before = thread_count();
+  for (const int count : counts) {
+    set_thread_count(count);
+    body();
+  }
+  set_thread_count(before);
+}
+
+TEST_CASE("a scan finds the first NaN and the first infinity", "[tensor]") {
+  std::vector<double> numbers = normal_numbers(600'000, 1);
+  numbers[400'001] = nan;
+  numbers[599'999] = nan;
+  numbers[70'000] = -infinity;
+  const DType dtype = GENERATE(DType::float32, DType::bfloat16, DType::float64, DType::float16);
+  const Tensor tensor = tensor_of(numbers, dtype);
+  with_threads({1, 3}, [&] {
+    const Scan found = scan(tensor);
+    CHECK(found.nan == 2);
+    CHECK(found.inf == 1);
+    CHECK(found.first_nan == 400'001);
+    CHECK(found.first_inf == 70'000);
+    CHECK_FALSE(found.constant);
+  });
+}
+
+TEST_CASE("fingerprints are those of the bytes", "[tensor]") {
+  const std::vector<double> numbers = normal_numbers(500'000, 2);
+  const Tensor tensor = tensor_of(numbers);
+  const uint64_t fingerprint = scan(tensor).fingerprint;
+  with_threads({1, 2, 5}, [&] { CHECK(scan(tensor).fingerprint == fingerprint); });
+  CHECK(scan(tensor.reshape({500, 1000})).fingerprint == fingerprint);
+  CHECK(scan(tensor.reshape({1000, 500}).transpose(0, 1)).fingerprint != fingerprint);
+  std::vector<double> other = numbers;
+  std::swap(other[1], other[9]);
+  CHECK(scan(tensor_of(other)).fingerprint != fingerprint);
+  // However a constant is stored.
+  const Scan stored = scan(tensor_of(std::vector<double>(300'000, 2.5)));
+  const Scan filled = scan(Tensor::full(DType::float32, {300'000}, 2.5));
+  CHECK(stored.fingerprint == filled.fingerprint);
+  CHECK(stored.constant == filled.constant);
+  CHECK(stored.constant.has_value());
+}
+
+TEST_CASE("a scan counts what a cast would lose", "[tensor]") {
+  const Scan found =
+      scan(tensor_of({1, 70'000, -1e6, 1e-30, nan, infinity}), {DType::float16, DType::bfloat16});
+  REQUIRE(found.losses.size() == 2);
+  CHECK(found.losses[0].overflowed == 2);
+  CHECK(found.losses[0].vanished == 1);
+  CHECK(found.losses[1] == Losses());
+  CHECK(found.largest == 1e6);
+  CHECK(scan(Tensor::full(DType::float32, {1000, 1000}, 1e5), {DType::float16}).losses[0].overflowed ==
+        1'000'000);
+  CHECK(scan(Tensor::full(DType::float32, {0}, 0), {DType::float16}).losses[0] == Losses());
+  CHECK_THROWS_AS(scan(Tensor::full(DType::complex64, {2}, 0), {DType::float16}), Error);
+}
+
+TEST_CASE("a comparison says how far apart tensors are, and where", "[tensor]") {
+  const std::vector<double> a = normal_numbers(700'000, 3);
+  std::vector<double> b = a;
+  b[650'000] += 2;
+  b[3] -= 1;
+  b[400'000] += 1;
+  double squares = 0;
+  for (const double number : b) squares += number * number;
+  const Tensor left = tensor_of(a, DType::float64);
+  const Tensor right = tensor_of(b, DType::float64);
+  const Difference one = compare(left, right, {}, 3);
+  CHECK(one.different == 3);
+  CHECK(one.first == 3);
+  REQUIRE(one.largest.size() == 3);
+  CHECK(one.largest[0].position == 650'000);
+  CHECK(one.largest[1].position == 3);
+  CHECK(one.largest[2].position == 400'000);
+  CHECK(*one.relative_norm == Approx(std::sqrt(6 / squares)));
+  CHECK(*one.cosine == Approx(1).margin(1e-4));
+  with_threads({1, 2, 5}, [&] {
+    const Difference again = compare(left, right, {}, 3);
+    CHECK(again.relative_norm == one.relative_norm);
+    CHECK(again.cosine == one.cosine);
+    CHECK(again.max_relative == one.max_relative);
+  });
+  const Difference same = compare(left, left.reshape({700, 1000}).reshape({700'000}));
+  CHECK(same.different == 0);
+  CHECK(same.same_bits);
+  const Difference opposite = compare(left, left.affine(-1, 0));
+  CHECK(*opposite.cosine == Approx(-1));
+  CHECK(*opposite.relative_norm == Approx(2));
+  CHECK(opposite.max_relative == Approx(2));
+  CHECK_FALSE(compare(left, Tensor::full(DType::float64, {700'000}, 0)).cosine);
+}
+
+TEST_CASE("NaN and infinities count as they did", "[tensor]") {
+  const Tensor a = tensor_of({nan, nan, infinity, infinity, 1, 2}, DType::float32);
+  const Tensor b = tensor_of({nan, 1, infinity, -infinity, 1, 2.5}, DType::float16);
+  const Difference found = compare(a, b, {}, 2);
+  CHECK(found.different == 3);
+  CHECK(found.first == 1);
+  CHECK(found.max_absolute == Number(infinity));
+  CHECK(found.largest[0].position == 1);
+  CHECK(*found.relative_norm == Approx(0.5 / std::sqrt(7.25)));
+  const Difference tolerated = compare(a, b, {.relative = 0.2, .absolute = 0});
+  CHECK(tolerated.different == 2);
+}
+
+}  // namespace
+}  // namespace cbk
