@@ -6,6 +6,7 @@
 #include "host/formats/safetensors/header.hpp"
 #include "host/formats/tensorflow/foreign.hpp"
 #include "host/formats/torch/disassembler.hpp"
+#include "host/formats/torch/globals.hpp"
 #include "host/formats/torch/legacy.hpp"
 #include "host/formats/torch/zip.hpp"
 #include "host/value/kind.hpp"
@@ -78,6 +79,22 @@ int pickle_opcodes(lua_State* L) {
   return 1;
 }
 
+/// cbk.pickle.globals(path): what the pickles of a torch file name.
+int pickle_globals(lua_State* L) {
+  const fs::path path = check_path(L, 1);
+  const auto globals = within(path.string(), [&] { return torch::named_globals(MappedFile::open(path)); });
+  lua_createtable(L, static_cast<int>(globals.size()), 0);
+  int position = 0;
+  for (const torch::NamedGlobal& global : globals) {
+    lua_createtable(L, 0, 3);
+    set_field(L, "name", global.name);
+    set_integer(L, "offset", global.offset);
+    set_field(L, "kind", torch::name_of(global.kind));
+    lua_rawseti(L, -2, ++position);
+  }
+  return 1;
+}
+
 int safetensors_inspect(lua_State* L) {
   const fs::path path = check_path(L, 1);
   const auto header =
@@ -145,6 +162,7 @@ void bind_formats(lua_State* L) {
   register_type<torch::Disassembler>(L, {});
   static const luaL_Reg pickle[] = {{"records", guarded<pickle_records>},
                                     {"opcodes", guarded<pickle_opcodes>},
+                                    {"globals", guarded<pickle_globals>},
                                     {"verify", guarded<pickle_verify>},
                                     {nullptr, nullptr}};
   set_group(L, "pickle", pickle);

@@ -35,7 +35,8 @@ std::optional<Opcode> Disassembler::next() {
     reader_.emplace(text_.substr(begin_));
   }
   const pickle::Instruction instruction = reader_->next();
-  Opcode opcode{begin_ + instruction.offset, name_of(instruction.op), pickle::argument_text(instruction)};
+  Opcode opcode{begin_ + instruction.offset, name_of(instruction.op), pickle::argument_text(instruction),
+                instruction};
   if (instruction.op == pickle::Op::stop) {
     begin_ += reader_->position();
     reader_.reset();

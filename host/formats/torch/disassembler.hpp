@@ -15,6 +15,7 @@ struct Opcode {
   uint64_t offset = 0;  // in the pickle of an archive, else in the file
   std::string_view name;
   std::string argument;
+  pickle::Instruction instruction;  // its texts are views into the file
 };
 
 /// One opcode after the other: of the pickle in a zip archive, or of the pickles that a legacy file or a
