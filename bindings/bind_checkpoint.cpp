@@ -2,6 +2,7 @@
 #include "bindings/leaves.hpp"
 #include "bindings/modules.hpp"
 #include "bindings/reading.hpp"
+#include "host/checkpoint/detect.hpp"
 #include "host/checkpoint/open.hpp"
 #include "host/value/walk.hpp"
 
@@ -16,6 +17,16 @@ std::shared_ptr<const Checkpoint> self(lua_State* L) {
 int open(lua_State* L) {
   const OpenOptions open_options = check_reading(L, 2);
   push(L, std::make_shared<const Checkpoint>(open_checkpoint(check_path(L, 1), open_options)));
+  return 1;
+}
+
+/// cbk.container(path): what a file looks like by its first and last bytes: "torch", "index" (of shards),
+/// "other" for the other formats; nil for what is no checkpoint.
+int container(lua_State* L) {
+  const Container found = detect(*MappedFile::open(check_path(L, 1)));
+  if (found == Container::other) return 0;
+  const bool is_index = found == Container::shard_index;
+  push(L, std::string_view(is_index ? "index" : found == Container::torch ? "torch" : "other"));
   return 1;
 }
 
@@ -117,7 +128,8 @@ void bind_checkpoint(lua_State* L) {
                                          {"__tostring", guarded<checkpoint_tostring>},
                                          {nullptr, nullptr}};
   register_type<const Checkpoint>(L, {methods, metamethods, guarded<checkpoint_index>});
-  static const luaL_Reg functions[] = {{"open", guarded<open>}, {nullptr, nullptr}};
+  static const luaL_Reg functions[] = {
+      {"open", guarded<open>}, {"container", guarded<container>}, {nullptr, nullptr}};
   set_functions(L, functions);
 }
 

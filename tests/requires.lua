@@ -30,6 +30,7 @@ local LAYERS = {
   { "cbk.converters and cbk.classes", "^scripts/lib/cbk/converters/", "^scripts/lib/cbk/classes%.lua$" },
   { "cbk.identify", "^scripts/lib/cbk/identify/" },
   { "cbk.upgrade", "^scripts/lib/cbk/upgrade/" },
+  { "cbk.check and cbk.diff", "^scripts/lib/cbk/check/", "^scripts/lib/cbk/diff/" },
   { "the commands", "^scripts/[%w_-]+%.lua$" },
   { "examples", "^scripts/examples/" },
 }

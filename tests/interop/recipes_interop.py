@@ -193,7 +193,8 @@ class Recipe(Run):
         done = subprocess.run([self.cbk, *words[1:]], cwd=self.folder, stdin=theirs, capture_output=True, text=True, timeout=120, check=False)
         os.close(ours)
         os.close(theirs)
-        assert done.returncode == 0, (f"'{command}': {done.stderr.strip()} {done.stdout.strip()}; "
+        fine = (0, 1) if words[1] == "check" else (0,)  # the files of these recipes have constant weights
+        assert done.returncode in fine, (f"'{command}': {done.stderr.strip()} {done.stdout.strip()}; "
                                       "if a file is missing that nothing makes, add it to INPUTS of recipes_interop.py")
 
 

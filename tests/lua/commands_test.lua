@@ -631,7 +631,8 @@ describe("every command", function()
   it("has help, and reports wrong options with exit code 2", function()
     local dir = harness.temp_dir()
     for _, command in ipairs {
-      "ls", "show", "stats", "plot", "report", "dump", "diff", "copy", "repl", "demo", "fix-checkpoint-spec", "data-iter-state-conversion",
+      "ls", "show", "stats", "check", "plot", "report", "dump", "diff", "copy", "repl", "demo", "fix-checkpoint-spec",
+      "data-iter-state-conversion",
     } do
       local code, out, err = run(dir, command, "--help")
       equal(code, 0)

@@ -70,6 +70,7 @@ local function make_inputs()
   create("b.pt", { { "w", other }, { "v", tied:slice(0, 0, 1) }, { "more", other } })
   create("m.ckpt", { w = tied }, { format = "tensorflow" })
   create("m.h5", { w = tied })
+  create("zero.pt", { { "w", cbk.full({ 2, 2 }, 0) } })
   create("old.mdl", { model = cbk.dict { w = tied }, global_step = 5 }, { h5_version = "0.4" })
   local linear = "model.transformer_decoder.layers.0.ffn.ffn.1.linear_layer."
   create("lora.mdl", { model = cbk.dict { [linear .. "weight"] = cbk.full({ 2, 3 }, 1), [linear .. "lora_A"] = cbk.full({ 1, 3 }, 1),
@@ -117,6 +118,7 @@ local calls = {
   { "plot", { "plot", "a.pt", "w" } },
   { "plot --heat-map", { "plot", "a.pt", "w", "--heat-map" } },
   { "plot --by-layer", { "plot", "hf.safetensors", "*", "--by-layer" } },
+  { "check", { "check", "hf.safetensors", "zero.pt" }, 1 },
   { "show --dataloader", { "show", "--dataloader", "map.mdl" } },
   { "diff", { "diff", "a.pt", "b.pt" }, 1 },
   { "new", { "new", "config.json", "-o", "new.safetensors" } },

@@ -137,9 +137,17 @@ function Tensor:problem() end
 function Tensor:same(other) end
 ---How two tensors of one shape differ, in one pass: { numel, different, first, max_abs, max_rel, same_bits }. max_abs of two integer
 ---tensors is exact: beyond 2^53 it comes as int64 or uint64 cdata, beyond those as a Value.
+---Where they differ, also `rel_norm` (the norm of a - b over that of b), `cosine` (nil where one is 0), both of the finite elements, and
+---`largest`: the positions, in C order from 0, of as many of the largest differences as asked for.
 ---@param other Tensor
----@param options? { rtol: number, atol: number }
+---@param options? { rtol: number, atol: number, largest: integer }
 function Tensor:compare(other, options) end
+---What may be wrong with the elements, in one pass on all cores: { numel, nan, inf, first_nan, first_inf (positions in C order from 0),
+---constant (the element that all are), fingerprint (a text, equal for equal bytes of one dtype) }. For `dtypes`, also `losses`, of each dtype
+---{ overflowed, changed, vanished } counts of a cast, and `largest`, the largest finite size. Bytes that have a checksum are compared with it.
+---@param options? { dtypes: string[] }
+---@return table
+function Tensor:scan(options) end
 ---The one element that is repeated everywhere, if the file says so (an H5 `full`); else nil.
 function Tensor:fill() end
 ---The same data as a parameter, an ndarray, …: a new leaf.
@@ -183,6 +191,12 @@ function Checkpoint:close() end
 ---@param options? { allow_records: boolean, allow_external: string[] }
 ---@return Checkpoint
 function cbk.open(path, options) end
+
+---What a file looks like by its first and last bytes: "torch", "index" (of shards) or "other" (another known format); nil: no checkpoint.
+---@private
+---@param path string
+---@return string?
+function cbk.container(path) end
 
 ---@class Output   `out["model.x"] = tensor` sets one key of the tree's root (dots are a part of it), whatever the key's name.
 ---`out["model.x"]` reads it, and is an error where nothing was set; the names of methods are methods there.
@@ -533,6 +547,10 @@ function cbk.pickle.opcodes(path) end
 ---Compares every zip record with its checksum, which reads the whole file; an error names the damaged one. The number of records.
 ---@return integer
 function cbk.pickle.verify(path) end
+---The functions and classes that the pickles of a torch file name: { {name, offset, kind}, … }. The kind is "plain" for data, "record" for
+---a class whose instances `allow_records` reads, "refused" for all else. Nothing is executed.
+---@return { name: string, offset: integer, kind: string }[]
+function cbk.pickle.globals(path) end
 ---The headers of safetensors files.
 cbk.safetensors = {}
 ---{ metadata = {…}, tensors = { {name, dtype, shape, begin, stop}, … } in the order of the file }

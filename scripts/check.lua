@@ -1,0 +1,111 @@
+-- cbk check: find what is wrong with checkpoints
+
+local cbk = require "cbk"
+local check = require "cbk.check"
+local cli = require "cbk.cli"
+local converters = require "cbk.converters"
+local findings = require "cbk.check.findings"
+local numbers = require "cbk.numbers"
+local progress = require "cbk.progress"
+local sarif = require "cbk.check.sarif"
+
+local parser = cli.parser("check", "Find what is wrong with checkpoints: values, layers, shapes, shards, checksums, pickles.", [[
+Reads every tensor once. Errors are NaN and infinities, damage, missing weights and shapes that the
+config contradicts, shards that do not fit their index, and pickles that name more than plain data.
+Warnings are constant weights, layers with the same content, gaps in their numbers, tied weights that
+differ, leftover files, and numbers that --for DTYPE cannot hold. Notes may be as they should be.
+The config is the one beside the checkpoint, as 'cbk identify' finds it.
+
+Exit code: 0 no error and no warning, 1 some, 2 a file cannot be opened at all.
+
+examples:
+  cbk check model.safetensors
+  cbk check llama-folder --for float16 --for float8_e4m3fn
+  cbk check --sarif checkpoints/*.mdl > findings.sarif]])
+parser:argument("file", "a checkpoint, an index.json, a TensorFlow prefix or a folder with one; may be repeated"):argname "FILE":args "+"
+parser:option("--for", "also check that the numbers fit this dtype, such as float16; may be repeated"):target "dtypes"
+  :argname("DTYPE"):count("*"):convert(function(text)
+    local name, problem = cli.dtype(text == "float8" and "float8_e4m3fn" or text)
+    if not name then return nil, problem end
+    if cbk.dtype(name).floating then return name end
+    return nil, ("--for '%s': expected a floating dtype, such as float16, bfloat16 or float8_e4m3fn"):format(text)
+  end)
+parser:option("--config", "the config (default: the one beside the checkpoint); with one FILE only"):argname "CONFIG"
+parser:flag("--no-values", "read no tensors: check names, shapes, shards and pickles only")
+parser:flag("--all", "list every finding, not the first 20 of each kind")
+parser:flag("--sarif", "print SARIF 2.1.0, for code hosts and editors")
+cli.converter_options(parser)
+cli.input_options(parser)
+cli.options(parser, "no-progress-bar", "json")
+local args = parser:parse()
+if args.sarif and args.json then cli.usage_error("check", "--sarif and --json exclude each other") end
+if args.config and #args.file > 1 then cli.usage_error("check", "--config is the config of one checkpoint; give one FILE") end
+converters.load(args.converter, args.sandbox)
+
+local FINDINGS, TROUBLE = 1, 2
+local options = { reading = cli.reading(args), config = args.config, dtypes = args.dtypes or {}, without_values = args.no_values }
+
+---A function that shows how much has been read.
+local function new_progress(total)
+  if args.no_progress_bar or args.json or args.sarif or args.no_values then return function() end end
+  local display, done, clock = progress.display(), 0, cbk.clock()
+  return function(key, bytes)
+    done = done + bytes
+    display { done = done, total = total, seconds = cbk.clock() - clock, key = key }
+  end
+end
+
+local found, failures, subjects, total = findings.new(), {}, {}, 0
+for _, file in ipairs(args.file) do
+  local fine, subject = pcall(check.open, file, options, found)
+  if fine then
+    subjects[#subjects + 1], total = subject, total + subject.bytes
+  else
+    if type(subject) ~= "table" or subject.code == "interrupted" or not subject.message then error(subject, 0) end
+    failures[#failures + 1] = { file = file, code = subject.code, message = subject.message }
+  end
+end
+local show = new_progress(total)
+for _, subject in ipairs(subjects) do check.values(subject, options, found, show) end
+
+-- --- results
+
+---@param one Finding
+local function as_json(one)
+  local out = cbk.dict { { "rule", one.rule.id }, { "severity", one.severity }, { "file", one.file } }
+  out.key, out.text, out.advice = one.key, one.text, one.advice
+  return out
+end
+
+---@param subject CheckSubject
+local function file_as_json(subject)
+  local of = subject.of or {}
+  local out = cbk.dict { { "file", subject.path }, { "tensors", subject.tensors }, { "bytes", subject.bytes } }
+  out.format, out.model, out.config = subject.format, of.name, of.config
+  return out
+end
+
+local counts = found:counts()
+local status = #failures > 0 and TROUBLE or counts.error + counts.warning > 0 and FINDINGS or 0
+
+if args.sarif then
+  cli.print_json(sarif.log(found, failures))
+elseif args.json then
+  local sorted = found:sorted()
+  cli.print_json_object {
+    { "findings", count = #sorted, item = function(i) return as_json(sorted[i]) end }, { "errors", counts.error },
+    { "warnings", counts.warning }, { "notes", counts.note },
+    { "files", count = #subjects, item = function(i) return file_as_json(subjects[i]) end },
+  }
+else
+  for _, line in ipairs(found:lines(args.all)) do print(line) end
+  local tensors = 0
+  for _, subject in ipairs(subjects) do tensors = tensors + subject.tensors end
+  if #subjects > 0 then
+    print(("%s: %s in %s, %s"):format(found:counts_text() or "clean", numbers.counted(tensors, "tensor"),
+      numbers.counted(#subjects, "file"), cbk.format_size(total)))
+  end
+end
+for _, failure in ipairs(failures) do cli.print_error(args, failure.code, failure.message) end
+if not io.stdout:flush() then os.exit(TROUBLE) end
+return status

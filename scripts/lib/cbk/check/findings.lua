@@ -1,0 +1,119 @@
+-- The findings of a check, as they are collected, counted and listed for people.
+
+local cbk = require "cbk"
+local fold = require "cbk.fold"
+local numbers = require "cbk.numbers"
+local rules = require "cbk.check.rules"
+
+---@class Finding
+---@field rule CheckRule
+---@field severity "error"|"warning"|"note"
+---@field file string
+---@field key? string
+---@field text string      what is wrong
+---@field advice string    what to try
+---@field order integer
+
+---@class Findings
+---@field list Finding[]
+local Findings = {}
+Findings.__index = Findings
+
+local RANK = { error = 1, warning = 2, note = 3 }
+local LISTED = 20 -- of one rule, for people
+
+local findings = {}
+
+---@return Findings
+function findings.new() return setmetatable({ list = {} }, Findings) end
+
+---Adds a finding.
+---@param id string        of the rule
+---@param file string
+---@param key string|nil
+---@param text string
+---@param options? { severity?: string, advice?: string }
+function Findings:add(id, file, key, text, options)
+  options = options or {}
+  local rule = rules.by_id[id] or error("no rule " .. id)
+  self.list[#self.list + 1] = { rule = rule, severity = options.severity or rule.severity, file = file, key = key, text = text,
+    advice = options.advice or rule.help, order = #self.list }
+end
+
+---The findings, the worst first.
+---@return Finding[]
+function Findings:sorted()
+  local out = { unpack(self.list) }
+  table.sort(out, function(a, b)
+    if a.severity ~= b.severity then return RANK[a.severity] < RANK[b.severity] end
+    if a.rule ~= b.rule then return a.rule.position < b.rule.position end
+    return a.order < b.order
+  end)
+  return out
+end
+
+---How many findings there are of each severity.
+---@return { error: integer, warning: integer, note: integer }
+function Findings:counts()
+  local out = { error = 0, warning = 0, note = 0 }
+  for _, one in ipairs(self.list) do out[one.severity] = out[one.severity] + 1 end
+  return out
+end
+
+---"2 errors, 1 note"; nil where there are none.
+---@return string|nil
+function Findings:counts_text()
+  local counts, parts = self:counts(), {}
+  for _, severity in ipairs { "error", "warning", "note" } do
+    if counts[severity] > 0 then parts[#parts + 1] = numbers.counted(counts[severity], severity) end
+  end
+  return #parts > 0 and table.concat(parts, ", ") or nil
+end
+
+---Advice begins with a capital letter in the table of rules.
+local function as_clause(text) return (text:gsub("^%u%l", string.lower):gsub("%.$", "")) end
+
+local function line_of(severity, file, name, text, finding)
+  local place = cbk.shown(file) .. (name and ": " .. name or "")
+  return ("%-7s  %s: %s; try: %s [%s]"):format(severity, place, cbk.shown(text), cbk.shown(as_clause(finding.advice)), finding.rule.id)
+end
+
+---Findings of one rule as lines: keys with one text are folded, "layers.{0..31}.weight".
+local function lines_of_rule(group, is_all)
+  local entries, lines = {}, {}
+  for i, one in ipairs(group) do
+    local signature = table.concat({ one.file, one.text, one.advice, one.key and "" or i }, "\0")
+    entries[i] = { path = one.key or "", signature = signature, finding = one }
+  end
+  for _, folded in ipairs(fold.groups(entries)) do
+    local one = folded.members[1].finding
+    local name = one.key and (#folded.members > 1 and folded.name or fold.shown(one.key)) or nil
+    local times = #folded.members > 1 and ("%s x %s"):format(numbers.grouped(#folded.members), one.text) or one.text
+    lines[#lines + 1] = line_of(one.severity, one.file, name, times, one)
+  end
+  local shown = is_all and #lines or math.min(#lines, LISTED)
+  local rest = #lines - shown
+  for i = #lines, shown + 1, -1 do lines[i] = nil end
+  if rest > 0 then lines[#lines + 1] = ("%-7s  … and %s more [%s] (--all lists them)"):format(group[1].severity, numbers.grouped(rest),
+    group[1].rule.id) end
+  return lines
+end
+
+---Lines for people, the worst first.
+---@param is_all boolean   also of many findings of one rule
+---@return string[]
+function Findings:lines(is_all)
+  local out, group = {}, {}
+  local function flush()
+    for _, line in ipairs(#group > 0 and lines_of_rule(group, is_all) or {}) do out[#out + 1] = line end
+    group = {}
+  end
+  for _, one in ipairs(self:sorted()) do
+    if group[1] and (group[1].rule ~= one.rule or group[1].severity ~= one.severity) then flush() end
+    group[#group + 1] = one
+  end
+  flush()
+  return out
+end
+
+return findings

@@ -1,0 +1,203 @@
+-- Checks checkpoints: opens them as far as they can be opened, reads each tensor once, and collects what is wrong.
+
+local cbk = require "cbk"
+local duplicates = require "cbk.check.duplicates"
+local layers = require "cbk.check.layers"
+local leftovers = require "cbk.check.leftovers"
+local model = require "cbk.check.model"
+local pickles = require "cbk.check.pickles"
+local shards = require "cbk.check.shards"
+local values = require "cbk.check.values"
+
+local check = {}
+
+---@class CheckOptions
+---@field reading table            options of cbk.open
+---@field config? string           the config of the checkpoint
+---@field dtypes string[]          of --for
+---@field without_values? boolean
+
+---@class CheckSubject   A checkpoint that is open, as far as it can be.
+---@field path string                as the user has named it
+---@field format string|nil
+---@field parts { file: string, rows: LeafRows }[]
+---@field bytes integer              that will be read
+---@field files string[]
+---@field checkpoint? Checkpoint     as a whole
+---@field of? ModelOfFile
+---@field tensors integer
+
+local function message_of(problem) return type(problem) == "table" and problem.message or tostring(problem) end
+
+---The file that an error of cbk.open names, where a folder was opened.
+local function file_of(path, problem) return message_of(problem):match "^cannot open '(.-)': " or path end
+
+---Opens a file; what is damaged or unsafe is a finding, another error is raised.
+---@param options CheckOptions
+---@param found Findings
+---@return Checkpoint|nil
+local function open(path, options, found)
+  local fine, checkpoint = pcall(cbk.open, path, options.reading)
+  if fine then return checkpoint end
+  local code, file = type(checkpoint) == "table" and checkpoint.code, file_of(path, checkpoint)
+  if code == "refused" then
+    local only_records = pickles.check(file, message_of(checkpoint), found)
+    if not only_records or options.reading.allow_records then return nil end
+    local reading = { allow_records = true, allow_external = options.reading.allow_external }
+    local again, with_records = pcall(cbk.open, path, reading)
+    return again and with_records or nil
+  end
+  if code == "format" and cbk.fs.exists(file) and not cbk.fs.is_dir(file) and cbk.container(file) then
+    found:add("damaged", file, nil, (message_of(checkpoint):gsub("^cannot open '.-': ", "")))
+    return nil
+  end
+  error(checkpoint, 0)
+end
+
+---A shard that cannot be opened is a finding, whatever the reason.
+local function open_shard(options, found)
+  return function(path)
+    local fine, checkpoint = pcall(open, path, options, found)
+    if fine then return checkpoint end
+    if type(checkpoint) ~= "table" or checkpoint.code == "interrupted" then error(checkpoint, 0) end
+    found:add("shard-missing", path, nil, (message_of(checkpoint):gsub("^cannot open '.-': ", "")))
+  end
+end
+
+---@param subject CheckSubject
+local function add_part(subject, file, checkpoint)
+  subject.parts[#subject.parts + 1] = { file = file, rows = cbk.leaf_rows(checkpoint:raw_root()) }
+  subject.format = subject.format or checkpoint.format
+end
+
+---@param subject CheckSubject
+---@param opened Shard[]
+local function add_shards(subject, opened)
+  for _, shard in ipairs(opened) do
+    subject.files[#subject.files + 1] = shard.path
+    if shard.checkpoint then add_part(subject, shard.path, shard.checkpoint) end
+  end
+end
+
+local function count_bytes(subject)
+  for _, part in ipairs(subject.parts) do
+    local totals = part.rows:totals()
+    subject.tensors, subject.bytes = subject.tensors + totals.tensors, subject.bytes + totals.stored
+  end
+end
+
+---Opens what a path names, and checks names, shapes and files. Raises where it cannot be opened at all.
+---@param path string
+---@param options CheckOptions
+---@param found Findings
+---@return CheckSubject
+function check.open(path, options, found)
+  local subject = { path = path, parts = {}, bytes = 0, tensors = 0, files = {} }
+  local index, loose = shards.find(path)
+  if index or loose then
+    local opened = {}
+    if index then
+      opened = shards.check(index, open_shard(options, found), found)
+    else
+      found:add("index-missing", path, nil, ("the folder has shards such as '%s', but no *.index.json"):format(loose[1]))
+      for i, name in ipairs(loose) do
+        local shard = cbk.fs.join(path, name)
+        opened[i] = { path = shard, checkpoint = open_shard(options, found)(shard) }
+      end
+    end
+    add_shards(subject, opened)
+    local fine, whole = pcall(cbk.open, path, options.reading)
+    subject.checkpoint = fine and whole or nil
+    subject.format = fine and whole.format or subject.format
+  else
+    subject.checkpoint = open(path, options, found)
+    if subject.checkpoint then
+      add_part(subject, path, subject.checkpoint)
+      subject.files = subject.checkpoint.files
+    end
+  end
+  leftovers.check(path, subject.files, found)
+  if subject.checkpoint then
+    for _, warning in ipairs(subject.checkpoint.warnings) do cbk.warn(warning) end
+    subject.of = model.check(path, subject.checkpoint, options.config, found)
+  end
+  count_bytes(subject)
+  return subject
+end
+
+---The file that a tensor's bytes are in, if it is known.
+local function file_of_tensor(subject, part, tensor)
+  if subject.path == part.file and #subject.files > 1 then
+    local storage = tensor:storage()
+    return storage and storage.file ~= "" and storage.file or part.file
+  end
+  return part.file
+end
+
+---@param row LeafRow
+---@param options CheckOptions
+local function dtypes_for(row, options)
+  return cbk.dtype(row.type).floating and options.dtypes or {}
+end
+
+---Reads one tensor.
+---@return CheckedTensor|nil
+local function scan(subject, part, i, row, class_keys, options, found)
+  if row.problem then
+    found:add("unreadable", part.file, row.path, row.problem)
+    return nil
+  end
+  local tensor = part.rows:value(i)
+  local fine, result = pcall(tensor.scan, tensor, { dtypes = dtypes_for(row, options) })
+  if fine then
+    return { file = file_of_tensor(subject, part, tensor), key = row.path, row = row, scan = result, known = class_keys[row.path] }
+  end
+  if type(result) ~= "table" or result.code ~= "format" then error(result, 0) end
+  found:add("damaged", part.file, row.path, result.message)
+end
+
+---What the class says of each key.
+---@param of ModelOfFile|nil
+---@return table<string, ClassTensor>
+local function class_keys_of(of)
+  local out = {}
+  for own, path in pairs(of and of.paths or {}) do out[path] = of.known.by_key[own] end
+  return out
+end
+
+---Reads all tensors of a subject, and checks their values.
+---@param subject CheckSubject
+---@param options CheckOptions
+---@param found Findings
+---@param on_read fun(key: string, bytes: integer)
+function check.values(subject, options, found, on_read)
+  local checked, by_path, tensors, class_keys = {}, {}, {}, class_keys_of(subject.of)
+  for _, part in ipairs(subject.parts) do
+    for i = 1, #part.rows do
+      local row = part.rows[i]
+      if row.shape then
+        tensors[#tensors + 1] = { file = part.file, key = row.path }
+        local one
+        if row.tied_to then
+          one = by_path[row.tied_to]
+        elseif not options.without_values then
+          one = scan(subject, part, i, row, class_keys, options, found)
+          on_read(row.path, row.bytes)
+        end
+        by_path[row.path] = one
+        if one and not row.tied_to then
+          one.part, one.index = part, i
+          checked[#checked + 1] = one
+          values.check(one, found)
+        end
+      end
+    end
+  end
+  if not (subject.of and subject.of.known) then layers.check(tensors, found) end
+  duplicates.check(checked, function(one) return one.part.rows:value(one.index) end, found, function(one, other)
+    return model.ties(subject.of, one.key, other.key)
+  end)
+  model.check_ties(subject.of, by_path, found)
+end
+
+return check

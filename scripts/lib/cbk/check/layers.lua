@@ -1,0 +1,122 @@
+-- Numbered layers: gaps in their numbers, and layers that lack what the others have. For checkpoints without a known class.
+
+local converters = require "cbk.converters"
+local numbers = require "cbk.numbers"
+
+local layers = {}
+
+---The numbered places in a key: prefix, number and rest of each, "a.3.b.0.c" to ("a", 3, "b.0.c") and ("a.3.b", 0, "c").
+---@param key string
+---@return fun(): string|nil, integer|nil, string|nil
+function layers.places(key)
+  local from = 1
+  return function()
+    local first, last, number = key:find("%.(%d+)%.", from)
+    if not first then return nil end
+    from = last
+    return key:sub(1, first - 1), tonumber(number), key:sub(last + 1)
+  end
+end
+
+---@class LayerStack
+---@field prefix string
+---@field file string
+---@field numbers integer[]                       in the order of the file
+---@field parts table<integer, string[]>          the rests of the keys by number
+
+---Only blocks of several parts: modules such as Sequential have gaps on purpose.
+local function is_stack(stack)
+  if #stack.numbers < 3 then return false end
+  for _, rests in pairs(stack.parts) do
+    for _, rest in ipairs(rests) do
+      if not rest:find(".", 1, true) then return false end
+    end
+  end
+  return true
+end
+
+---@param tensors { file: string, key: string }[]
+---@return LayerStack[]
+local function stacks_of(tensors)
+  local by_prefix, out = {}, {}
+  for _, one in ipairs(tensors) do
+    for prefix, number, rest in layers.places(one.key) do
+      local stack = by_prefix[prefix]
+      if not stack then
+        stack = { prefix = prefix, file = one.file, numbers = {}, parts = {} }
+        by_prefix[prefix], out[#out + 1] = stack, stack
+      end
+      if not stack.parts[number] then stack.parts[number], stack.numbers[#stack.numbers + 1] = {}, number end
+      table.insert(stack.parts[number], rest)
+    end
+  end
+  local chosen = {}
+  for _, stack in ipairs(out) do
+    if is_stack(stack) then chosen[#chosen + 1] = stack end
+  end
+  return chosen
+end
+
+---"3", "3 to 5", "3, 7 and 9 more"
+local function ranges_text(list)
+  local parts, first = {}, 1
+  for i = 1, #list do
+    if list[i + 1] ~= list[i] + 1 then
+      parts[#parts + 1] = list[first] == list[i] and ("%d"):format(list[i]) or ("%d to %d"):format(list[first], list[i])
+      first = i + 1
+    end
+  end
+  return table.concat(parts, ", ", 1, math.min(#parts, 10)) .. (#parts > 10 and ", …" or "")
+end
+
+local function check_gaps(stack, found)
+  local is_there, low, high = {}, math.huge, -1
+  for _, number in ipairs(stack.numbers) do
+    is_there[number], low, high = true, math.min(low, number), math.max(high, number)
+  end
+  if high - low + 1 > 2 * #stack.numbers then return end -- numbers with another meaning
+  local missing = {}
+  for number = low, high do
+    if not is_there[number] then missing[#missing + 1] = number end
+  end
+  if #missing == 0 then return end
+  found:add("layer-gap", stack.file, stack.prefix, ("%s missing between %d and %d: %s"):format(
+    #missing == 1 and "a layer is" or numbers.counted(#missing, "layer") .. " are", low, high, ranges_text(missing)))
+end
+
+---Layers of other kinds have other tensors, too; a layer that only lacks some is incomplete.
+local function check_parts(stack, found)
+  local times, common, most = {}, nil, 0
+  for _, number in ipairs(stack.numbers) do
+    local rests = stack.parts[number]
+    table.sort(rests)
+    local id = table.concat(rests, "\0")
+    times[id] = (times[id] or 0) + 1
+    if times[id] > most then most, common = times[id], rests end
+  end
+  if most < 2 or most * 2 <= #stack.numbers then return end
+  for _, number in ipairs(stack.numbers) do
+    local has, lacking, has_others = {}, {}, #stack.parts[number] >= #common
+    for _, rest in ipairs(stack.parts[number]) do has[rest] = true end
+    for _, rest in ipairs(common) do
+      if not has[rest] then lacking[#lacking + 1] = rest end
+    end
+    has_others = has_others or #stack.parts[number] + #lacking > #common
+    if #lacking > 0 and not has_others then
+      local count = #lacking == 1 and "a tensor is" or numbers.counted(#lacking, "tensor") .. " are"
+      found:add("layer-incomplete", stack.file, ("%s.%d"):format(stack.prefix, number),
+        ("%s missing that the other layers have: %s"):format(count, converters.folded(lacking)))
+    end
+  end
+end
+
+---@param tensors { file: string, key: string }[]
+---@param found Findings
+function layers.check(tensors, found)
+  for _, stack in ipairs(stacks_of(tensors)) do
+    check_gaps(stack, found)
+    check_parts(stack, found)
+  end
+end
+
+return layers

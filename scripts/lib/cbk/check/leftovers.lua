@@ -1,0 +1,53 @@
+-- Files beside a checkpoint that interrupted programs left, and shards that belong to no index.
+
+local cbk = require "cbk"
+local shards = require "cbk.check.shards"
+
+local leftovers = {}
+
+-- What programs call files that are not finished.
+local TEMPORARY = { "%.tmp$", "%.temp$", "%.part$", "%.partial$", "%.incomplete$", "%.crdownload$", "%.download$", "%.aria2$",
+  "%.tmp%-?%d+$", "%.tempstate%d+$" }
+local REPLACED = "%.[0-9a-f]+%.old$" -- ours, while a new file takes the place of an old one
+
+---@param name string
+local function is_temporary(name)
+  for _, pattern in ipairs(TEMPORARY) do
+    if name:lower():find(pattern) then return true end
+  end
+  return #name > 13 and name:match(REPLACED) ~= nil
+end
+
+---The name without what is added to unfinished files: "model.mdl" of "model.mdl.1f3a9c04.tmp".
+local function is_beside(name, own) return name:sub(1, #own) == own and name ~= own end
+
+---@param folder string
+---@param files string[]   the checkpoint's
+---@param owns_folder boolean   the folder holds this checkpoint and nothing else
+---@param found Findings
+local function check_names(folder, files, owns_folder, found)
+  local own = {}
+  for _, file in ipairs(files) do own[cbk.fs.basename(file)] = true end
+  for _, name in ipairs(cbk.fs.list(folder)) do
+    local path = cbk.fs.join(folder, name)
+    local belongs = owns_folder
+    for file in pairs(own) do belongs = belongs or is_beside(name, file) end
+    local stem, _, count = shards.parts(name)
+    if belongs and is_temporary(name) then
+      found:add("leftover-file", path, nil, "the name is that of an unfinished file")
+    elseif owns_folder and stem and not own[name] then
+      found:add("leftover-file", path, nil, ("the shard, of %d, belongs to no index here"):format(count))
+    end
+  end
+end
+
+---@param path string       as the user has named it
+---@param files string[]    of the checkpoint
+---@param found Findings
+function leftovers.check(path, files, found)
+  local owns_folder = cbk.fs.is_dir(path) or #files > 1
+  local folder = cbk.fs.is_dir(path) and path or cbk.fs.dirname(path)
+  if cbk.fs.is_dir(folder) then check_names(folder, files, owns_folder, found) end
+end
+
+return leftovers

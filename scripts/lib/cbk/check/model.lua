@@ -1,0 +1,166 @@
+-- A checkpoint against its config: missing layers and weights, shapes, ties. What a model has is known from its class.
+
+local cbk = require "cbk"
+local classes = require "cbk.classes"
+local coverage = require "converters.diagnosis.coverage"
+local extents = require "cbk.extents"
+local fit = require "converters.engine.fit"
+local identify = require "cbk.identify"
+local kinds = require "converters.engine.kinds"
+local numbers = require "cbk.numbers"
+local other_names = require "cbk.converters.other_names"
+local report = require "cbk.report"
+
+local model = {}
+
+---@class ModelOfFile
+---@field name? string            "llama"
+---@field format? string
+---@field config? string          a path
+---@field known? ClassTensors
+---@field prefix string           what is before the class's keys in the checkpoint
+---@field paths table<string, string>   of the tensors by the class's keys
+
+local function message_of(problem) return type(problem) == "table" and problem.message or tostring(problem) end
+
+---The model that a config says, where the tensors are not those of any model.
+local function by_config_alone(config)
+  local fine, name, format = report.quietly(identify.model_of_config, config)
+  if fine then return name, format end
+end
+
+---@param found Findings
+local function add_unknown(of, file, found, reason)
+  found:add("config", of.config, nil, ("the tensors of %s are not checked against it: %s"):format(cbk.quote(cbk.fs.basename(file)), reason),
+    { severity = "note", advice = "name the config with --config, or describe the model in a converter (converters/README.md)" })
+end
+
+local function check_missing(of, file, one, found)
+  local by_layer, order = {}, {}
+  for _, key in ipairs(one.missing) do
+    local layer, count = of.known:layer_of(key)
+    if layer and not by_layer[layer] then
+      by_layer[layer], order[#order + 1] = 0, { layer, count }
+    end
+    if layer then by_layer[layer] = by_layer[layer] + 1 end
+  end
+  local is_whole = {}
+  for _, pair in ipairs(order) do
+    local layer, total = pair[1], 0
+    for _, tensor in ipairs(of.known) do
+      if tensor.key:sub(1, #layer) == layer and not (tensor.buffer or tensor.optional or tensor.tied_to) then total = total + 1 end
+    end
+    if total == by_layer[layer] then
+      is_whole[layer] = true
+      found:add("missing-layer", file, of.prefix .. layer:gsub("%.$", ""), ("the layer is missing: the config says %s"):format(
+        table.concat(of.known:fields_of(pair[2], {}), ", ")))
+    end
+  end
+  for _, key in ipairs(one.missing) do
+    local layer = of.known:layer_of(key)
+    if not is_whole[layer] then
+      found:add("missing-weight", file, of.prefix .. key, ("%s %s is missing"):format(of.known.class.name,
+        extents.shape(model.shape(of.known.by_key[key]))))
+    end
+  end
+end
+
+---@param tensor ClassTensor
+---@return integer[]
+function model.shape(tensor) return classes.shape(tensor) end
+
+local function check_fit(of, file, one, found)
+  check_missing(of, file, one, found)
+  for _, wrong in ipairs(one.wrong) do found:add("wrong-shape", file, of.prefix .. wrong.key, wrong.why) end
+  for _, key in ipairs(one.unknown) do
+    local beyond = of.known:beyond(key)
+    found:add("unknown-weight", file, of.prefix .. key, beyond and ("the config says %s"):format(beyond)
+      or ("%s has no such tensor with this config"):format(of.known.class.name))
+  end
+  for _, lack in ipairs(one.lacks) do
+    found:add("missing-weight", file, nil, ("%s is missing, which some models do without: %s"):format(lack.name,
+      numbers.counted(#lack.keys, "tensor")), { severity = "note" })
+  end
+end
+
+---What the checkpoint has of the class, by the class's names.
+local function paths_of(of, keys)
+  local out = {}
+  for _, key in ipairs(keys) do
+    local own = of.known:own_key(key)
+    if own then out[own] = of.prefix .. key end
+  end
+  return out
+end
+
+---Identifies the model of a checkpoint, and checks its names and shapes. Values are not read.
+---@param file string             as the user has named it
+---@param checkpoint Checkpoint
+---@param config_path string|nil
+---@param found Findings
+---@return ModelOfFile|nil
+function model.check(file, checkpoint, config_path, found)
+  if not kinds.is_dict(checkpoint.root) then return nil end
+  local fine, identity, config = report.quietly(identify.checkpoint, file, checkpoint, config_path)
+  if not fine then
+    if config_path or identity.code == "interrupted" then error(identity, 0) end
+    return nil -- a tree that is not of tensors by name
+  end
+  local of = { name = identity.model, format = identity.format, config = identity.config, paths = {},
+    prefix = kinds.is_dict(checkpoint.root, "model") and "model." or "" }
+  if identity.problem then found:add("config", file, nil, identity.problem, { severity = not identity.is_broken and "note" or nil }) end
+  if not config then return of end
+  if not of.name then of.name, of.format = by_config_alone(config) end
+  if not of.name then
+    add_unknown(of, file, found, identity.reason)
+    return of
+  end
+  local known_fine, known = report.quietly(classes.tensors, config, of.name, of.format)
+  if not known_fine then
+    add_unknown(of, file, found, message_of(known))
+    return of
+  end
+  of.known = known
+  local root = other_names.added(checkpoint)
+  local tree, keys = kinds.is_dict(root, "model") and root.model or root, coverage.keys_of(root)
+  local one = fit.of(known, keys, function(key) return kinds.is_tensor(tree[key]) and tree[key]:shape() or nil end)
+  if one.matched == 0 and #one.wrong == 0 then
+    found:add("config", of.config, nil, ("it is for %s, but no tensor of %s is one of that model"):format(known.class.name,
+      cbk.quote(cbk.fs.basename(file))))
+    of.known = nil
+    return of
+  end
+  of.paths = paths_of(of, keys)
+  check_fit(of, file, one, found)
+  return of
+end
+
+---Whether the config ties two tensors.
+---@param of ModelOfFile|nil
+function model.ties(of, key_a, key_b)
+  for _, names in ipairs(of and of.known and of.known:tied_names() or {}) do
+    local has = {}
+    for _, name in ipairs(names) do has[of.paths[name] or ""] = true end
+    if has[key_a] and has[key_b] then return true end
+  end
+  return false
+end
+
+---Tied weights whose values differ, by what was read of them.
+---@param of ModelOfFile|nil
+---@param by_path table<string, CheckedTensor>
+---@param found Findings
+function model.check_ties(of, by_path, found)
+  for _, names in ipairs(of and of.known and of.known:tied_names() or {}) do
+    local first
+    for _, name in ipairs(names) do
+      local one = by_path[of.paths[name] or ""]
+      first = first or one
+      if one and one ~= first and one.scan.fingerprint ~= first.scan.fingerprint then
+        found:add("tied-weights-differ", one.file, one.key, ("it differs from %s, but the config ties them"):format(first.key))
+      end
+    end
+  end
+end
+
+return model

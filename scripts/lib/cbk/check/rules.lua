@@ -1,0 +1,67 @@
+-- The kinds of findings of `cbk check`: identifier, usual severity, what it means.
+
+local rules = {}
+
+---@class CheckRule
+---@field id string
+---@field severity "error"|"warning"|"note"   of most findings; one finding may differ
+---@field text string
+---@field help string   what to try
+
+---@type CheckRule[]
+rules.list = {
+  { id = "damaged", severity = "error", text = "The file is damaged: cut short, or its bytes do not match a checksum.",
+    help = "Copy or download the file again, and compare its size and checksum with the original." },
+  { id = "unsafe-global", severity = "error", text = "A pickle names a function or class that is not plain data.",
+    help = "Ask the author for safetensors. Do not load the file with Python: that could run code." },
+  { id = "shard-missing", severity = "error", text = "The index names a shard that does not exist, or cannot be opened.",
+    help = "Copy or download the missing shard again." },
+  { id = "shard-key-missing", severity = "error", text = "The index says that a shard has a tensor, but the shard does not.",
+    help = "Copy or download the index and all shards again: they are of different checkpoints." },
+  { id = "index-missing", severity = "error", text = "A folder has shards, but no index of them.",
+    help = "Copy or download the index (*.index.json) again." },
+  { id = "nan", severity = "error", text = "Elements of a tensor are NaN.",
+    help = "Go back to an earlier checkpoint: the training or a conversion has failed." },
+  { id = "infinity", severity = "error", text = "Elements of a tensor are infinite.",
+    help = "Go back to an earlier checkpoint, or convert again with a wider dtype: a number was too large for its dtype." },
+  { id = "missing-layer", severity = "error", text = "A whole layer that the config describes has no tensors.",
+    help = "Use the config that belongs to the checkpoint, or write the checkpoint again." },
+  { id = "missing-weight", severity = "error", text = "A tensor that the config describes does not exist.",
+    help = "Use the config that belongs to the checkpoint, or write the checkpoint again." },
+  { id = "wrong-shape", severity = "error", text = "A tensor has another shape than the config says.",
+    help = "Use the config that belongs to the checkpoint." },
+  { id = "config", severity = "error", text = "The config beside the checkpoint cannot be used, or is that of another model.",
+    help = "Correct the config, or name another one with --config." },
+  { id = "unknown-weight", severity = "warning", text = "The model that the config describes does not have a tensor of this name.",
+    help = "Leave it out with `cbk copy --exclude`, or use the config that belongs to the checkpoint: programs ignore it." },
+  { id = "tied-weights-differ", severity = "warning", text = "The config ties two weights, but their values differ.",
+    help = "Write one value under both names, or set the config's field for ties to false: programs use one for both." },
+  { id = "layer-gap", severity = "warning", text = "Numbered layers are not consecutive.",
+    help = "Write the checkpoint again: layers were lost, or were renumbered incompletely." },
+  { id = "layer-incomplete", severity = "warning", text = "A layer lacks tensors that its neighbours have.",
+    help = "Write the checkpoint again." },
+  { id = "constant", severity = "warning", text = "All elements of a weight are the same number.",
+    help = "Look at the program that wrote it: the weight was never trained, or never loaded." },
+  { id = "duplicate", severity = "warning", text = "Tensors at different keys have the same content, and are not tied.",
+    help = "Check that each layer was written under its own key." },
+  { id = "overflow", severity = "warning", text = "Numbers are too large for the dtype that --for names.",
+    help = "Use a dtype with a wider range, such as bfloat16, or scale the weight." },
+  { id = "underflow", severity = "note", text = "Many numbers become 0 in the dtype that --for names.",
+    help = "Use a dtype with a wider range, or scale the weight." },
+  { id = "unlisted-key", severity = "warning", text = "A shard has a tensor that the index does not list.",
+    help = "Add it to the index, or write the checkpoint again: programs do not load it." },
+  { id = "total-size", severity = "warning", text = "The index has another total size than the tensors have.",
+    help = "Correct metadata.total_size of the index: some programs reserve memory by it." },
+  { id = "leftover-file", severity = "warning", text = "A file was left by an interrupted program, or belongs to another checkpoint.",
+    help = "Delete it if no program is still writing it." },
+  { id = "unreadable", severity = "warning", text = "A tensor cannot be read, so it was not checked.",
+    help = "Read it with the program that wrote it." },
+}
+
+rules.by_id = {}
+for position, rule in ipairs(rules.list) do
+  rule.position = position
+  rules.by_id[rule.id] = rule
+end
+
+return rules

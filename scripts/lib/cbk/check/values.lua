@@ -1,0 +1,95 @@
+-- What may be wrong with the elements of one tensor: NaN, infinities, a constant, numbers that another dtype does not hold.
+
+local cbk = require "cbk"
+local extents = require "cbk.extents"
+local numbers = require "cbk.numbers"
+
+local values = {}
+
+---@class CheckedTensor
+---@field file string
+---@field key string
+---@field row LeafRow
+---@field scan table          of Tensor:scan
+---@field known? ClassTensor  what the model's class says of it
+
+---Where an element is, for people: "row 17, at [17, 3]".
+---@param index integer     in C order, from 0
+---@param shape integer[]
+---@return string
+function values.place(index, shape)
+  local position = {}
+  for dim = #shape, 1, -1 do
+    position[dim] = index % shape[dim]
+    index = math.floor(index / shape[dim])
+  end
+  if #shape < 2 then return ("at %s"):format(extents.shape(position)) end
+  return ("in row %d, at %s"):format(position[1], extents.shape(position))
+end
+
+---@param one CheckedTensor
+local function strange(one, found, id, count, first, word)
+  if count == 0 then return end
+  local text = ("%s of %s %s"):format(numbers.grouped(count), numbers.counted(one.scan.numel, "element"),
+    (count == 1 and "is " or "are ") .. word)
+  if #one.row.shape > 0 then text = ("%s, the first %s"):format(text, values.place(first, one.row.shape)) end
+  local is_mask = one.known and one.known.buffer or one.key:find "mask[^.]*$" -- of attention: -inf on purpose
+  found:add(id, one.file, one.key, text, { severity = is_mask and "note" or nil })
+end
+
+---Biases of zeros and norms of ones are usual, and whatever a class begins with.
+---@param one CheckedTensor
+---@param constant number
+local function is_usual(one, constant)
+  local name, row = one.key:match "[^./]+$" or "", one.row
+  if one.known and (one.known.buffer or one.known.init == constant) then return true end
+  if name:find "mask" or name:find "bias" or name:find "beta" or name:find "running_" or name:find "position_ids" then return true end
+  return #row.shape < 2 and constant == 1
+end
+
+---States of optimizers are 0 at first.
+---@param key string
+---@return boolean
+function values.is_state(key)
+  for part in key:gmatch "[^./]+" do
+    if part:find "^optim" or part:find "^state$" or part:find "^exp_avg" then return true end
+  end
+  return false
+end
+
+local function check_constant(one, found)
+  local constant = one.scan.constant
+  if type(constant) ~= "number" or constant ~= constant or math.abs(constant) == math.huge then return end
+  if one.scan.numel < 2 or not cbk.dtype(one.row.type).floating or values.is_state(one.key) or is_usual(one, constant) then return end
+  found:add("constant", one.file, one.key, ("all %s are %.6g"):format(numbers.counted(one.scan.numel, "element"), constant), {
+    severity = #one.row.shape < 2 and constant ~= 0 and "note" or nil,
+  })
+end
+
+local RANGES = { float16 = 65504, float8_e4m3fn = 448, float8_e5m2 = 57344, float8_e4m3fnuz = 240, float8_e5m2fnuz = 57344 }
+local MUCH = 0.01 -- of the elements
+
+local function check_dtypes(one, found)
+  for dtype, losses in pairs(one.scan.losses or {}) do
+    local total = numbers.counted(one.scan.numel, "element")
+    if losses.overflowed > 0 then
+      local range = RANGES[dtype] and (", which ends at %s"):format(numbers.grouped(RANGES[dtype])) or ""
+      found:add("overflow", one.file, one.key, ("%s of %s %s too large for %s%s; the largest is %.6g"):format(
+        numbers.grouped(losses.overflowed), total, losses.overflowed == 1 and "is" or "are", dtype, range, one.scan.largest))
+    end
+    if losses.vanished > MUCH * one.scan.numel then
+      found:add("underflow", one.file, one.key, ("%s of %s become 0 in %s"):format(numbers.grouped(losses.vanished), total, dtype))
+    end
+  end
+end
+
+---@param one CheckedTensor
+---@param found Findings
+function values.check(one, found)
+  strange(one, found, "nan", one.scan.nan, one.scan.first_nan, "NaN")
+  strange(one, found, "infinity", one.scan.inf, one.scan.first_inf, "infinite")
+  check_constant(one, found)
+  check_dtypes(one, found)
+end
+
+return values

@@ -1,0 +1,381 @@
+-- `cbk check`: what it finds, what it leaves alone, and its exit status.
+
+local cbk = require "cbk"
+local harness = require "harness"
+local tiny = require "tiny"
+local describe, it, equal, is_true = harness.describe, harness.it, harness.equal, harness.is_true
+local run = harness.cbk
+
+local NAN = 0 / 0
+
+local function has(text, part) is_true(text:find(part, 1, true), ("no %q in %q"):format(part, text)) end
+
+local function lacks(text, part) is_true(not text:find(part, 1, true), ("%q in %q"):format(part, text)) end
+
+local function create(path, root, options)
+  options = options or {}
+  options.root = root
+  cbk.create(path, options):commit()
+end
+
+local function random(shape, seed, options)
+  return cbk.randn(shape, { seed = seed, std = 0.02, dtype = options and options.dtype })
+end
+
+---Runs `cbk check … --json`: exit status, the findings as { "rule key" or "rule" }, the result.
+local function findings(dir, ...)
+  local status, out, err = run(dir, "check", "--json", ...)
+  local fine, result = pcall(cbk.config.parse, out, "json")
+  if not fine then error(out .. err, 2) end
+  result = cbk.totable(result)
+  local names = {}
+  for i, one in ipairs(result.findings) do names[i] = one.rule .. (one.key and " " .. one.key or "") end
+  return status, names, result, err
+end
+
+---The exit status and the names of the findings alone.
+local function brief(...)
+  local status, names = findings(...)
+  return status, names
+end
+
+---A model of six layers, as no class has it.
+local function layers_model(change)
+  local root, seed = cbk.dict(), 0
+  for layer = 0, 5 do
+    for _, name in ipairs { "attn.q.weight", "attn.k.weight", "mlp.up.weight" } do
+      seed = seed + 1
+      root[("layers.%d.%s"):format(layer, name)] = random({ 16, 8 }, seed)
+    end
+    root[("layers.%d.norm.weight"):format(layer)] = cbk.full({ 8 }, 1)
+    root[("layers.%d.norm.bias"):format(layer)] = cbk.full({ 8 }, 0)
+    root[("layers.%d.rotary.inv_freq"):format(layer)] = random({ 4 }, 99)
+  end
+  if change then change(root) end
+  return root
+end
+
+---A tiny LLaMA with its config.
+local function llama(dir, change, change_config)
+  local config, root = tiny.model(tiny.newest_ways().llama)
+  if change then change(root) end
+  if change_config then change_config(config) end
+  cbk.config.save(config, dir .. "/config.json")
+  create(dir .. "/model.safetensors", root)
+  return config, root
+end
+
+---Changes a byte of a file.
+local function damage(path, offset)
+  local file = assert(io.open(path, "r+b"))
+  file:seek("set", offset)
+  local byte = file:read(1):byte()
+  file:seek("set", offset)
+  file:write(string.char((byte + 1) % 256))
+  file:close()
+end
+
+describe("cbk check of values", function()
+  it("is clean where norms are 1 and biases 0", function()
+    local dir = harness.temp_dir()
+    create(dir .. "/m.pt", layers_model())
+    local status, out, err = run(dir, "check", "m.pt")
+    equal({ status, err }, { 0, "" })
+    equal(out, "clean: 36 tensors in 1 file, 9.5 KiB\n")
+  end)
+
+  it("names the row of the first NaN and of the first infinity", function()
+    local dir = harness.temp_dir()
+    create(dir .. "/m.pt", cbk.dict {
+      { "w", cbk.cat({ random({ 17, 3 }, 1), cbk.tensor { { 1, NAN, NAN } }, random({ 2, 3 }, 2) }, 0) },
+      { "v", cbk.tensor({ 1, 2, 1 / 0 }, { dtype = "bfloat16" }) }, { "x", cbk.tensor(NAN, { dtype = "float64" }) },
+      { "attention_mask", cbk.tensor { -1 / 0, 0 } },
+    })
+    local status, out = run(dir, "check", "m.pt")
+    equal(status, 1)
+    has(out, "error    m.pt: w: 2 of 60 elements are NaN, the first in row 17, at [17, 1]; try: go back to an earlier checkpoint")
+    has(out, "error    m.pt: v: 1 of 3 elements is infinite, the first at [2]; try: ")
+    has(out, "error    m.pt: x: 1 of 1 element is NaN; try: ")
+    has(out, "note     m.pt: attention_mask: 1 of 2 elements is infinite")
+    has(out, "3 errors, 1 note: 4 tensors in 1 file, ")
+  end)
+
+  it("reports constants, but not what is usual", function()
+    local dir = harness.temp_dir()
+    create(dir .. "/m.pt", cbk.dict {
+      { "zero.weight", cbk.full({ 4, 4 }, 0) }, { "norm.weight", cbk.full({ 4 }, 1) }, { "scale", cbk.full({ 4 }, 3) },
+      { "a.bias", cbk.full({ 4 }, 0) }, { "causal_mask", cbk.full({ 4, 4 }, 1) }, { "ids", cbk.full({ 4 }, 2, { dtype = "int64" }) },
+      { "optimizer", cbk.dict { { "state", cbk.dict { { "exp_avg", cbk.full({ 4, 4 }, 0) } } } } },
+      { "one", cbk.full({ 1 }, 0) }, { "nothing", cbk.full({ 0, 4 }, 0) },
+    })
+    local status, names, result = findings(dir, "m.pt")
+    equal({ status, names }, { 1, { "constant zero.weight", "constant scale" } })
+    equal({ result.errors, result.warnings, result.notes }, { 0, 1, 1 })
+    equal(result.findings[1].text, "all 16 elements are 0")
+    equal(result.findings[2].severity, "note")
+  end)
+
+  it("reports what a dtype cannot hold", function()
+    local dir = harness.temp_dir()
+    create(dir .. "/m.pt", cbk.dict { { "w", cbk.tensor { 1, 70000, -80000, 1e-9 } },
+      { "ids", cbk.tensor({ 2 ^ 40, 1 }, { dtype = "int64" }) } })
+    equal({ brief(dir, "m.pt") }, { 0, {} })
+    local status, names, result = findings(dir, "m.pt", "--for", "float16", "--for", "bfloat16")
+    equal({ status, names }, { 1, { "overflow w", "underflow w" } })
+    equal(result.findings[1].text, "2 of 4 elements are too large for float16, which ends at 65,504; the largest is 80000")
+    equal(select(2, findings(dir, "m.pt", "--for", "float8")), { "overflow w", "underflow w" })
+    equal((run(dir, "check", "m.pt", "--for", "int8")), 2)
+    equal((run(dir, "check", "m.pt", "--for", "float17")), 2)
+  end)
+
+  it("reads a tied tensor once, and knows the same content at two keys", function()
+    local dir = harness.temp_dir()
+    local w = random({ 16, 16 }, 1)
+    create(dir .. "/m.pt", cbk.dict { { "a", w }, { "b", w }, { "c", random({ 16, 16 }, 1) } })
+    local status, names, result = findings(dir, "m.pt")
+    equal({ status, names }, { 0, { "duplicate c" } })
+    equal(result.findings[1].severity, "note")
+    has(result.findings[1].text, "has the same content as a, but is not tied to it")
+  end)
+end)
+
+describe("cbk check of layers", function()
+  it("finds layers that repeat another one, are missing or are incomplete", function()
+    local dir = harness.temp_dir()
+    create(dir .. "/m.pt", layers_model(function(root)
+      for _, name in ipairs { "attn.q.weight", "attn.k.weight", "mlp.up.weight" } do
+        root["layers.1." .. name] = random({ 16, 8 }, ({ ["attn.q.weight"] = 1, ["attn.k.weight"] = 2, ["mlp.up.weight"] = 3 })[name])
+      end
+      root["layers.2.mlp.up.weight"] = nil
+      for _, key in ipairs(cbk.keys(root)) do
+        if key:find "^layers%.4%." then root[key] = nil end
+      end
+    end))
+    local status, names, result = findings(dir, "m.pt")
+    equal({ status, names }, { 1, { "layer-gap layers", "layer-incomplete layers.2", "duplicate layers.1" } })
+    equal(result.findings[1].text, "a layer is missing between 0 and 5: 4")
+    equal(result.findings[2].text, "a tensor is missing that the other layers have: mlp.up.weight")
+    equal(result.findings[3].text, "the layer has the same weights as layers.0: all 3 matrices are equal")
+  end)
+
+  it("leaves modules without tensors and layers of two kinds alone", function()
+    local dir, root = harness.temp_dir(), cbk.dict()
+    for seed, number in ipairs { 0, 2, 5, 7 } do root[("features.%d.weight"):format(number)] = random({ 4, 4 }, 1000 + seed) end
+    for layer = 0, 7 do
+      local names = layer % 2 == 0 and { "attn.q.weight", "mlp.up.weight" } or { "ssm.a.weight", "mlp.up.weight", "mlp.gate.weight" }
+      for seed, name in ipairs(names) do root[("layers.%d.%s"):format(layer, name)] = random({ 4, 4 }, 100 * layer + seed) end
+    end
+    create(dir .. "/m.pt", root)
+    equal({ brief(dir, "m.pt") }, { 0, {} })
+  end)
+end)
+
+describe("cbk check against the config", function()
+  it("is clean for a model and its config", function()
+    local dir = harness.temp_dir()
+    llama(dir)
+    local status, names, result = findings(dir, "model.safetensors")
+    equal({ status, names }, { 0, {} })
+    equal({ result.files[1].model, result.files[1].config, result.files[1].format }, { "llama", "./config.json", "safetensors" })
+  end)
+
+  it("names missing layers, missing weights, other shapes and unknown tensors", function()
+    local dir = harness.temp_dir()
+    local config, root = llama(dir)
+    local layers, size = config.num_hidden_layers, config.hidden_size
+    config.num_hidden_layers = layers + 1
+    cbk.config.save(config, dir .. "/config.json", { overwrite = true })
+    root["model.layers.0.mlp.up_proj.weight"] = nil
+    root["model.norm.weight"] = cbk.full({ size + 1 }, 1)
+    root["model.extra.weight"] = random({ 4, 4 }, 1)
+    create(dir .. "/model.safetensors", root, { overwrite = true })
+    local status, names, result = findings(dir, "model.safetensors")
+    equal(status, 1)
+    equal(names, { ("missing-layer model.layers.%d"):format(layers), "missing-weight model.layers.0.mlp.up_proj.weight",
+      "wrong-shape model.norm.weight", "unknown-weight model.extra.weight" })
+    equal(result.findings[1].text, ("the layer is missing: the config says num_hidden_layers=%d"):format(layers + 1))
+    has(result.findings[3].text, ("expected [%d] (hidden_size=%d), found [%d]"):format(size, size, size + 1))
+    equal(select(2, findings(dir, "model.safetensors", "--no-values")), names)
+  end)
+
+  it("names tied weights that differ", function()
+    local dir = harness.temp_dir()
+    llama(dir, function(root)
+      root["lm_head.weight"] = root["model.embed_tokens.weight"] * 2
+    end, function(config) config.tie_word_embeddings = true end)
+    local status, names, result = findings(dir, "model.safetensors")
+    equal({ status, names }, { 1, { "tied-weights-differ lm_head.weight" } })
+    equal(result.findings[1].text, "it differs from model.embed_tokens.weight, but the config ties them")
+  end)
+
+  it("takes copies of tied weights as they are, and notes a config of no known model", function()
+    local dir = harness.temp_dir()
+    llama(dir, function(root)
+      root["lm_head.weight"] = cbk.cat({ root["model.embed_tokens.weight"] }, 0) * 1
+    end, function(config) config.tie_word_embeddings = true end)
+    equal({ brief(dir, "model.safetensors") }, { 0, {} })
+    cbk.fs.write(dir .. "/config.json", '{"model_type": "unheard_of"}', { overwrite = true })
+    local status, names, result = findings(dir, "model.safetensors")
+    equal({ status, names[1] }, { 0, "config" })
+    has(result.findings[1].text, "unheard_of")
+    cbk.fs.write(dir .. "/config.json", "{", { overwrite = true })
+    status, names = findings(dir, "model.safetensors")
+    equal({ status, names[1] }, { 1, "config" })
+  end)
+end)
+
+describe("cbk check of files", function()
+  local function sharded(dir)
+    create(dir .. "/s", layers_model(), { format = "safetensors", shard_size = "4KB" })
+    local index = dir .. "/s/model.safetensors.index.json"
+    return index, cbk.config.load(index)
+  end
+
+  it("compares an index with its shards", function()
+    local dir = harness.temp_dir()
+    local index_path, index = sharded(dir)
+    equal({ brief(dir, "s") }, { 0, {} })
+    equal({ brief(dir, "s/model.safetensors.index.json") }, { 0, {} })
+    local first = index.weight_map["layers.0.attn.q.weight"]
+    index.metadata.total_size = 5
+    cbk.config.save(index, index_path, { overwrite = true })
+    equal({ brief(dir, "s") }, { 1, { "total-size" } })
+    index.weight_map["layers.0.attn.q.weight"], index.weight_map.more = nil, first
+    cbk.config.save(index, index_path, { overwrite = true })
+    local status, names, result = findings(dir, "s")
+    equal({ status, names }, { 1, { "shard-key-missing more", "unlisted-key layers.0.attn.q.weight" } })
+    equal(result.findings[1].file, "s/" .. first)
+    index.weight_map.more = "../s/" .. first
+    cbk.config.save(index, index_path, { overwrite = true })
+    equal(select(2, findings(dir, "s"))[1], "shard-missing more")
+  end)
+
+  it("names missing shards, shards without index, and what was left over", function()
+    local dir = harness.temp_dir()
+    local index_path, index = sharded(dir)
+    local last = index.weight_map["layers.5.mlp.up.weight"]
+    cbk.fs.write(dir .. "/s/model-00001-of-00009.safetensors", cbk.fs.read(dir .. "/s/" .. last))
+    cbk.fs.write(dir .. "/s/model.safetensors.0123abcd.tmp", "")
+    local status, names, result = findings(dir, "s")
+    equal({ status, names }, { 1, { "leftover-file", "leftover-file" } })
+    equal(result.findings[1].file, "s/model-00001-of-00009.safetensors")
+    cbk.fs.remove(dir .. "/s/model-00001-of-00009.safetensors")
+    cbk.fs.remove(dir .. "/s/model.safetensors.0123abcd.tmp")
+    cbk.fs.remove(dir .. "/s/" .. last)
+    status, names, result = findings(dir, "s")
+    equal({ status, names[1] }, { 1, "shard-missing" })
+    equal(result.findings[1].file, "s/" .. last)
+    cbk.fs.remove(index_path)
+    status, names = findings(dir, "s")
+    equal({ status, names[1] }, { 1, "index-missing" })
+  end)
+
+  it("names leftovers beside a single file only where they are its own", function()
+    local dir = harness.temp_dir()
+    create(dir .. "/m.pt", layers_model())
+    cbk.fs.write(dir .. "/m.pt.0123abcd.tmp", "")
+    cbk.fs.write(dir .. "/other.tmp", "")
+    local _, names, result = findings(dir, "m.pt")
+    equal(names, { "leftover-file" })
+    equal(result.findings[1].file, "./m.pt.0123abcd.tmp")
+  end)
+
+  it("finds damage by checksums, and goes on", function()
+    local dir = harness.temp_dir()
+    local root = cbk.dict { { "a", random({ 2560, 2048 }, 1) }, { "b", cbk.tensor { 1, NAN } } }
+    create(dir .. "/m.pt", root)
+    create(dir .. "/m.ckpt", root, { format = "tensorflow" })
+    damage(dir .. "/m.pt", cbk.open(dir .. "/m.pt").root.a:storage().position + 100)
+    damage(dir .. "/m.ckpt.data-00000-of-00001", 100)
+    for _, file in ipairs { "m.pt", "m.ckpt" } do
+      local status, names, result = findings(dir, file)
+      equal({ status, names }, { 1, { "damaged a", "nan b" } }, file)
+      has(result.findings[1].text, "checksum")
+    end
+  end)
+
+  it("finds files that were cut short", function()
+    local dir = harness.temp_dir()
+    local root = cbk.dict { { "a", random({ 64, 64 }, 1) } }
+    for _, name in ipairs { "m.pt", "m.safetensors", "m.mdl", "m.npy" } do
+      create(dir .. "/" .. name, root)
+      local text = cbk.fs.read(dir .. "/" .. name)
+      cbk.fs.write(dir .. "/" .. name, text:sub(1, #text - 1000), { overwrite = true })
+      local status, names = findings(dir, name)
+      equal({ status, names[1]:match "^%S+" }, { 1, "damaged" }, name)
+    end
+  end)
+
+  it("names all globals of a pickle that are not plain data", function()
+    local dir = harness.temp_dir()
+    local pickle = "\128\2cos\nsystem\n(X\2\0\0\0idtR0\128\2ccollections\nOrderedDict\n)R0\128\4\140\8builtins\148\140\4eval\148\147"
+      .. "0h\0\140\4exec\148\1470cmy.module\nConfig\n)\129."
+    local text = "\128\2\138\10\108\252\156\70\249\32\106\168\80\25." .. "\128\2M\233\3." .. "\128\2}." .. pickle .. "\128\2]."
+    cbk.fs.write(dir .. "/m.pt", text)
+    local status, names, result = findings(dir, "m.pt")
+    equal({ status, #names }, { 1, 4 })
+    local texts = {}
+    for i, one in ipairs(result.findings) do texts[i] = one.text:match "^it asks for ([^,(]+)" end
+    equal(texts, { "os.system", "builtins.eval", "builtins.exec", "the class my.module.Config " })
+    has(result.findings[4].advice, "--allow-records")
+  end)
+
+  it("ends with 2 where a file cannot be opened at all, and checks the others", function()
+    local dir = harness.temp_dir()
+    create(dir .. "/m.pt", cbk.dict { { "w", cbk.full({ 2, 2 }, 0) } })
+    cbk.fs.write(dir .. "/note.txt", "no checkpoint")
+    local status, out, err = run(dir, "check", "missing.pt", "m.pt", "note.txt")
+    equal(status, 2)
+    has(out, "warning  m.pt: w: all 4 elements are 0")
+    has(err, "missing.pt")
+    has(err, "note.txt")
+    equal((run(dir, "check", "m.pt", "m.pt", "--config", "c.json")), 2)
+    equal((run(dir, "check", "m.pt", "--json", "--sarif")), 2)
+    equal((run(dir, "check")), 2)
+  end)
+end)
+
+describe("cbk check for people and programs", function()
+  it("folds like findings, and lists 20 of each kind", function()
+    local dir, root = harness.temp_dir(), cbk.dict()
+    for layer = 0, 29 do
+      root[("layers.%d.a.weight"):format(layer)] = cbk.full({ 4, 4 }, 0)
+      root[("layers.%d.b.weight"):format(layer)] = cbk.cat({ cbk.full({ layer + 1 }, NAN), cbk.full({ 40 - layer }, 1) }, 0)
+    end
+    create(dir .. "/m.pt", root)
+    local out = select(2, run(dir, "check", "m.pt"))
+    has(out, "warning  m.pt: layers.{0..29}.a.weight: 30 x all 16 elements are 0; try: ")
+    has(out, "error    … and 10 more [nan] (--all lists them)")
+    equal(select(2, select(2, run(dir, "check", "m.pt", "--all")):gsub("%[nan%]", "")), 30)
+  end)
+
+  it("prints SARIF", function()
+    local dir = harness.temp_dir()
+    create(dir .. "/a b.pt", cbk.dict { { "w", cbk.tensor { 1, NAN } } })
+    local status, out = run(dir, "check", "--sarif", "a b.pt")
+    equal(status, 1)
+    local log = cbk.totable(cbk.config.parse(out, "json"))
+    equal({ log.version, #log.runs }, { "2.1.0", 1 })
+    local one = log.runs[1]
+    equal({ one.tool.driver.name, one.invocations[1].executionSuccessful, #one.results }, { "cbk", true, 1 })
+    local result = one.results[1]
+    equal({ result.ruleId, result.level }, { "nan", "error" })
+    equal(one.tool.driver.rules[result.ruleIndex + 1].id, "nan")
+    equal(result.locations[1].physicalLocation.artifactLocation.uri, "a%20b.pt")
+    equal(result.locations[1].logicalLocations[1].fullyQualifiedName, "w")
+    has(result.message.text, "1 of 2 elements is NaN")
+    status, out = run(dir, "check", "--sarif", "missing.pt")
+    equal(status, 2)
+    log = cbk.totable(cbk.config.parse(out, "json"))
+    equal(log.runs[1].invocations[1].executionSuccessful, false)
+    equal(#log.runs[1].results, 0)
+  end)
+
+  it("shows no control characters of a file", function()
+    local dir = harness.temp_dir()
+    create(dir .. "/m.pt", cbk.dict { { "w\27[31m", cbk.tensor { NAN, 1 } } })
+    for _, option in ipairs { "--all", "--json", "--sarif" } do
+      lacks(select(2, run(dir, "check", "m.pt", option)), "\27")
+    end
+  end)
+end)
