@@ -79,7 +79,7 @@ int stats(lua_State* L) {
   const Options options(L, 2, {"quantiles", "bins"});
   const std::vector<double> shares = numbers_of(L, options, "quantiles");
   const auto bins = options.integer("bins", 1, 1 << 16);
-  const Statistics statistics = cbk::statistics(self_tensor(L));
+  const Statistics statistics = cbk::statistics(self_tensor(L), !shares.empty() || bins);
   lua_createtable(L, 0, 12);
   set_number(L, "min", statistics.min);
   set_number(L, "max", statistics.max);

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
-#include <cstring>
+#include <iterator>
 #include <limits>
 #include <map>
 #include <memory>
@@ -48,13 +48,16 @@ double least_normal(DType dtype) {
   }
 }
 
-/// Dense elements as numbers of another dtype.
-void convert(DType from, const std::byte* raw, DType to, std::byte* out, int64_t count) {
-  if (from == to) {
-    std::memcpy(out, raw, static_cast<size_t>(count) * size_of(to));
-  } else {
-    cast_elements(from, raw, to, out, count);
-  }
+/// The elements as numbers of type T: where they are, or converted in `room`.
+template <typename T>
+std::span<const T> as_numbers(DType dtype, std::span<const std::byte> raw, std::vector<T>& room) {
+  constexpr DType as = sizeof(T) == 4 ? DType::float32 : DType::float64;
+  const size_t count = raw.size() / size_of(dtype);
+  if (dtype == as) return {reinterpret_cast<const T*>(raw.data()), count};
+  room.resize(count);
+  cast_elements(dtype, raw.data(), as, reinterpret_cast<std::byte*>(room.data()),
+                static_cast<int64_t>(count));
+  return room;
 }
 
 // --- floats
@@ -132,10 +135,11 @@ Distribution distribution_of(const std::vector<int64_t>& counters, const Moments
 
 /// Of few elements, each value.
 Distribution sorted_values(const Tensor& tensor) {
-  std::vector<double> numbers(static_cast<size_t>(tensor.numel()));
-  convert(tensor.dtype(), tensor.to_bytes().data(), DType::float64,
-          reinterpret_cast<std::byte*>(numbers.data()), tensor.numel());
-  std::erase_if(numbers, [](double number) { return !std::isfinite(number); });
+  const Bytes raw = tensor.to_bytes();
+  std::vector<double> room;
+  std::vector<double> numbers;
+  std::ranges::copy_if(as_numbers<double>(tensor.dtype(), raw, room), std::back_inserter(numbers),
+                       [](double number) { return std::isfinite(number); });
   std::sort(numbers.begin(), numbers.end());
   std::vector<Bin> bins;
   for (const double number : numbers) {
@@ -145,29 +149,24 @@ Distribution sorted_values(const Tensor& tensor) {
   return Distribution(std::move(bins));
 }
 
-/// Adds a block of elements to `moments` and to the counters. The vectors are room that is used again.
-template <typename T>
-void add_floats(std::vector<T>& numbers, std::vector<float>& floors, DType dtype, Moments& moments,
-                std::vector<uint32_t>& counters) {
-  moments.merge(moments_of(numbers, least_normal(dtype)));
-  std::span<const float> counted;
-  if constexpr (sizeof(T) == 4) {
-    counted = numbers;
-  } else {
-    floors.resize(numbers.size());
-    std::transform(numbers.begin(), numbers.end(), floors.begin(), floor_to_float);
-    counted = floors;
-  }
-  count_floats(counted, std::span<uint32_t, counter_count>(counters));
+/// Counts what is left of a block.
+void count_block(const Block<float>& block, std::vector<float>& /*floors*/, std::vector<uint32_t>& counters) {
+  count_floats(block.numbers, std::span<uint32_t, counter_count>(counters));
+}
+void count_block(const Block<double>& block, std::vector<float>& floors, std::vector<uint32_t>& counters) {
+  floors.resize(block.numbers.size());
+  std::ranges::transform(block.numbers, floors.begin(), floor_to_float);
+  count_floats(floors, std::span<uint32_t, counter_count>(counters));
 }
 
+/// `counters`: empty where nobody asks how numbers are spread.
 template <typename T>
 Moments part_of_floats(const Tensor& tensor, int64_t begin, int64_t end, std::vector<uint32_t>& counters) {
-  constexpr DType as = sizeof(T) == 4 ? DType::float32 : DType::float64;
   const auto itemsize = static_cast<int64_t>(size_of(tensor.dtype()));
   Moments out;
-  std::vector<T> numbers;
+  std::vector<T> room;
   std::vector<float> floors;
+  Block<T> block;
   Scratch raw(static_cast<size_t>(std::min(read_size, end - begin) * itemsize));
   for (; begin < end; begin += read_size) {
     check_interrupt();
@@ -175,24 +174,30 @@ Moments part_of_floats(const Tensor& tensor, int64_t begin, int64_t end, std::ve
     tensor.read(begin, raw.bytes().first(static_cast<size_t>(size * itemsize)));
     for (int64_t at = 0; at < size; at += block_size) {
       const int64_t count = std::min(block_size, size - at);
-      numbers.resize(static_cast<size_t>(count));
-      convert(tensor.dtype(), raw.data() + at * itemsize, as, reinterpret_cast<std::byte*>(numbers.data()),
-              count);
-      add_floats(numbers, floors, tensor.dtype(), out, counters);
+      const auto bytes =
+          raw.bytes().subspan(static_cast<size_t>(at * itemsize), static_cast<size_t>(count * itemsize));
+      block.numbers = as_numbers<T>(tensor.dtype(), bytes, room);
+      add_block(out, block, least_normal(tensor.dtype()));
+      if (!counters.empty()) count_block(block, floors, counters);
     }
   }
   return out;
 }
 
 template <typename T>
-Statistics float_statistics(const Tensor& tensor) {
+Statistics float_statistics(const Tensor& tensor, bool with_distribution) {
   const int64_t parts = (tensor.numel() + part_size - 1) / part_size;
   std::vector<Moments> found(static_cast<size_t>(parts));
   SharedCounters counters;
+  std::vector<uint32_t> no_counters;
   parallel_for(parts, [&](int64_t part) {
-    auto set = counters.take();
     const int64_t begin = part * part_size;
     const int64_t end = std::min(begin + part_size, tensor.numel());
+    if (!with_distribution) {
+      found[static_cast<size_t>(part)] = part_of_floats<T>(tensor, begin, end, no_counters);
+      return;
+    }
+    auto set = counters.take();
     found[static_cast<size_t>(part)] = part_of_floats<T>(tensor, begin, end, set->counters);
     set->added += end - begin;
     counters.give_back(std::move(set));
@@ -212,6 +217,7 @@ Statistics float_statistics(const Tensor& tensor) {
   out.mean = static_cast<double>(all.mean);
   out.std = static_cast<double>(std::sqrt(all.squares / count));
   out.norm = static_cast<double>(std::sqrt(all.squares + count * all.mean * all.mean));
+  if (!with_distribution) return out;
   out.distribution =
       tensor.numel() <= few ? sorted_values(tensor) : distribution_of(counters.totals(), all, tensor.dtype());
   return out;
@@ -272,6 +278,7 @@ Statistics whole_statistics(const Tensor& tensor) {
   std::vector<double> deviations;
   Moments moments;
   WholeCounts counts;
+  Block<double> block;
   for (int64_t begin = 0; begin < tensor.numel(); begin += block_size) {
     check_interrupt();
     const int64_t count = std::min(block_size, tensor.numel() - begin);
@@ -287,7 +294,8 @@ Statistics whole_statistics(const Tensor& tensor) {
       numbers.push_back(number);
       deviations.push_back(static_cast<double>(number - first));
     }
-    moments.merge(moments_of(deviations, 0));
+    block.numbers = deviations;
+    add_block(moments, block, 0);
     counts.add(numbers);
     out.min = out.min ? std::min(std::get<Wide>(*out.min), numbers.front()) : numbers.front();
     out.max = out.max ? std::max(std::get<Wide>(*out.max), numbers.back()) : numbers.back();
@@ -317,7 +325,7 @@ Statistics repeated(Statistics one, int64_t times) {
 
 }  // namespace
 
-Statistics statistics(const Tensor& tensor) {
+Statistics statistics(const Tensor& tensor, bool with_distribution) {
   if (is_complex(tensor.dtype())) {
     fail(Errc::dtype,
          "{} numbers have no order, so they have no statistics; tolist() gives their parts as {{re, im}}",
@@ -325,13 +333,14 @@ Statistics statistics(const Tensor& tensor) {
   }
   Statistics out;
   if (tensor.fill() && tensor.numel() > 1) {
-    out = repeated(statistics(Tensor::full_bytes(tensor.dtype(), {1}, *tensor.fill())), tensor.numel());
+    out = repeated(statistics(Tensor::full_bytes(tensor.dtype(), {1}, *tensor.fill()), with_distribution),
+                   tensor.numel());
   } else if (is_whole(tensor.dtype())) {
     out = whole_statistics(tensor);
   } else if (tensor.dtype() == DType::float64) {
-    out = float_statistics<double>(tensor);
+    out = float_statistics<double>(tensor, with_distribution);
   } else {
-    out = float_statistics<float>(tensor);
+    out = float_statistics<float>(tensor, with_distribution);
   }
   out.numel = tensor.numel();
   return out;

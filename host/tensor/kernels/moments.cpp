@@ -4,6 +4,7 @@
 #include <array>
 #include <bit>
 #include <cmath>
+#include <cstring>
 
 #include "host/base/clones.hpp"
 
@@ -11,142 +12,144 @@ namespace cbk {
 namespace {
 
 constexpr size_t lanes = 16;  // sums side by side, for the vector unit
+constexpr size_t chunk =
+    1024;  // numbers whose sums are joined in a long double: rounding errors grow with it, not with all
 
-template <typename T>
-struct Extremes {
-  T min = std::numeric_limits<T>::infinity();
-  T max = -std::numeric_limits<T>::infinity();
+using Floats = float __attribute__((vector_size(lanes * sizeof(float))));
+using Flags = int32_t __attribute__((vector_size(lanes * sizeof(int32_t))));
+using Half = float __attribute__((vector_size(lanes / 2 * sizeof(float))));
+using Doubles = double __attribute__((vector_size(lanes / 2 * sizeof(double))));
+
+struct Sums {
+  double sum = 0;      // of x − shift
+  double squares = 0;  // of (x − shift)²
+  double least = std::numeric_limits<double>::infinity();
+  double most = -std::numeric_limits<double>::infinity();
+  int64_t small = 0;  // |x| < limit
+  bool is_finite = true;
 };
 
-/// One accumulator for each lane, joined in order at the end: the result is that of any instruction set.
-template <typename Sum, typename T, typename Step>
-inline Sum summed(const T* x, size_t count, Step&& step) {
-  Sum sums[lanes] = {};
+/// All of it in one pass. One accumulator for each lane, joined in order at the end: the result is that of
+/// any instruction set. Squares of all float32 numbers fit in a double.
+CBK_CLONES Sums sums_of(const float* x, size_t count, double shift, float limit) {
+  Floats least = Floats{} + std::numeric_limits<float>::infinity();
+  Floats most = -least;
+  Floats nothing = {};  // 0 · x is 0 for a finite x, else NaN
+  Flags small = {};
+  Doubles sums[2] = {};
+  Doubles squares[2] = {};
   size_t i = 0;
   for (; i + lanes <= count; i += lanes) {
-    for (size_t lane = 0; lane < lanes; ++lane) sums[lane] += step(x[i + lane]);
-  }
-  Sum total = 0;
-  for (const Sum sum : sums) total += sum;
-  for (; i < count; ++i) total += step(x[i]);
-  return total;
-}
-
-template <typename T>
-inline Extremes<T> extremes(const T* x, size_t count) {
-  Extremes<T> out;
-  T least[lanes], most[lanes];
-  std::fill_n(least, lanes, out.min);
-  std::fill_n(most, lanes, out.max);
-  size_t i = 0;
-  for (; i + lanes <= count; i += lanes) {
-    for (size_t lane = 0; lane < lanes; ++lane) {
-      const T number = x[i + lane];
-      least[lane] = number < least[lane] ? number : least[lane];
-      most[lane] = number > most[lane] ? number : most[lane];
+    Floats v;
+    std::memcpy(&v, x + i, sizeof v);
+    nothing += 0.0F * v;
+    least = v < least ? v : least;
+    most = v > most ? v : most;
+    const Floats size = v < 0.0F ? -v : v;
+    small -= size < limit;
+    Half halves[2];
+    std::memcpy(halves, &v, sizeof v);
+    for (size_t h = 0; h < 2; ++h) {
+      const Doubles d = __builtin_convertvector(halves[h], Doubles) - shift;
+      sums[h] += d;
+      squares[h] += d * d;
     }
   }
-  for (; i < count; ++i) {
-    least[0] = std::min(least[0], x[i]);
-    most[0] = std::max(most[0], x[i]);
+  Sums out;
+  float not_finite = 0;
+  for (size_t lane = 0; lane < lanes; ++lane) {
+    out.sum += sums[lane / 8][lane % 8];
+    out.squares += squares[lane / 8][lane % 8];
+    out.least = std::min(out.least, static_cast<double>(least[lane]));
+    out.most = std::max(out.most, static_cast<double>(most[lane]));
+    out.small += small[lane];
+    not_finite += nothing[lane];
   }
-  out.min = *std::min_element(least, least + lanes);
-  out.max = *std::max_element(most, most + lanes);
+  for (; i < count; ++i) {
+    const double d = static_cast<double>(x[i]) - shift;
+    out.sum += d;
+    out.squares += d * d;
+    out.least = std::min(out.least, static_cast<double>(x[i]));
+    out.most = std::max(out.most, static_cast<double>(x[i]));
+    out.small += std::fabs(x[i]) < limit ? 1 : 0;
+    not_finite += 0.0F * x[i];
+  }
+  out.is_finite = not_finite == 0;
   return out;
 }
 
-// 0 · x is 0 for a finite x, else NaN.
-CBK_CLONES bool all_finite(const float* x, size_t count) {
-  return summed<float>(x, count, [](float number) { return 0.0F * number; }) == 0;
-}
-CBK_CLONES bool all_finite(const double* x, size_t count) {
-  return summed<double>(x, count, [](double number) { return 0.0 * number; }) == 0;
+int64_t zeros_in(std::span<const float> numbers) {
+  return std::count(numbers.begin(), numbers.end(), 0.0F);
 }
 
-CBK_CLONES int64_t zeros_in(const float* x, size_t count) {
-  return summed<int32_t>(x, count, [](float number) { return number == 0 ? 1 : 0; });
-}
-CBK_CLONES int64_t zeros_in(const double* x, size_t count) {
-  return summed<int64_t>(x, count, [](double number) { return number == 0 ? 1 : 0; });
-}
-
-CBK_CLONES int64_t small_in(const float* x, size_t count, float limit) {
-  return summed<int32_t>(x, count, [limit](float number) { return std::fabs(number) < limit ? 1 : 0; });
-}
-CBK_CLONES int64_t small_in(const double* x, size_t count, double limit) {
-  return summed<int64_t>(x, count, [limit](double number) { return std::fabs(number) < limit ? 1 : 0; });
-}
-
-CBK_CLONES Extremes<float> extremes_of(const float* x, size_t count) {
-  return extremes(x, count);
-}
-CBK_CLONES Extremes<double> extremes_of(const double* x, size_t count) {
-  return extremes(x, count);
-}
-
-// Squares of all float32 numbers fit in a double.
-CBK_CLONES double sum_of(const float* x, size_t count) {
-  return summed<double>(x, count, [](float number) { return static_cast<double>(number); });
-}
-CBK_CLONES double squares_of(const float* x, size_t count, double mean) {
-  return summed<double>(x, count, [mean](float number) {
-    const double d = static_cast<double>(number) - mean;
-    return d * d;
-  });
-}
-
-// A long double holds the squares of all doubles.
-long double sum_of(const double* x, size_t count) {
+/// The moments of finite numbers, or nothing. What is added up is the distance from a number among them.
+bool finite_moments(std::span<const float> numbers, double shift, double least_normal, Moments& out) {
+  const float limit = std::max(static_cast<float>(least_normal), std::numeric_limits<float>::min());
   long double sum = 0;
-  for (size_t i = 0; i < count; ++i) sum += x[i];
-  return sum;
-}
-long double squares_of(const double* x, size_t count, long double mean) {
-  long double sum = 0;
-  for (size_t i = 0; i < count; ++i) sum += (x[i] - mean) * (x[i] - mean);
-  return sum;
-}
-
-/// Sums of a few numbers at a time, joined in a long double: rounding errors grow with a chunk, not with all.
-template <typename Sum>
-long double in_chunks(size_t count, Sum&& sum) {
-  constexpr size_t chunk = 1024;
-  long double total = 0;
-  for (size_t begin = 0; begin < count; begin += chunk) total += sum(begin, std::min(chunk, count - begin));
-  return total;
-}
-
-template <typename T>
-void take_out_infinities(std::vector<T>& numbers, Moments& out) {
-  const auto end = std::remove_if(numbers.begin(), numbers.end(), [&](T number) {
-    if (std::isfinite(number)) return false;
-    ++(std::isnan(number) ? out.nan : out.inf);
-    return true;
-  });
-  numbers.erase(end, numbers.end());
-}
-
-template <typename T>
-Moments moments(std::vector<T>& numbers, double least_normal) {
-  Moments out;
-  if (!all_finite(numbers.data(), numbers.size())) take_out_infinities(numbers, out);
-  if (numbers.empty()) return out;
-  const T* x = numbers.data();
-  const size_t count = numbers.size();
-  out.count = static_cast<int64_t>(count);
-  const int64_t small =
-      small_in(x, count, std::max(static_cast<T>(least_normal), std::numeric_limits<T>::min()));
-  out.zeros = small == 0 ? 0 : zeros_in(x, count);
+  int64_t small = 0;
+  for (size_t begin = 0; begin < numbers.size(); begin += chunk) {
+    const Sums part = sums_of(numbers.data() + begin, std::min(chunk, numbers.size() - begin), shift, limit);
+    if (!part.is_finite) return false;
+    sum += part.sum;
+    out.squares += part.squares;
+    out.min = std::min(out.min, part.least);
+    out.max = std::max(out.max, part.most);
+    small += part.small;
+  }
+  out.count = static_cast<int64_t>(numbers.size());
+  const auto count = static_cast<long double>(out.count);
+  out.mean = shift + sum / count;
+  out.squares = std::max(out.squares - sum * sum / count, 0.0L);
+  out.zeros = small == 0 ? 0 : zeros_in(numbers);
   out.subnormal = least_normal == 0 ? 0 : small - out.zeros;
-  const auto [min, max] = extremes_of(x, count);
-  out.min = static_cast<double>(min);
-  out.max = static_cast<double>(max);
-  out.mean = in_chunks(count, [&](size_t begin, size_t size) { return sum_of(x + begin, size); }) /
-             static_cast<long double>(count);
-  const auto mean = static_cast<decltype(sum_of(x, count))>(out.mean);
-  out.squares =
-      in_chunks(count, [&](size_t begin, size_t size) { return squares_of(x + begin, size, mean); });
-  return out;
+  return true;
+}
+
+/// A long double holds the squares of all doubles.
+bool finite_moments(std::span<const double> numbers, double /*shift*/, double least_normal, Moments& out) {
+  if (!std::ranges::all_of(numbers, [](double number) { return std::isfinite(number); })) return false;
+  out.count = static_cast<int64_t>(numbers.size());
+  for (const double number : numbers) {
+    out.mean += number;
+    out.min = std::min(out.min, number);
+    out.max = std::max(out.max, number);
+    if (number == 0) {
+      ++out.zeros;
+    } else if (std::fabs(number) < least_normal) {
+      ++out.subnormal;
+    }
+  }
+  out.mean /= static_cast<long double>(out.count);
+  for (const double number : numbers) out.squares += (number - out.mean) * (number - out.mean);
+  return true;
+}
+
+template <typename T>
+void take_out_infinities(Block<T>& block, Moments& out) {
+  block.room.clear();
+  for (const T number : block.numbers) {
+    if (std::isfinite(number)) {
+      block.room.push_back(number);
+    } else {
+      ++(std::isnan(number) ? out.nan : out.inf);
+    }
+  }
+  block.numbers = block.room;
+}
+
+template <typename T>
+void add(Moments& moments, Block<T>& block, double least_normal) {
+  // The mean so far is near the numbers to come.
+  const auto shift = [&] {
+    return moments.count > 0 ? static_cast<double>(moments.mean) : static_cast<double>(block.numbers.front());
+  };
+  Moments found;
+  if (!block.numbers.empty() && !finite_moments(block.numbers, shift(), least_normal, found)) {
+    found = {};
+    take_out_infinities(block, found);
+    if (!block.numbers.empty()) finite_moments(block.numbers, shift(), least_normal, found);
+  }
+  moments.merge(found);
 }
 
 }  // namespace
@@ -167,12 +170,12 @@ void Moments::merge(const Moments& other) {
   count += other.count;
 }
 
-Moments moments_of(std::vector<float>& numbers, double least_normal) {
-  return moments(numbers, least_normal);
+void add_block(Moments& moments, Block<float>& block, double least_normal) {
+  add(moments, block, least_normal);
 }
 
-Moments moments_of(std::vector<double>& numbers, double least_normal) {
-  return moments(numbers, least_normal);
+void add_block(Moments& moments, Block<double>& block, double least_normal) {
+  add(moments, block, least_normal);
 }
 
 // The bits of a positive float ascend with its value, those of a negative one descend.
@@ -188,7 +191,6 @@ CBK_CLONES void counters_of(const float* x, size_t count, uint16_t* out) {
 }  // namespace
 
 void count_floats(std::span<const float> numbers, std::span<uint32_t, counter_count> counters) {
-  constexpr size_t chunk = 1024;
   std::array<uint16_t, chunk> chosen;
   for (size_t begin = 0; begin < numbers.size(); begin += chunk) {
     const size_t count = std::min(chunk, numbers.size() - begin);

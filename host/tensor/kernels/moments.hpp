@@ -26,10 +26,16 @@ struct Moments {
   void merge(const Moments& other);
 };
 
-/// Takes out of `numbers` what is not finite; the rest is counted. Numbers other than 0 below `least_normal`
-/// are subnormal.
-Moments moments_of(std::vector<float>& numbers, double least_normal);
-Moments moments_of(std::vector<double>& numbers, double least_normal);
+/// A block of numbers: what is not finite is taken out of it, into room of its own.
+template <typename T>
+struct Block {
+  std::span<const T> numbers;
+  std::vector<T> room{};
+};
+
+/// Adds a block. Numbers other than 0 below `least_normal` are subnormal.
+void add_block(Moments& moments, Block<float>& block, double least_normal);
+void add_block(Moments& moments, Block<double>& block, double least_normal);
 
 /// Counters of ranges of float32 numbers: the upper 16 bits of a number choose its counter, so there are 128
 /// ranges for each factor of two. They ascend; −0 is counted as 0.
