@@ -187,6 +187,16 @@ describe("cstorch: step closure", function()
     equal(seen, 1)
   end))
 
+  it("copies host tensors on the CSX, too", on("CSX", function()
+    local t, seen = cstorch.tensor { 1 }, nil
+    local look = cstorch.step_closure(function(x) seen = x:item() end)
+    for _ in loader(batches(1), { num_steps = 1 }):iter() do
+      look(t)
+      t:fill_(5)
+    end
+    equal(seen, 1)
+  end))
+
   it("runs when the loop was left by break and is closed", on("CPU", function(texts)
     local log, note = logger()
     local source = loader(batches(3), { num_steps = 3 })

@@ -13,12 +13,17 @@ local check, show = errors.check, errors.show
 
 local function is_csx() return session.backend.kind == "CSX" end
 
---- Arguments as a closure gets them: copies of their tensors on the host, also in nested tables.
-local function fetched(arguments)
+local function mapped(arguments, f)
   local copy = { n = arguments.n }
-  for i = 1, arguments.n do copy[i] = nested.map(arguments[i], tensors.to_host) end
+  for i = 1, arguments.n do copy[i] = nested.map(arguments[i], f) end
   return copy
 end
+
+--- Arguments as a closure gets them: copies of their tensors on the host, also in nested tables.
+local function fetched(arguments) return mapped(arguments, tensors.to_host) end
+
+--- A host tensor as it is now; one of the device stays, as its value is that of the end of the step.
+local function host_copy(tensor) return tensor.device == "cpu" and tensors.to_host(tensor) or tensor end
 
 --- Weights can be read on checkpoint steps and before the first step.
 local function may_read_weights()
@@ -60,8 +65,8 @@ local function enqueue(kind, fn, ...)
     table.insert(trace.closures, entry)
     table.insert(session.repeated, entry)
   else
-    -- On CSX a closure sees the values that the step ends with, elsewhere those of the call.
-    if not is_csx() then entry.arguments, entry.is_fetched = fetched(entry.arguments), true end
+    -- A closure sees the values that the step ends with of tensors on the CSX, and those of the call of others.
+    entry.arguments, entry.is_fetched = mapped(entry.arguments, host_copy), not is_csx()
     table.insert(session.queued, entry)
   end
 end
