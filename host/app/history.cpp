@@ -15,6 +15,12 @@ namespace {
 
 constexpr size_t max_entries = 5000;
 constexpr mode_t owner_only = 0600;
+constexpr char line_break = '\x1e';  // in the file, which has a line for each entry
+
+std::string with(std::string text, char from, char to) {
+  std::replace(text.begin(), text.end(), from, to);
+  return text;
+}
 
 void write_text(const fs::path& path, int flags, const std::string& text) {
   const FileDescriptor file(::open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | flags, owner_only));
@@ -42,7 +48,7 @@ void History::load() {
   size_t lines = 0;
   for (size_t begin = 0; begin < text.size();) {
     const size_t end = std::min(text.find('\n', begin), text.size());
-    if (end > begin) entries_.push_back(text.substr(begin, end - begin));
+    if (end > begin) entries_.push_back(with(text.substr(begin, end - begin), line_break, '\n'));
     begin = end + 1;
     ++lines;
   }
@@ -57,7 +63,7 @@ void History::load() {
 
 void History::save() const {
   std::string text;
-  for (const std::string& entry : entries_) text += entry + "\n";
+  for (const std::string& entry : entries_) text += with(entry, '\n', line_break) + "\n";
   const fs::path temporary = file_.string() + "." + std::to_string(::getpid());
   write_text(temporary, O_TRUNC, text);
   std::error_code error;
@@ -69,7 +75,7 @@ bool History::add(const std::string& entry) {
   if (!entries_.empty() && entries_.back() == entry) return false;
   entries_.erase(std::remove(entries_.begin(), entries_.end(), entry), entries_.end());
   entries_.push_back(entry);
-  if (!file_.empty()) write_text(file_, O_APPEND, entry + "\n");
+  if (!file_.empty()) write_text(file_, O_APPEND, with(entry, '\n', line_break) + "\n");
   return true;
 }
 

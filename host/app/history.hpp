@@ -9,9 +9,9 @@ namespace cbk::app {
 
 namespace fs = std::filesystem;
 
-/// Entries from old to new, each once. Every new entry is appended to the file at once, so that a killed
-/// session loses nothing and parallel sessions lose nothing of each other. A file that cannot be written is
-/// no error.
+/// Entries from old to new, each once; one may have several lines. Every new entry is appended to the file at
+/// once, so that a killed session loses nothing and parallel sessions lose nothing of each other. A file that
+/// cannot be written is no error.
 class History {
  public:
   explicit History(fs::path file);

@@ -12,6 +12,7 @@
 #include <clocale>
 #include <csignal>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <cwchar>
 
@@ -111,6 +112,106 @@ struct LineEditor::State {
     return *static_cast<State*>(state);
   }
 
+  // --- recalling what begins like the text before the cursor
+
+  size_t recalled = 0;         // the entry that is shown; entries().size(): what was typed
+  std::string recalled_text;   // as it was put into the line
+  std::string recalled_start;  // what entries have to begin with
+  std::string typed;           // before the first one was recalled
+
+  static std::string text_of(EditLine* editor) {
+    const LineInfo* info = el_line(editor);
+    return {info->buffer, static_cast<size_t>(info->lastchar - info->buffer)};
+  }
+
+  static std::string text_before_cursor(EditLine* editor) {
+    const LineInfo* info = el_line(editor);
+    return {info->buffer, static_cast<size_t>(info->cursor - info->buffer)};
+  }
+
+  static void replace_text(EditLine* editor, const std::string& text) {
+    constexpr int beyond = 1 << 20;
+    const int length = el_cursor(editor, beyond);  // moves to the end
+    el_deletestr(editor, length);
+    el_insertstr(editor, text.c_str());
+  }
+
+  unsigned char recall(int step) {
+    const std::vector<std::string>& entries = history.entries();
+    if (text_of(editor) != recalled_text || recalled_text.empty()) {
+      recalled = entries.size();
+      recalled_start = text_before_cursor(editor);
+      typed = text_of(editor);
+    }
+    for (size_t at = recalled + static_cast<size_t>(step); at < entries.size();
+         at += static_cast<size_t>(step)) {
+      if (!entries[at].starts_with(recalled_start)) continue;
+      recalled = at;
+      recalled_text = entries[at];
+      replace_text(editor, recalled_text);
+      return CC_REFRESH;
+    }
+    if (step < 0 || recalled == entries.size()) return CC_REFRESH_BEEP;
+    recalled = entries.size();
+    recalled_text.clear();
+    replace_text(editor, typed);
+    return CC_REFRESH;
+  }
+
+  // --- several lines
+
+  /// Moves the cursor to the same column of the line above or below; false: there is none.
+  static bool move_by_line(EditLine* editor, bool up) {
+    const std::wstring text = wide(text_of(editor));
+    const auto cursor = wide(text_before_cursor(editor)).size();
+    const auto begin_of = [&](size_t at) { return at == 0 ? 0 : text.rfind(L'\n', at - 1) + 1; };
+    const size_t begin = begin_of(cursor);
+    size_t target = 0;
+    if (up) {
+      if (begin == 0) return false;
+      target = begin_of(begin - 1);
+    } else {
+      target = text.find(L'\n', cursor) + 1;
+      if (target == 0) return false;
+    }
+    const size_t end = std::min(text.find(L'\n', target), text.size());
+    target = std::min(target + (cursor - begin), end);
+    el_cursor(editor, static_cast<int>(target) - static_cast<int>(cursor));
+    return true;
+  }
+
+  static std::wstring wide(const std::string& text) {
+    std::wstring out(text.size() + 1, L'\0');
+    const size_t length = std::mbstowcs(out.data(), text.c_str(), out.size());
+    out.resize(length == static_cast<size_t>(-1) ? 0 : length);
+    return out;
+  }
+
+  static unsigned char go_up(EditLine* editor, int /*key*/) {
+    return move_by_line(editor, true) ? static_cast<unsigned char>(CC_REFRESH) : of(editor).recall(-1);
+  }
+
+  static unsigned char go_down(EditLine* editor, int /*key*/) {
+    return move_by_line(editor, false) ? static_cast<unsigned char>(CC_REFRESH) : of(editor).recall(1);
+  }
+
+  static unsigned char go_to_begin(EditLine* editor, int /*key*/) {
+    const std::wstring before = wide(text_before_cursor(editor));
+    el_cursor(editor, static_cast<int>(before.rfind(L'\n') + 1) - static_cast<int>(before.size()));
+    return CC_REFRESH;
+  }
+
+  static unsigned char go_to_end(EditLine* editor, int /*key*/) {
+    const std::wstring text = wide(text_of(editor));
+    const size_t cursor = wide(text_before_cursor(editor)).size();
+    el_cursor(editor, static_cast<int>(std::min(text.find(L'\n', cursor), text.size()) - cursor));
+    return CC_REFRESH;
+  }
+
+  static unsigned char add_line(EditLine* editor, int /*key*/) {
+    return el_insertstr(editor, "\n") == 0 ? CC_REFRESH : CC_REFRESH_BEEP;
+  }
+
   static char* prompt_of(EditLine* editor) { return of(editor).prompt.data(); }
 
   void refill() {
@@ -183,21 +284,30 @@ LineEditor::LineEditor(fs::path history, Completer completer)
   el_set(state.editor, EL_CLIENTDATA, &state);
   el_set(state.editor, EL_EDITOR, "emacs");
   el_set(state.editor, EL_SIGNAL, 0);
-  el_set(state.editor, EL_PROMPT, State::prompt_of);
+  el_set(state.editor, EL_PROMPT_ESC, State::prompt_of, '\1');
   el_set(state.editor, EL_HIST, ::history, state.shown);
   el_set(state.editor, EL_GETCFN, State::read_character);
   el_set(state.editor, EL_ADDFN, "cbk-complete", "completes names", State::complete);
-  constexpr std::array<std::array<const char*, 2>, 13> keys = {{
+  el_set(state.editor, EL_ADDFN, "cbk-up", "the line above, or an older entry", State::go_up);
+  el_set(state.editor, EL_ADDFN, "cbk-down", "the line below, or a newer entry", State::go_down);
+  el_set(state.editor, EL_ADDFN, "cbk-begin", "to the line's begin", State::go_to_begin);
+  el_set(state.editor, EL_ADDFN, "cbk-end", "to the line's end", State::go_to_end);
+  el_set(state.editor, EL_ADDFN, "cbk-add-line", "a line more", State::add_line);
+  constexpr std::array<std::array<const char*, 2>, 17> keys = {{
       {"^I", "cbk-complete"},
       {"^R", "em-inc-search-prev"},
-      {"\\e[A", "ed-search-prev-history"},
-      {"\\e[B", "ed-search-next-history"},
-      {"\\eOA", "ed-search-prev-history"},
-      {"\\eOB", "ed-search-next-history"},
-      {"\\e[H", "ed-move-to-beg"},
-      {"\\e[F", "ed-move-to-end"},
-      {"\\e[1~", "ed-move-to-beg"},
-      {"\\e[4~", "ed-move-to-end"},
+      {"\\e[A", "cbk-up"},
+      {"\\e[B", "cbk-down"},
+      {"\\eOA", "cbk-up"},
+      {"\\eOB", "cbk-down"},
+      {"\\e^M", "cbk-add-line"},
+      {"\\e^J", "cbk-add-line"},
+      {"^A", "cbk-begin"},
+      {"^E", "cbk-end"},
+      {"\\e[H", "cbk-begin"},
+      {"\\e[F", "cbk-end"},
+      {"\\e[1~", "cbk-begin"},
+      {"\\e[4~", "cbk-end"},
       {"\\e[3~", "ed-delete-next-char"},
       {"\\e[1;5C", "em-next-word"},
       {"\\e[1;5D", "ed-prev-word"},
@@ -221,6 +331,7 @@ LineEditor::Outcome LineEditor::read(const std::string& prompt, std::string& lin
   State& state = *state_;
   state.prompt = prompt;
   state.interrupted = false;
+  state.recalled_text.clear();
   el_set(state.editor, EL_PREP_TERM,
          1);  // before the prompt: who types as soon as it is seen is not echoed twice
   int length = 0;

@@ -22,15 +22,16 @@ class LineEditor {
   using Completer = std::function<Completion(std::string_view line, size_t cursor)>;
   enum class Outcome { line, interrupted, end };
 
-  /// `history`: one entry per line, readable by its owner only, shared with other sessions; empty: none is
+  /// `history`: a file, readable by its owner only, shared with other sessions; empty: none is
   /// kept.
   LineEditor(fs::path history, Completer completer);
   LineEditor(const LineEditor&) = delete;
   LineEditor& operator=(const LineEditor&) = delete;
   ~LineEditor();
 
-  /// A line without its line feed. Ctrl-C gives `interrupted` (the half-typed line is forgotten), Ctrl-D on
-  /// an empty line `end`.
+  /// A line without its last line feed; an entry that is recalled may have several lines, and Alt-Enter adds
+  /// one. What is between two bytes 1 of the prompt takes no column. Ctrl-C gives `interrupted` (the
+  /// half-typed line is forgotten), Ctrl-D on an empty line `end`.
   Outcome read(const std::string& prompt, std::string& line);
   /// Adds to the history, unless it is the last entry already; an older copy moves to the end.
   void remember(const std::string& entry);

@@ -365,7 +365,7 @@ local function history_file()
 end
 
 local function remember(input, text)
-  if text:find "%S" then input:remember(chunk.one_line(text)) end
+  if text:find "%S" then input:remember(text) end
 end
 
 --- Reads until the text is complete. nil: the end.
