@@ -29,6 +29,14 @@ int width(lua_State* L) {
   return 1;
 }
 
+/// Lines, or nil without a terminal.
+int height(lua_State* L) {
+  winsize size{};
+  if (::ioctl(descriptor(L), TIOCGWINSZ, &size) != 0 || size.ws_row == 0) return 0;
+  lua_pushinteger(L, size.ws_row);
+  return 1;
+}
+
 /// `cbk.terminal.columns(text)`
 int columns(lua_State* L) {
   lua_pushinteger(L, static_cast<lua_Integer>(columns_of(check_string(L, 1))));
@@ -40,6 +48,7 @@ int columns(lua_State* L) {
 void bind_terminal(lua_State* L) {
   static const luaL_Reg functions[] = {{"is_tty", guarded<is_tty>},
                                        {"width", guarded<width>},
+                                       {"height", guarded<height>},
                                        {"columns", guarded<columns>},
                                        {nullptr, nullptr}};
   set_group(L, "terminal", functions);

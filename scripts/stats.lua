@@ -2,12 +2,10 @@
 
 local cbk = require "cbk"
 local cli = require "cbk.cli"
-local extents = require "cbk.extents"
-local fold = require "cbk.fold"
 local numbers = require "cbk.numbers"
 local progress = require "cbk.progress"
+local stats_table = require "cbk.stats_table"
 local tensor_filter = require "cbk.cli.tensor_filter"
-local text_table = require "cbk.text_table"
 
 local SORTS = { "key", "size", "norm", "std", "mean", "min", "max", "nan", "inf", "zeros", "subnormal" }
 
@@ -49,15 +47,6 @@ if args.csv and args.json then cli.usage_error("stats", "--csv and --json exclud
 local SHARES, BINS = args.quantiles or (args.json and { 0.01, 0.5, 0.99 }) or {}, args.json and (args.bins or 32) or nil
 
 -- --- reading
-
----@class StatsRow
----@field file string
----@field key string
----@field dtype string
----@field shape integer[]
----@field bytes integer
----@field tied_to string|nil
----@field stats table
 
 local function has_statistics(row) return row.shape ~= nil and not row.problem and not row.type:find "^complex" end
 
@@ -115,55 +104,7 @@ end
 
 -- --- results
 
-local function is_whole(row) return not cbk.dtype(row.dtype).floating end
-
-local function number_text(value, row, digits)
-  if value == nil then return "" end
-  if type(value) ~= "number" or is_whole(row) and value % 1 == 0 then return numbers.whole_text(value) end
-  return (("%%.%dg"):format(digits)):format(value)
-end
-
-local function share_text(count, row) return count > 0 and numbers.percent(count, row.stats.numel) or "" end
-
-local function share_title(share) return ("q%g"):format(share) end
-
-local NUMBERS, COUNTS = { "min", "max", "mean", "std", "norm" }, { "nan", "inf", "zeros", "subnormal" }
-local WEIGHTS = { min = 7, max = 7, mean = 7, std = 8, norm = 6, nan = 9, inf = 9, zeros = 2, subnormal = 2 }
-
-local function key_text(row)
-  local key = fold.shown(row.key) .. (row.tied_to and " = " .. fold.shown(row.tied_to) or "")
-  return #args.file > 1 and cbk.shown(row.file) .. ": " .. key or key
-end
-
---- The columns of the table; `text` gives a row's cell.
-local function columns_of_table()
-  local columns = {
-    { title = "key", text = key_text }, { title = "dtype", weight = 3, text = function(row) return row.dtype end },
-    { title = "shape", weight = 4, text = function(row) return extents.shape(row.shape) end },
-  }
-  local function add(title, weight, text) columns[#columns + 1] = { title = title, right = true, weight = weight, text = text } end
-  for _, name in ipairs(NUMBERS) do
-    add(name, WEIGHTS[name], function(row) return number_text(row.stats[name], row, 4) end)
-  end
-  for i, share in ipairs(SHARES) do
-    add(share_title(share), 5, function(row) return number_text(row.stats.quantiles[i], row, 4) end)
-  end
-  for _, name in ipairs(COUNTS) do
-    add(name, WEIGHTS[name], function(row) return share_text(row.stats[name], row) end)
-  end
-  return columns
-end
-
-local function print_table(rows)
-  local columns, lines = columns_of_table(), {}
-  for i, row in ipairs(rows) do
-    local cells = {}
-    for c, column in ipairs(columns) do cells[c] = column.text(row) end
-    lines[i] = cells
-  end
-  local width = tonumber(os.getenv "COLUMNS") or cbk.terminal.width "stdout"
-  for _, line in ipairs(text_table.lines(columns, lines, width)) do print(line) end
-end
+local NUMBERS, COUNTS, is_whole, number_text = stats_table.NUMBERS, stats_table.COUNTS, stats_table.is_whole, stats_table.number_text
 
 local function csv_cell(text) return text:find '[",\r\n]' and '"' .. text:gsub('"', '""') .. '"' or text end
 
@@ -172,7 +113,7 @@ local function print_csv(rows)
   for _, names in ipairs { NUMBERS, COUNTS } do
     for _, name in ipairs(names) do titles[#titles + 1] = name end
   end
-  for _, share in ipairs(SHARES) do titles[#titles + 1] = share_title(share) end
+  for _, share in ipairs(SHARES) do titles[#titles + 1] = ("q%g"):format(share) end
   print(table.concat(titles, ","))
   for _, row in ipairs(rows) do
     local stats = row.stats
@@ -208,5 +149,7 @@ if args.json then
 elseif args.csv then
   print_csv(rows)
 else
-  print_table(rows)
+  local width = tonumber(os.getenv "COLUMNS") or cbk.terminal.width "stdout"
+  local lines = stats_table.lines(rows, { shares = SHARES, files = #args.file > 1, width = width })
+  for _, line in ipairs(lines) do print(line) end
 end

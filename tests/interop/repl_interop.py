@@ -24,7 +24,7 @@ import torch
 
 PROMPT = "cbk> "
 MORE = "...> "
-CTRL_C, CTRL_D, TAB, UP, CTRL_R = "\x03", "\x04", "\t", "\x1b[A", "\x12"
+CTRL_C, CTRL_D, TAB, UP, DOWN, END, CTRL_R, ALT_ENTER = "\x03", "\x04", "\t", "\x1b[A", "\x1b[B", "\x1b[F", "\x12", "\x1b\r"
 
 
 def plain(text):
@@ -38,7 +38,7 @@ class Session:
         self.seen, self.raw = "", b""
         self.pid, self.fd = pty.fork()
         if self.pid == 0:
-            env = dict(os.environ, XDG_STATE_HOME=state, TERM="xterm", **(environment or {}))
+            env = dict(os.environ, XDG_STATE_HOME=state, **{"TERM": "xterm", "PAGER": "cat", **(environment or {})})
             fcntl.ioctl(0, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 120, 0, 0))
             os.execve(cbk, [cbk, *arguments], env)
 
@@ -154,12 +154,88 @@ class Tests:
         s.line("for i = 1, 2 do -- twice", MORE)
         s.line("  print(i * 11)", MORE)
         equal(s.line("end"), "11\n22")
+        s.settle()
         s.send(UP)
-        s.wait_for("print(i * 11) end")
+        s.wait_for("end")
+        s.settle()
         s.send("\n")
         has(s.wait_for("\n" + PROMPT), "11\n22")
         s.send(CTRL_D)
         equal(s.end(), 0)
+        s = self.open()  # the next session has the block as it was typed
+        s.send(UP)
+        s.wait_for("end")
+        s.send(UP + END)  # its second line
+        s.settle()
+        s.send(" print(i)" + ALT_ENTER + "  print('new')" + DOWN + "\n")
+        has(s.wait_for("\n" + PROMPT), "11\n1\nnew\n22\n2\nnew\n")
+        s.send(CTRL_D)
+        equal(s.end(), 0)
+        has(open(os.path.join(self.state, "cbk", "history")).read(), "for i = 1, 2 do -- twice\x1e  print(i * 11) print(i)\x1e  print('new')\x1eend\n")
+
+    def test_recall_of_what_begins_alike(self):
+        s = self.open()
+        for line in ("alpha = 1", "beta = 2", "alpha = 3"):
+            s.line(line)
+        s.send("al" + UP)
+        s.wait_for("pha = 3")
+        s.send(UP)
+        s.wait_for("1")
+        s.settle()
+        s.send(DOWN + DOWN)  # back to what was typed
+        s.settle()
+        s.send("\x05pha\n")
+        has(s.wait_for("\n" + PROMPT), "3\n")
+        s.send(CTRL_D)
+        equal(s.end(), 0)
+
+    def test_commands_on_tensors(self):
+        s = self.open(self.model, self.model)
+        has(s.line(":stats layers.0"), "layers.0.attention.weight  float32  [2, 3]    0    5   2.5")
+        has(s.line(":stats head"), "head  float32  [2]      0    0     0    0     0  100 %")
+        has(s.line(":stats ckpt.head + 1"), "ckpt.head + 1  float32  [2]      1    1     1    0  1.414")
+        has(s.line(":stats zzz"), "'zzz' is neither a key nor a tensor; :ls lists the keys")
+        has(s.line(":plot layers.0.attention.weight"), "rms of blocks from 0 to 5")
+        has(s.line(":plot ckpt.head"), "ckpt.head  float32 [2]")
+        has(s.line(":diff"), "the same: 4 values")
+        has(s.line(":diff ckpt2"), "the same: 4 values")
+        has(s.line(":diff " + self.model), "the same: 4 values")
+        has(s.line(":diff layers.0.attention.weight layers.1.attention.weight"), "6 of 6 elements differ (100 %), max abs 1, max rel 1")
+        has(s.line(":diff head ckpt"), "cannot compare a tensor with a checkpoint")
+        s.line("x, t = 'text', { 1, 2 }")
+        has(s.line(":who"), 't      table       [1, 2]\nx      string      "text"')
+        equal(s.line("!echo $((40 + 2))"), "42")
+        equal(s.line("!exit 3"), "exit status 3")
+        equal(s.line("{ { a = 1, b = 'x' }, { a = 22 } }"), 'a  b\n1   1  "x"\n2  22')
+        equal(s.line("{ a = 1, b = 'x' }"), '{ a = 1, b = "x" }')
+        s.send(CTRL_D)
+        equal(s.end(), 0)
+
+    def test_long_results_go_through_a_pager(self):
+        pager = os.path.join(self.folder, "pager")
+        with open(pager, "w") as file:
+            file.write('#!/bin/sh\nwc -l < "$1"\n')
+        os.chmod(pager, 0o755)
+        s = self.open(PAGER=pager)
+        s.line("t = {} for i = 1, 300 do t[i] = 'element ' .. i end")
+        equal(s.line("t"), "301")
+        equal(s.line("#t"), "300")
+        s.send(CTRL_D)
+        equal(s.end(), 0)
+        s = self.open(PAGER="false")  # what fails prints it all the same
+        s.line("t = {} for i = 1, 300 do t[i] = 'element ' .. i end")
+        has(s.line("t"), '300: "element 300"')
+        s.send(CTRL_D)
+        equal(s.end(), 0)
+
+    def test_values_in_colours(self):
+        for environment, coloured in (({"NO_COLOR": "1"}, False), ({"TERM": "dumb"}, False), ({}, True)):
+            s = self.open(**environment)
+            s.line("{ a = 1, b = 'x', c = true }")
+            for part in b"\x1b[36m1\x1b[0m", b'\x1b[32m"x"\x1b[0m', b"\x1b[35mtrue\x1b[0m":
+                equal(part in s.raw, coloured)
+            s.send(CTRL_D)
+            equal(s.end(), 0)
 
     def test_commands_without_their_colon(self):
         s = self.open(self.model)

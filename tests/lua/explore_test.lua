@@ -101,20 +101,6 @@ describe("what is typed", function()
     for _, case in ipairs(cases) do equal(chunk.with_globals(case[1]), case[2] or case[1], case[1]) end
   end)
 
-  it("is one line for the history", function()
-    local cases = {
-      { "for i = 1, 2 do -- twice\n  print(i)\nend", "for i = 1, 2 do --[[ twice]]   print(i) end" },
-      { "x = 1 -- ]] odd\ny = 2", "x = 1 --[=[ ]] odd]=] y = 2" }, { "x = [[a\nb]] y = 1", 'x = "a\\nb" y = 1' },
-      { "x = --[==[ long\ncomment ]==] 1", "x = --[[ long comment ]] 1" }, { "f('a\\\nb')", 'f("a\\nb")' },
-      { "x = 1 -- as it is", "x = 1 -- as it is" }, { "x = [[no line break]]\ny = '--'", "x = [[no line break]] y = '--'" },
-    }
-    for _, case in ipairs(cases) do
-      equal(chunk.one_line(case[1]), case[2], case[1])
-      local one, other = assert(loadstring(case[1])), assert(loadstring(chunk.one_line(case[1])))
-      if case[1]:find "^x" then equal({ setfenv(one, {})() }, { setfenv(other, {})() }) end
-    end
-  end)
-
   it("becomes statements", function()
     local function statement(text, is_expression, values, muted)
       return chunk.statement { text = text, is_expression = is_expression, values = values, muted = muted }
@@ -176,7 +162,7 @@ describe("help", function()
     for _, name in ipairs { "Dict", "List", "Tensor", "cbk.cli.parser", "cbk.inspect.text", "cbk.fs", "cbk.config" } do
       is_true(names[name], name)
     end
-    for _, name in ipairs { "PromptEntry", "SpecFix", "Trial", "cbk.listing.tree", "cbk.repl.chunk.one_line", "cbk.repl.complete.at",
+    for _, name in ipairs { "PromptEntry", "SpecFix", "Trial", "cbk.listing.tree", "cbk.repl.chunk.with_globals", "cbk.repl.complete.at",
       "LeafRow", "LeafTotals", "LeafRows", "LeafRows:path", "LeafGroup", "LeafGroups", "LeafGroups:each", "cbk.leaf_rows",
       "cbk.fold_keys", "cbk.advise_overwrite" } do
       is_true(not names[name], name .. " is internal")

@@ -569,6 +569,8 @@ cbk.terminal = {}
 function cbk.terminal.is_tty(stream) end
 ---Columns, or nil where there is no terminal.
 function cbk.terminal.width(stream) end
+---Lines, or nil where there is no terminal.
+function cbk.terminal.height(stream) end
 ---How many columns a text takes: a wide (East Asian) character two, a combining one none.
 ---@param text string
 ---@return integer

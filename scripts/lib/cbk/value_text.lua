@@ -2,6 +2,7 @@
 
 local cbk = require "cbk"
 local numbers = require "cbk.numbers"
+local text_table = require "cbk.text_table"
 
 local value_text = {}
 
@@ -164,9 +165,74 @@ local function inline_list(value, options)
   return "[" .. table.concat(parts, ", ") .. "]"
 end
 
+--- A short table of plain values with names fits one line, as Lua writes it: { a = 1, b = "x" }
+local function inline_table(value, options)
+  if type(value) ~= "table" then return nil end
+  local parts, width = {}, 0
+  for key, item in cbk.items(value) do
+    if is_tree(item) or type(item) == "table" or type(item) == "userdata" or type(item) == "function" then return nil end
+    local name = type(key) == "string" and key:find "^[%a_][%w_]*$" and key or "[" .. short(key, options) .. "]"
+    parts[#parts + 1] = ("%s = %s"):format(name, short(item, options))
+    width = width + #parts[#parts] + 2
+    if width > 100 then return nil end
+  end
+  return "{ " .. table.concat(parts, ", ") .. " }"
+end
+
 local function is_list(value)
   if type(value) == "table" then return #value > 0 end
   return cbk.kind(value):find "dict" == nil and cbk.kind(value) ~= "counter"
+end
+
+local MOST_COLUMNS = 12
+
+--- The cell of a value in a table of records, or nil where it does not fit one.
+local function cell_of(item, options)
+  local is_nested = is_tree(item) or type(item) == "table" and getmetatable(item) == nil
+  if is_nested then return is_list(item) and inline_list(item, options) or nil end
+  if type(item) == "userdata" and TENSORS[cbk.kind(item)] then return tostring(item) end
+  return short(item, options)
+end
+
+--- The names of the records' fields in the order of their first ones, and the cells of each record.
+local function fields_of(value, options)
+  local names, known, rows = {}, {}, {}
+  for i, item in ipairs(value) do
+    if type(item) ~= "table" or getmetatable(item) ~= nil or next(item) == nil then return nil end
+    rows[i] = {}
+    for key, field in cbk.items(item) do
+      local cell = cell_of(field, options)
+      if type(key) ~= "string" or not cell or #cell > 40 then return nil end
+      if not known[key] then
+        names[#names + 1], known[key] = key, true
+        if #names > MOST_COLUMNS then return nil end
+      end
+      rows[i][key] = { text = cell, is_number = type(field) == "number" or type(field) == "cdata" }
+    end
+    if #rows > options.lines then break end
+  end
+  return names, rows
+end
+
+--- A list of records with plain fields, as lines of a table with a column for each field; nil for other lists.
+local function record_lines(value, options)
+  if type(value) ~= "table" or #value < 2 then return nil end
+  for key in pairs(value) do
+    if type(key) ~= "number" then return nil end
+  end
+  local names, rows = fields_of(value, options)
+  if not names then return nil end
+  local columns, lines = { { title = "", right = true } }, {}
+  for c, name in ipairs(names) do
+    local is_number = true
+    for _, row in ipairs(rows) do is_number = is_number and (not row[name] or row[name].is_number) end
+    columns[c + 1] = { title = cbk.shown(name), right = is_number, weight = #names - c }
+  end
+  for i, row in ipairs(rows) do
+    lines[i] = { tostring(i) }
+    for c, name in ipairs(names) do lines[i][c + 1] = row[name] and row[name].text or "" end
+  end
+  return text_table.lines(columns, lines)
 end
 
 --- Lines up to one more than are wanted.
@@ -176,7 +242,12 @@ local function nest_lines(value, indent, options, seen, out)
     local label = type(key) == "string" and (key:find "^[%w_.-]+$" and key or quoted(key, options.text)) or short(key, options)
     local is_container = is_tree(item) or type(item) == "table" and getmetatable(item) == nil
     local inline = is_container and is_list(item) and inline_list(item, options)
-    if not is_container or inline then
+    inline = inline or is_container and not is_list(item) and inline_table(item, options)
+    local records = is_container and not inline and record_lines(item, options)
+    if records then
+      out[#out + 1] = ("%s%s:"):format(indent, label)
+      for _, line in ipairs(records) do out[#out + 1] = indent .. "  " .. line end
+    elseif not is_container or inline then
       out[#out + 1] = ("%s%s: %s"):format(indent, label, inline or short(item, options))
     elseif seen[item] then
       out[#out + 1] = ("%s%s: (itself)"):format(indent, label)
@@ -197,8 +268,13 @@ local function tree_text(value, options)
     if options.leaves then options.leaves(value, options, out) else out[2] = "  …" end
     return table.concat(out, "\n")
   end
-  local inline = is_list(value) and inline_list(value, options)
+  local inline = is_list(value) and inline_list(value, options) or not is_list(value) and inline_table(value, options)
   if inline then return inline end
+  local records = record_lines(value, options)
+  if records then
+    for i = options.lines + 1, #records do records[i] = i == options.lines + 1 and "  … more lines" or nil end
+    return table.concat(records, "\n")
+  end
   nest_lines(value, "  ", options, { [value] = true }, out)
   if #out > options.lines then out[#out] = "  … more lines" end
   return table.concat(out, "\n")

@@ -36,37 +36,6 @@ local function next_token(text, at)
   end
 end
 
---- A comment without line breaks, behind which Lua may follow.
-local function inline_comment(comment)
-  local words = comment:gsub("^%-%-%[=*%[", ""):gsub("%]=*%]$", ""):gsub("^%-%-", ""):gsub("%s+", " ")
-  local level = ""
-  while words:find("]" .. level .. "]", 1, true) do level = level .. "=" end
-  return ("--[%s[%s]%s]"):format(level, words, level)
-end
-
----The same Lua on one line: what an editor of lines can recall.
----@param text string
----@return string
-function chunk.one_line(text)
-  if not text:find("\n", 1, true) then return text end
-  local out, at = {}, 1
-  while at <= #text do
-    local kind, stop = literal_at(text, at)
-    local piece = text:sub(at, stop or at)
-    if kind == "comment" then
-      piece = inline_comment(piece)
-    elseif kind == "string" and piece:find("\n", 1, true) then
-      local read = loadstring("return " .. piece)
-      piece = read and ("%q"):format(read()):gsub("\\\n", "\\n") or piece:gsub("\n", " ")
-    elseif piece == "\n" then
-      piece = " "
-    end
-    out[#out + 1] = piece
-    at = (stop or at) + 1
-  end
-  return table.concat(out)
-end
-
 local OPENS = { ["function"] = true, ["do"] = true, ["if"] = true, ["repeat"] = true }
 local CLOSES = { ["end"] = true, ["until"] = true }
 

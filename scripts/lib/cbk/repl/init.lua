@@ -5,14 +5,17 @@
 
 local cbk = require "cbk"
 local chunk = require "cbk.repl.chunk"
+local colour = require "cbk.colour"
+local colours = require "cbk.repl.colours"
+local commands = require "cbk.repl.commands"
 local complete = require "cbk.repl.complete"
 local editor = require "cbk.editor"
 local help = require "cbk.help"
 local inspect = require "cbk.inspect"
 local listing = require "cbk.listing"
-local numbers = require "cbk.numbers"
 local mistakes = require "cbk.mistakes"
 local natural = require "cbk.natural"
+local pager = require "cbk.repl.pager"
 local wrap = require "cbk.wrap"
 
 local repl = {}
@@ -40,11 +43,6 @@ local function new_session(interactive, reading)
   return setmetatable({ env = env, checkpoints = {}, log = {}, interactive = interactive, reading = reading }, Session)
 end
 
-local function has_colour()
-  local disabled = os.getenv "NO_COLOR"
-  return cbk.terminal.is_tty "stdout" and (disabled == nil or disabled == "") and os.getenv "TERM" ~= "dumb"
-end
-
 local function message_of(err)
   local text = type(err) == "string" and mistakes(err) or tostring(err)
   return (text:gsub('^%[string "%(input%)"%]:%d+: ', ""):gsub("^%(input%):1: ", ""))
@@ -57,8 +55,8 @@ function Session:report(err)
     io.stderr:write(("cbk: line %d: %s\n"):format(self.line, text))
   elseif text == "interrupted" then
     io.stderr:write "\ninterrupted\n"
-  elseif has_colour() then
-    io.stderr:write("\27[31m", text, "\27[0m\n")
+  elseif colour.enabled() then
+    io.stderr:write(colour.text("red", text), "\n")
   else
     io.stderr:write(text, "\n")
   end
@@ -87,8 +85,26 @@ function Session:compile(text)
   return compiled, is_expression
 end
 
-local function print_values(values)
-  for i = 1, values.n do inspect.print(values[i]) end
+local LINES, PAGED_LINES = 100, 10000 -- of a value
+
+---Prints values: texts as they are, others in colours; what is longer than the terminal through a pager.
+function Session:print_values(values)
+  if not self.interactive then
+    for i = 1, values.n do inspect.print(values[i]) end
+    return
+  end
+  local out, with_colours = {}, colour.enabled()
+  local lines = pager.program() and PAGED_LINES or LINES
+  for i = 1, values.n do
+    local value = values[i]
+    if type(value) == "string" then
+      out[i] = cbk.shown(value, true)
+    else
+      local text = inspect.text(value, { lines = lines })
+      out[i] = with_colours and colours.value(text) or text
+    end
+  end
+  pager.print(table.concat(out, "\n"))
 end
 
 --- Runs a function; its values become _, _1, _2, … and are printed unless `muted`. Their number, or nil when something failed.
@@ -105,7 +121,7 @@ function Session:run(compiled, muted)
   self.env._ = values[1]
   for i = 1, values.n do self.env["_" .. i] = values[i] end
   if muted then return values.n end
-  local printed, failure = editor.call(print_values, values)
+  local printed, failure = editor.call(self.print_values, self, values)
   if not printed then self:report(failure[1]) end
   io.stdout:flush()
   return printed and values.n or nil
@@ -155,164 +171,51 @@ end
 
 -- --- commands
 
-local ffi = require "ffi"
-ffi.cdef "typedef struct { long seconds; long nanoseconds; } cbk_timespec; int clock_gettime(int, cbk_timespec*);"
+--- The checkpoint that commands are about.
+function Session:checkpoint() return rawget(self.env, "ckpt") or cbk.fail("usage", NO_CHECKPOINT) end
 
-local function now()
-  local time = ffi.new "cbk_timespec"
-  ffi.C.clock_gettime(1, time) -- monotonic
-  return tonumber(time.seconds) + tonumber(time.nanoseconds) / 1e9
+---Opens a checkpoint as `ckpt`; a line about it.
+function Session:open_named(path)
+  local checkpoint, name = self:open(path)
+  self.env.ckpt = checkpoint
+  self.log[#self.log + 1] = ("ckpt = %s\n%s = ckpt"):format(self:open_text(path), name)
+  return opened_text("ckpt, " .. name, checkpoint)
 end
 
---- Prints text for people, broken between words to the terminal's width.
-local function print_text(text) print(wrap.text(text, cbk.terminal.width())) end
-
----@class ReplCommand
----@field usage string
----@field text string
----@field argument "file"|"key"|"name"|"lua"|nil  what completion offers
----@field run fun(session: Session, rest: string): boolean|nil
-
----@type table<string, ReplCommand>
-local commands = {}
-local ORDER = { "help", "ls", "open", "time", "mem", "save", "save!", "traceback", "quit" }
-
-local function require_checkpoint(session)
-  return rawget(session.env, "ckpt") or cbk.fail("usage", NO_CHECKPOINT)
+---Runs another program, which has the terminal. False where it could not be started or failed badly.
+---@param words string[]
+function Session:run_program(words) -- luacheck: no self
+  local quoted = {}
+  for i, word in ipairs(words) do quoted[i] = commands.quoted(word) end
+  io.stdout:flush()
+  os.execute(table.concat(quoted, " "))
 end
 
-commands.help = {
-  usage = ":help [NAME]",
-  text = "what there is, or what NAME is; ?NAME is the same",
-  argument = "name",
-  run = function(session, rest)
-    if rest == "" then
-      print_text(session:overview())
-      return
-    end
-    local text, near = help.text(rest)
-    local command = commands[rest:match(text and "^:(%a+!?)$" or "^:?(%a+!?)$")]
-    if command then
-      print_text(("%s\n  %s"):format(command.usage, command.text))
-      return
-    end
-    if not text then text = session:help_of_value(rest) end
-    if not text then
-      local hint = #near > 0 and "; did you mean " .. table.concat(near, " or ") .. "?" or "; :help lists what there is"
-      cbk.fail("key", ("there is no help for %s%s"):format(cbk.quote(rest), hint))
-    end
-    print_text(text)
-  end,
-}
-
-commands.ls = {
-  usage = ":ls [GLOB]",
-  text = "what is in ckpt; GLOB as in 'cbk ls'",
-  argument = "key",
-  run = function(session, rest)
-    local checkpoint = require_checkpoint(session)
-    local rows = cbk.leaf_rows(checkpoint:raw_root(), rest ~= "" and rest or nil)
-    listing.tree(rows, print)
-    print(listing.totals_text(rows:totals()))
-  end,
-}
-
-commands.open = {
-  usage = ":open FILE",
-  text = "open a checkpoint as ckpt (and ckpt1, ckpt2, …)",
-  argument = "file",
-  run = function(session, rest)
-    local path = rest:gsub("^~/", (os.getenv "HOME" or "~") .. "/")
-    local checkpoint, name = session:open(path)
-    session.env.ckpt = checkpoint
-    print_text(opened_text("ckpt, " .. name, checkpoint))
-    session.log[#session.log + 1] = ("ckpt = %s\n%s = ckpt"):format(session:open_text(path), name)
-  end,
-}
-
-commands.time = {
-  usage = ":time EXPRESSION",
-  text = "evaluate, and say how long it took",
-  argument = "lua",
-  run = function(session, rest)
-    local start = now()
-    if session:evaluate(rest) then print(("%.3f s"):format(now() - start)) end
-  end,
-}
-
---- A line of /proc/self/status in bytes.
-local function process_memory(field)
-  for line in io.lines "/proc/self/status" do
-    local kilobytes = line:match("^" .. field .. ":%s*(%d+) kB")
-    if kilobytes then return tonumber(kilobytes) * 1024 end
-  end
-  return 0
+--- Runs "!words" in a shell. True when it succeeded.
+function Session:shell(text)
+  io.stdout:flush()
+  local status = os.execute((text:gsub("^%s*!", "")))
+  if status == 0 then return true end
+  self:report(status % 256 ~= 0 and "interrupted" or ("exit status %d"):format(status / 256))
+  return false
 end
-
-commands.mem = {
-  usage = ":mem",
-  text = "memory in use",
-  run = function(session)
-    collectgarbage()
-    print(("Lua %s, process %s, mapped files %s"):format(cbk.format_size(math.floor(collectgarbage "count" * 1024)),
-      cbk.format_size(process_memory "RssAnon"), cbk.format_size(process_memory "RssFile")))
-    for i, checkpoint in ipairs(session.checkpoints) do print(("ckpt%d  %s"):format(i, checkpoint.path)) end
-  end,
-}
-
-local function save(session, path)
-  cbk.fs.write(path, chunk.header .. "\n" .. table.concat(session.log, "\n") .. "\n", { overwrite = true })
-  print(("%s: %s written"):format(cbk.shown(path), numbers.counted(#session.log, "statement")))
-end
-
-commands.save = {
-  usage = ":save FILE",
-  text = "write what was typed (and worked) as a script",
-  argument = "file",
-  run = function(session, rest)
-    if cbk.fs.exists(rest) then
-      cbk.fail("value", ("cannot save to %s: it exists already; ':save! FILE' replaces it"):format(cbk.quote(rest)))
-    end
-    save(session, rest)
-  end,
-}
-
-commands["save!"] = {
-  usage = ":save! FILE",
-  text = "the same, in place of an existing file",
-  argument = "file",
-  run = function(session, rest)
-    save(session, rest)
-  end,
-}
-
-commands.traceback = {
-  usage = ":traceback",
-  text = "where the last error came from",
-  run = function(session) print(cbk.shown(session.traceback or "there was no error", true)) end,
-}
-
-commands.quit = {
-  usage = ":quit",
-  text = "leave; so does Ctrl-D",
-  run = function(session) session.finished = true end,
-}
 
 function Session:overview()
   local out = { "Type Lua: an expression is evaluated and printed, unless a ';' ends it. _ is the last value (_1, _2, … all of them).",
     "Tab completes names, files and the keys of tensors (ckpt[\"…); Ctrl-C stops what runs; Ctrl-R searches the history.", "" }
   local widest = 0
-  for _, name in ipairs(ORDER) do widest = math.max(widest, #commands[name].usage) end
-  for _, name in ipairs(ORDER) do
-    out[#out + 1] = ("  %-" .. widest .. "s  %s"):format(commands[name].usage, commands[name].text)
+  for _, name in ipairs(commands.order) do widest = math.max(widest, #commands.all[name].usage) end
+  for _, name in ipairs(commands.order) do
+    out[#out + 1] = ("  %-" .. widest .. "s  %s"):format(commands.all[name].usage, commands.all[name].text)
   end
-  local names = {}
+  out[#out + 1] = ("  %-" .. widest .. "s  %s"):format("!COMMAND", "run a command of the shell")
+  local known = {}
   for _, name in ipairs(help.names()) do
-    if name:find "^cbk%.[%w_]+$" or name:find "^%u%w+$" then names[#names + 1] = name end
+    if name:find "^cbk%.[%w_]+$" or name:find "^%u%w+$" then known[#known + 1] = name end
   end
   out[#out + 1] = ""
   out[#out + 1] = "There is help on"
-  out[#out + 1] = "  " .. table.concat(names, " ")
+  out[#out + 1] = "  " .. table.concat(known, " ")
   if #self.checkpoints == 0 then
     out[#out + 1] = ""
     out[#out + 1] = "To begin: :open FILE, then :ls"
@@ -329,12 +232,13 @@ end
 
 --- Runs ":name rest" or "?name". True when nothing failed.
 function Session:command(text)
+  if text:find "^%s*!" then return self:shell(text) end
   local name, rest = text:match "^%s*:(%a+!?)%s*(.-)%s*$"
   if not name then name, rest = "help", text:match "^%s*%?%s*(.-)%s*$" end
   if text:find "^%s*:%s*$" or text:find "^%s*:[^%a]" then name, rest = "", "" end
-  local command = commands[name]
+  local command = commands.all[name]
   if not command then
-    local near = cbk.nearest(name, ORDER, 1)
+    local near = cbk.nearest(name, commands.order, 1)
     self:report(("there is no command :%s; %s"):format(name, near[1] and "did you mean :" .. near[1] .. "?" or ":help lists them"))
     return false
   end
@@ -351,7 +255,7 @@ function Session:command(text)
   return ok
 end
 
-local function is_command(text) return text:find "^%s*[:?]" ~= nil end
+local function is_command(text) return text:find "^%s*[:?!]" ~= nil end
 
 -- --- reading
 
@@ -368,11 +272,17 @@ local function remember(input, text)
   if text:find "%S" then input:remember(text) end
 end
 
+--- A prompt; between the bytes 1 is what takes no column.
+local function prompt(text)
+  if not colour.enabled() then return text .. " " end
+  return ("\1\27[1;32m\1%s\1\27[0m\1 "):format(text)
+end
+
 --- Reads until the text is complete. nil: the end.
 function Session:read(input)
   local lines = {}
   while true do
-    local line, why = input:read(#lines == 0 and "cbk> " or "...> ")
+    local line, why = input:read(prompt(#lines == 0 and "cbk>" or "...>"))
     if not line then
       if why == "end" and #lines == 0 then return nil end
       if why == "end" then print() end
@@ -396,7 +306,7 @@ end
 function Session:meant_command(text)
   local name, rest = text:match "^%s*(%a+)%s*(.-)%s*$"
   local command = (name == "exit" or name == "q") and "quit" or name
-  if not commands[command] or self.env[name] ~= nil then return nil end
+  if not commands.all[command] or self.env[name] ~= nil then return nil end
   local is_call = rest == "" or rest:find "^[%(\"']"
   if not is_call and self:compile(text) then return nil end
   return (":%s %s"):format(command, (rest:gsub("[%(%)\"']", ""))):gsub(" $", "")
@@ -406,11 +316,11 @@ end
 function Session:meant_name(text)
   local name = text:match "^%s*([%a_][%w_]*)%s*$"
   if not name or #name < 4 or name == "ckpt" or self.env[name] ~= nil then return nil end
-  local names = {}
+  local all = {}
   for _, scope in ipairs { self.env, _G } do
-    for known in pairs(scope) do names[#names + 1] = known end
+    for known in pairs(scope) do all[#all + 1] = known end
   end
-  local near = cbk.nearest(name, natural.sort(names), 2)
+  local near = cbk.nearest(name, natural.sort(all), 2)
   return #near > 0 and table.concat(near, " or ") or nil
 end
 
@@ -431,7 +341,7 @@ end
 function Session:interact()
   local input = editor.open {
     history = history_file(),
-    complete = function(line, cursor) return complete.at(line, cursor, self.env, commands) end,
+    complete = function(line, cursor) return complete.at(line, cursor, self.env, commands.all) end,
   }
   while not self.finished do
     -- A Ctrl-C between two steps must not end the session.
@@ -485,6 +395,7 @@ function repl.run(paths, reading)
     if i == 1 then session.log[#session.log + 1] = "ckpt = ckpt1" end
   end
   if not interactive then return session:batch(io.lines()) end
+  local function print_text(text) print(wrap.text(text, cbk.terminal.width())) end
   print_text(("cbk %s with %s. :help shows what there is, Ctrl-D leaves."):format(cbk.version, jit.version))
   for _, line in ipairs(opened) do print_text(line) end
   session:interact()

@@ -1,0 +1,46 @@
+-- Long results go through a pager: $PAGER, else less; PAGER=cat prints them.
+
+local cbk = require "cbk"
+
+local pager = {}
+
+local function quoted(word) return "'" .. word:gsub("'", "'\\''") .. "'" end
+
+--- How many lines of a terminal a text takes; its colours take none.
+local function height_of(text, width)
+  local lines = 0
+  for line in (text .. "\n"):gmatch "(.-)\n" do
+    local columns = cbk.terminal.columns((line:gsub("\27%[[%d;]*m", "")))
+    lines = lines + math.max(1, math.ceil(columns / width))
+  end
+  return lines
+end
+
+---The program, or nil where there is none.
+---@return string|nil
+function pager.program()
+  local wanted = os.getenv "PAGER"
+  if wanted == "cat" or wanted == "" then return nil end
+  if wanted then return wanted end
+  return os.execute "command -v less >/dev/null 2>&1" == 0 and "less -R" or nil
+end
+
+---Prints a text, through a pager if the terminal is too low for it.
+---@param text string
+function pager.print(text)
+  local height = cbk.terminal.is_tty "stdin" and cbk.terminal.height "stdout"
+  local program = height and height_of(text, cbk.terminal.width "stdout" or 80) >= height and pager.program()
+  if not program then
+    print(text)
+    return
+  end
+  io.stdout:flush()
+  local folder = cbk.fs.temp_dir() -- a pipe would end the session when the pager ends early
+  local path = cbk.fs.join(folder, "result")
+  cbk.fs.write(path, text .. "\n")
+  local status = os.execute(("%s %s"):format(program, quoted(path)))
+  cbk.fs.remove(folder, { recursive = true })
+  if status ~= 0 then print(text) end
+end
+
+return pager

@@ -1,0 +1,84 @@
+-- Statistics of tensors as a table for a terminal.
+
+local cbk = require "cbk"
+local extents = require "cbk.extents"
+local fold = require "cbk.fold"
+local numbers = require "cbk.numbers"
+local text_table = require "cbk.text_table"
+
+local stats_table = {}
+
+---@class StatsRow
+---@field file string
+---@field key string
+---@field dtype string
+---@field shape integer[]
+---@field bytes integer
+---@field tied_to string|nil
+---@field stats table       of `Tensor:stats`
+
+stats_table.NUMBERS = { "min", "max", "mean", "std", "norm" }
+stats_table.COUNTS = { "nan", "inf", "zeros", "subnormal" }
+
+-- How important a column is where not all of them fit.
+local WEIGHTS = { min = 7, max = 7, mean = 7, std = 8, norm = 6, nan = 9, inf = 9, zeros = 2, subnormal = 2 }
+
+---Whether the elements of a row are integers.
+---@param row StatsRow
+function stats_table.is_whole(row) return not cbk.dtype(row.dtype).floating end
+
+---A number of a row; integers have all their digits.
+---@param row StatsRow
+---@param digits integer
+function stats_table.number_text(value, row, digits)
+  if value == nil then return "" end
+  if type(value) ~= "number" or stats_table.is_whole(row) and value % 1 == 0 then return numbers.whole_text(value) end
+  return (("%%.%dg"):format(digits)):format(value)
+end
+
+local function share_text(count, row) return count > 0 and numbers.percent(count, row.stats.numel) or "" end
+
+---@class StatsTableOptions
+---@field shares? number[]    of the quantiles
+---@field files? boolean      rows have the name of their file
+---@field width? integer      of the terminal
+
+local function key_text(row, options)
+  local key = fold.shown(row.key) .. (row.tied_to and " = " .. fold.shown(row.tied_to) or "")
+  return options.files and cbk.shown(row.file) .. ": " .. key or key
+end
+
+--- The columns of the table; `text` gives a row's cell.
+local function columns_of(options)
+  local columns = {
+    { title = "key", text = function(row) return key_text(row, options) end },
+    { title = "dtype", weight = 3, text = function(row) return row.dtype end },
+    { title = "shape", weight = 4, text = function(row) return extents.shape(row.shape) end },
+  }
+  local function add(title, weight, text) columns[#columns + 1] = { title = title, right = true, weight = weight, text = text } end
+  for _, name in ipairs(stats_table.NUMBERS) do
+    add(name, WEIGHTS[name], function(row) return stats_table.number_text(row.stats[name], row, 4) end)
+  end
+  for i, share in ipairs(options.shares or {}) do
+    add(("q%g"):format(share), 5, function(row) return stats_table.number_text(row.stats.quantiles[i], row, 4) end)
+  end
+  for _, name in ipairs(stats_table.COUNTS) do
+    add(name, WEIGHTS[name], function(row) return share_text(row.stats[name], row) end)
+  end
+  return columns
+end
+
+---@param rows StatsRow[]
+---@param options StatsTableOptions
+---@return string[]
+function stats_table.lines(rows, options)
+  local columns, lines = columns_of(options), {}
+  for i, row in ipairs(rows) do
+    local cells = {}
+    for c, column in ipairs(columns) do cells[c] = column.text(row) end
+    lines[i] = cells
+  end
+  return text_table.lines(columns, lines, options.width)
+end
+
+return stats_table
