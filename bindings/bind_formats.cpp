@@ -8,7 +8,7 @@
 #include "host/formats/torch/disassembler.hpp"
 #include "host/formats/torch/globals.hpp"
 #include "host/formats/torch/legacy.hpp"
-#include "host/formats/torch/zip.hpp"
+#include "host/formats/zip/archive.hpp"
 #include "host/value/kind.hpp"
 
 namespace cbk::lua {
@@ -24,15 +24,15 @@ namespace {
 int pickle_records(lua_State* L) {
   const fs::path path = check_path(L, 1);
   const auto file = MappedFile::open(path);  // the names are views into it
-  const torch::ZipArchive archive = within(path.string(), [&] {
+  const zip::Archive archive = within(path.string(), [&] {
     if (torch::legacy_magic_size(as_text(file->bytes())) > 0)
       fail(Errc::unsupported,
            "a legacy torch file is not an archive; use cbk.pickle.opcodes to see its pickles");
-    return torch::ZipArchive(file);
+    return zip::Archive(file);
   });
   lua_createtable(L, static_cast<int>(archive.entries().size()), 0);
   int position = 0;
-  for (const torch::ZipEntry& entry : archive.entries()) {
+  for (const zip::Entry& entry : archive.entries()) {
     lua_createtable(L, 0, 5);
     set_field(L, "name", entry.name);
     set_integer(L, "size", entry.size);
@@ -51,9 +51,9 @@ int pickle_verify(lua_State* L) {
     const auto file = MappedFile::open(path);
     if (torch::legacy_magic_size(as_text(file->bytes())) > 0)
       fail(Errc::unsupported, "a legacy torch file has no checksums");
-    const torch::ZipArchive archive(file);
+    const zip::Archive archive(file);
     if (!archive.has_checksums()) fail(Errc::unsupported, "the archive was written without checksums");
-    for (const torch::ZipEntry& entry : archive.entries()) archive.verify(entry);
+    for (const zip::Entry& entry : archive.entries()) archive.verify(entry);
     return archive.entries().size();
   });
   push_unsigned(L, count);

@@ -12,8 +12,8 @@
 #include "host/formats/torch/legacy.hpp"
 #include "host/formats/torch/reader.hpp"
 #include "host/formats/torch/writer.hpp"
-#include "host/formats/torch/zip.hpp"
-#include "host/formats/torch/zip_writer.hpp"
+#include "host/formats/zip/archive.hpp"
+#include "host/formats/zip/layout.hpp"
 #include "host/plan/plan.hpp"
 #include "host/tensor/packed_storage.hpp"
 #include "tests/host/folder.hpp"
@@ -167,8 +167,8 @@ TEST_CASE("checksums of the source are not computed again", "[torch]") {
   for (const Item& item : writer->items()) total += item.tensor.nbytes();
   execute(*writer, {});
   CHECK(fs::file_size(folder.path("b.pt")) == total);
-  const torch::ZipArchive archive(MappedFile::open(folder.path("b.pt")));
-  for (const torch::ZipEntry& entry : archive.entries()) archive.verify(entry);
+  const zip::Archive archive(MappedFile::open(folder.path("b.pt")));
+  for (const zip::Entry& entry : archive.entries()) archive.verify(entry);
   CHECK_THROWS_AS(torch::make_writer(root, folder.path("b.pt"), false), Error);
 
   write(root, folder.path("b2.pt"));
@@ -421,8 +421,8 @@ TEST_CASE("a deflated record is unpacked in a window", "[torch][memory]") {
     std::string wrong = content;
     store_le(wrong.data() + entry + 24, static_cast<uint32_t>(count * 4 + change));
     write_file(path, wrong, true);
-    const torch::ZipArchive archive(MappedFile::open(path));
-    const torch::ZipEntry& record = *archive.find("m/data/0");
+    const zip::Archive archive(MappedFile::open(path));
+    const zip::Entry& record = *archive.find("m/data/0");
     const StoragePtr unpacked = archive.storage(record);
     std::byte last{};
     CHECK_THAT(message_of(
@@ -485,13 +485,13 @@ TEST_CASE("legacy streams of every protocol begin with the magic number", "[torc
 }
 
 TEST_CASE("a zip layout beyond 4 GiB says so in zip64 fields", "[torch]") {
-  torch::ZipLayout layout;
+  zip::Layout layout;
   const uint64_t large = 5ULL << 30;
   layout.add("m/data.pkl", 10);
-  CHECK(layout.add("m/data/0", large) % torch::ZipLayout::alignment == 0);
+  CHECK(layout.add("m/data/0", large) % zip::Layout::alignment == 0);
   const uint64_t after = layout.add("m/version", 2);
   CHECK(after > large);
-  CHECK(after % torch::ZipLayout::alignment == 0);
+  CHECK(after % zip::Layout::alignment == 0);
   const std::string header = layout.header(1, 0x12345678);
   CHECK(layout.header_offset(1) + header.size() == align_up(layout.header_offset(1) + header.size(), 64));
   CHECK(load_le<uint32_t>(header.data() + 18) == 0xffffffff);
@@ -506,7 +506,7 @@ TEST_CASE("a zip layout beyond 4 GiB says so in zip64 fields", "[torch]") {
   for (size_t i = 0; i < 3; ++i) file.write(layout.header_offset(i), as_bytes(layout.header(i, crcs[i])));
   file.write(layout.directory_offset(), as_bytes(directory));  // a sparse file: no blocks for the 5 GiB
   transaction.commit(false);
-  const torch::ZipArchive archive(MappedFile::open(folder.path("big.zip")));
+  const zip::Archive archive(MappedFile::open(folder.path("big.zip")));
   REQUIRE(archive.entries().size() == 3);
   CHECK(archive.entries()[1].size == large);
   CHECK(archive.entries()[2].header_offset > large);

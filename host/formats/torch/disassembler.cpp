@@ -22,7 +22,7 @@ Disassembler::Disassembler(std::shared_ptr<const MappedFile> file) : file_(std::
   archive_.emplace(file_);
   const auto& entries = archive_->entries();
   const auto entry = std::find_if(entries.begin(), entries.end(),
-                                  [](const ZipEntry& each) { return each.name.ends_with("data.pkl"); });
+                                  [](const zip::Entry& each) { return each.name.ends_with("data.pkl"); });
   if (entry == entries.end()) fail(Errc::format, "the archive has no data.pkl");
   member_.emplace(archive_->read(*entry, pickle_limit));
   text_ = member_->text();

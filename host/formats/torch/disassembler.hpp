@@ -7,7 +7,7 @@
 #include <string_view>
 
 #include "host/formats/pickle/opcodes.hpp"
-#include "host/formats/torch/zip.hpp"
+#include "host/formats/zip/archive.hpp"
 
 namespace cbk::torch {
 
@@ -31,9 +31,9 @@ class Disassembler {
   [[nodiscard]] bool has_pickle() const;
 
   std::shared_ptr<const MappedFile> file_;
-  std::optional<ZipArchive> archive_;
-  std::optional<ZipContent> member_;  // of the archive
-  std::string_view text_;             // the pickles, and what follows them
+  std::optional<zip::Archive> archive_;
+  std::optional<zip::Content> member_;  // of the archive
+  std::string_view text_;               // the pickles, and what follows them
   bool is_legacy_ = false;
   int most_pickles_ = 1;
   size_t begin_ = 0;                                 // of the pickle

@@ -9,7 +9,7 @@
 #include "host/formats/pickle/unpickler.hpp"
 #include "host/formats/torch/byte_order.hpp"
 #include "host/formats/torch/legacy.hpp"
-#include "host/formats/torch/zip.hpp"
+#include "host/formats/zip/archive.hpp"
 #include "host/value/unreadable.hpp"
 
 namespace cbk::torch {
@@ -23,9 +23,6 @@ constexpr size_t tar_offset = 257;
 
 constexpr uint64_t pickle_limit = 2ULL << 30;
 constexpr uint64_t small_record = 4096;
-/// Archives up to this size are checked whole when they are opened; larger ones by cbk.pickle.verify, and
-/// piece by piece as they are copied.
-constexpr uint64_t eager_check_limit = 16ULL << 20;
 constexpr int newest_version = 10;
 
 bool is_tar(ByteView head) {
@@ -52,7 +49,7 @@ class ZipReader {
     read_byte_order();
     check_records();
     {
-      const ZipContent pickle = archive_.read(*archive_.find(top_ + "data.pkl"), pickle_limit);
+      const zip::Content pickle = archive_.read(*archive_.find(top_ + "data.pkl"), pickle_limit);
       checkpoint.root = within("data.pkl", [&] { return pickle::load(pickle.text(), unpickle_options()); });
     }
     file_->drop(0, file_->size());  // the directory and the pickle
@@ -76,7 +73,7 @@ class ZipReader {
   }
 
   void refuse_script() const {
-    for (const ZipEntry& entry : archive_.entries()) {
+    for (const zip::Entry& entry : archive_.entries()) {
       const std::string_view inside = entry.name.substr(std::min(top_.size(), entry.name.size()));
       if (inside == "constants.pkl" || inside.starts_with("code/")) {
         fail(Errc::unsupported,
@@ -87,7 +84,7 @@ class ZipReader {
   }
 
   std::string read_version() {
-    const ZipEntry* entry = archive_.find(top_ + "version");
+    const zip::Entry* entry = archive_.find(top_ + "version");
     if (entry == nullptr) entry = archive_.find(top_ + ".data/version");
     if (entry == nullptr) return "";
     std::string text(archive_.read(*entry, small_record).text());
@@ -105,7 +102,7 @@ class ZipReader {
   }
 
   void read_byte_order() {
-    const ZipEntry* entry = archive_.find(top_ + "byteorder");
+    const zip::Entry* entry = archive_.find(top_ + "byteorder");
     if (entry == nullptr) return;
     const std::string order(archive_.read(*entry, small_record).text());
     if (order != "little" && order != "big")
@@ -116,13 +113,8 @@ class ZipReader {
   void check_records() {
     if (!archive_.has_checksums()) {
       warnings_.emplace_back("the archive has no checksums: damage to its tensors would not be noticed");
-    } else if (file_->size() <= eager_check_limit) {
-      uint64_t unpacked = 0;
-      for (const ZipEntry& entry : archive_.entries()) {
-        unpacked = checked_add(unpacked, entry.size, "the archive");
-        if (unpacked <= 4 * eager_check_limit) archive_.verify(entry);
-      }
     }
+    archive_.verify_if_small();
   }
 
   pickle::UnpickleOptions unpickle_options() {
@@ -160,7 +152,7 @@ class ZipReader {
   }
 
   StoragePtr record(const std::string& key) {
-    const ZipEntry* entry = archive_.find(name_.assign(top_).append("data/").append(key));
+    const zip::Entry* entry = archive_.find(name_.assign(top_).append("data/").append(key));
     if (entry == nullptr) fail(Errc::format, "the storage {} is not in the archive", quote(key));
     StoragePtr& storage = records_[static_cast<size_t>(entry - archive_.entries().data())];
     if (!storage) storage = archive_.storage(*entry);
@@ -170,7 +162,7 @@ class ZipReader {
   std::shared_ptr<const MappedFile> file_;
   const OpenOptions& options_;
   MemoryPtr memory_;
-  ZipArchive archive_;
+  zip::Archive archive_;
   std::string top_;  // the folder all members lie in, with its slash
   ByteOrder byte_order_;
   std::string name_;                 // of the record being looked up

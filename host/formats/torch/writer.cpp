@@ -8,7 +8,7 @@
 #include "host/base/replaced.hpp"
 #include "host/formats/pickle/pickler.hpp"
 #include "host/formats/torch/storage_plan.hpp"
-#include "host/formats/torch/zip_writer.hpp"
+#include "host/formats/zip/layout.hpp"
 
 namespace cbk::torch {
 namespace {
@@ -112,7 +112,7 @@ class ZipFileWriter final : public ShardWriter {
     item_bytes_ += bytes;
   }
 
-  ZipLayout layout_;
+  zip::Layout layout_;
   std::vector<Member> members_;
   std::map<size_t, std::string> contents_;  // of the members that are not storages
   std::vector<Item> items_;

@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-namespace cbk::torch::zip {
+namespace cbk::zip {
 
 inline constexpr uint32_t local_signature = 0x04034b50;
 inline constexpr uint32_t central_signature = 0x02014b50;
@@ -12,6 +12,7 @@ inline constexpr uint32_t end64_signature = 0x06064b50;
 inline constexpr uint32_t locator64_signature = 0x07064b50;
 
 inline constexpr uint64_t local_size = 30;
+inline constexpr uint64_t local_name_length = 26;  // where it is in the local header
 inline constexpr uint64_t central_size = 46;
 inline constexpr uint64_t end_size = 22;
 inline constexpr uint64_t end64_size = 56;
@@ -24,4 +25,4 @@ inline constexpr uint16_t padding_extra = 0x4246;  // "FB": torch aligns data wi
 inline constexpr uint16_t stored = 0;
 inline constexpr uint16_t deflated = 8;
 
-}  // namespace cbk::torch::zip
+}  // namespace cbk::zip

@@ -7,9 +7,9 @@
 #include <string_view>
 #include <vector>
 
-namespace cbk::torch {
+namespace cbk::zip {
 
-class ZipLayout {
+class Layout {
  public:
   static constexpr uint64_t alignment = 64;
 
@@ -42,4 +42,4 @@ class ZipLayout {
   uint64_t end_ = 0;
 };
 
-}  // namespace cbk::torch
+}  // namespace cbk::zip

@@ -1,5 +1,5 @@
 // Reading zip archives by their central directory: stored and deflated members, zip64, checksums.
-// A ZipArchive is immutable and thread-safe; storages keep the mapped file alive.
+// A Archive is immutable and thread-safe; storages keep the mapped file alive.
 #pragma once
 
 #include <memory>
@@ -13,9 +13,9 @@
 #include "host/base/memory_budget.hpp"
 #include "host/tensor/storage.hpp"
 
-namespace cbk::torch {
+namespace cbk::zip {
 
-struct ZipEntry {
+struct Entry {
   std::string_view name;  // in the mapped directory
   uint64_t header_offset = 0;
   uint64_t compressed_size = 0;
@@ -25,7 +25,7 @@ struct ZipEntry {
 };
 
 /// The whole content of a member: where it is in the file, or unpacked.
-struct ZipContent {
+struct Content {
   [[nodiscard]] std::string_view text() const { return as_text(unpacked ? ByteView(*unpacked) : stored); }
 
   ByteView stored;
@@ -33,24 +33,26 @@ struct ZipContent {
   MemoryLoan memory;  // of what is unpacked
 };
 
-class ZipArchive {
+class Archive {
  public:
   /// Errors: `format` for a damaged directory or two members of one name, `unsupported` for encryption and
   /// other methods.
-  explicit ZipArchive(std::shared_ptr<const MappedFile> file, MemoryPtr memory = {});
+  explicit Archive(std::shared_ptr<const MappedFile> file, MemoryPtr memory = {});
 
-  [[nodiscard]] const std::vector<ZipEntry>& entries() const { return entries_; }
-  [[nodiscard]] const ZipEntry* find(std::string_view name) const;
+  [[nodiscard]] const std::vector<Entry>& entries() const { return entries_; }
+  [[nodiscard]] const Entry* find(std::string_view name) const;
   /// False when the writer left checksums out: all of them are 0, and the data's are not.
   [[nodiscard]] bool has_checksums() const { return has_checksums_; }
 
   /// The whole member, checked against its CRC-32. Larger than `limit`, or unpacked beyond the file's budget,
   /// is a `format` error.
-  [[nodiscard]] ZipContent read(const ZipEntry& entry, uint64_t limit) const;
+  [[nodiscard]] Content read(const Entry& entry, uint64_t limit) const;
   /// The member as a lazy storage that knows its CRC-32; nothing is read now.
-  [[nodiscard]] StoragePtr storage(const ZipEntry& entry) const;
+  [[nodiscard]] StoragePtr storage(const Entry& entry) const;
   /// Compares the member's bytes with its CRC-32 (`format` error).
-  void verify(const ZipEntry& entry) const;
+  void verify(const Entry& entry) const;
+  /// The same for all members of an archive of up to 16 MiB; larger ones are checked as they are copied.
+  void verify_if_small() const;
 
  private:
   struct Directory {
@@ -60,15 +62,15 @@ class ZipArchive {
   };
   [[nodiscard]] Directory find_directory() const;
   void read_directory(const Directory& directory);
-  [[nodiscard]] ByteView packed(const ZipEntry& entry) const;
-  [[nodiscard]] uint32_t crc_of_member(const ZipEntry& entry) const;
+  [[nodiscard]] ByteView packed(const Entry& entry) const;
+  [[nodiscard]] uint32_t crc_of_member(const Entry& entry) const;
   [[nodiscard]] bool checksums_are_left_out() const;
 
   std::shared_ptr<const MappedFile> file_;
   MemoryPtr memory_;
-  std::vector<ZipEntry> entries_;
+  std::vector<Entry> entries_;
   std::unordered_map<std::string_view, size_t, KeyedHash> by_name_;
   bool has_checksums_ = true;
 };
 
-}  // namespace cbk::torch
+}  // namespace cbk::zip

@@ -1,4 +1,4 @@
-#include "host/formats/torch/zip.hpp"
+#include "host/formats/zip/archive.hpp"
 
 #include <libdeflate.h>
 
@@ -7,11 +7,11 @@
 #include <atomic>
 
 #include "host/base/interrupt.hpp"
-#include "host/formats/torch/zip_layout.hpp"
+#include "host/formats/zip/records.hpp"
 #include "host/tensor/checked_storage.hpp"
 #include "host/tensor/inflated_storage.hpp"
 
-namespace cbk::torch {
+namespace cbk::zip {
 namespace {
 
 using Decompressor = std::unique_ptr<libdeflate_decompressor, decltype(&libdeflate_free_decompressor)>;
@@ -34,7 +34,7 @@ uint32_t crc_of(ByteView bytes) {
   return crc;
 }
 
-Bytes inflate(ByteView packed, const ZipEntry& entry) {
+Bytes inflate(ByteView packed, const Entry& entry) {
   Bytes bytes(entry.size);
   const Decompressor decompressor(libdeflate_alloc_decompressor(), &libdeflate_free_decompressor);
   size_t made = 0;
@@ -46,12 +46,12 @@ Bytes inflate(ByteView packed, const ZipEntry& entry) {
   return bytes;
 }
 
-std::string member_name(const ZipEntry& entry) {
+std::string member_name(const Entry& entry) {
   return fmt::format("the archive member {}", quote(entry.name));
 }
 
 /// The CRC-32 of a deflated member, whose content is not kept.
-uint32_t crc_of_inflated(ByteView packed, const ZipEntry& entry) {
+uint32_t crc_of_inflated(ByteView packed, const Entry& entry) {
   InflateStream stream(packed, Deflated::raw);
   Bytes block(std::min<uint64_t>(entry.size + 1, 1ULL << 20));
   uint32_t crc = 0;
@@ -79,13 +79,13 @@ class Fields {
 };
 
 /// What can be said of a member without looking at it. Errors: `format`, `unsupported`.
-void check_sizes(const MappedFile& file, const ZipEntry& entry) {
-  if (entry.method != zip::stored && entry.method != zip::deflated) {
+void check_sizes(const MappedFile& file, const Entry& entry) {
+  if (entry.method != stored && entry.method != deflated) {
     fail(Errc::unsupported, "the archive member {} is compressed with method {}", quote(entry.name),
          entry.method);
   }
-  const bool is_lie = entry.method == zip::stored ? entry.size != entry.compressed_size
-                                                  : entry.size / best_ratio > entry.compressed_size;
+  const bool is_lie = entry.method == stored ? entry.size != entry.compressed_size
+                                             : entry.size / best_ratio > entry.compressed_size;
   if (is_lie) {
     fail(Errc::format, "the archive member {} cannot hold {} in {}", quote(entry.name),
          format_size(entry.size), format_size(entry.compressed_size));
@@ -98,20 +98,20 @@ void check_sizes(const MappedFile& file, const ZipEntry& entry) {
 }
 
 /// Where a member's bytes start, which only the header before them has.
-uint64_t data_offset(const MappedFile& file, const ZipEntry& entry) {
-  const Fields local(file.slice(entry.header_offset, zip::local_size, "a zip member's header"));
-  if (local.u32(0) != zip::local_signature) {
+uint64_t data_offset(const MappedFile& file, const Entry& entry) {
+  const Fields local(file.slice(entry.header_offset, local_size, "a zip member's header"));
+  if (local.u32(0) != local_signature) {
     fail(Errc::format, "the archive member {} has no header at offset {}", quote(entry.name),
          entry.header_offset);
   }
-  return entry.header_offset + zip::local_size + local.u16(26) + local.u16(28);
+  return entry.header_offset + local_size + local.u16(26) + local.u16(28);
 }
 
 /// A member that is not compressed. Its header is read when the first byte is wanted: 20,000 headers lie
 /// on as many pages.
 class StoredMember final : public Storage {
  public:
-  StoredMember(std::shared_ptr<const MappedFile> file, const ZipEntry& entry)
+  StoredMember(std::shared_ptr<const MappedFile> file, const Entry& entry)
       : file_(std::move(file)), entry_(entry) {}
 
   [[nodiscard]] uint64_t size() const override { return entry_.size; }
@@ -137,25 +137,25 @@ class StoredMember final : public Storage {
   }
 
   std::shared_ptr<const MappedFile> file_;
-  ZipEntry entry_;
+  Entry entry_;
   mutable std::atomic<uint64_t> start_{0};  // 0: not looked up yet
 };
 
 /// Replaces those of the three values that point to the zip64 extra field, which holds only these, in this
 /// order.
-void apply_zip64(ByteView extra, ZipEntry& entry) {
+void apply_zip64(ByteView extra, Entry& entry) {
   const std::array<uint64_t*, 3> values = {&entry.size, &entry.compressed_size, &entry.header_offset};
-  const bool is_needed = std::ranges::any_of(values, [](const uint64_t* v) { return *v == zip::in_zip64; });
+  const bool is_needed = std::ranges::any_of(values, [](const uint64_t* v) { return *v == in_zip64; });
   while (is_needed && extra.size() >= 4) {
     const Fields fields(extra);
     const size_t length = std::min<size_t>(fields.u16(2), extra.size() - 4);
-    if (fields.u16(0) != zip::zip64_extra) {
+    if (fields.u16(0) != zip64_extra) {
       extra = extra.subspan(4 + length);
       continue;
     }
     size_t at = 4;
     for (uint64_t* value : values) {
-      if (*value != zip::in_zip64 || at + 8 > 4 + length) continue;
+      if (*value != in_zip64 || at + 8 > 4 + length) continue;
       *value = fields.u64(at);
       at += 8;
     }
@@ -165,34 +165,34 @@ void apply_zip64(ByteView extra, ZipEntry& entry) {
 
 }  // namespace
 
-ZipArchive::ZipArchive(std::shared_ptr<const MappedFile> file, MemoryPtr memory)
+Archive::Archive(std::shared_ptr<const MappedFile> file, MemoryPtr memory)
     : file_(std::move(file)), memory_(or_own(std::move(memory), file_->size())) {
   read_directory(find_directory());
   has_checksums_ = !checksums_are_left_out();
 }
 
-ZipArchive::Directory ZipArchive::find_directory() const {
+Archive::Directory Archive::find_directory() const {
   const uint64_t total = file_->size();
-  const uint64_t window = std::min<uint64_t>(total, zip::end_size + 0xffff);
-  for (uint64_t back = zip::end_size; back <= window; ++back) {
+  const uint64_t window = std::min<uint64_t>(total, end_size + 0xffff);
+  for (uint64_t back = end_size; back <= window; ++back) {
     const uint64_t at = total - back;
-    const Fields end(file_->slice(at, zip::end_size, "the zip archive's end"));
-    if (end.u32(0) != zip::end_signature || end.u16(20) > back - zip::end_size) continue;
+    const Fields end(file_->slice(at, end_size, "the zip archive's end"));
+    if (end.u32(0) != end_signature || end.u16(20) > back - end_size) continue;
     Directory directory{end.u32(16), end.u32(12), end.u16(10)};
-    if (at < zip::locator64_size) return directory;
-    const Fields locator(file_->slice(at - zip::locator64_size, zip::locator64_size, "the zip64 locator"));
-    if (locator.u32(0) != zip::locator64_signature) return directory;
-    const Fields end64(file_->slice(locator.u64(8), zip::end64_size, "the zip64 end record"));
-    if (end64.u32(0) != zip::end64_signature)
+    if (at < locator64_size) return directory;
+    const Fields locator(file_->slice(at - locator64_size, locator64_size, "the zip64 locator"));
+    if (locator.u32(0) != locator64_signature) return directory;
+    const Fields end64(file_->slice(locator.u64(8), end64_size, "the zip64 end record"));
+    if (end64.u32(0) != end64_signature)
       fail(Errc::format, "the zip64 end record is missing where it is expected");
     return {end64.u64(48), end64.u64(40), end64.u64(32)};
   }
   fail(Errc::format, "the zip archive has no end record: the file is cut off or damaged");
 }
 
-void ZipArchive::read_directory(const Directory& directory) {
+void Archive::read_directory(const Directory& directory) {
   ByteView rest = file_->slice(directory.offset, directory.size, "the zip directory");
-  if (directory.count > directory.size / zip::central_size) {
+  if (directory.count > directory.size / central_size) {
     fail(Errc::format, "the zip directory announces {} members in {} bytes", directory.count, directory.size);
   }
   memory_->charge(directory.count * entry_bytes);
@@ -200,20 +200,20 @@ void ZipArchive::read_directory(const Directory& directory) {
   by_name_.reserve(directory.count);
   for (uint64_t i = 0; i < directory.count; ++i) {
     const Fields fields(rest);
-    if (rest.size() < zip::central_size || fields.u32(0) != zip::central_signature) {
+    if (rest.size() < central_size || fields.u32(0) != central_signature) {
       fail(Errc::format, "the zip directory is damaged at member {}", i);
     }
     const size_t name_size = fields.u16(28);
     const size_t extra_size = fields.u16(30);
-    const size_t length = zip::central_size + name_size + extra_size + fields.u16(32);
+    const size_t length = central_size + name_size + extra_size + fields.u16(32);
     if (length > rest.size()) fail(Errc::format, "the zip directory is damaged at member {}", i);
-    ZipEntry entry{as_text(rest.subspan(zip::central_size, name_size)),
-                   fields.u32(42),
-                   fields.u32(20),
-                   fields.u32(24),
-                   fields.u32(16),
-                   fields.u16(10)};
-    apply_zip64(rest.subspan(zip::central_size + name_size, extra_size), entry);
+    Entry entry{as_text(rest.subspan(central_size, name_size)),
+                fields.u32(42),
+                fields.u32(20),
+                fields.u32(24),
+                fields.u32(16),
+                fields.u16(10)};
+    apply_zip64(rest.subspan(central_size + name_size, extra_size), entry);
     if ((fields.u16(8) & 1) != 0)
       fail(Errc::unsupported, "the archive member {} is encrypted", quote(entry.name));
     if (!by_name_.emplace(entry.name, entries_.size()).second) {
@@ -224,12 +224,12 @@ void ZipArchive::read_directory(const Directory& directory) {
   }
 }
 
-const ZipEntry* ZipArchive::find(std::string_view name) const {
+const Entry* Archive::find(std::string_view name) const {
   auto found = by_name_.find(name);
   return found == by_name_.end() ? nullptr : &entries_[found->second];
 }
 
-ByteView ZipArchive::packed(const ZipEntry& entry) const {
+ByteView Archive::packed(const Entry& entry) const {
   check_sizes(*file_, entry);
   const uint64_t offset = data_offset(*file_, entry);
   const bool inside = offset <= file_->size() && entry.compressed_size <= file_->size() - offset;
@@ -238,12 +238,12 @@ ByteView ZipArchive::packed(const ZipEntry& entry) const {
                       inside ? std::string() : fmt::format("the archive member {}", quote(entry.name)));
 }
 
-ZipContent ZipArchive::read(const ZipEntry& entry, uint64_t limit) const {
+Content Archive::read(const Entry& entry, uint64_t limit) const {
   if (entry.size > limit) {
     fail(Errc::format, "the archive member {} has {}", quote(entry.name), format_size(entry.size));
   }
-  ZipContent content{packed(entry), std::nullopt, MemoryLoan(*memory_)};
-  if (entry.method == zip::deflated) {
+  Content content{packed(entry), std::nullopt, MemoryLoan(*memory_)};
+  if (entry.method == deflated) {
     if (entry.size > memory_->left()) {
       fail(Errc::format,
            "{} would unpack from {} to {}, and the limit for a file of {} is {}; save it again without "
@@ -260,11 +260,11 @@ ZipContent ZipArchive::read(const ZipEntry& entry, uint64_t limit) const {
   return content;
 }
 
-StoragePtr ZipArchive::storage(const ZipEntry& entry) const {
+StoragePtr Archive::storage(const Entry& entry) const {
   check_sizes(*file_, entry);
   memory_->charge(storage_bytes);
   StoragePtr member;
-  if (entry.method == zip::deflated) {
+  if (entry.method == deflated) {
     member = inflated_storage(file_, packed(entry), Deflated::raw, entry.size, member_name(entry));
   } else {
     member = std::make_shared<StoredMember>(file_, entry);
@@ -274,25 +274,35 @@ StoragePtr ZipArchive::storage(const ZipEntry& entry) const {
                                              std::string(entry.name), "directory"});
 }
 
-void ZipArchive::verify(const ZipEntry& entry) const {
+void Archive::verify(const Entry& entry) const {
   if (crc_of_member(entry) != entry.crc32) {
     fail(Errc::format, "the archive member {} is damaged: its CRC-32 does not match", quote(entry.name));
   }
 }
 
-uint32_t ZipArchive::crc_of_member(const ZipEntry& entry) const {
-  const ByteView bytes = packed(entry);
-  return entry.method == zip::deflated ? crc_of_inflated(bytes, entry) : crc_of(bytes);
+void Archive::verify_if_small() const {
+  constexpr uint64_t small = 16ULL << 20;
+  if (!has_checksums_ || file_->size() > small) return;
+  uint64_t unpacked = 0;
+  for (const Entry& entry : entries_) {
+    unpacked = checked_add(unpacked, entry.size, "the archive");
+    if (unpacked <= 4 * small) verify(entry);
+  }
 }
 
-bool ZipArchive::checksums_are_left_out() const {
-  const auto all_zero = std::ranges::all_of(entries_, [](const ZipEntry& entry) { return entry.crc32 == 0; });
+uint32_t Archive::crc_of_member(const Entry& entry) const {
+  const ByteView bytes = packed(entry);
+  return entry.method == deflated ? crc_of_inflated(bytes, entry) : crc_of(bytes);
+}
+
+bool Archive::checksums_are_left_out() const {
+  const auto all_zero = std::ranges::all_of(entries_, [](const Entry& entry) { return entry.crc32 == 0; });
   if (!all_zero) return false;
   // Only data can distinguish a checksum that is 0 from one that was not computed: look at the first small
   // member.
-  const auto first = std::ranges::find_if(entries_, [](const ZipEntry& entry) { return entry.size > 0; });
+  const auto first = std::ranges::find_if(entries_, [](const Entry& entry) { return entry.size > 0; });
   if (first == entries_.end() || first->size > (16ULL << 20)) return first != entries_.end();
   return crc_of_member(*first) != 0;
 }
 
-}  // namespace cbk::torch
+}  // namespace cbk::zip
