@@ -8,6 +8,7 @@
 #include "host/formats/file_names.hpp"
 #include "host/formats/h5/reader.hpp"
 #include "host/formats/npy/header.hpp"
+#include "host/formats/npy/reader.hpp"
 #include "host/formats/safetensors/reader.hpp"
 #include "host/formats/tensorflow/reader.hpp"
 #include "host/formats/torch/reader.hpp"
@@ -74,6 +75,7 @@ constexpr std::array<Foreign, 6> foreign_formats = {{
 
 Container detect(const MappedFile& file) {
   const std::string_view head = head_of(file);
+  if (npy::looks_like_npz(as_bytes(head), file.path())) return Container::npz;
   if (torch::looks_like_torch(as_bytes(head))) return Container::torch;
   if (safetensors::looks_like_safetensors(as_bytes(head))) return Container::safetensors;
   if (npy::looks_like_npy(as_bytes(head))) return Container::npy;
@@ -100,7 +102,8 @@ void fail_as_foreign(const MappedFile& file) {
          format_size(file.size()));
   }
   fail(Errc::format,
-       "its format is not known; known are torch zip and legacy files, safetensors, HDF5, NumPy's .npy, an "
+       "its format is not known; known are torch zip and legacy files, safetensors, HDF5, NumPy's .npy and "
+       ".npz, an "
        "index of shards, and the index of a TensorFlow checkpoint");
 }
 

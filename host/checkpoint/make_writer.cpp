@@ -20,7 +20,8 @@ const FormatNames& format_of(const fs::path& target, const WriteOptions& options
     const FormatNames* known = names_of(options.format == "tf" ? "tensorflow" : options.format);
     if (known != nullptr) return *known;
     fail(Errc::usage,
-         "{} is not a format that can be written; known are torch, safetensors, h5, tensorflow and npy",
+         "{} is not a format that can be written; known are torch, safetensors, h5, tensorflow, npy, npz "
+         "and raw",
          quote(options.format));
   }
   if (const FormatNames* said = names_by_suffix(target)) return *said;
@@ -97,6 +98,8 @@ std::unique_ptr<Writer> make_single_writer(const Value& root, const fs::path& ta
   if (format == "torch") return torch::make_writer(root, target, options.overwrite);
   if (format == "h5") return h5::make_writer(root, target, options);
   if (format == "npy") return npy::make_writer(root, target, options.overwrite);
+  if (format == "npz") return npy::make_archive_writer(root, target, options.overwrite);
+  if (format == "raw") return npy::make_raw_writer(root, target, options.overwrite);
   return safetensors::make_writer(root, target, options.overwrite, options.metadata);
 }
 

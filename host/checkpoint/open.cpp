@@ -49,6 +49,8 @@ Checkpoint open_single(std::shared_ptr<const MappedFile> file, Container contain
       return tensorflow::read(file, memory);
     case Container::npy:
       return npy::read(file);
+    case Container::npz:
+      return npy::read_archive(file, memory);
     case Container::shard_index:
     case Container::other:
       break;

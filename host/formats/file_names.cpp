@@ -14,14 +14,19 @@ constexpr auto h5_suffixes = std::to_array<std::string_view>({".mdl", ".h5", ".h
 constexpr auto tensorflow_suffixes = std::to_array<std::string_view>({bundle_index_suffix});
 
 constexpr auto npy_suffixes = std::to_array<std::string_view>({".npy"});
+constexpr auto npz_suffixes = std::to_array<std::string_view>({".npz"});
 
-constexpr std::array<FormatNames, 5> formats = {{
+constexpr std::array<FormatNames, 7> formats = {{
     {"torch", torch_suffixes, ".bin", "pytorch_model", "pytorch_model.bin"},
     {"safetensors", safetensors_suffixes, ".safetensors", "model", "model.safetensors"},
     {"h5", h5_suffixes, ".h5", "model", ""},
     {"tensorflow", tensorflow_suffixes, "", "", ""},
     {"npy", npy_suffixes, "", "", ""},
+    {"npz", npz_suffixes, "", "", ""},
+    {"raw", {}, "", "", ""},  // any name: the bytes of one tensor
 }};
+
+constexpr std::string_view last_with_suffixes = "npz";
 
 constexpr std::string_view of = "-of-";
 
@@ -68,7 +73,8 @@ const FormatNames* names_by_suffix(const fs::path& file) {
 std::string list_of_suffixes() {
   std::string list;
   for (const FormatNames& names : formats) {
-    if (!list.empty()) list += &names == &formats.back() ? " or " : ", ";
+    if (names.suffixes.empty()) continue;
+    if (!list.empty()) list += names.format == last_with_suffixes ? " or " : ", ";
     list += fmt::format("{} ({})", fmt::join(names.suffixes, " "), names.format);
   }
   return list;

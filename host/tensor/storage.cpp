@@ -55,6 +55,38 @@ class UnreadableStorage final : public Storage {
   Error why_;
 };
 
+class StoragePart final : public PackedStorage {
+ public:
+  StoragePart(StoragePtr storage, uint64_t offset, uint64_t size)
+      : storage_(std::move(storage)), offset_(offset), size_(size) {}
+  [[nodiscard]] uint64_t size() const override { return size_; }
+  [[nodiscard]] uint64_t stored_size() const override { return std::min(size_, cbk::stored_size(*storage_)); }
+  [[nodiscard]] ByteView view() const override {
+    const ByteView all = storage_->view();
+    return all.empty() ? all : all.subspan(offset_, size_);
+  }
+  void read(uint64_t offset, std::span<std::byte> out) const override {
+    storage_->read(offset_ + offset, out);
+  }
+  [[nodiscard]] std::string_view problem() const override { return storage_->problem(); }
+  void verify() const override { storage_->verify(); }
+  void verify_whole() const override { storage_->verify_whole(); }
+  void drop(uint64_t offset, uint64_t length) const noexcept override {
+    storage_->drop(offset_ + offset, length);
+  }
+  [[nodiscard]] Place place() const override {
+    Place place = storage_->place();
+    place.offset += offset_;
+    return place;
+  }
+  void add_files(SourceFiles& files) const override { storage_->add_files(files); }
+
+ private:
+  StoragePtr storage_;
+  uint64_t offset_;
+  uint64_t size_;
+};
+
 class SwappedStorage final : public PackedStorage {
  public:
   SwappedStorage(StoragePtr storage, uint32_t itemsize) : storage_(std::move(storage)), itemsize_(itemsize) {}
@@ -96,6 +128,13 @@ StoragePtr memory_storage(Bytes bytes) {
 
 StoragePtr unreadable_storage(uint64_t size, Error why) {
   return std::make_shared<UnreadableStorage>(size, std::move(why));
+}
+
+StoragePtr storage_part(StoragePtr storage, uint64_t offset, uint64_t size) {
+  if (offset > storage->size() || size > storage->size() - offset) {
+    fail(Errc::format, "bytes {} to {} of {}", offset, offset + size, storage->size());
+  }
+  return std::make_shared<StoragePart>(std::move(storage), offset, size);
 }
 
 StoragePtr swapped_storage(StoragePtr storage, uint32_t itemsize) {

@@ -59,6 +59,9 @@ StoragePtr memory_storage(Bytes bytes);
 /// Bytes that cannot be had: reading them is the error `why`.
 StoragePtr unreadable_storage(uint64_t size, Error why);
 
+/// Bytes [offset, offset + size) of another storage. Errors: `format` beyond its end.
+StoragePtr storage_part(StoragePtr storage, uint64_t offset, uint64_t size);
+
 /// Big-endian elements of `itemsize` bytes, swapped as they are read.
 StoragePtr swapped_storage(StoragePtr storage, uint32_t itemsize);
 

@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""NumPy's .npy files, written by NumPy and by cbk, read by the other one; and files that lie.
+"""NumPy's .npy and .npz files, written by NumPy and by cbk, read by the other one; and files that lie.
 
 Usage: npy_interop.py --cbk PATH
 """
@@ -7,6 +7,7 @@ import argparse
 import os
 import sys
 import tempfile
+import zipfile
 
 import numpy as np
 
@@ -57,8 +58,9 @@ LIES = {
     "version 9": (file_of(GOOD, version=b"\x09\x00"), "version 9.0"),
     "a header beyond the end": (file_of(GOOD, length=999), "the header needs 1009 bytes"),
     "a huge header": (file_of(GOOD, version=b"\x02\x00", length=1 << 31), "1000000 are allowed"),
-    "too few elements": (file_of(GOOD, b"\0" * 23), "needs 24 bytes, and 23 follow"),
+    "too few elements": (file_of(GOOD, b"\0" * 23), "needs 24 bytes, and 23 follow the header; is the file cut short?"),
     "too many elements": (file_of(GOOD, b"\0" * 25), "needs 24 bytes, and 25 follow"),
+    "too many dims": (file_of(GOOD.replace("(2, 3)", "(" + "1, " * 65 + ")")), "has 65 dims; 64 are allowed"),
     "a negative extent": (file_of(GOOD.replace("2", "-2")), "a whole number"),
     "a huge extent": (file_of(GOOD.replace("2", "9" * 30)), "a whole number"),
     "an overflow": (file_of(GOOD.replace("2", str(1 << 62))), "[4611686018427387904, 3]"),
@@ -105,6 +107,72 @@ def refusals(run):
     run.check("its elements", lambda: np.testing.assert_array_equal(np.load(run.path("d.npy")), np.arange(4, dtype="f4")))
 
 
+def archives(run, rng):
+    """Archives of NumPy's, stored and deflated, of any dtype and shape: what cbk makes of them are the same arrays."""
+    arrays = {f"{code}.{i}": np.asarray(rng.integers(0, 2, size=shape).astype(code), order="F" if i % 2 else "C")
+              for code in ["?", "u1", "<i2", ">i4", ">f4", "<f8", ">c8"] for i, shape in enumerate(SHAPES)}
+    arrays["a/b"] = rng.standard_normal(300_000)
+    arrays["zeros"] = np.zeros((1000, 1000), "f4")
+    for name, save in ("stored", np.savez), ("deflated", np.savez_compressed):
+        path, again = run.path(name + ".npz"), run.path(name + "-again.npz")
+        save(path, **arrays)
+
+        def check(path=path, again=again):
+            run.call("copy", "-q", path, again)
+            assert zipfile.ZipFile(again).testzip() is None
+            with np.load(again) as found:
+                assert list(found) == list(arrays), list(found)
+                for key, array in arrays.items():
+                    assert found[key].dtype == array.dtype.newbyteorder("<"), key
+                    np.testing.assert_array_equal(found[key], array, key)
+        run.check(name, check)
+        run.check(name + ", member by member", lambda path=path: [export(run, path, key, array) for key, array in arrays.items()])
+    np.savez(run.path("none.npz"))
+    run.check("an empty archive", lambda: run.call("ls", run.path("none.npz")).index("0 tensors"))
+    run.check("both forms are equal", lambda: run.call("diff", run.path("stored.npz"), run.path("deflated.npz")))
+
+
+def export(run, path, key, array):
+    run.call("export", path, key, "-o", run.path("one.npy"), "--overwrite")
+    np.testing.assert_array_equal(np.load(run.path("one.npy")), array, key)
+
+
+def damaged_archives(run, rng):
+    """Each kind of damage is an error that names the member, also where only a part of a large file is damaged."""
+    arrays = {"first": rng.standard_normal(1000), "second": rng.standard_normal(3_000_000)}
+    for name, save in ("stored", np.savez), ("deflated", np.savez_compressed):
+        path = run.path(name + "-damaged.npz")
+        save(path, **arrays)
+        with open(path, "r+b") as f:
+            f.seek(20_000_000)
+            f.write(b"damage")
+
+        def check(path=path):
+            for call in (["copy", "-q", path, run.path("damaged.pt")], ["export", path, "second", "-o", run.path("damaged.npy")]):
+                done = run.run(*call)
+                assert done.returncode == 1 and "second.npy" in done.stderr, (done.returncode, done.stderr)
+            run.call("export", path, "first", "-o", run.path("first.npy"), "--overwrite")
+        run.check("damaged, " + name, check)
+    path = run.path("odd.npz")
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("good.npy", file_of(GOOD))
+        archive.writestr("objects.npy", file_of(GOOD.replace("<f4", "|O")))
+        archive.writestr("note.txt", "words")
+    run.check("what is no array", lambda: run.call("ls", path).index("1 tensor, 6 elements"))
+    run.check("is left out", lambda: run.call("copy", "-q", path, run.path("odd.pt"), "--include", "good"))
+    run.check("or refused", lambda: run.run("copy", "-q", path, run.path("odd2.pt")).stderr.index("'objects.npy'"))
+    for name, (content, message) in LIES.items():
+        if message.startswith(("Python objects", "texts", "records")):
+            continue
+        with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+            archive.writestr("lie.npy", content)
+
+        def check_lie(path=path, message=message):
+            done = run.run("ls", path)
+            assert done.returncode == 1 and "member 'lie.npy'" in done.stderr and message in done.stderr, (done.returncode, done.stderr)
+        run.check("in an archive: " + name, check_lie)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--cbk", required=True)
@@ -114,6 +182,8 @@ def main():
         versions(run)
         lies(run)
         refusals(run)
+        archives(run, np.random.default_rng(2))
+        damaged_archives(run, np.random.default_rng(3))
         return run.close()
 
 

@@ -13,6 +13,7 @@ namespace {
 constexpr std::string_view magic = "\x93NUMPY";
 constexpr size_t alignment = 64;
 constexpr uint64_t longest_header = 1'000'000;
+constexpr size_t most_dims = 64;  // as NumPy 2 has it
 
 /// The Python literals that a header may have: texts, True and False, tuples of whole numbers.
 class Literals {
@@ -135,35 +136,48 @@ DType dtype_of(std::string_view descr) {
        is_object ? "Python objects" : "texts or raw bytes", quote(descr));
 }
 
+[[noreturn]] void fail_as_cut(uint64_t wanted, uint64_t found) {
+  fail(Errc::format, "the header needs {} bytes, and there are {}; is the file cut short?", wanted, found);
+}
+
+/// Where the text of the header begins: behind its length, which has two bytes in version 1.
+uint64_t begin_of_text(ByteView head) {
+  return head[6] == std::byte{1} ? 10 : 12;
+}
+
 }  // namespace
 
 bool looks_like_npy(ByteView head) {
   return as_text(head).starts_with(magic);
 }
 
-Header read_header(ByteView file) {
-  const std::string_view bytes = as_text(file);
-  const auto cut_short = [&](uint64_t wanted) {
-    fail(Errc::format, "the header needs {} bytes, and the file has {}", wanted, bytes.size());
-  };
-  if (bytes.size() < 12) cut_short(12);
-  const int major = static_cast<unsigned char>(bytes[6]);
-  const int minor = static_cast<unsigned char>(bytes[7]);
+uint64_t size_of_header(ByteView head) {
+  if (head.size() < least_header) fail_as_cut(least_header, head.size());
+  if (!looks_like_npy(head)) fail(Errc::format, "it does not begin as an array file does");
+  const int major = static_cast<int>(head[6]);
+  const int minor = static_cast<int>(head[7]);
   if (major < 1 || major > 3 || minor != 0)
     fail(Errc::format, "version {}.{} of the format is not known; known are 1.0, 2.0 and 3.0", major, minor);
-  const uint64_t begin = major == 1 ? 10 : 12;
   const uint64_t length =
-      major == 1 ? load_le<uint16_t>(file.data() + 8) : load_le<uint32_t>(file.data() + 8);
+      major == 1 ? load_le<uint16_t>(head.data() + 8) : load_le<uint32_t>(head.data() + 8);
   if (length > longest_header)
     fail(Errc::format, "the header has {} bytes; {} are allowed", length, longest_header);
-  if (begin + length > bytes.size()) cut_short(begin + length);
-  Members members = read_members(bytes.substr(begin, length));
+  return begin_of_text(head) + length;
+}
+
+Header read_header(ByteView file) {
+  const uint64_t size = size_of_header(file);
+  if (size > file.size()) fail_as_cut(size, file.size());
+  const uint64_t begin = begin_of_text(file);
+  Members members = read_members(as_text(file).substr(begin, size - begin));
+  if (members.shape->size() > most_dims)
+    fail(Errc::format, "the array has {} dims; {} are allowed", members.shape->size(), most_dims);
   Header out;
   out.dtype = dtype_of(*members.descr);
   out.is_big_endian = members.descr->starts_with('>');
   out.is_column_major = *members.is_column_major;
   out.shape = std::move(*members.shape);
-  out.data_start = begin + length;
+  out.data_start = size;
   return out;
 }
 

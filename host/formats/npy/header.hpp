@@ -18,6 +18,10 @@ struct Header {
 
 bool looks_like_npy(ByteView head);
 
+/// How many bytes are before the elements, from the first `least_header` ones. Errors: `format`.
+uint64_t size_of_header(ByteView head);
+inline constexpr uint64_t least_header = 12;
+
 /// Errors: `format`; `dtype` of elements that are no numbers.
 Header read_header(ByteView file);
 

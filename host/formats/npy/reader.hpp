@@ -1,4 +1,4 @@
-// NumPy's array files as checkpoints of one tensor (FORMAT.md).
+// NumPy's array files, and archives of them, as checkpoints (FORMAT.md).
 #pragma once
 
 #include "host/base/file.hpp"
@@ -6,7 +6,14 @@
 
 namespace cbk::npy {
 
-/// Errors: `format`, `dtype`.
+/// One array, named after the file. Errors: `format`, `dtype`.
 Checkpoint read(const std::shared_ptr<const MappedFile>& file);
+
+/// Whether a zip archive is one of arrays: by its first member or, where that says nothing, by its name.
+bool looks_like_npz(ByteView head, const fs::path& path);
+
+/// The arrays of an archive (.npz). What cannot be read of it is an unreadable value. Errors: `format`,
+/// `unsupported`.
+Checkpoint read_archive(const std::shared_ptr<const MappedFile>& file, const MemoryPtr& memory);
 
 }  // namespace cbk::npy
