@@ -1,6 +1,7 @@
 // Functions that make tensors: from numbers, constant or random, and by joining several.
 #include "bindings/elements.hpp"
 #include "bindings/modules.hpp"
+#include "host/tensor/csv.hpp"
 
 namespace cbk::lua {
 namespace {
@@ -91,13 +92,22 @@ int dtype_facts(lua_State* L) {
   return 1;
 }
 
+/// `cbk.write_csv(path, tensor, { overwrite })`
+int csv(lua_State* L) {
+  const Options options(L, 3, {"overwrite"});
+  const fs::path path = check_path(L, 1);
+  write_csv(check<const TensorLeaf>(L, 2)->tensor, path, options.flag("overwrite"));
+  return 0;
+}
+
 }  // namespace
 
 void bind_tensor_functions(lua_State* L) {
-  static const luaL_Reg functions[] = {
-      {"tensor", guarded<make_tensor>}, {"full", guarded<make_full>},    {"randn", guarded<make_randn>},
-      {"rand", guarded<make_rand>},     {"tril", guarded<make_tril>},    {"cat", guarded<cat>},
-      {"stack", guarded<stack>},        {"dtype", guarded<dtype_facts>}, {nullptr, nullptr}};
+  static const luaL_Reg functions[] = {{"tensor", guarded<make_tensor>}, {"full", guarded<make_full>},
+                                       {"randn", guarded<make_randn>},   {"rand", guarded<make_rand>},
+                                       {"tril", guarded<make_tril>},     {"cat", guarded<cat>},
+                                       {"stack", guarded<stack>},        {"dtype", guarded<dtype_facts>},
+                                       {"write_csv", guarded<csv>},      {nullptr, nullptr}};
   set_functions(L, functions);
 }
 

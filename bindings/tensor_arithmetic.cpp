@@ -8,6 +8,10 @@ int to(lua_State* L) {
   return push_result(L, self_tensor(L).cast(check_dtype(L, 2)));
 }
 
+int bits(lua_State* L) {
+  return push_result(L, self_tensor(L).bits());
+}
+
 int affine(lua_State* L) {
   const double term = lua_isnoneornil(L, 3) ? 0 : check_number(L, 3);
   return push_result(L, self_tensor(L).affine(check_number(L, 2), term));
@@ -73,10 +77,14 @@ int operator_neg(lua_State* L) {
 
 }  // namespace
 
-const luaL_Reg tensor_arithmetic[] = {
-    {"to", guarded<to>},   {"affine", guarded<affine>}, {"replace_nan", guarded<replace_nan>},
-    {"add", guarded<add>}, {"matmul", guarded<matmul>}, {"require_finite", guarded<require_finite>},
-    {nullptr, nullptr}};
+const luaL_Reg tensor_arithmetic[] = {{"to", guarded<to>},
+                                      {"bits", guarded<bits>},
+                                      {"affine", guarded<affine>},
+                                      {"replace_nan", guarded<replace_nan>},
+                                      {"add", guarded<add>},
+                                      {"matmul", guarded<matmul>},
+                                      {"require_finite", guarded<require_finite>},
+                                      {nullptr, nullptr}};
 
 const luaL_Reg tensor_operators[] = {{"__add", guarded<operator_add>}, {"__sub", guarded<operator_sub>},
                                      {"__mul", guarded<operator_mul>}, {"__div", guarded<operator_div>},

@@ -164,6 +164,20 @@ class CastExpression final : public Expression {
   ExpressionPtr input_;
 };
 
+/// The bytes of another expression as a dtype of the same size.
+class BitsExpression final : public Expression {
+ public:
+  BitsExpression(ExpressionPtr input, DType dtype)
+      : Expression(dtype, input->numel()), input_(std::move(input)) {}
+  Losses read(int64_t begin, std::span<std::byte> out) const override { return input_->read(begin, out); }
+  [[nodiscard]] int64_t granularity() const override { return input_->granularity(); }
+  bool drop(int64_t begin, int64_t end) const noexcept override { return input_->drop(begin, end); }
+  void each_input(const std::function<void(const Expression&)>& visit) const override { visit(*input_); }
+
+ private:
+  ExpressionPtr input_;
+};
+
 class ElementExpression final : public Expression {
  public:
   ElementExpression(ExpressionPtr input, ElementOp op)

@@ -200,6 +200,20 @@ Tensor Tensor::cast(DType dtype) const {
   return from_expression(std::make_shared<CastExpression>(expression_, dtype), shape());
 }
 
+Tensor Tensor::bits() const {
+  if (is_complex(dtype_)) fail(Errc::dtype, "{} elements have no bits as one integer", name_of(dtype_));
+  DType to = DType::uint8;
+  for (const DType each : {DType::uint16, DType::uint32, DType::uint64}) {
+    if (size_of(each) == size_of(dtype_)) to = each;
+  }
+  if (const View* source = view()) {
+    View same = *source;
+    same.dtype = to;
+    return from_view(std::move(same));
+  }
+  return from_expression(std::make_shared<BitsExpression>(expression_, to), shape());
+}
+
 Tensor Tensor::affine(double factor, double term) const {
   check_arithmetic(dtype_);
   if (factor == 1 && term == 0) return *this;

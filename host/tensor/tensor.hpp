@@ -74,6 +74,8 @@ class Tensor {
   /// Rows `indices` along `dim`, in that order.
   [[nodiscard]] Tensor index_select(int64_t dim, std::vector<int64_t> indices) const;
   [[nodiscard]] Tensor cast(DType dtype) const;
+  /// The same bytes as unsigned integers of the element's size. Errors: `dtype` of complex elements.
+  [[nodiscard]] Tensor bits() const;
   /// this · factor + term, computed in float32 (float64 for float64) and rounded once, as PyTorch does.
   [[nodiscard]] Tensor affine(double factor, double term) const;
   /// NaN elements become `value`.

@@ -100,6 +100,8 @@ end
 -- By the documented name, in an order in which each finds what it reads.
 local calls = {
   { "copy", { "copy", "a.pt", "half.pt", "--to-dtype", "float16", "--allow-overflow" } },
+  { "export", { "export", "a.pt", "w", "-o", "w.npy" } },
+  { "import", { "import", "w.npy", "-o", "w.pt" } },
   { "convert --dry-run", with(convert, "--dry-run") },
   { "convert --explain", with(convert, "--explain", "lm_head.weight") },
   { "convert", convert },

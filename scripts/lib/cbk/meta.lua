@@ -79,6 +79,9 @@ function Tensor:split(size, dim) end
 ---@param dtype string
 ---@return Tensor
 function Tensor:to(dtype) end
+---The bits of the elements as unsigned integers of their size: a bfloat16 becomes a uint16. Complex elements have none.
+---@return Tensor
+function Tensor:bits() end
 ---x · factor + term, computed in float32 (float64 in float64), rounded once. `t * 2`, `t + 1`, `t / 2`, `-t` say the same. Integers are
 ---exact with a whole factor and term, else computed in float64; a result that the dtype cannot hold becomes the nearest that it can.
 ---@return Tensor
@@ -159,7 +162,7 @@ function Tensor:as(options) end
 ---`get` or `has`. The names of the fields and methods here come first: a key of such a name ("version", "format", …) is read as
 ---`ckpt:get "version"`. `pairs(ckpt)` is `ckpt:leaves()`. A checkpoint is read only.
 ---@field root any           the tree; nearly always a Dict
----@field format string      "torch-zip" "torch-legacy" "torch-sharded" "safetensors" "safetensors-sharded" "cerebras-h5" "flat-h5" "tensorflow" "npy"
+---@field format string      "torch-zip" "torch-legacy" "torch-sharded" "safetensors" "safetensors-sharded" "cerebras-h5" "flat-h5" "tensorflow" "npy" "npz"
 ---@field version string
 ---@field path string
 ---@field files string[]
@@ -439,6 +442,9 @@ function cbk.tril(shape, options) end
 function cbk.cat(tensors, dim) end
 ---@return Tensor
 function cbk.stack(tensors, dim) end
+---Writes a tensor as comma-separated values: a line for each run along the last dim, with the fewest digits that give the same numbers.
+---@param options? { overwrite: boolean }
+function cbk.write_csv(path, tensor, options) end
 ---{ name, size (bytes), floating, integer } of a dtype by any of its names.
 ---@param name string
 function cbk.dtype(name) end
@@ -483,7 +489,7 @@ function cbk.fs.temp_dir() end            -- a new empty folder
 function cbk.fs.program() end             -- the running program, for scripts that call cbk again
 
 -- --- names of files (host/formats/file_names.hpp)
----The format that the suffix of a path says: "torch", "safetensors", "h5", "tensorflow" or "npy"; nil when it says none.
+---The format that the suffix of a path says: "torch", "safetensors", "h5", "tensorflow", "npy" or "npz"; nil when it says none.
 ---@param path string
 ---@return string?
 function cbk.format_of_name(path) end

@@ -1,0 +1,87 @@
+-- cbk export: write tensors of a checkpoint for other programs: NumPy, CSV, raw bytes
+
+local cbk = require "cbk"
+local chosen_tensors = require "cbk.cli.chosen_tensors"
+local cli = require "cbk.cli"
+local extents = require "cbk.extents"
+
+local FORMATS = { npy = true, npz = true, csv = true, raw = true }
+
+local parser = cli.parser("export", "Write tensors of a checkpoint for other programs.", [[
+The format follows from the name of OUT, or from --format:
+  .npy   one tensor, for numpy.load
+  .npz   any number of tensors by their keys, for numpy.load
+  .csv   one tensor as text: a line for each run along its last dim; for one dim, a line for each element
+  .raw   the bytes of one tensor as they are stored: little-endian, in C order, without a header
+
+NumPy and CSV have neither bfloat16 nor 8-bit floats. Such tensors are written as float32, which
+holds all their values; with --raw, their bits are written as unsigned integers.
+
+KEY is a key or a glob over whole keys; a plain name also means everything below it.
+
+examples:
+  cbk export model.safetensors lm_head.weight -o head.npy
+  cbk export model.mdl 'model.*.bias' -o biases.npz
+  cbk export pytorch_model.bin wte.weight -o wte.csv
+  cbk export model.safetensors lm_head.weight -o head.raw]])
+parser:argument("file", "a checkpoint, an index.json, a TensorFlow prefix or a folder with one"):argname "FILE"
+parser:argument("key", "a key, or a glob over whole keys"):argname "KEY":args "+"
+parser:option("-o --output", "what to write"):argname("OUT"):count(1)
+parser:option("--format", "npy, npz, csv or raw (default: from OUT)"):argname("FORMAT"):choices { "npy", "npz", "csv", "raw" }
+parser:flag("--raw", "write bfloat16 and 8-bit floats as their bits (default: as float32)")
+cli.input_options(parser)
+cli.output_options(parser)
+local args = parser:parse()
+
+local function format_of_output()
+  if args.format then return args.format end
+  local suffix = args.output:match "%.(%w+)$"
+  if FORMATS[suffix] then return suffix end
+  local checkpoint = cbk.format_of_name(args.output)
+  local hint = checkpoint
+    and ("; for a %s checkpoint: cbk copy %s %s --include %s"):format(checkpoint, args.file, args.output, args.key[1]) or ""
+  cli.usage_error("export", ("-o '%s': end the name in .npy, .npz, .csv or .raw, or pass --format%s"):format(args.output, hint))
+end
+
+local format = format_of_output()
+
+--- Whether NumPy and CSV lack the dtype.
+local function is_narrow(name) return name == "bfloat16" or name:find "^float8" ~= nil end
+
+local function exported(tensor)
+  if format == "raw" or not is_narrow(tensor.dtype) then return tensor end
+  return args.raw and tensor:bits() or tensor:to "float32"
+end
+
+local function description(tensor, source)
+  local from = tensor.dtype ~= source.dtype and (args.raw and " (the bits of %s)" or " (from %s)"):format(source.dtype) or ""
+  return ("%s %s%s"):format(tensor.dtype, extents.shape(tensor:shape()), from)
+end
+
+local checkpoint = cli.open(args.file, args)
+local chosen = chosen_tensors(args.file, checkpoint:raw_root(), args.key)
+if #chosen > 1 and format ~= "npz" then
+  cbk.fail("value", ("%d tensors are chosen, and a .%s file holds one; name one key, or write an .npz file"):format(#chosen, format))
+end
+
+local root = cbk.dict()
+for _, one in ipairs(chosen) do
+  one.exported = exported(one.tensor)
+  if one.exported.role == "np_scalar" then one.exported = one.exported:as { role = "ndarray" } end
+  root[one.key] = one.exported
+end
+
+local written, plan = not args.dry_run, nil
+if format == "csv" then
+  local tensor = chosen[1].exported
+  if written then cbk.write_csv(args.output, tensor, { overwrite = args.overwrite }) end
+else
+  local output = cbk.create(args.output, { root = root, format = format, overwrite = args.overwrite })
+  written, plan = cli.commit(output, args)
+end
+if written then
+  for _, one in ipairs(chosen) do
+    cli.say(args, ("%s: %s"):format(cbk.shown(one.key), description(one.exported, one.tensor)))
+  end
+end
+cli.print_result(args, written, { { "checkpoint", args.output } }, plan)
