@@ -92,7 +92,8 @@ Checkpoint read_archive(const std::shared_ptr<const MappedFile>& file, const Mem
   for (const zip::Entry& entry : archive.entries()) {
     const bool is_array = entry.name.ends_with(suffix);
     const std::string key(is_array ? entry.name.substr(0, entry.name.size() - suffix.size()) : entry.name);
-    if (root->find(std::string_view(key)) != nullptr) fail(Errc::format, "two members of the archive are {}", quote(key));
+    if (root->find(std::string_view(key)) != nullptr)
+      fail(Errc::format, "two members of the archive are {}", quote(key));
     memory->charge(array_bytes + key.size());
     const auto member = [&] { return fmt::format("the archive member {}", quote(entry.name)); };
     try {
