@@ -2,22 +2,31 @@
 
 local cbk = require "cbk"
 local cli = require "cbk.cli"
-local extents = require "cbk.extents"
+local diff = require "cbk.diff"
 local fold = require "cbk.fold"
-local listing = require "cbk.listing"
 local numbers = require "cbk.numbers"
+local progress = require "cbk.progress"
+local renamed = require "cbk.diff.renamed"
+local tensor_filter = require "cbk.cli.tensor_filter"
+local through = require "cbk.diff.through"
+local values = require "cbk.diff.values"
 
 local parser = cli.parser("diff", "Compare two checkpoints of any formats: keys, shapes, dtypes, values.", [[
-Values are compared by their dotted keys. The order of keys and the kinds of containers (dict or
-OrderedDict, tensor or parameter) are not compared, since not every format has them. Elements agree
-when |a - b| <= T + R * |b|, or when both are NaN. Tensors are read in blocks;
-memory stays small.
+Values are compared by their dotted keys; tensors that only one side has are then compared by content,
+and those with the same content are listed as renamed. With --model, one of them is converted to the
+format of the other first, in memory, and only the model's tensors are compared.
+
+The order of keys and the kinds of containers (dict or OrderedDict, tensor or parameter) are not
+compared, since not every format has them. Elements agree when |a - b| <= T + R * |b|, or when both are
+NaN. Tensors that differ most come first; layers that are alike are one line. rel norm is the norm of
+a - b over that of b. Tensors are read in blocks; memory stays small.
 
 Exit code: 0 the same, 1 different, 2 an error.
 
 examples:
   cbk diff model.bin model.safetensors
-  cbk diff old.mdl new.mdl --rtol 1e-3 --ignore-dtype]])
+  cbk diff old.mdl new.mdl --rtol 1e-3 --ignore-dtype
+  cbk diff llama-folder model.mdl --model llama --ignore-dtype --key '*.layers.0.*']])
 parser:argument("a", "a checkpoint, an index.json, a TensorFlow prefix or a folder with one"):argname "A"
 parser:argument("b", "the other one"):argname "B"
 local function tolerance(name)
@@ -31,201 +40,148 @@ parser:option("--rtol", "relative tolerance"):argname("R"):convert(tolerance "--
 parser:option("--atol", "absolute tolerance"):argname("T"):convert(tolerance "--atol"):default "0"
 parser:flag("--keys-only", "compare keys, kinds, shapes and dtypes, and read no values")
 parser:flag("--ignore-dtype", "compare the values of tensors of different dtypes")
-parser:flag("--all", "list every difference, not the first 20 of each kind")
+parser:option("--key", "only keys that match the glob; a plain name also means everything below it"):argname "GLOB"
+tensor_filter.options(parser, diff.orders)
+parser:flag("--all", "list every difference on a line of its own, not the first 20 lines of each kind")
+through.options(parser)
 cli.input_options(parser)
-cli.options(parser, "json")
+cli.options(parser, "no-progress-bar", "json")
 
 local SAME, DIFFERENT, TROUBLE = 0, 1, 2
 local LISTED = 20
-local TENSORS = { tensor = true, parameter = true, ndarray = true, np_scalar = true }
+local MOST_FOLDED = 100000 -- keys, which are all in memory for that
 
--- --- one value against the other; each gives nil or { what, text, … }
+-- --- what is compared
 
---- The position of element `index` (C order) in a shape.
-local function position(index, shape)
-  local out = {}
-  for dim = #shape, 1, -1 do
-    out[dim] = index % shape[dim]
-    index = math.floor(index / shape[dim])
-  end
-  return out
-end
-
-local function number_text(number)
-  if type(number) ~= "number" or number % 1 == 0 and number < 2 ^ 53 then return numbers.whole_text(number) end
-  return (("%.4g"):format(number))
-end
-
-local function compare_elements(a, b, args)
-  local d = a:compare(b, { rtol = args.rtol, atol = args.atol })
-  if d.different == 0 then return nil end
-  local first = position(d.first, a:shape())
-  local place = #first > 0 and ", first at " .. extents.shape(first) or ""
-  return { what = "values", different = d.different, numel = d.numel, max_abs = d.max_abs, max_rel = d.max_rel, first = first,
-    text = ("%s of %s differ (%s), max abs %s, max rel %s%s"):format(numbers.grouped(d.different),
-      numbers.counted(d.numel, "element"), numbers.percent(d.different, d.numel), number_text(d.max_abs), number_text(d.max_rel), place) }
-end
-
-local function compare_tensors(a, b, args)
-  local shape_a, shape_b = extents.shape(a:shape()), extents.shape(b:shape())
-  if shape_a ~= shape_b then return { what = "shape", a = shape_a, b = shape_b, text = ("shape %s, %s"):format(shape_a, shape_b) } end
-  if a.dtype ~= b.dtype then
-    local complex_only_one = (a.dtype:find "^complex" == nil) ~= (b.dtype:find "^complex" == nil)
-    if not args.ignore_dtype or complex_only_one then
-      return { what = "dtype", a = a.dtype, b = b.dtype, text = ("dtype %s, %s"):format(a.dtype, b.dtype) }
-    end
-  end
-  if args.keys_only then return nil end
-  return compare_elements(a, b, args)
-end
-
-local NUMBERS = { int = true, float = true }
-
-local function same_number(a, b, args)
-  if not (NUMBERS[cbk.kind(a)] and NUMBERS[cbk.kind(b)]) then return false end
-  a, b = tonumber(a.value), tonumber(b.value)
-  if not a or not b then return false end
-  if a == b or (a ~= a and b ~= b) then return true end
-  return math.abs(a - b) <= args.atol + args.rtol * math.abs(b)
-end
-
-local compare_values
-
---- A function that gives the row of `b` with the key of row `i` of `a`, or nil. A key that occurs twice
---- ({"a.b": 1, "a": {"b": 2}}) is counted. As long as keys are in one order, no index of them is needed.
-local function matcher(a, b)
-  local alike = 0
-  while alike < #a and alike < #b and a:path(alike + 1) == b:path(alike + 1) do alike = alike + 1 end
-  return function(i)
-    if i <= alike then return i end
-    return b:find(a:path(i), a:earlier(i))
+---A function that says whether a row is compared.
+local function filter(args, tensors_only)
+  if not (args.key or args.shape or args.dtype or tensors_only) then return function() return true end end
+  local matches, below = cbk.glob(args.key or "*"), cbk.glob((args.key or "*") .. ".*")
+  return function(rows, i)
+    local path = rows:path(i)
+    if args.key and not (matches(path) or below(path)) then return false end
+    if not (args.shape or args.dtype or tensors_only) then return true end
+    local row = rows[i]
+    return row.shape ~= nil and (not args.shape or args.shape(row.shape)) and (not args.dtype or row.type == args.dtype)
   end
 end
 
---- Objects are the same if what they consist of is: tensors from two files are never the same objects.
-local function compare_objects(a, b, args)
-  local parts_a, parts_b = cbk.leaf_rows(a.state), cbk.leaf_rows(b.state)
-  if a.type ~= b.type or a.repr ~= b.repr or #parts_a ~= #parts_b then return false end
-  local counterpart = matcher(parts_a, parts_b)
-  for i = 1, #parts_a do
-    local k = counterpart(i)
-    if not k or compare_values(parts_a:raw(i), parts_b:raw(k), args) then return false end
+---A function that shows how much has been read.
+local function new_progress(a, b, args)
+  if args.no_progress_bar or args.json or args.keys_only then return function() end end
+  local total = a:totals().bytes + b:totals().bytes
+  local display, done, clock = progress.display(), 0, cbk.clock()
+  local function show(key) display { done = math.min(done, total), total = total, seconds = cbk.clock() - clock, key = key } end
+  return function(key, bytes)
+    done = done + bytes
+    show(key)
+  end, function()
+    done = total
+    show ""
   end
-  return true
 end
-
-local function have_parts(a, b)
-  return cbk.kind(a) == "object" and cbk.kind(b) == "object" and cbk.kind(a.state) == "dict" and cbk.kind(b.state) == "dict"
-end
-
-function compare_values(a, b, args)
-  local kind_a, kind_b = cbk.kind(a), cbk.kind(b)
-  if TENSORS[kind_a] and TENSORS[kind_b] then return compare_tensors(a, b, args) end
-  local are_numbers = NUMBERS[kind_a] and NUMBERS[kind_b]
-  if kind_a ~= kind_b and not (are_numbers and args.ignore_dtype) then
-    return { what = "kind", a = kind_a, b = kind_b, text = ("%s, %s"):format(kind_a, kind_b) }
-  end
-  if args.keys_only then return nil end
-  if kind_a == "object" and a.type == b.type and a.type:find "^safetensors%." then
-    return { what = "value", a = a.repr, b = b.repr, text = ("%s: elements smaller than a byte are not compared"):format(a.repr) }
-  end
-  if cbk.equal(a, b) or same_number(a, b, args) then return nil end
-  if have_parts(a, b) and compare_objects(a, b, args) then return nil end
-  local text_a, text_b = listing.value_text(a), listing.value_text(b)
-  return { what = "value", a = text_a, b = text_b, text = ("%s, %s"):format(text_a, text_b) }
-end
-
--- --- the trees
-
---- Where and how two rows differ, or nil.
-local function compare_rows(a, i, b, k, args)
-  local ok, difference = pcall(compare_values, a:raw(i), b:raw(k), args)
-  if ok then return difference end
-  if type(difference) == "table" and difference.code ~= "interrupted" then
-    difference.message = ("%s: %s"):format(cbk.quote(a:path(i)), difference.message)
-  end
-  error(difference, 0)
-end
-
----@class Comparison
----@field a LeafRows
----@field b LeafRows
----@field in_b fun(i: integer): integer|nil  the row of `b` for one of `a`
----@field only_a integer[]      rows of `a`
----@field only_b integer[]      rows of `b`
----@field different integer[]   rows of `a`
----@field tensors table<integer, table>  of those the differences of tensors, which took a while to find
----@field same integer
 
 ---@return Comparison
 local function compare(args)
-  local a = cbk.leaf_rows(cli.open(args.a, args):raw_root())
-  local b = cbk.leaf_rows(cli.open(args.b, args):raw_root())
-  local in_b, in_a = matcher(a, b), matcher(b, a)
-  local result = { a = a, b = b, in_b = in_b, only_a = {}, only_b = {}, different = {}, tensors = {}, same = 0 }
-  for i = 1, #a do
-    local k = in_b(i)
-    local difference = k and compare_rows(a, i, b, k, args)
-    if not k then
-      table.insert(result.only_a, i)
-    elseif difference then
-      table.insert(result.different, i)
-      if difference.what == "values" then result.tensors[i] = difference end
-    else
-      result.same = result.same + 1
-    end
+  local a, b = cli.open(args.a, args), cli.open(args.b, args)
+  local root_a, root_b, what = a:raw_root(), b:raw_root(), nil
+  if args.model then
+    if args.model == "auto" then args.model = nil end
+    root_a, root_b, what = through.trees({ path = args.a, checkpoint = a, config = args.config }, { path = args.b, checkpoint = b }, args)
+    cli.say(args, ("comparing %s"):format(what))
   end
-  for k = 1, #b do
-    if not in_a(k) then table.insert(result.only_b, k) end
-  end
-  result.equal = #result.only_a + #result.only_b + #result.different == 0
+  local rows_a, rows_b = cbk.leaf_rows(root_a), cbk.leaf_rows(root_b)
+  local on_read, finish = new_progress(rows_a, rows_b, args)
+  local result = diff.compare(rows_a, rows_b, args, {
+    row = filter(args, what ~= nil), without_other_names = what ~= nil, order = args.sort or "rel", on_read = on_read,
+  })
+  if finish then finish() end
+  result.through = what
   return result
-end
-
---- "a.b"; "a.b (2)" of the second one with this key.
-local function key_of(rows, i)
-  local earlier = rows:earlier(i)
-  return earlier == 0 and rows:path(i) or ("%s (%d)"):format(rows:path(i), earlier + 1)
-end
-
---- The `n`th difference, with its key.
-local function difference_at(result, n, args)
-  local i = result.different[n]
-  local difference = result.tensors[i] or compare_rows(result.a, i, result.b, result.in_b(i), args)
-  difference.key = key_of(result.a, i)
-  return difference
 end
 
 -- --- results
 
-local function print_list(title, count, args, text_at)
+---@param lines string[]
+local function print_lines(title, count, lines, args)
   if count == 0 then return end
   print(("%s (%s):"):format(title, numbers.grouped(count)))
-  local shown = args.all and count or math.min(count, LISTED)
-  for i = 1, shown do print("  " .. text_at(i)) end
-  if shown < count then print(("  … and %s more (--all lists them)"):format(numbers.grouped(count - shown))) end
+  local most = args.top or args.all and #lines or LISTED
+  for i = 1, math.min(most, #lines) do print("  " .. lines[i]) end
+  if #lines > most then print(("  … and %s more (--all lists them)"):format(numbers.grouped(#lines - most))) end
+end
+
+---Prints keys that only one side has, with layers on one line.
+local function print_keys(title, rows, list, args)
+  local lines, entries = {}, {}
+  if args.all or #list > MOST_FOLDED then
+    local shown = args.all and #list or math.min(#list, args.top or LISTED)
+    for n = 1, shown do lines[n] = fold.shown(diff.key_of(rows, list[n])) end
+    for n = shown + 1, #list do lines[n] = "" end
+  else
+    for n, i in ipairs(list) do entries[n] = { path = diff.key_of(rows, i) } end
+    for n, group in ipairs(fold.groups(entries)) do lines[n] = group.name end
+  end
+  print_lines(title, #list, lines, args)
+end
+
+---Differences of tensors in lines; those of like layers in one, with the values of the first, which differs most.
+local function different_lines(result, args)
+  local entries, lines = {}, {}
+  local is_folded = not args.all and #result.different <= MOST_FOLDED
+  local most = is_folded and #result.different or math.min(#result.different, args.all and math.huge or args.top or LISTED)
+  for n = 1, most do
+    local d, key = diff.at(result, n, args)
+    local is_tensor = result.tensors[result.different[n]] ~= nil
+    local signature = is_folded and is_tensor and table.concat({ d.what, d.shape or d.text, d.dtype or "" }, "\0") or tostring(n)
+    entries[n] = { path = key, signature = signature, d = d }
+  end
+  for n, group in ipairs(fold.groups(entries)) do
+    local first = group.members[1]
+    local text = cbk.shown(first.d.text)
+    if #group.members > 1 and first.d.what == "values" then
+      text = ("%d tensors, most in %s: %s"):format(#group.members, fold.shown(first.path), text)
+    elseif #group.members > 1 then
+      text = ("%d tensors: %s"):format(#group.members, text)
+    end
+    lines[n] = ("%s: %s"):format(#group.members > 1 and group.name or fold.shown(first.path), text)
+  end
+  for n = #entries + 1, is_folded and 0 or #result.different do lines[n] = "" end
+  return lines
+end
+
+local function renamed_lines(list, args)
+  if not args.all then return renamed.lines(list) end
+  local lines = {}
+  for i, pair in ipairs(list) do lines[i] = ("%s -> %s"):format(fold.shown(pair.a), fold.shown(pair.b)) end
+  return lines
 end
 
 local function print_text(result, args)
-  local function keys(rows, list)
-    return function(i) return fold.shown(key_of(rows, list[i])) end
-  end
-  print_list("only in " .. cbk.shown(args.a), #result.only_a, args, keys(result.a, result.only_a))
-  print_list("only in " .. cbk.shown(args.b), #result.only_b, args, keys(result.b, result.only_b))
-  print_list("different", #result.different, args, function(n)
-    local d = difference_at(result, n, args)
-    return ("%s: %s"):format(fold.shown(d.key), cbk.shown(d.text))
-  end)
+  print_keys("only in " .. cbk.shown(args.a), result.a, result.only_a, args)
+  print_keys("only in " .. cbk.shown(args.b), result.b, result.only_b, args)
+  print_lines("renamed, with the same content", #result.renamed, renamed_lines(result.renamed, args), args)
+  print_lines("different", #result.different, different_lines(result, args), args)
   local compared = args.keys_only and " (without values)" or ""
   print(result.equal and ("the same: %s%s"):format(numbers.counted(result.same, "value"), compared)
     or ("%s the same%s"):format(numbers.counted(result.same, "value"), compared))
 end
 
-local function json_of(d)
-  local entry = cbk.dict { { "key", d.key }, { "what", d.what } }
+local function json_of_element(value) return type(value) == "number" and numbers.json_number(value) or values.element_text(value) end
+
+local function json_of(d, key)
+  local entry = cbk.dict { { "key", key }, { "what", d.what } }
   if d.what == "values" then
     entry.different, entry.numel, entry.first = d.different, d.numel, cbk.list(d.first)
-    entry.max_abs, entry.max_rel = numbers.json_number(d.max_abs), numbers.json_number(d.max_rel)
+    for _, name in ipairs { "max_abs", "max_rel", "rel_norm", "cosine" } do
+      if d[name] then entry[name] = numbers.json_number(d[name]) end
+    end
+    entry.largest = cbk.list()
+    for i, one in ipairs(d.largest) do
+      local element = cbk.dict { position = cbk.list(one.position) }
+      element.a, element.b = json_of_element(one.a), json_of_element(one.b)
+      entry.largest[i] = element
+    end
   else
     entry.a, entry.b = d.a, d.b
   end
@@ -234,15 +190,23 @@ end
 
 local function print_json(result, args)
   local function keys(name, rows, list)
-    return { name, count = #list, item = function(i) return key_of(rows, list[i]) end }
+    return { name, count = #list, item = function(i) return diff.key_of(rows, list[i]) end }
   end
-  cli.print_json_object { { "equal", result.equal }, { "same", result.same }, keys("only_a", result.a, result.only_a),
+  local members = { { "equal", result.equal }, { "same", result.same }, keys("only_a", result.a, result.only_a),
     keys("only_b", result.b, result.only_b),
-    { "different", count = #result.different, item = function(n) return json_of(difference_at(result, n, args)) end } }
+    { "renamed", count = #result.renamed, item = function(i) return cbk.dict(result.renamed[i]) end },
+    { "different", count = #result.different, item = function(n) return json_of(diff.at(result, n, args)) end } }
+  if result.through then table.insert(members, 1, { "through", result.through }) end
+  cli.print_json_object(members)
 end
 
 -- Trouble has an exit code of its own.
 local args = parser:parse()
+for _, name in ipairs { "src_fmt", "tgt_fmt", "config", "converter" } do
+  if args[name] and not args.model then
+    cli.usage_error("diff", ("--%s needs --model NAME (or --model auto)"):format((name:gsub("_", "-"))))
+  end
+end
 local ok, result = pcall(compare, args)
 if not ok then
   if type(result) == "table" and result.code ~= "interrupted" then result.exit_code = TROUBLE end

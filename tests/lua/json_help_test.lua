@@ -133,7 +133,7 @@ local calls = {
 -- Where a command reads, a field may be absent: of these there is none here.
 local absent = {
   show = { "problem", "text", "tied_to_count", "shares_storage_with_count" }, ["show --dataloader"] = { "tasks" },
-  ["convert --dry-run"] = { "lost" }, new = { "lost" }, params = { "tied_to", "optional" },
+  ["convert --dry-run"] = { "lost" }, diff = { "through" }, new = { "lost" }, params = { "tied_to", "optional" },
 }
 
 describe("cbk help json", function()

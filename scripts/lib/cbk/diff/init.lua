@@ -1,0 +1,153 @@
+-- Compares two trees of leaves: by key, then by content; and ranks what differs.
+
+local cbk = require "cbk"
+local renamed = require "cbk.diff.renamed"
+local values = require "cbk.diff.values"
+
+local diff = {}
+
+---@class Comparison
+---@field a LeafRows
+---@field b LeafRows
+---@field in_b fun(i: integer): integer|nil  the row of `b` for one of `a`
+---@field only_a integer[]      rows of `a`
+---@field only_b integer[]      rows of `b`
+---@field renamed { a: string, b: string }[]   the same content under another key
+---@field different integer[]   rows of `a`; first what is not the elements of tensors, then those that differ most
+---@field tensors table<integer, ValueDifference>  of those the differences of tensors, which took a while to find
+---@field same integer
+---@field equal boolean
+
+---Where and how two rows differ, or nil.
+local function compare_rows(a, i, b, k, options)
+  local ok, difference = pcall(values.compare, a:raw(i), b:raw(k), options)
+  if ok then return difference end
+  if type(difference) == "table" and difference.code ~= "interrupted" then
+    difference.message = ("%s: %s"):format(cbk.quote(a:path(i)), difference.message)
+  end
+  error(difference, 0)
+end
+
+local function take_renamed(result, options, on_read)
+  local a, b = result.a, result.b
+  local of_a = options.keys_only and {} or renamed.pairs(a, result.only_a, b, result.only_b, on_read)
+  local left_a, left_b, is_taken = {}, {}, {}
+  for _, i in ipairs(result.only_a) do
+    local k = of_a[i]
+    if k then
+      result.renamed[#result.renamed + 1] = { a = a:path(i), b = b:path(k) }
+      is_taken[k] = true
+    else
+      left_a[#left_a + 1] = i
+    end
+  end
+  for _, k in ipairs(result.only_b) do
+    if not is_taken[k] then left_b[#left_b + 1] = k end
+  end
+  result.only_a, result.only_b = left_a, left_b
+end
+
+---Leaves out names of tensors that the other side has under another of their names.
+local function drop_other_names(result)
+  local is_matched = {}
+  for i = 1, #result.a do
+    if result.in_b(i) then is_matched[result.a:path(i)] = true end
+  end
+  for _, side in ipairs { "a", "b" } do
+    local left = {}
+    for _, i in ipairs(result["only_" .. side]) do
+      if not renamed.is_other_name(result[side], i, is_matched) then left[#left + 1] = i end
+    end
+    result["only_" .. side] = left
+  end
+end
+
+---What each difference counts: NaN and infinite ones most.
+local BY = {
+  rel = function(d) return d.rel_norm ~= d.rel_norm and math.huge or d.rel_norm or d.max_rel end,
+  abs = function(d) return tonumber(tostring(d.max_abs):match "^[^UL]+") or d.max_abs end,
+  cosine = function(d) return d.cosine and -d.cosine or math.huge end,
+  elements = function(d) return d.different / d.numel end,
+}
+---@type string[]
+diff.orders = { "rel", "abs", "cosine", "elements", "key" }
+
+---@param result Comparison
+---@param order string   of diff.orders
+local function rank(result, order)
+  local by = BY[order]
+  if not by then return end
+  local place, value = {}, {}
+  for n, i in ipairs(result.different) do
+    local d = result.tensors[i]
+    local is_infinite = d and d.what == "values" and type(d.max_abs) == "number" and d.max_abs == math.huge
+    place[i] = n
+    value[i] = d and d.what == "values" and (is_infinite and math.huge or by(d)) or nil
+  end
+  table.sort(result.different, function(i, k)
+    if value[i] == value[k] then return place[i] < place[k] end
+    if value[i] == nil or value[k] == nil then return value[i] == nil end
+    return value[i] > value[k]
+  end)
+end
+
+---@class DiffWanted
+---@field row fun(rows: LeafRows, i: integer): boolean   whether a row is compared
+---@field without_other_names? boolean                   names of tied tensors may be missing
+---@field order string
+---@field on_read fun(key: string, bytes: integer)
+
+---@param a LeafRows
+---@param b LeafRows
+---@param options DiffOptions
+---@param wanted DiffWanted
+---@return Comparison
+function diff.compare(a, b, options, wanted)
+  local in_b, in_a = values.matcher(a, b), values.matcher(b, a)
+  local result = { a = a, b = b, in_b = in_b, only_a = {}, only_b = {}, renamed = {}, different = {}, tensors = {}, same = 0 }
+  for i = 1, #a do
+    if wanted.row(a, i) then
+      local k = in_b(i)
+      local difference = k and compare_rows(a, i, b, k, options)
+      if not k then
+        table.insert(result.only_a, i)
+      elseif difference then
+        table.insert(result.different, i)
+        if difference.what == "values" or difference.what == "shape" or difference.what == "dtype" then result.tensors[i] = difference end
+      else
+        result.same = result.same + 1
+      end
+      local row = k and a[i]
+      if row and row.bytes then wanted.on_read(row.path, 2 * row.bytes) end
+    end
+  end
+  for k = 1, #b do
+    if wanted.row(b, k) and not in_a(k) then table.insert(result.only_b, k) end
+  end
+  if wanted.without_other_names then drop_other_names(result) end
+  if #result.only_a > 0 and #result.only_b > 0 then take_renamed(result, options, wanted.on_read) end
+  rank(result, wanted.order)
+  result.equal = #result.only_a + #result.only_b + #result.renamed + #result.different == 0
+  return result
+end
+
+---The `n`th difference, with its key.
+---@param result Comparison
+---@param n integer
+---@param options DiffOptions
+---@return ValueDifference difference, string key
+function diff.at(result, n, options)
+  local i = result.different[n]
+  return result.tensors[i] or compare_rows(result.a, i, result.b, result.in_b(i), options), diff.key_of(result.a, i)
+end
+
+---"a.b"; "a.b (2)" of the second one with this key.
+---@param rows LeafRows
+---@param i integer
+---@return string
+function diff.key_of(rows, i)
+  local earlier = rows:earlier(i)
+  return earlier == 0 and rows:path(i) or ("%s (%d)"):format(rows:path(i), earlier + 1)
+end
+
+return diff

@@ -1,0 +1,96 @@
+-- A checkpoint as it would be in another's format: converted lazily, in memory. What the comparison reads is computed then.
+
+local cbk = require "cbk"
+local cli = require "cbk.cli"
+local converters = require "cbk.converters"
+local identify = require "cbk.identify"
+local kinds = require "converters.engine.kinds"
+local other_names = require "cbk.converters.other_names"
+local report = require "cbk.report"
+
+local through = {}
+
+---@class DiffSide
+---@field path string
+---@field checkpoint Checkpoint
+---@field config? string
+---@field identity? Identity
+
+---@param side DiffSide
+local function identified(side)
+  side.identity = side.identity or identify.checkpoint(side.path, side.checkpoint, side.config)
+  return side.identity
+end
+
+---The format of a checkpoint, as `cbk convert` names it.
+---@param side DiffSide
+---@return string
+local function format_of(side)
+  local found = identified(side)
+  return found.format
+end
+
+---The tree of a checkpoint, converted to `tgt`.
+---@param side DiffSide
+---@param tgt string
+---@param args table   model, src_fmt
+---@param only string|nil
+local function converted(side, tgt, args, only)
+  local own = { checkpoint_file = side.path, model = args.model, src_fmt = args.src_fmt, config = side.config, tgt_fmt = tgt }
+  identify.set_options(own, function() return side.checkpoint end, only)
+  local config = cbk.config.load(converters.config_file(own.config))
+  if own.src_fmt == "cs-auto" then own.src_fmt = identify.auto_format(side.checkpoint, own.model, tgt, config) end
+  local job = converters.job(converters.route(own.model, own.src_fmt, tgt), other_names.input(side.checkpoint), { seed = 0 })
+  converters.config(own.model, job, config)
+  return converters.convert.checkpoint(job, job.source)
+end
+
+---The part of a tree that a model consists of: of a checkpoint of the Model Zoo, what is below "model".
+local function model_part(root)
+  if not (kinds.is_dict(root) and kinds.is_dict(root, "model")) then return root end
+  return cbk.dict { { "model", root.model } }
+end
+
+---Whether B is converted, not A: conversions to Hugging Face add tensors that not every file has, such as masks.
+local function is_other_converted(a, b, format_b)
+  if a.config or not identified(b).config then return false end
+  return format_b == "hf" or not identified(a).config
+end
+
+---The trees of two checkpoints of one model in one format: that of B, or that of A.
+---@param a DiffSide
+---@param b DiffSide
+---@param args table   model, src_fmt, tgt_fmt, converter, sandbox
+---@return any root_a, any root_b
+---@return string what   "a.safetensors as cs-2.4"
+function through.trees(a, b, args)
+  local only = converters.load(args.converter, args.sandbox)
+  local format_a, format_b = args.src_fmt or format_of(a), args.tgt_fmt or format_of(b)
+  if (format_a == "hf") == (format_b == "hf") and format_a == format_b then
+    cbk.fail("usage", ("both checkpoints are in the format %s; compare them without --model"):format(format_a))
+  end
+  local is_swapped = is_other_converted(a, b, format_b)
+  local from, to, tgt = a, b, format_b
+  if is_swapped then from, to, tgt = b, a, format_a end
+  local own = { model = args.model, src_fmt = is_swapped and args.tgt_fmt or args.src_fmt }
+  local fine, root = report.quietly(converted, from, tgt, own, only)
+  if not fine then
+    if type(root) == "table" and root.message then root.message = ("cannot compare through a converter: %s"):format(root.message) end
+    error(root, 0)
+  end
+  local one, other = model_part(root), model_part((other_names.added(to.checkpoint)))
+  local what = ("%s as %s"):format(cbk.shown(from.path), tgt)
+  if is_swapped then return other, one, what end
+  return one, other, what
+end
+
+---Adds the options.
+function through.options(parser)
+  parser:option("--model", "compare in one format, converted in memory: the model, as `cbk list` names it, or 'auto'"):argname "NAME"
+  parser:option("--src-fmt", "with --model: the format of A, hf or cs-X.Y (default: detected)"):argname "FORMAT"
+  parser:option("--tgt-fmt", "with --model: the format of B (default: detected)"):argname "FORMAT"
+  parser:option("--config", "with --model: the config of A (default: the one beside it)"):argname "FILE"
+  cli.converter_options(parser)
+end
+
+return through

@@ -1,0 +1,169 @@
+-- `cbk diff`: tensors with other keys, through a converter, ranked and folded. What is equal is in commands_test.lua.
+
+local cbk = require "cbk"
+local harness = require "harness"
+local tiny = require "tiny"
+local describe, it, equal, near, is_true = harness.describe, harness.it, harness.equal, harness.near, harness.is_true
+local run = harness.cbk
+
+local function has(text, part) is_true(text:find(part, 1, true), ("no %q in %q"):format(part, text)) end
+
+local function lacks(text, part) is_true(not text:find(part, 1, true), ("%q in %q"):format(part, text)) end
+
+local function create(path, root) cbk.create(path, { root = root }):commit() end
+
+local function diff(dir, ...)
+  local status, out, err = run(dir, "diff", ...)
+  return status, out, err
+end
+
+local function json_of(dir, ...)
+  local status, out, err = run(dir, "diff", "--json", ...)
+  local fine, result = pcall(cbk.config.parse, out, "json")
+  if not fine then error(out .. err, 2) end
+  return cbk.totable(result), status
+end
+
+---Two folders, where the second one's layers have other names, and some other values.
+local function make()
+  local dir, a, b = harness.temp_dir(), cbk.dict(), cbk.dict()
+  for layer = 0, 11 do
+    for seed, name in ipairs { "q", "k" } do
+      local t = cbk.randn({ 8, 4 }, { seed = 10 * layer + seed })
+      a[("layers.%d.%s.weight"):format(layer, name)], b[("h.%d.attn.%s.w"):format(layer, name)] = t, t
+    end
+    local t = cbk.randn({ 8, 4 }, { seed = 1000 + layer })
+    a[("x.%d.w"):format(layer)] = t
+    b[("x.%d.w"):format(layer)] = layer == 0 and t or t + cbk.randn({ 8, 4 }, { seed = 2000 + layer, std = 0.0001 * 2 ^ layer })
+  end
+  a.norm, b.ln = cbk.full({ 3 }, 1), cbk.full({ 3 }, 1)
+  create(dir .. "/a.pt", a)
+  create(dir .. "/b.pt", b)
+  return dir
+end
+
+describe("cbk diff of renamed tensors", function()
+  it("matches them by content, and folds layers", function()
+    local dir = make()
+    local status, out = diff(dir, "a.pt", "b.pt")
+    equal(status, 1)
+    has(out, "renamed, with the same content (25):\n  layers.{0..11}.q.weight -> h.{0..11}.attn.q.w\n"
+      .. "  layers.{0..11}.k.weight -> h.{0..11}.attn.k.w\n  norm -> ln\n")
+    lacks(out, "only in")
+    has(out, "1 value the same")
+    has(select(2, diff(dir, "a.pt", "b.pt", "--all")), "  layers.3.k.weight -> h.3.attn.k.w\n")
+    local result = json_of(dir, "a.pt", "b.pt")
+    equal({ #result.renamed, result.renamed[25] }, { 25, { a = "norm", b = "ln" } })
+    local keys = json_of(dir, "a.pt", "b.pt", "--keys-only")
+    equal({ #keys.renamed, #keys.only_a, #keys.only_b }, { 0, 25, 25 })
+  end)
+
+  it("takes no tensors of other shapes or dtypes for the same", function()
+    local dir = harness.temp_dir()
+    create(dir .. "/a.pt", cbk.dict { { "a", cbk.tensor { 1, 2 } }, { "b", cbk.tensor { 3 } }, { "n", cbk.tensor { 0 / 0, 1 } } })
+    create(dir .. "/b.pt", cbk.dict { { "c", cbk.tensor { { 1, 2 } } }, { "d", cbk.tensor({ 3 }, { dtype = "float64" }) },
+      { "m", cbk.tensor { 0 / 0, 1 } } })
+    local result = json_of(dir, "a.pt", "b.pt")
+    equal({ result.only_a, result.only_b, result.renamed }, { { "a", "b" }, { "c", "d" }, { { a = "n", b = "m" } } })
+  end)
+end)
+
+describe("cbk diff of values", function()
+  it("ranks tensors, folds layers, and says where the largest differences are", function()
+    local dir = make()
+    local out = select(2, diff(dir, "a.pt", "b.pt"))
+    has(out, "different (11):\n  x.{1..11}.w: 11 tensors, most in x.11.w: 32 of 32 elements differ (100 %), max abs ")
+    has(out, ", cosine 0.9")
+    local result = json_of(dir, "a.pt", "b.pt")
+    equal({ #result.different, result.different[1].key }, { 11, "x.11.w" })
+    for i = 2, 11 do is_true(result.different[i - 1].rel_norm >= result.different[i].rel_norm) end
+    local by_key = json_of(dir, "a.pt", "b.pt", "--sort", "key")
+    equal(by_key.different[1].key, "x.1.w")
+    has(select(2, diff(dir, "a.pt", "b.pt", "--all", "--top", "2")), "  … and 9 more")
+  end)
+
+  it("computes them as they are", function()
+    local dir = harness.temp_dir()
+    create(dir .. "/a.pt", cbk.dict { { "w", cbk.tensor { { 3, 4, 0 }, { 0, 0, 1 } } },
+      { "i", cbk.tensor({ 1, 2 }, { dtype = "int64" }) } })
+    create(dir .. "/b.pt", cbk.dict { { "w", cbk.tensor { { 3, 4, 2 }, { 0, 0, 0 } } },
+      { "i", cbk.tensor({ 1, 5 }, { dtype = "int64" }) } })
+    local different = json_of(dir, "a.pt", "b.pt").different
+    equal({ different[1].key, different[2].key }, { "i", "w" })
+    local w = different[2]
+    equal({ w.different, w.numel, w.first, w.max_abs, w.max_rel }, { 2, 6, { 0, 2 }, 2, 1 })
+    near(w.rel_norm, math.sqrt(5 / 29), 1e-12)
+    near(w.cosine, 25 / math.sqrt(26 * 29), 1e-12)
+    equal(w.largest, { { position = { 0, 2 }, a = 0, b = 2 }, { position = { 1, 2 }, a = 1, b = 0 } })
+    equal(different[1].largest, { { position = { 1 }, a = 2, b = 5 } })
+    has(select(2, diff(dir, "a.pt", "b.pt")), "w: 2 of 6 elements differ (33.3 %), max abs 2, max rel 1, rel norm 0.4152, cosine 0.910446, "
+      .. "first at [0, 2], largest at [0, 2]: 0, 2")
+  end)
+
+  it("compares only what is asked for", function()
+    local dir = make()
+    equal((diff(dir, "a.pt", "b.pt", "--key", "x.0")), 0)
+    equal((diff(dir, "a.pt", "b.pt", "--key", "x.*")), 1)
+    equal((diff(dir, "a.pt", "b.pt", "--dtype", "int8")), 0)
+    local result = json_of(dir, "a.pt", "b.pt", "--shape", "3")
+    equal({ #result.renamed, #result.different }, { 1, 0 })
+    equal((diff(dir, "a.pt", "b.pt", "--shape", "x")), 2)
+    equal((diff(dir, "a.pt", "b.pt", "--sort", "nothing")), 2)
+  end)
+end)
+
+describe("cbk diff through a converter", function()
+  local function model(dir, name, change)
+    local config, root = tiny.model(tiny.newest_ways()[name])
+    cbk.fs.mkdir(dir .. "/hf")
+    cbk.config.save(config, dir .. "/hf/config.json")
+    create(dir .. "/hf/model.safetensors", root)
+    local status, _, err = run(dir, "convert", "hf", "--to", "cs-2.5", "-o", "zoo", "-q")
+    equal(status, 0, err)
+    if change then
+      change(root)
+      cbk.create(dir .. "/hf/model.safetensors", { root = root, overwrite = true }):commit()
+    end
+    return "zoo/hf_to_cs-2.5.mdl"
+  end
+
+  it("compares a Hugging Face folder with a Model Zoo checkpoint, both ways", function()
+    for _, name in ipairs { "llama", "gpt2", "bert", "t5" } do
+      local dir = harness.temp_dir()
+      local zoo = model(dir, name)
+      local status, out, err = diff(dir, "hf", zoo, "--model", name)
+      equal({ status, err }, { 0, "" }, name .. out)
+      has(out, "comparing hf as cs-2.5\nthe same: ")
+      equal((diff(dir, zoo, "hf", "--model", "auto")), 0, name)
+      equal((diff(dir, "hf", zoo)), 1, name)
+    end
+  end)
+
+  it("names what differs as the other side has it", function()
+    local dir = harness.temp_dir()
+    local zoo = model(dir, "gpt2", function(root)
+      root["transformer.h.0.mlp.c_fc.weight"] = root["transformer.h.0.mlp.c_fc.weight"] * 1.5
+      root["transformer.h.0.ln_1.bias"] = root["transformer.h.0.ln_1.bias"] + 1
+    end)
+    local result, status = json_of(dir, "hf", zoo, "--model", "gpt2")
+    equal({ status, result.through, #result.only_a, #result.only_b }, { 1, "hf as cs-2.5", 0, 0 })
+    local keys = {}
+    for i, one in ipairs(result.different) do keys[i] = one.key end
+    table.sort(keys)
+    equal(keys, { "model.transformer_decoder.layers.0.ffn.ffn.0.linear_layer.weight", "model.transformer_decoder.layers.0.norm1.bias" })
+  end)
+
+  it("says what it needs", function()
+    local dir = harness.temp_dir()
+    local zoo = model(dir, "llama")
+    local cases = {
+      { "use --model llama", "hf", zoo, "--model", "gpt2" }, { "compare them without --model", "hf", "hf", "--model", "llama" },
+      { "--config needs --model NAME", "hf", zoo, "--config", "hf/config.json" },
+    }
+    for _, case in ipairs(cases) do
+      local status, _, err = diff(dir, unpack(case, 2))
+      equal(status, 2)
+      has(err, case[1])
+    end
+  end)
+end)
