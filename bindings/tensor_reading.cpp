@@ -212,6 +212,11 @@ int sha256(lua_State* L) {
   return 1;
 }
 
+int content(lua_State* L) {
+  push_unsigned(L, cbk::content(self_tensor(L)));
+  return 1;
+}
+
 const char* pointer_type(DType dtype) {
   switch (dtype) {
     case DType::boolean:
@@ -271,6 +276,7 @@ const luaL_Reg tensor_reading[] = {{"tolist", guarded<tolist>},
                                    {"hex", guarded<hex>},
                                    {"sha256", guarded<sha256>},
                                    {"ptr", guarded<ptr>},
+                                   {"content", guarded<content>},
                                    {nullptr, nullptr}};
 
 void register_reading(lua_State* L) {

@@ -183,9 +183,11 @@ end
 
 ---A Hugging Face model of the way's family: config and checkpoint.
 ---@param way { name: string, converter: Converter, format: string, layout?: Layout }
+---@param change? fun(config: Dict)   makes it another model of the family
 ---@return Dict config, Dict root
-function tiny.model(way)
+function tiny.model(way, change)
   local config, job = tiny.config(way.name, way.converter, way.layout), conversion.job(way.name, "hf", way.format)
+  if change then change(config) end
   conversion.warnings(function() converters.convert.config(job, config) end)
   local converter, read = job.configs[1].converter, job.configs[1].left -- with the defaults of the table
   if not converter.components then return config, tiny.checkpoint(catalogue.class_of(job.model, converter, "hf"), read) end

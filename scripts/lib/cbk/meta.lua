@@ -122,6 +122,10 @@ function Tensor:hex() end
 ---SHA-256 of those bytes, read in blocks.
 ---@return string
 function Tensor:sha256() end
+---A uint64 that tensors share if they have the same elements of one dtype in any order, read in blocks. That of a concatenation is
+---the sum of its parts. For finding candidates; `compare` says whether they are the same.
+---@return ffi.cdata*
+function Tensor:content() end
 ---A typed FFI pointer to the elements in C order, valid while the second result is referenced. float16 and bfloat16 come as
 ---the bits in uint16_t, 8-bit floats as uint8_t.
 ---@return ffi.cdata* pointer, any anchor

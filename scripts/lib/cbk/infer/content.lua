@@ -1,0 +1,122 @@
+-- The tensors of a checkpoint by what is in them: tensors that have the same elements, in any order and in the coarser of two dtypes,
+-- are in one class.
+
+local cbk = require "cbk"
+local kinds = require "converters.engine.kinds"
+local names = require "cbk.infer.names"
+
+local content = {}
+
+---@class Item   A tensor of one side.
+---@field side Side
+---@field key string
+---@field tensor Tensor
+---@field shape integer[]
+---@field numel integer
+---@field dtype string
+---@field template string
+---@field numbers integer[]
+---@field order integer     its place in the checkpoint
+---@field rule? InferredRule
+---@field sums table<string, ffi.cdata*>   Tensor:content by dtype
+
+---@class Inventory
+---@field items Item[]
+---@field by_key table<string, Item>
+---@field by_template table<string, Item[]>
+---@field dtypes table<string, boolean>
+
+local FINER = { float64 = 4, float32 = 3, bfloat16 = 2, float16 = 2, float8_e4m3fn = 1, float8_e5m2 = 1 }
+
+---@param side Side
+---@param tensors Dict   key to tensor
+---@return Inventory
+function content.inventory(side, tensors)
+  local out = { items = {}, by_key = {}, by_template = {}, dtypes = {} }
+  for key, tensor in cbk.items(tensors) do
+    if kinds.is_tensor(tensor) and tensor:numel() > 0 then
+      local item = { side = side, key = key, tensor = tensor, shape = tensor:shape(), numel = tensor:numel(), dtype = tensor.dtype,
+        order = #out.items + 1, sums = {} }
+      item.template, item.numbers = names.template(key)
+      out.items[#out.items + 1], out.by_key[key], out.dtypes[item.dtype] = item, item, true
+      out.by_template[item.template] = out.by_template[item.template] or {}
+      table.insert(out.by_template[item.template], item)
+    end
+  end
+  return out
+end
+
+local cache = setmetatable({}, { __mode = "v" }) -- of tensors that are tied
+
+---The sum of the hashes of an item's elements in a dtype.
+---@param item Item
+---@param dtype string
+---@return ffi.cdata*
+function content.sum(item, dtype)
+  local known = item.sums[dtype]
+  if known then return known end
+  local storage = item.tensor:storage()
+  local id = storage and ("%s %s %s %s %s %s"):format(storage.id, storage.offset, item.numel, table.concat(item.shape, ","), item.dtype,
+    dtype)
+  local same = id and cache[id]
+  if same and same.tensor:same(item.tensor) then
+    item.sums[dtype] = same.sums[dtype]
+  else
+    item.sums[dtype] = (dtype == item.dtype and item.tensor or item.tensor:to(dtype)):content()
+    if id then cache[id] = item end
+  end
+  return item.sums[dtype]
+end
+
+---The coarser of two dtypes; nil if elements of one cannot be those of the other.
+---@param a string
+---@param b string
+---@return string|nil
+function content.common(a, b)
+  if a == b then return a end
+  local fine_a, fine_b = FINER[a], FINER[b]
+  if not (fine_a and fine_b) or fine_a == fine_b then return nil end
+  return fine_a < fine_b and a or b
+end
+
+---Whether two items have the same elements in any order.
+---@param a Item
+---@param b Item
+function content.same(a, b)
+  local dtype = a.numel == b.numel and content.common(a.dtype, b.dtype)
+  return dtype and content.sum(a, dtype) == content.sum(b, dtype) or false
+end
+
+---The items that have the same elements, by class.
+---@param left Inventory
+---@param right Inventory
+---@return { left: Item[], right: Item[] }[]   those that have items of both sides
+function content.classes(left, right)
+  local by_id, order = {}, {}
+  local function add(item, others)
+    for dtype in pairs(others) do
+      local common = content.common(item.dtype, dtype)
+      if common == item.dtype or common == dtype then
+        local id = ("%s %d %s"):format(common, item.numel, tostring(content.sum(item, common)))
+        if not by_id[id] then
+          by_id[id] = { left = {}, right = {}, has = {} }
+          order[#order + 1] = by_id[id]
+        end
+        local class = by_id[id]
+        if not class.has[item] then
+          class.has[item] = true
+          table.insert(class[item.side], item)
+        end
+      end
+    end
+  end
+  for _, item in ipairs(left.items) do add(item, right.dtypes) end
+  for _, item in ipairs(right.items) do add(item, left.dtypes) end
+  local out = {}
+  for _, class in ipairs(order) do
+    if #class.left > 0 and #class.right > 0 then out[#out + 1] = class end
+  end
+  return out
+end
+
+return content

@@ -1,0 +1,177 @@
+-- Which config fields of two sides belong together, by their values: those that have one name, then numbers that only one field of
+-- each side has, then those whose names are most alike.
+
+local cbk = require "cbk"
+local names = require "cbk.infer.names"
+
+local fields = {}
+
+---@class FieldPair
+---@field left string
+---@field right string
+---@field text? string     the third entry of a config rule
+---@field needs? string[]
+
+---@class InferredFields
+---@field pairs FieldPair[]
+---@field finish_right? string   an expression
+---@field left string[]      fields without a partner
+---@field right string[]
+---@field guesses string[]   pairs that several others could be: "n_inner, filter_size"
+
+local function is_plain(value)
+  return type(value) == "number" or type(value) == "string" or type(value) == "boolean"
+end
+
+---Names of one thing that look nothing alike.
+local ALIKE = {}
+for _, list in ipairs {
+  "n_embd hidden_size d_model embed_dim width", "n_head num_attention_heads num_heads n_heads attention_heads heads encoder_attention_heads",
+  "n_layer num_hidden_layers num_layers n_layers depth", "n_inner intermediate_size filter_size d_ff ffn_dim ffn_hidden_size",
+  "n_positions max_position_embeddings n_ctx seq_length max_seq_len", "vocab_size", "tie_word_embeddings share_embedding_weights",
+  "layer_norm_eps rms_norm_eps layer_norm_epsilon norm_eps", "activation_function hidden_act nonlinearity encoder_nonlinearity",
+  "attn_pdrop attention_dropout attention_dropout_rate attention_probs_dropout_prob", "embd_pdrop embedding_dropout_rate",
+  "resid_pdrop dropout_rate hidden_dropout_prob residual_dropout_rate", "num_labels num_classes", "d_kv head_dim",
+  "decoder_layers decoder_num_hidden_layers num_decoder_layers", "num_layers encoder_num_hidden_layers",
+} do
+  local first = list:match "%S+"
+  for word in list:gmatch "%S+" do ALIKE[word] = ALIKE[word] or first end
+end
+
+local function likeness(a, b)
+  if a == b then return 3 end
+  return ALIKE[a] and ALIKE[a] == ALIKE[b] and 2 or names.likeness(a, b)
+end
+
+---Plain fields of a config, in its order.
+local function plain_fields(config)
+  local out = {}
+  for name, value in cbk.items(config) do
+    if type(name) == "string" and is_plain(value) then out[#out + 1] = name end
+  end
+  return out
+end
+
+---@param left Dict
+---@param right Dict
+---@param used { left: table<string, boolean>, right: table<string, boolean> }
+local function by_value(left, right, used, out)
+  local list, count = {}, { left = {}, right = {} }
+  local of_left, of_right = plain_fields(left), plain_fields(right)
+  for _, name in ipairs(of_left) do count.left[left[name]] = (count.left[left[name]] or 0) + 1 end
+  for _, name in ipairs(of_right) do count.right[right[name]] = (count.right[right[name]] or 0) + 1 end
+  for i, a in ipairs(of_left) do
+    for k, b in ipairs(of_right) do
+      local value = left[a]
+      if value == right[b] then
+        local is_alone = count.left[value] == 1 and count.right[value] == 1
+        local alike = likeness(a, b)
+        local is_telling = type(value) == "number" and value ~= 0 and value ~= 1 or type(value) == "string"
+        local is_fine = alike >= 2 or is_telling and (is_alone or alike >= 0.4)
+        local is_guess = alike < 2 and not is_alone
+        if is_fine then list[#list + 1] = { a, b, alike + (is_alone and 0.5 or 0), i + k, is_guess } end
+      end
+    end
+  end
+  table.sort(list, function(x, y)
+    if x[3] ~= y[3] then return x[3] > y[3] end
+    return x[4] < y[4]
+  end)
+  for _, one in ipairs(list) do
+    local a, b = one[1], one[2]
+    if not used.left[a] and not used.right[b] then
+      used.left[a], used.right[b] = true, true
+      out.pairs[#out.pairs + 1] = { left = a, right = b }
+      if one[5] then out.guesses[#out.guesses + 1] = ("%s, %s"):format(a, b) end
+    end
+  end
+end
+
+---Maps of the right whose entries are fields of the left, such as the number of experts.
+local function by_map(left, right, used, out)
+  for name, map in cbk.items(right) do
+    local inner, first = {}, nil
+    if cbk.kind(right, name) == "dict" and not used.right[name] then
+      for entry, value in cbk.items(map) do
+        local best, score
+        for _, field in ipairs(plain_fields(left)) do
+          local alike = likeness(field, tostring(entry))
+          local is_telling = type(value) == "number" and value ~= 0 and value ~= 1
+          if left[field] == value and type(value) ~= "string" and (is_telling or alike >= 1) and (not score or alike > score)
+            and not used.left[field] then best, score = field, alike end
+        end
+        if best then
+          inner[#inner + 1] = ("%s = %q"):format(entry, best)
+          first = first or best
+          used.left[best] = true
+        end
+      end
+    end
+    if first then
+      used.right[name] = true
+      out.pairs[#out.pairs + 1] = { left = first, right = name, text = ("in_map { %s }"):format(table.concat(inner, ", ")),
+        needs = { "in_map" } }
+    end
+  end
+end
+
+---Fields of attention that follow from others.
+local function of_heads(left, right, used, out)
+  local count, width = right.num_heads, right.hidden_size
+  if type(count) ~= "number" or type(width) ~= "number" then return end
+  local function left_field(value, ...)
+    local best, score
+    for _, field in ipairs(plain_fields(left)) do
+      for _, like in ipairs { ... } do
+        local alike = likeness(field, like)
+        if left[field] == value and alike >= 0.5 and (not score or alike > score) then best, score = field, alike end
+      end
+    end
+    return best
+  end
+  local extra = right.extra_attention_params
+  local groups = cbk.kind(right, "extra_attention_params") == "dict" and extra.num_kv_groups or nil
+  local keys = left.num_key_value_heads ~= nil and "num_key_value_heads" or groups and left_field(groups, "num_kv_heads", "n_head_kv")
+  if keys == "num_key_value_heads" and left[keys] == (groups or count) then
+    used.left[keys], used.right.extra_attention_params, used.right.attention_module = true, true, true
+    out.pairs[#out.pairs + 1] = { left = keys, right = "extra_attention_params", text = "values.grouped_queries" }
+    out.used[#out.used + 1] = "attention_module"
+  end
+  local inner = right.attention_inner_dim
+  local head, heads = type(inner) == "number" and inner / count or width / count, left_field(count, "num_heads")
+  local size = type(inner) == "number" and heads and left_field(head, "head_dim")
+  if size then
+    used.left[size], used.right.attention_inner_dim = true, true
+    out.pairs[#out.pairs + 1] = { left = size, right = "attention_inner_dim", needs = { "times_field" },
+      text = ('times_field("%s", "num_heads")'):format(heads) }
+  end
+  if right.rotary_dim == head and left_field(head, "rotary_dim") ~= "rotary_dim" then
+    used.right.rotary_dim, out.finish_right = true, "rotary.set_dim"
+    out.used[#out.used + 1] = "rotary_dim"
+  elseif type(right.rotary_dim) == "number" and left.rotary_dim ~= right.rotary_dim and heads then
+    local share = left_field(right.rotary_dim / head, "rotary_pct", "partial_rotary_factor")
+    if share then
+      used.left[share], used.right.rotary_dim = true, true
+      out.pairs[#out.pairs + 1] = { left = share, right = "rotary_dim", text = ('rotary.share "%s"'):format(heads) }
+    end
+  end
+end
+
+---@param left Dict
+---@param right Dict
+---@return InferredFields
+function fields.infer(left, right)
+  local used, out = { left = {}, right = {} }, { pairs = {}, guesses = {}, left = {}, right = {}, used = {} }
+  of_heads(left, right, used, out)
+  by_value(left, right, used, out)
+  by_map(left, right, used, out)
+  for name in cbk.items(left) do
+    if not used.left[name] then out.left[#out.left + 1] = tostring(name) end
+  end
+  for name in cbk.items(right) do
+    if not used.right[name] then out.right[#out.right + 1] = tostring(name) end
+  end
+  return out
+end
+
+return fields

@@ -1,0 +1,264 @@
+-- Writes a converter for two checkpoints of the same weights in two layouts (`cbk infer`): match.lua finds which tensors belong
+-- together, vocabulary.lua what happens to them, fields.lua which config fields do; write.lua makes the file.
+
+local cbk = require "cbk"
+local content = require "cbk.infer.content"
+local match = require "cbk.infer.match"
+local infer_fields = require "cbk.infer.fields"
+local vocabulary = require "cbk.infer.vocabulary"
+local write = require "cbk.infer.write"
+
+local infer = {}
+
+---@class InferSide
+---@field tensors Dict      key to tensor
+---@field config? Dict
+---@field format string
+---@field source string     the file
+
+---@class Inferred
+---@field text string         the file
+---@field rules InferredRule[]
+---@field matched { left: integer, right: integer }   tensors that a rule has
+---@field count { left: integer, right: integer }
+---@field unexplained { side: Side, key: string, why: string }[]
+
+local other_side = { left = "right", right = "left" }
+
+-- --- rules
+
+---How many tensors an `each` has, as a rule says it: a field of a config, or the number.
+---@param configs { left: Dict|nil, right: Dict|nil }
+local function count_text(configs, count)
+  local found
+  local function look(map, path, depth)
+    for key, value in cbk.items(map) do
+      local is_name = type(key) == "string" and key:find "^[%a_][%w_]*$"
+      if is_name and value == count and not found and key:find "expert" then found = path .. "." .. key end
+      if is_name and depth < 2 and cbk.kind(map, key) == "dict" then look(value, path .. "." .. key, depth + 1) end
+    end
+  end
+  if configs.right then look(configs.right, "at.right", 1) end
+  return ("function(%s) return %s end"):format(found and "at" or "", found or count)
+end
+
+local function release_items(rule)
+  for _, pair in ipairs(rule.pairs) do
+    for _, side in ipairs { "left", "right" } do
+      for _, item in ipairs(pair[side]) do item.rule = nil end
+    end
+  end
+end
+
+---Finds the action of each rule; rules without one are taken back.
+---@return InferredRule[] rules, InferredRule[] unknown
+local function with_actions(rules, configs, has_config)
+  local out, unknown = {}, {}
+  for _, rule in ipairs(rules) do
+    if rule.each then rule.each.text = count_text(configs, rule.each.count) end
+    local like = rule.like and rule.like.choice and rule.like or nil
+    rule.like = like
+    rule.choice, rule.order = vocabulary.find(rule, configs, has_config)
+    if rule.choice then
+      out[#out + 1] = rule
+    else
+      unknown[#unknown + 1] = rule
+      release_items(rule)
+    end
+  end
+  return out, unknown
+end
+
+local function ordered(list, order)
+  local out = {}
+  for i, k in ipairs(order or {}) do out[i] = list[k] end
+  return order and out or list
+end
+
+---@param rule InferredRule
+---@return Row
+local function row_of(rule)
+  local many = #rule.left > 1 and "left" or #rule.right > 1 and "right" or nil
+  local first = rule.pairs[1]
+  local choice = vocabulary.with_cast(rule.choice, first.left[1], first.right[1])
+  local row = { options = {}, action = choice.text ~= "nil" and choice.text or nil, needs = choice.needs, order = first.left[1].order,
+    each = rule.each }
+  for _, side in ipairs { "left", "right" } do
+    row[side] = many == side and ordered(rule[side], rule.order) or rule[side]
+    local also = rule.also[side]
+    local names = {}
+    for i, one in ipairs(also) do
+      local pattern, part = unpack(one)
+      for k, original in ipairs(many == side and rule.order or {}) do
+        if original == one[2] then part = k break end
+      end
+      names[i] = #rule[side] == 1 and ("%q"):format(pattern)
+        or ('{ "%s", function(_, parts) return parts[%d] end }'):format(pattern, part)
+    end
+    if #also > 0 then
+      row.options[#row.options + 1] = ("also_%s = %s"):format(side, #names == 1 and names[1] or "{ " .. table.concat(names, ", ") .. " }")
+    end
+  end
+  if rule.divisor then
+    row.options[#row.options + 1] = ("number = { forward = function(n) return n / %d end, backward = function(n) return n * %d end }")
+      :format(rule.divisor, rule.divisor)
+  end
+  if rule.is_by_name then row.note = "by name: these tensors have the same values as others" end
+  return row
+end
+
+-- --- tensors that one side makes
+
+---The pattern of the items of a template, as a rule on their side counts; that rule.
+---@param items Item[]
+---@param rules InferredRule[]
+---@param side Side
+local function host_of(items, rules, side)
+  for _, rule in ipairs(rules) do
+    local own = rule.templates[side] and rule.templates[side][1]
+    if own and #rule[side] == 1 and not rule.each and #rule.pairs == #items then
+      local prefix = own:match "^.-#%." or nil
+      local pattern = prefix and items[1].template:sub(1, #prefix) == prefix and select(2, items[1].template:gsub("#", "#")) == 1
+      if pattern and rule[side][1]:find "%f[^.%z]%u%f[.%z]" then
+        local letter = rule[side][1]:match "%f[^.%z](%u)%f[.%z]"
+        return rule, (items[1].template:gsub("#", letter, 1))
+      end
+    end
+  end
+end
+
+---The rule of the tensor whose rows are counted: position embeddings.
+---@param item Item
+local function host_of_positions(item, rules, side)
+  local best
+  for _, rule in ipairs(rules) do
+    local own = #rule[side] == 1 and #rule.pairs == 1 and rule.pairs[1][side][1]
+    if own and #own.shape == 2 and own.shape[1] >= item.shape[#item.shape] then
+      if not best and own.shape[1] == item.shape[#item.shape] or own.key:find "position" then best = rule end
+    end
+  end
+  return best
+end
+
+---Adds makers for what only one side has: to a rule of the same layers, or to `fill`.
+local function explain_made(inventory, side, rules, rows, configs, made)
+  for template, items in pairs(inventory.by_template) do
+    if not items[1].rule then
+      local host, pattern = nil, items[1].key
+      if #items == 1 and items[1].dtype == "int64" and #items[1].shape == 2 then host = host_of_positions(items[1], rules, side) end
+      local text = vocabulary.maker(items[1], configs, host and host.pairs[1][side][1].tensor)
+      for i = 2, text and #items or 0 do
+        if vocabulary.maker(items[i], configs) ~= text then text = nil break end
+      end
+      if text and #items[1].numbers > 0 then
+        local own_host, own_pattern = host_of(items, rules, side)
+        host, pattern = own_host or host, own_pattern or pattern
+      end
+      if text and (host or #items == 1) then
+        for _, item in ipairs(items) do item.rule = made end
+        if host then
+          local list = rows[host].made or {}
+          rows[host].made, list[side] = list, list[side] or {}
+          table.insert(list[side], ('{ "%s", %s }'):format(pattern, text))
+        else
+          made.fill[side][#made.fill[side] + 1] = ('{ "%s", %s }'):format(pattern, text)
+          made.one_sided[#made.one_sided + 1] = ('rules.only.%s("%s", "it is made from the config"),'):format(side, pattern)
+        end
+        made.templates[#made.templates + 1] = template
+      end
+    end
+  end
+end
+
+local function add_made_options(rows)
+  for _, row in pairs(rows) do
+    for side, list in pairs(row.made or {}) do
+      local option = ("also_%s = { %s }"):format(side, table.concat(list, ", "))
+      for i, known in ipairs(row.options) do -- beside copies
+        local names = known:match("^also_" .. side .. " = {? ?(.-) ?}?$")
+        if names then
+          option = ("also_%s = { %s, %s }"):format(side, names, table.concat(list, ", "))
+          table.remove(row.options, i)
+          break
+        end
+      end
+      table.insert(row.options, option)
+    end
+  end
+end
+
+-- --- all of it
+
+local function has_head_counts(config)
+  return config ~= nil and type(config.num_heads) == "number" and type(config.hidden_size) == "number"
+end
+
+---What no rule has, template by template.
+local function unexplained_of(inventories, unknown, fold)
+  local out, lines, same = {}, {}, {}
+  for _, rule in ipairs(unknown) do
+    for side, other in pairs(other_side) do
+      for _, pair in ipairs(rule.pairs) do
+        for _, item in ipairs(pair[side]) do same[item] = pair[other][1].key end
+      end
+    end
+  end
+  for _, side in ipairs { "left", "right" } do
+    local keys = {}
+    for _, item in ipairs(inventories[side].items) do
+      if not item.rule then
+        local near = same[item] and ("the elements of '%s' in another order, which is no known action"):format(same[item])
+        out[#out + 1] = { side = side, key = item.key, why = near or "no tensor of the other side has its values" }
+        local id = ("%s: %s [%s]  %s"):format(side, item.dtype, table.concat(item.shape, ", "), near and "elements in another order"
+          or "values that the other side lacks")
+        if not keys[id] then
+          keys[id] = {}
+          keys[#keys + 1] = id
+        end
+        table.insert(keys[id], item.key)
+      end
+    end
+    for _, id in ipairs(keys) do lines[#lines + 1] = ("%s: %s"):format(id, fold(keys[id])) end
+  end
+  return out, lines
+end
+
+---@param left InferSide
+---@param right InferSide
+---@param options { model: string }
+---@return Inferred
+function infer.run(left, right, options)
+  local naming = require "converters.engine.naming"
+  local inventories = { left = content.inventory("left", left.tensors), right = content.inventory("right", right.tensors) }
+  local configs = { left = left.config, right = right.config }
+  local rules, unknown = with_actions(match.rules(inventories.left, inventories.right, vocabulary.is_affine), configs,
+    has_head_counts(right.config))
+  local rows, list, needs = {}, {}, {}
+  for i, rule in ipairs(rules) do
+    rows[rule] = row_of(rule)
+    list[i] = rows[rule]
+    for _, need in ipairs(rows[rule].needs or {}) do needs[#needs + 1] = need end
+  end
+  local made = { fill = { left = {}, right = {} }, one_sided = {}, templates = {} }
+  for _, side in ipairs { "left", "right" } do explain_made(inventories[side], side, rules, rows, configs, made) end
+  add_made_options(rows)
+  table.sort(list, function(a, b) return a.order < b.order or a.order == b.order and a.right[1] < b.right[1] end)
+  local unexplained, lines = unexplained_of(inventories, unknown, naming.all)
+  local fill = {}
+  for _, side in ipairs { "left", "right" } do
+    if #made.fill[side] > 0 then fill[#fill + 1] = ("%s = { %s }"):format(side, table.concat(made.fill[side], ", ")) end
+  end
+  local text = write.text {
+    model = options.model, formats = { left = left.format, right = right.format }, rows = list, one_sided = made.one_sided,
+    needs = needs, fill = fill, fields = left.config and right.config and infer_fields.infer(left.config, right.config) or nil,
+    configs = configs, unexplained = lines, sources = { left = left.source, right = right.source },
+  }
+  local count, matched = {}, {}
+  for side, inventory in pairs(inventories) do
+    count[side], matched[side] = #inventory.items, #inventory.items
+  end
+  for _, one in ipairs(unexplained) do matched[one.side] = matched[one.side] - 1 end
+  return { text = text, rules = rules, matched = matched, count = count, unexplained = unexplained }
+end
+
+return infer

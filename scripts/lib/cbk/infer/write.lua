@@ -1,0 +1,282 @@
+-- The file of an inferred converter.
+
+local cbk = require "cbk"
+local vocabulary = require "cbk.infer.vocabulary"
+
+local write = {}
+
+local function quoted(text) return ("%q"):format(text):gsub("\\\n", "\\n") end
+
+---@param list string[]
+local function literal(list)
+  if #list == 1 then return (quoted(list[1])) end
+  local out = {}
+  for i, one in ipairs(list) do out[i] = quoted(one) end
+  return "{ " .. table.concat(out, ", ") .. " }"
+end
+
+-- --- rules as rows
+
+---@class Row   One rule as it is written.
+---@field left string[]
+---@field right string[]
+---@field each? { side: Side, letter: string, text: string }
+---@field action? string
+---@field options string[]   `also_left = …`
+---@field note? string
+---@field order number
+
+---Whether two rules differ only in the last part of their names, weight and bias.
+local function joined(a, b)
+  if a.action ~= b.action or #a.left ~= #b.left or #a.right ~= #b.right or #a.left ~= 1 or #a.right ~= 1 then return nil end
+  if a.each or b.each or #a.options + #b.options > 0 then return nil end
+  local function both(x, y)
+    local stem_x, last_x = x:match "^(.*%.)(%a+)$"
+    local stem_y, last_y = y:match "^(.*%.)(%a+)$"
+    if stem_x and stem_x == stem_y and last_x == "weight" and last_y == "bias" then return stem_x .. "{weight,bias}" end
+  end
+  local left, right = both(a.left[1], b.left[1]), both(a.right[1], b.right[1])
+  if left and right then
+    return { left = { left }, right = { right }, action = a.action, options = {}, note = a.note or b.note, order = a.order }
+  end
+end
+
+local function merged(rows)
+  local out, is_gone = {}, {}
+  for i, row in ipairs(rows) do
+    local one = row
+    for k, other in ipairs(rows) do
+      local both = i ~= k and not is_gone[k] and not is_gone[i] and joined(row, other)
+      if both then one, is_gone[k] = both, true end
+    end
+    if not is_gone[i] then out[#out + 1] = one end
+  end
+  return out
+end
+
+---What all patterns of a side begin with, up to their first letter.
+local function place_of(patterns)
+  local place
+  for _, pattern in ipairs(patterns) do
+    local own = pattern:match "^(.-%f[^.%z]%u%f[.%z])%."
+    if not own or place and own ~= place then return nil end
+    place = own
+  end
+  return place
+end
+
+local function cut(patterns, place)
+  local out = {}
+  for i, pattern in ipairs(patterns) do out[i] = pattern:sub(#place + 2) end
+  return out
+end
+
+---@param row Row
+local function is_below(row, left, right)
+  for _, option in ipairs(row.options) do
+    for pattern in option:gmatch '"([^"]+)"' do
+      local place = option:find "^also_left" and left or right
+      if pattern:find "%." and pattern:sub(1, #place + 1) ~= place .. "." then return false end
+    end
+  end
+  return true
+end
+
+local function row_lines(rows, indent, places)
+  local out, texts, width = {}, {}, 0
+  for i, row in ipairs(rows) do
+    local text = {}
+    for _, side in ipairs { "left", "right" } do
+      local own = places and cut(row[side], places[side]) or row[side]
+      text[side] = row.each and row.each.side == side
+        and ("rules.each(%s, %q, %s)"):format(quoted(own[1]), row.each.letter, row.each.text) or literal(own)
+    end
+    texts[i] = text
+    if #text.left <= 48 then width = math.max(width, #text.left) end
+  end
+  for i, row in ipairs(rows) do
+    local text = texts[i]
+    if row.note then out[#out + 1] = ("%s-- %s"):format(indent, row.note) end
+    local parts = { ("%s,%s"):format(text.left, (" "):rep(width - #text.left)), text.right .. (row.action and "," or "") }
+    if text.left == text.right and not row.action then parts = { text.left } end
+    if row.action then parts[#parts + 1] = row.action end
+    local options = {}
+    for k, option in ipairs(row.options) do
+      if places then
+        local place = option:find "^also_left" and places.left or places.right
+        option = option:gsub('"' .. place:gsub("%p", "%%%0") .. "%.", '"')
+      end
+      options[k] = ", " .. option
+    end
+    out[#out + 1] = ("%s{ %s%s },"):format(indent, table.concat(parts, " "), table.concat(options))
+  end
+  return out
+end
+
+---The tables of keys: those of layers by themselves.
+---@param rows Row[]
+---@param one_sided string[]
+---@return string[] before, string[] keys
+local function key_lines(rows, one_sided)
+  rows = merged(rows)
+  local groups, order = {}, {}
+  for _, row in ipairs(rows) do
+    local left, right = place_of(row.left), place_of(row.right)
+    if left and right and left:match "%u$" == right:match "%u$" and is_below(row, left, right) then
+      local id = left .. "\0" .. right
+      if not groups[id] then
+        groups[id] = { left = left, right = right }
+        order[#order + 1] = groups[id]
+      end
+      table.insert(groups[id], row)
+    end
+  end
+  local before, keys, is_inside, count = {}, {}, {}, 0
+  for _, group in ipairs(order) do
+    if #group > 1 then
+      count = count + 1
+      group.name = count == 1 and "layer" or "layer_" .. count
+      before[#before + 1] = ("local %s = rules.keys { -- left, right"):format(group.name)
+      for _, line in ipairs(row_lines(group, "  ", group)) do before[#before + 1] = line end
+      before[#before + 1] = "}\n"
+      for _, row in ipairs(group) do is_inside[row] = group end
+    end
+  end
+  local outside, said = {}, {}
+  for _, row in ipairs(rows) do
+    if not is_inside[row] then outside[#outside + 1] = row end
+  end
+  for _, line in ipairs(row_lines(outside, "  ")) do keys[#keys + 1] = line end
+  for _, group in ipairs(order) do
+    if group.name and not said[group] then
+      said[group] = true
+      keys[#keys + 1] = ('  { %s, %s, %s },'):format(quoted(group.left), quoted(group.right), group.name)
+    end
+  end
+  for _, line in ipairs(one_sided) do keys[#keys + 1] = "  " .. line end
+  return before, keys
+end
+
+-- --- config
+
+---A text, a truth value, or a small map of numbers and such as Lua; nil of others.
+local function shown(value, is_inner)
+  if type(value) == "string" then return (quoted(value)) end
+  if type(value) == "boolean" or is_inner and type(value) == "number" then return tostring(value) end
+  if is_inner or type(value) ~= "userdata" or cbk.kind(value) ~= "dict" or cbk.count(value) > 4 then return nil end
+  local entries = {}
+  for name, inner in cbk.items(value) do
+    local text = type(name) == "string" and name:find "^[%a_][%w_]*$" and shown(inner, true)
+    if not text then return nil end
+    entries[#entries + 1] = ("%s = %s"):format(name, text)
+  end
+  return #entries > 0 and ("cbk.dict { %s }"):format(table.concat(entries, ", ")) or nil
+end
+
+---A field's name as a key of a Lua table.
+local function as_key(name) return name:find "^[%a_][%w_]*$" and name or ("[%s]"):format(quoted(name)) end
+
+---Fields of one side: texts, truth values and small maps are written again, others are left out with a warning.
+local function one_sided_fields(side, list, config)
+  local written, dropped, out = {}, {}, {}
+  for _, name in ipairs(list) do
+    local value = shown(config[name])
+    if value then
+      written[#written + 1] = ("%s = %s"):format(as_key(name), value)
+    else
+      dropped[#dropped + 1] = (quoted(name))
+    end
+  end
+  local function add(kind, entries)
+    local line = ("  fields.%s.%s { "):format(kind, side)
+    for i, entry in ipairs(entries) do
+      if #line + #entry > 120 then
+        out[#out + 1], line = line:gsub("%s+$", ""), "    "
+      end
+      line = line .. entry .. (i < #entries and ", " or " },")
+    end
+    if #entries > 0 then out[#out + 1] = line end
+  end
+  add("written", written)
+  add("drop", dropped)
+  return out
+end
+
+---@param inferred InferredFields
+---@param configs { left: Dict, right: Dict }
+local function config_lines(inferred, configs)
+  local out = {}
+  for _, pair in ipairs(inferred.pairs) do
+    local names = pair.left == pair.right and quoted(pair.left) or quoted(pair.left) .. ", " .. quoted(pair.right)
+    if pair.text and pair.left == pair.right then names = names .. ", nil" end
+    out[#out + 1] = ("  { %s%s },"):format(names, pair.text and ", " .. pair.text or "")
+  end
+  if #inferred.used > 0 then
+    local list = {}
+    for i, name in ipairs(inferred.used) do list[i] = quoted(name) end
+    out[#out + 1] = ("  fields.used.right { %s },"):format(table.concat(list, ", "))
+  end
+  if #inferred.guesses > 0 then out[#out + 1] = "  -- other fields have the same values; check: " .. table.concat(inferred.guesses, "; ") end
+  for _, side in ipairs { "left", "right" } do
+    local lines = one_sided_fields(side, inferred[side], configs[side])
+    if #lines > 0 then out[#out + 1] = ("  -- of the %s only"):format(side) end
+    for _, line in ipairs(lines) do out[#out + 1] = line end
+  end
+  return out
+end
+
+-- --- the file
+
+---@class Written
+---@field model string
+---@field formats { left: string, right: string }
+---@field rows Row[]
+---@field one_sided string[]      further entries of the table of keys
+---@field needs string[]          definitions
+---@field fill? string[]          entries of `fill`, by side: "left = { … }"
+---@field fields? InferredFields
+---@field configs { left: Dict|nil, right: Dict|nil }
+---@field unexplained string[]    lines
+---@field sources { left: string, right: string }   the files
+
+---@param what Written
+---@return string
+function write.text(what)
+  local before, keys = key_lines(what.rows, what.one_sided)
+  local body = {}
+  local function add(line) body[#body + 1] = line end
+  for _, pair in ipairs(what.fields and what.fields.pairs or {}) do
+    for _, need in ipairs(pair.needs or {}) do what.needs[#what.needs + 1] = need end
+  end
+  for _, text in ipairs(vocabulary.texts(what.needs)) do add(text .. "\n") end
+  for _, line in ipairs(before) do add(line) end
+  if #what.unexplained > 0 then
+    add "-- Not explained. `cbk convert` refuses these keys until a rule has them; --drop-unmatched-keys leaves them out."
+    for _, line in ipairs(what.unexplained) do add("--   " .. line) end
+    add ""
+  end
+  add "local keys = rules.keys { -- left, right"
+  for _, line in ipairs(keys) do add(line) end
+  add "}\n"
+  if what.fields then
+    add "local config = fields.config { -- left, right"
+    for _, line in ipairs(config_lines(what.fields, what.configs)) do add(line) end
+    add "}\n"
+  end
+  local finish = what.fields and what.fields.finish_right
+  add "return { {"
+  add(('  model = %s,'):format(quoted(what.model)))
+  local options = { "keys = keys", what.fields and "config = config" or "config = fields.config {}" }
+  if finish then options[#options + 1] = ("finish = { right = %s }"):format(finish) end
+  if what.fill and #what.fill > 0 then options[#options + 1] = ("fill = { %s }"):format(table.concat(what.fill, ", ")) end
+  add(("  { %s, %s, %s },"):format(quoted(what.formats.left), quoted(what.formats.right), table.concat(options, ", ")))
+  add "} }"
+  local text, head = table.concat(body, "\n") .. "\n", {}
+  for _, module in ipairs(vocabulary.modules) do
+    if text:find("%f[%w_.]" .. module[1] .. "%.") then head[#head + 1] = ('local %s = require "%s"'):format(module[1], module[2]) end
+  end
+  return ("-- Inferred from '%s' (left) and '%s' (right) by `cbk infer`.\n\n%s\n\n%s"):format(cbk.shown(what.sources.left),
+    cbk.shown(what.sources.right), table.concat(head, "\n"), text)
+end
+
+return write

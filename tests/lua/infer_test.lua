@@ -1,0 +1,194 @@
+-- `cbk infer`: of a tiny pair of every family it makes a converter that converts a larger model of the family, bit for bit, in both
+-- directions.
+
+local cbk = require "cbk"
+local catalogue = require("cbk.converters").catalogue
+local convert = require("cbk.converters").convert
+local conversion = require "conversion"
+local harness = require "harness"
+local infer = require "cbk.infer"
+local notation = require "converters.notation.files"
+local hf_config = require "converters.modelzoo.hf_config"
+local sections = require "converters.engine.sections"
+local tiny = require "tiny"
+local trainer = require "converters.modelzoo.trainer"
+
+local describe, it, is_true = harness.describe, harness.it, harness.is_true
+
+-- --- two models of each family: sizes by the fields of configs
+
+local function sizes(vocabulary, width, heads, groups, layers, inner, positions, labels)
+  local out = {}
+  local function set(names, value)
+    for name in names:gmatch "%S+" do out[name] = value end
+  end
+  set("vocab_size", vocabulary)
+  set("hidden_size n_embd d_model mm_hidden_size", width)
+  set("num_attention_heads n_head num_heads n_heads", heads)
+  set("num_key_value_heads num_kv_heads n_head_kv", groups)
+  set("num_hidden_layers n_layer num_layers n_layers num_decoder_layers", layers)
+  set("intermediate_size n_inner d_ff moe_intermediate_size", inner)
+  set("max_position_embeddings n_positions max_seq_len n_ctx", positions)
+  set("d_kv head_dim", width / heads)
+  set("num_labels", labels)
+  return out
+end
+
+local small, large = sizes(11, 32, 4, 2, 2, 40, 9, 3), sizes(13, 48, 6, 3, 3, 56, 10, 5)
+
+---What some families need.
+local own = {
+  codegen = { small = { n_head = 8, n_embd = 64, rotary_dim = 4 }, large = { n_head = 12, n_embd = 96, rotary_dim = 6 } },
+  gptj = { small = { rotary_dim = 4 }, large = { rotary_dim = 6 } },
+  falcon = { small = { new_decoder_architecture = true, multi_query = false }, large = { new_decoder_architecture = true,
+    multi_query = false } },
+  gemma2 = { small = { head_dim = 6 }, large = { head_dim = 10 } },
+  qwen3 = { small = { head_dim = 6 }, large = { head_dim = 10 } },
+  ["qwen3-moe"] = { small = { head_dim = 6, num_experts = 3 }, large = { head_dim = 10, num_experts = 5 } },
+  mixtral = { small = { num_local_experts = 3 }, large = { num_local_experts = 5 } },
+  ["esm-2"] = { small = { max_position_embeddings = 11 }, large = { max_position_embeddings = 12 } },
+  roberta = { small = { max_position_embeddings = 11 }, large = { max_position_embeddings = 12 } },
+  ["bert-qa"] = { small = { num_labels = 2 }, large = { num_labels = 2 } },
+  mllama = function(config, is_small)
+    local text, vision = config.text_config, config.vision_config
+    text.vocab_size, text.hidden_size, text.num_attention_heads = is_small and 11 or 13, is_small and 32 or 48, is_small and 4 or 6
+    text.num_key_value_heads, text.num_hidden_layers = is_small and 2 or 3, is_small and 4 or 5
+    text.cross_attention_layers = cbk.list(is_small and { 1, 2 } or { 1, 3 })
+    text.intermediate_size = is_small and 40 or 56
+    vision.hidden_size, vision.num_hidden_layers, vision.num_global_layers = is_small and 20 or 28, is_small and 2 or 3, 2
+    vision.vision_output_dim, vision.attention_heads = vision.hidden_size * 2, 2
+    vision.intermediate_layers_indices = cbk.list { 0 }
+  end,
+  bloom = { small = { n_inner = false }, large = { n_inner = false } },
+  vit = { small = { image_size = 12, patch_size = 4 }, large = { image_size = 18, patch_size = 6 } },
+}
+own.dinov2, own["clip-vit"] = own.vit, own.vit
+
+local function family_of(name) return (name:gsub("%-headless$", "")) end
+
+---Sets the sizes of a config, and removes fields that its converter does not know.
+local function sized(name, size, is_known)
+  local given = own[family_of(name)]
+  return function(config)
+    if type(given) == "function" then return given(config, size == small) end
+    for _, field in ipairs(cbk.keys(config)) do
+      if not is_known(field) then config[field] = nil end
+    end
+    for field, value in pairs(size) do
+      if config[field] ~= nil and type(config[field]) == "number" then config[field] = value end
+    end
+    for field, value in pairs(given and given[size == small and "small" or "large"] or {}) do
+      if value == false then config[field] = nil else config[field] = value end
+    end
+  end
+end
+
+---@class Pair   One model in both layouts.
+---@field left Dict
+---@field right Dict
+---@field left_config Dict
+---@field right_config Dict
+
+---Which fields of its left config a way knows.
+local function known_of(way)
+  local converter = way.converter
+  if converter.variants then return sections.known(converter.variants["180B"], "left") end
+  local own_field, inner = sections.known(converter, "left"), nil
+  if converter.wrap then inner = sections.known(tiny.newest_ways().gpt2.converter, "left") end
+  return function(name) return own_field(name) or inner ~= nil and inner(name) end
+end
+
+---As `cbk convert` writes both: the way back adds the buffers that it makes.
+---@return Pair
+local function pair(way, size)
+  local config, root = tiny.model(way, sized(way.name, size, known_of(way)))
+  local made = {}
+  for i, key in ipairs(cbk.keys(root)) do -- a tied tensor is one tensor
+    local tensor = root[key]
+    made[tensor] = made[tensor] or cbk.randn(tensor:shape(), { seed = i, dtype = "float32" })
+    root[key] = made[tensor]
+  end
+  local right_config, right, left_config, left
+  conversion.warnings(function()
+    right_config, right = conversion.run(way.name, "hf", way.format, config, root)
+    left_config, left = conversion.run(way.name, way.format, "hf", right_config, right)
+  end)
+  return { left = left, right = right.model, whole = right, left_config = left_config, right_config = right_config }
+end
+
+-- --- the converter that is inferred
+
+local function model_of(text)
+  local path = cbk.fs.join(harness.temp_dir(), "mine.lua")
+  cbk.fs.write(path, text)
+  local model = notation.read(path)[1]
+  catalogue.describe(model)
+  return model
+end
+
+local function run(model, src, tgt, config, root, options)
+  local job = { model = model, zoo_name = model.model, path = catalogue.path(model, src, tgt), seed = 1, keeps_fields = true,
+    source = root, hf_config = hf_config.of(root), configs = {}, files = {}, copies = {} }
+  for name, value in pairs(options) do job[name] = value end
+  local out
+  conversion.warnings(function()
+    config = convert.config(job, config)
+    out = convert.checkpoint(job, root)
+  end)
+  return out, config
+end
+
+local function check_same(wanted, got, is_excused, what)
+  for key, tensor in cbk.items(wanted) do
+    if not is_excused[key] then
+      is_true(got[key] ~= nil, ("%s: '%s' is missing"):format(what, key))
+      is_true(got[key].dtype == tensor.dtype, ("%s: '%s' has another dtype"):format(what, key))
+      is_true(tostring(got[key]:shape()) == tostring(tensor:shape()), ("%s: '%s' is %s, not %s"):format(what, key,
+        tostring(got[key]:shape()), tostring(tensor:shape())))
+      is_true(got[key]:compare(tensor).same_bits, ("%s: '%s' differs"):format(what, key))
+    end
+  end
+  for key in cbk.items(got) do is_true(wanted[key] ~= nil, ("%s: '%s' is too many"):format(what, key)) end
+end
+
+---Tensors that nothing tells of: the head that a model without one gets is random.
+local unexplained = {}
+for _, name in ipairs { "codegen", "gptj", "llama", "mistral", "mixtral", "phi3", "qwen2", "qwen3", "qwen3-moe", "gpt-neox" } do
+  unexplained[name .. "-headless"] = { "right lm_head.weight" }
+end
+for _, name in ipairs { "dinov2", "vit" } do
+  unexplained[name .. "-headless"] = { "right classifier.classifier.ffn.0.linear_layer.weight" }
+end
+
+local function infer_of(way, one)
+  return infer.run({ tensors = one.left, config = one.left_config, format = "hf", source = "left" },
+    { tensors = one.right, config = trainer.model(one.right_config), format = way.format, source = "right" }, { model = "inferred" })
+end
+
+local function check(way)
+  local seen, other = pair(way, small), pair(way, large)
+  local found = infer_of(way, seen)
+  local fine, why = pcall(function()
+    local model, excused, missing = model_of(found.text), { left = {}, right = {} }, {}
+    for _, one in ipairs(found.unexplained) do
+      excused[one.side][one.key] = true
+      missing[#missing + 1] = one.side .. " " .. one.key
+    end
+    harness.equal(missing, unexplained[way.name] or {}, "unexplained")
+    local options = { drop_unmatched = #missing > 0 }
+    local right = run(model, "hf", way.format, other.left_config, other.left, options)
+    check_same(other.right, right.model, excused.right, "to the right")
+    local left = run(model, way.format, "hf", other.right_config, other.whole, options)
+    check_same(other.left, left, excused.left, "to the left")
+  end)
+  if not fine then error(("%s\n%s"):format(type(why) == "table" and why.message or tostring(why), os.getenv "INFER_SHOW" and found.text or ""), 0) end
+end
+
+describe("cbk infer", function()
+  local ways, names = tiny.newest_ways(), {}
+  for name in pairs(ways) do names[#names + 1] = name end
+  table.sort(names)
+  for _, name in ipairs(names) do
+    it("writes a converter for " .. name, function() check(ways[name]) end)
+  end
+end)
